@@ -1,0 +1,319 @@
+/* softrnn.h: softmax attention as an RNN, and every variant of it, behind one C interface.
+ *
+ * One equation, one axis per symbol. Per head, causal, query row i (1-based: it sees keys j
+ * = 1..i), head size D:
+ *
+ *     s_ij = scale * <feature(q_i), feature(k_j)>      q, k after position (RoPE) and short
+ * convolution w_ij = score(min(s_ij, clamp)) * decay_ij y_i  = ( sum_{j<=i} w_ij * value_gate_j *
+ * v_j ) / normaliser_i o_i  = post_gate_i * output_norm( output_gate_i * y_i )
+ *
+ * Zero on every axis is ordinary softmax attention. exp is a power series, and
+ * (q.k)^n = <q (x) .. (x) q, k (x) .. (x) k>, so every truncated series is an RNN with a state of
+ * fixed size: the same function has a parallel, a chunked and a recurrent form, and all three
+ * agree.
+ *
+ * This file reads from simple to advanced:
+ *     1. errors          2. describing a variant         3. names and the text form
+ *     4. facts           5. attention over a sequence    6. attention one piece at a time
+ *
+ * Conventions. Sizes are B (batch), T (time), H (query heads), Hkv (key/value heads, H a multiple
+ * of it), D (width of q and k), Dv (width of v and o). Arrays are row-major. Whoever creates frees;
+ * every _free accepts NULL. Nothing here prints, exits, or keeps a pointer it was given longer than
+ * the call, unless it says so. Different objects may be used from different threads at the same
+ * time; one object may not. */
+#ifndef SOFTRNN_H
+#define SOFTRNN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SRNN_API __attribute__((visibility("default")))
+
+#define SRNN_VERSION_MAJOR 0
+#define SRNN_VERSION_MINOR 1
+#define SRNN_VERSION_PATCH 0
+
+/* "0.1.0": the version of the library that is running. */
+SRNN_API const char *srnn_version(void);
+
+/* ---- 1. Errors
+ * ------------------------------------------------------------------------------------- */
+
+typedef enum srnn_status {
+    SRNN_OK = 0,
+    SRNN_ERR_ARGUMENT,    /* the caller's request makes no sense */
+    SRNN_ERR_MEMORY,      /* memory could not be had */
+    SRNN_ERR_IO,          /* the system refused to read or write */
+    SRNN_ERR_FORMAT,      /* a file or a text is not what it should be */
+    SRNN_ERR_UNSUPPORTED, /* sensible, but not available here */
+    SRNN_ERR_LIMIT,       /* would exceed a limit the caller set */
+    SRNN_ERR_INTERRUPTED, /* stopped on request */
+} srnn_status;
+
+/* A few words for a status. Static text. */
+SRNN_API const char *srnn_status_name(srnn_status status);
+
+/* What was wrong, where, and what to do: the last failure on this thread. Valid until the next one.
+ */
+SRNN_API const char *srnn_error_detail(void);
+
+/* ---- 2. Describing a variant: one field per axis
+ * ------------------------------------------------------ */
+
+typedef enum srnn_position {
+    SRNN_POSITION_ROPE = 0, /* rotary embedding of q and k, rotate-half layout */
+    SRNN_POSITION_NONE,
+} srnn_position;
+
+typedef enum srnn_scale {
+    SRNN_SCALE_INVERSE_SQRT = 0, /* 1/sqrt(D) */
+    SRNN_SCALE_ONE,
+} srnn_scale;
+
+typedef enum srnn_feature {
+    SRNN_FEATURE_IDENTITY = 0,
+    SRNN_FEATURE_RELU,
+    SRNN_FEATURE_ELU1,       /* elu(x) + 1 */
+    SRNN_FEATURE_UNIT,       /* x / max(|x|, 1e-12), norm over the head dimension */
+    SRNN_FEATURE_UNIT_HEADS, /* the same with the norm across the heads at one position and channel
+                              */
+} srnn_feature;
+
+typedef enum srnn_score {
+    SRNN_SCORE_EXP = 0,
+    SRNN_SCORE_LINEAR, /* s */
+    SRNN_SCORE_TAYLOR, /* sum of s^n/n! for n = 0..order */
+    SRNN_SCORE_POWER,  /* s^order */
+} srnn_score;
+
+typedef enum srnn_decay {
+    SRNN_DECAY_NONE = 0,
+    SRNN_DECAY_LEARNED, /* decay_ij = exp(C_i - C_j), C_i = (1/1024) sum_{m<i} decay_m */
+} srnn_decay;
+
+typedef enum srnn_normaliser {
+    SRNN_NORMALISER_ROW_SUM = 0,     /* sum_j w_ij */
+    SRNN_NORMALISER_ROW_SUM_MIN1,    /* max(sum_j w_ij, 1) */
+    SRNN_NORMALISER_ROW_LENGTH,      /* i */
+    SRNN_NORMALISER_NONE,            /* 1 */
+    SRNN_NORMALISER_CUMULATIVE_GATE, /* max(sum_{m<=i} exp(output gate_m), 1) */
+    SRNN_NORMALISER_VALUE_POWER,     /* 1, with v_j divided by j^sigmoid(c), c learned per head */
+} srnn_normaliser;
+
+typedef enum srnn_gate {
+    SRNN_GATE_NONE = 0,
+    SRNN_GATE_SIGMOID,            /* sigmoid(g_i) */
+    SRNN_GATE_INVERSE_EXP,        /* exp(-g_i) */
+    SRNN_GATE_INVERSE_CUMULATIVE, /* 1 / sum_{m<=i} exp(g_m) */
+} srnn_gate;
+
+typedef enum srnn_norm {
+    SRNN_NORM_NONE = 0,
+    SRNN_NORM_LAYER,     /* mean and variance over Dv, eps 1e-5, weight and bias */
+    SRNN_NORM_RMS,       /* root mean square over Dv, eps 2^-23, weight */
+    SRNN_NORM_L2,        /* y / max(|y|, 1e-12) */
+    SRNN_NORM_L2_SCALED, /* Dv * y / max(|y|, 1e-12) */
+} srnn_norm;
+
+/* A variant of softmax attention. { 0 } is softmax; a field says how the variant differs from it.
+ */
+typedef struct srnn_attention {
+    srnn_position position; /* belongs to the layer around the equation, as does short_conv */
+    int short_conv;   /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
+    int front_tokens; /* empty tokens a model puts in front of every sequence; 0: none */
+    srnn_scale scale;
+    srnn_feature feature;
+    srnn_score score;
+    int order;    /* N of TAYLOR, p of POWER, else 0 */
+    double clamp; /* upper bound on s before the score; 0: none */
+    srnn_decay decay;
+    bool value_gate; /* v_j is multiplied by sigmoid(value gate_j) */
+    srnn_normaliser normaliser;
+    bool detach;    /* the normaliser counts as a constant in the backward pass */
+    double epsilon; /* added to the normaliser */
+    srnn_gate output_gate;
+    bool post_gate; /* sigmoid of the same output gate, applied after the norm */
+    srnn_norm norm;
+} srnn_attention;
+
+/* ---- 3. Names and the text form
+ * ---------------------------------------------------------------------- */
+
+/* A named variant. Static data. */
+typedef struct srnn_variant {
+    const char *name;
+    srnn_attention attention;
+    const char *note; /* what a user should know about it, or "" */
+} srnn_variant;
+
+/* The named variants in the order of the table; NULL past the end. Families with a number (order:N,
+ * elu:N, relu:N, cosine:N, power:p) are accepted by srnn_attention_parse and not listed here. */
+SRNN_API const srnn_variant *srnn_variant_at(size_t index);
+
+/* The name of this very combination (the first in the table), or NULL. */
+SRNN_API const char *srnn_attention_name(const srnn_attention *attention);
+
+/* Reads a name, a text form, or a name followed by changes:
+ *     norm        order:4        score=exp,clamp=5,normaliser=row_length,output_gate,norm=layer
+ *     gate,clamp=none,norm=l2
+ * A wrong word fails with SRNN_ERR_FORMAT; the detail names its position and the nearest right
+ * word. */
+SRNN_API srnn_status srnn_attention_parse(srnn_attention *attention, const char *text);
+
+/* The canonical text form, which srnn_attention_parse reads back to the same descriptor. Writes at
+ * most `size` bytes including the end, like snprintf; returns the length of the whole text. */
+SRNN_API size_t srnn_attention_print(char *text, size_t size, const srnn_attention *attention);
+
+/* ---- 4. Facts that follow from a descriptor
+ * ------------------------------------------------------------ */
+
+/* SRNN_OK if every field has a value that exists and fits the others. */
+SRNN_API srnn_status srnn_attention_check(const srnn_attention *attention);
+
+/* True if the variant has a recurrent form whose state does not grow with the sequence. */
+SRNN_API bool srnn_attention_has_state(const srnn_attention *attention);
+
+/* Numbers in the fixed-size state of one kv head, normaliser column included; 0 if there is no such
+ * state, SIZE_MAX if it does not fit a size_t. */
+SRNN_API size_t srnn_attention_state_numbers(const srnn_attention *attention, int D, int Dv);
+
+/* ---- 5. Attention over a sequence
+ * ----------------------------------------------------------------------
+ *
+ *     srnn_problem problem = { .B = 1, .H = 16, .T = 1024, .D = 64 };
+ *     srnn_attention_parse(&problem.attention, "norm");
+ *     srnn_plan *plan;
+ *     srnn_plan_create(&plan, &problem);
+ *     srnn_operands in = { .q = { q }, .k = { k }, .v = { v } };
+ *     srnn_attention_forward(plan, (srnn_tensor){ o }, &in, NULL);
+ *     srnn_plan_free(plan);
+ */
+
+typedef enum srnn_dtype {
+    SRNN_F32 = 0,
+    SRNN_F64,
+} srnn_dtype;
+
+typedef enum srnn_form {
+    SRNN_FORM_AUTO = 0,  /* parallel, or chunked where the variant has it and it costs less */
+    SRNN_FORM_PARALLEL,  /* every pair of positions, in tiles */
+    SRNN_FORM_CHUNKED,   /* parallel inside a chunk, a state between chunks */
+    SRNN_FORM_RECURRENT, /* one token at a time; forward only */
+} srnn_form;
+
+typedef struct srnn_problem {
+    srnn_attention attention;
+    srnn_dtype dtype;
+    int B, H, Hkv, T, D, Dv; /* Hkv 0: H; Dv 0: D. D and Dv from 1 to 256 */
+
+    /* Packed documents: document n holds tokens offsets[n] .. offsets[n+1]-1, where token t of row
+     * b has the number b*T + t. (documents + 1) increasing numbers from 0 to B*T; no document
+     * crosses a row. A token sees its own document only. NULL: every row is one document. Copied by
+     * srnn_plan_create. */
+    const int64_t *offsets;
+    int64_t documents;
+
+    srnn_form form;
+    int chunk;          /* tokens in a chunk; 0: chosen */
+    const char *kernel; /* a kernel's name; NULL: the best that supports the problem */
+    int threads;        /* 0: all cores. Results do not depend on it */
+    size_t state_limit; /* bytes the states may take in all; more is refused. 0: 1 GiB */
+} srnn_problem;
+
+/* One array with a row of numbers (or one number, for gates) per batch row, head and position. */
+typedef struct srnn_tensor {
+    void *data;
+    int64_t batch, head, time; /* strides in elements; all 0: contiguous in the order given below */
+} srnn_tensor;
+
+/* What goes into the equation; the same struct receives its gradients. Elements are of the
+ * problem's dtype. Members that the variant does not use are ignored; gates are numbers *before*
+ * their sigmoid. */
+typedef struct srnn_operands {
+    srnn_tensor q;           /* (B, H, T, D), position applied */
+    srnn_tensor k;           /* (B, Hkv, T, D), position applied */
+    srnn_tensor v;           /* (B, Hkv, T, Dv) */
+    srnn_tensor value_gate;  /* (B, Hkv, T) */
+    srnn_tensor output_gate; /* (B, H, T); also read by post_gate and the cumulative normaliser */
+    srnn_tensor decay;       /* (B, Hkv, T) */
+    void *norm_weight;       /* (Dv), layer and rms */
+    void *norm_bias;         /* (Dv), layer */
+    void *value_power;       /* (Hkv) */
+} srnn_operands;
+
+typedef struct srnn_plan srnn_plan;
+
+/* Checks the problem, chooses form and kernel, and takes all scratch memory. */
+SRNN_API srnn_status srnn_plan_create(srnn_plan **plan, const srnn_problem *problem);
+SRNN_API void srnn_plan_free(srnn_plan *plan);
+
+/* What was chosen. The name is static text. */
+SRNN_API const char *srnn_plan_kernel(const srnn_plan *plan);
+SRNN_API srnn_form srnn_plan_form(const srnn_plan *plan);
+
+/* Bytes of scratch memory that the plan holds, and bytes that forward leaves for backward. */
+SRNN_API size_t srnn_plan_scratch_bytes(const srnn_plan *plan);
+SRNN_API size_t srnn_plan_saved_bytes(const srnn_plan *plan);
+
+/* o (B, H, T, Dv) = attention. `saved` receives what the backward pass needs
+ * (srnn_plan_saved_bytes, aligned to 64 bytes), or is NULL. */
+SRNN_API srnn_status srnn_attention_forward(srnn_plan *plan, srnn_tensor o, const srnn_operands *in,
+                                            void *saved);
+
+/* Writes (does not add) the gradient of every operand whose pointer in `gradients` is not NULL,
+ * given d_o (B, H, T, Dv), the same operands and what forward saved. */
+SRNN_API srnn_status srnn_attention_backward(srnn_plan *plan, const srnn_operands *gradients,
+                                             srnn_tensor d_o, const srnn_operands *in,
+                                             const void *saved);
+
+/* The names of the kernels, best first; NULL past the end. */
+SRNN_API const char *srnn_kernel_name(size_t index);
+
+/* ---- 6. Attention one piece at a time
+ * -------------------------------------------------------------------
+ *
+ * create, then feed any number of tokens at a time; outputs are those of the whole sequence,
+ * wherever it is cut. Variants with a fixed-size state use it (when it fits problem.state_limit,
+ * and form is not SRNN_FORM_PARALLEL); the others keep keys and values, and the caller need not
+ * care. */
+
+typedef struct srnn_state srnn_state;
+
+/* Uses the problem's attention, dtype, B, H, Hkv, D, Dv, form, chunk, threads and state_limit; T is
+ * the largest piece that will be fed at once (0: 1). With SRNN_FORM_CHUNKED or SRNN_FORM_RECURRENT
+ * the fixed-size state is demanded: SRNN_ERR_UNSUPPORTED if there is none, SRNN_ERR_LIMIT if it is
+ * too large. */
+SRNN_API srnn_status srnn_state_create(srnn_state **state, const srnn_problem *problem);
+SRNN_API void srnn_state_free(srnn_state *state);
+
+/* Forgets everything: the next token is the first. */
+SRNN_API void srnn_state_reset(srnn_state *state);
+
+/* o (B, H, T, Dv) for the next T tokens. */
+SRNN_API srnn_status srnn_state_feed(srnn_state *state, srnn_tensor o, const srnn_operands *in,
+                                     int T);
+
+/* Tokens fed since the start, and whether the state has a fixed size. */
+SRNN_API int64_t srnn_state_position(const srnn_state *state);
+SRNN_API bool srnn_state_is_fixed(const srnn_state *state);
+
+/* Bytes a state of this problem holds after `tokens` tokens; SIZE_MAX if that does not fit a
+ * size_t. */
+SRNN_API size_t srnn_state_bytes(const srnn_problem *problem, int64_t tokens);
+
+/* Copies the state out to, or in from, srnn_state_saved_bytes(state) bytes. Loading checks that the
+ * bytes belong to a state of the same problem. */
+SRNN_API size_t srnn_state_saved_bytes(const srnn_state *state);
+SRNN_API srnn_status srnn_state_save(const srnn_state *state, void *bytes, size_t size);
+SRNN_API srnn_status srnn_state_load(srnn_state *state, const void *bytes, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,16 @@
+/* memory.h: aligned allocation with overflow checks. */
+#ifndef SR_BASE_MEMORY_H
+#define SR_BASE_MEMORY_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+
+/* *out = count * size bytes, 64-byte aligned, uninitialised; free with free().
+ * A zero count gives a valid pointer. Fails with SRNN_ERR_MEMORY on overflow or exhaustion. */
+srnn_status sr_alloc(void **out, size_t count, size_t size);
+
+/* The same, zeroed. */
+srnn_status sr_alloc_zero(void **out, size_t count, size_t size);
+
+#endif

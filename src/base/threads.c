@@ -1,0 +1,21 @@
+/* threads.c: the one place that knows the thread runtime (OpenMP). */
+#include "base/threads.h"
+
+#include <omp.h>
+
+int sr_thread_count(int requested) {
+    return requested > 0 ? requested : omp_get_max_threads();
+}
+
+void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers) {
+    if (workers > tasks)
+        workers = (int)tasks;
+    if (workers <= 1) {
+        for (int64_t task = 0; task < tasks; task++)
+            run(context, task, 0);
+        return;
+    }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(workers)
+    for (int64_t task = 0; task < tasks; task++)
+        run(context, task, omp_get_thread_num());
+}
