@@ -1,5 +1,6 @@
 /* spec.c: the text form of a descriptor. */
 #include "attention/attention.h"
+#include "base/text.h"
 
 #include <locale.h>
 #include <stdio.h>
@@ -176,11 +177,12 @@ typedef struct place {
     size_t column; /* 1-based */
 } place;
 
+/* "X" is no Y; did you mean Z? */
 static srnn_status fail_word(place at, const char *what, const char *const *words, size_t count) {
-    (void)words;
-    (void)count;
-    return SR_FAIL(SRNN_ERR_FORMAT, "attention text, column %zu: \"%s\" is no %s", at.column,
-                   at.word, what);
+    const char *nearest = sr_nearest_word(at.word, words, count);
+    return SR_FAIL(SRNN_ERR_FORMAT, "attention text, column %zu: \"%s\" is no %s%s%s%s", at.column,
+                   at.word, what, nearest ? "; did you mean \"" : "", nearest ? nearest : "",
+                   nearest ? "\"?" : "");
 }
 
 /* The number of `word` in a NULL-terminated list, or -1. */
