@@ -58,8 +58,12 @@ static void state_sizes_of_single_orders(void **state) {
 
 static void who_has_a_state(void **state) {
     (void)state;
-    static const char *const with[] = {"linear_elu", "linear_relu", "linear_cosine", "order:4",
-                                       "power:3", "softmax_taylor_80terms",
+    static const char *const with[] = {"linear_elu",
+                                       "linear_relu",
+                                       "linear_cosine",
+                                       "order:4",
+                                       "power:3",
+                                       "softmax_taylor_80terms",
                                        "gated_ReLU_no_gate_L2norm_nodivS_noclamp"};
     static const char *const without[] = {"softmax", "norm", "gate", "order:4,clamp=5",
                                           "gated_relu_no_in_gate_no_norm"};

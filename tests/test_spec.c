@@ -47,8 +47,7 @@ static const struct {
     {"gated_softmax_no_gate_no_norm", "score=exp,clamp=5,normaliser=row_length"},
     {"gated_softmax_no_gate_customnorm", "score=exp,clamp=5,normaliser=row_length,norm=l2_scaled"},
     {"gated_softmax_cumgate", "score=exp,clamp=5,normaliser=cumulative_gate"},
-    {"cumulative_gated_softmax",
-     "score=exp,clamp=5,normaliser=row_length,output_gate=inverse_exp"},
+    {"cumulative_gated_softmax", "score=exp,clamp=5,normaliser=row_length,output_gate=inverse_exp"},
     {"cumulative_gated_softmax_intended",
      "score=exp,clamp=5,normaliser=row_length,output_gate=inverse_cumulative"},
     {"gated_softmax_plusplus",
@@ -127,7 +126,8 @@ static void families_and_changes(void **state) {
                         "score=exp,clamp=5,normaliser=row_length,norm=layer");
     assert_string_equal(canonical("decay"), "score=exp,decay");
     assert_string_equal(canonical("scale=1,score=power:2"), "score=power:2,scale=one");
-    assert_string_equal(canonical("clamp=0.1,epsilon=1e-300"), "score=exp,clamp=0.1,epsilon=1e-300");
+    assert_string_equal(canonical("clamp=0.1,epsilon=1e-300"),
+                        "score=exp,clamp=0.1,epsilon=1e-300");
     assert_string_equal(canonical("clamp=0.30000000000000004"),
                         "score=exp,clamp=0.30000000000000004");
     assert_string_equal(canonical("clamp=100"), "score=exp,clamp=100");
@@ -192,17 +192,19 @@ static void long_words_and_short_buffers(void **state) {
     assert_int_equal(srnn_attention_print(small, 5, &(srnn_attention){0}), strlen("score=exp"));
     assert_string_equal(small, "scor");
     assert_int_equal(srnn_attention_print(NULL, 0, &(srnn_attention){0}), strlen("score=exp"));
-    assert_int_equal(srnn_attention_print(text, sizeof text,
-                                          &(srnn_attention){.norm = (srnn_norm)77}),
-                     0);
+    assert_int_equal(
+        srnn_attention_print(text, sizeof text, &(srnn_attention){.norm = (srnn_norm)77}), 0);
     assert_string_equal(text, "");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_name_is_its_composition), cmocka_unit_test(every_row_reads_back),
-        cmocka_unit_test(names_are_first_of_equals),     cmocka_unit_test(families_and_changes),
-        cmocka_unit_test(errors_name_the_place),         cmocka_unit_test(long_words_and_short_buffers),
+        cmocka_unit_test(every_name_is_its_composition),
+        cmocka_unit_test(every_row_reads_back),
+        cmocka_unit_test(names_are_first_of_equals),
+        cmocka_unit_test(families_and_changes),
+        cmocka_unit_test(errors_name_the_place),
+        cmocka_unit_test(long_words_and_short_buffers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
