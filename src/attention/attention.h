@@ -29,13 +29,13 @@ bool sr_has_order(const srnn_attention *attention, int n);
 /* The highest order of the score's power series; 0 if the score is none. */
 int sr_highest_order(const srnn_attention *attention);
 
-/* A tensor that a layer of the variant learns beside the q, k, v and o projections. */
+/* What a layer of the variant learns beside the q, k, v and o projections. */
 typedef struct sr_learned {
-    const char *name;  /* as the reference's checkpoints call it */
-    const char *shape; /* in words: "(H, C)" */
+    const char *name;    /* as the reference's checkpoints call it: "out_gate_proj" */
+    const char *tensors; /* "weight (H, C), bias (H)" */
 } sr_learned;
 
-enum { SR_LEARNED_MAX = 12 };
+enum { SR_LEARNED_MAX = 8 };
 
 /* Fills `learned` (SR_LEARNED_MAX entries) and returns how many there are. Static text. */
 size_t sr_attention_learned(sr_learned *learned, const srnn_attention *attention);

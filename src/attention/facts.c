@@ -151,24 +151,18 @@ size_t srnn_attention_state_numbers(const srnn_attention *a, int D, int Dv) {
 size_t sr_attention_learned(sr_learned *learned, const srnn_attention *a) {
     size_t n = 0;
     if (a->short_conv)
-        learned[n++] = (sr_learned){"conv1d.weight", "(HD + 2 Hkv D, 1, width)"};
-    if (a->value_gate) {
-        learned[n++] = (sr_learned){"in_gate_proj.weight", "(Hkv, C)"};
-        learned[n++] = (sr_learned){"in_gate_proj.bias", "(Hkv)"};
-    }
-    if (sr_uses_output_gate(a)) {
-        learned[n++] = (sr_learned){"out_gate_proj.weight", "(H, C)"};
-        learned[n++] = (sr_learned){"out_gate_proj.bias", "(H)"};
-    }
-    if (a->decay != SRNN_DECAY_NONE) {
-        learned[n++] = (sr_learned){"decay_gate_proj.weight", "(Hkv, C)"};
-        learned[n++] = (sr_learned){"decay_gate_proj.bias", "(Hkv)"};
-    }
-    if (a->norm == SRNN_NORM_LAYER || a->norm == SRNN_NORM_RMS)
-        learned[n++] = (sr_learned){"out_norm.weight", "(D)"};
+        learned[n++] = (sr_learned){"conv1d", "weight ((H + 2 Hkv) D, 1, width)"};
+    if (a->value_gate)
+        learned[n++] = (sr_learned){"in_gate_proj", "weight (Hkv, C), bias (Hkv)"};
+    if (sr_uses_output_gate(a))
+        learned[n++] = (sr_learned){"out_gate_proj", "weight (H, C), bias (H)"};
+    if (a->decay != SRNN_DECAY_NONE)
+        learned[n++] = (sr_learned){"decay_gate_proj", "weight (Hkv, C), bias (Hkv)"};
     if (a->norm == SRNN_NORM_LAYER)
-        learned[n++] = (sr_learned){"out_norm.bias", "(D)"};
+        learned[n++] = (sr_learned){"out_norm", "weight (D), bias (D)"};
+    if (a->norm == SRNN_NORM_RMS)
+        learned[n++] = (sr_learned){"out_norm", "weight (D)"};
     if (a->normaliser == SRNN_NORMALISER_VALUE_POWER)
-        learned[n++] = (sr_learned){"norm_const", "(1, H, 1, 1)"};
+        learned[n++] = (sr_learned){"norm_const", "(Hkv)"};
     return n;
 }
