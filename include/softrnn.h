@@ -219,7 +219,7 @@ typedef struct srnn_problem {
     int64_t documents;
 
     srnn_form form;
-    int chunk;          /* tokens in a chunk; 0: chosen */
+    int chunk;          /* tokens in a chunk, at most 96; 0: chosen */
     const char *kernel; /* a kernel's name; NULL: the best that supports the problem */
     int threads;        /* 0: all cores. Results do not depend on it */
     size_t state_limit; /* bytes the states may take in all; more is refused. 0: 1 GiB */
