@@ -1,0 +1,29 @@
+/* fuzz_spec.c: any text is a variant that prints and reads back as itself, or is refused. */
+#include "softrnn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The fuzzer calls it by this name. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    char *text = malloc(size + 1);
+    if (!text)
+        abort();
+    memcpy(text, data, size);
+    text[size] = '\0';
+    srnn_attention first, second;
+    char printed[1024], again[1024];
+    if (srnn_attention_parse(&first, text) == SRNN_OK) {
+        if (srnn_attention_print(printed, sizeof printed, &first) >= sizeof printed)
+            abort();
+        if (srnn_attention_parse(&second, printed) != SRNN_OK)
+            abort();
+        srnn_attention_print(again, sizeof again, &second);
+        if (strcmp(printed, again) != 0)
+            abort();
+    }
+    free(text);
+    return 0;
+}
