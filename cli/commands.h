@@ -6,5 +6,6 @@
 
 int command_info(int argc, char **argv);
 int command_variants(int argc, char **argv);
+int command_verify(int argc, char **argv);
 
 #endif

@@ -1,0 +1,241 @@
+/* trial.c: random attention problems and how far a kernel is from the double oracle. */
+#include "trial.h"
+
+#include "base/memory.h"
+#include "base/random.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Streams of random numbers: one per operand, then these. */
+enum { STREAM_D_O = OPERANDS, STREAM_CUTS };
+
+/* A root mean square below this is rounding noise about an exact zero, as where a gate cancels. */
+static const double vanishing = 1e-9;
+
+static void store(void *array, srnn_dtype dtype, int64_t at, float value) {
+    switch (dtype) {
+    case SRNN_F32:
+        ((float *)array)[at] = value;
+        break;
+    case SRNN_F64:
+        ((double *)array)[at] = (double)value;
+        break;
+    }
+}
+
+static double element(const void *array, srnn_dtype dtype, int64_t at) {
+    switch (dtype) {
+    case SRNN_F32:
+        return (double)((const float *)array)[at];
+    case SRNN_F64:
+        return ((const double *)array)[at];
+    }
+    return 0;
+}
+
+/* Moderate numbers. Clamped scores are to pass the clamp now and then, but never so close to it
+ * that float and double fall on different sides, where the gradient jumps: q and k on a grid of
+ * eighths make <q, k> exact. Truncated series are kept where their row sums stay away from zero. */
+static float draw(const srnn_attention *a, operand which, uint64_t seed, int64_t at) {
+    double normal = sr_random_normal(seed, which, (uint64_t)at);
+    switch (which) {
+    case OPERAND_Q:
+    case OPERAND_K:
+        normal *= a->score == SRNN_SCORE_EXP || a->clamp > 0 ? 1.5 : 0.7;
+        return (float)(a->clamp > 0 ? rint(normal * 8) / 8 : normal);
+    case OPERAND_DECAY: /* divided by 1024 in the equation */
+        return (float)(normal * 256);
+    case OPERAND_NORM_WEIGHT:
+        return (float)(1 + 0.2 * normal);
+    case OPERAND_V:
+    case OPERAND_VALUE_GATE:
+    case OPERAND_OUTPUT_GATE:
+    case OPERAND_NORM_BIAS:
+    case OPERAND_VALUE_POWER:
+        return (float)normal;
+    }
+    return 0;
+}
+
+static srnn_status create_arrays(trial *run, uint64_t seed) {
+    const srnn_problem *p = &run->problem;
+    for (int which = 0; which < OPERANDS; which++) {
+        if (!operand_used(&p->attention, (operand)which))
+            continue;
+        operand_shape shape = operand_shape_in(p, (operand)which);
+        int64_t elements = shape_elements(&shape);
+        SR_TRY(sr_alloc(&run->operand[which], (size_t)elements, dtype_bytes(p->dtype)));
+        SR_TRY(sr_alloc_zero(&run->gradient[which], (size_t)elements, dtype_bytes(p->dtype)));
+        for (int64_t i = 0; i < elements; i++)
+            store(run->operand[which], p->dtype, i, draw(&p->attention, (operand)which, seed, i));
+    }
+    operand_shape shape = output_shape_in(p);
+    int64_t elements = shape_elements(&shape);
+    SR_TRY(sr_alloc_zero(&run->o, (size_t)elements, dtype_bytes(p->dtype)));
+    SR_TRY(sr_alloc(&run->d_o, (size_t)elements, dtype_bytes(p->dtype)));
+    for (int64_t i = 0; i < elements; i++)
+        store(run->d_o, p->dtype, i, (float)sr_random_normal(seed, STREAM_D_O, (uint64_t)i));
+    return SRNN_OK;
+}
+
+srnn_status trial_create(trial *run, const srnn_problem *problem, uint64_t seed) {
+    *run = (trial){.problem = *problem};
+    if (!run->problem.Hkv)
+        run->problem.Hkv = run->problem.H;
+    if (!run->problem.Dv)
+        run->problem.Dv = run->problem.D;
+    srnn_status status = create_arrays(run, seed);
+    if (status != SRNN_OK)
+        trial_free(run);
+    return status;
+}
+
+void trial_free(trial *run) {
+    for (int which = 0; which < OPERANDS; which++) {
+        free(run->operand[which]);
+        free(run->gradient[which]);
+    }
+    free(run->o);
+    free(run->d_o);
+    *run = (trial){0};
+}
+
+static srnn_operands placed(void *const *arrays) {
+    srnn_operands operands = {0};
+    for (int which = 0; which < OPERANDS; which++)
+        operand_place(&operands, (operand)which, arrays[which]);
+    return operands;
+}
+
+srnn_operands trial_operands(const trial *run) {
+    return placed(run->operand);
+}
+
+srnn_operands trial_gradients(const trial *run) {
+    return placed(run->gradient);
+}
+
+srnn_status trial_forward(trial *run) {
+    srnn_plan *plan;
+    SR_TRY(srnn_plan_create(&plan, &run->problem));
+    srnn_operands in = trial_operands(run);
+    srnn_status status = srnn_attention_forward(plan, (srnn_tensor){.data = run->o}, &in, NULL);
+    srnn_plan_free(plan);
+    return status;
+}
+
+srnn_status trial_forward_backward(trial *run) {
+    srnn_plan *plan;
+    SR_TRY(srnn_plan_create(&plan, &run->problem));
+    srnn_operands in = trial_operands(run), gradients = trial_gradients(run);
+    void *saved = NULL;
+    srnn_status status = sr_alloc(&saved, srnn_plan_saved_bytes(plan), 1);
+    if (status == SRNN_OK)
+        status = srnn_attention_forward(plan, (srnn_tensor){.data = run->o}, &in, saved);
+    if (status == SRNN_OK)
+        status =
+            srnn_attention_backward(plan, &gradients, (srnn_tensor){.data = run->d_o}, &in, saved);
+    free(saved);
+    srnn_plan_free(plan);
+    return status;
+}
+
+/* A tensor of the whole sequence seen from position t on. `width` numbers a position. */
+static srnn_tensor from_position(const trial *run, void *array, int heads, int width, int t) {
+    const srnn_problem *p = &run->problem;
+    srnn_tensor tensor = {.data = (char *)array + (size_t)t * (size_t)width * dtype_bytes(p->dtype),
+                          .batch = (int64_t)heads * p->T * width,
+                          .head = (int64_t)p->T * width,
+                          .time = width};
+    return array ? tensor : (srnn_tensor){0};
+}
+
+static srnn_status feed_piece(const trial *run, srnn_state *state, int t, int tokens) {
+    const srnn_problem *p = &run->problem;
+    srnn_operands in = trial_operands(run);
+    in.q = from_position(run, in.q.data, p->H, p->D, t);
+    in.k = from_position(run, in.k.data, p->Hkv, p->D, t);
+    in.v = from_position(run, in.v.data, p->Hkv, p->Dv, t);
+    in.value_gate = from_position(run, in.value_gate.data, p->Hkv, 1, t);
+    in.output_gate = from_position(run, in.output_gate.data, p->H, 1, t);
+    in.decay = from_position(run, in.decay.data, p->Hkv, 1, t);
+    return srnn_state_feed(state, from_position(run, run->o, p->H, p->Dv, t), &in, tokens);
+}
+
+/* Takes the state out, forgets it, and puts it in again. */
+static srnn_status save_and_load(srnn_state *state) {
+    size_t bytes = srnn_state_saved_bytes(state);
+    void *copy;
+    SR_TRY(sr_alloc(&copy, bytes, 1));
+    srnn_status status = srnn_state_save(state, copy, bytes);
+    srnn_state_reset(state);
+    if (status == SRNN_OK)
+        status = srnn_state_load(state, copy, bytes);
+    free(copy);
+    return status;
+}
+
+srnn_status trial_feed(trial *run, uint64_t seed) {
+    srnn_state *state;
+    SR_TRY(srnn_state_create(&state, &run->problem));
+    int T = run->problem.T;
+    srnn_status status = SRNN_OK;
+    for (int t = 0; t < T && status == SRNN_OK;) {
+        uint64_t left = (uint64_t)(T - t);
+        int tokens = 1 + (int)sr_random_below(seed, STREAM_CUTS, (uint64_t)t, left);
+        if (t > 0)
+            status = save_and_load(state);
+        if (status == SRNN_OK)
+            status = feed_piece(run, state, t, tokens);
+        t += tokens;
+    }
+    srnn_state_free(state);
+    return status;
+}
+
+srnn_status trial_oracle(trial *oracle, const srnn_problem *problem, uint64_t seed) {
+    srnn_problem plain = *problem;
+    plain.dtype = SRNN_F64;
+    plain.kernel = "generic";
+    plain.form = SRNN_FORM_PARALLEL;
+    plain.chunk = 0;
+    SR_TRY(trial_create(oracle, &plain, seed));
+    srnn_status status = trial_forward_backward(oracle);
+    if (status != SRNN_OK)
+        trial_free(oracle);
+    return status;
+}
+
+static double relative_error(const void *values, srnn_dtype dtype, const void *expected,
+                             int64_t elements) {
+    double difference = 0, norm = 0;
+    for (int64_t i = 0; i < elements; i++) {
+        double right = element(expected, SRNN_F64, i), off = element(values, dtype, i) - right;
+        difference += off * off;
+        norm += right * right;
+    }
+    bool vanishes = sqrt(norm / (double)elements) < vanishing;
+    return sqrt(difference / (vanishes ? (double)elements : norm));
+}
+
+double trial_output_error(const trial *run, const trial *oracle) {
+    operand_shape shape = output_shape_in(&run->problem);
+    return relative_error(run->o, run->problem.dtype, oracle->o, shape_elements(&shape));
+}
+
+double trial_gradient_error(const trial *run, const trial *oracle) {
+    double worst = 0;
+    for (int which = 0; which < OPERANDS; which++) {
+        if (!run->gradient[which])
+            continue;
+        operand_shape shape = operand_shape_in(&run->problem, (operand)which);
+        double error = relative_error(run->gradient[which], run->problem.dtype,
+                                      oracle->gradient[which], shape_elements(&shape));
+        if (!(error <= worst))
+            worst = error;
+        if (isnan(worst))
+            return worst;
+    }
+    return worst;
+}
