@@ -1,4 +1,5 @@
 /* verify.c: `softrnn verify`, every kernel and form against the double oracle. */
+#include "base/status.h"
 #include "commands.h"
 #include "options.h"
 #include "trial.h"
@@ -103,12 +104,13 @@ static srnn_status measure(double *error, const method *m, srnn_problem problem,
     return status;
 }
 
-static void report_failure(const char *name, const method *m, const srnn_problem *p, double error,
-                           srnn_status status) {
-    fprintf(stderr,
-            "softrnn: %s, %s %s, B=%d H=%d Hkv=%d T=%d D=%d Dv=%d documents=%lld chunk=%d: ", name,
-            m->title[0], m->title[1], p->B, p->H, p->Hkv, p->T, p->D, p->Dv,
-            (long long)p->documents, p->chunk);
+static void report_failure(const verification *v, const char *name, const method *m,
+                           const srnn_problem *p, double error, srnn_status status) {
+    fprintf(
+        stderr,
+        "softrnn: %s, %s %s, B=%d H=%d Hkv=%d T=%d D=%d Dv=%d documents=%lld chunk=%d seed=%llu: ",
+        name, m->title[0], m->title[1], p->B, p->H, p->Hkv, p->T, p->D, p->Dv,
+        (long long)p->documents, p->chunk, (unsigned long long)v->seed);
     if (status == SRNN_OK)
         fprintf(stderr, "relative error %.2g\n", error);
     else
@@ -131,7 +133,7 @@ static void compare(verification *v, double *worst, const char *name, const meth
         v->comparisons++;
         if (!(error <= limit)) {
             v->failed = true;
-            report_failure(name, m, &chunked, error, status);
+            report_failure(v, name, m, &chunked, error, status);
         }
         if (!(error <= *worst))
             *worst = isnan(error) ? (double)INFINITY : error;
