@@ -4,6 +4,7 @@
 
 #include "command.h"
 
+int command_attend(int argc, char **argv);
 int command_info(int argc, char **argv);
 int command_variants(int argc, char **argv);
 int command_verify(int argc, char **argv);

@@ -58,91 +58,27 @@ static float draw(const srnn_attention *a, operand which, uint64_t seed, int64_t
     return 0;
 }
 
-static srnn_status create_arrays(trial *run, uint64_t seed) {
+static void fill(attention_call *run, uint64_t seed) {
     const srnn_problem *p = &run->problem;
     for (int which = 0; which < OPERANDS; which++) {
-        if (!operand_used(&p->attention, (operand)which))
-            continue;
         operand_shape shape = operand_shape_in(p, (operand)which);
-        int64_t elements = shape_elements(&shape);
-        SR_TRY(sr_alloc(&run->operand[which], (size_t)elements, dtype_bytes(p->dtype)));
-        SR_TRY(sr_alloc_zero(&run->gradient[which], (size_t)elements, dtype_bytes(p->dtype)));
-        for (int64_t i = 0; i < elements; i++)
+        for (int64_t i = 0; run->operand[which] && i < shape_elements(&shape); i++)
             store(run->operand[which], p->dtype, i, draw(&p->attention, (operand)which, seed, i));
     }
     operand_shape shape = output_shape_in(p);
-    int64_t elements = shape_elements(&shape);
-    SR_TRY(sr_alloc_zero(&run->o, (size_t)elements, dtype_bytes(p->dtype)));
-    SR_TRY(sr_alloc(&run->d_o, (size_t)elements, dtype_bytes(p->dtype)));
-    for (int64_t i = 0; i < elements; i++)
+    for (int64_t i = 0; i < shape_elements(&shape); i++)
         store(run->d_o, p->dtype, i, (float)sr_random_normal(seed, STREAM_D_O, (uint64_t)i));
+}
+
+srnn_status trial_create(attention_call *run, const srnn_problem *problem, uint64_t seed) {
+    SR_TRY(call_create(run, problem));
+    fill(run, seed);
     return SRNN_OK;
 }
 
-srnn_status trial_create(trial *run, const srnn_problem *problem, uint64_t seed) {
-    *run = (trial){.problem = *problem};
-    if (!run->problem.Hkv)
-        run->problem.Hkv = run->problem.H;
-    if (!run->problem.Dv)
-        run->problem.Dv = run->problem.D;
-    srnn_status status = create_arrays(run, seed);
-    if (status != SRNN_OK)
-        trial_free(run);
-    return status;
-}
-
-void trial_free(trial *run) {
-    for (int which = 0; which < OPERANDS; which++) {
-        free(run->operand[which]);
-        free(run->gradient[which]);
-    }
-    free(run->o);
-    free(run->d_o);
-    *run = (trial){0};
-}
-
-static srnn_operands placed(void *const *arrays) {
-    srnn_operands operands = {0};
-    for (int which = 0; which < OPERANDS; which++)
-        operand_place(&operands, (operand)which, arrays[which]);
-    return operands;
-}
-
-srnn_operands trial_operands(const trial *run) {
-    return placed(run->operand);
-}
-
-srnn_operands trial_gradients(const trial *run) {
-    return placed(run->gradient);
-}
-
-srnn_status trial_forward(trial *run) {
-    srnn_plan *plan;
-    SR_TRY(srnn_plan_create(&plan, &run->problem));
-    srnn_operands in = trial_operands(run);
-    srnn_status status = srnn_attention_forward(plan, (srnn_tensor){.data = run->o}, &in, NULL);
-    srnn_plan_free(plan);
-    return status;
-}
-
-srnn_status trial_forward_backward(trial *run) {
-    srnn_plan *plan;
-    SR_TRY(srnn_plan_create(&plan, &run->problem));
-    srnn_operands in = trial_operands(run), gradients = trial_gradients(run);
-    void *saved = NULL;
-    srnn_status status = sr_alloc(&saved, srnn_plan_saved_bytes(plan), 1);
-    if (status == SRNN_OK)
-        status = srnn_attention_forward(plan, (srnn_tensor){.data = run->o}, &in, saved);
-    if (status == SRNN_OK)
-        status =
-            srnn_attention_backward(plan, &gradients, (srnn_tensor){.data = run->d_o}, &in, saved);
-    free(saved);
-    srnn_plan_free(plan);
-    return status;
-}
-
 /* A tensor of the whole sequence seen from position t on. `width` numbers a position. */
-static srnn_tensor from_position(const trial *run, void *array, int heads, int width, int t) {
+static srnn_tensor from_position(const attention_call *run, void *array, int heads, int width,
+                                 int t) {
     const srnn_problem *p = &run->problem;
     srnn_tensor tensor = {.data = (char *)array + (size_t)t * (size_t)width * dtype_bytes(p->dtype),
                           .batch = (int64_t)heads * p->T * width,
@@ -151,9 +87,9 @@ static srnn_tensor from_position(const trial *run, void *array, int heads, int w
     return array ? tensor : (srnn_tensor){0};
 }
 
-static srnn_status feed_piece(const trial *run, srnn_state *state, int t, int tokens) {
+static srnn_status feed_piece(const attention_call *run, srnn_state *state, int t, int tokens) {
     const srnn_problem *p = &run->problem;
-    srnn_operands in = trial_operands(run);
+    srnn_operands in = call_operands(run);
     in.q = from_position(run, in.q.data, p->H, p->D, t);
     in.k = from_position(run, in.k.data, p->Hkv, p->D, t);
     in.v = from_position(run, in.v.data, p->Hkv, p->Dv, t);
@@ -176,7 +112,7 @@ static srnn_status save_and_load(srnn_state *state) {
     return status;
 }
 
-srnn_status trial_feed(trial *run, uint64_t seed) {
+srnn_status trial_feed(attention_call *run, uint64_t seed) {
     srnn_state *state;
     SR_TRY(srnn_state_create(&state, &run->problem));
     int T = run->problem.T;
@@ -194,16 +130,16 @@ srnn_status trial_feed(trial *run, uint64_t seed) {
     return status;
 }
 
-srnn_status trial_oracle(trial *oracle, const srnn_problem *problem, uint64_t seed) {
+srnn_status trial_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
     srnn_problem plain = *problem;
     plain.dtype = SRNN_F64;
     plain.kernel = "generic";
     plain.form = SRNN_FORM_PARALLEL;
     plain.chunk = 0;
     SR_TRY(trial_create(oracle, &plain, seed));
-    srnn_status status = trial_forward_backward(oracle);
+    srnn_status status = call_forward_backward(oracle);
     if (status != SRNN_OK)
-        trial_free(oracle);
+        call_free(oracle);
     return status;
 }
 
@@ -219,12 +155,12 @@ static double relative_error(const void *values, srnn_dtype dtype, const void *e
     return sqrt(difference / (vanishes ? (double)elements : norm));
 }
 
-double trial_output_error(const trial *run, const trial *oracle) {
+double trial_output_error(const attention_call *run, const attention_call *oracle) {
     operand_shape shape = output_shape_in(&run->problem);
     return relative_error(run->o, run->problem.dtype, oracle->o, shape_elements(&shape));
 }
 
-double trial_gradient_error(const trial *run, const trial *oracle) {
+double trial_gradient_error(const attention_call *run, const attention_call *oracle) {
     double worst = 0;
     for (int which = 0; which < OPERANDS; which++) {
         if (!run->gradient[which])

@@ -85,22 +85,22 @@ static bool unavailable(srnn_status status) {
 
 /* Runs one method on a problem and finds its error; *error is untouched where it fails. */
 static srnn_status measure(double *error, const method *m, srnn_problem problem,
-                           const trial *oracle, uint64_t seed) {
-    trial run;
+                           const attention_call *oracle, uint64_t seed) {
+    attention_call run;
     problem.kernel = m->kernel;
     problem.form = m->form;
     SR_TRY(trial_create(&run, &problem, seed));
     bool backward = m->kernel && m->form != SRNN_FORM_RECURRENT;
     srnn_status status = !m->kernel ? trial_feed(&run, seed)
-                         : backward ? trial_forward_backward(&run)
-                                    : trial_forward(&run);
+                         : backward ? call_forward_backward(&run)
+                                    : call_forward(&run);
     if (status == SRNN_OK) {
         double gradient = backward ? trial_gradient_error(&run, oracle) : 0;
         *error = trial_output_error(&run, oracle);
         if (!(gradient <= *error) && !isnan(*error))
             *error = gradient;
     }
-    trial_free(&run);
+    call_free(&run);
     return status;
 }
 
@@ -120,7 +120,7 @@ static void report_failure(const verification *v, const char *name, const method
 /* Compares one method on one problem, with every chunk size it can have; keeps the worst error,
  * infinity for a failure. */
 static void compare(verification *v, double *worst, const char *name, const method *m,
-                    const srnn_problem *problem, const trial *oracle) {
+                    const srnn_problem *problem, const attention_call *oracle) {
     double limit = m->form == SRNN_FORM_PARALLEL ? parallel_limit : state_limit;
     size_t chunks = m->form == SRNN_FORM_CHUNKED ? CHUNKS : 1;
     for (size_t i = 0; i < chunks; i++) {
@@ -143,14 +143,14 @@ static void compare(verification *v, double *worst, const char *name, const meth
 static srnn_status verify_shape(verification *v, double *worst, const char *name,
                                 const srnn_attention *a, const shape *s) {
     srnn_problem problem = problem_of(v, a, s);
-    trial oracle;
+    attention_call oracle;
     SR_TRY(trial_oracle(&oracle, &problem, v->seed));
     for (size_t i = 0; i < v->method_count; i++) {
         const method *m = &v->methods[i];
         if (m->kernel || !problem.documents)
             compare(v, &worst[i], name, m, &problem, &oracle);
     }
-    trial_free(&oracle);
+    call_free(&oracle);
     return SRNN_OK;
 }
 
