@@ -16,8 +16,8 @@ srnn_status trial_feed(attention_call *run, uint64_t seed);
 /* A double trial with the same numbers, run by the generic kernel. `oracle` must be freed. */
 srnn_status trial_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed);
 
-/* Norm of the difference by norm of the oracle; absolute (root mean square) where the oracle
- * vanishes. NaN if either has one. The worst of the gradients for the second. */
+/* Norm of the difference by norm of the oracle; NaN if either has one. For the gradients the worst
+ * of them, those that cancel measured against a part of the gradient of v. */
 double trial_output_error(const attention_call *run, const attention_call *oracle);
 double trial_gradient_error(const attention_call *run, const attention_call *oracle);
 

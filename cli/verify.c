@@ -1,4 +1,5 @@
 /* verify.c: `softrnn verify`, every kernel and form against the double oracle. */
+#include "attention/attention.h"
 #include "base/status.h"
 #include "commands.h"
 #include "options.h"
@@ -56,10 +57,14 @@ typedef struct verification {
     bool failed;
 } verification;
 
-/* A vector of one number divided by its own length is its sign: the gradient is rounding noise. */
+/* False where the answer itself is rounding noise: a vector of one number divided by its own length
+ * is its sign, and the sum of a few weights that may all be nearly zero divides by that. */
 static bool well_conditioned(const srnn_attention *a, const shape *s) {
-    return !(a->feature == SRNN_FEATURE_UNIT && s->D == 1) &&
-           !(a->feature == SRNN_FEATURE_UNIT_HEADS && s->Hkv == 1);
+    bool weights_near_zero = a->score == SRNN_SCORE_LINEAR || a->score == SRNN_SCORE_POWER;
+    if (a->feature == SRNN_FEATURE_UNIT_HEADS && s->Hkv == 1)
+        return false;
+    return s->D > 1 ||
+           !(a->feature == SRNN_FEATURE_UNIT || (weights_near_zero && sr_needs_row_sum(a)));
 }
 
 static srnn_problem problem_of(const verification *v, const srnn_attention *a, const shape *s) {
