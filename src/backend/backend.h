@@ -8,6 +8,7 @@
 #ifndef SR_BACKEND_BACKEND_H
 #define SR_BACKEND_BACKEND_H
 
+#include "attention/attention.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -56,9 +57,6 @@ typedef struct sr_rope {
     int heads;                /* x has heads * D columns */
     int D;                    /* even */
 } sr_rope;
-
-/* The widest short convolution. */
-enum { SR_SHORT_CONV_MAX = 64 };
 
 /* Depthwise causal convolution over the tokens of a document, then SiLU. */
 typedef struct sr_short_conv {

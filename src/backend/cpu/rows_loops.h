@@ -67,14 +67,14 @@ static void rope(sr_matrix x, const sr_rope *turn, float sign, int64_t first, in
 static void swiglu_forward(float *out, const float *gate, const float *up, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        out[i] = gate[i] * sr_sigmoid(gate[i]) * up[i];
+        out[i] = gate[i] * sr_fast_sigmoid(gate[i]) * up[i];
 }
 
 static void swiglu_backward(float *d_gate, float *d_up, const float *d_out, const float *gate,
                             const float *up, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        const float s = sr_sigmoid(gate[i]), d = d_out[i], g = gate[i], u = up[i];
+        const float s = sr_fast_sigmoid(gate[i]), d = d_out[i], g = gate[i], u = up[i];
         d_up[i] = d * g * s;
         d_gate[i] = d * u * s * (1.0f + g * (1.0f - s));
     }
@@ -83,13 +83,13 @@ static void swiglu_backward(float *d_gate, float *d_up, const float *d_out, cons
 static void silu_forward(float *x, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        x[i] = x[i] * sr_sigmoid(x[i]);
+        x[i] = x[i] * sr_fast_sigmoid(x[i]);
 }
 
 static void silu_backward(float *d_out, const float *x, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        const float s = sr_sigmoid(x[i]);
+        const float s = sr_fast_sigmoid(x[i]);
         d_out[i] *= s * (1.0f + x[i] * (1.0f - s));
     }
 }
@@ -125,7 +125,7 @@ static void cross_entropy(float *losses, sr_matrix logits, const int32_t *target
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t v = 0; v < V; v++) {
-            x[v] = sr_exp(x[v] - largest);
+            x[v] = sr_fast_exp(x[v] - largest);
             sum += x[v];
         }
         losses[row] = logf(sum) + largest - target;

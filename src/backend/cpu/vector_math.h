@@ -8,7 +8,7 @@
 /* exp(x) to about 1 ulp for x in [-87, 88]; outside, the value at the nearer end. x = n ln 2 + f:
  * 2^n goes into the exponent, exp(f) = 1 + f + f^2 p(f) with p fitted on |f| <= ln(2)/2 (relative
  * error 1e-8). */
-static inline float sr_exp(float x) {
+static inline float sr_fast_exp(float x) {
     x = x < -87.0f ? -87.0f : x;
     x = x > 88.0f ? 88.0f : x;
     /* Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits. */
@@ -31,8 +31,8 @@ static inline float sr_exp(float x) {
     return result;
 }
 
-static inline float sr_sigmoid(float x) {
-    return 1.0f / (1.0f + sr_exp(-x));
+static inline float sr_fast_sigmoid(float x) {
+    return 1.0f / (1.0f + sr_fast_exp(-x));
 }
 
 #endif
