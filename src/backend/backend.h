@@ -90,6 +90,7 @@ struct sr_backend {
     void (*release)(sr_backend *backend, void *memory); /* accepts NULL */
     srnn_status (*copy_in)(sr_backend *backend, void *to, const void *host, size_t bytes);
     srnn_status (*copy_out)(sr_backend *backend, void *host, const void *from, size_t bytes);
+    srnn_status (*copy)(sr_backend *backend, void *to, const void *from, size_t bytes);
     srnn_status (*zero)(sr_backend *backend, void *memory, size_t bytes);
 
     /* ---- embedding: row r of out (rows, C) is row ids[r] of weight (V, C); zero if ids[r] < 0 */

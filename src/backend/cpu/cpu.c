@@ -28,6 +28,12 @@ static srnn_status copy_out(sr_backend *backend, void *host, const void *from, s
     return SRNN_OK;
 }
 
+static srnn_status copy(sr_backend *backend, void *to, const void *from, size_t bytes) {
+    (void)backend;
+    memcpy(to, from, bytes);
+    return SRNN_OK;
+}
+
 static srnn_status zero(sr_backend *backend, void *memory, size_t bytes) {
     (void)backend;
     memset(memory, 0, bytes);
@@ -45,6 +51,7 @@ static const sr_backend table = {
     .release = release,
     .copy_in = copy_in,
     .copy_out = copy_out,
+    .copy = copy,
     .zero = zero,
     .embed_forward = sr_cpu_embed_forward,
     .embed_backward = sr_cpu_embed_backward,
