@@ -1,10 +1,12 @@
 /* attend.c: `softrnn attend`, one attention call on tensors from a file. */
 #include "attend.h"
 
+#include "base/memory.h"
 #include "commands.h"
 #include "options.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static bool is_floating(sr_dtype dtype) {
     switch (dtype) {
@@ -38,10 +40,10 @@ srnn_status attend_require_rank(const sr_tensor **tensor, const attend_request *
                                 const sr_safetensors *in, const char *name, int rank) {
     SR_TRY(sr_safetensors_require(tensor, in, name));
     if (!is_floating((*tensor)->dtype))
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s: tensor \"%s\" holds %s; give F32, F64, F16 or BF16",
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: tensor '%s' holds %s; give F32, F64, F16 or BF16",
                        request->in_path, name, sr_dtype_name((*tensor)->dtype));
     if ((*tensor)->rank != rank)
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s: tensor \"%s\" has %d dimensions instead of %d",
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: tensor '%s' has %d dimensions instead of %d",
                        request->in_path, name, (*tensor)->rank, rank);
     return SRNN_OK;
 }
@@ -55,16 +57,51 @@ srnn_status attend_require(const sr_tensor **tensor, const attend_request *reque
     char has[128], expected[128];
     format_shape(has, sizeof has, rank, (*tensor)->shape);
     format_shape(expected, sizeof expected, rank, shape);
-    return SR_FAIL(SRNN_ERR_FORMAT, "%s: tensor \"%s\" has the shape %s; the others ask for %s",
+    return SR_FAIL(SRNN_ERR_FORMAT, "%s: tensor '%s' has the shape %s; the others ask for %s",
                    request->in_path, name, has, expected);
+}
+
+srnn_status attend_offsets(int64_t **offsets, int64_t *documents, const attend_request *request,
+                           const sr_safetensors *in) {
+    *offsets = NULL;
+    *documents = 0;
+    const sr_tensor *tensor = sr_safetensors_find(in, "offsets");
+    if (!tensor)
+        return SRNN_OK;
+    if (tensor->dtype != SR_DTYPE_I64 || tensor->rank != 1 || tensor->count < 2)
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "%s: tensor 'offsets' must be I64 with one dimension of documents + 1",
+                       request->in_path);
+    void *copy;
+    SR_TRY(sr_alloc(&copy, tensor->count, sizeof **offsets));
+    memcpy(copy, tensor->data, tensor->bytes);
+    *offsets = copy;
+    *documents = (int64_t)tensor->count - 1;
+    return SRNN_OK;
+}
+
+srnn_status attend_describe(sr_safetensors_writer *writer, const srnn_attention *attention) {
+    char text[512];
+    srnn_attention_print(text, sizeof text, attention);
+    return sr_safetensors_writer_metadata(writer, "attention", text);
+}
+
+/* The library does not know which file its sizes came from. */
+static srnn_status name_file(srnn_status status, const attend_request *request) {
+    if (status != SRNN_ERR_ARGUMENT && status != SRNN_ERR_UNSUPPORTED && status != SRNN_ERR_LIMIT)
+        return status;
+    char detail[768];
+    snprintf(detail, sizeof detail, "%s", srnn_error_detail());
+    return SR_FAIL(status, "%s: %s", request->in_path, detail);
 }
 
 static srnn_status attend(const attend_request *request) {
     sr_safetensors *in;
     SR_TRY(sr_safetensors_open(&in, request->in_path));
-    srnn_status status = attend_heads(request, in);
+    bool layer = sr_safetensors_find(in, "x") != NULL;
+    srnn_status status = layer ? attend_layer(request, in) : attend_heads(request, in);
     sr_safetensors_free(in);
-    return status;
+    return name_file(status, request);
 }
 
 /* In the order of their enums. */
@@ -92,12 +129,21 @@ int command_attend(int argc, char **argv) {
         .usage = "softrnn attend --attention SPEC --in FILE --out FILE [options]",
         .purpose =
             "One attention call on tensors from a safetensors file.\n\n"
-            "Reads q (B, H, T, D), k (B, Hkv, T, D), v (B, Hkv, T, Dv), position already applied:\n"
+            "The equation alone: q (B, H, T, D), k (B, Hkv, T, D), v (B, Hkv, T, Dv), position "
+            "already applied:\n"
             "no rotary embedding and no convolution is done here. Where the variant has them:\n"
             "value_gate (B, Hkv, T), output_gate (B, H, T), decay (B, Hkv, T), all before their\n"
             "sigmoid; norm_weight (Dv), norm_bias (Dv), value_power (Hkv). Packed documents:\n"
             "offsets (documents + 1) of I64. For --backward: dy (or do), (B, H, T, Dv).\n"
-            "Writes y (B, H, T, Dv) and the gradients dq, dk, dv, d.value_gate, d.norm_weight ...",
+            "Writes y (B, H, T, Dv) and the gradients dq, dk, dv, d.value_gate, d.norm_weight "
+            "...\n\n"
+            "A whole layer, if the file has x (B, T, C): its weights under their names in\n"
+            "checkpoints (q_proj.weight, out_gate_proj.bias, out_norm.weight, conv1d.weight,\n"
+            "norm_const ..., with or without a prefix such as model.layers.0.self_attn.), dy\n"
+            "(B, T, C) for --backward, and metadata num_attention_heads, num_key_value_heads\n"
+            "(default: as many), head_dim (default: C / heads), rope_theta (default: 10000).\n"
+            "Writes y, dx and d.<name> of every weight. Empty front tokens are the model's: x has\n"
+            "them already.",
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .examples =

@@ -1,6 +1,5 @@
 /* attend_heads.c: attention on q, k, v and gates from a file. */
 #include "attend.h"
-#include "base/memory.h"
 #include "call.h"
 
 #include <limits.h>
@@ -46,26 +45,6 @@ static srnn_status read_sizes(srnn_problem *problem, const attend_request *reque
     return SRNN_OK;
 }
 
-/* *offsets is to be freed; NULL where the file has none. */
-static srnn_status read_offsets(int64_t **offsets, srnn_problem *problem,
-                                const attend_request *request, const sr_safetensors *in) {
-    *offsets = NULL;
-    const sr_tensor *tensor = sr_safetensors_find(in, "offsets");
-    if (!tensor)
-        return SRNN_OK;
-    if (tensor->dtype != SR_DTYPE_I64 || tensor->rank != 1 || tensor->count < 2)
-        return SR_FAIL(SRNN_ERR_FORMAT,
-                       "%s: tensor \"offsets\" must be I64 with one dimension of documents + 1",
-                       request->in_path);
-    void *copy;
-    SR_TRY(sr_alloc(&copy, tensor->count, sizeof **offsets));
-    memcpy(copy, tensor->data, tensor->bytes);
-    *offsets = copy;
-    problem->offsets = *offsets;
-    problem->documents = (int64_t)tensor->count - 1;
-    return SRNN_OK;
-}
-
 static srnn_status read_operands(attention_call *call, const attend_request *request,
                                  const sr_safetensors *in) {
     const sr_tensor *tensor;
@@ -96,19 +75,12 @@ static srnn_status add_array(sr_safetensors_writer *writer, const char *name, co
     return sr_safetensors_writer_add(writer, &tensor);
 }
 
-/* What was computed and how, for whoever finds the file. */
-static srnn_status add_description(sr_safetensors_writer *writer, const attention_call *call) {
-    char text[512];
-    srnn_attention_print(text, sizeof text, &call->problem.attention);
-    SR_TRY(sr_safetensors_writer_metadata(writer, "attention", text));
-    return sr_safetensors_writer_metadata(writer, "kernel", call->kernel);
-}
-
 static srnn_status add_results(sr_safetensors_writer *writer, const attention_call *call,
                                bool backward) {
     const srnn_problem *p = &call->problem;
     operand_shape shape = output_shape_in(p);
-    SR_TRY(add_description(writer, call));
+    SR_TRY(attend_describe(writer, &p->attention));
+    SR_TRY(sr_safetensors_writer_metadata(writer, "kernel", call->kernel));
     SR_TRY(add_array(writer, "y", call->o, p->dtype, &shape));
     for (int which = 0; backward && which < OPERANDS; which++) {
         if (!call->gradient[which])
@@ -144,7 +116,8 @@ srnn_status attend_heads(const attend_request *request, const sr_safetensors *in
     attention_call call = {0};
     int64_t *offsets;
     SR_TRY(read_sizes(&problem, request, in));
-    SR_TRY(read_offsets(&offsets, &problem, request, in));
+    SR_TRY(attend_offsets(&offsets, &problem.documents, request, in));
+    problem.offsets = offsets;
     srnn_status status = call_create(&call, &problem);
     if (status == SRNN_OK)
         status = run(&call, request, in);
