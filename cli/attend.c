@@ -2,6 +2,7 @@
 #include "attend.h"
 
 #include "base/memory.h"
+#include "call.h"
 #include "commands.h"
 #include "options.h"
 
@@ -104,8 +105,7 @@ static srnn_status attend(const attend_request *request) {
     return name_file(status, request);
 }
 
-/* In the order of their enums. */
-static const char *const form_words[] = {"auto", "parallel", "chunked", "recurrent", NULL};
+/* In the order of srnn_dtype. */
 static const char *const dtype_words[] = {"float", "double", NULL};
 
 int command_attend(int argc, char **argv) {

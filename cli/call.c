@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+const char *const form_words[] = {"auto", "parallel", "chunked", "recurrent", NULL};
+
 static srnn_status create_arrays(attention_call *call) {
     const srnn_problem *p = &call->problem;
     size_t bytes = dtype_bytes(p->dtype);

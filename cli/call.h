@@ -4,6 +4,9 @@
 
 #include "operands.h"
 
+/* The words for srnn_form, in its order; ends in NULL. */
+extern const char *const form_words[];
+
 /* What goes in, what comes out. Contiguous, of the problem's dtype. */
 typedef struct attention_call {
     srnn_problem problem;     /* sizes all given; offsets are the caller's */

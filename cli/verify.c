@@ -9,9 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Chunked and recurrent forms add up in another order, through the terms of the series. */
-static const double parallel_limit = 1e-5, state_limit = 2e-5;
-
 /* States larger than this are left out: they take long and show nothing new. */
 enum { STATE_BYTES_MAX = 24 << 20, METHODS_MAX = 32, OFFSETS_MAX = 8, CHUNKS = 4 };
 
@@ -126,7 +123,7 @@ static void report_failure(const verification *v, const char *name, const method
  * infinity for a failure. */
 static void compare(verification *v, double *worst, const char *name, const method *m,
                     const srnn_problem *problem, const attention_call *oracle) {
-    double limit = m->form == SRNN_FORM_PARALLEL ? parallel_limit : state_limit;
+    double limit = trial_limit(m->form);
     size_t chunks = m->form == SRNN_FORM_CHUNKED ? CHUNKS : 1;
     for (size_t i = 0; i < chunks; i++) {
         srnn_problem chunked = *problem;
@@ -160,7 +157,7 @@ static srnn_status verify_shape(verification *v, double *worst, const char *name
 }
 
 static void print_cell(double worst, srnn_form form) {
-    double limit = form == SRNN_FORM_PARALLEL ? parallel_limit : state_limit;
+    double limit = trial_limit(form);
     if (worst < 0)
         printf(" %11s", "-");
     else
@@ -210,18 +207,12 @@ static void add_method(verification *v, method m) {
 }
 
 static void list_methods(verification *v) {
-    static const struct {
-        srnn_form form;
-        const char *name;
-    } forms[] = {{SRNN_FORM_PARALLEL, "parallel"},
-                 {SRNN_FORM_CHUNKED, "chunked"},
-                 {SRNN_FORM_RECURRENT, "recurrent"}};
-    for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
+    for (int form = SRNN_FORM_PARALLEL; form_words[form]; form++)
         for (size_t k = 0; srnn_kernel_name(k); k++)
-            if (available(srnn_kernel_name(k), forms[f].form))
+            if (available(srnn_kernel_name(k), (srnn_form)form))
                 add_method(v, (method){srnn_kernel_name(k),
-                                       forms[f].form,
-                                       {forms[f].name, srnn_kernel_name(k)}});
+                                       (srnn_form)form,
+                                       {form_words[form], srnn_kernel_name(k)}});
     add_method(v, (method){NULL, SRNN_FORM_PARALLEL, {"fed, keys", "kept"}});
     add_method(v, (method){NULL, SRNN_FORM_CHUNKED, {"fed, fixed", "chunked"}});
     add_method(v, (method){NULL, SRNN_FORM_RECURRENT, {"fed, fixed", "recurrent"}});
