@@ -1,6 +1,6 @@
 /* rows.h: the CPU's vectorised loops, single-threaded over a range of rows or numbers.
  *
- * The loops (rows_loops.h) are compiled once per instruction set; each copy fills one table. The
+ * rows.c is compiled once per instruction set; each copy fills one table. The
  * callers in ops_*.c cut the work into fixed tiles, so that results do not depend on the number of
  * threads. */
 #ifndef SR_BACKEND_CPU_ROWS_H

@@ -1,4 +1,4 @@
-/* rows_loops.h: the loops behind rows.h; each rows_<isa>.c is one copy of them. */
+/* rows.c: the loops behind rows.h, compiled once for each instruction set. */
 #include "backend/cpu/rows.h"
 
 #include "backend/cpu/vector_math.h"
