@@ -55,13 +55,13 @@ typedef struct verification {
 } verification;
 
 /* False where the answer itself is rounding noise: a vector of one number divided by its own length
- * is its sign, and the sum of a few weights that may all be nearly zero divides by that. */
+ * is its sign, and a row of weights that may all be nearly zero is divided by their size. */
 static bool well_conditioned(const srnn_attention *a, const shape *s) {
-    bool weights_near_zero = a->score == SRNN_SCORE_LINEAR || a->score == SRNN_SCORE_POWER;
+    bool near_zero = a->score == SRNN_SCORE_LINEAR || a->score == SRNN_SCORE_POWER;
+    bool divided = sr_needs_row_sum(a) || a->norm != SRNN_NORM_NONE;
     if (a->feature == SRNN_FEATURE_UNIT_HEADS && s->Hkv == 1)
         return false;
-    return s->D > 1 ||
-           !(a->feature == SRNN_FEATURE_UNIT || (weights_near_zero && sr_needs_row_sum(a)));
+    return s->D > 1 || !(a->feature == SRNN_FEATURE_UNIT || (near_zero && divided));
 }
 
 static srnn_problem problem_of(const verification *v, const srnn_attention *a, const shape *s) {
