@@ -1,6 +1,7 @@
 /* trial.c: random attention problems and how far a kernel is from the double oracle. */
 #include "trial.h"
 
+#include "attention/attention.h"
 #include "base/memory.h"
 #include "base/random.h"
 
@@ -40,14 +41,29 @@ static double element(const void *array, srnn_dtype dtype, int64_t at) {
 
 /* Moderate numbers. Clamped scores are to pass the clamp now and then, but never so close to it
  * that float and double fall on different sides, where the gradient jumps: q and k on a grid of
- * eighths make <q, k> exact. Truncated series are kept where their row sums stay away from zero. */
+ * eighths make <q, k> exact. A row sum should stay away from zero: truncated series get small
+ * scores, and scores that are powers positive ones. */
+static double draw_query(const srnn_attention *a, double normal) {
+    if (a->clamp > 0)
+        return rint(normal * 12) / 8;
+    switch (a->score) {
+    case SRNN_SCORE_EXP:
+        return 1.5 * normal;
+    case SRNN_SCORE_TAYLOR:
+        return 0.7 * normal;
+    case SRNN_SCORE_LINEAR:
+    case SRNN_SCORE_POWER:
+        return sr_needs_row_sum(a) ? 0.7 * normal + 0.7 : 0.7 * normal;
+    }
+    return 0;
+}
+
 static float draw(const srnn_attention *a, operand which, uint64_t seed, int64_t at) {
     double normal = sr_random_normal(seed, which, (uint64_t)at);
     switch (which) {
     case OPERAND_Q:
     case OPERAND_K:
-        normal *= a->score == SRNN_SCORE_EXP || a->clamp > 0 ? 1.5 : 0.7;
-        return (float)(a->clamp > 0 ? rint(normal * 8) / 8 : normal);
+        return (float)draw_query(a, normal);
     case OPERAND_DECAY: /* divided by 1024 in the equation */
         return (float)(normal * 256);
     case OPERAND_NORM_WEIGHT:
