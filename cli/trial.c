@@ -42,10 +42,12 @@ static double element(const void *array, srnn_dtype dtype, int64_t at) {
 /* Moderate numbers. Clamped scores are to pass the clamp now and then, but never so close to it
  * that float and double fall on different sides, where the gradient jumps: q and k on a grid of
  * eighths make <q, k> exact. A row sum should stay away from zero: truncated series get small
- * scores, and scores that are powers positive ones. */
+ * scores, and scores that are powers positive ones. So should a length that divides. */
 static double draw_query(const srnn_attention *a, double normal) {
     if (a->clamp > 0)
         return rint(normal * 12) / 8;
+    if (a->feature == SRNN_FEATURE_UNIT || a->feature == SRNN_FEATURE_UNIT_HEADS)
+        return normal + copysign(0.5, normal);
     switch (a->score) {
     case SRNN_SCORE_EXP:
         return 1.5 * normal;
