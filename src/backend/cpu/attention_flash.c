@@ -22,7 +22,7 @@ static context place_rows(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->problem;
     context x = {.rule = score_rule_of(&p->attention),
                  .subtract = sr_row_scale_invariant(&p->attention)};
-    SR_REAL(sr_edges_place)(&x.edges, plan, false, layout);
+    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
     x.heads = sr_layout_take(layout, (size_t)p->B * (size_t)p->Hkv, sizeof *x.heads);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
@@ -61,13 +61,13 @@ static void pack_task(void *untyped, int64_t task, int worker) {
     int64_t count = p->T - t < TILE ? p->T - t : TILE;
     const packed_head *packed = &x->heads[head];
     real *rows = x->workers[worker].queries;
-    SR_REAL(sr_edges_key_rows)
+    SR_ISA_REAL(sr_edges_key_rows)
     (rows, ld.d, &x->edges, plan, x->call->in, head / p->Hkv, (int)(head % p->Hkv), t, count);
     transpose_rows(packed->keys + tile * p->D * ld.tile, ld.tile, rows, ld.d, count, p->D, TILE);
     packed->key_norm[tile] = largest_norm(rows, ld.d, count, p->D);
     real *values = packed->values + t * ld.dv;
     memset(values, 0, (size_t)(TILE * ld.dv) * sizeof(real));
-    SR_REAL(sr_edges_value_rows)
+    SR_ISA_REAL(sr_edges_value_rows)
     (values, ld.dv, &x->edges, plan, x->call->in, head / p->Hkv, (int)(head % p->Hkv), t, count);
 }
 
@@ -145,7 +145,7 @@ static void write_outputs(const context *x, const tile_workspace *w, const query
     for (int64_t r = 0, past; r < q->rows; r = past) {
         for (past = r + 1; past < q->rows && q->first[past] == q->first[r];)
             past++;
-        SR_REAL(sr_edges_output_rows)
+        SR_ISA_REAL(sr_edges_output_rows)
         (call->o, w->numerator + r * ld.dv, ld.dv, w->row_sum + r, &x->edges, call->plan, call->in,
          q->b, q->h, q->t + r, past - r, q->at + r - q->first[r] + 1);
     }
@@ -176,7 +176,7 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     q.first = plan->first + q.b * p->T + q.t;
     q.decay = packed->decay;
 
-    SR_REAL(sr_edges_query_rows)
+    SR_ISA_REAL(sr_edges_query_rows)
     (w->queries, ld.d, &x->edges, plan, x->call->in, q.b, q.h, q.t, q.rows);
     clear_rows_from(w->queries, ld.d, q.rows, q.padded);
     memset(w->numerator, 0, (size_t)(q.padded * ld.dv) * sizeof(real));
@@ -208,7 +208,7 @@ void flash_forward(const sr_attention_call *call) {
     sr_layout layout = {plan->scratch, 0};
     context x = place(plan, &layout);
     x.call = call;
-    SR_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
+    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
     int64_t tiles = tiles_in(p->T);
     sr_parallel(pack_task, &x, tiles * p->B * p->Hkv, p->threads);
     sr_parallel(rows_task, &x, tiles * p->B * p->H, p->threads);
@@ -234,10 +234,10 @@ static void keep_task(void *untyped, int64_t task, int worker) {
     int kv = (int)(task % p->Hkv);
     for (int64_t t = 0; t < p->T; t += TILE) {
         int64_t count = p->T - t < TILE ? p->T - t : TILE;
-        SR_REAL(sr_edges_key_rows)(rows, ld.d, &x->edges, plan, x->call->in, b, kv, t, count);
+        SR_ISA_REAL(sr_edges_key_rows)(rows, ld.d, &x->edges, plan, x->call->in, b, kv, t, count);
         packed_head_keep_keys(head, p, rows, ld.d, x->position + t, count);
     }
-    SR_REAL(sr_edges_value_rows)
+    SR_ISA_REAL(sr_edges_value_rows)
     (head->values + x->position * ld.dv, ld.dv, &x->edges, plan, x->call->in, b, kv, 0, p->T);
     if (head->decay)
         memcpy(head->decay + x->position, x->edges.decay + task * p->T,
@@ -253,7 +253,7 @@ void flash_feed(const sr_attention_call *call, char *kept, int64_t capacity, sr_
     x.position = carry->position;
     for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++)
         x.heads[n] = kept_head_place(p, capacity, &memory);
-    SR_REAL(sr_edges_prepare)(&x.edges, plan, call->in, carry);
+    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, carry);
     sr_parallel(keep_task, &x, (int64_t)p->B * p->Hkv, p->threads);
     sr_parallel(rows_task, &x, tiles_in(p->T) * p->B * p->H, p->threads);
     carry->position += p->T;

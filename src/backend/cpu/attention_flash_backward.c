@@ -54,7 +54,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     tile_strides ld = tile_strides_of(p);
     size_t T = (size_t)tiles_in(p->T) * TILE;
     context x = {.groups = groups_of(p)};
-    SR_REAL(sr_edges_place)(&x.edges, plan, true, layout);
+    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, true, layout);
     x.d_queries =
         sr_layout_take(layout, (size_t)(x.groups * p->B * p->H) * T * (size_t)ld.d, sizeof(real));
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
@@ -109,7 +109,7 @@ static void load_head(const context *x, const workspace *w, const position *at, 
     const srnn_problem *p = &plan->problem;
     tile_strides ld = tile_strides_of(p);
     int64_t padded = tiles_in(p->T) * TILE;
-    SR_REAL(sr_edges_query_rows)
+    SR_ISA_REAL(sr_edges_query_rows)
     (w->queries + t * ld.d, ld.d, &x->edges, plan, x->call->in, at->b, at->h, t, p->T - t);
     clear_rows_from(w->queries, ld.d, p->T, padded);
     for (int64_t tile = t / TILE; tile < tiles_in(p->T); tile++)
@@ -125,11 +125,11 @@ static void load_keys(const context *x, const workspace *w, const position *at, 
     const srnn_problem *p = &plan->problem;
     tile_strides ld = tile_strides_of(p);
     int64_t count = rows_in(p, tile);
-    SR_REAL(sr_edges_key_rows)
+    SR_ISA_REAL(sr_edges_key_rows)
     (w->key_rows, ld.d, &x->edges, plan, x->call->in, at->b, at->kv, tile * TILE, count);
     clear_rows_from(w->key_rows, ld.d, count, TILE);
     transpose_rows(w->keys, ld.tile, w->key_rows, ld.d, count, p->D, TILE);
-    SR_REAL(sr_edges_value_rows)
+    SR_ISA_REAL(sr_edges_value_rows)
     (w->value_rows, ld.dv, &x->edges, plan, x->call->in, at->b, at->kv, tile * TILE, count);
     clear_rows_from(w->value_rows, ld.dv, count, TILE);
     transpose_rows(w->values, ld.tile, w->value_rows, ld.dv, count, p->Dv, TILE);
@@ -204,9 +204,9 @@ static void write_keys(const context *x, const workspace *w, const position *at,
     tile_strides ld = tile_strides_of(p);
     int64_t t = tile * TILE, count = rows_in(p, tile);
     load_keys(x, w, at, tile);
-    SR_REAL(sr_edges_key_rows_backward)
+    SR_ISA_REAL(sr_edges_key_rows_backward)
     (w->d_keys + t * ld.d, ld.d, &x->edges, call, at->b, at->kv, t, count);
-    SR_REAL(sr_edges_value_rows_backward)
+    SR_ISA_REAL(sr_edges_value_rows_backward)
     (w->d_values + t * ld.dv, w->value_rows, ld.dv, &x->edges, call, at->b, at->kv, t, count);
     for (int64_t j = 0; x->edges.column_dot && j < count; j++)
         x->edges.column_dot[sr_row_index(p, p->Hkv, at->b, at->kv, t + j)] =
@@ -260,7 +260,7 @@ static void queries_task(void *untyped, int64_t task, int worker) {
         for (int64_t n = 0; n < TILE * ld.d; n++)
             sum[n] += part[n];
     }
-    SR_REAL(sr_edges_query_rows_backward)
+    SR_ISA_REAL(sr_edges_query_rows_backward)
     (sum, ld.d, &x->edges, x->call, head / p->H, (int)(head % p->H), tile * TILE, rows_in(p, tile));
 }
 
@@ -271,9 +271,9 @@ void flash_backward(const sr_attention_call *call) {
     context x = place(plan, &layout);
     x.call = call;
     x.rule = score_rule_of(&p->attention);
-    SR_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
-    SR_REAL(sr_edges_backward_outputs)(&x.edges, call);
+    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
+    SR_ISA_REAL(sr_edges_backward_outputs)(&x.edges, call);
     sr_parallel(keys_task, &x, x.groups * p->B * p->Hkv, p->threads);
     sr_parallel(queries_task, &x, tiles_in(p->T) * p->B * p->H, p->threads);
-    SR_REAL(sr_edges_backward_inputs)(&x.edges, call);
+    SR_ISA_REAL(sr_edges_backward_inputs)(&x.edges, call);
 }

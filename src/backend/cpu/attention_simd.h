@@ -47,6 +47,25 @@ static inline void vec_store(real *to, vec value) {
     *(vec_memory *)to = value;
 }
 
+/* Rows of a caller, of any alignment: `count` numbers, zeros in further lanes. */
+static inline vec vec_load_part(const real *from, int count) {
+    vec value = {0};
+    if (count >= LANES)
+        memcpy(&value, from, sizeof value);
+    else
+        for (int lane = 0; lane < count; lane++)
+            value[lane] = from[lane];
+    return value;
+}
+
+static inline void vec_store_part(real *to, vec value, int count) {
+    if (count >= LANES)
+        memcpy(to, &value, sizeof value);
+    else
+        for (int lane = 0; lane < count; lane++)
+            to[lane] = value[lane];
+}
+
 static inline vec vec_all(real value) {
     return value - (vec){0};
 }
