@@ -46,6 +46,7 @@ static srnn_status make_spans(srnn_plan *plan, const srnn_problem *p) {
                        "document offsets must run from 0 to B*T = %lld and start every row",
                        (long long)p->B * p->T);
     SR_TRY(sr_alloc((void **)&plan->spans, (size_t)count, sizeof *plan->spans));
+    SR_TRY(sr_alloc((void **)&plan->first, (size_t)p->B * (size_t)p->T, sizeof *plan->first));
     plan->span_count = count;
     for (int64_t n = 0; n < count; n++) {
         int64_t first = p->offsets ? p->offsets[n] : n * p->T;
@@ -56,6 +57,8 @@ static srnn_status make_spans(srnn_plan *plan, const srnn_problem *p) {
                 "document %lld, tokens %lld to %lld, is empty or crosses a row of %d tokens",
                 (long long)n, (long long)first, (long long)past, p->T);
         plan->spans[n] = (sr_span){first / p->T, first % p->T, past - first};
+        for (int64_t token = first; token < past; token++)
+            plan->first[token] = (int32_t)(first % p->T);
     }
     return SRNN_OK;
 }
@@ -188,6 +191,7 @@ void srnn_plan_free(srnn_plan *plan) {
     if (!plan)
         return;
     free(plan->spans);
+    free(plan->first);
     free(plan->scratch);
     free(plan);
 }
