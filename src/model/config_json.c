@@ -218,7 +218,9 @@ srnn_status sr_model_config_write(const sr_model_config *config, const char *pat
     json_decref(root);
     if (!text)
         return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
-    const srnn_status status = sr_file_replace(path, text, strlen(text));
+    const size_t length = strlen(text);
+    text[length] = '\n'; /* in place of its end */
+    const srnn_status status = sr_file_replace(path, text, length + 1);
     free(text);
     return status;
 }

@@ -18,7 +18,7 @@ struct sr_pass {
     sr_layer_kinds kinds;
     sr_block *blocks;      /* (L) */
     sr_block_saved *saved; /* (L); with recompute or without train all share one memory */
-    void *scratch; /* of backward; each layer's kind lays it out its own way */
+    void *scratch;         /* of backward; each layer's kind lays it out its own way */
     float *gradients;
     sr_model_pointers gradient;
     int32_t *ids, *targets; /* (rows), backend */
