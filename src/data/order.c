@@ -80,10 +80,10 @@ static srnn_status fill_document(const sr_source *source, sr_row *row, sr_split 
 
 static int64_t rows_of(const sr_dataset *dataset, const sr_order_settings *settings) {
     switch (settings->layout) {
-    case SR_LAYOUT_STREAM:
-    case SR_LAYOUT_PACKED:
+    case SR_ROWS_STREAM:
+    case SR_ROWS_PACKED:
         return dataset->token_count > 0 ? (dataset->token_count - 1) / settings->T : 0;
-    case SR_LAYOUT_DOCUMENT:
+    case SR_ROWS_DOCUMENT:
         return dataset->document_count;
     }
     return 0;
@@ -114,9 +114,9 @@ static void order_free(sr_source *source) {
 static srnn_status create(order **created, const sr_dataset *datasets,
                           const sr_order_settings *settings) {
     static srnn_status (*const fills[])(const sr_source *, sr_row *, sr_split, int64_t) = {
-        [SR_LAYOUT_STREAM] = fill_stream,
-        [SR_LAYOUT_PACKED] = fill_packed,
-        [SR_LAYOUT_DOCUMENT] = fill_document,
+        [SR_ROWS_STREAM] = fill_stream,
+        [SR_ROWS_PACKED] = fill_packed,
+        [SR_ROWS_DOCUMENT] = fill_document,
     };
     SR_TRY(check(datasets, settings));
     SR_TRY(sr_alloc_zero((void **)created, 1, sizeof **created));
