@@ -16,6 +16,9 @@ enum {
  * Then, and only then, a kernel may subtract the row maximum before exp. */
 bool sr_row_scale_invariant(const srnn_attention *attention);
 
+/* The factor between <feature(q), feature(k)> and s. */
+double sr_scale_factor(const srnn_attention *attention, int D);
+
 /* True if the normaliser is made of sum_j w_ij. */
 bool sr_needs_row_sum(const srnn_attention *attention);
 

@@ -68,6 +68,16 @@ srnn_status srnn_attention_check(const srnn_attention *a) {
     return SRNN_OK;
 }
 
+double sr_scale_factor(const srnn_attention *attention, int D) {
+    switch (attention->scale) {
+    case SRNN_SCALE_INVERSE_SQRT:
+        return 1.0 / sqrt((double)D);
+    case SRNN_SCALE_ONE:
+        break;
+    }
+    return 1.0;
+}
+
 bool sr_needs_row_sum(const srnn_attention *a) {
     switch (a->normaliser) {
     case SRNN_NORMALISER_ROW_SUM:

@@ -1,7 +1,7 @@
 /* score.h: the pointwise mathematics of the equation, each function with its derivative beside it.
  *
- * Compiled by the C and the CUDA compiler; double only, because it is the definition that fast kernels
- * are measured against and the rare-case path they fall back to. */
+ * Compiled by the C and the CUDA compiler; double only, because it is the definition that fast
+ * kernels are measured against and the rare-case path they fall back to. */
 #ifndef SR_ATTENTION_SCORE_H
 #define SR_ATTENTION_SCORE_H
 
@@ -16,8 +16,8 @@ static inline double sr_sigmoid(double x) {
 /* sum_{n=0}^{order} s^n / n!. Relative precision is kept for negative s too, where the plain sum
  * cancels: there the series is exp(s) minus its remainder,
  *     T_N(-x) = e^-x + (-1)^N x^(N+1)/(N+1)! F,   F = e^-x sum_k x^k/k! (N+1)/(N+1+k),
- * all of whose terms are positive (Kummer's transformation of 1F1(1; N+2; -x)). Where x is much larger
- * than N the highest power dominates and the plain sum does not cancel. */
+ * all of whose terms are positive (Kummer's transformation of 1F1(1; N+2; -x)). Where x is much
+ * larger than N the highest power dominates and the plain sum does not cancel. */
 static inline double sr_taylor(double s, int order) {
     double x = -s;
     if (x < 1.0 || x > 4.0 * order || order == 0) {

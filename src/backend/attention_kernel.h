@@ -1,4 +1,5 @@
-/* attention_kernel.h: the contract between the public attention calls and the kernels behind them. */
+/* attention_kernel.h: the contract between the public attention calls and the kernels behind them.
+ */
 #ifndef SR_BACKEND_ATTENTION_KERNEL_H
 #define SR_BACKEND_ATTENTION_KERNEL_H
 
@@ -9,8 +10,8 @@ typedef struct sr_span {
     int64_t b, start, length;
 } sr_span;
 
-/* What forward leaves for backward, and every kernel writes alike, so that any backward can follow any
- * forward. Rows may be scaled by exp(-maximum): see sr_row_scale_invariant. */
+/* What forward leaves for backward, and every kernel writes alike, so that any backward can follow
+ * any forward. Rows may be scaled by exp(-maximum): see sr_row_scale_invariant. */
 typedef struct sr_saved {
     void *numerator; /* (B, H, T, Dv): sum_j w_ij value_gate_j v_j, times exp(-maximum_i) */
     void *row_sum;   /* (B, H, T): sum_j w_ij, times exp(-maximum_i); 0 if nothing needs it */

@@ -1,4 +1,5 @@
-/* attention_edges.c: features, value factors and running sums before the core; compiled per number type. */
+/* attention_edges.c: features, value factors and running sums before the core; compiled per number
+ * type. */
 #include "backend/cpu/attention_edges.h"
 
 #include "attention/attention.h"
@@ -11,7 +12,8 @@
 enum { DECAY_DIVISOR = 1024 };
 static const double NORM_FLOOR = 1e-12;
 
-void SR_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward, sr_layout *layout) {
+void SR_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
+                             sr_layout *layout) {
     const srnn_problem *p = &plan->problem;
     const srnn_attention *a = &p->attention;
     size_t rows = (size_t)p->B * (size_t)p->T, q_rows = rows * (size_t)p->H;
@@ -59,7 +61,8 @@ static void prepare_kv_head(const prepare_context *x, const sr_span *span, int h
         for (int64_t t = 0; t < span->length; t++) {
             double factor = 1.0;
             if (p->attention.value_gate)
-                factor = sr_sigmoid((double)*tensor_row(x->in->value_gate, span->b, h, span->start + t));
+                factor =
+                    sr_sigmoid((double)*tensor_row(x->in->value_gate, span->b, h, span->start + t));
             if (power)
                 factor *= pow((double)(position + t + 1), -exponent);
             edges->value_factor[base + t] = (real)factor;
@@ -122,8 +125,8 @@ static void prepare_task(void *context, int64_t task, int worker) {
     }
 }
 
-void SR_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan, const srnn_operands *in,
-                               sr_carry *carry) {
+void SR_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan,
+                               const srnn_operands *in, sr_carry *carry) {
     prepare_context context = {edges, plan, in, carry};
     sr_parallel(prepare_task, &context, plan->span_count, plan->problem.threads);
 }
@@ -131,8 +134,8 @@ void SR_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan, con
 /* ---- features of q and k ---- */
 
 /* out = factor * feature(x), D numbers; `inverse` only for unit_heads. */
-static void feature_row(real *out, const real *x, const real *inverse, srnn_feature feature, double factor,
-                        int D) {
+static void feature_row(real *out, const real *x, const real *inverse, srnn_feature feature,
+                        double factor, int D) {
     switch (feature) {
     case SRNN_FEATURE_IDENTITY:
         for (int d = 0; d < D; d++)
@@ -155,10 +158,10 @@ static void feature_row(real *out, const real *x, const real *inverse, srnn_feat
     }
 }
 
-/* out = gradient of x from the gradient of factor * feature(x). For unit_heads only the factor is applied
- * here: the rest needs all heads. */
-static void feature_row_backward(real *out, const real *gradient, const real *x, srnn_feature feature,
-                                 double factor, int D) {
+/* out = gradient of x from the gradient of factor * feature(x). For unit_heads only the factor is
+ * applied here: the rest needs all heads. */
+static void feature_row_backward(real *out, const real *gradient, const real *x,
+                                 srnn_feature feature, double factor, int D) {
     switch (feature) {
     case SRNN_FEATURE_IDENTITY:
     case SRNN_FEATURE_UNIT_HEADS:
@@ -176,8 +179,9 @@ static void feature_row_backward(real *out, const real *gradient, const real *x,
     }
 }
 
-void SR_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges, const srnn_plan *plan,
-                                  const srnn_operands *in, int64_t b, int h, int64_t t, int64_t count) {
+void SR_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                  const srnn_plan *plan, const srnn_operands *in, int64_t b, int h,
+                                  int64_t t, int64_t count) {
     const srnn_problem *p = &plan->problem;
     for (int64_t r = 0; r < count; r++)
         feature_row(out + r * ld, tensor_row(in->q, b, h, t + r),
@@ -186,7 +190,8 @@ void SR_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges, 
 }
 
 void SR_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges, const srnn_plan *plan,
-                                const srnn_operands *in, int64_t b, int h, int64_t t, int64_t count) {
+                                const srnn_operands *in, int64_t b, int h, int64_t t,
+                                int64_t count) {
     const srnn_problem *p = &plan->problem;
     for (int64_t r = 0; r < count; r++)
         feature_row(out + r * ld, tensor_row(in->k, b, h, t + r),
@@ -195,8 +200,8 @@ void SR_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges, co
 }
 
 void SR_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld, const sr_edges *edges,
-                                           const sr_attention_call *call, int64_t b, int h, int64_t t,
-                                           int64_t count) {
+                                           const sr_attention_call *call, int64_t b, int h,
+                                           int64_t t, int64_t count) {
     const srnn_problem *p = &call->plan->problem;
     (void)edges;
     if (!call->gradients->q.data)
@@ -221,8 +226,9 @@ void SR_REAL(sr_edges_key_rows_backward)(const real *gradient, int64_t ld, const
 
 /* ---- values ---- */
 
-void SR_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edges, const srnn_plan *plan,
-                                  const srnn_operands *in, int64_t b, int h, int64_t t, int64_t count) {
+void SR_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                  const srnn_plan *plan, const srnn_operands *in, int64_t b, int h,
+                                  int64_t t, int64_t count) {
     const srnn_problem *p = &plan->problem;
     const real *factor =
         edges->value_factor ? edges->value_factor + sr_row_index(p, p->Hkv, b, h, t) : NULL;
@@ -254,13 +260,14 @@ void SR_REAL(sr_edges_value_rows_backward)(const real *gradient, const real *val
 /* ---- the last pass of the backward ---- */
 
 /* In place: gradients of x from gradients of x / norm across the heads. */
-static void across_backward(srnn_tensor gradient, srnn_tensor x, const real *inverse, int heads, int64_t b,
-                            int64_t t, int D) {
+static void across_backward(srnn_tensor gradient, srnn_tensor x, const real *inverse, int heads,
+                            int64_t b, int64_t t, int D) {
     for (int d = 0; d < D; d++) {
         double inv = (double)inverse[d], dot = 0.0;
         bool floored = inv >= 1.0 / NORM_FLOOR;
         for (int h = 0; h < heads; h++)
-            dot += (double)tensor_row(x, b, h, t)[d] * inv * (double)tensor_row(gradient, b, h, t)[d];
+            dot +=
+                (double)tensor_row(x, b, h, t)[d] * inv * (double)tensor_row(gradient, b, h, t)[d];
         for (int h = 0; h < heads; h++) {
             real *g = &tensor_row(gradient, b, h, t)[d];
             double along = floored ? 0.0 : (double)tensor_row(x, b, h, t)[d] * inv * dot;
@@ -270,8 +277,8 @@ static void across_backward(srnn_tensor gradient, srnn_tensor x, const real *inv
 }
 
 /* Gradients of the value gate and of the decay for one kv head of one document. */
-static void kv_head_backward(const sr_edges *edges, const sr_attention_call *call, const sr_span *span,
-                             int h) {
+static void kv_head_backward(const sr_edges *edges, const sr_attention_call *call,
+                             const sr_span *span, int h) {
     const srnn_problem *p = &call->plan->problem;
     int64_t base = sr_row_index(p, p->Hkv, span->b, h, span->start);
     int group = p->H / p->Hkv;
@@ -286,7 +293,8 @@ static void kv_head_backward(const sr_edges *edges, const sr_attention_call *cal
         return;
     double later = 0.0; /* sum over rows i > m of dC_i */
     for (int64_t t = span->length - 1; t >= 0; t--) {
-        *tensor_row(call->gradients->decay, span->b, h, span->start + t) = (real)(later / DECAY_DIVISOR);
+        *tensor_row(call->gradients->decay, span->b, h, span->start + t) =
+            (real)(later / DECAY_DIVISOR);
         for (int g = 0; g < group; g++)
             later += edges->row_dot[sr_row_index(p, p->H, span->b, h * group + g, span->start + t)];
         later -= edges->value_dot[base + t] + edges->column_dot[base + t];

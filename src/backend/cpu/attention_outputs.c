@@ -1,4 +1,5 @@
-/* attention_outputs.c: normaliser, gates and norm after the core, and their backward; compiled per type. */
+/* attention_outputs.c: normaliser, gates and norm after the core, and their backward; compiled per
+ * type. */
 #include "attention/score.h"
 #include "backend/cpu/attention_edges.h"
 #include "backend/cpu/attention_rows.h"
@@ -20,7 +21,8 @@ typedef struct row_scalars {
     double post; /* after it */
 } row_scalars;
 
-static double row_denominator(const srnn_attention *a, double row_sum, double length, double cumulative) {
+static double row_denominator(const srnn_attention *a, double row_sum, double length,
+                              double cumulative) {
     switch (a->normaliser) {
     case SRNN_NORMALISER_ROW_SUM:
         return row_sum + a->epsilon;
@@ -53,8 +55,8 @@ static double row_gate(const srnn_attention *a, double logit, double cumulative)
 
 static row_scalars scalars_of(const srnn_attention *a, double row_sum, double length, double logit,
                               double cumulative) {
-    row_scalars s = {row_denominator(a, row_sum, length, cumulative), row_gate(a, logit, cumulative),
-                     a->post_gate ? sr_sigmoid(logit) : 1.0};
+    row_scalars s = {row_denominator(a, row_sum, length, cumulative),
+                     row_gate(a, logit, cumulative), a->post_gate ? sr_sigmoid(logit) : 1.0};
     return s;
 }
 
@@ -108,9 +110,10 @@ static void norm_row(real *out, const real *x, srnn_norm norm, double factor, do
     }
 }
 
-/* dx = gradient of x = factor * numerator through the norm, from du; adds to the parameter gradients. */
-static void norm_row_backward(double *dx, double *d_weight, double *d_bias, const double *du, const double *x,
-                              srnn_norm norm, const real *weight, int n) {
+/* dx = gradient of x = factor * numerator through the norm, from du; adds to the parameter
+ * gradients. */
+static void norm_row_backward(double *dx, double *d_weight, double *d_bias, const double *du,
+                              const double *x, srnn_norm norm, const real *weight, int n) {
     double mean = 0.0, inverse = 0.0, sum = 0.0, along = 0.0;
     switch (norm) {
     case SRNN_NORM_NONE:
@@ -162,10 +165,10 @@ static void norm_row_backward(double *dx, double *d_weight, double *d_bias, cons
     }
 }
 
-void SR_REAL(sr_edges_output_rows)(srnn_tensor o, const real *numerator, int64_t ld, const real *row_sum,
-                                   const sr_edges *edges, const srnn_plan *plan,
-                                   const srnn_operands *in, int64_t b, int h, int64_t t, int64_t count,
-                                   int64_t length) {
+void SR_REAL(sr_edges_output_rows)(srnn_tensor o, const real *numerator, int64_t ld,
+                                   const real *row_sum, const sr_edges *edges,
+                                   const srnn_plan *plan, const srnn_operands *in, int64_t b, int h,
+                                   int64_t t, int64_t count, int64_t length) {
     const srnn_problem *p = &plan->problem;
     const srnn_attention *a = &p->attention;
     bool gated = a->output_gate != SRNN_GATE_NONE || a->post_gate;
@@ -175,8 +178,8 @@ void SR_REAL(sr_edges_output_rows)(srnn_tensor o, const real *numerator, int64_t
         row_scalars s = scalars_of(a, (double)row_sum[r], (double)(length + r),
                                    gated ? (double)*tensor_row(in->output_gate, b, h, t + r) : 0.0,
                                    cumulative ? cumulative[r] : 0.0);
-        norm_row(tensor_row(o, b, h, t + r), numerator + r * ld, a->norm, s.gate / s.denominator, s.post,
-                 in->norm_weight, in->norm_bias, p->Dv);
+        norm_row(tensor_row(o, b, h, t + r), numerator + r * ld, a->norm, s.gate / s.denominator,
+                 s.post, in->norm_weight, in->norm_bias, p->Dv);
     }
 }
 
@@ -224,10 +227,12 @@ static void denominator_backward(row_gradient *g, const srnn_attention *a, doubl
     }
 }
 
-/* d_numerator (n) and the scalar gradients of one row. `partial` receives norm parameter gradients. */
+/* d_numerator (n) and the scalar gradients of one row. `partial` receives norm parameter gradients.
+ */
 static row_gradient row_backward(real *d_numerator, double *partial, const real *d_o,
-                                 const real *numerator, double row_sum, double cumulative, row_scalars s,
-                                 const srnn_attention *a, const real *weight, const real *bias, int n) {
+                                 const real *numerator, double row_sum, double cumulative,
+                                 row_scalars s, const srnn_attention *a, const real *weight,
+                                 const real *bias, int n) {
     double x[WIDEST], du[WIDEST], dx[WIDEST];
     row_gradient g = {0};
     for (int d = 0; d < n; d++)
@@ -258,7 +263,8 @@ typedef struct outputs_context {
     const sr_attention_call *call;
 } outputs_context;
 
-/* Gradient of the output gate through its running sum: add exp(g_m) times the sum of later gradients. */
+/* Gradient of the output gate through its running sum: add exp(g_m) times the sum of later
+ * gradients. */
 static void cumulative_backward(const outputs_context *x, const sr_span *span, int h) {
     const srnn_problem *p = &x->call->plan->problem;
     int64_t base = sr_row_index(p, p->H, span->b, h, span->start);
@@ -290,13 +296,14 @@ static void outputs_task(void *context, int64_t task, int worker) {
         const real *numerator = (const real *)call->saved.numerator + at * p->Dv;
         double row_sum = (double)((const real *)call->saved.row_sum)[at];
         double cumulative = edges->cumulative ? edges->cumulative[at] : 0.0;
-        double logit =
-            uses_gate ? (double)*tensor_row(call->in->output_gate, span->b, h, span->start + t) : 0.0;
+        double logit = uses_gate
+                           ? (double)*tensor_row(call->in->output_gate, span->b, h, span->start + t)
+                           : 0.0;
         row_scalars s = scalars_of(a, row_sum, (double)(t + 1), logit, cumulative);
         row_gradient g =
             row_backward(edges->d_numerator + at * p->Dv, partial,
-                         tensor_row(call->o, span->b, h, span->start + t), numerator, row_sum, cumulative,
-                         s, a, call->in->norm_weight, call->in->norm_bias, p->Dv);
+                         tensor_row(call->o, span->b, h, span->start + t), numerator, row_sum,
+                         cumulative, s, a, call->in->norm_weight, call->in->norm_bias, p->Dv);
         edges->d_row_sum[at] = (real)g.row_sum;
         if (edges->d_cumulative)
             edges->d_cumulative[at] = g.cumulative;

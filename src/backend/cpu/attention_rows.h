@@ -22,9 +22,10 @@ static inline double row_norm(const real *x, int n) {
     return sqrt(row_dot(x, x, n));
 }
 
-/* out = gradient of x from the gradient of factor * x / max(|x|, floor); out may be the gradient. */
-static inline void unit_backward(real *out, const real *gradient, const real *x, double factor, double floor,
-                                 int n) {
+/* out = gradient of x from the gradient of factor * x / max(|x|, floor); out may be the gradient.
+ */
+static inline void unit_backward(real *out, const real *gradient, const real *x, double factor,
+                                 double floor, int n) {
     double norm = row_norm(x, n);
     bool floored = norm < floor;
     double inverse = 1.0 / (floored ? floor : norm);
