@@ -2,15 +2,40 @@
 #ifndef SR_CLI_COMMAND_H
 #define SR_CLI_COMMAND_H
 
+#include "softrnn.h"
+
 /* Exit codes: success, failure, wrong usage. */
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
-/* One row of the table in main.c. `run` gets the arguments after the command's name and returns an
- * exit code; results go to stdout, messages to stderr. */
+/* One row of a table of commands: the one in main.c, or that of a command with commands of its own.
+ * `run` gets the arguments after the command's name and returns an exit code; results go to stdout,
+ * messages to stderr. */
 typedef struct command {
     const char *name;
-    const char *summary; /* one line for `softrnn --help` */
+    const char *summary; /* one line for --help */
     int (*run)(int argc, char **argv);
 } command;
+
+typedef struct command_table {
+    const char *program; /* what is typed before the command's name: "softrnn", "softrnn data" */
+    const char *purpose; /* one line for --help */
+    const command *commands;
+    size_t count;
+    const char *examples; /* lines for --help, each ending in a newline */
+} command_table;
+
+/* Runs the command that argv[0] names with the arguments after it; prints the table for --help. */
+int command_dispatch(const command_table *table, int argc, char **argv);
+
+/* Prints "softrnn: <detail of the last failure>" to stderr unless the status is SRNN_OK; returns
+ * the exit code. */
+int command_report(srnn_status status);
+
+/* Prints "softrnn: <message>" to stderr; returns EXIT_USAGE, for arguments that do not fit. */
+int command_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Flushes stdout. The exit code is EXIT_FAILED, with a message, if any of the output was lost
+ * (full disk, closed pipe); else it stays as it is. */
+int command_finish(int exit_code);
 
 #endif

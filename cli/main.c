@@ -1,17 +1,32 @@
 /* main.c: the table of commands. */
-#include "command.h"
+#include "commands.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 static const command commands[] = {
-    {"help", "this list", NULL},
+    {"info", "what this build and this machine offer", command_info},
 };
 
+static const command_table table = {
+    .program = "softrnn",
+    .purpose = "softrnn: softmax attention as an RNN, and every variant of it.",
+    .commands = commands,
+    .count = sizeof commands / sizeof *commands,
+    .examples = "  softrnn info\n",
+};
+
+static int run(int argc, char **argv) {
+    if (argc > 0 && strcmp(argv[0], "--version") == 0) {
+        printf("softrnn %s\n", srnn_version());
+        return EXIT_OK;
+    }
+    return command_dispatch(&table, argc, argv);
+}
+
 int main(int argc, char **argv) {
-    (void)argc;
-    (void)argv;
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        printf("%s\n", commands[i].name);
-    return EXIT_OK;
+    /* A closed pipe then shows as a failed write, which command_finish reports. */
+    signal(SIGPIPE, SIG_IGN);
+    return command_finish(run(argc > 0 ? argc - 1 : 0, argv + 1));
 }

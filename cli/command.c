@@ -1,0 +1,77 @@
+/* command.c: finding a command in its table, and turning failures into messages and exit codes. */
+#include "command.h"
+
+#include "base/text.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_table(FILE *out, const command_table *table) {
+    fprintf(out, "%s\n\nUsage: %s COMMAND [options]\n\nCommands:\n", table->purpose,
+            table->program);
+    for (size_t i = 0; i < table->count; i++)
+        fprintf(out, "  %-12s %s\n", table->commands[i].name, table->commands[i].summary);
+    fprintf(out, "\nExamples:\n%s\n", table->examples);
+    fprintf(out, "'%s COMMAND --help' describes one command.\n", table->program);
+}
+
+static int refuse_unknown(const command_table *table, const char *name) {
+    const char **names = malloc(table->count * sizeof *names);
+    const char *nearest = NULL;
+    if (names) {
+        for (size_t i = 0; i < table->count; i++)
+            names[i] = table->commands[i].name;
+        nearest = sr_nearest_word(name, names, table->count);
+    }
+    free(names);
+    if (nearest)
+        return command_refuse("unknown command '%s': did you mean '%s'?", name, nearest);
+    return command_refuse("unknown command '%s': '%s --help' lists the commands", name,
+                          table->program);
+}
+
+int command_dispatch(const command_table *table, int argc, char **argv) {
+    if (argc == 0) {
+        print_table(stderr, table);
+        return EXIT_USAGE;
+    }
+    if (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0) {
+        print_table(stdout, table);
+        return EXIT_OK;
+    }
+    for (size_t i = 0; i < table->count; i++)
+        if (strcmp(argv[0], table->commands[i].name) == 0)
+            return table->commands[i].run(argc - 1, argv + 1);
+    return refuse_unknown(table, argv[0]);
+}
+
+int command_report(srnn_status status) {
+    if (status == SRNN_OK)
+        return EXIT_OK;
+    fprintf(stderr, "softrnn: %s\n", srnn_error_detail());
+    return EXIT_FAILED;
+}
+
+int command_refuse(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("softrnn: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    return EXIT_USAGE;
+}
+
+int command_finish(int exit_code) {
+    errno = 0;
+    bool lost = ferror(stdout);
+    if (fflush(stdout) == 0 && !lost)
+        return exit_code;
+    /* An earlier write may have failed, and its errno be gone. */
+    fprintf(stderr, "softrnn: could not write all of the output: %s\n",
+            errno ? strerror(errno) : "an earlier write failed");
+    return exit_code == EXIT_OK ? EXIT_FAILED : exit_code;
+}

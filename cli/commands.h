@@ -1,0 +1,9 @@
+/* commands.h: the functions behind the table in main.c, one per cli/<command>.c. */
+#ifndef SR_CLI_COMMANDS_H
+#define SR_CLI_COMMANDS_H
+
+#include "command.h"
+
+int command_info(int argc, char **argv);
+
+#endif
