@@ -9,7 +9,7 @@
 typedef struct sr_added_token {
     sr_bytes text; /* what is looked for; owned */
     uint32_t id;
-    bool single_word;            /* only where no word character touches it */
+    bool single_word;             /* only where no word character touches it */
     bool strip_left, strip_right; /* takes the white space beside it along */
 } sr_added_token;
 

@@ -64,8 +64,8 @@ static srnn_status count_all(size_t *characters, const sr_vocabulary *vocabulary
 }
 
 /* A token, or a character that is no token and gets a symbol of its own; else SR_NO_SYMBOL. */
-static uint32_t symbol_of(const sr_bpe *bpe, const sr_vocabulary *vocabulary,
-                          const bool *mergeable, const char *text, size_t bytes) {
+static uint32_t symbol_of(const sr_bpe *bpe, const sr_vocabulary *vocabulary, const bool *mergeable,
+                          const char *text, size_t bytes) {
     int64_t id = sr_vocabulary_find(vocabulary, text, bytes);
     if (id >= 0 && mergeable[id])
         return (uint32_t)id;

@@ -12,8 +12,8 @@ static srnn_status grow(void **data, size_t *capacity, size_t count, size_t more
         return SRNN_OK;
     size_t limit = SIZE_MAX / 2 / size;
     if (more > limit || count > limit - more)
-        return SR_FAIL(SRNN_ERR_MEMORY, "a buffer of %zu + %zu items does not fit the address space",
-                       count, more);
+        return SR_FAIL(SRNN_ERR_MEMORY,
+                       "a buffer of %zu + %zu items does not fit the address space", count, more);
     size_t wanted = *capacity ? *capacity * 2 : FIRST_CAPACITY;
     if (wanted < count + more)
         wanted = count + more;
@@ -27,8 +27,7 @@ static srnn_status grow(void **data, size_t *capacity, size_t count, size_t more
 
 srnn_status sr_tokens_reserve(sr_tokens *tokens, size_t more) {
     void *data = tokens->ids;
-    srnn_status status =
-        grow(&data, &tokens->capacity, tokens->count, more, sizeof *tokens->ids);
+    srnn_status status = grow(&data, &tokens->capacity, tokens->count, more, sizeof *tokens->ids);
     tokens->ids = data;
     return status;
 }

@@ -73,8 +73,8 @@ static cached *cache_slot(const sr_encoder *encoder, const char *text, size_t by
     memcpy(words, text, bytes);
     uint64_t hash = (words[0] ^ bytes) * 0x9E3779B97F4A7C15u;
     hash = ((hash ^ hash >> 29) + words[1]) * 0xBF58476D1CE4E5B9u;
-    hash = ((hash ^ hash >> 31) + words[2] + (words[3] << 8 | words[3] >> 56)) *
-           0x94D049BB133111EBu;
+    hash =
+        ((hash ^ hash >> 31) + words[2] + (words[3] << 8 | words[3] >> 56)) * 0x94D049BB133111EBu;
     return &encoder->cache[hash >> (64 - CACHE_BITS)];
 }
 
@@ -247,8 +247,8 @@ static srnn_status encode_segment(sr_encoder *encoder, const char *text, size_t 
     sr_added_match match = {0};
     size_t done = 0;
     while (sr_added_next(&tokenizer->added_normalized, text, bytes, &match)) {
-        SR_TRY(sr_splitter_run(&encoder->split, text + done, match.start - done,
-                               first && done == 0));
+        SR_TRY(
+            sr_splitter_run(&encoder->split, text + done, match.start - done, first && done == 0));
         SR_TRY(sr_tokens_push(encoder->out, match.id));
         done = match.end;
     }

@@ -2,6 +2,7 @@
 #include "data/normalizer.h"
 
 srnn_status sr_normalizer_add(sr_normalizer *normalizer, sr_normal_step **step) {
+    *step = NULL;
     if (normalizer->count == SR_NORMAL_STEPS)
         return SR_FAIL(SRNN_ERR_LIMIT, "more than %d normalizers", SR_NORMAL_STEPS);
     *step = &normalizer->steps[normalizer->count++];
@@ -78,8 +79,8 @@ static srnn_status run_step(sr_bytes *out, const sr_normal_step *step, sr_matche
 }
 
 srnn_status sr_normalizer_run(const sr_normalizer *normalizer, sr_matcher *matcher,
-                              sr_bytes buffers[2], const char *text, size_t bytes,
-                              const char **out, size_t *out_bytes) {
+                              sr_bytes buffers[2], const char *text, size_t bytes, const char **out,
+                              size_t *out_bytes) {
     for (size_t i = 0; i < normalizer->count && bytes > 0; i++) {
         sr_bytes *buffer = &buffers[i & 1];
         buffer->count = 0;

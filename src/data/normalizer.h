@@ -33,7 +33,7 @@ void sr_normalizer_free(sr_normalizer *normalizer);
 /* *out (*out_bytes) is the normalised text: `text` itself if there is nothing to do, else inside
  * one of the two buffers, valid until they change. */
 srnn_status sr_normalizer_run(const sr_normalizer *normalizer, sr_matcher *matcher,
-                              sr_bytes buffers[2], const char *text, size_t bytes,
-                              const char **out, size_t *out_bytes);
+                              sr_bytes buffers[2], const char *text, size_t bytes, const char **out,
+                              size_t *out_bytes);
 
 #endif

@@ -122,7 +122,7 @@ static srnn_status compile(pcre2_code **code, const sr_bytes *expression) {
     PCRE2_SIZE where;
     /* Multiline, for ^ and $ always mean lines in Oniguruma. */
     *code = pcre2_compile((PCRE2_SPTR)expression->data, expression->count,
- PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &where, NULL);
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &where, NULL);
     if (!*code) {
         PCRE2_UCHAR message[128];
         pcre2_get_error_message(error, message, sizeof message);
@@ -210,9 +210,9 @@ srnn_status sr_pattern_find(const sr_pattern *pattern, sr_matcher *matcher, cons
         }
         return SRNN_OK;
     }
-    int matched = pcre2_match(pattern->code, (PCRE2_SPTR)text, bytes, from,
-                              PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, matcher->match,
-                              matcher->context);
+    int matched =
+        pcre2_match(pattern->code, (PCRE2_SPTR)text, bytes, from,
+                    PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, matcher->match, matcher->context);
     if (matched == PCRE2_ERROR_NOMATCH)
         return SRNN_OK;
     if (matched < 0)

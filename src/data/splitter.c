@@ -6,6 +6,7 @@
 #include <string.h>
 
 srnn_status sr_splitter_add(sr_splitter *splitter, sr_split_step **step) {
+    *step = NULL;
     if (splitter->count == SR_SPLIT_STEPS)
         return SR_FAIL(SRNN_ERR_LIMIT, "more than %d pre-tokenizers", SR_SPLIT_STEPS);
     *step = &splitter->steps[splitter->count++];
@@ -135,8 +136,8 @@ static srnn_status mark_spaces(sr_split_run *run, size_t index, piece whole) {
     text->count = 0;
     bool marked = whole.text[0] == ' ' || (whole.bytes >= step->mark.count &&
                                            !memcmp(whole.text, step->mark.data, step->mark.count));
-    if (!marked && (step->prepend == SR_PREPEND_ALWAYS ||
-                    (step->prepend == SR_PREPEND_FIRST && whole.first)))
+    if (!marked &&
+        (step->prepend == SR_PREPEND_ALWAYS || (step->prepend == SR_PREPEND_FIRST && whole.first)))
         SR_TRY(sr_bytes_append(text, step->mark.data, step->mark.count));
     for (size_t at = 0; at < whole.bytes;) {
         const char *space = memchr(whole.text + at, ' ', whole.bytes - at);

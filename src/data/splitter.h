@@ -51,8 +51,8 @@ srnn_status sr_splitter_add_gpt2(sr_splitter *splitter);
 typedef struct sr_split_run {
     const sr_splitter *splitter;
     sr_matcher *matcher;
-    bool valid;                        /* the text is known to be UTF-8 */
-    sr_bytes texts[SR_SPLIT_STEPS];    /* the changed text of each step */
+    bool valid;                     /* the text is known to be UTF-8 */
+    sr_bytes texts[SR_SPLIT_STEPS]; /* the changed text of each step */
     srnn_status (*take)(void *context, const char *piece, size_t bytes);
     void *context;
 } sr_split_run;

@@ -26,7 +26,7 @@ struct sr_tokenizer {
     bool *special; /* (vocabulary.size) */
 
     /* Encoding, in the order of the steps. The tokenizer of bytes has none of them. */
-    sr_added added;            /* looked for in the raw text */
+    sr_added added; /* looked for in the raw text */
     sr_normalizer normalizer;
     sr_added added_normalized; /* looked for in the normalised text */
     sr_splitter splitter;
@@ -44,6 +44,9 @@ uint32_t sr_character_of_byte(unsigned char byte);
 
 /* The byte that a token like <0x0A> stands for, or -1. */
 int sr_byte_of_token(const char *text, size_t bytes);
+
+/* Puts the name of a file in front of the detail of the last failure; returns `status`. */
+srnn_status sr_fail_in(srnn_status status, const char *name);
 
 /* Sets the bytes that an id decodes to; to be called for id 0, 1, 2, ... in this order. */
 srnn_status sr_decoding_add(sr_decoding *decoding, uint32_t id, const char *text, size_t bytes);

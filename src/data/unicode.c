@@ -103,8 +103,8 @@ bool sr_unicode_is_word(uint32_t c) {
 static srnn_status normalize_valid(sr_bytes *out, const char *text, size_t bytes,
                                    utf8proc_option_t options) {
     utf8proc_uint8_t *mapped = NULL;
-    utf8proc_ssize_t length = utf8proc_map((const utf8proc_uint8_t *)text,
-                                           (utf8proc_ssize_t)bytes, &mapped, options);
+    utf8proc_ssize_t length =
+        utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &mapped, options);
     if (length < 0)
         return SR_FAIL(length == UTF8PROC_ERROR_NOMEM ? SRNN_ERR_MEMORY : SRNN_ERR_LIMIT,
                        "could not normalise %zu bytes of text: %s", bytes, utf8proc_errmsg(length));
