@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 static bool show(void *context, const sr_prepare_progress *state) {
-    progress *bar = context;
+    progress_bar *bar = context;
     double share = (double)state->read_bytes / (double)(state->input_bytes + 1);
     double seconds = progress_seconds(bar);
     char text[120];
@@ -80,7 +80,7 @@ int data_prepare(int argc, char **argv) {
         return command_refuse("data prepare needs %s", !settings.tokenizer ? "--tokenizer NAME"
                                                        : !settings.folder  ? "--out DIR"
                                                                            : "a file of text");
-    progress bar;
+    progress_bar bar;
     progress_begin(&bar);
     progress_catch_interrupt();
     settings.inputs = (const char *const *)inputs.values;

@@ -13,13 +13,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-typedef struct request {
+typedef struct show_request {
     const char *where, *tokenizer;
     sr_source_settings settings;
     int split, rows;
     int64_t step;
     bool ids; /* print numbers only */
-} request;
+} show_request;
 
 /* The tokenizer that made a prepared folder. */
 static srnn_status load_folder_tokenizer(sr_tokenizer **tokenizer, const char *folder) {
@@ -43,7 +43,7 @@ static srnn_status load_folder_tokenizer(sr_tokenizer **tokenizer, const char *f
 }
 
 /* NULL where only numbers can be shown: synthetic tasks, and .bin files without --tokenizer. */
-static srnn_status find_tokenizer(sr_tokenizer **tokenizer, const request *request) {
+static srnn_status find_tokenizer(sr_tokenizer **tokenizer, const show_request *request) {
     struct stat facts;
     size_t length = strlen(request->where);
     *tokenizer = NULL;
@@ -93,7 +93,7 @@ static srnn_status print_batch(const sr_batch *batch, int T, const sr_tokenizer 
     return SRNN_OK;
 }
 
-static srnn_status show_source(const sr_source *source, const request *request,
+static srnn_status show_source(const sr_source *source, const show_request *request,
                                const sr_tokenizer *tokenizer) {
     size_t tokens = (size_t)request->rows * (size_t)source->T;
     sr_batch batch = {.B = request->rows};
@@ -112,7 +112,7 @@ static srnn_status show_source(const sr_source *source, const request *request,
     return status;
 }
 
-static srnn_status show(const request *request) {
+static srnn_status show(const show_request *request) {
     sr_source *source;
     SR_TRY(sr_source_open(&source, request->where, &request->settings));
     sr_tokenizer *tokenizer;
@@ -128,7 +128,7 @@ int data_show(int argc, char **argv) {
     static const char *const layouts[] = {"stream", "packed", "document", NULL};
     static const char *const splits[] = {"train", "validation", NULL};
     static const char *const boundaries[] = {"none", "after", "before", NULL};
-    request request = {.rows = 4, .settings = {.T = 64, .validation_share = 0.1}};
+    show_request request = {.rows = 4, .settings = {.T = 64, .validation_share = 0.1}};
     int layout = 0, boundary = 0, token = 0;
     int64_t seed = 0;
     const command_option options[] = {

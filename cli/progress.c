@@ -18,14 +18,14 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-void progress_begin(progress *progress) {
-    progress->on_terminal = isatty(STDERR_FILENO);
-    progress->shown = false;
-    progress->start_seconds = progress->last_seconds = now();
+void progress_begin(progress_bar *bar) {
+    bar->on_terminal = isatty(STDERR_FILENO);
+    bar->shown = false;
+    bar->start_seconds = bar->last_seconds = now();
 }
 
-double progress_seconds(const progress *progress) {
-    return now() - progress->start_seconds;
+double progress_seconds(const progress_bar *bar) {
+    return now() - bar->start_seconds;
 }
 
 static void format_left(char *text, size_t size, double seconds) {
@@ -38,30 +38,30 @@ static void format_left(char *text, size_t size, double seconds) {
                  (int)seconds % 60);
 }
 
-void progress_show(progress *progress, double share, const char *text) {
+void progress_show(progress_bar *bar, double share, const char *text) {
     double time = now();
-    if (time - progress->last_seconds < (progress->on_terminal ? bar_seconds : line_seconds))
+    if (time - bar->last_seconds < (bar->on_terminal ? bar_seconds : line_seconds))
         return;
-    progress->last_seconds = time;
+    bar->last_seconds = time;
     share = fmin(fmax(share, 0), 1);
     char left[40];
     format_left(left, sizeof left,
-                share > 0 ? (time - progress->start_seconds) * (1 - share) / share : INFINITY);
-    if (progress->on_terminal) {
+                share > 0 ? (time - bar->start_seconds) * (1 - share) / share : INFINITY);
+    if (bar->on_terminal) {
         static const char full[] = "##############################";
         /* The last code clears what a longer line before has left. */
         fprintf(stderr, "\r[%-*.*s] %3d %%  %s  %s\033[K", BAR_WIDTH, (int)(share * BAR_WIDTH),
                 full, (int)(share * 100), text, left);
-        progress->shown = true;
+        bar->shown = true;
     } else {
         fprintf(stderr, "%3d %%  %s  %s\n", (int)(share * 100), text, left);
     }
 }
 
-void progress_end(progress *progress) {
-    if (progress->shown)
+void progress_end(progress_bar *bar) {
+    if (bar->shown)
         fputs("\r\033[K", stderr);
-    progress->shown = false;
+    bar->shown = false;
 }
 
 static void note_interrupt(int signal_number) {
