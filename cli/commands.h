@@ -4,6 +4,7 @@
 
 #include "command.h"
 
+int command_data(int argc, char **argv);
 int command_info(int argc, char **argv);
 int command_variants(int argc, char **argv);
 

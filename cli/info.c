@@ -1,9 +1,24 @@
 /* info.c: `softrnn info`, what this build and this machine offer. */
+#include "backend/cuda/device.h"
 #include "base/threads.h"
 #include "commands.h"
 #include "options.h"
 
 #include <stdio.h>
+
+static srnn_status print_devices(void) {
+    int count;
+    SR_TRY(sr_cuda_device_count(&count));
+    printf("GPUs     %d\n", count);
+    for (int i = 0; i < count; i++) {
+        sr_cuda_device device;
+        SR_TRY(sr_cuda_device_describe(&device, i));
+        printf("GPU %-4d %s, %.1f GiB, %d multiprocessors, compute capability %d.%d\n", i,
+               device.name, (double)device.memory_bytes / 0x1p30, device.multiprocessors,
+               device.capability_major, device.capability_minor);
+    }
+    return SRNN_OK;
+}
 
 int command_info(int argc, char **argv) {
     const command_line line = {
@@ -16,5 +31,5 @@ int command_info(int argc, char **argv) {
         return exit_code;
     printf("version  %s\n", srnn_version());
     printf("threads  %d\n", sr_thread_count(0));
-    return EXIT_OK;
+    return command_report(print_devices());
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 static const command commands[] = {
+    {"data", "text to token shards; what a training step sees; synthetic tasks", command_data},
     {"info", "what this build and this machine offer", command_info},
     {"variants", "the variants of attention: names, text forms, states", command_variants},
 };

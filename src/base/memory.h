@@ -13,7 +13,8 @@ srnn_status sr_alloc(void **out, size_t count, size_t size);
 /* The same, zeroed. */
 srnn_status sr_alloc_zero(void **out, size_t count, size_t size);
 
-/* Lays arrays out in one block. With base NULL it only measures: `used` is then the size to allocate. */
+/* Lays arrays out in one block. With base NULL it only measures: `used` is then the size to
+ * allocate. */
 typedef struct sr_layout {
     char *base;
     size_t used;

@@ -1,0 +1,30 @@
+# install.cmake: header, libraries, program, pkg-config file and CMake package.
+include(CMakePackageConfigHelpers)
+
+set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/softrnn)
+install(FILES include/softrnn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS softrnn RUNTIME)
+install(TARGETS softrnn_static softrnn_shared EXPORT softrnn)
+install(EXPORT softrnn NAMESPACE softrnn:: FILE softrnnTargets.cmake
+  DESTINATION ${package_folder})
+
+get_property(packages GLOBAL PROPERTY SOFTRNN_PACKAGES)
+get_property(libraries GLOBAL PROPERTY SOFTRNN_LIBRARIES)
+
+# The prefix is found from the file's own place, so that an installed tree can be moved.
+file(RELATIVE_PATH pkgconfig_to_prefix
+  /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" pkgconfig_to_prefix ${pkgconfig_to_prefix})
+list(JOIN packages " " pkgconfig_packages)
+set(pkgconfig_libraries ${libraries})
+list(TRANSFORM pkgconfig_libraries PREPEND -l REGEX "^[^/-]")
+list(JOIN pkgconfig_libraries " " pkgconfig_libraries)
+configure_file(cmake/softrnn.pc.in softrnn.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/softrnn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+configure_package_config_file(cmake/softrnnConfig.cmake.in softrnnConfig.cmake
+  INSTALL_DESTINATION ${package_folder})
+write_basic_package_version_file(softrnnConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES
+  ${PROJECT_BINARY_DIR}/softrnnConfig.cmake ${PROJECT_BINARY_DIR}/softrnnConfigVersion.cmake
+  DESTINATION ${package_folder})

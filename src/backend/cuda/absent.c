@@ -1,0 +1,12 @@
+/* absent.c: the GPUs of a build without CUDA: none. */
+#include "backend/cuda/device.h"
+
+srnn_status sr_cuda_device_count(int *count) {
+    *count = 0;
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_device_describe(sr_cuda_device *device, int index) {
+    (void)device;
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "GPU %d: this build has no CUDA", index);
+}
