@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDEST = 256, DEFAULT_CHUNK = 96 };
+enum { WIDEST = 256, LONGEST_CHUNK = 96 };
 static const size_t DEFAULT_STATE_LIMIT = (size_t)1 << 30;
 static const int64_t MOST_NUMBERS = (int64_t)1
                                     << 42; /* in one tensor: keeps byte counts far from overflow */
@@ -151,8 +151,8 @@ static srnn_status fill_problem(srnn_problem *p) {
     SR_TRY(srnn_attention_check(&p->attention));
     SR_TRY(check_sizes(p));
     p->threads = sr_thread_count(p->threads);
-    if (p->chunk == 0)
-        p->chunk = DEFAULT_CHUNK;
+    if (p->chunk == 0 || p->chunk > LONGEST_CHUNK)
+        p->chunk = LONGEST_CHUNK;
     return SRNN_OK;
 }
 
@@ -163,10 +163,12 @@ static srnn_status plan_fill(srnn_plan *plan, const srnn_problem *problem) {
     SR_TRY(make_spans(plan, p));
     p->offsets = NULL;
     /* A kernel that was asked for by name brings its form. */
-    for (size_t n = 0; p->kernel && p->form == SRNN_FORM_AUTO && srnn_kernel_name(n); n++)
-        if (strcmp(sr_cpu_attention_kernels()[n]->name, p->kernel) == 0)
-            p->form = sr_cpu_attention_kernels()[n]->form;
+    for (const sr_attention_kernel *const *k = sr_cpu_attention_kernels(); *k; k++)
+        if (p->kernel && p->form == SRNN_FORM_AUTO && strcmp((*k)->name, p->kernel) == 0)
+            p->form = (*k)->form;
     p->form = choose_form(p);
+    if (p->form == SRNN_FORM_RECURRENT)
+        p->chunk = 1;
     if (p->form == SRNN_FORM_CHUNKED || p->form == SRNN_FORM_RECURRENT)
         SR_TRY(check_state(p));
     SR_TRY(choose_kernel(plan));

@@ -4,12 +4,17 @@
 #include <stddef.h>
 
 /* One list per instruction set that the fast kernels were compiled for, best kernel first. */
-#define DECLARE(isa) \
-    extern const sr_attention_kernel sr_attention_flash_##isa##_f32, sr_attention_flash_##isa##_f64
-#define LIST(isa)                                                         \
-    {                                                                     \
-        &sr_attention_flash_##isa##_f32, &sr_attention_flash_##isa##_f64, \
-            &sr_attention_generic_f32, &sr_attention_generic_f64, NULL    \
+#define DECLARE(isa)                                                          \
+    extern const sr_attention_kernel sr_attention_flash_##isa##_f32,          \
+        sr_attention_flash_##isa##_f64, sr_attention_chunked_##isa##_f32,     \
+        sr_attention_chunked_##isa##_f64, sr_attention_recurrent_##isa##_f32, \
+        sr_attention_recurrent_##isa##_f64
+#define LIST(isa)                                                                     \
+    {                                                                                 \
+        &sr_attention_flash_##isa##_f32, &sr_attention_flash_##isa##_f64,             \
+            &sr_attention_chunked_##isa##_f32, &sr_attention_chunked_##isa##_f64,     \
+            &sr_attention_recurrent_##isa##_f32, &sr_attention_recurrent_##isa##_f64, \
+            &sr_attention_generic_f32, &sr_attention_generic_f64, NULL                \
     }
 
 DECLARE(base);
