@@ -4,8 +4,10 @@
 
 #include "command.h"
 
+int command_convert(int argc, char **argv);
 int command_data(int argc, char **argv);
 int command_info(int argc, char **argv);
+int command_train(int argc, char **argv);
 int command_variants(int argc, char **argv);
 
 #endif

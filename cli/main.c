@@ -6,8 +6,10 @@
 #include <string.h>
 
 static const command commands[] = {
+    {"convert", "a model in another format", command_convert},
     {"data", "text to token shards; what a training step sees; synthetic tasks", command_data},
     {"info", "what this build and this machine offer", command_info},
+    {"train", "train a Llama with any attention", command_train},
     {"variants", "the variants of attention: names, text forms, states", command_variants},
 };
 

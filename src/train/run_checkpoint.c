@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/safetensors.h"
+#include "data/tokenizer_copy.h"
 #include "model/checkpoint.h"
 #include "train/folder.h"
 
@@ -136,13 +137,11 @@ static srnn_status write_progress(const char *path, const sr_progress *p, int64_
     return sr_file_replace(path, text, (size_t)length);
 }
 
-static srnn_status copy_file(const char *folder, const char *name, const char *from) {
-    char path[SR_PATH_BYTES];
-    sr_mapping file;
-    SR_TRY(path_of(path, folder, name));
-    SR_TRY(sr_mapping_open(&file, from));
-    const srnn_status status = sr_file_replace(path, file.data, file.bytes);
-    sr_mapping_close(&file);
+static srnn_status copy_tokenizer(const char *folder, const char *name) {
+    sr_tokenizer_copy copy;
+    SR_TRY(sr_tokenizer_copy_find(&copy, name));
+    const srnn_status status = copy.source ? sr_tokenizer_copy_write(&copy, folder) : SRNN_OK;
+    free(copy.source);
     return status;
 }
 
@@ -150,12 +149,8 @@ static srnn_status write_files(const char *folder, sr_trainer *trainer, const sr
                                const sr_progress *progress, const char *tokenizer) {
     char path[SR_PATH_BYTES];
     SR_TRY(sr_model_save(model, folder, SR_DTYPE_F32));
-    if (*tokenizer) {
-        const char *ending = strrchr(tokenizer, '.');
-        char name[64];
-        snprintf(name, sizeof name, "tokenizer%s", ending ? ending : "");
-        SR_TRY(copy_file(folder, name, tokenizer));
-    }
+    if (*tokenizer)
+        SR_TRY(copy_tokenizer(folder, tokenizer));
     SR_TRY(path_of(path, folder, "optimizer.safetensors"));
     SR_TRY(write_moments(path, trainer, model));
     SR_TRY(path_of(path, folder, "run.json"));

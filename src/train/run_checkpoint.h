@@ -22,7 +22,8 @@ enum { SR_PATH_BYTES = 4096 };
 srnn_status sr_checkpoint_latest(char path[SR_PATH_BYTES], const char *run);
 
 /* Writes the checkpoint of this progress, unless it is there, then removes the oldest ones but
- * `keep`. `tokenizer`: a tokenizer.json to copy into it, or "". */
+ * `keep`. `tokenizer`: a tokenizer, as sr_tokenizer_load takes it, to copy into it,
+ * or "". */
 srnn_status sr_checkpoint_write(const char *run, sr_trainer *trainer, const sr_model *model,
                                 const sr_progress *progress, int keep, const char *tokenizer);
 
