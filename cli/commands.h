@@ -4,10 +4,13 @@
 
 #include "command.h"
 
+int command_attend(int argc, char **argv);
+int command_bench(int argc, char **argv);
 int command_convert(int argc, char **argv);
 int command_data(int argc, char **argv);
 int command_info(int argc, char **argv);
 int command_train(int argc, char **argv);
 int command_variants(int argc, char **argv);
+int command_verify(int argc, char **argv);
 
 #endif
