@@ -10,6 +10,8 @@ static const command commands[] = {
     {"bench", "checks, then times; one JSON line a case", command_bench},
     {"convert", "a model in another format", command_convert},
     {"data", "text to token shards; what a training step sees; synthetic tasks", command_data},
+    {"eval", "how well a model predicts: loss, perplexity, accuracy", command_eval},
+    {"generate", "continue a text with the variant's own state", command_generate},
     {"info", "what this build and this machine offer", command_info},
     {"train", "train a Llama with any attention", command_train},
     {"variants", "the variants of attention: names, text forms, states", command_variants},

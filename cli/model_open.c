@@ -5,7 +5,6 @@
 
 #include <libgen.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -35,14 +34,18 @@ srnn_status model_open(sr_model **model, sr_backend *backend, const char *where)
     return sr_model_load(model, backend, path);
 }
 
-srnn_status model_tokenizer_place(char **where, const char *model) {
+srnn_status model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, const char *model,
+                                 int V) {
+    enum { BYTE_TOKENS = 257 };
     char path[SR_PATH_BYTES];
+    if (name)
+        return sr_tokenizer_load(tokenizer, name);
     if (is_bin(model))
         snprintf(path, sizeof path, "%s", model);
     else
         SR_TRY(find_folder(path, model));
-    *where = strdup(is_bin(model) ? dirname(path) : path);
-    if (!*where)
-        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a path");
-    return SRNN_OK;
+    const srnn_status status = sr_tokenizer_load(tokenizer, is_bin(model) ? dirname(path) : path);
+    if (status != SRNN_OK && V == BYTE_TOKENS)
+        return sr_tokenizer_create_bytes(tokenizer);
+    return status;
 }
