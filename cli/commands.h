@@ -5,5 +5,6 @@
 #include "command.h"
 
 int command_info(int argc, char **argv);
+int command_variants(int argc, char **argv);
 
 #endif

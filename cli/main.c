@@ -7,6 +7,7 @@
 
 static const command commands[] = {
     {"info", "what this build and this machine offer", command_info},
+    {"variants", "the variants of attention: names, text forms, states", command_variants},
 };
 
 static const command_table table = {

@@ -15,21 +15,22 @@ endfunction()
 # softrnn_needs_package(PREFIX module): a library that pkg-config knows.
 function(softrnn_needs_package prefix module)
   pkg_check_modules(${prefix} REQUIRED IMPORTED_TARGET GLOBAL ${module})
-  target_link_libraries(softrnn_options INTERFACE PkgConfig::${prefix})
+  target_link_libraries(softrnn_objects PUBLIC PkgConfig::${prefix})
   set_property(GLOBAL APPEND PROPERTY SOFTRNN_PACKAGES ${module})
 endfunction()
 
 # softrnn_needs_library(name...): libraries that the linker finds by name.
 function(softrnn_needs_library)
-  target_link_libraries(softrnn_options INTERFACE ${ARGN})
+  target_link_libraries(softrnn_objects PUBLIC ${ARGN})
   set_property(GLOBAL APPEND PROPERTY SOFTRNN_LIBRARIES ${ARGN})
 endfunction()
 
-# OpenMP: a compiler option here, a plain library for whoever links the static library.
+# OpenMP: an option of the compiler, which knows where its runtime is, also for whoever links the
+# static library.
 macro(softrnn_needs_openmp)
   find_package(OpenMP REQUIRED COMPONENTS C)
-  target_link_libraries(softrnn_options INTERFACE OpenMP::OpenMP_C)
-  set_property(GLOBAL APPEND PROPERTY SOFTRNN_LIBRARIES ${OpenMP_C_LIB_NAMES})
+  target_link_libraries(softrnn_objects PUBLIC OpenMP::OpenMP_C)
+  set_property(GLOBAL APPEND PROPERTY SOFTRNN_LIBRARIES ${OpenMP_C_FLAGS})
 endmacro()
 
 # Makes softrnn_static and softrnn_shared of all registered objects.
@@ -40,10 +41,10 @@ function(softrnn_assemble)
   set(objects ${targets})
   list(TRANSFORM objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>")
 
-  # In the build tree users get softrnn_options, internal headers included; an installed static
+  # In the build tree users get what softrnn_objects has, internal headers included; an installed static
   # library names its dependencies for softrnnConfig.cmake to find.
   add_library(softrnn_static STATIC ${objects})
-  target_link_libraries(softrnn_static PUBLIC $<BUILD_INTERFACE:softrnn_options>)
+  target_link_libraries(softrnn_static PUBLIC $<BUILD_INTERFACE:softrnn_objects>)
   foreach(package ${packages})
     target_link_libraries(softrnn_static INTERFACE
       $<INSTALL_INTERFACE:PkgConfig::softrnn_${package}>)
@@ -53,7 +54,7 @@ function(softrnn_assemble)
   endforeach()
 
   add_library(softrnn_shared SHARED ${objects})
-  target_link_libraries(softrnn_shared PRIVATE $<BUILD_INTERFACE:softrnn_options>)
+  target_link_libraries(softrnn_shared PRIVATE $<BUILD_INTERFACE:softrnn_objects>)
   set_target_properties(softrnn_shared PROPERTIES
     EXPORT_NAME softrnn VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})

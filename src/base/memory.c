@@ -24,3 +24,9 @@ srnn_status sr_alloc_zero(void **out, size_t count, size_t size) {
     memset(*out, 0, count * size);
     return SRNN_OK;
 }
+
+void *sr_layout_take(sr_layout *layout, size_t count, size_t size) {
+    size_t start = layout->used;
+    layout->used += (count * size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return layout->base ? layout->base + start : NULL;
+}

@@ -13,4 +13,14 @@ srnn_status sr_alloc(void **out, size_t count, size_t size);
 /* The same, zeroed. */
 srnn_status sr_alloc_zero(void **out, size_t count, size_t size);
 
+/* Lays arrays out in one block. With base NULL it only measures: `used` is then the size to
+ * allocate. */
+typedef struct sr_layout {
+    char *base;
+    size_t used;
+} sr_layout;
+
+/* The next count * size bytes, 64-byte aligned; NULL while measuring. */
+void *sr_layout_take(sr_layout *layout, size_t count, size_t size);
+
 #endif

@@ -1,0 +1,144 @@
+/* variants.c: `softrnn variants`, the table of what exists. */
+#include "attention/attention.h"
+#include "commands.h"
+#include "options.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Families have a number for which the table has no rows; these stand for them. */
+static const struct {
+    const char *text, *note;
+} families[] = {
+    {"order:1", "softmax with exp cut after order 1; order:N for any N from 0 to 170"},
+    {"order:2", "softmax with exp cut after order 2; even orders are positive everywhere"},
+    {"order:4", "softmax with exp cut after order 4"},
+    {"elu:2", "order:2 on elu(x) + 1 of q and k; elu:N for any N"},
+    {"relu:2", "order:2 on relu of q and k; relu:N for any N"},
+    {"cosine:2", "order:2 on q and k of length one; cosine:N for any N"},
+    {"power:2", "the weight is s^2; power:p for any p from 1 to 64"},
+};
+
+enum { FAMILIES = sizeof families / sizeof *families, TEXT_MAX = 512 };
+
+/* Bytes of a float state in words: "16.5 KB". */
+static void format_state(char *text, size_t size, const srnn_attention *attention, int D) {
+    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
+    size_t numbers = srnn_attention_state_numbers(attention, D, D), unit = 0;
+    double bytes = 4 * (double)numbers;
+    if (numbers == SIZE_MAX) {
+        snprintf(text, size, "> 64 EB");
+        return;
+    }
+    for (; bytes >= 1024; unit++)
+        bytes /= 1024;
+    snprintf(text, size, numbers ? "%.4g %s" : "-", bytes, units[unit]);
+}
+
+static void print_learned(const srnn_attention *attention) {
+    sr_learned learned[SR_LEARNED_MAX];
+    size_t count = sr_attention_learned(learned, attention);
+    for (size_t i = 0; i < count; i++)
+        printf("%s%s", i ? ", " : "    learns ", learned[i].name);
+    printf(count ? "\n" : "");
+}
+
+static void print_row(const srnn_variant *variant, int D) {
+    char text[TEXT_MAX], size[32];
+    srnn_attention_print(text, sizeof text, &variant->attention);
+    format_state(size, sizeof size, &variant->attention, D);
+    printf("%-60s%12s   %s\n    %s\n", variant->name, size,
+           srnn_attention_has_state(&variant->attention) ? "parallel chunked recurrent"
+                                                         : "parallel",
+           text);
+    print_learned(&variant->attention);
+    if (*variant->note)
+        printf("    note: %s\n", variant->note);
+}
+
+static json_t *row_object(const srnn_variant *variant, int D) {
+    char text[TEXT_MAX];
+    sr_learned learned[SR_LEARNED_MAX];
+    srnn_attention_print(text, sizeof text, &variant->attention);
+    json_t *names = json_array(), *forms = json_pack("[s]", "parallel"), *bytes = json_null();
+    size_t count = sr_attention_learned(learned, &variant->attention);
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(
+            names, json_pack("{s:s, s:s}", "name", learned[i].name, "tensors", learned[i].tensors));
+    if (srnn_attention_has_state(&variant->attention)) {
+        json_array_append_new(forms, json_string("chunked"));
+        json_array_append_new(forms, json_string("recurrent"));
+        size_t numbers = srnn_attention_state_numbers(&variant->attention, D, D);
+        if (numbers < SIZE_MAX)
+            bytes = json_real(4 * (double)numbers);
+    }
+    return json_pack("{s:s, s:s, s:o, s:o, s:i, s:o, s:s}", "name", variant->name, "attention",
+                     text, "learned", names, "forms", forms, "head_size", D, "state_bytes", bytes,
+                     "note", variant->note);
+}
+
+/* Row `index` of the named variants followed by the families; false past the end. */
+static bool row_at(srnn_variant *row, size_t index) {
+    size_t named = 0;
+    for (; srnn_variant_at(named); named++)
+        if (named == index) {
+            *row = *srnn_variant_at(named);
+            return true;
+        }
+    if (index - named >= FAMILIES)
+        return false;
+    *row =
+        (srnn_variant){.name = families[index - named].text, .note = families[index - named].note};
+    return srnn_attention_parse(&row->attention, row->name) == SRNN_OK;
+}
+
+static void print_json(int D) {
+    json_t *rows = json_array();
+    srnn_variant row;
+    for (size_t i = 0; row_at(&row, i); i++)
+        json_array_append_new(rows, row_object(&row, D));
+    json_dumpf(rows, stdout, JSON_INDENT(2));
+    printf("\n");
+    json_decref(rows);
+}
+
+static void print_table(int D) {
+    char size[48];
+    srnn_variant row;
+    snprintf(size, sizeof size, "state, D=%d", D);
+    printf("%-60s%12s   forms\n", "name", size);
+    for (size_t i = 0; row_at(&row, i); i++)
+        print_row(&row, D);
+    printf(
+        "\nstate: floats of one kv head, whatever the length of the sequence. Shapes: C channels, "
+        "H heads,\nHkv key/value heads, D head size. --attention takes a name, a text form, or a "
+        "name and changes:\nnorm,clamp=5\n");
+}
+
+int command_variants(int argc, char **argv) {
+    bool json = false;
+    int D = 64;
+    const command_option options[] = {
+        OPTION_FLAG("--json", &json, "one array instead of a table"),
+        OPTION_INTEGER("--head-size", &D, 1, 256, "D", "head size for the size of the state"),
+    };
+    const command_line line = {
+        .usage = "softrnn variants [options]",
+        .purpose = "The variants of attention: name, text form, learned tensors beside the q, k, v "
+                   "and o\nprojections, forms, and the size of the fixed-size state where there is "
+                   "one.",
+        .options = options,
+        .option_count = sizeof options / sizeof *options,
+        .examples = "  softrnn variants --head-size 32\n"
+                    "  softrnn variants --json | jq '.[] | select(.state_bytes) | .name'\n",
+    };
+    int exit_code;
+    if (!options_parse(&line, argc, argv, &exit_code))
+        return exit_code;
+    if (json)
+        print_json(D);
+    else
+        print_table(D);
+    return EXIT_OK;
+}

@@ -1,0 +1,49 @@
+/* attention.h: what the library derives from a descriptor, beside the public facts. */
+#ifndef SR_ATTENTION_ATTENTION_H
+#define SR_ATTENTION_ATTENTION_H
+
+#include "base/status.h"
+
+/* Bounds that srnn_attention_check enforces. 170! is the last factorial that fits a double. */
+enum {
+    SR_TAYLOR_ORDER_MAX = 170,
+    SR_POWER_ORDER_MAX = 64,
+    SR_SHORT_CONV_MAX = 64,
+    SR_FRONT_TOKENS_MAX = 1024,
+};
+
+/* True if multiplying every w_ij of a row by one constant leaves o_i unchanged.
+ * Then, and only then, a kernel may subtract the row maximum before exp. */
+bool sr_row_scale_invariant(const srnn_attention *attention);
+
+/* The factor between <feature(q), feature(k)> and s. */
+double sr_scale_factor(const srnn_attention *attention, int D);
+
+/* True if the normaliser is made of sum_j w_ij. */
+bool sr_needs_row_sum(const srnn_attention *attention);
+
+/* True if the variant reads operands.output_gate. */
+bool sr_uses_output_gate(const srnn_attention *attention);
+
+/* True if order n of the power series of the score is present: its state has one entry per multiset
+ * of n indices. Meaningful for variants with a state. */
+bool sr_has_order(const srnn_attention *attention, int n);
+
+/* The highest order of the score's power series; 0 if the score is none. */
+int sr_highest_order(const srnn_attention *attention);
+
+/* What a layer of the variant learns beside the q, k, v and o projections. */
+typedef struct sr_learned {
+    const char *name;    /* as the reference's checkpoints call it: "out_gate_proj" */
+    const char *tensors; /* "weight (H, C), bias (H)" */
+} sr_learned;
+
+enum { SR_LEARNED_MAX = 8 };
+
+/* Fills `learned` (SR_LEARNED_MAX entries) and returns how many there are. Static text. */
+size_t sr_attention_learned(sr_learned *learned, const srnn_attention *attention);
+
+/* The named variant, or NULL. */
+const srnn_variant *sr_variant_find(const char *name);
+
+#endif

@@ -1,0 +1,111 @@
+/* score.h: the pointwise mathematics of the equation, each function with its derivative beside it.
+ *
+ * Compiled by the C and the CUDA compiler; double only, because it is the definition that fast
+ * kernels are measured against and the rare-case path they fall back to. */
+#ifndef SR_ATTENTION_SCORE_H
+#define SR_ATTENTION_SCORE_H
+
+#include "softrnn.h"
+
+#include <math.h>
+
+static inline double sr_sigmoid(double x) {
+    return 1.0 / (1.0 + exp(-x));
+}
+
+/* sum_{n=0}^{order} s^n / n!. Relative precision is kept for negative s too, where the plain sum
+ * cancels: there the series is exp(s) minus its remainder,
+ *     T_N(-x) = e^-x + (-1)^N x^(N+1)/(N+1)! F,   F = e^-x sum_k x^k/k! (N+1)/(N+1+k),
+ * all of whose terms are positive (Kummer's transformation of 1F1(1; N+2; -x)). Where x is much
+ * larger than N the highest power dominates and the plain sum does not cancel. */
+static inline double sr_taylor(double s, int order) {
+    double x = -s;
+    if (x < 1.0 || x > 4.0 * order || order == 0) {
+        double sum = 1.0;
+        for (int n = order; n > 0; n--)
+            sum = 1.0 + s / n * sum;
+        return sum;
+    }
+    double leading = 1.0;
+    for (int n = 1; n <= order + 1; n++)
+        leading *= x / n;
+    double term = exp(-x), remainder = 0.0;
+    for (int k = 0; k < 4 * order + 200; k++) {
+        double part = term * (order + 1) / (order + 1 + k);
+        remainder += part;
+        if (k > x && part < 1e-17 * remainder)
+            break;
+        term *= x / (k + 1);
+    }
+    return exp(-x) + (order % 2 ? -1.0 : 1.0) * leading * remainder;
+}
+
+static inline double sr_power(double s, int order) {
+    double result = 1.0;
+    for (double square = s; order > 0; order >>= 1, square *= square)
+        if (order & 1)
+            result *= square;
+    return result;
+}
+
+/* score(s) */
+static inline double sr_score_value(srnn_score score, int order, double s) {
+    switch (score) {
+    case SRNN_SCORE_EXP:
+        return exp(s);
+    case SRNN_SCORE_LINEAR:
+        return s;
+    case SRNN_SCORE_TAYLOR:
+        return sr_taylor(s, order);
+    case SRNN_SCORE_POWER:
+        return sr_power(s, order);
+    }
+    return NAN;
+}
+
+/* d score(s) / ds */
+static inline double sr_score_slope(srnn_score score, int order, double s) {
+    switch (score) {
+    case SRNN_SCORE_EXP:
+        return exp(s);
+    case SRNN_SCORE_LINEAR:
+        return 1.0;
+    case SRNN_SCORE_TAYLOR:
+        return order > 0 ? sr_taylor(s, order - 1) : 0.0;
+    case SRNN_SCORE_POWER:
+        return order * sr_power(s, order - 1);
+    }
+    return NAN;
+}
+
+/* feature(x) for the features that act on one number. */
+static inline double sr_feature_value(srnn_feature feature, double x) {
+    switch (feature) {
+    case SRNN_FEATURE_RELU:
+        return x < 0.0 ? 0.0 : x; /* this way round a NaN stays one */
+    case SRNN_FEATURE_ELU1:
+        return x > 0.0 ? x + 1.0 : exp(x);
+    case SRNN_FEATURE_IDENTITY:
+    case SRNN_FEATURE_UNIT:
+    case SRNN_FEATURE_UNIT_HEADS:
+        break;
+    }
+    return x;
+}
+
+/* d feature(x) / dx for the same. */
+static inline double sr_feature_slope(srnn_feature feature, double x) {
+    switch (feature) {
+    case SRNN_FEATURE_RELU:
+        return x > 0.0 ? 1.0 : 0.0;
+    case SRNN_FEATURE_ELU1:
+        return x > 0.0 ? 1.0 : exp(x);
+    case SRNN_FEATURE_IDENTITY:
+    case SRNN_FEATURE_UNIT:
+    case SRNN_FEATURE_UNIT_HEADS:
+        break;
+    }
+    return 1.0;
+}
+
+#endif

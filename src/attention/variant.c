@@ -1,0 +1,140 @@
+/* variant.c: the table of named variants. */
+#include "attention/attention.h"
+
+#include <string.h>
+
+#define ROW_LENGTH SRNN_NORMALISER_ROW_LENGTH
+#define ROW_MIN1   SRNN_NORMALISER_ROW_SUM_MIN1
+#define UNDIVIDED  SRNN_NORMALISER_NONE
+#define SIGMOID    SRNN_GATE_SIGMOID
+
+/* The reference's names first, each followed by what its name or README promised where the
+ * published code computes something else; then short names. A row says how the variant differs from
+ * softmax. */
+/* clang-format off */
+static const srnn_variant variants[] = {
+    {"softmax", {0}, ""},
+    {"softmax_clamp_denom", {.clamp = 5, .normaliser = ROW_MIN1}, ""},
+    {"softmax_detach_denom", {.clamp = 5, .normaliser = ROW_MIN1, .detach = true}, ""},
+    {"softmax_detach_denom_gate",
+     {.clamp = 5, .detach = true, .epsilon = 1e-4, .output_gate = SIGMOID}, ""},
+    {"softmax_divs", {.clamp = 5, .normaliser = ROW_LENGTH}, ""},
+    {"softmax_gate", {.clamp = 5, .normaliser = UNDIVIDED, .output_gate = SIGMOID}, ""},
+    {"softmax_divS_gate", {.clamp = 5, .normaliser = ROW_LENGTH, .output_gate = SIGMOID},
+     "the paper's Gate"},
+    {"softmax_divS_gatev2", {.clamp = 5, .normaliser = ROW_LENGTH, .output_gate = SIGMOID},
+     "gates the weights instead of the output: the same numbers as softmax_divS_gate"},
+    {"softmax_divS_norm", {.clamp = 5, .normaliser = ROW_LENGTH, .norm = SRNN_NORM_RMS}, ""},
+    {"softmax_taylor_80terms",
+     {.score = SRNN_SCORE_TAYLOR, .order = 79, .normaliser = UNDIVIDED},
+     "as published: the code normalises a copy of the weights and then uses the other one"},
+    {"softmax_taylor_80terms_intended", {.score = SRNN_SCORE_TAYLOR, .order = 79},
+     "divided by the row sum, as the name says"},
+    {"gated_softmax",
+     {.clamp = 5, .value_gate = true, .normaliser = ROW_LENGTH, .output_gate = SIGMOID,
+      .norm = SRNN_NORM_LAYER}, ""},
+    {"gated_softmax_no_norm",
+     {.clamp = 5, .value_gate = true, .normaliser = ROW_LENGTH, .output_gate = SIGMOID}, ""},
+    {"gated_softmax_no_in_gate",
+     {.clamp = 5, .normaliser = ROW_LENGTH, .output_gate = SIGMOID, .norm = SRNN_NORM_LAYER}, ""},
+    {"gated_softmax_no_out_gate",
+     {.clamp = 5, .value_gate = true, .normaliser = ROW_LENGTH, .norm = SRNN_NORM_LAYER}, ""},
+    {"gated_softmax_no_out_gate_no_norm",
+     {.clamp = 5, .value_gate = true, .normaliser = ROW_LENGTH}, ""},
+    {"gated_softmax_no_in_gate_no_norm",
+     {.clamp = 5, .normaliser = ROW_LENGTH, .output_gate = SIGMOID}, "the same as softmax_divS_gate"},
+    {"gated_relu_no_in_gate_no_norm",
+     {.feature = SRNN_FEATURE_RELU, .score = SRNN_SCORE_LINEAR, .clamp = 5,
+      .normaliser = ROW_LENGTH, .output_gate = SIGMOID}, ""},
+    {"gated_softmax_no_gate", {.clamp = 5, .normaliser = ROW_LENGTH, .norm = SRNN_NORM_LAYER}, ""},
+    {"gated_softmax_no_gate_rmsnorm",
+     {.clamp = 5, .normaliser = ROW_LENGTH, .norm = SRNN_NORM_RMS}, "the same as softmax_divS_norm"},
+    {"gated_softmax_no_gate_rmsnorm_nodivS",
+     {.clamp = 5, .normaliser = UNDIVIDED, .norm = SRNN_NORM_RMS}, ""},
+    {"gated_softmax_no_gate_L2norm_nodivS",
+     {.clamp = 5, .normaliser = UNDIVIDED, .norm = SRNN_NORM_L2}, ""},
+    {"gated_softmax_no_gate_L2norm_nodivS_noclamp",
+     {.normaliser = UNDIVIDED, .norm = SRNN_NORM_L2}, "the paper's Norm: its headline result"},
+    {"gated_ReLU_no_gate_L2norm_nodivS_noclamp",
+     {.feature = SRNN_FEATURE_RELU, .score = SRNN_SCORE_LINEAR, .normaliser = UNDIVIDED,
+      .norm = SRNN_NORM_L2}, ""},
+    {"gated_softmax_out_gate_L2norm_nodivS_noclamp",
+     {.normaliser = ROW_LENGTH, .output_gate = SIGMOID, .norm = SRNN_NORM_L2},
+     "as published: divides by the row length in spite of its name; the l2 norm cancels the gate"},
+    {"gated_softmax_out_gate_L2norm_nodivS_noclamp_intended",
+     {.normaliser = UNDIVIDED, .output_gate = SIGMOID, .norm = SRNN_NORM_L2},
+     "no division, as the name says; the l2 norm cancels the gate"},
+    {"gated_softmax_post_out_gate_L2norm_nodivS_noclamp",
+     {.normaliser = ROW_LENGTH, .output_gate = SIGMOID, .post_gate = true, .norm = SRNN_NORM_L2},
+     "as published: divides by the row length in spite of its name, and gates before the l2 norm, "
+     "which cancels, and after it"},
+    {"gated_softmax_post_out_gate_L2norm_nodivS_noclamp_intended",
+     {.normaliser = UNDIVIDED, .output_gate = SIGMOID, .post_gate = true, .norm = SRNN_NORM_L2},
+     "no division, as the name says; the first of the two gates cancels in the l2 norm"},
+    {"gated_softmax_no_gate_no_norm", {.clamp = 5, .normaliser = ROW_LENGTH},
+     "the same as softmax_divs"},
+    {"gated_softmax_no_gate_customnorm",
+     {.clamp = 5, .normaliser = ROW_LENGTH, .norm = SRNN_NORM_L2_SCALED}, ""},
+    {"gated_softmax_cumgate", {.clamp = 5, .normaliser = SRNN_NORMALISER_CUMULATIVE_GATE}, ""},
+    {"cumulative_gated_softmax",
+     {.clamp = 5, .normaliser = ROW_LENGTH, .output_gate = SRNN_GATE_INVERSE_EXP},
+     "as published: the running sum of the gate is over an axis of size one, so nothing adds up"},
+    {"cumulative_gated_softmax_intended",
+     {.clamp = 5, .normaliser = ROW_LENGTH, .output_gate = SRNN_GATE_INVERSE_CUMULATIVE},
+     "the running sum of the gate is over positions; all else as published"},
+    {"gated_softmax_plusplus",
+     {.short_conv = 4, .clamp = 5, .value_gate = true, .normaliser = ROW_LENGTH,
+      .output_gate = SIGMOID, .norm = SRNN_NORM_LAYER}, ""},
+    {"gated_softmax_plusplus_extratoks",
+     {.short_conv = 4, .front_tokens = 3, .clamp = 5, .value_gate = true,
+      .normaliser = ROW_LENGTH, .output_gate = SIGMOID, .norm = SRNN_NORM_LAYER}, ""},
+    {"gated_softmax_decay",
+     {.position = SRNN_POSITION_NONE, .clamp = 5, .decay = SRNN_DECAY_LEARNED, .value_gate = true,
+      .normaliser = ROW_LENGTH, .output_gate = SIGMOID, .norm = SRNN_NORM_LAYER}, ""},
+    {"linear_elu",
+     {.scale = SRNN_SCALE_ONE, .feature = SRNN_FEATURE_ELU1, .score = SRNN_SCORE_LINEAR}, ""},
+    {"linear_relu",
+     {.scale = SRNN_SCALE_ONE, .feature = SRNN_FEATURE_RELU, .score = SRNN_SCORE_LINEAR,
+      .epsilon = 1e-8}, ""},
+    {"linear_cosine",
+     {.scale = SRNN_SCALE_ONE, .feature = SRNN_FEATURE_UNIT_HEADS, .score = SRNN_SCORE_LINEAR,
+      .normaliser = SRNN_NORMALISER_VALUE_POWER},
+     "as published: q and k are divided by their norm across the heads, so s is no cosine"},
+    {"linear_cosine_intended",
+     {.scale = SRNN_SCALE_ONE, .feature = SRNN_FEATURE_UNIT, .score = SRNN_SCORE_LINEAR,
+      .normaliser = SRNN_NORMALISER_VALUE_POWER},
+     "q and k have unit length within a head: s is a cosine"},
+
+    {"norm", {.normaliser = UNDIVIDED, .norm = SRNN_NORM_L2},
+     "short for gated_softmax_no_gate_L2norm_nodivS_noclamp"},
+    {"gate", {.clamp = 5, .normaliser = ROW_LENGTH, .output_gate = SIGMOID},
+     "short for softmax_divS_gate"},
+};
+/* clang-format on */
+
+const srnn_variant *srnn_variant_at(size_t index) {
+    return index < sizeof variants / sizeof *variants ? &variants[index] : NULL;
+}
+
+const srnn_variant *sr_variant_find(const char *name) {
+    for (size_t i = 0; srnn_variant_at(i); i++)
+        if (strcmp(variants[i].name, name) == 0)
+            return &variants[i];
+    return NULL;
+}
+
+static bool same(const srnn_attention *a, const srnn_attention *b) {
+    return a->position == b->position && a->short_conv == b->short_conv &&
+           a->front_tokens == b->front_tokens && a->scale == b->scale && a->feature == b->feature &&
+           a->score == b->score && a->order == b->order && a->clamp == b->clamp &&
+           a->decay == b->decay && a->value_gate == b->value_gate &&
+           a->normaliser == b->normaliser && a->detach == b->detach && a->epsilon == b->epsilon &&
+           a->output_gate == b->output_gate && a->post_gate == b->post_gate && a->norm == b->norm;
+}
+
+const char *srnn_attention_name(const srnn_attention *attention) {
+    for (size_t i = 0; srnn_variant_at(i); i++)
+        if (same(&variants[i].attention, attention))
+            return variants[i].name;
+    return NULL;
+}

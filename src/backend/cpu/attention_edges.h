@@ -1,0 +1,87 @@
+/* attention_edges.h: what happens to rows before and after the core of the equation.
+ *
+ * Every kernel is prologue, core, epilogue. The core, O(T^2) or a state update, is what kernels
+ * differ in; the edges, O(T), are here once: features of q and k, the factor on v, the running
+ * sums, the normaliser, gates and norms, each with its backward. Sums are kept in double. */
+#ifndef SR_CPU_ATTENTION_EDGES_H
+#define SR_CPU_ATTENTION_EDGES_H
+
+#include "backend/attention_kernel.h"
+#include "backend/cpu/attention_real.h"
+#include "base/memory.h"
+
+/* Running sums at the end of what a state has seen, so that the next piece can go on. (B, heads).
+ */
+typedef struct sr_carry {
+    int64_t position;   /* tokens before this piece */
+    double *decay;      /* (B, Hkv): C of the next token, or NULL at the start of a sequence */
+    double *cumulative; /* (B, H): sum of exp(output gate), or NULL */
+} sr_carry;
+
+/* Arrays over all positions, filled by sr_edges_prepare; NULL where the variant has no use for one.
+ */
+typedef struct sr_edges {
+    real *value_factor; /* (B, Hkv, T): v_j is multiplied by it */
+    double *decay;      /* (B, Hkv, T): C_i */
+    double *cumulative; /* (B, H, T): sum_{m<=i} exp(output gate_m) */
+    real *q_inverse;    /* (B, T, D): 1 / norm across the heads, unit_heads only */
+    real *k_inverse;
+    /* Backward only: */
+    real *d_numerator;    /* (B, H, T, Dv) */
+    real *d_row_sum;      /* (B, H, T) */
+    double *d_cumulative; /* (B, H, T) */
+    double *row_dot;      /* (B, H, T): sum_j w_ij dw_ij */
+    double *value_dot;    /* (B, Hkv, T): gradient of factor*v, times factor*v */
+    double *column_dot;   /* (B, Hkv, T): sum_i w_ij d_row_sum_i */
+    double *norm_partial; /* (spans, H, 2 Dv): gradients of norm weight and bias */
+} sr_edges;
+
+/* Takes the arrays that the variant needs from `layout`. */
+void SR_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
+                             sr_layout *layout);
+
+/* Fills the forward arrays. `carry` may be NULL; otherwise it is read and moved to the end. */
+void SR_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan,
+                               const srnn_operands *in, sr_carry *carry);
+
+/* out (count, ld) = feature(q) * scale, or feature(k), for rows t .. t+count-1. */
+void SR_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                  const srnn_plan *plan, const srnn_operands *in, int64_t b, int h,
+                                  int64_t t, int64_t count);
+void SR_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges, const srnn_plan *plan,
+                                const srnn_operands *in, int64_t b, int h, int64_t t,
+                                int64_t count);
+
+/* out (count, ld) = factor * v. */
+void SR_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                  const srnn_plan *plan, const srnn_operands *in, int64_t b, int h,
+                                  int64_t t, int64_t count);
+
+/* o rows from numerators (count, ld) and row sums (count). `length` is the number of keys that the
+ * first of these rows sees. */
+void SR_REAL(sr_edges_output_rows)(srnn_tensor o, const real *numerator, int64_t ld,
+                                   const real *row_sum, const sr_edges *edges,
+                                   const srnn_plan *plan, const srnn_operands *in, int64_t b, int h,
+                                   int64_t t, int64_t count, int64_t length);
+
+/* First pass of the backward: d_numerator, d_row_sum, row_dot and norm_partial from call->o and
+ * saved, and the gradients of the output gate. */
+void SR_REAL(sr_edges_backward_outputs)(const sr_edges *edges, const sr_attention_call *call);
+
+/* Writes gradient rows of q, k or v from gradients of what the row functions above returned. */
+void SR_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld, const sr_edges *edges,
+                                           const sr_attention_call *call, int64_t b, int h,
+                                           int64_t t, int64_t count);
+void SR_REAL(sr_edges_key_rows_backward)(const real *gradient, int64_t ld, const sr_edges *edges,
+                                         const sr_attention_call *call, int64_t b, int h, int64_t t,
+                                         int64_t count);
+/* also fills value_dot; `value` holds the rows that sr_edges_value_rows gave. */
+void SR_REAL(sr_edges_value_rows_backward)(const real *gradient, const real *value, int64_t ld,
+                                           const sr_edges *edges, const sr_attention_call *call,
+                                           int64_t b, int h, int64_t t, int64_t count);
+
+/* Last pass: gradients that need all rows or all heads (unit_heads, value gate, value power, decay,
+ * norm parameters). */
+void SR_REAL(sr_edges_backward_inputs)(const sr_edges *edges, const sr_attention_call *call);
+
+#endif

@@ -1,0 +1,13 @@
+/* attention_kernels.h: the attention kernels of the CPU. */
+#ifndef SR_CPU_ATTENTION_KERNELS_H
+#define SR_CPU_ATTENTION_KERNELS_H
+
+#include "backend/attention_kernel.h"
+
+/* The kernels for this machine, best first, ended by NULL. The instruction set is chosen at the
+ * first call and stays. */
+const sr_attention_kernel *const *sr_cpu_attention_kernels(void);
+
+extern const sr_attention_kernel sr_attention_generic_f32, sr_attention_generic_f64;
+
+#endif

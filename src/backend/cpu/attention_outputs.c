@@ -1,0 +1,324 @@
+/* attention_outputs.c: normaliser, gates and norm after the core, and their backward; compiled per
+ * type. */
+#include "attention/score.h"
+#include "backend/cpu/attention_edges.h"
+#include "backend/cpu/attention_rows.h"
+#include "base/threads.h"
+
+#include <float.h>
+#include <math.h>
+
+enum { WIDEST = 256 };
+
+static const double LAYER_EPSILON = 1e-5;
+static const double RMS_EPSILON = (double)FLT_EPSILON;
+static const double L2_FLOOR = 1e-12;
+
+/* The scalars of one row: what divides the numerator, and the gates. */
+typedef struct row_scalars {
+    double denominator;
+    double gate; /* before the norm */
+    double post; /* after it */
+} row_scalars;
+
+static double row_denominator(const srnn_attention *a, double row_sum, double length,
+                              double cumulative) {
+    switch (a->normaliser) {
+    case SRNN_NORMALISER_ROW_SUM:
+        return row_sum + a->epsilon;
+    case SRNN_NORMALISER_ROW_SUM_MIN1:
+        return (row_sum < 1.0 ? 1.0 : row_sum) + a->epsilon;
+    case SRNN_NORMALISER_ROW_LENGTH:
+        return length + a->epsilon;
+    case SRNN_NORMALISER_CUMULATIVE_GATE:
+        return (cumulative < 1.0 ? 1.0 : cumulative) + a->epsilon;
+    case SRNN_NORMALISER_NONE:
+    case SRNN_NORMALISER_VALUE_POWER:
+        break;
+    }
+    return 1.0 + a->epsilon;
+}
+
+static double row_gate(const srnn_attention *a, double logit, double cumulative) {
+    switch (a->output_gate) {
+    case SRNN_GATE_NONE:
+        break;
+    case SRNN_GATE_SIGMOID:
+        return sr_sigmoid(logit);
+    case SRNN_GATE_INVERSE_EXP:
+        return exp(-logit);
+    case SRNN_GATE_INVERSE_CUMULATIVE:
+        return 1.0 / cumulative;
+    }
+    return 1.0;
+}
+
+static row_scalars scalars_of(const srnn_attention *a, double row_sum, double length, double logit,
+                              double cumulative) {
+    row_scalars s = {row_denominator(a, row_sum, length, cumulative),
+                     row_gate(a, logit, cumulative), a->post_gate ? sr_sigmoid(logit) : 1.0};
+    return s;
+}
+
+/* Mean and 1/deviation of factor * x. */
+static void layer_moments(double *mean, double *inverse, const real *x, double factor, int n) {
+    double sum = 0.0, square = 0.0;
+    for (int d = 0; d < n; d++)
+        sum += (double)x[d];
+    *mean = factor * sum / n;
+    for (int d = 0; d < n; d++) {
+        double centred = factor * (double)x[d] - *mean;
+        square += centred * centred;
+    }
+    *inverse = 1.0 / sqrt(square / n + LAYER_EPSILON);
+}
+
+/* out = post * norm(factor * x), n numbers. */
+static void norm_row(real *out, const real *x, srnn_norm norm, double factor, double post,
+                     const real *weight, const real *bias, int n) {
+    switch (norm) {
+    case SRNN_NORM_NONE: {
+        real whole = (real)(factor * post);
+        for (int d = 0; d < n; d++)
+            out[d] = whole * x[d];
+        return;
+    }
+    case SRNN_NORM_LAYER: {
+        double mean, inverse;
+        layer_moments(&mean, &inverse, x, factor, n);
+        for (int d = 0; d < n; d++)
+            out[d] = (real)(post * ((factor * (double)x[d] - mean) * inverse * (double)weight[d] +
+                                    (double)bias[d]));
+        return;
+    }
+    case SRNN_NORM_RMS: {
+        double inverse = 1.0 / sqrt(factor * factor * row_dot(x, x, n) / n + RMS_EPSILON);
+        for (int d = 0; d < n; d++)
+            out[d] = (real)(post * factor * inverse * (double)x[d] * (double)weight[d]);
+        return;
+    }
+    case SRNN_NORM_L2:
+    case SRNN_NORM_L2_SCALED: {
+        double floor = L2_FLOOR, length = fabs(factor) * row_norm(x, n);
+        double whole = post * factor / (length < floor ? floor : length);
+        if (norm == SRNN_NORM_L2_SCALED)
+            whole *= n;
+        for (int d = 0; d < n; d++)
+            out[d] = (real)(whole * (double)x[d]);
+        return;
+    }
+    }
+}
+
+/* dx = gradient of x = factor * numerator through the norm, from du; adds to the parameter
+ * gradients. */
+static void norm_row_backward(double *dx, double *d_weight, double *d_bias, const double *du,
+                              const double *x, srnn_norm norm, const real *weight, int n) {
+    double mean = 0.0, inverse = 0.0, sum = 0.0, along = 0.0;
+    switch (norm) {
+    case SRNN_NORM_NONE:
+        for (int d = 0; d < n; d++)
+            dx[d] = du[d];
+        return;
+    case SRNN_NORM_LAYER:
+        for (int d = 0; d < n; d++)
+            mean += x[d] / n;
+        for (int d = 0; d < n; d++)
+            inverse += (x[d] - mean) * (x[d] - mean);
+        inverse = 1.0 / sqrt(inverse / n + LAYER_EPSILON);
+        for (int d = 0; d < n; d++) {
+            double hat = (x[d] - mean) * inverse, d_hat = du[d] * (double)weight[d];
+            d_weight[d] += du[d] * hat;
+            d_bias[d] += du[d];
+            sum += d_hat / n;
+            along += d_hat * hat / n;
+        }
+        for (int d = 0; d < n; d++)
+            dx[d] = inverse * (du[d] * (double)weight[d] - sum - (x[d] - mean) * inverse * along);
+        return;
+    case SRNN_NORM_RMS:
+        for (int d = 0; d < n; d++)
+            inverse += x[d] * x[d];
+        inverse = 1.0 / sqrt(inverse / n + RMS_EPSILON);
+        for (int d = 0; d < n; d++) {
+            d_weight[d] += du[d] * x[d] * inverse;
+            along += du[d] * (double)weight[d] * x[d] * inverse / n;
+        }
+        for (int d = 0; d < n; d++)
+            dx[d] = inverse * (du[d] * (double)weight[d] - x[d] * inverse * along);
+        return;
+    case SRNN_NORM_L2:
+    case SRNN_NORM_L2_SCALED: {
+        double length = 0.0, factor = norm == SRNN_NORM_L2_SCALED ? n : 1.0;
+        for (int d = 0; d < n; d++) {
+            length += x[d] * x[d];
+            along += x[d] * du[d];
+        }
+        length = sqrt(length);
+        bool floored = length < L2_FLOOR;
+        inverse = 1.0 / (floored ? L2_FLOOR : length);
+        along = floored ? 0.0 : along * inverse * inverse;
+        for (int d = 0; d < n; d++)
+            dx[d] = factor * inverse * (du[d] - along * x[d]);
+        return;
+    }
+    }
+}
+
+void SR_REAL(sr_edges_output_rows)(srnn_tensor o, const real *numerator, int64_t ld,
+                                   const real *row_sum, const sr_edges *edges,
+                                   const srnn_plan *plan, const srnn_operands *in, int64_t b, int h,
+                                   int64_t t, int64_t count, int64_t length) {
+    const srnn_problem *p = &plan->problem;
+    const srnn_attention *a = &p->attention;
+    bool gated = a->output_gate != SRNN_GATE_NONE || a->post_gate;
+    const double *cumulative =
+        edges->cumulative ? edges->cumulative + sr_row_index(p, p->H, b, h, t) : NULL;
+    for (int64_t r = 0; r < count; r++) {
+        row_scalars s = scalars_of(a, (double)row_sum[r], (double)(length + r),
+                                   gated ? (double)*tensor_row(in->output_gate, b, h, t + r) : 0.0,
+                                   cumulative ? cumulative[r] : 0.0);
+        norm_row(tensor_row(o, b, h, t + r), numerator + r * ld, a->norm, s.gate / s.denominator,
+                 s.post, in->norm_weight, in->norm_bias, p->Dv);
+    }
+}
+
+/* One row of the backward through post gate, norm, gate and normaliser. */
+typedef struct row_gradient {
+    double logit;      /* of the output gate, directly */
+    double cumulative; /* of its running sum */
+    double row_sum;
+} row_gradient;
+
+static void gate_backward(row_gradient *g, const srnn_attention *a, double gate, double d_gate) {
+    switch (a->output_gate) {
+    case SRNN_GATE_NONE:
+        break;
+    case SRNN_GATE_SIGMOID:
+        g->logit += d_gate * gate * (1.0 - gate);
+        break;
+    case SRNN_GATE_INVERSE_EXP:
+        g->logit -= d_gate * gate;
+        break;
+    case SRNN_GATE_INVERSE_CUMULATIVE:
+        g->cumulative -= d_gate * gate * gate;
+        break;
+    }
+}
+
+static void denominator_backward(row_gradient *g, const srnn_attention *a, double d_denominator,
+                                 double row_sum, double cumulative) {
+    if (a->detach)
+        return;
+    switch (a->normaliser) {
+    case SRNN_NORMALISER_ROW_SUM:
+        g->row_sum = d_denominator;
+        break;
+    case SRNN_NORMALISER_ROW_SUM_MIN1:
+        g->row_sum = row_sum < 1.0 ? 0.0 : d_denominator;
+        break;
+    case SRNN_NORMALISER_CUMULATIVE_GATE:
+        g->cumulative += cumulative < 1.0 ? 0.0 : d_denominator;
+        break;
+    case SRNN_NORMALISER_ROW_LENGTH:
+    case SRNN_NORMALISER_NONE:
+    case SRNN_NORMALISER_VALUE_POWER:
+        break;
+    }
+}
+
+/* d_numerator (n) and the scalar gradients of one row. `partial` receives norm parameter gradients.
+ */
+static row_gradient row_backward(real *d_numerator, double *partial, const real *d_o,
+                                 const real *numerator, double row_sum, double cumulative,
+                                 row_scalars s, const srnn_attention *a, const real *weight,
+                                 const real *bias, int n) {
+    double x[WIDEST], du[WIDEST], dx[WIDEST];
+    row_gradient g = {0};
+    for (int d = 0; d < n; d++)
+        x[d] = s.gate / s.denominator * (double)numerator[d];
+    if (a->post_gate) {
+        real unscaled[WIDEST];
+        double d_post = 0.0;
+        norm_row(unscaled, numerator, a->norm, s.gate / s.denominator, 1.0, weight, bias, n);
+        for (int d = 0; d < n; d++)
+            d_post += (double)d_o[d] * (double)unscaled[d];
+        g.logit = d_post * s.post * (1.0 - s.post);
+    }
+    for (int d = 0; d < n; d++)
+        du[d] = s.post * (double)d_o[d];
+    norm_row_backward(dx, partial, partial ? partial + n : NULL, du, x, a->norm, weight, n);
+    double d_gate = 0.0; /* <dx, y> */
+    for (int d = 0; d < n; d++)
+        d_gate += dx[d] * ((double)numerator[d] / s.denominator);
+    gate_backward(&g, a, s.gate, d_gate);
+    denominator_backward(&g, a, -s.gate * d_gate / s.denominator, row_sum, cumulative);
+    for (int d = 0; d < n; d++)
+        d_numerator[d] = (real)(s.gate / s.denominator * dx[d]);
+    return g;
+}
+
+typedef struct outputs_context {
+    const sr_edges *edges;
+    const sr_attention_call *call;
+} outputs_context;
+
+/* Gradient of the output gate through its running sum: add exp(g_m) times the sum of later
+ * gradients. */
+static void cumulative_backward(const outputs_context *x, const sr_span *span, int h) {
+    const srnn_problem *p = &x->call->plan->problem;
+    int64_t base = sr_row_index(p, p->H, span->b, h, span->start);
+    double later = 0.0;
+    for (int64_t t = span->length - 1; t >= 0; t--) {
+        later += x->edges->d_cumulative[base + t];
+        double logit = (double)*tensor_row(x->call->in->output_gate, span->b, h, span->start + t);
+        real *out = tensor_row(x->call->gradients->output_gate, span->b, h, span->start + t);
+        *out = (real)((double)*out + exp(logit) * later);
+    }
+}
+
+static void outputs_task(void *context, int64_t task, int worker) {
+    const outputs_context *x = context;
+    const sr_attention_call *call = x->call;
+    const sr_edges *edges = x->edges;
+    const srnn_problem *p = &call->plan->problem;
+    const srnn_attention *a = &p->attention;
+    const sr_span *span = &call->plan->spans[task / p->H];
+    int h = (int)(task % p->H);
+    bool uses_gate = a->output_gate != SRNN_GATE_NONE || a->post_gate || edges->cumulative;
+    bool wants_gate = uses_gate && call->gradients->output_gate.data;
+    double *partial = edges->norm_partial ? edges->norm_partial + task * 2 * p->Dv : NULL;
+    (void)worker;
+    for (int d = 0; partial && d < 2 * p->Dv; d++)
+        partial[d] = 0.0;
+    for (int64_t t = 0; t < span->length; t++) {
+        int64_t at = sr_row_index(p, p->H, span->b, h, span->start + t);
+        const real *numerator = (const real *)call->saved.numerator + at * p->Dv;
+        double row_sum = (double)((const real *)call->saved.row_sum)[at];
+        double cumulative = edges->cumulative ? edges->cumulative[at] : 0.0;
+        double logit = uses_gate
+                           ? (double)*tensor_row(call->in->output_gate, span->b, h, span->start + t)
+                           : 0.0;
+        row_scalars s = scalars_of(a, row_sum, (double)(t + 1), logit, cumulative);
+        row_gradient g =
+            row_backward(edges->d_numerator + at * p->Dv, partial,
+                         tensor_row(call->o, span->b, h, span->start + t), numerator, row_sum,
+                         cumulative, s, a, call->in->norm_weight, call->in->norm_bias, p->Dv);
+        edges->d_row_sum[at] = (real)g.row_sum;
+        if (edges->d_cumulative)
+            edges->d_cumulative[at] = g.cumulative;
+        if (edges->row_dot)
+            edges->row_dot[at] =
+                row_dot(edges->d_numerator + at * p->Dv, numerator, p->Dv) + g.row_sum * row_sum;
+        if (wants_gate)
+            *tensor_row(call->gradients->output_gate, span->b, h, span->start + t) = (real)g.logit;
+    }
+    if (wants_gate && edges->cumulative)
+        cumulative_backward(x, span, h);
+}
+
+void SR_REAL(sr_edges_backward_outputs)(const sr_edges *edges, const sr_attention_call *call) {
+    const srnn_plan *plan = call->plan;
+    outputs_context context = {edges, call};
+    sr_parallel(outputs_task, &context, plan->span_count * plan->problem.H, plan->problem.threads);
+}

@@ -1,0 +1,205 @@
+/* test_gradients.c: the gradients of every variant against central differences of the double
+ * kernel. */
+#include "attention/attention.h"
+#include "attention/score.h"
+#include "base/random.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { B = 2, H = 4, HKV = 2, T = 7, D = 3, DV = 5, OPERANDS = 9 };
+
+/* Documents of 3 + 4 tokens in the first row, 7 in the second. */
+static const int64_t offsets[] = {0, 3, 7, 14};
+
+static const int64_t sizes[OPERANDS] = {
+    B * H * T * D, B *HKV *T *D, B *HKV *T *DV, B *HKV *T, B *H *T, B *HKV *T, DV, DV, HKV,
+};
+static const char *const names[OPERANDS] = {
+    "q", "k", "v", "value_gate", "output_gate", "decay", "norm_weight", "norm_bias", "value_power",
+};
+
+typedef struct numbers {
+    double *of[OPERANDS];
+} numbers;
+
+static numbers numbers_create(void) {
+    numbers n;
+    for (int i = 0; i < OPERANDS; i++)
+        n.of[i] = calloc((size_t)sizes[i], sizeof(double));
+    return n;
+}
+
+static void numbers_free(numbers n) {
+    for (int i = 0; i < OPERANDS; i++)
+        free(n.of[i]);
+}
+
+static srnn_operands operands_of(numbers n) {
+    return (srnn_operands){.q = {.data = n.of[0]},
+                           .k = {.data = n.of[1]},
+                           .v = {.data = n.of[2]},
+                           .value_gate = {.data = n.of[3]},
+                           .output_gate = {.data = n.of[4]},
+                           .decay = {.data = n.of[5]},
+                           .norm_weight = n.of[6],
+                           .norm_bias = n.of[7],
+                           .value_power = n.of[8]};
+}
+
+typedef struct fixture {
+    srnn_plan *plan;
+    const srnn_attention *attention;
+    numbers in;
+    double d_o[B * H * T * DV];
+    double o[B * H * T * DV];
+    double *saved;
+    double frozen[B * H * T]; /* denominators of a detached variant */
+} fixture;
+
+/* sum(o * d_o); a detached normaliser stays what it was at the start. */
+static double loss(fixture *f) {
+    srnn_operands in = operands_of(f->in);
+    assert_int_equal(srnn_attention_forward(f->plan, (srnn_tensor){.data = f->o}, &in, f->saved),
+                     SRNN_OK);
+    double sum = 0.0;
+    for (int64_t row = 0; row < B * H * T; row++)
+        for (int d = 0; d < DV; d++) {
+            double o = f->o[row * DV + d];
+            if (f->attention->detach) {
+                o = f->saved[row * DV + d] / f->frozen[row];
+                if (f->attention->output_gate == SRNN_GATE_SIGMOID)
+                    o *= sr_sigmoid(f->in.of[4][row]);
+            }
+            sum += o * f->d_o[row * DV + d];
+        }
+    return sum;
+}
+
+static void freeze_denominators(fixture *f) {
+    const double *row_sum = f->saved + (B * H * T * DV + 7) / 8 * 8;
+    for (int64_t row = 0; row < B * H * T; row++) {
+        f->frozen[row] = row_sum[row] + f->attention->epsilon;
+        if (f->attention->normaliser == SRNN_NORMALISER_ROW_SUM_MIN1)
+            f->frozen[row] = fmax(row_sum[row], 1.0);
+    }
+}
+
+static bool used(const srnn_attention *a, int operand) {
+    const bool uses[OPERANDS] = {
+        true,
+        true,
+        true,
+        a->value_gate,
+        sr_uses_output_gate(a),
+        a->decay == SRNN_DECAY_LEARNED,
+        a->norm == SRNN_NORM_LAYER || a->norm == SRNN_NORM_RMS,
+        a->norm == SRNN_NORM_LAYER,
+        a->normaliser == SRNN_NORMALISER_VALUE_POWER,
+    };
+    return uses[operand];
+}
+
+static void check_operand(fixture *f, int operand, const double *gradient, const char *variant) {
+    double difference = 0.0, norm = 0.0, scale = 0.0;
+    for (int64_t n = 0; n < sizes[operand]; n++) {
+        double *x = &f->in.of[operand][n], kept = *x, h = 1e-5;
+        *x = kept + h;
+        double above = loss(f);
+        *x = kept - h;
+        double below = loss(f);
+        *x = kept;
+        double central = (above - below) / (2.0 * h);
+        difference += (gradient[n] - central) * (gradient[n] - central);
+        norm += central * central;
+        scale = fmax(scale, fabs(above));
+    }
+    /* Differences of a loss of size `scale` cannot resolve more than its rounding over h. */
+    double floor = 1e-9 * scale * sqrt((double)sizes[operand]);
+    if (!(sqrt(difference) <= 1e-6 * sqrt(norm) + floor))
+        fail_msg("%s: gradient of %s is off by %g of %g", variant, names[operand], sqrt(difference),
+                 sqrt(norm));
+}
+
+static void check_variant(const char *spec) {
+    fixture f = {0};
+    srnn_problem problem = {.dtype = SRNN_F64,
+                            .B = B,
+                            .H = H,
+                            .Hkv = HKV,
+                            .T = T,
+                            .D = D,
+                            .Dv = DV,
+                            .offsets = offsets,
+                            .documents = 3,
+                            .kernel = "generic"};
+    assert_int_equal(srnn_attention_parse(&problem.attention, spec), SRNN_OK);
+    f.attention = &problem.attention;
+    f.in = numbers_create();
+    for (int i = 0; i < OPERANDS; i++)
+        for (int64_t n = 0; n < sizes[i]; n++)
+            f.in.of[i][n] = sr_random_normal(11, (uint64_t)i, (uint64_t)n) * (i == 5 ? 400.0 : 1.0);
+    for (int64_t n = 0; n < B * H * T * DV; n++)
+        f.d_o[n] = sr_random_normal(12, 0, (uint64_t)n);
+    assert_int_equal(srnn_plan_create(&f.plan, &problem), SRNN_OK);
+    f.saved = aligned_alloc(64, srnn_plan_saved_bytes(f.plan));
+    loss(&f);
+    freeze_denominators(&f);
+
+    numbers gradients = numbers_create();
+    srnn_operands in = operands_of(f.in), out = operands_of(gradients);
+    assert_int_equal(
+        srnn_attention_backward(f.plan, &out, (srnn_tensor){.data = f.d_o}, &in, f.saved), SRNN_OK);
+    for (int i = 0; i < OPERANDS; i++)
+        if (used(f.attention, i))
+            check_operand(&f, i, gradients.of[i], spec);
+    numbers_free(gradients);
+    numbers_free(f.in);
+    free(f.saved);
+    srnn_plan_free(f.plan);
+}
+
+static void named_variants(void **state) {
+    (void)state;
+    for (size_t n = 0; srnn_variant_at(n); n++)
+        check_variant(srnn_variant_at(n)->name);
+}
+
+static void families_and_combinations(void **state) {
+    (void)state;
+    static const char *const specs[] = {
+        "order:0",
+        "order:1",
+        "order:2",
+        "order:5",
+        "order:8",
+        "order:20",
+        "elu:2",
+        "relu:3",
+        "cosine:4",
+        "power:2",
+        "power:3",
+        "score=linear,feature=elu1,scale=one,decay,value_gate,output_gate,post_gate,norm=rms",
+        "score=taylor:2,decay,norm=l2,post_gate",
+        "score=exp,decay,norm=l2_scaled,value_gate",
+        "score=exp,decay",
+        "score=exp,normaliser=row_sum_min1,decay,norm=layer,output_gate=inverse_cumulative",
+        "score=exp,normaliser=cumulative_gate,norm=rms,output_gate,post_gate",
+        "score=power:2,feature=unit_heads,normaliser=value_power,value_gate,norm=layer",
+        "score=linear,feature=unit,normaliser=none,epsilon=0.25,output_gate=inverse_exp",
+        "score=exp,clamp=0.5",
+        "score=taylor:3,clamp=0.25,decay,normaliser=row_length",
+    };
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
+        check_variant(specs[n]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(named_variants),
+        cmocka_unit_test(families_and_combinations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
