@@ -5,6 +5,7 @@
 #include "command.h"
 
 int command_info(int argc, char **argv);
+int command_tokenizer(int argc, char **argv);
 int command_variants(int argc, char **argv);
 
 #endif

@@ -7,6 +7,7 @@
 
 static const command commands[] = {
     {"info", "what this build and this machine offer", command_info},
+    {"tokenizer", "train and use tokenizers", command_tokenizer},
     {"variants", "the variants of attention: names, text forms, states", command_variants},
 };
 
