@@ -6,9 +6,10 @@ PREFIX ?= /usr/local
 # Where the CUDA toolkit usually is when it is not on the path.
 NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 
-configure = cmake -S . -B $(1) -G Ninja $(2) >$(1).log 2>&1 || { cat $(1).log; exit 1; }; rm -f $(1).log
+# Silent unless it fails.
+configure = log=$$(cmake -S . -B $(1) -G Ninja $(2) 2>&1) || { echo "$$log"; exit 1; }
 compile = cmake --build $(1) -j $(JOBS)
-run_tests = ctest --test-dir $(1) -j $(JOBS) --output-on-failure
+run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout 300 --output-on-failure
 
 .PHONY: build test study deps bench fuzz sanitize clang release cuda format check-format install \
         clean help
@@ -24,7 +25,7 @@ study: build ## all variants, all forms, all kernels on this machine
 	@build/cli/softrnn verify
 
 bench: build ## checks the kernels, then times them
-	@build/cli/softrnn bench
+	@bench/attention.sh build/cli/softrnn
 
 release: build ## the release build and its tests
 	@$(call run_tests,build)

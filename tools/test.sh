@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 
 broken=() # steps that did not even get as far as testing
 logs=()
+stumbled=0 # steps that failed for whatever reason
 
 # step TARGET [BUILD_FOLDER]: runs the target; its tests, if any, log into the folder.
 step() {
@@ -14,6 +15,7 @@ step() {
     [ -z "$log" ] || rm -f "$log"
     if ! make --no-print-directory "$target"; then
         echo "== $target failed"
+        stumbled=$((stumbled + 1))
         [ -n "$log" ] && [ -f "$log" ] || broken+=("$target")
     fi
     [ -z "$log" ] || [ ! -f "$log" ] || logs+=("$log")
@@ -41,5 +43,7 @@ for target in "${broken[@]}"; do
     echo "failed: make $target"
 done
 failed=$((failed + ${#broken[@]}))
+# No failure goes uncounted, even one that left no trace in a log.
+[ "$failed" -gt 0 ] || failed=$stumbled
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
