@@ -74,8 +74,8 @@ static srnn_status append_token(sr_decoder *decoder, sr_bytes *text, uint32_t id
     }
     if (!first && decoding->spaced)
         SR_TRY(sr_bytes_append(text, " ", 1));
-    size_t from = decoding->start[id];
-    return sr_bytes_append(text, decoding->texts.data + from, decoding->start[id + 1] - from);
+    size_t from = decoding->start[id], bytes = decoding->start[id + 1] - from;
+    return bytes ? sr_bytes_append(text, decoding->texts.data + from, bytes) : SRNN_OK;
 }
 
 srnn_status sr_decoder_push(sr_decoder *decoder, sr_bytes *text, uint32_t id) {
@@ -87,7 +87,9 @@ srnn_status sr_decoder_push(sr_decoder *decoder, sr_bytes *text, uint32_t id) {
     SR_TRY(sr_bytes_append(text, decoder->held, decoder->held_count));
     SR_TRY(append_token(decoder, text, id));
     strip_start(decoder, text, from);
-    decoder->held_count = sr_utf8_cut_suffix(text->data + from, text->count - from);
+    decoder->held_count = 0;
+    if (text->count > from)
+        decoder->held_count = sr_utf8_cut_suffix(text->data + from, text->count - from);
     text->count -= decoder->held_count;
     if (decoder->held_count)
         memcpy(decoder->held, text->data + text->count, decoder->held_count);

@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Going back once costs one; a text may need it for each of its bytes, and more says that the
+ * expression is a trap. */
+enum { MATCH_LIMIT = 10000000, MATCH_LIMIT_PER_BYTE = 16 };
 enum { JIT_STACK_START = 32 << 10, JIT_STACK_LIMIT = 4 << 20 };
 
 struct sr_pattern {
@@ -210,6 +213,8 @@ srnn_status sr_pattern_find(const sr_pattern *pattern, sr_matcher *matcher, cons
         }
         return SRNN_OK;
     }
+    uint64_t limit = MATCH_LIMIT + (uint64_t)bytes * MATCH_LIMIT_PER_BYTE;
+    pcre2_set_match_limit(matcher->context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
     int matched =
         pcre2_match(pattern->code, (PCRE2_SPTR)text, bytes, from,
                     PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, matcher->match, matcher->context);
