@@ -3,9 +3,10 @@
  * One equation, one axis per symbol. Per head, causal, query row i (1-based: it sees keys j
  * = 1..i), head size D:
  *
- *     s_ij = scale * <feature(q_i), feature(k_j)>      q, k after position (RoPE) and short
- * convolution w_ij = score(min(s_ij, clamp)) * decay_ij y_i  = ( sum_{j<=i} w_ij * value_gate_j *
- * v_j ) / normaliser_i o_i  = post_gate_i * output_norm( output_gate_i * y_i )
+ *     s_ij = scale * <feature(q_i), feature(k_j)>   q, k after RoPE and short convolution
+ *     w_ij = score(min(s_ij, clamp)) * decay_ij
+ *     y_i  = ( sum_{j<=i} w_ij * value_gate_j * v_j ) / normaliser_i
+ *     o_i  = post_gate_i * output_norm( output_gate_i * y_i )
  *
  * Zero on every axis is ordinary softmax attention. exp is a power series, and
  * (q.k)^n = <q (x) .. (x) q, k (x) .. (x) k>, so every truncated series is an RNN with a state of
@@ -41,8 +42,7 @@ extern "C" {
 /* "0.1.0": the version of the library that is running. */
 SRNN_API const char *srnn_version(void);
 
-/* ---- 1. Errors
- * ------------------------------------------------------------------------------------- */
+/* ---- 1. Errors ------------------------------------------------------------------------------- */
 
 typedef enum srnn_status {
     SRNN_OK = 0,
@@ -58,12 +58,10 @@ typedef enum srnn_status {
 /* A few words for a status. Static text. */
 SRNN_API const char *srnn_status_name(srnn_status status);
 
-/* What was wrong, where, and what to do: the last failure on this thread. Valid until the next one.
- */
+/* What was wrong, where, and what to do: this thread's last failure. Valid until the next one. */
 SRNN_API const char *srnn_error_detail(void);
 
-/* ---- 2. Describing a variant: one field per axis
- * ------------------------------------------------------ */
+/* ---- 2. Describing a variant: one field per axis --------------------------------------------- */
 
 typedef enum srnn_position {
     SRNN_POSITION_ROPE = 0, /* rotary embedding of q and k, rotate-half layout */
@@ -120,8 +118,7 @@ typedef enum srnn_norm {
     SRNN_NORM_L2_SCALED, /* Dv * y / max(|y|, 1e-12) */
 } srnn_norm;
 
-/* A variant of softmax attention. { 0 } is softmax; a field says how the variant differs from it.
- */
+/* A variant of softmax attention. { 0 } is softmax; a field says how the variant differs. */
 typedef struct srnn_attention {
     srnn_position position; /* belongs to the layer around the equation, as does short_conv */
     int short_conv;   /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
@@ -141,8 +138,7 @@ typedef struct srnn_attention {
     srnn_norm norm;
 } srnn_attention;
 
-/* ---- 3. Names and the text form
- * ---------------------------------------------------------------------- */
+/* ---- 3. Names and the text form -------------------------------------------------------------- */
 
 /* A named variant. Static data. */
 typedef struct srnn_variant {
@@ -169,8 +165,7 @@ SRNN_API srnn_status srnn_attention_parse(srnn_attention *attention, const char 
  * most `size` bytes including the end, like snprintf; returns the length of the whole text. */
 SRNN_API size_t srnn_attention_print(char *text, size_t size, const srnn_attention *attention);
 
-/* ---- 4. Facts that follow from a descriptor
- * ------------------------------------------------------------ */
+/* ---- 4. Facts that follow from a descriptor -------------------------------------------------- */
 
 /* SRNN_OK if every field has a value that exists and fits the others. */
 SRNN_API srnn_status srnn_attention_check(const srnn_attention *attention);
@@ -182,8 +177,7 @@ SRNN_API bool srnn_attention_has_state(const srnn_attention *attention);
  * state, SIZE_MAX if it does not fit a size_t. */
 SRNN_API size_t srnn_attention_state_numbers(const srnn_attention *attention, int D, int Dv);
 
-/* ---- 5. Attention over a sequence
- * ----------------------------------------------------------------------
+/* ---- 5. Attention over a sequence ---------------------------------------------------------------
  *
  *     srnn_problem problem = { .B = 1, .H = 16, .T = 1024, .D = 64 };
  *     srnn_attention_parse(&problem.attention, "norm");
@@ -219,7 +213,7 @@ typedef struct srnn_problem {
     int64_t documents;
 
     srnn_form form;
-    int chunk;          /* tokens in a chunk; 0: chosen */
+    int chunk;          /* tokens in a chunk, at most 96; 0: chosen */
     const char *kernel; /* a kernel's name; NULL: the best that supports the problem */
     int threads;        /* 0: all cores. Results do not depend on it */
     size_t state_limit; /* bytes the states may take in all; more is refused. 0: 1 GiB */
@@ -274,8 +268,7 @@ SRNN_API srnn_status srnn_attention_backward(srnn_plan *plan, const srnn_operand
 /* The names of the kernels, best first; NULL past the end. */
 SRNN_API const char *srnn_kernel_name(size_t index);
 
-/* ---- 6. Attention one piece at a time
- * -------------------------------------------------------------------
+/* ---- 6. Attention one piece at a time -----------------------------------------------------------
  *
  * create, then feed any number of tokens at a time; outputs are those of the whole sequence,
  * wherever it is cut. Variants with a fixed-size state use it (when it fits problem.state_limit,

@@ -61,14 +61,10 @@ static void parse(parsed *result, int descriptor, char *text, size_t size, int a
     fclose(caught);
 }
 
-#define PARSE(result, ...)                                                                   \
-    do {                                                                                     \
-        char *words[] = {__VA_ARGS__, NULL};                                                 \
-        char text[4096];                                                                     \
-        parse(&(result), STDERR_FILENO, text, sizeof text, sizeof words / sizeof *words - 1, \
-              words);                                                                        \
-        strcpy((result).messages, text);                                                     \
-    } while (0)
+/* PARSE(p, words...): reads the words as a command line. They live as long as the block around. */
+#define PARSE(p, ...)                                            \
+    parse(&(p), STDERR_FILENO, (p).messages, sizeof(p).messages, \
+          sizeof((char *[]){__VA_ARGS__}) / sizeof(char *), (char *[]){__VA_ARGS__})
 
 static void values_arrive(void **state) {
     (void)state;

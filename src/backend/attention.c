@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDEST = 256, DEFAULT_CHUNK = 96 };
+enum { WIDEST = 256, LONGEST_CHUNK = 96 };
 static const size_t DEFAULT_STATE_LIMIT = (size_t)1 << 30;
 static const int64_t MOST_NUMBERS = (int64_t)1
                                     << 42; /* in one tensor: keeps byte counts far from overflow */
@@ -46,6 +46,7 @@ static srnn_status make_spans(srnn_plan *plan, const srnn_problem *p) {
                        "document offsets must run from 0 to B*T = %lld and start every row",
                        (long long)p->B * p->T);
     SR_TRY(sr_alloc((void **)&plan->spans, (size_t)count, sizeof *plan->spans));
+    SR_TRY(sr_alloc((void **)&plan->first, (size_t)p->B * (size_t)p->T, sizeof *plan->first));
     plan->span_count = count;
     for (int64_t n = 0; n < count; n++) {
         int64_t first = p->offsets ? p->offsets[n] : n * p->T;
@@ -56,6 +57,8 @@ static srnn_status make_spans(srnn_plan *plan, const srnn_problem *p) {
                 "document %lld, tokens %lld to %lld, is empty or crosses a row of %d tokens",
                 (long long)n, (long long)first, (long long)past, p->T);
         plan->spans[n] = (sr_span){first / p->T, first % p->T, past - first};
+        for (int64_t token = first; token < past; token++)
+            plan->first[token] = (int32_t)(first % p->T);
     }
     return SRNN_OK;
 }
@@ -148,8 +151,8 @@ static srnn_status fill_problem(srnn_problem *p) {
     SR_TRY(srnn_attention_check(&p->attention));
     SR_TRY(check_sizes(p));
     p->threads = sr_thread_count(p->threads);
-    if (p->chunk == 0)
-        p->chunk = DEFAULT_CHUNK;
+    if (p->chunk == 0 || p->chunk > LONGEST_CHUNK)
+        p->chunk = LONGEST_CHUNK;
     return SRNN_OK;
 }
 
@@ -160,10 +163,12 @@ static srnn_status plan_fill(srnn_plan *plan, const srnn_problem *problem) {
     SR_TRY(make_spans(plan, p));
     p->offsets = NULL;
     /* A kernel that was asked for by name brings its form. */
-    for (size_t n = 0; p->kernel && p->form == SRNN_FORM_AUTO && srnn_kernel_name(n); n++)
-        if (strcmp(sr_cpu_attention_kernels()[n]->name, p->kernel) == 0)
-            p->form = sr_cpu_attention_kernels()[n]->form;
+    for (const sr_attention_kernel *const *k = sr_cpu_attention_kernels(); *k; k++)
+        if (p->kernel && p->form == SRNN_FORM_AUTO && strcmp((*k)->name, p->kernel) == 0)
+            p->form = (*k)->form;
     p->form = choose_form(p);
+    if (p->form == SRNN_FORM_RECURRENT)
+        p->chunk = 1;
     if (p->form == SRNN_FORM_CHUNKED || p->form == SRNN_FORM_RECURRENT)
         SR_TRY(check_state(p));
     SR_TRY(choose_kernel(plan));
@@ -188,6 +193,7 @@ void srnn_plan_free(srnn_plan *plan) {
     if (!plan)
         return;
     free(plan->spans);
+    free(plan->first);
     free(plan->scratch);
     free(plan);
 }

@@ -24,6 +24,7 @@ struct srnn_plan {
     srnn_problem problem; /* with Hkv, Dv, threads and chunk filled in; offsets is NULL */
     sr_span *spans;
     int64_t span_count;
+    int32_t *first; /* (B, T): where the document of a token starts in its row */
     const sr_attention_kernel *kernel;
     void *scratch;
     size_t scratch_bytes;

@@ -1,5 +1,4 @@
-/* file.c: reading a file as memory, and replacing a file so that a crash leaves the old or the new.
- */
+/* file.c: reading a file as memory, and replacing one so that a crash leaves the old or the new. */
 #include "base/file.h"
 
 #include <errno.h>

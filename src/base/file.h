@@ -1,5 +1,4 @@
-/* file.h: reading a file as memory, and replacing a file so that a crash leaves the old or the new.
- */
+/* file.h: reading a file as memory, and replacing one so that a crash leaves the old or the new. */
 #ifndef SR_BASE_FILE_H
 #define SR_BASE_FILE_H
 

@@ -123,8 +123,7 @@ static int compare_places(const void *a, const void *b) {
     return strcmp(first->name, second->name);
 }
 
-/* Sorts the tensors by place; they must cover the data once, so that no byte hides or counts twice.
- */
+/* Sorts the tensors by place; they must cover the data once: no byte hides or counts twice. */
 static srnn_status check_cover(sr_safetensors *file, const uint8_t *data, size_t bytes) {
     qsort(file->tensors, file->count, sizeof *file->tensors, compare_places);
     const uint8_t *reached = data;

@@ -4,6 +4,10 @@
 
 #include "softrnn.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Sets this thread's detail text (printf style) and returns `status`. */
 srnn_status sr_fail(srnn_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -18,5 +22,9 @@ srnn_status sr_fail(srnn_status status, const char *format, ...)
         if (sr_try_status != SRNN_OK)       \
             return sr_try_status;           \
     } while (0)
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,0 +1,71 @@
+# Makefile: the front door. `make help` lists what it can do; CMake does the work.
+
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+FUZZ_SECONDS ?= 30
+PREFIX ?= /usr/local
+# Where the CUDA toolkit usually is when it is not on the path.
+NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+
+# Silent unless it fails.
+configure = log=$$(cmake -S . -B $(1) -G Ninja $(2) 2>&1) || { echo "$$log"; exit 1; }
+compile = cmake --build $(1) -j $(JOBS)
+run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout 300 --output-on-failure
+
+.PHONY: build test study deps bench fuzz sanitize clang release cuda format check-format install \
+        clean help
+
+build: deps ## the library and the program, in build/ (the default)
+	@$(call configure,build,-DCMAKE_BUILD_TYPE=Release)
+	@$(call compile,build)
+
+test: deps ## every check there is; the last line counts them
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/test.sh
+
+study: build ## all variants, all forms, all kernels on this machine
+	@build/cli/softrnn verify
+
+bench: build ## checks the kernels, then times them
+	@build/cli/softrnn bench
+
+release: build ## the release build and its tests
+	@$(call run_tests,build)
+
+sanitize: deps ## the build with address and undefined-behaviour sanitizers, and its tests
+	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON)
+	@$(call compile,build-sanitize)
+	@$(call run_tests,build-sanitize)
+
+clang: deps ## the build with clang, and its tests
+	@$(call configure,build-clang,-DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=clang)
+	@$(call compile,build-clang)
+	@$(call run_tests,build-clang)
+
+fuzz: deps ## each fuzzer for FUZZ_SECONDS (30)
+	@$(call configure,build-fuzz,-DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang \
+	    -DSOFTRNN_FUZZ=ON -DSOFTRNN_FUZZ_SECONDS=$(FUZZ_SECONDS))
+	@$(call compile,build-fuzz) --target fuzzers
+	@$(call run_tests,build-fuzz) -R '^fuzz_'
+
+cuda: deps ## the build with CUDA, in build-cuda/
+	@test -n "$(NVCC)" || { echo "nvcc not found: install the CUDA toolkit or set NVCC" >&2; exit 1; }
+	@$(call configure,build-cuda,-DSOFTRNN_CUDA=ON -DCMAKE_CUDA_COMPILER=$(NVCC))
+	@$(call compile,build-cuda)
+
+format: deps ## lay out every source file
+	@tools/format.sh
+
+check-format: deps ## say which source files need it
+	@tools/format.sh --check
+
+install: build ## header, libraries, program and package files into PREFIX (/usr/local)
+	@cmake --install build --prefix $(PREFIX)
+
+deps: ## install what is missing to build and test (Debian 12)
+	@tools/deps.sh
+
+clean: ## remove everything that was built
+	@rm -rf build build-*
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' Makefile | \
+	    awk -F@ '{ printf "%-20s %s\n", $$1, $$2 }'

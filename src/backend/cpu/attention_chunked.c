@@ -1,0 +1,246 @@
+/* attention_chunked.c: parallel inside a chunk, a fixed-size state between chunks; forward.
+ *
+ * A task is one kv head of one document and walks its chunks in order. The recurrent form is the
+ * same walk with chunks of one token; feeding a state is the same walk from a state that is given.
+ */
+#include "backend/cpu/attention_chunked.h"
+
+#include "backend/cpu/attention_chunks.h"
+#include "base/threads.h"
+
+typedef struct workspace {
+    real *queries, *keys;           /* (chunk, stride of D) */
+    real *values, *numerator;       /* (chunk, stride of Dv) */
+    real *query_columns;            /* (D, stride of tokens) */
+    real *key_columns;              /* (D, stride of tokens) */
+    real *s;                        /* (chunk, stride of tokens) */
+    real *row_sum, *decay, *factor; /* (stride of tokens) */
+    chunk_features features;
+    running_state state;
+} workspace;
+
+typedef struct context {
+    const sr_attention_call *call;
+    sr_edges edges;
+    feature_basis basis;
+    workspace *workers;
+    score_rule rule;
+    char *states;     /* NULL: every document starts from nothing */
+    int64_t position; /* tokens before the first of this call */
+} context;
+
+static context place(const srnn_plan *plan, sr_layout *layout) {
+    const srnn_problem *p = &plan->problem;
+    chunk_strides ld = chunk_strides_of(p);
+    int64_t rows = round_up(p->chunk, ROWS);
+    context x = {0};
+    SR_REAL(sr_edges_place)(&x.edges, plan, false, layout);
+    x.basis = feature_basis_place(&p->attention, p->D, layout);
+    x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
+    for (int n = 0; n < p->threads; n++) {
+#define TAKE(rows, ld) sr_layout_take(layout, (size_t)(rows) * (size_t)(ld), sizeof(real))
+        workspace w = {
+            .queries = TAKE(rows, ld.d),
+            .keys = TAKE(rows, ld.d),
+            .values = TAKE(rows, ld.dv),
+            .numerator = TAKE(rows, ld.dv),
+            .query_columns = TAKE(p->D, ld.token),
+            .key_columns = TAKE(p->D, ld.token),
+            .s = TAKE(rows, ld.token),
+            .row_sum = TAKE(1, ld.token),
+            .decay = TAKE(1, ld.token),
+            .factor = TAKE(1, ld.token),
+        };
+#undef TAKE
+        w.features = chunk_features_place(p, &x.basis, layout);
+        w.state = running_state_place(p, &x.basis, layout);
+        if (x.workers)
+            x.workers[n] = w;
+    }
+    return x;
+}
+
+size_t chunked_forward_scratch(const srnn_plan *plan) {
+    sr_layout layout = {0};
+    place(plan, &layout);
+    return layout.used;
+}
+
+size_t chunked_state_bytes(const srnn_problem *problem) {
+    sr_layout layout = {0};
+    feature_basis basis = feature_basis_place(&problem->attention, problem->D, &(sr_layout){0});
+    running_state_place(problem, &basis, &layout);
+    return layout.used;
+}
+
+/* A chunk of one kv head: tokens t .. t+count-1 of row b of the batch. */
+typedef struct chunk {
+    int64_t b, t, count, width; /* width: columns that products run over */
+    int kv;
+    const double *decay; /* C of the row, or NULL */
+    int64_t length;      /* keys that the first token sees */
+    bool empty;          /* nothing stands before this chunk */
+} chunk;
+
+static void load_keys(const context *x, const workspace *w, const chunk *c) {
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->problem;
+    chunk_strides ld = chunk_strides_of(p);
+    SR_REAL(sr_edges_key_rows)
+    (w->keys, ld.d, &x->edges, plan, x->call->in, c->b, c->kv, c->t, c->count);
+    transpose_rows(w->key_columns, ld.token, w->keys, ld.d, c->count, p->D, c->width);
+    memset(w->values, 0, (size_t)(round_up(p->chunk, ROWS) * ld.dv) * sizeof(real));
+    SR_REAL(sr_edges_value_rows)
+    (w->values, ld.dv, &x->edges, plan, x->call->in, c->b, c->kv, c->t, c->count);
+    for (int64_t t = 0; c->decay && t < c->width; t++)
+        w->decay[t] = t < c->count ? (real)(c->decay[c->t + t] - c->decay[c->t]) : 0;
+}
+
+/* What the state holds for the chunk's queries, into numerator and row_sum. */
+static void read_state(const context *x, const workspace *w, const chunk *c,
+                       const running_state *state) {
+    const srnn_problem *p = &x->call->plan->problem;
+    chunk_strides ld = chunk_strides_of(p);
+    int64_t padded = round_up(c->count, ROWS);
+    memset(w->row_sum, 0, (size_t)ld.token * sizeof(real));
+    if (c->empty) {
+        memset(w->numerator, 0, (size_t)(padded * ld.dv) * sizeof(real));
+        return;
+    }
+    transpose_rows(w->query_columns, ld.token, w->queries, ld.d, c->count, p->D, c->width);
+    chunk_features_begin(&w->features, &x->basis, w->query_columns, ld.token, c->width);
+    state_read(w->numerator, ld.dv, sr_needs_row_sum(&p->attention) ? w->row_sum : NULL, state,
+               &w->features, &x->basis, w->query_columns, ld.token, padded, c->width,
+               round_up(p->Dv, COLUMNS));
+    for (int64_t t = 0; c->decay && t < c->count; t++) {
+        real factor = (real)exp(c->decay[c->t + t] - *state->reference);
+        w->row_sum[t] *= factor;
+        for (int64_t d = 0; d < ld.dv; d += LANES)
+            vec_store(w->numerator + t * ld.dv + d,
+                      factor * vec_load(w->numerator + t * ld.dv + d));
+    }
+}
+
+/* Adds the pairs inside the chunk. */
+static void add_pairs(const context *x, const workspace *w, const chunk *c) {
+    const srnn_problem *p = &x->call->plan->problem;
+    chunk_strides ld = chunk_strides_of(p);
+    int64_t padded = round_up(c->count, ROWS);
+    product(w->s, ld.token, (product_operand){w->queries, ld.d, 1}, w->key_columns, ld.token,
+            padded, c->width, p->D, PRODUCT_C_LOWER, false);
+    for (int64_t r = 0; r < c->count; r++) {
+        score_row row = {.s = w->s + r * ld.token,
+                         .high = (int)r + 1,
+                         .width = (int)c->width,
+                         .decay = c->decay ? w->decay[r] : 0,
+                         .decay_columns = c->decay ? w->decay : NULL};
+        vec sum = {0};
+        row_weights(&row, &x->rule, &sum);
+        if (sr_needs_row_sum(&p->attention))
+            w->row_sum[r] += vec_sum(sum);
+    }
+    clear_rows_from(w->s, ld.token, c->count, padded);
+    product(w->numerator, ld.dv, (product_operand){w->s, ld.token, 1}, w->values, ld.dv, padded,
+            round_up(p->Dv, COLUMNS), c->count, PRODUCT_A_LOWER, true);
+}
+
+static void write_outputs(const context *x, const workspace *w, const chunk *c, int h) {
+    const sr_attention_call *call = x->call;
+    const srnn_problem *p = &call->plan->problem;
+    chunk_strides ld = chunk_strides_of(p);
+    SR_REAL(sr_edges_output_rows)
+    (call->o, w->numerator, ld.dv, w->row_sum, &x->edges, call->plan, call->in, c->b, h, c->t,
+     c->count, c->length);
+    if (!call->saved.numerator)
+        return;
+    int64_t at = sr_row_index(p, p->H, c->b, h, c->t);
+    for (int64_t r = 0; r < c->count; r++)
+        memcpy((real *)call->saved.numerator + (at + r) * p->Dv, w->numerator + r * ld.dv,
+               (size_t)p->Dv * sizeof(real));
+    memcpy((real *)call->saved.row_sum + at, w->row_sum, (size_t)c->count * sizeof(real));
+    memset((real *)call->saved.maximum + at, 0, (size_t)c->count * sizeof(real));
+}
+
+/* Moves the state past the chunk; its decay reference becomes the last token. */
+static void update_state(const context *x, const workspace *w, const chunk *c,
+                         const running_state *state) {
+    const srnn_problem *p = &x->call->plan->problem;
+    chunk_strides ld = chunk_strides_of(p);
+    double next = c->decay ? c->decay[c->t + c->count - 1] : 0.0;
+    for (int64_t t = 0; t < c->width; t++)
+        w->factor[t] = t < c->count ? (real)(c->decay ? exp(next - c->decay[c->t + t]) : 1.0) : 0;
+    if (c->decay) {
+        if (!c->empty)
+            state_scale(state, &x->basis, ld.dv, (real)exp(next - *state->reference));
+        *state->reference = next;
+        for (int64_t t = 0; t < c->count; t++)
+            for (int64_t d = 0; d < p->Dv; d++)
+                w->values[t * ld.dv + d] *= w->factor[t];
+    }
+    chunk_features_begin(&w->features, &x->basis, w->key_columns, ld.token, c->width);
+    state_add(state, &w->features, &x->basis, w->key_columns, ld.token, w->values, ld.dv,
+              sr_needs_row_sum(&p->attention) ? w->factor : NULL, c->count, c->width,
+              round_up(p->Dv, COLUMNS));
+}
+
+static void walk_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->problem;
+    chunk_strides ld = chunk_strides_of(p);
+    workspace *w = &x->workers[worker];
+    const sr_span *span = &plan->spans[task / p->Hkv];
+    int heads = p->H / p->Hkv;
+    chunk c = {.b = span->b, .kv = (int)(task % p->Hkv), .empty = x->position == 0};
+    c.decay = x->edges.decay ? x->edges.decay + sr_row_index(p, p->Hkv, c.b, c.kv, 0) : NULL;
+    running_state state = w->state;
+    size_t bytes = chunked_state_bytes(p);
+    if (x->states) {
+        sr_layout layout = {x->states + (size_t)(c.b * p->Hkv + c.kv) * bytes, 0};
+        state = running_state_place(p, &x->basis, &layout);
+    } else {
+        memset(state.matrix, 0, bytes); /* matrix, column and reference lie in one piece */
+    }
+    int64_t past = span->start + span->length;
+    for (c.t = span->start; c.t < past; c.t += c.count, c.empty = false) {
+        c.count = past - c.t < p->chunk ? past - c.t : p->chunk;
+        c.width = tile_width(c.count);
+        c.length = x->position + c.t - span->start + 1;
+        load_keys(x, w, &c);
+        for (int h = c.kv * heads; h < (c.kv + 1) * heads; h++) {
+            SR_REAL(sr_edges_query_rows)
+            (w->queries, ld.d, &x->edges, plan, x->call->in, c.b, h, c.t, c.count);
+            clear_rows_from(w->queries, ld.d, c.count, round_up(c.count, ROWS));
+            read_state(x, w, &c, &state);
+            add_pairs(x, w, &c);
+            write_outputs(x, w, &c, h);
+        }
+        if (c.t + c.count < past || x->states)
+            update_state(x, w, &c, &state);
+    }
+}
+
+static void walk(context *x, sr_carry *carry) {
+    const srnn_plan *plan = x->call->plan;
+    feature_basis_fill(&x->basis, &plan->problem.attention, plan->problem.D);
+    x->rule = score_rule_of(&plan->problem.attention);
+    SR_REAL(sr_edges_prepare)(&x->edges, plan, x->call->in, carry);
+    sr_parallel(walk_task, x, plan->span_count * plan->problem.Hkv, plan->problem.threads);
+}
+
+void chunked_forward(const sr_attention_call *call) {
+    sr_layout layout = {call->plan->scratch, 0};
+    context x = place(call->plan, &layout);
+    x.call = call;
+    walk(&x, NULL);
+}
+
+void chunked_feed(const sr_attention_call *call, char *states, sr_carry *carry) {
+    sr_layout layout = {call->plan->scratch, 0};
+    context x = place(call->plan, &layout);
+    x.call = call;
+    x.states = states;
+    x.position = carry->position;
+    walk(&x, carry);
+    carry->position += call->plan->problem.T;
+}

@@ -1,0 +1,28 @@
+/* attention_chunked.h: the chunked and recurrent forms for one number type and instruction set. */
+#ifndef SR_CPU_ATTENTION_CHUNKED_H
+#define SR_CPU_ATTENTION_CHUNKED_H
+
+#include "backend/attention_kernel.h"
+#include "backend/cpu/attention_edges.h"
+
+#define chunked_forward          SR_ISA_REAL(sr_chunked_forward)
+#define chunked_forward_scratch  SR_ISA_REAL(sr_chunked_forward_scratch)
+#define chunked_feed             SR_ISA_REAL(sr_chunked_feed)
+#define chunked_state_bytes      SR_ISA_REAL(sr_chunked_state_bytes)
+#define chunked_backward         SR_ISA_REAL(sr_chunked_backward)
+#define chunked_backward_scratch SR_ISA_REAL(sr_chunked_backward_scratch)
+
+size_t chunked_forward_scratch(const srnn_plan *plan);
+void chunked_forward(const sr_attention_call *call);
+
+size_t chunked_backward_scratch(const srnn_plan *plan);
+void chunked_backward(const sr_attention_call *call);
+
+/* The state of one kv head as it lies in memory; all zero is the state before the first token. */
+size_t chunked_state_bytes(const srnn_problem *problem);
+
+/* Like forward, for the next plan->problem.T tokens of sequences whose states, (B, Hkv) of them one
+ * after the other, and running sums are given and moved on. */
+void chunked_feed(const sr_attention_call *call, char *states, sr_carry *carry);
+
+#endif

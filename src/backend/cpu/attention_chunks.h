@@ -1,0 +1,145 @@
+/* attention_chunks.h: what the two halves of the chunked kernel share: a chunk and the state before
+ * it. */
+#ifndef SR_CPU_ATTENTION_CHUNKS_H
+#define SR_CPU_ATTENTION_CHUNKS_H
+
+#include "backend/cpu/attention_features.h"
+#include "backend/cpu/attention_tiles.h"
+
+/* sum_j exp(C - C_j) features(k_j) v_j^T over the tokens seen, C being the decay reference. */
+typedef struct running_state {
+    real *matrix;      /* (features, stride of Dv): features of the score, padded to whole blocks */
+    real *column;      /* (features): the same with v = 1 */
+    double *reference; /* C; only with decay */
+} running_state;
+
+/* Strides of chunk buffers; `token` separates rows with one column per token. */
+typedef struct chunk_strides {
+    int64_t d, dv, token;
+} chunk_strides;
+
+static inline chunk_strides chunk_strides_of(const srnn_problem *p) {
+    return (chunk_strides){row_stride(p->D), row_stride(p->Dv), row_stride(p->chunk)};
+}
+
+static inline int64_t state_rows(const feature_basis *basis) {
+    return basis->count - basis->first;
+}
+
+static inline running_state running_state_place(const srnn_problem *p, const feature_basis *basis,
+                                                sr_layout *layout) {
+    size_t rows = (size_t)round_up(state_rows(basis), ROWS);
+    running_state state;
+    state.matrix = sr_layout_take(layout, rows * (size_t)row_stride(p->Dv), sizeof(real));
+    state.column = sr_layout_take(layout, rows, sizeof(real));
+    state.reference = sr_layout_take(layout, 1, sizeof(double));
+    return state;
+}
+
+/* The features of one chunk of tokens. */
+typedef struct chunk_features {
+    real *low; /* (orders below the highest, stride of tokens), then ROWS rows of zeros */
+    real *top; /* (FEATURE_BLOCK, stride of tokens) */
+} chunk_features;
+
+static inline chunk_features chunk_features_place(const srnn_problem *p, const feature_basis *basis,
+                                                  sr_layout *layout) {
+    size_t ld = (size_t)row_stride(p->chunk);
+    return (chunk_features){
+        sr_layout_take(layout, ((size_t)basis->top + ROWS) * ld, sizeof(real)),
+        sr_layout_take(layout, FEATURE_BLOCK * ld, sizeof(real)),
+    };
+}
+
+/* A run of feature rows, and where they stand in the state. */
+typedef struct feature_block {
+    const real *rows; /* (count, stride of tokens), zeros up to whole blocks of ROWS */
+    int64_t from;     /* feature number of the first */
+    int64_t count;
+} feature_block;
+
+/* Makes the orders below the highest for the tokens in x (D, ld). */
+static inline void chunk_features_begin(const chunk_features *f, const feature_basis *basis,
+                                        const real *x, int64_t ld, int64_t width) {
+    feature_rows(f->low, basis, f->low, x, ld, width, 0, basis->top);
+    memset(f->low + basis->top * ld, 0, (size_t)(ROWS * ld) * sizeof(real));
+}
+
+/* The block that starts at feature `from`: the part of the lower orders, or a piece of the highest.
+ */
+static inline feature_block chunk_features_block(const chunk_features *f,
+                                                 const feature_basis *basis, const real *x,
+                                                 int64_t ld, int64_t width, int64_t from) {
+    if (from < basis->top)
+        return (feature_block){f->low + from * ld, from, basis->top - from};
+    int64_t count = basis->count - from < FEATURE_BLOCK ? basis->count - from : FEATURE_BLOCK;
+    feature_rows(f->top, basis, f->low, x, ld, width, from, from + count);
+    clear_rows_from(f->top, ld, count, round_up(count, ROWS));
+    return (feature_block){f->top, from, count};
+}
+
+/* out (tokens, ld_out) = features^T (tokens, features) state, and sums (width) likewise with the
+ * column where sums is not NULL. `padded` tokens. */
+static inline void state_read(real *out, int64_t ld_out, real *sums, const running_state *state,
+                              const chunk_features *f, const feature_basis *basis, const real *x,
+                              int64_t ld, int64_t padded, int64_t width, int64_t n) {
+    for (int64_t t = 0; sums && t < width; t++)
+        sums[t] = 0;
+    for (int64_t from = basis->first; from < basis->count;) {
+        feature_block block = chunk_features_block(f, basis, x, ld, width, from);
+        int64_t row = from - basis->first;
+        product(out, ld_out, (product_operand){block.rows, 1, ld}, state->matrix + row * ld_out,
+                ld_out, padded, n, block.count, PRODUCT_FULL, from > basis->first);
+        for (int64_t m = 0; sums && m < block.count; m++) {
+            vec weight = vec_all(state->column[row + m]);
+            for (int64_t t = 0; t < width; t += LANES)
+                vec_store(sums + t,
+                          vec_load(sums + t) + weight * vec_load(block.rows + m * ld + t));
+        }
+        from += block.count;
+    }
+}
+
+/* state += features (features, count tokens) rows (count, ld_rows); the column likewise with `ones`
+ * (width, zero past the count) where it is not NULL. */
+static inline void state_add(const running_state *state, const chunk_features *f,
+                             const feature_basis *basis, const real *x, int64_t ld,
+                             const real *rows, int64_t ld_rows, const real *ones, int64_t count,
+                             int64_t width, int64_t n) {
+    for (int64_t from = basis->first; from < basis->count;) {
+        feature_block block = chunk_features_block(f, basis, x, ld, width, from);
+        int64_t row = from - basis->first;
+        product(state->matrix + row * ld_rows, ld_rows, (product_operand){block.rows, ld, 1}, rows,
+                ld_rows, round_up(block.count, ROWS), n, count, PRODUCT_FULL, true);
+        for (int64_t m = 0; ones && m < block.count; m++) {
+            vec sum = {0};
+            for (int64_t t = 0; t < width; t += LANES)
+                sum += vec_load(block.rows + m * ld + t) * vec_load(ones + t);
+            state->column[row + m] += vec_sum(sum);
+        }
+        from += block.count;
+    }
+}
+
+/* state *= factor. */
+static inline void state_scale(const running_state *state, const feature_basis *basis, int64_t ld,
+                               real factor) {
+    int64_t rows = state_rows(basis);
+    for (int64_t n = 0; n < rows * ld; n += LANES)
+        vec_store(state->matrix + n, factor * vec_load(state->matrix + n));
+    for (int64_t m = 0; m < rows; m++)
+        state->column[m] *= factor;
+}
+
+/* out (width, ld_out) = the first `count` rows (count, ld) transposed, zeros in further columns. */
+static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, int64_t ld,
+                                  int64_t count, int64_t columns, int64_t width) {
+    for (int64_t d = 0; d < columns; d++) {
+        for (int64_t t = 0; t < count; t++)
+            out[d * ld_out + t] = rows[t * ld + d];
+        for (int64_t t = count; t < width; t++)
+            out[d * ld_out + t] = 0;
+    }
+}
+
+#endif

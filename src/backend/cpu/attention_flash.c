@@ -1,0 +1,205 @@
+/* attention_flash.c: the parallel form in tiles of keys, forward; never a T x T matrix.
+ *
+ * A task is one tile of query rows of one head. It walks the key tiles its rows can see: logits by
+ * one product, weights row by row in cache, numerators by a second product. */
+#include "backend/cpu/attention_flash.h"
+
+#include "backend/cpu/attention_tiles.h"
+#include "base/threads.h"
+
+typedef struct context {
+    const sr_attention_call *call;
+    sr_edges edges;
+    packed_head *heads;      /* (B, Hkv) */
+    tile_workspace *workers; /* (threads) */
+    score_rule rule;
+    bool subtract; /* the row maximum may be subtracted */
+} context;
+
+static context place(const srnn_plan *plan, sr_layout *layout) {
+    const srnn_problem *p = &plan->problem;
+    context x = {0};
+    SR_REAL(sr_edges_place)(&x.edges, plan, false, layout);
+    x.heads = sr_layout_take(layout, (size_t)p->B * (size_t)p->Hkv, sizeof *x.heads);
+    for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++) {
+        packed_head head = packed_head_place(p, p->T, layout);
+        if (x.heads)
+            x.heads[n] = head;
+    }
+    x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
+    for (int n = 0; n < p->threads; n++) {
+        tile_workspace workspace = tile_workspace_place(p, layout);
+        if (x.workers)
+            x.workers[n] = workspace;
+    }
+    return x;
+}
+
+size_t flash_forward_scratch(const srnn_plan *plan) {
+    sr_layout layout = {0};
+    place(plan, &layout);
+    return layout.used;
+}
+
+static void pack_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->problem;
+    tile_strides ld = tile_strides_of(p);
+    int64_t tiles = tiles_in(p->T), tile = task % tiles, head = task / tiles, t = tile * TILE;
+    int64_t count = p->T - t < TILE ? p->T - t : TILE;
+    const packed_head *packed = &x->heads[head];
+    real *rows = x->workers[worker].queries;
+    SR_REAL(sr_edges_key_rows)
+    (rows, ld.d, &x->edges, plan, x->call->in, head / p->Hkv, (int)(head % p->Hkv), t, count);
+    clear_rows_from(rows, ld.d, count, TILE);
+    transpose_tile(packed->keys + tile * p->D * ld.tile, ld.tile, rows, ld.d, p->D);
+    packed->key_norm[tile] = largest_norm(rows, ld.d, count, p->D);
+    real *values = packed->values + t * ld.dv;
+    memset(values, 0, (size_t)(TILE * ld.dv) * sizeof(real));
+    SR_REAL(sr_edges_value_rows)
+    (values, ld.dv, &x->edges, plan, x->call->in, head / p->Hkv, (int)(head % p->Hkv), t, count);
+}
+
+/* The tile of query rows a task works on. */
+typedef struct query_tile {
+    int64_t b, t, rows, padded; /* first row, rows, rows rounded up to whole blocks */
+    int h;
+    const int32_t *first; /* of these rows */
+    const double *decay;  /* of the whole row of the batch, or NULL */
+} query_tile;
+
+/* Moves a row's maximum up to what this tile brings, rescaling what was summed so far. */
+static void raise_maximum(tile_workspace *w, score_row *row, const score_rule *rule, int64_t r,
+                          int64_t ld) {
+    row->maximum = 0;
+    real maximum = row_maximum(row, rule), before = w->maximum[r];
+    if (maximum > before) {
+        real factor = (real)exp((double)(before - maximum));
+        w->row_sums[r] *= factor;
+        for (int64_t d = 0; d < ld; d += LANES)
+            vec_store(w->numerator + r * ld + d, factor * vec_load(w->numerator + r * ld + d));
+        w->maximum[r] = maximum;
+    }
+    row->maximum = w->maximum[r];
+}
+
+static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q, int64_t tile,
+                       int64_t keys, bool find_maximum) {
+    const srnn_problem *p = &x->call->plan->problem;
+    tile_strides ld = tile_strides_of(p);
+    double reference = q->decay ? q->decay[q->t] : 0.0;
+    const real *columns = decay_columns(w->decay, q->decay, tile, p->T, reference);
+    bool sums = sr_needs_row_sum(&p->attention);
+    int width = (int)tile_width(keys);
+    for (int64_t r = 0; r < q->rows; r++) {
+        int64_t low = q->first[r] - tile * TILE, high = q->t + r + 1 - tile * TILE;
+        score_row row = {
+            .s = w->s + r * ld.tile,
+            .low = low < 0      ? 0
+                   : low < keys ? (int)low
+                                : (int)keys,
+            .high = high < keys ? (int)high : (int)keys,
+            .width = width,
+            .decay = q->decay ? (real)(q->decay[q->t + r] - reference) : 0,
+            .decay_columns = columns,
+        };
+        if (row.low >= row.high) {
+            row_clear_hidden(row.s, 0, 0, width);
+            continue;
+        }
+        if (find_maximum)
+            raise_maximum(w, &row, &x->rule, r, ld.dv);
+        row_weights(&row, &x->rule, sums ? &w->row_sums[r] : NULL);
+    }
+    clear_rows_from(w->s, ld.tile, q->rows, q->padded);
+}
+
+/* Logits of these rows against these key tiles cannot be large: |s| <= |q| |k|. */
+static bool logits_are_safe(const tile_workspace *w, const packed_head *head, const query_tile *q,
+                            int64_t from, int64_t past, tile_strides ld, int D) {
+    real norm = 0;
+    for (int64_t tile = from; tile < past; tile++)
+        if (!(head->key_norm[tile] <= norm))
+            norm = head->key_norm[tile];
+    return !q->decay && largest_norm(w->queries, ld.d, q->rows, D) * norm <= SAFE_LOGIT;
+}
+
+/* Outputs of finished rows, one call per run of rows that belong to one document. */
+static void write_outputs(const context *x, const tile_workspace *w, const query_tile *q) {
+    const sr_attention_call *call = x->call;
+    const srnn_problem *p = &call->plan->problem;
+    tile_strides ld = tile_strides_of(p);
+    for (int64_t r = 0, past; r < q->rows; r = past) {
+        for (past = r + 1; past < q->rows && q->first[past] == q->first[r];)
+            past++;
+        SR_REAL(sr_edges_output_rows)
+        (call->o, w->numerator + r * ld.dv, ld.dv, w->row_sum + r, &x->edges, call->plan, call->in,
+         q->b, q->h, q->t + r, past - r, q->t + r - q->first[r] + 1);
+    }
+    if (!call->saved.numerator)
+        return;
+    int64_t at = sr_row_index(p, p->H, q->b, q->h, q->t);
+    for (int64_t r = 0; r < q->rows; r++)
+        memcpy((real *)call->saved.numerator + (at + r) * p->Dv, w->numerator + r * ld.dv,
+               (size_t)p->Dv * sizeof(real));
+    memcpy((real *)call->saved.row_sum + at, w->row_sum, (size_t)q->rows * sizeof(real));
+    memcpy((real *)call->saved.maximum + at, w->maximum, (size_t)q->rows * sizeof(real));
+}
+
+static void rows_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->problem;
+    tile_strides ld = tile_strides_of(p);
+    tile_workspace *w = &x->workers[worker];
+    /* Long rows first, so that threads finish together. */
+    int64_t heads = (int64_t)p->B * p->H, own = tiles_in(p->T) - 1 - task / heads,
+            head = task % heads;
+    query_tile q = {.b = head / p->H, .h = (int)(head % p->H), .t = own * TILE};
+    int kv = q.h / (p->H / p->Hkv);
+    const packed_head *packed = &x->heads[q.b * p->Hkv + kv];
+    q.rows = p->T - q.t < TILE ? p->T - q.t : TILE;
+    q.padded = round_up(q.rows, ROWS);
+    q.first = plan->first + q.b * p->T + q.t;
+    q.decay = x->edges.decay ? x->edges.decay + sr_row_index(p, p->Hkv, q.b, kv, 0) : NULL;
+
+    SR_REAL(sr_edges_query_rows)
+    (w->queries, ld.d, &x->edges, plan, x->call->in, q.b, q.h, q.t, q.rows);
+    clear_rows_from(w->queries, ld.d, q.rows, q.padded);
+    memset(w->numerator, 0, (size_t)(q.padded * ld.dv) * sizeof(real));
+    memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
+    int64_t from = q.first[0] / TILE;
+    bool find = x->subtract && !logits_are_safe(w, packed, &q, from, own + 1, ld, p->D);
+    for (int64_t r = 0; r < TILE; r++)
+        w->maximum[r] = find ? (real)-INFINITY : 0;
+
+    for (int64_t tile = from; tile <= own; tile++) {
+        int64_t keys = p->T - tile * TILE < TILE ? p->T - tile * TILE : TILE;
+        bool diagonal = tile == own;
+        product(w->s, ld.tile, (product_operand){w->queries, ld.d, 1},
+                packed->keys + tile * p->D * ld.tile, ld.tile, q.padded, tile_width(keys), p->D,
+                diagonal ? PRODUCT_C_LOWER : PRODUCT_FULL, false);
+        weigh_tile(x, w, &q, tile, keys, find);
+        product(w->numerator, ld.dv, (product_operand){w->s, ld.tile, 1},
+                packed->values + tile * TILE * ld.dv, ld.dv, q.padded, round_up(p->Dv, COLUMNS),
+                keys, diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL, true);
+    }
+    for (int64_t r = 0; r < q.rows; r++)
+        w->row_sum[r] = vec_sum(w->row_sums[r]);
+    write_outputs(x, w, &q);
+}
+
+void flash_forward(const sr_attention_call *call) {
+    const srnn_plan *plan = call->plan;
+    const srnn_problem *p = &plan->problem;
+    sr_layout layout = {plan->scratch, 0};
+    context x = place(plan, &layout);
+    x.call = call;
+    x.rule = score_rule_of(&p->attention);
+    x.subtract = sr_row_scale_invariant(&p->attention);
+    SR_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
+    int64_t tiles = tiles_in(p->T);
+    sr_parallel(pack_task, &x, tiles * p->B * p->Hkv, p->threads);
+    sr_parallel(rows_task, &x, tiles * p->B * p->H, p->threads);
+}

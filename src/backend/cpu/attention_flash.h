@@ -1,0 +1,19 @@
+/* attention_flash.h: the two halves of the flash kernel for one number type and instruction set. */
+#ifndef SR_CPU_ATTENTION_FLASH_H
+#define SR_CPU_ATTENTION_FLASH_H
+
+#include "backend/attention_kernel.h"
+#include "backend/cpu/attention_real.h"
+
+#define flash_forward          SR_ISA_REAL(sr_flash_forward)
+#define flash_forward_scratch  SR_ISA_REAL(sr_flash_forward_scratch)
+#define flash_backward         SR_ISA_REAL(sr_flash_backward)
+#define flash_backward_scratch SR_ISA_REAL(sr_flash_backward_scratch)
+
+size_t flash_forward_scratch(const srnn_plan *plan);
+void flash_forward(const sr_attention_call *call);
+
+size_t flash_backward_scratch(const srnn_plan *plan);
+void flash_backward(const sr_attention_call *call);
+
+#endif

@@ -1,0 +1,237 @@
+/* attention_scores.h: rows of logits into rows of weights, and back, in vectors.
+ *
+ * A row holds logits s_ij against the keys of one tile. Only columns low .. high-1 are visible; the
+ * others, up to `width`, become zero, so that a product may run over the whole row. */
+#ifndef SR_CPU_ATTENTION_SCORES_H
+#define SR_CPU_ATTENTION_SCORES_H
+
+#include "attention/score.h"
+#include "backend/cpu/attention_simd.h"
+
+typedef double wide __attribute__((vector_size(LANES * sizeof(double))));
+
+enum {
+    SHORT_SERIES = 8
+}; /* up to this order a plain sum in `real` is accurate for negative s too */
+
+typedef struct score_rule {
+    srnn_score score;
+    int order;
+    bool clamped;
+    real clamp;
+    real inverse_factorial[SHORT_SERIES + 1];
+    /* A longer series equals exp to rounding between these; outside it is summed in double. */
+    real exp_from, exp_to;
+} score_rule;
+
+/* The largest x up to which the order-N series is exp to rounding, at sign * x. */
+static inline double series_reach(int order, double sign) {
+    double precision = sizeof(real) == 8 ? 1e-16 : 3e-8, low = 0.0, high = 700.0;
+    for (int step = 0; step < 60; step++) {
+        double x = 0.5 * (low + high);
+        /* remainder / exp(s), bounded by its first term times e^|s| on the negative side */
+        double log_error = (order + 1) * log(x) - lgamma(order + 2.0) + (sign < 0.0 ? x : 0.0);
+        if (log_error < log(precision))
+            low = x;
+        else
+            high = x;
+    }
+    return low;
+}
+
+static inline score_rule score_rule_of(const srnn_attention *a) {
+    score_rule rule = {
+        .score = a->score, .order = a->order, .clamped = a->clamp != 0.0, .clamp = (real)a->clamp};
+    if (a->score == SRNN_SCORE_TAYLOR) {
+        double factorial = 1.0;
+        for (int n = 0; n <= SHORT_SERIES; n++) {
+            rule.inverse_factorial[n] = (real)(1.0 / factorial);
+            factorial *= n + 1;
+        }
+        rule.exp_from = (real)-series_reach(a->order, -1.0);
+        rule.exp_to = (real)series_reach(a->order, 1.0);
+    }
+    return rule;
+}
+
+static inline bool vec_any(vec_bits mask) {
+    real_bits any = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        any |= mask[lane];
+    return any != 0;
+}
+
+/* The order-N series for N > SHORT_SERIES (or its derivative: the series of one order less). */
+static inline vec long_series(vec s, const score_rule *rule, int order) {
+    if (!vec_any((vec_bits)(s < rule->exp_from) | (vec_bits)(s > rule->exp_to)))
+        return vec_exp(s);
+    wide x = __builtin_convertvector(s, wide), sum = {0};
+    sum += 1.0;
+    for (int n = order; n > 0; n--)
+        sum = sum * (x * (1.0 / n)) + 1.0;
+    vec result = __builtin_convertvector(sum, vec);
+    for (int lane = 0; lane < LANES; lane++)
+        if (s[lane] < (real)-4) /* here the plain sum starts to cancel */
+            result[lane] = (real)sr_taylor((double)s[lane], order);
+    return result;
+}
+
+static inline vec series(vec s, const score_rule *rule, int order) {
+    if (order > SHORT_SERIES)
+        return long_series(s, rule, order);
+    if (order < 0)
+        return (vec){0};
+    vec sum = vec_all(rule->inverse_factorial[order]);
+    for (int n = order - 1; n >= 0; n--)
+        sum = sum * s + rule->inverse_factorial[n];
+    return sum;
+}
+
+static inline vec power(vec s, int order) {
+    vec result = vec_all(1);
+    for (vec square = s; order > 0; order >>= 1, square *= square)
+        if (order & 1)
+            result *= square;
+    return result;
+}
+
+/* score(s) and its slope for the scores that are polynomials. */
+static inline vec polynomial_value(vec s, const score_rule *rule) {
+    switch (rule->score) {
+    case SRNN_SCORE_EXP:
+    case SRNN_SCORE_LINEAR:
+        return s;
+    case SRNN_SCORE_TAYLOR:
+        return series(s, rule, rule->order);
+    case SRNN_SCORE_POWER:
+        return power(s, rule->order);
+    }
+    return s;
+}
+
+static inline vec polynomial_slope(vec s, const score_rule *rule) {
+    switch (rule->score) {
+    case SRNN_SCORE_EXP:
+    case SRNN_SCORE_LINEAR:
+        return vec_all(1);
+    case SRNN_SCORE_TAYLOR:
+        return series(s, rule, rule->order - 1);
+    case SRNN_SCORE_POWER:
+        return (real)rule->order * power(s, rule->order - 1);
+    }
+    return s;
+}
+
+/* A row of a tile and what applies to it. */
+typedef struct score_row {
+    real *s;       /* (width), logits in, weights out */
+    int low, high; /* visible columns */
+    int width;     /* a multiple of LANES */
+    real decay;    /* C_i and, per column, C_j, both less the same reference; columns NULL: none */
+    const real *decay_columns;
+    real maximum; /* subtracted from the exponent */
+} score_row;
+
+static inline void row_clear_hidden(real *row, int low, int high, int width) {
+    for (int j = 0; j < low; j++)
+        row[j] = 0;
+    for (int j = high; j < width; j++)
+        row[j] = 0;
+}
+
+/* The rule and the row as loop constants: stores into the row then cannot make them be read again.
+ */
+typedef struct score_constants {
+    bool clamped, decayed;
+    real clamp, decay, maximum;
+    const real *decay_columns;
+} score_constants;
+
+static inline score_constants constants_of(const score_row *row, const score_rule *rule) {
+    return (score_constants){rule->clamped, row->decay_columns != NULL, rule->clamp, row->decay,
+                             row->maximum,  row->decay_columns};
+}
+
+static inline vec clamp_logits(vec s, score_constants c) {
+    return c.clamped ? vec_min(vec_all(c.clamp), s) : s; /* this way round a NaN passes */
+}
+
+static inline vec exponent_of(vec s, score_constants c, int j) {
+    vec x = clamp_logits(s, c) - c.maximum;
+    if (c.decayed)
+        x += c.decay - vec_load(c.decay_columns + j);
+    return x;
+}
+
+static inline vec decay_factor(score_constants c, int j) {
+    return vec_exp(c.decay - vec_load(c.decay_columns + j));
+}
+
+/* Largest exponent of the visible columns, less row->maximum. */
+static inline real row_maximum(const score_row *row, const score_rule *rule) {
+    const score_constants c = constants_of(row, rule);
+    vec maximum = vec_all((real)-INFINITY), lanes = vec_count();
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
+        vec x = exponent_of(vec_load(row->s + j), c, j);
+        if (j < row->low || j + LANES > row->high) {
+            vec column = lanes + (real)j;
+            vec_bits hidden =
+                (vec_bits)(column < (real)row->low) | (vec_bits)(column >= (real)row->high);
+            x = vec_select(hidden, vec_all((real)-INFINITY), x);
+        }
+        maximum = vec_max(x, maximum);
+    }
+    return vec_maximum(maximum);
+}
+
+/* Logits into weights; adds the weights to *sum where it is not NULL. */
+static inline void row_weights(const score_row *row, const score_rule *rule, vec *sum) {
+    const score_constants c = constants_of(row, rule);
+    real *const s = row->s;
+    const int from = row->low / LANES * LANES, high = row->high;
+    if (rule->score == SRNN_SCORE_EXP) {
+        for (int j = from; j < high; j += LANES)
+            vec_store(s + j, vec_exp(exponent_of(vec_load(s + j), c, j)));
+    } else {
+        for (int j = from; j < high; j += LANES) {
+            vec w = polynomial_value(clamp_logits(vec_load(s + j), c), rule);
+            vec_store(s + j, c.decayed ? w * decay_factor(c, j) : w);
+        }
+    }
+    row_clear_hidden(s, row->low, high, row->width);
+    if (!sum)
+        return;
+    vec total = *sum;
+    for (int j = from; j < high; j += LANES)
+        total += vec_load(s + j);
+    *sum = total;
+}
+
+/* Logits into weights, and gradients of weights (d) into gradients of logits:
+ * ds = slope(s) (d + d_row_sum). */
+static inline void row_weights_backward(const score_row *row, const score_rule *rule, real *d,
+                                        real d_row_sum) {
+    const score_constants c = constants_of(row, rule);
+    real *const s = row->s;
+    const int from = row->low / LANES * LANES, high = row->high;
+    const bool exponential = rule->score == SRNN_SCORE_EXP;
+    for (int j = from; j < high; j += LANES) {
+        vec logits = vec_load(s + j), w, slope;
+        if (exponential) {
+            w = slope = vec_exp(exponent_of(logits, c, j));
+        } else {
+            vec x = clamp_logits(logits, c);
+            vec factor = c.decayed ? decay_factor(c, j) : vec_all(1);
+            w = factor * polynomial_value(x, rule);
+            slope = factor * polynomial_slope(x, rule);
+        }
+        if (c.clamped)
+            slope = vec_select((vec_bits)(logits > c.clamp), (vec){0}, slope);
+        vec_store(s + j, w);
+        vec_store(d + j, slope * (vec_load(d + j) + d_row_sum));
+    }
+    row_clear_hidden(s, row->low, high, row->width);
+    row_clear_hidden(d, row->low, high, row->width);
+}
+
+#endif

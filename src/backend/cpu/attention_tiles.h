@@ -1,0 +1,111 @@
+/* attention_tiles.h: keys and values packed in tiles, and rows of queries run against them.
+ *
+ * Tiles stand at multiples of TILE of the position in a row, whatever documents are packed in it.
+ */
+#ifndef SR_CPU_ATTENTION_TILES_H
+#define SR_CPU_ATTENTION_TILES_H
+
+#include "attention/attention.h"
+#include "backend/cpu/attention_edges.h"
+#include "backend/cpu/attention_rows.h"
+#include "backend/cpu/attention_scores.h"
+
+/* Below this bound on |s|, exp and its row sums stay far from the ends of the number range, so the
+ * row maximum need not be found: a row-scale-invariant result is the same without it. */
+#define SAFE_LOGIT ((real)40)
+
+/* Row strides of the buffers of a problem. */
+typedef struct tile_strides {
+    int64_t d, dv, tile; /* rows of D, of Dv, and of TILE numbers */
+} tile_strides;
+
+static inline tile_strides tile_strides_of(const srnn_problem *p) {
+    return (tile_strides){row_stride(p->D), row_stride(p->Dv), row_stride(TILE)};
+}
+
+static inline int64_t tiles_in(int64_t T) {
+    return (T + TILE - 1) / TILE;
+}
+
+/* Columns of a tile with this many keys that products run over: whole blocks either way round. */
+static inline int64_t tile_width(int64_t keys) {
+    return round_up(round_up(keys, ROWS), COLUMNS);
+}
+
+/* The keys and values of one kv head. */
+typedef struct packed_head {
+    real *keys;     /* (tiles, D, stride of TILE): transposed */
+    real *values;   /* (T rounded up to TILE, stride of Dv) */
+    real *key_norm; /* (tiles): the largest |key| of the tile */
+} packed_head;
+
+/* What a thread needs to run a tile of queries. */
+typedef struct tile_workspace {
+    real *queries;   /* (TILE, stride of D) */
+    real *s;         /* (TILE, stride of TILE): logits, then weights */
+    real *numerator; /* (TILE, stride of Dv) */
+    vec *row_sums;   /* (TILE), lane by lane */
+    real *row_sum;   /* (TILE) */
+    real *maximum;   /* (TILE) */
+    real *decay;     /* (TILE): C_j less the reference */
+} tile_workspace;
+
+static inline tile_workspace tile_workspace_place(const srnn_problem *p, sr_layout *layout) {
+    tile_strides ld = tile_strides_of(p);
+    return (tile_workspace){
+        .queries = sr_layout_take(layout, (size_t)(TILE * ld.d), sizeof(real)),
+        .s = sr_layout_take(layout, (size_t)(TILE * ld.tile), sizeof(real)),
+        .numerator = sr_layout_take(layout, (size_t)(TILE * ld.dv), sizeof(real)),
+        .row_sums = sr_layout_take(layout, TILE, sizeof(vec)),
+        .row_sum = sr_layout_take(layout, TILE, sizeof(real)),
+        .maximum = sr_layout_take(layout, TILE, sizeof(real)),
+        .decay = sr_layout_take(layout, TILE, sizeof(real)),
+    };
+}
+
+static inline packed_head packed_head_place(const srnn_problem *p, int64_t T, sr_layout *layout) {
+    tile_strides ld = tile_strides_of(p);
+    size_t tiles = (size_t)tiles_in(T);
+    return (packed_head){
+        .keys = sr_layout_take(layout, tiles * (size_t)(p->D * ld.tile), sizeof(real)),
+        .values = sr_layout_take(layout, tiles * (size_t)(TILE * ld.dv), sizeof(real)),
+        .key_norm = sr_layout_take(layout, tiles, sizeof(real)),
+    };
+}
+
+/* Rows count .. TILE-1 of a (TILE, ld) buffer become zero. */
+static inline void clear_rows_from(real *rows, int64_t ld, int64_t count, int64_t past) {
+    if (count < past)
+        memset(rows + count * ld, 0, (size_t)((past - count) * ld) * sizeof(real));
+}
+
+/* out (D, ld_out) = rows (TILE, ld) transposed. */
+static inline void transpose_tile(real *out, int64_t ld_out, const real *rows, int64_t ld,
+                                  int64_t D) {
+    for (int64_t d = 0; d < D; d++)
+        for (int64_t j = 0; j < TILE; j++)
+            out[d * ld_out + j] = rows[j * ld + d];
+}
+
+static inline real largest_norm(const real *rows, int64_t ld, int64_t count, int D) {
+    double largest = 0.0;
+    for (int64_t r = 0; r < count; r++) {
+        double square = row_dot(rows + r * ld, rows + r * ld, D);
+        if (!(square <= largest)) /* a NaN stays the largest */
+            largest = square;
+    }
+    return (real)sqrt(largest);
+}
+
+/* out (TILE) = decay of the columns of a key tile relative to `reference`; NULL if there is none.
+ */
+static inline const real *decay_columns(real *out, const double *decay, int64_t tile, int64_t T,
+                                        double reference) {
+    if (!decay)
+        return NULL;
+    for (int64_t j = 0; j < TILE; j++)
+        out[j] = tile * TILE + j < T ? (real)(decay[tile * TILE + j] - reference) : 0;
+    return out;
+}
+
+#endif

@@ -1,0 +1,51 @@
+#!/bin/bash
+# check_program.sh: the program's manners: exit codes, where texts go, lost output.
+# Usage: check_program.sh PROGRAM
+set -uo pipefail
+program=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+# expect CODE STREAM TEXT ARGUMENTS...: the program ends with CODE, and TEXT is in "out" or "err";
+# the other stream is empty.
+expect() {
+    local code=$1 stream=$2 text=$3 other=out got
+    shift 3
+    [ "$stream" = out ] && other=err
+    "$program" "$@" >"$work/out" 2>"$work/err"
+    got=$?
+    if [ "$got" != "$code" ] || ! grep -qF -- "$text" "$work/$stream" || [ -s "$work/$other" ]; then
+        echo "softrnn $*: exit $got, expected $code and '$text' in std$stream only"
+        cat "$work/out" "$work/err"
+        failures=$((failures + 1))
+    fi
+}
+
+expect 0 out "Commands:" --help
+expect 0 out "Commands:" -h
+expect 0 out "softrnn 0." --version
+expect 2 err "Commands:"
+expect 2 err "unknown command 'inof': did you mean 'info'?" inof
+expect 2 err "unknown command 'qqqqqq'" qqqqqq
+expect 2 err "unknown option '--hlep': did you mean '--help'?" info --hlep
+expect 2 err "unexpected argument 'x'" info x
+
+# Every command explains itself, with an example.
+for command in $("$program" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
+    expect 0 out "Usage: softrnn $command" "$command" --help
+    expect 0 out "Examples:" "$command" --help
+done
+
+# Output that could not be written is a failure.
+if "$program" info >/dev/full 2>"$work/err" || ! grep -q "could not write" "$work/err"; then
+    echo "a full disk is not noticed"
+    failures=$((failures + 1))
+fi
+# The reader is gone before the program writes.
+{ sleep 0.2; "$program" info 2>"$work/err"; echo $? >"$work/code"; } | true
+if [ "$(cat "$work/code")" != 1 ] || ! grep -q "could not write" "$work/err"; then
+    echo "a closed pipe is not noticed"
+    failures=$((failures + 1))
+fi
+[ "$failures" = 0 ]

@@ -1,0 +1,62 @@
+#!/bin/bash
+# deps.sh: makes sure that everything the build and the tests need is there. Installs only what is
+# missing, with apt-get; says nothing when nothing is.
+set -euo pipefail
+
+# package        how to see that it is there: a command, a pkg-config module or a file
+needed='
+gcc              command gcc
+libc6-dev        file    /usr/include/stdio.h
+cmake            command cmake
+ninja-build      command ninja
+pkg-config       command pkg-config
+libjansson-dev   module  jansson
+libcmocka-dev    module  cmocka
+libdnnl-dev      file    /usr/include/dnnl.h
+libyaml-dev      module  yaml-0.1
+libpcre2-dev     module  libpcre2-8
+libutf8proc-dev  module  libutf8proc
+libzstd-dev      module  libzstd
+zlib1g-dev       module  zlib
+liblzma-dev      module  liblzma
+bible-kjv        command bible
+clang            command clang
+clang-format     command clang-format
+libclang-rt-dev  file    /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a
+libomp-dev       file    /usr/lib/llvm-*/lib/libomp.so
+python3          command python3
+valgrind         command valgrind
+'
+
+is_there() {
+    case $1 in
+    command) command -v "$2" >/dev/null ;;
+    module) pkg-config --exists "$2" 2>/dev/null ;;
+    file) compgen -G "$2" >/dev/null ;;
+    esac
+}
+
+missing=()
+while read -r package kind what; do
+    [ -z "$package" ] || is_there "$kind" "$what" || missing+=("$package")
+done <<<"$needed"
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+    echo "Missing (by their names in Debian 12): ${missing[*]}" >&2
+    echo "This system has no apt-get: please install what corresponds to them, then try again." >&2
+    exit 1
+fi
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+    if ! command -v sudo >/dev/null; then
+        echo "Missing: ${missing[*]}" >&2
+        echo "Please run as root: apt-get install ${missing[*]}" >&2
+        exit 1
+    fi
+    as_root=(sudo)
+fi
+echo "Installing ${missing[*]}" >&2
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
