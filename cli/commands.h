@@ -6,6 +6,7 @@
 
 int command_data(int argc, char **argv);
 int command_info(int argc, char **argv);
+int command_tokenizer(int argc, char **argv);
 int command_variants(int argc, char **argv);
 
 #endif

@@ -8,6 +8,7 @@
 static const command commands[] = {
     {"data", "text to token shards; what a training step sees; synthetic tasks", command_data},
     {"info", "what this build and this machine offer", command_info},
+    {"tokenizer", "train and use tokenizers", command_tokenizer},
     {"variants", "the variants of attention: names, text forms, states", command_variants},
 };
 

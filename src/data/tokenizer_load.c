@@ -120,7 +120,8 @@ static srnn_status read_config(sr_tokenizer *tokenizer, const char *path) {
         return SRNN_OK;
     SR_TRY(sr_mapping_open(&file, config));
     json_error_t error;
-    json_t *root = json_loadb((const char *)file.data, file.bytes, JSON_ALLOW_NUL, &error);
+    json_t *root = json_loadb((const char *)file.data, file.bytes,
+                              JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
     sr_mapping_close(&file);
     if (!root)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: not JSON: %s at line %d", config, error.text,
