@@ -20,16 +20,21 @@ static bool show(void *context, const sr_prepare_progress *state) {
     return !progress_interrupted();
 }
 
-static void print_result(const char *folder, const sr_prepare_progress *done, double seconds) {
+static void print_result(const sr_prepare_settings *settings, const sr_prepare_progress *done,
+                         double seconds) {
     for (sr_split split = SR_SPLIT_TRAIN; split < SR_SPLITS; split++)
         printf("%-12s%lld tokens in %lld documents\n", sr_split_name(split),
                (long long)done->tokens[split], (long long)done->documents[split]);
-    fprintf(stderr, "softrnn: %s is ready: %.1f MB of text in %.1f s", folder,
+    fprintf(stderr, "softrnn: %s is ready: %.1f MB of text in %.1f s", settings->folder,
             (double)done->text_bytes / 1e6, seconds);
     if (done->empty_documents > 0)
         fprintf(stderr, "; %lld documents were empty and left out",
                 (long long)done->empty_documents);
     fprintf(stderr, "\n");
+    if (settings->validation > 0 && done->documents[SR_SPLIT_VALIDATION] == 0)
+        fprintf(stderr,
+                "softrnn: no document fell into the validation split: there are too few; separate "
+                "them by lines\n<|endoftext|>, or raise --validation\n");
 }
 
 int data_prepare(int argc, char **argv) {
@@ -93,6 +98,6 @@ int data_prepare(int argc, char **argv) {
     srnn_status status = sr_prepare(&settings, &done);
     progress_end(&bar);
     if (status == SRNN_OK)
-        print_result(settings.folder, &done, progress_seconds(&bar));
+        print_result(&settings, &done, progress_seconds(&bar));
     return command_report(status);
 }

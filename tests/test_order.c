@@ -268,6 +268,10 @@ static void wrong_requests_are_refused(void **state) {
     assert_int_equal(sr_source_batch(source, &batch, SR_SPLIT_VALIDATION, 0), SRNN_ERR_ARGUMENT);
     assert_int_equal(sr_source_batch(source, &batch, SR_SPLIT_TRAIN, -1), SRNN_ERR_ARGUMENT);
     assert_int_equal(sr_source_batch(source, &batch, SR_SPLIT_TRAIN, INT64_MAX), SRNN_ERR_ARGUMENT);
+    batch.rank = 1;
+    assert_int_equal(sr_source_batch(source, &batch, SR_SPLIT_TRAIN, 0), SRNN_ERR_ARGUMENT);
+    batch = (sr_batch){.B = 0};
+    assert_int_equal(sr_source_batch(source, &batch, SR_SPLIT_TRAIN, 0), SRNN_ERR_ARGUMENT);
     sr_source_free(source);
 }
 

@@ -6,6 +6,7 @@
 #include "data/manifest.h"
 #include "data/prepare.h"
 #include "data/source_open.h"
+#include "data/tokenizer.h"
 #include "test.h"
 
 #include <dirent.h>
@@ -427,6 +428,41 @@ static void text_is_not_cut_inside_a_character(void **state) {
     sr_source_free(source);
 }
 
+/* The folder alone is enough to get the text back. */
+static void real_text_comes_back(void **state) {
+    (void)state;
+    const char *data = getenv("SOFTRNN_REAL_DATA");
+    if (!data)
+        skip();
+    char text_path[512], tokenizer_path[512];
+    snprintf(text_path, sizeof text_path, "%s/text/tinyshakespeare.txt", data);
+    snprintf(tokenizer_path, sizeof tokenizer_path, "%s/tokenizers/gpt2", data);
+    const char *inputs[] = {text_path};
+    const sr_prepare_settings settings = {
+        .tokenizer = tokenizer_path, .folder = out, .inputs = inputs, .input_count = 1};
+    assert_int_equal(sr_prepare(&settings, NULL), SRNN_OK);
+    sr_dataset dataset;
+    sr_tokenizer *tokenizer;
+    sr_mapping text;
+    sr_bytes decoded = {0};
+    assert_int_equal(sr_dataset_open(&dataset, out, SR_SPLIT_TRAIN), SRNN_OK);
+    assert_int_equal(sr_tokenizer_load(&tokenizer, out), SRNN_OK);
+    assert_int_equal(sr_mapping_open(&text, text_path), SRNN_OK);
+    int32_t *ids = malloc((size_t)dataset.token_count * sizeof *ids);
+    assert_int_equal(sr_dataset_read(&dataset, ids, 0, dataset.token_count), SRNN_OK);
+    assert_int_equal(ids[dataset.token_count - 1], 50256);
+    assert_int_equal(sr_tokenizer_decode(tokenizer, &decoded, (const uint32_t *)ids,
+                                         (size_t)dataset.token_count - 1),
+                     SRNN_OK);
+    assert_int_equal(decoded.count, text.bytes);
+    assert_memory_equal(decoded.data, text.data, text.bytes);
+    free(ids);
+    sr_bytes_free(&decoded);
+    sr_mapping_close(&text);
+    sr_tokenizer_free(tokenizer);
+    sr_dataset_free(&dataset);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(files_are_cut_into_documents, clean),
@@ -443,6 +479,7 @@ int main(void) {
         cmocka_unit_test_teardown(a_wrong_manifest_is_refused, clean),
         cmocka_unit_test_teardown(sources_open_by_name, clean),
         cmocka_unit_test_teardown(text_is_not_cut_inside_a_character, clean),
+        cmocka_unit_test_teardown(real_text_comes_back, clean),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

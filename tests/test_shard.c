@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "data/dataset.h"
 #include "data/shard.h"
+#include "data/shard_form.h"
 #include "test.h"
 
 #include <dirent.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <zlib.h>
 
 static char folder[] = "/tmp/softrnn-shard-XXXXXX";
 static char path[128];
@@ -135,6 +137,48 @@ static void every_changed_byte_is_noticed(void **state) {
             sr_shard_close(&shard);
             bytes[at] ^= (unsigned char)(1 << bit);
         }
+    }
+    free(bytes);
+}
+
+/* Whoever makes a hostile file also makes its checksums right. */
+static srnn_status parse_with_right_checksums(unsigned char *bytes, size_t size, size_t index) {
+    sr_shard_header header;
+    memcpy(&header, bytes, sizeof header);
+    header.index_crc = (uint32_t)crc32_z(0, bytes + size - index, index);
+    header.header_crc =
+        (uint32_t)crc32(0, (const Bytef *)&header, offsetof(sr_shard_header, header_crc));
+    memcpy(bytes, &header, sizeof header);
+    sr_shard shard;
+    srnn_status status = sr_shard_parse(&shard, bytes, size, "hostile");
+    sr_shard_close(&shard);
+    return status;
+}
+
+static void hostile_numbers_are_refused(void **state) {
+    (void)state;
+    write_shard(100, 0);
+    size_t size;
+    unsigned char *bytes = read_bytes(&size);
+    assert_int_equal(parse_with_right_checksums(bytes, size, 32), SRNN_OK);
+    const struct {
+        size_t at, bytes;
+        uint64_t value;
+    } changes[] = {
+        {12, 4, 0},          {12, 4, 1},          {12, 4, 3}, {12, 4, 8},
+        {16, 8, 0},          {16, 8, 7},          {16, 8, 9}, {16, 8, UINT64_MAX},
+        {16, 8, 1ull << 63}, {24, 8, 0},          {24, 8, 2}, {24, 8, 4},
+        {24, 8, UINT64_MAX}, {24, 8, 1ull << 61}, {40, 4, 0}, {40, 4, UINT32_MAX},
+        {44, 4, 101},        {56, 4, 1},          {80, 8, 1}, {88, 8, 0},
+        {88, 8, 4},          {88, 8, UINT64_MAX}, {96, 8, 8}, {104, 8, 9},
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        unsigned char before[8];
+        memcpy(before, bytes + changes[i].at, changes[i].bytes);
+        memcpy(bytes + changes[i].at, &changes[i].value, changes[i].bytes);
+        if (parse_with_right_checksums(bytes, size, 32) != SRNN_ERR_FORMAT)
+            fail_msg("change %zu was accepted", i);
+        memcpy(bytes + changes[i].at, before, changes[i].bytes);
     }
     free(bytes);
 }
@@ -290,6 +334,7 @@ int main(void) {
         cmocka_unit_test(what_was_written_is_read),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(every_changed_byte_is_noticed),
+        cmocka_unit_test(hostile_numbers_are_refused),
         cmocka_unit_test(an_id_out_of_range_is_noticed),
         cmocka_unit_test(an_unfinished_shard_leaves_nothing),
         cmocka_unit_test(a_full_disk_is_reported),

@@ -18,6 +18,9 @@ srnn_status sr_source_batch(const sr_source *source, sr_batch *batch, sr_split s
     if (source->rows[split] == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "the %s split of this data holds no row of %d tokens",
                        sr_split_name(split), source->T);
+    if (batch->B < 1 || batch->rank < 0 || batch->rank >= ranks)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "a batch of %d rows for rank %d of %lld is impossible",
+                       batch->B, batch->rank, (long long)ranks);
     if (step < 0 || step > INT64_MAX / 2 / (batch->B * ranks))
         return SR_FAIL(SRNN_ERR_ARGUMENT, "there is no step %lld", (long long)step);
     batch->documents = 0;

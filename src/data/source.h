@@ -51,7 +51,8 @@ typedef struct sr_batch {
     int64_t documents;
 } sr_batch;
 
-/* Fills the batch for a step, 0 or more. Fails with SRNN_ERR_ARGUMENT if the split is empty. */
+/* Fills the batch for a step, 0 or more. Fails with SRNN_ERR_ARGUMENT if the split is empty or there
+ * is no such step or rank. */
 srnn_status sr_source_batch(const sr_source *source, sr_batch *batch, sr_split split, int64_t step);
 
 /* Accuracy is correct / counted, summed over batches: a position counts if it has a target, and is

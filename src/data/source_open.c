@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { BLOCK_BYTES = 1 << 20 };
 
@@ -130,7 +131,9 @@ static srnn_status order(sr_source **source, sr_dataset datasets[SR_SPLITS], srn
 
 srnn_status sr_source_open(sr_source **source, const char *where,
                            const sr_source_settings *settings) {
-    if (sr_synthetic_is(where))
+    /* A name with a colon that is no file was meant to be a task: its error says which there are.
+     */
+    if (sr_synthetic_is(where) || (strchr(where, ':') && access(where, F_OK) != 0))
         return sr_synthetic_create(source, where, settings->seed);
     sr_dataset datasets[SR_SPLITS] = {{0}};
     srnn_status status = open_datasets(datasets, where, settings);
