@@ -115,9 +115,8 @@ static srnn_status read_header(sr_model_config *config, const char *path, const 
                                 .tied = tied,
                                 .bos = 1,
                                 .eos = 2};
-    SR_TRY(sr_model_config_attention(config, "softmax"));
-    const srnn_status status = sr_model_config_check(config);
-    if (status != SRNN_OK)
+    if (sr_model_config_attention(config, "softmax") != SRNN_OK ||
+        sr_model_config_check(config) != SRNN_OK)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: not a llama2.c model: a size makes no sense", path);
     /* Its weights alone are larger than this, so that a bad header does not take all memory. */
     if ((size_t)config->V * (size_t)config->C * sizeof(float) > file->bytes ||
