@@ -1,0 +1,246 @@
+/* test_model.c: decoding equals prefill, gradients are slopes, documents do not see each other. */
+#include "attention/attention.h"
+#include "model/sampler.h"
+#include "model/session.h"
+#include "small_model.h"
+
+#include <stdio.h>
+
+enum { B = 2, T = 13, ROWS = B * T };
+
+static sr_backend *cpu;
+
+static float *whole_logits(sr_model *model, const int32_t *ids) {
+    const sr_pass_setup setup = {.B = B, .T = T};
+    sr_pass *pass;
+    float *logits = malloc((size_t)(ROWS * model->config.V) * sizeof *logits);
+    assert_int_equal(sr_pass_create(&pass, model, &setup), SRNN_OK);
+    assert_int_equal(sr_pass_logits(pass, logits, ids), SRNN_OK);
+    sr_pass_free(pass);
+    return logits;
+}
+
+/* Feeds the rows in pieces of the given lengths and gathers all logits. */
+static float *piece_logits(sr_model *model, const int32_t *ids, const int *pieces) {
+    const sr_session_setup setup = {.B = B, .T = T};
+    const int V = model->config.V;
+    sr_session *session;
+    float *all = malloc((size_t)(ROWS * V) * sizeof *all);
+    assert_int_equal(sr_session_create(&session, model, &setup), SRNN_OK);
+    for (int start = 0; start < T; start += *pieces++) {
+        const int length = *pieces;
+        int32_t part[ROWS];
+        float *logits = malloc((size_t)(B * length * V) * sizeof *logits);
+        for (int b = 0; b < B; b++)
+            memcpy(part + b * length, ids + b * T + start, (size_t)length * sizeof *part);
+        assert_int_equal(sr_session_feed_all(session, logits, part, length), SRNN_OK);
+        for (int b = 0; b < B; b++)
+            memcpy(all + (b * T + start) * V, logits + b * length * V,
+                   (size_t)(length * V) * sizeof *all);
+        free(logits);
+    }
+    sr_session_free(session);
+    return all;
+}
+
+static void check_decoding(const char *attention) {
+    static const int one[T] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    static const int some[] = {5, 1, 4, 3};
+    sr_model *model = small_model(cpu, attention, SR_MLP_SWIGLU, false, false);
+    int32_t ids[ROWS];
+    small_ids(ids, ROWS, model->config.V, 3);
+    float *want = whole_logits(model, ids);
+    const int *const cuts[] = {one, some};
+    for (int cut = 0; cut < 2; cut++) {
+        float *got = piece_logits(model, ids, cuts[cut]);
+        const double error = small_error(got, want, (size_t)(ROWS * model->config.V));
+        if (!(error <= 1e-4))
+            fail_msg("%s: decoding differs from prefill by %.2e", attention, error);
+        free(got);
+    }
+    free(want);
+    sr_model_free(model);
+}
+
+static void decoding_is_prefill(void **state) {
+    (void)state;
+    for (size_t i = 0; srnn_variant_at(i); i++)
+        check_decoding(srnn_variant_at(i)->name);
+    check_decoding("order:2");
+    check_decoding("elu:2");
+    check_decoding("power:2");
+    check_decoding("0:norm,1-:order:2");
+    check_decoding("0:gated_softmax_plusplus,1:linear_elu");
+}
+
+/* The loss of a batch, for slopes. */
+static double loss_of(sr_pass *pass, const int32_t *ids, const int32_t *targets) {
+    float losses[ROWS];
+    double sum = 0;
+    assert_int_equal(sr_pass_losses(pass, losses, ids, targets), SRNN_OK);
+    for (int i = 0; i < ROWS; i++)
+        sum += (double)losses[i];
+    return sum;
+}
+
+/* Along the gradient itself the loss must rise by its squared length. */
+static void check_slope(const char *attention, sr_mlp mlp, bool bias, bool tied) {
+    sr_model *model = small_model(cpu, attention, mlp, bias, tied);
+    const sr_pass_setup setup = {.B = B, .T = T, .train = true};
+    sr_pass *pass;
+    int32_t ids[ROWS], targets[ROWS];
+    float losses[ROWS];
+    small_ids(ids, ROWS, model->config.V, 5);
+    small_ids(targets, ROWS, model->config.V, 6);
+    targets[3] = targets[20] = -1;
+    assert_int_equal(sr_pass_create(&pass, model, &setup), SRNN_OK);
+    assert_int_equal(sr_pass_gradients(pass, losses, ids, targets, 1.0), SRNN_OK);
+    const float *gradient = sr_pass_gradient(pass);
+    for (size_t i = 0; i < model->table.count; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        double squares = 0;
+        for (size_t n = 0; n < spec->count; n++)
+            squares += pow((double)gradient[spec->start + n], 2);
+        const double step = 3e-3 / sqrt(squares + 1e-12);
+        double ends[2];
+        float *weight = model->weights + spec->start, *kept = malloc(spec->count * sizeof *kept);
+        memcpy(kept, weight, spec->count * sizeof *kept);
+        for (int end = 0; end < 2; end++) {
+            for (size_t n = 0; n < spec->count; n++)
+                weight[n] =
+                    kept[n] + (float)((end ? step : -step) * (double)gradient[spec->start + n]);
+            ends[end] = loss_of(pass, ids, targets);
+        }
+        memcpy(weight, kept, spec->count * sizeof *kept);
+        free(kept);
+        const double slope = (ends[1] - ends[0]) / (2 * step);
+        if (!(fabs(slope - squares) <= 0.02 * squares + 2e-3 * sqrt(squares)))
+            fail_msg("%s: the gradient of %s says %.6g, the slope %.6g", attention, spec->name,
+                     squares, slope);
+    }
+    sr_pass_free(pass);
+    sr_model_free(model);
+}
+
+static void gradients_are_slopes(void **state) {
+    (void)state;
+    check_slope("softmax", SR_MLP_SWIGLU, true, true);
+    check_slope("softmax", SR_MLP_GELU, false, false);
+    check_slope("gated_softmax_plusplus", SR_MLP_GELU, true, false);
+    check_slope("0:gated_softmax_decay,1:linear_cosine", SR_MLP_SWIGLU, false, true);
+    check_slope("order:2", SR_MLP_SWIGLU, false, false);
+}
+
+/* Recomputing and other thread counts give the same bits. */
+static void bits_stay(void **state) {
+    (void)state;
+    float *first = NULL;
+    size_t numbers = 0;
+    for (int variant = 0; variant < 3; variant++) {
+        sr_backend *backend;
+        sr_pass *pass;
+        int32_t ids[ROWS], targets[ROWS];
+        float losses[ROWS];
+        assert_int_equal(sr_backend_cpu_create(&backend, variant == 2 ? 3 : 1), SRNN_OK);
+        sr_model *model = small_model(backend, "gated_softmax", SR_MLP_SWIGLU, false, false);
+        const sr_pass_setup setup = {.B = B, .T = T, .train = true, .recompute = variant == 1};
+        small_ids(ids, ROWS, model->config.V, 5);
+        small_ids(targets, ROWS, model->config.V, 6);
+        assert_int_equal(sr_pass_create(&pass, model, &setup), SRNN_OK);
+        assert_int_equal(sr_pass_gradients(pass, losses, ids, targets, 1.0), SRNN_OK);
+        numbers = model->table.numbers;
+        if (variant == 0) {
+            first = malloc(numbers * sizeof *first);
+            assert_non_null(first);
+            memcpy(first, sr_pass_gradient(pass), numbers * sizeof *first);
+        }
+        /* gaps between tensors hold zeros in all of them */
+        assert_memory_equal(first, sr_pass_gradient(pass), numbers * sizeof *first);
+        sr_pass_free(pass);
+        sr_model_free(model);
+        sr_backend_free(backend);
+    }
+    free(first);
+}
+
+/* A document gives the same logits alone and packed behind another. */
+static void documents_are_apart(void **state) {
+    (void)state;
+    const int64_t offsets[] = {0, 5, 13, 26};
+    const char *const variants[] = {"softmax", "gated_softmax_plusplus", "linear_elu",
+                                    "gated_softmax_decay"};
+    for (size_t v = 0; v < sizeof variants / sizeof *variants; v++) {
+        sr_model *model = small_model(cpu, variants[v], SR_MLP_SWIGLU, false, false);
+        const sr_pass_setup packed = {.B = B, .T = T, .offsets = offsets, .documents = 3};
+        const sr_pass_setup alone = {.B = 1, .T = 8};
+        const size_t V = (size_t)model->config.V;
+        sr_pass *pass;
+        int32_t ids[ROWS];
+        float *all = malloc(ROWS * V * sizeof *all), *one = malloc(8 * V * sizeof *one);
+        small_ids(ids, ROWS, model->config.V, 9);
+        assert_int_equal(sr_pass_create(&pass, model, &packed), SRNN_OK);
+        assert_int_equal(sr_pass_logits(pass, all, ids), SRNN_OK);
+        sr_pass_free(pass);
+        assert_int_equal(sr_pass_create(&pass, model, &alone), SRNN_OK);
+        assert_int_equal(sr_pass_logits(pass, one, ids + 5), SRNN_OK);
+        sr_pass_free(pass);
+        assert_true(small_error(all + 5 * V, one, 8 * V) < 1e-5);
+        free(all), free(one);
+        sr_model_free(model);
+    }
+}
+
+static void sampling(void **state) {
+    (void)state;
+    const float logits[5] = {0.0f, 2.0f, 1.0f, 2.0f, -1.0f};
+    sr_sampler_settings settings = {.temperature = 0};
+    sr_sampler *sampler;
+    assert_int_equal(sr_sampler_create(&sampler, &settings, 5), SRNN_OK);
+    assert_int_equal(sr_sampler_choose(sampler, logits, 0, 0), 1);
+    sr_sampler_free(sampler);
+    settings = (sr_sampler_settings){.temperature = 1, .top_k = 2, .seed = 4};
+    assert_int_equal(sr_sampler_create(&sampler, &settings, 5), SRNN_OK);
+    int seen[5] = {0};
+    for (uint64_t i = 0; i < 1000; i++)
+        seen[sr_sampler_choose(sampler, logits, 0, i)]++;
+    assert_true(seen[1] > 400 && seen[3] > 400 && seen[1] + seen[3] == 1000);
+    sr_sampler_free(sampler);
+    settings = (sr_sampler_settings){.temperature = 1, .top_p = 0.5, .seed = 4};
+    assert_int_equal(sr_sampler_create(&sampler, &settings, 5), SRNN_OK);
+    for (uint64_t i = 0; i < 100; i++)
+        assert_int_not_equal(sr_sampler_choose(sampler, logits, 0, i), 4);
+    sr_sampler_free(sampler);
+    settings.temperature = -1;
+    assert_int_equal(sr_sampler_create(&sampler, &settings, 5), SRNN_ERR_ARGUMENT);
+}
+
+static void wrong_requests(void **state) {
+    (void)state;
+    sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false);
+    const sr_pass_setup too_long = {.B = 1, .T = 33}, fine = {.B = 1, .T = 2};
+    const int32_t ids[2] = {1, 23};
+    float logits[2 * 23];
+    sr_pass *pass;
+    assert_int_equal(sr_pass_create(&pass, model, &too_long), SRNN_ERR_LIMIT);
+    assert_int_equal(sr_pass_create(&pass, model, &fine), SRNN_OK);
+    assert_int_equal(sr_pass_logits(pass, logits, ids), SRNN_ERR_ARGUMENT);
+    assert_int_equal(sr_pass_gradients(pass, logits, ids, ids, 1), SRNN_ERR_ARGUMENT);
+    sr_pass_free(pass);
+    sr_model_free(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decoding_is_prefill),
+        cmocka_unit_test(gradients_are_slopes),
+        cmocka_unit_test(bits_stay),
+        cmocka_unit_test(documents_are_apart),
+        cmocka_unit_test(sampling),
+        cmocka_unit_test(wrong_requests),
+    };
+    if (sr_backend_cpu_create(&cpu, 0) != SRNN_OK)
+        return 1;
+    const int failures = cmocka_run_group_tests(tests, NULL, NULL);
+    sr_backend_free(cpu);
+    return failures;
+}

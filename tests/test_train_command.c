@@ -1,0 +1,210 @@
+/* test_train_command.c: `softrnn train` from outside: killed while it writes, interrupted, on a full
+ * disk. */
+#include "base/file.h"
+#include "base/random.h"
+#include "test.h"
+#include "train/folder.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { KILLS = 20, MOST_ARGUMENTS = 40 };
+
+static char folder[64], text[80], whole[80], broken[80];
+
+/* Starts the program; its words go nowhere. A limit above 0 bounds the size of its files. */
+static pid_t start(const char *const *arguments, rlim_t limit) {
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child > 0)
+        return child;
+    const int nowhere = open("/dev/null", O_WRONLY);
+    dup2(nowhere, STDOUT_FILENO);
+    dup2(nowhere, STDERR_FILENO);
+    if (limit) {
+        const struct rlimit bound = {limit, limit};
+        signal(SIGXFSZ, SIG_IGN);
+        setrlimit(RLIMIT_FSIZE, &bound);
+    }
+    char *list[MOST_ARGUMENTS] = {SOFTRNN_PROGRAM, "train"};
+    for (int i = 0; arguments[i]; i++)
+        list[i + 2] = strdup(arguments[i]);
+    execv(SOFTRNN_PROGRAM, list);
+    _exit(127);
+}
+
+static int finish(pid_t child) {
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+/* A small run with a checkpoint after every step, most of whose time goes into writing them. */
+static pid_t start_run(const char *out) {
+    const char *const arguments[] = {"--out",
+                                     out,
+                                     "--data",
+                                     text,
+                                     "--hidden",
+                                     "32",
+                                     "--mlp-hidden",
+                                     "48",
+                                     "--layers",
+                                     "2",
+                                     "--heads",
+                                     "2",
+                                     "--batch",
+                                     "2",
+                                     "--length",
+                                     "16",
+                                     "--steps",
+                                     "40",
+                                     "--warmup",
+                                     "4",
+                                     "--save-every",
+                                     "1",
+                                     "--validate-every",
+                                     "8",
+                                     "--validate-batches",
+                                     "1",
+                                     "--attention",
+                                     "norm",
+                                     "--threads",
+                                     "1",
+                                     NULL};
+    return start(arguments, 0);
+}
+
+static pid_t resume_run(const char *out, rlim_t limit) {
+    const char *const arguments[] = {"--resume", out, NULL};
+    return start(arguments, limit);
+}
+
+static bool exists(const char *run, const char *name) {
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", run, name);
+    return access(path, F_OK) == 0;
+}
+
+static void same_file(const char *name) {
+    char path[200];
+    sr_mapping want, got;
+    snprintf(path, sizeof path, "%s/%s", whole, name);
+    assert_int_equal(sr_mapping_open(&want, path), SRNN_OK);
+    snprintf(path, sizeof path, "%s/%s", broken, name);
+    assert_int_equal(sr_mapping_open(&got, path), SRNN_OK);
+    assert_int_equal(got.bytes, want.bytes);
+    assert_memory_equal(got.data, want.data, got.bytes);
+    sr_mapping_close(&want);
+    sr_mapping_close(&got);
+}
+
+static void same_runs(void) {
+    same_file("metrics.jsonl");
+    same_file("checkpoints/step-000000040/model.safetensors");
+    same_file("checkpoints/step-000000040/optimizer.safetensors");
+    assert_int_equal(sr_folder_remove(broken), SRNN_OK);
+}
+
+static void killed_runs_go_on(void **state) {
+    (void)state;
+    int kills = 0;
+    for (uint64_t round = 0; kills < KILLS; round++) {
+        for (uint64_t attempt = 0;; attempt++) {
+            const pid_t child =
+                exists(broken, "run.yaml") ? resume_run(broken, 0) : start_run(broken);
+            if (kills < KILLS) {
+                usleep((useconds_t)(10000 + sr_random_below(3, round, attempt, 150000)));
+                kill(child, SIGKILL);
+            }
+            const int code = finish(child);
+            if (code == 0)
+                break;
+            assert_int_equal(code, -SIGKILL);
+            kills++;
+        }
+        same_runs();
+    }
+}
+
+static void interrupted_runs_leave_cleanly(void **state) {
+    (void)state;
+    pid_t child = start_run(broken);
+    while (!exists(broken, "checkpoints/step-000000002") &&
+           !exists(broken, "checkpoints/step-000000003"))
+        usleep(1000);
+    kill(child, SIGTERM);
+    assert_int_equal(finish(child), 0);
+    assert_int_equal(finish(resume_run(broken, 0)), 0);
+    same_runs();
+}
+
+/* Weights do not fit under the limit, records do. */
+static void full_disks_keep_the_last_checkpoint(void **state) {
+    (void)state;
+    pid_t child = start_run(broken);
+    while (!exists(broken, "checkpoints/step-000000003") && waitpid(child, NULL, WNOHANG) == 0)
+        usleep(1000);
+    kill(child, SIGKILL);
+    finish(child);
+    char before[200] = "";
+    for (int step = 0; step < 40; step++) {
+        char name[64];
+        snprintf(name, sizeof name, "checkpoints/step-%09d", step);
+        if (exists(broken, name))
+            snprintf(before, sizeof before, "%s", name);
+    }
+    assert_int_equal(finish(resume_run(broken, 20000)), 1);
+    assert_true(exists(broken, before));
+    assert_int_equal(finish(resume_run(broken, 0)), 0);
+    same_runs();
+}
+
+static void wrong_usage(void **state) {
+    (void)state;
+    const char *const nothing[] = {NULL};
+    const char *const both[] = {"--out", "a", "--resume", "b", NULL};
+    const char *const no_data[] = {"--out", broken, NULL};
+    const char *const bad_variant[] = {"--out",       broken,   "--data", text,
+                                       "--attention", "sofmax", NULL};
+    assert_int_equal(finish(start(nothing, 0)), 2);
+    assert_int_equal(finish(start(both, 0)), 2);
+    assert_int_equal(finish(start(no_data, 0)), 1);
+    assert_int_equal(finish(start(bad_variant, 0)), 1);
+    assert_false(exists(broken, "run.yaml"));
+}
+
+static int enter(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/softrnn-train-XXXXXX");
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(text, sizeof text, "%s/text.txt", folder);
+    snprintf(whole, sizeof whole, "%s/whole", folder);
+    snprintf(broken, sizeof broken, "%s/broken", folder);
+    FILE *out = fopen(text, "w");
+    for (int i = 0; out && i < 400; i++)
+        fprintf(out, "line %d says %d times %d\n", i, i * 7 % 31, i * i % 17);
+    return out && fclose(out) == 0 && finish(start_run(whole)) == 0 ? 0 : -1;
+}
+
+static int leave(void **state) {
+    (void)state;
+    return sr_folder_remove(folder) == SRNN_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(killed_runs_go_on),
+        cmocka_unit_test(interrupted_runs_leave_cleanly),
+        cmocka_unit_test(full_disks_keep_the_last_checkpoint),
+        cmocka_unit_test(wrong_usage),
+    };
+    return cmocka_run_group_tests(tests, enter, leave);
+}
