@@ -147,7 +147,7 @@ static void write_outputs(const context *x, const tile_workspace *w, const query
             past++;
         SR_REAL(sr_edges_output_rows)
         (call->o, w->numerator + r * ld.dv, ld.dv, w->row_sum + r, &x->edges, call->plan, call->in,
-         q->b, q->h, q->t + r, past - r, q->t + r - q->first[r] + 1);
+         q->b, q->h, q->t + r, past - r, q->at + r - q->first[r] + 1);
     }
     if (!call->saved.numerator)
         return;
