@@ -8,7 +8,13 @@
 static const command commands[] = {
     {"attend", "one attention call on tensors from a file", command_attend},
     {"bench", "checks, then times; one JSON line a case", command_bench},
+    {"convert", "a model in another format", command_convert},
+    {"data", "text to token shards; what a training step sees; synthetic tasks", command_data},
+    {"eval", "how well a model predicts: loss, perplexity, accuracy", command_eval},
+    {"generate", "continue a text with the variant's own state", command_generate},
     {"info", "what this build and this machine offer", command_info},
+    {"tokenizer", "train and use tokenizers", command_tokenizer},
+    {"train", "train a Llama with any attention", command_train},
     {"variants", "the variants of attention: names, text forms, states", command_variants},
     {"verify", "every kernel and form against the double oracle", command_verify},
 };

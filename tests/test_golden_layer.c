@@ -108,6 +108,39 @@ static void outputs_and_gradients(void **state) {
     }
 }
 
+/* Fed by pieces, however cut, the layer gives the same outputs. */
+static void pieces_make_the_whole(void **state) {
+    static const int cuts[][GOLDEN_T] = {{11}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {3, 1, 5, 2}};
+    for (size_t n = 0; n < GOLDEN_VARIANTS; n++) {
+        fixture f;
+        fixture_open(&f, *state, golden_variants[n]);
+        sr_layer_state *memory;
+        assert_int_equal(sr_layer_state_create(&memory, f.layer), SRNN_OK);
+        for (size_t cut = 0; cut < sizeof cuts / sizeof *cuts; cut++) {
+            float got[ROWS * GOLDEN_C];
+            sr_layer_state_reset(memory);
+            for (int start = 0, i = 0; start < GOLDEN_T; start += cuts[cut][i++]) {
+                const int T = cuts[cut][i];
+                float x[ROWS * GOLDEN_C], y[ROWS * GOLDEN_C] = {0};
+                for (int b = 0; b < GOLDEN_B; b++)
+                    memcpy(x + b * T * GOLDEN_C, f.x + (b * GOLDEN_T + start) * GOLDEN_C,
+                           (size_t)(T * GOLDEN_C) * sizeof *x);
+                assert_int_equal(sr_attention_layer_feed(f.layer, memory,
+                                                         sr_matrix_of(y, GOLDEN_B * T, GOLDEN_C),
+                                                         sr_matrix_of(x, GOLDEN_B * T, GOLDEN_C),
+                                                         &f.weight, f.saved, T),
+                                 SRNN_OK);
+                for (int b = 0; b < GOLDEN_B; b++)
+                    memcpy(got + (b * GOLDEN_T + start) * GOLDEN_C, y + b * T * GOLDEN_C,
+                           (size_t)(T * GOLDEN_C) * sizeof *y);
+            }
+            expect(golden_variants[n], "y by pieces", got, f.want_y, ROWS * GOLDEN_C);
+        }
+        sr_layer_state_free(memory);
+        fixture_close(&f);
+    }
+}
+
 static int open_golden(void **state) {
     sr_safetensors *file;
     sr_rope_table(rope_table, GOLDEN_T, GOLDEN_D, 10000, &(sr_rope_scaling){0});
@@ -126,6 +159,7 @@ static int close_golden(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(outputs_and_gradients)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(outputs_and_gradients),
+                                       cmocka_unit_test(pieces_make_the_whole)};
     return cmocka_run_group_tests(tests, open_golden, close_golden);
 }

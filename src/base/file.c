@@ -143,6 +143,23 @@ srnn_status sr_replacement_write(sr_replacement *replacement, const void *data, 
     return SRNN_OK;
 }
 
+srnn_status sr_replacement_overwrite(sr_replacement *replacement, size_t offset, const void *data,
+                                     size_t bytes) {
+    const uint8_t *from = data;
+    while (bytes > 0) {
+        ssize_t written = pwrite(replacement->descriptor, from, bytes, (off_t)offset);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return SR_FAIL(SRNN_ERR_IO, "%s: could not write: %s", replacement->path,
+                           strerror(errno));
+        from += written;
+        offset += (size_t)written;
+        bytes -= (size_t)written;
+    }
+    return SRNN_OK;
+}
+
 /* A new name lasts only once the folder that holds it is on the disk. */
 static srnn_status sync_folder(const char *path) {
     const char *slash = strrchr(path, '/');

@@ -29,6 +29,11 @@ srnn_status sr_replacement_create(sr_replacement **replacement, const char *path
 /* Appends bytes. After a failure only sr_replacement_free is left to do. */
 srnn_status sr_replacement_write(sr_replacement *replacement, const void *data, size_t bytes);
 
+/* Writes over bytes that were appended before, from byte `offset` on; appending goes on at the end.
+ */
+srnn_status sr_replacement_overwrite(sr_replacement *replacement, size_t offset, const void *data,
+                                     size_t bytes);
+
 /* Makes the new file durable and gives it its name. On failure the old file is still there. */
 srnn_status sr_replacement_commit(sr_replacement *replacement);
 

@@ -1,0 +1,256 @@
+/* evaluate.c: `softrnn eval`. */
+#include "train/evaluate.h"
+#include "base/file.h"
+#include "base/memory.h"
+#include "base/safetensors.h"
+#include "commands.h"
+#include "data/input.h"
+#include "data/source_open.h"
+#include "model_open.h"
+#include "options.h"
+
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct evaluation_request {
+    const char *model, *tokenizer, *data, *text, *tokens, *last_words, *logits;
+    int B, T, threads, split;
+    int64_t batches, seed;
+    bool json;
+} evaluation_request;
+
+static srnn_status open_tokenizer(sr_tokenizer **tokenizer, const evaluation_request *r, int V) {
+    return model_open_tokenizer(tokenizer, r->tokenizer, r->model, V);
+}
+
+static int length_of(const evaluation_request *r, const sr_model *model) {
+    return r->T && r->T < model->config.positions ? r->T : model->config.positions;
+}
+
+static srnn_status evaluate_data(sr_evaluation *result, sr_model *model,
+                                 const evaluation_request *r) {
+    const sr_source_settings settings = {.seed = (uint64_t)r->seed,
+                                         .T = length_of(r, model),
+                                         .validation_share = r->split == SR_SPLIT_TRAIN ? 0 : 1};
+    sr_source *source;
+    SR_TRY(sr_source_open(&source, r->data, &settings));
+    srnn_status status = SRNN_OK;
+    const int64_t rows = source->rows[r->split];
+    const int64_t most = (rows + r->B - 1) / r->B;
+    if (rows == 0)
+        status = SR_FAIL(SRNN_ERR_ARGUMENT, "%s: nothing in its %s split", r->data,
+                         sr_split_name((sr_split)r->split));
+    if (status == SRNN_OK)
+        status = sr_evaluate_source(result, model, source, (sr_split)r->split, r->B,
+                                    r->batches < most ? r->batches : most);
+    sr_source_free(source);
+    return status;
+}
+
+static srnn_status read_whole(sr_bytes *text, const char *path) {
+    enum { BLOCK = 1 << 20 };
+    sr_input *input;
+    size_t got = 0;
+    SR_TRY(sr_input_open(&input, path));
+    srnn_status status;
+    do {
+        status = sr_bytes_reserve(text, BLOCK);
+        if (status == SRNN_OK)
+            status = sr_input_read(input, text->data + text->count, BLOCK, &got);
+        if (status == SRNN_OK)
+            text->count += got;
+    } while (status == SRNN_OK && got > 0);
+    sr_input_free(input);
+    return status;
+}
+
+/* Every line is a JSON object whose member `text` ends in the word to be guessed. */
+static srnn_status evaluate_lines(sr_evaluation *result, sr_model *model,
+                                  const sr_tokenizer *tokenizer, const sr_bytes *lines,
+                                  const char *path) {
+    size_t number = 0;
+    for (size_t at = 0; at < lines->count; number++) {
+        const char *line = lines->data + at;
+        const char *end = memchr(line, '\n', lines->count - at);
+        const size_t length = end ? (size_t)(end - line) : lines->count - at;
+        json_error_t error;
+        at += length + 1;
+        if (length == 0)
+            continue;
+        json_t *root = json_loadb(line, length, 0, &error);
+        const json_t *text = json_object_get(root, "text");
+        srnn_status status =
+            json_is_string(text)
+                ? sr_evaluate_last_word(result, model, tokenizer, json_string_value(text),
+                                        json_string_length(text))
+                : SR_FAIL(SRNN_ERR_FORMAT, "%s: line %zu has no text", path, number + 1);
+        json_decref(root);
+        SR_TRY(status);
+    }
+    return SRNN_OK;
+}
+
+static srnn_status evaluate_texts(sr_evaluation *result, sr_model *model,
+                                  const evaluation_request *r) {
+    sr_tokenizer *tokenizer;
+    sr_bytes bytes = {0};
+    SR_TRY(open_tokenizer(&tokenizer, r, model->config.V));
+    const char *path = r->text ? r->text : r->last_words;
+    srnn_status status = read_whole(&bytes, path);
+    if (status == SRNN_OK)
+        status = r->text ? sr_evaluate_text(result, model, tokenizer, bytes.data, bytes.count, r->B,
+                                            length_of(r, model))
+                         : evaluate_lines(result, model, tokenizer, &bytes, path);
+    sr_bytes_free(&bytes);
+    sr_tokenizer_free(tokenizer);
+    return status;
+}
+
+static srnn_status write_logits(const char *path, const float *logits, int B, int T, int V) {
+    const sr_tensor tensor = {.name = "logits", .rank = 3, .shape = {B, T, V}, .data = logits};
+    sr_safetensors_writer *writer;
+    SR_TRY(sr_safetensors_writer_create(&writer));
+    srnn_status status = sr_safetensors_writer_add(writer, &tensor);
+    if (status == SRNN_OK)
+        status = sr_safetensors_writer_write(writer, path);
+    sr_safetensors_writer_free(writer);
+    return status;
+}
+
+/* rows (B, T+1) to ids and targets (B, T) each. */
+static srnn_status split_rows(int32_t **ids, const double *rows, int B, int T) {
+    const size_t count = (size_t)B * (size_t)T;
+    void *memory;
+    SR_TRY(sr_alloc(&memory, 2 * count, sizeof **ids));
+    *ids = memory;
+    for (size_t i = 0; i < count; i++) {
+        const size_t at = i / (size_t)T * ((size_t)T + 1) + i % (size_t)T;
+        if (!(rows[at] >= -1 && rows[at] < INT_MAX && rows[at + 1] >= -1 &&
+              rows[at + 1] < INT_MAX)) {
+            free(memory);
+            *ids = NULL;
+            return SR_FAIL(SRNN_ERR_FORMAT, "ids holds %g, which is no token", rows[at]);
+        }
+        (*ids)[i] = (int32_t)rows[at];
+        (*ids)[count + i] = (int32_t)rows[at + 1];
+    }
+    return SRNN_OK;
+}
+
+static srnn_status evaluate_tensor(sr_evaluation *result, sr_model *model, const sr_tensor *tensor,
+                                   const evaluation_request *r) {
+    if (tensor->rank != 2 || tensor->count == 0 || tensor->shape[1] < 2 ||
+        tensor->shape[0] > INT_MAX || tensor->shape[1] > INT_MAX)
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: ids must have the shape (B, T+1)", r->tokens);
+    const int B = (int)tensor->shape[0], T = (int)tensor->shape[1] - 1;
+    const size_t count = (size_t)B * (size_t)T;
+    void *rows, *logits = NULL;
+    int32_t *ids = NULL;
+    SR_TRY(sr_alloc(&rows, tensor->count, sizeof(double)));
+    sr_tensor_to_double(rows, tensor);
+    srnn_status status = split_rows(&ids, rows, B, T);
+    free(rows);
+    if (status == SRNN_OK && r->logits)
+        status = sr_alloc(&logits, count * (size_t)model->config.V, sizeof(float));
+    if (status == SRNN_OK)
+        status = sr_evaluate_rows(result, model, ids, ids + count, B, T, logits);
+    if (status == SRNN_OK && r->logits)
+        status = write_logits(r->logits, logits, B, T, model->config.V);
+    free(ids);
+    free(logits);
+    return status;
+}
+
+static srnn_status evaluate_tokens(sr_evaluation *result, sr_model *model,
+                                   const evaluation_request *r) {
+    sr_safetensors *file;
+    const sr_tensor *tensor;
+    SR_TRY(sr_safetensors_open(&file, r->tokens));
+    srnn_status status = sr_safetensors_require(&tensor, file, "ids");
+    if (status == SRNN_OK)
+        status = evaluate_tensor(result, model, tensor, r);
+    sr_safetensors_free(file);
+    return status;
+}
+
+static void print_result(const sr_evaluation *e, const evaluation_request *r) {
+    const double loss = e->loss_sum / (double)(e->targets > 0 ? e->targets : 1);
+    const double accuracy = (double)e->correct / (double)(e->targets > 0 ? e->targets : 1);
+    const double bits = e->bytes > 0 ? e->loss_sum / log(2) / (double)e->bytes : NAN;
+    if (r->json) {
+        printf("{\"loss\": %.9g, \"perplexity\": %.9g, \"accuracy\": %.9g, \"targets\": %lld", loss,
+               exp(loss), accuracy, (long long)e->targets);
+        if (!isnan(bits))
+            printf(", \"bits_per_byte\": %.9g", bits);
+        printf("}\n");
+        return;
+    }
+    printf("loss %.6f\nperplexity %.4f\n%s %.4f (%lld of %lld)\n", loss, exp(loss),
+           r->last_words ? "last-word accuracy" : "accuracy", accuracy, (long long)e->correct,
+           (long long)e->targets);
+    if (!isnan(bits))
+        printf("bits per byte %.4f\n", bits);
+}
+
+static srnn_status evaluate(const evaluation_request *r) {
+    sr_evaluation result = {0};
+    sr_backend *backend;
+    sr_model *model;
+    SR_TRY(sr_backend_cpu_create(&backend, r->threads));
+    srnn_status status = model_open(&model, backend, r->model);
+    if (status == SRNN_OK) {
+        status = r->tokens ? evaluate_tokens(&result, model, r)
+                 : r->data ? evaluate_data(&result, model, r)
+                           : evaluate_texts(&result, model, r);
+        sr_model_free(model);
+    }
+    sr_backend_free(backend);
+    if (status == SRNN_OK)
+        print_result(&result, r);
+    return status;
+}
+
+int command_eval(int argc, char **argv) {
+    static const char *const splits[] = {"train", "validation", NULL};
+    evaluation_request r = {.B = 8, .split = SR_SPLIT_VALIDATION, .batches = 1 << 20, .seed = 1};
+    const command_option options[] = {
+        OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
+        OPTION_TEXT("--tokenizer", &r.tokenizer, "NAME", "if it is not in the model's folder"),
+        OPTION_TEXT("--text", &r.text, "FILE", "loss, perplexity and bits per byte of a text"),
+        OPTION_TEXT("--data", &r.data, "WHERE", "shards, or a synthetic task, as train takes it"),
+        OPTION_TEXT("--tokens", &r.tokens, "FILE",
+                    "safetensors with ids (B, T+1): exactly these rows"),
+        OPTION_TEXT("--last-words", &r.last_words, "FILE",
+                    "JSON lines whose text ends in a word to be guessed (LAMBADA)"),
+        OPTION_TEXT("--dump-logits", &r.logits, "FILE", "with --tokens: the logits (B, T, V)"),
+        OPTION_INTEGER("--batch", &r.B, 1, 1 << 20, "N", "rows in a batch"),
+        OPTION_INTEGER("--length", &r.T, 0, 1 << 24, "N", "tokens in a row; 0: the model's"),
+        OPTION_INTEGER64("--batches", &r.batches, 1, INT64_MAX / 2, "N", "at most so many"),
+        OPTION_CHOICE("--split", &r.split, splits, "SPLIT", "train or validation"),
+        OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of a synthetic task"),
+        OPTION_INTEGER("--threads", &r.threads, 0, 4096, "N", "0: all cores"),
+        OPTION_FLAG("--json", &r.json, "one object in place of lines"),
+    };
+    const command_line line = {
+        .usage = "softrnn eval --model DIR (--text|--data|--tokens|--last-words) WHAT [options]",
+        .purpose = "How well a model predicts: loss, perplexity, bits per byte, accuracy.",
+        .options = options,
+        .option_count = sizeof options / sizeof *options,
+        .examples = "  softrnn eval --model runs/norm --text wikitext2_valid.txt\n"
+                    "  softrnn eval --model runs/recall --data recall:pairs=8 --batches 16\n"
+                    "  softrnn eval --model stories --tokens rows.safetensors --dump-logits "
+                    "logits.safetensors\n",
+    };
+    int exit_code;
+    if (!options_parse(&line, argc, argv, &exit_code))
+        return exit_code;
+    const int given = !!r.text + !!r.data + !!r.tokens + !!r.last_words;
+    if (!r.model || given != 1)
+        return command_refuse("eval needs --model DIR and one of --text, --data, --tokens, "
+                              "--last-words");
+    return command_report(evaluate(&r));
+}

@@ -1,0 +1,17 @@
+/* model_open.h: a model from whatever a user names. */
+#ifndef SR_CLI_MODEL_OPEN_H
+#define SR_CLI_MODEL_OPEN_H
+
+#include "data/tokenizer.h"
+#include "model/checkpoint.h"
+
+/* `where` is a folder in Hugging Face layout, a run's folder (its last checkpoint), or a llama2.c
+ * .bin file. */
+srnn_status model_open(sr_model **model, sr_backend *backend, const char *where);
+
+/* The named tokenizer; if `name` is NULL the one beside the model, or the bytes for a model that has
+ * just their tokens. */
+srnn_status model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, const char *model,
+                                 int V);
+
+#endif

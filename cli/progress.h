@@ -1,0 +1,30 @@
+/* progress.h: how far long work is, on stderr: a bar on a terminal, plain lines otherwise. */
+#ifndef SR_CLI_PROGRESS_H
+#define SR_CLI_PROGRESS_H
+
+#include <stdbool.h>
+
+typedef struct progress_bar {
+    bool on_terminal;
+    bool shown; /* a bar stands on the current line */
+    double start_seconds, last_seconds;
+} progress_bar;
+
+void progress_begin(progress_bar *bar);
+
+/* Seconds since progress_begin. */
+double progress_seconds(const progress_bar *bar);
+
+/* Shows the share that is done (0 .. 1), the time left, and `text` (a rate, a loss), if the last
+ * time was long enough ago; call it as often as you like. */
+void progress_show(progress_bar *bar, double share, const char *text);
+
+/* Removes the bar, so that messages start on an empty line. */
+void progress_end(progress_bar *bar);
+
+/* From now on the first Ctrl-C (SIGINT) or SIGTERM only makes progress_interrupted true; a second
+ * one ends the program. */
+void progress_catch_interrupt(void);
+bool progress_interrupted(void);
+
+#endif

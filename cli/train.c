@@ -1,0 +1,252 @@
+/* train.c: `softrnn train`. */
+#include "commands.h"
+#include "options.h"
+#include "progress.h"
+#include "train/run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SETTINGS_MAX = 96, OWN_OPTIONS = 3 };
+
+/* The options that come from the table of settings. */
+typedef struct settings_options {
+    command_option options[SETTINGS_MAX + OWN_OPTIONS];
+    const char *texts[SETTINGS_MAX];
+    char names[SETTINGS_MAX][40];
+    size_t count;
+} settings_options;
+
+static command_option option_of(sr_run_settings *settings, const sr_setting *s, const char *name,
+                                const char **text) {
+    void *at = (char *)settings + s->offset;
+    command_option option = {.name = name,
+                             .argument = s->argument,
+                             .help = s->help,
+                             .integer_least = (int64_t)s->least,
+                             .integer_most = (int64_t)s->most,
+                             .number_least = s->least,
+                             .number_most = s->most,
+                             .choices = s->choices};
+    switch (s->kind) {
+    case SR_SETTING_FLAG:
+        option.kind = OPTION_KIND_FLAG;
+        option.to.flag = at;
+        break;
+    case SR_SETTING_TEXT:
+        option.kind = OPTION_KIND_TEXT;
+        *text = **(char **)at ? *(char **)at : NULL;
+        option.to.text = text;
+        break;
+    case SR_SETTING_INTEGER:
+        option.kind = OPTION_KIND_INTEGER;
+        option.to.integer = at;
+        break;
+    case SR_SETTING_INTEGER64:
+        option.kind = OPTION_KIND_INTEGER64;
+        option.to.integer64 = at;
+        break;
+    case SR_SETTING_NUMBER:
+        option.kind = OPTION_KIND_NUMBER;
+        option.to.number = at;
+        break;
+    case SR_SETTING_CHOICE:
+        option.kind = OPTION_KIND_CHOICE;
+        option.to.choice = at;
+        break;
+    }
+    return option;
+}
+
+static void add_settings(settings_options *all, sr_run_settings *settings) {
+    const sr_setting *s;
+    for (size_t i = 0; (s = sr_setting_at(i)) && i < SETTINGS_MAX; i++) {
+        snprintf(all->names[i], sizeof all->names[i], "--%s", s->name);
+        all->options[all->count++] = option_of(settings, s, all->names[i], &all->texts[i]);
+    }
+}
+
+/* Texts were parsed as pointers into argv; settings own theirs. */
+static srnn_status keep_texts(sr_run_settings *settings, const settings_options *all) {
+    const sr_setting *s;
+    for (size_t i = 0; (s = sr_setting_at(i)) && i < SETTINGS_MAX; i++) {
+        char **own = (char **)(void *)((char *)settings + s->offset);
+        if (s->kind == SR_SETTING_TEXT && all->texts[i] && all->texts[i] != *own)
+            if (sr_run_settings_text(own, all->texts[i]) != SRNN_OK)
+                return SRNN_ERR_MEMORY;
+    }
+    return SRNN_OK;
+}
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* FLOP/s of a matrix product on this machine now: what "share of peak" refers to. */
+static double product_rate(sr_backend *backend) {
+    enum { SIZE = 512 };
+    void *memory;
+    double best = 0;
+    if (backend->allocate(backend, &memory, 3 * SIZE * SIZE * sizeof(float)) != SRNN_OK)
+        return 0;
+    float *numbers = memory;
+    (void)backend->zero(backend, memory, 3 * SIZE * SIZE * sizeof(float));
+    const sr_matrix y = sr_matrix_of(numbers, SIZE, SIZE);
+    const sr_matrix x = sr_matrix_of(numbers + SIZE * SIZE, SIZE, SIZE);
+    for (int i = 0; i < 4; i++) {
+        const double begin = seconds_now();
+        if (backend->linear_forward(backend, y, x, numbers + 2 * SIZE * SIZE, NULL, false) !=
+            SRNN_OK)
+            break;
+        const double rate = 2.0 * SIZE * SIZE * SIZE / (seconds_now() - begin);
+        best = rate > best ? rate : best;
+    }
+    backend->release(backend, memory);
+    return best;
+}
+
+/* Useful FLOPs of forward and backward per token. */
+static double flops_per_token(const sr_model *model, int T) {
+    const sr_model_config *c = &model->config;
+    return 6.0 * (double)sr_model_multiplying(model) + 6.0 * c->L * c->H * c->D * T;
+}
+
+static void describe(const sr_run *run, const char *folder) {
+    const sr_model *model = sr_run_model(run);
+    const sr_run_settings *s = sr_run_settings_of(run);
+    fprintf(stderr,
+            "softrnn: %s: %.2f M parameters, %d layers, %d x %d tokens a batch, memory %.1f MB, "
+            "step %lld of %lld\n",
+            folder, (double)sr_tensor_table_learned(&model->table) / 1e6, model->config.L, s->B,
+            s->T, (double)sr_run_bytes(run) / 1e6, (long long)sr_run_progress(run)->step,
+            (long long)s->steps);
+}
+
+/* What a step leaves to be said at once. */
+static void tell(progress_bar *bar, const sr_run *run, const sr_run_report *report) {
+    const long long step = (long long)sr_run_progress(run)->step;
+    if (!isnan(report->validation)) {
+        progress_end(bar);
+        printf("step %lld  loss %.4f  validation loss %.4f\n", step, report->step.loss,
+               report->validation);
+        fflush(stdout);
+    }
+    if (!report->step.applied) {
+        progress_end(bar);
+        fprintf(stderr, "softrnn: step %lld was skipped: its loss or gradient is not finite\n",
+                step);
+    }
+    if (*report->save_failure) {
+        progress_end(bar);
+        fprintf(stderr, "softrnn: no checkpoint at step %lld, going on: %s\n", step,
+                report->save_failure);
+    }
+}
+
+static srnn_status steps(sr_run *run, double peak) {
+    const sr_run_settings *s = sr_run_settings_of(run);
+    const double flops = flops_per_token(sr_run_model(run), s->T);
+    const int64_t end = s->stop_step && s->stop_step < s->steps ? s->stop_step : s->steps;
+    const double first = (double)sr_run_progress(run)->step;
+    double loss = NAN, rate = NAN;
+    progress_bar bar;
+    progress_begin(&bar);
+    while (!sr_run_done(run) && !progress_interrupted()) {
+        sr_run_report report;
+        char text[160];
+        const srnn_status status = sr_run_step(run, &report);
+        if (status != SRNN_OK) {
+            progress_end(&bar);
+            return status;
+        }
+        tell(&bar, run, &report);
+        const double now = (double)s->B * s->T * s->accumulate / report.seconds;
+        loss = isnan(loss) ? report.step.loss : 0.95 * loss + 0.05 * report.step.loss;
+        rate = isnan(rate) ? now : 0.9 * rate + 0.1 * now;
+        snprintf(text, sizeof text, "step %lld  loss %.4f  %.0f tokens/s  %.0f %% of peak",
+                 (long long)sr_run_progress(run)->step, loss, rate,
+                 peak > 0 ? 100 * rate * flops / peak : 0.0);
+        progress_show(&bar, ((double)sr_run_progress(run)->step - first) / ((double)end - first),
+                      text);
+    }
+    progress_end(&bar);
+    return SRNN_OK;
+}
+
+static int run_all(sr_run *run, const char *folder) {
+    describe(run, folder);
+    progress_catch_interrupt();
+    const srnn_status status = steps(run, product_rate(sr_run_model(run)->backend));
+    if (status != SRNN_OK)
+        return command_report(status);
+    const srnn_status saved = sr_run_save(run);
+    const sr_progress *p = sr_run_progress(run);
+    if (saved != SRNN_OK)
+        return command_report(saved);
+    fprintf(stderr,
+            "softrnn: %s at step %lld (%lld tokens, %lld steps skipped); checkpoint in %s\n",
+            progress_interrupted() ? "interrupted" : "stopped", (long long)p->step,
+            (long long)p->tokens, (long long)p->skipped, folder);
+    return EXIT_OK;
+}
+
+static int start_or_resume(const sr_run_settings *settings, const char *out, const char *resume) {
+    sr_run *run;
+    srnn_status status;
+    if (resume) {
+        const sr_run_ends ends = {settings->stop_step, settings->stop_tokens,
+                                  settings->stop_seconds, settings->threads};
+        status = sr_run_resume(&run, resume, &ends);
+    } else {
+        status = sr_run_start(&run, out, settings);
+    }
+    if (status != SRNN_OK)
+        return command_report(status);
+    const int exit_code = run_all(run, resume ? resume : out);
+    sr_run_free(run);
+    return exit_code;
+}
+
+int command_train(int argc, char **argv) {
+    const char *out = NULL, *resume = NULL;
+    sr_run_settings settings;
+    settings_options all = {.count = 0};
+    if (sr_run_settings_create(&settings) != SRNN_OK)
+        return command_report(SRNN_ERR_MEMORY);
+    all.options[all.count++] =
+        (command_option)OPTION_TEXT("--out", &out, "DIR", "the run's folder, to be made");
+    all.options[all.count++] = (command_option)OPTION_TEXT(
+        "--resume", &resume, "DIR", "continue the run in this folder; only ends may be given anew");
+    add_settings(&all, &settings);
+    const command_line line = {
+        .usage = "softrnn train --out DIR --data WHERE [options]\n"
+                 "       softrnn train --resume DIR [--stop-step N] [--stop-tokens N] "
+                 "[--stop-seconds X]",
+        .purpose = "Trains a Llama with any attention. The folder receives run.yaml, "
+                   "metrics.jsonl,\ntimings.jsonl, TensorBoard events and checkpoints in Hugging "
+                   "Face layout. Ctrl-C writes a\ncheckpoint and leaves; the resumed run has the "
+                   "same bits as one never stopped.",
+        .options = all.options,
+        .option_count = all.count,
+        .examples = "  softrnn train --out runs/norm --data shakespeare.txt --attention norm\n"
+                    "  softrnn train --out runs/recall --data recall:pairs=8 --preset tiny "
+                    "--attention order:2\n"
+                    "  softrnn train --resume runs/norm\n",
+    };
+    int exit_code;
+    if (options_parse(&line, argc, argv, &exit_code)) {
+        if (!out == !resume)
+            exit_code = command_refuse("train needs either --out DIR or --resume DIR");
+        else if (keep_texts(&settings, &all) != SRNN_OK)
+            exit_code = command_report(SRNN_ERR_MEMORY);
+        else
+            exit_code = start_or_resume(&settings, out, resume);
+    }
+    sr_run_settings_free(&settings);
+    return exit_code;
+}

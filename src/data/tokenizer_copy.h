@@ -1,0 +1,18 @@
+/* tokenizer_copy.h: keeps a tokenizer's file beside the data that was made with it. */
+#ifndef SR_DATA_TOKENIZER_COPY_H
+#define SR_DATA_TOKENIZER_COPY_H
+
+#include "base/status.h"
+
+typedef struct sr_tokenizer_copy {
+    char *source;     /* the file, owned: free() it; NULL: the tokenizer is built in */
+    const char *name; /* of the copy in a folder, or of the built-in tokenizer */
+} sr_tokenizer_copy;
+
+/* Finds the file that sr_tokenizer_load loads for `name`, which must stay valid. */
+srnn_status sr_tokenizer_copy_find(sr_tokenizer_copy *copy, const char *name);
+
+/* Copies it into a folder, under a name that sr_tokenizer_load finds there. */
+srnn_status sr_tokenizer_copy_write(const sr_tokenizer_copy *copy, const char *folder);
+
+#endif

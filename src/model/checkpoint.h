@@ -1,0 +1,21 @@
+/* checkpoint.h: models in files: Hugging Face folders and llama2.c's .bin. */
+#ifndef SR_MODEL_CHECKPOINT_H
+#define SR_MODEL_CHECKPOINT_H
+
+#include "base/tensor.h"
+#include "model/model.h"
+
+/* Loads a folder with config.json and model.safetensors (or model.safetensors.index.json and its
+ * shards). Biases that the files hold are used whether or not the configuration speaks of them;
+ * tensors that the model does not need are ignored. */
+srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder);
+
+/* Writes config.json and model.safetensors into an existing folder, each replaced in one step.
+ * dtype: SR_DTYPE_F32, SR_DTYPE_BF16 or SR_DTYPE_F16. */
+srnn_status sr_model_save(const sr_model *model, const char *folder, sr_dtype dtype);
+
+/* llama2.c's format: float32, softmax attention, no biases. */
+srnn_status sr_model_load_llama2c(sr_model **model, sr_backend *backend, const char *path);
+srnn_status sr_model_save_llama2c(const sr_model *model, const char *path);
+
+#endif

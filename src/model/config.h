@@ -1,0 +1,63 @@
+/* config.h: the shape of a Llama, as Hugging Face's config.json says it, with any attention. */
+#ifndef SR_MODEL_CONFIG_H
+#define SR_MODEL_CONFIG_H
+
+#include "model/layer_tensors.h"
+#include "model/rope.h"
+
+typedef enum sr_mlp {
+    SR_MLP_SWIGLU = 0, /* down(silu(gate(x)) * up(x)) */
+    SR_MLP_GELU,       /* down(gelu(up(x))): the reference's plain MLP */
+} sr_mlp;
+
+/* How far sizes may go: far beyond use, near enough to keep products in 64 bits. */
+enum { SR_LAYERS_MAX = 4096, SR_WIDTH_MAX = 1 << 20, SR_VOCAB_MAX = 1 << 24 };
+enum { SR_POSITIONS_MAX = 1 << 24 };
+
+typedef struct sr_model_config {
+    int V;         /* vocab_size */
+    int C;         /* hidden_size */
+    int F;         /* intermediate_size */
+    int L;         /* num_hidden_layers */
+    int H, Hkv, D; /* num_attention_heads, num_key_value_heads, head_dim */
+    int positions; /* max_position_embeddings */
+    sr_mlp mlp;
+    double norm_epsilon; /* rms_norm_eps */
+    double rope_theta;
+    sr_rope_scaling rope_scaling;
+    bool tied;             /* tie_word_embeddings: the head is the embedding */
+    bool qkv_bias, o_bias; /* attention_bias */
+    bool mlp_bias;
+    int bos, eos; /* token ids, -1: none */
+
+    srnn_attention *attention; /* (L), owned */
+} sr_model_config;
+
+/* Leaves { 0 }, which may be freed again. */
+void sr_model_config_free(sr_model_config *config);
+
+/* *to = a copy of *from, to be freed. */
+srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *from);
+
+/* SRNN_OK if the sizes make a model. */
+srnn_status sr_model_config_check(const sr_model_config *config);
+
+/* Sets the attention of all L layers (config->L is set) from a text: one variant for all, or
+ * variants by layers, "0-3:norm,4-:order:2", that name every layer once. */
+srnn_status sr_model_config_attention(sr_model_config *config, const char *text);
+
+/* *text = what sr_model_config_attention reads back; free() it. */
+srnn_status sr_model_config_attention_text(char **text, const sr_model_config *config);
+
+/* True if two descriptors say the same. */
+bool sr_attention_same(const srnn_attention *a, const srnn_attention *b);
+
+/* The sizes of one attention layer. */
+sr_layer_dims sr_model_config_dims(const sr_model_config *config);
+
+/* Reads and writes config.json. Unknown keys are ignored; known keys with values that this program
+ * does not have are refused. */
+srnn_status sr_model_config_read(sr_model_config *config, const char *path);
+srnn_status sr_model_config_write(const sr_model_config *config, const char *path);
+
+#endif

@@ -1,0 +1,59 @@
+/* layer_kinds.c: the different attention layers of a model, each made once. */
+#include "model/layer_kinds.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+
+/* The earlier layer with the same attention, or -1. */
+static int find_same(const sr_model_config *config, int layer) {
+    for (int earlier = 0; earlier < layer; earlier++)
+        if (sr_attention_same(&config->attention[earlier], &config->attention[layer]))
+            return earlier;
+    return -1;
+}
+
+static srnn_status fill(sr_layer_kinds *kinds, sr_backend *backend, const sr_model_config *config,
+                        const sr_layer_setup *setup) {
+    void *memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof *kinds->of_layer));
+    kinds->of_layer = memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof *kinds->kinds));
+    kinds->kinds = memory;
+    for (int layer = 0; layer < config->L; layer++) {
+        const int same = find_same(config, layer);
+        if (same < 0) {
+            sr_layer_setup own = *setup;
+            own.attention = config->attention[layer];
+            SR_TRY(sr_attention_layer_create(&kinds->kinds[kinds->count], backend, &own));
+            kinds->of_layer[layer] = kinds->kinds[kinds->count++];
+        } else {
+            kinds->of_layer[layer] = kinds->of_layer[same];
+        }
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_layer_kinds_create(sr_layer_kinds *kinds, sr_backend *backend,
+                                  const sr_model_config *config, const sr_layer_setup *setup) {
+    *kinds = (sr_layer_kinds){0};
+    const srnn_status status = fill(kinds, backend, config, setup);
+    if (status != SRNN_OK)
+        sr_layer_kinds_free(kinds);
+    return status;
+}
+
+void sr_layer_kinds_free(sr_layer_kinds *kinds) {
+    for (int i = 0; i < kinds->count; i++)
+        sr_attention_layer_free(kinds->kinds[i]);
+    free(kinds->kinds);
+    free(kinds->of_layer);
+    *kinds = (sr_layer_kinds){0};
+}
+
+size_t sr_layer_kinds_bytes(const sr_layer_kinds *kinds) {
+    size_t bytes = 0;
+    for (int i = 0; i < kinds->count; i++)
+        bytes += sr_attention_layer_own_bytes(kinds->kinds[i]);
+    return bytes;
+}

@@ -1,0 +1,177 @@
+/* model.c: a Llama's weights: one arena laid out by one table. */
+#include "model/model.h"
+
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a tensor outside the layers is; the slots of layers come before. */
+enum { SLOT_EMBEDDING = SR_BLOCK_SLOTS, SLOT_NORM, SLOT_HEAD };
+
+#define NORMAL 0.02 /* Hugging Face's initializer_range */
+
+static srnn_status add(sr_tensor_table *table, int slot, int layer, const char *name, int rows,
+                       int columns) {
+    sr_tensor_spec spec = {.rank = columns ? 2 : 1, .shape = {rows, columns}, .slot = slot};
+    if (layer < 0)
+        snprintf(spec.name, sizeof spec.name, "%s", name);
+    else
+        snprintf(spec.name, sizeof spec.name, "model.layers.%d.%s", layer, name);
+    const bool norm = strstr(name, "norm") != NULL;
+    spec.initialiser = columns ? SR_INIT_NORMAL : SR_INIT_CONSTANT;
+    spec.size = columns ? NORMAL : norm ? 1.0 : 0.0;
+    return sr_tensor_table_add(table, &spec);
+}
+
+static srnn_status add_mlp(sr_tensor_table *table, const sr_model_config *c, int layer) {
+    if (c->mlp == SR_MLP_SWIGLU) {
+        SR_TRY(add(table, SR_BLOCK_GATE_WEIGHT, layer, "mlp.gate_proj.weight", c->F, c->C));
+        if (c->mlp_bias)
+            SR_TRY(add(table, SR_BLOCK_GATE_BIAS, layer, "mlp.gate_proj.bias", c->F, 0));
+    }
+    SR_TRY(add(table, SR_BLOCK_UP_WEIGHT, layer, "mlp.up_proj.weight", c->F, c->C));
+    if (c->mlp_bias)
+        SR_TRY(add(table, SR_BLOCK_UP_BIAS, layer, "mlp.up_proj.bias", c->F, 0));
+    SR_TRY(add(table, SR_BLOCK_DOWN_WEIGHT, layer, "mlp.down_proj.weight", c->C, c->F));
+    if (c->mlp_bias)
+        SR_TRY(add(table, SR_BLOCK_DOWN_BIAS, layer, "mlp.down_proj.bias", c->C, 0));
+    return SRNN_OK;
+}
+
+static srnn_status add_block(sr_tensor_table *table, const sr_model_config *c, int layer) {
+    const sr_layer_dims dims = sr_model_config_dims(c);
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "model.layers.%d.self_attn.", layer);
+    SR_TRY(add(table, SR_BLOCK_INPUT_NORM, layer, "input_layernorm.weight", c->C, 0));
+    SR_TRY(sr_layer_tensors(table, prefix, &c->attention[layer], &dims));
+    SR_TRY(add(table, SR_BLOCK_MLP_NORM, layer, "post_attention_layernorm.weight", c->C, 0));
+    return add_mlp(table, c, layer);
+}
+
+static srnn_status add_all(sr_tensor_table *table, const sr_model_config *c) {
+    SR_TRY(add(table, SLOT_EMBEDDING, -1, "model.embed_tokens.weight", c->V, c->C));
+    for (int layer = 0; layer < c->L; layer++)
+        SR_TRY(add_block(table, c, layer));
+    SR_TRY(add(table, SLOT_NORM, -1, "model.norm.weight", c->C, 0));
+    if (!c->tied)
+        SR_TRY(add(table, SLOT_HEAD, -1, "lm_head.weight", c->V, c->C));
+    return SRNN_OK;
+}
+
+srnn_status sr_model_tensors(sr_tensor_table *table, const sr_model_config *config) {
+    *table = (sr_tensor_table){0};
+    const srnn_status status = add_all(table, config);
+    if (status != SRNN_OK)
+        sr_tensor_table_free(table);
+    return status;
+}
+
+srnn_status sr_model_pointers_make(sr_model_pointers *pointers, const sr_model *model,
+                                   float *arena) {
+    void *blocks;
+    *pointers = (sr_model_pointers){0};
+    SR_TRY(sr_alloc_zero(&blocks, (size_t)model->config.L, sizeof *pointers->block));
+    pointers->block = blocks;
+    int layer = -1;
+    for (size_t i = 0; i < model->table.count; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        float *at = arena + spec->start;
+        if (spec->slot == SR_BLOCK_INPUT_NORM)
+            layer++; /* the first tensor of every layer */
+        if (spec->slot < SR_LAYER_SLOTS)
+            pointers->block[layer].attention.slot[spec->slot] = at;
+        else if (spec->slot < SR_BLOCK_SLOTS)
+            pointers->block[layer].slot[spec->slot - SR_BLOCK_INPUT_NORM] = at;
+        else if (spec->slot == SLOT_EMBEDDING)
+            pointers->embedding = pointers->head = at;
+        else if (spec->slot == SLOT_NORM)
+            pointers->norm = at;
+        else
+            pointers->head = at;
+    }
+    return SRNN_OK;
+}
+
+void sr_model_pointers_free(sr_model_pointers *pointers) {
+    free(pointers->block);
+    *pointers = (sr_model_pointers){0};
+}
+
+static srnn_status make_rope_table(sr_model *model) {
+    const sr_model_config *c = &model->config;
+    const size_t bytes = (size_t)c->positions * (size_t)c->D * sizeof(float);
+    void *memory, *host;
+    SR_TRY(model->backend->allocate(model->backend, &memory, bytes));
+    model->rope_table = memory;
+    SR_TRY(sr_alloc_zero(&host, bytes, 1));
+    sr_rope_table(host, c->positions, c->D, c->rope_theta, &c->rope_scaling);
+    const srnn_status status = model->backend->copy_in(model->backend, memory, host, bytes);
+    free(host);
+    return status;
+}
+
+static srnn_status fill(sr_model *model, const sr_model_config *config) {
+    sr_backend *backend = model->backend;
+    void *memory;
+    SR_TRY(sr_model_config_check(config));
+    SR_TRY(sr_model_config_copy(&model->config, config));
+    SR_TRY(sr_model_tensors(&model->table, config));
+    const size_t bytes = model->table.numbers * sizeof(float);
+    SR_TRY(backend->allocate(backend, &memory, bytes));
+    model->weights = memory;
+    SR_TRY(backend->zero(backend, memory, bytes));
+    SR_TRY(sr_model_pointers_make(&model->weight, model, model->weights));
+    return make_rope_table(model);
+}
+
+srnn_status sr_model_create(sr_model **model, sr_backend *backend, const sr_model_config *config) {
+    void *memory;
+    *model = NULL;
+    SR_TRY(sr_alloc_zero(&memory, 1, sizeof **model));
+    sr_model *created = memory;
+    created->backend = backend;
+    const srnn_status status = fill(created, config);
+    if (status != SRNN_OK) {
+        sr_model_free(created);
+        return status;
+    }
+    *model = created;
+    return SRNN_OK;
+}
+
+void sr_model_free(sr_model *model) {
+    if (!model)
+        return;
+    model->backend->release(model->backend, model->weights);
+    model->backend->release(model->backend, model->rope_table);
+    sr_model_pointers_free(&model->weight);
+    sr_tensor_table_free(&model->table);
+    sr_model_config_free(&model->config);
+    free(model);
+}
+
+srnn_status sr_model_initialise(sr_model *model, uint64_t seed) {
+    size_t largest = 0;
+    void *host;
+    for (size_t i = 0; i < model->table.count; i++)
+        if (model->table.specs[i].count > largest)
+            largest = model->table.specs[i].count;
+    SR_TRY(sr_alloc(&host, largest, sizeof(float)));
+    srnn_status status = SRNN_OK;
+    for (size_t i = 0; i < model->table.count && status == SRNN_OK; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        sr_tensor_table_initialise(host, &model->table, i, seed);
+        status = model->backend->copy_in(model->backend, model->weights + spec->start, host,
+                                         spec->count * sizeof(float));
+    }
+    free(host);
+    return status;
+}
+
+size_t sr_model_multiplying(const sr_model *model) {
+    const sr_model_config *c = &model->config;
+    const size_t embedding = (size_t)c->V * (size_t)c->C;
+    return sr_tensor_table_learned(&model->table) - (c->tied ? 0 : embedding);
+}

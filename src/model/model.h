@@ -1,0 +1,67 @@
+/* model.h: a Llama's weights: one arena laid out by one table. */
+#ifndef SR_MODEL_MODEL_H
+#define SR_MODEL_MODEL_H
+
+#include "backend/backend.h"
+#include "model/config.h"
+
+/* The tensors of a decoder layer around its attention, numbered after the attention's own. */
+typedef enum sr_block_slot {
+    SR_BLOCK_INPUT_NORM = SR_LAYER_SLOTS,
+    SR_BLOCK_MLP_NORM,
+    SR_BLOCK_GATE_WEIGHT,
+    SR_BLOCK_GATE_BIAS,
+    SR_BLOCK_UP_WEIGHT,
+    SR_BLOCK_UP_BIAS,
+    SR_BLOCK_DOWN_WEIGHT,
+    SR_BLOCK_DOWN_BIAS,
+    SR_BLOCK_SLOTS,
+} sr_block_slot;
+
+/* One decoder layer's tensors in an arena, NULL where it has none. */
+typedef struct sr_block_pointers {
+    sr_layer_pointers attention;
+    float *slot[SR_BLOCK_SLOTS - SR_LAYER_SLOTS];
+} sr_block_pointers;
+
+static inline float *sr_block_at(const sr_block_pointers *block, sr_block_slot slot) {
+    return block->slot[slot - SR_BLOCK_INPUT_NORM];
+}
+
+/* A whole model's tensors in an arena: of weights or of gradients. */
+typedef struct sr_model_pointers {
+    float *embedding;         /* (V, C) */
+    float *head;              /* (V, C); the embedding if tied */
+    float *norm;              /* (C) */
+    sr_block_pointers *block; /* (L), owned */
+} sr_model_pointers;
+
+typedef struct sr_model {
+    sr_backend *backend;
+    sr_model_config config;
+    sr_tensor_table table;
+    float *weights; /* (table.numbers), backend memory */
+    sr_model_pointers weight;
+    float *rope_table; /* (config.positions, D), backend memory */
+} sr_model;
+
+/* A model with weights that are all zero; the backend must outlive it. */
+srnn_status sr_model_create(sr_model **model, sr_backend *backend, const sr_model_config *config);
+void sr_model_free(sr_model *model);
+
+/* Sets the weights to their initial values for this seed. */
+srnn_status sr_model_initialise(sr_model *model, uint64_t seed);
+
+/* The table of a configuration's tensors; free with sr_tensor_table_free. */
+srnn_status sr_model_tensors(sr_tensor_table *table, const sr_model_config *config);
+
+/* Finds every tensor of `model` in an arena laid out by its table; free with
+ * sr_model_pointers_free. */
+srnn_status sr_model_pointers_make(sr_model_pointers *pointers, const sr_model *model,
+                                   float *arena);
+void sr_model_pointers_free(sr_model_pointers *pointers);
+
+/* Weights that multiply every token, embedding not counted: the N of 6 N FLOPs per token. */
+size_t sr_model_multiplying(const sr_model *model);
+
+#endif

@@ -1,0 +1,44 @@
+/* pass.h: a whole model over a batch: logits, losses, gradients. */
+#ifndef SR_MODEL_PASS_H
+#define SR_MODEL_PASS_H
+
+#include "model/model.h"
+
+typedef struct sr_pass_setup {
+    int B, T;
+    bool train;     /* gradients are wanted */
+    bool recompute; /* keep only each layer's input and compute the rest again: less memory, more
+                       time, the same bits */
+
+    /* Packed documents as in srnn_problem; NULL: every row is one document. Copied. */
+    const int64_t *offsets;
+    int64_t documents;
+    srnn_form form; /* of attention */
+} sr_pass_setup;
+
+/* Activations, gradients and scratch for one batch shape; all memory is taken here. */
+typedef struct sr_pass sr_pass;
+
+/* The model must outlive the pass. */
+srnn_status sr_pass_create(sr_pass **pass, sr_model *model, const sr_pass_setup *setup);
+void sr_pass_free(sr_pass *pass);
+
+/* Bytes that the pass holds. */
+size_t sr_pass_bytes(const sr_pass *pass);
+
+/* logits (B, T, V), host memory, for ids (B, T). */
+srnn_status sr_pass_logits(sr_pass *pass, float *logits, const int32_t *ids);
+
+/* losses (B, T), host memory: minus the log probability of each target, 0 where targets[i] < 0. */
+srnn_status sr_pass_losses(sr_pass *pass, float *losses, const int32_t *ids,
+                           const int32_t *targets);
+
+/* The same, and adds the gradient of scale * sum(losses) to the gradients. */
+srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
+                              const int32_t *targets, double scale);
+
+/* The gradients: an arena laid out by the model's table, in backend memory. NULL unless train. */
+float *sr_pass_gradient(sr_pass *pass);
+srnn_status sr_pass_zero_gradient(sr_pass *pass);
+
+#endif

@@ -1,0 +1,34 @@
+/* session.h: a model fed by pieces: generation with the variant's own state. */
+#ifndef SR_MODEL_SESSION_H
+#define SR_MODEL_SESSION_H
+
+#include "model/model.h"
+
+typedef struct sr_session_setup {
+    int B;              /* sequences side by side */
+    int T;              /* the longest piece */
+    srnn_form form;     /* of attention, as in srnn_problem for states */
+    size_t state_limit; /* as in srnn_problem */
+} sr_session_setup;
+
+typedef struct sr_session sr_session;
+
+/* The model must outlive the session. */
+srnn_status sr_session_create(sr_session **session, sr_model *model, const sr_session_setup *setup);
+void sr_session_free(sr_session *session);
+
+/* Forgets everything: the next token is the first. */
+void sr_session_reset(sr_session *session);
+
+/* Feeds ids (B, T) and gives the logits (B, V), host memory, of what follows the last of them. */
+srnn_status sr_session_feed(sr_session *session, float *logits, const int32_t *ids, int T);
+
+/* The same with the logits (B, T, V) of what follows each of them. */
+srnn_status sr_session_feed_all(sr_session *session, float *logits, const int32_t *ids, int T);
+
+/* Tokens fed since the start; bytes of all states now; whether none of them grows. */
+int64_t sr_session_position(const sr_session *session);
+size_t sr_session_state_bytes(const sr_session *session);
+bool sr_session_is_fixed(const sr_session *session);
+
+#endif

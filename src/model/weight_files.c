@@ -1,0 +1,106 @@
+/* weight_files.c: the tensors of a Hugging Face folder, in one file or in shards. */
+#include "model/weight_files.h"
+
+#include "base/file.h"
+#include "base/memory.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 4096 };
+
+static srnn_status join(char *path, const char *folder, const char *name) {
+    if (snprintf(path, PATH_BYTES, "%s/%s", folder, name) >= PATH_BYTES)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
+    return SRNN_OK;
+}
+
+static srnn_status open_one(sr_weight_files *files, const char *folder, const char *name) {
+    char path[PATH_BYTES];
+    SR_TRY(join(path, folder, name));
+    SR_TRY(sr_safetensors_open(&files->files[files->count], path));
+    files->count++;
+    return SRNN_OK;
+}
+
+/* Shards are named by the values of weight_map, each many times. */
+static srnn_status open_shards(sr_weight_files *files, const char *folder, const char *index,
+                               json_t *map) {
+    const char *tensor, *last = "";
+    json_t *value, *seen = json_object();
+    srnn_status status = seen ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory", index);
+    json_object_foreach(map, tensor, value) {
+        const char *name = json_string_value(value);
+        if (status != SRNN_OK)
+            break;
+        if (!name || strchr(name, '/')) {
+            status = SR_FAIL(SRNN_ERR_FORMAT, "%s: %s is in no file of this folder", index, tensor);
+        } else if (strcmp(name, last) != 0 && !json_object_get(seen, name)) {
+            json_object_set_new(seen, name, json_true());
+            status = open_one(files, folder, name);
+        }
+        last = name;
+    }
+    json_decref(seen);
+    return status;
+}
+
+static srnn_status open_index(sr_weight_files *files, const char *folder, const char *index) {
+    sr_mapping mapping;
+    json_error_t error;
+    SR_TRY(sr_mapping_open(&mapping, index));
+    json_t *root = json_loadb((const char *)mapping.data, mapping.bytes, 0, &error);
+    sr_mapping_close(&mapping);
+    json_t *map = json_object_get(root, "weight_map");
+    srnn_status status = SRNN_OK;
+    if (!root)
+        status = SR_FAIL(SRNN_ERR_FORMAT, "%s: line %d: %s", index, error.line, error.text);
+    else if (!json_is_object(map))
+        status = SR_FAIL(SRNN_ERR_FORMAT, "%s: weight_map is missing", index);
+    void *memory = NULL;
+    if (status == SRNN_OK)
+        status = sr_alloc_zero(&memory, json_object_size(map) + 1, sizeof *files->files);
+    files->files = memory;
+    if (status == SRNN_OK)
+        status = open_shards(files, folder, index, map);
+    json_decref(root);
+    return status;
+}
+
+srnn_status sr_weight_files_open(sr_weight_files *files, const char *folder) {
+    char single[PATH_BYTES], index[PATH_BYTES];
+    *files = (sr_weight_files){0};
+    SR_TRY(join(single, folder, "model.safetensors"));
+    SR_TRY(join(index, folder, "model.safetensors.index.json"));
+    srnn_status status;
+    if (access(single, F_OK) != 0 && access(index, F_OK) == 0) {
+        status = open_index(files, folder, index);
+    } else {
+        void *memory;
+        SR_TRY(sr_alloc_zero(&memory, 1, sizeof *files->files));
+        files->files = memory;
+        status = open_one(files, folder, "model.safetensors");
+    }
+    if (status != SRNN_OK)
+        sr_weight_files_close(files);
+    return status;
+}
+
+void sr_weight_files_close(sr_weight_files *files) {
+    for (size_t i = 0; i < files->count; i++)
+        sr_safetensors_free(files->files[i]);
+    free(files->files);
+    *files = (sr_weight_files){0};
+}
+
+const sr_tensor *sr_weight_files_find(const sr_weight_files *files, const char *name) {
+    for (size_t i = 0; i < files->count; i++) {
+        const sr_tensor *tensor = sr_safetensors_find(files->files[i], name);
+        if (tensor)
+            return tensor;
+    }
+    return NULL;
+}

@@ -1,0 +1,11 @@
+/* batches.h: batches given in a file, to be trained on in their order. */
+#ifndef SR_TRAIN_BATCHES_H
+#define SR_TRAIN_BATCHES_H
+
+#include "data/source.h"
+
+/* A source of the rows of tensor `ids` (steps, B, T+1) in a safetensors file: step s has the rows
+ * ids[s]. After the last step it starts again. `B` receives B. Both splits are the same. */
+srnn_status sr_batches_open(sr_source **source, int *B, const char *path);
+
+#endif

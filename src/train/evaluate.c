@@ -1,0 +1,203 @@
+/* evaluate.c: how well a model predicts. */
+#include "train/evaluate.h"
+
+#include "base/memory.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Arrays for one batch shape. */
+typedef struct bench {
+    sr_pass *pass;
+    int32_t *ids, *targets; /* (B, T) */
+    int64_t *offsets;       /* (B*T + 1) */
+    float *losses;          /* (B, T) */
+    float *logits;          /* (B, T, V) */
+    int64_t rows;
+    int V;
+} bench;
+
+static srnn_status numbers(void *out, size_t count, size_t size) {
+    void *memory;
+    SR_TRY(sr_alloc(&memory, count, size));
+    memcpy(out, &memory, sizeof memory);
+    return SRNN_OK;
+}
+
+static srnn_status bench_open(bench *b, sr_model *model, int B, int T) {
+    const sr_pass_setup setup = {.B = B, .T = T};
+    *b = (bench){.V = model->config.V};
+    SR_TRY(sr_pass_create(&b->pass, model, &setup));
+    b->rows = (int64_t)B * T;
+    const size_t rows = (size_t)b->rows;
+    SR_TRY(numbers(&b->ids, rows, sizeof *b->ids));
+    SR_TRY(numbers(&b->targets, rows, sizeof *b->targets));
+    SR_TRY(numbers(&b->offsets, rows + 1, sizeof *b->offsets));
+    SR_TRY(numbers(&b->losses, rows, sizeof *b->losses));
+    return numbers(&b->logits, rows * (size_t)b->V, sizeof *b->logits);
+}
+
+static void bench_close(bench *b) {
+    sr_pass_free(b->pass);
+    free(b->ids);
+    free(b->targets);
+    free(b->offsets);
+    free(b->losses);
+    free(b->logits);
+}
+
+/* Minus the log probability of the target, in double. */
+static double loss_of(const float *logits, int V, int32_t target) {
+    double largest = (double)logits[0], sum = 0;
+    for (int v = 1; v < V; v++)
+        largest = (double)logits[v] > largest ? (double)logits[v] : largest;
+    for (int v = 0; v < V; v++)
+        sum += exp((double)logits[v] - largest);
+    return log(sum) + largest - (double)logits[target];
+}
+
+static srnn_status check_targets(const bench *b) {
+    for (int64_t row = 0; row < b->rows; row++)
+        if (b->targets[row] >= b->V)
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "token %d: the model has only %d", b->targets[row],
+                           b->V);
+    return SRNN_OK;
+}
+
+/* One forward gives logits; loss and accuracy both follow from them. */
+static srnn_status add_batch(sr_evaluation *result, bench *b) {
+    SR_TRY(check_targets(b));
+    SR_TRY(sr_pass_logits(b->pass, b->logits, b->ids));
+    for (int64_t row = 0; row < b->rows; row++)
+        if (b->targets[row] >= 0)
+            result->loss_sum += loss_of(b->logits + row * b->V, b->V, b->targets[row]);
+    sr_accuracy_add(&result->correct, &result->targets, b->logits, b->targets, b->rows, b->V);
+    return SRNN_OK;
+}
+
+static srnn_status add_source(sr_evaluation *result, bench *b, const sr_source *source,
+                              sr_split split, int B, int64_t batches) {
+    for (int64_t i = 0; i < batches; i++) {
+        sr_batch batch = {.B = B, .ids = b->ids, .targets = b->targets, .offsets = b->offsets};
+        SR_TRY(sr_source_batch(source, &batch, split, i));
+        SR_TRY(add_batch(result, b));
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model, const sr_source *source,
+                               sr_split split, int B, int64_t batches) {
+    bench b;
+    srnn_status status = bench_open(&b, model, B, source->T);
+    if (status == SRNN_OK)
+        status = add_source(result, &b, source, split, B, batches);
+    bench_close(&b);
+    return status;
+}
+
+srnn_status sr_evaluate_rows(sr_evaluation *result, sr_model *model, const int32_t *ids,
+                             const int32_t *targets, int B, int T, float *logits) {
+    bench b;
+    srnn_status status = bench_open(&b, model, B, T);
+    if (status == SRNN_OK) {
+        memcpy(b.ids, ids, (size_t)b.rows * sizeof *ids);
+        memcpy(b.targets, targets, (size_t)b.rows * sizeof *targets);
+        status = add_batch(result, &b);
+    }
+    if (status == SRNN_OK && logits)
+        memcpy(logits, b.logits, (size_t)b.rows * (size_t)b.V * sizeof *logits);
+    bench_close(&b);
+    return status;
+}
+
+static srnn_status encode(sr_tokens *tokens, const sr_tokenizer *tokenizer, const char *text,
+                          size_t bytes) {
+    sr_encoder *encoder;
+    if (sr_tokenizer_bos(tokenizer) >= 0)
+        SR_TRY(sr_tokens_push(tokens, (uint32_t)sr_tokenizer_bos(tokenizer)));
+    SR_TRY(sr_encoder_create(&encoder, tokenizer));
+    const srnn_status status = sr_encoder_encode(encoder, tokens, text, bytes);
+    sr_encoder_free(encoder);
+    return status;
+}
+
+/* Rows of T tokens from `first` on; those past the end have no targets. */
+static void fill_rows(bench *b, const sr_tokens *tokens, size_t first) {
+    for (size_t i = 0; i < (size_t)b->rows; i++) {
+        const size_t at = first + i;
+        b->ids[i] = at < tokens->count ? (int32_t)tokens->ids[at] : 0;
+        b->targets[i] = at + 1 < tokens->count ? (int32_t)tokens->ids[at + 1] : -1;
+    }
+}
+
+srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_tokenizer *tokenizer,
+                             const char *text, size_t bytes, int B, int T) {
+    sr_tokens tokens = {0};
+    bench b = {0};
+    srnn_status status = encode(&tokens, tokenizer, text, bytes);
+    if (status == SRNN_OK && tokens.count < 2)
+        status =
+            SR_FAIL(SRNN_ERR_ARGUMENT, "a text of %zu tokens has nothing to predict", tokens.count);
+    if (status == SRNN_OK)
+        status = bench_open(&b, model, B, T);
+    for (size_t first = 0; status == SRNN_OK && first + 1 < tokens.count; first += (size_t)b.rows) {
+        fill_rows(&b, &tokens, first);
+        status = add_batch(result, &b);
+    }
+    result->bytes += (int64_t)bytes;
+    bench_close(&b);
+    sr_tokens_free(&tokens);
+    return status;
+}
+
+/* Where the last word of a text begins, the space before it included. */
+static size_t last_word(const char *text, size_t bytes) {
+    while (bytes > 0 && isspace((unsigned char)text[bytes - 1]))
+        bytes--;
+    while (bytes > 0 && !isspace((unsigned char)text[bytes - 1]))
+        bytes--;
+    return bytes > 0 ? bytes - 1 : 0;
+}
+
+/* The tokens from `context` on are the word. */
+static srnn_status judge(sr_evaluation *result, sr_model *model, const sr_tokens *tokens,
+                         size_t context) {
+    sr_evaluation word = {0};
+    bench b;
+    srnn_status status = bench_open(&b, model, 1, (int)tokens->count - 1);
+    if (status == SRNN_OK) {
+        fill_rows(&b, tokens, 0);
+        for (size_t i = 0; i + 1 < context; i++)
+            b.targets[i] = -1;
+        status = add_batch(&word, &b);
+    }
+    bench_close(&b);
+    result->loss_sum += word.loss_sum;
+    result->targets++;
+    result->correct += word.targets > 0 && word.correct == word.targets;
+    return status;
+}
+
+srnn_status sr_evaluate_last_word(sr_evaluation *result, sr_model *model,
+                                  const sr_tokenizer *tokenizer, const char *text, size_t bytes) {
+    sr_tokens all = {0}, before = {0};
+    srnn_status status = encode(&all, tokenizer, text, bytes);
+    if (status == SRNN_OK)
+        status = encode(&before, tokenizer, text, last_word(text, bytes));
+    /* Where the word's tokens begin: after those that both texts share. */
+    size_t shared = 0;
+    while (shared < before.count && shared < all.count && all.ids[shared] == before.ids[shared])
+        shared++;
+    if (status == SRNN_OK && (shared == 0 || shared == all.count))
+        status = SR_FAIL(SRNN_ERR_ARGUMENT, "\"%.40s\": there is no last word to predict", text);
+    if (status == SRNN_OK && all.count > (size_t)model->config.positions)
+        status = SR_FAIL(SRNN_ERR_LIMIT, "a text of %zu tokens; the model has %d positions",
+                         all.count, model->config.positions);
+    if (status == SRNN_OK)
+        status = judge(result, model, &all, shared);
+    sr_tokens_free(&all);
+    sr_tokens_free(&before);
+    return status;
+}

@@ -1,0 +1,34 @@
+/* evaluate.h: how well a model predicts: losses and accuracy over rows of tokens or text. */
+#ifndef SR_TRAIN_EVALUATE_H
+#define SR_TRAIN_EVALUATE_H
+
+#include "data/source.h"
+#include "data/tokenizer.h"
+#include "model/pass.h"
+
+typedef struct sr_evaluation {
+    double loss_sum; /* nats */
+    int64_t targets;
+    int64_t correct; /* targets that were the most probable token */
+    int64_t bytes;   /* of text behind the targets; 0: unknown */
+} sr_evaluation;
+
+/* Adds up batches 0 .. batches-1 of B rows of a source's split. */
+srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model, const sr_source *source,
+                               sr_split split, int B, int64_t batches);
+
+/* One batch: ids and targets (B, T); logits (B, T, V), host memory, receives them if not NULL. */
+srnn_status sr_evaluate_rows(sr_evaluation *result, sr_model *model, const int32_t *ids,
+                             const int32_t *targets, int B, int T, float *logits);
+
+/* A text cut into rows of T tokens, each predicted from those before it in its row; the first from
+ * the beginning-of-text token, where there is one. */
+srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_tokenizer *tokenizer,
+                             const char *text, size_t bytes, int B, int T);
+
+/* Is the last word of `text` what the model would say, token by token, after the rest? Adds 1 to
+ * targets, 1 to correct if so, and the word's loss. */
+srnn_status sr_evaluate_last_word(sr_evaluation *result, sr_model *model,
+                                  const sr_tokenizer *tokenizer, const char *text, size_t bytes);
+
+#endif

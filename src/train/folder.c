@@ -1,0 +1,99 @@
+/* folder.c: making, listing, renaming and removing folders, durably. */
+#include "train/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { OPEN_FOLDERS = 16 };
+
+static srnn_status fail(const char *path, const char *what) {
+    return SR_FAIL(SRNN_ERR_IO, "%s: %s: %s", path, what, strerror(errno));
+}
+
+srnn_status sr_folder_make(const char *path) {
+    struct stat status;
+    if (mkdir(path, 0777) == 0)
+        return SRNN_OK;
+    if (errno != EEXIST || stat(path, &status) != 0)
+        return fail(path, "cannot be made");
+    if (!S_ISDIR(status.st_mode))
+        return SR_FAIL(SRNN_ERR_IO, "%s: is a file, not a folder", path);
+    return SRNN_OK;
+}
+
+static srnn_status append(sr_names *names, const char *name) {
+    char **grown = realloc(names->names, (names->count + 1) * sizeof *grown);
+    if (!grown)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a list of files");
+    names->names = grown;
+    grown[names->count] = strdup(name);
+    if (!grown[names->count])
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a list of files");
+    names->count++;
+    return SRNN_OK;
+}
+
+srnn_status sr_folder_list(sr_names *names, const char *path) {
+    *names = (sr_names){0};
+    DIR *folder = opendir(path);
+    if (!folder)
+        return errno == ENOENT ? SRNN_OK : fail(path, "cannot be read");
+    srnn_status status = SRNN_OK;
+    const struct dirent *entry;
+    while (status == SRNN_OK && (entry = readdir(folder)))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            status = append(names, entry->d_name);
+    closedir(folder);
+    if (status != SRNN_OK)
+        sr_names_free(names);
+    return status;
+}
+
+void sr_names_free(sr_names *names) {
+    for (size_t i = 0; i < names->count; i++)
+        free(names->names[i]);
+    free(names->names);
+    *names = (sr_names){0};
+}
+
+static srnn_status sync_folder(const char *path) {
+    const int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0)
+        return fail(path, "cannot be opened");
+    const int result = fsync(descriptor);
+    close(descriptor);
+    return result == 0 ? SRNN_OK : fail(path, "cannot be made durable");
+}
+
+srnn_status sr_folder_rename(const char *from, const char *to) {
+    SR_TRY(sync_folder(from));
+    if (rename(from, to) != 0)
+        return fail(to, "cannot be given its name");
+    char *copy = strdup(to);
+    if (!copy)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a path");
+    const srnn_status status = sync_folder(dirname(copy));
+    free(copy);
+    return status;
+}
+
+static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *where) {
+    (void)status, (void)kind, (void)where;
+    return remove(path);
+}
+
+srnn_status sr_folder_remove(const char *path) {
+    if (access(path, F_OK) != 0)
+        return SRNN_OK;
+    return nftw(path, remove_entry, OPEN_FOLDERS, FTW_DEPTH | FTW_PHYS) == 0
+               ? SRNN_OK
+               : fail(path, "cannot be removed");
+}

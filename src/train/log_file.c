@@ -1,0 +1,88 @@
+/* log_file.c: a file that a run appends to. */
+#include "train/log_file.h"
+
+#include "base/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct sr_log_file {
+    char *path;
+    int descriptor;
+    int64_t length;
+};
+
+static srnn_status fail(const sr_log_file *file, const char *what) {
+    return SR_FAIL(SRNN_ERR_IO, "%s: %s: %s", file->path, what, strerror(errno));
+}
+
+static srnn_status cut(sr_log_file *file, int64_t keep) {
+    struct stat status;
+    if (fstat(file->descriptor, &status) != 0)
+        return fail(file, "cannot be measured");
+    if (status.st_size < keep)
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: shorter than the checkpoint remembers it", file->path);
+    if (ftruncate(file->descriptor, keep) != 0 || lseek(file->descriptor, keep, SEEK_SET) < 0)
+        return fail(file, "cannot be cut");
+    file->length = keep;
+    return SRNN_OK;
+}
+
+srnn_status sr_log_file_open(sr_log_file **file, const char *path, int64_t keep) {
+    void *memory;
+    *file = NULL;
+    SR_TRY(sr_alloc_zero(&memory, 1, sizeof **file));
+    sr_log_file *created = memory;
+    created->descriptor = -1;
+    created->path = strdup(path);
+    srnn_status status = created->path ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory");
+    if (status == SRNN_OK) {
+        created->descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+        status = created->descriptor < 0 ? fail(created, "cannot be opened") : cut(created, keep);
+    }
+    if (status != SRNN_OK) {
+        sr_log_file_free(created);
+        return status;
+    }
+    *file = created;
+    return SRNN_OK;
+}
+
+void sr_log_file_free(sr_log_file *file) {
+    if (!file)
+        return;
+    if (file->descriptor >= 0)
+        close(file->descriptor);
+    free(file->path);
+    free(file);
+}
+
+/* A record that does not fit whole is taken back, so that the file never holds half of one. */
+srnn_status sr_log_file_append(sr_log_file *file, const void *data, size_t bytes) {
+    const char *from = data;
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t written = write(file->descriptor, from + done, bytes - done);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0) {
+            const int reason = errno;
+            (void)cut(file, file->length); /* the failure to write is the one to report */
+            errno = reason;
+            return fail(file, "cannot be written");
+        }
+        done += (size_t)written;
+    }
+    file->length += (int64_t)bytes;
+    return SRNN_OK;
+}
+
+srnn_status sr_log_file_sync(sr_log_file *file, int64_t *length) {
+    if (fsync(file->descriptor) != 0)
+        return fail(file, "cannot be made durable");
+    *length = file->length;
+    return SRNN_OK;
+}

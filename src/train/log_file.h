@@ -1,0 +1,19 @@
+/* log_file.h: a file that a run appends to, and takes back to an earlier length when it resumes. */
+#ifndef SR_TRAIN_LOG_FILE_H
+#define SR_TRAIN_LOG_FILE_H
+
+#include "base/status.h"
+
+typedef struct sr_log_file sr_log_file;
+
+/* Opens or creates; what lies after `keep` bytes is cut off. Fails if the file is shorter. */
+srnn_status sr_log_file_open(sr_log_file **file, const char *path, int64_t keep);
+void sr_log_file_free(sr_log_file *file);
+
+/* Appends and hands over to the system. */
+srnn_status sr_log_file_append(sr_log_file *file, const void *data, size_t bytes);
+
+/* Makes durable what was appended; *length receives the file's length. */
+srnn_status sr_log_file_sync(sr_log_file *file, int64_t *length);
+
+#endif

@@ -1,0 +1,50 @@
+/* run.h: a training run in a folder: steps, validation, records, checkpoints, exact resuming. */
+#ifndef SR_TRAIN_RUN_H
+#define SR_TRAIN_RUN_H
+
+#include "train/run_checkpoint.h"
+#include "train/run_settings.h"
+
+/* What the last step did, for a line of progress. */
+typedef struct sr_run_report {
+    sr_step step;
+    double validation;      /* loss; NaN if this step had no validation */
+    double seconds;         /* of this step, data included */
+    bool saved;             /* a checkpoint was written */
+    char save_failure[512]; /* why it could not be, or "" */
+} sr_run_report;
+
+typedef struct sr_run sr_run;
+
+/* Starts a run in a new or empty folder: writes run.yaml. */
+srnn_status sr_run_start(sr_run **run, const char *folder, const sr_run_settings *settings);
+
+/* Goes on from the last checkpoint of a run's folder, or from its start if there is none. Settings
+ * are those of run.yaml, with these ends in place of its own where they are not 0. */
+typedef struct sr_run_ends {
+    int64_t stop_step, stop_tokens;
+    double stop_seconds;
+    int threads;
+} sr_run_ends;
+srnn_status sr_run_resume(sr_run **run, const char *folder, const sr_run_ends *ends);
+void sr_run_free(sr_run *run);
+
+const sr_run_settings *sr_run_settings_of(const sr_run *run);
+const sr_progress *sr_run_progress(const sr_run *run);
+const sr_model *sr_run_model(const sr_run *run);
+
+/* Bytes of memory the run holds. */
+size_t sr_run_bytes(const sr_run *run);
+
+/* True when the last step is done, or a stop was reached. */
+bool sr_run_done(const sr_run *run);
+
+/* The next step, with validation and checkpoint where they are due. A checkpoint that cannot be
+ * written is reported and the run goes on; too many steps skipped in a row fail, with a checkpoint
+ * written if it can be. */
+srnn_status sr_run_step(sr_run *run, sr_run_report *report);
+
+/* Writes a checkpoint of the last step done, if there is none. */
+srnn_status sr_run_save(sr_run *run);
+
+#endif

@@ -1,0 +1,247 @@
+/* run_checkpoint.c: the checkpoints of a run. */
+#include "train/run_checkpoint.h"
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "base/safetensors.h"
+#include "data/tokenizer_copy.h"
+#include "model/checkpoint.h"
+#include "train/folder.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STEP_NAME "step-"
+
+static srnn_status path_of(char path[SR_PATH_BYTES], const char *folder, const char *name) {
+    if (snprintf(path, SR_PATH_BYTES, "%s/%s", folder, name) >= SR_PATH_BYTES)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
+    return SRNN_OK;
+}
+
+/* The step in a folder's name, or -1. */
+static int64_t step_of(const char *name) {
+    char *end;
+    if (strncmp(name, STEP_NAME, strlen(STEP_NAME)) != 0)
+        return -1;
+    const long long step = strtoll(name + strlen(STEP_NAME), &end, 10);
+    return *end || end == name + strlen(STEP_NAME) ? -1 : (int64_t)step;
+}
+
+/* The names in a run's folder of checkpoints that are whole, by step. */
+static srnn_status list_steps(sr_names *names, const char *folder) {
+    SR_TRY(sr_folder_list(names, folder));
+    size_t kept = 0;
+    for (size_t i = 0; i < names->count; i++) {
+        if (step_of(names->names[i]) >= 0)
+            names->names[kept++] = names->names[i];
+        else
+            free(names->names[i]);
+    }
+    names->count = kept;
+    for (size_t i = 1; i < names->count; i++)
+        for (size_t j = i; j > 0 && step_of(names->names[j - 1]) > step_of(names->names[j]); j--) {
+            char *swap = names->names[j];
+            names->names[j] = names->names[j - 1];
+            names->names[j - 1] = swap;
+        }
+    return SRNN_OK;
+}
+
+srnn_status sr_checkpoint_latest(char path[SR_PATH_BYTES], const char *run) {
+    char folder[SR_PATH_BYTES];
+    sr_names names;
+    path[0] = '\0';
+    SR_TRY(path_of(folder, run, "checkpoints"));
+    SR_TRY(list_steps(&names, folder));
+    const srnn_status status =
+        names.count ? path_of(path, folder, names.names[names.count - 1]) : SRNN_OK;
+    sr_names_free(&names);
+    return status;
+}
+
+srnn_status sr_checkpoint_tidy(const char *run) {
+    char folder[SR_PATH_BYTES], path[SR_PATH_BYTES];
+    sr_names names;
+    SR_TRY(path_of(folder, run, "checkpoints"));
+    SR_TRY(sr_folder_list(&names, folder));
+    srnn_status status = SRNN_OK;
+    for (size_t i = 0; i < names.count && status == SRNN_OK; i++)
+        if (names.names[i][0] == '.') {
+            status = path_of(path, folder, names.names[i]);
+            if (status == SRNN_OK)
+                status = sr_folder_remove(path);
+        }
+    sr_names_free(&names);
+    return status;
+}
+
+/* A folder to be removed loses its name first, so that no half of it can be taken for whole. */
+static srnn_status remove_oldest(const char *folder, int keep) {
+    char path[SR_PATH_BYTES], removing[SR_PATH_BYTES];
+    sr_names names;
+    SR_TRY(list_steps(&names, folder));
+    srnn_status status = path_of(removing, folder, ".removing");
+    for (size_t i = 0; i + (size_t)keep < names.count && status == SRNN_OK; i++) {
+        status = path_of(path, folder, names.names[i]);
+        if (status == SRNN_OK)
+            status = sr_folder_rename(path, removing);
+        if (status == SRNN_OK)
+            status = sr_folder_remove(removing);
+    }
+    sr_names_free(&names);
+    return status;
+}
+
+static srnn_status write_moments(const char *path, sr_trainer *trainer, const sr_model *model) {
+    const sr_moments *moments = sr_trainer_moments(trainer);
+    const size_t numbers = model->table.numbers;
+    sr_safetensors_writer *writer = NULL;
+    void *memory;
+    SR_TRY(sr_alloc(&memory, 2 * numbers, sizeof(float)));
+    float *host = memory;
+    const sr_tensor mean = {.name = "mean", .rank = 1, .shape = {(int64_t)numbers}, .data = host};
+    const sr_tensor square = {
+        .name = "square", .rank = 1, .shape = {(int64_t)numbers}, .data = host + numbers};
+    sr_backend *backend = model->backend;
+    srnn_status status = backend->copy_out(backend, host, moments->mean, numbers * sizeof *host);
+    if (status == SRNN_OK)
+        status =
+            backend->copy_out(backend, host + numbers, moments->square, numbers * sizeof *host);
+    if (status == SRNN_OK)
+        status = sr_safetensors_writer_create(&writer);
+    if (status == SRNN_OK)
+        status = sr_safetensors_writer_add(writer, &mean);
+    if (status == SRNN_OK)
+        status = sr_safetensors_writer_add(writer, &square);
+    if (status == SRNN_OK)
+        status = sr_safetensors_writer_write(writer, path);
+    sr_safetensors_writer_free(writer);
+    free(memory);
+    return status;
+}
+
+static srnn_status write_progress(const char *path, const sr_progress *p, int64_t updates) {
+    char text[512];
+    const int length = snprintf(
+        text, sizeof text,
+        "{\"step\": %" PRId64 ", \"updates\": %" PRId64 ", \"tokens\": %" PRId64
+        ", \"skipped\": %" PRId64 ", \"skipped_in_row\": %" PRId64 ",\n \"metrics_bytes\": %" PRId64
+        ", \"timings_bytes\": %" PRId64 ", \"events_bytes\": %" PRId64 "}\n",
+        p->step, updates, p->tokens, p->skipped, p->skipped_in_row, p->metrics_bytes,
+        p->timings_bytes, p->events_bytes);
+    return sr_file_replace(path, text, (size_t)length);
+}
+
+static srnn_status copy_tokenizer(const char *folder, const char *name) {
+    sr_tokenizer_copy copy;
+    SR_TRY(sr_tokenizer_copy_find(&copy, name));
+    const srnn_status status = copy.source ? sr_tokenizer_copy_write(&copy, folder) : SRNN_OK;
+    free(copy.source);
+    return status;
+}
+
+static srnn_status write_files(const char *folder, sr_trainer *trainer, const sr_model *model,
+                               const sr_progress *progress, const char *tokenizer) {
+    char path[SR_PATH_BYTES];
+    SR_TRY(sr_model_save(model, folder, SR_DTYPE_F32));
+    if (*tokenizer)
+        SR_TRY(copy_tokenizer(folder, tokenizer));
+    SR_TRY(path_of(path, folder, "optimizer.safetensors"));
+    SR_TRY(write_moments(path, trainer, model));
+    SR_TRY(path_of(path, folder, "run.json"));
+    return write_progress(path, progress, sr_trainer_moments(trainer)->updates);
+}
+
+srnn_status sr_checkpoint_write(const char *run, sr_trainer *trainer, const sr_model *model,
+                                const sr_progress *progress, int keep, const char *tokenizer) {
+    char folder[SR_PATH_BYTES], writing[SR_PATH_BYTES], path[SR_PATH_BYTES], name[64];
+    SR_TRY(path_of(folder, run, "checkpoints"));
+    SR_TRY(path_of(writing, folder, ".writing"));
+    snprintf(name, sizeof name, STEP_NAME "%09" PRId64, progress->step);
+    SR_TRY(path_of(path, folder, name));
+    if (access(path, F_OK) == 0)
+        return SRNN_OK;
+    SR_TRY(sr_folder_remove(writing));
+    SR_TRY(sr_folder_make(writing));
+    srnn_status status = write_files(writing, trainer, model, progress, tokenizer);
+    if (status == SRNN_OK)
+        status = sr_folder_rename(writing, path);
+    if (status != SRNN_OK) {
+        char detail[1024];
+        snprintf(detail, sizeof detail, "%s", srnn_error_detail());
+        (void)sr_folder_remove(writing); /* gives its room back; the failure above is what counts */
+        return SR_FAIL(status, "%s", detail);
+    }
+    return remove_oldest(folder, keep);
+}
+
+static srnn_status read_moment(float *to, const sr_safetensors *file, const char *name,
+                               const sr_model *model, const char *path) {
+    const sr_tensor *tensor;
+    void *host;
+    SR_TRY(sr_safetensors_require(&tensor, file, name));
+    if (tensor->count != model->table.numbers)
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: the state of another model", path);
+    SR_TRY(sr_alloc(&host, tensor->count, sizeof(float)));
+    sr_tensor_to_float(host, tensor);
+    const srnn_status status =
+        model->backend->copy_in(model->backend, to, host, tensor->count * sizeof(float));
+    free(host);
+    return status;
+}
+
+static srnn_status read_moments(const char *path, sr_trainer *trainer, const sr_model *model) {
+    sr_safetensors *file;
+    SR_TRY(sr_safetensors_open(&file, path));
+    srnn_status status = read_moment(sr_trainer_moments(trainer)->mean, file, "mean", model, path);
+    if (status == SRNN_OK)
+        status = read_moment(sr_trainer_moments(trainer)->square, file, "square", model, path);
+    sr_safetensors_free(file);
+    return status;
+}
+
+static srnn_status read_progress(const char *path, sr_progress *p, int64_t *updates) {
+    json_error_t error;
+    json_t *root = json_load_file(path, 0, &error);
+    json_int_t step, count, tokens, skipped, in_row, metrics, timings, events;
+    if (!root || json_unpack_ex(root, &error, 0, "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "step",
+                                &step, "updates", &count, "tokens", &tokens, "skipped", &skipped,
+                                "skipped_in_row", &in_row, "metrics_bytes", &metrics,
+                                "timings_bytes", &timings, "events_bytes", &events) != 0) {
+        json_decref(root);
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s", path, error.text);
+    }
+    json_decref(root);
+    *updates = count;
+    *p = (sr_progress){step, tokens, skipped, in_row, metrics, timings, events};
+    return SRNN_OK;
+}
+
+/* The weights come from a model loaded beside and copied over, once its table is seen to agree. */
+static srnn_status read_weights(const char *checkpoint, sr_model *model) {
+    sr_model *loaded;
+    SR_TRY(sr_model_load(&loaded, model->backend, checkpoint));
+    srnn_status status = SRNN_OK;
+    if (loaded->table.numbers != model->table.numbers || loaded->table.count != model->table.count)
+        status = SR_FAIL(SRNN_ERR_FORMAT, "%s: another model than the run's", checkpoint);
+    else
+        status = model->backend->copy(model->backend, model->weights, loaded->weights,
+                                      model->table.numbers * sizeof(float));
+    sr_model_free(loaded);
+    return status;
+}
+
+srnn_status sr_checkpoint_read(const char *checkpoint, sr_trainer *trainer, sr_model *model,
+                               sr_progress *progress) {
+    char path[SR_PATH_BYTES];
+    SR_TRY(read_weights(checkpoint, model));
+    SR_TRY(path_of(path, checkpoint, "optimizer.safetensors"));
+    SR_TRY(read_moments(path, trainer, model));
+    SR_TRY(path_of(path, checkpoint, "run.json"));
+    return read_progress(path, progress, &sr_trainer_moments(trainer)->updates);
+}

@@ -1,0 +1,118 @@
+/* run_records.c: what a run writes down. */
+#include "train/run_records.h"
+
+#include "base/memory.h"
+#include "train/log_file.h"
+#include "train/tensorboard.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+struct sr_run_records {
+    sr_log_file *metrics, *timings, *events;
+};
+
+static srnn_status open_one(sr_log_file **file, const char *folder, const char *name,
+                            int64_t keep) {
+    char path[SR_PATH_BYTES];
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
+    return sr_log_file_open(file, path, keep);
+}
+
+static double wall_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static srnn_status open_all(sr_run_records *records, const char *folder, const sr_progress *p) {
+    SR_TRY(open_one(&records->metrics, folder, "metrics.jsonl", p->metrics_bytes));
+    SR_TRY(open_one(&records->timings, folder, "timings.jsonl", p->timings_bytes));
+    SR_TRY(open_one(&records->events, folder, "events.out.tfevents.softrnn", p->events_bytes));
+    return p->events_bytes == 0 ? sr_tensorboard_begin(records->events, wall_seconds()) : SRNN_OK;
+}
+
+srnn_status sr_run_records_open(sr_run_records **records, const char *folder,
+                                const sr_progress *progress) {
+    void *memory;
+    *records = NULL;
+    SR_TRY(sr_alloc_zero(&memory, 1, sizeof **records));
+    const srnn_status status = open_all(memory, folder, progress);
+    if (status != SRNN_OK) {
+        sr_run_records_free(memory);
+        return status;
+    }
+    *records = memory;
+    return SRNN_OK;
+}
+
+void sr_run_records_free(sr_run_records *records) {
+    if (!records)
+        return;
+    sr_log_file_free(records->metrics);
+    sr_log_file_free(records->timings);
+    sr_log_file_free(records->events);
+    free(records);
+}
+
+/* JSON has no NaN and no infinity. */
+static const char *number(char text[32], double value) {
+    if (isfinite(value))
+        snprintf(text, 32, "%.9g", value);
+    else
+        snprintf(text, 32, "null");
+    return text;
+}
+
+static srnn_status write_metrics(sr_log_file *file, const sr_progress *p, const sr_step *step,
+                                 double validation) {
+    char line[512], loss[32], norm[32], rate[32], valid[64] = "", value[32];
+    if (!isnan(validation))
+        snprintf(valid, sizeof valid, ", \"validation_loss\": %s", number(value, validation));
+    const int length = snprintf(
+        line, sizeof line,
+        "{\"step\": %" PRId64 ", \"tokens\": %" PRId64
+        ", \"loss\": %s, \"gradient_norm\": %s, \"learning_rate\": %s, \"skipped\": %" PRId64
+        "%s}\n",
+        p->step, p->tokens, number(loss, step->loss), number(norm, step->gradient_norm),
+        number(rate, step->learning_rate), p->skipped, valid);
+    return sr_log_file_append(file, line, (size_t)length);
+}
+
+static srnn_status write_timings(sr_log_file *file, const sr_progress *p, const sr_step *step,
+                                 double seconds) {
+    char line[256];
+    const int length =
+        snprintf(line, sizeof line,
+                 "{\"step\": %" PRId64 ", \"seconds\": %.6f, \"targets_per_second\": %.1f}\n",
+                 p->step, seconds, seconds > 0 ? (double)step->targets / seconds : 0.0);
+    return sr_log_file_append(file, line, (size_t)length);
+}
+
+static srnn_status write_events(sr_log_file *file, const sr_progress *p, const sr_step *step,
+                                double validation) {
+    const double now = wall_seconds();
+    SR_TRY(sr_tensorboard_scalar(file, now, p->step, "loss/train", step->loss));
+    SR_TRY(sr_tensorboard_scalar(file, now, p->step, "gradient_norm", step->gradient_norm));
+    SR_TRY(sr_tensorboard_scalar(file, now, p->step, "learning_rate", step->learning_rate));
+    return isnan(validation)
+               ? SRNN_OK
+               : sr_tensorboard_scalar(file, now, p->step, "loss/validation", validation);
+}
+
+srnn_status sr_run_records_step(sr_run_records *records, const sr_progress *progress,
+                                const sr_step *step, double validation, double seconds) {
+    SR_TRY(write_metrics(records->metrics, progress, step, validation));
+    SR_TRY(write_timings(records->timings, progress, step, seconds));
+    return write_events(records->events, progress, step, validation);
+}
+
+srnn_status sr_run_records_sync(sr_run_records *records, sr_progress *progress) {
+    SR_TRY(sr_log_file_sync(records->metrics, &progress->metrics_bytes));
+    SR_TRY(sr_log_file_sync(records->timings, &progress->timings_bytes));
+    return sr_log_file_sync(records->events, &progress->events_bytes);
+}

@@ -1,0 +1,82 @@
+/* run_settings.h: what a run is asked to do: one table of settings for options, run.yaml and
+ * resuming. */
+#ifndef SR_TRAIN_RUN_SETTINGS_H
+#define SR_TRAIN_RUN_SETTINGS_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+
+typedef struct sr_run_settings {
+    /* Texts are owned, "" where not given. */
+    char *data, *validation, *batches; /* where rows come from */
+    char *model;                       /* a folder to start from, in place of a new model */
+    char *preset, *attention, *tokenizer;
+    int layout; /* sr_row_layout */
+    double validation_share;
+
+    /* The shape of a new model; 0: the preset's. */
+    int V, C, F, L, H, Hkv, D;
+    int mlp; /* sr_mlp */
+    bool tied;
+    double rope_theta, norm_epsilon;
+
+    int B, T, accumulate;
+    bool recompute;
+    int64_t steps;
+    double learning_rate, beta1, beta2, epsilon, weight_decay, clip;
+    int schedule; /* sr_schedule_kind */
+    int64_t warmup, decay;
+    double floor;
+
+    int64_t validate_every, validate_batches, save_every;
+    int keep;
+    int64_t stop_step, stop_tokens; /* 0: not */
+    double stop_seconds;            /* 0: not */
+    int bad_steps;                  /* steps in a row that may be skipped */
+    int64_t seed;
+    int threads;
+} sr_run_settings;
+
+typedef enum sr_setting_kind {
+    SR_SETTING_FLAG,
+    SR_SETTING_TEXT,
+    SR_SETTING_INTEGER,
+    SR_SETTING_INTEGER64,
+    SR_SETTING_NUMBER,
+    SR_SETTING_CHOICE,
+} sr_setting_kind;
+
+typedef struct sr_setting {
+    const char *name; /* "learning-rate" */
+    sr_setting_kind kind;
+    size_t offset; /* in sr_run_settings */
+    const char *argument, *help;
+    double least, most;
+    const char *const *choices; /* ends in NULL */
+} sr_setting;
+
+/* The table; NULL past the end. */
+const sr_setting *sr_setting_at(size_t index);
+
+/* Every setting at its default. */
+srnn_status sr_run_settings_create(sr_run_settings *settings);
+void sr_run_settings_free(sr_run_settings *settings);
+
+/* Copies every setting into settings that were created. */
+srnn_status sr_run_settings_copy(sr_run_settings *to, const sr_run_settings *from);
+
+/* Replaces an owned text. */
+srnn_status sr_run_settings_text(char **text, const char *value);
+
+/* Where no value was given, the preset's. Fails if there is no such preset. */
+srnn_status sr_run_settings_apply_preset(sr_run_settings *settings);
+
+/* The presets' names; NULL past the end. */
+const char *sr_preset_name(size_t index);
+
+/* run.yaml: every setting by name, the program's version and revision, and the machine. */
+srnn_status sr_run_settings_write(const sr_run_settings *settings, const char *path);
+srnn_status sr_run_settings_read(sr_run_settings *settings, const char *path);
+
+#endif

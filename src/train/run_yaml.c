@@ -1,0 +1,207 @@
+/* run_yaml.c: a run's settings from and to run.yaml. */
+#include "base/file.h"
+#include "train/run_settings.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+#include <yaml.h>
+
+static const void *at(const sr_run_settings *settings, const sr_setting *setting) {
+    return (const char *)settings + setting->offset;
+}
+
+static void *place(sr_run_settings *settings, const sr_setting *setting) {
+    return (char *)settings + setting->offset;
+}
+
+/* A double-quoted scalar. */
+static void write_text(FILE *out, const char *text) {
+    putc('"', out);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            fprintf(out, "\\%c", *c);
+        else if (*c < 0x20)
+            fprintf(out, "\\x%02x", *c);
+        else
+            putc(*c, out);
+    }
+    putc('"', out);
+}
+
+/* The shortest text that reads back to the same number. */
+static void write_number(FILE *out, double number) {
+    char text[64];
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, number);
+        if (strtod(text, NULL) == number)
+            break;
+    }
+    fputs(text, out);
+}
+
+static void write_setting(FILE *out, const sr_run_settings *settings, const sr_setting *setting) {
+    const void *value = at(settings, setting);
+    fprintf(out, "%s: ", setting->name);
+    switch (setting->kind) {
+    case SR_SETTING_FLAG:
+        fputs(*(const bool *)value ? "true" : "false", out);
+        break;
+    case SR_SETTING_TEXT:
+        write_text(out, *(char *const *)value);
+        break;
+    case SR_SETTING_INTEGER:
+        fprintf(out, "%d", *(const int *)value);
+        break;
+    case SR_SETTING_INTEGER64:
+        fprintf(out, "%" PRId64, *(const int64_t *)value);
+        break;
+    case SR_SETTING_NUMBER:
+        write_number(out, *(const double *)value);
+        break;
+    case SR_SETTING_CHOICE:
+        fputs(setting->choices[*(const int *)value], out);
+        break;
+    }
+    putc('\n', out);
+}
+
+/* Where and with what the run was made; not read back. */
+static void write_origin(FILE *out) {
+    struct utsname system;
+    fprintf(out, "\n# where and with what this run was started\nversion: ");
+    write_text(out, srnn_version());
+    fprintf(out, "\nrevision: ");
+    write_text(out, SOFTRNN_REVISION);
+    fprintf(out, "\nmachine: ");
+    write_text(out, uname(&system) == 0 ? system.machine : "unknown");
+    fprintf(out, "\nsystem: ");
+    write_text(out, uname(&system) == 0 ? system.sysname : "unknown");
+    fprintf(out, "\nprocessors: %ld\n", sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+srnn_status sr_run_settings_write(const sr_run_settings *settings, const char *path) {
+    char *text = NULL;
+    size_t length;
+    FILE *out = open_memstream(&text, &length);
+    if (!out)
+        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
+    fputs("# what this run was asked to do\n", out);
+    for (size_t i = 0; sr_setting_at(i); i++)
+        write_setting(out, settings, sr_setting_at(i));
+    write_origin(out);
+    srnn_status status = SRNN_OK;
+    if (fclose(out) != 0)
+        status = SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
+    if (status == SRNN_OK)
+        status = sr_file_replace(path, text, length);
+    free(text);
+    return status;
+}
+
+static bool read_number(double *number, const char *text) {
+    char *end;
+    errno = 0;
+    *number = strtod(text, &end);
+    return *text && !*end && !errno && isfinite(*number);
+}
+
+/* False if the text is no value of the setting. */
+static bool read_value(sr_run_settings *settings, const sr_setting *setting, const char *text) {
+    void *value = place(settings, setting);
+    double number;
+    switch (setting->kind) {
+    case SR_SETTING_FLAG:
+        *(bool *)value = strcmp(text, "true") == 0;
+        return *(bool *)value || strcmp(text, "false") == 0;
+    case SR_SETTING_TEXT:
+        return sr_run_settings_text(value, text) == SRNN_OK;
+    case SR_SETTING_CHOICE:
+        for (int i = 0; setting->choices[i]; i++)
+            if (strcmp(setting->choices[i], text) == 0) {
+                *(int *)value = i;
+                return true;
+            }
+        return false;
+    case SR_SETTING_INTEGER:
+    case SR_SETTING_INTEGER64:
+    case SR_SETTING_NUMBER:
+        break;
+    }
+    if (!read_number(&number, text) || number < setting->least || number > setting->most)
+        return false;
+    if (setting->kind == SR_SETTING_NUMBER) {
+        *(double *)value = number;
+        return true;
+    }
+    if (number != floor(number))
+        return false;
+    if (setting->kind == SR_SETTING_INTEGER)
+        *(int *)value = (int)number;
+    else
+        *(int64_t *)value = (int64_t)number;
+    return true;
+}
+
+static srnn_status read_pair(sr_run_settings *settings, const char *path, const char *key,
+                             const char *value) {
+    for (size_t i = 0; sr_setting_at(i); i++)
+        if (strcmp(sr_setting_at(i)->name, key) == 0)
+            return read_value(settings, sr_setting_at(i), value)
+                       ? SRNN_OK
+                       : SR_FAIL(SRNN_ERR_FORMAT, "%s: %s cannot be \"%s\"", path, key, value);
+    return SRNN_OK; /* the origin */
+}
+
+/* The file is one flat mapping of scalars. */
+static srnn_status read_events(sr_run_settings *settings, const char *path, yaml_parser_t *parser) {
+    char *key = NULL;
+    srnn_status status = SRNN_OK;
+    for (bool done = false; !done && status == SRNN_OK;) {
+        yaml_event_t event;
+        if (!yaml_parser_parse(parser, &event)) {
+            status =
+                SR_FAIL(SRNN_ERR_FORMAT, "%s: line %zu: %s", path, parser->problem_mark.line + 1,
+                        parser->problem ? parser->problem : "not YAML");
+            break;
+        }
+        const char *text =
+            event.type == YAML_SCALAR_EVENT ? (const char *)event.data.scalar.value : NULL;
+        if (text && !key) {
+            key = strdup(text);
+            if (!key)
+                status = SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory", path);
+        } else if (text) {
+            status = read_pair(settings, path, key, text);
+            free(key);
+            key = NULL;
+        } else if (event.type == YAML_SEQUENCE_START_EVENT ||
+                   (event.type == YAML_MAPPING_START_EVENT && key)) {
+            status = SR_FAIL(SRNN_ERR_FORMAT, "%s: not the settings of a run", path);
+        }
+        done = event.type == YAML_STREAM_END_EVENT;
+        yaml_event_delete(&event);
+    }
+    free(key);
+    return status;
+}
+
+srnn_status sr_run_settings_read(sr_run_settings *settings, const char *path) {
+    sr_mapping file;
+    yaml_parser_t parser;
+    SR_TRY(sr_mapping_open(&file, path));
+    if (!yaml_parser_initialize(&parser)) {
+        sr_mapping_close(&file);
+        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to read it", path);
+    }
+    yaml_parser_set_input_string(&parser, file.data, file.bytes);
+    const srnn_status status = read_events(settings, path, &parser);
+    yaml_parser_delete(&parser);
+    sr_mapping_close(&file);
+    return status;
+}

@@ -1,0 +1,31 @@
+/* schedule.c: the learning rate of every step. */
+#include "train/schedule.h"
+
+#include <math.h>
+
+/* How far a step is from `first` to `last`, 0 to 1. */
+static double progress(int64_t step, int64_t first, int64_t last) {
+    if (step >= last)
+        return 1.0;
+    return step <= first ? 0.0 : (double)(step - first) / (double)(last - first);
+}
+
+double sr_schedule_rate(const sr_schedule *s, int64_t step) {
+    double left = 1.0;
+    if (step < s->warmup)
+        return (double)step / (double)s->warmup;
+    switch (s->kind) {
+    case SR_SCHEDULE_LINEAR:
+        left = 1.0 - progress(step, s->warmup, s->steps);
+        break;
+    case SR_SCHEDULE_COSINE:
+        left = 0.5 + 0.5 * cos(acos(-1.0) * progress(step, s->warmup, s->steps));
+        break;
+    case SR_SCHEDULE_STABLE:
+        left = 1.0 - progress(step, s->steps - s->decay, s->steps);
+        break;
+    case SR_SCHEDULE_CONSTANT:
+        break;
+    }
+    return s->floor + (1.0 - s->floor) * left;
+}

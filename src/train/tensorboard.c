@@ -1,0 +1,101 @@
+/* tensorboard.c: TensorBoard's event files.
+ *
+ * A record is: length (8 bytes), masked crc32c of those, the event, masked crc32c of it. An event
+ * is a protocol buffer: wall_time = 1 (double), step = 2 (varint), file_version = 3 (text), summary
+ * = 5; a summary's value = 1 has tag = 1 (text) and simple_value = 2 (float). */
+#include "train/tensorboard.h"
+
+#include <stdint.h>
+#include <string.h>
+
+enum { EVENT_BYTES = 512, NAME_BYTES = 200 };
+
+typedef struct buffer {
+    uint8_t bytes[EVENT_BYTES];
+    size_t count;
+} buffer;
+
+/* Castagnoli's polynomial, bit by bit: records are few and short. */
+static uint32_t crc32c(const uint8_t *data, size_t count) {
+    uint32_t crc = 0xffffffffu;
+    for (size_t i = 0; i < count; i++) {
+        crc ^= data[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1u ? 0x82f63b78u : 0u);
+    }
+    return ~crc;
+}
+
+static uint32_t masked(const uint8_t *data, size_t count) {
+    const uint32_t crc = crc32c(data, count);
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+static void put(buffer *b, const void *data, size_t count) {
+    memcpy(b->bytes + b->count, data, count);
+    b->count += count;
+}
+
+static void put_little(buffer *b, uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; i++) {
+        const uint8_t byte = (uint8_t)(value >> (8 * i));
+        put(b, &byte, 1);
+    }
+}
+
+static void put_varint(buffer *b, uint64_t value) {
+    for (; value >= 0x80; value >>= 7)
+        put_little(b, (value & 0x7f) | 0x80, 1);
+    put_little(b, value, 1);
+}
+
+/* Kinds of fields: 0 varint, 1 eight bytes, 2 bytes with a length, 5 four bytes. */
+static void put_key(buffer *b, int field, int kind) {
+    put_varint(b, (uint64_t)(field << 3 | kind));
+}
+
+static void put_bytes(buffer *b, int field, const void *data, size_t count) {
+    put_key(b, field, 2);
+    put_varint(b, count);
+    put(b, data, count);
+}
+
+static void put_double(buffer *b, int field, double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    put_key(b, field, 1);
+    put_little(b, bits, 8);
+}
+
+static srnn_status write_record(sr_log_file *file, const buffer *event) {
+    buffer record = {.count = 0};
+    put_little(&record, event->count, 8);
+    put_little(&record, masked(record.bytes, 8), 4);
+    put(&record, event->bytes, event->count);
+    put_little(&record, masked(event->bytes, event->count), 4);
+    return sr_log_file_append(file, record.bytes, record.count);
+}
+
+srnn_status sr_tensorboard_begin(sr_log_file *file, double seconds) {
+    buffer event = {.count = 0};
+    put_double(&event, 1, seconds);
+    put_bytes(&event, 3, "brain.Event:2", 13);
+    return write_record(file, &event);
+}
+
+srnn_status sr_tensorboard_scalar(sr_log_file *file, double seconds, int64_t step, const char *name,
+                                  double value) {
+    buffer event = {.count = 0}, summary = {.count = 0}, number = {.count = 0};
+    const float simple = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &simple, sizeof bits);
+    put_bytes(&number, 1, name, strnlen(name, NAME_BYTES));
+    put_key(&number, 2, 5);
+    put_little(&number, bits, 4);
+    put_bytes(&summary, 1, number.bytes, number.count);
+    put_double(&event, 1, seconds);
+    put_key(&event, 2, 0);
+    put_varint(&event, (uint64_t)step);
+    put_bytes(&event, 5, summary.bytes, summary.count);
+    return write_record(file, &event);
+}

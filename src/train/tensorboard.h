@@ -1,0 +1,14 @@
+/* tensorboard.h: TensorBoard's event files: numbers by name and step. */
+#ifndef SR_TRAIN_TENSORBOARD_H
+#define SR_TRAIN_TENSORBOARD_H
+
+#include "train/log_file.h"
+
+/* The record every event file starts with. */
+srnn_status sr_tensorboard_begin(sr_log_file *file, double seconds);
+
+/* One number; `seconds` since 1970. */
+srnn_status sr_tensorboard_scalar(sr_log_file *file, double seconds, int64_t step, const char *name,
+                                  double value);
+
+#endif

@@ -1,0 +1,173 @@
+/* trainer.c: one optimiser step of a model. */
+#include "train/trainer.h"
+
+#include "base/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct sr_trainer {
+    sr_model *model;
+    sr_backend *backend;
+    sr_trainer_settings settings;
+    sr_pass *pass;
+    sr_moments moments;
+    int32_t *ids, *targets; /* (B, T) */
+    int64_t *offsets;       /* (B*T + 1) */
+    float *losses;          /* (B, T) */
+};
+
+static srnn_status check(const sr_trainer_settings *s) {
+    if (s->accumulate < 1)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "a step accumulates at least 1 batch, not %d",
+                       s->accumulate);
+    if (!(s->learning_rate >= 0) || !(s->epsilon >= 0) || !(s->weight_decay >= 0) ||
+        !(s->clip >= 0) || !(s->beta1 >= 0 && s->beta1 < 1) || !(s->beta2 >= 0 && s->beta2 < 1))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "a setting of AdamW makes no sense: rates must be 0 or "
+                                          "more, betas below 1");
+    return SRNN_OK;
+}
+
+static srnn_status take_moment(sr_trainer *trainer, float **out) {
+    void *memory;
+    const size_t bytes = trainer->model->table.numbers * sizeof(float);
+    SR_TRY(trainer->backend->allocate(trainer->backend, &memory, bytes));
+    *out = memory;
+    return trainer->backend->zero(trainer->backend, memory, bytes);
+}
+
+static srnn_status fill(sr_trainer *trainer) {
+    const sr_trainer_settings *s = &trainer->settings;
+    const sr_pass_setup setup = {.B = s->B, .T = s->T, .train = true, .recompute = s->recompute};
+    void *memory;
+    SR_TRY(check(s));
+    SR_TRY(sr_pass_create(&trainer->pass, trainer->model, &setup));
+    const size_t rows = (size_t)s->B * (size_t)s->T;
+    SR_TRY(sr_alloc(&memory, rows, sizeof(int32_t)));
+    trainer->ids = memory;
+    SR_TRY(sr_alloc(&memory, rows, sizeof(int32_t)));
+    trainer->targets = memory;
+    SR_TRY(sr_alloc(&memory, rows + 1, sizeof(int64_t)));
+    trainer->offsets = memory;
+    SR_TRY(sr_alloc(&memory, rows, sizeof(float)));
+    trainer->losses = memory;
+    SR_TRY(take_moment(trainer, &trainer->moments.mean));
+    return take_moment(trainer, &trainer->moments.square);
+}
+
+srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
+                              const sr_trainer_settings *settings) {
+    void *memory;
+    *trainer = NULL;
+    SR_TRY(sr_alloc_zero(&memory, 1, sizeof **trainer));
+    sr_trainer *created = memory;
+    created->model = model;
+    created->backend = model->backend;
+    created->settings = *settings;
+    const srnn_status status = fill(created);
+    if (status != SRNN_OK) {
+        sr_trainer_free(created);
+        return status;
+    }
+    *trainer = created;
+    return SRNN_OK;
+}
+
+void sr_trainer_free(sr_trainer *trainer) {
+    if (!trainer)
+        return;
+    trainer->backend->release(trainer->backend, trainer->moments.mean);
+    trainer->backend->release(trainer->backend, trainer->moments.square);
+    sr_pass_free(trainer->pass);
+    free(trainer->ids);
+    free(trainer->targets);
+    free(trainer->offsets);
+    free(trainer->losses);
+    free(trainer);
+}
+
+sr_moments *sr_trainer_moments(sr_trainer *trainer) {
+    return &trainer->moments;
+}
+
+size_t sr_trainer_bytes(const sr_trainer *trainer) {
+    return 3 * trainer->model->table.numbers * sizeof(float) + sr_pass_bytes(trainer->pass);
+}
+
+static srnn_status read_batch(sr_trainer *trainer, const sr_source *source, sr_split split,
+                              int64_t number) {
+    sr_batch batch = {.B = trainer->settings.B,
+                      .ids = trainer->ids,
+                      .targets = trainer->targets,
+                      .offsets = trainer->offsets};
+    if (source->T != trainer->settings.T)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "the data has rows of %d tokens, the run asks for %d",
+                       source->T, trainer->settings.T);
+    return sr_source_batch(source, &batch, split, number);
+}
+
+/* Adds the losses of the batch just computed to a sum and a count. */
+static void add_losses(const sr_trainer *trainer, double *sum, int64_t *count) {
+    const int64_t rows = (int64_t)trainer->settings.B * trainer->settings.T;
+    for (int64_t row = 0; row < rows; row++) {
+        *sum += (double)trainer->losses[row];
+        *count += trainer->targets[row] >= 0;
+    }
+}
+
+/* The gradients are of the sum over targets divided by `nominal`; the mean wants `count`. */
+static srnn_status update(sr_trainer *trainer, sr_step *result, double nominal, int64_t step) {
+    const sr_trainer_settings *s = &trainer->settings;
+    const int64_t numbers = (int64_t)trainer->model->table.numbers;
+    const double to_mean = nominal / (double)(result->targets > 0 ? result->targets : 1);
+    double squares;
+    SR_TRY(trainer->backend->square_sum(trainer->backend, &squares, sr_pass_gradient(trainer->pass),
+                                        numbers));
+    result->gradient_norm = sqrt(squares) * to_mean;
+    result->learning_rate = s->learning_rate * sr_schedule_rate(&s->schedule, step);
+    result->applied = isfinite(result->loss) && isfinite(result->gradient_norm);
+    if (!result->applied)
+        return SRNN_OK;
+    const bool clips = s->clip > 0 && result->gradient_norm > s->clip;
+    const sr_adamw adamw = {.learning_rate = result->learning_rate,
+                            .beta1 = s->beta1,
+                            .beta2 = s->beta2,
+                            .epsilon = s->epsilon,
+                            .weight_decay = s->weight_decay,
+                            .gradient_scale =
+                                to_mean * (clips ? s->clip / result->gradient_norm : 1.0),
+                            .step = ++trainer->moments.updates};
+    return trainer->backend->adamw(trainer->backend, trainer->model->weights, trainer->moments.mean,
+                                   trainer->moments.square, sr_pass_gradient(trainer->pass),
+                                   numbers, &adamw);
+}
+
+srnn_status sr_trainer_step(sr_trainer *trainer, sr_step *result, const sr_source *source,
+                            int64_t step) {
+    const sr_trainer_settings *s = &trainer->settings;
+    const double nominal = (double)s->B * s->T * s->accumulate;
+    double sum = 0;
+    *result = (sr_step){0};
+    SR_TRY(sr_pass_zero_gradient(trainer->pass));
+    for (int i = 0; i < s->accumulate; i++) {
+        SR_TRY(read_batch(trainer, source, SR_SPLIT_TRAIN, (step - 1) * s->accumulate + i));
+        SR_TRY(sr_pass_gradients(trainer->pass, trainer->losses, trainer->ids, trainer->targets,
+                                 1.0 / nominal));
+        add_losses(trainer, &sum, &result->targets);
+    }
+    result->loss = sum / (double)(result->targets > 0 ? result->targets : 1);
+    return update(trainer, result, nominal, step);
+}
+
+srnn_status sr_trainer_validate(sr_trainer *trainer, double *loss, const sr_source *source,
+                                int64_t batches) {
+    double sum = 0;
+    int64_t count = 0;
+    for (int64_t i = 0; i < batches; i++) {
+        SR_TRY(read_batch(trainer, source, SR_SPLIT_VALIDATION, i));
+        SR_TRY(sr_pass_losses(trainer->pass, trainer->losses, trainer->ids, trainer->targets));
+        add_losses(trainer, &sum, &count);
+    }
+    *loss = sum / (double)(count > 0 ? count : 1);
+    return SRNN_OK;
+}

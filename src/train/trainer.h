@@ -1,0 +1,54 @@
+/* trainer.h: one optimiser step of a model: gradients of a batch, clipping, AdamW. */
+#ifndef SR_TRAIN_TRAINER_H
+#define SR_TRAIN_TRAINER_H
+
+#include "data/source.h"
+#include "model/pass.h"
+#include "train/schedule.h"
+
+typedef struct sr_trainer_settings {
+    int B, T;
+    int accumulate; /* batches of B rows in one step */
+    bool recompute;
+    double learning_rate; /* the largest */
+    double beta1, beta2, epsilon, weight_decay;
+    double clip; /* largest norm of the gradient; 0: none */
+    sr_schedule schedule;
+} sr_trainer_settings;
+
+/* What one step did. */
+typedef struct sr_step {
+    double loss; /* mean over the targets */
+    double gradient_norm;
+    double learning_rate;
+    int64_t targets; /* counted */
+    bool applied;    /* false: loss or gradient was not finite, so nothing was changed */
+} sr_step;
+
+typedef struct sr_trainer sr_trainer;
+
+/* The model must outlive the trainer. */
+srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
+                              const sr_trainer_settings *settings);
+void sr_trainer_free(sr_trainer *trainer);
+
+/* Step 1, 2, .. on its own rows of the source's training split. */
+srnn_status sr_trainer_step(sr_trainer *trainer, sr_step *result, const sr_source *source,
+                            int64_t step);
+
+/* Mean loss over batches 0 .. batches-1 of the validation split. */
+srnn_status sr_trainer_validate(sr_trainer *trainer, double *loss, const sr_source *source,
+                                int64_t batches);
+
+/* Bytes of weights, gradients, moments and activations. */
+size_t sr_trainer_bytes(const sr_trainer *trainer);
+
+/* What must be kept to go on: the moments, (numbers) each in backend memory, and how many updates
+ * they have seen. */
+typedef struct sr_moments {
+    float *mean, *square;
+    int64_t updates;
+} sr_moments;
+sr_moments *sr_trainer_moments(sr_trainer *trainer);
+
+#endif

@@ -1,0 +1,136 @@
+/* test_tokenizer_real.c: known ids of known tokenizers, and a known training. Reads the folder that
+ * SOFTRNN_REAL_DATA names; without it these tests are skipped. */
+#include "base/file.h"
+#include "data/bpe_train.h"
+#include "data/tokenizer.h"
+#include "test.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *real_path(char path[512], const char *name) {
+    const char *folder = getenv("SOFTRNN_REAL_DATA");
+    if (!folder)
+        skip();
+    snprintf(path, 512, "%s/tokenizers/%s", folder, name);
+    return path;
+}
+
+static void open_real(sr_mapping *file, const char *name) {
+    char path[512];
+    if (sr_mapping_open(file, real_path(path, name)) != SRNN_OK)
+        fail_msg("%s", srnn_error_detail());
+}
+
+/* One input against one line of ids. */
+static void check_vector(sr_encoder *encoder, const char *text, size_t bytes, const char *line) {
+    sr_tokens tokens = {0};
+    char *end;
+    assert_int_equal(sr_encoder_encode(encoder, &tokens, text, bytes), SRNN_OK);
+    for (size_t i = 0; i < tokens.count; i++) {
+        unsigned long expected = strtoul(line, &end, 10);
+        if (end == line || expected != tokens.ids[i])
+            fail_msg("\"%.*s\": id %zu is %u, not %lu", (int)bytes, text, i, tokens.ids[i],
+                     expected);
+        line = end;
+    }
+    if (line[strspn(line, " ")] != '\n')
+        fail_msg("\"%.*s\": ids are missing", (int)bytes, text);
+    sr_tokens_free(&tokens);
+}
+
+static void check_vectors(const char *tokenizer_name, const char *vectors) {
+    static const char separator[] = "\n__ggml_vocab_test__\n";
+    char path[512], name[128];
+    sr_mapping inputs, outputs;
+    sr_tokenizer *tokenizer;
+    sr_encoder *encoder;
+    snprintf(name, sizeof name, "vectors/%s.inp", vectors);
+    open_real(&inputs, name);
+    snprintf(name, sizeof name, "vectors/%s.out", vectors);
+    open_real(&outputs, name);
+    if (sr_tokenizer_load(&tokenizer, real_path(path, tokenizer_name)) != SRNN_OK)
+        fail_msg("%s", srnn_error_detail());
+    assert_int_equal(sr_encoder_create(&encoder, tokenizer), SRNN_OK);
+    char *lines = strndup((const char *)outputs.data, outputs.bytes), *line = lines;
+    const char *text = (const char *)inputs.data, *end = text + inputs.bytes;
+    size_t count = 0;
+    while (text < end) {
+        const char *next = memmem(text, (size_t)(end - text), separator, sizeof separator - 1);
+        if (!next)
+            break;
+        check_vector(encoder, text, (size_t)(next - text), line);
+        line = strchr(line, '\n') + 1;
+        text = next + sizeof separator - 1;
+        count++;
+    }
+    assert_true(count > 40);
+    free(lines);
+    sr_encoder_free(encoder);
+    sr_tokenizer_free(tokenizer);
+    sr_mapping_close(&inputs);
+    sr_mapping_close(&outputs);
+}
+
+static void gpt2_ids(void **state) {
+    (void)state;
+    check_vectors("gpt2/tokenizer.json", "ggml-vocab-gpt-2.gguf");
+}
+
+static void llama2_ids(void **state) {
+    (void)state;
+    check_vectors("llama2/tokenizer.model", "ggml-vocab-llama-spm.gguf");
+    check_vectors("llama2/tokenizer.bin", "ggml-vocab-llama-spm.gguf");
+}
+
+static void check_trained(const json_t *model, const sr_mapping *merges, const json_t *vocab) {
+    const char *line = (const char *)merges->data;
+    const json_t *list = json_object_get(model, "merges");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *end = memchr(line, '\n', merges->bytes - (size_t)(line - (char *)merges->data));
+        size_t bytes = end ? (size_t)(end - line) : strlen(line);
+        const char *merge = json_string_value(json_array_get(list, i));
+        if (strlen(merge) != bytes || memcmp(merge, line, bytes) != 0)
+            fail_msg("merge %zu is \"%s\", not \"%.*s\"", i, merge, (int)bytes, line);
+        line += bytes + 1;
+    }
+    assert_int_equal(line - (const char *)merges->data, merges->bytes);
+    assert_true(json_equal(json_object_get(model, "vocab"), vocab));
+}
+
+static void training_gives_the_reference(void **state) {
+    (void)state;
+    sr_mapping corpus, merges, vocab;
+    open_real(&corpus, "bpe-training/corpus.en");
+    open_real(&merges, "bpe-training/train-bpe-reference-merges.txt");
+    open_real(&vocab, "bpe-training/train-bpe-reference-vocab.json");
+    const sr_text texts[] = {{(const char *)corpus.data, corpus.bytes}};
+    const char *const special[] = {"<|endoftext|>"};
+    const sr_bpe_training training = {
+        .vocab = 500,
+        .text = {.texts = texts, .text_count = 1, .special = special, .special_count = 1}};
+    sr_bytes json = {0};
+    assert_int_equal(sr_bpe_train(&json, &training), SRNN_OK);
+    json_t *root = json_loadb(json.data, json.count, 0, NULL);
+    json_t *expected = json_loadb((const char *)vocab.data, vocab.bytes, 0, NULL);
+    assert_non_null(root);
+    assert_non_null(expected);
+    check_trained(json_object_get(root, "model"), &merges, expected);
+    json_decref(root);
+    json_decref(expected);
+    sr_bytes_free(&json);
+    sr_mapping_close(&corpus);
+    sr_mapping_close(&merges);
+    sr_mapping_close(&vocab);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpt2_ids),
+        cmocka_unit_test(llama2_ids),
+        cmocka_unit_test(training_gives_the_reference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
