@@ -239,20 +239,17 @@ static void print_header(const verification *v) {
     }
 }
 
-static srnn_status verify_text(verification *v, const char *text) {
-    srnn_attention a;
-    SR_TRY(srnn_attention_parse(&a, text));
-    return verify_variant(v, text, &a);
-}
-
 /* Every composition once, under its first name. */
 static srnn_status verify_all(verification *v) {
     const srnn_variant *variant;
     for (size_t i = 0; (variant = srnn_variant_at(i)); i++)
         if (strcmp(srnn_attention_name(&variant->attention), variant->name) == 0)
             SR_TRY(verify_variant(v, variant->name, &variant->attention));
-    for (size_t i = 0; i < OTHERS; i++)
-        SR_TRY(verify_text(v, others[i]));
+    for (size_t i = 0; i < OTHERS; i++) {
+        srnn_attention a;
+        SR_TRY(srnn_attention_parse(&a, others[i]));
+        SR_TRY(verify_variant(v, others[i], &a));
+    }
     return SRNN_OK;
 }
 
@@ -285,10 +282,14 @@ int command_verify(int argc, char **argv) {
     v.seed = (uint64_t)seed;
     if (quick)
         v.shape_count = QUICK;
-    list_methods(&v);
-    print_header(&v);
-    srnn_status status =
-        strcmp(attention, "all") == 0 ? verify_all(&v) : verify_text(&v, attention);
+    bool all = strcmp(attention, "all") == 0;
+    srnn_attention a;
+    srnn_status status = all ? SRNN_OK : srnn_attention_parse(&a, attention);
+    if (status == SRNN_OK) {
+        list_methods(&v);
+        print_header(&v);
+        status = all ? verify_all(&v) : verify_variant(&v, attention, &a);
+    }
     if (status != SRNN_OK)
         return command_report(status);
     printf("%lld comparisons: %s\n", (long long)v.comparisons,
