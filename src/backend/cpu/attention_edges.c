@@ -183,10 +183,11 @@ void SR_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges,
                                   const srnn_plan *plan, const srnn_operands *in, int64_t b, int h,
                                   int64_t t, int64_t count) {
     const srnn_problem *p = &plan->problem;
+    double scale = sr_scale_factor(&p->attention, p->D);
     for (int64_t r = 0; r < count; r++)
         feature_row(out + r * ld, tensor_row(in->q, b, h, t + r),
                     edges->q_inverse ? edges->q_inverse + (b * p->T + t + r) * p->D : NULL,
-                    p->attention.feature, sr_scale_factor(&p->attention, p->D), p->D);
+                    p->attention.feature, scale, p->D);
 }
 
 void SR_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges, const srnn_plan *plan,
