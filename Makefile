@@ -25,7 +25,7 @@ study: build ## all variants, all forms, all kernels on this machine
 	@build/cli/softrnn verify
 
 bench: build ## checks the kernels, then times them
-	@build/cli/softrnn bench
+	@bench/attention.sh build/cli/softrnn
 
 release: build ## the release build and its tests
 	@$(call run_tests,build)

@@ -4,9 +4,12 @@
 
 #include "command.h"
 
+int command_attend(int argc, char **argv);
+int command_bench(int argc, char **argv);
 int command_data(int argc, char **argv);
 int command_info(int argc, char **argv);
 int command_tokenizer(int argc, char **argv);
 int command_variants(int argc, char **argv);
+int command_verify(int argc, char **argv);
 
 #endif

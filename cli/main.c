@@ -6,10 +6,13 @@
 #include <string.h>
 
 static const command commands[] = {
+    {"attend", "one attention call on tensors from a file", command_attend},
+    {"bench", "checks, then times; one JSON line a case", command_bench},
     {"data", "text to token shards; what a training step sees; synthetic tasks", command_data},
     {"info", "what this build and this machine offer", command_info},
     {"tokenizer", "train and use tokenizers", command_tokenizer},
     {"variants", "the variants of attention: names, text forms, states", command_variants},
+    {"verify", "every kernel and form against the double oracle", command_verify},
 };
 
 static const command_table table = {

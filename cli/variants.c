@@ -110,10 +110,8 @@ static void print_table(int D) {
     printf("%-60s%12s   forms\n", "name", size);
     for (size_t i = 0; row_at(&row, i); i++)
         print_row(&row, D);
-    printf(
-        "\nstate: floats of one kv head, whatever the length of the sequence. Shapes: C channels, "
-        "H heads,\nHkv key/value heads, D head size. --attention takes a name, a text form, or a "
-        "name and changes:\nnorm,clamp=5\n");
+    printf("\nstate: floats of one kv head, whatever the length of the sequence.\n"
+           "--attention takes a name, a text form, or a name and changes: norm,clamp=5\n");
 }
 
 int command_variants(int argc, char **argv) {

@@ -177,12 +177,12 @@ typedef struct place {
     size_t column; /* 1-based */
 } place;
 
-/* "X" is no Y; did you mean Z? */
+/* 'X' is no Y; did you mean 'Z'? */
 static srnn_status fail_word(place at, const char *what, const char *const *words, size_t count) {
     const char *nearest = sr_nearest_word(at.word, words, count);
-    return SR_FAIL(SRNN_ERR_FORMAT, "attention text, column %zu: \"%s\" is no %s%s%s%s", at.column,
-                   at.word, what, nearest ? "; did you mean \"" : "", nearest ? nearest : "",
-                   nearest ? "\"?" : "");
+    return SR_FAIL(SRNN_ERR_FORMAT, "attention text, column %zu: '%s' is no %s%s%s%s", at.column,
+                   at.word, what, nearest ? "; did you mean '" : "", nearest ? nearest : "",
+                   nearest ? "'?" : "");
 }
 
 /* The number of `word` in a NULL-terminated list, or -1. */
@@ -321,8 +321,8 @@ static srnn_status parse_name(srnn_attention *a, char *text, size_t column) {
         return fail_name((place){text, column});
     if (!given)
         return SR_FAIL(SRNN_ERR_FORMAT,
-                       "attention text, column %zu: \"%s\" takes a number, as in %s:3", column,
-                       text, text);
+                       "attention text, column %zu: '%s' takes a number, as in %s:3", column, text,
+                       text);
     *a = family->attention;
     a->order = order;
     return SRNN_OK;
@@ -345,15 +345,15 @@ static srnn_status parse_item(srnn_attention *a, unsigned *seen, char *item, siz
         return fail_word((place){item, column}, "key", names, KEYS);
     }
     if (*seen & 1U << which)
-        return SR_FAIL(SRNN_ERR_FORMAT, "attention text, column %zu: \"%s\" is given twice", column,
+        return SR_FAIL(SRNN_ERR_FORMAT, "attention text, column %zu: '%s' is given twice", column,
                        item);
     *seen |= 1U << which;
     if (equals)
         return parse_value(a, (key)which, equals + 1, column + (size_t)(equals + 1 - item));
     if (!key_alone)
         return SR_FAIL(SRNN_ERR_FORMAT,
-                       "attention text, column %zu: \"%s\" takes a value, as in %s=%s", column,
-                       item, item, keys[which].words[0]);
+                       "attention text, column %zu: '%s' takes a value, as in %s=%s", column, item,
+                       item, keys[which].words[0]);
     set_field(a, (key)which, 1);
     return SRNN_OK;
 }

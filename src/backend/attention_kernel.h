@@ -49,6 +49,33 @@ struct sr_attention_kernel {
     void (*backward)(const sr_attention_call *call); /* NULL: no backward in this form */
 };
 
+/* Running sums at the end of what a state has seen, so that the next piece can go on. */
+typedef struct sr_carry {
+    int64_t position;   /* tokens before this piece */
+    double *decay;      /* (B, Hkv): C of the next token */
+    double *cumulative; /* (B, H): sum of exp(output gate) */
+} sr_carry;
+
+/* How a state is kept between calls. */
+typedef struct sr_state_kernel {
+    srnn_dtype dtype;
+    bool fixed; /* a fixed-size state; else keys and values */
+
+    /* Memory for `capacity` tokens (a fixed-size state ignores it); zero bytes are the empty state. */
+    size_t (*bytes)(const srnn_problem *problem, int64_t capacity);
+
+    /* Scratch for feeding plan->problem.T tokens, and feeding them; moves the carry on. */
+    size_t (*scratch)(const srnn_plan *plan);
+    void (*feed)(const sr_attention_call *call, char *memory, int64_t capacity, sr_carry *carry);
+
+    /* The state as plain numbers without padding, the same on every machine: how many bytes, out, in. */
+    size_t (*plain_bytes)(const srnn_problem *problem, int64_t position);
+    void (*to_plain)(char *plain, const char *memory, int64_t capacity, const srnn_problem *problem,
+                     int64_t position);
+    void (*from_plain)(char *memory, int64_t capacity, const char *plain,
+                       const srnn_problem *problem, int64_t position);
+} sr_state_kernel;
+
 /* Rows of numbers in one contiguous (B, heads, T) array of a plan. */
 static inline int64_t sr_row_index(const srnn_problem *p, int heads, int64_t b, int h, int64_t t) {
     return (b * heads + h) * p->T + t;

@@ -11,8 +11,12 @@ void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers) {
     if (workers > tasks)
         workers = (int)tasks;
     if (workers <= 1) {
+        /* As inside a parallel region, a library that a task calls gets this thread only. */
+        const int threads = omp_get_max_threads();
+        omp_set_num_threads(1);
         for (int64_t task = 0; task < tasks; task++)
             run(context, task, 0);
+        omp_set_num_threads(threads);
         return;
     }
 #pragma omp parallel for schedule(dynamic, 1) num_threads(workers)

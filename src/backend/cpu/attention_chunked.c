@@ -235,7 +235,8 @@ void chunked_forward(const sr_attention_call *call) {
     walk(&x, NULL);
 }
 
-void chunked_feed(const sr_attention_call *call, char *states, sr_carry *carry) {
+void chunked_feed(const sr_attention_call *call, char *states, int64_t capacity, sr_carry *carry) {
+    (void)capacity;
     sr_layout layout = {call->plan->scratch, 0};
     context x = place(call->plan, &layout);
     x.call = call;

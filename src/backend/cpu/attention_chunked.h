@@ -18,11 +18,12 @@ void chunked_forward(const sr_attention_call *call);
 size_t chunked_backward_scratch(const srnn_plan *plan);
 void chunked_backward(const sr_attention_call *call);
 
-/* The state of one kv head as it lies in memory; all zero is the state before the first token. */
-size_t chunked_state_bytes(const srnn_problem *problem);
-
 /* Like forward, for the next plan->problem.T tokens of sequences whose states, (B, Hkv) of them one
- * after the other, and running sums are given and moved on. */
-void chunked_feed(const sr_attention_call *call, char *states, sr_carry *carry);
+ * after the other, and running sums are given and moved on. All bytes zero is the state before the first
+ * token. `capacity` means nothing to a state of fixed size. */
+void chunked_feed(const sr_attention_call *call, char *states, int64_t capacity, sr_carry *carry);
+
+/* Bytes of the state of one kv head as it lies in memory. */
+size_t chunked_state_bytes(const srnn_problem *problem);
 
 #endif

@@ -8,7 +8,7 @@
 
 /* sum_j exp(C - C_j) features(k_j) v_j^T over the tokens seen, C being the decay reference. */
 typedef struct running_state {
-    real *matrix;      /* (features, stride of Dv): features of the score, padded to whole blocks */
+    real *matrix;      /* (features, stride of Dv): features of the score, then room for whole blocks */
     real *column;      /* (features): the same with v = 1 */
     double *reference; /* C; only with decay */
 } running_state;
@@ -28,7 +28,7 @@ static inline int64_t state_rows(const feature_basis *basis) {
 
 static inline running_state running_state_place(const srnn_problem *p, const feature_basis *basis,
                                                 sr_layout *layout) {
-    size_t rows = (size_t)round_up(state_rows(basis), ROWS);
+    size_t rows = (size_t)(state_rows(basis) + ROWS); /* a block may start anywhere */
     running_state state;
     state.matrix = sr_layout_take(layout, rows * (size_t)row_stride(p->Dv), sizeof(real));
     state.column = sr_layout_take(layout, rows, sizeof(real));

@@ -10,14 +10,6 @@
 #include "backend/cpu/attention_real.h"
 #include "base/memory.h"
 
-/* Running sums at the end of what a state has seen, so that the next piece can go on. (B, heads).
- */
-typedef struct sr_carry {
-    int64_t position;   /* tokens before this piece */
-    double *decay;      /* (B, Hkv): C of the next token, or NULL at the start of a sequence */
-    double *cumulative; /* (B, H): sum of exp(output gate), or NULL */
-} sr_carry;
-
 /* Arrays over all positions, filled by sr_edges_prepare; NULL where the variant has no use for one.
  */
 typedef struct sr_edges {

@@ -13,24 +13,35 @@ typedef struct context {
     packed_head *heads;      /* (B, Hkv) */
     tile_workspace *workers; /* (threads) */
     score_rule rule;
-    bool subtract; /* the row maximum may be subtracted */
+    bool subtract;    /* the row maximum may be subtracted */
+    int64_t position; /* tokens that a state holds before those of the call */
 } context;
 
-static context place(const srnn_plan *plan, sr_layout *layout) {
+/* Everything but the keys and values. */
+static context place_rows(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->problem;
-    context x = {0};
+    context x = {.rule = score_rule_of(&p->attention),
+                 .subtract = sr_row_scale_invariant(&p->attention)};
     SR_REAL(sr_edges_place)(&x.edges, plan, false, layout);
     x.heads = sr_layout_take(layout, (size_t)p->B * (size_t)p->Hkv, sizeof *x.heads);
-    for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++) {
-        packed_head head = packed_head_place(p, p->T, layout);
-        if (x.heads)
-            x.heads[n] = head;
-    }
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
         tile_workspace workspace = tile_workspace_place(p, layout);
         if (x.workers)
             x.workers[n] = workspace;
+    }
+    return x;
+}
+
+static context place(const srnn_plan *plan, sr_layout *layout) {
+    const srnn_problem *p = &plan->problem;
+    context x = place_rows(plan, layout);
+    for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++) {
+        packed_head head = packed_head_place(p, p->T, layout);
+        if (x.edges.decay)
+            head.decay = x.edges.decay + n * p->T;
+        if (x.heads)
+            x.heads[n] = head;
     }
     return x;
 }
@@ -64,9 +75,10 @@ static void pack_task(void *untyped, int64_t task, int worker) {
 /* The tile of query rows a task works on. */
 typedef struct query_tile {
     int64_t b, t, rows, padded; /* first row, rows, rows rounded up to whole blocks */
+    int64_t at;                 /* where the first row stands among the keys */
     int h;
-    const int32_t *first; /* of these rows */
-    const double *decay;  /* of the whole row of the batch, or NULL */
+    const int32_t *first; /* of these rows: where their documents start in the call */
+    const double *decay;  /* of all keys, or NULL */
 } query_tile;
 
 /* Moves a row's maximum up to what this tile brings, rescaling what was summed so far. */
@@ -88,12 +100,12 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
                        int64_t keys, bool find_maximum) {
     const srnn_problem *p = &x->call->plan->problem;
     tile_strides ld = tile_strides_of(p);
-    double reference = q->decay ? q->decay[q->t] : 0.0;
-    const real *columns = decay_columns(w->decay, q->decay, tile, p->T, reference);
+    double reference = q->decay ? q->decay[q->at] : 0.0;
+    const real *columns = decay_columns(w->decay, q->decay, tile, q->at + q->rows, reference);
     bool sums = sr_needs_row_sum(&p->attention);
     int width = (int)tile_width(keys);
     for (int64_t r = 0; r < q->rows; r++) {
-        int64_t low = q->first[r] - tile * TILE, high = q->t + r + 1 - tile * TILE;
+        int64_t low = q->first[r] - tile * TILE, high = q->at + r + 1 - tile * TILE;
         score_row row = {
             .s = w->s + r * ld.tile,
             .low = low < 0      ? 0
@@ -101,7 +113,7 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
                                 : (int)keys,
             .high = high < keys ? (int)high : (int)keys,
             .width = width,
-            .decay = q->decay ? (real)(q->decay[q->t + r] - reference) : 0,
+            .decay = q->decay ? (real)(q->decay[q->at + r] - reference) : 0,
             .decay_columns = columns,
         };
         if (row.low >= row.high) {
@@ -135,7 +147,7 @@ static void write_outputs(const context *x, const tile_workspace *w, const query
             past++;
         SR_REAL(sr_edges_output_rows)
         (call->o, w->numerator + r * ld.dv, ld.dv, w->row_sum + r, &x->edges, call->plan, call->in,
-         q->b, q->h, q->t + r, past - r, q->t + r - q->first[r] + 1);
+         q->b, q->h, q->t + r, past - r, q->at + r - q->first[r] + 1);
     }
     if (!call->saved.numerator)
         return;
@@ -157,26 +169,26 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     int64_t heads = (int64_t)p->B * p->H, own = tiles_in(p->T) - 1 - task / heads,
             head = task % heads;
     query_tile q = {.b = head / p->H, .h = (int)(head % p->H), .t = own * TILE};
-    int kv = q.h / (p->H / p->Hkv);
-    const packed_head *packed = &x->heads[q.b * p->Hkv + kv];
+    const packed_head *packed = &x->heads[q.b * p->Hkv + q.h / (p->H / p->Hkv)];
+    q.at = x->position + q.t;
     q.rows = p->T - q.t < TILE ? p->T - q.t : TILE;
     q.padded = round_up(q.rows, ROWS);
     q.first = plan->first + q.b * p->T + q.t;
-    q.decay = x->edges.decay ? x->edges.decay + sr_row_index(p, p->Hkv, q.b, kv, 0) : NULL;
+    q.decay = packed->decay;
 
     SR_REAL(sr_edges_query_rows)
     (w->queries, ld.d, &x->edges, plan, x->call->in, q.b, q.h, q.t, q.rows);
     clear_rows_from(w->queries, ld.d, q.rows, q.padded);
     memset(w->numerator, 0, (size_t)(q.padded * ld.dv) * sizeof(real));
     memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
-    int64_t from = q.first[0] / TILE;
-    bool find = x->subtract && !logits_are_safe(w, packed, &q, from, own + 1, ld, p->D);
+    int64_t keys_seen = q.at + q.rows, from = q.first[0] / TILE, past = tiles_in(keys_seen);
+    bool find = x->subtract && !logits_are_safe(w, packed, &q, from, past, ld, p->D);
     for (int64_t r = 0; r < TILE; r++)
         w->maximum[r] = find ? (real)-INFINITY : 0;
 
-    for (int64_t tile = from; tile <= own; tile++) {
-        int64_t keys = p->T - tile * TILE < TILE ? p->T - tile * TILE : TILE;
-        bool diagonal = tile == own;
+    for (int64_t tile = from; tile < past; tile++) {
+        int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
+        bool diagonal = tile * TILE == q.at;
         product(w->s, ld.tile, (product_operand){w->queries, ld.d, 1},
                 packed->keys + tile * p->D * ld.tile, ld.tile, q.padded, tile_width(keys), p->D,
                 diagonal ? PRODUCT_C_LOWER : PRODUCT_FULL, false);
@@ -196,10 +208,53 @@ void flash_forward(const sr_attention_call *call) {
     sr_layout layout = {plan->scratch, 0};
     context x = place(plan, &layout);
     x.call = call;
-    x.rule = score_rule_of(&p->attention);
-    x.subtract = sr_row_scale_invariant(&p->attention);
     SR_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
     int64_t tiles = tiles_in(p->T);
     sr_parallel(pack_task, &x, tiles * p->B * p->Hkv, p->threads);
     sr_parallel(rows_task, &x, tiles * p->B * p->H, p->threads);
+}
+
+/* ---- the same against kept keys and values ---- */
+
+size_t flash_feed_scratch(const srnn_plan *plan) {
+    sr_layout layout = {0};
+    place_rows(plan, &layout);
+    return layout.used;
+}
+
+/* Adds the keys and values of the call to what is kept, TILE rows at a time. */
+static void keep_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->problem;
+    tile_strides ld = tile_strides_of(p);
+    const packed_head *head = &x->heads[task];
+    real *rows = x->workers[worker].queries;
+    int64_t b = task / p->Hkv;
+    int kv = (int)(task % p->Hkv);
+    for (int64_t t = 0; t < p->T; t += TILE) {
+        int64_t count = p->T - t < TILE ? p->T - t : TILE;
+        SR_REAL(sr_edges_key_rows)(rows, ld.d, &x->edges, plan, x->call->in, b, kv, t, count);
+        packed_head_keep_keys(head, p, rows, ld.d, x->position + t, count);
+    }
+    SR_REAL(sr_edges_value_rows)
+    (head->values + x->position * ld.dv, ld.dv, &x->edges, plan, x->call->in, b, kv, 0, p->T);
+    if (head->decay)
+        memcpy(head->decay + x->position, x->edges.decay + task * p->T,
+               (size_t)p->T * sizeof *head->decay);
+}
+
+void flash_feed(const sr_attention_call *call, char *kept, int64_t capacity, sr_carry *carry) {
+    const srnn_plan *plan = call->plan;
+    const srnn_problem *p = &plan->problem;
+    sr_layout layout = {plan->scratch, 0}, memory = {kept, 0};
+    context x = place_rows(plan, &layout);
+    x.call = call;
+    x.position = carry->position;
+    for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++)
+        x.heads[n] = kept_head_place(p, capacity, &memory);
+    SR_REAL(sr_edges_prepare)(&x.edges, plan, call->in, carry);
+    sr_parallel(keep_task, &x, (int64_t)p->B * p->Hkv, p->threads);
+    sr_parallel(rows_task, &x, tiles_in(p->T) * p->B * p->H, p->threads);
+    carry->position += p->T;
 }

@@ -37,6 +37,7 @@ typedef struct packed_head {
     real *keys;     /* (tiles, D, stride of TILE): transposed */
     real *values;   /* (T rounded up to TILE, stride of Dv) */
     real *key_norm; /* (tiles): the largest |key| of the tile */
+    double *decay;  /* (T): C_j, or NULL */
 } packed_head;
 
 /* What a thread needs to run a tile of queries. */
@@ -95,6 +96,30 @@ static inline real largest_norm(const real *rows, int64_t ld, int64_t count, int
             largest = square;
     }
     return (real)sqrt(largest);
+}
+
+/* Keys at positions `at` .. at+count-1 from rows (count, ld) into their places. */
+static inline void packed_head_keep_keys(const packed_head *head, const srnn_problem *p,
+                                         const real *rows, int64_t ld, int64_t at, int64_t count) {
+    int64_t stride = row_stride(TILE);
+    for (int64_t r = 0; r < count; r++) {
+        int64_t tile = (at + r) / TILE, column = (at + r) % TILE;
+        real *keys = head->keys + tile * p->D * stride + column;
+        real norm = largest_norm(rows + r * ld, ld, 1, p->D);
+        for (int64_t d = 0; d < p->D; d++)
+            keys[d * stride] = rows[r * ld + d];
+        if (column == 0 || !(norm <= head->key_norm[tile])) /* a NaN stays the largest */
+            head->key_norm[tile] = norm;
+    }
+}
+
+/* A head that a state keeps: room for `capacity` tokens, decay included. */
+static inline packed_head kept_head_place(const srnn_problem *p, int64_t capacity,
+                                          sr_layout *layout) {
+    packed_head head = packed_head_place(p, capacity, layout);
+    if (p->attention.decay == SRNN_DECAY_LEARNED)
+        head.decay = sr_layout_take(layout, (size_t)capacity, sizeof *head.decay);
+    return head;
 }
 
 /* out (TILE) = decay of the columns of a key tile relative to `reference`; NULL if there is none.

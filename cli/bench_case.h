@@ -1,0 +1,40 @@
+/* bench_case.h: one attention problem held ready for timing, and the matrix product it is held
+ * against. */
+#ifndef SR_CLI_BENCH_CASE_H
+#define SR_CLI_BENCH_CASE_H
+
+#include "call.h"
+
+typedef struct bench_case {
+    attention_call call;
+    srnn_plan *plan;
+    void *saved;
+} bench_case;
+
+/* Chooses form and kernel, and makes sure on a smaller problem that they compute what the double
+ * oracle computes: a wrong kernel is refused. */
+srnn_status bench_case_open(bench_case *timed, const srnn_problem *problem);
+void bench_case_close(bench_case *timed); /* leaves { 0 } */
+
+/* Seconds of one call. */
+srnn_status bench_forward(double *seconds, bench_case *timed);
+srnn_status bench_forward_backward(double *seconds, bench_case *timed);
+
+/* Floating-point operations that the parallel form cannot do without. */
+double bench_forward_flops(const srnn_problem *problem);
+double bench_backward_flops(const srnn_problem *problem);
+
+/* Square float matrices whose product tells what the machine can do at this moment. */
+typedef struct bench_product {
+    float *a, *b, *c; /* (size, size) */
+    int64_t size;
+    int threads;
+} bench_product;
+
+srnn_status bench_product_create(bench_product *product, int threads);
+void bench_product_free(bench_product *product);
+
+/* GFLOP/s of one product, cut into one part per thread. */
+srnn_status bench_product_speed(double *gflops, const bench_product *product);
+
+#endif

@@ -1,0 +1,36 @@
+/* call.h: the arrays of one attention call, allocated together, and the call itself. */
+#ifndef SR_CLI_CALL_H
+#define SR_CLI_CALL_H
+
+#include "operands.h"
+
+/* The words for srnn_form, in its order; ends in NULL. */
+extern const char *const form_words[];
+
+/* What goes in, what comes out. Contiguous, of the problem's dtype. */
+typedef struct attention_call {
+    srnn_problem problem;     /* sizes all given; offsets are the caller's */
+    void *operand[OPERANDS];  /* NULL where the variant has no use for it */
+    void *gradient[OPERANDS]; /* beside every operand */
+    void *o, *d_o;            /* (B, H, T, Dv) */
+    const char *kernel;       /* what the last call ran: static text */
+    srnn_form form;
+} attention_call;
+
+/* Allocates the arrays, zeroed. Zero Hkv and Dv are replaced by their defaults. */
+srnn_status call_create(attention_call *call, const srnn_problem *problem);
+
+/* Leaves { 0 }, which may be freed again. */
+void call_free(attention_call *call);
+
+/* The operands, and their gradients, as the library takes them. */
+srnn_operands call_operands(const attention_call *call);
+srnn_operands call_gradients(const attention_call *call);
+
+/* Forward only: o. */
+srnn_status call_forward(attention_call *call);
+
+/* Forward and backward: o and the gradients. */
+srnn_status call_forward_backward(attention_call *call);
+
+#endif

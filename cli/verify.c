@@ -1,0 +1,287 @@
+/* verify.c: `softrnn verify`, every kernel and form against the double oracle. */
+#include "attention/attention.h"
+#include "base/status.h"
+#include "commands.h"
+#include "options.h"
+#include "trial.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* States larger than this are left out: they take long and show nothing new. */
+enum { STATE_BYTES_MAX = 24 << 20, METHODS_MAX = 32, OFFSETS_MAX = 8, CHUNKS = 4 };
+
+static const int chunk_sizes[CHUNKS] = {0, 1, 7, 64};
+
+/* Beside the named variants. */
+static const char *const families[] = {"order:1", "order:2", "order:3",  "order:4",
+                                       "elu:2",   "relu:3",  "cosine:2", "power:2"};
+
+enum { FAMILIES = sizeof families / sizeof *families };
+
+/* A way of computing: a column of the table. */
+typedef struct method {
+    const char *kernel; /* NULL: fed piece by piece through a state */
+    srnn_form form;
+    const char *title[2]; /* two lines */
+} method;
+
+typedef struct shape {
+    int B, H, Hkv, T, D, Dv;
+    int64_t offsets[OFFSETS_MAX]; /* packed documents: up to B*T; all zero: one document a row */
+} shape;
+
+/* The first QUICK of them for --quick. */
+static const shape shapes[] = {
+    {1, 2, 2, 1, 8, 8, {0}},      {2, 4, 2, 67, 20, 12, {0}},
+    {1, 2, 2, 129, 64, 64, {0}},  {1, 2, 2, 97, 16, 16, {0, 1, 18, 35, 97}},
+    {1, 2, 2, 15, 1, 3, {0}},     {1, 4, 2, 16, 64, 64, {0}},
+    {2, 2, 1, 17, 8, 8, {0}},     {1, 2, 2, 63, 64, 20, {0}},
+    {1, 2, 2, 65, 128, 128, {0}}, {2, 2, 2, 96, 32, 32, {0, 64, 96, 97, 192}},
+    {1, 4, 1, 127, 8, 64, {0}},   {1, 2, 2, 128, 20, 20, {0}},
+    {1, 3, 3, 257, 16, 16, {0}},
+};
+
+enum { SHAPES = sizeof shapes / sizeof *shapes, QUICK = 4 };
+
+typedef struct verification {
+    method methods[METHODS_MAX];
+    size_t method_count, shape_count;
+    int threads;
+    uint64_t seed;
+    int64_t comparisons;
+    bool failed;
+} verification;
+
+/* False where the answer itself is rounding noise: a vector of one number divided by its own length
+ * is its sign, and a row of weights that may all be nearly zero is divided by their size. */
+static bool well_conditioned(const srnn_attention *a, const shape *s) {
+    bool near_zero = a->score == SRNN_SCORE_LINEAR || a->score == SRNN_SCORE_POWER;
+    bool divided = sr_needs_row_sum(a) || a->norm != SRNN_NORM_NONE;
+    if (a->feature == SRNN_FEATURE_UNIT_HEADS && s->Hkv == 1)
+        return false;
+    return s->D > 1 || !(a->feature == SRNN_FEATURE_UNIT || (near_zero && divided));
+}
+
+static srnn_problem problem_of(const verification *v, const srnn_attention *a, const shape *s) {
+    srnn_problem problem = {.attention = *a,
+                            .B = s->B,
+                            .H = s->H,
+                            .Hkv = s->Hkv,
+                            .T = s->T,
+                            .D = s->D,
+                            .Dv = s->Dv,
+                            .threads = v->threads,
+                            .state_limit = STATE_BYTES_MAX};
+    while (problem.documents + 1 < OFFSETS_MAX && s->offsets[problem.documents + 1])
+        problem.documents++;
+    if (problem.documents)
+        problem.offsets = s->offsets;
+    return problem;
+}
+
+static bool unavailable(srnn_status status) {
+    return status == SRNN_ERR_UNSUPPORTED || status == SRNN_ERR_LIMIT;
+}
+
+/* Runs one method on a problem and finds its error; *error is untouched where it fails. */
+static srnn_status measure(double *error, const method *m, srnn_problem problem,
+                           const attention_call *oracle, uint64_t seed) {
+    attention_call run;
+    problem.kernel = m->kernel;
+    problem.form = m->form;
+    SR_TRY(trial_create(&run, &problem, seed));
+    bool backward = m->kernel && m->form != SRNN_FORM_RECURRENT;
+    srnn_status status = !m->kernel ? trial_feed(&run, seed)
+                         : backward ? call_forward_backward(&run)
+                                    : call_forward(&run);
+    if (status == SRNN_OK) {
+        double gradient = backward ? trial_gradient_error(&run, oracle) : 0;
+        *error = trial_output_error(&run, oracle);
+        if (!(gradient <= *error) && !isnan(*error))
+            *error = gradient;
+    }
+    call_free(&run);
+    return status;
+}
+
+static void report_failure(const verification *v, const char *name, const method *m,
+                           const srnn_problem *p, double error, srnn_status status) {
+    fprintf(
+        stderr,
+        "softrnn: %s, %s %s, B=%d H=%d Hkv=%d T=%d D=%d Dv=%d documents=%lld chunk=%d seed=%llu: ",
+        name, m->title[0], m->title[1], p->B, p->H, p->Hkv, p->T, p->D, p->Dv,
+        (long long)p->documents, p->chunk, (unsigned long long)v->seed);
+    if (status == SRNN_OK)
+        fprintf(stderr, "relative error %.2g\n", error);
+    else
+        fprintf(stderr, "%s\n", srnn_error_detail());
+}
+
+/* Compares one method on one problem, with every chunk size it can have; keeps the worst error,
+ * infinity for a failure. */
+static void compare(verification *v, double *worst, const char *name, const method *m,
+                    const srnn_problem *problem, const attention_call *oracle) {
+    double limit = trial_limit(m->form);
+    size_t chunks = m->form == SRNN_FORM_CHUNKED ? CHUNKS : 1;
+    for (size_t i = 0; i < chunks; i++) {
+        srnn_problem chunked = *problem;
+        chunked.chunk = chunk_sizes[i];
+        double error = (double)INFINITY;
+        srnn_status status = measure(&error, m, chunked, oracle, v->seed);
+        if (unavailable(status))
+            continue;
+        v->comparisons++;
+        if (!(error <= limit)) {
+            v->failed = true;
+            report_failure(v, name, m, &chunked, error, status);
+        }
+        if (!(error <= *worst))
+            *worst = isnan(error) ? (double)INFINITY : error;
+    }
+}
+
+static srnn_status verify_shape(verification *v, double *worst, const char *name,
+                                const srnn_attention *a, const shape *s) {
+    srnn_problem problem = problem_of(v, a, s);
+    attention_call oracle;
+    SR_TRY(trial_oracle(&oracle, &problem, v->seed));
+    for (size_t i = 0; i < v->method_count; i++) {
+        const method *m = &v->methods[i];
+        if (m->kernel || !problem.documents)
+            compare(v, &worst[i], name, m, &problem, &oracle);
+    }
+    call_free(&oracle);
+    return SRNN_OK;
+}
+
+static void print_cell(double worst, srnn_form form) {
+    double limit = trial_limit(form);
+    if (worst < 0)
+        printf(" %11s", "-");
+    else
+        printf(" %10.1e%c", worst, worst <= limit ? ' ' : '!');
+}
+
+static srnn_status verify_variant(verification *v, const char *name, const srnn_attention *a) {
+    double worst[METHODS_MAX];
+    bool failed_before = v->failed;
+    v->failed = false;
+    for (size_t i = 0; i < METHODS_MAX; i++)
+        worst[i] = -1;
+    for (size_t i = 0; i < v->shape_count; i++)
+        if (well_conditioned(a, &shapes[i]))
+            SR_TRY(verify_shape(v, worst, name, a, &shapes[i]));
+    printf("%-58s", name);
+    for (size_t i = 0; i < v->method_count; i++)
+        print_cell(worst[i], v->methods[i].form);
+    printf("   %s\n", v->failed ? "FAIL" : "ok");
+    fflush(stdout);
+    v->failed |= failed_before;
+    v->seed++;
+    return SRNN_OK;
+}
+
+/* ---- Which columns, which rows */
+
+/* True if a plan can be had for some variant: a linear one has all forms, softmax all kernels. */
+static bool available(const char *kernel, srnn_form form) {
+    static const char *const samples[] = {"linear_elu", "softmax", "norm", "order:2"};
+    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
+        srnn_problem p = {.B = 1, .H = 1, .T = 64, .D = 64, .kernel = kernel, .form = form};
+        srnn_plan *plan = NULL;
+        if (srnn_attention_parse(&p.attention, samples[i]) != SRNN_OK)
+            continue;
+        srnn_status status = srnn_plan_create(&plan, &p);
+        srnn_plan_free(plan);
+        if (!unavailable(status))
+            return true;
+    }
+    return false;
+}
+
+static void add_method(verification *v, method m) {
+    if (v->method_count < METHODS_MAX)
+        v->methods[v->method_count++] = m;
+}
+
+static void list_methods(verification *v) {
+    for (int form = SRNN_FORM_PARALLEL; form_words[form]; form++)
+        for (size_t k = 0; srnn_kernel_name(k); k++)
+            if (available(srnn_kernel_name(k), (srnn_form)form))
+                add_method(v, (method){srnn_kernel_name(k),
+                                       (srnn_form)form,
+                                       {form_words[form], srnn_kernel_name(k)}});
+    add_method(v, (method){NULL, SRNN_FORM_PARALLEL, {"fed, keys", "kept"}});
+    add_method(v, (method){NULL, SRNN_FORM_CHUNKED, {"fed, fixed", "chunked"}});
+    add_method(v, (method){NULL, SRNN_FORM_RECURRENT, {"fed, fixed", "recurrent"}});
+}
+
+static void print_header(const verification *v) {
+    for (int row = 0; row < 2; row++) {
+        printf("%-58s", row ? "relative error, worst of o and gradients" : "variant");
+        for (size_t i = 0; i < v->method_count; i++)
+            printf(" %10s ", v->methods[i].title[row]);
+        printf("\n");
+    }
+}
+
+static srnn_status verify_text(verification *v, const char *text) {
+    srnn_attention a;
+    SR_TRY(srnn_attention_parse(&a, text));
+    return verify_variant(v, text, &a);
+}
+
+/* Every composition once, under its first name. */
+static srnn_status verify_all(verification *v) {
+    const srnn_variant *variant;
+    for (size_t i = 0; (variant = srnn_variant_at(i)); i++)
+        if (strcmp(srnn_attention_name(&variant->attention), variant->name) == 0)
+            SR_TRY(verify_variant(v, variant->name, &variant->attention));
+    for (size_t i = 0; i < FAMILIES; i++)
+        SR_TRY(verify_text(v, families[i]));
+    return SRNN_OK;
+}
+
+int command_verify(int argc, char **argv) {
+    const char *attention = "all";
+    bool quick = false;
+    int64_t seed = 1;
+    verification v = {.shape_count = SHAPES};
+    const command_option options[] = {
+        OPTION_TEXT("--attention", &attention, "SPEC", "a variant, or all"),
+        OPTION_INTEGER("--threads", &v.threads, 0, 1024, "N", "threads to use; 0: all cores"),
+        OPTION_INTEGER64("--seed", &seed, 0, INT64_MAX, "N", "other random inputs"),
+        OPTION_FLAG("--quick", &quick, "fewer shapes"),
+    };
+    const command_line line = {
+        .usage = "softrnn verify [options]",
+        .purpose =
+            "Compares every kernel and form, outputs and gradients, with a slow computation in\n"
+            "double precision, on shapes that are awkward: length 1, odd lengths, lengths about a\n"
+            "tile's edge, head sizes from 1 to 128, grouped heads, packed documents. Exit code 1 "
+            "if\na relative error passes 1e-5 (parallel) or 2e-5 (through a state).",
+        .options = options,
+        .option_count = sizeof options / sizeof *options,
+        .examples = "  softrnn verify --quick\n"
+                    "  softrnn verify --attention order:4,norm=l2\n",
+    };
+    int exit_code;
+    if (!options_parse(&line, argc, argv, &exit_code))
+        return exit_code;
+    v.seed = (uint64_t)seed;
+    if (quick)
+        v.shape_count = QUICK;
+    list_methods(&v);
+    print_header(&v);
+    srnn_status status =
+        strcmp(attention, "all") == 0 ? verify_all(&v) : verify_text(&v, attention);
+    if (status != SRNN_OK)
+        return command_report(status);
+    printf("%lld comparisons: %s\n", (long long)v.comparisons,
+           v.failed         ? "FAIL"
+           : !v.comparisons ? "FAIL, nothing could be compared"
+                            : "ok");
+    return v.failed || !v.comparisons ? EXIT_FAILED : EXIT_OK;
+}

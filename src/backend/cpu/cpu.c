@@ -1,0 +1,91 @@
+/* cpu.c: the CPU backend's table and its memory. */
+#include "backend/cpu/cpu.h"
+#include "base/memory.h"
+#include "base/threads.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static srnn_status allocate(sr_backend *backend, void **out, size_t bytes) {
+    (void)backend;
+    return sr_alloc(out, bytes, 1);
+}
+
+static void release(sr_backend *backend, void *memory) {
+    (void)backend;
+    free(memory);
+}
+
+static srnn_status copy_in(sr_backend *backend, void *to, const void *host, size_t bytes) {
+    (void)backend;
+    memcpy(to, host, bytes);
+    return SRNN_OK;
+}
+
+static srnn_status copy_out(sr_backend *backend, void *host, const void *from, size_t bytes) {
+    (void)backend;
+    memcpy(host, from, bytes);
+    return SRNN_OK;
+}
+
+static srnn_status copy(sr_backend *backend, void *to, const void *from, size_t bytes) {
+    (void)backend;
+    memcpy(to, from, bytes);
+    return SRNN_OK;
+}
+
+static srnn_status zero(sr_backend *backend, void *memory, size_t bytes) {
+    (void)backend;
+    memset(memory, 0, bytes);
+    return SRNN_OK;
+}
+
+static void destroy(sr_backend *backend) {
+    free(backend);
+}
+
+static const sr_backend table = {
+    .name = "cpu",
+    .destroy = destroy,
+    .allocate = allocate,
+    .release = release,
+    .copy_in = copy_in,
+    .copy_out = copy_out,
+    .copy = copy,
+    .zero = zero,
+    .embed_forward = sr_cpu_embed_forward,
+    .embed_backward = sr_cpu_embed_backward,
+    .linear_forward = sr_cpu_linear_forward,
+    .linear_backward_input = sr_cpu_linear_backward_input,
+    .linear_backward_weight = sr_cpu_linear_backward_weight,
+    .rmsnorm_forward = sr_cpu_rmsnorm_forward,
+    .rmsnorm_backward = sr_cpu_rmsnorm_backward,
+    .rope_forward = sr_cpu_rope_forward,
+    .rope_backward = sr_cpu_rope_backward,
+    .swiglu_forward = sr_cpu_swiglu_forward,
+    .swiglu_backward = sr_cpu_swiglu_backward,
+    .gelu_forward = sr_cpu_gelu_forward,
+    .gelu_backward = sr_cpu_gelu_backward,
+    .short_conv_forward = sr_cpu_short_conv_forward,
+    .short_conv_backward = sr_cpu_short_conv_backward,
+    .add = sr_cpu_add,
+    .cross_entropy = sr_cpu_cross_entropy,
+    .adamw = sr_cpu_adamw,
+    .sum = sr_cpu_sum,
+    .square_sum = sr_cpu_square_sum,
+};
+
+srnn_status sr_backend_cpu_create(sr_backend **backend, int threads) {
+    void *memory;
+    SR_TRY(sr_alloc(&memory, 1, sizeof(sr_backend_cpu)));
+    sr_backend_cpu *cpu = memory;
+    *cpu = (sr_backend_cpu){.base = table, .rows = sr_cpu_rows_best()};
+    cpu->base.threads = sr_thread_count(threads);
+    *backend = &cpu->base;
+    return SRNN_OK;
+}
+
+void sr_backend_free(sr_backend *backend) {
+    if (backend)
+        backend->destroy(backend);
+}

@@ -1,0 +1,59 @@
+/* cpu.h: what the files of the CPU backend share. */
+#ifndef SR_BACKEND_CPU_CPU_H
+#define SR_BACKEND_CPU_CPU_H
+
+#include "backend/backend.h"
+#include "backend/cpu/rows.h"
+
+typedef struct sr_backend_cpu {
+    sr_backend base; /* first, so that a pointer to it is a pointer to the whole */
+    const sr_cpu_rows *rows;
+} sr_backend_cpu;
+
+static inline const sr_cpu_rows *sr_cpu_rows_of(const sr_backend *backend) {
+    return ((const sr_backend_cpu *)backend)->rows;
+}
+
+static inline int64_t sr_min(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static inline int64_t sr_tiles(int64_t length, int64_t tile) {
+    return (length + tile - 1) / tile;
+}
+
+/* The ops, each in the file named after it; contracts in backend.h. */
+srnn_status sr_cpu_embed_forward(sr_backend *, sr_matrix out, const float *weight,
+                                 const int32_t *ids);
+srnn_status sr_cpu_embed_backward(sr_backend *, float *d_weight, sr_matrix d_out,
+                                  const int32_t *ids);
+srnn_status sr_cpu_linear_forward(sr_backend *, sr_matrix y, sr_matrix x, const float *weight,
+                                  const float *bias, bool add);
+srnn_status sr_cpu_linear_backward_input(sr_backend *, sr_matrix d_x, sr_matrix d_y,
+                                         const float *weight, bool add);
+srnn_status sr_cpu_linear_backward_weight(sr_backend *, float *d_weight, float *d_bias,
+                                          sr_matrix d_y, sr_matrix x);
+srnn_status sr_cpu_short_conv_forward(sr_backend *, sr_matrix out, const sr_short_conv *conv);
+srnn_status sr_cpu_short_conv_backward(sr_backend *, sr_matrix d_x, float *d_weight, float *d_bias,
+                                       sr_matrix d_out, const sr_short_conv *conv);
+srnn_status sr_cpu_rmsnorm_forward(sr_backend *, float *out, const sr_rmsnorm *norm);
+srnn_status sr_cpu_rmsnorm_backward(sr_backend *, float *d_x, float *d_weight, const float *d_out,
+                                    const sr_rmsnorm *norm, float *scratch);
+srnn_status sr_cpu_rope_forward(sr_backend *, sr_matrix x, const sr_rope *rope);
+srnn_status sr_cpu_rope_backward(sr_backend *, sr_matrix d_x, const sr_rope *rope);
+srnn_status sr_cpu_cross_entropy(sr_backend *, float *losses, sr_matrix logits,
+                                 const int32_t *targets, float scale);
+srnn_status sr_cpu_swiglu_forward(sr_backend *, float *out, const float *gate, const float *up,
+                                  int64_t n);
+srnn_status sr_cpu_swiglu_backward(sr_backend *, float *d_gate, float *d_up, const float *d_out,
+                                   const float *gate, const float *up, int64_t n);
+srnn_status sr_cpu_gelu_forward(sr_backend *, float *out, const float *x, int64_t n);
+srnn_status sr_cpu_gelu_backward(sr_backend *, float *d_x, const float *d_out, const float *x,
+                                 int64_t n);
+srnn_status sr_cpu_add(sr_backend *, float *out, const float *x, const float *y, int64_t n);
+srnn_status sr_cpu_adamw(sr_backend *, float *weight, float *mean, float *square,
+                         const float *gradient, int64_t n, const sr_adamw *settings);
+srnn_status sr_cpu_sum(sr_backend *, double *sum, const float *x, int64_t n);
+srnn_status sr_cpu_square_sum(sr_backend *, double *sum, const float *x, int64_t n);
+
+#endif

@@ -1,0 +1,16 @@
+/* matmul_cblas.c: one matrix product by a CBLAS library. */
+#include "backend/cpu/matmul.h"
+
+#include <cblas.h>
+
+const char *sr_matmul_library(void) {
+    return "CBLAS";
+}
+
+bool sr_matmul(const sr_product *p) {
+    cblas_sgemm(CblasRowMajor, p->transpose_a ? CblasTrans : CblasNoTrans,
+                p->transpose_b ? CblasTrans : CblasNoTrans, (int)p->M, (int)p->N, (int)p->K, 1.0f,
+                p->a, (int)p->a_stride, p->b, (int)p->b_stride, p->add ? 1.0f : 0.0f, p->c,
+                (int)p->c_stride);
+    return true;
+}

@@ -1,0 +1,70 @@
+/* attention_layer.h: one attention layer: projections, gates, short convolution, position, the
+ * equation, output projection; forward and backward. */
+#ifndef SR_MODEL_ATTENTION_LAYER_H
+#define SR_MODEL_ATTENTION_LAYER_H
+
+#include "backend/backend.h"
+#include "model/layer_tensors.h"
+
+typedef struct sr_layer_setup {
+    srnn_attention attention;
+    sr_layer_dims dims;
+    int B, T; /* batch rows; tokens in each (when fed by pieces: the longest piece) */
+
+    /* Packed documents as in srnn_problem; NULL: every row is one document. Copied. */
+    const int64_t *offsets;
+    int64_t documents;
+
+    /* (rope_positions, D), see sr_rope_table; backend memory that must outlive the layer. Not read
+     * if the variant has no position. */
+    const float *rope_table;
+    int64_t rope_positions;
+
+    srnn_form form;     /* as in srnn_problem */
+    size_t state_limit; /* as in srnn_problem */
+} sr_layer_setup;
+
+/* How a layer computes. It holds no weights and no activations, so that layers of one kind can
+ * share it. */
+typedef struct sr_attention_layer sr_attention_layer;
+
+srnn_status sr_attention_layer_create(sr_attention_layer **layer, sr_backend *backend,
+                                      const sr_layer_setup *setup);
+void sr_attention_layer_free(sr_attention_layer *layer);
+
+/* Bytes of backend memory: what forward leaves for backward, and what backward needs beside. */
+size_t sr_attention_layer_saved_bytes(const sr_attention_layer *layer);
+size_t sr_attention_layer_scratch_bytes(const sr_attention_layer *layer);
+
+/* Bytes that the layer itself holds. */
+size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer);
+
+/* y (B*T, C) = the layer's output for x (B*T, C); adds to y if `add`. Fills saved. */
+srnn_status sr_attention_layer_forward(sr_attention_layer *layer, sr_matrix y, sr_matrix x,
+                                       const sr_layer_pointers *weights, void *saved, bool add);
+
+/* Writes d_x and adds to every gradient, given the same x and weights and what forward saved. */
+srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x,
+                                        const sr_layer_pointers *gradients, sr_matrix d_y,
+                                        sr_matrix x, const sr_layer_pointers *weights, void *saved,
+                                        void *scratch);
+
+/* ---- the same layer fed by pieces */
+
+/* What one layer of a model remembers of the tokens fed so far. */
+typedef struct sr_layer_state sr_layer_state;
+
+srnn_status sr_layer_state_create(sr_layer_state **state, sr_attention_layer *layer);
+void sr_layer_state_free(sr_layer_state *state);
+void sr_layer_state_reset(sr_layer_state *state);
+
+/* The equation's own state, for its size and kind. Owned by `state`. */
+const srnn_state *sr_layer_state_attention(const sr_layer_state *state);
+
+/* y (B*T, C) for the next T tokens (at most the setup's T) of every batch row; adds to y. `saved`
+ * (sr_attention_layer_saved_bytes) is scratch. */
+srnn_status sr_attention_layer_feed(sr_attention_layer *layer, sr_layer_state *state, sr_matrix y,
+                                    sr_matrix x, const sr_layer_pointers *weights, void *saved,
+                                    int T);
+
+#endif

@@ -1,0 +1,64 @@
+/* attention_layer_parts.h: what forward, backward and feeding by pieces share. */
+#ifndef SR_MODEL_ATTENTION_LAYER_PARTS_H
+#define SR_MODEL_ATTENTION_LAYER_PARTS_H
+
+#include "model/attention_layer.h"
+
+/* Offsets in bytes of a layer's arrays. */
+typedef struct sr_layer_layout {
+    size_t projected, qkv, out_gate, in_gate, decay, o, attention;
+    size_t norm_weight, norm_bias, value_power;
+    size_t bytes; /* in all */
+} sr_layer_layout;
+
+/* The arrays themselves, or their gradients. */
+typedef struct sr_layer_arrays {
+    float *projected; /* (rows, channels) before the short convolution */
+    float *qkv;       /* (rows, channels): q, k, v as the equation takes them */
+    float *out_gate;  /* (rows, H) */
+    float *in_gate;   /* (rows, Hkv) */
+    float *decay;     /* (rows, Hkv) */
+    float *o;         /* (rows, queries) */
+    void *attention;  /* what the equation saves */
+    float *norm_weight, *norm_bias, *value_power;
+} sr_layer_arrays;
+
+struct sr_attention_layer {
+    sr_backend *backend;
+    srnn_attention attention;
+    sr_layer_dims dims;
+    int B, T;
+    int queries, keys, channels; /* H*D, Hkv*D, and q, k, v together */
+    const float *rope_table;
+    int64_t rope_positions;
+    int32_t *positions; /* (B*T) */
+    srnn_problem problem;
+    srnn_plan *plan;
+    sr_layer_layout saved, scratch;
+};
+
+/* Some tokens of every batch row. */
+typedef struct sr_layer_piece {
+    int64_t rows; /* B*T */
+    int64_t T;
+    const int32_t *positions; /* (rows) */
+    const float *history;     /* of the short convolution, or NULL */
+} sr_layer_piece;
+
+sr_layer_arrays sr_layer_arrays_at(const sr_layer_layout *layout, void *base);
+
+/* From x to q, k, v and gates, with convolution and position applied. */
+srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
+                             const sr_layer_pointers *weights, const sr_layer_piece *piece);
+
+/* The arrays as the equation takes them, for T tokens in each batch row. */
+srnn_operands sr_layer_operands(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                                const sr_layer_pointers *weights, int64_t T);
+srnn_tensor sr_layer_output(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                            int64_t T);
+
+sr_rope sr_layer_rope(const sr_attention_layer *layer, const int32_t *positions);
+sr_short_conv sr_layer_conv(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                            const sr_layer_pointers *weights, const sr_layer_piece *piece);
+
+#endif

@@ -1,0 +1,52 @@
+/* layer_tensors.h: the tensors that an attention layer learns, derived from its descriptor. */
+#ifndef SR_MODEL_LAYER_TENSORS_H
+#define SR_MODEL_LAYER_TENSORS_H
+
+#include "attention/attention.h"
+#include "model/tensor_table.h"
+
+/* The sizes of an attention layer. */
+typedef struct sr_layer_dims {
+    int C;      /* width of the model */
+    int H, Hkv; /* query heads; key and value heads */
+    int D;      /* width of a head */
+    bool qkv_bias, o_bias;
+} sr_layer_dims;
+
+/* What a tensor is to its layer. */
+typedef enum sr_layer_slot {
+    SR_LAYER_Q_WEIGHT,
+    SR_LAYER_Q_BIAS,
+    SR_LAYER_K_WEIGHT,
+    SR_LAYER_K_BIAS,
+    SR_LAYER_V_WEIGHT,
+    SR_LAYER_V_BIAS,
+    SR_LAYER_QKV_WEIGHT,
+    SR_LAYER_QKV_BIAS,
+    SR_LAYER_CONV_WEIGHT,
+    SR_LAYER_CONV_BIAS,
+    SR_LAYER_OUT_GATE_WEIGHT,
+    SR_LAYER_OUT_GATE_BIAS,
+    SR_LAYER_IN_GATE_WEIGHT,
+    SR_LAYER_IN_GATE_BIAS,
+    SR_LAYER_DECAY_WEIGHT,
+    SR_LAYER_DECAY_BIAS,
+    SR_LAYER_NORM_WEIGHT,
+    SR_LAYER_NORM_BIAS,
+    SR_LAYER_VALUE_POWER,
+    SR_LAYER_O_WEIGHT,
+    SR_LAYER_O_BIAS,
+    SR_LAYER_SLOTS,
+} sr_layer_slot;
+
+/* One pointer per slot, NULL where the layer has no such tensor. */
+typedef struct sr_layer_pointers {
+    float *slot[SR_LAYER_SLOTS];
+} sr_layer_pointers;
+
+/* Appends the layer's tensors, named as the reference names them after `prefix`
+ * ("model.layers.0.self_attn."). */
+srnn_status sr_layer_tensors(sr_tensor_table *table, const char *prefix,
+                             const srnn_attention *attention, const sr_layer_dims *dims);
+
+#endif

@@ -1,0 +1,24 @@
+/* rope.h: the angles of rotary position, with Hugging Face's scalings. */
+#ifndef SR_MODEL_ROPE_H
+#define SR_MODEL_ROPE_H
+
+#include "base/status.h"
+
+typedef enum sr_rope_scaling_kind {
+    SR_ROPE_DEFAULT = 0,
+    SR_ROPE_LINEAR, /* every angle divided by factor */
+    SR_ROPE_LLAMA3, /* slow angles divided by factor, fast ones kept, a slope between */
+} sr_rope_scaling_kind;
+
+typedef struct sr_rope_scaling {
+    sr_rope_scaling_kind kind;
+    double factor;
+    double low_frequency_factor, high_frequency_factor; /* llama3 */
+    int64_t original_positions;                         /* llama3 */
+} sr_rope_scaling;
+
+/* table (positions, D): the cosines of position p's D/2 angles, then their sines. */
+void sr_rope_table(float *table, int64_t positions, int D, double theta,
+                   const sr_rope_scaling *scaling);
+
+#endif

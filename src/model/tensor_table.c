@@ -1,0 +1,79 @@
+/* tensor_table.c: a list of learned tensors and their places in an arena. */
+#include "model/tensor_table.h"
+
+#include "base/random.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Tensors start on cache lines. */
+enum { ALIGNMENT = 16 };
+
+static srnn_status grow(sr_tensor_table *table) {
+    if (table->count < table->capacity)
+        return SRNN_OK;
+    const size_t capacity = table->capacity ? 2 * table->capacity : 32;
+    sr_tensor_spec *specs = realloc(table->specs, capacity * sizeof *specs);
+    if (!specs)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a table of %zu tensors", capacity);
+    table->specs = specs;
+    table->capacity = capacity;
+    return SRNN_OK;
+}
+
+srnn_status sr_tensor_table_add(sr_tensor_table *table, const sr_tensor_spec *spec) {
+    SR_TRY(grow(table));
+    sr_tensor_spec *row = &table->specs[table->count];
+    *row = *spec;
+    row->count = 1;
+    bool fits = true;
+    for (int i = 0; i < row->rank; i++)
+        fits = fits && row->shape[i] > 0 &&
+               !__builtin_mul_overflow(row->count, (size_t)row->shape[i], &row->count);
+    row->start = table->numbers;
+    size_t end;
+    fits = fits && !__builtin_add_overflow(row->start, row->count + (ALIGNMENT - 1), &end) &&
+           end < SIZE_MAX / 64;
+    if (!fits)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: its size makes no sense", row->name);
+    table->numbers = end / ALIGNMENT * ALIGNMENT;
+    table->count++;
+    return SRNN_OK;
+}
+
+void sr_tensor_table_free(sr_tensor_table *table) {
+    free(table->specs);
+    *table = (sr_tensor_table){0};
+}
+
+const sr_tensor_spec *sr_tensor_table_find(const sr_tensor_table *table, const char *name) {
+    for (size_t i = 0; i < table->count; i++)
+        if (strcmp(table->specs[i].name, name) == 0)
+            return &table->specs[i];
+    return NULL;
+}
+
+size_t sr_tensor_table_learned(const sr_tensor_table *table) {
+    size_t learned = 0;
+    for (size_t i = 0; i < table->count; i++)
+        learned += table->specs[i].count;
+    return learned;
+}
+
+void sr_tensor_table_initialise(float *out, const sr_tensor_table *table, size_t index,
+                                uint64_t seed) {
+    const sr_tensor_spec *spec = &table->specs[index];
+    for (size_t i = 0; i < spec->count; i++) {
+        switch (spec->initialiser) {
+        case SR_INIT_CONSTANT:
+            out[i] = (float)spec->size;
+            break;
+        case SR_INIT_NORMAL:
+            out[i] = (float)(spec->size * sr_random_normal(seed, index, i));
+            break;
+        case SR_INIT_UNIFORM:
+            out[i] = (float)(spec->size * (2.0 * sr_random_uniform(seed, index, i) - 1.0));
+            break;
+        }
+    }
+}

@@ -1,0 +1,51 @@
+/* tensor_table.h: a list of learned tensors: name, shape, initialiser, place in an arena.
+ *
+ * Parameters, gradients, optimiser state, file order and the printout all follow from it. */
+#ifndef SR_MODEL_TENSOR_TABLE_H
+#define SR_MODEL_TENSOR_TABLE_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum sr_initialiser {
+    SR_INIT_CONSTANT = 0, /* size */
+    SR_INIT_NORMAL,       /* mean 0, standard deviation size */
+    SR_INIT_UNIFORM,      /* between -size and size */
+} sr_initialiser;
+
+enum { SR_SPEC_NAME = 96, SR_SPEC_RANK = 4 };
+
+typedef struct sr_tensor_spec {
+    char name[SR_SPEC_NAME]; /* "model.layers.0.self_attn.q_proj.weight" */
+    int rank;
+    int64_t shape[SR_SPEC_RANK];
+    sr_initialiser initialiser;
+    double size;  /* of the initialiser */
+    int slot;     /* what it is to its layer */
+    size_t count; /* numbers: the product of the shape */
+    size_t start; /* first number in the arena, a multiple of 16 */
+} sr_tensor_spec;
+
+typedef struct sr_tensor_table {
+    sr_tensor_spec *specs; /* (count), owned */
+    size_t count, capacity;
+    size_t numbers; /* in the whole arena, gaps included */
+} sr_tensor_table;
+
+/* Appends a copy of the spec, with count and start worked out. Fails if sizes overflow. */
+srnn_status sr_tensor_table_add(sr_tensor_table *table, const sr_tensor_spec *spec);
+void sr_tensor_table_free(sr_tensor_table *table); /* leaves { 0 } */
+
+/* The row with this name, or NULL. */
+const sr_tensor_spec *sr_tensor_table_find(const sr_tensor_table *table, const char *name);
+
+/* Numbers that are learned, gaps not counted. */
+size_t sr_tensor_table_learned(const sr_tensor_table *table);
+
+/* out (count) = the initial values of row `index` for this seed. */
+void sr_tensor_table_initialise(float *out, const sr_tensor_table *table, size_t index,
+                                uint64_t seed);
+
+#endif
