@@ -129,7 +129,9 @@ static void prepare_task(void *context, int64_t task, int worker) {
 void SR_ISA_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan,
                                    const srnn_operands *in, sr_carry *carry) {
     prepare_context context = {edges, plan, in, carry};
-    sr_parallel(prepare_task, &context, plan->span_count, plan->problem.threads);
+    double work = 100.0 * plan->problem.B * plan->problem.T * (plan->problem.H + plan->problem.Hkv);
+    sr_parallel(prepare_task, &context, plan->span_count,
+                sr_workers_worth(work, plan->problem.threads));
 }
 
 /* ---- features of q and k ---- */

@@ -202,6 +202,12 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     write_outputs(x, w, &q);
 }
 
+/* Threads worth waking for queries of the call against so many keys. */
+static int workers_for(const srnn_problem *p, int64_t keys) {
+    double pairs = (double)p->B * p->H * p->T * (double)keys;
+    return sr_workers_worth(pairs * (p->D + p->Dv), p->threads);
+}
+
 void flash_forward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->problem;
@@ -210,8 +216,9 @@ void flash_forward(const sr_attention_call *call) {
     x.call = call;
     SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
     int64_t tiles = tiles_in(p->T);
-    sr_parallel(pack_task, &x, tiles * p->B * p->Hkv, p->threads);
-    sr_parallel(rows_task, &x, tiles * p->B * p->H, p->threads);
+    int workers = workers_for(p, p->T);
+    sr_parallel(pack_task, &x, tiles * p->B * p->Hkv, workers);
+    sr_parallel(rows_task, &x, tiles * p->B * p->H, workers);
 }
 
 /* ---- the same against kept keys and values ---- */
@@ -254,7 +261,8 @@ void flash_feed(const sr_attention_call *call, char *kept, int64_t capacity, sr_
     for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++)
         x.heads[n] = kept_head_place(p, capacity, &memory);
     SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, carry);
-    sr_parallel(keep_task, &x, (int64_t)p->B * p->Hkv, p->threads);
-    sr_parallel(rows_task, &x, tiles_in(p->T) * p->B * p->H, p->threads);
+    int workers = workers_for(p, carry->position + p->T);
+    sr_parallel(keep_task, &x, (int64_t)p->B * p->Hkv, workers);
+    sr_parallel(rows_task, &x, tiles_in(p->T) * p->B * p->H, workers);
     carry->position += p->T;
 }
