@@ -41,7 +41,25 @@ static srnn_status zero(sr_backend *backend, void *memory, size_t bytes) {
 }
 
 static void destroy(sr_backend *backend) {
-    free(backend);
+    sr_backend_cpu *cpu = (sr_backend_cpu *)backend;
+    free(cpu->packs);
+    free(cpu->room);
+    free(cpu);
+}
+
+static srnn_status make_packs(sr_backend_cpu *cpu) {
+    const size_t a = SR_PACK_DEPTH * (SR_PACK_A + SR_PACK_GAP);
+    const size_t b = SR_PACK_DEPTH * (SR_PACK_B + SR_PACK_GAP);
+    void *memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)cpu->base.threads, sizeof *cpu->packs));
+    cpu->packs = memory;
+    SR_TRY(sr_alloc(&memory, (size_t)cpu->base.threads, (a + b) * sizeof(float)));
+    cpu->room = memory;
+    for (int worker = 0; worker < cpu->base.threads; worker++) {
+        cpu->packs[worker].a = cpu->room + (size_t)worker * (a + b);
+        cpu->packs[worker].b = cpu->packs[worker].a + a;
+    }
+    return SRNN_OK;
 }
 
 static const sr_backend table = {
@@ -77,10 +95,16 @@ static const sr_backend table = {
 
 srnn_status sr_backend_cpu_create(sr_backend **backend, int threads) {
     void *memory;
+    *backend = NULL;
     SR_TRY(sr_alloc(&memory, 1, sizeof(sr_backend_cpu)));
     sr_backend_cpu *cpu = memory;
     *cpu = (sr_backend_cpu){.base = table, .rows = sr_cpu_rows_best()};
     cpu->base.threads = sr_thread_count(threads);
+    const srnn_status status = make_packs(cpu);
+    if (status != SRNN_OK) {
+        destroy(&cpu->base);
+        return status;
+    }
     *backend = &cpu->base;
     return SRNN_OK;
 }
