@@ -1,5 +1,6 @@
 /* test_tokenizer.c: encoding is what the formats say, and decoding undoes it. */
 #include "base/random.h"
+#include "data/bpe.h"
 #include "data/bpe_train.h"
 #include "data/unicode.h"
 #include "test.h"
@@ -288,6 +289,42 @@ static void steps_of_a_file(void **state) {
     }
 }
 
+/* A piece that begins with an unknown character, whose token was fused with the one before, must
+ * not be remembered without it. Such a piece needs a character that only seems to be a neighbour. */
+static void cache_keeps_unknown_tokens(void **state) {
+    (void)state;
+    static const char file[] =
+        "{\"model\": {\"type\": \"BPE\", \"unk_token\": \"<unk>\", \"fuse_unk\": true, \"vocab\": "
+        "{\"<unk>\": 0, \"a\": 1, \"b\": 2, \"ab\": 3, \"ba\": 4, \"aa\": 5, \"bb\": 6}, "
+        "\"merges\": [\"a b\", \"b a\", \"a a\", \"b b\"]}}";
+    static const char *const merged[] = {"ab", "ba", "aa", "bb"};
+    sr_tokenizer *tokenizer;
+    sr_encoder *encoder;
+    sr_tokens tokens = {0};
+    sr_bpe bpe;
+    char text[12];
+    assert_int_equal(sr_tokenizer_read_json(&tokenizer, file, sizeof file - 1, "x"), SRNN_OK);
+    assert_int_equal(sr_encoder_create(&encoder, tokenizer), SRNN_OK);
+    assert_int_equal(sr_bpe_create(&bpe, 7, 4, 2), SRNN_OK);
+    for (size_t i = 0; i < 4; i++)
+        sr_bpe_note_neighbours(&bpe, merged[i], 2);
+    uint32_t odd = 0x10000;
+    while (!sr_bpe_are_neighbours(&bpe, odd, 'a') || sr_bpe_are_neighbours(&bpe, odd, odd))
+        assert_true(++odd < 0x110000);
+    size_t bytes = sr_utf8_encode(text, odd);
+    sr_utf8_encode(text + bytes, odd);
+    text[2 * bytes] = 'a';
+    assert_int_equal(sr_encoder_encode(encoder, &tokens, text, 2 * bytes + 1), SRNN_OK);
+    assert_int_equal(sr_encoder_encode(encoder, &tokens, text + bytes, bytes + 1), SRNN_OK);
+    const uint32_t expected[] = {0, 1, 0, 1};
+    assert_int_equal(tokens.count, 4);
+    assert_memory_equal(tokens.ids, expected, sizeof expected);
+    sr_bpe_free(&bpe);
+    sr_tokens_free(&tokens);
+    sr_encoder_free(encoder);
+    sr_tokenizer_free(tokenizer);
+}
+
 /* ---- Training ---- */
 
 static void training_ignores_threads(void **state) {
@@ -349,6 +386,7 @@ int main(void) {
         cmocka_unit_test(long_pieces_take_no_square),
         cmocka_unit_test(byte_fallback_model),
         cmocka_unit_test(steps_of_a_file),
+        cmocka_unit_test(cache_keeps_unknown_tokens),
         cmocka_unit_test(training_ignores_threads),
         cmocka_unit_test(training_counts_pairs),
     };

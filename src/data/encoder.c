@@ -19,8 +19,9 @@ typedef struct cached {
 
 struct sr_encoder {
     const sr_tokenizer *tokenizer;
-    sr_tokens *out;
+    sr_tokens out;      /* the caller's, held here so that threads do not write to one cache line */
     bool after_unknown; /* the last id of this piece is the unknown token */
+    bool met_unknown;   /* what follows from a piece then depends on the one before it */
     sr_matcher *matcher;
     sr_bytes normalized[2];
     sr_split_run split;
@@ -125,10 +126,11 @@ static srnn_status first_symbols(sr_encoder *encoder, const char *piece, size_t 
 
 static srnn_status emit_id(sr_encoder *encoder, uint32_t id) {
     bool unknown = id == encoder->tokenizer->bpe.unknown;
+    encoder->met_unknown |= unknown;
     if (unknown && encoder->after_unknown && encoder->tokenizer->bpe.fuse_unknown)
         return SRNN_OK;
     encoder->after_unknown = unknown;
-    return sr_tokens_push(encoder->out, id);
+    return sr_tokens_push(&encoder->out, id);
 }
 
 /* A character that is no token itself and was not merged into one. */
@@ -197,21 +199,18 @@ static srnn_status encode_piece(sr_encoder *encoder, const char *piece, size_t b
         return merge_piece(encoder, piece, bytes);
     cached *slot = cache_slot(encoder, piece, bytes);
     if (slot->bytes == bytes && !memcmp(slot->text, piece, bytes)) {
-        SR_TRY(sr_tokens_reserve(encoder->out, CACHED_IDS));
-        memcpy(encoder->out->ids + encoder->out->count, slot->ids, sizeof slot->ids);
-        encoder->out->count += slot->count;
+        SR_TRY(sr_tokens_reserve(&encoder->out, CACHED_IDS));
+        memcpy(encoder->out.ids + encoder->out.count, slot->ids, sizeof slot->ids);
+        encoder->out.count += slot->count;
         encoder->after_unknown = false;
         return SRNN_OK;
     }
-    size_t before = encoder->out->count;
+    size_t before = encoder->out.count;
+    encoder->met_unknown = false;
     SR_TRY(merge_piece(encoder, piece, bytes));
-    size_t count = encoder->out->count - before;
-    uint32_t unknown = encoder->tokenizer->bpe.unknown;
-    bool known = count > 0 && count <= CACHED_IDS;
-    for (size_t i = 0; known && i < count; i++)
-        known = encoder->out->ids[before + i] != unknown;
-    if (known)
-        remember(slot, piece, bytes, encoder->out->ids + before, count);
+    size_t count = encoder->out.count - before;
+    if (count > 0 && count <= CACHED_IDS && !encoder->met_unknown)
+        remember(slot, piece, bytes, encoder->out.ids + before, count);
     return SRNN_OK;
 }
 
@@ -249,7 +248,7 @@ static srnn_status encode_segment(sr_encoder *encoder, const char *text, size_t 
     while (sr_added_next(&tokenizer->added_normalized, text, bytes, &match)) {
         SR_TRY(
             sr_splitter_run(&encoder->split, text + done, match.start - done, first && done == 0));
-        SR_TRY(sr_tokens_push(encoder->out, match.id));
+        SR_TRY(sr_tokens_push(&encoder->out, match.id));
         done = match.end;
     }
     return sr_splitter_run(&encoder->split, text + done, bytes - done, first && done == 0);
@@ -262,22 +261,28 @@ static srnn_status encode_bytes(sr_tokens *tokens, const char *text, size_t byte
     return SRNN_OK;
 }
 
-srnn_status sr_encoder_encode(sr_encoder *encoder, sr_tokens *tokens, const char *text,
-                              size_t bytes) {
+static srnn_status encode_text(sr_encoder *encoder, const char *text, size_t bytes) {
     const sr_tokenizer *tokenizer = encoder->tokenizer;
-    if (!tokenizer->bpe.pairs)
-        return encode_bytes(tokens, text, bytes);
-    encoder->out = tokens;
-    encoder->split.valid = sr_utf8_valid_prefix(text, bytes) == bytes;
     sr_added_match match = {0};
     size_t done = 0;
     while (sr_added_next(&tokenizer->added, text, bytes, &match)) {
         if (match.start > done)
             SR_TRY(encode_segment(encoder, text + done, match.start - done, done == 0));
-        SR_TRY(sr_tokens_push(tokens, match.id));
+        SR_TRY(sr_tokens_push(&encoder->out, match.id));
         done = match.end;
     }
     if (done == bytes)
         return SRNN_OK;
     return encode_segment(encoder, text + done, bytes - done, done == 0);
+}
+
+srnn_status sr_encoder_encode(sr_encoder *encoder, sr_tokens *tokens, const char *text,
+                              size_t bytes) {
+    if (!encoder->tokenizer->bpe.pairs)
+        return encode_bytes(tokens, text, bytes);
+    encoder->split.valid = sr_utf8_valid_prefix(text, bytes) == bytes;
+    encoder->out = *tokens;
+    srnn_status status = encode_text(encoder, text, bytes);
+    *tokens = encoder->out;
+    return status;
 }

@@ -1,6 +1,8 @@
 /* normalizer.c: the steps that change a text before it is cut into pieces. */
 #include "data/normalizer.h"
 
+#include <string.h>
+
 srnn_status sr_normalizer_add(sr_normalizer *normalizer, sr_normal_step **step) {
     *step = NULL;
     if (normalizer->count == SR_NORMAL_STEPS)
@@ -46,6 +48,7 @@ static srnn_status replace(sr_bytes *out, const sr_normal_step *step, sr_matcher
     return SRNN_OK;
 }
 
+/* SentencePiece drops spaces at the end once they are marks, and so marks of the text itself. */
 static srnn_status collapse_spaces(sr_bytes *out, const char *text, size_t bytes) {
     SR_TRY(sr_bytes_reserve(out, bytes));
     bool space = false;
@@ -59,6 +62,8 @@ static srnn_status collapse_spaces(sr_bytes *out, const char *text, size_t bytes
         space = false;
         out->data[out->count++] = text[i];
     }
+    while (out->count >= 3 && memcmp(out->data + out->count - 3, "\xE2\x96\x81", 3) == 0)
+        out->count -= 3;
     return SRNN_OK;
 }
 

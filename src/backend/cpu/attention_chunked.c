@@ -34,7 +34,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     chunk_strides ld = chunk_strides_of(p);
     int64_t rows = round_up(p->chunk, ROWS);
     context x = {0};
-    SR_REAL(sr_edges_place)(&x.edges, plan, false, layout);
+    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
     x.basis = feature_basis_place(&p->attention, p->D, layout);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
@@ -86,11 +86,11 @@ static void load_keys(const context *x, const workspace *w, const chunk *c) {
     const srnn_plan *plan = x->call->plan;
     const srnn_problem *p = &plan->problem;
     chunk_strides ld = chunk_strides_of(p);
-    SR_REAL(sr_edges_key_rows)
+    SR_ISA_REAL(sr_edges_key_rows)
     (w->keys, ld.d, &x->edges, plan, x->call->in, c->b, c->kv, c->t, c->count);
     transpose_rows(w->key_columns, ld.token, w->keys, ld.d, c->count, p->D, c->width);
     memset(w->values, 0, (size_t)(round_up(p->chunk, ROWS) * ld.dv) * sizeof(real));
-    SR_REAL(sr_edges_value_rows)
+    SR_ISA_REAL(sr_edges_value_rows)
     (w->values, ld.dv, &x->edges, plan, x->call->in, c->b, c->kv, c->t, c->count);
     for (int64_t t = 0; c->decay && t < c->width; t++)
         w->decay[t] = t < c->count ? (real)(c->decay[c->t + t] - c->decay[c->t]) : 0;
@@ -148,7 +148,7 @@ static void write_outputs(const context *x, const workspace *w, const chunk *c, 
     const sr_attention_call *call = x->call;
     const srnn_problem *p = &call->plan->problem;
     chunk_strides ld = chunk_strides_of(p);
-    SR_REAL(sr_edges_output_rows)
+    SR_ISA_REAL(sr_edges_output_rows)
     (call->o, w->numerator, ld.dv, w->row_sum, &x->edges, call->plan, call->in, c->b, h, c->t,
      c->count, c->length);
     if (!call->saved.numerator)
@@ -208,7 +208,7 @@ static void walk_task(void *untyped, int64_t task, int worker) {
         c.length = x->position + c.t - span->start + 1;
         load_keys(x, w, &c);
         for (int h = c.kv * heads; h < (c.kv + 1) * heads; h++) {
-            SR_REAL(sr_edges_query_rows)
+            SR_ISA_REAL(sr_edges_query_rows)
             (w->queries, ld.d, &x->edges, plan, x->call->in, c.b, h, c.t, c.count);
             clear_rows_from(w->queries, ld.d, c.count, round_up(c.count, ROWS));
             read_state(x, w, &c, &state);
@@ -224,8 +224,11 @@ static void walk(context *x, sr_carry *carry) {
     const srnn_plan *plan = x->call->plan;
     feature_basis_fill(&x->basis, &plan->problem.attention, plan->problem.D);
     x->rule = score_rule_of(&plan->problem.attention);
-    SR_REAL(sr_edges_prepare)(&x->edges, plan, x->call->in, carry);
-    sr_parallel(walk_task, x, plan->span_count * plan->problem.Hkv, plan->problem.threads);
+    SR_ISA_REAL(sr_edges_prepare)(&x->edges, plan, x->call->in, carry);
+    const srnn_problem *p = &plan->problem;
+    double rows = (double)(p->chunk + 4 * state_rows(&x->basis)) * p->Dv;
+    int workers = sr_workers_worth((double)p->B * p->H * p->T * rows, p->threads);
+    sr_parallel(walk_task, x, plan->span_count * p->Hkv, workers);
 }
 
 void chunked_forward(const sr_attention_call *call) {

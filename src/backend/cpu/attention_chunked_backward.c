@@ -39,7 +39,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     chunk_strides ld = chunk_strides_of(p);
     int64_t rows = round_up(p->chunk, ROWS), T = p->T + rows;
     context x = {0};
-    SR_REAL(sr_edges_place)(&x.edges, plan, true, layout);
+    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, true, layout);
     x.basis = feature_basis_place(&p->attention, p->D, layout);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
@@ -92,10 +92,10 @@ static void load_keys(const context *x, const workspace *w, const chunk *c) {
     const srnn_plan *plan = x->call->plan;
     const srnn_problem *p = &plan->problem;
     chunk_strides ld = chunk_strides_of(p);
-    SR_REAL(sr_edges_key_rows)
+    SR_ISA_REAL(sr_edges_key_rows)
     (w->keys, ld.d, &x->edges, plan, x->call->in, c->b, c->kv, c->t, c->count);
     transpose_rows(w->key_columns, ld.token, w->keys, ld.d, c->count, p->D, c->width);
-    SR_REAL(sr_edges_value_rows)
+    SR_ISA_REAL(sr_edges_value_rows)
     (w->values, ld.dv, &x->edges, plan, x->call->in, c->b, c->kv, c->t, c->count);
     for (int64_t t = 0; c->decay && t < c->width; t++)
         w->decay[t] = t < c->count ? (real)(c->decay[c->t + t] - c->decay[c->t]) : 0;
@@ -105,7 +105,7 @@ static void load_queries(const context *x, const workspace *w, const chunk *c) {
     const srnn_plan *plan = x->call->plan;
     const srnn_problem *p = &plan->problem;
     chunk_strides ld = chunk_strides_of(p);
-    SR_REAL(sr_edges_query_rows)
+    SR_ISA_REAL(sr_edges_query_rows)
     (w->queries, ld.d, &x->edges, plan, x->call->in, c->b, c->h, c->t, c->count);
     clear_rows_from(w->queries, ld.d, c->count, round_up(c->count, ROWS));
     const real *from = x->edges.d_numerator + sr_row_index(p, p->H, c->b, c->h, c->t) * p->Dv;
@@ -257,7 +257,7 @@ static void walk_queries(const context *x, const workspace *w, const sr_span *sp
             inside_chunk(x, w, &c);
             if (c.at > 0)
                 queries_through_state(x, w, &c, &w->state);
-            SR_REAL(sr_edges_query_rows_backward)
+            SR_ISA_REAL(sr_edges_query_rows_backward)
             (w->d_queries, ld.d, &x->edges, x->call, c.b, c.h, c.t, c.count);
         }
         if (c.at + c.count < span->length)
@@ -293,9 +293,9 @@ static void keys_through_state(const context *x, const workspace *w, const chunk
 static void write_keys(const context *x, const workspace *w, const chunk *c) {
     const srnn_problem *p = &x->call->plan->problem;
     chunk_strides ld = chunk_strides_of(p);
-    SR_REAL(sr_edges_key_rows_backward)
+    SR_ISA_REAL(sr_edges_key_rows_backward)
     (w->d_keys + c->at * ld.d, ld.d, &x->edges, x->call, c->b, c->kv, c->t, c->count);
-    SR_REAL(sr_edges_value_rows_backward)
+    SR_ISA_REAL(sr_edges_value_rows_backward)
     (w->d_values + c->at * ld.dv, w->values, ld.dv, &x->edges, x->call, c->b, c->kv, c->t,
      c->count);
     for (int64_t j = 0; x->edges.column_dot && j < c->count; j++)
@@ -351,8 +351,8 @@ void chunked_backward(const sr_attention_call *call) {
     x.call = call;
     x.rule = score_rule_of(&p->attention);
     feature_basis_fill(&x.basis, &p->attention, p->D);
-    SR_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
-    SR_REAL(sr_edges_backward_outputs)(&x.edges, call);
+    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
+    SR_ISA_REAL(sr_edges_backward_outputs)(&x.edges, call);
     sr_parallel(document_task, &x, plan->span_count * p->Hkv, p->threads);
-    SR_REAL(sr_edges_backward_inputs)(&x.edges, call);
+    SR_ISA_REAL(sr_edges_backward_inputs)(&x.edges, call);
 }

@@ -8,8 +8,8 @@
 
 /* sum_j exp(C - C_j) features(k_j) v_j^T over the tokens seen, C being the decay reference. */
 typedef struct running_state {
-    real *matrix;      /* (features, stride of Dv): features of the score, then room for whole blocks */
-    real *column;      /* (features): the same with v = 1 */
+    real *matrix; /* (features, stride of Dv): features of the score, then room for whole blocks */
+    real *column; /* (features): the same with v = 1 */
     double *reference; /* C; only with decay */
 } running_state;
 
@@ -19,7 +19,7 @@ typedef struct chunk_strides {
 } chunk_strides;
 
 static inline chunk_strides chunk_strides_of(const srnn_problem *p) {
-    return (chunk_strides){row_stride(p->D), row_stride(p->Dv), row_stride(p->chunk)};
+    return (chunk_strides){row_stride(p->D), row_stride(p->Dv), row_stride(tile_width(p->chunk))};
 }
 
 static inline int64_t state_rows(const feature_basis *basis) {
@@ -44,7 +44,7 @@ typedef struct chunk_features {
 
 static inline chunk_features chunk_features_place(const srnn_problem *p, const feature_basis *basis,
                                                   sr_layout *layout) {
-    size_t ld = (size_t)row_stride(p->chunk);
+    size_t ld = (size_t)row_stride(tile_width(p->chunk));
     return (chunk_features){
         sr_layout_take(layout, ((size_t)basis->top + ROWS) * ld, sizeof(real)),
         sr_layout_take(layout, FEATURE_BLOCK * ld, sizeof(real)),
@@ -129,17 +129,6 @@ static inline void state_scale(const running_state *state, const feature_basis *
         vec_store(state->matrix + n, factor * vec_load(state->matrix + n));
     for (int64_t m = 0; m < rows; m++)
         state->column[m] *= factor;
-}
-
-/* out (width, ld_out) = the first `count` rows (count, ld) transposed, zeros in further columns. */
-static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, int64_t ld,
-                                  int64_t count, int64_t columns, int64_t width) {
-    for (int64_t d = 0; d < columns; d++) {
-        for (int64_t t = 0; t < count; t++)
-            out[d * ld_out + t] = rows[t * ld + d];
-        for (int64_t t = count; t < width; t++)
-            out[d * ld_out + t] = 0;
-    }
 }
 
 #endif

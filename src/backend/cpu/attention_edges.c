@@ -5,6 +5,7 @@
 #include "attention/attention.h"
 #include "attention/score.h"
 #include "backend/cpu/attention_rows.h"
+#include "backend/cpu/attention_simd.h"
 #include "base/threads.h"
 
 #include <math.h>
@@ -12,8 +13,8 @@
 enum { DECAY_DIVISOR = 1024 };
 static const double NORM_FLOOR = 1e-12;
 
-void SR_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
-                             sr_layout *layout) {
+void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
+                                 sr_layout *layout) {
     const srnn_problem *p = &plan->problem;
     const srnn_attention *a = &p->attention;
     size_t rows = (size_t)p->B * (size_t)p->T, q_rows = rows * (size_t)p->H;
@@ -125,10 +126,12 @@ static void prepare_task(void *context, int64_t task, int worker) {
     }
 }
 
-void SR_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan,
-                               const srnn_operands *in, sr_carry *carry) {
+void SR_ISA_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan,
+                                   const srnn_operands *in, sr_carry *carry) {
     prepare_context context = {edges, plan, in, carry};
-    sr_parallel(prepare_task, &context, plan->span_count, plan->problem.threads);
+    double work = 100.0 * plan->problem.B * plan->problem.T * (plan->problem.H + plan->problem.Hkv);
+    sr_parallel(prepare_task, &context, plan->span_count,
+                sr_workers_worth(work, plan->problem.threads));
 }
 
 /* ---- features of q and k ---- */
@@ -142,9 +145,15 @@ static void feature_row(real *out, const real *x, const real *inverse, srnn_feat
             out[d] = (real)factor * x[d];
         return;
     case SRNN_FEATURE_RELU:
-    case SRNN_FEATURE_ELU1:
         for (int d = 0; d < D; d++)
             out[d] = (real)(factor * sr_feature_value(feature, (double)x[d]));
+        return;
+    case SRNN_FEATURE_ELU1:
+        for (int d = 0; d < D; d += LANES) {
+            vec v = vec_load_part(x + d, D - d);
+            v = vec_select((vec_bits)(v > (vec){0}), v + (real)1, vec_exp(v));
+            vec_store_part(out + d, (real)factor * v, D - d);
+        }
         return;
     case SRNN_FEATURE_UNIT:
         factor /= fmax(row_norm(x, D), NORM_FLOOR);
@@ -169,9 +178,15 @@ static void feature_row_backward(real *out, const real *gradient, const real *x,
             out[d] = (real)factor * gradient[d];
         return;
     case SRNN_FEATURE_RELU:
-    case SRNN_FEATURE_ELU1:
         for (int d = 0; d < D; d++)
             out[d] = (real)(factor * (double)gradient[d] * sr_feature_slope(feature, (double)x[d]));
+        return;
+    case SRNN_FEATURE_ELU1:
+        for (int d = 0; d < D; d += LANES) {
+            vec v = vec_load_part(x + d, D - d);
+            v = vec_select((vec_bits)(v > (vec){0}), vec_all(1), vec_exp(v));
+            vec_store_part(out + d, (real)factor * v * vec_load_part(gradient + d, D - d), D - d);
+        }
         return;
     case SRNN_FEATURE_UNIT:
         unit_backward(out, gradient, x, factor, NORM_FLOOR, D);
@@ -179,19 +194,20 @@ static void feature_row_backward(real *out, const real *gradient, const real *x,
     }
 }
 
-void SR_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                  const srnn_plan *plan, const srnn_operands *in, int64_t b, int h,
-                                  int64_t t, int64_t count) {
+void SR_ISA_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                      const srnn_plan *plan, const srnn_operands *in, int64_t b,
+                                      int h, int64_t t, int64_t count) {
     const srnn_problem *p = &plan->problem;
+    double scale = sr_scale_factor(&p->attention, p->D);
     for (int64_t r = 0; r < count; r++)
         feature_row(out + r * ld, tensor_row(in->q, b, h, t + r),
                     edges->q_inverse ? edges->q_inverse + (b * p->T + t + r) * p->D : NULL,
-                    p->attention.feature, sr_scale_factor(&p->attention, p->D), p->D);
+                    p->attention.feature, scale, p->D);
 }
 
-void SR_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges, const srnn_plan *plan,
-                                const srnn_operands *in, int64_t b, int h, int64_t t,
-                                int64_t count) {
+void SR_ISA_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                    const srnn_plan *plan, const srnn_operands *in, int64_t b,
+                                    int h, int64_t t, int64_t count) {
     const srnn_problem *p = &plan->problem;
     for (int64_t r = 0; r < count; r++)
         feature_row(out + r * ld, tensor_row(in->k, b, h, t + r),
@@ -199,9 +215,9 @@ void SR_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges, co
                     p->attention.feature, 1.0, p->D);
 }
 
-void SR_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld, const sr_edges *edges,
-                                           const sr_attention_call *call, int64_t b, int h,
-                                           int64_t t, int64_t count) {
+void SR_ISA_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld,
+                                               const sr_edges *edges, const sr_attention_call *call,
+                                               int64_t b, int h, int64_t t, int64_t count) {
     const srnn_problem *p = &call->plan->problem;
     (void)edges;
     if (!call->gradients->q.data)
@@ -212,9 +228,9 @@ void SR_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld, con
                              sr_scale_factor(&p->attention, p->D), p->D);
 }
 
-void SR_REAL(sr_edges_key_rows_backward)(const real *gradient, int64_t ld, const sr_edges *edges,
-                                         const sr_attention_call *call, int64_t b, int h, int64_t t,
-                                         int64_t count) {
+void SR_ISA_REAL(sr_edges_key_rows_backward)(const real *gradient, int64_t ld,
+                                             const sr_edges *edges, const sr_attention_call *call,
+                                             int64_t b, int h, int64_t t, int64_t count) {
     const srnn_problem *p = &call->plan->problem;
     (void)edges;
     if (!call->gradients->k.data)
@@ -226,9 +242,9 @@ void SR_REAL(sr_edges_key_rows_backward)(const real *gradient, int64_t ld, const
 
 /* ---- values ---- */
 
-void SR_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                  const srnn_plan *plan, const srnn_operands *in, int64_t b, int h,
-                                  int64_t t, int64_t count) {
+void SR_ISA_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                      const srnn_plan *plan, const srnn_operands *in, int64_t b,
+                                      int h, int64_t t, int64_t count) {
     const srnn_problem *p = &plan->problem;
     const real *factor =
         edges->value_factor ? edges->value_factor + sr_row_index(p, p->Hkv, b, h, t) : NULL;
@@ -240,9 +256,9 @@ void SR_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edges,
     }
 }
 
-void SR_REAL(sr_edges_value_rows_backward)(const real *gradient, const real *value, int64_t ld,
-                                           const sr_edges *edges, const sr_attention_call *call,
-                                           int64_t b, int h, int64_t t, int64_t count) {
+void SR_ISA_REAL(sr_edges_value_rows_backward)(const real *gradient, const real *value, int64_t ld,
+                                               const sr_edges *edges, const sr_attention_call *call,
+                                               int64_t b, int h, int64_t t, int64_t count) {
     const srnn_problem *p = &call->plan->problem;
     int64_t base = sr_row_index(p, p->Hkv, b, h, t);
     for (int64_t r = 0; r < count; r++) {
@@ -357,7 +373,7 @@ static void inputs_task(void *context, int64_t task, int worker) {
     }
 }
 
-void SR_REAL(sr_edges_backward_inputs)(const sr_edges *edges, const sr_attention_call *call) {
+void SR_ISA_REAL(sr_edges_backward_inputs)(const sr_edges *edges, const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     inputs_context context = {edges, call};
     sr_parallel(inputs_task, &context, plan->span_count, plan->problem.threads);

@@ -29,51 +29,51 @@ typedef struct sr_edges {
 } sr_edges;
 
 /* Takes the arrays that the variant needs from `layout`. */
-void SR_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
-                             sr_layout *layout);
+void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
+                                 sr_layout *layout);
 
 /* Fills the forward arrays. `carry` may be NULL; otherwise it is read and moved to the end. */
-void SR_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan,
-                               const srnn_operands *in, sr_carry *carry);
+void SR_ISA_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan,
+                                   const srnn_operands *in, sr_carry *carry);
 
 /* out (count, ld) = feature(q) * scale, or feature(k), for rows t .. t+count-1. */
-void SR_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                  const srnn_plan *plan, const srnn_operands *in, int64_t b, int h,
-                                  int64_t t, int64_t count);
-void SR_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges, const srnn_plan *plan,
-                                const srnn_operands *in, int64_t b, int h, int64_t t,
-                                int64_t count);
+void SR_ISA_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                      const srnn_plan *plan, const srnn_operands *in, int64_t b,
+                                      int h, int64_t t, int64_t count);
+void SR_ISA_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                    const srnn_plan *plan, const srnn_operands *in, int64_t b,
+                                    int h, int64_t t, int64_t count);
 
 /* out (count, ld) = factor * v. */
-void SR_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                  const srnn_plan *plan, const srnn_operands *in, int64_t b, int h,
-                                  int64_t t, int64_t count);
+void SR_ISA_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                      const srnn_plan *plan, const srnn_operands *in, int64_t b,
+                                      int h, int64_t t, int64_t count);
 
 /* o rows from numerators (count, ld) and row sums (count). `length` is the number of keys that the
  * first of these rows sees. */
-void SR_REAL(sr_edges_output_rows)(srnn_tensor o, const real *numerator, int64_t ld,
-                                   const real *row_sum, const sr_edges *edges,
-                                   const srnn_plan *plan, const srnn_operands *in, int64_t b, int h,
-                                   int64_t t, int64_t count, int64_t length);
+void SR_ISA_REAL(sr_edges_output_rows)(srnn_tensor o, const real *numerator, int64_t ld,
+                                       const real *row_sum, const sr_edges *edges,
+                                       const srnn_plan *plan, const srnn_operands *in, int64_t b,
+                                       int h, int64_t t, int64_t count, int64_t length);
 
 /* First pass of the backward: d_numerator, d_row_sum, row_dot and norm_partial from call->o and
  * saved, and the gradients of the output gate. */
-void SR_REAL(sr_edges_backward_outputs)(const sr_edges *edges, const sr_attention_call *call);
+void SR_ISA_REAL(sr_edges_backward_outputs)(const sr_edges *edges, const sr_attention_call *call);
 
 /* Writes gradient rows of q, k or v from gradients of what the row functions above returned. */
-void SR_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld, const sr_edges *edges,
-                                           const sr_attention_call *call, int64_t b, int h,
-                                           int64_t t, int64_t count);
-void SR_REAL(sr_edges_key_rows_backward)(const real *gradient, int64_t ld, const sr_edges *edges,
-                                         const sr_attention_call *call, int64_t b, int h, int64_t t,
-                                         int64_t count);
+void SR_ISA_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld,
+                                               const sr_edges *edges, const sr_attention_call *call,
+                                               int64_t b, int h, int64_t t, int64_t count);
+void SR_ISA_REAL(sr_edges_key_rows_backward)(const real *gradient, int64_t ld,
+                                             const sr_edges *edges, const sr_attention_call *call,
+                                             int64_t b, int h, int64_t t, int64_t count);
 /* also fills value_dot; `value` holds the rows that sr_edges_value_rows gave. */
-void SR_REAL(sr_edges_value_rows_backward)(const real *gradient, const real *value, int64_t ld,
-                                           const sr_edges *edges, const sr_attention_call *call,
-                                           int64_t b, int h, int64_t t, int64_t count);
+void SR_ISA_REAL(sr_edges_value_rows_backward)(const real *gradient, const real *value, int64_t ld,
+                                               const sr_edges *edges, const sr_attention_call *call,
+                                               int64_t b, int h, int64_t t, int64_t count);
 
 /* Last pass: gradients that need all rows or all heads (unit_heads, value gate, value power, decay,
  * norm parameters). */
-void SR_REAL(sr_edges_backward_inputs)(const sr_edges *edges, const sr_attention_call *call);
+void SR_ISA_REAL(sr_edges_backward_inputs)(const sr_edges *edges, const sr_attention_call *call);
 
 #endif

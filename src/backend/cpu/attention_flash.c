@@ -22,7 +22,7 @@ static context place_rows(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->problem;
     context x = {.rule = score_rule_of(&p->attention),
                  .subtract = sr_row_scale_invariant(&p->attention)};
-    SR_REAL(sr_edges_place)(&x.edges, plan, false, layout);
+    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
     x.heads = sr_layout_take(layout, (size_t)p->B * (size_t)p->Hkv, sizeof *x.heads);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
@@ -61,14 +61,13 @@ static void pack_task(void *untyped, int64_t task, int worker) {
     int64_t count = p->T - t < TILE ? p->T - t : TILE;
     const packed_head *packed = &x->heads[head];
     real *rows = x->workers[worker].queries;
-    SR_REAL(sr_edges_key_rows)
+    SR_ISA_REAL(sr_edges_key_rows)
     (rows, ld.d, &x->edges, plan, x->call->in, head / p->Hkv, (int)(head % p->Hkv), t, count);
-    clear_rows_from(rows, ld.d, count, TILE);
-    transpose_tile(packed->keys + tile * p->D * ld.tile, ld.tile, rows, ld.d, p->D);
+    transpose_rows(packed->keys + tile * p->D * ld.tile, ld.tile, rows, ld.d, count, p->D, TILE);
     packed->key_norm[tile] = largest_norm(rows, ld.d, count, p->D);
     real *values = packed->values + t * ld.dv;
     memset(values, 0, (size_t)(TILE * ld.dv) * sizeof(real));
-    SR_REAL(sr_edges_value_rows)
+    SR_ISA_REAL(sr_edges_value_rows)
     (values, ld.dv, &x->edges, plan, x->call->in, head / p->Hkv, (int)(head % p->Hkv), t, count);
 }
 
@@ -97,7 +96,7 @@ static void raise_maximum(tile_workspace *w, score_row *row, const score_rule *r
 }
 
 static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q, int64_t tile,
-                       int64_t keys, bool find_maximum) {
+                       int64_t keys, bool small) {
     const srnn_problem *p = &x->call->plan->problem;
     tile_strides ld = tile_strides_of(p);
     double reference = q->decay ? q->decay[q->at] : 0.0;
@@ -115,12 +114,13 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
             .width = width,
             .decay = q->decay ? (real)(q->decay[q->at + r] - reference) : 0,
             .decay_columns = columns,
+            .small = small,
         };
         if (row.low >= row.high) {
             row_clear_hidden(row.s, 0, 0, width);
             continue;
         }
-        if (find_maximum)
+        if (x->subtract && !small)
             raise_maximum(w, &row, &x->rule, r, ld.dv);
         row_weights(&row, &x->rule, sums ? &w->row_sums[r] : NULL);
     }
@@ -128,13 +128,13 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
 }
 
 /* Logits of these rows against these key tiles cannot be large: |s| <= |q| |k|. */
-static bool logits_are_safe(const tile_workspace *w, const packed_head *head, const query_tile *q,
-                            int64_t from, int64_t past, tile_strides ld, int D) {
+static bool logits_are_small(const tile_workspace *w, const packed_head *head, const query_tile *q,
+                             int64_t from, int64_t past, tile_strides ld, int D) {
     real norm = 0;
     for (int64_t tile = from; tile < past; tile++)
         if (!(head->key_norm[tile] <= norm))
             norm = head->key_norm[tile];
-    return !q->decay && largest_norm(w->queries, ld.d, q->rows, D) * norm <= SAFE_LOGIT;
+    return !q->decay && largest_norm(w->queries, ld.d, q->rows, D) * norm <= SMALL_LOGIT;
 }
 
 /* Outputs of finished rows, one call per run of rows that belong to one document. */
@@ -145,7 +145,7 @@ static void write_outputs(const context *x, const tile_workspace *w, const query
     for (int64_t r = 0, past; r < q->rows; r = past) {
         for (past = r + 1; past < q->rows && q->first[past] == q->first[r];)
             past++;
-        SR_REAL(sr_edges_output_rows)
+        SR_ISA_REAL(sr_edges_output_rows)
         (call->o, w->numerator + r * ld.dv, ld.dv, w->row_sum + r, &x->edges, call->plan, call->in,
          q->b, q->h, q->t + r, past - r, q->at + r - q->first[r] + 1);
     }
@@ -176,15 +176,15 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     q.first = plan->first + q.b * p->T + q.t;
     q.decay = packed->decay;
 
-    SR_REAL(sr_edges_query_rows)
+    SR_ISA_REAL(sr_edges_query_rows)
     (w->queries, ld.d, &x->edges, plan, x->call->in, q.b, q.h, q.t, q.rows);
     clear_rows_from(w->queries, ld.d, q.rows, q.padded);
     memset(w->numerator, 0, (size_t)(q.padded * ld.dv) * sizeof(real));
     memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
     int64_t keys_seen = q.at + q.rows, from = q.first[0] / TILE, past = tiles_in(keys_seen);
-    bool find = x->subtract && !logits_are_safe(w, packed, &q, from, past, ld, p->D);
+    bool small = logits_are_small(w, packed, &q, from, past, ld, p->D);
     for (int64_t r = 0; r < TILE; r++)
-        w->maximum[r] = find ? (real)-INFINITY : 0;
+        w->maximum[r] = x->subtract && !small ? (real)-INFINITY : 0;
 
     for (int64_t tile = from; tile < past; tile++) {
         int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
@@ -192,7 +192,7 @@ static void rows_task(void *untyped, int64_t task, int worker) {
         product(w->s, ld.tile, (product_operand){w->queries, ld.d, 1},
                 packed->keys + tile * p->D * ld.tile, ld.tile, q.padded, tile_width(keys), p->D,
                 diagonal ? PRODUCT_C_LOWER : PRODUCT_FULL, false);
-        weigh_tile(x, w, &q, tile, keys, find);
+        weigh_tile(x, w, &q, tile, keys, small);
         product(w->numerator, ld.dv, (product_operand){w->s, ld.tile, 1},
                 packed->values + tile * TILE * ld.dv, ld.dv, q.padded, round_up(p->Dv, COLUMNS),
                 keys, diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL, true);
@@ -202,16 +202,23 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     write_outputs(x, w, &q);
 }
 
+/* Threads worth waking for queries of the call against so many keys. */
+static int workers_for(const srnn_problem *p, int64_t keys) {
+    double pairs = (double)p->B * p->H * p->T * (double)keys;
+    return sr_workers_worth(pairs * (p->D + p->Dv), p->threads);
+}
+
 void flash_forward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->problem;
     sr_layout layout = {plan->scratch, 0};
     context x = place(plan, &layout);
     x.call = call;
-    SR_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
+    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
     int64_t tiles = tiles_in(p->T);
-    sr_parallel(pack_task, &x, tiles * p->B * p->Hkv, p->threads);
-    sr_parallel(rows_task, &x, tiles * p->B * p->H, p->threads);
+    int workers = workers_for(p, p->T);
+    sr_parallel(pack_task, &x, tiles * p->B * p->Hkv, workers);
+    sr_parallel(rows_task, &x, tiles * p->B * p->H, workers);
 }
 
 /* ---- the same against kept keys and values ---- */
@@ -234,10 +241,10 @@ static void keep_task(void *untyped, int64_t task, int worker) {
     int kv = (int)(task % p->Hkv);
     for (int64_t t = 0; t < p->T; t += TILE) {
         int64_t count = p->T - t < TILE ? p->T - t : TILE;
-        SR_REAL(sr_edges_key_rows)(rows, ld.d, &x->edges, plan, x->call->in, b, kv, t, count);
+        SR_ISA_REAL(sr_edges_key_rows)(rows, ld.d, &x->edges, plan, x->call->in, b, kv, t, count);
         packed_head_keep_keys(head, p, rows, ld.d, x->position + t, count);
     }
-    SR_REAL(sr_edges_value_rows)
+    SR_ISA_REAL(sr_edges_value_rows)
     (head->values + x->position * ld.dv, ld.dv, &x->edges, plan, x->call->in, b, kv, 0, p->T);
     if (head->decay)
         memcpy(head->decay + x->position, x->edges.decay + task * p->T,
@@ -253,8 +260,9 @@ void flash_feed(const sr_attention_call *call, char *kept, int64_t capacity, sr_
     x.position = carry->position;
     for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++)
         x.heads[n] = kept_head_place(p, capacity, &memory);
-    SR_REAL(sr_edges_prepare)(&x.edges, plan, call->in, carry);
-    sr_parallel(keep_task, &x, (int64_t)p->B * p->Hkv, p->threads);
-    sr_parallel(rows_task, &x, tiles_in(p->T) * p->B * p->H, p->threads);
+    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, carry);
+    int workers = workers_for(p, carry->position + p->T);
+    sr_parallel(keep_task, &x, (int64_t)p->B * p->Hkv, workers);
+    sr_parallel(rows_task, &x, tiles_in(p->T) * p->B * p->H, workers);
     carry->position += p->T;
 }

@@ -23,6 +23,7 @@ typedef struct workspace {
     real *values;      /* (Dv, stride of TILE): transposed */
     real *s, *d;       /* (TILE, stride of TILE) */
     real *decay;       /* (TILE) */
+    real *query_norm;  /* (tiles): the largest |query| of the tile */
 } workspace;
 
 typedef struct context {
@@ -53,7 +54,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     tile_strides ld = tile_strides_of(p);
     size_t T = (size_t)tiles_in(p->T) * TILE;
     context x = {.groups = groups_of(p)};
-    SR_REAL(sr_edges_place)(&x.edges, plan, true, layout);
+    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, true, layout);
     x.d_queries =
         sr_layout_take(layout, (size_t)(x.groups * p->B * p->H) * T * (size_t)ld.d, sizeof(real));
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
@@ -72,6 +73,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
             .s = TAKE(TILE, ld.tile),
             .d = TAKE(TILE, ld.tile),
             .decay = TAKE(TILE, 1),
+            .query_norm = TAKE(tiles_in(p->T), 1),
         };
 #undef TAKE
         if (x.workers)
@@ -93,6 +95,7 @@ typedef struct position {
     const int32_t *first; /* (T) */
     const double *decay;  /* (T) or NULL */
     real *d_queries;      /* (T rounded up, stride of D) */
+    real key_norm;        /* of the key tile at hand */
 } position;
 
 static int64_t rows_in(const srnn_problem *p, int64_t tile) {
@@ -106,9 +109,11 @@ static void load_head(const context *x, const workspace *w, const position *at, 
     const srnn_problem *p = &plan->problem;
     tile_strides ld = tile_strides_of(p);
     int64_t padded = tiles_in(p->T) * TILE;
-    SR_REAL(sr_edges_query_rows)
+    SR_ISA_REAL(sr_edges_query_rows)
     (w->queries + t * ld.d, ld.d, &x->edges, plan, x->call->in, at->b, at->h, t, p->T - t);
     clear_rows_from(w->queries, ld.d, p->T, padded);
+    for (int64_t tile = t / TILE; tile < tiles_in(p->T); tile++)
+        w->query_norm[tile] = largest_norm(w->queries + tile * TILE * ld.d, ld.d, TILE, p->D);
     const real *d_numerator = x->edges.d_numerator + sr_row_index(p, p->H, at->b, at->h, 0) * p->Dv;
     for (int64_t i = t; i < p->T; i++)
         memcpy(w->d_numerator + i * ld.dv, d_numerator + i * p->Dv, (size_t)p->Dv * sizeof(real));
@@ -120,14 +125,14 @@ static void load_keys(const context *x, const workspace *w, const position *at, 
     const srnn_problem *p = &plan->problem;
     tile_strides ld = tile_strides_of(p);
     int64_t count = rows_in(p, tile);
-    SR_REAL(sr_edges_key_rows)
+    SR_ISA_REAL(sr_edges_key_rows)
     (w->key_rows, ld.d, &x->edges, plan, x->call->in, at->b, at->kv, tile * TILE, count);
     clear_rows_from(w->key_rows, ld.d, count, TILE);
-    transpose_tile(w->keys, ld.tile, w->key_rows, ld.d, p->D);
-    SR_REAL(sr_edges_value_rows)
+    transpose_rows(w->keys, ld.tile, w->key_rows, ld.d, count, p->D, TILE);
+    SR_ISA_REAL(sr_edges_value_rows)
     (w->value_rows, ld.dv, &x->edges, plan, x->call->in, at->b, at->kv, tile * TILE, count);
     clear_rows_from(w->value_rows, ld.dv, count, TILE);
-    transpose_tile(w->values, ld.tile, w->value_rows, ld.dv, p->Dv);
+    transpose_rows(w->values, ld.tile, w->value_rows, ld.dv, count, p->Dv, TILE);
 }
 
 static void weigh_tile(const context *x, const workspace *w, const position *at, int64_t tile,
@@ -137,6 +142,7 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
     int64_t rows = rows_in(p, own), keys = rows_in(p, tile);
     int64_t base = sr_row_index(p, p->H, at->b, at->h, own * TILE);
     double reference = at->decay ? at->decay[own * TILE] : 0.0;
+    real bound = w->query_norm[own] * at->key_norm; /* on |s| */
     const real *columns = decay_columns(w->decay, at->decay, tile, p->T, reference);
     for (int64_t r = 0; r < rows; r++) {
         int64_t i = own * TILE + r, low = at->first[i] - tile * TILE, high = i + 1 - tile * TILE;
@@ -151,7 +157,9 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
             .decay = at->decay ? (real)(at->decay[i] - reference) : 0,
             .decay_columns = columns,
             .maximum = ((const real *)x->call->saved.maximum)[base + r],
+            .small = !columns && bound <= SMALL_LOGIT,
         };
+        row.small = row.small && row.maximum <= SMALL_LOGIT && row.maximum >= -SMALL_LOGIT;
         if (row.low > row.high)
             row.low = row.high;
         row_weights_backward(&row, &x->rule, w->d + r * ld.tile, d_row_sum);
@@ -196,9 +204,9 @@ static void write_keys(const context *x, const workspace *w, const position *at,
     tile_strides ld = tile_strides_of(p);
     int64_t t = tile * TILE, count = rows_in(p, tile);
     load_keys(x, w, at, tile);
-    SR_REAL(sr_edges_key_rows_backward)
+    SR_ISA_REAL(sr_edges_key_rows_backward)
     (w->d_keys + t * ld.d, ld.d, &x->edges, call, at->b, at->kv, t, count);
-    SR_REAL(sr_edges_value_rows_backward)
+    SR_ISA_REAL(sr_edges_value_rows_backward)
     (w->d_values + t * ld.dv, w->value_rows, ld.dv, &x->edges, call, at->b, at->kv, t, count);
     for (int64_t j = 0; x->edges.column_dot && j < count; j++)
         x->edges.column_dot[sr_row_index(p, p->Hkv, at->b, at->kv, t + j)] =
@@ -228,6 +236,7 @@ static void keys_task(void *untyped, int64_t task, int worker) {
         load_head(x, w, &at, from * TILE);
         for (int64_t tile = from; tile < past; tile++) {
             load_keys(x, w, &at, tile);
+            at.key_norm = largest_norm(w->key_rows, ld.d, TILE, p->D);
             for (int64_t own = tile; own < tiles && at.first[own * TILE] < (tile + 1) * TILE; own++)
                 tile_pair(x, w, &at, tile, own);
         }
@@ -251,7 +260,7 @@ static void queries_task(void *untyped, int64_t task, int worker) {
         for (int64_t n = 0; n < TILE * ld.d; n++)
             sum[n] += part[n];
     }
-    SR_REAL(sr_edges_query_rows_backward)
+    SR_ISA_REAL(sr_edges_query_rows_backward)
     (sum, ld.d, &x->edges, x->call, head / p->H, (int)(head % p->H), tile * TILE, rows_in(p, tile));
 }
 
@@ -262,9 +271,9 @@ void flash_backward(const sr_attention_call *call) {
     context x = place(plan, &layout);
     x.call = call;
     x.rule = score_rule_of(&p->attention);
-    SR_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
-    SR_REAL(sr_edges_backward_outputs)(&x.edges, call);
+    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
+    SR_ISA_REAL(sr_edges_backward_outputs)(&x.edges, call);
     sr_parallel(keys_task, &x, x.groups * p->B * p->Hkv, p->threads);
     sr_parallel(queries_task, &x, tiles_in(p->T) * p->B * p->H, p->threads);
-    SR_REAL(sr_edges_backward_inputs)(&x.edges, call);
+    SR_ISA_REAL(sr_edges_backward_inputs)(&x.edges, call);
 }

@@ -1,4 +1,4 @@
-/* attention_generic.c: the equation as plainly as it can be written; supports everything, per type.
+/* attention_generic.c: the equation as plainly as it can be written; supports everything.
  *
  * This is the oracle of all other kernels: sums in double, one row at a time, O(T) memory a thread.
  */
@@ -35,7 +35,7 @@ static scratch place(const srnn_plan *plan, bool backward, sr_layout *layout) {
     const srnn_problem *p = &plan->problem;
     size_t T = (size_t)p->T, D = (size_t)p->D, Dv = (size_t)p->Dv;
     scratch s = {0};
-    SR_REAL(sr_edges_place)(&s.edges, plan, backward, layout);
+    SR_ISA_REAL(sr_edges_place)(&s.edges, plan, backward, layout);
     s.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *s.workers);
     for (int n = 0; n < p->threads; n++) {
         workspace w = {
@@ -116,9 +116,9 @@ static const double *decay_of(const sr_edges *edges, const srnn_problem *p, cons
 static void load_keys_values(const context *x, const workspace *w, const sr_span *span, int kv) {
     const srnn_plan *plan = x->call->plan;
     const srnn_operands *in = x->call->in;
-    SR_REAL(sr_edges_key_rows)
+    SR_ISA_REAL(sr_edges_key_rows)
     (w->keys, plan->problem.D, &x->scratch.edges, plan, in, span->b, kv, span->start, span->length);
-    SR_REAL(sr_edges_value_rows)
+    SR_ISA_REAL(sr_edges_value_rows)
     (w->values, plan->problem.Dv, &x->scratch.edges, plan, in, span->b, kv, span->start,
      span->length);
 }
@@ -128,7 +128,7 @@ static void forward_row(const context *x, const workspace *w, const sr_span *spa
     const srnn_plan *plan = x->call->plan;
     const srnn_problem *p = &plan->problem;
     const double *decay = decay_of(&x->scratch.edges, p, span, h / (p->H / p->Hkv));
-    SR_REAL(sr_edges_query_rows)
+    SR_ISA_REAL(sr_edges_query_rows)
     (w->query, p->D, &x->scratch.edges, plan, x->call->in, span->b, h, span->start + i, 1);
     double maximum = row_logits(w, p, decay, i), row_sum = 0.0;
     if (!sr_row_scale_invariant(&p->attention))
@@ -143,7 +143,7 @@ static void forward_row(const context *x, const workspace *w, const sr_span *spa
     for (int d = 0; d < p->Dv; d++)
         w->row[d] = (real)w->numerator[d];
     real sum = (real)row_sum;
-    SR_REAL(sr_edges_output_rows)
+    SR_ISA_REAL(sr_edges_output_rows)
     (x->call->o, w->row, p->Dv, &sum, &x->scratch.edges, plan, x->call->in, span->b, h,
      span->start + i, 1, i + 1);
     const sr_saved *saved = &x->call->saved;
@@ -171,7 +171,7 @@ static void forward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     sr_layout layout = {plan->scratch, 0};
     context x = {call, place(plan, false, &layout)};
-    SR_REAL(sr_edges_prepare)(&x.scratch.edges, plan, call->in, NULL);
+    SR_ISA_REAL(sr_edges_prepare)(&x.scratch.edges, plan, call->in, NULL);
     sr_parallel(forward_task, &x, plan->span_count * plan->problem.Hkv, plan->problem.threads);
 }
 
@@ -185,7 +185,7 @@ static void backward_row(const context *x, const workspace *w, const sr_span *sp
     const real *d_numerator = edges->d_numerator + at * p->Dv;
     double d_row_sum = (double)edges->d_row_sum[at];
     double maximum = (double)((const real *)x->call->saved.maximum)[at];
-    SR_REAL(sr_edges_query_rows)
+    SR_ISA_REAL(sr_edges_query_rows)
     (w->query, p->D, edges, plan, x->call->in, span->b, h, span->start + i, 1);
     row_logits(w, p, decay, i);
     memset(w->d_query, 0, (size_t)p->D * sizeof *w->d_query);
@@ -203,7 +203,7 @@ static void backward_row(const context *x, const workspace *w, const sr_span *sp
     }
     for (int d = 0; d < p->D; d++)
         w->row[d] = (real)w->d_query[d];
-    SR_REAL(sr_edges_query_rows_backward)
+    SR_ISA_REAL(sr_edges_query_rows_backward)
     (w->row, p->D, edges, x->call, span->b, h, span->start + i, 1);
 }
 
@@ -224,11 +224,11 @@ static void backward_task(void *untyped, int64_t task, int worker) {
     for (int64_t j = 0; j < span->length; j++) {
         for (int d = 0; d < p->D; d++)
             w->row[d] = (real)w->d_keys[j * p->D + d];
-        SR_REAL(sr_edges_key_rows_backward)
+        SR_ISA_REAL(sr_edges_key_rows_backward)
         (w->row, p->D, edges, x->call, span->b, kv, span->start + j, 1);
         for (int d = 0; d < p->Dv; d++)
             w->row[d] = (real)w->d_values[j * p->Dv + d];
-        SR_REAL(sr_edges_value_rows_backward)
+        SR_ISA_REAL(sr_edges_value_rows_backward)
         (w->row, w->values + j * p->Dv, p->Dv, edges, x->call, span->b, kv, span->start + j, 1);
         if (edges->column_dot)
             edges->column_dot[sr_row_index(p, p->Hkv, span->b, kv, span->start + j)] =
@@ -240,10 +240,10 @@ static void backward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     sr_layout layout = {plan->scratch, 0};
     context x = {call, place(plan, true, &layout)};
-    SR_REAL(sr_edges_prepare)(&x.scratch.edges, plan, call->in, NULL);
-    SR_REAL(sr_edges_backward_outputs)(&x.scratch.edges, call);
+    SR_ISA_REAL(sr_edges_prepare)(&x.scratch.edges, plan, call->in, NULL);
+    SR_ISA_REAL(sr_edges_backward_outputs)(&x.scratch.edges, call);
     sr_parallel(backward_task, &x, plan->span_count * plan->problem.Hkv, plan->problem.threads);
-    SR_REAL(sr_edges_backward_inputs)(&x.scratch.edges, call);
+    SR_ISA_REAL(sr_edges_backward_inputs)(&x.scratch.edges, call);
 }
 
 static bool supports(const srnn_problem *problem) {
@@ -251,6 +251,6 @@ static bool supports(const srnn_problem *problem) {
     return true;
 }
 
-const sr_attention_kernel SR_REAL(sr_attention_generic) = {
+const sr_attention_kernel SR_ISA_REAL(sr_attention_generic) = {
     "generic", SRNN_FORM_PARALLEL, SR_REAL_DTYPE, supports, scratch_bytes, forward, backward,
 };

@@ -14,7 +14,8 @@ typedef struct kernel_set {
     extern const sr_attention_kernel sr_attention_flash_##isa##_f32,                     \
         sr_attention_flash_##isa##_f64, sr_attention_chunked_##isa##_f32,                \
         sr_attention_chunked_##isa##_f64, sr_attention_recurrent_##isa##_f32,            \
-        sr_attention_recurrent_##isa##_f64;                                              \
+        sr_attention_recurrent_##isa##_f64, sr_attention_generic_##isa##_f32,            \
+        sr_attention_generic_##isa##_f64;                                                \
     extern const sr_state_kernel sr_state_fixed_##isa##_f32, sr_state_fixed_##isa##_f64, \
         sr_state_kept_##isa##_f32, sr_state_kept_##isa##_f64
 
@@ -23,7 +24,7 @@ typedef struct kernel_set {
         .attention = {&sr_attention_flash_##isa##_f32,     &sr_attention_flash_##isa##_f64,     \
                       &sr_attention_chunked_##isa##_f32,   &sr_attention_chunked_##isa##_f64,   \
                       &sr_attention_recurrent_##isa##_f32, &sr_attention_recurrent_##isa##_f64, \
-                      &sr_attention_generic_f32,           &sr_attention_generic_f64},          \
+                      &sr_attention_generic_##isa##_f32,   &sr_attention_generic_##isa##_f64},  \
         .fixed = {&sr_state_fixed_##isa##_f32, &sr_state_fixed_##isa##_f64},                    \
         .kept = {&sr_state_kept_##isa##_f32, &sr_state_kept_##isa##_f64},                       \
     }

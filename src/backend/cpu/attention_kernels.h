@@ -11,6 +11,4 @@ const sr_attention_kernel *const *sr_cpu_attention_kernels(void);
 /* How states of this number type are kept: with a fixed size, or as keys and values. */
 const sr_state_kernel *sr_cpu_state_kernel(srnn_dtype dtype, bool fixed);
 
-extern const sr_attention_kernel sr_attention_generic_f32, sr_attention_generic_f64;
-
 #endif

@@ -165,10 +165,10 @@ static void norm_row_backward(double *dx, double *d_weight, double *d_bias, cons
     }
 }
 
-void SR_REAL(sr_edges_output_rows)(srnn_tensor o, const real *numerator, int64_t ld,
-                                   const real *row_sum, const sr_edges *edges,
-                                   const srnn_plan *plan, const srnn_operands *in, int64_t b, int h,
-                                   int64_t t, int64_t count, int64_t length) {
+void SR_ISA_REAL(sr_edges_output_rows)(srnn_tensor o, const real *numerator, int64_t ld,
+                                       const real *row_sum, const sr_edges *edges,
+                                       const srnn_plan *plan, const srnn_operands *in, int64_t b,
+                                       int h, int64_t t, int64_t count, int64_t length) {
     const srnn_problem *p = &plan->problem;
     const srnn_attention *a = &p->attention;
     bool gated = a->output_gate != SRNN_GATE_NONE || a->post_gate;
@@ -317,7 +317,7 @@ static void outputs_task(void *context, int64_t task, int worker) {
         cumulative_backward(x, span, h);
 }
 
-void SR_REAL(sr_edges_backward_outputs)(const sr_edges *edges, const sr_attention_call *call) {
+void SR_ISA_REAL(sr_edges_backward_outputs)(const sr_edges *edges, const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     outputs_context context = {edges, call};
     sr_parallel(outputs_task, &context, plan->span_count * plan->problem.H, plan->problem.threads);

@@ -20,11 +20,8 @@ typedef int32_t real_bits;
 #define SR_REAL_DTYPE  SRNN_F32
 #endif
 
-#define SR_JOIN2(a, b)      a##_##b
 #define SR_JOIN3(a, b, c)   a##_##b##_##c
-#define SR_EXPAND2(a, b)    SR_JOIN2(a, b)
 #define SR_EXPAND3(a, b, c) SR_JOIN3(a, b, c)
-#define SR_REAL(name)       SR_EXPAND2(name, SR_REAL_SUFFIX)
 #define SR_ISA_REAL(name)   SR_EXPAND3(name, SR_ISA, SR_REAL_SUFFIX)
 
 #endif

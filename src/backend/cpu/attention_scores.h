@@ -130,6 +130,7 @@ typedef struct score_row {
     real decay;    /* C_i and, per column, C_j, both less the same reference; columns NULL: none */
     const real *decay_columns;
     real maximum; /* subtracted from the exponent */
+    bool small;   /* no exponent is beyond 80 either way, and none is NaN */
 } score_row;
 
 static inline void row_clear_hidden(real *row, int low, int high, int width) {
@@ -184,11 +185,34 @@ static inline real row_maximum(const score_row *row, const score_rule *rule) {
     return vec_maximum(maximum);
 }
 
+/* The usual case on its own: exp of small logits without decay, every column visible. */
+static inline void row_weights_plain(real *s, int width, score_constants c, vec *sum) {
+    vec total = {0};
+    if (c.clamped)
+        for (int j = 0; j < width; j += LANES) {
+            vec w = vec_exp_small(vec_min(vec_all(c.clamp), vec_load(s + j)));
+            vec_store(s + j, w);
+            total += w;
+        }
+    else
+        for (int j = 0; j < width; j += LANES) {
+            vec w = vec_exp_small(vec_load(s + j));
+            vec_store(s + j, w);
+            total += w;
+        }
+    if (sum)
+        *sum += total;
+}
+
 /* Logits into weights; adds the weights to *sum where it is not NULL. */
 static inline void row_weights(const score_row *row, const score_rule *rule, vec *sum) {
     const score_constants c = constants_of(row, rule);
     real *const s = row->s;
     const int from = row->low / LANES * LANES, high = row->high;
+    if (rule->score == SRNN_SCORE_EXP && row->small && row->low == 0 && high == row->width) {
+        row_weights_plain(s, row->width, c, sum);
+        return;
+    }
     if (rule->score == SRNN_SCORE_EXP) {
         for (int j = from; j < high; j += LANES)
             vec_store(s + j, vec_exp(exponent_of(vec_load(s + j), c, j)));
@@ -214,11 +238,12 @@ static inline void row_weights_backward(const score_row *row, const score_rule *
     const score_constants c = constants_of(row, rule);
     real *const s = row->s;
     const int from = row->low / LANES * LANES, high = row->high;
-    const bool exponential = rule->score == SRNN_SCORE_EXP;
+    const bool exponential = rule->score == SRNN_SCORE_EXP, small = row->small;
     for (int j = from; j < high; j += LANES) {
         vec logits = vec_load(s + j), w, slope;
         if (exponential) {
-            w = slope = vec_exp(exponent_of(logits, c, j));
+            vec x = exponent_of(logits, c, j);
+            w = slope = small ? vec_exp_small(x) : vec_exp(x);
         } else {
             vec x = clamp_logits(logits, c);
             vec factor = c.decayed ? decay_factor(c, j) : vec_all(1);

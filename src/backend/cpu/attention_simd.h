@@ -47,6 +47,25 @@ static inline void vec_store(real *to, vec value) {
     *(vec_memory *)to = value;
 }
 
+/* Rows of a caller, of any alignment: `count` numbers, zeros in further lanes. */
+static inline vec vec_load_part(const real *from, int count) {
+    vec value = {0};
+    if (count >= LANES)
+        memcpy(&value, from, sizeof value);
+    else
+        for (int lane = 0; lane < count; lane++)
+            value[lane] = from[lane];
+    return value;
+}
+
+static inline void vec_store_part(real *to, vec value, int count) {
+    if (count >= LANES)
+        memcpy(to, &value, sizeof value);
+    else
+        for (int lane = 0; lane < count; lane++)
+            to[lane] = value[lane];
+}
+
 static inline vec vec_all(real value) {
     return value - (vec){0};
 }
@@ -85,41 +104,53 @@ static inline vec vec_count(void) {
     return v;
 }
 
-/* e^x for every lane: 2^n p(r), x = n ln 2 + r, |r| <= ln 2 / 2. Relative error below 1.2e-7
- * (float) and 4e-16 (double). Infinity where e^x is; never below the smallest normal number; NaN
- * stays NaN. */
-static inline vec vec_exp(vec x) {
+/* e^x = 2^n p(r) with x = n ln 2 + r, |r| <= ln 2 / 2: p(r), and n in the low bits of *shifted. */
+static inline vec vec_exp_parts(vec x, vec *shifted) {
 #if SR_REAL_BITS == 64
     const real magic = 0x1.8p52, ln2_high = 0x1.62e42fefa0000p-1, ln2_low = 0x1.cf79abc9e3b3ap-40;
-    const real least = -707.5, most = 710.0;
     static const real p[] = {
         0.500000000000000107,   0.166666666666666675,   0.0416666666666224309,
         0.00833333333332993133, 0.00138888889180570988, 0.000198412698637021905,
         2.48015199919000531e-5, 2.755726745716343e-6,   2.76207056971255716e-7,
         2.51008601680900989e-8,
     };
-    enum { MANTISSA = 52, TERMS = 10 };
+    enum { TERMS = 10 };
 #else
     const real magic = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
-    const real least = -86.6f, most = 89.0f;
     static const real p[] = {0.5f, 0.166665752173736494f, 0.0416665524031902174f,
                              0.0083634727221610281f, 0.00139265504284959209f};
-    enum { MANTISSA = 23, TERMS = 5 };
+    enum { TERMS = 5 };
 #endif
     const real log2e = (real)1.4426950408889634;
-    x = vec_min(vec_all(most), vec_max(vec_all(least), x)); /* this way round a NaN passes */
-    vec shifted = x * log2e + magic;                        /* the low bits now hold n */
-    vec n = shifted - magic;
+    *shifted = x * log2e + magic;
+    vec n = *shifted - magic;
     vec r = x - n * ln2_high - n * ln2_low;
     vec sum = vec_all(p[TERMS - 1]);
 #pragma GCC unroll 16
     for (int term = TERMS - 2; term >= 0; term--)
         sum = sum * r + p[term];
-    sum = sum * (r * r) + (r + (real)1);
+    return sum * (r * r) + (r + (real)1);
+}
+
+enum { MANTISSA = SR_REAL_BITS == 64 ? 52 : 23 };
+
+/* e^x for every lane. Relative error below 1.2e-7 (float) and 4e-16 (double). Infinity where e^x is;
+ * never below the smallest normal number; NaN stays NaN. */
+static inline vec vec_exp(vec x) {
+    const real least = (real)(SR_REAL_BITS == 64 ? -707.5 : -86.6);
+    const real most = (real)(SR_REAL_BITS == 64 ? 710.0 : 89.0);
+    vec shifted;
+    x = vec_min(vec_all(most), vec_max(vec_all(least), x)); /* this way round a NaN passes */
+    vec p = vec_exp_parts(x, &shifted);
     /* 2^(n-1), doubled at the end: n itself may be one more than an exponent can say. */
-    vec scale = (vec)(((vec_bits)shifted << MANTISSA) + (vec_bits)vec_all((real)0.5));
-    sum *= scale;
-    return sum + sum;
+    p *= (vec)(((vec_bits)shifted << MANTISSA) + (vec_bits)vec_all((real)0.5));
+    return p + p;
+}
+
+/* The same for |x| up to 80, which leaves nothing to check. */
+static inline vec vec_exp_small(vec x) {
+    vec shifted, p = vec_exp_parts(x, &shifted);
+    return (vec)((vec_bits)p + ((vec_bits)shifted << MANTISSA));
 }
 
 /* One block of the product: c (ROWS, COLUMNS). */

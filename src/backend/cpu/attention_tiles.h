@@ -10,9 +10,9 @@
 #include "backend/cpu/attention_rows.h"
 #include "backend/cpu/attention_scores.h"
 
-/* Below this bound on |s|, exp and its row sums stay far from the ends of the number range, so the
- * row maximum need not be found: a row-scale-invariant result is the same without it. */
-#define SAFE_LOGIT ((real)40)
+/* Below this bound on |s|, exp and its row sums stay far from the ends of the number range: the row
+ * maximum need not be found (a row-scale-invariant result is the same without it), nor exp be guarded. */
+#define SMALL_LOGIT ((real)40)
 
 /* Row strides of the buffers of a problem. */
 typedef struct tile_strides {
@@ -80,22 +80,37 @@ static inline void clear_rows_from(real *rows, int64_t ld, int64_t count, int64_
         memset(rows + count * ld, 0, (size_t)((past - count) * ld) * sizeof(real));
 }
 
-/* out (D, ld_out) = rows (TILE, ld) transposed. */
-static inline void transpose_tile(real *out, int64_t ld_out, const real *rows, int64_t ld,
-                                  int64_t D) {
-    for (int64_t d = 0; d < D; d++)
-        for (int64_t j = 0; j < TILE; j++)
-            out[d * ld_out + j] = rows[j * ld + d];
+/* out (columns, ld_out) = the first `count` rows (count, ld) transposed; zeros up to `width`. Sixteen rows
+ * at a time stay in the nearest cache. */
+static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, int64_t ld,
+                                  int64_t count, int64_t columns, int64_t width) {
+    enum { STRIP = 16 };
+    int64_t whole = count / STRIP * STRIP;
+    for (int64_t from = 0; from < whole; from += STRIP)
+        for (int64_t d = 0; d < columns; d++)
+            for (int64_t t = from; t < from + STRIP; t++)
+                out[d * ld_out + t] = rows[t * ld + d];
+    for (int64_t d = 0; d < columns; d++)
+        for (int64_t t = whole; t < width; t++)
+            out[d * ld_out + t] = t < count ? rows[t * ld + d] : 0;
 }
 
+/* The largest |row| of (count, ld), rounded up a little; NaN if there is one. */
 static inline real largest_norm(const real *rows, int64_t ld, int64_t count, int D) {
-    double largest = 0.0;
+    real largest = 0;
+    int whole = D / LANES * LANES;
     for (int64_t r = 0; r < count; r++) {
-        double square = row_dot(rows + r * ld, rows + r * ld, D);
+        const real *row = rows + r * ld;
+        vec squares = {0};
+        for (int d = 0; d < whole; d += LANES)
+            squares += vec_load(row + d) * vec_load(row + d);
+        real square = vec_sum(squares);
+        for (int d = whole; d < D; d++)
+            square += row[d] * row[d];
         if (!(square <= largest)) /* a NaN stays the largest */
             largest = square;
     }
-    return (real)sqrt(largest);
+    return (real)sqrt((double)largest) * (real)1.0001;
 }
 
 /* Keys at positions `at` .. at+count-1 from rows (count, ld) into their places. */
