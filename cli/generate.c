@@ -147,13 +147,16 @@ static srnn_status feed_prompt(generator *g) {
 static srnn_status read_prompt(generator *g, const char *prompt, size_t bytes) {
     const int32_t bos = begin_token(g);
     g->prompt.count = g->text.count = g->shown = 0;
+    const int front = sr_model_config_front_tokens(&g->model->config);
+    for (int i = 0; i < front; i++)
+        SR_TRY(sr_tokens_push(&g->prompt, 0));
     if (bos >= 0)
         SR_TRY(sr_tokens_push(&g->prompt, (uint32_t)bos));
     const size_t first = g->prompt.count;
     SR_TRY(sr_encoder_encode(g->encoder, &g->prompt, prompt, bytes));
     for (size_t i = first; i < g->prompt.count; i++)
         SR_TRY(sr_decoder_push(g->decoder, &g->text, g->prompt.ids[i]));
-    if (g->prompt.count == 0)
+    if (g->prompt.count == (size_t)front)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "the model has no beginning-of-text token: give a prompt");
     if (g->prompt.count >= (size_t)g->model->config.positions)
