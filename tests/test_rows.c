@@ -89,6 +89,19 @@ static void packed_documents_are_alone(void **state) {
     check_packed("gated_softmax_plusplus_extratoks", 3);
 }
 
+/* A split of three rows in batches of two: none counts twice. */
+static void rows_count_once(void **state) {
+    (void)state;
+    sr_source three = packed;
+    sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false);
+    sr_evaluation result = {0};
+    three.rows[SR_SPLIT_VALIDATION] = 3;
+    assert_int_equal(sr_evaluate_source(&result, model, &three, SR_SPLIT_VALIDATION, 2, 2),
+                     SRNN_OK);
+    assert_int_equal(result.targets, 3 * (T - DOCUMENTS));
+    sr_model_free(model);
+}
+
 /* Rows that are given exactly get no front tokens. */
 static void exact_rows_stay(void **state) {
     (void)state;
@@ -164,6 +177,7 @@ static void text_is_whole(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_documents_are_alone),
+        cmocka_unit_test(rows_count_once),
         cmocka_unit_test(exact_rows_stay),
         cmocka_unit_test(front_tokens),
         cmocka_unit_test(text_is_whole),
