@@ -19,7 +19,7 @@ typedef struct sr_run_settings {
     int V, C, F, L, H, Hkv, D;
     int mlp; /* sr_mlp */
     bool tied;
-    double rope_theta, norm_epsilon;
+    double rope_theta, norm_epsilon, initial_range;
 
     int B, T, accumulate;
     bool recompute;
