@@ -278,6 +278,7 @@ srnn_status sr_run_step(sr_run *run, sr_run_report *report) {
     if (validation) {
         SR_TRY(sr_trainer_validate(run->trainer, &run->validation, run->source));
         report->validation = validation->loss;
+        report->accuracy = validation->accuracy;
     }
     SR_TRY(sr_run_records_step(run->records, &run->progress, &report->step, validation,
                                report->seconds));

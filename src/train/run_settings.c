@@ -137,6 +137,31 @@ srnn_status sr_run_settings_copy(sr_run_settings *to, const sr_run_settings *fro
     return SRNN_OK;
 }
 
+static bool same_value(const sr_run_settings *a, const sr_run_settings *b, const sr_setting *s) {
+    const void *left = (const char *)a + s->offset, *right = (const char *)b + s->offset;
+    switch (s->kind) {
+    case SR_SETTING_FLAG:
+        return *(const bool *)left == *(const bool *)right;
+    case SR_SETTING_TEXT:
+        return strcmp(*(char *const *)left, *(char *const *)right) == 0;
+    case SR_SETTING_INTEGER:
+    case SR_SETTING_CHOICE:
+        return *(const int *)left == *(const int *)right;
+    case SR_SETTING_INTEGER64:
+        return *(const int64_t *)left == *(const int64_t *)right;
+    case SR_SETTING_NUMBER:
+        return *(const double *)left == *(const double *)right;
+    }
+    return false;
+}
+
+const char *sr_run_settings_difference(const sr_run_settings *a, const sr_run_settings *b) {
+    for (size_t i = 0; i < SETTINGS; i++)
+        if (table[i].offset != AT(threads) && !same_value(a, b, &table[i]))
+            return table[i].name;
+    return NULL;
+}
+
 void sr_run_settings_free(sr_run_settings *settings) {
     for (size_t i = 0; i < SETTINGS; i++)
         if (table[i].kind == SR_SETTING_TEXT)
