@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 /* Training FLOP/s a core reaches on models as small as a study's; measured with the default study. */
-static const double typical_rate = 1.5e10;
+static const double typical_rate = 3e10;
 
 static const char *bytes_text(char text[32], double bytes) {
     static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB"};
