@@ -27,7 +27,7 @@ static srnn_status put_cost(sr_page *page, const sr_cell *cell, sr_chart *chart,
 }
 
 static srnn_status put_memory(sr_page *page, const sr_cell *cell, const char *stem) {
-    char name[64], x_title[120];
+    char name[64], x_title[200];
     sr_chart *chart;
     snprintf(name, sizeof name, "%s-memory", stem);
     SR_TRY(sr_chart_create(&chart, SR_CHART_POINTS, name,

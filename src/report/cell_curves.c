@@ -48,7 +48,7 @@ static srnn_status put_curves(sr_page *page, const sr_records *records, const sr
                               const char *stem, const char *what, spans_of spans) {
     char name[80], title[120];
     sr_chart *chart;
-    snprintf(title, sizeof title, "%s over training", what);
+    snprintf(title, sizeof title, "%s by step", what);
     sr_format_stem(name, sizeof name, 0, what);
     char full[160];
     snprintf(full, sizeof full, "%s%s", stem, name + 1);

@@ -176,14 +176,21 @@ static void write_line(FILE *out, const sr_series *series, const axis *x, const 
     fputs("</title></path>\n", out);
 }
 
+/* Circles, then squares; every second one is hollow. */
+static void write_shape(FILE *out, const sr_series *series, double x, double y) {
+    fprintf(out, "<path class=\"mark c%d d%d\" d=\"M%.1f %.1f%s\"", colour(series), dashes(series),
+            x - 5, dashes(series) < 2 ? y : y - 5,
+            dashes(series) < 2 ? "a5 5 0 1 1 10 0a5 5 0 1 1-10 0z" : "h10v10h-10z");
+}
+
 static void write_mark(FILE *out, const sr_series *series, size_t i, double x, double y) {
-    fprintf(out, "<circle class=\"mark c%d d%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"5\"><title>",
-            colour(series), dashes(series), x, y);
+    write_shape(out, series, x, y);
+    fputs("><title>", out);
     sr_escape_html(out, series->name);
     fprintf(out, ": %.4g", series->y[i]);
     if (series->high[i] > series->low[i])
         fprintf(out, " [%.4g, %.4g]", series->low[i], series->high[i]);
-    fputs("</title></circle>\n", out);
+    fputs("</title></path>\n", out);
 }
 
 static void write_points(FILE *out, const sr_series *series, const axis *x, const axis *y) {
@@ -202,12 +209,13 @@ static void write_key(FILE *out, const sr_chart *chart) {
         const sr_series *series = &chart->series[s];
         const double x = LEFT + column * (double)(s % KEY_COLUMNS);
         const double y = HEIGHT + 12 + KEY_ROW * (double)(s / KEY_COLUMNS);
-        if (chart->kind == SR_CHART_LINES)
+        if (chart->kind == SR_CHART_LINES) {
             fprintf(out, "<path class=\"line c%d d%d\" d=\"M%.1f %.1fh26\"/>", colour(series),
                     dashes(series), x, y - 4);
-        else
-            fprintf(out, "<circle class=\"mark c%d d%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"5\"/>",
-                    colour(series), dashes(series), x + 13, y - 4);
+        } else {
+            write_shape(out, series, x + 13, y - 4);
+            fputs("/>", out);
+        }
         fprintf(out, "<text class=\"key\" x=\"%.1f\" y=\"%.1f\">", x + 33, y);
         write_name(out, series->name, KEY_LETTERS);
         fputs("</text>\n", out);

@@ -76,9 +76,8 @@ static void say_norm(sr_table *table, const sr_cell *cell) {
     sr_table_cell(table, "A norm can take the place of the denominator (Norm)");
     sr_table_cell(table, "%s", cell->title);
     sr_table_cell(table, "%s", t.one->effect == SR_EFFECT_WORSE ? "does not show" : "agrees");
-    sr_table_cell(table, "%s: %s [%s, %s]%s", t.one->variant->name,
-                  sr_format_signed(t.one->difference, 3).text, sr_format_signed(t.one->low, 3).text,
-                  sr_format_signed(t.one->high, 3).text,
+    sr_table_cell(table, "%s: %s%s", t.one->variant->name,
+                  sr_format_interval(t.one->difference, t.one->low, t.one->high).text,
                   t.one->effect == SR_EFFECT_UNCLEAR ? ", which includes zero" : "");
 }
 
@@ -92,6 +91,12 @@ static void say_unbounded(sr_table *table, const sr_cell *cell) {
     sr_table_cell(table, "%s", shows ? "shows" : "does not show");
     sr_table_cell(table, "%zu of %zu such variants are worse than the baseline or diverge",
                   t.worse + t.broken, t.all);
+}
+
+static const char *effect_words(sr_effect effect) {
+    return effect == SR_EFFECT_WORSE    ? "worse"
+           : effect == SR_EFFECT_BETTER ? "better"
+                                        : "no difference shown";
 }
 
 /* The lowest and the highest order that can be compared. */
@@ -115,10 +120,9 @@ static void say_orders(sr_table *table, const sr_cell *cell) {
     sr_table_cell(table, "With more orders of the series one comes to softmax");
     sr_table_cell(table, "%s", cell->title);
     sr_table_cell(table, "%s", !reaches ? "does not show" : begins_below ? "shows" : "unclear");
-    sr_table_cell(table, "order %d %s; order %d %s", lowest->variant->descriptor.order,
-                  begins_below ? "is worse than the baseline" : "is not worse than it either",
-                  highest->variant->descriptor.order,
-                  reaches ? "cannot be told to be worse" : "is still worse than the baseline");
+    sr_table_cell(table, "order %d: %s; order %d: %s", lowest->variant->descriptor.order,
+                  effect_words(lowest->effect), highest->variant->descriptor.order,
+                  effect_words(highest->effect));
 }
 
 srnn_status sr_section_claims(sr_page *page, const sr_records *records) {

@@ -124,6 +124,24 @@ static const char *task_title(const sr_records *records, const char *task) {
     return task;
 }
 
+static int by_rank(const void *a, const void *b) {
+    const double left = (*(const sr_entry *const *)a)->rank;
+    const double right = (*(const sr_entry *const *)b)->rank;
+    if (isnan(left) || isnan(right))
+        return isnan(left) - isnan(right);
+    return (left > right) - (left < right);
+}
+
+static srnn_status rank_entries(sr_cell *cell) {
+    void *memory;
+    SR_TRY(sr_alloc(&memory, cell->count, sizeof *cell->ranked));
+    cell->ranked = memory;
+    for (size_t i = 0; i < cell->count; i++)
+        cell->ranked[i] = &cell->entries[i];
+    qsort(cell->ranked, cell->count, sizeof *cell->ranked, by_rank);
+    return SRNN_OK;
+}
+
 static srnn_status read_cell(sr_records *records, sr_cell *cell, const json_t *object) {
     void *memory;
     const json_t *noise = sr_json_object_of(object, "noise");
@@ -154,7 +172,7 @@ static srnn_status read_cell(sr_records *records, sr_cell *cell, const json_t *o
             cell->baseline = &cell->entries[cell->count];
         cell->count++;
     }
-    return SRNN_OK;
+    return rank_entries(cell);
 }
 
 static srnn_status read_cells(sr_records *records) {
@@ -190,8 +208,10 @@ srnn_status sr_records_read(sr_records *records, const char *folder) {
 void sr_records_free(sr_records *records) {
     for (size_t i = 0; i < records->run_count; i++)
         json_decref(records->runs[i].result);
-    for (size_t i = 0; i < records->cell_count; i++)
+    for (size_t i = 0; i < records->cell_count; i++) {
         free(records->cells[i].entries);
+        free(records->cells[i].ranked);
+    }
     free(records->variants);
     free(records->runs);
     free(records->cells);

@@ -57,6 +57,7 @@ typedef struct sr_cell {
     double noise_deviation, noise_floor, noise_seeds;
     sr_entry *entries; /* (count), in the study's order */
     size_t count;
+    const sr_entry **ranked;  /* (count), best first; what is not known last */
     const sr_entry *baseline; /* NULL: it has none */
 } sr_cell;
 

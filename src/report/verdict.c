@@ -16,7 +16,11 @@ static size_t count_effect(const sr_cell *cell, sr_effect effect) {
 
 /* "3 are worse than softmax" */
 static void write_share(FILE *out, size_t count, const char *words, const char *name) {
-    fprintf(out, "<strong>%zu</strong> %s %s ", count, count == 1 ? "is" : "are", words);
+    if (count)
+        fprintf(out, "<strong>%zu</strong> ", count);
+    else
+        fputs("<strong>none</strong> ", out);
+    fprintf(out, "%s %s ", count > 1 ? "are" : "is", words);
     sr_escape_html(out, name);
 }
 
@@ -65,14 +69,14 @@ static void write_effect(FILE *out, const sr_cell *cell, sr_effect effect, const
     fprintf(out, "<li class=\"%s\"><strong>%s</strong> ", class, words);
     bool first = true;
     for (size_t i = 0; i < cell->count; i++) {
-        const sr_entry *entry = &cell->entries[i];
+        const sr_entry *entry = cell->ranked[i];
         if (entry->effect != effect)
             continue;
         fputs(first ? "<span class=\"item\">" : ", <span class=\"item\"><b>", out);
         fputs(first ? "<b>" : "", out);
         sr_escape_html(out, entry->variant->name);
-        fprintf(out, "</b> %s [%s, %s]</span>", sr_format_signed(entry->difference, 3).text,
-                sr_format_signed(entry->low, 3).text, sr_format_signed(entry->high, 3).text);
+        fprintf(out, "</b> %s</span>",
+                sr_format_interval(entry->difference, entry->low, entry->high).text);
         first = false;
     }
     fputs("</li>\n", out);

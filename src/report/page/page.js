@@ -24,6 +24,10 @@
     return Math.floor(series.style / COLOURS) % 2 === 1;
   }
 
+  function isSquare(series) {
+    return Math.floor(series.style / COLOURS) % 4 >= 2;
+  }
+
   /* 12 000 000 as 12M, 0.000012 as 1.2e-5. */
   function short(value) {
     var units = ["", "k", "M", "G", "T", "P"], unit = 0, size = Math.abs(value);
@@ -31,11 +35,28 @@
     return (value < 0 ? "\u2212" : "") + String(Number(size.toPrecision(unit ? 3 : 5))) + units[unit];
   }
 
+  /* Where a value of x lies: on a logarithmic axis at its logarithm. */
+  function placeOf(chart, x) {
+    return chart.x_log ? Math.log10(x) : x;
+  }
+
+  /* Ticks of a logarithmic axis: powers of ten, and 2 and 5 times these where there is room. */
+  function logTicks(from, to) {
+    var ticks = [], leads = to - from > 3 ? [1] : to - from > 1.2 ? [1, 3] : [1, 2, 3, 5, 7];
+    for (var power = Math.floor(from); power <= to; power++)
+      leads.forEach(function (lead) {
+        var at = power + Math.log10(lead);
+        if (at >= from && at <= to) ticks.push({ v: at, label: short(lead * Math.pow(10, power)) });
+      });
+    return ticks;
+  }
+
   /* Rows [x, [low, y, high] of each series] over all x that any series has. */
   function rowsOf(chart) {
     var rows = new Map();
     chart.series.forEach(function (series, s) {
-      series.x.forEach(function (x, i) {
+      series.x.forEach(function (value, i) {
+        var x = placeOf(chart, value);
         if (!rows.has(x)) rows.set(x, [x].concat(chart.series.map(function () { return null; })));
         var y = series.y[i];
         rows.get(x)[s + 1] = [series.low ? series.low[i] : y, y, series.high ? series.high[i] : y];
@@ -47,7 +68,8 @@
   function drawMark(series) {
     return function (graph, name, context, x, y, markColour, size) {
       context.beginPath();
-      context.arc(x, y, size, 0, 2 * Math.PI);
+      if (isSquare(series)) context.rect(x - size * 0.9, y - size * 0.9, size * 1.8, size * 1.8);
+      else context.arc(x, y, size, 0, 2 * Math.PI);
       context.lineWidth = 2;
       context.setLineDash([]);
       context.strokeStyle = markColour;
@@ -109,18 +131,16 @@
     return options;
   }
 
-  function readOut(board, x, points, name) {
+  function readOut(board, points, name) {
+    var point = points.find(function (one) { return one.name === name; }) || points[0];
+    var chart = board.chart, series = chart.series[Number(point.name.slice(1))];
+    var i = series.x.findIndex(function (x) { return placeOf(chart, x) === point.xval; });
+    if (i < 0) return;
     board.readout.textContent = "";
-    var shown = points.filter(function (point) { return point.name === name; });
-    (shown.length ? shown : points.slice(0, 1)).forEach(function (point) {
-      var series = board.chart.series[Number(point.name.slice(1))];
-      var i = series.x.indexOf(point.xval), y = point.yval;
-      board.readout.append(element("b", "", series.name));
-      board.readout.append(" " + board.chart.x_title.split(":")[0] + " " + short(point.xval) + ", " +
-        board.chart.y_title + " " + y.toFixed(4));
-      if (series.low && i >= 0 && series.low[i] < series.high[i])
-        board.readout.append(" [" + series.low[i].toFixed(4) + ", " + series.high[i].toFixed(4) + "]");
-    });
+    board.readout.append(element("b", "", series.name), ": " + chart.y_title.toLowerCase() + " " + series.y[i].toFixed(4));
+    if (series.low && series.low[i] < series.high[i])
+      board.readout.append(" [" + series.low[i].toFixed(4) + ", " + series.high[i].toFixed(4) + "]");
+    board.readout.append(" at " + short(series.x[i]) + " " + chart.x_title.split(":")[0]);
   }
 
   function themeOptions() {
@@ -144,20 +164,22 @@
       underlayCallback: function (context, area, graph) { graph.labelBoxes = []; },
       gridLineColor: theme.gridLineColor,
       axisLineColor: theme.axisLineColor,
+      gridLineWidth: 1,
       xRangePad: chart.points || rowsOf(chart).length <= 24 ? 24 : 4,
       yRangePad: 14,
       animatedZooms: false,
       axes: {
-        x: { axisLabelFormatter: short, logscale: chart.x_log, pixelsPerLabel: 70, axisLabelWidth: 60 },
+        x: { axisLabelFormatter: short, pixelsPerLabel: 70, axisLabelWidth: 60 },
         y: { axisLabelFormatter: short, axisLabelWidth: 52, pixelsPerLabel: 40 }
       },
       highlightSeriesOpts: chart.points ? { highlightCircleSize: 8 } : { strokeWidth: 4, highlightCircleSize: 5 },
       highlightSeriesBackgroundAlpha: chart.points ? 1 : 0.35,
       highlightSeriesBackgroundColor: colour("paper"),
-      highlightCallback: function (event, x, points, row, name) { readOut(board, x, points, name); },
+      highlightCallback: function (event, x, points, row, name) { readOut(board, points, name); },
       unhighlightCallback: function () { board.readout.textContent = board.hint; },
       zoomCallback: function () { board.reset.disabled = !board.graph.isZoomed(); }
     };
+    if (chart.x_log) options.axes.x.ticker = logTicks;
     if (chart.points) {
       options.plotter = pointPlotter(chart);
       options.strokeWidth = 0.01;
@@ -168,13 +190,12 @@
   function keyPicture(series, points) {
     var space = "http" + "://www.w3.org/2000/svg"; /* a name, never fetched */
     var picture = document.createElementNS(space, "svg");
-    var shape = document.createElementNS(space, points ? "circle" : "path");
+    var shape = document.createElementNS(space, "path");
     var look = " c" + series.style % COLOURS + " d" + Math.floor(series.style / COLOURS) % DASHES.length;
     picture.setAttribute("viewBox", "0 0 30 14");
     picture.setAttribute("aria-hidden", "true");
     shape.setAttribute("class", (points ? "mark" : "line") + look);
-    if (points) { shape.setAttribute("cx", 15); shape.setAttribute("cy", 7); shape.setAttribute("r", 5); }
-    else shape.setAttribute("d", "M1 7H29");
+    shape.setAttribute("d", !points ? "M1 7H29" : isSquare(series) ? "M10 2h10v10h-10z" : "M10 7a5 5 0 1 1 10 0a5 5 0 1 1-10 0z");
     picture.append(shape);
     return picture;
   }
