@@ -1,6 +1,8 @@
 /* made_study.c: the records of a study that nobody ran, to test and to look at reports. */
 #include "made_study.h"
 
+#include "softrnn.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <stdbool.h>
@@ -148,10 +150,16 @@ static json_t *plan_run(int t, int v, int seed, bool hostile) {
 static int write_plan(const char *folder, bool hostile) {
     char path[PATH];
     json_t *variant_list = json_array(), *task_list = json_array(), *runs = json_array();
-    for (int v = 0; v < VARIANTS; v++)
+    for (int v = 0; v < VARIANTS; v++) {
+        srnn_attention attention;
+        char text[256];
+        if (srnn_attention_parse(&attention, variants[v].text) != SRNN_OK)
+            return -1;
+        srnn_attention_print(text, sizeof text, &attention);
         json_array_append_new(variant_list,
                               json_pack("{s:s, s:s, s:s}", "name", variant_name(v, hostile),
-                                        "attention", variants[v].text, "text", variants[v].text));
+                                        "attention", variants[v].text, "text", text));
+    }
     for (int t = 0; t < TASKS; t++) {
         json_array_append_new(task_list, json_pack("{s:s, s:s, s:s}", "name", tasks[t].name,
                                                    "title", hostile ? HOSTILE_NAME : tasks[t].title,

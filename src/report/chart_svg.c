@@ -16,10 +16,10 @@ enum {
     KEY_ROW = 18, /* height of a row of the key below a chart of lines */
     KEY_COLUMNS = 3,
     RANK_ROW = 24, /* height of a row of ranks */
-    RANK_WIDTH = 600,
-    RANK_LEFT = 190,  /* room for their names */
+    RANK_WIDTH = 480,
+    RANK_LEFT = 165,  /* room for their names */
     KEY_LETTERS = 28, /* longer names are cut in the key, and whole in its tooltip */
-    RANK_LETTERS = 24,
+    RANK_LETTERS = 21,
     TICKS = 6,
 };
 
@@ -87,7 +87,7 @@ static void write_tick(FILE *out, const axis *a, double value) {
     size_t unit = 0;
     if (fabs(shown) < a->step * 1e-6)
         shown = 0; /* not -1e-17 */
-    for (; fabs(shown) >= 9999.5 && unit < 6; unit++)
+    for (; fabs(shown) >= (unit || a->logarithmic ? 999.5 : 9999.5) && unit < 6; unit++)
         shown /= 1000;
     fprintf(out, "%s%.6g%s", shown < 0 ? "\u2212" : "", fabs(shown), units[unit]);
 }

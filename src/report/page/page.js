@@ -3,6 +3,7 @@
   "use strict";
   var COLOURS = 7;
   var DASHES = [null, [7, 4], [2, 3], [9, 3, 2, 3]];
+  var touch = matchMedia("(hover: none)");
   var boards = [];
 
   function element(name, className, text) {
@@ -28,10 +29,10 @@
     return Math.floor(series.style / COLOURS) % 4 >= 2;
   }
 
-  /* 12 000 000 as 12M, 0.000012 as 1.2e-5. */
-  function short(value) {
+  /* 12 000 000 as 12M; numbers below `whole` (9999.5 if not given) stay as they are. */
+  function short(value, whole) {
     var units = ["", "k", "M", "G", "T", "P"], unit = 0, size = Math.abs(value);
-    while (size >= 9999.5 && unit < units.length - 1) { size /= 1000; unit++; }
+    while (size >= (unit ? 999.5 : whole > 0 ? whole : 9999.5) && unit < units.length - 1) { size /= 1000; unit++; }
     return (value < 0 ? "\u2212" : "") + String(Number(size.toPrecision(unit ? 3 : 5))) + units[unit];
   }
 
@@ -46,7 +47,7 @@
     for (var power = Math.floor(from); power <= to; power++)
       leads.forEach(function (lead) {
         var at = power + Math.log10(lead);
-        if (at >= from && at <= to) ticks.push({ v: at, label: short(lead * Math.pow(10, power)) });
+        if (at >= from && at <= to) ticks.push({ v: at, label: short(lead * Math.pow(10, power), 999.5) });
       });
     return ticks;
   }
@@ -79,43 +80,66 @@
     };
   }
 
-  /* A vertical bar from low to high through each point, and the series' name beside it. */
+  /* A vertical bar from low to high through each point. */
   function pointPlotter(chart) {
     return function (e) {
       var context = e.drawingContext, series = chart.series[Number(e.setName.slice(1))];
-      var right = e.plotArea.x + e.plotArea.w;
       e.points.forEach(function (point) {
         if (!isFinite(point.canvasy)) return;
-        var top = e.dygraph.toDomYCoord(point.yval_plus), low = e.dygraph.toDomYCoord(point.yval_minus);
         context.save();
         context.strokeStyle = e.color;
         context.lineWidth = 2;
         context.beginPath();
-        context.moveTo(point.canvasx, top);
-        context.lineTo(point.canvasx, low);
+        context.moveTo(point.canvasx, e.dygraph.toDomYCoord(point.yval_plus));
+        context.lineTo(point.canvasx, e.dygraph.toDomYCoord(point.yval_minus));
         context.stroke();
         drawMark(series)(e.dygraph, e.setName, context, point.canvasx, point.canvasy, e.color, 5);
-        context.fillStyle = colour("ink");
-        context.font = "12px system-ui, sans-serif";
-        var text = series.name.length > 22 ? series.name.slice(0, 21) + "\u2026" : series.name;
-        var toLeft = point.canvasx + 10 + context.measureText(text).width > right;
-        context.textAlign = toLeft ? "right" : "left";
-        if (placeLabel(e.dygraph, point.canvasx, point.canvasy, context.measureText(text).width, toLeft))
-          context.fillText(text, point.canvasx + (toLeft ? -9 : 9), point.canvasy + 4);
         context.restore();
+        e.dygraph.marks.push({ x: point.canvasx, y: point.canvasy, name: series.name });
       });
     };
   }
 
-  /* Labels must not lie on each other: those without room show when pointed at. */
-  function placeLabel(graph, x, y, width, toLeft) {
-    var box = { left: toLeft ? x - 9 - width : x + 9, top: y - 7, right: toLeft ? x - 9 : x + 9 + width, bottom: y + 7 };
-    var taken = graph.labelBoxes;
-    var free = taken.every(function (other) {
-      return box.right < other.left || box.left > other.right || box.bottom < other.top || box.top > other.bottom;
+  function apart(one, other) {
+    return one.right < other.left || one.left > other.right || one.bottom < other.top || one.top > other.bottom;
+  }
+
+  /* Names beside their marks, to the right or left, above or below, wherever there is room; those
+   * without room show when pointed at. */
+  function nameMarks(graph) {
+    var context = graph.hidden_ctx_, area = graph.getArea();
+    var taken = graph.marks.map(function (mark) {
+      return { left: mark.x - 6, right: mark.x + 6, top: mark.y - 6, bottom: mark.y + 6 };
     });
-    if (free) taken.push(box);
-    return free;
+    context.save();
+    context.font = "12px system-ui, sans-serif";
+    context.fillStyle = colour("ink");
+    graph.marks.forEach(function (mark) {
+      var text = mark.name.length > 22 ? mark.name.slice(0, 21) + "\u2026" : mark.name;
+      var width = context.measureText(text).width;
+      var place = [[9, -7], [-9 - width, -7], [-width / 2, -21], [-width / 2, 8]].map(function (shift) {
+        var left = mark.x + shift[0], top = mark.y + shift[1];
+        return { left: left, right: left + width, top: top, bottom: top + 14 };
+      }).find(function (box) {
+        return box.left >= area.x && box.right <= area.x + area.w && box.top >= area.y - 4 &&
+          box.bottom <= area.y + area.h + 4 && taken.every(function (other) { return apart(box, other); });
+      });
+      if (!place) return;
+      taken.push(place);
+      context.fillText(text, place.left, place.top + 11);
+    });
+    context.restore();
+  }
+
+  /* One finger scrolls the page, two zoom the chart. */
+  function touchModel() {
+    var usual = Dygraph.defaultInteractionModel, model = Object.assign({}, usual);
+    ["touchstart", "touchmove"].forEach(function (type) {
+      model[type] = function (event, graph, context) {
+        if (event.touches.length > 1) usual[type](event, graph, context);
+      };
+    });
+    return model;
   }
 
   function seriesOptions(chart) {
@@ -161,7 +185,8 @@
       pointSize: chart.points ? 5 : 3,
       highlightCircleSize: 5,
       legend: "never",
-      underlayCallback: function (context, area, graph) { graph.labelBoxes = []; },
+      interactionModel: touchModel(),
+      underlayCallback: function (context, area, graph) { graph.marks = []; },
       gridLineColor: theme.gridLineColor,
       axisLineColor: theme.axisLineColor,
       gridLineWidth: 1,
@@ -169,8 +194,8 @@
       yRangePad: 14,
       animatedZooms: false,
       axes: {
-        x: { axisLabelFormatter: short, pixelsPerLabel: 70, axisLabelWidth: 60 },
-        y: { axisLabelFormatter: short, axisLabelWidth: 52, pixelsPerLabel: 40 }
+        x: { axisLabelFormatter: function (value) { return short(value); }, pixelsPerLabel: 55, axisLabelWidth: 60 },
+        y: { axisLabelFormatter: function (value) { return short(value); }, axisLabelWidth: 52, pixelsPerLabel: 40 }
       },
       highlightSeriesOpts: chart.points ? { highlightCircleSize: 8 } : { strokeWidth: 4, highlightCircleSize: 5 },
       highlightSeriesBackgroundAlpha: chart.points ? 1 : 0.35,
@@ -182,6 +207,7 @@
     if (chart.x_log) options.axes.x.ticker = logTicks;
     if (chart.points) {
       options.plotter = pointPlotter(chart);
+      options.drawCallback = nameMarks;
       options.strokeWidth = 0.01;
     }
     return options;
@@ -247,8 +273,8 @@
   function makeBoard(chart) {
     var figure = document.getElementById(chart.name), still = figure.querySelector(".still");
     var board = { chart: chart, boxes: [], figure: figure };
-    board.hint = "Point at a line to read it. Drag to zoom, double-click to see all.";
-    if (chart.points) board.hint = "Point at a mark to read it. Drag to zoom, double-click to see all.";
+    board.hint = (touch.matches ? "Tap" : "Point at") + (chart.points ? " a mark" : " a line") + " to read it. " +
+      (touch.matches ? "Zoom with two fingers, tap twice to see all." : "Drag to zoom, double-click to see all.");
     var frame = element("div", "board"), tools = element("div", "tools"), keys = element("fieldset", "keys");
     board.plot = element("div", "plot");
     board.plot.tabIndex = 0;
