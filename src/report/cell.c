@@ -92,9 +92,13 @@ static srnn_status put_table(sr_page *page, const sr_records *records, const sr_
     return sr_page_table(page, table);
 }
 
-static bool has_order(const sr_entry *entry, srnn_feature feature) {
-    return entry->variant->known && entry->variant->descriptor.score == SRNN_SCORE_TAYLOR &&
-           entry->variant->descriptor.feature == feature && isfinite(entry->mean);
+/* The order of a series that ends; linear attention is order 1. -1: it does not end, or is not
+ * known. */
+static int order_of(const sr_entry *entry) {
+    const srnn_attention *a = &entry->variant->descriptor;
+    if (!entry->variant->known || !isfinite(entry->mean))
+        return -1;
+    return a->score == SRNN_SCORE_TAYLOR ? a->order : a->score == SRNN_SCORE_LINEAR ? 1 : -1;
 }
 
 /* The next entry of the feature above `order`; NULL: none. */
@@ -102,8 +106,8 @@ static const sr_entry *next_order(const sr_cell *cell, srnn_feature feature, int
     const sr_entry *next = NULL;
     for (size_t i = 0; i < cell->count; i++) {
         const sr_entry *entry = &cell->entries[i];
-        if (has_order(entry, feature) && entry->variant->descriptor.order > order &&
-            (!next || entry->variant->descriptor.order < next->variant->descriptor.order))
+        if (order_of(entry) > order && entry->variant->descriptor.feature == feature &&
+            (!next || order_of(entry) < order_of(next)))
             next = entry;
     }
     return next;
@@ -126,9 +130,9 @@ static srnn_status put_orders(sr_page *page, const sr_cell *cell, const char *st
         if (!entry)
             continue;
         sr_chart_series(chart, features[f], f + 1);
-        for (; entry; entry = next_order(cell, (srnn_feature)f, entry->variant->descriptor.order)) {
+        for (; entry; entry = next_order(cell, (srnn_feature)f, order_of(entry))) {
             const double spread = isfinite(entry->deviation) ? entry->deviation : 0;
-            const double order = entry->variant->descriptor.order;
+            const double order = order_of(entry);
             sr_chart_point(chart, order, entry->mean, entry->mean - spread, entry->mean + spread);
             last = fmax(last, order);
             first = fmin(first, order);

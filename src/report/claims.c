@@ -10,10 +10,10 @@ static bool is_linear(const srnn_attention *a) {
     return a->score == SRNN_SCORE_LINEAR;
 }
 
-/* exp cut short, all else softmax. */
+/* exp cut short; odd orders need another denominator than the row sum, which may vanish. */
 static bool is_truncated(const srnn_attention *a) {
     return a->score == SRNN_SCORE_TAYLOR && a->feature == SRNN_FEATURE_IDENTITY &&
-           a->normaliser == SRNN_NORMALISER_ROW_SUM && a->norm == SRNN_NORM_NONE;
+           a->output_gate == SRNN_GATE_NONE && !a->value_gate;
 }
 
 static bool is_bare(const srnn_attention *a) {
