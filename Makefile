@@ -12,7 +12,7 @@ compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout 300 --output-on-failure
 
 .PHONY: build test study deps bench fuzz sanitize clang release cuda format check-format install \
-        clean help
+        clean help deps-browser
 
 build: deps ## the library and the program, in build/ (the default)
 	@$(call configure,build,-DCMAKE_BUILD_TYPE=Release)
@@ -62,6 +62,9 @@ install: build ## header, libraries, program and package files into PREFIX (/usr
 
 deps: ## install what is missing to build and test (Debian 12)
 	@tools/deps.sh
+
+deps-browser: ## install a browser, in which the tests then also open the report (a large download)
+	@tools/deps.sh browser
 
 clean: ## remove everything that was built
 	@rm -rf build build-*
