@@ -106,6 +106,14 @@ static void hostile_names_stay_text(void **state) {
     free(csv);
 }
 
+/* Two tasks measure accuracy, at two lengths. */
+static void lengths_have_a_chart(void **state) {
+    (void)state;
+    char *figure = read_text(plain, "figures/lengths.svg");
+    assert_non_null(strstr(figure, "linear elu"));
+    free(figure);
+}
+
 static void pages_need_no_network(void **state) {
     (void)state;
     static const char *const parts[] = {"src=\"http", "href=\"http",     "url(",
@@ -313,6 +321,7 @@ int main(void) {
         cmocka_unit_test(escapes),
         cmocka_unit_test(wrong_bytes_are_replaced),
         cmocka_unit_test(hostile_names_stay_text),
+        cmocka_unit_test(lengths_have_a_chart),
         cmocka_unit_test(pages_need_no_network),
         cmocka_unit_test(numbers_agree_with_the_metrics),
         cmocka_unit_test(verdicts_follow_intervals),

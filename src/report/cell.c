@@ -155,11 +155,10 @@ static srnn_status put_orders(sr_page *page, const sr_cell *cell, const char *st
 
 srnn_status sr_section_cell(sr_page *page, const sr_records *records, size_t index) {
     const sr_cell *cell = &records->cells[index];
-    char stem[48], id[64], heading[200];
+    char stem[48], id[64];
     sr_format_stem(stem, sizeof stem, index + 1, cell->task);
     snprintf(id, sizeof id, "task-%zu", index + 1);
-    snprintf(heading, sizeof heading, "%s%s%s", cell->title, *cell->size ? ", " : "", cell->size);
-    sr_page_section(page, id, heading);
+    sr_page_section(page, id, cell->title);
     SR_TRY(put_ranks(page, records, cell, stem));
     SR_TRY(put_table(page, records, cell, stem));
     SR_TRY(put_orders(page, cell, stem));

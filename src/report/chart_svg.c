@@ -21,6 +21,7 @@ enum {
     KEY_LETTERS = 28, /* longer names are cut in the key, and whole in its tooltip */
     RANK_LETTERS = 21,
     TICKS = 6,
+    DOTTED = 24, /* lines of at most this many points show them */
 };
 
 typedef struct axis {
@@ -174,6 +175,9 @@ static void write_line(FILE *out, const sr_series *series, const axis *x, const 
     fputs("\"><title>", out);
     sr_escape_html(out, series->name);
     fputs("</title></path>\n", out);
+    for (size_t i = 0; i < series->count && series->count <= DOTTED; i++)
+        fprintf(out, "<circle class=\"mark c%d d%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\"/>\n",
+                colour(series), dashes(series), place(x, series->x[i]), place(y, series->y[i]));
 }
 
 /* Circles, then squares; every second one is hollow. */

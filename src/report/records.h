@@ -51,7 +51,8 @@ typedef struct sr_entry {
 
 /* One task, size and learning rate. */
 typedef struct sr_cell {
-    const char *task, *title, *size;
+    const char *task, *size;
+    char *title; /* owned: the task's, with what else tells the cell from others */
     double learning_rate, length;
     bool accuracy; /* the measure is accuracy, and more is better; else loss, and less is */
     double noise_deviation, noise_floor, noise_seeds;

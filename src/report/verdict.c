@@ -106,10 +106,6 @@ static void write_troubles(FILE *out, const sr_cell *cell) {
 static void write_cell(FILE *out, const sr_cell *cell) {
     fputs("<div class=\"finding\">\n<h3>", out);
     sr_escape_html(out, cell->title);
-    if (*cell->size) {
-        fputs(", ", out);
-        sr_escape_html(out, cell->size);
-    }
     fputs("</h3>\n", out);
     write_lead(out, cell);
     write_baseline(out, cell);

@@ -271,7 +271,7 @@
   }
 
   function makeBoard(chart) {
-    var figure = document.getElementById(chart.name), still = figure.querySelector(".still");
+    var figure = document.getElementById("figure-" + chart.name), still = figure.querySelector(".still");
     var board = { chart: chart, boxes: [], figure: figure };
     board.hint = (touch.matches ? "Tap" : "Point at") + (chart.points ? " a mark" : " a line") + " to read it. " +
       (touch.matches ? "Zoom with two fingers, tap twice to see all." : "Drag to zoom, double-click to see all.");
