@@ -17,9 +17,9 @@ enum {
     KEY_COLUMNS = 3,
     RANK_ROW = 24, /* height of a row of ranks */
     RANK_WIDTH = 480,
-    RANK_LEFT = 165,  /* room for their names */
+    RANK_LEFT = 175,  /* room for their names */
     KEY_LETTERS = 28, /* longer names are cut in the key, and whole in its tooltip */
-    RANK_LETTERS = 21,
+    RANK_LETTERS = 20,
     TICKS = 6,
     DOTTED = 24, /* lines of at most this many points show them */
 };

@@ -169,9 +169,14 @@ srnn_status sr_section_verdict(sr_page *page, const sr_records *records) {
     sr_page_paragraph(
         page,
         "Numbers after a name are its difference to the baseline and the %.0f\u202f%% "
-        "confidence interval of that difference, on runs that saw the same data in the "
-        "same order from the same initial weights. An interval that includes zero "
-        "shows no difference; it does not show that there is none.",
-        100 * records->confidence);
+        "confidence interval of that difference, on runs that saw the same data in "
+        "the same order from the same initial weights. An interval that includes "
+        "zero shows no difference; it does not show that there is none. Of many "
+        "intervals, about %.0f in a hundred exclude zero by chance.",
+        100 * records->confidence, 100 - 100 * records->confidence);
+    sr_page_paragraph(page, "How an interval was made is in the tables. Pooled: from the scatter "
+                            "between seeds of all variants together, or of the variant itself "
+                            "where that is larger. Seeds: from its own alone. Batches: from the "
+                            "batches of one seed, which says nothing about another seed.");
     return SRNN_OK;
 }

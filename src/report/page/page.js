@@ -171,6 +171,12 @@
     return { gridLineColor: colour("grid"), axisLineColor: colour("soft") };
   }
 
+  /* Whole numbers, such as orders, have no ticks between them. */
+  function tickWords(chart) {
+    var whole = chart.series.every(function (series) { return series.x.every(Number.isInteger); });
+    return function (value) { return whole && !Number.isInteger(value) ? "" : short(value); };
+  }
+
   function graphOptions(board) {
     var chart = board.chart, theme = themeOptions();
     var options = {
@@ -194,7 +200,7 @@
       yRangePad: 14,
       animatedZooms: false,
       axes: {
-        x: { axisLabelFormatter: function (value) { return short(value); }, pixelsPerLabel: 55, axisLabelWidth: 60 },
+        x: { axisLabelFormatter: tickWords(chart), pixelsPerLabel: 55, axisLabelWidth: 60 },
         y: { axisLabelFormatter: function (value) { return short(value); }, axisLabelWidth: 52, pixelsPerLabel: 40 }
       },
       highlightSeriesOpts: chart.points ? { highlightCircleSize: 8 } : { strokeWidth: 4, highlightCircleSize: 5 },
