@@ -198,13 +198,8 @@ static void write_mark(FILE *out, const sr_series *series, size_t i, double x, d
 }
 
 static void write_points(FILE *out, const sr_series *series, const axis *x, const axis *y) {
-    for (size_t i = 0; i < series->count; i++) {
-        const double at = place(x, series->x[i]);
-        if (series->high[i] > series->low[i])
-            fprintf(out, "<path class=\"bar c%d\" d=\"M%.1f %.1fV%.1f\"/>", colour(series), at,
-                    place(y, series->low[i]), place(y, series->high[i]));
-        write_mark(out, series, i, at, place(y, series->y[i]));
-    }
+    for (size_t i = 0; i < series->count; i++)
+        write_mark(out, series, i, place(x, series->x[i]), place(y, series->y[i]));
 }
 
 static void write_key(FILE *out, const sr_chart *chart) {

@@ -80,21 +80,12 @@
     };
   }
 
-  /* A vertical bar from low to high through each point. */
   function pointPlotter(chart) {
     return function (e) {
-      var context = e.drawingContext, series = chart.series[Number(e.setName.slice(1))];
+      var series = chart.series[Number(e.setName.slice(1))];
       e.points.forEach(function (point) {
         if (!isFinite(point.canvasy)) return;
-        context.save();
-        context.strokeStyle = e.color;
-        context.lineWidth = 2;
-        context.beginPath();
-        context.moveTo(point.canvasx, e.dygraph.toDomYCoord(point.yval_plus));
-        context.lineTo(point.canvasx, e.dygraph.toDomYCoord(point.yval_minus));
-        context.stroke();
-        drawMark(series)(e.dygraph, e.setName, context, point.canvasx, point.canvasy, e.color, 5);
-        context.restore();
+        drawMark(series)(e.dygraph, e.setName, e.drawingContext, point.canvasx, point.canvasy, e.color, 5);
         e.dygraph.marks.push({ x: point.canvasx, y: point.canvasy, name: series.name });
       });
     };
@@ -185,7 +176,7 @@
       visibility: chart.series.map(function () { return true; }),
       customBars: true,
       connectSeparatedPoints: true,
-      fillAlpha: 0.13,
+      fillAlpha: 0.1,
       strokeWidth: 2,
       drawPoints: chart.points || rowsOf(chart).length <= 24,
       pointSize: chart.points ? 5 : 3,
