@@ -6,6 +6,7 @@
 
 int command_attend(int argc, char **argv);
 int command_bench(int argc, char **argv);
+int command_compare(int argc, char **argv);
 int command_convert(int argc, char **argv);
 int command_data(int argc, char **argv);
 int command_eval(int argc, char **argv);

@@ -8,6 +8,7 @@
 static const command commands[] = {
     {"attend", "one attention call on tensors from a file", command_attend},
     {"bench", "checks, then times; one JSON line a case", command_bench},
+    {"compare", "training runs side by side: a table and a plot", command_compare},
     {"convert", "a model in another format", command_convert},
     {"data", "text to token shards; what a training step sees; synthetic tasks", command_data},
     {"eval", "how well a model predicts: loss, perplexity, accuracy", command_eval},

@@ -100,8 +100,7 @@ static srnn_status start(runner *r, int slot, size_t run) {
         if (getppid() != parent)
             _exit(1);
         pin(r, slot);
-        sr_worker_run(&r->study->runs[run], path, r->threads, &r->boards[run]);
-        _exit(0);
+        _exit(sr_worker_run(&r->study->runs[run], path, r->threads, &r->boards[run]) ? 0 : 1);
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (process < 0)
@@ -127,11 +126,26 @@ static void fail(sr_run_view *view, const char *message) {
     snprintf(view->message, sizeof view->message, "%s", message);
 }
 
+/* Killed, or it crashed, or it could not write: tell, and leave the run to be continued. */
+static void collect_broken(const runner *r, const job *ended, const char *path, int wait_status) {
+    sr_run_view *view = &r->views[ended->run];
+    const char *failure = r->boards[ended->run].failure;
+    sr_result result = {.ending = SR_ENDING_FAILED, .threads = r->threads, .step = view->step};
+    if (*failure)
+        snprintf(result.message, sizeof result.message, "%.511s", failure);
+    else
+        snprintf(result.message, sizeof result.message, "its process was ended by signal %d",
+                 WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0);
+    fail(view, result.message);
+    if (sr_folder_make(path) == SRNN_OK)
+        (void)sr_result_write(&result, path); /* the failure itself is what matters */
+}
+
 /* A process has ended: how did its run? */
 static void collect(runner *r, const job *ended, int wait_status) {
     sr_run_view *view = &r->views[ended->run];
     sr_result result = {0};
-    char path[PATH_BYTES], message[64];
+    char path[PATH_BYTES];
     look(view, &r->boards[ended->run], now() - ended->started);
     view->running = false;
     if (run_folder(path, r, ended->run) != SRNN_OK || sr_result_read(&result, path) != SRNN_OK) {
@@ -140,16 +154,8 @@ static void collect(runner *r, const job *ended, int wait_status) {
     }
     view->ending = result.ending;
     snprintf(view->message, sizeof view->message, "%s", result.message);
-    if (result.ending != SR_ENDING_NONE || (WIFEXITED(wait_status) && !WEXITSTATUS(wait_status)))
-        return;
-    /* Killed, or it crashed: tell, and leave the run to be continued. */
-    snprintf(message, sizeof message, "its process was ended by signal %d",
-             WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0);
-    fail(view, message);
-    result = (sr_result){.ending = SR_ENDING_FAILED, .threads = r->threads, .step = view->step};
-    snprintf(result.message, sizeof result.message, "%s", message);
-    if (sr_folder_make(path) == SRNN_OK)
-        (void)sr_result_write(&result, path);
+    if (result.ending == SR_ENDING_NONE && !(WIFEXITED(wait_status) && !WEXITSTATUS(wait_status)))
+        collect_broken(r, ended, path, wait_status);
 }
 
 static int collect_ended(runner *r) {

@@ -110,26 +110,50 @@ static srnn_status fill_variant(sr_summary_variant *v, const maker *m, const sr_
 
 /* ---- differences */
 
-/* The scatter that seeds leave, over the variants that finished at every seed with a number. */
+/* Marks the seeds at which at least half as many variants finished as at the best one: a study that
+ * was stopped has few or none at its last seed. Returns how many there are. */
+static size_t block_seeds(bool *chosen, const maker *m, const sr_cell *cell) {
+    size_t most = 0, count = 0;
+    for (int round = 0; round < 2; round++)
+        for (size_t s = 0; s < m->study->seed_count; s++) {
+            size_t there = 0;
+            for (size_t v = 0; v < cell->count; v++)
+                there += record_of(m, cell, cell->variants[v].variant, m->study->seeds[s]) != NULL;
+            if (round == 0)
+                most = there > most ? there : most;
+            else
+                count += chosen[s] = there > 0 && 2 * there >= most;
+        }
+    return count;
+}
+
+/* The scatter that seeds leave, over the variants that finished at all those seeds. */
 static srnn_status residual(double *deviation, double *degrees, const maker *m,
                             const sr_cell *cell) {
-    const size_t seeds = m->study->seed_count;
+    bool *chosen = NULL;
     double *table = NULL;
     size_t rows = 0;
-    SR_TRY(numbers(&table, cell->count * seeds, sizeof *table));
-    for (size_t v = 0; v < cell->count; v++) {
+    SR_TRY(numbers(&chosen, m->study->seed_count, sizeof *chosen));
+    const size_t seeds = block_seeds(chosen, m, cell);
+    const srnn_status status = numbers(&table, cell->count * seeds, sizeof *table);
+    for (size_t v = 0; v < cell->count && status == SRNN_OK; v++) {
         bool whole = true;
-        for (size_t s = 0; s < seeds; s++) {
+        double *at = table + rows * seeds;
+        for (size_t s = 0; s < m->study->seed_count; s++) {
             const sr_record *record =
                 record_of(m, cell, cell->variants[v].variant, m->study->seeds[s]);
-            table[rows * seeds + s] = record ? measure_of(cell, record) : NAN;
-            whole = whole && isfinite(table[rows * seeds + s]);
+            if (!chosen[s])
+                continue;
+            *at = record ? measure_of(cell, record) : NAN;
+            whole = whole && isfinite(*at++);
         }
         rows += whole;
     }
-    *deviation = sr_block_residual(degrees, table, rows, seeds);
+    if (status == SRNN_OK)
+        *deviation = sr_block_residual(degrees, table, rows, seeds);
+    free(chosen);
     free(table);
-    return SRNN_OK;
+    return status;
 }
 
 /* Differences of two runs batch by batch; how many there are. */
@@ -208,7 +232,7 @@ static srnn_status fill_difference(sr_summary_variant *v, const maker *m, const 
 /* ---- cells */
 
 static srnn_status fill_cell(sr_cell *cell, const maker *m) {
-    double deviation, degrees;
+    double deviation = NAN, degrees = 0;
     cell->noise = NAN;
     cell->measure = m->study->tasks[cell->task].measure;
     SR_TRY(numbers(&cell->variants, m->study->variant_count, sizeof *cell->variants));

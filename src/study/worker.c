@@ -109,19 +109,20 @@ static srnn_status add_records(sr_result *result, const char *folder) {
     return status;
 }
 
-/* Best effort: if this cannot be written, the parent says that the run failed. */
-static void write_result(sr_result *result, const char *folder) {
+static srnn_status write_result(sr_result *result, const char *folder) {
     char checkpoints[SR_PATH_BYTES];
     result->cpu_seconds = cpu_seconds();
-    if (sr_folder_make(folder) != SRNN_OK || add_records(result, folder) != SRNN_OK ||
-        sr_result_write(result, folder) != SRNN_OK || result->ending != SR_ENDING_FINISHED)
-        return;
-    if (snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder) <
-        (int)sizeof checkpoints)
+    SR_TRY(sr_folder_make(folder));
+    SR_TRY(add_records(result, folder));
+    SR_TRY(sr_result_write(result, folder));
+    if (result->ending == SR_ENDING_FINISHED &&
+        snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder) <
+            (int)sizeof checkpoints)
         (void)sr_folder_remove(checkpoints); /* what stays behind does no harm */
+    return SRNN_OK;
 }
 
-void sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
+bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
                    sr_worker_board *board) {
     sr_result result = {.ending = SR_ENDING_FINISHED, .threads = threads};
     sr_run *run = NULL;
@@ -138,6 +139,9 @@ void sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
     }
     const bool ended = status != SRNN_OK || sr_run_done(run);
     sr_run_free(run);
-    if (ended)
-        write_result(&result, folder);
+    if (!ended || write_result(&result, folder) == SRNN_OK)
+        return true;
+    snprintf(board->failure, sizeof board->failure, "%s",
+             *result.message ? result.message : srnn_error_detail());
+    return false;
 }
