@@ -14,6 +14,7 @@ static const command commands[] = {
     {"eval", "how well a model predicts: loss, perplexity, accuracy", command_eval},
     {"generate", "continue a text with the variant's own state", command_generate},
     {"info", "what this build and this machine offer", command_info},
+    {"report", "what a study found, as one page", command_report_page},
     {"study", "train variants alike and say which of them differ", command_study},
     {"tokenizer", "train and use tokenizers", command_tokenizer},
     {"train", "train a Llama with any attention", command_train},
