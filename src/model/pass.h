@@ -33,7 +33,11 @@ srnn_status sr_pass_logits(sr_pass *pass, float *logits, const int32_t *ids);
 srnn_status sr_pass_losses(sr_pass *pass, float *losses, const int32_t *ids,
                            const int32_t *targets);
 
-/* The same, and adds the gradient of scale * sum(losses) to the gradients. */
+/* The same, and adds to *correct the number of targets that have the largest logit. */
+srnn_status sr_pass_evaluate(sr_pass *pass, float *losses, int64_t *correct, const int32_t *ids,
+                             const int32_t *targets);
+
+/* The losses, and adds the gradient of scale * sum(losses) to the gradients. */
 srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
                               const int32_t *targets, double scale);
 
