@@ -183,6 +183,12 @@ void sr_pass_free(sr_pass *pass) {
     free(pass);
 }
 
+srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents) {
+    for (int i = 0; i < pass->kinds.count; i++)
+        SR_TRY(sr_attention_layer_documents(pass->kinds.kinds[i], offsets, documents));
+    return SRNN_OK;
+}
+
 size_t sr_pass_bytes(const sr_pass *pass) {
     return pass->bytes + sr_layer_kinds_bytes(&pass->kinds);
 }

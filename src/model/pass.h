@@ -23,6 +23,9 @@ typedef struct sr_pass sr_pass;
 srnn_status sr_pass_create(sr_pass **pass, sr_model *model, const sr_pass_setup *setup);
 void sr_pass_free(sr_pass *pass);
 
+/* Other documents from now on, as in the setup. Takes no memory. */
+srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents);
+
 /* Bytes that the pass holds. */
 size_t sr_pass_bytes(const sr_pass *pass);
 
