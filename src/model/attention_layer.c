@@ -163,6 +163,12 @@ srnn_status sr_attention_layer_forward(sr_attention_layer *layer, sr_matrix y, s
                                    add);
 }
 
+srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer,
+                                          const sr_layer_pointers *weights, void *saved) {
+    const sr_layer_arrays arrays = sr_layer_arrays_at(&layer->saved, saved);
+    return sr_layer_operands(layer, &arrays, weights, layer->T);
+}
+
 /* One linear layer's backward: d_x (adds unless it is the first), d_weight, d_bias. */
 static srnn_status linear_back(sr_backend *backend, sr_matrix d_x, bool add,
                                const sr_layer_pointers *gradients, sr_matrix d_y, sr_matrix x,

@@ -43,6 +43,10 @@ size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer);
 srnn_status sr_attention_layer_forward(sr_attention_layer *layer, sr_matrix y, sr_matrix x,
                                        const sr_layer_pointers *weights, void *saved, bool add);
 
+/* What the equation read, in `saved`: q, k, v and gates after convolution and position. */
+srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer,
+                                          const sr_layer_pointers *weights, void *saved);
+
 /* Writes d_x and adds to every gradient, given the same x and weights and what forward saved. */
 srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x,
                                         const sr_layer_pointers *gradients, sr_matrix d_y,

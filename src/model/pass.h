@@ -4,6 +4,9 @@
 
 #include "model/model.h"
 
+/* Sees what the equation reads in one layer, in backend memory, before the next layer runs. */
+typedef srnn_status sr_pass_observer(void *context, int layer, const srnn_operands *in);
+
 typedef struct sr_pass_setup {
     int B, T;
     bool train;     /* gradients are wanted */
@@ -14,6 +17,9 @@ typedef struct sr_pass_setup {
     const int64_t *offsets;
     int64_t documents;
     srnn_form form; /* of attention */
+
+    sr_pass_observer *observe; /* called for every layer of every forward pass; NULL: nobody */
+    void *observer;            /* its context */
 } sr_pass_setup;
 
 /* Activations, gradients and scratch for one batch shape; all memory is taken here. */
