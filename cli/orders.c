@@ -202,7 +202,7 @@ int command_orders(int argc, char **argv) {
                         .tokens = 20000,
                         .trial_tokens = 1024,
                         .orders = 64,
-                        .most_order = 32,
+                        .most_order = 64,
                         .text_tokens = 48,
                         .seed = 1,
                         .wide = 1e-2,

@@ -13,7 +13,7 @@
 typedef enum criterion {
     LOGITS,          /* the final logits, this layer alone truncated */
     OUTPUTS,         /* the outputs of the layer's heads */
-    OUTPUTS_CENTRED, /* the same about the best centre */
+    OUTPUTS_CENTRED, /* the same about the best centre that a finite state knows */
     CRITERIA,
 } criterion;
 
@@ -35,7 +35,7 @@ static choice choose(const json_t *layer, criterion what, int tolerance) {
     if (what == LOGITS)
         return (choice){order_at(json_object_get(needed, "logits"), tolerance), SR_CENTRE_NONE};
     choice best = {order_at(json_array_get(outputs, SR_CENTRE_NONE), tolerance), SR_CENTRE_NONE};
-    for (int centre = 1; what == OUTPUTS_CENTRED && centre < SR_CENTRES; centre++) {
+    for (int centre = 1; what == OUTPUTS_CENTRED && centre < SR_CENTRE_ROW_MIDDLE; centre++) {
         const int order = order_at(json_array_get(outputs, (size_t)centre), tolerance);
         if (order >= 0 && (best.order < 0 || order < best.order))
             best = (choice){order, centre};

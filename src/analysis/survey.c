@@ -50,13 +50,13 @@ static void visit_truncation(void *context, const sr_logit_row *row) {
     const sr_survey_pass *pass = context;
     const sr_survey *survey = pass->survey;
     const int head = pass->layer * survey->H + row->head;
-    const sr_truncation_row truncated = {.s = row->s,
-                                         .v = row->v,
-                                         .count = row->count,
-                                         .D = pass->model->config.D,
-                                         .head_mean = survey->sums[head].mean,
-                                         .head_deviation =
-                                             sr_order_sums_deviation(&survey->sums[head])};
+    const sr_truncation_row truncated = {
+        .s = row->s,
+        .v = row->v,
+        .count = row->count,
+        .D = pass->model->config.D,
+        .head_mean = survey->sums[head].mean,
+        .head_middle = (survey->sums[head].least + survey->sums[head].most) / 2};
     sr_truncation_add(&survey->truncation[head], &truncated, survey->most_order, row->scratch);
 }
 

@@ -16,12 +16,12 @@ const char *sr_centre_name(sr_centre centre) {
         return "none";
     case SR_CENTRE_HEAD_MEAN:
         return "head mean";
-    case SR_CENTRE_HEAD_HIGH:
-        return "head mean + 2 sd";
+    case SR_CENTRE_HEAD_MIDDLE:
+        return "head middle";
     case SR_CENTRE_ROW_MEAN:
         return "row mean";
-    case SR_CENTRE_ROW_HIGH:
-        return "row mean + 2 sd";
+    case SR_CENTRE_ROW_MIDDLE:
+        return "row middle";
     case SR_CENTRES:
         break;
     }
@@ -29,11 +29,20 @@ const char *sr_centre_name(sr_centre centre) {
 }
 
 int sr_cut_order(int cut) {
-    return cut == 0 ? 1 : 2 * cut;
+    enum { FINE = 32, COARSE = 64 };
+    const int fine = FINE / 2, coarse = fine + (COARSE - FINE) / 4;
+    if (cut == 0)
+        return 1;
+    if (cut <= fine)
+        return 2 * cut;
+    return cut <= coarse ? FINE + 4 * (cut - fine) : COARSE + 8 * (cut - coarse);
 }
 
 int sr_cut_count(int most_order) {
-    return most_order / 2 + 1;
+    int count = 0;
+    while (count < SR_CUTS && sr_cut_order(count) <= most_order)
+        count++;
+    return count;
 }
 
 /* Scratch: the table of T_N, and arrays of one row. */
@@ -114,27 +123,27 @@ static double sum_of(const double *x, int count) {
     return sum;
 }
 
-static void mean_of(const sr_truncation_row *row, double *mean, double *deviation) {
-    double squares = 0;
-    *mean = sum_of(row->s, row->count) / row->count;
-    for (int j = 0; j < row->count; j++)
-        squares += (row->s[j] - *mean) * (row->s[j] - *mean);
-    *deviation = sqrt(squares / row->count);
+static double middle_of(const double *s, int count) {
+    double least = s[0], most = s[0];
+    for (int j = 1; j < count; j++) {
+        least = s[j] < least ? s[j] : least;
+        most = s[j] > most ? s[j] : most;
+    }
+    return (least + most) / 2;
 }
 
-static double centre_of(sr_centre centre, const sr_truncation_row *row, double mean,
-                        double deviation) {
+static double centre_of(sr_centre centre, const sr_truncation_row *row) {
     switch (centre) {
     case SR_CENTRE_NONE:
         return 0;
     case SR_CENTRE_HEAD_MEAN:
         return row->head_mean;
-    case SR_CENTRE_HEAD_HIGH:
-        return row->head_mean + 2 * row->head_deviation;
+    case SR_CENTRE_HEAD_MIDDLE:
+        return row->head_middle;
     case SR_CENTRE_ROW_MEAN:
-        return mean;
-    case SR_CENTRE_ROW_HIGH:
-        return mean + 2 * deviation;
+        return sum_of(row->s, row->count) / row->count;
+    case SR_CENTRE_ROW_MIDDLE:
+        return middle_of(row->s, row->count);
     case SR_CENTRES:
         break;
     }
@@ -182,15 +191,13 @@ void sr_truncation_add(sr_truncation *sums, const sr_truncation_row *row, int mo
                        double *scratch) {
     const int cuts = sr_cut_count(most_order);
     const parts p = parts_of(scratch, row, cuts);
-    double mean, deviation;
-    mean_of(row, &mean, &deviation);
     soften(&p, row);
     for (int j = 0; j < row->count; j++)
         sums->weights_size += p.weights[j] * p.weights[j];
     for (int d = 0; d < row->D; d++)
         sums->outputs_size += p.output[d] * p.output[d];
     for (sr_centre centre = SR_CENTRE_NONE; centre < SR_CENTRES; centre++) {
-        const bool fits = shift(&p, row, centre_of(centre, row, mean, deviation));
+        const bool fits = shift(&p, row, centre_of(centre, row));
         if (fits)
             fill_table(&p, row->count, most_order);
         for (int cut = 0; cut < cuts; cut++) {

@@ -6,8 +6,10 @@
  * for no more state, since
  *     T_N(s - c) = sum_{n=0}^{N} s^n/n! T_{N-n}(-c):
  * it only changes the factor with which a query reads the state of each order. It may differ from
- * row to row as long as the query can know it. The mean of a row is scale * q_i . mean of k, and its
- * variance a quadratic form of q_i: both follow from the states of orders 1 and 2. */
+ * row to row as long as the query can know it: the mean of a row is scale * q_i . (mean of k), which
+ * D running sums give. The middle of a row is a bound on what centres can save: T_N is good from
+ * about -N to N, so half the range of the logits is the least that N can be, but no finite state
+ * knows the extremes of a row. */
 #ifndef SR_ANALYSIS_TRUNCATION_H
 #define SR_ANALYSIS_TRUNCATION_H
 
@@ -15,18 +17,19 @@
 
 typedef enum sr_centre {
     SR_CENTRE_NONE = 0,
-    SR_CENTRE_HEAD_MEAN, /* of all logits of the head */
-    SR_CENTRE_HEAD_HIGH, /* two standard deviations above */
-    SR_CENTRE_ROW_MEAN,  /* of the row's logits */
-    SR_CENTRE_ROW_HIGH,  /* two standard deviations above */
+    SR_CENTRE_HEAD_MEAN,   /* of all logits of the head */
+    SR_CENTRE_HEAD_MIDDLE, /* between its least and its largest logit */
+    SR_CENTRE_ROW_MEAN,    /* of the row's logits */
+    SR_CENTRE_ROW_MIDDLE,  /* between the row's least and largest: a bound, not a design */
     SR_CENTRES,
 } sr_centre;
 
-/* "none", "head mean", "head mean + 2 sd", ... Static text. */
+/* "none", "head mean", "head middle", ... Static text. */
 const char *sr_centre_name(sr_centre centre);
 
-/* The orders that are tried: 1, then the even ones, which are positive everywhere. */
-enum { SR_CUTS = SR_TAYLOR_ORDER_MAX / 2 + 1 };
+/* The orders that are tried: 1, then even ones, which are positive everywhere: all to 32, every
+ * second to 64, every fourth beyond. */
+enum { SR_CUTS = 38 };
 int sr_cut_order(int cut);
 int sr_cut_count(int most_order);
 
@@ -40,7 +43,7 @@ typedef struct sr_truncation_row {
     const double *s; /* (count) logits */
     const double *v; /* (count, D) values */
     int count, D;
-    double head_mean, head_deviation;
+    double head_mean, head_middle;
 } sr_truncation_row;
 
 /* Adds a row with all centres and all cuts up to most_order. scratch:
