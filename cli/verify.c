@@ -10,9 +10,9 @@
 #include <string.h>
 
 /* States larger than this are left out: they take long and show nothing new. */
-enum { STATE_BYTES_MAX = 4 << 20, METHODS_MAX = 32, OFFSETS_MAX = 8, CHUNKS = 4 };
+enum { STATE_BYTES_MAX = 4 << 20, METHODS_MAX = 32, OFFSETS_MAX = 8, CHUNKS = 5 };
 
-static const int chunk_sizes[CHUNKS] = {0, 1, 7, 64};
+static const int chunk_sizes[CHUNKS] = {0, 1, 7, 16, 64};
 
 /* Beside the named variants: families, and every gate on variants with a state. */
 static const char *const others[] = {

@@ -174,7 +174,7 @@ size_t srnn_state_bytes(const srnn_problem *problem, int64_t tokens) {
 static saved_header header_of(const srnn_state *state) {
     const srnn_problem *p = &state->plan.problem;
     saved_header header = {.position = state->carry.position,
-                           .dtype = p->dtype,
+                           .dtype = (int32_t)p->dtype,
                            .fixed = state->kernel->fixed,
                            .B = p->B,
                            .H = p->H,

@@ -7,6 +7,12 @@ int sr_thread_count(int requested) {
     return requested > 0 ? requested : omp_get_max_threads();
 }
 
+int sr_workers_worth(double operations, int workers) {
+    const double least = 1e6; /* some tens of microseconds */
+    double worth = operations / least;
+    return worth >= workers ? workers : worth < 1.0 ? 1 : (int)worth;
+}
+
 void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers) {
     if (workers > tasks)
         workers = (int)tasks;

@@ -13,6 +13,10 @@ typedef void sr_task(void *context, int64_t task, int worker);
  */
 void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers);
 
+/* How many of `workers` threads to wake for so many floating-point operations in all: waking one costs
+ * more than a small task. */
+int sr_workers_worth(double operations, int workers);
+
 /* How many threads to use when the caller asked for `requested` (0: every core this process has).
  */
 int sr_thread_count(int requested);

@@ -130,6 +130,7 @@ static void add_pairs(const context *x, const workspace *w, const chunk *c) {
             padded, c->width, p->D, PRODUCT_C_LOWER, false);
     for (int64_t r = 0; r < c->count; r++) {
         score_row row = {.s = w->s + r * ld.token,
+                         .bound = (real)INFINITY,
                          .high = (int)r + 1,
                          .width = (int)c->width,
                          .decay = c->decay ? w->decay[r] : 0,
@@ -225,7 +226,10 @@ static void walk(context *x, sr_carry *carry) {
     feature_basis_fill(&x->basis, &plan->problem.attention, plan->problem.D);
     x->rule = score_rule_of(&plan->problem.attention);
     SR_ISA_REAL(sr_edges_prepare)(&x->edges, plan, x->call->in, carry);
-    sr_parallel(walk_task, x, plan->span_count * plan->problem.Hkv, plan->problem.threads);
+    const srnn_problem *p = &plan->problem;
+    double rows = (double)(p->chunk + 4 * state_rows(&x->basis)) * p->Dv;
+    int workers = sr_workers_worth((double)p->B * p->H * p->T * rows, p->threads);
+    sr_parallel(walk_task, x, plan->span_count * p->Hkv, workers);
 }
 
 void chunked_forward(const sr_attention_call *call) {

@@ -183,6 +183,7 @@ static void inside_chunk(const context *x, const workspace *w, const chunk *c) {
             padded, c->width, p->Dv, PRODUCT_C_LOWER, false);
     for (int64_t r = 0; r < c->count; r++) {
         score_row row = {.s = w->s + r * ld.token,
+                         .bound = (real)INFINITY,
                          .high = (int)r + 1,
                          .width = (int)c->width,
                          .decay = c->decay ? w->decay[r] : 0,

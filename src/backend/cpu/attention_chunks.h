@@ -19,7 +19,7 @@ typedef struct chunk_strides {
 } chunk_strides;
 
 static inline chunk_strides chunk_strides_of(const srnn_problem *p) {
-    return (chunk_strides){row_stride(p->D), row_stride(p->Dv), row_stride(p->chunk)};
+    return (chunk_strides){row_stride(p->D), row_stride(p->Dv), row_stride(tile_width(p->chunk))};
 }
 
 static inline int64_t state_rows(const feature_basis *basis) {
@@ -44,7 +44,7 @@ typedef struct chunk_features {
 
 static inline chunk_features chunk_features_place(const srnn_problem *p, const feature_basis *basis,
                                                   sr_layout *layout) {
-    size_t ld = (size_t)row_stride(p->chunk);
+    size_t ld = (size_t)row_stride(tile_width(p->chunk));
     return (chunk_features){
         sr_layout_take(layout, ((size_t)basis->top + ROWS) * ld, sizeof(real)),
         sr_layout_take(layout, FEATURE_BLOCK * ld, sizeof(real)),

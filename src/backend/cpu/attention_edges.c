@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { DECAY_DIVISOR = 1024 };
+enum { DECAY_DIVISOR = 1024, WIDEST = 256 };
 static const double NORM_FLOOR = 1e-12;
 
 void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
@@ -98,14 +98,14 @@ static void prepare_q_head(const prepare_context *x, const sr_span *span, int h)
 
 /* out (D) = 1 / max(norm of x across the heads, floor), channel by channel. */
 static void inverse_across(real *out, srnn_tensor x, int heads, int64_t b, int64_t t, int D) {
-    for (int d = 0; d < D; d++) {
-        double square = 0.0;
-        for (int h = 0; h < heads; h++) {
-            double value = (double)tensor_row(x, b, h, t)[d];
-            square += value * value;
-        }
-        out[d] = (real)(1.0 / fmax(sqrt(square), NORM_FLOOR));
+    double square[WIDEST] = {0};
+    for (int h = 0; h < heads; h++) {
+        const real *row = tensor_row(x, b, h, t);
+        for (int d = 0; d < D; d++)
+            square[d] += (double)row[d] * (double)row[d];
     }
+    for (int d = 0; d < D; d++)
+        out[d] = (real)(1.0 / fmax(sqrt(square[d]), NORM_FLOOR));
 }
 
 static void prepare_task(void *context, int64_t task, int worker) {
@@ -129,7 +129,9 @@ static void prepare_task(void *context, int64_t task, int worker) {
 void SR_ISA_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan,
                                    const srnn_operands *in, sr_carry *carry) {
     prepare_context context = {edges, plan, in, carry};
-    sr_parallel(prepare_task, &context, plan->span_count, plan->problem.threads);
+    double work = 100.0 * plan->problem.B * plan->problem.T * (plan->problem.H + plan->problem.Hkv);
+    sr_parallel(prepare_task, &context, plan->span_count,
+                sr_workers_worth(work, plan->problem.threads));
 }
 
 /* ---- features of q and k ---- */
@@ -276,17 +278,21 @@ void SR_ISA_REAL(sr_edges_value_rows_backward)(const real *gradient, const real 
 /* In place: gradients of x from gradients of x / norm across the heads. */
 static void across_backward(srnn_tensor gradient, srnn_tensor x, const real *inverse, int heads,
                             int64_t b, int64_t t, int D) {
+    double along[WIDEST] = {0}; /* <x, gradient> / norm^2, 0 where the norm is at its floor */
+    for (int h = 0; h < heads; h++) {
+        const real *row = tensor_row(x, b, h, t), *g = tensor_row(gradient, b, h, t);
+        for (int d = 0; d < D; d++)
+            along[d] += (double)row[d] * (double)g[d];
+    }
     for (int d = 0; d < D; d++) {
-        double inv = (double)inverse[d], dot = 0.0;
-        bool floored = inv >= 1.0 / NORM_FLOOR;
-        for (int h = 0; h < heads; h++)
-            dot +=
-                (double)tensor_row(x, b, h, t)[d] * inv * (double)tensor_row(gradient, b, h, t)[d];
-        for (int h = 0; h < heads; h++) {
-            real *g = &tensor_row(gradient, b, h, t)[d];
-            double along = floored ? 0.0 : (double)tensor_row(x, b, h, t)[d] * inv * dot;
-            *g = (real)(inv * ((double)*g - along));
-        }
+        double inv = (double)inverse[d];
+        along[d] *= inv < 1.0 / NORM_FLOOR ? inv * inv : 0.0;
+    }
+    for (int h = 0; h < heads; h++) {
+        const real *row = tensor_row(x, b, h, t);
+        real *g = tensor_row(gradient, b, h, t);
+        for (int d = 0; d < D; d++)
+            g[d] = (real)((double)inverse[d] * ((double)g[d] - along[d] * (double)row[d]));
     }
 }
 

@@ -96,7 +96,7 @@ static void raise_maximum(tile_workspace *w, score_row *row, const score_rule *r
 }
 
 static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q, int64_t tile,
-                       int64_t keys, bool small) {
+                       int64_t keys, real bound) {
     const srnn_problem *p = &x->call->plan->problem;
     tile_strides ld = tile_strides_of(p);
     double reference = q->decay ? q->decay[q->at] : 0.0;
@@ -114,27 +114,27 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
             .width = width,
             .decay = q->decay ? (real)(q->decay[q->at + r] - reference) : 0,
             .decay_columns = columns,
-            .small = small,
+            .bound = bound,
         };
         if (row.low >= row.high) {
             row_clear_hidden(row.s, 0, 0, width);
             continue;
         }
-        if (x->subtract && !small)
+        if (x->subtract && !(bound <= SMALL_LOGIT))
             raise_maximum(w, &row, &x->rule, r, ld.dv);
         row_weights(&row, &x->rule, sums ? &w->row_sums[r] : NULL);
     }
     clear_rows_from(w->s, ld.tile, q->rows, q->padded);
 }
 
-/* Logits of these rows against these key tiles cannot be large: |s| <= |q| |k|. */
-static bool logits_are_small(const tile_workspace *w, const packed_head *head, const query_tile *q,
-                             int64_t from, int64_t past, tile_strides ld, int D) {
+/* A bound on the logits of these rows against these key tiles: |s| <= |q| |k|. */
+static real logit_bound(const tile_workspace *w, const packed_head *head, const query_tile *q,
+                        int64_t from, int64_t past, tile_strides ld, int D) {
     real norm = 0;
     for (int64_t tile = from; tile < past; tile++)
         if (!(head->key_norm[tile] <= norm))
             norm = head->key_norm[tile];
-    return !q->decay && largest_norm(w->queries, ld.d, q->rows, D) * norm <= SMALL_LOGIT;
+    return q->decay ? (real)INFINITY : largest_norm(w->queries, ld.d, q->rows, D) * norm;
 }
 
 /* Outputs of finished rows, one call per run of rows that belong to one document. */
@@ -182,9 +182,9 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     memset(w->numerator, 0, (size_t)(q.padded * ld.dv) * sizeof(real));
     memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
     int64_t keys_seen = q.at + q.rows, from = q.first[0] / TILE, past = tiles_in(keys_seen);
-    bool small = logits_are_small(w, packed, &q, from, past, ld, p->D);
+    real bound = logit_bound(w, packed, &q, from, past, ld, p->D);
     for (int64_t r = 0; r < TILE; r++)
-        w->maximum[r] = x->subtract && !small ? (real)-INFINITY : 0;
+        w->maximum[r] = x->subtract && !(bound <= SMALL_LOGIT) ? (real)-INFINITY : 0;
 
     for (int64_t tile = from; tile < past; tile++) {
         int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
@@ -192,7 +192,7 @@ static void rows_task(void *untyped, int64_t task, int worker) {
         product(w->s, ld.tile, (product_operand){w->queries, ld.d, 1},
                 packed->keys + tile * p->D * ld.tile, ld.tile, q.padded, tile_width(keys), p->D,
                 diagonal ? PRODUCT_C_LOWER : PRODUCT_FULL, false);
-        weigh_tile(x, w, &q, tile, keys, small);
+        weigh_tile(x, w, &q, tile, keys, bound);
         product(w->numerator, ld.dv, (product_operand){w->s, ld.tile, 1},
                 packed->values + tile * TILE * ld.dv, ld.dv, q.padded, round_up(p->Dv, COLUMNS),
                 keys, diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL, true);
@@ -200,6 +200,12 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     for (int64_t r = 0; r < q.rows; r++)
         w->row_sum[r] = vec_sum(w->row_sums[r]);
     write_outputs(x, w, &q);
+}
+
+/* Threads worth waking for queries of the call against so many keys. */
+static int workers_for(const srnn_problem *p, int64_t keys) {
+    double pairs = (double)p->B * p->H * p->T * (double)keys;
+    return sr_workers_worth(pairs * (p->D + p->Dv), p->threads);
 }
 
 void flash_forward(const sr_attention_call *call) {
@@ -210,8 +216,9 @@ void flash_forward(const sr_attention_call *call) {
     x.call = call;
     SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
     int64_t tiles = tiles_in(p->T);
-    sr_parallel(pack_task, &x, tiles * p->B * p->Hkv, p->threads);
-    sr_parallel(rows_task, &x, tiles * p->B * p->H, p->threads);
+    int workers = workers_for(p, p->T);
+    sr_parallel(pack_task, &x, tiles * p->B * p->Hkv, workers);
+    sr_parallel(rows_task, &x, tiles * p->B * p->H, workers);
 }
 
 /* ---- the same against kept keys and values ---- */
@@ -254,7 +261,8 @@ void flash_feed(const sr_attention_call *call, char *kept, int64_t capacity, sr_
     for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++)
         x.heads[n] = kept_head_place(p, capacity, &memory);
     SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, carry);
-    sr_parallel(keep_task, &x, (int64_t)p->B * p->Hkv, p->threads);
-    sr_parallel(rows_task, &x, tiles_in(p->T) * p->B * p->H, p->threads);
+    int workers = workers_for(p, carry->position + p->T);
+    sr_parallel(keep_task, &x, (int64_t)p->B * p->Hkv, workers);
+    sr_parallel(rows_task, &x, tiles_in(p->T) * p->B * p->H, workers);
     carry->position += p->T;
 }

@@ -142,7 +142,7 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
     int64_t rows = rows_in(p, own), keys = rows_in(p, tile);
     int64_t base = sr_row_index(p, p->H, at->b, at->h, own * TILE);
     double reference = at->decay ? at->decay[own * TILE] : 0.0;
-    real bound = w->query_norm[own] * at->key_norm; /* on |s| */
+    real bound = at->decay ? (real)INFINITY : w->query_norm[own] * at->key_norm;
     const real *columns = decay_columns(w->decay, at->decay, tile, p->T, reference);
     for (int64_t r = 0; r < rows; r++) {
         int64_t i = own * TILE + r, low = at->first[i] - tile * TILE, high = i + 1 - tile * TILE;
@@ -157,9 +157,8 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
             .decay = at->decay ? (real)(at->decay[i] - reference) : 0,
             .decay_columns = columns,
             .maximum = ((const real *)x->call->saved.maximum)[base + r],
-            .small = !columns && bound <= SMALL_LOGIT,
+            .bound = bound,
         };
-        row.small = row.small && row.maximum <= SMALL_LOGIT && row.maximum >= -SMALL_LOGIT;
         if (row.low > row.high)
             row.low = row.high;
         row_weights_backward(&row, &x->rule, w->d + r * ld.tile, d_row_sum);

@@ -10,12 +10,13 @@ typedef struct kernel_set {
     const sr_state_kernel *fixed[2], *kept[2]; /* by srnn_dtype */
 } kernel_set;
 
-#define DECLARE(isa)                                                                                 \
-    extern const sr_attention_kernel sr_attention_flash_##isa##_f32, sr_attention_flash_##isa##_f64, \
-        sr_attention_chunked_##isa##_f32, sr_attention_chunked_##isa##_f64,                          \
-        sr_attention_recurrent_##isa##_f32, sr_attention_recurrent_##isa##_f64,                      \
-        sr_attention_generic_##isa##_f32, sr_attention_generic_##isa##_f64;                          \
-    extern const sr_state_kernel sr_state_fixed_##isa##_f32, sr_state_fixed_##isa##_f64,             \
+#define DECLARE(isa)                                                                     \
+    extern const sr_attention_kernel sr_attention_flash_##isa##_f32,                     \
+        sr_attention_flash_##isa##_f64, sr_attention_chunked_##isa##_f32,                \
+        sr_attention_chunked_##isa##_f64, sr_attention_recurrent_##isa##_f32,            \
+        sr_attention_recurrent_##isa##_f64, sr_attention_generic_##isa##_f32,            \
+        sr_attention_generic_##isa##_f64;                                                \
+    extern const sr_state_kernel sr_state_fixed_##isa##_f32, sr_state_fixed_##isa##_f64, \
         sr_state_kept_##isa##_f32, sr_state_kept_##isa##_f64
 
 #define SET(isa)                                                                                \

@@ -20,7 +20,8 @@ typedef struct score_rule {
     bool clamped;
     real clamp;
     real inverse_factorial[SHORT_SERIES + 1];
-    /* A longer series equals exp to rounding between these; outside it is summed in double. */
+    /* A longer series and its derivative equal exp to rounding between these; outside they are summed in
+     * double. */
     real exp_from, exp_to;
 } score_rule;
 
@@ -48,8 +49,8 @@ static inline score_rule score_rule_of(const srnn_attention *a) {
             rule.inverse_factorial[n] = (real)(1.0 / factorial);
             factorial *= n + 1;
         }
-        rule.exp_from = (real)-series_reach(a->order, -1.0);
-        rule.exp_to = (real)series_reach(a->order, 1.0);
+        rule.exp_from = (real)-series_reach(a->order - 1, -1.0);
+        rule.exp_to = (real)series_reach(a->order - 1, 1.0);
     }
     return rule;
 }
@@ -130,8 +131,19 @@ typedef struct score_row {
     real decay;    /* C_i and, per column, C_j, both less the same reference; columns NULL: none */
     const real *decay_columns;
     real maximum; /* subtracted from the exponent */
-    bool small;   /* no exponent is beyond 80 either way, and none is NaN */
+    real bound;   /* on |s|; infinity or NaN if none is known, and with decay */
 } score_row;
+
+/* Below this bound on |s|, exp and its row sums stay far from the ends of the number range: the row
+ * maximum need not be found (a row-scale-invariant result is the same without it), nor exp be guarded. */
+#define SMALL_LOGIT ((real)40)
+
+/* The row's weights are exponentials, be it by name or because its series has converged. */
+static inline bool row_is_exponential(const score_row *row, const score_rule *rule) {
+    bool converged = rule->score == SRNN_SCORE_TAYLOR && rule->order > SHORT_SERIES &&
+                     row->bound <= rule->exp_to && row->bound <= -rule->exp_from;
+    return rule->score == SRNN_SCORE_EXP || converged;
+}
 
 static inline void row_clear_hidden(real *row, int low, int high, int width) {
     for (int j = 0; j < low; j++)
@@ -209,11 +221,13 @@ static inline void row_weights(const score_row *row, const score_rule *rule, vec
     const score_constants c = constants_of(row, rule);
     real *const s = row->s;
     const int from = row->low / LANES * LANES, high = row->high;
-    if (rule->score == SRNN_SCORE_EXP && row->small && row->low == 0 && high == row->width) {
+    const bool exponential = row_is_exponential(row, rule);
+    bool small = row->bound <= SMALL_LOGIT && row->maximum == 0;
+    if (exponential && small && row->low == 0 && high == row->width) {
         row_weights_plain(s, row->width, c, sum);
         return;
     }
-    if (rule->score == SRNN_SCORE_EXP) {
+    if (exponential) {
         for (int j = from; j < high; j += LANES)
             vec_store(s + j, vec_exp(exponent_of(vec_load(s + j), c, j)));
     } else {
@@ -238,7 +252,9 @@ static inline void row_weights_backward(const score_row *row, const score_rule *
     const score_constants c = constants_of(row, rule);
     real *const s = row->s;
     const int from = row->low / LANES * LANES, high = row->high;
-    const bool exponential = rule->score == SRNN_SCORE_EXP, small = row->small;
+    const bool exponential = row_is_exponential(row, rule);
+    const bool small =
+        row->bound <= SMALL_LOGIT && row->maximum <= SMALL_LOGIT && row->maximum >= -SMALL_LOGIT;
     for (int j = from; j < high; j += LANES) {
         vec logits = vec_load(s + j), w, slope;
         if (exponential) {

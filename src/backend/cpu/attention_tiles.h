@@ -10,10 +10,6 @@
 #include "backend/cpu/attention_rows.h"
 #include "backend/cpu/attention_scores.h"
 
-/* Below this bound on |s|, exp and its row sums stay far from the ends of the number range: the row
- * maximum need not be found (a row-scale-invariant result is the same without it), nor exp be guarded. */
-#define SMALL_LOGIT ((real)40)
-
 /* Row strides of the buffers of a problem. */
 typedef struct tile_strides {
     int64_t d, dv, tile; /* rows of D, of Dv, and of TILE numbers */

@@ -1,0 +1,213 @@
+/* test_forms.c: all forms are one function, to the last digits in double, to the last bit over threads. */
+#include "attention/attention.h"
+#include "test.h"
+#include "trial.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Beside the table: families and combinations that have a state. */
+static const char *const with_states[] = {
+    "order:1",
+    "order:2",
+    "order:4",
+    "elu:2",
+    "relu:2",
+    "cosine:3",
+    "power:2",
+    "power:3,normaliser=row_length",
+    "linear_elu,decay,value_gate,output_gate,norm=rms",
+    "order:2,decay,value_gate,output_gate,post_gate,norm=l2",
+    "order:2,value_gate,normaliser=cumulative_gate,norm=layer",
+};
+
+enum { COMBINATIONS = sizeof with_states / sizeof *with_states };
+
+/* The text of case n: the named variants, then the combinations; NULL past the end. */
+static const char *spec_at(size_t n) {
+    size_t named = 0;
+    while (srnn_variant_at(named))
+        named++;
+    if (n < named)
+        return srnn_variant_at(n)->name;
+    return n - named < COMBINATIONS ? with_states[n - named] : NULL;
+}
+
+static srnn_problem problem_of(const char *spec) {
+    srnn_problem problem = {.B = 2, .H = 4, .Hkv = 2, .T = 101, .D = 6, .Dv = 10};
+    assert_int_equal(srnn_attention_parse(&problem.attention, spec), SRNN_OK);
+    return problem;
+}
+
+/* ---- double forms agree to 1e-12 ---- */
+
+static void check_double(const char *spec, srnn_problem problem, const attention_call *oracle) {
+    attention_call run;
+    problem.dtype = SRNN_F64;
+    assert_int_equal(trial_create(&run, &problem, 3), SRNN_OK);
+    bool fed = problem.kernel && strcmp(problem.kernel, "fed") == 0;
+    bool backward = problem.form != SRNN_FORM_RECURRENT && !fed;
+    if (fed)
+        run.problem.kernel = NULL;
+    srnn_status status = fed        ? trial_feed(&run, 4)
+                         : backward ? call_forward_backward(&run)
+                                    : call_forward(&run);
+    assert_int_equal(status, SRNN_OK);
+    double error = trial_output_error(&run, oracle);
+    if (backward)
+        error = fmax(error, trial_gradient_error(&run, oracle));
+    call_free(&run);
+    if (!(error <= 1e-12))
+        fail_msg("%s, form %d, kernel %s, chunk %d: double forms differ by %g", spec,
+                 (int)problem.form, problem.kernel ? problem.kernel : "any", problem.chunk, error);
+}
+
+static void double_forms_agree(void **state) {
+    (void)state;
+    static const int chunks[] = {1, 5, 32, 96};
+    for (size_t n = 0; spec_at(n); n++) {
+        srnn_problem problem = problem_of(spec_at(n));
+        attention_call oracle;
+        assert_int_equal(trial_oracle(&oracle, &problem, 3), SRNN_OK);
+        problem.form = SRNN_FORM_PARALLEL;
+        check_double(spec_at(n), problem, &oracle);
+        problem.kernel = "fed";
+        check_double(spec_at(n), problem, &oracle);
+        for (size_t i = 0;
+             srnn_attention_has_state(&problem.attention) && problem.attention.order < 9 && i < 4;
+             i++) {
+            problem.form = SRNN_FORM_CHUNKED;
+            problem.chunk = chunks[i];
+            problem.kernel = NULL;
+            check_double(spec_at(n), problem, &oracle);
+            problem.kernel = "fed";
+            check_double(spec_at(n), problem, &oracle);
+            problem.form = SRNN_FORM_RECURRENT;
+            problem.kernel = NULL;
+            check_double(spec_at(n), problem, &oracle);
+        }
+        call_free(&oracle);
+    }
+}
+
+/* ---- the same bits for any number of threads ---- */
+
+static void check_same(const char *spec, const attention_call *a, const attention_call *b) {
+    operand_shape shape = output_shape_in(&a->problem);
+    if (memcmp(a->o, b->o, (size_t)shape_elements(&shape) * sizeof(float)) != 0)
+        fail_msg("%s: the output changes with the threads", spec);
+    for (int which = 0; which < OPERANDS; which++) {
+        shape = operand_shape_in(&a->problem, (operand)which);
+        if (a->gradient[which] && memcmp(a->gradient[which], b->gradient[which],
+                                         (size_t)shape_elements(&shape) * sizeof(float)) != 0)
+            fail_msg("%s: gradient %d changes with the threads", spec, which);
+    }
+}
+
+static void check_threads(const char *spec, srnn_form form) {
+    srnn_problem problem = problem_of(spec);
+    problem.T = 301;
+    problem.form = form;
+    problem.threads = 1;
+    attention_call one;
+    assert_int_equal(trial_create(&one, &problem, 5), SRNN_OK);
+    assert_int_equal(call_forward_backward(&one), SRNN_OK);
+    for (int threads = 1; threads <= 3; threads++) {
+        attention_call other;
+        problem.threads = threads;
+        assert_int_equal(trial_create(&other, &problem, 5), SRNN_OK);
+        assert_int_equal(call_forward_backward(&other), SRNN_OK);
+        check_same(spec, &one, &other);
+        call_free(&other);
+    }
+    call_free(&one);
+}
+
+static void threads_do_not_change_bits(void **state) {
+    (void)state;
+    for (size_t n = 0; spec_at(n); n++) {
+        srnn_attention a = problem_of(spec_at(n)).attention;
+        check_threads(spec_at(n), SRNN_FORM_PARALLEL);
+        if (srnn_attention_has_state(&a) && a.order < 9)
+            check_threads(spec_at(n), SRNN_FORM_CHUNKED);
+    }
+}
+
+/* ---- logits of +-10^4 ---- */
+
+/* Integers whose products float holds exactly, so that only the exponential is on trial. */
+static void large_logits_stay_exact(void **state) {
+    (void)state;
+    static const char *const specs[] = {
+        "softmax,scale=one", "norm,scale=one", "score=exp,scale=one,norm=l2_scaled",
+        "score=exp,scale=one,normaliser=row_length,output_gate,norm=l2",
+        "score=exp,scale=one,value_gate"};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+        srnn_problem problem = problem_of(specs[n]);
+        problem.T = 200;
+        attention_call run, oracle;
+        assert_int_equal(trial_create(&run, &problem, 6), SRNN_OK);
+        srnn_problem wide = problem;
+        wide.dtype = SRNN_F64;
+        wide.kernel = "generic";
+        assert_int_equal(trial_create(&oracle, &wide, 6), SRNN_OK);
+        for (int which = OPERAND_Q; which <= OPERAND_K; which++) {
+            operand_shape shape = operand_shape_in(&problem, (operand)which);
+            double unit =
+                which == OPERAND_Q ? 40.0 : 16.0; /* |s| up to about 6 * 9 * 40 * 4 * 16 / 6 */
+            for (int64_t i = 0; i < shape_elements(&shape); i++) {
+                double value = unit * rint(2.0 * ((double *)oracle.operand[which])[i]);
+                ((double *)oracle.operand[which])[i] = value;
+                ((float *)run.operand[which])[i] = (float)value;
+            }
+        }
+        assert_int_equal(call_forward_backward(&oracle), SRNN_OK);
+        assert_int_equal(call_forward_backward(&run), SRNN_OK);
+        double error = trial_output_error(&run, &oracle);
+        if (!(error <= 1e-6))
+            fail_msg("%s: large logits cost %g", specs[n], error);
+        error = trial_gradient_error(&run, &oracle);
+        if (!(error <= 1e-5))
+            fail_msg("%s: large logits cost %g in a gradient", specs[n], error);
+        call_free(&run);
+        call_free(&oracle);
+    }
+}
+
+/* ---- memory ---- */
+
+static void memory_is_linear_in_time(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        srnn_form form;
+    } cases[] = {{"softmax", SRNN_FORM_PARALLEL},
+                 {"gated_softmax_decay", SRNN_FORM_PARALLEL},
+                 {"linear_elu", SRNN_FORM_CHUNKED},
+                 {"order:2", SRNN_FORM_PARALLEL}};
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+        srnn_problem problem = {
+            .B = 1, .H = 16, .T = 16384, .D = 64, .form = cases[n].form, .threads = 2};
+        assert_int_equal(srnn_attention_parse(&problem.attention, cases[n].spec), SRNN_OK);
+        srnn_plan *plan;
+        assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_OK);
+        size_t inputs =
+            4 * (size_t)16 * 16384 * 64 * sizeof(float); /* q, k, v and the gradient of o */
+        size_t added = srnn_plan_scratch_bytes(plan) + srnn_plan_saved_bytes(plan);
+        srnn_plan_free(plan);
+        if (added > inputs * 3 / 2)
+            fail_msg("%s adds %zu bytes to inputs of %zu", cases[n].spec, added, inputs);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(double_forms_agree),
+        cmocka_unit_test(threads_do_not_change_bits),
+        cmocka_unit_test(large_logits_stay_exact),
+        cmocka_unit_test(memory_is_linear_in_time),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
