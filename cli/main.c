@@ -14,6 +14,7 @@ static const command commands[] = {
     {"generate", "continue a text with the variant's own state", command_generate},
     {"info", "what this build and this machine offer", command_info},
     {"orders", "which orders of exp a model uses; what a finite state would cost", command_orders},
+    {"report", "what a study found, as one page", command_report_page},
     {"tokenizer", "train and use tokenizers", command_tokenizer},
     {"train", "train a Llama with any attention", command_train},
     {"variants", "the variants of attention: names, text forms, states", command_variants},

@@ -19,6 +19,7 @@ libutf8proc-dev  module  libutf8proc
 libzstd-dev      module  libzstd
 zlib1g-dev       module  zlib
 liblzma-dev      module  liblzma
+libjs-dygraphs   file    /usr/share/javascript/dygraphs/dygraph.min.js
 bible-kjv        command bible
 clang            command clang
 clang-format     command clang-format
