@@ -155,8 +155,8 @@ static srnn_status measure_run(json_t **record, const orders_request *r) {
     SR_TRY(sr_folder_list(&names, path));
     const srnn_status status = measure_steps(list, r, &names);
     sr_names_free(&names);
-    *record = json_pack("{ss, si, so}", "format", "softrnn orders of a run", "version", 1,
-                        "checkpoints", list);
+    *record = json_pack("{ss, si, so}", "format", "softrnn-orders-run", "version", 1, "checkpoints",
+                        list);
     return status;
 }
 

@@ -156,7 +156,7 @@ static json_t *begin_record(const sr_survey *survey, const sr_trial *trial,
         json_array_append_new(layers, sr_record_layer(survey, layer, r->tolerances));
     const double loss = survey->targets ? survey->loss_sum / (double)survey->targets : 0;
     return json_pack("{ss, si, so, s{sI, si, so, sI, so}, si, si, so, so, so, so}", "format",
-                     "softrnn orders", "version", 1, "model", model_of(&r->model->config), "data",
+                     "softrnn-orders", "version", 1, "model", model_of(&r->model->config), "data",
                      "tokens", (json_int_t)survey->tokens, "row_length", trial->T, "loss",
                      sr_record_number(loss), "trial_tokens", (json_int_t)trial->B * trial->T,
                      "trial_loss", sr_record_number(trial->loss), "orders", survey->orders,
