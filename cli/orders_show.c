@@ -116,12 +116,20 @@ static void show_needed(const json_t *record) {
     printf("  all  %-18s %12s %12s  %5s / %4s\n", "none", "", "",
            order_text(first, json_array_get(all, 0), most),
            order_text(second, json_array_get(all, 1), most));
+    json_array_foreach(json_object_get(json_object_get(record, "all_layers"), "centred"), i,
+                       layer) {
+        const json_t *both = json_object_get(layer, "needed");
+        printf("  all  %-18s %12s %12s  %5s / %4s\n",
+               json_string_value(json_object_get(layer, "centre")), "", "",
+               order_text(first, json_array_get(both, 0), most),
+               order_text(second, json_array_get(both, 1), most));
+    }
 }
 
 static void show_curve(const char *name, const json_t *truncated, const json_t *cuts,
                        const char *what) {
     const json_t *values = json_object_get(truncated, what);
-    printf("%5s", name);
+    printf("%-11s", name);
     for (size_t cut = 0; cut < json_array_size(cuts); cut++) {
         const json_t *value = json_array_get(values, cut);
         if (json_is_number(value))
@@ -133,7 +141,7 @@ static void show_curve(const char *name, const json_t *truncated, const json_t *
 static void show_losses(const json_t *record) {
     size_t i;
     const json_t *layer, *cut, *cuts = json_object_get(record, "cuts");
-    printf("\nLoss when truncated, no retraining (untruncated %.4f, %d tokens)\n%5s",
+    printf("\nLoss when truncated, no retraining (untruncated %.4f, %d tokens)\n%-11s",
            member(json_object_get(record, "data"), "trial_loss"),
            whole(json_object_get(record, "data"), "trial_tokens"), "order");
     json_array_foreach(cuts, i, cut) {
@@ -142,6 +150,11 @@ static void show_losses(const json_t *record) {
     printf("\n");
     show_curve("all", json_object_get(json_object_get(record, "all_layers"), "truncated"), cuts,
                "loss");
+    json_array_foreach(json_object_get(json_object_get(record, "all_layers"), "centred"), i,
+                       layer) {
+        show_curve(json_string_value(json_object_get(layer, "centre")),
+                   json_object_get(layer, "truncated"), cuts, "loss");
+    }
     json_array_foreach(json_object_get(record, "layers"), i, layer) {
         char name[24];
         snprintf(name, sizeof name, "%zu", i);

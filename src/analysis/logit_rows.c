@@ -111,7 +111,9 @@ static void visit_head(void *context, int64_t head, int worker) {
         load_keys(own, s, round->in, b, (int)head / (s->H / s->Hkv));
         for (int t = 0; t < s->T; t++) {
             multiply(own, numbers_at(&round->in->q, b, (int)head, t), t + 1, s);
-            const sr_logit_row row = {.head = (int)head,
+            const sr_logit_row row = {.b = b,
+                                      .head = (int)head,
+                                      .t = t,
                                       .count = t + 1,
                                       .s = own->s,
                                       .v = own->values,

@@ -13,8 +13,8 @@ typedef struct sr_logit_rows_setup {
 
 /* One query and what it sees. */
 typedef struct sr_logit_row {
-    int head;
-    int count;       /* keys that it sees */
+    int b, head, t;
+    int count;       /* keys that it sees: t + 1 */
     const double *s; /* (count) */
     const double *v; /* (count, D) */
     double *scratch; /* (setup.scratch) */

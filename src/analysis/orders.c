@@ -1,6 +1,7 @@
 /* orders.c: which orders of the series of exp a model uses: the measurement as a whole. */
 #include "analysis/orders.h"
 
+#include "analysis/centred_model.h"
 #include "analysis/orders_bill.h"
 #include "analysis/orders_record.h"
 #include "analysis/truncated_model.h"
@@ -71,41 +72,71 @@ static srnn_status survey_text(sr_survey *survey, trial_rows *trial, const sr_or
     return status;
 }
 
-/* The model with one layer, or all, truncated at order after order: curves, and what is needed. */
-static srnn_status run_cuts(json_t **record, double *errors, int *cuts, const sr_trial *trial,
-                            const sr_orders_request *r, int layer) {
-    double losses[SR_CUTS];
+/* A way of truncating the model: one layer or all, about zero; or all about a centre. */
+typedef struct way {
+    int layer;
+    sr_centre centre;
+} way;
+
+static srnn_status run_cut(double *loss, double *error, const sr_trial *trial,
+                           const sr_survey *survey, const sr_orders_request *r, way how,
+                           int order) {
+    if (how.centre == SR_CENTRE_NONE)
+        return sr_trial_run(loss, error, trial, r->model, how.layer, order);
+    return sr_trial_run_centred(loss, error, trial, r->model, survey, how.centre, order);
+}
+
+/* Order after order: curves, and what is needed. */
+static srnn_status run_cuts(json_t **curve, json_t **needed, const sr_trial *trial,
+                            const sr_survey *survey, const sr_orders_request *r, way how) {
+    const double fine = enough * r->tolerances[SR_TOLERANCES - 1];
+    double losses[SR_CUTS], errors[SR_CUTS];
     int count = 0;
     for (bool done = false; count < sr_cut_count(r->most_order) && !done; count++) {
-        SR_TRY(sr_trial_run(&losses[count], &errors[count], trial, r->model, layer,
-                            sr_cut_order(count)));
-        done = count > 0 && errors[count] < enough * r->tolerances[SR_TOLERANCES - 1] &&
-               errors[count - 1] < enough * r->tolerances[SR_TOLERANCES - 1];
+        SR_TRY(run_cut(&losses[count], &errors[count], trial, survey, r, how, sr_cut_order(count)));
+        done = count > 0 && errors[count] < fine && errors[count - 1] < fine;
     }
-    *cuts = count;
-    *record = json_pack("{so, so}", "loss", sr_record_numbers(losses, count), "logits_error",
-                        sr_record_numbers(errors, count));
+    *curve = json_pack("{so, so}", "loss", sr_record_numbers(losses, count), "logits_error",
+                       sr_record_numbers(errors, count));
+    *needed = sr_record_needed(errors, count, r->tolerances);
     return SRNN_OK;
 }
 
-static srnn_status run_layers(json_t *record, const sr_trial *trial, const sr_orders_request *r) {
-    const sr_model_config *c = &r->model->config;
-    for (int layer = SR_ALL_LAYERS; layer < c->L; layer++) {
-        double errors[SR_CUTS];
-        int cuts;
-        json_t *curve, *to = json_array_get(json_object_get(record, "layers"), (size_t)layer);
-        if (layer == SR_ALL_LAYERS)
-            json_object_set_new(record, "all_layers", to = json_pack("{s{}}", "needed"));
-        else if (!sr_attention_has_orders(&c->attention[layer]))
-            continue;
-        SR_TRY(run_cuts(&curve, errors, &cuts, trial, r, layer));
-        json_object_set_new(to, "truncated", curve);
-        json_object_set_new(json_object_get(to, "needed"), "logits",
-                            sr_record_needed(errors, cuts, r->tolerances));
-        if (told(r, "truncating layers", (layer + 2.0) / (c->L + 1)))
+/* All layers about each centre. */
+static srnn_status run_centres(json_t *all, const sr_trial *trial, const sr_survey *survey,
+                               const sr_orders_request *r) {
+    json_t *list = json_array();
+    json_object_set_new(all, "centred", list);
+    if (!sr_model_has_centres(&r->model->config))
+        return SRNN_OK;
+    for (sr_centre centre = SR_CENTRE_HEAD_MEAN; centre < SR_CENTRES; centre++) {
+        json_t *curve, *needed;
+        SR_TRY(run_cuts(&curve, &needed, trial, survey, r, (way){SR_ALL_LAYERS, centre}));
+        json_array_append_new(list, json_pack("{ss, so, so}", "centre", sr_centre_name(centre),
+                                              "truncated", curve, "needed", needed));
+        if (told(r, "truncating about centres", (double)centre / (SR_CENTRES - 1)))
             return stopped();
     }
     return SRNN_OK;
+}
+
+static srnn_status run_layers(json_t *record, const sr_trial *trial, const sr_survey *survey,
+                              const sr_orders_request *r) {
+    const sr_model_config *c = &r->model->config;
+    json_t *curve, *needed, *all = json_pack("{s{}}", "needed");
+    json_object_set_new(record, "all_layers", all);
+    for (int layer = SR_ALL_LAYERS; layer < c->L; layer++) {
+        json_t *own = json_array_get(json_object_get(record, "layers"), (size_t)layer);
+        json_t *to = layer == SR_ALL_LAYERS ? all : own;
+        if (layer != SR_ALL_LAYERS && !sr_attention_has_orders(&c->attention[layer]))
+            continue;
+        SR_TRY(run_cuts(&curve, &needed, trial, survey, r, (way){layer, SR_CENTRE_NONE}));
+        json_object_set_new(to, "truncated", curve);
+        json_object_set_new(json_object_get(to, "needed"), "logits", needed);
+        if (told(r, "truncating layers", (layer + 2.0) / (c->L + 1)))
+            return stopped();
+    }
+    return run_centres(all, trial, survey, r);
 }
 
 static srnn_status add_text(json_t *texts, const sr_orders_request *r, int order) {
@@ -175,7 +206,7 @@ static srnn_status measure(json_t **record, sr_survey *survey, trial_rows *rows,
             status = SR_FAIL(SRNN_ERR_MEMORY, "no memory for the record of orders");
     }
     if (status == SRNN_OK)
-        status = run_layers(*record, &trial, r);
+        status = run_layers(*record, &trial, survey, r);
     sr_trial_end(&trial);
     SR_TRY(status);
     SR_TRY(run_texts(*record, r));

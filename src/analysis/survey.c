@@ -60,8 +60,9 @@ static void visit_truncation(void *context, const sr_logit_row *row) {
     sr_truncation_add(&survey->truncation[head], &truncated, survey->most_order, row->scratch);
 }
 
-static srnn_status observe(void *context, int layer, const srnn_operands *in) {
+static srnn_status observe(void *context, int layer, const srnn_operands *in, srnn_tensor o) {
     sr_survey_pass *pass = context;
+    (void)o;
     if (!sr_attention_has_orders(&pass->model->config.attention[layer]))
         return SRNN_OK;
     pass->layer = layer;
@@ -100,7 +101,7 @@ static srnn_status fill(sr_survey_pass *pass) {
                                 .D = c->D,
                                 .threads = pass->model->backend->threads,
                                 .scratch = sums > truncation ? sums : truncation};
-    const sr_pass_setup setup = {.B = 1, .T = T, .observe = observe, .observer = pass};
+    const sr_pass_setup setup = {.B = 1, .T = T, .observer = {observe, pass}};
     void *memory;
     SR_TRY(find_scale(&rows.scale, c));
     SR_TRY(sr_logit_rows_create(&pass->rows, &rows));

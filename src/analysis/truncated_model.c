@@ -39,8 +39,10 @@ static srnn_status view_of(sr_model *view, const sr_model *model, int layer, int
     return SRNN_OK;
 }
 
-static srnn_status logits_of(float *logits, sr_model *model, const sr_trial *trial) {
-    const sr_pass_setup setup = {.B = trial->B, .T = trial->T, .form = SRNN_FORM_PARALLEL};
+static srnn_status logits_of(float *logits, sr_model *model, const sr_trial *trial,
+                             sr_observer observer) {
+    const sr_pass_setup setup = {
+        .B = trial->B, .T = trial->T, .form = SRNN_FORM_PARALLEL, .observer = observer};
     sr_pass *pass;
     SR_TRY(sr_pass_create(&pass, model, &setup));
     const srnn_status status = sr_pass_logits(pass, logits, trial->ids);
@@ -109,7 +111,7 @@ srnn_status sr_trial_begin(sr_trial *trial, sr_model *model) {
     trial->logits = NULL;
     SR_TRY(check_targets(trial, model->config.V));
     SR_TRY(take_logits(&trial->logits, trial, model->config.V));
-    SR_TRY(logits_of(trial->logits, model, trial));
+    SR_TRY(logits_of(trial->logits, model, trial, (sr_observer){0}));
     trial->loss = mean_loss(trial->logits, trial, model->config.V);
     return SRNN_OK;
 }
@@ -119,22 +121,26 @@ void sr_trial_end(sr_trial *trial) {
     trial->logits = NULL;
 }
 
-srnn_status sr_trial_run(double *loss, double *error, const sr_trial *trial, sr_model *model,
-                         int layer, int order) {
+srnn_status sr_trial_observe(double *loss, double *error, const sr_trial *trial, sr_model *model,
+                             sr_observer observer) {
     const int V = model->config.V;
-    sr_model view;
     float *logits;
     SR_TRY(take_logits(&logits, trial, V));
-    srnn_status status = view_of(&view, model, layer, order);
-    if (status == SRNN_OK) {
-        status = logits_of(logits, &view, trial);
-        free(view.config.attention);
-    }
+    const srnn_status status = logits_of(logits, model, trial, observer);
     if (status == SRNN_OK) {
         *loss = mean_loss(logits, trial, V);
         *error = relative_error(logits, trial->logits, (int64_t)trial->B * trial->T, V);
     }
     free(logits);
+    return status;
+}
+
+srnn_status sr_trial_run(double *loss, double *error, const sr_trial *trial, sr_model *model,
+                         int layer, int order) {
+    sr_model view;
+    SR_TRY(view_of(&view, model, layer, order));
+    const srnn_status status = sr_trial_observe(loss, error, trial, &view, (sr_observer){0});
+    free(view.config.attention);
     return status;
 }
 

@@ -5,7 +5,7 @@
 
 #include "analysis/truncation.h"
 #include "data/tokenizer.h"
-#include "model/model.h"
+#include "model/block.h"
 
 /* True for attention whose score is the exp of a scaled q . k: what this analysis is about. */
 bool sr_attention_has_orders(const srnn_attention *attention);
@@ -31,6 +31,10 @@ void sr_trial_end(sr_trial *trial);
  * count. */
 srnn_status sr_trial_run(double *loss, double *error, const sr_trial *trial, sr_model *model,
                          int layer, int order);
+
+/* The same for the model as it is, with an observer that changes what its layers make. */
+srnn_status sr_trial_observe(double *loss, double *error, const sr_trial *trial, sr_model *model,
+                             sr_observer observer);
 
 /* Appends to `text` what the model with all layers truncated (order 0: untruncated) says after the
  * prompt, always taking the most probable token. */

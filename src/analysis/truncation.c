@@ -210,6 +210,20 @@ void sr_truncation_add(sr_truncation *sums, const sr_truncation_row *row, int mo
     }
 }
 
+void sr_truncation_output(double *out, const sr_truncation_row *row, sr_centre centre, int order,
+                          double *scratch) {
+    const int last = sr_cut_count(order) - 1;
+    const parts p = parts_of(scratch, row, last + 1);
+    if (shift(&p, row, centre_of(centre, row))) {
+        fill_table(&p, row->count, order);
+        const double *table = p.table + (size_t)last * (size_t)row->count;
+        mix(out, table, sum_of(table, row->count), row);
+        return;
+    }
+    for (int d = 0; d < row->D; d++)
+        out[d] = NAN;
+}
+
 double sr_truncation_error(double differences, double size) {
     return size > 0 ? sqrt(differences / size) : differences > 0 ? INFINITY : 0;
 }

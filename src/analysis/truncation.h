@@ -52,6 +52,11 @@ void sr_truncation_add(sr_truncation *sums, const sr_truncation_row *row, int mo
                        double *scratch);
 size_t sr_truncation_scratch(int count, int D, int most_order);
 
+/* out (D) = the row's output truncated at this order about this centre; not finite where that has no
+ * number. The same scratch. */
+void sr_truncation_output(double *out, const sr_truncation_row *row, sr_centre centre, int order,
+                          double *scratch);
+
 /* The relative error sqrt(differences / size); 0 / 0 is 0. */
 double sr_truncation_error(double differences, double size);
 

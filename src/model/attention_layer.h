@@ -43,8 +43,15 @@ size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer);
 srnn_status sr_attention_layer_forward(sr_attention_layer *layer, sr_matrix y, sr_matrix x,
                                        const sr_layer_pointers *weights, void *saved, bool add);
 
-/* What the equation read, in `saved`: q, k, v and gates after convolution and position. */
-srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer,
+/* Forward's two halves: from x to the equation's output o, in `saved`; from o to y. */
+srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,
+                                      const sr_layer_pointers *weights, void *saved);
+srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y,
+                                      const sr_layer_pointers *weights, void *saved, bool add);
+
+/* Between them: what the equation read (q, k, v and gates after convolution and position), and *o
+ * what it made of it. */
+srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer, srnn_tensor *o,
                                           const sr_layer_pointers *weights, void *saved);
 
 /* Writes d_x and adds to every gradient, given the same x and weights and what forward saved. */

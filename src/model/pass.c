@@ -69,7 +69,9 @@ static srnn_status make_blocks(sr_pass *pass) {
                                          .config = &model->config,
                                          .attention = pass->kinds.of_layer[layer],
                                          .weight = &model->weight.block[layer],
-                                         .rows = pass->rows};
+                                         .rows = pass->rows,
+                                         .layer = layer,
+                                         .observer = pass->setup.observer};
     return SRNN_OK;
 }
 
@@ -195,15 +197,6 @@ srnn_status sr_pass_zero_gradient(sr_pass *pass) {
                                pass->model->table.numbers * sizeof(float));
 }
 
-static srnn_status show_observer(sr_pass *pass, int layer) {
-    const sr_block *block = &pass->blocks[layer];
-    if (!pass->setup.observe)
-        return SRNN_OK;
-    const srnn_operands in = sr_attention_layer_operands(
-        block->attention, &block->weight->attention, pass->saved[layer].attention);
-    return pass->setup.observe(pass->setup.observer, layer, &in);
-}
-
 /* ids in, pass->normed out. */
 static srnn_status forward(sr_pass *pass, const int32_t *ids) {
     sr_backend *backend = pass->backend;
@@ -217,12 +210,10 @@ static srnn_status forward(sr_pass *pass, const int32_t *ids) {
     SR_TRY(backend->embed_forward(backend,
                                   sr_matrix_of(pass->saved[0].x, pass->rows, model->config.C),
                                   model->weight.embedding, pass->ids));
-    for (int layer = 0; layer < L; layer++) {
+    for (int layer = 0; layer < L; layer++)
         SR_TRY(sr_block_forward(&pass->blocks[layer],
                                 layer + 1 < L ? pass->saved[layer + 1].x : pass->x,
                                 &pass->saved[layer]));
-        SR_TRY(show_observer(pass, layer));
-    }
     const sr_rmsnorm norm = {pass->x,    model->weight.norm,
                              pass->rstd, (float)model->config.norm_epsilon,
                              pass->rows, model->config.C};

@@ -2,10 +2,8 @@
 #ifndef SR_MODEL_PASS_H
 #define SR_MODEL_PASS_H
 
+#include "model/block.h"
 #include "model/model.h"
-
-/* Sees what the equation reads in one layer, in backend memory, before the next layer runs. */
-typedef srnn_status sr_pass_observer(void *context, int layer, const srnn_operands *in);
 
 typedef struct sr_pass_setup {
     int B, T;
@@ -18,8 +16,7 @@ typedef struct sr_pass_setup {
     int64_t documents;
     srnn_form form; /* of attention */
 
-    sr_pass_observer *observe; /* called for every layer of every forward pass; NULL: nobody */
-    void *observer;            /* its context */
+    sr_observer observer; /* of every layer in every forward pass; { 0 }: nobody */
 } sr_pass_setup;
 
 /* Activations, gradients and scratch for one batch shape; all memory is taken here. */

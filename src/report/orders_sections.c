@@ -148,11 +148,19 @@ static srnn_status put_truncated(sr_page *page, const json_t *record, const char
                       "All layers truncated at once, and one layer at a time; no retraining.");
     add_curve(chart, cuts, json_object_get(sr_json_object_of(all, "truncated"), what), "all layers",
               0);
+    int style = 1;
+    for (size_t i = 0; i < sr_json_count_of(all, "centred"); i++) {
+        const json_t *centred = sr_json_element_of(all, "centred", i);
+        snprintf(name, sizeof name, "all layers about the %.40s",
+                 sr_json_text_of(centred, "centre"));
+        add_curve(chart, cuts, json_object_get(sr_json_object_of(centred, "truncated"), what), name,
+                  style++);
+    }
     for (size_t i = 0; i < sr_json_count_of(record, "layers"); i++) {
         const json_t *layer = sr_json_element_of(record, "layers", i);
         snprintf(name, sizeof name, "layer %zu alone", i);
         add_curve(chart, cuts, json_object_get(sr_json_object_of(layer, "truncated"), what), name,
-                  (int)i + 1);
+                  style++);
     }
     return sr_page_chart(page, chart);
 }
