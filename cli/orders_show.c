@@ -126,15 +126,14 @@ static void show_needed(const json_t *record) {
     }
 }
 
-static void show_curve(const char *name, const json_t *truncated, const json_t *cuts,
-                       const char *what) {
-    const json_t *values = json_object_get(truncated, what);
+static void show_losses_of(const char *name, const json_t *truncated) {
+    const json_t *values = json_object_get(truncated, "loss");
     printf("%-11s", name);
-    for (size_t cut = 0; cut < json_array_size(cuts); cut++) {
-        const json_t *value = json_array_get(values, cut);
-        if (json_is_number(value))
-            printf(" %8.4f", json_number_value(value));
-    }
+    for (size_t cut = 0; cut < json_array_size(values); cut++)
+        if (json_is_number(json_array_get(values, cut)))
+            printf(" %8.4f", number(json_array_get(values, cut)));
+        else
+            printf(" %8s", "-");
     printf("\n");
 }
 
@@ -148,18 +147,17 @@ static void show_losses(const json_t *record) {
         printf(" %8d", (int)json_integer_value(cut));
     }
     printf("\n");
-    show_curve("all", json_object_get(json_object_get(record, "all_layers"), "truncated"), cuts,
-               "loss");
+    show_losses_of("all", json_object_get(json_object_get(record, "all_layers"), "truncated"));
     json_array_foreach(json_object_get(json_object_get(record, "all_layers"), "centred"), i,
                        layer) {
-        show_curve(json_string_value(json_object_get(layer, "centre")),
-                   json_object_get(layer, "truncated"), cuts, "loss");
+        show_losses_of(json_string_value(json_object_get(layer, "centre")),
+                       json_object_get(layer, "truncated"));
     }
     json_array_foreach(json_object_get(record, "layers"), i, layer) {
         char name[24];
         snprintf(name, sizeof name, "%zu", i);
         if (json_object_get(layer, "truncated"))
-            show_curve(name, json_object_get(layer, "truncated"), cuts, "loss");
+            show_losses_of(name, json_object_get(layer, "truncated"));
     }
 }
 
