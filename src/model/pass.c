@@ -70,7 +70,9 @@ static srnn_status make_blocks(sr_pass *pass) {
                                          .config = &model->config,
                                          .attention = pass->kinds.of_layer[layer],
                                          .weight = &model->weight.block[layer],
-                                         .rows = pass->rows};
+                                         .rows = pass->rows,
+                                         .layer = layer,
+                                         .observer = pass->setup.observer};
     return SRNN_OK;
 }
 

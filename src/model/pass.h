@@ -2,6 +2,7 @@
 #ifndef SR_MODEL_PASS_H
 #define SR_MODEL_PASS_H
 
+#include "model/block.h"
 #include "model/model.h"
 
 typedef struct sr_pass_setup {
@@ -14,6 +15,8 @@ typedef struct sr_pass_setup {
     const int64_t *offsets;
     int64_t documents;
     srnn_form form; /* of attention */
+
+    sr_observer observer; /* of every layer in every forward pass; { 0 }: nobody */
 } sr_pass_setup;
 
 /* Activations, gradients and scratch for one batch shape; all memory is taken here. */
