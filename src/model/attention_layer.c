@@ -160,18 +160,36 @@ size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer) {
            2 * (size_t)layer->B * (size_t)layer->T * sizeof(int32_t);
 }
 
-srnn_status sr_attention_layer_forward(sr_attention_layer *layer, sr_matrix y, sr_matrix x,
-                                       const sr_layer_pointers *weights, void *saved, bool add) {
-    sr_backend *backend = layer->backend;
+srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,
+                                      const sr_layer_pointers *weights, void *saved) {
     const sr_layer_piece piece = {.rows = x.rows, .T = layer->T, .positions = layer->positions};
     const sr_layer_arrays arrays = sr_layer_arrays_at(&layer->saved, saved);
     SR_TRY(sr_layer_project(layer, &arrays, x, weights, &piece));
     const srnn_operands in = sr_layer_operands(layer, &arrays, weights, layer->T);
-    SR_TRY(srnn_attention_forward(layer->plan, sr_layer_output(layer, &arrays, layer->T), &in,
-                                  arrays.attention));
-    return backend->linear_forward(backend, y, sr_matrix_of(arrays.o, x.rows, layer->queries),
+    return srnn_attention_forward(layer->plan, sr_layer_output(layer, &arrays, layer->T), &in,
+                                  arrays.attention);
+}
+
+srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y,
+                                      const sr_layer_pointers *weights, void *saved, bool add) {
+    sr_backend *backend = layer->backend;
+    const sr_layer_arrays arrays = sr_layer_arrays_at(&layer->saved, saved);
+    return backend->linear_forward(backend, y, sr_matrix_of(arrays.o, y.rows, layer->queries),
                                    weights->slot[SR_LAYER_O_WEIGHT], weights->slot[SR_LAYER_O_BIAS],
                                    add);
+}
+
+srnn_status sr_attention_layer_forward(sr_attention_layer *layer, sr_matrix y, sr_matrix x,
+                                       const sr_layer_pointers *weights, void *saved, bool add) {
+    SR_TRY(sr_attention_layer_attend(layer, x, weights, saved));
+    return sr_attention_layer_finish(layer, y, weights, saved, add);
+}
+
+srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer, srnn_tensor *o,
+                                          const sr_layer_pointers *weights, void *saved) {
+    const sr_layer_arrays arrays = sr_layer_arrays_at(&layer->saved, saved);
+    *o = sr_layer_output(layer, &arrays, layer->T);
+    return sr_layer_operands(layer, &arrays, weights, layer->T);
 }
 
 /* One linear layer's backward: d_x (adds unless it is the first), d_weight, d_bias. */

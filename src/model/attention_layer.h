@@ -47,6 +47,17 @@ size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer);
 srnn_status sr_attention_layer_forward(sr_attention_layer *layer, sr_matrix y, sr_matrix x,
                                        const sr_layer_pointers *weights, void *saved, bool add);
 
+/* Forward's two halves: from x to the equation's output o, in `saved`; from o to y. */
+srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,
+                                      const sr_layer_pointers *weights, void *saved);
+srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y,
+                                      const sr_layer_pointers *weights, void *saved, bool add);
+
+/* Between them: what the equation read (q, k, v and gates after convolution and position), and *o
+ * what it made of it. */
+srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer, srnn_tensor *o,
+                                          const sr_layer_pointers *weights, void *saved);
+
 /* Writes d_x and adds to every gradient, given the same x and weights and what forward saved. */
 srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x,
                                         const sr_layer_pointers *gradients, sr_matrix d_y,

@@ -2,6 +2,7 @@
 #ifndef SR_MODEL_PASS_H
 #define SR_MODEL_PASS_H
 
+#include "model/block.h"
 #include "model/model.h"
 
 typedef struct sr_pass_setup {
@@ -14,6 +15,8 @@ typedef struct sr_pass_setup {
     const int64_t *offsets;
     int64_t documents;
     srnn_form form; /* of attention */
+
+    sr_observer observer; /* of every layer in every forward pass; { 0 }: nobody */
 } sr_pass_setup;
 
 /* Activations, gradients and scratch for one batch shape; all memory is taken here. */
@@ -36,7 +39,11 @@ srnn_status sr_pass_logits(sr_pass *pass, float *logits, const int32_t *ids);
 srnn_status sr_pass_losses(sr_pass *pass, float *losses, const int32_t *ids,
                            const int32_t *targets);
 
-/* The same, and adds the gradient of scale * sum(losses) to the gradients. */
+/* The same, and adds to *correct the number of targets that have the largest logit. */
+srnn_status sr_pass_evaluate(sr_pass *pass, float *losses, int64_t *correct, const int32_t *ids,
+                             const int32_t *targets);
+
+/* The losses, and adds the gradient of scale * sum(losses) to the gradients. */
 srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
                               const int32_t *targets, double scale);
 

@@ -1,0 +1,91 @@
+/* format.c: numbers as words for the report. */
+#include "report/format.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+static const sr_words dash = {"\u2013"};
+
+/* What rounds to zero is zero, without a sign. */
+static double without_dust(double value, int decimals) {
+    return fabs(value) < 0.5 * pow(10, -decimals) ? 0 : value;
+}
+
+sr_words sr_format_fixed(double value, int decimals) {
+    sr_words words;
+    if (!isfinite(value))
+        return dash;
+    snprintf(words.text, sizeof words.text, fabs(value) < 1e9 ? "%.*f" : "%.*g", decimals,
+             without_dust(value, decimals));
+    return words;
+}
+
+sr_words sr_format_signed(double value, int decimals) {
+    sr_words words = sr_format_fixed(value, decimals);
+    if (isfinite(value) && without_dust(value, decimals) > 0) {
+        memmove(words.text + 1, words.text, sizeof words.text - 1);
+        words.text[0] = '+';
+    }
+    return words;
+}
+
+sr_words sr_format_interval(double value, double low, double high) {
+    sr_words words;
+    const double numbers[] = {value, low, high};
+    static const char *const around[] = {"", " [", ", "};
+    size_t used = 0;
+    for (size_t i = 0; i < 3; i++) {
+        const sr_words number = sr_format_signed(numbers[i], 3);
+        const bool minus = number.text[0] == '-';
+        used += (size_t)snprintf(words.text + used, sizeof words.text - used, "%s%s%.20s",
+                                 around[i], minus ? "\u2212" : "", number.text + minus);
+    }
+    snprintf(words.text + used, sizeof words.text - used, "]");
+    return words;
+}
+
+sr_words sr_format_count(double value) {
+    sr_words words;
+    char digits[32];
+    if (!isfinite(value) || fabs(value) >= 1e18)
+        return dash;
+    const int length = snprintf(digits, sizeof digits, "%.0f", value);
+    size_t used = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0 && digits[i - 1] != '-' && length > 4) {
+            memcpy(words.text + used, "\u202f", 3); /* a narrow space that does not break */
+            used += 3;
+        }
+        words.text[used++] = digits[i];
+    }
+    words.text[used] = '\0';
+    return words;
+}
+
+sr_words sr_format_bytes(double bytes) {
+    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
+    sr_words words;
+    size_t unit = 0;
+    if (!isfinite(bytes) || bytes < 0)
+        return dash;
+    for (; bytes >= 1023.5 && unit < 6; unit++)
+        bytes /= 1024;
+    snprintf(words.text, sizeof words.text, "%.3g %s", bytes, units[unit]);
+    return words;
+}
+
+void sr_format_stem(char *stem, size_t size, size_t number, const char *name) {
+    enum { LETTERS = 24 };
+    size_t used = (size_t)snprintf(stem, size, "%zu", number);
+    for (size_t i = 0; name[i] && i < LETTERS && used + 2 < size; i++) {
+        const bool plain = isalnum((unsigned char)name[i]) && (unsigned char)name[i] < 0x80;
+        if (i == 0 || (!plain && stem[used - 1] != '-'))
+            stem[used++] = '-';
+        if (plain)
+            stem[used++] = (char)tolower((unsigned char)name[i]);
+    }
+    stem[used] = '\0';
+}

@@ -1,0 +1,71 @@
+/* selftest.js: when the page is opened with #selftest, tries every chart as a reader would and says
+ * at the end of the page what did not react. */
+(function () {
+  "use strict";
+  if (location.hash !== "#selftest") return;
+  var problems = [];
+
+  function isDrawn(board) {
+    return Array.from(board.plot.querySelectorAll("canvas")).some(function (canvas) {
+      var pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+      return pixels.some(function (byte) { return byte !== 0; });
+    });
+  }
+
+  function send(target, type, canvas, x, y) {
+    var box = canvas.getBoundingClientRect();
+    target.dispatchEvent(new MouseEvent(type, {
+      bubbles: true, cancelable: true, view: window, button: 0,
+      clientX: box.left + x, clientY: box.top + y, screenX: box.left + x, screenY: box.top + y
+    }));
+  }
+
+  function hovers(board) {
+    var series = board.chart.series.find(function (one) { return one.x.length > 0; });
+    var middle = Math.floor(series.x.length / 2), canvas = board.graph.canvas_;
+    var place = board.graph.toDomCoords(board.chart.x_log ? Math.log10(series.x[middle]) : series.x[middle], series.y[middle]);
+    send(canvas, "mousemove", canvas, place[0], place[1]);
+    return board.readout.textContent !== board.hint && board.readout.textContent.length > 0;
+  }
+
+  function zooms(board) {
+    var canvas = board.graph.canvas_, area = board.graph.getArea(), before = board.graph.xAxisRange();
+    var y = area.y + area.h / 2, from = area.x + area.w * 0.3, to = area.x + area.w * 0.7;
+    send(canvas, "mousedown", canvas, from, y);
+    send(document, "mousemove", canvas, (from + to) / 2, y);
+    send(document, "mousemove", canvas, to, y);
+    send(document, "mouseup", canvas, to, y);
+    var zoomed = board.graph.xAxisRange(), reacted = zoomed[0] > before[0] && zoomed[1] < before[1];
+    board.reset.click();
+    return reacted && Math.abs(board.graph.xAxisRange()[0] - before[0]) < 1e-6 * Math.abs(before[1] - before[0]);
+  }
+
+  function switches(board) {
+    board.boxes[0].click();
+    var off = board.graph.visibility()[0] === false;
+    board.boxes[0].click();
+    return off && board.graph.visibility()[0] === true;
+  }
+
+  function tryBoard(board) {
+    [["draw", isDrawn], ["answer to the pointer", hovers], ["zoom", zooms], ["switch a series", switches]]
+      .forEach(function (check) {
+        if (!check[1](board)) problems.push(board.chart.name + " does not " + check[0]);
+      });
+  }
+
+  window.addEventListener("load", function () {
+    var verdict = document.createElement("p");
+    verdict.id = "selftest";
+    try {
+      window.reportBoards.forEach(tryBoard);
+    } catch (error) {
+      problems.push(String(error));
+    }
+    if (window.reportBoards.length !== document.querySelectorAll("figure.live").length)
+      problems.push("some charts were not made");
+    verdict.textContent = problems.length ? "selftest failed: " + problems.join("; ")
+      : "selftest passed: " + window.reportBoards.length + " charts";
+    document.body.append(verdict);
+  });
+})();
