@@ -28,7 +28,7 @@ void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers) {
 #pragma omp parallel num_threads(workers)
     {
         omp_set_num_threads(1); /* for the libraries, inside this region only */
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait
         for (int64_t task = 0; task < tasks; task++)
             run(context, task, omp_get_thread_num());
     }
