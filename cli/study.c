@@ -50,7 +50,7 @@ static srnn_status command_text(char **text, const arguments *a) {
     size_t length;
     FILE *out = open_memstream(text, &length);
     if (!out)
-        return SRNN_ERR_MEMORY;
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a line");
     fputs("softrnn study", out);
     if (a->file) {
         putc(' ', out);
@@ -62,14 +62,14 @@ static srnn_status command_text(char **text, const arguments *a) {
     }
     fputs(" --out ", out);
     print_quoted(out, a->out);
-    return fclose(out) == 0 ? SRNN_OK : SRNN_ERR_MEMORY;
+    return fclose(out) == 0 ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory for a line");
 }
 
 /* Every folder on the way to this one. */
 static srnn_status make_folders(const char *path) {
     char part[PATH_MAX];
     if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
-        return SRNN_ERR_ARGUMENT;
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", path);
     for (char *at = part + 1; *at; at++)
         if (*at == '/') {
             *at = '\0';
@@ -84,6 +84,8 @@ static srnn_status prepare_text(char path[PATH_MAX], const sr_study *study, cons
     char folder[PATH_MAX + 16], whole[PATH_MAX + 32];
     sr_words files = {0};
     snprintf(path, PATH_MAX, "@text");
+    if (a->text && !sr_study_needs_text(study))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "--text: no task of the study trains on @text");
     if (a->dry_run || !sr_study_needs_text(study))
         return SRNN_OK;
     char *absolute = realpath(a->out, NULL);
@@ -123,7 +125,8 @@ static int run_study(sr_study *study, const arguments *a, sr_study_way *way) {
     char *repeat = NULL;
     sr_run_view *views = calloc(study->run_count, sizeof *views);
     sr_summary summary = {0};
-    srnn_status status = views ? command_text(&repeat, a) : SRNN_ERR_MEMORY;
+    srnn_status status =
+        views ? command_text(&repeat, a) : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
     if (status == SRNN_OK)
         status = sr_study_write(study, a->out, repeat);
     free(repeat);

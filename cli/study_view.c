@@ -24,7 +24,7 @@ srnn_status study_view_begin(study_view *view, const sr_study *study, int jobs) 
                          .flops_before = NAN,
                          .told = calloc(study->run_count, sizeof *view->told)};
     view->start_seconds = now();
-    return view->told ? SRNN_OK : SRNN_ERR_MEMORY;
+    return view->told ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
 }
 
 static void clear(study_view *view) {

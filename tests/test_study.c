@@ -109,6 +109,7 @@ static void wrong_files(void **state) {
         {"seeds: 1", "list"},
         {"tasks: {t: {measure: speed}}", "loss or accuracy"},
         {"variants: {a: softmax, a: norm}", "twice"},
+        {"variants: {\"a\\e[2J\": softmax}", "control"},
         {"variants: [softmax]", "name: value"},
         {"name: [a", "line"},
         {"- a", "name: value"},

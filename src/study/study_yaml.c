@@ -119,6 +119,16 @@ static srnn_status read_measure(reader *r, yaml_node_t *value, void *to) {
     return fail(r, value, "a measure is loss or accuracy");
 }
 
+/* Names go to terminals too, which obey control characters. */
+static srnn_status check_name(const reader *r, const yaml_node_t *node, const char *name) {
+    if (!*name)
+        return fail(r, node, "a name is empty");
+    for (; *name; name++)
+        if ((unsigned char)*name < 0x20 || *name == 0x7f)
+            return fail(r, node, "a name holds a control character");
+    return SRNN_OK;
+}
+
 /* The named entries of a mapping: *list (count, each of `size` zero bytes) has a name first. */
 static srnn_status read_entries(reader *r, yaml_node_t *node, void **list, size_t *count,
                                 size_t size, key_reader *read) {
@@ -135,8 +145,7 @@ static srnn_status read_entries(reader *r, yaml_node_t *node, void **list, size_
         const char *name = "";
         char *entry = (char *)*list + i * size;
         SR_TRY(scalar(&name, r, node_at(r, first[i].key)));
-        if (!*name)
-            return fail(r, node_at(r, first[i].key), "a name is empty");
+        SR_TRY(check_name(r, node_at(r, first[i].key), name));
         for (size_t before = 0; before < i; before++)
             if (strcmp(*(char **)(void *)((char *)*list + before * size), name) == 0)
                 return fail(r, node_at(r, first[i].key), "a name is given twice");
