@@ -11,8 +11,8 @@ configure = log=$$(cmake -S . -B $(1) -G Ninja $(2) 2>&1) || { echo "$$log"; exi
 compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout 300 --output-on-failure
 
-.PHONY: build test study study-full verify deps deps-browser bench fuzz sanitize clang release cuda \
-        format check-format install clean help
+.PHONY: build test study study-full verify deps deps-browser bench fuzz sanitize clang release nightly \
+        cuda format check-format install clean help
 
 build: deps ## the library and the program, in build/ (the default)
 	@$(call configure,build,-DCMAKE_BUILD_TYPE=Release)
@@ -37,6 +37,9 @@ bench: build ## checks the kernels, then times them
 
 release: build ## the release build and its tests
 	@$(call run_tests,build)
+
+nightly: build ## what takes too long for every day: a run killed and resumed 200 times
+	@SOFTRNN_KILLS=200 OMP_WAIT_POLICY=passive build/tests/test_train_command
 
 sanitize: deps ## the build with address and undefined-behaviour sanitizers, and its tests
 	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON)

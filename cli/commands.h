@@ -12,6 +12,7 @@ int command_data(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_info(int argc, char **argv);
+int command_orders(int argc, char **argv);
 int command_report_page(int argc, char **argv);
 int command_study(int argc, char **argv);
 int command_tokenizer(int argc, char **argv);

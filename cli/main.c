@@ -14,6 +14,7 @@ static const command commands[] = {
     {"eval", "how well a model predicts: loss, perplexity, accuracy", command_eval},
     {"generate", "continue a text with the variant's own state", command_generate},
     {"info", "what this build and this machine offer", command_info},
+    {"orders", "which orders of exp a model uses; what a finite state would cost", command_orders},
     {"report", "what a study found, as one page", command_report_page},
     {"study", "train variants alike and say which of them differ", command_study},
     {"tokenizer", "train and use tokenizers", command_tokenizer},

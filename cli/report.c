@@ -1,16 +1,28 @@
-/* report.c: `softrnn report`, a study's records as one page. */
+/* report.c: `softrnn report`: records as one page. */
 #include "report/report.h"
 
 #include "commands.h"
 #include "options.h"
+#include "report/orders.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+static bool has(const char *folder, const char *name) {
+    char path[PATH_MAX];
+    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path &&
+           access(path, F_OK) == 0;
+}
 
 static srnn_status write_report(const char *study, const char *folder) {
     size_t bytes;
     (void)mkdir(folder, 0777); /* if it cannot be made, writing says why */
-    SR_TRY(sr_report_write(study, folder, &bytes));
+    if (has(study, "orders.json") && !has(study, "study.json"))
+        SR_TRY(sr_report_write_orders(study, folder, &bytes));
+    else
+        SR_TRY(sr_report_write(study, folder, &bytes));
     printf("%s/report.html\n", folder);
     fprintf(stderr, "%.0f KB; figures (SVG) and tables (CSV, LaTeX) are beside it\n",
             (double)bytes / 1024);
@@ -22,10 +34,12 @@ int command_report_page(int argc, char **argv) {
     const command_option options[] = {
         OPTION_TEXT("--out", &out, "FOLDER", "write into this folder; default: DIR itself"),
     };
-    const command_argument arguments[] = {{"DIR", &study, "the folder of a study", false}};
+    const command_argument arguments[] = {
+        {"DIR", &study, "the folder of a study, or one with orders.json", false}};
     const command_line line = {
         .usage = "softrnn report [options] DIR",
-        .purpose = "What a study found as one page, DIR/report.html, that opens in any browser "
+        .purpose = "What a study, or `softrnn orders`, found as one page, DIR/report.html, that "
+                   "opens in any browser "
                    "without a network;\nits figures as SVG in DIR/figures, its tables as CSV and "
                    "LaTeX in DIR/tables.",
         .options = options,

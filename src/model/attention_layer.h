@@ -32,6 +32,10 @@ srnn_status sr_attention_layer_create(sr_attention_layer **layer, sr_backend *ba
                                       const sr_layer_setup *setup);
 void sr_attention_layer_free(sr_attention_layer *layer);
 
+/* Other documents from now on, as in the setup. Takes no memory. */
+srnn_status sr_attention_layer_documents(sr_attention_layer *layer, const int64_t *offsets,
+                                         int64_t documents);
+
 /* Bytes of backend memory: what forward leaves for backward, and what backward needs beside. */
 size_t sr_attention_layer_saved_bytes(const sr_attention_layer *layer);
 size_t sr_attention_layer_scratch_bytes(const sr_attention_layer *layer);
@@ -42,6 +46,17 @@ size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer);
 /* y (B*T, C) = the layer's output for x (B*T, C); adds to y if `add`. Fills saved. */
 srnn_status sr_attention_layer_forward(sr_attention_layer *layer, sr_matrix y, sr_matrix x,
                                        const sr_layer_pointers *weights, void *saved, bool add);
+
+/* Forward's two halves: from x to the equation's output o, in `saved`; from o to y. */
+srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,
+                                      const sr_layer_pointers *weights, void *saved);
+srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y,
+                                      const sr_layer_pointers *weights, void *saved, bool add);
+
+/* Between them: what the equation read (q, k, v and gates after convolution and position), and *o
+ * what it made of it. */
+srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer, srnn_tensor *o,
+                                          const sr_layer_pointers *weights, void *saved);
 
 /* Writes d_x and adds to every gradient, given the same x and weights and what forward saved. */
 srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x,

@@ -101,6 +101,20 @@ static srnn_status activate(const sr_block *b, const sr_block_saved *s) {
     return backend->swiglu_forward(backend, s->activated, s->gate, s->up, n);
 }
 
+/* middle += the attention layer's output for normed. */
+static srnn_status attend(const sr_block *b, const sr_block_saved *s) {
+    const sr_layer_pointers *weights = &b->weight->attention;
+    SR_TRY(sr_attention_layer_attend(b->attention, width_C(b, s->normed), weights, s->attention));
+    if (b->observer.see) {
+        srnn_tensor o;
+        const srnn_operands in =
+            sr_attention_layer_operands(b->attention, &o, weights, s->attention);
+        SR_TRY(b->observer.see(b->observer.context, b->layer, &in, o));
+    }
+    return sr_attention_layer_finish(b->attention, width_C(b, s->middle), weights, s->attention,
+                                     true);
+}
+
 srnn_status sr_block_forward(const sr_block *b, float *out, const sr_block_saved *s) {
     sr_backend *backend = b->backend;
     const size_t bytes = (size_t)b->rows * (size_t)b->config->C * sizeof(float);
@@ -108,8 +122,7 @@ srnn_status sr_block_forward(const sr_block *b, float *out, const sr_block_saved
     const sr_rmsnorm middle = norm_of(b, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd);
     SR_TRY(backend->rmsnorm_forward(backend, s->normed, &input));
     SR_TRY(backend->copy(backend, s->middle, s->x, bytes));
-    SR_TRY(sr_attention_layer_forward(b->attention, width_C(b, s->middle), width_C(b, s->normed),
-                                      &b->weight->attention, s->attention, true));
+    SR_TRY(attend(b, s));
     SR_TRY(backend->rmsnorm_forward(backend, s->mlp_normed, &middle));
     SR_TRY(activate(b, s));
     if (!out)

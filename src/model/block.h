@@ -28,6 +28,13 @@ typedef struct sr_block_scratch {
     void *attention;    /* sr_attention_layer_scratch_bytes */
 } sr_block_scratch;
 
+/* Sees what the equation reads in a layer and what it makes, in backend memory, and may change o
+ * before the layer goes on. */
+typedef struct sr_observer {
+    srnn_status (*see)(void *context, int layer, const srnn_operands *in, srnn_tensor o);
+    void *context;
+} sr_observer;
+
 /* One layer of a model. */
 typedef struct sr_block {
     sr_backend *backend;
@@ -35,6 +42,8 @@ typedef struct sr_block {
     sr_attention_layer *attention;
     const sr_block_pointers *weight;
     int64_t rows;
+    int layer;            /* its number, for the observer */
+    sr_observer observer; /* of sr_block_forward; { 0 }: nobody */
 } sr_block;
 
 /* Bytes of one saved, without x; and its arrays in that many bytes, x NULL. */

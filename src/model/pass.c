@@ -70,7 +70,9 @@ static srnn_status make_blocks(sr_pass *pass) {
                                          .config = &model->config,
                                          .attention = pass->kinds.of_layer[layer],
                                          .weight = &model->weight.block[layer],
-                                         .rows = pass->rows};
+                                         .rows = pass->rows,
+                                         .layer = layer,
+                                         .observer = pass->setup.observer};
     return SRNN_OK;
 }
 
@@ -181,6 +183,12 @@ void sr_pass_free(sr_pass *pass) {
     free(pass->blocks);
     free(pass->saved);
     free(pass);
+}
+
+srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents) {
+    for (int i = 0; i < pass->kinds.count; i++)
+        SR_TRY(sr_attention_layer_documents(pass->kinds.kinds[i], offsets, documents));
+    return SRNN_OK;
 }
 
 size_t sr_pass_bytes(const sr_pass *pass) {

@@ -2,6 +2,7 @@
 #ifndef SR_MODEL_PASS_H
 #define SR_MODEL_PASS_H
 
+#include "model/block.h"
 #include "model/model.h"
 
 typedef struct sr_pass_setup {
@@ -14,6 +15,8 @@ typedef struct sr_pass_setup {
     const int64_t *offsets;
     int64_t documents;
     srnn_form form; /* of attention */
+
+    sr_observer observer; /* of every layer in every forward pass; { 0 }: nobody */
 } sr_pass_setup;
 
 /* Activations, gradients and scratch for one batch shape; all memory is taken here. */
@@ -22,6 +25,9 @@ typedef struct sr_pass sr_pass;
 /* The model must outlive the pass. */
 srnn_status sr_pass_create(sr_pass **pass, sr_model *model, const sr_pass_setup *setup);
 void sr_pass_free(sr_pass *pass);
+
+/* Other documents from now on, as in the setup. Takes no memory. */
+srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents);
 
 /* Bytes that the pass holds. */
 size_t sr_pass_bytes(const sr_pass *pass);

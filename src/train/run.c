@@ -43,10 +43,6 @@ static srnn_status open_source(sr_run *run) {
     }
     if (!*s->data)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "no data: give --data or --batches");
-    if (s->layout == SR_ROWS_PACKED)
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "training does not keep packed documents apart; use --layout stream or "
-                       "document");
     const sr_source_settings settings = {.seed = (uint64_t)s->seed,
                                          .T = s->T,
                                          .layout = (sr_row_layout)s->layout,

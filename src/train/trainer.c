@@ -103,7 +103,10 @@ static srnn_status read_batch(sr_trainer *trainer, const sr_source *source, sr_s
     if (source->T != trainer->settings.T)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "the data has rows of %d tokens, the run asks for %d",
                        source->T, trainer->settings.T);
-    return sr_source_batch(source, &batch, split, number);
+    SR_TRY(sr_source_batch(source, &batch, split, number));
+    if (!source->exact)
+        sr_batch_front(&batch, source->T, sr_model_config_front_tokens(&trainer->model->config));
+    return sr_pass_documents(trainer->pass, batch.offsets, batch.documents);
 }
 
 /* Adds the losses of the batch just computed to a sum and a count. */

@@ -1,0 +1,130 @@
+/* logit_rows.c: the logits of every query of an attention layer, in double, row by row. */
+#include "analysis/logit_rows.h"
+
+#include "base/memory.h"
+#include "base/threads.h"
+
+#include <stdlib.h>
+
+/* What one thread works with. */
+typedef struct bench {
+    double *keys;   /* (D, T): so that neighbours in memory are neighbours in a row of logits */
+    double *values; /* (T, D) */
+    double *s;      /* (T) */
+    double *scratch;
+} bench;
+
+struct sr_logit_rows {
+    sr_logit_rows_setup setup;
+    int workers;
+    bench *benches; /* (workers) */
+    void *memory;
+};
+
+/* One call, for sr_parallel. */
+typedef struct round_of_visits {
+    sr_logit_rows *rows;
+    const srnn_operands *in;
+    sr_logit_visit *visit;
+    void *context;
+} round_of_visits;
+
+static bench lay_out(sr_layout *layout, const sr_logit_rows_setup *s) {
+    const size_t T = (size_t)s->T, D = (size_t)s->D;
+    return (bench){.keys = sr_layout_take(layout, D * T, sizeof(double)),
+                   .values = sr_layout_take(layout, D * T, sizeof(double)),
+                   .s = sr_layout_take(layout, T, sizeof(double)),
+                   .scratch = sr_layout_take(layout, s->scratch, sizeof(double))};
+}
+
+static srnn_status fill(sr_logit_rows *rows) {
+    void *memory;
+    sr_layout layout = {0};
+    rows->workers = sr_thread_count(rows->setup.threads);
+    SR_TRY(sr_alloc_zero(&memory, (size_t)rows->workers, sizeof *rows->benches));
+    rows->benches = memory;
+    for (int worker = 0; worker < rows->workers; worker++)
+        lay_out(&layout, &rows->setup);
+    SR_TRY(sr_alloc(&rows->memory, layout.used, 1));
+    layout = (sr_layout){.base = rows->memory};
+    for (int worker = 0; worker < rows->workers; worker++)
+        rows->benches[worker] = lay_out(&layout, &rows->setup);
+    return SRNN_OK;
+}
+
+srnn_status sr_logit_rows_create(sr_logit_rows **rows, const sr_logit_rows_setup *setup) {
+    void *memory;
+    *rows = NULL;
+    SR_TRY(sr_alloc_zero(&memory, 1, sizeof **rows));
+    sr_logit_rows *created = memory;
+    created->setup = *setup;
+    const srnn_status status = fill(created);
+    if (status != SRNN_OK) {
+        sr_logit_rows_free(created);
+        return status;
+    }
+    *rows = created;
+    return SRNN_OK;
+}
+
+void sr_logit_rows_free(sr_logit_rows *rows) {
+    if (!rows)
+        return;
+    free(rows->memory);
+    free(rows->benches);
+    free(rows);
+}
+
+static const float *numbers_at(const srnn_tensor *tensor, int b, int head, int t) {
+    const float *data = tensor->data;
+    return data + b * tensor->batch + head * tensor->head + t * tensor->time;
+}
+
+static void load_keys(bench *own, const sr_logit_rows_setup *s, const srnn_operands *in, int b,
+                      int head) {
+    for (int t = 0; t < s->T; t++) {
+        const float *k = numbers_at(&in->k, b, head, t), *v = numbers_at(&in->v, b, head, t);
+        for (int d = 0; d < s->D; d++) {
+            own->keys[(size_t)d * (size_t)s->T + (size_t)t] = (double)k[d];
+            own->values[(size_t)t * (size_t)s->D + (size_t)d] = (double)v[d];
+        }
+    }
+}
+
+/* own->s = the logits of one query over the first `count` keys. */
+static void multiply(bench *own, const float *q, int count, const sr_logit_rows_setup *s) {
+    for (int j = 0; j < count; j++)
+        own->s[j] = 0;
+    for (int d = 0; d < s->D; d++) {
+        const double *keys = own->keys + (size_t)d * (size_t)s->T;
+        const double scaled = s->scale * (double)q[d];
+        for (int j = 0; j < count; j++)
+            own->s[j] += scaled * keys[j];
+    }
+}
+
+static void visit_head(void *context, int64_t head, int worker) {
+    const round_of_visits *round = context;
+    const sr_logit_rows_setup *s = &round->rows->setup;
+    bench *own = &round->rows->benches[worker];
+    for (int b = 0; b < s->B; b++) {
+        load_keys(own, s, round->in, b, (int)head / (s->H / s->Hkv));
+        for (int t = 0; t < s->T; t++) {
+            multiply(own, numbers_at(&round->in->q, b, (int)head, t), t + 1, s);
+            const sr_logit_row row = {.b = b,
+                                      .head = (int)head,
+                                      .t = t,
+                                      .count = t + 1,
+                                      .s = own->s,
+                                      .v = own->values,
+                                      .scratch = own->scratch};
+            round->visit(round->context, &row);
+        }
+    }
+}
+
+void sr_logit_rows_visit(sr_logit_rows *rows, const srnn_operands *in, sr_logit_visit *visit,
+                         void *context) {
+    round_of_visits round = {.rows = rows, .in = in, .visit = visit, .context = context};
+    sr_parallel(visit_head, &round, rows->setup.H, rows->workers);
+}

@@ -1,0 +1,34 @@
+/* logit_rows.h: the logits of every query of an attention layer, in double, row by row. */
+#ifndef SR_ANALYSIS_LOGIT_ROWS_H
+#define SR_ANALYSIS_LOGIT_ROWS_H
+
+#include "base/status.h"
+
+typedef struct sr_logit_rows_setup {
+    int B, T, H, Hkv, D;
+    double scale;
+    int threads;    /* 0: all cores */
+    size_t scratch; /* numbers that a visitor wants for itself */
+} sr_logit_rows_setup;
+
+/* One query and what it sees. */
+typedef struct sr_logit_row {
+    int b, head, t;
+    int count;       /* keys that it sees: t + 1 */
+    const double *s; /* (count) */
+    const double *v; /* (count, D) */
+    double *scratch; /* (setup.scratch) */
+} sr_logit_row;
+
+typedef struct sr_logit_rows sr_logit_rows;
+
+srnn_status sr_logit_rows_create(sr_logit_rows **rows, const sr_logit_rows_setup *setup);
+void sr_logit_rows_free(sr_logit_rows *rows);
+
+/* Visits every query of every batch row and head of float operands in host memory. The rows of one
+ * head come in order, from one thread at a time; different heads come from different threads. */
+typedef void sr_logit_visit(void *context, const sr_logit_row *row);
+void sr_logit_rows_visit(sr_logit_rows *rows, const srnn_operands *in, sr_logit_visit *visit,
+                         void *context);
+
+#endif

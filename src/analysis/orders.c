@@ -1,0 +1,236 @@
+/* orders.c: which orders of the series of exp a model uses: the measurement as a whole. */
+#include "analysis/orders.h"
+
+#include "analysis/centred_model.h"
+#include "analysis/orders_bill.h"
+#include "analysis/orders_record.h"
+#include "analysis/truncated_model.h"
+#include "base/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Runs stop when the error is this much below the narrowest tolerance. */
+static const double enough = 0.1;
+
+/* The rows that truncated models are tried on. */
+typedef struct trial_rows {
+    int32_t *ids, *targets; /* (most, T) */
+    int most, count, T;
+} trial_rows;
+
+static bool told(const sr_orders_request *r, const char *what, double share) {
+    return r->progress && r->progress(r->progress_context, what, share);
+}
+
+static srnn_status stopped(void) {
+    return SR_FAIL(SRNN_ERR_INTERRUPTED, "stopped before the orders were measured");
+}
+
+/* The passes over the text; the first rows are kept. */
+static srnn_status read_rows(sr_survey_pass *pass, const sr_survey *survey, trial_rows *trial,
+                             const sr_orders_request *r) {
+    bool more;
+    void *memory;
+    const size_t T = (size_t)trial->T;
+    SR_TRY(sr_alloc(&memory, 2 * T, sizeof(int32_t)));
+    int32_t *ids = memory, *targets = ids + T;
+    srnn_status status = SRNN_OK;
+    while (status == SRNN_OK && survey->tokens + trial->T <= r->tokens) {
+        status = sr_token_rows_next(r->rows, ids, targets, &more);
+        if (status != SRNN_OK || !more)
+            break;
+        if (trial->count < trial->most) {
+            memcpy(trial->ids + (size_t)trial->count * T, ids, T * sizeof *ids);
+            memcpy(trial->targets + (size_t)trial->count++ * T, targets, T * sizeof *targets);
+        }
+        status = sr_survey_measure(pass, ids, targets);
+        if (status == SRNN_OK && told(r, "reading", (double)survey->tokens / (double)r->tokens))
+            status = stopped();
+    }
+    free(memory);
+    if (status == SRNN_OK && survey->tokens == 0)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "the data, or the number of tokens asked for, is less "
+                       "than one row of %d tokens; ask for shorter rows",
+                       trial->T);
+    return status;
+}
+
+static srnn_status survey_text(sr_survey *survey, trial_rows *trial, const sr_orders_request *r) {
+    sr_survey_pass *pass;
+    SR_TRY(sr_survey_pass_create(&pass, survey, r->model, trial->T));
+    srnn_status status = read_rows(pass, survey, trial, r);
+    for (int row = 0; row < trial->count && status == SRNN_OK; row++) {
+        const size_t at = (size_t)row * (size_t)trial->T;
+        status = sr_survey_truncate(pass, trial->ids + at, trial->targets + at);
+        if (status == SRNN_OK && told(r, "truncating heads", (row + 1.0) / trial->count))
+            status = stopped();
+    }
+    sr_survey_pass_free(pass);
+    return status;
+}
+
+/* A way of truncating the model: one layer or all, about zero; or all about a centre. */
+typedef struct way {
+    int layer;
+    sr_centre centre;
+} way;
+
+static srnn_status run_cut(double *loss, double *error, const sr_trial *trial,
+                           const sr_survey *survey, const sr_orders_request *r, way how,
+                           int order) {
+    if (how.centre == SR_CENTRE_NONE)
+        return sr_trial_run(loss, error, trial, r->model, how.layer, order);
+    return sr_trial_run_centred(loss, error, trial, r->model, survey, how.centre, order);
+}
+
+/* Order after order: curves, and what is needed. */
+static srnn_status run_cuts(json_t **curve, json_t **needed, const sr_trial *trial,
+                            const sr_survey *survey, const sr_orders_request *r, way how) {
+    const double fine = enough * r->tolerances[SR_TOLERANCES - 1];
+    double losses[SR_CUTS], errors[SR_CUTS];
+    int count = 0;
+    for (bool done = false; count < sr_cut_count(r->most_order) && !done; count++) {
+        SR_TRY(run_cut(&losses[count], &errors[count], trial, survey, r, how, sr_cut_order(count)));
+        done = count > 0 && errors[count] < fine && errors[count - 1] < fine;
+    }
+    *curve = json_pack("{so, so}", "loss", sr_record_numbers(losses, count), "logits_error",
+                       sr_record_numbers(errors, count));
+    *needed = sr_record_needed(errors, count, r->tolerances);
+    return SRNN_OK;
+}
+
+/* All layers about each centre. */
+static srnn_status run_centres(json_t *all, const sr_trial *trial, const sr_survey *survey,
+                               const sr_orders_request *r) {
+    json_t *list = json_array();
+    json_object_set_new(all, "centred", list);
+    if (!sr_model_has_centres(&r->model->config))
+        return SRNN_OK;
+    for (sr_centre centre = SR_CENTRE_HEAD_MEAN; centre < SR_CENTRES; centre++) {
+        json_t *curve, *needed;
+        SR_TRY(run_cuts(&curve, &needed, trial, survey, r, (way){SR_ALL_LAYERS, centre}));
+        json_array_append_new(list, json_pack("{ss, so, so}", "centre", sr_centre_name(centre),
+                                              "truncated", curve, "needed", needed));
+        if (told(r, "truncating about centres", (double)centre / (SR_CENTRES - 1)))
+            return stopped();
+    }
+    return SRNN_OK;
+}
+
+static srnn_status run_layers(json_t *record, const sr_trial *trial, const sr_survey *survey,
+                              const sr_orders_request *r) {
+    const sr_model_config *c = &r->model->config;
+    json_t *curve, *needed, *all = json_pack("{s{}}", "needed");
+    json_object_set_new(record, "all_layers", all);
+    for (int layer = SR_ALL_LAYERS; layer < c->L; layer++) {
+        json_t *own = json_array_get(json_object_get(record, "layers"), (size_t)layer);
+        json_t *to = layer == SR_ALL_LAYERS ? all : own;
+        if (layer != SR_ALL_LAYERS && !sr_attention_has_orders(&c->attention[layer]))
+            continue;
+        SR_TRY(run_cuts(&curve, &needed, trial, survey, r, (way){layer, SR_CENTRE_NONE}));
+        json_object_set_new(to, "truncated", curve);
+        json_object_set_new(json_object_get(to, "needed"), "logits", needed);
+        if (told(r, "truncating layers", (layer + 2.0) / (c->L + 1)))
+            return stopped();
+    }
+    return run_centres(all, trial, survey, r);
+}
+
+static srnn_status add_text(json_t *texts, const sr_orders_request *r, int order) {
+    sr_bytes text = {0};
+    const srnn_status status =
+        sr_truncated_text(&text, r->model, r->tokenizer, r->prompt, order, r->text_tokens);
+    /* A model out of its senses may speak bytes that are no UTF-8. */
+    json_t *said = json_stringn(text.data ? text.data : "", text.count);
+    if (status == SRNN_OK)
+        json_array_append_new(
+            texts, json_pack("{si, so}", "order", order, "text", said ? said : json_null()));
+    sr_bytes_free(&text);
+    return status;
+}
+
+/* Untruncated (order 0), then orders 1, 2, 4, 8, ... */
+static srnn_status run_texts(json_t *record, const sr_orders_request *r) {
+    json_t *texts = json_array();
+    json_object_set_new(record, "texts", texts);
+    if (!r->tokenizer)
+        return SRNN_OK;
+    SR_TRY(add_text(texts, r, 0));
+    for (int order = 1; order <= r->most_order; order *= 2)
+        SR_TRY(add_text(texts, r, order));
+    return SRNN_OK;
+}
+
+static json_t *model_of(const sr_model_config *c) {
+    json_t *attentions = json_array();
+    for (int layer = 0; layer < c->L; layer++) {
+        char text[512];
+        srnn_attention_print(text, sizeof text, &c->attention[layer]);
+        json_array_append_new(attentions, json_string(text));
+    }
+    return json_pack("{si, si, si, si, si, si, so}", "layers", c->L, "heads", c->H, "kv_heads",
+                     c->Hkv, "head_size", c->D, "vocab", c->V, "positions", c->positions,
+                     "attention", attentions);
+}
+
+static json_t *begin_record(const sr_survey *survey, const sr_trial *trial,
+                            const sr_orders_request *r) {
+    json_t *cuts = json_array(), *centres = json_array(), *layers = json_array();
+    for (int cut = 0; cut < sr_cut_count(r->most_order); cut++)
+        json_array_append_new(cuts, json_integer(sr_cut_order(cut)));
+    for (int centre = 0; centre < SR_CENTRES; centre++)
+        json_array_append_new(centres, json_string(sr_centre_name((sr_centre)centre)));
+    for (int layer = 0; layer < survey->L; layer++)
+        json_array_append_new(layers, sr_record_layer(survey, layer, r->tolerances));
+    const double loss = survey->targets ? survey->loss_sum / (double)survey->targets : 0;
+    return json_pack("{ss, si, so, s{sI, si, so, sI, so}, si, si, so, so, so, so}", "format",
+                     "softrnn-orders", "version", 1, "model", model_of(&r->model->config), "data",
+                     "tokens", (json_int_t)survey->tokens, "row_length", trial->T, "loss",
+                     sr_record_number(loss), "trial_tokens", (json_int_t)trial->B * trial->T,
+                     "trial_loss", sr_record_number(trial->loss), "orders", survey->orders,
+                     "most_order", r->most_order, "cuts", cuts, "centres", centres, "tolerances",
+                     sr_record_numbers(r->tolerances, SR_TOLERANCES), "layers", layers);
+}
+
+static srnn_status measure(json_t **record, sr_survey *survey, trial_rows *rows,
+                           const sr_orders_request *r) {
+    SR_TRY(survey_text(survey, rows, r));
+    sr_trial trial = {.ids = rows->ids, .targets = rows->targets, .B = rows->count, .T = rows->T};
+    srnn_status status = sr_trial_begin(&trial, r->model);
+    if (status == SRNN_OK) {
+        *record = begin_record(survey, &trial, r);
+        if (!*record)
+            status = SR_FAIL(SRNN_ERR_MEMORY, "no memory for the record of orders");
+    }
+    if (status == SRNN_OK)
+        status = run_layers(*record, &trial, survey, r);
+    sr_trial_end(&trial);
+    SR_TRY(status);
+    SR_TRY(run_texts(*record, r));
+    return sr_orders_bill(*record, &r->model->config);
+}
+
+srnn_status sr_orders_measure(json_t **record, const sr_orders_request *r) {
+    const int T = sr_token_rows_length(r->rows);
+    const int64_t wanted = r->trial_tokens / T;
+    trial_rows rows = {.T = T, .most = wanted < 1 ? 1 : (int)wanted};
+    sr_survey survey = {.orders = r->orders, .most_order = r->most_order};
+    void *memory;
+    *record = NULL;
+    SR_TRY(sr_alloc(&memory, 2 * (size_t)rows.most * (size_t)T, sizeof(int32_t)));
+    rows.ids = memory;
+    rows.targets = rows.ids + (size_t)rows.most * (size_t)T;
+    srnn_status status = sr_survey_create(&survey, r->model);
+    if (status == SRNN_OK)
+        status = measure(record, &survey, &rows, r);
+    sr_survey_free(&survey);
+    free(memory);
+    if (status != SRNN_OK) {
+        json_decref(*record);
+        *record = NULL;
+    }
+    return status;
+}

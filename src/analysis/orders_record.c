@@ -1,0 +1,147 @@
+/* orders_record.c: what a survey found, as JSON. */
+#include "analysis/orders_record.h"
+
+#include "analysis/orders.h"
+
+#include <math.h>
+
+static const char *const size_names[SR_ORDER_SIZES] = {"log_mean", "log_mean_weighted", "mean_log",
+                                                       "mean_log_weighted"};
+
+json_t *sr_record_number(double x) {
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+json_t *sr_record_numbers(const double *x, int count) {
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(list, sr_record_number(x[i]));
+    return list;
+}
+
+json_t *sr_record_needed(const double *errors, int cuts, const double *tolerances) {
+    json_t *list = json_array();
+    for (int i = 0; i < SR_TOLERANCES; i++) {
+        const int order = sr_order_needed(errors, cuts, tolerances[i]);
+        json_array_append_new(list, order < 0 ? json_null() : json_integer(order));
+    }
+    return list;
+}
+
+static json_t *logits_of(const sr_order_sums *sums) {
+    static const double shares[] = {0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999};
+    json_t *quantiles = json_array();
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        const double x = sr_histogram_quantile(&sums->histogram, shares[i]);
+        const double inside = fmin(fmax(x, sums->least), sums->most);
+        json_array_append_new(quantiles, json_pack("[ff]", shares[i], inside));
+    }
+    return json_pack("{sI, so, so, so, so, so}", "pairs", (json_int_t)sums->pairs, "min",
+                     sr_record_number(sums->least), "max", sr_record_number(sums->most), "mean",
+                     sr_record_number(sums->mean), "sd",
+                     sr_record_number(sr_order_sums_deviation(sums)), "quantiles", quantiles);
+}
+
+/* The relative errors of all cuts about each centre, and the orders they ask for. */
+static void add_truncation(json_t *to, const sr_truncation *t, int cuts, const double *tolerances) {
+    json_t *errors = json_pack("{s[], s[]}", "weights", "outputs");
+    json_t *needed = json_pack("{s[], s[]}", "weights", "outputs");
+    for (int centre = 0; centre < SR_CENTRES; centre++) {
+        double weights[SR_CUTS], outputs[SR_CUTS];
+        for (int cut = 0; cut < cuts; cut++) {
+            weights[cut] = sr_truncation_error(t->weights[centre][cut], t->weights_size);
+            outputs[cut] = sr_truncation_error(t->outputs[centre][cut], t->outputs_size);
+        }
+        json_array_append_new(json_object_get(errors, "weights"), sr_record_numbers(weights, cuts));
+        json_array_append_new(json_object_get(errors, "outputs"), sr_record_numbers(outputs, cuts));
+        json_array_append_new(json_object_get(needed, "weights"),
+                              sr_record_needed(weights, cuts, tolerances));
+        json_array_append_new(json_object_get(needed, "outputs"),
+                              sr_record_needed(outputs, cuts, tolerances));
+    }
+    json_object_set_new(to, "errors", errors);
+    json_object_set_new(to, "needed", needed);
+}
+
+static json_t *head_of(const sr_survey *survey, int layer, int head, const double *tolerances) {
+    const int number = layer * survey->H + head;
+    const sr_order_sums *sums = &survey->sums[number];
+    json_t *record = json_pack("{so, s{}, s{}}", "logits", logits_of(sums), "sizes", "dominant");
+    for (int size = 0; size < SR_ORDER_SIZES; size++) {
+        double sizes[SR_ORDERS];
+        for (int n = 0; n <= survey->orders; n++)
+            sizes[n] = sr_order_size_of(sums, (sr_order_size)size, n);
+        json_object_set_new(json_object_get(record, "sizes"), size_names[size],
+                            sr_record_numbers(sizes, survey->orders + 1));
+        json_object_set_new(
+            json_object_get(record, "dominant"), size_names[size],
+            json_integer(sr_order_dominant(sums, (sr_order_size)size, survey->orders)));
+    }
+    add_truncation(record, &survey->truncation[number], sr_cut_count(survey->most_order),
+                   tolerances);
+    return record;
+}
+
+/* The size of order n over all heads, each counting alike. */
+static double layer_size(const sr_survey *survey, int layer, sr_order_size size, int n) {
+    const bool of_mean = size == SR_SIZE_LOG_MEAN || size == SR_SIZE_LOG_MEAN_WEIGHTED;
+    double largest = -INFINITY, sum = 0;
+    for (int head = 0; head < survey->H; head++)
+        largest = fmax(largest, sr_order_size_of(&survey->sums[layer * survey->H + head], size, n));
+    if (!isfinite(largest))
+        return largest;
+    for (int head = 0; head < survey->H; head++) {
+        const double x = sr_order_size_of(&survey->sums[layer * survey->H + head], size, n);
+        sum += of_mean ? exp(x - largest) : x;
+    }
+    return of_mean ? largest + log(sum / survey->H) : sum / survey->H;
+}
+
+static void add_layer_sizes(json_t *record, const sr_survey *survey, int layer) {
+    for (int size = 0; size < SR_ORDER_SIZES; size++) {
+        double sizes[SR_ORDERS];
+        int dominant = 0;
+        for (int n = 0; n <= survey->orders; n++) {
+            sizes[n] = layer_size(survey, layer, (sr_order_size)size, n);
+            dominant = sizes[n] > sizes[dominant] ? n : dominant;
+        }
+        json_object_set_new(json_object_get(record, "sizes"), size_names[size],
+                            sr_record_numbers(sizes, survey->orders + 1));
+        json_object_set_new(json_object_get(record, "dominant"), size_names[size],
+                            json_integer(dominant));
+    }
+}
+
+/* Sizes as the reference defines them, not their logs. */
+static void add_reference(json_t *record, const sr_survey *survey, int layer) {
+    double sizes[SR_ORDERS] = {0};
+    int dominant = 0;
+    for (int n = 0; n <= survey->orders; n++) {
+        for (int head = 0; head < survey->H; head++)
+            sizes[n] += sr_order_size_reference(&survey->sums[layer * survey->H + head], n,
+                                                survey->square_pairs) /
+                        survey->H;
+        dominant = sizes[n] > sizes[dominant] ? n : dominant;
+    }
+    json_object_set_new(json_object_get(record, "sizes"), "reference",
+                        sr_record_numbers(sizes, survey->orders + 1));
+    json_object_set_new(json_object_get(record, "dominant"), "reference", json_integer(dominant));
+}
+
+json_t *sr_record_layer(const sr_survey *survey, int layer, const double *tolerances) {
+    const bool analysed = survey->sums[layer * survey->H].pairs > 0;
+    json_t *record = json_pack("{si, sb}", "layer", layer, "analysed", analysed);
+    if (!analysed)
+        return record;
+    json_t *heads = json_array();
+    json_object_set_new(record, "sizes", json_object());
+    json_object_set_new(record, "dominant", json_object());
+    add_layer_sizes(record, survey, layer);
+    add_reference(record, survey, layer);
+    const sr_truncation all = sr_survey_layer(survey, layer);
+    add_truncation(record, &all, sr_cut_count(survey->most_order), tolerances);
+    for (int head = 0; head < survey->H; head++)
+        json_array_append_new(heads, head_of(survey, layer, head, tolerances));
+    json_object_set_new(record, "heads", heads);
+    return record;
+}

@@ -1,0 +1,13 @@
+/* orders.h: the record of `softrnn orders` as one self-contained page. */
+#ifndef SR_REPORT_ORDERS_H
+#define SR_REPORT_ORDERS_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+
+/* Reads from/orders.json (docs/ORDERS.md), of a model or of a run's checkpoints, and writes
+ * report.html into `folder`, which exists, as sr_report_write does. */
+srnn_status sr_report_write_orders(const char *from, const char *folder, size_t *bytes);
+
+#endif
