@@ -93,7 +93,7 @@ static json_t *bill_of(const json_t *layers, const sr_model_config *c, criterion
 
 /* 202 MB; 10 KB. */
 static void print_bytes(char *text, size_t size, double bytes) {
-    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
+    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB", "ZB"};
     size_t unit = 0;
     while (bytes >= 1024 && unit + 1 < sizeof units / sizeof *units) {
         bytes /= 1024;
@@ -102,7 +102,13 @@ static void print_bytes(char *text, size_t size, double bytes) {
     snprintf(text, size, "%.3g %s", bytes, units[unit]);
 }
 
-/* The layers from *layer on that need the same order: "layers 3-7 ...". Moves *layer past them. */
+/* The context beyond which the state is smaller; INFINITY: none. */
+static double tokens_of(const json_t *bill) {
+    const json_t *tokens = json_object_get(bill, "memory_break_even_tokens");
+    return json_is_number(tokens) ? json_number_value(tokens) : INFINITY;
+}
+
+/* The layers from *index on that need the same order: "layers 3-7 ...". Moves *index past them. */
 static void say_layers(FILE *out, const json_t *rows, size_t *index, const sr_model_config *c) {
     const json_t *first = json_array_get(rows, *index), *last = first;
     const json_t *order = json_object_get(first, "order");
@@ -129,7 +135,7 @@ static void say_layers(FILE *out, const json_t *rows, size_t *index, const sr_mo
             "could run at order %d with %d-wide heads: %s%s, smaller than a cache beyond %.0f "
             "tokens",
             (int)json_integer_value(order), c->D, bytes, from == to ? "" : " each",
-            json_number_value(json_object_get(first, "memory_break_even_tokens")));
+            tokens_of(first));
 }
 
 /* The judgement about one bill. */
@@ -142,13 +148,13 @@ static void say(FILE *out, const json_t *bill, const json_t *tolerances, const s
         say_layers(out, rows, &i, c);
         fputs(i < json_array_size(rows) ? "; " : ". ", out);
     }
-    const double tokens = json_number_value(json_object_get(total, "memory_break_even_tokens"));
+    const double tokens = tokens_of(total);
     if (json_is_null(total))
         fprintf(out, "Could this model run with a finite state? No: not with any order tried.\n");
     else if (tokens > c->positions)
         fprintf(out,
                 "Could this model run with a finite state? Not to advantage: it reads at most "
-                "%d tokens, and the state is smaller than the cache only beyond %.0f.\n",
+                "%d tokens, and the state is smaller than the cache only beyond %.4g.\n",
                 c->positions, tokens);
     else
         fprintf(out,
