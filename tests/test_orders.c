@@ -307,7 +307,7 @@ static void record(void **state) {
     assert_int_equal(json_array_size(json_object_get(json_object_get(layer, "sizes"), "log_mean")),
                      13);
     assert_int_equal(json_array_size(json_object_get(got, "texts")), 5);
-    assert_int_equal(json_array_size(json_object_get(got, "bill")), 6);
+    assert_int_equal(json_array_size(json_object_get(got, "bill")), 8);
     assert_true(strlen(json_string_value(json_object_get(got, "verdict"))) > 20);
     json_decref(got);
     sr_token_rows_free(rows);
