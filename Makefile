@@ -11,8 +11,8 @@ configure = log=$$(cmake -S . -B $(1) -G Ninja $(2) 2>&1) || { echo "$$log"; exi
 compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout 300 --output-on-failure
 
-.PHONY: build test study deps bench fuzz sanitize clang release cuda format check-format install \
-        clean help
+.PHONY: build test study study-full verify deps deps-browser bench fuzz sanitize clang release nightly \
+        cuda format check-format install clean help
 
 build: deps ## the library and the program, in build/ (the default)
 	@$(call configure,build,-DCMAKE_BUILD_TYPE=Release)
@@ -21,7 +21,15 @@ build: deps ## the library and the program, in build/ (the default)
 test: deps ## every check there is; the last line counts them
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/test.sh
 
-study: build ## all variants, all forms, all kernels on this machine
+study: build ## which part of softmax matters? ten minutes on two cores, into runs/study
+	@build/cli/softrnn study --out runs/study
+	@build/cli/softrnn report runs/study
+
+study-full: build ## the longer study: a night on two cores, into runs/study-full
+	@build/cli/softrnn study studies/full.yaml --out runs/study-full
+	@build/cli/softrnn report runs/study-full
+
+verify: build ## all variants, all forms, all kernels on this machine
 	@build/cli/softrnn verify
 
 bench: build ## checks the kernels, then times them
@@ -29,6 +37,9 @@ bench: build ## checks the kernels, then times them
 
 release: build ## the release build and its tests
 	@$(call run_tests,build)
+
+nightly: build ## what takes too long for every day: a run killed and resumed 200 times
+	@SOFTRNN_KILLS=200 OMP_WAIT_POLICY=passive build/tests/test_train_command
 
 sanitize: deps ## the build with address and undefined-behaviour sanitizers, and its tests
 	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON)
@@ -62,6 +73,9 @@ install: build ## header, libraries, program and package files into PREFIX (/usr
 
 deps: ## install what is missing to build and test (Debian 12)
 	@tools/deps.sh
+
+deps-browser: ## install a browser, in which the tests then also open the report (a large download)
+	@tools/deps.sh browser
 
 clean: ## remove everything that was built
 	@rm -rf build build-*

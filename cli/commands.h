@@ -6,6 +6,7 @@
 
 int command_attend(int argc, char **argv);
 int command_bench(int argc, char **argv);
+int command_compare(int argc, char **argv);
 int command_convert(int argc, char **argv);
 int command_data(int argc, char **argv);
 int command_eval(int argc, char **argv);
@@ -13,6 +14,7 @@ int command_generate(int argc, char **argv);
 int command_info(int argc, char **argv);
 int command_orders(int argc, char **argv);
 int command_report_page(int argc, char **argv);
+int command_study(int argc, char **argv);
 int command_tokenizer(int argc, char **argv);
 int command_train(int argc, char **argv);
 int command_variants(int argc, char **argv);

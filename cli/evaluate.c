@@ -18,7 +18,7 @@
 
 typedef struct evaluation_request {
     const char *model, *tokenizer, *data, *text, *tokens, *last_words, *logits;
-    int B, T, threads, split;
+    int B, T, threads, split, layout;
     int64_t batches, seed;
     bool json;
 } evaluation_request;
@@ -35,6 +35,7 @@ static srnn_status evaluate_data(sr_evaluation *result, sr_model *model,
                                  const evaluation_request *r) {
     const sr_source_settings settings = {.seed = (uint64_t)r->seed,
                                          .T = length_of(r, model),
+                                         .layout = (sr_row_layout)r->layout,
                                          .validation_share = r->split == SR_SPLIT_TRAIN ? 0 : 1};
     sr_source *source;
     SR_TRY(sr_source_open(&source, r->data, &settings));
@@ -215,6 +216,7 @@ static srnn_status evaluate(const evaluation_request *r) {
 }
 
 int command_eval(int argc, char **argv) {
+    static const char *const layouts[] = {"stream", "packed", "document", NULL};
     static const char *const splits[] = {"train", "validation", NULL};
     evaluation_request r = {.B = 8, .split = SR_SPLIT_VALIDATION, .batches = 1 << 20, .seed = 1};
     const command_option options[] = {
@@ -230,6 +232,8 @@ int command_eval(int argc, char **argv) {
         OPTION_INTEGER("--batch", &r.B, 1, 1 << 20, "N", "rows in a batch"),
         OPTION_INTEGER("--length", &r.T, 0, 1 << 24, "N", "tokens in a row; 0: the model's"),
         OPTION_INTEGER64("--batches", &r.batches, 1, INT64_MAX / 2, "N", "at most so many"),
+        OPTION_CHOICE("--layout", &r.layout, layouts, "WORD",
+                      "rows of shards: stream, packed or document"),
         OPTION_CHOICE("--split", &r.split, splits, "SPLIT", "train or validation"),
         OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of a synthetic task"),
         OPTION_INTEGER("--threads", &r.threads, 0, 4096, "N", "0: all cores"),

@@ -7,37 +7,40 @@
 #include "model_open.h"
 #include "options.h"
 #include "progress.h"
+#include "strand.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { PIECE = 128, STOPS_MAX = 16 };
+enum { PIECE = 128 };
 
 typedef struct generation_request {
     const char *model, *tokenizer, *prompt, *prompts;
-    const char *stops[STOPS_MAX];
-    int tokens, threads, form;
+    const char *stops[STRAND_STOPS];
+    int tokens, batch, threads, form;
     int64_t seed, state_megabytes;
     double temperature, top_p;
     int top_k;
     bool greedy, stats;
 } generation_request;
 
+/* Strands side by side are always at the same position: where one still reads its prompt, another
+ * may already continue its own. */
 typedef struct generator {
     const generation_request *request;
     sr_backend *backend;
     sr_model *model;
     sr_tokenizer *tokenizer;
     sr_encoder *encoder;
-    sr_decoder *decoder;
     sr_session *session;
     sr_sampler *sampler;
-    float *logits; /* (V) */
-    sr_tokens prompt;
-    sr_bytes text;    /* all of it so far */
-    size_t shown;     /* bytes of it that were printed */
+    strand *strands; /* (batch) */
+    int batch;
+    int32_t *ids;  /* (batch, PIECE) */
+    float *logits; /* (batch, V) */
+    sr_tokens encoded;
     int64_t produced; /* tokens, over all prompts */
     double seconds;   /* that producing them took */
 } generator;
@@ -48,38 +51,56 @@ static double seconds_now(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static srnn_status generator_open(generator *g, const generation_request *r) {
+static int piece_of(const generator *g) {
+    return g->model->config.positions < PIECE ? g->model->config.positions : PIECE;
+}
+
+/* What one batch of strands needs. */
+static srnn_status open_strands(generator *g) {
     static const srnn_form forms[] = {SRNN_FORM_AUTO, SRNN_FORM_PARALLEL, SRNN_FORM_RECURRENT};
+    const generation_request *r = g->request;
+    const size_t batch = (size_t)g->batch;
     void *memory;
+    const sr_session_setup session = {.B = g->batch,
+                                      .T = piece_of(g),
+                                      .form = forms[r->form],
+                                      .state_limit = (size_t)r->state_megabytes << 20};
+    SR_TRY(sr_session_create(&g->session, g->model, &session));
+    SR_TRY(sr_alloc(&memory, batch * PIECE, sizeof *g->ids));
+    g->ids = memory;
+    SR_TRY(sr_alloc(&memory, batch * (size_t)g->model->config.V, sizeof *g->logits));
+    g->logits = memory;
+    SR_TRY(sr_alloc_zero(&memory, batch, sizeof *g->strands));
+    g->strands = memory;
+    for (int b = 0; b < g->batch; b++)
+        SR_TRY(strand_open(&g->strands[b], g->tokenizer, r->stops));
+    return SRNN_OK;
+}
+
+static srnn_status generator_open(generator *g, const generation_request *r, int batch) {
     g->request = r;
+    g->batch = batch;
     SR_TRY(sr_backend_cpu_create(&g->backend, r->threads));
     SR_TRY(model_open(&g->model, g->backend, r->model));
     SR_TRY(model_open_tokenizer(&g->tokenizer, r->tokenizer, r->model, g->model->config.V));
     SR_TRY(sr_encoder_create(&g->encoder, g->tokenizer));
-    SR_TRY(sr_decoder_create(&g->decoder, g->tokenizer));
-    const int positions = g->model->config.positions;
-    const sr_session_setup session = {.B = 1,
-                                      .T = positions < PIECE ? positions : PIECE,
-                                      .form = forms[r->form],
-                                      .state_limit = (size_t)r->state_megabytes << 20};
-    SR_TRY(sr_session_create(&g->session, g->model, &session));
     const sr_sampler_settings sampler = {.temperature = r->greedy ? 0 : r->temperature,
                                          .top_k = r->top_k,
                                          .top_p = r->top_p,
                                          .seed = (uint64_t)r->seed};
     SR_TRY(sr_sampler_create(&g->sampler, &sampler, g->model->config.V));
-    SR_TRY(sr_alloc(&memory, (size_t)g->model->config.V, sizeof *g->logits));
-    g->logits = memory;
-    return SRNN_OK;
+    return open_strands(g);
 }
 
 static void generator_close(generator *g) {
+    for (int b = 0; g->strands && b < g->batch; b++)
+        strand_close(&g->strands[b]);
+    free(g->strands);
+    free(g->ids);
     free(g->logits);
-    sr_tokens_free(&g->prompt);
-    sr_bytes_free(&g->text);
+    sr_tokens_free(&g->encoded);
     sr_sampler_free(g->sampler);
     sr_session_free(g->session);
-    sr_decoder_free(g->decoder);
     sr_encoder_free(g->encoder);
     sr_tokenizer_free(g->tokenizer);
     sr_model_free(g->model);
@@ -96,107 +117,106 @@ static bool is_end(const generator *g, int32_t token) {
            token == sr_tokenizer_eos(g->tokenizer);
 }
 
-/* Prints what is new of the text; up to `end` only, if a stop was found there. */
-static void show(generator *g, size_t end) {
-    if (end > g->shown)
-        fwrite(g->text.data + g->shown, 1, end - g->shown, stdout);
-    g->shown = end > g->shown ? end : g->shown;
-    fflush(stdout);
-}
-
-/* Where the first stop text begins at or after `from`, or SIZE_MAX. */
-static size_t find_stop(const generator *g, size_t from) {
-    size_t first = SIZE_MAX;
-    for (int i = 0; i < STOPS_MAX && g->request->stops[i]; i++) {
-        const char *stop = g->request->stops[i];
-        const char *at = g->text.count > from
-                             ? memmem(g->text.data + from, g->text.count - from, stop, strlen(stop))
-                             : NULL;
-        if (*stop && at && (size_t)(at - g->text.data) < first)
-            first = (size_t)(at - g->text.data);
-    }
-    return first;
-}
-
-/* How much of the text may be printed: an ending that could grow into a stop is held back. */
-static size_t safe_end(const generator *g) {
-    size_t held = 0;
-    for (int i = 0; i < STOPS_MAX && g->request->stops[i]; i++) {
-        const size_t length = strlen(g->request->stops[i]);
-        for (size_t n = length > 0 ? length - 1 : 0; n > held; n--)
-            if (n <= g->text.count &&
-                memcmp(g->text.data + g->text.count - n, g->request->stops[i], n) == 0)
-                held = n;
-    }
-    return g->text.count - held;
-}
-
-/* Feeds the prompt by pieces; the logits are those after its last token. */
-static srnn_status feed_prompt(generator *g) {
-    const int piece = g->model->config.positions < PIECE ? g->model->config.positions : PIECE;
-    for (size_t at = 0; at < g->prompt.count;) {
-        int32_t ids[PIECE];
-        int count = 0;
-        for (; count < piece && at < g->prompt.count; at++)
-            ids[count++] = (int32_t)g->prompt.ids[at];
-        SR_TRY(sr_session_feed(g->session, g->logits, ids, count));
-    }
-    return SRNN_OK;
-}
-
-static srnn_status read_prompt(generator *g, const char *prompt, size_t bytes) {
+/* The model's front tokens, the beginning of a text, the prompt. */
+static srnn_status read_prompt(generator *g, strand *s, const char *prompt, size_t bytes) {
+    const int front = sr_model_config_front_tokens(&g->model->config);
     const int32_t bos = begin_token(g);
-    g->prompt.count = g->text.count = g->shown = 0;
+    for (int i = 0; i < front; i++)
+        SR_TRY(strand_prompt(s, 0, true));
     if (bos >= 0)
-        SR_TRY(sr_tokens_push(&g->prompt, (uint32_t)bos));
-    const size_t first = g->prompt.count;
-    SR_TRY(sr_encoder_encode(g->encoder, &g->prompt, prompt, bytes));
-    for (size_t i = first; i < g->prompt.count; i++)
-        SR_TRY(sr_decoder_push(g->decoder, &g->text, g->prompt.ids[i]));
-    if (g->prompt.count == 0)
+        SR_TRY(strand_prompt(s, (uint32_t)bos, true));
+    g->encoded.count = 0;
+    SR_TRY(sr_encoder_encode(g->encoder, &g->encoded, prompt, bytes));
+    for (size_t i = 0; i < g->encoded.count; i++)
+        SR_TRY(strand_prompt(s, g->encoded.ids[i], false));
+    if (s->prompt.count == (size_t)front)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "the model has no beginning-of-text token: give a prompt");
-    if (g->prompt.count >= (size_t)g->model->config.positions)
+    if (s->prompt.count >= (size_t)g->model->config.positions)
         return SR_FAIL(SRNN_ERR_LIMIT, "the prompt has %zu tokens, the model %d positions",
-                       g->prompt.count, g->model->config.positions);
+                       s->prompt.count, g->model->config.positions);
     return SRNN_OK;
 }
 
-static srnn_status continue_prompt(generator *g, uint64_t number) {
-    const size_t prompt_text = g->text.count;
-    const int64_t room = g->model->config.positions - (int64_t)g->prompt.count;
-    show(g, safe_end(g));
-    for (int i = 0; i < g->request->tokens && !progress_interrupted(); i++) {
-        const int32_t token = sr_sampler_choose(g->sampler, g->logits, number, (uint64_t)i);
-        if (is_end(g, token))
-            break;
-        SR_TRY(sr_decoder_push(g->decoder, &g->text, (uint32_t)token));
-        g->produced++;
-        const size_t stop = find_stop(g, prompt_text);
-        if (stop != SIZE_MAX) {
-            show(g, stop);
-            g->text.count = stop;
-            break;
-        }
-        show(g, safe_end(g));
-        if (i + 1 == g->request->tokens || i >= room)
-            break;
-        SR_TRY(sr_session_feed(g->session, g->logits, &token, 1));
+/* Feeds by pieces what every prompt has: as many tokens as the shortest. */
+static srnn_status feed_prompts(generator *g, size_t shortest) {
+    const size_t piece = (size_t)piece_of(g);
+    for (size_t at = 0; at < shortest;) {
+        const size_t count = shortest - at < piece ? shortest - at : piece;
+        for (int b = 0; b < g->batch; b++)
+            for (size_t t = 0; t < count; t++) {
+                const sr_tokens *prompt = &g->strands[b].prompt;
+                g->ids[(size_t)b * count + t] =
+                    at + t < prompt->count ? (int32_t)prompt->ids[at + t] : 0;
+            }
+        SR_TRY(sr_session_feed(g->session, g->logits, g->ids, (int)count));
+        at += count;
     }
-    SR_TRY(sr_decoder_finish(g->decoder, &g->text));
-    show(g, g->text.count);
     return SRNN_OK;
 }
 
-static srnn_status generate_one(generator *g, const char *prompt, size_t bytes, uint64_t number) {
-    sr_session_reset(g->session);
-    SR_TRY(read_prompt(g, prompt, bytes));
-    SR_TRY(feed_prompt(g));
-    const double begin = seconds_now();
-    SR_TRY(continue_prompt(g, number));
-    g->seconds += seconds_now() - begin;
-    printf("\n");
+/* The token of a strand at a position: its prompt's, or the next of its continuation. */
+static srnn_status next_token(generator *g, int b, size_t position) {
+    strand *s = &g->strands[b];
+    const int64_t room = g->model->config.positions - (int64_t)s->prompt.count;
+    g->ids[b] = 0;
+    if (s->done)
+        return SRNN_OK;
+    if (position < s->prompt.count) {
+        g->ids[b] = (int32_t)s->prompt.ids[position];
+        return SRNN_OK;
+    }
+    g->ids[b] = sr_sampler_choose(g->sampler, g->logits + (size_t)b * (size_t)g->model->config.V,
+                                  s->number, (uint64_t)s->produced);
+    if (is_end(g, g->ids[b]))
+        return strand_end(s);
+    SR_TRY(strand_add(s, (uint32_t)g->ids[b]));
+    g->produced++;
+    if (!s->done && (s->produced == g->request->tokens || s->produced > room))
+        return strand_end(s);
     return SRNN_OK;
+}
+
+/* Prints strands in their order, the first that is not done as far as it is. */
+static void speak(generator *g, int *speaking, int count) {
+    for (; *speaking < count; ++*speaking) {
+        strand_show(&g->strands[*speaking]);
+        if (!g->strands[*speaking].done)
+            return;
+        printf("\n");
+    }
+}
+
+/* Continues the prompts in strands 0 .. count-1 until all are done. */
+static srnn_status generate_batch(generator *g, int count) {
+    size_t shortest = SIZE_MAX;
+    int speaking = 0;
+    for (int b = 0; b < count; b++)
+        if (g->strands[b].prompt.count < shortest)
+            shortest = g->strands[b].prompt.count;
+    sr_session_reset(g->session);
+    SR_TRY(feed_prompts(g, shortest));
+    const double begin = seconds_now();
+    speak(g, &speaking, count);
+    for (size_t position = shortest;; position++) {
+        for (int b = 0; b < count; b++) {
+            SR_TRY(next_token(g, b, position));
+            if (progress_interrupted() && !g->strands[b].done)
+                SR_TRY(strand_end(&g->strands[b]));
+        }
+        speak(g, &speaking, count);
+        if (speaking == count)
+            break;
+        SR_TRY(sr_session_feed(g->session, g->logits, g->ids, 1));
+    }
+    g->seconds += seconds_now() - begin;
+    return SRNN_OK;
+}
+
+static srnn_status generate_one(generator *g, const char *prompt) {
+    strand_begin(&g->strands[0], 0);
+    SR_TRY(read_prompt(g, &g->strands[0], prompt, strlen(prompt)));
+    return generate_batch(g, 1);
 }
 
 static srnn_status read_whole(sr_bytes *text, const char *path) {
@@ -215,33 +235,52 @@ static srnn_status read_whole(sr_bytes *text, const char *path) {
     return status;
 }
 
-/* One prompt a line. */
-static srnn_status generate_lines(generator *g, const char *path) {
-    sr_bytes lines = {0};
-    srnn_status status = read_whole(&lines, path);
+/* One prompt a line, some side by side. */
+static srnn_status generate_lines(generator *g, const sr_bytes *lines) {
     uint64_t number = 0;
-    for (size_t at = 0; at < lines.count && status == SRNN_OK && !progress_interrupted();) {
-        const char *end = memchr(lines.data + at, '\n', lines.count - at);
-        const size_t length = end ? (size_t)(end - lines.data) - at : lines.count - at;
-        status = generate_one(g, lines.data + at, length, number++);
-        at += length + 1;
+    for (size_t at = 0; at < lines->count && !progress_interrupted();) {
+        int count = 0;
+        for (; count < g->batch && at < lines->count; count++) {
+            const char *end = memchr(lines->data + at, '\n', lines->count - at);
+            const size_t length = end ? (size_t)(end - lines->data) - at : lines->count - at;
+            strand_begin(&g->strands[count], number++);
+            SR_TRY(read_prompt(g, &g->strands[count], lines->data + at, length));
+            at += length + 1;
+        }
+        SR_TRY(generate_batch(g, count));
     }
-    sr_bytes_free(&lines);
-    return status;
+    return SRNN_OK;
+}
+
+/* As many strands as prompts, up to the limit. */
+static int batch_for(const generation_request *r, const sr_bytes *lines) {
+    int count = 0;
+    for (size_t at = 0; at < lines->count && count < r->batch; count++) {
+        const char *end = memchr(lines->data + at, '\n', lines->count - at);
+        at = end ? (size_t)(end - lines->data) + 1 : lines->count;
+    }
+    return count > 0 ? count : 1;
+}
+
+static srnn_status generate_all(generator *g, const generation_request *r, const sr_bytes *lines) {
+    SR_TRY(generator_open(g, r, batch_for(r, lines)));
+    SR_TRY(r->prompts ? generate_lines(g, lines) : generate_one(g, r->prompt));
+    if (r->stats)
+        fprintf(stderr, "softrnn: %lld tokens, %.1f tokens/s, state %.1f KB, %s\n",
+                (long long)g->produced, g->seconds > 0 ? (double)g->produced / g->seconds : 0.0,
+                (double)sr_session_state_bytes(g->session) / 1024,
+                sr_session_is_fixed(g->session) ? "of fixed size" : "growing with the text");
+    return SRNN_OK;
 }
 
 static srnn_status generate(const generation_request *r) {
     generator g = {0};
-    srnn_status status = generator_open(&g, r);
+    sr_bytes lines = {0};
+    srnn_status status = r->prompts ? read_whole(&lines, r->prompts) : SRNN_OK;
     if (status == SRNN_OK)
-        status = r->prompts ? generate_lines(&g, r->prompts)
-                            : generate_one(&g, r->prompt, strlen(r->prompt), 0);
-    if (status == SRNN_OK && r->stats)
-        fprintf(stderr, "softrnn: %lld tokens, %.1f tokens/s, state %.1f KB, %s\n",
-                (long long)g.produced, g.seconds > 0 ? (double)g.produced / g.seconds : 0.0,
-                (double)sr_session_state_bytes(g.session) / 1024,
-                sr_session_is_fixed(g.session) ? "of fixed size" : "growing with the text");
+        status = generate_all(&g, r, &lines);
     generator_close(&g);
+    sr_bytes_free(&lines);
     return status;
 }
 
@@ -250,6 +289,7 @@ int command_generate(int argc, char **argv) {
     const char *stop = NULL;
     generation_request r = {.prompt = "",
                             .tokens = 200,
+                            .batch = 8,
                             .temperature = 1,
                             .top_p = 0.9,
                             .seed = 1,
@@ -259,6 +299,8 @@ int command_generate(int argc, char **argv) {
         OPTION_TEXT("--tokenizer", &r.tokenizer, "NAME", "if it is not in the model's folder"),
         OPTION_TEXT("--prompt", &r.prompt, "TEXT", "what to continue"),
         OPTION_TEXT("--prompts", &r.prompts, "FILE", "one prompt a line, each continued"),
+        OPTION_INTEGER("--batch", &r.batch, 1, 1 << 16, "N",
+                       "at most so many prompts side by side"),
         OPTION_INTEGER("--tokens", &r.tokens, 1, 1 << 24, "N", "at most so many new tokens"),
         OPTION_FLAG("--greedy", &r.greedy, "always the most probable token"),
         OPTION_NUMBER("--temperature", &r.temperature, 0, 100, "X", "0: as --greedy"),
@@ -289,7 +331,7 @@ int command_generate(int argc, char **argv) {
     if (!r.model)
         return command_refuse("generate needs --model DIR");
     char *stops = stop ? strdup(stop) : NULL, *rest = stops;
-    for (int i = 0; rest && i < STOPS_MAX; i++)
+    for (int i = 0; rest && i < STRAND_STOPS; i++)
         r.stops[i] = strsep(&rest, "|");
     progress_catch_interrupt();
     exit_code = command_report(generate(&r));

@@ -246,6 +246,11 @@ typedef struct srnn_plan srnn_plan;
 SRNN_API srnn_status srnn_plan_create(srnn_plan **plan, const srnn_problem *problem);
 SRNN_API void srnn_plan_free(srnn_plan *plan);
 
+/* Other documents for the same plan (as in srnn_problem; NULL: every row is one), for training on packed
+ * rows. Takes no memory. */
+SRNN_API srnn_status srnn_plan_documents(srnn_plan *plan, const int64_t *offsets,
+                                         int64_t documents);
+
 /* What was chosen. The name is static text. */
 SRNN_API const char *srnn_plan_kernel(const srnn_plan *plan);
 SRNN_API srnn_form srnn_plan_form(const srnn_plan *plan);

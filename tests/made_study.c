@@ -1,6 +1,8 @@
 /* made_study.c: the records of a study that nobody ran, to test and to look at reports. */
 #include "made_study.h"
 
+#include "softrnn.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <stdbool.h>
@@ -46,6 +48,7 @@ typedef struct made_task {
 static const made_task tasks[] = {
     {"recall", "Associative recall", "accuracy", 3e-3, 0.012, 0.03, 48},
     {"kjv", "Language model on the King James Bible", "loss", 2e-3, 0.014, 0.031, 128},
+    {"long", "Associative recall, twice as long", "accuracy", 3e-3, 0.012, 0.03, 96},
 };
 
 enum { TASKS = sizeof tasks / sizeof *tasks };
@@ -56,7 +59,13 @@ static const char *variant_name(int v, bool hostile) {
 
 /* The measure that variant v ends with in task t; 0: it is not in it. */
 static double goal(int t, int v) {
+    if (t == 2)
+        return v == 0 || v == 1 || v == 12 ? 0.9 * variants[v].accuracy : 0;
     return t == 0 ? variants[v].accuracy : variants[v].loss;
+}
+
+static bool is_recall(int t) {
+    return t != 1;
 }
 
 /* From -1 to 1, the same every time. */
@@ -72,20 +81,20 @@ static double noise(int a, int b, int c) {
 
 static double final_measure(int t, int v, int seed) {
     const double value = goal(t, v) + tasks[t].noise * noise(t, v, seed);
-    return t == 0 ? fmin(1, value) : value;
+    return is_recall(t) ? fmin(1, value) : value;
 }
 
-static double accuracy_at(int v, int seed, int step) {
-    const double end = final_measure(0, v, seed);
+static double accuracy_at(int t, int v, int seed, int step) {
+    const double end = final_measure(t, v, seed);
     const double rise = 1 / (1 + exp(-(step - 250.0 - 20 * v) / 40));
     const double last = 1 / (1 + exp(-(STEPS - 250.0 - 20 * v) / 40));
     return fmin(1, 0.06 + (end - 0.06) * rise / last);
 }
 
 static double loss_at(int t, int v, int seed, int step) {
-    if (t == 0)
-        return 2.8 * (1.03 - accuracy_at(v, seed, step));
-    return final_measure(1, v, seed) + 4 * (exp(-step / 60.0) - exp(-STEPS / 60.0)) +
+    if (is_recall(t))
+        return 2.8 * (1.03 - accuracy_at(t, v, seed, step));
+    return final_measure(t, v, seed) + 4 * (exp(-step / 60.0) - exp(-STEPS / 60.0)) +
            0.5 * (exp(-step / 300.0) - exp(-STEPS / 300.0));
 }
 
@@ -101,7 +110,7 @@ static int write_metrics(FILE *out, int t, int v, int seed) {
                 step, step * 3072, loss_at(t, v, seed, step) + 0.08 * noise(step, v, seed));
         if (step % VALIDATE_EVERY == 0)
             fprintf(out, ", \"validation_loss\": %.9g, \"validation_accuracy\": %.9g",
-                    loss_at(t, v, seed, step), t == 0 ? accuracy_at(v, seed, step) : 0.5);
+                    loss_at(t, v, seed, step), is_recall(t) ? accuracy_at(t, v, seed, step) : 0.5);
         fprintf(out, "}\n");
     }
     return ferror(out);
@@ -148,10 +157,16 @@ static json_t *plan_run(int t, int v, int seed, bool hostile) {
 static int write_plan(const char *folder, bool hostile) {
     char path[PATH];
     json_t *variant_list = json_array(), *task_list = json_array(), *runs = json_array();
-    for (int v = 0; v < VARIANTS; v++)
+    for (int v = 0; v < VARIANTS; v++) {
+        srnn_attention attention;
+        char text[256];
+        if (srnn_attention_parse(&attention, variants[v].text) != SRNN_OK)
+            return -1;
+        srnn_attention_print(text, sizeof text, &attention);
         json_array_append_new(variant_list,
                               json_pack("{s:s, s:s, s:s}", "name", variant_name(v, hostile),
-                                        "attention", variants[v].text, "text", variants[v].text));
+                                        "attention", variants[v].text, "text", text));
+    }
     for (int t = 0; t < TASKS; t++) {
         json_array_append_new(task_list, json_pack("{s:s, s:s, s:s}", "name", tasks[t].name,
                                                    "title", hostile ? HOSTILE_NAME : tasks[t].title,
@@ -180,10 +195,11 @@ static int write_plan(const char *folder, bool hostile) {
 static void moments(double *mean, double *deviation, int t, int v, int minus) {
     double values[SEEDS], sum = 0, squares = 0;
     for (int seed = 1; seed <= SEEDS; seed++) {
-        const double other = minus < 0 ? 0
-                             : t == 0  ? accuracy_at(minus, seed, STEPS)
-                                       : loss_at(t, minus, seed, STEPS);
-        const double own = t == 0 ? accuracy_at(v, seed, STEPS) : loss_at(t, v, seed, STEPS);
+        const double other = minus < 0      ? 0
+                             : is_recall(t) ? accuracy_at(t, minus, seed, STEPS)
+                                            : loss_at(t, minus, seed, STEPS);
+        const double own =
+            is_recall(t) ? accuracy_at(t, v, seed, STEPS) : loss_at(t, v, seed, STEPS);
         values[seed - 1] = own - other;
         sum += values[seed - 1];
     }

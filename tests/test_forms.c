@@ -176,6 +176,37 @@ static void large_logits_stay_exact(void **state) {
     }
 }
 
+/* ---- documents ---- */
+
+/* A plan given other documents computes what a plan made for them computes. */
+static void documents_can_change(void **state) {
+    (void)state;
+    static const int64_t before[] = {0, 50, 101, 202}, after[] = {0, 1, 97, 101, 140, 202};
+    static const char *const specs[] = {"gated_softmax_decay", "linear_elu,decay,norm=layer"};
+    for (size_t n = 0; n < 2; n++) {
+        srnn_problem problem = problem_of(specs[n]);
+        attention_call made, moved;
+        problem.offsets = after;
+        problem.documents = 5;
+        assert_int_equal(trial_create(&made, &problem, 8), SRNN_OK);
+        assert_int_equal(trial_create(&moved, &problem, 8), SRNN_OK);
+        assert_int_equal(call_forward(&made), SRNN_OK);
+        problem.offsets = before;
+        problem.documents = 3;
+        srnn_plan *plan;
+        assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_OK);
+        assert_int_equal(srnn_plan_documents(plan, after, 5), SRNN_OK);
+        srnn_operands in = call_operands(&moved);
+        assert_int_equal(srnn_attention_forward(plan, (srnn_tensor){.data = moved.o}, &in, NULL),
+                         SRNN_OK);
+        check_same(specs[n], &made, &moved);
+        assert_int_equal(srnn_plan_documents(plan, before + 1, 2), SRNN_ERR_ARGUMENT);
+        srnn_plan_free(plan);
+        call_free(&made);
+        call_free(&moved);
+    }
+}
+
 /* ---- memory ---- */
 
 static void memory_is_linear_in_time(void **state) {
@@ -204,9 +235,8 @@ static void memory_is_linear_in_time(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(double_forms_agree),
-        cmocka_unit_test(threads_do_not_change_bits),
-        cmocka_unit_test(large_logits_stay_exact),
+        cmocka_unit_test(double_forms_agree),       cmocka_unit_test(threads_do_not_change_bits),
+        cmocka_unit_test(large_logits_stay_exact),  cmocka_unit_test(documents_can_change),
         cmocka_unit_test(memory_is_linear_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

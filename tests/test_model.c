@@ -190,6 +190,39 @@ static void documents_are_apart(void **state) {
     }
 }
 
+/* A pass that is told other documents is one created with them, gradients included. */
+static void documents_change(void **state) {
+    (void)state;
+    const int64_t offsets[] = {0, 5, 13, 26};
+    const char *const variants[] = {"softmax", "gated_softmax_plusplus", "order:2",
+                                    "0:gated_softmax_decay,1:norm"};
+    for (size_t v = 0; v < sizeof variants / sizeof *variants; v++) {
+        sr_model *model = small_model(cpu, variants[v], SR_MLP_SWIGLU, false, false);
+        const sr_pass_setup fixed = {
+            .B = B, .T = T, .train = true, .offsets = offsets, .documents = 3};
+        const sr_pass_setup plain = {.B = B, .T = T, .train = true};
+        const size_t bytes = model->table.numbers * sizeof(float);
+        sr_pass *want, *got;
+        int32_t ids[ROWS], targets[ROWS];
+        float want_losses[ROWS], losses[ROWS];
+        small_ids(ids, ROWS, model->config.V, 11);
+        small_ids(targets, ROWS, model->config.V, 12);
+        assert_int_equal(sr_pass_create(&want, model, &fixed), SRNN_OK);
+        assert_int_equal(sr_pass_create(&got, model, &plain), SRNN_OK);
+        assert_int_equal(sr_pass_gradients(want, want_losses, ids, targets, 1), SRNN_OK);
+        assert_int_equal(sr_pass_gradients(got, losses, ids, targets, 1), SRNN_OK);
+        assert_memory_not_equal(sr_pass_gradient(got), sr_pass_gradient(want), bytes);
+        assert_int_equal(sr_pass_documents(got, offsets, 3), SRNN_OK);
+        assert_int_equal(sr_pass_zero_gradient(got), SRNN_OK);
+        assert_int_equal(sr_pass_gradients(got, losses, ids, targets, 1), SRNN_OK);
+        assert_memory_equal(losses, want_losses, sizeof losses);
+        assert_memory_equal(sr_pass_gradient(got), sr_pass_gradient(want), bytes);
+        assert_int_equal(sr_pass_documents(got, offsets, 2), SRNN_ERR_ARGUMENT);
+        sr_pass_free(want), sr_pass_free(got);
+        sr_model_free(model);
+    }
+}
+
 static void sampling(void **state) {
     (void)state;
     const float logits[5] = {0.0f, 2.0f, 1.0f, 2.0f, -1.0f};
@@ -231,11 +264,9 @@ static void wrong_requests(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decoding_is_prefill),
-        cmocka_unit_test(gradients_are_slopes),
-        cmocka_unit_test(bits_stay),
-        cmocka_unit_test(documents_are_apart),
-        cmocka_unit_test(sampling),
+        cmocka_unit_test(decoding_is_prefill), cmocka_unit_test(gradients_are_slopes),
+        cmocka_unit_test(bits_stay),           cmocka_unit_test(documents_are_apart),
+        cmocka_unit_test(documents_change),    cmocka_unit_test(sampling),
         cmocka_unit_test(wrong_requests),
     };
     if (sr_backend_cpu_create(&cpu, 0) != SRNN_OK)

@@ -1,6 +1,7 @@
 #!/bin/bash
 # deps.sh: makes sure that everything the build and the tests need is there. Installs only what is
-# missing, with apt-get; says nothing when nothing is.
+# missing, with apt-get; says nothing when nothing is. `deps.sh browser`: also a browser, without which
+# the test of the report's page is left out.
 set -euo pipefail
 
 # package        how to see that it is there: a command, a pkg-config module or a file
@@ -27,6 +28,8 @@ libclang-rt-dev  file    /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzze
 libomp-dev       file    /usr/lib/llvm-*/lib/libomp.so
 python3          command python3
 valgrind         command valgrind
+'
+[ "${1:-}" != browser ] || needed+='chromium         command chromium
 '
 
 is_there() {

@@ -11,30 +11,46 @@
 
 /* ---- checking ---- */
 
-/* The documents of a problem as spans; one per row without offsets. */
-static srnn_status make_spans(srnn_plan *plan, const srnn_problem *p) {
-    int64_t count = p->offsets ? p->documents : p->B;
-    if (p->offsets &&
-        (count < p->B || p->offsets[0] != 0 || p->offsets[count] != (int64_t)p->B * p->T))
+static srnn_status check_offsets(const srnn_problem *p, const int64_t *offsets, int64_t documents) {
+    int64_t tokens = (int64_t)p->B * p->T;
+    if (documents < p->B || documents > tokens || offsets[0] != 0 || offsets[documents] != tokens)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "document offsets must run from 0 to B*T = %lld and start every row",
-                       (long long)p->B * p->T);
-    SR_TRY(sr_alloc((void **)&plan->spans, (size_t)count, sizeof *plan->spans));
-    SR_TRY(sr_alloc((void **)&plan->first, (size_t)p->B * (size_t)p->T, sizeof *plan->first));
-    plan->span_count = count;
-    for (int64_t n = 0; n < count; n++) {
-        int64_t first = p->offsets ? p->offsets[n] : n * p->T;
-        int64_t past = p->offsets ? p->offsets[n + 1] : (n + 1) * p->T;
-        if (past <= first || first / p->T != (past - 1) / p->T)
+                       (long long)tokens);
+    for (int64_t n = 0; n < documents; n++) {
+        int64_t first = offsets[n], past = offsets[n + 1];
+        if (first < 0 || past > tokens || past <= first || first / p->T != (past - 1) / p->T)
             return SR_FAIL(
                 SRNN_ERR_ARGUMENT,
                 "document %lld, tokens %lld to %lld, is empty or crosses a row of %d tokens",
                 (long long)n, (long long)first, (long long)past, p->T);
+    }
+    return SRNN_OK;
+}
+
+srnn_status srnn_plan_documents(srnn_plan *plan, const int64_t *offsets, int64_t documents) {
+    const srnn_problem *p = &plan->problem;
+    if (offsets)
+        SR_TRY(check_offsets(p, offsets, documents));
+    plan->span_count = offsets ? documents : p->B;
+    for (int64_t n = 0, row = 0; n < plan->span_count; n++) {
+        int64_t first = offsets ? offsets[n] : n * p->T;
+        int64_t past = offsets ? offsets[n + 1] : (n + 1) * p->T;
         plan->spans[n] = (sr_span){first / p->T, first % p->T, past - first};
         for (int64_t token = first; token < past; token++)
             plan->first[token] = (int32_t)(first % p->T);
+        while (row <= first / p->T)
+            plan->row_spans[row++] = n;
     }
+    plan->row_spans[p->B] = plan->span_count;
     return SRNN_OK;
+}
+
+static srnn_status alloc_spans(srnn_plan *plan) {
+    size_t B = (size_t)plan->problem.B, tokens = B * (size_t)plan->problem.T;
+    SR_TRY(sr_alloc((void **)&plan->spans, tokens, sizeof *plan->spans));
+    SR_TRY(sr_alloc((void **)&plan->first, tokens, sizeof *plan->first));
+    return sr_alloc((void **)&plan->row_spans, B + 1, sizeof *plan->row_spans);
 }
 
 /* ---- choosing ---- */
@@ -93,7 +109,8 @@ static srnn_status plan_fill(srnn_plan *plan, const srnn_problem *problem) {
     srnn_problem *p = &plan->problem;
     *p = *problem;
     SR_TRY(sr_problem_fill(p));
-    SR_TRY(make_spans(plan, p));
+    SR_TRY(alloc_spans(plan));
+    SR_TRY(srnn_plan_documents(plan, p->offsets, p->documents));
     p->offsets = NULL;
     /* A kernel that was asked for by name brings its form. */
     for (const sr_attention_kernel *const *k = sr_cpu_attention_kernels(); *k; k++)
@@ -127,6 +144,7 @@ void srnn_plan_free(srnn_plan *plan) {
         return;
     free(plan->spans);
     free(plan->first);
+    free(plan->row_spans);
     free(plan->scratch);
     free(plan);
 }

@@ -22,9 +22,10 @@ typedef struct sr_attention_kernel sr_attention_kernel;
 
 struct srnn_plan {
     srnn_problem problem; /* with Hkv, Dv, threads and chunk filled in; offsets is NULL */
-    sr_span *spans;
+    sr_span *spans;       /* (B*T at most), row by row */
     int64_t span_count;
-    int32_t *first; /* (B, T): where the document of a token starts in its row */
+    int64_t *row_spans; /* (B + 1): where the spans of a row start */
+    int32_t *first;     /* (B, T): where the document of a token starts in its row */
     const sr_attention_kernel *kernel;
     void *scratch;
     size_t scratch_bytes;

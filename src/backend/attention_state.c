@@ -47,6 +47,7 @@ static srnn_status create_plan(srnn_plan *plan, const srnn_problem *p) {
     plan->problem.offsets = NULL;
     plan->span_count = p->B;
     SR_TRY(sr_alloc_zero((void **)&plan->spans, B, sizeof *plan->spans));
+    SR_TRY(sr_alloc_zero((void **)&plan->row_spans, B + 1, sizeof *plan->row_spans));
     return sr_alloc_zero((void **)&plan->first, B * (size_t)p->T, sizeof *plan->first);
 }
 
@@ -95,6 +96,7 @@ void srnn_state_free(srnn_state *state) {
         return;
     free(state->plan.spans);
     free(state->plan.first);
+    free(state->plan.row_spans);
     free(state->plan.scratch);
     free(state->memory);
     free(state->carry.decay);

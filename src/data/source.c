@@ -37,6 +37,41 @@ srnn_status sr_source_batch(const sr_source *source, sr_batch *batch, sr_split s
     return SRNN_OK;
 }
 
+/* Moves one document, tokens first .. past-1 of a row, to the right by `shift`, with empty tokens
+ * before it. Documents are moved last to first, so that nothing is overwritten before it moved. */
+static void move_document(sr_row *row, int64_t first, int64_t past, int64_t shift, int64_t front,
+                          int64_t T) {
+    for (int64_t t = past - 1; t >= first; t--)
+        if (t + shift < T) {
+            row->ids[t + shift] = row->ids[t];
+            row->targets[t + shift] = row->targets[t];
+        }
+    for (int64_t t = first + shift - front; t < first + shift && t < T; t++) {
+        row->ids[t] = 0;
+        row->targets[t] = -1;
+    }
+}
+
+void sr_batch_front(sr_batch *batch, int T, int front) {
+    int64_t kept = 0, next = 0;
+    for (int64_t b = 0; b < batch->B; b++) {
+        const int64_t begin = b * T, first = next;
+        sr_row row = {batch->ids + begin, batch->targets + begin, NULL, 0};
+        while (next < batch->documents && batch->offsets[next] < begin + T)
+            next++;
+        for (int64_t n = next - 1; n >= first; n--)
+            move_document(&row, batch->offsets[n] - begin, batch->offsets[n + 1] - begin,
+                          (n - first + 1) * front, front, T);
+        for (int64_t n = first; n < next; n++) {
+            const int64_t start = batch->offsets[n] + (n - first) * front;
+            if (start < begin + T)
+                batch->offsets[kept++] = start;
+        }
+    }
+    batch->offsets[kept] = (int64_t)batch->B * T;
+    batch->documents = kept;
+}
+
 static int largest(const float *logits, int V) {
     int best = -1;
     for (int id = 0; id < V; id++)

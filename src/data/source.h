@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef enum sr_split {
@@ -32,6 +33,7 @@ typedef struct sr_source sr_source;
 struct sr_source {
     int32_t vocab;
     int32_t T;
+    bool exact;              /* rows go to a model as they are, without front tokens */
     int64_t rows[SR_SPLITS]; /* different rows in a split before it repeats; INT64_MAX: it never
                                 does; 0: the split is empty */
     srnn_status (*fill)(const sr_source *source, sr_row *row, sr_split split, int64_t number);
@@ -54,6 +56,10 @@ typedef struct sr_batch {
 /* Fills the batch for a step, 0 or more. Fails with SRNN_ERR_ARGUMENT if the split is empty or there
  * is no such step or rank. */
 srnn_status sr_source_batch(const sr_source *source, sr_batch *batch, sr_split split, int64_t step);
+
+/* Puts `front` empty tokens (id 0, no target) in front of every document of rows of T tokens. The
+ * rows stay as long: what no longer fits is dropped. */
+void sr_batch_front(sr_batch *batch, int T, int front);
 
 /* Accuracy is correct / counted, summed over batches: a position counts if it has a target, and is
  * correct if that target has the largest logit (the smallest id among equals; a NaN is never the

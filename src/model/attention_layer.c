@@ -39,26 +39,29 @@ static void lay_out_scratch(sr_attention_layer *layer) {
     s->value_power = take(&s->bytes, (size_t)layer->dims.Hkv * sizeof(float));
 }
 
-/* The position of every token in its document. */
-static srnn_status make_positions(sr_attention_layer *layer, const sr_layer_setup *setup) {
-    const int64_t rows = (int64_t)setup->B * setup->T;
-    void *host, *own;
-    SR_TRY(layer->backend->allocate(layer->backend, &own, (size_t)rows * sizeof(int32_t)));
-    layer->positions = own;
-    SR_TRY(sr_alloc(&host, (size_t)rows, sizeof(int32_t)));
-    int32_t *positions = host;
+static srnn_status take_positions(sr_attention_layer *layer) {
+    const size_t rows = (size_t)layer->B * (size_t)layer->T;
+    void *memory;
+    SR_TRY(layer->backend->allocate(layer->backend, &memory, rows * sizeof(int32_t)));
+    layer->positions = memory;
+    SR_TRY(sr_alloc(&memory, rows, sizeof(int32_t)));
+    layer->host_positions = memory;
+    return SRNN_OK;
+}
+
+static srnn_status place_tokens(sr_attention_layer *layer, const int64_t *offsets,
+                                int64_t documents) {
+    const int64_t rows = (int64_t)layer->B * layer->T;
     int64_t start = 0, document = 0;
     for (int64_t row = 0; row < rows; row++) {
-        if (setup->offsets && document < setup->documents && row == setup->offsets[document])
-            start = setup->offsets[document++];
-        if (!setup->offsets && row % setup->T == 0)
+        if (offsets && document < documents && row == offsets[document])
+            start = offsets[document++];
+        if (!offsets && row % layer->T == 0)
             start = row;
-        positions[row] = (int32_t)(row - start);
+        layer->host_positions[row] = (int32_t)(row - start);
     }
-    const srnn_status status =
-        layer->backend->copy_in(layer->backend, own, host, (size_t)rows * sizeof(int32_t));
-    free(host);
-    return status;
+    return layer->backend->copy_in(layer->backend, layer->positions, layer->host_positions,
+                                   (size_t)rows * sizeof(int32_t));
 }
 
 static srnn_status check(const sr_layer_setup *setup) {
@@ -102,8 +105,9 @@ static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) 
                                     .form = setup->form,
                                     .threads = layer->backend->threads,
                                     .state_limit = setup->state_limit};
-    SR_TRY(make_positions(layer, setup));
+    SR_TRY(take_positions(layer));
     SR_TRY(srnn_plan_create(&layer->plan, &layer->problem));
+    SR_TRY(place_tokens(layer, setup->offsets, setup->documents));
     layer->problem.offsets = NULL;
     layer->problem.documents = 0;
     lay_out_saved(layer);
@@ -133,7 +137,14 @@ void sr_attention_layer_free(sr_attention_layer *layer) {
         return;
     srnn_plan_free(layer->plan);
     layer->backend->release(layer->backend, layer->positions);
+    free(layer->host_positions);
     free(layer);
+}
+
+srnn_status sr_attention_layer_documents(sr_attention_layer *layer, const int64_t *offsets,
+                                         int64_t documents) {
+    SR_TRY(srnn_plan_documents(layer->plan, offsets, documents));
+    return place_tokens(layer, offsets, documents);
 }
 
 size_t sr_attention_layer_saved_bytes(const sr_attention_layer *layer) {
@@ -146,7 +157,7 @@ size_t sr_attention_layer_scratch_bytes(const sr_attention_layer *layer) {
 
 size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer) {
     return srnn_plan_scratch_bytes(layer->plan) +
-           (size_t)layer->B * (size_t)layer->T * sizeof(int32_t);
+           2 * (size_t)layer->B * (size_t)layer->T * sizeof(int32_t);
 }
 
 srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,

@@ -32,6 +32,10 @@ srnn_status sr_attention_layer_create(sr_attention_layer **layer, sr_backend *ba
                                       const sr_layer_setup *setup);
 void sr_attention_layer_free(sr_attention_layer *layer);
 
+/* Other documents from now on, as in the setup. Takes no memory. */
+srnn_status sr_attention_layer_documents(sr_attention_layer *layer, const int64_t *offsets,
+                                         int64_t documents);
+
 /* Bytes of backend memory: what forward leaves for backward, and what backward needs beside. */
 size_t sr_attention_layer_saved_bytes(const sr_attention_layer *layer);
 size_t sr_attention_layer_scratch_bytes(const sr_attention_layer *layer);

@@ -31,7 +31,8 @@ struct sr_attention_layer {
     int queries, keys, channels; /* H*D, Hkv*D, and q, k, v together */
     const float *rope_table;
     int64_t rope_positions;
-    int32_t *positions; /* (B*T) */
+    int32_t *positions;      /* (B*T) of each token in its document */
+    int32_t *host_positions; /* the same in host memory */
     srnn_problem problem;
     srnn_plan *plan;
     sr_layer_layout saved, scratch;

@@ -153,6 +153,14 @@ srnn_status sr_model_config_attention(sr_model_config *config, const char *text)
     return status;
 }
 
+int sr_model_config_front_tokens(const sr_model_config *config) {
+    int most = 0;
+    for (int layer = 0; layer < config->L; layer++)
+        if (config->attention[layer].front_tokens > most)
+            most = config->attention[layer].front_tokens;
+    return most;
+}
+
 /* The descriptor has padding, so two are compared by their texts. */
 bool sr_attention_same(const srnn_attention *a, const srnn_attention *b) {
     char x[512], y[512];

@@ -49,6 +49,9 @@ srnn_status sr_model_config_attention(sr_model_config *config, const char *text)
 /* *text = what sr_model_config_attention reads back; free() it. */
 srnn_status sr_model_config_attention_text(char **text, const sr_model_config *config);
 
+/* Empty tokens in front of every sequence: as many as the layer that wants most. */
+int sr_model_config_front_tokens(const sr_model_config *config);
+
 /* True if two descriptors say the same. */
 bool sr_attention_same(const srnn_attention *a, const srnn_attention *b);
 

@@ -4,9 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Hugging Face's initializer_range. */
-#define NORMAL 0.02
-
 typedef struct builder {
     sr_tensor_table *table;
     const char *prefix;
@@ -36,7 +33,7 @@ static void projection(builder *b, sr_layer_slot weight, const char *name, int64
                        bool bias) {
     char text[SR_SPEC_NAME];
     snprintf(text, sizeof text, "%s.weight", name);
-    append(b, weight, text, matrix(out, in, SR_INIT_NORMAL, NORMAL));
+    append(b, weight, text, matrix(out, in, SR_INIT_NORMAL, 0));
     snprintf(text, sizeof text, "%s.bias", name);
     if (bias)
         append(b, weight + 1, text, vector(out, SR_INIT_CONSTANT, 0));

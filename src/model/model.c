@@ -10,8 +10,6 @@
 /* What a tensor outside the layers is; the slots of layers come before. */
 enum { SLOT_EMBEDDING = SR_BLOCK_SLOTS, SLOT_NORM, SLOT_HEAD };
 
-#define NORMAL 0.02 /* Hugging Face's initializer_range */
-
 static srnn_status add(sr_tensor_table *table, int slot, int layer, const char *name, int rows,
                        int columns) {
     sr_tensor_spec spec = {.rank = columns ? 2 : 1, .shape = {rows, columns}, .slot = slot};
@@ -21,7 +19,7 @@ static srnn_status add(sr_tensor_table *table, int slot, int layer, const char *
         snprintf(spec.name, sizeof spec.name, "model.layers.%d.%s", layer, name);
     const bool norm = strstr(name, "norm") != NULL;
     spec.initialiser = columns ? SR_INIT_NORMAL : SR_INIT_CONSTANT;
-    spec.size = columns ? NORMAL : norm ? 1.0 : 0.0;
+    spec.size = norm ? 1.0 : 0.0;
     return sr_tensor_table_add(table, &spec);
 }
 
@@ -152,7 +150,7 @@ void sr_model_free(sr_model *model) {
     free(model);
 }
 
-srnn_status sr_model_initialise(sr_model *model, uint64_t seed) {
+srnn_status sr_model_initialise(sr_model *model, double range, uint64_t seed) {
     size_t largest = 0;
     void *host;
     for (size_t i = 0; i < model->table.count; i++)
@@ -162,7 +160,7 @@ srnn_status sr_model_initialise(sr_model *model, uint64_t seed) {
     srnn_status status = SRNN_OK;
     for (size_t i = 0; i < model->table.count && status == SRNN_OK; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
-        sr_tensor_table_initialise(host, &model->table, i, seed);
+        sr_tensor_initialise(host, spec, range, seed);
         status = model->backend->copy_in(model->backend, model->weights + spec->start, host,
                                          spec->count * sizeof(float));
     }

@@ -49,8 +49,9 @@ typedef struct sr_model {
 srnn_status sr_model_create(sr_model **model, sr_backend *backend, const sr_model_config *config);
 void sr_model_free(sr_model *model);
 
-/* Sets the weights to their initial values for this seed. */
-srnn_status sr_model_initialise(sr_model *model, uint64_t seed);
+/* Sets the weights to their initial values for this seed; `range`: the standard deviation of
+ * matrices, Hugging Face's initializer_range. */
+srnn_status sr_model_initialise(sr_model *model, double range, uint64_t seed);
 
 /* The table of a configuration's tensors; free with sr_tensor_table_free. */
 srnn_status sr_model_tensors(sr_tensor_table *table, const sr_model_config *config);

@@ -2,6 +2,7 @@
 #include "model/pass.h"
 
 #include "base/memory.h"
+#include "data/source.h"
 #include "model/block.h"
 #include "model/layer_kinds.h"
 
@@ -184,6 +185,12 @@ void sr_pass_free(sr_pass *pass) {
     free(pass);
 }
 
+srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents) {
+    for (int i = 0; i < pass->kinds.count; i++)
+        SR_TRY(sr_attention_layer_documents(pass->kinds.kinds[i], offsets, documents));
+    return SRNN_OK;
+}
+
 size_t sr_pass_bytes(const sr_pass *pass) {
     return pass->bytes + sr_layer_kinds_bytes(&pass->kinds);
 }
@@ -275,6 +282,32 @@ srnn_status sr_pass_losses(sr_pass *pass, float *losses, const int32_t *ids,
     SR_TRY(forward(pass, ids));
     SR_TRY(head(pass, targets, 1.0f, false));
     return losses_out(pass, losses);
+}
+
+/* Counts on the host, tile by tile, after the forward pass. */
+static srnn_status count_correct(sr_pass *pass, float *host, int64_t *correct,
+                                 const int32_t *targets) {
+    const int V = pass->model->config.V;
+    sr_matrix logits, normed;
+    int64_t counted = 0;
+    for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
+        SR_TRY(logits_tile(pass, &logits, &normed, first));
+        SR_TRY(pass->backend->copy_out(pass->backend, host, logits.data,
+                                       (size_t)(logits.rows * V) * sizeof *host));
+        sr_accuracy_add(correct, &counted, host, targets + first, logits.rows, V);
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_pass_evaluate(sr_pass *pass, float *losses, int64_t *correct, const int32_t *ids,
+                             const int32_t *targets) {
+    void *host;
+    SR_TRY(sr_pass_losses(pass, losses, ids, targets));
+    SR_TRY(
+        sr_alloc(&host, (size_t)pass->logit_rows * (size_t)pass->model->config.V, sizeof(float)));
+    const srnn_status status = count_correct(pass, host, correct, targets);
+    free(host);
+    return status;
 }
 
 srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,

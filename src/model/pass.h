@@ -26,6 +26,9 @@ typedef struct sr_pass sr_pass;
 srnn_status sr_pass_create(sr_pass **pass, sr_model *model, const sr_pass_setup *setup);
 void sr_pass_free(sr_pass *pass);
 
+/* Other documents from now on, as in the setup. Takes no memory. */
+srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents);
+
 /* Bytes that the pass holds. */
 size_t sr_pass_bytes(const sr_pass *pass);
 
@@ -36,7 +39,11 @@ srnn_status sr_pass_logits(sr_pass *pass, float *logits, const int32_t *ids);
 srnn_status sr_pass_losses(sr_pass *pass, float *losses, const int32_t *ids,
                            const int32_t *targets);
 
-/* The same, and adds the gradient of scale * sum(losses) to the gradients. */
+/* The same, and adds to *correct the number of targets that have the largest logit. */
+srnn_status sr_pass_evaluate(sr_pass *pass, float *losses, int64_t *correct, const int32_t *ids,
+                             const int32_t *targets);
+
+/* The losses, and adds the gradient of scale * sum(losses) to the gradients. */
 srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
                               const int32_t *targets, double scale);
 

@@ -60,19 +60,26 @@ size_t sr_tensor_table_learned(const sr_tensor_table *table) {
     return learned;
 }
 
-void sr_tensor_table_initialise(float *out, const sr_tensor_table *table, size_t index,
-                                uint64_t seed) {
-    const sr_tensor_spec *spec = &table->specs[index];
+/* Fowler, Noll and Vo's hash, 1a. */
+static uint64_t hash_of(const char *name) {
+    uint64_t hash = 0xcbf29ce484222325;
+    for (; *name; name++)
+        hash = (hash ^ (unsigned char)*name) * 0x100000001b3;
+    return hash;
+}
+
+void sr_tensor_initialise(float *out, const sr_tensor_spec *spec, double range, uint64_t seed) {
+    const uint64_t stream = hash_of(spec->name);
     for (size_t i = 0; i < spec->count; i++) {
         switch (spec->initialiser) {
         case SR_INIT_CONSTANT:
             out[i] = (float)spec->size;
             break;
         case SR_INIT_NORMAL:
-            out[i] = (float)(spec->size * sr_random_normal(seed, index, i));
+            out[i] = (float)(range * sr_random_normal(seed, stream, i));
             break;
         case SR_INIT_UNIFORM:
-            out[i] = (float)(spec->size * (2.0 * sr_random_uniform(seed, index, i) - 1.0));
+            out[i] = (float)(spec->size * (2.0 * sr_random_uniform(seed, stream, i) - 1.0));
             break;
         }
     }

@@ -11,7 +11,7 @@
 
 typedef enum sr_initialiser {
     SR_INIT_CONSTANT = 0, /* size */
-    SR_INIT_NORMAL,       /* mean 0, standard deviation size */
+    SR_INIT_NORMAL,       /* mean 0, standard deviation the model's initial range */
     SR_INIT_UNIFORM,      /* between -size and size */
 } sr_initialiser;
 
@@ -22,7 +22,7 @@ typedef struct sr_tensor_spec {
     int rank;
     int64_t shape[SR_SPEC_RANK];
     sr_initialiser initialiser;
-    double size;  /* of the initialiser */
+    double size;  /* of the initialiser, but of SR_INIT_NORMAL */
     int slot;     /* what it is to its layer */
     size_t count; /* numbers: the product of the shape */
     size_t start; /* first number in the arena, a multiple of 16 */
@@ -44,8 +44,8 @@ const sr_tensor_spec *sr_tensor_table_find(const sr_tensor_table *table, const c
 /* Numbers that are learned, gaps not counted. */
 size_t sr_tensor_table_learned(const sr_tensor_table *table);
 
-/* out (count) = the initial values of row `index` for this seed. */
-void sr_tensor_table_initialise(float *out, const sr_tensor_table *table, size_t index,
-                                uint64_t seed);
+/* out (count) = the tensor's initial values. They depend on its name and the seed, not on its place
+ * in a table, so that models that differ in other tensors start equal in this one. */
+void sr_tensor_initialise(float *out, const sr_tensor_spec *spec, double range, uint64_t seed);
 
 #endif

@@ -1,29 +1,8 @@
 /* cell.c: the section of one task: differences to the baseline, orders, then curves and costs. */
-#include "base/memory.h"
 #include "report/format.h"
 #include "report/sections.h"
 
 #include <math.h>
-#include <stdlib.h>
-
-static int by_rank(const void *a, const void *b) {
-    const double left = (*(const sr_entry *const *)a)->rank;
-    const double right = (*(const sr_entry *const *)b)->rank;
-    if (isnan(left) || isnan(right))
-        return isnan(left) - isnan(right);
-    return (left > right) - (left < right);
-}
-
-static srnn_status sort_entries(const sr_entry ***sorted, const sr_cell *cell) {
-    void *memory;
-    SR_TRY(sr_alloc(&memory, cell->count, sizeof **sorted));
-    const sr_entry **entries = memory;
-    for (size_t i = 0; i < cell->count; i++)
-        entries[i] = &cell->entries[i];
-    qsort(entries, cell->count, sizeof *entries, by_rank);
-    *sorted = entries;
-    return SRNN_OK;
-}
 
 static const char *effect_word(sr_effect effect) {
     switch (effect) {
@@ -47,7 +26,7 @@ static int effect_style(sr_effect effect) {
 }
 
 static srnn_status put_ranks(sr_page *page, const sr_records *records, const sr_cell *cell,
-                             const sr_entry **sorted, const char *stem) {
+                             const char *stem) {
     char name[64], title[160];
     sr_chart *chart;
     snprintf(name, sizeof name, "%s-differences", stem);
@@ -65,15 +44,17 @@ static srnn_status put_ranks(sr_page *page, const sr_records *records, const sr_
         100 * records->confidence);
     chart->has_reference = true;
     for (size_t i = 0; i < cell->count; i++)
-        if (isfinite(sorted[i]->difference)) {
-            sr_chart_series(chart, sorted[i]->variant->name, effect_style(sorted[i]->effect));
-            sr_chart_point(chart, 0, sorted[i]->difference, sorted[i]->low, sorted[i]->high);
+        if (isfinite(cell->ranked[i]->difference)) {
+            sr_chart_series(chart, cell->ranked[i]->variant->name,
+                            effect_style(cell->ranked[i]->effect));
+            sr_chart_point(chart, 0, cell->ranked[i]->difference, cell->ranked[i]->low,
+                           cell->ranked[i]->high);
         }
     return sr_page_chart(page, chart);
 }
 
 static srnn_status put_table(sr_page *page, const sr_records *records, const sr_cell *cell,
-                             const sr_entry **sorted, const char *stem) {
+                             const char *stem) {
     static const char *const numbers[] = {"mean", "std. dev.", "difference", "from", "to"};
     char name[64], caption[200];
     sr_table *table;
@@ -93,7 +74,7 @@ static srnn_status put_table(sr_page *page, const sr_records *records, const sr_
     sr_table_number_column(table, "skipped steps");
     sr_table_column(table, "interval");
     for (size_t i = 0; i < cell->count; i++) {
-        const sr_entry *entry = sorted[i];
+        const sr_entry *entry = cell->ranked[i];
         sr_table_cell(table, "%s", entry->variant->name);
         sr_table_cell(table, "%s", sr_format_fixed(entry->mean, 4).text);
         sr_table_cell(table, "%s", sr_format_fixed(entry->deviation, 4).text);
@@ -111,9 +92,13 @@ static srnn_status put_table(sr_page *page, const sr_records *records, const sr_
     return sr_page_table(page, table);
 }
 
-static bool has_order(const sr_entry *entry, srnn_feature feature) {
-    return entry->variant->known && entry->variant->descriptor.score == SRNN_SCORE_TAYLOR &&
-           entry->variant->descriptor.feature == feature && isfinite(entry->mean);
+/* The order of a series that ends; linear attention is order 1. -1: it does not end, or is not
+ * known. */
+static int order_of(const sr_entry *entry) {
+    const srnn_attention *a = &entry->variant->descriptor;
+    if (!entry->variant->known || !isfinite(entry->mean))
+        return -1;
+    return a->score == SRNN_SCORE_TAYLOR ? a->order : a->score == SRNN_SCORE_LINEAR ? 1 : -1;
 }
 
 /* The next entry of the feature above `order`; NULL: none. */
@@ -121,8 +106,8 @@ static const sr_entry *next_order(const sr_cell *cell, srnn_feature feature, int
     const sr_entry *next = NULL;
     for (size_t i = 0; i < cell->count; i++) {
         const sr_entry *entry = &cell->entries[i];
-        if (has_order(entry, feature) && entry->variant->descriptor.order > order &&
-            (!next || entry->variant->descriptor.order < next->variant->descriptor.order))
+        if (order_of(entry) > order && entry->variant->descriptor.feature == feature &&
+            (!next || order_of(entry) < order_of(next)))
             next = entry;
     }
     return next;
@@ -145,9 +130,9 @@ static srnn_status put_orders(sr_page *page, const sr_cell *cell, const char *st
         if (!entry)
             continue;
         sr_chart_series(chart, features[f], f + 1);
-        for (; entry; entry = next_order(cell, (srnn_feature)f, entry->variant->descriptor.order)) {
+        for (; entry; entry = next_order(cell, (srnn_feature)f, order_of(entry))) {
             const double spread = isfinite(entry->deviation) ? entry->deviation : 0;
-            const double order = entry->variant->descriptor.order;
+            const double order = order_of(entry);
             sr_chart_point(chart, order, entry->mean, entry->mean - spread, entry->mean + spread);
             last = fmax(last, order);
             first = fmin(first, order);
@@ -170,18 +155,12 @@ static srnn_status put_orders(sr_page *page, const sr_cell *cell, const char *st
 
 srnn_status sr_section_cell(sr_page *page, const sr_records *records, size_t index) {
     const sr_cell *cell = &records->cells[index];
-    const sr_entry **sorted;
-    char stem[48], id[64], heading[200];
+    char stem[48], id[64];
     sr_format_stem(stem, sizeof stem, index + 1, cell->task);
     snprintf(id, sizeof id, "task-%zu", index + 1);
-    snprintf(heading, sizeof heading, "%s%s%s", cell->title, *cell->size ? ", " : "", cell->size);
-    sr_page_section(page, id, heading);
-    SR_TRY(sort_entries(&sorted, cell));
-    srnn_status status = put_ranks(page, records, cell, sorted, stem);
-    if (status == SRNN_OK)
-        status = put_table(page, records, cell, sorted, stem);
-    free(sorted);
-    SR_TRY(status);
+    sr_page_section(page, id, cell->title);
+    SR_TRY(put_ranks(page, records, cell, stem));
+    SR_TRY(put_table(page, records, cell, stem));
     SR_TRY(put_orders(page, cell, stem));
     SR_TRY(sr_cell_curves(page, records, cell, stem));
     return sr_cell_costs(page, cell, stem);

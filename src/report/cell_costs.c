@@ -17,17 +17,16 @@ static srnn_status put_cost(sr_page *page, const sr_cell *cell, sr_chart *chart,
     sr_chart_axes(chart, x_title, cell->accuracy ? "validation accuracy" : "validation loss");
     for (size_t i = 0; i < cell->count; i++) {
         const sr_entry *entry = &cell->entries[i];
-        const double spread = isfinite(entry->deviation) ? entry->deviation : 0;
         if (!isfinite(entry->mean) || !isfinite(cost(entry)))
             continue;
         sr_chart_series(chart, entry->variant->name, entry->variant->style);
-        sr_chart_point(chart, cost(entry), entry->mean, entry->mean - spread, entry->mean + spread);
+        sr_chart_point(chart, cost(entry), entry->mean, NAN, NAN);
     }
     return sr_page_chart(page, chart);
 }
 
 static srnn_status put_memory(sr_page *page, const sr_cell *cell, const char *stem) {
-    char name[64], x_title[120];
+    char name[64], x_title[200];
     sr_chart *chart;
     snprintf(name, sizeof name, "%s-memory", stem);
     SR_TRY(sr_chart_create(&chart, SR_CHART_POINTS, name,

@@ -8,7 +8,7 @@
 
 typedef enum sr_chart_kind {
     SR_CHART_LINES = 0, /* y over x; low and high make a band */
-    SR_CHART_POINTS,    /* one mark per point; low and high make an error bar */
+    SR_CHART_POINTS,    /* one mark per point */
     SR_CHART_RANKS,     /* one row per series, top to bottom: its y along the axis, with its bar */
 } sr_chart_kind;
 

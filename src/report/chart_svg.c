@@ -16,11 +16,12 @@ enum {
     KEY_ROW = 18, /* height of a row of the key below a chart of lines */
     KEY_COLUMNS = 3,
     RANK_ROW = 24, /* height of a row of ranks */
-    RANK_WIDTH = 600,
-    RANK_LEFT = 190,  /* room for their names */
+    RANK_WIDTH = 480,
+    RANK_LEFT = 175,  /* room for their names */
     KEY_LETTERS = 28, /* longer names are cut in the key, and whole in its tooltip */
-    RANK_LETTERS = 24,
+    RANK_LETTERS = 20,
     TICKS = 6,
+    DOTTED = 24, /* lines of at most this many points show them */
 };
 
 typedef struct axis {
@@ -87,7 +88,7 @@ static void write_tick(FILE *out, const axis *a, double value) {
     size_t unit = 0;
     if (fabs(shown) < a->step * 1e-6)
         shown = 0; /* not -1e-17 */
-    for (; fabs(shown) >= 9999.5 && unit < 6; unit++)
+    for (; fabs(shown) >= (unit || a->logarithmic ? 999.5 : 9999.5) && unit < 6; unit++)
         shown /= 1000;
     fprintf(out, "%s%.6g%s", shown < 0 ? "\u2212" : "", fabs(shown), units[unit]);
 }
@@ -174,26 +175,31 @@ static void write_line(FILE *out, const sr_series *series, const axis *x, const 
     fputs("\"><title>", out);
     sr_escape_html(out, series->name);
     fputs("</title></path>\n", out);
+    for (size_t i = 0; i < series->count && series->count <= DOTTED; i++)
+        fprintf(out, "<circle class=\"mark c%d d%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\"/>\n",
+                colour(series), dashes(series), place(x, series->x[i]), place(y, series->y[i]));
+}
+
+/* Circles, then squares; every second one is hollow. */
+static void write_shape(FILE *out, const sr_series *series, double x, double y) {
+    fprintf(out, "<path class=\"mark c%d d%d\" d=\"M%.1f %.1f%s\"", colour(series), dashes(series),
+            x - 5, dashes(series) < 2 ? y : y - 5,
+            dashes(series) < 2 ? "a5 5 0 1 1 10 0a5 5 0 1 1-10 0z" : "h10v10h-10z");
 }
 
 static void write_mark(FILE *out, const sr_series *series, size_t i, double x, double y) {
-    fprintf(out, "<circle class=\"mark c%d d%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"5\"><title>",
-            colour(series), dashes(series), x, y);
+    write_shape(out, series, x, y);
+    fputs("><title>", out);
     sr_escape_html(out, series->name);
     fprintf(out, ": %.4g", series->y[i]);
     if (series->high[i] > series->low[i])
         fprintf(out, " [%.4g, %.4g]", series->low[i], series->high[i]);
-    fputs("</title></circle>\n", out);
+    fputs("</title></path>\n", out);
 }
 
 static void write_points(FILE *out, const sr_series *series, const axis *x, const axis *y) {
-    for (size_t i = 0; i < series->count; i++) {
-        const double at = place(x, series->x[i]);
-        if (series->high[i] > series->low[i])
-            fprintf(out, "<path class=\"bar c%d\" d=\"M%.1f %.1fV%.1f\"/>", colour(series), at,
-                    place(y, series->low[i]), place(y, series->high[i]));
-        write_mark(out, series, i, at, place(y, series->y[i]));
-    }
+    for (size_t i = 0; i < series->count; i++)
+        write_mark(out, series, i, place(x, series->x[i]), place(y, series->y[i]));
 }
 
 static void write_key(FILE *out, const sr_chart *chart) {
@@ -202,12 +208,13 @@ static void write_key(FILE *out, const sr_chart *chart) {
         const sr_series *series = &chart->series[s];
         const double x = LEFT + column * (double)(s % KEY_COLUMNS);
         const double y = HEIGHT + 12 + KEY_ROW * (double)(s / KEY_COLUMNS);
-        if (chart->kind == SR_CHART_LINES)
+        if (chart->kind == SR_CHART_LINES) {
             fprintf(out, "<path class=\"line c%d d%d\" d=\"M%.1f %.1fh26\"/>", colour(series),
                     dashes(series), x, y - 4);
-        else
-            fprintf(out, "<circle class=\"mark c%d d%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"5\"/>",
-                    colour(series), dashes(series), x + 13, y - 4);
+        } else {
+            write_shape(out, series, x + 13, y - 4);
+            fputs("/>", out);
+        }
         fprintf(out, "<text class=\"key\" x=\"%.1f\" y=\"%.1f\">", x + 33, y);
         write_name(out, series->name, KEY_LETTERS);
         fputs("</text>\n", out);

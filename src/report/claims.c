@@ -10,10 +10,10 @@ static bool is_linear(const srnn_attention *a) {
     return a->score == SRNN_SCORE_LINEAR;
 }
 
-/* exp cut short, all else softmax. */
+/* exp cut short; odd orders need another denominator than the row sum, which may vanish. */
 static bool is_truncated(const srnn_attention *a) {
     return a->score == SRNN_SCORE_TAYLOR && a->feature == SRNN_FEATURE_IDENTITY &&
-           a->normaliser == SRNN_NORMALISER_ROW_SUM && a->norm == SRNN_NORM_NONE;
+           a->output_gate == SRNN_GATE_NONE && !a->value_gate;
 }
 
 static bool is_bare(const srnn_attention *a) {
@@ -61,11 +61,11 @@ static void say_linear(sr_table *table, const sr_cell *cell) {
     if (t.all == 0)
         return;
     sr_table_cell(table, "Linear attention falls short of softmax");
-    sr_table_cell(table, "%s", cell->title);
     sr_table_cell(table, "%s",
                   t.worse == t.all ? "shows"
                   : t.worse        ? "shows in part"
                                    : "does not show");
+    sr_table_cell(table, "%s", cell->title);
     sr_table_cell(table, "%zu of %zu linear variants are worse than the baseline", t.worse, t.all);
 }
 
@@ -74,11 +74,10 @@ static void say_norm(sr_table *table, const sr_cell *cell) {
     if (t.all == 0 || !compared(t.one))
         return;
     sr_table_cell(table, "A norm can take the place of the denominator (Norm)");
-    sr_table_cell(table, "%s", cell->title);
     sr_table_cell(table, "%s", t.one->effect == SR_EFFECT_WORSE ? "does not show" : "agrees");
-    sr_table_cell(table, "%s: %s [%s, %s]%s", t.one->variant->name,
-                  sr_format_signed(t.one->difference, 3).text, sr_format_signed(t.one->low, 3).text,
-                  sr_format_signed(t.one->high, 3).text,
+    sr_table_cell(table, "%s", cell->title);
+    sr_table_cell(table, "%s: %s%s", t.one->variant->name,
+                  sr_format_interval(t.one->difference, t.one->low, t.one->high).text,
                   t.one->effect == SR_EFFECT_UNCLEAR ? ", which includes zero" : "");
 }
 
@@ -88,10 +87,16 @@ static void say_unbounded(sr_table *table, const sr_cell *cell) {
         return;
     const bool shows = t.worse + t.broken == t.all;
     sr_table_cell(table, "Something has to bound the output: no denominator and no norm is worse");
-    sr_table_cell(table, "%s", cell->title);
     sr_table_cell(table, "%s", shows ? "shows" : "does not show");
+    sr_table_cell(table, "%s", cell->title);
     sr_table_cell(table, "%zu of %zu such variants are worse than the baseline or diverge",
                   t.worse + t.broken, t.all);
+}
+
+static const char *effect_words(sr_effect effect) {
+    return effect == SR_EFFECT_WORSE    ? "worse"
+           : effect == SR_EFFECT_BETTER ? "better"
+                                        : "no difference shown";
 }
 
 /* The lowest and the highest order that can be compared. */
@@ -113,12 +118,11 @@ static void say_orders(sr_table *table, const sr_cell *cell) {
     const bool reaches = highest->effect != SR_EFFECT_WORSE;
     const bool begins_below = lowest->effect == SR_EFFECT_WORSE;
     sr_table_cell(table, "With more orders of the series one comes to softmax");
-    sr_table_cell(table, "%s", cell->title);
     sr_table_cell(table, "%s", !reaches ? "does not show" : begins_below ? "shows" : "unclear");
-    sr_table_cell(table, "order %d %s; order %d %s", lowest->variant->descriptor.order,
-                  begins_below ? "is worse than the baseline" : "is not worse than it either",
-                  highest->variant->descriptor.order,
-                  reaches ? "cannot be told to be worse" : "is still worse than the baseline");
+    sr_table_cell(table, "%s", cell->title);
+    sr_table_cell(table, "order %d: %s; order %d: %s", lowest->variant->descriptor.order,
+                  effect_words(lowest->effect), highest->variant->descriptor.order,
+                  effect_words(highest->effect));
 }
 
 srnn_status sr_section_claims(sr_page *page, const sr_records *records) {
@@ -127,8 +131,8 @@ srnn_status sr_section_claims(sr_page *page, const sr_records *records) {
     sr_table *table;
     SR_TRY(sr_table_create(&table, "claims", "What the paper says, and what shows at this size"));
     sr_table_column(table, "The paper");
-    sr_table_column(table, "Task");
     sr_table_column(table, "Here");
+    sr_table_column(table, "Task");
     sr_table_column(table, "Because");
     for (size_t claim = 0; claim < sizeof claims / sizeof *claims; claim++)
         for (size_t i = 0; i < records->cell_count; i++)

@@ -1,8 +1,6 @@
 /* equation.c: a variant's equation as MathML. */
 #include "report/equation.h"
 
-#include <stdlib.h>
-
 #define VARIABLE(name, index) "<msub><mi>" name "</mi><mi>" index "</mi></msub>"
 #define PAIR(name)            "<msub><mi>" name "</mi><mrow><mi>i</mi><mi>j</mi></mrow></msub>"
 #define SUM_OVER(index) \
@@ -185,7 +183,8 @@ static void write_output(FILE *out, const srnn_attention *a) {
 }
 
 void sr_equation_write(FILE *out, const srnn_attention *a) {
-    fputs("<math display=\"block\"><mtable class=\"equation\">\n<mtr><mtd>", out);
+    fputs("<math display=\"block\"><mtable class=\"equation\" displaystyle=\"true\">\n<mtr><mtd>",
+          out);
     write_logit(out, a);
     fputs("</mtd></mtr>\n<mtr><mtd>", out);
     write_weight(out, a);

@@ -9,19 +9,41 @@
 
 static const sr_words dash = {"\u2013"};
 
+/* What rounds to zero is zero, without a sign. */
+static double without_dust(double value, int decimals) {
+    return fabs(value) < 0.5 * pow(10, -decimals) ? 0 : value;
+}
+
 sr_words sr_format_fixed(double value, int decimals) {
     sr_words words;
     if (!isfinite(value))
         return dash;
-    snprintf(words.text, sizeof words.text, fabs(value) < 1e9 ? "%.*f" : "%.*g", decimals, value);
+    snprintf(words.text, sizeof words.text, fabs(value) < 1e9 ? "%.*f" : "%.*g", decimals,
+             without_dust(value, decimals));
     return words;
 }
 
 sr_words sr_format_signed(double value, int decimals) {
+    sr_words words = sr_format_fixed(value, decimals);
+    if (isfinite(value) && without_dust(value, decimals) > 0) {
+        memmove(words.text + 1, words.text, sizeof words.text - 1);
+        words.text[0] = '+';
+    }
+    return words;
+}
+
+sr_words sr_format_interval(double value, double low, double high) {
     sr_words words;
-    if (!isfinite(value))
-        return dash;
-    snprintf(words.text, sizeof words.text, fabs(value) < 1e9 ? "%+.*f" : "%+.*g", decimals, value);
+    const double numbers[] = {value, low, high};
+    static const char *const around[] = {"", " [", ", "};
+    size_t used = 0;
+    for (size_t i = 0; i < 3; i++) {
+        const sr_words number = sr_format_signed(numbers[i], 3);
+        const bool minus = number.text[0] == '-';
+        used += (size_t)snprintf(words.text + used, sizeof words.text - used, "%s%s%.20s",
+                                 around[i], minus ? "\u2212" : "", number.text + minus);
+    }
+    snprintf(words.text + used, sizeof words.text - used, "]");
     return words;
 }
 

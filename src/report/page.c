@@ -114,7 +114,7 @@ static void write_latex(FILE *out, const void *table) {
 /* Ranks are read from the picture itself; the others are drawn again by the script, from data. */
 static void put_chart(sr_page *page, const sr_chart *chart) {
     const bool live = chart->kind != SR_CHART_RANKS;
-    fprintf(page->body, "<figure id=\"%s\"%s>\n<figcaption>", chart->name,
+    fprintf(page->body, "<figure id=\"figure-%s\"%s>\n<figcaption>", chart->name,
             live ? " class=\"live\"" : "");
     sr_escape_html(page->body, chart->title);
     fputs("</figcaption>\n<div class=\"still\">", page->body);

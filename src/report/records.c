@@ -124,12 +124,29 @@ static const char *task_title(const sr_records *records, const char *task) {
     return task;
 }
 
+static int by_rank(const void *a, const void *b) {
+    const double left = (*(const sr_entry *const *)a)->rank;
+    const double right = (*(const sr_entry *const *)b)->rank;
+    if (isnan(left) || isnan(right))
+        return isnan(left) - isnan(right);
+    return (left > right) - (left < right);
+}
+
+static srnn_status rank_entries(sr_cell *cell) {
+    void *memory;
+    SR_TRY(sr_alloc(&memory, cell->count, sizeof *cell->ranked));
+    cell->ranked = memory;
+    for (size_t i = 0; i < cell->count; i++)
+        cell->ranked[i] = &cell->entries[i];
+    qsort(cell->ranked, cell->count, sizeof *cell->ranked, by_rank);
+    return SRNN_OK;
+}
+
 static srnn_status read_cell(sr_records *records, sr_cell *cell, const json_t *object) {
     void *memory;
     const json_t *noise = sr_json_object_of(object, "noise");
     const size_t count = sr_json_count_of(object, "variants");
     cell->task = sr_json_text_of(object, "task");
-    cell->title = task_title(records, cell->task);
     cell->size = sr_json_text_of(object, "size");
     cell->learning_rate = sr_json_number_of(object, "learning_rate");
     cell->accuracy = strcmp(sr_json_text_of(object, "measure"), "accuracy") == 0;
@@ -154,6 +171,27 @@ static srnn_status read_cell(sr_records *records, sr_cell *cell, const json_t *o
             cell->baseline = &cell->entries[cell->count];
         cell->count++;
     }
+    return rank_entries(cell);
+}
+
+/* True if another cell differs in nothing but its learning rate. */
+static bool has_twin(const sr_records *records, const sr_cell *cell) {
+    for (size_t i = 0; i < records->cell_count; i++)
+        if (&records->cells[i] != cell && strcmp(records->cells[i].task, cell->task) == 0 &&
+            strcmp(records->cells[i].size, cell->size) == 0)
+            return true;
+    return false;
+}
+
+static srnn_status name_cell(const sr_records *records, sr_cell *cell) {
+    char rate[64] = "";
+    if (has_twin(records, cell))
+        snprintf(rate, sizeof rate, ", learning rate %g", cell->learning_rate);
+    if (asprintf(&cell->title, "%s%s%s%s", task_title(records, cell->task), *cell->size ? ", " : "",
+                 cell->size, rate) < 0) {
+        cell->title = NULL;
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the report");
+    }
     return SRNN_OK;
 }
 
@@ -168,11 +206,24 @@ static srnn_status read_cells(sr_records *records) {
         SR_TRY(read_cell(records, &records->cells[i],
                          sr_json_element_of(records->summary, "cells", i)));
     }
+    for (size_t i = 0; i < count; i++)
+        SR_TRY(name_cell(records, &records->cells[i]));
+    return SRNN_OK;
+}
+
+static srnn_status check_summary(const char *folder) {
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/summary.json", folder) < (int)sizeof path &&
+        access(path, F_OK) != 0)
+        return SR_FAIL(
+            SRNN_ERR_IO,
+            "%s: not there yet; `softrnn study` writes it when it ends or is interrupted", path);
     return SRNN_OK;
 }
 
 static srnn_status read_all(sr_records *records) {
     SR_TRY(sr_json_read(&records->plan, records->folder, "study.json", "softrnn-study"));
+    SR_TRY(check_summary(records->folder));
     SR_TRY(sr_json_read(&records->summary, records->folder, "summary.json", "softrnn-summary"));
     SR_TRY(read_variants(records));
     SR_TRY(read_runs(records));
@@ -190,8 +241,11 @@ srnn_status sr_records_read(sr_records *records, const char *folder) {
 void sr_records_free(sr_records *records) {
     for (size_t i = 0; i < records->run_count; i++)
         json_decref(records->runs[i].result);
-    for (size_t i = 0; i < records->cell_count; i++)
+    for (size_t i = 0; i < records->cell_count; i++) {
         free(records->cells[i].entries);
+        free(records->cells[i].ranked);
+        free(records->cells[i].title);
+    }
     free(records->variants);
     free(records->runs);
     free(records->cells);

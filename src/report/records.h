@@ -51,12 +51,14 @@ typedef struct sr_entry {
 
 /* One task, size and learning rate. */
 typedef struct sr_cell {
-    const char *task, *title, *size;
+    const char *task, *size;
+    char *title; /* owned: the task's, with what else tells the cell from others */
     double learning_rate, length;
     bool accuracy; /* the measure is accuracy, and more is better; else loss, and less is */
     double noise_deviation, noise_floor, noise_seeds;
     sr_entry *entries; /* (count), in the study's order */
     size_t count;
+    const sr_entry **ranked;  /* (count), best first; what is not known last */
     const sr_entry *baseline; /* NULL: it has none */
 } sr_cell;
 

@@ -16,7 +16,11 @@ static size_t count_effect(const sr_cell *cell, sr_effect effect) {
 
 /* "3 are worse than softmax" */
 static void write_share(FILE *out, size_t count, const char *words, const char *name) {
-    fprintf(out, "<strong>%zu</strong> %s %s ", count, count == 1 ? "is" : "are", words);
+    if (count)
+        fprintf(out, "<strong>%zu</strong> ", count);
+    else
+        fputs("<strong>none</strong> ", out);
+    fprintf(out, "%s %s ", count > 1 ? "are" : "is", words);
     sr_escape_html(out, name);
 }
 
@@ -65,14 +69,14 @@ static void write_effect(FILE *out, const sr_cell *cell, sr_effect effect, const
     fprintf(out, "<li class=\"%s\"><strong>%s</strong> ", class, words);
     bool first = true;
     for (size_t i = 0; i < cell->count; i++) {
-        const sr_entry *entry = &cell->entries[i];
+        const sr_entry *entry = cell->ranked[i];
         if (entry->effect != effect)
             continue;
         fputs(first ? "<span class=\"item\">" : ", <span class=\"item\"><b>", out);
         fputs(first ? "<b>" : "", out);
         sr_escape_html(out, entry->variant->name);
-        fprintf(out, "</b> %s [%s, %s]</span>", sr_format_signed(entry->difference, 3).text,
-                sr_format_signed(entry->low, 3).text, sr_format_signed(entry->high, 3).text);
+        fprintf(out, "</b> %s</span>",
+                sr_format_interval(entry->difference, entry->low, entry->high).text);
         first = false;
     }
     fputs("</li>\n", out);
@@ -102,10 +106,6 @@ static void write_troubles(FILE *out, const sr_cell *cell) {
 static void write_cell(FILE *out, const sr_cell *cell) {
     fputs("<div class=\"finding\">\n<h3>", out);
     sr_escape_html(out, cell->title);
-    if (*cell->size) {
-        fputs(", ", out);
-        sr_escape_html(out, cell->size);
-    }
     fputs("</h3>\n", out);
     write_lead(out, cell);
     write_baseline(out, cell);
@@ -169,9 +169,14 @@ srnn_status sr_section_verdict(sr_page *page, const sr_records *records) {
     sr_page_paragraph(
         page,
         "Numbers after a name are its difference to the baseline and the %.0f\u202f%% "
-        "confidence interval of that difference, on runs that saw the same data in the "
-        "same order from the same initial weights. An interval that includes zero "
-        "shows no difference; it does not show that there is none.",
-        100 * records->confidence);
+        "confidence interval of that difference, on runs that saw the same data in "
+        "the same order from the same initial weights. An interval that includes "
+        "zero shows no difference; it does not show that there is none. Of many "
+        "intervals, about %.0f in a hundred exclude zero by chance.",
+        100 * records->confidence, 100 - 100 * records->confidence);
+    sr_page_paragraph(page, "How an interval was made is in the tables. Pooled: from the scatter "
+                            "between seeds of all variants together, or of the variant itself "
+                            "where that is larger. Seeds: from its own alone. Batches: from the "
+                            "batches of one seed, which says nothing about another seed.");
     return SRNN_OK;
 }

@@ -63,6 +63,7 @@ static srnn_status read_file(batches *all, int *B, const sr_safetensors *file, c
     all->rows = shape[0] * shape[1];
     *B = (int)shape[1];
     all->base = (sr_source){.T = (int32_t)(shape[2] - 1),
+                            .exact = true,
                             .rows = {all->rows, all->rows},
                             .fill = fill_row,
                             .free = free_batches};

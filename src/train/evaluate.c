@@ -16,7 +16,8 @@ typedef struct bench {
     float *losses;          /* (B, T) */
     float *logits;          /* (B, T, V) */
     int64_t rows;
-    int V;
+    int T, V;
+    int front; /* empty tokens that the model wants before every sequence */
 } bench;
 
 static srnn_status numbers(void *out, size_t count, size_t size) {
@@ -28,7 +29,8 @@ static srnn_status numbers(void *out, size_t count, size_t size) {
 
 static srnn_status bench_open(bench *b, sr_model *model, int B, int T) {
     const sr_pass_setup setup = {.B = B, .T = T};
-    *b = (bench){.V = model->config.V};
+    *b = (bench){
+        .T = T, .V = model->config.V, .front = sr_model_config_front_tokens(&model->config)};
     SR_TRY(sr_pass_create(&b->pass, model, &setup));
     b->rows = (int64_t)B * T;
     const size_t rows = (size_t)b->rows;
@@ -77,11 +79,24 @@ static srnn_status add_batch(sr_evaluation *result, bench *b) {
     return SRNN_OK;
 }
 
+/* The last batch may begin the split anew to be full: those rows have counted already. */
+static void forget_repeats(sr_batch *batch, const sr_source *source, sr_split split,
+                           int64_t number) {
+    for (int64_t b = 0; b < batch->B; b++)
+        if (number * batch->B + b >= source->rows[split])
+            for (int64_t t = 0; t < source->T; t++)
+                batch->targets[b * source->T + t] = -1;
+}
+
 static srnn_status add_source(sr_evaluation *result, bench *b, const sr_source *source,
                               sr_split split, int B, int64_t batches) {
     for (int64_t i = 0; i < batches; i++) {
         sr_batch batch = {.B = B, .ids = b->ids, .targets = b->targets, .offsets = b->offsets};
         SR_TRY(sr_source_batch(source, &batch, split, i));
+        forget_repeats(&batch, source, split, i);
+        if (!source->exact)
+            sr_batch_front(&batch, source->T, b->front);
+        SR_TRY(sr_pass_documents(b->pass, batch.offsets, batch.documents));
         SR_TRY(add_batch(result, b));
     }
     return SRNN_OK;
@@ -123,13 +138,17 @@ static srnn_status encode(sr_tokens *tokens, const sr_tokenizer *tokenizer, cons
     return status;
 }
 
-/* Rows of T tokens from `first` on; those past the end have no targets. */
-static void fill_rows(bench *b, const sr_tokens *tokens, size_t first) {
-    for (size_t i = 0; i < (size_t)b->rows; i++) {
-        const size_t at = first + i;
-        b->ids[i] = at < tokens->count ? (int32_t)tokens->ids[at] : 0;
-        b->targets[i] = at + 1 < tokens->count ? (int32_t)tokens->ids[at + 1] : -1;
+/* Rows of T tokens, the model's front tokens and then those of the text from `first` on; tokens past
+ * its end have no targets. Returns where the next rows begin. */
+static size_t fill_rows(bench *b, const sr_tokens *tokens, size_t first) {
+    size_t at = first;
+    for (int64_t i = 0; i < b->rows; i++) {
+        const bool empty = i % b->T < b->front;
+        b->ids[i] = !empty && at < tokens->count ? (int32_t)tokens->ids[at] : 0;
+        b->targets[i] = !empty && at + 1 < tokens->count ? (int32_t)tokens->ids[at + 1] : -1;
+        at += !empty;
     }
+    return at;
 }
 
 srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_tokenizer *tokenizer,
@@ -142,8 +161,11 @@ srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_to
             SR_FAIL(SRNN_ERR_ARGUMENT, "a text of %zu tokens has nothing to predict", tokens.count);
     if (status == SRNN_OK)
         status = bench_open(&b, model, B, T);
-    for (size_t first = 0; status == SRNN_OK && first + 1 < tokens.count; first += (size_t)b.rows) {
-        fill_rows(&b, &tokens, first);
+    if (status == SRNN_OK && b.front >= T)
+        status =
+            SR_FAIL(SRNN_ERR_ARGUMENT, "rows of %d tokens: the model puts %d in front", T, b.front);
+    for (size_t next = 0; status == SRNN_OK && next + 1 < tokens.count;) {
+        next = fill_rows(&b, &tokens, next);
         status = add_batch(result, &b);
     }
     result->bytes += (int64_t)bytes;
@@ -166,10 +188,11 @@ static srnn_status judge(sr_evaluation *result, sr_model *model, const sr_tokens
                          size_t context) {
     sr_evaluation word = {0};
     bench b;
-    srnn_status status = bench_open(&b, model, 1, (int)tokens->count - 1);
+    const int front = sr_model_config_front_tokens(&model->config);
+    srnn_status status = bench_open(&b, model, 1, front + (int)tokens->count - 1);
     if (status == SRNN_OK) {
-        fill_rows(&b, tokens, 0);
-        for (size_t i = 0; i + 1 < context; i++)
+        (void)fill_rows(&b, tokens, 0);
+        for (size_t i = 0; i + 1 < (size_t)front + context; i++)
             b.targets[i] = -1;
         status = add_batch(&word, &b);
     }
@@ -192,7 +215,8 @@ srnn_status sr_evaluate_last_word(sr_evaluation *result, sr_model *model,
         shared++;
     if (status == SRNN_OK && (shared == 0 || shared == all.count))
         status = SR_FAIL(SRNN_ERR_ARGUMENT, "\"%.40s\": there is no last word to predict", text);
-    if (status == SRNN_OK && all.count > (size_t)model->config.positions)
+    const size_t front = (size_t)sr_model_config_front_tokens(&model->config);
+    if (status == SRNN_OK && front + all.count > (size_t)model->config.positions)
         status = SR_FAIL(SRNN_ERR_LIMIT, "a text of %zu tokens; the model has %d positions",
                          all.count, model->config.positions);
     if (status == SRNN_OK)

@@ -13,7 +13,7 @@ typedef struct sr_evaluation {
     int64_t bytes;   /* of text behind the targets; 0: unknown */
 } sr_evaluation;
 
-/* Adds up batches 0 .. batches-1 of B rows of a source's split. */
+/* Adds up batches 0 .. batches-1 of B rows of a source's split, each row once. */
 srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model, const sr_source *source,
                                sr_split split, int B, int64_t batches);
 

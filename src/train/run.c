@@ -24,7 +24,8 @@ struct sr_run {
     sr_trainer *trainer;
     sr_run_records *records;
     sr_progress progress;
-    double started; /* seconds of the clock */
+    sr_validation validation; /* the last one */
+    double started;           /* seconds of the clock */
 };
 
 static double clock_seconds(void) {
@@ -75,7 +76,7 @@ static srnn_status new_model(sr_run *run) {
         status = sr_model_create(&run->model, run->backend, &config);
     sr_model_config_free(&config);
     SR_TRY(status);
-    return sr_model_initialise(run->model, (uint64_t)s->seed);
+    return sr_model_initialise(run->model, s->initial_range, (uint64_t)s->seed);
 }
 
 static srnn_status make_model(sr_run *run) {
@@ -117,6 +118,7 @@ static srnn_status make(sr_run *run, const char *folder) {
     SR_TRY(open_source(run));
     SR_TRY(make_model(run));
     SR_TRY(make_trainer(run));
+    SR_TRY(sr_validation_create(&run->validation, run->settings.validate_batches));
     run->started = clock_seconds();
     return SRNN_OK;
 }
@@ -197,6 +199,7 @@ void sr_run_free(sr_run *run) {
     if (!run)
         return;
     sr_run_records_free(run->records);
+    sr_validation_free(&run->validation);
     sr_trainer_free(run->trainer);
     sr_model_free(run->model);
     sr_source_free(run->source);
@@ -241,6 +244,14 @@ static bool due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
 
+/* After the last step too, so that runs can be compared by how they end. */
+static bool validates(const sr_run *run) {
+    const sr_run_settings *s = &run->settings;
+    const int64_t step = run->progress.step;
+    return s->validate_batches > 0 && run->source->rows[SR_SPLIT_VALIDATION] > 0 &&
+           (due(step, s->validate_every) || (s->validate_every > 0 && step == s->steps));
+}
+
 static void count_step(sr_progress *progress, const sr_step *step, const sr_run_settings *s) {
     progress->step++;
     progress->tokens += (int64_t)s->B * s->T * s->accumulate;
@@ -263,11 +274,13 @@ srnn_status sr_run_step(sr_run *run, sr_run_report *report) {
     SR_TRY(sr_trainer_step(run->trainer, &report->step, run->source, run->progress.step + 1));
     count_step(&run->progress, &report->step, s);
     report->seconds = clock_seconds() - begin;
-    if (due(run->progress.step, s->validate_every) && s->validate_batches > 0 &&
-        run->source->rows[SR_SPLIT_VALIDATION] > 0)
-        SR_TRY(sr_trainer_validate(run->trainer, &report->validation, run->source,
-                                   s->validate_batches));
-    SR_TRY(sr_run_records_step(run->records, &run->progress, &report->step, report->validation,
+    const sr_validation *validation = validates(run) ? &run->validation : NULL;
+    if (validation) {
+        SR_TRY(sr_trainer_validate(run->trainer, &run->validation, run->source));
+        report->validation = validation->loss;
+        report->accuracy = validation->accuracy;
+    }
+    SR_TRY(sr_run_records_step(run->records, &run->progress, &report->step, validation,
                                report->seconds));
     if (run->progress.skipped_in_row >= s->bad_steps)
         return SR_FAIL(SRNN_ERR_LIMIT,

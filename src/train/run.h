@@ -9,6 +9,7 @@
 typedef struct sr_run_report {
     sr_step step;
     double validation;      /* loss; NaN if this step had no validation */
+    double accuracy;        /* of that validation */
     double seconds;         /* of this step, data included */
     bool saved;             /* a checkpoint was written */
     char save_failure[512]; /* why it could not be, or "" */

@@ -68,19 +68,43 @@ static const char *number(char text[32], double value) {
     return text;
 }
 
+static void print_validation(FILE *out, const sr_validation *validation) {
+    char loss[32], accuracy[32];
+    fprintf(out, ", \"validation_loss\": %s, \"validation_accuracy\": %s, \"validation_losses\": [",
+            number(loss, validation->loss), number(accuracy, validation->accuracy));
+    for (int64_t i = 0; i < validation->batches; i++)
+        fprintf(out, "%s%s", i ? ", " : "", number(loss, validation->losses[i]));
+    putc(']', out);
+}
+
+static void print_metrics(FILE *out, const sr_progress *p, const sr_step *step,
+                          const sr_validation *validation) {
+    char loss[32], norm[32], rate[32];
+    fprintf(out,
+            "{\"step\": %" PRId64 ", \"tokens\": %" PRId64
+            ", \"loss\": %s, \"gradient_norm\": %s, \"learning_rate\": %s, \"skipped\": %" PRId64,
+            p->step, p->tokens, number(loss, step->loss), number(norm, step->gradient_norm),
+            number(rate, step->learning_rate), p->skipped);
+    if (validation)
+        print_validation(out, validation);
+    fputs("}\n", out);
+}
+
 static srnn_status write_metrics(sr_log_file *file, const sr_progress *p, const sr_step *step,
-                                 double validation) {
-    char line[512], loss[32], norm[32], rate[32], valid[64] = "", value[32];
-    if (!isnan(validation))
-        snprintf(valid, sizeof valid, ", \"validation_loss\": %s", number(value, validation));
-    const int length = snprintf(
-        line, sizeof line,
-        "{\"step\": %" PRId64 ", \"tokens\": %" PRId64
-        ", \"loss\": %s, \"gradient_norm\": %s, \"learning_rate\": %s, \"skipped\": %" PRId64
-        "%s}\n",
-        p->step, p->tokens, number(loss, step->loss), number(norm, step->gradient_norm),
-        number(rate, step->learning_rate), p->skipped, valid);
-    return sr_log_file_append(file, line, (size_t)length);
+                                 const sr_validation *validation) {
+    char *text = NULL;
+    size_t length;
+    FILE *out = open_memstream(&text, &length);
+    if (!out)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a record");
+    print_metrics(out, p, step, validation);
+    srnn_status status = SRNN_OK;
+    if (fclose(out) != 0)
+        status = SR_FAIL(SRNN_ERR_MEMORY, "no memory for a record");
+    if (status == SRNN_OK)
+        status = sr_log_file_append(file, text, length);
+    free(text);
+    return status;
 }
 
 static srnn_status write_timings(sr_log_file *file, const sr_progress *p, const sr_step *step,
@@ -94,18 +118,20 @@ static srnn_status write_timings(sr_log_file *file, const sr_progress *p, const 
 }
 
 static srnn_status write_events(sr_log_file *file, const sr_progress *p, const sr_step *step,
-                                double validation) {
+                                const sr_validation *validation) {
     const double now = wall_seconds();
     SR_TRY(sr_tensorboard_scalar(file, now, p->step, "loss/train", step->loss));
     SR_TRY(sr_tensorboard_scalar(file, now, p->step, "gradient_norm", step->gradient_norm));
     SR_TRY(sr_tensorboard_scalar(file, now, p->step, "learning_rate", step->learning_rate));
-    return isnan(validation)
-               ? SRNN_OK
-               : sr_tensorboard_scalar(file, now, p->step, "loss/validation", validation);
+    if (!validation)
+        return SRNN_OK;
+    SR_TRY(sr_tensorboard_scalar(file, now, p->step, "loss/validation", validation->loss));
+    return sr_tensorboard_scalar(file, now, p->step, "accuracy/validation", validation->accuracy);
 }
 
 srnn_status sr_run_records_step(sr_run_records *records, const sr_progress *progress,
-                                const sr_step *step, double validation, double seconds) {
+                                const sr_step *step, const sr_validation *validation,
+                                double seconds) {
     SR_TRY(write_metrics(records->metrics, progress, step, validation));
     SR_TRY(write_timings(records->timings, progress, step, seconds));
     return write_events(records->events, progress, step, validation);

@@ -14,9 +14,10 @@ srnn_status sr_run_records_open(sr_run_records **records, const char *folder,
                                 const sr_progress *progress);
 void sr_run_records_free(sr_run_records *records);
 
-/* One record of the step that `progress` has just counted; validation NaN: none. */
+/* One record of the step that `progress` has just counted; validation NULL: none. */
 srnn_status sr_run_records_step(sr_run_records *records, const sr_progress *progress,
-                                const sr_step *step, double validation, double seconds);
+                                const sr_step *step, const sr_validation *validation,
+                                double seconds);
 
 /* Makes the files durable and puts their lengths into `progress`. */
 srnn_status sr_run_records_sync(sr_run_records *records, sr_progress *progress);

@@ -47,6 +47,7 @@ static const sr_setting table[] = {
     FLAG("tied", tied, "the head is the embedding"),
     NUMBER("rope-theta", rope_theta, 1, 1e12, "base of the rotary angles"),
     NUMBER("norm-epsilon", norm_epsilon, 0, 1, "of the RMS norms"),
+    NUMBER("initial-range", initial_range, 0, 1e3, "standard deviation of a new model's matrices"),
     INTEGER("batch", B, 1, 1 << 20, "rows in a batch"),
     INTEGER("length", T, 1, 1 << 24, "tokens in a row"),
     INTEGER("accumulate", accumulate, 1, 1 << 20, "batches in a step"),
@@ -97,6 +98,7 @@ srnn_status sr_run_settings_create(sr_run_settings *settings) {
     *settings = (sr_run_settings){.validation_share = 0.1,
                                   .rope_theta = 10000,
                                   .norm_epsilon = 1e-5,
+                                  .initial_range = 0.02,
                                   .B = 8,
                                   .T = 256,
                                   .accumulate = 1,
@@ -133,6 +135,31 @@ srnn_status sr_run_settings_copy(sr_run_settings *to, const sr_run_settings *fro
     }
     *to = copy;
     return SRNN_OK;
+}
+
+static bool same_value(const sr_run_settings *a, const sr_run_settings *b, const sr_setting *s) {
+    const void *left = (const char *)a + s->offset, *right = (const char *)b + s->offset;
+    switch (s->kind) {
+    case SR_SETTING_FLAG:
+        return *(const bool *)left == *(const bool *)right;
+    case SR_SETTING_TEXT:
+        return strcmp(*(char *const *)left, *(char *const *)right) == 0;
+    case SR_SETTING_INTEGER:
+    case SR_SETTING_CHOICE:
+        return *(const int *)left == *(const int *)right;
+    case SR_SETTING_INTEGER64:
+        return *(const int64_t *)left == *(const int64_t *)right;
+    case SR_SETTING_NUMBER:
+        return *(const double *)left == *(const double *)right;
+    }
+    return false;
+}
+
+const char *sr_run_settings_difference(const sr_run_settings *a, const sr_run_settings *b) {
+    for (size_t i = 0; i < SETTINGS; i++)
+        if (table[i].offset != AT(threads) && !same_value(a, b, &table[i]))
+            return table[i].name;
+    return NULL;
 }
 
 void sr_run_settings_free(sr_run_settings *settings) {

@@ -19,7 +19,7 @@ typedef struct sr_run_settings {
     int V, C, F, L, H, Hkv, D;
     int mlp; /* sr_mlp */
     bool tied;
-    double rope_theta, norm_epsilon;
+    double rope_theta, norm_epsilon, initial_range;
 
     int B, T, accumulate;
     bool recompute;
@@ -66,6 +66,14 @@ void sr_run_settings_free(sr_run_settings *settings);
 /* Copies every setting into settings that were created. */
 srnn_status sr_run_settings_copy(sr_run_settings *to, const sr_run_settings *from);
 
+/* Sets one by its name. Fails, naming the nearest, if there is none, or if the text is no value of
+ * it. */
+srnn_status sr_run_settings_set(sr_run_settings *settings, const char *name, const char *value);
+
+/* The name of a setting whose values differ, but for threads, which change no result; NULL if there
+ * is none. */
+const char *sr_run_settings_difference(const sr_run_settings *a, const sr_run_settings *b);
+
 /* Replaces an owned text. */
 srnn_status sr_run_settings_text(char **text, const char *value);
 
@@ -74,6 +82,9 @@ srnn_status sr_run_settings_apply_preset(sr_run_settings *settings);
 
 /* The presets' names; NULL past the end. */
 const char *sr_preset_name(size_t index);
+
+/* The revision of the sources that this program was built from. Static text. */
+const char *sr_revision(void);
 
 /* run.yaml: every setting by name, the program's version and revision, and the machine. */
 srnn_status sr_run_settings_write(const sr_run_settings *settings, const char *path);

@@ -1,5 +1,6 @@
 /* run_yaml.c: a run's settings from and to run.yaml. */
 #include "base/file.h"
+#include "base/text.h"
 #include "train/run_settings.h"
 
 #include <errno.h>
@@ -71,13 +72,17 @@ static void write_setting(FILE *out, const sr_run_settings *settings, const sr_s
     putc('\n', out);
 }
 
+const char *sr_revision(void) {
+    return SOFTRNN_REVISION;
+}
+
 /* Where and with what the run was made; not read back. */
 static void write_origin(FILE *out) {
     struct utsname system;
     fprintf(out, "\n# where and with what this run was started\nversion: ");
     write_text(out, srnn_version());
     fprintf(out, "\nrevision: ");
-    write_text(out, SOFTRNN_REVISION);
+    write_text(out, sr_revision());
     fprintf(out, "\nmachine: ");
     write_text(out, uname(&system) == 0 ? system.machine : "unknown");
     fprintf(out, "\nsystem: ");
@@ -148,14 +153,39 @@ static bool read_value(sr_run_settings *settings, const sr_setting *setting, con
     return true;
 }
 
+static const sr_setting *find_setting(const char *name) {
+    for (size_t i = 0; sr_setting_at(i); i++)
+        if (strcmp(sr_setting_at(i)->name, name) == 0)
+            return sr_setting_at(i);
+    return NULL;
+}
+
+static srnn_status wrong_name(const char *name) {
+    enum { MOST_NAMES = 96 };
+    const char *names[MOST_NAMES];
+    size_t count = 0;
+    for (; count < MOST_NAMES && sr_setting_at(count); count++)
+        names[count] = sr_setting_at(count)->name;
+    const char *near = sr_nearest_word(name, names, count);
+    return SR_FAIL(SRNN_ERR_FORMAT, "there is no setting \"%s\"%s%s", name,
+                   near ? "; did you mean " : "", near ? near : "");
+}
+
+srnn_status sr_run_settings_set(sr_run_settings *settings, const char *name, const char *value) {
+    const sr_setting *setting = find_setting(name);
+    if (!setting)
+        return wrong_name(name);
+    return read_value(settings, setting, value)
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_FORMAT, "%s cannot be \"%s\"", name, value);
+}
+
 static srnn_status read_pair(sr_run_settings *settings, const char *path, const char *key,
                              const char *value) {
-    for (size_t i = 0; sr_setting_at(i); i++)
-        if (strcmp(sr_setting_at(i)->name, key) == 0)
-            return read_value(settings, sr_setting_at(i), value)
-                       ? SRNN_OK
-                       : SR_FAIL(SRNN_ERR_FORMAT, "%s: %s cannot be \"%s\"", path, key, value);
-    return SRNN_OK; /* the origin */
+    const sr_setting *setting = find_setting(key);
+    if (!setting || read_value(settings, setting, value)) /* no setting: the origin */
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s cannot be \"%s\"", path, key, value);
 }
 
 /* The file is one flat mapping of scalars. */

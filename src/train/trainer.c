@@ -103,7 +103,10 @@ static srnn_status read_batch(sr_trainer *trainer, const sr_source *source, sr_s
     if (source->T != trainer->settings.T)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "the data has rows of %d tokens, the run asks for %d",
                        source->T, trainer->settings.T);
-    return sr_source_batch(source, &batch, split, number);
+    SR_TRY(sr_source_batch(source, &batch, split, number));
+    if (!source->exact)
+        sr_batch_front(&batch, source->T, sr_model_config_front_tokens(&trainer->model->config));
+    return sr_pass_documents(trainer->pass, batch.offsets, batch.documents);
 }
 
 /* Adds the losses of the batch just computed to a sum and a count. */
@@ -159,15 +162,39 @@ srnn_status sr_trainer_step(sr_trainer *trainer, sr_step *result, const sr_sourc
     return update(trainer, result, nominal, step);
 }
 
-srnn_status sr_trainer_validate(sr_trainer *trainer, double *loss, const sr_source *source,
-                                int64_t batches) {
+srnn_status sr_validation_create(sr_validation *validation, int64_t batches) {
+    void *memory;
+    *validation = (sr_validation){.batches = batches};
+    SR_TRY(sr_alloc(&memory, (size_t)batches, sizeof *validation->losses));
+    validation->losses = memory;
+    return SRNN_OK;
+}
+
+void sr_validation_free(sr_validation *validation) {
+    free(validation->losses);
+    *validation = (sr_validation){0};
+}
+
+static double mean(double sum, int64_t count) {
+    return sum / (double)(count > 0 ? count : 1);
+}
+
+srnn_status sr_trainer_validate(sr_trainer *trainer, sr_validation *result,
+                                const sr_source *source) {
     double sum = 0;
-    int64_t count = 0;
-    for (int64_t i = 0; i < batches; i++) {
+    int64_t count = 0, correct = 0;
+    for (int64_t i = 0; i < result->batches; i++) {
+        double batch_sum = 0;
+        int64_t batch_count = 0;
         SR_TRY(read_batch(trainer, source, SR_SPLIT_VALIDATION, i));
-        SR_TRY(sr_pass_losses(trainer->pass, trainer->losses, trainer->ids, trainer->targets));
-        add_losses(trainer, &sum, &count);
+        SR_TRY(sr_pass_evaluate(trainer->pass, trainer->losses, &correct, trainer->ids,
+                                trainer->targets));
+        add_losses(trainer, &batch_sum, &batch_count);
+        result->losses[i] = mean(batch_sum, batch_count);
+        sum += batch_sum;
+        count += batch_count;
     }
-    *loss = sum / (double)(count > 0 ? count : 1);
+    result->loss = mean(sum, count);
+    result->accuracy = mean((double)correct, count);
     return SRNN_OK;
 }

@@ -36,9 +36,20 @@ void sr_trainer_free(sr_trainer *trainer);
 srnn_status sr_trainer_step(sr_trainer *trainer, sr_step *result, const sr_source *source,
                             int64_t step);
 
-/* Mean loss over batches 0 .. batches-1 of the validation split. */
-srnn_status sr_trainer_validate(sr_trainer *trainer, double *loss, const sr_source *source,
-                                int64_t batches);
+/* How well a model predicts the first batches of the validation split. */
+typedef struct sr_validation {
+    int64_t batches;
+    double *losses;  /* (batches), owned: the mean over each batch's targets */
+    double loss;     /* mean over all targets */
+    double accuracy; /* share of the targets that were the most probable token */
+} sr_validation;
+
+srnn_status sr_validation_create(sr_validation *validation, int64_t batches);
+void sr_validation_free(sr_validation *validation);
+
+/* Fills it for the model as it is. */
+srnn_status sr_trainer_validate(sr_trainer *trainer, sr_validation *result,
+                                const sr_source *source);
 
 /* Bytes of weights, gradients, moments and activations. */
 size_t sr_trainer_bytes(const sr_trainer *trainer);

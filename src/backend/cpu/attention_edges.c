@@ -38,7 +38,7 @@ void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool ba
     TAKE(value_dot, backward && (decay || a->value_gate || power), k_rows);
     TAKE(column_dot, backward && decay, k_rows);
     TAKE(norm_partial, backward && (a->norm == SRNN_NORM_LAYER || a->norm == SRNN_NORM_RMS),
-         (size_t)plan->span_count * (size_t)p->H * 2 * (size_t)p->Dv);
+         (size_t)p->B * (size_t)p->H * 2 * (size_t)p->Dv);
 #undef TAKE
 }
 
@@ -338,7 +338,7 @@ static void value_power_backward(const sr_edges *edges, const sr_attention_call 
 
 static void norm_parameters_backward(const sr_edges *edges, const sr_attention_call *call) {
     const srnn_problem *p = &call->plan->problem;
-    int64_t parts = call->plan->span_count * p->H;
+    int64_t parts = (int64_t)p->B * p->H;
     for (int d = 0; d < p->Dv; d++) {
         double weight = 0.0, bias = 0.0;
         for (int64_t n = 0; n < parts; n++) {

@@ -25,7 +25,7 @@ typedef struct sr_edges {
     double *row_dot;      /* (B, H, T): sum_j w_ij dw_ij */
     double *value_dot;    /* (B, Hkv, T): gradient of factor*v, times factor*v */
     double *column_dot;   /* (B, Hkv, T): sum_i w_ij d_row_sum_i */
-    double *norm_partial; /* (spans, H, 2 Dv): gradients of norm weight and bias */
+    double *norm_partial; /* (B, H, 2 Dv): gradients of norm weight and bias */
 } sr_edges;
 
 /* Takes the arrays that the variant needs from `layout`. */

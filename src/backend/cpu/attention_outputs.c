@@ -277,20 +277,15 @@ static void cumulative_backward(const outputs_context *x, const sr_span *span, i
     }
 }
 
-static void outputs_task(void *context, int64_t task, int worker) {
-    const outputs_context *x = context;
+/* One head of one document; `partial` receives norm parameter gradients. */
+static void document_backward(const outputs_context *x, const sr_span *span, int h,
+                              double *partial) {
     const sr_attention_call *call = x->call;
     const sr_edges *edges = x->edges;
     const srnn_problem *p = &call->plan->problem;
     const srnn_attention *a = &p->attention;
-    const sr_span *span = &call->plan->spans[task / p->H];
-    int h = (int)(task % p->H);
     bool uses_gate = a->output_gate != SRNN_GATE_NONE || a->post_gate || edges->cumulative;
     bool wants_gate = uses_gate && call->gradients->output_gate.data;
-    double *partial = edges->norm_partial ? edges->norm_partial + task * 2 * p->Dv : NULL;
-    (void)worker;
-    for (int d = 0; partial && d < 2 * p->Dv; d++)
-        partial[d] = 0.0;
     for (int64_t t = 0; t < span->length; t++) {
         int64_t at = sr_row_index(p, p->H, span->b, h, span->start + t);
         const real *numerator = (const real *)call->saved.numerator + at * p->Dv;
@@ -317,8 +312,22 @@ static void outputs_task(void *context, int64_t task, int worker) {
         cumulative_backward(x, span, h);
 }
 
+static void outputs_task(void *context, int64_t task, int worker) {
+    const outputs_context *x = context;
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->problem;
+    int64_t b = task / p->H;
+    double *partial = x->edges->norm_partial ? x->edges->norm_partial + task * 2 * p->Dv : NULL;
+    (void)worker;
+    for (int d = 0; partial && d < 2 * p->Dv; d++)
+        partial[d] = 0.0;
+    for (int64_t n = plan->row_spans[b]; n < plan->row_spans[b + 1]; n++)
+        document_backward(x, &plan->spans[n], (int)(task % p->H), partial);
+}
+
 void SR_ISA_REAL(sr_edges_backward_outputs)(const sr_edges *edges, const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     outputs_context context = {edges, call};
-    sr_parallel(outputs_task, &context, plan->span_count * plan->problem.H, plan->problem.threads);
+    sr_parallel(outputs_task, &context, (int64_t)plan->problem.B * plan->problem.H,
+                plan->problem.threads);
 }

@@ -3,16 +3,42 @@
 #include "base/memory.h"
 #include "base/threads.h"
 
+#include <malloc.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes of memory that the system can still give, or SIZE_MAX if it does not say. */
+static size_t available_memory(void) {
+    char line[128];
+    unsigned long long kilobytes = 0;
+    FILE *file = fopen("/proc/meminfo", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %llu kB", &kilobytes) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return kilobytes ? (size_t)kilobytes * 1024 : SIZE_MAX;
+}
+
+/* Systems promise memory that they do not have and end the program when it is used; so what was
+ * given out is counted against what there was. */
 static srnn_status allocate(sr_backend *backend, void **out, size_t bytes) {
-    (void)backend;
-    return sr_alloc(out, bytes, 1);
+    sr_backend_cpu *cpu = (sr_backend_cpu *)backend;
+    *out = NULL;
+    if (bytes > cpu->memory || cpu->taken > cpu->memory - bytes)
+        return SR_FAIL(SRNN_ERR_MEMORY,
+                       "%.1f MB more are needed, but of the %.1f MB that were free %.1f MB are "
+                       "taken: use a smaller batch, shorter rows or --recompute",
+                       (double)bytes / 1e6, (double)cpu->memory / 1e6, (double)cpu->taken / 1e6);
+    SR_TRY(sr_alloc(out, bytes, 1));
+    cpu->taken += malloc_usable_size(*out);
+    return SRNN_OK;
 }
 
 static void release(sr_backend *backend, void *memory) {
-    (void)backend;
+    if (memory)
+        ((sr_backend_cpu *)backend)->taken -= malloc_usable_size(memory);
     free(memory);
 }
 
@@ -41,7 +67,25 @@ static srnn_status zero(sr_backend *backend, void *memory, size_t bytes) {
 }
 
 static void destroy(sr_backend *backend) {
-    free(backend);
+    sr_backend_cpu *cpu = (sr_backend_cpu *)backend;
+    free(cpu->packs);
+    free(cpu->room);
+    free(cpu);
+}
+
+static srnn_status make_packs(sr_backend_cpu *cpu) {
+    const size_t a = SR_PACK_DEPTH * (SR_PACK_A + SR_PACK_GAP);
+    const size_t b = SR_PACK_DEPTH * (SR_PACK_B + SR_PACK_GAP);
+    void *memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)cpu->base.threads, sizeof *cpu->packs));
+    cpu->packs = memory;
+    SR_TRY(sr_alloc(&memory, (size_t)cpu->base.threads, (a + b) * sizeof(float)));
+    cpu->room = memory;
+    for (int worker = 0; worker < cpu->base.threads; worker++) {
+        cpu->packs[worker].a = cpu->room + (size_t)worker * (a + b);
+        cpu->packs[worker].b = cpu->packs[worker].a + a;
+    }
+    return SRNN_OK;
 }
 
 static const sr_backend table = {
@@ -77,10 +121,17 @@ static const sr_backend table = {
 
 srnn_status sr_backend_cpu_create(sr_backend **backend, int threads) {
     void *memory;
+    *backend = NULL;
     SR_TRY(sr_alloc(&memory, 1, sizeof(sr_backend_cpu)));
     sr_backend_cpu *cpu = memory;
-    *cpu = (sr_backend_cpu){.base = table, .rows = sr_cpu_rows_best()};
+    *cpu =
+        (sr_backend_cpu){.base = table, .rows = sr_cpu_rows_best(), .memory = available_memory()};
     cpu->base.threads = sr_thread_count(threads);
+    const srnn_status status = make_packs(cpu);
+    if (status != SRNN_OK) {
+        destroy(&cpu->base);
+        return status;
+    }
     *backend = &cpu->base;
     return SRNN_OK;
 }

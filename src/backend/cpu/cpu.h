@@ -5,10 +5,23 @@
 #include "backend/backend.h"
 #include "backend/cpu/rows.h"
 
+/* Room for the operands of one tile of a product, and which panels it holds. */
+typedef struct sr_pack {
+    float *a, *b;
+    int64_t a_panel, b_panel;
+} sr_pack;
+
 typedef struct sr_backend_cpu {
     sr_backend base; /* first, so that a pointer to it is a pointer to the whole */
     const sr_cpu_rows *rows;
+    sr_pack *packs; /* (threads) */
+    float *room;    /* of all packs */
+    size_t memory;  /* bytes that could be had when the backend was made; SIZE_MAX: unknown */
+    size_t taken;   /* bytes given out since */
 } sr_backend_cpu;
+
+/* Numbers that the two operands of one pack take. */
+enum { SR_PACK_DEPTH = 1024, SR_PACK_A = 128, SR_PACK_B = 256, SR_PACK_GAP = 16 };
 
 static inline const sr_cpu_rows *sr_cpu_rows_of(const sr_backend *backend) {
     return ((const sr_backend_cpu *)backend)->rows;

@@ -107,6 +107,23 @@ static void multiply_add(float *restrict y, const float *restrict a, const float
         y[i] += a[i] * x[i];
 }
 
+/* Lanes by hand: not every compiler turns a maximum into vectors. */
+static float largest_of(const float *x, int64_t n) {
+    enum { LANES = 16 };
+    float lanes[LANES], largest = x[0];
+    int64_t i = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        lanes[lane] = x[0];
+    for (; i + LANES <= n; i += LANES)
+        for (int lane = 0; lane < LANES; lane++)
+            lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
+    for (; i < n; i++)
+        largest = x[i] > largest ? x[i] : largest;
+    for (int lane = 0; lane < LANES; lane++)
+        largest = lanes[lane] > largest ? lanes[lane] : largest;
+    return largest;
+}
+
 static void cross_entropy(float *losses, sr_matrix logits, const int32_t *targets, float scale,
                           int64_t first, int64_t end) {
     const int64_t V = logits.columns;
@@ -118,10 +135,7 @@ static void cross_entropy(float *losses, sr_matrix logits, const int32_t *target
             continue;
         }
         const float target = x[targets[row]];
-        float largest = x[0];
-#pragma omp simd reduction(max : largest)
-        for (int64_t v = 0; v < V; v++)
-            largest = x[v] > largest ? x[v] : largest;
+        const float largest = largest_of(x, V);
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t v = 0; v < V; v++) {

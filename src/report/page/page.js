@@ -3,6 +3,7 @@
   "use strict";
   var COLOURS = 7;
   var DASHES = [null, [7, 4], [2, 3], [9, 3, 2, 3]];
+  var touch = matchMedia("(hover: none)");
   var boards = [];
 
   function element(name, className, text) {
@@ -24,18 +25,39 @@
     return Math.floor(series.style / COLOURS) % 2 === 1;
   }
 
-  /* 12 000 000 as 12M, 0.000012 as 1.2e-5. */
-  function short(value) {
+  function isSquare(series) {
+    return Math.floor(series.style / COLOURS) % 4 >= 2;
+  }
+
+  /* 12 000 000 as 12M; numbers below `whole` (9999.5 if not given) stay as they are. */
+  function short(value, whole) {
     var units = ["", "k", "M", "G", "T", "P"], unit = 0, size = Math.abs(value);
-    while (size >= 9999.5 && unit < units.length - 1) { size /= 1000; unit++; }
+    while (size >= (unit ? 999.5 : whole > 0 ? whole : 9999.5) && unit < units.length - 1) { size /= 1000; unit++; }
     return (value < 0 ? "\u2212" : "") + String(Number(size.toPrecision(unit ? 3 : 5))) + units[unit];
+  }
+
+  /* Where a value of x lies: on a logarithmic axis at its logarithm. */
+  function placeOf(chart, x) {
+    return chart.x_log ? Math.log10(x) : x;
+  }
+
+  /* Ticks of a logarithmic axis: powers of ten, and 2 and 5 times these where there is room. */
+  function logTicks(from, to) {
+    var ticks = [], leads = to - from > 3 ? [1] : to - from > 1.2 ? [1, 3] : [1, 2, 3, 5, 7];
+    for (var power = Math.floor(from); power <= to; power++)
+      leads.forEach(function (lead) {
+        var at = power + Math.log10(lead);
+        if (at >= from && at <= to) ticks.push({ v: at, label: short(lead * Math.pow(10, power), 999.5) });
+      });
+    return ticks;
   }
 
   /* Rows [x, [low, y, high] of each series] over all x that any series has. */
   function rowsOf(chart) {
     var rows = new Map();
     chart.series.forEach(function (series, s) {
-      series.x.forEach(function (x, i) {
+      series.x.forEach(function (value, i) {
+        var x = placeOf(chart, value);
         if (!rows.has(x)) rows.set(x, [x].concat(chart.series.map(function () { return null; })));
         var y = series.y[i];
         rows.get(x)[s + 1] = [series.low ? series.low[i] : y, y, series.high ? series.high[i] : y];
@@ -47,7 +69,8 @@
   function drawMark(series) {
     return function (graph, name, context, x, y, markColour, size) {
       context.beginPath();
-      context.arc(x, y, size, 0, 2 * Math.PI);
+      if (isSquare(series)) context.rect(x - size * 0.9, y - size * 0.9, size * 1.8, size * 1.8);
+      else context.arc(x, y, size, 0, 2 * Math.PI);
       context.lineWidth = 2;
       context.setLineDash([]);
       context.strokeStyle = markColour;
@@ -57,43 +80,57 @@
     };
   }
 
-  /* A vertical bar from low to high through each point, and the series' name beside it. */
   function pointPlotter(chart) {
     return function (e) {
-      var context = e.drawingContext, series = chart.series[Number(e.setName.slice(1))];
-      var right = e.plotArea.x + e.plotArea.w;
+      var series = chart.series[Number(e.setName.slice(1))];
       e.points.forEach(function (point) {
         if (!isFinite(point.canvasy)) return;
-        var top = e.dygraph.toDomYCoord(point.yval_plus), low = e.dygraph.toDomYCoord(point.yval_minus);
-        context.save();
-        context.strokeStyle = e.color;
-        context.lineWidth = 2;
-        context.beginPath();
-        context.moveTo(point.canvasx, top);
-        context.lineTo(point.canvasx, low);
-        context.stroke();
-        drawMark(series)(e.dygraph, e.setName, context, point.canvasx, point.canvasy, e.color, 5);
-        context.fillStyle = colour("ink");
-        context.font = "12px system-ui, sans-serif";
-        var text = series.name.length > 22 ? series.name.slice(0, 21) + "\u2026" : series.name;
-        var toLeft = point.canvasx + 10 + context.measureText(text).width > right;
-        context.textAlign = toLeft ? "right" : "left";
-        if (placeLabel(e.dygraph, point.canvasx, point.canvasy, context.measureText(text).width, toLeft))
-          context.fillText(text, point.canvasx + (toLeft ? -9 : 9), point.canvasy + 4);
-        context.restore();
+        drawMark(series)(e.dygraph, e.setName, e.drawingContext, point.canvasx, point.canvasy, e.color, 5);
+        e.dygraph.marks.push({ x: point.canvasx, y: point.canvasy, name: series.name });
       });
     };
   }
 
-  /* Labels must not lie on each other: those without room show when pointed at. */
-  function placeLabel(graph, x, y, width, toLeft) {
-    var box = { left: toLeft ? x - 9 - width : x + 9, top: y - 7, right: toLeft ? x - 9 : x + 9 + width, bottom: y + 7 };
-    var taken = graph.labelBoxes;
-    var free = taken.every(function (other) {
-      return box.right < other.left || box.left > other.right || box.bottom < other.top || box.top > other.bottom;
+  function apart(one, other) {
+    return one.right < other.left || one.left > other.right || one.bottom < other.top || one.top > other.bottom;
+  }
+
+  /* Names beside their marks, to the right or left, above or below, wherever there is room; those
+   * without room show when pointed at. */
+  function nameMarks(graph) {
+    var context = graph.hidden_ctx_, area = graph.getArea();
+    var taken = graph.marks.map(function (mark) {
+      return { left: mark.x - 6, right: mark.x + 6, top: mark.y - 6, bottom: mark.y + 6 };
     });
-    if (free) taken.push(box);
-    return free;
+    context.save();
+    context.font = "12px system-ui, sans-serif";
+    context.fillStyle = colour("ink");
+    graph.marks.forEach(function (mark) {
+      var text = mark.name.length > 22 ? mark.name.slice(0, 21) + "\u2026" : mark.name;
+      var width = context.measureText(text).width;
+      var place = [[9, -7], [-9 - width, -7], [-width / 2, -21], [-width / 2, 8]].map(function (shift) {
+        var left = mark.x + shift[0], top = mark.y + shift[1];
+        return { left: left, right: left + width, top: top, bottom: top + 14 };
+      }).find(function (box) {
+        return box.left >= area.x && box.right <= area.x + area.w && box.top >= area.y - 4 &&
+          box.bottom <= area.y + area.h + 4 && taken.every(function (other) { return apart(box, other); });
+      });
+      if (!place) return;
+      taken.push(place);
+      context.fillText(text, place.left, place.top + 11);
+    });
+    context.restore();
+  }
+
+  /* One finger scrolls the page, two zoom the chart. */
+  function touchModel() {
+    var usual = Dygraph.defaultInteractionModel, model = Object.assign({}, usual);
+    ["touchstart", "touchmove"].forEach(function (type) {
+      model[type] = function (event, graph, context) {
+        if (event.touches.length > 1) usual[type](event, graph, context);
+      };
+    });
+    return model;
   }
 
   function seriesOptions(chart) {
@@ -109,22 +146,26 @@
     return options;
   }
 
-  function readOut(board, x, points, name) {
+  function readOut(board, points, name) {
+    var point = points.find(function (one) { return one.name === name; }) || points[0];
+    var chart = board.chart, series = chart.series[Number(point.name.slice(1))];
+    var i = series.x.findIndex(function (x) { return placeOf(chart, x) === point.xval; });
+    if (i < 0) return;
     board.readout.textContent = "";
-    var shown = points.filter(function (point) { return point.name === name; });
-    (shown.length ? shown : points.slice(0, 1)).forEach(function (point) {
-      var series = board.chart.series[Number(point.name.slice(1))];
-      var i = series.x.indexOf(point.xval), y = point.yval;
-      board.readout.append(element("b", "", series.name));
-      board.readout.append(" " + board.chart.x_title.split(":")[0] + " " + short(point.xval) + ", " +
-        board.chart.y_title + " " + y.toFixed(4));
-      if (series.low && i >= 0 && series.low[i] < series.high[i])
-        board.readout.append(" [" + series.low[i].toFixed(4) + ", " + series.high[i].toFixed(4) + "]");
-    });
+    board.readout.append(element("b", "", series.name), ": " + chart.y_title.toLowerCase() + " " + series.y[i].toFixed(4));
+    if (series.low && series.low[i] < series.high[i])
+      board.readout.append(" [" + series.low[i].toFixed(4) + ", " + series.high[i].toFixed(4) + "]");
+    board.readout.append(" at " + short(series.x[i]) + " " + chart.x_title.split(":")[0]);
   }
 
   function themeOptions() {
     return { gridLineColor: colour("grid"), axisLineColor: colour("soft") };
+  }
+
+  /* Whole numbers, such as orders, have no ticks between them. */
+  function tickWords(chart) {
+    var whole = chart.series.every(function (series) { return series.x.every(Number.isInteger); });
+    return function (value) { return whole && !Number.isInteger(value) ? "" : short(value); };
   }
 
   function graphOptions(board) {
@@ -135,31 +176,35 @@
       visibility: chart.series.map(function () { return true; }),
       customBars: true,
       connectSeparatedPoints: true,
-      fillAlpha: 0.13,
+      fillAlpha: 0.1,
       strokeWidth: 2,
       drawPoints: chart.points || rowsOf(chart).length <= 24,
       pointSize: chart.points ? 5 : 3,
       highlightCircleSize: 5,
       legend: "never",
-      underlayCallback: function (context, area, graph) { graph.labelBoxes = []; },
+      interactionModel: touchModel(),
+      underlayCallback: function (context, area, graph) { graph.marks = []; },
       gridLineColor: theme.gridLineColor,
       axisLineColor: theme.axisLineColor,
+      gridLineWidth: 1,
       xRangePad: chart.points || rowsOf(chart).length <= 24 ? 24 : 4,
       yRangePad: 14,
       animatedZooms: false,
       axes: {
-        x: { axisLabelFormatter: short, logscale: chart.x_log, pixelsPerLabel: 70, axisLabelWidth: 60 },
-        y: { axisLabelFormatter: short, axisLabelWidth: 52, pixelsPerLabel: 40 }
+        x: { axisLabelFormatter: tickWords(chart), pixelsPerLabel: 55, axisLabelWidth: 60 },
+        y: { axisLabelFormatter: function (value) { return short(value); }, axisLabelWidth: 52, pixelsPerLabel: 40 }
       },
       highlightSeriesOpts: chart.points ? { highlightCircleSize: 8 } : { strokeWidth: 4, highlightCircleSize: 5 },
       highlightSeriesBackgroundAlpha: chart.points ? 1 : 0.35,
       highlightSeriesBackgroundColor: colour("paper"),
-      highlightCallback: function (event, x, points, row, name) { readOut(board, x, points, name); },
+      highlightCallback: function (event, x, points, row, name) { readOut(board, points, name); },
       unhighlightCallback: function () { board.readout.textContent = board.hint; },
       zoomCallback: function () { board.reset.disabled = !board.graph.isZoomed(); }
     };
+    if (chart.x_log) options.axes.x.ticker = logTicks;
     if (chart.points) {
       options.plotter = pointPlotter(chart);
+      options.drawCallback = nameMarks;
       options.strokeWidth = 0.01;
     }
     return options;
@@ -168,13 +213,12 @@
   function keyPicture(series, points) {
     var space = "http" + "://www.w3.org/2000/svg"; /* a name, never fetched */
     var picture = document.createElementNS(space, "svg");
-    var shape = document.createElementNS(space, points ? "circle" : "path");
+    var shape = document.createElementNS(space, "path");
     var look = " c" + series.style % COLOURS + " d" + Math.floor(series.style / COLOURS) % DASHES.length;
     picture.setAttribute("viewBox", "0 0 30 14");
     picture.setAttribute("aria-hidden", "true");
     shape.setAttribute("class", (points ? "mark" : "line") + look);
-    if (points) { shape.setAttribute("cx", 15); shape.setAttribute("cy", 7); shape.setAttribute("r", 5); }
-    else shape.setAttribute("d", "M1 7H29");
+    shape.setAttribute("d", !points ? "M1 7H29" : isSquare(series) ? "M10 2h10v10h-10z" : "M10 7a5 5 0 1 1 10 0a5 5 0 1 1-10 0z");
     picture.append(shape);
     return picture;
   }
@@ -224,10 +268,10 @@
   }
 
   function makeBoard(chart) {
-    var figure = document.getElementById(chart.name), still = figure.querySelector(".still");
+    var figure = document.getElementById("figure-" + chart.name), still = figure.querySelector(".still");
     var board = { chart: chart, boxes: [], figure: figure };
-    board.hint = "Point at a line to read it. Drag to zoom, double-click to see all.";
-    if (chart.points) board.hint = "Point at a mark to read it. Drag to zoom, double-click to see all.";
+    board.hint = (touch.matches ? "Tap" : "Point at") + (chart.points ? " a mark" : " a line") + " to read it. " +
+      (touch.matches ? "Zoom with two fingers, tap twice to see all." : "Drag to zoom, double-click to see all.");
     var frame = element("div", "board"), tools = element("div", "tools"), keys = element("fieldset", "keys");
     board.plot = element("div", "plot");
     board.plot.tabIndex = 0;

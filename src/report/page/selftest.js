@@ -23,7 +23,7 @@
   function hovers(board) {
     var series = board.chart.series.find(function (one) { return one.x.length > 0; });
     var middle = Math.floor(series.x.length / 2), canvas = board.graph.canvas_;
-    var place = board.graph.toDomCoords(series.x[middle], series.y[middle]);
+    var place = board.graph.toDomCoords(board.chart.x_log ? Math.log10(series.x[middle]) : series.x[middle], series.y[middle]);
     send(canvas, "mousemove", canvas, place[0], place[1]);
     return board.readout.textContent !== board.hint && board.readout.textContent.length > 0;
   }

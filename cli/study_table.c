@@ -1,0 +1,117 @@
+/* study_table.c: a study's plan and its results as tables of text. */
+#include "study_table.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Training FLOP/s a core reaches on models as small as a study's; measured with the default study. */
+static const double typical_rate = 3e10;
+
+static const char *bytes_text(char text[32], double bytes) {
+    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB"};
+    int unit = 0;
+    if (!isfinite(bytes)) {
+        snprintf(text, 32, "-");
+        return text;
+    }
+    for (; bytes >= 1000 && unit < 5; unit++)
+        bytes /= 1000;
+    snprintf(text, 32, bytes < 10 && unit ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
+    return text;
+}
+
+void study_table_plan(const sr_study *study, const sr_study_way *way) {
+    double tokens = 0, flops = 0;
+    size_t count = 0;
+    int jobs, threads;
+    printf("%-40s %8s %11s %12s %10s %9s\n", "run", "steps", "parameters", "tokens", "GFLOP",
+           "state");
+    for (size_t i = 0; i < study->run_count; i++) {
+        const sr_study_run *run = &study->runs[i];
+        char state[32];
+        if ((way->only.count && !sr_study_run_matches(study, run, &way->only)) ||
+            sr_study_run_matches(study, run, &way->skip))
+            continue;
+        printf("%-40s %8lld %11zu %12.0f %10.0f %9s\n", run->id, (long long)run->settings.steps,
+               run->parameters, run->tokens, run->flops / 1e9, bytes_text(state, run->state_bytes));
+        tokens += run->tokens;
+        flops += run->flops;
+        count++;
+    }
+    sr_study_shares(&jobs, &threads, way->jobs);
+    const double seconds = flops / (typical_rate * jobs * threads);
+    printf("\n%zu runs, %.3g tokens, %.3g FLOP; %d at a time with %d thread%s each: about %.0f "
+           "minutes at %.0f GFLOP/s a core\n",
+           count, tokens, flops, jobs, threads, threads == 1 ? "" : "s", ceil(seconds / 60),
+           typical_rate / 1e9);
+}
+
+/* What variants are sorted by; worst for those without a number. */
+static double rank_of(const sr_cell *cell, const sr_summary_variant *v) {
+    const double value = cell->measure == SR_MEASURE_LOSS ? v->loss.mean : -v->accuracy.mean;
+    return isnan(value) ? INFINITY : value;
+}
+
+typedef struct place {
+    double rank;
+    const sr_summary_variant *variant;
+} place;
+
+static int compare(const void *left, const void *right) {
+    const place *a = left, *b = right;
+    if (a->rank != b->rank)
+        return a->rank < b->rank ? -1 : 1;
+    return (a->variant > b->variant) - (a->variant < b->variant);
+}
+
+static void print_difference(const sr_study *study, const sr_summary_variant *v) {
+    const sr_difference *d = &v->difference;
+    if (v->variant == study->baseline)
+        printf("  %-34s", "(the baseline)");
+    else if (!d->used)
+        printf("  %-34s", "no pair of runs");
+    else
+        printf("  %+8.4f [%+8.4f, %+8.4f] %-7s", d->used->mean, d->used->low, d->used->high,
+               sr_verdict_name(d->verdict));
+}
+
+static void print_variant(const sr_study *study, const sr_summary_variant *v) {
+    char state[32], memory[32];
+    printf("%-24.24s %8.4f %8.4f %8.4f %9.4f", study->variants[v->variant].name, v->loss.mean,
+           v->loss.standard_deviation, v->best_loss.mean, v->accuracy.mean);
+    print_difference(study, v);
+    printf(" %9.0f %9s %9s", v->tokens_per_second, bytes_text(memory, v->memory_bytes),
+           bytes_text(state, v->state_bytes));
+    if (v->skipped || v->diverged || v->failed || v->finished < v->runs)
+        printf("  %zu of %zu finished, %zu diverged, %zu failed, %lld steps skipped", v->finished,
+               v->runs, v->diverged, v->failed, (long long)v->skipped);
+    putchar('\n');
+}
+
+static void print_cell(const sr_study *study, const sr_cell *cell) {
+    place *places = malloc(cell->count * sizeof *places);
+    if (!places)
+        return;
+    printf("\n%s", study->tasks[cell->task].name);
+    if (study->size_count)
+        printf(", %s", study->sizes[cell->size].name);
+    printf(", learning rate %g: by %s", cell->learning_rate, sr_measure_name(cell->measure));
+    if (isfinite(cell->noise))
+        printf("; seeds of the baseline scatter by %.4f", cell->noise);
+    printf("\n%-24s %8s %8s %8s %9s  %-34s %9s %9s %9s\n", "variant", "loss", "+-", "best",
+           "accuracy", "difference, 95 % interval", "tokens/s", "memory", "state");
+    for (size_t i = 0; i < cell->count; i++)
+        places[i] = (place){rank_of(cell, &cell->variants[i]), &cell->variants[i]};
+    qsort(places, cell->count, sizeof *places, compare);
+    for (size_t i = 0; i < cell->count; i++)
+        print_variant(study, places[i].variant);
+    free(places);
+}
+
+void study_table_summary(const sr_study *study, const sr_summary *summary) {
+    for (size_t i = 0; i < summary->count; i++)
+        print_cell(study, &summary->cells[i]);
+    printf("\n%zu runs: %zu finished, %zu diverged, %zu failed, %zu not ended\n", study->run_count,
+           summary->finished, summary->diverged, summary->failed, summary->missing);
+}

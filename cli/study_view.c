@@ -1,0 +1,151 @@
+/* study_view.c: how a study's runs stand, on stderr. */
+#include "study_view.h"
+
+#include "progress.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+static const double table_seconds = 0.2, line_seconds = 10;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+srnn_status study_view_begin(study_view *view, const sr_study *study, int jobs) {
+    *view = (study_view){.on_terminal = isatty(STDERR_FILENO),
+                         .jobs = jobs,
+                         .flops_before = NAN,
+                         .told = calloc(study->run_count, sizeof *view->told)};
+    view->start_seconds = now();
+    return view->told ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
+}
+
+static void clear(study_view *view) {
+    if (view->lines)
+        fprintf(stderr, "\r\033[%dA\033[J", view->lines);
+    view->lines = 0;
+}
+
+void study_view_end(study_view *view) {
+    clear(view);
+    free(view->told);
+    view->told = NULL;
+}
+
+static double share_done(const sr_study_run *run, const sr_run_view *view) {
+    if (view->ending != SR_ENDING_NONE && !view->running)
+        return 1;
+    return run->settings.steps ? (double)view->step / (double)run->settings.steps : 0;
+}
+
+/* FLOPs done and asked for, of the selected runs. */
+static void add_up(double *done, double *all, const sr_study *study, const sr_run_view *views) {
+    *done = *all = 0;
+    for (size_t i = 0; i < study->run_count; i++)
+        if (views[i].selected) {
+            *all += study->runs[i].flops;
+            *done += study->runs[i].flops * share_done(&study->runs[i], &views[i]);
+        }
+}
+
+static const char *time_text(char text[32], double seconds) {
+    if (!(seconds < 360000))
+        snprintf(text, 32, "?");
+    else if (seconds < 3600)
+        snprintf(text, 32, "%d:%02d", (int)seconds / 60, (int)seconds % 60);
+    else
+        snprintf(text, 32, "%d:%02d:%02d", (int)seconds / 3600, (int)seconds / 60 % 60,
+                 (int)seconds % 60);
+    return text;
+}
+
+/* "12 of 60 runs ended, 20 %, 3:12 left" */
+static void print_whole(const study_view *view, const sr_study *study, const sr_run_view *views) {
+    double done, all;
+    size_t ended = 0, selected = 0;
+    char left[32];
+    add_up(&done, &all, study, views);
+    for (size_t i = 0; i < study->run_count; i++) {
+        selected += views[i].selected;
+        ended += views[i].selected && views[i].ending != SR_ENDING_NONE;
+    }
+    const double rate = (done - view->flops_before) / (now() - view->start_seconds);
+    fprintf(stderr, "%zu of %zu runs ended, %d %%, %s left\n", ended, selected,
+            all > 0 ? (int)(100 * done / all) : 100,
+            time_text(left, rate > 0 ? (all - done) / rate : INFINITY));
+}
+
+static void print_run(const sr_study_run *run, const sr_run_view *view) {
+    char left[32];
+    const double steps = (double)(view->step - (view->first_step > 0 ? view->first_step : 0));
+    const double rate = view->seconds > 0 ? steps / view->seconds : 0;
+    fprintf(stderr, "  %-36.36s %6lld of %-6lld loss %-8.4f", run->id, (long long)view->step,
+            (long long)run->settings.steps, view->loss);
+    if (isfinite(view->validation))
+        fprintf(stderr, " validation %-8.4f accuracy %.3f", view->validation, view->accuracy);
+    fprintf(
+        stderr, "  %s left\n",
+        time_text(left, rate > 0 ? (double)(run->settings.steps - view->step) / rate : INFINITY));
+}
+
+static void tell_end(const sr_study_run *run, const sr_run_view *view) {
+    if (view->ending == SR_ENDING_FINISHED)
+        fprintf(stderr, "%-36s finished: validation loss %.4f, accuracy %.3f, %.1f s\n", run->id,
+                view->validation, view->accuracy, view->seconds);
+    else
+        fprintf(stderr, "%-36s %s: %s\n", run->id, sr_ending_name(view->ending), view->message);
+}
+
+/* Runs that have ended since the last look. */
+static void tell_ends(study_view *view, const sr_study *study, const sr_run_view *views) {
+    for (size_t i = 0; i < study->run_count; i++) {
+        if (view->told[i] || views[i].running || views[i].ending == SR_ENDING_NONE)
+            continue;
+        view->told[i] = true;
+        if (views[i].seconds > 0 && views[i].selected) { /* else it had ended before */
+            clear(view);
+            tell_end(&study->runs[i], &views[i]);
+        }
+    }
+}
+
+static void draw(study_view *view, const sr_study *study, const sr_run_view *views) {
+    struct winsize window = {.ws_row = 24};
+    ioctl(STDERR_FILENO, TIOCGWINSZ, &window);
+    const int most = window.ws_row > 3 ? window.ws_row - 2 : 2;
+    clear(view);
+    fputs("\033[?7l", stderr); /* a long line is cut, not wrapped */
+    print_whole(view, study, views);
+    view->lines = 1;
+    for (size_t i = 0; i < study->run_count && view->lines < most; i++)
+        if (views[i].running) {
+            print_run(&study->runs[i], &views[i]);
+            view->lines++;
+        }
+    fputs("\033[?7h", stderr);
+}
+
+bool study_view_look(void *context, const sr_study *study, const sr_run_view *views) {
+    study_view *view = context;
+    if (isnan(view->flops_before)) {
+        double all;
+        add_up(&view->flops_before, &all, study, views);
+    }
+    tell_ends(view, study, views);
+    const double time = now();
+    if (time - view->last_seconds >= (view->on_terminal ? table_seconds : line_seconds)) {
+        view->last_seconds = time;
+        if (view->on_terminal)
+            draw(view, study, views);
+        else
+            print_whole(view, study, views);
+    }
+    return !progress_interrupted();
+}

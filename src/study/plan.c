@@ -1,0 +1,240 @@
+/* plan.c: makes the runs of a study and works out what each costs. */
+#include "data/source_open.h"
+#include "model/model.h"
+#include "study/study.h"
+
+#include <ctype.h>
+#include <fnmatch.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BYTE_TOKENS = 257, ID_BYTES = 200 };
+static const char text_data[] = "@text";
+
+/* What the data of the last run said, since most runs share it. */
+typedef struct data_facts {
+    char *data;
+    int T_asked;
+    int V, T;
+} data_facts;
+
+bool sr_study_needs_text(const sr_study *study) {
+    for (size_t i = 0; i < study->settings.count; i++)
+        if (strcmp(study->settings.values[i], text_data) == 0)
+            return true;
+    for (size_t t = 0; t < study->task_count; t++)
+        for (size_t i = 0; i < study->tasks[t].settings.count; i++)
+            if (strcmp(study->tasks[t].settings.values[i], text_data) == 0)
+                return true;
+    return false;
+}
+
+static bool uses(const sr_study_task *task, const char *variant) {
+    for (size_t i = 0; i < task->variants.count; i++)
+        if (strcmp(task->variants.words[i], variant) == 0)
+            return true;
+    return task->variants.count == 0;
+}
+
+bool sr_study_run_matches(const sr_study *study, const sr_study_run *run, const sr_words *words) {
+    for (size_t i = 0; i < words->count; i++) {
+        const char *word = words->words[i];
+        if (strcmp(word, study->tasks[run->task].name) == 0 ||
+            strcmp(word, study->variants[run->variant].name) == 0 ||
+            (study->size_count && strcmp(word, study->sizes[run->size].name) == 0) ||
+            fnmatch(word, run->id, 0) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* ---- one run */
+
+/* Appends a part of an id in letters that a folder's name may have. */
+static void add_part(char *id, const char *part) {
+    size_t length = strlen(id);
+    if (length && length + 1 < ID_BYTES)
+        id[length++] = '.';
+    for (; *part && length + 1 < ID_BYTES; part++)
+        id[length++] = isalnum((unsigned char)*part) || strchr("-_+=", *part) ? *part : '_';
+    id[length] = '\0';
+}
+
+static srnn_status make_id(sr_study_run *run, const sr_study *study) {
+    char id[ID_BYTES] = "", rate[40], seed[24];
+    add_part(id, study->tasks[run->task].name);
+    add_part(id, study->variants[run->variant].name);
+    if (study->size_count)
+        add_part(id, study->sizes[run->size].name);
+    snprintf(rate, sizeof rate, ".lr%g", run->settings.learning_rate);
+    if (study->rate_count && strlen(id) + strlen(rate) < sizeof id)
+        strcat(id, rate);
+    snprintf(seed, sizeof seed, "%lld", (long long)run->settings.seed);
+    add_part(id, seed);
+    run->id = strdup(id);
+    return run->id ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory for a study");
+}
+
+static srnn_status set_all(sr_run_settings *settings, const sr_pairs *pairs) {
+    for (size_t i = 0; i < pairs->count; i++)
+        SR_TRY(sr_run_settings_set(settings, pairs->names[i], pairs->values[i]));
+    return SRNN_OK;
+}
+
+static srnn_status make_settings(sr_study_run *run, const sr_study *study, double rate,
+                                 int64_t seed, const char *text) {
+    sr_run_settings *s = &run->settings;
+    SR_TRY(sr_run_settings_create(s));
+    SR_TRY(set_all(s, &study->settings));
+    SR_TRY(set_all(s, &study->tasks[run->task].settings));
+    if (study->size_count)
+        SR_TRY(set_all(s, &study->sizes[run->size].settings));
+    SR_TRY(sr_run_settings_text(&s->attention, study->variants[run->variant].attention));
+    if (strcmp(s->data, text_data) == 0)
+        SR_TRY(sr_run_settings_text(&s->data, text));
+    s->learning_rate = rate > 0 ? rate : s->learning_rate;
+    s->seed = seed;
+    return sr_run_settings_apply_preset(s);
+}
+
+/* Tokens and length of rows; a text that does not exist yet is bytes. */
+static srnn_status look_at_data(data_facts *facts, const sr_run_settings *s) {
+    if (facts->data && strcmp(facts->data, s->data) == 0 && facts->T_asked == s->T)
+        return SRNN_OK;
+    SR_TRY(sr_run_settings_text(&facts->data, s->data));
+    *facts = (data_facts){facts->data, s->T, BYTE_TOKENS, s->T};
+    if (!strchr(s->data, ':') && access(s->data, F_OK) != 0)
+        return SRNN_OK;
+    sr_source *source;
+    const sr_source_settings settings = {.seed = (uint64_t)s->seed,
+                                         .T = s->T,
+                                         .layout = (sr_row_layout)s->layout,
+                                         .validation = *s->validation ? s->validation : NULL,
+                                         .validation_share = s->validation_share};
+    SR_TRY(sr_source_open(&source, s->data, &settings));
+    facts->V = source->vocab;
+    facts->T = source->T;
+    sr_source_free(source);
+    return SRNN_OK;
+}
+
+static double state_bytes(const sr_model_config *c) {
+    double bytes = 0;
+    for (int layer = 0; layer < c->L; layer++) {
+        const size_t numbers = srnn_attention_state_numbers(&c->attention[layer], c->D, c->D);
+        if (numbers == 0)
+            return NAN;
+        bytes += (double)numbers * c->Hkv * (double)sizeof(float);
+    }
+    return bytes;
+}
+
+static srnn_status count(sr_study_run *run, const sr_model_config *c) {
+    const sr_run_settings *s = &run->settings;
+    const double T = c->positions;
+    sr_tensor_table table;
+    SR_TRY(sr_model_tensors(&table, c));
+    run->parameters = sr_tensor_table_learned(&table);
+    sr_tensor_table_free(&table);
+    const double multiplying = (double)run->parameters - (c->tied ? 0.0 : (double)c->V * c->C);
+    run->tokens = (double)s->B * T * s->accumulate * (double)s->steps;
+    run->flops = run->tokens * (6 * multiplying + 6.0 * c->L * c->H * c->D * T);
+    run->state_bytes = state_bytes(c);
+    run->cache_bytes = 2.0 * c->L * c->Hkv * c->D * T * (double)sizeof(float);
+    return SRNN_OK;
+}
+
+/* The settings as the run will have them once its data is open, so that they can be compared. */
+static srnn_status work_out_cost(sr_study_run *run, data_facts *facts) {
+    sr_run_settings *s = &run->settings;
+    SR_TRY(look_at_data(facts, s));
+    s->V = s->V ? s->V : facts->V;
+    s->T = facts->T;
+    sr_model_config config = {.V = s->V,
+                              .C = s->C,
+                              .F = s->F,
+                              .L = s->L,
+                              .H = s->H,
+                              .Hkv = s->Hkv,
+                              .D = s->D,
+                              .positions = s->T,
+                              .mlp = (sr_mlp)s->mlp,
+                              .norm_epsilon = s->norm_epsilon,
+                              .rope_theta = s->rope_theta,
+                              .tied = s->tied,
+                              .bos = -1,
+                              .eos = -1};
+    srnn_status status = sr_model_config_attention(&config, s->attention);
+    if (status == SRNN_OK)
+        status = sr_model_config_check(&config);
+    if (status == SRNN_OK)
+        status = count(run, &config);
+    sr_model_config_free(&config);
+    return status;
+}
+
+/* ---- all runs */
+
+static srnn_status name_run(srnn_status status, const sr_study_run *run) {
+    char why[512];
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    return SR_FAIL(status, "run %s: %s", run->id ? run->id : "", why);
+}
+
+/* Keeps the next run of the study, or drops it if it was not asked for. */
+static srnn_status add_run(sr_study *study, sr_study_run run, double rate, int64_t seed,
+                           const char *text) {
+    sr_study_run *grown = realloc(study->runs, (study->run_count + 1) * sizeof *grown);
+    if (!grown)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a study");
+    study->runs = grown;
+    sr_study_run *added = &grown[study->run_count++];
+    *added = run;
+    SR_TRY(make_settings(added, study, rate, seed, text));
+    SR_TRY(make_id(added, study));
+    if ((study->only.count && !sr_study_run_matches(study, added, &study->only)) ||
+        sr_study_run_matches(study, added, &study->skip)) {
+        study->run_count--;
+        free(added->id);
+        sr_run_settings_free(&added->settings);
+        return SRNN_OK;
+    }
+    for (size_t i = 0; i + 1 < study->run_count; i++)
+        if (strcmp(study->runs[i].id, added->id) == 0)
+            return SR_FAIL(SRNN_ERR_FORMAT,
+                           "two runs would be called %s: give their variants other names",
+                           added->id);
+    return SRNN_OK;
+}
+
+/* Seeds outermost, so that an early stop leaves every variant with as many seeds. */
+static srnn_status add_task(sr_study *study, size_t task, int64_t seed, const char *text) {
+    for (size_t size = 0; size < (study->size_count ? study->size_count : 1); size++)
+        for (size_t rate = 0; rate < (study->rate_count ? study->rate_count : 1); rate++)
+            for (size_t v = 0; v < study->variant_count; v++)
+                if (uses(&study->tasks[task], study->variants[v].name))
+                    SR_TRY(add_run(study, (sr_study_run){.task = task, .variant = v, .size = size},
+                                   study->rate_count ? study->rates[rate] : 0, seed, text));
+    return SRNN_OK;
+}
+
+srnn_status sr_study_expand(sr_study *study, const char *text) {
+    data_facts facts = {0};
+    srnn_status status = SRNN_OK;
+    for (size_t seed = 0; seed < study->seed_count; seed++)
+        for (size_t task = 0; task < study->task_count && status == SRNN_OK; task++)
+            status = add_task(study, task, study->seeds[seed], text);
+    for (size_t i = 0; i < study->run_count && status == SRNN_OK; i++) {
+        status = work_out_cost(&study->runs[i], &facts);
+        if (status != SRNN_OK)
+            status = name_run(status, &study->runs[i]);
+    }
+    free(facts.data);
+    if (status == SRNN_OK && study->run_count == 0)
+        status = SR_FAIL(SRNN_ERR_FORMAT, "%s: nothing is left to run", study->name);
+    return status;
+}

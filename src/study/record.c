@@ -1,0 +1,212 @@
+/* record.c: what one run left on disk, read back. */
+#include "study/record.h"
+
+#include "base/file.h"
+#include "study/statistics.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 4096 };
+
+const char *sr_ending_name(sr_ending ending) {
+    switch (ending) {
+    case SR_ENDING_NONE:
+        return "";
+    case SR_ENDING_FINISHED:
+        return "finished";
+    case SR_ENDING_DIVERGED:
+        return "diverged";
+    case SR_ENDING_FAILED:
+        return "failed";
+    }
+    return "";
+}
+
+static srnn_status join(char path[PATH_BYTES], const char *folder, const char *name) {
+    if (snprintf(path, PATH_BYTES, "%s/%s", folder, name) >= PATH_BYTES)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
+    return SRNN_OK;
+}
+
+/* A number of an object; NaN if it has none. */
+static double number(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+/* A count of an object; 0 if it has none. */
+static int64_t whole(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_integer(value) ? json_integer_value(value) : 0;
+}
+
+/* ---- result.json */
+
+static sr_ending ending_of(const json_t *object) {
+    const char *name = json_string_value(json_object_get(object, "status"));
+    for (sr_ending e = SR_ENDING_FINISHED; name && e <= SR_ENDING_FAILED; e++)
+        if (strcmp(name, sr_ending_name(e)) == 0)
+            return e;
+    return SR_ENDING_NONE;
+}
+
+srnn_status sr_result_read(sr_result *result, const char *folder) {
+    char path[PATH_BYTES];
+    json_error_t error;
+    *result = (sr_result){0};
+    SR_TRY(join(path, folder, "result.json"));
+    if (access(path, F_OK) != 0)
+        return SRNN_OK;
+    json_t *object = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (!object)
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
+    const char *message = json_string_value(json_object_get(object, "message"));
+    *result = (sr_result){.ending = ending_of(object),
+                          .step = whole(object, "step"),
+                          .tokens = whole(object, "tokens"),
+                          .skipped = whole(object, "skipped"),
+                          .parameters = number(object, "parameters"),
+                          .memory_bytes = number(object, "memory_bytes"),
+                          .seconds = number(object, "seconds"),
+                          .cpu_seconds = number(object, "cpu_seconds"),
+                          .threads = (int)whole(object, "threads")};
+    snprintf(result->message, sizeof result->message, "%s", message ? message : "");
+    json_decref(object);
+    if (result->ending == SR_ENDING_NONE)
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: it does not say how the run ended", path);
+    return SRNN_OK;
+}
+
+/* A message may hold bytes of a file's name that are no UTF-8; JSON may not. */
+static json_t *text_of(const char *text) {
+    json_t *string = json_string(text);
+    return string ? string : json_string("(a message that is no text)");
+}
+
+srnn_status sr_result_write(const sr_result *r, const char *folder) {
+    char path[PATH_BYTES];
+    SR_TRY(join(path, folder, "result.json"));
+    json_t *object = json_pack("{s:s, s:o, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:i}", "status",
+                               sr_ending_name(r->ending), "message", text_of(r->message), "step",
+                               (json_int_t)r->step, "tokens", (json_int_t)r->tokens, "skipped",
+                               (json_int_t)r->skipped, "parameters", r->parameters, "memory_bytes",
+                               r->memory_bytes, "seconds", r->seconds, "cpu_seconds",
+                               r->cpu_seconds, "threads", r->threads);
+    char *text = object ? json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    const srnn_status status = text ? sr_file_replace(path, text, strlen(text))
+                                    : SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
+    free(text);
+    json_decref(object);
+    return status;
+}
+
+/* ---- lines of JSON */
+
+typedef srnn_status line_reader(void *context, const json_t *object);
+
+/* Every whole line of a file, if there is one. */
+static srnn_status read_lines(const char *folder, const char *name, line_reader *read,
+                              void *context) {
+    char path[PATH_BYTES];
+    sr_mapping file;
+    SR_TRY(join(path, folder, name));
+    if (access(path, F_OK) != 0)
+        return SRNN_OK;
+    SR_TRY(sr_mapping_open(&file, path));
+    const char *at = (const char *)file.data, *end = at + file.bytes, *stop;
+    srnn_status status = SRNN_OK;
+    for (int line = 1;
+         status == SRNN_OK && at < end && (stop = memchr(at, '\n', (size_t)(end - at)));
+         line++, at = stop + 1) {
+        json_error_t error;
+        json_t *object = json_loadb(at, (size_t)(stop - at), 0, &error);
+        status = json_is_object(object)
+                     ? read(context, object)
+                     : SR_FAIL(SRNN_ERR_FORMAT, "%s: line %d: no JSON object", path, line);
+        json_decref(object);
+    }
+    sr_mapping_close(&file);
+    return status;
+}
+
+static srnn_status keep_batches(sr_record *record, const json_t *list) {
+    const size_t count = json_array_size(list);
+    double *losses = realloc(record->batch_losses, (count ? count : 1) * sizeof *losses);
+    if (!losses)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for %zu losses", count);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *loss = json_array_get(list, i);
+        losses[i] = json_is_number(loss) ? json_number_value(loss) : NAN;
+    }
+    record->batch_losses = losses;
+    record->batches = count;
+    return SRNN_OK;
+}
+
+static srnn_status read_metrics(void *context, const json_t *object) {
+    sr_record *record = context;
+    if ((record->count & (record->count - 1)) == 0) {
+        const size_t capacity = record->count ? 2 * record->count : 1;
+        sr_point *grown = realloc(record->points, capacity * sizeof *grown);
+        if (!grown)
+            return SR_FAIL(SRNN_ERR_MEMORY, "no memory for %zu records", capacity);
+        record->points = grown;
+    }
+    sr_point *point = &record->points[record->count++];
+    *point = (sr_point){whole(object, "step"), number(object, "loss"),
+                        number(object, "validation_loss"), number(object, "validation_accuracy")};
+    record->tokens = whole(object, "tokens");
+    record->skipped = whole(object, "skipped");
+    if (!json_object_get(object, "validation_loss"))
+        return SRNN_OK;
+    record->last_loss = point->validation;
+    record->last_accuracy = point->accuracy;
+    record->best_loss = fmin(record->best_loss, point->validation); /* NaN is never the least */
+    return keep_batches(record, json_object_get(object, "validation_losses"));
+}
+
+typedef struct seconds_list {
+    double *seconds;
+    size_t count, capacity;
+} seconds_list;
+
+static srnn_status read_timing(void *context, const json_t *object) {
+    seconds_list *list = context;
+    if (list->count < list->capacity)
+        list->seconds[list->count++] = number(object, "seconds");
+    return SRNN_OK;
+}
+
+static srnn_status read_rate(sr_record *record, const char *folder) {
+    seconds_list list = {calloc(record->count + 1, sizeof(double)), 0, record->count};
+    if (!list.seconds)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the times of %zu steps", record->count);
+    const srnn_status status = read_lines(folder, "timings.jsonl", read_timing, &list);
+    for (size_t i = 0; i < list.count; i++)
+        record->seconds += list.seconds[i];
+    if (status == SRNN_OK && record->count && list.count)
+        record->tokens_per_second = (double)record->tokens /
+                                    (double)record->points[record->count - 1].step /
+                                    sr_median(list.seconds, list.count);
+    free(list.seconds);
+    return status;
+}
+
+srnn_status sr_record_read(sr_record *record, const char *folder) {
+    *record = (sr_record){
+        .last_loss = NAN, .best_loss = NAN, .last_accuracy = NAN, .tokens_per_second = NAN};
+    SR_TRY(sr_result_read(&record->result, folder));
+    SR_TRY(read_lines(folder, "metrics.jsonl", read_metrics, record));
+    return read_rate(record, folder);
+}
+
+void sr_record_free(sr_record *record) {
+    free(record->points);
+    free(record->batch_losses);
+    *record = (sr_record){0};
+}

@@ -1,0 +1,304 @@
+/* runner.c: the runs of a study, as many at once as there are cores for. */
+#include "study/runner.h"
+
+#include "study/worker.h"
+#include "train/folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 4096, LOOK_MICROSECONDS = 50000, LOCK_TRIES = 100, MOST_JOBS = 1024 };
+
+/* A process that runs one run. */
+typedef struct job {
+    pid_t process; /* 0: none */
+    size_t run;
+    double started;
+} job;
+
+typedef struct runner {
+    const sr_study *study;
+    const char *folder;
+    const sr_study_way *way;
+    sr_run_view *views;
+    sr_worker_board *boards; /* (run_count), shared with the workers */
+    int jobs, threads;
+    job job[MOST_JOBS];
+    cpu_set_t cores;
+} runner;
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static void find_cores(cpu_set_t *cores) {
+    CPU_ZERO(cores);
+    if (sched_getaffinity(0, sizeof *cores, cores) != 0 || CPU_COUNT(cores) == 0)
+        CPU_SET(0, cores);
+}
+
+void sr_study_shares(int *jobs, int *threads, int asked) {
+    cpu_set_t cores;
+    find_cores(&cores);
+    const int count = CPU_COUNT(&cores);
+    *jobs = asked > 0 ? asked : count;
+    *jobs = *jobs < MOST_JOBS ? *jobs : MOST_JOBS;
+    *threads = count / *jobs > 0 ? count / *jobs : 1;
+}
+
+/* The cores of one job: its share of those this process may use. */
+static void pin(const runner *r, int slot) {
+    cpu_set_t own;
+    const int count = CPU_COUNT(&r->cores);
+    const int first = slot * r->threads % count;
+    CPU_ZERO(&own);
+    int seen = 0;
+    for (size_t core = 0; core < CPU_SETSIZE; core++) {
+        if (!CPU_ISSET(core, &r->cores))
+            continue;
+        if (seen >= first && seen < first + r->threads)
+            CPU_SET(core, &own);
+        seen++;
+    }
+    (void)sched_setaffinity(0, sizeof own, &own); /* only speed depends on it */
+}
+
+static srnn_status run_folder(char path[PATH_BYTES], const runner *r, size_t run) {
+    if (snprintf(path, PATH_BYTES, "%s/runs/%s", r->folder, r->study->runs[run].id) >= PATH_BYTES)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", r->folder);
+    return SRNN_OK;
+}
+
+/* ---- starting and ending jobs */
+
+static srnn_status start(runner *r, int slot, size_t run) {
+    char path[PATH_BYTES];
+    sigset_t both, before;
+    SR_TRY(run_folder(path, r, run));
+    sigemptyset(&both);
+    sigaddset(&both, SIGINT);
+    sigaddset(&both, SIGTERM);
+    sigprocmask(SIG_BLOCK, &both, &before);
+    const pid_t parent = getpid(), process = fork();
+    if (process == 0) {
+        /* A worker must not outlive a study that was killed. */
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        if (getppid() != parent)
+            _exit(1);
+        pin(r, slot);
+        _exit(sr_worker_run(&r->study->runs[run], path, r->threads, &r->boards[run]) ? 0 : 1);
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (process < 0)
+        return SR_FAIL(SRNN_ERR_IO, "no process for a run: %s", strerror(errno));
+    r->job[slot] = (job){process, run, now()};
+    r->views[run].running = true;
+    return SRNN_OK;
+}
+
+static void look(sr_run_view *view, sr_worker_board *board, double seconds) {
+    const int64_t step = atomic_load(&board->step);
+    if (step > 0 && view->first_step < 0)
+        view->first_step = step;
+    view->step = step;
+    view->loss = atomic_load(&board->loss);
+    view->validation = atomic_load(&board->validation);
+    view->accuracy = atomic_load(&board->accuracy);
+    view->seconds = seconds;
+}
+
+static void fail(sr_run_view *view, const char *message) {
+    view->ending = SR_ENDING_FAILED;
+    snprintf(view->message, sizeof view->message, "%s", message);
+}
+
+/* Killed, or it crashed, or it could not write: tell, and leave the run to be continued. */
+static void collect_broken(const runner *r, const job *ended, const char *path, int wait_status) {
+    sr_run_view *view = &r->views[ended->run];
+    const char *failure = r->boards[ended->run].failure;
+    sr_result result = {.ending = SR_ENDING_FAILED, .threads = r->threads, .step = view->step};
+    if (*failure)
+        snprintf(result.message, sizeof result.message, "%.511s", failure);
+    else
+        snprintf(result.message, sizeof result.message, "its process was ended by signal %d",
+                 WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0);
+    fail(view, result.message);
+    if (sr_folder_make(path) == SRNN_OK)
+        (void)sr_result_write(&result, path); /* the failure itself is what matters */
+}
+
+/* A process has ended: how did its run? */
+static void collect(runner *r, const job *ended, int wait_status) {
+    sr_run_view *view = &r->views[ended->run];
+    sr_result result = {0};
+    char path[PATH_BYTES];
+    look(view, &r->boards[ended->run], now() - ended->started);
+    view->running = false;
+    if (run_folder(path, r, ended->run) != SRNN_OK || sr_result_read(&result, path) != SRNN_OK) {
+        fail(view, srnn_error_detail());
+        return;
+    }
+    view->ending = result.ending;
+    snprintf(view->message, sizeof view->message, "%s", result.message);
+    if (result.ending == SR_ENDING_NONE && !(WIFEXITED(wait_status) && !WEXITSTATUS(wait_status)))
+        collect_broken(r, ended, path, wait_status);
+}
+
+static int collect_ended(runner *r) {
+    int running = 0;
+    for (int slot = 0; slot < r->jobs; slot++) {
+        int wait_status;
+        const job ended = r->job[slot];
+        if (!ended.process)
+            continue;
+        if (waitpid(ended.process, &wait_status, WNOHANG) == ended.process) {
+            r->job[slot] = (job){0};
+            collect(r, &ended, wait_status);
+        } else {
+            running++;
+            look(&r->views[ended.run], &r->boards[ended.run], now() - ended.started);
+        }
+    }
+    return running;
+}
+
+static void stop_all(const runner *r) {
+    for (int slot = 0; slot < r->jobs; slot++)
+        if (r->job[slot].process)
+            kill(r->job[slot].process, SIGTERM);
+}
+
+/* ---- the whole */
+
+/* The next run that was not started; run_count if there is none. */
+static size_t next_run(const runner *r, size_t from) {
+    while (from < r->study->run_count &&
+           (!r->views[from].selected || r->views[from].ending != SR_ENDING_NONE))
+        from++;
+    return from;
+}
+
+static srnn_status supervise(runner *r) {
+    size_t next = next_run(r, 0);
+    bool stopping = false;
+    srnn_status status = SRNN_OK;
+    for (;;) {
+        const int running = collect_ended(r);
+        if (running == 0 && (stopping || next == r->study->run_count))
+            break;
+        for (int slot = 0; slot < r->jobs && !stopping && next < r->study->run_count; slot++) {
+            if (r->job[slot].process)
+                continue;
+            status = start(r, slot, next);
+            if (status != SRNN_OK)
+                break;
+            next = next_run(r, next + 1);
+        }
+        const bool on = r->way->watch ? r->way->watch(r->way->context, r->study, r->views) : true;
+        if ((!on || status != SRNN_OK) && !stopping) {
+            stopping = true;
+            stop_all(r);
+        }
+        usleep(LOOK_MICROSECONDS);
+    }
+    if (r->way->watch)
+        (void)r->way->watch(r->way->context, r->study, r->views);
+    if (status == SRNN_OK && stopping)
+        return SR_FAIL(SRNN_ERR_INTERRUPTED, "the study was interrupted; the same command goes on");
+    return status;
+}
+
+/* What is there already. */
+static srnn_status take_stock(runner *r) {
+    for (size_t i = 0; i < r->study->run_count; i++) {
+        const sr_study_run *run = &r->study->runs[i];
+        char path[PATH_BYTES], file[PATH_BYTES + 16];
+        sr_result result;
+        r->views[i] =
+            (sr_run_view){.loss = NAN, .validation = NAN, .accuracy = NAN, .first_step = -1};
+        atomic_store(&r->boards[i].loss, NAN);
+        atomic_store(&r->boards[i].validation, NAN);
+        atomic_store(&r->boards[i].accuracy, NAN);
+        SR_TRY(run_folder(path, r, i));
+        SR_TRY(sr_worker_check(run, path));
+        SR_TRY(sr_result_read(&result, path));
+        r->views[i].selected =
+            (!r->way->only.count || sr_study_run_matches(r->study, run, &r->way->only)) &&
+            !sr_study_run_matches(r->study, run, &r->way->skip);
+        if (r->views[i].selected && result.ending == SR_ENDING_FAILED) {
+            snprintf(file, sizeof file, "%s/result.json", path);
+            if (unlink(file) != 0)
+                return SR_FAIL(SRNN_ERR_IO, "%s: cannot be removed: %s", file, strerror(errno));
+            result = (sr_result){0};
+        }
+        r->views[i].ending = result.ending;
+        r->views[i].step = result.step;
+        snprintf(r->views[i].message, sizeof r->views[i].message, "%s", result.message);
+    }
+    return SRNN_OK;
+}
+
+/* Workers inherit the lock, so that none of a study that was killed is still writing. */
+static srnn_status lock(int *descriptor, const char *folder) {
+    char path[PATH_BYTES];
+    if (snprintf(path, sizeof path, "%s/lock", folder) >= (int)sizeof path)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
+    *descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (*descriptor < 0)
+        return SR_FAIL(SRNN_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        if (flock(*descriptor, LOCK_EX | LOCK_NB) == 0)
+            return SRNN_OK;
+        usleep(LOOK_MICROSECONDS);
+    }
+    close(*descriptor);
+    *descriptor = -1;
+    return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: another study is running in this folder", folder);
+}
+
+static srnn_status execute(runner *r) {
+    char path[PATH_BYTES];
+    if (snprintf(path, sizeof path, "%s/runs", r->folder) >= (int)sizeof path)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", r->folder);
+    SR_TRY(sr_folder_make(path));
+    SR_TRY(take_stock(r));
+    return supervise(r);
+}
+
+srnn_status sr_study_execute(const sr_study *study, const char *folder, const sr_study_way *way,
+                             sr_run_view *views) {
+    const size_t bytes = study->run_count * sizeof(sr_worker_board);
+    int descriptor;
+    SR_TRY(lock(&descriptor, folder));
+    runner *r = calloc(1, sizeof *r);
+    void *boards = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    srnn_status status = SRNN_OK;
+    if (!r || boards == MAP_FAILED)
+        status = SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch %zu runs", study->run_count);
+    if (status == SRNN_OK) {
+        *r = (runner){
+            .study = study, .folder = folder, .way = way, .views = views, .boards = boards};
+        sr_study_shares(&r->jobs, &r->threads, way->jobs);
+        find_cores(&r->cores);
+        status = execute(r);
+    }
+    if (boards != MAP_FAILED)
+        munmap(boards, bytes);
+    free(r);
+    close(descriptor);
+    return status;
+}

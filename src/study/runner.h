@@ -1,0 +1,42 @@
+/* runner.h: the runs of a study, as many at once as there are cores for. */
+#ifndef SR_STUDY_RUNNER_H
+#define SR_STUDY_RUNNER_H
+
+#include "study/record.h"
+#include "study/study.h"
+
+/* Where a run of the plan stands. */
+typedef struct sr_run_view {
+    bool selected; /* to be run now */
+    bool running;
+    sr_ending ending;
+    int64_t step;
+    double loss;                 /* of the last steps, smoothed; NaN: none yet */
+    double validation, accuracy; /* last; NaN: none yet */
+    double seconds;              /* since it was started or continued */
+    int64_t first_step;          /* where it was started or continued */
+    char message[512];           /* why it failed or diverged */
+} sr_run_view;
+
+/* Called about twenty times a second with the views of all runs; false: stop cleanly. */
+typedef bool sr_study_watch(void *context, const sr_study *study, const sr_run_view *views);
+
+typedef struct sr_study_way {
+    int jobs;      /* runs at a time; 0: one a core */
+    sr_words only; /* run only these */
+    sr_words skip; /* but not these */
+    sr_study_watch *watch;
+    void *context;
+} sr_study_way;
+
+/* How many runs at a time, and threads for each. */
+void sr_study_shares(int *jobs, int *threads, int asked);
+
+/* Runs what has not ended, each in a process of its own on its own cores; those that failed before
+ * are tried again. A run that fails does not end the study. Fails with SRNN_ERR_INTERRUPTED if the
+ * watch stopped it: all runs can then be continued. This process must not have used OpenMP threads
+ * before. `views` (study->run_count) receives how it went. */
+srnn_status sr_study_execute(const sr_study *study, const char *folder, const sr_study_way *way,
+                             sr_run_view *views);
+
+#endif

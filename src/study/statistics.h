@@ -1,0 +1,45 @@
+/* statistics.h: means, spreads and confidence intervals of differences.
+ *
+ * Intervals are Student's, two-sided. docs/RECORDS.md says what each of them assumes. */
+#ifndef SR_STUDY_STATISTICS_H
+#define SR_STUDY_STATISTICS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define SR_CONFIDENCE 0.95
+
+/* NaN for none. */
+double sr_mean(const double *values, size_t count);
+
+/* Of a sample: divided by count - 1. NaN for fewer than two. */
+double sr_standard_deviation(const double *values, size_t count);
+
+/* The median; reorders the values. NaN for none. */
+double sr_median(double *values, size_t count);
+
+/* t such that a share `confidence` of Student's distribution lies between -t and t. */
+double sr_student_t(double degrees, double confidence);
+
+typedef struct sr_interval {
+    double mean, low, high;
+    double degrees; /* 0: there is no interval, low and high are NaN */
+} sr_interval;
+
+/* True if 0 lies outside. */
+bool sr_interval_decides(const sr_interval *interval);
+
+/* The mean of differences d_s. */
+sr_interval sr_interval_of(const double *differences, size_t count, double confidence);
+
+/* The same, with the standard deviation of a difference taken from a whole table of values by
+ * variant and seed, unless these differences themselves scatter more. */
+sr_interval sr_interval_pooled(const double *differences, size_t count, double residual_deviation,
+                               double residual_degrees, double confidence);
+
+/* A randomised-block design: the standard deviation of what is left of values (variants, seeds)
+ * after the means of variants and seeds are taken off, and its degrees of freedom,
+ * (variants-1)(seeds-1). NaN and 0 if there are none. */
+double sr_block_residual(double *degrees, const double *values, size_t variants, size_t seeds);
+
+#endif

@@ -1,0 +1,260 @@
+/* study_files.c: writes study.json and summary.json. */
+#include "study/study_files.h"
+
+#include "attention/attention.h"
+#include "base/file.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 4096 };
+
+/* ---- pieces of JSON; NULL means no memory, which json_pack and write_json notice */
+
+static json_t *number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+/* Names come from a file: what is no UTF-8 is replaced by its bytes' numbers. */
+static json_t *text(const char *value) {
+    json_t *string = json_string(value);
+    if (string)
+        return string;
+    char *plain = malloc(4 * strlen(value) + 1);
+    if (!plain)
+        return NULL;
+    size_t length = 0;
+    for (const unsigned char *c = (const unsigned char *)value; *c; c++)
+        length += (size_t)sprintf(plain + length, *c < 0x80 ? "%c" : "\\x%02x", *c);
+    string = json_string(plain);
+    free(plain);
+    return string;
+}
+
+/* Replaces the file by the object, and frees that. */
+static srnn_status write_json(json_t *object, const char *folder, const char *name) {
+    char path[PATH_BYTES];
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) {
+        json_decref(object);
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
+    }
+    char *content = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(12)) : NULL;
+    const srnn_status status = content
+                                   ? sr_file_replace(path, content, strlen(content))
+                                   : SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
+    free(content);
+    json_decref(object);
+    return status;
+}
+
+/* ---- study.json */
+
+static const char *feature_name(srnn_feature feature) {
+    switch (feature) {
+    case SRNN_FEATURE_IDENTITY:
+        return "identity";
+    case SRNN_FEATURE_RELU:
+        return "relu";
+    case SRNN_FEATURE_ELU1:
+        return "elu1";
+    case SRNN_FEATURE_UNIT:
+        return "unit";
+    case SRNN_FEATURE_UNIT_HEADS:
+        return "unit_heads";
+    }
+    return "";
+}
+
+static json_t *variant_json(const sr_study_variant *variant) {
+    const srnn_attention *a = &variant->descriptor;
+    char form[1024];
+    srnn_attention_print(form, sizeof form, a);
+    const int order = sr_highest_order(a);
+    return json_pack("{s:o, s:o, s:s, s:o, s:s, s:b}", "name", text(variant->name), "attention",
+                     text(variant->attention), "text", form, "order",
+                     order ? json_integer(order) : json_null(), "feature", feature_name(a->feature),
+                     "fixed_state", srnn_attention_has_state(a));
+}
+
+/* The data as the study's file says it: tasks come before the settings of all. */
+static const char *data_of(const sr_study *study, const sr_study_task *task) {
+    for (size_t i = task->settings.count; i-- > 0;)
+        if (strcmp(task->settings.names[i], "data") == 0)
+            return task->settings.values[i];
+    for (size_t i = study->settings.count; i-- > 0;)
+        if (strcmp(study->settings.names[i], "data") == 0)
+            return study->settings.values[i];
+    return "";
+}
+
+static json_t *task_json(const sr_study *study, const sr_study_task *task) {
+    return json_pack("{s:o, s:o, s:o, s:s}", "name", text(task->name), "title",
+                     text(task->title ? task->title : task->name), "data",
+                     text(data_of(study, task)), "measure", sr_measure_name(task->measure));
+}
+
+static json_t *run_json(const sr_study *study, const sr_study_run *run) {
+    const sr_run_settings *s = &run->settings;
+    char folder[PATH_BYTES];
+    snprintf(folder, sizeof folder, "runs/%s", run->id);
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:f, s:I, s:I, s:i, s:i, s:I, s:f, s:f, s:o, s:f}",
+                     "id", run->id, "folder", folder, "task", text(study->tasks[run->task].name),
+                     "variant", text(study->variants[run->variant].name), "size",
+                     text(study->size_count ? study->sizes[run->size].name : ""), "learning_rate",
+                     s->learning_rate, "seed", (json_int_t)s->seed, "steps", (json_int_t)s->steps,
+                     "batch", s->B, "length", s->T, "parameters", (json_int_t)run->parameters,
+                     "tokens", run->tokens, "flops", run->flops, "state_bytes",
+                     number(run->state_bytes), "cache_bytes", run->cache_bytes);
+}
+
+/* "AMD EPYC ..." where the system says so. */
+static void processor_name(char *name, size_t size) {
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[512];
+    snprintf(name, size, "unknown");
+    while (file && fgets(line, sizeof line, file)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon)
+            continue;
+        snprintf(name, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+        break;
+    }
+    if (file)
+        fclose(file);
+}
+
+static json_t *machine_json(void) {
+    struct utsname system = {0};
+    char processor[256];
+    uname(&system);
+    processor_name(processor, sizeof processor);
+    const double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    return json_pack("{s:s, s:s, s:o, s:i, s:f}", "system", system.sysname, "machine",
+                     system.machine, "processor", text(processor), "processors",
+                     (int)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes", memory);
+}
+
+static json_t *plan_json(const sr_study *study, const char *command) {
+    json_t *variants = json_array(), *tasks = json_array(), *runs = json_array();
+    for (size_t i = 0; i < study->variant_count; i++)
+        json_array_append_new(variants, variant_json(&study->variants[i]));
+    for (size_t i = 0; i < study->task_count; i++)
+        json_array_append_new(tasks, task_json(study, &study->tasks[i]));
+    for (size_t i = 0; i < study->run_count; i++)
+        json_array_append_new(runs, run_json(study, &study->runs[i]));
+    return json_pack("{s:s, s:i, s:o, s:o, s:o, s:o, s:s, s:s, s:o, s:o, s:o, s:o}", "format",
+                     "softrnn-study", "version", 1, "name", text(study->name), "title",
+                     text(study->title), "baseline", text(study->variants[study->baseline].name),
+                     "command", text(command), "softrnn", srnn_version(), "revision", sr_revision(),
+                     "machine", machine_json(), "variants", variants, "tasks", tasks, "runs", runs);
+}
+
+srnn_status sr_study_write(const sr_study *study, const char *folder, const char *command) {
+    char path[PATH_BYTES];
+    if (snprintf(path, sizeof path, "%s/study.yaml", folder) >= (int)sizeof path)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
+    SR_TRY(sr_file_replace(path, study->text, strlen(study->text)));
+    return write_json(plan_json(study, command), folder, "study.json");
+}
+
+/* ---- summary.json */
+
+static json_t *spread_json(const sr_spread *spread, size_t count) {
+    json_t *values = json_array();
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(values, number(spread->values[i]));
+    return json_pack("{s:o, s:o, s:o}", "mean", number(spread->mean), "standard_deviation",
+                     number(spread->standard_deviation), "values", values);
+}
+
+static json_t *interval_json(const sr_interval *interval) {
+    if (!(interval->degrees > 0))
+        return json_null();
+    return json_pack("{s:o, s:o, s:o, s:f}", "mean", number(interval->mean), "low",
+                     number(interval->low), "high", number(interval->high), "degrees",
+                     interval->degrees);
+}
+
+static json_t *difference_json(const sr_difference *d) {
+    const sr_interval none = {d->seeds.mean, NAN, NAN, 0};
+    const sr_interval *used = d->used ? d->used : &none;
+    return json_pack("{s:o, s:o, s:o, s:s, s:I, s:f, s:s, s:o, s:o}", "mean", number(used->mean),
+                     "low", number(used->low), "high", number(used->high), "method", d->method,
+                     "pairs", (json_int_t)d->pairs, "degrees", used->degrees, "verdict",
+                     sr_verdict_name(d->verdict), "seeds", interval_json(&d->seeds), "batches",
+                     interval_json(&d->batches));
+}
+
+static json_t *summary_variant_json(const sr_study *study, const sr_summary_variant *v) {
+    json_t *seeds = json_array();
+    for (size_t i = 0; i < v->finished; i++)
+        json_array_append_new(seeds, json_integer((json_int_t)v->seeds[i]));
+    const bool baseline = v->variant == study->baseline;
+    return json_pack(
+        "{s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "variant", text(study->variants[v->variant].name), "runs", (json_int_t)v->runs, "finished",
+        (json_int_t)v->finished, "diverged", (json_int_t)v->diverged, "failed",
+        (json_int_t)v->failed, "skipped", (json_int_t)v->skipped, "seeds", seeds, "loss",
+        spread_json(&v->loss, v->finished), "best_loss", spread_json(&v->best_loss, v->finished),
+        "accuracy", spread_json(&v->accuracy, v->finished), "difference",
+        baseline ? json_null() : difference_json(&v->difference), "tokens_per_second",
+        number(v->tokens_per_second), "memory_bytes", number(v->memory_bytes), "parameters",
+        number(v->parameters), "state_bytes", number(v->state_bytes), "cache_bytes",
+        number(v->cache_bytes));
+}
+
+static json_t *cell_json(const sr_study *study, const sr_cell *cell) {
+    json_t *variants = json_array();
+    for (size_t v = 0; v < cell->count; v++)
+        json_array_append_new(variants, summary_variant_json(study, &cell->variants[v]));
+    return json_pack(
+        "{s:o, s:o, s:f, s:s, s:{s:I, s:o, s:o}, s:o}", "task", text(study->tasks[cell->task].name),
+        "size", text(study->size_count ? study->sizes[cell->size].name : ""), "learning_rate",
+        cell->learning_rate, "measure", sr_measure_name(cell->measure), "noise", "seeds",
+        (json_int_t)cell->noise_seeds, "standard_deviation", number(cell->noise), "floor",
+        number(sqrt(2.0) * cell->noise), "variants", variants);
+}
+
+static json_t *summary_json(const sr_study *study, const sr_summary *summary) {
+    json_t *cells = json_array();
+    for (size_t i = 0; i < summary->count; i++)
+        json_array_append_new(cells, cell_json(study, &summary->cells[i]));
+    return json_pack(
+        "{s:s, s:i, s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:o}", "format", "softrnn-summary",
+        "version", 1, "baseline", text(study->variants[study->baseline].name), "confidence",
+        SR_CONFIDENCE, "runs", (json_int_t)study->run_count, "finished",
+        (json_int_t)summary->finished, "diverged", (json_int_t)summary->diverged, "failed",
+        (json_int_t)summary->failed, "missing", (json_int_t)summary->missing, "cells", cells);
+}
+
+static srnn_status read_records(sr_record *records, const sr_study *study, const char *folder) {
+    for (size_t i = 0; i < study->run_count; i++) {
+        char path[PATH_BYTES];
+        if (snprintf(path, sizeof path, "%s/runs/%s", folder, study->runs[i].id) >=
+            (int)sizeof path)
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
+        SR_TRY(sr_record_read(&records[i], path));
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_study_summarise(sr_summary *summary, const sr_study *study, const char *folder) {
+    sr_record *records = calloc(study->run_count, sizeof *records);
+    *summary = (sr_summary){0};
+    if (!records)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the records of %zu runs", study->run_count);
+    srnn_status status = read_records(records, study, folder);
+    if (status == SRNN_OK)
+        status = sr_summary_make(summary, study, records);
+    if (status == SRNN_OK)
+        status = write_json(summary_json(study, summary), folder, "summary.json");
+    for (size_t i = 0; i < study->run_count; i++)
+        sr_record_free(&records[i]);
+    free(records);
+    return status;
+}

@@ -1,0 +1,147 @@
+/* worker.c: one run of a study in a process of its own. */
+#include "study/worker.h"
+
+#include "study/record.h"
+#include "train/folder.h"
+#include "train/run.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t stopped;
+
+static void note_stop(int signal_number) {
+    (void)signal_number;
+    stopped = 1;
+}
+
+static void catch_stops(void) {
+    struct sigaction action = {.sa_handler = note_stop, .sa_flags = SA_RESTART};
+    sigset_t both;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    /* The parent forks with both blocked. */
+    sigemptyset(&both);
+    sigaddset(&both, SIGINT);
+    sigaddset(&both, SIGTERM);
+    sigprocmask(SIG_UNBLOCK, &both, NULL);
+}
+
+static bool has_run(const char *folder) {
+    char yaml[SR_PATH_BYTES];
+    return snprintf(yaml, sizeof yaml, "%s/run.yaml", folder) < (int)sizeof yaml &&
+           access(yaml, F_OK) == 0;
+}
+
+srnn_status sr_worker_check(const sr_study_run *run, const char *folder) {
+    char yaml[SR_PATH_BYTES];
+    sr_run_settings before;
+    if (!has_run(folder))
+        return SRNN_OK;
+    snprintf(yaml, sizeof yaml, "%s/run.yaml", folder);
+    srnn_status status = sr_run_settings_create(&before);
+    if (status == SRNN_OK)
+        status = sr_run_settings_read(&before, yaml);
+    const char *differs =
+        status == SRNN_OK ? sr_run_settings_difference(&before, &run->settings) : NULL;
+    if (differs)
+        status = SR_FAIL(SRNN_ERR_ARGUMENT,
+                         "%s: there is a run with another %s in this folder; use another --out, or "
+                         "remove it",
+                         folder, differs);
+    sr_run_settings_free(&before);
+    return status;
+}
+
+static srnn_status open_run(sr_run **run, const sr_study_run *planned, const char *folder,
+                            int threads) {
+    if (has_run(folder))
+        return sr_run_resume(run, folder, &(sr_run_ends){.threads = threads});
+    sr_run_settings settings;
+    srnn_status status = sr_run_settings_create(&settings);
+    if (status == SRNN_OK)
+        status = sr_run_settings_copy(&settings, &planned->settings);
+    settings.threads = threads;
+    if (status == SRNN_OK)
+        status = sr_run_start(run, folder, &settings);
+    sr_run_settings_free(&settings);
+    return status;
+}
+
+static srnn_status take_steps(sr_run *run, sr_worker_board *board) {
+    double loss = NAN;
+    atomic_store(&board->step, sr_run_progress(run)->step);
+    while (!sr_run_done(run) && !stopped) {
+        sr_run_report report;
+        SR_TRY(sr_run_step(run, &report));
+        loss = isfinite(loss) ? 0.9 * loss + 0.1 * report.step.loss : report.step.loss;
+        atomic_store(&board->loss, loss);
+        if (!isnan(report.validation)) {
+            atomic_store(&board->validation, report.validation);
+            atomic_store(&board->accuracy, report.accuracy);
+        }
+        atomic_store(&board->step, sr_run_progress(run)->step);
+    }
+    return sr_run_save(run);
+}
+
+static double cpu_seconds(void) {
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+}
+
+/* What the records say of the whole run, processes before this one included. */
+static srnn_status add_records(sr_result *result, const char *folder) {
+    sr_record record;
+    const srnn_status status = sr_record_read(&record, folder);
+    result->step = record.count ? record.points[record.count - 1].step : 0;
+    result->tokens = record.tokens;
+    result->skipped = record.skipped;
+    result->seconds = record.seconds;
+    sr_record_free(&record);
+    return status;
+}
+
+static srnn_status write_result(sr_result *result, const char *folder) {
+    char checkpoints[SR_PATH_BYTES];
+    result->cpu_seconds = cpu_seconds();
+    SR_TRY(sr_folder_make(folder));
+    SR_TRY(add_records(result, folder));
+    SR_TRY(sr_result_write(result, folder));
+    if (result->ending == SR_ENDING_FINISHED &&
+        snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder) <
+            (int)sizeof checkpoints)
+        (void)sr_folder_remove(checkpoints); /* what stays behind does no harm */
+    return SRNN_OK;
+}
+
+bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
+                   sr_worker_board *board) {
+    sr_result result = {.ending = SR_ENDING_FINISHED, .threads = threads};
+    sr_run *run = NULL;
+    catch_stops();
+    srnn_status status = open_run(&run, planned, folder, threads);
+    if (status == SRNN_OK) {
+        result.parameters = (double)planned->parameters;
+        result.memory_bytes = (double)sr_run_bytes(run);
+        status = take_steps(run, board);
+    }
+    if (status != SRNN_OK) {
+        result.ending = run && status == SRNN_ERR_LIMIT ? SR_ENDING_DIVERGED : SR_ENDING_FAILED;
+        snprintf(result.message, sizeof result.message, "%s", srnn_error_detail());
+    }
+    const bool ended = status != SRNN_OK || sr_run_done(run);
+    sr_run_free(run);
+    if (!ended || write_result(&result, folder) == SRNN_OK)
+        return true;
+    snprintf(board->failure, sizeof board->failure, "%s",
+             *result.message ? result.message : srnn_error_detail());
+    return false;
+}

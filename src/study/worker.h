@@ -1,0 +1,26 @@
+/* worker.h: one run of a study in a process of its own. */
+#ifndef SR_STUDY_WORKER_H
+#define SR_STUDY_WORKER_H
+
+#include "study/study.h"
+
+#include <stdatomic.h>
+
+/* What a worker lets its parent see while it runs; in memory that both share. */
+typedef struct sr_worker_board {
+    _Atomic int64_t step;
+    _Atomic double loss;                 /* of the last steps, smoothed */
+    _Atomic double validation, accuracy; /* last; NaN: none yet */
+    char failure[512];                   /* to be read when the worker has ended */
+} sr_worker_board;
+
+/* Starts or continues the run in `folder` and writes result.json when it ends, however it ends. On
+ * SIGTERM or SIGINT it writes a checkpoint and returns. False if the result could not be written:
+ * board->failure says why. */
+bool sr_worker_run(const sr_study_run *run, const char *folder, int threads,
+                   sr_worker_board *board);
+
+/* SRNN_OK if the folder has no run or one of these settings. */
+srnn_status sr_worker_check(const sr_study_run *run, const char *folder);
+
+#endif

@@ -1,0 +1,44 @@
+#!/bin/bash
+# check_report_page.sh: reports in a real browser: nothing on the console, every chart drawn and
+# reacting, hostile names stay text. Usage: check_report_page.sh PROGRAM MAKE_STUDY
+# Exit 77 (skipped) without a browser; `make deps-browser` installs one.
+set -uo pipefail
+program=$1 make_study=$2
+browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome) || exit 77
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+fail() {
+    echo "$1"
+    failures=$((failures + 1))
+}
+
+# open_page PAGE WIDTH: the page's elements after its own self-test, and what the browser says.
+open_page() {
+    HOME=$work timeout 120 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$work/profile" \
+        --enable-logging=stderr --window-size="$2",900 --virtual-time-budget=10000 \
+        --dump-dom "file://$1#selftest" >"$work/dom" 2>"$work/messages"
+}
+
+for kind in plain hostile; do
+    "$make_study" "$work/$kind" $([ $kind = hostile ] && echo hostile) || fail "$kind: no study made"
+    "$program" report "$work/$kind" >/dev/null 2>&1 || fail "$kind: no report"
+    for width in 1200 390; do
+        open_page "$work/$kind/report.html" $width || fail "$kind: the browser failed"
+        grep -q 'selftest passed: [1-9][0-9]* charts' "$work/dom" ||
+            fail "$kind at $width: $(grep -o '<p id="selftest">.*</p>' "$work/dom")"
+        if grep 'CONSOLE' "$work/messages"; then
+            fail "$kind at $width: words on the console"
+        fi
+    done
+    # An injected element would carry the attribute unescaped.
+    ! grep -q '<img' "$work/dom" || fail "$kind: a name became an element"
+    [ "$(grep -c '<script' "$work/dom")" = 4 ] || fail "$kind: there are other scripts than the page's own"
+done
+
+# A page that throws must be noticed: the test can fail.
+sed 's/window.reportBoards = boards/window.reportBoards = nothing/' "$work/plain/report.html" >"$work/broken.html"
+open_page "$work/broken.html" 1200
+grep -q 'CONSOLE' "$work/messages" || fail "a page with an error goes unnoticed"
+[ "$failures" = 0 ]

@@ -1,0 +1,335 @@
+/* test_study.c: reading a study, its plan, and the summary of its records. */
+#include "model/model.h"
+#include "study/summary.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char grid[] =
+    "name: grid\n"
+    "seeds: [1, 7]\n"
+    "baseline: softmax\n"
+    "variants: {norm: norm, softmax: softmax, 'a/b <i>': 'order:2'}\n"
+    "settings: {layers: 1, hidden: 16, heads: 2, mlp-hidden: 16, steps: 10, batch: 4}\n"
+    "tasks:\n"
+    "  recall: {measure: accuracy, settings: {data: 'recall:pairs=2,vocab=8,length=12'}}\n"
+    "  copy:\n"
+    "    variants: [softmax, norm]\n"
+    "    settings: {data: 'copy:tokens=2,vocab=6,length=8', steps: 20}\n"
+    "sizes:\n"
+    "  small: {layers: 1}\n"
+    "  deep: {layers: 3, steps: 30}\n"
+    "learning-rates: [0.001, 0.01]\n";
+
+static srnn_status read_text(sr_study *study, const char *text) {
+    return sr_study_read(study, "test", text, strlen(text));
+}
+
+static const sr_study_run *find(const sr_study *study, const char *id) {
+    for (size_t i = 0; i < study->run_count; i++)
+        if (strcmp(study->runs[i].id, id) == 0)
+            return &study->runs[i];
+    fail_msg("no run %s", id);
+    return NULL;
+}
+
+static void grids_expand(void **state) {
+    (void)state;
+    sr_study study;
+    assert_int_equal(read_text(&study, grid), SRNN_OK);
+    assert_int_equal(sr_study_expand(&study, "text"), SRNN_OK);
+    /* (3 + 2 variants) x 2 sizes x 2 rates x 2 seeds */
+    assert_int_equal(study.run_count, 40);
+    assert_string_equal(study.variants[study.baseline].name, "softmax");
+    const sr_study_run *run = find(&study, "recall.a_b__i_.deep.lr0.01.7");
+    assert_string_equal(run->settings.attention, "order:2");
+    assert_int_equal(run->settings.L, 3);
+    assert_int_equal(run->settings.seed, 7);
+    assert_true(run->settings.learning_rate == 0.01);
+    assert_int_equal(run->settings.steps, 30); /* the size's, after the task's, after the study's */
+    assert_int_equal(find(&study, "copy.norm.small.lr0.001.1")->settings.steps, 20);
+    assert_int_equal(find(&study, "recall.norm.small.lr0.001.1")->settings.steps, 10);
+    sr_study_free(&study);
+}
+
+static void costs_are_worked_out(void **state) {
+    (void)state;
+    sr_study study;
+    assert_int_equal(read_text(&study, grid), SRNN_OK);
+    assert_int_equal(sr_study_expand(&study, "text"), SRNN_OK);
+    const sr_study_run *run = find(&study, "recall.a_b__i_.small.lr0.001.1");
+    assert_int_equal(run->settings.T, 12);
+    assert_int_equal(run->settings.V, 8);
+    assert_true(run->tokens == 4.0 * 12 * 10);
+    /* Embedding and head 2*8*16, q k v o 4*16*16, MLP 3*16*16, norms 3*16. */
+    assert_int_equal(run->parameters, 256 + 1024 + 768 + 48);
+    assert_true(run->flops == run->tokens * (6.0 * (2096 - 128) + 6.0 * 16 * 12));
+    /* Orders 0, 1, 2 of 8 numbers: 1 + 8 + 36 rows of 8 values and a row sum, 2 heads. */
+    assert_true(run->state_bytes == 45.0 * 9 * 2 * 4);
+    assert_true(run->cache_bytes == 2.0 * 2 * 8 * 12 * 4);
+    assert_true(isnan(find(&study, "recall.softmax.small.lr0.001.1")->state_bytes));
+    sr_study_free(&study);
+}
+
+static size_t count_runs(const char *more) {
+    char text[2048];
+    sr_study study;
+    snprintf(text, sizeof text, "%s%s\n", grid, more);
+    assert_int_equal(read_text(&study, text), SRNN_OK);
+    const srnn_status status = sr_study_expand(&study, "text");
+    const size_t count = status == SRNN_OK ? study.run_count : 0;
+    sr_study_free(&study);
+    return count;
+}
+
+static void selections(void **state) {
+    (void)state;
+    assert_int_equal(count_runs("only: [copy]"), 16);
+    assert_int_equal(count_runs("skip: [copy]"), 24);
+    assert_int_equal(count_runs("only: [norm]"), 16);
+    assert_int_equal(count_runs("only: [recall]\nskip: ['*.7', deep]"), 6);
+    assert_int_equal(count_runs("only: ['a/b <i>']"), 8);
+    assert_int_equal(count_runs("only: [nothing]"), 0);
+}
+
+/* Each text fails, and the message has this in it. */
+static void wrong_files(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"", "empty"},
+        {"seeds: [1]", "needs variants"},
+        {"variants: {a: softmax}\ntasks: {t: {}}\nsedes: [1]", "did you mean \"seeds\""},
+        {"variants: {a: sofmax}", "softmax"},
+        {"variants: {a: softmax}\ntasks: {t: {variants: [b]}}\nseeds: [1]", "\"b\""},
+        {"variants: {a: softmax}\ntasks: {t: {}}\nseeds: [1]\nbaseline: c", "\"c\""},
+        {"seeds: [1.5]", "integer"},
+        {"seeds: 1", "list"},
+        {"tasks: {t: {measure: speed}}", "loss or accuracy"},
+        {"variants: {a: softmax, a: norm}", "twice"},
+        {"variants: {\"a\\e[2J\": softmax}", "control"},
+        {"variants: [softmax]", "name: value"},
+        {"name: [a", "line"},
+        {"- a", "name: value"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sr_study study;
+        assert_int_not_equal(read_text(&study, cases[i][0]), SRNN_OK);
+        if (!strstr(srnn_error_detail(), cases[i][1]))
+            fail_msg("%s: \"%s\" does not say %s", cases[i][0], srnn_error_detail(), cases[i][1]);
+        sr_study_free(&study);
+    }
+}
+
+static void wrong_settings(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"settings: {hiden: 3}", "did you mean hidden"},
+        {"settings: {hidden: many}", "hidden cannot be"},
+        {"settings: {heads: 3, head-size: 5, data: copy}", "even"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512];
+        sr_study study;
+        snprintf(text, sizeof text, "variants: {a: softmax}\ntasks: {t: {}}\nseeds: [1]\n%s\n",
+                 cases[i][0]);
+        assert_int_equal(read_text(&study, text), SRNN_OK);
+        assert_int_not_equal(sr_study_expand(&study, "text"), SRNN_OK);
+        if (!strstr(srnn_error_detail(), cases[i][1]))
+            fail_msg("\"%s\" does not say %s", srnn_error_detail(), cases[i][1]);
+        sr_study_free(&study);
+    }
+}
+
+/* Names that become one folder's name. */
+static void clashes_are_refused(void **state) {
+    (void)state;
+    sr_study study;
+    assert_int_equal(read_text(&study, "variants: {'a b': softmax, 'a/b': norm}\nseeds: [1]\n"
+                                       "tasks: {t: {settings: {data: copy}}}\n"),
+                     SRNN_OK);
+    assert_int_equal(sr_study_expand(&study, "text"), SRNN_ERR_FORMAT);
+    sr_study_free(&study);
+}
+
+static void the_default_study_is_sound(void **state) {
+    (void)state;
+    sr_study study;
+    size_t bytes;
+    const char *text = sr_study_default(&bytes);
+    assert_int_equal(sr_study_read(&study, "default", text, bytes), SRNN_OK);
+    assert_int_equal(sr_study_expand(&study, "nowhere.txt"), SRNN_OK);
+    assert_true(sr_study_needs_text(&study));
+    assert_true(study.seed_count >= 2 && study.run_count > 50);
+    sr_study_free(&study);
+}
+
+/* ---- initial weights */
+
+static float *weights_of(sr_model *model, const char *name, size_t *count) {
+    const sr_tensor_spec *spec = sr_tensor_table_find(&model->table, name);
+    assert_non_null(spec);
+    *count = spec->count;
+    return model->weights + spec->start;
+}
+
+static sr_model *make_model(sr_backend *backend, const char *attention, uint64_t seed) {
+    sr_model *model;
+    sr_model_config config = {.V = 8,
+                              .C = 16,
+                              .F = 16,
+                              .L = 2,
+                              .H = 2,
+                              .Hkv = 2,
+                              .D = 8,
+                              .positions = 8,
+                              .norm_epsilon = 1e-5,
+                              .rope_theta = 10000};
+    assert_int_equal(sr_model_config_attention(&config, attention), SRNN_OK);
+    assert_int_equal(sr_model_create(&model, backend, &config), SRNN_OK);
+    assert_int_equal(sr_model_initialise(model, 0.1, seed), SRNN_OK);
+    sr_model_config_free(&config);
+    return model;
+}
+
+/* A gated variant has tensors in between that softmax has not. */
+static void shared_tensors_start_equal(void **state) {
+    (void)state;
+    sr_backend *backend;
+    size_t shared = 0, count;
+    assert_int_equal(sr_backend_cpu_create(&backend, 1), SRNN_OK);
+    sr_model *plain = make_model(backend, "softmax", 3);
+    sr_model *gated = make_model(backend, "gated_softmax", 3);
+    sr_model *other = make_model(backend, "softmax", 4);
+    assert_true(gated->table.count > plain->table.count);
+    for (size_t i = 0; i < plain->table.count; i++) {
+        const char *name = plain->table.specs[i].name;
+        const float *own = weights_of(plain, name, &count);
+        assert_memory_equal(own, weights_of(gated, name, &count), count * sizeof *own);
+        const bool random = plain->table.specs[i].initialiser != SR_INIT_CONSTANT;
+        assert_int_equal(memcmp(own, weights_of(other, name, &count), count * sizeof *own) != 0,
+                         random);
+        shared++;
+    }
+    assert_true(shared > 10);
+    const float *first = weights_of(plain, "model.layers.0.self_attn.q_proj.weight", &count);
+    const float *second = weights_of(plain, "model.layers.1.self_attn.q_proj.weight", &count);
+    assert_memory_not_equal(first, second, count * sizeof *first);
+    sr_model_free(plain);
+    sr_model_free(gated);
+    sr_model_free(other);
+    sr_backend_free(backend);
+}
+
+/* ---- the summary of records made up here */
+
+static const char pair_text[] = "variants: {softmax: softmax, norm: norm, elu: linear_elu}\n"
+                                "seeds: [1, 2]\n"
+                                "tasks: {t: {settings: {data: copy}}}\n";
+
+/* Losses by variant and seed; NaN: the run diverged. */
+static sr_record *make_records(const sr_study *study, const double losses[3][2]) {
+    sr_record *records = calloc(study->run_count, sizeof *records);
+    assert_non_null(records);
+    for (size_t i = 0; i < study->run_count; i++) {
+        const sr_study_run *run = &study->runs[i];
+        const double loss = losses[run->variant][run->settings.seed - 1];
+        records[i] =
+            (sr_record){.result.ending = isnan(loss) ? SR_ENDING_DIVERGED : SR_ENDING_FINISHED,
+                        .last_loss = loss,
+                        .best_loss = loss - 0.5,
+                        .last_accuracy = 0.25,
+                        .tokens_per_second = 100,
+                        .skipped = isnan(loss) ? 10 : 0};
+        records[i].result.memory_bytes = 64;
+        records[i].batches = 2;
+        records[i].batch_losses = calloc(2, sizeof(double));
+        assert_non_null(records[i].batch_losses);
+        records[i].batch_losses[0] = loss - 0.1;
+        records[i].batch_losses[1] = loss + 0.1 + 0.01 * (double)run->variant;
+    }
+    return records;
+}
+
+static void free_records(sr_record *records, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        sr_record_free(&records[i]);
+    free(records);
+}
+
+/* softmax 1, 2; norm 2, 5; elu 1.5, 3.5. Their means are 1.5, 3.5, 2.5, those of seeds 1.5, 3.5; the
+ * residuals of softmax 0.5, -0.5, of norm -0.5, 0.5, of elu 0: squares 1, two degrees. */
+static void summaries(void **state) {
+    (void)state;
+    const double losses[3][2] = {{1, 2}, {2, 5}, {1.5, 3.5}};
+    sr_study study;
+    sr_summary summary;
+    assert_int_equal(read_text(&study, pair_text), SRNN_OK);
+    assert_int_equal(sr_study_expand(&study, "text"), SRNN_OK);
+    sr_record *records = make_records(&study, losses);
+    assert_int_equal(sr_summary_make(&summary, &study, records), SRNN_OK);
+    assert_int_equal(summary.count, 1);
+    assert_int_equal(summary.finished, 6);
+    const sr_cell *cell = &summary.cells[0];
+    assert_true(fabs(cell->noise - sqrt(0.5)) < 1e-15);
+    const sr_summary_variant *norm = &cell->variants[1];
+    assert_true(norm->loss.mean == 3.5 && norm->best_loss.mean == 3.0);
+    assert_true(norm->accuracy.mean == 0.25 && norm->memory_bytes == 64);
+    const sr_difference *d = &norm->difference;
+    assert_int_equal(d->pairs, 2);
+    assert_string_equal(d->method, "pooled");
+    /* d = 1, 3: its own deviation, sqrt(2), is more than the table's sqrt(2) * sqrt(1/2). */
+    const double half = 4.30265273;
+    assert_true(fabs(d->used->mean - 2) < 1e-15 && fabs(d->used->high - 2 - half) < 1e-7);
+    assert_int_equal(d->verdict, SR_VERDICT_UNCLEAR);
+    assert_true(d->batches.degrees == 3 && fabs(d->batches.mean - 2.005) < 1e-12);
+    sr_summary_free(&summary);
+    free_records(records, study.run_count);
+    sr_study_free(&study);
+}
+
+static sr_verdict verdict_of(const double losses[3][2], size_t variant, size_t *diverged) {
+    sr_study study;
+    sr_summary summary;
+    assert_int_equal(read_text(&study, pair_text), SRNN_OK);
+    assert_int_equal(sr_study_expand(&study, "text"), SRNN_OK);
+    sr_record *records = make_records(&study, losses);
+    assert_int_equal(sr_summary_make(&summary, &study, records), SRNN_OK);
+    const sr_verdict verdict = summary.cells[0].variants[variant].difference.verdict;
+    *diverged = summary.cells[0].variants[variant].diverged;
+    sr_summary_free(&summary);
+    free_records(records, study.run_count);
+    sr_study_free(&study);
+    return verdict;
+}
+
+static void verdicts(void **state) {
+    (void)state;
+    size_t diverged;
+    const double worse[3][2] = {{1, 1.1}, {1.51, 1.6}, {1.0, 1.11}};
+    assert_int_equal(verdict_of(worse, 1, &diverged), SR_VERDICT_WORSE);
+    assert_int_equal(verdict_of(worse, 2, &diverged), SR_VERDICT_UNCLEAR);
+    const double better[3][2] = {{1, 1.1}, {0.51, 0.6}, {1.0, 1.11}};
+    assert_int_equal(verdict_of(better, 1, &diverged), SR_VERDICT_BETTER);
+    const double broken[3][2] = {{1, 1.1}, {NAN, NAN}, {1.0, 1.11}};
+    assert_int_equal(verdict_of(broken, 1, &diverged), SR_VERDICT_UNCLEAR);
+    assert_int_equal(diverged, 2);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grids_expand),
+        cmocka_unit_test(costs_are_worked_out),
+        cmocka_unit_test(selections),
+        cmocka_unit_test(wrong_files),
+        cmocka_unit_test(wrong_settings),
+        cmocka_unit_test(clashes_are_refused),
+        cmocka_unit_test(the_default_study_is_sound),
+        cmocka_unit_test(shared_tensors_start_equal),
+        cmocka_unit_test(summaries),
+        cmocka_unit_test(verdicts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
