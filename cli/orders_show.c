@@ -27,7 +27,7 @@ static const char *order_text(char text[16], const json_t *order, int most) {
 }
 
 static const char *bytes_text(char text[32], double bytes) {
-    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
+    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB", "ZB"};
     size_t unit = 0;
     for (; bytes >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
         bytes /= 1024;
@@ -195,7 +195,7 @@ static void show_bill(const json_t *record) {
                 printf(">%d\n", whole(record, "most_order"));
                 continue;
             }
-            printf("%5d %-18s %12s %12s %14.0f %14.0f\n", whole(row, "order"),
+            printf("%5d %-18s %12s %12s %14.4g %14.4g\n", whole(row, "order"),
                    json_string_value(json_object_get(row, "centre")),
                    bytes_text(state, member(row, "state_bytes")),
                    bytes_text(cache, member(row, "cache_bytes_per_token")),
@@ -204,7 +204,7 @@ static void show_bill(const json_t *record) {
         }
         const json_t *total = json_object_get(bill, "total");
         if (json_is_object(total))
-            printf("%-16s %9g %5s %5s %-18s %12s %12s %14.0f %14.0f\n", criterion, tolerance, "all",
+            printf("%-16s %9g %5s %5s %-18s %12s %12s %14.4g %14.4g\n", criterion, tolerance, "all",
                    "", "", bytes_text(state, member(total, "state_bytes")),
                    bytes_text(cache, member(total, "cache_bytes_per_token")),
                    member(total, "memory_break_even_tokens"),

@@ -5,11 +5,24 @@
 
 #include <math.h>
 
+/* The numbers of one kv head's state. Beyond what a size_t counts: all multisets of at most `order`
+ * of D indices, C(D + order, order) of them, times the columns. */
+static double state_numbers(const srnn_attention *cut, int D, double columns) {
+    const size_t whole = srnn_attention_state_numbers(cut, D, D);
+    if (whole == 0)
+        return INFINITY; /* no finite state at any order */
+    if (whole != SIZE_MAX)
+        return (double)whole;
+    double multisets = 1;
+    for (int n = 1; n <= cut->order; n++)
+        multisets *= (double)(D + n) / n;
+    return multisets * columns;
+}
+
 sr_bill sr_bill_of(const sr_model_config *c, int layer, int order) {
     const srnn_attention cut = sr_attention_truncated(&c->attention[layer], order);
-    const size_t whole = srnn_attention_state_numbers(&cut, c->D, c->D);
-    const double numbers = whole == 0 || whole == SIZE_MAX ? INFINITY : (double)whole;
     const double columns = c->D + sr_needs_row_sum(&cut);
+    const double numbers = state_numbers(&cut, c->D, columns);
     sr_bill bill = {.state_bytes = c->Hkv * numbers * sizeof(float),
                     .cache_token_bytes = 2.0 * c->Hkv * c->D * sizeof(float),
                     /* The features of each k and q, then one product with every number. */

@@ -8,16 +8,19 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* What must stay within the tolerance. */
 typedef enum criterion {
     LOGITS,          /* the final logits, this layer alone truncated */
+    LOGITS_CENTRED,  /* the final logits, all layers truncated about the best known centre */
     OUTPUTS,         /* the outputs of the layer's heads */
     OUTPUTS_CENTRED, /* the same about the best centre that a finite state knows */
     CRITERIA,
 } criterion;
 
-static const char *const criterion_names[CRITERIA] = {"logits", "outputs", "outputs_centred"};
+static const char *const criterion_names[CRITERIA] = {"logits", "logits_centred", "outputs",
+                                                      "outputs_centred"};
 
 /* The order one layer needs, and the centre; -1 if it needs more than was tried. */
 typedef struct choice {
@@ -29,9 +32,25 @@ static int order_at(const json_t *needed, int tolerance) {
     return json_is_integer(order) ? (int)json_integer_value(order) : -1;
 }
 
-static choice choose(const json_t *layer, criterion what, int tolerance) {
+/* The centre about which all layers together need the least order, of those that a finite state
+ * knows. */
+static choice choose_for_all(const json_t *record, int tolerance) {
+    const json_t *centred = json_object_get(json_object_get(record, "all_layers"), "centred");
+    choice best = {-1, SR_CENTRE_NONE};
+    for (int centre = SR_CENTRE_HEAD_MEAN; centre < SR_CENTRE_ROW_MIDDLE; centre++) {
+        const json_t *run = json_array_get(centred, (size_t)centre - SR_CENTRE_HEAD_MEAN);
+        const int order = order_at(json_object_get(run, "needed"), tolerance);
+        if (order >= 0 && (best.order < 0 || order < best.order))
+            best = (choice){order, centre};
+    }
+    return best;
+}
+
+static choice choose(const json_t *record, const json_t *layer, criterion what, int tolerance) {
     const json_t *needed = json_object_get(layer, "needed");
     const json_t *outputs = json_object_get(needed, "outputs");
+    if (what == LOGITS_CENTRED)
+        return choose_for_all(record, tolerance);
     if (what == LOGITS)
         return (choice){order_at(json_object_get(needed, "logits"), tolerance), SR_CENTRE_NONE};
     choice best = {order_at(json_array_get(outputs, SR_CENTRE_NONE), tolerance), SR_CENTRE_NONE};
@@ -55,16 +74,16 @@ static json_t *row_of(const sr_bill *bill, int layer, choice chosen) {
 }
 
 /* One criterion at one tolerance: every layer, and all together. */
-static json_t *bill_of(const json_t *layers, const sr_model_config *c, criterion what,
+static json_t *bill_of(const json_t *record, const sr_model_config *c, criterion what,
                        int tolerance) {
     json_t *rows = json_array();
     sr_bill total = {0};
     bool known = true;
     for (int layer = 0; layer < c->L; layer++) {
-        const json_t *record = json_array_get(layers, (size_t)layer);
-        if (!json_is_true(json_object_get(record, "analysed")))
+        const json_t *own = json_array_get(json_object_get(record, "layers"), (size_t)layer);
+        if (!json_is_true(json_object_get(own, "analysed")))
             continue;
-        const choice chosen = choose(record, what, tolerance);
+        const choice chosen = choose(record, own, what, tolerance);
         if (chosen.order < 0) {
             json_array_append_new(rows, json_pack("{si, sn}", "layer", layer, "order"));
             known = false;
@@ -93,7 +112,7 @@ static json_t *bill_of(const json_t *layers, const sr_model_config *c, criterion
 
 /* 202 MB; 10 KB. */
 static void print_bytes(char *text, size_t size, double bytes) {
-    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
+    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB", "ZB"};
     size_t unit = 0;
     while (bytes >= 1024 && unit + 1 < sizeof units / sizeof *units) {
         bytes /= 1024;
@@ -102,7 +121,13 @@ static void print_bytes(char *text, size_t size, double bytes) {
     snprintf(text, size, "%.3g %s", bytes, units[unit]);
 }
 
-/* The layers from *layer on that need the same order: "layers 3-7 ...". Moves *layer past them. */
+/* The context beyond which the state is smaller; INFINITY: none. */
+static double tokens_of(const json_t *bill) {
+    const json_t *tokens = json_object_get(bill, "memory_break_even_tokens");
+    return json_is_number(tokens) ? json_number_value(tokens) : INFINITY;
+}
+
+/* The layers from *index on that need the same order: "layers 3-7 ...". Moves *index past them. */
 static void say_layers(FILE *out, const json_t *rows, size_t *index, const sr_model_config *c) {
     const json_t *first = json_array_get(rows, *index), *last = first;
     const json_t *order = json_object_get(first, "order");
@@ -126,29 +151,33 @@ static void say_layers(FILE *out, const json_t *rows, size_t *index, const sr_mo
     const json_t *state = json_object_get(first, "state_bytes");
     print_bytes(bytes, sizeof bytes, json_is_number(state) ? json_number_value(state) : INFINITY);
     fprintf(out,
-            "could run at order %d with %d-wide heads: %s%s, smaller than a cache beyond %.0f "
+            "could run at order %d with %d-wide heads: %s%s, smaller than a cache beyond %.4g "
             "tokens",
             (int)json_integer_value(order), c->D, bytes, from == to ? "" : " each",
-            json_number_value(json_object_get(first, "memory_break_even_tokens")));
+            tokens_of(first));
 }
 
 /* The judgement about one bill. */
 static void say(FILE *out, const json_t *bill, const json_t *tolerances, const sr_model_config *c) {
     const json_t *rows = json_object_get(bill, "layers"), *total = json_object_get(bill, "total");
     const size_t tolerance = (size_t)json_integer_value(json_object_get(bill, "tolerance"));
-    fprintf(out, "To keep the final logits within %g: ",
-            json_number_value(json_array_get(tolerances, tolerance)));
+    const char *name = json_string_value(json_object_get(bill, "criterion"));
+    const bool centred = strcmp(name, criterion_names[LOGITS_CENTRED]) == 0;
+    fprintf(out, "To keep the final logits within %g, %s: ",
+            json_number_value(json_array_get(tolerances, tolerance)),
+            centred ? "all layers truncated about the best centre that a state knows"
+                    : "one layer truncated at a time about zero");
     for (size_t i = 0; i < json_array_size(rows);) {
         say_layers(out, rows, &i, c);
         fputs(i < json_array_size(rows) ? "; " : ". ", out);
     }
-    const double tokens = json_number_value(json_object_get(total, "memory_break_even_tokens"));
+    const double tokens = tokens_of(total);
     if (json_is_null(total))
         fprintf(out, "Could this model run with a finite state? No: not with any order tried.\n");
     else if (tokens > c->positions)
         fprintf(out,
                 "Could this model run with a finite state? Not to advantage: it reads at most "
-                "%d tokens, and the state is smaller than the cache only beyond %.0f.\n",
+                "%d tokens, and the state is smaller than the cache only beyond %.4g.\n",
                 c->positions, tokens);
     else
         fprintf(out,
@@ -158,7 +187,6 @@ static void say(FILE *out, const json_t *bill, const json_t *tolerances, const s
 }
 
 srnn_status sr_orders_bill(json_t *record, const sr_model_config *c) {
-    const json_t *layers = json_object_get(record, "layers");
     json_t *bills = json_array();
     char *verdict = NULL;
     size_t length = 0;
@@ -169,8 +197,8 @@ srnn_status sr_orders_bill(json_t *record, const sr_model_config *c) {
     }
     for (int tolerance = 0; tolerance < SR_TOLERANCES; tolerance++)
         for (int what = 0; what < CRITERIA; what++) {
-            json_t *bill = bill_of(layers, c, (criterion)what, tolerance);
-            if (what == LOGITS)
+            json_t *bill = bill_of(record, c, (criterion)what, tolerance);
+            if (what == LOGITS || what == LOGITS_CENTRED)
                 say(out, bill, json_object_get(record, "tolerances"), c);
             json_array_append_new(bills, bill);
         }
