@@ -279,7 +279,7 @@ static void record(void **state) {
     sr_model *model;
     assert_int_equal(sr_model_config_attention(&config, "0:order:2,1:softmax"), SRNN_OK);
     assert_int_equal(sr_model_create(&model, backend, &config), SRNN_OK);
-    assert_int_equal(sr_model_initialise(model, 1), SRNN_OK);
+    assert_int_equal(sr_model_initialise(model, 0.02, 1), SRNN_OK);
     assert_int_equal(sr_token_rows_open_text(&rows, path, tokenizer, 256, 8), SRNN_OK);
     uint32_t first = 256;
     const sr_tokens prompt = {.ids = &first, .count = 1};

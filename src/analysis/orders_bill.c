@@ -161,8 +161,8 @@ static void say_layers(FILE *out, const json_t *rows, size_t *index, const sr_mo
 static void say(FILE *out, const json_t *bill, const json_t *tolerances, const sr_model_config *c) {
     const json_t *rows = json_object_get(bill, "layers"), *total = json_object_get(bill, "total");
     const size_t tolerance = (size_t)json_integer_value(json_object_get(bill, "tolerance"));
-    const char *criterion = json_string_value(json_object_get(bill, "criterion"));
-    const bool centred = strcmp(criterion, criterion_names[LOGITS_CENTRED]) == 0;
+    const char *name = json_string_value(json_object_get(bill, "criterion"));
+    const bool centred = strcmp(name, criterion_names[LOGITS_CENTRED]) == 0;
     fprintf(out, "To keep the final logits within %g, %s: ",
             json_number_value(json_array_get(tolerances, tolerance)),
             centred ? "all layers truncated about the best centre that a state knows"
