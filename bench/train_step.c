@@ -103,7 +103,7 @@ int main(int argc, char **argv) {
     if (status == SRNN_OK)
         status = sr_model_create(&model, backend, &config);
     if (status == SRNN_OK)
-        status = sr_model_initialise(model, 1);
+        status = sr_model_initialise(model, 0.02, 1);
     if (status == SRNN_OK)
         status = measure(model, sizes[5], sizes[6], attention);
     if (status != SRNN_OK)

@@ -76,13 +76,24 @@ static void print_difference(const sr_study *study, const sr_summary_variant *v)
                sr_verdict_name(d->verdict));
 }
 
+/* Right-aligned; "-" for what there is not. */
+static void print_number(double value, int decimals) {
+    if (isfinite(value))
+        printf(" %9.*f", decimals, value);
+    else
+        printf(" %9s", "-");
+}
+
 static void print_variant(const sr_study *study, const sr_summary_variant *v) {
     char state[32], memory[32];
-    printf("%-24.24s %8.4f %8.4f %8.4f %9.4f", study->variants[v->variant].name, v->loss.mean,
-           v->loss.standard_deviation, v->best_loss.mean, v->accuracy.mean);
+    printf("%-24.24s", study->variants[v->variant].name);
+    print_number(v->loss.mean, 4);
+    print_number(v->loss.standard_deviation, 4);
+    print_number(v->best_loss.mean, 4);
+    print_number(v->accuracy.mean, 4);
     print_difference(study, v);
-    printf(" %9.0f %9s %9s", v->tokens_per_second, bytes_text(memory, v->memory_bytes),
-           bytes_text(state, v->state_bytes));
+    print_number(v->tokens_per_second, 0);
+    printf(" %9s %9s", bytes_text(memory, v->memory_bytes), bytes_text(state, v->state_bytes));
     if (v->skipped || v->diverged || v->failed || v->finished < v->runs)
         printf("  %zu of %zu finished, %zu diverged, %zu failed, %lld steps skipped", v->finished,
                v->runs, v->diverged, v->failed, (long long)v->skipped);
@@ -99,7 +110,7 @@ static void print_cell(const sr_study *study, const sr_cell *cell) {
     printf(", learning rate %g: by %s", cell->learning_rate, sr_measure_name(cell->measure));
     if (isfinite(cell->noise))
         printf("; seeds of the baseline scatter by %.4f", cell->noise);
-    printf("\n%-24s %8s %8s %8s %9s  %-34s %9s %9s %9s\n", "variant", "loss", "+-", "best",
+    printf("\n%-24s %9s %9s %9s %9s  %-34s %9s %9s %9s\n", "variant", "loss", "+-", "best",
            "accuracy", "difference, 95 % interval", "tokens/s", "memory", "state");
     for (size_t i = 0; i < cell->count; i++)
         places[i] = (place){rank_of(cell, &cell->variants[i]), &cell->variants[i]};

@@ -218,6 +218,23 @@ static void failures_do_not_end_a_study(void **state) {
     assert_int_equal(sr_folder_remove(broken), SRNN_OK);
 }
 
+/* Without a normaliser and with an absurd learning rate no step stays finite. */
+static void divergence_is_a_result(void **state) {
+    (void)state;
+    char other[100];
+    snprintf(other, sizeof other, "%s/diverging.yaml", folder);
+    write_file(other, "seeds: [1]\n"
+                      "variants: {softmax: softmax, none: 'score=exp,normaliser=none'}\n"
+                      "settings: {layers: 2, heads: 2, hidden: 16, mlp-hidden: 16, steps: 20,\n"
+                      "           batch: 4, warmup: 1, clip: 0, learning-rate: 100, bad-steps: 2,\n"
+                      "           data: 'recall:pairs=2,vocab=8,length=12'}\n"
+                      "tasks: {recall: {}}\n");
+    const char *const arguments[] = {"study", other, "--out", broken, NULL};
+    assert_int_equal(finish(start(arguments)), 0);
+    assert_true(said("2 runs: 1 finished, 1 diverged, 0 failed"));
+    assert_int_equal(sr_folder_remove(broken), SRNN_OK);
+}
+
 static void other_settings_are_refused(void **state) {
     (void)state;
     char other[100], content[1024];
@@ -277,6 +294,7 @@ int main(void) {
         cmocka_unit_test(ended_runs_are_not_run_again),
         cmocka_unit_test(dry_runs_leave_nothing),
         cmocka_unit_test(failures_do_not_end_a_study),
+        cmocka_unit_test(divergence_is_a_result),
         cmocka_unit_test(other_settings_are_refused),
         cmocka_unit_test(runs_are_compared),
     };

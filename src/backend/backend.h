@@ -159,6 +159,10 @@ struct sr_backend {
 
 /* The CPU backend on `threads` threads (0: every core). Free with sr_backend_free. */
 srnn_status sr_backend_cpu_create(sr_backend **backend, int threads);
+
+/* From now on linear layers multiply in bf16 with sums in float; weights stay float. Fails with
+ * SRNN_ERR_UNSUPPORTED where the machine has no instructions for it. */
+srnn_status sr_backend_cpu_bf16(sr_backend *backend);
 void sr_backend_free(sr_backend *backend);
 
 #endif

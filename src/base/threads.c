@@ -17,7 +17,7 @@ void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers) {
     if (workers > tasks)
         workers = (int)tasks;
     if (workers <= 1) {
-        /* As inside a parallel region, a library that a task calls gets this thread only. */
+        /* A library that a task calls gets this thread only, and is told so. */
         const int threads = omp_get_max_threads();
         omp_set_num_threads(1);
         for (int64_t task = 0; task < tasks; task++)
@@ -25,7 +25,11 @@ void sr_parallel(sr_task *run, void *context, int64_t tasks, int workers) {
         omp_set_num_threads(threads);
         return;
     }
-#pragma omp parallel for schedule(dynamic, 1) num_threads(workers)
-    for (int64_t task = 0; task < tasks; task++)
-        run(context, task, omp_get_thread_num());
+#pragma omp parallel num_threads(workers)
+    {
+        omp_set_num_threads(1); /* for the libraries, inside this region only */
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < tasks; task++)
+            run(context, task, omp_get_thread_num());
+    }
 }

@@ -49,10 +49,6 @@ double sr_json_number_of(const json_t *object, const char *key) {
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-bool sr_json_flag_of(const json_t *object, const char *key) {
-    return json_is_true(json_object_get(object, key));
-}
-
 const json_t *sr_json_object_of(const json_t *object, const char *key) {
     const json_t *value = json_object_get(object, key);
     return json_is_object(value) ? value : NULL;

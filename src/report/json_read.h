@@ -9,11 +9,10 @@
 /* The object in `folder`/`name`, whose "format" must be `format`. The caller decrefs it. */
 srnn_status sr_json_read(json_t **object, const char *folder, const char *name, const char *format);
 
-/* Whatever is missing or of another type reads as "", NAN, false, or an empty array. Texts belong
+/* Whatever is missing or of another type reads as "", NAN, NULL, or an empty array. Texts belong
  * to the object. */
 const char *sr_json_text_of(const json_t *object, const char *key);
 double sr_json_number_of(const json_t *object, const char *key);
-bool sr_json_flag_of(const json_t *object, const char *key);
 const json_t *sr_json_object_of(const json_t *object, const char *key);
 
 /* Elements of the array at `key`; element i (NULL past the end, or if it is no object). */

@@ -115,6 +115,8 @@ static srnn_status make(sr_run *run, const char *folder) {
     if (snprintf(run->folder, sizeof run->folder, "%s", folder) >= (int)sizeof run->folder)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
     SR_TRY(sr_backend_cpu_create(&run->backend, run->settings.threads));
+    if (run->settings.precision == SR_PRECISION_BF16)
+        SR_TRY(sr_backend_cpu_bf16(run->backend));
     SR_TRY(open_source(run));
     SR_TRY(make_model(run));
     SR_TRY(make_trainer(run));

@@ -7,6 +7,11 @@
 
 #include <stddef.h>
 
+typedef enum sr_precision {
+    SR_PRECISION_FLOAT = 0,
+    SR_PRECISION_BF16,
+} sr_precision;
+
 typedef struct sr_run_settings {
     /* Texts are owned, "" where not given. */
     char *data, *validation, *batches; /* where rows come from */
@@ -35,6 +40,7 @@ typedef struct sr_run_settings {
     double stop_seconds;            /* 0: not */
     int bad_steps;                  /* steps in a row that may be skipped */
     int64_t seed;
+    int precision; /* sr_precision */
     int threads;
 } sr_run_settings;
 

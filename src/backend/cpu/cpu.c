@@ -68,6 +68,8 @@ static srnn_status zero(sr_backend *backend, void *memory, size_t bytes) {
 
 static void destroy(sr_backend *backend) {
     sr_backend_cpu *cpu = (sr_backend_cpu *)backend;
+    for (int worker = 0; cpu->packs && worker < cpu->base.threads; worker++)
+        sr_matmul_bf16_free(cpu->packs[worker].bf16);
     free(cpu->packs);
     free(cpu->room);
     free(cpu);
@@ -133,6 +135,21 @@ srnn_status sr_backend_cpu_create(sr_backend **backend, int threads) {
         return status;
     }
     *backend = &cpu->base;
+    return SRNN_OK;
+}
+
+srnn_status sr_backend_cpu_bf16(sr_backend *backend) {
+    sr_pack *packs = ((sr_backend_cpu *)backend)->packs;
+    if (!sr_matmul_bf16_available())
+        return SR_FAIL(
+            SRNN_ERR_UNSUPPORTED,
+            "this machine (or %s here) has no bf16 matrix products, which need AVX512_BF16 "
+            "or AMX: use --precision float",
+            sr_matmul_library());
+    for (int worker = 0; worker < backend->threads; worker++)
+        if (!packs[worker].bf16 && !(packs[worker].bf16 = sr_matmul_bf16_create()))
+            return SR_FAIL(SRNN_ERR_MEMORY, "%s had no memory for bf16 products",
+                           sr_matmul_library());
     return SRNN_OK;
 }
 

@@ -3,12 +3,15 @@
 #define SR_BACKEND_CPU_CPU_H
 
 #include "backend/backend.h"
+#include "backend/cpu/matmul.h"
 #include "backend/cpu/rows.h"
 
 /* Room for the operands of one tile of a product, and which panels it holds. */
 typedef struct sr_pack {
     float *a, *b;
     int64_t a_panel, b_panel;
+    sr_matmul_bf16
+        *bf16; /* what multiplies, if the operands are to be bf16; NULL: they are float */
 } sr_pack;
 
 typedef struct sr_backend_cpu {

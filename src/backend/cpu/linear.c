@@ -1,6 +1,5 @@
 /* linear.c: the products of a linear layer, in fixed tiles handed to threads. */
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/matmul.h"
 #include "base/threads.h"
 
 #include <stdatomic.h>
@@ -17,6 +16,7 @@ typedef struct tiled_product {
     sr_product whole;  /* one slice of the sum */
     const float *bias; /* (N), added to every row, or NULL */
     sr_pack *packs;    /* (threads) */
+    const sr_cpu_rows *loops;
     atomic_bool failed;
 } tiled_product;
 
@@ -44,6 +44,48 @@ static void pack_tile(sr_product *tile, sr_pack *pack, int64_t m, int64_t n) {
     }
 }
 
+static void round_panel(const sr_cpu_rows *loops, uint16_t *to, const float *from, int64_t stride,
+                        int64_t rows, int64_t columns, int64_t to_stride) {
+    for (int64_t row = 0; row < rows; row++)
+        loops->to_bf16(to + row * to_stride, from + row * stride, columns);
+}
+
+/* Both operands are copied, as bf16, in the order in which they are stored. */
+static bool multiply_bf16(const sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops,
+                          int64_t m, int64_t n) {
+    enum { A_STRIDE = SR_PACK_A + SR_PACK_GAP, B_STRIDE = SR_PACK_B + SR_PACK_GAP };
+    enum { K_STRIDE = SR_PACK_DEPTH + SR_PACK_GAP };
+    uint16_t *a = (uint16_t *)(void *)pack->a, *b = (uint16_t *)(void *)pack->b;
+    const int64_t a_stride = tile->transpose_a ? A_STRIDE : K_STRIDE;
+    const int64_t b_stride = tile->transpose_b ? K_STRIDE : B_STRIDE;
+    if (pack->a_panel != m)
+        round_panel(loops, a, tile->a, tile->a_stride, tile->transpose_a ? tile->K : tile->M,
+                    tile->transpose_a ? tile->M : tile->K, a_stride);
+    if (pack->b_panel != n)
+        round_panel(loops, b, tile->b, tile->b_stride, tile->transpose_b ? tile->N : tile->K,
+                    tile->transpose_b ? tile->K : tile->N, b_stride);
+    pack->a_panel = m;
+    pack->b_panel = n;
+    const sr_product_bf16 product = {.a = a,
+                                     .b = b,
+                                     .c = tile->c,
+                                     .a_stride = a_stride,
+                                     .b_stride = b_stride,
+                                     .c_stride = tile->c_stride,
+                                     .M = tile->M,
+                                     .N = tile->N,
+                                     .K = tile->K,
+                                     .transpose_a = tile->transpose_a,
+                                     .transpose_b = tile->transpose_b,
+                                     .add = tile->add};
+    return sr_matmul_bf16_run(pack->bf16, &product);
+}
+
+static bool multiply_float(sr_product *tile, sr_pack *pack, int64_t m, int64_t n) {
+    pack_tile(tile, pack, m, n);
+    return sr_matmul(tile);
+}
+
 static void multiply_tile(void *context, int64_t task, int worker) {
     tiled_product *job = context;
     const sr_product *whole = &job->whole;
@@ -55,8 +97,9 @@ static void multiply_tile(void *context, int64_t task, int worker) {
     tile.a += whole->transpose_a ? m : m * whole->a_stride;
     tile.b += whole->transpose_b ? n * whole->b_stride : n;
     tile.c += m * whole->c_stride + n;
-    pack_tile(&tile, &job->packs[worker], m, n);
-    if (!sr_matmul(&tile))
+    sr_pack *pack = &job->packs[worker];
+    if (!(pack->bf16 ? multiply_bf16(&tile, pack, job->loops, m, n)
+                     : multiply_float(&tile, pack, m, n)))
         atomic_store(&job->failed, true);
     for (int64_t row = 0; job->bias && row < tile.M; row++)
         for (int64_t column = 0; column < tile.N; column++)
@@ -64,8 +107,10 @@ static void multiply_tile(void *context, int64_t task, int worker) {
 }
 
 static srnn_status multiply_slice(sr_backend *backend, const sr_product *slice, const float *bias) {
-    tiled_product job = {
-        .whole = *slice, .bias = bias, .packs = ((sr_backend_cpu *)backend)->packs};
+    tiled_product job = {.whole = *slice,
+                         .bias = bias,
+                         .packs = ((sr_backend_cpu *)backend)->packs,
+                         .loops = sr_cpu_rows_of(backend)};
     const int64_t tiles = sr_tiles(slice->M, TILE_M) * sr_tiles(slice->N, TILE_N);
     for (int worker = 0; worker < backend->threads; worker++)
         job.packs[worker].a_panel = job.packs[worker].b_panel = -1;
@@ -79,7 +124,8 @@ static srnn_status multiply_slice(sr_backend *backend, const sr_product *slice, 
 
 /* Long sums are done in slices that fit the packs. */
 static srnn_status multiply(sr_backend *backend, const sr_product *product, const float *bias) {
-    const bool packs = product->transpose_a || !product->transpose_b;
+    const bool packs = product->transpose_a || !product->transpose_b ||
+                       ((const sr_backend_cpu *)backend)->packs->bf16;
     const int64_t depth = packs ? SR_PACK_DEPTH : product->K;
     for (int64_t k = 0; k < product->K; k += depth) {
         sr_product slice = *product;

@@ -22,4 +22,26 @@ const char *sr_matmul_library(void);
  * library refused (it had no memory). */
 bool sr_matmul(const sr_product *product);
 
+/* The same with a and b in bf16, the upper half of a float; sums and c are float. */
+typedef struct sr_product_bf16 {
+    const uint16_t *a, *b;
+    float *c;
+    int64_t a_stride, b_stride, c_stride;
+    int64_t M, N, K;
+    bool transpose_a, transpose_b, add;
+} sr_product_bf16;
+
+/* What one worker keeps between products in bf16. */
+typedef struct sr_matmul_bf16 sr_matmul_bf16;
+
+/* True if this library on this machine has instructions for it. */
+bool sr_matmul_bf16_available(void);
+
+/* NULL if the library refused. */
+sr_matmul_bf16 *sr_matmul_bf16_create(void);
+void sr_matmul_bf16_free(sr_matmul_bf16 *keeper);
+
+/* As sr_matmul, with the calling worker's own keeper. */
+bool sr_matmul_bf16_run(sr_matmul_bf16 *keeper, const sr_product_bf16 *product);
+
 #endif

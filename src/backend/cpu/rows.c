@@ -4,6 +4,7 @@
 #include "backend/cpu/vector_math.h"
 
 #include <math.h>
+#include <string.h>
 
 static void rmsnorm_forward(float *out, const sr_rmsnorm *norm, int64_t first, int64_t end) {
     const int64_t C = norm->C;
@@ -163,6 +164,17 @@ static void adamw(float *restrict weight, float *restrict mean, float *restrict 
     }
 }
 
+static void to_bf16(uint16_t *out, const float *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+        const uint32_t nan = bits >> 16 | 0x40u;
+        out[i] = (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+    }
+}
+
 static double sum(const float *x, int64_t n) {
     double total = 0;
 #pragma omp simd reduction(+ : total)
@@ -192,6 +204,7 @@ const sr_cpu_rows SR_ROWS_TABLE = {
     .multiply_add = multiply_add,
     .cross_entropy = cross_entropy,
     .adamw = adamw,
+    .to_bf16 = to_bf16,
     .sum = sum,
     .square_sum = square_sum,
 };
