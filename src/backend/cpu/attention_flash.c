@@ -95,8 +95,22 @@ static void raise_maximum(tile_workspace *w, score_row *row, const score_rule *r
     row->maximum = w->maximum[r];
 }
 
-static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q, int64_t tile,
-                       int64_t keys, real bound) {
+/* Asks for row r's share of the next key tile, which is then near when the weights are done. */
+static void prefetch_share(const packed_head *head, int64_t tile, int64_t r, const srnn_problem *p,
+                           tile_strides ld) {
+    enum { CACHE_LINE = 64 };
+    const char *keys = (const char *)(head->keys + tile * p->D * ld.tile);
+    const char *values = (const char *)(head->values + tile * TILE * ld.dv);
+    int64_t key_bytes = p->D * ld.tile * (int64_t)sizeof(real);
+    int64_t value_bytes = TILE * ld.dv * (int64_t)sizeof(real);
+    for (int64_t at = r * CACHE_LINE; at < key_bytes; at += TILE * CACHE_LINE)
+        __builtin_prefetch(keys + at, 0, 2);
+    for (int64_t at = r * CACHE_LINE; at < value_bytes; at += TILE * CACHE_LINE)
+        __builtin_prefetch(values + at, 0, 2);
+}
+
+static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
+                       const packed_head *head, int64_t tile, int64_t keys, real bound) {
     const srnn_problem *p = &x->call->plan->problem;
     tile_strides ld = tile_strides_of(p);
     double reference = q->decay ? q->decay[q->at] : 0.0;
@@ -120,6 +134,8 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
             row_clear_hidden(row.s, 0, 0, width);
             continue;
         }
+        if (high > keys) /* there are more tiles */
+            prefetch_share(head, tile + 1, r, p, ld);
         if (x->subtract && !(bound <= SMALL_LOGIT))
             raise_maximum(w, &row, &x->rule, r, ld.dv);
         row_weights(&row, &x->rule, sums ? &w->row_sums[r] : NULL);
@@ -165,9 +181,9 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     const srnn_problem *p = &plan->problem;
     tile_strides ld = tile_strides_of(p);
     tile_workspace *w = &x->workers[worker];
-    /* Long rows first, so that threads finish together. */
-    int64_t heads = (int64_t)p->B * p->H, own = tiles_in(p->T) - 1 - task / heads,
-            head = task % heads;
+    /* Head by head, whose keys and values then stay in cache, and long rows first, so that threads finish
+     * together. */
+    int64_t tiles = tiles_in(p->T), own = tiles - 1 - task % tiles, head = task / tiles;
     query_tile q = {.b = head / p->H, .h = (int)(head % p->H), .t = own * TILE};
     const packed_head *packed = &x->heads[q.b * p->Hkv + q.h / (p->H / p->Hkv)];
     q.at = x->position + q.t;
@@ -192,7 +208,7 @@ static void rows_task(void *untyped, int64_t task, int worker) {
         product(w->s, ld.tile, (product_operand){w->queries, ld.d, 1},
                 packed->keys + tile * p->D * ld.tile, ld.tile, q.padded, tile_width(keys), p->D,
                 diagonal ? PRODUCT_C_LOWER : PRODUCT_FULL, false);
-        weigh_tile(x, w, &q, tile, keys, bound);
+        weigh_tile(x, w, &q, packed, tile, keys, bound);
         product(w->numerator, ld.dv, (product_operand){w->s, ld.tile, 1},
                 packed->values + tile * TILE * ld.dv, ld.dv, q.padded, round_up(p->Dv, COLUMNS),
                 keys, diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL, true);

@@ -11,11 +11,17 @@ static inline real *tensor_row(srnn_tensor tensor, int64_t b, int h, int64_t t) 
     return (real *)tensor.data + b * tensor.batch + h * tensor.head + t * tensor.time;
 }
 
+/* In eight sums that do not wait for each other. */
 static inline double row_dot(const real *a, const real *b, int n) {
-    double sum = 0.0;
-    for (int d = 0; d < n; d++)
-        sum += (double)a[d] * (double)b[d];
-    return sum;
+    enum { SUMS = 8 };
+    double sum[SUMS] = {0};
+    int whole = n / SUMS * SUMS;
+    for (int d = 0; d < whole; d += SUMS)
+        for (int i = 0; i < SUMS; i++)
+            sum[i] += (double)a[d + i] * (double)b[d + i];
+    for (int d = whole; d < n; d++)
+        sum[0] += (double)a[d] * (double)b[d];
+    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
 }
 
 static inline double row_norm(const real *x, int n) {
