@@ -118,7 +118,7 @@ static void kept_from_plain(char *memory, int64_t capacity, const char *plain,
     for (int64_t head = 0; head < heads_of(p); head++) {
         packed_head kept = kept_head_place(p, capacity, &layout);
         for (int64_t t = 0; t < position; t++) {
-            real row[256];
+            _Alignas(64) real row[256]; /* its norm is taken in vectors */
             plain = get(row, plain, (size_t)p->D * sizeof(real));
             packed_head_keep_keys(&kept, p, row, p->D, t, 1);
         }
