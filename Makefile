@@ -22,12 +22,12 @@ test: deps ## every check there is; the last line counts them
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/test.sh
 
 study: build ## which part of softmax matters? ten minutes on two cores, into runs/study
-	@build/cli/softrnn study --out runs/study
-	@build/cli/softrnn report runs/study
+	@build/cli/softrnn study --out runs/study; status=$$?; \
+	    build/cli/softrnn report runs/study && exit $$status
 
 study-full: build ## the longer study: a night on two cores, into runs/study-full
-	@build/cli/softrnn study studies/full.yaml --out runs/study-full
-	@build/cli/softrnn report runs/study-full
+	@build/cli/softrnn study studies/full.yaml --out runs/study-full; status=$$?; \
+	    build/cli/softrnn report runs/study-full && exit $$status
 
 verify: build ## all variants, all forms, all kernels on this machine
 	@build/cli/softrnn verify

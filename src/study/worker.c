@@ -110,16 +110,10 @@ static srnn_status add_records(sr_result *result, const char *folder) {
 }
 
 static srnn_status write_result(sr_result *result, const char *folder) {
-    char checkpoints[SR_PATH_BYTES];
     result->cpu_seconds = cpu_seconds();
     SR_TRY(sr_folder_make(folder));
     SR_TRY(add_records(result, folder));
-    SR_TRY(sr_result_write(result, folder));
-    if (result->ending == SR_ENDING_FINISHED &&
-        snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder) <
-            (int)sizeof checkpoints)
-        (void)sr_folder_remove(checkpoints); /* what stays behind does no harm */
-    return SRNN_OK;
+    return sr_result_write(result, folder);
 }
 
 bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
