@@ -2,6 +2,8 @@
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 FUZZ_SECONDS ?= 30
+# The same inputs each time, so that a commit that passed passes again; 0: others each time.
+FUZZ_SEED ?= 1
 PREFIX ?= /usr/local
 # Where the CUDA toolkit usually is when it is not on the path.
 NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
@@ -38,8 +40,9 @@ bench: build ## checks the kernels, then times them
 release: build ## the release build and its tests
 	@$(call run_tests,build)
 
-nightly: build ## what takes too long for every day: a run killed and resumed 200 times
+nightly: build ## what takes too long for every day: 200 kills of a run, new input for the fuzzers
 	@SOFTRNN_KILLS=200 OMP_WAIT_POLICY=passive build/tests/test_train_command
+	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=250
 
 sanitize: deps ## the build with address and undefined-behaviour sanitizers, and its tests
 	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON)
@@ -53,7 +56,7 @@ clang: deps ## the build with clang, and its tests
 
 fuzz: deps ## each fuzzer for FUZZ_SECONDS (30)
 	@$(call configure,build-fuzz,-DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang \
-	    -DSOFTRNN_FUZZ=ON -DSOFTRNN_FUZZ_SECONDS=$(FUZZ_SECONDS))
+	    -DSOFTRNN_FUZZ=ON -DSOFTRNN_FUZZ_SECONDS=$(FUZZ_SECONDS) -DSOFTRNN_FUZZ_SEED=$(FUZZ_SEED))
 	@$(call compile,build-fuzz) --target fuzzers
 	@$(call run_tests,build-fuzz) -R '^fuzz_'
 

@@ -109,6 +109,8 @@ static void wrong_files(void **state) {
         {"seeds: 1", "list"},
         {"tasks: {t: {measure: speed}}", "loss or accuracy"},
         {"variants: {a: softmax, a: norm}", "twice"},
+        {"variants: {}\nvariants: {}", "line 2: given twice"},
+        {"tasks: {t: {title: a, title: b}}", "given twice"},
         {"variants: {\"a\\e[2J\": softmax}", "control"},
         {"variants: [softmax]", "name: value"},
         {"name: [a", "line"},

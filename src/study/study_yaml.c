@@ -53,8 +53,9 @@ static srnn_status wrong_key(const reader *r, const yaml_node_t *node, const cha
                    near ? near : "", near ? "\"?" : "");
 }
 
-/* A mapping whose keys are all known. */
+/* A mapping whose keys (at most 32) are all known, each given once at most. */
 static srnn_status read_keys(reader *r, yaml_node_t *node, const key *keys, size_t count) {
+    uint32_t seen = 0;
     if (node->type != YAML_MAPPING_NODE)
         return fail(r, node, "\"name: value\" lines are wanted here");
     for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top;
@@ -66,13 +67,15 @@ static srnn_status read_keys(reader *r, yaml_node_t *node, const key *keys, size
             i++;
         if (i == count)
             return wrong_key(r, node_at(r, p->key), name, keys, count);
+        if (seen & UINT32_C(1) << i)
+            return fail(r, node_at(r, p->key), "given twice");
+        seen |= UINT32_C(1) << i;
         SR_TRY(keys[i].read(r, node_at(r, p->value), keys[i].to));
     }
     return SRNN_OK;
 }
 
 static srnn_status copy(char **out, const char *text) {
-    free(*out);
     *out = strdup(text);
     return *out ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory for a study");
 }
@@ -134,8 +137,6 @@ static srnn_status read_entries(reader *r, yaml_node_t *node, void **list, size_
                                 size_t size, key_reader *read) {
     if (node->type != YAML_MAPPING_NODE)
         return fail(r, node, "\"name: value\" lines are wanted here");
-    if (*count)
-        return fail(r, node, "given twice");
     const yaml_node_pair_t *first = node->data.mapping.pairs.start;
     const size_t entries = (size_t)(node->data.mapping.pairs.top - first);
     *list = calloc(entries ? entries : 1, size);
@@ -210,8 +211,6 @@ static srnn_status read_sizes(reader *r, yaml_node_t *value, void *to) {
 static srnn_status read_numbers(double **numbers, size_t *count, reader *r, yaml_node_t *value) {
     sr_words words = {0};
     srnn_status status = read_words(r, value, &words);
-    if (status == SRNN_OK && *numbers)
-        status = fail(r, value, "given twice");
     if (status == SRNN_OK && !(*numbers = calloc(words.count ? words.count : 1, sizeof **numbers)))
         status = SR_FAIL(SRNN_ERR_MEMORY, "no memory for a study");
     for (size_t i = 0; status == SRNN_OK && i < words.count; i++) {
@@ -235,7 +234,6 @@ static srnn_status read_seeds(reader *r, yaml_node_t *value, void *to) {
     double *numbers = NULL;
     size_t count = 0;
     srnn_status status = read_numbers(&numbers, &count, r, value);
-    free(study->seeds);
     study->seeds = calloc(count ? count : 1, sizeof *study->seeds);
     if (status == SRNN_OK && !study->seeds)
         status = SR_FAIL(SRNN_ERR_MEMORY, "no memory for a study");
