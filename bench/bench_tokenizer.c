@@ -4,7 +4,8 @@
  *     bench_tokenizer train VOCAB TEXT THREADS
  *
  * TEXT holds documents separated by <|endoftext|>. Encoding that decoding does not undo is not
- * timed. */
+ * timed. With several threads, one thread is timed in turn with them: machines change their speed
+ * from minute to minute, and only what was timed side by side can be compared. */
 #include "base/file.h"
 #include "base/threads.h"
 #include "data/bpe_train.h"
@@ -15,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { REPEATS = 3, DOCUMENTS_MAX = 1 << 16, THREADS_MAX = 256 };
+enum { REPEATS = 5, DOCUMENTS_MAX = 1 << 16, THREADS_MAX = 256 };
 
 static const char separator[] = "<|endoftext|>";
 
@@ -85,26 +86,34 @@ static void check_decoding(const bench *run) {
     sr_bytes_free(&decoded);
 }
 
+static void print_encoding(const bench *run, const char *name, int threads, double seconds_taken) {
+    size_t tokens = 0;
+    for (int64_t i = 0; i < run->count; i++)
+        tokens += run->tokens[i].count;
+    printf("{\"case\": \"encode\", \"program\": \"softrnn\", \"tokenizer\": \"%s\", \"threads\": "
+           "%d, \"bytes\": %zu, \"tokens\": %zu, \"seconds\": %.4f, \"megabytes_per_second\": "
+           "%.2f}\n",
+           name, threads, run->bytes, tokens, seconds_taken,
+           1e-6 * (double)run->bytes / seconds_taken);
+}
+
 static void time_encoding(bench *run, const char *name, int threads) {
     sr_tokenizer *tokenizer;
     check(sr_tokenizer_load(&tokenizer, name));
     run->tokenizer = tokenizer;
     encode_all(run, threads);
     check_decoding(run);
-    double best = 1e30;
-    for (int i = 0; i < REPEATS; i++) {
-        double taken = encode_all(run, threads);
-        best = taken < best ? taken : best;
-    }
-    size_t tokens = 0;
-    for (int64_t i = 0; i < run->count; i++) {
-        tokens += run->tokens[i].count;
+    const int counts[2] = {1, threads};
+    double best[2] = {1e30, 1e30};
+    for (int i = 0; i < REPEATS; i++)
+        for (int c = threads == 1; c < 2; c++) {
+            const double taken = encode_all(run, counts[c]);
+            best[c] = taken < best[c] ? taken : best[c];
+        }
+    for (int c = threads == 1; c < 2; c++)
+        print_encoding(run, name, counts[c], best[c]);
+    for (int64_t i = 0; i < run->count; i++)
         sr_tokens_free(&run->tokens[i]);
-    }
-    printf("{\"case\": \"encode\", \"program\": \"softrnn\", \"tokenizer\": \"%s\", \"threads\": "
-           "%d, \"bytes\": %zu, \"tokens\": %zu, \"seconds\": %.4f, \"megabytes_per_second\": "
-           "%.2f}\n",
-           name, threads, run->bytes, tokens, best, 1e-6 * (double)run->bytes / best);
     sr_tokenizer_free(tokenizer);
 }
 

@@ -9,14 +9,9 @@
 #include "base/threads.h"
 
 typedef struct workspace {
-    real *queries, *keys;           /* (chunk, stride of D) */
-    real *values, *numerator;       /* (chunk, stride of Dv) */
-    real *query_columns;            /* (D, stride of tokens) */
-    real *key_columns;              /* (D, stride of tokens) */
-    real *s;                        /* (chunk, stride of tokens) */
-    real *row_sum, *decay, *factor; /* (stride of tokens) */
-    chunk_features features;
-    running_state state;
+    chunk_room room;
+    real *numerator; /* (chunk, stride of Dv) */
+    real *row_sum;   /* (stride of tokens) */
 } workspace;
 
 typedef struct context {
@@ -32,28 +27,16 @@ typedef struct context {
 static context place(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->problem;
     chunk_strides ld = chunk_strides_of(p);
-    int64_t rows = round_up(p->chunk, ROWS);
     context x = {0};
     SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
     x.basis = feature_basis_place(&p->attention, p->D, layout);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
-#define TAKE(rows, ld) sr_layout_take(layout, (size_t)(rows) * (size_t)(ld), sizeof(real))
         workspace w = {
-            .queries = TAKE(rows, ld.d),
-            .keys = TAKE(rows, ld.d),
-            .values = TAKE(rows, ld.dv),
-            .numerator = TAKE(rows, ld.dv),
-            .query_columns = TAKE(p->D, ld.token),
-            .key_columns = TAKE(p->D, ld.token),
-            .s = TAKE(rows, ld.token),
-            .row_sum = TAKE(1, ld.token),
-            .decay = TAKE(1, ld.token),
-            .factor = TAKE(1, ld.token),
+            .room = chunk_room_place(p, &x.basis, layout),
+            .numerator = take_reals(layout, round_up(p->chunk, ROWS), ld.dv),
+            .row_sum = take_reals(layout, 1, ld.token),
         };
-#undef TAKE
-        w.features = chunk_features_place(p, &x.basis, layout);
-        w.state = running_state_place(p, &x.basis, layout);
         if (x.workers)
             x.workers[n] = w;
     }
@@ -73,27 +56,9 @@ size_t chunked_state_bytes(const srnn_problem *problem) {
     return layout.used;
 }
 
-/* A chunk of one kv head: tokens t .. t+count-1 of row b of the batch. */
-typedef struct chunk {
-    int64_t b, t, count, width; /* width: columns that products run over */
-    int kv;
-    const double *decay; /* C of the row, or NULL */
-    int64_t length;      /* keys that the first token sees */
-    bool empty;          /* nothing stands before this chunk */
-} chunk;
-
-static void load_keys(const context *x, const workspace *w, const chunk *c) {
-    const srnn_plan *plan = x->call->plan;
-    const srnn_problem *p = &plan->problem;
-    chunk_strides ld = chunk_strides_of(p);
-    SR_ISA_REAL(sr_edges_key_rows)
-    (w->keys, ld.d, &x->edges, plan, x->call->in, c->b, c->kv, c->t, c->count);
-    transpose_rows(w->key_columns, ld.token, w->keys, ld.d, c->count, p->D, c->width);
-    memset(w->values, 0, (size_t)(round_up(p->chunk, ROWS) * ld.dv) * sizeof(real));
-    SR_ISA_REAL(sr_edges_value_rows)
-    (w->values, ld.dv, &x->edges, plan, x->call->in, c->b, c->kv, c->t, c->count);
-    for (int64_t t = 0; c->decay && t < c->width; t++)
-        w->decay[t] = t < c->count ? (real)(c->decay[c->t + t] - c->decay[c->t]) : 0;
+/* Nothing stands before this chunk. */
+static bool is_first(const context *x, const chunk *c) {
+    return x->position + c->at == 0;
 }
 
 /* What the state holds for the chunk's queries, into numerator and row_sum. */
@@ -103,14 +68,15 @@ static void read_state(const context *x, const workspace *w, const chunk *c,
     chunk_strides ld = chunk_strides_of(p);
     int64_t padded = round_up(c->count, ROWS);
     memset(w->row_sum, 0, (size_t)ld.token * sizeof(real));
-    if (c->empty) {
+    if (is_first(x, c)) {
         memset(w->numerator, 0, (size_t)(padded * ld.dv) * sizeof(real));
         return;
     }
-    transpose_rows(w->query_columns, ld.token, w->queries, ld.d, c->count, p->D, c->width);
-    chunk_features_begin(&w->features, &x->basis, w->query_columns, ld.token, c->width);
+    transpose_rows(w->room.query_columns, ld.token, w->room.queries, ld.d, c->count, p->D,
+                   c->width);
+    chunk_features_begin(&w->room.features, &x->basis, w->room.query_columns, ld.token, c->width);
     state_read(w->numerator, ld.dv, sr_needs_row_sum(&p->attention) ? w->row_sum : NULL, state,
-               &w->features, &x->basis, w->query_columns, ld.token, padded, c->width,
+               &w->room.features, &x->basis, w->room.query_columns, ld.token, padded, c->width,
                round_up(p->Dv, COLUMNS));
     for (int64_t t = 0; c->decay && t < c->count; t++) {
         real factor = (real)exp(c->decay[c->t + t] - *state->reference);
@@ -126,35 +92,29 @@ static void add_pairs(const context *x, const workspace *w, const chunk *c) {
     const srnn_problem *p = &x->call->plan->problem;
     chunk_strides ld = chunk_strides_of(p);
     int64_t padded = round_up(c->count, ROWS);
-    product(w->s, ld.token, (product_operand){w->queries, ld.d, 1}, w->key_columns, ld.token,
-            padded, c->width, p->D, PRODUCT_C_LOWER, false);
+    chunk_logits(&w->room, p, c);
     for (int64_t r = 0; r < c->count; r++) {
-        score_row row = {.s = w->s + r * ld.token,
-                         .bound = (real)INFINITY,
-                         .high = (int)r + 1,
-                         .width = (int)c->width,
-                         .decay = c->decay ? w->decay[r] : 0,
-                         .decay_columns = c->decay ? w->decay : NULL};
+        score_row row = chunk_row(&w->room, c, ld.token, r);
         vec sum = {0};
         row_weights(&row, &x->rule, &sum);
         if (sr_needs_row_sum(&p->attention))
             w->row_sum[r] += vec_sum(sum);
     }
-    clear_rows_from(w->s, ld.token, c->count, padded);
-    product(w->numerator, ld.dv, (product_operand){w->s, ld.token, 1}, w->values, ld.dv, padded,
-            round_up(p->Dv, COLUMNS), c->count, PRODUCT_A_LOWER, true);
+    clear_rows_from(w->room.s, ld.token, c->count, padded);
+    product(w->numerator, ld.dv, (product_operand){w->room.s, ld.token, 1}, w->room.values, ld.dv,
+            padded, round_up(p->Dv, COLUMNS), c->count, PRODUCT_A_LOWER, true);
 }
 
-static void write_outputs(const context *x, const workspace *w, const chunk *c, int h) {
+static void write_outputs(const context *x, const workspace *w, const chunk *c) {
     const sr_attention_call *call = x->call;
     const srnn_problem *p = &call->plan->problem;
     chunk_strides ld = chunk_strides_of(p);
     SR_ISA_REAL(sr_edges_output_rows)
-    (call->o, w->numerator, ld.dv, w->row_sum, &x->edges, call->plan, call->in, c->b, h, c->t,
-     c->count, c->length);
+    (call->o, w->numerator, ld.dv, w->row_sum, &x->edges, call->plan, call->in, c->b, c->h, c->t,
+     c->count, x->position + c->at + 1);
     if (!call->saved.numerator)
         return;
-    int64_t at = sr_row_index(p, p->H, c->b, h, c->t);
+    int64_t at = sr_row_index(p, p->H, c->b, c->h, c->t);
     for (int64_t r = 0; r < c->count; r++)
         memcpy((real *)call->saved.numerator + (at + r) * p->Dv, w->numerator + r * ld.dv,
                (size_t)p->Dv * sizeof(real));
@@ -169,32 +129,30 @@ static void update_state(const context *x, const workspace *w, const chunk *c,
     chunk_strides ld = chunk_strides_of(p);
     double next = c->decay ? c->decay[c->t + c->count - 1] : 0.0;
     for (int64_t t = 0; t < c->width; t++)
-        w->factor[t] = t < c->count ? (real)(c->decay ? exp(next - c->decay[c->t + t]) : 1.0) : 0;
+        w->room.factor[t] =
+            t < c->count ? (real)(c->decay ? exp(next - c->decay[c->t + t]) : 1.0) : 0;
     if (c->decay) {
-        if (!c->empty)
+        if (!is_first(x, c))
             state_scale(state, &x->basis, ld.dv, (real)exp(next - *state->reference));
         *state->reference = next;
         for (int64_t t = 0; t < c->count; t++)
             for (int64_t d = 0; d < p->Dv; d++)
-                w->values[t * ld.dv + d] *= w->factor[t];
+                w->room.values[t * ld.dv + d] *= w->room.factor[t];
     }
-    chunk_features_begin(&w->features, &x->basis, w->key_columns, ld.token, c->width);
-    state_add(state, &w->features, &x->basis, w->key_columns, ld.token, w->values, ld.dv,
-              sr_needs_row_sum(&p->attention) ? w->factor : NULL, c->count, c->width,
+    chunk_features_begin(&w->room.features, &x->basis, w->room.key_columns, ld.token, c->width);
+    state_add(state, &w->room.features, &x->basis, w->room.key_columns, ld.token, w->room.values,
+              ld.dv, sr_needs_row_sum(&p->attention) ? w->room.factor : NULL, c->count, c->width,
               round_up(p->Dv, COLUMNS));
 }
 
 static void walk_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
-    const srnn_plan *plan = x->call->plan;
-    const srnn_problem *p = &plan->problem;
-    chunk_strides ld = chunk_strides_of(p);
+    const srnn_problem *p = &x->call->plan->problem;
     workspace *w = &x->workers[worker];
-    const sr_span *span = &plan->spans[task / p->Hkv];
-    int heads = p->H / p->Hkv;
-    chunk c = {.b = span->b, .kv = (int)(task % p->Hkv), .empty = x->position == 0};
-    c.decay = x->edges.decay ? x->edges.decay + sr_row_index(p, p->Hkv, c.b, c.kv, 0) : NULL;
-    running_state state = w->state;
+    const sr_span *span = &x->call->plan->spans[task / p->Hkv];
+    chunk c = chunk_of(p, &x->edges, span, (int)(task % p->Hkv));
+    const int first_head = c.h, heads = p->H / p->Hkv;
+    running_state state = w->room.state;
     size_t bytes = chunked_state_bytes(p);
     if (x->states) {
         sr_layout layout = {x->states + (size_t)(c.b * p->Hkv + c.kv) * bytes, 0};
@@ -202,21 +160,16 @@ static void walk_task(void *untyped, int64_t task, int worker) {
     } else {
         memset(state.matrix, 0, bytes); /* matrix, column and reference lie in one piece */
     }
-    int64_t past = span->start + span->length;
-    for (c.t = span->start; c.t < past; c.t += c.count, c.empty = false) {
-        c.count = past - c.t < p->chunk ? past - c.t : p->chunk;
-        c.width = tile_width(c.count);
-        c.length = x->position + c.t - span->start + 1;
-        load_keys(x, w, &c);
-        for (int h = c.kv * heads; h < (c.kv + 1) * heads; h++) {
-            SR_ISA_REAL(sr_edges_query_rows)
-            (w->queries, ld.d, &x->edges, plan, x->call->in, c.b, h, c.t, c.count);
-            clear_rows_from(w->queries, ld.d, c.count, round_up(c.count, ROWS));
+    for (int64_t at = 0; at < span->length; at += c.count) {
+        chunk_move(&c, p, span, at);
+        chunk_load_keys(&w->room, &x->edges, x->call, &c);
+        for (c.h = first_head; c.h < first_head + heads; c.h++) {
+            chunk_load_queries(&w->room, &x->edges, x->call, &c);
             read_state(x, w, &c, &state);
             add_pairs(x, w, &c);
-            write_outputs(x, w, &c, h);
+            write_outputs(x, w, &c);
         }
-        if (c.t + c.count < past || x->states)
+        if (at + c.count < span->length || x->states)
             update_state(x, w, &c, &state);
     }
 }

@@ -8,22 +8,18 @@
 #include "base/threads.h"
 
 typedef struct workspace {
-    real *queries, *keys;       /* (chunk, stride of D) */
-    real *values, *d_numerator; /* (chunk, stride of Dv) */
-    real *columns;              /* (D, stride of tokens): queries or keys transposed */
-    real *key_columns;          /* (D, stride of tokens) */
-    real *value_columns;        /* (Dv, stride of tokens): values or d_numerator transposed */
-    real *s, *d;                /* (chunk, stride of tokens) */
-    real *d_queries;            /* (chunk, stride of D) */
-    real *from_state;           /* (chunk, stride of Dv) */
-    real *d_columns;            /* (D, stride of tokens) */
-    real *d_low;                /* (orders below the highest, stride of tokens) */
-    real *d_top;                /* (FEATURE_BLOCK, stride of tokens) */
-    real *row, *decay, *factor; /* (stride of tokens) */
-    real *d_keys, *d_values;    /* (T, strides of D and Dv) */
-    real *column_dot;           /* (T) */
-    chunk_features features;
-    running_state state;
+    chunk_room room;
+    real *d_numerator;       /* (chunk, stride of Dv) */
+    real *value_columns;     /* (Dv, stride of tokens): values or d_numerator transposed */
+    real *d;                 /* (chunk, stride of tokens) */
+    real *d_queries;         /* (chunk, stride of D) */
+    real *from_state;        /* (chunk, stride of Dv) */
+    real *d_columns;         /* (D, stride of tokens) */
+    real *d_low;             /* (orders below the highest, stride of tokens) */
+    real *d_top;             /* (FEATURE_BLOCK, stride of tokens) */
+    real *row;               /* (stride of tokens) */
+    real *d_keys, *d_values; /* (T, strides of D and Dv) */
+    real *column_dot;        /* (T) */
 } workspace;
 
 typedef struct context {
@@ -43,32 +39,21 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     x.basis = feature_basis_place(&p->attention, p->D, layout);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
-#define TAKE(rows, ld) sr_layout_take(layout, (size_t)(rows) * (size_t)(ld), sizeof(real))
         workspace w = {
-            .queries = TAKE(rows, ld.d),
-            .keys = TAKE(rows, ld.d),
-            .values = TAKE(rows, ld.dv),
-            .d_numerator = TAKE(rows, ld.dv),
-            .columns = TAKE(p->D, ld.token),
-            .key_columns = TAKE(p->D, ld.token),
-            .value_columns = TAKE(p->Dv, ld.token),
-            .s = TAKE(rows, ld.token),
-            .d = TAKE(rows, ld.token),
-            .d_queries = TAKE(rows, ld.d),
-            .from_state = TAKE(rows, ld.dv),
-            .d_columns = TAKE(p->D, ld.token),
-            .d_low = TAKE(x.basis.top + ROWS, ld.token),
-            .d_top = TAKE(FEATURE_BLOCK, ld.token),
-            .row = TAKE(1, ld.token),
-            .decay = TAKE(1, ld.token),
-            .factor = TAKE(1, ld.token),
-            .d_keys = TAKE(T, ld.d),
-            .d_values = TAKE(T, ld.dv),
-            .column_dot = TAKE(T, 1),
+            .room = chunk_room_place(p, &x.basis, layout),
+            .d_numerator = take_reals(layout, rows, ld.dv),
+            .value_columns = take_reals(layout, p->Dv, ld.token),
+            .d = take_reals(layout, rows, ld.token),
+            .d_queries = take_reals(layout, rows, ld.d),
+            .from_state = take_reals(layout, rows, ld.dv),
+            .d_columns = take_reals(layout, p->D, ld.token),
+            .d_low = take_reals(layout, x.basis.top + ROWS, ld.token),
+            .d_top = take_reals(layout, FEATURE_BLOCK, ld.token),
+            .row = take_reals(layout, 1, ld.token),
+            .d_keys = take_reals(layout, T, ld.d),
+            .d_values = take_reals(layout, T, ld.dv),
+            .column_dot = take_reals(layout, T, 1),
         };
-#undef TAKE
-        w.features = chunk_features_place(p, &x.basis, layout);
-        w.state = running_state_place(p, &x.basis, layout);
         if (x.workers)
             x.workers[n] = w;
     }
@@ -81,33 +66,10 @@ size_t chunked_backward_scratch(const srnn_plan *plan) {
     return layout.used;
 }
 
-/* Tokens t .. t+count-1 of row b; `at` is t counted from the start of the document. */
-typedef struct chunk {
-    int64_t b, t, at, count, width;
-    int kv, h;
-    const double *decay; /* C of the row, or NULL */
-} chunk;
-
-static void load_keys(const context *x, const workspace *w, const chunk *c) {
-    const srnn_plan *plan = x->call->plan;
-    const srnn_problem *p = &plan->problem;
-    chunk_strides ld = chunk_strides_of(p);
-    SR_ISA_REAL(sr_edges_key_rows)
-    (w->keys, ld.d, &x->edges, plan, x->call->in, c->b, c->kv, c->t, c->count);
-    transpose_rows(w->key_columns, ld.token, w->keys, ld.d, c->count, p->D, c->width);
-    SR_ISA_REAL(sr_edges_value_rows)
-    (w->values, ld.dv, &x->edges, plan, x->call->in, c->b, c->kv, c->t, c->count);
-    for (int64_t t = 0; c->decay && t < c->width; t++)
-        w->decay[t] = t < c->count ? (real)(c->decay[c->t + t] - c->decay[c->t]) : 0;
-}
-
 static void load_queries(const context *x, const workspace *w, const chunk *c) {
-    const srnn_plan *plan = x->call->plan;
-    const srnn_problem *p = &plan->problem;
+    const srnn_problem *p = &x->call->plan->problem;
     chunk_strides ld = chunk_strides_of(p);
-    SR_ISA_REAL(sr_edges_query_rows)
-    (w->queries, ld.d, &x->edges, plan, x->call->in, c->b, c->h, c->t, c->count);
-    clear_rows_from(w->queries, ld.d, c->count, round_up(c->count, ROWS));
+    chunk_load_queries(&w->room, &x->edges, x->call, c);
     const real *from = x->edges.d_numerator + sr_row_index(p, p->H, c->b, c->h, c->t) * p->Dv;
     for (int64_t r = 0; r < c->count; r++)
         memcpy(w->d_numerator + r * ld.dv, from + r * p->Dv, (size_t)p->Dv * sizeof(real));
@@ -117,9 +79,9 @@ static void load_queries(const context *x, const workspace *w, const chunk *c) {
 /* factor[t] = exp(sign (C_t - reference)), zero past the chunk. */
 static void decay_factors(const workspace *w, const chunk *c, double sign, double reference) {
     for (int64_t t = 0; t < c->width; t++)
-        w->factor[t] = t < c->count
-                           ? (real)(c->decay ? exp(sign * (c->decay[c->t + t] - reference)) : 1.0)
-                           : 0;
+        w->room.factor[t] =
+            t < c->count ? (real)(c->decay ? exp(sign * (c->decay[c->t + t] - reference)) : 1.0)
+                         : 0;
 }
 
 /* rows (count, ld) *= factor, row by row. */
@@ -131,7 +93,7 @@ static void scale_rows(real *rows, int64_t ld, const real *factor, int64_t count
 
 /* d_columns (D, tokens) = gradient of the tokens x through their features, whose gradient is
  * state.matrix times value_columns plus state.column times row. The lower orders are in
- * w->features. */
+ * w->room.features. */
 static void features_backward(const context *x, const workspace *w, const chunk *c,
                               const running_state *state, const real *tokens, bool sums) {
     const srnn_problem *p = &x->call->plan->problem;
@@ -154,10 +116,10 @@ static void features_backward(const context *x, const workspace *w, const chunk 
                           vec_load(d + m * ld.token + t) + weight * vec_load(w->row + t));
         }
         if (!low)
-            feature_rows_backward(w->d_columns, w->d_low, d, basis, w->features.low, tokens,
+            feature_rows_backward(w->d_columns, w->d_low, d, basis, w->room.features.low, tokens,
                                   ld.token, c->width, from, from + count);
     }
-    feature_rows_backward(w->d_columns, w->d_low, w->d_low, basis, w->features.low, tokens,
+    feature_rows_backward(w->d_columns, w->d_low, w->d_low, basis, w->room.features.low, tokens,
                           ld.token, c->width, 0, basis->top);
 }
 
@@ -176,30 +138,24 @@ static void inside_chunk(const context *x, const workspace *w, const chunk *c) {
     int64_t padded = round_up(c->count, ROWS), D = round_up(p->D, COLUMNS),
             Dv = round_up(p->Dv, COLUMNS);
     int64_t base = sr_row_index(p, p->H, c->b, c->h, c->t);
-    transpose_rows(w->value_columns, ld.token, w->values, ld.dv, c->count, p->Dv, c->width);
-    product(w->s, ld.token, (product_operand){w->queries, ld.d, 1}, w->key_columns, ld.token,
-            padded, c->width, p->D, PRODUCT_C_LOWER, false);
+    transpose_rows(w->value_columns, ld.token, w->room.values, ld.dv, c->count, p->Dv, c->width);
+    chunk_logits(&w->room, p, c);
     product(w->d, ld.token, (product_operand){w->d_numerator, ld.dv, 1}, w->value_columns, ld.token,
             padded, c->width, p->Dv, PRODUCT_C_LOWER, false);
     for (int64_t r = 0; r < c->count; r++) {
-        score_row row = {.s = w->s + r * ld.token,
-                         .bound = (real)INFINITY,
-                         .high = (int)r + 1,
-                         .width = (int)c->width,
-                         .decay = c->decay ? w->decay[r] : 0,
-                         .decay_columns = c->decay ? w->decay : NULL};
+        score_row row = chunk_row(&w->room, c, ld.token, r);
         real d_row_sum = x->edges.d_row_sum[base + r];
         row_weights_backward(&row, &x->rule, w->d + r * ld.token, d_row_sum);
         for (int64_t j = 0; c->decay && j <= r; j++)
             w->column_dot[c->at + j] += row.s[j] * d_row_sum;
     }
-    clear_rows_from(w->s, ld.token, c->count, padded);
+    clear_rows_from(w->room.s, ld.token, c->count, padded);
     clear_rows_from(w->d, ld.token, c->count, padded);
-    product(w->d_values + c->at * ld.dv, ld.dv, (product_operand){w->s, 1, ld.token},
+    product(w->d_values + c->at * ld.dv, ld.dv, (product_operand){w->room.s, 1, ld.token},
             w->d_numerator, ld.dv, padded, Dv, c->count, PRODUCT_A_UPPER, true);
-    product(w->d_keys + c->at * ld.d, ld.d, (product_operand){w->d, 1, ld.token}, w->queries, ld.d,
-            padded, D, c->count, PRODUCT_A_UPPER, true);
-    product(w->d_queries, ld.d, (product_operand){w->d, ld.token, 1}, w->keys, ld.d, padded, D,
+    product(w->d_keys + c->at * ld.d, ld.d, (product_operand){w->d, 1, ld.token}, w->room.queries,
+            ld.d, padded, D, c->count, PRODUCT_A_UPPER, true);
+    product(w->d_queries, ld.d, (product_operand){w->d, ld.token, 1}, w->room.keys, ld.d, padded, D,
             c->count, PRODUCT_A_LOWER, false);
 }
 
@@ -211,12 +167,13 @@ static void queries_through_state(const context *x, const workspace *w, const ch
     int64_t base = sr_row_index(p, p->H, c->b, c->h, c->t);
     decay_factors(w, c, 1.0, *state->reference);
     for (int64_t t = 0; t < c->width; t++)
-        w->row[t] = t < c->count ? w->factor[t] * x->edges.d_row_sum[base + t] : 0;
-    scale_rows(w->d_numerator, ld.dv, w->factor, c->count, p->Dv);
+        w->row[t] = t < c->count ? w->room.factor[t] * x->edges.d_row_sum[base + t] : 0;
+    scale_rows(w->d_numerator, ld.dv, w->room.factor, c->count, p->Dv);
     transpose_rows(w->value_columns, ld.token, w->d_numerator, ld.dv, c->count, p->Dv, c->width);
-    transpose_rows(w->columns, ld.token, w->queries, ld.d, c->count, p->D, c->width);
-    chunk_features_begin(&w->features, &x->basis, w->columns, ld.token, c->width);
-    features_backward(x, w, c, state, w->columns, sr_needs_row_sum(&p->attention));
+    transpose_rows(w->room.query_columns, ld.token, w->room.queries, ld.d, c->count, p->D,
+                   c->width);
+    chunk_features_begin(&w->room.features, &x->basis, w->room.query_columns, ld.token, c->width);
+    features_backward(x, w, c, state, w->room.query_columns, sr_needs_row_sum(&p->attention));
     add_transposed(w->d_queries, ld.d, w->d_columns, ld.token, c->count, p->D);
 }
 
@@ -233,11 +190,11 @@ static void move_state(const context *x, const workspace *w, const chunk *c,
     *state->reference = next;
     decay_factors(w, c, -sign, next);
     if (c->decay)
-        scale_rows(rows, ld.dv, w->factor, c->count, p->Dv);
+        scale_rows(rows, ld.dv, w->room.factor, c->count, p->Dv);
     for (int64_t t = 0; t < c->width; t++)
-        w->row[t] = w->factor[t] * (ones && t < c->count ? ones[t] : (real)1);
-    chunk_features_begin(&w->features, &x->basis, columns, ld.token, c->width);
-    state_add(state, &w->features, &x->basis, columns, ld.token, rows, ld.dv,
+        w->row[t] = w->room.factor[t] * (ones && t < c->count ? ones[t] : (real)1);
+    chunk_features_begin(&w->room.features, &x->basis, columns, ld.token, c->width);
+    state_add(state, &w->room.features, &x->basis, columns, ld.token, rows, ld.dv,
               sr_needs_row_sum(&p->attention) ? w->row : NULL, c->count, c->width,
               round_up(p->Dv, COLUMNS));
 }
@@ -247,22 +204,21 @@ static void walk_queries(const context *x, const workspace *w, const sr_span *sp
     const srnn_problem *p = &x->call->plan->problem;
     chunk_strides ld = chunk_strides_of(p);
     int heads = p->H / p->Hkv;
-    memset(w->state.matrix, 0, chunked_state_bytes(p));
-    for (c.at = 0; c.at < span->length; c.at += c.count) {
-        c.t = span->start + c.at;
-        c.count = span->length - c.at < p->chunk ? span->length - c.at : p->chunk;
-        c.width = tile_width(c.count);
-        load_keys(x, w, &c);
+    memset(w->room.state.matrix, 0, chunked_state_bytes(p));
+    for (int64_t at = 0; at < span->length; at += c.count) {
+        chunk_move(&c, p, span, at);
+        chunk_load_keys(&w->room, &x->edges, x->call, &c);
         for (c.h = c.kv * heads; c.h < (c.kv + 1) * heads; c.h++) {
             load_queries(x, w, &c);
             inside_chunk(x, w, &c);
             if (c.at > 0)
-                queries_through_state(x, w, &c, &w->state);
+                queries_through_state(x, w, &c, &w->room.state);
             SR_ISA_REAL(sr_edges_query_rows_backward)
             (w->d_queries, ld.d, &x->edges, x->call, c.b, c.h, c.t, c.count);
         }
         if (c.at + c.count < span->length)
-            move_state(x, w, &c, &w->state, w->key_columns, w->values, NULL, 1.0, c.at == 0);
+            move_state(x, w, &c, &w->room.state, w->room.key_columns, w->room.values, NULL, 1.0,
+                       c.at == 0);
     }
 }
 
@@ -273,21 +229,22 @@ static void keys_through_state(const context *x, const workspace *w, const chunk
     chunk_strides ld = chunk_strides_of(p);
     bool sums = sr_needs_row_sum(&p->attention);
     decay_factors(w, c, -1.0, *state->reference);
-    chunk_features_begin(&w->features, &x->basis, w->key_columns, ld.token, c->width);
-    state_read(w->from_state, ld.dv, sums ? w->row : NULL, state, &w->features, &x->basis,
-               w->key_columns, ld.token, round_up(c->count, ROWS), c->width,
+    chunk_features_begin(&w->room.features, &x->basis, w->room.key_columns, ld.token, c->width);
+    state_read(w->from_state, ld.dv, sums ? w->row : NULL, state, &w->room.features, &x->basis,
+               w->room.key_columns, ld.token, round_up(c->count, ROWS), c->width,
                round_up(p->Dv, COLUMNS));
     for (int64_t r = 0; r < c->count; r++) {
         for (int64_t d = 0; d < p->Dv; d++)
-            w->d_values[(c->at + r) * ld.dv + d] += w->factor[r] * w->from_state[r * ld.dv + d];
+            w->d_values[(c->at + r) * ld.dv + d] +=
+                w->room.factor[r] * w->from_state[r * ld.dv + d];
         if (sums)
-            w->column_dot[c->at + r] += w->factor[r] * w->row[r];
+            w->column_dot[c->at + r] += w->room.factor[r] * w->row[r];
     }
-    memcpy(w->row, w->factor, (size_t)ld.token * sizeof(real));
-    memcpy(w->from_state, w->values, (size_t)(c->count * ld.dv) * sizeof(real));
-    scale_rows(w->from_state, ld.dv, w->factor, c->count, p->Dv);
+    memcpy(w->row, w->room.factor, (size_t)ld.token * sizeof(real));
+    memcpy(w->from_state, w->room.values, (size_t)(c->count * ld.dv) * sizeof(real));
+    scale_rows(w->from_state, ld.dv, w->room.factor, c->count, p->Dv);
     transpose_rows(w->value_columns, ld.token, w->from_state, ld.dv, c->count, p->Dv, c->width);
-    features_backward(x, w, c, state, w->key_columns, sums);
+    features_backward(x, w, c, state, w->room.key_columns, sums);
     add_transposed(w->d_keys + c->at * ld.d, ld.d, w->d_columns, ld.token, c->count, p->D);
 }
 
@@ -297,7 +254,7 @@ static void write_keys(const context *x, const workspace *w, const chunk *c) {
     SR_ISA_REAL(sr_edges_key_rows_backward)
     (w->d_keys + c->at * ld.d, ld.d, &x->edges, x->call, c->b, c->kv, c->t, c->count);
     SR_ISA_REAL(sr_edges_value_rows_backward)
-    (w->d_values + c->at * ld.dv, w->values, ld.dv, &x->edges, x->call, c->b, c->kv, c->t,
+    (w->d_values + c->at * ld.dv, w->room.values, ld.dv, &x->edges, x->call, c->b, c->kv, c->t,
      c->count);
     for (int64_t j = 0; x->edges.column_dot && j < c->count; j++)
         x->edges.column_dot[sr_row_index(p, p->Hkv, c->b, c->kv, c->t + j)] =
@@ -310,19 +267,18 @@ static void walk_keys(const context *x, const workspace *w, const sr_span *span,
     chunk_strides ld = chunk_strides_of(p);
     int heads = p->H / p->Hkv;
     bool empty = true;
-    memset(w->state.matrix, 0, chunked_state_bytes(p));
-    for (c.at = (span->length - 1) / p->chunk * p->chunk; c.at >= 0; c.at -= p->chunk) {
-        c.t = span->start + c.at;
-        c.count = span->length - c.at < p->chunk ? span->length - c.at : p->chunk;
-        c.width = tile_width(c.count);
-        load_keys(x, w, &c);
+    memset(w->room.state.matrix, 0, chunked_state_bytes(p));
+    for (int64_t at = (span->length - 1) / p->chunk * p->chunk; at >= 0; at -= p->chunk) {
+        chunk_move(&c, p, span, at);
+        chunk_load_keys(&w->room, &x->edges, x->call, &c);
         if (!empty)
-            keys_through_state(x, w, &c, &w->state);
+            keys_through_state(x, w, &c, &w->room.state);
         write_keys(x, w, &c);
         for (c.h = c.kv * heads; c.at > 0 && c.h < (c.kv + 1) * heads; c.h++, empty = false) {
             load_queries(x, w, &c);
-            transpose_rows(w->columns, ld.token, w->queries, ld.d, c.count, p->D, c.width);
-            move_state(x, w, &c, &w->state, w->columns, w->d_numerator,
+            transpose_rows(w->room.query_columns, ld.token, w->room.queries, ld.d, c.count, p->D,
+                           c.width);
+            move_state(x, w, &c, &w->room.state, w->room.query_columns, w->d_numerator,
                        x->edges.d_row_sum + sr_row_index(p, p->H, c.b, c.h, c.t), -1.0, empty);
         }
     }
@@ -334,8 +290,7 @@ static void document_task(void *untyped, int64_t task, int worker) {
     chunk_strides ld = chunk_strides_of(p);
     const workspace *w = &x->workers[worker];
     const sr_span *span = &x->call->plan->spans[task / p->Hkv];
-    chunk c = {.b = span->b, .kv = (int)(task % p->Hkv)};
-    c.decay = x->edges.decay ? x->edges.decay + sr_row_index(p, p->Hkv, c.b, c.kv, 0) : NULL;
+    chunk c = chunk_of(p, &x->edges, span, (int)(task % p->Hkv));
     size_t rows = (size_t)(span->length + round_up(p->chunk, ROWS));
     memset(w->d_keys, 0, rows * (size_t)ld.d * sizeof(real));
     memset(w->d_values, 0, rows * (size_t)ld.dv * sizeof(real));

@@ -28,10 +28,10 @@ static inline int64_t state_rows(const feature_basis *basis) {
 
 static inline running_state running_state_place(const srnn_problem *p, const feature_basis *basis,
                                                 sr_layout *layout) {
-    size_t rows = (size_t)(state_rows(basis) + ROWS); /* a block may start anywhere */
+    int64_t rows = state_rows(basis) + ROWS; /* a block may start anywhere */
     running_state state;
-    state.matrix = sr_layout_take(layout, rows * (size_t)row_stride(p->Dv), sizeof(real));
-    state.column = sr_layout_take(layout, rows, sizeof(real));
+    state.matrix = take_reals(layout, rows, row_stride(p->Dv));
+    state.column = take_reals(layout, rows, 1);
     state.reference = sr_layout_take(layout, 1, sizeof(double));
     return state;
 }
@@ -44,11 +44,105 @@ typedef struct chunk_features {
 
 static inline chunk_features chunk_features_place(const srnn_problem *p, const feature_basis *basis,
                                                   sr_layout *layout) {
-    size_t ld = (size_t)row_stride(tile_width(p->chunk));
+    int64_t ld = row_stride(tile_width(p->chunk));
     return (chunk_features){
-        sr_layout_take(layout, ((size_t)basis->top + ROWS) * ld, sizeof(real)),
-        sr_layout_take(layout, FEATURE_BLOCK * ld, sizeof(real)),
+        take_reals(layout, basis->top + ROWS, ld),
+        take_reals(layout, FEATURE_BLOCK, ld),
     };
+}
+
+/* Tokens t .. t+count-1 of row b of the batch, one head of queries and its kv head. */
+typedef struct chunk {
+    int64_t b, t;
+    int64_t at;           /* t, counted from the start of the document */
+    int64_t count, width; /* width: columns that products run over */
+    int h, kv;
+    const double *decay; /* C of the row, or NULL */
+} chunk;
+
+static inline chunk chunk_of(const srnn_problem *p, const sr_edges *edges, const sr_span *span,
+                             int kv) {
+    chunk c = {.b = span->b, .h = kv * (p->H / p->Hkv), .kv = kv};
+    c.decay = edges->decay ? edges->decay + sr_row_index(p, p->Hkv, c.b, kv, 0) : NULL;
+    return c;
+}
+
+static inline void chunk_move(chunk *c, const srnn_problem *p, const sr_span *span, int64_t at) {
+    c->at = at;
+    c->t = span->start + at;
+    c->count = span->length - at < p->chunk ? span->length - at : p->chunk;
+    c->width = tile_width(c->count);
+}
+
+/* What a walk over chunks works in. */
+typedef struct chunk_room {
+    real *queries, *keys; /* (chunk, stride of D) */
+    real *values;         /* (chunk, stride of Dv) */
+    real *query_columns;  /* (D, stride of tokens) */
+    real *key_columns;    /* (D, stride of tokens) */
+    real *s;              /* (chunk, stride of tokens) */
+    real *decay, *factor; /* (stride of tokens) */
+    chunk_features features;
+    running_state state;
+} chunk_room;
+
+static inline chunk_room chunk_room_place(const srnn_problem *p, const feature_basis *basis,
+                                          sr_layout *layout) {
+    chunk_strides ld = chunk_strides_of(p);
+    int64_t rows = round_up(p->chunk, ROWS);
+    chunk_room room = {
+        .queries = take_reals(layout, rows, ld.d),
+        .keys = take_reals(layout, rows, ld.d),
+        .values = take_reals(layout, rows, ld.dv),
+        .query_columns = take_reals(layout, p->D, ld.token),
+        .key_columns = take_reals(layout, p->D, ld.token),
+        .s = take_reals(layout, rows, ld.token),
+        .decay = take_reals(layout, 1, ld.token),
+        .factor = take_reals(layout, 1, ld.token),
+    };
+    room.features = chunk_features_place(p, basis, layout);
+    room.state = running_state_place(p, basis, layout);
+    return room;
+}
+
+static inline void chunk_load_keys(const chunk_room *room, const sr_edges *edges,
+                                   const sr_attention_call *call, const chunk *c) {
+    const srnn_problem *p = &call->plan->problem;
+    chunk_strides ld = chunk_strides_of(p);
+    SR_ISA_REAL(sr_edges_key_rows)
+    (room->keys, ld.d, edges, call->plan, call->in, c->b, c->kv, c->t, c->count);
+    transpose_rows(room->key_columns, ld.token, room->keys, ld.d, c->count, p->D, c->width);
+    /* What lies past Dv gets into states, and states into files. */
+    memset(room->values, 0, (size_t)(c->count * ld.dv) * sizeof(real));
+    SR_ISA_REAL(sr_edges_value_rows)
+    (room->values, ld.dv, edges, call->plan, call->in, c->b, c->kv, c->t, c->count);
+    for (int64_t t = 0; c->decay && t < c->width; t++)
+        room->decay[t] = t < c->count ? (real)(c->decay[c->t + t] - c->decay[c->t]) : 0;
+}
+
+static inline void chunk_load_queries(const chunk_room *room, const sr_edges *edges,
+                                      const sr_attention_call *call, const chunk *c) {
+    chunk_strides ld = chunk_strides_of(&call->plan->problem);
+    SR_ISA_REAL(sr_edges_query_rows)
+    (room->queries, ld.d, edges, call->plan, call->in, c->b, c->h, c->t, c->count);
+    clear_rows_from(room->queries, ld.d, c->count, round_up(c->count, ROWS));
+}
+
+/* s = q k^T for the pairs inside the chunk. */
+static inline void chunk_logits(const chunk_room *room, const srnn_problem *p, const chunk *c) {
+    chunk_strides ld = chunk_strides_of(p);
+    product(room->s, ld.token, (product_operand){room->queries, ld.d, 1}, room->key_columns,
+            ld.token, round_up(c->count, ROWS), c->width, p->D, PRODUCT_C_LOWER, false);
+}
+
+/* Row r of s: the query r of the chunk with the keys up to itself. */
+static inline score_row chunk_row(const chunk_room *room, const chunk *c, int64_t ld, int64_t r) {
+    return (score_row){.s = room->s + r * ld,
+                       .bound = (real)INFINITY,
+                       .high = (int)r + 1,
+                       .width = (int)c->width,
+                       .decay = c->decay ? room->decay[r] : 0,
+                       .decay_columns = c->decay ? room->decay : NULL};
 }
 
 /* A run of feature rows, and where they stand in the state. */

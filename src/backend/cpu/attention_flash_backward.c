@@ -52,30 +52,27 @@ static int64_t group_start(int64_t group, int64_t groups, int64_t tiles) {
 static context place(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->problem;
     tile_strides ld = tile_strides_of(p);
-    size_t T = (size_t)tiles_in(p->T) * TILE;
+    int64_t T = tiles_in(p->T) * TILE;
     context x = {.groups = groups_of(p)};
     SR_ISA_REAL(sr_edges_place)(&x.edges, plan, true, layout);
-    x.d_queries =
-        sr_layout_take(layout, (size_t)(x.groups * p->B * p->H) * T * (size_t)ld.d, sizeof(real));
+    x.d_queries = take_reals(layout, x.groups * p->B * p->H * T, ld.d);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
-#define TAKE(rows, ld) sr_layout_take(layout, (size_t)(rows) * (size_t)(ld), sizeof(real))
         workspace w = {
-            .queries = TAKE(T, ld.d),
-            .d_numerator = TAKE(T, ld.dv),
-            .d_keys = TAKE(T, ld.d),
-            .d_values = TAKE(T, ld.dv),
-            .column_dot = TAKE(T, 1),
-            .key_rows = TAKE(TILE, ld.d),
-            .value_rows = TAKE(TILE, ld.dv),
-            .keys = TAKE(p->D, ld.tile),
-            .values = TAKE(p->Dv, ld.tile),
-            .s = TAKE(TILE, ld.tile),
-            .d = TAKE(TILE, ld.tile),
-            .decay = TAKE(TILE, 1),
-            .query_norm = TAKE(tiles_in(p->T), 1),
+            .queries = take_reals(layout, T, ld.d),
+            .d_numerator = take_reals(layout, T, ld.dv),
+            .d_keys = take_reals(layout, T, ld.d),
+            .d_values = take_reals(layout, T, ld.dv),
+            .column_dot = take_reals(layout, T, 1),
+            .key_rows = take_reals(layout, TILE, ld.d),
+            .value_rows = take_reals(layout, TILE, ld.dv),
+            .keys = take_reals(layout, p->D, ld.tile),
+            .values = take_reals(layout, p->Dv, ld.tile),
+            .s = take_reals(layout, TILE, ld.tile),
+            .d = take_reals(layout, TILE, ld.tile),
+            .decay = take_reals(layout, TILE, 1),
+            .query_norm = take_reals(layout, tiles_in(p->T), 1),
         };
-#undef TAKE
         if (x.workers)
             x.workers[n] = w;
     }

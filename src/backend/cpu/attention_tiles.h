@@ -10,6 +10,10 @@
 #include "backend/cpu/attention_rows.h"
 #include "backend/cpu/attention_scores.h"
 
+static inline real *take_reals(sr_layout *layout, int64_t rows, int64_t stride) {
+    return sr_layout_take(layout, (size_t)(rows * stride), sizeof(real));
+}
+
 /* Row strides of the buffers of a problem. */
 typedef struct tile_strides {
     int64_t d, dv, tile; /* rows of D, of Dv, and of TILE numbers */
@@ -50,23 +54,23 @@ typedef struct tile_workspace {
 static inline tile_workspace tile_workspace_place(const srnn_problem *p, sr_layout *layout) {
     tile_strides ld = tile_strides_of(p);
     return (tile_workspace){
-        .queries = sr_layout_take(layout, (size_t)(TILE * ld.d), sizeof(real)),
-        .s = sr_layout_take(layout, (size_t)(TILE * ld.tile), sizeof(real)),
-        .numerator = sr_layout_take(layout, (size_t)(TILE * ld.dv), sizeof(real)),
+        .queries = take_reals(layout, TILE, ld.d),
+        .s = take_reals(layout, TILE, ld.tile),
+        .numerator = take_reals(layout, TILE, ld.dv),
         .row_sums = sr_layout_take(layout, TILE, sizeof(vec)),
-        .row_sum = sr_layout_take(layout, TILE, sizeof(real)),
-        .maximum = sr_layout_take(layout, TILE, sizeof(real)),
-        .decay = sr_layout_take(layout, TILE, sizeof(real)),
+        .row_sum = take_reals(layout, TILE, 1),
+        .maximum = take_reals(layout, TILE, 1),
+        .decay = take_reals(layout, TILE, 1),
     };
 }
 
 static inline packed_head packed_head_place(const srnn_problem *p, int64_t T, sr_layout *layout) {
     tile_strides ld = tile_strides_of(p);
-    size_t tiles = (size_t)tiles_in(T);
+    int64_t tiles = tiles_in(T);
     return (packed_head){
-        .keys = sr_layout_take(layout, tiles * (size_t)(p->D * ld.tile), sizeof(real)),
-        .values = sr_layout_take(layout, tiles * (size_t)(TILE * ld.dv), sizeof(real)),
-        .key_norm = sr_layout_take(layout, tiles, sizeof(real)),
+        .keys = take_reals(layout, tiles * p->D, ld.tile),
+        .values = take_reals(layout, tiles * TILE, ld.dv),
+        .key_norm = take_reals(layout, tiles, 1),
     };
 }
 
