@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { DECAY_DIVISOR = 1024, WIDEST = 256 };
+enum { DECAY_DIVISOR = 1024, WIDEST = 256, TOKENS = 64 };
 static const double NORM_FLOOR = 1e-12;
 
 void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
@@ -111,27 +111,43 @@ static void inverse_across(real *out, srnn_tensor x, int heads, int64_t b, int64
 static void prepare_task(void *context, int64_t task, int worker) {
     const prepare_context *x = context;
     const srnn_problem *p = &x->plan->problem;
-    const sr_span *span = &x->plan->spans[task];
+    const int heads = p->Hkv + p->H, h = (int)(task % heads);
+    const sr_span *span = &x->plan->spans[task / heads];
     (void)worker;
-    for (int h = 0; h < p->Hkv; h++)
+    if (h < p->Hkv)
         prepare_kv_head(x, span, h);
-    for (int h = 0; h < p->H; h++)
-        prepare_q_head(x, span, h);
-    if (!x->edges->q_inverse)
-        return;
-    for (int64_t t = span->start; t < span->start + span->length; t++) {
-        int64_t at = (span->b * p->T + t) * p->D;
-        inverse_across(x->edges->q_inverse + at, x->in->q, p->H, span->b, t, p->D);
-        inverse_across(x->edges->k_inverse + at, x->in->k, p->Hkv, span->b, t, p->D);
+    else
+        prepare_q_head(x, span, h - p->Hkv);
+}
+
+static void inverse_task(void *context, int64_t task, int worker) {
+    const prepare_context *x = context;
+    const srnn_problem *p = &x->plan->problem;
+    (void)worker;
+    for (int64_t n = task * TOKENS; n < (task + 1) * TOKENS && n < p->B * p->T; n++) {
+        const int64_t b = n / p->T, t = n % p->T;
+        inverse_across(x->edges->q_inverse + n * p->D, x->in->q, p->H, b, t, p->D);
+        inverse_across(x->edges->k_inverse + n * p->D, x->in->k, p->Hkv, b, t, p->D);
     }
+}
+
+/* Runs a task for each TOKENS tokens of the batch. */
+static void for_tokens(sr_task *run, void *context, const srnn_problem *p) {
+    const double work = (double)p->B * p->T * p->D * (p->H + p->Hkv);
+    sr_parallel(run, context, (p->B * p->T + TOKENS - 1) / TOKENS,
+                sr_workers_worth(work, p->threads));
 }
 
 void SR_ISA_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan,
                                    const srnn_operands *in, sr_carry *carry) {
+    const srnn_problem *p = &plan->problem;
     prepare_context context = {edges, plan, in, carry};
-    double work = 100.0 * plan->problem.B * plan->problem.T * (plan->problem.H + plan->problem.Hkv);
-    sr_parallel(prepare_task, &context, plan->span_count,
-                sr_workers_worth(work, plan->problem.threads));
+    const int heads = p->H + p->Hkv;
+    if (edges->value_factor || edges->decay || edges->cumulative)
+        sr_parallel(prepare_task, &context, plan->span_count * heads,
+                    sr_workers_worth(100.0 * (double)p->B * p->T * heads, p->threads));
+    if (edges->q_inverse)
+        for_tokens(inverse_task, &context, p);
 }
 
 /* ---- features of q and k ---- */
@@ -146,7 +162,7 @@ static void feature_row(real *out, const real *x, const real *inverse, srnn_feat
         return;
     case SRNN_FEATURE_RELU:
         for (int d = 0; d < D; d++)
-            out[d] = (real)(factor * sr_feature_value(feature, (double)x[d]));
+            out[d] = x[d] < 0 ? 0 : (real)factor * x[d]; /* this way round a NaN stays one */
         return;
     case SRNN_FEATURE_ELU1:
         for (int d = 0; d < D; d += LANES) {
@@ -179,7 +195,7 @@ static void feature_row_backward(real *out, const real *gradient, const real *x,
         return;
     case SRNN_FEATURE_RELU:
         for (int d = 0; d < D; d++)
-            out[d] = (real)(factor * (double)gradient[d] * sr_feature_slope(feature, (double)x[d]));
+            out[d] = x[d] > 0 ? (real)factor * gradient[d] : 0;
         return;
     case SRNN_FEATURE_ELU1:
         for (int d = 0; d < D; d += LANES) {
@@ -359,30 +375,38 @@ typedef struct inputs_context {
 
 static void inputs_task(void *context, int64_t task, int worker) {
     const inputs_context *x = context;
-    const srnn_problem *p = &x->call->plan->problem;
-    const sr_span *span = &x->call->plan->spans[task];
+    const srnn_plan *plan = x->call->plan;
+    const int heads = plan->problem.Hkv;
     (void)worker;
-    for (int h = 0; h < p->Hkv; h++)
-        kv_head_backward(x->edges, x->call, span, h);
-    if (!x->edges->q_inverse)
-        return;
-    for (int64_t t = span->start; t < span->start + span->length; t++) {
-        int64_t at = (span->b * p->T + t) * p->D;
-        if (x->call->gradients->q.data)
-            across_backward(x->call->gradients->q, x->call->in->q, x->edges->q_inverse + at, p->H,
-                            span->b, t, p->D);
-        if (x->call->gradients->k.data)
-            across_backward(x->call->gradients->k, x->call->in->k, x->edges->k_inverse + at, p->Hkv,
-                            span->b, t, p->D);
+    kv_head_backward(x->edges, x->call, &plan->spans[task / heads], (int)(task % heads));
+}
+
+static void across_task(void *context, int64_t task, int worker) {
+    const inputs_context *x = context;
+    const sr_attention_call *call = x->call;
+    const srnn_problem *p = &call->plan->problem;
+    (void)worker;
+    for (int64_t n = task * TOKENS; n < (task + 1) * TOKENS && n < p->B * p->T; n++) {
+        const int64_t b = n / p->T, t = n % p->T;
+        if (call->gradients->q.data)
+            across_backward(call->gradients->q, call->in->q, x->edges->q_inverse + n * p->D, p->H,
+                            b, t, p->D);
+        if (call->gradients->k.data)
+            across_backward(call->gradients->k, call->in->k, x->edges->k_inverse + n * p->D, p->Hkv,
+                            b, t, p->D);
     }
 }
 
 void SR_ISA_REAL(sr_edges_backward_inputs)(const sr_edges *edges, const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
+    const srnn_problem *p = &plan->problem;
     inputs_context context = {edges, call};
-    sr_parallel(inputs_task, &context, plan->span_count, plan->problem.threads);
-    if (plan->problem.attention.normaliser == SRNN_NORMALISER_VALUE_POWER &&
-        call->gradients->value_power)
+    if (edges->value_dot)
+        sr_parallel(inputs_task, &context, plan->span_count * p->Hkv,
+                    sr_workers_worth(100.0 * (double)p->B * p->T * p->Hkv, p->threads));
+    if (edges->q_inverse)
+        for_tokens(across_task, &context, p);
+    if (p->attention.normaliser == SRNN_NORMALISER_VALUE_POWER && call->gradients->value_power)
         value_power_backward(edges, call);
     if (edges->norm_partial)
         norm_parameters_backward(edges, call);

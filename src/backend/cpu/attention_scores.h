@@ -216,6 +216,29 @@ static inline void row_weights_plain(real *s, int width, score_constants c, vec 
         *sum += total;
 }
 
+/* The polynomials without clamp and decay, from a multiple of COLUMNS on. */
+static inline void row_weights_polynomial(real *s, int from, int high, const score_rule *rule) {
+    if (rule->score == SRNN_SCORE_LINEAR)
+        return;
+    if (rule->score == SRNN_SCORE_TAYLOR && rule->order <= SHORT_SERIES) {
+        /* Two vectors a turn share the coefficients and the loop. */
+        for (int j = from; j < high; j += COLUMNS) {
+            const vec x0 = vec_load(s + j), x1 = vec_load(s + j + LANES);
+            vec sum0 = vec_all(rule->inverse_factorial[rule->order]), sum1 = sum0;
+            for (int n = rule->order - 1; n >= 0; n--) {
+                const vec next = vec_all(rule->inverse_factorial[n]);
+                sum0 = sum0 * x0 + next;
+                sum1 = sum1 * x1 + next;
+            }
+            vec_store(s + j, sum0);
+            vec_store(s + j + LANES, sum1);
+        }
+        return;
+    }
+    for (int j = from; j < high; j += LANES)
+        vec_store(s + j, polynomial_value(vec_load(s + j), rule));
+}
+
 /* Logits into weights; adds the weights to *sum where it is not NULL. */
 static inline void row_weights(const score_row *row, const score_rule *rule, vec *sum) {
     const score_constants c = constants_of(row, rule);
@@ -230,6 +253,8 @@ static inline void row_weights(const score_row *row, const score_rule *rule, vec
     if (exponential) {
         for (int j = from; j < high; j += LANES)
             vec_store(s + j, vec_exp(exponent_of(vec_load(s + j), c, j)));
+    } else if (!c.clamped && !c.decayed) {
+        row_weights_polynomial(s, row->low / COLUMNS * COLUMNS, high, rule);
     } else {
         for (int j = from; j < high; j += LANES) {
             vec w = polynomial_value(clamp_logits(vec_load(s + j), c), rule);
