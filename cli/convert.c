@@ -3,39 +3,65 @@
 #include "data/tokenizer_copy.h"
 #include "model_open.h"
 #include "options.h"
+#include "train/folder.h"
+#include "train/run_checkpoint.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
+#include <stdio.h>
 
 static const char *const type_words[] = {"float32", "bfloat16", "float16", NULL};
 static const sr_dtype types[] = {SR_DTYPE_F32, SR_DTYPE_BF16, SR_DTYPE_F16};
 
-static srnn_status copy_tokenizer(const char *folder, const char *name) {
-    sr_tokenizer_copy copy;
-    SR_TRY(sr_tokenizer_copy_find(&copy, name));
-    const srnn_status status = copy.source ? sr_tokenizer_copy_write(&copy, folder) : SRNN_OK;
-    free(copy.source);
-    return status;
+/* A tokenizer that was named, or the one beside a model that is a folder. */
+static srnn_status write_tokenizer(const char *out, const char *in, const char *tokenizer) {
+    char folder[SR_PATH_BYTES];
+    if (tokenizer)
+        return sr_tokenizer_keep(out, tokenizer);
+    if (model_is_bin(in))
+        return SRNN_OK;
+    SR_TRY(sr_checkpoint_model(folder, in));
+    return sr_tokenizer_keep(out, folder);
 }
 
-static srnn_status write_model(const sr_model *model, const char *out, sr_dtype dtype,
-                               const char *tokenizer) {
-    const size_t length = strlen(out);
-    if (length > 4 && strcmp(out + length - 4, ".bin") == 0)
-        return sr_model_save_llama2c(model, out);
-    (void)mkdir(out, 0777); /* if it cannot be made, saving says why */
+/* What a .bin file does not hold, but neither changes a logit. */
+static void tell_losses(const sr_model *model, const char *out) {
+    enum { BIN_BOS = 1, BIN_EOS = 2 };
+    const sr_model_config *c = &model->config;
+    fprintf(stderr, "softrnn: %s holds no tokenizer\n", out);
+    if (c->bos != BIN_BOS || c->eos != BIN_EOS || c->other_end_count)
+        fprintf(stderr,
+                "softrnn: %s: llama2.c takes %d and %d for the first and last token of a text; the "
+                "model says %d and %d\n",
+                out, BIN_BOS, BIN_EOS, c->bos, c->eos);
+}
+
+static srnn_status write_model(const sr_model *model, const char *out, const char *in,
+                               sr_dtype dtype, const char *tokenizer) {
+    if (model_is_bin(out)) {
+        SR_TRY(sr_model_save_llama2c(model, out));
+        tell_losses(model, out);
+        return SRNN_OK;
+    }
+    SR_TRY(sr_folder_make(out));
     SR_TRY(sr_model_save(model, out, dtype));
-    return tokenizer ? copy_tokenizer(out, tokenizer) : SRNN_OK;
+    return write_tokenizer(out, in, tokenizer);
+}
+
+static srnn_status check_tokenizer(const char *name) {
+    sr_tokenizer *tokenizer;
+    SR_TRY(sr_tokenizer_load(&tokenizer, name));
+    sr_tokenizer_free(tokenizer);
+    return SRNN_OK;
 }
 
 static srnn_status convert(const char *in, const char *out, sr_dtype dtype, const char *tokenizer) {
     sr_backend *backend;
     sr_model *model;
+    if (tokenizer)
+        SR_TRY(check_tokenizer(tokenizer));
     SR_TRY(sr_backend_cpu_create(&backend, 1));
     srnn_status status = model_open(&model, backend, in);
     if (status == SRNN_OK) {
-        status = write_model(model, out, dtype, tokenizer);
+        status = write_model(model, out, in, dtype, tokenizer);
         sr_model_free(model);
     }
     sr_backend_free(backend);
@@ -49,7 +75,7 @@ int command_convert(int argc, char **argv) {
         OPTION_TEXT("--in", &in, "FROM",
                     "a folder in Hugging Face layout, a run, or a llama2.c .bin"),
         OPTION_TEXT("--out", &out, "TO", "a folder to be made, or a file that ends in .bin"),
-        OPTION_TEXT("--tokenizer", &tokenizer, "FILE", "a tokenizer to copy into the folder"),
+        OPTION_TEXT("--tokenizer", &tokenizer, "FILE", "a tokenizer to copy into the folder; else that of FROM"),
         OPTION_CHOICE("--type", &type, type_words, "TYPE", "float32, bfloat16 or float16"),
     };
     const command_line line = {
@@ -67,5 +93,8 @@ int command_convert(int argc, char **argv) {
         return exit_code;
     if (!in || !out)
         return command_refuse("convert needs %s", in ? "--out TO" : "--in FROM");
+    if (model_is_bin(out) && (type || tokenizer))
+        return command_refuse("a .bin file holds float32 and no tokenizer: leave %s away",
+                              type ? "--type" : "--tokenizer");
     return command_report(convert(in, out, types[type], tokenizer));
 }

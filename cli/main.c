@@ -42,5 +42,7 @@ static int run(int argc, char **argv) {
 int main(int argc, char **argv) {
     /* A closed pipe then shows as a failed write, which command_finish reports. */
     signal(SIGPIPE, SIG_IGN);
+    /* So does a file that may not grow further (ulimit -f). */
+    signal(SIGXFSZ, SIG_IGN);
     return command_finish(run(argc > 0 ? argc - 1 : 0, argv + 1));
 }

@@ -5,9 +5,14 @@
 #include "data/tokenizer.h"
 #include "model/checkpoint.h"
 
+#include <stdbool.h>
+
 /* `where` is a folder in Hugging Face layout, a run's folder (its last checkpoint), or a llama2.c
  * .bin file. */
 srnn_status model_open(sr_model **model, sr_backend *backend, const char *where);
+
+/* True if the name is of a llama2.c .bin file. */
+bool model_is_bin(const char *where);
 
 /* The named tokenizer; if `name` is NULL the one beside the model, or the bytes for a model that has
  * just their tokens. */

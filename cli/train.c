@@ -1,4 +1,5 @@
 /* train.c: `softrnn train`. */
+#include "base/clock.h"
 #include "commands.h"
 #include "options.h"
 #include "progress.h"
@@ -8,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { SETTINGS_MAX = 96, OWN_OPTIONS = 3 };
 
@@ -81,10 +81,41 @@ static srnn_status keep_texts(sr_run_settings *settings, const settings_options 
     return SRNN_OK;
 }
 
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+/* The names of the options on a command line, which is reordered when it is read. */
+typedef struct given_options {
+    const char *names[256]; /* without dashes, a value behind '=' included */
+    size_t count;
+} given_options;
+
+static void note_options(given_options *given, int argc, char **argv) {
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strncmp(argv[i], "--", 2) == 0 && given->count < 256)
+            given->names[given->count++] = argv[i] + 2;
+}
+
+static bool is_named(const char *option, const char *name) {
+    return strlen(name) == strcspn(option, "=") && strncmp(option, name, strlen(name)) == 0;
+}
+
+static bool is_given(const given_options *given, const char *name) {
+    for (size_t i = 0; i < given->count; i++)
+        if (is_named(given->names[i], name))
+            return true;
+    return false;
+}
+
+/* The first option that a run which is resumed cannot take, or NULL. */
+static const char *not_an_end(const given_options *given) {
+    static const char *const ends[] = {"resume", "stop-step", "stop-tokens", "stop-seconds",
+                                       "threads"};
+    for (size_t i = 0; i < given->count; i++) {
+        bool end = false;
+        for (size_t k = 0; k < sizeof ends / sizeof *ends; k++)
+            end = end || is_named(given->names[i], ends[k]);
+        if (!end)
+            return given->names[i];
+    }
+    return NULL;
 }
 
 /* FLOP/s of a matrix product on this machine now: what "share of peak" refers to. */
@@ -99,11 +130,11 @@ static double product_rate(sr_backend *backend) {
     const sr_matrix y = sr_matrix_of(numbers, SIZE, SIZE);
     const sr_matrix x = sr_matrix_of(numbers + SIZE * SIZE, SIZE, SIZE);
     for (int i = 0; i < 4; i++) {
-        const double begin = seconds_now();
+        const double begin = sr_clock_seconds();
         if (backend->linear_forward(backend, y, x, numbers + 2 * SIZE * SIZE, NULL, false) !=
             SRNN_OK)
             break;
-        const double rate = 2.0 * SIZE * SIZE * SIZE / (seconds_now() - begin);
+        const double rate = 2.0 * SIZE * SIZE * SIZE / (sr_clock_seconds() - begin);
         best = rate > best ? rate : best;
     }
     backend->release(backend, memory);
@@ -125,6 +156,12 @@ static void describe(const sr_run *run, const char *folder) {
             folder, (double)sr_tensor_table_learned(&model->table) / 1e6, model->config.L, s->B,
             s->T, (double)sr_run_bytes(run) / 1e6, (long long)sr_run_progress(run)->step,
             (long long)s->steps);
+    if (*s->model && sr_run_fresh(run))
+        fprintf(stderr, "softrnn: %zu of %zu tensors are new, the others those of %s\n",
+                sr_run_fresh(run), model->table.count, s->model);
+    if (sr_run_done(run) && sr_run_progress(run)->step < s->steps)
+        fprintf(stderr, "softrnn: the run was told to stop here: --stop-step, --stop-tokens or "
+                        "--stop-seconds with 0 lifts that\n");
 }
 
 /* What a step leaves to be said at once. */
@@ -143,9 +180,21 @@ static void tell(progress_bar *bar, const sr_run *run, const sr_run_report *repo
     }
     if (*report->save_failure) {
         progress_end(bar);
-        fprintf(stderr, "softrnn: no checkpoint at step %lld, going on: %s\n", step,
-                report->save_failure);
+        fprintf(stderr, "softrnn: %s at step %lld, going on: %s\n",
+                report->saved ? "trouble" : "no checkpoint", step, report->save_failure);
     }
+}
+
+/* Says it when records cease to be written, and when they are again: *waiting is kept for that. */
+static void tell_records(progress_bar *bar, bool *waiting, const sr_run_report *report) {
+    const bool failed = *report->record_failure;
+    if (failed != *waiting) {
+        progress_end(bar);
+        fprintf(stderr, "softrnn: %s%s\n",
+                failed ? "going on with records in memory: " : "all records are written again",
+                report->record_failure);
+    }
+    *waiting = failed;
 }
 
 static srnn_status steps(sr_run *run, double peak) {
@@ -154,6 +203,7 @@ static srnn_status steps(sr_run *run, double peak) {
     const int64_t end = s->stop_step && s->stop_step < s->steps ? s->stop_step : s->steps;
     const double first = (double)sr_run_progress(run)->step;
     double loss = NAN, rate = NAN;
+    bool waiting = false;
     progress_bar bar;
     progress_begin(&bar);
     while (!sr_run_done(run) && !progress_interrupted()) {
@@ -165,6 +215,7 @@ static srnn_status steps(sr_run *run, double peak) {
             return status;
         }
         tell(&bar, run, &report);
+        tell_records(&bar, &waiting, &report);
         const double now = (double)s->B * s->T * s->accumulate / report.seconds;
         loss = isnan(loss) ? report.step.loss : 0.95 * loss + 0.05 * report.step.loss;
         rate = isnan(rate) ? now : 0.9 * rate + 0.1 * now;
@@ -195,12 +246,20 @@ static int run_all(sr_run *run, const char *folder) {
     return EXIT_OK;
 }
 
-static int start_or_resume(const sr_run_settings *settings, const char *out, const char *resume) {
+/* An end that was given: 0 then means that there is none. */
+static double end_of(double value, bool given) {
+    return given && value == 0 ? -1 : value;
+}
+
+static int start_or_resume(const sr_run_settings *settings, const char *out, const char *resume,
+                           const given_options *given) {
     sr_run *run;
     srnn_status status;
     if (resume) {
-        const sr_run_ends ends = {settings->stop_step, settings->stop_tokens,
-                                  settings->stop_seconds, settings->threads};
+        const sr_run_ends ends = {
+            (int64_t)end_of((double)settings->stop_step, is_given(given, "stop-step")),
+            (int64_t)end_of((double)settings->stop_tokens, is_given(given, "stop-tokens")),
+            end_of(settings->stop_seconds, is_given(given, "stop-seconds")), settings->threads};
         status = sr_run_resume(&run, resume, &ends);
     } else {
         status = sr_run_start(&run, out, settings);
@@ -226,7 +285,7 @@ int command_train(int argc, char **argv) {
     const command_line line = {
         .usage = "softrnn train --out DIR --data WHERE [options]\n"
                  "       softrnn train --resume DIR [--stop-step N] [--stop-tokens N] "
-                 "[--stop-seconds X]",
+                 "[--stop-seconds X] [--threads N]",
         .purpose = "Trains a Llama with any attention. The folder receives run.yaml, "
                    "metrics.jsonl,\ntimings.jsonl, TensorBoard events and checkpoints in Hugging "
                    "Face layout. Ctrl-C writes a\ncheckpoint and leaves; the resumed run has the "
@@ -238,14 +297,23 @@ int command_train(int argc, char **argv) {
                     "--attention order:2\n"
                     "  softrnn train --resume runs/norm\n",
     };
+    given_options given = {.count = 0};
     int exit_code;
+    note_options(&given, argc, argv);
     if (options_parse(&line, argc, argv, &exit_code)) {
+        const char *wrong = not_an_end(&given);
+        if (is_given(&given, "batches") && !is_given(&given, "steps"))
+            settings.steps = 0; /* as many as there are */
         if (!out == !resume)
             exit_code = command_refuse("train needs either --out DIR or --resume DIR");
+        else if (resume && wrong)
+            exit_code = command_refuse("--%s cannot be changed when a run is resumed; a new run "
+                                       "may begin with its model: --out DIR --model %s",
+                                       wrong, resume);
         else if (keep_texts(&settings, &all) != SRNN_OK)
             exit_code = command_report(SRNN_ERR_MEMORY);
         else
-            exit_code = start_or_resume(&settings, out, resume);
+            exit_code = start_or_resume(&settings, out, resume, &given);
     }
     sr_run_settings_free(&settings);
     return exit_code;

@@ -296,6 +296,11 @@ static const srnn_variant *find_family(const char *name) {
 
 /* Fails with the nearest of the names and keys that may stand first. */
 static srnn_status fail_name(place at) {
+    if (strstr(at.word, "mamba"))
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "attention text, column %zu: '%s' is a Mamba block of the reference, and "
+                       "Mamba blocks are outside this version",
+                       at.column, at.word);
     const char *words[128];
     size_t count = 0;
     for (size_t i = 0; i < KEYS; i++)

@@ -49,6 +49,14 @@ void sr_safetensors_writer_free(sr_safetensors_writer *writer);
  * data must stay where it is until the file is written; everything else is copied. */
 srnn_status sr_safetensors_writer_add(sr_safetensors_writer *writer, const sr_tensor *tensor);
 
+/* From now on tensors' data is what `read` makes of it: to = `count` numbers of the tensor from
+ * number `first` on, in its type. So the data may lie where only `read` can reach it, and need
+ * never be whole in memory. */
+typedef srnn_status (*sr_tensor_reader)(void *context, void *to, const sr_tensor *tensor,
+                                        size_t first, size_t count);
+void sr_safetensors_writer_reader(sr_safetensors_writer *writer, sr_tensor_reader read,
+                                  void *context);
+
 /* Adds a text, or replaces the one with the same key. */
 srnn_status sr_safetensors_writer_metadata(sr_safetensors_writer *writer, const char *key,
                                            const char *value);

@@ -8,12 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 8 };
+enum { ALIGNMENT = 8, BLOCK_BYTES = 1 << 20 };
 
 struct sr_safetensors_writer {
     sr_tensor *tensors; /* (capacity); `count` are used, each owns its name */
     size_t count, capacity;
     json_t *metadata;
+    sr_tensor_reader read; /* NULL: data is memory that can be written as it is */
+    void *context;
 };
 
 static srnn_status no_memory(void) {
@@ -65,6 +67,12 @@ srnn_status sr_safetensors_writer_metadata(sr_safetensors_writer *writer, const 
     if (!text || json_object_set_new(writer->metadata, key, text) != 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "metadata '%s' is not valid UTF-8", key);
     return SRNN_OK;
+}
+
+void sr_safetensors_writer_reader(sr_safetensors_writer *writer, sr_tensor_reader read,
+                                  void *context) {
+    writer->read = read;
+    writer->context = context;
 }
 
 /* ---- the file */
@@ -130,16 +138,38 @@ static srnn_status make_header(char **text, const sr_safetensors_writer *writer,
     return SRNN_OK;
 }
 
-static srnn_status write_parts(sr_replacement *out, const char *header, const sr_tensor **sorted,
-                               size_t count) {
+static srnn_status write_blocks(sr_replacement *out, const sr_safetensors_writer *writer,
+                                const sr_tensor *tensor, void *block) {
+    const size_t size = sr_dtype_bytes(tensor->dtype), most = BLOCK_BYTES / size;
+    for (size_t first = 0; first < tensor->count; first += most) {
+        const size_t count = tensor->count - first < most ? tensor->count - first : most;
+        SR_TRY(writer->read(writer->context, block, tensor, first, count));
+        SR_TRY(sr_replacement_write(out, block, count * size));
+    }
+    return SRNN_OK;
+}
+
+static srnn_status write_data(sr_replacement *out, const sr_safetensors_writer *writer,
+                              const sr_tensor *tensor) {
+    if (!writer->read)
+        return sr_replacement_write(out, tensor->data, tensor->bytes);
+    void *block;
+    SR_TRY(sr_alloc(&block, BLOCK_BYTES, 1));
+    const srnn_status status = write_blocks(out, writer, tensor, block);
+    free(block);
+    return status;
+}
+
+static srnn_status write_parts(sr_replacement *out, const char *header,
+                               const sr_safetensors_writer *writer, const sr_tensor **sorted) {
     size_t length = strlen(header);
     uint8_t length_bytes[8];
     for (int i = 0; i < 8; i++)
         length_bytes[i] = (uint8_t)((uint64_t)length >> 8 * i);
     SR_TRY(sr_replacement_write(out, length_bytes, sizeof length_bytes));
     SR_TRY(sr_replacement_write(out, header, length));
-    for (size_t i = 0; i < count; i++)
-        SR_TRY(sr_replacement_write(out, sorted[i]->data, sorted[i]->bytes));
+    for (size_t i = 0; i < writer->count; i++)
+        SR_TRY(write_data(out, writer, sorted[i]));
     return sr_replacement_commit(out);
 }
 
@@ -153,7 +183,7 @@ static srnn_status write_sorted(const sr_safetensors_writer *writer, const char 
     sr_replacement *out;
     srnn_status status = sr_replacement_create(&out, path);
     if (status == SRNN_OK) {
-        status = write_parts(out, header, sorted, writer->count);
+        status = write_parts(out, header, writer, sorted);
         sr_replacement_free(out);
     }
     free(header);

@@ -51,18 +51,48 @@ srnn_status sr_tokenizer_copy_find(sr_tokenizer_copy *copy, const char *name) {
     return SRNN_OK;
 }
 
+static srnn_status copy_file(const char *from, const char *to) {
+    sr_mapping mapping;
+    SR_TRY(sr_mapping_open(&mapping, from));
+    const srnn_status status = sr_file_replace(to, mapping.data, mapping.bytes);
+    sr_mapping_close(&mapping);
+    return status;
+}
+
+/* A tokenizer.json may have a file beside it that names the first and last token of a text. */
+static srnn_status copy_config(const char *source, const char *folder) {
+    static const char name[] = "tokenizer_config.json";
+    const char *slash = strrchr(source, '/');
+    char *from = NULL, *to = NULL;
+    srnn_status status = SRNN_OK;
+    if (asprintf(&from, "%.*s%s", slash ? (int)(slash + 1 - source) : 0, source, name) < 0 ||
+        asprintf(&to, "%s/%s", folder, name) < 0)
+        status = SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", name);
+    else if (access(from, F_OK) == 0)
+        status = copy_file(from, to);
+    free(from);
+    free(to);
+    return status;
+}
+
 srnn_status sr_tokenizer_copy_write(const sr_tokenizer_copy *copy, const char *folder) {
     if (!copy->source)
         return SRNN_OK;
     char *path;
     if (asprintf(&path, "%s/%s", folder, copy->name) < 0)
         return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", copy->name);
-    sr_mapping mapping;
-    srnn_status status = sr_mapping_open(&mapping, copy->source);
-    if (status == SRNN_OK) {
-        status = sr_file_replace(path, mapping.data, mapping.bytes);
-        sr_mapping_close(&mapping);
-    }
+    srnn_status status = copy_file(copy->source, path);
     free(path);
+    if (status == SRNN_OK && strncmp(copy->name, names[0], strlen(names[0])) == 0)
+        status = copy_config(copy->source, folder);
+    return status;
+}
+
+srnn_status sr_tokenizer_keep(const char *folder, const char *name) {
+    sr_tokenizer_copy copy;
+    SR_TRY(sr_tokenizer_copy_find(&copy, name));
+    const bool there = copy.source && access(copy.source, F_OK) == 0;
+    const srnn_status status = there ? sr_tokenizer_copy_write(&copy, folder) : SRNN_OK;
+    free(copy.source);
     return status;
 }

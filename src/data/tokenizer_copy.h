@@ -12,7 +12,12 @@ typedef struct sr_tokenizer_copy {
 /* Finds the file that sr_tokenizer_load loads for `name`, which must stay valid. */
 srnn_status sr_tokenizer_copy_find(sr_tokenizer_copy *copy, const char *name);
 
-/* Copies it into a folder, under a name that sr_tokenizer_load finds there. */
+/* Copies it into a folder, under a name that sr_tokenizer_load finds there, with the
+ * tokenizer_config.json beside it. */
 srnn_status sr_tokenizer_copy_write(const sr_tokenizer_copy *copy, const char *folder);
+
+/* Both at once: `folder` receives the tokenizer `name`, unless that is built in or a folder without
+ * one. */
+srnn_status sr_tokenizer_keep(const char *folder, const char *name);
 
 #endif

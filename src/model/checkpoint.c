@@ -1,15 +1,110 @@
 /* checkpoint.c: a model from and to a Hugging Face folder. */
 #include "model/checkpoint.h"
 
-#include "base/memory.h"
+#include "base/path.h"
 #include "base/safetensors.h"
+#include "model/tensor_stream.h"
 #include "model/weight_files.h"
 
+#include <ctype.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { PATH_BYTES = 4096 };
+/* ---- the configuration */
+
+static srnn_status read_config(sr_model_config *config, const char *folder) {
+    char path[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(path, folder, "config.json"));
+    return sr_model_config_read(config, path);
+}
+
+static void find_biases(sr_model_config *config, const sr_weight_files *files) {
+    if (sr_weight_files_find(files, "model.layers.0.self_attn.q_proj.bias"))
+        config->qkv_bias = true;
+    if (sr_weight_files_find(files, "model.layers.0.self_attn.o_proj.bias"))
+        config->o_bias = true;
+}
+
+srnn_status sr_model_load_config(sr_model_config *config, const char *folder) {
+    sr_weight_files files;
+    SR_TRY(read_config(config, folder));
+    const srnn_status status = sr_weight_files_open(&files, folder);
+    if (status != SRNN_OK) {
+        sr_model_config_free(config);
+        return status;
+    }
+    find_biases(config, &files);
+    sr_weight_files_close(&files);
+    return SRNN_OK;
+}
+
+/* ---- tensors that no row of the table asks for */
+
+static bool ends_in(const char *text, const char *ending) {
+    const size_t length = strlen(text), size = strlen(ending);
+    return length >= size && strcmp(text + length - size, ending) == 0;
+}
+
+/* What follows "model.layers.N.", or NULL. */
+static const char *name_in_layer(const char *name) {
+    static const char layers[] = "model.layers.";
+    if (strncmp(name, layers, strlen(layers)) != 0)
+        return NULL;
+    name += strlen(layers);
+    while (isdigit((unsigned char)*name))
+        name++;
+    return *name == '.' ? name + 1 : NULL;
+}
+
+/* Numbers that are computed and not learned, but kept in files all the same. */
+static bool is_buffer(const char *name) {
+    static const char *const buffers[] = {"rotary_emb.inv_freq", "self_attn.abs_pos_enc.pe"};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        if (ends_in(name, buffers[i]))
+            return true;
+    return false;
+}
+
+/* The reference may keep tensors that the attention it names does not use. */
+static bool is_of_reference(const char *name) {
+    static const char *const parts[] = {"q_proj.",        "k_proj.",       "v_proj.",
+                                        "qkv_proj.",      "out_gate_proj.", "in_gate_proj.",
+                                        "decay_gate_proj.", "out_norm.",     "conv1d.",
+                                        "norm_const"};
+    static const char attention[] = "self_attn.";
+    const char *inside = name_in_layer(name);
+    if (!inside || strncmp(inside, attention, strlen(attention)) != 0)
+        return false;
+    inside += strlen(attention);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strncmp(inside, parts[i], strlen(parts[i])) == 0)
+            return true;
+    return false;
+}
+
+/* Refuses a tensor inside the model that would be left out: the model would be another one. */
+static srnn_status check_tensor(const sr_tensor *tensor, const sr_model_config *config,
+                                const sr_tensor_table *table, const char *folder) {
+    if (strncmp(tensor->name, "model.", strlen("model.")) != 0 ||
+        sr_tensor_table_find(table, tensor->name) || is_buffer(tensor->name) ||
+        (config->reference && is_of_reference(tensor->name)))
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                   "%s: the files hold %s, for which this model has no place: it may be of "
+                   "another architecture, or config.json does not fit it",
+                   folder, tensor->name);
+}
+
+static srnn_status check_tensors(const sr_weight_files *files, const sr_model_config *config,
+                                 const sr_tensor_table *table, const char *folder) {
+    for (size_t f = 0; f < files->count; f++)
+        for (size_t i = 0; i < sr_safetensors_count(files->files[f]); i++)
+            SR_TRY(
+                check_tensor(sr_safetensors_at(files->files[f], i), config, table, folder));
+    return SRNN_OK;
+}
+
+/* ---- weights */
 
 static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
                                const sr_weight_files *files, const char *folder) {
@@ -22,132 +117,116 @@ static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
     if (!sr_tensor_has_shape(tensor, spec->rank, spec->shape))
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s has another shape than config.json says", folder,
                        spec->name);
-    void *host;
-    SR_TRY(sr_alloc(&host, spec->count, sizeof(float)));
-    sr_tensor_to_float(host, tensor);
-    const srnn_status status = model->backend->copy_in(model->backend, model->weights + spec->start,
-                                                       host, spec->count * sizeof(float));
-    free(host);
+    if (tensor->dtype != SR_DTYPE_F32 && tensor->dtype != SR_DTYPE_F64 &&
+        tensor->dtype != SR_DTYPE_F16 && tensor->dtype != SR_DTYPE_BF16)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: %s is of type %s; weights are floating-point",
+                       folder, spec->name, sr_dtype_name(tensor->dtype));
+    return sr_stream_in(model->backend, model->weights + spec->start, tensor);
+}
+
+static srnn_status load_all(sr_model *model, const sr_weight_files *files, const char *folder) {
+    SR_TRY(check_tensors(files, &model->config, &model->table, folder));
+    for (size_t i = 0; i < model->table.count; i++)
+        SR_TRY(load_tensor(model, &model->table.specs[i], files, folder));
+    return SRNN_OK;
+}
+
+srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
+    sr_weight_files files;
+    SR_TRY(sr_weight_files_open(&files, folder));
+    const srnn_status status = load_all(model, &files, folder);
+    sr_weight_files_close(&files);
     return status;
 }
 
-static srnn_status load_all(sr_model **model, sr_backend *backend, sr_model_config *config,
-                            const sr_weight_files *files, const char *folder) {
-    if (sr_weight_files_find(files, "model.layers.0.self_attn.q_proj.bias"))
-        config->qkv_bias = true;
-    if (sr_weight_files_find(files, "model.layers.0.self_attn.o_proj.bias"))
-        config->o_bias = true;
-    SR_TRY(sr_model_create(model, backend, config));
-    for (size_t i = 0; i < (*model)->table.count; i++) {
-        const srnn_status status = load_tensor(*model, &(*model)->table.specs[i], files, folder);
-        if (status != SRNN_OK) {
-            sr_model_free(*model);
-            *model = NULL;
-            return status;
-        }
+srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder) {
+    sr_model_config config;
+    *model = NULL;
+    SR_TRY(sr_model_load_config(&config, folder));
+    srnn_status status = sr_model_create(model, backend, &config);
+    sr_model_config_free(&config);
+    SR_TRY(status);
+    status = sr_model_load_weights(*model, folder);
+    if (status != SRNN_OK) {
+        sr_model_free(*model);
+        *model = NULL;
+    }
+    return status;
+}
+
+/* ---- weights that two models share */
+
+static bool same_tensor(const sr_tensor_spec *a, const sr_tensor_spec *b) {
+    return a && a->rank == b->rank &&
+           memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape) == 0;
+}
+
+/* `theirs`: the table of the model in the files. */
+static srnn_status load_shared(sr_model *model, size_t *shared, const sr_weight_files *files,
+                               const sr_tensor_table *theirs, const char *folder) {
+    *shared = 0;
+    for (size_t i = 0; i < model->table.count; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        if (!same_tensor(sr_tensor_table_find(theirs, spec->name), spec))
+            continue;
+        SR_TRY(load_tensor(model, spec, files, folder));
+        ++*shared;
     }
     return SRNN_OK;
 }
 
-srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder) {
-    char path[PATH_BYTES];
+srnn_status sr_model_load_shared(sr_model *model, size_t *shared, const char *folder) {
     sr_model_config config;
-    sr_weight_files files;
-    *model = NULL;
-    if (snprintf(path, sizeof path, "%s/config.json", folder) >= (int)sizeof path)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
-    SR_TRY(sr_model_config_read(&config, path));
-    srnn_status status = sr_weight_files_open(&files, folder);
-    if (status == SRNN_OK) {
-        status = load_all(model, backend, &config, &files, folder);
-        sr_weight_files_close(&files);
-    }
+    sr_tensor_table theirs = {0};
+    sr_weight_files files = {0};
+    SR_TRY(sr_model_load_config(&config, folder));
+    srnn_status status = sr_model_tensors(&theirs, &config);
+    if (status == SRNN_OK)
+        status = sr_weight_files_open(&files, folder);
+    if (status == SRNN_OK)
+        status = check_tensors(&files, &config, &theirs, folder);
+    if (status == SRNN_OK)
+        status = load_shared(model, shared, &files, &theirs, folder);
+    sr_weight_files_close(&files);
+    sr_tensor_table_free(&theirs);
     sr_model_config_free(&config);
     return status;
 }
 
-/* Rounds to nearest, ties to even; NaN stays one. */
-static uint16_t to_bf16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)((bits >> 16) | 0x40u);
-    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
+/* ---- saving */
 
-/* The same for float16: half of the spacing of its numbers decides. */
-static uint16_t to_f16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    const uint32_t sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
-    if (size > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00u);
-    if (size >= 0x477ff000u) /* 65520 and more */
-        return (uint16_t)(sign | 0x7c00u);
-    if (size < 0x38800000u) { /* below 2^-14 the numbers are multiples of 2^-24 */
-        float magnitude;
-        memcpy(&magnitude, &size, sizeof magnitude);
-        const float shifted = magnitude * 16777216.0f + 8388608.0f; /* rounds to a whole number */
-        memcpy(&bits, &shifted, sizeof bits);
-        return (uint16_t)(sign | (bits & 0x7fffu));
-    }
-    return (uint16_t)(sign | ((size + 0xfffu + (size >> 13 & 1u) - 0x38000000u) >> 13));
-}
-
-static void narrow(uint16_t *out, const float *x, size_t count, sr_dtype dtype) {
-    for (size_t i = 0; i < count; i++)
-        out[i] = dtype == SR_DTYPE_BF16 ? to_bf16(x[i]) : to_f16(x[i]);
-}
-
-static srnn_status add_all(sr_safetensors_writer *writer, const sr_model *model,
-                           const float *weights, uint16_t *narrowed, sr_dtype dtype) {
+static srnn_status add_all(sr_safetensors_writer *writer, const sr_model *model, sr_dtype dtype) {
+    sr_safetensors_writer_reader(writer, sr_stream_out, model->backend);
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
-        sr_tensor tensor = {.name = spec->name, .dtype = dtype, .rank = spec->rank};
+        sr_tensor tensor = {.name = spec->name,
+                            .dtype = dtype,
+                            .rank = spec->rank,
+                            .data = model->weights + spec->start};
         for (int d = 0; d < spec->rank; d++)
             tensor.shape[d] = spec->shape[d];
-        tensor.data = weights + spec->start;
-        if (narrowed) {
-            narrow(narrowed + spec->start, weights + spec->start, spec->count, dtype);
-            tensor.data = narrowed + spec->start;
-        }
         SR_TRY(sr_safetensors_writer_add(writer, &tensor));
     }
     return sr_safetensors_writer_metadata(writer, "format", "pt");
 }
 
-static srnn_status write_weights(const sr_model *model, const char *path, const float *weights,
-                                 sr_dtype dtype) {
-    void *narrowed = NULL;
+static srnn_status write_weights(const sr_model *model, const char *path, sr_dtype dtype) {
     sr_safetensors_writer *writer;
-    if (dtype != SR_DTYPE_F32)
-        SR_TRY(sr_alloc(&narrowed, model->table.numbers, sizeof(uint16_t)));
-    srnn_status status = sr_safetensors_writer_create(&writer);
-    if (status == SRNN_OK) {
-        status = add_all(writer, model, weights, narrowed, dtype);
-        if (status == SRNN_OK)
-            status = sr_safetensors_writer_write(writer, path);
-        sr_safetensors_writer_free(writer);
-    }
-    free(narrowed);
+    SR_TRY(sr_safetensors_writer_create(&writer));
+    srnn_status status = add_all(writer, model, dtype);
+    if (status == SRNN_OK)
+        status = sr_safetensors_writer_write(writer, path);
+    sr_safetensors_writer_free(writer);
     return status;
 }
 
 srnn_status sr_model_save(const sr_model *model, const char *folder, sr_dtype dtype) {
-    char config[PATH_BYTES], weights[PATH_BYTES];
-    void *host;
+    char config[SR_PATH_BYTES], weights[SR_PATH_BYTES];
     if (dtype != SR_DTYPE_F32 && dtype != SR_DTYPE_BF16 && dtype != SR_DTYPE_F16)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "weights are written as F32, BF16 or F16, not %s",
                        sr_dtype_name(dtype));
-    if (snprintf(config, sizeof config, "%s/config.json", folder) >= (int)sizeof config ||
-        snprintf(weights, sizeof weights, "%s/model.safetensors", folder) >= (int)sizeof weights)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
-    SR_TRY(sr_alloc(&host, model->table.numbers, sizeof(float)));
-    srnn_status status = model->backend->copy_out(model->backend, host, model->weights,
-                                                  model->table.numbers * sizeof(float));
-    if (status == SRNN_OK)
-        status = write_weights(model, weights, host, dtype);
-    free(host);
-    SR_TRY(status);
-    return sr_model_config_write(&model->config, config);
+    SR_TRY(sr_path_join(config, folder, "config.json"));
+    SR_TRY(sr_path_join(weights, folder, "model.safetensors"));
+    SR_TRY(write_weights(model, weights, dtype));
+    return sr_model_config_write(&model->config, dtype, config);
 }

@@ -161,6 +161,13 @@ int sr_model_config_front_tokens(const sr_model_config *config) {
     return most;
 }
 
+bool sr_model_config_ends(const sr_model_config *config, int32_t token) {
+    bool ends = token == config->eos;
+    for (int i = 0; i < config->other_end_count; i++)
+        ends = ends || token == config->other_ends[i];
+    return ends;
+}
+
 /* The descriptor has padding, so two are compared by their texts. */
 bool sr_attention_same(const srnn_attention *a, const srnn_attention *b) {
     char x[512], y[512];

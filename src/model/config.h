@@ -2,6 +2,7 @@
 #ifndef SR_MODEL_CONFIG_H
 #define SR_MODEL_CONFIG_H
 
+#include "base/tensor.h"
 #include "model/layer_tensors.h"
 #include "model/rope.h"
 
@@ -12,7 +13,7 @@ typedef enum sr_mlp {
 
 /* How far sizes may go: far beyond use, near enough to keep products in 64 bits. */
 enum { SR_LAYERS_MAX = 4096, SR_WIDTH_MAX = 1 << 20, SR_VOCAB_MAX = 1 << 24 };
-enum { SR_POSITIONS_MAX = 1 << 24 };
+enum { SR_POSITIONS_MAX = 1 << 24, SR_OTHER_ENDS = 15 };
 
 typedef struct sr_model_config {
     int V;         /* vocab_size */
@@ -29,6 +30,8 @@ typedef struct sr_model_config {
     bool qkv_bias, o_bias; /* attention_bias */
     bool mlp_bias;
     int bos, eos; /* token ids, -1: none */
+    int other_ends[SR_OTHER_ENDS], other_end_count; /* further tokens that end a text */
+    bool reference; /* the file names the attention as the reference does, without a text form */
 
     srnn_attention *attention; /* (L), owned */
 } sr_model_config;
@@ -55,12 +58,15 @@ int sr_model_config_front_tokens(const sr_model_config *config);
 /* True if two descriptors say the same. */
 bool sr_attention_same(const srnn_attention *a, const srnn_attention *b);
 
+/* True if the model says of this token that it ends a text. */
+bool sr_model_config_ends(const sr_model_config *config, int32_t token);
+
 /* The sizes of one attention layer. */
 sr_layer_dims sr_model_config_dims(const sr_model_config *config);
 
 /* Reads and writes config.json. Unknown keys are ignored; known keys with values that this program
- * does not have are refused. */
+ * does not have are refused. `dtype`: of the weights beside it. */
 srnn_status sr_model_config_read(sr_model_config *config, const char *path);
-srnn_status sr_model_config_write(const sr_model_config *config, const char *path);
+srnn_status sr_model_config_write(const sr_model_config *config, sr_dtype dtype, const char *path);
 
 #endif

@@ -1,9 +1,11 @@
 /* config_json.c: a model's shape from and to Hugging Face's config.json. */
 #include "base/file.h"
 #include "model/config.h"
+#include "model/config_foreign.h"
 
 #include <jansson.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,12 +65,31 @@ static const char *word(reader *r, const json_t *object, const char *key, const 
     return json_is_string(found) ? json_string_value(found) : otherwise;
 }
 
-/* A token id may be a number, or a list whose first entry counts. */
+static int token_of(reader *r, const char *key, const json_t *found) {
+    const json_int_t id = json_integer_value(found);
+    if (!json_is_integer(found) || id < -1 || id > INT_MAX) {
+        refuse(r, key, "is no token id");
+        return -1;
+    }
+    return (int)id;
+}
+
+/* A token id may be a number, or a list: of beginnings the first counts, of ends all do. */
 static int token(reader *r, const char *key) {
     const json_t *found = value(r->root, key);
-    if (json_is_array(found) && json_array_size(found) > 0)
-        return (int)json_integer_value(json_array_get(found, 0));
-    return integer(r, key, -1);
+    if (json_is_array(found))
+        found = json_array_get(found, 0);
+    return found ? token_of(r, key, found) : -1;
+}
+
+static void read_other_ends(reader *r, sr_model_config *config) {
+    const json_t *found = value(r->root, "eos_token_id");
+    const size_t count = json_is_array(found) ? json_array_size(found) : 0;
+    if (count > SR_OTHER_ENDS + 1)
+        refuse(r, "eos_token_id", "has more tokens than this program keeps");
+    for (size_t i = 1; i < count && i <= SR_OTHER_ENDS; i++)
+        config->other_ends[config->other_end_count++] =
+            token_of(r, "eos_token_id", json_array_get(found, i));
 }
 
 static void read_scaling(reader *r, sr_model_config *config) {
@@ -91,8 +112,11 @@ static void read_scaling(reader *r, sr_model_config *config) {
         s->kind = SR_ROPE_LLAMA3;
         s->low_frequency_factor = real(r, scaling, "low_freq_factor", 1.0);
         s->high_frequency_factor = real(r, scaling, "high_freq_factor", 4.0);
-        s->original_positions =
-            (int64_t)real(r, scaling, "original_max_position_embeddings", 8192.0);
+        const double original = real(r, scaling, "original_max_position_embeddings", 8192.0);
+        if (!(original >= 1 && original <= SR_POSITIONS_MAX))
+            refuse(r, "original_max_position_embeddings", "makes no sense");
+        else
+            s->original_positions = (int64_t)original;
         if (!(s->high_frequency_factor > s->low_frequency_factor))
             refuse(r, "rope_scaling", "needs high_freq_factor above low_freq_factor");
     } else if (strcmp(kind, "default") != 0) {
@@ -125,6 +149,14 @@ static void read_sizes(reader *r, sr_model_config *config) {
     config->qkv_bias = config->o_bias = flag(r, "attention_bias");
     config->bos = token(r, "bos_token_id");
     config->eos = token(r, "eos_token_id");
+    read_other_ends(r, config);
+}
+
+/* The failure just told, with the file it was found in. */
+static srnn_status name_file(srnn_status status, const char *path) {
+    char why[512];
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    return SR_FAIL(status, "%s: %s", path, why);
 }
 
 static srnn_status read_root(sr_model_config *config, const char *path, const json_t *root) {
@@ -136,9 +168,13 @@ static srnn_status read_root(sr_model_config *config, const char *path, const js
     read_mlp(&r, config);
     const char *attention =
         word(&r, root, "softrnn_attention", word(&r, root, "attention_type", "softmax"));
+    config->reference = value(root, "attention_type") && !value(root, "softrnn_attention");
     SR_TRY(r.status);
-    SR_TRY(sr_model_config_attention(config, attention));
-    return sr_model_config_check(config);
+    SR_TRY(sr_config_foreign(root, config->positions, path));
+    srnn_status status = sr_model_config_attention(config, attention);
+    if (status == SRNN_OK)
+        status = sr_model_config_check(config);
+    return status == SRNN_OK ? SRNN_OK : name_file(status, path);
 }
 
 srnn_status sr_model_config_read(sr_model_config *config, const char *path) {
@@ -176,6 +212,23 @@ static void set_token(json_t *root, const char *key, int id) {
     json_object_set_new(root, key, id < 0 ? json_null() : json_integer(id));
 }
 
+static void set_ends(json_t *root, const sr_model_config *c) {
+    if (!c->other_end_count) {
+        set_token(root, "eos_token_id", c->eos);
+        return;
+    }
+    json_t *ends = json_array();
+    json_array_append_new(ends, json_integer(c->eos));
+    for (int i = 0; i < c->other_end_count; i++)
+        json_array_append_new(ends, json_integer(c->other_ends[i]));
+    json_object_set_new(root, "eos_token_id", ends);
+}
+
+/* torch's name of a type that weights are written in. */
+static const char *torch_name(sr_dtype dtype) {
+    return dtype == SR_DTYPE_BF16 ? "bfloat16" : dtype == SR_DTYPE_F16 ? "float16" : "float32";
+}
+
 /* The preset's name, where every layer has the same and it has one. */
 static void set_attention(json_t *root, const sr_model_config *c, const char *text) {
     srnn_attention all;
@@ -186,7 +239,7 @@ static void set_attention(json_t *root, const sr_model_config *c, const char *te
     json_object_set_new(root, "softrnn_attention", json_string(text));
 }
 
-static json_t *config_json(const sr_model_config *c, const char *attention) {
+static json_t *config_json(const sr_model_config *c, const char *attention, sr_dtype dtype) {
     json_t *root = json_pack(
         "{s:[s], s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b, s:b, s:b, s:s, s:f, "
         "s:s}",
@@ -196,22 +249,22 @@ static json_t *config_json(const sr_model_config *c, const char *attention) {
         "max_position_embeddings", c->positions, "rms_norm_eps", c->norm_epsilon, "rope_theta",
         c->rope_theta, "tie_word_embeddings", (int)c->tied, "attention_bias", (int)c->qkv_bias,
         "mlp_bias", (int)c->mlp_bias, "hidden_act", c->mlp == SR_MLP_GELU ? "gelu" : "silu",
-        "initializer_range", 0.02, "torch_dtype", "float32");
+        "initializer_range", 0.02, "torch_dtype", torch_name(dtype));
     if (!root)
         return NULL;
     json_object_set_new(root, "rope_scaling", scaling_json(&c->rope_scaling));
     set_token(root, "bos_token_id", c->bos);
-    set_token(root, "eos_token_id", c->eos);
+    set_ends(root, c);
     if (c->mlp == SR_MLP_GELU)
         json_object_set_new(root, "mlp_type", json_string("gelu"));
     set_attention(root, c, attention);
     return root;
 }
 
-srnn_status sr_model_config_write(const sr_model_config *config, const char *path) {
+srnn_status sr_model_config_write(const sr_model_config *config, sr_dtype dtype, const char *path) {
     char *attention = NULL, *text = NULL;
     SR_TRY(sr_model_config_attention_text(&attention, config));
-    json_t *root = config_json(config, attention);
+    json_t *root = config_json(config, attention, dtype);
     free(attention);
     if (root)
         text = json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15));

@@ -54,44 +54,54 @@ static void reorder(float *out, const float *in, const sr_model_config *c, size_
     }
 }
 
-/* One tensor in the file's order between its bytes and the host's weights; false past the end. */
-static const uint8_t *read_tensor(float *weights, const sr_model *model, const bin_tensor *tensor,
-                                  int layer, const uint8_t *data, const uint8_t *end,
-                                  float *scratch) {
+static size_t largest_tensor(const sr_model *model) {
+    size_t largest = 0;
+    for (size_t i = 0; i < model->table.count; i++)
+        if (model->table.specs[i].count > largest)
+            largest = model->table.specs[i].count;
+    return largest;
+}
+
+/* The next tensor of the file; *data moves behind it. `room`: two tensors. */
+static srnn_status read_tensor(sr_model *model, const bin_tensor *tensor, int layer,
+                               const uint8_t **data, const uint8_t *end, float *room) {
     const sr_tensor_spec *spec = find(model, tensor, layer);
     const size_t bytes = spec->count * sizeof(float);
-    if ((size_t)(end - data) < bytes)
-        return NULL;
-    float *to = weights + spec->start;
-    memcpy(tensor->rotated ? scratch : to, data, bytes);
+    float *turned = room + spec->count;
+    if ((size_t)(end - *data) < bytes)
+        return SRNN_ERR_FORMAT;
+    memcpy(room, *data, bytes);
+    *data += bytes;
     if (tensor->rotated)
-        reorder(to, scratch, &model->config, (size_t)spec->shape[0], true);
-    return data + bytes;
+        reorder(turned, room, &model->config, (size_t)spec->shape[0], true);
+    return model->backend->copy_in(model->backend, model->weights + spec->start,
+                                   tensor->rotated ? turned : room, bytes);
+}
+
+static srnn_status read_tensors(sr_model *model, const uint8_t *data, const uint8_t *end,
+                                float *room) {
+    for (size_t i = 0; i < ORDER; i++)
+        for (int layer = 0; layer < (order[i].in_layers ? model->config.L : 1); layer++)
+            SR_TRY(read_tensor(model, &order[i], layer, &data, end, room));
+    if (model->config.tied)
+        return SRNN_OK;
+    /* Tables of angles follow, which everyone computes; then the head. */
+    const bin_tensor head = {"lm_head.weight", false, false};
+    const size_t angles = (size_t)model->config.positions * (size_t)model->config.D * sizeof(float);
+    if ((size_t)(end - data) < angles)
+        return SRNN_ERR_FORMAT;
+    data += angles;
+    return read_tensor(model, &head, 0, &data, end, room);
 }
 
 static srnn_status read_weights(sr_model *model, const char *path, const uint8_t *data,
                                 const uint8_t *end) {
-    void *memory, *scratch;
-    SR_TRY(sr_alloc_zero(&memory, 2 * model->table.numbers, sizeof(float)));
-    float *weights = memory;
-    scratch = weights + model->table.numbers;
-    for (size_t i = 0; i < ORDER && data; i++)
-        for (int layer = 0; layer < (order[i].in_layers ? model->config.L : 1) && data; layer++)
-            data = read_tensor(weights, model, &order[i], layer, data, end, scratch);
-    /* Tables of angles follow, which everyone computes; then the head, if it is not the embedding.
-     */
-    const size_t angles = (size_t)model->config.positions * (size_t)model->config.D * sizeof(float);
-    if (data && !model->config.tied) {
-        const bin_tensor head = {"lm_head.weight", false, false};
-        const bool there = (size_t)(end - data) >= angles;
-        data = there ? read_tensor(weights, model, &head, 0, data + angles, end, scratch) : NULL;
-    }
-    const srnn_status status =
-        data ? model->backend->copy_in(model->backend, model->weights, weights,
-                                       model->table.numbers * sizeof(float))
-             : SR_FAIL(SRNN_ERR_FORMAT, "%s: shorter than its header says", path);
-    free(memory);
-    return status;
+    void *room;
+    SR_TRY(sr_alloc(&room, 2 * largest_tensor(model), sizeof(float)));
+    const srnn_status status = read_tensors(model, data, end, room);
+    free(room);
+    return status == SRNN_ERR_FORMAT ? SR_FAIL(status, "%s: shorter than its header says", path)
+                                     : status;
 }
 
 static srnn_status read_header(sr_model_config *config, const char *path, const sr_mapping *file) {
@@ -164,18 +174,22 @@ static srnn_status check_llama2c(const sr_model_config *c, const char *path) {
             path);
     if (c->rope_theta != ROPE_THETA || c->rope_scaling.kind != SR_ROPE_DEFAULT)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: llama2.c knows rope_theta 10000 only", path);
+    if (c->norm_epsilon != NORM_EPSILON)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "%s: llama2.c knows rms_norm_eps %g only, the model has %g", path,
+                       NORM_EPSILON, c->norm_epsilon);
     return SRNN_OK;
 }
 
-static srnn_status write_tensor(sr_replacement *out, const sr_model *model, const float *weights,
-                                const bin_tensor *tensor, int layer, float *scratch) {
+static srnn_status write_tensor(sr_replacement *out, const sr_model *model,
+                                const bin_tensor *tensor, int layer, float *room) {
     const sr_tensor_spec *spec = find(model, tensor, layer);
-    const float *from = weights + spec->start;
-    if (tensor->rotated) {
-        reorder(scratch, from, &model->config, (size_t)spec->shape[0], false);
-        from = scratch;
-    }
-    return sr_replacement_write(out, from, spec->count * sizeof(float));
+    const size_t bytes = spec->count * sizeof(float);
+    float *turned = room + spec->count;
+    SR_TRY(model->backend->copy_out(model->backend, room, model->weights + spec->start, bytes));
+    if (tensor->rotated)
+        reorder(turned, room, &model->config, (size_t)spec->shape[0], false);
+    return sr_replacement_write(out, tensor->rotated ? turned : room, bytes);
 }
 
 /* llama2.c keeps cosines and sines apart, (positions, D/2) each. */
@@ -193,8 +207,7 @@ static srnn_status write_angles(sr_replacement *out, const sr_model_config *c) {
     return status;
 }
 
-static srnn_status write_all(sr_replacement *out, const sr_model *model, const float *weights,
-                             float *scratch) {
+static srnn_status write_all(sr_replacement *out, const sr_model *model, float *room) {
     const sr_model_config *c = &model->config;
     const int32_t header[HEADER] = {c->C,        c->F, c->L, c->H, c->Hkv, c->tied ? c->V : -c->V,
                                     c->positions};
@@ -202,27 +215,22 @@ static srnn_status write_all(sr_replacement *out, const sr_model *model, const f
     SR_TRY(sr_replacement_write(out, header, sizeof header));
     for (size_t i = 0; i < ORDER; i++)
         for (int layer = 0; layer < (order[i].in_layers ? c->L : 1); layer++)
-            SR_TRY(write_tensor(out, model, weights, &order[i], layer, scratch));
+            SR_TRY(write_tensor(out, model, &order[i], layer, room));
     SR_TRY(write_angles(out, c));
-    return c->tied ? SRNN_OK : write_tensor(out, model, weights, &head, 0, scratch);
+    return c->tied ? SRNN_OK : write_tensor(out, model, &head, 0, room);
 }
 
 srnn_status sr_model_save_llama2c(const sr_model *model, const char *path) {
-    const size_t numbers = model->table.numbers;
     sr_replacement *out = NULL;
-    void *memory;
+    void *room;
     SR_TRY(check_llama2c(&model->config, path));
-    SR_TRY(sr_alloc(&memory, 2 * numbers, sizeof(float)));
-    float *weights = memory;
-    srnn_status status =
-        model->backend->copy_out(model->backend, weights, model->weights, numbers * sizeof(float));
+    SR_TRY(sr_alloc(&room, 2 * largest_tensor(model), sizeof(float)));
+    srnn_status status = sr_replacement_create(&out, path);
     if (status == SRNN_OK)
-        status = sr_replacement_create(&out, path);
-    if (status == SRNN_OK)
-        status = write_all(out, model, weights, weights + numbers);
+        status = write_all(out, model, room);
     if (status == SRNN_OK)
         status = sr_replacement_commit(out);
     sr_replacement_free(out);
-    free(memory);
+    free(room);
     return status;
 }

@@ -97,16 +97,28 @@ void sr_model_pointers_free(sr_model_pointers *pointers) {
     *pointers = (sr_model_pointers){0};
 }
 
-static srnn_status make_rope_table(sr_model *model) {
+/* By pieces, so that a long table is never in memory twice. */
+static srnn_status fill_rope_table(const sr_model *model, float *piece, int64_t piece_rows) {
     const sr_model_config *c = &model->config;
-    const size_t bytes = (size_t)c->positions * (size_t)c->D * sizeof(float);
-    void *memory, *host;
-    SR_TRY(model->backend->allocate(model->backend, &memory, bytes));
+    for (int64_t first = 0; first < c->positions; first += piece_rows) {
+        const int64_t left = c->positions - first, count = left < piece_rows ? left : piece_rows;
+        sr_rope_rows(piece, first, count, c->D, c->rope_theta, &c->rope_scaling);
+        SR_TRY(model->backend->copy_in(model->backend, model->rope_table + first * c->D, piece,
+                                       (size_t)(count * c->D) * sizeof *piece));
+    }
+    return SRNN_OK;
+}
+
+static srnn_status make_rope_table(sr_model *model) {
+    enum { PIECE_ROWS = 1024 };
+    const size_t D = (size_t)model->config.D;
+    void *memory, *piece;
+    SR_TRY(model->backend->allocate(model->backend, &memory,
+                                    (size_t)model->config.positions * D * sizeof(float)));
     model->rope_table = memory;
-    SR_TRY(sr_alloc_zero(&host, bytes, 1));
-    sr_rope_table(host, c->positions, c->D, c->rope_theta, &c->rope_scaling);
-    const srnn_status status = model->backend->copy_in(model->backend, memory, host, bytes);
-    free(host);
+    SR_TRY(sr_alloc_zero(&piece, PIECE_ROWS * D, sizeof(float))); /* an odd D leaves a column */
+    const srnn_status status = fill_rope_table(model, piece, PIECE_ROWS);
+    free(piece);
     return status;
 }
 

@@ -28,6 +28,7 @@ struct sr_pass {
     float *normed, *rstd;   /* (rows, C), (rows): the last norm's */
     float *d_normed, *d;    /* (rows, C) each */
     float *logits;          /* (logit_rows, V) */
+    float *host;            /* (logit_rows, V), host memory: logits whose largest is looked for */
     int64_t logit_rows;
     void **memory; /* everything from the backend, for freeing */
     size_t memories, bytes;
@@ -127,7 +128,13 @@ static srnn_status take_ends(sr_pass *pass) {
     SR_TRY(take_floats(pass, &pass->x, rows * C));
     SR_TRY(take_floats(pass, &pass->normed, rows * C));
     SR_TRY(take_floats(pass, &pass->rstd, rows));
-    return take_floats(pass, &pass->logits, (size_t)pass->logit_rows * (size_t)c->V);
+    const size_t numbers = (size_t)pass->logit_rows * (size_t)c->V;
+    SR_TRY(take_floats(pass, &pass->logits, numbers));
+    void *memory;
+    SR_TRY(sr_alloc(&memory, numbers, sizeof *pass->host));
+    pass->host = memory;
+    pass->bytes += numbers * sizeof *pass->host;
+    return SRNN_OK;
 }
 
 static srnn_status fill(sr_pass *pass) {
@@ -178,6 +185,7 @@ void sr_pass_free(sr_pass *pass) {
     for (size_t i = 0; i < pass->memories; i++)
         pass->backend->release(pass->backend, pass->memory[i]);
     free(pass->memory);
+    free(pass->host);
     sr_model_pointers_free(&pass->gradient);
     sr_layer_kinds_free(&pass->kinds);
     free(pass->blocks);
@@ -249,22 +257,49 @@ srnn_status sr_pass_logits(sr_pass *pass, float *out, const int32_t *ids) {
     return SRNN_OK;
 }
 
-/* Losses of all rows; and, if train, the gradient of the head's weights and of pass->normed. */
-static srnn_status head(sr_pass *pass, const int32_t *targets, float scale, bool train) {
-    sr_backend *backend = pass->backend;
-    const sr_matrix d_normed = sr_matrix_of(pass->d_normed, pass->rows, pass->model->config.C);
-    sr_matrix logits, normed;
+static srnn_status copy_targets(sr_pass *pass, const int32_t *targets) {
     for (int64_t row = 0; row < pass->rows; row++)
         if (targets[row] >= pass->model->config.V)
             return SR_FAIL(SRNN_ERR_ARGUMENT, "target %d: the model has only %d tokens",
                            targets[row], pass->model->config.V);
-    SR_TRY(backend->copy_in(backend, pass->targets, targets, (size_t)pass->rows * sizeof *targets));
+    return pass->backend->copy_in(pass->backend, pass->targets, targets,
+                                  (size_t)pass->rows * sizeof *targets);
+}
+
+/* Counts on the host, before the loss turns logits into their gradient. */
+static srnn_status count_correct(sr_pass *pass, int64_t *correct, sr_matrix logits,
+                                 const int32_t *targets) {
+    int64_t counted = 0;
+    SR_TRY(pass->backend->copy_out(pass->backend, pass->host, logits.data,
+                                   (size_t)(logits.rows * logits.columns) * sizeof *pass->host));
+    sr_accuracy_add(correct, &counted, pass->host, targets, logits.rows, (int)logits.columns);
+    return SRNN_OK;
+}
+
+/* Losses of all rows; adds to *correct unless it is NULL. */
+static srnn_status head_losses(sr_pass *pass, int64_t *correct, const int32_t *targets) {
+    sr_matrix logits, normed;
+    SR_TRY(copy_targets(pass, targets));
+    for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
+        SR_TRY(logits_tile(pass, &logits, &normed, first));
+        if (correct)
+            SR_TRY(count_correct(pass, correct, logits, targets + first));
+        SR_TRY(pass->backend->cross_entropy(pass->backend, pass->losses + first, logits,
+                                            pass->targets + first, 1.0f));
+    }
+    return SRNN_OK;
+}
+
+/* Losses of all rows, the gradient of the head's weights and of pass->normed. */
+static srnn_status head_gradients(sr_pass *pass, const int32_t *targets, float scale) {
+    sr_backend *backend = pass->backend;
+    const sr_matrix d_normed = sr_matrix_of(pass->d_normed, pass->rows, pass->model->config.C);
+    sr_matrix logits, normed;
+    SR_TRY(copy_targets(pass, targets));
     for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
         SR_TRY(logits_tile(pass, &logits, &normed, first));
         SR_TRY(backend->cross_entropy(backend, pass->losses + first, logits, pass->targets + first,
                                       scale));
-        if (!train)
-            continue;
         SR_TRY(backend->linear_backward_input(backend, sr_matrix_rows(d_normed, first, logits.rows),
                                               logits, pass->model->weight.head, false));
         SR_TRY(backend->linear_backward_weight(backend, pass->gradient.head, NULL, logits, normed));
@@ -280,34 +315,15 @@ static srnn_status losses_out(sr_pass *pass, float *losses) {
 srnn_status sr_pass_losses(sr_pass *pass, float *losses, const int32_t *ids,
                            const int32_t *targets) {
     SR_TRY(forward(pass, ids));
-    SR_TRY(head(pass, targets, 1.0f, false));
+    SR_TRY(head_losses(pass, NULL, targets));
     return losses_out(pass, losses);
-}
-
-/* Counts on the host, tile by tile, after the forward pass. */
-static srnn_status count_correct(sr_pass *pass, float *host, int64_t *correct,
-                                 const int32_t *targets) {
-    const int V = pass->model->config.V;
-    sr_matrix logits, normed;
-    int64_t counted = 0;
-    for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
-        SR_TRY(logits_tile(pass, &logits, &normed, first));
-        SR_TRY(pass->backend->copy_out(pass->backend, host, logits.data,
-                                       (size_t)(logits.rows * V) * sizeof *host));
-        sr_accuracy_add(correct, &counted, host, targets + first, logits.rows, V);
-    }
-    return SRNN_OK;
 }
 
 srnn_status sr_pass_evaluate(sr_pass *pass, float *losses, int64_t *correct, const int32_t *ids,
                              const int32_t *targets) {
-    void *host;
-    SR_TRY(sr_pass_losses(pass, losses, ids, targets));
-    SR_TRY(
-        sr_alloc(&host, (size_t)pass->logit_rows * (size_t)pass->model->config.V, sizeof(float)));
-    const srnn_status status = count_correct(pass, host, correct, targets);
-    free(host);
-    return status;
+    SR_TRY(forward(pass, ids));
+    SR_TRY(head_losses(pass, correct, targets));
+    return losses_out(pass, losses);
 }
 
 srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
@@ -318,7 +334,7 @@ srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
     if (!pass->setup.train)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "this pass was created without gradients");
     SR_TRY(forward(pass, ids));
-    SR_TRY(head(pass, targets, (float)scale, true));
+    SR_TRY(head_gradients(pass, targets, (float)scale));
     SR_TRY(losses_out(pass, losses));
     const sr_rmsnorm norm = {pass->x,    model->weight.norm,
                              pass->rstd, (float)model->config.norm_epsilon,

@@ -28,14 +28,19 @@ static double scale(double frequency, const sr_rope_scaling *scaling) {
     return NAN;
 }
 
-void sr_rope_table(float *table, int64_t positions, int D, double theta,
-                   const sr_rope_scaling *scaling) {
+void sr_rope_rows(float *rows, int64_t first, int64_t count, int D, double theta,
+                  const sr_rope_scaling *scaling) {
     const int half = D / 2;
     for (int c = 0; c < half; c++) {
         const double frequency = scale(pow(theta, -2.0 * c / D), scaling);
-        for (int64_t p = 0; p < positions; p++) {
-            table[p * D + c] = (float)cos((double)p * frequency);
-            table[p * D + half + c] = (float)sin((double)p * frequency);
+        for (int64_t p = 0; p < count; p++) {
+            rows[p * D + c] = (float)cos((double)(first + p) * frequency);
+            rows[p * D + half + c] = (float)sin((double)(first + p) * frequency);
         }
     }
+}
+
+void sr_rope_table(float *table, int64_t positions, int D, double theta,
+                   const sr_rope_scaling *scaling) {
+    sr_rope_rows(table, 0, positions, D, theta, scaling);
 }

@@ -21,4 +21,8 @@ typedef struct sr_rope_scaling {
 void sr_rope_table(float *table, int64_t positions, int D, double theta,
                    const sr_rope_scaling *scaling);
 
+/* rows (count, D): those of the table from position `first` on. */
+void sr_rope_rows(float *rows, int64_t first, int64_t count, int D, double theta,
+                  const sr_rope_scaling *scaling);
+
 #endif

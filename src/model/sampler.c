@@ -46,7 +46,7 @@ void sr_sampler_free(sr_sampler *sampler) {
 static int32_t most_probable(const float *logits, int V) {
     int32_t best = 0;
     for (int32_t token = 1; token < V; token++)
-        if (logits[token] > logits[best])
+        if (logits[token] > logits[best] || isnan(logits[best]))
             best = token;
     return best;
 }
@@ -59,19 +59,32 @@ static int compare(const void *left, const void *right) {
     return a->token < b->token ? -1 : a->token > b->token;
 }
 
-/* How many of the sorted candidates may be chosen. */
-static int allowed(const sr_sampler *sampler, double sum) {
+/* Of a sorted candidate, relative to the first. */
+static double weight_of(const sr_sampler *sampler, int i) {
+    const double logit = (double)sampler->candidates[i].logit;
+    const double first = (double)sampler->candidates[0].logit;
+    return logit == first ? 1.0 : exp((logit - first) / sampler->settings.temperature);
+}
+
+static double mass_of(const sr_sampler *sampler, int count) {
+    double mass = 0;
+    for (int i = 0; i < count; i++)
+        mass += weight_of(sampler, i);
+    return mass;
+}
+
+/* How many of the sorted candidates may be chosen: first the k most probable, then of these, as if
+ * there were no others, the most probable that make up p. */
+static int allowed(const sr_sampler *sampler) {
     const sr_sampler_settings *s = &sampler->settings;
-    int count = sampler->V;
-    if (s->top_k > 0 && s->top_k < count)
-        count = s->top_k;
+    const int count = s->top_k > 0 && s->top_k < sampler->V ? s->top_k : sampler->V;
     if (!(s->top_p > 0 && s->top_p < 1))
         return count;
+    const double wanted = s->top_p * mass_of(sampler, count);
     double mass = 0;
     for (int i = 0; i < count; i++) {
-        mass += exp(((double)sampler->candidates[i].logit - (double)sampler->candidates[0].logit) /
-                    s->temperature);
-        if (mass >= s->top_p * sum)
+        mass += weight_of(sampler, i);
+        if (mass >= wanted)
             return i + 1;
     }
     return count;
@@ -79,22 +92,17 @@ static int allowed(const sr_sampler *sampler, double sum) {
 
 int32_t sr_sampler_choose(sr_sampler *sampler, const float *logits, uint64_t sequence,
                           uint64_t position) {
-    const double temperature = sampler->settings.temperature;
     candidate *c = sampler->candidates;
-    if (temperature == 0)
+    if (sampler->settings.temperature == 0)
         return most_probable(logits, sampler->V);
     for (int32_t token = 0; token < sampler->V; token++)
-        c[token] = (candidate){token, logits[token]};
+        c[token] = (candidate){token, isnan(logits[token]) ? -INFINITY : logits[token]};
     qsort(c, (size_t)sampler->V, sizeof *c, compare);
-    double sum = 0, mass = 0;
-    for (int i = 0; i < sampler->V; i++)
-        sum += exp(((double)c[i].logit - (double)c[0].logit) / temperature);
-    const int count = allowed(sampler, sum);
-    for (int i = 0; i < count; i++)
-        mass += exp(((double)c[i].logit - (double)c[0].logit) / temperature);
-    double point = mass * sr_random_uniform(sampler->settings.seed, sequence, position);
+    const int count = allowed(sampler);
+    double point =
+        mass_of(sampler, count) * sr_random_uniform(sampler->settings.seed, sequence, position);
     for (int i = 0; i < count; i++) {
-        point -= exp(((double)c[i].logit - (double)c[0].logit) / temperature);
+        point -= weight_of(sampler, i);
         if (point < 0)
             return c[i].token;
     }

@@ -3,24 +3,16 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/path.h"
 
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096 };
-
-static srnn_status join(char *path, const char *folder, const char *name) {
-    if (snprintf(path, PATH_BYTES, "%s/%s", folder, name) >= PATH_BYTES)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
-    return SRNN_OK;
-}
-
 static srnn_status open_one(sr_weight_files *files, const char *folder, const char *name) {
-    char path[PATH_BYTES];
-    SR_TRY(join(path, folder, name));
+    char path[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(path, folder, name));
     SR_TRY(sr_safetensors_open(&files->files[files->count], path));
     files->count++;
     return SRNN_OK;
@@ -71,10 +63,10 @@ static srnn_status open_index(sr_weight_files *files, const char *folder, const 
 }
 
 srnn_status sr_weight_files_open(sr_weight_files *files, const char *folder) {
-    char single[PATH_BYTES], index[PATH_BYTES];
+    char single[SR_PATH_BYTES], index[SR_PATH_BYTES];
     *files = (sr_weight_files){0};
-    SR_TRY(join(single, folder, "model.safetensors"));
-    SR_TRY(join(index, folder, "model.safetensors.index.json"));
+    SR_TRY(sr_path_join(single, folder, "model.safetensors"));
+    SR_TRY(sr_path_join(index, folder, "model.safetensors.index.json"));
     srnn_status status;
     if (access(single, F_OK) != 0 && access(index, F_OK) == 0) {
         status = open_index(files, folder, index);

@@ -5,6 +5,7 @@
 #include "base/safetensors.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 
 typedef struct batches {
@@ -14,7 +15,7 @@ typedef struct batches {
 } batches;
 
 static srnn_status fill_row(const sr_source *source, sr_row *row, sr_split split, int64_t number) {
-    (void)split;
+    (void)split; /* there is only one */
     const batches *all = (const batches *)source;
     const int32_t *ids = all->ids + number % all->rows * (source->T + 1);
     for (int32_t t = 0; t < source->T; t++) {
@@ -42,7 +43,7 @@ static srnn_status read_ids(batches *all, const sr_tensor *tensor, const char *p
     sr_tensor_to_double(wide, tensor);
     srnn_status status = SRNN_OK;
     for (size_t i = 0; i < tensor->count && status == SRNN_OK; i++) {
-        if (!(ids[i] >= -1 && ids[i] < INT32_MAX))
+        if (!(ids[i] >= -1 && ids[i] < INT32_MAX) || ids[i] != floor(ids[i]))
             status = SR_FAIL(SRNN_ERR_FORMAT, "%s: ids holds %g, which is no token", path, ids[i]);
         else
             all->ids[i] = (int32_t)ids[i];
@@ -64,7 +65,7 @@ static srnn_status read_file(batches *all, int *B, const sr_safetensors *file, c
     *B = (int)shape[1];
     all->base = (sr_source){.T = (int32_t)(shape[2] - 1),
                             .exact = true,
-                            .rows = {all->rows, all->rows},
+                            .rows = {all->rows, 0},
                             .fill = fill_row,
                             .free = free_batches};
     return read_ids(all, tensor, path);

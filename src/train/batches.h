@@ -5,7 +5,7 @@
 #include "data/source.h"
 
 /* A source of the rows of tensor `ids` (steps, B, T+1) in a safetensors file: step s has the rows
- * ids[s]. After the last step it starts again. `B` receives B. Both splits are the same. */
+ * ids[s]. `B` receives B. There is no validation split. */
 srnn_status sr_batches_open(sr_source **source, int *B, const char *path);
 
 #endif

@@ -4,7 +4,6 @@
 #include "base/memory.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,9 +13,8 @@ typedef struct bench {
     int32_t *ids, *targets; /* (B, T) */
     int64_t *offsets;       /* (B*T + 1) */
     float *losses;          /* (B, T) */
-    float *logits;          /* (B, T, V) */
     int64_t rows;
-    int T, V;
+    int T;
     int front; /* empty tokens that the model wants before every sequence */
 } bench;
 
@@ -29,16 +27,14 @@ static srnn_status numbers(void *out, size_t count, size_t size) {
 
 static srnn_status bench_open(bench *b, sr_model *model, int B, int T) {
     const sr_pass_setup setup = {.B = B, .T = T};
-    *b = (bench){
-        .T = T, .V = model->config.V, .front = sr_model_config_front_tokens(&model->config)};
+    *b = (bench){.T = T, .front = sr_model_config_front_tokens(&model->config)};
     SR_TRY(sr_pass_create(&b->pass, model, &setup));
     b->rows = (int64_t)B * T;
     const size_t rows = (size_t)b->rows;
     SR_TRY(numbers(&b->ids, rows, sizeof *b->ids));
     SR_TRY(numbers(&b->targets, rows, sizeof *b->targets));
     SR_TRY(numbers(&b->offsets, rows + 1, sizeof *b->offsets));
-    SR_TRY(numbers(&b->losses, rows, sizeof *b->losses));
-    return numbers(&b->logits, rows * (size_t)b->V, sizeof *b->logits);
+    return numbers(&b->losses, rows, sizeof *b->losses);
 }
 
 static void bench_close(bench *b) {
@@ -47,35 +43,14 @@ static void bench_close(bench *b) {
     free(b->targets);
     free(b->offsets);
     free(b->losses);
-    free(b->logits);
 }
 
-/* Minus the log probability of the target, in double. */
-static double loss_of(const float *logits, int V, int32_t target) {
-    double largest = (double)logits[0], sum = 0;
-    for (int v = 1; v < V; v++)
-        largest = (double)logits[v] > largest ? (double)logits[v] : largest;
-    for (int v = 0; v < V; v++)
-        sum += exp((double)logits[v] - largest);
-    return log(sum) + largest - (double)logits[target];
-}
-
-static srnn_status check_targets(const bench *b) {
-    for (int64_t row = 0; row < b->rows; row++)
-        if (b->targets[row] >= b->V)
-            return SR_FAIL(SRNN_ERR_ARGUMENT, "token %d: the model has only %d", b->targets[row],
-                           b->V);
-    return SRNN_OK;
-}
-
-/* One forward gives logits; loss and accuracy both follow from them. */
 static srnn_status add_batch(sr_evaluation *result, bench *b) {
-    SR_TRY(check_targets(b));
-    SR_TRY(sr_pass_logits(b->pass, b->logits, b->ids));
-    for (int64_t row = 0; row < b->rows; row++)
-        if (b->targets[row] >= 0)
-            result->loss_sum += loss_of(b->logits + row * b->V, b->V, b->targets[row]);
-    sr_accuracy_add(&result->correct, &result->targets, b->logits, b->targets, b->rows, b->V);
+    SR_TRY(sr_pass_evaluate(b->pass, b->losses, &result->correct, b->ids, b->targets));
+    for (int64_t row = 0; row < b->rows; row++) {
+        result->loss_sum += b->targets[row] >= 0 ? (double)b->losses[row] : 0.0;
+        result->targets += b->targets[row] >= 0;
+    }
     return SRNN_OK;
 }
 
@@ -122,7 +97,7 @@ srnn_status sr_evaluate_rows(sr_evaluation *result, sr_model *model, const int32
         status = add_batch(result, &b);
     }
     if (status == SRNN_OK && logits)
-        memcpy(logits, b.logits, (size_t)b.rows * (size_t)b.V * sizeof *logits);
+        status = sr_pass_logits(b.pass, logits, ids);
     bench_close(&b);
     return status;
 }
@@ -174,10 +149,15 @@ srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_to
     return status;
 }
 
-/* Where the last word of a text begins, the space before it included. */
-static size_t last_word(const char *text, size_t bytes) {
+/* The bytes of a text without the white space at its end, which nobody has to guess. */
+static size_t trimmed(const char *text, size_t bytes) {
     while (bytes > 0 && isspace((unsigned char)text[bytes - 1]))
         bytes--;
+    return bytes;
+}
+
+/* Where the last word of a trimmed text begins, the space before it included. */
+static size_t last_word(const char *text, size_t bytes) {
     while (bytes > 0 && !isspace((unsigned char)text[bytes - 1]))
         bytes--;
     return bytes > 0 ? bytes - 1 : 0;
@@ -206,6 +186,7 @@ static srnn_status judge(sr_evaluation *result, sr_model *model, const sr_tokens
 srnn_status sr_evaluate_last_word(sr_evaluation *result, sr_model *model,
                                   const sr_tokenizer *tokenizer, const char *text, size_t bytes) {
     sr_tokens all = {0}, before = {0};
+    bytes = trimmed(text, bytes);
     srnn_status status = encode(&all, tokenizer, text, bytes);
     if (status == SRNN_OK)
         status = encode(&before, tokenizer, text, last_word(text, bytes));

@@ -1,5 +1,7 @@
-/* folder.c: making, listing, renaming and removing folders, durably. */
+/* folder.c: making, locking, listing, renaming and removing folders, durably. */
 #include "train/folder.h"
+
+#include "base/path.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -9,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,7 +21,7 @@ static srnn_status fail(const char *path, const char *what) {
     return SR_FAIL(SRNN_ERR_IO, "%s: %s: %s", path, what, strerror(errno));
 }
 
-srnn_status sr_folder_make(const char *path) {
+static srnn_status make_one(const char *path) {
     struct stat status;
     if (mkdir(path, 0777) == 0)
         return SRNN_OK;
@@ -27,6 +30,39 @@ srnn_status sr_folder_make(const char *path) {
     if (!S_ISDIR(status.st_mode))
         return SR_FAIL(SRNN_ERR_IO, "%s: is a file, not a folder", path);
     return SRNN_OK;
+}
+
+srnn_status sr_folder_make(const char *path) {
+    char part[SR_PATH_BYTES];
+    if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", path);
+    for (char *slash = part + strspn(part, "/"); (slash = strchr(slash, '/')); *slash++ = '/') {
+        *slash = '\0';
+        SR_TRY(make_one(part));
+    }
+    return make_one(path);
+}
+
+srnn_status sr_folder_lock(int *lock, const char *path) {
+    char name[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(name, path, "lock"));
+    *lock = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (*lock < 0)
+        return fail(name, "cannot be opened");
+    if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
+        return SRNN_OK;
+    const srnn_status status =
+        errno == EWOULDBLOCK
+            ? SR_FAIL(SRNN_ERR_ARGUMENT, "%s: another process is at work in this folder", path)
+            : fail(name, "cannot be locked");
+    sr_folder_unlock(*lock);
+    *lock = -1;
+    return status;
+}
+
+void sr_folder_unlock(int lock) {
+    if (lock >= 0)
+        close(lock);
 }
 
 static srnn_status append(sr_names *names, const char *name) {

@@ -1,11 +1,16 @@
-/* folder.h: making, listing, renaming and removing folders, durably. */
+/* folder.h: making, locking, listing, renaming and removing folders, durably. */
 #ifndef SR_TRAIN_FOLDER_H
 #define SR_TRAIN_FOLDER_H
 
 #include "base/status.h"
 
-/* Makes a folder; fine if it is there. Its parent must exist. */
+/* Makes a folder and those it lies in; fine if they are there. */
 srnn_status sr_folder_make(const char *path);
+
+/* Keeps other processes that ask for it out of an existing folder, until unlocked or this process
+ * ends, however it ends. Fails at once if another one holds it. */
+srnn_status sr_folder_lock(int *lock, const char *path);
+void sr_folder_unlock(int lock); /* accepts -1 */
 
 typedef struct sr_names {
     char **names; /* (count), owned */

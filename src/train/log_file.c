@@ -13,7 +13,9 @@
 struct sr_log_file {
     char *path;
     int descriptor;
-    int64_t length;
+    int64_t length; /* in the file */
+    char *waiting;  /* (waiting_bytes): appended, but not in the file yet */
+    size_t waiting_bytes, capacity;
 };
 
 static srnn_status fail(const sr_log_file *file, const char *what) {
@@ -57,15 +59,30 @@ void sr_log_file_free(sr_log_file *file) {
         return;
     if (file->descriptor >= 0)
         close(file->descriptor);
+    free(file->waiting);
     free(file->path);
     free(file);
 }
 
-/* A record that does not fit whole is taken back, so that the file never holds half of one. */
-srnn_status sr_log_file_append(sr_log_file *file, const void *data, size_t bytes) {
-    const char *from = data;
-    for (size_t done = 0; done < bytes;) {
-        const ssize_t written = write(file->descriptor, from + done, bytes - done);
+static srnn_status keep(sr_log_file *file, const void *data, size_t bytes) {
+    if (file->capacity - file->waiting_bytes < bytes) {
+        const size_t capacity = 2 * (file->waiting_bytes + bytes);
+        char *grown = realloc(file->waiting, capacity);
+        if (!grown)
+            return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for a record", file->path);
+        file->waiting = grown;
+        file->capacity = capacity;
+    }
+    memcpy(file->waiting + file->waiting_bytes, data, bytes);
+    file->waiting_bytes += bytes;
+    return SRNN_OK;
+}
+
+/* What does not fit whole is taken back, so that the file never holds half of a record. */
+static srnn_status hand_over(sr_log_file *file) {
+    for (size_t done = 0; done < file->waiting_bytes;) {
+        const ssize_t written =
+            write(file->descriptor, file->waiting + done, file->waiting_bytes - done);
         if (written < 0 && errno == EINTR)
             continue;
         if (written <= 0) {
@@ -76,11 +93,18 @@ srnn_status sr_log_file_append(sr_log_file *file, const void *data, size_t bytes
         }
         done += (size_t)written;
     }
-    file->length += (int64_t)bytes;
+    file->length += (int64_t)file->waiting_bytes;
+    file->waiting_bytes = 0;
     return SRNN_OK;
 }
 
+srnn_status sr_log_file_append(sr_log_file *file, const void *data, size_t bytes) {
+    SR_TRY(keep(file, data, bytes));
+    return hand_over(file);
+}
+
 srnn_status sr_log_file_sync(sr_log_file *file, int64_t *length) {
+    SR_TRY(hand_over(file));
     if (fsync(file->descriptor) != 0)
         return fail(file, "cannot be made durable");
     *length = file->length;

@@ -10,10 +10,11 @@ typedef struct sr_log_file sr_log_file;
 srnn_status sr_log_file_open(sr_log_file **file, const char *path, int64_t keep);
 void sr_log_file_free(sr_log_file *file);
 
-/* Appends and hands over to the system. */
+/* Appends and hands over to the system. If the system does not take it the call fails, and the data
+ * is kept and handed over with what is appended next. */
 srnn_status sr_log_file_append(sr_log_file *file, const void *data, size_t bytes);
 
-/* Makes durable what was appended; *length receives the file's length. */
+/* Makes durable all that was appended; *length receives the file's length. */
 srnn_status sr_log_file_sync(sr_log_file *file, int64_t *length);
 
 #endif

@@ -11,17 +11,22 @@ typedef struct sr_run_report {
     double validation;      /* loss; NaN if this step had no validation */
     double accuracy;        /* of that validation */
     double seconds;         /* of this step, data included */
-    bool saved;             /* a checkpoint was written */
-    char save_failure[512]; /* why it could not be, or "" */
+    bool saved;               /* a checkpoint was written */
+    char save_failure[512];   /* why it could not be, or an older one not be removed; or "" */
+    char record_failure[512]; /* why records could not be written, or ""; they are kept and tried
+                                 again with the next step and the next checkpoint */
 } sr_run_report;
 
 typedef struct sr_run sr_run;
 
-/* Starts a run in a new or empty folder: writes run.yaml. */
+/* Starts a run in a new or empty folder: writes run.yaml. Names of files become absolute in it. A
+ * folder belongs to one process at a time. */
 srnn_status sr_run_start(sr_run **run, const char *folder, const sr_run_settings *settings);
 
 /* Goes on from the last checkpoint of a run's folder, or from its start if there is none. Settings
- * are those of run.yaml, with these ends in place of its own where they are not 0. */
+ * are those of run.yaml, with these ends in place of its own where they are not 0; one below 0: no
+ * such end. The model is that of the checkpoint, whatever became of the folder it began with; the
+ * data must still be what it was. */
 typedef struct sr_run_ends {
     int64_t stop_step, stop_tokens;
     double stop_seconds;
@@ -34,14 +39,18 @@ const sr_run_settings *sr_run_settings_of(const sr_run *run);
 const sr_progress *sr_run_progress(const sr_run *run);
 const sr_model *sr_run_model(const sr_run *run);
 
-/* Bytes of memory the run holds. */
+/* Tensors that began with new values, and not with those of settings->model, when this process made
+ * the model; 0 after resuming from a checkpoint. */
+size_t sr_run_fresh(const sr_run *run);
+
+/* Bytes of memory the run holds; saving takes a few more. */
 size_t sr_run_bytes(const sr_run *run);
 
 /* True when the last step is done, or a stop was reached. */
 bool sr_run_done(const sr_run *run);
 
-/* The next step, with validation and checkpoint where they are due. A checkpoint that cannot be
- * written is reported and the run goes on; too many steps skipped in a row fail, with a checkpoint
+/* The next step, with validation and checkpoint where they are due. A checkpoint or a record that
+ * cannot be written is reported and the run goes on; too many steps skipped in a row fail, with a checkpoint
  * written if it can be. */
 srnn_status sr_run_step(sr_run *run, sr_run_report *report);
 

@@ -2,10 +2,10 @@
 #include "train/run_checkpoint.h"
 
 #include "base/file.h"
-#include "base/memory.h"
 #include "base/safetensors.h"
 #include "data/tokenizer_copy.h"
 #include "model/checkpoint.h"
+#include "model/tensor_stream.h"
 #include "train/folder.h"
 
 #include <inttypes.h>
@@ -16,12 +16,6 @@
 #include <unistd.h>
 
 #define STEP_NAME "step-"
-
-static srnn_status path_of(char path[SR_PATH_BYTES], const char *folder, const char *name) {
-    if (snprintf(path, SR_PATH_BYTES, "%s/%s", folder, name) >= SR_PATH_BYTES)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
-    return SRNN_OK;
-}
 
 /* The step in a folder's name, or -1. */
 static int64_t step_of(const char *name) {
@@ -56,23 +50,34 @@ srnn_status sr_checkpoint_latest(char path[SR_PATH_BYTES], const char *run) {
     char folder[SR_PATH_BYTES];
     sr_names names;
     path[0] = '\0';
-    SR_TRY(path_of(folder, run, "checkpoints"));
+    SR_TRY(sr_path_join(folder, run, "checkpoints"));
     SR_TRY(list_steps(&names, folder));
     const srnn_status status =
-        names.count ? path_of(path, folder, names.names[names.count - 1]) : SRNN_OK;
+        names.count ? sr_path_join(path, folder, names.names[names.count - 1]) : SRNN_OK;
     sr_names_free(&names);
     return status;
+}
+
+srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where) {
+    char config[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(config, where, "config.json"));
+    path[0] = '\0';
+    if (access(config, F_OK) != 0)
+        SR_TRY(sr_checkpoint_latest(path, where));
+    if (!*path && snprintf(path, SR_PATH_BYTES, "%s", where) >= SR_PATH_BYTES)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", where);
+    return SRNN_OK;
 }
 
 srnn_status sr_checkpoint_tidy(const char *run) {
     char folder[SR_PATH_BYTES], path[SR_PATH_BYTES];
     sr_names names;
-    SR_TRY(path_of(folder, run, "checkpoints"));
+    SR_TRY(sr_path_join(folder, run, "checkpoints"));
     SR_TRY(sr_folder_list(&names, folder));
     srnn_status status = SRNN_OK;
     for (size_t i = 0; i < names.count && status == SRNN_OK; i++)
         if (names.names[i][0] == '.') {
-            status = path_of(path, folder, names.names[i]);
+            status = sr_path_join(path, folder, names.names[i]);
             if (status == SRNN_OK)
                 status = sr_folder_remove(path);
         }
@@ -81,13 +86,16 @@ srnn_status sr_checkpoint_tidy(const char *run) {
 }
 
 /* A folder to be removed loses its name first, so that no half of it can be taken for whole. */
-static srnn_status remove_oldest(const char *folder, int keep) {
-    char path[SR_PATH_BYTES], removing[SR_PATH_BYTES];
+srnn_status sr_checkpoint_rotate(const char *run, int keep) {
+    char folder[SR_PATH_BYTES], path[SR_PATH_BYTES], removing[SR_PATH_BYTES];
     sr_names names;
+    SR_TRY(sr_path_join(folder, run, "checkpoints"));
+    SR_TRY(sr_path_join(removing, folder, ".removing"));
+    SR_TRY(sr_folder_remove(removing));
     SR_TRY(list_steps(&names, folder));
-    srnn_status status = path_of(removing, folder, ".removing");
+    srnn_status status = SRNN_OK;
     for (size_t i = 0; i + (size_t)keep < names.count && status == SRNN_OK; i++) {
-        status = path_of(path, folder, names.names[i]);
+        status = sr_path_join(path, folder, names.names[i]);
         if (status == SRNN_OK)
             status = sr_folder_rename(path, removing);
         if (status == SRNN_OK)
@@ -97,31 +105,24 @@ static srnn_status remove_oldest(const char *folder, int keep) {
     return status;
 }
 
+static srnn_status add_moment(sr_safetensors_writer *writer, const char *name, const float *moment,
+                              const sr_model *model) {
+    const sr_tensor tensor = {
+        .name = name, .rank = 1, .shape = {(int64_t)model->table.numbers}, .data = moment};
+    return sr_safetensors_writer_add(writer, &tensor);
+}
+
 static srnn_status write_moments(const char *path, sr_trainer *trainer, const sr_model *model) {
     const sr_moments *moments = sr_trainer_moments(trainer);
-    const size_t numbers = model->table.numbers;
-    sr_safetensors_writer *writer = NULL;
-    void *memory;
-    SR_TRY(sr_alloc(&memory, 2 * numbers, sizeof(float)));
-    float *host = memory;
-    const sr_tensor mean = {.name = "mean", .rank = 1, .shape = {(int64_t)numbers}, .data = host};
-    const sr_tensor square = {
-        .name = "square", .rank = 1, .shape = {(int64_t)numbers}, .data = host + numbers};
-    sr_backend *backend = model->backend;
-    srnn_status status = backend->copy_out(backend, host, moments->mean, numbers * sizeof *host);
+    sr_safetensors_writer *writer;
+    SR_TRY(sr_safetensors_writer_create(&writer));
+    sr_safetensors_writer_reader(writer, sr_stream_out, model->backend);
+    srnn_status status = add_moment(writer, "mean", moments->mean, model);
     if (status == SRNN_OK)
-        status =
-            backend->copy_out(backend, host + numbers, moments->square, numbers * sizeof *host);
-    if (status == SRNN_OK)
-        status = sr_safetensors_writer_create(&writer);
-    if (status == SRNN_OK)
-        status = sr_safetensors_writer_add(writer, &mean);
-    if (status == SRNN_OK)
-        status = sr_safetensors_writer_add(writer, &square);
+        status = add_moment(writer, "square", moments->square, model);
     if (status == SRNN_OK)
         status = sr_safetensors_writer_write(writer, path);
     sr_safetensors_writer_free(writer);
-    free(memory);
     return status;
 }
 
@@ -131,44 +132,36 @@ static srnn_status write_progress(const char *path, const sr_progress *p, int64_
         text, sizeof text,
         "{\"step\": %" PRId64 ", \"updates\": %" PRId64 ", \"tokens\": %" PRId64
         ", \"skipped\": %" PRId64 ", \"skipped_in_row\": %" PRId64 ",\n \"metrics_bytes\": %" PRId64
-        ", \"timings_bytes\": %" PRId64 ", \"events_bytes\": %" PRId64 "}\n",
+        ", \"timings_bytes\": %" PRId64 ", \"events_bytes\": %" PRId64 ",\n \"data_sum\": %" PRId64
+        "}\n",
         p->step, updates, p->tokens, p->skipped, p->skipped_in_row, p->metrics_bytes,
-        p->timings_bytes, p->events_bytes);
+        p->timings_bytes, p->events_bytes, p->data_sum);
     return sr_file_replace(path, text, (size_t)length);
 }
 
-static srnn_status copy_tokenizer(const char *folder, const char *name) {
-    sr_tokenizer_copy copy;
-    SR_TRY(sr_tokenizer_copy_find(&copy, name));
-    const srnn_status status = copy.source ? sr_tokenizer_copy_write(&copy, folder) : SRNN_OK;
-    free(copy.source);
-    return status;
-}
-
 static srnn_status write_files(const char *folder, sr_trainer *trainer, const sr_model *model,
-                               const sr_progress *progress, const char *tokenizer) {
+                               const sr_progress *progress, const char *run) {
     char path[SR_PATH_BYTES];
     SR_TRY(sr_model_save(model, folder, SR_DTYPE_F32));
-    if (*tokenizer)
-        SR_TRY(copy_tokenizer(folder, tokenizer));
-    SR_TRY(path_of(path, folder, "optimizer.safetensors"));
+    SR_TRY(sr_tokenizer_keep(folder, run));
+    SR_TRY(sr_path_join(path, folder, "optimizer.safetensors"));
     SR_TRY(write_moments(path, trainer, model));
-    SR_TRY(path_of(path, folder, "run.json"));
+    SR_TRY(sr_path_join(path, folder, "run.json"));
     return write_progress(path, progress, sr_trainer_moments(trainer)->updates);
 }
 
 srnn_status sr_checkpoint_write(const char *run, sr_trainer *trainer, const sr_model *model,
-                                const sr_progress *progress, int keep, const char *tokenizer) {
+                                const sr_progress *progress) {
     char folder[SR_PATH_BYTES], writing[SR_PATH_BYTES], path[SR_PATH_BYTES], name[64];
-    SR_TRY(path_of(folder, run, "checkpoints"));
-    SR_TRY(path_of(writing, folder, ".writing"));
+    SR_TRY(sr_path_join(folder, run, "checkpoints"));
+    SR_TRY(sr_path_join(writing, folder, ".writing"));
     snprintf(name, sizeof name, STEP_NAME "%09" PRId64, progress->step);
-    SR_TRY(path_of(path, folder, name));
+    SR_TRY(sr_path_join(path, folder, name));
     if (access(path, F_OK) == 0)
         return SRNN_OK;
     SR_TRY(sr_folder_remove(writing));
     SR_TRY(sr_folder_make(writing));
-    srnn_status status = write_files(writing, trainer, model, progress, tokenizer);
+    srnn_status status = write_files(writing, trainer, model, progress, run);
     if (status == SRNN_OK)
         status = sr_folder_rename(writing, path);
     if (status != SRNN_OK) {
@@ -177,22 +170,16 @@ srnn_status sr_checkpoint_write(const char *run, sr_trainer *trainer, const sr_m
         (void)sr_folder_remove(writing); /* gives its room back; the failure above is what counts */
         return SR_FAIL(status, "%s", detail);
     }
-    return remove_oldest(folder, keep);
+    return SRNN_OK;
 }
 
 static srnn_status read_moment(float *to, const sr_safetensors *file, const char *name,
                                const sr_model *model, const char *path) {
     const sr_tensor *tensor;
-    void *host;
     SR_TRY(sr_safetensors_require(&tensor, file, name));
     if (tensor->count != model->table.numbers)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: the state of another model", path);
-    SR_TRY(sr_alloc(&host, tensor->count, sizeof(float)));
-    sr_tensor_to_float(host, tensor);
-    const srnn_status status =
-        model->backend->copy_in(model->backend, to, host, tensor->count * sizeof(float));
-    free(host);
-    return status;
+    return sr_stream_in(model->backend, to, tensor);
 }
 
 static srnn_status read_moments(const char *path, sr_trainer *trainer, const sr_model *model) {
@@ -208,40 +195,27 @@ static srnn_status read_moments(const char *path, sr_trainer *trainer, const sr_
 static srnn_status read_progress(const char *path, sr_progress *p, int64_t *updates) {
     json_error_t error;
     json_t *root = json_load_file(path, 0, &error);
-    json_int_t step, count, tokens, skipped, in_row, metrics, timings, events;
-    if (!root || json_unpack_ex(root, &error, 0, "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "step",
-                                &step, "updates", &count, "tokens", &tokens, "skipped", &skipped,
-                                "skipped_in_row", &in_row, "metrics_bytes", &metrics,
-                                "timings_bytes", &timings, "events_bytes", &events) != 0) {
+    json_int_t step, count, tokens, skipped, in_row, metrics, timings, events, data = 0;
+    if (!root || json_unpack_ex(root, &error, 0, "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s?I}",
+                                "step", &step, "updates", &count, "tokens", &tokens, "skipped",
+                                &skipped, "skipped_in_row", &in_row, "metrics_bytes", &metrics,
+                                "timings_bytes", &timings, "events_bytes", &events, "data_sum",
+                                &data) != 0) {
         json_decref(root);
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s", path, error.text);
     }
     json_decref(root);
     *updates = count;
-    *p = (sr_progress){step, tokens, skipped, in_row, metrics, timings, events};
+    *p = (sr_progress){step, tokens, skipped, in_row, metrics, timings, events, data};
     return SRNN_OK;
-}
-
-/* The weights come from a model loaded beside and copied over, once its table is seen to agree. */
-static srnn_status read_weights(const char *checkpoint, sr_model *model) {
-    sr_model *loaded;
-    SR_TRY(sr_model_load(&loaded, model->backend, checkpoint));
-    srnn_status status = SRNN_OK;
-    if (loaded->table.numbers != model->table.numbers || loaded->table.count != model->table.count)
-        status = SR_FAIL(SRNN_ERR_FORMAT, "%s: another model than the run's", checkpoint);
-    else
-        status = model->backend->copy(model->backend, model->weights, loaded->weights,
-                                      model->table.numbers * sizeof(float));
-    sr_model_free(loaded);
-    return status;
 }
 
 srnn_status sr_checkpoint_read(const char *checkpoint, sr_trainer *trainer, sr_model *model,
                                sr_progress *progress) {
     char path[SR_PATH_BYTES];
-    SR_TRY(read_weights(checkpoint, model));
-    SR_TRY(path_of(path, checkpoint, "optimizer.safetensors"));
+    SR_TRY(sr_model_load_weights(model, checkpoint));
+    SR_TRY(sr_path_join(path, checkpoint, "optimizer.safetensors"));
     SR_TRY(read_moments(path, trainer, model));
-    SR_TRY(path_of(path, checkpoint, "run.json"));
+    SR_TRY(sr_path_join(path, checkpoint, "run.json"));
     return read_progress(path, progress, &sr_trainer_moments(trainer)->updates);
 }

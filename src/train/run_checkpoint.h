@@ -6,6 +6,7 @@
 #ifndef SR_TRAIN_RUN_CHECKPOINT_H
 #define SR_TRAIN_RUN_CHECKPOINT_H
 
+#include "base/path.h"
 #include "train/trainer.h"
 
 /* Where a run stands, beside weights and moments. */
@@ -14,20 +15,25 @@ typedef struct sr_progress {
     int64_t tokens;
     int64_t skipped, skipped_in_row;
     int64_t metrics_bytes, timings_bytes, events_bytes; /* lengths of the records then */
+    int64_t data_sum; /* of the rows it was trained on, see sr_run_data_sum; 0: not known */
 } sr_progress;
-
-enum { SR_PATH_BYTES = 4096 };
 
 /* path = the folder of the last checkpoint of a run; "" if there is none. */
 srnn_status sr_checkpoint_latest(char path[SR_PATH_BYTES], const char *run);
 
-/* Writes the checkpoint of this progress, unless it is there, then removes the oldest ones but
- * `keep`. `tokenizer`: a tokenizer, as sr_tokenizer_load takes it, to copy into it,
- * or "". */
-srnn_status sr_checkpoint_write(const char *run, sr_trainer *trainer, const sr_model *model,
-                                const sr_progress *progress, int keep, const char *tokenizer);
+/* path = the folder of the model that `where` names: itself, or the last checkpoint of a run. */
+srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where);
 
-/* Reads weights, moments and progress into a model and trainer of the same shape. */
+/* Writes the checkpoint of this progress, unless it is there. It receives the tokenizer in the run's
+ * folder, if there is one. */
+srnn_status sr_checkpoint_write(const char *run, sr_trainer *trainer, const sr_model *model,
+                                const sr_progress *progress);
+
+/* Removes the oldest checkpoints but `keep`. */
+srnn_status sr_checkpoint_rotate(const char *run, int keep);
+
+/* Reads weights, moments and progress into a model with the checkpoint's configuration and its
+ * trainer. */
 srnn_status sr_checkpoint_read(const char *checkpoint, sr_trainer *trainer, sr_model *model,
                                sr_progress *progress);
 

@@ -18,8 +18,7 @@ struct sr_run_records {
 static srnn_status open_one(sr_log_file **file, const char *folder, const char *name,
                             int64_t keep) {
     char path[SR_PATH_BYTES];
-    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
+    SR_TRY(sr_path_join(path, folder, name));
     return sr_log_file_open(file, path, keep);
 }
 
@@ -117,24 +116,35 @@ static srnn_status write_timings(sr_log_file *file, const sr_progress *p, const 
     return sr_log_file_append(file, line, (size_t)length);
 }
 
+/* The first failure of several attempts, none of which is left out. */
+static srnn_status first_failure(srnn_status before, srnn_status now) {
+    return before != SRNN_OK ? before : now;
+}
+
 static srnn_status write_events(sr_log_file *file, const sr_progress *p, const sr_step *step,
                                 const sr_validation *validation) {
+    const struct {
+        const char *name;
+        double value;
+    } scalars[] = {{"loss/train", step->loss},
+                   {"gradient_norm", step->gradient_norm},
+                   {"learning_rate", step->learning_rate},
+                   {"loss/validation", validation ? validation->loss : 0},
+                   {"accuracy/validation", validation ? validation->accuracy : 0}};
     const double now = wall_seconds();
-    SR_TRY(sr_tensorboard_scalar(file, now, p->step, "loss/train", step->loss));
-    SR_TRY(sr_tensorboard_scalar(file, now, p->step, "gradient_norm", step->gradient_norm));
-    SR_TRY(sr_tensorboard_scalar(file, now, p->step, "learning_rate", step->learning_rate));
-    if (!validation)
-        return SRNN_OK;
-    SR_TRY(sr_tensorboard_scalar(file, now, p->step, "loss/validation", validation->loss));
-    return sr_tensorboard_scalar(file, now, p->step, "accuracy/validation", validation->accuracy);
+    srnn_status status = SRNN_OK;
+    for (size_t i = 0; i < (validation ? 5 : 3); i++)
+        status = first_failure(status, sr_tensorboard_scalar(file, now, p->step, scalars[i].name,
+                                                             scalars[i].value));
+    return status;
 }
 
 srnn_status sr_run_records_step(sr_run_records *records, const sr_progress *progress,
                                 const sr_step *step, const sr_validation *validation,
                                 double seconds) {
-    SR_TRY(write_metrics(records->metrics, progress, step, validation));
-    SR_TRY(write_timings(records->timings, progress, step, seconds));
-    return write_events(records->events, progress, step, validation);
+    srnn_status status = write_metrics(records->metrics, progress, step, validation);
+    status = first_failure(status, write_timings(records->timings, progress, step, seconds));
+    return first_failure(status, write_events(records->events, progress, step, validation));
 }
 
 srnn_status sr_run_records_sync(sr_run_records *records, sr_progress *progress) {

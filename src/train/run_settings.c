@@ -3,9 +3,13 @@
 
 #include "base/text.h"
 
+#include <errno.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const char *const layouts[] = {"stream", "packed", "document", NULL};
 static const char *const mlps[] = {"swiglu", "gelu", NULL};
@@ -33,10 +37,10 @@ static const sr_setting table[] = {
     NUMBER("validation-share", validation_share, 0, 0.9, "else the last share of a text file"),
     TEXT("batches", batches, "FILE", "safetensors with ids (steps, B, T+1): train on exactly these"),
     CHOICE("layout", layout, layouts, "rows: stream, packed or document"),
-    TEXT("model", model, "FOLDER", "start from this model in place of a new one"),
-    TEXT("tokenizer", tokenizer, "FILE", "the tokenizer to put into checkpoints"),
+    TEXT("model", model, "FOLDER", "start from this model or run in place of a new model; --attention may give it another attention"),
+    TEXT("tokenizer", tokenizer, "FILE", "the tokenizer to put into checkpoints; else that of the data or of the model"),
     TEXT("preset", preset, "NAME", "shape of a new model: tiny, mini, midi, small, large, large_depth"),
-    TEXT("attention", attention, "TEXT", "a variant, or variants by layers: 0-3:norm,4-:order:2"),
+    TEXT("attention", attention, "TEXT", "a variant, or variants by layers: 0-3:norm,4-:order:2; else softmax, or what --model has"),
     INTEGER("vocab", V, 0, 1 << 24, "tokens; 0: those of the data"),
     INTEGER("hidden", C, 0, 1 << 20, "width; 0: the preset's"),
     INTEGER("mlp-hidden", F, 0, 1 << 20, "width inside the MLP; 0: the preset's"),
@@ -53,7 +57,7 @@ static const sr_setting table[] = {
     INTEGER("length", T, 1, 1 << 24, "tokens in a row"),
     INTEGER("accumulate", accumulate, 1, 1 << 20, "batches in a step"),
     FLAG("recompute", recompute, "keep less of the forward pass and compute it again: less memory, same bits"),
-    COUNT("steps", steps, "steps of the schedule, and where the run ends"),
+    COUNT("steps", steps, "steps of the schedule, and where the run ends; else those that --batches holds"),
     NUMBER("learning-rate", learning_rate, 0, 1e3, "the largest"),
     NUMBER("beta1", beta1, 0, 1, "of AdamW"),
     NUMBER("beta2", beta2, 0, 1, "of AdamW"),
@@ -122,8 +126,7 @@ srnn_status sr_run_settings_create(sr_run_settings *settings) {
     for (size_t i = 0; i < SETTINGS; i++)
         if (table[i].kind == SR_SETTING_TEXT)
             SR_TRY(sr_run_settings_text(text_at(settings, &table[i]), ""));
-    SR_TRY(sr_run_settings_text(&settings->preset, "tiny"));
-    return sr_run_settings_text(&settings->attention, "softmax");
+    return sr_run_settings_text(&settings->preset, SR_PRESET_DEFAULT);
 }
 
 srnn_status sr_run_settings_copy(sr_run_settings *to, const sr_run_settings *from) {
@@ -139,13 +142,24 @@ srnn_status sr_run_settings_copy(sr_run_settings *to, const sr_run_settings *fro
     return SRNN_OK;
 }
 
+/* True if two names are of the same file or folder. */
+static bool same_file(const char *a, const char *b) {
+    struct stat left, right;
+    return stat(a, &left) == 0 && stat(b, &right) == 0 && left.st_dev == right.st_dev &&
+           left.st_ino == right.st_ino;
+}
+
+static bool same_text(const char *a, const char *b) {
+    return strcmp(a, b) == 0 || same_file(a, b);
+}
+
 static bool same_value(const sr_run_settings *a, const sr_run_settings *b, const sr_setting *s) {
     const void *left = (const char *)a + s->offset, *right = (const char *)b + s->offset;
     switch (s->kind) {
     case SR_SETTING_FLAG:
         return *(const bool *)left == *(const bool *)right;
     case SR_SETTING_TEXT:
-        return strcmp(*(char *const *)left, *(char *const *)right) == 0;
+        return same_text(*(char *const *)left, *(char *const *)right);
     case SR_SETTING_INTEGER:
     case SR_SETTING_CHOICE:
         return *(const int *)left == *(const int *)right;
@@ -159,9 +173,32 @@ static bool same_value(const sr_run_settings *a, const sr_run_settings *b, const
 
 const char *sr_run_settings_difference(const sr_run_settings *a, const sr_run_settings *b) {
     for (size_t i = 0; i < SETTINGS; i++)
-        if (table[i].offset != AT(threads) && !same_value(a, b, &table[i]))
+        if (table[i].offset != AT(threads) && table[i].offset != AT(tokenizer) &&
+            !same_value(a, b, &table[i]))
             return table[i].name;
     return NULL;
+}
+
+static srnn_status make_absolute(char **text) {
+    if (!**text || **text == '/' || access(*text, F_OK) != 0)
+        return SRNN_OK; /* not given, absolute, or no file but a task or a built-in name */
+    char *here = getcwd(NULL, 0), *path = NULL;
+    if (!here)
+        return SR_FAIL(SRNN_ERR_IO, "the current folder has no name: %s", strerror(errno));
+    const int length = asprintf(&path, "%s/%s", here, *text);
+    free(here);
+    if (length < 0)
+        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its path", *text);
+    free(*text);
+    *text = path;
+    return SRNN_OK;
+}
+
+srnn_status sr_run_settings_absolute(sr_run_settings *s) {
+    char **const paths[] = {&s->data, &s->validation, &s->batches, &s->model, &s->tokenizer};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        SR_TRY(make_absolute(paths[i]));
+    return SRNN_OK;
 }
 
 void sr_run_settings_free(sr_run_settings *settings) {

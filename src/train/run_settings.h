@@ -16,7 +16,7 @@ typedef struct sr_run_settings {
     /* Texts are owned, "" where not given. */
     char *data, *validation, *batches; /* where rows come from */
     char *model;                       /* a folder to start from, in place of a new model */
-    char *preset, *attention, *tokenizer;
+    char *preset, *attention, *tokenizer; /* attention "": softmax, or that of `model` */
     int layout; /* sr_row_layout */
     double validation_share;
 
@@ -76,12 +76,18 @@ srnn_status sr_run_settings_copy(sr_run_settings *to, const sr_run_settings *fro
  * it. */
 srnn_status sr_run_settings_set(sr_run_settings *settings, const char *name, const char *value);
 
-/* The name of a setting whose values differ, but for threads, which change no result; NULL if there
- * is none. */
+/* The name of a setting whose values differ, but for threads and tokenizer, which change no result;
+ * NULL if there is none. Two names of one file are the same. */
 const char *sr_run_settings_difference(const sr_run_settings *a, const sr_run_settings *b);
 
 /* Replaces an owned text. */
 srnn_status sr_run_settings_text(char **text, const char *value);
+
+/* Names of files and folders become absolute, so that they mean the same from everywhere. */
+srnn_status sr_run_settings_absolute(sr_run_settings *settings);
+
+/* The preset of settings that name none. */
+#define SR_PRESET_DEFAULT "tiny"
 
 /* Where no value was given, the preset's. Fails if there is no such preset. */
 srnn_status sr_run_settings_apply_preset(sr_run_settings *settings);

@@ -182,10 +182,16 @@ srnn_status sr_run_settings_set(sr_run_settings *settings, const char *name, con
 
 static srnn_status read_pair(sr_run_settings *settings, const char *path, const char *key,
                              const char *value) {
-    const sr_setting *setting = find_setting(key);
-    if (!setting || read_value(settings, setting, value)) /* no setting: the origin */
+    static const char *const origin[] = {"version", "revision", "machine", "system", "processors"};
+    for (size_t i = 0; i < sizeof origin / sizeof *origin; i++)
+        if (strcmp(key, origin[i]) == 0)
+            return SRNN_OK;
+    const srnn_status status = sr_run_settings_set(settings, key, value);
+    if (status == SRNN_OK)
         return SRNN_OK;
-    return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s cannot be \"%s\"", path, key, value);
+    char why[512];
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    return SR_FAIL(status, "%s: %s", path, why);
 }
 
 /* The file is one flat mapping of scalars. */
@@ -210,7 +216,7 @@ static srnn_status read_events(sr_run_settings *settings, const char *path, yaml
             status = read_pair(settings, path, key, text);
             free(key);
             key = NULL;
-        } else if (event.type == YAML_SEQUENCE_START_EVENT ||
+        } else if (event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_ALIAS_EVENT ||
                    (event.type == YAML_MAPPING_START_EVENT && key)) {
             status = SR_FAIL(SRNN_ERR_FORMAT, "%s: not the settings of a run", path);
         }

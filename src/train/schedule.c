@@ -10,19 +10,22 @@ static double progress(int64_t step, int64_t first, int64_t last) {
     return step <= first ? 0.0 : (double)(step - first) / (double)(last - first);
 }
 
+/* Hugging Face counts the steps done before, so that step 1 has the rate at 0. */
 double sr_schedule_rate(const sr_schedule *s, int64_t step) {
+    const int64_t done = step - 1;
+    const int64_t decay = s->decay < s->steps - s->warmup ? s->decay : s->steps - s->warmup;
     double left = 1.0;
-    if (step < s->warmup)
-        return (double)step / (double)s->warmup;
+    if (done < s->warmup)
+        return (double)done / (double)s->warmup;
     switch (s->kind) {
     case SR_SCHEDULE_LINEAR:
-        left = 1.0 - progress(step, s->warmup, s->steps);
+        left = 1.0 - progress(done, s->warmup, s->steps);
         break;
     case SR_SCHEDULE_COSINE:
-        left = 0.5 + 0.5 * cos(acos(-1.0) * progress(step, s->warmup, s->steps));
+        left = 0.5 + 0.5 * cos(acos(-1.0) * progress(done, s->warmup, s->steps));
         break;
     case SR_SCHEDULE_STABLE:
-        left = 1.0 - progress(step, s->steps - s->decay, s->steps);
+        left = 1.0 - progress(done, s->steps - decay, s->steps);
         break;
     case SR_SCHEDULE_CONSTANT:
         break;

@@ -91,7 +91,9 @@ sr_moments *sr_trainer_moments(sr_trainer *trainer) {
 }
 
 size_t sr_trainer_bytes(const sr_trainer *trainer) {
-    return 3 * trainer->model->table.numbers * sizeof(float) + sr_pass_bytes(trainer->pass);
+    const sr_model *model = trainer->model;
+    const size_t angles = (size_t)model->config.positions * (size_t)model->config.D;
+    return (3 * model->table.numbers + angles) * sizeof(float) + sr_pass_bytes(trainer->pass);
 }
 
 static srnn_status read_batch(sr_trainer *trainer, const sr_source *source, sr_split split,

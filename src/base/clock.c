@@ -1,0 +1,10 @@
+/* clock.c: how much time has passed. */
+#include "base/clock.h"
+
+#include <time.h>
+
+double sr_clock_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}

@@ -1,0 +1,14 @@
+/* config_foreign.h: members of config.json that would change a model's numbers and are not here. */
+#ifndef SR_MODEL_CONFIG_FOREIGN_H
+#define SR_MODEL_CONFIG_FOREIGN_H
+
+#include "base/status.h"
+
+#include <jansson.h>
+
+/* SRNN_ERR_UNSUPPORTED, naming the member, if the file describes another architecture than Llama
+ * or asks for something that this program would have to leave out. Members that nobody knows are
+ * fine, and so are known ones whose value changes nothing. */
+srnn_status sr_config_foreign(const json_t *root, int positions, const char *path);
+
+#endif

@@ -1,0 +1,69 @@
+/* tensor_stream.c: numbers between backend memory and files, a block at a time. */
+#include "model/tensor_stream.h"
+
+#include <string.h>
+
+enum { BLOCK = 4096 };
+
+/* Rounds to nearest, ties to even; NaN stays one. */
+static uint16_t to_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((bits >> 16) | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+/* The same for float16: half of the spacing of its numbers decides. */
+static uint16_t to_f16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const uint32_t sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+    if (size > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u);
+    if (size >= 0x477ff000u) /* 65520 and more */
+        return (uint16_t)(sign | 0x7c00u);
+    if (size < 0x38800000u) { /* below 2^-14 the numbers are multiples of 2^-24 */
+        float magnitude;
+        memcpy(&magnitude, &size, sizeof magnitude);
+        const float shifted = magnitude * 16777216.0f + 8388608.0f; /* rounds to a whole number */
+        memcpy(&bits, &shifted, sizeof bits);
+        return (uint16_t)(sign | (bits & 0x7fffu));
+    }
+    return (uint16_t)(sign | ((size + 0xfffu + (size >> 13 & 1u) - 0x38000000u) >> 13));
+}
+
+static srnn_status narrow_out(sr_backend *backend, uint16_t *to, const float *from, size_t count,
+                              sr_dtype dtype) {
+    float block[BLOCK];
+    for (size_t done = 0; done < count; done += BLOCK) {
+        const size_t here = count - done < BLOCK ? count - done : BLOCK;
+        SR_TRY(backend->copy_out(backend, block, from + done, here * sizeof *block));
+        for (size_t i = 0; i < here; i++)
+            to[done + i] = dtype == SR_DTYPE_BF16 ? to_bf16(block[i]) : to_f16(block[i]);
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_stream_out(void *context, void *to, const sr_tensor *tensor, size_t first,
+                          size_t count) {
+    sr_backend *backend = context;
+    const float *from = (const float *)tensor->data + first;
+    return tensor->dtype == SR_DTYPE_F32
+               ? backend->copy_out(backend, to, from, count * sizeof *from)
+               : narrow_out(backend, to, from, count, tensor->dtype);
+}
+
+srnn_status sr_stream_in(sr_backend *backend, float *to, const sr_tensor *tensor) {
+    float block[BLOCK];
+    const size_t bytes = sr_dtype_bytes(tensor->dtype);
+    for (size_t done = 0; done < tensor->count; done += BLOCK) {
+        sr_tensor part = *tensor;
+        part.data = (const char *)tensor->data + done * bytes;
+        part.count = tensor->count - done < BLOCK ? tensor->count - done : BLOCK;
+        part.bytes = part.count * bytes;
+        sr_tensor_to_float(block, &part);
+        SR_TRY(backend->copy_in(backend, to + done, block, part.count * sizeof *block));
+    }
+    return SRNN_OK;
+}

@@ -1,0 +1,124 @@
+/* run_data.c: what a run reads: its rows and the tokenizer they were made with. */
+#include "train/run_data.h"
+
+#include "base/memory.h"
+#include "base/path.h"
+#include "data/manifest.h"
+#include "data/source_open.h"
+#include "data/synthetic.h"
+#include "data/tokenizer.h"
+#include "data/tokenizer_copy.h"
+#include "train/batches.h"
+#include "train/run_checkpoint.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- rows */
+
+static srnn_status open_batches(sr_source **source, sr_run_settings *s) {
+    SR_TRY(sr_batches_open(source, &s->B, s->batches));
+    const int64_t held = (*source)->rows[SR_SPLIT_TRAIN] / s->B / s->accumulate;
+    s->T = (*source)->T;
+    s->steps = s->steps ? s->steps : held;
+    if (s->steps <= held)
+        return SRNN_OK;
+    sr_source_free(*source);
+    *source = NULL;
+    return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: holds the batches of %lld steps, not of %lld",
+                   s->batches, (long long)held, (long long)s->steps);
+}
+
+srnn_status sr_run_data_open(sr_source **source, sr_run_settings *s) {
+    *source = NULL;
+    if (*s->batches)
+        return open_batches(source, s);
+    if (!*s->data)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "no data: give --data or --batches");
+    const sr_source_settings settings = {.seed = (uint64_t)s->seed,
+                                         .T = s->T,
+                                         .layout = (sr_row_layout)s->layout,
+                                         .validation = *s->validation ? s->validation : NULL,
+                                         .validation_share = s->validation_share};
+    SR_TRY(sr_source_open(source, s->data, &settings));
+    s->T = (*source)->T; /* a synthetic task has its own length */
+    return SRNN_OK;
+}
+
+/* ---- tokenizer */
+
+static srnn_status of_shards(sr_run_settings *s) {
+    char path[SR_PATH_BYTES];
+    sr_manifest manifest;
+    SR_TRY(sr_manifest_read(&manifest, s->data));
+    srnn_status status = sr_path_join(path, s->data, manifest.tokenizer);
+    if (status == SRNN_OK)
+        status = sr_run_settings_text(&s->tokenizer,
+                                      manifest.tokenizer_is_built_in ? manifest.tokenizer : path);
+    sr_manifest_free(&manifest);
+    return status;
+}
+
+/* Tokens of a .bin file are of a tokenizer that the file does not name. */
+static srnn_status of_data(sr_run_settings *s) {
+    struct stat facts;
+    const size_t length = strlen(s->data);
+    if (*s->batches || sr_synthetic_is(s->data) || stat(s->data, &facts) != 0 ||
+        (length > 4 && strcmp(s->data + length - 4, ".bin") == 0))
+        return SRNN_OK;
+    return S_ISDIR(facts.st_mode) ? of_shards(s) : sr_run_settings_text(&s->tokenizer, "bytes");
+}
+
+static srnn_status of_model(sr_run_settings *s) {
+    char folder[SR_PATH_BYTES];
+    sr_tokenizer_copy copy;
+    SR_TRY(sr_checkpoint_model(folder, s->model));
+    SR_TRY(sr_tokenizer_copy_find(&copy, folder));
+    srnn_status status = SRNN_OK;
+    if (copy.source && access(copy.source, F_OK) == 0)
+        status = sr_run_settings_text(&s->tokenizer, copy.source);
+    free(copy.source);
+    return status;
+}
+
+srnn_status sr_run_data_tokenizer(sr_run_settings *s) {
+    if (*s->tokenizer) {
+        sr_tokenizer *tokenizer;
+        SR_TRY(sr_tokenizer_load(&tokenizer, s->tokenizer));
+        sr_tokenizer_free(tokenizer);
+        return SRNN_OK;
+    }
+    SR_TRY(of_data(s));
+    return !*s->tokenizer && *s->model ? of_model(s) : SRNN_OK;
+}
+
+/* ---- what the rows are */
+
+enum { SUM_ROWS = 4 };
+
+/* Fowler, Noll and Vo's hash, 1a, over whole numbers. */
+static uint64_t add(uint64_t hash, int64_t number) {
+    return (hash ^ (uint64_t)number) * 0x100000001b3;
+}
+
+srnn_status sr_run_data_sum(int64_t *sum, const sr_source *source) {
+    const size_t T = (size_t)source->T;
+    void *memory;
+    SR_TRY(sr_alloc(&memory, T, 2 * sizeof(int32_t) + sizeof(int64_t)));
+    sr_row row = {.starts = memory};
+    row.ids = (int32_t *)(void *)(row.starts + T);
+    row.targets = row.ids + T;
+    uint64_t hash = add(add(0xcbf29ce484222325, source->vocab), source->rows[SR_SPLIT_TRAIN]);
+    srnn_status status = SRNN_OK;
+    for (int64_t i = 0; i < SUM_ROWS && status == SRNN_OK; i++) {
+        status = source->fill(source, &row, SR_SPLIT_TRAIN, i);
+        for (size_t t = 0; t < T && status == SRNN_OK; t++)
+            hash = add(add(hash, row.ids[t]), row.targets[t]);
+    }
+    free(memory);
+    *sum = (int64_t)(hash >> 1);
+    return status;
+}
