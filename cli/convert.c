@@ -75,7 +75,8 @@ int command_convert(int argc, char **argv) {
         OPTION_TEXT("--in", &in, "FROM",
                     "a folder in Hugging Face layout, a run, or a llama2.c .bin"),
         OPTION_TEXT("--out", &out, "TO", "a folder to be made, or a file that ends in .bin"),
-        OPTION_TEXT("--tokenizer", &tokenizer, "FILE", "a tokenizer to copy into the folder; else that of FROM"),
+        OPTION_TEXT("--tokenizer", &tokenizer, "FILE",
+                    "a tokenizer to copy into the folder; else that of FROM"),
         OPTION_CHOICE("--type", &type, type_words, "TYPE", "float32, bfloat16 or float16"),
     };
     const command_line line = {

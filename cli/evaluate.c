@@ -4,10 +4,11 @@
 #include "base/memory.h"
 #include "base/safetensors.h"
 #include "commands.h"
-#include "data/input.h"
 #include "data/source_open.h"
 #include "model_open.h"
 #include "options.h"
+#include "train/run_data.h"
+#include "whole_file.h"
 
 #include <jansson.h>
 #include <limits.h>
@@ -40,42 +41,57 @@ static int64_t batches_of(const evaluation_request *r, int64_t rows) {
     return wanted < all ? wanted : all;
 }
 
+/* *tokenizer = the one that the data was made with, as far as it is known; else NULL. */
+static srnn_status find_tokenizer(sr_tokenizer **tokenizer, const evaluation_request *r) {
+    sr_run_settings names = {0};
+    *tokenizer = NULL;
+    srnn_status status = sr_run_settings_create(&names);
+    if (status == SRNN_OK)
+        status = sr_run_settings_text(&names.data, r->data);
+    if (status == SRNN_OK && r->tokenizer)
+        status = sr_run_settings_text(&names.tokenizer, r->tokenizer);
+    if (status == SRNN_OK && !model_is_bin(r->model))
+        status = sr_run_settings_text(&names.model, r->model);
+    if (status == SRNN_OK)
+        status = sr_run_data_tokenizer(&names);
+    if (status == SRNN_OK && *names.tokenizer)
+        status = sr_tokenizer_load(tokenizer, names.tokenizer);
+    sr_run_settings_free(&names);
+    return status;
+}
+
+static srnn_status evaluate_source(sr_evaluation *result, sr_model *model, const sr_source *source,
+                                   const evaluation_request *r) {
+    const sr_split split = (sr_split)r->split;
+    const int64_t rows = source->rows[split];
+    sr_tokenizer *tokenizer;
+    if (rows == 0)
+        return SR_FAIL(
+            SRNN_ERR_ARGUMENT, "%s: nothing in its %s split; try --split %s", r->data,
+            sr_split_name(split),
+            sr_split_name(split == SR_SPLIT_TRAIN ? SR_SPLIT_VALIDATION : SR_SPLIT_TRAIN));
+    SR_TRY(find_tokenizer(&tokenizer, r));
+    const sr_evaluation_rows what = {.source = source,
+                                     .split = split,
+                                     .B = r->B,
+                                     .batches = batches_of(r, rows),
+                                     .tokenizer = tokenizer};
+    const srnn_status status = sr_evaluate_source(result, model, &what);
+    sr_tokenizer_free(tokenizer);
+    return status;
+}
+
 static srnn_status evaluate_data(sr_evaluation *result, sr_model *model,
                                  const evaluation_request *r) {
     const sr_source_settings settings = {.seed = (uint64_t)r->seed,
                                          .T = length_of(r, model),
                                          .layout = (sr_row_layout)r->layout,
+                                         .whole = true,
                                          .validation_share = r->validation_share};
     sr_source *source;
     SR_TRY(sr_source_open(&source, r->data, &settings));
-    srnn_status status = SRNN_OK;
-    const int64_t rows = source->rows[r->split];
-    if (rows == 0)
-        status = SR_FAIL(
-            SRNN_ERR_ARGUMENT, "%s: nothing in its %s split; try --split %s", r->data,
-            sr_split_name((sr_split)r->split),
-            sr_split_name(r->split == SR_SPLIT_TRAIN ? SR_SPLIT_VALIDATION : SR_SPLIT_TRAIN));
-    if (status == SRNN_OK)
-        status = sr_evaluate_source(result, model, source, (sr_split)r->split, r->B,
-                                    batches_of(r, rows));
+    const srnn_status status = evaluate_source(result, model, source, r);
     sr_source_free(source);
-    return status;
-}
-
-static srnn_status read_whole(sr_bytes *text, const char *path) {
-    enum { BLOCK = 1 << 20 };
-    sr_input *input;
-    size_t got = 0;
-    SR_TRY(sr_input_open(&input, path));
-    srnn_status status;
-    do {
-        status = sr_bytes_reserve(text, BLOCK);
-        if (status == SRNN_OK)
-            status = sr_input_read(input, text->data + text->count, BLOCK, &got);
-        if (status == SRNN_OK)
-            text->count += got;
-    } while (status == SRNN_OK && got > 0);
-    sr_input_free(input);
     return status;
 }
 
@@ -111,7 +127,7 @@ static srnn_status evaluate_texts(sr_evaluation *result, sr_model *model,
     sr_bytes bytes = {0};
     SR_TRY(open_tokenizer(&tokenizer, r, model->config.V));
     const char *path = r->text ? r->text : r->last_words;
-    srnn_status status = read_whole(&bytes, path);
+    srnn_status status = whole_file_read(&bytes, path);
     if (status == SRNN_OK)
         status = r->text ? sr_evaluate_text(result, model, tokenizer, bytes.data, bytes.count, r->B,
                                             length_of(r, model))
@@ -132,6 +148,10 @@ static srnn_status write_logits(const char *path, const float *logits, int B, in
     return status;
 }
 
+static bool is_token(double number) {
+    return number >= -1 && number < INT_MAX && number == floor(number);
+}
+
 /* rows (B, T+1) to ids and targets (B, T) each. */
 static srnn_status split_rows(int32_t **ids, const double *rows, int B, int T) {
     const size_t count = (size_t)B * (size_t)T;
@@ -140,11 +160,11 @@ static srnn_status split_rows(int32_t **ids, const double *rows, int B, int T) {
     *ids = memory;
     for (size_t i = 0; i < count; i++) {
         const size_t at = i / (size_t)T * ((size_t)T + 1) + i % (size_t)T;
-        if (!(rows[at] >= -1 && rows[at] < INT_MAX && rows[at + 1] >= -1 &&
-              rows[at + 1] < INT_MAX)) {
+        if (!is_token(rows[at]) || !is_token(rows[at + 1])) {
             free(memory);
             *ids = NULL;
-            return SR_FAIL(SRNN_ERR_FORMAT, "ids holds %g, which is no token", rows[at]);
+            return SR_FAIL(SRNN_ERR_FORMAT, "ids holds %g, which is no token",
+                           is_token(rows[at]) ? rows[at + 1] : rows[at]);
         }
         (*ids)[i] = (int32_t)rows[at];
         (*ids)[count + i] = (int32_t)rows[at + 1];
@@ -188,22 +208,35 @@ static srnn_status evaluate_tokens(sr_evaluation *result, sr_model *model,
     return status;
 }
 
+/* JSON has no NaN and no infinity. */
+static void print_member(const char *before, const char *name, double value) {
+    if (isfinite(value))
+        printf("%s\"%s\": %.9g", before, name, value);
+    else
+        printf("%s\"%s\": null", before, name);
+}
+
 static void print_result(const sr_evaluation *e, const evaluation_request *r) {
-    const double loss = e->loss_sum / (double)(e->targets > 0 ? e->targets : 1);
-    const double accuracy = (double)e->correct / (double)(e->targets > 0 ? e->targets : 1);
+    const double loss = e->loss_sum / (double)e->targets;
+    const double accuracy = (double)e->correct / (double)e->targets;
     const double bits = e->bytes > 0 ? e->loss_sum / log(2) / (double)e->bytes : NAN;
+    if (!isfinite(loss))
+        fprintf(stderr, "softrnn: the loss is not finite: the model has weights or logits that are "
+                        "not\n");
     if (r->json) {
-        printf("{\"loss\": %.9g, \"perplexity\": %.9g, \"accuracy\": %.9g, \"targets\": %lld", loss,
-               exp(loss), accuracy, (long long)e->targets);
-        if (!isnan(bits))
-            printf(", \"bits_per_byte\": %.9g", bits);
+        print_member("{", "loss", loss);
+        print_member(", ", "perplexity", exp(loss));
+        print_member(", ", "accuracy", accuracy);
+        printf(", \"targets\": %lld", (long long)e->targets);
+        if (e->bytes > 0)
+            print_member(", ", "bits_per_byte", bits);
         printf("}\n");
         return;
     }
     printf("loss %.6f\nperplexity %.4f\n%s %.4f (%lld of %lld)\n", loss, exp(loss),
            r->last_words ? "last-word accuracy" : "accuracy", accuracy, (long long)e->correct,
            (long long)e->targets);
-    if (!isnan(bits))
+    if (e->bytes > 0)
         printf("bits per byte %.4f\n", bits);
 }
 
@@ -220,6 +253,8 @@ static srnn_status evaluate(const evaluation_request *r) {
         sr_model_free(model);
     }
     sr_backend_free(backend);
+    if (status == SRNN_OK && result.targets == 0)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "there is nothing to predict: no token has a target");
     if (status == SRNN_OK)
         print_result(&result, r);
     return status;
@@ -271,5 +306,7 @@ int command_eval(int argc, char **argv) {
     if (!r.model || given != 1)
         return command_refuse("eval needs --model DIR and one of --text, --data, --tokens, "
                               "--last-words");
+    if (r.logits && !r.tokens)
+        return command_refuse("--dump-logits goes with --tokens only");
     return command_report(evaluate(&r));
 }

@@ -1,18 +1,18 @@
 /* generate.c: `softrnn generate`. */
+#include "base/clock.h"
 #include "base/memory.h"
 #include "commands.h"
-#include "data/input.h"
 #include "model/sampler.h"
 #include "model/session.h"
 #include "model_open.h"
 #include "options.h"
 #include "progress.h"
 #include "strand.h"
+#include "whole_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { PIECE = 128 };
 
@@ -25,6 +25,16 @@ typedef struct generation_request {
     int top_k;
     bool greedy, stats;
 } generation_request;
+
+/* Why a text ended. */
+typedef enum ending {
+    ENDING_TOKENS = 0, /* --tokens */
+    ENDING_TOKEN,      /* the model's own end of a text */
+    ENDING_STOP,       /* --stop */
+    ENDING_POSITIONS,  /* the model has no position for another token */
+    ENDING_INTERRUPT,
+    ENDINGS,
+} ending;
 
 /* Strands side by side are always at the same position: where one still reads its prompt, another
  * may already continue its own. */
@@ -43,13 +53,8 @@ typedef struct generator {
     sr_tokens encoded;
     int64_t produced; /* tokens, over all prompts */
     double seconds;   /* that producing them took */
+    int64_t endings[ENDINGS];
 } generator;
-
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static int piece_of(const generator *g) {
     return g->model->config.positions < PIECE ? g->model->config.positions : PIECE;
@@ -113,8 +118,22 @@ static int32_t begin_token(const generator *g) {
 }
 
 static bool is_end(const generator *g, int32_t token) {
-    return token == begin_token(g) || token == g->model->config.eos ||
+    return token == begin_token(g) || sr_model_config_ends(&g->model->config, token) ||
            token == sr_tokenizer_eos(g->tokenizer);
+}
+
+/* Tokens that fit: only rotary position ends somewhere. */
+static int64_t most_positions(const generator *g) {
+    const sr_model_config *c = &g->model->config;
+    for (int layer = 0; layer < c->L; layer++)
+        if (c->attention[layer].position == SRNN_POSITION_ROPE)
+            return c->positions;
+    return INT64_MAX;
+}
+
+static srnn_status end_strand(generator *g, strand *s, ending why) {
+    g->endings[why]++;
+    return s->done ? SRNN_OK : strand_end(s);
 }
 
 /* The model's front tokens, the beginning of a text, the prompt. */
@@ -132,7 +151,7 @@ static srnn_status read_prompt(generator *g, strand *s, const char *prompt, size
     if (s->prompt.count == (size_t)front)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "the model has no beginning-of-text token: give a prompt");
-    if (s->prompt.count >= (size_t)g->model->config.positions)
+    if ((int64_t)s->prompt.count >= most_positions(g))
         return SR_FAIL(SRNN_ERR_LIMIT, "the prompt has %zu tokens, the model %d positions",
                        s->prompt.count, g->model->config.positions);
     return SRNN_OK;
@@ -158,7 +177,7 @@ static srnn_status feed_prompts(generator *g, size_t shortest) {
 /* The token of a strand at a position: its prompt's, or the next of its continuation. */
 static srnn_status next_token(generator *g, int b, size_t position) {
     strand *s = &g->strands[b];
-    const int64_t room = g->model->config.positions - (int64_t)s->prompt.count;
+    const int64_t room = most_positions(g) - (int64_t)s->prompt.count;
     g->ids[b] = 0;
     if (s->done)
         return SRNN_OK;
@@ -169,12 +188,14 @@ static srnn_status next_token(generator *g, int b, size_t position) {
     g->ids[b] = sr_sampler_choose(g->sampler, g->logits + (size_t)b * (size_t)g->model->config.V,
                                   s->number, (uint64_t)s->produced);
     if (is_end(g, g->ids[b]))
-        return strand_end(s);
+        return end_strand(g, s, ENDING_TOKEN);
     SR_TRY(strand_add(s, (uint32_t)g->ids[b]));
     g->produced++;
-    if (!s->done && (s->produced == g->request->tokens || s->produced > room))
-        return strand_end(s);
-    return SRNN_OK;
+    if (s->done)
+        return end_strand(g, s, ENDING_STOP);
+    if (s->produced == g->request->tokens)
+        return end_strand(g, s, ENDING_TOKENS);
+    return s->produced > room ? end_strand(g, s, ENDING_POSITIONS) : SRNN_OK;
 }
 
 /* Prints strands in their order, the first that is not done as far as it is. */
@@ -196,20 +217,20 @@ static srnn_status generate_batch(generator *g, int count) {
             shortest = g->strands[b].prompt.count;
     sr_session_reset(g->session);
     SR_TRY(feed_prompts(g, shortest));
-    const double begin = seconds_now();
+    const double begin = sr_clock_seconds();
     speak(g, &speaking, count);
     for (size_t position = shortest;; position++) {
         for (int b = 0; b < count; b++) {
             SR_TRY(next_token(g, b, position));
             if (progress_interrupted() && !g->strands[b].done)
-                SR_TRY(strand_end(&g->strands[b]));
+                SR_TRY(end_strand(g, &g->strands[b], ENDING_INTERRUPT));
         }
         speak(g, &speaking, count);
         if (speaking == count)
             break;
         SR_TRY(sr_session_feed(g->session, g->logits, g->ids, 1));
     }
-    g->seconds += seconds_now() - begin;
+    g->seconds += sr_clock_seconds() - begin;
     return SRNN_OK;
 }
 
@@ -217,22 +238,6 @@ static srnn_status generate_one(generator *g, const char *prompt) {
     strand_begin(&g->strands[0], 0);
     SR_TRY(read_prompt(g, &g->strands[0], prompt, strlen(prompt)));
     return generate_batch(g, 1);
-}
-
-static srnn_status read_whole(sr_bytes *text, const char *path) {
-    sr_input *input;
-    size_t got = 0;
-    SR_TRY(sr_input_open(&input, path));
-    srnn_status status;
-    do {
-        status = sr_bytes_reserve(text, 65536);
-        if (status == SRNN_OK)
-            status = sr_input_read(input, text->data + text->count, 65536, &got);
-        if (status == SRNN_OK)
-            text->count += got;
-    } while (status == SRNN_OK && got > 0);
-    sr_input_free(input);
-    return status;
 }
 
 /* One prompt a line, some side by side. */
@@ -262,21 +267,40 @@ static int batch_for(const generation_request *r, const sr_bytes *lines) {
     return count > 0 ? count : 1;
 }
 
+static void print_stats(const generator *g) {
+    fprintf(stderr, "softrnn: %lld tokens, %.1f tokens/s, state %.1f KB, %s\n",
+            (long long)g->produced, g->seconds > 0 ? (double)g->produced / g->seconds : 0.0,
+            (double)sr_session_state_bytes(g->session) / 1024,
+            sr_session_is_fixed(g->session) ? "of fixed size" : "growing with the text");
+    fprintf(stderr, "softrnn: texts ended: %lld by --tokens, %lld by the model, %lld by --stop\n",
+            (long long)g->endings[ENDING_TOKENS], (long long)g->endings[ENDING_TOKEN],
+            (long long)g->endings[ENDING_STOP]);
+}
+
+/* A text that is shorter than it was asked for without the model having ended it. */
+static void tell_positions(const generator *g) {
+    if (g->endings[ENDING_POSITIONS])
+        fprintf(stderr,
+                "softrnn: %lld %s ended before --tokens %d: the model has only %d positions\n",
+                (long long)g->endings[ENDING_POSITIONS],
+                g->endings[ENDING_POSITIONS] == 1 ? "text" : "texts", g->request->tokens,
+                g->model->config.positions);
+}
+
 static srnn_status generate_all(generator *g, const generation_request *r, const sr_bytes *lines) {
     SR_TRY(generator_open(g, r, batch_for(r, lines)));
-    SR_TRY(r->prompts ? generate_lines(g, lines) : generate_one(g, r->prompt));
+    SR_TRY(r->prompts ? generate_lines(g, lines) : generate_one(g, r->prompt ? r->prompt : ""));
+    fflush(stdout);
+    tell_positions(g);
     if (r->stats)
-        fprintf(stderr, "softrnn: %lld tokens, %.1f tokens/s, state %.1f KB, %s\n",
-                (long long)g->produced, g->seconds > 0 ? (double)g->produced / g->seconds : 0.0,
-                (double)sr_session_state_bytes(g->session) / 1024,
-                sr_session_is_fixed(g->session) ? "of fixed size" : "growing with the text");
+        print_stats(g);
     return SRNN_OK;
 }
 
 static srnn_status generate(const generation_request *r) {
     generator g = {0};
     sr_bytes lines = {0};
-    srnn_status status = r->prompts ? read_whole(&lines, r->prompts) : SRNN_OK;
+    srnn_status status = r->prompts ? whole_file_read(&lines, r->prompts) : SRNN_OK;
     if (status == SRNN_OK)
         status = generate_all(&g, r, &lines);
     generator_close(&g);
@@ -284,11 +308,33 @@ static srnn_status generate(const generation_request *r) {
     return status;
 }
 
+/* Takes `text` apart at every | that has no backslash before it, in place. False if there are more
+ * stops than a strand takes. */
+static bool split_stops(const char *stops[STRAND_STOPS], char *text) {
+    int count = 0;
+    for (char *from = text, *to = text; text; from++) {
+        if (from[0] == '\\' && from[1] == '|') {
+            *to++ = *++from;
+            continue;
+        }
+        const char c = *from;
+        *to++ = c == '|' ? '\0' : c;
+        if (c && c != '|')
+            continue;
+        if (count == STRAND_STOPS)
+            return false;
+        stops[count++] = text;
+        text = c ? to : NULL;
+    }
+    return true;
+}
+
 int command_generate(int argc, char **argv) {
     static const char *const forms[] = {"auto", "cache", "state", NULL};
     const char *stop = NULL;
-    generation_request r = {.prompt = "",
-                            .tokens = 200,
+    const bool only_k =
+        options_given(argc, argv, "--top-k") && !options_given(argc, argv, "--top-p");
+    generation_request r = {.tokens = 200,
                             .batch = 8,
                             .temperature = 1,
                             .top_p = 0.9,
@@ -305,10 +351,13 @@ int command_generate(int argc, char **argv) {
         OPTION_FLAG("--greedy", &r.greedy, "always the most probable token"),
         OPTION_NUMBER("--temperature", &r.temperature, 0, 100, "X", "0: as --greedy"),
         OPTION_INTEGER("--top-k", &r.top_k, 0, 1 << 24, "K", "only the K most probable; 0: all"),
-        OPTION_NUMBER("--top-p", &r.top_p, 0, 1, "P",
-                      "only the most probable that make up P together; 1: all"),
+        OPTION_NUMBER(
+            "--top-p", &r.top_p, 0, 1, "P",
+            "only the most probable that make up P together; 1: all, also if only --top-k "
+            "is given"),
         OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of the choice"),
-        OPTION_TEXT("--stop", &stop, "TEXT", "end before this text; several separated by |"),
+        OPTION_TEXT("--stop", &stop, "TEXT",
+                    "end before this text; several separated by |, which is \\| inside one"),
         OPTION_CHOICE("--form", &r.form, forms, "FORM",
                       "auto; cache: keys and values; state: the fixed-size state"),
         OPTION_INTEGER64("--state-limit", &r.state_megabytes, 1, 1 << 24, "MB",
@@ -330,9 +379,15 @@ int command_generate(int argc, char **argv) {
         return exit_code;
     if (!r.model)
         return command_refuse("generate needs --model DIR");
-    char *stops = stop ? strdup(stop) : NULL, *rest = stops;
-    for (int i = 0; rest && i < STRAND_STOPS; i++)
-        r.stops[i] = strsep(&rest, "|");
+    if (r.prompt && r.prompts)
+        return command_refuse("give either --prompt or --prompts");
+    if (only_k)
+        r.top_p = 1;
+    char *stops = stop ? strdup(stop) : NULL;
+    if (!split_stops(r.stops, stops)) {
+        free(stops);
+        return command_refuse("--stop takes at most %d texts", STRAND_STOPS);
+    }
     progress_catch_interrupt();
     exit_code = command_report(generate(&r));
     free(stops);

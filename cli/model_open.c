@@ -31,7 +31,8 @@ srnn_status model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, con
         snprintf(path, sizeof path, "%s", model);
     else
         SR_TRY(sr_checkpoint_model(path, model));
-    const srnn_status status = sr_tokenizer_load(tokenizer, model_is_bin(model) ? dirname(path) : path);
+    const srnn_status status =
+        sr_tokenizer_load(tokenizer, model_is_bin(model) ? dirname(path) : path);
     if (status != SRNN_OK && V == BYTE_TOKENS)
         return sr_tokenizer_create_bytes(tokenizer);
     return status;

@@ -227,3 +227,12 @@ bool options_parse(const command_line *line, int argc, char **argv, int *exit_co
     *exit_code = take_arguments(line, kept, argv);
     return *exit_code == EXIT_OK;
 }
+
+bool options_given(int argc, char *const *argv, const char *name) {
+    const size_t length = strlen(name);
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strncmp(argv[i], name, length) == 0 &&
+            (argv[i][length] == '\0' || argv[i][length] == '='))
+            return true;
+    return false;
+}

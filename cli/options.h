@@ -108,4 +108,7 @@ typedef struct command_line {
  * with *exit_code: after --help, or after a message about wrong usage. */
 bool options_parse(const command_line *line, int argc, char **argv, int *exit_code);
 
+/* True if the option `name` ("--out") stands on a command line that was not parsed yet. */
+bool options_given(int argc, char *const *argv, const char *name);
+
 #endif

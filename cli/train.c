@@ -81,42 +81,27 @@ static srnn_status keep_texts(sr_run_settings *settings, const settings_options 
     return SRNN_OK;
 }
 
-/* The names of the options on a command line, which is reordered when it is read. */
-typedef struct given_options {
-    const char *names[256]; /* without dashes, a value behind '=' included */
-    size_t count;
-} given_options;
-
-static void note_options(given_options *given, int argc, char **argv) {
-    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
-        if (strncmp(argv[i], "--", 2) == 0 && given->count < 256)
-            given->names[given->count++] = argv[i] + 2;
-}
-
-static bool is_named(const char *option, const char *name) {
-    return strlen(name) == strcspn(option, "=") && strncmp(option, name, strlen(name)) == 0;
-}
-
-static bool is_given(const given_options *given, const char *name) {
-    for (size_t i = 0; i < given->count; i++)
-        if (is_named(given->names[i], name))
-            return true;
-    return false;
-}
-
-/* The first option that a run which is resumed cannot take, or NULL. */
-static const char *not_an_end(const given_options *given) {
-    static const char *const ends[] = {"resume", "stop-step", "stop-tokens", "stop-seconds",
-                                       "threads"};
-    for (size_t i = 0; i < given->count; i++) {
-        bool end = false;
+/* The first option of those given that a run which is resumed cannot take, or NULL. */
+static const char *not_an_end(int argc, char *const *argv) {
+    static const char *const ends[] = {"--resume", "--stop-step", "--stop-tokens", "--stop-seconds",
+                                       "--threads"};
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        bool end = strncmp(argv[i], "--", 2) != 0; /* a value, or -h */
         for (size_t k = 0; k < sizeof ends / sizeof *ends; k++)
-            end = end || is_named(given->names[i], ends[k]);
+            end = end || options_given(1, argv + i, ends[k]);
         if (!end)
-            return given->names[i];
+            return argv[i];
     }
     return NULL;
 }
+
+/* What the command line says beside the settings. */
+typedef struct train_request {
+    const char *out, *resume;
+    const char *wrong;          /* an option that does not go with --resume, or NULL */
+    bool step, tokens, seconds; /* the ends that were given, 0 or not */
+    bool all_batches;
+} train_request;
 
 /* FLOP/s of a matrix product on this machine now: what "share of peak" refers to. */
 static double product_rate(sr_backend *backend) {
@@ -251,36 +236,47 @@ static double end_of(double value, bool given) {
     return given && value == 0 ? -1 : value;
 }
 
-static int start_or_resume(const sr_run_settings *settings, const char *out, const char *resume,
-                           const given_options *given) {
+static srnn_status start_or_resume(sr_run **run, const sr_run_settings *s, const train_request *r) {
+    const sr_run_ends ends = {(int64_t)end_of((double)s->stop_step, r->step),
+                              (int64_t)end_of((double)s->stop_tokens, r->tokens),
+                              end_of(s->stop_seconds, r->seconds), s->threads};
+    return r->resume ? sr_run_resume(run, r->resume, &ends) : sr_run_start(run, r->out, s);
+}
+
+static int train(sr_run_settings *settings, const settings_options *all, const train_request *r) {
     sr_run *run;
-    srnn_status status;
-    if (resume) {
-        const sr_run_ends ends = {
-            (int64_t)end_of((double)settings->stop_step, is_given(given, "stop-step")),
-            (int64_t)end_of((double)settings->stop_tokens, is_given(given, "stop-tokens")),
-            end_of(settings->stop_seconds, is_given(given, "stop-seconds")), settings->threads};
-        status = sr_run_resume(&run, resume, &ends);
-    } else {
-        status = sr_run_start(&run, out, settings);
-    }
-    if (status != SRNN_OK)
-        return command_report(status);
-    const int exit_code = run_all(run, resume ? resume : out);
+    if (!r->out == !r->resume)
+        return command_refuse("train needs either --out DIR or --resume DIR");
+    if (r->resume && r->wrong)
+        return command_refuse(
+            "%s cannot be changed when a run is resumed; a new run may begin with "
+            "its model: --out DIR --model %s",
+            r->wrong, r->resume);
+    if (r->all_batches)
+        settings->steps = 0;
+    if (keep_texts(settings, all) != SRNN_OK || start_or_resume(&run, settings, r) != SRNN_OK)
+        return command_report(SRNN_ERR_ARGUMENT);
+    const int exit_code = run_all(run, r->resume ? r->resume : r->out);
     sr_run_free(run);
     return exit_code;
 }
 
 int command_train(int argc, char **argv) {
-    const char *out = NULL, *resume = NULL;
+    train_request r = {.wrong = not_an_end(argc, argv),
+                       .step = options_given(argc, argv, "--stop-step"),
+                       .tokens = options_given(argc, argv, "--stop-tokens"),
+                       .seconds = options_given(argc, argv, "--stop-seconds"),
+                       .all_batches = options_given(argc, argv, "--batches") &&
+                                      !options_given(argc, argv, "--steps")};
     sr_run_settings settings;
     settings_options all = {.count = 0};
     if (sr_run_settings_create(&settings) != SRNN_OK)
         return command_report(SRNN_ERR_MEMORY);
     all.options[all.count++] =
-        (command_option)OPTION_TEXT("--out", &out, "DIR", "the run's folder, to be made");
-    all.options[all.count++] = (command_option)OPTION_TEXT(
-        "--resume", &resume, "DIR", "continue the run in this folder; only ends may be given anew");
+        (command_option)OPTION_TEXT("--out", &r.out, "DIR", "the run's folder, to be made");
+    all.options[all.count++] =
+        (command_option)OPTION_TEXT("--resume", &r.resume, "DIR",
+                                    "continue the run in this folder; only ends may be given anew");
     add_settings(&all, &settings);
     const command_line line = {
         .usage = "softrnn train --out DIR --data WHERE [options]\n"
@@ -297,24 +293,9 @@ int command_train(int argc, char **argv) {
                     "--attention order:2\n"
                     "  softrnn train --resume runs/norm\n",
     };
-    given_options given = {.count = 0};
     int exit_code;
-    note_options(&given, argc, argv);
-    if (options_parse(&line, argc, argv, &exit_code)) {
-        const char *wrong = not_an_end(&given);
-        if (is_given(&given, "batches") && !is_given(&given, "steps"))
-            settings.steps = 0; /* as many as there are */
-        if (!out == !resume)
-            exit_code = command_refuse("train needs either --out DIR or --resume DIR");
-        else if (resume && wrong)
-            exit_code = command_refuse("--%s cannot be changed when a run is resumed; a new run "
-                                       "may begin with its model: --out DIR --model %s",
-                                       wrong, resume);
-        else if (keep_texts(&settings, &all) != SRNN_OK)
-            exit_code = command_report(SRNN_ERR_MEMORY);
-        else
-            exit_code = start_or_resume(&settings, out, resume, &given);
-    }
+    if (options_parse(&line, argc, argv, &exit_code))
+        exit_code = train(&settings, &all, &r);
     sr_run_settings_free(&settings);
     return exit_code;
 }

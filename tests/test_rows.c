@@ -78,7 +78,9 @@ static void check_packed(const char *attention, int front) {
     if (!(fabs(got - want) < 1e-4 * want))
         fail_msg("%s: packed documents lose %f, alone %f", attention, got, want);
     sr_evaluation result = {0};
-    assert_int_equal(sr_evaluate_source(&result, model, &packed, SR_SPLIT_TRAIN, 2, 1), SRNN_OK);
+    assert_int_equal(sr_evaluate_source(&result, model,
+                                        &(sr_evaluation_rows){&packed, SR_SPLIT_TRAIN, 2, 1, NULL}),
+                     SRNN_OK);
     assert_true(fabs(result.loss_sum - want) < 1e-4 * want);
     sr_model_free(model);
 }
@@ -98,8 +100,10 @@ static void rows_count_once(void **state) {
     sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false);
     sr_evaluation result = {0};
     three.rows[SR_SPLIT_VALIDATION] = 3;
-    assert_int_equal(sr_evaluate_source(&result, model, &three, SR_SPLIT_VALIDATION, 2, 2),
-                     SRNN_OK);
+    assert_int_equal(
+        sr_evaluate_source(&result, model,
+                           &(sr_evaluation_rows){&three, SR_SPLIT_VALIDATION, 2, 2, NULL}),
+        SRNN_OK);
     assert_int_equal(result.targets, 3 * (T - DOCUMENTS));
     sr_model_free(model);
 }

@@ -21,14 +21,21 @@ static int64_t shuffled(const order *self, sr_split split, int64_t number) {
     return (int64_t)sr_permutation_at(key, (uint64_t)rows, (uint64_t)(number % rows));
 }
 
-/* T+1 tokens from `begin` on, as ids and the ids after them. */
+/* T+1 tokens from `begin` on, as ids and the ids after them. Where the dataset ends before, the
+ * rest is empty: id 0 without a target. */
 static srnn_status read_row(sr_row *row, const sr_dataset *dataset, int64_t begin, int T) {
-    SR_TRY(sr_dataset_read(dataset, row->ids, begin, T));
-    for (int t = 0; t + 1 < T; t++)
+    const int64_t left = dataset->token_count - 1 - begin;
+    const int have = left < T ? (int)left : T;
+    SR_TRY(sr_dataset_read(dataset, row->ids, begin, have));
+    for (int t = 0; t + 1 < have; t++)
         row->targets[t] = row->ids[t + 1];
+    for (int t = have; t < T; t++) {
+        row->ids[t] = 0;
+        row->targets[t] = -1;
+    }
     row->starts[0] = 0;
     row->documents = 1;
-    return sr_dataset_read(dataset, row->targets + T - 1, begin + T, 1);
+    return sr_dataset_read(dataset, row->targets + have - 1, begin + have, 1);
 }
 
 static srnn_status fill_stream(const sr_source *source, sr_row *row, sr_split split,
@@ -52,7 +59,7 @@ static srnn_status fill_packed(const sr_source *source, sr_row *row, sr_split sp
         if (next > source->T)
             return SRNN_OK;
         row->targets[next - 1] = -1;
-        if (next == source->T)
+        if (next == source->T || document == dataset->document_count)
             return SRNN_OK;
         row->starts[row->documents++] = next;
     }
@@ -79,10 +86,11 @@ static srnn_status fill_document(const sr_source *source, sr_row *row, sr_split 
 }
 
 static int64_t rows_of(const sr_dataset *dataset, const sr_order_settings *settings) {
+    const int64_t targets = dataset->token_count > 0 ? dataset->token_count - 1 : 0;
     switch (settings->layout) {
     case SR_ROWS_STREAM:
     case SR_ROWS_PACKED:
-        return dataset->token_count > 0 ? (dataset->token_count - 1) / settings->T : 0;
+        return targets / settings->T + (settings->whole && targets % settings->T > 0);
     case SR_ROWS_DOCUMENT:
         return dataset->document_count;
     }

@@ -16,6 +16,8 @@ typedef struct sr_order_settings {
     uint64_t seed;
     int T;
     sr_row_layout layout;
+    bool whole; /* stream, packed: the tokens behind the last full row are a row too, the rest of
+                   which is empty and has no targets */
 } sr_order_settings;
 
 /* A source of the rows of both datasets (the second may be empty), each row once an epoch, in

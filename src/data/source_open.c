@@ -125,7 +125,7 @@ static srnn_status order(sr_source **source, sr_dataset datasets[SR_SPLITS], srn
             sr_dataset_free(&datasets[split]);
         return status;
     }
-    const sr_order_settings how = {settings->seed, settings->T, settings->layout};
+    const sr_order_settings how = {settings->seed, settings->T, settings->layout, settings->whole};
     return sr_order_create(source, datasets, &how);
 }
 

@@ -67,10 +67,9 @@ static bool is_buffer(const char *name) {
 
 /* The reference may keep tensors that the attention it names does not use. */
 static bool is_of_reference(const char *name) {
-    static const char *const parts[] = {"q_proj.",        "k_proj.",       "v_proj.",
-                                        "qkv_proj.",      "out_gate_proj.", "in_gate_proj.",
-                                        "decay_gate_proj.", "out_norm.",     "conv1d.",
-                                        "norm_const"};
+    static const char *const parts[] = {
+        "q_proj.",       "k_proj.",          "v_proj.",   "qkv_proj.", "out_gate_proj.",
+        "in_gate_proj.", "decay_gate_proj.", "out_norm.", "conv1d.",   "norm_const"};
     static const char attention[] = "self_attn.";
     const char *inside = name_in_layer(name);
     if (!inside || strncmp(inside, attention, strlen(attention)) != 0)
@@ -99,8 +98,7 @@ static srnn_status check_tensors(const sr_weight_files *files, const sr_model_co
                                  const sr_tensor_table *table, const char *folder) {
     for (size_t f = 0; f < files->count; f++)
         for (size_t i = 0; i < sr_safetensors_count(files->files[f]); i++)
-            SR_TRY(
-                check_tensor(sr_safetensors_at(files->files[f], i), config, table, folder));
+            SR_TRY(check_tensor(sr_safetensors_at(files->files[f], i), config, table, folder));
     return SRNN_OK;
 }
 

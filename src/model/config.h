@@ -29,7 +29,7 @@ typedef struct sr_model_config {
     bool tied;             /* tie_word_embeddings: the head is the embedding */
     bool qkv_bias, o_bias; /* attention_bias */
     bool mlp_bias;
-    int bos, eos; /* token ids, -1: none */
+    int bos, eos;                                   /* token ids, -1: none */
     int other_ends[SR_OTHER_ENDS], other_end_count; /* further tokens that end a text */
     bool reference; /* the file names the attention as the reference does, without a text form */
 

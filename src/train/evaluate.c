@@ -63,26 +63,81 @@ static void forget_repeats(sr_batch *batch, const sr_source *source, sr_split sp
                 batch->targets[b * source->T + t] = -1;
 }
 
-static srnn_status add_source(sr_evaluation *result, bench *b, const sr_source *source,
-                              sr_split split, int B, int64_t batches) {
-    for (int64_t i = 0; i < batches; i++) {
-        sr_batch batch = {.B = B, .ids = b->ids, .targets = b->targets, .offsets = b->offsets};
-        SR_TRY(sr_source_batch(source, &batch, split, i));
-        forget_repeats(&batch, source, split, i);
+/* What a decoder says, of which only the length counts. */
+typedef struct byte_count {
+    const sr_tokenizer *tokenizer;
+    sr_decoder *decoder;
+    sr_bytes text;
+} byte_count;
+
+static srnn_status say(byte_count *c, int32_t id, int64_t *bytes) {
+    SR_TRY(sr_decoder_push(c->decoder, &c->text, (uint32_t)id));
+    *bytes += (int64_t)c->text.count;
+    c->text.count = 0;
+    return SRNN_OK;
+}
+
+static srnn_status fall_silent(byte_count *c, int64_t *bytes) {
+    SR_TRY(sr_decoder_finish(c->decoder, &c->text));
+    *bytes += (int64_t)c->text.count;
+    c->text.count = 0;
+    return SRNN_OK;
+}
+
+/* The text of one row's targets. A decoder has to hear the token before the first of them; special
+ * tokens stand for no text. */
+static srnn_status count_row(byte_count *c, int64_t *bytes, const int32_t *ids,
+                             const int32_t *targets, int T) {
+    int64_t before = 0;
+    bool speaking = false;
+    for (int t = 0; t < T; t++) {
+        if (targets[t] < 0 || sr_tokenizer_is_special(c->tokenizer, (uint32_t)targets[t])) {
+            SR_TRY(fall_silent(c, bytes));
+            speaking = false;
+            continue;
+        }
+        if (!speaking)
+            SR_TRY(say(c, ids[t], &before));
+        SR_TRY(say(c, targets[t], bytes));
+        speaking = true;
+    }
+    return fall_silent(c, bytes);
+}
+
+static srnn_status count_bytes(byte_count *c, int64_t *bytes, const bench *b) {
+    for (int64_t row = 0; c->decoder && row < b->rows; row += b->T)
+        SR_TRY(count_row(c, bytes, b->ids + row, b->targets + row, b->T));
+    return SRNN_OK;
+}
+
+static srnn_status add_source(sr_evaluation *result, bench *b, byte_count *c,
+                              const sr_evaluation_rows *rows) {
+    const sr_source *source = rows->source;
+    for (int64_t i = 0; i < rows->batches; i++) {
+        sr_batch batch = {
+            .B = rows->B, .ids = b->ids, .targets = b->targets, .offsets = b->offsets};
+        SR_TRY(sr_source_batch(source, &batch, rows->split, i));
+        forget_repeats(&batch, source, rows->split, i);
         if (!source->exact)
             sr_batch_front(&batch, source->T, b->front);
         SR_TRY(sr_pass_documents(b->pass, batch.offsets, batch.documents));
         SR_TRY(add_batch(result, b));
+        SR_TRY(count_bytes(c, &result->bytes, b));
     }
     return SRNN_OK;
 }
 
-srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model, const sr_source *source,
-                               sr_split split, int B, int64_t batches) {
+srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model,
+                               const sr_evaluation_rows *rows) {
     bench b;
-    srnn_status status = bench_open(&b, model, B, source->T);
+    byte_count c = {.tokenizer = rows->tokenizer};
+    srnn_status status = bench_open(&b, model, rows->B, rows->source->T);
+    if (status == SRNN_OK && rows->tokenizer)
+        status = sr_decoder_create(&c.decoder, rows->tokenizer);
     if (status == SRNN_OK)
-        status = add_source(result, &b, source, split, B, batches);
+        status = add_source(result, &b, &c, rows);
+    sr_decoder_free(c.decoder);
+    sr_bytes_free(&c.text);
     bench_close(&b);
     return status;
 }

@@ -13,9 +13,18 @@ typedef struct sr_evaluation {
     int64_t bytes;   /* of text behind the targets; 0: unknown */
 } sr_evaluation;
 
-/* Adds up batches 0 .. batches-1 of B rows of a source's split, each row once. */
-srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model, const sr_source *source,
-                               sr_split split, int B, int64_t batches);
+/* Batches 0 .. batches-1 of B rows of a source's split. */
+typedef struct sr_evaluation_rows {
+    const sr_source *source;
+    sr_split split;
+    int B;
+    int64_t batches;
+    const sr_tokenizer *tokenizer; /* that the rows were made with, to count bytes; NULL: do not */
+} sr_evaluation_rows;
+
+/* Adds them up, each row once. */
+srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model,
+                               const sr_evaluation_rows *rows);
 
 /* One batch: ids and targets (B, T); logits (B, T, V), host memory, receives them if not NULL. */
 srnn_status sr_evaluate_rows(sr_evaluation *result, sr_model *model, const int32_t *ids,

@@ -61,8 +61,8 @@ static srnn_status make_model(sr_run *run, const char *checkpoint) {
         return status;
     char why[512];
     snprintf(why, sizeof why, "%s", srnn_error_detail());
-    return SR_FAIL(status, "%s (weights, gradients and moments take %.1f MB, activations more)", why,
-                   4e-6 * (double)(run->model->table.numbers * sizeof(float)));
+    return SR_FAIL(status, "%s (weights, gradients and moments take %.1f MB, activations more)",
+                   why, 4e-6 * (double)(run->model->table.numbers * sizeof(float)));
 }
 
 /* All memory is taken before weights are computed or read, so that what does not fit fails soon. */
@@ -76,9 +76,8 @@ static srnn_status make(sr_run *run, const char *folder, const char *checkpoint)
     SR_TRY(make_model(run, checkpoint));
     SR_TRY(sr_validation_create(&run->validation, run->settings.validate_batches));
     run->started = sr_clock_seconds();
-    return *checkpoint
-               ? sr_checkpoint_read(checkpoint, run->trainer, run->model, &run->progress)
-               : sr_run_model_begin(run->model, &run->fresh, &run->settings);
+    return *checkpoint ? sr_checkpoint_read(checkpoint, run->trainer, run->model, &run->progress)
+                       : sr_run_model_begin(run->model, &run->fresh, &run->settings);
 }
 
 /* run.yaml is written last, so that a folder with one is a run that can be resumed. */
@@ -232,7 +231,8 @@ static srnn_status save(sr_run *run, bool *written) {
         return SRNN_OK;
     char why[512];
     snprintf(why, sizeof why, "%s", srnn_error_detail());
-    return SR_FAIL(status, "the checkpoint is written, but an older one cannot be removed: %s", why);
+    return SR_FAIL(status, "the checkpoint is written, but an older one cannot be removed: %s",
+                   why);
 }
 
 srnn_status sr_run_save(sr_run *run) {

@@ -8,9 +8,9 @@
 /* What the last step did, for a line of progress. */
 typedef struct sr_run_report {
     sr_step step;
-    double validation;      /* loss; NaN if this step had no validation */
-    double accuracy;        /* of that validation */
-    double seconds;         /* of this step, data included */
+    double validation;        /* loss; NaN if this step had no validation */
+    double accuracy;          /* of that validation */
+    double seconds;           /* of this step, data included */
     bool saved;               /* a checkpoint was written */
     char save_failure[512];   /* why it could not be, or an older one not be removed; or "" */
     char record_failure[512]; /* why records could not be written, or ""; they are kept and tried

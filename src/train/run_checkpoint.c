@@ -128,14 +128,14 @@ static srnn_status write_moments(const char *path, sr_trainer *trainer, const sr
 
 static srnn_status write_progress(const char *path, const sr_progress *p, int64_t updates) {
     char text[512];
-    const int length = snprintf(
-        text, sizeof text,
-        "{\"step\": %" PRId64 ", \"updates\": %" PRId64 ", \"tokens\": %" PRId64
-        ", \"skipped\": %" PRId64 ", \"skipped_in_row\": %" PRId64 ",\n \"metrics_bytes\": %" PRId64
-        ", \"timings_bytes\": %" PRId64 ", \"events_bytes\": %" PRId64 ",\n \"data_sum\": %" PRId64
-        "}\n",
-        p->step, updates, p->tokens, p->skipped, p->skipped_in_row, p->metrics_bytes,
-        p->timings_bytes, p->events_bytes, p->data_sum);
+    const int length =
+        snprintf(text, sizeof text,
+                 "{\"step\": %" PRId64 ", \"updates\": %" PRId64 ", \"tokens\": %" PRId64
+                 ", \"skipped\": %" PRId64 ", \"skipped_in_row\": %" PRId64
+                 ",\n \"metrics_bytes\": %" PRId64 ", \"timings_bytes\": %" PRId64
+                 ", \"events_bytes\": %" PRId64 ",\n \"data_sum\": %" PRId64 "}\n",
+                 p->step, updates, p->tokens, p->skipped, p->skipped_in_row, p->metrics_bytes,
+                 p->timings_bytes, p->events_bytes, p->data_sum);
     return sr_file_replace(path, text, (size_t)length);
 }
 
@@ -196,11 +196,11 @@ static srnn_status read_progress(const char *path, sr_progress *p, int64_t *upda
     json_error_t error;
     json_t *root = json_load_file(path, 0, &error);
     json_int_t step, count, tokens, skipped, in_row, metrics, timings, events, data = 0;
-    if (!root || json_unpack_ex(root, &error, 0, "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s?I}",
-                                "step", &step, "updates", &count, "tokens", &tokens, "skipped",
-                                &skipped, "skipped_in_row", &in_row, "metrics_bytes", &metrics,
-                                "timings_bytes", &timings, "events_bytes", &events, "data_sum",
-                                &data) != 0) {
+    if (!root ||
+        json_unpack_ex(root, &error, 0, "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s?I}", "step",
+                       &step, "updates", &count, "tokens", &tokens, "skipped", &skipped,
+                       "skipped_in_row", &in_row, "metrics_bytes", &metrics, "timings_bytes",
+                       &timings, "events_bytes", &events, "data_sum", &data) != 0) {
         json_decref(root);
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s", path, error.text);
     }

@@ -45,10 +45,10 @@ typedef struct size_setting {
 } size_setting;
 
 static srnn_status settle_sizes(sr_run_settings *s, const sr_model_config *c, const char *where) {
-    const size_setting sizes[] = {
-        {"vocab", &s->V, c->V},   {"hidden", &s->C, c->C}, {"mlp-hidden", &s->F, c->F},
-        {"layers", &s->L, c->L},  {"heads", &s->H, c->H},  {"kv-heads", &s->Hkv, c->Hkv},
-        {"head-size", &s->D, c->D}};
+    const size_setting sizes[] = {{"vocab", &s->V, c->V},      {"hidden", &s->C, c->C},
+                                  {"mlp-hidden", &s->F, c->F}, {"layers", &s->L, c->L},
+                                  {"heads", &s->H, c->H},      {"kv-heads", &s->Hkv, c->Hkv},
+                                  {"head-size", &s->D, c->D}};
     if (*s->preset && strcmp(s->preset, SR_PRESET_DEFAULT) != 0)
         SR_TRY(sr_run_settings_apply_preset(s));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
