@@ -1,6 +1,7 @@
 /* test_eval_command.c: `softrnn eval`: how much is counted, and that it is the same loss each way. */
 #include "base/file.h"
 #include "base/random.h"
+#include "base/safetensors.h"
 #include "model/checkpoint.h"
 #include "test.h"
 #include "train/folder.h"
@@ -98,10 +99,64 @@ static void measures_agree(void **state) {
     assert_true(fabs(eval_number(text, "bits_per_byte") / bits - 1) < 1e-6);
 }
 
+/* A text of bytes has a target for every byte but the first, however long rows are, and the bits of
+ * one are the bits of all over their number. */
+static void every_target_counts(void **state) {
+    (void)state;
+    assert_int_equal(sr_file_replace(path_of("odd.txt"), "seventeen letters", 17), SRNN_OK);
+    for (int length = 1; length <= POSITIONS; length++) {
+        char arguments[128];
+        snprintf(arguments, sizeof arguments,
+                 "--data odd.txt --validation-share 0 --split train --batch 2 --length %d", length);
+        const double targets = eval_number(arguments, "targets");
+        assert_true(targets == 16);
+        const double bits = eval_number(arguments, "loss") * targets / log(2) / 16;
+        assert_true(fabs(eval_number(arguments, "bits_per_byte") / bits - 1) < 1e-6);
+    }
+}
+
+static void write_rows(const char *name, const float *ids, int count) {
+    const sr_tensor tensor = {.name = "ids", .rank = 2, .shape = {1, count}, .data = ids};
+    sr_safetensors_writer *writer;
+    assert_int_equal(sr_safetensors_writer_create(&writer), SRNN_OK);
+    assert_int_equal(sr_safetensors_writer_add(writer, &tensor), SRNN_OK);
+    assert_int_equal(sr_safetensors_writer_write(writer, path_of(name)), SRNN_OK);
+    sr_safetensors_writer_free(writer);
+}
+
+/* What is no number is null in JSON; no target and no token are errors. */
+static void results_make_sense(void **state) {
+    (void)state;
+    const float good[4] = {1, 2, 3, 4}, none[4] = {1, -1, -1, -1}, half[4] = {1, 1.5f, 2, 3};
+    write_rows("good", good, 4);
+    write_rows("none", none, 4);
+    write_rows("half", half, 4);
+    assert_int_equal(run_eval("--model model --tokens good"), 0);
+    assert_int_equal(run_eval("--model model --tokens none"), 1);
+    assert_int_equal(run_eval("--model model --tokens half"), 1);
+    assert_int_equal(run_eval("--model broken --tokens good --json"), 0);
+    json_t *root = json_load_file(path_of("out"), 0, NULL);
+    assert_true(json_is_null(json_object_get(root, "loss")));
+    json_decref(root);
+}
+
+/* White space behind the last word is not part of it. */
+static void last_words_end_the_text(void **state) {
+    (void)state;
+    double loss[2];
+    const char *const lines[] = {"{\"text\": \"to be or\"}", "{\"text\": \"to be or \\n \"}"};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(sr_file_replace(path_of("words"), lines[i], strlen(lines[i])), SRNN_OK);
+        loss[i] = eval_number("--last-words words --tokenizer bytes", "loss");
+    }
+    assert_true(loss[0] == loss[1]);
+}
+
 static void wrong_usage(void **state) {
     (void)state;
     assert_int_equal(run_eval("--model model"), 2);
     assert_int_equal(run_eval("--model model --data recall --text a"), 2);
+    assert_int_equal(run_eval("--model model --text a --dump-logits b"), 2);
     assert_int_equal(run_eval("--model nothing --data recall"), 1);
     assert_int_equal(run_eval("--model model --data nothing.txt"), 1);
     assert_int_equal(run_eval("--model model --data recall:pairs=2,vocab=999,length=12"), 1);
@@ -130,8 +185,12 @@ static int enter(void **state) {
         return -1;
     for (size_t i = 0; i < model->table.numbers; i++)
         model->weights[i] = (float)(0.5 * sr_random_normal(3, 1, i));
-    const bool saved = sr_folder_make(path_of("model")) == SRNN_OK &&
-                       sr_model_save(model, path_of("model"), SR_DTYPE_F32) == SRNN_OK;
+    bool saved = sr_folder_make(path_of("model")) == SRNN_OK &&
+                 sr_model_save(model, path_of("model"), SR_DTYPE_F32) == SRNN_OK;
+    for (size_t i = 0; i < model->table.numbers; i++)
+        model->weights[i] = NAN;
+    saved = saved && sr_folder_make(path_of("broken")) == SRNN_OK &&
+            sr_model_save(model, path_of("broken"), SR_DTYPE_F32) == SRNN_OK;
     sr_model_free(model);
     sr_model_config_free(&config);
     sr_backend_free(cpu);
@@ -145,9 +204,9 @@ static int leave(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tasks_have_no_end),
-        cmocka_unit_test(splits_count_once),
-        cmocka_unit_test(measures_agree),
+        cmocka_unit_test(tasks_have_no_end),  cmocka_unit_test(splits_count_once),
+        cmocka_unit_test(measures_agree),     cmocka_unit_test(every_target_counts),
+        cmocka_unit_test(results_make_sense), cmocka_unit_test(last_words_end_the_text),
         cmocka_unit_test(wrong_usage),
     };
     return cmocka_run_group_tests(tests, enter, leave);

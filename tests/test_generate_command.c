@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { BYTE_TOKENS = 257, OUTPUT = 4096 };
@@ -148,6 +149,48 @@ static void stops_end_the_text(void **state) {
     assert_memory_equal(cut, whole, at);
 }
 
+static bool said(const char *text) {
+    char errors[OUTPUT];
+    FILE *file = fopen(path_of("errors"), "rb");
+    assert_non_null(file);
+    errors[fread(errors, 1, OUTPUT - 1, file)] = '\0';
+    fclose(file);
+    return strstr(errors, text) != NULL;
+}
+
+/* Rotary position ends at the model's last one, and it is said; without it there is no end. */
+static void texts_say_why_they_end(void **state) {
+    char output[OUTPUT];
+    sr_model_free(make_model(*state, "softmax"));
+    generate(output, "--greedy --tokens 10 --prompt A");
+    assert_false(said("positions"));
+    generate(output, "--greedy --tokens 100 --prompt A");
+    assert_true(said("48 positions"));
+    sr_model_free(make_model(*state, "softmax,position=none"));
+    assert_true(generate(output, "--temperature 2 --top-p 1 --tokens 100 --stats --prompt A") > 60);
+    assert_false(said("positions"));
+    assert_true(said("1 by --tokens"));
+}
+
+/* --top-k alone leaves --top-p out; a | may be part of a stop text; too many stops are refused. */
+static void options_do_what_they_say(void **state) {
+    char one[OUTPUT], other[OUTPUT], command[512];
+    sr_model_free(make_model(*state, "softmax"));
+    generate(one, "--temperature 3 --top-k 200 --tokens 40 --prompt A");
+    generate(other, "--temperature 3 --top-k 200 --top-p 1 --tokens 40 --prompt A");
+    assert_string_equal(one, other);
+    generate(other, "--temperature 3 --top-k 200 --tokens 40 --prompt A --stop 'not\\|here|nor'");
+    assert_string_equal(one, other);
+    static const char *const refused[] = {"--prompt a --prompts prompts",
+                                          "--stop '1|2|3|4|5|6|7|8|9|a|b|c|d|e|f|g|h'"};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        snprintf(command, sizeof command, "cd '%s' && '%s' generate --model model %s >out 2>errors",
+                 folder, SOFTRNN_PROGRAM, refused[i]);
+        const int status = system(command);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 2);
+    }
+}
+
 static int enter(void **state) {
     sr_backend *cpu;
     snprintf(folder, sizeof folder, "/tmp/softrnn-generate-XXXXXX");
@@ -164,9 +207,9 @@ static int leave(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_side_by_side),
-        cmocka_unit_test(front_tokens_come_first),
-        cmocka_unit_test(stops_end_the_text),
+        cmocka_unit_test(prompts_side_by_side),     cmocka_unit_test(front_tokens_come_first),
+        cmocka_unit_test(stops_end_the_text),       cmocka_unit_test(texts_say_why_they_end),
+        cmocka_unit_test(options_do_what_they_say),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

@@ -243,6 +243,22 @@ static void sampling(void **state) {
     for (uint64_t i = 0; i < 100; i++)
         assert_int_not_equal(sr_sampler_choose(sampler, logits, 0, i), 4);
     sr_sampler_free(sampler);
+    /* The two best have more than half of what the three best have together, one has not. Of all
+     * five they would not make up 0.8. */
+    settings = (sr_sampler_settings){.temperature = 1, .top_k = 3, .top_p = 0.8, .seed = 4};
+    assert_int_equal(sr_sampler_create(&sampler, &settings, 5), SRNN_OK);
+    for (uint64_t i = 0; i < 200; i++)
+        assert_int_equal(sr_sampler_choose(sampler, logits, 0, i) % 2, 1);
+    sr_sampler_free(sampler);
+    /* What is no number is not chosen. */
+    const float holes[5] = {NAN, 0.0f, NAN, 1.0f, NAN};
+    for (int greedy = 0; greedy < 2; greedy++) {
+        settings = (sr_sampler_settings){.temperature = greedy ? 0 : 1, .seed = 4};
+        assert_int_equal(sr_sampler_create(&sampler, &settings, 5), SRNN_OK);
+        for (uint64_t i = 0; i < 100; i++)
+            assert_int_equal(sr_sampler_choose(sampler, holes, 0, i) % 2, 1);
+        sr_sampler_free(sampler);
+    }
     settings.temperature = -1;
     assert_int_equal(sr_sampler_create(&sampler, &settings, 5), SRNN_ERR_ARGUMENT);
 }

@@ -144,6 +144,9 @@ static void llama2c_comes_back(void **state) {
         assert_int_equal(sr_model_load_llama2c(&loaded, cpu, path), SRNN_ERR_FORMAT);
         model->config.rope_theta = 5;
         assert_int_equal(sr_model_save_llama2c(model, path), SRNN_ERR_UNSUPPORTED);
+        model->config.rope_theta = 10000;
+        model->config.norm_epsilon = 1e-6;
+        assert_int_equal(sr_model_save_llama2c(model, path), SRNN_ERR_UNSUPPORTED);
         sr_model_free(model);
     }
     write_text("model.bin", "this is no model, and it is long enough to have a header");
@@ -192,6 +195,133 @@ static void bad_configurations(void **state) {
     sr_model_config_free(&config);
 }
 
+/* A good configuration with further members. */
+static srnn_status read_members(const char *members) {
+    char text[1024], path[256];
+    sr_model_config config;
+    snprintf(text, sizeof text,
+             "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8,"
+             " \"num_hidden_layers\": 1, \"num_attention_heads\": 2,"
+             " \"max_position_embeddings\": 64, %s}",
+             members);
+    write_text("config.json", text);
+    path_in(path, "config.json");
+    const srnn_status status = sr_model_config_read(&config, path);
+    sr_model_config_free(&config);
+    return status;
+}
+
+/* Members that would make it another model are refused by name, those that do nothing are not. */
+static void foreign_members(void **state) {
+    (void)state;
+    static const char *const foreign[] = {
+        "\"model_type\": \"qwen3\"",        "\"sliding_window\": 4",
+        "\"partial_rotary_factor\": 0.5",   "\"rope_parameters\": {\"partial_rotary_factor\": 0.5}",
+        "\"attn_logit_softcapping\": 50.0", "\"quantization_config\": {\"bits\": 4}",
+        "\"num_local_experts\": 8",         "\"layer_types\": [\"sliding_attention\"]"};
+    static const char *const fine[] = {"\"model_type\": \"llama\"",
+                                       "\"sliding_window\": null",
+                                       "\"sliding_window\": 64",
+                                       "\"sliding_window\": 4, \"use_sliding_window\": false",
+                                       "\"partial_rotary_factor\": 1.0",
+                                       "\"layer_types\": [\"full_attention\"]",
+                                       "\"pretraining_tp\": 1, \"use_cache\": true",
+                                       "\"something_new\": {\"a\": 1}"};
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+        char name[64];
+        assert_int_equal(read_members(foreign[i]), SRNN_ERR_UNSUPPORTED);
+        sscanf(foreign[i], "\"%63[^\"]", name);
+        if (strcmp(name, "rope_parameters") != 0)
+            assert_non_null(strstr(srnn_error_detail(), name));
+        assert_non_null(strstr(srnn_error_detail(), "config.json"));
+    }
+    for (size_t i = 0; i < sizeof fine / sizeof *fine; i++)
+        assert_int_equal(read_members(fine[i]), SRNN_OK);
+    assert_int_not_equal(read_members("\"head_dim\": -1"), SRNN_OK);
+    assert_non_null(strstr(srnn_error_detail(), "config.json"));
+    assert_int_not_equal(read_members("\"rope_scaling\": {\"rope_type\": \"llama3\","
+                                      " \"original_max_position_embeddings\": -1e300}"),
+                         SRNN_OK);
+}
+
+/* The model's own tensors and one more of this name and type. */
+static void write_with(const sr_model *model, const char *name, sr_dtype dtype) {
+    char path[256];
+    const int32_t numbers[24] = {0};
+    sr_safetensors_writer *writer;
+    assert_int_equal(sr_safetensors_writer_create(&writer), SRNN_OK);
+    for (size_t i = 0; i < model->table.count; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        sr_tensor tensor = {
+            .name = spec->name, .rank = spec->rank, .data = model->weights + spec->start};
+        memcpy(tensor.shape, spec->shape, sizeof spec->shape);
+        if (strcmp(spec->name, name) != 0)
+            assert_int_equal(sr_safetensors_writer_add(writer, &tensor), SRNN_OK);
+    }
+    const sr_tensor more = {
+        .name = name, .dtype = dtype, .rank = 1, .shape = {24}, .data = numbers};
+    assert_int_equal(sr_safetensors_writer_add(writer, &more), SRNN_OK);
+    path_in(path, "model.safetensors");
+    assert_int_equal(sr_safetensors_writer_write(writer, path), SRNN_OK);
+    sr_safetensors_writer_free(writer);
+}
+
+/* A tensor without a place is refused by name, a buffer or a stranger outside the model is not. */
+static void foreign_tensors(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        sr_dtype dtype;
+        bool fine;
+    } cases[] = {
+        {"model.layers.0.self_attn.q_norm.weight", SR_DTYPE_F32, false},
+        {"model.layers.1.self_attn.out_gate_proj.bias", SR_DTYPE_F32, false},
+        {"model.layers.1.mlp.up_proj.bias", SR_DTYPE_F32, false},
+        {"model.norm.bias", SR_DTYPE_F32, false},
+        {"model.norm.weight", SR_DTYPE_I32, false},
+        {"model.norm.weight", SR_DTYPE_F32, true},
+        {"model.layers.0.self_attn.rotary_emb.inv_freq", SR_DTYPE_F32, true},
+        {"model.layers.1.self_attn.abs_pos_enc.pe", SR_DTYPE_F32, true},
+        {"value_head.weight", SR_DTYPE_F32, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false), *loaded;
+        assert_int_equal(sr_model_save(model, folder, SR_DTYPE_F32), SRNN_OK);
+        write_with(model, cases[i].name, cases[i].dtype);
+        const srnn_status status = sr_model_load(&loaded, cpu, folder);
+        assert_int_equal(status, cases[i].fine ? SRNN_OK : SRNN_ERR_UNSUPPORTED);
+        if (!cases[i].fine)
+            assert_non_null(strstr(srnn_error_detail(), cases[i].name));
+        sr_model_free(loaded);
+        sr_model_free(model);
+    }
+}
+
+/* What the files say of themselves: the type of the weights, and every end of a text. */
+static void configurations_are_complete(void **state) {
+    (void)state;
+    static const char *const names[] = {"\"float32\"", "\"bfloat16\"", "\"float16\""};
+    const sr_dtype types[] = {SR_DTYPE_F32, SR_DTYPE_BF16, SR_DTYPE_F16};
+    sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false), *loaded;
+    model->config.other_ends[0] = 7;
+    model->config.other_end_count = 1;
+    for (int i = 0; i < 3; i++) {
+        char path[256];
+        sr_mapping config;
+        assert_int_equal(sr_model_save(model, folder, types[i]), SRNN_OK);
+        path_in(path, "config.json");
+        assert_int_equal(sr_mapping_open(&config, path), SRNN_OK);
+        assert_non_null(memmem(config.data, config.bytes, names[i], strlen(names[i])));
+        sr_mapping_close(&config);
+        assert_int_equal(sr_model_load(&loaded, cpu, folder), SRNN_OK);
+        assert_true(sr_model_config_ends(&loaded->config, 2));
+        assert_true(sr_model_config_ends(&loaded->config, 7));
+        assert_false(sr_model_config_ends(&loaded->config, 1));
+        sr_model_free(loaded);
+    }
+    sr_model_free(model);
+}
+
 static void rope_scalings(void **state) {
     (void)state;
     enum { D = 4, P = 3 };
@@ -210,9 +340,15 @@ static void rope_scalings(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_have_their_own), cmocka_unit_test(folders_come_back),
-        cmocka_unit_test(shards_are_found),      cmocka_unit_test(llama2c_comes_back),
-        cmocka_unit_test(bad_configurations),    cmocka_unit_test(rope_scalings),
+        cmocka_unit_test(layers_have_their_own),
+        cmocka_unit_test(folders_come_back),
+        cmocka_unit_test(shards_are_found),
+        cmocka_unit_test(llama2c_comes_back),
+        cmocka_unit_test(bad_configurations),
+        cmocka_unit_test(rope_scalings),
+        cmocka_unit_test(foreign_members),
+        cmocka_unit_test(foreign_tensors),
+        cmocka_unit_test(configurations_are_complete),
     };
     snprintf(folder, sizeof folder, "/tmp/softrnn-model-XXXXXX");
     if (!mkdtemp(folder) || sr_backend_cpu_create(&cpu, 0) != SRNN_OK)

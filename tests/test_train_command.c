@@ -187,6 +187,61 @@ static void wrong_usage(void **state) {
     assert_false(exists(broken, "run.yaml"));
 }
 
+/* Runs a shell command in the folder, with the program's name in $S; its exit code. */
+static int shell(const char *command) {
+    char whole_command[2048];
+    snprintf(whole_command, sizeof whole_command, "cd '%s' && S='%s' && { %s; } >out 2>errors",
+             folder, SOFTRNN_PROGRAM, command);
+    const int status = system(whole_command);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+#define SIZES "--hidden 16 --mlp-hidden 16 --layers 1 --heads 2 --batch 2 --length 16 --threads 1 "
+
+/* As the documentation has it: prepare, train into a new folder, generate; convert keeps all. */
+static void tokenizers_follow(void **state) {
+    (void)state;
+    assert_int_equal(shell("$S tokenizer train text.txt --vocab 300 --out tok.json && "
+                           "$S data prepare --tokenizer tok.json --out shards text.txt"),
+                     0);
+    assert_int_equal(shell("$S train --out new/runs/a --data shards --steps 4 " SIZES), 0);
+    assert_int_equal(shell("$S generate --model new/runs/a --prompt line --tokens 4"), 0);
+    assert_int_equal(shell("grep -q 'tokenizer: \".*/shards/tokenizer.json\"' new/runs/a/run.yaml"),
+                     0);
+    assert_int_equal(shell("$S convert --in new/runs/a --out new/model"), 0);
+    assert_int_equal(shell("$S generate --model new/model --prompt line --tokens 4"), 0);
+    /* Of a model, where the data has none of its own. */
+    assert_int_equal(shell("$S train --out b --model new/model --data recall:pairs=2,length=16 "
+                           "--steps 2 --threads 1 && cmp b/tokenizer.json tok.json && "
+                           "cmp b/checkpoints/step-000000002/tokenizer.json tok.json"),
+                     0);
+    assert_int_equal(shell("$S train --out c --data shards --tokenizer nothing --steps 2 " SIZES),
+                     1);
+    assert_int_equal(shell("$S convert --in new/model --out d --tokenizer nothing"), 1);
+    assert_int_equal(shell("$S convert --in new/model --out d.bin --type float16"), 2);
+}
+
+/* What a resumed run would ignore is refused, and so is a second process. */
+static void resumed_runs_keep_their_settings(void **state) {
+    (void)state;
+    assert_int_equal(shell("$S train --out e --data text.txt --steps 6 --stop-step 2 " SIZES), 0);
+    assert_int_equal(shell("$S train --resume e --learning-rate 5 2>said"), 2);
+    assert_int_equal(shell("grep -q -- --learning-rate said"), 0);
+    assert_int_equal(shell("$S train --resume e --attention=norm"), 2);
+    assert_int_equal(shell("flock e/lock $S train --resume e"), 1);
+    assert_int_equal(shell("cd new && $S train --resume ../e --stop-step 0 --threads 2"), 0);
+    assert_true(exists(folder, "e/checkpoints/step-000000006"));
+}
+
+/* A file that may not grow is an error, not a signal; records and all then go on elsewhere. */
+static void small_files_end_nothing(void **state) {
+    (void)state;
+    assert_int_equal(shell("ulimit -f 8; $S train --out f --data text.txt --steps 60 "
+                           "--save-every 0 --validate-every 0 " SIZES "2>said"),
+                     1);
+    assert_int_equal(shell("grep -q 'going on with records in memory' said"), 0);
+}
+
 static int enter(void **state) {
     (void)state;
     snprintf(folder, sizeof folder, "/tmp/softrnn-train-XXXXXX");
@@ -212,6 +267,9 @@ int main(void) {
         cmocka_unit_test(interrupted_runs_leave_cleanly),
         cmocka_unit_test(full_disks_keep_the_last_checkpoint),
         cmocka_unit_test(wrong_usage),
+        cmocka_unit_test(tokenizers_follow),
+        cmocka_unit_test(resumed_runs_keep_their_settings),
+        cmocka_unit_test(small_files_end_nothing),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }
