@@ -3,8 +3,12 @@
 #include "test.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
 
 static sr_backend *cpu;
 
@@ -433,13 +437,74 @@ static void threads_do_not_matter(void **state) {
     free(first);
 }
 
+/* ---- signals */
+
+static char *stack_begin, *stack_end;
+static volatile sig_atomic_t handled, elsewhere;
+
+static void note_where(int signal_number) {
+    char here;
+    (void)signal_number;
+    handled++;
+    if (gettid() != getpid())
+        return; /* another thread, at rest, on a stack of its own */
+    if ((uintptr_t)&here < (uintptr_t)stack_begin || (uintptr_t)&here >= (uintptr_t)stack_end)
+        elsewhere++;
+}
+
+static void find_stack(void) {
+    pthread_attr_t attributes;
+    void *begin;
+    size_t bytes;
+    assert_int_equal(pthread_getattr_np(pthread_self(), &attributes), 0);
+    assert_int_equal(pthread_attr_getstack(&attributes, &begin, &bytes), 0);
+    pthread_attr_destroy(&attributes);
+    stack_begin = begin;
+    stack_end = stack_begin + bytes;
+}
+
+/* A library may use memory of the heap as its stack: a handler that ran there would destroy what
+ * lies below. */
+static void handlers_run_on_the_stack(void **state) {
+    (void)state;
+    enum { SIZE = 512, MOST = 4000 };
+    const struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
+    sr_backend *one;
+    void *memory;
+    assert_int_equal(sr_backend_cpu_create(&one, 1), SRNN_OK);
+    assert_int_equal(one->allocate(one, &memory, 3 * SIZE * SIZE * sizeof(float)), SRNN_OK);
+    float *x = memory;
+    for (size_t i = 0; i < 3 * SIZE * SIZE; i++)
+        x[i] = 0.01f;
+    find_stack();
+    signal(SIGALRM, note_where);
+    setitimer(ITIMER_REAL, &often, NULL);
+    for (int i = 0; i < MOST && handled < 100; i++)
+        assert_int_equal(one->linear_forward(one, sr_matrix_of(x, SIZE, SIZE),
+                                             sr_matrix_of(x + SIZE * SIZE, SIZE, SIZE),
+                                             x + 2 * SIZE * SIZE, NULL, false),
+                         SRNN_OK);
+    setitimer(ITIMER_REAL, &never, NULL);
+    signal(SIGALRM, SIG_DFL);
+    assert_true(handled > 0);
+    assert_int_equal(elsewhere, 0);
+    one->release(one, memory);
+    sr_backend_free(one);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear_layers),     cmocka_unit_test(norms),
-        cmocka_unit_test(activations),       cmocka_unit_test(rope_turns_and_turns_back),
-        cmocka_unit_test(embedding),         cmocka_unit_test(losses),
-        cmocka_unit_test(adamw_steps),       cmocka_unit_test(sums),
-        cmocka_unit_test(short_convolution), cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(linear_layers),
+        cmocka_unit_test(norms),
+        cmocka_unit_test(activations),
+        cmocka_unit_test(rope_turns_and_turns_back),
+        cmocka_unit_test(embedding),
+        cmocka_unit_test(losses),
+        cmocka_unit_test(adamw_steps),
+        cmocka_unit_test(sums),
+        cmocka_unit_test(short_convolution),
+        cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(handlers_run_on_the_stack),
     };
     if (sr_backend_cpu_create(&cpu, 0) != SRNN_OK)
         return 1;
