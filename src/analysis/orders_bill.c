@@ -15,8 +15,14 @@ typedef enum criterion {
     CRITERIA,
 } criterion;
 
-static const char *const criterion_names[CRITERIA] = {"logits", "logits_centred", "outputs",
-                                                      "outputs_centred"};
+static const struct {
+    const char *name, *title;
+} criteria[CRITERIA] = {
+    {"logits", "Final logits, each layer truncated alone about zero"},
+    {"logits_centred", "Final logits, all layers at one order about the best centre"},
+    {"outputs", "Each layer's outputs, about zero"},
+    {"outputs_centred", "Each layer's outputs, about the best centre"},
+};
 
 static const sr_cut not_enough = {-1, SR_CENTRE_ZERO};
 
@@ -109,8 +115,9 @@ static srnn_status add_bill(json_t *bills, const json_t *record, const sr_orders
                             criterion what, int tolerance) {
     const sr_model_config *c = &bench->request->model->config;
     json_t *rows = json_array();
-    json_t *entry = json_pack("{ss, si, so, sn, sn}", "criterion", criterion_names[what],
-                              "tolerance", tolerance, "layers", rows, "total", "together");
+    json_t *entry = json_pack("{ss, ss, si, so, sn, sn}", "criterion", criteria[what].name, "title",
+                              criteria[what].title, "tolerance", tolerance, "layers", rows, "total",
+                              "together");
     sr_bill total = {0};
     bool known = true;
     json_array_append_new(bills, entry);
