@@ -32,6 +32,7 @@
   /* 12 000 000 as 12M; numbers below `whole` (9999.5 if not given) stay as they are. */
   function short(value, whole) {
     var units = ["", "k", "M", "G", "T", "P"], unit = 0, size = Math.abs(value);
+    if (size >= 1e15) return value.toExponential(1).replace(".0e+", "e").replace("e+", "e").replace("-", "\u2212");
     while (size >= (unit ? 999.5 : whole > 0 ? whole : 9999.5) && unit < units.length - 1) { size /= 1000; unit++; }
     return (value < 0 ? "\u2212" : "") + String(Number(size.toPrecision(unit ? 3 : 5))) + units[unit];
   }
