@@ -38,20 +38,35 @@ static double to_log10(double log_size) {
     return log_size / M_LN10;
 }
 
+/* Meanings of a large order. */
+static const struct {
+    const char *name, *title;
+} kinds[] = {{"log_mean", "over all pairs"},
+             {"log_mean_weighted", "weighted by attention"},
+             {"mean_log", "of a typical pair"},
+             {"reference", "as the reference defines it"}};
+
+/* Of one layer there is no chart. */
+static void say_dominant(sr_page *page, const json_t *layer) {
+    const json_t *dominant = sr_json_object_of(layer, "dominant");
+    for (size_t kind = 0; dominant && kind < sizeof kinds / sizeof *kinds; kind++)
+        sr_page_paragraph(page, "Dominant order %s: %.0f.", kinds[kind].title,
+                          sr_json_number_of(dominant, kinds[kind].name));
+}
+
 static srnn_status put_dominant(sr_page *page, const json_t *record) {
-    static const struct {
-        const char *name, *title;
-    } kinds[] = {{"log_mean", "over all pairs"},
-                 {"log_mean_weighted", "weighted by attention"},
-                 {"mean_log", "of a typical pair"},
-                 {"reference", "as the reference defines it"}};
+    const size_t layers = sr_json_count_of(record, "layers");
     sr_chart *chart;
+    if (layers < 2) {
+        say_dominant(page, sr_json_element_of(record, "layers", 0));
+        return SRNN_OK;
+    }
     SR_TRY(sr_chart_create(&chart, SR_CHART_POINTS, "dominant", "Dominant order of each layer"));
     sr_chart_axes(chart, "layer", "order");
     sr_chart_describe(chart, "The order n whose |x|^n / n! is largest, by four meanings of large.");
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         sr_chart_series(chart, kinds[kind].title, (int)kind);
-        for (size_t i = 0; i < sr_json_count_of(record, "layers"); i++) {
+        for (size_t i = 0; i < layers; i++) {
             const json_t *layer = sr_json_element_of(record, "layers", i);
             add_point(chart, (double)i,
                       sr_json_number_of(sr_json_object_of(layer, "dominant"), kinds[kind].name));
@@ -286,6 +301,10 @@ static double needed_order(const json_t *layer) {
 
 srnn_status sr_orders_section_steps(sr_page *page, const json_t *record) {
     sr_page_section(page, "steps", "Orders along training");
+    if (sr_json_count_of(record, "checkpoints") < 2) {
+        sr_page_paragraph(page, "The run has one checkpoint; what follows is about that.");
+        return SRNN_OK;
+    }
     SR_TRY(put_steps(page, record, "steps-needed", "Order needed for the outputs", needed_order));
     SR_TRY(put_steps(page, record, "steps-dominant", "Dominant order, weighted by attention",
                      weighted_order));
