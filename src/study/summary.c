@@ -164,17 +164,21 @@ static srnn_status compare_batches(sr_interval *interval, const sr_record *own,
 
 /* What the pairs of all variants say of the scatter of one. */
 static srnn_status find_prior(sr_prior *prior, const maker *m, const sr_cell *cell) {
-    double *both = NULL; /* variances, degrees */
-    SR_TRY(numbers(&both, 2 * cell->count, sizeof *both));
+    const size_t seeds = m->study->seed_count;
+    double *table = NULL; /* (variants, seeds) */
+    SR_TRY(numbers(&table, cell->count * seeds, sizeof *table));
     for (size_t v = 0; v < cell->count; v++) {
         const sr_difference *d = &cell->variants[v].difference;
-        if (cell->variants[v].variant == m->study->baseline || d->pairs < 2)
-            continue;
-        both[v] = pow(sr_standard_deviation(d->differences, d->pairs), 2);
-        both[cell->count + v] = (double)d->pairs - 1;
+        double *row = table + v * seeds;
+        for (size_t s = 0; s < seeds; s++)
+            row[s] = NAN;
+        for (size_t i = 0; i < d->pairs && cell->variants[v].variant != m->study->baseline; i++)
+            for (size_t s = 0; s < seeds; s++)
+                if (m->study->seeds[s] == d->seeds[i])
+                    row[s] = d->differences[i];
     }
-    *prior = sr_prior_of(both, both + cell->count, cell->count);
-    free(both);
+    *prior = sr_prior_of(table, cell->count, seeds);
+    free(table);
     return SRNN_OK;
 }
 
