@@ -48,7 +48,7 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
 }
 
 /* What variants are sorted by; worst for those without a number. */
-static double rank_of(const sr_cell *cell, const sr_summary_variant *v) {
+static double rank_of(const sr_summary_cell *cell, const sr_summary_variant *v) {
     const double value = cell->measure == SR_MEASURE_LOSS ? v->loss.mean : -v->accuracy.mean;
     return isnan(value) ? INFINITY : value;
 }
@@ -101,7 +101,7 @@ static void print_variant(const sr_study *study, const sr_summary_variant *v) {
     putchar('\n');
 }
 
-static void print_cell(const sr_study *study, const sr_cell *cell) {
+static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
     place *places = malloc(cell->count * sizeof *places);
     if (!places)
         return;
