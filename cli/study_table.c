@@ -48,7 +48,7 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
 }
 
 /* What variants are sorted by; worst for those without a number. */
-static double rank_of(const sr_cell *cell, const sr_summary_variant *v) {
+static double rank_of(const sr_summary_cell *cell, const sr_summary_variant *v) {
     const double value = cell->measure == SR_MEASURE_LOSS ? v->loss.mean : -v->accuracy.mean;
     return isnan(value) ? INFINITY : value;
 }
@@ -68,11 +68,12 @@ static int compare(const void *left, const void *right) {
 static void print_difference(const sr_study *study, const sr_summary_variant *v) {
     const sr_difference *d = &v->difference;
     if (v->variant == study->baseline)
-        printf("  %-34s", "(the baseline)");
-    else if (!d->used)
-        printf("  %-34s", "no pair of runs");
+        printf("  %-38s", "(the baseline)");
+    else if (d->interval.degrees > 0)
+        printf("  %+8.4f [%+8.4f, %+8.4f] %-11s", d->interval.mean, d->interval.low,
+               d->interval.high, sr_verdict_name(d->verdict));
     else
-        printf("  %+8.4f [%+8.4f, %+8.4f] %-7s", d->used->mean, d->used->low, d->used->high,
+        printf("  %-26s %-11s", d->pairs ? "one pair, no interval" : "no pair of runs",
                sr_verdict_name(d->verdict));
 }
 
@@ -100,7 +101,7 @@ static void print_variant(const sr_study *study, const sr_summary_variant *v) {
     putchar('\n');
 }
 
-static void print_cell(const sr_study *study, const sr_cell *cell) {
+static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
     place *places = malloc(cell->count * sizeof *places);
     if (!places)
         return;

@@ -18,9 +18,8 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-srnn_status study_view_begin(study_view *view, const sr_study *study, int jobs) {
+srnn_status study_view_begin(study_view *view, const sr_study *study) {
     *view = (study_view){.on_terminal = isatty(STDERR_FILENO),
-                         .jobs = jobs,
                          .flops_before = NAN,
                          .told = calloc(study->run_count, sizeof *view->told)};
     view->start_seconds = now();

@@ -8,13 +8,12 @@
 typedef struct study_view {
     bool on_terminal;
     int lines; /* of the table that stands on the screen */
-    int jobs;
     double start_seconds, last_seconds;
     double flops_before; /* done in earlier sessions */
     bool *told;          /* (runs): its end was said */
 } study_view;
 
-srnn_status study_view_begin(study_view *view, const sr_study *study, int jobs);
+srnn_status study_view_begin(study_view *view, const sr_study *study);
 void study_view_end(study_view *view);
 
 /* An sr_study_watch. */

@@ -93,7 +93,7 @@ static srnn_status read_words(reader *r, yaml_node_t *value, void *to) {
     for (yaml_node_item_t *item = value->data.sequence.items.start;
          item < value->data.sequence.items.top; item++) {
         SR_TRY(scalar(&text, r, node_at(r, *item)));
-        SR_TRY(sr_words_add(to, text));
+        SR_TRY(sr_word_list_add(to, text));
     }
     return SRNN_OK;
 }
@@ -209,7 +209,7 @@ static srnn_status read_sizes(reader *r, yaml_node_t *value, void *to) {
 }
 
 static srnn_status read_numbers(double **numbers, size_t *count, reader *r, yaml_node_t *value) {
-    sr_words words = {0};
+    sr_word_list words = {0};
     srnn_status status = read_words(r, value, &words);
     if (status == SRNN_OK && !(*numbers = calloc(words.count ? words.count : 1, sizeof **numbers)))
         status = SR_FAIL(SRNN_ERR_MEMORY, "no memory for a study");
@@ -220,7 +220,7 @@ static srnn_status read_numbers(double **numbers, size_t *count, reader *r, yaml
             status = fail(r, value, "a list of numbers is wanted here");
     }
     *count = status == SRNN_OK ? words.count : 0;
-    sr_words_free(&words);
+    sr_word_list_free(&words);
     return status;
 }
 
