@@ -25,7 +25,7 @@ static int effect_style(sr_effect effect) {
     return effect == SR_EFFECT_WORSE ? 2 : effect == SR_EFFECT_BETTER ? 3 : SR_CHART_COLOURS;
 }
 
-static srnn_status put_ranks(sr_page *page, const sr_records *records, const sr_cell *cell,
+static srnn_status put_ranks(sr_page *page, const sr_records *records, const sr_cell_record *cell,
                              const char *stem) {
     char name[64], title[160];
     sr_chart *chart;
@@ -53,7 +53,7 @@ static srnn_status put_ranks(sr_page *page, const sr_records *records, const sr_
     return sr_page_chart(page, chart);
 }
 
-static srnn_status put_table(sr_page *page, const sr_records *records, const sr_cell *cell,
+static srnn_status put_table(sr_page *page, const sr_records *records, const sr_cell_record *cell,
                              const char *stem) {
     static const char *const numbers[] = {"mean", "std. dev.", "difference", "from", "to"};
     char name[64], caption[200];
@@ -102,7 +102,7 @@ static int order_of(const sr_entry *entry) {
 }
 
 /* The next entry of the feature above `order`; NULL: none. */
-static const sr_entry *next_order(const sr_cell *cell, srnn_feature feature, int order) {
+static const sr_entry *next_order(const sr_cell_record *cell, srnn_feature feature, int order) {
     const sr_entry *next = NULL;
     for (size_t i = 0; i < cell->count; i++) {
         const sr_entry *entry = &cell->entries[i];
@@ -113,7 +113,7 @@ static const sr_entry *next_order(const sr_cell *cell, srnn_feature feature, int
     return next;
 }
 
-static srnn_status put_orders(sr_page *page, const sr_cell *cell, const char *stem) {
+static srnn_status put_orders(sr_page *page, const sr_cell_record *cell, const char *stem) {
     static const char *const features[] = {"plain q and k", "relu features", "elu + 1 features",
                                            "unit features", "unit features across heads"};
     char name[64];
@@ -154,7 +154,7 @@ static srnn_status put_orders(sr_page *page, const sr_cell *cell, const char *st
 }
 
 srnn_status sr_section_cell(sr_page *page, const sr_records *records, size_t index) {
-    const sr_cell *cell = &records->cells[index];
+    const sr_cell_record *cell = &records->cells[index];
     char stem[48], id[64];
     sr_format_stem(stem, sizeof stem, index + 1, cell->task);
     snprintf(id, sizeof id, "task-%zu", index + 1);

@@ -40,7 +40,7 @@ typedef struct tally {
     const sr_entry *one;                        /* the last one seen */
 } tally;
 
-static tally take_tally(const sr_cell *cell, bool (*is)(const srnn_attention *)) {
+static tally take_tally(const sr_cell_record *cell, bool (*is)(const srnn_attention *)) {
     tally t = {0};
     for (size_t i = 0; i < cell->count; i++) {
         const sr_entry *entry = &cell->entries[i];
@@ -56,7 +56,7 @@ static tally take_tally(const sr_cell *cell, bool (*is)(const srnn_attention *))
     return t;
 }
 
-static void say_linear(sr_table *table, const sr_cell *cell) {
+static void say_linear(sr_table *table, const sr_cell_record *cell) {
     const tally t = take_tally(cell, is_linear);
     if (t.all == 0)
         return;
@@ -69,7 +69,7 @@ static void say_linear(sr_table *table, const sr_cell *cell) {
     sr_table_cell(table, "%zu of %zu linear variants are worse than the baseline", t.worse, t.all);
 }
 
-static void say_norm(sr_table *table, const sr_cell *cell) {
+static void say_norm(sr_table *table, const sr_cell_record *cell) {
     const tally t = take_tally(cell, is_normed);
     if (t.all == 0 || !compared(t.one))
         return;
@@ -81,7 +81,7 @@ static void say_norm(sr_table *table, const sr_cell *cell) {
                   t.one->effect == SR_EFFECT_UNCLEAR ? ", which includes zero" : "");
 }
 
-static void say_unbounded(sr_table *table, const sr_cell *cell) {
+static void say_unbounded(sr_table *table, const sr_cell_record *cell) {
     const tally t = take_tally(cell, is_unbounded);
     if (t.all == 0)
         return;
@@ -100,7 +100,7 @@ static const char *effect_words(sr_effect effect) {
 }
 
 /* The lowest and the highest order that can be compared. */
-static void say_orders(sr_table *table, const sr_cell *cell) {
+static void say_orders(sr_table *table, const sr_cell_record *cell) {
     const sr_entry *lowest = NULL, *highest = NULL;
     for (size_t i = 0; i < cell->count; i++) {
         const sr_entry *entry = &cell->entries[i];
@@ -126,7 +126,7 @@ static void say_orders(sr_table *table, const sr_cell *cell) {
 }
 
 srnn_status sr_section_claims(sr_page *page, const sr_records *records) {
-    static void (*const claims[])(sr_table *, const sr_cell *) = {say_norm, say_orders, say_linear,
+    static void (*const claims[])(sr_table *, const sr_cell_record *) = {say_norm, say_orders, say_linear,
                                                                   say_unbounded};
     sr_table *table;
     SR_TRY(sr_table_create(&table, "claims", "What the paper says, and what shows at this size"));

@@ -7,15 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
-static const sr_words dash = {"\u2013"};
+static const sr_formatted dash = {"\u2013"};
 
 /* What rounds to zero is zero, without a sign. */
 static double without_dust(double value, int decimals) {
     return fabs(value) < 0.5 * pow(10, -decimals) ? 0 : value;
 }
 
-sr_words sr_format_fixed(double value, int decimals) {
-    sr_words words;
+sr_formatted sr_format_fixed(double value, int decimals) {
+    sr_formatted words;
     if (!isfinite(value))
         return dash;
     snprintf(words.text, sizeof words.text, fabs(value) < 1e9 ? "%.*f" : "%.*g", decimals,
@@ -23,8 +23,8 @@ sr_words sr_format_fixed(double value, int decimals) {
     return words;
 }
 
-sr_words sr_format_signed(double value, int decimals) {
-    sr_words words = sr_format_fixed(value, decimals);
+sr_formatted sr_format_signed(double value, int decimals) {
+    sr_formatted words = sr_format_fixed(value, decimals);
     if (isfinite(value) && without_dust(value, decimals) > 0) {
         memmove(words.text + 1, words.text, sizeof words.text - 1);
         words.text[0] = '+';
@@ -32,13 +32,13 @@ sr_words sr_format_signed(double value, int decimals) {
     return words;
 }
 
-sr_words sr_format_interval(double value, double low, double high) {
-    sr_words words;
+sr_formatted sr_format_interval(double value, double low, double high) {
+    sr_formatted words;
     const double numbers[] = {value, low, high};
     static const char *const around[] = {"", " [", ", "};
     size_t used = 0;
     for (size_t i = 0; i < 3; i++) {
-        const sr_words number = sr_format_signed(numbers[i], 3);
+        const sr_formatted number = sr_format_signed(numbers[i], 3);
         const bool minus = number.text[0] == '-';
         used += (size_t)snprintf(words.text + used, sizeof words.text - used, "%s%s%.20s",
                                  around[i], minus ? "\u2212" : "", number.text + minus);
@@ -47,8 +47,8 @@ sr_words sr_format_interval(double value, double low, double high) {
     return words;
 }
 
-sr_words sr_format_count(double value) {
-    sr_words words;
+sr_formatted sr_format_count(double value) {
+    sr_formatted words;
     char digits[32];
     if (!isfinite(value) || fabs(value) >= 1e18)
         return dash;
@@ -65,9 +65,9 @@ sr_words sr_format_count(double value) {
     return words;
 }
 
-sr_words sr_format_bytes(double bytes) {
+sr_formatted sr_format_bytes(double bytes) {
     static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
-    sr_words words;
+    sr_formatted words;
     size_t unit = 0;
     if (!isfinite(bytes) || bytes < 0)
         return dash;

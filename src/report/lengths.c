@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-static const sr_entry *entry_of(const sr_cell *cell, const sr_variant_record *variant) {
+static const sr_entry *entry_of(const sr_cell_record *cell, const sr_variant_record *variant) {
     for (size_t i = 0; i < cell->count; i++)
         if (cell->entries[i].variant == variant)
             return &cell->entries[i];

@@ -15,11 +15,11 @@ srnn_status sr_section_claims(sr_page *page, const sr_records *records);
 srnn_status sr_section_cell(sr_page *page, const sr_records *records, size_t index);
 
 /* The curves of a cell over the steps of its runs; `stem` begins the names of the charts. */
-srnn_status sr_cell_curves(sr_page *page, const sr_records *records, const sr_cell *cell,
+srnn_status sr_cell_curves(sr_page *page, const sr_records *records, const sr_cell_record *cell,
                            const char *stem);
 
 /* What quality costs in a cell. */
-srnn_status sr_cell_costs(sr_page *page, const sr_cell *cell, const char *stem);
+srnn_status sr_cell_costs(sr_page *page, const sr_cell_record *cell, const char *stem);
 
 /* Accuracy over the length of the sequence, where the study has more than one length. */
 srnn_status sr_section_lengths(sr_page *page, const sr_records *records);

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-static size_t count_effect(const sr_cell *cell, sr_effect effect) {
+static size_t count_effect(const sr_cell_record *cell, sr_effect effect) {
     size_t count = 0;
     for (size_t i = 0; i < cell->count; i++)
         count += cell->entries[i].effect == effect;
@@ -24,7 +24,7 @@ static void write_share(FILE *out, size_t count, const char *words, const char *
     sr_escape_html(out, name);
 }
 
-static void write_lead(FILE *out, const sr_cell *cell) {
+static void write_lead(FILE *out, const sr_cell_record *cell) {
     const size_t worse = count_effect(cell, SR_EFFECT_WORSE);
     const size_t better = count_effect(cell, SR_EFFECT_BETTER);
     const size_t unclear = count_effect(cell, SR_EFFECT_UNCLEAR);
@@ -41,7 +41,7 @@ static void write_lead(FILE *out, const sr_cell *cell) {
     fprintf(out, ", and <strong>%zu</strong> cannot be told apart from it here.</p>\n", unclear);
 }
 
-static void write_baseline(FILE *out, const sr_cell *cell) {
+static void write_baseline(FILE *out, const sr_cell_record *cell) {
     const sr_entry *baseline = cell->baseline;
     if (!baseline)
         return;
@@ -62,7 +62,7 @@ static void write_baseline(FILE *out, const sr_cell *cell) {
 }
 
 /* Every variant with the effect, and its difference with the interval. */
-static void write_effect(FILE *out, const sr_cell *cell, sr_effect effect, const char *class,
+static void write_effect(FILE *out, const sr_cell_record *cell, sr_effect effect, const char *class,
                          const char *words) {
     if (count_effect(cell, effect) == 0)
         return;
@@ -82,7 +82,7 @@ static void write_effect(FILE *out, const sr_cell *cell, sr_effect effect, const
     fputs("</li>\n", out);
 }
 
-static void write_troubles(FILE *out, const sr_cell *cell) {
+static void write_troubles(FILE *out, const sr_cell_record *cell) {
     for (size_t i = 0; i < cell->count; i++) {
         const sr_entry *entry = &cell->entries[i];
         if (!(entry->diverged > 0) && !(entry->failed > 0) && !(entry->skipped > 0) &&
@@ -103,7 +103,7 @@ static void write_troubles(FILE *out, const sr_cell *cell) {
     }
 }
 
-static void write_cell(FILE *out, const sr_cell *cell) {
+static void write_cell(FILE *out, const sr_cell_record *cell) {
     fputs("<div class=\"finding\">\n<h3>", out);
     sr_escape_html(out, cell->title);
     fputs("</h3>\n", out);
@@ -119,7 +119,7 @@ static void write_cell(FILE *out, const sr_cell *cell) {
 }
 
 /* The statistics were made of the runs: say so if they no longer are. */
-static bool agrees(const sr_records *records, const sr_cell *cell, const sr_entry *entry) {
+static bool agrees(const sr_records *records, const sr_cell_record *cell, const sr_entry *entry) {
     double sum = 0, count = 0;
     for (size_t i = 0; i < records->run_count; i++) {
         const sr_run_record *run = &records->runs[i];
