@@ -68,11 +68,12 @@ static int compare(const void *left, const void *right) {
 static void print_difference(const sr_study *study, const sr_summary_variant *v) {
     const sr_difference *d = &v->difference;
     if (v->variant == study->baseline)
-        printf("  %-34s", "(the baseline)");
-    else if (!d->used)
-        printf("  %-34s", "no pair of runs");
+        printf("  %-38s", "(the baseline)");
+    else if (d->interval.degrees > 0)
+        printf("  %+8.4f [%+8.4f, %+8.4f] %-11s", d->interval.mean, d->interval.low,
+               d->interval.high, sr_verdict_name(d->verdict));
     else
-        printf("  %+8.4f [%+8.4f, %+8.4f] %-7s", d->used->mean, d->used->low, d->used->high,
+        printf("  %-26s %-11s", d->pairs ? "one pair, no interval" : "no pair of runs",
                sr_verdict_name(d->verdict));
 }
 

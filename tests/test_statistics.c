@@ -1,5 +1,5 @@
 /* test_statistics.c: statistics against numbers worked out by hand or printed in tables. */
-#include "study/statistics.h"
+#include "study/moderated.h"
 #include "test.h"
 
 #include <math.h>
@@ -55,41 +55,48 @@ static void intervals(void **state) {
     assert_true(sr_interval_decides(&(sr_interval){-1, -1.5, -0.5, 3}));
 }
 
-/* Variants 1, 2 / 2, 5 at two seeds: means 1.5 and 3.5 either way, 2.5 in all, so every residual is
- * 0.5 and their squares add to 1 with one degree of freedom. */
-static void blocks(void **state) {
+/* Values of Abramowitz and Stegun, tables 6.1 and 6.2. */
+static void gammas(void **state) {
     (void)state;
-    const double values[] = {1, 2, 2, 5}, additive[] = {1, 2, 4, 11, 12, 14};
-    double degrees;
-    near(sr_block_residual(&degrees, values, 2, 2), 1, 1e-15);
-    near(degrees, 1, 0);
-    near(sr_block_residual(&degrees, additive, 2, 3), 0, 1e-14);
-    near(degrees, 2, 0);
-    assert_true(isnan(sr_block_residual(&degrees, values, 4, 1)) && degrees == 0);
+    near(sr_digamma(1), -0.5772156649015329, 1e-12);
+    near(sr_digamma(0.5), -1.9635100260214235, 1e-12);
+    near(sr_digamma(20), 2.9705239922421491, 1e-12);
+    near(sr_trigamma(1), 1.6449340668482264, 1e-12);
+    near(sr_trigamma(0.5), 4.9348022005446793, 1e-12);
+    for (double x = 1e-3; x < 1e5; x *= 3)
+        near(sr_trigamma_inverse(sr_trigamma(x)) / x, 1, 1e-6);
 }
 
-static void pooled_intervals(void **state) {
+/* Variances that differ no more than chance lets them have one in common; those that differ by
+ * orders of magnitude have none. */
+static void priors(void **state) {
     (void)state;
-    const double quiet[] = {1, 1.1}, loud[] = {-3, 5};
-    sr_interval i = sr_interval_pooled(quiet, 2, 0.2, 10, 0.95);
-    near(i.mean, 1.05, 1e-15);
-    /* sqrt(2) * 0.2 / sqrt(2) = 0.2 */
-    near(i.high - i.mean, 2.22813885 * 0.2, 1e-8);
-    assert_true(sr_interval_decides(&i));
-    /* The variant's own scatter, sqrt(32), is larger than the table's. */
-    i = sr_interval_pooled(loud, 2, 0.2, 10, 0.95);
-    near(i.high - i.mean, 2.22813885 * 4, 1e-7);
-    assert_true(sr_interval_pooled(quiet, 2, NAN, 0, 0.95).degrees == 0);
+    const double alike[] = {1, 1.5, 0.5, 1}, apart[] = {1e-6, 1, 1e-4, 1e4}, two[] = {2, 2, 2, 2};
+    const double differences[] = {1, 2, 3};
+    sr_prior prior = sr_prior_of(alike, two, 4);
+    assert_true(isinf(prior.degrees));
+    near(prior.variance, 1, 1e-15);
+    near(prior.most_degrees, 8, 0);
+    sr_interval i = sr_interval_moderated(differences, 3, &prior, 0.95);
+    near(i.high - i.mean, sr_student_t(8, 0.95) / sqrt(3), 1e-12);
+    prior = sr_prior_of(apart, two, 4);
+    assert_true(prior.degrees > 0 && prior.degrees < 0.5);
+    i = sr_interval_moderated(differences, 3, &prior, 0.95);
+    assert_true(i.degrees < 2.5);
+    const double variance = (prior.degrees * prior.variance + 2) / (prior.degrees + 2);
+    near(i.high - i.mean, sr_student_t(prior.degrees + 2, 0.95) * sqrt(variance / 3), 1e-12);
+    /* One sample has nothing in common with others: Student's interval. */
+    prior = sr_prior_of(alike, two, 1);
+    assert_true(prior.degrees == 0);
+    near(sr_interval_moderated(differences, 3, &prior, 0.95).high,
+         sr_interval_of(differences, 3, 0.95).high, 1e-12);
+    assert_true(sr_interval_moderated(differences, 1, &prior, 0.95).degrees == 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(means_and_spreads),
-        cmocka_unit_test(medians),
-        cmocka_unit_test(student),
-        cmocka_unit_test(intervals),
-        cmocka_unit_test(blocks),
-        cmocka_unit_test(pooled_intervals),
+        cmocka_unit_test(means_and_spreads), cmocka_unit_test(medians), cmocka_unit_test(student),
+        cmocka_unit_test(intervals),         cmocka_unit_test(gammas),  cmocka_unit_test(priors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
