@@ -58,20 +58,21 @@ static srnn_status put_table(sr_page *page, const sr_cell_record *cell, const ch
     SR_TRY(sr_table_create(&table, name, "What each variant costs"));
     sr_table_column(table, "variant");
     sr_table_number_column(table, cell->accuracy ? "accuracy" : "loss");
-    sr_table_number_column(table, "fixed state");
-    sr_table_number_column(table, "keys and values");
+    sr_table_number_column(table, "fixed state, bytes");
+    sr_table_number_column(table, "keys and values, bytes");
     sr_table_number_column(table, "tokens/s");
-    sr_table_number_column(table, "training memory");
+    sr_table_number_column(table, "training memory, bytes");
     sr_table_number_column(table, "parameters");
     for (size_t i = 0; i < cell->count; i++) {
         const sr_entry *entry = &cell->entries[i];
         sr_table_cell(table, "%s", entry->variant->name);
-        sr_table_cell(table, "%s", sr_format_fixed(entry->mean, 4).text);
-        sr_table_cell(table, "%s", sr_format_bytes(entry->state_bytes).text);
-        sr_table_cell(table, "%s", sr_format_bytes(entry->cache_bytes).text);
-        sr_table_cell(table, "%s", sr_format_count(entry->tokens_per_second).text);
-        sr_table_cell(table, "%s", sr_format_bytes(entry->memory_bytes).text);
-        sr_table_cell(table, "%s", sr_format_count(entry->parameters).text);
+        sr_table_number(table, entry->mean, sr_format_fixed(entry->mean, 4).text);
+        sr_table_number(table, entry->state_bytes, sr_format_bytes(entry->state_bytes).text);
+        sr_table_number(table, entry->cache_bytes, sr_format_bytes(entry->cache_bytes).text);
+        sr_table_number(table, entry->tokens_per_second,
+                        sr_format_count(entry->tokens_per_second).text);
+        sr_table_number(table, entry->memory_bytes, sr_format_bytes(entry->memory_bytes).text);
+        sr_table_number(table, entry->parameters, sr_format_count(entry->parameters).text);
     }
     return sr_page_table(page, table);
 }

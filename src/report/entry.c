@@ -58,22 +58,13 @@ static srnn_status read_difference(sr_entry *entry, const json_t *difference, bo
     entry->low = sr_json_number_of(difference, "low");
     entry->high = sr_json_number_of(difference, "high");
     entry->method = sr_json_text_of(difference, "method");
-    entry->effect = entry->variant->style == 0
-                        ? SR_EFFECT_BASELINE
-                        : effect_of(sr_json_text_of(difference, "verdict"));
+    entry->effect = entry->variant->style == 0 ? SR_EFFECT_BASELINE
+                                               : effect_of(sr_json_text_of(difference, "verdict"));
     const bool claims = entry->effect == SR_EFFECT_BETTER || entry->effect == SR_EFFECT_WORSE;
     entry->contradicts = claims && !(entry->low > 0) && !(entry->high < 0);
-    if (entry->contradicts ||
-        (entry->effect == SR_EFFECT_UNCLEAR && !isfinite(entry->difference)))
+    if (entry->contradicts || (entry->effect == SR_EFFECT_UNCLEAR && !isfinite(entry->difference)))
         entry->effect = SR_EFFECT_UNKNOWN;
     return read_seeds(entry, difference);
-}
-
-static double count_numberless(const json_t *measure) {
-    double count = 0;
-    for (size_t i = 0; i < sr_json_count_of(measure, "values"); i++)
-        count += !json_is_number(json_array_get(json_object_get(measure, "values"), i));
-    return count;
 }
 
 srnn_status sr_entry_read(sr_entry *entry, const sr_variant_record *variant, const json_t *object,
@@ -82,13 +73,13 @@ srnn_status sr_entry_read(sr_entry *entry, const sr_variant_record *variant, con
     *entry = (sr_entry){.variant = variant};
     entry->mean = sr_json_number_of(measure, "mean");
     entry->deviation = sr_json_number_of(measure, "standard_deviation");
-    entry->numberless = count_numberless(measure);
     entry->loss = sr_json_number_of(sr_json_object_of(object, "loss"), "mean");
     entry->best_loss = sr_json_number_of(sr_json_object_of(object, "best_loss"), "mean");
     entry->runs = sr_json_number_of(object, "runs");
     entry->finished = sr_json_number_of(object, "finished");
     entry->diverged = sr_json_number_of(object, "diverged");
     entry->failed = sr_json_number_of(object, "failed");
+    entry->not_finite = sr_json_number_of(object, "not_finite");
     entry->skipped = sr_json_number_of(object, "skipped");
     entry->tokens_per_second = sr_json_number_of(object, "tokens_per_second");
     entry->memory_bytes = sr_json_number_of(object, "memory_bytes");
@@ -123,7 +114,7 @@ void sr_entry_write_broken(char *words, size_t size, const sr_entry *entry) {
         double count;
         const char *what;
     } ways[] = {{entry->diverged, "diverged"},
-                {entry->numberless, "ended without a finite number"},
+                {entry->not_finite, "ended without a finite number"},
                 {entry->failed, "failed"}};
     size_t used = 0;
     *words = '\0';

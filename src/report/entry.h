@@ -45,7 +45,7 @@ typedef struct sr_entry {
     sr_effect effect;
     bool contradicts; /* the verdict says better or worse, and the interval includes zero */
     double runs, finished, diverged, failed, skipped;
-    double numberless; /* runs that finished without a finite number */
+    double not_finite; /* of the finished: ended without a finite number */
     double tokens_per_second, memory_bytes, parameters, state_bytes, cache_bytes;
 } sr_entry;
 

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { DECIMALS_MAX = 9 };
+
 static const sr_formatted dash = {"\u2013"};
 
 /* What rounds to zero is zero, without a sign. */
@@ -18,9 +20,31 @@ sr_formatted sr_format_fixed(double value, int decimals) {
     sr_formatted words;
     if (!isfinite(value))
         return dash;
-    snprintf(words.text, sizeof words.text, fabs(value) < 1e9 ? "%.*f" : "%.*g", decimals,
-             without_dust(value, decimals));
+    if (decimals >= DECIMALS_MAX && without_dust(value, decimals) == 0 && fabs(value) > 0)
+        snprintf(words.text, sizeof words.text, "%.1e", value);
+    else
+        snprintf(words.text, sizeof words.text, fabs(value) < 1e9 ? "%.*f" : "%.*g", decimals,
+                 without_dust(value, decimals));
     return words;
+}
+
+int sr_format_decimals(double low, double high, int least) {
+    const bool holds_zero = low <= 0 && high >= 0;
+    const double size = holds_zero ? fmax(fabs(low), fabs(high)) : fmin(fabs(low), fabs(high));
+    if (!isfinite(size) || size == 0)
+        return least;
+    const double needed = 1 - floor(log10(size));
+    return needed < least ? least : needed > DECIMALS_MAX ? DECIMALS_MAX : (int)needed;
+}
+
+sr_formatted sr_format_size(double value) {
+    const double size = fabs(value);
+    return sr_format_fixed(size, sr_format_decimals(size, size, 0));
+}
+
+sr_formatted sr_format_bound(double value) {
+    const double unit = pow(10, -sr_format_decimals(fabs(value), fabs(value), 0));
+    return sr_format_size(ceil(fabs(value) / unit - 1e-9) * unit);
 }
 
 sr_formatted sr_format_signed(double value, int decimals) {
@@ -34,16 +58,18 @@ sr_formatted sr_format_signed(double value, int decimals) {
 
 sr_formatted sr_format_interval(double value, double low, double high) {
     sr_formatted words;
+    const bool bounded = isfinite(low) && isfinite(high);
     const double numbers[] = {value, low, high};
     static const char *const around[] = {"", " [", ", "};
+    const int decimals = sr_format_decimals(low, high, 3);
     size_t used = 0;
-    for (size_t i = 0; i < 3; i++) {
-        const sr_formatted number = sr_format_signed(numbers[i], 3);
+    for (size_t i = 0; i < (bounded ? 3 : 1); i++) {
+        const sr_formatted number = sr_format_signed(numbers[i], decimals);
         const bool minus = number.text[0] == '-';
         used += (size_t)snprintf(words.text + used, sizeof words.text - used, "%s%s%.20s",
                                  around[i], minus ? "\u2212" : "", number.text + minus);
     }
-    snprintf(words.text + used, sizeof words.text - used, "]");
+    snprintf(words.text + used, sizeof words.text - used, bounded ? "]" : " (no interval)");
     return words;
 }
 
