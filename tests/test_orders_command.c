@@ -226,8 +226,8 @@ static void check_page(const char *path) {
     assert_non_null(page);
     check_elements(page);
     assert_non_null(strstr(page, "<p class=\"kicker\">softrnn orders</p>"));
-    assert_non_null(strstr(page, "href=\"#verdict\""));
-    assert_non_null(strstr(page, "<h2 id=\"verdict\">"));
+    assert_non_null(strstr(page, "class=\"skip\" href=\"#content\""));
+    assert_non_null(strstr(page, "<main id=\"content\">"));
     assert_non_null(strstr(page, "role=\"img\" aria-label=\"Largest logit: 2 by 4 squares"));
     assert_non_null(strstr(page, "<table id=\"table-heads-max\">"));
     assert_non_null(strstr(page, text));

@@ -297,10 +297,10 @@ static void absurd_numbers_are_survived(void **state) {
     report_again(plain, SRNN_OK);
 }
 
-static int make(char folder[64], int is_hostile) {
+static int make(char folder[64], made_kind kind) {
     size_t bytes;
     snprintf(folder, 64, "/tmp/softrnn-report-XXXXXX");
-    return mkdtemp(folder) && made_study_write(folder, is_hostile) == 0 &&
+    return mkdtemp(folder) && made_study_write(folder, kind) == 0 &&
                    sr_report_write(folder, folder, &bytes) == SRNN_OK
                ? 0
                : -1;
@@ -308,7 +308,7 @@ static int make(char folder[64], int is_hostile) {
 
 static int enter(void **state) {
     (void)state;
-    return make(plain, 0) || make(hostile, 1);
+    return make(plain, MADE_PLAIN) || make(hostile, MADE_HOSTILE);
 }
 
 static int leave(void **state) {

@@ -60,7 +60,6 @@ static srnn_status write_page(const json_t *record, const char *folder, size_t *
     char title[256];
     SR_TRY(sr_page_open(&page, folder));
     page.kicker = "softrnn orders";
-    page.source = "the record of softrnn orders";
     print_title(title, sizeof title, record);
     srnn_status status = put_sections(&page, record);
     if (status == SRNN_OK)

@@ -10,8 +10,7 @@
 
 typedef struct sr_page {
     const char *folder; /* where report.html, figures/ and tables/ go */
-    const char *kicker; /* above the title: "softrnn study" */
-    const char *source; /* what the page is written from: "the records of the study" */
+    const char *kicker; /* above the title: what was run; "softrnn study" unless one sets it */
     FILE *body;         /* HTML of the sections */
     FILE *links;        /* HTML of the links to them */
     FILE *data;         /* JSON of the charts */
