@@ -10,17 +10,15 @@
 
 /* Whole numbers as far as one reads them, powers of ten beyond. */
 static void add_count(sr_table *table, double count) {
-    if (fabs(count) < 1e7)
-        sr_table_cell(table, "%s", sr_format_count(count).text);
-    else if (isfinite(count))
-        sr_table_cell(table, "%.3g", count);
-    else
-        sr_table_cell(table, "%s", "\u2013");
+    char words[32];
+    snprintf(words, sizeof words, "%.3g", count);
+    const bool long_number = isfinite(count) && fabs(count) >= 1e7;
+    sr_table_number(table, count, long_number ? words : sr_format_count(count).text);
 }
 
 static void add_bytes(sr_table *table, double bytes) {
     char words[SR_BYTES_WORDS];
-    sr_table_cell(table, "%s", isfinite(bytes) ? sr_bytes_words(words, bytes) : "\u2013");
+    sr_table_number(table, bytes, isfinite(bytes) ? sr_bytes_words(words, bytes) : "\u2013");
 }
 
 static void add_costs(sr_table *table, const json_t *row) {

@@ -132,10 +132,8 @@ static srnn_status put_map_table(sr_page *page, const sr_heat *heat, const char 
     for (int i = 0; i < heat->rows * heat->columns; i++) {
         if (i % heat->columns == 0)
             sr_table_cell(table, "%d", i / heat->columns);
-        if (isfinite(heat->values[i]))
-            sr_table_cell(table, "%.4g", heat->values[i]);
-        else
-            sr_table_cell(table, "%s", "\u2013");
+        snprintf(name, sizeof name, "%.4g", heat->values[i]);
+        sr_table_number(table, heat->values[i], isfinite(heat->values[i]) ? name : "\u2013");
     }
     fputs("<details><summary>The numbers as a table</summary>\n", page->body);
     const srnn_status status = sr_page_table(page, table);

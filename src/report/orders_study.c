@@ -34,7 +34,8 @@ static void add_row(sr_table *table, const char *id, const json_t *model) {
     const json_t *order = json_array_get(needed, 0);
     const json_t *data = sr_json_object_of(model, "data");
     sr_table_cell(table, "%s", id);
-    sr_table_cell(table, "%s", sr_format_fixed(sr_json_number_of(data, "loss"), 4).text);
+    const double loss = sr_json_number_of(data, "loss");
+    sr_table_number(table, loss, sr_format_fixed(loss, 4).text);
     if (json_is_number(order))
         sr_table_cell(table, "%.0f", json_number_value(order));
     else
