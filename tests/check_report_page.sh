@@ -21,8 +21,8 @@ open_page() {
         --dump-dom "file://$1#selftest" >"$work/dom" 2>"$work/messages"
 }
 
-for kind in plain hostile; do
-    "$make_study" "$work/$kind" $([ $kind = hostile ] && echo hostile) || fail "$kind: no study made"
+for kind in plain hostile one-seed broken; do
+    "$make_study" "$work/$kind" $kind || fail "$kind: no study made"
     "$program" report "$work/$kind" >/dev/null 2>&1 || fail "$kind: no report"
     for width in 1200 390; do
         open_page "$work/$kind/report.html" $width || fail "$kind: the browser failed"

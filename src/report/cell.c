@@ -72,7 +72,8 @@ static srnn_status put_ranks(sr_page *page, const sr_records *records, const sr_
         100 * records->confidence,
         floor ? " The band is the noise floor, by which two seeds of the baseline differ." : "");
     chart->has_reference = true;
-    chart->band = floor ? cell->noise_floor : 0;
+    if (floor)
+        sr_chart_band(chart, cell->noise_floor);
     for (size_t i = 0; i < cell->count; i++)
         if (cell->ranked[i]->effect == SR_EFFECT_BASELINE ||
             cell->ranked[i]->of_accuracy == of_accuracy)

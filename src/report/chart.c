@@ -119,6 +119,10 @@ void sr_chart_point(sr_chart *chart, double x, double y, double low, double high
     series->high[series->count++] = drawable(high) ? high : y;
 }
 
+void sr_chart_band(sr_chart *chart, double half) {
+    chart->band = drawable(half) && half > 0 ? half : 0;
+}
+
 void sr_chart_dot(sr_chart *chart, double y) {
     if (chart->broken || !drawable(y))
         return;

@@ -54,7 +54,9 @@ void sr_chart_series(sr_chart *chart, const char *name, int style);
 /* A point whose y is not finite (or beyond 1e30) is left out; so is an x of 0 or less on a logarithmic axis. */
 void sr_chart_point(sr_chart *chart, double x, double y, double low, double high);
 
-/* Of ranks: one observation behind a point; words in a row that has no point. */
+/* Of ranks: a band of half this width around the reference; one observation behind a point; words
+ * in a row that has no point. */
+void sr_chart_band(sr_chart *chart, double half);
 void sr_chart_dot(sr_chart *chart, double y);
 void sr_chart_note(sr_chart *chart, const char *words);
 

@@ -15,7 +15,7 @@ enum {
     LEFT = 66,
     KEY_ROW = 18, /* height of a row of the key below a chart of lines */
     KEY_COLUMNS = 3,
-    RANK_ROW = 24, /* height of a row of ranks */
+    RANK_ROW = 26, /* height of a row of ranks */
     RANK_WIDTH = 480,
     RANK_LEFT = 175,  /* room for their names */
     KEY_LETTERS = 28, /* longer names are cut in the key, and whole in its tooltip */
@@ -249,7 +249,7 @@ static void write_plane(FILE *out, const sr_chart *chart) {
 static void write_dots(FILE *out, const sr_series *series, const axis *along, double y) {
     for (size_t i = 0; i < series->dot_count; i++)
         fprintf(out, "<circle class=\"dot c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"2\"/>", colour(series),
-                place(along, series->dots[i]), y + 8);
+                place(along, series->dots[i]), y + 9);
 }
 
 static void write_rank(FILE *out, const sr_series *series, const axis *along, double y) {
@@ -258,7 +258,7 @@ static void write_rank(FILE *out, const sr_series *series, const axis *along, do
     write_name(out, series->name, RANK_LETTERS);
     fputs("</text>", out);
     if (series->note) {
-        fprintf(out, "<text class=\"key\" x=\"%d\" y=\"%.1f\">", RANK_LEFT + 6, y + 4);
+        fprintf(out, "<text class=\"note\" x=\"%d\" y=\"%.1f\">", RANK_LEFT + 6, y + 4);
         sr_escape_html(out, series->note);
         fputs("</text>", out);
     }

@@ -6,7 +6,6 @@
 
 #include <ctype.h>
 #include <math.h>
-#include <string.h>
 
 /* A sentence of parts. */
 typedef struct sentence {
@@ -19,14 +18,11 @@ static const char *unit_of(const sr_entry *entry) {
     return entry->of_accuracy ? " in accuracy" : " nats";
 }
 
-/* Begins a part with its subject; the first letter of a sentence is a capital. */
+/* Begins a part with its subject, which is ours; the first letter of a sentence is a capital. */
 static void begin(sentence *s, const char *subject) {
-    char first[2] = {*subject, '\0'};
-    if (s->parts == 0)
-        first[0] = (char)toupper((unsigned char)*subject);
-    fputs(s->parts++ ? "; " : "", s->out);
-    sr_escape_html(s->out, *subject ? first : "");
-    sr_escape_html(s->out, *subject ? subject + 1 : "");
+    fputs(s->parts ? "; " : "", s->out);
+    putc(s->parts++ ? *subject : toupper((unsigned char)*subject), s->out);
+    fputs(subject + 1, s->out);
 }
 
 static void write_size(sentence *s, const char *verb, const sr_entry *entry) {
@@ -40,8 +36,8 @@ static void write_open(sentence *s, const sr_entry *entry) {
     if (!isfinite(cost.low) || !isfinite(cost.high)) {
         fputs(" has too few runs to judge", s->out);
     } else if (sr_cell_keeps_up(s->cell, entry)) {
-        fprintf(s->out, " costs <strong>nothing that can be seen here</strong> (within %s%s)",
-                sr_format_bound(fmax(fabs(cost.low), fabs(cost.high))).text, unit_of(entry));
+        fprintf(s->out, " costs <strong>nothing that can be seen here</strong> (at most %s%s)",
+                sr_format_bound(cost.high).text, unit_of(entry));
     } else {
         fprintf(s->out, " <strong>cannot be judged at this size</strong>: it may gain %s or cost ",
                 sr_format_bound(cost.low).text);
@@ -49,9 +45,8 @@ static void write_open(sentence *s, const sr_entry *entry) {
     }
 }
 
-static void say(sentence *s, const char *subject, const sr_entry *entry) {
+static void write_predicate(sentence *s, const sr_entry *entry) {
     char broken[160];
-    begin(s, subject);
     switch (entry->effect) {
     case SR_EFFECT_WORSE:
         write_size(s, "costs", entry);
@@ -72,6 +67,17 @@ static void say(sentence *s, const char *subject, const sr_entry *entry) {
     }
 }
 
+static void say(sentence *s, const char *subject, const sr_entry *entry) {
+    begin(s, subject);
+    write_predicate(s, entry);
+}
+
+static void say_name(sentence *s, const sr_entry *entry) {
+    begin(s, "the variant ");
+    sr_escape_html(s->out, entry->variant->name);
+    write_predicate(s, entry);
+}
+
 static const sr_entry *first_of(const sr_cell_record *cell, sr_kind *kind) {
     for (size_t i = 0; i < cell->count; i++)
         if (sr_entry_is(&cell->entries[i], kind))
@@ -79,40 +85,61 @@ static const sr_entry *first_of(const sr_cell_record *cell, sr_kind *kind) {
     return NULL;
 }
 
-/* The least and the greatest cost of those that are worse. */
-static void say_linear(sentence *s) {
-    const sr_entry *least = NULL, *most = NULL;
-    size_t all = 0, short_of = 0, worse = 0;
-    for (size_t i = 0; i < s->cell->count; i++) {
-        const sr_entry *entry = s->cell->ranked[i];
+typedef struct forms {
+    const sr_entry *least, *most; /* of those that are worse, by their cost; NULL: none is */
+    size_t all, worse, unstable, level;
+} forms;
+
+static forms find_linear(const sr_cell_record *cell) {
+    forms f = {0};
+    for (size_t i = 0; i < cell->count; i++) {
+        const sr_entry *entry = cell->ranked[i];
         if (!sr_entry_is(entry, sr_kind_linear))
             continue;
-        all++;
-        short_of += sr_entry_falls_short(entry);
+        f.all++;
+        f.unstable += entry->effect == SR_EFFECT_UNSTABLE;
+        f.level += sr_cell_keeps_up(cell, entry);
         if (entry->effect != SR_EFFECT_WORSE)
             continue;
-        worse++;
-        least = least ? least : entry;
-        most = entry;
+        f.worse++;
+        f.least = f.least ? f.least : entry;
+        f.most = entry;
     }
-    if (all == 0 || (short_of == 0 && all > 1)) {
-        if (all)
-            begin(s, "linear attention shows no cost here");
+    return f;
+}
+
+static void write_range(sentence *s, const forms *f) {
+    if (f->worse == 1)
+        write_size(s, "costs", f->most);
+    else
+        fprintf(s->out, " costs <strong>%s to %s%s</strong>",
+                sr_format_size(sr_entry_cost(f->least).mean).text,
+                sr_format_size(sr_entry_cost(f->most).mean).text, unit_of(f->most));
+    if (f->worse < f->all)
+        fprintf(s->out, " in %zu of %zu forms", f->worse, f->all);
+    if (f->unstable)
+        fprintf(s->out, " and is unstable in %zu", f->unstable);
+}
+
+static void say_linear(sentence *s) {
+    const forms f = find_linear(s->cell);
+    if (f.all == 0)
         return;
-    }
-    if (!most || all == 1) {
+    if (f.all == 1) {
         say(s, "linear attention", first_of(s->cell, sr_kind_linear));
         return;
     }
     begin(s, "linear attention");
-    if (worse == 1)
-        write_size(s, "costs", most);
+    if (f.worse)
+        write_range(s, &f);
+    else if (f.unstable)
+        fprintf(s->out, " is <strong>unstable</strong> in %zu of %zu forms", f.unstable, f.all);
+    else if (f.level == f.all)
+        fprintf(s->out,
+                " costs <strong>nothing that can be seen here</strong> (less than %g\u202f%%)",
+                100 * SR_MARGIN);
     else
-        fprintf(s->out, " costs <strong>%s to %s%s</strong>",
-                sr_format_size(sr_entry_cost(least).mean).text,
-                sr_format_size(sr_entry_cost(most).mean).text, unit_of(most));
-    if (worse < all)
-        fprintf(s->out, " in %zu of %zu forms", worse, all);
+        fputs(" <strong>cannot be judged at this size</strong>", s->out);
 }
 
 /* The least order from which on all that were tried keep up. */
@@ -156,9 +183,9 @@ static void say_ends(sentence *s) {
         }
     if (!best)
         return;
-    say(s, best->variant->name, best);
+    say_name(s, best);
     if (worst != best)
-        say(s, worst->variant->name, worst);
+        say_name(s, worst);
 }
 
 static bool has_one_seed(const sr_cell_record *cell) {
@@ -175,7 +202,7 @@ static void write_sentence(FILE *out, const sr_cell_record *cell) {
     const sr_entry *normed = claims ? first_of(cell, sr_kind_normed) : NULL;
     fputs("<p class=\"headline\"><span class=\"task\">", out);
     sr_escape_html(out, cell->title);
-    fputs("</span> ", out);
+    fputs(":</span> ", out);
     if (unbounded)
         say(&s, "dropping the denominator", unbounded);
     if (normed)
