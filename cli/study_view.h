@@ -19,4 +19,9 @@ void study_view_end(study_view *view);
 /* An sr_study_watch. */
 bool study_view_look(void *context, const sr_study *study, const sr_run_view *views);
 
+/* A running run in one line of a terminal with so many columns (30 or more): what matters less is
+ * left out where it does not fit. */
+void study_view_line(char *line, size_t size, int columns, const sr_study_run *run,
+                     const sr_run_view *view);
+
 #endif

@@ -136,6 +136,8 @@ static void wrong_files(void **state) {
         {"variants: {}\nvariants: {}", "line 2: given twice"},
         {"tasks: {t: {title: a, title: b}}", "given twice"},
         {"variants: {\"a\\e[2J\": softmax}", "control"},
+        {"variants: {\"a\\x9b2J\": softmax}", "control"},
+        {"tasks: {\"a\\N\": {}}", "control"}, /* U+0085 */
         {"variants: [softmax]", "name: value"},
         {"name: [a", "line"},
         {"- a", "name: value"},

@@ -122,12 +122,13 @@ static srnn_status read_measure(reader *r, yaml_node_t *value, void *to) {
     return fail(r, value, "a measure is loss or accuracy");
 }
 
-/* Names go to terminals too, which obey control characters. */
+/* Names go to terminals too, which obey control characters: those below 0x20, 0x7f, and from 0x80 to
+ * 0x9f, in UTF-8 a byte 0xc2 before. (What is no UTF-8 the YAML reader has refused.) */
 static srnn_status check_name(const reader *r, const yaml_node_t *node, const char *name) {
     if (!*name)
         return fail(r, node, "a name is empty");
-    for (; *name; name++)
-        if ((unsigned char)*name < 0x20 || *name == 0x7f)
+    for (const unsigned char *c = (const unsigned char *)name; *c; c++)
+        if (*c < 0x20 || *c == 0x7f || (*c == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f))
             return fail(r, node, "a name holds a control character");
     return SRNN_OK;
 }
