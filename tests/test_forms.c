@@ -254,6 +254,51 @@ static void documents_can_change(void **state) {
     }
 }
 
+/* ---- what no plan can be made for ---- */
+
+static void wrong_problems_are_refused(void **state) {
+    (void)state;
+    const srnn_problem good = {.B = 1, .H = 4, .Hkv = 2, .T = 5, .D = 6};
+    srnn_problem wrong[10];
+    for (size_t i = 0; i < 10; i++)
+        wrong[i] = good;
+    wrong[0].form = (srnn_form)9;
+    wrong[1].form = (srnn_form)100000;
+    wrong[2].form = (srnn_form)-1;
+    wrong[3].dtype = (srnn_dtype)7;
+    wrong[4].Hkv = 3;
+    wrong[5].T = 0;
+    wrong[6].D = 257;
+    wrong[7].chunk = -1;
+    wrong[8].threads = -1;
+    wrong[9].kernel = "nonesuch";
+    for (size_t i = 0; i < 10; i++) {
+        srnn_plan *plan;
+        if (srnn_plan_create(&plan, &wrong[i]) != SRNN_ERR_ARGUMENT || plan)
+            fail_msg("wrong problem %zu is not refused", i);
+    }
+}
+
+/* A long series through a state cancels: it is not chosen, however cheap. */
+static void automatic_forms_are_sound(void **state) {
+    (void)state;
+    static const struct {
+        const char *spec;
+        srnn_form form;
+    } cases[] = {{"order:2", SRNN_FORM_CHUNKED},
+                 {"linear_elu", SRNN_FORM_CHUNKED},
+                 {"order:30", SRNN_FORM_PARALLEL},
+                 {"softmax", SRNN_FORM_PARALLEL}};
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+        srnn_problem problem = {.B = 1, .H = 1, .T = 1500, .D = 1, .Dv = 4};
+        srnn_plan *plan;
+        assert_int_equal(srnn_attention_parse(&problem.attention, cases[n].spec), SRNN_OK);
+        assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_OK);
+        assert_int_equal(srnn_plan_form(plan), cases[n].form);
+        srnn_plan_free(plan);
+    }
+}
+
 /* ---- memory ---- */
 
 static void memory_is_linear_in_time(void **state) {
@@ -289,9 +334,10 @@ static void memory_is_linear_in_time(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(double_forms_agree),      cmocka_unit_test(threads_do_not_change_bits),
-        cmocka_unit_test(large_logits_stay_exact), cmocka_unit_test(small_rows_stay_exact),
-        cmocka_unit_test(documents_can_change),    cmocka_unit_test(memory_is_linear_in_time),
+        cmocka_unit_test(double_forms_agree),        cmocka_unit_test(threads_do_not_change_bits),
+        cmocka_unit_test(large_logits_stay_exact),   cmocka_unit_test(small_rows_stay_exact),
+        cmocka_unit_test(documents_can_change),      cmocka_unit_test(wrong_problems_are_refused),
+        cmocka_unit_test(automatic_forms_are_sound), cmocka_unit_test(memory_is_linear_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
