@@ -16,10 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SYNTHETIC_BATCHES = 64 };
+
 typedef struct evaluation_request {
     const char *model, *tokenizer, *data, *text, *tokens, *last_words, *logits;
     int B, T, threads, split, layout;
     int64_t batches, seed;
+    double validation_share;
     bool json;
 } evaluation_request;
 
@@ -31,23 +34,30 @@ static int length_of(const evaluation_request *r, const sr_model *model) {
     return r->T && r->T < model->config.positions ? r->T : model->config.positions;
 }
 
+static int64_t batches_of(const evaluation_request *r, int64_t rows) {
+    const int64_t all = rows / r->B + (rows % r->B > 0);
+    const int64_t wanted = r->batches ? r->batches : rows == INT64_MAX ? SYNTHETIC_BATCHES : all;
+    return wanted < all ? wanted : all;
+}
+
 static srnn_status evaluate_data(sr_evaluation *result, sr_model *model,
                                  const evaluation_request *r) {
     const sr_source_settings settings = {.seed = (uint64_t)r->seed,
                                          .T = length_of(r, model),
                                          .layout = (sr_row_layout)r->layout,
-                                         .validation_share = r->split == SR_SPLIT_TRAIN ? 0 : 1};
+                                         .validation_share = r->validation_share};
     sr_source *source;
     SR_TRY(sr_source_open(&source, r->data, &settings));
     srnn_status status = SRNN_OK;
     const int64_t rows = source->rows[r->split];
-    const int64_t most = (rows + r->B - 1) / r->B;
     if (rows == 0)
-        status = SR_FAIL(SRNN_ERR_ARGUMENT, "%s: nothing in its %s split", r->data,
-                         sr_split_name((sr_split)r->split));
+        status = SR_FAIL(
+            SRNN_ERR_ARGUMENT, "%s: nothing in its %s split; try --split %s", r->data,
+            sr_split_name((sr_split)r->split),
+            sr_split_name(r->split == SR_SPLIT_TRAIN ? SR_SPLIT_VALIDATION : SR_SPLIT_TRAIN));
     if (status == SRNN_OK)
         status = sr_evaluate_source(result, model, source, (sr_split)r->split, r->B,
-                                    r->batches < most ? r->batches : most);
+                                    batches_of(r, rows));
     sr_source_free(source);
     return status;
 }
@@ -218,12 +228,14 @@ static srnn_status evaluate(const evaluation_request *r) {
 int command_eval(int argc, char **argv) {
     static const char *const layouts[] = {"stream", "packed", "document", NULL};
     static const char *const splits[] = {"train", "validation", NULL};
-    evaluation_request r = {.B = 8, .split = SR_SPLIT_VALIDATION, .batches = 1 << 20, .seed = 1};
+    evaluation_request r = {
+        .B = 8, .split = SR_SPLIT_VALIDATION, .seed = 1, .validation_share = 0.1};
     const command_option options[] = {
         OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
         OPTION_TEXT("--tokenizer", &r.tokenizer, "NAME", "if it is not in the model's folder"),
         OPTION_TEXT("--text", &r.text, "FILE", "loss, perplexity and bits per byte of a text"),
-        OPTION_TEXT("--data", &r.data, "WHERE", "shards, or a synthetic task, as train takes it"),
+        OPTION_TEXT("--data", &r.data, "WHERE",
+                    "shards, a file or a synthetic task, as train takes it"),
         OPTION_TEXT("--tokens", &r.tokens, "FILE",
                     "safetensors with ids (B, T+1): exactly these rows"),
         OPTION_TEXT("--last-words", &r.last_words, "FILE",
@@ -231,10 +243,13 @@ int command_eval(int argc, char **argv) {
         OPTION_TEXT("--dump-logits", &r.logits, "FILE", "with --tokens: the logits (B, T, V)"),
         OPTION_INTEGER("--batch", &r.B, 1, 1 << 20, "N", "rows in a batch"),
         OPTION_INTEGER("--length", &r.T, 0, 1 << 24, "N", "tokens in a row; 0: the model's"),
-        OPTION_INTEGER64("--batches", &r.batches, 1, INT64_MAX / 2, "N", "at most so many"),
+        OPTION_INTEGER64("--batches", &r.batches, 0, INT64_MAX, "N",
+                         "at most so many; 0: the whole split, or 64 of a synthetic task"),
         OPTION_CHOICE("--layout", &r.layout, layouts, "WORD",
                       "rows of shards: stream, packed or document"),
         OPTION_CHOICE("--split", &r.split, splits, "SPLIT", "train or validation"),
+        OPTION_NUMBER("--validation-share", &r.validation_share, 0, 0.9, "X",
+                      "the last share of a text file is its validation split"),
         OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of a synthetic task"),
         OPTION_INTEGER("--threads", &r.threads, 0, 4096, "N", "0: all cores"),
         OPTION_FLAG("--json", &r.json, "one object in place of lines"),

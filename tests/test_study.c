@@ -93,6 +93,30 @@ static void selections(void **state) {
     assert_int_equal(count_runs("only: [recall]\nskip: ['*.7', deep]"), 6);
     assert_int_equal(count_runs("only: ['a/b <i>']"), 8);
     assert_int_equal(count_runs("only: [nothing]"), 0);
+    assert_non_null(strstr(srnn_error_detail(), "only: "));
+    assert_int_equal(count_runs("only: [recall, coppy]"), 0);
+    assert_non_null(strstr(srnn_error_detail(), "\"copy\""));
+}
+
+/* Wherever a study may name its data. */
+static void texts_are_asked_for(void **state) {
+    (void)state;
+    static const char *const places[] = {
+        "settings: {data: '@text'}\ntasks: {t: {}}\n",
+        "tasks: {t: {settings: {data: '@text'}}}\n",
+        "tasks: {t: {}}\nsizes: {s: {data: '@text'}}\n",
+        "tasks: {t: {settings: {data: copy}}}\n",
+    };
+    for (size_t i = 0; i < 4; i++) {
+        char text[200];
+        sr_study study;
+        snprintf(text, sizeof text, "variants: {a: softmax}\nseeds: [1]\n%s", places[i]);
+        assert_int_equal(read_text(&study, text), SRNN_OK);
+        assert_int_equal(sr_study_needs_text(&study), i < 3);
+        assert_int_equal(sr_study_expand(&study, "/nowhere/" SR_STUDY_TEXT), SRNN_OK);
+        assert_int_equal(study.runs[0].text, i < 3);
+        sr_study_free(&study);
+    }
 }
 
 /* Each text fails, and the message has this in it. */
@@ -112,6 +136,8 @@ static void wrong_files(void **state) {
         {"variants: {}\nvariants: {}", "line 2: given twice"},
         {"tasks: {t: {title: a, title: b}}", "given twice"},
         {"variants: {\"a\\e[2J\": softmax}", "control"},
+        {"variants: {\"a\\x9b2J\": softmax}", "control"},
+        {"tasks: {\"a\\N\": {}}", "control"}, /* U+0085 */
         {"variants: [softmax]", "name: value"},
         {"name: [a", "line"},
         {"- a", "name: value"},
@@ -268,7 +294,7 @@ typedef struct made {
     sr_summary summary;
 } made;
 
-static const sr_cell *make(made *m, const char *text, const double losses[3][2]) {
+static const sr_summary_cell *make(made *m, const char *text, const double losses[3][2]) {
     assert_int_equal(read_text(&m->study, text), SRNN_OK);
     assert_int_equal(sr_study_expand(&m->study, "text"), SRNN_OK);
     m->records = make_records(&m->study, losses);
@@ -287,7 +313,7 @@ static void summaries(void **state) {
     (void)state;
     const double losses[3][2] = {{1, 2}, {2, 5}, {1.5, 3.5}};
     made m;
-    const sr_cell *cell = make(&m, pair_text, losses);
+    const sr_summary_cell *cell = make(&m, pair_text, losses);
     assert_int_equal(m.summary.finished, 6);
     assert_true(fabs(cell->noise - sqrt(0.5)) < 1e-15);
     const sr_summary_variant *norm = &cell->variants[1];
@@ -355,11 +381,11 @@ static void one_seed_compares_losses(void **state) {
     (void)state;
     made m;
     const double losses[3][2] = {{1, 0}, {1.5, 0}, {0.5, 0}};
-    const sr_cell *cell = make(&m,
-                               "variants: {softmax: softmax, norm: norm, elu: linear_elu}\n"
-                               "seeds: [1]\n"
-                               "tasks: {t: {measure: accuracy, settings: {data: copy}}}\n",
-                               losses);
+    const sr_summary_cell *cell = make(&m,
+                                       "variants: {softmax: softmax, norm: norm, elu: linear_elu}\n"
+                                       "seeds: [1]\n"
+                                       "tasks: {t: {measure: accuracy, settings: {data: copy}}}\n",
+                                       losses);
     const sr_difference *norm = &cell->variants[1].difference, *elu = &cell->variants[2].difference;
     assert_int_equal(cell->measure, SR_MEASURE_ACCURACY);
     assert_int_equal(norm->of, SR_MEASURE_LOSS);
@@ -375,6 +401,7 @@ int main(void) {
         cmocka_unit_test(grids_expand),
         cmocka_unit_test(costs_are_worked_out),
         cmocka_unit_test(selections),
+        cmocka_unit_test(texts_are_asked_for),
         cmocka_unit_test(wrong_files),
         cmocka_unit_test(wrong_settings),
         cmocka_unit_test(clashes_are_refused),

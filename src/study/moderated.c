@@ -52,32 +52,76 @@ static double floored(double variance) {
     return fmax(variance, SR_RESOLUTION * SR_RESOLUTION);
 }
 
-/* log s^2, freed of the bias that few degrees give it. */
-static double log_variance(double variance, double degrees) {
-    return log(floored(variance)) - sr_digamma(degrees / 2) + log(degrees / 2);
+/* Two rows of differences, over the seeds that both have: how many, and their covariance. */
+static size_t covariance_of(double *covariance, const double *a, const double *b, size_t seeds) {
+    double mean_a = 0, mean_b = 0, sum = 0;
+    size_t count = 0;
+    for (size_t s = 0; s < seeds; s++)
+        if (isfinite(a[s]) && isfinite(b[s])) {
+            count++;
+            mean_a += (a[s] - mean_a) / (double)count;
+            mean_b += (b[s] - mean_b) / (double)count;
+        }
+    for (size_t s = 0; s < seeds; s++)
+        if (isfinite(a[s]) && isfinite(b[s]))
+            sum += (a[s] - mean_a) * (b[s] - mean_b);
+    *covariance = count > 1 ? sum / (double)(count - 1) : 0;
+    return count;
 }
 
-sr_prior sr_prior_of(const double *variances, const double *degrees, size_t count) {
-    double mean = 0, squares = 0, chance = 0, pooled = 0, all = 0, used = 0;
-    for (size_t i = 0; i < count; i++)
-        if (degrees[i] >= 1) {
-            used++;
-            all += degrees[i];
-            pooled += degrees[i] * floored(variances[i]);
-            mean += log_variance(variances[i], degrees[i]);
-            chance += sr_trigamma(degrees[i] / 2);
-        }
-    if (used < 2)
-        return (sr_prior){0, NAN, all};
-    mean /= used;
-    for (size_t i = 0; i < count; i++)
-        if (degrees[i] >= 1)
-            squares += pow(log_variance(variances[i], degrees[i]) - mean, 2);
-    const double spread = squares / (used - 1) - chance / used;
-    if (!(spread > 0))
-        return (sr_prior){INFINITY, pooled / all, all};
+/* Sums over the rows with two differences or more. */
+typedef struct sums {
+    double rows, degrees;
+    double variances;  /* each as often as it has degrees */
+    double logs;       /* of variances, freed of the bias that few degrees give them */
+    double squares;    /* of those */
+    double chance;     /* what few degrees alone make them scatter */
+    double covariance; /* mean over pairs of rows */
+} sums;
+
+static void add_row(sums *all, double variance, double degrees) {
+    const double logarithm = log(variance) - sr_digamma(degrees / 2) + log(degrees / 2);
+    all->rows++;
+    all->degrees += degrees;
+    all->variances += degrees * variance;
+    all->logs += logarithm;
+    all->squares += logarithm * logarithm;
+    all->chance += sr_trigamma(degrees / 2);
+}
+
+static sums add_up(const double *differences, size_t variants, size_t seeds) {
+    sums all = {0};
+    double covariance, pairs = 0;
+    for (size_t v = 0; v < variants; v++) {
+        const double *row = differences + v * seeds;
+        const size_t count = covariance_of(&covariance, row, row, seeds);
+        if (count > 1)
+            add_row(&all, floored(covariance), (double)count - 1);
+        for (size_t w = 0; w < v; w++)
+            if (covariance_of(&covariance, row, differences + w * seeds, seeds) > 1)
+                all.covariance += (covariance - all.covariance) / ++pairs;
+    }
+    return all;
+}
+
+/* The degrees that correlated rows are worth, less those of one row itself. Half of a difference's
+ * variance is the baseline's where that scatters like the variants, more where it scatters more. */
+static double worth(const sums *all) {
+    const double share = fmin(fmax(all->covariance / (all->variances / all->degrees), 0.5), 1);
+    return all->degrees / (1 + (all->rows - 1) * share * share) - all->degrees / all->rows;
+}
+
+sr_prior sr_prior_of(const double *differences, size_t variants, size_t seeds) {
+    const sums all = add_up(differences, variants, seeds);
+    if (all.rows < 2)
+        return (sr_prior){0, NAN};
+    const double mean = all.logs / all.rows;
+    const double spread =
+        (all.squares - all.rows * mean * mean) / (all.rows - 1) - all.chance / all.rows;
+    if (!(spread > 0)) /* no more than chance: one variance for all */
+        return (sr_prior){worth(&all), all.variances / all.degrees};
     const double half = sr_trigamma_inverse(spread);
-    return (sr_prior){2 * half, exp(mean + sr_digamma(half) - log(half)), all};
+    return (sr_prior){fmin(2 * half, worth(&all)), exp(mean + sr_digamma(half) - log(half))};
 }
 
 sr_interval sr_interval_moderated(const double *differences, size_t count, const sr_prior *prior,
@@ -85,11 +129,10 @@ sr_interval sr_interval_moderated(const double *differences, size_t count, const
     const double mean = sr_mean(differences, count), own = (double)count - 1;
     if (count < 2)
         return (sr_interval){mean, NAN, NAN, 0};
-    double variance = floored(pow(sr_standard_deviation(differences, count), 2));
-    if (isinf(prior->degrees))
-        variance = prior->variance;
-    else if (prior->degrees > 0)
-        variance = (prior->degrees * prior->variance + own * variance) / (prior->degrees + own);
-    return sr_interval_around(mean, sqrt(variance), count,
-                              fmin(prior->degrees + own, prior->most_degrees), confidence);
+    double variance = floored(pow(sr_standard_deviation(differences, count), 2)), more = 0;
+    if (prior->degrees > 0) {
+        more = prior->degrees * sr_fisher_above(variance / prior->variance, own, 1e6);
+        variance = (more * prior->variance + own * variance) / (more + own);
+    }
+    return sr_interval_around(mean, sqrt(variance), count, more + own, confidence);
 }

@@ -9,19 +9,22 @@
  * and a variance of zero (all seeds at the ceiling of a task) says nothing. */
 #define SR_RESOLUTION 1e-4
 
-/* What the variances of several samples have in common: each is drawn around `variance`, which is
+/* What the variances of a cell's variants have in common: each is drawn around `variance`, which is
  * worth as much as `degrees` more observations of it. */
 typedef struct sr_prior {
-    double degrees; /* 0: nothing; INFINITY: all samples have one variance */
+    double degrees; /* 0: nothing in common */
     double variance;
-    double most_degrees; /* that all samples together are worth */
 } sr_prior;
 
-/* The empirical-Bayes prior of Smyth (2004), "Linear models and empirical Bayes methods", 6.2: the
- * moments of log variances. Samples with degrees < 1 are left out. */
-sr_prior sr_prior_of(const double *variances, const double *degrees, size_t count);
+/* From differences (variants, seeds) to the baseline; NaN where there is no pair. The moments of the
+ * log variances say it (Smyth 2004, "Linear models and empirical Bayes methods for assessing
+ * differential expression", 6.2); degrees are no more than all differences are worth, which share
+ * the noise of the baseline. */
+sr_prior sr_prior_of(const double *differences, size_t variants, size_t seeds);
 
-/* The mean of differences, with the variance of these and of the prior. */
+/* The mean of differences. The prior counts for less the less likely it makes a variance as large as
+ * theirs: a variant that scatters more than the others is judged by itself (as Phipson et al. 2016
+ * protect against hypervariable genes). */
 sr_interval sr_interval_moderated(const double *differences, size_t count, const sr_prior *prior,
                                   double confidence);
 

@@ -86,6 +86,11 @@ double sr_student_t(double degrees, double confidence) {
     return high;
 }
 
+double sr_fisher_above(double ratio, double upper_degrees, double lower_degrees) {
+    return beta(lower_degrees / 2, upper_degrees / 2,
+                lower_degrees / (lower_degrees + upper_degrees * ratio));
+}
+
 bool sr_interval_decides(const sr_interval *interval) {
     return interval->low > 0 || interval->high < 0;
 }

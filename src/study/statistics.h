@@ -21,6 +21,10 @@ double sr_median(double *values, size_t count);
 /* t such that a share `confidence` of Student's distribution lies between -t and t. */
 double sr_student_t(double degrees, double confidence);
 
+/* How often Fisher's ratio of two variances with so many degrees of freedom is above `ratio`;
+ * a million stand for a variance that is known. */
+double sr_fisher_above(double ratio, double upper_degrees, double lower_degrees);
+
 typedef struct sr_interval {
     double mean, low, high;
     double degrees; /* 0: there is no interval, low and high are NaN */

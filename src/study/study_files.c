@@ -211,7 +211,7 @@ static json_t *summary_variant_json(const sr_study *study, const sr_summary_vari
         number(v->cache_bytes));
 }
 
-static json_t *cell_json(const sr_study *study, const sr_cell *cell) {
+static json_t *cell_json(const sr_study *study, const sr_summary_cell *cell) {
     json_t *variants = json_array();
     for (size_t v = 0; v < cell->count; v++)
         json_array_append_new(variants, summary_variant_json(study, &cell->variants[v]));

@@ -35,7 +35,7 @@ static srnn_status numbers(void *out, size_t count, size_t size) {
     return SRNN_OK;
 }
 
-static bool in_cell(const maker *m, const sr_cell *cell, size_t run) {
+static bool in_cell(const maker *m, const sr_summary_cell *cell, size_t run) {
     const sr_study_run *r = &m->study->runs[run];
     return r->task == cell->task && (!m->study->size_count || r->size == cell->size) &&
            r->settings.learning_rate == cell->learning_rate;
@@ -55,12 +55,12 @@ static double value_of(sr_measure measure, const sr_record *record) {
     return NAN;
 }
 
-static double measure_of(const sr_cell *cell, const sr_record *record) {
+static double measure_of(const sr_summary_cell *cell, const sr_record *record) {
     return value_of(cell->measure, record);
 }
 
 /* The finished run of a variant and seed in a cell; NULL if there is none. */
-static const sr_record *record_of(const maker *m, const sr_cell *cell, size_t variant,
+static const sr_record *record_of(const maker *m, const sr_summary_cell *cell, size_t variant,
                                   int64_t seed) {
     for (size_t i = 0; i < m->study->run_count; i++)
         if (in_cell(m, cell, i) && m->study->runs[i].variant == variant &&
@@ -95,7 +95,8 @@ static void add_finished(sr_summary_variant *v, const sr_study_run *run, const s
     v->finished++;
 }
 
-static srnn_status fill_variant(sr_summary_variant *v, const maker *m, const sr_cell *cell) {
+static srnn_status fill_variant(sr_summary_variant *v, const maker *m,
+                                const sr_summary_cell *cell) {
     const size_t seeds = m->study->seed_count;
     SR_TRY(numbers(&v->seeds, seeds, sizeof *v->seeds));
     SR_TRY(numbers(&v->loss.values, seeds, sizeof *v->loss.values));
@@ -129,7 +130,7 @@ static srnn_status fill_variant(sr_summary_variant *v, const maker *m, const sr_
 
 /* Of one seed that is planned the loss is compared, batch by batch: there is no other scatter to
  * judge a difference by. */
-static srnn_status find_pairs(sr_summary_variant *v, const maker *m, const sr_cell *cell) {
+static srnn_status find_pairs(sr_summary_variant *v, const maker *m, const sr_summary_cell *cell) {
     sr_difference *d = &v->difference;
     const size_t seeds = m->study->seed_count;
     d->of = v->runs == 1 ? SR_MEASURE_LOSS : cell->measure;
@@ -163,22 +164,26 @@ static srnn_status compare_batches(sr_interval *interval, const sr_record *own,
 }
 
 /* What the pairs of all variants say of the scatter of one. */
-static srnn_status find_prior(sr_prior *prior, const maker *m, const sr_cell *cell) {
-    double *both = NULL; /* variances, degrees */
-    SR_TRY(numbers(&both, 2 * cell->count, sizeof *both));
+static srnn_status find_prior(sr_prior *prior, const maker *m, const sr_summary_cell *cell) {
+    const size_t seeds = m->study->seed_count;
+    double *table = NULL; /* (variants, seeds) */
+    SR_TRY(numbers(&table, cell->count * seeds, sizeof *table));
     for (size_t v = 0; v < cell->count; v++) {
         const sr_difference *d = &cell->variants[v].difference;
-        if (cell->variants[v].variant == m->study->baseline || d->pairs < 2)
-            continue;
-        both[v] = pow(sr_standard_deviation(d->differences, d->pairs), 2);
-        both[cell->count + v] = (double)d->pairs - 1;
+        double *row = table + v * seeds;
+        for (size_t s = 0; s < seeds; s++)
+            row[s] = NAN;
+        for (size_t i = 0; i < d->pairs && cell->variants[v].variant != m->study->baseline; i++)
+            for (size_t s = 0; s < seeds; s++)
+                if (m->study->seeds[s] == d->seeds[i])
+                    row[s] = d->differences[i];
     }
-    *prior = sr_prior_of(both, both + cell->count, cell->count);
-    free(both);
+    *prior = sr_prior_of(table, cell->count, seeds);
+    free(table);
     return SRNN_OK;
 }
 
-static srnn_status find_interval(sr_summary_variant *v, const maker *m, const sr_cell *cell,
+static srnn_status find_interval(sr_summary_variant *v, const maker *m, const sr_summary_cell *cell,
                                  const sr_prior *prior) {
     sr_difference *d = &v->difference;
     d->own = sr_interval_of(d->differences, d->pairs, SR_CONFIDENCE);
@@ -206,7 +211,7 @@ static sr_verdict judge(const sr_summary_variant *v) {
                                                                     : SR_VERDICT_WORSE;
 }
 
-static srnn_status fill_differences(sr_cell *cell, const maker *m) {
+static srnn_status fill_differences(sr_summary_cell *cell, const maker *m) {
     sr_prior prior;
     for (size_t v = 0; v < cell->count; v++)
         SR_TRY(find_pairs(&cell->variants[v], m, cell));
@@ -220,7 +225,7 @@ static srnn_status fill_differences(sr_cell *cell, const maker *m) {
 
 /* ---- cells */
 
-static srnn_status fill_cell(sr_cell *cell, const maker *m) {
+static srnn_status fill_cell(sr_summary_cell *cell, const maker *m) {
     cell->noise = NAN;
     cell->measure = m->study->tasks[cell->task].measure;
     SR_TRY(numbers(&cell->variants, m->study->variant_count, sizeof *cell->variants));
@@ -248,8 +253,9 @@ static srnn_status add_cell(sr_summary *summary, const maker *m, size_t run) {
     for (size_t i = 0; i < summary->count; i++)
         if (in_cell(m, &summary->cells[i], run))
             return SRNN_OK;
-    sr_cell *cell = &summary->cells[summary->count++];
-    *cell = (sr_cell){.task = r->task, .size = r->size, .learning_rate = r->settings.learning_rate};
+    sr_summary_cell *cell = &summary->cells[summary->count++];
+    *cell = (sr_summary_cell){
+        .task = r->task, .size = r->size, .learning_rate = r->settings.learning_rate};
     return fill_cell(cell, m);
 }
 

@@ -48,7 +48,7 @@ typedef struct sr_summary_variant {
 } sr_summary_variant;
 
 /* All runs of one task, size and learning rate. */
-typedef struct sr_cell {
+typedef struct sr_summary_cell {
     size_t task, size;
     double learning_rate;
     sr_measure measure;
@@ -56,10 +56,10 @@ typedef struct sr_cell {
     double noise; /* standard deviation of the measure over the baseline's seeds; NaN: < 2 */
     sr_summary_variant *variants; /* (count), owned */
     size_t count;
-} sr_cell;
+} sr_summary_cell;
 
 typedef struct sr_summary {
-    sr_cell *cells; /* (count), owned */
+    sr_summary_cell *cells; /* (count), owned */
     size_t count;
     size_t finished, diverged, failed, missing; /* runs */
 } sr_summary;
