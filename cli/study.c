@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "commands.h"
 #include "options.h"
+#include "origin.h"
 #include "progress.h"
 #include "study/study_files.h"
 #include "study/study_folder.h"
@@ -33,19 +34,6 @@ static srnn_status read_study(sr_study *study, const char *path) {
     return status;
 }
 
-/* A word as a shell would read it back. */
-static void print_quoted(FILE *out, const char *word) {
-    if (*word && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                    "0123456789-_./,:=@+")]) {
-        fputs(word, out);
-        return;
-    }
-    putc('\'', out);
-    for (; *word; word++)
-        *word == '\'' ? fputs("'\\''", out) : putc(*word, out);
-    putc('\'', out);
-}
-
 /* *text = the command that repeats the study; free() it. */
 static srnn_status command_text(char **text, const arguments *a) {
     size_t length;
@@ -55,37 +43,23 @@ static srnn_status command_text(char **text, const arguments *a) {
     fputs("softrnn study", out);
     if (a->file) {
         putc(' ', out);
-        print_quoted(out, a->file);
+        origin_quote(out, a->file);
     }
     if (a->text) {
         fputs(" --text ", out);
-        print_quoted(out, a->text);
+        origin_quote(out, a->text);
     }
     if (a->only) {
         fputs(" --only ", out);
-        print_quoted(out, a->only);
+        origin_quote(out, a->only);
     }
     if (a->skip) {
         fputs(" --skip ", out);
-        print_quoted(out, a->skip);
+        origin_quote(out, a->skip);
     }
     fputs(" --out ", out);
-    print_quoted(out, a->out);
+    origin_quote(out, a->out);
     return fclose(out) == 0 ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory for a line");
-}
-
-/* Every folder on the way to this one. */
-static srnn_status make_folders(const char *path) {
-    char part[PATH_MAX];
-    if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", path);
-    for (char *at = part + 1; *at; at++)
-        if (*at == '/') {
-            *at = '\0';
-            SR_TRY(sr_folder_make(part));
-            *at = '/';
-        }
-    return sr_folder_make(part);
 }
 
 /* Where the text is to lie; as runs name it. */
@@ -192,7 +166,7 @@ static srnn_status prepare(sr_study *study, sr_study_way *way, const arguments *
     if (a->skip)
         SR_TRY(sr_word_list_split(&way->skip, a->skip));
     if (!a->dry_run)
-        SR_TRY(make_folders(a->out));
+        SR_TRY(sr_folders_make(a->out));
     SR_TRY(find_text(text, study, a));
     SR_TRY(sr_study_expand(study, text));
     return check_selection(study, way);

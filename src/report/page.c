@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static srnn_status make_folder(const char *folder, const char *name) {
+srnn_status sr_page_make_folder(const char *folder, const char *name) {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
@@ -23,8 +23,8 @@ static srnn_status make_folder(const char *folder, const char *name) {
 
 srnn_status sr_page_open(sr_page *page, const char *folder) {
     *page = (sr_page){.folder = folder, .kicker = "softrnn study"};
-    SR_TRY(make_folder(folder, "figures"));
-    SR_TRY(make_folder(folder, "tables"));
+    SR_TRY(sr_page_make_folder(folder, "figures"));
+    SR_TRY(sr_page_make_folder(folder, "tables"));
     page->body = open_memstream(&page->body_text, &page->body_bytes);
     page->links = open_memstream(&page->links_text, &page->links_bytes);
     page->data = open_memstream(&page->data_text, &page->data_bytes);

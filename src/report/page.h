@@ -19,6 +19,9 @@ typedef struct sr_page {
     size_t charts;
 } sr_page;
 
+/* Makes the folder `name` in `folder`; fine if it is there. */
+srnn_status sr_page_make_folder(const char *folder, const char *name);
+
 /* `folder` exists and outlives the page. */
 srnn_status sr_page_open(sr_page *page, const char *folder);
 

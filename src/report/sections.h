@@ -30,6 +30,10 @@ srnn_status sr_cell_curves(sr_page *page, const sr_records *records, const sr_ce
 /* What quality costs in a cell. */
 srnn_status sr_cell_costs(sr_page *page, const sr_cell_record *cell, const char *stem);
 
+/* The orders of those runs that `softrnn orders` measured (docs/ORDERS.md), each with a page of its
+ * own; nothing if there are none. */
+srnn_status sr_section_orders(sr_page *page, const sr_records *records);
+
 /* Accuracy over the length of the sequence, where the study has more than one length. */
 srnn_status sr_section_lengths(sr_page *page, const sr_records *records);
 

@@ -128,7 +128,7 @@ static void processor_name(char *name, size_t size) {
         fclose(file);
 }
 
-static json_t *machine_json(void) {
+json_t *sr_machine_json(void) {
     struct utsname system = {0};
     char processor[256];
     uname(&system);
@@ -151,7 +151,8 @@ static json_t *plan_json(const sr_study *study, const char *command) {
                      "softrnn-study", "version", 1, "name", text(study->name), "title",
                      text(study->title), "baseline", text(study->variants[study->baseline].name),
                      "command", text(command), "softrnn", srnn_version(), "revision", sr_revision(),
-                     "machine", machine_json(), "variants", variants, "tasks", tasks, "runs", runs);
+                     "machine", sr_machine_json(), "variants", variants, "tasks", tasks, "runs",
+                     runs);
 }
 
 srnn_status sr_study_write(const sr_study *study, const char *folder, const char *command) {
