@@ -301,8 +301,8 @@ static void across_backward(srnn_tensor gradient, srnn_tensor x, const real *inv
             along[d] += (double)row[d] * (double)g[d];
     }
     for (int d = 0; d < D; d++) {
-        double inv = (double)inverse[d];
-        along[d] *= inv < 1.0 / NORM_FLOOR ? inv * inv : 0.0;
+        const real floored = (real)(1.0 / NORM_FLOOR);
+        along[d] *= inverse[d] < floored ? (double)inverse[d] * (double)inverse[d] : 0.0;
     }
     for (int h = 0; h < heads; h++) {
         const real *row = tensor_row(x, b, h, t);

@@ -14,6 +14,7 @@ typedef struct context {
     tile_workspace *workers; /* (threads) */
     score_rule rule;
     bool subtract;    /* the row maximum may be subtracted */
+    bool floored;     /* and a floor of the norm acts on what is left */
     int64_t position; /* tokens that a state holds before those of the call */
 } context;
 
@@ -22,6 +23,8 @@ static context place_rows(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->problem;
     context x = {.rule = score_rule_of(&p->attention),
                  .subtract = sr_row_scale_invariant(&p->attention)};
+    x.floored = x.subtract && p->attention.score == SRNN_SCORE_EXP &&
+                (p->attention.norm == SRNN_NORM_L2 || p->attention.norm == SRNN_NORM_L2_SCALED);
     SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
     x.heads = sr_layout_take(layout, (size_t)p->B * (size_t)p->Hkv, sizeof *x.heads);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
@@ -83,8 +86,7 @@ typedef struct query_tile {
 /* Moves a row's maximum up to what this tile brings, rescaling what was summed so far. */
 static void raise_maximum(tile_workspace *w, score_row *row, const score_rule *rule, int64_t r,
                           int64_t ld) {
-    row->maximum = 0;
-    real maximum = row_maximum(row, rule), before = w->maximum[r];
+    real maximum = row_log_scale(row, rule), before = w->maximum[r];
     if (maximum > before) {
         real factor = (real)exp((double)(before - maximum));
         w->row_sums[r] *= factor;
@@ -109,13 +111,23 @@ static void prefetch_share(const packed_head *head, int64_t tile, int64_t r, con
         __builtin_prefetch(values + at, 0, 2);
 }
 
+/* Divides a row by e^(its largest exponent), as if that had been subtracted from the start. */
+static void reduce_row(tile_workspace *w, int64_t r, int64_t ld) {
+    w->maximum[r] = vec_maximum(w->largest[r]);
+    const real factor = (real)exp(-(double)w->maximum[r]);
+    w->row_sum[r] *= factor;
+    for (int64_t d = 0; d < ld; d += LANES)
+        vec_store(w->numerator + r * ld + d, factor * vec_load(w->numerator + r * ld + d));
+}
+
 static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
                        const packed_head *head, int64_t tile, int64_t keys, real bound) {
     const srnn_problem *p = &x->call->plan->problem;
     tile_strides ld = tile_strides_of(p);
     double reference = q->decay ? q->decay[q->at] : 0.0;
     const real *columns = decay_columns(w->decay, q->decay, tile, q->at + q->rows, reference);
-    bool sums = sr_needs_row_sum(&p->attention);
+    const bool sums = sr_needs_row_sum(&p->attention);
+    const bool scaled = x->subtract && !logits_are_tame(&x->rule, bound);
     int width = (int)tile_width(keys);
     for (int64_t r = 0; r < q->rows; r++) {
         int64_t low = q->first[r] - tile * TILE, high = q->at + r + 1 - tile * TILE;
@@ -136,9 +148,10 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
         }
         if (high > keys) /* there are more tiles */
             prefetch_share(head, tile + 1, r, p, ld);
-        if (x->subtract && !(bound <= SMALL_LOGIT))
+        if (scaled)
             raise_maximum(w, &row, &x->rule, r, ld.dv);
-        row_weights(&row, &x->rule, sums ? &w->row_sums[r] : NULL);
+        row_weights(&row, &x->rule, sums ? &w->row_sums[r] : NULL,
+                    x->floored && !scaled ? &w->largest[r] : NULL);
     }
     clear_rows_from(w->s, ld.tile, q->rows, q->padded);
 }
@@ -199,8 +212,11 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
     int64_t keys_seen = q.at + q.rows, from = q.first[0] / TILE, past = tiles_in(keys_seen);
     real bound = logit_bound(w, packed, &q, from, past, ld, p->D);
-    for (int64_t r = 0; r < TILE; r++)
-        w->maximum[r] = x->subtract && !(bound <= SMALL_LOGIT) ? (real)-INFINITY : 0;
+    const bool scaled = x->subtract && !logits_are_tame(&x->rule, bound);
+    for (int64_t r = 0; r < TILE; r++) {
+        w->maximum[r] = scaled ? (real)-INFINITY : 0;
+        w->largest[r] = vec_all((real)-INFINITY);
+    }
 
     for (int64_t tile = from; tile < past; tile++) {
         int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
@@ -213,8 +229,11 @@ static void rows_task(void *untyped, int64_t task, int worker) {
                 packed->values + tile * TILE * ld.dv, ld.dv, q.padded, round_up(p->Dv, COLUMNS),
                 keys, diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL, true);
     }
-    for (int64_t r = 0; r < q.rows; r++)
+    for (int64_t r = 0; r < q.rows; r++) {
         w->row_sum[r] = vec_sum(w->row_sums[r]);
+        if (x->floored && !scaled)
+            reduce_row(w, r, ld.dv);
+    }
     write_outputs(x, w, &q);
 }
 

@@ -9,7 +9,8 @@
 #include "backend/cpu/attention_tiles.h"
 #include "base/threads.h"
 
-enum { TASKS_WANTED = 8 };
+/* Every group has gradients of all queries of its own: more of them would cost memory. */
+enum { TASKS_WANTED = 8, GROUPS_MAX = 4 };
 
 typedef struct workspace {
     real *queries;     /* (T rounded up, stride of D) */
@@ -38,6 +39,7 @@ typedef struct context {
 static int64_t groups_of(const srnn_problem *p) {
     int64_t heads = (int64_t)p->B * p->Hkv, tiles = tiles_in(p->T);
     int64_t groups = (TASKS_WANTED + heads - 1) / heads;
+    groups = groups < GROUPS_MAX ? groups : GROUPS_MAX;
     return groups < tiles ? groups : tiles;
 }
 

@@ -82,7 +82,7 @@ static pair pair_of(const srnn_attention *a, double s, double decay, double maxi
         result.weight = exp(x + decay - maximum);
         result.slope = result.weight;
     } else {
-        double factor = exp(decay);
+        double factor = exp(decay - (maximum == -INFINITY ? 0.0 : maximum));
         result.weight = factor * sr_score_value(a->score, a->order, x);
         result.slope = factor * sr_score_slope(a->score, a->order, x);
     }
@@ -95,17 +95,21 @@ static double decay_between(const double *decay, int64_t i, int64_t j) {
     return decay ? decay[i] - decay[j] : 0.0;
 }
 
-/* s_ij for j <= i into w->s; returns the row maximum of the clamped, decayed logit. */
+/* s_ij for j <= i into w->s; returns what the logarithms of the row's weights may be reduced by. */
 static double row_logits(const workspace *w, const srnn_problem *p, const double *decay,
                          int64_t i) {
-    double maximum = -INFINITY;
+    const srnn_attention *a = &p->attention;
+    double maximum = -INFINITY, largest = 0.0;
     for (int64_t j = 0; j <= i; j++) {
         double s = row_dot(w->query, w->keys + j * p->D, p->D);
-        double x = p->attention.clamp != 0.0 && s > p->attention.clamp ? p->attention.clamp : s;
+        double x = a->clamp != 0.0 && s > a->clamp ? a->clamp : s;
         maximum = fmax(maximum, x + decay_between(decay, i, j));
+        largest = fmax(largest, fabs(x));
         w->s[j] = s;
     }
-    return maximum;
+    if (!sr_row_scale_invariant(a))
+        return 0.0;
+    return a->score == SRNN_SCORE_EXP ? maximum : sr_score_log_scale(a->score, a->order, largest);
 }
 
 static const double *decay_of(const sr_edges *edges, const srnn_problem *p, const sr_span *span,
@@ -131,8 +135,6 @@ static void forward_row(const context *x, const workspace *w, const sr_span *spa
     SR_ISA_REAL(sr_edges_query_rows)
     (w->query, p->D, &x->scratch.edges, plan, x->call->in, span->b, h, span->start + i, 1);
     double maximum = row_logits(w, p, decay, i), row_sum = 0.0;
-    if (!sr_row_scale_invariant(&p->attention))
-        maximum = 0.0;
     memset(w->numerator, 0, (size_t)p->Dv * sizeof *w->numerator);
     for (int64_t j = 0; j <= i; j++) {
         double weight = pair_of(&p->attention, w->s[j], decay_between(decay, i, j), maximum).weight;
