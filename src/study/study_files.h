@@ -13,6 +13,6 @@ srnn_status sr_study_summarise(sr_summary *summary, const sr_study *study, const
 
 /* Makes `path` the text of the study: these files one after the other, or the King James Bible if
  * there are none. A file that is there already must hold the same. */
-srnn_status sr_study_text(const char *path, const sr_words *files);
+srnn_status sr_study_text(const char *path, const sr_word_list *files);
 
 #endif
