@@ -151,10 +151,10 @@ static srnn_status measure_steps(json_t *list, const orders_request *r, sr_names
 static srnn_status measure_run(json_t **record, const orders_request *r) {
     char path[SR_PATH_BYTES];
     sr_names names;
-    json_t *list = json_array();
     if (snprintf(path, sizeof path, "%s/checkpoints", r->run) >= SR_PATH_BYTES)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", r->run);
     SR_TRY(sr_folder_list(&names, path));
+    json_t *list = json_array();
     const srnn_status status = measure_steps(list, r, &names);
     sr_names_free(&names);
     *record = json_pack("{ss, si, so}", "format", "softrnn-orders-run", "version", 1, "checkpoints",
