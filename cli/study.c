@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct arguments {
     const char *file, *out, *only, *skip, *text;
@@ -83,12 +84,16 @@ static srnn_status make_text(sr_study *study, const arguments *a) {
     SR_TRY(find_text(path, study, a));
     snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
     SR_TRY(sr_folder_make(folder));
+    const bool made = access(path, F_OK) != 0;
     srnn_status status = a->text ? sr_word_list_split(&files, a->text) : SRNN_OK;
     if (status == SRNN_OK)
         status = sr_study_text(path, &files);
     sr_word_list_free(&files);
     SR_TRY(status);
-    return sr_study_price(study);
+    status = sr_study_price(study);
+    if (status != SRNN_OK && made)
+        unlink(path); /* one that does not do must not keep out the next */
+    return status;
 }
 
 /* In a folder that is locked. Nothing is written before it is sure that the runs there, and the

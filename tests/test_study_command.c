@@ -186,6 +186,20 @@ static void summaries_agree_with_the_records(void **state) {
         assert_int_equal(json_unpack(variant, "{s:{s:f}}", "difference", "mean", &difference), 0);
         assert_true(fabs(difference - (losses[v] - losses[0] + losses[v + 3] - losses[3]) / 2) <
                     1e-9);
+        const char *of, *verdict;
+        int seed;
+        json_t *pairs;
+        assert_int_equal(json_unpack(variant, "{s:{s:s, s:s, s:o}}", "difference", "of", &of,
+                                     "verdict", &verdict, "pairs", &pairs),
+                         0);
+        assert_string_equal(of, "loss");
+        assert_int_equal(json_array_size(pairs), 2);
+        assert_int_equal(json_unpack(json_array_get(pairs, 1), "{s:i, s:f}", "seed", &seed,
+                                     "difference", &difference),
+                         0);
+        assert_int_equal(seed, 2);
+        assert_true(fabs(difference - (losses[v + 3] - losses[3])) < 1e-9);
+        assert_string_not_equal(verdict, "unstable");
     }
     json_decref(summary);
 }
@@ -233,6 +247,7 @@ static void divergence_is_a_result(void **state) {
     const char *const arguments[] = {"study", other, "--out", broken, NULL};
     assert_int_equal(finish(start(arguments)), 0);
     assert_true(said("2 runs: 1 finished, 1 diverged, 0 failed"));
+    assert_true(said("no pair of runs               unstable"));
     assert_int_equal(sr_folder_remove(broken), SRNN_OK);
 }
 
@@ -330,6 +345,18 @@ static void moved_studies_go_on(void **state) {
     same_records();
 }
 
+/* A text that is too short for one row is refused, and another may take its place. */
+static void short_texts_are_refused(void **state) {
+    (void)state;
+    char tiny[100];
+    snprintf(tiny, sizeof tiny, "%s/tiny.txt", folder);
+    write_file(tiny, "short");
+    const char *const arguments[] = {"study", yaml, "--out", broken, "--text", tiny, NULL};
+    assert_int_equal(finish(start(arguments)), 1);
+    assert_int_equal(finish(start_study(broken)), 0);
+    same_records();
+}
+
 static void wrong_selections_are_refused(void **state) {
     (void)state;
     const char *const only[] = {"study", yaml, "--out", broken, "--only", "nrom", NULL};
@@ -392,6 +419,7 @@ int main(void) {
         cmocka_unit_test(other_studies_are_refused),
         cmocka_unit_test(running_studies_are_left_alone),
         cmocka_unit_test(moved_studies_go_on),
+        cmocka_unit_test(short_texts_are_refused),
         cmocka_unit_test(wrong_selections_are_refused),
         cmocka_unit_test(runs_are_compared),
     };

@@ -65,13 +65,13 @@ static void pack_task(void *untyped, int64_t task, int worker) {
     const packed_head *packed = &x->heads[head];
     real *rows = x->workers[worker].queries;
     SR_ISA_REAL(sr_edges_key_rows)
-    (rows, ld.d, &x->edges, plan, x->call->in, head / p->Hkv, (int)(head % p->Hkv), t, count);
+    (rows, ld.d, &x->edges, x->call, (sr_rows){head / p->Hkv, (int)(head % p->Hkv), t, count});
     transpose_rows(packed->keys + tile * p->D * ld.tile, ld.tile, rows, ld.d, count, p->D, TILE);
     packed->key_norm[tile] = largest_norm(rows, ld.d, count, p->D);
     real *values = packed->values + t * ld.dv;
     memset(values, 0, (size_t)(TILE * ld.dv) * sizeof(real));
     SR_ISA_REAL(sr_edges_value_rows)
-    (values, ld.dv, &x->edges, plan, x->call->in, head / p->Hkv, (int)(head % p->Hkv), t, count);
+    (values, ld.dv, &x->edges, x->call, (sr_rows){head / p->Hkv, (int)(head % p->Hkv), t, count});
 }
 
 /* The tile of query rows a task works on. */
@@ -175,8 +175,9 @@ static void write_outputs(const context *x, const tile_workspace *w, const query
         for (past = r + 1; past < q->rows && q->first[past] == q->first[r];)
             past++;
         SR_ISA_REAL(sr_edges_output_rows)
-        (call->o, w->numerator + r * ld.dv, ld.dv, w->row_sum + r, &x->edges, call->plan, call->in,
-         q->b, q->h, q->t + r, past - r, q->at + r - q->first[r] + 1);
+        ((sr_row_results){w->numerator + r * ld.dv, ld.dv, w->row_sum + r,
+                          q->at + r - q->first[r] + 1},
+         &x->edges, call, (sr_rows){q->b, q->h, q->t + r, past - r});
     }
     if (!call->saved.numerator)
         return;
@@ -206,7 +207,7 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     q.decay = packed->decay;
 
     SR_ISA_REAL(sr_edges_query_rows)
-    (w->queries, ld.d, &x->edges, plan, x->call->in, q.b, q.h, q.t, q.rows);
+    (w->queries, ld.d, &x->edges, x->call, (sr_rows){q.b, q.h, q.t, q.rows});
     clear_rows_from(w->queries, ld.d, q.rows, q.padded);
     memset(w->numerator, 0, (size_t)(q.padded * ld.dv) * sizeof(real));
     memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
@@ -221,13 +222,15 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     for (int64_t tile = from; tile < past; tile++) {
         int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
         bool diagonal = tile * TILE == q.at;
-        product(w->s, ld.tile, (product_operand){w->queries, ld.d, 1},
-                packed->keys + tile * p->D * ld.tile, ld.tile, q.padded, tile_width(keys), p->D,
-                diagonal ? PRODUCT_C_LOWER : PRODUCT_FULL, false);
+        product((product_target){w->s, ld.tile, false}, (product_operand){w->queries, ld.d, 1},
+                (product_rows){packed->keys + tile * p->D * ld.tile, ld.tile},
+                (product_size){q.padded, tile_width(keys), p->D},
+                diagonal ? PRODUCT_C_LOWER : PRODUCT_FULL);
         weigh_tile(x, w, &q, packed, tile, keys, bound);
-        product(w->numerator, ld.dv, (product_operand){w->s, ld.tile, 1},
-                packed->values + tile * TILE * ld.dv, ld.dv, q.padded, round_up(p->Dv, COLUMNS),
-                keys, diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL, true);
+        product((product_target){w->numerator, ld.dv, true}, (product_operand){w->s, ld.tile, 1},
+                (product_rows){packed->values + tile * TILE * ld.dv, ld.dv},
+                (product_size){q.padded, round_up(p->Dv, COLUMNS), keys},
+                diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL);
     }
     for (int64_t r = 0; r < q.rows; r++) {
         w->row_sum[r] = vec_sum(w->row_sums[r]);
@@ -276,11 +279,11 @@ static void keep_task(void *untyped, int64_t task, int worker) {
     int kv = (int)(task % p->Hkv);
     for (int64_t t = 0; t < p->T; t += TILE) {
         int64_t count = p->T - t < TILE ? p->T - t : TILE;
-        SR_ISA_REAL(sr_edges_key_rows)(rows, ld.d, &x->edges, plan, x->call->in, b, kv, t, count);
+        SR_ISA_REAL(sr_edges_key_rows)(rows, ld.d, &x->edges, x->call, (sr_rows){b, kv, t, count});
         packed_head_keep_keys(head, p, rows, ld.d, x->position + t, count);
     }
     SR_ISA_REAL(sr_edges_value_rows)
-    (head->values + x->position * ld.dv, ld.dv, &x->edges, plan, x->call->in, b, kv, 0, p->T);
+    (head->values + x->position * ld.dv, ld.dv, &x->edges, x->call, (sr_rows){b, kv, 0, p->T});
     if (head->decay)
         memcpy(head->decay + x->position, x->edges.decay + task * p->T,
                (size_t)p->T * sizeof *head->decay);
