@@ -1,6 +1,8 @@
 /* study_table.c: a study's plan and its results as tables of text. */
 #include "study_table.h"
 
+#include "base/units.h"
+
 #include "columns.h"
 
 #include <math.h>
@@ -10,19 +12,6 @@
 /* Training FLOP/s a core reaches on models as small as a study's; measured with the default study. */
 static const double typical_rate = 3e10;
 
-static const char *bytes_text(char text[32], double bytes) {
-    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB"};
-    int unit = 0;
-    if (!isfinite(bytes)) {
-        snprintf(text, 32, "-");
-        return text;
-    }
-    for (; bytes >= 1023.5 && unit < 5; unit++)
-        bytes /= 1024;
-    snprintf(text, 32, "%.3g %s", bytes, units[unit]);
-    return text;
-}
-
 void study_table_plan(const sr_study *study, const sr_study_way *way) {
     double tokens = 0, flops = 0;
     size_t count = 0;
@@ -31,12 +20,13 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
            "state");
     for (size_t i = 0; i < study->run_count; i++) {
         const sr_study_run *run = &study->runs[i];
-        char state[32];
+        char state[SR_BYTES_WORDS];
         if ((way->only.count && !sr_study_run_matches(study, run, &way->only)) ||
             sr_study_run_matches(study, run, &way->skip))
             continue;
         printf("%-40s %8lld %11zu %12.0f %10.0f %9s\n", run->id, (long long)run->settings.steps,
-               run->parameters, run->tokens, run->flops / 1e9, bytes_text(state, run->state_bytes));
+               run->parameters, run->tokens, run->flops / 1e9,
+               sr_bytes_words(state, run->state_bytes));
         tokens += run->tokens;
         flops += run->flops;
         count++;
@@ -101,7 +91,8 @@ static void print_variant(const sr_study *study, const sr_summary_cell *cell,
     print_number(v->accuracy.mean, 4);
     print_difference(study, cell, v);
     print_number(v->tokens_per_second, 0);
-    printf(" %9s %9s", bytes_text(memory, v->memory_bytes), bytes_text(state, v->state_bytes));
+    printf(" %9s %9s", sr_bytes_words(memory, v->memory_bytes),
+           sr_bytes_words(state, v->state_bytes));
     if (v->skipped || v->diverged || v->failed || v->not_finite || v->finished < v->runs)
         printf("  %zu of %zu finished, %zu diverged, %zu failed, %zu without a finite number, "
                "%lld steps skipped",

@@ -2,6 +2,7 @@
 #include "base/units.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -12,9 +13,10 @@ const char *sr_bytes_words(char words[SR_BYTES_WORDS], double bytes) {
         snprintf(words, SR_BYTES_WORDS, "-");
         return words;
     }
-    /* What would be written as 1.02e+03 belongs to the next unit. */
-    for (; bytes >= 999.5 && unit + 1 < sizeof units / sizeof *units; unit++)
+    for (; bytes >= 1023.5 && unit + 1 < sizeof units / sizeof *units; unit++)
         bytes /= 1024;
-    snprintf(words, SR_BYTES_WORDS, "%.3g %s", bytes, units[unit]);
+    /* From 1000 to 1023 three digits would become a power of ten. */
+    const bool four = bytes >= 999.5 && bytes < 1023.5;
+    snprintf(words, SR_BYTES_WORDS, four ? "%.0f %s" : "%.3g %s", bytes, units[unit]);
     return words;
 }

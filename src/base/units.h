@@ -4,7 +4,8 @@
 
 enum { SR_BYTES_WORDS = 32 };
 
-/* "202 MB": three digits, units of 1024 from B to YB; "-" if it is not finite. Returns `words`. */
+/* "202 MB": three digits (1000 to 1023: four), units of 1024 from B to YB; "-" if it is not finite.
+ * Returns `words`. */
 const char *sr_bytes_words(char words[SR_BYTES_WORDS], double bytes);
 
 #endif

@@ -1,6 +1,8 @@
 /* format.c: numbers as words for the report. */
 #include "report/format.h"
 
+#include "base/units.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <stdbool.h>
@@ -92,14 +94,11 @@ sr_formatted sr_format_count(double value) {
 }
 
 sr_formatted sr_format_bytes(double bytes) {
-    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
     sr_formatted words;
-    size_t unit = 0;
+    char text[SR_BYTES_WORDS];
     if (!isfinite(bytes) || bytes < 0)
         return dash;
-    for (; bytes >= 1023.5 && unit < 6; unit++)
-        bytes /= 1024;
-    snprintf(words.text, sizeof words.text, "%.3g %s", bytes, units[unit]);
+    snprintf(words.text, sizeof words.text, "%s", sr_bytes_words(text, bytes));
     return words;
 }
 

@@ -1,5 +1,4 @@
 /* orders_bill.c: the verdict about a finite state, and the bill behind it. */
-#include "base/units.h"
 #include "report/escape.h"
 #include "report/format.h"
 #include "report/json_read.h"
@@ -17,8 +16,7 @@ static void add_count(sr_table *table, double count) {
 }
 
 static void add_bytes(sr_table *table, double bytes) {
-    char words[SR_BYTES_WORDS];
-    sr_table_number(table, bytes, isfinite(bytes) ? sr_bytes_words(words, bytes) : "\u2013");
+    sr_table_number(table, bytes, sr_format_bytes(bytes).text);
 }
 
 static void add_costs(sr_table *table, const json_t *row) {

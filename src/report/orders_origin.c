@@ -1,5 +1,4 @@
 /* orders_origin.c: what a record of orders was measured on, and how to repeat it. */
-#include "base/units.h"
 #include "report/escape.h"
 #include "report/format.h"
 #include "report/json_read.h"
@@ -61,7 +60,6 @@ srnn_status sr_orders_section_origin(sr_page *page, const json_t *record, const 
     const json_t *origin = sr_json_object_of(record, "origin");
     const json_t *machine = sr_json_object_of(origin, "machine");
     const char *command = sr_json_text_of(origin, "command");
-    char words[SR_BYTES_WORDS];
     sr_table *table;
     sr_page_section(page, "provenance", "Where this comes from");
     if (*command) {
@@ -85,6 +83,6 @@ srnn_status sr_orders_section_origin(sr_page *page, const json_t *record, const 
     sr_table_cell(table, "processors");
     sr_table_cell(table, "%s", sr_format_count(sr_json_number_of(machine, "processors")).text);
     sr_table_cell(table, "memory");
-    sr_table_cell(table, "%s", sr_bytes_words(words, sr_json_number_of(machine, "memory_bytes")));
+    sr_table_cell(table, "%s", sr_format_bytes(sr_json_number_of(machine, "memory_bytes")).text);
     return sr_page_table(page, table);
 }

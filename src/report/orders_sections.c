@@ -154,7 +154,10 @@ static srnn_status put_map(sr_page *page, const json_t *record, const char *what
             values[i * columns + h] = of_head(
                 sr_json_element_of(sr_json_element_of(record, "layers", i), "heads", h), what);
     const sr_heat heat = {title, "layer", "head", values, (int)rows, (int)columns};
-    fprintf(page->body, "<figure>\n<figcaption>%s</figcaption>\n<div class=\"scroll\">", title);
+    fprintf(page->body,
+            "<figure aria-labelledby=\"caption-heads-%s\">\n"
+            "<figcaption id=\"caption-heads-%s\">%s</figcaption>\n<div class=\"scroll\">",
+            what, what, title);
     sr_heat_write_svg(page->body, &heat);
     fputs("</div>\n", page->body);
     const srnn_status status = put_map_table(page, &heat, what);

@@ -1,5 +1,4 @@
 /* orders_study.c: the orders of a study's runs: a table, and a page for each. */
-#include "base/units.h"
 #include "report/escape.h"
 #include "report/format.h"
 #include "report/json_read.h"
