@@ -77,7 +77,7 @@ static void add_series(sr_chart *chart, picture *p, const sr_entry *first, int s
         sr_chart_point(chart, order, entry->mean, entry->mean - spread, entry->mean + spread);
         p->first = fmin(p->first, order);
         p->last = fmax(p->last, order);
-        p->points += isfinite(entry->mean);
+        p->points += isfinite(entry->mean) ? 1 : 0;
     }
 }
 

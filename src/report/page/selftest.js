@@ -87,8 +87,8 @@
       problems.push(String(error));
     }
     document.querySelectorAll("figure, [role=img]").forEach(function (one) {
-      var named = document.getElementById(one.getAttribute("aria-labelledby") || "");
-      if (!one.getAttribute("aria-label") && !(named && named.textContent)) problems.push("a figure has no name");
+      var caption = document.getElementById(one.getAttribute("aria-labelledby") || "") || one.querySelector("figcaption");
+      if (!one.getAttribute("aria-label") && !(caption && caption.textContent)) problems.push("a figure has no name");
     });
     if (window.reportBoards.length !== document.querySelectorAll("figure.live").length)
       problems.push("some charts were not made");
