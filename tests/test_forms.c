@@ -135,9 +135,53 @@ static void threads_do_not_change_bits(void **state) {
     }
 }
 
-/* ---- logits of +-10^4 ---- */
+/* ---- the ends of the range ---- */
 
-/* Integers whose products float holds exactly, so that only the exponential is on trial. */
+/* What element of an operand becomes, from what was drawn for it. */
+typedef double changed(operand which, double drawn);
+
+/* Float against the double oracle where q, k and v hold other numbers than usual. */
+static void check_changed(const char *spec, changed *change, double limit) {
+    srnn_problem problem = problem_of(spec);
+    problem.T = 200;
+    srnn_problem wide = problem;
+    wide.dtype = SRNN_F64;
+    wide.kernel = "generic";
+    attention_call run, oracle;
+    assert_int_equal(trial_create(&run, &problem, 6), SRNN_OK);
+    assert_int_equal(trial_create(&oracle, &wide, 6), SRNN_OK);
+    for (int which = OPERAND_Q; which <= OPERAND_V; which++) {
+        operand_shape shape = operand_shape_in(&problem, (operand)which);
+        float *narrow = run.operand[which];
+        double *exact = oracle.operand[which];
+        for (int64_t i = 0; i < shape_elements(&shape); i++) {
+            narrow[i] = (float)change((operand)which, exact[i]);
+            exact[i] = (double)narrow[i];
+        }
+    }
+    assert_int_equal(call_forward_backward(&oracle), SRNN_OK);
+    assert_int_equal(call_forward_backward(&run), SRNN_OK);
+    const double output = trial_output_error(&run, &oracle);
+    const double gradient = trial_gradient_error(&run, &oracle);
+    if (!(output <= limit) || !(gradient <= 1e-5))
+        fail_msg("%s: off by %g, gradients by %g", spec, output, gradient);
+    call_free(&run);
+    call_free(&oracle);
+}
+
+/* Integers whose products float holds exactly, so that only the score is on trial; |s| up to about
+ * 10^4. */
+static double large(operand which, double drawn) {
+    switch (which) {
+    case OPERAND_Q:
+        return 40 * rint(2 * drawn);
+    case OPERAND_K:
+        return 16 * rint(2 * drawn);
+    default:
+        return drawn;
+    }
+}
+
 static void large_logits_stay_exact(void **state) {
     (void)state;
     static const char *const specs[] = {
@@ -151,76 +195,30 @@ static void large_logits_stay_exact(void **state) {
         "score=taylor:79,scale=one,norm=l2",
         "power:64,scale=one",
         "power:7,scale=one,norm=l2"};
-    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
-        srnn_problem problem = problem_of(specs[n]);
-        problem.T = 200;
-        attention_call run, oracle;
-        assert_int_equal(trial_create(&run, &problem, 6), SRNN_OK);
-        srnn_problem wide = problem;
-        wide.dtype = SRNN_F64;
-        wide.kernel = "generic";
-        assert_int_equal(trial_create(&oracle, &wide, 6), SRNN_OK);
-        for (int which = OPERAND_Q; which <= OPERAND_K; which++) {
-            operand_shape shape = operand_shape_in(&problem, (operand)which);
-            double unit =
-                which == OPERAND_Q ? 40.0 : 16.0; /* |s| up to about 6 * 9 * 40 * 4 * 16 / 6 */
-            for (int64_t i = 0; i < shape_elements(&shape); i++) {
-                double value = unit * rint(2.0 * ((double *)oracle.operand[which])[i]);
-                ((double *)oracle.operand[which])[i] = value;
-                ((float *)run.operand[which])[i] = (float)value;
-            }
-        }
-        assert_int_equal(call_forward_backward(&oracle), SRNN_OK);
-        assert_int_equal(call_forward_backward(&run), SRNN_OK);
-        double error = trial_output_error(&run, &oracle);
-        if (!(error <= 1e-6))
-            fail_msg("%s: large logits cost %g", specs[n], error);
-        error = trial_gradient_error(&run, &oracle);
-        if (!(error <= 1e-5))
-            fail_msg("%s: large logits cost %g in a gradient", specs[n], error);
-        call_free(&run);
-        call_free(&oracle);
-    }
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
+        check_changed(specs[n], large, 1e-6);
 }
 
 /* All logits at -28 to -35, values small: what the norm divides is far below its floor, but for the row
  * maximum. */
+static double small(operand which, double drawn) {
+    switch (which) {
+    case OPERAND_Q:
+        return 2;
+    case OPERAND_K:
+        return -2.75 + 0.03125 * rint(3 * drawn);
+    default:
+        return 0.0078125 * drawn;
+    }
+}
+
 static void small_rows_stay_exact(void **state) {
     (void)state;
     static const char *const specs[] = {"norm,scale=one", "norm,scale=one,clamp=5",
                                         "score=exp,scale=one,output_gate,norm=l2_scaled",
                                         "power:64,scale=one,norm=l2"};
-    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
-        srnn_problem problem = problem_of(specs[n]);
-        problem.T = 200;
-        attention_call run, oracle;
-        assert_int_equal(trial_create(&run, &problem, 6), SRNN_OK);
-        srnn_problem wide = problem;
-        wide.dtype = SRNN_F64;
-        wide.kernel = "generic";
-        assert_int_equal(trial_create(&oracle, &wide, 6), SRNN_OK);
-        for (int which = OPERAND_Q; which <= OPERAND_V; which++) {
-            operand_shape shape = operand_shape_in(&problem, (operand)which);
-            for (int64_t i = 0; i < shape_elements(&shape); i++) {
-                double drawn = ((double *)oracle.operand[which])[i];
-                double value = which == OPERAND_V   ? 0.0078125 * drawn
-                               : which == OPERAND_Q ? 2.0
-                                                    : -2.75 + 0.03125 * rint(3.0 * drawn);
-                ((double *)oracle.operand[which])[i] = (double)(float)value;
-                ((float *)run.operand[which])[i] = (float)value;
-            }
-        }
-        assert_int_equal(call_forward_backward(&oracle), SRNN_OK);
-        assert_int_equal(call_forward_backward(&run), SRNN_OK);
-        double error = trial_output_error(&run, &oracle);
-        if (!(error <= 2e-6))
-            fail_msg("%s: small rows cost %g", specs[n], error);
-        error = trial_gradient_error(&run, &oracle);
-        if (!(error <= 1e-5))
-            fail_msg("%s: small rows cost %g in a gradient", specs[n], error);
-        call_free(&run);
-        call_free(&oracle);
-    }
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
+        check_changed(specs[n], small, 2e-6);
 }
 
 /* ---- documents ---- */
