@@ -41,7 +41,7 @@ static srnn_status write_model(const sr_model *model, const char *out, const cha
         tell_losses(model, out);
         return SRNN_OK;
     }
-    SR_TRY(sr_folder_make(out));
+    SR_TRY(sr_folders_make(out));
     SR_TRY(sr_model_save(model, out, dtype));
     return write_tokenizer(out, in, tokenizer);
 }

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static srnn_status fail(const char *path, const char *what) {
     return SR_FAIL(SRNN_ERR_IO, "%s: %s: %s", path, what, strerror(errno));
 }
 
-static srnn_status make_one(const char *path) {
+srnn_status sr_folder_make(const char *path) {
     struct stat status;
     if (mkdir(path, 0777) == 0)
         return SRNN_OK;
@@ -32,15 +33,17 @@ static srnn_status make_one(const char *path) {
     return SRNN_OK;
 }
 
-srnn_status sr_folder_make(const char *path) {
-    char part[SR_PATH_BYTES];
+srnn_status sr_folders_make(const char *path) {
+    char part[PATH_MAX];
     if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", path);
-    for (char *slash = part + strspn(part, "/"); (slash = strchr(slash, '/')); *slash++ = '/') {
-        *slash = '\0';
-        SR_TRY(make_one(part));
-    }
-    return make_one(path);
+    for (char *at = part + 1; *part && *at; at++)
+        if (*at == '/') {
+            *at = '\0';
+            SR_TRY(sr_folder_make(part));
+            *at = '/';
+        }
+    return sr_folder_make(part);
 }
 
 srnn_status sr_folder_lock(int *lock, const char *path) {

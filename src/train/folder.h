@@ -4,8 +4,11 @@
 
 #include "base/status.h"
 
-/* Makes a folder and those it lies in; fine if they are there. */
+/* Makes a folder; fine if it is there. Its parent must exist. */
 srnn_status sr_folder_make(const char *path);
+
+/* The same with every folder on the way to it. */
+srnn_status sr_folders_make(const char *path);
 
 /* Keeps other processes that ask for it out of an existing folder, until unlocked or this process
  * ends, however it ends. Fails at once if another one holds it. */

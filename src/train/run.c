@@ -84,7 +84,7 @@ static srnn_status make(sr_run *run, const char *folder, const char *checkpoint)
 static srnn_status make_folder(sr_run *run, const char *yaml) {
     char checkpoints[SR_PATH_BYTES];
     SR_TRY(sr_path_join(checkpoints, run->folder, "checkpoints"));
-    SR_TRY(sr_folder_make(checkpoints));
+    SR_TRY(sr_folders_make(checkpoints));
     SR_TRY(sr_folder_lock(&run->lock, run->folder));
     if (access(yaml, F_OK) == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: another run has just begun in this folder",
