@@ -62,9 +62,14 @@ static srnn_status collapse_spaces(sr_bytes *out, const char *text, size_t bytes
         space = false;
         out->data[out->count++] = text[i];
     }
-    while (out->count >= 3 && memcmp(out->data + out->count - 3, "\xE2\x96\x81", 3) == 0)
-        out->count -= 3;
-    return SRNN_OK;
+    for (;;) {
+        if (out->count >= 1 && out->data[out->count - 1] == ' ')
+            out->count--;
+        else if (out->count >= 3 && memcmp(out->data + out->count - 3, "\xE2\x96\x81", 3) == 0)
+            out->count -= 3;
+        else
+            return SRNN_OK;
+    }
 }
 
 static srnn_status run_step(sr_bytes *out, const sr_normal_step *step, sr_matcher *matcher,

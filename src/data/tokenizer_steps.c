@@ -252,6 +252,7 @@ static srnn_status read_template(sr_tokenizer *tokenizer, const json_t *json) {
     if (!json_is_array(single))
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: \"single\" is not a list", where);
     bool after = false;
+    int before = 0;
     for (size_t i = 0; i < json_array_size(single); i++) {
         const json_t *item = json_array_get(single, i);
         const json_t *special = json_object_get(item, "SpecialToken");
@@ -266,7 +267,10 @@ static srnn_status read_template(sr_tokenizer *tokenizer, const json_t *json) {
         if (id < 0 || id >= tokenizer->vocabulary.size)
             return SR_FAIL(SRNN_ERR_FORMAT, "%s: there is no token %lld", where, (long long)id);
         *(after ? &tokenizer->eos : &tokenizer->bos) = id;
+        before += !after;
     }
+    if (before > 1)
+        tokenizer->bos = SR_SEVERAL;
     return SRNN_OK;
 }
 
