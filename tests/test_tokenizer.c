@@ -225,6 +225,27 @@ static void long_pieces_take_no_square(void **state) {
     sr_tokenizer_free(tokenizer);
 }
 
+/* Marks are ordered by class in linear time: this takes minutes, were it squared. */
+static void runs_of_marks_take_no_square(void **state) {
+    (void)state;
+    enum { MARKS = 200000 };
+    static const char above[] = "\u0301", below[] = "\u0316";
+    sr_bytes text = {0}, normal = {0};
+    assert_int_equal(sr_bytes_append(&text, "ao", 2), SRNN_OK);
+    for (size_t i = 0; i < 2 * MARKS; i++)
+        assert_int_equal(sr_bytes_append(&text, i < MARKS ? above : below, 2), SRNN_OK);
+    assert_int_equal(sr_unicode_normalize(&normal, text.data, text.count, SR_UNICODE_NFC), SRNN_OK);
+    assert_int_equal(normal.count, text.count - 1); /* \u00f3 for two of the characters */
+    assert_memory_equal(normal.data, "a\u00f3\u0316", 5);
+    assert_memory_equal(normal.data + 3 + 2 * MARKS, above, 2);
+    normal.count = 0;
+    assert_int_equal(sr_unicode_normalize(&normal, text.data, text.count, SR_UNICODE_NFD), SRNN_OK);
+    assert_int_equal(normal.count, text.count);
+    assert_memory_equal(normal.data, "ao\u0316", 4);
+    sr_bytes_free(&text);
+    sr_bytes_free(&normal);
+}
+
 /* ---- Added tokens and steps ---- */
 
 static void byte_fallback_model(void **state) {
@@ -456,6 +477,7 @@ int main(void) {
         cmocka_unit_test(streaming_keeps_characters_whole),
         cmocka_unit_test(merges_like_the_definition),
         cmocka_unit_test(long_pieces_take_no_square),
+        cmocka_unit_test(runs_of_marks_take_no_square),
         cmocka_unit_test(byte_fallback_model),
         cmocka_unit_test(steps_of_a_file),
         cmocka_unit_test(added_tokens_are_not_the_models),
