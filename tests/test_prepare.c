@@ -123,6 +123,18 @@ static void files_are_cut_into_documents(void **state) {
          {"a\n\xc3\xa9", "b"}},
         {"a.ndjson", "{\"text\":\"\"}\n{\"text\":\"b\"}\r\n", {"b"}},
         {"jsonl", "{\"text\":1}", {"{\"text\":1}"}},
+        /* Numbers that no machine type holds are no text either. */
+        {"a.jsonl",
+         "{\"id\":18446744073709551615,\"text\":\"a 1e400\"}\n{\"x\":[1e400,-1E+400,NaN,-Infinity],"
+         "\"text\":\"b\"}\n",
+         {"a 1e400", "b"}},
+        /* A byte order mark is no text. */
+        {"a.jsonl", "\xef\xbb\xbf{\"text\":\"a\"}\n", {"a"}},
+        {"a.txt",
+         "\xef\xbb\xbf"
+         "a\n\xef\xbb\xbf",
+         {"a\n\xef\xbb\xbf"}},
+        {"a.txt", "\xef\xbb\xbf<|endoftext|>\na", {"a"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int64_t count = 0;
@@ -162,6 +174,7 @@ static void wrong_input_is_explained(void **state) {
         {"a.jsonl", "{\"text\":\"\xff\"}\n", "a.jsonl:1: byte 9 (0xff)", 0},
         {"a.txt", "a\n<|endoftext|>\n01234567890123456789\n1", "a.txt:3: the document that starts",
          0},
+        {"a.bin", "tokens", "holds tokens", 0},
         {"a.gz", "\x1f\x8b\x08", "a.gz: the gzip data is broken", 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -177,6 +190,12 @@ static void wrong_input_is_explained(void **state) {
 static void invalid_bytes_can_be_replaced(void **state) {
     (void)state;
     sr_prepare_settings settings = {.replace_invalid = true};
+    const char line[] = "{\"text\":\"\\ud83d \\uDE00\\ud83d\\uDE00\\\\ud83d\"}";
+    assert_int_equal(prepare((sr_prepare_settings){0}, "a.jsonl", line, sizeof line - 1),
+                     SRNN_ERR_FORMAT);
+    assert_int_equal(prepare(settings, "a.jsonl", line, sizeof line - 1), SRNN_OK);
+    assert_documents((const char *const[]){"\xef\xbf\xbd \xef\xbf\xbd\U0001F600\\ud83d"}, 1, true);
+    settings.overwrite = true;
     assert_int_equal(prepare(settings, "a.txt", "a\xff\xc3(\xe2\x82", 6), SRNN_OK);
     assert_documents((const char *const[]){"a\xef\xbf\xbd\xef\xbf\xbd(\xef\xbf\xbd\xef\xbf\xbd"}, 1,
                      true);

@@ -58,6 +58,11 @@ static srnn_status measure_inputs(preparation *work) {
             return SR_FAIL(SRNN_ERR_IO, "%s: cannot open: %s", name, strerror(errno));
         if (S_ISDIR(facts.st_mode))
             return SR_FAIL(SRNN_ERR_IO, "%s: is a folder; name the files in it", name);
+        size_t length = strlen(name);
+        if (length > 4 && strcmp(name + length - 4, ".bin") == 0)
+            return SR_FAIL(
+                SRNN_ERR_ARGUMENT,
+                "%s: a .bin file holds tokens, not text; it can be used as data as it is", name);
         work->progress.input_bytes += facts.st_size;
         json_t *entry = json_pack("{s:s, s:I}", "file", name, "bytes", (json_int_t)facts.st_size);
         if (json_array_append_new(work->inputs, entry) != 0)
