@@ -311,6 +311,41 @@ static void data_is_not_overwritten_by_accident(void **state) {
     assert_documents((const char *const[]){"second"}, 1, true);
 }
 
+/* The copy is the tokenizer that was used, with its BOS and EOS, whatever lay there before. */
+static void the_tokenizer_travels_with_its_settings(void **state) {
+    (void)state;
+    static const char json[] = "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, "
+                               "\"c\": 2}, \"merges\": []}}";
+    static const char config[] = "{\"bos_token\": \"b\", \"eos_token\": \"c\"}";
+    char text[128], path[128], source[128];
+    const char *inputs[] = {make_file(text, "a.txt", "abc", 3)};
+    name(source, sizeof source, "other");
+    assert_int_equal(mkdir(source, 0777), 0);
+    make_file(path, "other/tokenizer.json", json, sizeof json - 1);
+    make_file(path, "other/tokenizer_config.json", config, sizeof config - 1);
+    sr_prepare_settings settings = {
+        .tokenizer = source, .folder = out, .inputs = inputs, .input_count = 1, .overwrite = true};
+    assert_int_equal(sr_prepare(&settings, NULL), SRNN_OK);
+    sr_tokenizer *tokenizer;
+    assert_int_equal(sr_tokenizer_load(&tokenizer, out), SRNN_OK);
+    assert_int_equal(sr_tokenizer_bos(tokenizer), 1);
+    assert_int_equal(sr_tokenizer_eos(tokenizer), 2);
+    sr_tokenizer_free(tokenizer);
+    /* Without the settings, under another name, and over itself. */
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(sr_prepare(&settings, NULL), SRNN_OK);
+    assert_int_equal(sr_tokenizer_load(&tokenizer, out), SRNN_OK);
+    assert_int_equal(sr_tokenizer_eos(tokenizer), -1);
+    sr_tokenizer_free(tokenizer);
+    settings.tokenizer = out;
+    assert_int_equal(sr_prepare(&settings, NULL), SRNN_OK);
+    assert_int_equal(sr_tokenizer_load(&tokenizer, out), SRNN_OK);
+    sr_tokenizer_free(tokenizer);
+    settings.tokenizer = "bytes";
+    assert_int_equal(sr_prepare(&settings, NULL), SRNN_OK);
+    assert_int_equal(sr_tokenizer_load(&tokenizer, out), SRNN_ERR_IO);
+}
+
 static bool stop_after_some(void *context, const sr_prepare_progress *progress) {
     (void)progress;
     return --*(int *)context > 0;
@@ -492,6 +527,7 @@ int main(void) {
         cmocka_unit_test_teardown(threads_do_not_change_the_message, clean),
         cmocka_unit_test_teardown(splits_are_stable, clean),
         cmocka_unit_test_teardown(data_is_not_overwritten_by_accident, clean),
+        cmocka_unit_test_teardown(the_tokenizer_travels_with_its_settings, clean),
         cmocka_unit_test_teardown(stopped_work_leaves_nothing, clean),
         cmocka_unit_test_teardown(a_full_disk_is_reported, clean),
         cmocka_unit_test_teardown(what_a_killed_process_left_is_removed, clean),

@@ -1,4 +1,4 @@
-/* tokenizer_copy.h: keeps a tokenizer's file beside the data that was made with it. */
+/* tokenizer_copy.h: keeps a tokenizer's files beside the data that was made with it. */
 #ifndef SR_DATA_TOKENIZER_COPY_H
 #define SR_DATA_TOKENIZER_COPY_H
 
@@ -12,7 +12,12 @@ typedef struct sr_tokenizer_copy {
 /* Finds the file that sr_tokenizer_load loads for `name`, which must stay valid. */
 srnn_status sr_tokenizer_copy_find(sr_tokenizer_copy *copy, const char *name);
 
-/* Copies it into a folder, under a name that sr_tokenizer_load finds there. */
+/* Copies it into a folder, under a name that sr_tokenizer_load finds there, with the
+ * tokenizer_config.json beside it; files there that would be found instead are removed. Does
+ * nothing for a built-in one, or if the file lies there already. */
 srnn_status sr_tokenizer_copy_write(const sr_tokenizer_copy *copy, const char *folder);
+
+/* Removes what sr_tokenizer_load would find in a folder. */
+srnn_status sr_tokenizer_copy_remove(const char *folder);
 
 #endif
