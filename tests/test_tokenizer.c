@@ -246,6 +246,31 @@ static void runs_of_marks_take_no_square(void **state) {
     sr_bytes_free(&normal);
 }
 
+/* What came after Unicode 9 stays as it is, and nothing is composed across it. */
+static void normal_forms_are_those_of_unicode_9(void **state) {
+    (void)state;
+    static const struct {
+        sr_unicode_form form;
+        const char *text, *normal;
+    } cases[] = {
+        {SR_UNICODE_NFC, "a\u0301", "\u00e1"},
+        {SR_UNICODE_NFC, "a\u0898\u0301", "a\u0898\u0301"},
+        {SR_UNICODE_NFD, "a\u0301\u0eba", "a\u0301\u0eba"},
+        {SR_UNICODE_NFC, "\U00011935\U00011930", "\U00011935\U00011930"},
+        {SR_UNICODE_NFKC, "\u32ff\u32fe", "\u32ff\u30f2"},
+        {SR_UNICODE_NFKD, "\U0001e030\u00e1", "\U0001e030a\u0301"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sr_bytes normal = {0};
+        assert_int_equal(
+            sr_unicode_normalize(&normal, cases[i].text, strlen(cases[i].text), cases[i].form),
+            SRNN_OK);
+        assert_int_equal(normal.count, strlen(cases[i].normal));
+        assert_memory_equal(normal.data, cases[i].normal, normal.count);
+        sr_bytes_free(&normal);
+    }
+}
+
 /* ---- Added tokens and steps ---- */
 
 static void byte_fallback_model(void **state) {
@@ -478,6 +503,7 @@ int main(void) {
         cmocka_unit_test(merges_like_the_definition),
         cmocka_unit_test(long_pieces_take_no_square),
         cmocka_unit_test(runs_of_marks_take_no_square),
+        cmocka_unit_test(normal_forms_are_those_of_unicode_9),
         cmocka_unit_test(byte_fallback_model),
         cmocka_unit_test(steps_of_a_file),
         cmocka_unit_test(added_tokens_are_not_the_models),
