@@ -42,7 +42,8 @@ static srnn_status read_metadata(double *number, const layer_run *run, const cha
     if (!text)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: the metadata has no '%s'", run->request->in_path, key);
     *number = strtod(text, &end);
-    if (end == text || *end || !(*number > 0) || *number > INT_MAX)
+    const bool plain = *text && !text[strspn(text, "0123456789.eE+-")];
+    if (!plain || *end || !(*number > 0) || !isfinite(*number))
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: metadata '%s' is '%s', not a positive number",
                        run->request->in_path, key, text);
     return SRNN_OK;
@@ -98,11 +99,18 @@ static srnn_status read_setup(layer_run *run) {
                        run->request->in_path);
     s->attention = run->request->problem.attention;
     s->form = run->request->problem.form;
+    s->chunk = run->request->problem.chunk;
+    s->kernel = run->request->problem.kernel;
     s->B = (int)x->shape[0];
     s->T = (int)x->shape[1];
     s->dims.C = (int)x->shape[2];
     SR_TRY(read_count(&s->dims.H, run, "num_attention_heads", 0));
     SR_TRY(read_count(&s->dims.Hkv, run, "num_key_value_heads", s->dims.H));
+    if (s->dims.C % s->dims.H != 0 && !sr_safetensors_metadata(run->in, "head_dim"))
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "%s: 'x' has %d channels, which %d heads do not divide; the metadata "
+                       "'head_dim' may say the size of a head",
+                       run->request->in_path, s->dims.C, s->dims.H);
     SR_TRY(read_count(&s->dims.D, run, "head_dim", s->dims.C / s->dims.H));
     SR_TRY(read_metadata(&run->rope_theta, run, "rope_theta", 10000));
     s->dims.qkv_bias = has_tensor(run, s->attention.short_conv ? "qkv_proj.bias" : "q_proj.bias");
@@ -275,10 +283,11 @@ static srnn_status write_results(const layer_run *run) {
 
 static srnn_status run_layer(layer_run *run) {
     const srnn_problem *p = &run->request->problem;
-    if (p->kernel || p->chunk || p->dtype != SRNN_F32)
+    if (p->dtype != SRNN_F32)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
-                       "holds a whole layer, for which --kernel, --chunk and --dtype double "
-                       "cannot be had; give q, k, v instead of x");
+                       "%s: holds a whole layer, which is computed in float; give q, k, v "
+                       "in place of x for --dtype double",
+                       run->request->in_path);
     SR_TRY(find_prefix(run));
     SR_TRY(read_setup(run));
     SR_TRY(sr_backend_cpu_create(&run->backend, p->threads));

@@ -35,7 +35,7 @@ static srnn_problem smaller(const bench_case *timed) {
 
 static srnn_status compare(attention_call *run, const attention_call *oracle) {
     bool backward = run->problem.form != SRNN_FORM_RECURRENT;
-    double limit = trial_limit(run->problem.form);
+    double limit = trial_limit(&run->problem.attention, run->problem.form);
     SR_TRY(backward ? call_forward_backward(run) : call_forward(run));
     double output = trial_output_error(run, oracle);
     double gradient = backward ? trial_gradient_error(run, oracle) : 0;

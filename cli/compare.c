@@ -1,4 +1,5 @@
 /* compare.c: `softrnn compare`. */
+#include "columns.h"
 #include "commands.h"
 #include "curve_plot.h"
 #include "options.h"
@@ -59,14 +60,16 @@ static const char *number_text(char text[32], int decimals, double value) {
 }
 
 static void print_table(const compared *runs, int count) {
-    printf("  %-28s %-28s %7s %9s %9s %9s %9s %10s %8s\n", "run", "attention", "step", "loss",
+    printf("  %-28s %-28s %7s %9s %10s %9s %9s %10s %8s\n", "run", "attention", "step", "loss",
            "validation", "best", "accuracy", "tokens/s", "skipped");
     for (int i = 0; i < count; i++) {
         const sr_record *r = &runs[i].record;
-        char name[64], text[5][32];
+        char name[256], columns[2][128], text[5][32];
         short_name(name, sizeof name, runs[i].folder);
-        printf("%c %-28.28s %-28.28s %7lld %9s %10s %9s %9s %10s %8lld\n", curve_letter(i), name,
-               runs[i].settings.attention, (long long)r->points[r->count - 1].step,
+        printf("%c %s %s %7lld %9s %10s %9s %9s %10s %8lld\n", curve_letter(i),
+               column_text(columns[0], sizeof columns[0], name, 28),
+               column_text(columns[1], sizeof columns[1], runs[i].settings.attention, 28),
+               (long long)r->points[r->count - 1].step,
                number_text(text[0], 4, r->points[r->count - 1].loss),
                number_text(text[1], 4, r->last_loss), number_text(text[2], 4, r->best_loss),
                number_text(text[3], 4, r->last_accuracy),

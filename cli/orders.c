@@ -7,6 +7,7 @@
 #include "model_open.h"
 #include "options.h"
 #include "orders_show.h"
+#include "origin.h"
 #include "progress.h"
 #include "train/folder.h"
 #include "train/run_checkpoint.h"
@@ -18,6 +19,7 @@
 
 typedef struct orders_request {
     const char *model, *run, *data, *tokenizer, *prompt, *out;
+    char *command; /* as it was given */
     int T, threads, orders, most_order, text_tokens;
     int64_t tokens, trial_tokens, seed;
     double wide, narrow;
@@ -149,10 +151,10 @@ static srnn_status measure_steps(json_t *list, const orders_request *r, sr_names
 static srnn_status measure_run(json_t **record, const orders_request *r) {
     char path[SR_PATH_BYTES];
     sr_names names;
-    json_t *list = json_array();
     if (snprintf(path, sizeof path, "%s/checkpoints", r->run) >= SR_PATH_BYTES)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", r->run);
     SR_TRY(sr_folder_list(&names, path));
+    json_t *list = json_array();
     const srnn_status status = measure_steps(list, r, &names);
     sr_names_free(&names);
     *record = json_pack("{ss, si, so}", "format", "softrnn-orders-run", "version", 1, "checkpoints",
@@ -160,13 +162,26 @@ static srnn_status measure_run(json_t **record, const orders_request *r) {
     return status;
 }
 
+/* What was measured, where and with what. */
+static srnn_status add_origin(json_t *record, const orders_request *r) {
+    json_t *origin = origin_json(r->command);
+    if (!origin || json_object_set_new(record, "origin", origin) != 0)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the record of orders");
+    /* A name that is no UTF-8 is left out. */
+    json_object_set_new(origin, r->run ? "run" : "model", json_string(r->run ? r->run : r->model));
+    json_object_set_new(origin, "data", json_string(r->data));
+    if (r->tokenizer)
+        json_object_set_new(origin, "tokenizer", json_string(r->tokenizer));
+    return SRNN_OK;
+}
+
 static srnn_status write_record(const json_t *record, const char *folder) {
     char path[SR_PATH_BYTES];
     char *text = json_dumps(record, JSON_REAL_PRECISION(9));
     if (!text)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the record of orders");
-    srnn_status status = sr_folder_make(folder);
-    if (status == SRNN_OK && snprintf(path, sizeof path, "%s/orders.json", folder) >= SR_PATH_BYTES)
+    srnn_status status = SRNN_OK;
+    if (snprintf(path, sizeof path, "%s/orders.json", folder) >= SR_PATH_BYTES)
         status = SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
     if (status == SRNN_OK)
         status = sr_file_replace(path, text, strlen(text));
@@ -188,13 +203,26 @@ static void show(const json_t *record, const orders_request *r) {
 static srnn_status run_request(const orders_request *r) {
     json_t *record = NULL;
     const char *folder = r->out ? r->out : r->run;
+    if (r->out)
+        SR_TRY(sr_folders_make(r->out)); /* before the work: a wrong name should not cost it */
     srnn_status status = r->run ? measure_run(&record, r) : measure(&record, r, r->model);
+    if (status == SRNN_OK)
+        status = add_origin(record, r);
     if (status == SRNN_OK && folder)
         status = write_record(record, folder);
     if (status == SRNN_OK)
         show(record, r);
     json_decref(record);
     return status;
+}
+
+static int start(const orders_request *r) {
+    if (!r->data || !r->model == !r->run)
+        return command_refuse("orders needs --model DIR or --run DIR, and --data WHERE");
+    if (r->narrow > r->wide)
+        return command_refuse("--narrow %g is wider than --tolerance %g", r->narrow, r->wide);
+    progress_catch_interrupt();
+    return command_report(run_request(r));
 }
 
 int command_orders(int argc, char **argv) {
@@ -238,13 +266,9 @@ int command_orders(int argc, char **argv) {
         .examples = "  softrnn orders --model stories --data tinystories.txt\n"
                     "  softrnn orders --run runs/softmax --data shards --json\n",
     };
-    int exit_code;
-    if (!options_parse(&line, argc, argv, &exit_code))
-        return exit_code;
-    if (!r.data || !r.model == !r.run)
-        return command_refuse("orders needs --model DIR or --run DIR, and --data WHERE");
-    if (r.narrow > r.wide)
-        return command_refuse("--narrow %g is wider than --tolerance %g", r.narrow, r.wide);
-    progress_catch_interrupt();
-    return command_report(run_request(&r));
+    int exit_code = command_report(origin_command(&r.command, "softrnn orders", argc, argv));
+    if (exit_code == EXIT_OK && options_parse(&line, argc, argv, &exit_code))
+        exit_code = start(&r);
+    free(r.command);
+    return exit_code;
 }

@@ -1,6 +1,8 @@
 /* orders_show.c: the record of orders as text. */
 #include "orders_show.h"
 
+#include "base/units.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +19,11 @@ static int whole(const json_t *object, const char *name) {
     return (int)json_integer_value(json_object_get(object, name));
 }
 
-/* An order, or that none is enough: ">32". */
+/* Room for "64 / >168". */
+typedef struct pair_text {
+    char text[40];
+} pair_text;
+
 static const char *order_text(char text[16], const json_t *order, int most) {
     if (json_is_integer(order))
         snprintf(text, 16, "%d", (int)json_integer_value(order));
@@ -26,13 +32,16 @@ static const char *order_text(char text[16], const json_t *order, int most) {
     return text;
 }
 
-static const char *bytes_text(char text[32], double bytes) {
-    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB", "ZB"};
-    size_t unit = 0;
-    for (; bytes >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
-        bytes /= 1024;
-    snprintf(text, 32, "%.4g %s", bytes, units[unit]);
-    return text;
+/* The orders needed for both tolerances; ">32" where none up to 32 is enough, "-" if none was
+ * tried. */
+static pair_text orders_text(const json_t *both, int most) {
+    char first[16], second[16];
+    pair_text words = {"-"};
+    if (json_is_array(both))
+        snprintf(words.text, sizeof words.text, "%s / %4s",
+                 order_text(first, json_array_get(both, 0), most),
+                 order_text(second, json_array_get(both, 1), most));
+    return words;
 }
 
 static void show_logits(const json_t *layers) {
@@ -83,46 +92,40 @@ static void show_sizes(const json_t *layers, bool reference) {
     }
 }
 
+static void show_needed_by_all(const char *centre, const json_t *both, int most) {
+    printf("  all  %-12s %12s  %12s  %12s\n", centre, "", "", orders_text(both, most).text);
+}
+
 static void show_needed(const json_t *record) {
     size_t i, centre;
-    const json_t *layer, *name;
+    const json_t *layer, *name, *run;
     const json_t *tolerances = json_object_get(record, "tolerances");
+    const json_t *all = json_object_get(record, "all_layers");
     const int most = whole(record, "most_order");
-    char first[16], second[16];
-    printf("\nOrder needed for a relative error of %g / %g\n",
-           number(json_array_get(tolerances, 0)), number(json_array_get(tolerances, 1)));
-    printf("%5s  %-18s %12s %12s %14s\n", "layer", "centre", "weights", "outputs", "final logits");
+    printf(
+        "\nOrder needed for a relative error of %g / %g (-: a centre that this attention does not "
+        "leave free)\n",
+        number(json_array_get(tolerances, 0)), number(json_array_get(tolerances, 1)));
+    printf("%5s  %-12s %12s  %12s  %12s\n", "layer", "centre", "weights", "outputs",
+           "final logits");
     json_array_foreach(json_object_get(record, "layers"), i, layer) {
         const json_t *needed = json_object_get(layer, "needed");
         if (!needed)
             continue;
         json_array_foreach(json_object_get(record, "centres"), centre, name) {
-            printf("%5zu  %-18s", i, json_string_value(name));
-            static const char *const kinds[] = {"weights", "outputs"};
-            for (int kind = 0; kind < 2; kind++) {
-                const json_t *both = json_array_get(json_object_get(needed, kinds[kind]), centre);
-                printf(" %5s / %4s", order_text(first, json_array_get(both, 0), most),
-                       order_text(second, json_array_get(both, 1), most));
-            }
-            const json_t *logits = json_object_get(needed, "logits");
+            const json_t *weights = json_array_get(json_object_get(needed, "weights"), centre);
+            const json_t *outputs = json_array_get(json_object_get(needed, "outputs"), centre);
+            printf("%5zu  %-12s %12s  %12s", i, json_string_value(name),
+                   orders_text(weights, most).text, orders_text(outputs, most).text);
             if (centre == 0)
-                printf("  %5s / %4s", order_text(first, json_array_get(logits, 0), most),
-                       order_text(second, json_array_get(logits, 1), most));
+                printf("  %12s", orders_text(json_object_get(needed, "logits"), most).text);
             printf("\n");
         }
     }
-    const json_t *all =
-        json_object_get(json_object_get(json_object_get(record, "all_layers"), "needed"), "logits");
-    printf("  all  %-18s %12s %12s  %5s / %4s\n", "none", "", "",
-           order_text(first, json_array_get(all, 0), most),
-           order_text(second, json_array_get(all, 1), most));
-    json_array_foreach(json_object_get(json_object_get(record, "all_layers"), "centred"), i,
-                       layer) {
-        const json_t *both = json_object_get(layer, "needed");
-        printf("  all  %-18s %12s %12s  %5s / %4s\n",
-               json_string_value(json_object_get(layer, "centre")), "", "",
-               order_text(first, json_array_get(both, 0), most),
-               order_text(second, json_array_get(both, 1), most));
+    show_needed_by_all("zero", json_object_get(json_object_get(all, "needed"), "logits"), most);
+    json_array_foreach(json_object_get(all, "centred"), i, run) {
+        show_needed_by_all(json_string_value(json_object_get(run, "centre")),
+                           json_object_get(run, "needed"), most);
     }
 }
 
@@ -177,44 +180,57 @@ static void show_texts(const json_t *record) {
     }
 }
 
-static void show_bill(const json_t *record) {
-    size_t b, i;
-    const json_t *bill, *row;
+static void show_cost(const json_t *row) {
+    char state[SR_BYTES_WORDS], cache[SR_BYTES_WORDS];
+    printf(" %10s %12s %14.4g %16.4g\n", sr_bytes_words(state, member(row, "state_bytes")),
+           sr_bytes_words(cache, member(row, "cache_bytes_per_token")),
+           member(row, "memory_break_even_tokens"), member(row, "arithmetic_break_even_tokens"));
+}
+
+static void show_one_bill(const json_t *record, const json_t *bill) {
+    size_t i;
+    const json_t *row, *total = json_object_get(bill, "total");
+    const json_t *together = json_object_get(bill, "together");
     const json_t *tolerances = json_object_get(record, "tolerances");
-    char state[32], cache[32];
-    printf("\nThe bill: a state of the needed order against a cache of keys and values (float)\n");
-    printf("%-16s %9s %5s %5s %-18s %12s %12s %14s %14s\n", "criterion", "tolerance", "layer",
-           "order", "centre", "state", "cache/token", "smaller beyond", "less work beyond");
-    json_array_foreach(json_object_get(record, "bill"), b, bill) {
-        const double tolerance =
-            number(json_array_get(tolerances, (size_t)whole(bill, "tolerance")));
-        const char *criterion = json_string_value(json_object_get(bill, "criterion"));
-        json_array_foreach(json_object_get(bill, "layers"), i, row) {
-            printf("%-16s %9g %5d ", criterion, tolerance, whole(row, "layer"));
-            if (!json_is_integer(json_object_get(row, "order"))) {
-                printf(">%d\n", whole(record, "most_order"));
-                continue;
-            }
-            printf("%5d %-18s %12s %12s %14.4g %14.4g\n", whole(row, "order"),
-                   json_string_value(json_object_get(row, "centre")),
-                   bytes_text(state, member(row, "state_bytes")),
-                   bytes_text(cache, member(row, "cache_bytes_per_token")),
-                   member(row, "memory_break_even_tokens"),
-                   member(row, "arithmetic_break_even_tokens"));
+    printf("%s, within %g\n", json_string_value(json_object_get(bill, "title")),
+           number(json_array_get(tolerances, (size_t)whole(bill, "tolerance"))));
+    json_array_foreach(json_object_get(bill, "layers"), i, row) {
+        if (!json_is_integer(json_object_get(row, "order"))) {
+            printf("%7d  >%d\n", whole(row, "layer"), whole(record, "most_order"));
+            continue;
         }
-        const json_t *total = json_object_get(bill, "total");
-        if (json_is_object(total))
-            printf("%-16s %9g %5s %5s %-18s %12s %12s %14.4g %14.4g\n", criterion, tolerance, "all",
-                   "", "", bytes_text(state, member(total, "state_bytes")),
-                   bytes_text(cache, member(total, "cache_bytes_per_token")),
-                   member(total, "memory_break_even_tokens"),
-                   member(total, "arithmetic_break_even_tokens"));
+        printf("%7d %5d %-12s", whole(row, "layer"), whole(row, "order"),
+               json_string_value(json_object_get(row, "centre")));
+        show_cost(row);
     }
+    if (!json_is_object(total))
+        return;
+    printf("%7s %5s %-12s", "all", "", "");
+    show_cost(total);
+    printf("        run together: logits off by %.2g, loss %.4f\n",
+           member(together, "logits_error"), member(together, "loss"));
+}
+
+static void show_bill(const json_t *record) {
+    size_t b;
+    const json_t *bill;
+    printf("\nThe bill: a state of the needed order against a cache of keys and values (float)\n");
+    printf("%7s %5s %-12s %10s %12s %14s %16s\n", "layer", "order", "centre", "state",
+           "cache/token", "smaller beyond", "less work beyond");
+    json_array_foreach(json_object_get(record, "bill"), b, bill) show_one_bill(record, bill);
+}
+
+static void show_origin(const json_t *record) {
+    const json_t *origin = json_object_get(record, "origin");
+    const char *model = json_string_value(json_object_get(origin, "model"));
+    const char *data = json_string_value(json_object_get(origin, "data"));
+    printf("%s on %s\n", model ? model : "a model", data ? data : "a text");
 }
 
 void orders_show(const json_t *record, bool reference) {
     const json_t *model = json_object_get(record, "model"), *data = json_object_get(record, "data");
     const json_t *layers = json_object_get(record, "layers");
+    show_origin(record);
     printf("%d layers, %d heads (%d kv) of %d; %d tokens in rows of %d, loss %.4f\n",
            whole(model, "layers"), whole(model, "heads"), whole(model, "kv_heads"),
            whole(model, "head_size"), whole(data, "tokens"), whole(data, "row_length"),
@@ -240,7 +256,6 @@ static double largest_of(const json_t *layer, const char *name) {
 void orders_show_checkpoints(const json_t *record) {
     size_t i, l;
     const json_t *checkpoint, *layer;
-    char first[16], second[16];
     printf("%9s %7s %5s %9s %9s %8s %8s %15s %15s\n", "step", "loss", "layer", "largest sd",
            "largest", "dominant", "weighted", "outputs need", "logits need");
     json_array_foreach(json_object_get(record, "checkpoints"), i, checkpoint) {
@@ -256,10 +271,8 @@ void orders_show_checkpoints(const json_t *record) {
                    member(json_object_get(orders, "data"), "loss"), l, largest_of(layer, "sd"),
                    largest_of(layer, "max"), whole(json_object_get(layer, "dominant"), "log_mean"),
                    whole(json_object_get(layer, "dominant"), "log_mean_weighted"));
-            printf("   %5s / %4s", order_text(first, json_array_get(outputs, 0), most),
-                   order_text(second, json_array_get(outputs, 1), most));
-            printf("   %5s / %4s\n", order_text(first, json_array_get(logits, 0), most),
-                   order_text(second, json_array_get(logits, 1), most));
+            printf("   %12s   %12s\n", orders_text(outputs, most).text,
+                   orders_text(logits, most).text);
         }
     }
 }

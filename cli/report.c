@@ -1,13 +1,14 @@
 /* report.c: `softrnn report`: records as one page. */
 #include "report/report.h"
 
+#include "base/status.h"
 #include "commands.h"
 #include "options.h"
 #include "report/orders.h"
+#include "train/folder.h"
 
 #include <limits.h>
 #include <stdio.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static bool has(const char *folder, const char *name) {
@@ -18,7 +19,7 @@ static bool has(const char *folder, const char *name) {
 
 static srnn_status write_report(const char *study, const char *folder) {
     size_t bytes;
-    (void)mkdir(folder, 0777); /* if it cannot be made, writing says why */
+    SR_TRY(sr_folders_make(folder));
     if (has(study, "orders.json") && !has(study, "study.json"))
         SR_TRY(sr_report_write_orders(study, folder, &bytes));
     else

@@ -2,8 +2,10 @@
 #include "base/file.h"
 #include "commands.h"
 #include "options.h"
+#include "origin.h"
 #include "progress.h"
 #include "study/study_files.h"
+#include "study/study_folder.h"
 #include "study_table.h"
 #include "study_view.h"
 #include "train/folder.h"
@@ -12,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct arguments {
     const char *file, *out, *only, *skip, *text;
@@ -32,19 +35,6 @@ static srnn_status read_study(sr_study *study, const char *path) {
     return status;
 }
 
-/* A word as a shell would read it back. */
-static void print_quoted(FILE *out, const char *word) {
-    if (*word && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                    "0123456789-_./,:=@+")]) {
-        fputs(word, out);
-        return;
-    }
-    putc('\'', out);
-    for (; *word; word++)
-        *word == '\'' ? fputs("'\\''", out) : putc(*word, out);
-    putc('\'', out);
-}
-
 /* *text = the command that repeats the study; free() it. */
 static srnn_status command_text(char **text, const arguments *a) {
     size_t length;
@@ -54,50 +44,67 @@ static srnn_status command_text(char **text, const arguments *a) {
     fputs("softrnn study", out);
     if (a->file) {
         putc(' ', out);
-        print_quoted(out, a->file);
+        origin_quote(out, a->file);
     }
     if (a->text) {
         fputs(" --text ", out);
-        print_quoted(out, a->text);
+        origin_quote(out, a->text);
+    }
+    if (a->only) {
+        fputs(" --only ", out);
+        origin_quote(out, a->only);
+    }
+    if (a->skip) {
+        fputs(" --skip ", out);
+        origin_quote(out, a->skip);
     }
     fputs(" --out ", out);
-    print_quoted(out, a->out);
+    origin_quote(out, a->out);
     return fclose(out) == 0 ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory for a line");
 }
 
-/* Every folder on the way to this one. */
-static srnn_status make_folders(const char *path) {
-    char part[PATH_MAX];
-    if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", path);
-    for (char *at = part + 1; *at; at++)
-        if (*at == '/') {
-            *at = '\0';
-            SR_TRY(sr_folder_make(part));
-            *at = '/';
-        }
-    return sr_folder_make(part);
-}
-
-/* Where the text is to lie; made unless this is a dry run. */
-static srnn_status prepare_text(char path[PATH_MAX], const sr_study *study, const arguments *a) {
-    char folder[PATH_MAX + 16], whole[PATH_MAX + 32];
-    sr_words files = {0};
+/* Where the text is to lie; as runs name it. */
+static srnn_status find_text(char path[PATH_MAX], const sr_study *study, const arguments *a) {
     snprintf(path, PATH_MAX, "@text");
     if (a->text && !sr_study_needs_text(study))
         return SR_FAIL(SRNN_ERR_ARGUMENT, "--text: no task of the study trains on @text");
-    if (a->dry_run || !sr_study_needs_text(study))
+    if (a->dry_run)
         return SRNN_OK;
     char *absolute = realpath(a->out, NULL);
-    snprintf(folder, sizeof folder, "%s/data", absolute ? absolute : a->out);
+    const int length = snprintf(path, PATH_MAX, "%s/" SR_STUDY_TEXT, absolute ? absolute : a->out);
     free(absolute);
-    snprintf(whole, sizeof whole, "%s/text.txt", folder);
+    return length < PATH_MAX ? SRNN_OK : SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", a->out);
+}
+
+static srnn_status make_text(sr_study *study, const arguments *a) {
+    char folder[PATH_MAX], path[PATH_MAX];
+    sr_word_list files = {0};
+    if (!sr_study_needs_text(study))
+        return SRNN_OK;
+    SR_TRY(find_text(path, study, a));
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
     SR_TRY(sr_folder_make(folder));
-    if (a->text)
-        SR_TRY(sr_words_split(&files, a->text));
-    const srnn_status status = sr_study_text(whole, &files);
-    sr_words_free(&files);
-    snprintf(path, PATH_MAX, "%.*s", PATH_MAX - 1, whole);
+    const bool made = access(path, F_OK) != 0;
+    srnn_status status = a->text ? sr_word_list_split(&files, a->text) : SRNN_OK;
+    if (status == SRNN_OK)
+        status = sr_study_text(path, &files);
+    sr_word_list_free(&files);
+    SR_TRY(status);
+    status = sr_study_price(study);
+    if (status != SRNN_OK && made)
+        unlink(path); /* one that does not do must not keep out the next */
+    return status;
+}
+
+/* In a folder that is locked. Nothing is written before it is sure that the runs there, and the
+ * text, are of this study. */
+static srnn_status take_folder(sr_study *study, const arguments *a) {
+    char *repeat = NULL;
+    SR_TRY(sr_study_check(study, a->out));
+    SR_TRY(make_text(study, a));
+    SR_TRY(command_text(&repeat, a));
+    const srnn_status status = sr_study_write(study, a->out, repeat);
+    free(repeat);
     return status;
 }
 
@@ -109,10 +116,8 @@ static void report_failures(const sr_study *study, const sr_run_view *views) {
 
 static srnn_status execute(const sr_study *study, const arguments *a, sr_study_way *way,
                            sr_run_view *views) {
-    int jobs, threads;
     study_view view;
-    sr_study_shares(&jobs, &threads, way->jobs);
-    SR_TRY(study_view_begin(&view, study, jobs));
+    SR_TRY(study_view_begin(&view, study));
     way->watch = study_view_look;
     way->context = &view;
     progress_catch_interrupt();
@@ -122,14 +127,13 @@ static srnn_status execute(const sr_study *study, const arguments *a, sr_study_w
 }
 
 static int run_study(sr_study *study, const arguments *a, sr_study_way *way) {
-    char *repeat = NULL;
+    int lock = -1;
     sr_run_view *views = calloc(study->run_count, sizeof *views);
     sr_summary summary = {0};
-    srnn_status status =
-        views ? command_text(&repeat, a) : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
+    srnn_status status = views ? sr_study_lock(&lock, a->out)
+                               : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
     if (status == SRNN_OK)
-        status = sr_study_write(study, a->out, repeat);
-    free(repeat);
+        status = take_folder(study, a);
     const srnn_status ran = status == SRNN_OK ? execute(study, a, way, views) : status;
     int exit_code = command_report(ran);
     if (ran == SRNN_OK || ran == SRNN_ERR_INTERRUPTED) {
@@ -142,22 +146,35 @@ static int run_study(sr_study *study, const arguments *a, sr_study_way *way) {
         if (summary.failed)
             exit_code = EXIT_FAILED;
     }
+    sr_study_unlock(lock);
     sr_summary_free(&summary);
     free(views);
     return exit_code;
+}
+
+/* Refuses words that select nothing. */
+static srnn_status check_selection(const sr_study *study, const sr_study_way *way) {
+    SR_TRY(sr_study_words_check(study, &way->only, "--only"));
+    SR_TRY(sr_study_words_check(study, &way->skip, "--skip"));
+    for (size_t i = 0; i < study->run_count; i++)
+        if ((!way->only.count || sr_study_run_matches(study, &study->runs[i], &way->only)) &&
+            !sr_study_run_matches(study, &study->runs[i], &way->skip))
+            return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_ARGUMENT, "--only and --skip leave nothing to run");
 }
 
 static srnn_status prepare(sr_study *study, sr_study_way *way, const arguments *a) {
     char text[PATH_MAX];
     SR_TRY(read_study(study, a->file));
     if (a->only)
-        SR_TRY(sr_words_split(&way->only, a->only));
+        SR_TRY(sr_word_list_split(&way->only, a->only));
     if (a->skip)
-        SR_TRY(sr_words_split(&way->skip, a->skip));
+        SR_TRY(sr_word_list_split(&way->skip, a->skip));
     if (!a->dry_run)
-        SR_TRY(make_folders(a->out));
-    SR_TRY(prepare_text(text, study, a));
-    return sr_study_expand(study, text);
+        SR_TRY(sr_folders_make(a->out));
+    SR_TRY(find_text(text, study, a));
+    SR_TRY(sr_study_expand(study, text));
+    return check_selection(study, way);
 }
 
 static int start(const arguments *a) {
@@ -168,8 +185,8 @@ static int start(const arguments *a) {
         study_table_plan(&study, &way);
     else if (exit_code == EXIT_OK)
         exit_code = run_study(&study, a, &way);
-    sr_words_free(&way.only);
-    sr_words_free(&way.skip);
+    sr_word_list_free(&way.only);
+    sr_word_list_free(&way.skip);
     sr_study_free(&study);
     return exit_code;
 }

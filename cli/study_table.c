@@ -1,25 +1,16 @@
 /* study_table.c: a study's plan and its results as tables of text. */
 #include "study_table.h"
 
+#include "base/units.h"
+
+#include "columns.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 /* Training FLOP/s a core reaches on models as small as a study's; measured with the default study. */
 static const double typical_rate = 3e10;
-
-static const char *bytes_text(char text[32], double bytes) {
-    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB"};
-    int unit = 0;
-    if (!isfinite(bytes)) {
-        snprintf(text, 32, "-");
-        return text;
-    }
-    for (; bytes >= 1000 && unit < 5; unit++)
-        bytes /= 1000;
-    snprintf(text, 32, bytes < 10 && unit ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
-    return text;
-}
 
 void study_table_plan(const sr_study *study, const sr_study_way *way) {
     double tokens = 0, flops = 0;
@@ -29,12 +20,13 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
            "state");
     for (size_t i = 0; i < study->run_count; i++) {
         const sr_study_run *run = &study->runs[i];
-        char state[32];
+        char state[SR_BYTES_WORDS];
         if ((way->only.count && !sr_study_run_matches(study, run, &way->only)) ||
             sr_study_run_matches(study, run, &way->skip))
             continue;
         printf("%-40s %8lld %11zu %12.0f %10.0f %9s\n", run->id, (long long)run->settings.steps,
-               run->parameters, run->tokens, run->flops / 1e9, bytes_text(state, run->state_bytes));
+               run->parameters, run->tokens, run->flops / 1e9,
+               sr_bytes_words(state, run->state_bytes));
         tokens += run->tokens;
         flops += run->flops;
         count++;
@@ -48,7 +40,7 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
 }
 
 /* What variants are sorted by; worst for those without a number. */
-static double rank_of(const sr_cell *cell, const sr_summary_variant *v) {
+static double rank_of(const sr_summary_cell *cell, const sr_summary_variant *v) {
     const double value = cell->measure == SR_MEASURE_LOSS ? v->loss.mean : -v->accuracy.mean;
     return isnan(value) ? INFINITY : value;
 }
@@ -65,15 +57,20 @@ static int compare(const void *left, const void *right) {
     return (a->variant > b->variant) - (a->variant < b->variant);
 }
 
-static void print_difference(const sr_study *study, const sr_summary_variant *v) {
+static void print_difference(const sr_study *study, const sr_summary_cell *cell,
+                             const sr_summary_variant *v) {
     const sr_difference *d = &v->difference;
+    char verdict[32];
+    /* With one seed the loss is compared, also where accuracy ranks. */
+    snprintf(verdict, sizeof verdict, "%s%s", sr_verdict_name(d->verdict),
+             d->of == cell->measure ? "" : " (loss)");
     if (v->variant == study->baseline)
-        printf("  %-34s", "(the baseline)");
-    else if (!d->used)
-        printf("  %-34s", "no pair of runs");
+        printf("  %-45s", "(the baseline)");
+    else if (d->interval.degrees > 0)
+        printf("  %+8.4f [%+8.4f, %+8.4f] %-15s", d->interval.mean, d->interval.low,
+               d->interval.high, verdict);
     else
-        printf("  %+8.4f [%+8.4f, %+8.4f] %-7s", d->used->mean, d->used->low, d->used->high,
-               sr_verdict_name(d->verdict));
+        printf("  %-29s %-15s", d->pairs ? "one pair, no interval" : "no pair of runs", verdict);
 }
 
 /* Right-aligned; "-" for what there is not. */
@@ -84,23 +81,26 @@ static void print_number(double value, int decimals) {
         printf(" %9s", "-");
 }
 
-static void print_variant(const sr_study *study, const sr_summary_variant *v) {
-    char state[32], memory[32];
-    printf("%-24.24s", study->variants[v->variant].name);
+static void print_variant(const sr_study *study, const sr_summary_cell *cell,
+                          const sr_summary_variant *v) {
+    char state[32], memory[32], name[128];
+    fputs(column_text(name, sizeof name, study->variants[v->variant].name, 24), stdout);
     print_number(v->loss.mean, 4);
     print_number(v->loss.standard_deviation, 4);
     print_number(v->best_loss.mean, 4);
     print_number(v->accuracy.mean, 4);
-    print_difference(study, v);
+    print_difference(study, cell, v);
     print_number(v->tokens_per_second, 0);
-    printf(" %9s %9s", bytes_text(memory, v->memory_bytes), bytes_text(state, v->state_bytes));
-    if (v->skipped || v->diverged || v->failed || v->finished < v->runs)
-        printf("  %zu of %zu finished, %zu diverged, %zu failed, %lld steps skipped", v->finished,
-               v->runs, v->diverged, v->failed, (long long)v->skipped);
+    printf(" %9s %9s", sr_bytes_words(memory, v->memory_bytes),
+           sr_bytes_words(state, v->state_bytes));
+    if (v->skipped || v->diverged || v->failed || v->not_finite || v->finished < v->runs)
+        printf("  %zu of %zu finished, %zu diverged, %zu failed, %zu without a finite number, "
+               "%lld steps skipped",
+               v->finished, v->runs, v->diverged, v->failed, v->not_finite, (long long)v->skipped);
     putchar('\n');
 }
 
-static void print_cell(const sr_study *study, const sr_cell *cell) {
+static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
     place *places = malloc(cell->count * sizeof *places);
     if (!places)
         return;
@@ -110,13 +110,13 @@ static void print_cell(const sr_study *study, const sr_cell *cell) {
     printf(", learning rate %g: by %s", cell->learning_rate, sr_measure_name(cell->measure));
     if (isfinite(cell->noise))
         printf("; seeds of the baseline scatter by %.4f", cell->noise);
-    printf("\n%-24s %9s %9s %9s %9s  %-34s %9s %9s %9s\n", "variant", "loss", "+-", "best",
+    printf("\n%-24s %9s %9s %9s %9s  %-45s %9s %9s %9s\n", "variant", "loss", "+-", "best",
            "accuracy", "difference, 95 % interval", "tokens/s", "memory", "state");
     for (size_t i = 0; i < cell->count; i++)
         places[i] = (place){rank_of(cell, &cell->variants[i]), &cell->variants[i]};
     qsort(places, cell->count, sizeof *places, compare);
     for (size_t i = 0; i < cell->count; i++)
-        print_variant(study, places[i].variant);
+        print_variant(study, cell, places[i].variant);
     free(places);
 }
 

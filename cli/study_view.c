@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,9 +19,8 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-srnn_status study_view_begin(study_view *view, const sr_study *study, int jobs) {
+srnn_status study_view_begin(study_view *view, const sr_study *study) {
     *view = (study_view){.on_terminal = isatty(STDERR_FILENO),
-                         .jobs = jobs,
                          .flops_before = NAN,
                          .told = calloc(study->run_count, sizeof *view->told)};
     view->start_seconds = now();
@@ -82,23 +82,64 @@ static void print_whole(const study_view *view, const sr_study *study, const sr_
             time_text(left, rate > 0 ? (all - done) / rate : INFINITY));
 }
 
-static void print_run(const sr_study_run *run, const sr_run_view *view) {
-    char left[32];
+/* "-" for what there is not. */
+static const char *number_text(char text[32], int decimals, double value) {
+    if (isfinite(value))
+        snprintf(text, 32, "%.*f", decimals, value);
+    else
+        snprintf(text, 32, "-");
+    return text;
+}
+
+/* A name in so many columns: what is too long is cut in the middle, its end tells runs apart. */
+static void fit_name(char *out, size_t size, const char *name, int columns) {
+    const int length = (int)strlen(name), head = columns / 2;
+    if (length <= columns)
+        snprintf(out, size, "%-*s", columns, name);
+    else
+        snprintf(out, size, "%.*s~%s", head, name, name + length - (columns - head - 1));
+}
+
+/* Seconds that the rest of a run takes at its pace. */
+static double seconds_left(const sr_study_run *run, const sr_run_view *view) {
     const double steps = (double)(view->step - (view->first_step > 0 ? view->first_step : 0));
     const double rate = view->seconds > 0 ? steps / view->seconds : 0;
-    fprintf(stderr, "  %-36.36s %6lld of %-6lld loss %-8.4f", run->id, (long long)view->step,
-            (long long)run->settings.steps, view->loss);
-    if (isfinite(view->validation))
-        fprintf(stderr, " validation %-8.4f accuracy %.3f", view->validation, view->accuracy);
-    fprintf(
-        stderr, "  %s left\n",
-        time_text(left, rate > 0 ? (double)(run->settings.steps - view->step) / rate : INFINITY));
+    return rate > 0 ? (double)(run->settings.steps - view->step) / rate : INFINITY;
+}
+
+void study_view_line(char *line, size_t size, int columns, const sr_study_run *run,
+                     const sr_run_view *view) {
+    enum { STEPS, LOSS, VALIDATION, ACCURACY, LEFT, FIELDS, INDENT = 2, LEAST = 12, MOST = 36 };
+    static const int by_importance[FIELDS] = {STEPS, LEFT, LOSS, ACCURACY, VALIDATION};
+    char fields[FIELDS][64] = {{0}}, text[32], name[MOST + 1];
+    bool shown[FIELDS] = {false};
+    snprintf(fields[STEPS], 64, " %5lld/%-5lld", (long long)view->step,
+             (long long)run->settings.steps);
+    snprintf(fields[LEFT], 64, " %7s left", time_text(text, seconds_left(run, view)));
+    snprintf(fields[LOSS], 64, " loss %-7s", number_text(text, 4, view->loss));
+    if (isfinite(view->validation)) {
+        snprintf(fields[ACCURACY], 64, " accuracy %.3f", view->accuracy);
+        snprintf(fields[VALIDATION], 64, " validation %-7.4f", view->validation);
+    }
+    int room = columns - 1 - INDENT - LEAST;
+    for (int i = 0; i < FIELDS && (int)strlen(fields[by_importance[i]]) <= room; i++) {
+        shown[by_importance[i]] = true;
+        room -= (int)strlen(fields[by_importance[i]]);
+    }
+    const int width = LEAST + (room > 0 ? room : 0);
+    fit_name(name, sizeof name, run->id, width < MOST ? width : MOST);
+    int used = snprintf(line, size, "%*s%s", INDENT, "", name);
+    for (int i = 0; i < FIELDS && used < (int)size; i++)
+        if (shown[i])
+            used += snprintf(line + used, size - (size_t)used, "%s", fields[i]);
 }
 
 static void tell_end(const sr_study_run *run, const sr_run_view *view) {
+    char loss[32], accuracy[32];
     if (view->ending == SR_ENDING_FINISHED)
-        fprintf(stderr, "%-36s finished: validation loss %.4f, accuracy %.3f, %.1f s\n", run->id,
-                view->validation, view->accuracy, view->seconds);
+        fprintf(stderr, "%-36s finished: validation loss %s, accuracy %s, %.1f s\n", run->id,
+                number_text(loss, 4, view->validation), number_text(accuracy, 3, view->accuracy),
+                view->seconds);
     else
         fprintf(stderr, "%-36s %s: %s\n", run->id, sr_ending_name(view->ending), view->message);
 }
@@ -117,16 +158,20 @@ static void tell_ends(study_view *view, const sr_study *study, const sr_run_view
 }
 
 static void draw(study_view *view, const sr_study *study, const sr_run_view *views) {
-    struct winsize window = {.ws_row = 24};
+    struct winsize window = {0};
+    char line[512];
     ioctl(STDERR_FILENO, TIOCGWINSZ, &window);
-    const int most = window.ws_row > 3 ? window.ws_row - 2 : 2;
+    const int rows = window.ws_row ? window.ws_row : 24;
+    const int columns = window.ws_col ? window.ws_col : 80;
+    const int most = rows > 3 ? rows - 2 : 2;
     clear(view);
     fputs("\033[?7l", stderr); /* a long line is cut, not wrapped */
     print_whole(view, study, views);
     view->lines = 1;
     for (size_t i = 0; i < study->run_count && view->lines < most; i++)
         if (views[i].running) {
-            print_run(&study->runs[i], &views[i]);
+            study_view_line(line, sizeof line, columns, &study->runs[i], &views[i]);
+            fprintf(stderr, "%s\n", line);
             view->lines++;
         }
     fputs("\033[?7h", stderr);

@@ -13,9 +13,12 @@ enum { STREAM_D_O = OPERANDS, STREAM_CUTS };
 
 /* A gradient whose terms cancel to less than this part of the gradient of v, as that of a gate in
  * front of an l2 norm does, is measured against this part: float cannot know it better. With one
- * key to look at, everything about the weights cancels. */
+ * key to look at, everything about the weights cancels; with heads of one number and weights that
+ * are powers, everything about the query. */
 static double cancelled(const srnn_problem *problem) {
-    return problem->T == 1 ? 1 : 1e-2;
+    const srnn_score score = problem->attention.score;
+    const bool power = score == SRNN_SCORE_LINEAR || score == SRNN_SCORE_POWER;
+    return problem->T == 1 || (problem->D == 1 && power) ? 1 : 1e-2;
 }
 
 static void store(void *array, srnn_dtype dtype, int64_t at, float value) {
@@ -55,7 +58,7 @@ static double draw_query(const srnn_attention *a, double normal) {
         return 0.7 * normal;
     case SRNN_SCORE_LINEAR:
     case SRNN_SCORE_POWER:
-        return sr_needs_row_sum(a) ? 0.7 * normal + 0.7 : 0.7 * normal;
+        return sr_needs_row_sum(a) ? 0.7 * fabs(normal) + 0.3 : 0.7 * normal;
     }
     return 0;
 }
@@ -165,9 +168,12 @@ srnn_status trial_oracle(attention_call *oracle, const srnn_problem *problem, ui
     return status;
 }
 
-double trial_limit(srnn_form form) {
+double trial_limit(const srnn_attention *attention, srnn_form form) {
     /* Other forms add up in another order, through the terms of the series. */
-    return form == SRNN_FORM_PARALLEL ? 1e-5 : 2e-5;
+    const double usual = form == SRNN_FORM_PARALLEL ? 1e-5 : 2e-5;
+    /* A power multiplies the relative rounding of what it is taken of. */
+    const double power = attention->score == SRNN_SCORE_POWER ? 1e-6 * attention->order : 0;
+    return fmax(usual, power);
 }
 
 static double root_mean_square(const attention_call *oracle, operand which) {

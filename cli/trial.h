@@ -21,7 +21,7 @@ srnn_status trial_oracle(attention_call *oracle, const srnn_problem *problem, ui
 double trial_output_error(const attention_call *run, const attention_call *oracle);
 double trial_gradient_error(const attention_call *run, const attention_call *oracle);
 
-/* The largest error that passes for a form. */
-double trial_limit(srnn_form form);
+/* The largest error that passes for a form in float. */
+double trial_limit(const srnn_attention *attention, srnn_form form);
 
 #endif

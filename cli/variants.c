@@ -1,5 +1,6 @@
 /* variants.c: `softrnn variants`, the table of what exists. */
 #include "attention/attention.h"
+#include "base/units.h"
 #include "commands.h"
 #include "options.h"
 
@@ -23,17 +24,12 @@ static const struct {
 enum { FAMILIES = sizeof families / sizeof *families, TEXT_MAX = 512 };
 
 /* Bytes of a float state in words: "16.5 KB". */
-static void format_state(char *text, size_t size, const srnn_attention *attention, int D) {
-    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
-    size_t numbers = srnn_attention_state_numbers(attention, D, D), unit = 0;
-    double bytes = 4 * (double)numbers;
-    if (numbers == SIZE_MAX) {
-        snprintf(text, size, "> 64 EB");
-        return;
-    }
-    for (; bytes >= 1024; unit++)
-        bytes /= 1024;
-    snprintf(text, size, numbers ? "%.4g %s" : "-", bytes, units[unit]);
+static const char *format_state(char words[SR_BYTES_WORDS], const srnn_attention *attention,
+                                int D) {
+    const size_t numbers = srnn_attention_state_numbers(attention, D, D);
+    if (numbers == 0)
+        return "-";
+    return numbers == SIZE_MAX ? "> 64 EB" : sr_bytes_words(words, 4 * (double)numbers);
 }
 
 static void print_learned(const srnn_attention *attention) {
@@ -45,10 +41,9 @@ static void print_learned(const srnn_attention *attention) {
 }
 
 static void print_row(const srnn_variant *variant, int D) {
-    char text[TEXT_MAX], size[32];
+    char text[TEXT_MAX], words[SR_BYTES_WORDS];
     srnn_attention_print(text, sizeof text, &variant->attention);
-    format_state(size, sizeof size, &variant->attention, D);
-    printf("%-60s%12s   %s\n    %s\n", variant->name, size,
+    printf("%-60s%12s   %s\n    %s\n", variant->name, format_state(words, &variant->attention, D),
            srnn_attention_has_state(&variant->attention) ? "parallel chunked recurrent"
                                                          : "parallel",
            text);

@@ -183,8 +183,8 @@ SRNN_API size_t srnn_attention_state_numbers(const srnn_attention *attention, in
  *     srnn_attention_parse(&problem.attention, "norm");
  *     srnn_plan *plan;
  *     srnn_plan_create(&plan, &problem);
- *     srnn_operands in = { .q = { q }, .k = { k }, .v = { v } };
- *     srnn_attention_forward(plan, (srnn_tensor){ o }, &in, NULL);
+ *     srnn_operands in = { .q = { .data = q }, .k = { .data = k }, .v = { .data = v } };
+ *     srnn_attention_forward(plan, (srnn_tensor){ .data = o }, &in, NULL);
  *     srnn_plan_free(plan);
  */
 
@@ -194,7 +194,8 @@ typedef enum srnn_dtype {
 } srnn_dtype;
 
 typedef enum srnn_form {
-    SRNN_FORM_AUTO = 0,  /* parallel, or chunked where the variant has it and it costs less */
+    SRNN_FORM_AUTO = 0,  /* parallel, or chunked where that costs less and float can do it: up to
+                            order 8 */
     SRNN_FORM_PARALLEL,  /* every pair of positions, in tiles */
     SRNN_FORM_CHUNKED,   /* parallel inside a chunk, a state between chunks */
     SRNN_FORM_RECURRENT, /* one token at a time; forward only */
@@ -213,7 +214,7 @@ typedef struct srnn_problem {
     int64_t documents;
 
     srnn_form form;
-    int chunk;          /* tokens in a chunk, at most 96; 0: chosen */
+    int chunk;          /* tokens in a chunk; more than 96 count as 96; 0: chosen */
     const char *kernel; /* a kernel's name; NULL: the best that supports the problem */
     int threads;        /* 0: all cores. Results do not depend on it */
     size_t state_limit; /* bytes the states may take in all; more is refused. 0: 1 GiB */

@@ -21,8 +21,8 @@ open_page() {
         --dump-dom "file://$1#selftest" >"$work/dom" 2>"$work/messages"
 }
 
-for kind in plain hostile; do
-    "$make_study" "$work/$kind" $([ $kind = hostile ] && echo hostile) || fail "$kind: no study made"
+for kind in plain hostile one-seed broken; do
+    "$make_study" "$work/$kind" $kind || fail "$kind: no study made"
     "$program" report "$work/$kind" >/dev/null 2>&1 || fail "$kind: no report"
     for width in 1200 390; do
         open_page "$work/$kind/report.html" $width || fail "$kind: the browser failed"
@@ -36,6 +36,26 @@ for kind in plain hostile; do
     ! grep -q '<img' "$work/dom" || fail "$kind: a name became an element"
     [ "$(grep -c '<script' "$work/dom")" = 4 ] || fail "$kind: there are other scripts than the page's own"
 done
+
+# The orders of a run's checkpoints, with logits so large that their powers pass every unit.
+task='recall:pairs=2,vocab=8,length=12'
+"$program" train --out "$work/run" --data "$task" --layers 1 --heads 2 --hidden 16 --steps 2 --batch 2 \
+    --initial-range 3 --save-every 1 --keep 2 >/dev/null 2>&1 || fail "orders: no run"
+"$program" orders --run "$work/run" --data "$task" --tokens 256 --trial-tokens 32 --most-order 4 \
+    --text-tokens 0 --threads 1 --out "$work/orders" >/dev/null 2>&1 || fail "orders: not measured"
+"$program" report "$work/orders" >/dev/null 2>&1 || fail "orders: no page"
+for width in 1200 390; do
+    open_page "$work/orders/report.html" $width || fail "orders: the browser failed"
+    grep -q 'selftest passed: [1-9][0-9]* charts' "$work/dom" ||
+        fail "orders at $width: $(grep -o '<p id="selftest">.*</p>' "$work/dom")"
+    if grep 'CONSOLE' "$work/messages"; then
+        fail "orders at $width: words on the console"
+    fi
+done
+# The axis has room for seven letters; it would cut off longer ones, and show other numbers.
+labels=$(grep -o 'dygraph-axis-label-y[^>]*>[^<]*<' "$work/dom" | sed 's/.*>//; s/<//')
+grep -q '^[0-9.]*e[0-9]*$' <<<"$labels" || fail "orders: no label beyond the units: $labels"
+! grep '........' <<<"$labels" || fail "orders: a label that the axis cuts off"
 
 # A page that throws must be noticed: the test can fail.
 sed 's/window.reportBoards = boards/window.reportBoards = nothing/' "$work/plain/report.html" >"$work/broken.html"

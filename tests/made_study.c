@@ -53,8 +53,23 @@ static const made_task tasks[] = {
 
 enum { TASKS = sizeof tasks / sizeof *tasks };
 
-static const char *variant_name(int v, bool hostile) {
-    return hostile && v == 2 ? HOSTILE_NAME : variants[v].name;
+static const char *variant_name(int v, made_kind kind) {
+    return kind == MADE_HOSTILE && v == 2 ? HOSTILE_NAME : variants[v].name;
+}
+
+static int seeds_of(made_kind kind) {
+    return kind == MADE_ONE_SEED ? 1 : SEEDS;
+}
+
+/* How a run ended. */
+typedef enum ending { FINISHED = 0, DIVERGED, NOT_FINITE } ending;
+
+static ending ending_of(made_kind kind, int t, int v, int seed) {
+    if (kind != MADE_BROKEN)
+        return FINISHED;
+    if (t == 1 && (v == 12 || (v == 2 && seed > 1)))
+        return DIVERGED;
+    return t == 0 && v == 9 && seed == 2 ? NOT_FINITE : FINISHED;
 }
 
 /* The measure that variant v ends with in task t; 0: it is not in it. */
@@ -102,13 +117,16 @@ static void run_id(char id[64], int t, int v, int seed) {
     snprintf(id, 64, "%s.v%d.%d", tasks[t].name, v, seed);
 }
 
-static int write_metrics(FILE *out, int t, int v, int seed) {
-    for (int step = 1; step <= STEPS; step++) {
+/* A run that diverged stops before its first validation. */
+static int write_metrics(FILE *out, int t, int v, int seed, ending end) {
+    for (int step = 1; step <= (end == DIVERGED ? VALIDATE_EVERY - 1 : STEPS); step++) {
         fprintf(out,
                 "{\"step\": %d, \"tokens\": %d, \"loss\": %.9g, \"gradient_norm\": 0.8, "
                 "\"learning_rate\": 0.001, \"skipped\": 0",
                 step, step * 3072, loss_at(t, v, seed, step) + 0.08 * noise(step, v, seed));
-        if (step % VALIDATE_EVERY == 0)
+        if (step == STEPS && end == NOT_FINITE)
+            fprintf(out, ", \"validation_loss\": null, \"validation_accuracy\": null");
+        else if (step % VALIDATE_EVERY == 0)
             fprintf(out, ", \"validation_loss\": %.9g, \"validation_accuracy\": %.9g",
                     loss_at(t, v, seed, step), is_recall(t) ? accuracy_at(t, v, seed, step) : 0.5);
         fprintf(out, "}\n");
@@ -116,24 +134,26 @@ static int write_metrics(FILE *out, int t, int v, int seed) {
     return ferror(out);
 }
 
-static int write_run(const char *folder, int t, int v, int seed, bool hostile) {
+static int write_run(const char *folder, int t, int v, int seed, made_kind kind) {
     char id[64], path[PATH];
+    const ending end = ending_of(kind, t, v, seed);
     run_id(id, t, v, seed);
     snprintf(path, sizeof path, "%s/runs/%s", folder, id);
     mkdir(path, 0777);
     snprintf(path, sizeof path, "%s/runs/%s/metrics.jsonl", folder, id);
     FILE *out = fopen(path, "w");
-    if (!out || write_metrics(out, t, v, seed) || fclose(out) != 0)
+    if (!out || write_metrics(out, t, v, seed, end) || fclose(out) != 0)
         return -1;
     snprintf(path, sizeof path, "%s/runs/%s/run.yaml", folder, id);
     out = fopen(path, "w");
     if (!out ||
         fprintf(out, "attention: \"%s\"\nsteps: %d\n%s\n", variants[v].text, STEPS,
-                hostile ? HOSTILE_NAME : "seed: 1") < 0 ||
+                kind == MADE_HOSTILE ? HOSTILE_NAME : "seed: 1") < 0 ||
         fclose(out) != 0)
         return -1;
-    json_t *result = json_pack("{s:s, s:s, s:i, s:f, s:i}", "status", "finished", "message", "",
-                               "step", STEPS, "seconds", 14.2 + noise(t, v, seed), "threads", 1);
+    json_t *result =
+        json_pack("{s:s, s:s, s:i, s:f, s:i}", "status", end == DIVERGED ? "diverged" : "finished",
+                  "message", "", "step", STEPS, "seconds", 14.2 + noise(t, v, seed), "threads", 1);
     snprintf(path, sizeof path, "%s/runs/%s/result.json", folder, id);
     const int failed = json_dump_file(result, path, 0);
     json_decref(result);
@@ -144,17 +164,17 @@ static json_t *number(double value) {
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-static json_t *plan_run(int t, int v, int seed, bool hostile) {
+static json_t *plan_run(int t, int v, int seed, made_kind kind) {
     char id[64], path[80];
     run_id(id, t, v, seed);
     snprintf(path, sizeof path, "runs/%s", id);
     return json_pack("{s:s, s:s, s:s, s:s, s:s, s:f, s:i, s:i, s:i, s:i, s:o}", "id", id, "folder",
-                     path, "task", tasks[t].name, "variant", variant_name(v, hostile), "size", "",
+                     path, "task", tasks[t].name, "variant", variant_name(v, kind), "size", "",
                      "learning_rate", tasks[t].learning_rate, "seed", seed, "steps", STEPS, "batch",
                      64, "length", tasks[t].length, "state_bytes", number(variants[v].state_bytes));
 }
 
-static int write_plan(const char *folder, bool hostile) {
+static int write_plan(const char *folder, made_kind kind) {
     char path[PATH];
     json_t *variant_list = json_array(), *task_list = json_array(), *runs = json_array();
     for (int v = 0; v < VARIANTS; v++) {
@@ -164,91 +184,139 @@ static int write_plan(const char *folder, bool hostile) {
             return -1;
         srnn_attention_print(text, sizeof text, &attention);
         json_array_append_new(variant_list,
-                              json_pack("{s:s, s:s, s:s}", "name", variant_name(v, hostile),
+                              json_pack("{s:s, s:s, s:s}", "name", variant_name(v, kind),
                                         "attention", variants[v].text, "text", text));
     }
     for (int t = 0; t < TASKS; t++) {
-        json_array_append_new(task_list, json_pack("{s:s, s:s, s:s}", "name", tasks[t].name,
-                                                   "title", hostile ? HOSTILE_NAME : tasks[t].title,
-                                                   "measure", tasks[t].measure));
+        json_array_append_new(task_list,
+                              json_pack("{s:s, s:s, s:s}", "name", tasks[t].name, "title",
+                                        kind == MADE_HOSTILE ? HOSTILE_NAME : tasks[t].title,
+                                        "measure", tasks[t].measure));
         for (int v = 0; v < VARIANTS; v++)
-            for (int seed = 1; seed <= SEEDS && goal(t, v) > 0; seed++)
-                json_array_append_new(runs, plan_run(t, v, seed, hostile));
+            for (int seed = 1; seed <= seeds_of(kind) && goal(t, v) > 0; seed++)
+                json_array_append_new(runs, plan_run(t, v, seed, kind));
     }
     json_t *machine =
         json_pack("{s:s, s:s, s:s, s:i, s:f}", "system", "Linux", "machine", "x86_64", "processor",
                   "a made-up processor", "processors", 2, "memory_bytes", 8e9);
     json_t *plan = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o}",
                              "format", "softrnn-study", "version", 1, "name", "made", "title",
-                             hostile ? HOSTILE_NAME : "Which part of softmax matters?", "baseline",
-                             "softmax", "command", "softrnn study --out runs/study", "softrnn",
-                             "0.1.0", "revision", "0000000", "machine", machine, "variants",
-                             variant_list, "tasks", task_list, "runs", runs);
+                             kind == MADE_HOSTILE ? HOSTILE_NAME : "Which part of softmax matters?",
+                             "baseline", "softmax", "command", "softrnn study --out runs/study",
+                             "softrnn", "0.1.0", "revision", "0000000", "machine", machine,
+                             "variants", variant_list, "tasks", task_list, "runs", runs);
     snprintf(path, sizeof path, "%s/study.json", folder);
     const int failed = json_dump_file(plan, path, JSON_INDENT(1));
     json_decref(plan);
     return failed;
 }
 
-/* Mean and standard deviation of last measures over seeds, minus those of variant `minus`
- * (-1: none). */
-static void moments(double *mean, double *deviation, int t, int v, int minus) {
-    double values[SEEDS], sum = 0, squares = 0;
-    for (int seed = 1; seed <= SEEDS; seed++) {
-        const double other = minus < 0      ? 0
-                             : is_recall(t) ? accuracy_at(t, minus, seed, STEPS)
-                                            : loss_at(t, minus, seed, STEPS);
-        const double own =
-            is_recall(t) ? accuracy_at(t, v, seed, STEPS) : loss_at(t, v, seed, STEPS);
-        values[seed - 1] = own - other;
-        sum += values[seed - 1];
-    }
-    *mean = sum / SEEDS;
-    for (int seed = 0; seed < SEEDS; seed++)
-        squares += (values[seed] - *mean) * (values[seed] - *mean);
-    *deviation = sqrt(squares / (SEEDS - 1));
+/* Numbers of the seeds that ended with one. */
+typedef struct sample {
+    double values[SEEDS];
+    int seeds[SEEDS], count;
+} sample;
+
+static double end_of(int t, int v, int seed, bool accuracy) {
+    return accuracy ? accuracy_at(t, v, seed, STEPS) : loss_at(t, v, seed, STEPS);
 }
 
-static json_t *summary_entry(int t, int v, bool hostile) {
-    double mean, deviation, loss = 0;
-    moments(&mean, &deviation, t, v, -1);
-    for (int seed = 1; seed <= SEEDS; seed++)
-        loss += loss_at(t, v, seed, STEPS) / SEEDS;
+/* Ends of variant v, minus those of variant `minus` (-1: none). */
+static sample ends_of(made_kind kind, int t, int v, int minus, bool accuracy) {
+    sample s = {.count = 0};
+    for (int seed = 1; seed <= seeds_of(kind); seed++)
+        if (ending_of(kind, t, v, seed) == FINISHED) {
+            const double other = minus < 0 ? 0 : end_of(t, minus, seed, accuracy);
+            s.values[s.count] = end_of(t, v, seed, accuracy) - other;
+            s.seeds[s.count++] = seed;
+        }
+    return s;
+}
+
+static double mean_of(const sample *s) {
+    double sum = 0;
+    for (int i = 0; i < s->count; i++)
+        sum += s->values[i];
+    return s->count ? sum / s->count : NAN;
+}
+
+static double deviation_of(const sample *s) {
+    double squares = 0;
+    for (int i = 0; i < s->count; i++)
+        squares += (s->values[i] - mean_of(s)) * (s->values[i] - mean_of(s));
+    return s->count > 1 ? sqrt(squares / (s->count - 1)) : NAN;
+}
+
+static json_t *spread(made_kind kind, int t, int v, bool accuracy) {
+    const sample s = ends_of(kind, t, v, -1, accuracy);
+    return json_pack("{s:o, s:o, s:i}", "mean", number(mean_of(&s)), "standard_deviation",
+                     number(deviation_of(&s)), "count", s.count);
+}
+
+static int count_endings(made_kind kind, int t, int v, ending end) {
+    int count = 0;
+    for (int seed = 1; seed <= seeds_of(kind); seed++)
+        count += ending_of(kind, t, v, seed) == end;
+    return count;
+}
+
+static const char *verdict_of(made_kind kind, int t, int v, double low, double high,
+                              bool accuracy) {
+    if (count_endings(kind, t, v, FINISHED) < seeds_of(kind))
+        return "unstable";
+    return !(low > 0) && !(high < 0) ? "unclear" : (low > 0) == accuracy ? "better" : "worse";
+}
+
+/* Of one seed the loss is compared. */
+static json_t *difference(made_kind kind, int t, int v) {
+    const bool accuracy = is_recall(t) && kind != MADE_ONE_SEED;
+    const sample s = ends_of(kind, t, v, 0, accuracy);
+    const double mean = mean_of(&s), low = mean - tasks[t].half_width,
+                 high = mean + tasks[t].half_width;
+    json_t *pairs = json_array();
+    for (int i = 0; i < s.count; i++)
+        json_array_append_new(
+            pairs, json_pack("{s:i, s:f}", "seed", s.seeds[i], "difference", s.values[i]));
+    return json_pack("{s:s, s:o, s:o, s:o, s:s, s:o, s:s}", "of", accuracy ? "accuracy" : "loss",
+                     "mean", number(mean), "low", number(low), "high", number(high), "method",
+                     kind == MADE_ONE_SEED ? "batches" : "moderated", "pairs", pairs, "verdict",
+                     verdict_of(kind, t, v, low, high, accuracy));
+}
+
+static json_t *summary_entry(int t, int v, made_kind kind) {
+    const int diverged = count_endings(kind, t, v, DIVERGED);
     json_t *entry = json_pack(
-        "{s:s, s:i, s:i, s:i, s:i, s:i, s:{s:f}, s:{s:f, s:f}, s:f, s:f, s:o, s:f, s:i}", "variant",
-        variant_name(v, hostile), "runs", SEEDS, "finished", SEEDS, "diverged", 0, "failed", 0,
-        "skipped", 0, "best_loss", "mean", loss, tasks[t].measure, "mean", mean,
-        "standard_deviation", deviation, "tokens_per_second", variants[v].tokens_per_second,
+        "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:f, s:f, s:o, s:f, s:i}", "variant",
+        variant_name(v, kind), "runs", seeds_of(kind), "finished", seeds_of(kind) - diverged,
+        "diverged", diverged, "failed", 0, "not_finite", count_endings(kind, t, v, NOT_FINITE),
+        "skipped", 0, "loss", spread(kind, t, v, false), "best_loss", spread(kind, t, v, false),
+        "accuracy", spread(kind, t, v, true), "tokens_per_second", variants[v].tokens_per_second,
         "memory_bytes", 9e6, "state_bytes", number(variants[v].state_bytes), "cache_bytes",
         tasks[t].length * 1024.0, "parameters", 20000 + 8 * v);
-    if (v > 0) {
-        moments(&mean, &deviation, t, v, 0);
-        json_object_set_new(entry, "difference",
-                            json_pack("{s:f, s:f, s:f, s:s}", "mean", mean, "low",
-                                      mean - tasks[t].half_width, "high",
-                                      mean + tasks[t].half_width, "method", "pooled"));
-    }
+    if (v > 0)
+        json_object_set_new(entry, "difference", difference(kind, t, v));
     return entry;
 }
 
-static int write_summary(const char *folder, bool hostile) {
+static int write_summary(const char *folder, made_kind kind) {
     char path[PATH];
     json_t *cells = json_array();
     int runs = 0;
     for (int t = 0; t < TASKS; t++) {
-        double mean, deviation;
+        const sample noise_sample = ends_of(kind, t, 0, -1, is_recall(t));
+        const double deviation = deviation_of(&noise_sample);
         json_t *entries = json_array();
-        moments(&mean, &deviation, t, 0, -1);
         for (int v = 0; v < VARIANTS; v++)
             if (goal(t, v) > 0) {
-                json_array_append_new(entries, summary_entry(t, v, hostile));
-                runs += SEEDS;
+                json_array_append_new(entries, summary_entry(t, v, kind));
+                runs += seeds_of(kind);
             }
-        json_array_append_new(
-            cells, json_pack("{s:s, s:s, s:f, s:s, s:{s:i, s:f, s:f}, s:o}", "task", tasks[t].name,
-                             "size", "", "learning_rate", tasks[t].learning_rate, "measure",
-                             tasks[t].measure, "noise", "seeds", SEEDS, "standard_deviation",
-                             deviation, "floor", sqrt(2) * deviation, "variants", entries));
+        json_array_append_new(cells, json_pack("{s:s, s:s, s:f, s:s, s:{s:i, s:o, s:o}, s:o}",
+                                               "task", tasks[t].name, "size", "", "learning_rate",
+                                               tasks[t].learning_rate, "measure", tasks[t].measure,
+                                               "noise", "seeds", seeds_of(kind),
+                                               "standard_deviation", number(deviation), "floor",
+                                               number(sqrt(2) * deviation), "variants", entries));
     }
     json_t *summary =
         json_pack("{s:s, s:i, s:s, s:f, s:i, s:i, s:i, s:o}", "format", "softrnn-summary",
@@ -260,14 +328,14 @@ static int write_summary(const char *folder, bool hostile) {
     return failed;
 }
 
-int made_study_write(const char *folder, int hostile) {
+int made_study_write(const char *folder, made_kind kind) {
     char path[PATH];
     snprintf(path, sizeof path, "%s/runs", folder);
     mkdir(path, 0777);
     for (int t = 0; t < TASKS; t++)
         for (int v = 0; v < VARIANTS; v++)
-            for (int seed = 1; seed <= SEEDS && goal(t, v) > 0; seed++)
-                if (write_run(folder, t, v, seed, hostile))
+            for (int seed = 1; seed <= seeds_of(kind) && goal(t, v) > 0; seed++)
+                if (write_run(folder, t, v, seed, kind))
                     return -1;
-    return write_plan(folder, hostile) || write_summary(folder, hostile) ? -1 : 0;
+    return write_plan(folder, kind) || write_summary(folder, kind) ? -1 : 0;
 }

@@ -6,8 +6,15 @@
 #define HOSTILE_NAME \
     "</script><script>alert(1)</script>\"'=<img src=x onerror=alert(2)>&\\end{x}$%_"
 
-/* Writes study.json, summary.json and the runs into `folder`, which exists. With `hostile`, one
- * variant, the tasks' titles and the study's title have the name above. 0: written. */
-int made_study_write(const char *folder, int hostile);
+typedef enum made_kind {
+    MADE_PLAIN = 0, /* three seeds, all finished */
+    MADE_HOSTILE,   /* one variant, the titles and the run files have the name above */
+    MADE_ONE_SEED,
+    MADE_BROKEN, /* "gate" diverged in two of three seeds of kjv, "linear elu" in all of them;
+                  * "order 2" ended one seed of recall without a finite number */
+} made_kind;
+
+/* Writes study.json, summary.json and the runs into `folder`, which exists. 0: written. */
+int made_study_write(const char *folder, made_kind kind);
 
 #endif

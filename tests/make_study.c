@@ -1,14 +1,24 @@
-/* make_study.c: writes a made study into a folder: make_study FOLDER [hostile]. */
+/* make_study.c: writes a made study into a folder: make_study FOLDER [hostile|one-seed|broken]. */
 #include "made_study.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 
+static const char *const kinds[] = {
+    [MADE_PLAIN] = "plain",
+    [MADE_HOSTILE] = "hostile",
+    [MADE_ONE_SEED] = "one-seed",
+    [MADE_BROKEN] = "broken",
+};
+
 int main(int argc, char **argv) {
-    if (argc < 2) {
-        fprintf(stderr, "usage: make_study FOLDER [hostile]\n");
-        return 2;
-    }
-    mkdir(argv[1], 0777);
-    return made_study_write(argv[1], argc > 2) == 0 ? 0 : 1;
+    const char *wanted = argc > 2 ? argv[2] : "plain";
+    for (size_t i = 0; argc > 1 && i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(kinds[i], wanted) == 0) {
+            mkdir(argv[1], 0777);
+            return made_study_write(argv[1], (made_kind)i) == 0 ? 0 : 1;
+        }
+    fprintf(stderr, "usage: make_study FOLDER [plain|hostile|one-seed|broken]\n");
+    return 2;
 }

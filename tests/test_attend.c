@@ -292,7 +292,21 @@ static void layer_agrees_with_the_equation(void **state) {
             result(out, gradient, 2, shapes[i]);
         }
         sr_safetensors_free(out);
+        assert_int_equal(attend("softmax", "--kernel generic"), 0);
+        out = results();
+        assert_close(result(out, "y", SHAPE(B, T, C)), expected, B * T * C);
+        sr_safetensors_free(out);
     }
+    /* The file of the last turn: a layer through a state, in chunks of three. */
+    static double whole[B * T * C];
+    assert_int_equal(attend("order:2", "--form parallel"), 0);
+    sr_safetensors *out = results();
+    widen(whole, result(out, "y", SHAPE(B, T, C)), B * T * C);
+    sr_safetensors_free(out);
+    assert_int_equal(attend("order:2", "--kernel chunked --chunk 3"), 0);
+    out = results();
+    assert_close(result(out, "y", SHAPE(B, T, C)), whole, B * T * C);
+    sr_safetensors_free(out);
 }
 
 /* ---- What is wrong with a file */
@@ -370,7 +384,7 @@ static void bad_layers_are_named(void **state) {
     assert_fails("softmax", "", "o_proj.weight");
 
     for (int i = 0; i < 3; i++) {
-        static const char *const heads[] = {"4", "four", "1000000000"};
+        static const char *const heads[] = {"4", "0x4", "1000000000"};
         file = begin();
         add(&file, "x", SHAPE(B, T, C));
         add(&file, "o_proj.weight", SHAPE(C, C));

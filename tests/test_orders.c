@@ -2,7 +2,7 @@
 #include "analysis/bill.h"
 #include "analysis/logit_rows.h"
 #include "analysis/order_sums.h"
-#include "analysis/orders.h"
+#include "analysis/orders_verdict.h"
 #include "analysis/truncated_model.h"
 #include "analysis/truncation.h"
 #include "attention/score.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { ORDERS = 170, LENGTH = 16 };
+enum { ORDERS = 170, LENGTH = 16, KEPT_T = 12 };
 
 static void assert_near(double got, double want, double tolerance) {
     if (!(fabs(got - want) <= tolerance * fmax(1, fabs(want))))
@@ -19,17 +19,18 @@ static void assert_near(double got, double want, double tolerance) {
 }
 
 static void add_row(void *context, const sr_logit_row *row) {
-    sr_order_sums_add(context, row->s, row->count, ORDERS, row->scratch);
+    sr_order_sums_add(context, row->s, row->facts.count, 0, ORDERS, row->scratch);
 }
 
-/* The sums of one head with one channel, whose logits are scale * q_i * k_j. */
+/* The sums of one head with one channel, whose logits are scale * q_i * k_j; scale times q_i is a
+ * float. */
 static sr_order_sums *sums_of(float q[LENGTH], float k[LENGTH], double scale) {
+    const srnn_attention softmax = {0};
     const sr_logit_rows_setup setup = {.B = 1,
                                        .T = LENGTH,
                                        .H = 1,
                                        .Hkv = 1,
                                        .D = 1,
-                                       .scale = scale,
                                        .threads = 1,
                                        .scratch = (size_t)sr_order_sums_scratch(LENGTH)};
     const srnn_operands in = {
@@ -38,7 +39,9 @@ static sr_order_sums *sums_of(float q[LENGTH], float k[LENGTH], double scale) {
     sr_order_sums *sums = calloc(1, sizeof *sums);
     assert_non_null(sums);
     assert_int_equal(sr_logit_rows_create(&rows, &setup), SRNN_OK);
-    sr_logit_rows_visit(rows, &in, add_row, sums);
+    for (int t = 0; t < LENGTH; t++)
+        q[t] *= (float)scale;
+    sr_logit_rows_visit(rows, &softmax, &in, add_row, sums);
     sr_logit_rows_free(rows);
     return sums;
 }
@@ -46,7 +49,7 @@ static sr_order_sums *sums_of(float q[LENGTH], float k[LENGTH], double scale) {
 /* Every logit is x or -x: all sizes of order n are n log|x| - log n!. */
 static void one_size(void **state) {
     (void)state;
-    static const double sizes[] = {1e-3, 0.37, 1, 2.5, 14, 88.8, 1000};
+    static const double sizes[] = {0x1p-10, 0.375, 1, 2.5, 14, 88.75, 1000};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         float q[LENGTH], k[LENGTH];
         for (int t = 0; t < LENGTH; t++) {
@@ -163,7 +166,9 @@ static void check_truncation(double spread, double head_mean, double head_middle
     sr_truncation *sums = calloc(1, sizeof *sums);
     double *scratch = malloc(sr_truncation_scratch(LENGTH, D, MOST) * sizeof *scratch);
     assert_true(sums && scratch);
-    const sr_truncation_row row = {s, v, LENGTH, D, head_mean, head_middle};
+    const srnn_attention softmax = {0};
+    const sr_truncation_row row = {
+        {.attention = &softmax, .count = LENGTH, .D = D}, s, v, head_mean, head_middle};
     sr_truncation_add(sums, &row, MOST, scratch);
     double sum = 0;
     for (int j = 0; j < LENGTH; j++)
@@ -237,11 +242,13 @@ static void truncated_model(void **state) {
     small_ids(targets, B * T, model->config.V, 4);
     sr_trial trial = {.ids = ids, .targets = targets, .B = B, .T = T};
     assert_int_equal(sr_trial_begin(&trial, model), SRNN_OK);
-    for (int layer = SR_ALL_LAYERS; layer < model->config.L; layer++) {
+    static const sr_cut low[][2] = {{{2, 0}, {2, 0}}, {{2, 0}, {0, 0}}, {{0, 0}, {2, 0}}};
+    static const sr_cut high[][2] = {{{40, 0}, {40, 0}}, {{32, 0}, {0, 0}}, {{0, 0}, {36, 0}}};
+    for (int i = 0; i < 3; i++) {
         double loss, rough, fine;
-        assert_int_equal(sr_trial_run(&loss, &rough, &trial, model, layer, 2), SRNN_OK);
+        assert_int_equal(sr_trial_run(&loss, &rough, &trial, model, NULL, low[i]), SRNN_OK);
         assert_true(rough > 1e-4);
-        assert_int_equal(sr_trial_run(&loss, &fine, &trial, model, layer, 40), SRNN_OK);
+        assert_int_equal(sr_trial_run(&loss, &fine, &trial, model, NULL, high[i]), SRNN_OK);
         assert_true(fine < 1e-5);
         assert_near(loss, trial.loss, 1e-5);
     }
@@ -250,9 +257,133 @@ static void truncated_model(void **state) {
     sr_backend_free(backend);
 }
 
-/* The whole on a small model and a small text, and what the record promises. */
-static void record(void **state) {
+/* What the first layer makes, kept. */
+typedef struct kept_output {
+    float o[4 * KEPT_T * 6]; /* (H, T, D) */
+} kept_output;
+
+static srnn_status keep_output(void *context, int layer, const srnn_operands *in, srnn_tensor o) {
+    kept_output *kept = context;
+    (void)in;
+    for (int h = 0; layer == 0 && h < 4; h++)
+        for (int t = 0; t < KEPT_T; t++)
+            memcpy(kept->o + (h * KEPT_T + t) * 6, (float *)o.data + h * o.head + t * o.time,
+                   6 * sizeof(float));
+    return SRNN_OK;
+}
+
+static void run_first_layer(kept_output *kept, sr_model *model, const int32_t *ids) {
+    const sr_pass_setup setup = {
+        .B = 1, .T = KEPT_T, .form = SRNN_FORM_PARALLEL, .observer = {keep_output, kept}};
+    float losses[KEPT_T];
+    sr_pass *pass;
+    assert_int_equal(sr_pass_create(&pass, model, &setup), SRNN_OK);
+    assert_int_equal(sr_pass_losses(pass, losses, ids, ids), SRNN_OK);
+    sr_pass_free(pass);
+}
+
+static void survey_row(sr_survey *survey, sr_model *model, const int32_t *ids) {
+    sr_survey_pass *pass;
+    *survey = (sr_survey){.orders = 4, .most_order = 4};
+    assert_int_equal(sr_survey_create(survey, model), SRNN_OK);
+    assert_int_equal(sr_survey_pass_create(&pass, survey, model, KEPT_T), SRNN_OK);
+    assert_int_equal(sr_survey_measure(pass, ids, ids), SRNN_OK);
+    assert_int_equal(sr_survey_truncate(pass, ids, ids), SRNN_OK);
+    sr_survey_pass_free(pass);
+}
+
+/* About centres the series converges to the layer itself, too. */
+static void check_centres(sr_model *model, const sr_survey *survey, const int32_t *ids) {
+    sr_trial trial = {.ids = ids, .targets = ids, .B = 1, .T = KEPT_T};
+    double loss, error;
+    assert_int_equal(sr_trial_begin(&trial, model), SRNN_OK);
+    for (int centre = 0; centre < SR_CENTRES; centre++) {
+        const sr_cut cuts[2] = {{40, (sr_centre)centre}, {36, (sr_centre)centre}};
+        assert_int_equal(sr_trial_run(&loss, &error, &trial, model, survey, cuts), SRNN_OK);
+        if (!(error < 2e-5))
+            fail_msg("about the %s: %g", sr_centre_name((sr_centre)centre), error);
+    }
+    sr_trial_end(&trial);
+}
+
+/* The survey's error of outputs at order 4 is that of the layer as the library runs it, whatever its
+ * clamp, normaliser, gates and norm. */
+static void check_own_equation(sr_backend *backend, const srnn_variant *variant) {
+    int32_t ids[KEPT_T];
+    kept_output whole, cut;
+    sr_survey survey;
+    sr_model *model = small_model(backend, variant->name, SR_MLP_SWIGLU, false, false);
+    small_ids(ids, KEPT_T, model->config.V, 3);
+    run_first_layer(&whole, model, ids);
+    srnn_attention truncated[2];
+    for (int layer = 0; layer < 2; layer++)
+        truncated[layer] = sr_attention_truncated(&model->config.attention[layer], 4);
+    sr_model view = *model;
+    view.config.attention = truncated;
+    run_first_layer(&cut, &view, ids);
+    survey_row(&survey, model, ids);
+    const sr_truncation sums = sr_survey_layer(&survey, 0);
+    const double want = small_error(cut.o, whole.o, sizeof whole.o / sizeof *whole.o);
+    const double got = sr_truncation_error(sums.outputs[SR_CENTRE_ZERO][2], sums.outputs_size);
+    if (!(fabs(got - want) <= 1e-3 * want + 1e-6))
+        fail_msg("%s: %g in the place of %g", variant->name, got, want);
+    if (variant->attention.clamp == 0)
+        check_centres(model, &survey, ids);
+    sr_survey_free(&survey);
+    sr_model_free(model);
+}
+
+static void own_equations(void **state) {
     (void)state;
+    sr_backend *backend;
+    int count = 0;
+    assert_int_equal(sr_backend_cpu_create(&backend, 1), SRNN_OK);
+    for (size_t i = 0; srnn_variant_at(i); i++)
+        if (sr_attention_has_orders(&srnn_variant_at(i)->attention)) {
+            check_own_equation(backend, srnn_variant_at(i));
+            count++;
+        }
+    assert_true(count > 10);
+    sr_backend_free(backend);
+}
+
+/* Heads' centres come from the rows after those that are kept apart. */
+static void held_out_centres(void **state) {
+    (void)state;
+    sr_backend *backend;
+    sr_survey apart = {.orders = 2, .most_order = 2, .apart = KEPT_T}, only = apart;
+    sr_survey_pass *pass;
+    int32_t ids[2 * KEPT_T];
+    only.apart = 0;
+    assert_int_equal(sr_backend_cpu_create(&backend, 1), SRNN_OK);
+    sr_model *model = small_model(backend, "softmax", SR_MLP_SWIGLU, false, false);
+    small_ids(ids, 2 * KEPT_T, model->config.V, 3);
+    assert_int_equal(sr_survey_create(&apart, model), SRNN_OK);
+    assert_int_equal(sr_survey_pass_create(&pass, &apart, model, KEPT_T), SRNN_OK);
+    assert_int_equal(sr_survey_measure(pass, ids, ids), SRNN_OK);
+    assert_int_equal(sr_survey_fit_tokens(&apart), 0);
+    assert_int_equal(sr_survey_measure(pass, ids + KEPT_T, ids), SRNN_OK);
+    assert_int_equal(sr_survey_fit_tokens(&apart), KEPT_T);
+    sr_survey_pass_free(pass);
+    assert_int_equal(sr_survey_create(&only, model), SRNN_OK);
+    assert_int_equal(sr_survey_pass_create(&pass, &only, model, KEPT_T), SRNN_OK);
+    assert_int_equal(sr_survey_measure(pass, ids + KEPT_T, ids), SRNN_OK);
+    sr_survey_pass_free(pass);
+    for (int head = 0; head < 8; head++) {
+        const sr_logit_row row = {.head = head % 4};
+        const sr_truncation_row got = sr_survey_row(&apart, head / 4, &row);
+        assert_near(got.head_mean, only.sums[head].mean, 1e-12);
+        assert_near(got.head_middle, (only.sums[head].least + only.sums[head].most) / 2, 1e-12);
+        assert_true(fabs(got.head_mean - apart.sums[head].mean) > 1e-6);
+    }
+    sr_survey_free(&apart);
+    sr_survey_free(&only);
+    sr_model_free(model);
+    sr_backend_free(backend);
+}
+
+/* The record of a small model, and a small text. */
+static json_t *record_of(const char *attention, double size) {
     char path[] = "/tmp/test_orders_XXXXXX";
     const int file = mkstemp(path);
     const char text[] = "a few words\n<|endoftext|>\nand a few more, enough for rows of eight\n";
@@ -277,9 +408,9 @@ static void record(void **state) {
                               .bos = 256,
                               .eos = 256};
     sr_model *model;
-    assert_int_equal(sr_model_config_attention(&config, "0:order:2,1:softmax"), SRNN_OK);
+    assert_int_equal(sr_model_config_attention(&config, attention), SRNN_OK);
     assert_int_equal(sr_model_create(&model, backend, &config), SRNN_OK);
-    assert_int_equal(sr_model_initialise(model, 0.02, 1), SRNN_OK);
+    assert_int_equal(sr_model_initialise(model, size, 1), SRNN_OK);
     assert_int_equal(sr_token_rows_open_text(&rows, path, tokenizer, 256, 8), SRNN_OK);
     uint32_t first = 256;
     const sr_tokens prompt = {.ids = &first, .count = 1};
@@ -294,11 +425,25 @@ static void record(void **state) {
                                        .prompt = &prompt,
                                        .text_tokens = 4};
     assert_int_equal(sr_orders_measure(&got, &request), SRNN_OK);
+    sr_token_rows_free(rows);
+    sr_tokenizer_free(tokenizer);
+    sr_model_free(model);
+    sr_model_config_free(&config);
+    sr_backend_free(backend);
+    unlink(path);
+    return got;
+}
+
+/* What the record promises. */
+static void record(void **state) {
+    (void)state;
+    json_t *got = record_of("0:order:2,1:softmax", 0.02);
     const json_t *data = json_object_get(got, "data");
     /* 53 bytes and two beginnings: 55 tokens, of which the last of a row's targets is the next
      * row's first token. */
     assert_int_equal(json_integer_value(json_object_get(data, "tokens")), 48);
     assert_int_equal(json_integer_value(json_object_get(data, "trial_tokens")), 16);
+    assert_int_equal(json_integer_value(json_object_get(data, "centre_tokens")), 32);
     const json_t *layers = json_object_get(got, "layers");
     assert_int_equal(json_array_size(layers), 2);
     assert_true(json_is_false(json_object_get(json_array_get(layers, 0), "analysed")));
@@ -308,14 +453,71 @@ static void record(void **state) {
                      13);
     assert_int_equal(json_array_size(json_object_get(got, "texts")), 5);
     assert_int_equal(json_array_size(json_object_get(got, "bill")), 8);
-    assert_true(strlen(json_string_value(json_object_get(got, "verdict"))) > 20);
+    assert_non_null(strstr(json_string_value(json_object_get(got, "verdict")), "Yes: "));
     json_decref(got);
-    sr_token_rows_free(rows);
-    sr_tokenizer_free(tokenizer);
-    sr_model_free(model);
-    sr_model_config_free(&config);
-    sr_backend_free(backend);
-    unlink(path);
+}
+
+static const json_t *bill_at(const json_t *record, size_t i, const char *name) {
+    return json_object_get(json_array_get(json_object_get(record, "bill"), i), name);
+}
+
+/* Zero is a centre that every state knows; what was not tried is null, never too little. */
+static void other_attention(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        bool free_shift;
+    } cases[] = {{"norm", true}, {"gate", false}, {"softmax_gate", false}, {"softmax", true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *got = record_of(cases[i].name, 0.1);
+        const json_t *layer = json_array_get(json_object_get(got, "layers"), 0);
+        const json_t *outputs = json_object_get(json_object_get(layer, "errors"), "outputs");
+        const json_t *all = json_object_get(got, "all_layers");
+        const json_t *zero = json_object_get(json_object_get(all, "needed"), "logits");
+        const json_t *alike = json_array_get(bill_at(got, 1, "layers"), 0);
+        const char *verdict = json_string_value(json_object_get(got, "verdict"));
+        assert_int_equal(json_is_true(json_object_get(layer, "free_shift")), cases[i].free_shift);
+        assert_int_equal(json_is_array(json_array_get(outputs, SR_CENTRE_HEAD_MEAN)),
+                         cases[i].free_shift);
+        assert_int_equal(json_array_size(json_object_get(all, "centred")),
+                         cases[i].free_shift ? SR_CENTRES - 1 : 0);
+        assert_true(json_is_integer(json_array_get(zero, 0)));
+        assert_string_equal(json_string_value(bill_at(got, 1, "criterion")), "logits_centred");
+        assert_true(json_integer_value(json_object_get(alike, "order")) <=
+                    json_integer_value(json_array_get(zero, 0)));
+        assert_true(json_number_value(
+                        json_object_get(bill_at(got, 1, "together"), "logits_error")) <= 1e-2);
+        assert_null(memmem(verdict, strcspn(verdict, "\n"), "No:", 3));
+        json_decref(got);
+    }
+}
+
+/* The first line of the verdict about a state of 1000 bytes that is smaller than the cache beyond 10
+ * tokens, and which, run as a whole, is off by `error`. */
+static bool verdict_says(double error, int positions, const char *words) {
+    srnn_attention softmax = {0};
+    const sr_model_config config = {
+        .L = 1, .H = 1, .Hkv = 1, .D = 4, .positions = positions, .attention = &softmax};
+    json_t *record = json_pack(
+        "{s[ff], si, s{sf}, s[{ss, si, s[{si, si, ss, sf, sf}], s{sf, sf}, s{sf, sf}}]}",
+        "tolerances", 1e-2, 1e-3, "most_order", 8, "data", "trial_loss", 2.0, "bill", "criterion",
+        "logits", "tolerance", 0, "layers", "layer", 0, "order", 4, "centre", "zero", "state_bytes",
+        1000.0, "memory_break_even_tokens", 10.0, "total", "state_bytes", 1000.0,
+        "memory_break_even_tokens", 10.0, "together", "loss", 2.1, "logits_error", error);
+    assert_non_null(record);
+    assert_int_equal(sr_orders_verdict(record, &config), SRNN_OK);
+    const char *verdict = json_string_value(json_object_get(record, "verdict"));
+    const bool says = memmem(verdict, strcspn(verdict, "\n"), words, strlen(words)) != NULL;
+    json_decref(record);
+    return says;
+}
+
+/* Layers that are near enough each alone, and not together, are no reason to say yes. */
+static void verdict(void **state) {
+    (void)state;
+    assert_true(verdict_says(0.009, 32, "Yes: "));
+    assert_true(verdict_says(0.011, 32, "No: "));
+    assert_true(verdict_says(0.009, 9, "Not to advantage: "));
 }
 
 int main(void) {
@@ -324,7 +526,9 @@ int main(void) {
         cmocka_unit_test(dominant_order), cmocka_unit_test(histogram),
         cmocka_unit_test(truncation),     cmocka_unit_test(needed_order),
         cmocka_unit_test(bill),           cmocka_unit_test(truncated_model),
-        cmocka_unit_test(record),
+        cmocka_unit_test(own_equations),  cmocka_unit_test(held_out_centres),
+        cmocka_unit_test(record),         cmocka_unit_test(other_attention),
+        cmocka_unit_test(verdict),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* test_orders_real.c: real models truncated about centres: losses converge to the untruncated one.
  * Skipped unless SOFTRNN_REAL_DATA names the folder of real models and texts. */
-#include "analysis/centred_model.h"
+#include "analysis/truncated_model.h"
 #include "model/checkpoint.h"
 #include "test.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { T = 96, MOST = 168 };
+enum { T = 96, MOST = 168, MOST_LAYERS = 8 };
 
 typedef struct real {
     sr_backend *backend;
@@ -63,8 +63,10 @@ static void check_converges(const real *r, sr_centre centre, int begin, double s
     for (int cut = 1; cut < sr_cut_count(MOST); cut++) {
         if (sr_cut_order(cut) < begin)
             continue;
-        assert_int_equal(sr_trial_run_centred(&loss, &error, &r->trial, r->model, &r->survey,
-                                              centre, sr_cut_order(cut)),
+        sr_cut cuts[MOST_LAYERS];
+        for (int layer = 0; layer < MOST_LAYERS; layer++)
+            cuts[layer] = (sr_cut){sr_cut_order(cut), centre};
+        assert_int_equal(sr_trial_run(&loss, &error, &r->trial, r->model, &r->survey, cuts),
                          SRNN_OK);
         const double apart = fabs(loss - r->trial.loss);
         if (!(apart <= before + slack))

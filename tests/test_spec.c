@@ -125,6 +125,8 @@ static void families_and_changes(void **state) {
     assert_string_equal(canonical("gated_softmax , value_gate=off, output_gate=none"),
                         "score=exp,clamp=5,normaliser=row_length,norm=layer");
     assert_string_equal(canonical("decay"), "score=exp,decay");
+    assert_string_equal(canonical("output_norm=l2,value_gate=none,position=rotary,detach=none"),
+                        "score=exp,norm=l2");
     assert_string_equal(canonical("scale=1,score=power:2"), "score=power:2,scale=one");
     assert_string_equal(canonical("clamp=0.1,epsilon=1e-300"),
                         "score=exp,clamp=0.1,epsilon=1e-300");
@@ -164,6 +166,7 @@ static void errors_name_the_place(void **state) {
         {"order:x", 7, {"x"}},
         {"short_conv=-1", 12, {"-1"}},
         {"softmax:3", 1, {"softmax"}},
+        {"softmax,value_gate=qqqq", 20, {"off, sigmoid"}},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         srnn_attention a = {.clamp = 7};

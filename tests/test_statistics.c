@@ -1,5 +1,6 @@
 /* test_statistics.c: statistics against numbers worked out by hand or printed in tables. */
-#include "study/statistics.h"
+#include "base/random.h"
+#include "study/moderated.h"
 #include "test.h"
 
 #include <math.h>
@@ -55,31 +56,119 @@ static void intervals(void **state) {
     assert_true(sr_interval_decides(&(sr_interval){-1, -1.5, -0.5, 3}));
 }
 
-/* Variants 1, 2 / 2, 5 at two seeds: means 1.5 and 3.5 either way, 2.5 in all, so every residual is
- * 0.5 and their squares add to 1 with one degree of freedom. */
-static void blocks(void **state) {
+/* Values of Abramowitz and Stegun, tables 6.1 and 6.2. */
+static void gammas(void **state) {
     (void)state;
-    const double values[] = {1, 2, 2, 5}, additive[] = {1, 2, 4, 11, 12, 14};
-    double degrees;
-    near(sr_block_residual(&degrees, values, 2, 2), 1, 1e-15);
-    near(degrees, 1, 0);
-    near(sr_block_residual(&degrees, additive, 2, 3), 0, 1e-14);
-    near(degrees, 2, 0);
-    assert_true(isnan(sr_block_residual(&degrees, values, 4, 1)) && degrees == 0);
+    near(sr_digamma(1), -0.5772156649015329, 1e-12);
+    near(sr_digamma(0.5), -1.9635100260214235, 1e-12);
+    near(sr_digamma(20), 2.9705239922421491, 1e-12);
+    near(sr_trigamma(1), 1.6449340668482264, 1e-12);
+    near(sr_trigamma(0.5), 4.9348022005446793, 1e-12);
+    for (double x = 1e-3; x < 1e5; x *= 3)
+        near(sr_trigamma_inverse(sr_trigamma(x)) / x, 1, 1e-6);
 }
 
-static void pooled_intervals(void **state) {
+/* F(1, d) is the square of Student's t; F(2, 2) is above f with a share of 1 / (1 + f). */
+static void fisher(void **state) {
     (void)state;
-    const double quiet[] = {1, 1.1}, loud[] = {-3, 5};
-    sr_interval i = sr_interval_pooled(quiet, 2, 0.2, 10, 0.95);
-    near(i.mean, 1.05, 1e-15);
-    /* sqrt(2) * 0.2 / sqrt(2) = 0.2 */
-    near(i.high - i.mean, 2.22813885 * 0.2, 1e-8);
-    assert_true(sr_interval_decides(&i));
-    /* The variant's own scatter, sqrt(32), is larger than the table's. */
-    i = sr_interval_pooled(loud, 2, 0.2, 10, 0.95);
-    near(i.high - i.mean, 2.22813885 * 4, 1e-7);
-    assert_true(sr_interval_pooled(quiet, 2, NAN, 0, 0.95).degrees == 0);
+    near(sr_fisher_above(pow(2.22813885, 2), 1, 10), 0.05, 1e-8);
+    near(sr_fisher_above(3, 2, 2), 0.25, 1e-12);
+    near(sr_fisher_above(0, 2, 5), 1, 0);
+    near(sr_fisher_above(3, 2, 1e6), exp(-3), 1e-6);
+}
+
+/* Rows 1, -1 times 1, 2, 1.5 at two seeds: variances 2, 8, 4.5, covariances 4, 3, 6. */
+static void priors(void **state) {
+    (void)state;
+    const double alike[] = {1, -1, 2, -2, NAN, 3, 1.5, -1.5};
+    sr_prior prior = sr_prior_of(alike, 4, 2);
+    near(prior.variance, 14.5 / 3, 1e-14);
+    const double share = (13.0 / 3) / (14.5 / 3);
+    near(prior.degrees, 3 / (1 + 2 * share * share) - 1, 1e-14);
+    /* Differences that scatter less than the prior thinks, and more. */
+    const double quiet[] = {1, 1}, loud[] = {-60, 60};
+    sr_interval i = sr_interval_moderated(quiet, 2, &prior, 0.95);
+    near(i.degrees, 1 + prior.degrees, 1e-3);
+    near(i.high - 1,
+         sr_student_t(1 + prior.degrees, 0.95) *
+             sqrt(prior.degrees / (1 + prior.degrees) * prior.variance / 2),
+         1e-2);
+    i = sr_interval_moderated(loud, 2, &prior, 0.95);
+    assert_true(i.degrees < 1.1);
+    near(i.high / sr_interval_of(loud, 2, 0.95).high, 1, 0.2);
+    /* One sample has nothing in common with others: Student's interval. */
+    prior = sr_prior_of(alike, 1, 2);
+    assert_true(prior.degrees == 0);
+    near(sr_interval_moderated(loud, 2, &prior, 0.95).high, sr_interval_of(loud, 2, 0.95).high,
+         1e-9);
+    assert_true(sr_interval_moderated(loud, 1, &prior, 0.95).degrees == 0);
+}
+
+/* Scatters that differ by orders of magnitude have nothing in common; none at all is floored. */
+static void priors_of_unlike_scatter(void **state) {
+    (void)state;
+    const double apart[] = {1, 2, 3, 1e-3, 0, -1e-3, 0, 0, 0, 100, 0, -100};
+    const sr_prior prior = sr_prior_of(apart, 4, 3);
+    assert_true(prior.degrees > 0 && prior.degrees < 0.2);
+    near(sr_interval_moderated(apart, 3, &prior, 0.95).high / sr_interval_of(apart, 3, 0.95).high,
+         1, 0.05);
+    const sr_interval none = sr_interval_moderated(apart + 6, 3, &prior, 0.95);
+    assert_true(none.low < -1e-5 && none.high > 1e-5);
+}
+
+enum { MOST_VARIANTS = 20, MOST_SEEDS = 3, DRAWS = 5000 };
+
+/* How often the interval of the last variant holds its true difference, 0. scatters[0] is the
+ * baseline's. */
+static double coverage(const double *scatters, size_t count, size_t seeds, uint64_t stream) {
+    double differences[MOST_VARIANTS * MOST_SEEDS];
+    int held = 0;
+    uint64_t at = 0;
+    for (int draw = 0; draw < DRAWS; draw++) {
+        for (size_t s = 0; s < seeds; s++) {
+            const double base = scatters[0] * sr_random_normal(17, stream, at++);
+            for (size_t v = 1; v < count; v++)
+                differences[(v - 1) * seeds + s] =
+                    scatters[v] * sr_random_normal(17, stream, at++) - base;
+        }
+        const sr_prior prior = sr_prior_of(differences, count - 1, seeds);
+        const sr_interval i =
+            sr_interval_moderated(differences + (count - 2) * seeds, seeds, &prior, 0.95);
+        held += !sr_interval_decides(&i);
+    }
+    return (double)held / DRAWS;
+}
+
+/* docs/STUDY.md prints these. */
+static void intervals_hold_as_often_as_they_say(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t count;
+        double baseline, most, last; /* scatters */
+        double least;                /* coverage wanted */
+    } cases[] = {
+        {"all alike", 18, 1, 1, 1, 0.94},
+        {"three alike", 3, 1, 1, 1, 0.93},
+        {"the variant scatters thrice as much", 18, 1, 1, 3, 0.92},
+        {"the variant scatters ten times as much", 18, 1, 1, 10, 0.9},
+        {"the baseline scatters thrice as much", 18, 3, 1, 1, 0.92},
+        {"all but two at the ceiling", 11, 0, 0, 1, 0.93},
+    };
+    for (size_t seeds = 2; seeds <= MOST_SEEDS; seeds++)
+        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+            double scatters[MOST_VARIANTS];
+            for (size_t v = 0; v < cases[c].count; v++)
+                scatters[v] = cases[c].most;
+            scatters[0] = cases[c].baseline;
+            scatters[cases[c].count - 1] = cases[c].last;
+            if (cases[c].most == 0)
+                scatters[cases[c].count - 2] = cases[c].last;
+            const double held = coverage(scatters, cases[c].count, seeds, c);
+            print_message("%zu seeds, %s: %.3f\n", seeds, cases[c].name, held);
+            if (held < cases[c].least)
+                fail_msg("%s: %.3f of the intervals hold the truth", cases[c].name, held);
+        }
 }
 
 int main(void) {
@@ -88,8 +177,12 @@ int main(void) {
         cmocka_unit_test(medians),
         cmocka_unit_test(student),
         cmocka_unit_test(intervals),
-        cmocka_unit_test(blocks),
-        cmocka_unit_test(pooled_intervals),
+        cmocka_unit_test(fisher),
+        cmocka_unit_test(gammas),
+        cmocka_unit_test(priors),
+        cmocka_unit_test(priors_of_unlike_scatter),
+        cmocka_unit_test(intervals_hold_as_often_as_they_say),
+
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

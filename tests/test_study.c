@@ -93,6 +93,30 @@ static void selections(void **state) {
     assert_int_equal(count_runs("only: [recall]\nskip: ['*.7', deep]"), 6);
     assert_int_equal(count_runs("only: ['a/b <i>']"), 8);
     assert_int_equal(count_runs("only: [nothing]"), 0);
+    assert_non_null(strstr(srnn_error_detail(), "only: "));
+    assert_int_equal(count_runs("only: [recall, coppy]"), 0);
+    assert_non_null(strstr(srnn_error_detail(), "\"copy\""));
+}
+
+/* Wherever a study may name its data. */
+static void texts_are_asked_for(void **state) {
+    (void)state;
+    static const char *const places[] = {
+        "settings: {data: '@text'}\ntasks: {t: {}}\n",
+        "tasks: {t: {settings: {data: '@text'}}}\n",
+        "tasks: {t: {}}\nsizes: {s: {data: '@text'}}\n",
+        "tasks: {t: {settings: {data: copy}}}\n",
+    };
+    for (size_t i = 0; i < 4; i++) {
+        char text[200];
+        sr_study study;
+        snprintf(text, sizeof text, "variants: {a: softmax}\nseeds: [1]\n%s", places[i]);
+        assert_int_equal(read_text(&study, text), SRNN_OK);
+        assert_int_equal(sr_study_needs_text(&study), i < 3);
+        assert_int_equal(sr_study_expand(&study, "/nowhere/" SR_STUDY_TEXT), SRNN_OK);
+        assert_int_equal(study.runs[0].text, i < 3);
+        sr_study_free(&study);
+    }
 }
 
 /* Each text fails, and the message has this in it. */
@@ -112,6 +136,8 @@ static void wrong_files(void **state) {
         {"variants: {}\nvariants: {}", "line 2: given twice"},
         {"tasks: {t: {title: a, title: b}}", "given twice"},
         {"variants: {\"a\\e[2J\": softmax}", "control"},
+        {"variants: {\"a\\x9b2J\": softmax}", "control"},
+        {"tasks: {\"a\\N\": {}}", "control"}, /* U+0085 */
         {"variants: [softmax]", "name: value"},
         {"name: [a", "line"},
         {"- a", "name: value"},
@@ -261,63 +287,113 @@ static void free_records(sr_record *records, size_t count) {
     free(records);
 }
 
-/* softmax 1, 2; norm 2, 5; elu 1.5, 3.5. Their means are 1.5, 3.5, 2.5, those of seeds 1.5, 3.5; the
- * residuals of softmax 0.5, -0.5, of norm -0.5, 0.5, of elu 0: squares 1, two degrees. */
+/* A summary of made-up losses; free with unmake. */
+typedef struct made {
+    sr_study study;
+    sr_record *records;
+    sr_summary summary;
+} made;
+
+static const sr_summary_cell *make(made *m, const char *text, const double losses[3][2]) {
+    assert_int_equal(read_text(&m->study, text), SRNN_OK);
+    assert_int_equal(sr_study_expand(&m->study, "text"), SRNN_OK);
+    m->records = make_records(&m->study, losses);
+    assert_int_equal(sr_summary_make(&m->summary, &m->study, m->records), SRNN_OK);
+    assert_int_equal(m->summary.count, 1);
+    return &m->summary.cells[0];
+}
+
+static void unmake(made *m) {
+    sr_summary_free(&m->summary);
+    free_records(m->records, m->study.run_count);
+    sr_study_free(&m->study);
+}
+
 static void summaries(void **state) {
     (void)state;
     const double losses[3][2] = {{1, 2}, {2, 5}, {1.5, 3.5}};
-    sr_study study;
-    sr_summary summary;
-    assert_int_equal(read_text(&study, pair_text), SRNN_OK);
-    assert_int_equal(sr_study_expand(&study, "text"), SRNN_OK);
-    sr_record *records = make_records(&study, losses);
-    assert_int_equal(sr_summary_make(&summary, &study, records), SRNN_OK);
-    assert_int_equal(summary.count, 1);
-    assert_int_equal(summary.finished, 6);
-    const sr_cell *cell = &summary.cells[0];
+    made m;
+    const sr_summary_cell *cell = make(&m, pair_text, losses);
+    assert_int_equal(m.summary.finished, 6);
     assert_true(fabs(cell->noise - sqrt(0.5)) < 1e-15);
     const sr_summary_variant *norm = &cell->variants[1];
     assert_true(norm->loss.mean == 3.5 && norm->best_loss.mean == 3.0);
     assert_true(norm->accuracy.mean == 0.25 && norm->memory_bytes == 64);
     const sr_difference *d = &norm->difference;
     assert_int_equal(d->pairs, 2);
-    assert_string_equal(d->method, "pooled");
-    /* d = 1, 3: its own deviation, sqrt(2), is more than the table's sqrt(2) * sqrt(1/2). */
-    const double half = 4.30265273;
-    assert_true(fabs(d->used->mean - 2) < 1e-15 && fabs(d->used->high - 2 - half) < 1e-7);
+    assert_true(d->seeds[1] == 2 && d->differences[0] == 1 && d->differences[1] == 3);
+    assert_int_equal(d->of, SR_MEASURE_LOSS);
+    assert_string_equal(d->method, "moderated");
+    assert_true(fabs(d->interval.mean - 2) < 1e-15 && d->own.degrees == 1);
+    assert_true(fabs(d->own.high - 2 - 12.70620474) < 1e-7);
+    assert_true(d->interval.high < d->own.high);
     assert_int_equal(d->verdict, SR_VERDICT_UNCLEAR);
-    assert_true(d->batches.degrees == 3 && fabs(d->batches.mean - 2.005) < 1e-12);
-    sr_summary_free(&summary);
-    free_records(records, study.run_count);
-    sr_study_free(&study);
+    unmake(&m);
 }
 
-static sr_verdict verdict_of(const double losses[3][2], size_t variant, size_t *diverged) {
-    sr_study study;
-    sr_summary summary;
-    assert_int_equal(read_text(&study, pair_text), SRNN_OK);
-    assert_int_equal(sr_study_expand(&study, "text"), SRNN_OK);
-    sr_record *records = make_records(&study, losses);
-    assert_int_equal(sr_summary_make(&summary, &study, records), SRNN_OK);
-    const sr_verdict verdict = summary.cells[0].variants[variant].difference.verdict;
-    *diverged = summary.cells[0].variants[variant].diverged;
-    sr_summary_free(&summary);
-    free_records(records, study.run_count);
-    sr_study_free(&study);
+static sr_verdict verdict_of(const double losses[3][2], size_t variant) {
+    made m;
+    const sr_verdict verdict = make(&m, pair_text, losses)->variants[variant].difference.verdict;
+    unmake(&m);
     return verdict;
 }
 
 static void verdicts(void **state) {
     (void)state;
-    size_t diverged;
     const double worse[3][2] = {{1, 1.1}, {1.51, 1.6}, {1.0, 1.11}};
-    assert_int_equal(verdict_of(worse, 1, &diverged), SR_VERDICT_WORSE);
-    assert_int_equal(verdict_of(worse, 2, &diverged), SR_VERDICT_UNCLEAR);
+    assert_int_equal(verdict_of(worse, 1), SR_VERDICT_WORSE);
+    assert_int_equal(verdict_of(worse, 2), SR_VERDICT_UNCLEAR);
     const double better[3][2] = {{1, 1.1}, {0.51, 0.6}, {1.0, 1.11}};
-    assert_int_equal(verdict_of(better, 1, &diverged), SR_VERDICT_BETTER);
-    const double broken[3][2] = {{1, 1.1}, {NAN, NAN}, {1.0, 1.11}};
-    assert_int_equal(verdict_of(broken, 1, &diverged), SR_VERDICT_UNCLEAR);
-    assert_int_equal(diverged, 2);
+    assert_int_equal(verdict_of(better, 1), SR_VERDICT_BETTER);
+}
+
+/* However well the other seed went: what is left of it is no fair sample. */
+static void divergence_is_unstable(void **state) {
+    (void)state;
+    made m;
+    const double one[3][2] = {{1, 1.1}, {0.5, NAN}, {1.0, 1.11}};
+    const sr_summary_variant *norm = &make(&m, pair_text, one)->variants[1];
+    assert_int_equal(norm->diverged, 1);
+    assert_int_equal(norm->difference.verdict, SR_VERDICT_UNSTABLE);
+    assert_string_equal(norm->difference.method, "none"); /* two seeds are planned: no batches */
+    assert_int_equal(norm->difference.pairs, 1);
+    unmake(&m);
+    const double both[3][2] = {{1, 1.1}, {NAN, NAN}, {1.0, 1.11}};
+    assert_int_equal(verdict_of(both, 1), SR_VERDICT_UNSTABLE);
+    const double baseline[3][2] = {{1, NAN}, {0.5, 0.6}, {1.0, 1.11}};
+    assert_int_equal(verdict_of(baseline, 1), SR_VERDICT_UNCLEAR);
+}
+
+/* A run that came to its end with no number: its mean is that of the others, and it counts. */
+static void numbers_that_are_not_finite(void **state) {
+    (void)state;
+    made m;
+    const double losses[3][2] = {{1, 1.1}, {0.5, INFINITY}, {1.0, 1.11}};
+    const sr_summary_variant *norm = &make(&m, pair_text, losses)->variants[1];
+    assert_true(norm->finished == 2 && norm->not_finite == 1 && norm->diverged == 0);
+    assert_true(norm->loss.mean == 0.5 && norm->loss.count == 1);
+    assert_int_equal(norm->difference.verdict, SR_VERDICT_UNSTABLE);
+    unmake(&m);
+}
+
+/* With one seed the interval is of the loss, also where accuracy ranks, and so is the verdict. */
+static void one_seed_compares_losses(void **state) {
+    (void)state;
+    made m;
+    const double losses[3][2] = {{1, 0}, {1.5, 0}, {0.5, 0}};
+    const sr_summary_cell *cell = make(&m,
+                                       "variants: {softmax: softmax, norm: norm, elu: linear_elu}\n"
+                                       "seeds: [1]\n"
+                                       "tasks: {t: {measure: accuracy, settings: {data: copy}}}\n",
+                                       losses);
+    const sr_difference *norm = &cell->variants[1].difference, *elu = &cell->variants[2].difference;
+    assert_int_equal(cell->measure, SR_MEASURE_ACCURACY);
+    assert_int_equal(norm->of, SR_MEASURE_LOSS);
+    assert_string_equal(norm->method, "batches");
+    assert_true(norm->pairs == 1 && norm->differences[0] == 0.5 && norm->interval.low > 0);
+    assert_int_equal(norm->verdict, SR_VERDICT_WORSE);
+    assert_int_equal(elu->verdict, SR_VERDICT_BETTER);
+    unmake(&m);
 }
 
 int main(void) {
@@ -325,6 +401,7 @@ int main(void) {
         cmocka_unit_test(grids_expand),
         cmocka_unit_test(costs_are_worked_out),
         cmocka_unit_test(selections),
+        cmocka_unit_test(texts_are_asked_for),
         cmocka_unit_test(wrong_files),
         cmocka_unit_test(wrong_settings),
         cmocka_unit_test(clashes_are_refused),
@@ -332,6 +409,9 @@ int main(void) {
         cmocka_unit_test(shared_tensors_start_equal),
         cmocka_unit_test(summaries),
         cmocka_unit_test(verdicts),
+        cmocka_unit_test(divergence_is_unstable),
+        cmocka_unit_test(numbers_that_are_not_finite),
+        cmocka_unit_test(one_seed_compares_losses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

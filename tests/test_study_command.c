@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -185,6 +186,20 @@ static void summaries_agree_with_the_records(void **state) {
         assert_int_equal(json_unpack(variant, "{s:{s:f}}", "difference", "mean", &difference), 0);
         assert_true(fabs(difference - (losses[v] - losses[0] + losses[v + 3] - losses[3]) / 2) <
                     1e-9);
+        const char *of, *verdict;
+        int seed;
+        json_t *pairs;
+        assert_int_equal(json_unpack(variant, "{s:{s:s, s:s, s:o}}", "difference", "of", &of,
+                                     "verdict", &verdict, "pairs", &pairs),
+                         0);
+        assert_string_equal(of, "loss");
+        assert_int_equal(json_array_size(pairs), 2);
+        assert_int_equal(json_unpack(json_array_get(pairs, 1), "{s:i, s:f}", "seed", &seed,
+                                     "difference", &difference),
+                         0);
+        assert_int_equal(seed, 2);
+        assert_true(fabs(difference - (losses[v + 3] - losses[3])) < 1e-9);
+        assert_string_not_equal(verdict, "unstable");
     }
     json_decref(summary);
 }
@@ -232,22 +247,128 @@ static void divergence_is_a_result(void **state) {
     const char *const arguments[] = {"study", other, "--out", broken, NULL};
     assert_int_equal(finish(start(arguments)), 0);
     assert_true(said("2 runs: 1 finished, 1 diverged, 0 failed"));
+    assert_true(said("no pair of runs               unstable"));
     assert_int_equal(sr_folder_remove(broken), SRNN_OK);
 }
 
-static void other_settings_are_refused(void **state) {
+/* A file of a study's folder, to be compared byte by byte. */
+static sr_mapping open_file(const char *study, const char *name) {
+    char path[400];
+    sr_mapping file;
+    snprintf(path, sizeof path, "%s/%s", study, name);
+    assert_int_equal(sr_mapping_open(&file, path), SRNN_OK);
+    return file;
+}
+
+static const char *const plan_files[] = {"study.yaml", "study.json", "summary.json",
+                                         "data/text.txt"};
+enum { PLAN_FILES = sizeof plan_files / sizeof *plan_files };
+
+/* Files are replaced, never rewritten: a mapping keeps what was there. */
+static void open_plan(sr_mapping files[PLAN_FILES], const char *study) {
+    for (int i = 0; i < PLAN_FILES; i++)
+        files[i] = open_file(study, plan_files[i]);
+}
+
+static void plan_is_as_it_was(sr_mapping before[PLAN_FILES], const char *study) {
+    for (int i = 0; i < PLAN_FILES; i++) {
+        sr_mapping now = open_file(study, plan_files[i]);
+        assert_int_equal(now.bytes, before[i].bytes);
+        assert_memory_equal(now.data, before[i].data, now.bytes);
+        sr_mapping_close(&now);
+        sr_mapping_close(&before[i]);
+    }
+}
+
+/* The test's study with one word in place of another. */
+static void write_changed(char path[100], const char *name, const char *word, const char *by) {
+    char content[1024];
+    const char *at = strstr(study_text, word);
+    snprintf(path, 100, "%s/%s.yaml", folder, name);
+    snprintf(content, sizeof content, "%.*s%s%s", (int)(at - study_text), study_text, by,
+             at + strlen(word));
+    write_file(path, content);
+}
+
+static void other_studies_are_refused(void **state) {
     (void)state;
-    char other[100], content[1024];
-    snprintf(other, sizeof other, "%s/other.yaml", folder);
-    snprintf(content, sizeof content, "%s", study_text);
-    memcpy(strstr(content, "steps: 40"), "steps: 41", 9);
-    write_file(other, content);
+    char other[100];
+    sr_mapping before[PLAN_FILES];
+    open_plan(before, whole);
+    write_changed(other, "other", "steps: 40", "steps: 41");
     const char *const arguments[] = {"study", other, "--out", whole, "--text", text, NULL};
     assert_int_equal(finish(start(arguments)), 1);
     assert_true(said("another steps"));
     const char *const other_text[] = {"study", yaml, "--out", whole, "--text", yaml, NULL};
     assert_int_equal(finish(start(other_text)), 1);
     assert_true(said("another text"));
+    /* A plan that would forget runs. */
+    write_changed(other, "other", "norm: norm", "gate: gate");
+    assert_int_equal(finish(start(arguments)), 1);
+    assert_true(said("text.norm.") && said("not one of the study"));
+    plan_is_as_it_was(before, whole);
+}
+
+/* While one study runs, another in its folder changes nothing. */
+static void running_studies_are_left_alone(void **state) {
+    (void)state;
+    char other[100], path[200];
+    sr_mapping before[PLAN_FILES];
+    assert_int_equal(finish(start_study(broken)), 0);
+    open_plan(before, broken);
+    snprintf(path, sizeof path, "%s/lock", broken);
+    const int lock = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(flock(lock, LOCK_EX | LOCK_NB), 0);
+    write_changed(other, "more", "seeds: [1, 2]", "seeds: [1, 2, 3]");
+    const char *const arguments[] = {"study", other, "--out", broken, "--text", text, NULL};
+    assert_int_equal(finish(start(arguments)), 1);
+    assert_true(said("another study is running"));
+    plan_is_as_it_was(before, broken);
+    close(lock);
+    assert_int_equal(sr_folder_remove(broken), SRNN_OK);
+}
+
+/* Moved in the middle, its first runs ended, others begun. */
+static void moved_studies_go_on(void **state) {
+    (void)state;
+    char elsewhere[100];
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", folder);
+    const pid_t child = start_study(elsewhere);
+    usleep(150000);
+    kill(child, SIGINT);
+    finish(child);
+    assert_int_equal(rename(elsewhere, broken), 0);
+    assert_int_equal(finish(start_study(broken)), 0);
+    assert_int_equal(rename(broken, elsewhere), 0);
+    assert_int_equal(finish(start_study(elsewhere)), 0); /* all had ended */
+    assert_int_equal(rename(elsewhere, broken), 0);
+    same_records();
+}
+
+/* A text that is too short for one row is refused, and another may take its place. */
+static void short_texts_are_refused(void **state) {
+    (void)state;
+    char tiny[100];
+    snprintf(tiny, sizeof tiny, "%s/tiny.txt", folder);
+    write_file(tiny, "short");
+    const char *const arguments[] = {"study", yaml, "--out", broken, "--text", tiny, NULL};
+    assert_int_equal(finish(start(arguments)), 1);
+    assert_int_equal(finish(start_study(broken)), 0);
+    same_records();
+}
+
+static void wrong_selections_are_refused(void **state) {
+    (void)state;
+    const char *const only[] = {"study", yaml, "--out", broken, "--only", "nrom", NULL};
+    assert_int_equal(finish(start(only)), 1);
+    assert_true(said("--only: ") && said("did you mean \"norm\"?"));
+    const char *const skip[] = {"study", yaml, "--dry-run", "--skip", "norm,text.elu.3", NULL};
+    assert_int_equal(finish(start(skip)), 1);
+    assert_true(said("--skip: ") && said("text.elu.3"));
+    const char *const all[] = {"study", yaml, "--dry-run", "--skip", "text", NULL};
+    assert_int_equal(finish(start(all)), 1);
+    assert_true(said("nothing to run"));
+    assert_int_equal(sr_folder_remove(broken), SRNN_OK);
 }
 
 static void runs_are_compared(void **state) {
@@ -295,7 +416,11 @@ int main(void) {
         cmocka_unit_test(dry_runs_leave_nothing),
         cmocka_unit_test(failures_do_not_end_a_study),
         cmocka_unit_test(divergence_is_a_result),
-        cmocka_unit_test(other_settings_are_refused),
+        cmocka_unit_test(other_studies_are_refused),
+        cmocka_unit_test(running_studies_are_left_alone),
+        cmocka_unit_test(moved_studies_go_on),
+        cmocka_unit_test(short_texts_are_refused),
+        cmocka_unit_test(wrong_selections_are_refused),
         cmocka_unit_test(runs_are_compared),
     };
     return cmocka_run_group_tests(tests, enter, leave);

@@ -1,7 +1,9 @@
-/* test_text.c: a mistyped word finds the one that was meant. */
+/* test_text.c: a mistyped word finds the one that was meant; bytes in words. */
 #include "base/text.h"
+#include "base/units.h"
 #include "test.h"
 
+#include <math.h>
 #include <string.h>
 
 static const char *const words[] = {"threads",    "thread_count", "normaliser",  "norm",
@@ -42,11 +44,27 @@ static void long_words_are_harmless(void **state) {
     assert_null(sr_nearest_word("aaaa", long_words, 1));
 }
 
+static void bytes_in_words(void **state) {
+    (void)state;
+    static const struct {
+        double bytes;
+        const char *want;
+    } cases[] = {{0, "0 B"},        {512, "512 B"},     {1023, "1023 B"},
+                 {1024, "1 KB"},    {16896, "16.5 KB"}, {1023.4 * 1024, "1023 KB"},
+                 {1048575, "1 MB"}, {0x1p80, "1 YB"},   {0x1p100, "1.05e+06 YB"},
+                 {INFINITY, "-"},   {NAN, "-"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char got[SR_BYTES_WORDS];
+        assert_string_equal(sr_bytes_words(got, cases[i].bytes), cases[i].want);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(near_words_are_found),
         cmocka_unit_test(far_words_are_not),
         cmocka_unit_test(long_words_are_harmless),
+        cmocka_unit_test(bytes_in_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

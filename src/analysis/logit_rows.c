@@ -1,6 +1,7 @@
 /* logit_rows.c: the logits of every query of an attention layer, in double, row by row. */
 #include "analysis/logit_rows.h"
 
+#include "attention/score.h"
 #include "base/memory.h"
 #include "base/threads.h"
 
@@ -24,6 +25,8 @@ struct sr_logit_rows {
 /* One call, for sr_parallel. */
 typedef struct round_of_visits {
     sr_logit_rows *rows;
+    const srnn_attention *attention;
+    double scale;
     const srnn_operands *in;
     sr_logit_visit *visit;
     void *context;
@@ -80,24 +83,38 @@ static const float *numbers_at(const srnn_tensor *tensor, int b, int head, int t
     return data + b * tensor->batch + head * tensor->head + t * tensor->time;
 }
 
-static void load_keys(bench *own, const sr_logit_rows_setup *s, const srnn_operands *in, int b,
-                      int head) {
+/* What the value of position t is multiplied by. */
+static double value_factor(const round_of_visits *round, int b, int head, int t) {
+    const srnn_attention *a = round->attention;
+    double factor = 1;
+    if (a->value_gate)
+        factor = sr_sigmoid((double)*numbers_at(&round->in->value_gate, b, head, t));
+    if (a->normaliser == SRNN_NORMALISER_VALUE_POWER)
+        factor *= pow(t + 1, -sr_sigmoid((double)((const float *)round->in->value_power)[head]));
+    return factor;
+}
+
+static void load_keys(bench *own, const round_of_visits *round, int b, int head) {
+    const sr_logit_rows_setup *s = &round->rows->setup;
     for (int t = 0; t < s->T; t++) {
-        const float *k = numbers_at(&in->k, b, head, t), *v = numbers_at(&in->v, b, head, t);
+        const float *k = numbers_at(&round->in->k, b, head, t);
+        const float *v = numbers_at(&round->in->v, b, head, t);
+        const double factor = value_factor(round, b, head, t);
         for (int d = 0; d < s->D; d++) {
             own->keys[(size_t)d * (size_t)s->T + (size_t)t] = (double)k[d];
-            own->values[(size_t)t * (size_t)s->D + (size_t)d] = (double)v[d];
+            own->values[(size_t)t * (size_t)s->D + (size_t)d] = factor * (double)v[d];
         }
     }
 }
 
 /* own->s = the logits of one query over the first `count` keys. */
-static void multiply(bench *own, const float *q, int count, const sr_logit_rows_setup *s) {
+static void multiply(bench *own, const float *q, int count, const round_of_visits *round) {
+    const sr_logit_rows_setup *s = &round->rows->setup;
     for (int j = 0; j < count; j++)
         own->s[j] = 0;
     for (int d = 0; d < s->D; d++) {
         const double *keys = own->keys + (size_t)d * (size_t)s->T;
-        const double scaled = s->scale * (double)q[d];
+        const double scaled = round->scale * (double)q[d];
         for (int j = 0; j < count; j++)
             own->s[j] += scaled * keys[j];
     }
@@ -105,26 +122,39 @@ static void multiply(bench *own, const float *q, int count, const sr_logit_rows_
 
 static void visit_head(void *context, int64_t head, int worker) {
     const round_of_visits *round = context;
+    const srnn_operands *in = round->in;
     const sr_logit_rows_setup *s = &round->rows->setup;
+    const bool gated = sr_uses_output_gate(round->attention);
     bench *own = &round->rows->benches[worker];
     for (int b = 0; b < s->B; b++) {
-        load_keys(own, s, round->in, b, (int)head / (s->H / s->Hkv));
+        sr_logit_row row = {.b = b,
+                            .head = (int)head,
+                            .facts = {.attention = round->attention,
+                                      .D = s->D,
+                                      .norm_weight = in->norm_weight,
+                                      .norm_bias = in->norm_bias},
+                            .s = own->s,
+                            .v = own->values,
+                            .scratch = own->scratch};
+        load_keys(own, round, b, (int)head / (s->H / s->Hkv));
         for (int t = 0; t < s->T; t++) {
-            multiply(own, numbers_at(&round->in->q, b, (int)head, t), t + 1, s);
-            const sr_logit_row row = {.b = b,
-                                      .head = (int)head,
-                                      .t = t,
-                                      .count = t + 1,
-                                      .s = own->s,
-                                      .v = own->values,
-                                      .scratch = own->scratch};
+            multiply(own, numbers_at(&in->q, b, (int)head, t), t + 1, round);
+            row.t = t;
+            row.facts.count = t + 1;
+            row.facts.gate = gated ? (double)*numbers_at(&in->output_gate, b, (int)head, t) : 0;
+            row.facts.gate_sum += exp(row.facts.gate);
             round->visit(round->context, &row);
         }
     }
 }
 
-void sr_logit_rows_visit(sr_logit_rows *rows, const srnn_operands *in, sr_logit_visit *visit,
-                         void *context) {
-    round_of_visits round = {.rows = rows, .in = in, .visit = visit, .context = context};
+void sr_logit_rows_visit(sr_logit_rows *rows, const srnn_attention *attention,
+                         const srnn_operands *in, sr_logit_visit *visit, void *context) {
+    round_of_visits round = {.rows = rows,
+                             .attention = attention,
+                             .scale = sr_scale_factor(attention, rows->setup.D),
+                             .in = in,
+                             .visit = visit,
+                             .context = context};
     sr_parallel(visit_head, &round, rows->setup.H, rows->workers);
 }

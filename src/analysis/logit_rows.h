@@ -2,11 +2,10 @@
 #ifndef SR_ANALYSIS_LOGIT_ROWS_H
 #define SR_ANALYSIS_LOGIT_ROWS_H
 
-#include "base/status.h"
+#include "analysis/row_equation.h"
 
 typedef struct sr_logit_rows_setup {
     int B, T, H, Hkv, D;
-    double scale;
     int threads;    /* 0: all cores */
     size_t scratch; /* numbers that a visitor wants for itself */
 } sr_logit_rows_setup;
@@ -14,9 +13,9 @@ typedef struct sr_logit_rows_setup {
 /* One query and what it sees. */
 typedef struct sr_logit_row {
     int b, head, t;
-    int count;       /* keys that it sees: t + 1 */
-    const double *s; /* (count) */
-    const double *v; /* (count, D) */
+    sr_row_facts facts;
+    const double *s; /* (facts.count) */
+    const double *v; /* (facts.count, D), as the equation adds them up: gated, divided by a power */
     double *scratch; /* (setup.scratch) */
 } sr_logit_row;
 
@@ -25,10 +24,10 @@ typedef struct sr_logit_rows sr_logit_rows;
 srnn_status sr_logit_rows_create(sr_logit_rows **rows, const sr_logit_rows_setup *setup);
 void sr_logit_rows_free(sr_logit_rows *rows);
 
-/* Visits every query of every batch row and head of float operands in host memory. The rows of one
+/* Visits every query of every batch row and head of a layer's float operands in host memory. The rows of one
  * head come in order, from one thread at a time; different heads come from different threads. */
 typedef void sr_logit_visit(void *context, const sr_logit_row *row);
-void sr_logit_rows_visit(sr_logit_rows *rows, const srnn_operands *in, sr_logit_visit *visit,
-                         void *context);
+void sr_logit_rows_visit(sr_logit_rows *rows, const srnn_attention *attention,
+                         const srnn_operands *in, sr_logit_visit *visit, void *context);
 
 #endif

@@ -51,13 +51,14 @@ static void widen(sr_order_sums *sums, const double *x, int count, int orders) {
     sums->exponent = exponent;
 }
 
-/* weights (count) = softmax of x. */
-static void soften(double *weights, const double *x, int count) {
+/* weights (count) = softmax of x, at most `most`. */
+static void soften(double *weights, const double *x, int count, double most) {
     double largest = x[0], sum = 0;
     for (int j = 1; j < count; j++)
         largest = x[j] > largest ? x[j] : largest;
+    largest = largest > most ? most : largest;
     for (int j = 0; j < count; j++)
-        sum += weights[j] = exp(x[j] - largest);
+        sum += weights[j] = exp((x[j] > most ? most : x[j]) - largest);
     for (int j = 0; j < count; j++)
         weights[j] /= sum;
 }
@@ -93,14 +94,14 @@ static void add_powers(sr_order_sums *sums, const lanes *small, lanes *weights, 
     }
 }
 
-void sr_order_sums_add(sr_order_sums *sums, const double *x, int count, int orders,
+void sr_order_sums_add(sr_order_sums *sums, const double *x, int count, double clamp, int orders,
                        double *scratch) {
     enum { TILE = 32 }; /* blocks whose powers stay in the first cache */
     const int padded = sr_order_sums_scratch(count) / 2;
     double *small = scratch, *weights = scratch + padded;
     widen(sums, x, count, orders);
     const double scale = ldexp(1, -sums->exponent);
-    soften(weights, x, count);
+    soften(weights, x, count, clamp > 0 ? clamp : INFINITY);
     for (int j = 0; j < count; j++)
         small[j] = scale * fabs(x[j]);
     for (int j = count; j < padded; j++)

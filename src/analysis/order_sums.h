@@ -5,8 +5,8 @@
  * there are several:
  *     log mean           log of the mean of |x|^n / n!        what the sum is made of
  *     mean log           mean of n log|x| - log n!            what it is for a typical pair
- * each over all pairs alike, or with every pair weighted by its softmax attention (each row counts
- * 1). Powers are added up as numbers divided by a power of two, so that nothing overflows and
+ * each over all pairs alike, or with every pair weighted by its share of the row's weights (each
+ * row counts 1; a clamp holds the weights, not the powers). Powers are added up as numbers divided by a power of two, so that nothing overflows and
  * nothing is rounded that need not be; logarithms are taken once, at the end. */
 #ifndef SR_ANALYSIS_ORDER_SUMS_H
 #define SR_ANALYSIS_ORDER_SUMS_H
@@ -29,9 +29,10 @@ typedef struct sr_order_sums {
     double logs, weighted_logs; /* sums of log|x| */
 } sr_order_sums;
 
-/* Adds a row of logits x (count). `scratch` has room for sr_order_sums_scratch(count) numbers.
- * Orders 1 .. orders are added up; it is the same number for all rows. */
-void sr_order_sums_add(sr_order_sums *sums, const double *x, int count, int orders,
+/* Adds a row of logits x (count) whose weights are exp(min(x, clamp)), clamp 0: none. `scratch` has
+ * room for sr_order_sums_scratch(count) numbers. Orders 1 .. orders are added up; it is the same
+ * number for all rows. */
+void sr_order_sums_add(sr_order_sums *sums, const double *x, int count, double clamp, int orders,
                        double *scratch);
 int sr_order_sums_scratch(int count);
 

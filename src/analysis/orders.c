@@ -1,10 +1,9 @@
 /* orders.c: which orders of the series of exp a model uses: the measurement as a whole. */
 #include "analysis/orders.h"
 
-#include "analysis/centred_model.h"
 #include "analysis/orders_bill.h"
 #include "analysis/orders_record.h"
-#include "analysis/truncated_model.h"
+#include "analysis/orders_verdict.h"
 #include "base/memory.h"
 
 #include <math.h>
@@ -72,28 +71,22 @@ static srnn_status survey_text(sr_survey *survey, trial_rows *trial, const sr_or
     return status;
 }
 
-/* A way of truncating the model: one layer or all, about zero; or all about a centre. */
-typedef struct way {
-    int layer;
-    sr_centre centre;
-} way;
+enum { ALL_LAYERS = -1 };
 
-static srnn_status run_cut(double *loss, double *error, const sr_trial *trial,
-                           const sr_survey *survey, const sr_orders_request *r, way how,
-                           int order) {
-    if (how.centre == SR_CENTRE_NONE)
-        return sr_trial_run(loss, error, trial, r->model, how.layer, order);
-    return sr_trial_run_centred(loss, error, trial, r->model, survey, how.centre, order);
-}
-
-/* Order after order: curves, and what is needed. */
-static srnn_status run_cuts(json_t **curve, json_t **needed, const sr_trial *trial,
-                            const sr_survey *survey, const sr_orders_request *r, way how) {
+/* Order after order, one layer or all: curves, and what is needed. */
+static srnn_status run_cuts(json_t **curve, json_t **needed, const sr_orders_bench *bench,
+                            int layer, sr_centre centre) {
+    const sr_orders_request *r = bench->request;
     const double fine = enough * r->tolerances[SR_TOLERANCES - 1];
     double losses[SR_CUTS], errors[SR_CUTS];
     int count = 0;
     for (bool done = false; count < sr_cut_count(r->most_order) && !done; count++) {
-        SR_TRY(run_cut(&losses[count], &errors[count], trial, survey, r, how, sr_cut_order(count)));
+        for (int l = 0; l < r->model->config.L; l++)
+            bench->cuts[l] = layer == ALL_LAYERS || layer == l
+                                 ? (sr_cut){sr_cut_order(count), centre}
+                                 : (sr_cut){0};
+        SR_TRY(sr_trial_run(&losses[count], &errors[count], bench->trial, r->model, bench->survey,
+                            bench->cuts));
         done = count > 0 && errors[count] < fine && errors[count - 1] < fine;
     }
     *curve = json_pack("{so, so}", "loss", sr_record_numbers(losses, count), "logits_error",
@@ -102,41 +95,49 @@ static srnn_status run_cuts(json_t **curve, json_t **needed, const sr_trial *tri
     return SRNN_OK;
 }
 
+/* True if there is a layer whose rows may be shifted. */
+static bool has_centres(const sr_model_config *c) {
+    for (int layer = 0; layer < c->L; layer++)
+        if (sr_attention_has_orders(&c->attention[layer]) &&
+            sr_centre_count(&c->attention[layer]) > 1)
+            return true;
+    return false;
+}
+
 /* All layers about each centre. */
-static srnn_status run_centres(json_t *all, const sr_trial *trial, const sr_survey *survey,
-                               const sr_orders_request *r) {
+static srnn_status run_centres(json_t *all, const sr_orders_bench *bench) {
     json_t *list = json_array();
     json_object_set_new(all, "centred", list);
-    if (!sr_model_has_centres(&r->model->config))
+    if (!has_centres(&bench->request->model->config))
         return SRNN_OK;
-    for (sr_centre centre = SR_CENTRE_HEAD_MEAN; centre < SR_CENTRES; centre++) {
+    for (int centre = SR_CENTRE_HEAD_MEAN; centre < SR_CENTRES; centre++) {
         json_t *curve, *needed;
-        SR_TRY(run_cuts(&curve, &needed, trial, survey, r, (way){SR_ALL_LAYERS, centre}));
-        json_array_append_new(list, json_pack("{ss, so, so}", "centre", sr_centre_name(centre),
-                                              "truncated", curve, "needed", needed));
-        if (told(r, "truncating about centres", (double)centre / (SR_CENTRES - 1)))
+        SR_TRY(run_cuts(&curve, &needed, bench, ALL_LAYERS, (sr_centre)centre));
+        json_array_append_new(list,
+                              json_pack("{ss, so, so}", "centre", sr_centre_name((sr_centre)centre),
+                                        "truncated", curve, "needed", needed));
+        if (told(bench->request, "truncating about centres", (double)centre / (SR_CENTRES - 1)))
             return stopped();
     }
     return SRNN_OK;
 }
 
-static srnn_status run_layers(json_t *record, const sr_trial *trial, const sr_survey *survey,
-                              const sr_orders_request *r) {
-    const sr_model_config *c = &r->model->config;
+static srnn_status run_layers(json_t *record, const sr_orders_bench *bench) {
+    const sr_model_config *c = &bench->request->model->config;
     json_t *curve, *needed, *all = json_pack("{s{}}", "needed");
     json_object_set_new(record, "all_layers", all);
-    for (int layer = SR_ALL_LAYERS; layer < c->L; layer++) {
+    for (int layer = ALL_LAYERS; layer < c->L; layer++) {
         json_t *own = json_array_get(json_object_get(record, "layers"), (size_t)layer);
-        json_t *to = layer == SR_ALL_LAYERS ? all : own;
-        if (layer != SR_ALL_LAYERS && !sr_attention_has_orders(&c->attention[layer]))
+        json_t *to = layer == ALL_LAYERS ? all : own;
+        if (layer != ALL_LAYERS && !sr_attention_has_orders(&c->attention[layer]))
             continue;
-        SR_TRY(run_cuts(&curve, &needed, trial, survey, r, (way){layer, SR_CENTRE_NONE}));
+        SR_TRY(run_cuts(&curve, &needed, bench, layer, SR_CENTRE_ZERO));
         json_object_set_new(to, "truncated", curve);
         json_object_set_new(json_object_get(to, "needed"), "logits", needed);
-        if (told(r, "truncating layers", (layer + 2.0) / (c->L + 1)))
+        if (told(bench->request, "truncating layers", (layer + 2.0) / (c->L + 1)))
             return stopped();
     }
-    return run_centres(all, trial, survey, r);
+    return run_centres(all, bench);
 }
 
 static srnn_status add_text(json_t *texts, const sr_orders_request *r, int order) {
@@ -184,15 +185,31 @@ static json_t *begin_record(const sr_survey *survey, const sr_trial *trial,
     for (int centre = 0; centre < SR_CENTRES; centre++)
         json_array_append_new(centres, json_string(sr_centre_name((sr_centre)centre)));
     for (int layer = 0; layer < survey->L; layer++)
-        json_array_append_new(layers, sr_record_layer(survey, layer, r->tolerances));
+        json_array_append_new(
+            layers,
+            sr_record_layer(survey, layer, &r->model->config.attention[layer], r->tolerances));
     const double loss = survey->targets ? survey->loss_sum / (double)survey->targets : 0;
-    return json_pack("{ss, si, so, s{sI, si, so, sI, so}, si, si, so, so, so, so}", "format",
+    return json_pack("{ss, si, so, s{sI, si, so, sI, so, sI}, si, si, so, so, so, so}", "format",
                      "softrnn-orders", "version", 1, "model", model_of(&r->model->config), "data",
                      "tokens", (json_int_t)survey->tokens, "row_length", trial->T, "loss",
                      sr_record_number(loss), "trial_tokens", (json_int_t)trial->B * trial->T,
-                     "trial_loss", sr_record_number(trial->loss), "orders", survey->orders,
+                     "trial_loss", sr_record_number(trial->loss), "centre_tokens",
+                     (json_int_t)sr_survey_fit_tokens(survey), "orders", survey->orders,
                      "most_order", r->most_order, "cuts", cuts, "centres", centres, "tolerances",
                      sr_record_numbers(r->tolerances, SR_TOLERANCES), "layers", layers);
+}
+
+/* Everything that runs truncated models. */
+static srnn_status run_all(json_t *record, const sr_trial *trial, const sr_survey *survey,
+                           const sr_orders_request *r) {
+    void *cuts;
+    SR_TRY(sr_alloc(&cuts, (size_t)r->model->config.L, sizeof(sr_cut)));
+    const sr_orders_bench bench = {r, trial, survey, cuts};
+    srnn_status status = run_layers(record, &bench);
+    if (status == SRNN_OK)
+        status = sr_orders_bill(record, &bench);
+    free(cuts);
+    return status;
 }
 
 static srnn_status measure(json_t **record, sr_survey *survey, trial_rows *rows,
@@ -206,18 +223,19 @@ static srnn_status measure(json_t **record, sr_survey *survey, trial_rows *rows,
             status = SR_FAIL(SRNN_ERR_MEMORY, "no memory for the record of orders");
     }
     if (status == SRNN_OK)
-        status = run_layers(*record, &trial, survey, r);
+        status = run_all(*record, &trial, survey, r);
     sr_trial_end(&trial);
     SR_TRY(status);
-    SR_TRY(run_texts(*record, r));
-    return sr_orders_bill(*record, &r->model->config);
+    SR_TRY(sr_orders_verdict(*record, &r->model->config));
+    return run_texts(*record, r);
 }
 
 srnn_status sr_orders_measure(json_t **record, const sr_orders_request *r) {
     const int T = sr_token_rows_length(r->rows);
     const int64_t wanted = r->trial_tokens / T;
     trial_rows rows = {.T = T, .most = wanted < 1 ? 1 : (int)wanted};
-    sr_survey survey = {.orders = r->orders, .most_order = r->most_order};
+    sr_survey survey = {
+        .orders = r->orders, .most_order = r->most_order, .apart = (int64_t)rows.most * T};
     void *memory;
     *record = NULL;
     SR_TRY(sr_alloc(&memory, 2 * (size_t)rows.most * (size_t)T, sizeof(int32_t)));

@@ -1,12 +1,20 @@
-/* orders_bill.h: the bill of a whole model in the record of orders, with a verdict in words. */
+/* orders_bill.h: the bill of a whole model in the record of orders. */
 #ifndef SR_ANALYSIS_ORDERS_BILL_H
 #define SR_ANALYSIS_ORDERS_BILL_H
 
-#include "model/config.h"
+#include "analysis/orders.h"
+#include "analysis/truncated_model.h"
 
-#include <jansson.h>
+/* What truncated models are run with. */
+typedef struct sr_orders_bench {
+    const sr_orders_request *request;
+    const sr_trial *trial;
+    const sr_survey *survey;
+    sr_cut *cuts; /* (L): room for those of one run */
+} sr_orders_bench;
 
-/* Adds "bill" and "verdict" to a record whose "layers" have "needed". */
-srnn_status sr_orders_bill(json_t *record, const sr_model_config *config);
+/* Adds "bill" to a record whose layers have "needed": what each criterion asks for, and the model
+ * really run with all of that together. */
+srnn_status sr_orders_bill(json_t *record, const sr_orders_bench *bench);
 
 #endif

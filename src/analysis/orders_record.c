@@ -42,28 +42,37 @@ static json_t *logits_of(const sr_order_sums *sums) {
                      sr_record_number(sr_order_sums_deviation(sums)), "quantiles", quantiles);
 }
 
-/* The relative errors of all cuts about each centre, and the orders they ask for. */
-static void add_truncation(json_t *to, const sr_truncation *t, int cuts, const double *tolerances) {
+/* The relative errors of all cuts about each centre, and the orders they ask for; null for a centre
+ * that was not tried. */
+static void add_errors(json_t *errors, json_t *needed, const char *name, const double *differences,
+                       double size, const sr_survey *survey, const double *tolerances) {
+    double relative[SR_CUTS];
+    const int cuts = sr_cut_count(survey->most_order);
+    for (int cut = 0; differences && cut < cuts; cut++)
+        relative[cut] = sr_truncation_error(differences[cut], size);
+    json_array_append_new(json_object_get(errors, name),
+                          differences ? sr_record_numbers(relative, cuts) : json_null());
+    json_array_append_new(json_object_get(needed, name),
+                          differences ? sr_record_needed(relative, cuts, tolerances) : json_null());
+}
+
+static void add_truncation(json_t *to, const sr_truncation *t, const sr_survey *survey, int centres,
+                           const double *tolerances) {
     json_t *errors = json_pack("{s[], s[]}", "weights", "outputs");
     json_t *needed = json_pack("{s[], s[]}", "weights", "outputs");
     for (int centre = 0; centre < SR_CENTRES; centre++) {
-        double weights[SR_CUTS], outputs[SR_CUTS];
-        for (int cut = 0; cut < cuts; cut++) {
-            weights[cut] = sr_truncation_error(t->weights[centre][cut], t->weights_size);
-            outputs[cut] = sr_truncation_error(t->outputs[centre][cut], t->outputs_size);
-        }
-        json_array_append_new(json_object_get(errors, "weights"), sr_record_numbers(weights, cuts));
-        json_array_append_new(json_object_get(errors, "outputs"), sr_record_numbers(outputs, cuts));
-        json_array_append_new(json_object_get(needed, "weights"),
-                              sr_record_needed(weights, cuts, tolerances));
-        json_array_append_new(json_object_get(needed, "outputs"),
-                              sr_record_needed(outputs, cuts, tolerances));
+        const bool tried = centre < centres;
+        add_errors(errors, needed, "weights", tried ? t->weights[centre] : NULL, t->weights_size,
+                   survey, tolerances);
+        add_errors(errors, needed, "outputs", tried ? t->outputs[centre] : NULL, t->outputs_size,
+                   survey, tolerances);
     }
     json_object_set_new(to, "errors", errors);
     json_object_set_new(to, "needed", needed);
 }
 
-static json_t *head_of(const sr_survey *survey, int layer, int head, const double *tolerances) {
+static json_t *head_of(const sr_survey *survey, int layer, int head, int centres,
+                       const double *tolerances) {
     const int number = layer * survey->H + head;
     const sr_order_sums *sums = &survey->sums[number];
     json_t *record = json_pack("{so, s{}, s{}}", "logits", logits_of(sums), "sizes", "dominant");
@@ -77,8 +86,7 @@ static json_t *head_of(const sr_survey *survey, int layer, int head, const doubl
             json_object_get(record, "dominant"), size_names[size],
             json_integer(sr_order_dominant(sums, (sr_order_size)size, survey->orders)));
     }
-    add_truncation(record, &survey->truncation[number], sr_cut_count(survey->most_order),
-                   tolerances);
+    add_truncation(record, &survey->truncation[number], survey, centres, tolerances);
     return record;
 }
 
@@ -128,20 +136,23 @@ static void add_reference(json_t *record, const sr_survey *survey, int layer) {
     json_object_set_new(json_object_get(record, "dominant"), "reference", json_integer(dominant));
 }
 
-json_t *sr_record_layer(const sr_survey *survey, int layer, const double *tolerances) {
+json_t *sr_record_layer(const sr_survey *survey, int layer, const srnn_attention *attention,
+                        const double *tolerances) {
     const bool analysed = survey->sums[layer * survey->H].pairs > 0;
     json_t *record = json_pack("{si, sb}", "layer", layer, "analysed", analysed);
     if (!analysed)
         return record;
+    const int centres = sr_centre_count(attention);
     json_t *heads = json_array();
+    json_object_set_new(record, "free_shift", json_boolean(centres > 1));
     json_object_set_new(record, "sizes", json_object());
     json_object_set_new(record, "dominant", json_object());
     add_layer_sizes(record, survey, layer);
     add_reference(record, survey, layer);
     const sr_truncation all = sr_survey_layer(survey, layer);
-    add_truncation(record, &all, sr_cut_count(survey->most_order), tolerances);
+    add_truncation(record, &all, survey, centres, tolerances);
     for (int head = 0; head < survey->H; head++)
-        json_array_append_new(heads, head_of(survey, layer, head, tolerances));
+        json_array_append_new(heads, head_of(survey, layer, head, centres, tolerances));
     json_object_set_new(record, "heads", heads);
     return record;
 }

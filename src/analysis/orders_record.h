@@ -14,7 +14,8 @@ json_t *sr_record_numbers(const double *x, int count);
 /* The orders needed for both tolerances; null where none is enough. */
 json_t *sr_record_needed(const double *errors, int cuts, const double *tolerances);
 
-/* One layer: its heads, and what they make together. */
-json_t *sr_record_layer(const sr_survey *survey, int layer, const double *tolerances);
+/* One layer: its heads, and what they make together. `attention` says which centres were tried. */
+json_t *sr_record_layer(const sr_survey *survey, int layer, const srnn_attention *attention,
+                        const double *tolerances);
 
 #endif

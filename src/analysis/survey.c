@@ -1,7 +1,6 @@
 /* survey.c: a model over text, every head of every layer measured. */
 #include "analysis/survey.h"
 
-#include "analysis/logit_rows.h"
 #include "analysis/truncated_model.h"
 #include "base/memory.h"
 #include "model/pass.h"
@@ -25,9 +24,12 @@ srnn_status sr_survey_create(sr_survey *survey, const sr_model *model) {
     *survey = (sr_survey){.L = model->config.L,
                           .H = model->config.H,
                           .orders = survey->orders,
-                          .most_order = survey->most_order};
+                          .most_order = survey->most_order,
+                          .apart = survey->apart};
     SR_TRY(sr_alloc_zero(&memory, heads, sizeof *survey->sums));
     survey->sums = memory;
+    SR_TRY(sr_alloc_zero(&memory, heads, sizeof *survey->fits));
+    survey->fits = memory;
     SR_TRY(sr_alloc_zero(&memory, heads, sizeof *survey->truncation));
     survey->truncation = memory;
     return SRNN_OK;
@@ -35,58 +37,77 @@ srnn_status sr_survey_create(sr_survey *survey, const sr_model *model) {
 
 void sr_survey_free(sr_survey *survey) {
     free(survey->sums);
+    free(survey->fits);
     free(survey->truncation);
     *survey = (sr_survey){0};
+}
+
+static void fit(sr_head_fit *head, const double *s, int count) {
+    double sum = 0, least = s[0], most = s[0];
+    for (int j = 0; j < count; j++) {
+        sum += s[j];
+        least = s[j] < least ? s[j] : least;
+        most = s[j] > most ? s[j] : most;
+    }
+    head->least = head->pairs && head->least < least ? head->least : least;
+    head->most = head->pairs && head->most > most ? head->most : most;
+    head->pairs += count;
+    head->mean += (sum - count * head->mean) / (double)head->pairs;
 }
 
 static void visit_sums(void *context, const sr_logit_row *row) {
     const sr_survey_pass *pass = context;
     const sr_survey *survey = pass->survey;
-    sr_order_sums_add(&survey->sums[pass->layer * survey->H + row->head], row->s, row->count,
+    const int head = pass->layer * survey->H + row->head;
+    sr_order_sums_add(&survey->sums[head], row->s, row->facts.count, row->facts.attention->clamp,
                       survey->orders, row->scratch);
+    if (survey->tokens >= survey->apart)
+        fit(&survey->fits[head], row->s, row->facts.count);
+}
+
+int64_t sr_survey_fit_tokens(const sr_survey *survey) {
+    return survey->tokens > survey->apart ? survey->tokens - survey->apart : 0;
+}
+
+sr_truncation_row sr_survey_row(const sr_survey *survey, int layer, const sr_logit_row *row) {
+    const int head = layer * survey->H + row->head;
+    const sr_order_sums *sums = &survey->sums[head];
+    sr_head_fit from = survey->fits[head];
+    if (from.pairs == 0)
+        from = (sr_head_fit){sums->pairs, sums->mean, sums->least, sums->most};
+    return (sr_truncation_row){.facts = row->facts,
+                               .s = row->s,
+                               .v = row->v,
+                               .head_mean = from.mean,
+                               .head_middle = (from.least + from.most) / 2};
 }
 
 static void visit_truncation(void *context, const sr_logit_row *row) {
     const sr_survey_pass *pass = context;
     const sr_survey *survey = pass->survey;
-    const int head = pass->layer * survey->H + row->head;
-    const sr_truncation_row truncated = {
-        .s = row->s,
-        .v = row->v,
-        .count = row->count,
-        .D = pass->model->config.D,
-        .head_mean = survey->sums[head].mean,
-        .head_middle = (survey->sums[head].least + survey->sums[head].most) / 2};
-    sr_truncation_add(&survey->truncation[head], &truncated, survey->most_order, row->scratch);
+    const sr_truncation_row truncated = sr_survey_row(survey, pass->layer, row);
+    sr_truncation_add(&survey->truncation[pass->layer * survey->H + row->head], &truncated,
+                      survey->most_order, row->scratch);
 }
 
 static srnn_status observe(void *context, int layer, const srnn_operands *in, srnn_tensor o) {
     sr_survey_pass *pass = context;
+    const srnn_attention *attention = &pass->model->config.attention[layer];
     (void)o;
-    if (!sr_attention_has_orders(&pass->model->config.attention[layer]))
+    if (!sr_attention_has_orders(attention))
         return SRNN_OK;
     pass->layer = layer;
-    sr_logit_rows_visit(pass->rows, in, pass->truncate ? visit_truncation : visit_sums, pass);
+    sr_logit_rows_visit(pass->rows, attention, in, pass->truncate ? visit_truncation : visit_sums,
+                        pass);
     return SRNN_OK;
 }
 
-/* Every layer that has orders scales its logits in the same way; a model that mixes scales is
- * refused. */
-static srnn_status find_scale(double *scale, const sr_model_config *c) {
-    int first = -1;
-    for (int layer = 0; layer < c->L; layer++) {
-        if (!sr_attention_has_orders(&c->attention[layer]))
-            continue;
-        first = first < 0 ? layer : first;
-        if (c->attention[layer].scale != c->attention[first].scale)
-            return SR_FAIL(SRNN_ERR_UNSUPPORTED, "layers %d and %d scale their logits differently",
-                           first, layer);
-    }
-    if (first < 0)
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "no layer of the model takes exp of q.k: each is a "
-                                             "finite series already, or has features or decay");
-    *scale = sr_scale_factor(&c->attention[first], c->D);
-    return SRNN_OK;
+static srnn_status check_orders(const sr_model_config *c) {
+    for (int layer = 0; layer < c->L; layer++)
+        if (sr_attention_has_orders(&c->attention[layer]))
+            return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "no layer of the model takes exp of q.k: each is a finite "
+                                         "series already, or has features or decay");
 }
 
 static srnn_status fill(sr_survey_pass *pass) {
@@ -94,16 +115,16 @@ static srnn_status fill(sr_survey_pass *pass) {
     const int T = pass->T;
     const size_t sums = (size_t)sr_order_sums_scratch(T);
     const size_t truncation = sr_truncation_scratch(T, c->D, pass->survey->most_order);
-    sr_logit_rows_setup rows = {.B = 1,
-                                .T = T,
-                                .H = c->H,
-                                .Hkv = c->Hkv,
-                                .D = c->D,
-                                .threads = pass->model->backend->threads,
-                                .scratch = sums > truncation ? sums : truncation};
+    const sr_logit_rows_setup rows = {.B = 1,
+                                      .T = T,
+                                      .H = c->H,
+                                      .Hkv = c->Hkv,
+                                      .D = c->D,
+                                      .threads = pass->model->backend->threads,
+                                      .scratch = sums > truncation ? sums : truncation};
     const sr_pass_setup setup = {.B = 1, .T = T, .observer = {observe, pass}};
     void *memory;
-    SR_TRY(find_scale(&rows.scale, c));
+    SR_TRY(check_orders(c));
     SR_TRY(sr_logit_rows_create(&pass->rows, &rows));
     SR_TRY(sr_alloc(&memory, (size_t)T, sizeof *pass->losses));
     pass->losses = memory;

@@ -1,6 +1,7 @@
 /* truncated_model.c: a model whose layers stop the series of exp at a finite order. */
 #include "analysis/truncated_model.h"
 
+#include "analysis/centred_layers.h"
 #include "base/memory.h"
 #include "model/pass.h"
 #include "model/sampler.h"
@@ -8,6 +9,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 bool sr_attention_has_orders(const srnn_attention *a) {
     return a->score == SRNN_SCORE_EXP && a->feature == SRNN_FEATURE_IDENTITY &&
@@ -22,21 +24,21 @@ srnn_attention sr_attention_truncated(const srnn_attention *attention, int order
     return truncated;
 }
 
-/* *view = the model with its own list of attentions; everything else is the model's. Free the
- * list. */
-static srnn_status view_of(sr_model *view, const sr_model *model, int layer, int order) {
-    const int L = model->config.L;
+/* *view = the model with its own list of attentions, for the caller to change and to free;
+ * everything else is the model's. */
+static srnn_status view_of(sr_model *view, const sr_model *model) {
+    const size_t L = (size_t)model->config.L;
     void *memory;
-    SR_TRY(sr_alloc(&memory, (size_t)L, sizeof *view->config.attention));
+    SR_TRY(sr_alloc(&memory, L, sizeof *view->config.attention));
     *view = *model;
-    view->config.attention = memory;
-    for (int l = 0; l < L; l++) {
-        const srnn_attention *own = &model->config.attention[l];
-        const bool cut = order > 0 && (layer == SR_ALL_LAYERS || layer == l);
-        view->config.attention[l] =
-            cut && sr_attention_has_orders(own) ? sr_attention_truncated(own, order) : *own;
-    }
+    view->config.attention = memcpy(memory, model->config.attention, L * sizeof(srnn_attention));
     return SRNN_OK;
+}
+
+static void cut_layer(sr_model *view, int layer, int order) {
+    srnn_attention *own = &view->config.attention[layer];
+    if (order > 0 && sr_attention_has_orders(own))
+        *own = sr_attention_truncated(own, order);
 }
 
 static srnn_status logits_of(float *logits, sr_model *model, const sr_trial *trial,
@@ -121,8 +123,8 @@ void sr_trial_end(sr_trial *trial) {
     trial->logits = NULL;
 }
 
-srnn_status sr_trial_observe(double *loss, double *error, const sr_trial *trial, sr_model *model,
-                             sr_observer observer) {
+static srnn_status observe(double *loss, double *error, const sr_trial *trial, sr_model *model,
+                           sr_observer observer) {
     const int V = model->config.V;
     float *logits;
     SR_TRY(take_logits(&logits, trial, V));
@@ -135,11 +137,25 @@ srnn_status sr_trial_observe(double *loss, double *error, const sr_trial *trial,
     return status;
 }
 
+/* view: the layers cut about zero are so already. */
+static srnn_status run(double *loss, double *error, const sr_trial *trial, sr_model *view,
+                       const sr_survey *survey, const sr_cut *cuts) {
+    sr_centred_layers *layers;
+    SR_TRY(sr_centred_layers_create(&layers, view, survey, cuts, trial->B, trial->T));
+    const srnn_status status =
+        observe(loss, error, trial, view, sr_centred_layers_observer(layers));
+    sr_centred_layers_free(layers);
+    return status;
+}
+
 srnn_status sr_trial_run(double *loss, double *error, const sr_trial *trial, sr_model *model,
-                         int layer, int order) {
+                         const sr_survey *survey, const sr_cut *cuts) {
     sr_model view;
-    SR_TRY(view_of(&view, model, layer, order));
-    const srnn_status status = sr_trial_observe(loss, error, trial, &view, (sr_observer){0});
+    SR_TRY(view_of(&view, model));
+    for (int layer = 0; layer < model->config.L; layer++)
+        if (!sr_is_centred(&model->config.attention[layer], cuts[layer]))
+            cut_layer(&view, layer, cuts[layer].order);
+    const srnn_status status = run(loss, error, trial, &view, survey, cuts);
     free(view.config.attention);
     return status;
 }
@@ -184,7 +200,9 @@ srnn_status sr_truncated_text(sr_bytes *text, sr_model *model, const sr_tokenize
                               const sr_tokens *prompt, int order, int tokens) {
     sr_tokens said = {0};
     sr_model view;
-    SR_TRY(view_of(&view, model, SR_ALL_LAYERS, order));
+    SR_TRY(view_of(&view, model));
+    for (int layer = 0; layer < model->config.L; layer++)
+        cut_layer(&view, layer, order);
     srnn_status status = SRNN_OK;
     for (size_t i = 0; i < prompt->count && status == SRNN_OK; i++)
         status = sr_tokens_push(&said, prompt->ids[i]);

@@ -3,7 +3,7 @@
 #ifndef SR_ANALYSIS_TRUNCATED_MODEL_H
 #define SR_ANALYSIS_TRUNCATED_MODEL_H
 
-#include "analysis/truncation.h"
+#include "analysis/survey.h"
 #include "data/tokenizer.h"
 #include "model/block.h"
 
@@ -13,7 +13,11 @@ bool sr_attention_has_orders(const srnn_attention *attention);
 /* The same attention with the series up to `order` in the place of exp. */
 srnn_attention sr_attention_truncated(const srnn_attention *attention, int order);
 
-enum { SR_ALL_LAYERS = -1 };
+/* How one layer is truncated. */
+typedef struct sr_cut {
+    int order; /* one of sr_cut_order's; 0: untruncated */
+    sr_centre centre;
+} sr_cut;
 
 /* A batch to try models on, and what the untouched model says to it. */
 typedef struct sr_trial {
@@ -26,15 +30,13 @@ typedef struct sr_trial {
 srnn_status sr_trial_begin(sr_trial *trial, sr_model *model);
 void sr_trial_end(sr_trial *trial);
 
-/* loss: of the trial with `layer` (or all that have orders) truncated. error: |logits - untruncated|
- * / |untruncated|, where every row of logits has its mean taken away first, for only differences
- * count. */
+/* loss: of the trial with the layers cut (L), really run; those cut about zero by the model's own
+ * kernels, those about another centre in double, with the heads' centres of the survey (NULL: there
+ * are none such). Layers without orders stay as they are; those without free shifts are cut about
+ * zero. error: |logits - untruncated| / |untruncated|, where every row of logits has its mean taken
+ * away first, for only differences count. */
 srnn_status sr_trial_run(double *loss, double *error, const sr_trial *trial, sr_model *model,
-                         int layer, int order);
-
-/* The same for the model as it is, with an observer that changes what its layers make. */
-srnn_status sr_trial_observe(double *loss, double *error, const sr_trial *trial, sr_model *model,
-                             sr_observer observer);
+                         const sr_survey *survey, const sr_cut *cuts);
 
 /* Appends to `text` what the model with all layers truncated (order 0: untruncated) says after the
  * prompt, always taking the most probable token. */

@@ -12,8 +12,8 @@ static const double vanishes = 1e-200;
 
 const char *sr_centre_name(sr_centre centre) {
     switch (centre) {
-    case SR_CENTRE_NONE:
-        return "none";
+    case SR_CENTRE_ZERO:
+        return "zero";
     case SR_CENTRE_HEAD_MEAN:
         return "head mean";
     case SR_CENTRE_HEAD_MIDDLE:
@@ -26,6 +26,10 @@ const char *sr_centre_name(sr_centre centre) {
         break;
     }
     return "";
+}
+
+int sr_centre_count(const srnn_attention *attention) {
+    return sr_row_scale_invariant(attention) ? SR_CENTRES : 1;
 }
 
 int sr_cut_order(int cut) {
@@ -49,7 +53,7 @@ int sr_cut_count(int most_order) {
 typedef struct parts {
     double *table;              /* (cuts, count) */
     double *x, *term, *sum;     /* (count) each */
-    double *weights;            /* (count) softmax */
+    double *weights;            /* (count) untruncated */
     double *output, *truncated; /* (D) each */
 } parts;
 
@@ -58,7 +62,7 @@ size_t sr_truncation_scratch(int count, int D, int most_order) {
 }
 
 static parts parts_of(double *scratch, const sr_truncation_row *row, int cuts) {
-    const size_t count = (size_t)row->count;
+    const size_t count = (size_t)row->facts.count;
     double *x = scratch + count * (size_t)cuts;
     return (parts){.table = scratch,
                    .x = x,
@@ -66,7 +70,7 @@ static parts parts_of(double *scratch, const sr_truncation_row *row, int cuts) {
                    .sum = x + 2 * count,
                    .weights = x + 3 * count,
                    .output = x + 4 * count,
-                   .truncated = x + 4 * count + row->D};
+                   .truncated = x + 4 * count + row->facts.D};
 }
 
 /* table (cuts) of one column: for x far below zero, orders of |x| and more are exp(x) less the rest
@@ -104,16 +108,15 @@ static void fill_table(const parts *p, int count, int most_order) {
             mend(p->table + j, count, p->x[j], cuts, most_order);
 }
 
-/* out (D) = sum_j weights_j v_j / normaliser */
-static void mix(double *out, const double *weights, double normaliser,
-                const sr_truncation_row *row) {
-    for (int d = 0; d < row->D; d++)
+/* out (D) = what the layer makes of these weights. */
+static void mix(double *out, const double *weights, double row_sum, const sr_truncation_row *row) {
+    const int D = row->facts.D;
+    for (int d = 0; d < D; d++)
         out[d] = 0;
-    for (int j = 0; j < row->count; j++)
-        for (int d = 0; d < row->D; d++)
-            out[d] += weights[j] * row->v[(size_t)j * (size_t)row->D + (size_t)d];
-    for (int d = 0; d < row->D; d++)
-        out[d] /= normaliser;
+    for (int j = 0; j < row->facts.count; j++)
+        for (int d = 0; d < D; d++)
+            out[d] += weights[j] * row->v[(size_t)j * (size_t)D + (size_t)d];
+    sr_row_finish(out, &row->facts, row_sum);
 }
 
 static double sum_of(const double *x, int count) {
@@ -134,53 +137,67 @@ static double middle_of(const double *s, int count) {
 
 static double centre_of(sr_centre centre, const sr_truncation_row *row) {
     switch (centre) {
-    case SR_CENTRE_NONE:
+    case SR_CENTRE_ZERO:
         return 0;
     case SR_CENTRE_HEAD_MEAN:
         return row->head_mean;
     case SR_CENTRE_HEAD_MIDDLE:
         return row->head_middle;
     case SR_CENTRE_ROW_MEAN:
-        return sum_of(row->s, row->count) / row->count;
+        return sum_of(row->s, row->facts.count) / row->facts.count;
     case SR_CENTRE_ROW_MIDDLE:
-        return middle_of(row->s, row->count);
+        return middle_of(row->s, row->facts.count);
     case SR_CENTRES:
         break;
     }
     return NAN;
 }
 
-static void soften(const parts *p, const sr_truncation_row *row) {
-    double largest = row->s[0], sum = 0;
-    for (int j = 1; j < row->count; j++)
-        largest = row->s[j] > largest ? row->s[j] : largest;
-    for (int j = 0; j < row->count; j++)
-        sum += p->weights[j] = exp(row->s[j] - largest);
-    for (int j = 0; j < row->count; j++)
-        p->weights[j] /= sum;
-    mix(p->output, p->weights, 1, row);
+/* What makes weights comparable: their sum where only shares count, else what the layer divides by. */
+static double unit_of(const sr_row_facts *facts, double row_sum) {
+    return sr_row_scale_invariant(facts->attention) ? row_sum : sr_row_denominator(facts, row_sum);
+}
+
+/* The untruncated weights and output. */
+static void fill_whole(const parts *p, const sr_truncation_row *row) {
+    const int count = row->facts.count;
+    const srnn_attention *a = row->facts.attention;
+    double shift = 0;
+    if (sr_row_scale_invariant(a)) {
+        shift = row->s[0];
+        for (int j = 1; j < count; j++)
+            shift = row->s[j] > shift ? row->s[j] : shift;
+        shift = a->clamp > 0 && shift > a->clamp ? a->clamp : shift;
+    }
+    for (int j = 0; j < count; j++)
+        p->weights[j] = sr_row_weight(a, row->s[j], shift);
+    const double row_sum = sum_of(p->weights, count);
+    mix(p->output, p->weights, row_sum, row);
+    const double unit = unit_of(&row->facts, row_sum);
+    for (int j = 0; j < count; j++)
+        p->weights[j] /= unit;
 }
 
 static void add_cut(double *weights, double *outputs, const parts *p, const double *table,
                     const sr_truncation_row *row) {
-    const double normaliser = sum_of(table, row->count);
+    const double row_sum = sum_of(table, row->facts.count), unit = unit_of(&row->facts, row_sum);
     double differences = 0;
-    for (int j = 0; j < row->count; j++) {
-        const double apart = table[j] / normaliser - p->weights[j];
+    for (int j = 0; j < row->facts.count; j++) {
+        const double apart = table[j] / unit - p->weights[j];
         differences += apart * apart;
     }
-    *weights += normaliser != 0 ? differences : INFINITY;
-    mix(p->truncated, table, normaliser, row);
+    *weights += unit != 0 ? differences : INFINITY;
+    mix(p->truncated, table, row_sum, row);
     differences = 0;
-    for (int d = 0; d < row->D; d++)
+    for (int d = 0; d < row->facts.D; d++)
         differences += (p->truncated[d] - p->output[d]) * (p->truncated[d] - p->output[d]);
-    *outputs += normaliser != 0 ? differences : INFINITY;
+    *outputs += unit != 0 ? differences : INFINITY;
 }
 
 /* False if a logit is so far from the centre that exp of it has no number. */
 static bool shift(const parts *p, const sr_truncation_row *row, double centre) {
     bool fits = true;
-    for (int j = 0; j < row->count; j++) {
+    for (int j = 0; j < row->facts.count; j++) {
         p->x[j] = row->s[j] - centre;
         fits = fits && fabs(p->x[j]) < overflows;
     }
@@ -189,21 +206,21 @@ static bool shift(const parts *p, const sr_truncation_row *row, double centre) {
 
 void sr_truncation_add(sr_truncation *sums, const sr_truncation_row *row, int most_order,
                        double *scratch) {
-    const int cuts = sr_cut_count(most_order);
+    const int cuts = sr_cut_count(most_order), count = row->facts.count;
     const parts p = parts_of(scratch, row, cuts);
-    soften(&p, row);
-    for (int j = 0; j < row->count; j++)
+    fill_whole(&p, row);
+    for (int j = 0; j < count; j++)
         sums->weights_size += p.weights[j] * p.weights[j];
-    for (int d = 0; d < row->D; d++)
+    for (int d = 0; d < row->facts.D; d++)
         sums->outputs_size += p.output[d] * p.output[d];
-    for (sr_centre centre = SR_CENTRE_NONE; centre < SR_CENTRES; centre++) {
-        const bool fits = shift(&p, row, centre_of(centre, row));
+    for (int centre = 0; centre < sr_centre_count(row->facts.attention); centre++) {
+        const bool fits = shift(&p, row, centre_of((sr_centre)centre, row));
         if (fits)
-            fill_table(&p, row->count, most_order);
+            fill_table(&p, count, most_order);
         for (int cut = 0; cut < cuts; cut++) {
             if (fits)
                 add_cut(&sums->weights[centre][cut], &sums->outputs[centre][cut], &p,
-                        p.table + (size_t)cut * (size_t)row->count, row);
+                        p.table + (size_t)cut * (size_t)count, row);
             else
                 sums->weights[centre][cut] = sums->outputs[centre][cut] = INFINITY;
         }
@@ -212,15 +229,15 @@ void sr_truncation_add(sr_truncation *sums, const sr_truncation_row *row, int mo
 
 void sr_truncation_output(double *out, const sr_truncation_row *row, sr_centre centre, int order,
                           double *scratch) {
-    const int last = sr_cut_count(order) - 1;
+    const int last = sr_cut_count(order) - 1, count = row->facts.count;
     const parts p = parts_of(scratch, row, last + 1);
     if (shift(&p, row, centre_of(centre, row))) {
-        fill_table(&p, row->count, order);
-        const double *table = p.table + (size_t)last * (size_t)row->count;
-        mix(out, table, sum_of(table, row->count), row);
+        fill_table(&p, count, order);
+        const double *table = p.table + (size_t)last * (size_t)count;
+        mix(out, table, sum_of(table, count), row);
         return;
     }
-    for (int d = 0; d < row->D; d++)
+    for (int d = 0; d < row->facts.D; d++)
         out[d] = NAN;
 }
 

@@ -13,7 +13,7 @@ enum {
 };
 
 /* True if multiplying every w_ij of a row by one constant leaves o_i unchanged.
- * Then, and only then, a kernel may subtract the row maximum before exp. */
+ * Then, and only then, a kernel may subtract the row maximum before exp, or divide a row's weights. */
 bool sr_row_scale_invariant(const srnn_attention *attention);
 
 /* The factor between <feature(q), feature(k)> and s. */

@@ -93,8 +93,6 @@ bool sr_needs_row_sum(const srnn_attention *a) {
 }
 
 bool sr_row_scale_invariant(const srnn_attention *a) {
-    if (a->score != SRNN_SCORE_EXP)
-        return false;
     bool cancels_in_norm = a->norm == SRNN_NORM_L2 || a->norm == SRNN_NORM_L2_SCALED;
     bool cancels_in_division = a->normaliser == SRNN_NORMALISER_ROW_SUM && a->epsilon == 0;
     return cancels_in_norm || cancels_in_division;

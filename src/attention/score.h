@@ -78,6 +78,32 @@ static inline double sr_score_slope(srnn_score score, int order, double s) {
     return NAN;
 }
 
+/* For scores other than exp: the logarithm of what the weights of a row are divided by so that neither
+ * they nor their sums leave the range of a float, from the largest |s| of the row; 0 where there is no
+ * need, minus infinity where all weights are zero. Only for attention that does not notice
+ * (sr_row_scale_invariant). Small powers of higher order vanish as easily as large ones overflow. */
+enum { SR_TAME_POWER = 8 };
+
+static inline double sr_score_log_scale(srnn_score score, int order, double largest) {
+    const double harmless = 60.0;
+    double bound = 0.0;
+    switch (score) {
+    case SRNN_SCORE_EXP:
+    case SRNN_SCORE_LINEAR:
+        return 0.0;
+    case SRNN_SCORE_TAYLOR: /* order + 1 terms, none larger than the last once s > order */
+        bound = largest <= order ? largest
+                                 : order * log(largest) - lgamma(order + 1.0) + log(order + 1.0);
+        break;
+    case SRNN_SCORE_POWER:
+        bound = order * log(largest);
+        if (order > SR_TAME_POWER)
+            return bound;
+        break;
+    }
+    return bound > harmless ? bound : 0.0;
+}
+
 /* feature(x) for the features that act on one number. */
 static inline double sr_feature_value(srnn_feature feature, double x) {
     switch (feature) {

@@ -70,6 +70,25 @@ static const key_row keys[KEYS] = {
     [KEY_NORM] = {"norm", KIND_WORD, false, {"none", "layer", "rms", "l2", "l2_scaled"}},
 };
 
+/* Other words for the same, as people write them. */
+typedef struct synonym {
+    key key;
+    const char *word;
+    int means; /* the number of the word in the key's list */
+} synonym;
+
+static const synonym synonyms[] = {
+    {KEY_POSITION, "rotary", SRNN_POSITION_ROPE},
+    {KEY_SCALE, "1", SRNN_SCALE_ONE},
+    {KEY_SCALE, "1/sqrt(d)", SRNN_SCALE_INVERSE_SQRT},
+    {KEY_DECAY, "off", SRNN_DECAY_NONE},
+    {KEY_VALUE_GATE, "none", 0},
+    {KEY_DETACH, "none", 0},
+    {KEY_OUTPUT_GATE, "off", SRNN_GATE_NONE},
+    {KEY_POST_GATE, "none", 0},
+    {KEY_NORM, "off", SRNN_NORM_NONE},
+};
+
 /* A name with a number: order:4. The number becomes the order of the score. */
 static const srnn_variant families[] = {
     {"order", {.score = SRNN_SCORE_TAYLOR}, ""},
@@ -177,9 +196,17 @@ typedef struct place {
     size_t column; /* 1-based */
 } place;
 
-/* 'X' is no Y; did you mean 'Z'? */
+/* 'X' is no Y; did you mean 'Z'? Where nothing is near and the words are few: there are A, B, C. */
 static srnn_status fail_word(place at, const char *what, const char *const *words, size_t count) {
     const char *nearest = sr_nearest_word(at.word, words, count);
+    char list[128] = "";
+    if (!nearest && count > 1 && count <= WORDS_MAX) {
+        for (size_t i = 0, used = 0; i < count && used < sizeof list; i++)
+            used +=
+                (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", words[i]);
+        return SR_FAIL(SRNN_ERR_FORMAT, "attention text, column %zu: '%s' is no %s; there are %s",
+                       at.column, at.word, what, list);
+    }
     return SR_FAIL(SRNN_ERR_FORMAT, "attention text, column %zu: '%s' is no %s%s%s%s", at.column,
                    at.word, what, nearest ? "; did you mean '" : "", nearest ? nearest : "",
                    nearest ? "'?" : "");
@@ -252,16 +279,21 @@ static srnn_status parse_score(srnn_attention *a, char *text, size_t column) {
     return SRNN_OK;
 }
 
+static int find_value(key which, const char *text) {
+    for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++)
+        if (synonyms[i].key == which && strcmp(synonyms[i].word, text) == 0)
+            return synonyms[i].means;
+    return find_word(keys[which].words, text);
+}
+
 static srnn_status parse_value(srnn_attention *a, key which, char *text, size_t column) {
     const key_row *row = &keys[which];
-    int word = find_word(row->words, text), count;
+    int word = find_value(which, text), count;
     double number;
     switch (row->kind) {
     case KIND_SCORE:
         return parse_score(a, text, column);
     case KIND_WORD:
-        if (which == KEY_SCALE && strcmp(text, "1") == 0)
-            word = SRNN_SCALE_ONE;
         if (word < 0)
             return fail_word((place){text, column}, row->name, row->words, count_words(row->words));
         set_field(a, which, word);
@@ -281,6 +313,8 @@ static srnn_status parse_value(srnn_attention *a, key which, char *text, size_t 
 }
 
 static int find_key(const char *name) {
+    if (strcmp(name, "output_norm") == 0)
+        return KEY_NORM;
     for (int i = 0; i < KEYS; i++)
         if (strcmp(keys[i].name, name) == 0)
             return i;

@@ -65,11 +65,15 @@ static bool chunked_is_cheaper(const srnn_problem *p) {
     return chunked < 0.5 * pair * p->T;
 }
 
+/* Through a state the terms of a high order cancel in float: such a form is used when asked for. */
+enum { AUTO_ORDER_MAX = 8 };
+
 static srnn_form choose_form(const srnn_problem *p) {
     if (p->form != SRNN_FORM_AUTO)
         return p->form;
-    return sr_problem_check_state(p) == SRNN_OK && chunked_is_cheaper(p) ? SRNN_FORM_CHUNKED
-                                                                         : SRNN_FORM_PARALLEL;
+    const bool chunked = sr_highest_order(&p->attention) <= AUTO_ORDER_MAX &&
+                         sr_problem_check_state(p) == SRNN_OK && chunked_is_cheaper(p);
+    return chunked ? SRNN_FORM_CHUNKED : SRNN_FORM_PARALLEL;
 }
 
 static srnn_status unknown_kernel(const char *name) {
@@ -99,8 +103,10 @@ static srnn_status choose_kernel(srnn_plan *plan) {
     static const char *const forms[] = {"auto", "parallel", "chunked", "recurrent"};
     char text[256];
     srnn_attention_print(text, sizeof text, &p->attention);
-    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "kernel '%s' has no %s form of %s",
-                   p->kernel ? p->kernel : "any", forms[p->form], text);
+    if (!p->kernel)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "no kernel has a %s form of %s", forms[p->form], text);
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "kernel '%s' has no %s form of %s", p->kernel,
+                   forms[p->form], text);
 }
 
 /* ---- plans ---- */

@@ -24,6 +24,8 @@ static srnn_status check_sizes(const srnn_problem *p) {
                        p->T);
     if (p->dtype != SRNN_F32 && p->dtype != SRNN_F64)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "unknown number type %d", (int)p->dtype);
+    if ((unsigned)p->form > SRNN_FORM_RECURRENT)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "unknown form %d", (int)p->form);
     if (p->chunk < 0 || p->threads < 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "chunk=%d and threads=%d must not be negative", p->chunk,
                        p->threads);

@@ -103,6 +103,8 @@ static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) 
                                     .offsets = setup->offsets,
                                     .documents = setup->documents,
                                     .form = setup->form,
+                                    .chunk = setup->chunk,
+                                    .kernel = setup->kernel,
                                     .threads = layer->backend->threads,
                                     .state_limit = setup->state_limit};
     SR_TRY(take_positions(layer));

@@ -20,8 +20,11 @@ typedef struct sr_layer_setup {
     const float *rope_table;
     int64_t rope_positions;
 
-    srnn_form form;     /* as in srnn_problem */
-    size_t state_limit; /* as in srnn_problem */
+    /* As in srnn_problem. */
+    srnn_form form;
+    int chunk;
+    const char *kernel;
+    size_t state_limit;
 } sr_layer_setup;
 
 /* How a layer computes. It holds no weights and no activations, so that layers of one kind can

@@ -44,7 +44,7 @@ static sr_span join(const sr_span *spans, size_t from, size_t stride) {
 
 /* A variant's mean over seeds, with the least and the most of them. Only spans that every seed has
  * count, so that a seed that ended early makes no jump. */
-static void add_variant(sr_chart *chart, const sr_records *records, const sr_cell *cell,
+static void add_variant(sr_chart *chart, const sr_records *records, const sr_cell_record *cell,
                         const sr_variant_record *variant, spans_of spans) {
     sr_chart_series(chart, variant->name, variant->style);
     const size_t stride = stride_of(records);
@@ -68,7 +68,7 @@ static void add_variant(sr_chart *chart, const sr_records *records, const sr_cel
     }
 }
 
-static srnn_status put_curves(sr_page *page, const sr_records *records, const sr_cell *cell,
+static srnn_status put_curves(sr_page *page, const sr_records *records, const sr_cell_record *cell,
                               const char *stem, const char *what, spans_of spans) {
     char name[80], title[120];
     sr_chart *chart;
@@ -85,7 +85,7 @@ static srnn_status put_curves(sr_page *page, const sr_records *records, const sr
     return sr_page_chart(page, chart);
 }
 
-srnn_status sr_cell_curves(sr_page *page, const sr_records *records, const sr_cell *cell,
+srnn_status sr_cell_curves(sr_page *page, const sr_records *records, const sr_cell_record *cell,
                            const char *stem) {
     if (cell->accuracy)
         SR_TRY(put_curves(page, records, cell, stem, "Validation accuracy", accuracy_of));

@@ -35,6 +35,8 @@ void sr_chart_free(sr_chart *chart) {
     for (size_t i = 0; i < chart->count; i++) {
         free(chart->series[i].name);
         free(chart->series[i].x);
+        free(chart->series[i].dots);
+        free(chart->series[i].note);
     }
     free(chart->series);
     free(chart->name);
@@ -117,6 +119,35 @@ void sr_chart_point(sr_chart *chart, double x, double y, double low, double high
     series->high[series->count++] = drawable(high) ? high : y;
 }
 
+void sr_chart_band(sr_chart *chart, double half) {
+    chart->band = drawable(half) && half > 0 ? half : 0;
+}
+
+void sr_chart_dot(sr_chart *chart, double y) {
+    if (chart->broken || !drawable(y))
+        return;
+    sr_series *series = &chart->series[chart->count - 1];
+    if (series->dot_count == series->dot_capacity) {
+        const size_t capacity = series->dot_capacity ? 2 * series->dot_capacity : 8;
+        double *dots = realloc(series->dots, capacity * sizeof *dots);
+        if (!dots) {
+            chart->broken = true;
+            return;
+        }
+        series->dots = dots;
+        series->dot_capacity = capacity;
+    }
+    series->dots[series->dot_count++] = y;
+}
+
+void sr_chart_note(sr_chart *chart, const char *words) {
+    if (chart->broken)
+        return;
+    sr_series *series = &chart->series[chart->count - 1];
+    free(series->note);
+    series->note = copy(chart, words);
+}
+
 srnn_status sr_chart_check(const sr_chart *chart) {
     return chart->broken ? SR_FAIL(SRNN_ERR_MEMORY, "no memory for a chart of the report")
                          : SRNN_OK;
@@ -124,7 +155,7 @@ srnn_status sr_chart_check(const sr_chart *chart) {
 
 bool sr_chart_has_points(const sr_chart *chart) {
     for (size_t i = 0; i < chart->count; i++)
-        if (chart->series[i].count)
+        if (chart->series[i].count || chart->series[i].note)
             return true;
     return false;
 }

@@ -19,6 +19,9 @@ typedef struct sr_series {
     double *x, *y;      /* (count) */
     double *low, *high; /* (count); equal to y where nothing is known */
     size_t count, capacity;
+    double *dots; /* (dot_count): single observations, of ranks */
+    size_t dot_count, dot_capacity;
+    char *note; /* words in place of points, of ranks; NULL: none */
 } sr_series;
 
 typedef struct sr_chart {
@@ -30,6 +33,7 @@ typedef struct sr_chart {
     bool x_log;
     bool has_reference; /* a line across at y = reference */
     double reference;
+    double band;       /* half the width of a band around the reference, of ranks; 0: none */
     sr_series *series; /* (count) */
     size_t count, capacity;
     bool broken; /* no memory for something */
@@ -49,6 +53,12 @@ void sr_chart_series(sr_chart *chart, const char *name, int style);
 
 /* A point whose y is not finite (or beyond 1e30) is left out; so is an x of 0 or less on a logarithmic axis. */
 void sr_chart_point(sr_chart *chart, double x, double y, double low, double high);
+
+/* Of ranks: a band of half this width around the reference; one observation behind a point; words
+ * in a row that has no point. */
+void sr_chart_band(sr_chart *chart, double half);
+void sr_chart_dot(sr_chart *chart, double y);
+void sr_chart_note(sr_chart *chart, const char *words);
 
 /* SRNN_ERR_MEMORY if anything above found no memory. */
 srnn_status sr_chart_check(const sr_chart *chart);

@@ -15,7 +15,7 @@ enum {
     LEFT = 66,
     KEY_ROW = 18, /* height of a row of the key below a chart of lines */
     KEY_COLUMNS = 3,
-    RANK_ROW = 24, /* height of a row of ranks */
+    RANK_ROW = 26, /* height of a row of ranks */
     RANK_WIDTH = 480,
     RANK_LEFT = 175,  /* room for their names */
     KEY_LETTERS = 28, /* longer names are cut in the key, and whole in its tooltip */
@@ -75,9 +75,14 @@ static bounds measure(const sr_chart *chart) {
             b.y_low = fmin(b.y_low, series->low[i]);
             b.y_high = fmax(b.y_high, series->high[i]);
         }
+    for (size_t s = 0; s < chart->count; s++)
+        for (size_t i = 0; i < chart->series[s].dot_count; i++) {
+            b.y_low = fmin(b.y_low, chart->series[s].dots[i]);
+            b.y_high = fmax(b.y_high, chart->series[s].dots[i]);
+        }
     if (chart->has_reference) {
-        b.y_low = fmin(b.y_low, chart->reference);
-        b.y_high = fmax(b.y_high, chart->reference);
+        b.y_low = fmin(b.y_low, chart->reference - chart->band);
+        b.y_high = fmax(b.y_high, chart->reference + chart->band);
     }
     return b;
 }
@@ -240,31 +245,48 @@ static void write_plane(FILE *out, const sr_chart *chart) {
     write_key(out, chart);
 }
 
+/* The observations lie below the bar and its mark, so that both are seen. */
+static void write_dots(FILE *out, const sr_series *series, const axis *along, double y) {
+    for (size_t i = 0; i < series->dot_count; i++)
+        fprintf(out, "<circle class=\"dot c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"2\"/>", colour(series),
+                place(along, series->dots[i]), y + 9);
+}
+
+static void write_rank(FILE *out, const sr_series *series, const axis *along, double y) {
+    fprintf(out, "<g class=\"rank\"><text class=\"name\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">",
+            RANK_LEFT - 12, y + 4);
+    write_name(out, series->name, RANK_LETTERS);
+    fputs("</text>", out);
+    if (series->note) {
+        fprintf(out, "<text class=\"note\" x=\"%d\" y=\"%.1f\">", RANK_LEFT + 6, y + 4);
+        sr_escape_html(out, series->note);
+        fputs("</text>", out);
+    }
+    write_dots(out, series, along, y);
+    for (size_t i = 0; i < series->count; i++) {
+        if (series->high[i] > series->low[i])
+            fprintf(out, "<path class=\"bar c%d\" d=\"M%.1f %.1fH%.1f\"/>", colour(series),
+                    place(along, series->low[i]), y, place(along, series->high[i]));
+        write_mark(out, series, i, place(along, series->y[i]), y);
+    }
+    fputs("</g>\n", out);
+}
+
 static void write_ranks(FILE *out, const sr_chart *chart) {
     const bounds b = measure(chart);
     const axis along = make_axis(b.y_low, b.y_high, RANK_LEFT, RANK_WIDTH - RIGHT, false);
     const double bottom = TOP + RANK_ROW * (double)chart->count;
+    if (chart->band > 0) {
+        const double left = place(&along, chart->reference - chart->band);
+        fprintf(out, "<rect class=\"floor\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%.1f\"/>\n",
+                left, TOP, place(&along, chart->reference + chart->band) - left, bottom - TOP);
+    }
     write_x_axis(out, &along, TOP, bottom, chart->y_title);
     if (chart->has_reference)
         fprintf(out, "<path class=\"reference\" d=\"M%.1f %dV%.1f\"/>\n",
                 place(&along, chart->reference), TOP, bottom);
-    for (size_t s = 0; s < chart->count; s++) {
-        const sr_series *series = &chart->series[s];
-        const double y = TOP + RANK_ROW * ((double)s + 0.5);
-        fprintf(out,
-                "<g class=\"rank\"><text class=\"name\" x=\"%d\" y=\"%.1f\" "
-                "text-anchor=\"end\">",
-                RANK_LEFT - 12, y + 4);
-        write_name(out, series->name, RANK_LETTERS);
-        fputs("</text>", out);
-        for (size_t i = 0; i < series->count; i++) {
-            if (series->high[i] > series->low[i])
-                fprintf(out, "<path class=\"bar c%d\" d=\"M%.1f %.1fH%.1f\"/>", colour(series),
-                        place(&along, series->low[i]), y, place(&along, series->high[i]));
-            write_mark(out, series, i, place(&along, series->y[i]), y);
-        }
-        fputs("</g>\n", out);
-    }
+    for (size_t s = 0; s < chart->count; s++)
+        write_rank(out, &chart->series[s], &along, TOP + RANK_ROW * ((double)s + 0.5));
 }
 
 static int width_of(const sr_chart *chart) {

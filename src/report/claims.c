@@ -1,145 +1,179 @@
 /* claims.c: what the paper says, and what the numbers of this study say to it. */
 #include "report/format.h"
+#include "report/kinds.h"
 #include "report/sections.h"
 
-#include <math.h>
+#include <stdlib.h>
 
-/* The variants that a claim is about are known by their descriptors, never by their names. */
+/* What a cell says to a claim. */
+typedef struct judgement {
+    const char *word;
+    char *why; /* owned; NULL: no memory */
+} judgement;
 
-static bool is_linear(const srnn_attention *a) {
-    return a->score == SRNN_SCORE_LINEAR;
-}
-
-/* exp cut short; odd orders need another denominator than the row sum, which may vanish. */
-static bool is_truncated(const srnn_attention *a) {
-    return a->score == SRNN_SCORE_TAYLOR && a->feature == SRNN_FEATURE_IDENTITY &&
-           a->output_gate == SRNN_GATE_NONE && !a->value_gate;
-}
-
-static bool is_bare(const srnn_attention *a) {
-    return a->score == SRNN_SCORE_EXP && a->feature == SRNN_FEATURE_IDENTITY &&
-           a->normaliser == SRNN_NORMALISER_NONE && a->output_gate == SRNN_GATE_NONE &&
-           !a->value_gate && a->decay == SRNN_DECAY_NONE;
-}
-
-static bool is_normed(const srnn_attention *a) {
-    return is_bare(a) && a->norm == SRNN_NORM_L2;
-}
-
-static bool is_unbounded(const srnn_attention *a) {
-    return is_bare(a) && a->norm == SRNN_NORM_NONE;
-}
-
-static bool compared(const sr_entry *entry) {
-    return entry->effect == SR_EFFECT_BETTER || entry->effect == SR_EFFECT_WORSE ||
-           entry->effect == SR_EFFECT_UNCLEAR;
-}
+static const char *const cannot_tell = "cannot tell at this size";
 
 typedef struct tally {
-    size_t all, worse, unclear, better, broken; /* broken: no run of it finished */
-    const sr_entry *one;                        /* the last one seen */
+    size_t all, short_of, level; /* level: costs no more than the margin */
 } tally;
 
-static tally take_tally(const sr_cell *cell, bool (*is)(const srnn_attention *)) {
+static tally take_tally(const sr_cell_record *cell, sr_kind *kind) {
     tally t = {0};
     for (size_t i = 0; i < cell->count; i++) {
         const sr_entry *entry = &cell->entries[i];
-        if (!entry->variant->known || !is(&entry->variant->descriptor))
+        if (!sr_entry_is(entry, kind))
             continue;
         t.all++;
-        t.worse += entry->effect == SR_EFFECT_WORSE;
-        t.better += entry->effect == SR_EFFECT_BETTER;
-        t.unclear += entry->effect == SR_EFFECT_UNCLEAR;
-        t.broken += !compared(entry) && entry->diverged > 0;
-        t.one = entry;
+        t.short_of += sr_entry_falls_short(entry);
+        t.level += sr_cell_keeps_up(cell, entry);
     }
     return t;
 }
 
-static void say_linear(sr_table *table, const sr_cell *cell) {
-    const tally t = take_tally(cell, is_linear);
-    if (t.all == 0)
-        return;
-    sr_table_cell(table, "Linear attention falls short of softmax");
-    sr_table_cell(table, "%s",
-                  t.worse == t.all ? "shows"
-                  : t.worse        ? "shows in part"
-                                   : "does not show");
-    sr_table_cell(table, "%s", cell->title);
-    sr_table_cell(table, "%zu of %zu linear variants are worse than the baseline", t.worse, t.all);
-}
-
-static void say_norm(sr_table *table, const sr_cell *cell) {
-    const tally t = take_tally(cell, is_normed);
-    if (t.all == 0 || !compared(t.one))
-        return;
-    sr_table_cell(table, "A norm can take the place of the denominator (Norm)");
-    sr_table_cell(table, "%s", t.one->effect == SR_EFFECT_WORSE ? "does not show" : "agrees");
-    sr_table_cell(table, "%s", cell->title);
-    sr_table_cell(table, "%s: %s%s", t.one->variant->name,
-                  sr_format_interval(t.one->difference, t.one->low, t.one->high).text,
-                  t.one->effect == SR_EFFECT_UNCLEAR ? ", which includes zero" : "");
-}
-
-static void say_unbounded(sr_table *table, const sr_cell *cell) {
-    const tally t = take_tally(cell, is_unbounded);
-    if (t.all == 0)
-        return;
-    const bool shows = t.worse + t.broken == t.all;
-    sr_table_cell(table, "Something has to bound the output: no denominator and no norm is worse");
-    sr_table_cell(table, "%s", shows ? "shows" : "does not show");
-    sr_table_cell(table, "%s", cell->title);
-    sr_table_cell(table, "%zu of %zu such variants are worse than the baseline or diverge",
-                  t.worse + t.broken, t.all);
-}
-
-static const char *effect_words(sr_effect effect) {
-    return effect == SR_EFFECT_WORSE    ? "worse"
-           : effect == SR_EFFECT_BETTER ? "better"
-                                        : "no difference shown";
-}
-
-/* The lowest and the highest order that can be compared. */
-static void say_orders(sr_table *table, const sr_cell *cell) {
-    const sr_entry *lowest = NULL, *highest = NULL;
-    for (size_t i = 0; i < cell->count; i++) {
-        const sr_entry *entry = &cell->entries[i];
-        if (!entry->variant->known || !is_truncated(&entry->variant->descriptor) ||
-            !compared(entry))
-            continue;
-        const int order = entry->variant->descriptor.order;
-        if (!lowest || order < lowest->variant->descriptor.order)
-            lowest = entry;
-        if (!highest || order > highest->variant->descriptor.order)
-            highest = entry;
+/* "order 2: worse, +0.016 [+0.010, +0.022]" */
+static void write_entry(FILE *out, const sr_entry *entry) {
+    char broken[160];
+    fprintf(out, "%s: %s, ", entry->variant->name, sr_effect_word(entry->effect));
+    if (entry->effect == SR_EFFECT_UNSTABLE) {
+        sr_entry_write_broken(broken, sizeof broken, entry);
+        fputs(broken, out);
+    } else {
+        fputs(sr_format_interval(entry->difference, entry->low, entry->high).text, out);
+        fputs(entry->of_accuracy ? "" : " nats", out);
     }
+}
+
+static void write_kind(FILE *out, const sr_cell_record *cell, sr_kind *kind) {
+    bool first = true;
+    for (size_t i = 0; i < cell->count; i++)
+        if (sr_entry_is(&cell->entries[i], kind)) {
+            fputs(first ? "" : "; ", out);
+            write_entry(out, &cell->entries[i]);
+            first = false;
+        }
+}
+
+/* A claim that variants of a kind are worse. */
+static const char *judge_worse(const sr_cell_record *cell, sr_kind *kind, FILE *why) {
+    const tally t = take_tally(cell, kind);
+    if (t.all == 0)
+        return "";
+    if (t.all > 3)
+        fprintf(why, "%zu of %zu are worse or unstable, %zu keep up", t.short_of, t.all, t.level);
+    else
+        write_kind(why, cell, kind);
+    return t.short_of == t.all ? "shows"
+           : t.short_of        ? "shows in part"
+           : t.level == t.all  ? "does not show"
+                               : cannot_tell;
+}
+
+static const char *judge_linear(const sr_cell_record *cell, FILE *why) {
+    return judge_worse(cell, sr_kind_linear, why);
+}
+
+static const char *judge_unbounded(const sr_cell_record *cell, FILE *why) {
+    return judge_worse(cell, sr_kind_unbounded, why);
+}
+
+static const char *judge_norm(const sr_cell_record *cell, FILE *why) {
+    const tally t = take_tally(cell, sr_kind_normed);
+    if (t.all == 0)
+        return "";
+    write_kind(why, cell, sr_kind_normed);
+    return t.level == t.all ? "agrees" : t.short_of ? "does not show" : cannot_tell;
+}
+
+static const char *judge_orders(const sr_cell_record *cell, FILE *why) {
+    const sr_entry *lowest = sr_cell_extreme_order(cell, false);
+    const sr_entry *highest = sr_cell_extreme_order(cell, true);
     if (!lowest || lowest == highest)
-        return;
-    const bool reaches = highest->effect != SR_EFFECT_WORSE;
-    const bool begins_below = lowest->effect == SR_EFFECT_WORSE;
-    sr_table_cell(table, "With more orders of the series one comes to softmax");
-    sr_table_cell(table, "%s", !reaches ? "does not show" : begins_below ? "shows" : "unclear");
-    sr_table_cell(table, "%s", cell->title);
-    sr_table_cell(table, "order %d: %s; order %d: %s", lowest->variant->descriptor.order,
-                  effect_words(lowest->effect), highest->variant->descriptor.order,
-                  effect_words(highest->effect));
+        return "";
+    write_entry(why, lowest);
+    fputs("; ", why);
+    write_entry(why, highest);
+    if (sr_cell_keeps_up(cell, highest))
+        return sr_entry_falls_short(lowest) ? "shows" : "agrees";
+    return sr_entry_falls_short(highest) ? "does not show" : cannot_tell;
+}
+
+static const struct {
+    const char *words;
+    const char *(*judge)(const sr_cell_record *cell, FILE *why);
+} claims[] = {
+    {"A norm can take the place of the denominator", judge_norm},
+    {"Something has to bound the output: no denominator and no norm is worse", judge_unbounded},
+    {"Linear attention falls short of softmax", judge_linear},
+    {"With more orders of the series one comes to softmax", judge_orders},
+};
+
+enum { CLAIMS = sizeof claims / sizeof *claims };
+
+/* An empty word: the cell has nothing to say. */
+static srnn_status judge(judgement *j, size_t claim, const sr_cell_record *cell) {
+    size_t bytes;
+    FILE *why = open_memstream(&j->why, &bytes);
+    if (!why)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the report");
+    j->word = sr_cell_has_softmax(cell) ? claims[claim].judge(cell, why) : "";
+    if (fclose(why) != 0)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the report");
+    return SRNN_OK;
+}
+
+static srnn_status add_claim(sr_table *table, const sr_records *records, size_t claim) {
+    sr_table_cell(table, "%s", claims[claim].words);
+    for (size_t i = 0; i < records->cell_count; i++) {
+        judgement j = {"", NULL};
+        const srnn_status status = judge(&j, claim, &records->cells[i]);
+        if (status == SRNN_OK)
+            sr_table_judgement(table, *j.word ? j.word : "\u2013", j.why);
+        free(j.why);
+        SR_TRY(status);
+    }
+    return SRNN_OK;
+}
+
+/* True if any cell has anything to say to the claim. */
+static srnn_status is_met(bool *met, const sr_records *records, size_t claim) {
+    *met = false;
+    for (size_t i = 0; i < records->cell_count && !*met; i++) {
+        judgement j = {"", NULL};
+        const srnn_status status = judge(&j, claim, &records->cells[i]);
+        *met = *j.word;
+        free(j.why);
+        SR_TRY(status);
+    }
+    return SRNN_OK;
+}
+
+static srnn_status fill(sr_table *table, const sr_records *records) {
+    sr_table_column(table, "The paper says");
+    for (size_t i = 0; i < records->cell_count; i++)
+        sr_table_column(table, records->cells[i].title);
+    for (size_t claim = 0; claim < CLAIMS; claim++) {
+        bool met;
+        SR_TRY(is_met(&met, records, claim));
+        if (met)
+            SR_TRY(add_claim(table, records, claim));
+    }
+    return SRNN_OK;
 }
 
 srnn_status sr_section_claims(sr_page *page, const sr_records *records) {
-    static void (*const claims[])(sr_table *, const sr_cell *) = {say_norm, say_orders, say_linear,
-                                                                  say_unbounded};
     sr_table *table;
     SR_TRY(sr_table_create(&table, "claims", "What the paper says, and what shows at this size"));
-    sr_table_column(table, "The paper");
-    sr_table_column(table, "Here");
-    sr_table_column(table, "Task");
-    sr_table_column(table, "Because");
-    for (size_t claim = 0; claim < sizeof claims / sizeof *claims; claim++)
-        for (size_t i = 0; i < records->cell_count; i++)
-            claims[claim](table, &records->cells[i]);
-    if (sr_table_rows(table) == 0) {
+    const srnn_status status = fill(table, records);
+    if (status != SRNN_OK || sr_table_rows(table) == 0) {
         sr_table_free(table);
-        return SRNN_OK;
+        return status;
     }
-    return sr_page_table(page, table);
+    SR_TRY(sr_page_table(page, table));
+    sr_page_paragraph(page,
+                      "A variant keeps up (\u201cagrees\u201d, \u201cshows\u201d that it comes to "
+                      "softmax) only if its whole interval costs less than %g\u202f%% of what "
+                      "softmax ends with; where the interval is wider than that and includes zero, "
+                      "this study cannot tell. Unstable variants count as worse.",
+                      100 * SR_MARGIN);
+    return SRNN_OK;
 }

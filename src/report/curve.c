@@ -42,23 +42,18 @@ static void add_line(sr_curve *curve, const json_t *line) {
     add(&curve->accuracy[span], step, curve->last_accuracy);
 }
 
-static srnn_status read_lines(sr_curve *curve, const char *path, const sr_mapping *mapping) {
+static void read_lines(sr_curve *curve, const sr_mapping *mapping) {
     const char *at = (const char *)mapping->data, *end = at + mapping->bytes;
-    for (size_t number = 1; at < end; number++) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        if (!stop)
-            break;
+    for (const char *stop; at < end && (stop = memchr(at, '\n', (size_t)(end - at)));
+         at = stop + 1) {
         json_error_t error;
         json_t *line = json_loadb(at, (size_t)(stop - at), 0, &error);
-        if (!json_is_object(line)) {
-            json_decref(line);
-            return SR_FAIL(SRNN_ERR_FORMAT, "%s:%zu: not a JSON object", path, number);
-        }
-        add_line(curve, line);
+        if (json_is_object(line))
+            add_line(curve, line);
+        else
+            curve->bad_lines++;
         json_decref(line);
-        at = stop + 1;
     }
-    return SRNN_OK;
 }
 
 srnn_status sr_curve_read(sr_curve *curve, const char *path, double steps) {
@@ -67,7 +62,7 @@ srnn_status sr_curve_read(sr_curve *curve, const char *path, double steps) {
         return SRNN_OK;
     sr_mapping mapping;
     SR_TRY(sr_mapping_open(&mapping, path));
-    const srnn_status status = read_lines(curve, path, &mapping);
+    read_lines(curve, &mapping);
     sr_mapping_close(&mapping);
-    return status;
+    return SRNN_OK;
 }

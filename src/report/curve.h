@@ -22,10 +22,11 @@ typedef struct sr_curve {
     double skipped;                     /* steps */
     double last_loss, last_accuracy;    /* last validation; NAN: none */
     double best_loss;                   /* the least validation loss; NAN: none */
+    size_t bad_lines;                   /* no JSON objects, and passed over */
 } sr_curve;
 
 /* Reads the file as far as its lines are whole: a run may be writing it. A file that is missing
- * leaves the curve empty; lines that are no JSON objects fail with SRNN_ERR_FORMAT. */
+ * leaves the curve empty; lines that are no JSON objects are counted and passed over. */
 srnn_status sr_curve_read(sr_curve *curve, const char *path, double steps);
 
 /* The mean of the values, and of their steps; NAN if nothing was finite. */

@@ -111,6 +111,14 @@ void sr_escape_latex(FILE *out, const char *text) {
             fprintf(out, "\\%c", (int)c);
         else if (c == '\n' || c == '\t')
             putc(' ', out);
+        else if (c == 0xA0)
+            putc('~', out);
+        else if (c == 0x2009 || c == 0x202F)
+            fputs("\\,", out);
+        else if (c == 0x2013)
+            fputs("--", out);
+        else if (c == 0x2212)
+            fputs("$-$", out);
         else
             put(out, c);
     }

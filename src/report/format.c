@@ -1,30 +1,56 @@
 /* format.c: numbers as words for the report. */
 #include "report/format.h"
 
+#include "base/units.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-static const sr_words dash = {"\u2013"};
+enum { DECIMALS_MAX = 9 };
+
+static const sr_formatted dash = {"\u2013"};
 
 /* What rounds to zero is zero, without a sign. */
 static double without_dust(double value, int decimals) {
     return fabs(value) < 0.5 * pow(10, -decimals) ? 0 : value;
 }
 
-sr_words sr_format_fixed(double value, int decimals) {
-    sr_words words;
+sr_formatted sr_format_fixed(double value, int decimals) {
+    sr_formatted words;
     if (!isfinite(value))
         return dash;
-    snprintf(words.text, sizeof words.text, fabs(value) < 1e9 ? "%.*f" : "%.*g", decimals,
-             without_dust(value, decimals));
+    if (decimals >= DECIMALS_MAX && without_dust(value, decimals) == 0 && fabs(value) > 0)
+        snprintf(words.text, sizeof words.text, "%.1e", value);
+    else
+        snprintf(words.text, sizeof words.text, fabs(value) < 1e9 ? "%.*f" : "%.*g", decimals,
+                 without_dust(value, decimals));
     return words;
 }
 
-sr_words sr_format_signed(double value, int decimals) {
-    sr_words words = sr_format_fixed(value, decimals);
+int sr_format_decimals(double low, double high, int least) {
+    const bool holds_zero = low <= 0 && high >= 0;
+    const double size = holds_zero ? fmax(fabs(low), fabs(high)) : fmin(fabs(low), fabs(high));
+    if (!isfinite(size) || size == 0)
+        return least;
+    const double needed = 1 - floor(log10(size));
+    return needed < least ? least : needed > DECIMALS_MAX ? DECIMALS_MAX : (int)needed;
+}
+
+sr_formatted sr_format_size(double value) {
+    const double size = fabs(value);
+    return sr_format_fixed(size, sr_format_decimals(size, size, 0));
+}
+
+sr_formatted sr_format_bound(double value) {
+    const double unit = pow(10, -sr_format_decimals(fabs(value), fabs(value), 0));
+    return sr_format_size(ceil(fabs(value) / unit - 1e-9) * unit);
+}
+
+sr_formatted sr_format_signed(double value, int decimals) {
+    sr_formatted words = sr_format_fixed(value, decimals);
     if (isfinite(value) && without_dust(value, decimals) > 0) {
         memmove(words.text + 1, words.text, sizeof words.text - 1);
         words.text[0] = '+';
@@ -32,23 +58,25 @@ sr_words sr_format_signed(double value, int decimals) {
     return words;
 }
 
-sr_words sr_format_interval(double value, double low, double high) {
-    sr_words words;
+sr_formatted sr_format_interval(double value, double low, double high) {
+    sr_formatted words;
+    const bool bounded = isfinite(low) && isfinite(high);
     const double numbers[] = {value, low, high};
     static const char *const around[] = {"", " [", ", "};
+    const int decimals = sr_format_decimals(low, high, 3);
     size_t used = 0;
-    for (size_t i = 0; i < 3; i++) {
-        const sr_words number = sr_format_signed(numbers[i], 3);
+    for (size_t i = 0; i < (bounded ? 3 : 1); i++) {
+        const sr_formatted number = sr_format_signed(numbers[i], decimals);
         const bool minus = number.text[0] == '-';
         used += (size_t)snprintf(words.text + used, sizeof words.text - used, "%s%s%.20s",
                                  around[i], minus ? "\u2212" : "", number.text + minus);
     }
-    snprintf(words.text + used, sizeof words.text - used, "]");
+    snprintf(words.text + used, sizeof words.text - used, bounded ? "]" : " (no interval)");
     return words;
 }
 
-sr_words sr_format_count(double value) {
-    sr_words words;
+sr_formatted sr_format_count(double value) {
+    sr_formatted words;
     char digits[32];
     if (!isfinite(value) || fabs(value) >= 1e18)
         return dash;
@@ -65,15 +93,12 @@ sr_words sr_format_count(double value) {
     return words;
 }
 
-sr_words sr_format_bytes(double bytes) {
-    static const char *const units[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
-    sr_words words;
-    size_t unit = 0;
+sr_formatted sr_format_bytes(double bytes) {
+    sr_formatted words;
+    char text[SR_BYTES_WORDS];
     if (!isfinite(bytes) || bytes < 0)
         return dash;
-    for (; bytes >= 1023.5 && unit < 6; unit++)
-        bytes /= 1024;
-    snprintf(words.text, sizeof words.text, "%.3g %s", bytes, units[unit]);
+    snprintf(words.text, sizeof words.text, "%s", sr_bytes_words(text, bytes));
     return words;
 }
 

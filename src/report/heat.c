@@ -25,6 +25,15 @@ static void write_square(FILE *out, int row, int column, double value, double sh
             value);
 }
 
+/* What a map says to those who do not see it; its numbers stand in a table. */
+static void write_summary(FILE *out, const sr_heat *heat, double least, double most) {
+    sr_escape_html(out, heat->title);
+    if (least <= most)
+        fprintf(out, ": %d by %d squares, from %.4g to %.4g", heat->rows, heat->columns, least,
+                most);
+    fputs(". The numbers are in the table that follows.", out);
+}
+
 void sr_heat_write_svg(FILE *out, const sr_heat *heat) {
     double least = INFINITY, most = -INFINITY;
     char number[16];
@@ -35,9 +44,11 @@ void sr_heat_write_svg(FILE *out, const sr_heat *heat) {
         }
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
-            "fill=\"currentColor\" role=\"img\">\n",
+            "fill=\"currentColor\" role=\"img\" aria-label=\"",
             LEFT + heat->columns * SIDE + 8, TOP + heat->rows * SIDE + 8,
             LEFT + heat->columns * SIDE + 8);
+    write_summary(out, heat, least, most);
+    fputs("\">\n", out);
     write_label(out, LEFT, 14, "start", heat->column_title);
     write_label(out, 4, TOP - 8, "start", heat->row_title);
     for (int column = 0; column < heat->columns; column++) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 typedef struct sr_heat {
+    const char *title; /* what the map shows */
     const char *row_title, *column_title;
     const double *values; /* (rows, columns); not finite: left empty */
     int rows, columns;

@@ -38,20 +38,35 @@ static double to_log10(double log_size) {
     return log_size / M_LN10;
 }
 
+/* Meanings of a large order. */
+static const struct {
+    const char *name, *title;
+} kinds[] = {{"log_mean", "over all pairs"},
+             {"log_mean_weighted", "weighted by attention"},
+             {"mean_log", "of a typical pair"},
+             {"reference", "as the reference defines it"}};
+
+/* Of one layer there is no chart. */
+static void say_dominant(sr_page *page, const json_t *layer) {
+    const json_t *dominant = sr_json_object_of(layer, "dominant");
+    for (size_t kind = 0; dominant && kind < sizeof kinds / sizeof *kinds; kind++)
+        sr_page_paragraph(page, "Dominant order %s: %.0f.", kinds[kind].title,
+                          sr_json_number_of(dominant, kinds[kind].name));
+}
+
 static srnn_status put_dominant(sr_page *page, const json_t *record) {
-    static const struct {
-        const char *name, *title;
-    } kinds[] = {{"log_mean", "over all pairs"},
-                 {"log_mean_weighted", "weighted by attention"},
-                 {"mean_log", "of a typical pair"},
-                 {"reference", "as the reference defines it"}};
+    const size_t layers = sr_json_count_of(record, "layers");
     sr_chart *chart;
+    if (layers < 2) {
+        say_dominant(page, sr_json_element_of(record, "layers", 0));
+        return SRNN_OK;
+    }
     SR_TRY(sr_chart_create(&chart, SR_CHART_POINTS, "dominant", "Dominant order of each layer"));
     sr_chart_axes(chart, "layer", "order");
     sr_chart_describe(chart, "The order n whose |x|^n / n! is largest, by four meanings of large.");
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         sr_chart_series(chart, kinds[kind].title, (int)kind);
-        for (size_t i = 0; i < sr_json_count_of(record, "layers"); i++) {
+        for (size_t i = 0; i < layers; i++) {
             const json_t *layer = sr_json_element_of(record, "layers", i);
             add_point(chart, (double)i,
                       sr_json_number_of(sr_json_object_of(layer, "dominant"), kinds[kind].name));
@@ -94,27 +109,61 @@ static double of_head(const json_t *head, const char *what) {
     return sr_json_number_of(logits, what);
 }
 
-static srnn_status put_map(sr_page *page, const json_t *record, const char *what,
-                           const char *caption) {
-    const size_t rows = sr_json_count_of(record, "layers");
-    size_t columns = 0;
-    for (size_t i = 0; i < rows; i++) {
+static size_t most_heads(const json_t *record) {
+    size_t most = 0;
+    for (size_t i = 0; i < sr_json_count_of(record, "layers"); i++) {
         const size_t heads = sr_json_count_of(sr_json_element_of(record, "layers", i), "heads");
-        columns = heads > columns ? heads : columns;
+        most = heads > most ? heads : most;
     }
+    return most;
+}
+
+/* The numbers of a map, folded. */
+static srnn_status put_map_table(sr_page *page, const sr_heat *heat, const char *what) {
+    sr_table *table;
+    char name[32];
+    snprintf(name, sizeof name, "heads-%s", what);
+    SR_TRY(sr_table_create(&table, name, heat->title));
+    sr_table_column(table, heat->row_title);
+    for (int column = 0; column < heat->columns; column++) {
+        snprintf(name, sizeof name, "%s %d", heat->column_title, column);
+        sr_table_number_column(table, name);
+    }
+    for (int i = 0; i < heat->rows * heat->columns; i++) {
+        if (i % heat->columns == 0)
+            sr_table_cell(table, "%d", i / heat->columns);
+        snprintf(name, sizeof name, "%.4g", heat->values[i]);
+        sr_table_number(table, heat->values[i], isfinite(heat->values[i]) ? name : "\u2013");
+    }
+    fputs("<details><summary>The numbers as a table</summary>\n", page->body);
+    const srnn_status status = sr_page_table(page, table);
+    fputs("</details>\n", page->body);
+    return status;
+}
+
+static srnn_status put_map(sr_page *page, const json_t *record, const char *what,
+                           const char *title) {
+    const size_t rows = sr_json_count_of(record, "layers"), columns = most_heads(record);
     void *memory;
+    if (rows * columns == 0)
+        return SRNN_OK;
     SR_TRY(sr_alloc(&memory, rows * columns, sizeof(double)));
     double *values = memory;
     for (size_t i = 0; i < rows; i++)
         for (size_t h = 0; h < columns; h++)
             values[i * columns + h] = of_head(
                 sr_json_element_of(sr_json_element_of(record, "layers", i), "heads", h), what);
-    const sr_heat heat = {"layer", "head", values, (int)rows, (int)columns};
-    fprintf(page->body, "<figure>\n<figcaption>%s</figcaption>\n", caption);
+    const sr_heat heat = {title, "layer", "head", values, (int)rows, (int)columns};
+    fprintf(page->body,
+            "<figure aria-labelledby=\"caption-heads-%s\">\n"
+            "<figcaption id=\"caption-heads-%s\">%s</figcaption>\n<div class=\"scroll\">",
+            what, what, title);
     sr_heat_write_svg(page->body, &heat);
+    fputs("</div>\n", page->body);
+    const srnn_status status = put_map_table(page, &heat, what);
     fputs("</figure>\n", page->body);
     free(memory);
-    return SRNN_OK;
+    return status;
 }
 
 srnn_status sr_orders_section_heads(sr_page *page, const json_t *record) {
@@ -125,7 +174,7 @@ srnn_status sr_orders_section_heads(sr_page *page, const json_t *record) {
     SR_TRY(put_map(page, record, "weighted", "Dominant order, weighted by attention"));
     return put_map(page, record, "outputs",
                    "Order needed to keep the head's outputs within the wider tolerance, expanded "
-                   "about zero; empty: more than was tried");
+                   "about zero; empty: more than the highest tried");
 }
 
 static void add_curve(sr_chart *chart, const json_t *cuts, const json_t *values, const char *name,
@@ -253,6 +302,10 @@ static double needed_order(const json_t *layer) {
 
 srnn_status sr_orders_section_steps(sr_page *page, const json_t *record) {
     sr_page_section(page, "steps", "Orders along training");
+    if (sr_json_count_of(record, "checkpoints") < 2) {
+        sr_page_paragraph(page, "The run has one checkpoint; what follows is about that.");
+        return SRNN_OK;
+    }
     SR_TRY(put_steps(page, record, "steps-needed", "Order needed for the outputs", needed_order));
     SR_TRY(put_steps(page, record, "steps-dominant", "Dominant order, weighted by attention",
                      weighted_order));

@@ -6,7 +6,8 @@
 
 #include <jansson.h>
 
-/* The verdict, and the bill behind it. */
+/* The verdict and what it is about; the bill behind it. */
+srnn_status sr_orders_section_verdict(sr_page *page, const json_t *record);
 srnn_status sr_orders_section_bill(sr_page *page, const json_t *record);
 
 /* The paper's three figures: dominant order per layer, sizes of orders, and their logarithms. */
@@ -20,5 +21,11 @@ srnn_status sr_orders_section_truncation(sr_page *page, const json_t *record);
 
 /* A run's checkpoints: orders over steps. */
 srnn_status sr_orders_section_steps(sr_page *page, const json_t *record);
+
+/* Where the record comes from; `model` is its part about one model. */
+srnn_status sr_orders_section_origin(sr_page *page, const json_t *record, const json_t *model);
+
+/* Paragraphs: what model, how much text. */
+void sr_orders_put_subject(sr_page *page, const json_t *record);
 
 #endif

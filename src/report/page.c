@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static srnn_status make_folder(const char *folder, const char *name) {
+srnn_status sr_page_make_folder(const char *folder, const char *name) {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
@@ -22,9 +22,9 @@ static srnn_status make_folder(const char *folder, const char *name) {
 }
 
 srnn_status sr_page_open(sr_page *page, const char *folder) {
-    *page = (sr_page){.folder = folder};
-    SR_TRY(make_folder(folder, "figures"));
-    SR_TRY(make_folder(folder, "tables"));
+    *page = (sr_page){.folder = folder, .kicker = "softrnn study"};
+    SR_TRY(sr_page_make_folder(folder, "figures"));
+    SR_TRY(sr_page_make_folder(folder, "tables"));
     page->body = open_memstream(&page->body_text, &page->body_bytes);
     page->links = open_memstream(&page->links_text, &page->links_bytes);
     page->data = open_memstream(&page->data_text, &page->data_bytes);
@@ -114,8 +114,10 @@ static void write_latex(FILE *out, const void *table) {
 /* Ranks are read from the picture itself; the others are drawn again by the script, from data. */
 static void put_chart(sr_page *page, const sr_chart *chart) {
     const bool live = chart->kind != SR_CHART_RANKS;
-    fprintf(page->body, "<figure id=\"figure-%s\"%s>\n<figcaption>", chart->name,
-            live ? " class=\"live\"" : "");
+    fprintf(page->body,
+            "<figure id=\"figure-%s\" aria-labelledby=\"caption-%s\"%s>\n"
+            "<figcaption id=\"caption-%s\">",
+            chart->name, chart->name, live ? " class=\"live\"" : "", chart->name);
     sr_escape_html(page->body, chart->title);
     fputs("</figcaption>\n<div class=\"still\">", page->body);
     sr_chart_write_svg(page->body, chart, NULL, 0);
@@ -172,6 +174,8 @@ static void put_mark(FILE *out, const sr_page *page, const char *title, const ch
 #define IS(name) (length == sizeof name - 1 && memcmp(mark, name, length) == 0)
     if (IS("title")) {
         sr_escape_html(out, title);
+    } else if (IS("kicker")) {
+        sr_escape_html(out, page->kicker);
     } else if (IS("style")) {
         put_file(out, sr_page_figure_style());
         put_file(out, sr_page_style());

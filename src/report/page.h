@@ -10,6 +10,7 @@
 
 typedef struct sr_page {
     const char *folder; /* where report.html, figures/ and tables/ go */
+    const char *kicker; /* above the title: what was run; "softrnn study" unless one sets it */
     FILE *body;         /* HTML of the sections */
     FILE *links;        /* HTML of the links to them */
     FILE *data;         /* JSON of the charts */
@@ -17,6 +18,9 @@ typedef struct sr_page {
     size_t body_bytes, links_bytes, data_bytes;
     size_t charts;
 } sr_page;
+
+/* Makes the folder `name` in `folder`; fine if it is there. */
+srnn_status sr_page_make_folder(const char *folder, const char *name);
 
 /* `folder` exists and outlives the page. */
 srnn_status sr_page_open(sr_page *page, const char *folder);

@@ -81,21 +81,27 @@ static srnn_status put_settings(sr_page *page, const sr_records *records) {
 }
 
 static void add_run(sr_table *table, const sr_run_record *run) {
+    const sr_curve *curve = &run->curve;
+    const double seed = sr_json_number_of(run->plan, "seed");
+    const double seconds = sr_json_number_of(run->result, "seconds");
     sr_table_cell(table, "%s", sr_json_text_of(run->plan, "id"));
-    sr_table_cell(table, "%s", *run->status ? run->status : "not ended");
-    sr_table_cell(table, "%s", sr_format_count(sr_json_number_of(run->plan, "seed")).text);
-    sr_table_cell(table, "%s/%s", sr_format_count(run->curve.last_step).text,
-                  sr_format_count(run->curve.steps).text);
-    sr_table_cell(table, "%s", sr_format_fixed(run->curve.last_loss, 4).text);
-    sr_table_cell(table, "%s", sr_format_fixed(run->curve.best_loss, 4).text);
-    sr_table_cell(table, "%s", sr_format_fixed(run->curve.last_accuracy, 4).text);
-    sr_table_cell(table, "%s", sr_format_count(run->curve.skipped).text);
-    sr_table_cell(table, "%s", sr_format_fixed(sr_json_number_of(run->result, "seconds"), 1).text);
+    sr_table_cell(table, "%s",
+                  *run->status         ? run->status
+                  : run->broken_result ? "result.json is damaged"
+                                       : "not ended");
+    sr_table_number(table, seed, sr_format_count(seed).text);
+    sr_table_number(table, curve->last_step, sr_format_count(curve->last_step).text);
+    sr_table_number(table, curve->steps, sr_format_count(curve->steps).text);
+    sr_table_number(table, curve->last_loss, sr_format_fixed(curve->last_loss, 4).text);
+    sr_table_number(table, curve->best_loss, sr_format_fixed(curve->best_loss, 4).text);
+    sr_table_number(table, curve->last_accuracy, sr_format_fixed(curve->last_accuracy, 4).text);
+    sr_table_number(table, curve->skipped, sr_format_count(curve->skipped).text);
+    sr_table_number(table, seconds, sr_format_fixed(seconds, 1).text);
 }
 
 static srnn_status put_runs(sr_page *page, const sr_records *records) {
-    static const char *const numbers[] = {"seed",           "steps",   "final loss", "best loss",
-                                          "final accuracy", "skipped", "seconds"};
+    static const char *const numbers[] = {"seed",      "steps",          "planned", "final loss",
+                                          "best loss", "final accuracy", "skipped", "seconds"};
     sr_table *table;
     SR_TRY(sr_table_create(&table, "runs", "Every run, as its metrics.jsonl tells"));
     sr_table_column(table, "run");

@@ -57,11 +57,13 @@ static srnn_status read_run(sr_records *records, sr_run_record *run) {
     run->size = sr_json_text_of(run->plan, "size");
     run->learning_rate = sr_json_number_of(run->plan, "learning_rate");
     SR_TRY(run_path(path, records, folder, "metrics.jsonl"));
-    SR_TRY(sr_curve_read(&run->curve, path, sr_json_number_of(run->plan, "steps")));
+    run->broken_curve =
+        sr_curve_read(&run->curve, path, sr_json_number_of(run->plan, "steps")) != SRNN_OK;
     SR_TRY(run_path(path, records, folder, "result.json"));
     json_error_t error;
     run->result = access(path, F_OK) == 0 ? json_load_file(path, 0, &error) : NULL;
     run->status = sr_json_text_of(run->result, "status");
+    run->broken_result = access(path, F_OK) == 0 && !*run->status;
     return SRNN_OK;
 }
 
@@ -78,43 +80,6 @@ static srnn_status read_runs(sr_records *records) {
     return SRNN_OK;
 }
 
-static sr_effect effect_of(const sr_entry *entry, bool accuracy) {
-    if (entry->variant->style == 0)
-        return SR_EFFECT_BASELINE;
-    if (!isfinite(entry->low) || !isfinite(entry->high))
-        return SR_EFFECT_UNKNOWN;
-    if (entry->low <= 0 && entry->high >= 0)
-        return SR_EFFECT_UNCLEAR;
-    return (entry->low > 0) == accuracy ? SR_EFFECT_BETTER : SR_EFFECT_WORSE;
-}
-
-static void read_entry(sr_entry *entry, const json_t *object, bool accuracy) {
-    const json_t *measure = sr_json_object_of(object, accuracy ? "accuracy" : "loss");
-    const json_t *difference = sr_json_object_of(object, "difference");
-    entry->mean = sr_json_number_of(measure, "mean");
-    entry->deviation = sr_json_number_of(measure, "standard_deviation");
-    entry->loss = sr_json_number_of(sr_json_object_of(object, "loss"), "mean");
-    entry->best_loss = sr_json_number_of(sr_json_object_of(object, "best_loss"), "mean");
-    entry->difference = sr_json_number_of(difference, "mean");
-    entry->low = sr_json_number_of(difference, "low");
-    entry->high = sr_json_number_of(difference, "high");
-    entry->method = sr_json_text_of(difference, "method");
-    entry->effect = effect_of(entry, accuracy);
-    entry->rank = entry->effect == SR_EFFECT_BASELINE ? 0
-                  : accuracy                          ? -entry->difference
-                                                      : entry->difference;
-    entry->runs = sr_json_number_of(object, "runs");
-    entry->finished = sr_json_number_of(object, "finished");
-    entry->diverged = sr_json_number_of(object, "diverged");
-    entry->failed = sr_json_number_of(object, "failed");
-    entry->skipped = sr_json_number_of(object, "skipped");
-    entry->tokens_per_second = sr_json_number_of(object, "tokens_per_second");
-    entry->memory_bytes = sr_json_number_of(object, "memory_bytes");
-    entry->parameters = sr_json_number_of(object, "parameters");
-    entry->state_bytes = sr_json_number_of(object, "state_bytes");
-    entry->cache_bytes = sr_json_number_of(object, "cache_bytes");
-}
-
 static const char *task_title(const sr_records *records, const char *task) {
     for (size_t i = 0; i < sr_json_count_of(records->plan, "tasks"); i++) {
         const json_t *object = sr_json_element_of(records->plan, "tasks", i);
@@ -124,15 +89,24 @@ static const char *task_title(const sr_records *records, const char *task) {
     return task;
 }
 
-static int by_rank(const void *a, const void *b) {
-    const double left = (*(const sr_entry *const *)a)->rank;
-    const double right = (*(const sr_entry *const *)b)->rank;
-    if (isnan(left) || isnan(right))
-        return isnan(left) - isnan(right);
-    return (left > right) - (left < right);
+/* The baseline costs nothing. */
+static double rank_of(const sr_entry *entry) {
+    return entry->effect == SR_EFFECT_BASELINE ? 0 : sr_entry_cost(entry).mean;
 }
 
-static srnn_status rank_entries(sr_cell *cell) {
+/* Unstable variants come after all that have a number and are not. */
+static int class_of(const sr_entry *entry) {
+    return isnan(rank_of(entry)) ? 2 : entry->effect == SR_EFFECT_UNSTABLE;
+}
+
+static int by_rank(const void *a, const void *b) {
+    const sr_entry *left = *(const sr_entry *const *)a, *right = *(const sr_entry *const *)b;
+    if (class_of(left) != class_of(right))
+        return class_of(left) - class_of(right);
+    return (rank_of(left) > rank_of(right)) - (rank_of(left) < rank_of(right));
+}
+
+static srnn_status rank_entries(sr_cell_record *cell) {
     void *memory;
     SR_TRY(sr_alloc(&memory, cell->count, sizeof *cell->ranked));
     cell->ranked = memory;
@@ -142,7 +116,7 @@ static srnn_status rank_entries(sr_cell *cell) {
     return SRNN_OK;
 }
 
-static srnn_status read_cell(sr_records *records, sr_cell *cell, const json_t *object) {
+static srnn_status read_cell(sr_records *records, sr_cell_record *cell, const json_t *object) {
     void *memory;
     const json_t *noise = sr_json_object_of(object, "noise");
     const size_t count = sr_json_count_of(object, "variants");
@@ -165,27 +139,33 @@ static srnn_status read_cell(sr_records *records, sr_cell *cell, const json_t *o
         if (!variant)
             return SR_FAIL(SRNN_ERR_FORMAT, "%s/summary.json: variant \"%s\" is not in study.json",
                            records->folder, sr_json_text_of(entry, "variant"));
-        cell->entries[cell->count].variant = variant;
-        read_entry(&cell->entries[cell->count], entry, cell->accuracy);
+        sr_entry *read = &cell->entries[cell->count++];
+        SR_TRY(sr_entry_read(read, variant, entry, cell->accuracy));
         if (variant->style == 0)
-            cell->baseline = &cell->entries[cell->count];
-        cell->count++;
+            cell->baseline = read;
     }
     return rank_entries(cell);
 }
 
-/* True if another cell differs in nothing but its learning rate. */
-static bool has_twin(const sr_records *records, const sr_cell *cell) {
-    for (size_t i = 0; i < records->cell_count; i++)
-        if (&records->cells[i] != cell && strcmp(records->cells[i].task, cell->task) == 0 &&
-            strcmp(records->cells[i].size, cell->size) == 0)
-            return true;
-    return false;
+size_t sr_cell_rate(const sr_records *records, const sr_cell_record *cell, bool *others) {
+    size_t before = 0;
+    *others = false;
+    for (size_t i = 0; i < records->cell_count; i++) {
+        const sr_cell_record *other = &records->cells[i];
+        if (other == cell || strcmp(other->task, cell->task) != 0 ||
+            strcmp(other->size, cell->size) != 0)
+            continue;
+        *others = true;
+        before += other < cell;
+    }
+    return before;
 }
 
-static srnn_status name_cell(const sr_records *records, sr_cell *cell) {
+static srnn_status name_cell(const sr_records *records, sr_cell_record *cell) {
     char rate[64] = "";
-    if (has_twin(records, cell))
+    bool others;
+    (void)sr_cell_rate(records, cell, &others);
+    if (others)
         snprintf(rate, sizeof rate, ", learning rate %g", cell->learning_rate);
     if (asprintf(&cell->title, "%s%s%s%s", task_title(records, cell->task), *cell->size ? ", " : "",
                  cell->size, rate) < 0) {
@@ -242,6 +222,8 @@ void sr_records_free(sr_records *records) {
     for (size_t i = 0; i < records->run_count; i++)
         json_decref(records->runs[i].result);
     for (size_t i = 0; i < records->cell_count; i++) {
+        for (size_t e = 0; e < records->cells[i].count; e++)
+            sr_entry_free(&records->cells[i].entries[e]);
         free(records->cells[i].entries);
         free(records->cells[i].ranked);
         free(records->cells[i].title);
@@ -258,7 +240,18 @@ static bool same_number(double a, double b) {
     return a == b || (isnan(a) && isnan(b));
 }
 
-bool sr_run_in_cell(const sr_run_record *run, const sr_cell *cell) {
+bool sr_run_in_cell(const sr_run_record *run, const sr_cell_record *cell) {
     return strcmp(run->task, cell->task) == 0 && strcmp(run->size, cell->size) == 0 &&
            same_number(run->learning_rate, cell->learning_rate);
+}
+
+double sr_cell_margin(const sr_cell_record *cell, const sr_entry *entry) {
+    if (!cell->baseline)
+        return NAN;
+    return SR_MARGIN * fabs(entry->of_accuracy ? cell->baseline->mean : cell->baseline->loss);
+}
+
+bool sr_cell_keeps_up(const sr_cell_record *cell, const sr_entry *entry) {
+    return sr_entry_compared(entry) && entry->effect != SR_EFFECT_UNSTABLE &&
+           sr_entry_cost(entry).high <= sr_cell_margin(cell, entry);
 }

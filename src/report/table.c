@@ -1,21 +1,31 @@
-/* table.c: a table of texts, written as HTML, CSV or LaTeX. */
+/* table.c: a table of texts and numbers, written as HTML, CSV or LaTeX. */
 #include "report/table.h"
 
 #include "base/memory.h"
 #include "report/escape.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS_MAX = 16 };
+typedef struct column {
+    char *title;
+    bool numbers;
+} column;
+
+typedef struct cell {
+    char *text;
+    char *why;    /* of a judgement; NULL: it is none */
+    bool number;  /* has a value */
+    double value; /* if so */
+} cell;
 
 struct sr_table {
     char *name, *caption;
-    char *titles[COLUMNS_MAX];
-    bool numbers[COLUMNS_MAX];
-    size_t columns;
-    char **cells; /* (rows, columns), so far */
+    column *columns; /* (column_count) */
+    size_t column_count, column_capacity;
+    cell *cells; /* (rows, columns), so far */
     size_t count, capacity;
     bool broken; /* no memory for something */
 };
@@ -39,23 +49,38 @@ srnn_status sr_table_create(sr_table **table, const char *name, const char *capt
 void sr_table_free(sr_table *table) {
     if (!table)
         return;
-    for (size_t i = 0; i < table->columns; i++)
-        free(table->titles[i]);
-    for (size_t i = 0; i < table->count; i++)
-        free(table->cells[i]);
+    for (size_t i = 0; i < table->column_count; i++)
+        free(table->columns[i].title);
+    for (size_t i = 0; i < table->count; i++) {
+        free(table->cells[i].text);
+        free(table->cells[i].why);
+    }
+    free(table->columns);
     free(table->cells);
     free(table->name);
     free(table->caption);
     free(table);
 }
 
-static void add_column(sr_table *table, const char *title, bool number) {
-    if (table->columns == COLUMNS_MAX) {
+/* The elements with room for one more; NULL: no memory, and they are as they were. */
+static void *with_room(void *elements, size_t size, size_t count, size_t *capacity) {
+    if (count < *capacity)
+        return elements;
+    const size_t wanted = *capacity ? 2 * *capacity : 16;
+    void *grown = realloc(elements, wanted * size);
+    *capacity = grown ? wanted : *capacity;
+    return grown;
+}
+
+static void add_column(sr_table *table, const char *title, bool numbers) {
+    column *columns =
+        with_room(table->columns, sizeof *columns, table->column_count, &table->column_capacity);
+    if (!columns) {
         table->broken = true;
         return;
     }
-    table->numbers[table->columns] = number;
-    table->titles[table->columns++] = copy(table, title);
+    table->columns = columns;
+    columns[table->column_count++] = (column){copy(table, title), numbers};
 }
 
 void sr_table_column(sr_table *table, const char *title) {
@@ -66,31 +91,36 @@ void sr_table_number_column(sr_table *table, const char *title) {
     add_column(table, title, true);
 }
 
-static void append(sr_table *table, char *cell) {
-    if (table->count == table->capacity) {
-        const size_t capacity = table->capacity ? 2 * table->capacity : 64;
-        char **cells = realloc(table->cells, capacity * sizeof *cells);
-        if (!cells) {
-            table->broken = true;
-            free(cell);
-            return;
-        }
-        table->cells = cells;
-        table->capacity = capacity;
+static void append(sr_table *table, cell added) {
+    cell *cells = with_room(table->cells, sizeof *cells, table->count, &table->capacity);
+    if (!cells) {
+        table->broken = true;
+        free(added.text);
+        free(added.why);
+        return;
     }
-    table->cells[table->count++] = cell;
+    table->cells = cells;
+    cells[table->count++] = added;
 }
 
 void sr_table_cell(sr_table *table, const char *format, ...) {
-    char *cell;
+    char *text;
     va_list arguments;
     va_start(arguments, format);
-    const int length = vasprintf(&cell, format, arguments);
+    const int length = vasprintf(&text, format, arguments);
     va_end(arguments);
     if (length < 0)
         table->broken = true;
     else
-        append(table, cell);
+        append(table, (cell){.text = text});
+}
+
+void sr_table_number(sr_table *table, double value, const char *shown) {
+    append(table, (cell){.text = copy(table, shown), .number = true, .value = value});
+}
+
+void sr_table_judgement(sr_table *table, const char *word, const char *why) {
+    append(table, (cell){.text = copy(table, word), .why = copy(table, why)});
 }
 
 const char *sr_table_name(const sr_table *table) {
@@ -98,7 +128,7 @@ const char *sr_table_name(const sr_table *table) {
 }
 
 size_t sr_table_rows(const sr_table *table) {
-    return table->columns ? table->count / table->columns : 0;
+    return table->column_count ? table->count / table->column_count : 0;
 }
 
 srnn_status sr_table_check(const sr_table *table) {
@@ -106,25 +136,33 @@ srnn_status sr_table_check(const sr_table *table) {
                          : SRNN_OK;
 }
 
-static const char *cell_at(const sr_table *table, size_t row, size_t column) {
-    return table->cells[row * table->columns + column];
+static const cell *cell_at(const sr_table *table, size_t row, size_t c) {
+    return &table->cells[row * table->column_count + c];
 }
 
-/* A hyphen in a column of numbers is a minus sign. */
-static void write_html_cell(FILE *out, const char *text, bool number) {
-    if (number && *text == '-' && text[1]) {
-        fputs("&minus;", out);
-        text++;
-    }
-    sr_escape_html(out, text);
+/* A hyphen in front of a number is a minus sign. */
+static bool has_minus(const sr_table *table, const cell *at, size_t c) {
+    return table->columns[c].numbers && at->text[0] == '-' && at->text[1];
 }
 
-static void write_latex_cell(FILE *out, const char *text, bool number) {
-    if (number && *text == '-' && text[1]) {
-        fputs("$-$", out);
-        text++;
+static void write_html_cell(FILE *out, const sr_table *table, size_t row, size_t c) {
+    const cell *at = cell_at(table, row, c);
+    fputs(c ? "<td" : "<th scope=\"row\"", out);
+    if (table->columns[c].numbers)
+        fputs(" class=\"number\"", out);
+    if (at->why) {
+        fputs(" class=\"judgement\"><strong data-word=\"", out);
+        sr_escape_html(out, at->text);
+        fputs("\">", out);
+        sr_escape_html(out, at->text);
+        fputs("</strong> <span class=\"why\">", out);
+        sr_escape_html(out, at->why);
+        fputs("</span>", out);
+    } else {
+        fputs(has_minus(table, at, c) ? ">&minus;" : ">", out);
+        sr_escape_html(out, at->text + has_minus(table, at, c));
     }
-    sr_escape_latex(out, text);
+    fputs(c ? "</td>" : "</th>", out);
 }
 
 void sr_table_write_html(FILE *out, const sr_table *table) {
@@ -135,37 +173,58 @@ void sr_table_write_html(FILE *out, const sr_table *table) {
     fputs("\"><caption>", out);
     sr_escape_html(out, table->caption);
     fputs("</caption>\n<thead><tr>", out);
-    for (size_t c = 0; c < table->columns; c++) {
-        fprintf(out, "<th scope=\"col\"%s>", table->numbers[c] ? " class=\"number\"" : "");
-        sr_escape_html(out, table->titles[c]);
+    for (size_t c = 0; c < table->column_count; c++) {
+        fprintf(out, "<th scope=\"col\"%s>", table->columns[c].numbers ? " class=\"number\"" : "");
+        sr_escape_html(out, table->columns[c].title);
         fputs("</th>", out);
     }
     fputs("</tr></thead>\n<tbody>\n", out);
     for (size_t r = 0; r < sr_table_rows(table); r++) {
         fputs("<tr>", out);
-        for (size_t c = 0; c < table->columns; c++) {
-            fputs(c ? "<td" : "<th scope=\"row\"", out);
-            fputs(table->numbers[c] ? " class=\"number\">" : ">", out);
-            write_html_cell(out, cell_at(table, r, c), table->numbers[c]);
-            fputs(c ? "</td>" : "</th>", out);
-        }
+        for (size_t c = 0; c < table->column_count; c++)
+            write_html_cell(out, table, r, c);
         fputs("</tr>\n", out);
     }
     fputs("</tbody></table></div>\n", out);
 }
 
+static void write_csv_judgement(FILE *out, const cell *at) {
+    char *whole;
+    if (asprintf(&whole, "%s%s%s", at->text, *at->why ? ": " : "", at->why) < 0)
+        return;
+    sr_escape_csv(out, whole);
+    free(whole);
+}
+
 void sr_table_write_csv(FILE *out, const sr_table *table) {
-    for (size_t c = 0; c < table->columns; c++) {
+    for (size_t c = 0; c < table->column_count; c++) {
         fputs(c ? "," : "", out);
-        sr_escape_csv(out, table->titles[c]);
+        sr_escape_csv(out, table->columns[c].title);
     }
     fputs("\r\n", out);
     for (size_t r = 0; r < sr_table_rows(table); r++) {
-        for (size_t c = 0; c < table->columns; c++) {
+        for (size_t c = 0; c < table->column_count; c++) {
+            const cell *at = cell_at(table, r, c);
             fputs(c ? "," : "", out);
-            sr_escape_csv(out, cell_at(table, r, c));
+            if (at->why)
+                write_csv_judgement(out, at);
+            else if (!at->number)
+                sr_escape_csv(out, at->text);
+            else if (isfinite(at->value))
+                fprintf(out, "%.9g", at->value);
         }
         fputs("\r\n", out);
+    }
+}
+
+static void write_latex_cell(FILE *out, const sr_table *table, size_t row, size_t c) {
+    const cell *at = cell_at(table, row, c);
+    fputs(c ? " & " : "", out);
+    fputs(has_minus(table, at, c) ? "$-$" : "", out);
+    sr_escape_latex(out, at->text + has_minus(table, at, c));
+    if (at->why && *at->why) {
+        fputs(": ", out);
+        sr_escape_latex(out, at->why);
     }
 }
 
@@ -173,19 +232,17 @@ void sr_table_write_latex(FILE *out, const sr_table *table) {
     fputs("% needs \\usepackage{booktabs}\n\\begin{table}\n\\centering\n\\caption{", out);
     sr_escape_latex(out, table->caption);
     fputs("}\n\\begin{tabular}{", out);
-    for (size_t c = 0; c < table->columns; c++)
-        putc(table->numbers[c] ? 'r' : 'l', out);
+    for (size_t c = 0; c < table->column_count; c++)
+        putc(table->columns[c].numbers ? 'r' : 'l', out);
     fputs("}\n\\toprule\n", out);
-    for (size_t c = 0; c < table->columns; c++) {
+    for (size_t c = 0; c < table->column_count; c++) {
         fputs(c ? " & " : "", out);
-        sr_escape_latex(out, table->titles[c]);
+        sr_escape_latex(out, table->columns[c].title);
     }
     fputs(" \\\\\n\\midrule\n", out);
     for (size_t r = 0; r < sr_table_rows(table); r++) {
-        for (size_t c = 0; c < table->columns; c++) {
-            fputs(c ? " & " : "", out);
-            write_latex_cell(out, cell_at(table, r, c), table->numbers[c]);
-        }
+        for (size_t c = 0; c < table->column_count; c++)
+            write_latex_cell(out, table, r, c);
         fputs(" \\\\\n", out);
     }
     fputs("\\bottomrule\n\\end{tabular}\n\\end{table}\n", out);

@@ -1,4 +1,4 @@
-/* table.h: a table of texts, written as HTML, CSV or LaTeX. */
+/* table.h: a table of texts and numbers, written as HTML, CSV or LaTeX. */
 #ifndef SR_REPORT_TABLE_H
 #define SR_REPORT_TABLE_H
 
@@ -18,6 +18,12 @@ void sr_table_number_column(sr_table *table, const char *title);
 
 /* The next cell, row by row; the first of a row names it. */
 void sr_table_cell(sr_table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* A number that reads as `shown`; in CSV it is the number itself, empty if it is not finite. */
+void sr_table_number(sr_table *table, double value, const char *shown);
+
+/* A word that stands out, and why. */
+void sr_table_judgement(sr_table *table, const char *word, const char *why);
 
 const char *sr_table_name(const sr_table *table);
 size_t sr_table_rows(const sr_table *table);

@@ -1,4 +1,5 @@
 /* plan.c: makes the runs of a study and works out what each costs. */
+#include "base/text.h"
 #include "data/source_open.h"
 #include "model/model.h"
 #include "study/study.h"
@@ -22,15 +23,20 @@ typedef struct data_facts {
     int V, T;
 } data_facts;
 
-bool sr_study_needs_text(const sr_study *study) {
-    for (size_t i = 0; i < study->settings.count; i++)
-        if (strcmp(study->settings.values[i], text_data) == 0)
+static bool asks_for_text(const sr_pairs *settings) {
+    for (size_t i = 0; i < settings->count; i++)
+        if (strcmp(settings->names[i], "data") == 0 && strcmp(settings->values[i], text_data) == 0)
             return true;
-    for (size_t t = 0; t < study->task_count; t++)
-        for (size_t i = 0; i < study->tasks[t].settings.count; i++)
-            if (strcmp(study->tasks[t].settings.values[i], text_data) == 0)
-                return true;
     return false;
+}
+
+bool sr_study_needs_text(const sr_study *study) {
+    bool needs = asks_for_text(&study->settings);
+    for (size_t i = 0; i < study->task_count; i++)
+        needs = needs || asks_for_text(&study->tasks[i].settings);
+    for (size_t i = 0; i < study->size_count; i++)
+        needs = needs || asks_for_text(&study->sizes[i].settings);
+    return needs;
 }
 
 static bool uses(const sr_study_task *task, const char *variant) {
@@ -40,16 +46,53 @@ static bool uses(const sr_study_task *task, const char *variant) {
     return task->variants.count == 0;
 }
 
-bool sr_study_run_matches(const sr_study *study, const sr_study_run *run, const sr_words *words) {
-    for (size_t i = 0; i < words->count; i++) {
-        const char *word = words->words[i];
-        if (strcmp(word, study->tasks[run->task].name) == 0 ||
-            strcmp(word, study->variants[run->variant].name) == 0 ||
-            (study->size_count && strcmp(word, study->sizes[run->size].name) == 0) ||
-            fnmatch(word, run->id, 0) == 0)
+static bool fits(const sr_study *study, const sr_study_run *run, const char *word) {
+    return strcmp(word, study->tasks[run->task].name) == 0 ||
+           strcmp(word, study->variants[run->variant].name) == 0 ||
+           (study->size_count && strcmp(word, study->sizes[run->size].name) == 0) ||
+           fnmatch(word, run->id, 0) == 0;
+}
+
+bool sr_study_run_matches(const sr_study *study, const sr_study_run *run,
+                          const sr_word_list *words) {
+    for (size_t i = 0; i < words->count; i++)
+        if (fits(study, run, words->words[i]))
             return true;
-    }
     return false;
+}
+
+static srnn_status wrong_word(const sr_study *study, const char *word, const char *where) {
+    const size_t most = study->task_count + study->variant_count + study->size_count;
+    const char **names = calloc(most + study->run_count, sizeof *names);
+    size_t count = 0;
+    if (!names)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a study");
+    for (size_t i = 0; i < study->task_count; i++)
+        names[count++] = study->tasks[i].name;
+    for (size_t i = 0; i < study->variant_count; i++)
+        names[count++] = study->variants[i].name;
+    for (size_t i = 0; i < study->size_count; i++)
+        names[count++] = study->sizes[i].name;
+    for (size_t i = 0; i < study->run_count; i++)
+        names[count++] = study->runs[i].id;
+    const char *near = sr_nearest_word(word, names, count);
+    const srnn_status status =
+        SR_FAIL(SRNN_ERR_ARGUMENT, "%s: no task, variant, size or run of the study is \"%s\"%s%s%s",
+                where, word, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+    free(names);
+    return status;
+}
+
+srnn_status sr_study_words_check(const sr_study *study, const sr_word_list *words,
+                                 const char *where) {
+    for (size_t w = 0; w < words->count; w++) {
+        size_t i = 0;
+        while (i < study->run_count && !fits(study, &study->runs[i], words->words[w]))
+            i++;
+        if (i == study->run_count)
+            return wrong_word(study, words->words[w], where);
+    }
+    return SRNN_OK;
 }
 
 /* ---- one run */
@@ -94,7 +137,8 @@ static srnn_status make_settings(sr_study_run *run, const sr_study *study, doubl
     if (study->size_count)
         SR_TRY(set_all(s, &study->sizes[run->size].settings));
     SR_TRY(sr_run_settings_text(&s->attention, study->variants[run->variant].attention));
-    if (strcmp(s->data, text_data) == 0)
+    run->text = strcmp(s->data, text_data) == 0;
+    if (run->text)
         SR_TRY(sr_run_settings_text(&s->data, text));
     s->learning_rate = rate > 0 ? rate : s->learning_rate;
     s->seed = seed;
@@ -185,7 +229,6 @@ static srnn_status name_run(srnn_status status, const sr_study_run *run) {
     return SR_FAIL(status, "run %s: %s", run->id ? run->id : "", why);
 }
 
-/* Keeps the next run of the study, or drops it if it was not asked for. */
 static srnn_status add_run(sr_study *study, sr_study_run run, double rate, int64_t seed,
                            const char *text) {
     sr_study_run *grown = realloc(study->runs, (study->run_count + 1) * sizeof *grown);
@@ -195,19 +238,35 @@ static srnn_status add_run(sr_study *study, sr_study_run run, double rate, int64
     sr_study_run *added = &grown[study->run_count++];
     *added = run;
     SR_TRY(make_settings(added, study, rate, seed, text));
-    SR_TRY(make_id(added, study));
-    if ((study->only.count && !sr_study_run_matches(study, added, &study->only)) ||
-        sr_study_run_matches(study, added, &study->skip)) {
-        study->run_count--;
-        free(added->id);
-        sr_run_settings_free(&added->settings);
-        return SRNN_OK;
+    return make_id(added, study);
+}
+
+/* Drops the runs that were not asked for. */
+static srnn_status select_runs(sr_study *study) {
+    size_t kept = 0;
+    SR_TRY(sr_study_words_check(study, &study->only, "only"));
+    SR_TRY(sr_study_words_check(study, &study->skip, "skip"));
+    for (size_t i = 0; i < study->run_count; i++) {
+        sr_study_run *run = &study->runs[i];
+        if ((!study->only.count || sr_study_run_matches(study, run, &study->only)) &&
+            !sr_study_run_matches(study, run, &study->skip)) {
+            study->runs[kept++] = *run;
+        } else {
+            free(run->id);
+            sr_run_settings_free(&run->settings);
+        }
     }
-    for (size_t i = 0; i + 1 < study->run_count; i++)
-        if (strcmp(study->runs[i].id, added->id) == 0)
-            return SR_FAIL(SRNN_ERR_FORMAT,
-                           "two runs would be called %s: give their variants other names",
-                           added->id);
+    study->run_count = kept;
+    return kept ? SRNN_OK : SR_FAIL(SRNN_ERR_FORMAT, "%s: nothing is left to run", study->name);
+}
+
+static srnn_status check_names(const sr_study *study) {
+    for (size_t i = 0; i < study->run_count; i++)
+        for (size_t before = 0; before < i; before++)
+            if (strcmp(study->runs[i].id, study->runs[before].id) == 0)
+                return SR_FAIL(SRNN_ERR_FORMAT,
+                               "two runs would be called %s: give their variants other names",
+                               study->runs[i].id);
     return SRNN_OK;
 }
 
@@ -222,19 +281,23 @@ static srnn_status add_task(sr_study *study, size_t task, int64_t seed, const ch
     return SRNN_OK;
 }
 
-srnn_status sr_study_expand(sr_study *study, const char *text) {
+srnn_status sr_study_price(sr_study *study) {
     data_facts facts = {0};
     srnn_status status = SRNN_OK;
-    for (size_t seed = 0; seed < study->seed_count; seed++)
-        for (size_t task = 0; task < study->task_count && status == SRNN_OK; task++)
-            status = add_task(study, task, study->seeds[seed], text);
     for (size_t i = 0; i < study->run_count && status == SRNN_OK; i++) {
         status = work_out_cost(&study->runs[i], &facts);
         if (status != SRNN_OK)
             status = name_run(status, &study->runs[i]);
     }
     free(facts.data);
-    if (status == SRNN_OK && study->run_count == 0)
-        status = SR_FAIL(SRNN_ERR_FORMAT, "%s: nothing is left to run", study->name);
     return status;
+}
+
+srnn_status sr_study_expand(sr_study *study, const char *text) {
+    for (size_t seed = 0; seed < study->seed_count; seed++)
+        for (size_t task = 0; task < study->task_count; task++)
+            SR_TRY(add_task(study, task, study->seeds[seed], text));
+    SR_TRY(select_runs(study));
+    SR_TRY(check_names(study));
+    return sr_study_price(study);
 }

@@ -1,25 +1,24 @@
 /* runner.c: the runs of a study, as many at once as there are cores for. */
 #include "study/runner.h"
 
+#include "study/study_folder.h"
 #include "study/worker.h"
 #include "train/folder.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096, LOOK_MICROSECONDS = 50000, LOCK_TRIES = 100, MOST_JOBS = 1024 };
+enum { PATH_BYTES = 4096, LOOK_MICROSECONDS = 50000, MOST_JOBS = 1024 };
 
 /* A process that runs one run. */
 typedef struct job {
@@ -78,9 +77,7 @@ static void pin(const runner *r, int slot) {
 }
 
 static srnn_status run_folder(char path[PATH_BYTES], const runner *r, size_t run) {
-    if (snprintf(path, PATH_BYTES, "%s/runs/%s", r->folder, r->study->runs[run].id) >= PATH_BYTES)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", r->folder);
-    return SRNN_OK;
+    return sr_study_run_path(path, PATH_BYTES, r->folder, r->study->runs[run].id);
 }
 
 /* ---- starting and ending jobs */
@@ -234,7 +231,6 @@ static srnn_status take_stock(runner *r) {
         atomic_store(&r->boards[i].validation, NAN);
         atomic_store(&r->boards[i].accuracy, NAN);
         SR_TRY(run_folder(path, r, i));
-        SR_TRY(sr_worker_check(run, path));
         SR_TRY(sr_result_read(&result, path));
         r->views[i].selected =
             (!r->way->only.count || sr_study_run_matches(r->study, run, &r->way->only)) &&
@@ -252,24 +248,6 @@ static srnn_status take_stock(runner *r) {
     return SRNN_OK;
 }
 
-/* Workers inherit the lock, so that none of a study that was killed is still writing. */
-static srnn_status lock(int *descriptor, const char *folder) {
-    char path[PATH_BYTES];
-    if (snprintf(path, sizeof path, "%s/lock", folder) >= (int)sizeof path)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
-    *descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*descriptor < 0)
-        return SR_FAIL(SRNN_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
-    for (int i = 0; i < LOCK_TRIES; i++) {
-        if (flock(*descriptor, LOCK_EX | LOCK_NB) == 0)
-            return SRNN_OK;
-        usleep(LOOK_MICROSECONDS);
-    }
-    close(*descriptor);
-    *descriptor = -1;
-    return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: another study is running in this folder", folder);
-}
-
 static srnn_status execute(runner *r) {
     char path[PATH_BYTES];
     if (snprintf(path, sizeof path, "%s/runs", r->folder) >= (int)sizeof path)
@@ -282,8 +260,6 @@ static srnn_status execute(runner *r) {
 srnn_status sr_study_execute(const sr_study *study, const char *folder, const sr_study_way *way,
                              sr_run_view *views) {
     const size_t bytes = study->run_count * sizeof(sr_worker_board);
-    int descriptor;
-    SR_TRY(lock(&descriptor, folder));
     runner *r = calloc(1, sizeof *r);
     void *boards = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     srnn_status status = SRNN_OK;
@@ -299,6 +275,5 @@ srnn_status sr_study_execute(const sr_study *study, const char *folder, const sr
     if (boards != MAP_FAILED)
         munmap(boards, bytes);
     free(r);
-    close(descriptor);
     return status;
 }

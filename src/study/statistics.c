@@ -86,12 +86,17 @@ double sr_student_t(double degrees, double confidence) {
     return high;
 }
 
+double sr_fisher_above(double ratio, double upper_degrees, double lower_degrees) {
+    return beta(lower_degrees / 2, upper_degrees / 2,
+                lower_degrees / (lower_degrees + upper_degrees * ratio));
+}
+
 bool sr_interval_decides(const sr_interval *interval) {
     return interval->low > 0 || interval->high < 0;
 }
 
-static sr_interval around(double mean, double deviation, size_t count, double degrees,
-                          double confidence) {
+sr_interval sr_interval_around(double mean, double deviation, size_t count, double degrees,
+                               double confidence) {
     const double half = sr_student_t(degrees, confidence) * deviation / sqrt((double)count);
     return (sr_interval){mean, mean - half, mean + half, degrees};
 }
@@ -100,36 +105,6 @@ sr_interval sr_interval_of(const double *differences, size_t count, double confi
     const double mean = sr_mean(differences, count);
     if (count < 2)
         return (sr_interval){mean, NAN, NAN, 0};
-    return around(mean, sr_standard_deviation(differences, count), count, (double)(count - 1),
-                  confidence);
-}
-
-sr_interval sr_interval_pooled(const double *differences, size_t count, double residual_deviation,
-                               double residual_degrees, double confidence) {
-    const double mean = sr_mean(differences, count);
-    const double own = sr_standard_deviation(differences, count);
-    if (count < 2 || !(residual_degrees > 0))
-        return (sr_interval){mean, NAN, NAN, 0};
-    return around(mean, fmax(sqrt(2.0) * residual_deviation, own), count, residual_degrees,
-                  confidence);
-}
-
-double sr_block_residual(double *degrees, const double *values, size_t variants, size_t seeds) {
-    double squares = 0;
-    *degrees = 0;
-    if (variants < 2 || seeds < 2)
-        return NAN;
-    const double all = sr_mean(values, variants * seeds);
-    for (size_t s = 0; s < seeds; s++) {
-        double seed_mean = 0;
-        for (size_t v = 0; v < variants; v++)
-            seed_mean += values[v * seeds + s] / (double)variants;
-        for (size_t v = 0; v < variants; v++) {
-            const double left =
-                values[v * seeds + s] - sr_mean(values + v * seeds, seeds) - seed_mean + all;
-            squares += left * left;
-        }
-    }
-    *degrees = (double)((variants - 1) * (seeds - 1));
-    return sqrt(squares / *degrees);
+    return sr_interval_around(mean, sr_standard_deviation(differences, count), count,
+                              (double)(count - 1), confidence);
 }

@@ -21,6 +21,10 @@ double sr_median(double *values, size_t count);
 /* t such that a share `confidence` of Student's distribution lies between -t and t. */
 double sr_student_t(double degrees, double confidence);
 
+/* How often Fisher's ratio of two variances with so many degrees of freedom is above `ratio`;
+ * a million stand for a variance that is known. */
+double sr_fisher_above(double ratio, double upper_degrees, double lower_degrees);
+
 typedef struct sr_interval {
     double mean, low, high;
     double degrees; /* 0: there is no interval, low and high are NaN */
@@ -32,14 +36,8 @@ bool sr_interval_decides(const sr_interval *interval);
 /* The mean of differences d_s. */
 sr_interval sr_interval_of(const double *differences, size_t count, double confidence);
 
-/* The same, with the standard deviation of a difference taken from a whole table of values by
- * variant and seed, unless these differences themselves scatter more. */
-sr_interval sr_interval_pooled(const double *differences, size_t count, double residual_deviation,
-                               double residual_degrees, double confidence);
-
-/* A randomised-block design: the standard deviation of what is left of values (variants, seeds)
- * after the means of variants and seeds are taken off, and its degrees of freedom,
- * (variants-1)(seeds-1). NaN and 0 if there are none. */
-double sr_block_residual(double *degrees, const double *values, size_t variants, size_t seeds);
+/* The mean of `count` differences of a standard deviation that has so many degrees of freedom. */
+sr_interval sr_interval_around(double mean, double deviation, size_t count, double degrees,
+                               double confidence);
 
 #endif

@@ -28,29 +28,29 @@ static srnn_status push(char ***list, size_t count, const char *text) {
     return grown[count] ? SRNN_OK : no_memory();
 }
 
-srnn_status sr_words_add(sr_words *words, const char *word) {
+srnn_status sr_word_list_add(sr_word_list *words, const char *word) {
     SR_TRY(push(&words->words, words->count, word));
     words->count++;
     return SRNN_OK;
 }
 
-srnn_status sr_words_split(sr_words *words, const char *text) {
+srnn_status sr_word_list_split(sr_word_list *words, const char *text) {
     char *copy = strdup(text), *rest = copy;
     srnn_status status = copy ? SRNN_OK : no_memory();
     while (status == SRNN_OK && rest) {
         const char *word = strsep(&rest, ",");
         if (*word)
-            status = sr_words_add(words, word);
+            status = sr_word_list_add(words, word);
     }
     free(copy);
     return status;
 }
 
-void sr_words_free(sr_words *words) {
+void sr_word_list_free(sr_word_list *words) {
     for (size_t i = 0; i < words->count; i++)
         free(words->words[i]);
     free(words->words);
-    *words = (sr_words){0};
+    *words = (sr_word_list){0};
 }
 
 srnn_status sr_pairs_add(sr_pairs *pairs, const char *name, const char *value) {
@@ -77,7 +77,7 @@ void sr_pairs_free(sr_pairs *pairs) {
 static void free_task(sr_study_task *task) {
     free(task->name);
     free(task->title);
-    sr_words_free(&task->variants);
+    sr_word_list_free(&task->variants);
     sr_pairs_free(&task->settings);
 }
 
@@ -97,8 +97,8 @@ void sr_study_free(sr_study *study) {
         sr_run_settings_free(&study->runs[i].settings);
     }
     sr_pairs_free(&study->settings);
-    sr_words_free(&study->only);
-    sr_words_free(&study->skip);
+    sr_word_list_free(&study->only);
+    sr_word_list_free(&study->skip);
     free(study->name);
     free(study->title);
     free(study->text);

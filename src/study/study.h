@@ -11,10 +11,10 @@ typedef struct sr_pairs {
 } sr_pairs;
 
 /* A list of words. */
-typedef struct sr_words {
+typedef struct sr_word_list {
     char **words; /* (count), owned */
     size_t count;
-} sr_words;
+} sr_word_list;
 
 /* What a task is ranked by. */
 typedef enum sr_measure {
@@ -31,7 +31,7 @@ typedef struct sr_study_variant {
 typedef struct sr_study_task {
     char *name, *title; /* owned */
     sr_measure measure;
-    sr_words variants; /* names; none: all of the study */
+    sr_word_list variants; /* names; none: all of the study */
     sr_pairs settings;
 } sr_study_task;
 
@@ -40,12 +40,16 @@ typedef struct sr_study_size {
     sr_pairs settings;
 } sr_study_size;
 
+/* Where the text of a study lies in its folder. */
+#define SR_STUDY_TEXT "data/text.txt"
+
 /* One run of the plan. */
 typedef struct sr_study_run {
     char *id; /* "recall.norm.1", unique and fit for the name of a folder; owned */
     size_t task;
     size_t variant;
     size_t size; /* meaningless if the study has no sizes */
+    bool text;   /* it trains on the text of the study */
     sr_run_settings settings;
 
     /* What it costs. */
@@ -70,7 +74,7 @@ typedef struct sr_study {
     size_t rate_count;
     int64_t *seeds;
     size_t seed_count;
-    sr_words only, skip;
+    sr_word_list only, skip;
 
     sr_study_run *runs; /* made by sr_study_expand */
     size_t run_count;
@@ -86,19 +90,27 @@ const char *sr_study_default(size_t *bytes);
 /* Makes the plan. `text`: the file that stands for the data "@text"; it need not exist yet. */
 srnn_status sr_study_expand(sr_study *study, const char *text);
 
+/* Works out again what the runs cost, now that all data is there. */
+srnn_status sr_study_price(sr_study *study);
+
+/* Fails, naming the nearest name, if one of the words fits no run; `where` says where they stand. */
+srnn_status sr_study_words_check(const sr_study *study, const sr_word_list *words,
+                                 const char *where);
+
 /* True if one of the words is the run's id, its task, its variant or its size, or a pattern (with *
  * and ?) that fits its id. */
-bool sr_study_run_matches(const sr_study *study, const sr_study_run *run, const sr_words *words);
+bool sr_study_run_matches(const sr_study *study, const sr_study_run *run,
+                          const sr_word_list *words);
 
-/* Words between commas; free with sr_words_free. */
-srnn_status sr_words_split(sr_words *words, const char *text);
-srnn_status sr_words_add(sr_words *words, const char *word);
-void sr_words_free(sr_words *words);
+/* Words between commas; free with sr_word_list_free. */
+srnn_status sr_word_list_split(sr_word_list *words, const char *text);
+srnn_status sr_word_list_add(sr_word_list *words, const char *word);
+void sr_word_list_free(sr_word_list *words);
 
 srnn_status sr_pairs_add(sr_pairs *pairs, const char *name, const char *value);
 void sr_pairs_free(sr_pairs *pairs);
 
-/* True if any task trains on the data "@text". */
+/* True if any task, or a size, trains on the data "@text". */
 bool sr_study_needs_text(const sr_study *study);
 
 #endif

@@ -128,7 +128,7 @@ static void processor_name(char *name, size_t size) {
         fclose(file);
 }
 
-static json_t *machine_json(void) {
+json_t *sr_machine_json(void) {
     struct utsname system = {0};
     char processor[256];
     uname(&system);
@@ -151,7 +151,8 @@ static json_t *plan_json(const sr_study *study, const char *command) {
                      "softrnn-study", "version", 1, "name", text(study->name), "title",
                      text(study->title), "baseline", text(study->variants[study->baseline].name),
                      "command", text(command), "softrnn", srnn_version(), "revision", sr_revision(),
-                     "machine", machine_json(), "variants", variants, "tasks", tasks, "runs", runs);
+                     "machine", sr_machine_json(), "variants", variants, "tasks", tasks, "runs",
+                     runs);
 }
 
 srnn_status sr_study_write(const sr_study *study, const char *folder, const char *command) {
@@ -168,26 +169,28 @@ static json_t *spread_json(const sr_spread *spread, size_t count) {
     json_t *values = json_array();
     for (size_t i = 0; i < count; i++)
         json_array_append_new(values, number(spread->values[i]));
-    return json_pack("{s:o, s:o, s:o}", "mean", number(spread->mean), "standard_deviation",
-                     number(spread->standard_deviation), "values", values);
+    return json_pack("{s:o, s:o, s:I, s:o}", "mean", number(spread->mean), "standard_deviation",
+                     number(spread->standard_deviation), "count", (json_int_t)spread->count,
+                     "values", values);
 }
 
-static json_t *interval_json(const sr_interval *interval) {
-    if (!(interval->degrees > 0))
+static json_t *own_json(const sr_interval *own) {
+    if (!(own->degrees > 0))
         return json_null();
-    return json_pack("{s:o, s:o, s:o, s:f}", "mean", number(interval->mean), "low",
-                     number(interval->low), "high", number(interval->high), "degrees",
-                     interval->degrees);
+    return json_pack("{s:o, s:o, s:f}", "low", number(own->low), "high", number(own->high),
+                     "degrees", own->degrees);
 }
 
 static json_t *difference_json(const sr_difference *d) {
-    const sr_interval none = {d->seeds.mean, NAN, NAN, 0};
-    const sr_interval *used = d->used ? d->used : &none;
-    return json_pack("{s:o, s:o, s:o, s:s, s:I, s:f, s:s, s:o, s:o}", "mean", number(used->mean),
-                     "low", number(used->low), "high", number(used->high), "method", d->method,
-                     "pairs", (json_int_t)d->pairs, "degrees", used->degrees, "verdict",
-                     sr_verdict_name(d->verdict), "seeds", interval_json(&d->seeds), "batches",
-                     interval_json(&d->batches));
+    json_t *pairs = json_array();
+    for (size_t i = 0; i < d->pairs; i++)
+        json_array_append_new(pairs, json_pack("{s:I, s:o}", "seed", (json_int_t)d->seeds[i],
+                                               "difference", number(d->differences[i])));
+    return json_pack("{s:s, s:o, s:o, s:o, s:s, s:f, s:o, s:s, s:o}", "of", sr_measure_name(d->of),
+                     "mean", number(d->interval.mean), "low", number(d->interval.low), "high",
+                     number(d->interval.high), "method", d->method, "degrees", d->interval.degrees,
+                     "pairs", pairs, "verdict", sr_verdict_name(d->verdict), "own",
+                     own_json(&d->own));
 }
 
 static json_t *summary_variant_json(const sr_study *study, const sr_summary_variant *v) {
@@ -196,19 +199,20 @@ static json_t *summary_variant_json(const sr_study *study, const sr_summary_vari
         json_array_append_new(seeds, json_integer((json_int_t)v->seeds[i]));
     const bool baseline = v->variant == study->baseline;
     return json_pack(
-        "{s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "variant", text(study->variants[v->variant].name), "runs", (json_int_t)v->runs, "finished",
         (json_int_t)v->finished, "diverged", (json_int_t)v->diverged, "failed",
-        (json_int_t)v->failed, "skipped", (json_int_t)v->skipped, "seeds", seeds, "loss",
-        spread_json(&v->loss, v->finished), "best_loss", spread_json(&v->best_loss, v->finished),
-        "accuracy", spread_json(&v->accuracy, v->finished), "difference",
+        (json_int_t)v->failed, "not_finite", (json_int_t)v->not_finite, "skipped",
+        (json_int_t)v->skipped, "seeds", seeds, "loss", spread_json(&v->loss, v->finished),
+        "best_loss", spread_json(&v->best_loss, v->finished), "accuracy",
+        spread_json(&v->accuracy, v->finished), "difference",
         baseline ? json_null() : difference_json(&v->difference), "tokens_per_second",
         number(v->tokens_per_second), "memory_bytes", number(v->memory_bytes), "parameters",
         number(v->parameters), "state_bytes", number(v->state_bytes), "cache_bytes",
         number(v->cache_bytes));
 }
 
-static json_t *cell_json(const sr_study *study, const sr_cell *cell) {
+static json_t *cell_json(const sr_study *study, const sr_summary_cell *cell) {
     json_t *variants = json_array();
     for (size_t v = 0; v < cell->count; v++)
         json_array_append_new(variants, summary_variant_json(study, &cell->variants[v]));

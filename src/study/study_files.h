@@ -4,8 +4,13 @@
 
 #include "study/summary.h"
 
+#include <jansson.h>
+
 /* Writes study.yaml and study.json; `command` says how to repeat the study. */
 srnn_status sr_study_write(const sr_study *study, const char *folder, const char *command);
+
+/* The machine that this runs on, as study.json has it; NULL if memory is short. */
+json_t *sr_machine_json(void);
 
 /* Reads the records of all runs of the plan, makes the summary and writes summary.json. Free
  * `summary` in any case. */
@@ -13,6 +18,6 @@ srnn_status sr_study_summarise(sr_summary *summary, const sr_study *study, const
 
 /* Makes `path` the text of the study: these files one after the other, or the King James Bible if
  * there are none. A file that is there already must hold the same. */
-srnn_status sr_study_text(const char *path, const sr_words *files);
+srnn_status sr_study_text(const char *path, const sr_word_list *files);
 
 #endif

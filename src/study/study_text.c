@@ -31,7 +31,7 @@ static srnn_status read_bible(FILE *out) {
     return SRNN_OK;
 }
 
-static srnn_status read_files(FILE *out, const sr_words *files) {
+static srnn_status read_files(FILE *out, const sr_word_list *files) {
     for (size_t i = 0; i < files->count; i++) {
         sr_mapping file;
         SR_TRY(sr_mapping_open(&file, files->words[i]));
@@ -54,7 +54,7 @@ static srnn_status keep(const char *path, const char *text, size_t bytes) {
                          "%s: the study in this folder has another text; use another folder", path);
 }
 
-srnn_status sr_study_text(const char *path, const sr_words *files) {
+srnn_status sr_study_text(const char *path, const sr_word_list *files) {
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);

@@ -93,7 +93,7 @@ static srnn_status read_words(reader *r, yaml_node_t *value, void *to) {
     for (yaml_node_item_t *item = value->data.sequence.items.start;
          item < value->data.sequence.items.top; item++) {
         SR_TRY(scalar(&text, r, node_at(r, *item)));
-        SR_TRY(sr_words_add(to, text));
+        SR_TRY(sr_word_list_add(to, text));
     }
     return SRNN_OK;
 }
@@ -122,12 +122,13 @@ static srnn_status read_measure(reader *r, yaml_node_t *value, void *to) {
     return fail(r, value, "a measure is loss or accuracy");
 }
 
-/* Names go to terminals too, which obey control characters. */
+/* Names go to terminals too, which obey control characters: those below 0x20, 0x7f, and from 0x80 to
+ * 0x9f, in UTF-8 a byte 0xc2 before. (What is no UTF-8 the YAML reader has refused.) */
 static srnn_status check_name(const reader *r, const yaml_node_t *node, const char *name) {
     if (!*name)
         return fail(r, node, "a name is empty");
-    for (; *name; name++)
-        if ((unsigned char)*name < 0x20 || *name == 0x7f)
+    for (const unsigned char *c = (const unsigned char *)name; *c; c++)
+        if (*c < 0x20 || *c == 0x7f || (*c == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f))
             return fail(r, node, "a name holds a control character");
     return SRNN_OK;
 }
@@ -209,7 +210,7 @@ static srnn_status read_sizes(reader *r, yaml_node_t *value, void *to) {
 }
 
 static srnn_status read_numbers(double **numbers, size_t *count, reader *r, yaml_node_t *value) {
-    sr_words words = {0};
+    sr_word_list words = {0};
     srnn_status status = read_words(r, value, &words);
     if (status == SRNN_OK && !(*numbers = calloc(words.count ? words.count : 1, sizeof **numbers)))
         status = SR_FAIL(SRNN_ERR_MEMORY, "no memory for a study");
@@ -220,7 +221,7 @@ static srnn_status read_numbers(double **numbers, size_t *count, reader *r, yaml
             status = fail(r, value, "a list of numbers is wanted here");
     }
     *count = status == SRNN_OK ? words.count : 0;
-    sr_words_free(&words);
+    sr_word_list_free(&words);
     return status;
 }
 

@@ -1,6 +1,8 @@
 /* summary.c: the records of a study's runs -> statistics. */
 #include "study/summary.h"
 
+#include "study/moderated.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +15,8 @@ const char *sr_verdict_name(sr_verdict verdict) {
         return "better";
     case SR_VERDICT_WORSE:
         return "worse";
+    case SR_VERDICT_UNSTABLE:
+        return "unstable";
     }
     return "";
 }
@@ -31,7 +35,7 @@ static srnn_status numbers(void *out, size_t count, size_t size) {
     return SRNN_OK;
 }
 
-static bool in_cell(const maker *m, const sr_cell *cell, size_t run) {
+static bool in_cell(const maker *m, const sr_summary_cell *cell, size_t run) {
     const sr_study_run *r = &m->study->runs[run];
     return r->task == cell->task && (!m->study->size_count || r->size == cell->size) &&
            r->settings.learning_rate == cell->learning_rate;
@@ -41,8 +45,8 @@ static bool finished(const maker *m, size_t run) {
     return m->records[run].result.ending == SR_ENDING_FINISHED;
 }
 
-static double measure_of(const sr_cell *cell, const sr_record *record) {
-    switch (cell->measure) {
+static double value_of(sr_measure measure, const sr_record *record) {
+    switch (measure) {
     case SR_MEASURE_LOSS:
         return record->last_loss;
     case SR_MEASURE_ACCURACY:
@@ -51,8 +55,12 @@ static double measure_of(const sr_cell *cell, const sr_record *record) {
     return NAN;
 }
 
+static double measure_of(const sr_summary_cell *cell, const sr_record *record) {
+    return value_of(cell->measure, record);
+}
+
 /* The finished run of a variant and seed in a cell; NULL if there is none. */
-static const sr_record *record_of(const maker *m, const sr_cell *cell, size_t variant,
+static const sr_record *record_of(const maker *m, const sr_summary_cell *cell, size_t variant,
                                   int64_t seed) {
     for (size_t i = 0; i < m->study->run_count; i++)
         if (in_cell(m, cell, i) && m->study->runs[i].variant == variant &&
@@ -63,9 +71,17 @@ static const sr_record *record_of(const maker *m, const sr_cell *cell, size_t va
 
 /* ---- spreads */
 
-static void finish_spread(sr_spread *spread, size_t count) {
-    spread->mean = sr_mean(spread->values, count);
-    spread->standard_deviation = sr_standard_deviation(spread->values, count);
+/* Over the values that are finite: a run may end without a number. */
+static srnn_status finish_spread(sr_spread *spread, size_t count) {
+    double *finite = NULL;
+    SR_TRY(numbers(&finite, count, sizeof *finite));
+    for (size_t i = 0; i < count; i++)
+        if (isfinite(spread->values[i]))
+            finite[spread->count++] = spread->values[i];
+    spread->mean = sr_mean(finite, spread->count);
+    spread->standard_deviation = sr_standard_deviation(finite, spread->count);
+    free(finite);
+    return SRNN_OK;
 }
 
 static void add_finished(sr_summary_variant *v, const sr_study_run *run, const sr_record *record) {
@@ -79,7 +95,8 @@ static void add_finished(sr_summary_variant *v, const sr_study_run *run, const s
     v->finished++;
 }
 
-static srnn_status fill_variant(sr_summary_variant *v, const maker *m, const sr_cell *cell) {
+static srnn_status fill_variant(sr_summary_variant *v, const maker *m,
+                                const sr_summary_cell *cell) {
     const size_t seeds = m->study->seed_count;
     SR_TRY(numbers(&v->seeds, seeds, sizeof *v->seeds));
     SR_TRY(numbers(&v->loss.values, seeds, sizeof *v->loss.values));
@@ -97,142 +114,118 @@ static srnn_status fill_variant(sr_summary_variant *v, const maker *m, const sr_
         v->parameters = (double)run->parameters;
         v->state_bytes = run->state_bytes;
         v->cache_bytes = run->cache_bytes;
-        if (finished(m, i))
-            add_finished(v, run, record);
+        if (!finished(m, i))
+            continue;
+        v->not_finite += !isfinite(record->last_loss) || !isfinite(measure_of(cell, record));
+        add_finished(v, run, record);
     }
     if (!v->finished)
         v->tokens_per_second = v->memory_bytes = NAN;
-    finish_spread(&v->loss, v->finished);
-    finish_spread(&v->best_loss, v->finished);
-    finish_spread(&v->accuracy, v->finished);
-    return SRNN_OK;
+    SR_TRY(finish_spread(&v->loss, v->finished));
+    SR_TRY(finish_spread(&v->best_loss, v->finished));
+    return finish_spread(&v->accuracy, v->finished);
 }
 
 /* ---- differences */
 
-/* Marks the seeds at which at least half as many variants finished as at the best one: a study that
- * was stopped has few or none at its last seed. Returns how many there are. */
-static size_t block_seeds(bool *chosen, const maker *m, const sr_cell *cell) {
-    size_t most = 0, count = 0;
-    for (int round = 0; round < 2; round++)
-        for (size_t s = 0; s < m->study->seed_count; s++) {
-            size_t there = 0;
-            for (size_t v = 0; v < cell->count; v++)
-                there += record_of(m, cell, cell->variants[v].variant, m->study->seeds[s]) != NULL;
-            if (round == 0)
-                most = there > most ? there : most;
-            else
-                count += chosen[s] = there > 0 && 2 * there >= most;
-        }
-    return count;
-}
-
-/* The scatter that seeds leave, over the variants that finished at all those seeds. */
-static srnn_status residual(double *deviation, double *degrees, const maker *m,
-                            const sr_cell *cell) {
-    bool *chosen = NULL;
-    double *table = NULL;
-    size_t rows = 0;
-    SR_TRY(numbers(&chosen, m->study->seed_count, sizeof *chosen));
-    const size_t seeds = block_seeds(chosen, m, cell);
-    const srnn_status status = numbers(&table, cell->count * seeds, sizeof *table);
-    for (size_t v = 0; v < cell->count && status == SRNN_OK; v++) {
-        bool whole = true;
-        double *at = table + rows * seeds;
-        for (size_t s = 0; s < m->study->seed_count; s++) {
-            const sr_record *record =
-                record_of(m, cell, cell->variants[v].variant, m->study->seeds[s]);
-            if (!chosen[s])
-                continue;
-            *at = record ? measure_of(cell, record) : NAN;
-            whole = whole && isfinite(*at++);
-        }
-        rows += whole;
-    }
-    if (status == SRNN_OK)
-        *deviation = sr_block_residual(degrees, table, rows, seeds);
-    free(chosen);
-    free(table);
-    return status;
-}
-
-/* Differences of two runs batch by batch; how many there are. */
-static size_t batch_differences(double *out, const sr_record *a, const sr_record *b) {
-    if (a->batches != b->batches)
-        return 0;
-    size_t count = 0;
-    for (size_t i = 0; i < a->batches; i++)
-        if (isfinite(a->batch_losses[i] - b->batch_losses[i]))
-            out[count++] = a->batch_losses[i] - b->batch_losses[i];
-    return count;
-}
-
-/* The differences of every pair: of the measure, and of the batches. */
-typedef struct pairs {
-    double *measures, *batches;
-    size_t count, batch_count;
-} pairs;
-
-static srnn_status find_pairs(pairs *p, const maker *m, const sr_cell *cell, size_t variant) {
+/* Of one seed that is planned the loss is compared, batch by batch: there is no other scatter to
+ * judge a difference by. */
+static srnn_status find_pairs(sr_summary_variant *v, const maker *m, const sr_summary_cell *cell) {
+    sr_difference *d = &v->difference;
     const size_t seeds = m->study->seed_count;
-    size_t most = 0;
-    for (size_t i = 0; i < m->study->run_count; i++)
-        most = m->records[i].batches > most ? m->records[i].batches : most;
-    SR_TRY(numbers(&p->measures, seeds, sizeof *p->measures));
-    SR_TRY(numbers(&p->batches, seeds * most, sizeof *p->batches));
+    d->of = v->runs == 1 ? SR_MEASURE_LOSS : cell->measure;
+    SR_TRY(numbers(&d->seeds, seeds, sizeof *d->seeds));
+    SR_TRY(numbers(&d->differences, seeds, sizeof *d->differences));
     for (size_t s = 0; s < seeds; s++) {
         const int64_t seed = m->study->seeds[s];
-        const sr_record *own = record_of(m, cell, variant, seed);
+        const sr_record *own = record_of(m, cell, v->variant, seed);
         const sr_record *base = record_of(m, cell, m->study->baseline, seed);
-        if (!own || !base || !isfinite(measure_of(cell, own) - measure_of(cell, base)))
+        const double difference = own && base ? value_of(d->of, own) - value_of(d->of, base) : NAN;
+        if (!isfinite(difference))
             continue;
-        p->measures[p->count++] = measure_of(cell, own) - measure_of(cell, base);
-        p->batch_count += batch_differences(p->batches + p->batch_count, own, base);
+        d->seeds[d->pairs] = seed;
+        d->differences[d->pairs++] = difference;
     }
     return SRNN_OK;
 }
 
-static void judge(sr_difference *d, sr_measure measure) {
-    d->used = NULL;
-    d->method = "none";
-    if (d->pooled.degrees > 0) {
-        d->used = &d->pooled;
-        d->method = "pooled";
-    } else if (d->seeds.degrees > 0) {
-        d->used = &d->seeds;
-        d->method = "seeds";
-    } else if (d->batches.degrees > 0) {
-        d->used = &d->batches;
-        d->method = "batches";
-        measure = SR_MEASURE_LOSS;
-    }
-    d->verdict = SR_VERDICT_UNCLEAR;
-    if (d->used && sr_interval_decides(d->used))
-        d->verdict = (d->used->mean > 0) == (measure == SR_MEASURE_ACCURACY) ? SR_VERDICT_BETTER
-                                                                             : SR_VERDICT_WORSE;
+/* Differences of two runs' last validation, batch by batch. */
+static srnn_status compare_batches(sr_interval *interval, const sr_record *own,
+                                   const sr_record *base) {
+    double *differences = NULL;
+    size_t count = 0;
+    SR_TRY(numbers(&differences, own->batches, sizeof *differences));
+    for (size_t i = 0; own->batches == base->batches && i < own->batches; i++)
+        if (isfinite(own->batch_losses[i] - base->batch_losses[i]))
+            differences[count++] = own->batch_losses[i] - base->batch_losses[i];
+    *interval = sr_interval_of(differences, count, SR_CONFIDENCE);
+    free(differences);
+    return SRNN_OK;
 }
 
-static srnn_status fill_difference(sr_summary_variant *v, const maker *m, const sr_cell *cell,
-                                   double deviation, double degrees) {
-    sr_difference *d = &v->difference;
-    pairs p = {0};
-    const srnn_status status = find_pairs(&p, m, cell, v->variant);
-    if (status == SRNN_OK) {
-        d->pairs = p.count;
-        d->seeds = sr_interval_of(p.measures, p.count, SR_CONFIDENCE);
-        d->pooled = sr_interval_pooled(p.measures, p.count, deviation, degrees, SR_CONFIDENCE);
-        d->batches = sr_interval_of(p.batches, p.batch_count, SR_CONFIDENCE);
-        judge(d, cell->measure);
+/* What the pairs of all variants say of the scatter of one. */
+static srnn_status find_prior(sr_prior *prior, const maker *m, const sr_summary_cell *cell) {
+    const size_t seeds = m->study->seed_count;
+    double *table = NULL; /* (variants, seeds) */
+    SR_TRY(numbers(&table, cell->count * seeds, sizeof *table));
+    for (size_t v = 0; v < cell->count; v++) {
+        const sr_difference *d = &cell->variants[v].difference;
+        double *row = table + v * seeds;
+        for (size_t s = 0; s < seeds; s++)
+            row[s] = NAN;
+        for (size_t i = 0; i < d->pairs && cell->variants[v].variant != m->study->baseline; i++)
+            for (size_t s = 0; s < seeds; s++)
+                if (m->study->seeds[s] == d->seeds[i])
+                    row[s] = d->differences[i];
     }
-    free(p.measures);
-    free(p.batches);
-    return status;
+    *prior = sr_prior_of(table, cell->count, seeds);
+    free(table);
+    return SRNN_OK;
+}
+
+static srnn_status find_interval(sr_summary_variant *v, const maker *m, const sr_summary_cell *cell,
+                                 const sr_prior *prior) {
+    sr_difference *d = &v->difference;
+    d->own = sr_interval_of(d->differences, d->pairs, SR_CONFIDENCE);
+    d->interval = d->own;
+    d->method = d->pairs > 1 ? "seeds" : "none";
+    if (d->pairs > 1 && prior->degrees > 0) {
+        d->interval = sr_interval_moderated(d->differences, d->pairs, prior, SR_CONFIDENCE);
+        d->method = "moderated";
+    } else if (d->pairs == 1 && v->runs == 1) {
+        SR_TRY(compare_batches(&d->interval, record_of(m, cell, v->variant, d->seeds[0]),
+                               record_of(m, cell, m->study->baseline, d->seeds[0])));
+        d->method = d->interval.degrees > 0 ? "batches" : "none";
+    }
+    return SRNN_OK;
+}
+
+/* The one place where it is decided what a difference says. */
+static sr_verdict judge(const sr_summary_variant *v) {
+    const sr_difference *d = &v->difference;
+    if (v->diverged || v->not_finite)
+        return SR_VERDICT_UNSTABLE;
+    if (!(d->interval.degrees > 0) || !sr_interval_decides(&d->interval))
+        return SR_VERDICT_UNCLEAR;
+    return (d->interval.mean > 0) == (d->of == SR_MEASURE_ACCURACY) ? SR_VERDICT_BETTER
+                                                                    : SR_VERDICT_WORSE;
+}
+
+static srnn_status fill_differences(sr_summary_cell *cell, const maker *m) {
+    sr_prior prior;
+    for (size_t v = 0; v < cell->count; v++)
+        SR_TRY(find_pairs(&cell->variants[v], m, cell));
+    SR_TRY(find_prior(&prior, m, cell));
+    for (size_t v = 0; v < cell->count; v++) {
+        SR_TRY(find_interval(&cell->variants[v], m, cell, &prior));
+        cell->variants[v].difference.verdict = judge(&cell->variants[v]);
+    }
+    return SRNN_OK;
 }
 
 /* ---- cells */
 
-static srnn_status fill_cell(sr_cell *cell, const maker *m) {
-    double deviation = NAN, degrees = 0;
+static srnn_status fill_cell(sr_summary_cell *cell, const maker *m) {
     cell->noise = NAN;
     cell->measure = m->study->tasks[cell->task].measure;
     SR_TRY(numbers(&cell->variants, m->study->variant_count, sizeof *cell->variants));
@@ -249,13 +242,10 @@ static srnn_status fill_cell(sr_cell *cell, const maker *m) {
             cell->measure == SR_MEASURE_LOSS ? &added->loss : &added->accuracy;
         if (v == m->study->baseline) {
             cell->noise = spread->standard_deviation;
-            cell->noise_seeds = added->finished;
+            cell->noise_seeds = spread->count;
         }
     }
-    SR_TRY(residual(&deviation, &degrees, m, cell));
-    for (size_t v = 0; v < cell->count; v++)
-        SR_TRY(fill_difference(&cell->variants[v], m, cell, deviation, degrees));
-    return SRNN_OK;
+    return fill_differences(cell, m);
 }
 
 static srnn_status add_cell(sr_summary *summary, const maker *m, size_t run) {
@@ -263,8 +253,9 @@ static srnn_status add_cell(sr_summary *summary, const maker *m, size_t run) {
     for (size_t i = 0; i < summary->count; i++)
         if (in_cell(m, &summary->cells[i], run))
             return SRNN_OK;
-    sr_cell *cell = &summary->cells[summary->count++];
-    *cell = (sr_cell){.task = r->task, .size = r->size, .learning_rate = r->settings.learning_rate};
+    sr_summary_cell *cell = &summary->cells[summary->count++];
+    *cell = (sr_summary_cell){
+        .task = r->task, .size = r->size, .learning_rate = r->settings.learning_rate};
     return fill_cell(cell, m);
 }
 
@@ -304,6 +295,8 @@ void sr_summary_free(sr_summary *summary) {
             free(variant->loss.values);
             free(variant->best_loss.values);
             free(variant->accuracy.values);
+            free(variant->difference.seeds);
+            free(variant->difference.differences);
         }
         free(summary->cells[c].variants);
     }

@@ -9,25 +9,28 @@
 
 /* One number of every finished run of a variant. */
 typedef struct sr_spread {
-    double mean, standard_deviation;
-    double *values; /* (runs finished), owned */
+    double mean, standard_deviation; /* of the values that are finite */
+    size_t count;                    /* of those */
+    double *values;                  /* (runs finished), owned */
 } sr_spread;
 
 typedef enum sr_verdict {
     SR_VERDICT_UNCLEAR = 0, /* the interval holds 0, or there is none */
     SR_VERDICT_BETTER,
     SR_VERDICT_WORSE,
+    SR_VERDICT_UNSTABLE, /* a run of it diverged or ended without a number: whatever the others say */
 } sr_verdict;
 const char *sr_verdict_name(sr_verdict verdict); /* "better"; static text */
 
 /* A variant minus the baseline, on pairs of runs of the same seed. */
 typedef struct sr_difference {
-    size_t pairs;
-    sr_interval seeds;       /* of the measure, from these pairs alone */
-    sr_interval pooled;      /* of the measure, with the scatter of the whole cell */
-    sr_interval batches;     /* of the loss, batch by batch: about these models only */
-    const sr_interval *used; /* the one the verdict rests on; NULL: none */
-    const char *method;      /* its name, or "none" */
+    sr_measure of;        /* what is subtracted; loss where one seed is planned */
+    int64_t *seeds;       /* (pairs), owned */
+    double *differences;  /* (pairs), owned */
+    size_t pairs;         /* that ended with numbers */
+    sr_interval interval; /* what the verdict rests on */
+    sr_interval own;      /* from these pairs alone */
+    const char *method;   /* of the interval: "moderated", "seeds", "batches", or "none" */
     sr_verdict verdict;
 } sr_difference;
 
@@ -35,6 +38,7 @@ typedef struct sr_difference {
 typedef struct sr_summary_variant {
     size_t variant; /* of the study */
     size_t runs, finished, diverged, failed;
+    size_t not_finite; /* of the finished: the last loss or measure is no finite number */
     int64_t skipped;
     int64_t *seeds; /* (finished), owned */
     sr_spread loss, best_loss, accuracy;
@@ -44,7 +48,7 @@ typedef struct sr_summary_variant {
 } sr_summary_variant;
 
 /* All runs of one task, size and learning rate. */
-typedef struct sr_cell {
+typedef struct sr_summary_cell {
     size_t task, size;
     double learning_rate;
     sr_measure measure;
@@ -52,10 +56,10 @@ typedef struct sr_cell {
     double noise; /* standard deviation of the measure over the baseline's seeds; NaN: < 2 */
     sr_summary_variant *variants; /* (count), owned */
     size_t count;
-} sr_cell;
+} sr_summary_cell;
 
 typedef struct sr_summary {
-    sr_cell *cells; /* (count), owned */
+    sr_summary_cell *cells; /* (count), owned */
     size_t count;
     size_t finished, diverged, failed, missing; /* runs */
 } sr_summary;

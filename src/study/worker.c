@@ -32,21 +32,36 @@ static void catch_stops(void) {
     sigprocmask(SIG_UNBLOCK, &both, NULL);
 }
 
-static bool has_run(const char *folder) {
+bool sr_worker_has_run(const char *folder) {
     char yaml[SR_PATH_BYTES];
     return snprintf(yaml, sizeof yaml, "%s/run.yaml", folder) < (int)sizeof yaml &&
            access(yaml, F_OK) == 0;
 }
 
-srnn_status sr_worker_check(const sr_study_run *run, const char *folder) {
+/* True if both are the text of a study, which lies in its folder wherever that is. */
+static bool same_text(const sr_study_run *run, const char *data) {
+    const size_t length = strlen(data), end = strlen(SR_STUDY_TEXT);
+    return run->text && length > end && data[length - end - 1] == '/' &&
+           strcmp(data + length - end, SR_STUDY_TEXT) == 0;
+}
+
+/* The settings of the run in the folder; *moved: its text lies elsewhere now, as they then say. */
+static srnn_status read_settings(sr_run_settings *settings, bool *moved, const sr_study_run *run,
+                                 const char *folder) {
     char yaml[SR_PATH_BYTES];
-    sr_run_settings before;
-    if (!has_run(folder))
-        return SRNN_OK;
     snprintf(yaml, sizeof yaml, "%s/run.yaml", folder);
-    srnn_status status = sr_run_settings_create(&before);
-    if (status == SRNN_OK)
-        status = sr_run_settings_read(&before, yaml);
+    SR_TRY(sr_run_settings_create(settings));
+    SR_TRY(sr_run_settings_read(settings, yaml));
+    *moved = same_text(run, settings->data) && strcmp(settings->data, run->settings.data) != 0;
+    return *moved ? sr_run_settings_text(&settings->data, run->settings.data) : SRNN_OK;
+}
+
+srnn_status sr_worker_check(const sr_study_run *run, const char *folder) {
+    sr_run_settings before = {0};
+    bool moved;
+    if (!sr_worker_has_run(folder))
+        return SRNN_OK;
+    srnn_status status = read_settings(&before, &moved, run, folder);
     const char *differs =
         status == SRNN_OK ? sr_run_settings_difference(&before, &run->settings) : NULL;
     if (differs)
@@ -58,10 +73,25 @@ srnn_status sr_worker_check(const sr_study_run *run, const char *folder) {
     return status;
 }
 
+/* Goes on with a run, whose run.yaml learns where the text lies now. */
+static srnn_status resume(sr_run **run, const sr_study_run *planned, const char *folder,
+                          int threads) {
+    char yaml[SR_PATH_BYTES];
+    sr_run_settings settings = {0};
+    bool moved;
+    snprintf(yaml, sizeof yaml, "%s/run.yaml", folder);
+    srnn_status status = read_settings(&settings, &moved, planned, folder);
+    if (status == SRNN_OK && moved)
+        status = sr_run_settings_write(&settings, yaml);
+    sr_run_settings_free(&settings);
+    SR_TRY(status);
+    return sr_run_resume(run, folder, &(sr_run_ends){.threads = threads});
+}
+
 static srnn_status open_run(sr_run **run, const sr_study_run *planned, const char *folder,
                             int threads) {
-    if (has_run(folder))
-        return sr_run_resume(run, folder, &(sr_run_ends){.threads = threads});
+    if (sr_worker_has_run(folder))
+        return resume(run, planned, folder, threads);
     sr_run_settings settings;
     srnn_status status = sr_run_settings_create(&settings);
     if (status == SRNN_OK)

@@ -20,7 +20,11 @@ typedef struct sr_worker_board {
 bool sr_worker_run(const sr_study_run *run, const char *folder, int threads,
                    sr_worker_board *board);
 
-/* SRNN_OK if the folder has no run or one of these settings. */
+/* True if a run was started in the folder. */
+bool sr_worker_has_run(const char *folder);
+
+/* SRNN_OK if the folder has no run or one of these settings. The text of a study (@text) may lie
+ * elsewhere by now: the study's folder can be moved. */
 srnn_status sr_worker_check(const sr_study_run *run, const char *folder);
 
 #endif

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,19 @@ srnn_status sr_folder_make(const char *path) {
     if (!S_ISDIR(status.st_mode))
         return SR_FAIL(SRNN_ERR_IO, "%s: is a file, not a folder", path);
     return SRNN_OK;
+}
+
+srnn_status sr_folders_make(const char *path) {
+    char part[PATH_MAX];
+    if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", path);
+    for (char *at = part + 1; *part && *at; at++)
+        if (*at == '/') {
+            *at = '\0';
+            SR_TRY(sr_folder_make(part));
+            *at = '/';
+        }
+    return sr_folder_make(part);
 }
 
 static srnn_status append(sr_names *names, const char *name) {

@@ -7,6 +7,9 @@
 /* Makes a folder; fine if it is there. Its parent must exist. */
 srnn_status sr_folder_make(const char *path);
 
+/* The same with every folder on the way to it. */
+srnn_status sr_folders_make(const char *path);
+
 typedef struct sr_names {
     char **names; /* (count), owned */
     size_t count;

@@ -74,10 +74,10 @@ static void read_state(const context *x, const workspace *w, const chunk *c,
     }
     transpose_rows(w->room.query_columns, ld.token, w->room.queries, ld.d, c->count, p->D,
                    c->width);
-    chunk_features_begin(&w->room.features, &x->basis, w->room.query_columns, ld.token, c->width);
-    state_read(w->numerator, ld.dv, sr_needs_row_sum(&p->attention) ? w->row_sum : NULL, state,
-               &w->room.features, &x->basis, w->room.query_columns, ld.token, padded, c->width,
-               round_up(p->Dv, COLUMNS));
+    const feature_tokens queries =
+        chunk_tokens(&w->room, &x->basis, w->room.query_columns, ld.token, c);
+    state_read(w->numerator, sr_needs_row_sum(&p->attention) ? w->row_sum : NULL, state, &queries,
+               padded);
     for (int64_t t = 0; c->decay && t < c->count; t++) {
         real factor = (real)exp(c->decay[c->t + t] - *state->reference);
         w->row_sum[t] *= factor;
@@ -96,13 +96,14 @@ static void add_pairs(const context *x, const workspace *w, const chunk *c) {
     for (int64_t r = 0; r < c->count; r++) {
         score_row row = chunk_row(&w->room, c, ld.token, r);
         vec sum = {0};
-        row_weights(&row, &x->rule, &sum);
+        row_weights(&row, &x->rule, &sum, NULL);
         if (sr_needs_row_sum(&p->attention))
             w->row_sum[r] += vec_sum(sum);
     }
     clear_rows_from(w->room.s, ld.token, c->count, padded);
-    product(w->numerator, ld.dv, (product_operand){w->room.s, ld.token, 1}, w->room.values, ld.dv,
-            padded, round_up(p->Dv, COLUMNS), c->count, PRODUCT_A_LOWER, true);
+    product((product_target){w->numerator, ld.dv, true}, (product_operand){w->room.s, ld.token, 1},
+            (product_rows){w->room.values, ld.dv},
+            (product_size){padded, round_up(p->Dv, COLUMNS), c->count}, PRODUCT_A_LOWER);
 }
 
 static void write_outputs(const context *x, const workspace *w, const chunk *c) {
@@ -110,8 +111,8 @@ static void write_outputs(const context *x, const workspace *w, const chunk *c) 
     const srnn_problem *p = &call->plan->problem;
     chunk_strides ld = chunk_strides_of(p);
     SR_ISA_REAL(sr_edges_output_rows)
-    (call->o, w->numerator, ld.dv, w->row_sum, &x->edges, call->plan, call->in, c->b, c->h, c->t,
-     c->count, x->position + c->at + 1);
+    ((sr_row_results){w->numerator, ld.dv, w->row_sum, x->position + c->at + 1}, &x->edges, call,
+     (sr_rows){c->b, c->h, c->t, c->count});
     if (!call->saved.numerator)
         return;
     int64_t at = sr_row_index(p, p->H, c->b, c->h, c->t);
@@ -133,16 +134,15 @@ static void update_state(const context *x, const workspace *w, const chunk *c,
             t < c->count ? (real)(c->decay ? exp(next - c->decay[c->t + t]) : 1.0) : 0;
     if (c->decay) {
         if (!is_first(x, c))
-            state_scale(state, &x->basis, ld.dv, (real)exp(next - *state->reference));
+            state_scale(state, &x->basis, (real)exp(next - *state->reference));
         *state->reference = next;
         for (int64_t t = 0; t < c->count; t++)
             for (int64_t d = 0; d < p->Dv; d++)
                 w->room.values[t * ld.dv + d] *= w->room.factor[t];
     }
-    chunk_features_begin(&w->room.features, &x->basis, w->room.key_columns, ld.token, c->width);
-    state_add(state, &w->room.features, &x->basis, w->room.key_columns, ld.token, w->room.values,
-              ld.dv, sr_needs_row_sum(&p->attention) ? w->room.factor : NULL, c->count, c->width,
-              round_up(p->Dv, COLUMNS));
+    const feature_tokens keys = chunk_tokens(&w->room, &x->basis, w->room.key_columns, ld.token, c);
+    state_add(state, &keys, w->room.values, sr_needs_row_sum(&p->attention) ? w->room.factor : NULL,
+              c->count);
 }
 
 static void walk_task(void *untyped, int64_t task, int worker) {

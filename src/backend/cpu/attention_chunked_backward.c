@@ -91,36 +91,34 @@ static void scale_rows(real *rows, int64_t ld, const real *factor, int64_t count
             rows[r * ld + d] *= factor[r];
 }
 
-/* d_columns (D, tokens) = gradient of the tokens x through their features, whose gradient is
- * state.matrix times value_columns plus state.column times row. The lower orders are in
- * w->room.features. */
-static void features_backward(const context *x, const workspace *w, const chunk *c,
-                              const running_state *state, const real *tokens, bool sums) {
-    const srnn_problem *p = &x->call->plan->problem;
-    const feature_basis *basis = &x->basis;
-    chunk_strides ld = chunk_strides_of(p);
-    memset(w->d_columns, 0, (size_t)(p->D * ld.token) * sizeof(real));
-    memset(w->d_low, 0, (size_t)((basis->top + ROWS) * ld.token) * sizeof(real));
+/* d_columns (D, tokens) = gradient of the tokens through their features, whose gradient is state.matrix
+ * times value_columns plus, with `sums`, state.column times row. */
+static void features_backward(const workspace *w, const feature_tokens *tokens, int64_t D,
+                              int64_t Dv, bool sums) {
+    const running_state *state = &w->room.state;
+    const feature_basis *basis = tokens->basis;
+    const int64_t ld = tokens->ld;
+    memset(w->d_columns, 0, (size_t)(D * ld) * sizeof(real));
+    memset(w->d_low, 0, (size_t)((basis->top + ROWS) * ld) * sizeof(real));
     for (int64_t from = basis->first, count; from < basis->count; from += count) {
-        bool low = from < basis->top;
-        int64_t left = low ? basis->top - from : basis->count - from, row = from - basis->first;
+        const bool low = from < basis->top;
+        const int64_t left = low ? basis->top - from : basis->count - from;
+        const int64_t row = from - basis->first;
         count = low || left < FEATURE_BLOCK ? left : FEATURE_BLOCK;
-        real *d = low ? w->d_low + from * ld.token : w->d_top;
-        product(d, ld.token, (product_operand){state->matrix + row * ld.dv, ld.dv, 1},
-                w->value_columns, ld.token, round_up(count, ROWS), c->width, p->Dv, PRODUCT_FULL,
-                false);
+        real *d = low ? w->d_low + from * ld : w->d_top;
+        product((product_target){d, ld, false},
+                (product_operand){state->matrix + row * state->ld, state->ld, 1},
+                (product_rows){w->value_columns, ld},
+                (product_size){round_up(count, ROWS), tokens->width, Dv}, PRODUCT_FULL);
         for (int64_t m = 0; sums && m < count; m++) {
             vec weight = vec_all(state->column[row + m]);
-            for (int64_t t = 0; t < c->width; t += LANES)
-                vec_store(d + m * ld.token + t,
-                          vec_load(d + m * ld.token + t) + weight * vec_load(w->row + t));
+            for (int64_t t = 0; t < tokens->width; t += LANES)
+                vec_store(d + m * ld + t, vec_load(d + m * ld + t) + weight * vec_load(w->row + t));
         }
         if (!low)
-            feature_rows_backward(w->d_columns, w->d_low, d, basis, w->room.features.low, tokens,
-                                  ld.token, c->width, from, from + count);
+            feature_rows_backward(w->d_columns, w->d_low, d, tokens, from, from + count);
     }
-    feature_rows_backward(w->d_columns, w->d_low, w->d_low, basis, w->room.features.low, tokens,
-                          ld.token, c->width, 0, basis->top);
+    feature_rows_backward(w->d_columns, w->d_low, w->d_low, tokens, 0, basis->top);
 }
 
 /* rows (count, ld) += columns (n, tokens) transposed. */
@@ -140,8 +138,9 @@ static void inside_chunk(const context *x, const workspace *w, const chunk *c) {
     int64_t base = sr_row_index(p, p->H, c->b, c->h, c->t);
     transpose_rows(w->value_columns, ld.token, w->room.values, ld.dv, c->count, p->Dv, c->width);
     chunk_logits(&w->room, p, c);
-    product(w->d, ld.token, (product_operand){w->d_numerator, ld.dv, 1}, w->value_columns, ld.token,
-            padded, c->width, p->Dv, PRODUCT_C_LOWER, false);
+    product((product_target){w->d, ld.token, false}, (product_operand){w->d_numerator, ld.dv, 1},
+            (product_rows){w->value_columns, ld.token}, (product_size){padded, c->width, p->Dv},
+            PRODUCT_C_LOWER);
     for (int64_t r = 0; r < c->count; r++) {
         score_row row = chunk_row(&w->room, c, ld.token, r);
         real d_row_sum = x->edges.d_row_sum[base + r];
@@ -151,52 +150,64 @@ static void inside_chunk(const context *x, const workspace *w, const chunk *c) {
     }
     clear_rows_from(w->room.s, ld.token, c->count, padded);
     clear_rows_from(w->d, ld.token, c->count, padded);
-    product(w->d_values + c->at * ld.dv, ld.dv, (product_operand){w->room.s, 1, ld.token},
-            w->d_numerator, ld.dv, padded, Dv, c->count, PRODUCT_A_UPPER, true);
-    product(w->d_keys + c->at * ld.d, ld.d, (product_operand){w->d, 1, ld.token}, w->room.queries,
-            ld.d, padded, D, c->count, PRODUCT_A_UPPER, true);
-    product(w->d_queries, ld.d, (product_operand){w->d, ld.token, 1}, w->room.keys, ld.d, padded, D,
-            c->count, PRODUCT_A_LOWER, false);
+    product((product_target){w->d_values + c->at * ld.dv, ld.dv, true},
+            (product_operand){w->room.s, 1, ld.token}, (product_rows){w->d_numerator, ld.dv},
+            (product_size){padded, Dv, c->count}, PRODUCT_A_UPPER);
+    product((product_target){w->d_keys + c->at * ld.d, ld.d, true},
+            (product_operand){w->d, 1, ld.token}, (product_rows){w->room.queries, ld.d},
+            (product_size){padded, D, c->count}, PRODUCT_A_UPPER);
+    product((product_target){w->d_queries, ld.d, false}, (product_operand){w->d, ld.token, 1},
+            (product_rows){w->room.keys, ld.d}, (product_size){padded, D, c->count},
+            PRODUCT_A_LOWER);
 }
 
 /* Gradients of the chunk's queries through the state before it, added to d_queries. */
-static void queries_through_state(const context *x, const workspace *w, const chunk *c,
-                                  const running_state *state) {
+static void queries_through_state(const context *x, const workspace *w, const chunk *c) {
     const srnn_problem *p = &x->call->plan->problem;
     chunk_strides ld = chunk_strides_of(p);
     int64_t base = sr_row_index(p, p->H, c->b, c->h, c->t);
-    decay_factors(w, c, 1.0, *state->reference);
+    decay_factors(w, c, 1.0, *w->room.state.reference);
     for (int64_t t = 0; t < c->width; t++)
         w->row[t] = t < c->count ? w->room.factor[t] * x->edges.d_row_sum[base + t] : 0;
     scale_rows(w->d_numerator, ld.dv, w->room.factor, c->count, p->Dv);
     transpose_rows(w->value_columns, ld.token, w->d_numerator, ld.dv, c->count, p->Dv, c->width);
     transpose_rows(w->room.query_columns, ld.token, w->room.queries, ld.d, c->count, p->D,
                    c->width);
-    chunk_features_begin(&w->room.features, &x->basis, w->room.query_columns, ld.token, c->width);
-    features_backward(x, w, c, state, w->room.query_columns, sr_needs_row_sum(&p->attention));
+    const feature_tokens queries =
+        chunk_tokens(&w->room, &x->basis, w->room.query_columns, ld.token, c);
+    features_backward(w, &queries, p->D, p->Dv, sr_needs_row_sum(&p->attention));
     add_transposed(w->d_queries, ld.d, w->d_columns, ld.token, c->count, p->D);
 }
 
-/* state = exp(C - reference) state + the chunk's features (of columns) times rows, with C that of
- * the chunk's last (or first) token as the new reference. `ones` is what the column sums up. */
+/* What moves the state past a chunk: its features times its rows. */
+typedef struct state_move {
+    const real *columns; /* (D, tokens) */
+    real *rows;          /* (chunk, stride of Dv) */
+    const real *ones;    /* (chunk): what the column sums up; NULL: 1 */
+    bool backwards;      /* the walk is from the end */
+    bool empty;          /* nothing is in the state yet */
+} state_move;
+
+/* state = exp(C - reference) state + features times rows, with C that of the chunk's last token in the
+ * walk as the new reference. */
 static void move_state(const context *x, const workspace *w, const chunk *c,
-                       const running_state *state, const real *columns, real *rows,
-                       const real *ones, double sign, bool empty) {
+                       const state_move *move) {
     const srnn_problem *p = &x->call->plan->problem;
+    const running_state *state = &w->room.state;
     chunk_strides ld = chunk_strides_of(p);
-    double next = c->decay ? c->decay[sign > 0.0 ? c->t + c->count - 1 : c->t] : 0.0;
-    if (c->decay && !empty)
-        state_scale(state, &x->basis, ld.dv, (real)exp(sign * (next - *state->reference)));
+    const double sign = move->backwards ? -1.0 : 1.0;
+    const double next = c->decay ? c->decay[move->backwards ? c->t : c->t + c->count - 1] : 0.0;
+    if (c->decay && !move->empty)
+        state_scale(state, &x->basis, (real)exp(sign * (next - *state->reference)));
     *state->reference = next;
     decay_factors(w, c, -sign, next);
     if (c->decay)
-        scale_rows(rows, ld.dv, w->room.factor, c->count, p->Dv);
+        scale_rows(move->rows, ld.dv, w->room.factor, c->count, p->Dv);
     for (int64_t t = 0; t < c->width; t++)
-        w->row[t] = w->room.factor[t] * (ones && t < c->count ? ones[t] : (real)1);
-    chunk_features_begin(&w->room.features, &x->basis, columns, ld.token, c->width);
-    state_add(state, &w->room.features, &x->basis, columns, ld.token, rows, ld.dv,
-              sr_needs_row_sum(&p->attention) ? w->row : NULL, c->count, c->width,
-              round_up(p->Dv, COLUMNS));
+        w->row[t] = w->room.factor[t] * (move->ones && t < c->count ? move->ones[t] : (real)1);
+    const feature_tokens tokens = chunk_tokens(&w->room, &x->basis, move->columns, ld.token, c);
+    state_add(state, &tokens, move->rows, sr_needs_row_sum(&p->attention) ? w->row : NULL,
+              c->count);
 }
 
 /* First walk: state of keys and values, from the start. */
@@ -212,27 +223,27 @@ static void walk_queries(const context *x, const workspace *w, const sr_span *sp
             load_queries(x, w, &c);
             inside_chunk(x, w, &c);
             if (c.at > 0)
-                queries_through_state(x, w, &c, &w->room.state);
+                queries_through_state(x, w, &c);
             SR_ISA_REAL(sr_edges_query_rows_backward)
-            (w->d_queries, ld.d, &x->edges, x->call, c.b, c.h, c.t, c.count);
+            (w->d_queries, ld.d, x->call, (sr_rows){c.b, c.h, c.t, c.count});
         }
         if (c.at + c.count < span->length)
-            move_state(x, w, &c, &w->room.state, w->room.key_columns, w->room.values, NULL, 1.0,
-                       c.at == 0);
+            move_state(x, w, &c,
+                       &(state_move){.columns = w->room.key_columns,
+                                     .rows = w->room.values,
+                                     .empty = c.at == 0});
     }
 }
 
 /* Gradients of the chunk's keys and values through the mirror state after it. */
-static void keys_through_state(const context *x, const workspace *w, const chunk *c,
-                               const running_state *state) {
+static void keys_through_state(const context *x, const workspace *w, const chunk *c) {
     const srnn_problem *p = &x->call->plan->problem;
     chunk_strides ld = chunk_strides_of(p);
     bool sums = sr_needs_row_sum(&p->attention);
-    decay_factors(w, c, -1.0, *state->reference);
-    chunk_features_begin(&w->room.features, &x->basis, w->room.key_columns, ld.token, c->width);
-    state_read(w->from_state, ld.dv, sums ? w->row : NULL, state, &w->room.features, &x->basis,
-               w->room.key_columns, ld.token, round_up(c->count, ROWS), c->width,
-               round_up(p->Dv, COLUMNS));
+    const feature_tokens keys = chunk_tokens(&w->room, &x->basis, w->room.key_columns, ld.token, c);
+    decay_factors(w, c, -1.0, *w->room.state.reference);
+    state_read(w->from_state, sums ? w->row : NULL, &w->room.state, &keys,
+               round_up(c->count, ROWS));
     for (int64_t r = 0; r < c->count; r++) {
         for (int64_t d = 0; d < p->Dv; d++)
             w->d_values[(c->at + r) * ld.dv + d] +=
@@ -244,7 +255,7 @@ static void keys_through_state(const context *x, const workspace *w, const chunk
     memcpy(w->from_state, w->room.values, (size_t)(c->count * ld.dv) * sizeof(real));
     scale_rows(w->from_state, ld.dv, w->room.factor, c->count, p->Dv);
     transpose_rows(w->value_columns, ld.token, w->from_state, ld.dv, c->count, p->Dv, c->width);
-    features_backward(x, w, c, state, w->room.key_columns, sums);
+    features_backward(w, &keys, p->D, p->Dv, sums);
     add_transposed(w->d_keys + c->at * ld.d, ld.d, w->d_columns, ld.token, c->count, p->D);
 }
 
@@ -252,10 +263,10 @@ static void write_keys(const context *x, const workspace *w, const chunk *c) {
     const srnn_problem *p = &x->call->plan->problem;
     chunk_strides ld = chunk_strides_of(p);
     SR_ISA_REAL(sr_edges_key_rows_backward)
-    (w->d_keys + c->at * ld.d, ld.d, &x->edges, x->call, c->b, c->kv, c->t, c->count);
+    (w->d_keys + c->at * ld.d, ld.d, x->call, (sr_rows){c->b, c->kv, c->t, c->count});
     SR_ISA_REAL(sr_edges_value_rows_backward)
-    (w->d_values + c->at * ld.dv, w->room.values, ld.dv, &x->edges, x->call, c->b, c->kv, c->t,
-     c->count);
+    (w->d_values + c->at * ld.dv, w->room.values, ld.dv, &x->edges, x->call,
+     (sr_rows){c->b, c->kv, c->t, c->count});
     for (int64_t j = 0; x->edges.column_dot && j < c->count; j++)
         x->edges.column_dot[sr_row_index(p, p->Hkv, c->b, c->kv, c->t + j)] =
             (double)w->column_dot[c->at + j];
@@ -272,14 +283,19 @@ static void walk_keys(const context *x, const workspace *w, const sr_span *span,
         chunk_move(&c, p, span, at);
         chunk_load_keys(&w->room, &x->edges, x->call, &c);
         if (!empty)
-            keys_through_state(x, w, &c, &w->room.state);
+            keys_through_state(x, w, &c);
         write_keys(x, w, &c);
         for (c.h = c.kv * heads; c.at > 0 && c.h < (c.kv + 1) * heads; c.h++, empty = false) {
             load_queries(x, w, &c);
             transpose_rows(w->room.query_columns, ld.token, w->room.queries, ld.d, c.count, p->D,
                            c.width);
-            move_state(x, w, &c, &w->room.state, w->room.query_columns, w->d_numerator,
-                       x->edges.d_row_sum + sr_row_index(p, p->H, c.b, c.h, c.t), -1.0, empty);
+            move_state(
+                x, w, &c,
+                &(state_move){.columns = w->room.query_columns,
+                              .rows = w->d_numerator,
+                              .ones = x->edges.d_row_sum + sr_row_index(p, p->H, c.b, c.h, c.t),
+                              .backwards = true,
+                              .empty = empty});
         }
     }
 }

@@ -11,6 +11,8 @@ typedef struct running_state {
     real *matrix; /* (features, stride of Dv): features of the score, then room for whole blocks */
     real *column; /* (features): the same with v = 1 */
     double *reference; /* C; only with decay */
+    int64_t ld;        /* stride of Dv */
+    int64_t width;     /* columns that products run over */
 } running_state;
 
 /* Strides of chunk buffers; `token` separates rows with one column per token. */
@@ -29,8 +31,8 @@ static inline int64_t state_rows(const feature_basis *basis) {
 static inline running_state running_state_place(const srnn_problem *p, const feature_basis *basis,
                                                 sr_layout *layout) {
     int64_t rows = state_rows(basis) + ROWS; /* a block may start anywhere */
-    running_state state;
-    state.matrix = take_reals(layout, rows, row_stride(p->Dv));
+    running_state state = {.ld = row_stride(p->Dv), .width = round_up(p->Dv, COLUMNS)};
+    state.matrix = take_reals(layout, rows, state.ld);
     state.column = take_reals(layout, rows, 1);
     state.reference = sr_layout_take(layout, 1, sizeof(double));
     return state;
@@ -110,12 +112,12 @@ static inline void chunk_load_keys(const chunk_room *room, const sr_edges *edges
     const srnn_problem *p = &call->plan->problem;
     chunk_strides ld = chunk_strides_of(p);
     SR_ISA_REAL(sr_edges_key_rows)
-    (room->keys, ld.d, edges, call->plan, call->in, c->b, c->kv, c->t, c->count);
+    (room->keys, ld.d, edges, call, (sr_rows){c->b, c->kv, c->t, c->count});
     transpose_rows(room->key_columns, ld.token, room->keys, ld.d, c->count, p->D, c->width);
     /* What lies past Dv gets into states, and states into files. */
     memset(room->values, 0, (size_t)(c->count * ld.dv) * sizeof(real));
     SR_ISA_REAL(sr_edges_value_rows)
-    (room->values, ld.dv, edges, call->plan, call->in, c->b, c->kv, c->t, c->count);
+    (room->values, ld.dv, edges, call, (sr_rows){c->b, c->kv, c->t, c->count});
     for (int64_t t = 0; c->decay && t < c->width; t++)
         room->decay[t] = t < c->count ? (real)(c->decay[c->t + t] - c->decay[c->t]) : 0;
 }
@@ -124,15 +126,16 @@ static inline void chunk_load_queries(const chunk_room *room, const sr_edges *ed
                                       const sr_attention_call *call, const chunk *c) {
     chunk_strides ld = chunk_strides_of(&call->plan->problem);
     SR_ISA_REAL(sr_edges_query_rows)
-    (room->queries, ld.d, edges, call->plan, call->in, c->b, c->h, c->t, c->count);
+    (room->queries, ld.d, edges, call, (sr_rows){c->b, c->h, c->t, c->count});
     clear_rows_from(room->queries, ld.d, c->count, round_up(c->count, ROWS));
 }
 
 /* s = q k^T for the pairs inside the chunk. */
 static inline void chunk_logits(const chunk_room *room, const srnn_problem *p, const chunk *c) {
     chunk_strides ld = chunk_strides_of(p);
-    product(room->s, ld.token, (product_operand){room->queries, ld.d, 1}, room->key_columns,
-            ld.token, round_up(c->count, ROWS), c->width, p->D, PRODUCT_C_LOWER, false);
+    product((product_target){room->s, ld.token, false}, (product_operand){room->queries, ld.d, 1},
+            (product_rows){room->key_columns, ld.token},
+            (product_size){round_up(c->count, ROWS), c->width, p->D}, PRODUCT_C_LOWER);
 }
 
 /* Row r of s: the query r of the chunk with the keys up to itself. */
@@ -145,48 +148,51 @@ static inline score_row chunk_row(const chunk_room *room, const chunk *c, int64_
                        .decay_columns = c->decay ? room->decay : NULL};
 }
 
-/* A run of feature rows, and where they stand in the state. */
+/* The tokens in columns (D, ld) of the chunk, with their features below the highest order. */
+static inline feature_tokens chunk_tokens(const chunk_room *room, const feature_basis *basis,
+                                          const real *columns, int64_t ld, const chunk *c) {
+    const feature_tokens tokens = {basis, columns, room->features.low, room->features.top,
+                                   ld,    c->width};
+    feature_rows(tokens.low, &tokens, 0, basis->top);
+    memset(tokens.low + basis->top * ld, 0, (size_t)(ROWS * ld) * sizeof(real));
+    return tokens;
+}
+
+/* A run of feature rows. */
 typedef struct feature_block {
-    const real *rows; /* (count, stride of tokens), zeros up to whole blocks of ROWS */
-    int64_t from;     /* feature number of the first */
+    const real *rows; /* (count, ld of the tokens), zeros up to whole blocks of ROWS */
     int64_t count;
 } feature_block;
 
-/* Makes the orders below the highest for the tokens in x (D, ld). */
-static inline void chunk_features_begin(const chunk_features *f, const feature_basis *basis,
-                                        const real *x, int64_t ld, int64_t width) {
-    feature_rows(f->low, basis, f->low, x, ld, width, 0, basis->top);
-    memset(f->low + basis->top * ld, 0, (size_t)(ROWS * ld) * sizeof(real));
-}
-
 /* The block that starts at feature `from`: the part of the lower orders, or a piece of the highest.
  */
-static inline feature_block chunk_features_block(const chunk_features *f,
-                                                 const feature_basis *basis, const real *x,
-                                                 int64_t ld, int64_t width, int64_t from) {
-    if (from < basis->top)
-        return (feature_block){f->low + from * ld, from, basis->top - from};
-    int64_t count = basis->count - from < FEATURE_BLOCK ? basis->count - from : FEATURE_BLOCK;
-    feature_rows(f->top, basis, f->low, x, ld, width, from, from + count);
-    clear_rows_from(f->top, ld, count, round_up(count, ROWS));
-    return (feature_block){f->top, from, count};
+static inline feature_block feature_block_at(const feature_tokens *tokens, int64_t from) {
+    const int64_t top = tokens->basis->top, left = tokens->basis->count - from;
+    if (from < top)
+        return (feature_block){tokens->low + from * tokens->ld, top - from};
+    const int64_t count = left < FEATURE_BLOCK ? left : FEATURE_BLOCK;
+    feature_rows(tokens->top, tokens, from, from + count);
+    clear_rows_from(tokens->top, tokens->ld, count, round_up(count, ROWS));
+    return (feature_block){tokens->top, count};
 }
 
-/* out (tokens, ld_out) = features^T (tokens, features) state, and sums (width) likewise with the
- * column where sums is not NULL. `padded` tokens. */
-static inline void state_read(real *out, int64_t ld_out, real *sums, const running_state *state,
-                              const chunk_features *f, const feature_basis *basis, const real *x,
-                              int64_t ld, int64_t padded, int64_t width, int64_t n) {
-    for (int64_t t = 0; sums && t < width; t++)
+/* out (padded, ld of the state) = features^T (tokens, features) state, and sums (width) likewise with the
+ * column where sums is not NULL. */
+static inline void state_read(real *out, real *sums, const running_state *state,
+                              const feature_tokens *tokens, int64_t padded) {
+    const int64_t first = tokens->basis->first, ld = tokens->ld;
+    for (int64_t t = 0; sums && t < tokens->width; t++)
         sums[t] = 0;
-    for (int64_t from = basis->first; from < basis->count;) {
-        feature_block block = chunk_features_block(f, basis, x, ld, width, from);
-        int64_t row = from - basis->first;
-        product(out, ld_out, (product_operand){block.rows, 1, ld}, state->matrix + row * ld_out,
-                ld_out, padded, n, block.count, PRODUCT_FULL, from > basis->first);
+    for (int64_t from = first; from < tokens->basis->count;) {
+        const feature_block block = feature_block_at(tokens, from);
+        const int64_t row = from - first;
+        product((product_target){out, state->ld, from > first},
+                (product_operand){block.rows, 1, ld},
+                (product_rows){state->matrix + row * state->ld, state->ld},
+                (product_size){padded, state->width, block.count}, PRODUCT_FULL);
         for (int64_t m = 0; sums && m < block.count; m++) {
             vec weight = vec_all(state->column[row + m]);
-            for (int64_t t = 0; t < width; t += LANES)
+            for (int64_t t = 0; t < tokens->width; t += LANES)
                 vec_store(sums + t,
                           vec_load(sums + t) + weight * vec_load(block.rows + m * ld + t));
         }
@@ -194,20 +200,20 @@ static inline void state_read(real *out, int64_t ld_out, real *sums, const runni
     }
 }
 
-/* state += features (features, count tokens) rows (count, ld_rows); the column likewise with `ones`
- * (width, zero past the count) where it is not NULL. */
-static inline void state_add(const running_state *state, const chunk_features *f,
-                             const feature_basis *basis, const real *x, int64_t ld,
-                             const real *rows, int64_t ld_rows, const real *ones, int64_t count,
-                             int64_t width, int64_t n) {
-    for (int64_t from = basis->first; from < basis->count;) {
-        feature_block block = chunk_features_block(f, basis, x, ld, width, from);
-        int64_t row = from - basis->first;
-        product(state->matrix + row * ld_rows, ld_rows, (product_operand){block.rows, ld, 1}, rows,
-                ld_rows, round_up(block.count, ROWS), n, count, PRODUCT_FULL, true);
+/* state += features (features, count tokens) rows (count, ld of the state); the column likewise with
+ * `ones` (width, zero past the count) where it is not NULL. */
+static inline void state_add(const running_state *state, const feature_tokens *tokens,
+                             const real *rows, const real *ones, int64_t count) {
+    const int64_t first = tokens->basis->first, ld = tokens->ld;
+    for (int64_t from = first; from < tokens->basis->count;) {
+        const feature_block block = feature_block_at(tokens, from);
+        const int64_t row = from - first;
+        product((product_target){state->matrix + row * state->ld, state->ld, true},
+                (product_operand){block.rows, ld, 1}, (product_rows){rows, state->ld},
+                (product_size){round_up(block.count, ROWS), state->width, count}, PRODUCT_FULL);
         for (int64_t m = 0; ones && m < block.count; m++) {
             vec sum = {0};
-            for (int64_t t = 0; t < width; t += LANES)
+            for (int64_t t = 0; t < tokens->width; t += LANES)
                 sum += vec_load(block.rows + m * ld + t) * vec_load(ones + t);
             state->column[row + m] += vec_sum(sum);
         }
@@ -216,10 +222,10 @@ static inline void state_add(const running_state *state, const chunk_features *f
 }
 
 /* state *= factor. */
-static inline void state_scale(const running_state *state, const feature_basis *basis, int64_t ld,
+static inline void state_scale(const running_state *state, const feature_basis *basis,
                                real factor) {
     int64_t rows = state_rows(basis);
-    for (int64_t n = 0; n < rows * ld; n += LANES)
+    for (int64_t n = 0; n < rows * state->ld; n += LANES)
         vec_store(state->matrix + n, factor * vec_load(state->matrix + n));
     for (int64_t m = 0; m < rows; m++)
         state->column[m] *= factor;

@@ -211,62 +211,59 @@ static void feature_row_backward(real *out, const real *gradient, const real *x,
 }
 
 void SR_ISA_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                      const srnn_plan *plan, const srnn_operands *in, int64_t b,
-                                      int h, int64_t t, int64_t count) {
-    const srnn_problem *p = &plan->problem;
-    double scale = sr_scale_factor(&p->attention, p->D);
-    for (int64_t r = 0; r < count; r++)
-        feature_row(out + r * ld, tensor_row(in->q, b, h, t + r),
-                    edges->q_inverse ? edges->q_inverse + (b * p->T + t + r) * p->D : NULL,
-                    p->attention.feature, scale, p->D);
+                                      const sr_attention_call *call, sr_rows rows) {
+    const srnn_problem *p = &call->plan->problem;
+    const double scale = sr_scale_factor(&p->attention, p->D);
+    const real *inverse =
+        edges->q_inverse ? edges->q_inverse + (rows.b * p->T + rows.t) * p->D : NULL;
+    for (int64_t r = 0; r < rows.count; r++)
+        feature_row(out + r * ld, tensor_row(call->in->q, rows.b, rows.h, rows.t + r),
+                    inverse ? inverse + r * p->D : NULL, p->attention.feature, scale, p->D);
 }
 
 void SR_ISA_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                    const srnn_plan *plan, const srnn_operands *in, int64_t b,
-                                    int h, int64_t t, int64_t count) {
-    const srnn_problem *p = &plan->problem;
-    for (int64_t r = 0; r < count; r++)
-        feature_row(out + r * ld, tensor_row(in->k, b, h, t + r),
-                    edges->k_inverse ? edges->k_inverse + (b * p->T + t + r) * p->D : NULL,
-                    p->attention.feature, 1.0, p->D);
+                                    const sr_attention_call *call, sr_rows rows) {
+    const srnn_problem *p = &call->plan->problem;
+    const real *inverse =
+        edges->k_inverse ? edges->k_inverse + (rows.b * p->T + rows.t) * p->D : NULL;
+    for (int64_t r = 0; r < rows.count; r++)
+        feature_row(out + r * ld, tensor_row(call->in->k, rows.b, rows.h, rows.t + r),
+                    inverse ? inverse + r * p->D : NULL, p->attention.feature, 1.0, p->D);
 }
 
 void SR_ISA_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld,
-                                               const sr_edges *edges, const sr_attention_call *call,
-                                               int64_t b, int h, int64_t t, int64_t count) {
+                                               const sr_attention_call *call, sr_rows rows) {
     const srnn_problem *p = &call->plan->problem;
-    (void)edges;
     if (!call->gradients->q.data)
         return;
-    for (int64_t r = 0; r < count; r++)
-        feature_row_backward(tensor_row(call->gradients->q, b, h, t + r), gradient + r * ld,
-                             tensor_row(call->in->q, b, h, t + r), p->attention.feature,
-                             sr_scale_factor(&p->attention, p->D), p->D);
+    for (int64_t r = 0; r < rows.count; r++)
+        feature_row_backward(tensor_row(call->gradients->q, rows.b, rows.h, rows.t + r),
+                             gradient + r * ld, tensor_row(call->in->q, rows.b, rows.h, rows.t + r),
+                             p->attention.feature, sr_scale_factor(&p->attention, p->D), p->D);
 }
 
 void SR_ISA_REAL(sr_edges_key_rows_backward)(const real *gradient, int64_t ld,
-                                             const sr_edges *edges, const sr_attention_call *call,
-                                             int64_t b, int h, int64_t t, int64_t count) {
+                                             const sr_attention_call *call, sr_rows rows) {
     const srnn_problem *p = &call->plan->problem;
-    (void)edges;
     if (!call->gradients->k.data)
         return;
-    for (int64_t r = 0; r < count; r++)
-        feature_row_backward(tensor_row(call->gradients->k, b, h, t + r), gradient + r * ld,
-                             tensor_row(call->in->k, b, h, t + r), p->attention.feature, 1.0, p->D);
+    for (int64_t r = 0; r < rows.count; r++)
+        feature_row_backward(tensor_row(call->gradients->k, rows.b, rows.h, rows.t + r),
+                             gradient + r * ld, tensor_row(call->in->k, rows.b, rows.h, rows.t + r),
+                             p->attention.feature, 1.0, p->D);
 }
 
 /* ---- values ---- */
 
 void SR_ISA_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                      const srnn_plan *plan, const srnn_operands *in, int64_t b,
-                                      int h, int64_t t, int64_t count) {
-    const srnn_problem *p = &plan->problem;
-    const real *factor =
-        edges->value_factor ? edges->value_factor + sr_row_index(p, p->Hkv, b, h, t) : NULL;
-    for (int64_t r = 0; r < count; r++) {
-        const real *v = tensor_row(in->v, b, h, t + r);
-        real f = factor ? factor[r] : (real)1;
+                                      const sr_attention_call *call, sr_rows rows) {
+    const srnn_problem *p = &call->plan->problem;
+    const real *factor = edges->value_factor
+                             ? edges->value_factor + sr_row_index(p, p->Hkv, rows.b, rows.h, rows.t)
+                             : NULL;
+    for (int64_t r = 0; r < rows.count; r++) {
+        const real *v = tensor_row(call->in->v, rows.b, rows.h, rows.t + r);
+        const real f = factor ? factor[r] : (real)1;
         for (int d = 0; d < p->Dv; d++)
             out[r * ld + d] = f * v[d];
     }
@@ -274,16 +271,16 @@ void SR_ISA_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edg
 
 void SR_ISA_REAL(sr_edges_value_rows_backward)(const real *gradient, const real *value, int64_t ld,
                                                const sr_edges *edges, const sr_attention_call *call,
-                                               int64_t b, int h, int64_t t, int64_t count) {
+                                               sr_rows rows) {
     const srnn_problem *p = &call->plan->problem;
-    int64_t base = sr_row_index(p, p->Hkv, b, h, t);
-    for (int64_t r = 0; r < count; r++) {
+    const int64_t base = sr_row_index(p, p->Hkv, rows.b, rows.h, rows.t);
+    for (int64_t r = 0; r < rows.count; r++) {
         if (edges->value_dot)
             edges->value_dot[base + r] = row_dot(gradient + r * ld, value + r * ld, p->Dv);
         if (!call->gradients->v.data)
             continue;
-        real f = edges->value_factor ? edges->value_factor[base + r] : (real)1;
-        real *out = tensor_row(call->gradients->v, b, h, t + r);
+        const real f = edges->value_factor ? edges->value_factor[base + r] : (real)1;
+        real *out = tensor_row(call->gradients->v, rows.b, rows.h, rows.t + r);
         for (int d = 0; d < p->Dv; d++)
             out[d] = f * gradient[r * ld + d];
     }
@@ -301,8 +298,8 @@ static void across_backward(srnn_tensor gradient, srnn_tensor x, const real *inv
             along[d] += (double)row[d] * (double)g[d];
     }
     for (int d = 0; d < D; d++) {
-        double inv = (double)inverse[d];
-        along[d] *= inv < 1.0 / NORM_FLOOR ? inv * inv : 0.0;
+        const real floored = (real)(1.0 / NORM_FLOOR);
+        along[d] *= inverse[d] < floored ? (double)inverse[d] * (double)inverse[d] : 0.0;
     }
     for (int h = 0; h < heads; h++) {
         const real *row = tensor_row(x, b, h, t);

@@ -36,25 +36,34 @@ void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool ba
 void SR_ISA_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan,
                                    const srnn_operands *in, sr_carry *carry);
 
-/* out (count, ld) = feature(q) * scale, or feature(k), for rows t .. t+count-1. */
+/* Rows t .. t+count-1 of head h of row b of the batch. */
+typedef struct sr_rows {
+    int64_t b;
+    int h;
+    int64_t t, count;
+} sr_rows;
+
+/* out (count, ld) = feature(q) * scale, or feature(k). */
 void SR_ISA_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                      const srnn_plan *plan, const srnn_operands *in, int64_t b,
-                                      int h, int64_t t, int64_t count);
+                                      const sr_attention_call *call, sr_rows rows);
 void SR_ISA_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                    const srnn_plan *plan, const srnn_operands *in, int64_t b,
-                                    int h, int64_t t, int64_t count);
+                                    const sr_attention_call *call, sr_rows rows);
 
 /* out (count, ld) = factor * v. */
 void SR_ISA_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                      const srnn_plan *plan, const srnn_operands *in, int64_t b,
-                                      int h, int64_t t, int64_t count);
+                                      const sr_attention_call *call, sr_rows rows);
 
-/* o rows from numerators (count, ld) and row sums (count). `length` is the number of keys that the
- * first of these rows sees. */
-void SR_ISA_REAL(sr_edges_output_rows)(srnn_tensor o, const real *numerator, int64_t ld,
-                                       const real *row_sum, const sr_edges *edges,
-                                       const srnn_plan *plan, const srnn_operands *in, int64_t b,
-                                       int h, int64_t t, int64_t count, int64_t length);
+/* What the core of the equation gives for some rows. */
+typedef struct sr_row_results {
+    const real *numerator; /* (count, ld) */
+    int64_t ld;
+    const real *row_sum; /* (count) */
+    int64_t length;      /* keys that the first of the rows sees */
+} sr_row_results;
+
+/* Rows of call->o. */
+void SR_ISA_REAL(sr_edges_output_rows)(sr_row_results results, const sr_edges *edges,
+                                       const sr_attention_call *call, sr_rows rows);
 
 /* First pass of the backward: d_numerator, d_row_sum, row_dot and norm_partial from call->o and
  * saved, and the gradients of the output gate. */
@@ -62,15 +71,13 @@ void SR_ISA_REAL(sr_edges_backward_outputs)(const sr_edges *edges, const sr_atte
 
 /* Writes gradient rows of q, k or v from gradients of what the row functions above returned. */
 void SR_ISA_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld,
-                                               const sr_edges *edges, const sr_attention_call *call,
-                                               int64_t b, int h, int64_t t, int64_t count);
+                                               const sr_attention_call *call, sr_rows rows);
 void SR_ISA_REAL(sr_edges_key_rows_backward)(const real *gradient, int64_t ld,
-                                             const sr_edges *edges, const sr_attention_call *call,
-                                             int64_t b, int h, int64_t t, int64_t count);
+                                             const sr_attention_call *call, sr_rows rows);
 /* also fills value_dot; `value` holds the rows that sr_edges_value_rows gave. */
 void SR_ISA_REAL(sr_edges_value_rows_backward)(const real *gradient, const real *value, int64_t ld,
                                                const sr_edges *edges, const sr_attention_call *call,
-                                               int64_t b, int h, int64_t t, int64_t count);
+                                               sr_rows rows);
 
 /* Last pass: gradients that need all rows or all heads (unit_heads, value gate, value power, decay,
  * norm parameters). */

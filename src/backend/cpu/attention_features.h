@@ -1,11 +1,13 @@
 /* attention_features.h: the symmetric basis in which (q.k)^n is a plain inner product.
  *
  * Order n has one feature per multiset of n indices: the product of those entries of x, times
- * sqrt(1 / product of the multiplicities' factorials), so that <features(q), features(k)> = (q.k)^n
- * / n! (for a power score, (q.k)^n). A feature is made from one of the order below: feature[m] =
- * ratio[m] * x[variable[m]] * feature[parent[m]] Features are stored with one row per feature and
- * one column per token, so that a row is a vector operation over tokens. Orders below the highest
- * are kept whole; the highest, by far the largest, is made in blocks where it is used. */
+ * sqrt(1 / product of the multiplicities' factorials), so that
+ *     <features(q), features(k)> = (q.k)^n / n!        (for a power score, (q.k)^n).
+ * A feature is made from one of the order below:
+ *     feature[m] = ratio[m] * x[variable[m]] * feature[parent[m]].
+ * Features are stored with one row per feature and one column per token, so that a row is a vector
+ * operation over tokens. Orders below the highest are kept whole; the highest, by far the largest,
+ * is made in blocks where it is used. */
 #ifndef SR_CPU_ATTENTION_FEATURES_H
 #define SR_CPU_ATTENTION_FEATURES_H
 
@@ -18,8 +20,7 @@ enum { FEATURE_BLOCK = 192 }; /* rows of the highest order made at a time; a mul
 typedef struct feature_basis {
     int64_t count; /* features of all orders */
     int64_t top;   /* the first feature of the highest order */
-    int64_t
-        first; /* the first feature that belongs to the score; those below it are only parents */
+    int64_t first; /* the first feature of the score itself; those below it are only parents */
     int32_t *parent, *variable; /* (count) */
     real *ratio;                /* (count) */
 } feature_basis;
@@ -70,11 +71,21 @@ static inline void feature_basis_fill(const feature_basis *basis, const srnn_att
     }
 }
 
-/* Feature rows from .. past-1 into out (row from at out). x (D, ld) holds the tokens as columns;
- * low holds all rows below basis->top. `width` columns, a multiple of LANES. */
-static inline void feature_rows(real *out, const feature_basis *basis, const real *low,
-                                const real *x, int64_t ld, int64_t width, int64_t from,
+/* Tokens as columns, and their features. */
+typedef struct feature_tokens {
+    const feature_basis *basis;
+    const real *x; /* (D, ld) */
+    real *low;     /* (basis->top, ld): the orders below the highest, then ROWS rows of zeros */
+    real *top;     /* (FEATURE_BLOCK, ld): a piece of the highest */
+    int64_t ld;
+    int64_t width; /* columns to work on, a multiple of LANES */
+} feature_tokens;
+
+/* Feature rows from .. past-1 into out (row from at out). */
+static inline void feature_rows(real *out, const feature_tokens *tokens, int64_t from,
                                 int64_t past) {
+    const feature_basis *basis = tokens->basis;
+    const int64_t ld = tokens->ld, width = tokens->width;
     for (int64_t m = from; m < past; m++) {
         real *row = out + (m - from) * ld;
         if (m == 0) {
@@ -82,7 +93,8 @@ static inline void feature_rows(real *out, const feature_basis *basis, const rea
                 row[t] = 1;
             continue;
         }
-        const real *parent = low + basis->parent[m] * ld, *variable = x + basis->variable[m] * ld;
+        const real *parent = tokens->low + basis->parent[m] * ld;
+        const real *variable = tokens->x + basis->variable[m] * ld;
         vec ratio = vec_all(basis->ratio[m]);
         for (int64_t t = 0; t < width; t += LANES)
             vec_store(row + t, ratio * vec_load(variable + t) * vec_load(parent + t));
@@ -93,18 +105,19 @@ static inline void feature_rows(real *out, const feature_basis *basis, const rea
  * imply; d holds row from first. Rows are taken last to first, because a parent comes before its
  * children. */
 static inline void feature_rows_backward(real *dx, real *d_low, const real *d,
-                                         const feature_basis *basis, const real *low, const real *x,
-                                         int64_t ld, int64_t width, int64_t from, int64_t past) {
+                                         const feature_tokens *tokens, int64_t from, int64_t past) {
+    const feature_basis *basis = tokens->basis;
+    const int64_t ld = tokens->ld;
     for (int64_t m = past - 1; m >= from && m > 0; m--) {
         int64_t parent = basis->parent[m] * ld, variable = basis->variable[m] * ld;
         const real *row = d + (m - from) * ld;
         vec ratio = vec_all(basis->ratio[m]);
-        for (int64_t t = 0; t < width; t += LANES) {
+        for (int64_t t = 0; t < tokens->width; t += LANES) {
             vec g = ratio * vec_load(row + t);
             vec_store(dx + variable + t,
-                      vec_load(dx + variable + t) + g * vec_load(low + parent + t));
+                      vec_load(dx + variable + t) + g * vec_load(tokens->low + parent + t));
             vec_store(d_low + parent + t,
-                      vec_load(d_low + parent + t) + g * vec_load(x + variable + t));
+                      vec_load(d_low + parent + t) + g * vec_load(tokens->x + variable + t));
         }
     }
 }

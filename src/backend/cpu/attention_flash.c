@@ -14,6 +14,7 @@ typedef struct context {
     tile_workspace *workers; /* (threads) */
     score_rule rule;
     bool subtract;    /* the row maximum may be subtracted */
+    bool floored;     /* and a floor of the norm acts on what is left */
     int64_t position; /* tokens that a state holds before those of the call */
 } context;
 
@@ -22,6 +23,8 @@ static context place_rows(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->problem;
     context x = {.rule = score_rule_of(&p->attention),
                  .subtract = sr_row_scale_invariant(&p->attention)};
+    x.floored = x.subtract && p->attention.score == SRNN_SCORE_EXP &&
+                (p->attention.norm == SRNN_NORM_L2 || p->attention.norm == SRNN_NORM_L2_SCALED);
     SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
     x.heads = sr_layout_take(layout, (size_t)p->B * (size_t)p->Hkv, sizeof *x.heads);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
@@ -62,13 +65,13 @@ static void pack_task(void *untyped, int64_t task, int worker) {
     const packed_head *packed = &x->heads[head];
     real *rows = x->workers[worker].queries;
     SR_ISA_REAL(sr_edges_key_rows)
-    (rows, ld.d, &x->edges, plan, x->call->in, head / p->Hkv, (int)(head % p->Hkv), t, count);
+    (rows, ld.d, &x->edges, x->call, (sr_rows){head / p->Hkv, (int)(head % p->Hkv), t, count});
     transpose_rows(packed->keys + tile * p->D * ld.tile, ld.tile, rows, ld.d, count, p->D, TILE);
     packed->key_norm[tile] = largest_norm(rows, ld.d, count, p->D);
     real *values = packed->values + t * ld.dv;
     memset(values, 0, (size_t)(TILE * ld.dv) * sizeof(real));
     SR_ISA_REAL(sr_edges_value_rows)
-    (values, ld.dv, &x->edges, plan, x->call->in, head / p->Hkv, (int)(head % p->Hkv), t, count);
+    (values, ld.dv, &x->edges, x->call, (sr_rows){head / p->Hkv, (int)(head % p->Hkv), t, count});
 }
 
 /* The tile of query rows a task works on. */
@@ -83,8 +86,7 @@ typedef struct query_tile {
 /* Moves a row's maximum up to what this tile brings, rescaling what was summed so far. */
 static void raise_maximum(tile_workspace *w, score_row *row, const score_rule *rule, int64_t r,
                           int64_t ld) {
-    row->maximum = 0;
-    real maximum = row_maximum(row, rule), before = w->maximum[r];
+    real maximum = row_log_scale(row, rule), before = w->maximum[r];
     if (maximum > before) {
         real factor = (real)exp((double)(before - maximum));
         w->row_sums[r] *= factor;
@@ -109,13 +111,23 @@ static void prefetch_share(const packed_head *head, int64_t tile, int64_t r, con
         __builtin_prefetch(values + at, 0, 2);
 }
 
+/* Divides a row by e^(its largest exponent), as if that had been subtracted from the start. */
+static void reduce_row(tile_workspace *w, int64_t r, int64_t ld) {
+    w->maximum[r] = vec_maximum(w->largest[r]);
+    const real factor = (real)exp(-(double)w->maximum[r]);
+    w->row_sum[r] *= factor;
+    for (int64_t d = 0; d < ld; d += LANES)
+        vec_store(w->numerator + r * ld + d, factor * vec_load(w->numerator + r * ld + d));
+}
+
 static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
                        const packed_head *head, int64_t tile, int64_t keys, real bound) {
     const srnn_problem *p = &x->call->plan->problem;
     tile_strides ld = tile_strides_of(p);
     double reference = q->decay ? q->decay[q->at] : 0.0;
     const real *columns = decay_columns(w->decay, q->decay, tile, q->at + q->rows, reference);
-    bool sums = sr_needs_row_sum(&p->attention);
+    const bool sums = sr_needs_row_sum(&p->attention);
+    const bool scaled = x->subtract && !logits_are_tame(&x->rule, bound);
     int width = (int)tile_width(keys);
     for (int64_t r = 0; r < q->rows; r++) {
         int64_t low = q->first[r] - tile * TILE, high = q->at + r + 1 - tile * TILE;
@@ -136,9 +148,10 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
         }
         if (high > keys) /* there are more tiles */
             prefetch_share(head, tile + 1, r, p, ld);
-        if (x->subtract && !(bound <= SMALL_LOGIT))
+        if (scaled)
             raise_maximum(w, &row, &x->rule, r, ld.dv);
-        row_weights(&row, &x->rule, sums ? &w->row_sums[r] : NULL);
+        row_weights(&row, &x->rule, sums ? &w->row_sums[r] : NULL,
+                    x->floored && !scaled ? &w->largest[r] : NULL);
     }
     clear_rows_from(w->s, ld.tile, q->rows, q->padded);
 }
@@ -162,8 +175,9 @@ static void write_outputs(const context *x, const tile_workspace *w, const query
         for (past = r + 1; past < q->rows && q->first[past] == q->first[r];)
             past++;
         SR_ISA_REAL(sr_edges_output_rows)
-        (call->o, w->numerator + r * ld.dv, ld.dv, w->row_sum + r, &x->edges, call->plan, call->in,
-         q->b, q->h, q->t + r, past - r, q->at + r - q->first[r] + 1);
+        ((sr_row_results){w->numerator + r * ld.dv, ld.dv, w->row_sum + r,
+                          q->at + r - q->first[r] + 1},
+         &x->edges, call, (sr_rows){q->b, q->h, q->t + r, past - r});
     }
     if (!call->saved.numerator)
         return;
@@ -193,28 +207,36 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     q.decay = packed->decay;
 
     SR_ISA_REAL(sr_edges_query_rows)
-    (w->queries, ld.d, &x->edges, plan, x->call->in, q.b, q.h, q.t, q.rows);
+    (w->queries, ld.d, &x->edges, x->call, (sr_rows){q.b, q.h, q.t, q.rows});
     clear_rows_from(w->queries, ld.d, q.rows, q.padded);
     memset(w->numerator, 0, (size_t)(q.padded * ld.dv) * sizeof(real));
     memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
     int64_t keys_seen = q.at + q.rows, from = q.first[0] / TILE, past = tiles_in(keys_seen);
     real bound = logit_bound(w, packed, &q, from, past, ld, p->D);
-    for (int64_t r = 0; r < TILE; r++)
-        w->maximum[r] = x->subtract && !(bound <= SMALL_LOGIT) ? (real)-INFINITY : 0;
+    const bool scaled = x->subtract && !logits_are_tame(&x->rule, bound);
+    for (int64_t r = 0; r < TILE; r++) {
+        w->maximum[r] = scaled ? (real)-INFINITY : 0;
+        w->largest[r] = vec_all((real)-INFINITY);
+    }
 
     for (int64_t tile = from; tile < past; tile++) {
         int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
         bool diagonal = tile * TILE == q.at;
-        product(w->s, ld.tile, (product_operand){w->queries, ld.d, 1},
-                packed->keys + tile * p->D * ld.tile, ld.tile, q.padded, tile_width(keys), p->D,
-                diagonal ? PRODUCT_C_LOWER : PRODUCT_FULL, false);
+        product((product_target){w->s, ld.tile, false}, (product_operand){w->queries, ld.d, 1},
+                (product_rows){packed->keys + tile * p->D * ld.tile, ld.tile},
+                (product_size){q.padded, tile_width(keys), p->D},
+                diagonal ? PRODUCT_C_LOWER : PRODUCT_FULL);
         weigh_tile(x, w, &q, packed, tile, keys, bound);
-        product(w->numerator, ld.dv, (product_operand){w->s, ld.tile, 1},
-                packed->values + tile * TILE * ld.dv, ld.dv, q.padded, round_up(p->Dv, COLUMNS),
-                keys, diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL, true);
+        product((product_target){w->numerator, ld.dv, true}, (product_operand){w->s, ld.tile, 1},
+                (product_rows){packed->values + tile * TILE * ld.dv, ld.dv},
+                (product_size){q.padded, round_up(p->Dv, COLUMNS), keys},
+                diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL);
     }
-    for (int64_t r = 0; r < q.rows; r++)
+    for (int64_t r = 0; r < q.rows; r++) {
         w->row_sum[r] = vec_sum(w->row_sums[r]);
+        if (x->floored && !scaled)
+            reduce_row(w, r, ld.dv);
+    }
     write_outputs(x, w, &q);
 }
 
@@ -257,11 +279,11 @@ static void keep_task(void *untyped, int64_t task, int worker) {
     int kv = (int)(task % p->Hkv);
     for (int64_t t = 0; t < p->T; t += TILE) {
         int64_t count = p->T - t < TILE ? p->T - t : TILE;
-        SR_ISA_REAL(sr_edges_key_rows)(rows, ld.d, &x->edges, plan, x->call->in, b, kv, t, count);
+        SR_ISA_REAL(sr_edges_key_rows)(rows, ld.d, &x->edges, x->call, (sr_rows){b, kv, t, count});
         packed_head_keep_keys(head, p, rows, ld.d, x->position + t, count);
     }
     SR_ISA_REAL(sr_edges_value_rows)
-    (head->values + x->position * ld.dv, ld.dv, &x->edges, plan, x->call->in, b, kv, 0, p->T);
+    (head->values + x->position * ld.dv, ld.dv, &x->edges, x->call, (sr_rows){b, kv, 0, p->T});
     if (head->decay)
         memcpy(head->decay + x->position, x->edges.decay + task * p->T,
                (size_t)p->T * sizeof *head->decay);

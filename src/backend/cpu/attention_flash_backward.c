@@ -9,7 +9,8 @@
 #include "backend/cpu/attention_tiles.h"
 #include "base/threads.h"
 
-enum { TASKS_WANTED = 8 };
+/* Every group has gradients of all queries of its own: more of them would cost memory. */
+enum { TASKS_WANTED = 8, GROUPS_MAX = 4 };
 
 typedef struct workspace {
     real *queries;     /* (T rounded up, stride of D) */
@@ -38,6 +39,7 @@ typedef struct context {
 static int64_t groups_of(const srnn_problem *p) {
     int64_t heads = (int64_t)p->B * p->Hkv, tiles = tiles_in(p->T);
     int64_t groups = (TASKS_WANTED + heads - 1) / heads;
+    groups = groups < GROUPS_MAX ? groups : GROUPS_MAX;
     return groups < tiles ? groups : tiles;
 }
 
@@ -107,7 +109,7 @@ static void load_head(const context *x, const workspace *w, const position *at, 
     tile_strides ld = tile_strides_of(p);
     int64_t padded = tiles_in(p->T) * TILE;
     SR_ISA_REAL(sr_edges_query_rows)
-    (w->queries + t * ld.d, ld.d, &x->edges, plan, x->call->in, at->b, at->h, t, p->T - t);
+    (w->queries + t * ld.d, ld.d, &x->edges, x->call, (sr_rows){at->b, at->h, t, p->T - t});
     clear_rows_from(w->queries, ld.d, p->T, padded);
     for (int64_t tile = t / TILE; tile < tiles_in(p->T); tile++)
         w->query_norm[tile] = largest_norm(w->queries + tile * TILE * ld.d, ld.d, TILE, p->D);
@@ -123,11 +125,11 @@ static void load_keys(const context *x, const workspace *w, const position *at, 
     tile_strides ld = tile_strides_of(p);
     int64_t count = rows_in(p, tile);
     SR_ISA_REAL(sr_edges_key_rows)
-    (w->key_rows, ld.d, &x->edges, plan, x->call->in, at->b, at->kv, tile * TILE, count);
+    (w->key_rows, ld.d, &x->edges, x->call, (sr_rows){at->b, at->kv, tile * TILE, count});
     clear_rows_from(w->key_rows, ld.d, count, TILE);
     transpose_rows(w->keys, ld.tile, w->key_rows, ld.d, count, p->D, TILE);
     SR_ISA_REAL(sr_edges_value_rows)
-    (w->value_rows, ld.dv, &x->edges, plan, x->call->in, at->b, at->kv, tile * TILE, count);
+    (w->value_rows, ld.dv, &x->edges, x->call, (sr_rows){at->b, at->kv, tile * TILE, count});
     clear_rows_from(w->value_rows, ld.dv, count, TILE);
     transpose_rows(w->values, ld.tile, w->value_rows, ld.dv, count, p->Dv, TILE);
 }
@@ -180,17 +182,20 @@ static void tile_pair(const context *x, const workspace *w, const position *at, 
     product_shape left = diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL;
     product_shape right = diagonal ? PRODUCT_A_UPPER : PRODUCT_FULL;
 
-    product(w->s, ld.tile, (product_operand){q, ld.d, 1}, w->keys, ld.tile, padded, width, p->D,
-            lower, false);
-    product(w->d, ld.tile, (product_operand){dn, ld.dv, 1}, w->values, ld.tile, padded, width,
-            p->Dv, lower, false);
+    product((product_target){w->s, ld.tile, false}, (product_operand){q, ld.d, 1},
+            (product_rows){w->keys, ld.tile}, (product_size){padded, width, p->D}, lower);
+    product((product_target){w->d, ld.tile, false}, (product_operand){dn, ld.dv, 1},
+            (product_rows){w->values, ld.tile}, (product_size){padded, width, p->Dv}, lower);
     weigh_tile(x, w, at, tile, own, width);
-    product(w->d_values + tile * TILE * ld.dv, ld.dv, (product_operand){w->s, 1, ld.tile}, dn,
-            ld.dv, key_blocks, Dv, rows, right, true);
-    product(w->d_keys + tile * TILE * ld.d, ld.d, (product_operand){w->d, 1, ld.tile}, q, ld.d,
-            key_blocks, D, rows, right, true);
-    product(at->d_queries + own * TILE * ld.d, ld.d, (product_operand){w->d, ld.tile, 1},
-            w->key_rows, ld.d, padded, D, keys, left, true);
+    product((product_target){w->d_values + tile * TILE * ld.dv, ld.dv, true},
+            (product_operand){w->s, 1, ld.tile}, (product_rows){dn, ld.dv},
+            (product_size){key_blocks, Dv, rows}, right);
+    product((product_target){w->d_keys + tile * TILE * ld.d, ld.d, true},
+            (product_operand){w->d, 1, ld.tile}, (product_rows){q, ld.d},
+            (product_size){key_blocks, D, rows}, right);
+    product((product_target){at->d_queries + own * TILE * ld.d, ld.d, true},
+            (product_operand){w->d, ld.tile, 1}, (product_rows){w->key_rows, ld.d},
+            (product_size){padded, D, keys}, left);
 }
 
 /* Gradients of a group's keys and values, once every query head has added to them. */
@@ -201,9 +206,10 @@ static void write_keys(const context *x, const workspace *w, const position *at,
     int64_t t = tile * TILE, count = rows_in(p, tile);
     load_keys(x, w, at, tile);
     SR_ISA_REAL(sr_edges_key_rows_backward)
-    (w->d_keys + t * ld.d, ld.d, &x->edges, call, at->b, at->kv, t, count);
+    (w->d_keys + t * ld.d, ld.d, call, (sr_rows){at->b, at->kv, t, count});
     SR_ISA_REAL(sr_edges_value_rows_backward)
-    (w->d_values + t * ld.dv, w->value_rows, ld.dv, &x->edges, call, at->b, at->kv, t, count);
+    (w->d_values + t * ld.dv, w->value_rows, ld.dv, &x->edges, call,
+     (sr_rows){at->b, at->kv, t, count});
     for (int64_t j = 0; x->edges.column_dot && j < count; j++)
         x->edges.column_dot[sr_row_index(p, p->Hkv, at->b, at->kv, t + j)] =
             (double)w->column_dot[t + j];
@@ -257,7 +263,7 @@ static void queries_task(void *untyped, int64_t task, int worker) {
             sum[n] += part[n];
     }
     SR_ISA_REAL(sr_edges_query_rows_backward)
-    (sum, ld.d, &x->edges, x->call, head / p->H, (int)(head % p->H), tile * TILE, rows_in(p, tile));
+    (sum, ld.d, x->call, (sr_rows){head / p->H, (int)(head % p->H), tile * TILE, rows_in(p, tile)});
 }
 
 void flash_backward(const sr_attention_call *call) {

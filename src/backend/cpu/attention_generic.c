@@ -82,7 +82,7 @@ static pair pair_of(const srnn_attention *a, double s, double decay, double maxi
         result.weight = exp(x + decay - maximum);
         result.slope = result.weight;
     } else {
-        double factor = exp(decay);
+        double factor = exp(decay - (maximum == -INFINITY ? 0.0 : maximum));
         result.weight = factor * sr_score_value(a->score, a->order, x);
         result.slope = factor * sr_score_slope(a->score, a->order, x);
     }
@@ -95,17 +95,21 @@ static double decay_between(const double *decay, int64_t i, int64_t j) {
     return decay ? decay[i] - decay[j] : 0.0;
 }
 
-/* s_ij for j <= i into w->s; returns the row maximum of the clamped, decayed logit. */
+/* s_ij for j <= i into w->s; returns what the logarithms of the row's weights may be reduced by. */
 static double row_logits(const workspace *w, const srnn_problem *p, const double *decay,
                          int64_t i) {
-    double maximum = -INFINITY;
+    const srnn_attention *a = &p->attention;
+    double maximum = -INFINITY, largest = 0.0;
     for (int64_t j = 0; j <= i; j++) {
         double s = row_dot(w->query, w->keys + j * p->D, p->D);
-        double x = p->attention.clamp != 0.0 && s > p->attention.clamp ? p->attention.clamp : s;
+        double x = a->clamp != 0.0 && s > a->clamp ? a->clamp : s;
         maximum = fmax(maximum, x + decay_between(decay, i, j));
+        largest = fmax(largest, fabs(x));
         w->s[j] = s;
     }
-    return maximum;
+    if (!sr_row_scale_invariant(a))
+        return 0.0;
+    return a->score == SRNN_SCORE_EXP ? maximum : sr_score_log_scale(a->score, a->order, largest);
 }
 
 static const double *decay_of(const sr_edges *edges, const srnn_problem *p, const sr_span *span,
@@ -115,12 +119,12 @@ static const double *decay_of(const sr_edges *edges, const srnn_problem *p, cons
 
 static void load_keys_values(const context *x, const workspace *w, const sr_span *span, int kv) {
     const srnn_plan *plan = x->call->plan;
-    const srnn_operands *in = x->call->in;
     SR_ISA_REAL(sr_edges_key_rows)
-    (w->keys, plan->problem.D, &x->scratch.edges, plan, in, span->b, kv, span->start, span->length);
+    (w->keys, plan->problem.D, &x->scratch.edges, x->call,
+     (sr_rows){span->b, kv, span->start, span->length});
     SR_ISA_REAL(sr_edges_value_rows)
-    (w->values, plan->problem.Dv, &x->scratch.edges, plan, in, span->b, kv, span->start,
-     span->length);
+    (w->values, plan->problem.Dv, &x->scratch.edges, x->call,
+     (sr_rows){span->b, kv, span->start, span->length});
 }
 
 static void forward_row(const context *x, const workspace *w, const sr_span *span, int h,
@@ -129,10 +133,8 @@ static void forward_row(const context *x, const workspace *w, const sr_span *spa
     const srnn_problem *p = &plan->problem;
     const double *decay = decay_of(&x->scratch.edges, p, span, h / (p->H / p->Hkv));
     SR_ISA_REAL(sr_edges_query_rows)
-    (w->query, p->D, &x->scratch.edges, plan, x->call->in, span->b, h, span->start + i, 1);
+    (w->query, p->D, &x->scratch.edges, x->call, (sr_rows){span->b, h, span->start + i, 1});
     double maximum = row_logits(w, p, decay, i), row_sum = 0.0;
-    if (!sr_row_scale_invariant(&p->attention))
-        maximum = 0.0;
     memset(w->numerator, 0, (size_t)p->Dv * sizeof *w->numerator);
     for (int64_t j = 0; j <= i; j++) {
         double weight = pair_of(&p->attention, w->s[j], decay_between(decay, i, j), maximum).weight;
@@ -144,8 +146,8 @@ static void forward_row(const context *x, const workspace *w, const sr_span *spa
         w->row[d] = (real)w->numerator[d];
     real sum = (real)row_sum;
     SR_ISA_REAL(sr_edges_output_rows)
-    (x->call->o, w->row, p->Dv, &sum, &x->scratch.edges, plan, x->call->in, span->b, h,
-     span->start + i, 1, i + 1);
+    ((sr_row_results){w->row, p->Dv, &sum, i + 1}, &x->scratch.edges, x->call,
+     (sr_rows){span->b, h, span->start + i, 1});
     const sr_saved *saved = &x->call->saved;
     if (saved->numerator) {
         int64_t at = sr_row_index(p, p->H, span->b, h, span->start + i);
@@ -186,7 +188,7 @@ static void backward_row(const context *x, const workspace *w, const sr_span *sp
     double d_row_sum = (double)edges->d_row_sum[at];
     double maximum = (double)((const real *)x->call->saved.maximum)[at];
     SR_ISA_REAL(sr_edges_query_rows)
-    (w->query, p->D, edges, plan, x->call->in, span->b, h, span->start + i, 1);
+    (w->query, p->D, edges, x->call, (sr_rows){span->b, h, span->start + i, 1});
     row_logits(w, p, decay, i);
     memset(w->d_query, 0, (size_t)p->D * sizeof *w->d_query);
     for (int64_t j = 0; j <= i; j++) {
@@ -204,7 +206,7 @@ static void backward_row(const context *x, const workspace *w, const sr_span *sp
     for (int d = 0; d < p->D; d++)
         w->row[d] = (real)w->d_query[d];
     SR_ISA_REAL(sr_edges_query_rows_backward)
-    (w->row, p->D, edges, x->call, span->b, h, span->start + i, 1);
+    (w->row, p->D, x->call, (sr_rows){span->b, h, span->start + i, 1});
 }
 
 static void backward_task(void *untyped, int64_t task, int worker) {
@@ -225,11 +227,12 @@ static void backward_task(void *untyped, int64_t task, int worker) {
         for (int d = 0; d < p->D; d++)
             w->row[d] = (real)w->d_keys[j * p->D + d];
         SR_ISA_REAL(sr_edges_key_rows_backward)
-        (w->row, p->D, edges, x->call, span->b, kv, span->start + j, 1);
+        (w->row, p->D, x->call, (sr_rows){span->b, kv, span->start + j, 1});
         for (int d = 0; d < p->Dv; d++)
             w->row[d] = (real)w->d_values[j * p->Dv + d];
         SR_ISA_REAL(sr_edges_value_rows_backward)
-        (w->row, w->values + j * p->Dv, p->Dv, edges, x->call, span->b, kv, span->start + j, 1);
+        (w->row, w->values + j * p->Dv, p->Dv, edges, x->call,
+         (sr_rows){span->b, kv, span->start + j, 1});
         if (edges->column_dot)
             edges->column_dot[sr_row_index(p, p->Hkv, span->b, kv, span->start + j)] =
                 w->column_dot[j];

@@ -60,6 +60,17 @@ static row_scalars scalars_of(const srnn_attention *a, double row_sum, double le
     return s;
 }
 
+/* A norm over n numbers, with its parameters. */
+typedef struct norm_rule {
+    srnn_norm norm;
+    const real *weight, *bias; /* (n) or NULL */
+    int n;
+} norm_rule;
+
+static norm_rule norm_rule_of(const srnn_problem *p, const srnn_operands *in) {
+    return (norm_rule){p->attention.norm, in->norm_weight, in->norm_bias, p->Dv};
+}
+
 /* Mean and 1/deviation of factor * x. */
 static void layer_moments(double *mean, double *inverse, const real *x, double factor, int n) {
     double sum = 0.0, square = 0.0;
@@ -73,10 +84,11 @@ static void layer_moments(double *mean, double *inverse, const real *x, double f
     *inverse = 1.0 / sqrt(square / n + LAYER_EPSILON);
 }
 
-/* out = post * norm(factor * x), n numbers. */
-static void norm_row(real *out, const real *x, srnn_norm norm, double factor, double post,
-                     const real *weight, const real *bias, int n) {
-    switch (norm) {
+/* out = post * norm(factor * x). */
+static void norm_row(real *out, const real *x, const norm_rule *rule, double factor, double post) {
+    const real *weight = rule->weight, *bias = rule->bias;
+    const int n = rule->n;
+    switch (rule->norm) {
     case SRNN_NORM_NONE: {
         real whole = (real)(factor * post);
         for (int d = 0; d < n; d++)
@@ -101,7 +113,7 @@ static void norm_row(real *out, const real *x, srnn_norm norm, double factor, do
     case SRNN_NORM_L2_SCALED: {
         double floor = L2_FLOOR, length = fabs(factor) * row_norm(x, n);
         double whole = post * factor / (length < floor ? floor : length);
-        if (norm == SRNN_NORM_L2_SCALED)
+        if (rule->norm == SRNN_NORM_L2_SCALED)
             whole *= n;
         for (int d = 0; d < n; d++)
             out[d] = (real)(whole * (double)x[d]);
@@ -110,12 +122,14 @@ static void norm_row(real *out, const real *x, srnn_norm norm, double factor, do
     }
 }
 
-/* dx = gradient of x = factor * numerator through the norm, from du; adds to the parameter
- * gradients. */
-static void norm_row_backward(double *dx, double *d_weight, double *d_bias, const double *du,
-                              const double *x, srnn_norm norm, const real *weight, int n) {
+/* dx = gradient of x = factor * numerator through the norm, from du; adds to the gradients of weight (n)
+ * and bias (n) in `partial`. */
+static void norm_row_backward(double *dx, double *partial, const double *du, const double *x,
+                              const norm_rule *rule) {
+    const real *weight = rule->weight;
+    const int n = rule->n;
     double mean = 0.0, inverse = 0.0, sum = 0.0, along = 0.0;
-    switch (norm) {
+    switch (rule->norm) {
     case SRNN_NORM_NONE:
         for (int d = 0; d < n; d++)
             dx[d] = du[d];
@@ -128,8 +142,8 @@ static void norm_row_backward(double *dx, double *d_weight, double *d_bias, cons
         inverse = 1.0 / sqrt(inverse / n + LAYER_EPSILON);
         for (int d = 0; d < n; d++) {
             double hat = (x[d] - mean) * inverse, d_hat = du[d] * (double)weight[d];
-            d_weight[d] += du[d] * hat;
-            d_bias[d] += du[d];
+            partial[d] += du[d] * hat;
+            partial[n + d] += du[d];
             sum += d_hat / n;
             along += d_hat * hat / n;
         }
@@ -141,7 +155,7 @@ static void norm_row_backward(double *dx, double *d_weight, double *d_bias, cons
             inverse += x[d] * x[d];
         inverse = 1.0 / sqrt(inverse / n + RMS_EPSILON);
         for (int d = 0; d < n; d++) {
-            d_weight[d] += du[d] * x[d] * inverse;
+            partial[d] += du[d] * x[d] * inverse;
             along += du[d] * (double)weight[d] * x[d] * inverse / n;
         }
         for (int d = 0; d < n; d++)
@@ -149,7 +163,7 @@ static void norm_row_backward(double *dx, double *d_weight, double *d_bias, cons
         return;
     case SRNN_NORM_L2:
     case SRNN_NORM_L2_SCALED: {
-        double length = 0.0, factor = norm == SRNN_NORM_L2_SCALED ? n : 1.0;
+        double length = 0.0, factor = rule->norm == SRNN_NORM_L2_SCALED ? n : 1.0;
         for (int d = 0; d < n; d++) {
             length += x[d] * x[d];
             along += x[d] * du[d];
@@ -165,21 +179,23 @@ static void norm_row_backward(double *dx, double *d_weight, double *d_bias, cons
     }
 }
 
-void SR_ISA_REAL(sr_edges_output_rows)(srnn_tensor o, const real *numerator, int64_t ld,
-                                       const real *row_sum, const sr_edges *edges,
-                                       const srnn_plan *plan, const srnn_operands *in, int64_t b,
-                                       int h, int64_t t, int64_t count, int64_t length) {
-    const srnn_problem *p = &plan->problem;
+void SR_ISA_REAL(sr_edges_output_rows)(sr_row_results results, const sr_edges *edges,
+                                       const sr_attention_call *call, sr_rows rows) {
+    const srnn_problem *p = &call->plan->problem;
     const srnn_attention *a = &p->attention;
-    bool gated = a->output_gate != SRNN_GATE_NONE || a->post_gate;
+    const srnn_operands *in = call->in;
+    const norm_rule rule = norm_rule_of(p, in);
+    const bool gated = a->output_gate != SRNN_GATE_NONE || a->post_gate;
     const double *cumulative =
-        edges->cumulative ? edges->cumulative + sr_row_index(p, p->H, b, h, t) : NULL;
-    for (int64_t r = 0; r < count; r++) {
-        row_scalars s = scalars_of(a, (double)row_sum[r], (double)(length + r),
-                                   gated ? (double)*tensor_row(in->output_gate, b, h, t + r) : 0.0,
-                                   cumulative ? cumulative[r] : 0.0);
-        norm_row(tensor_row(o, b, h, t + r), numerator + r * ld, a->norm, s.gate / s.denominator,
-                 s.post, in->norm_weight, in->norm_bias, p->Dv);
+        edges->cumulative ? edges->cumulative + sr_row_index(p, p->H, rows.b, rows.h, rows.t)
+                          : NULL;
+    for (int64_t r = 0; r < rows.count; r++) {
+        const double logit =
+            gated ? (double)*tensor_row(in->output_gate, rows.b, rows.h, rows.t + r) : 0.0;
+        row_scalars s = scalars_of(a, (double)results.row_sum[r], (double)(results.length + r),
+                                   logit, cumulative ? cumulative[r] : 0.0);
+        norm_row(tensor_row(call->o, rows.b, rows.h, rows.t + r),
+                 results.numerator + r * results.ld, &rule, s.gate / s.denominator, s.post);
     }
 }
 
@@ -227,12 +243,21 @@ static void denominator_backward(row_gradient *g, const srnn_attention *a, doubl
     }
 }
 
-/* d_numerator (n) and the scalar gradients of one row. `partial` receives norm parameter gradients.
- */
+/* What the forward pass knew of a row. */
+typedef struct row_facts {
+    const real *numerator; /* (n) */
+    double row_sum, cumulative;
+    row_scalars scalars;
+} row_facts;
+
+/* d_numerator (n) and the scalar gradients of one row from d_o (n). `partial` receives norm parameter
+ * gradients. */
 static row_gradient row_backward(real *d_numerator, double *partial, const real *d_o,
-                                 const real *numerator, double row_sum, double cumulative,
-                                 row_scalars s, const srnn_attention *a, const real *weight,
-                                 const real *bias, int n) {
+                                 const row_facts *row, const srnn_attention *a,
+                                 const norm_rule *rule) {
+    const row_scalars s = row->scalars;
+    const real *numerator = row->numerator;
+    const int n = rule->n;
     double x[WIDEST], du[WIDEST], dx[WIDEST];
     row_gradient g = {0};
     for (int d = 0; d < n; d++)
@@ -240,19 +265,19 @@ static row_gradient row_backward(real *d_numerator, double *partial, const real 
     if (a->post_gate) {
         real unscaled[WIDEST];
         double d_post = 0.0;
-        norm_row(unscaled, numerator, a->norm, s.gate / s.denominator, 1.0, weight, bias, n);
+        norm_row(unscaled, numerator, rule, s.gate / s.denominator, 1.0);
         for (int d = 0; d < n; d++)
             d_post += (double)d_o[d] * (double)unscaled[d];
         g.logit = d_post * s.post * (1.0 - s.post);
     }
     for (int d = 0; d < n; d++)
         du[d] = s.post * (double)d_o[d];
-    norm_row_backward(dx, partial, partial ? partial + n : NULL, du, x, a->norm, weight, n);
+    norm_row_backward(dx, partial, du, x, rule);
     double d_gate = 0.0; /* <dx, y> */
     for (int d = 0; d < n; d++)
         d_gate += dx[d] * ((double)numerator[d] / s.denominator);
     gate_backward(&g, a, s.gate, d_gate);
-    denominator_backward(&g, a, -s.gate * d_gate / s.denominator, row_sum, cumulative);
+    denominator_backward(&g, a, -s.gate * d_gate / s.denominator, row->row_sum, row->cumulative);
     for (int d = 0; d < n; d++)
         d_numerator[d] = (real)(s.gate / s.denominator * dx[d]);
     return g;
@@ -286,25 +311,25 @@ static void document_backward(const outputs_context *x, const sr_span *span, int
     const srnn_attention *a = &p->attention;
     bool uses_gate = a->output_gate != SRNN_GATE_NONE || a->post_gate || edges->cumulative;
     bool wants_gate = uses_gate && call->gradients->output_gate.data;
+    const norm_rule rule = norm_rule_of(p, call->in);
     for (int64_t t = 0; t < span->length; t++) {
         int64_t at = sr_row_index(p, p->H, span->b, h, span->start + t);
-        const real *numerator = (const real *)call->saved.numerator + at * p->Dv;
-        double row_sum = (double)((const real *)call->saved.row_sum)[at];
-        double cumulative = edges->cumulative ? edges->cumulative[at] : 0.0;
-        double logit = uses_gate
-                           ? (double)*tensor_row(call->in->output_gate, span->b, h, span->start + t)
-                           : 0.0;
-        row_scalars s = scalars_of(a, row_sum, (double)(t + 1), logit, cumulative);
+        const double logit =
+            uses_gate ? (double)*tensor_row(call->in->output_gate, span->b, h, span->start + t)
+                      : 0.0;
+        row_facts row = {.numerator = (const real *)call->saved.numerator + at * p->Dv,
+                         .row_sum = (double)((const real *)call->saved.row_sum)[at],
+                         .cumulative = edges->cumulative ? edges->cumulative[at] : 0.0};
+        row.scalars = scalars_of(a, row.row_sum, (double)(t + 1), logit, row.cumulative);
         row_gradient g =
             row_backward(edges->d_numerator + at * p->Dv, partial,
-                         tensor_row(call->o, span->b, h, span->start + t), numerator, row_sum,
-                         cumulative, s, a, call->in->norm_weight, call->in->norm_bias, p->Dv);
+                         tensor_row(call->o, span->b, h, span->start + t), &row, a, &rule);
         edges->d_row_sum[at] = (real)g.row_sum;
         if (edges->d_cumulative)
             edges->d_cumulative[at] = g.cumulative;
         if (edges->row_dot)
-            edges->row_dot[at] =
-                row_dot(edges->d_numerator + at * p->Dv, numerator, p->Dv) + g.row_sum * row_sum;
+            edges->row_dot[at] = row_dot(edges->d_numerator + at * p->Dv, row.numerator, p->Dv) +
+                                 g.row_sum * row.row_sum;
         if (wants_gate)
             *tensor_row(call->gradients->output_gate, span->b, h, span->start + t) = (real)g.logit;
     }

@@ -123,6 +123,39 @@ static inline vec polynomial_slope(vec s, const score_rule *rule) {
     return s;
 }
 
+/* The same divided by e^maximum where a plain power or series would leave the range: in double, or with
+ * the logits of a power scaled before. */
+typedef struct scaled_polynomial {
+    const score_rule *rule;
+    double maximum;
+    real logit_factor; /* of a power */
+} scaled_polynomial;
+
+static inline scaled_polynomial scaled_polynomial_of(const score_rule *rule, real maximum) {
+    const double reduction = maximum == (real)-INFINITY ? 0.0 : (double)maximum;
+    const bool is_power = rule->score == SRNN_SCORE_POWER;
+    return (scaled_polynomial){rule, reduction, is_power ? (real)exp(-reduction / rule->order) : 1};
+}
+
+static inline vec scaled_value(vec s, const scaled_polynomial *p) {
+    if (p->rule->score == SRNN_SCORE_POWER)
+        return power(s * p->logit_factor, p->rule->order);
+    for (int lane = 0; lane < LANES; lane++)
+        s[lane] = (real)(sr_score_value(p->rule->score, p->rule->order, (double)s[lane]) *
+                         exp(-p->maximum));
+    return s;
+}
+
+static inline vec scaled_slope(vec s, const scaled_polynomial *p) {
+    if (p->rule->score == SRNN_SCORE_POWER)
+        return (real)p->rule->order * p->logit_factor *
+               power(s * p->logit_factor, p->rule->order - 1);
+    for (int lane = 0; lane < LANES; lane++)
+        s[lane] = (real)(sr_score_slope(p->rule->score, p->rule->order, (double)s[lane]) *
+                         exp(-p->maximum));
+    return s;
+}
+
 /* A row of a tile and what applies to it. */
 typedef struct score_row {
     real *s;       /* (width), logits in, weights out */
@@ -130,13 +163,22 @@ typedef struct score_row {
     int width;     /* a multiple of LANES */
     real decay;    /* C_i and, per column, C_j, both less the same reference; columns NULL: none */
     const real *decay_columns;
-    real maximum; /* subtracted from the exponent */
+    real maximum; /* the logarithm of what all weights are divided by */
     real bound;   /* on |s|; infinity or NaN if none is known, and with decay */
 } score_row;
 
 /* Below this bound on |s|, exp and its row sums stay far from the ends of the number range: the row
- * maximum need not be found (a row-scale-invariant result is the same without it), nor exp be guarded. */
+ * maximum need not be subtracted, nor exp be guarded. */
 #define SMALL_LOGIT ((real)40)
+
+/* Weights of logits up to this bound need no scaling. */
+static inline bool logits_are_tame(const score_rule *rule, real bound) {
+    if (rule->score == SRNN_SCORE_EXP)
+        return bound <= SMALL_LOGIT;
+    if (rule->score == SRNN_SCORE_POWER && rule->order > SR_TAME_POWER)
+        return false;
+    return sr_score_log_scale(rule->score, rule->order, (double)bound) == 0.0;
+}
 
 /* The row's weights are exponentials, be it by name or because its series has converged. */
 static inline bool row_is_exponential(const score_row *row, const score_rule *rule) {
@@ -180,38 +222,68 @@ static inline vec decay_factor(score_constants c, int j) {
     return vec_exp(c.decay - vec_load(c.decay_columns + j));
 }
 
-/* Largest exponent of the visible columns, less row->maximum. */
-static inline real row_maximum(const score_row *row, const score_rule *rule) {
-    const score_constants c = constants_of(row, rule);
-    vec maximum = vec_all((real)-INFINITY), lanes = vec_count();
+/* Hidden columns of the vector at j become `value`. */
+static inline vec hide_columns(vec x, const score_row *row, int j, real value) {
+    if (j >= row->low && j + LANES <= row->high)
+        return x;
+    vec column = vec_count() + (real)j;
+    vec_bits hidden = (vec_bits)(column < (real)row->low) | (vec_bits)(column >= (real)row->high);
+    return vec_select(hidden, vec_all(value), x);
+}
+
+/* Largest exponent of the visible columns. */
+static inline real row_largest_exponent(const score_row *row, const score_rule *rule) {
+    score_constants c = constants_of(row, rule);
+    vec maximum = vec_all((real)-INFINITY);
+    c.maximum = 0;
     for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
         vec x = exponent_of(vec_load(row->s + j), c, j);
-        if (j < row->low || j + LANES > row->high) {
-            vec column = lanes + (real)j;
-            vec_bits hidden =
-                (vec_bits)(column < (real)row->low) | (vec_bits)(column >= (real)row->high);
-            x = vec_select(hidden, vec_all((real)-INFINITY), x);
-        }
-        maximum = vec_max(x, maximum);
+        maximum = vec_max(hide_columns(x, row, j, (real)-INFINITY), maximum);
     }
     return vec_maximum(maximum);
 }
 
-/* The usual case on its own: exp of small logits without decay, every column visible. */
-static inline void row_weights_plain(real *s, int width, score_constants c, vec *sum) {
+/* Largest |s| of the visible columns, clamped. */
+static inline real row_largest_logit(const score_row *row, const score_rule *rule) {
+    const score_constants c = constants_of(row, rule);
+    vec largest = {0};
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
+        vec x = hide_columns(clamp_logits(vec_load(row->s + j), c), row, j, 0);
+        largest = vec_max(vec_max(x, -x), largest);
+    }
+    return vec_maximum(largest);
+}
+
+/* What the logarithms of this row's weights should be reduced by. */
+static inline real row_log_scale(const score_row *row, const score_rule *rule) {
+    if (rule->score == SRNN_SCORE_EXP)
+        return row_largest_exponent(row, rule);
+    return (real)sr_score_log_scale(rule->score, rule->order, (double)row_largest_logit(row, rule));
+}
+
+/* The usual case on its own: exp of small logits without decay, every column visible. Raises *largest
+ * to the largest logit where it is not NULL. */
+static inline void row_weights_plain(real *s, int width, score_constants c, vec *sum,
+                                     vec *largest) {
     vec total = {0};
-    if (c.clamped)
+    if (c.clamped || largest) {
+        const vec ceiling = vec_all(c.clamped ? c.clamp : (real)INFINITY);
+        vec maximum = largest ? *largest : (vec){0};
         for (int j = 0; j < width; j += LANES) {
-            vec w = vec_exp_small(vec_min(vec_all(c.clamp), vec_load(s + j)));
+            vec x = vec_min(ceiling, vec_load(s + j)), w = vec_exp_small(x);
+            maximum = vec_max(x, maximum);
             vec_store(s + j, w);
             total += w;
         }
-    else
+        if (largest)
+            *largest = maximum;
+    } else {
         for (int j = 0; j < width; j += LANES) {
             vec w = vec_exp_small(vec_load(s + j));
             vec_store(s + j, w);
             total += w;
         }
+    }
     if (sum)
         *sum += total;
 }
@@ -239,20 +311,30 @@ static inline void row_weights_polynomial(real *s, int from, int high, const sco
         vec_store(s + j, polynomial_value(vec_load(s + j), rule));
 }
 
-/* Logits into weights; adds the weights to *sum where it is not NULL. */
-static inline void row_weights(const score_row *row, const score_rule *rule, vec *sum) {
+/* Logits into weights; adds the weights to *sum and raises *largest to the largest exponent where they
+ * are not NULL (the latter for exp only). */
+static inline void row_weights(const score_row *row, const score_rule *rule, vec *sum,
+                               vec *largest) {
     const score_constants c = constants_of(row, rule);
     real *const s = row->s;
     const int from = row->low / LANES * LANES, high = row->high;
     const bool exponential = row_is_exponential(row, rule);
     bool small = row->bound <= SMALL_LOGIT && row->maximum == 0;
     if (exponential && small && row->low == 0 && high == row->width) {
-        row_weights_plain(s, row->width, c, sum);
+        row_weights_plain(s, row->width, c, sum, largest);
         return;
     }
+    if (largest)
+        *largest = vec_max(vec_all(row_largest_exponent(row, rule)), *largest);
     if (exponential) {
         for (int j = from; j < high; j += LANES)
             vec_store(s + j, vec_exp(exponent_of(vec_load(s + j), c, j)));
+    } else if (c.maximum != 0) {
+        const scaled_polynomial scaled = scaled_polynomial_of(rule, c.maximum);
+        for (int j = from; j < high; j += LANES) {
+            vec w = scaled_value(clamp_logits(vec_load(s + j), c), &scaled);
+            vec_store(s + j, c.decayed ? w * decay_factor(c, j) : w);
+        }
     } else if (!c.clamped && !c.decayed) {
         row_weights_polynomial(s, row->low / COLUMNS * COLUMNS, high, rule);
     } else {
@@ -280,6 +362,7 @@ static inline void row_weights_backward(const score_row *row, const score_rule *
     const bool exponential = row_is_exponential(row, rule);
     const bool small =
         row->bound <= SMALL_LOGIT && row->maximum <= SMALL_LOGIT && row->maximum >= -SMALL_LOGIT;
+    const scaled_polynomial scaled = scaled_polynomial_of(rule, exponential ? 0 : c.maximum);
     for (int j = from; j < high; j += LANES) {
         vec logits = vec_load(s + j), w, slope;
         if (exponential) {
@@ -288,8 +371,9 @@ static inline void row_weights_backward(const score_row *row, const score_rule *
         } else {
             vec x = clamp_logits(logits, c);
             vec factor = c.decayed ? decay_factor(c, j) : vec_all(1);
-            w = factor * polynomial_value(x, rule);
-            slope = factor * polynomial_slope(x, rule);
+            w = factor * (c.maximum != 0 ? scaled_value(x, &scaled) : polynomial_value(x, rule));
+            slope =
+                factor * (c.maximum != 0 ? scaled_slope(x, &scaled) : polynomial_slope(x, rule));
         }
         if (c.clamped)
             slope = vec_select((vec_bits)(logits > c.clamp), (vec){0}, slope);

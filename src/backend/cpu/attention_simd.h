@@ -153,35 +153,6 @@ static inline vec vec_exp_small(vec x) {
     return (vec)((vec_bits)p + ((vec_bits)shifted << MANTISSA));
 }
 
-/* One block of the product: c (ROWS, COLUMNS). */
-static inline void product_block(real *c, int64_t ldc, const real *a, int64_t a_row, int64_t a_step,
-                                 const real *b, int64_t ldb, int64_t k, bool accumulate) {
-    vec sum[ROWS][2];
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++)
-        sum[r][0] = sum[r][1] = (vec){0};
-    for (int64_t step = 0; step < k; step++) {
-        vec b0 = vec_load(b), b1 = vec_load(b + LANES);
-#pragma GCC unroll 16
-        for (int r = 0; r < ROWS; r++) {
-            vec spread = vec_all(a[r * a_row]);
-            sum[r][0] += spread * b0;
-            sum[r][1] += spread * b1;
-        }
-        a += a_step;
-        b += ldb;
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) {
-        if (accumulate) {
-            sum[r][0] += vec_load(c + r * ldc);
-            sum[r][1] += vec_load(c + r * ldc + LANES);
-        }
-        vec_store(c + r * ldc, sum[r][0]);
-        vec_store(c + r * ldc + LANES, sum[r][1]);
-    }
-}
-
 /* Which part of a product is wanted or known to be zero, for tiles on the diagonal. */
 typedef enum product_shape {
     PRODUCT_FULL,
@@ -190,20 +161,65 @@ typedef enum product_shape {
     PRODUCT_A_UPPER, /* A is zero where column < row */
 } product_shape;
 
+/* C and whether the product is added to it; A by its two strides; B by rows. */
+typedef struct product_target {
+    real *data;
+    int64_t ld;
+    bool accumulate;
+} product_target;
+
 typedef struct product_operand {
     const real *data;
-    int64_t row, step; /* strides along m and k for A; k and (unused) 1 for B */
+    int64_t row, step; /* strides along m and k */
 } product_operand;
 
-static inline void product(real *c, int64_t ldc, product_operand a, const real *b, int64_t ldb,
-                           int64_t m, int64_t n, int64_t k, product_shape shape, bool accumulate) {
-    for (int64_t column = 0; column < n; column += COLUMNS)
-        for (int64_t row = shape == PRODUCT_C_LOWER ? column / ROWS * ROWS : 0; row < m;
+typedef struct product_rows {
+    const real *data;
+    int64_t ld;
+} product_rows;
+
+typedef struct product_size {
+    int64_t m, n, k;
+} product_size;
+
+/* One block of the product: ROWS x COLUMNS numbers of C, k steps. */
+static inline void product_block(product_target c, product_operand a, product_rows b, int64_t k) {
+    vec sum[ROWS][2];
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++)
+        sum[r][0] = sum[r][1] = (vec){0};
+    for (int64_t step = 0; step < k; step++) {
+        vec b0 = vec_load(b.data), b1 = vec_load(b.data + LANES);
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++) {
+            vec spread = vec_all(a.data[r * a.row]);
+            sum[r][0] += spread * b0;
+            sum[r][1] += spread * b1;
+        }
+        a.data += a.step;
+        b.data += b.ld;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) {
+        if (c.accumulate) {
+            sum[r][0] += vec_load(c.data + r * c.ld);
+            sum[r][1] += vec_load(c.data + r * c.ld + LANES);
+        }
+        vec_store(c.data + r * c.ld, sum[r][0]);
+        vec_store(c.data + r * c.ld + LANES, sum[r][1]);
+    }
+}
+
+static inline void product(product_target c, product_operand a, product_rows b, product_size size,
+                           product_shape shape) {
+    for (int64_t column = 0; column < size.n; column += COLUMNS)
+        for (int64_t row = shape == PRODUCT_C_LOWER ? column / ROWS * ROWS : 0; row < size.m;
              row += ROWS) {
             int64_t first = shape == PRODUCT_A_UPPER ? row : 0;
-            int64_t past = shape == PRODUCT_A_LOWER && row + ROWS < k ? row + ROWS : k;
-            product_block(c + row * ldc + column, ldc, a.data + row * a.row + first * a.step, a.row,
-                          a.step, b + first * ldb + column, ldb, past - first, accumulate);
+            int64_t past = shape == PRODUCT_A_LOWER && row + ROWS < size.k ? row + ROWS : size.k;
+            product_block((product_target){c.data + row * c.ld + column, c.ld, c.accumulate},
+                          (product_operand){a.data + row * a.row + first * a.step, a.row, a.step},
+                          (product_rows){b.data + first * b.ld + column, b.ld}, past - first);
         }
 }
 

@@ -29,9 +29,12 @@
     return Math.floor(series.style / COLOURS) % 4 >= 2;
   }
 
-  /* 12 000 000 as 12M; numbers below `whole` (9999.5 if not given) stay as they are. */
+  /* 12 000 000 as 12M; numbers below `whole` (9999.5 if not given) stay as they are, and those for
+   * which there is no letter, or no room for their zeros, are powers of ten. */
   function short(value, whole) {
     var units = ["", "k", "M", "G", "T", "P"], unit = 0, size = Math.abs(value);
+    if (size >= 9.995e17 || (size > 0 && size < 1e-4))
+      return value.toExponential(1).replace(".0e", "e").replace("e+", "e").replace(/-/g, "\u2212");
     while (size >= (unit ? 999.5 : whole > 0 ? whole : 9999.5) && unit < units.length - 1) { size /= 1000; unit++; }
     return (value < 0 ? "\u2212" : "") + String(Number(size.toPrecision(unit ? 3 : 5))) + units[unit];
   }
@@ -146,16 +149,54 @@
     return options;
   }
 
+  /* Four decimals, or as many digits where these would show nothing. */
+  function digits(value) {
+    var size = Math.abs(value);
+    return (size >= 0.001 || size === 0) && size < 1e6 ? value.toFixed(4) : String(Number(value.toPrecision(5)));
+  }
+
+  function readOutPoint(board, series, i) {
+    var chart = board.chart;
+    board.readout.textContent = "";
+    board.readout.append(element("b", "", series.name), ": " + chart.y_title.toLowerCase() + " " + digits(series.y[i]));
+    if (series.low && series.low[i] < series.high[i])
+      board.readout.append(" [" + digits(series.low[i]) + ", " + digits(series.high[i]) + "]");
+    board.readout.append(" at " + short(series.x[i]) + " " + chart.x_title.split(":")[0]);
+  }
+
   function readOut(board, points, name) {
     var point = points.find(function (one) { return one.name === name; }) || points[0];
-    var chart = board.chart, series = chart.series[Number(point.name.slice(1))];
-    var i = series.x.findIndex(function (x) { return placeOf(chart, x) === point.xval; });
-    if (i < 0) return;
-    board.readout.textContent = "";
-    board.readout.append(element("b", "", series.name), ": " + chart.y_title.toLowerCase() + " " + series.y[i].toFixed(4));
-    if (series.low && series.low[i] < series.high[i])
-      board.readout.append(" [" + series.low[i].toFixed(4) + ", " + series.high[i].toFixed(4) + "]");
-    board.readout.append(" at " + short(series.x[i]) + " " + chart.x_title.split(":")[0]);
+    var series = board.chart.series[Number(point.name.slice(1))];
+    var i = series.x.findIndex(function (x) { return placeOf(board.chart, x) === point.xval; });
+    if (i >= 0) readOutPoint(board, series, i);
+  }
+
+  /* The series that are shown and have points. */
+  function readable(board) {
+    return board.chart.series.map(function (series, s) { return s; }).filter(function (s) {
+      return board.boxes[s].checked && board.chart.series[s].x.length > 0;
+    });
+  }
+
+  /* By key: another point of the series, or the same place in another series. */
+  function walk(board, along, across) {
+    var shown = readable(board), place = board.place || { s: -1, i: 0 }, chart = board.chart;
+    if (shown.length === 0) return;
+    var at = shown.indexOf(place.s), began = at < 0;
+    at = began ? 0 : (at + across + shown.length) % shown.length;
+    var s = shown[at], series = chart.series[s], i = place.i;
+    if (s !== place.s) { /* the nearest x */
+      var x = began ? series.x[0] : chart.series[place.s].x[place.i];
+      i = series.x.reduce(function (best, one, k) {
+        return Math.abs(one - x) < Math.abs(series.x[best] - x) ? k : best;
+      }, 0);
+    } else {
+      i = Math.min(series.x.length - 1, Math.max(0, i + along));
+    }
+    board.place = { s: s, i: i };
+    var row = board.xs.indexOf(placeOf(chart, series.x[i]));
+    board.graph.setSelection(row, "s" + s);
+    readOutPoint(board, series, i);
   }
 
   function themeOptions() {
@@ -192,8 +233,9 @@
       animatedZooms: false,
       axes: {
         x: { axisLabelFormatter: tickWords(chart), pixelsPerLabel: 55, axisLabelWidth: 60 },
-        y: { axisLabelFormatter: function (value) { return short(value); }, axisLabelWidth: 52, pixelsPerLabel: 40 }
+        y: { axisLabelFormatter: function (value) { return short(value); }, axisLabelWidth: 58, pixelsPerLabel: 40 }
       },
+      rightGap: 32, /* half an x label: the last one stands under its grid line */
       highlightSeriesOpts: chart.points ? { highlightCircleSize: 8 } : { strokeWidth: 4, highlightCircleSize: 5 },
       highlightSeriesBackgroundAlpha: chart.points ? 1 : 0.35,
       highlightSeriesBackgroundColor: colour("paper"),
@@ -253,14 +295,18 @@
     return made;
   }
 
-  /* Arrow keys move the view, + and - zoom, 0 shows everything. */
+  /* Arrow keys go from point to point and, up and down, from series to series; with Shift they move
+   * the view; + and - zoom, 0 shows everything. */
   function onKey(board, event) {
     var range = board.graph.xAxisRange(), span = range[1] - range[0], middle = (range[0] + range[1]) / 2;
+    var steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
     var views = {
       ArrowLeft: [range[0] - span / 5, range[1] - span / 5], ArrowRight: [range[0] + span / 5, range[1] + span / 5],
       "+": [middle - span / 3, middle + span / 3], "-": [middle - span * 0.75, middle + span * 0.75]
     };
-    if (event.key === "0") board.graph.resetZoom();
+    if (event.key === "Escape") { board.place = null; board.graph.clearSelection(); board.readout.textContent = board.hint; }
+    else if (steps[event.key] && !event.shiftKey) walk(board, steps[event.key][0], steps[event.key][1]);
+    else if (event.key === "0") board.graph.resetZoom();
     else if (views[event.key]) board.graph.updateOptions({ dateWindow: views[event.key] });
     else return;
     board.reset.disabled = !board.graph.isZoomed();
@@ -271,15 +317,19 @@
     var figure = document.getElementById("figure-" + chart.name), still = figure.querySelector(".still");
     var board = { chart: chart, boxes: [], figure: figure };
     board.hint = (touch.matches ? "Tap" : "Point at") + (chart.points ? " a mark" : " a line") + " to read it. " +
-      (touch.matches ? "Zoom with two fingers, tap twice to see all." : "Drag to zoom, double-click to see all.");
+      (touch.matches ? "Zoom with two fingers, tap twice to see all."
+        : "Drag to zoom, double-click to see all. With the keyboard: arrow keys.");
     var frame = element("div", "board"), tools = element("div", "tools"), keys = element("fieldset", "keys");
     board.plot = element("div", "plot");
     board.plot.tabIndex = 0;
-    board.plot.setAttribute("role", "img");
+    board.plot.setAttribute("role", "application");
+    board.plot.setAttribute("aria-roledescription", "chart");
     board.plot.setAttribute("aria-label", still.querySelector("svg").getAttribute("aria-label") +
-      " Arrow keys move, plus and minus zoom, zero shows everything.");
+      " Left and right read the points of a series, up and down go to another series. With shift, left and right" +
+      " move the view; plus and minus zoom, zero shows everything.");
     board.plot.addEventListener("keydown", function (event) { onKey(board, event); });
     board.readout = element("div", "readout", board.hint);
+    board.readout.setAttribute("aria-live", "polite");
     board.reset = button("Reset zoom", function () { board.graph.resetZoom(); board.reset.disabled = true; });
     board.reset.disabled = true;
     tools.append(button("All on", function () { switchAll(board, true); }),
@@ -287,6 +337,7 @@
     frame.append(element("div", "axis-title", chart.y_title), board.plot, element("div", "axis-title x", chart.x_title),
       board.readout, tools, keys);
     figure.insertBefore(frame, still);
+    board.xs = rowsOf(chart).map(function (row) { return row[0]; });
     board.graph = new Dygraph(board.plot, rowsOf(chart), graphOptions(board));
     keys.append(element("legend", "", "Shown"));
     chart.series.forEach(function (series, s) { keys.append(makeKey(board, s)); });
@@ -300,7 +351,7 @@
       var options = themeOptions();
       options.series = seriesOptions(board.chart);
       options.highlightSeriesBackgroundColor = colour("paper");
-        board.graph.updateOptions(options);
+      board.graph.updateOptions(options);
     });
   }
 

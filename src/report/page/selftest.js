@@ -47,8 +47,32 @@
     return off && board.graph.visibility()[0] === true;
   }
 
+  function press(board, key) {
+    board.plot.dispatchEvent(new KeyboardEvent("keydown", { key: key, bubbles: true, cancelable: true }));
+    return board.readout.textContent;
+  }
+
+  /* The first key reads the first point; down reads another series, if there is one. */
+  function reads(board) {
+    var shown = board.chart.series.filter(function (one) { return one.x.length > 0; });
+    var first = press(board, "ArrowRight");
+    var right = first.indexOf(shown[0].name) === 0 && first.indexOf(" at ") > 0;
+    right = right && (shown.length < 2 || press(board, "ArrowDown").indexOf(shown[1].name) === 0);
+    right = right && board.readout.getAttribute("aria-live") === "polite";
+    return press(board, "Escape") === board.hint && right;
+  }
+
+  /* No label is cut, and none of the x axis stands beside its grid line. */
+  function isLabelled(board) {
+    return Array.from(board.plot.querySelectorAll(".dygraph-axis-label")).every(function (label) {
+      return label.scrollWidth <= label.clientWidth + 1 &&
+        (!label.classList.contains("dygraph-axis-label-x") || label.parentNode.style.textAlign === "center");
+    });
+  }
+
   function tryBoard(board) {
-    [["draw", isDrawn], ["answer to the pointer", hovers], ["zoom", zooms], ["switch a series", switches]]
+    [["draw", isDrawn], ["answer to the pointer", hovers], ["zoom", zooms], ["switch a series", switches],
+      ["answer to keys", reads], ["show its labels whole and in place", isLabelled]]
       .forEach(function (check) {
         if (!check[1](board)) problems.push(board.chart.name + " does not " + check[0]);
       });
@@ -62,6 +86,10 @@
     } catch (error) {
       problems.push(String(error));
     }
+    document.querySelectorAll("figure, [role=img]").forEach(function (one) {
+      var caption = document.getElementById(one.getAttribute("aria-labelledby") || "") || one.querySelector("figcaption");
+      if (!one.getAttribute("aria-label") && !(caption && caption.textContent)) problems.push("a figure has no name");
+    });
     if (window.reportBoards.length !== document.querySelectorAll("figure.live").length)
       problems.push("some charts were not made");
     verdict.textContent = problems.length ? "selftest failed: " + problems.join("; ")

@@ -1,0 +1,39 @@
+/* origin.c: where and with what a record was made. */
+#include "origin.h"
+
+#include "study/study_files.h"
+#include "train/run_settings.h"
+
+#include <string.h>
+
+void origin_quote(FILE *out, const char *word) {
+    if (*word && !word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                    "0123456789-_./,:=@+")]) {
+        fputs(word, out);
+        return;
+    }
+    putc('\'', out);
+    for (; *word; word++)
+        *word == '\'' ? fputs("'\\''", out) : putc(*word, out);
+    putc('\'', out);
+}
+
+srnn_status origin_command(char **text, const char *command, int argc, char **argv) {
+    size_t length;
+    *text = NULL;
+    FILE *out = open_memstream(text, &length);
+    if (!out)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a line");
+    fputs(command, out);
+    for (int i = 0; i < argc; i++) {
+        putc(' ', out);
+        origin_quote(out, argv[i]);
+    }
+    return fclose(out) == 0 ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory for a line");
+}
+
+json_t *origin_json(const char *command) {
+    /* A path may be no UTF-8: then the command is left out. */
+    return json_pack("{so*, ss, ss, so}", "command", json_string(command), "softrnn",
+                     srnn_version(), "revision", sr_revision(), "machine", sr_machine_json());
+}

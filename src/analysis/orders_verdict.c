@@ -1,0 +1,156 @@
+/* orders_verdict.c: the bill in words. */
+#include "analysis/orders_verdict.h"
+
+#include "base/status.h"
+#include "base/units.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double number_of(const json_t *object, const char *name) {
+    const json_t *value = json_object_get(object, name);
+    return json_is_number(value) ? json_number_value(value) : INFINITY;
+}
+
+static int whole_of(const json_t *object, const char *name) {
+    return (int)json_integer_value(json_object_get(object, name));
+}
+
+static const char *text_of(const json_t *object, const char *name) {
+    const char *text = json_string_value(json_object_get(object, name));
+    return text ? text : "";
+}
+
+static bool same_cut(const json_t *one, const json_t *other) {
+    return json_equal(json_object_get(one, "order"), json_object_get(other, "order")) &&
+           strcmp(text_of(one, "centre"), text_of(other, "centre")) == 0;
+}
+
+/* The layers from *index on that are cut alike: "layers 3-7 ...". Moves *index past them. */
+static void say_layers(FILE *out, const json_t *rows, size_t *index, const json_t *record,
+                       const sr_model_config *c) {
+    const json_t *first = json_array_get(rows, *index), *last = first;
+    for (; *index < json_array_size(rows) && same_cut(first, json_array_get(rows, *index));
+         (*index)++)
+        last = json_array_get(rows, *index);
+    const bool one = first == last;
+    fprintf(out, "layer%s %d", one ? "" : "s", whole_of(first, "layer"));
+    if (!one)
+        fprintf(out, "-%d", whole_of(last, "layer"));
+    if (!json_is_integer(json_object_get(first, "order"))) {
+        fprintf(out, " need%s more than order %d, the highest tried", one ? "s" : "",
+                whole_of(record, "most_order"));
+        return;
+    }
+    char words[SR_BYTES_WORDS];
+    fprintf(out,
+            " could run at order %d about %s with %d-wide heads: %s%s, smaller than a cache beyond "
+            "%.4g tokens",
+            whole_of(first, "order"), text_of(first, "centre"), c->D,
+            sr_bytes_words(words, number_of(first, "state_bytes")), one ? "" : " each",
+            number_of(first, "memory_break_even_tokens"));
+}
+
+static double tolerance_of(const json_t *record, const json_t *bill) {
+    return json_number_value(
+        json_array_get(json_object_get(record, "tolerances"), (size_t)whole_of(bill, "tolerance")));
+}
+
+static void say_bill(FILE *out, const json_t *bill, const json_t *record,
+                     const sr_model_config *c) {
+    const json_t *rows = json_object_get(bill, "layers");
+    const json_t *together = json_object_get(bill, "together");
+    const bool alone = strcmp(text_of(bill, "criterion"), "logits") == 0;
+    fprintf(out, "To keep the final logits within %g, %s: ", tolerance_of(record, bill),
+            alone ? "one layer truncated at a time about zero"
+                  : "all layers at one order about the best centre that a state knows");
+    for (size_t i = 0; i < json_array_size(rows);) {
+        say_layers(out, rows, &i, record, c);
+        fputs(i < json_array_size(rows) ? "; " : ".", out);
+    }
+    if (json_is_object(together))
+        fprintf(out,
+                " Run so all together, the logits are off by %.2g and the loss is %.4f (%.4f).",
+                number_of(together, "logits_error"), number_of(together, "loss"),
+                number_of(json_object_get(record, "data"), "trial_loss"));
+    fputc('\n', out);
+}
+
+/* The smallest state that, run as a whole, kept the logits within the tolerance; NULL: none. */
+static const json_t *best_of(const json_t *record, int tolerance) {
+    size_t i;
+    const json_t *bill, *best = NULL;
+    json_array_foreach(json_object_get(record, "bill"), i, bill) {
+        const json_t *total = json_object_get(bill, "total");
+        const double error = number_of(json_object_get(bill, "together"), "logits_error");
+        if (whole_of(bill, "tolerance") != tolerance || !(error <= tolerance_of(record, bill)))
+            continue;
+        if (!best || number_of(total, "state_bytes") < number_of(best, "state_bytes"))
+            best = total;
+    }
+    return best;
+}
+
+static void say_why_not(FILE *out, const json_t *record, const sr_model_config *c) {
+    const bool centred =
+        json_array_size(json_object_get(json_object_get(record, "all_layers"), "centred")) > 0;
+    bool clamped = false;
+    for (int layer = 0; layer < c->L; layer++)
+        clamped = clamped || c->attention[layer].clamp > 0;
+    fprintf(out, "No: no order up to %d, the highest tried, keeps them so about %s.",
+            whole_of(record, "most_order"),
+            centred ? "any centre that a state knows"
+                    : "zero, the only centre of layers whose rows may not be shifted");
+    if (clamped)
+        fputs(" (Where a clamp acts no order is enough: it is no power series.)", out);
+    fputc('\n', out);
+}
+
+static void answer(FILE *out, const json_t *record, int tolerance, const sr_model_config *c) {
+    const json_t *total = best_of(record, tolerance);
+    const double tokens = number_of(total, "memory_break_even_tokens");
+    char words[SR_BYTES_WORDS];
+    fprintf(out, "Could this model run with a finite state, its logits within %g? ",
+            json_number_value(
+                json_array_get(json_object_get(record, "tolerances"), (size_t)tolerance)));
+    if (!total) {
+        say_why_not(out, record, c);
+        return;
+    }
+    sr_bytes_words(words, number_of(total, "state_bytes"));
+    if (tokens > c->positions)
+        fprintf(
+            out,
+            "Not to advantage: the smallest state that was run and kept them so, %s, is smaller "
+            "than the cache only beyond %.4g tokens, and the model reads at most %d.\n",
+            words, tokens, c->positions);
+    else
+        fprintf(out,
+                "Yes: with a state of %s, run and found to keep them so, smaller than the cache "
+                "beyond %.0f of its %d tokens.\n",
+                words, tokens, c->positions);
+}
+
+srnn_status sr_orders_verdict(json_t *record, const sr_model_config *c) {
+    size_t i, length = 0;
+    const json_t *bill;
+    char *verdict = NULL;
+    FILE *out = open_memstream(&verdict, &length);
+    if (!out)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the verdict");
+    for (int tolerance = 0; tolerance < SR_TOLERANCES; tolerance++) {
+        answer(out, record, tolerance, c);
+        json_array_foreach(json_object_get(record, "bill"), i, bill) {
+            if (whole_of(bill, "tolerance") == tolerance &&
+                strncmp(text_of(bill, "criterion"), "logits", 6) == 0)
+                say_bill(out, bill, record, c);
+        }
+    }
+    fclose(out);
+    json_object_set_new(record, "verdict", json_string(verdict ? verdict : ""));
+    free(verdict);
+    return SRNN_OK;
+}

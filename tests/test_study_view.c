@@ -1,0 +1,74 @@
+/* test_study_view.c: lines and columns of the study's tables, whatever the names and the terminal. */
+#include "columns.h"
+#include "study_view.h"
+#include "test.h"
+
+#include <math.h>
+#include <string.h>
+
+static void columns(const char *text, int width, const char *want) {
+    char out[64];
+    assert_string_equal(column_text(out, sizeof out, text, width), want);
+}
+
+static void texts_fill_their_columns(void **state) {
+    (void)state;
+    columns("norm", 6, "norm  ");
+    columns("softmax", 4, "soft");
+    columns("größe", 6, "größe ");
+    columns("größe", 3, "grö");
+    columns("日本語", 7, "日本語 "); /* each two columns wide */
+    columns("日本語", 5, "日本 ");   /* no half characters */
+    columns("a\033[2J\302\233b", 8, "a?[2J?b ");
+    columns("a\377b\303", 5, "a?b? ");
+    char out[4];
+    assert_string_equal(column_text(out, sizeof out, "größe", 5), "gr "); /* no half of one */
+}
+
+static sr_study_run run = {.id = (char[]){"text.both_gates___layer_norm.small.lr0.001.12"},
+                           .settings.steps = 600};
+
+static void lines_fit_the_terminal(void **state) {
+    (void)state;
+    const sr_run_view views[] = {
+        {.step = 0, .loss = NAN, .validation = NAN, .accuracy = NAN, .first_step = -1},
+        {.step = 123, .loss = 2.34567, .validation = 2.5, .accuracy = 0.25, .seconds = 10},
+        {.step = 99999, .loss = 1e30, .validation = INFINITY, .accuracy = NAN, .seconds = 1e9},
+    };
+    for (size_t v = 0; v < sizeof views / sizeof *views; v++)
+        for (int width = 30; width < 200; width++) {
+            char line[512];
+            study_view_line(line, sizeof line, width, &run, &views[v]);
+            if ((int)strlen(line) >= width)
+                fail_msg("%zu columns in %d: %s", strlen(line), width, line);
+            assert_null(strstr(line, "nan"));
+            assert_non_null(strstr(line, ".12 ")); /* the end of its name tells runs apart */
+        }
+}
+
+static void lines_say_what_matters_first(void **state) {
+    (void)state;
+    const sr_run_view view = {
+        .step = 100, .loss = 2.34567, .validation = 2.5, .accuracy = 0.25, .seconds = 10};
+    char line[512];
+    study_view_line(line, sizeof line, 40, &run, &view);
+    assert_non_null(strstr(line, "100/600"));
+    assert_non_null(strstr(line, "0:50 left"));
+    assert_null(strstr(line, "loss"));
+    study_view_line(line, sizeof line, 80, &run, &view);
+    assert_non_null(strstr(line, "loss 2.3457"));
+    assert_non_null(strstr(line, "accuracy 0.250"));
+    assert_non_null(strstr(line, "0:50 left"));
+    assert_null(strstr(line, "validation"));
+    study_view_line(line, sizeof line, 120, &run, &view);
+    assert_non_null(strstr(line, "validation 2.5000"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(texts_fill_their_columns),
+        cmocka_unit_test(lines_fit_the_terminal),
+        cmocka_unit_test(lines_say_what_matters_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
