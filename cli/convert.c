@@ -19,7 +19,7 @@ static srnn_status write_tokenizer(const char *out, const char *in, const char *
     if (model_is_bin(in))
         return SRNN_OK;
     SR_TRY(sr_checkpoint_model(folder, in));
-    return sr_tokenizer_keep(out, folder);
+    return sr_tokenizer_lies_in(folder) ? sr_tokenizer_keep(out, folder) : SRNN_OK;
 }
 
 /* What a .bin file does not hold, but neither changes a logit. */

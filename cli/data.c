@@ -10,6 +10,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void print_text(const sr_manifest *manifest, const sr_dataset datasets[SR_SPLITS]) {
     printf("tokenizer     %s (%s), vocabulary %u, hash %016llx\n", manifest->tokenizer,
@@ -65,6 +66,21 @@ static srnn_status describe(const char *folder, bool check, bool json) {
     return status;
 }
 
+static bool is_bin(const char *name) {
+    size_t length = strlen(name);
+    return length > 4 && strcmp(name + length - 4, ".bin") == 0;
+}
+
+/* A .bin file has nothing but tokens. */
+static srnn_status describe_bin(const char *path) {
+    sr_shard shard;
+    SR_TRY(sr_shard_open_bin(&shard, path, &(sr_bin_settings){0}));
+    printf("tokens        %lld of %d bits, without documents or tokenizer\n",
+           (long long)shard.token_count, shard.width * 8);
+    sr_shard_close(&shard);
+    return SRNN_OK;
+}
+
 int data_info(int argc, char **argv) {
     bool check = false, json = false;
     const char *folder = NULL;
@@ -72,9 +88,10 @@ int data_info(int argc, char **argv) {
         OPTION_FLAG("--check", &check, "read every token and compare the checksums"),
         OPTION_FLAG("--json", &json, "the description as JSON"),
     };
-    const command_argument arguments[] = {{"DIR", &folder, "a folder of prepared data", false}};
+    const command_argument arguments[] = {
+        {"DATA", &folder, "a folder of prepared data, or a .bin file", false}};
     const command_line line = {
-        .usage = "softrnn data info [options] DIR",
+        .usage = "softrnn data info [options] DATA",
         .purpose = "What a folder of prepared data holds, and how it was made.",
         .options = options,
         .option_count = sizeof options / sizeof *options,
@@ -85,7 +102,7 @@ int data_info(int argc, char **argv) {
     int exit_code;
     if (!options_parse(&line, argc, argv, &exit_code))
         return exit_code;
-    return command_report(describe(folder, check, json));
+    return command_report(is_bin(folder) ? describe_bin(folder) : describe(folder, check, json));
 }
 
 int data_tasks(int argc, char **argv) {

@@ -6,6 +6,7 @@
 #include "options.h"
 #include "progress.h"
 
+#include <signal.h>
 #include <stdio.h>
 
 static bool show(void *context, const sr_prepare_progress *state) {
@@ -88,6 +89,7 @@ int data_prepare(int argc, char **argv) {
     progress_bar bar;
     progress_begin(&bar);
     progress_catch_interrupt();
+    signal(SIGXFSZ, SIG_IGN); /* a file that gets too large is a message, not an end */
     settings.inputs = (const char *const *)inputs.values;
     settings.input_count = inputs.count;
     settings.seed = (uint64_t)seed;

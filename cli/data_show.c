@@ -142,7 +142,7 @@ int data_show(int argc, char **argv) {
         OPTION_TEXT("--tokenizer", &request.tokenizer, "NAME", "for a .bin file"),
         OPTION_CHOICE("--boundary", &boundary, boundaries, "none|after|before",
                       "where a .bin file has --document-token"),
-        OPTION_INTEGER("--document-token", &token, 0, 65535, "ID", "that separates documents"),
+        OPTION_INTEGER("--document-token", &token, 0, 1 << 24, "ID", "that separates documents"),
         OPTION_FLAG("--ids", &request.ids, "numbers, as id>target"),
     };
     const command_argument arguments[] = {

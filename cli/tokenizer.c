@@ -34,7 +34,8 @@ static srnn_status encode(sr_tokens *tokens, const sr_tokenizer *tokenizer, cons
                           bool bos) {
     sr_encoder *encoder;
     if (bos && sr_tokenizer_bos(tokenizer) < 0)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "--bos: this tokenizer has no BOS token");
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "--bos: this tokenizer has no BOS token, or puts several in front");
     if (bos)
         SR_TRY(sr_tokens_push(tokens, (uint32_t)sr_tokenizer_bos(tokenizer)));
     SR_TRY(sr_encoder_create(&encoder, tokenizer));

@@ -5,6 +5,8 @@
 #include "base/memory.h"
 #include "commands.h"
 #include "data/bpe_train.h"
+#include "data/input.h"
+#include "data/tokenizer.h"
 #include "options.h"
 
 #include <stdio.h>
@@ -43,12 +45,50 @@ static size_t cut_list(const char **parts, char *list) {
     return count;
 }
 
-static srnn_status train_on(const char *out, sr_bpe_training *training, const sr_mapping *files,
+/* A text file: mapped, or decompressed into memory. */
+typedef struct corpus_file {
+    sr_mapping mapping;
+    sr_bytes inflated;
+} corpus_file;
+
+static srnn_status inflate_all(sr_bytes *text, sr_input *input) {
+    size_t got = 1;
+    while (got > 0) {
+        SR_TRY(sr_bytes_reserve(text, 1 << 20));
+        SR_TRY(sr_input_read(input, text->data + text->count, text->capacity - text->count, &got));
+        text->count += got;
+    }
+    return SRNN_OK;
+}
+
+static srnn_status open_corpus(corpus_file *file, const char *path) {
+    sr_input *input;
+    SR_TRY(sr_input_open(&input, path));
+    srnn_status status = sr_input_is_plain(input) ? sr_mapping_open(&file->mapping, path)
+                                                  : inflate_all(&file->inflated, input);
+    sr_input_free(input);
+    return status;
+}
+
+/* A text without enough pairs gives fewer tokens than were asked for. */
+static srnn_status report_size(const sr_bytes *json, uint32_t vocab) {
+    sr_tokenizer *tokenizer;
+    SR_TRY(sr_tokenizer_read_json(&tokenizer, json->data, json->count, "the trained tokenizer"));
+    if (sr_tokenizer_vocab_size(tokenizer) < vocab)
+        fprintf(stderr, "softrnn: only %u of %u tokens: the text has no more pairs to merge\n",
+                sr_tokenizer_vocab_size(tokenizer), vocab);
+    sr_tokenizer_free(tokenizer);
+    return SRNN_OK;
+}
+
+static srnn_status train_on(const char *out, sr_bpe_training *training, const corpus_file *files,
                             size_t file_count) {
     sr_text *texts;
     SR_TRY(sr_alloc((void **)&texts, file_count, sizeof *texts));
     for (size_t i = 0; i < file_count; i++)
-        texts[i] = (sr_text){(const char *)files[i].data, files[i].bytes};
+        texts[i] = files[i].inflated.count
+                       ? (sr_text){files[i].inflated.data, files[i].inflated.count}
+                       : (sr_text){(const char *)files[i].mapping.data, files[i].mapping.bytes};
     training->text.texts = texts;
     training->text.text_count = file_count;
     sr_bytes json = {0};
@@ -56,21 +96,25 @@ static srnn_status train_on(const char *out, sr_bpe_training *training, const sr
     free(texts);
     if (status == SRNN_OK)
         status = sr_file_replace(out, json.data, json.count);
+    if (status == SRNN_OK)
+        status = report_size(&json, training->vocab);
     sr_bytes_free(&json);
     return status;
 }
 
 static srnn_status train(const char *out, sr_bpe_training *training,
                          const command_arguments *paths) {
-    sr_mapping *files;
+    corpus_file *files;
     SR_TRY(sr_alloc_zero((void **)&files, (size_t)paths->count, sizeof *files));
     srnn_status status = SRNN_OK;
     for (int i = 0; status == SRNN_OK && i < paths->count; i++)
-        status = sr_mapping_open(&files[i], paths->values[i]);
+        status = open_corpus(&files[i], paths->values[i]);
     if (status == SRNN_OK)
         status = train_on(out, training, files, (size_t)paths->count);
-    for (int i = 0; i < paths->count; i++)
-        sr_mapping_close(&files[i]);
+    for (int i = 0; i < paths->count; i++) {
+        sr_mapping_close(&files[i].mapping);
+        sr_bytes_free(&files[i].inflated);
+    }
     free(files);
     return status;
 }
@@ -104,8 +148,9 @@ int command_tokenizer_train(int argc, char **argv) {
     };
     const command_line line = {
         .usage = "softrnn tokenizer train FILE... --vocab N --out tokenizer.json",
-        .purpose = "Learns a byte-level BPE with GPT-2's splitting from text files and writes it\n"
-                   "as a tokenizer.json. The same text gives the same file on any machine and\n"
+        .purpose = "Learns a byte-level BPE with GPT-2's splitting from text files, plain or\n"
+                   "compressed with gzip, zstd or xz, and writes it as a tokenizer.json. The same "
+                   "text gives the same file on any machine and\n"
                    "with any number of threads.",
         .options = options,
         .option_count = sizeof options / sizeof *options,

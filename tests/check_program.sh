@@ -48,4 +48,15 @@ if [ "$(cat "$work/code")" != 1 ] || ! grep -q "could not write" "$work/err"; th
     echo "a closed pipe is not noticed"
     failures=$((failures + 1))
 fi
+
+# A compressed text trains the same tokenizer, and too little text is no secret.
+printf 'abab abab ab\n' >"$work/a.txt"
+gzip -c "$work/a.txt" >"$work/a.gz"
+for name in a.txt a.gz; do
+    "$program" tokenizer train "$work/$name" --vocab 300 --out "$work/$name.json" 2>"$work/err"
+    if ! grep -q "of 300 tokens" "$work/err" || ! cmp -s "$work/a.txt.json" "$work/$name.json"; then
+        echo "tokenizer train $name: another tokenizer, or no word on its size"
+        failures=$((failures + 1))
+    fi
+done
 [ "$failures" = 0 ]

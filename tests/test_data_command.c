@@ -78,7 +78,6 @@ static pid_t start(const char *const *arguments, bool limited) {
         dup2(open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666), i + 1);
     }
     if (limited) {
-        signal(SIGXFSZ, SIG_IGN);
         setrlimit(RLIMIT_FSIZE, &(struct rlimit){LIMIT_BYTES, LIMIT_BYTES});
     }
     execv(argv[0], argv);
@@ -138,6 +137,15 @@ static void exit_codes_and_messages(void **state) {
     RUN(1, "recall", "show", "recal:pairs=3");
     RUN(0, "16 targets", "show", "--batch", "1", "recall");
     RUN(0, "mqar:length=64", "tasks");
+    char bin[160];
+    snprintf(bin, sizeof bin, "%s/a.bin", folder);
+    FILE *file = fopen(bin, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite("a\0b\0", 1, 4, file), 4);
+    fclose(file);
+    RUN(0, "2 of 16 bits", "info", bin);
+    RUN(1, "holds tokens", "prepare", "--tokenizer", "bytes", "--out", out, bin);
+    unlink(bin);
     empty_out();
 }
 

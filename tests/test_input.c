@@ -152,6 +152,22 @@ static void a_changed_byte_never_changes_the_text(void **state) {
     }
 }
 
+static void padding_is_no_data(void **state) {
+    (void)state;
+    size_t bytes = pack_gzip(packed, 400), count;
+    memset(packed + bytes, 0, 512);
+    write_file(packed, bytes + 512);
+    assert_int_equal(read_all(&count, 4096), SRNN_OK);
+    assert_int_equal(count, 400);
+    static const unsigned char skipped[] = {0x53, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 'a', 'b', 'c'};
+    memcpy(packed, skipped, sizeof skipped);
+    bytes = pack_zstd(packed + sizeof skipped, 400);
+    write_file(packed, sizeof skipped + bytes);
+    assert_int_equal(read_all(&count, 4096), SRNN_OK);
+    assert_int_equal(count, 400);
+    assert_memory_equal(got, text, 400);
+}
+
 static void rubbish_behind_a_member_is_refused(void **state) {
     (void)state;
     for (size_t packer = 1; packer < 4; packer++) {
@@ -177,6 +193,7 @@ int main(void) {
         cmocka_unit_test(members_follow_each_other),
         cmocka_unit_test(a_file_cut_off_is_refused),
         cmocka_unit_test(a_changed_byte_never_changes_the_text),
+        cmocka_unit_test(padding_is_no_data),
         cmocka_unit_test(rubbish_behind_a_member_is_refused),
         cmocka_unit_test(what_cannot_be_opened_is_named),
     };

@@ -123,6 +123,18 @@ static void files_are_cut_into_documents(void **state) {
          {"a\n\xc3\xa9", "b"}},
         {"a.ndjson", "{\"text\":\"\"}\n{\"text\":\"b\"}\r\n", {"b"}},
         {"jsonl", "{\"text\":1}", {"{\"text\":1}"}},
+        /* Numbers that no machine type holds are no text either. */
+        {"a.jsonl",
+         "{\"id\":18446744073709551615,\"text\":\"a 1e400\"}\n{\"x\":[1e400,-1E+400,NaN,-Infinity],"
+         "\"text\":\"b\"}\n",
+         {"a 1e400", "b"}},
+        /* A byte order mark is no text. */
+        {"a.jsonl", "\xef\xbb\xbf{\"text\":\"a\"}\n", {"a"}},
+        {"a.txt",
+         "\xef\xbb\xbf"
+         "a\n\xef\xbb\xbf",
+         {"a\n\xef\xbb\xbf"}},
+        {"a.txt", "\xef\xbb\xbf<|endoftext|>\na", {"a"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int64_t count = 0;
@@ -162,6 +174,7 @@ static void wrong_input_is_explained(void **state) {
         {"a.jsonl", "{\"text\":\"\xff\"}\n", "a.jsonl:1: byte 9 (0xff)", 0},
         {"a.txt", "a\n<|endoftext|>\n01234567890123456789\n1", "a.txt:3: the document that starts",
          0},
+        {"a.bin", "tokens", "holds tokens", 0},
         {"a.gz", "\x1f\x8b\x08", "a.gz: the gzip data is broken", 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -177,6 +190,12 @@ static void wrong_input_is_explained(void **state) {
 static void invalid_bytes_can_be_replaced(void **state) {
     (void)state;
     sr_prepare_settings settings = {.replace_invalid = true};
+    const char line[] = "{\"text\":\"\\ud83d \\uDE00\\ud83d\\uDE00\\\\ud83d\"}";
+    assert_int_equal(prepare((sr_prepare_settings){0}, "a.jsonl", line, sizeof line - 1),
+                     SRNN_ERR_FORMAT);
+    assert_int_equal(prepare(settings, "a.jsonl", line, sizeof line - 1), SRNN_OK);
+    assert_documents((const char *const[]){"\xef\xbf\xbd \xef\xbf\xbd\U0001F600\\ud83d"}, 1, true);
+    settings.overwrite = true;
     assert_int_equal(prepare(settings, "a.txt", "a\xff\xc3(\xe2\x82", 6), SRNN_OK);
     assert_documents((const char *const[]){"a\xef\xbf\xbd\xef\xbf\xbd(\xef\xbf\xbd\xef\xbf\xbd"}, 1,
                      true);
@@ -290,6 +309,41 @@ static void data_is_not_overwritten_by_accident(void **state) {
     settings.overwrite = true;
     assert_int_equal(prepare(settings, "a.txt", "second", 6), SRNN_OK);
     assert_documents((const char *const[]){"second"}, 1, true);
+}
+
+/* The copy is the tokenizer that was used, with its BOS and EOS, whatever lay there before. */
+static void the_tokenizer_travels_with_its_settings(void **state) {
+    (void)state;
+    static const char json[] = "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, "
+                               "\"c\": 2}, \"merges\": []}}";
+    static const char config[] = "{\"bos_token\": \"b\", \"eos_token\": \"c\"}";
+    char text[128], path[128], source[128];
+    const char *inputs[] = {make_file(text, "a.txt", "abc", 3)};
+    name(source, sizeof source, "other");
+    assert_int_equal(mkdir(source, 0777), 0);
+    make_file(path, "other/tokenizer.json", json, sizeof json - 1);
+    make_file(path, "other/tokenizer_config.json", config, sizeof config - 1);
+    sr_prepare_settings settings = {
+        .tokenizer = source, .folder = out, .inputs = inputs, .input_count = 1, .overwrite = true};
+    assert_int_equal(sr_prepare(&settings, NULL), SRNN_OK);
+    sr_tokenizer *tokenizer;
+    assert_int_equal(sr_tokenizer_load(&tokenizer, out), SRNN_OK);
+    assert_int_equal(sr_tokenizer_bos(tokenizer), 1);
+    assert_int_equal(sr_tokenizer_eos(tokenizer), 2);
+    sr_tokenizer_free(tokenizer);
+    /* Without the settings, under another name, and over itself. */
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(sr_prepare(&settings, NULL), SRNN_OK);
+    assert_int_equal(sr_tokenizer_load(&tokenizer, out), SRNN_OK);
+    assert_int_equal(sr_tokenizer_eos(tokenizer), -1);
+    sr_tokenizer_free(tokenizer);
+    settings.tokenizer = out;
+    assert_int_equal(sr_prepare(&settings, NULL), SRNN_OK);
+    assert_int_equal(sr_tokenizer_load(&tokenizer, out), SRNN_OK);
+    sr_tokenizer_free(tokenizer);
+    settings.tokenizer = "bytes";
+    assert_int_equal(sr_prepare(&settings, NULL), SRNN_OK);
+    assert_int_equal(sr_tokenizer_load(&tokenizer, out), SRNN_ERR_IO);
 }
 
 static bool stop_after_some(void *context, const sr_prepare_progress *progress) {
@@ -473,6 +527,7 @@ int main(void) {
         cmocka_unit_test_teardown(threads_do_not_change_the_message, clean),
         cmocka_unit_test_teardown(splits_are_stable, clean),
         cmocka_unit_test_teardown(data_is_not_overwritten_by_accident, clean),
+        cmocka_unit_test_teardown(the_tokenizer_travels_with_its_settings, clean),
         cmocka_unit_test_teardown(stopped_work_leaves_nothing, clean),
         cmocka_unit_test_teardown(a_full_disk_is_reported, clean),
         cmocka_unit_test_teardown(what_a_killed_process_left_is_removed, clean),

@@ -265,6 +265,26 @@ static void bin_files_are_read(void **state) {
     }
 }
 
+/* Those that llm.c writes for Llama-3. */
+static void bin_files_of_32_bits_are_read(void **state) {
+    (void)state;
+    uint32_t file[256 + 4] = {20240801, 7, 4};
+    const uint32_t ids[] = {128000, 1, 70000, 128000};
+    const uint64_t starts[] = {0, 3, 4};
+    const sr_bin_settings settings = {SR_BOUNDARY_BEFORE, 128000, 0};
+    sr_shard shard;
+    int32_t read[4];
+    memcpy(file + 256, ids, sizeof ids);
+    assert_int_equal(sr_file_replace(path, file, sizeof file), SRNN_OK);
+    assert_int_equal(sr_shard_open_bin(&shard, path, &settings), SRNN_OK);
+    assert_int_equal(shard.token_count, 4);
+    assert_int_equal(shard.document_count, 2);
+    assert_memory_equal(shard.starts, starts, sizeof starts);
+    assert_int_equal(sr_shard_read(&shard, read, 0, 4), SRNN_OK);
+    assert_memory_equal(read, ids, sizeof ids);
+    sr_shard_close(&shard);
+}
+
 static void wrong_bin_files_are_refused(void **state) {
     (void)state;
     uint16_t file[512 + 6] = {0};
@@ -276,6 +296,8 @@ static void wrong_bin_files_are_refused(void **state) {
                  {{20240520, 2, 6}, sizeof file},
                  {{20240520, 1, 6}, sizeof file - 1},
                  {{20240520, 1, 0}, 1024},
+                 {{20240801, 7, 6}, sizeof file},
+                 {{20240801, 1, 3}, sizeof file},
                  {{0, 0, 0}, 0},
                  {{0, 0, 0}, 3}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -339,6 +361,7 @@ int main(void) {
         cmocka_unit_test(an_unfinished_shard_leaves_nothing),
         cmocka_unit_test(a_full_disk_is_reported),
         cmocka_unit_test(bin_files_are_read),
+        cmocka_unit_test(bin_files_of_32_bits_are_read),
         cmocka_unit_test(wrong_bin_files_are_refused),
         cmocka_unit_test(shards_make_one_sequence),
         cmocka_unit_test(shards_of_two_tokenizers_do_not_mix),

@@ -27,6 +27,13 @@ static void expect_ids(const sr_tokenizer *tokenizer, const char *text, const ch
     sr_encoder_free(encoder);
 }
 
+static void expect_token(const sr_tokenizer *tokenizer, uint32_t id, const char *text) {
+    size_t bytes;
+    const char *token = sr_tokenizer_token(tokenizer, id, &bytes);
+    assert_int_equal(bytes, strlen(text));
+    assert_memory_equal(token, text, bytes);
+}
+
 /* ---- Round trips ---- */
 
 /* Random bytes or characters, but never the mark of SentencePiece, which stands for a space. */
@@ -218,6 +225,52 @@ static void long_pieces_take_no_square(void **state) {
     sr_tokenizer_free(tokenizer);
 }
 
+/* Marks are ordered by class in linear time: this takes minutes, were it squared. */
+static void runs_of_marks_take_no_square(void **state) {
+    (void)state;
+    enum { MARKS = 200000 };
+    static const char above[] = "\u0301", below[] = "\u0316";
+    sr_bytes text = {0}, normal = {0};
+    assert_int_equal(sr_bytes_append(&text, "ao", 2), SRNN_OK);
+    for (size_t i = 0; i < 2 * MARKS; i++)
+        assert_int_equal(sr_bytes_append(&text, i < MARKS ? above : below, 2), SRNN_OK);
+    assert_int_equal(sr_unicode_normalize(&normal, text.data, text.count, SR_UNICODE_NFC), SRNN_OK);
+    assert_int_equal(normal.count, text.count - 1); /* \u00f3 for two of the characters */
+    assert_memory_equal(normal.data, "a\u00f3\u0316", 5);
+    assert_memory_equal(normal.data + 3 + 2 * MARKS, above, 2);
+    normal.count = 0;
+    assert_int_equal(sr_unicode_normalize(&normal, text.data, text.count, SR_UNICODE_NFD), SRNN_OK);
+    assert_int_equal(normal.count, text.count);
+    assert_memory_equal(normal.data, "ao\u0316", 4);
+    sr_bytes_free(&text);
+    sr_bytes_free(&normal);
+}
+
+/* What came after Unicode 9 stays as it is, and nothing is composed across it. */
+static void normal_forms_are_those_of_unicode_9(void **state) {
+    (void)state;
+    static const struct {
+        sr_unicode_form form;
+        const char *text, *normal;
+    } cases[] = {
+        {SR_UNICODE_NFC, "a\u0301", "\u00e1"},
+        {SR_UNICODE_NFC, "a\u0898\u0301", "a\u0898\u0301"},
+        {SR_UNICODE_NFD, "a\u0301\u0eba", "a\u0301\u0eba"},
+        {SR_UNICODE_NFC, "\U00011935\U00011930", "\U00011935\U00011930"},
+        {SR_UNICODE_NFKC, "\u32ff\u32fe", "\u32ff\u30f2"},
+        {SR_UNICODE_NFKD, "\U0001e030\u00e1", "\U0001e030a\u0301"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sr_bytes normal = {0};
+        assert_int_equal(
+            sr_unicode_normalize(&normal, cases[i].text, strlen(cases[i].text), cases[i].form),
+            SRNN_OK);
+        assert_int_equal(normal.count, strlen(cases[i].normal));
+        assert_memory_equal(normal.data, cases[i].normal, normal.count);
+        sr_bytes_free(&normal);
+    }
+}
+
 /* ---- Added tokens and steps ---- */
 
 static void byte_fallback_model(void **state) {
@@ -233,7 +286,7 @@ static void byte_fallback_model(void **state) {
     assert_int_equal(sr_tokenizer_eos(tokenizer), 2);
     assert_true(sr_tokenizer_is_special(tokenizer, 0));
     assert_false(sr_tokenizer_is_special(tokenizer, 3));
-    assert_int_equal(sr_tokenizer_find(tokenizer, "bc", 2), SAMPLE_FIRST + 3);
+    expect_token(tokenizer, SAMPLE_FIRST + 3, "bc");
     sr_tokenizer_free(tokenizer);
 }
 
@@ -262,19 +315,25 @@ static void steps_of_a_file(void **state) {
         {"\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"▁\", "
          "\"prepend_scheme\": \"first\"}",
          "ab ab", "▁|ab|▁|ab"},
+        {"\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(?=b)\"}, "
+         "\"behavior\": \"Isolated\"}",
+         "ab1ab", "a|b|1|a|b"},
+        {"\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"1*\"}, "
+         "\"behavior\": \"MergedWithPrevious\"}",
+         "ab11ab", "a|b|1|1|a|b"},
         {"\"normalizer\": {\"type\": \"NFKC\"}", "ａｂ", "ab"},
         {"\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"Regex\": \"\\\\s+\"}, "
          "\"content\": \"1\"}",
          "ab \n\tab", "ab|1|ab"},
-        {"\"added_tokens\": [{\"id\": 9, \"content\": \"<x>\", \"lstrip\": true, \"rstrip\": "
+        {"\"added_tokens\": [{\"id\": 6, \"content\": \"<x>\", \"lstrip\": true, \"rstrip\": "
          "true}]",
          "ab <x>  ab", "ab|<x>|ab"},
-        {"\"added_tokens\": [{\"id\": 9, \"content\": \"ba\", \"single_word\": true}]",
+        {"\"added_tokens\": [{\"id\": 6, \"content\": \"ba\", \"single_word\": true}]",
          "aba ba1 ba", "ab|ab|a|1|ba"},
-        {"\"added_tokens\": [{\"id\": 9, \"content\": \"<x\"}, {\"id\": 7, \"content\": \"<x>\"}]",
+        {"\"added_tokens\": [{\"id\": 6, \"content\": \"<x\"}, {\"id\": 7, \"content\": \"<x>\"}]",
          "<x><xa", "<x>|<x|a"},
         {"\"normalizer\": {\"type\": \"Prepend\", \"prepend\": \"▁\"}, \"added_tokens\": [{\"id\": "
-         "9, \"content\": \"11\", \"normalized\": true}]",
+         "6, \"content\": \"11\", \"normalized\": true}]",
          "11a", "11|a"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -287,6 +346,65 @@ static void steps_of_a_file(void **state) {
         sr_tokenizer_free(tokenizer);
         sr_bytes_free(&file);
     }
+}
+
+/* A piece becomes a token at once only if it is one of the model's own. */
+static void added_tokens_are_not_the_models(void **state) {
+    (void)state;
+    static const char file[] =
+        "{\"added_tokens\": [{\"id\": 3, \"content\": \"ba\", \"single_word\": true}], "
+        "\"model\": {\"vocab\": {\"a\": 0, \"b\": 1, \"bb\": 2}, \"merges\": [], "
+        "\"ignore_merges\": true}, \"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": "
+        "{\"String\": \"_\"}, \"behavior\": \"Removed\"}}";
+    sr_tokenizer *tokenizer;
+    assert_int_equal(sr_tokenizer_read_json(&tokenizer, file, sizeof file - 1, "x"), SRNN_OK);
+    expect_ids(tokenizer, "_ba_bb_.ba", "b|a|bb|ba");
+    sr_tokenizer_free(tokenizer);
+}
+
+/* Two tokens in front of a text are not one BOS. */
+static void several_tokens_in_front_are_no_bos(void **state) {
+    (void)state;
+    static const char fields[] =
+        "\"added_tokens\": [{\"id\": 6, \"content\": \"<s>\", \"special\": true}], "
+        "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": "
+        "{\"id\": \"<s>\", \"type_id\": 0}}, {\"SpecialToken\": {\"id\": \"a\", \"type_id\": 0}}, "
+        "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}], \"pair\": [], \"special_tokens\": "
+        "{\"<s>\": {\"id\": \"<s>\", \"ids\": [6], \"tokens\": [\"<s>\"]}, \"a\": {\"id\": \"a\", "
+        "\"ids\": [0], \"tokens\": [\"a\"]}}}";
+    sr_bytes file = {0};
+    sr_tokenizer *tokenizer;
+    sample_frame_file(&file, fields);
+    assert_int_equal(sr_tokenizer_read_json(&tokenizer, file.data, file.count, "x"), SRNN_OK);
+    assert_int_equal(sr_tokenizer_bos(tokenizer), -1);
+    sr_tokenizer_free(tokenizer);
+    sr_bytes_free(&file);
+}
+
+/* As the sentencepiece package: only a piece with a mark in front loses a space. */
+static void the_first_piece_loses_its_mark(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t ids[3];
+        size_t count;
+        const char *text;
+    } cases[] = {
+        {{0}, 1, " \xE2\x81\x87 "},          /* unknown */
+        {{3 + ' ', SAMPLE_FIRST}, 2, "  a"}, /* a byte, "_a" */
+        {{SAMPLE_FIRST, SAMPLE_FIRST}, 2, "a a"},
+        {{1, SAMPLE_FIRST + 6}, 2, " "},             /* BOS, "__" */
+        {{SAMPLE_FIRST + 8, SAMPLE_FIRST}, 2, " a"}, /* "_", "_a" */
+    };
+    sr_tokenizer *tokenizer = sample_sentencepiece();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sr_bytes text = {0};
+        assert_int_equal(sr_tokenizer_decode(tokenizer, &text, cases[i].ids, cases[i].count),
+                         SRNN_OK);
+        assert_int_equal(text.count, strlen(cases[i].text));
+        assert_memory_equal(text.data, cases[i].text, text.count);
+        sr_bytes_free(&text);
+    }
+    sr_tokenizer_free(tokenizer);
 }
 
 /* A piece that begins with an unknown character, whose token was fused with the one before, must
@@ -367,10 +485,10 @@ static void training_counts_pairs(void **state) {
     assert_int_equal(sr_bpe_train(&file, &training), SRNN_OK);
     assert_int_equal(sr_tokenizer_read_json(&tokenizer, file.data, file.count, "trained"), SRNN_OK);
     assert_int_equal(sr_tokenizer_vocab_size(tokenizer), 259); /* no third pair is left */
-    assert_int_equal(sr_tokenizer_find(tokenizer, "<x>", 3), 0);
-    assert_int_equal(sr_tokenizer_find(tokenizer, "!", 1), 1);
-    assert_int_equal(sr_tokenizer_find(tokenizer, "ab", 2), 257);
-    assert_int_equal(sr_tokenizer_find(tokenizer, "aab", 3), 258);
+    expect_token(tokenizer, 0, "<x>");
+    expect_token(tokenizer, 1, "!");
+    expect_token(tokenizer, 257, "ab");
+    expect_token(tokenizer, 258, "aab");
     expect_ids(tokenizer, "aab<x>b", "aab|<x>|b");
     sr_tokenizer_free(tokenizer);
     sr_bytes_free(&file);
@@ -384,8 +502,13 @@ int main(void) {
         cmocka_unit_test(streaming_keeps_characters_whole),
         cmocka_unit_test(merges_like_the_definition),
         cmocka_unit_test(long_pieces_take_no_square),
+        cmocka_unit_test(runs_of_marks_take_no_square),
+        cmocka_unit_test(normal_forms_are_those_of_unicode_9),
         cmocka_unit_test(byte_fallback_model),
         cmocka_unit_test(steps_of_a_file),
+        cmocka_unit_test(added_tokens_are_not_the_models),
+        cmocka_unit_test(several_tokens_in_front_are_no_bos),
+        cmocka_unit_test(the_first_piece_loses_its_mark),
         cmocka_unit_test(cache_keeps_unknown_tokens),
         cmocka_unit_test(training_ignores_threads),
         cmocka_unit_test(training_counts_pairs),

@@ -41,6 +41,12 @@ static void unsupported_things_are_named(void **state) {
         {"\"post_processor\": {\"type\": \"BertProcessing\"}", "BertProcessing"},
         {"\"decoder\": {\"type\": \"WordPiece\"}", "WordPiece"},
         {"\"added_tokens\": [{\"id\": 9, \"content\": \"x\", \"odd\": true}]", "odd"},
+        /* Hugging Face's tokenizers would give these the id 6. */
+        {"\"added_tokens\": [{\"id\": 0, \"content\": \"x\"}]", "the next one, 6"},
+        {"\"added_tokens\": [{\"id\": 9, \"content\": \"x\"}]", "the next one, 6"},
+        {"\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"Regex\": \"1*\"}, "
+         "\"content\": \"x\"}",
+         "match nothing"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect_refused(cases[i][0], SRNN_ERR_UNSUPPORTED, cases[i][1]);
@@ -51,7 +57,6 @@ static void wrong_things_are_named(void **state) {
     static const char *const cases[][2] = {
         {"\"normalizer\": 7", "normalizer"},
         {"\"added_tokens\": 7", "added_tokens"},
-        {"\"added_tokens\": [{\"id\": 0, \"content\": \"x\"}]", "token id 0"},
         {"\"added_tokens\": [{\"id\": 9, \"content\": \"ab\"}]", "\"ab\""},
         {"\"added_tokens\": [{\"id\": 99999999999, \"content\": \"x\"}]", "token id"},
         {"\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}, \"behavior\": "
@@ -61,6 +66,38 @@ static void wrong_things_are_named(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect_refused(cases[i][0], SRNN_ERR_FORMAT, cases[i][1]);
+}
+
+static void expect_model_refused(const char *model, const char *named) {
+    char file[1024];
+    sr_tokenizer *tokenizer;
+    int bytes = snprintf(file, sizeof file, "{\"model\": %s}", model);
+    assert_int_equal(sr_tokenizer_read_json(&tokenizer, file, (size_t)bytes, "f.json"),
+                     SRNN_ERR_UNSUPPORTED);
+    if (!strstr(srnn_error_detail(), named))
+        fail_msg("%s", srnn_error_detail());
+}
+
+/* Models whose ids depend on how the Python package happens to handle the unknown token. */
+static void odd_unknown_tokens_are_refused(void **state) {
+    (void)state;
+    expect_model_refused("{\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [], "
+                         "\"unk_token\": \"a\"}",
+                         "which is a character");
+    expect_model_refused("{\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, "
+                         "\"merges\": [\"a b\"], \"unk_token\": \"ab\"}",
+                         "merge 0 with the unk_token");
+    expect_model_refused("{\"type\": \"BPE\", \"vocab\": {\"<unk>\": 0, \"<0xE2>\": 1}, "
+                         "\"merges\": [], \"unk_token\": \"<unk>\", \"byte_fallback\": true}",
+                         "byte_fallback");
+}
+
+static void long_added_tokens_are_refused(void **state) {
+    (void)state;
+    char fields[1400], token[1100] = "";
+    memset(token, 'a', 1025);
+    snprintf(fields, sizeof fields, "\"added_tokens\": [{\"id\": 6, \"content\": \"%s\"}]", token);
+    expect_refused(fields, SRNN_ERR_LIMIT, "1025 bytes");
 }
 
 typedef srnn_status read_function(sr_tokenizer **, const char *, size_t, const char *);
@@ -176,6 +213,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unsupported_things_are_named),
         cmocka_unit_test(wrong_things_are_named),
+        cmocka_unit_test(odd_unknown_tokens_are_refused),
+        cmocka_unit_test(long_added_tokens_are_refused),
         cmocka_unit_test(cut_files_are_refused),
         cmocka_unit_test(names_find_files),
     };

@@ -85,6 +85,43 @@ static void llama2_ids(void **state) {
     check_vectors("llama2/tokenizer.bin", "ggml-vocab-llama-spm.gguf");
 }
 
+/* Llama-3 and Mistral, and characters of Unicode 15 and 16: what the Python package gives. */
+static void ids_of_the_package(void **state) {
+    (void)state;
+    static const struct {
+        const char *tokenizer, *text, *ids;
+    } cases[] = {
+        {"llama3/tokenizer.json.gz", "a1 \U00010d402'S", "64 16 220 172 238 113 222 17 13575\n"},
+        {"llama3/tokenizer.json.gz", "\U00031350\U0001e030 \u00bd\u2003!\n\n x",
+         "172 109 235 238 172 252 222 108 220 27154 116503 2268 865\n"},
+        {"llama3/tokenizer.json.gz", "don't  \u1c89\U0001fae9 1234\r\n",
+         "15357 956 220 87189 110 231 9468 104 102 220 4513 19 319\n"},
+        {"mistral/tokenizer.json.gz", "a1 \U00010d402'S",
+         "264 28740 28705 243 147 184 131 28750 28742 28735\n"},
+        {"mistral/tokenizer.json.gz", "\U00031350\U0001e030 \u00bd\u2003!\n\n x",
+         "28705 243 180 144 147 243 161 131 179 28705 29039 229 131 134 28808 13 13 1318\n"},
+        {"mistral/tokenizer.json.gz", "don't  \u1c89\U0001fae9 1234\r\n",
+         "949 28742 28707 259 228 181 140 243 162 174 172 28705 28740 28750 28770 28781 28801 "
+         "13\n"},
+        {"gpt2/tokenizer.json", "a1 \U00010d402'S", "64 16 220 172 238 113 222 17 6 50\n"},
+        {"gpt2/tokenizer.json", "\U00031350\U0001e030 \u00bd\u2003!\n\n x",
+         "172 109 235 238 172 252 222 108 25208 447 225 0 628 2124\n"},
+        {"gpt2/tokenizer.json", "don't  \u1c89\U0001fae9 1234\r\n",
+         "9099 470 220 28053 110 231 8582 104 102 1105 2682 201 198\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[512];
+        sr_tokenizer *tokenizer;
+        sr_encoder *encoder;
+        if (sr_tokenizer_load(&tokenizer, real_path(path, cases[i].tokenizer)) != SRNN_OK)
+            fail_msg("%s", srnn_error_detail());
+        assert_int_equal(sr_encoder_create(&encoder, tokenizer), SRNN_OK);
+        check_vector(encoder, cases[i].text, strlen(cases[i].text), cases[i].ids);
+        sr_encoder_free(encoder);
+        sr_tokenizer_free(tokenizer);
+    }
+}
+
 static void check_trained(const json_t *model, const sr_mapping *merges, const json_t *vocab) {
     const char *line = (const char *)merges->data;
     const json_t *list = json_object_get(model, "merges");
@@ -130,6 +167,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2_ids),
         cmocka_unit_test(llama2_ids),
+        cmocka_unit_test(ids_of_the_package),
         cmocka_unit_test(training_gives_the_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

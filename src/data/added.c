@@ -10,6 +10,9 @@ srnn_status sr_added_add(sr_added *added, const char *text, size_t bytes,
                          const sr_added_token *like) {
     if (bytes == 0)
         return SRNN_OK;
+    if (bytes > SR_ADDED_BYTES_LIMIT)
+        return SR_FAIL(SRNN_ERR_LIMIT, "added token %u has %zu bytes, more than %d", like->id,
+                       bytes, SR_ADDED_BYTES_LIMIT);
     if (added->count == added->capacity) {
         size_t capacity = added->capacity ? added->capacity * 2 : 16;
         sr_added_token *tokens = realloc(added->tokens, capacity * sizeof *tokens);

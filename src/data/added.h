@@ -19,7 +19,11 @@ typedef struct sr_added {
     bool starts[256]; /* some token starts with this byte */
 } sr_added;
 
-/* Adds a token; the text is copied. Empty ones never match and are left out. */
+/* Every place of a text may cost as many steps as the longest token has bytes. */
+enum { SR_ADDED_BYTES_LIMIT = 1024 };
+
+/* Adds a token; the text is copied. Empty ones never match and are left out; one that is longer
+ * than SR_ADDED_BYTES_LIMIT fails with SRNN_ERR_LIMIT. */
 srnn_status sr_added_add(sr_added *added, const char *text, size_t bytes,
                          const sr_added_token *like);
 

@@ -35,18 +35,28 @@ void sr_decoder_free(sr_decoder *decoder) {
     free(decoder);
 }
 
+static bool starts_with(const char *text, size_t bytes, const sr_bytes *start) {
+    return bytes >= start->count &&
+           (start->count == 0 || memcmp(text, start->data, start->count) == 0);
+}
+
 /* Everything that is appended after `from` is new: drops what starts a text too much. */
-static void strip_start(sr_decoder *decoder, sr_bytes *text, size_t from) {
-    const sr_bytes *strip = &decoder->tokenizer->decoding.strip;
+static void strip_start(sr_decoder *decoder, sr_bytes *text, size_t from, uint32_t id) {
+    const sr_decoding *decoding = &decoder->tokenizer->decoding;
+    const sr_bytes *strip = &decoding->strip;
+    size_t bytes;
+    const char *written = sr_vocabulary_text(&decoder->tokenizer->vocabulary, id, &bytes);
+    bool marked = starts_with(written, bytes, &decoding->strip_mark);
     while (decoder->strip_left && text->count > from) {
         size_t more = text->count - from;
-        if (more < strip->count || memcmp(text->data + from, strip->data, strip->count) != 0) {
+        if (!marked || !starts_with(text->data + from, more, strip)) {
             decoder->strip_left = 0;
             return;
         }
         memmove(text->data + from, text->data + from + strip->count, more - strip->count);
         text->count -= strip->count;
         decoder->strip_left--;
+        marked = decoding->strip_mark.count == 0;
     }
 }
 
@@ -86,7 +96,7 @@ srnn_status sr_decoder_push(sr_decoder *decoder, sr_bytes *text, uint32_t id) {
     size_t from = text->count;
     SR_TRY(sr_bytes_append(text, decoder->held, decoder->held_count));
     SR_TRY(append_token(decoder, text, id));
-    strip_start(decoder, text, from);
+    strip_start(decoder, text, from, id);
     decoder->held_count = 0;
     if (text->count > from)
         decoder->held_count = sr_utf8_cut_suffix(text->data + from, text->count - from);

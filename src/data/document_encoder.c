@@ -2,6 +2,7 @@
 #include "data/document_encoder.h"
 
 #include "base/memory.h"
+#include "data/json_repair.h"
 #include "data/unicode.h"
 
 #include <jansson.h>
@@ -11,7 +12,7 @@
 struct sr_document_encoder {
     const sr_document_rules *rules;
     sr_encoder *encoder;
-    sr_bytes repaired;
+    sr_bytes repaired, repaired_json;
 };
 
 srnn_status sr_document_encoder_create(sr_document_encoder **encoder, const sr_tokenizer *tokenizer,
@@ -33,6 +34,7 @@ void sr_document_encoder_free(sr_document_encoder *encoder) {
         return;
     sr_encoder_free(encoder->encoder);
     sr_bytes_free(&encoder->repaired);
+    sr_bytes_free(&encoder->repaired_json);
     free(encoder);
 }
 
@@ -74,11 +76,25 @@ static srnn_status make_valid(sr_document_encoder *encoder, const sr_document *d
     return SRNN_OK;
 }
 
+/* *root is NULL, and *error says why, if the line is no JSON even after repairs. */
+static srnn_status parse_json(sr_document_encoder *encoder, json_t **root, json_error_t *error,
+                              const char *line, size_t bytes) {
+    json_error_t unused;
+    sr_bytes *repaired = &encoder->repaired_json;
+    *root = json_loadb(line, bytes, JSON_ALLOW_NUL, error);
+    if (*root)
+        return SRNN_OK;
+    SR_TRY(sr_json_repair(repaired, line, bytes, encoder->rules->replace_invalid));
+    *root = json_loadb(repaired->data, repaired->count, JSON_ALLOW_NUL, &unused);
+    return SRNN_OK;
+}
+
 static srnn_status encode_json(sr_document_encoder *encoder, sr_tokens *tokens,
                                const sr_document *document, const char *line, size_t bytes) {
     const char *file = encoder->rules->files[document->file], *field = encoder->rules->field;
     json_error_t error;
-    json_t *root = json_loadb(line, bytes, JSON_ALLOW_NUL, &error);
+    json_t *root;
+    SR_TRY(parse_json(encoder, &root, &error, line, bytes));
     if (!root)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s:%lld: column %d: %s", file, (long long)document->line,
                        error.column, error.text);

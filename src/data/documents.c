@@ -140,8 +140,20 @@ static bool is_separator(const char *line, size_t bytes) {
     return bytes == sizeof separator - 1 && memcmp(line, separator, bytes) == 0;
 }
 
+/* A byte order mark says that a file is UTF-8; it is no part of the text. */
+static void drop_mark(sr_document_reader *reader, sr_document_batch *batch) {
+    char *line = batch->text.data + reader->line_begin;
+    size_t bytes = batch->text.count - reader->line_begin;
+    if (reader->byte > 0 || bytes < 3 || memcmp(line, "\xef\xbb\xbf", 3) != 0)
+        return;
+    memmove(line, line + 3, bytes - 3);
+    batch->text.count -= 3;
+    reader->byte = reader->open.byte = 3;
+}
+
 /* The line being read is complete, with its newline unless the file ends without one. */
 static srnn_status end_line(sr_document_reader *reader, sr_document_batch *batch) {
+    drop_mark(reader, batch);
     const char *document = batch->text.data + reader->open.begin;
     const char *line = batch->text.data + reader->line_begin;
     size_t line_bytes = batch->text.count - reader->line_begin;

@@ -164,21 +164,23 @@ static srnn_status emit_symbols(sr_encoder *encoder) {
     return status;
 }
 
-/* The token that is the whole piece, or -1. */
+/* The token of the model that is the whole piece, or -1. */
 static srnn_status whole_token(sr_encoder *encoder, int64_t *id, const char *piece, size_t bytes) {
     const sr_tokenizer *tokenizer = encoder->tokenizer;
     *id = -1;
-    if (!tokenizer->bpe.byte_level) {
-        *id = sr_vocabulary_find(&tokenizer->vocabulary, piece, bytes);
-        return SRNN_OK;
-    }
     encoder->word.count = 0;
-    for (size_t i = 0; i < bytes; i++) {
+    for (size_t i = 0; tokenizer->bpe.byte_level && i < bytes; i++) {
         char text[4];
         size_t length = sr_utf8_encode(text, sr_character_of_byte((unsigned char)piece[i]));
         SR_TRY(sr_bytes_append(&encoder->word, text, length));
     }
-    *id = sr_vocabulary_find(&tokenizer->vocabulary, encoder->word.data, encoder->word.count);
+    if (tokenizer->bpe.byte_level) {
+        piece = encoder->word.data;
+        bytes = encoder->word.count;
+    }
+    int64_t found = sr_vocabulary_find(&tokenizer->vocabulary, piece, bytes);
+    if (found >= 0 && !tokenizer->added_only[found])
+        *id = found;
     return SRNN_OK;
 }
 

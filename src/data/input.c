@@ -21,6 +21,7 @@ typedef struct decoder {
     const char *name;
     unsigned char magic[MAGIC_BYTES];
     size_t magic_bytes;
+    unsigned char first_mask; /* of the first byte of the magic, these bits count */
     srnn_status (*start)(sr_input *input);
     /* Moves bytes from the buffer to `bytes`, some or none; sets inside_member. */
     srnn_status (*step)(sr_input *input, void *bytes, size_t size, size_t *got);
@@ -73,6 +74,12 @@ static srnn_status gzip_start(sr_input *input) {
 
 static srnn_status gzip_step(sr_input *input, void *bytes, size_t size, size_t *got) {
     z_stream *stream = &input->gzip;
+    *got = 0;
+    /* A tape may have filled its last block with zeros. */
+    while (!input->inside_member && input->begin < input->end && !input->buffer[input->begin])
+        input->begin++;
+    if (!input->inside_member && input->begin == input->end)
+        return SRNN_OK;
     stream->next_in = input->buffer + input->begin;
     stream->avail_in = (uInt)(input->end - input->begin);
     stream->next_out = bytes;
@@ -149,10 +156,11 @@ static void xz_stop(sr_input *input) {
 
 /* The first whose magic fits; plain, which has none, is last. */
 static const decoder decoders[] = {
-    {"gzip", {0x1f, 0x8b}, 2, gzip_start, gzip_step, gzip_stop},
-    {"zstd", {0x28, 0xb5, 0x2f, 0xfd}, 4, zstd_start, zstd_step, zstd_stop},
-    {"xz", {0xfd, '7', 'z', 'X', 'Z', 0}, 6, xz_start, xz_step, xz_stop},
-    {"plain", {0}, 0, plain_start, plain_step, plain_stop},
+    {"gzip", {0x1f, 0x8b}, 2, 0xff, gzip_start, gzip_step, gzip_stop},
+    {"zstd", {0x28, 0xb5, 0x2f, 0xfd}, 4, 0xff, zstd_start, zstd_step, zstd_stop},
+    {"zstd", {0x50, 0x2a, 0x4d, 0x18}, 4, 0xf0, zstd_start, zstd_step, zstd_stop}, /* skippable */
+    {"xz", {0xfd, '7', 'z', 'X', 'Z', 0}, 6, 0xff, xz_start, xz_step, xz_stop},
+    {"plain", {0}, 0, 0, plain_start, plain_step, plain_stop},
 };
 
 /* Reads more of the file behind what the buffer still holds. */
@@ -172,13 +180,19 @@ static srnn_status refill(sr_input *input) {
     return SRNN_OK;
 }
 
+static bool has_magic(const sr_input *input, const decoder *of) {
+    if (of->magic_bytes == 0)
+        return true;
+    return input->end >= of->magic_bytes && (input->buffer[0] & of->first_mask) == of->magic[0] &&
+           memcmp(input->buffer + 1, of->magic + 1, of->magic_bytes - 1) == 0;
+}
+
 /* A pipe may give its first bytes one at a time. */
 static srnn_status read_magic(sr_input *input) {
     while (input->end < MAGIC_BYTES && !input->at_end)
         SR_TRY(refill(input));
     const decoder *found = decoders;
-    while (input->end < found->magic_bytes ||
-           memcmp(input->buffer, found->magic, found->magic_bytes) != 0)
+    while (!has_magic(input, found))
         found++;
     SR_TRY(found->start(input));
     input->decoder = found;
@@ -231,6 +245,10 @@ srnn_status sr_input_read(sr_input *input, void *bytes, size_t size, size_t *got
         if (nothing_left && input->inside_member)
             return broken(input, "the file ends too early; was it copied completely?");
     }
+}
+
+bool sr_input_is_plain(const sr_input *input) {
+    return input->decoder->magic_bytes == 0;
 }
 
 int64_t sr_input_position(const sr_input *input) {

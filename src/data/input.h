@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +18,9 @@ void sr_input_free(sr_input *input);
 /* Reads 1 .. size bytes (size > 0); *got is 0 only at the end of the file. Compressed data that is
  * broken or cut off fails with SRNN_ERR_FORMAT and the byte of the file where it was noticed. */
 srnn_status sr_input_read(sr_input *input, void *bytes, size_t size, size_t *got);
+
+/* True if the file is not compressed. */
+bool sr_input_is_plain(const sr_input *input);
 
 /* Bytes of the file itself, before decompression: read so far. */
 int64_t sr_input_position(const sr_input *input);

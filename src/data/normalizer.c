@@ -21,14 +21,14 @@ void sr_normalizer_free(sr_normalizer *normalizer) {
 
 static srnn_status replace_stretch(sr_bytes *out, const sr_normal_step *step, sr_matcher *matcher,
                                    const char *text, size_t bytes) {
-    for (size_t at = 0; at < bytes;) {
-        size_t start, end;
-        SR_TRY(sr_pattern_find(step->pattern, matcher, text, bytes, at, &start, &end));
-        if (start > bytes)
-            return sr_bytes_append(out, text + at, bytes - at);
-        SR_TRY(sr_bytes_append(out, text + at, start - at));
-        SR_TRY(sr_bytes_append(out, step->content.data, step->content.count));
-        at = end;
+    sr_search search;
+    bool found = true;
+    sr_search_start(&search, step->pattern, matcher, text, bytes);
+    for (size_t at = 0; found; at = search.end) {
+        SR_TRY(sr_search_next(&search, &found));
+        SR_TRY(sr_bytes_append(out, text + at, (found ? search.start : bytes) - at));
+        if (found)
+            SR_TRY(sr_bytes_append(out, step->content.data, step->content.count));
     }
     return SRNN_OK;
 }
@@ -62,9 +62,14 @@ static srnn_status collapse_spaces(sr_bytes *out, const char *text, size_t bytes
         space = false;
         out->data[out->count++] = text[i];
     }
-    while (out->count >= 3 && memcmp(out->data + out->count - 3, "\xE2\x96\x81", 3) == 0)
-        out->count -= 3;
-    return SRNN_OK;
+    for (;;) {
+        if (out->count >= 1 && out->data[out->count - 1] == ' ')
+            out->count--;
+        else if (out->count >= 3 && memcmp(out->data + out->count - 3, "\xE2\x96\x81", 3) == 0)
+            out->count -= 3;
+        else
+            return SRNN_OK;
+    }
 }
 
 static srnn_status run_step(sr_bytes *out, const sr_normal_step *step, sr_matcher *matcher,

@@ -2,6 +2,8 @@
 #include "data/pattern.h"
 
 #include "base/memory.h"
+#include "data/pattern_translate.h"
+#include "data/unicode_newer.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -16,6 +18,8 @@ enum { JIT_STACK_START = 32 << 10, JIT_STACK_LIMIT = 4 << 20 };
 struct sr_pattern {
     sr_bytes literal; /* when code is NULL */
     pcre2_code *code;
+    pcre2_code *newer; /* for texts with characters that the library does not know yet, or NULL */
+    bool can_be_empty; /* it may match nothing at all */
 };
 
 struct sr_matcher {
@@ -38,94 +42,18 @@ srnn_status sr_pattern_create_literal(sr_pattern **pattern, const char *text, si
     return status;
 }
 
-/* What stands for a class escape inside [ ], and whether it may stand there; PCRE2's own \s and \w
- * differ from those of the files in a few characters. NULL: the escape stays. */
-static const char *class_escape(char letter) {
-    switch (letter) {
-    case 's':
-        return "\\p{White_Space}";
-    case 'S':
-        return "\\P{White_Space}";
-    case 'w':
-        return "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
-    }
-    return NULL;
-}
-
-static srnn_status translate_escape(sr_bytes *out, const char *escape, bool in_class) {
-    static const char kept[] = "dDrntvfxAzZRX";
-    char letter = escape[1];
-    const char *class = class_escape(letter);
-    bool letter_or_digit = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
-                           (letter >= '0' && letter <= '9');
-    if (!class && letter_or_digit && !strchr(kept, letter) && !(letter == 'W' && !in_class))
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "\\%c in a regular expression is not supported",
-                       letter);
-    if (!class && letter != 'W')
-        return sr_bytes_append(out, escape, 2);
-    if (in_class || letter == 's' || letter == 'S')
-        return sr_bytes_append(out, class, strlen(class));
-    class = class_escape('w');
-    SR_TRY(sr_bytes_append(out, letter == 'W' ? "[^" : "[", letter == 'W' ? 2 : 1));
-    SR_TRY(sr_bytes_append(out, class, strlen(class)));
-    return sr_bytes_append(out, "]", 1);
-}
-
-/* Properties, \p{L}, are the same for both. */
-static size_t property_length(const char *expression, size_t bytes) {
-    if (bytes < 4 || (expression[1] != 'p' && expression[1] != 'P') || expression[2] != '{')
-        return 0;
-    const char *end = memchr(expression, '}', bytes);
-    return end ? (size_t)(end - expression) + 1 : 0;
-}
-
-/* Groups and repeats that Oniguruma and PCRE2 read differently. */
-static srnn_status refuse_foreign(const char *expression, size_t bytes) {
-    if (bytes >= 3 && expression[0] == '(' && expression[1] == '?' &&
-        !strchr(":=!<>i-", expression[2]))
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "(?%c in a regular expression is not supported",
-                       expression[2]);
-    if (bytes >= 2 && expression[0] == '}' && expression[1] == '+')
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "}+ in a regular expression is not supported");
-    return SRNN_OK;
-}
-
-/* Oniguruma's way of writing to PCRE2's. */
-static srnn_status translate(sr_bytes *out, const char *expression, size_t bytes) {
-    bool in_class = false;
-    for (size_t i = 0; i < bytes; i++) {
-        char c = expression[i];
-        if (c == '\\') {
-            if (i + 1 == bytes)
-                return SR_FAIL(SRNN_ERR_FORMAT, "a regular expression ends in \\");
-            size_t property = property_length(expression + i, bytes - i);
-            if (property)
-                SR_TRY(sr_bytes_append(out, expression + i, property));
-            else
-                SR_TRY(translate_escape(out, expression + i, in_class));
-            i += property ? property - 1 : 1;
-            continue;
-        }
-        if (!in_class)
-            SR_TRY(refuse_foreign(expression + i, bytes - i));
-        if (in_class && (c == '[' || (c == '&' && i + 1 < bytes && expression[i + 1] == '&')))
-            return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                           "a class inside a class of a regular expression is not supported");
-        if (c == '[')
-            in_class = true;
-        else if (c == ']')
-            in_class = false;
-        SR_TRY(sr_bytes_append(out, &c, 1));
-    }
-    return SRNN_OK;
-}
-
 static srnn_status compile(pcre2_code **code, const sr_bytes *expression) {
     int error;
     PCRE2_SIZE where;
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    if (!context)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a regular expression");
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+    pcre2_set_bsr(context, PCRE2_BSR_UNICODE);
     /* Multiline, for ^ and $ always mean lines in Oniguruma. */
     *code = pcre2_compile((PCRE2_SPTR)expression->data, expression->count,
-                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &where, NULL);
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &where, context);
+    pcre2_compile_context_free(context);
     if (!*code) {
         PCRE2_UCHAR message[128];
         pcre2_get_error_message(error, message, sizeof message);
@@ -137,17 +65,41 @@ static srnn_status compile(pcre2_code **code, const sr_bytes *expression) {
     return SRNN_OK;
 }
 
+static bool library_is_old(void) {
+    char version[32] = "";
+    if (pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, NULL) <= (int)sizeof version)
+        pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, version);
+    return strtol(version, NULL, 10) < SR_NEWER_UNICODE;
+}
+
+static srnn_status translate(pcre2_code **code, sr_translating *how, const char *expression,
+                             size_t bytes) {
+    sr_bytes translated = {0};
+    srnn_status status = sr_pattern_translate(&translated, how, expression, bytes);
+    if (status == SRNN_OK)
+        status = compile(code, &translated);
+    sr_bytes_free(&translated);
+    return status;
+}
+
+/* Properties with ranges beside them are slow, and few texts need them. */
+static srnn_status translate_both(sr_pattern *pattern, const char *expression, size_t bytes) {
+    sr_translating how = {.old = library_is_old()};
+    SR_TRY(translate(&pattern->code, &how, expression, bytes));
+    uint32_t empty = 0;
+    pcre2_pattern_info(pattern->code, PCRE2_INFO_MATCHEMPTY, &empty);
+    pattern->can_be_empty = empty != 0;
+    how.newer = true;
+    return how.grown ? translate(&pattern->newer, &how, expression, bytes) : SRNN_OK;
+}
+
 srnn_status sr_pattern_create_regex(sr_pattern **pattern, const char *expression, size_t bytes) {
     *pattern = NULL;
     if (bytes == 0)
         return SR_FAIL(SRNN_ERR_FORMAT, "an empty regular expression matches nothing");
     sr_pattern *made;
     SR_TRY(sr_alloc_zero((void **)&made, 1, sizeof *made));
-    sr_bytes translated = {0};
-    srnn_status status = translate(&translated, expression, bytes);
-    if (status == SRNN_OK)
-        status = compile(&made->code, &translated);
-    sr_bytes_free(&translated);
+    srnn_status status = translate_both(made, expression, bytes);
     if (status != SRNN_OK)
         sr_pattern_free(made);
     else
@@ -159,12 +111,17 @@ void sr_pattern_free(sr_pattern *pattern) {
     if (!pattern)
         return;
     pcre2_code_free(pattern->code);
+    pcre2_code_free(pattern->newer);
     sr_bytes_free(&pattern->literal);
     free(pattern);
 }
 
 bool sr_pattern_needs_utf8(const sr_pattern *pattern) {
     return pattern->code != NULL;
+}
+
+bool sr_pattern_can_be_empty(const sr_pattern *pattern) {
+    return pattern->can_be_empty;
 }
 
 srnn_status sr_matcher_create(sr_matcher **matcher) {
@@ -199,31 +156,66 @@ static srnn_status match_failed(int error) {
                    (const char *)message);
 }
 
-srnn_status sr_pattern_find(const sr_pattern *pattern, sr_matcher *matcher, const char *text,
-                            size_t bytes, size_t from, size_t *start, size_t *end) {
-    *start = *end = bytes + 1;
-    if (from >= bytes)
-        return SRNN_OK;
-    if (!pattern->code) {
-        const char *found =
-            memmem(text + from, bytes - from, pattern->literal.data, pattern->literal.count);
-        if (found) {
-            *start = (size_t)(found - text);
-            *end = *start + pattern->literal.count;
-        }
-        return SRNN_OK;
-    }
+void sr_search_start(sr_search *search, const sr_pattern *pattern, sr_matcher *matcher,
+                     const char *text, size_t bytes) {
+    *search = (sr_search){.pattern = pattern, .matcher = matcher, .text = text, .bytes = bytes};
+    search->newer = pattern->newer && sr_newer_in(text, bytes);
     uint64_t limit = MATCH_LIMIT + (uint64_t)bytes * MATCH_LIMIT_PER_BYTE;
-    pcre2_set_match_limit(matcher->context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
-    int matched =
-        pcre2_match(pattern->code, (PCRE2_SPTR)text, bytes, from,
-                    PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, matcher->match, matcher->context);
-    if (matched == PCRE2_ERROR_NOMATCH)
-        return SRNN_OK;
+    search->limit = limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX;
+}
+
+static bool find_literal(sr_search *search) {
+    const sr_bytes *literal = &search->pattern->literal;
+    const char *found = memmem(search->text + search->from, search->bytes - search->from,
+                               literal->data, literal->count);
+    if (!found)
+        return false;
+    search->start = (size_t)(found - search->text);
+    search->end = search->start + literal->count;
+    return true;
+}
+
+static srnn_status find_regex(sr_search *search, bool *found) {
+    const sr_pattern *pattern = search->pattern;
+    sr_matcher *matcher = search->matcher;
+    pcre2_set_match_limit(matcher->context, search->limit);
+    int matched = pcre2_match(search->newer ? pattern->newer : pattern->code,
+                              (PCRE2_SPTR)search->text, search->bytes, search->from,
+                              PCRE2_NO_UTF_CHECK, matcher->match, matcher->context);
+    *found = matched >= 0;
     if (matched < 0)
-        return match_failed(matched);
+        return matched == PCRE2_ERROR_NOMATCH ? SRNN_OK : match_failed(matched);
     const PCRE2_SIZE *range = pcre2_get_ovector_pointer(matcher->match);
-    *start = range[0];
-    *end = range[1];
+    search->start = range[0];
+    search->end = range[1];
+    return SRNN_OK;
+}
+
+/* The length of the character at `from`; 1 behind the last one. */
+static size_t step(const sr_search *search) {
+    size_t length = 1;
+    while (search->from + length < search->bytes &&
+           (search->text[search->from + length] & 0xC0) == 0x80)
+        length++;
+    return length;
+}
+
+srnn_status sr_search_next(sr_search *search, bool *found) {
+    size_t last = search->any ? search->end : SIZE_MAX;
+    *found = false;
+    while (search->from < search->bytes + search->pattern->can_be_empty) {
+        if (search->pattern->code)
+            SR_TRY(find_regex(search, found));
+        else
+            *found = find_literal(search);
+        if (!*found)
+            return SRNN_OK;
+        search->from = search->end;
+        search->any = true;
+        if (search->end > search->start || search->end != last)
+            return SRNN_OK;
+        search->from += step(search);
+        *found = false;
+    }
     return SRNN_OK;
 }

@@ -43,7 +43,8 @@ typedef struct preparation {
     batch_slot *slots;              /* (slot_count) */
     int slot_count;
     sr_shard_set *set;
-    json_t *inputs; /* for the manifest */
+    bool overwrites; /* the folder held data */
+    json_t *inputs;  /* for the manifest */
     sr_prepare_progress progress;
 } preparation;
 
@@ -58,6 +59,11 @@ static srnn_status measure_inputs(preparation *work) {
             return SR_FAIL(SRNN_ERR_IO, "%s: cannot open: %s", name, strerror(errno));
         if (S_ISDIR(facts.st_mode))
             return SR_FAIL(SRNN_ERR_IO, "%s: is a folder; name the files in it", name);
+        size_t length = strlen(name);
+        if (length > 4 && strcmp(name + length - 4, ".bin") == 0)
+            return SR_FAIL(
+                SRNN_ERR_ARGUMENT,
+                "%s: a .bin file holds tokens, not text; it can be used as data as it is", name);
         work->progress.input_bytes += facts.st_size;
         json_t *entry = json_pack("{s:s, s:I}", "file", name, "bytes", (json_int_t)facts.st_size);
         if (json_array_append_new(work->inputs, entry) != 0)
@@ -66,16 +72,17 @@ static srnn_status measure_inputs(preparation *work) {
     return SRNN_OK;
 }
 
-static srnn_status prepare_folder(const sr_prepare_settings *settings) {
+static srnn_status prepare_folder(preparation *work) {
+    const sr_prepare_settings *settings = &work->settings;
     const char *folder = settings->folder;
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return SR_FAIL(SRNN_ERR_IO, "%s: cannot make the folder: %s", folder, strerror(errno));
     char *manifest;
     if (asprintf(&manifest, "%s/%s", folder, SR_MANIFEST_NAME) < 0)
         return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", folder);
-    bool there = access(manifest, F_OK) == 0;
+    work->overwrites = access(manifest, F_OK) == 0;
     free(manifest);
-    if (there && !settings->overwrite)
+    if (work->overwrites && !settings->overwrite)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "%s: already holds prepared data; choose another folder, or overwrite it",
                        folder);
@@ -217,7 +224,10 @@ static srnn_status finish(preparation *work) {
                        work->settings.inputs[0], work->settings.input_count > 1 ? " .." : "");
     json_t *shards;
     SR_TRY(sr_shard_set_finish(work->set, &shards));
-    srnn_status status = sr_tokenizer_copy_write(&work->tokenizer_copy, work->settings.folder);
+    bool stale = work->overwrites && !work->tokenizer_copy.source;
+    srnn_status status =
+        stale ? sr_tokenizer_copy_remove(work->settings.folder)
+              : sr_tokenizer_copy_write(&work->tokenizer_copy, work->settings.folder);
     if (status == SRNN_OK)
         status = write_manifest(work, shards);
     json_decref(shards);
@@ -242,7 +252,7 @@ static srnn_status prepare(preparation *work) {
     SR_TRY(sr_tokenizer_load(&work->tokenizer, work->settings.tokenizer));
     SR_TRY(sr_tokenizer_copy_find(&work->tokenizer_copy, work->settings.tokenizer));
     SR_TRY(measure_inputs(work));
-    SR_TRY(prepare_folder(&work->settings));
+    SR_TRY(prepare_folder(work));
     srnn_status status = work_through(work);
     if (status != SRNN_OK) {
         char *detail = strdup(srnn_error_detail());

@@ -263,13 +263,21 @@ static srnn_status build_normalizer(reader *from) {
     if (from->add_prefix) {
         SR_TRY(sr_normalizer_add(normalizer, &step));
         SR_TRY(sr_bytes_append(&step->content, " ", 1));
-        from->tokenizer->decoding.strip_count = 1;
-        SR_TRY(sr_bytes_append(&from->tokenizer->decoding.strip, " ", 1));
     }
     SR_TRY(sr_normalizer_add(normalizer, &step));
     step->kind = SR_NORMAL_REPLACE;
     SR_TRY(sr_bytes_append(&step->content, MARK, sizeof MARK - 1));
     return sr_pattern_create_literal(&step->pattern, " ", 1);
+}
+
+/* The first piece loses its mark; with `collapse` so do those after it until there is some text. */
+static srnn_status build_decoding(reader *from) {
+    sr_decoding *decoding = &from->tokenizer->decoding;
+    if (!from->add_prefix && !from->collapse)
+        return SRNN_OK;
+    decoding->strip_count = from->collapse ? SIZE_MAX : 1;
+    SR_TRY(sr_bytes_append(&decoding->strip, " ", 1));
+    return sr_bytes_append(&decoding->strip_mark, MARK, sizeof MARK - 1);
 }
 
 static srnn_status read_all(reader *from) {
@@ -280,6 +288,7 @@ static srnn_status read_all(reader *from) {
     SR_TRY(read_pieces(from));
     SR_TRY(build_machine(from));
     SR_TRY(build_normalizer(from));
+    SR_TRY(build_decoding(from));
     if (from->bos >= 0 && from->bos < from->pieces)
         from->tokenizer->bos = from->bos;
     if (from->eos >= 0 && from->eos < from->pieces)

@@ -48,11 +48,11 @@ typedef enum sr_boundary {
 typedef struct sr_bin_settings {
     sr_boundary boundary;
     uint32_t token; /* the id that boundary speaks of */
-    uint32_t vocab; /* 0: 65536 */
+    uint32_t vocab; /* 0: 65536, or 128256 for tokens of 32 bits */
 } sr_bin_settings;
 
-/* Opens a .bin file: llm.c's (a header of 256 int32: 20240520, 1, number of tokens) or nanoGPT's
- * (no header), both of uint16. */
+/* Opens a .bin file: llm.c's (a header of 256 int32: 20240520, 1, number of tokens, for uint16, or
+ * 20240801, 7, number of tokens, for uint32) or nanoGPT's (no header, uint16). */
 srnn_status sr_shard_open_bin(sr_shard *shard, const char *path, const sr_bin_settings *settings);
 
 /* A text whose bytes are the tokens, as the tokenizer "bytes" has them. It is one document. The

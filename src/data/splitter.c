@@ -61,6 +61,7 @@ static bool joins(sr_split_behaviour behaviour, bool before_matched, bool matche
 /* The part of a text that waits for what follows it: it may be joined. */
 typedef struct waiting {
     size_t start, end;
+    bool there; /* a part may be empty */
     bool matched;
 } waiting;
 
@@ -73,13 +74,13 @@ static srnn_status finish_part(sr_split_run *run, size_t index, piece whole, con
 static srnn_status next_part(sr_split_run *run, size_t index, piece whole, waiting *last,
                              size_t end, bool matched) {
     sr_split_behaviour behaviour = run->splitter->steps[index].behaviour;
-    if (last->end > last->start && joins(behaviour, last->matched, matched)) {
+    if (last->there && joins(behaviour, last->matched, matched)) {
         last->end = end;
         last->matched = matched;
         return SRNN_OK;
     }
     waiting before = *last;
-    *last = (waiting){before.end, end, matched};
+    *last = (waiting){before.end, end, true, matched};
     return finish_part(run, index, whole, &before);
 }
 
@@ -89,17 +90,17 @@ static srnn_status cut_stretch(sr_split_run *run, size_t index, piece whole, siz
     const sr_split_step *step = &run->splitter->steps[index];
     piece stretch = {whole.text + from, to - from, whole.first && from == 0};
     waiting last = {0};
-    for (size_t at = 0; at < stretch.bytes;) {
-        size_t start, end;
-        SR_TRY(sr_pattern_find(step->pattern, run->matcher, stretch.text, stretch.bytes, at, &start,
-                               &end));
-        if (start > stretch.bytes)
-            start = end = stretch.bytes;
+    sr_search search;
+    bool found = true;
+    sr_search_start(&search, step->pattern, run->matcher, stretch.text, stretch.bytes);
+    for (size_t at = 0; found;) {
+        SR_TRY(sr_search_next(&search, &found));
+        size_t start = found ? search.start : stretch.bytes;
         if (start > at)
             SR_TRY(next_part(run, index, stretch, &last, start, step->invert));
-        if (end > start)
-            SR_TRY(next_part(run, index, stretch, &last, end, !step->invert));
-        at = end;
+        if (found)
+            SR_TRY(next_part(run, index, stretch, &last, search.end, !step->invert));
+        at = search.end;
     }
     return finish_part(run, index, stretch, &last);
 }

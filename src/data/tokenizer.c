@@ -16,6 +16,8 @@ srnn_status sr_tokenizer_create(sr_tokenizer **tokenizer, const char *kind, uint
     if (status == SRNN_OK)
         status = sr_alloc_zero((void **)&made->special, size, sizeof *made->special);
     if (status == SRNN_OK)
+        status = sr_alloc_zero((void **)&made->added_only, size, sizeof *made->added_only);
+    if (status == SRNN_OK)
         status = sr_alloc_zero((void **)&made->decoding.start, (size_t)size + 1,
                                sizeof *made->decoding.start);
     if (status != SRNN_OK)
@@ -30,6 +32,7 @@ void sr_tokenizer_free(sr_tokenizer *tokenizer) {
         return;
     sr_vocabulary_free(&tokenizer->vocabulary);
     free(tokenizer->special);
+    free(tokenizer->added_only);
     sr_added_free(&tokenizer->added);
     sr_normalizer_free(&tokenizer->normalizer);
     sr_added_free(&tokenizer->added_normalized);
@@ -38,6 +41,7 @@ void sr_tokenizer_free(sr_tokenizer *tokenizer) {
     sr_bytes_free(&tokenizer->decoding.texts);
     free(tokenizer->decoding.start);
     sr_bytes_free(&tokenizer->decoding.strip);
+    sr_bytes_free(&tokenizer->decoding.strip_mark);
     sr_bytes_free(&tokenizer->decoding.first_drop);
     free(tokenizer);
 }
@@ -51,7 +55,7 @@ uint32_t sr_tokenizer_vocab_size(const sr_tokenizer *tokenizer) {
 }
 
 int64_t sr_tokenizer_bos(const sr_tokenizer *tokenizer) {
-    return tokenizer->bos;
+    return tokenizer->bos == SR_SEVERAL ? -1 : tokenizer->bos;
 }
 
 int64_t sr_tokenizer_eos(const sr_tokenizer *tokenizer) {
@@ -68,10 +72,6 @@ bool sr_tokenizer_is_special(const sr_tokenizer *tokenizer, uint32_t id) {
 
 const char *sr_tokenizer_token(const sr_tokenizer *tokenizer, uint32_t id, size_t *bytes) {
     return sr_vocabulary_text(&tokenizer->vocabulary, id, bytes);
-}
-
-int64_t sr_tokenizer_find(const sr_tokenizer *tokenizer, const char *text, size_t bytes) {
-    return sr_vocabulary_find(&tokenizer->vocabulary, text, bytes);
 }
 
 /* GPT-2 writes the bytes ! to ~, ¡ to ¬ and ® to ÿ as themselves, the 68 others, in order, as the

@@ -49,7 +49,8 @@ const char *sr_tokenizer_kind(const sr_tokenizer *tokenizer);
 /* One more than the largest id. */
 uint32_t sr_tokenizer_vocab_size(const sr_tokenizer *tokenizer);
 
-/* The id that starts or ends a document, or -1 where the tokenizer has none. */
+/* The id that starts or ends a document, or -1 where the tokenizer has none, or puts more than one
+ * token in front. */
 int64_t sr_tokenizer_bos(const sr_tokenizer *tokenizer);
 int64_t sr_tokenizer_eos(const sr_tokenizer *tokenizer);
 
@@ -62,9 +63,6 @@ bool sr_tokenizer_is_special(const sr_tokenizer *tokenizer, uint32_t id);
 /* The text of a token as its file writes it, owned by the tokenizer; NULL if there is no such id.
  */
 const char *sr_tokenizer_token(const sr_tokenizer *tokenizer, uint32_t id, size_t *bytes);
-
-/* The id of the token that its file writes as this text, or -1. */
-int64_t sr_tokenizer_find(const sr_tokenizer *tokenizer, const char *text, size_t bytes);
 
 /* ---- Text to ids ---- */
 

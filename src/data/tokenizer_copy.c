@@ -1,98 +1,91 @@
-/* tokenizer_copy.c: keeps a tokenizer's file beside the data that was made with it. */
+/* tokenizer_copy.c: keeps a tokenizer's files beside the data that was made with it. */
 #include "data/tokenizer_copy.h"
 
 #include "base/file.h"
+#include "data/tokenizer_files.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Where sr_tokenizer_load looks in a folder, and what a copy is called. */
-static const char *const names[] = {"tokenizer.json", "tokenizer.json.gz", "tokenizer.model",
-                                    "tokenizer.bin"};
-enum { NAMES = sizeof names / sizeof *names };
-
-/* The name whose ending fits. */
-static const char *copy_name(const char *source) {
-    size_t length = strlen(source);
-    for (size_t i = 0; i < NAMES; i++) {
-        const char *ending = strchr(names[i], '.');
-        size_t ending_length = strlen(ending);
-        if (length >= ending_length && strcmp(source + length - ending_length, ending) == 0)
-            return names[i];
-    }
-    return "tokenizer.bin";
-}
-
-/* The first of the names that is in the folder; NULL without memory. */
-static char *find_in_folder(const char *folder) {
-    char *path = NULL;
-    for (size_t i = 0; i < NAMES; i++) {
-        free(path);
-        if (asprintf(&path, "%s/%s", folder, names[i]) < 0)
-            return NULL;
-        if (access(path, F_OK) == 0)
-            return path;
-    }
-    return path;
-}
-
 srnn_status sr_tokenizer_copy_find(sr_tokenizer_copy *copy, const char *name) {
-    struct stat facts;
+    char path[PATH_MAX];
     *copy = (sr_tokenizer_copy){.name = name};
-    if (stat(name, &facts) != 0)
-        return SRNN_OK; /* it was loaded, so it is built in */
-    copy->source = S_ISDIR(facts.st_mode) ? find_in_folder(name) : strdup(name);
-    if (!copy->source)
-        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", name);
-    copy->name = copy_name(copy->source);
+    if (sr_tokenizer_is_built_in(name))
+        return SRNN_OK;
+    SR_TRY(sr_tokenizer_find_file(path, name));
+    copy->name = sr_tokenizer_name_of_copy(path);
+    if (!copy->name)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: is no tokenizer", path);
+    copy->source = strdup(path);
+    return copy->source ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", path);
+}
+
+static srnn_status path_in(char path[PATH_MAX], const char *folder, const char *name) {
+    int length = snprintf(path, PATH_MAX, "%s/%s", folder, name);
+    if (length < 0 || length >= PATH_MAX)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "the path %s/%s is too long", folder, name);
     return SRNN_OK;
 }
 
-static srnn_status copy_file(const char *from, const char *to) {
+static srnn_status remove_in(const char *folder, const char *name) {
+    char path[PATH_MAX];
+    SR_TRY(path_in(path, folder, name));
+    if (unlink(path) != 0 && errno != ENOENT)
+        return SR_FAIL(SRNN_ERR_IO, "%s: cannot remove: %s", path, strerror(errno));
+    return SRNN_OK;
+}
+
+static srnn_status copy_file(const char *source, const char *folder, const char *name) {
+    char path[PATH_MAX];
     sr_mapping mapping;
-    SR_TRY(sr_mapping_open(&mapping, from));
-    const srnn_status status = sr_file_replace(to, mapping.data, mapping.bytes);
+    SR_TRY(path_in(path, folder, name));
+    SR_TRY(sr_mapping_open(&mapping, source));
+    srnn_status status = sr_file_replace(path, mapping.data, mapping.bytes);
     sr_mapping_close(&mapping);
     return status;
 }
 
-/* A tokenizer.json may have a file beside it that names the first and last token of a text. */
-static srnn_status copy_config(const char *source, const char *folder) {
-    static const char name[] = "tokenizer_config.json";
-    const char *slash = strrchr(source, '/');
-    char *from = NULL, *to = NULL;
-    srnn_status status = SRNN_OK;
-    if (asprintf(&from, "%.*s%s", slash ? (int)(slash + 1 - source) : 0, source, name) < 0 ||
-        asprintf(&to, "%s/%s", folder, name) < 0)
-        status = SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", name);
-    else if (access(from, F_OK) == 0)
-        status = copy_file(from, to);
-    free(from);
-    free(to);
-    return status;
+static bool lies_in(const char *source, const char *folder, const char *name) {
+    char path[PATH_MAX];
+    struct stat one, two;
+    return path_in(path, folder, name) == SRNN_OK && stat(source, &one) == 0 &&
+           stat(path, &two) == 0 && one.st_dev == two.st_dev && one.st_ino == two.st_ino;
 }
 
 srnn_status sr_tokenizer_copy_write(const sr_tokenizer_copy *copy, const char *folder) {
-    if (!copy->source)
+    char config[PATH_MAX];
+    if (!copy->source || lies_in(copy->source, folder, copy->name))
         return SRNN_OK;
-    char *path;
-    if (asprintf(&path, "%s/%s", folder, copy->name) < 0)
-        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", copy->name);
-    srnn_status status = copy_file(copy->source, path);
-    free(path);
-    if (status == SRNN_OK && strncmp(copy->name, names[0], strlen(names[0])) == 0)
-        status = copy_config(copy->source, folder);
-    return status;
+    for (size_t i = 0; strcmp(sr_tokenizer_file_name(i), copy->name) != 0; i++)
+        SR_TRY(remove_in(folder, sr_tokenizer_file_name(i)));
+    SR_TRY(sr_tokenizer_config_of(config, copy->source)
+               ? copy_file(config, folder, SR_TOKENIZER_CONFIG)
+               : remove_in(folder, SR_TOKENIZER_CONFIG));
+    return copy_file(copy->source, folder, copy->name);
+}
+
+bool sr_tokenizer_lies_in(const char *folder) {
+    char path[PATH_MAX];
+    for (size_t i = 0; sr_tokenizer_file_name(i); i++)
+        if (path_in(path, folder, sr_tokenizer_file_name(i)) == SRNN_OK && access(path, F_OK) == 0)
+            return true;
+    return false;
 }
 
 srnn_status sr_tokenizer_keep(const char *folder, const char *name) {
     sr_tokenizer_copy copy;
     SR_TRY(sr_tokenizer_copy_find(&copy, name));
-    const bool there = copy.source && access(copy.source, F_OK) == 0;
-    const srnn_status status = there ? sr_tokenizer_copy_write(&copy, folder) : SRNN_OK;
+    const srnn_status status = sr_tokenizer_copy_write(&copy, folder);
     free(copy.source);
     return status;
+}
+
+srnn_status sr_tokenizer_copy_remove(const char *folder) {
+    for (size_t i = 0; sr_tokenizer_file_name(i); i++)
+        SR_TRY(remove_in(folder, sr_tokenizer_file_name(i)));
+    return remove_in(folder, SR_TOKENIZER_CONFIG);
 }

@@ -10,9 +10,11 @@
 typedef struct reader {
     const json_t *model, *vocab, *merges, *added;
     sr_tokenizer *tokenizer;
-    bool *is_added; /* (size) */
+    bool *is_added;     /* (size) */
+    int64_t next_added; /* the id that a token which is not in the model gets */
     bool byte_level, byte_fallback;
-    sr_bytes joined; /* both halves of a merge */
+    bool has_bytes, lacks_bytes; /* some bytes of UTF-8 have, some do not have a token */
+    sr_bytes joined;             /* both halves of a merge */
 } reader;
 
 static srnn_status read_id(int64_t *id, const json_t *json, const char *where) {
@@ -64,8 +66,9 @@ static srnn_status find_parts(reader *from, const json_t *root) {
     from->model = json_object_get(root, "model");
     from->added = json_object_get(root, "added_tokens");
     const char *type;
-    SR_TRY(sr_json_type(from->model, "model", &type));
-    if (strcmp(type, "BPE") != 0)
+    size_t type_bytes;
+    SR_TRY(sr_json_text(from->model, "model", "type", &type, &type_bytes));
+    if (type && strcmp(type, "BPE") != 0) /* older files do not say it */
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "model: the type \"%s\" is not supported", type);
     SR_TRY(sr_json_check(from->model, "model", fields));
     from->vocab = json_object_get(from->model, "vocab");
@@ -142,13 +145,17 @@ static srnn_status add_merge(reader *from, uint32_t rank, const json_t *item) {
                        "merge %u uses or makes a token that is not in the "
                        "vocabulary",
                        rank);
+    for (size_t i = 0; i < 3; i++)
+        if (ids[i] == tokenizer->bpe.unknown)
+            return SR_FAIL(SRNN_ERR_UNSUPPORTED, "merge %u with the unk_token is not supported",
+                           rank);
     sr_bpe_add_pair(&tokenizer->bpe, (uint32_t)ids[0], (uint32_t)ids[1], rank, (uint32_t)ids[2]);
     if (!from->byte_level)
         sr_bpe_note_neighbours(&tokenizer->bpe, from->joined.data, from->joined.count);
     return SRNN_OK;
 }
 
-static void add_bytes(const reader *from) {
+static void add_bytes(reader *from) {
     sr_tokenizer *tokenizer = from->tokenizer;
     for (unsigned byte = 0; byte < 256; byte++) {
         char text[8];
@@ -158,6 +165,9 @@ static void add_bytes(const reader *from) {
         int64_t id = sr_vocabulary_find(&tokenizer->vocabulary, text, bytes);
         if (id >= 0 && (from->byte_level || from->byte_fallback))
             tokenizer->bpe.byte_symbol[byte] = (uint32_t)id;
+        bool in_utf8 = byte < 0xC0 || (byte >= 0xC2 && byte <= 0xF4);
+        from->has_bytes |= id >= 0;
+        from->lacks_bytes |= id < 0 && in_utf8;
     }
 }
 
@@ -180,11 +190,28 @@ static srnn_status read_unknown(reader *from) {
     SR_TRY(sr_json_text(from->model, "model", "unk_token", &text, &bytes));
     if (!text)
         return SRNN_OK;
+    if (bytes == 0 && from->byte_level && !from->lacks_bytes)
+        return SRNN_OK; /* of older files, where nothing is ever unknown */
     int64_t id = sr_vocabulary_find(&tokenizer->vocabulary, text, bytes);
     if (id < 0)
         return SR_FAIL(SRNN_ERR_FORMAT, "model: the unk_token \"%s\" is not in the vocabulary",
                        text);
     tokenizer->bpe.unknown = (uint32_t)id;
+    uint32_t character;
+    if (bytes && sr_utf8_decode(&character, text, bytes) == bytes)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "model: the unk_token \"%s\", which is a character, is not supported", text);
+    return SRNN_OK;
+}
+
+/* Where some characters become bytes and others the unknown token, their order is lost. */
+static srnn_status check_fallback(const reader *from) {
+    bool mixed = from->lacks_bytes && from->has_bytes;
+    bool unknown = from->tokenizer->bpe.unknown != SR_NO_SYMBOL;
+    if (from->byte_fallback && mixed && (from->byte_level || unknown))
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "model: \"byte_fallback\" with some bytes missing in the vocabulary is not "
+                       "supported");
     return SRNN_OK;
 }
 
@@ -201,8 +228,9 @@ static srnn_status read_model(reader *from) {
     SR_TRY(sr_json_bool(from->model, "model", "fuse_unk", &bpe->fuse_unknown));
     SR_TRY(sr_json_bool(from->model, "model", "ignore_merges", &bpe->ignore_merges));
     SR_TRY(sr_json_bool(from->model, "model", "byte_fallback", &from->byte_fallback));
-    SR_TRY(read_unknown(from));
     add_bytes(from);
+    SR_TRY(read_unknown(from));
+    SR_TRY(check_fallback(from));
     if (!from->byte_level)
         add_characters(from);
     for (size_t i = 0; i < merges; i++)
@@ -226,11 +254,19 @@ static srnn_status register_added(reader *from, const json_t *item) {
     if (!text)
         return SR_FAIL(SRNN_ERR_FORMAT, "added_tokens: token %u has no content", id);
     int64_t known = sr_vocabulary_find(&tokenizer->vocabulary, text, bytes);
-    if (known < 0)
-        SR_TRY(sr_vocabulary_add(&tokenizer->vocabulary, id, text, bytes));
-    else if (known != id)
+    if (known >= 0 && known != id)
         return SR_FAIL(SRNN_ERR_FORMAT, "added_tokens: \"%s\" has the ids %u and %lld", text, id,
                        (long long)known);
+    if (known < 0 && id != from->next_added)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "added_tokens: \"%s\" has the id %u instead of the next one, %lld, which "
+                       "other programs give it",
+                       text, id, (long long)from->next_added);
+    if (known < 0) {
+        SR_TRY(sr_vocabulary_add(&tokenizer->vocabulary, id, text, bytes));
+        tokenizer->added_only[id] = true;
+    }
+    from->next_added = id >= from->next_added ? (int64_t)id + 1 : from->next_added;
     from->is_added[id] = true;
     return sr_json_bool(item, "added_tokens", "special", &tokenizer->special[id]);
 }
@@ -270,7 +306,7 @@ static srnn_status look_for_all(reader *from) {
 
 /* The first of these names that is a special token, unless the file said which one it is. */
 static void guess_id(const sr_tokenizer *tokenizer, int64_t *id, const char *const *names) {
-    for (; *id < 0 && *names; names++) {
+    for (; *id == -1 && *names; names++) {
         int64_t found = sr_vocabulary_find(&tokenizer->vocabulary, *names, strlen(*names));
         if (found >= 0 && tokenizer->special[found])
             *id = found;
@@ -293,14 +329,15 @@ static srnn_status read_all(reader *from, const json_t *root) {
     sr_tokenizer *tokenizer = from->tokenizer;
     SR_TRY(sr_alloc_zero((void **)&from->is_added, size, sizeof *from->is_added));
     SR_TRY(read_vocabulary(from));
-    for (size_t i = 0; i < json_array_size(from->added); i++)
-        SR_TRY(register_added(from, json_array_get(from->added, i)));
     SR_TRY(sr_json_normalizer(&tokenizer->normalizer, json_object_get(root, "normalizer")));
     SR_TRY(sr_json_pre_tokenizer(&tokenizer->splitter, &from->byte_level,
                                  json_object_get(root, "pre_tokenizer")));
     if (from->byte_level)
         tokenizer->kind = "byte-level BPE";
-    SR_TRY(read_model(from));
+    SR_TRY(read_model(from)); /* before the added tokens, of which it knows nothing */
+    from->next_added = (int64_t)json_object_size(from->vocab);
+    for (size_t i = 0; i < json_array_size(from->added); i++)
+        SR_TRY(register_added(from, json_array_get(from->added, i)));
     SR_TRY(look_for_all(from));
     SR_TRY(sr_json_post_processor(tokenizer, json_object_get(root, "post_processor")));
     SR_TRY(sr_json_decoder(tokenizer, from->is_added, json_object_get(root, "decoder")));

@@ -2,6 +2,8 @@
 #include "data/tokenizer_private.h"
 
 #include "base/file.h"
+#include "data/input.h"
+#include "data/tokenizer_files.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -10,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <zlib.h>
 
 enum { INFLATED_LIMIT = 1 << 30 };
 
@@ -42,6 +43,13 @@ static bool ends_in(const char *text, const char *suffix) {
     return length >= ending && strcmp(text + length - ending, suffix) == 0;
 }
 
+static const struct format *format_of(const char *path) {
+    for (size_t i = 0; i < FORMATS; i++)
+        if (ends_in(path, formats[i].suffix))
+            return &formats[i];
+    return NULL;
+}
+
 static srnn_status join(char path[PATH_MAX], const char *folder, const char *file) {
     int length = snprintf(path, PATH_MAX, "%s/%s", folder, file);
     if (length < 0 || length >= PATH_MAX)
@@ -49,49 +57,38 @@ static srnn_status join(char path[PATH_MAX], const char *folder, const char *fil
     return SRNN_OK;
 }
 
-static srnn_status inflate_stream(sr_bytes *out, z_stream *stream, const char *path) {
-    int result = Z_OK;
-    while (result == Z_OK) {
+static srnn_status inflate_all(sr_bytes *out, sr_input *input, const char *path) {
+    size_t got = 1;
+    while (got > 0) {
         SR_TRY(sr_bytes_reserve(out, 1 << 16));
-        uInt room =
-            (uInt)(out->capacity - out->count > UINT_MAX ? UINT_MAX : out->capacity - out->count);
-        stream->next_out = (Bytef *)out->data + out->count;
-        stream->avail_out = room;
-        result = inflate(stream, Z_NO_FLUSH);
-        out->count += room - stream->avail_out;
+        SR_TRY(sr_input_read(input, out->data + out->count, out->capacity - out->count, &got));
+        out->count += got;
         if (out->count > INFLATED_LIMIT)
             return SR_FAIL(SRNN_ERR_LIMIT, "%s: over %d bytes uncompressed", path, INFLATED_LIMIT);
     }
-    if (result != Z_STREAM_END)
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s: damaged or cut off gzip data", path);
     return SRNN_OK;
 }
 
-static srnn_status gunzip(sr_bytes *out, const sr_mapping *file, const char *path) {
-    z_stream stream = {.next_in = (Bytef *)(uintptr_t)file->data, .avail_in = (uInt)file->bytes};
-    if (file->bytes > UINT_MAX)
-        return SR_FAIL(SRNN_ERR_LIMIT, "%s: too large for a tokenizer", path);
-    if (inflateInit2(&stream, 15 + 16) != Z_OK)
-        return SR_FAIL(SRNN_ERR_MEMORY, "%s: could not start zlib", path);
-    srnn_status status = inflate_stream(out, &stream, path);
-    inflateEnd(&stream);
+static srnn_status read_compressed(sr_tokenizer **tokenizer, const struct format *format,
+                                   const char *path) {
+    sr_input *input;
+    sr_bytes inflated = {0};
+    SR_TRY(sr_input_open(&input, path));
+    srnn_status status = inflate_all(&inflated, input, path);
+    sr_input_free(input);
+    if (status == SRNN_OK)
+        status = format->read(tokenizer, inflated.data, inflated.count, path);
+    sr_bytes_free(&inflated);
     return status;
 }
 
 static srnn_status read_file(sr_tokenizer **tokenizer, const struct format *format,
                              const char *path) {
+    if (format->compressed)
+        return read_compressed(tokenizer, format, path);
     sr_mapping file;
     SR_TRY(sr_mapping_open(&file, path));
-    srnn_status status;
-    if (format->compressed) {
-        sr_bytes inflated = {0};
-        status = gunzip(&inflated, &file, path);
-        if (status == SRNN_OK)
-            status = format->read(tokenizer, inflated.data, inflated.count, path);
-        sr_bytes_free(&inflated);
-    } else {
-        status = format->read(tokenizer, (const char *)file.data, file.bytes, path);
-    }
+    srnn_status status = format->read(tokenizer, (const char *)file.data, file.bytes, path);
     sr_mapping_close(&file);
     return status;
 }
@@ -107,16 +104,22 @@ static void take_token(const sr_tokenizer *tokenizer, int64_t *id, const json_t 
         *id = found;
 }
 
-/* A tokenizer_config.json beside the file says which tokens are BOS and EOS. */
-static srnn_status read_config(sr_tokenizer *tokenizer, const char *path) {
-    char config[PATH_MAX];
+bool sr_tokenizer_config_of(char config[PATH_MAX], const char *path) {
     const char *slash = strrchr(path, '/');
     int folder = slash ? (int)(slash - path) : 1;
     int length =
-        snprintf(config, sizeof config, "%.*s/tokenizer_config.json", folder, slash ? path : ".");
-    sr_mapping file;
+        snprintf(config, PATH_MAX, "%.*s/%s", folder, slash ? path : ".", SR_TOKENIZER_CONFIG);
+    const struct format *format = format_of(path);
     struct stat entry;
-    if (length < 0 || length >= PATH_MAX || stat(config, &entry) != 0)
+    return format && format->read == sr_tokenizer_read_json && length > 0 && length < PATH_MAX &&
+           stat(config, &entry) == 0;
+}
+
+/* It says which tokens are BOS and EOS. */
+static srnn_status read_config(sr_tokenizer *tokenizer, const char *path) {
+    char config[PATH_MAX];
+    sr_mapping file;
+    if (!sr_tokenizer_config_of(config, path))
         return SRNN_OK;
     SR_TRY(sr_mapping_open(&file, config));
     json_error_t error;
@@ -133,19 +136,14 @@ static srnn_status read_config(sr_tokenizer *tokenizer, const char *path) {
 }
 
 static srnn_status load_file(sr_tokenizer **tokenizer, const char *path) {
-    const struct format *format = NULL;
-    for (size_t i = 0; i < FORMATS; i++)
-        if (ends_in(path, formats[i].suffix))
-            format = &formats[i];
+    const struct format *format = format_of(path);
     if (!format)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "%s: a tokenizer is a .json, .json.gz, .model or .bin file, a folder with "
                        "one, or the word bytes",
                        path);
     SR_TRY(read_file(tokenizer, format, path));
-    srnn_status status = SRNN_OK;
-    if (format->read == sr_tokenizer_read_json)
-        status = read_config(*tokenizer, path);
+    srnn_status status = read_config(*tokenizer, path);
     if (status != SRNN_OK) {
         sr_tokenizer_free(*tokenizer);
         *tokenizer = NULL;
@@ -153,23 +151,45 @@ static srnn_status load_file(sr_tokenizer **tokenizer, const char *path) {
     return status;
 }
 
-srnn_status sr_tokenizer_load(sr_tokenizer **tokenizer, const char *name) {
-    *tokenizer = NULL;
-    if (strcmp(name, "bytes") == 0)
-        return sr_tokenizer_create_bytes(tokenizer);
+const char *sr_tokenizer_file_name(size_t index) {
+    return index < FORMATS ? formats[index].file : NULL;
+}
+
+const char *sr_tokenizer_name_of_copy(const char *path) {
+    const struct format *format = format_of(path);
+    return format ? format->file : NULL;
+}
+
+bool sr_tokenizer_is_built_in(const char *name) {
+    return strcmp(name, "bytes") == 0;
+}
+
+srnn_status sr_tokenizer_find_file(char path[PATH_MAX], const char *name) {
     struct stat entry;
     if (stat(name, &entry) != 0)
         return SR_FAIL(SRNN_ERR_IO, "%s: %s", name, strerror(errno));
-    if (!S_ISDIR(entry.st_mode))
-        return load_file(tokenizer, name);
+    if (!S_ISDIR(entry.st_mode)) {
+        if (strlen(name) >= PATH_MAX)
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "the path %s is too long", name);
+        strcpy(path, name);
+        return SRNN_OK;
+    }
     for (size_t i = 0; i < FORMATS; i++) {
-        char path[PATH_MAX];
         SR_TRY(join(path, name, formats[i].file));
         if (stat(path, &entry) == 0)
-            return load_file(tokenizer, path);
+            return SRNN_OK;
     }
     return SR_FAIL(SRNN_ERR_IO,
                    "%s: no tokenizer.json, tokenizer.json.gz, tokenizer.model or tokenizer.bin "
                    "in this folder",
                    name);
+}
+
+srnn_status sr_tokenizer_load(sr_tokenizer **tokenizer, const char *name) {
+    char path[PATH_MAX];
+    *tokenizer = NULL;
+    if (sr_tokenizer_is_built_in(name))
+        return sr_tokenizer_create_bytes(tokenizer);
+    SR_TRY(sr_tokenizer_find_file(path, name));
+    return load_file(tokenizer, path);
 }

@@ -14,16 +14,20 @@ typedef struct sr_decoding {
     size_t *start;      /* (size + 1) into texts */
     size_t strip_count; /* this many copies of strip at the start of a text are dropped */
     sr_bytes strip;
+    sr_bytes strip_mark; /* only of tokens written with this in front, one each; empty: of all */
     sr_bytes first_drop; /* dropped wherever it stands in the first token of a text */
     bool spaced;         /* a space between any two tokens */
 } sr_decoding;
 
+enum { SR_SEVERAL = -2 }; /* instead of an id: there is more than one */
+
 struct sr_tokenizer {
     const char *kind; /* static */
     uint64_t hash;
-    int64_t bos, eos; /* -1: none */
+    int64_t bos, eos; /* -1: none; bos may be SR_SEVERAL */
     sr_vocabulary vocabulary;
-    bool *special; /* (vocabulary.size) */
+    bool *special;    /* (vocabulary.size) */
+    bool *added_only; /* (vocabulary.size) ids that the model itself does not have */
 
     /* Encoding, in the order of the steps. The tokenizer of bytes has none of them. */
     sr_added added; /* looked for in the raw text */

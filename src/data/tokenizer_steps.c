@@ -23,7 +23,7 @@ static srnn_status sequence(const json_t **items, const json_t *json, const char
     return SRNN_OK;
 }
 
-srnn_status sr_json_pattern(sr_pattern **pattern, const json_t *json, const char *where) {
+static srnn_status read_pattern(sr_pattern **pattern, const json_t *json, const char *where) {
     static const char *const allowed[] = {"String", "Regex", NULL};
     const char *text, *expression;
     size_t text_bytes, expression_bytes;
@@ -69,8 +69,11 @@ static srnn_status one_normalizer(sr_normalizer *normalizer, const json_t *json,
         SR_TRY(sr_json_check(json, "normalizer Replace", replace));
         SR_TRY(sr_normalizer_add(normalizer, &step));
         step->kind = SR_NORMAL_REPLACE;
-        SR_TRY(sr_json_pattern(&step->pattern, json_object_get(json, "pattern"),
-                               "normalizer Replace"));
+        SR_TRY(
+            read_pattern(&step->pattern, json_object_get(json, "pattern"), "normalizer Replace"));
+        if (sr_pattern_can_be_empty(step->pattern))
+            return SR_FAIL(SRNN_ERR_UNSUPPORTED, "normalizer Replace: a pattern that may match "
+                                                 "nothing at all is not supported");
         return content_of(&step->content, json, "content");
     }
     return unsupported("normalizer", type);
@@ -120,7 +123,7 @@ static srnn_status read_split(sr_splitter *splitter, const json_t *json) {
     sr_split_step *step;
     SR_TRY(sr_json_check(json, where, allowed));
     SR_TRY(sr_splitter_add(splitter, &step));
-    SR_TRY(sr_json_pattern(&step->pattern, json_object_get(json, "pattern"), where));
+    SR_TRY(read_pattern(&step->pattern, json_object_get(json, "pattern"), where));
     SR_TRY(sr_json_bool(json, where, "invert", &step->invert));
     SR_TRY(sr_json_text(json, where, "behavior", &behaviour, &bytes));
     if (!behaviour)
@@ -143,7 +146,9 @@ static srnn_status read_digits(sr_splitter *splitter, const json_t *json) {
     SR_TRY(sr_json_bool(json, "pre_tokenizer Digits", "individual_digits", &individual));
     SR_TRY(sr_splitter_add(splitter, &step));
     step->behaviour = individual ? SR_SPLIT_ISOLATED : SR_SPLIT_CONTIGUOUS;
-    return sr_pattern_create_regex(&step->pattern, "\\p{N}", 5);
+    /* The characters that Rust calls numeric: Unicode 17. */
+    static const char numeric[] = "[\\p{N}\\x{11DE0}-\\x{11DE9}\\x{16FF4}-\\x{16FF6}]";
+    return sr_pattern_create_regex(&step->pattern, numeric, sizeof numeric - 1);
 }
 
 static srnn_status read_prepend_scheme(sr_split_prepend *prepend, const json_t *json) {
@@ -247,6 +252,7 @@ static srnn_status read_template(sr_tokenizer *tokenizer, const json_t *json) {
     if (!json_is_array(single))
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: \"single\" is not a list", where);
     bool after = false;
+    int before = 0;
     for (size_t i = 0; i < json_array_size(single); i++) {
         const json_t *item = json_array_get(single, i);
         const json_t *special = json_object_get(item, "SpecialToken");
@@ -261,7 +267,10 @@ static srnn_status read_template(sr_tokenizer *tokenizer, const json_t *json) {
         if (id < 0 || id >= tokenizer->vocabulary.size)
             return SR_FAIL(SRNN_ERR_FORMAT, "%s: there is no token %lld", where, (long long)id);
         *(after ? &tokenizer->eos : &tokenizer->bos) = id;
+        before += !after;
     }
+    if (before > 1)
+        tokenizer->bos = SR_SEVERAL;
     return SRNN_OK;
 }
 

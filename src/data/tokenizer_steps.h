@@ -19,7 +19,4 @@ srnn_status sr_json_post_processor(sr_tokenizer *tokenizer, const json_t *json);
  * written as it is. */
 srnn_status sr_json_decoder(sr_tokenizer *tokenizer, const bool *is_added, const json_t *json);
 
-/* A pattern as in {"String": " "} or {"Regex": "\\s+"}. */
-srnn_status sr_json_pattern(sr_pattern **pattern, const json_t *json, const char *where);
-
 #endif

@@ -1,7 +1,8 @@
 /* unicode.c: UTF-8, and the few facts about characters that tokenizers need. */
 #include "data/unicode.h"
 
-#include <stdlib.h>
+#include "data/unicode_newer.h"
+
 #include <string.h>
 #include <utf8proc.h>
 
@@ -95,39 +96,10 @@ bool sr_unicode_is_word(uint32_t c) {
     if ((c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
         (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189))
         return true; /* letters in circles and squares: alphabetic, though symbols */
+    const char *newer = sr_newer_category(c);
+    if (newer)
+        return newer[0] == 'L' || newer[0] == 'M' || strcmp(newer, "Nd") == 0;
     utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
     return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) ||
            category == UTF8PROC_CATEGORY_PC;
-}
-
-static srnn_status normalize_valid(sr_bytes *out, const char *text, size_t bytes,
-                                   utf8proc_option_t options) {
-    utf8proc_uint8_t *mapped = NULL;
-    utf8proc_ssize_t length =
-        utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &mapped, options);
-    if (length < 0)
-        return SR_FAIL(length == UTF8PROC_ERROR_NOMEM ? SRNN_ERR_MEMORY : SRNN_ERR_LIMIT,
-                       "could not normalise %zu bytes of text: %s", bytes, utf8proc_errmsg(length));
-    srnn_status status = sr_bytes_append(out, (const char *)mapped, (size_t)length);
-    free(mapped);
-    return status;
-}
-
-srnn_status sr_unicode_normalize(sr_bytes *out, const char *text, size_t bytes,
-                                 sr_unicode_form form) {
-    static const utf8proc_option_t options[] = {
-        [SR_UNICODE_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
-        [SR_UNICODE_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
-        [SR_UNICODE_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
-        [SR_UNICODE_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
-    };
-    for (size_t at = 0; at < bytes;) {
-        size_t valid = sr_utf8_valid_prefix(text + at, bytes - at);
-        if (valid)
-            SR_TRY(normalize_valid(out, text + at, valid, options[form]));
-        at += valid;
-        if (at < bytes)
-            SR_TRY(sr_bytes_append(out, text + at++, 1));
-    }
-    return SRNN_OK;
 }

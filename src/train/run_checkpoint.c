@@ -143,7 +143,8 @@ static srnn_status write_files(const char *folder, sr_trainer *trainer, const sr
                                const sr_progress *progress, const char *run) {
     char path[SR_PATH_BYTES];
     SR_TRY(sr_model_save(model, folder, SR_DTYPE_F32));
-    SR_TRY(sr_tokenizer_keep(folder, run));
+    if (sr_tokenizer_lies_in(run))
+        SR_TRY(sr_tokenizer_keep(folder, run));
     SR_TRY(sr_path_join(path, folder, "optimizer.safetensors"));
     SR_TRY(write_moments(path, trainer, model));
     SR_TRY(sr_path_join(path, folder, "run.json"));

@@ -11,11 +11,9 @@
 #include "train/batches.h"
 #include "train/run_checkpoint.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- rows */
 
@@ -74,14 +72,8 @@ static srnn_status of_data(sr_run_settings *s) {
 
 static srnn_status of_model(sr_run_settings *s) {
     char folder[SR_PATH_BYTES];
-    sr_tokenizer_copy copy;
     SR_TRY(sr_checkpoint_model(folder, s->model));
-    SR_TRY(sr_tokenizer_copy_find(&copy, folder));
-    srnn_status status = SRNN_OK;
-    if (copy.source && access(copy.source, F_OK) == 0)
-        status = sr_run_settings_text(&s->tokenizer, copy.source);
-    free(copy.source);
-    return status;
+    return sr_tokenizer_lies_in(folder) ? sr_run_settings_text(&s->tokenizer, folder) : SRNN_OK;
 }
 
 srnn_status sr_run_data_tokenizer(sr_run_settings *s) {
