@@ -16,6 +16,10 @@ enum {
  * Then, and only then, a kernel may subtract the row maximum before exp, or divide a row's weights. */
 bool sr_row_scale_invariant(const srnn_attention *attention);
 
+/* True if the floor of the norm is a share of the row sum: then a common factor of the row's weights
+ * cancels below the floor too, and a row whose logits are all very negative is no zero row. */
+bool sr_floor_follows_rows(const srnn_attention *attention);
+
 /* The factor between <feature(q), feature(k)> and s. */
 double sr_scale_factor(const srnn_attention *attention, int D);
 

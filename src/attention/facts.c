@@ -98,6 +98,11 @@ bool sr_row_scale_invariant(const srnn_attention *a) {
     return cancels_in_norm || cancels_in_division;
 }
 
+bool sr_floor_follows_rows(const srnn_attention *a) {
+    return a->score == SRNN_SCORE_EXP && a->normaliser != SRNN_NORMALISER_ROW_SUM &&
+           (a->norm == SRNN_NORM_L2 || a->norm == SRNN_NORM_L2_SCALED);
+}
+
 bool sr_uses_output_gate(const srnn_attention *a) {
     return a->output_gate != SRNN_GATE_NONE || a->post_gate ||
            a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE;

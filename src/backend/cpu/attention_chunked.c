@@ -96,7 +96,7 @@ static void add_pairs(const context *x, const workspace *w, const chunk *c) {
     for (int64_t r = 0; r < c->count; r++) {
         score_row row = chunk_row(&w->room, c, ld.token, r);
         vec sum = {0};
-        row_weights(&row, &x->rule, &sum, NULL);
+        row_weights(&row, &x->rule, &sum);
         if (sr_needs_row_sum(&p->attention))
             w->row_sum[r] += vec_sum(sum);
     }

@@ -14,7 +14,6 @@ typedef struct context {
     tile_workspace *workers; /* (threads) */
     score_rule rule;
     bool subtract;    /* the row maximum may be subtracted */
-    bool floored;     /* and a floor of the norm acts on what is left */
     int64_t position; /* tokens that a state holds before those of the call */
 } context;
 
@@ -23,8 +22,6 @@ static context place_rows(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->problem;
     context x = {.rule = score_rule_of(&p->attention),
                  .subtract = sr_row_scale_invariant(&p->attention)};
-    x.floored = x.subtract && p->attention.score == SRNN_SCORE_EXP &&
-                (p->attention.norm == SRNN_NORM_L2 || p->attention.norm == SRNN_NORM_L2_SCALED);
     SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
     x.heads = sr_layout_take(layout, (size_t)p->B * (size_t)p->Hkv, sizeof *x.heads);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
@@ -111,22 +108,13 @@ static void prefetch_share(const packed_head *head, int64_t tile, int64_t r, con
         __builtin_prefetch(values + at, 0, 2);
 }
 
-/* Divides a row by e^(its largest exponent), as if that had been subtracted from the start. */
-static void reduce_row(tile_workspace *w, int64_t r, int64_t ld) {
-    w->maximum[r] = vec_maximum(w->largest[r]);
-    const real factor = (real)exp(-(double)w->maximum[r]);
-    w->row_sum[r] *= factor;
-    for (int64_t d = 0; d < ld; d += LANES)
-        vec_store(w->numerator + r * ld + d, factor * vec_load(w->numerator + r * ld + d));
-}
-
 static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
                        const packed_head *head, int64_t tile, int64_t keys, real bound) {
     const srnn_problem *p = &x->call->plan->problem;
     tile_strides ld = tile_strides_of(p);
     double reference = q->decay ? q->decay[q->at] : 0.0;
     const real *columns = decay_columns(w->decay, q->decay, tile, q->at + q->rows, reference);
-    const bool sums = sr_needs_row_sum(&p->attention);
+    const bool sums = sr_needs_row_sum(&p->attention) || sr_floor_follows_rows(&p->attention);
     const bool scaled = x->subtract && !logits_are_tame(&x->rule, bound);
     int width = (int)tile_width(keys);
     for (int64_t r = 0; r < q->rows; r++) {
@@ -150,8 +138,7 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
             prefetch_share(head, tile + 1, r, p, ld);
         if (scaled)
             raise_maximum(w, &row, &x->rule, r, ld.dv);
-        row_weights(&row, &x->rule, sums ? &w->row_sums[r] : NULL,
-                    x->floored && !scaled ? &w->largest[r] : NULL);
+        row_weights(&row, &x->rule, sums ? &w->row_sums[r] : NULL);
     }
     clear_rows_from(w->s, ld.tile, q->rows, q->padded);
 }
@@ -214,10 +201,8 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     int64_t keys_seen = q.at + q.rows, from = q.first[0] / TILE, past = tiles_in(keys_seen);
     real bound = logit_bound(w, packed, &q, from, past, ld, p->D);
     const bool scaled = x->subtract && !logits_are_tame(&x->rule, bound);
-    for (int64_t r = 0; r < TILE; r++) {
+    for (int64_t r = 0; r < TILE; r++)
         w->maximum[r] = scaled ? (real)-INFINITY : 0;
-        w->largest[r] = vec_all((real)-INFINITY);
-    }
 
     for (int64_t tile = from; tile < past; tile++) {
         int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
@@ -232,11 +217,8 @@ static void rows_task(void *untyped, int64_t task, int worker) {
                 (product_size){q.padded, round_up(p->Dv, COLUMNS), keys},
                 diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL);
     }
-    for (int64_t r = 0; r < q.rows; r++) {
+    for (int64_t r = 0; r < q.rows; r++)
         w->row_sum[r] = vec_sum(w->row_sums[r]);
-        if (x->floored && !scaled)
-            reduce_row(w, r, ld.dv);
-    }
     write_outputs(x, w, &q);
 }
 

@@ -1,5 +1,6 @@
 /* attention_outputs.c: normaliser, gates and norm after the core, and their backward; compiled per
  * type. */
+#include "attention/attention.h"
 #include "attention/score.h"
 #include "backend/cpu/attention_edges.h"
 #include "backend/cpu/attention_rows.h"
@@ -7,6 +8,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 enum { WIDEST = 256 };
 
@@ -65,23 +67,20 @@ typedef struct norm_rule {
     srnn_norm norm;
     const real *weight, *bias; /* (n) or NULL */
     int n;
+    double floor; /* of an l2 norm */
 } norm_rule;
 
-static norm_rule norm_rule_of(const srnn_problem *p, const srnn_operands *in) {
-    return (norm_rule){p->attention.norm, in->norm_weight, in->norm_bias, p->Dv};
+static norm_rule norm_rule_of(const srnn_problem *p, const srnn_operands *in, double row_sum) {
+    const double floor = sr_floor_follows_rows(&p->attention) ? L2_FLOOR * row_sum : L2_FLOOR;
+    return (norm_rule){p->attention.norm, in->norm_weight, in->norm_bias, p->Dv, floor};
 }
 
-/* Mean and 1/deviation of factor * x. */
-static void layer_moments(double *mean, double *inverse, const real *x, double factor, int n) {
-    double sum = 0.0, square = 0.0;
+/* x (n) less its mean, in place; returns 1/deviation. */
+static double centre(double *x, int n) {
+    const double mean = double_sum(x, n) / n;
     for (int d = 0; d < n; d++)
-        sum += (double)x[d];
-    *mean = factor * sum / n;
-    for (int d = 0; d < n; d++) {
-        double centred = factor * (double)x[d] - *mean;
-        square += centred * centred;
-    }
-    *inverse = 1.0 / sqrt(square / n + LAYER_EPSILON);
+        x[d] -= mean;
+    return 1.0 / sqrt(double_dot(x, x, n) / n + LAYER_EPSILON);
 }
 
 /* out = post * norm(factor * x). */
@@ -96,11 +95,12 @@ static void norm_row(real *out, const real *x, const norm_rule *rule, double fac
         return;
     }
     case SRNN_NORM_LAYER: {
-        double mean, inverse;
-        layer_moments(&mean, &inverse, x, factor, n);
+        double centred[WIDEST];
         for (int d = 0; d < n; d++)
-            out[d] = (real)(post * ((factor * (double)x[d] - mean) * inverse * (double)weight[d] +
-                                    (double)bias[d]));
+            centred[d] = factor * (double)x[d];
+        const double inverse = centre(centred, n);
+        for (int d = 0; d < n; d++)
+            out[d] = (real)(post * (centred[d] * inverse * (double)weight[d] + (double)bias[d]));
         return;
     }
     case SRNN_NORM_RMS: {
@@ -111,8 +111,8 @@ static void norm_row(real *out, const real *x, const norm_rule *rule, double fac
     }
     case SRNN_NORM_L2:
     case SRNN_NORM_L2_SCALED: {
-        double floor = L2_FLOOR, length = fabs(factor) * row_norm(x, n);
-        double whole = post * factor / (length < floor ? floor : length);
+        double length = fabs(factor) * row_norm(x, n);
+        double whole = post * factor / (length < rule->floor ? rule->floor : length);
         if (rule->norm == SRNN_NORM_L2_SCALED)
             whole *= n;
         for (int d = 0; d < n; d++)
@@ -128,50 +128,44 @@ static void norm_row_backward(double *dx, double *partial, const double *du, con
                               const norm_rule *rule) {
     const real *weight = rule->weight;
     const int n = rule->n;
-    double mean = 0.0, inverse = 0.0, sum = 0.0, along = 0.0;
     switch (rule->norm) {
     case SRNN_NORM_NONE:
-        for (int d = 0; d < n; d++)
-            dx[d] = du[d];
+        memcpy(dx, du, (size_t)n * sizeof *dx);
         return;
-    case SRNN_NORM_LAYER:
-        for (int d = 0; d < n; d++)
-            mean += x[d] / n;
-        for (int d = 0; d < n; d++)
-            inverse += (x[d] - mean) * (x[d] - mean);
-        inverse = 1.0 / sqrt(inverse / n + LAYER_EPSILON);
+    case SRNN_NORM_LAYER: {
+        double hat[WIDEST], d_hat[WIDEST];
+        memcpy(hat, x, (size_t)n * sizeof *hat);
+        const double inverse = centre(hat, n);
         for (int d = 0; d < n; d++) {
-            double hat = (x[d] - mean) * inverse, d_hat = du[d] * (double)weight[d];
-            partial[d] += du[d] * hat;
+            hat[d] *= inverse;
+            d_hat[d] = du[d] * (double)weight[d];
+            partial[d] += du[d] * hat[d];
             partial[n + d] += du[d];
-            sum += d_hat / n;
-            along += d_hat * hat / n;
         }
+        const double mean = double_sum(d_hat, n) / n, along = double_dot(d_hat, hat, n) / n;
         for (int d = 0; d < n; d++)
-            dx[d] = inverse * (du[d] * (double)weight[d] - sum - (x[d] - mean) * inverse * along);
+            dx[d] = inverse * (d_hat[d] - mean - hat[d] * along);
         return;
-    case SRNN_NORM_RMS:
-        for (int d = 0; d < n; d++)
-            inverse += x[d] * x[d];
-        inverse = 1.0 / sqrt(inverse / n + RMS_EPSILON);
+    }
+    case SRNN_NORM_RMS: {
+        double d_hat[WIDEST];
+        const double inverse = 1.0 / sqrt(double_dot(x, x, n) / n + RMS_EPSILON);
         for (int d = 0; d < n; d++) {
+            d_hat[d] = du[d] * (double)weight[d];
             partial[d] += du[d] * x[d] * inverse;
-            along += du[d] * (double)weight[d] * x[d] * inverse / n;
         }
+        const double along = double_dot(d_hat, x, n) * inverse * inverse / n;
         for (int d = 0; d < n; d++)
-            dx[d] = inverse * (du[d] * (double)weight[d] - x[d] * inverse * along);
+            dx[d] = inverse * (d_hat[d] - x[d] * along);
         return;
+    }
     case SRNN_NORM_L2:
     case SRNN_NORM_L2_SCALED: {
-        double length = 0.0, factor = rule->norm == SRNN_NORM_L2_SCALED ? n : 1.0;
-        for (int d = 0; d < n; d++) {
-            length += x[d] * x[d];
-            along += x[d] * du[d];
-        }
-        length = sqrt(length);
-        bool floored = length < L2_FLOOR;
-        inverse = 1.0 / (floored ? L2_FLOOR : length);
-        along = floored ? 0.0 : along * inverse * inverse;
+        const double length = sqrt(double_dot(x, x, n));
+        const bool floored = length < rule->floor;
+        const double inverse = 1.0 / (floored ? rule->floor : length);
+        const double factor = rule->norm == SRNN_NORM_L2_SCALED ? n : 1.0;
+        const double along = floored ? 0.0 : double_dot(x, du, n) * inverse * inverse;
         for (int d = 0; d < n; d++)
             dx[d] = factor * inverse * (du[d] - along * x[d]);
         return;
@@ -184,7 +178,6 @@ void SR_ISA_REAL(sr_edges_output_rows)(sr_row_results results, const sr_edges *e
     const srnn_problem *p = &call->plan->problem;
     const srnn_attention *a = &p->attention;
     const srnn_operands *in = call->in;
-    const norm_rule rule = norm_rule_of(p, in);
     const bool gated = a->output_gate != SRNN_GATE_NONE || a->post_gate;
     const double *cumulative =
         edges->cumulative ? edges->cumulative + sr_row_index(p, p->H, rows.b, rows.h, rows.t)
@@ -192,8 +185,10 @@ void SR_ISA_REAL(sr_edges_output_rows)(sr_row_results results, const sr_edges *e
     for (int64_t r = 0; r < rows.count; r++) {
         const double logit =
             gated ? (double)*tensor_row(in->output_gate, rows.b, rows.h, rows.t + r) : 0.0;
-        row_scalars s = scalars_of(a, (double)results.row_sum[r], (double)(results.length + r),
-                                   logit, cumulative ? cumulative[r] : 0.0);
+        const double row_sum = (double)results.row_sum[r];
+        const norm_rule rule = norm_rule_of(p, in, row_sum);
+        row_scalars s = scalars_of(a, row_sum, (double)(results.length + r), logit,
+                                   cumulative ? cumulative[r] : 0.0);
         norm_row(tensor_row(call->o, rows.b, rows.h, rows.t + r),
                  results.numerator + r * results.ld, &rule, s.gate / s.denominator, s.post);
     }
@@ -264,18 +259,15 @@ static row_gradient row_backward(real *d_numerator, double *partial, const real 
         x[d] = s.gate / s.denominator * (double)numerator[d];
     if (a->post_gate) {
         real unscaled[WIDEST];
-        double d_post = 0.0;
         norm_row(unscaled, numerator, rule, s.gate / s.denominator, 1.0);
-        for (int d = 0; d < n; d++)
-            d_post += (double)d_o[d] * (double)unscaled[d];
-        g.logit = d_post * s.post * (1.0 - s.post);
+        g.logit = row_dot(d_o, unscaled, n) * s.post * (1.0 - s.post);
     }
     for (int d = 0; d < n; d++)
         du[d] = s.post * (double)d_o[d];
     norm_row_backward(dx, partial, du, x, rule);
-    double d_gate = 0.0; /* <dx, y> */
     for (int d = 0; d < n; d++)
-        d_gate += dx[d] * ((double)numerator[d] / s.denominator);
+        du[d] = (double)numerator[d] / s.denominator;
+    const double d_gate = double_dot(dx, du, n); /* <dx, y> */
     gate_backward(&g, a, s.gate, d_gate);
     denominator_backward(&g, a, -s.gate * d_gate / s.denominator, row->row_sum, row->cumulative);
     for (int d = 0; d < n; d++)
@@ -311,7 +303,6 @@ static void document_backward(const outputs_context *x, const sr_span *span, int
     const srnn_attention *a = &p->attention;
     bool uses_gate = a->output_gate != SRNN_GATE_NONE || a->post_gate || edges->cumulative;
     bool wants_gate = uses_gate && call->gradients->output_gate.data;
-    const norm_rule rule = norm_rule_of(p, call->in);
     for (int64_t t = 0; t < span->length; t++) {
         int64_t at = sr_row_index(p, p->H, span->b, h, span->start + t);
         const double logit =
@@ -320,6 +311,7 @@ static void document_backward(const outputs_context *x, const sr_span *span, int
         row_facts row = {.numerator = (const real *)call->saved.numerator + at * p->Dv,
                          .row_sum = (double)((const real *)call->saved.row_sum)[at],
                          .cumulative = edges->cumulative ? edges->cumulative[at] : 0.0};
+        const norm_rule rule = norm_rule_of(p, call->in, row.row_sum);
         row.scalars = scalars_of(a, row.row_sum, (double)(t + 1), logit, row.cumulative);
         row_gradient g =
             row_backward(edges->d_numerator + at * p->Dv, partial,

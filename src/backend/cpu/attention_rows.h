@@ -11,17 +11,44 @@ static inline real *tensor_row(srnn_tensor tensor, int64_t b, int h, int64_t t) 
     return (real *)tensor.data + b * tensor.batch + h * tensor.head + t * tensor.time;
 }
 
-/* In eight sums that do not wait for each other. */
+/* Eight sums that do not wait for each other. */
+enum { ROW_SUMS = 8 };
+
+static inline double row_sums_total(const double sum[ROW_SUMS]) {
+    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+}
+
 static inline double row_dot(const real *a, const real *b, int n) {
-    enum { SUMS = 8 };
-    double sum[SUMS] = {0};
-    int whole = n / SUMS * SUMS;
-    for (int d = 0; d < whole; d += SUMS)
-        for (int i = 0; i < SUMS; i++)
+    double sum[ROW_SUMS] = {0};
+    int whole = n / ROW_SUMS * ROW_SUMS;
+    for (int d = 0; d < whole; d += ROW_SUMS)
+        for (int i = 0; i < ROW_SUMS; i++)
             sum[i] += (double)a[d + i] * (double)b[d + i];
     for (int d = whole; d < n; d++)
         sum[0] += (double)a[d] * (double)b[d];
-    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+    return row_sums_total(sum);
+}
+
+static inline double double_dot(const double *a, const double *b, int n) {
+    double sum[ROW_SUMS] = {0};
+    int whole = n / ROW_SUMS * ROW_SUMS;
+    for (int d = 0; d < whole; d += ROW_SUMS)
+        for (int i = 0; i < ROW_SUMS; i++)
+            sum[i] += a[d + i] * b[d + i];
+    for (int d = whole; d < n; d++)
+        sum[0] += a[d] * b[d];
+    return row_sums_total(sum);
+}
+
+static inline double double_sum(const double *a, int n) {
+    double sum[ROW_SUMS] = {0};
+    int whole = n / ROW_SUMS * ROW_SUMS;
+    for (int d = 0; d < whole; d += ROW_SUMS)
+        for (int i = 0; i < ROW_SUMS; i++)
+            sum[i] += a[d + i];
+    for (int d = whole; d < n; d++)
+        sum[0] += a[d];
+    return row_sums_total(sum);
 }
 
 static inline double row_norm(const real *x, int n) {

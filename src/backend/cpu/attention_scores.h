@@ -261,29 +261,21 @@ static inline real row_log_scale(const score_row *row, const score_rule *rule) {
     return (real)sr_score_log_scale(rule->score, rule->order, (double)row_largest_logit(row, rule));
 }
 
-/* The usual case on its own: exp of small logits without decay, every column visible. Raises *largest
- * to the largest logit where it is not NULL. */
-static inline void row_weights_plain(real *s, int width, score_constants c, vec *sum,
-                                     vec *largest) {
+/* The usual case on its own: exp of small logits without decay, every column visible. */
+static inline void row_weights_plain(real *s, int width, score_constants c, vec *sum) {
     vec total = {0};
-    if (c.clamped || largest) {
-        const vec ceiling = vec_all(c.clamped ? c.clamp : (real)INFINITY);
-        vec maximum = largest ? *largest : (vec){0};
+    if (c.clamped)
         for (int j = 0; j < width; j += LANES) {
-            vec x = vec_min(ceiling, vec_load(s + j)), w = vec_exp_small(x);
-            maximum = vec_max(x, maximum);
+            vec w = vec_exp_small(vec_min(vec_all(c.clamp), vec_load(s + j)));
             vec_store(s + j, w);
             total += w;
         }
-        if (largest)
-            *largest = maximum;
-    } else {
+    else
         for (int j = 0; j < width; j += LANES) {
             vec w = vec_exp_small(vec_load(s + j));
             vec_store(s + j, w);
             total += w;
         }
-    }
     if (sum)
         *sum += total;
 }
@@ -311,21 +303,17 @@ static inline void row_weights_polynomial(real *s, int from, int high, const sco
         vec_store(s + j, polynomial_value(vec_load(s + j), rule));
 }
 
-/* Logits into weights; adds the weights to *sum and raises *largest to the largest exponent where they
- * are not NULL (the latter for exp only). */
-static inline void row_weights(const score_row *row, const score_rule *rule, vec *sum,
-                               vec *largest) {
+/* Logits into weights; adds the weights to *sum where it is not NULL. */
+static inline void row_weights(const score_row *row, const score_rule *rule, vec *sum) {
     const score_constants c = constants_of(row, rule);
     real *const s = row->s;
     const int from = row->low / LANES * LANES, high = row->high;
     const bool exponential = row_is_exponential(row, rule);
     bool small = row->bound <= SMALL_LOGIT && row->maximum == 0;
     if (exponential && small && row->low == 0 && high == row->width) {
-        row_weights_plain(s, row->width, c, sum, largest);
+        row_weights_plain(s, row->width, c, sum);
         return;
     }
-    if (largest)
-        *largest = vec_max(vec_all(row_largest_exponent(row, rule)), *largest);
     if (exponential) {
         for (int j = from; j < high; j += LANES)
             vec_store(s + j, vec_exp(exponent_of(vec_load(s + j), c, j)));

@@ -46,7 +46,6 @@ typedef struct tile_workspace {
     real *s;         /* (TILE, stride of TILE): logits, then weights */
     real *numerator; /* (TILE, stride of Dv) */
     vec *row_sums;   /* (TILE), lane by lane */
-    vec *largest;    /* (TILE), lane by lane: largest exponents */
     real *row_sum;   /* (TILE) */
     real *maximum;   /* (TILE) */
     real *decay;     /* (TILE): C_j less the reference */
@@ -59,7 +58,6 @@ static inline tile_workspace tile_workspace_place(const srnn_problem *p, sr_layo
         .s = take_reals(layout, TILE, ld.tile),
         .numerator = take_reals(layout, TILE, ld.dv),
         .row_sums = sr_layout_take(layout, TILE, sizeof(vec)),
-        .largest = sr_layout_take(layout, TILE, sizeof(vec)),
         .row_sum = take_reals(layout, TILE, 1),
         .maximum = take_reals(layout, TILE, 1),
         .decay = take_reals(layout, TILE, 1),
