@@ -129,7 +129,8 @@ static int by_name(const void *a, const void *b) {
 
 /* Steps are written with leading zeros: names in order are steps in order. */
 static srnn_status measure_steps(json_t *list, const orders_request *r, sr_names *names) {
-    qsort(names->names, names->count, sizeof *names->names, by_name);
+    if (names->count > 1)
+        qsort(names->names, names->count, sizeof *names->names, by_name);
     for (size_t i = 0; i < names->count; i++) {
         char path[SR_PATH_BYTES];
         json_t *record;

@@ -10,12 +10,14 @@
 
 #if SR_REAL_BITS == 64
 typedef double real;
-typedef int64_t real_bits;
+typedef int64_t real_bits;     /* what a comparison gives */
+typedef uint64_t real_pattern; /* the bits of a number, to count with */
 #define SR_REAL_SUFFIX f64
 #define SR_REAL_DTYPE  SRNN_F64
 #else
 typedef float real;
 typedef int32_t real_bits;
+typedef uint32_t real_pattern;
 #define SR_REAL_SUFFIX f32
 #define SR_REAL_DTYPE  SRNN_F32
 #endif

@@ -19,6 +19,7 @@
 
 typedef real vec __attribute__((vector_size(SR_VECTOR_BYTES)));
 typedef real_bits vec_bits __attribute__((vector_size(SR_VECTOR_BYTES)));
+typedef real_pattern vec_pattern __attribute__((vector_size(SR_VECTOR_BYTES)));
 typedef real vec_memory __attribute__((vector_size(SR_VECTOR_BYTES), may_alias));
 
 enum {
@@ -143,14 +144,14 @@ static inline vec vec_exp(vec x) {
     x = vec_min(vec_all(most), vec_max(vec_all(least), x)); /* this way round a NaN passes */
     vec p = vec_exp_parts(x, &shifted);
     /* 2^(n-1), doubled at the end: n itself may be one more than an exponent can say. */
-    p *= (vec)(((vec_bits)shifted << MANTISSA) + (vec_bits)vec_all((real)0.5));
+    p *= (vec)(((vec_pattern)shifted << MANTISSA) + (vec_pattern)vec_all((real)0.5));
     return p + p;
 }
 
 /* The same for |x| up to 80, which leaves nothing to check. */
 static inline vec vec_exp_small(vec x) {
     vec shifted, p = vec_exp_parts(x, &shifted);
-    return (vec)((vec_bits)p + ((vec_bits)shifted << MANTISSA));
+    return (vec)((vec_pattern)p + ((vec_pattern)shifted << MANTISSA));
 }
 
 /* Which part of a product is wanted or known to be zero, for tiles on the diagonal. */
