@@ -3,6 +3,7 @@
 #include "data/source_open.h"
 #include "model/model.h"
 #include "study/study.h"
+#include "train/run_model.h"
 
 #include <ctype.h>
 #include <fnmatch.h>
@@ -196,25 +197,10 @@ static srnn_status count(sr_study_run *run, const sr_model_config *c) {
 static srnn_status work_out_cost(sr_study_run *run, data_facts *facts) {
     sr_run_settings *s = &run->settings;
     SR_TRY(look_at_data(facts, s));
-    s->V = s->V ? s->V : facts->V;
     s->T = facts->T;
-    sr_model_config config = {.V = s->V,
-                              .C = s->C,
-                              .F = s->F,
-                              .L = s->L,
-                              .H = s->H,
-                              .Hkv = s->Hkv,
-                              .D = s->D,
-                              .positions = s->T,
-                              .mlp = (sr_mlp)s->mlp,
-                              .norm_epsilon = s->norm_epsilon,
-                              .rope_theta = s->rope_theta,
-                              .tied = s->tied,
-                              .bos = -1,
-                              .eos = -1};
-    srnn_status status = sr_model_config_attention(&config, s->attention);
-    if (status == SRNN_OK)
-        status = sr_model_config_check(&config);
+    sr_model_config config;
+    SR_TRY(sr_run_model_config(&config, s, "", facts->V));
+    srnn_status status = sr_model_config_check(&config);
     if (status == SRNN_OK)
         status = count(run, &config);
     sr_model_config_free(&config);
