@@ -43,6 +43,29 @@ static inline sr_model *small_model(sr_backend *backend, const char *attention, 
     return model;
 }
 
+/* The same shape for bytes of text, with weights as a new model has them. */
+static inline sr_model *small_byte_model(sr_backend *backend, const char *attention,
+                                         double initial_range) {
+    sr_model_config config = {.V = 257,
+                              .C = 24,
+                              .F = 20,
+                              .L = 2,
+                              .H = 4,
+                              .Hkv = 2,
+                              .D = 6,
+                              .positions = 32,
+                              .norm_epsilon = 1e-5,
+                              .rope_theta = 100,
+                              .bos = 256,
+                              .eos = 256};
+    sr_model *model;
+    assert_int_equal(sr_model_config_attention(&config, attention), SRNN_OK);
+    assert_int_equal(sr_model_create(&model, backend, &config), SRNN_OK);
+    assert_int_equal(sr_model_initialise(model, initial_range, 1), SRNN_OK);
+    sr_model_config_free(&config);
+    return model;
+}
+
 static inline void small_ids(int32_t *ids, int count, int V, uint64_t seed) {
     for (int i = 0; i < count; i++)
         ids[i] = (int32_t)sr_random_below(seed, 1, (uint64_t)i, (uint64_t)V);

@@ -395,22 +395,7 @@ static json_t *record_of(const char *attention, double size) {
     close(file);
     assert_int_equal(sr_backend_cpu_create(&backend, 1), SRNN_OK);
     assert_int_equal(sr_tokenizer_create_bytes(&tokenizer), SRNN_OK);
-    sr_model_config config = {.V = 257,
-                              .C = 24,
-                              .F = 20,
-                              .L = 2,
-                              .H = 4,
-                              .Hkv = 2,
-                              .D = 6,
-                              .positions = 32,
-                              .norm_epsilon = 1e-5,
-                              .rope_theta = 100,
-                              .bos = 256,
-                              .eos = 256};
-    sr_model *model;
-    assert_int_equal(sr_model_config_attention(&config, attention), SRNN_OK);
-    assert_int_equal(sr_model_create(&model, backend, &config), SRNN_OK);
-    assert_int_equal(sr_model_initialise(model, size, 1), SRNN_OK);
+    sr_model *model = small_byte_model(backend, attention, size);
     assert_int_equal(sr_token_rows_open_text(&rows, path, tokenizer, 256, 8), SRNN_OK);
     uint32_t first = 256;
     const sr_tokens prompt = {.ids = &first, .count = 1};
@@ -428,7 +413,6 @@ static json_t *record_of(const char *attention, double size) {
     sr_token_rows_free(rows);
     sr_tokenizer_free(tokenizer);
     sr_model_free(model);
-    sr_model_config_free(&config);
     sr_backend_free(backend);
     unlink(path);
     return got;

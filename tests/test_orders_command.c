@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "model/checkpoint.h"
 #include "model/pass.h"
+#include "small_model.h"
 #include "test.h"
 #include "train/folder.h"
 
@@ -58,29 +59,8 @@ static json_t *read_json(const char *path) {
     return object;
 }
 
-static sr_model *make_model(const char *attention, double size) {
-    sr_model_config config = {.V = 257,
-                              .C = 24,
-                              .F = 20,
-                              .L = 2,
-                              .H = 4,
-                              .Hkv = 2,
-                              .D = 6,
-                              .positions = 32,
-                              .norm_epsilon = 1e-5,
-                              .rope_theta = 100,
-                              .bos = 256,
-                              .eos = 256};
-    sr_model *model;
-    assert_int_equal(sr_model_config_attention(&config, attention), SRNN_OK);
-    assert_int_equal(sr_model_create(&model, backend, &config), SRNN_OK);
-    assert_int_equal(sr_model_initialise(model, size, 1), SRNN_OK);
-    sr_model_config_free(&config);
-    return model;
-}
-
 static void save_model(const char *path, const char *attention, double size) {
-    sr_model *model = make_model(attention, size);
+    sr_model *model = small_byte_model(backend, attention, size);
     assert_int_equal(sr_folders_make(path), SRNN_OK);
     assert_int_equal(sr_model_save(model, path, SR_DTYPE_F32), SRNN_OK);
     sr_model_free(model);
@@ -140,7 +120,8 @@ static void check_losses(const json_t *record) {
     const json_t *truncated = json_object_get(json_object_get(record, "all_layers"), "truncated");
     const double whole =
         json_number_value(json_object_get(json_object_get(record, "data"), "trial_loss"));
-    sr_model *model = make_model("softmax", 0.15), *two = make_model("order:2", 0.15);
+    sr_model *model = small_byte_model(backend, "softmax", 0.15),
+             *two = small_byte_model(backend, "order:2", 0.15);
     assert_int_equal(json_integer_value(json_array_get(json_object_get(record, "cuts"), 1)), 2);
     assert_true(fabs(whole - loss_of(model)) < 1e-5);
     const double cut = json_number_value(json_array_get(json_object_get(truncated, "loss"), 1));
@@ -156,7 +137,7 @@ static void json_agrees(void **state) {
                                      text,     "--json",  SMALL,        NULL};
     assert_int_equal(call(arguments), 0);
     json_t *got = read_json(output);
-    sr_model *model = make_model("softmax", 0.15);
+    sr_model *model = small_byte_model(backend, "softmax", 0.15);
     json_t *want = measure(model);
     sr_model_free(model);
     check_losses(got);
@@ -265,7 +246,7 @@ static void runs_are_followed(void **state) {
     for (size_t i = 0; i < 2; i++) {
         const json_t *checkpoint = json_array_get(checkpoints, i);
         assert_int_equal(json_integer_value(json_object_get(checkpoint, "step")), 10 * (i + 1));
-        sr_model *model = make_model("softmax", i == 0 ? 0.02 : 0.15);
+        sr_model *model = small_byte_model(backend, "softmax", i == 0 ? 0.02 : 0.15);
         json_t *want = measure(model);
         assert_true(json_equal(json_object_get(checkpoint, "orders"), want));
         json_decref(want);
