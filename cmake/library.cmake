@@ -25,14 +25,6 @@ function(softrnn_needs_library)
   set_property(GLOBAL APPEND PROPERTY SOFTRNN_LIBRARIES ${ARGN})
 endfunction()
 
-# OpenMP: an option of the compiler, which knows where its runtime is, also for whoever links the
-# static library.
-macro(softrnn_needs_openmp)
-  find_package(OpenMP REQUIRED COMPONENTS C)
-  target_link_libraries(softrnn_objects PUBLIC OpenMP::OpenMP_C)
-  set_property(GLOBAL APPEND PROPERTY SOFTRNN_LIBRARIES ${OpenMP_C_FLAGS})
-endmacro()
-
 # Makes softrnn_static and softrnn_shared of all registered objects.
 function(softrnn_assemble)
   get_property(targets GLOBAL PROPERTY SOFTRNN_OBJECT_TARGETS)
