@@ -1,6 +1,6 @@
 /* test_model_files.c: configurations and models survive their files, and bad files are refused. */
-#include "base/file.h"
-#include "base/safetensors.h"
+#include "files/file.h"
+#include "files/safetensors.h"
 #include "model/checkpoint.h"
 #include "model/rope.h"
 #include "small_model.h"

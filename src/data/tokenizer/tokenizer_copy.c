@@ -1,8 +1,8 @@
 /* tokenizer_copy.c: keeps a tokenizer's files beside the data that was made with it. */
 #include "data/tokenizer/tokenizer_copy.h"
 
-#include "base/file.h"
 #include "data/tokenizer/tokenizer_files.h"
+#include "files/file.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* curve.c: what a run's metrics.jsonl says over its steps. */
 #include "report/records/curve.h"
 
-#include "base/file.h"
+#include "files/file.h"
 #include "report/records/json_read.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* path.c: names of files in folders. */
-#include "base/path.h"
+#include "files/path.h"
 
 #include <stdio.h>
 

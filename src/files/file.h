@@ -1,6 +1,6 @@
 /* file.h: reading a file as memory, and replacing one so that a crash leaves the old or the new. */
-#ifndef SR_BASE_FILE_H
-#define SR_BASE_FILE_H
+#ifndef SR_FILES_FILE_H
+#define SR_FILES_FILE_H
 
 #include "base/status.h"
 

@@ -1,6 +1,6 @@
 /* path.h: names of files in folders. */
-#ifndef SR_BASE_PATH_H
-#define SR_BASE_PATH_H
+#ifndef SR_FILES_PATH_H
+#define SR_FILES_PATH_H
 
 #include "base/status.h"
 

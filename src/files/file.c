@@ -1,5 +1,5 @@
 /* file.c: reading a file as memory, and replacing one so that a crash leaves the old or the new. */
-#include "base/file.h"
+#include "files/file.h"
 
 #include <errno.h>
 #include <fcntl.h>

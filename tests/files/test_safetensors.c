@@ -1,6 +1,6 @@
 /* test_safetensors.c: arrays survive a round trip, and no hostile file is believed. */
-#include "base/file.h"
-#include "base/safetensors.h"
+#include "files/file.h"
+#include "files/safetensors.h"
 #include "test.h"
 
 #include <math.h>

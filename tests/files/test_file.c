@@ -1,5 +1,5 @@
 /* test_file.c: a mapped file has its bytes; a replaced one is whole, old or new. */
-#include "base/file.h"
+#include "files/file.h"
 #include "test.h"
 
 #include <dirent.h>

@@ -1,6 +1,6 @@
 /* tensor.h: a named array in memory, as files hold it. */
-#ifndef SR_BASE_TENSOR_H
-#define SR_BASE_TENSOR_H
+#ifndef SR_FILES_TENSOR_H
+#define SR_FILES_TENSOR_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* tensor.c: number types, sizes and conversions of named arrays. */
-#include "base/tensor.h"
+#include "files/tensor.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,11 +2,11 @@
  *
  * The format: 8 bytes with the length of a JSON header, the header (name -> dtype, shape, offsets;
  * "__metadata__" -> texts), then the data without gaps. */
-#ifndef SR_BASE_SAFETENSORS_H
-#define SR_BASE_SAFETENSORS_H
+#ifndef SR_FILES_SAFETENSORS_H
+#define SR_FILES_SAFETENSORS_H
 
 #include "base/status.h"
-#include "base/tensor.h"
+#include "files/tensor.h"
 
 /* The key of the header that holds texts in place of a tensor. */
 #define SR_SAFETENSORS_METADATA "__metadata__"
@@ -61,7 +61,7 @@ void sr_safetensors_writer_reader(sr_safetensors_writer *writer, sr_tensor_reade
 srnn_status sr_safetensors_writer_metadata(sr_safetensors_writer *writer, const char *key,
                                            const char *value);
 
-/* Replaces the file at `path` in one step (base/file.h). Every tensor is aligned for its type. */
+/* Replaces the file at `path` in one step (files/file.h). Every tensor is aligned for its type. */
 srnn_status sr_safetensors_writer_write(const sr_safetensors_writer *writer, const char *path);
 
 #endif

@@ -1,8 +1,8 @@
 /* safetensors.c: reading files of named arrays. */
-#include "base/safetensors.h"
+#include "files/safetensors.h"
 
-#include "base/file.h"
 #include "base/memory.h"
+#include "files/file.h"
 
 #include <jansson.h>
 #include <stdlib.h>
