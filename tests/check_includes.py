@@ -14,6 +14,7 @@ MAY_INCLUDE = {
     "files": {"base"},
     "data": {"files", "base"},
     "attention": {"base"},
+    "device": {"attention", "base"},
     "backend": {"attention", "base"},
     "model": {"backend", "attention", "data", "files", "base"},
     "train": {"model", "backend", "attention", "data", "files", "base"},
