@@ -11,15 +11,18 @@ from pathlib import Path
 # everything.
 MAY_INCLUDE = {
     "base": set(),
-    "data": {"base"},
+    "files": {"base"},
+    "data": {"files", "base"},
     "attention": {"base"},
+    "device": {"attention", "base"},
     "backend": {"attention", "base"},
-    "model": {"backend", "attention", "data", "base"},
-    "train": {"model", "backend", "attention", "data", "base"},
-    "analysis": {"model", "backend", "attention", "data", "base"},
-    "report": {"base"},
-    "study": {"report", "train", "model", "attention", "data", "base"},
-    "cli": {"study", "report", "analysis", "train", "model", "backend", "attention", "data", "base"},
+    "model": {"backend", "attention", "data", "files", "base"},
+    "train": {"model", "backend", "attention", "data", "files", "base"},
+    "analysis": {"model", "backend", "attention", "data", "files", "base"},
+    "report": {"files", "base"},
+    "study": {"report", "train", "model", "attention", "data", "files", "base"},
+    "cli": {"study", "report", "analysis", "train", "model", "backend", "attention", "data", "files",
+            "base"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
