@@ -13,13 +13,14 @@ MAY_INCLUDE = {
     "base": set(),
     "data": {"base"},
     "attention": {"base"},
-    "backend": {"attention", "base"},
-    "model": {"backend", "attention", "data", "base"},
-    "train": {"model", "backend", "attention", "data", "base"},
-    "analysis": {"model", "backend", "attention", "data", "base"},
+    "device": {"attention", "base"},
+    "backend": {"device", "attention", "base"},
+    "model": {"backend", "device", "attention", "data", "base"},
+    "train": {"model", "backend", "device", "attention", "data", "base"},
+    "analysis": {"model", "backend", "device", "attention", "data", "base"},
     "report": {"base"},
     "study": {"report", "train", "model", "attention", "data", "base"},
-    "cli": {"study", "report", "analysis", "train", "model", "backend", "attention", "data", "base"},
+    "cli": {"study", "report", "analysis", "train", "model", "backend", "device", "attention", "data", "base"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
