@@ -1,6 +1,6 @@
-/* tokenizer_private.h: the parts of a tokenizer, for the files that make, run or free one. */
-#ifndef SR_DATA_TOKENIZER_TOKENIZER_PRIVATE_H
-#define SR_DATA_TOKENIZER_TOKENIZER_PRIVATE_H
+/* tokenizer_parts.h (private): the parts of a tokenizer, for the files that make, run or free one. */
+#ifndef SR_DATA_TOKENIZER_TOKENIZER_PARTS_H
+#define SR_DATA_TOKENIZER_TOKENIZER_PARTS_H
 
 #include "data/tokenizer/added.h"
 #include "data/tokenizer/bpe.h"
