@@ -1,10 +1,10 @@
-/* truncated_model.h: a model whose layers stop the series of exp at a finite order: what it
+/* truncated_model.h (private): a model whose layers stop the series of exp at a finite order: what it
  * predicts and what it says, without retraining. */
 #ifndef SR_ANALYSIS_TRUNCATED_MODEL_H
 #define SR_ANALYSIS_TRUNCATED_MODEL_H
 
 #include "analysis/survey.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "model/block.h"
 
 /* True for attention whose score is the exp of a scaled q . k: what this analysis is about. */

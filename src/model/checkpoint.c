@@ -1,8 +1,8 @@
 /* checkpoint.c: a model from and to a Hugging Face folder. */
 #include "model/checkpoint.h"
 
-#include "base/path.h"
-#include "base/safetensors.h"
+#include "files/path.h"
+#include "files/safetensors.h"
 #include "model/tensor_stream.h"
 #include "model/weight_files.h"
 

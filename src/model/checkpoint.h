@@ -2,7 +2,7 @@
 #ifndef SR_MODEL_CHECKPOINT_H
 #define SR_MODEL_CHECKPOINT_H
 
-#include "base/tensor.h"
+#include "files/tensor.h"
 #include "model/model.h"
 
 /* Loads a folder with config.json and model.safetensors (or model.safetensors.index.json and its

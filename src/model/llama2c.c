@@ -1,6 +1,6 @@
 /* llama2c.c: a model from and to llama2.c's .bin. */
-#include "base/file.h"
 #include "base/memory.h"
+#include "files/file.h"
 #include "model/checkpoint.h"
 
 #include <stdio.h>

@@ -1,0 +1,275 @@
+/* test_train_command.c: `softrnn train` from outside: killed while it writes, interrupted, on a full
+ * disk. */
+#include "base/random.h"
+#include "files/file.h"
+#include "test.h"
+#include "train/folder.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MOST_ARGUMENTS = 40 };
+
+static char folder[64], text[80], whole[80], broken[80];
+
+/* Starts the program; its words go nowhere. A limit above 0 bounds the size of its files. */
+static pid_t start(const char *const *arguments, rlim_t limit) {
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child > 0)
+        return child;
+    const int nowhere = open("/dev/null", O_WRONLY);
+    dup2(nowhere, STDOUT_FILENO);
+    dup2(nowhere, STDERR_FILENO);
+    if (limit) {
+        const struct rlimit bound = {limit, limit};
+        signal(SIGXFSZ, SIG_IGN);
+        setrlimit(RLIMIT_FSIZE, &bound);
+    }
+    char *list[MOST_ARGUMENTS] = {SOFTRNN_PROGRAM, "train"};
+    for (int i = 0; arguments[i]; i++)
+        list[i + 2] = strdup(arguments[i]);
+    execv(SOFTRNN_PROGRAM, list);
+    _exit(127);
+}
+
+static int finish(pid_t child) {
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+/* A small run with a checkpoint after every step, most of whose time goes into writing them. */
+static pid_t start_run(const char *out) {
+    const char *const arguments[] = {"--out",
+                                     out,
+                                     "--data",
+                                     text,
+                                     "--hidden",
+                                     "32",
+                                     "--mlp-hidden",
+                                     "48",
+                                     "--layers",
+                                     "2",
+                                     "--heads",
+                                     "2",
+                                     "--batch",
+                                     "2",
+                                     "--length",
+                                     "16",
+                                     "--steps",
+                                     "40",
+                                     "--warmup",
+                                     "4",
+                                     "--save-every",
+                                     "1",
+                                     "--validate-every",
+                                     "8",
+                                     "--validate-batches",
+                                     "1",
+                                     "--attention",
+                                     "norm",
+                                     "--threads",
+                                     "1",
+                                     NULL};
+    return start(arguments, 0);
+}
+
+static pid_t resume_run(const char *out, rlim_t limit) {
+    const char *const arguments[] = {"--resume", out, NULL};
+    return start(arguments, limit);
+}
+
+static bool exists(const char *run, const char *name) {
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", run, name);
+    return access(path, F_OK) == 0;
+}
+
+static void same_file(const char *name) {
+    char path[200];
+    sr_mapping want, got;
+    snprintf(path, sizeof path, "%s/%s", whole, name);
+    assert_int_equal(sr_mapping_open(&want, path), SRNN_OK);
+    snprintf(path, sizeof path, "%s/%s", broken, name);
+    assert_int_equal(sr_mapping_open(&got, path), SRNN_OK);
+    assert_int_equal(got.bytes, want.bytes);
+    assert_memory_equal(got.data, want.data, got.bytes);
+    sr_mapping_close(&want);
+    sr_mapping_close(&got);
+}
+
+static void same_runs(void) {
+    same_file("metrics.jsonl");
+    same_file("checkpoints/step-000000040/model.safetensors");
+    same_file("checkpoints/step-000000040/optimizer.safetensors");
+    assert_int_equal(sr_folder_remove(broken), SRNN_OK);
+}
+
+/* How often a run is killed: 20 times, or as SOFTRNN_KILLS says (make nightly). */
+static int kills_wanted(void) {
+    const char *said = getenv("SOFTRNN_KILLS");
+    return said ? atoi(said) : 20;
+}
+
+static void killed_runs_go_on(void **state) {
+    (void)state;
+    const int wanted = kills_wanted();
+    int kills = 0;
+    for (uint64_t round = 0; kills < wanted; round++) {
+        for (uint64_t attempt = 0;; attempt++) {
+            const pid_t child =
+                exists(broken, "run.yaml") ? resume_run(broken, 0) : start_run(broken);
+            if (kills < wanted) {
+                usleep((useconds_t)(10000 + sr_random_below(3, round, attempt, 150000)));
+                kill(child, SIGKILL);
+            }
+            const int code = finish(child);
+            if (code == 0)
+                break;
+            assert_int_equal(code, -SIGKILL);
+            kills++;
+        }
+        same_runs();
+    }
+}
+
+static void interrupted_runs_leave_cleanly(void **state) {
+    (void)state;
+    pid_t child = start_run(broken);
+    while (!exists(broken, "checkpoints/step-000000002") &&
+           !exists(broken, "checkpoints/step-000000003"))
+        usleep(1000);
+    kill(child, SIGTERM);
+    assert_int_equal(finish(child), 0);
+    assert_int_equal(finish(resume_run(broken, 0)), 0);
+    same_runs();
+}
+
+/* Weights do not fit under the limit, records do. */
+static void full_disks_keep_the_last_checkpoint(void **state) {
+    (void)state;
+    pid_t child = start_run(broken);
+    while (!exists(broken, "checkpoints/step-000000003") && waitpid(child, NULL, WNOHANG) == 0)
+        usleep(1000);
+    kill(child, SIGKILL);
+    finish(child);
+    char before[200] = "";
+    for (int step = 0; step < 40; step++) {
+        char name[64];
+        snprintf(name, sizeof name, "checkpoints/step-%09d", step);
+        if (exists(broken, name))
+            snprintf(before, sizeof before, "%s", name);
+    }
+    assert_int_equal(finish(resume_run(broken, 20000)), 1);
+    assert_true(exists(broken, before));
+    assert_int_equal(finish(resume_run(broken, 0)), 0);
+    same_runs();
+}
+
+static void wrong_usage(void **state) {
+    (void)state;
+    const char *const nothing[] = {NULL};
+    const char *const both[] = {"--out", "a", "--resume", "b", NULL};
+    const char *const no_data[] = {"--out", broken, NULL};
+    const char *const bad_variant[] = {"--out",       broken,   "--data", text,
+                                       "--attention", "sofmax", NULL};
+    assert_int_equal(finish(start(nothing, 0)), 2);
+    assert_int_equal(finish(start(both, 0)), 2);
+    assert_int_equal(finish(start(no_data, 0)), 1);
+    assert_int_equal(finish(start(bad_variant, 0)), 1);
+    assert_false(exists(broken, "run.yaml"));
+}
+
+/* Runs a shell command in the folder, with the program's name in $S; its exit code. */
+static int shell(const char *command) {
+    char whole_command[2048];
+    snprintf(whole_command, sizeof whole_command, "cd '%s' && S='%s' && { %s; } >out 2>errors",
+             folder, SOFTRNN_PROGRAM, command);
+    const int status = system(whole_command);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+#define SIZES "--hidden 16 --mlp-hidden 16 --layers 1 --heads 2 --batch 2 --length 16 --threads 1 "
+
+/* As the documentation has it: prepare, train into a new folder, generate; convert keeps all. */
+static void tokenizers_follow(void **state) {
+    (void)state;
+    assert_int_equal(shell("$S tokenizer train text.txt --vocab 300 --out tok.json && "
+                           "$S data prepare --tokenizer tok.json --out shards text.txt"),
+                     0);
+    assert_int_equal(shell("$S train --out new/runs/a --data shards --steps 4 " SIZES), 0);
+    assert_int_equal(shell("$S generate --model new/runs/a --prompt line --tokens 4"), 0);
+    assert_int_equal(shell("grep -q 'tokenizer: \".*/shards/tokenizer.json\"' new/runs/a/run.yaml"),
+                     0);
+    assert_int_equal(shell("$S convert --in new/runs/a --out new/model"), 0);
+    assert_int_equal(shell("$S generate --model new/model --prompt line --tokens 4"), 0);
+    /* Of a model, where the data has none of its own. */
+    assert_int_equal(shell("$S train --out b --model new/model --data recall:pairs=2,length=16 "
+                           "--steps 2 --threads 1 && cmp b/tokenizer.json tok.json && "
+                           "cmp b/checkpoints/step-000000002/tokenizer.json tok.json"),
+                     0);
+    assert_int_equal(shell("$S train --out c --data shards --tokenizer nothing --steps 2 " SIZES),
+                     1);
+    assert_int_equal(shell("$S convert --in new/model --out d --tokenizer nothing"), 1);
+    assert_int_equal(shell("$S convert --in new/model --out d.bin --type float16"), 2);
+}
+
+/* What a resumed run would ignore is refused, and so is a second process. */
+static void resumed_runs_keep_their_settings(void **state) {
+    (void)state;
+    assert_int_equal(shell("$S train --out e --data text.txt --steps 6 --stop-step 2 " SIZES), 0);
+    assert_int_equal(shell("$S train --resume e --learning-rate 5 2>said"), 2);
+    assert_int_equal(shell("grep -q -- --learning-rate said"), 0);
+    assert_int_equal(shell("$S train --resume e --attention=norm"), 2);
+    assert_int_equal(shell("flock e/lock $S train --resume e"), 1);
+    assert_int_equal(shell("cd new && $S train --resume ../e --stop-step 0 --threads 2"), 0);
+    assert_true(exists(folder, "e/checkpoints/step-000000006"));
+}
+
+/* A file that may not grow is an error, not a signal; records and all then go on elsewhere. */
+static void small_files_end_nothing(void **state) {
+    (void)state;
+    assert_int_equal(shell("ulimit -f 8; $S train --out f --data text.txt --steps 60 "
+                           "--save-every 0 --validate-every 0 " SIZES "2>said"),
+                     1);
+    assert_int_equal(shell("grep -q 'going on with records in memory' said"), 0);
+}
+
+static int enter(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/softrnn-train-XXXXXX");
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(text, sizeof text, "%s/text.txt", folder);
+    snprintf(whole, sizeof whole, "%s/whole", folder);
+    snprintf(broken, sizeof broken, "%s/broken", folder);
+    FILE *out = fopen(text, "w");
+    for (int i = 0; out && i < 400; i++)
+        fprintf(out, "line %d says %d times %d\n", i, i * 7 % 31, i * i % 17);
+    return out && fclose(out) == 0 && finish(start_run(whole)) == 0 ? 0 : -1;
+}
+
+static int leave(void **state) {
+    (void)state;
+    return sr_folder_remove(folder) == SRNN_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(killed_runs_go_on),
+        cmocka_unit_test(interrupted_runs_leave_cleanly),
+        cmocka_unit_test(full_disks_keep_the_last_checkpoint),
+        cmocka_unit_test(wrong_usage),
+        cmocka_unit_test(tokenizers_follow),
+        cmocka_unit_test(resumed_runs_keep_their_settings),
+        cmocka_unit_test(small_files_end_nothing),
+    };
+    return cmocka_run_group_tests(tests, enter, leave);
+}

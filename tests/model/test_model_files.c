@@ -1,0 +1,367 @@
+/* test_model_files.c: configurations and models survive their files, and bad files are refused. */
+#include "files/file.h"
+#include "files/safetensors.h"
+#include "model/checkpoint.h"
+#include "model/rope.h"
+#include "small_model.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static sr_backend *cpu;
+static char folder[64];
+
+static void path_in(char path[256], const char *name) {
+    snprintf(path, 256, "%s/%s", folder, name);
+}
+
+static void write_text(const char *name, const char *text) {
+    char path[256];
+    path_in(path, name);
+    assert_int_equal(sr_file_replace(path, text, strlen(text)), SRNN_OK);
+}
+
+static void layers_have_their_own(void **state) {
+    (void)state;
+    sr_model_config config = {.L = 6};
+    char *text;
+    assert_int_equal(sr_model_config_attention(&config, "0-1:norm,2:score=exp,clamp=5,3-:order:2"),
+                     SRNN_OK);
+    assert_int_equal(config.attention[1].norm, SRNN_NORM_L2);
+    assert_true(config.attention[2].clamp == 5);
+    assert_int_equal(config.attention[5].order, 2);
+    assert_int_equal(sr_model_config_attention_text(&text, &config), SRNN_OK);
+    sr_model_config again = {.L = 6};
+    assert_int_equal(sr_model_config_attention(&again, text), SRNN_OK);
+    for (int layer = 0; layer < 6; layer++)
+        assert_true(sr_attention_same(&config.attention[layer], &again.attention[layer]));
+    free(text);
+    const char *const wrong[] = {
+        "0-1:norm", "0-9:norm", "0-3:norm,2-:softmax", "3-1:norm", "nonsense", "0-:nonsense", ""};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_not_equal(sr_model_config_attention(&again, wrong[i]), SRNN_OK);
+    sr_model_config_free(&config);
+    sr_model_config_free(&again);
+}
+
+static void compare_models(const sr_model *a, const sr_model *b, double tolerance) {
+    assert_int_equal(a->table.count, b->table.count);
+    for (size_t i = 0; i < a->table.count; i++) {
+        assert_string_equal(a->table.specs[i].name, b->table.specs[i].name);
+        assert_true(small_error(b->weights + b->table.specs[i].start,
+                                a->weights + a->table.specs[i].start,
+                                a->table.specs[i].count) <= tolerance);
+    }
+}
+
+static void folders_come_back(void **state) {
+    (void)state;
+    const sr_dtype types[] = {SR_DTYPE_F32, SR_DTYPE_BF16, SR_DTYPE_F16};
+    const double tolerances[] = {0, 4e-3, 5e-4};
+    const char *const variants[] = {"softmax", "gated_softmax_plusplus", "0:norm,1-:order:2",
+                                    "linear_cosine"};
+    for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
+        for (int type = 0; type < 3; type++) {
+            sr_model *model =
+                small_model(cpu, variants[v], v % 2 ? SR_MLP_GELU : SR_MLP_SWIGLU, v % 2, v == 2);
+            sr_model *loaded;
+            model->config.rope_scaling = (sr_rope_scaling){SR_ROPE_LLAMA3, 8, 1, 4, 16};
+            assert_int_equal(sr_model_save(model, folder, types[type]), SRNN_OK);
+            assert_int_equal(sr_model_load(&loaded, cpu, folder), SRNN_OK);
+            compare_models(model, loaded, tolerances[type]);
+            assert_int_equal(loaded->config.mlp, model->config.mlp);
+            assert_true(loaded->config.norm_epsilon == model->config.norm_epsilon);
+            assert_true(loaded->config.rope_scaling.factor == 8);
+            assert_int_equal(loaded->config.rope_scaling.original_positions, 16);
+            assert_int_equal(loaded->config.eos, 2);
+            for (int layer = 0; layer < 2; layer++)
+                assert_true(sr_attention_same(&loaded->config.attention[layer],
+                                              &model->config.attention[layer]));
+            sr_model_free(model);
+            sr_model_free(loaded);
+        }
+}
+
+/* The tensors of a saved model in two files and an index. */
+static void write_shards(const sr_model *model) {
+    char path[256];
+    for (int half = 0; half < 2; half++) {
+        sr_safetensors_writer *writer;
+        assert_int_equal(sr_safetensors_writer_create(&writer), SRNN_OK);
+        for (size_t i = (size_t)half; i < model->table.count; i += 2) {
+            const sr_tensor_spec *spec = &model->table.specs[i];
+            sr_tensor tensor = {.name = spec->name, .rank = spec->rank};
+            memcpy(tensor.shape, spec->shape, sizeof spec->shape);
+            tensor.data = model->weights + spec->start;
+            assert_int_equal(sr_safetensors_writer_add(writer, &tensor), SRNN_OK);
+        }
+        path_in(path, half ? "b.safetensors" : "a.safetensors");
+        assert_int_equal(sr_safetensors_writer_write(writer, path), SRNN_OK);
+        sr_safetensors_writer_free(writer);
+    }
+    path_in(path, "model.safetensors.index.json");
+    FILE *out = fopen(path, "w");
+    assert_non_null(out);
+    fprintf(out, "{\"weight_map\": {");
+    for (size_t i = 0; i < model->table.count; i++)
+        fprintf(out, "%s\"%s\": \"%c.safetensors\"", i ? ", " : "", model->table.specs[i].name,
+                i % 2 ? 'b' : 'a');
+    fprintf(out, "}}\n");
+    fclose(out);
+}
+
+static void shards_are_found(void **state) {
+    (void)state;
+    char path[256];
+    sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, true, false), *loaded;
+    assert_int_equal(sr_model_save(model, folder, SR_DTYPE_F32), SRNN_OK);
+    path_in(path, "model.safetensors");
+    assert_int_equal(unlink(path), 0);
+    write_shards(model);
+    assert_int_equal(sr_model_load(&loaded, cpu, folder), SRNN_OK);
+    compare_models(model, loaded, 0);
+    sr_model_free(loaded);
+    write_text("model.safetensors.index.json", "{\"weight_map\": {\"a\": \"../b.safetensors\"}}");
+    assert_int_equal(sr_model_load(&loaded, cpu, folder), SRNN_ERR_FORMAT);
+    path_in(path, "model.safetensors.index.json");
+    assert_int_equal(unlink(path), 0);
+    sr_model_free(model);
+}
+
+static void llama2c_comes_back(void **state) {
+    (void)state;
+    char path[256];
+    path_in(path, "model.bin");
+    for (int tied = 0; tied < 2; tied++) {
+        sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, tied), *loaded;
+        model->config.rope_theta = 10000;
+        assert_int_equal(sr_model_save_llama2c(model, path), SRNN_OK);
+        assert_int_equal(sr_model_load_llama2c(&loaded, cpu, path), SRNN_OK);
+        compare_models(model, loaded, 0);
+        sr_model_free(loaded);
+        assert_int_equal(truncate(path, 5000), 0);
+        assert_int_equal(sr_model_load_llama2c(&loaded, cpu, path), SRNN_ERR_FORMAT);
+        model->config.rope_theta = 5;
+        assert_int_equal(sr_model_save_llama2c(model, path), SRNN_ERR_UNSUPPORTED);
+        model->config.rope_theta = 10000;
+        model->config.norm_epsilon = 1e-6;
+        assert_int_equal(sr_model_save_llama2c(model, path), SRNN_ERR_UNSUPPORTED);
+        sr_model_free(model);
+    }
+    write_text("model.bin", "this is no model, and it is long enough to have a header");
+    sr_model *loaded;
+    assert_int_equal(sr_model_load_llama2c(&loaded, cpu, path), SRNN_ERR_FORMAT);
+}
+
+static void bad_configurations(void **state) {
+    (void)state;
+    static const char *const bad[] = {
+        "",
+        "[]",
+        "{\"vocab_size\": 5}",
+        "{\"vocab_size\": \"many\"}",
+        "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": "
+        "1,"
+        " \"num_attention_heads\": 3, \"num_key_value_heads\": 2}",
+        "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": "
+        "1,"
+        " \"num_attention_heads\": 2, \"hidden_act\": \"relu\"}",
+        "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": "
+        "1,"
+        " \"num_attention_heads\": 2, \"rope_scaling\": {\"rope_type\": \"yarn\"}}",
+        "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": "
+        "1,"
+        " \"num_attention_heads\": 2, \"attention_type\": \"sofmax\"}",
+        "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8,"
+        " \"num_hidden_layers\": 99999999999, \"num_attention_heads\": 2}",
+        "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": "
+        "0,"
+        " \"num_attention_heads\": 0}",
+    };
+    char path[256];
+    sr_model_config config;
+    path_in(path, "config.json");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_text("config.json", bad[i]);
+        assert_int_not_equal(sr_model_config_read(&config, path), SRNN_OK);
+    }
+    write_text("config.json",
+               "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8,"
+               " \"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"eos_token_id\": [4, 3]}");
+    assert_int_equal(sr_model_config_read(&config, path), SRNN_OK);
+    assert_int_equal(config.eos, 4);
+    assert_int_equal(config.D, 4);
+    sr_model_config_free(&config);
+}
+
+/* A good configuration with further members. */
+static srnn_status read_members(const char *members) {
+    char text[1024], path[256];
+    sr_model_config config;
+    snprintf(text, sizeof text,
+             "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8,"
+             " \"num_hidden_layers\": 1, \"num_attention_heads\": 2,"
+             " \"max_position_embeddings\": 64, %s}",
+             members);
+    write_text("config.json", text);
+    path_in(path, "config.json");
+    const srnn_status status = sr_model_config_read(&config, path);
+    sr_model_config_free(&config);
+    return status;
+}
+
+/* Members that would make it another model are refused by name, those that do nothing are not. */
+static void foreign_members(void **state) {
+    (void)state;
+    static const char *const foreign[] = {
+        "\"model_type\": \"qwen3\"",        "\"sliding_window\": 4",
+        "\"partial_rotary_factor\": 0.5",   "\"rope_parameters\": {\"partial_rotary_factor\": 0.5}",
+        "\"attn_logit_softcapping\": 50.0", "\"quantization_config\": {\"bits\": 4}",
+        "\"num_local_experts\": 8",         "\"layer_types\": [\"sliding_attention\"]"};
+    static const char *const fine[] = {"\"model_type\": \"llama\"",
+                                       "\"sliding_window\": null",
+                                       "\"sliding_window\": 64",
+                                       "\"sliding_window\": 4, \"use_sliding_window\": false",
+                                       "\"partial_rotary_factor\": 1.0",
+                                       "\"layer_types\": [\"full_attention\"]",
+                                       "\"pretraining_tp\": 1, \"use_cache\": true",
+                                       "\"something_new\": {\"a\": 1}"};
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+        char name[64];
+        assert_int_equal(read_members(foreign[i]), SRNN_ERR_UNSUPPORTED);
+        sscanf(foreign[i], "\"%63[^\"]", name);
+        if (strcmp(name, "rope_parameters") != 0)
+            assert_non_null(strstr(srnn_error_detail(), name));
+        assert_non_null(strstr(srnn_error_detail(), "config.json"));
+    }
+    for (size_t i = 0; i < sizeof fine / sizeof *fine; i++)
+        assert_int_equal(read_members(fine[i]), SRNN_OK);
+    assert_int_not_equal(read_members("\"head_dim\": -1"), SRNN_OK);
+    assert_non_null(strstr(srnn_error_detail(), "config.json"));
+    assert_int_not_equal(read_members("\"rope_scaling\": {\"rope_type\": \"llama3\","
+                                      " \"original_max_position_embeddings\": -1e300}"),
+                         SRNN_OK);
+}
+
+/* The model's own tensors and one more of this name and type. */
+static void write_with(const sr_model *model, const char *name, sr_dtype dtype) {
+    char path[256];
+    const int32_t numbers[24] = {0};
+    sr_safetensors_writer *writer;
+    assert_int_equal(sr_safetensors_writer_create(&writer), SRNN_OK);
+    for (size_t i = 0; i < model->table.count; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        sr_tensor tensor = {
+            .name = spec->name, .rank = spec->rank, .data = model->weights + spec->start};
+        memcpy(tensor.shape, spec->shape, sizeof spec->shape);
+        if (strcmp(spec->name, name) != 0)
+            assert_int_equal(sr_safetensors_writer_add(writer, &tensor), SRNN_OK);
+    }
+    const sr_tensor more = {
+        .name = name, .dtype = dtype, .rank = 1, .shape = {24}, .data = numbers};
+    assert_int_equal(sr_safetensors_writer_add(writer, &more), SRNN_OK);
+    path_in(path, "model.safetensors");
+    assert_int_equal(sr_safetensors_writer_write(writer, path), SRNN_OK);
+    sr_safetensors_writer_free(writer);
+}
+
+/* A tensor without a place is refused by name, a buffer or a stranger outside the model is not. */
+static void foreign_tensors(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        sr_dtype dtype;
+        bool fine;
+    } cases[] = {
+        {"model.layers.0.self_attn.q_norm.weight", SR_DTYPE_F32, false},
+        {"model.layers.1.self_attn.out_gate_proj.bias", SR_DTYPE_F32, false},
+        {"model.layers.1.mlp.up_proj.bias", SR_DTYPE_F32, false},
+        {"model.norm.bias", SR_DTYPE_F32, false},
+        {"model.norm.weight", SR_DTYPE_I32, false},
+        {"model.norm.weight", SR_DTYPE_F32, true},
+        {"model.layers.0.self_attn.rotary_emb.inv_freq", SR_DTYPE_F32, true},
+        {"model.layers.1.self_attn.abs_pos_enc.pe", SR_DTYPE_F32, true},
+        {"value_head.weight", SR_DTYPE_F32, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false), *loaded;
+        assert_int_equal(sr_model_save(model, folder, SR_DTYPE_F32), SRNN_OK);
+        write_with(model, cases[i].name, cases[i].dtype);
+        const srnn_status status = sr_model_load(&loaded, cpu, folder);
+        assert_int_equal(status, cases[i].fine ? SRNN_OK : SRNN_ERR_UNSUPPORTED);
+        if (!cases[i].fine)
+            assert_non_null(strstr(srnn_error_detail(), cases[i].name));
+        sr_model_free(loaded);
+        sr_model_free(model);
+    }
+}
+
+/* What the files say of themselves: the type of the weights, and every end of a text. */
+static void configurations_are_complete(void **state) {
+    (void)state;
+    static const char *const names[] = {"\"float32\"", "\"bfloat16\"", "\"float16\""};
+    const sr_dtype types[] = {SR_DTYPE_F32, SR_DTYPE_BF16, SR_DTYPE_F16};
+    sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false), *loaded;
+    model->config.other_ends[0] = 7;
+    model->config.other_end_count = 1;
+    for (int i = 0; i < 3; i++) {
+        char path[256];
+        sr_mapping config;
+        assert_int_equal(sr_model_save(model, folder, types[i]), SRNN_OK);
+        path_in(path, "config.json");
+        assert_int_equal(sr_mapping_open(&config, path), SRNN_OK);
+        assert_non_null(memmem(config.data, config.bytes, names[i], strlen(names[i])));
+        sr_mapping_close(&config);
+        assert_int_equal(sr_model_load(&loaded, cpu, folder), SRNN_OK);
+        assert_true(sr_model_config_ends(&loaded->config, 2));
+        assert_true(sr_model_config_ends(&loaded->config, 7));
+        assert_false(sr_model_config_ends(&loaded->config, 1));
+        sr_model_free(loaded);
+    }
+    sr_model_free(model);
+}
+
+static void rope_scalings(void **state) {
+    (void)state;
+    enum { D = 4, P = 3 };
+    float plain[P * D], scaled[P * D];
+    sr_rope_table(plain, P, D, 100, &(sr_rope_scaling){0});
+    sr_rope_table(scaled, P, D, 100, &(sr_rope_scaling){.kind = SR_ROPE_LINEAR, .factor = 2});
+    assert_true(fabsf(scaled[2 * D] - plain[D]) <
+                1e-6f); /* position 2 at half speed is position 1 */
+    assert_true(fabsf(plain[D + 3] - sinf(0.1f)) < 1e-6f);
+    /* Turns over 100 positions: 15.9 (kept) and 1.59 (between 1 and 4: partly slowed). */
+    sr_rope_table(scaled, P, D, 100, &(sr_rope_scaling){SR_ROPE_LLAMA3, 8, 1, 4, 100});
+    assert_true(fabsf(scaled[D] - plain[D]) < 1e-6f);
+    const double turns = 100 * 0.1 / (2 * acos(-1)), smooth = (turns - 1) / 3;
+    assert_true(fabs((double)scaled[D + 3] - sin(0.1 * ((1 - smooth) / 8 + smooth))) < 1e-6);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_have_their_own),
+        cmocka_unit_test(folders_come_back),
+        cmocka_unit_test(shards_are_found),
+        cmocka_unit_test(llama2c_comes_back),
+        cmocka_unit_test(bad_configurations),
+        cmocka_unit_test(rope_scalings),
+        cmocka_unit_test(foreign_members),
+        cmocka_unit_test(foreign_tensors),
+        cmocka_unit_test(configurations_are_complete),
+    };
+    snprintf(folder, sizeof folder, "/tmp/softrnn-model-XXXXXX");
+    if (!mkdtemp(folder) || sr_backend_cpu_create(&cpu, 0) != SRNN_OK)
+        return 1;
+    const int failures = cmocka_run_group_tests(tests, NULL, NULL);
+    sr_backend_free(cpu);
+    static const char *const names[] = {"config.json", "model.safetensors", "a.safetensors",
+                                        "b.safetensors", "model.bin"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[256];
+        path_in(path, names[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+    return failures;
+}
