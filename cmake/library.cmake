@@ -56,3 +56,15 @@ function(softrnn_assemble)
       $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   endforeach()
 endfunction()
+
+# softrnn_variant_objects(NAME definitions flags sources...): one source list compiled once more, with its
+# own definitions and flags, into the library. Contraction makes a*b+c one rounding, as kernels expect.
+function(softrnn_variant_objects name definitions flags)
+  add_library(${name} OBJECT ${ARGN})
+  target_compile_definitions(${name} PRIVATE ${definitions})
+  # Sanitizers make -O3 of these files take minutes.
+  target_compile_options(${name} PRIVATE $<IF:$<OR:$<BOOL:${SOFTRNN_SANITIZE}>,$<BOOL:${SOFTRNN_FUZZ}>>,-O1,-O3>
+    -fno-math-errno -fno-trapping-math -ffp-contract=fast ${flags}
+    $<$<C_COMPILER_ID:Clang>:-Wno-pass-failed>) # a loop that -O1 does not vectorise is no error
+  softrnn_objects_register(${name})
+endfunction()

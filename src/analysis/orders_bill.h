@@ -1,4 +1,4 @@
-/* orders_bill.h: the bill of a whole model in the record of orders. */
+/* orders_bill.h (private): the bill of a whole model in the record of orders. */
 #ifndef SR_ANALYSIS_ORDERS_BILL_H
 #define SR_ANALYSIS_ORDERS_BILL_H
 

@@ -1,4 +1,4 @@
-/* bpe_learn.h: which pairs of tokens to merge, learned from counted words. */
+/* bpe_learn.h (private): which pairs of tokens to merge, learned from counted words. */
 #ifndef SR_DATA_TOKENIZER_BPE_LEARN_H
 #define SR_DATA_TOKENIZER_BPE_LEARN_H
 

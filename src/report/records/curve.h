@@ -1,4 +1,4 @@
-/* curve.h: what a run's metrics.jsonl says over its steps. */
+/* curve.h (private): what a run's metrics.jsonl says over its steps. */
 #ifndef SR_REPORT_RECORDS_CURVE_H
 #define SR_REPORT_RECORDS_CURVE_H
 
