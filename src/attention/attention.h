@@ -4,6 +4,10 @@
 
 #include "base/status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Bounds that srnn_attention_check enforces. 170! is the last factorial that fits a double. */
 enum {
     SR_TAYLOR_ORDER_MAX = 170,
@@ -49,5 +53,9 @@ size_t sr_attention_learned(sr_learned *learned, const srnn_attention *attention
 
 /* The named variant, or NULL. */
 const srnn_variant *sr_variant_find(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
