@@ -4,7 +4,7 @@
 #include "data/tokenizer/tokenizer_copy.h"
 #include "files/file.h"
 #include "files/safetensors.h"
-#include "model/checkpoint.h"
+#include "model/model_files.h"
 #include "model/tensor_stream.h"
 #include "train/folder.h"
 

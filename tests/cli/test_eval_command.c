@@ -2,7 +2,7 @@
 #include "base/random.h"
 #include "files/file.h"
 #include "files/safetensors.h"
-#include "model/checkpoint.h"
+#include "model/model_files.h"
 #include "test.h"
 #include "train/folder.h"
 

@@ -2,7 +2,7 @@
 #include "files/file.h"
 #include "files/safetensors.h"
 #include "golden.h"
-#include "model/checkpoint.h"
+#include "model/model_files.h"
 #include "train/folder.h"
 #include "train/log_file.h"
 #include "train/run.h"

@@ -1,5 +1,5 @@
-/* checkpoint.c: a model from and to a Hugging Face folder. */
-#include "model/checkpoint.h"
+/* model_files.c: a model from and to a Hugging Face folder. */
+#include "model/model_files.h"
 
 #include "files/path.h"
 #include "files/safetensors.h"

@@ -1,6 +1,6 @@
-/* checkpoint.h: models in files: Hugging Face folders and llama2.c's .bin. */
-#ifndef SR_MODEL_CHECKPOINT_H
-#define SR_MODEL_CHECKPOINT_H
+/* model_files.h: models in files: Hugging Face folders and llama2.c's .bin. */
+#ifndef SR_MODEL_MODEL_FILES_H
+#define SR_MODEL_MODEL_FILES_H
 
 #include "files/tensor.h"
 #include "model/model.h"
