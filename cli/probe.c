@@ -2,8 +2,10 @@
 #include "probe.h"
 
 #include "attention/attention.h"
+#include "base/bf16.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "device/attention_kernel.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -29,6 +31,9 @@ static void store(void *array, srnn_dtype dtype, int64_t at, float value) {
     case SRNN_F64:
         ((double *)array)[at] = (double)value;
         break;
+    case SRNN_BF16:
+        ((uint16_t *)array)[at] = sr_bf16_of(value);
+        break;
     }
 }
 
@@ -38,6 +43,8 @@ static double element(const void *array, srnn_dtype dtype, int64_t at) {
         return (double)((const float *)array)[at];
     case SRNN_F64:
         return ((const double *)array)[at];
+    case SRNN_BF16:
+        return (double)sr_bf16_float(((const uint16_t *)array)[at]);
     }
     return 0;
 }
@@ -105,7 +112,8 @@ srnn_status probe_create(attention_call *run, const srnn_problem *problem, uint6
 static srnn_tensor from_position(const attention_call *run, void *array, int heads, int width,
                                  int t) {
     const srnn_problem *p = &run->problem;
-    srnn_tensor tensor = {.data = (char *)array + (size_t)t * (size_t)width * dtype_bytes(p->dtype),
+    srnn_tensor tensor = {.data =
+                              (char *)array + (size_t)t * (size_t)width * sr_number_bytes(p->dtype),
                           .batch = (int64_t)heads * p->T * width,
                           .head = (int64_t)p->T * width,
                           .time = width};

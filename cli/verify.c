@@ -221,11 +221,11 @@ static void add_method(verification *v, method m) {
 
 static void list_methods(verification *v) {
     for (int form = SRNN_FORM_PARALLEL; form_words[form]; form++)
-        for (size_t k = 0; srnn_kernel_name(k); k++)
-            if (available(srnn_kernel_name(k), (srnn_form)form))
-                add_method(v, (method){srnn_kernel_name(k),
+        for (size_t k = 0; srnn_kernel_name(NULL, k); k++)
+            if (available(srnn_kernel_name(NULL, k), (srnn_form)form))
+                add_method(v, (method){srnn_kernel_name(NULL, k),
                                        (srnn_form)form,
-                                       {form_words[form], srnn_kernel_name(k)}});
+                                       {form_words[form], srnn_kernel_name(NULL, k)}});
     add_method(v, (method){NULL, SRNN_FORM_PARALLEL, {"fed, keys", "kept"}});
     add_method(v, (method){NULL, SRNN_FORM_CHUNKED, {"fed, fixed", "chunked"}});
     add_method(v, (method){NULL, SRNN_FORM_RECURRENT, {"fed, fixed", "recurrent"}});

@@ -17,14 +17,14 @@ MAY_INCLUDE = {
     "data": {"files", "base"},
     "attention": {"base"},
     "device": {"attention", "base"},
-    "backend": {"attention", "base"},
-    "model": {"backend", "attention", "data", "files", "base"},
-    "train": {"model", "backend", "attention", "data", "files", "base"},
-    "analysis": {"model", "backend", "attention", "data", "files", "base"},
+    "backend": {"device", "attention", "base"},
+    "model": {"backend", "device", "attention", "data", "files", "base"},
+    "train": {"model", "backend", "device", "attention", "data", "files", "base"},
+    "analysis": {"model", "backend", "device", "attention", "data", "files", "base"},
     "report": {"files", "base"},
     "study": {"report", "train", "model", "attention", "data", "files", "base"},
-    "cli": {"study", "report", "analysis", "train", "model", "backend", "attention", "data", "files",
-            "base"},
+    "cli": {"study", "report", "analysis", "train", "model", "backend", "device", "attention", "data",
+            "files", "base"},
 }
 # The rooms of a module that has some: each may include those before it.
 ROOMS = {
