@@ -3,7 +3,7 @@
 #include "data/tokenizer/tokenizer_copy.h"
 #include "model_open.h"
 #include "options.h"
-#include "train/folder.h"
+#include "files/folder.h"
 #include "train/run_checkpoint.h"
 
 #include <stdio.h>

@@ -9,7 +9,7 @@
 #include "orders_show.h"
 #include "origin.h"
 #include "progress.h"
-#include "train/folder.h"
+#include "files/folder.h"
 #include "train/run_checkpoint.h"
 
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "commands.h"
 #include "options.h"
 #include "report/orders/orders.h"
-#include "train/folder.h"
+#include "files/folder.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -19,6 +19,8 @@ static bool has(const char *folder, const char *name) {
 
 static srnn_status write_report(const char *study, const char *folder) {
     size_t bytes;
+    if (!has(study, "orders.json") && !has(study, "study.json"))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: there is no study.json and no orders.json", study);
     SR_TRY(sr_folders_make(folder));
     if (has(study, "orders.json") && !has(study, "study.json"))
         SR_TRY(sr_report_write_orders(study, folder, &bytes));

@@ -8,7 +8,7 @@
 #include "study/study_folder.h"
 #include "study_table.h"
 #include "study_view.h"
-#include "train/folder.h"
+#include "files/folder.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 
 #include "study/study_folder.h"
 #include "study/worker.h"
-#include "train/folder.h"
+#include "files/folder.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,8 +1,9 @@
 /* study_folder.c: a study's folder: who may write there, and whether its runs are those of a plan. */
 #include "study/study_folder.h"
 
+#include "files/file.h"
 #include "study/worker.h"
-#include "train/folder.h"
+#include "files/folder.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,9 +19,8 @@ srnn_status sr_study_lock(int *lock, const char *folder) {
     *lock = -1;
     if (snprintf(path, sizeof path, "%s/lock", folder) >= (int)sizeof path)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
-    const int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (descriptor < 0)
-        return SR_FAIL(SRNN_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    int descriptor;
+    SR_TRY(sr_descriptor_open_own(&descriptor, path, O_RDWR | O_CREAT));
     for (int i = 0; i < LOCK_TRIES; i++) {
         if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) {
             *lock = descriptor;

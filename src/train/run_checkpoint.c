@@ -6,7 +6,7 @@
 #include "files/safetensors.h"
 #include "model/model_files.h"
 #include "model/tensor_stream.h"
-#include "train/folder.h"
+#include "files/folder.h"
 
 #include <inttypes.h>
 #include <jansson.h>

@@ -4,7 +4,7 @@
 #include "files/safetensors.h"
 #include "model/model_files.h"
 #include "test.h"
-#include "train/folder.h"
+#include "files/folder.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -5,7 +5,7 @@
 #include "model/model_files.h"
 #include "model/pass.h"
 #include "test.h"
-#include "train/folder.h"
+#include "files/folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>

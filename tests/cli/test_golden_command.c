@@ -2,7 +2,7 @@
  * gives the reference's logits and losses. */
 #include "files/file.h"
 #include "golden.h"
-#include "train/folder.h"
+#include "files/folder.h"
 
 #include <unistd.h>
 

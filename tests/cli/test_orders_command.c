@@ -5,7 +5,7 @@
 #include "model/pass.h"
 #include "small_model.h"
 #include "test.h"
-#include "train/folder.h"
+#include "files/folder.h"
 
 #include <fcntl.h>
 #include <math.h>

@@ -4,7 +4,7 @@
 #include "files/file.h"
 #include "study/record.h"
 #include "test.h"
-#include "train/folder.h"
+#include "files/folder.h"
 
 #include <fcntl.h>
 #include <jansson.h>

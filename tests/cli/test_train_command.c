@@ -3,7 +3,7 @@
 #include "base/random.h"
 #include "files/file.h"
 #include "test.h"
-#include "train/folder.h"
+#include "files/folder.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -6,7 +6,7 @@
 #include "report/draw/table.h"
 #include "report/study/report.h"
 #include "test.h"
-#include "train/folder.h"
+#include "files/folder.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -3,8 +3,8 @@
 #include "files/safetensors.h"
 #include "golden.h"
 #include "model/model_files.h"
-#include "train/folder.h"
-#include "train/log_file.h"
+#include "files/folder.h"
+#include "files/log_file.h"
 #include "train/run.h"
 
 #include <signal.h>

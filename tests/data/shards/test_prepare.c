@@ -94,7 +94,7 @@ static void assert_documents(const char *const *documents, int64_t count, bool e
     assert_int_equal(dataset.document_count, count);
     for (int64_t n = 0; n < count; n++) {
         int64_t begin, tokens, bytes = (int64_t)strlen(documents[n]);
-        sr_dataset_document(&dataset, n, &begin, &tokens);
+        assert_int_equal(sr_dataset_document(&dataset, n, &begin, &tokens), SRNN_OK);
         assert_int_equal(tokens, bytes + end);
         int32_t *ids = malloc((size_t)tokens * sizeof *ids);
         assert_int_equal(sr_dataset_read(&dataset, ids, begin, tokens), SRNN_OK);
@@ -289,7 +289,7 @@ static void splits_are_stable(void **state) {
         for (int64_t n = 0; n < 30; n++) {
             int32_t ids[3];
             int64_t begin, count;
-            sr_dataset_document(&dataset, n, &begin, &count);
+            assert_int_equal(sr_dataset_document(&dataset, n, &begin, &count), SRNN_OK);
             assert_int_equal(sr_dataset_read(&dataset, ids, begin, 3), SRNN_OK);
             first[i][n] = ids[0] << 16 | ids[1];
         }

@@ -1,6 +1,7 @@
 /* folder.c: making, locking, listing, renaming and removing folders, durably. */
-#include "train/folder.h"
+#include "files/folder.h"
 
+#include "files/file.h"
 #include "files/path.h"
 
 #include <dirent.h>
@@ -49,9 +50,7 @@ srnn_status sr_folders_make(const char *path) {
 srnn_status sr_folder_lock(int *lock, const char *path) {
     char name[SR_PATH_BYTES];
     SR_TRY(sr_path_join(name, path, "lock"));
-    *lock = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*lock < 0)
-        return fail(name, "cannot be opened");
+    SR_TRY(sr_descriptor_open_own(lock, name, O_RDWR | O_CREAT));
     if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
         return SRNN_OK;
     const srnn_status status =
@@ -104,7 +103,7 @@ void sr_names_free(sr_names *names) {
 }
 
 static srnn_status sync_folder(const char *path) {
-    const int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int descriptor = sr_descriptor_open(path, O_RDONLY | O_DIRECTORY);
     if (descriptor < 0)
         return fail(path, "cannot be opened");
     const int result = fsync(descriptor);

@@ -1,6 +1,6 @@
 /* folder.h: making, locking, listing, renaming and removing folders, durably. */
-#ifndef SR_TRAIN_FOLDER_H
-#define SR_TRAIN_FOLDER_H
+#ifndef SR_FILES_FOLDER_H
+#define SR_FILES_FOLDER_H
 
 #include "base/status.h"
 
