@@ -8,8 +8,8 @@
  * from minute to minute, and only what was timed side by side can be compared. */
 #include "base/file.h"
 #include "base/threads.h"
-#include "data/bpe_train.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/bpe_train.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* columns.c: texts in columns of a terminal. */
 #include "columns.h"
 
-#include "data/unicode.h"
+#include "data/text/unicode.h"
 
 #include <string.h>
 #include <utf8proc.h>

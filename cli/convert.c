@@ -1,6 +1,6 @@
 /* convert.c: `softrnn convert`, between model formats. */
 #include "commands.h"
-#include "data/tokenizer_copy.h"
+#include "data/tokenizer/tokenizer_copy.h"
 #include "model_open.h"
 #include "options.h"
 #include "train/folder.h"

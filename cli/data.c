@@ -2,9 +2,9 @@
 #include "data.h"
 
 #include "commands.h"
-#include "data/dataset.h"
-#include "data/manifest.h"
-#include "data/synthetic.h"
+#include "data/rows/synthetic.h"
+#include "data/shards/dataset.h"
+#include "data/shards/manifest.h"
 #include "options.h"
 
 #include <jansson.h>

@@ -1,8 +1,8 @@
 /* data_prepare.c: `softrnn data prepare`. */
 #include "command.h"
 #include "data.h"
-#include "data/prepare.h"
-#include "data/source.h"
+#include "data/rows/source.h"
+#include "data/shards/prepare.h"
 #include "options.h"
 #include "progress.h"
 

@@ -2,10 +2,10 @@
 #include "base/memory.h"
 #include "command.h"
 #include "data.h"
-#include "data/manifest.h"
-#include "data/source_open.h"
-#include "data/synthetic.h"
-#include "data/tokenizer.h"
+#include "data/rows/source_open.h"
+#include "data/rows/synthetic.h"
+#include "data/shards/manifest.h"
+#include "data/tokenizer/tokenizer.h"
 #include "options.h"
 
 #include <stdio.h>

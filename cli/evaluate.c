@@ -4,7 +4,7 @@
 #include "base/memory.h"
 #include "base/safetensors.h"
 #include "commands.h"
-#include "data/source_open.h"
+#include "data/rows/source_open.h"
 #include "model_open.h"
 #include "options.h"
 #include "train/run_data.h"

@@ -2,7 +2,7 @@
 #ifndef SR_CLI_MODEL_OPEN_H
 #define SR_CLI_MODEL_OPEN_H
 
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "model/checkpoint.h"
 
 #include <stdbool.h>

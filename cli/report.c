@@ -1,10 +1,10 @@
 /* report.c: `softrnn report`: records as one page. */
-#include "report/report.h"
+#include "report/study/report.h"
 
 #include "base/status.h"
 #include "commands.h"
 #include "options.h"
-#include "report/orders.h"
+#include "report/orders/orders.h"
 #include "train/folder.h"
 
 #include <limits.h>

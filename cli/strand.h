@@ -2,7 +2,7 @@
 #ifndef SOFTRNN_CLI_STRAND_H
 #define SOFTRNN_CLI_STRAND_H
 
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
 /* tokenizer.c: `softrnn tokenizer`: encode, decode and describe with a tokenizer. */
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "commands.h"
 #include "options.h"
 #include "tokenizer_train.h"

@@ -4,9 +4,9 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "commands.h"
-#include "data/bpe_train.h"
-#include "data/input.h"
-#include "data/tokenizer.h"
+#include "data/text/input.h"
+#include "data/tokenizer/bpe_train.h"
+#include "data/tokenizer/tokenizer.h"
 #include "options.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* whole_file.c: a file's content, decompressed. */
 #include "whole_file.h"
 
-#include "data/input.h"
+#include "data/text/input.h"
 
 srnn_status whole_file_read(sr_bytes *text, const char *path) {
     enum { BLOCK = 1 << 20 };

@@ -2,7 +2,7 @@
 #ifndef SR_CLI_WHOLE_FILE_H
 #define SR_CLI_WHOLE_FILE_H
 
-#include "data/buffer.h"
+#include "data/text/buffer.h"
 
 /* Appends the content of a file to `text`. */
 srnn_status whole_file_read(sr_bytes *text, const char *path);

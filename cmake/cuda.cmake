@@ -1,7 +1,8 @@
 # cuda.cmake: the CUDA language, as the project uses it.
 
-# Hopper, and Ampere for older cards.
-set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 90-virtual CACHE STRING "GPUs to compile for")
+# Ampere and newer. Files for Hopper alone (softrnn_hopper_objects) choose for themselves: its matrix
+# instructions exist for 90a only, and older targets refuse them.
+set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual CACHE STRING "GPUs to compile for")
 enable_language(CXX CUDA)
 find_package(CUDAToolkit REQUIRED)
 set(CMAKE_CUDA_STANDARD 17)
@@ -10,3 +11,21 @@ set(CMAKE_CUDA_EXTENSIONS OFF)
 set(CMAKE_CUDA_RUNTIME_LIBRARY None) # linked by name, as every other dependency is
 set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
 set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -Xcompiler=-fno-exceptions,-fno-rtti,-Wall,-Wextra,-Wshadow,-Werror -Werror=all-warnings")
+
+# softrnn_cuda_objects(TARGET sources...): an OBJECT library of .cu files that belongs to the library. Spilled
+# registers and arrays in local memory are errors, and so are matrix instructions that the compiler serialised,
+# which it only mentions.
+function(softrnn_cuda_objects target)
+  add_library(${target} OBJECT ${ARGN})
+  softrnn_objects_register(${target})
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xptxas -Werror,-warn-spills,-warn-lmem-usage>")
+  set_property(TARGET ${target} PROPERTY CUDA_COMPILER_LAUNCHER
+    ${PROJECT_SOURCE_DIR}/tools/nvcc_checked.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
+endfunction()
+
+# softrnn_hopper_objects(TARGET sources...): the same for files that include hopper.h.
+function(softrnn_hopper_objects target)
+  softrnn_cuda_objects(${target} ${ARGN})
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES 90a-real)
+endfunction()

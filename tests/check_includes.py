@@ -13,6 +13,7 @@ MAY_INCLUDE = {
     "base": set(),
     "data": {"base"},
     "attention": {"base"},
+    "device": {"attention", "base"},
     "backend": {"attention", "base"},
     "model": {"backend", "attention", "data", "base"},
     "train": {"model", "backend", "attention", "data", "base"},

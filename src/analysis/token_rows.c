@@ -2,7 +2,7 @@
 #include "analysis/token_rows.h"
 
 #include "base/memory.h"
-#include "data/input.h"
+#include "data/text/input.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 #ifndef SR_ANALYSIS_TOKEN_ROWS_H
 #define SR_ANALYSIS_TOKEN_ROWS_H
 
-#include "data/source.h"
-#include "data/tokenizer.h"
+#include "data/rows/source.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include <stdbool.h>
 

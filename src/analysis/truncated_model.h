@@ -4,7 +4,7 @@
 #define SR_ANALYSIS_TRUNCATED_MODEL_H
 
 #include "analysis/survey.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "model/block.h"
 
 /* True for attention whose score is the exp of a scaled q . k: what this analysis is about. */

@@ -2,7 +2,7 @@
 #include "model/pass.h"
 
 #include "base/memory.h"
-#include "data/source.h"
+#include "data/rows/source.h"
 #include "model/block.h"
 #include "model/layer_kinds.h"
 

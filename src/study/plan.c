@@ -1,6 +1,6 @@
 /* plan.c: makes the runs of a study and works out what each costs. */
 #include "base/text.h"
-#include "data/source_open.h"
+#include "data/rows/source_open.h"
 #include "model/model.h"
 #include "study/study.h"
 #include "train/run_model.h"

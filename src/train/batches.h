@@ -2,7 +2,7 @@
 #ifndef SR_TRAIN_BATCHES_H
 #define SR_TRAIN_BATCHES_H
 
-#include "data/source.h"
+#include "data/rows/source.h"
 
 /* A source of the rows of tensor `ids` (steps, B, T+1) in a safetensors file: step s has the rows
  * ids[s]. `B` receives B. There is no validation split. */

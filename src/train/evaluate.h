@@ -2,8 +2,8 @@
 #ifndef SR_TRAIN_EVALUATE_H
 #define SR_TRAIN_EVALUATE_H
 
-#include "data/source.h"
-#include "data/tokenizer.h"
+#include "data/rows/source.h"
+#include "data/tokenizer/tokenizer.h"
 #include "model/pass.h"
 
 typedef struct sr_evaluation {

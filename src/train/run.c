@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "data/tokenizer_copy.h"
+#include "data/tokenizer/tokenizer_copy.h"
 #include "train/folder.h"
 #include "train/run_data.h"
 #include "train/run_model.h"

@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "base/safetensors.h"
-#include "data/tokenizer_copy.h"
+#include "data/tokenizer/tokenizer_copy.h"
 #include "model/checkpoint.h"
 #include "model/tensor_stream.h"
 #include "train/folder.h"

@@ -3,11 +3,11 @@
 
 #include "base/memory.h"
 #include "base/path.h"
-#include "data/manifest.h"
-#include "data/source_open.h"
-#include "data/synthetic.h"
-#include "data/tokenizer.h"
-#include "data/tokenizer_copy.h"
+#include "data/rows/source_open.h"
+#include "data/rows/synthetic.h"
+#include "data/shards/manifest.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_copy.h"
 #include "train/batches.h"
 #include "train/run_checkpoint.h"
 

@@ -2,7 +2,7 @@
 #ifndef SR_TRAIN_RUN_DATA_H
 #define SR_TRAIN_RUN_DATA_H
 
-#include "data/source.h"
+#include "data/rows/source.h"
 #include "train/run_settings.h"
 
 /* Opens the rows. Settings receive what these fix: the length of a row, and of given batches their

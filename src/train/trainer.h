@@ -2,7 +2,7 @@
 #ifndef SR_TRAIN_TRAINER_H
 #define SR_TRAIN_TRAINER_H
 
-#include "data/source.h"
+#include "data/rows/source.h"
 #include "model/pass.h"
 #include "train/schedule.h"
 

@@ -3,7 +3,7 @@
 
 Usage: unicode.py
 
-Asks both about every character and prints the rows of src/data/unicode_newer.c: first, last, general
+Asks both about every character and prints the rows of src/data/text/unicode_newer.c: first, last, general
 category; then first, last, script. Run it with the oldest PCRE2 that is supported (10.40, Unicode 14)
 when the package moves to a newer Unicode. Needs the Python package `tokenizers` and libpcre2-8.
 """

@@ -1,0 +1,148 @@
+/* source_open.c: a source from what a user names. */
+#include "data/rows/source_open.h"
+
+#include "base/memory.h"
+#include "data/rows/synthetic.h"
+#include "data/text/buffer.h"
+#include "data/text/input.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { BLOCK_BYTES = 1 << 20 };
+
+static srnn_status from_shard(sr_dataset *dataset, const sr_shard *shard) {
+    sr_shard *list;
+    srnn_status status = sr_alloc((void **)&list, 1, sizeof *list);
+    if (status != SRNN_OK) {
+        sr_shard only = *shard;
+        sr_shard_close(&only);
+        return status;
+    }
+    *list = *shard;
+    return sr_dataset_create(dataset, list, 1);
+}
+
+static srnn_status from_text(sr_dataset *dataset, const char *text, size_t bytes) {
+    sr_shard shard;
+    SR_TRY(sr_shard_from_text(&shard, text, bytes));
+    return from_shard(dataset, &shard);
+}
+
+static srnn_status read_text(sr_bytes *text, sr_input *input) {
+    size_t got;
+    do {
+        SR_TRY(sr_bytes_reserve(text, BLOCK_BYTES));
+        SR_TRY(sr_input_read(input, text->data + text->count, BLOCK_BYTES, &got));
+        text->count += got;
+    } while (got > 0);
+    return SRNN_OK;
+}
+
+static srnn_status read_file(sr_bytes *text, const char *path) {
+    sr_input *input;
+    SR_TRY(sr_input_open(&input, path));
+    srnn_status status = read_text(text, input);
+    sr_input_free(input);
+    if (status == SRNN_OK && text->count == 0)
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: the file is empty", path);
+    return status;
+}
+
+/* Where the validation part of a text begins: never inside a character. */
+static size_t cut_of(const char *text, size_t bytes, double share) {
+    size_t cut = (size_t)((double)bytes * (1 - share));
+    while (cut < bytes && ((unsigned char)text[cut] & 0xc0) == 0x80)
+        cut++;
+    return cut < bytes ? cut : bytes;
+}
+
+static srnn_status cut_text(sr_dataset datasets[SR_SPLITS], const char *text, size_t bytes,
+                            double share) {
+    if (!(share >= 0 && share < 1))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "a validation share of %g leaves nothing to train on",
+                       share);
+    size_t cut = cut_of(text, bytes, share);
+    if (cut < bytes)
+        SR_TRY(from_text(&datasets[SR_SPLIT_VALIDATION], text + cut, bytes - cut));
+    return from_text(&datasets[SR_SPLIT_TRAIN], text, cut);
+}
+
+static srnn_status open_text(sr_dataset datasets[SR_SPLITS], const char *where,
+                             const sr_source_settings *settings) {
+    sr_bytes text = {0};
+    srnn_status status = read_file(&text, where);
+    if (status == SRNN_OK)
+        status = cut_text(datasets, text.data, text.count,
+                          settings->validation ? 0 : settings->validation_share);
+    text.count = 0;
+    if (status == SRNN_OK && settings->validation) {
+        status = read_file(&text, settings->validation);
+        if (status == SRNN_OK)
+            status = from_text(&datasets[SR_SPLIT_VALIDATION], text.data, text.count);
+    }
+    sr_bytes_free(&text);
+    return status;
+}
+
+static srnn_status open_bin(sr_dataset datasets[SR_SPLITS], const char *where,
+                            const sr_source_settings *settings) {
+    const char *const paths[SR_SPLITS] = {where, settings->validation};
+    for (int split = 0; split < SR_SPLITS; split++) {
+        if (!paths[split])
+            continue;
+        sr_shard shard;
+        SR_TRY(sr_shard_open_bin(&shard, paths[split], &settings->bin));
+        SR_TRY(from_shard(&datasets[split], &shard));
+    }
+    return SRNN_OK;
+}
+
+static srnn_status open_folder(sr_dataset datasets[SR_SPLITS], const char *where) {
+    for (sr_split split = SR_SPLIT_TRAIN; split < SR_SPLITS; split++)
+        SR_TRY(sr_dataset_open(&datasets[split], where, split));
+    return SRNN_OK;
+}
+
+static srnn_status open_datasets(sr_dataset datasets[SR_SPLITS], const char *where,
+                                 const sr_source_settings *settings) {
+    struct stat facts;
+    size_t length = strlen(where);
+    if (stat(where, &facts) == 0 && S_ISDIR(facts.st_mode))
+        return open_folder(datasets, where);
+    if (length > 4 && strcmp(where + length - 4, ".bin") == 0)
+        return open_bin(datasets, where, settings);
+    return open_text(datasets, where, settings);
+}
+
+/* Orders the datasets, or frees them if opening them failed. */
+static srnn_status order(sr_source **source, sr_dataset datasets[SR_SPLITS], srnn_status status,
+                         const sr_source_settings *settings) {
+    if (status != SRNN_OK) {
+        for (int split = 0; split < SR_SPLITS; split++)
+            sr_dataset_free(&datasets[split]);
+        return status;
+    }
+    const sr_order_settings how = {settings->seed, settings->T, settings->layout, settings->whole};
+    return sr_order_create(source, datasets, &how);
+}
+
+srnn_status sr_source_open(sr_source **source, const char *where,
+                           const sr_source_settings *settings) {
+    /* A name with a colon that is no file was meant to be a task: its error says which there are.
+     */
+    if (sr_synthetic_is(where) || (strchr(where, ':') && access(where, F_OK) != 0))
+        return sr_synthetic_create(source, where, settings->seed);
+    sr_dataset datasets[SR_SPLITS] = {{0}};
+    srnn_status status = open_datasets(datasets, where, settings);
+    return order(source, datasets, status, settings);
+}
+
+srnn_status sr_source_open_text(sr_source **source, const char *text, size_t bytes,
+                                const sr_source_settings *settings) {
+    sr_dataset datasets[SR_SPLITS] = {{0}};
+    srnn_status status = cut_text(datasets, text, bytes, settings->validation_share);
+    return order(source, datasets, status, settings);
+}

@@ -1,0 +1,14 @@
+/* json_repair.h: a line of JSON that common programs write and the parser refuses. */
+#ifndef SR_DATA_TEXT_JSON_REPAIR_H
+#define SR_DATA_TEXT_JSON_REPAIR_H
+
+#include "data/text/buffer.h"
+
+#include <stdbool.h>
+
+/* Sets `out` to the line with every number, NaN and Infinity as 0: they may be too large for the
+ * parser, and nobody asks for them. With `replace`, half a surrogate pair, which is no character,
+ * becomes U+FFFD. */
+srnn_status sr_json_repair(sr_bytes *out, const char *line, size_t bytes, bool replace);
+
+#endif

@@ -1,0 +1,45 @@
+/* added.h: finds the tokens that a tokenizer.json lists beside its model, such as <|endoftext|>. */
+#ifndef SR_DATA_TOKENIZER_ADDED_H
+#define SR_DATA_TOKENIZER_ADDED_H
+
+#include "data/text/buffer.h"
+
+#include <stdbool.h>
+
+typedef struct sr_added_token {
+    sr_bytes text; /* what is looked for; owned */
+    uint32_t id;
+    bool single_word;             /* only where no word character touches it */
+    bool strip_left, strip_right; /* takes the white space beside it along */
+} sr_added_token;
+
+typedef struct sr_added {
+    sr_added_token *tokens; /* (count) sorted by text after sr_added_finish */
+    size_t count, capacity;
+    bool starts[256]; /* some token starts with this byte */
+} sr_added;
+
+/* Every place of a text may cost as many steps as the longest token has bytes. */
+enum { SR_ADDED_BYTES_LIMIT = 1024 };
+
+/* Adds a token; the text is copied. Empty ones never match and are left out; one that is longer
+ * than SR_ADDED_BYTES_LIMIT fails with SRNN_ERR_LIMIT. */
+srnn_status sr_added_add(sr_added *added, const char *text, size_t bytes,
+                         const sr_added_token *like);
+
+/* To be called once, after the last one was added. */
+void sr_added_finish(sr_added *added);
+void sr_added_free(sr_added *added);
+
+/* One find, and what of it is kept for the next one on the same text. */
+typedef struct sr_added_match {
+    size_t search;     /* where to search from; 0 at the beginning */
+    size_t done;       /* the end of the last match */
+    size_t start, end; /* the match, with the white space it takes along */
+    uint32_t id;
+} sr_added_match;
+
+/* The next match, leftmost and longest; false if there is none. */
+bool sr_added_next(const sr_added *added, const char *text, size_t bytes, sr_added_match *match);
+
+#endif

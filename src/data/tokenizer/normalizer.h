@@ -1,0 +1,39 @@
+/* normalizer.h: the steps that change a text before it is cut into pieces. */
+#ifndef SR_DATA_TOKENIZER_NORMALIZER_H
+#define SR_DATA_TOKENIZER_NORMALIZER_H
+
+#include "data/text/pattern.h"
+#include "data/text/unicode.h"
+
+typedef enum sr_normal_kind {
+    SR_NORMAL_PREPEND = 0,     /* content in front of a text that is not empty */
+    SR_NORMAL_REPLACE,         /* every match of pattern becomes content */
+    SR_NORMAL_FORM,            /* NFC and its relatives */
+    SR_NORMAL_COLLAPSE_SPACES, /* no space at either end, no two spaces in a row */
+} sr_normal_kind;
+
+typedef struct sr_normal_step {
+    sr_normal_kind kind;
+    sr_pattern *pattern; /* owned */
+    sr_bytes content;    /* owned */
+    sr_unicode_form form;
+} sr_normal_step;
+
+enum { SR_NORMAL_STEPS = 16 };
+
+typedef struct sr_normalizer {
+    sr_normal_step steps[SR_NORMAL_STEPS];
+    size_t count;
+} sr_normalizer;
+
+/* Adds an empty step, to be filled by the caller. */
+srnn_status sr_normalizer_add(sr_normalizer *normalizer, sr_normal_step **step);
+void sr_normalizer_free(sr_normalizer *normalizer);
+
+/* *out (*out_bytes) is the normalised text: `text` itself if there is nothing to do, else inside
+ * one of the two buffers, valid until they change. */
+srnn_status sr_normalizer_run(const sr_normalizer *normalizer, sr_matcher *matcher,
+                              sr_bytes buffers[2], const char *text, size_t bytes, const char **out,
+                              size_t *out_bytes);
+
+#endif

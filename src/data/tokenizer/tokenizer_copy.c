@@ -1,0 +1,91 @@
+/* tokenizer_copy.c: keeps a tokenizer's files beside the data that was made with it. */
+#include "data/tokenizer/tokenizer_copy.h"
+
+#include "base/file.h"
+#include "data/tokenizer/tokenizer_files.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+srnn_status sr_tokenizer_copy_find(sr_tokenizer_copy *copy, const char *name) {
+    char path[PATH_MAX];
+    *copy = (sr_tokenizer_copy){.name = name};
+    if (sr_tokenizer_is_built_in(name))
+        return SRNN_OK;
+    SR_TRY(sr_tokenizer_find_file(path, name));
+    copy->name = sr_tokenizer_name_of_copy(path);
+    if (!copy->name)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: is no tokenizer", path);
+    copy->source = strdup(path);
+    return copy->source ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", path);
+}
+
+static srnn_status path_in(char path[PATH_MAX], const char *folder, const char *name) {
+    int length = snprintf(path, PATH_MAX, "%s/%s", folder, name);
+    if (length < 0 || length >= PATH_MAX)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "the path %s/%s is too long", folder, name);
+    return SRNN_OK;
+}
+
+static srnn_status remove_in(const char *folder, const char *name) {
+    char path[PATH_MAX];
+    SR_TRY(path_in(path, folder, name));
+    if (unlink(path) != 0 && errno != ENOENT)
+        return SR_FAIL(SRNN_ERR_IO, "%s: cannot remove: %s", path, strerror(errno));
+    return SRNN_OK;
+}
+
+static srnn_status copy_file(const char *source, const char *folder, const char *name) {
+    char path[PATH_MAX];
+    sr_mapping mapping;
+    SR_TRY(path_in(path, folder, name));
+    SR_TRY(sr_mapping_open(&mapping, source));
+    srnn_status status = sr_file_replace(path, mapping.data, mapping.bytes);
+    sr_mapping_close(&mapping);
+    return status;
+}
+
+static bool lies_in(const char *source, const char *folder, const char *name) {
+    char path[PATH_MAX];
+    struct stat one, two;
+    return path_in(path, folder, name) == SRNN_OK && stat(source, &one) == 0 &&
+           stat(path, &two) == 0 && one.st_dev == two.st_dev && one.st_ino == two.st_ino;
+}
+
+srnn_status sr_tokenizer_copy_write(const sr_tokenizer_copy *copy, const char *folder) {
+    char config[PATH_MAX];
+    if (!copy->source || lies_in(copy->source, folder, copy->name))
+        return SRNN_OK;
+    for (size_t i = 0; strcmp(sr_tokenizer_file_name(i), copy->name) != 0; i++)
+        SR_TRY(remove_in(folder, sr_tokenizer_file_name(i)));
+    SR_TRY(sr_tokenizer_config_of(config, copy->source)
+               ? copy_file(config, folder, SR_TOKENIZER_CONFIG)
+               : remove_in(folder, SR_TOKENIZER_CONFIG));
+    return copy_file(copy->source, folder, copy->name);
+}
+
+bool sr_tokenizer_lies_in(const char *folder) {
+    char path[PATH_MAX];
+    for (size_t i = 0; sr_tokenizer_file_name(i); i++)
+        if (path_in(path, folder, sr_tokenizer_file_name(i)) == SRNN_OK && access(path, F_OK) == 0)
+            return true;
+    return false;
+}
+
+srnn_status sr_tokenizer_keep(const char *folder, const char *name) {
+    sr_tokenizer_copy copy;
+    SR_TRY(sr_tokenizer_copy_find(&copy, name));
+    const srnn_status status = sr_tokenizer_copy_write(&copy, folder);
+    free(copy.source);
+    return status;
+}
+
+srnn_status sr_tokenizer_copy_remove(const char *folder) {
+    for (size_t i = 0; sr_tokenizer_file_name(i); i++)
+        SR_TRY(remove_in(folder, sr_tokenizer_file_name(i)));
+    return remove_in(folder, SR_TOKENIZER_CONFIG);
+}

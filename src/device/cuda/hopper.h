@@ -1,0 +1,272 @@
+/* hopper.h: the instructions of sm_90a: barriers that count bytes, bulk tensor copies, products of a warpgroup.
+ *
+ * Only files that are compiled for 90a alone include it (softrnn_hopper_objects in cmake/cuda.cmake). Tiles in shared
+ * memory have rows of 128 bytes, swizzled over 8 rows (1024 bytes), and begin at multiples of 1024 bytes. */
+#ifndef SR_DEVICE_CUDA_HOPPER_H
+#define SR_DEVICE_CUDA_HOPPER_H
+
+#include "device/cuda/ptx.h"
+
+/* Up to five dimensions of bf16 in global memory, the contiguous one first, cut into boxes. */
+struct sr_tensor_shape {
+    int dimensions;     /* 2 .. 5 */
+    uint64_t size[5];   /* numbers */
+    uint64_t stride[4]; /* bytes from one to the next, of dimensions 1, 2, ...; multiples of 16 */
+    uint32_t box[5];    /* numbers one copy moves; box[0] is 64: rows of 128 bytes */
+};
+
+/* The map of a tensor for bulk copies, on the host; passed to a kernel by value, as a __grid_constant__ parameter.
+ * What lies beyond the sizes is read as zero. */
+cudaError_t sr_tensor_map_encode(CUtensorMap *map, const void *data, const sr_tensor_shape *shape);
+
+/* ---- barriers that count arrivals and bytes: 8 bytes of shared memory each ---- */
+
+/* A phase is over after `arrivals` arrivals and all bytes expected in it. By one thread, before a fence and a barrier
+ * of the block. */
+SR_DEVICE void mbarrier_init(uint64_t *barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(arrivals)
+                 : "memory");
+}
+
+/* Makes the initialised barriers known to the copy engine; then __syncthreads. */
+SR_DEVICE void mbarrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+SR_DEVICE void mbarrier_arrive(uint64_t *barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+                 : "memory");
+}
+
+/* Arrives, and adds `bytes` to what this phase waits for. */
+SR_DEVICE void mbarrier_arrive_expect(uint64_t *barrier, int bytes) {
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
+}
+
+/* Returns when the phase of this parity is over; parity 1 returns at once on a fresh barrier. */
+SR_DEVICE void mbarrier_wait(uint64_t *barrier, int parity) {
+    asm volatile("{\n"
+                 ".reg .pred over;\n"
+                 "wait%=: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+                 "@over bra done%=;\n"
+                 "bra wait%=;\n"
+                 "done%=:\n"
+                 "}" ::"r"(shared_address(barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* Orders this thread's writes to shared memory before what copies and warpgroup products read there. */
+SR_DEVICE void fence_proxy_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* ---- bulk tensor copies: one thread starts one, the barrier counts its bytes ---- */
+
+/* A box to shared memory; `at` is the box's first number in each dimension, and may lie outside. */
+SR_DEVICE void tensor_load_2d(void *shared, const CUtensorMap *map, uint64_t *barrier,
+                              const int (&at)[2]) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(shared_address(shared)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(at[0]), "r"(at[1])
+                 : "memory");
+}
+
+SR_DEVICE void tensor_load_3d(void *shared, const CUtensorMap *map, uint64_t *barrier,
+                              const int (&at)[3]) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(shared)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(at[0]), "r"(at[1]), "r"(at[2])
+                 : "memory");
+}
+
+SR_DEVICE void tensor_load_4d(void *shared, const CUtensorMap *map, uint64_t *barrier,
+                              const int (&at)[4]) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(shared)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(at[0]), "r"(at[1]), "r"(at[2]),
+                 "r"(at[3])
+                 : "memory");
+}
+
+/* A box from shared to global memory; numbers outside the tensor are not written. */
+SR_DEVICE void tensor_store_2d(const CUtensorMap *map, const void *shared, const int (&at)[2]) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group "
+                 "[%1, {%2, %3}], [%0];" ::"r"(shared_address(shared)),
+                 "l"(map), "r"(at[0]), "r"(at[1])
+                 : "memory");
+}
+
+SR_DEVICE void tensor_store_3d(const CUtensorMap *map, const void *shared, const int (&at)[3]) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group "
+                 "[%1, {%2, %3, %4}], [%0];" ::"r"(shared_address(shared)),
+                 "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2])
+                 : "memory");
+}
+
+SR_DEVICE void tensor_store_4d(const CUtensorMap *map, const void *shared, const int (&at)[4]) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group "
+                 "[%1, {%2, %3, %4, %5}], [%0];" ::"r"(shared_address(shared)),
+                 "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
+                 : "memory");
+}
+
+/* Ends a group of this thread's stores; waits until at most `pending` groups still read shared memory; until at most
+ * `pending` are not yet written. */
+SR_DEVICE void tensor_store_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+template <int pending> SR_DEVICE void tensor_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+}
+
+template <int pending> SR_DEVICE void tensor_store_wait() {
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+/* ---- products of a warpgroup: four warps, 128 threads, together ---- */
+
+/* Orders register accesses before products; once before each batch. */
+SR_DEVICE void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+/* Ends a batch of products. */
+SR_DEVICE void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Waits until at most `pending` batches are under way. */
+template <int pending> SR_DEVICE void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+/* After a wait: keeps the compiler from reading these sums earlier. */
+template <int count> SR_DEVICE void wgmma_settle(float (&d)[count]) {
+#pragma unroll
+    for (int i = 0; i < count; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/* Gives registers back, or takes them: threads x registers of the block's start are shared out. A multiple of 8. */
+template <int registers> SR_DEVICE void registers_decrease() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+template <int registers> SR_DEVICE void registers_increase() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+/* Where an operand of a product lies. Contiguous along the summed dimension: lead_bytes is not looked at, + 32 bytes is
+ * 16 further. Transposed (contiguous along the other dimension): + 2048 bytes is 16 further in the sum, and lead_bytes
+ * leads from one piece of 64 contiguous numbers to the next. */
+SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
+    return (uint64_t)((shared_address(shared) & 0x3ffffu) >> 4) |
+           (uint64_t)(lead_bytes >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+#define SR_REGISTERS_32                                                                          \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+    "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SR_REGISTERS_64                                                                       \
+    SR_REGISTERS_32                                                                           \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
+    "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SR_REGISTERS_96                                                                       \
+    SR_REGISTERS_64                                                                           \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
+    "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define SR_REGISTERS_128                                                                           \
+    SR_REGISTERS_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, " \
+                    "%109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, "     \
+                    "%121, %122, %123, %124, %125, %126, %127"
+#define SR_SUMS_8(i)                                                                            \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define SR_SUMS_32(i)  SR_SUMS_8(i), SR_SUMS_8(i + 8), SR_SUMS_8(i + 16), SR_SUMS_8(i + 24)
+#define SR_SUMS_64(i)  SR_SUMS_32(i), SR_SUMS_32(i + 32)
+#define SR_SUMS_96(i)  SR_SUMS_64(i), SR_SUMS_32(i + 64)
+#define SR_SUMS_128(i) SR_SUMS_64(i), SR_SUMS_64(i + 64)
+
+/* d (64 x N) = A (64 x 16) B (16 x N), or d += where `add`; thread 32 w + lane of the warpgroup holds of d the rows
+ * 16 w + g and 16 w + g + 8, d[4 j .. 4 j + 3] as the C of ptx.h for columns 8 j .. 8 j + 7. Both operands lie in shared
+ * memory; transpose_x = 0: contiguous along the sum, 1: contiguous along the rows of A, the columns of B. */
+template <int N, int transpose_a, int transpose_b>
+SR_DEVICE void wgmma_shared(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {
+    static_assert(N == 64 || N == 128 || N == 192 || N == 256, "no such product here");
+    if constexpr (N == 64)
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" SR_REGISTERS_32
+                     "}, %32, %33, add, 1, 1, %35, %36;\n}"
+                     : SR_SUMS_32(0)
+                     : "l"(a), "l"(b), "r"(add), "n"(transpose_a), "n"(transpose_b));
+    else if constexpr (N == 128)
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SR_REGISTERS_64
+                     "}, %64, %65, add, 1, 1, %67, %68;\n}"
+                     : SR_SUMS_64(0)
+                     : "l"(a), "l"(b), "r"(add), "n"(transpose_a), "n"(transpose_b));
+    else if constexpr (N == 192)
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %98, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" SR_REGISTERS_96
+                     "}, %96, %97, add, 1, 1, %99, %100;\n}"
+                     : SR_SUMS_96(0)
+                     : "l"(a), "l"(b), "r"(add), "n"(transpose_a), "n"(transpose_b));
+    else
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" SR_REGISTERS_128
+                     "}, %128, %129, add, 1, 1, %131, %132;\n}"
+                     : SR_SUMS_128(0)
+                     : "l"(a), "l"(b), "r"(add), "n"(transpose_a), "n"(transpose_b));
+}
+
+/* The same with A in registers, each warp's 16 rows as the A of ptx.h. */
+template <int N, int transpose_b>
+SR_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t *a, uint64_t b, int add) {
+    static_assert(N == 64 || N == 128 || N == 192 || N == 256, "no such product here");
+    if constexpr (N == 64)
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" SR_REGISTERS_32
+                     "}, {%32, %33, %34, %35}, %36, add, 1, 1, %38;\n}"
+                     : SR_SUMS_32(0)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add),
+                       "n"(transpose_b));
+    else if constexpr (N == 128)
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SR_REGISTERS_64
+                     "}, {%64, %65, %66, %67}, %68, add, 1, 1, %70;\n}"
+                     : SR_SUMS_64(0)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add),
+                       "n"(transpose_b));
+    else if constexpr (N == 192)
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %101, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" SR_REGISTERS_96
+                     "}, {%96, %97, %98, %99}, %100, add, 1, 1, %102;\n}"
+                     : SR_SUMS_96(0)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add),
+                       "n"(transpose_b));
+    else
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %133, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" SR_REGISTERS_128
+                     "}, {%128, %129, %130, %131}, %132, add, 1, 1, %134;\n}"
+                     : SR_SUMS_128(0)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add),
+                       "n"(transpose_b));
+}
+
+#undef SR_REGISTERS_32
+#undef SR_REGISTERS_64
+#undef SR_REGISTERS_96
+#undef SR_REGISTERS_128
+#undef SR_SUMS_8
+#undef SR_SUMS_32
+#undef SR_SUMS_64
+#undef SR_SUMS_96
+#undef SR_SUMS_128
+
+#endif

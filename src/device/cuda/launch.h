@@ -1,0 +1,36 @@
+/* launch.h: starting a kernel, and its shared memory.
+ *
+ *     __global__ void scale(float *x, float factor, int64_t count);
+ *     SR_CUDA(sr_launch(scale, dim3(blocks), dim3(256), 0, stream, x, 0.5f, count));
+ */
+#ifndef SR_DEVICE_CUDA_LAUNCH_H
+#define SR_DEVICE_CUDA_LAUNCH_H
+
+#include "device/cuda/platform.h"
+
+/* More dynamic shared memory than this has to be asked for. */
+#define SR_SHARED_BYTES_FREE (48 * 1024)
+
+/* Hides a parameter from deduction, so that arguments convert to what the kernel takes. */
+template <class T> struct sr_as_declared { using type = T; };
+
+/* SR_SHARED(type, name): in a kernel, the dynamic shared memory as `type *name`; aligned to 1024 bytes. */
+extern __shared__ __align__(1024) unsigned char sr_shared_memory[];
+#define SR_SHARED(type, name) type *const name = reinterpret_cast<type *>(sr_shared_memory)
+
+/* Starts kernel(arguments...) on the stream. Failures while it runs show at the next wait. */
+template <class... P>
+cudaError_t sr_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
+                      cudaStream_t stream, typename sr_as_declared<P>::type... arguments) {
+    void *addresses[] = {(void *)&arguments..., nullptr};
+    const void *function = reinterpret_cast<const void *>(kernel);
+    if (shared_bytes > SR_SHARED_BYTES_FREE) {
+        cudaError_t error = cudaFuncSetAttribute(
+            function, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+        if (error != cudaSuccess)
+            return error;
+    }
+    return cudaLaunchKernel(function, grid, block, addresses, shared_bytes, stream);
+}
+
+#endif

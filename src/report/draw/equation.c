@@ -1,0 +1,210 @@
+/* equation.c: a variant's equation as MathML. */
+#include "report/draw/equation.h"
+
+#define VARIABLE(name, index) "<msub><mi>" name "</mi><mi>" index "</mi></msub>"
+#define PAIR(name)            "<msub><mi>" name "</mi><mrow><mi>i</mi><mi>j</mi></mrow></msub>"
+#define SUM_OVER(index) \
+    "<munder><mo>\u2211</mo><mrow><mi>" index "</mi><mo>\u2264</mo><mi>i</mi></mrow></munder>"
+#define SIGMOID(gate) "<mi>\u03c3</mi><mo>(</mo>" gate "<mo>)</mo>"
+#define OUTPUT_GATE   VARIABLE("g", "i")
+#define TIMES         "<mo>\u22c5</mo>"
+
+static void write_feature(FILE *out, srnn_feature feature, const char *vector) {
+    switch (feature) {
+    case SRNN_FEATURE_IDENTITY:
+        fputs(vector, out);
+        break;
+    case SRNN_FEATURE_RELU:
+        fprintf(out, "<mi>relu</mi><mo>(</mo>%s<mo>)</mo>", vector);
+        break;
+    case SRNN_FEATURE_ELU1:
+        fprintf(out, "<mn>1</mn><mo>+</mo><mi>elu</mi><mo>(</mo>%s<mo>)</mo>", vector);
+        break;
+    case SRNN_FEATURE_UNIT:
+        fprintf(out, "<mfrac>%s<mrow><mo>\u2016</mo>%s<mo>\u2016</mo></mrow></mfrac>", vector,
+                vector);
+        break;
+    case SRNN_FEATURE_UNIT_HEADS:
+        fprintf(out,
+                "<mfrac>%s<msub><mrow><mo>\u2016</mo>%s<mo>\u2016</mo></mrow>"
+                "<mtext>heads</mtext></msub></mfrac>",
+                vector, vector);
+        break;
+    }
+}
+
+static void write_logit(FILE *out, const srnn_attention *a) {
+    fputs(PAIR("s") "</mtd><mtd><mo>=</mo>", out);
+    if (a->scale == SRNN_SCALE_INVERSE_SQRT)
+        fputs("<mfrac><mn>1</mn><msqrt><mi>d</mi></msqrt></mfrac>", out);
+    fputs("<mo>\u27e8</mo>", out);
+    write_feature(out, a->feature, VARIABLE("q", "i"));
+    fputs("<mo>,</mo>", out);
+    write_feature(out, a->feature, VARIABLE("k", "j"));
+    fputs("<mo>\u27e9</mo>", out);
+}
+
+static void write_clamped(FILE *out, const srnn_attention *a) {
+    if (a->clamp > 0)
+        fprintf(out, "<mi>min</mi><mo>(</mo>" PAIR("s") "<mo>,</mo><mn>%g</mn><mo>)</mo>",
+                a->clamp);
+    else
+        fputs(PAIR("s"), out);
+}
+
+static void write_power(FILE *out, const srnn_attention *a, const char *exponent) {
+    fputs("<msup><mrow>", out);
+    if (a->clamp > 0) {
+        write_clamped(out, a);
+        fprintf(out, "</mrow>%s</msup>", exponent);
+    } else {
+        fprintf(out, "<mi>s</mi></mrow>%s</msup>", exponent);
+    }
+}
+
+static void write_score(FILE *out, const srnn_attention *a) {
+    char exponent[32];
+    switch (a->score) {
+    case SRNN_SCORE_EXP:
+        fputs("<mi>exp</mi><mo>(</mo>", out);
+        write_clamped(out, a);
+        fputs("<mo>)</mo>", out);
+        break;
+    case SRNN_SCORE_LINEAR:
+        write_clamped(out, a);
+        break;
+    case SRNN_SCORE_TAYLOR:
+        fprintf(out,
+                "<munderover><mo>\u2211</mo><mrow><mi>n</mi><mo>=</mo><mn>0</mn></mrow>"
+                "<mn>%d</mn></munderover><mfrac>",
+                a->order);
+        write_power(out, a, "<mi>n</mi>");
+        fputs("<mrow><mi>n</mi><mo>!</mo></mrow></mfrac>", out);
+        break;
+    case SRNN_SCORE_POWER:
+        snprintf(exponent, sizeof exponent, "<mn>%d</mn>", a->order);
+        write_power(out, a, exponent);
+        break;
+    }
+}
+
+static void write_weight(FILE *out, const srnn_attention *a) {
+    fputs(PAIR("w") "</mtd><mtd><mo>=</mo>", out);
+    write_score(out, a);
+    if (a->decay == SRNN_DECAY_LEARNED)
+        fputs(TIMES "<mi>exp</mi><mo>(</mo>" VARIABLE("C", "i") "<mo>\u2212</mo>" VARIABLE(
+                  "C", "j") "<mo>)</mo>",
+              out);
+}
+
+static void write_sum(FILE *out, const srnn_attention *a) {
+    fputs("<mrow>" SUM_OVER("j") PAIR("w"), out);
+    if (a->value_gate)
+        fputs(TIMES SIGMOID(VARIABLE("b", "j")), out);
+    if (a->normaliser == SRNN_NORMALISER_VALUE_POWER)
+        fputs("<mfrac>" VARIABLE("v", "j") "<msup><mi>j</mi><mrow>" SIGMOID(
+                  "<mi>c</mi>") "</mrow></msup></mfrac>",
+              out);
+    else
+        fputs(VARIABLE("v", "j"), out);
+    fputs("</mrow>", out);
+}
+
+static const char *divisor(srnn_normaliser normaliser) {
+    switch (normaliser) {
+    case SRNN_NORMALISER_ROW_SUM:
+        return SUM_OVER("j") PAIR("w");
+    case SRNN_NORMALISER_ROW_SUM_MIN1:
+        return "<mi>max</mi><mo>(</mo>" SUM_OVER("j") PAIR("w") "<mo>,</mo><mn>1</mn><mo>)</mo>";
+    case SRNN_NORMALISER_ROW_LENGTH:
+        return "<mi>i</mi>";
+    case SRNN_NORMALISER_CUMULATIVE_GATE:
+        return "<mi>max</mi><mo>(</mo>" SUM_OVER("m") "<mi>exp</mi><mo>(</mo>" VARIABLE(
+            "g", "m") "<mo>)</mo><mo>,</mo><mn>1</mn><mo>)</mo>";
+    case SRNN_NORMALISER_NONE:
+    case SRNN_NORMALISER_VALUE_POWER:
+        break;
+    }
+    return NULL;
+}
+
+static void write_quotient(FILE *out, const srnn_attention *a) {
+    const char *below = divisor(a->normaliser);
+    fputs(VARIABLE("y", "i") "</mtd><mtd><mo>=</mo>", out);
+    if (below)
+        fputs("<mfrac>", out);
+    write_sum(out, a);
+    if (below) {
+        fprintf(out, "<mrow>%s", below);
+        if (a->epsilon > 0)
+            fprintf(out, "<mo>+</mo><mn>%g</mn>", a->epsilon);
+        fputs("</mrow></mfrac>", out);
+    }
+}
+
+static const char *gate(srnn_gate kind) {
+    switch (kind) {
+    case SRNN_GATE_NONE:
+        break;
+    case SRNN_GATE_SIGMOID:
+        return SIGMOID(OUTPUT_GATE) TIMES;
+    case SRNN_GATE_INVERSE_EXP:
+        return "<mi>exp</mi><mo>(</mo><mo>\u2212</mo>" OUTPUT_GATE "<mo>)</mo>" TIMES;
+    case SRNN_GATE_INVERSE_CUMULATIVE:
+        return "<mfrac><mn>1</mn><mrow>" SUM_OVER("m") "<mi>exp</mi><mo>(</mo>" VARIABLE(
+            "g", "m") "<mo>)</mo></mrow></mfrac>" TIMES;
+    }
+    return "";
+}
+
+static void write_output(FILE *out, const srnn_attention *a) {
+    fprintf(out, VARIABLE("o", "i") "</mtd><mtd><mo>=</mo>%s",
+            a->post_gate ? SIGMOID(OUTPUT_GATE) TIMES : "");
+    const char *factor = gate(a->output_gate);
+    const char *inner = VARIABLE("y", "i");
+    switch (a->norm) {
+    case SRNN_NORM_NONE:
+        fprintf(out, "%s%s", factor, inner);
+        break;
+    case SRNN_NORM_LAYER:
+        fprintf(out, "<mi>LayerNorm</mi><mo>(</mo>%s%s<mo>)</mo>", factor, inner);
+        break;
+    case SRNN_NORM_RMS:
+        fprintf(out, "<mi>RMSNorm</mi><mo>(</mo>%s%s<mo>)</mo>", factor, inner);
+        break;
+    case SRNN_NORM_L2:
+    case SRNN_NORM_L2_SCALED:
+        fprintf(out,
+                "%s<mfrac><mrow>%s%s</mrow><mrow><mo>\u2016</mo>%s%s<mo>\u2016</mo></mrow></mfrac>",
+                a->norm == SRNN_NORM_L2_SCALED ? "<mi>d</mi>" TIMES : "", factor, inner, factor,
+                inner);
+        break;
+    }
+}
+
+void sr_equation_write(FILE *out, const srnn_attention *a) {
+    fputs("<math display=\"block\"><mtable class=\"equation\" displaystyle=\"true\">\n<mtr><mtd>",
+          out);
+    write_logit(out, a);
+    fputs("</mtd></mtr>\n<mtr><mtd>", out);
+    write_weight(out, a);
+    fputs("</mtd></mtr>\n<mtr><mtd>", out);
+    write_quotient(out, a);
+    fputs("</mtd></mtr>\n<mtr><mtd>", out);
+    write_output(out, a);
+    fputs("</mtd></mtr>\n</mtable></math>\n", out);
+}
+
+void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
+    if (a->position == SRNN_POSITION_NONE)
+        fputs("Positions are not marked. ", out);
+    if (a->short_conv)
+        fprintf(out, "A causal convolution of width %d runs over q, k and v first. ",
+                a->short_conv);
+    if (a->front_tokens)
+        fprintf(out, "%d empty tokens stand in front of every sequence. ", a->front_tokens);
+    if (a->detach)
+        fputs("The denominator counts as a constant in the backward pass. ", out);
+    if (a->decay == SRNN_DECAY_LEARNED)
+        fputs("C is the running sum of a learned gate. ", out);
+}

@@ -1,0 +1,173 @@
+/* orders_bill.c: the verdict about a finite state, and the bill behind it. */
+#include "report/draw/escape.h"
+#include "report/draw/format.h"
+#include "report/orders/orders_sections.h"
+#include "report/records/json_read.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Whole numbers as far as one reads them, powers of ten beyond. */
+static void add_count(sr_table *table, double count) {
+    char words[32];
+    snprintf(words, sizeof words, "%.3g", count);
+    const bool long_number = isfinite(count) && fabs(count) >= 1e7;
+    sr_table_number(table, count, long_number ? words : sr_format_count(count).text);
+}
+
+static void add_bytes(sr_table *table, double bytes) {
+    sr_table_number(table, bytes, sr_format_bytes(bytes).text);
+}
+
+static void add_costs(sr_table *table, const json_t *row) {
+    add_bytes(table, sr_json_number_of(row, "state_bytes"));
+    add_bytes(table, sr_json_number_of(row, "cache_bytes_per_token"));
+    add_count(table, sr_json_number_of(row, "memory_break_even_tokens"));
+    add_count(table, sr_json_number_of(row, "state_multiply_adds"));
+    add_count(table, sr_json_number_of(row, "arithmetic_break_even_tokens"));
+}
+
+/* The layers `first` to `last`, which cost the same. */
+static void add_layers(sr_table *table, const json_t *record, const json_t *first,
+                       const json_t *last) {
+    const double order = sr_json_number_of(first, "order");
+    if (first == last)
+        sr_table_cell(table, "%.0f", sr_json_number_of(first, "layer"));
+    else
+        sr_table_cell(table, "%.0f to %.0f, each", sr_json_number_of(first, "layer"),
+                      sr_json_number_of(last, "layer"));
+    if (isfinite(order))
+        sr_table_cell(table, "%.0f", order);
+    else
+        sr_table_cell(table, "> %.0f", sr_json_number_of(record, "most_order"));
+    sr_table_cell(table, "%s", sr_json_text_of(first, "centre"));
+    add_costs(table, first);
+}
+
+static bool alike(const json_t *one, const json_t *other) {
+    static const char *const keys[] = {"order", "centre", "state_bytes"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *left = json_object_get(one, keys[i]);
+        const json_t *right = json_object_get(other, keys[i]);
+        if (left != right && !json_equal(left, right))
+            return false;
+    }
+    return other != NULL;
+}
+
+static void add_all_layers(sr_table *table, const json_t *record, const json_t *bill) {
+    for (size_t i = 0; i < sr_json_count_of(bill, "layers"); i++) {
+        const json_t *first = sr_json_element_of(bill, "layers", i), *last = first;
+        while (alike(first, sr_json_element_of(bill, "layers", i + 1)))
+            last = sr_json_element_of(bill, "layers", ++i);
+        add_layers(table, record, first, last);
+    }
+}
+
+static double tolerance_of(const json_t *record, const json_t *bill) {
+    const double index = sr_json_number_of(bill, "tolerance");
+    const json_t *value = json_array_get(json_object_get(record, "tolerances"),
+                                         index >= 0 && index < 1e6 ? (size_t)index : 0);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+/* What the model did, run with all of this at once. */
+static void put_together(sr_page *page, const json_t *record, const json_t *bill) {
+    const json_t *together = sr_json_object_of(bill, "together");
+    if (together)
+        sr_page_paragraph(
+            page,
+            "Run with all layers so, the final logits are off by %s, and the loss is "
+            "%s (untruncated %s).",
+            sr_format_fixed(sr_json_number_of(together, "logits_error"), 5).text,
+            sr_format_fixed(sr_json_number_of(together, "loss"), 4).text,
+            sr_format_fixed(sr_json_number_of(sr_json_object_of(record, "data"), "trial_loss"), 4)
+                .text);
+    else
+        sr_page_paragraph(page, "Not run as a whole: some layer needs more than was tried.");
+}
+
+static srnn_status put_table(sr_page *page, const json_t *record, const json_t *bill,
+                             size_t number) {
+    static const char *const costs[] = {"state", "cache / token", "smaller beyond", "work / token",
+                                        "less beyond"};
+    const json_t *total = sr_json_object_of(bill, "total");
+    sr_table *table;
+    char name[64], caption[256];
+    snprintf(name, sizeof name, "bill-%zu", number);
+    snprintf(caption, sizeof caption, "Within %g. %.160s", tolerance_of(record, bill),
+             sr_json_text_of(bill, "title"));
+    SR_TRY(sr_table_create(&table, name, caption));
+    sr_table_column(table, "layer");
+    sr_table_number_column(table, "order");
+    sr_table_column(table, "centre");
+    for (size_t i = 0; i < sizeof costs / sizeof *costs; i++)
+        sr_table_number_column(table, costs[i]);
+    add_all_layers(table, record, bill);
+    if (total) {
+        sr_table_cell(table, "all");
+        sr_table_cell(table, "%s", "");
+        sr_table_cell(table, "%s", "");
+        add_costs(table, total);
+    }
+    SR_TRY(sr_page_table(page, table));
+    put_together(page, record, bill);
+    return SRNN_OK;
+}
+
+/* The bills of one criterion: the first tolerance in sight, the others folded. */
+static srnn_status put_criterion(sr_page *page, const json_t *record, const json_t *first) {
+    fputs("<h3>", page->body);
+    sr_escape_html(page->body, sr_json_text_of(first, "title"));
+    fputs("</h3>\n", page->body);
+    for (size_t i = 0; i < sr_json_count_of(record, "bill"); i++) {
+        const json_t *bill = sr_json_element_of(record, "bill", i);
+        if (strcmp(sr_json_text_of(bill, "criterion"), sr_json_text_of(first, "criterion")) != 0)
+            continue;
+        if (bill != first)
+            fprintf(page->body, "<details><summary>Within %g</summary>\n",
+                    tolerance_of(record, bill));
+        SR_TRY(put_table(page, record, bill, i));
+        if (bill != first)
+            fputs("</details>\n", page->body);
+    }
+    return SRNN_OK;
+}
+
+/* One paragraph a line: answers in sight, what leads to them folded. */
+static void put_lines(sr_page *page, const char *verdict, bool answers) {
+    while (*verdict) {
+        const size_t length = strcspn(verdict, "\n");
+        if ((strncmp(verdict, "Could ", 6) == 0) == answers)
+            sr_page_paragraph(page, "%.*s", (int)length, verdict);
+        verdict += length + (verdict[length] == '\n');
+    }
+}
+
+srnn_status sr_orders_section_verdict(sr_page *page, const json_t *record) {
+    const char *verdict = sr_json_text_of(record, "verdict");
+    sr_page_section(page, "verdict", "Could this model run with a finite state?");
+    fputs("<div class=\"finding\">\n", page->body);
+    put_lines(page, verdict, true);
+    fputs("<details><summary>Which orders that takes</summary>\n", page->body);
+    put_lines(page, verdict, false);
+    fputs("</details>\n</div>\n", page->body);
+    sr_orders_put_subject(page, record);
+    return SRNN_OK;
+}
+
+srnn_status sr_orders_section_bill(sr_page *page, const json_t *record) {
+    sr_page_section(page, "bill", "The bill");
+    sr_page_paragraph(page,
+                      "A state of the needed order against a cache of keys and values, both "
+                      "in float, for one sequence: bytes, in units of 1024, and the context, in "
+                      "tokens, beyond which the state is smaller; multiplications with their "
+                      "additions a token, and the context beyond which the state is less "
+                      "work.");
+    for (size_t i = 0; i < sr_json_count_of(record, "bill"); i++) {
+        const json_t *bill = sr_json_element_of(record, "bill", i);
+        if (sr_json_number_of(bill, "tolerance") == 0)
+            SR_TRY(put_criterion(page, record, bill));
+    }
+    return SRNN_OK;
+}

@@ -1,0 +1,68 @@
+/* entry.h: one variant in one cell of a study, as summary.json tells. */
+#ifndef SR_REPORT_RECORDS_ENTRY_H
+#define SR_REPORT_RECORDS_ENTRY_H
+
+#include "base/status.h"
+
+#include <jansson.h>
+
+/* Texts of all records belong to the files they were read from. Numbers are NAN where a file does
+ * not know. */
+
+typedef struct sr_variant_record {
+    const char *name, *attention, *text;
+    bool known;                /* the text form is one that this program reads */
+    srnn_attention descriptor; /* if known */
+    int style;                 /* in charts; 0 is the baseline */
+} sr_variant_record;
+
+/* The verdict of summary.json on a variant. */
+typedef enum sr_effect {
+    SR_EFFECT_UNKNOWN = 0, /* nothing to compare */
+    SR_EFFECT_BASELINE,
+    SR_EFFECT_UNCLEAR, /* the interval includes zero */
+    SR_EFFECT_BETTER,
+    SR_EFFECT_WORSE,
+    SR_EFFECT_UNSTABLE, /* a seed diverged, or ended without a finite number */
+} sr_effect;
+
+const char *sr_effect_word(sr_effect effect);
+
+/* What a variant costs against the baseline: above 0 is worse, whatever it is measured by. */
+typedef struct sr_cost {
+    double mean, low, high;
+} sr_cost;
+
+typedef struct sr_entry {
+    const sr_variant_record *variant;
+    double mean, deviation; /* of the cell's measure over seeds */
+    double loss, best_loss; /* means */
+    bool of_accuracy;       /* the difference is one of accuracy (more is better), else of loss */
+    double difference, low, high;
+    double *seeds; /* (seed_count), owned: the differences at single seeds */
+    size_t seed_count;
+    const char *method; /* of the interval */
+    sr_effect effect;
+    bool contradicts; /* the verdict says better or worse, and the interval includes zero */
+    double runs, finished, diverged, failed, skipped;
+    double not_finite; /* of the finished: ended without a finite number */
+    double tokens_per_second, memory_bytes, parameters, state_bytes, cache_bytes;
+} sr_entry;
+
+/* `object` is the variant's in summary.json; `accuracy` says what its cell is measured by. */
+srnn_status sr_entry_read(sr_entry *entry, const sr_variant_record *variant, const json_t *object,
+                          bool accuracy);
+void sr_entry_free(sr_entry *entry);
+
+sr_cost sr_entry_cost(const sr_entry *entry);
+
+/* True if the variant has a verdict beside the baseline's. */
+bool sr_entry_compared(const sr_entry *entry);
+
+/* True if it is worse, or unstable. */
+bool sr_entry_falls_short(const sr_entry *entry);
+
+/* "diverged in 2 of 3 seeds, failed in 1", for one that is unstable. */
+void sr_entry_write_broken(char *words, size_t size, const sr_entry *entry);
+
+#endif

@@ -1,0 +1,257 @@
+/* records.c: a study's records on disk, as the report uses them. */
+#include "report/records/records.h"
+
+#include "base/memory.h"
+#include "report/records/json_read.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static srnn_status read_variants(sr_records *records) {
+    void *memory;
+    const size_t count = sr_json_count_of(records->plan, "variants");
+    const char *baseline = sr_json_text_of(records->plan, "baseline");
+    SR_TRY(sr_alloc_zero(&memory, count, sizeof *records->variants));
+    records->variants = memory;
+    records->variant_count = count;
+    int style = 1;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *object = sr_json_element_of(records->plan, "variants", i);
+        sr_variant_record *variant = &records->variants[i];
+        variant->name = sr_json_text_of(object, "name");
+        variant->attention = sr_json_text_of(object, "attention");
+        variant->text = sr_json_text_of(object, "text");
+        variant->known = srnn_attention_parse(&variant->descriptor, variant->text) == SRNN_OK;
+        variant->style = strcmp(variant->name, baseline) == 0 ? 0 : style++;
+    }
+    return SRNN_OK;
+}
+
+static const sr_variant_record *find_variant(const sr_records *records, const char *name) {
+    for (size_t i = 0; i < records->variant_count; i++)
+        if (strcmp(records->variants[i].name, name) == 0)
+            return &records->variants[i];
+    return NULL;
+}
+
+/* A folder of the plan may not lead out of the study. */
+static srnn_status run_path(char path[PATH_MAX], const sr_records *records, const char *folder,
+                            const char *name) {
+    if (!*folder || *folder == '/' || strstr(folder, ".."))
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s/study.json: \"%s\" is no folder of a run",
+                       records->folder, folder);
+    if (snprintf(path, PATH_MAX, "%s/%s/%s", records->folder, folder, name) >= PATH_MAX)
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s/study.json: a path too long", records->folder);
+    return SRNN_OK;
+}
+
+static srnn_status read_run(sr_records *records, sr_run_record *run) {
+    char path[PATH_MAX];
+    const char *folder = sr_json_text_of(run->plan, "folder");
+    run->variant = find_variant(records, sr_json_text_of(run->plan, "variant"));
+    run->task = sr_json_text_of(run->plan, "task");
+    run->size = sr_json_text_of(run->plan, "size");
+    run->learning_rate = sr_json_number_of(run->plan, "learning_rate");
+    SR_TRY(run_path(path, records, folder, "metrics.jsonl"));
+    run->broken_curve =
+        sr_curve_read(&run->curve, path, sr_json_number_of(run->plan, "steps")) != SRNN_OK;
+    SR_TRY(run_path(path, records, folder, "result.json"));
+    json_error_t error;
+    run->result = access(path, F_OK) == 0 ? json_load_file(path, 0, &error) : NULL;
+    run->status = sr_json_text_of(run->result, "status");
+    run->broken_result = access(path, F_OK) == 0 && !*run->status;
+    return SRNN_OK;
+}
+
+static srnn_status read_runs(sr_records *records) {
+    void *memory;
+    const size_t count = sr_json_count_of(records->plan, "runs");
+    SR_TRY(sr_alloc_zero(&memory, count, sizeof *records->runs));
+    records->runs = memory;
+    records->run_count = count;
+    for (size_t i = 0; i < count; i++) {
+        records->runs[i].plan = sr_json_element_of(records->plan, "runs", i);
+        SR_TRY(read_run(records, &records->runs[i]));
+    }
+    return SRNN_OK;
+}
+
+static const char *task_title(const sr_records *records, const char *task) {
+    for (size_t i = 0; i < sr_json_count_of(records->plan, "tasks"); i++) {
+        const json_t *object = sr_json_element_of(records->plan, "tasks", i);
+        if (strcmp(sr_json_text_of(object, "name"), task) == 0 && *sr_json_text_of(object, "title"))
+            return sr_json_text_of(object, "title");
+    }
+    return task;
+}
+
+/* The baseline costs nothing. */
+static double rank_of(const sr_entry *entry) {
+    return entry->effect == SR_EFFECT_BASELINE ? 0 : sr_entry_cost(entry).mean;
+}
+
+/* Unstable variants come after all that have a number and are not. */
+static int class_of(const sr_entry *entry) {
+    return isnan(rank_of(entry)) ? 2 : entry->effect == SR_EFFECT_UNSTABLE;
+}
+
+static int by_rank(const void *a, const void *b) {
+    const sr_entry *left = *(const sr_entry *const *)a, *right = *(const sr_entry *const *)b;
+    if (class_of(left) != class_of(right))
+        return class_of(left) - class_of(right);
+    return (rank_of(left) > rank_of(right)) - (rank_of(left) < rank_of(right));
+}
+
+static srnn_status rank_entries(sr_cell_record *cell) {
+    void *memory;
+    SR_TRY(sr_alloc(&memory, cell->count, sizeof *cell->ranked));
+    cell->ranked = memory;
+    for (size_t i = 0; i < cell->count; i++)
+        cell->ranked[i] = &cell->entries[i];
+    qsort(cell->ranked, cell->count, sizeof *cell->ranked, by_rank);
+    return SRNN_OK;
+}
+
+static srnn_status read_cell(sr_records *records, sr_cell_record *cell, const json_t *object) {
+    void *memory;
+    const json_t *noise = sr_json_object_of(object, "noise");
+    const size_t count = sr_json_count_of(object, "variants");
+    cell->task = sr_json_text_of(object, "task");
+    cell->size = sr_json_text_of(object, "size");
+    cell->learning_rate = sr_json_number_of(object, "learning_rate");
+    cell->accuracy = strcmp(sr_json_text_of(object, "measure"), "accuracy") == 0;
+    cell->noise_deviation = sr_json_number_of(noise, "standard_deviation");
+    cell->noise_floor = sr_json_number_of(noise, "floor");
+    cell->noise_seeds = sr_json_number_of(noise, "seeds");
+    cell->length = NAN;
+    for (size_t i = 0; i < records->run_count && isnan(cell->length); i++)
+        if (sr_run_in_cell(&records->runs[i], cell))
+            cell->length = sr_json_number_of(records->runs[i].plan, "length");
+    SR_TRY(sr_alloc_zero(&memory, count, sizeof *cell->entries));
+    cell->entries = memory;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *entry = sr_json_element_of(object, "variants", i);
+        const sr_variant_record *variant = find_variant(records, sr_json_text_of(entry, "variant"));
+        if (!variant)
+            return SR_FAIL(SRNN_ERR_FORMAT, "%s/summary.json: variant \"%s\" is not in study.json",
+                           records->folder, sr_json_text_of(entry, "variant"));
+        sr_entry *read = &cell->entries[cell->count++];
+        SR_TRY(sr_entry_read(read, variant, entry, cell->accuracy));
+        if (variant->style == 0)
+            cell->baseline = read;
+    }
+    return rank_entries(cell);
+}
+
+size_t sr_cell_rate(const sr_records *records, const sr_cell_record *cell, bool *others) {
+    size_t before = 0;
+    *others = false;
+    for (size_t i = 0; i < records->cell_count; i++) {
+        const sr_cell_record *other = &records->cells[i];
+        if (other == cell || strcmp(other->task, cell->task) != 0 ||
+            strcmp(other->size, cell->size) != 0)
+            continue;
+        *others = true;
+        before += other < cell;
+    }
+    return before;
+}
+
+static srnn_status name_cell(const sr_records *records, sr_cell_record *cell) {
+    char rate[64] = "";
+    bool others;
+    (void)sr_cell_rate(records, cell, &others);
+    if (others)
+        snprintf(rate, sizeof rate, ", learning rate %g", cell->learning_rate);
+    if (asprintf(&cell->title, "%s%s%s%s", task_title(records, cell->task), *cell->size ? ", " : "",
+                 cell->size, rate) < 0) {
+        cell->title = NULL;
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the report");
+    }
+    return SRNN_OK;
+}
+
+static srnn_status read_cells(sr_records *records) {
+    void *memory;
+    const size_t count = sr_json_count_of(records->summary, "cells");
+    records->confidence = sr_json_number_of(records->summary, "confidence");
+    SR_TRY(sr_alloc_zero(&memory, count, sizeof *records->cells));
+    records->cells = memory;
+    for (size_t i = 0; i < count; i++) {
+        records->cell_count = i + 1;
+        SR_TRY(read_cell(records, &records->cells[i],
+                         sr_json_element_of(records->summary, "cells", i)));
+    }
+    for (size_t i = 0; i < count; i++)
+        SR_TRY(name_cell(records, &records->cells[i]));
+    return SRNN_OK;
+}
+
+static srnn_status check_summary(const char *folder) {
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/summary.json", folder) < (int)sizeof path &&
+        access(path, F_OK) != 0)
+        return SR_FAIL(
+            SRNN_ERR_IO,
+            "%s: not there yet; `softrnn study` writes it when it ends or is interrupted", path);
+    return SRNN_OK;
+}
+
+static srnn_status read_all(sr_records *records) {
+    SR_TRY(sr_json_read(&records->plan, records->folder, "study.json", "softrnn-study"));
+    SR_TRY(check_summary(records->folder));
+    SR_TRY(sr_json_read(&records->summary, records->folder, "summary.json", "softrnn-summary"));
+    SR_TRY(read_variants(records));
+    SR_TRY(read_runs(records));
+    return read_cells(records);
+}
+
+srnn_status sr_records_read(sr_records *records, const char *folder) {
+    *records = (sr_records){.folder = folder};
+    const srnn_status status = read_all(records);
+    if (status != SRNN_OK)
+        sr_records_free(records);
+    return status;
+}
+
+void sr_records_free(sr_records *records) {
+    for (size_t i = 0; i < records->run_count; i++)
+        json_decref(records->runs[i].result);
+    for (size_t i = 0; i < records->cell_count; i++) {
+        for (size_t e = 0; e < records->cells[i].count; e++)
+            sr_entry_free(&records->cells[i].entries[e]);
+        free(records->cells[i].entries);
+        free(records->cells[i].ranked);
+        free(records->cells[i].title);
+    }
+    free(records->variants);
+    free(records->runs);
+    free(records->cells);
+    json_decref(records->plan);
+    json_decref(records->summary);
+    *records = (sr_records){0};
+}
+
+static bool same_number(double a, double b) {
+    return a == b || (isnan(a) && isnan(b));
+}
+
+bool sr_run_in_cell(const sr_run_record *run, const sr_cell_record *cell) {
+    return strcmp(run->task, cell->task) == 0 && strcmp(run->size, cell->size) == 0 &&
+           same_number(run->learning_rate, cell->learning_rate);
+}
+
+double sr_cell_margin(const sr_cell_record *cell, const sr_entry *entry) {
+    if (!cell->baseline)
+        return NAN;
+    return SR_MARGIN * fabs(entry->of_accuracy ? cell->baseline->mean : cell->baseline->loss);
+}
+
+bool sr_cell_keeps_up(const sr_cell_record *cell, const sr_entry *entry) {
+    return sr_entry_compared(entry) && entry->effect != SR_EFFECT_UNSTABLE &&
+           sr_entry_cost(entry).high <= sr_cell_margin(cell, entry);
+}

@@ -1,0 +1,65 @@
+/* records.h: a study's records on disk (docs/RECORDS.md), as the report uses them. */
+#ifndef SR_REPORT_RECORDS_RECORDS_H
+#define SR_REPORT_RECORDS_RECORDS_H
+
+#include "base/status.h"
+#include "report/records/curve.h"
+#include "report/records/entry.h"
+
+typedef struct sr_run_record {
+    const json_t *plan;               /* its object in study.json */
+    const sr_variant_record *variant; /* NULL: none that the study names */
+    const char *task, *size;
+    double learning_rate;
+    const char *status; /* "finished", "diverged", "failed"; "" if it has not ended */
+    json_t *result;     /* result.json; NULL: not there, or not to be read */
+    bool broken_result; /* it is there and cannot be read: the run counts as not ended */
+    bool broken_curve;  /* metrics.jsonl is there and cannot be read */
+    sr_curve curve;
+} sr_run_record;
+
+/* One task, size and learning rate. */
+typedef struct sr_cell_record {
+    const char *task, *size;
+    char *title; /* owned: the task's, with what else tells the cell from others */
+    double learning_rate, length;
+    bool accuracy; /* the measure is accuracy, and more is better; else loss, and less is */
+    double noise_deviation, noise_floor, noise_seeds;
+    sr_entry *entries; /* (count), in the study's order */
+    size_t count;
+    const sr_entry **ranked;  /* (count), best first; what is not known last */
+    const sr_entry *baseline; /* NULL: it has none */
+} sr_cell_record;
+
+typedef struct sr_records {
+    const char *folder;
+    json_t *plan, *summary;
+    double confidence;
+    sr_variant_record *variants; /* (variant_count) */
+    size_t variant_count;
+    sr_run_record *runs; /* (run_count) */
+    size_t run_count;
+    sr_cell_record *cells; /* (cell_count) */
+    size_t cell_count;
+} sr_records;
+
+/* Reads everything under `folder`, which must outlive the records. */
+srnn_status sr_records_read(sr_records *records, const char *folder);
+void sr_records_free(sr_records *records);
+
+/* True if the run belongs to the cell. */
+bool sr_run_in_cell(const sr_run_record *run, const sr_cell_record *cell);
+
+/* Which of the learning rates of its task and size the cell is of, from 0; *others: there are more
+ * than one. */
+size_t sr_cell_rate(const sr_records *records, const sr_cell_record *cell, bool *others);
+
+/* The margin within which a difference counts as none: SR_MARGIN of what the baseline ends with, in
+ * what the entry's difference is of. NAN: no baseline. */
+#define SR_MARGIN 0.02
+double sr_cell_margin(const sr_cell_record *cell, const sr_entry *entry);
+
+/* True if, by its interval, the variant costs no more than the margin. */
+bool sr_cell_keeps_up(const sr_cell_record *cell, const sr_entry *entry);
+
+#endif

@@ -1,0 +1,94 @@
+/* cell_curves.c: the curves of a cell over the steps of its runs. */
+#include "report/draw/format.h"
+#include "report/study/sections.h"
+
+#include <float.h>
+#include <math.h>
+
+/* One of the three curves of a run. */
+typedef const sr_span *(*spans_of)(const sr_curve *curve);
+
+static const sr_span *loss_of(const sr_curve *curve) {
+    return curve->loss;
+}
+
+static const sr_span *validation_of(const sr_curve *curve) {
+    return curve->validation;
+}
+
+static const sr_span *accuracy_of(const sr_curve *curve) {
+    return curve->accuracy;
+}
+
+/* Points of all curves of a page together; a page of this many stays well below 2 MB. */
+enum { POINTS_MAX = 16000 };
+
+/* How many spans to join into one point. */
+static size_t stride_of(const sr_records *records) {
+    size_t points = 0;
+    for (size_t i = 0; i < records->cell_count; i++)
+        points += records->cells[i].count * (records->cells[i].accuracy ? 3 : 2) * SR_CURVE_SPANS;
+    const size_t stride = 1 + points / POINTS_MAX;
+    return stride < SR_CURVE_SPANS ? stride : SR_CURVE_SPANS;
+}
+
+static sr_span join(const sr_span *spans, size_t from, size_t stride) {
+    sr_span joined = {0};
+    for (size_t i = from; i < from + stride && i < SR_CURVE_SPANS; i++) {
+        joined.values += spans[i].values;
+        joined.steps += spans[i].steps;
+        joined.count += spans[i].count;
+    }
+    return joined;
+}
+
+/* A variant's mean over seeds, with the least and the most of them. Only spans that every seed has
+ * count, so that a seed that ended early makes no jump. */
+static void add_variant(sr_chart *chart, const sr_records *records, const sr_cell_record *cell,
+                        const sr_variant_record *variant, spans_of spans) {
+    sr_chart_series(chart, variant->name, variant->style);
+    const size_t stride = stride_of(records);
+    for (size_t i = 0; i < SR_CURVE_SPANS; i += stride) {
+        double sum = 0, step = NAN, least = DBL_MAX, most = -DBL_MAX;
+        size_t count = 0;
+        for (size_t r = 0; r < records->run_count; r++) {
+            const sr_run_record *run = &records->runs[r];
+            if (!sr_run_in_cell(run, cell) || run->variant != variant || run->curve.last_step == 0)
+                continue;
+            const sr_span span = join(spans(&run->curve), i, stride);
+            const double value = sr_span_value(&span);
+            sum += value;
+            step = sr_span_step(&span);
+            least = fmin(least, value);
+            most = fmax(most, value);
+            count++;
+        }
+        if (count)
+            sr_chart_point(chart, step, sum / (double)count, least, most);
+    }
+}
+
+static srnn_status put_curves(sr_page *page, const sr_records *records, const sr_cell_record *cell,
+                              const char *stem, const char *what, spans_of spans) {
+    char name[80], title[120];
+    sr_chart *chart;
+    snprintf(title, sizeof title, "%s by step", what);
+    sr_format_stem(name, sizeof name, 0, what);
+    char full[160];
+    snprintf(full, sizeof full, "%s%s", stem, name + 1);
+    SR_TRY(sr_chart_create(&chart, SR_CHART_LINES, full, title));
+    sr_chart_axes(chart, "step", what);
+    sr_chart_describe(chart, "One line a variant: the mean over its seeds, with a band from the "
+                             "least to the most of them. The table above holds where they end.");
+    for (size_t i = 0; i < cell->count; i++)
+        add_variant(chart, records, cell, cell->entries[i].variant, spans);
+    return sr_page_chart(page, chart);
+}
+
+srnn_status sr_cell_curves(sr_page *page, const sr_records *records, const sr_cell_record *cell,
+                           const char *stem) {
+    if (cell->accuracy)
+        SR_TRY(put_curves(page, records, cell, stem, "Validation accuracy", accuracy_of));
+    SR_TRY(put_curves(page, records, cell, stem, "Validation loss", validation_of));
+    return put_curves(page, records, cell, stem, "Training loss", loss_of);
+}

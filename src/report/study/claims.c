@@ -1,0 +1,179 @@
+/* claims.c: what the paper says, and what the numbers of this study say to it. */
+#include "report/draw/format.h"
+#include "report/study/kinds.h"
+#include "report/study/sections.h"
+
+#include <stdlib.h>
+
+/* What a cell says to a claim. */
+typedef struct judgement {
+    const char *word;
+    char *why; /* owned; NULL: no memory */
+} judgement;
+
+static const char *const cannot_tell = "cannot tell at this size";
+
+typedef struct tally {
+    size_t all, short_of, level; /* level: costs no more than the margin */
+} tally;
+
+static tally take_tally(const sr_cell_record *cell, sr_kind *kind) {
+    tally t = {0};
+    for (size_t i = 0; i < cell->count; i++) {
+        const sr_entry *entry = &cell->entries[i];
+        if (!sr_entry_is(entry, kind))
+            continue;
+        t.all++;
+        t.short_of += sr_entry_falls_short(entry);
+        t.level += sr_cell_keeps_up(cell, entry);
+    }
+    return t;
+}
+
+/* "order 2: worse, +0.016 [+0.010, +0.022]" */
+static void write_entry(FILE *out, const sr_entry *entry) {
+    char broken[160];
+    fprintf(out, "%s: %s, ", entry->variant->name, sr_effect_word(entry->effect));
+    if (entry->effect == SR_EFFECT_UNSTABLE) {
+        sr_entry_write_broken(broken, sizeof broken, entry);
+        fputs(broken, out);
+    } else {
+        fputs(sr_format_interval(entry->difference, entry->low, entry->high).text, out);
+        fputs(entry->of_accuracy ? "" : " nats", out);
+    }
+}
+
+static void write_kind(FILE *out, const sr_cell_record *cell, sr_kind *kind) {
+    bool first = true;
+    for (size_t i = 0; i < cell->count; i++)
+        if (sr_entry_is(&cell->entries[i], kind)) {
+            fputs(first ? "" : "; ", out);
+            write_entry(out, &cell->entries[i]);
+            first = false;
+        }
+}
+
+/* A claim that variants of a kind are worse. */
+static const char *judge_worse(const sr_cell_record *cell, sr_kind *kind, FILE *why) {
+    const tally t = take_tally(cell, kind);
+    if (t.all == 0)
+        return "";
+    if (t.all > 3)
+        fprintf(why, "%zu of %zu are worse or unstable, %zu keep up", t.short_of, t.all, t.level);
+    else
+        write_kind(why, cell, kind);
+    return t.short_of == t.all ? "shows"
+           : t.short_of        ? "shows in part"
+           : t.level == t.all  ? "does not show"
+                               : cannot_tell;
+}
+
+static const char *judge_linear(const sr_cell_record *cell, FILE *why) {
+    return judge_worse(cell, sr_kind_linear, why);
+}
+
+static const char *judge_unbounded(const sr_cell_record *cell, FILE *why) {
+    return judge_worse(cell, sr_kind_unbounded, why);
+}
+
+static const char *judge_norm(const sr_cell_record *cell, FILE *why) {
+    const tally t = take_tally(cell, sr_kind_normed);
+    if (t.all == 0)
+        return "";
+    write_kind(why, cell, sr_kind_normed);
+    return t.level == t.all ? "agrees" : t.short_of ? "does not show" : cannot_tell;
+}
+
+static const char *judge_orders(const sr_cell_record *cell, FILE *why) {
+    const sr_entry *lowest = sr_cell_extreme_order(cell, false);
+    const sr_entry *highest = sr_cell_extreme_order(cell, true);
+    if (!lowest || lowest == highest)
+        return "";
+    write_entry(why, lowest);
+    fputs("; ", why);
+    write_entry(why, highest);
+    if (sr_cell_keeps_up(cell, highest))
+        return sr_entry_falls_short(lowest) ? "shows" : "agrees";
+    return sr_entry_falls_short(highest) ? "does not show" : cannot_tell;
+}
+
+static const struct {
+    const char *words;
+    const char *(*judge)(const sr_cell_record *cell, FILE *why);
+} claims[] = {
+    {"A norm can take the place of the denominator", judge_norm},
+    {"Something has to bound the output: no denominator and no norm is worse", judge_unbounded},
+    {"Linear attention falls short of softmax", judge_linear},
+    {"With more orders of the series one comes to softmax", judge_orders},
+};
+
+enum { CLAIMS = sizeof claims / sizeof *claims };
+
+/* An empty word: the cell has nothing to say. */
+static srnn_status judge(judgement *j, size_t claim, const sr_cell_record *cell) {
+    size_t bytes;
+    FILE *why = open_memstream(&j->why, &bytes);
+    if (!why)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the report");
+    j->word = sr_cell_has_softmax(cell) ? claims[claim].judge(cell, why) : "";
+    if (fclose(why) != 0)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the report");
+    return SRNN_OK;
+}
+
+static srnn_status add_claim(sr_table *table, const sr_records *records, size_t claim) {
+    sr_table_cell(table, "%s", claims[claim].words);
+    for (size_t i = 0; i < records->cell_count; i++) {
+        judgement j = {"", NULL};
+        const srnn_status status = judge(&j, claim, &records->cells[i]);
+        if (status == SRNN_OK)
+            sr_table_judgement(table, *j.word ? j.word : "\u2013", j.why);
+        free(j.why);
+        SR_TRY(status);
+    }
+    return SRNN_OK;
+}
+
+/* True if any cell has anything to say to the claim. */
+static srnn_status is_met(bool *met, const sr_records *records, size_t claim) {
+    *met = false;
+    for (size_t i = 0; i < records->cell_count && !*met; i++) {
+        judgement j = {"", NULL};
+        const srnn_status status = judge(&j, claim, &records->cells[i]);
+        *met = *j.word;
+        free(j.why);
+        SR_TRY(status);
+    }
+    return SRNN_OK;
+}
+
+static srnn_status fill(sr_table *table, const sr_records *records) {
+    sr_table_column(table, "The paper says");
+    for (size_t i = 0; i < records->cell_count; i++)
+        sr_table_column(table, records->cells[i].title);
+    for (size_t claim = 0; claim < CLAIMS; claim++) {
+        bool met;
+        SR_TRY(is_met(&met, records, claim));
+        if (met)
+            SR_TRY(add_claim(table, records, claim));
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_section_claims(sr_page *page, const sr_records *records) {
+    sr_table *table;
+    SR_TRY(sr_table_create(&table, "claims", "What the paper says, and what shows at this size"));
+    const srnn_status status = fill(table, records);
+    if (status != SRNN_OK || sr_table_rows(table) == 0) {
+        sr_table_free(table);
+        return status;
+    }
+    SR_TRY(sr_page_table(page, table));
+    sr_page_paragraph(page,
+                      "A variant keeps up (\u201cagrees\u201d, \u201cshows\u201d that it comes to "
+                      "softmax) only if its whole interval costs less than %g\u202f%% of what "
+                      "softmax ends with; where the interval is wider than that and includes zero, "
+                      "this study cannot tell. Unstable variants count as worse.",
+                      100 * SR_MARGIN);
+    return SRNN_OK;
+}

@@ -1,0 +1,25 @@
+/* kinds.h: the kinds of variants that the paper's claims are about. */
+#ifndef SR_REPORT_STUDY_KINDS_H
+#define SR_REPORT_STUDY_KINDS_H
+
+#include "report/records/records.h"
+
+/* They are known by their descriptors, never by their names. */
+typedef bool sr_kind(const srnn_attention *attention);
+
+bool sr_kind_softmax(const srnn_attention *attention); /* plain */
+bool sr_kind_linear(const srnn_attention *attention);
+bool sr_kind_truncated(const srnn_attention *attention); /* exp cut short, without gates */
+bool sr_kind_normed(const srnn_attention *attention);    /* a norm in place of the denominator */
+bool sr_kind_unbounded(const srnn_attention *attention); /* neither denominator nor norm */
+
+/* True if the entry has a verdict and is of the kind. */
+bool sr_entry_is(const sr_entry *entry, sr_kind *kind);
+
+/* True if claims can be made of the cell: its baseline is plain softmax. */
+bool sr_cell_has_softmax(const sr_cell_record *cell);
+
+/* The compared entry of the kind with the least or, `most`, the greatest order; NULL: none. */
+const sr_entry *sr_cell_extreme_order(const sr_cell_record *cell, bool most);
+
+#endif

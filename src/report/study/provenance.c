@@ -1,0 +1,127 @@
+/* provenance.c: all runs, their settings, the program and the machine, and how to repeat it. */
+#include "base/file.h"
+#include "report/draw/escape.h"
+#include "report/draw/format.h"
+#include "report/records/json_read.h"
+#include "report/study/sections.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SETTINGS_BYTES = 20000 }; /* more of one file would only fill the page */
+
+static srnn_status put_origin(sr_page *page, const sr_records *records) {
+    const json_t *plan = records->plan, *machine = sr_json_object_of(plan, "machine");
+    sr_table *table;
+    SR_TRY(sr_table_create(&table, "origin", "Where and with what the study was made"));
+    sr_table_column(table, "what");
+    sr_table_column(table, "value");
+    const struct {
+        const char *what, *value;
+    } rows[] = {
+        {"study", sr_json_text_of(plan, "name")},
+        {"softrnn", sr_json_text_of(plan, "softrnn")},
+        {"revision", sr_json_text_of(plan, "revision")},
+        {"processor", sr_json_text_of(machine, "processor")},
+        {"machine", sr_json_text_of(machine, "machine")},
+        {"system", sr_json_text_of(machine, "system")},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        sr_table_cell(table, "%s", rows[i].what);
+        sr_table_cell(table, "%s", rows[i].value);
+    }
+    sr_table_cell(table, "processors");
+    sr_table_cell(table, "%s", sr_format_count(sr_json_number_of(machine, "processors")).text);
+    sr_table_cell(table, "memory");
+    sr_table_cell(table, "%s", sr_format_bytes(sr_json_number_of(machine, "memory_bytes")).text);
+    return sr_page_table(page, table);
+}
+
+/* A file of the study as it is, folded; nothing if it is not there. */
+static srnn_status put_file(sr_page *page, const sr_records *records, const char *folder,
+                            const char *name, const char *summary) {
+    char path[PATH_MAX];
+    sr_mapping mapping;
+    if (snprintf(path, sizeof path, "%s/%s%s%s", records->folder, folder, *folder ? "/" : "",
+                 name) >= (int)sizeof path ||
+        access(path, F_OK) != 0)
+        return SRNN_OK;
+    SR_TRY(sr_mapping_open(&mapping, path));
+    const size_t bytes = mapping.bytes < SETTINGS_BYTES ? mapping.bytes : SETTINGS_BYTES;
+    char *text = strndup((const char *)mapping.data, bytes);
+    sr_mapping_close(&mapping);
+    if (!text)
+        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to show it", path);
+    fputs("<details><summary>", page->body);
+    sr_escape_html(page->body, summary);
+    fputs("</summary><pre tabindex=\"0\">", page->body);
+    sr_escape_html(page->body, text);
+    fputs("</pre></details>\n", page->body);
+    free(text);
+    return SRNN_OK;
+}
+
+/* The settings of one run of each task; the others differ in variant and seed. */
+static srnn_status put_settings(sr_page *page, const sr_records *records) {
+    SR_TRY(put_file(page, records, "", "study.yaml", "study.yaml: what was asked for"));
+    for (size_t c = 0; c < records->cell_count; c++)
+        for (size_t i = 0; i < records->run_count; i++) {
+            if (!sr_run_in_cell(&records->runs[i], &records->cells[c]))
+                continue;
+            char summary[200];
+            const json_t *plan = records->runs[i].plan;
+            snprintf(summary, sizeof summary, "run.yaml of %s: every setting",
+                     sr_json_text_of(plan, "id"));
+            SR_TRY(put_file(page, records, sr_json_text_of(plan, "folder"), "run.yaml", summary));
+            break;
+        }
+    return SRNN_OK;
+}
+
+static void add_run(sr_table *table, const sr_run_record *run) {
+    const sr_curve *curve = &run->curve;
+    const double seed = sr_json_number_of(run->plan, "seed");
+    const double seconds = sr_json_number_of(run->result, "seconds");
+    sr_table_cell(table, "%s", sr_json_text_of(run->plan, "id"));
+    sr_table_cell(table, "%s",
+                  *run->status         ? run->status
+                  : run->broken_result ? "result.json is damaged"
+                                       : "not ended");
+    sr_table_number(table, seed, sr_format_count(seed).text);
+    sr_table_number(table, curve->last_step, sr_format_count(curve->last_step).text);
+    sr_table_number(table, curve->steps, sr_format_count(curve->steps).text);
+    sr_table_number(table, curve->last_loss, sr_format_fixed(curve->last_loss, 4).text);
+    sr_table_number(table, curve->best_loss, sr_format_fixed(curve->best_loss, 4).text);
+    sr_table_number(table, curve->last_accuracy, sr_format_fixed(curve->last_accuracy, 4).text);
+    sr_table_number(table, curve->skipped, sr_format_count(curve->skipped).text);
+    sr_table_number(table, seconds, sr_format_fixed(seconds, 1).text);
+}
+
+static srnn_status put_runs(sr_page *page, const sr_records *records) {
+    static const char *const numbers[] = {"seed",      "steps",          "planned", "final loss",
+                                          "best loss", "final accuracy", "skipped", "seconds"};
+    sr_table *table;
+    SR_TRY(sr_table_create(&table, "runs", "Every run, as its metrics.jsonl tells"));
+    sr_table_column(table, "run");
+    sr_table_column(table, "status");
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        sr_table_number_column(table, numbers[i]);
+    for (size_t i = 0; i < records->run_count; i++)
+        add_run(table, &records->runs[i]);
+    fputs("<details><summary>All runs</summary>\n", page->body);
+    const srnn_status status = sr_page_table(page, table);
+    fputs("</details>\n", page->body);
+    return status;
+}
+
+srnn_status sr_section_provenance(sr_page *page, const sr_records *records) {
+    sr_page_section(page, "provenance", "Where this comes from");
+    fputs("<p>To repeat it:</p>\n<pre class=\"command\" tabindex=\"0\"><code>", page->body);
+    sr_escape_html(page->body, sr_json_text_of(records->plan, "command"));
+    fputs("</code></pre>\n", page->body);
+    SR_TRY(put_origin(page, records));
+    SR_TRY(put_settings(page, records));
+    return put_runs(page, records);
+}

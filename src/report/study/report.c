@@ -1,0 +1,38 @@
+/* report.c: a study's records as one self-contained page. */
+#include "report/study/report.h"
+
+#include "report/records/json_read.h"
+#include "report/study/sections.h"
+
+static srnn_status put_sections(sr_page *page, const sr_records *records) {
+    SR_TRY(sr_section_verdict(page, records));
+    for (size_t i = 0; i < records->cell_count; i++)
+        SR_TRY(sr_section_cell(page, records, i));
+    SR_TRY(sr_section_lengths(page, records));
+    SR_TRY(sr_section_variants(page, records));
+    SR_TRY(sr_section_orders(page, records));
+    return sr_section_provenance(page, records);
+}
+
+static const char *title_of(const sr_records *records) {
+    const char *title = sr_json_text_of(records->plan, "title");
+    return *title ? title : "A study of attention";
+}
+
+static srnn_status write_page(const sr_records *records, const char *folder, size_t *bytes) {
+    sr_page page;
+    SR_TRY(sr_page_open(&page, folder));
+    srnn_status status = put_sections(&page, records);
+    if (status == SRNN_OK)
+        status = sr_page_write(&page, title_of(records), bytes);
+    sr_page_free(&page);
+    return status;
+}
+
+srnn_status sr_report_write(const char *study, const char *folder, size_t *bytes) {
+    sr_records records;
+    SR_TRY(sr_records_read(&records, study));
+    const srnn_status status = write_page(&records, folder, bytes);
+    sr_records_free(&records);
+    return status;
+}

@@ -1,0 +1,46 @@
+/* sections.h: the sections of a study's report, in the order of the page. */
+#ifndef SR_REPORT_STUDY_SECTIONS_H
+#define SR_REPORT_STUDY_SECTIONS_H
+
+#include "report/page/page.h"
+#include "report/records/records.h"
+
+/* What was found, in a sentence or two, for the head of the verdict. */
+void sr_headline_write(FILE *out, const sr_records *records);
+
+/* Runs that have not ended, records that are damaged, statistics that are stale. */
+void sr_warnings_write(FILE *out, const sr_records *records);
+
+/* What was found, in words. */
+srnn_status sr_section_verdict(sr_page *page, const sr_records *records);
+
+/* What the paper says, and what the numbers of this study say to it: a part of the verdict. */
+srnn_status sr_section_claims(sr_page *page, const sr_records *records);
+
+/* Cell `index`: differences, orders, curves, costs. */
+srnn_status sr_section_cell(sr_page *page, const sr_records *records, size_t index);
+
+/* Quality over the order of the Taylor series, where a cell has orders. */
+srnn_status sr_cell_orders(sr_page *page, const sr_cell_record *cell, const char *stem);
+
+/* The curves of a cell over the steps of its runs; `stem` begins the names of the charts. */
+srnn_status sr_cell_curves(sr_page *page, const sr_records *records, const sr_cell_record *cell,
+                           const char *stem);
+
+/* What quality costs in a cell. */
+srnn_status sr_cell_costs(sr_page *page, const sr_cell_record *cell, const char *stem);
+
+/* The orders of those runs that `softrnn orders` measured (docs/ORDERS.md), each with a page of its
+ * own; nothing if there are none. */
+srnn_status sr_section_orders(sr_page *page, const sr_records *records);
+
+/* Accuracy over the length of the sequence, where the study has more than one length. */
+srnn_status sr_section_lengths(sr_page *page, const sr_records *records);
+
+/* Each variant's equation and text form. */
+srnn_status sr_section_variants(sr_page *page, const sr_records *records);
+
+/* All runs, their settings, the program and the machine, and how to repeat it. */
+srnn_status sr_section_provenance(sr_page *page, const sr_records *records);
+
+#endif

@@ -1,0 +1,95 @@
+/* warnings.c: what a reader must know of the records before trusting the page. */
+#include "report/draw/escape.h"
+#include "report/draw/format.h"
+#include "report/records/json_read.h"
+#include "report/study/sections.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The statistics were made of the runs: say so if they no longer are. */
+static bool agrees(const sr_records *records, const sr_cell_record *cell, const sr_entry *entry) {
+    double sum = 0, count = 0;
+    for (size_t i = 0; i < records->run_count; i++) {
+        const sr_run_record *run = &records->runs[i];
+        const double last = cell->accuracy ? run->curve.last_accuracy : run->curve.last_loss;
+        if (strcmp(run->status, "finished") == 0 && sr_run_in_cell(run, cell) &&
+            run->variant == entry->variant && isfinite(last)) {
+            sum += last;
+            count++;
+        }
+    }
+    if (count == 0 || !isfinite(entry->mean))
+        return count == 0 && !isfinite(entry->mean);
+    return fabs(sum / count - entry->mean) <= 1e-6 * fmax(1, fabs(entry->mean));
+}
+
+static void write_disagreements(FILE *out, const sr_records *records) {
+    for (size_t c = 0; c < records->cell_count; c++)
+        for (size_t i = 0; i < records->cells[c].count; i++)
+            if (!agrees(records, &records->cells[c], &records->cells[c].entries[i])) {
+                fputs("<p class=\"warning\" role=\"note\"><strong>Stale statistics.</strong> "
+                      "summary.json does not agree with the runs' metrics.jsonl (task ",
+                      out);
+                sr_escape_html(out, records->cells[c].task);
+                fputs(", variant ", out);
+                sr_escape_html(out, records->cells[c].entries[i].variant->name);
+                fputs("). Run the study's command again: finished runs are not run again.</p>\n",
+                      out);
+                return;
+            }
+}
+
+static void write_unfinished(FILE *out, const sr_records *records) {
+    const double missing = sr_json_number_of(records->summary, "missing");
+    if (missing > 0)
+        fprintf(out,
+                "<p class=\"warning\" role=\"note\"><strong>This study is not complete:</strong> "
+                "%s of %s runs have not ended. What follows is about the others.</p>\n",
+                sr_format_count(missing).text,
+                sr_format_count(sr_json_number_of(records->summary, "runs")).text);
+}
+
+/* Returns whether it wrote anything. */
+static bool write_damage_of(FILE *out, const sr_run_record *run) {
+    if (!run->broken_curve && !run->broken_result && run->curve.bad_lines == 0)
+        return false;
+    fputs("<li><code>", out);
+    sr_escape_html(out, sr_json_text_of(run->plan, "folder"));
+    fputs("</code>:", out);
+    if (run->broken_curve)
+        fputs(" metrics.jsonl cannot be read.", out);
+    if (run->curve.bad_lines)
+        fprintf(out, " %zu line%s of metrics.jsonl cannot be read and %s passed over.",
+                run->curve.bad_lines, run->curve.bad_lines > 1 ? "s" : "",
+                run->curve.bad_lines > 1 ? "are" : "is");
+    if (run->broken_result)
+        fputs(" result.json cannot be read: the run counts as not ended.", out);
+    fputs("</li>\n", out);
+    return true;
+}
+
+/* Records that could not be read, or not whole. */
+static void write_damage(FILE *out, const sr_records *records) {
+    enum { SHOWN = 12 };
+    char *list = NULL;
+    size_t bytes, count = 0;
+    FILE *lines = open_memstream(&list, &bytes);
+    if (!lines)
+        return;
+    for (size_t i = 0; i < records->run_count && count < SHOWN; i++)
+        count += write_damage_of(lines, &records->runs[i]);
+    if (fclose(lines) == 0 && count)
+        fprintf(out,
+                "<div class=\"warning\" role=\"note\"><strong>Damaged records%s:</strong><ul>%s"
+                "</ul></div>\n",
+                count == SHOWN ? " (the first of them)" : "", list);
+    free(list);
+}
+
+void sr_warnings_write(FILE *out, const sr_records *records) {
+    write_unfinished(out, records);
+    write_damage(out, records);
+    write_disagreements(out, records);
+}

@@ -1,0 +1,161 @@
+/* test_golden_model.c: whole models give the reference's logits, gradients and AdamW losses. */
+#include "golden.h"
+#include "model/pass.h"
+
+enum { ROWS = GOLDEN_B * GOLDEN_T };
+static const double tolerance = 1e-4;
+static sr_backend *cpu;
+
+/* One variant's model with the golden weights and batches. */
+typedef struct fixture {
+    const char *variant;
+    sr_model *model;
+    sr_pass *pass;
+    int32_t ids[GOLDEN_STEPS][ROWS], targets[GOLDEN_STEPS][ROWS];
+} fixture;
+
+static void load_batches(fixture *f, const sr_safetensors *file) {
+    float *all =
+        golden_numbers(file, f->variant, "check.", "ids", GOLDEN_STEPS * GOLDEN_B * (GOLDEN_T + 1));
+    for (int step = 0; step < GOLDEN_STEPS; step++)
+        for (int b = 0; b < GOLDEN_B; b++)
+            for (int t = 0; t < GOLDEN_T; t++) {
+                const float *row = all + (step * GOLDEN_B + b) * (GOLDEN_T + 1);
+                f->ids[step][b * GOLDEN_T + t] = (int32_t)row[t];
+                f->targets[step][b * GOLDEN_T + t] = (int32_t)row[t + 1];
+            }
+    free(all);
+}
+
+static void fixture_open(fixture *f, const sr_safetensors *file, const char *variant,
+                         bool recompute) {
+    *f = (fixture){.variant = variant};
+    sr_model_config config = {.V = GOLDEN_V,
+                              .C = GOLDEN_C,
+                              .F = GOLDEN_F,
+                              .L = 1,
+                              .H = GOLDEN_H,
+                              .Hkv = GOLDEN_H,
+                              .D = GOLDEN_D,
+                              .positions = GOLDEN_T,
+                              .norm_epsilon = 1e-5,
+                              .rope_theta = 10000};
+    assert_int_equal(sr_model_config_attention(&config, variant), SRNN_OK);
+    assert_int_equal(sr_model_create(&f->model, cpu, &config), SRNN_OK);
+    sr_model_config_free(&config);
+    const sr_tensor_table *table = &f->model->table;
+    for (size_t i = 0; i < table->count; i++) {
+        const sr_tensor_spec *spec = &table->specs[i];
+        float *numbers = golden_numbers(file, variant, "", spec->name, spec->count);
+        memcpy(f->model->weights + spec->start, numbers, spec->count * sizeof *numbers);
+        free(numbers);
+    }
+    const sr_pass_setup setup = {
+        .B = GOLDEN_B, .T = GOLDEN_T, .train = true, .recompute = recompute};
+    assert_int_equal(sr_pass_create(&f->pass, f->model, &setup), SRNN_OK);
+    load_batches(f, file);
+}
+
+static void fixture_close(fixture *f) {
+    sr_pass_free(f->pass);
+    sr_model_free(f->model);
+}
+
+static void logits(void **state) {
+    for (size_t n = 0; n < GOLDEN_VARIANTS; n++) {
+        fixture f;
+        float got[ROWS * GOLDEN_V];
+        fixture_open(&f, *state, golden_variants[n], false);
+        float *want = golden_numbers(*state, f.variant, "check.", "logits", ROWS * GOLDEN_V);
+        assert_int_equal(sr_pass_logits(f.pass, got, f.ids[0]), SRNN_OK);
+        const double error = golden_error(got, want, ROWS * GOLDEN_V);
+        if (!(error <= tolerance))
+            fail_msg("%s: logits are off by %.2e", f.variant, error);
+        free(want);
+        fixture_close(&f);
+    }
+}
+
+/* The gate in front of a norm: see test_golden_layer.c. */
+static bool is_rest(const char *name) {
+    return strstr(name, "out_gate_proj") != NULL;
+}
+
+static void check_gradients(fixture *f, const sr_safetensors *file) {
+    const sr_tensor_table *table = &f->model->table;
+    const float *gradients = sr_pass_gradient(f->pass);
+    const double whole = golden_norm(gradients, NULL, table->numbers);
+    for (size_t i = 0; i < table->count; i++) {
+        const sr_tensor_spec *spec = &table->specs[i];
+        const char *name = strncmp(spec->name, "model.", 6) ? spec->name : spec->name + 6;
+        float *want = golden_numbers(file, f->variant, "grad.", name, spec->count);
+        const double error = golden_norm(gradients + spec->start, want, spec->count);
+        const double size = golden_norm(want, NULL, spec->count);
+        if (!(error <= tolerance * size || (is_rest(name) && error <= 1e-6 * whole)))
+            fail_msg("%s: the gradient of %s (%.2e) is off by %.2e", f->variant, name, size, error);
+        free(want);
+    }
+}
+
+static void gradients_and_adamw(const sr_safetensors *file, bool recompute) {
+    for (size_t n = 0; n < GOLDEN_VARIANTS; n++) {
+        fixture f;
+        fixture_open(&f, file, golden_variants[n], recompute);
+        const size_t numbers = f.model->table.numbers;
+        float *mean = calloc(numbers, sizeof *mean), *square = calloc(numbers, sizeof *square);
+        float *want = golden_numbers(file, f.variant, "check.", "losses", GOLDEN_STEPS);
+        for (int step = 0; step < GOLDEN_STEPS; step++) {
+            float losses[ROWS];
+            double loss = 0;
+            assert_int_equal(sr_pass_zero_gradient(f.pass), SRNN_OK);
+            assert_int_equal(
+                sr_pass_gradients(f.pass, losses, f.ids[step], f.targets[step], 1.0 / ROWS),
+                SRNN_OK);
+            for (int i = 0; i < ROWS; i++)
+                loss += (double)losses[i] / ROWS;
+            if (!(fabs(loss - (double)want[step]) <= 1e-4))
+                fail_msg("%s: loss %d is %f, not %f", f.variant, step, loss, (double)want[step]);
+            if (step == 0)
+                check_gradients(&f, file);
+            const sr_adamw settings = {1e-3, 0.9, 0.999, 1e-7, 0.01, 1.0, step + 1};
+            assert_int_equal(cpu->adamw(cpu, f.model->weights, mean, square,
+                                        sr_pass_gradient(f.pass), (int64_t)numbers, &settings),
+                             SRNN_OK);
+        }
+        free(mean), free(square), free(want);
+        fixture_close(&f);
+    }
+}
+
+static void keeping_activations(void **state) {
+    gradients_and_adamw(*state, false);
+}
+
+static void recomputing_activations(void **state) {
+    gradients_and_adamw(*state, true);
+}
+
+static int open_golden(void **state) {
+    sr_safetensors *file;
+    *state = NULL;
+    if (sr_backend_cpu_create(&cpu, 0) != SRNN_OK ||
+        sr_safetensors_open(&file, SOFTRNN_TEST_FILES "/golden.safetensors") != SRNN_OK)
+        return 1;
+    *state = file;
+    return 0;
+}
+
+static int close_golden(void **state) {
+    sr_safetensors_free(*state);
+    sr_backend_free(cpu);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits),
+        cmocka_unit_test(keeping_activations),
+        cmocka_unit_test(recomputing_activations),
+    };
+    return cmocka_run_group_tests(tests, open_golden, close_golden);
+}
