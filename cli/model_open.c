@@ -33,7 +33,6 @@ void model_tell_head(const sr_model_config *config, const char *where) {
 
 srnn_status model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, const char *model,
                                  int V) {
-    enum { BYTE_TOKENS = 257 };
     char path[SR_PATH_BYTES];
     if (name)
         return sr_tokenizer_load(tokenizer, name);
@@ -43,7 +42,7 @@ srnn_status model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, con
         SR_TRY(sr_checkpoint_model(path, model));
     const srnn_status status =
         sr_tokenizer_load(tokenizer, model_is_bin(model) ? dirname(path) : path);
-    if (status != SRNN_OK && V == BYTE_TOKENS)
+    if (status != SRNN_OK && V == SR_BYTE_TOKENS)
         return sr_tokenizer_create_bytes(tokenizer);
     return status;
 }

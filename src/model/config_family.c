@@ -50,6 +50,10 @@ const sr_family *sr_family_of(const sr_model_config *config) {
     return &families[config->qkv_bias && !config->mlp_bias ? QWEN2 : SOFTRNN];
 }
 
+bool sr_family_in_transformers(const sr_family *family) {
+    return family != &families[SOFTRNN];
+}
+
 void sr_family_names(char *text, size_t bytes) {
     size_t length = 0;
     for (int i = 0; i < FAMILIES && length < bytes; i++)

@@ -36,6 +36,9 @@ const sr_family *sr_family_named(const json_t *model_type);
  * all that they are not "softrnn", which a transformers without softrnn refuses. */
 const sr_family *sr_family_of(const sr_model_config *config);
 
+/* True if transformers has the family; false for "softrnn". */
+bool sr_family_in_transformers(const sr_family *family);
+
 /* Their names, for a message: "llama, mistral, ...". */
 void sr_family_names(char *text, size_t bytes);
 

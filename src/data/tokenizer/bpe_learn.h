@@ -10,11 +10,23 @@ typedef struct sr_merges {
     size_t count;
 } sr_merges;
 
-/* `vocabulary`, with room for `vocab` ids, holds `next` tokens, as raw bytes; byte_ids[b] is the
- * token of byte b. Adds tokens until it is full or no pair is left. The caller frees
- * merges->pairs. */
+/* Which of two pairs that occur equally often is merged first. */
+typedef enum sr_ties {
+    SR_TIES_IDS = 0, /* the one of lower ids, left before right: as Hugging Face's trainer */
+    SR_TIES_TEXT,    /* the one whose two texts, as bytes, sort last */
+} sr_ties;
+
+typedef struct sr_bpe_learning {
+    const uint32_t *byte_ids; /* (256) the token of each byte */
+    const sr_word_counts *words;
+    sr_ties ties;
+    sr_progress *progress; /* NULL: tells nobody */
+    void *context;
+} sr_bpe_learning;
+
+/* `vocabulary`, with room for `vocab` ids, holds `next` tokens, as raw bytes. Adds tokens until it
+ * is full or no pair is left. The caller frees merges->pairs. */
 srnn_status sr_bpe_learn(sr_merges *merges, sr_vocabulary *vocabulary, uint32_t next,
-                         const uint32_t byte_ids[256], const sr_word_counts *words,
-                         sr_progress *progress, void *context);
+                         const sr_bpe_learning *learning);
 
 #endif
