@@ -13,14 +13,14 @@ configure = log=$$(cmake -S . -B $(1) -G Ninja $(2) 2>&1) || { echo "$$log"; exi
 compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout 300 --output-on-failure
 
-.PHONY: build test study study-full verify deps deps-browser bench fuzz sanitize clang release nightly \
+.PHONY: build test study study-full verify deps deps-test deps-browser bench fuzz sanitize clang release nightly \
         cuda format check-format install clean help
 
 build: deps ## the library and the program, in build/ (the default)
 	@$(call configure,build,-DCMAKE_BUILD_TYPE=Release)
-	@$(call compile,build)
+	@$(call compile,build) --target softrnn softrnn_shared
 
-test: deps ## every check there is; the last line counts them
+test: deps-test ## every check there is; the last line counts them
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/test.sh
 
 study: build ## which part of softmax matters? ten minutes on two cores, into runs/study
@@ -37,24 +37,26 @@ verify: build ## all variants, all forms, all kernels on this machine
 bench: build ## checks the kernels, then times them
 	@bench/attention.sh build/cli/softrnn
 
-release: build ## the release build and its tests
+release: deps-test build ## the release build and its tests
+	@$(call compile,build)
 	@$(call run_tests,build)
 
-nightly: build ## what takes too long for every day: 200 kills of a run, new input for the fuzzers
-	@SOFTRNN_KILLS=200 OMP_WAIT_POLICY=passive build/tests/test_train_command
+nightly: deps-test build ## what takes too long for every day: 200 kills of a run, new input for the fuzzers
+	@$(call compile,build)
+	@SOFTRNN_KILLS=200 build/tests/test_train_command
 	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=250
 
-sanitize: deps ## the build with address and undefined-behaviour sanitizers, and its tests
+sanitize: deps-test ## the build with address and undefined-behaviour sanitizers, and its tests
 	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON)
 	@$(call compile,build-sanitize)
 	@$(call run_tests,build-sanitize)
 
-clang: deps ## the build with clang, and its tests
+clang: deps-test ## the build with clang, and its tests
 	@$(call configure,build-clang,-DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=clang)
 	@$(call compile,build-clang)
 	@$(call run_tests,build-clang)
 
-fuzz: deps ## each fuzzer for FUZZ_SECONDS (30)
+fuzz: deps-test ## each fuzzer for FUZZ_SECONDS (30)
 	@$(call configure,build-fuzz,-DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang \
 	    -DSOFTRNN_FUZZ=ON -DSOFTRNN_FUZZ_SECONDS=$(FUZZ_SECONDS) -DSOFTRNN_FUZZ_SEED=$(FUZZ_SEED))
 	@$(call compile,build-fuzz) --target fuzzers
@@ -65,17 +67,20 @@ cuda: deps ## the build with CUDA, in build-cuda/
 	@$(call configure,build-cuda,-DSOFTRNN_CUDA=ON -DCMAKE_CUDA_COMPILER=$(NVCC))
 	@$(call compile,build-cuda)
 
-format: deps ## lay out every source file
+format: deps-test ## lay out every source file
 	@tools/format.sh
 
-check-format: deps ## say which source files need it
+check-format: deps-test ## say which source files need it
 	@tools/format.sh --check
 
 install: build ## header, libraries, program and package files into PREFIX (/usr/local)
 	@cmake --install build --prefix $(PREFIX)
 
-deps: ## install what is missing to build and test (Debian 12)
+deps: ## install what is missing to build (Debian 12)
 	@tools/deps.sh
+
+deps-test: ## install what is missing to build and test
+	@tools/deps.sh test
 
 deps-browser: ## install a browser, in which the tests then also open the report (a large download)
 	@tools/deps.sh browser

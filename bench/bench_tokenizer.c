@@ -6,10 +6,10 @@
  * TEXT holds documents separated by <|endoftext|>. Encoding that decoding does not undo is not
  * timed. With several threads, one thread is timed in turn with them: machines change their speed
  * from minute to minute, and only what was timed side by side can be compared. */
-#include "base/file.h"
 #include "base/threads.h"
 #include "data/tokenizer/bpe_train.h"
 #include "data/tokenizer/tokenizer.h"
+#include "files/file.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -52,8 +52,8 @@ static srnn_status measure(sr_model *model, int B, int T, const char *attention)
     const size_t numbers = PRODUCT_M * PRODUCT_K + PRODUCT_N * PRODUCT_K + PRODUCT_M * PRODUCT_N;
     sr_trainer *trainer;
     void *room;
-    SR_TRY(model->backend->allocate(model->backend, &room, numbers * sizeof(float)));
-    SR_TRY(model->backend->zero(model->backend, room, numbers * sizeof(float)));
+    SR_TRY(sr_device_allocate(model->backend->device, &room, numbers * sizeof(float)));
+    SR_TRY(sr_device_zero(model->backend->device, room, numbers * sizeof(float)));
     SR_TRY(sr_trainer_create(&trainer, model, &settings));
     double product = 1e9, step = 1e9;
     srnn_status status = SRNN_OK;
@@ -74,7 +74,7 @@ static srnn_status measure(sr_model *model, int B, int T, const char *attention)
            "\"product_gflops\": %.1f, \"share\": %.3f}\n",
            attention, c->C, c->L, B, T, step, flops / step / 1e9, peak / 1e9, flops / step / peak);
     sr_trainer_free(trainer);
-    model->backend->release(model->backend, room);
+    sr_device_release(model->backend->device, room);
     return status;
 }
 

@@ -2,7 +2,7 @@
 #ifndef SR_CLI_ATTEND_H
 #define SR_CLI_ATTEND_H
 
-#include "base/safetensors.h"
+#include "files/safetensors.h"
 
 typedef struct attend_request {
     const char *in_path, *out_path;

@@ -17,6 +17,8 @@ static void convert(void *to, srnn_dtype dtype, const sr_tensor *tensor) {
     case SRNN_F64:
         sr_tensor_to_double(to, tensor);
         break;
+    case SRNN_BF16: /* the command reads and writes float, and the layer narrows it */
+        break;
     }
 }
 

@@ -122,9 +122,9 @@ static srnn_status read_setup(layer_run *run) {
 
 static srnn_status allocate(const layer_run *run, float **out, size_t numbers) {
     void *memory;
-    SR_TRY(run->backend->allocate(run->backend, &memory, numbers * sizeof **out));
+    SR_TRY(sr_device_allocate(run->backend->device, &memory, numbers * sizeof **out));
     *out = memory;
-    return run->backend->zero(run->backend, memory, numbers * sizeof **out);
+    return sr_device_zero(run->backend->device, memory, numbers * sizeof **out);
 }
 
 /* Numbers of a tensor of the file into backend memory. */
@@ -133,7 +133,7 @@ static srnn_status load(const layer_run *run, float *to, const sr_tensor *tensor
     SR_TRY(sr_alloc(&host, tensor->count, sizeof(float)));
     sr_tensor_to_float(host, tensor);
     srnn_status status =
-        run->backend->copy_in(run->backend, to, host, tensor->count * sizeof(float));
+        sr_device_copy_in(run->backend->device, to, host, tensor->count * sizeof(float));
     free(host);
     return status;
 }
@@ -175,7 +175,7 @@ static srnn_status create_rope(layer_run *run) {
     SR_TRY(sr_alloc(&host, numbers, sizeof(float)));
     sr_rope_table(host, s->T, s->dims.D, run->rope_theta, &(sr_rope_scaling){0});
     srnn_status status =
-        run->backend->copy_in(run->backend, run->rope, host, numbers * sizeof(float));
+        sr_device_copy_in(run->backend->device, run->rope, host, numbers * sizeof(float));
     free(host);
     s->rope_table = run->rope;
     s->rope_positions = s->T;
@@ -187,10 +187,10 @@ static srnn_status create_layer(layer_run *run) {
     if (run->setup.attention.position == SRNN_POSITION_ROPE)
         SR_TRY(create_rope(run));
     SR_TRY(sr_attention_layer_create(&run->layer, run->backend, &run->setup));
-    SR_TRY(run->backend->allocate(run->backend, &run->saved,
-                                  sr_attention_layer_saved_bytes(run->layer)));
-    return run->backend->allocate(run->backend, &run->scratch,
-                                  sr_attention_layer_scratch_bytes(run->layer));
+    SR_TRY(sr_device_allocate(run->backend->device, &run->saved,
+                              sr_attention_layer_saved_bytes(run->layer)));
+    return sr_device_allocate(run->backend->device, &run->scratch,
+                              sr_attention_layer_scratch_bytes(run->layer));
 }
 
 static void release(layer_run *run) {
@@ -199,7 +199,7 @@ static void release(layer_run *run) {
                            run->d_y,     run->rope,      run->saved, run->scratch};
     sr_attention_layer_free(run->layer);
     for (size_t i = 0; backend && i < sizeof owned / sizeof *owned; i++)
-        backend->release(backend, owned[i]);
+        sr_device_release(backend->device, owned[i]);
     sr_backend_free(backend);
     sr_tensor_table_free(&run->table);
     free(run->offsets);
@@ -235,7 +235,7 @@ static srnn_status add_array(sr_safetensors_writer *writer, const layer_run *run
     tensor.dtype = SR_DTYPE_F32;
     if (!sr_tensor_measure(&tensor))
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: too large", tensor.name);
-    SR_TRY(run->backend->copy_out(run->backend, host, tensor.data, tensor.bytes));
+    SR_TRY(sr_device_copy_out(run->backend->device, host, tensor.data, tensor.bytes));
     tensor.data = host;
     return sr_safetensors_writer_add(writer, &tensor);
 }

@@ -4,7 +4,7 @@
 #include "backend/cpu/matmul.h"
 #include "base/memory.h"
 #include "base/threads.h"
-#include "trial.h"
+#include "probe.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -35,10 +35,10 @@ static srnn_problem smaller(const bench_case *timed) {
 
 static srnn_status compare(attention_call *run, const attention_call *oracle) {
     bool backward = run->problem.form != SRNN_FORM_RECURRENT;
-    double limit = trial_limit(&run->problem.attention, run->problem.form);
+    double limit = probe_limit(&run->problem.attention, run->problem.form);
     SR_TRY(backward ? call_forward_backward(run) : call_forward(run));
-    double output = trial_output_error(run, oracle);
-    double gradient = backward ? trial_gradient_error(run, oracle) : 0;
+    double output = probe_output_error(run, oracle);
+    double gradient = backward ? probe_gradient_error(run, oracle) : 0;
     if (output <= limit && gradient <= limit)
         return SRNN_OK;
     return SR_FAIL(SRNN_ERR_UNSUPPORTED,
@@ -50,8 +50,8 @@ static srnn_status compare(attention_call *run, const attention_call *oracle) {
 static srnn_status check(const bench_case *timed) {
     srnn_problem small = smaller(timed);
     attention_call run, oracle;
-    SR_TRY(trial_oracle(&oracle, &small, 1));
-    srnn_status status = trial_create(&run, &small, 1);
+    SR_TRY(probe_oracle(&oracle, &small, 1));
+    srnn_status status = probe_create(&run, &small, 1);
     if (status == SRNN_OK) {
         status = compare(&run, &oracle);
         call_free(&run);
@@ -61,7 +61,7 @@ static srnn_status check(const bench_case *timed) {
 }
 
 static srnn_status prepare(bench_case *timed, const srnn_problem *problem) {
-    SR_TRY(trial_create(&timed->call, problem, 1));
+    SR_TRY(probe_create(&timed->call, problem, 1));
     SR_TRY(srnn_plan_create(&timed->plan, &timed->call.problem));
     SR_TRY(check(timed));
     return sr_alloc(&timed->saved, srnn_plan_saved_bytes(timed->plan), 1);

@@ -2,6 +2,7 @@
 #include "call.h"
 
 #include "base/memory.h"
+#include "device/attention_kernel.h"
 
 #include <stdlib.h>
 
@@ -9,7 +10,7 @@ const char *const form_words[] = {"auto", "parallel", "chunked", "recurrent", NU
 
 static srnn_status create_arrays(attention_call *call) {
     const srnn_problem *p = &call->problem;
-    size_t bytes = dtype_bytes(p->dtype);
+    size_t bytes = sr_number_bytes(p->dtype);
     for (int which = 0; which < OPERANDS; which++) {
         if (!operand_used(&p->attention, (operand)which))
             continue;

@@ -1,10 +1,10 @@
 /* evaluate.c: `softrnn eval`. */
 #include "train/evaluate.h"
-#include "base/file.h"
 #include "base/memory.h"
-#include "base/safetensors.h"
 #include "commands.h"
 #include "data/rows/source_open.h"
+#include "files/file.h"
+#include "files/safetensors.h"
 #include "model_open.h"
 #include "options.h"
 #include "train/run_data.h"

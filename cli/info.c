@@ -1,7 +1,7 @@
 /* info.c: `softrnn info`, what this build and this machine offer. */
-#include "backend/cuda/device.h"
 #include "base/threads.h"
 #include "commands.h"
+#include "device/cuda/device.h"
 #include "options.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #define SR_CLI_MODEL_OPEN_H
 
 #include "data/tokenizer/tokenizer.h"
-#include "model/checkpoint.h"
+#include "model/model_files.h"
 
 #include <stdbool.h>
 

@@ -113,13 +113,3 @@ void operand_place(srnn_operands *operands, operand which, void *data) {
         break;
     }
 }
-
-size_t dtype_bytes(srnn_dtype dtype) {
-    switch (dtype) {
-    case SRNN_F32:
-        return sizeof(float);
-    case SRNN_F64:
-        return sizeof(double);
-    }
-    return 0;
-}

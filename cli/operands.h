@@ -40,7 +40,4 @@ int64_t shape_elements(const operand_shape *shape);
 /* Puts contiguous data in its place. */
 void operand_place(srnn_operands *operands, operand which, void *data);
 
-/* Bytes of an element. */
-size_t dtype_bytes(srnn_dtype dtype);
-
 #endif

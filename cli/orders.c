@@ -1,9 +1,9 @@
 /* orders.c: `softrnn orders`. */
 #include "analysis/orders.h"
-#include "base/file.h"
 #include "commands.h"
 #include "data/rows/source_open.h"
 #include "data/rows/synthetic.h"
+#include "files/file.h"
 #include "model_open.h"
 #include "options.h"
 #include "orders_show.h"

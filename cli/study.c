@@ -1,6 +1,6 @@
 /* study.c: `softrnn study`. */
-#include "base/file.h"
 #include "commands.h"
+#include "files/file.h"
 #include "options.h"
 #include "origin.h"
 #include "progress.h"

@@ -1,12 +1,12 @@
 /* tokenizer_train.c: `softrnn tokenizer train`. */
 #include "tokenizer_train.h"
 
-#include "base/file.h"
 #include "base/memory.h"
 #include "commands.h"
 #include "data/text/input.h"
 #include "data/tokenizer/bpe_train.h"
 #include "data/tokenizer/tokenizer.h"
+#include "files/file.h"
 #include "options.h"
 
 #include <stdio.h>

@@ -109,10 +109,10 @@ static double product_rate(sr_backend *backend) {
     enum { SIZE = 512 };
     void *memory;
     double best = 0;
-    if (backend->allocate(backend, &memory, 3 * SIZE * SIZE * sizeof(float)) != SRNN_OK)
+    if (sr_device_allocate(backend->device, &memory, 3 * SIZE * SIZE * sizeof(float)) != SRNN_OK)
         return 0;
     float *numbers = memory;
-    (void)backend->zero(backend, memory, 3 * SIZE * SIZE * sizeof(float));
+    (void)sr_device_zero(backend->device, memory, 3 * SIZE * SIZE * sizeof(float));
     const sr_matrix y = sr_matrix_of(numbers, SIZE, SIZE);
     const sr_matrix x = sr_matrix_of(numbers + SIZE * SIZE, SIZE, SIZE);
     for (int i = 0; i < 4; i++) {
@@ -123,7 +123,7 @@ static double product_rate(sr_backend *backend) {
         const double rate = 2.0 * SIZE * SIZE * SIZE / (sr_clock_seconds() - begin);
         best = rate > best ? rate : best;
     }
-    backend->release(backend, memory);
+    sr_device_release(backend->device, memory);
     return best;
 }
 

@@ -25,14 +25,6 @@ function(softrnn_needs_library)
   set_property(GLOBAL APPEND PROPERTY SOFTRNN_LIBRARIES ${ARGN})
 endfunction()
 
-# OpenMP: an option of the compiler, which knows where its runtime is, also for whoever links the
-# static library.
-macro(softrnn_needs_openmp)
-  find_package(OpenMP REQUIRED COMPONENTS C)
-  target_link_libraries(softrnn_objects PUBLIC OpenMP::OpenMP_C)
-  set_property(GLOBAL APPEND PROPERTY SOFTRNN_LIBRARIES ${OpenMP_C_FLAGS})
-endmacro()
-
 # Makes softrnn_static and softrnn_shared of all registered objects.
 function(softrnn_assemble)
   get_property(targets GLOBAL PROPERTY SOFTRNN_OBJECT_TARGETS)
@@ -63,4 +55,16 @@ function(softrnn_assemble)
     target_include_directories(${target} INTERFACE
       $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   endforeach()
+endfunction()
+
+# softrnn_variant_objects(NAME definitions flags sources...): one source list compiled once more, with its
+# own definitions and flags, into the library. Contraction makes a*b+c one rounding, as kernels expect.
+function(softrnn_variant_objects name definitions flags)
+  add_library(${name} OBJECT ${ARGN})
+  target_compile_definitions(${name} PRIVATE ${definitions})
+  # Sanitizers make -O3 of these files take minutes.
+  target_compile_options(${name} PRIVATE $<IF:$<OR:$<BOOL:${SOFTRNN_SANITIZE}>,$<BOOL:${SOFTRNN_FUZZ}>>,-O1,-O3>
+    -fno-math-errno -fno-trapping-math -ffp-contract=fast ${flags}
+    $<$<C_COMPILER_ID:Clang>:-Wno-pass-failed>) # a loop that -O1 does not vectorise is no error
+  softrnn_objects_register(${name})
 endfunction()

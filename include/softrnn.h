@@ -15,7 +15,8 @@
  *
  * This file reads from simple to advanced:
  *     1. errors          2. describing a variant         3. names and the text form
- *     4. facts           5. attention over a sequence    6. attention one piece at a time
+ *     4. facts           5. devices                      6. attention over a sequence
+ *     7. attention one piece at a time
  *
  * Conventions. Sizes are B (batch), T (time), H (query heads), Hkv (key/value heads, H a multiple
  * of it), D (width of q and k), Dv (width of v and o). Arrays are row-major. Whoever creates frees;
@@ -177,7 +178,30 @@ SRNN_API bool srnn_attention_has_state(const srnn_attention *attention);
  * state, SIZE_MAX if it does not fit a size_t. */
 SRNN_API size_t srnn_attention_state_numbers(const srnn_attention *attention, int D, int Dv);
 
-/* ---- 5. Attention over a sequence ---------------------------------------------------------------
+/* ---- 5. Devices ---------------------------------------------------------------------------------
+ *
+ * Arrays are in the memory of one device: the CPU unless a problem says otherwise. */
+
+typedef struct srnn_device srnn_device;
+
+/* Opens "cpu", "cuda" (the first GPU) or "cuda:1". Fails with SRNN_ERR_UNSUPPORTED and the name of
+ * what is missing (a build with CUDA, a driver, a GPU) where there is no such device. Plans and states
+ * made on a device must be freed before it is closed. */
+SRNN_API srnn_status srnn_device_open(srnn_device **device, const char *name);
+SRNN_API void srnn_device_close(srnn_device *device);
+
+/* "cpu", "cuda:0". Valid as long as the device. */
+SRNN_API const char *srnn_device_name(const srnn_device *device);
+
+/* From now on the device's work runs in this order of the caller's: a cudaStream_t, or NULL for the
+ * device's own. SRNN_ERR_UNSUPPORTED where the device has no streams. */
+SRNN_API srnn_status srnn_device_stream(srnn_device *device, void *stream);
+
+/* Returns when everything that was started on the device is over, and says if any of it failed. On a
+ * GPU the calls below only start their work; on the CPU they return when it is done. */
+SRNN_API srnn_status srnn_device_wait(srnn_device *device);
+
+/* ---- 6. Attention over a sequence ---------------------------------------------------------------
  *
  *     srnn_problem problem = { .B = 1, .H = 16, .T = 1024, .D = 64 };
  *     srnn_attention_parse(&problem.attention, "norm");
@@ -190,7 +214,8 @@ SRNN_API size_t srnn_attention_state_numbers(const srnn_attention *attention, in
 
 typedef enum srnn_dtype {
     SRNN_F32 = 0,
-    SRNN_F64,
+    SRNN_F64,  /* the CPU only */
+    SRNN_BF16, /* GPUs only; sums, statistics, states and learned vectors are float */
 } srnn_dtype;
 
 typedef enum srnn_form {
@@ -218,6 +243,8 @@ typedef struct srnn_problem {
     const char *kernel; /* a kernel's name; NULL: the best that supports the problem */
     int threads;        /* 0: all cores. Results do not depend on it */
     size_t state_limit; /* bytes the states may take in all; more is refused. 0: 1 GiB */
+
+    srnn_device *device; /* where all arrays are; NULL: the CPU. Must outlive the plan or state */
 } srnn_problem;
 
 /* One array with a row of numbers (or one number, for gates) per batch row, head and position. */
@@ -227,7 +254,7 @@ typedef struct srnn_tensor {
 } srnn_tensor;
 
 /* What goes into the equation; the same struct receives its gradients. Elements are of the
- * problem's dtype. Members that the variant does not use are ignored; gates are numbers *before*
+ * problem's dtype (with SRNN_BF16 the last three, which are learned vectors, are float). Members that the variant does not use are ignored; gates are numbers *before*
  * their sigmoid. */
 typedef struct srnn_operands {
     srnn_tensor q;           /* (B, H, T, D), position applied */
@@ -271,10 +298,10 @@ SRNN_API srnn_status srnn_attention_backward(srnn_plan *plan, const srnn_operand
                                              srnn_tensor d_o, const srnn_operands *in,
                                              const void *saved);
 
-/* The names of the kernels, best first; NULL past the end. */
-SRNN_API const char *srnn_kernel_name(size_t index);
+/* The names of a device's kernels (NULL: the CPU's), best first; NULL past the end. */
+SRNN_API const char *srnn_kernel_name(const srnn_device *device, size_t index);
 
-/* ---- 6. Attention one piece at a time -----------------------------------------------------------
+/* ---- 7. Attention one piece at a time -----------------------------------------------------------
  *
  * create, then feed any number of tokens at a time; outputs are those of the whole sequence,
  * wherever it is cut. Variants with a fixed-size state use it (when it fits problem.state_limit,
@@ -291,7 +318,7 @@ SRNN_API srnn_status srnn_state_create(srnn_state **state, const srnn_problem *p
 SRNN_API void srnn_state_free(srnn_state *state);
 
 /* Forgets everything: the next token is the first. */
-SRNN_API void srnn_state_reset(srnn_state *state);
+SRNN_API srnn_status srnn_state_reset(srnn_state *state);
 
 /* o (B, H, T, Dv) for the next T tokens. */
 SRNN_API srnn_status srnn_state_feed(srnn_state *state, srnn_tensor o, const srnn_operands *in,

@@ -2,76 +2,137 @@
 """check_includes.py: modules include only what their place in the design allows.
 
 Usage: check_includes.py ROOT. Prints each wrong include; exit 1 if there is one.
+
+A header is public if another module includes it, or a public header does. All others say "(private)"
+after their name in their first line. Tests and benchmarks may include everything, and do not count.
 """
 import re
 import sys
 from pathlib import Path
 
-# module -> the modules whose headers it may include, besides its own. tests and bench may include
-# everything.
+# module -> the modules whose headers it may include, besides its own.
 MAY_INCLUDE = {
     "base": set(),
-    "data": {"base"},
+    "files": {"base"},
+    "data": {"files", "base"},
     "attention": {"base"},
     "device": {"attention", "base"},
-    "backend": {"attention", "base"},
-    "model": {"backend", "attention", "data", "base"},
-    "train": {"model", "backend", "attention", "data", "base"},
-    "analysis": {"model", "backend", "attention", "data", "base"},
-    "report": {"base"},
-    "study": {"report", "train", "model", "attention", "data", "base"},
-    "cli": {"study", "report", "analysis", "train", "model", "backend", "attention", "data", "base"},
+    "backend": {"device", "attention", "base"},
+    "model": {"backend", "device", "attention", "data", "files", "base"},
+    "train": {"model", "backend", "device", "attention", "data", "files", "base"},
+    "analysis": {"model", "backend", "device", "attention", "data", "files", "base"},
+    "report": {"files", "base"},
+    "study": {"report", "train", "model", "attention", "data", "files", "base"},
+    "cli": {"study", "report", "analysis", "train", "model", "backend", "device", "attention", "data",
+            "files", "base"},
 }
+# The rooms of a module that has some: each may include those before it.
+ROOMS = {
+    "data": ["text", "tokenizer", "shards", "rows"],
+    "report": ["draw", "records", "page", "orders", "study"],
+}
+# Modules whose headers need not say yet which of them are private.
+UNMARKED = {"attention", "device", "backend", "model"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
+PRIVATE = re.compile(r"^/\* \S+ \(private\):")
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
 
 
 def module_of(path):
-    """The module a file belongs to, given its path from the root; None outside the modules."""
-    if path.parts[0] == "src":
-        return path.parts[1]
-    return path.parts[0] if path.parts[0] in MAY_INCLUDE else None
+    """The module a file belongs to, given its path from the root."""
+    return path.parts[1] if path.parts[0] == "src" else path.parts[0]
 
 
-def problem(root, source, included):
-    """Why `source` may not include `included`; None if it may. Both are paths, one as written."""
-    module = module_of(source)
-    beside = root / source.parent / included
-    if beside.exists() or included == Path("softrnn.h"):
-        target = module
-    elif (root / "src" / included).exists():
-        target = included.parts[0]
-    else:
-        return "is not found from src/ or beside the file"
-    if included.suffix == ".c":
-        # A module may compile one of its own files several ways; nobody else's.
-        return None if target == module else "is a .c file of another module"
-    if target == module:
-        return None
-    if target not in MAY_INCLUDE[module]:
-        return f"goes against the direction: {module} may not know {target}"
-    if included.stem.endswith("_private"):
-        return f"is private to {target}"
+def room_of(path):
+    """The place of a file's room in its module's list; None where there are no rooms."""
+    rooms = ROOMS.get(module_of(path))
+    return rooms.index(path.parts[2]) if rooms and path.parts[2] in rooms else None
+
+
+def find(root, source, included):
+    """The included file as a path from the root; None if there is none."""
+    for folder in (source.parent, Path("src"), Path("include")):
+        if (root / folder / included).exists():
+            return Path((root / folder / included).resolve().relative_to(root))
     return None
 
 
-def main():
-    root = Path(sys.argv[1])
-    files = [f for top in ("src", "cli") for f in (root / top).rglob("*") if f.suffix in SUFFIXES]
-    wrong = 0
-    for file in sorted(files):
-        source = file.relative_to(root)
-        if module_of(source) not in MAY_INCLUDE:
-            print(f"{source}: module '{module_of(source)}' is not in the table of {Path(__file__).name}")
-            wrong += 1
+def problem(source, target):
+    """Why `source` may not include `target`; None if it may. Both are paths from the root."""
+    if target is None:
+        return "is not found from src/ or beside the file"
+    if target.parts[0] == "include":
+        return None
+    ours, theirs = module_of(source), module_of(target)
+    if target.suffix == ".c":
+        # A module may compile one of its own files several ways; nobody else's.
+        return None if theirs == ours else "is a .c file of another module"
+    if theirs == ours:
+        rooms = room_of(source), room_of(target)
+        if None not in rooms and rooms[1] > rooms[0]:
+            return f"goes against the order of rooms: {', '.join(ROOMS[ours])}"
+        return None
+    if theirs not in MAY_INCLUDE[ours]:
+        return f"goes against the direction: {ours} may not know {theirs}"
+    return None
+
+
+def says_private(header):
+    with open(header, encoding="utf-8") as file:
+        return bool(PRIVATE.match(file.readline()))
+
+
+def includes(root, source):
+    """The numbers of the lines with an include, what they include as written, and as a path from the root."""
+    for number, line in enumerate((root / source).read_text(encoding="utf-8").splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match.group(1), find(root, source, Path(match.group(1)))
+
+
+def public_headers(root, files):
+    """The headers that are part of a module's contract, each with a file that makes it so."""
+    public = {target: source for source in files for _, _, target in includes(root, source)
+              if target and module_of(target) != module_of(source)}
+    reached = list(public)
+    while reached:
+        header = reached.pop()
+        for _, _, target in includes(root, header):
+            if target and target not in public:
+                public[target] = header
+                reached.append(target)
+    return public
+
+
+def marks(root, files):
+    """What is wrong with the first lines of the headers."""
+    public = public_headers(root, files)
+    for header in files:
+        if header.suffix != ".h" or header.parts[0] != "src" or module_of(header) in UNMARKED:
             continue
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-            match = INCLUDE.match(line)
-            reason = match and problem(root, source, Path(match.group(1)))
+        if header in public and says_private(root / header):
+            yield f"{header}:1: is not private: {public[header]} shows it to another module"
+        if header not in public and not says_private(root / header):
+            yield f'{header}:1: only its own module uses it: "/* {header.name} (private): ..."'
+
+
+def main():
+    root = Path(sys.argv[1]).resolve()
+    files = [f.relative_to(root) for top in ("src", "cli") for f in sorted((root / top).rglob("*"))
+             if f.suffix in SUFFIXES]
+    wrong = []
+    for source in files:
+        if module_of(source) not in MAY_INCLUDE:
+            wrong.append(f"{source}: module '{module_of(source)}' is not in the table of {Path(__file__).name}")
+            continue
+        if module_of(source) in ROOMS and len(source.parts) > 3 and room_of(source) is None:
+            wrong.append(f"{source}: room '{source.parts[2]}' is not in the table of {Path(__file__).name}")
+        for number, written, target in includes(root, source):
+            reason = problem(source, target)
             if reason:
-                print(f'{source}:{number}: "{match.group(1)}" {reason}')
-                wrong += 1
-    print(f"{len(files)} files, {wrong} wrong includes")
+                wrong.append(f'{source}:{number}: "{written}" {reason}')
+    wrong += marks(root, files)
+    print("\n".join(wrong + [f"{len(files)} files, {len(wrong)} wrong"]))
     return 1 if wrong or not files else 0
 
 

@@ -2,7 +2,7 @@
 #ifndef SR_TESTS_GOLDEN_H
 #define SR_TESTS_GOLDEN_H
 
-#include "base/safetensors.h"
+#include "files/safetensors.h"
 #include "test.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 #!/bin/bash
-# deps.sh: makes sure that everything the build and the tests need is there. Installs only what is
-# missing, with apt-get; says nothing when nothing is. `deps.sh browser`: also a browser, without which
-# the test of the report's page is left out.
+# deps.sh: makes sure that everything the build needs is there; `deps.sh test`: what the tests need
+# too. Installs only what is missing, with apt-get; says nothing when nothing is. `deps.sh browser`:
+# also a browser, without which the test of the report's page is left out.
 set -euo pipefail
 
 # package        how to see that it is there: a command, a pkg-config module or a file
@@ -12,7 +12,6 @@ cmake            command cmake
 ninja-build      command ninja
 pkg-config       command pkg-config
 libjansson-dev   module  jansson
-libcmocka-dev    module  cmocka
 libdnnl-dev      file    /usr/include/dnnl.h
 libyaml-dev      module  yaml-0.1
 libpcre2-dev     module  libpcre2-8
@@ -22,14 +21,17 @@ zlib1g-dev       module  zlib
 liblzma-dev      module  liblzma
 libjs-dygraphs   file    /usr/share/javascript/dygraphs/dygraph.min.js
 bible-kjv        command bible
+'
+[ "${1:-}" = "" ] || needed+='
+libcmocka-dev    module  cmocka
 clang            command clang
 clang-format     command clang-format
 libclang-rt-dev  file    /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a
-libomp-dev       file    /usr/lib/llvm-*/lib/libomp.so
 python3          command python3
 valgrind         command valgrind
 '
-[ "${1:-}" != browser ] || needed+='chromium         command chromium
+[ "${1:-}" != browser ] || needed+='
+chromium         command chromium
 '
 
 is_there() {

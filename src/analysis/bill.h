@@ -1,4 +1,4 @@
-/* bill.h: what a layer with a state of finite order costs, against one with a cache of keys and
+/* bill.h (private): what a layer with a state of finite order costs, against one with a cache of keys and
  * values. */
 #ifndef SR_ANALYSIS_BILL_H
 #define SR_ANALYSIS_BILL_H

@@ -1,4 +1,4 @@
-/* centred_layers.h: layers that truncate the series of exp about a centre, in double, in the place
+/* centred_layers.h (private): layers that truncate the series of exp about a centre, in double, in the place
  * of what a model made. */
 #ifndef SR_ANALYSIS_CENTRED_LAYERS_H
 #define SR_ANALYSIS_CENTRED_LAYERS_H

@@ -1,4 +1,4 @@
-/* logit_histogram.h: how numbers are distributed, in memory that does not grow with them. */
+/* logit_histogram.h (private): how numbers are distributed, in memory that does not grow with them. */
 #ifndef SR_ANALYSIS_LOGIT_HISTOGRAM_H
 #define SR_ANALYSIS_LOGIT_HISTOGRAM_H
 

@@ -1,4 +1,4 @@
-/* logit_rows.h: the logits of every query of an attention layer, in double, row by row. */
+/* logit_rows.h (private): the logits of every query of an attention layer, in double, row by row. */
 #ifndef SR_ANALYSIS_LOGIT_ROWS_H
 #define SR_ANALYSIS_LOGIT_ROWS_H
 

@@ -1,4 +1,4 @@
-/* order_sums.h: the logits of one head, added up row by row: their distribution, and the size of
+/* order_sums.h (private): the logits of one head, added up row by row: their distribution, and the size of
  * every order of the series of exp.
  *
  * Order n of exp(x) is x^n / n!. Its size over many pairs (query, key) has no single meaning, so

@@ -1,4 +1,4 @@
-/* orders_verdict.h: the bill in words. */
+/* orders_verdict.h (private): the bill in words. */
 #ifndef SR_ANALYSIS_ORDERS_VERDICT_H
 #define SR_ANALYSIS_ORDERS_VERDICT_H
 

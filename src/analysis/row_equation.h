@@ -1,4 +1,4 @@
-/* row_equation.h: what a layer makes of one row's weights, in double: the equation of softrnn.h from
+/* row_equation.h (private): what a layer makes of one row's weights, in double: the equation of softrnn.h from
  * the weights on. */
 #ifndef SR_ANALYSIS_ROW_EQUATION_H
 #define SR_ANALYSIS_ROW_EQUATION_H

@@ -1,4 +1,4 @@
-/* survey.h: a model over text, every head of every layer measured. */
+/* survey.h (private): a model over text, every head of every layer measured. */
 #ifndef SR_ANALYSIS_SURVEY_H
 #define SR_ANALYSIS_SURVEY_H
 

@@ -1,4 +1,4 @@
-/* truncated_model.h: a model whose layers stop the series of exp at a finite order: what it
+/* truncated_model.h (private): a model whose layers stop the series of exp at a finite order: what it
  * predicts and what it says, without retraining. */
 #ifndef SR_ANALYSIS_TRUNCATED_MODEL_H
 #define SR_ANALYSIS_TRUNCATED_MODEL_H

@@ -1,4 +1,4 @@
-/* truncation.h: what becomes of one head's weights and outputs when the series of exp ends at a
+/* truncation.h (private): what becomes of one head's weights and outputs when the series of exp ends at a
  * finite order.
  *
  * Where the layer divides by the sum of its weights, or by the length of what they add up to, a

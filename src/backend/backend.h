@@ -10,6 +10,7 @@
 
 #include "attention/attention.h"
 #include "base/status.h"
+#include "device/device.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -81,17 +82,9 @@ typedef struct sr_adamw {
 
 typedef struct sr_backend sr_backend;
 struct sr_backend {
-    const char *name;
+    srnn_device *device; /* its memory; owned */
     int threads;
     void (*destroy)(sr_backend *backend);
-
-    /* ---- memory: 64-byte aligned, uninitialised unless zeroed */
-    srnn_status (*allocate)(sr_backend *backend, void **out, size_t bytes);
-    void (*release)(sr_backend *backend, void *memory); /* accepts NULL */
-    srnn_status (*copy_in)(sr_backend *backend, void *to, const void *host, size_t bytes);
-    srnn_status (*copy_out)(sr_backend *backend, void *host, const void *from, size_t bytes);
-    srnn_status (*copy)(sr_backend *backend, void *to, const void *from, size_t bytes);
-    srnn_status (*zero)(sr_backend *backend, void *memory, size_t bytes);
 
     /* ---- embedding: row r of out (rows, C) is row ids[r] of weight (V, C); zero if ids[r] < 0 */
     srnn_status (*embed_forward)(sr_backend *backend, sr_matrix out, const float *weight,

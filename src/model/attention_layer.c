@@ -42,7 +42,7 @@ static void lay_out_scratch(sr_attention_layer *layer) {
 static srnn_status take_positions(sr_attention_layer *layer) {
     const size_t rows = (size_t)layer->B * (size_t)layer->T;
     void *memory;
-    SR_TRY(layer->backend->allocate(layer->backend, &memory, rows * sizeof(int32_t)));
+    SR_TRY(sr_device_allocate(layer->backend->device, &memory, rows * sizeof(int32_t)));
     layer->positions = memory;
     SR_TRY(sr_alloc(&memory, rows, sizeof(int32_t)));
     layer->host_positions = memory;
@@ -60,8 +60,8 @@ static srnn_status place_tokens(sr_attention_layer *layer, const int64_t *offset
             start = row;
         layer->host_positions[row] = (int32_t)(row - start);
     }
-    return layer->backend->copy_in(layer->backend, layer->positions, layer->host_positions,
-                                   (size_t)rows * sizeof(int32_t));
+    return sr_device_copy_in(layer->backend->device, layer->positions, layer->host_positions,
+                             (size_t)rows * sizeof(int32_t));
 }
 
 static srnn_status check(const sr_layer_setup *setup) {
@@ -138,7 +138,7 @@ void sr_attention_layer_free(sr_attention_layer *layer) {
     if (!layer)
         return;
     srnn_plan_free(layer->plan);
-    layer->backend->release(layer->backend, layer->positions);
+    sr_device_release(layer->backend->device, layer->positions);
     free(layer->host_positions);
     free(layer);
 }

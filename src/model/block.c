@@ -121,13 +121,13 @@ srnn_status sr_block_forward(const sr_block *b, float *out, const sr_block_saved
     const sr_rmsnorm input = norm_of(b, s->x, SR_BLOCK_INPUT_NORM, s->rstd);
     const sr_rmsnorm middle = norm_of(b, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd);
     SR_TRY(backend->rmsnorm_forward(backend, s->normed, &input));
-    SR_TRY(backend->copy(backend, s->middle, s->x, bytes));
+    SR_TRY(sr_device_copy(backend->device, s->middle, s->x, bytes));
     SR_TRY(attend(b, s));
     SR_TRY(backend->rmsnorm_forward(backend, s->mlp_normed, &middle));
     SR_TRY(activate(b, s));
     if (!out)
         return SRNN_OK;
-    SR_TRY(backend->copy(backend, out, s->middle, bytes));
+    SR_TRY(sr_device_copy(backend->device, out, s->middle, bytes));
     return linear(b, width_C(b, out), width_F(b, s->activated), SR_BLOCK_DOWN_WEIGHT, true);
 }
 

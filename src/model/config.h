@@ -2,7 +2,7 @@
 #ifndef SR_MODEL_CONFIG_H
 #define SR_MODEL_CONFIG_H
 
-#include "base/tensor.h"
+#include "files/tensor.h"
 #include "model/layer_tensors.h"
 #include "model/rope.h"
 

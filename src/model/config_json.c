@@ -1,5 +1,5 @@
 /* config_json.c: a model's shape from and to Hugging Face's config.json. */
-#include "base/file.h"
+#include "files/file.h"
 #include "model/config.h"
 #include "model/config_family.h"
 #include "model/config_foreign.h"

@@ -31,17 +31,17 @@ static srnn_status fill(sr_layer_state *state) {
     SR_TRY(srnn_state_create(&state->attention, &layer->problem));
     SR_TRY(sr_alloc(&memory, tokens, sizeof(int32_t)));
     state->host_positions = memory;
-    SR_TRY(backend->allocate(backend, &memory, tokens * sizeof(int32_t)));
+    SR_TRY(sr_device_allocate(backend->device, &memory, tokens * sizeof(int32_t)));
     state->positions = memory;
     if (layer->attention.short_conv < 2)
         return SRNN_OK;
     const size_t bytes = (size_t)layer->B * (size_t)kept(state) * history_row(state);
-    SR_TRY(backend->allocate(backend, &memory, bytes));
+    SR_TRY(sr_device_allocate(backend->device, &memory, bytes));
     state->history = memory;
-    SR_TRY(backend->allocate(backend, &memory, bytes));
+    SR_TRY(sr_device_allocate(backend->device, &memory, bytes));
     state->next_history = memory;
-    SR_TRY(backend->zero(backend, state->history, bytes));
-    return backend->zero(backend, state->next_history, bytes);
+    SR_TRY(sr_device_zero(backend->device, state->history, bytes));
+    return sr_device_zero(backend->device, state->next_history, bytes);
 }
 
 srnn_status sr_layer_state_create(sr_layer_state **state, sr_attention_layer *layer) {
@@ -64,9 +64,9 @@ void sr_layer_state_free(sr_layer_state *state) {
         return;
     sr_backend *backend = state->layer->backend;
     srnn_state_free(state->attention);
-    backend->release(backend, state->positions);
-    backend->release(backend, state->history);
-    backend->release(backend, state->next_history);
+    sr_device_release(backend->device, state->positions);
+    sr_device_release(backend->device, state->history);
+    sr_device_release(backend->device, state->next_history);
     free(state->host_positions);
     free(state);
 }
@@ -89,9 +89,9 @@ static srnn_status remember(sr_layer_state *state, const float *projected, int T
         float *to = state->next_history + b * (size_t)keep * row;
         const float *from = state->history + b * (size_t)keep * row + (size_t)fresh * row;
         const float *new = projected + ((b + 1) * (size_t)T - (size_t)fresh) * row;
-        SR_TRY(backend->copy(backend, to, from, (size_t)old * history_row(state)));
-        SR_TRY(backend->copy(backend, to + (size_t)old * row, new,
-                             (size_t)fresh * history_row(state)));
+        SR_TRY(sr_device_copy(backend->device, to, from, (size_t)old * history_row(state)));
+        SR_TRY(sr_device_copy(backend->device, to + (size_t)old * row, new,
+                              (size_t)fresh * history_row(state)));
     }
     float *swap = state->history;
     state->history = state->next_history;
@@ -111,8 +111,8 @@ static srnn_status place(sr_layer_state *state, int T) {
     for (int b = 0; b < layer->B; b++)
         for (int t = 0; t < T; t++)
             state->host_positions[b * T + t] = (int32_t)(state->position + t);
-    return layer->backend->copy_in(layer->backend, state->positions, state->host_positions,
-                                   (size_t)layer->B * (size_t)T * sizeof(int32_t));
+    return sr_device_copy_in(layer->backend->device, state->positions, state->host_positions,
+                             (size_t)layer->B * (size_t)T * sizeof(int32_t));
 }
 
 srnn_status sr_attention_layer_feed(sr_attention_layer *layer, sr_layer_state *state, sr_matrix y,

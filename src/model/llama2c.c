@@ -1,7 +1,7 @@
 /* llama2c.c: a model from and to llama2.c's .bin. */
-#include "base/file.h"
 #include "base/memory.h"
-#include "model/checkpoint.h"
+#include "files/file.h"
+#include "model/model_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,8 +74,8 @@ static srnn_status read_tensor(sr_model *model, const bin_tensor *tensor, int la
     *data += bytes;
     if (tensor->rotated)
         reorder(turned, room, &model->config, (size_t)spec->shape[0], true);
-    return model->backend->copy_in(model->backend, model->weights + spec->start,
-                                   tensor->rotated ? turned : room, bytes);
+    return sr_device_copy_in(model->backend->device, model->weights + spec->start,
+                             tensor->rotated ? turned : room, bytes);
 }
 
 static srnn_status read_tensors(sr_model *model, const uint8_t *data, const uint8_t *end,
@@ -186,7 +186,7 @@ static srnn_status write_tensor(sr_replacement *out, const sr_model *model,
     const sr_tensor_spec *spec = find(model, tensor, layer);
     const size_t bytes = spec->count * sizeof(float);
     float *turned = room + spec->count;
-    SR_TRY(model->backend->copy_out(model->backend, room, model->weights + spec->start, bytes));
+    SR_TRY(sr_device_copy_out(model->backend->device, room, model->weights + spec->start, bytes));
     if (tensor->rotated)
         reorder(turned, room, &model->config, (size_t)spec->shape[0], false);
     return sr_replacement_write(out, tensor->rotated ? turned : room, bytes);

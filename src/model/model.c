@@ -103,8 +103,8 @@ static srnn_status fill_rope_table(const sr_model *model, float *piece, int64_t 
     for (int64_t first = 0; first < c->positions; first += piece_rows) {
         const int64_t left = c->positions - first, count = left < piece_rows ? left : piece_rows;
         sr_rope_rows(piece, first, count, c->D, c->rope_theta, &c->rope_scaling);
-        SR_TRY(model->backend->copy_in(model->backend, model->rope_table + first * c->D, piece,
-                                       (size_t)(count * c->D) * sizeof *piece));
+        SR_TRY(sr_device_copy_in(model->backend->device, model->rope_table + first * c->D, piece,
+                                 (size_t)(count * c->D) * sizeof *piece));
     }
     return SRNN_OK;
 }
@@ -113,8 +113,8 @@ static srnn_status make_rope_table(sr_model *model) {
     enum { PIECE_ROWS = 1024 };
     const size_t D = (size_t)model->config.D;
     void *memory, *piece;
-    SR_TRY(model->backend->allocate(model->backend, &memory,
-                                    (size_t)model->config.positions * D * sizeof(float)));
+    SR_TRY(sr_device_allocate(model->backend->device, &memory,
+                              (size_t)model->config.positions * D * sizeof(float)));
     model->rope_table = memory;
     SR_TRY(sr_alloc_zero(&piece, PIECE_ROWS * D, sizeof(float))); /* an odd D leaves a column */
     const srnn_status status = fill_rope_table(model, piece, PIECE_ROWS);
@@ -129,9 +129,9 @@ static srnn_status fill(sr_model *model, const sr_model_config *config) {
     SR_TRY(sr_model_config_copy(&model->config, config));
     SR_TRY(sr_model_tensors(&model->table, config));
     const size_t bytes = model->table.numbers * sizeof(float);
-    SR_TRY(backend->allocate(backend, &memory, bytes));
+    SR_TRY(sr_device_allocate(backend->device, &memory, bytes));
     model->weights = memory;
-    SR_TRY(backend->zero(backend, memory, bytes));
+    SR_TRY(sr_device_zero(backend->device, memory, bytes));
     SR_TRY(sr_model_pointers_make(&model->weight, model, model->weights));
     return make_rope_table(model);
 }
@@ -154,8 +154,8 @@ srnn_status sr_model_create(sr_model **model, sr_backend *backend, const sr_mode
 void sr_model_free(sr_model *model) {
     if (!model)
         return;
-    model->backend->release(model->backend, model->weights);
-    model->backend->release(model->backend, model->rope_table);
+    sr_device_release(model->backend->device, model->weights);
+    sr_device_release(model->backend->device, model->rope_table);
     sr_model_pointers_free(&model->weight);
     sr_tensor_table_free(&model->table);
     sr_model_config_free(&model->config);
@@ -173,8 +173,8 @@ srnn_status sr_model_initialise(sr_model *model, double range, uint64_t seed) {
     for (size_t i = 0; i < model->table.count && status == SRNN_OK; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
         sr_tensor_initialise(host, spec, range, seed);
-        status = model->backend->copy_in(model->backend, model->weights + spec->start, host,
-                                         spec->count * sizeof(float));
+        status = sr_device_copy_in(model->backend->device, model->weights + spec->start, host,
+                                   spec->count * sizeof(float));
     }
     free(host);
     return status;

@@ -39,7 +39,7 @@ static srnn_status take(sr_pass *pass, void **out, size_t count, size_t size) {
     if (__builtin_mul_overflow(count, size, &bytes))
         return SR_FAIL(SRNN_ERR_MEMORY, "a batch of %d x %d tokens does not fit memory",
                        pass->setup.B, pass->setup.T);
-    SR_TRY(pass->backend->allocate(pass->backend, out, bytes));
+    SR_TRY(sr_device_allocate(pass->backend->device, out, bytes));
     pass->memory[pass->memories++] = *out;
     pass->bytes += bytes;
     return SRNN_OK;
@@ -183,7 +183,7 @@ void sr_pass_free(sr_pass *pass) {
     if (!pass)
         return;
     for (size_t i = 0; i < pass->memories; i++)
-        pass->backend->release(pass->backend, pass->memory[i]);
+        sr_device_release(pass->backend->device, pass->memory[i]);
     free(pass->memory);
     free(pass->host);
     sr_model_pointers_free(&pass->gradient);
@@ -208,8 +208,8 @@ float *sr_pass_gradient(sr_pass *pass) {
 }
 
 srnn_status sr_pass_zero_gradient(sr_pass *pass) {
-    return pass->backend->zero(pass->backend, pass->gradients,
-                               pass->model->table.numbers * sizeof(float));
+    return sr_device_zero(pass->backend->device, pass->gradients,
+                          pass->model->table.numbers * sizeof(float));
 }
 
 /* ids in, pass->normed out. */
@@ -221,7 +221,7 @@ static srnn_status forward(sr_pass *pass, const int32_t *ids) {
         if (ids[row] >= model->config.V)
             return SR_FAIL(SRNN_ERR_ARGUMENT, "token %d: the model has only %d", ids[row],
                            model->config.V);
-    SR_TRY(backend->copy_in(backend, pass->ids, ids, (size_t)pass->rows * sizeof *ids));
+    SR_TRY(sr_device_copy_in(backend->device, pass->ids, ids, (size_t)pass->rows * sizeof *ids));
     SR_TRY(backend->embed_forward(backend,
                                   sr_matrix_of(pass->saved[0].x, pass->rows, model->config.C),
                                   model->weight.embedding, pass->ids));
@@ -251,8 +251,8 @@ srnn_status sr_pass_logits(sr_pass *pass, float *out, const int32_t *ids) {
     SR_TRY(forward(pass, ids));
     for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
         SR_TRY(logits_tile(pass, &logits, &normed, first));
-        SR_TRY(pass->backend->copy_out(pass->backend, out + first * logits.columns, logits.data,
-                                       (size_t)(logits.rows * logits.columns) * sizeof *out));
+        SR_TRY(sr_device_copy_out(pass->backend->device, out + first * logits.columns, logits.data,
+                                  (size_t)(logits.rows * logits.columns) * sizeof *out));
     }
     return SRNN_OK;
 }
@@ -262,16 +262,16 @@ static srnn_status copy_targets(sr_pass *pass, const int32_t *targets) {
         if (targets[row] >= pass->model->config.V)
             return SR_FAIL(SRNN_ERR_ARGUMENT, "target %d: the model has only %d tokens",
                            targets[row], pass->model->config.V);
-    return pass->backend->copy_in(pass->backend, pass->targets, targets,
-                                  (size_t)pass->rows * sizeof *targets);
+    return sr_device_copy_in(pass->backend->device, pass->targets, targets,
+                             (size_t)pass->rows * sizeof *targets);
 }
 
 /* Counts on the host, before the loss turns logits into their gradient. */
 static srnn_status count_correct(sr_pass *pass, int64_t *correct, sr_matrix logits,
                                  const int32_t *targets) {
     int64_t counted = 0;
-    SR_TRY(pass->backend->copy_out(pass->backend, pass->host, logits.data,
-                                   (size_t)(logits.rows * logits.columns) * sizeof *pass->host));
+    SR_TRY(sr_device_copy_out(pass->backend->device, pass->host, logits.data,
+                              (size_t)(logits.rows * logits.columns) * sizeof *pass->host));
     sr_accuracy_add(correct, &counted, pass->host, targets, logits.rows, (int)logits.columns);
     return SRNN_OK;
 }
@@ -308,8 +308,8 @@ static srnn_status head_gradients(sr_pass *pass, const int32_t *targets, float s
 }
 
 static srnn_status losses_out(sr_pass *pass, float *losses) {
-    return pass->backend->copy_out(pass->backend, losses, pass->losses,
-                                   (size_t)pass->rows * sizeof *losses);
+    return sr_device_copy_out(pass->backend->device, losses, pass->losses,
+                              (size_t)pass->rows * sizeof *losses);
 }
 
 srnn_status sr_pass_losses(sr_pass *pass, float *losses, const int32_t *ids,
@@ -339,7 +339,7 @@ srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
     const sr_rmsnorm norm = {pass->x,    model->weight.norm,
                              pass->rstd, (float)model->config.norm_epsilon,
                              pass->rows, model->config.C};
-    SR_TRY(backend->zero(backend, pass->d, bytes));
+    SR_TRY(sr_device_zero(backend->device, pass->d, bytes));
     for (int layer = model->config.L - 1; layer >= 0; layer--) {
         const sr_block *block = &pass->blocks[layer];
         const sr_block_scratch scratch = sr_block_scratch_at(block, pass->scratch);

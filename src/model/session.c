@@ -24,7 +24,7 @@ struct sr_session {
 
 static srnn_status take(sr_session *session, float **out, size_t count) {
     void *memory;
-    SR_TRY(session->backend->allocate(session->backend, &memory, count * sizeof(float)));
+    SR_TRY(sr_device_allocate(session->backend->device, &memory, count * sizeof(float)));
     *out = memory;
     return SRNN_OK;
 }
@@ -47,8 +47,8 @@ static srnn_status take_all(sr_session *session) {
         const size_t bytes = sr_block_saved_bytes(&block);
         saved = bytes > saved ? bytes : saved;
     }
-    SR_TRY(session->backend->allocate(session->backend, &session->saved, saved));
-    SR_TRY(session->backend->allocate(session->backend, &memory, rows * sizeof(int32_t)));
+    SR_TRY(sr_device_allocate(session->backend->device, &session->saved, saved));
+    SR_TRY(sr_device_allocate(session->backend->device, &memory, rows * sizeof(int32_t)));
     session->ids = memory;
     SR_TRY(take(session, &session->x, rows * (size_t)c->C));
     SR_TRY(take(session, &session->normed, rows * (size_t)c->C));
@@ -99,7 +99,7 @@ void sr_session_free(sr_session *session) {
     void *const memory[] = {session->saved, session->ids,  session->x,     session->normed,
                             session->rstd,  session->last, session->logits};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
-        session->backend->release(session->backend, memory[i]);
+        sr_device_release(session->backend->device, memory[i]);
     for (int layer = 0; session->states && layer < session->model->config.L; layer++)
         sr_layer_state_free(session->states[layer]);
     free(session->states);
@@ -125,7 +125,7 @@ static srnn_status forward(sr_session *session, const int32_t *ids, int T) {
         if (ids[row] >= model->config.V)
             return SR_FAIL(SRNN_ERR_ARGUMENT, "token %d: the model has only %d", ids[row],
                            model->config.V);
-    SR_TRY(backend->copy_in(backend, session->ids, ids, (size_t)rows * sizeof *ids));
+    SR_TRY(sr_device_copy_in(backend->device, session->ids, ids, (size_t)rows * sizeof *ids));
     SR_TRY(backend->embed_forward(backend, sr_matrix_of(session->x, rows, model->config.C),
                                   model->weight.embedding, session->ids));
     for (int layer = 0; layer < model->config.L; layer++) {
@@ -146,15 +146,16 @@ static srnn_status logits_after(sr_session *session, float *out, size_t stride, 
     const sr_model *model = session->model;
     const size_t C = (size_t)model->config.C, V = (size_t)model->config.V;
     for (size_t b = 0; b < (size_t)session->setup.B; b++)
-        SR_TRY(backend->copy(backend, session->last + b * C,
-                             session->normed + (b * (size_t)T + (size_t)t) * C, C * sizeof(float)));
+        SR_TRY(sr_device_copy(backend->device, session->last + b * C,
+                              session->normed + (b * (size_t)T + (size_t)t) * C,
+                              C * sizeof(float)));
     SR_TRY(backend->linear_forward(backend,
                                    sr_matrix_of(session->logits, session->setup.B, model->config.V),
                                    sr_matrix_of(session->last, session->setup.B, model->config.C),
                                    model->weight.head, NULL, false));
     for (size_t b = 0; b < (size_t)session->setup.B; b++)
-        SR_TRY(backend->copy_out(backend, out + b * stride, session->logits + b * V,
-                                 V * sizeof(float)));
+        SR_TRY(sr_device_copy_out(backend->device, out + b * stride, session->logits + b * V,
+                                  V * sizeof(float)));
     return SRNN_OK;
 }
 

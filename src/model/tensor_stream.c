@@ -1,20 +1,13 @@
 /* tensor_stream.c: numbers between backend memory and files, a block at a time. */
 #include "model/tensor_stream.h"
 
+#include "base/bf16.h"
+
 #include <string.h>
 
 enum { BLOCK = 4096 };
 
-/* Rounds to nearest, ties to even; NaN stays one. */
-static uint16_t to_bf16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)((bits >> 16) | 0x40u);
-    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-/* The same for float16: half of the spacing of its numbers decides. */
+/* Rounds to nearest, ties to even; NaN stays one: half of the spacing of its numbers decides. */
 static uint16_t to_f16(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -38,9 +31,9 @@ static srnn_status narrow_out(sr_backend *backend, uint16_t *to, const float *fr
     float block[BLOCK];
     for (size_t done = 0; done < count; done += BLOCK) {
         const size_t here = count - done < BLOCK ? count - done : BLOCK;
-        SR_TRY(backend->copy_out(backend, block, from + done, here * sizeof *block));
+        SR_TRY(sr_device_copy_out(backend->device, block, from + done, here * sizeof *block));
         for (size_t i = 0; i < here; i++)
-            to[done + i] = dtype == SR_DTYPE_BF16 ? to_bf16(block[i]) : to_f16(block[i]);
+            to[done + i] = dtype == SR_DTYPE_BF16 ? sr_bf16_of(block[i]) : to_f16(block[i]);
     }
     return SRNN_OK;
 }
@@ -50,7 +43,7 @@ srnn_status sr_stream_out(void *context, void *to, const sr_tensor *tensor, size
     sr_backend *backend = context;
     const float *from = (const float *)tensor->data + first;
     return tensor->dtype == SR_DTYPE_F32
-               ? backend->copy_out(backend, to, from, count * sizeof *from)
+               ? sr_device_copy_out(backend->device, to, from, count * sizeof *from)
                : narrow_out(backend, to, from, count, tensor->dtype);
 }
 
@@ -63,7 +56,7 @@ srnn_status sr_stream_in(sr_backend *backend, float *to, const sr_tensor *tensor
         part.count = tensor->count - done < BLOCK ? tensor->count - done : BLOCK;
         part.bytes = part.count * bytes;
         sr_tensor_to_float(block, &part);
-        SR_TRY(backend->copy_in(backend, to + done, block, part.count * sizeof *block));
+        SR_TRY(sr_device_copy_in(backend->device, to + done, block, part.count * sizeof *block));
     }
     return SRNN_OK;
 }

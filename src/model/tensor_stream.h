@@ -5,7 +5,7 @@
 #define SR_MODEL_TENSOR_STREAM_H
 
 #include "backend/backend.h"
-#include "base/safetensors.h"
+#include "files/safetensors.h"
 
 /* For sr_safetensors_writer_reader: `context` is the backend, a tensor's data lies in its memory as
  * float and is rounded to the tensor's type: F32, BF16 or F16. */

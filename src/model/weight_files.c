@@ -1,9 +1,9 @@
 /* weight_files.c: the tensors of a Hugging Face folder, in one file or in shards. */
 #include "model/weight_files.h"
 
-#include "base/file.h"
 #include "base/memory.h"
-#include "base/path.h"
+#include "files/file.h"
+#include "files/path.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef SR_MODEL_WEIGHT_FILES_H
 #define SR_MODEL_WEIGHT_FILES_H
 
-#include "base/safetensors.h"
+#include "files/safetensors.h"
 
 typedef struct sr_weight_files {
     sr_safetensors **files; /* (count), owned */

@@ -1,4 +1,4 @@
-/* moderated.h: intervals of the differences of many variants, each variance shrunk towards what the
+/* moderated.h (private): intervals of the differences of many variants, each variance shrunk towards what the
  * others have in common. docs/STUDY.md says what they assume and how often they hold. */
 #ifndef SR_STUDY_MODERATED_H
 #define SR_STUDY_MODERATED_H

@@ -1,7 +1,7 @@
 /* record.c: what one run left on disk, read back. */
 #include "study/record.h"
 
-#include "base/file.h"
+#include "files/file.h"
 #include "study/statistics.h"
 
 #include <jansson.h>

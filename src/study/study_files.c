@@ -2,7 +2,7 @@
 #include "study/study_files.h"
 
 #include "attention/attention.h"
-#include "base/file.h"
+#include "files/file.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* study_text.c: the text that tasks with the data "@text" train on. */
-#include "base/file.h"
+#include "files/file.h"
 #include "study/study_files.h"
 
 #include <stdio.h>

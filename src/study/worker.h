@@ -1,4 +1,4 @@
-/* worker.h: one run of a study in a process of its own. */
+/* worker.h (private): one run of a study in a process of its own. */
 #ifndef SR_STUDY_WORKER_H
 #define SR_STUDY_WORKER_H
 

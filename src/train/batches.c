@@ -2,7 +2,7 @@
 #include "train/batches.h"
 
 #include "base/memory.h"
-#include "base/safetensors.h"
+#include "files/safetensors.h"
 
 #include <limits.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* folder.c: making, locking, listing, renaming and removing folders, durably. */
 #include "train/folder.h"
 
-#include "base/path.h"
+#include "files/path.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,10 +1,10 @@
 /* run_checkpoint.c: the checkpoints of a run. */
 #include "train/run_checkpoint.h"
 
-#include "base/file.h"
-#include "base/safetensors.h"
 #include "data/tokenizer/tokenizer_copy.h"
-#include "model/checkpoint.h"
+#include "files/file.h"
+#include "files/safetensors.h"
+#include "model/model_files.h"
 #include "model/tensor_stream.h"
 #include "train/folder.h"
 

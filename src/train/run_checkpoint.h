@@ -6,7 +6,7 @@
 #ifndef SR_TRAIN_RUN_CHECKPOINT_H
 #define SR_TRAIN_RUN_CHECKPOINT_H
 
-#include "base/path.h"
+#include "files/path.h"
 #include "train/trainer.h"
 
 /* Where a run stands, beside weights and moments. */

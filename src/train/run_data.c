@@ -2,12 +2,12 @@
 #include "train/run_data.h"
 
 #include "base/memory.h"
-#include "base/path.h"
 #include "data/rows/source_open.h"
 #include "data/rows/synthetic.h"
 #include "data/shards/manifest.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/tokenizer_copy.h"
+#include "files/path.h"
 #include "train/batches.h"
 #include "train/run_checkpoint.h"
 

@@ -1,4 +1,4 @@
-/* run_records.h: what a run writes down: metrics.jsonl, timings.jsonl and TensorBoard events.
+/* run_records.h (private): what a run writes down: metrics.jsonl, timings.jsonl and TensorBoard events.
  *
  * metrics.jsonl holds what depends on the run alone, so that a resumed run has the same bytes as an
  * unbroken one; seconds are in timings.jsonl. */

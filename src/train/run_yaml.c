@@ -1,6 +1,6 @@
 /* run_yaml.c: a run's settings from and to run.yaml. */
-#include "base/file.h"
 #include "base/text.h"
+#include "files/file.h"
 #include "train/run_settings.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* tensorboard.h: TensorBoard's event files: numbers by name and step. */
+/* tensorboard.h (private): TensorBoard's event files: numbers by name and step. */
 #ifndef SR_TRAIN_TENSORBOARD_H
 #define SR_TRAIN_TENSORBOARD_H
 

@@ -31,9 +31,9 @@ static srnn_status check(const sr_trainer_settings *s) {
 static srnn_status take_moment(sr_trainer *trainer, float **out) {
     void *memory;
     const size_t bytes = trainer->model->table.numbers * sizeof(float);
-    SR_TRY(trainer->backend->allocate(trainer->backend, &memory, bytes));
+    SR_TRY(sr_device_allocate(trainer->backend->device, &memory, bytes));
     *out = memory;
-    return trainer->backend->zero(trainer->backend, memory, bytes);
+    return sr_device_zero(trainer->backend->device, memory, bytes);
 }
 
 static srnn_status fill(sr_trainer *trainer) {
@@ -76,8 +76,8 @@ srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
 void sr_trainer_free(sr_trainer *trainer) {
     if (!trainer)
         return;
-    trainer->backend->release(trainer->backend, trainer->moments.mean);
-    trainer->backend->release(trainer->backend, trainer->moments.square);
+    sr_device_release(trainer->backend->device, trainer->moments.mean);
+    sr_device_release(trainer->backend->device, trainer->moments.square);
     sr_pass_free(trainer->pass);
     free(trainer->ids);
     free(trainer->targets);

@@ -472,7 +472,8 @@ static void handlers_run_on_the_stack(void **state) {
     sr_backend *one;
     void *memory;
     assert_int_equal(sr_backend_cpu_create(&one, 1), SRNN_OK);
-    assert_int_equal(one->allocate(one, &memory, 3 * SIZE * SIZE * sizeof(float)), SRNN_OK);
+    assert_int_equal(sr_device_allocate(one->device, &memory, 3 * SIZE * SIZE * sizeof(float)),
+                     SRNN_OK);
     float *x = memory;
     for (size_t i = 0; i < 3 * SIZE * SIZE; i++)
         x[i] = 0.01f;
@@ -488,7 +489,7 @@ static void handlers_run_on_the_stack(void **state) {
     signal(SIGALRM, SIG_DFL);
     assert_true(handled > 0);
     assert_int_equal(elsewhere, 0);
-    one->release(one, memory);
+    sr_device_release(one->device, memory);
     sr_backend_free(one);
 }
 

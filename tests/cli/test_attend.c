@@ -2,8 +2,8 @@
 #include "test.h"
 
 #include "base/random.h"
-#include "base/safetensors.h"
 #include "commands.h"
+#include "files/safetensors.h"
 
 #include <math.h>
 #include <stdio.h>

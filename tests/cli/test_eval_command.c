@@ -1,8 +1,8 @@
 /* test_eval_command.c: `softrnn eval`: how much is counted, and that it is the same loss each way. */
-#include "base/file.h"
 #include "base/random.h"
-#include "base/safetensors.h"
-#include "model/checkpoint.h"
+#include "files/file.h"
+#include "files/safetensors.h"
+#include "model/model_files.h"
 #include "test.h"
 #include "train/folder.h"
 

@@ -1,8 +1,8 @@
 /* test_generate_command.c: `softrnn generate`: prompts side by side, front tokens, stops. */
-#include "base/file.h"
 #include "base/random.h"
 #include "data/tokenizer/tokenizer.h"
-#include "model/checkpoint.h"
+#include "files/file.h"
+#include "model/model_files.h"
 #include "model/pass.h"
 #include "test.h"
 #include "train/folder.h"

@@ -1,6 +1,6 @@
 /* test_golden_command.c: a folder as the reference saves it, evaluated and trained by the program,
  * gives the reference's logits and losses. */
-#include "base/file.h"
+#include "files/file.h"
 #include "golden.h"
 #include "train/folder.h"
 
@@ -153,7 +153,7 @@ static int enter(void **state) {
     sr_safetensors *file;
     snprintf(folder, sizeof folder, "/tmp/softrnn-golden-XXXXXX");
     if (!mkdtemp(folder) ||
-        sr_safetensors_open(&file, SOFTRNN_TEST_FILES "/golden.safetensors") != SRNN_OK)
+        sr_safetensors_open(&file, SOFTRNN_TEST_INPUTS "/golden.safetensors") != SRNN_OK)
         return -1;
     *state = file;
     return 0;

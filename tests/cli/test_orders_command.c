@@ -1,7 +1,7 @@
 /* test_orders_command.c: `softrnn orders` and its page from outside, on a model made here. */
 #include "analysis/orders.h"
-#include "base/file.h"
-#include "model/checkpoint.h"
+#include "files/file.h"
+#include "model/model_files.h"
 #include "model/pass.h"
 #include "small_model.h"
 #include "test.h"

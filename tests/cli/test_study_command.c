@@ -1,7 +1,7 @@
 /* test_study_command.c: `softrnn study` and `softrnn compare` from outside: interrupted, killed, with
  * a run that fails. */
-#include "base/file.h"
 #include "base/random.h"
+#include "files/file.h"
 #include "study/record.h"
 #include "test.h"
 #include "train/folder.h"

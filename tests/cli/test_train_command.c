@@ -1,7 +1,7 @@
 /* test_train_command.c: `softrnn train` from outside: killed while it writes, interrupted, on a full
  * disk. */
-#include "base/file.h"
 #include "base/random.h"
+#include "files/file.h"
 #include "test.h"
 #include "train/folder.h"
 

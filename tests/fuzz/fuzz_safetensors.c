@@ -1,5 +1,5 @@
 /* fuzz_safetensors.c: any bytes are a safetensors file or are refused. */
-#include "base/safetensors.h"
+#include "files/safetensors.h"
 
 #include <stdlib.h>
 

@@ -146,7 +146,7 @@ static int open_golden(void **state) {
     sr_rope_table(rope_table, GOLDEN_T, GOLDEN_D, 10000, &(sr_rope_scaling){0});
     *state = NULL;
     if (sr_backend_cpu_create(&cpu, 0) != SRNN_OK ||
-        sr_safetensors_open(&file, SOFTRNN_TEST_FILES "/golden.safetensors") != SRNN_OK)
+        sr_safetensors_open(&file, SOFTRNN_TEST_INPUTS "/golden.safetensors") != SRNN_OK)
         return 1;
     *state = file;
     return 0;

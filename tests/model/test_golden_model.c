@@ -139,7 +139,7 @@ static int open_golden(void **state) {
     sr_safetensors *file;
     *state = NULL;
     if (sr_backend_cpu_create(&cpu, 0) != SRNN_OK ||
-        sr_safetensors_open(&file, SOFTRNN_TEST_FILES "/golden.safetensors") != SRNN_OK)
+        sr_safetensors_open(&file, SOFTRNN_TEST_INPUTS "/golden.safetensors") != SRNN_OK)
         return 1;
     *state = file;
     return 0;

@@ -1,7 +1,7 @@
 /* test_model_files.c: configurations and models survive their files, and bad files are refused. */
-#include "base/file.h"
-#include "base/safetensors.h"
-#include "model/checkpoint.h"
+#include "files/file.h"
+#include "files/safetensors.h"
+#include "model/model_files.h"
 #include "model/rope.h"
 #include "small_model.h"
 

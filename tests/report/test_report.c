@@ -1,5 +1,5 @@
 /* test_report.c: a report says what its records say, and texts from files stay texts. */
-#include "base/file.h"
+#include "files/file.h"
 #include "made_study.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"

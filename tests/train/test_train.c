@@ -1,8 +1,8 @@
 /* test_train.c: schedules, given batches, skipped steps, and runs that stop and go on. */
-#include "base/file.h"
-#include "base/safetensors.h"
+#include "files/file.h"
+#include "files/safetensors.h"
 #include "golden.h"
-#include "model/checkpoint.h"
+#include "model/model_files.h"
 #include "train/folder.h"
 #include "train/log_file.h"
 #include "train/run.h"
@@ -364,7 +364,7 @@ static void runs_are_what_they_were(void **state) {
     edit_settings("attention:", "attention: \"norm\"\n");
     assert_int_equal(sr_run_resume(&run, run_folder, &(sr_run_ends){0}), SRNN_ERR_FORMAT);
     edit_settings("attention:", "attention: softmax\n");
-    edit_settings("data:", "data: \"" SOFTRNN_TEST_FILES "/golden.safetensors\"\n");
+    edit_settings("data:", "data: \"" SOFTRNN_TEST_INPUTS "/golden.safetensors\"\n");
     assert_int_equal(sr_run_resume(&run, run_folder, &(sr_run_ends){0}), SRNN_ERR_ARGUMENT);
     assert_non_null(strstr(srnn_error_detail(), "other rows"));
     sr_run_settings_free(&s);
@@ -449,7 +449,7 @@ static int enter(void **state) {
     sr_safetensors *file;
     snprintf(folder, sizeof folder, "/tmp/softrnn-train-XXXXXX");
     if (!mkdtemp(folder) ||
-        sr_safetensors_open(&file, SOFTRNN_TEST_FILES "/golden.safetensors") != SRNN_OK)
+        sr_safetensors_open(&file, SOFTRNN_TEST_INPUTS "/golden.safetensors") != SRNN_OK)
         return -1;
     *state = file;
     snprintf(text, sizeof text, "%s/text.txt", folder);

@@ -3,68 +3,7 @@
 #include "base/memory.h"
 #include "base/threads.h"
 
-#include <malloc.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-/* Bytes of memory that the system can still give, or SIZE_MAX if it does not say. */
-static size_t available_memory(void) {
-    char line[128];
-    unsigned long long kilobytes = 0;
-    FILE *file = fopen("/proc/meminfo", "r");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %llu kB", &kilobytes) == 1)
-            break;
-    if (file)
-        fclose(file);
-    return kilobytes ? (size_t)kilobytes * 1024 : SIZE_MAX;
-}
-
-/* Systems promise memory that they do not have and end the program when it is used; so what was
- * given out is counted against what there was. */
-static srnn_status allocate(sr_backend *backend, void **out, size_t bytes) {
-    sr_backend_cpu *cpu = (sr_backend_cpu *)backend;
-    *out = NULL;
-    if (bytes > cpu->memory || cpu->taken > cpu->memory - bytes)
-        return SR_FAIL(SRNN_ERR_MEMORY,
-                       "%.1f MB more are needed, but of the %.1f MB that were free %.1f MB are "
-                       "taken: use a smaller batch, shorter rows or --recompute",
-                       (double)bytes / 1e6, (double)cpu->memory / 1e6, (double)cpu->taken / 1e6);
-    SR_TRY(sr_alloc(out, bytes, 1));
-    cpu->taken += malloc_usable_size(*out);
-    return SRNN_OK;
-}
-
-static void release(sr_backend *backend, void *memory) {
-    if (memory)
-        ((sr_backend_cpu *)backend)->taken -= malloc_usable_size(memory);
-    free(memory);
-}
-
-static srnn_status copy_in(sr_backend *backend, void *to, const void *host, size_t bytes) {
-    (void)backend;
-    memcpy(to, host, bytes);
-    return SRNN_OK;
-}
-
-static srnn_status copy_out(sr_backend *backend, void *host, const void *from, size_t bytes) {
-    (void)backend;
-    memcpy(host, from, bytes);
-    return SRNN_OK;
-}
-
-static srnn_status copy(sr_backend *backend, void *to, const void *from, size_t bytes) {
-    (void)backend;
-    memcpy(to, from, bytes);
-    return SRNN_OK;
-}
-
-static srnn_status zero(sr_backend *backend, void *memory, size_t bytes) {
-    (void)backend;
-    memset(memory, 0, bytes);
-    return SRNN_OK;
-}
 
 static void destroy(sr_backend *backend) {
     sr_backend_cpu *cpu = (sr_backend_cpu *)backend;
@@ -72,6 +11,7 @@ static void destroy(sr_backend *backend) {
         sr_matmul_bf16_free(cpu->packs[worker].bf16);
     free(cpu->packs);
     free(cpu->room);
+    srnn_device_close(cpu->base.device);
     free(cpu);
 }
 
@@ -91,14 +31,7 @@ static srnn_status make_packs(sr_backend_cpu *cpu) {
 }
 
 static const sr_backend table = {
-    .name = "cpu",
     .destroy = destroy,
-    .allocate = allocate,
-    .release = release,
-    .copy_in = copy_in,
-    .copy_out = copy_out,
-    .copy = copy,
-    .zero = zero,
     .embed_forward = sr_cpu_embed_forward,
     .embed_backward = sr_cpu_embed_backward,
     .linear_forward = sr_cpu_linear_forward,
@@ -126,10 +59,11 @@ srnn_status sr_backend_cpu_create(sr_backend **backend, int threads) {
     *backend = NULL;
     SR_TRY(sr_alloc(&memory, 1, sizeof(sr_backend_cpu)));
     sr_backend_cpu *cpu = memory;
-    *cpu =
-        (sr_backend_cpu){.base = table, .rows = sr_cpu_rows_best(), .memory = available_memory()};
+    *cpu = (sr_backend_cpu){.base = table, .rows = sr_cpu_rows_best()};
     cpu->base.threads = sr_thread_count(threads);
-    const srnn_status status = make_packs(cpu);
+    srnn_status status = sr_device_cpu_open(&cpu->base.device, cpu->base.threads);
+    if (status == SRNN_OK)
+        status = make_packs(cpu);
     if (status != SRNN_OK) {
         destroy(&cpu->base);
         return status;

@@ -19,8 +19,6 @@ typedef struct sr_backend_cpu {
     const sr_cpu_rows *rows;
     sr_pack *packs; /* (threads) */
     float *room;    /* of all packs */
-    size_t memory;  /* bytes that could be had when the backend was made; SIZE_MAX: unknown */
-    size_t taken;   /* bytes given out since */
 } sr_backend_cpu;
 
 /* Numbers that the two operands of one pack take. */

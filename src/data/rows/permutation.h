@@ -1,4 +1,4 @@
-/* permutation.h: a shuffle of 0 .. count-1 that is computed instead of stored. */
+/* permutation.h (private): a shuffle of 0 .. count-1 that is computed instead of stored. */
 #ifndef SR_DATA_ROWS_PERMUTATION_H
 #define SR_DATA_ROWS_PERMUTATION_H
 

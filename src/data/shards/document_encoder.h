@@ -1,4 +1,4 @@
-/* document_encoder.h: batches of documents to batches of token ids. */
+/* document_encoder.h (private): batches of documents to batches of token ids. */
 #ifndef SR_DATA_SHARDS_DOCUMENT_ENCODER_H
 #define SR_DATA_SHARDS_DOCUMENT_ENCODER_H
 

@@ -1,8 +1,8 @@
 /* manifest.c: reads the description of a folder of prepared data. */
 #include "data/shards/manifest.h"
 
-#include "base/file.h"
 #include "base/memory.h"
+#include "files/file.h"
 
 #include <stdio.h>
 #include <stdlib.h>

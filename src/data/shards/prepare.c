@@ -1,7 +1,6 @@
 /* prepare.c: text files to a folder of token shards. */
 #include "data/shards/prepare.h"
 
-#include "base/file.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/threads.h"
@@ -10,6 +9,7 @@
 #include "data/shards/shard_set.h"
 #include "data/text/pipeline.h"
 #include "data/tokenizer/tokenizer_copy.h"
+#include "files/file.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -12,7 +12,7 @@
 #ifndef SR_DATA_SHARDS_SHARD_H
 #define SR_DATA_SHARDS_SHARD_H
 
-#include "base/file.h"
+#include "files/file.h"
 
 #include <stdint.h>
 

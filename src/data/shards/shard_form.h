@@ -1,4 +1,4 @@
-/* shard_form.h: the header of a shard file, shared by its reader and its writer. */
+/* shard_form.h (private): the header of a shard file, shared by its reader and its writer. */
 #ifndef SR_DATA_SHARDS_SHARD_FORM_H
 #define SR_DATA_SHARDS_SHARD_FORM_H
 

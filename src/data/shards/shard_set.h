@@ -1,4 +1,4 @@
-/* shard_set.h: the shards of a folder while they are written. */
+/* shard_set.h (private): the shards of a folder while they are written. */
 #ifndef SR_DATA_SHARDS_SHARD_SET_H
 #define SR_DATA_SHARDS_SHARD_SET_H
 

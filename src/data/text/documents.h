@@ -1,4 +1,4 @@
-/* documents.h: the documents of text files, one after the other, in batches.
+/* documents.h (private): the documents of text files, one after the other, in batches.
  *
  * A .jsonl or .ndjson file (also compressed: .jsonl.gz, .jsonl.zst, .jsonl.xz) holds one document a
  * line. Any other file is text: a line <|endoftext|> stands between two documents, and the newline

@@ -1,4 +1,4 @@
-/* json_repair.h: a line of JSON that common programs write and the parser refuses. */
+/* json_repair.h (private): a line of JSON that common programs write and the parser refuses. */
 #ifndef SR_DATA_TEXT_JSON_REPAIR_H
 #define SR_DATA_TEXT_JSON_REPAIR_H
 

@@ -1,4 +1,4 @@
-/* pattern.h: finds a literal text or a regular expression in text. */
+/* pattern.h (private): finds a literal text or a regular expression in text. */
 #ifndef SR_DATA_TEXT_PATTERN_H
 #define SR_DATA_TEXT_PATTERN_H
 

@@ -1,4 +1,4 @@
-/* pattern_translate.h: a regular expression as Oniguruma reads it, written for PCRE2. */
+/* pattern_translate.h (private): a regular expression as Oniguruma reads it, written for PCRE2. */
 #ifndef SR_DATA_TEXT_PATTERN_TRANSLATE_H
 #define SR_DATA_TEXT_PATTERN_TRANSLATE_H
 

@@ -1,4 +1,4 @@
-/* pipeline.h: read in order, work in any order on all cores, write in order. */
+/* pipeline.h (private): read in order, work in any order on all cores, write in order. */
 #ifndef SR_DATA_TEXT_PIPELINE_H
 #define SR_DATA_TEXT_PIPELINE_H
 

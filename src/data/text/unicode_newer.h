@@ -1,4 +1,4 @@
-/* unicode_newer.h: what Unicode 16 added to the properties of Unicode 14.
+/* unicode_newer.h (private): what Unicode 16 added to the properties of Unicode 14.
  *
  * Hugging Face's tokenizers know Unicode 16, the libraries of a system may be older. */
 #ifndef SR_DATA_TEXT_UNICODE_NEWER_H

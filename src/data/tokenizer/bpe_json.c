@@ -2,7 +2,7 @@
 #include "data/tokenizer/bpe_json.h"
 
 #include "data/text/unicode.h"
-#include "data/tokenizer/tokenizer_private.h"
+#include "data/tokenizer/tokenizer_parts.h"
 
 #include <jansson.h>
 #include <stdlib.h>

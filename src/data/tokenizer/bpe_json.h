@@ -1,4 +1,4 @@
-/* bpe_json.h: writes a byte-level BPE as a tokenizer.json. */
+/* bpe_json.h (private): writes a byte-level BPE as a tokenizer.json. */
 #ifndef SR_DATA_TOKENIZER_BPE_JSON_H
 #define SR_DATA_TOKENIZER_BPE_JSON_H
 

@@ -1,20 +1,14 @@
-/* bpe_learn.h: which pairs of tokens to merge, learned from counted words. */
+/* bpe_learn.h (private): which pairs of tokens to merge, learned from counted words. */
 #ifndef SR_DATA_TOKENIZER_BPE_LEARN_H
 #define SR_DATA_TOKENIZER_BPE_LEARN_H
 
+#include "data/tokenizer/bpe_train.h"
 #include "data/tokenizer/vocabulary.h"
-#include "data/tokenizer/word_count.h"
 
 typedef struct sr_merges {
     uint32_t (*pairs)[2]; /* (count) ids of the left and the right token */
     size_t count;
 } sr_merges;
-
-/* Which of two pairs that occur equally often is merged first. */
-typedef enum sr_ties {
-    SR_TIES_IDS = 0, /* the one of lower ids, left before right: as Hugging Face's trainer */
-    SR_TIES_TEXT,    /* the one whose two texts, as bytes, sort last */
-} sr_ties;
 
 typedef struct sr_bpe_learning {
     const uint32_t *byte_ids; /* (256) the token of each byte */

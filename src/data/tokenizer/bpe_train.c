@@ -3,7 +3,7 @@
 
 #include "data/text/unicode.h"
 #include "data/tokenizer/bpe_json.h"
-#include "data/tokenizer/tokenizer_private.h"
+#include "data/tokenizer/tokenizer_parts.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,13 @@
 #ifndef SR_DATA_TOKENIZER_BPE_TRAIN_H
 #define SR_DATA_TOKENIZER_BPE_TRAIN_H
 
-#include "data/tokenizer/bpe_learn.h"
+#include "data/tokenizer/word_count.h"
+
+/* Which of two pairs that occur equally often is merged first. */
+typedef enum sr_ties {
+    SR_TIES_IDS = 0, /* the one of lower ids, left before right: as Hugging Face's trainer */
+    SR_TIES_TEXT,    /* the one whose two texts, as bytes, sort last */
+} sr_ties;
 
 typedef struct sr_bpe_training {
     uint32_t vocab;        /* tokens in all: special ones, 256 bytes, merges */

@@ -1,4 +1,4 @@
-/* json_fields.h: reads the fields of a JSON object and refuses what nobody asked for. */
+/* json_fields.h (private): reads the fields of a JSON object and refuses what nobody asked for. */
 #ifndef SR_DATA_TOKENIZER_JSON_FIELDS_H
 #define SR_DATA_TOKENIZER_JSON_FIELDS_H
 

@@ -2,7 +2,7 @@
  *
  * The file: the longest token's length, then for each token a score (float), a length and the text;
  * all numbers little endian, 32 bits. Ids 0, 1 and 2 are unknown, BOS and EOS. */
-#include "data/tokenizer/tokenizer_private.h"
+#include "data/tokenizer/tokenizer_parts.h"
 
 #include "base/memory.h"
 

@@ -1,4 +1,4 @@
-/* normalizer.h: the steps that change a text before it is cut into pieces. */
+/* normalizer.h (private): the steps that change a text before it is cut into pieces. */
 #ifndef SR_DATA_TOKENIZER_NORMALIZER_H
 #define SR_DATA_TOKENIZER_NORMALIZER_H
 

@@ -1,5 +1,5 @@
 /* sentencepiece.c: reads a SentencePiece .model (protocol buffers) that holds a BPE. */
-#include "data/tokenizer/tokenizer_private.h"
+#include "data/tokenizer/tokenizer_parts.h"
 
 #include "base/memory.h"
 

@@ -1,10 +1,10 @@
 /* tokenizer_copy.c: keeps a tokenizer's files beside the data that was made with it. */
 #include "data/tokenizer/tokenizer_copy.h"
 
-#include "base/file.h"
 #include "data/tokenizer/bpe_json.h"
 #include "data/tokenizer/tokenizer_files.h"
-#include "data/tokenizer/tokenizer_private.h"
+#include "data/tokenizer/tokenizer_parts.h"
+#include "files/file.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* tokenizer_files.h: the files that a tokenizer's name means. */
+/* tokenizer_files.h (private): the files that a tokenizer's name means. */
 #ifndef SR_DATA_TOKENIZER_TOKENIZER_FILES_H
 #define SR_DATA_TOKENIZER_TOKENIZER_FILES_H
 

@@ -1,9 +1,9 @@
 /* tokenizer_load.c: finds and opens the file that a tokenizer's name means. */
-#include "data/tokenizer/tokenizer_private.h"
+#include "data/tokenizer/tokenizer_parts.h"
 
-#include "base/file.h"
 #include "data/text/input.h"
 #include "data/tokenizer/tokenizer_files.h"
+#include "files/file.h"
 
 #include <errno.h>
 #include <jansson.h>

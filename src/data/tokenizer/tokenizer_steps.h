@@ -1,9 +1,9 @@
-/* tokenizer_steps.h: reads the steps around the model of a tokenizer.json. */
+/* tokenizer_steps.h (private): reads the steps around the model of a tokenizer.json. */
 #ifndef SR_DATA_TOKENIZER_TOKENIZER_STEPS_H
 #define SR_DATA_TOKENIZER_TOKENIZER_STEPS_H
 
 #include "data/tokenizer/json_fields.h"
-#include "data/tokenizer/tokenizer_private.h"
+#include "data/tokenizer/tokenizer_parts.h"
 
 /* Each takes the value of one field, null included. */
 

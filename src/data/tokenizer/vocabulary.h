@@ -1,4 +1,4 @@
-/* vocabulary.h: the texts of all tokens by id, and the ids by text. */
+/* vocabulary.h (private): the texts of all tokens by id, and the ids by text. */
 #ifndef SR_DATA_TOKENIZER_VOCABULARY_H
 #define SR_DATA_TOKENIZER_VOCABULARY_H
 

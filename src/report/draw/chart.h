@@ -1,4 +1,4 @@
-/* chart.h: a chart of series, written as SVG or as data for the page's script. */
+/* chart.h (private): a chart of series, written as SVG or as data for the page's script. */
 #ifndef SR_REPORT_DRAW_CHART_H
 #define SR_REPORT_DRAW_CHART_H
 

@@ -1,4 +1,4 @@
-/* equation.h: a variant's equation as MathML. */
+/* equation.h (private): a variant's equation as MathML. */
 #ifndef SR_REPORT_DRAW_EQUATION_H
 #define SR_REPORT_DRAW_EQUATION_H
 

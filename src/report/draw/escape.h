@@ -1,4 +1,4 @@
-/* escape.h: text from files as text, whatever the language around it. */
+/* escape.h (private): text from files as text, whatever the language around it. */
 #ifndef SR_REPORT_DRAW_ESCAPE_H
 #define SR_REPORT_DRAW_ESCAPE_H
 

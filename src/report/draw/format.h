@@ -1,4 +1,4 @@
-/* format.h: numbers as words for the report. */
+/* format.h (private): numbers as words for the report. */
 #ifndef SR_REPORT_DRAW_FORMAT_H
 #define SR_REPORT_DRAW_FORMAT_H
 

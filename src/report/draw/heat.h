@@ -1,4 +1,4 @@
-/* heat.h: a map of coloured squares, as SVG. */
+/* heat.h (private): a map of coloured squares, as SVG. */
 #ifndef SR_REPORT_DRAW_HEAT_H
 #define SR_REPORT_DRAW_HEAT_H
 

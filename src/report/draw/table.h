@@ -1,4 +1,4 @@
-/* table.h: a table of texts and numbers, written as HTML, CSV or LaTeX. */
+/* table.h (private): a table of texts and numbers, written as HTML, CSV or LaTeX. */
 #ifndef SR_REPORT_DRAW_TABLE_H
 #define SR_REPORT_DRAW_TABLE_H
 

@@ -1,4 +1,4 @@
-/* orders_sections.h: the sections of the page about orders. */
+/* orders_sections.h (private): the sections of the page about orders. */
 #ifndef SR_REPORT_ORDERS_ORDERS_SECTIONS_H
 #define SR_REPORT_ORDERS_ORDERS_SECTIONS_H
 

@@ -1,7 +1,7 @@
 /* page.c: the page while it is being written, with its figures and tables as files beside it. */
 #include "report/page/page.h"
 
-#include "base/file.h"
+#include "files/file.h"
 #include "report/draw/escape.h"
 #include "report/page/page_files.h"
 

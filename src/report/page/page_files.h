@@ -1,4 +1,4 @@
-/* page_files.h: the files of the page, as the build embedded them. */
+/* page_files.h (private): the files of the page, as the build embedded them. */
 #ifndef SR_REPORT_PAGE_PAGE_FILES_H
 #define SR_REPORT_PAGE_PAGE_FILES_H
 

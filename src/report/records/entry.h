@@ -1,4 +1,4 @@
-/* entry.h: one variant in one cell of a study, as summary.json tells. */
+/* entry.h (private): one variant in one cell of a study, as summary.json tells. */
 #ifndef SR_REPORT_RECORDS_ENTRY_H
 #define SR_REPORT_RECORDS_ENTRY_H
 

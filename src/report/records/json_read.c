@@ -1,7 +1,7 @@
 /* json_read.c: the fields of records, read so that nothing in a file can hurt. */
 #include "report/records/json_read.h"
 
-#include "base/file.h"
+#include "files/file.h"
 
 #include <limits.h>
 #include <math.h>

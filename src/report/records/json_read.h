@@ -1,4 +1,4 @@
-/* json_read.h: the fields of records, read so that nothing in a file can hurt. */
+/* json_read.h (private): the fields of records, read so that nothing in a file can hurt. */
 #ifndef SR_REPORT_RECORDS_JSON_READ_H
 #define SR_REPORT_RECORDS_JSON_READ_H
 

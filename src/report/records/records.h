@@ -1,4 +1,4 @@
-/* records.h: a study's records on disk (docs/RECORDS.md), as the report uses them. */
+/* records.h (private): a study's records on disk (docs/RECORDS.md), as the report uses them. */
 #ifndef SR_REPORT_RECORDS_RECORDS_H
 #define SR_REPORT_RECORDS_RECORDS_H
 

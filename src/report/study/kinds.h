@@ -1,4 +1,4 @@
-/* kinds.h: the kinds of variants that the paper's claims are about. */
+/* kinds.h (private): the kinds of variants that the paper's claims are about. */
 #ifndef SR_REPORT_STUDY_KINDS_H
 #define SR_REPORT_STUDY_KINDS_H
 

@@ -1,5 +1,5 @@
 /* provenance.c: all runs, their settings, the program and the machine, and how to repeat it. */
-#include "base/file.h"
+#include "files/file.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
 #include "report/records/json_read.h"

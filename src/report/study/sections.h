@@ -1,4 +1,4 @@
-/* sections.h: the sections of a study's report, in the order of the page. */
+/* sections.h (private): the sections of a study's report, in the order of the page. */
 #ifndef SR_REPORT_STUDY_SECTIONS_H
 #define SR_REPORT_STUDY_SECTIONS_H
 

@@ -1,12 +1,12 @@
 /* test_prepare.c: text files become the right documents, whatever the threads, or a clear message.
  */
-#include "base/file.h"
 #include "data/rows/source_open.h"
 #include "data/shards/dataset.h"
 #include "data/shards/manifest.h"
 #include "data/shards/prepare.h"
 #include "data/text/documents.h"
 #include "data/tokenizer/tokenizer.h"
+#include "files/file.h"
 #include "test.h"
 
 #include <dirent.h>

@@ -1,8 +1,8 @@
 /* test_tokenizer_real.c: known ids of known tokenizers, and a known training. Reads the folder that
  * SOFTRNN_REAL_DATA names; without it these tests are skipped. */
-#include "base/file.h"
 #include "data/tokenizer/bpe_train.h"
 #include "data/tokenizer/tokenizer.h"
+#include "files/file.h"
 #include "test.h"
 
 #include <jansson.h>

@@ -1,0 +1,228 @@
+/* probe.c: random attention problems and how far a kernel is from the double oracle. */
+#include "probe.h"
+
+#include "attention/attention.h"
+#include "base/bf16.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "device/attention_kernel.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Streams of random numbers: one per operand, then these. */
+enum { STREAM_D_O = OPERANDS, STREAM_CUTS };
+
+/* A gradient whose terms cancel to less than this part of the gradient of v, as that of a gate in
+ * front of an l2 norm does, is measured against this part: float cannot know it better. With one
+ * key to look at, everything about the weights cancels; with heads of one number and weights that
+ * are powers, everything about the query. */
+static double cancelled(const srnn_problem *problem) {
+    const srnn_score score = problem->attention.score;
+    const bool power = score == SRNN_SCORE_LINEAR || score == SRNN_SCORE_POWER;
+    return problem->T == 1 || (problem->D == 1 && power) ? 1 : 1e-2;
+}
+
+static void store(void *array, srnn_dtype dtype, int64_t at, float value) {
+    switch (dtype) {
+    case SRNN_F32:
+        ((float *)array)[at] = value;
+        break;
+    case SRNN_F64:
+        ((double *)array)[at] = (double)value;
+        break;
+    case SRNN_BF16:
+        ((uint16_t *)array)[at] = sr_bf16_of(value);
+        break;
+    }
+}
+
+static double element(const void *array, srnn_dtype dtype, int64_t at) {
+    switch (dtype) {
+    case SRNN_F32:
+        return (double)((const float *)array)[at];
+    case SRNN_F64:
+        return ((const double *)array)[at];
+    case SRNN_BF16:
+        return (double)sr_bf16_float(((const uint16_t *)array)[at]);
+    }
+    return 0;
+}
+
+/* Moderate numbers. Clamped scores are to pass the clamp now and then, but never so close to it
+ * that float and double fall on different sides, where the gradient jumps: q and k on a grid of
+ * eighths make <q, k> exact. A row sum should stay away from zero: truncated series get small
+ * scores, and scores that are powers positive ones. So should a length that divides. */
+static double draw_query(const srnn_attention *a, double normal) {
+    if (a->clamp > 0)
+        return rint(normal * 12) / 8;
+    if (a->feature == SRNN_FEATURE_UNIT || a->feature == SRNN_FEATURE_UNIT_HEADS)
+        return normal + copysign(0.5, normal);
+    switch (a->score) {
+    case SRNN_SCORE_EXP:
+        return 1.5 * normal;
+    case SRNN_SCORE_TAYLOR:
+        return 0.7 * normal;
+    case SRNN_SCORE_LINEAR:
+    case SRNN_SCORE_POWER:
+        return sr_needs_row_sum(a) ? 0.7 * fabs(normal) + 0.3 : 0.7 * normal;
+    }
+    return 0;
+}
+
+static float draw(const srnn_attention *a, operand which, uint64_t seed, int64_t at) {
+    double normal = sr_random_normal(seed, which, (uint64_t)at);
+    switch (which) {
+    case OPERAND_Q:
+    case OPERAND_K:
+        return (float)draw_query(a, normal);
+    case OPERAND_DECAY: /* divided by 1024 in the equation */
+        return (float)(normal * 256);
+    case OPERAND_NORM_WEIGHT:
+        return (float)(1 + 0.2 * normal);
+    case OPERAND_V:
+    case OPERAND_VALUE_GATE:
+    case OPERAND_OUTPUT_GATE:
+    case OPERAND_NORM_BIAS:
+    case OPERAND_VALUE_POWER:
+        return (float)normal;
+    }
+    return 0;
+}
+
+static void fill(attention_call *run, uint64_t seed) {
+    const srnn_problem *p = &run->problem;
+    for (int which = 0; which < OPERANDS; which++) {
+        operand_shape shape = operand_shape_in(p, (operand)which);
+        for (int64_t i = 0; run->operand[which] && i < shape_elements(&shape); i++)
+            store(run->operand[which], p->dtype, i, draw(&p->attention, (operand)which, seed, i));
+    }
+    operand_shape shape = output_shape_in(p);
+    for (int64_t i = 0; i < shape_elements(&shape); i++)
+        store(run->d_o, p->dtype, i, (float)sr_random_normal(seed, STREAM_D_O, (uint64_t)i));
+}
+
+srnn_status probe_create(attention_call *run, const srnn_problem *problem, uint64_t seed) {
+    SR_TRY(call_create(run, problem));
+    fill(run, seed);
+    return SRNN_OK;
+}
+
+/* A tensor of the whole sequence seen from position t on. `width` numbers a position. */
+static srnn_tensor from_position(const attention_call *run, void *array, int heads, int width,
+                                 int t) {
+    const srnn_problem *p = &run->problem;
+    srnn_tensor tensor = {.data =
+                              (char *)array + (size_t)t * (size_t)width * sr_number_bytes(p->dtype),
+                          .batch = (int64_t)heads * p->T * width,
+                          .head = (int64_t)p->T * width,
+                          .time = width};
+    return array ? tensor : (srnn_tensor){0};
+}
+
+static srnn_status feed_piece(const attention_call *run, srnn_state *state, int t, int tokens) {
+    const srnn_problem *p = &run->problem;
+    srnn_operands in = call_operands(run);
+    in.q = from_position(run, in.q.data, p->H, p->D, t);
+    in.k = from_position(run, in.k.data, p->Hkv, p->D, t);
+    in.v = from_position(run, in.v.data, p->Hkv, p->Dv, t);
+    in.value_gate = from_position(run, in.value_gate.data, p->Hkv, 1, t);
+    in.output_gate = from_position(run, in.output_gate.data, p->H, 1, t);
+    in.decay = from_position(run, in.decay.data, p->Hkv, 1, t);
+    return srnn_state_feed(state, from_position(run, run->o, p->H, p->Dv, t), &in, tokens);
+}
+
+/* Takes the state out, forgets it, and puts it in again. */
+static srnn_status save_and_load(srnn_state *state) {
+    size_t bytes = srnn_state_saved_bytes(state);
+    void *copy;
+    SR_TRY(sr_alloc(&copy, bytes, 1));
+    srnn_status status = srnn_state_save(state, copy, bytes);
+    srnn_state_reset(state);
+    if (status == SRNN_OK)
+        status = srnn_state_load(state, copy, bytes);
+    free(copy);
+    return status;
+}
+
+srnn_status probe_feed(attention_call *run, uint64_t seed) {
+    srnn_state *state;
+    SR_TRY(srnn_state_create(&state, &run->problem));
+    int T = run->problem.T;
+    srnn_status status = SRNN_OK;
+    for (int t = 0; t < T && status == SRNN_OK;) {
+        uint64_t left = (uint64_t)(T - t);
+        int tokens = 1 + (int)sr_random_below(seed, STREAM_CUTS, (uint64_t)t, left);
+        if (t > 0)
+            status = save_and_load(state);
+        if (status == SRNN_OK)
+            status = feed_piece(run, state, t, tokens);
+        t += tokens;
+    }
+    srnn_state_free(state);
+    return status;
+}
+
+srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
+    srnn_problem plain = *problem;
+    plain.dtype = SRNN_F64;
+    plain.kernel = "generic";
+    plain.form = SRNN_FORM_PARALLEL;
+    plain.chunk = 0;
+    SR_TRY(probe_create(oracle, &plain, seed));
+    srnn_status status = call_forward_backward(oracle);
+    if (status != SRNN_OK)
+        call_free(oracle);
+    return status;
+}
+
+double probe_limit(const srnn_attention *attention, srnn_form form) {
+    /* Other forms add up in another order, through the terms of the series. */
+    const double usual = form == SRNN_FORM_PARALLEL ? 1e-5 : 2e-5;
+    /* A power multiplies the relative rounding of what it is taken of. */
+    const double power = attention->score == SRNN_SCORE_POWER ? 1e-6 * attention->order : 0;
+    return fmax(usual, power);
+}
+
+static double root_mean_square(const attention_call *oracle, operand which) {
+    operand_shape shape = operand_shape_in(&oracle->problem, which);
+    int64_t elements = shape_elements(&shape);
+    const double *values = oracle->gradient[which];
+    double sum = 0;
+    for (int64_t i = 0; i < elements; i++)
+        sum += values[i] * values[i];
+    return sqrt(sum / (double)elements);
+}
+
+/* The norm of the oracle counts as at least that of elements of size `floor`. */
+static double relative_error(const void *values, srnn_dtype dtype, const double *expected,
+                             int64_t elements, double floor) {
+    double difference = 0, norm = 0, least = floor * floor * (double)elements;
+    for (int64_t i = 0; i < elements; i++) {
+        double off = element(values, dtype, i) - expected[i];
+        difference += off * off;
+        norm += expected[i] * expected[i];
+    }
+    return difference == 0 ? 0 : sqrt(difference / (norm < least ? least : norm));
+}
+
+double probe_output_error(const attention_call *run, const attention_call *oracle) {
+    operand_shape shape = output_shape_in(&run->problem);
+    return relative_error(run->o, run->problem.dtype, oracle->o, shape_elements(&shape), 0);
+}
+
+double probe_gradient_error(const attention_call *run, const attention_call *oracle) {
+    double worst = 0, floor = cancelled(&run->problem) * root_mean_square(oracle, OPERAND_V);
+    for (int which = 0; which < OPERANDS; which++) {
+        if (!run->gradient[which])
+            continue;
+        operand_shape shape = operand_shape_in(&run->problem, (operand)which);
+        double error = relative_error(run->gradient[which], run->problem.dtype,
+                                      oracle->gradient[which], shape_elements(&shape), floor);
+        if (!(error <= worst))
+            worst = error;
+        if (isnan(worst))
+            return worst;
+    }
+    return worst;
+}

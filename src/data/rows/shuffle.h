@@ -1,0 +1,28 @@
+/* shuffle.h: which tokens every step sees: the rows of a dataset in a shuffled order. */
+#ifndef SR_DATA_ROWS_SHUFFLE_H
+#define SR_DATA_ROWS_SHUFFLE_H
+
+#include "data/rows/source.h"
+#include "data/shards/dataset.h"
+
+typedef enum sr_row_layout {
+    SR_ROWS_STREAM = 0, /* rows of T+1 tokens cut from the whole sequence, documents ignored */
+    SR_ROWS_PACKED,     /* the same rows with the documents in them marked; the last token of a
+                             document has no target, for the next one does not follow from it */
+    SR_ROWS_DOCUMENT,   /* the first T+1 tokens of a document, then padding without targets */
+} sr_row_layout;
+
+typedef struct sr_shuffle_settings {
+    uint64_t seed;
+    int T;
+    sr_row_layout layout;
+    bool whole; /* stream, packed: the tokens behind the last full row are a row too, the rest of
+                   which is empty and has no targets */
+} sr_shuffle_settings;
+
+/* A source of the rows of both datasets (the second may be empty), each row once an epoch, in
+ * another order every epoch. Takes the datasets over, also on failure, and leaves { 0 }. */
+srnn_status sr_shuffle_create(sr_source **source, sr_dataset datasets[SR_SPLITS],
+                              const sr_shuffle_settings *settings);
+
+#endif

@@ -1,0 +1,160 @@
+/* attention_problem.c: checks and defaults that plans and states share. */
+#include "device/attention_problem.h"
+
+#include "attention/attention.h"
+#include "base/memory.h"
+#include "base/threads.h"
+#include "device/device.h"
+
+#include <stdlib.h>
+
+enum { WIDEST = 256, LONGEST_CHUNK = 96 };
+static const size_t DEFAULT_STATE_LIMIT = (size_t)1 << 30;
+static const int64_t MOST_NUMBERS = (int64_t)1
+                                    << 42; /* in a tensor: byte counts stay far from overflow */
+
+static srnn_status check_sizes(const srnn_problem *p) {
+    if (p->B < 1 || p->T < 1 || p->H < 1 || p->Hkv < 1)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "B=%d, H=%d, Hkv=%d and T=%d must all be at least 1",
+                       p->B, p->H, p->Hkv, p->T);
+    if (p->H % p->Hkv != 0)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%d query heads cannot share %d key/value heads evenly",
+                       p->H, p->Hkv);
+    if (p->D < 1 || p->D > WIDEST || p->Dv < 1 || p->Dv > WIDEST)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "head sizes D=%d and Dv=%d must be between 1 and %d",
+                       p->D, p->Dv, WIDEST);
+    if ((int64_t)p->B * p->T > MOST_NUMBERS / p->H / WIDEST)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "B=%d, H=%d, T=%d is too large to address", p->B, p->H,
+                       p->T);
+    if ((unsigned)p->dtype > SRNN_BF16)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "unknown number type %d", (int)p->dtype);
+    if ((unsigned)p->form > SRNN_FORM_RECURRENT)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "unknown form %d", (int)p->form);
+    if (p->chunk < 0 || p->threads < 0)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "chunk=%d and threads=%d must not be negative", p->chunk,
+                       p->threads);
+    return SRNN_OK;
+}
+
+srnn_status sr_problem_fill(srnn_problem *p) {
+    if (p->Hkv == 0)
+        p->Hkv = p->H;
+    if (p->Dv == 0)
+        p->Dv = p->D;
+    if (p->state_limit == 0)
+        p->state_limit = DEFAULT_STATE_LIMIT;
+    SR_TRY(srnn_attention_check(&p->attention));
+    SR_TRY(check_sizes(p));
+    if (!p->device)
+        p->device = sr_device_cpu();
+    p->threads = sr_thread_count(p->threads ? p->threads : p->device->threads);
+    if (p->chunk == 0 || p->chunk > LONGEST_CHUNK)
+        p->chunk = LONGEST_CHUNK;
+    return SRNN_OK;
+}
+
+const char *sr_number_name(srnn_dtype dtype) {
+    switch (dtype) {
+    case SRNN_F32:
+        return "float";
+    case SRNN_F64:
+        return "double";
+    case SRNN_BF16:
+        break;
+    }
+    return "bf16";
+}
+
+srnn_status sr_plan_take_first(srnn_plan *plan) {
+    const size_t tokens = (size_t)plan->problem.B * (size_t)plan->problem.T;
+    SR_TRY(sr_alloc_zero((void **)&plan->host_first, tokens, sizeof *plan->host_first));
+    plan->first = plan->host_first;
+    if (!plan->device->record) /* the device is the host */
+        return SRNN_OK;
+    void *memory;
+    plan->first = NULL;
+    SR_TRY(sr_device_allocate(plan->device, &memory, tokens * sizeof *plan->first));
+    plan->first = memory;
+    return sr_device_zero(plan->device, memory, tokens * sizeof *plan->first);
+}
+
+void sr_plan_clear(srnn_plan *plan) {
+    free(plan->spans);
+    free(plan->row_spans);
+    if (plan->first != plan->host_first)
+        sr_device_release(plan->device, plan->first);
+    free(plan->host_first);
+    if (plan->device)
+        sr_device_release(plan->device, plan->scratch);
+}
+
+static size_t states_bytes(const srnn_problem *p) {
+    size_t numbers = srnn_attention_state_numbers(&p->attention, p->D, p->Dv);
+    size_t heads = (size_t)p->Hkv * (size_t)p->B;
+    size_t size = sr_number_bytes(sr_number_sum(p->dtype));
+    return numbers > SIZE_MAX / heads / size ? SIZE_MAX : numbers * heads * size;
+}
+
+srnn_status sr_problem_check_state(const srnn_problem *p) {
+    char text[256];
+    srnn_attention_print(text, sizeof text, &p->attention);
+    if (!srnn_attention_has_state(&p->attention))
+        return SR_FAIL(
+            SRNN_ERR_UNSUPPORTED,
+            "%s has no fixed-size state (exp and clamped scores are no finite power series): "
+            "use the parallel form",
+            text);
+    if (states_bytes(p) > p->state_limit)
+        return SR_FAIL(
+            SRNN_ERR_LIMIT,
+            "%s with D=%d needs %.3g bytes of state for %d x %d heads, over the limit of %.3g: "
+            "raise the limit, lower the order or the head size, or use the parallel form",
+            text, p->D, (double)states_bytes(p), p->B, p->Hkv, (double)p->state_limit);
+    return SRNN_OK;
+}
+
+srnn_status sr_problem_check_operands(const srnn_operands *in, const srnn_attention *a) {
+    const struct {
+        const void *data;
+        bool needed;
+        const char *name;
+    } operands[] = {
+        {in->q.data, true, "q"},
+        {in->k.data, true, "k"},
+        {in->v.data, true, "v"},
+        {in->value_gate.data, a->value_gate, "value_gate"},
+        {in->output_gate.data, sr_uses_output_gate(a), "output_gate"},
+        {in->decay.data, a->decay == SRNN_DECAY_LEARNED, "decay"},
+        {in->norm_weight, a->norm == SRNN_NORM_LAYER || a->norm == SRNN_NORM_RMS, "norm_weight"},
+        {in->norm_bias, a->norm == SRNN_NORM_LAYER, "norm_bias"},
+        {in->value_power, a->normaliser == SRNN_NORMALISER_VALUE_POWER, "value_power"},
+    };
+    for (size_t n = 0; n < sizeof operands / sizeof *operands; n++)
+        if (operands[n].needed && !operands[n].data) {
+            char text[256];
+            srnn_attention_print(text, sizeof text, a);
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "the operand '%s' is missing: %s needs it",
+                           operands[n].name, text);
+        }
+    return SRNN_OK;
+}
+
+srnn_tensor sr_problem_stride(srnn_tensor t, const srnn_problem *p, int heads, int width) {
+    if (t.batch == 0 && t.head == 0 && t.time == 0) {
+        t.time = width;
+        t.head = (int64_t)width * p->T;
+        t.batch = t.head * heads;
+    }
+    return t;
+}
+
+srnn_operands sr_problem_stride_operands(const srnn_operands *in, const srnn_problem *p) {
+    srnn_operands out = *in;
+    out.q = sr_problem_stride(in->q, p, p->H, p->D);
+    out.k = sr_problem_stride(in->k, p, p->Hkv, p->D);
+    out.v = sr_problem_stride(in->v, p, p->Hkv, p->Dv);
+    out.value_gate = sr_problem_stride(in->value_gate, p, p->Hkv, 1);
+    out.output_gate = sr_problem_stride(in->output_gate, p, p->H, 1);
+    out.decay = sr_problem_stride(in->decay, p, p->Hkv, 1);
+    return out;
+}

@@ -1,0 +1,86 @@
+/* attention_edges.h: what happens to rows before and after the core of the equation.
+ *
+ * Every kernel is prologue, core, epilogue. The core, O(T^2) or a state update, is what kernels
+ * differ in; the edges, O(T), are here once: features of q and k, the factor on v, the running
+ * sums, the normaliser, gates and norms, each with its backward. Sums are kept in double. */
+#ifndef SR_CPU_ATTENTION_EDGES_H
+#define SR_CPU_ATTENTION_EDGES_H
+
+#include "base/memory.h"
+#include "device/attention_kernel.h"
+#include "device/cpu/attention_real.h"
+
+/* Arrays over all positions, filled by sr_edges_prepare; NULL where the variant has no use for one.
+ */
+typedef struct sr_edges {
+    real *value_factor; /* (B, Hkv, T): v_j is multiplied by it */
+    double *decay;      /* (B, Hkv, T): C_i */
+    double *cumulative; /* (B, H, T): sum_{m<=i} exp(output gate_m) */
+    real *q_inverse;    /* (B, T, D): 1 / norm across the heads, unit_heads only */
+    real *k_inverse;
+    /* Backward only: */
+    real *d_numerator;    /* (B, H, T, Dv) */
+    real *d_row_sum;      /* (B, H, T) */
+    double *d_cumulative; /* (B, H, T) */
+    double *row_dot;      /* (B, H, T): sum_j w_ij dw_ij */
+    double *value_dot;    /* (B, Hkv, T): gradient of factor*v, times factor*v */
+    double *column_dot;   /* (B, Hkv, T): sum_i w_ij d_row_sum_i */
+    double *norm_partial; /* (B, H, 2 Dv): gradients of norm weight and bias */
+} sr_edges;
+
+/* Takes the arrays that the variant needs from `layout`. */
+void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
+                                 sr_layout *layout);
+
+/* Fills the forward arrays. `carry` may be NULL; otherwise it is read and moved to the end. */
+void SR_ISA_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan,
+                                   const srnn_operands *in, sr_carry *carry);
+
+/* Rows t .. t+count-1 of head h of row b of the batch. */
+typedef struct sr_rows {
+    int64_t b;
+    int h;
+    int64_t t, count;
+} sr_rows;
+
+/* out (count, ld) = feature(q) * scale, or feature(k). */
+void SR_ISA_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                      const sr_attention_call *call, sr_rows rows);
+void SR_ISA_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                    const sr_attention_call *call, sr_rows rows);
+
+/* out (count, ld) = factor * v. */
+void SR_ISA_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                      const sr_attention_call *call, sr_rows rows);
+
+/* What the core of the equation gives for some rows. */
+typedef struct sr_row_results {
+    const real *numerator; /* (count, ld) */
+    int64_t ld;
+    const real *row_sum; /* (count) */
+    int64_t length;      /* keys that the first of the rows sees */
+} sr_row_results;
+
+/* Rows of call->o. */
+void SR_ISA_REAL(sr_edges_output_rows)(sr_row_results results, const sr_edges *edges,
+                                       const sr_attention_call *call, sr_rows rows);
+
+/* First pass of the backward: d_numerator, d_row_sum, row_dot and norm_partial from call->o and
+ * saved, and the gradients of the output gate. */
+void SR_ISA_REAL(sr_edges_backward_outputs)(const sr_edges *edges, const sr_attention_call *call);
+
+/* Writes gradient rows of q, k or v from gradients of what the row functions above returned. */
+void SR_ISA_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld,
+                                               const sr_attention_call *call, sr_rows rows);
+void SR_ISA_REAL(sr_edges_key_rows_backward)(const real *gradient, int64_t ld,
+                                             const sr_attention_call *call, sr_rows rows);
+/* also fills value_dot; `value` holds the rows that sr_edges_value_rows gave. */
+void SR_ISA_REAL(sr_edges_value_rows_backward)(const real *gradient, const real *value, int64_t ld,
+                                               const sr_edges *edges, const sr_attention_call *call,
+                                               sr_rows rows);
+
+/* Last pass: gradients that need all rows or all heads (unit_heads, value gate, value power, decay,
+ * norm parameters). */
+void SR_ISA_REAL(sr_edges_backward_inputs)(const sr_edges *edges, const sr_attention_call *call);
+
+#endif

@@ -1,0 +1,45 @@
+/* attention_fast.c: the table of fast kernels for one number type and instruction set. */
+#include "device/cpu/attention_chunked.h"
+#include "device/cpu/attention_flash.h"
+#include "device/cpu/attention_kernels.h"
+
+static bool supports_all(const srnn_problem *problem) {
+    (void)problem;
+    return true;
+}
+
+static bool supports_states(const srnn_problem *problem) {
+    return srnn_attention_has_state(&problem->attention);
+}
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static size_t flash_scratch(const srnn_plan *plan) {
+    return larger(flash_forward_scratch(plan), flash_backward_scratch(plan));
+}
+
+static size_t chunked_scratch(const srnn_plan *plan) {
+    return larger(chunked_forward_scratch(plan), chunked_backward_scratch(plan));
+}
+
+const sr_attention_kernel SR_ISA_REAL(sr_attention_flash) = {
+    "flash",       SRNN_FORM_PARALLEL, SR_REAL_DTYPE,  supports_all,
+    flash_scratch, flash_forward,      flash_backward,
+};
+
+const sr_attention_kernel SR_ISA_REAL(sr_attention_chunked) = {
+    "chunked",       SRNN_FORM_CHUNKED, SR_REAL_DTYPE,    supports_states,
+    chunked_scratch, chunked_forward,   chunked_backward,
+};
+
+const sr_attention_kernel SR_ISA_REAL(sr_attention_recurrent) = {
+    "recurrent",
+    SRNN_FORM_RECURRENT,
+    SR_REAL_DTYPE,
+    supports_states,
+    chunked_forward_scratch,
+    chunked_forward,
+    NULL,
+};

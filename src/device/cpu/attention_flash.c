@@ -1,0 +1,291 @@
+/* attention_flash.c: the parallel form in tiles of keys, forward; never a T x T matrix.
+ *
+ * A task is one tile of query rows of one head. It walks the key tiles its rows can see: logits by
+ * one product, weights row by row in cache, numerators by a second product. */
+#include "device/cpu/attention_flash.h"
+
+#include "base/threads.h"
+#include "device/cpu/attention_tiles.h"
+
+typedef struct context {
+    const sr_attention_call *call;
+    sr_edges edges;
+    packed_head *heads;      /* (B, Hkv) */
+    tile_workspace *workers; /* (threads) */
+    score_rule rule;
+    bool subtract;    /* the row maximum may be subtracted */
+    int64_t position; /* tokens that a state holds before those of the call */
+} context;
+
+/* Everything but the keys and values. */
+static context place_rows(const srnn_plan *plan, sr_layout *layout) {
+    const srnn_problem *p = &plan->problem;
+    context x = {.rule = score_rule_of(&p->attention),
+                 .subtract = sr_row_scale_invariant(&p->attention)};
+    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
+    x.heads = sr_layout_take(layout, (size_t)p->B * (size_t)p->Hkv, sizeof *x.heads);
+    x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
+    for (int n = 0; n < p->threads; n++) {
+        tile_workspace workspace = tile_workspace_place(p, layout);
+        if (x.workers)
+            x.workers[n] = workspace;
+    }
+    return x;
+}
+
+static context place(const srnn_plan *plan, sr_layout *layout) {
+    const srnn_problem *p = &plan->problem;
+    context x = place_rows(plan, layout);
+    for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++) {
+        packed_head head = packed_head_place(p, p->T, layout);
+        if (x.edges.decay)
+            head.decay = x.edges.decay + n * p->T;
+        if (x.heads)
+            x.heads[n] = head;
+    }
+    return x;
+}
+
+size_t flash_forward_scratch(const srnn_plan *plan) {
+    sr_layout layout = {0};
+    place(plan, &layout);
+    return layout.used;
+}
+
+static void pack_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->problem;
+    tile_strides ld = tile_strides_of(p);
+    int64_t tiles = tiles_in(p->T), tile = task % tiles, head = task / tiles, t = tile * TILE;
+    int64_t count = p->T - t < TILE ? p->T - t : TILE;
+    const packed_head *packed = &x->heads[head];
+    real *rows = x->workers[worker].queries;
+    SR_ISA_REAL(sr_edges_key_rows)
+    (rows, ld.d, &x->edges, x->call, (sr_rows){head / p->Hkv, (int)(head % p->Hkv), t, count});
+    transpose_rows(packed->keys + tile * p->D * ld.tile, ld.tile, rows, ld.d, count, p->D, TILE);
+    packed->key_norm[tile] = largest_norm(rows, ld.d, count, p->D);
+    real *values = packed->values + t * ld.dv;
+    memset(values, 0, (size_t)(TILE * ld.dv) * sizeof(real));
+    SR_ISA_REAL(sr_edges_value_rows)
+    (values, ld.dv, &x->edges, x->call, (sr_rows){head / p->Hkv, (int)(head % p->Hkv), t, count});
+}
+
+/* The tile of query rows a task works on. */
+typedef struct query_tile {
+    int64_t b, t, rows, padded; /* first row, rows, rows rounded up to whole blocks */
+    int64_t at;                 /* where the first row stands among the keys */
+    int h;
+    const int32_t *first; /* of these rows: where their documents start in the call */
+    const double *decay;  /* of all keys, or NULL */
+} query_tile;
+
+/* Moves a row's maximum up to what this tile brings, rescaling what was summed so far. */
+static void raise_maximum(tile_workspace *w, score_row *row, const score_rule *rule, int64_t r,
+                          int64_t ld) {
+    real maximum = row_log_scale(row, rule), before = w->maximum[r];
+    if (maximum > before) {
+        real factor = (real)exp((double)(before - maximum));
+        w->row_sums[r] *= factor;
+        for (int64_t d = 0; d < ld; d += LANES)
+            vec_store(w->numerator + r * ld + d, factor * vec_load(w->numerator + r * ld + d));
+        w->maximum[r] = maximum;
+    }
+    row->maximum = w->maximum[r];
+}
+
+/* Asks for row r's share of the next key tile, which is then near when the weights are done. */
+static void prefetch_share(const packed_head *head, int64_t tile, int64_t r, const srnn_problem *p,
+                           tile_strides ld) {
+    enum { CACHE_LINE = 64 };
+    const char *keys = (const char *)(head->keys + tile * p->D * ld.tile);
+    const char *values = (const char *)(head->values + tile * TILE * ld.dv);
+    int64_t key_bytes = p->D * ld.tile * (int64_t)sizeof(real);
+    int64_t value_bytes = TILE * ld.dv * (int64_t)sizeof(real);
+    for (int64_t at = r * CACHE_LINE; at < key_bytes; at += TILE * CACHE_LINE)
+        __builtin_prefetch(keys + at, 0, 2);
+    for (int64_t at = r * CACHE_LINE; at < value_bytes; at += TILE * CACHE_LINE)
+        __builtin_prefetch(values + at, 0, 2);
+}
+
+static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
+                       const packed_head *head, int64_t tile, int64_t keys, real bound) {
+    const srnn_problem *p = &x->call->plan->problem;
+    tile_strides ld = tile_strides_of(p);
+    double reference = q->decay ? q->decay[q->at] : 0.0;
+    const real *columns = decay_columns(w->decay, q->decay, tile, q->at + q->rows, reference);
+    const bool sums = sr_needs_row_sum(&p->attention) || sr_floor_follows_rows(&p->attention);
+    const bool scaled = x->subtract && !logits_are_tame(&x->rule, bound);
+    int width = (int)tile_width(keys);
+    for (int64_t r = 0; r < q->rows; r++) {
+        int64_t low = q->first[r] - tile * TILE, high = q->at + r + 1 - tile * TILE;
+        score_row row = {
+            .s = w->s + r * ld.tile,
+            .low = low < 0      ? 0
+                   : low < keys ? (int)low
+                                : (int)keys,
+            .high = high < keys ? (int)high : (int)keys,
+            .width = width,
+            .decay = q->decay ? (real)(q->decay[q->at + r] - reference) : 0,
+            .decay_columns = columns,
+            .bound = bound,
+        };
+        if (row.low >= row.high) {
+            row_clear_hidden(row.s, 0, 0, width);
+            continue;
+        }
+        if (high > keys) /* there are more tiles */
+            prefetch_share(head, tile + 1, r, p, ld);
+        if (scaled)
+            raise_maximum(w, &row, &x->rule, r, ld.dv);
+        row_weights(&row, &x->rule, sums ? &w->row_sums[r] : NULL);
+    }
+    clear_rows_from(w->s, ld.tile, q->rows, q->padded);
+}
+
+/* A bound on the logits of these rows against these key tiles: |s| <= |q| |k|. */
+static real logit_bound(const tile_workspace *w, const packed_head *head, const query_tile *q,
+                        int64_t from, int64_t past, tile_strides ld, int D) {
+    real norm = 0;
+    for (int64_t tile = from; tile < past; tile++)
+        if (!(head->key_norm[tile] <= norm))
+            norm = head->key_norm[tile];
+    return q->decay ? (real)INFINITY : largest_norm(w->queries, ld.d, q->rows, D) * norm;
+}
+
+/* Outputs of finished rows, one call per run of rows that belong to one document. */
+static void write_outputs(const context *x, const tile_workspace *w, const query_tile *q) {
+    const sr_attention_call *call = x->call;
+    const srnn_problem *p = &call->plan->problem;
+    tile_strides ld = tile_strides_of(p);
+    for (int64_t r = 0, past; r < q->rows; r = past) {
+        for (past = r + 1; past < q->rows && q->first[past] == q->first[r];)
+            past++;
+        SR_ISA_REAL(sr_edges_output_rows)
+        ((sr_row_results){w->numerator + r * ld.dv, ld.dv, w->row_sum + r,
+                          q->at + r - q->first[r] + 1},
+         &x->edges, call, (sr_rows){q->b, q->h, q->t + r, past - r});
+    }
+    if (!call->saved.numerator)
+        return;
+    int64_t at = sr_row_index(p, p->H, q->b, q->h, q->t);
+    for (int64_t r = 0; r < q->rows; r++)
+        memcpy((real *)call->saved.numerator + (at + r) * p->Dv, w->numerator + r * ld.dv,
+               (size_t)p->Dv * sizeof(real));
+    memcpy((real *)call->saved.row_sum + at, w->row_sum, (size_t)q->rows * sizeof(real));
+    memcpy((real *)call->saved.maximum + at, w->maximum, (size_t)q->rows * sizeof(real));
+}
+
+static void rows_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->problem;
+    tile_strides ld = tile_strides_of(p);
+    tile_workspace *w = &x->workers[worker];
+    /* Head by head, whose keys and values then stay in cache, and long rows first, so that threads finish
+     * together. */
+    int64_t tiles = tiles_in(p->T), own = tiles - 1 - task % tiles, head = task / tiles;
+    query_tile q = {.b = head / p->H, .h = (int)(head % p->H), .t = own * TILE};
+    const packed_head *packed = &x->heads[q.b * p->Hkv + q.h / (p->H / p->Hkv)];
+    q.at = x->position + q.t;
+    q.rows = p->T - q.t < TILE ? p->T - q.t : TILE;
+    q.padded = round_up(q.rows, ROWS);
+    q.first = plan->first + q.b * p->T + q.t;
+    q.decay = packed->decay;
+
+    SR_ISA_REAL(sr_edges_query_rows)
+    (w->queries, ld.d, &x->edges, x->call, (sr_rows){q.b, q.h, q.t, q.rows});
+    clear_rows_from(w->queries, ld.d, q.rows, q.padded);
+    memset(w->numerator, 0, (size_t)(q.padded * ld.dv) * sizeof(real));
+    memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
+    int64_t keys_seen = q.at + q.rows, from = q.first[0] / TILE, past = tiles_in(keys_seen);
+    real bound = logit_bound(w, packed, &q, from, past, ld, p->D);
+    const bool scaled = x->subtract && !logits_are_tame(&x->rule, bound);
+    for (int64_t r = 0; r < TILE; r++)
+        w->maximum[r] = scaled ? (real)-INFINITY : 0;
+
+    for (int64_t tile = from; tile < past; tile++) {
+        int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
+        bool diagonal = tile * TILE == q.at;
+        product((product_target){w->s, ld.tile, false}, (product_operand){w->queries, ld.d, 1},
+                (product_rows){packed->keys + tile * p->D * ld.tile, ld.tile},
+                (product_size){q.padded, tile_width(keys), p->D},
+                diagonal ? PRODUCT_C_LOWER : PRODUCT_FULL);
+        weigh_tile(x, w, &q, packed, tile, keys, bound);
+        product((product_target){w->numerator, ld.dv, true}, (product_operand){w->s, ld.tile, 1},
+                (product_rows){packed->values + tile * TILE * ld.dv, ld.dv},
+                (product_size){q.padded, round_up(p->Dv, COLUMNS), keys},
+                diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL);
+    }
+    for (int64_t r = 0; r < q.rows; r++)
+        w->row_sum[r] = vec_sum(w->row_sums[r]);
+    write_outputs(x, w, &q);
+}
+
+/* Threads worth waking for queries of the call against so many keys. */
+static int workers_for(const srnn_problem *p, int64_t keys) {
+    double pairs = (double)p->B * p->H * p->T * (double)keys;
+    return sr_workers_worth(pairs * (p->D + p->Dv), p->threads);
+}
+
+srnn_status flash_forward(const sr_attention_call *call) {
+    const srnn_plan *plan = call->plan;
+    const srnn_problem *p = &plan->problem;
+    sr_layout layout = {plan->scratch, 0};
+    context x = place(plan, &layout);
+    x.call = call;
+    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
+    int64_t tiles = tiles_in(p->T);
+    int workers = workers_for(p, p->T);
+    sr_parallel(pack_task, &x, tiles * p->B * p->Hkv, workers);
+    sr_parallel(rows_task, &x, tiles * p->B * p->H, workers);
+    return SRNN_OK;
+}
+
+/* ---- the same against kept keys and values ---- */
+
+size_t flash_feed_scratch(const srnn_plan *plan) {
+    sr_layout layout = {0};
+    place_rows(plan, &layout);
+    return layout.used;
+}
+
+/* Adds the keys and values of the call to what is kept, TILE rows at a time. */
+static void keep_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->problem;
+    tile_strides ld = tile_strides_of(p);
+    const packed_head *head = &x->heads[task];
+    real *rows = x->workers[worker].queries;
+    int64_t b = task / p->Hkv;
+    int kv = (int)(task % p->Hkv);
+    for (int64_t t = 0; t < p->T; t += TILE) {
+        int64_t count = p->T - t < TILE ? p->T - t : TILE;
+        SR_ISA_REAL(sr_edges_key_rows)(rows, ld.d, &x->edges, x->call, (sr_rows){b, kv, t, count});
+        packed_head_keep_keys(head, p, rows, ld.d, x->position + t, count);
+    }
+    SR_ISA_REAL(sr_edges_value_rows)
+    (head->values + x->position * ld.dv, ld.dv, &x->edges, x->call, (sr_rows){b, kv, 0, p->T});
+    if (head->decay)
+        memcpy(head->decay + x->position, x->edges.decay + task * p->T,
+               (size_t)p->T * sizeof *head->decay);
+}
+
+srnn_status flash_feed(const sr_attention_call *call, char *kept, int64_t capacity,
+                       sr_carry *carry) {
+    const srnn_plan *plan = call->plan;
+    const srnn_problem *p = &plan->problem;
+    sr_layout layout = {plan->scratch, 0}, memory = {kept, 0};
+    context x = place_rows(plan, &layout);
+    x.call = call;
+    x.position = *carry->position;
+    for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++)
+        x.heads[n] = kept_head_place(p, capacity, &memory);
+    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, carry);
+    int workers = workers_for(p, x.position + p->T);
+    sr_parallel(keep_task, &x, (int64_t)p->B * p->Hkv, workers);
+    sr_parallel(rows_task, &x, tiles_in(p->T) * p->B * p->H, workers);
+    *carry->position += p->T;
+    return SRNN_OK;
+}

@@ -1,0 +1,15 @@
+/* attention_kernels.h: the attention kernels of the CPU. */
+#ifndef SR_CPU_ATTENTION_KERNELS_H
+#define SR_CPU_ATTENTION_KERNELS_H
+
+#include "device/attention_kernel.h"
+
+/* The kernels for this machine, best first, ended by NULL. The instruction set is chosen at the
+ * first call and stays. */
+const sr_attention_kernel *const *sr_cpu_attention_kernels(void);
+
+/* How states of this number type are kept: with a fixed size, or as keys and values. NULL for bf16,
+ * which the CPU has no kernels for. */
+const sr_state_kernel *sr_cpu_state_kernel(srnn_dtype dtype, bool fixed);
+
+#endif

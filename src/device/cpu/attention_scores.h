@@ -1,0 +1,375 @@
+/* attention_scores.h: rows of logits into rows of weights, and back, in vectors.
+ *
+ * A row holds logits s_ij against the keys of one tile. Only columns low .. high-1 are visible; the
+ * others, up to `width`, become zero, so that a product may run over the whole row. */
+#ifndef SR_CPU_ATTENTION_SCORES_H
+#define SR_CPU_ATTENTION_SCORES_H
+
+#include "attention/score.h"
+#include "device/cpu/attention_simd.h"
+
+typedef double wide __attribute__((vector_size(LANES * sizeof(double))));
+
+enum {
+    SHORT_SERIES = 8
+}; /* up to this order a plain sum in `real` is accurate for negative s too */
+
+typedef struct score_rule {
+    srnn_score score;
+    int order;
+    bool clamped;
+    real clamp;
+    real inverse_factorial[SHORT_SERIES + 1];
+    /* A longer series and its derivative equal exp to rounding between these; outside they are summed in
+     * double. */
+    real exp_from, exp_to;
+} score_rule;
+
+/* The largest x up to which the order-N series is exp to rounding, at sign * x. */
+static inline double series_reach(int order, double sign) {
+    double precision = sizeof(real) == 8 ? 1e-16 : 3e-8, low = 0.0, high = 700.0;
+    for (int step = 0; step < 60; step++) {
+        double x = 0.5 * (low + high);
+        /* remainder / exp(s), bounded by its first term times e^|s| on the negative side */
+        double log_error = (order + 1) * log(x) - lgamma(order + 2.0) + (sign < 0.0 ? x : 0.0);
+        if (log_error < log(precision))
+            low = x;
+        else
+            high = x;
+    }
+    return low;
+}
+
+static inline score_rule score_rule_of(const srnn_attention *a) {
+    score_rule rule = {
+        .score = a->score, .order = a->order, .clamped = a->clamp != 0.0, .clamp = (real)a->clamp};
+    if (a->score == SRNN_SCORE_TAYLOR) {
+        double factorial = 1.0;
+        for (int n = 0; n <= SHORT_SERIES; n++) {
+            rule.inverse_factorial[n] = (real)(1.0 / factorial);
+            factorial *= n + 1;
+        }
+        rule.exp_from = (real)-series_reach(a->order - 1, -1.0);
+        rule.exp_to = (real)series_reach(a->order - 1, 1.0);
+    }
+    return rule;
+}
+
+static inline bool vec_any(vec_bits mask) {
+    real_bits any = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        any |= mask[lane];
+    return any != 0;
+}
+
+/* The order-N series for N > SHORT_SERIES (or its derivative: the series of one order less). */
+static inline vec long_series(vec s, const score_rule *rule, int order) {
+    if (!vec_any((vec_bits)(s < rule->exp_from) | (vec_bits)(s > rule->exp_to)))
+        return vec_exp(s);
+    wide x = __builtin_convertvector(s, wide), sum = {0};
+    sum += 1.0;
+    for (int n = order; n > 0; n--)
+        sum = sum * (x * (1.0 / n)) + 1.0;
+    vec result = __builtin_convertvector(sum, vec);
+    for (int lane = 0; lane < LANES; lane++)
+        if (s[lane] < (real)-4) /* here the plain sum starts to cancel */
+            result[lane] = (real)sr_taylor((double)s[lane], order);
+    return result;
+}
+
+static inline vec series(vec s, const score_rule *rule, int order) {
+    if (order > SHORT_SERIES)
+        return long_series(s, rule, order);
+    if (order < 0)
+        return (vec){0};
+    vec sum = vec_all(rule->inverse_factorial[order]);
+    for (int n = order - 1; n >= 0; n--)
+        sum = sum * s + rule->inverse_factorial[n];
+    return sum;
+}
+
+static inline vec power(vec s, int order) {
+    vec result = vec_all(1);
+    for (vec square = s; order > 0; order >>= 1, square *= square)
+        if (order & 1)
+            result *= square;
+    return result;
+}
+
+/* score(s) and its slope for the scores that are polynomials. */
+static inline vec polynomial_value(vec s, const score_rule *rule) {
+    switch (rule->score) {
+    case SRNN_SCORE_EXP:
+    case SRNN_SCORE_LINEAR:
+        return s;
+    case SRNN_SCORE_TAYLOR:
+        return series(s, rule, rule->order);
+    case SRNN_SCORE_POWER:
+        return power(s, rule->order);
+    }
+    return s;
+}
+
+static inline vec polynomial_slope(vec s, const score_rule *rule) {
+    switch (rule->score) {
+    case SRNN_SCORE_EXP:
+    case SRNN_SCORE_LINEAR:
+        return vec_all(1);
+    case SRNN_SCORE_TAYLOR:
+        return series(s, rule, rule->order - 1);
+    case SRNN_SCORE_POWER:
+        return (real)rule->order * power(s, rule->order - 1);
+    }
+    return s;
+}
+
+/* The same divided by e^maximum where a plain power or series would leave the range: in double, or with
+ * the logits of a power scaled before. */
+typedef struct scaled_polynomial {
+    const score_rule *rule;
+    double maximum;
+    real logit_factor; /* of a power */
+} scaled_polynomial;
+
+static inline scaled_polynomial scaled_polynomial_of(const score_rule *rule, real maximum) {
+    const double reduction = maximum == (real)-INFINITY ? 0.0 : (double)maximum;
+    const bool is_power = rule->score == SRNN_SCORE_POWER;
+    return (scaled_polynomial){rule, reduction, is_power ? (real)exp(-reduction / rule->order) : 1};
+}
+
+static inline vec scaled_value(vec s, const scaled_polynomial *p) {
+    if (p->rule->score == SRNN_SCORE_POWER)
+        return power(s * p->logit_factor, p->rule->order);
+    for (int lane = 0; lane < LANES; lane++)
+        s[lane] = (real)(sr_score_value(p->rule->score, p->rule->order, (double)s[lane]) *
+                         exp(-p->maximum));
+    return s;
+}
+
+static inline vec scaled_slope(vec s, const scaled_polynomial *p) {
+    if (p->rule->score == SRNN_SCORE_POWER)
+        return (real)p->rule->order * p->logit_factor *
+               power(s * p->logit_factor, p->rule->order - 1);
+    for (int lane = 0; lane < LANES; lane++)
+        s[lane] = (real)(sr_score_slope(p->rule->score, p->rule->order, (double)s[lane]) *
+                         exp(-p->maximum));
+    return s;
+}
+
+/* A row of a tile and what applies to it. */
+typedef struct score_row {
+    real *s;       /* (width), logits in, weights out */
+    int low, high; /* visible columns */
+    int width;     /* a multiple of LANES */
+    real decay;    /* C_i and, per column, C_j, both less the same reference; columns NULL: none */
+    const real *decay_columns;
+    real maximum; /* the logarithm of what all weights are divided by */
+    real bound;   /* on |s|; infinity or NaN if none is known, and with decay */
+} score_row;
+
+/* Below this bound on |s|, exp and its row sums stay far from the ends of the number range: the row
+ * maximum need not be subtracted, nor exp be guarded. */
+#define SMALL_LOGIT ((real)40)
+
+/* Weights of logits up to this bound need no scaling. */
+static inline bool logits_are_tame(const score_rule *rule, real bound) {
+    if (rule->score == SRNN_SCORE_EXP)
+        return bound <= SMALL_LOGIT;
+    if (rule->score == SRNN_SCORE_POWER && rule->order > SR_TAME_POWER)
+        return false;
+    return sr_score_log_scale(rule->score, rule->order, (double)bound) == 0.0;
+}
+
+/* The row's weights are exponentials, be it by name or because its series has converged. */
+static inline bool row_is_exponential(const score_row *row, const score_rule *rule) {
+    bool converged = rule->score == SRNN_SCORE_TAYLOR && rule->order > SHORT_SERIES &&
+                     row->bound <= rule->exp_to && row->bound <= -rule->exp_from;
+    return rule->score == SRNN_SCORE_EXP || converged;
+}
+
+static inline void row_clear_hidden(real *row, int low, int high, int width) {
+    for (int j = 0; j < low; j++)
+        row[j] = 0;
+    for (int j = high; j < width; j++)
+        row[j] = 0;
+}
+
+/* The rule and the row as loop constants: stores into the row then cannot make them be read again.
+ */
+typedef struct score_constants {
+    bool clamped, decayed;
+    real clamp, decay, maximum;
+    const real *decay_columns;
+} score_constants;
+
+static inline score_constants constants_of(const score_row *row, const score_rule *rule) {
+    return (score_constants){rule->clamped, row->decay_columns != NULL, rule->clamp, row->decay,
+                             row->maximum,  row->decay_columns};
+}
+
+static inline vec clamp_logits(vec s, score_constants c) {
+    return c.clamped ? vec_min(vec_all(c.clamp), s) : s; /* this way round a NaN passes */
+}
+
+static inline vec exponent_of(vec s, score_constants c, int j) {
+    vec x = clamp_logits(s, c) - c.maximum;
+    if (c.decayed)
+        x += c.decay - vec_load(c.decay_columns + j);
+    return x;
+}
+
+static inline vec decay_factor(score_constants c, int j) {
+    return vec_exp(c.decay - vec_load(c.decay_columns + j));
+}
+
+/* Hidden columns of the vector at j become `value`. */
+static inline vec hide_columns(vec x, const score_row *row, int j, real value) {
+    if (j >= row->low && j + LANES <= row->high)
+        return x;
+    vec column = vec_count() + (real)j;
+    vec_bits hidden = (vec_bits)(column < (real)row->low) | (vec_bits)(column >= (real)row->high);
+    return vec_select(hidden, vec_all(value), x);
+}
+
+/* Largest exponent of the visible columns. */
+static inline real row_largest_exponent(const score_row *row, const score_rule *rule) {
+    score_constants c = constants_of(row, rule);
+    vec maximum = vec_all((real)-INFINITY);
+    c.maximum = 0;
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
+        vec x = exponent_of(vec_load(row->s + j), c, j);
+        maximum = vec_max(hide_columns(x, row, j, (real)-INFINITY), maximum);
+    }
+    return vec_maximum(maximum);
+}
+
+/* Largest |s| of the visible columns, clamped. */
+static inline real row_largest_logit(const score_row *row, const score_rule *rule) {
+    const score_constants c = constants_of(row, rule);
+    vec largest = {0};
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
+        vec x = hide_columns(clamp_logits(vec_load(row->s + j), c), row, j, 0);
+        largest = vec_max(vec_max(x, -x), largest);
+    }
+    return vec_maximum(largest);
+}
+
+/* What the logarithms of this row's weights should be reduced by. */
+static inline real row_log_scale(const score_row *row, const score_rule *rule) {
+    if (rule->score == SRNN_SCORE_EXP)
+        return row_largest_exponent(row, rule);
+    return (real)sr_score_log_scale(rule->score, rule->order, (double)row_largest_logit(row, rule));
+}
+
+/* The usual case on its own: exp of small logits without decay, every column visible. */
+static inline void row_weights_plain(real *s, int width, score_constants c, vec *sum) {
+    vec total = {0};
+    if (c.clamped)
+        for (int j = 0; j < width; j += LANES) {
+            vec w = vec_exp_small(vec_min(vec_all(c.clamp), vec_load(s + j)));
+            vec_store(s + j, w);
+            total += w;
+        }
+    else
+        for (int j = 0; j < width; j += LANES) {
+            vec w = vec_exp_small(vec_load(s + j));
+            vec_store(s + j, w);
+            total += w;
+        }
+    if (sum)
+        *sum += total;
+}
+
+/* The polynomials without clamp and decay, from a multiple of COLUMNS on. */
+static inline void row_weights_polynomial(real *s, int from, int high, const score_rule *rule) {
+    if (rule->score == SRNN_SCORE_LINEAR)
+        return;
+    if (rule->score == SRNN_SCORE_TAYLOR && rule->order <= SHORT_SERIES) {
+        /* Two vectors a turn share the coefficients and the loop. */
+        for (int j = from; j < high; j += COLUMNS) {
+            const vec x0 = vec_load(s + j), x1 = vec_load(s + j + LANES);
+            vec sum0 = vec_all(rule->inverse_factorial[rule->order]), sum1 = sum0;
+            for (int n = rule->order - 1; n >= 0; n--) {
+                const vec next = vec_all(rule->inverse_factorial[n]);
+                sum0 = sum0 * x0 + next;
+                sum1 = sum1 * x1 + next;
+            }
+            vec_store(s + j, sum0);
+            vec_store(s + j + LANES, sum1);
+        }
+        return;
+    }
+    for (int j = from; j < high; j += LANES)
+        vec_store(s + j, polynomial_value(vec_load(s + j), rule));
+}
+
+/* Logits into weights; adds the weights to *sum where it is not NULL. */
+static inline void row_weights(const score_row *row, const score_rule *rule, vec *sum) {
+    const score_constants c = constants_of(row, rule);
+    real *const s = row->s;
+    const int from = row->low / LANES * LANES, high = row->high;
+    const bool exponential = row_is_exponential(row, rule);
+    bool small = row->bound <= SMALL_LOGIT && row->maximum == 0;
+    if (exponential && small && row->low == 0 && high == row->width) {
+        row_weights_plain(s, row->width, c, sum);
+        return;
+    }
+    if (exponential) {
+        for (int j = from; j < high; j += LANES)
+            vec_store(s + j, vec_exp(exponent_of(vec_load(s + j), c, j)));
+    } else if (c.maximum != 0) {
+        const scaled_polynomial scaled = scaled_polynomial_of(rule, c.maximum);
+        for (int j = from; j < high; j += LANES) {
+            vec w = scaled_value(clamp_logits(vec_load(s + j), c), &scaled);
+            vec_store(s + j, c.decayed ? w * decay_factor(c, j) : w);
+        }
+    } else if (!c.clamped && !c.decayed) {
+        row_weights_polynomial(s, row->low / COLUMNS * COLUMNS, high, rule);
+    } else {
+        for (int j = from; j < high; j += LANES) {
+            vec w = polynomial_value(clamp_logits(vec_load(s + j), c), rule);
+            vec_store(s + j, c.decayed ? w * decay_factor(c, j) : w);
+        }
+    }
+    row_clear_hidden(s, row->low, high, row->width);
+    if (!sum)
+        return;
+    vec total = *sum;
+    for (int j = from; j < high; j += LANES)
+        total += vec_load(s + j);
+    *sum = total;
+}
+
+/* Logits into weights, and gradients of weights (d) into gradients of logits:
+ * ds = slope(s) (d + d_row_sum). */
+static inline void row_weights_backward(const score_row *row, const score_rule *rule, real *d,
+                                        real d_row_sum) {
+    const score_constants c = constants_of(row, rule);
+    real *const s = row->s;
+    const int from = row->low / LANES * LANES, high = row->high;
+    const bool exponential = row_is_exponential(row, rule);
+    const bool small =
+        row->bound <= SMALL_LOGIT && row->maximum <= SMALL_LOGIT && row->maximum >= -SMALL_LOGIT;
+    const scaled_polynomial scaled = scaled_polynomial_of(rule, exponential ? 0 : c.maximum);
+    for (int j = from; j < high; j += LANES) {
+        vec logits = vec_load(s + j), w, slope;
+        if (exponential) {
+            vec x = exponent_of(logits, c, j);
+            w = slope = small ? vec_exp_small(x) : vec_exp(x);
+        } else {
+            vec x = clamp_logits(logits, c);
+            vec factor = c.decayed ? decay_factor(c, j) : vec_all(1);
+            w = factor * (c.maximum != 0 ? scaled_value(x, &scaled) : polynomial_value(x, rule));
+            slope =
+                factor * (c.maximum != 0 ? scaled_slope(x, &scaled) : polynomial_slope(x, rule));
+        }
+        if (c.clamped)
+            slope = vec_select((vec_bits)(logits > c.clamp), (vec){0}, slope);
+        vec_store(s + j, w);
+        vec_store(d + j, slope * (vec_load(d + j) + d_row_sum));
+    }
+    row_clear_hidden(s, row->low, high, row->width);
+    row_clear_hidden(d, row->low, high, row->width);
+}
+
+#endif

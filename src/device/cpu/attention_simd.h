@@ -1,0 +1,227 @@
+/* attention_simd.h: vectors, exp and the tile product that the fast kernels are made of.
+ *
+ * Plain C over compiler vectors. The build compiles it once per instruction set with
+ * SR_VECTOR_BYTES; everything here follows from that and from the number type.
+ *
+ * The product is C (m, n) = or += A (m, k) B (k, n), in blocks of ROWS x COLUMNS numbers kept in
+ * registers: per step of k one row of B is loaded and ROWS numbers of A are spread over vectors. A
+ * may be stored either way round (two strides); B and C have rows `ld` apart. m is a multiple of
+ * ROWS and n of COLUMNS: callers pad, with rows an odd number of cache lines apart so that columns
+ * of a tile do not fall into the same cache sets. */
+#ifndef SR_CPU_ATTENTION_SIMD_H
+#define SR_CPU_ATTENTION_SIMD_H
+
+#include "device/cpu/attention_real.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+typedef real vec __attribute__((vector_size(SR_VECTOR_BYTES)));
+typedef real_bits vec_bits __attribute__((vector_size(SR_VECTOR_BYTES)));
+typedef real_pattern vec_pattern __attribute__((vector_size(SR_VECTOR_BYTES)));
+typedef real vec_memory __attribute__((vector_size(SR_VECTOR_BYTES), may_alias));
+
+enum {
+    LANES = SR_VECTOR_BYTES / (int)sizeof(real),
+    COLUMNS = 2 * LANES,
+    ROWS = SR_VECTOR_BYTES == 64 ? 12 : 6, /* 32 registers or 16 */
+    LINE = 64 / (int)sizeof(real),
+    TILE = 96, /* a multiple of ROWS and COLUMNS for every type and instruction set */
+};
+
+static inline int64_t round_up(int64_t n, int64_t multiple) {
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+/* Distance between rows of n numbers: whole columns, an odd number of cache lines. */
+static inline int64_t row_stride(int64_t n) {
+    int64_t lines = round_up(round_up(n, COLUMNS), LINE) / LINE;
+    return (lines | 1) * LINE;
+}
+
+static inline vec vec_load(const real *from) {
+    return *(const vec_memory *)from;
+}
+
+static inline void vec_store(real *to, vec value) {
+    *(vec_memory *)to = value;
+}
+
+/* Rows of a caller, of any alignment: `count` numbers, zeros in further lanes. */
+static inline vec vec_load_part(const real *from, int count) {
+    vec value = {0};
+    if (count >= LANES)
+        memcpy(&value, from, sizeof value);
+    else
+        for (int lane = 0; lane < count; lane++)
+            value[lane] = from[lane];
+    return value;
+}
+
+static inline void vec_store_part(real *to, vec value, int count) {
+    if (count >= LANES)
+        memcpy(to, &value, sizeof value);
+    else
+        for (int lane = 0; lane < count; lane++)
+            to[lane] = value[lane];
+}
+
+static inline vec vec_all(real value) {
+    return value - (vec){0};
+}
+
+static inline vec vec_select(vec_bits mask, vec yes, vec no) {
+    return (vec)((mask & (vec_bits)yes) | (~mask & (vec_bits)no));
+}
+
+static inline vec vec_max(vec a, vec b) {
+    return vec_select((vec_bits)(a > b), a, b);
+}
+
+static inline vec vec_min(vec a, vec b) {
+    return vec_select((vec_bits)(a < b), a, b);
+}
+
+static inline real vec_sum(vec v) {
+    real sum = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        sum += v[lane];
+    return sum;
+}
+
+static inline real vec_maximum(vec v) {
+    real maximum = v[0];
+    for (int lane = 1; lane < LANES; lane++)
+        maximum = v[lane] > maximum ? v[lane] : maximum;
+    return maximum;
+}
+
+/* 0, 1, .. LANES-1 */
+static inline vec vec_count(void) {
+    vec v;
+    for (int lane = 0; lane < LANES; lane++)
+        v[lane] = (real)lane;
+    return v;
+}
+
+/* e^x = 2^n p(r) with x = n ln 2 + r, |r| <= ln 2 / 2: p(r), and n in the low bits of *shifted. */
+static inline vec vec_exp_parts(vec x, vec *shifted) {
+#if SR_REAL_BITS == 64
+    const real magic = 0x1.8p52, ln2_high = 0x1.62e42fefa0000p-1, ln2_low = 0x1.cf79abc9e3b3ap-40;
+    static const real p[] = {
+        0.500000000000000107,   0.166666666666666675,   0.0416666666666224309,
+        0.00833333333332993133, 0.00138888889180570988, 0.000198412698637021905,
+        2.48015199919000531e-5, 2.755726745716343e-6,   2.76207056971255716e-7,
+        2.51008601680900989e-8,
+    };
+    enum { TERMS = 10 };
+#else
+    const real magic = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
+    static const real p[] = {0.5f, 0.166665752173736494f, 0.0416665524031902174f,
+                             0.0083634727221610281f, 0.00139265504284959209f};
+    enum { TERMS = 5 };
+#endif
+    const real log2e = (real)1.4426950408889634;
+    *shifted = x * log2e + magic;
+    vec n = *shifted - magic;
+    vec r = x - n * ln2_high - n * ln2_low;
+    vec sum = vec_all(p[TERMS - 1]);
+#pragma GCC unroll 16
+    for (int term = TERMS - 2; term >= 0; term--)
+        sum = sum * r + p[term];
+    return sum * (r * r) + (r + (real)1);
+}
+
+enum { MANTISSA = SR_REAL_BITS == 64 ? 52 : 23 };
+
+/* e^x for every lane. Relative error below 1.2e-7 (float) and 4e-16 (double). Infinity where e^x is;
+ * never below the smallest normal number; NaN stays NaN. */
+static inline vec vec_exp(vec x) {
+    const real least = (real)(SR_REAL_BITS == 64 ? -707.5 : -86.6);
+    const real most = (real)(SR_REAL_BITS == 64 ? 710.0 : 89.0);
+    vec shifted;
+    x = vec_min(vec_all(most), vec_max(vec_all(least), x)); /* this way round a NaN passes */
+    vec p = vec_exp_parts(x, &shifted);
+    /* 2^(n-1), doubled at the end: n itself may be one more than an exponent can say. */
+    p *= (vec)(((vec_pattern)shifted << MANTISSA) + (vec_pattern)vec_all((real)0.5));
+    return p + p;
+}
+
+/* The same for |x| up to 80, which leaves nothing to check. */
+static inline vec vec_exp_small(vec x) {
+    vec shifted, p = vec_exp_parts(x, &shifted);
+    return (vec)((vec_pattern)p + ((vec_pattern)shifted << MANTISSA));
+}
+
+/* Which part of a product is wanted or known to be zero, for tiles on the diagonal. */
+typedef enum product_shape {
+    PRODUCT_FULL,
+    PRODUCT_C_LOWER, /* only blocks of C that touch row >= column */
+    PRODUCT_A_LOWER, /* A is zero where column > row */
+    PRODUCT_A_UPPER, /* A is zero where column < row */
+} product_shape;
+
+/* C and whether the product is added to it; A by its two strides; B by rows. */
+typedef struct product_target {
+    real *data;
+    int64_t ld;
+    bool accumulate;
+} product_target;
+
+typedef struct product_operand {
+    const real *data;
+    int64_t row, step; /* strides along m and k */
+} product_operand;
+
+typedef struct product_rows {
+    const real *data;
+    int64_t ld;
+} product_rows;
+
+typedef struct product_size {
+    int64_t m, n, k;
+} product_size;
+
+/* One block of the product: ROWS x COLUMNS numbers of C, k steps. */
+static inline void product_block(product_target c, product_operand a, product_rows b, int64_t k) {
+    vec sum[ROWS][2];
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++)
+        sum[r][0] = sum[r][1] = (vec){0};
+    for (int64_t step = 0; step < k; step++) {
+        vec b0 = vec_load(b.data), b1 = vec_load(b.data + LANES);
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++) {
+            vec spread = vec_all(a.data[r * a.row]);
+            sum[r][0] += spread * b0;
+            sum[r][1] += spread * b1;
+        }
+        a.data += a.step;
+        b.data += b.ld;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) {
+        if (c.accumulate) {
+            sum[r][0] += vec_load(c.data + r * c.ld);
+            sum[r][1] += vec_load(c.data + r * c.ld + LANES);
+        }
+        vec_store(c.data + r * c.ld, sum[r][0]);
+        vec_store(c.data + r * c.ld + LANES, sum[r][1]);
+    }
+}
+
+static inline void product(product_target c, product_operand a, product_rows b, product_size size,
+                           product_shape shape) {
+    for (int64_t column = 0; column < size.n; column += COLUMNS)
+        for (int64_t row = shape == PRODUCT_C_LOWER ? column / ROWS * ROWS : 0; row < size.m;
+             row += ROWS) {
+            int64_t first = shape == PRODUCT_A_UPPER ? row : 0;
+            int64_t past = shape == PRODUCT_A_LOWER && row + ROWS < size.k ? row + ROWS : size.k;
+            product_block((product_target){c.data + row * c.ld + column, c.ld, c.accumulate},
+                          (product_operand){a.data + row * a.row + first * a.step, a.row, a.step},
+                          (product_rows){b.data + first * b.ld + column, b.ld}, past - first);
+        }
+}
+
+#endif

@@ -1,0 +1,139 @@
+/* attention_stores.c: the memory of states and its plain form, per number type and instruction set.
+ *
+ * In memory both kinds of state are padded for products, differently on every instruction set; the plain
+ * form has no padding:
+ *     fixed size    per kv head: matrix (features, Dv), column (features) if row sums matter, reference
+ *     keys, values  per kv head: keys (position, D), values (position, Dv), decay (position) if learned */
+#include "device/cpu/attention_chunked.h"
+#include "device/cpu/attention_chunks.h"
+#include "device/cpu/attention_flash.h"
+#include "device/cpu/attention_tiles.h"
+
+static int64_t heads_of(const srnn_problem *p) {
+    return (int64_t)p->B * p->Hkv;
+}
+
+/* Appends bytes to, or takes them from, a plain block. */
+static char *put(char *plain, const void *from, size_t bytes) {
+    memcpy(plain, from, bytes);
+    return plain + bytes;
+}
+
+static const char *get(void *to, const char *plain, size_t bytes) {
+    memcpy(to, plain, bytes);
+    return plain + bytes;
+}
+
+/* ---- fixed size ---- */
+
+static bool decays(const srnn_problem *p) {
+    return p->attention.decay == SRNN_DECAY_LEARNED;
+}
+
+static size_t fixed_bytes(const srnn_problem *p, int64_t capacity) {
+    (void)capacity;
+    return chunked_state_bytes(p) * (size_t)heads_of(p);
+}
+
+static size_t fixed_plain_bytes(const srnn_problem *p, int64_t position) {
+    (void)position;
+    size_t numbers = srnn_attention_state_numbers(&p->attention, p->D, p->Dv);
+    return (size_t)heads_of(p) * (numbers * sizeof(real) + (decays(p) ? sizeof(double) : 0));
+}
+
+static running_state state_at(char *memory, const srnn_problem *p, int64_t head, int64_t *rows) {
+    feature_basis basis = feature_basis_place(&p->attention, p->D, &(sr_layout){0});
+    sr_layout layout = {memory + (size_t)head * chunked_state_bytes(p), 0};
+    *rows = state_rows(&basis);
+    return running_state_place(p, &basis, &layout);
+}
+
+static srnn_status fixed_to_plain(char *plain, const sr_state_memory *from) {
+    const srnn_problem *p = &from->plan->problem;
+    for (int64_t head = 0, rows; head < heads_of(p); head++) {
+        running_state state = state_at(from->memory, p, head, &rows);
+        for (int64_t m = 0; m < rows; m++)
+            plain = put(plain, state.matrix + m * row_stride(p->Dv), (size_t)p->Dv * sizeof(real));
+        if (sr_needs_row_sum(&p->attention))
+            plain = put(plain, state.column, (size_t)rows * sizeof(real));
+        if (decays(p))
+            plain = put(plain, state.reference, sizeof(double));
+    }
+    return SRNN_OK;
+}
+
+static srnn_status fixed_from_plain(const sr_state_memory *to, const char *plain) {
+    const srnn_problem *p = &to->plan->problem;
+    for (int64_t head = 0, rows; head < heads_of(p); head++) {
+        running_state state = state_at(to->memory, p, head, &rows);
+        for (int64_t m = 0; m < rows; m++)
+            plain = get(state.matrix + m * row_stride(p->Dv), plain, (size_t)p->Dv * sizeof(real));
+        if (sr_needs_row_sum(&p->attention))
+            plain = get(state.column, plain, (size_t)rows * sizeof(real));
+        if (decays(p))
+            plain = get(state.reference, plain, sizeof(double));
+    }
+    return SRNN_OK;
+}
+
+const sr_state_kernel SR_ISA_REAL(sr_state_fixed) = {
+    SR_REAL_DTYPE,     true,           fixed_bytes,      chunked_forward_scratch, chunked_feed,
+    fixed_plain_bytes, fixed_to_plain, fixed_from_plain,
+};
+
+/* ---- keys and values ---- */
+
+static size_t kept_bytes(const srnn_problem *p, int64_t capacity) {
+    sr_layout layout = {0};
+    for (int64_t head = 0; head < heads_of(p); head++)
+        kept_head_place(p, capacity, &layout);
+    return layout.used;
+}
+
+static size_t kept_plain_bytes(const srnn_problem *p, int64_t position) {
+    size_t token = (size_t)(p->D + p->Dv) * sizeof(real) + (decays(p) ? sizeof(double) : 0);
+    return (size_t)heads_of(p) * (size_t)position * token;
+}
+
+static srnn_status kept_to_plain(char *plain, const sr_state_memory *from) {
+    const srnn_problem *p = &from->plan->problem;
+    const int64_t position = from->position;
+    sr_layout layout = {from->memory, 0};
+    int64_t stride = row_stride(TILE);
+    for (int64_t head = 0; head < heads_of(p); head++) {
+        packed_head kept = kept_head_place(p, from->capacity, &layout);
+        for (int64_t t = 0; t < position; t++)
+            for (int64_t d = 0; d < p->D; d++)
+                plain =
+                    put(plain, kept.keys + (t / TILE * p->D + d) * stride + t % TILE, sizeof(real));
+        for (int64_t t = 0; t < position; t++)
+            plain = put(plain, kept.values + t * row_stride(p->Dv), (size_t)p->Dv * sizeof(real));
+        if (kept.decay)
+            plain = put(plain, kept.decay, (size_t)position * sizeof(double));
+    }
+    return SRNN_OK;
+}
+
+static srnn_status kept_from_plain(const sr_state_memory *to, const char *plain) {
+    const srnn_problem *p = &to->plan->problem;
+    const int64_t position = to->position;
+    sr_layout layout = {to->memory, 0};
+    for (int64_t head = 0; head < heads_of(p); head++) {
+        packed_head kept = kept_head_place(p, to->capacity, &layout);
+        for (int64_t t = 0; t < position; t++) {
+            _Alignas(64) real row[256]; /* its norm is taken in vectors */
+            plain = get(row, plain, (size_t)p->D * sizeof(real));
+            packed_head_keep_keys(&kept, p, row, p->D, t, 1);
+        }
+        for (int64_t t = 0; t < position; t++)
+            plain = get(kept.values + t * row_stride(p->Dv), plain, (size_t)p->Dv * sizeof(real));
+        if (kept.decay)
+            plain = get(kept.decay, plain, (size_t)position * sizeof(double));
+    }
+    return SRNN_OK;
+}
+
+const sr_state_kernel SR_ISA_REAL(sr_state_kept) = {
+    SR_REAL_DTYPE,    false,         kept_bytes,      flash_feed_scratch, flash_feed,
+    kept_plain_bytes, kept_to_plain, kept_from_plain,
+};

@@ -1,0 +1,151 @@
+/* attention_tiles.h: keys and values packed in tiles, and rows of queries run against them.
+ *
+ * Tiles stand at multiples of TILE of the position in a row, whatever documents are packed in it.
+ */
+#ifndef SR_CPU_ATTENTION_TILES_H
+#define SR_CPU_ATTENTION_TILES_H
+
+#include "attention/attention.h"
+#include "device/cpu/attention_edges.h"
+#include "device/cpu/attention_rows.h"
+#include "device/cpu/attention_scores.h"
+
+static inline real *take_reals(sr_layout *layout, int64_t rows, int64_t stride) {
+    return sr_layout_take(layout, (size_t)(rows * stride), sizeof(real));
+}
+
+/* Row strides of the buffers of a problem. */
+typedef struct tile_strides {
+    int64_t d, dv, tile; /* rows of D, of Dv, and of TILE numbers */
+} tile_strides;
+
+static inline tile_strides tile_strides_of(const srnn_problem *p) {
+    return (tile_strides){row_stride(p->D), row_stride(p->Dv), row_stride(TILE)};
+}
+
+static inline int64_t tiles_in(int64_t T) {
+    return (T + TILE - 1) / TILE;
+}
+
+/* Columns of a tile with this many keys that products run over: whole blocks either way round. */
+static inline int64_t tile_width(int64_t keys) {
+    return round_up(round_up(keys, ROWS), COLUMNS);
+}
+
+/* The keys and values of one kv head. */
+typedef struct packed_head {
+    real *keys;     /* (tiles, D, stride of TILE): transposed */
+    real *values;   /* (T rounded up to TILE, stride of Dv) */
+    real *key_norm; /* (tiles): the largest |key| of the tile */
+    double *decay;  /* (T): C_j, or NULL */
+} packed_head;
+
+/* What a thread needs to run a tile of queries. */
+typedef struct tile_workspace {
+    real *queries;   /* (TILE, stride of D) */
+    real *s;         /* (TILE, stride of TILE): logits, then weights */
+    real *numerator; /* (TILE, stride of Dv) */
+    vec *row_sums;   /* (TILE), lane by lane */
+    real *row_sum;   /* (TILE) */
+    real *maximum;   /* (TILE) */
+    real *decay;     /* (TILE): C_j less the reference */
+} tile_workspace;
+
+static inline tile_workspace tile_workspace_place(const srnn_problem *p, sr_layout *layout) {
+    tile_strides ld = tile_strides_of(p);
+    return (tile_workspace){
+        .queries = take_reals(layout, TILE, ld.d),
+        .s = take_reals(layout, TILE, ld.tile),
+        .numerator = take_reals(layout, TILE, ld.dv),
+        .row_sums = sr_layout_take(layout, TILE, sizeof(vec)),
+        .row_sum = take_reals(layout, TILE, 1),
+        .maximum = take_reals(layout, TILE, 1),
+        .decay = take_reals(layout, TILE, 1),
+    };
+}
+
+static inline packed_head packed_head_place(const srnn_problem *p, int64_t T, sr_layout *layout) {
+    tile_strides ld = tile_strides_of(p);
+    int64_t tiles = tiles_in(T);
+    return (packed_head){
+        .keys = take_reals(layout, tiles * p->D, ld.tile),
+        .values = take_reals(layout, tiles * TILE, ld.dv),
+        .key_norm = take_reals(layout, tiles, 1),
+    };
+}
+
+/* Rows count .. TILE-1 of a (TILE, ld) buffer become zero. */
+static inline void clear_rows_from(real *rows, int64_t ld, int64_t count, int64_t past) {
+    if (count < past)
+        memset(rows + count * ld, 0, (size_t)((past - count) * ld) * sizeof(real));
+}
+
+/* out (columns, ld_out) = the first `count` rows (count, ld) transposed; zeros up to `width`. Sixteen rows
+ * at a time stay in the nearest cache. */
+static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, int64_t ld,
+                                  int64_t count, int64_t columns, int64_t width) {
+    enum { STRIP = 16 };
+    int64_t whole = count / STRIP * STRIP;
+    for (int64_t from = 0; from < whole; from += STRIP)
+        for (int64_t d = 0; d < columns; d++)
+            for (int64_t t = from; t < from + STRIP; t++)
+                out[d * ld_out + t] = rows[t * ld + d];
+    for (int64_t d = 0; d < columns; d++)
+        for (int64_t t = whole; t < width; t++)
+            out[d * ld_out + t] = t < count ? rows[t * ld + d] : 0;
+}
+
+/* The largest |row| of (count, ld), rounded up a little; NaN if there is one. */
+static inline real largest_norm(const real *rows, int64_t ld, int64_t count, int D) {
+    real largest = 0;
+    int whole = D / LANES * LANES;
+    for (int64_t r = 0; r < count; r++) {
+        const real *row = rows + r * ld;
+        vec squares = {0};
+        for (int d = 0; d < whole; d += LANES)
+            squares += vec_load(row + d) * vec_load(row + d);
+        real square = vec_sum(squares);
+        for (int d = whole; d < D; d++)
+            square += row[d] * row[d];
+        if (!(square <= largest)) /* a NaN stays the largest */
+            largest = square;
+    }
+    return (real)sqrt((double)largest) * (real)1.0001;
+}
+
+/* Keys at positions `at` .. at+count-1 from rows (count, ld) into their places. */
+static inline void packed_head_keep_keys(const packed_head *head, const srnn_problem *p,
+                                         const real *rows, int64_t ld, int64_t at, int64_t count) {
+    int64_t stride = row_stride(TILE);
+    for (int64_t r = 0; r < count; r++) {
+        int64_t tile = (at + r) / TILE, column = (at + r) % TILE;
+        real *keys = head->keys + tile * p->D * stride + column;
+        real norm = largest_norm(rows + r * ld, ld, 1, p->D);
+        for (int64_t d = 0; d < p->D; d++)
+            keys[d * stride] = rows[r * ld + d];
+        if (column == 0 || !(norm <= head->key_norm[tile])) /* a NaN stays the largest */
+            head->key_norm[tile] = norm;
+    }
+}
+
+/* A head that a state keeps: room for `capacity` tokens, decay included. */
+static inline packed_head kept_head_place(const srnn_problem *p, int64_t capacity,
+                                          sr_layout *layout) {
+    packed_head head = packed_head_place(p, capacity, layout);
+    if (p->attention.decay == SRNN_DECAY_LEARNED)
+        head.decay = sr_layout_take(layout, (size_t)capacity, sizeof *head.decay);
+    return head;
+}
+
+/* out (TILE) = decay of the columns of a key tile relative to `reference`; NULL if there is none.
+ */
+static inline const real *decay_columns(real *out, const double *decay, int64_t tile, int64_t T,
+                                        double reference) {
+    if (!decay)
+        return NULL;
+    for (int64_t j = 0; j < TILE; j++)
+        out[j] = tile * TILE + j < T ? (real)(decay[tile * TILE + j] - reference) : 0;
+    return out;
+}
+
+#endif

@@ -1,0 +1,216 @@
+/* file.c: reading a file as memory, and replacing one so that a crash leaves the old or the new. */
+#include "files/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- mapping */
+
+/* An empty file cannot be mapped; its data points here. */
+static const uint8_t nothing;
+
+static srnn_status map_descriptor(sr_mapping *mapping, int descriptor, const char *path) {
+    struct stat facts;
+    if (fstat(descriptor, &facts) != 0)
+        return SR_FAIL(SRNN_ERR_IO, "%s: could not read its size: %s", path, strerror(errno));
+    if (S_ISDIR(facts.st_mode))
+        return SR_FAIL(SRNN_ERR_IO, "%s: is a folder, not a file", path);
+    if (!S_ISREG(facts.st_mode))
+        return SR_FAIL(SRNN_ERR_IO, "%s: is not a regular file", path);
+    if ((uintmax_t)facts.st_size > PTRDIFF_MAX)
+        return SR_FAIL(SRNN_ERR_IO, "%s: does not fit the address space", path);
+    if (facts.st_size == 0) {
+        *mapping = (sr_mapping){&nothing, 0};
+        return SRNN_OK;
+    }
+    size_t bytes = (size_t)facts.st_size;
+    void *data = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (data == MAP_FAILED)
+        return SR_FAIL(SRNN_ERR_IO, "%s: could not map %zu bytes: %s", path, bytes,
+                       strerror(errno));
+    *mapping = (sr_mapping){data, bytes};
+    return SRNN_OK;
+}
+
+srnn_status sr_mapping_open(sr_mapping *mapping, const char *path) {
+    *mapping = (sr_mapping){0};
+    /* Without O_NONBLOCK a named pipe would wait for a writer before it could be refused. */
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor < 0)
+        return SR_FAIL(SRNN_ERR_IO, "%s: could not open: %s", path, strerror(errno));
+    srnn_status status = map_descriptor(mapping, descriptor, path);
+    close(descriptor);
+    return status;
+}
+
+void sr_mapping_close(sr_mapping *mapping) {
+    if (mapping->bytes > 0)
+        munmap((void *)(uintptr_t)mapping->data, mapping->bytes);
+    *mapping = (sr_mapping){0};
+}
+
+/* ---- replacement */
+
+enum { MOST_ATTEMPTS = 100 };
+
+struct sr_replacement {
+    char *path;      /* the target */
+    char *temporary; /* what is written until commit, in the same folder */
+    int descriptor;  /* -1 once closed */
+    bool committed;
+};
+
+/* Creates a file in the target's folder under a name that nobody uses. Names left behind by a
+ * killed process are passed over. */
+static srnn_status open_temporary(sr_replacement *replacement) {
+    const char *path = replacement->path;
+    for (int attempt = 0; attempt < MOST_ATTEMPTS; attempt++) {
+        free(replacement->temporary);
+        if (asprintf(&replacement->temporary, "%s.new-%ld-%d", path, (long)getpid(), attempt) < 0) {
+            replacement->temporary = NULL;
+            return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", path);
+        }
+        replacement->descriptor =
+            open(replacement->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (replacement->descriptor >= 0)
+            return SRNN_OK;
+        if (errno != EEXIST)
+            break;
+    }
+    int error = errno;
+    free(replacement->temporary);
+    replacement->temporary = NULL;
+    return SR_FAIL(SRNN_ERR_IO, "%s: could not create a file beside it: %s", path, strerror(error));
+}
+
+/* A file that replaces another has the same rights. */
+static srnn_status copy_rights(const sr_replacement *replacement) {
+    struct stat old;
+    if (stat(replacement->path, &old) != 0)
+        return SRNN_OK;
+    if (!S_ISREG(old.st_mode))
+        return SR_FAIL(SRNN_ERR_IO, "%s: exists and is not a regular file", replacement->path);
+    if (fchmod(replacement->descriptor, old.st_mode & 07777) != 0)
+        return SR_FAIL(SRNN_ERR_IO, "%s: could not give the file beside it the same rights: %s",
+                       replacement->path, strerror(errno));
+    return SRNN_OK;
+}
+
+srnn_status sr_replacement_create(sr_replacement **replacement, const char *path) {
+    *replacement = NULL;
+    sr_replacement *created = calloc(1, sizeof *created);
+    if (created) {
+        /* Through a symbolic link, the file it points to is replaced, not the link. */
+        created->path = realpath(path, NULL);
+        if (!created->path)
+            created->path = strdup(path);
+    }
+    if (!created || !created->path) {
+        free(created);
+        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", path);
+    }
+    created->descriptor = -1;
+    srnn_status status = open_temporary(created);
+    if (status == SRNN_OK)
+        status = copy_rights(created);
+    if (status != SRNN_OK) {
+        sr_replacement_free(created);
+        return status;
+    }
+    *replacement = created;
+    return SRNN_OK;
+}
+
+srnn_status sr_replacement_write(sr_replacement *replacement, const void *data, size_t bytes) {
+    const uint8_t *from = data;
+    while (bytes > 0) {
+        ssize_t written = write(replacement->descriptor, from, bytes);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return SR_FAIL(SRNN_ERR_IO, "%s: could not write: %s", replacement->path,
+                           strerror(errno));
+        from += written;
+        bytes -= (size_t)written;
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_replacement_overwrite(sr_replacement *replacement, size_t offset, const void *data,
+                                     size_t bytes) {
+    const uint8_t *from = data;
+    while (bytes > 0) {
+        ssize_t written = pwrite(replacement->descriptor, from, bytes, (off_t)offset);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return SR_FAIL(SRNN_ERR_IO, "%s: could not write: %s", replacement->path,
+                           strerror(errno));
+        from += written;
+        offset += (size_t)written;
+        bytes -= (size_t)written;
+    }
+    return SRNN_OK;
+}
+
+/* A new name lasts only once the folder that holds it is on the disk. */
+static srnn_status sync_folder(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char *folder = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    if (!folder)
+        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its folder's name", path);
+    int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    /* Some file systems cannot sync a folder and say EINVAL: there is nothing more to do there. */
+    bool synced = descriptor >= 0 && (fsync(descriptor) == 0 || errno == EINVAL);
+    int error = errno;
+    if (descriptor >= 0)
+        close(descriptor);
+    free(folder);
+    if (!synced)
+        return SR_FAIL(SRNN_ERR_IO, "%s: could not make its new name durable: %s", path,
+                       strerror(error));
+    return SRNN_OK;
+}
+
+srnn_status sr_replacement_commit(sr_replacement *replacement) {
+    const char *path = replacement->path;
+    if (fsync(replacement->descriptor) != 0)
+        return SR_FAIL(SRNN_ERR_IO, "%s: could not write to the disk: %s", path, strerror(errno));
+    int closed = close(replacement->descriptor);
+    replacement->descriptor = -1;
+    if (closed != 0)
+        return SR_FAIL(SRNN_ERR_IO, "%s: could not finish writing: %s", path, strerror(errno));
+    if (rename(replacement->temporary, path) != 0)
+        return SR_FAIL(SRNN_ERR_IO, "%s: could not replace it: %s", path, strerror(errno));
+    replacement->committed = true;
+    return sync_folder(path);
+}
+
+void sr_replacement_free(sr_replacement *replacement) {
+    if (!replacement)
+        return;
+    if (replacement->descriptor >= 0)
+        close(replacement->descriptor);
+    if (replacement->temporary && !replacement->committed)
+        unlink(replacement->temporary);
+    free(replacement->temporary);
+    free(replacement->path);
+    free(replacement);
+}
+
+srnn_status sr_file_replace(const char *path, const void *data, size_t bytes) {
+    sr_replacement *replacement;
+    SR_TRY(sr_replacement_create(&replacement, path));
+    srnn_status status = sr_replacement_write(replacement, data, bytes);
+    if (status == SRNN_OK)
+        status = sr_replacement_commit(replacement);
+    sr_replacement_free(replacement);
+    return status;
+}

@@ -1,0 +1,247 @@
+/* model_files.c: a model from and to a Hugging Face folder. */
+#include "model/model_files.h"
+
+#include "files/path.h"
+#include "files/safetensors.h"
+#include "model/tensor_stream.h"
+#include "model/weight_files.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#define EMBEDDING "model.embed_tokens.weight"
+
+/* ---- the configuration */
+
+static srnn_status read_config(sr_model_config *config, const char *folder) {
+    char path[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(path, folder, "config.json"));
+    return sr_model_config_read(config, path);
+}
+
+static void find_biases(sr_model_config *config, const sr_weight_files *files) {
+    if (sr_weight_files_find(files, "model.layers.0.self_attn.q_proj.bias"))
+        config->qkv_bias = true;
+    if (sr_weight_files_find(files, "model.layers.0.self_attn.o_proj.bias"))
+        config->o_bias = true;
+}
+
+static bool same_numbers(const sr_tensor *a, const sr_tensor *b) {
+    return a->dtype == b->dtype && sr_tensor_has_shape(a, b->rank, b->shape) &&
+           memcmp(a->data, b->data, a->count * sr_dtype_bytes(a->dtype)) == 0;
+}
+
+/* A head that differs from the embedding is not tied, whatever config.json says. */
+static void find_head(sr_model_config *config, const sr_weight_files *files) {
+    const sr_tensor *head = sr_weight_files_find(files, "lm_head.weight");
+    const sr_tensor *embedding = sr_weight_files_find(files, EMBEDDING);
+    config->head_kept = config->tied && head && embedding && !same_numbers(head, embedding);
+    if (config->head_kept)
+        config->tied = false;
+}
+
+srnn_status sr_model_load_config(sr_model_config *config, const char *folder) {
+    sr_weight_files files;
+    SR_TRY(read_config(config, folder));
+    const srnn_status status = sr_weight_files_open(&files, folder);
+    if (status != SRNN_OK) {
+        sr_model_config_free(config);
+        return status;
+    }
+    find_biases(config, &files);
+    find_head(config, &files);
+    sr_weight_files_close(&files);
+    return SRNN_OK;
+}
+
+/* ---- tensors that no row of the table asks for */
+
+static bool ends_in(const char *text, const char *ending) {
+    const size_t length = strlen(text), size = strlen(ending);
+    return length >= size && strcmp(text + length - size, ending) == 0;
+}
+
+/* What follows "model.layers.N.", or NULL. */
+static const char *name_in_layer(const char *name) {
+    static const char layers[] = "model.layers.";
+    if (strncmp(name, layers, strlen(layers)) != 0)
+        return NULL;
+    name += strlen(layers);
+    while (isdigit((unsigned char)*name))
+        name++;
+    return *name == '.' ? name + 1 : NULL;
+}
+
+/* Numbers that are computed and not learned, but kept in files all the same. */
+static bool is_buffer(const char *name) {
+    static const char *const buffers[] = {"rotary_emb.inv_freq", "self_attn.abs_pos_enc.pe"};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        if (ends_in(name, buffers[i]))
+            return true;
+    return false;
+}
+
+/* The reference may keep tensors that the attention it names does not use. */
+static bool is_of_reference(const char *name) {
+    static const char *const parts[] = {
+        "q_proj.",       "k_proj.",          "v_proj.",   "qkv_proj.", "out_gate_proj.",
+        "in_gate_proj.", "decay_gate_proj.", "out_norm.", "conv1d.",   "norm_const"};
+    static const char attention[] = "self_attn.";
+    const char *inside = name_in_layer(name);
+    if (!inside || strncmp(inside, attention, strlen(attention)) != 0)
+        return false;
+    inside += strlen(attention);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strncmp(inside, parts[i], strlen(parts[i])) == 0)
+            return true;
+    return false;
+}
+
+/* Refuses a tensor inside the model that would be left out: the model would be another one. */
+static srnn_status check_tensor(const sr_tensor *tensor, const sr_model_config *config,
+                                const sr_tensor_table *table, const char *folder) {
+    if (strncmp(tensor->name, "model.", strlen("model.")) != 0 ||
+        sr_tensor_table_find(table, tensor->name) || is_buffer(tensor->name) ||
+        (config->reference && is_of_reference(tensor->name)))
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                   "%s: the files hold %s, for which this model has no place: it may be of "
+                   "another architecture, or config.json does not fit it",
+                   folder, tensor->name);
+}
+
+static srnn_status check_tensors(const sr_weight_files *files, const sr_model_config *config,
+                                 const sr_tensor_table *table, const char *folder) {
+    for (size_t f = 0; f < files->count; f++)
+        for (size_t i = 0; i < sr_safetensors_count(files->files[f]); i++)
+            SR_TRY(check_tensor(sr_safetensors_at(files->files[f], i), config, table, folder));
+    return SRNN_OK;
+}
+
+/* ---- weights */
+
+static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
+                               const sr_weight_files *files, const char *folder) {
+    const sr_tensor *tensor = sr_weight_files_find(files, spec->name);
+    if (!tensor && model->config.tied && strcmp(spec->name, EMBEDDING) == 0)
+        tensor = sr_weight_files_find(files, "lm_head.weight");
+    if (!tensor)
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: the files hold no %s, which the model needs", folder,
+                       spec->name);
+    if (!sr_tensor_has_shape(tensor, spec->rank, spec->shape))
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s has another shape than config.json says", folder,
+                       spec->name);
+    if (tensor->dtype != SR_DTYPE_F32 && tensor->dtype != SR_DTYPE_F64 &&
+        tensor->dtype != SR_DTYPE_F16 && tensor->dtype != SR_DTYPE_BF16)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: %s is of type %s; weights are floating-point",
+                       folder, spec->name, sr_dtype_name(tensor->dtype));
+    return sr_stream_in(model->backend, model->weights + spec->start, tensor);
+}
+
+static srnn_status load_all(sr_model *model, const sr_weight_files *files, const char *folder) {
+    SR_TRY(check_tensors(files, &model->config, &model->table, folder));
+    for (size_t i = 0; i < model->table.count; i++)
+        SR_TRY(load_tensor(model, &model->table.specs[i], files, folder));
+    return SRNN_OK;
+}
+
+srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
+    sr_weight_files files;
+    SR_TRY(sr_weight_files_open(&files, folder));
+    const srnn_status status = load_all(model, &files, folder);
+    sr_weight_files_close(&files);
+    return status;
+}
+
+srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder) {
+    sr_model_config config;
+    *model = NULL;
+    SR_TRY(sr_model_load_config(&config, folder));
+    srnn_status status = sr_model_create(model, backend, &config);
+    sr_model_config_free(&config);
+    SR_TRY(status);
+    status = sr_model_load_weights(*model, folder);
+    if (status != SRNN_OK) {
+        sr_model_free(*model);
+        *model = NULL;
+    }
+    return status;
+}
+
+/* ---- weights that two models share */
+
+static bool same_tensor(const sr_tensor_spec *a, const sr_tensor_spec *b) {
+    return a && a->rank == b->rank &&
+           memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape) == 0;
+}
+
+/* `theirs`: the table of the model in the files. */
+static srnn_status load_shared(sr_model *model, size_t *shared, const sr_weight_files *files,
+                               const sr_tensor_table *theirs, const char *folder) {
+    *shared = 0;
+    for (size_t i = 0; i < model->table.count; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        if (!same_tensor(sr_tensor_table_find(theirs, spec->name), spec))
+            continue;
+        SR_TRY(load_tensor(model, spec, files, folder));
+        ++*shared;
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_model_load_shared(sr_model *model, size_t *shared, const char *folder) {
+    sr_model_config config;
+    sr_tensor_table theirs = {0};
+    sr_weight_files files = {0};
+    SR_TRY(sr_model_load_config(&config, folder));
+    srnn_status status = sr_model_tensors(&theirs, &config);
+    if (status == SRNN_OK)
+        status = sr_weight_files_open(&files, folder);
+    if (status == SRNN_OK)
+        status = check_tensors(&files, &config, &theirs, folder);
+    if (status == SRNN_OK)
+        status = load_shared(model, shared, &files, &theirs, folder);
+    sr_weight_files_close(&files);
+    sr_tensor_table_free(&theirs);
+    sr_model_config_free(&config);
+    return status;
+}
+
+/* ---- saving */
+
+static srnn_status add_all(sr_safetensors_writer *writer, const sr_model *model, sr_dtype dtype) {
+    sr_safetensors_writer_reader(writer, sr_stream_out, model->backend);
+    for (size_t i = 0; i < model->table.count; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        sr_tensor tensor = {.name = spec->name,
+                            .dtype = dtype,
+                            .rank = spec->rank,
+                            .data = model->weights + spec->start};
+        for (int d = 0; d < spec->rank; d++)
+            tensor.shape[d] = spec->shape[d];
+        SR_TRY(sr_safetensors_writer_add(writer, &tensor));
+    }
+    return sr_safetensors_writer_metadata(writer, "format", "pt");
+}
+
+static srnn_status write_weights(const sr_model *model, const char *path, sr_dtype dtype) {
+    sr_safetensors_writer *writer;
+    SR_TRY(sr_safetensors_writer_create(&writer));
+    srnn_status status = add_all(writer, model, dtype);
+    if (status == SRNN_OK)
+        status = sr_safetensors_writer_write(writer, path);
+    sr_safetensors_writer_free(writer);
+    return status;
+}
+
+srnn_status sr_model_save(const sr_model *model, const char *folder, sr_dtype dtype) {
+    char config[SR_PATH_BYTES], weights[SR_PATH_BYTES];
+    if (dtype != SR_DTYPE_F32 && dtype != SR_DTYPE_BF16 && dtype != SR_DTYPE_F16)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "weights are written as F32, BF16 or F16, not %s",
+                       sr_dtype_name(dtype));
+    SR_TRY(sr_path_join(config, folder, "config.json"));
+    SR_TRY(sr_path_join(weights, folder, "model.safetensors"));
+    SR_TRY(write_weights(model, weights, dtype));
+    return sr_model_config_write(&model->config, dtype, config);
+}

@@ -1,0 +1,31 @@
+/* model_files.h: models in files: Hugging Face folders and llama2.c's .bin. */
+#ifndef SR_MODEL_MODEL_FILES_H
+#define SR_MODEL_MODEL_FILES_H
+
+#include "files/tensor.h"
+#include "model/model.h"
+
+/* Loads a folder with config.json and model.safetensors (or model.safetensors.index.json and its
+ * shards). Biases that the files hold, and a head that differs from the embedding, are used whether
+ * or not the configuration speaks of them. A tensor inside the model that would be left out is refused; buffers and what lies outside of
+ * `model.` are not. */
+srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder);
+
+/* The two halves of it: what model a folder holds (free with sr_model_config_free), and its weights
+ * into a model made from that. */
+srnn_status sr_model_load_config(sr_model_config *config, const char *folder);
+srnn_status sr_model_load_weights(sr_model *model, const char *folder);
+
+/* The weights of all tensors that a model shares, by name and shape, with the one in a folder; the
+ * others stay as they are. *shared receives how many. */
+srnn_status sr_model_load_shared(sr_model *model, size_t *shared, const char *folder);
+
+/* Writes config.json and model.safetensors into an existing folder, each replaced in one step.
+ * dtype: SR_DTYPE_F32, SR_DTYPE_BF16 or SR_DTYPE_F16. */
+srnn_status sr_model_save(const sr_model *model, const char *folder, sr_dtype dtype);
+
+/* llama2.c's format: float32, softmax attention, no biases. */
+srnn_status sr_model_load_llama2c(sr_model **model, sr_backend *backend, const char *path);
+srnn_status sr_model_save_llama2c(const sr_model *model, const char *path);
+
+#endif

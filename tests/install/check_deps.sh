@@ -1,0 +1,20 @@
+#!/bin/bash
+# check_deps.sh: who only builds is not asked for what only the tests need.
+# Usage: check_deps.sh SOURCE_FOLDER
+set -euo pipefail
+deps=$1/tools/deps.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# A system without the tools of the tests, whose apt-get only says what it was asked for.
+for name in bash gcc cmake ninja pkg-config bible id env; do
+    ln -s "$(command -v $name)" "$work/$name"
+done
+printf '#!/bin/bash\necho "apt-get $*" >>"%s"\n' "$work/asked" >"$work/apt-get"
+cp "$work/apt-get" "$work/sudo"
+chmod +x "$work/apt-get" "$work/sudo"
+
+PATH=$work bash "$deps"
+[ ! -e "$work/asked" ] || { echo "a build asks for more: $(cat "$work/asked")"; exit 1; }
+PATH=$work bash "$deps" test 2>/dev/null
+grep -q clang "$work/asked" || { echo "the tests do not ask for clang"; exit 1; }
