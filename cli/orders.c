@@ -4,12 +4,12 @@
 #include "data/rows/source_open.h"
 #include "data/rows/synthetic.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "model_open.h"
 #include "options.h"
 #include "orders_show.h"
 #include "origin.h"
 #include "progress.h"
-#include "files/folder.h"
 #include "train/run_checkpoint.h"
 
 #include <stdio.h>

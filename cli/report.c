@@ -3,9 +3,9 @@
 
 #include "base/status.h"
 #include "commands.h"
+#include "files/folder.h"
 #include "options.h"
 #include "report/orders/orders.h"
-#include "files/folder.h"
 
 #include <limits.h>
 #include <stdio.h>

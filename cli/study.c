@@ -1,6 +1,7 @@
 /* study.c: `softrnn study`. */
 #include "commands.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "options.h"
 #include "origin.h"
 #include "progress.h"
@@ -8,7 +9,6 @@
 #include "study/study_folder.h"
 #include "study_table.h"
 #include "study_view.h"
-#include "files/folder.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -290,7 +290,8 @@ int command_train(int argc, char **argv) {
                  "[--stop-seconds X] [--threads N]",
         .purpose = "Trains a Llama with any attention. The folder receives run.yaml, "
                    "metrics.jsonl,\ntimings.jsonl, TensorBoard events and checkpoints in Hugging "
-                   "Face layout. Ctrl-C, SIGTERM,\nSIGHUP, SIGUSR1 and SIGXCPU write a checkpoint and leave; the resumed run has the "
+                   "Face layout. Ctrl-C, SIGTERM,\nSIGHUP, SIGUSR1 and SIGXCPU write a checkpoint "
+                   "and leave; the resumed run has the "
                    "same bits as one never stopped.",
         .options = all.options,
         .option_count = all.count,

@@ -55,7 +55,7 @@ srnn_status sr_folder_lock(int *lock, const char *path) {
         return SRNN_OK;
     const srnn_status status =
         errno == EWOULDBLOCK
-            ? SR_FAIL(SRNN_ERR_ARGUMENT, "%s: another process is at work in this folder", path)
+            ? SR_FAIL(SRNN_ERR_IO, "%s: another process is at work in this folder", path)
             : fail(name, "cannot be locked");
     sr_folder_unlock(*lock);
     *lock = -1;

@@ -1,9 +1,9 @@
 /* runner.c: the runs of a study, as many at once as there are cores for. */
 #include "study/runner.h"
 
+#include "files/folder.h"
 #include "study/study_folder.h"
 #include "study/worker.h"
-#include "files/folder.h"
 
 #include <errno.h>
 #include <math.h>

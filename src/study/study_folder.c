@@ -2,8 +2,8 @@
 #include "study/study_folder.h"
 
 #include "files/file.h"
-#include "study/worker.h"
 #include "files/folder.h"
+#include "study/worker.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +29,7 @@ srnn_status sr_study_lock(int *lock, const char *folder) {
         usleep(LOOK_MICROSECONDS);
     }
     close(descriptor);
-    return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: another study is running in this folder", folder);
+    return SR_FAIL(SRNN_ERR_IO, "%s: another study is running in this folder", folder);
 }
 
 void sr_study_unlock(int lock) {

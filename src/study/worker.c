@@ -1,8 +1,8 @@
 /* worker.c: one run of a study in a process of its own. */
 #include "study/worker.h"
 
-#include "study/record.h"
 #include "files/folder.h"
+#include "study/record.h"
 #include "train/run.h"
 
 #include <math.h>

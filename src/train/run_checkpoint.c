@@ -3,10 +3,10 @@
 
 #include "data/tokenizer/tokenizer_copy.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "files/safetensors.h"
 #include "model/model_files.h"
 #include "model/tensor_stream.h"
-#include "files/folder.h"
 
 #include <errno.h>
 #include <inttypes.h>

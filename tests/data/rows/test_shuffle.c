@@ -240,7 +240,9 @@ static void document_rows_are_padded_and_cut(void **state) {
     for (int64_t n = 0; n < DOCUMENTS; n++) {
         get(&out, source, 1, 0, 1, n);
         int64_t begin, count;
-        assert_int_equal(sr_dataset_document(&dataset, sr_dataset_document_of(&dataset, out.ids[0]), &begin, &count), SRNN_OK);
+        assert_int_equal(sr_dataset_document(&dataset, sr_dataset_document_of(&dataset, out.ids[0]),
+                                             &begin, &count),
+                         SRNN_OK);
         assert_int_equal(out.ids[0], begin);
         for (int t = 0; t < T; t++) {
             assert_int_equal(out.ids[t], t < count ? begin + t : 250);
