@@ -10,6 +10,7 @@
 #include "data/text/pipeline.h"
 #include "data/tokenizer/tokenizer_copy.h"
 #include "files/file.h"
+#include "files/folder.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -43,6 +44,7 @@ typedef struct preparation {
     batch_slot *slots;              /* (slot_count) */
     int slot_count;
     sr_shard_set *set;
+    int lock;        /* of the folder; -1: none */
     bool overwrites; /* the folder held data */
     json_t *inputs;  /* for the manifest */
     sr_prepare_progress progress;
@@ -77,6 +79,7 @@ static srnn_status prepare_folder(preparation *work) {
     const char *folder = settings->folder;
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return SR_FAIL(SRNN_ERR_IO, "%s: cannot make the folder: %s", folder, strerror(errno));
+    SR_TRY(sr_folder_lock(&work->lock, folder));
     char *manifest;
     if (asprintf(&manifest, "%s/%s", folder, SR_MANIFEST_NAME) < 0)
         return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", folder);
@@ -279,6 +282,7 @@ static void work_free(preparation *work) {
     sr_tokenizer_free(work->tokenizer);
     free(work->tokenizer_copy.source);
     json_decref(work->inputs);
+    sr_folder_unlock(work->lock);
 }
 
 static srnn_status check(const sr_prepare_settings *settings) {
@@ -294,7 +298,7 @@ static srnn_status check(const sr_prepare_settings *settings) {
 
 srnn_status sr_prepare(const sr_prepare_settings *settings, sr_prepare_progress *done) {
     SR_TRY(check(settings));
-    preparation work = {.settings = *settings};
+    preparation work = {.settings = *settings, .lock = -1};
     sr_prepare_settings *filled = &work.settings;
     filled->threads = sr_thread_count(filled->threads);
     if (!filled->field)
