@@ -130,14 +130,20 @@ static srnn_status train_with(const char *out, sr_bpe_training *training, const 
     return status;
 }
 
+/* In the order of sr_ties. */
+static const char *const ties_words[] = {"ids", "text", NULL};
+
 int command_tokenizer_train(int argc, char **argv) {
     const char *out = NULL, *special = "<|endoftext|>";
-    int vocab = 0, threads = 0;
+    int vocab = 0, ties = SR_TIES_IDS, threads = 0;
     command_arguments paths = {0};
     const command_option options[] = {
         OPTION_INTEGER("--vocab", &vocab, 256, 1 << 24, "N", "tokens in all, 256 bytes included"),
         OPTION_TEXT("--out", &out, "FILE", "write the tokenizer.json here"),
         OPTION_TEXT("--special", &special, "LIST", "special tokens, parted by commas"),
+        OPTION_CHOICE("--ties", &ties, ties_words, "WORD",
+                      "of pairs equally often: lower ids first, as Hugging Face's trainer, or the "
+                      "text that sorts last"),
         OPTION_INTEGER("--threads", &threads, 0, 1024, "N", "threads to use; 0: all cores"),
     };
     const command_line line = {
@@ -160,6 +166,7 @@ int command_tokenizer_train(int argc, char **argv) {
     to.shown = to.start;
     sr_bpe_training training = {
         .vocab = (uint32_t)vocab,
+        .ties = (sr_ties)ties,
         .text = {.threads = threads, .progress = show, .context = &to},
     };
     srnn_status status = train_with(out, &training, special, &paths);

@@ -1,7 +1,9 @@
 /* tokenizer_copy.c: keeps a tokenizer's files beside the data that was made with it. */
 #include "data/tokenizer/tokenizer_copy.h"
 
+#include "data/tokenizer/bpe_json.h"
 #include "data/tokenizer/tokenizer_files.h"
+#include "data/tokenizer/tokenizer_parts.h"
 #include "files/file.h"
 #include "files/path.h"
 
@@ -76,6 +78,39 @@ srnn_status sr_tokenizer_keep(const char *folder, const char *name) {
     SR_TRY(sr_tokenizer_copy_find(&copy, name));
     const srnn_status status = sr_tokenizer_copy_write(&copy, folder);
     free(copy.source);
+    return status;
+}
+
+static srnn_status bytes_json(sr_bytes *json) {
+    const sr_merges none = {0};
+    sr_tokenizer *tokenizer;
+    SR_TRY(sr_tokenizer_create_bytes(&tokenizer));
+    const sr_bpe_json file = {.vocabulary = &tokenizer->vocabulary,
+                              .merges = &none,
+                              .special_first = (uint32_t)tokenizer->eos,
+                              .special_count = 1};
+    const srnn_status status = sr_bpe_json_write(json, &file);
+    sr_tokenizer_free(tokenizer);
+    return status;
+}
+
+srnn_status sr_tokenizer_write_bytes(const char *folder) {
+    static const char config[] = "{\n"
+                                 "  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+                                 "  \"bos_token\": \"<|endoftext|>\",\n"
+                                 "  \"eos_token\": \"<|endoftext|>\",\n"
+                                 "  \"clean_up_tokenization_spaces\": false\n"
+                                 "}\n";
+    char path[SR_PATH_BYTES];
+    sr_bytes json = {0};
+    SR_TRY(sr_tokenizer_copy_remove(folder));
+    SR_TRY(sr_path_join(path, folder, SR_TOKENIZER_CONFIG));
+    SR_TRY(sr_file_replace(path, config, sizeof config - 1));
+    SR_TRY(sr_path_join(path, folder, "tokenizer.json"));
+    srnn_status status = bytes_json(&json);
+    if (status == SRNN_OK)
+        status = sr_file_replace(path, json.data, json.count);
+    sr_bytes_free(&json);
     return status;
 }
 
