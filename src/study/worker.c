@@ -33,9 +33,7 @@ static void catch_stops(void) {
 }
 
 bool sr_worker_has_run(const char *folder) {
-    char yaml[SR_PATH_BYTES];
-    return snprintf(yaml, sizeof yaml, "%s/run.yaml", folder) < (int)sizeof yaml &&
-           access(yaml, F_OK) == 0;
+    return sr_path_has(folder, "run.yaml");
 }
 
 /* True if both are the text of a study, which lies in its folder wherever that is. */

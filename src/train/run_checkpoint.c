@@ -79,9 +79,7 @@ srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where) {
     path[0] = '\0';
     if (access(config, F_OK) != 0)
         SR_TRY(sr_checkpoint_latest(path, where));
-    if (!*path && snprintf(path, SR_PATH_BYTES, "%s", where) >= SR_PATH_BYTES)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", where);
-    return SRNN_OK;
+    return *path ? SRNN_OK : sr_path_print(path, "%s", where);
 }
 
 srnn_status sr_checkpoint_tidy(const char *run) {

@@ -2,7 +2,7 @@
 #include "train/run_records.h"
 
 #include "base/memory.h"
-#include "files/log_file.h"
+#include "train/log_file.h"
 #include "train/tensorboard.h"
 
 #include <inttypes.h>

@@ -2,7 +2,7 @@
 #ifndef SR_TRAIN_TENSORBOARD_H
 #define SR_TRAIN_TENSORBOARD_H
 
-#include "files/log_file.h"
+#include "train/log_file.h"
 
 /* The record every event file starts with. */
 srnn_status sr_tensorboard_begin(sr_log_file *file, double seconds);

@@ -323,7 +323,7 @@ static void running_studies_are_left_alone(void **state) {
     write_changed(other, "more", "seeds: [1, 2]", "seeds: [1, 2, 3]");
     const char *const arguments[] = {"study", other, "--out", broken, "--text", text, NULL};
     assert_int_equal(finish(start(arguments)), 1);
-    assert_true(said("another study is running"));
+    assert_true(said("another process is at work"));
     plan_is_as_it_was(before, broken);
     close(lock);
     assert_int_equal(sr_folder_remove(broken), SRNN_OK);

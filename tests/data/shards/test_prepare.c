@@ -526,7 +526,7 @@ static void two_processes_do_not_mix(void **state) {
         .tokenizer = "bytes", .folder = out, .inputs = inputs, .input_count = 1};
     int lock;
     assert_int_equal(sr_folders_make(out), SRNN_OK);
-    assert_int_equal(sr_folder_lock(&lock, out), SRNN_OK);
+    assert_int_equal(sr_folder_lock(&lock, out, 0), SRNN_OK);
     assert_int_equal(sr_prepare(&settings, NULL), SRNN_ERR_IO);
     assert_non_null(strstr(srnn_error_detail(), "another process"));
     assert_int_equal(files_in(out), 0);

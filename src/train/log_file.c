@@ -1,5 +1,5 @@
 /* log_file.c: a file that a run appends to. */
-#include "files/log_file.h"
+#include "train/log_file.h"
 
 #include "base/memory.h"
 #include "files/file.h"

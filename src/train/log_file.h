@@ -1,6 +1,6 @@
-/* log_file.h: a file that a run appends to, and takes back to an earlier length when it resumes. */
-#ifndef SR_FILES_LOG_FILE_H
-#define SR_FILES_LOG_FILE_H
+/* log_file.h (private): a file that a run appends to, and takes back to an earlier length when it resumes. */
+#ifndef SR_TRAIN_LOG_FILE_H
+#define SR_TRAIN_LOG_FILE_H
 
 #include "base/status.h"
 
