@@ -2,8 +2,8 @@
  * disk. */
 #include "base/random.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "test.h"
-#include "train/folder.h"
 
 #include <fcntl.h>
 #include <signal.h>
