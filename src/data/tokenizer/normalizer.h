@@ -4,12 +4,13 @@
 
 #include "data/text/pattern.h"
 #include "data/text/unicode.h"
+#include "data/tokenizer/added.h"
 
 typedef enum sr_normal_kind {
     SR_NORMAL_PREPEND = 0,     /* content in front of a text that is not empty */
     SR_NORMAL_REPLACE,         /* every match of pattern becomes content */
     SR_NORMAL_FORM,            /* NFC and its relatives */
-    SR_NORMAL_COLLAPSE_SPACES, /* no space at either end, no two spaces in a row */
+    SR_NORMAL_COLLAPSE_SPACES, /* no space at either end, no two spaces in a row but in symbols */
 } sr_normal_kind;
 
 typedef struct sr_normal_step {
@@ -17,6 +18,7 @@ typedef struct sr_normal_step {
     sr_pattern *pattern; /* owned */
     sr_bytes content;    /* owned */
     sr_unicode_form form;
+    const sr_added *symbols; /* COLLAPSE_SPACES: texts that stay together; not owned */
 } sr_normal_step;
 
 enum { SR_NORMAL_STEPS = 16 };

@@ -350,6 +350,10 @@ srnn_status sr_tokenizer_read_json(sr_tokenizer **tokenizer, const char *data, s
     *tokenizer = NULL;
     json_error_t error;
     json_t *root = json_loadb(data, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    if (!root && json_error_code(&error) == json_error_null_byte_in_key)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "%s: line %d: a token with the character U+0000 is not supported", name,
+                       error.line);
     if (!root)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: not JSON: %s at line %d", name, error.text,
                        error.line);
