@@ -138,9 +138,9 @@ static srnn_status evaluate_texts(sr_evaluation *result, sr_model *model,
     const char *path = r->text ? r->text : r->last_words;
     srnn_status status = whole_file_read(&bytes, path);
     if (status == SRNN_OK)
-        status = r->text ? sr_evaluate_text(result, model, tokenizer, bytes.data, bytes.count, r->B,
-                                            length_of(r, model))
-                         : evaluate_lines(result, model, tokenizer, &bytes, r);
+        status = r->text
+                     ? sr_evaluate_text(result, model, tokenizer, &bytes, r->B, length_of(r, model))
+                     : evaluate_lines(result, model, tokenizer, &bytes, r);
     sr_bytes_free(&bytes);
     sr_tokenizer_free(tokenizer);
     return status;
@@ -197,7 +197,8 @@ static srnn_status evaluate_tensor(sr_evaluation *result, sr_model *model, const
     if (status == SRNN_OK && r->logits)
         status = sr_alloc(&logits, count * (size_t)model->config.V, sizeof(float));
     if (status == SRNN_OK)
-        status = sr_evaluate_rows(result, model, ids, ids + count, B, T, logits);
+        status = sr_evaluate_batch(
+            result, model, &(sr_batch){.B = B, .ids = ids, .targets = ids + count}, T, logits);
     if (status == SRNN_OK && r->logits)
         status = write_logits(r->logits, logits, B, T, model->config.V);
     free(ids);

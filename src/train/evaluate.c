@@ -142,17 +142,17 @@ srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model,
     return status;
 }
 
-srnn_status sr_evaluate_rows(sr_evaluation *result, sr_model *model, const int32_t *ids,
-                             const int32_t *targets, int B, int T, float *logits) {
+srnn_status sr_evaluate_batch(sr_evaluation *result, sr_model *model, const sr_batch *batch, int T,
+                              float *logits) {
     evaluator e;
-    srnn_status status = evaluator_open(&e, model, B, T);
+    srnn_status status = evaluator_open(&e, model, batch->B, T);
     if (status == SRNN_OK) {
-        memcpy(e.ids, ids, (size_t)e.positions * sizeof *ids);
-        memcpy(e.targets, targets, (size_t)e.positions * sizeof *targets);
+        memcpy(e.ids, batch->ids, (size_t)e.positions * sizeof *e.ids);
+        memcpy(e.targets, batch->targets, (size_t)e.positions * sizeof *e.targets);
         status = add_batch(result, &e);
     }
     if (status == SRNN_OK && logits)
-        status = sr_pass_logits(e.pass, logits, ids);
+        status = sr_pass_logits(e.pass, logits, batch->ids);
     evaluator_close(&e);
     return status;
 }
@@ -182,10 +182,10 @@ static size_t fill_rows(evaluator *e, const sr_tokens *tokens, size_t first) {
 }
 
 srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_tokenizer *tokenizer,
-                             const char *text, size_t bytes, int B, int T) {
+                             const sr_bytes *text, int B, int T) {
     sr_tokens tokens = {0};
     evaluator e = {0};
-    srnn_status status = encode(&tokens, tokenizer, text, bytes);
+    srnn_status status = encode(&tokens, tokenizer, text->data, text->count);
     if (status == SRNN_OK && tokens.count < 2)
         status =
             SR_FAIL(SRNN_ERR_ARGUMENT, "a text of %zu tokens has nothing to predict", tokens.count);
@@ -198,7 +198,7 @@ srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_to
         next = fill_rows(&e, &tokens, next);
         status = add_batch(result, &e);
     }
-    result->bytes += (int64_t)bytes;
+    result->bytes += (int64_t)text->count;
     evaluator_close(&e);
     sr_tokens_free(&tokens);
     return status;
