@@ -3,7 +3,7 @@
 #include "base/status.h"
 #include "commands.h"
 #include "options.h"
-#include "trial.h"
+#include "probe.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -105,14 +105,14 @@ static srnn_status measure(double *error, const method *m, srnn_problem problem,
     attention_call run;
     problem.kernel = m->kernel;
     problem.form = m->form;
-    SR_TRY(trial_create(&run, &problem, seed));
+    SR_TRY(probe_create(&run, &problem, seed));
     bool backward = m->kernel && m->form != SRNN_FORM_RECURRENT;
-    srnn_status status = !m->kernel ? trial_feed(&run, seed)
+    srnn_status status = !m->kernel ? probe_feed(&run, seed)
                          : backward ? call_forward_backward(&run)
                                     : call_forward(&run);
     if (status == SRNN_OK) {
-        double gradient = backward ? trial_gradient_error(&run, oracle) : 0;
-        *error = trial_output_error(&run, oracle);
+        double gradient = backward ? probe_gradient_error(&run, oracle) : 0;
+        *error = probe_output_error(&run, oracle);
         if (!(gradient <= *error) && !isnan(*error))
             *error = gradient;
     }
@@ -137,7 +137,7 @@ static void report_failure(const verification *v, const char *name, const method
  * infinity for a failure. */
 static void compare(verification *v, double *worst, const char *name, const method *m,
                     const srnn_problem *problem, const attention_call *oracle) {
-    double limit = trial_limit(&problem->attention, m->form);
+    double limit = probe_limit(&problem->attention, m->form);
     size_t chunks = m->form == SRNN_FORM_CHUNKED ? CHUNKS : 1;
     for (size_t i = 0; i < chunks; i++) {
         srnn_problem chunked = *problem;
@@ -160,7 +160,7 @@ static srnn_status verify_shape(verification *v, double *worst, const char *name
                                 const srnn_attention *a, const shape *s) {
     srnn_problem problem = problem_of(v, a, s);
     attention_call oracle;
-    SR_TRY(trial_oracle(&oracle, &problem, v->seed));
+    SR_TRY(probe_oracle(&oracle, &problem, v->seed));
     for (size_t i = 0; i < v->method_count; i++) {
         const method *m = &v->methods[i];
         if (m->kernel || !problem.documents)
@@ -188,7 +188,7 @@ static srnn_status verify_variant(verification *v, const char *name, const srnn_
             SR_TRY(verify_shape(v, worst, name, a, &shapes[i]));
     printf("%-58s", name);
     for (size_t i = 0; i < v->method_count; i++)
-        print_cell(worst[i], trial_limit(a, v->methods[i].form));
+        print_cell(worst[i], probe_limit(a, v->methods[i].form));
     printf("   %s\n", v->failed ? "FAIL" : "ok");
     fflush(stdout);
     v->failed |= failed_before;

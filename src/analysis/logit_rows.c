@@ -8,17 +8,17 @@
 #include <stdlib.h>
 
 /* What one thread works with. */
-typedef struct bench {
+typedef struct workspace {
     double *keys;   /* (D, T): so that neighbours in memory are neighbours in a row of logits */
     double *values; /* (T, D) */
     double *s;      /* (T) */
     double *scratch;
-} bench;
+} workspace;
 
 struct sr_logit_rows {
     sr_logit_rows_setup setup;
     int workers;
-    bench *benches; /* (workers) */
+    workspace *workspaces; /* (workers) */
     void *memory;
 };
 
@@ -32,26 +32,26 @@ typedef struct round_of_visits {
     void *context;
 } round_of_visits;
 
-static bench lay_out(sr_layout *layout, const sr_logit_rows_setup *s) {
+static workspace lay_out(sr_layout *layout, const sr_logit_rows_setup *s) {
     const size_t T = (size_t)s->T, D = (size_t)s->D;
-    return (bench){.keys = sr_layout_take(layout, D * T, sizeof(double)),
-                   .values = sr_layout_take(layout, D * T, sizeof(double)),
-                   .s = sr_layout_take(layout, T, sizeof(double)),
-                   .scratch = sr_layout_take(layout, s->scratch, sizeof(double))};
+    return (workspace){.keys = sr_layout_take(layout, D * T, sizeof(double)),
+                       .values = sr_layout_take(layout, D * T, sizeof(double)),
+                       .s = sr_layout_take(layout, T, sizeof(double)),
+                       .scratch = sr_layout_take(layout, s->scratch, sizeof(double))};
 }
 
 static srnn_status fill(sr_logit_rows *rows) {
     void *memory;
     sr_layout layout = {0};
     rows->workers = sr_thread_count(rows->setup.threads);
-    SR_TRY(sr_alloc_zero(&memory, (size_t)rows->workers, sizeof *rows->benches));
-    rows->benches = memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)rows->workers, sizeof *rows->workspaces));
+    rows->workspaces = memory;
     for (int worker = 0; worker < rows->workers; worker++)
         lay_out(&layout, &rows->setup);
     SR_TRY(sr_alloc(&rows->memory, layout.used, 1));
     layout = (sr_layout){.base = rows->memory};
     for (int worker = 0; worker < rows->workers; worker++)
-        rows->benches[worker] = lay_out(&layout, &rows->setup);
+        rows->workspaces[worker] = lay_out(&layout, &rows->setup);
     return SRNN_OK;
 }
 
@@ -74,7 +74,7 @@ void sr_logit_rows_free(sr_logit_rows *rows) {
     if (!rows)
         return;
     free(rows->memory);
-    free(rows->benches);
+    free(rows->workspaces);
     free(rows);
 }
 
@@ -94,7 +94,7 @@ static double value_factor(const round_of_visits *round, int b, int head, int t)
     return factor;
 }
 
-static void load_keys(bench *own, const round_of_visits *round, int b, int head) {
+static void load_keys(workspace *own, const round_of_visits *round, int b, int head) {
     const sr_logit_rows_setup *s = &round->rows->setup;
     for (int t = 0; t < s->T; t++) {
         const float *k = numbers_at(&round->in->k, b, head, t);
@@ -108,7 +108,7 @@ static void load_keys(bench *own, const round_of_visits *round, int b, int head)
 }
 
 /* own->s = the logits of one query over the first `count` keys. */
-static void multiply(bench *own, const float *q, int count, const round_of_visits *round) {
+static void multiply(workspace *own, const float *q, int count, const round_of_visits *round) {
     const sr_logit_rows_setup *s = &round->rows->setup;
     for (int j = 0; j < count; j++)
         own->s[j] = 0;
@@ -125,7 +125,7 @@ static void visit_head(void *context, int64_t head, int worker) {
     const srnn_operands *in = round->in;
     const sr_logit_rows_setup *s = &round->rows->setup;
     const bool gated = sr_uses_output_gate(round->attention);
-    bench *own = &round->rows->benches[worker];
+    workspace *own = &round->rows->workspaces[worker];
     for (int b = 0; b < s->B; b++) {
         sr_logit_row row = {.b = b,
                             .head = (int)head,

@@ -74,19 +74,19 @@ static srnn_status survey_text(sr_survey *survey, trial_rows *trial, const sr_or
 enum { ALL_LAYERS = -1 };
 
 /* Order after order, one layer or all: curves, and what is needed. */
-static srnn_status run_cuts(json_t **curve, json_t **needed, const sr_orders_bench *bench,
-                            int layer, sr_centre centre) {
-    const sr_orders_request *r = bench->request;
+static srnn_status run_cuts(json_t **curve, json_t **needed, const sr_orders_work *work, int layer,
+                            sr_centre centre) {
+    const sr_orders_request *r = work->request;
     const double fine = enough * r->tolerances[SR_TOLERANCES - 1];
     double losses[SR_CUTS], errors[SR_CUTS];
     int count = 0;
     for (bool done = false; count < sr_cut_count(r->most_order) && !done; count++) {
         for (int l = 0; l < r->model->config.L; l++)
-            bench->cuts[l] = layer == ALL_LAYERS || layer == l
-                                 ? (sr_cut){sr_cut_order(count), centre}
-                                 : (sr_cut){0};
-        SR_TRY(sr_trial_run(&losses[count], &errors[count], bench->trial, r->model, bench->survey,
-                            bench->cuts));
+            work->cuts[l] = layer == ALL_LAYERS || layer == l
+                                ? (sr_cut){sr_cut_order(count), centre}
+                                : (sr_cut){0};
+        SR_TRY(sr_trial_run(&losses[count], &errors[count], work->trial, r->model, work->survey,
+                            work->cuts));
         done = count > 0 && errors[count] < fine && errors[count - 1] < fine;
     }
     *curve = json_pack("{so, so}", "loss", sr_record_numbers(losses, count), "logits_error",
@@ -105,25 +105,25 @@ static bool has_centres(const sr_model_config *c) {
 }
 
 /* All layers about each centre. */
-static srnn_status run_centres(json_t *all, const sr_orders_bench *bench) {
+static srnn_status run_centres(json_t *all, const sr_orders_work *work) {
     json_t *list = json_array();
     json_object_set_new(all, "centred", list);
-    if (!has_centres(&bench->request->model->config))
+    if (!has_centres(&work->request->model->config))
         return SRNN_OK;
     for (int centre = SR_CENTRE_HEAD_MEAN; centre < SR_CENTRES; centre++) {
         json_t *curve, *needed;
-        SR_TRY(run_cuts(&curve, &needed, bench, ALL_LAYERS, (sr_centre)centre));
+        SR_TRY(run_cuts(&curve, &needed, work, ALL_LAYERS, (sr_centre)centre));
         json_array_append_new(list,
                               json_pack("{ss, so, so}", "centre", sr_centre_name((sr_centre)centre),
                                         "truncated", curve, "needed", needed));
-        if (told(bench->request, "truncating about centres", (double)centre / (SR_CENTRES - 1)))
+        if (told(work->request, "truncating about centres", (double)centre / (SR_CENTRES - 1)))
             return stopped();
     }
     return SRNN_OK;
 }
 
-static srnn_status run_layers(json_t *record, const sr_orders_bench *bench) {
-    const sr_model_config *c = &bench->request->model->config;
+static srnn_status run_layers(json_t *record, const sr_orders_work *work) {
+    const sr_model_config *c = &work->request->model->config;
     json_t *curve, *needed, *all = json_pack("{s{}}", "needed");
     json_object_set_new(record, "all_layers", all);
     for (int layer = ALL_LAYERS; layer < c->L; layer++) {
@@ -131,13 +131,13 @@ static srnn_status run_layers(json_t *record, const sr_orders_bench *bench) {
         json_t *to = layer == ALL_LAYERS ? all : own;
         if (layer != ALL_LAYERS && !sr_attention_has_orders(&c->attention[layer]))
             continue;
-        SR_TRY(run_cuts(&curve, &needed, bench, layer, SR_CENTRE_ZERO));
+        SR_TRY(run_cuts(&curve, &needed, work, layer, SR_CENTRE_ZERO));
         json_object_set_new(to, "truncated", curve);
         json_object_set_new(json_object_get(to, "needed"), "logits", needed);
-        if (told(bench->request, "truncating layers", (layer + 2.0) / (c->L + 1)))
+        if (told(work->request, "truncating layers", (layer + 2.0) / (c->L + 1)))
             return stopped();
     }
-    return run_centres(all, bench);
+    return run_centres(all, work);
 }
 
 static srnn_status add_text(json_t *texts, const sr_orders_request *r, int order) {
@@ -204,10 +204,10 @@ static srnn_status run_all(json_t *record, const sr_trial *trial, const sr_surve
                            const sr_orders_request *r) {
     void *cuts;
     SR_TRY(sr_alloc(&cuts, (size_t)r->model->config.L, sizeof(sr_cut)));
-    const sr_orders_bench bench = {r, trial, survey, cuts};
-    srnn_status status = run_layers(record, &bench);
+    const sr_orders_work work = {r, trial, survey, cuts};
+    srnn_status status = run_layers(record, &work);
     if (status == SRNN_OK)
-        status = sr_orders_bill(record, &bench);
+        status = sr_orders_bill(record, &work);
     free(cuts);
     return status;
 }

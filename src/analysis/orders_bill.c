@@ -100,10 +100,10 @@ static void add_to(sr_bill *total, const sr_bill *bill) {
 }
 
 /* The model with all layers cut as the bill says. */
-static srnn_status run_together(json_t *bill, const sr_orders_bench *bench) {
+static srnn_status run_together(json_t *bill, const sr_orders_work *work) {
     double loss, error;
-    SR_TRY(sr_trial_run(&loss, &error, bench->trial, bench->request->model, bench->survey,
-                        bench->cuts));
+    SR_TRY(
+        sr_trial_run(&loss, &error, work->trial, work->request->model, work->survey, work->cuts));
     json_object_set_new(bill, "together",
                         json_pack("{so, so}", "loss", sr_record_number(loss), "logits_error",
                                   sr_record_number(error)));
@@ -111,9 +111,9 @@ static srnn_status run_together(json_t *bill, const sr_orders_bench *bench) {
 }
 
 /* One criterion at one tolerance: every layer, and all together. */
-static srnn_status add_bill(json_t *bills, const json_t *record, const sr_orders_bench *bench,
+static srnn_status add_bill(json_t *bills, const json_t *record, const sr_orders_work *work,
                             criterion what, int tolerance) {
-    const sr_model_config *c = &bench->request->model->config;
+    const sr_model_config *c = &work->request->model->config;
     json_t *rows = json_array();
     json_t *entry = json_pack("{ss, ss, si, so, sn, sn}", "criterion", criteria[what].name, "title",
                               criteria[what].title, "tolerance", tolerance, "layers", rows, "total",
@@ -123,10 +123,10 @@ static srnn_status add_bill(json_t *bills, const json_t *record, const sr_orders
     json_array_append_new(bills, entry);
     for (int layer = 0; layer < c->L; layer++) {
         const json_t *own = json_array_get(json_object_get(record, "layers"), (size_t)layer);
-        bench->cuts[layer] = (sr_cut){0};
+        work->cuts[layer] = (sr_cut){0};
         if (!json_is_true(json_object_get(own, "analysed")))
             continue;
-        const sr_cut chosen = bench->cuts[layer] = choose(record, own, what, tolerance);
+        const sr_cut chosen = work->cuts[layer] = choose(record, own, what, tolerance);
         if (chosen.order < 0) {
             json_array_append_new(rows, json_pack("{si, sn}", "layer", layer, "order"));
             known = false;
@@ -139,14 +139,14 @@ static srnn_status add_bill(json_t *bills, const json_t *record, const sr_orders
     if (!known)
         return SRNN_OK;
     json_object_set_new(entry, "total", total_of(&total));
-    return run_together(entry, bench);
+    return run_together(entry, work);
 }
 
-srnn_status sr_orders_bill(json_t *record, const sr_orders_bench *bench) {
+srnn_status sr_orders_bill(json_t *record, const sr_orders_work *work) {
     json_t *bills = json_array();
     json_object_set_new(record, "bill", bills);
     for (int tolerance = 0; tolerance < SR_TOLERANCES; tolerance++)
         for (int what = 0; what < CRITERIA; what++)
-            SR_TRY(add_bill(bills, record, bench, (criterion)what, tolerance));
+            SR_TRY(add_bill(bills, record, work, (criterion)what, tolerance));
     return SRNN_OK;
 }

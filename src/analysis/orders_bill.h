@@ -6,15 +6,15 @@
 #include "analysis/truncated_model.h"
 
 /* What truncated models are run with. */
-typedef struct sr_orders_bench {
+typedef struct sr_orders_work {
     const sr_orders_request *request;
     const sr_trial *trial;
     const sr_survey *survey;
     sr_cut *cuts; /* (L): room for those of one run */
-} sr_orders_bench;
+} sr_orders_work;
 
 /* Adds "bill" to a record whose layers have "needed": what each criterion asks for, and the model
  * really run with all of that together. */
-srnn_status sr_orders_bill(json_t *record, const sr_orders_bench *bench);
+srnn_status sr_orders_bill(json_t *record, const sr_orders_work *work);
 
 #endif

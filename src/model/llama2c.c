@@ -1,7 +1,7 @@
 /* llama2c.c: a model from and to llama2.c's .bin. */
 #include "base/memory.h"
 #include "files/file.h"
-#include "model/checkpoint.h"
+#include "model/model_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,15 +8,15 @@
 #include <string.h>
 
 /* Arrays for one batch shape. */
-typedef struct bench {
+typedef struct evaluator {
     sr_pass *pass;
     int32_t *ids, *targets; /* (B, T) */
     int64_t *offsets;       /* (B*T + 1) */
     float *losses;          /* (B, T) */
-    int64_t rows;
+    int64_t positions;      /* B*T */
     int T;
     int front; /* empty tokens that the model wants before every sequence */
-} bench;
+} evaluator;
 
 static srnn_status numbers(void *out, size_t count, size_t size) {
     void *memory;
@@ -25,31 +25,31 @@ static srnn_status numbers(void *out, size_t count, size_t size) {
     return SRNN_OK;
 }
 
-static srnn_status bench_open(bench *b, sr_model *model, int B, int T) {
+static srnn_status evaluator_open(evaluator *e, sr_model *model, int B, int T) {
     const sr_pass_setup setup = {.B = B, .T = T};
-    *b = (bench){.T = T, .front = sr_model_config_front_tokens(&model->config)};
-    SR_TRY(sr_pass_create(&b->pass, model, &setup));
-    b->rows = (int64_t)B * T;
-    const size_t rows = (size_t)b->rows;
-    SR_TRY(numbers(&b->ids, rows, sizeof *b->ids));
-    SR_TRY(numbers(&b->targets, rows, sizeof *b->targets));
-    SR_TRY(numbers(&b->offsets, rows + 1, sizeof *b->offsets));
-    return numbers(&b->losses, rows, sizeof *b->losses);
+    *e = (evaluator){.T = T, .front = sr_model_config_front_tokens(&model->config)};
+    SR_TRY(sr_pass_create(&e->pass, model, &setup));
+    e->positions = (int64_t)B * T;
+    const size_t positions = (size_t)e->positions;
+    SR_TRY(numbers(&e->ids, positions, sizeof *e->ids));
+    SR_TRY(numbers(&e->targets, positions, sizeof *e->targets));
+    SR_TRY(numbers(&e->offsets, positions + 1, sizeof *e->offsets));
+    return numbers(&e->losses, positions, sizeof *e->losses);
 }
 
-static void bench_close(bench *b) {
-    sr_pass_free(b->pass);
-    free(b->ids);
-    free(b->targets);
-    free(b->offsets);
-    free(b->losses);
+static void evaluator_close(evaluator *e) {
+    sr_pass_free(e->pass);
+    free(e->ids);
+    free(e->targets);
+    free(e->offsets);
+    free(e->losses);
 }
 
-static srnn_status add_batch(sr_evaluation *result, bench *b) {
-    SR_TRY(sr_pass_evaluate(b->pass, b->losses, &result->correct, b->ids, b->targets));
-    for (int64_t row = 0; row < b->rows; row++) {
-        result->loss_sum += b->targets[row] >= 0 ? (double)b->losses[row] : 0.0;
-        result->targets += b->targets[row] >= 0;
+static srnn_status add_batch(sr_evaluation *result, evaluator *e) {
+    SR_TRY(sr_pass_evaluate(e->pass, e->losses, &result->correct, e->ids, e->targets));
+    for (int64_t i = 0; i < e->positions; i++) {
+        result->loss_sum += e->targets[i] >= 0 ? (double)e->losses[i] : 0.0;
+        result->targets += e->targets[i] >= 0;
     }
     return SRNN_OK;
 }
@@ -104,56 +104,56 @@ static srnn_status count_row(byte_count *c, int64_t *bytes, const int32_t *ids,
     return fall_silent(c, bytes);
 }
 
-static srnn_status count_bytes(byte_count *c, int64_t *bytes, const bench *b) {
-    for (int64_t row = 0; c->decoder && row < b->rows; row += b->T)
-        SR_TRY(count_row(c, bytes, b->ids + row, b->targets + row, b->T));
+static srnn_status count_bytes(byte_count *c, int64_t *bytes, const evaluator *e) {
+    for (int64_t first = 0; c->decoder && first < e->positions; first += e->T)
+        SR_TRY(count_row(c, bytes, e->ids + first, e->targets + first, e->T));
     return SRNN_OK;
 }
 
-static srnn_status add_source(sr_evaluation *result, bench *b, byte_count *c,
+static srnn_status add_source(sr_evaluation *result, evaluator *e, byte_count *c,
                               const sr_evaluation_rows *rows) {
     const sr_source *source = rows->source;
     for (int64_t i = 0; i < rows->batches; i++) {
         sr_batch batch = {
-            .B = rows->B, .ids = b->ids, .targets = b->targets, .offsets = b->offsets};
+            .B = rows->B, .ids = e->ids, .targets = e->targets, .offsets = e->offsets};
         SR_TRY(sr_source_batch(source, &batch, rows->split, i));
         forget_repeats(&batch, source, rows->split, i);
         if (!source->exact)
-            sr_batch_front(&batch, source->T, b->front);
-        SR_TRY(sr_pass_documents(b->pass, batch.offsets, batch.documents));
-        SR_TRY(add_batch(result, b));
-        SR_TRY(count_bytes(c, &result->bytes, b));
+            sr_batch_front(&batch, source->T, e->front);
+        SR_TRY(sr_pass_documents(e->pass, batch.offsets, batch.documents));
+        SR_TRY(add_batch(result, e));
+        SR_TRY(count_bytes(c, &result->bytes, e));
     }
     return SRNN_OK;
 }
 
 srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model,
                                const sr_evaluation_rows *rows) {
-    bench b;
+    evaluator e;
     byte_count c = {.tokenizer = rows->tokenizer};
-    srnn_status status = bench_open(&b, model, rows->B, rows->source->T);
+    srnn_status status = evaluator_open(&e, model, rows->B, rows->source->T);
     if (status == SRNN_OK && rows->tokenizer)
         status = sr_decoder_create(&c.decoder, rows->tokenizer);
     if (status == SRNN_OK)
-        status = add_source(result, &b, &c, rows);
+        status = add_source(result, &e, &c, rows);
     sr_decoder_free(c.decoder);
     sr_bytes_free(&c.text);
-    bench_close(&b);
+    evaluator_close(&e);
     return status;
 }
 
-srnn_status sr_evaluate_rows(sr_evaluation *result, sr_model *model, const int32_t *ids,
-                             const int32_t *targets, int B, int T, float *logits) {
-    bench b;
-    srnn_status status = bench_open(&b, model, B, T);
+srnn_status sr_evaluate_batch(sr_evaluation *result, sr_model *model, const sr_batch *batch, int T,
+                              float *logits) {
+    evaluator e;
+    srnn_status status = evaluator_open(&e, model, batch->B, T);
     if (status == SRNN_OK) {
-        memcpy(b.ids, ids, (size_t)b.rows * sizeof *ids);
-        memcpy(b.targets, targets, (size_t)b.rows * sizeof *targets);
-        status = add_batch(result, &b);
+        memcpy(e.ids, batch->ids, (size_t)e.positions * sizeof *e.ids);
+        memcpy(e.targets, batch->targets, (size_t)e.positions * sizeof *e.targets);
+        status = add_batch(result, &e);
     }
     if (status == SRNN_OK && logits)
-        status = sr_pass_logits(b.pass, logits, ids);
-    bench_close(&b);
+        status = sr_pass_logits(e.pass, logits, batch->ids);
+    evaluator_close(&e);
     return status;
 }
 
@@ -170,36 +170,36 @@ static srnn_status encode(sr_tokens *tokens, const sr_tokenizer *tokenizer, cons
 
 /* Rows of T tokens, the model's front tokens and then those of the text from `first` on; tokens past
  * its end have no targets. Returns where the next rows begin. */
-static size_t fill_rows(bench *b, const sr_tokens *tokens, size_t first) {
+static size_t fill_rows(evaluator *e, const sr_tokens *tokens, size_t first) {
     size_t at = first;
-    for (int64_t i = 0; i < b->rows; i++) {
-        const bool empty = i % b->T < b->front;
-        b->ids[i] = !empty && at < tokens->count ? (int32_t)tokens->ids[at] : 0;
-        b->targets[i] = !empty && at + 1 < tokens->count ? (int32_t)tokens->ids[at + 1] : -1;
+    for (int64_t i = 0; i < e->positions; i++) {
+        const bool empty = i % e->T < e->front;
+        e->ids[i] = !empty && at < tokens->count ? (int32_t)tokens->ids[at] : 0;
+        e->targets[i] = !empty && at + 1 < tokens->count ? (int32_t)tokens->ids[at + 1] : -1;
         at += !empty;
     }
     return at;
 }
 
 srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_tokenizer *tokenizer,
-                             const char *text, size_t bytes, int B, int T) {
+                             const sr_bytes *text, int B, int T) {
     sr_tokens tokens = {0};
-    bench b = {0};
-    srnn_status status = encode(&tokens, tokenizer, text, bytes);
+    evaluator e = {0};
+    srnn_status status = encode(&tokens, tokenizer, text->data, text->count);
     if (status == SRNN_OK && tokens.count < 2)
         status =
             SR_FAIL(SRNN_ERR_ARGUMENT, "a text of %zu tokens has nothing to predict", tokens.count);
     if (status == SRNN_OK)
-        status = bench_open(&b, model, B, T);
-    if (status == SRNN_OK && b.front >= T)
+        status = evaluator_open(&e, model, B, T);
+    if (status == SRNN_OK && e.front >= T)
         status =
-            SR_FAIL(SRNN_ERR_ARGUMENT, "rows of %d tokens: the model puts %d in front", T, b.front);
+            SR_FAIL(SRNN_ERR_ARGUMENT, "rows of %d tokens: the model puts %d in front", T, e.front);
     for (size_t next = 0; status == SRNN_OK && next + 1 < tokens.count;) {
-        next = fill_rows(&b, &tokens, next);
-        status = add_batch(result, &b);
+        next = fill_rows(&e, &tokens, next);
+        status = add_batch(result, &e);
     }
-    result->bytes += (int64_t)bytes;
-    bench_close(&b);
+    result->bytes += (int64_t)text->count;
+    evaluator_close(&e);
     sr_tokens_free(&tokens);
     return status;
 }
@@ -218,46 +218,98 @@ static size_t last_word(const char *text, size_t bytes) {
     return bytes > 0 ? bytes - 1 : 0;
 }
 
-/* The tokens from `context` on are the word. */
-static srnn_status judge(sr_evaluation *result, sr_model *model, const sr_tokens *tokens,
-                         size_t context) {
+/* A text whose tokens from `context` on are the word to be guessed. */
+typedef struct guess {
+    const sr_tokenizer *tokenizer;
+    sr_tokens tokens;
+    size_t context;
+} guess;
+
+static srnn_status judge(sr_evaluation *result, sr_model *model, const guess *g) {
     sr_evaluation word = {0};
-    bench b;
+    evaluator e;
     const int front = sr_model_config_front_tokens(&model->config);
-    srnn_status status = bench_open(&b, model, 1, front + (int)tokens->count - 1);
+    srnn_status status = evaluator_open(&e, model, 1, front + (int)g->tokens.count - 1);
     if (status == SRNN_OK) {
-        (void)fill_rows(&b, tokens, 0);
-        for (size_t i = 0; i + 1 < (size_t)front + context; i++)
-            b.targets[i] = -1;
-        status = add_batch(&word, &b);
+        (void)fill_rows(&e, &g->tokens, 0);
+        for (size_t i = 0; i + 1 < (size_t)front + g->context; i++)
+            e.targets[i] = -1;
+        status = add_batch(&word, &e);
     }
-    bench_close(&b);
+    evaluator_close(&e);
     result->loss_sum += word.loss_sum;
     result->targets++;
     result->correct += word.targets > 0 && word.correct == word.targets;
     return status;
 }
 
-srnn_status sr_evaluate_last_word(sr_evaluation *result, sr_model *model,
-                                  const sr_tokenizer *tokenizer, const char *text, size_t bytes) {
-    sr_tokens all = {0}, before = {0};
-    bytes = trimmed(text, bytes);
-    srnn_status status = encode(&all, tokenizer, text, bytes);
-    if (status == SRNN_OK)
-        status = encode(&before, tokenizer, text, last_word(text, bytes));
-    /* Where the word's tokens begin: after those that both texts share. */
+static size_t shared_tokens(const sr_tokens *a, const sr_tokens *b) {
     size_t shared = 0;
-    while (shared < before.count && shared < all.count && all.ids[shared] == before.ids[shared])
+    while (shared < a->count && shared < b->count && a->ids[shared] == b->ids[shared])
         shared++;
-    if (status == SRNN_OK && (shared == 0 || shared == all.count))
-        status = SR_FAIL(SRNN_ERR_ARGUMENT, "\"%.40s\": there is no last word to predict", text);
-    const size_t front = (size_t)sr_model_config_front_tokens(&model->config);
-    if (status == SRNN_OK && front + all.count > (size_t)model->config.positions)
-        status = SR_FAIL(SRNN_ERR_LIMIT, "a text of %zu tokens; the model has %d positions",
-                         all.count, model->config.positions);
+    return shared;
+}
+
+/* The context of a trimmed text is the tokens of what stands before its last word. Where those end
+ * otherwise in the whole, as words that end in a space do, it is the tokens with the space. */
+static srnn_status find_word(guess *g, const char *text, size_t bytes) {
+    sr_tokens before = {0}, spaced = {0};
+    const size_t end = last_word(text, bytes);
+    srnn_status status = encode(&before, g->tokenizer, text, end);
     if (status == SRNN_OK)
-        status = judge(result, model, &all, shared);
-    sr_tokens_free(&all);
+        status = encode(&spaced, g->tokenizer, text, end + (end > 0));
+    g->context = shared_tokens(&g->tokens, &before);
+    const size_t with_space = shared_tokens(&g->tokens, &spaced);
+    if (g->context < before.count && with_space > g->context)
+        g->context = with_space;
     sr_tokens_free(&before);
+    sr_tokens_free(&spaced);
+    if (status == SRNN_OK && (g->context == 0 || g->context == g->tokens.count))
+        status = SR_FAIL(SRNN_ERR_ARGUMENT, "\"%.40s\": there is no last word to predict", text);
+    return status;
+}
+
+/* Drops tokens of the context so that `count` are left; a beginning-of-text token stays. */
+static void cut_context(guess *g, size_t count) {
+    const size_t kept = sr_tokenizer_bos(g->tokenizer) >= 0, dropped = g->tokens.count - count;
+    uint32_t *ids = g->tokens.ids;
+    memmove(ids + kept, ids + kept + dropped, (count - kept) * sizeof *ids);
+    g->tokens.count = count;
+    g->context -= dropped;
+}
+
+/* Makes the tokens fit the model, which does not read the last one; *skip: they are to be left. */
+static srnn_status fit(sr_evaluation *result, guess *g, bool *skip, sr_long_text longer,
+                       const sr_model_config *config) {
+    const size_t room = (size_t)(config->positions - sr_model_config_front_tokens(config)) + 1;
+    const size_t least = g->tokens.count - g->context + 1 + (sr_tokenizer_bos(g->tokenizer) >= 0);
+    *skip = false;
+    if (g->tokens.count <= room)
+        return SRNN_OK;
+    if (longer == SR_LONG_REFUSE || (longer == SR_LONG_CUT && room < least))
+        return SR_FAIL(SRNN_ERR_LIMIT, "a text of %zu tokens; the model has %d positions",
+                       g->tokens.count, config->positions);
+    *skip = longer == SR_LONG_SKIP;
+    result->skipped += *skip;
+    result->cut += !*skip;
+    if (!*skip)
+        cut_context(g, room);
+    return SRNN_OK;
+}
+
+srnn_status sr_evaluate_last_word(sr_evaluation *result, sr_model *model,
+                                  const sr_tokenizer *tokenizer, const char *text, size_t bytes,
+                                  sr_long_text longer) {
+    guess g = {.tokenizer = tokenizer};
+    bool skip = false;
+    bytes = trimmed(text, bytes);
+    srnn_status status = encode(&g.tokens, tokenizer, text, bytes);
+    if (status == SRNN_OK)
+        status = find_word(&g, text, bytes);
+    if (status == SRNN_OK)
+        status = fit(result, &g, &skip, longer, &model->config);
+    if (status == SRNN_OK && !skip)
+        status = judge(result, model, &g);
+    sr_tokens_free(&g.tokens);
     return status;
 }

@@ -1,7 +1,7 @@
 /* run_model.c: which model a run trains, and the weights it begins with. */
 #include "train/run_model.h"
 
-#include "model/checkpoint.h"
+#include "model/model_files.h"
 #include "train/run_checkpoint.h"
 
 #include <stdlib.h>

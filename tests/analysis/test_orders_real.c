@@ -1,7 +1,7 @@
 /* test_orders_real.c: real models truncated about centres: losses converge to the untruncated one.
  * Skipped unless SOFTRNN_REAL_DATA names the folder of real models and texts. */
 #include "analysis/truncated_model.h"
-#include "model/checkpoint.h"
+#include "model/model_files.h"
 #include "test.h"
 
 #include <math.h>

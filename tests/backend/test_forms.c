@@ -1,7 +1,7 @@
 /* test_forms.c: all forms are one function, to the last digits in double, to the last bit over threads. */
 #include "attention/attention.h"
+#include "probe.h"
 #include "test.h"
-#include "trial.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -46,18 +46,18 @@ static srnn_problem problem_of(const char *spec) {
 static void check_double(const char *spec, srnn_problem problem, const attention_call *oracle) {
     attention_call run;
     problem.dtype = SRNN_F64;
-    assert_int_equal(trial_create(&run, &problem, 3), SRNN_OK);
+    assert_int_equal(probe_create(&run, &problem, 3), SRNN_OK);
     bool fed = problem.kernel && strcmp(problem.kernel, "fed") == 0;
     bool backward = problem.form != SRNN_FORM_RECURRENT && !fed;
     if (fed)
         run.problem.kernel = NULL;
-    srnn_status status = fed        ? trial_feed(&run, 4)
+    srnn_status status = fed        ? probe_feed(&run, 4)
                          : backward ? call_forward_backward(&run)
                                     : call_forward(&run);
     assert_int_equal(status, SRNN_OK);
-    double error = trial_output_error(&run, oracle);
+    double error = probe_output_error(&run, oracle);
     if (backward)
-        error = fmax(error, trial_gradient_error(&run, oracle));
+        error = fmax(error, probe_gradient_error(&run, oracle));
     call_free(&run);
     if (!(error <= 1e-12))
         fail_msg("%s, form %d, kernel %s, chunk %d: double forms differ by %g", spec,
@@ -70,7 +70,7 @@ static void double_forms_agree(void **state) {
     for (size_t n = 0; spec_at(n); n++) {
         srnn_problem problem = problem_of(spec_at(n));
         attention_call oracle;
-        assert_int_equal(trial_oracle(&oracle, &problem, 3), SRNN_OK);
+        assert_int_equal(probe_oracle(&oracle, &problem, 3), SRNN_OK);
         problem.form = SRNN_FORM_PARALLEL;
         check_double(spec_at(n), problem, &oracle);
         problem.kernel = "fed";
@@ -112,12 +112,12 @@ static void check_threads(const char *spec, srnn_form form) {
     problem.form = form;
     problem.threads = 1;
     attention_call one;
-    assert_int_equal(trial_create(&one, &problem, 5), SRNN_OK);
+    assert_int_equal(probe_create(&one, &problem, 5), SRNN_OK);
     assert_int_equal(call_forward_backward(&one), SRNN_OK);
     for (int threads = 1; threads <= 3; threads++) {
         attention_call other;
         problem.threads = threads;
-        assert_int_equal(trial_create(&other, &problem, 5), SRNN_OK);
+        assert_int_equal(probe_create(&other, &problem, 5), SRNN_OK);
         assert_int_equal(call_forward_backward(&other), SRNN_OK);
         check_same(spec, &one, &other);
         call_free(&other);
@@ -148,8 +148,8 @@ static void check_changed(const char *spec, changed *change, double limit) {
     wide.dtype = SRNN_F64;
     wide.kernel = "generic";
     attention_call run, oracle;
-    assert_int_equal(trial_create(&run, &problem, 6), SRNN_OK);
-    assert_int_equal(trial_create(&oracle, &wide, 6), SRNN_OK);
+    assert_int_equal(probe_create(&run, &problem, 6), SRNN_OK);
+    assert_int_equal(probe_create(&oracle, &wide, 6), SRNN_OK);
     for (int which = OPERAND_Q; which <= OPERAND_V; which++) {
         operand_shape shape = operand_shape_in(&problem, (operand)which);
         float *narrow = run.operand[which];
@@ -161,15 +161,15 @@ static void check_changed(const char *spec, changed *change, double limit) {
     }
     assert_int_equal(call_forward_backward(&oracle), SRNN_OK);
     assert_int_equal(call_forward_backward(&run), SRNN_OK);
-    const double output = trial_output_error(&run, &oracle);
-    const double gradient = trial_gradient_error(&run, &oracle);
+    const double output = probe_output_error(&run, &oracle);
+    const double gradient = probe_gradient_error(&run, &oracle);
     if (!(output <= limit) || !(gradient <= 1e-5))
         fail_msg("%s: off by %g, gradients by %g", spec, output, gradient);
     call_free(&run);
     call_free(&oracle);
 }
 
-/* Integers whose products float holds exactly, so that only the score is on trial; |s| up to about
+/* Integers whose products float holds exactly, so that only the score is tested; |s| up to about
  * 10^4. */
 static double large(operand which, double drawn) {
     switch (which) {
@@ -233,8 +233,8 @@ static void documents_can_change(void **state) {
         attention_call made, moved;
         problem.offsets = after;
         problem.documents = 5;
-        assert_int_equal(trial_create(&made, &problem, 8), SRNN_OK);
-        assert_int_equal(trial_create(&moved, &problem, 8), SRNN_OK);
+        assert_int_equal(probe_create(&made, &problem, 8), SRNN_OK);
+        assert_int_equal(probe_create(&moved, &problem, 8), SRNN_OK);
         assert_int_equal(call_forward(&made), SRNN_OK);
         problem.offsets = before;
         problem.documents = 3;

@@ -2,8 +2,8 @@
  * disk. */
 #include "base/random.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "test.h"
-#include "train/folder.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -140,16 +140,20 @@ static void killed_runs_go_on(void **state) {
     }
 }
 
+/* As shells count them, so that `train && eval` does not go on. */
 static void interrupted_runs_leave_cleanly(void **state) {
     (void)state;
-    pid_t child = start_run(broken);
-    while (!exists(broken, "checkpoints/step-000000002") &&
-           !exists(broken, "checkpoints/step-000000003"))
-        usleep(1000);
-    kill(child, SIGTERM);
-    assert_int_equal(finish(child), 0);
-    assert_int_equal(finish(resume_run(broken, 0)), 0);
-    same_runs();
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        pid_t child = start_run(broken);
+        while (!exists(broken, "checkpoints/step-000000002") &&
+               !exists(broken, "checkpoints/step-000000003"))
+            usleep(1000);
+        kill(child, signals[i]);
+        assert_int_equal(finish(child), 128 + signals[i]);
+        assert_int_equal(finish(resume_run(broken, 0)), 0);
+        same_runs();
+    }
 }
 
 /* Weights do not fit under the limit, records do. */
@@ -182,7 +186,7 @@ static void wrong_usage(void **state) {
                                        "--attention", "sofmax", NULL};
     assert_int_equal(finish(start(nothing, 0)), 2);
     assert_int_equal(finish(start(both, 0)), 2);
-    assert_int_equal(finish(start(no_data, 0)), 1);
+    assert_int_equal(finish(start(no_data, 0)), 2);
     assert_int_equal(finish(start(bad_variant, 0)), 1);
     assert_false(exists(broken, "run.yaml"));
 }
@@ -221,6 +225,35 @@ static void tokenizers_follow(void **state) {
     assert_int_equal(shell("$S convert --in new/model --out d.bin --type float16"), 2);
 }
 
+/* convert says what else can load a folder, and puts the tokenizer of bytes into it. */
+static void converted_models_say_who_loads_them(void **state) {
+    (void)state;
+    assert_int_equal(shell("$S train --out p --data text.txt --steps 1 " SIZES
+                           " && $S convert --in p --out pm 2>said && "
+                           "grep -q 'LlamaForCausalLM, which transformers loads' said && "
+                           "grep -q '\"bos_token\"' pm/tokenizer_config.json && "
+                           "$S generate --model pm --prompt line --tokens 2"),
+                     0);
+    assert_int_equal(shell("$S train --out q --data text.txt --attention norm --steps 1 " SIZES
+                           " && $S convert --in q --out qm 2>said && "
+                           "grep -q 'model_type softrnn: transformers .* refuses' said && "
+                           "! grep -q '\"llama\"' qm/config.json && "
+                           "$S generate --model qm --prompt line --tokens 2"),
+                     0);
+}
+
+/* Files that are no models, and names of nothing. */
+static void what_is_no_model_is_called_so(void **state) {
+    (void)state;
+    assert_int_equal(shell("printf GGUF > x.gguf; $S generate --model x.gguf --prompt a 2>said"),
+                     1);
+    assert_int_equal(shell("grep -q 'x.gguf: not a model: .*config.json' said"), 0);
+    assert_int_equal(shell("$S eval --model text.txt --text text.txt 2>said"), 1);
+    assert_int_equal(shell("grep -q 'text.txt: not a model' said"), 0);
+    assert_int_equal(shell("$S eval --model nosuch --text text.txt 2>said"), 1);
+    assert_int_equal(shell("grep -q 'nosuch: No such file' said"), 0);
+}
+
 /* What a resumed run would ignore is refused, and so is a second process. */
 static void resumed_runs_keep_their_settings(void **state) {
     (void)state;
@@ -240,6 +273,35 @@ static void small_files_end_nothing(void **state) {
                            "--save-every 0 --validate-every 0 " SIZES "2>said"),
                      1);
     assert_int_equal(shell("grep -q 'going on with records in memory' said"), 0);
+}
+
+/* Input, output and messages may be closed: what is said must not get into files. */
+static void closed_streams_stay_out_of_files(void **state) {
+    (void)state;
+    assert_int_equal(shell("$S train --out g --data text.txt --steps 12 --validate-every 4 " SIZES
+                           "<&- >&- 2>&-"),
+                     1); /* the losses it should print are lost */
+    assert_int_equal(shell("test -d g/checkpoints/step-000000012"), 0);
+    assert_int_equal(shell("test $(grep -c '^{\"step\": ' g/metrics.jsonl) = 12"), 0);
+    assert_int_equal(shell("test $(wc -l <g/metrics.jsonl) = 12 && test ! -s g/lock && "
+                           "test $(wc -l <g/timings.jsonl) = 12"),
+                     0);
+}
+
+/* What lies where records should be may belong to somebody else, or keep a reader waiting. */
+static void records_are_files(void **state) {
+    (void)state;
+    const char *const train = "timeout 20 $S train --out h --data text.txt --steps 2 " SIZES;
+    char command[1024];
+    static const char *const places[] = {"metrics.jsonl", "timings.jsonl", "lock"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        assert_int_equal(shell("rm -rf h; mkdir h; echo mine >mine"), 0);
+        snprintf(command, sizeof command, "ln -s ../mine h/%s; %s", places[i], train);
+        assert_int_equal(shell(command), 1);
+        assert_int_equal(shell("echo mine | cmp - mine"), 0);
+        snprintf(command, sizeof command, "rm h/%s; mkfifo h/%s; %s", places[i], places[i], train);
+        assert_int_equal(shell(command), 1);
+    }
 }
 
 static int enter(void **state) {
@@ -268,8 +330,12 @@ int main(void) {
         cmocka_unit_test(full_disks_keep_the_last_checkpoint),
         cmocka_unit_test(wrong_usage),
         cmocka_unit_test(tokenizers_follow),
+        cmocka_unit_test(converted_models_say_who_loads_them),
+        cmocka_unit_test(what_is_no_model_is_called_so),
         cmocka_unit_test(resumed_runs_keep_their_settings),
         cmocka_unit_test(small_files_end_nothing),
+        cmocka_unit_test(closed_streams_stay_out_of_files),
+        cmocka_unit_test(records_are_files),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

@@ -118,15 +118,16 @@ static srnn_status open_datasets(sr_dataset datasets[SR_SPLITS], const char *whe
 }
 
 /* Orders the datasets, or frees them if opening them failed. */
-static srnn_status order(sr_source **source, sr_dataset datasets[SR_SPLITS], srnn_status status,
-                         const sr_source_settings *settings) {
+static srnn_status shuffle(sr_source **source, sr_dataset datasets[SR_SPLITS], srnn_status status,
+                           const sr_source_settings *settings) {
     if (status != SRNN_OK) {
         for (int split = 0; split < SR_SPLITS; split++)
             sr_dataset_free(&datasets[split]);
         return status;
     }
-    const sr_order_settings how = {settings->seed, settings->T, settings->layout, settings->whole};
-    return sr_order_create(source, datasets, &how);
+    const sr_shuffle_settings how = {settings->seed, settings->T, settings->layout,
+                                     settings->whole};
+    return sr_shuffle_create(source, datasets, &how);
 }
 
 srnn_status sr_source_open(sr_source **source, const char *where,
@@ -137,12 +138,12 @@ srnn_status sr_source_open(sr_source **source, const char *where,
         return sr_synthetic_create(source, where, settings->seed);
     sr_dataset datasets[SR_SPLITS] = {{0}};
     srnn_status status = open_datasets(datasets, where, settings);
-    return order(source, datasets, status, settings);
+    return shuffle(source, datasets, status, settings);
 }
 
 srnn_status sr_source_open_text(sr_source **source, const char *text, size_t bytes,
                                 const sr_source_settings *settings) {
     sr_dataset datasets[SR_SPLITS] = {{0}};
     srnn_status status = cut_text(datasets, text, bytes, settings->validation_share);
-    return order(source, datasets, status, settings);
+    return shuffle(source, datasets, status, settings);
 }

@@ -2,7 +2,7 @@
 #ifndef SR_DATA_ROWS_SOURCE_OPEN_H
 #define SR_DATA_ROWS_SOURCE_OPEN_H
 
-#include "data/rows/order.h"
+#include "data/rows/shuffle.h"
 
 typedef struct sr_source_settings {
     uint64_t seed;

@@ -1,68 +1,55 @@
 /* curve.c: what a run's metrics.jsonl says over its steps. */
 #include "report/records/curve.h"
 
-#include "files/file.h"
-#include "report/records/json_read.h"
+#include "files/json.h"
 
 #include <math.h>
-#include <string.h>
-#include <unistd.h>
 
-static void add(sr_span *span, double step, double value) {
+static void add(sr_curve_bin *bin, double step, double value) {
     if (isfinite(value)) {
-        span->values += value;
-        span->steps += step;
-        span->count++;
+        bin->values += value;
+        bin->steps += step;
+        bin->count++;
     }
 }
 
-double sr_span_value(const sr_span *span) {
-    return span->count ? span->values / (double)span->count : NAN;
+double sr_curve_bin_value(const sr_curve_bin *bin) {
+    return bin->count ? bin->values / (double)bin->count : NAN;
 }
 
-double sr_span_step(const sr_span *span) {
-    return span->count ? span->steps / (double)span->count : NAN;
+double sr_curve_bin_step(const sr_curve_bin *bin) {
+    return bin->count ? bin->steps / (double)bin->count : NAN;
 }
 
 static void add_line(sr_curve *curve, const json_t *line) {
     const double step = sr_json_number_of(line, "step");
     if (!(step >= 1 && step <= curve->steps))
         return;
-    size_t span = (size_t)((step - 1) / curve->steps * SR_CURVE_SPANS);
-    span = span < SR_CURVE_SPANS ? span : SR_CURVE_SPANS - 1;
+    size_t bin = (size_t)((step - 1) / curve->steps * SR_CURVE_BINS);
+    bin = bin < SR_CURVE_BINS ? bin : SR_CURVE_BINS - 1;
     curve->last_step = step;
     curve->skipped = sr_json_number_of(line, "skipped");
-    add(&curve->loss[span], step, sr_json_number_of(line, "loss"));
+    add(&curve->loss[bin], step, sr_json_number_of(line, "loss"));
     if (!json_object_get(line, "validation_loss"))
         return;
     curve->last_loss = sr_json_number_of(line, "validation_loss");
     curve->last_accuracy = sr_json_number_of(line, "validation_accuracy");
     curve->best_loss = fmin(curve->best_loss, curve->last_loss); /* fmin passes over NAN */
-    add(&curve->validation[span], step, curve->last_loss);
-    add(&curve->accuracy[span], step, curve->last_accuracy);
+    add(&curve->validation[bin], step, curve->last_loss);
+    add(&curve->accuracy[bin], step, curve->last_accuracy);
 }
 
-static void read_lines(sr_curve *curve, const sr_mapping *mapping) {
-    const char *at = (const char *)mapping->data, *end = at + mapping->bytes;
-    for (const char *stop; at < end && (stop = memchr(at, '\n', (size_t)(end - at)));
-         at = stop + 1) {
-        json_error_t error;
-        json_t *line = json_loadb(at, (size_t)(stop - at), 0, &error);
-        if (json_is_object(line))
-            add_line(curve, line);
-        else
-            curve->bad_lines++;
-        json_decref(line);
-    }
+static srnn_status visit_line(void *context, const json_t *object, size_t line) {
+    sr_curve *curve = context;
+    (void)line;
+    if (object)
+        add_line(curve, object);
+    else
+        curve->bad_lines++;
+    return SRNN_OK;
 }
 
 srnn_status sr_curve_read(sr_curve *curve, const char *path, double steps) {
     *curve = (sr_curve){.steps = steps, .last_loss = NAN, .last_accuracy = NAN, .best_loss = NAN};
-    if (access(path, F_OK) != 0)
-        return SRNN_OK;
-    sr_mapping mapping;
-    SR_TRY(sr_mapping_open(&mapping, path));
-    read_lines(curve, &mapping);
-    sr_mapping_close(&mapping);
-    return SRNN_OK;
+    return sr_json_lines_read(path, visit_line, curve);
 }

@@ -6,59 +6,59 @@
 #include <math.h>
 
 /* One of the three curves of a run. */
-typedef const sr_span *(*spans_of)(const sr_curve *curve);
+typedef const sr_curve_bin *(*bins_of)(const sr_curve *curve);
 
-static const sr_span *loss_of(const sr_curve *curve) {
+static const sr_curve_bin *loss_of(const sr_curve *curve) {
     return curve->loss;
 }
 
-static const sr_span *validation_of(const sr_curve *curve) {
+static const sr_curve_bin *validation_of(const sr_curve *curve) {
     return curve->validation;
 }
 
-static const sr_span *accuracy_of(const sr_curve *curve) {
+static const sr_curve_bin *accuracy_of(const sr_curve *curve) {
     return curve->accuracy;
 }
 
 /* Points of all curves of a page together; a page of this many stays well below 2 MB. */
 enum { POINTS_MAX = 16000 };
 
-/* How many spans to join into one point. */
+/* How many bins to join into one point. */
 static size_t stride_of(const sr_records *records) {
     size_t points = 0;
     for (size_t i = 0; i < records->cell_count; i++)
-        points += records->cells[i].count * (records->cells[i].accuracy ? 3 : 2) * SR_CURVE_SPANS;
+        points += records->cells[i].count * (records->cells[i].accuracy ? 3 : 2) * SR_CURVE_BINS;
     const size_t stride = 1 + points / POINTS_MAX;
-    return stride < SR_CURVE_SPANS ? stride : SR_CURVE_SPANS;
+    return stride < SR_CURVE_BINS ? stride : SR_CURVE_BINS;
 }
 
-static sr_span join(const sr_span *spans, size_t from, size_t stride) {
-    sr_span joined = {0};
-    for (size_t i = from; i < from + stride && i < SR_CURVE_SPANS; i++) {
-        joined.values += spans[i].values;
-        joined.steps += spans[i].steps;
-        joined.count += spans[i].count;
+static sr_curve_bin join(const sr_curve_bin *bins, size_t from, size_t stride) {
+    sr_curve_bin joined = {0};
+    for (size_t i = from; i < from + stride && i < SR_CURVE_BINS; i++) {
+        joined.values += bins[i].values;
+        joined.steps += bins[i].steps;
+        joined.count += bins[i].count;
     }
     return joined;
 }
 
-/* A variant's mean over seeds, with the least and the most of them. Only spans that every seed has
+/* A variant's mean over seeds, with the least and the most of them. Only bins that every seed has
  * count, so that a seed that ended early makes no jump. */
 static void add_variant(sr_chart *chart, const sr_records *records, const sr_cell_record *cell,
-                        const sr_variant_record *variant, spans_of spans) {
+                        const sr_variant_record *variant, bins_of bins) {
     sr_chart_series(chart, variant->name, variant->style);
     const size_t stride = stride_of(records);
-    for (size_t i = 0; i < SR_CURVE_SPANS; i += stride) {
+    for (size_t i = 0; i < SR_CURVE_BINS; i += stride) {
         double sum = 0, step = NAN, least = DBL_MAX, most = -DBL_MAX;
         size_t count = 0;
         for (size_t r = 0; r < records->run_count; r++) {
             const sr_run_record *run = &records->runs[r];
             if (!sr_run_in_cell(run, cell) || run->variant != variant || run->curve.last_step == 0)
                 continue;
-            const sr_span span = join(spans(&run->curve), i, stride);
-            const double value = sr_span_value(&span);
+            const sr_curve_bin bin = join(bins(&run->curve), i, stride);
+            const double value = sr_curve_bin_value(&bin);
             sum += value;
-            step = sr_span_step(&span);
+            step = sr_curve_bin_step(&bin);
             least = fmin(least, value);
             most = fmax(most, value);
             count++;
@@ -69,7 +69,7 @@ static void add_variant(sr_chart *chart, const sr_records *records, const sr_cel
 }
 
 static srnn_status put_curves(sr_page *page, const sr_records *records, const sr_cell_record *cell,
-                              const char *stem, const char *what, spans_of spans) {
+                              const char *stem, const char *what, bins_of bins) {
     char name[80], title[120];
     sr_chart *chart;
     snprintf(title, sizeof title, "%s by step", what);
@@ -81,7 +81,7 @@ static srnn_status put_curves(sr_page *page, const sr_records *records, const sr
     sr_chart_describe(chart, "One line a variant: the mean over its seeds, with a band from the "
                              "least to the most of them. The table above holds where they end.");
     for (size_t i = 0; i < cell->count; i++)
-        add_variant(chart, records, cell, cell->entries[i].variant, spans);
+        add_variant(chart, records, cell, cell->entries[i].variant, bins);
     return sr_page_chart(page, chart);
 }
 

@@ -1,5 +1,5 @@
-/* order.c: which tokens every step sees: the rows of a dataset in a shuffled order. */
-#include "data/rows/order.h"
+/* shuffle.c: which tokens every step sees: the rows of a dataset in a shuffled order. */
+#include "data/rows/shuffle.h"
 
 #include "base/memory.h"
 #include "base/random.h"
@@ -7,14 +7,14 @@
 
 #include <stdlib.h>
 
-typedef struct order {
-    sr_source source; /* first, so that a pointer to it is a pointer to the order */
+typedef struct shuffle {
+    sr_source source; /* first, so that a pointer to it is a pointer to the shuffle */
     sr_dataset datasets[SR_SPLITS];
-    sr_order_settings settings;
-} order;
+    sr_shuffle_settings settings;
+} shuffle;
 
 /* Row `number` of the endless sequence is this row of the dataset. */
-static int64_t shuffled(const order *self, sr_split split, int64_t number) {
+static int64_t shuffled(const shuffle *self, sr_split split, int64_t number) {
     int64_t rows = self->source.rows[split];
     uint64_t epoch = (uint64_t)(number / rows);
     uint64_t key = sr_random_bits(self->settings.seed, (uint64_t)split, epoch);
@@ -40,21 +40,21 @@ static srnn_status read_row(sr_row *row, const sr_dataset *dataset, int64_t begi
 
 static srnn_status fill_stream(const sr_source *source, sr_row *row, sr_split split,
                                int64_t number) {
-    const order *self = (const order *)source;
+    const shuffle *self = (const shuffle *)source;
     int64_t begin = shuffled(self, split, number) * source->T;
     return read_row(row, &self->datasets[split], begin, source->T);
 }
 
 static srnn_status fill_packed(const sr_source *source, sr_row *row, sr_split split,
                                int64_t number) {
-    const order *self = (const order *)source;
+    const shuffle *self = (const shuffle *)source;
     const sr_dataset *dataset = &self->datasets[split];
     int64_t begin = shuffled(self, split, number) * source->T;
     SR_TRY(read_row(row, dataset, begin, source->T));
     int64_t document = sr_dataset_document_of(dataset, begin);
     for (;;) {
         int64_t first, count;
-        sr_dataset_document(dataset, document++, &first, &count);
+        SR_TRY(sr_dataset_document(dataset, document++, &first, &count));
         int64_t next = first + count - begin; /* where the document after it starts */
         if (next > source->T)
             return SRNN_OK;
@@ -69,10 +69,10 @@ static srnn_status fill_packed(const sr_source *source, sr_row *row, sr_split sp
  * the end of a document that fits, so that a model learns to stop. */
 static srnn_status fill_document(const sr_source *source, sr_row *row, sr_split split,
                                  int64_t number) {
-    const order *self = (const order *)source;
+    const shuffle *self = (const shuffle *)source;
     const sr_dataset *dataset = &self->datasets[split];
     int64_t T = source->T, begin, count;
-    sr_dataset_document(dataset, shuffled(self, split, number), &begin, &count);
+    SR_TRY(sr_dataset_document(dataset, shuffled(self, split, number), &begin, &count));
     if (count > T)
         return read_row(row, dataset, begin, source->T);
     SR_TRY(sr_dataset_read(dataset, row->ids, begin, count));
@@ -85,7 +85,7 @@ static srnn_status fill_document(const sr_source *source, sr_row *row, sr_split 
     return SRNN_OK;
 }
 
-static int64_t rows_of(const sr_dataset *dataset, const sr_order_settings *settings) {
+static int64_t rows_of(const sr_dataset *dataset, const sr_shuffle_settings *settings) {
     const int64_t targets = dataset->token_count > 0 ? dataset->token_count - 1 : 0;
     switch (settings->layout) {
     case SR_ROWS_STREAM:
@@ -97,7 +97,7 @@ static int64_t rows_of(const sr_dataset *dataset, const sr_order_settings *setti
     return 0;
 }
 
-static srnn_status check(const sr_dataset *datasets, const sr_order_settings *settings) {
+static srnn_status check(const sr_dataset *datasets, const sr_shuffle_settings *settings) {
     const sr_dataset *train = &datasets[SR_SPLIT_TRAIN];
     const sr_dataset *validation = &datasets[SR_SPLIT_VALIDATION];
     if (settings->T < 1)
@@ -113,14 +113,14 @@ static srnn_status check(const sr_dataset *datasets, const sr_order_settings *se
 }
 
 static void order_free(sr_source *source) {
-    order *self = (order *)source;
+    shuffle *self = (shuffle *)source;
     for (int split = 0; split < SR_SPLITS; split++)
         sr_dataset_free(&self->datasets[split]);
     free(self);
 }
 
-static srnn_status create(order **created, const sr_dataset *datasets,
-                          const sr_order_settings *settings) {
+static srnn_status create(shuffle **created, const sr_dataset *datasets,
+                          const sr_shuffle_settings *settings) {
     static srnn_status (*const fills[])(const sr_source *, sr_row *, sr_split, int64_t) = {
         [SR_ROWS_STREAM] = fill_stream,
         [SR_ROWS_PACKED] = fill_packed,
@@ -141,9 +141,9 @@ static srnn_status create(order **created, const sr_dataset *datasets,
     return SRNN_OK;
 }
 
-srnn_status sr_order_create(sr_source **source, sr_dataset datasets[SR_SPLITS],
-                            const sr_order_settings *settings) {
-    order *created = NULL;
+srnn_status sr_shuffle_create(sr_source **source, sr_dataset datasets[SR_SPLITS],
+                              const sr_shuffle_settings *settings) {
+    shuffle *created = NULL;
     srnn_status status = create(&created, datasets, settings);
     for (int split = 0; split < SR_SPLITS; split++) {
         if (created)

@@ -1,5 +1,5 @@
-/* trial.c: random attention problems and how far a kernel is from the double oracle. */
-#include "trial.h"
+/* probe.c: random attention problems and how far a kernel is from the double oracle. */
+#include "probe.h"
 
 #include "attention/attention.h"
 #include "base/bf16.h"
@@ -102,7 +102,7 @@ static void fill(attention_call *run, uint64_t seed) {
         store(run->d_o, p->dtype, i, (float)sr_random_normal(seed, STREAM_D_O, (uint64_t)i));
 }
 
-srnn_status trial_create(attention_call *run, const srnn_problem *problem, uint64_t seed) {
+srnn_status probe_create(attention_call *run, const srnn_problem *problem, uint64_t seed) {
     SR_TRY(call_create(run, problem));
     fill(run, seed);
     return SRNN_OK;
@@ -145,7 +145,7 @@ static srnn_status save_and_load(srnn_state *state) {
     return status;
 }
 
-srnn_status trial_feed(attention_call *run, uint64_t seed) {
+srnn_status probe_feed(attention_call *run, uint64_t seed) {
     srnn_state *state;
     SR_TRY(srnn_state_create(&state, &run->problem));
     int T = run->problem.T;
@@ -163,20 +163,20 @@ srnn_status trial_feed(attention_call *run, uint64_t seed) {
     return status;
 }
 
-srnn_status trial_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
+srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
     srnn_problem plain = *problem;
     plain.dtype = SRNN_F64;
     plain.kernel = "generic";
     plain.form = SRNN_FORM_PARALLEL;
     plain.chunk = 0;
-    SR_TRY(trial_create(oracle, &plain, seed));
+    SR_TRY(probe_create(oracle, &plain, seed));
     srnn_status status = call_forward_backward(oracle);
     if (status != SRNN_OK)
         call_free(oracle);
     return status;
 }
 
-double trial_limit(const srnn_attention *attention, srnn_form form) {
+double probe_limit(const srnn_attention *attention, srnn_form form) {
     /* Other forms add up in another order, through the terms of the series. */
     const double usual = form == SRNN_FORM_PARALLEL ? 1e-5 : 2e-5;
     /* A power multiplies the relative rounding of what it is taken of. */
@@ -206,12 +206,12 @@ static double relative_error(const void *values, srnn_dtype dtype, const double 
     return difference == 0 ? 0 : sqrt(difference / (norm < least ? least : norm));
 }
 
-double trial_output_error(const attention_call *run, const attention_call *oracle) {
+double probe_output_error(const attention_call *run, const attention_call *oracle) {
     operand_shape shape = output_shape_in(&run->problem);
     return relative_error(run->o, run->problem.dtype, oracle->o, shape_elements(&shape), 0);
 }
 
-double trial_gradient_error(const attention_call *run, const attention_call *oracle) {
+double probe_gradient_error(const attention_call *run, const attention_call *oracle) {
     double worst = 0, floor = cancelled(&run->problem) * root_mean_square(oracle, OPERAND_V);
     for (int which = 0; which < OPERANDS; which++) {
         if (!run->gradient[which])

@@ -1,6 +1,6 @@
-/* order.h: which tokens every step sees: the rows of a dataset in a shuffled order. */
-#ifndef SR_DATA_ROWS_ORDER_H
-#define SR_DATA_ROWS_ORDER_H
+/* shuffle.h: which tokens every step sees: the rows of a dataset in a shuffled order. */
+#ifndef SR_DATA_ROWS_SHUFFLE_H
+#define SR_DATA_ROWS_SHUFFLE_H
 
 #include "data/rows/source.h"
 #include "data/shards/dataset.h"
@@ -12,17 +12,17 @@ typedef enum sr_row_layout {
     SR_ROWS_DOCUMENT,   /* the first T+1 tokens of a document, then padding without targets */
 } sr_row_layout;
 
-typedef struct sr_order_settings {
+typedef struct sr_shuffle_settings {
     uint64_t seed;
     int T;
     sr_row_layout layout;
     bool whole; /* stream, packed: the tokens behind the last full row are a row too, the rest of
                    which is empty and has no targets */
-} sr_order_settings;
+} sr_shuffle_settings;
 
 /* A source of the rows of both datasets (the second may be empty), each row once an epoch, in
  * another order every epoch. Takes the datasets over, also on failure, and leaves { 0 }. */
-srnn_status sr_order_create(sr_source **source, sr_dataset datasets[SR_SPLITS],
-                            const sr_order_settings *settings);
+srnn_status sr_shuffle_create(sr_source **source, sr_dataset datasets[SR_SPLITS],
+                              const sr_shuffle_settings *settings);
 
 #endif

@@ -1,7 +1,7 @@
-/* test_order.c: what a step sees is a pure function of data, seed and step. */
+/* test_shuffle.c: what a step sees is a pure function of data, seed and step. */
 #include "base/memory.h"
-#include "data/rows/order.h"
 #include "data/rows/permutation.h"
+#include "data/rows/shuffle.h"
 #include "test.h"
 
 #include <stdlib.h>
@@ -46,9 +46,9 @@ static sr_dataset make_dataset(int64_t documents, int per_shard) {
 static sr_source *make_source(sr_row_layout layout, uint64_t seed, int length, int per_shard) {
     sr_dataset datasets[SR_SPLITS] = {make_dataset(DOCUMENTS, per_shard),
                                       make_dataset(7, per_shard)};
-    const sr_order_settings settings = {.seed = seed, .T = length, .layout = layout};
+    const sr_shuffle_settings settings = {.seed = seed, .T = length, .layout = layout};
     sr_source *source;
-    assert_int_equal(sr_order_create(&source, datasets, &settings), SRNN_OK);
+    assert_int_equal(sr_shuffle_create(&source, datasets, &settings), SRNN_OK);
     return source;
 }
 
@@ -204,7 +204,7 @@ static void packed_offsets_are_document_boundaries(void **state) {
     int64_t document_of[MOST];
     for (int64_t document = 0; document < dataset.document_count; document++) {
         int64_t begin, count;
-        sr_dataset_document(&dataset, document, &begin, &count);
+        assert_int_equal(sr_dataset_document(&dataset, document, &begin, &count), SRNN_OK);
         for (int64_t i = 0; i < count; i++)
             document_of[begin + i] = document;
     }
@@ -240,7 +240,9 @@ static void document_rows_are_padded_and_cut(void **state) {
     for (int64_t n = 0; n < DOCUMENTS; n++) {
         get(&out, source, 1, 0, 1, n);
         int64_t begin, count;
-        sr_dataset_document(&dataset, sr_dataset_document_of(&dataset, out.ids[0]), &begin, &count);
+        assert_int_equal(sr_dataset_document(&dataset, sr_dataset_document_of(&dataset, out.ids[0]),
+                                             &begin, &count),
+                         SRNN_OK);
         assert_int_equal(out.ids[0], begin);
         for (int t = 0; t < T; t++) {
             assert_int_equal(out.ids[t], t < count ? begin + t : 250);
@@ -258,11 +260,11 @@ static void wrong_requests_are_refused(void **state) {
     (void)state;
     sr_source *source = NULL;
     sr_dataset few[SR_SPLITS] = {make_dataset(1, 3), {0}};
-    assert_int_equal(sr_order_create(&source, few, &(sr_order_settings){.T = 1}),
+    assert_int_equal(sr_shuffle_create(&source, few, &(sr_shuffle_settings){.T = 1}),
                      SRNN_ERR_ARGUMENT);
     assert_null(few[0].shards);
     sr_dataset only[SR_SPLITS] = {make_dataset(9, 3), {0}};
-    assert_int_equal(sr_order_create(&source, only, &(sr_order_settings){.T = 2}), SRNN_OK);
+    assert_int_equal(sr_shuffle_create(&source, only, &(sr_shuffle_settings){.T = 2}), SRNN_OK);
     buffers out;
     sr_batch batch = {1, 0, 1, out.ids, out.targets, out.offsets, 0};
     assert_int_equal(sr_source_batch(source, &batch, SR_SPLIT_VALIDATION, 0), SRNN_ERR_ARGUMENT);

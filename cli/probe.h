@@ -1,0 +1,27 @@
+/* probe.h: a random attention problem, run by any kernel and compared with the double oracle.
+ * Shared by verify, bench and the tests. */
+#ifndef SR_CLI_PROBE_H
+#define SR_CLI_PROBE_H
+
+#include "call.h"
+
+/* Allocates the arrays and fills operands and d_o from the seed. Float and double probes of one
+ * seed hold the same numbers. */
+srnn_status probe_create(attention_call *run, const srnn_problem *problem, uint64_t seed);
+
+/* Forward through srnn_state_feed in pieces of random length, the state saved and loaded between
+ * two of them. */
+srnn_status probe_feed(attention_call *run, uint64_t seed);
+
+/* A double probe with the same numbers, run by the generic kernel. `oracle` must be freed. */
+srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed);
+
+/* Norm of the difference by norm of the oracle; NaN if either has one. For the gradients the worst
+ * of them, those that cancel measured against a part of the gradient of v. */
+double probe_output_error(const attention_call *run, const attention_call *oracle);
+double probe_gradient_error(const attention_call *run, const attention_call *oracle);
+
+/* The largest error that passes for a form in float. */
+double probe_limit(const srnn_attention *attention, srnn_form form);
+
+#endif
