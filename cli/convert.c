@@ -1,10 +1,10 @@
 /* convert.c: `softrnn convert`, between model formats. */
 #include "commands.h"
 #include "data/tokenizer/tokenizer_copy.h"
+#include "files/folder.h"
 #include "model/config_family.h"
 #include "model_open.h"
 #include "options.h"
-#include "train/folder.h"
 #include "train/run_checkpoint.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* tokenizer_train.c: `softrnn tokenizer train`. */
 #include "tokenizer_train.h"
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "commands.h"
 #include "data/text/input.h"
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 typedef struct meter {
@@ -20,16 +20,10 @@ typedef struct meter {
     double start, shown; /* seconds */
 } meter;
 
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* A line that renews itself on a terminal, a plain line now and then elsewhere. */
 static void show(void *context, const char *phase, int64_t done, int64_t total) {
     meter *to = context;
-    double now = seconds();
+    double now = sr_clock_seconds();
     if (now - to->shown < (to->terminal ? 0.1 : 5))
         return;
     to->shown = now;
@@ -168,7 +162,7 @@ int command_tokenizer_train(int argc, char **argv) {
         return exit_code;
     if (paths.count == 0 || vocab == 0 || !out)
         return command_refuse("train needs files, --vocab N and --out FILE");
-    meter to = {.terminal = isatty(STDERR_FILENO), .start = seconds()};
+    meter to = {.terminal = isatty(STDERR_FILENO), .start = sr_clock_seconds()};
     to.shown = to.start;
     sr_bpe_training training = {
         .vocab = (uint32_t)vocab,

@@ -1,8 +1,8 @@
 /* worker.c: one run of a study in a process of its own. */
 #include "study/worker.h"
 
+#include "files/folder.h"
 #include "study/record.h"
-#include "train/folder.h"
 #include "train/run.h"
 
 #include <math.h>
@@ -20,22 +20,20 @@ static void note_stop(int signal_number) {
 }
 
 static void catch_stops(void) {
+    static const int stops[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU};
     struct sigaction action = {.sa_handler = note_stop, .sa_flags = SA_RESTART};
-    sigset_t both;
+    sigset_t blocked; /* the parent forks with some of them blocked */
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    /* The parent forks with both blocked. */
-    sigemptyset(&both);
-    sigaddset(&both, SIGINT);
-    sigaddset(&both, SIGTERM);
-    sigprocmask(SIG_UNBLOCK, &both, NULL);
+    sigemptyset(&blocked);
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+        sigaction(stops[i], &action, NULL);
+        sigaddset(&blocked, stops[i]);
+    }
+    sigprocmask(SIG_UNBLOCK, &blocked, NULL);
 }
 
 bool sr_worker_has_run(const char *folder) {
-    char yaml[SR_PATH_BYTES];
-    return snprintf(yaml, sizeof yaml, "%s/run.yaml", folder) < (int)sizeof yaml &&
-           access(yaml, F_OK) == 0;
+    return sr_path_has(folder, "run.yaml");
 }
 
 /* True if both are the text of a study, which lies in its folder wherever that is. */

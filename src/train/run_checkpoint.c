@@ -3,10 +3,10 @@
 
 #include "data/tokenizer/tokenizer_copy.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "files/safetensors.h"
 #include "model/model_files.h"
 #include "model/tensor_stream.h"
-#include "train/folder.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -79,9 +79,7 @@ srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where) {
     path[0] = '\0';
     if (access(config, F_OK) != 0)
         SR_TRY(sr_checkpoint_latest(path, where));
-    if (!*path && snprintf(path, SR_PATH_BYTES, "%s", where) >= SR_PATH_BYTES)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", where);
-    return SRNN_OK;
+    return *path ? SRNN_OK : sr_path_print(path, "%s", where);
 }
 
 srnn_status sr_checkpoint_tidy(const char *run) {
