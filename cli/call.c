@@ -11,17 +11,17 @@ const char *const form_words[] = {"auto", "parallel", "chunked", "recurrent", NU
 static srnn_status create_arrays(attention_call *call) {
     const srnn_problem *p = &call->problem;
     size_t bytes = sr_number_bytes(p->dtype);
-    for (int which = 0; which < OPERANDS; which++) {
-        if (!operand_used(&p->attention, (operand)which))
+    for (int which = 0; which < SR_OPERANDS; which++) {
+        if (!sr_operand_used((sr_operand)which, &p->attention))
             continue;
-        operand_shape shape = operand_shape_in(p, (operand)which);
-        size_t elements = (size_t)shape_elements(&shape);
+        sr_shape shape = sr_operand_shape((sr_operand)which, p);
+        size_t elements = (size_t)sr_shape_numbers(&shape);
         SR_TRY(sr_alloc_zero(&call->operand[which], elements, bytes));
         SR_TRY(sr_alloc_zero(&call->gradient[which], elements, bytes));
     }
-    operand_shape shape = output_shape_in(p);
-    SR_TRY(sr_alloc_zero(&call->o, (size_t)shape_elements(&shape), bytes));
-    return sr_alloc_zero(&call->d_o, (size_t)shape_elements(&shape), bytes);
+    sr_shape shape = sr_output_shape(p);
+    SR_TRY(sr_alloc_zero(&call->o, (size_t)sr_shape_numbers(&shape), bytes));
+    return sr_alloc_zero(&call->d_o, (size_t)sr_shape_numbers(&shape), bytes);
 }
 
 srnn_status call_create(attention_call *call, const srnn_problem *problem) {
@@ -37,7 +37,7 @@ srnn_status call_create(attention_call *call, const srnn_problem *problem) {
 }
 
 void call_free(attention_call *call) {
-    for (int which = 0; which < OPERANDS; which++) {
+    for (int which = 0; which < SR_OPERANDS; which++) {
         free(call->operand[which]);
         free(call->gradient[which]);
     }
@@ -48,8 +48,8 @@ void call_free(attention_call *call) {
 
 static srnn_operands placed(void *const *arrays) {
     srnn_operands operands = {0};
-    for (int which = 0; which < OPERANDS; which++)
-        operand_place(&operands, (operand)which, arrays[which]);
+    for (int which = 0; which < SR_OPERANDS; which++)
+        sr_operand_place((sr_operand)which, &operands, arrays[which]);
     return operands;
 }
 

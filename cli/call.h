@@ -2,18 +2,18 @@
 #ifndef SR_CLI_CALL_H
 #define SR_CLI_CALL_H
 
-#include "operands.h"
+#include "attention/operands.h"
 
 /* The words for srnn_form, in its order; ends in NULL. */
 extern const char *const form_words[];
 
 /* What goes in, what comes out. Contiguous, of the problem's dtype. */
 typedef struct attention_call {
-    srnn_problem problem;     /* sizes all given; offsets are the caller's */
-    void *operand[OPERANDS];  /* NULL where the variant has no use for it */
-    void *gradient[OPERANDS]; /* beside every operand */
-    void *o, *d_o;            /* (B, H, T, Dv) */
-    const char *kernel;       /* what the last call ran: static text */
+    srnn_problem problem;        /* sizes all given; offsets are the caller's */
+    void *operand[SR_OPERANDS];  /* NULL where the variant has no use for it */
+    void *gradient[SR_OPERANDS]; /* beside every operand */
+    void *o, *d_o;               /* (B, H, T, Dv) */
+    const char *kernel;          /* what the last call ran: static text */
     srnn_form form;
 } attention_call;
 

@@ -95,11 +95,6 @@ bool sr_floor_follows_rows(const srnn_attention *a) {
            (a->norm == SRNN_NORM_L2 || a->norm == SRNN_NORM_L2_SCALED);
 }
 
-bool sr_uses_output_gate(const srnn_attention *a) {
-    return a->output_gate != SRNN_GATE_NONE || a->post_gate ||
-           a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE;
-}
-
 bool srnn_attention_has_state(const srnn_attention *a) {
     return a->score != SRNN_SCORE_EXP && a->clamp == 0;
 }
@@ -151,23 +146,4 @@ size_t srnn_attention_state_numbers(const srnn_attention *a, int D, int Dv) {
     }
     size_t columns = (size_t)Dv + sr_needs_row_sum(a);
     return __builtin_mul_overflow(rows, columns, &numbers) ? SIZE_MAX : numbers;
-}
-
-size_t sr_attention_learned(sr_learned *learned, const srnn_attention *a) {
-    size_t n = 0;
-    if (a->short_conv)
-        learned[n++] = (sr_learned){"conv1d", "weight ((H + 2 Hkv) D, 1, width)"};
-    if (a->value_gate)
-        learned[n++] = (sr_learned){"in_gate_proj", "weight (Hkv, C), bias (Hkv)"};
-    if (sr_uses_output_gate(a))
-        learned[n++] = (sr_learned){"out_gate_proj", "weight (H, C), bias (H)"};
-    if (a->decay != SRNN_DECAY_NONE)
-        learned[n++] = (sr_learned){"decay_gate_proj", "weight (Hkv, C), bias (Hkv)"};
-    if (a->norm == SRNN_NORM_LAYER)
-        learned[n++] = (sr_learned){"out_norm", "weight (D), bias (D)"};
-    if (a->norm == SRNN_NORM_RMS)
-        learned[n++] = (sr_learned){"out_norm", "weight (D)"};
-    if (a->normaliser == SRNN_NORMALISER_VALUE_POWER)
-        learned[n++] = (sr_learned){"norm_const", "(Hkv)"};
-    return n;
 }
