@@ -6,6 +6,7 @@
  * TEXT holds documents separated by <|endoftext|>. Encoding that decoding does not undo is not
  * timed. With several threads, one thread is timed in turn with them: machines change their speed
  * from minute to minute, and only what was timed side by side can be compared. */
+#include "base/clock.h"
 #include "base/threads.h"
 #include "data/tokenizer/bpe_train.h"
 #include "data/tokenizer/tokenizer.h"
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { REPEATS = 5, DOCUMENTS_MAX = 1 << 16, THREADS_MAX = 256 };
 
@@ -28,12 +28,6 @@ typedef struct bench {
     size_t bytes;
     sr_encoder *encoders[THREADS_MAX];
 } bench;
-
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static void check(srnn_status status) {
     if (status == SRNN_OK)
@@ -62,11 +56,11 @@ static void encode_document(void *context, int64_t task, int worker) {
 
 /* Encoders are made anew for each repeat: their caches start empty. */
 static double encode_all(bench *run, int threads) {
-    double start = seconds();
+    double start = sr_clock_seconds();
     for (int i = 0; i < threads; i++)
         check(sr_encoder_create(&run->encoders[i], run->tokenizer));
     sr_parallel(encode_document, run, run->count, threads);
-    double taken = seconds() - start;
+    double taken = sr_clock_seconds() - start;
     for (int i = 0; i < threads; i++)
         sr_encoder_free(run->encoders[i]);
     return taken;
@@ -128,9 +122,9 @@ static void time_training(const bench *run, uint32_t vocab, int threads) {
     double best = 1e30;
     for (int i = 0; i < REPEATS; i++) {
         sr_bytes json = {0};
-        double start = seconds();
+        double start = sr_clock_seconds();
         check(sr_bpe_train(&json, &training));
-        double taken = seconds() - start;
+        double taken = sr_clock_seconds() - start;
         best = taken < best ? taken : best;
         sr_bytes_free(&json);
     }

@@ -1,19 +1,13 @@
 /* train_step.c: times one training step against the matrix-product rate of the same run.
  *
  * Usage: train_step [ATTENTION [HIDDEN LAYERS HEADS MLP VOCAB BATCH LENGTH]]. Prints one JSON line. */
+#include "base/clock.h"
 #include "train/trainer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { ROUNDS = 8, PRODUCT_M = 2048, PRODUCT_N = 1024, PRODUCT_K = 1024 };
-
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static srnn_status fill_row(const sr_source *source, sr_row *row, sr_split split, int64_t number) {
     (void)split;
@@ -31,10 +25,10 @@ static double time_product(sr_backend *backend, float *room) {
     const sr_matrix x = sr_matrix_of(room, PRODUCT_M, PRODUCT_K);
     float *weight = room + PRODUCT_M * PRODUCT_K;
     const sr_matrix y = sr_matrix_of(weight + PRODUCT_N * PRODUCT_K, PRODUCT_M, PRODUCT_N);
-    const double begin = seconds_now();
+    const double begin = sr_clock_seconds();
     if (backend->linear_forward(backend, y, x, weight, NULL, false) != SRNN_OK)
         return 1e9;
-    return seconds_now() - begin;
+    return sr_clock_seconds() - begin;
 }
 
 static srnn_status measure(sr_model *model, int B, int T, const char *attention) {
@@ -60,9 +54,9 @@ static srnn_status measure(sr_model *model, int B, int T, const char *attention)
     for (int round = 1; round <= ROUNDS && status == SRNN_OK; round++) {
         sr_step result;
         const double one = time_product(model->backend, room);
-        const double begin = seconds_now();
+        const double begin = sr_clock_seconds();
         status = sr_trainer_step(trainer, &result, &source, round);
-        const double taken = seconds_now() - begin;
+        const double taken = sr_clock_seconds() - begin;
         product = one < product ? one : product;
         step = taken < step ? taken : step;
     }

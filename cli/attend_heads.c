@@ -1,13 +1,12 @@
 /* attend_heads.c: attention on q, k, v and gates from a file. */
 #include "attend.h"
+#include "attention/attention.h"
 #include "call.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { HEAD_SIZE_MAX = 256 }; /* srnn_problem's */
 
 static void convert(void *to, srnn_dtype dtype, const sr_tensor *tensor) {
     switch (dtype) {
@@ -34,10 +33,10 @@ static srnn_status read_sizes(srnn_problem *problem, const attend_request *reque
     SR_TRY(attend_require(&k, request, in, "k", 4, (const int64_t[]){B, Hkv, T, D}));
     SR_TRY(attend_require(&v, request, in, "v", 4, (const int64_t[]){B, Hkv, T, Dv}));
     if (q->count < 1 || k->count < 1 || v->count < 1 || B > INT_MAX || H > INT_MAX ||
-        Hkv > INT_MAX || T > INT_MAX || D > HEAD_SIZE_MAX || Dv > HEAD_SIZE_MAX)
+        Hkv > INT_MAX || T > INT_MAX || D > SR_HEAD_SIZE_MAX || Dv > SR_HEAD_SIZE_MAX)
         return SR_FAIL(SRNN_ERR_FORMAT,
                        "%s: q, k and v need at least one number each and head sizes up to %d",
-                       request->in_path, HEAD_SIZE_MAX);
+                       request->in_path, SR_HEAD_SIZE_MAX);
     problem->B = (int)B;
     problem->H = (int)H;
     problem->T = (int)T;

@@ -198,7 +198,7 @@ static int command_bench_attention(int argc, char **argv) {
         OPTION_TEXT("--T", &length_list, "N,...", "lengths of the sequence"),
         OPTION_INTEGER("--B", &request.problem.B, 1, 4096, "N", "batch rows"),
         OPTION_INTEGER("--H", &request.problem.H, 1, 4096, "N", "heads"),
-        OPTION_INTEGER("--D", &request.problem.D, 1, 256, "N", "head size"),
+        OPTION_INTEGER("--D", &request.problem.D, 1, SR_HEAD_SIZE_MAX, "N", "head size"),
         OPTION_INTEGER("--threads", &request.problem.threads, 0, 1024, "N",
                        "threads to use; 0: all cores"),
         OPTION_CHOICE("--form", &form, form_words, "FORM", "how to compute"),

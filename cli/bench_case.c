@@ -2,21 +2,15 @@
 #include "bench_case.h"
 
 #include "backend/cpu/matmul.h"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/threads.h"
 #include "probe.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { CHECK_LENGTH = 193, CHECK_HEADS = 2, PRODUCT_SIZE = 2048 };
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 /* ---- Attention */
 
@@ -84,19 +78,19 @@ void bench_case_close(bench_case *timed) {
 
 srnn_status bench_forward(double *seconds, bench_case *timed) {
     srnn_operands in = call_operands(&timed->call);
-    double start = now();
+    double start = sr_clock_seconds();
     SR_TRY(srnn_attention_forward(timed->plan, (srnn_tensor){.data = timed->call.o}, &in, NULL));
-    *seconds = now() - start;
+    *seconds = sr_clock_seconds() - start;
     return SRNN_OK;
 }
 
 srnn_status bench_forward_backward(double *seconds, bench_case *timed) {
     srnn_operands in = call_operands(&timed->call), gradients = call_gradients(&timed->call);
     srnn_tensor o = {.data = timed->call.o}, d_o = {.data = timed->call.d_o};
-    double start = now();
+    double start = sr_clock_seconds();
     SR_TRY(srnn_attention_forward(timed->plan, o, &in, timed->saved));
     SR_TRY(srnn_attention_backward(timed->plan, &gradients, d_o, &in, timed->saved));
-    *seconds = now() - start;
+    *seconds = sr_clock_seconds() - start;
     return SRNN_OK;
 }
 
@@ -163,9 +157,9 @@ static void multiply_part(void *context, int64_t task, int worker) {
 
 srnn_status bench_product_speed(double *gflops, const bench_product *product) {
     product_task shared = {.product = product};
-    double start = now(), size = (double)product->size;
+    double start = sr_clock_seconds(), size = (double)product->size;
     sr_parallel(multiply_part, &shared, product->threads, product->threads);
-    *gflops = 2e-9 * size * size * size / (now() - start);
+    *gflops = 2e-9 * size * size * size / (sr_clock_seconds() - start);
     return atomic_load(&shared.failed)
                ? SR_FAIL(SRNN_ERR_MEMORY, "%s refused a matrix product", sr_matmul_library())
                : SRNN_OK;

@@ -2,11 +2,11 @@
 #include "columns.h"
 #include "commands.h"
 #include "curve_plot.h"
+#include "files/path.h"
 #include "options.h"
 #include "study/record.h"
 #include "train/run_settings.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,10 +21,9 @@ typedef struct compared {
 } compared;
 
 static srnn_status open_run(compared *run, const char *folder) {
-    char yaml[PATH_MAX];
+    char yaml[SR_PATH_BYTES];
     run->folder = folder;
-    if (snprintf(yaml, sizeof yaml, "%s/run.yaml", folder) >= (int)sizeof yaml)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
+    SR_TRY(sr_path_join(yaml, folder, "run.yaml"));
     SR_TRY(sr_run_settings_create(&run->settings));
     SR_TRY(sr_run_settings_read(&run->settings, yaml));
     SR_TRY(sr_record_read(&run->record, folder));

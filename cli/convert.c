@@ -1,9 +1,10 @@
 /* convert.c: `softrnn convert`, between model formats. */
 #include "commands.h"
 #include "data/tokenizer/tokenizer_copy.h"
+#include "files/folder.h"
+#include "model/config_family.h"
 #include "model_open.h"
 #include "options.h"
-#include "train/folder.h"
 #include "train/run_checkpoint.h"
 
 #include <stdio.h>
@@ -11,15 +12,30 @@
 static const char *const type_words[] = {"float32", "bfloat16", "float16", NULL};
 static const sr_dtype types[] = {SR_DTYPE_F32, SR_DTYPE_BF16, SR_DTYPE_F16};
 
-/* A tokenizer that was named, or the one beside a model that is a folder. */
-static srnn_status write_tokenizer(const char *out, const char *in, const char *tokenizer) {
+/* A tokenizer that was named, or the one beside a model that is a folder, or the built-in one. */
+static srnn_status write_tokenizer(const char *out, const char *in, const char *tokenizer, int V) {
     char folder[SR_PATH_BYTES];
     if (tokenizer)
         return sr_tokenizer_keep(out, tokenizer);
-    if (model_is_bin(in))
-        return SRNN_OK;
-    SR_TRY(sr_checkpoint_model(folder, in));
-    return sr_tokenizer_lies_in(folder) ? sr_tokenizer_keep(out, folder) : SRNN_OK;
+    if (!model_is_bin(in)) {
+        SR_TRY(sr_checkpoint_model(folder, in));
+        if (sr_tokenizer_lies_in(folder))
+            return sr_tokenizer_keep(out, folder);
+    }
+    return V == SR_BYTE_TOKENS ? sr_tokenizer_write_bytes(out) : SRNN_OK;
+}
+
+/* What else than this program can load the folder. */
+static void tell_loaders(const sr_model_config *config, const char *out) {
+    const sr_family *family = sr_family_of(config);
+    if (sr_family_in_transformers(family))
+        fprintf(stderr, "softrnn: %s: a %s, which transformers loads too\n", out,
+                family->architecture);
+    else
+        fprintf(stderr,
+                "softrnn: %s: model_type %s: transformers has no such attention or MLP and refuses "
+                "the folder\n",
+                out, family->model_type);
 }
 
 /* What a .bin file does not hold, but neither changes a logit. */
@@ -43,7 +59,9 @@ static srnn_status write_model(const sr_model *model, const char *out, const cha
     }
     SR_TRY(sr_folders_make(out));
     SR_TRY(sr_model_save(model, out, dtype));
-    return write_tokenizer(out, in, tokenizer);
+    SR_TRY(write_tokenizer(out, in, tokenizer, model->config.V));
+    tell_loaders(&model->config, out);
+    return SRNN_OK;
 }
 
 static srnn_status check_tokenizer(const char *name) {
@@ -76,7 +94,7 @@ int command_convert(int argc, char **argv) {
                     "a folder in Hugging Face layout, a run, or a llama2.c .bin"),
         OPTION_TEXT("--out", &out, "TO", "a folder to be made, or a file that ends in .bin"),
         OPTION_TEXT("--tokenizer", &tokenizer, "FILE",
-                    "a tokenizer to copy into the folder; else that of FROM"),
+                    "a tokenizer to copy into the folder; else that of FROM, or the bytes"),
         OPTION_CHOICE("--type", &type, type_words, "TYPE", "float32, bfloat16 or float16"),
     };
     const command_line line = {

@@ -6,6 +6,7 @@
 #include "data/rows/synthetic.h"
 #include "data/shards/manifest.h"
 #include "data/tokenizer/tokenizer.h"
+#include "files/path.h"
 #include "options.h"
 
 #include <stdio.h>
@@ -25,19 +26,18 @@ typedef struct show_request {
 static srnn_status load_folder_tokenizer(sr_tokenizer **tokenizer, const char *folder) {
     sr_manifest manifest;
     SR_TRY(sr_manifest_read(&manifest, folder));
-    char *path = NULL;
-    srnn_status status = SRNN_OK;
-    if (!manifest.tokenizer_is_built_in && asprintf(&path, "%s/%s", folder, manifest.tokenizer) < 0)
-        status = SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", folder);
+    char path[SR_PATH_BYTES];
+    srnn_status status = manifest.tokenizer_is_built_in
+                             ? sr_path_print(path, "%s", manifest.tokenizer)
+                             : sr_path_join(path, folder, manifest.tokenizer);
     if (status == SRNN_OK)
-        status = sr_tokenizer_load(tokenizer, path ? path : manifest.tokenizer);
+        status = sr_tokenizer_load(tokenizer, path);
     if (status == SRNN_OK && sr_tokenizer_hash(*tokenizer) != manifest.tokenizer_hash) {
-        status = SR_FAIL(SRNN_ERR_FORMAT, "%s: is not the tokenizer that the data was made with",
-                         path ? path : manifest.tokenizer);
+        status =
+            SR_FAIL(SRNN_ERR_FORMAT, "%s: is not the tokenizer that the data was made with", path);
         sr_tokenizer_free(*tokenizer);
         *tokenizer = NULL;
     }
-    free(path);
     sr_manifest_free(&manifest);
     return status;
 }

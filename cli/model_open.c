@@ -18,12 +18,21 @@ srnn_status model_open(sr_model **model, sr_backend *backend, const char *where)
     if (model_is_bin(where))
         return sr_model_load_llama2c(model, backend, where);
     SR_TRY(sr_checkpoint_model(path, where));
-    return sr_model_load(model, backend, path);
+    SR_TRY(sr_model_load(model, backend, path));
+    model_tell_head(&(*model)->config, where);
+    return SRNN_OK;
+}
+
+void model_tell_head(const sr_model_config *config, const char *where) {
+    if (config->head_kept)
+        fprintf(stderr,
+                "softrnn: %s: tie_word_embeddings is true, but lm_head.weight differs from the "
+                "embedding and is used, as transformers does\n",
+                where);
 }
 
 srnn_status model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, const char *model,
                                  int V) {
-    enum { BYTE_TOKENS = 257 };
     char path[SR_PATH_BYTES];
     if (name)
         return sr_tokenizer_load(tokenizer, name);
@@ -33,7 +42,7 @@ srnn_status model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, con
         SR_TRY(sr_checkpoint_model(path, model));
     const srnn_status status =
         sr_tokenizer_load(tokenizer, model_is_bin(model) ? dirname(path) : path);
-    if (status != SRNN_OK && V == BYTE_TOKENS)
+    if (status != SRNN_OK && V == SR_BYTE_TOKENS)
         return sr_tokenizer_create_bytes(tokenizer);
     return status;
 }

@@ -11,6 +11,9 @@
  * .bin file. */
 srnn_status model_open(sr_model **model, sr_backend *backend, const char *where);
 
+/* Says on stderr that a head was kept which config.json calls the embedding, if it was. */
+void model_tell_head(const sr_model_config *config, const char *where);
+
 /* True if the name is of a llama2.c .bin file. */
 bool model_is_bin(const char *where);
 

@@ -3,13 +3,14 @@
 #include "commands.h"
 #include "data/rows/source_open.h"
 #include "data/rows/synthetic.h"
-#include "files/file.h"
+#include "files/folder.h"
+#include "files/json.h"
+#include "files/origin.h"
 #include "model_open.h"
 #include "options.h"
 #include "orders_show.h"
 #include "origin.h"
 #include "progress.h"
-#include "train/folder.h"
 #include "train/run_checkpoint.h"
 
 #include <stdio.h>
@@ -137,9 +138,7 @@ static srnn_status measure_steps(json_t *list, const orders_request *r, sr_names
         long long step;
         if (sscanf(names->names[i], "step-%lld", &step) != 1)
             continue;
-        if (snprintf(path, sizeof path, "%s/checkpoints/%s", r->run, names->names[i]) >=
-            SR_PATH_BYTES)
-            return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", r->run);
+        SR_TRY(sr_path_print(path, "%s/checkpoints/%s", r->run, names->names[i]));
         SR_TRY(measure(&record, r, path));
         json_array_append_new(list,
                               json_pack("{sI, so}", "step", (json_int_t)step, "orders", record));
@@ -152,8 +151,7 @@ static srnn_status measure_steps(json_t *list, const orders_request *r, sr_names
 static srnn_status measure_run(json_t **record, const orders_request *r) {
     char path[SR_PATH_BYTES];
     sr_names names;
-    if (snprintf(path, sizeof path, "%s/checkpoints", r->run) >= SR_PATH_BYTES)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", r->run);
+    SR_TRY(sr_path_join(path, r->run, "checkpoints"));
     SR_TRY(sr_folder_list(&names, path));
     json_t *list = json_array();
     const srnn_status status = measure_steps(list, r, &names);
@@ -165,7 +163,7 @@ static srnn_status measure_run(json_t **record, const orders_request *r) {
 
 /* What was measured, where and with what. */
 static srnn_status add_origin(json_t *record, const orders_request *r) {
-    json_t *origin = origin_json(r->command);
+    json_t *origin = sr_origin_json(r->command);
     if (!origin || json_object_set_new(record, "origin", origin) != 0)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the record of orders");
     /* A name that is no UTF-8 is left out. */
@@ -174,20 +172,6 @@ static srnn_status add_origin(json_t *record, const orders_request *r) {
     if (r->tokenizer)
         json_object_set_new(origin, "tokenizer", json_string(r->tokenizer));
     return SRNN_OK;
-}
-
-static srnn_status write_record(const json_t *record, const char *folder) {
-    char path[SR_PATH_BYTES];
-    char *text = json_dumps(record, JSON_REAL_PRECISION(9));
-    if (!text)
-        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the record of orders");
-    srnn_status status = SRNN_OK;
-    if (snprintf(path, sizeof path, "%s/orders.json", folder) >= SR_PATH_BYTES)
-        status = SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
-    if (status == SRNN_OK)
-        status = sr_file_replace(path, text, strlen(text));
-    free(text);
-    return status;
 }
 
 static void show(const json_t *record, const orders_request *r) {
@@ -210,7 +194,8 @@ static srnn_status run_request(const orders_request *r) {
     if (status == SRNN_OK)
         status = add_origin(record, r);
     if (status == SRNN_OK && folder)
-        status = write_record(record, folder);
+        status =
+            sr_json_replace(json_incref(record), folder, "orders.json", JSON_REAL_PRECISION(9));
     if (status == SRNN_OK)
         show(record, r);
     json_decref(record);

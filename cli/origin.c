@@ -1,8 +1,5 @@
-/* origin.c: where and with what a record was made. */
+/* origin.c: the command that makes a record, as a shell would read it back. */
 #include "origin.h"
-
-#include "study/study_files.h"
-#include "train/run_settings.h"
 
 #include <string.h>
 
@@ -30,10 +27,4 @@ srnn_status origin_command(char **text, const char *command, int argc, char **ar
         origin_quote(out, argv[i]);
     }
     return fclose(out) == 0 ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory for a line");
-}
-
-json_t *origin_json(const char *command) {
-    /* A path may be no UTF-8: then the command is left out. */
-    return json_pack("{so*, ss, ss, so}", "command", json_string(command), "softrnn",
-                     srnn_version(), "revision", sr_revision(), "machine", sr_machine_json());
 }

@@ -1,10 +1,11 @@
 /* progress.c: how far long work is, on stderr: a bar on a terminal, plain lines otherwise. */
 #include "progress.h"
 
+#include "base/clock.h"
+
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { BAR_WIDTH = 30 };
@@ -12,20 +13,14 @@ static const double bar_seconds = 0.1, line_seconds = 10;
 
 static volatile sig_atomic_t interrupted;
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
 void progress_begin(progress_bar *bar) {
     bar->on_terminal = isatty(STDERR_FILENO);
     bar->shown = false;
-    bar->start_seconds = bar->last_seconds = now();
+    bar->start_seconds = bar->last_seconds = sr_clock_seconds();
 }
 
 double progress_seconds(const progress_bar *bar) {
-    return now() - bar->start_seconds;
+    return sr_clock_seconds() - bar->start_seconds;
 }
 
 static void format_left(char *text, size_t size, double seconds) {
@@ -39,7 +34,7 @@ static void format_left(char *text, size_t size, double seconds) {
 }
 
 void progress_show(progress_bar *bar, double share, const char *text) {
-    double time = now();
+    double time = sr_clock_seconds();
     if (time - bar->last_seconds < (bar->on_terminal ? bar_seconds : line_seconds))
         return;
     bar->last_seconds = time;

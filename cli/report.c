@@ -3,24 +3,17 @@
 
 #include "base/status.h"
 #include "commands.h"
+#include "files/folder.h"
+#include "files/path.h"
 #include "options.h"
 #include "report/orders/orders.h"
-#include "train/folder.h"
 
-#include <limits.h>
 #include <stdio.h>
-#include <unistd.h>
-
-static bool has(const char *folder, const char *name) {
-    char path[PATH_MAX];
-    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path &&
-           access(path, F_OK) == 0;
-}
 
 static srnn_status write_report(const char *study, const char *folder) {
     size_t bytes;
     SR_TRY(sr_folders_make(folder));
-    if (has(study, "orders.json") && !has(study, "study.json"))
+    if (sr_path_has(study, "orders.json") && !sr_path_has(study, "study.json"))
         SR_TRY(sr_report_write_orders(study, folder, &bytes));
     else
         SR_TRY(sr_report_write(study, folder, &bytes));

@@ -1,6 +1,8 @@
 /* study.c: `softrnn study`. */
 #include "commands.h"
 #include "files/file.h"
+#include "files/folder.h"
+#include "files/path.h"
 #include "options.h"
 #include "origin.h"
 #include "progress.h"
@@ -8,13 +10,14 @@
 #include "study/study_folder.h"
 #include "study_table.h"
 #include "study_view.h"
-#include "train/folder.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* Seconds to wait for the workers of a study that was killed, which hold its folder until they end. */
+static const double lock_patience = 5;
 
 typedef struct arguments {
     const char *file, *out, *only, *skip, *text;
@@ -64,20 +67,20 @@ static srnn_status command_text(char **text, const arguments *a) {
 }
 
 /* Where the text is to lie; as runs name it. */
-static srnn_status find_text(char path[PATH_MAX], const sr_study *study, const arguments *a) {
-    snprintf(path, PATH_MAX, "@text");
+static srnn_status find_text(char path[SR_PATH_BYTES], const sr_study *study, const arguments *a) {
+    snprintf(path, SR_PATH_BYTES, "@text");
     if (a->text && !sr_study_needs_text(study))
         return SR_FAIL(SRNN_ERR_ARGUMENT, "--text: no task of the study trains on @text");
     if (a->dry_run)
         return SRNN_OK;
     char *absolute = realpath(a->out, NULL);
-    const int length = snprintf(path, PATH_MAX, "%s/" SR_STUDY_TEXT, absolute ? absolute : a->out);
+    const srnn_status status = sr_path_join(path, absolute ? absolute : a->out, SR_STUDY_TEXT);
     free(absolute);
-    return length < PATH_MAX ? SRNN_OK : SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", a->out);
+    return status;
 }
 
 static srnn_status make_text(sr_study *study, const arguments *a) {
-    char folder[PATH_MAX], path[PATH_MAX];
+    char folder[SR_PATH_BYTES], path[SR_PATH_BYTES];
     sr_word_list files = {0};
     if (!sr_study_needs_text(study))
         return SRNN_OK;
@@ -130,7 +133,7 @@ static int run_study(sr_study *study, const arguments *a, sr_study_way *way) {
     int lock = -1;
     sr_run_view *views = calloc(study->run_count, sizeof *views);
     sr_summary summary = {0};
-    srnn_status status = views ? sr_study_lock(&lock, a->out)
+    srnn_status status = views ? sr_folder_lock(&lock, a->out, lock_patience)
                                : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
     if (status == SRNN_OK)
         status = take_folder(study, a);
@@ -146,7 +149,7 @@ static int run_study(sr_study *study, const arguments *a, sr_study_way *way) {
         if (summary.failed)
             exit_code = EXIT_FAILED;
     }
-    sr_study_unlock(lock);
+    sr_folder_unlock(lock);
     sr_summary_free(&summary);
     free(views);
     return exit_code;
@@ -164,7 +167,7 @@ static srnn_status check_selection(const sr_study *study, const sr_study_way *wa
 }
 
 static srnn_status prepare(sr_study *study, sr_study_way *way, const arguments *a) {
-    char text[PATH_MAX];
+    char text[SR_PATH_BYTES];
     SR_TRY(read_study(study, a->file));
     if (a->only)
         SR_TRY(sr_word_list_split(&way->only, a->only));

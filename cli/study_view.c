@@ -1,6 +1,7 @@
 /* study_view.c: how a study's runs stand, on stderr. */
 #include "study_view.h"
 
+#include "base/clock.h"
 #include "progress.h"
 
 #include <math.h>
@@ -8,22 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 static const double table_seconds = 0.2, line_seconds = 10;
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 srnn_status study_view_begin(study_view *view, const sr_study *study) {
     *view = (study_view){.on_terminal = isatty(STDERR_FILENO),
                          .flops_before = NAN,
                          .told = calloc(study->run_count, sizeof *view->told)};
-    view->start_seconds = now();
+    view->start_seconds = sr_clock_seconds();
     return view->told ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
 }
 
@@ -76,7 +70,7 @@ static void print_whole(const study_view *view, const sr_study *study, const sr_
         selected += views[i].selected;
         ended += views[i].selected && views[i].ending != SR_ENDING_NONE;
     }
-    const double rate = (done - view->flops_before) / (now() - view->start_seconds);
+    const double rate = (done - view->flops_before) / (sr_clock_seconds() - view->start_seconds);
     fprintf(stderr, "%zu of %zu runs ended, %d %%, %s left\n", ended, selected,
             all > 0 ? (int)(100 * done / all) : 100,
             time_text(left, rate > 0 ? (all - done) / rate : INFINITY));
@@ -184,7 +178,7 @@ bool study_view_look(void *context, const sr_study *study, const sr_run_view *vi
         add_up(&view->flops_before, &all, study, views);
     }
     tell_ends(view, study, views);
-    const double time = now();
+    const double time = sr_clock_seconds();
     if (time - view->last_seconds >= (view->on_terminal ? table_seconds : line_seconds)) {
         view->last_seconds = time;
         if (view->on_terminal)

@@ -1,6 +1,7 @@
 /* tokenizer_train.c: `softrnn tokenizer train`. */
 #include "tokenizer_train.h"
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "commands.h"
 #include "data/text/input.h"
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 typedef struct meter {
@@ -20,16 +20,10 @@ typedef struct meter {
     double start, shown; /* seconds */
 } meter;
 
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* A line that renews itself on a terminal, a plain line now and then elsewhere. */
 static void show(void *context, const char *phase, int64_t done, int64_t total) {
     meter *to = context;
-    double now = seconds();
+    double now = sr_clock_seconds();
     if (now - to->shown < (to->terminal ? 0.1 : 5))
         return;
     to->shown = now;
@@ -136,14 +130,20 @@ static srnn_status train_with(const char *out, sr_bpe_training *training, const 
     return status;
 }
 
+/* In the order of sr_ties. */
+static const char *const ties_words[] = {"ids", "text", NULL};
+
 int command_tokenizer_train(int argc, char **argv) {
     const char *out = NULL, *special = "<|endoftext|>";
-    int vocab = 0, threads = 0;
+    int vocab = 0, ties = SR_TIES_IDS, threads = 0;
     command_arguments paths = {0};
     const command_option options[] = {
         OPTION_INTEGER("--vocab", &vocab, 256, 1 << 24, "N", "tokens in all, 256 bytes included"),
         OPTION_TEXT("--out", &out, "FILE", "write the tokenizer.json here"),
         OPTION_TEXT("--special", &special, "LIST", "special tokens, parted by commas"),
+        OPTION_CHOICE("--ties", &ties, ties_words, "WORD",
+                      "of pairs equally often: lower ids first, as Hugging Face's trainer, or the "
+                      "text that sorts last"),
         OPTION_INTEGER("--threads", &threads, 0, 1024, "N", "threads to use; 0: all cores"),
     };
     const command_line line = {
@@ -162,10 +162,11 @@ int command_tokenizer_train(int argc, char **argv) {
         return exit_code;
     if (paths.count == 0 || vocab == 0 || !out)
         return command_refuse("train needs files, --vocab N and --out FILE");
-    meter to = {.terminal = isatty(STDERR_FILENO), .start = seconds()};
+    meter to = {.terminal = isatty(STDERR_FILENO), .start = sr_clock_seconds()};
     to.shown = to.start;
     sr_bpe_training training = {
         .vocab = (uint32_t)vocab,
+        .ties = (sr_ties)ties,
         .text = {.threads = threads, .progress = show, .context = &to},
     };
     srnn_status status = train_with(out, &training, special, &paths);

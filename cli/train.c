@@ -1,6 +1,7 @@
 /* train.c: `softrnn train`. */
 #include "base/clock.h"
 #include "commands.h"
+#include "model_open.h"
 #include "options.h"
 #include "progress.h"
 #include "train/run.h"
@@ -141,6 +142,7 @@ static void describe(const sr_run *run, const char *folder) {
             folder, (double)sr_tensor_table_learned(&model->table) / 1e6, model->config.L, s->B,
             s->T, (double)sr_run_bytes(run) / 1e6, (long long)sr_run_progress(run)->step,
             (long long)s->steps);
+    model_tell_head(&model->config, s->model);
     if (*s->model && sr_run_fresh(run))
         fprintf(stderr, "softrnn: %zu of %zu tensors are new, the others those of %s\n",
                 sr_run_fresh(run), model->table.count, s->model);

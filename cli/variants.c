@@ -114,7 +114,8 @@ int command_variants(int argc, char **argv) {
     int D = 64;
     const command_option options[] = {
         OPTION_FLAG("--json", &json, "one array instead of a table"),
-        OPTION_INTEGER("--head-size", &D, 1, 256, "D", "head size for the size of the state"),
+        OPTION_INTEGER("--head-size", &D, 1, SR_HEAD_SIZE_MAX, "D",
+                       "head size for the size of the state"),
     };
     const command_line line = {
         .usage = "softrnn variants [options]",

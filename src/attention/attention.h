@@ -10,6 +10,7 @@ enum {
     SR_POWER_ORDER_MAX = 64,
     SR_SHORT_CONV_MAX = 64,
     SR_FRONT_TOKENS_MAX = 1024,
+    SR_HEAD_SIZE_MAX = 256, /* D and Dv; srnn_plan_create enforces it */
 };
 
 /* True if multiplying every w_ij of a row by one constant leaves o_i unchanged.

@@ -1,6 +1,7 @@
 /* config.c: checks of a model's shape, and the attention of its layers as text. */
 #include "model/config.h"
 
+#include "attention/attention.h"
 #include "base/memory.h"
 
 #include <ctype.h>
@@ -45,7 +46,7 @@ srnn_status sr_model_config_check(const sr_model_config *c) {
         {"num_hidden_layers", c->L, SR_LAYERS_MAX},
         {"num_attention_heads", c->H, SR_WIDTH_MAX},
         {"num_key_value_heads", c->Hkv, c->H},
-        {"head_dim", c->D, 256},
+        {"head_dim", c->D, SR_HEAD_SIZE_MAX},
         {"max_position_embeddings", c->positions, SR_POSITIONS_MAX},
     };
     for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++)

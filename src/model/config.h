@@ -31,6 +31,7 @@ typedef struct sr_model_config {
     bool mlp_bias;
     int bos, eos;                                   /* token ids, -1: none */
     int other_ends[SR_OTHER_ENDS], other_end_count; /* further tokens that end a text */
+    bool head_kept; /* the file says tied, but a head that differs lies beside it and is used */
     bool reference; /* the file names the attention as the reference does, without a text form */
 
     srnn_attention *attention; /* (L), owned */

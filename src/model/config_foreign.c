@@ -58,12 +58,28 @@ static srnn_status check_members(const json_t *object, const char *path) {
     return SRNN_OK;
 }
 
+static bool window_counts(const json_t *root, const sr_family *family) {
+    const json_t *use = json_object_get(root, "use_sliding_window");
+    switch (family->window_use) {
+    case SR_FAMILY_WINDOW_OFFERED:
+        return !json_is_false(use);
+    case SR_FAMILY_WINDOW_ASKED:
+        return json_is_true(use);
+    case SR_FAMILY_WINDOW_ALWAYS:
+        return true;
+    }
+    return true;
+}
+
 /* A window as wide as the longest text is none. */
-static bool window_matters(const json_t *root, int positions) {
+static bool window_matters(const json_t *root, const sr_family *family, int positions) {
     const json_t *window = json_object_get(root, "sliding_window");
-    if (does_nothing(window, 0) || json_is_false(json_object_get(root, "use_sliding_window")))
+    if (!window_counts(root, family))
         return false;
-    return !json_is_number(window) || json_number_value(window) < positions;
+    if (!window)
+        return family->window && family->window < positions;
+    return !does_nothing(window, 0) &&
+           (!json_is_number(window) || json_number_value(window) < positions);
 }
 
 static bool is_text(const json_t *value, const char *text) {
@@ -80,12 +96,9 @@ static srnn_status check_layer_types(const json_t *root, const char *path) {
     return SRNN_OK;
 }
 
-srnn_status sr_config_foreign(const json_t *root, int positions, const char *path) {
-    const json_t *type = json_object_get(root, "model_type");
-    if (type && !json_is_null(type) && !is_text(type, "llama"))
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: model_type is %s; only llama is supported", path,
-                       json_is_string(type) ? json_string_value(type) : "no text");
-    if (window_matters(root, positions))
+srnn_status sr_config_foreign(const json_t *root, const sr_family *family, int positions,
+                              const char *path) {
+    if (window_matters(root, family, positions))
         return refuse(path, "sliding_window");
     SR_TRY(check_members(root, path));
     SR_TRY(check_members(json_object_get(root, "rope_parameters"), path));

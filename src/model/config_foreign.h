@@ -2,13 +2,12 @@
 #ifndef SR_MODEL_CONFIG_FOREIGN_H
 #define SR_MODEL_CONFIG_FOREIGN_H
 
-#include "base/status.h"
+#include "model/config_family.h"
 
-#include <jansson.h>
-
-/* SRNN_ERR_UNSUPPORTED, naming the member, if the file describes another architecture than Llama
- * or asks for something that this program would have to leave out. Members that nobody knows are
- * fine, and so are known ones whose value changes nothing. */
-srnn_status sr_config_foreign(const json_t *root, int positions, const char *path);
+/* SRNN_ERR_UNSUPPORTED, naming the member, if the file of this family asks for something that this
+ * program would have to leave out. Members that nobody knows are fine, and so are known ones whose
+ * value changes nothing. */
+srnn_status sr_config_foreign(const json_t *root, const sr_family *family, int positions,
+                              const char *path);
 
 #endif

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define EMBEDDING "model.embed_tokens.weight"
+
 /* ---- the configuration */
 
 static srnn_status read_config(sr_model_config *config, const char *folder) {
@@ -25,6 +27,20 @@ static void find_biases(sr_model_config *config, const sr_weight_files *files) {
         config->o_bias = true;
 }
 
+static bool same_numbers(const sr_tensor *a, const sr_tensor *b) {
+    return a->dtype == b->dtype && sr_tensor_has_shape(a, b->rank, b->shape) &&
+           memcmp(a->data, b->data, a->count * sr_dtype_bytes(a->dtype)) == 0;
+}
+
+/* A head that differs from the embedding is not tied, whatever config.json says. */
+static void find_head(sr_model_config *config, const sr_weight_files *files) {
+    const sr_tensor *head = sr_weight_files_find(files, "lm_head.weight");
+    const sr_tensor *embedding = sr_weight_files_find(files, EMBEDDING);
+    config->head_kept = config->tied && head && embedding && !same_numbers(head, embedding);
+    if (config->head_kept)
+        config->tied = false;
+}
+
 srnn_status sr_model_load_config(sr_model_config *config, const char *folder) {
     sr_weight_files files;
     SR_TRY(read_config(config, folder));
@@ -34,6 +50,7 @@ srnn_status sr_model_load_config(sr_model_config *config, const char *folder) {
         return status;
     }
     find_biases(config, &files);
+    find_head(config, &files);
     sr_weight_files_close(&files);
     return SRNN_OK;
 }
@@ -107,7 +124,7 @@ static srnn_status check_tensors(const sr_weight_files *files, const sr_model_co
 static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
                                const sr_weight_files *files, const char *folder) {
     const sr_tensor *tensor = sr_weight_files_find(files, spec->name);
-    if (!tensor && model->config.tied && strcmp(spec->name, "model.embed_tokens.weight") == 0)
+    if (!tensor && model->config.tied && strcmp(spec->name, EMBEDDING) == 0)
         tensor = sr_weight_files_find(files, "lm_head.weight");
     if (!tensor)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: the files hold no %s, which the model needs", folder,

@@ -6,8 +6,8 @@
 #include "model/model.h"
 
 /* Loads a folder with config.json and model.safetensors (or model.safetensors.index.json and its
- * shards). Biases that the files hold are used whether or not the configuration speaks of them. A
- * tensor inside the model that would be left out is refused; buffers and what lies outside of
+ * shards). Biases that the files hold, and a head that differs from the embedding, are used whether
+ * or not the configuration speaks of them. A tensor inside the model that would be left out is refused; buffers and what lies outside of
  * `model.` are not. */
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder);
 

@@ -16,7 +16,30 @@ static double scale_llama3(double frequency, const sr_rope_scaling *s) {
     return (1.0 - smooth) * frequency / s->factor + smooth * frequency;
 }
 
-static double scale(double frequency, const sr_rope_scaling *scaling) {
+/* The channel, between channels, whose wave turns so often over the original context. */
+static double channel_of_turns(double turns, int D, double theta, const sr_rope_scaling *s) {
+    return D * log((double)s->original_positions / (turns * 2.0 * acos(-1.0))) / (2.0 * log(theta));
+}
+
+/* YaRN (arXiv:2309.00071), with transformers' limits of the slope. */
+static double scale_yarn(double frequency, int c, int D, double theta, const sr_rope_scaling *s) {
+    double low = channel_of_turns(s->fast_turns, D, theta, s);
+    double high = channel_of_turns(s->slow_turns, D, theta, s);
+    if (!s->fractional) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0);
+    high = fmin(high, D - 1);
+    if (low == high)
+        high += 0.001;
+    const double slowed = fmin(fmax((c - low) / (high - low), 0), 1);
+    return frequency / s->factor * slowed + frequency * (1 - slowed);
+}
+
+/* Of channel c's angle, in radians a position. */
+static double frequency_of(int c, int D, double theta, const sr_rope_scaling *scaling) {
+    const double frequency = pow(theta, -2.0 * c / D);
     switch (scaling->kind) {
     case SR_ROPE_DEFAULT:
         return frequency;
@@ -24,6 +47,8 @@ static double scale(double frequency, const sr_rope_scaling *scaling) {
         return frequency / scaling->factor;
     case SR_ROPE_LLAMA3:
         return scale_llama3(frequency, scaling);
+    case SR_ROPE_YARN:
+        return scale_yarn(frequency, c, D, theta, scaling);
     }
     return NAN;
 }
@@ -31,11 +56,12 @@ static double scale(double frequency, const sr_rope_scaling *scaling) {
 void sr_rope_rows(float *rows, int64_t first, int64_t count, int D, double theta,
                   const sr_rope_scaling *scaling) {
     const int half = D / 2;
+    const double amplitude = scaling->kind == SR_ROPE_YARN ? scaling->amplitude : 1;
     for (int c = 0; c < half; c++) {
-        const double frequency = scale(pow(theta, -2.0 * c / D), scaling);
+        const double frequency = frequency_of(c, D, theta, scaling);
         for (int64_t p = 0; p < count; p++) {
-            rows[p * D + c] = (float)cos((double)(first + p) * frequency);
-            rows[p * D + half + c] = (float)sin((double)(first + p) * frequency);
+            rows[p * D + c] = (float)(amplitude * cos((double)(first + p) * frequency));
+            rows[p * D + half + c] = (float)(amplitude * sin((double)(first + p) * frequency));
         }
     }
 }

@@ -62,12 +62,30 @@ static srnn_status open_index(sr_weight_files *files, const char *folder, const 
     return status;
 }
 
+/* Pickled weights run whatever code their writer put into them, so nobody reads them here. */
+static srnn_status check_pickled(const char *folder) {
+    static const char *const names[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[SR_PATH_BYTES];
+        SR_TRY(sr_path_join(path, folder, names[i]));
+        if (access(path, F_OK) == 0)
+            return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                           "%s: only safetensors are read, and the folder holds none; in Python, "
+                           "AutoModelForCausalLM.from_pretrained(\"%s\").save_pretrained(FOLDER) "
+                           "writes them",
+                           path, folder);
+    }
+    return SRNN_OK;
+}
+
 srnn_status sr_weight_files_open(sr_weight_files *files, const char *folder) {
     char single[SR_PATH_BYTES], index[SR_PATH_BYTES];
     *files = (sr_weight_files){0};
     SR_TRY(sr_path_join(single, folder, "model.safetensors"));
     SR_TRY(sr_path_join(index, folder, "model.safetensors.index.json"));
     srnn_status status;
+    if (access(single, F_OK) != 0 && access(index, F_OK) != 0)
+        SR_TRY(check_pickled(folder));
     if (access(single, F_OK) != 0 && access(index, F_OK) == 0) {
         status = open_index(files, folder, index);
     } else {

@@ -1,7 +1,8 @@
 /* record.c: what one run left on disk, read back. */
 #include "study/record.h"
 
-#include "files/file.h"
+#include "files/json.h"
+#include "files/path.h"
 #include "study/statistics.h"
 
 #include <jansson.h>
@@ -10,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { PATH_BYTES = 4096 };
 
 const char *sr_ending_name(sr_ending ending) {
     switch (ending) {
@@ -27,24 +26,6 @@ const char *sr_ending_name(sr_ending ending) {
     return "";
 }
 
-static srnn_status join(char path[PATH_BYTES], const char *folder, const char *name) {
-    if (snprintf(path, PATH_BYTES, "%s/%s", folder, name) >= PATH_BYTES)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
-    return SRNN_OK;
-}
-
-/* A number of an object; NaN if it has none. */
-static double number(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    return json_is_number(value) ? json_number_value(value) : NAN;
-}
-
-/* A count of an object; 0 if it has none. */
-static int64_t whole(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    return json_is_integer(value) ? json_integer_value(value) : 0;
-}
-
 /* ---- result.json */
 
 static sr_ending ending_of(const json_t *object) {
@@ -56,10 +37,10 @@ static sr_ending ending_of(const json_t *object) {
 }
 
 srnn_status sr_result_read(sr_result *result, const char *folder) {
-    char path[PATH_BYTES];
+    char path[SR_PATH_BYTES];
     json_error_t error;
     *result = (sr_result){0};
-    SR_TRY(join(path, folder, "result.json"));
+    SR_TRY(sr_path_join(path, folder, "result.json"));
     if (access(path, F_OK) != 0)
         return SRNN_OK;
     json_t *object = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
@@ -67,14 +48,14 @@ srnn_status sr_result_read(sr_result *result, const char *folder) {
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
     const char *message = json_string_value(json_object_get(object, "message"));
     *result = (sr_result){.ending = ending_of(object),
-                          .step = whole(object, "step"),
-                          .tokens = whole(object, "tokens"),
-                          .skipped = whole(object, "skipped"),
-                          .parameters = number(object, "parameters"),
-                          .memory_bytes = number(object, "memory_bytes"),
-                          .seconds = number(object, "seconds"),
-                          .cpu_seconds = number(object, "cpu_seconds"),
-                          .threads = (int)whole(object, "threads")};
+                          .step = sr_json_integer_of(object, "step"),
+                          .tokens = sr_json_integer_of(object, "tokens"),
+                          .skipped = sr_json_integer_of(object, "skipped"),
+                          .parameters = sr_json_number_of(object, "parameters"),
+                          .memory_bytes = sr_json_number_of(object, "memory_bytes"),
+                          .seconds = sr_json_number_of(object, "seconds"),
+                          .cpu_seconds = sr_json_number_of(object, "cpu_seconds"),
+                          .threads = (int)sr_json_integer_of(object, "threads")};
     snprintf(result->message, sizeof result->message, "%s", message ? message : "");
     json_decref(object);
     if (result->ending == SR_ENDING_NONE)
@@ -89,49 +70,36 @@ static json_t *text_of(const char *text) {
 }
 
 srnn_status sr_result_write(const sr_result *r, const char *folder) {
-    char path[PATH_BYTES];
-    SR_TRY(join(path, folder, "result.json"));
     json_t *object = json_pack("{s:s, s:o, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:i}", "status",
                                sr_ending_name(r->ending), "message", text_of(r->message), "step",
                                (json_int_t)r->step, "tokens", (json_int_t)r->tokens, "skipped",
                                (json_int_t)r->skipped, "parameters", r->parameters, "memory_bytes",
                                r->memory_bytes, "seconds", r->seconds, "cpu_seconds",
                                r->cpu_seconds, "threads", r->threads);
-    char *text = object ? json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
-    const srnn_status status = text ? sr_file_replace(path, text, strlen(text))
-                                    : SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
-    free(text);
-    json_decref(object);
-    return status;
+    return sr_json_replace(object, folder, "result.json", JSON_INDENT(2) | JSON_REAL_PRECISION(9));
 }
 
 /* ---- lines of JSON */
 
-typedef srnn_status line_reader(void *context, const json_t *object);
+/* One file of a run while it is read. */
+typedef struct line_file {
+    char path[SR_PATH_BYTES];
+    srnn_status (*read)(void *context, const json_t *object);
+    void *context;
+} line_file;
+
+static srnn_status visit_line(void *context, const json_t *object, size_t line) {
+    const line_file *file = context;
+    return object ? file->read(file->context, object)
+                  : SR_FAIL(SRNN_ERR_FORMAT, "%s: line %zu: no JSON object", file->path, line);
+}
 
 /* Every whole line of a file, if there is one. */
-static srnn_status read_lines(const char *folder, const char *name, line_reader *read,
-                              void *context) {
-    char path[PATH_BYTES];
-    sr_mapping file;
-    SR_TRY(join(path, folder, name));
-    if (access(path, F_OK) != 0)
-        return SRNN_OK;
-    SR_TRY(sr_mapping_open(&file, path));
-    const char *at = (const char *)file.data, *end = at + file.bytes, *stop;
-    srnn_status status = SRNN_OK;
-    for (int line = 1;
-         status == SRNN_OK && at < end && (stop = memchr(at, '\n', (size_t)(end - at)));
-         line++, at = stop + 1) {
-        json_error_t error;
-        json_t *object = json_loadb(at, (size_t)(stop - at), 0, &error);
-        status = json_is_object(object)
-                     ? read(context, object)
-                     : SR_FAIL(SRNN_ERR_FORMAT, "%s: line %d: no JSON object", path, line);
-        json_decref(object);
-    }
-    sr_mapping_close(&file);
-    return status;
+static srnn_status read_lines(const char *folder, const char *name,
+                              srnn_status (*read)(void *, const json_t *), void *context) {
+    line_file file = {.read = read, .context = context};
+    SR_TRY(sr_path_join(file.path, folder, name));
+    return sr_json_lines_read(file.path, visit_line, &file);
 }
 
 static srnn_status keep_batches(sr_record *record, const json_t *list) {
@@ -158,10 +126,11 @@ static srnn_status read_metrics(void *context, const json_t *object) {
         record->points = grown;
     }
     sr_point *point = &record->points[record->count++];
-    *point = (sr_point){whole(object, "step"), number(object, "loss"),
-                        number(object, "validation_loss"), number(object, "validation_accuracy")};
-    record->tokens = whole(object, "tokens");
-    record->skipped = whole(object, "skipped");
+    *point = (sr_point){sr_json_integer_of(object, "step"), sr_json_number_of(object, "loss"),
+                        sr_json_number_of(object, "validation_loss"),
+                        sr_json_number_of(object, "validation_accuracy")};
+    record->tokens = sr_json_integer_of(object, "tokens");
+    record->skipped = sr_json_integer_of(object, "skipped");
     if (!json_object_get(object, "validation_loss"))
         return SRNN_OK;
     record->last_loss = point->validation;
@@ -178,7 +147,7 @@ typedef struct seconds_list {
 static srnn_status read_timing(void *context, const json_t *object) {
     seconds_list *list = context;
     if (list->count < list->capacity)
-        list->seconds[list->count++] = number(object, "seconds");
+        list->seconds[list->count++] = sr_json_number_of(object, "seconds");
     return SRNN_OK;
 }
 

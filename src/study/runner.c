@@ -1,9 +1,10 @@
 /* runner.c: the runs of a study, as many at once as there are cores for. */
 #include "study/runner.h"
 
+#include "base/clock.h"
+#include "files/folder.h"
 #include "study/study_folder.h"
 #include "study/worker.h"
-#include "train/folder.h"
 
 #include <errno.h>
 #include <math.h>
@@ -15,10 +16,9 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096, LOOK_MICROSECONDS = 50000, MOST_JOBS = 1024 };
+enum { LOOK_MICROSECONDS = 50000, MOST_JOBS = 1024 };
 
 /* A process that runs one run. */
 typedef struct job {
@@ -37,12 +37,6 @@ typedef struct runner {
     job job[MOST_JOBS];
     cpu_set_t cores;
 } runner;
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 static void find_cores(cpu_set_t *cores) {
     CPU_ZERO(cores);
@@ -76,14 +70,14 @@ static void pin(const runner *r, int slot) {
     (void)sched_setaffinity(0, sizeof own, &own); /* only speed depends on it */
 }
 
-static srnn_status run_folder(char path[PATH_BYTES], const runner *r, size_t run) {
-    return sr_study_run_path(path, PATH_BYTES, r->folder, r->study->runs[run].id);
+static srnn_status run_folder(char path[SR_PATH_BYTES], const runner *r, size_t run) {
+    return sr_study_run_path(path, r->folder, r->study->runs[run].id);
 }
 
 /* ---- starting and ending jobs */
 
 static srnn_status start(runner *r, int slot, size_t run) {
-    char path[PATH_BYTES];
+    char path[SR_PATH_BYTES];
     sigset_t both, before;
     SR_TRY(run_folder(path, r, run));
     sigemptyset(&both);
@@ -102,7 +96,7 @@ static srnn_status start(runner *r, int slot, size_t run) {
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (process < 0)
         return SR_FAIL(SRNN_ERR_IO, "no process for a run: %s", strerror(errno));
-    r->job[slot] = (job){process, run, now()};
+    r->job[slot] = (job){process, run, sr_clock_seconds()};
     r->views[run].running = true;
     return SRNN_OK;
 }
@@ -142,8 +136,8 @@ static void collect_broken(const runner *r, const job *ended, const char *path, 
 static void collect(runner *r, const job *ended, int wait_status) {
     sr_run_view *view = &r->views[ended->run];
     sr_result result = {0};
-    char path[PATH_BYTES];
-    look(view, &r->boards[ended->run], now() - ended->started);
+    char path[SR_PATH_BYTES];
+    look(view, &r->boards[ended->run], sr_clock_seconds() - ended->started);
     view->running = false;
     if (run_folder(path, r, ended->run) != SRNN_OK || sr_result_read(&result, path) != SRNN_OK) {
         fail(view, srnn_error_detail());
@@ -167,7 +161,7 @@ static int collect_ended(runner *r) {
             collect(r, &ended, wait_status);
         } else {
             running++;
-            look(&r->views[ended.run], &r->boards[ended.run], now() - ended.started);
+            look(&r->views[ended.run], &r->boards[ended.run], sr_clock_seconds() - ended.started);
         }
     }
     return running;
@@ -223,7 +217,7 @@ static srnn_status supervise(runner *r) {
 static srnn_status take_stock(runner *r) {
     for (size_t i = 0; i < r->study->run_count; i++) {
         const sr_study_run *run = &r->study->runs[i];
-        char path[PATH_BYTES], file[PATH_BYTES + 16];
+        char path[SR_PATH_BYTES], file[SR_PATH_BYTES];
         sr_result result;
         r->views[i] =
             (sr_run_view){.loss = NAN, .validation = NAN, .accuracy = NAN, .first_step = -1};
@@ -236,7 +230,7 @@ static srnn_status take_stock(runner *r) {
             (!r->way->only.count || sr_study_run_matches(r->study, run, &r->way->only)) &&
             !sr_study_run_matches(r->study, run, &r->way->skip);
         if (r->views[i].selected && result.ending == SR_ENDING_FAILED) {
-            snprintf(file, sizeof file, "%s/result.json", path);
+            SR_TRY(sr_path_join(file, path, "result.json"));
             if (unlink(file) != 0)
                 return SR_FAIL(SRNN_ERR_IO, "%s: cannot be removed: %s", file, strerror(errno));
             result = (sr_result){0};
@@ -249,9 +243,8 @@ static srnn_status take_stock(runner *r) {
 }
 
 static srnn_status execute(runner *r) {
-    char path[PATH_BYTES];
-    if (snprintf(path, sizeof path, "%s/runs", r->folder) >= (int)sizeof path)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", r->folder);
+    char path[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(path, r->folder, "runs"));
     SR_TRY(sr_folder_make(path));
     SR_TRY(take_stock(r));
     return supervise(r);

@@ -3,53 +3,23 @@
 
 #include "attention/attention.h"
 #include "files/file.h"
+#include "files/json.h"
+#include "files/origin.h"
+#include "study/study_folder.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096 };
+enum { LAYOUT = JSON_INDENT(1) | JSON_REAL_PRECISION(12) };
 
-/* ---- pieces of JSON; NULL means no memory, which json_pack and write_json notice */
+/* ---- pieces of JSON; NULL means no memory, which json_pack and sr_json_replace notice */
 
 static json_t *number(double value) {
     return isfinite(value) ? json_real(value) : json_null();
-}
-
-/* Names come from a file: what is no UTF-8 is replaced by its bytes' numbers. */
-static json_t *text(const char *value) {
-    json_t *string = json_string(value);
-    if (string)
-        return string;
-    char *plain = malloc(4 * strlen(value) + 1);
-    if (!plain)
-        return NULL;
-    size_t length = 0;
-    for (const unsigned char *c = (const unsigned char *)value; *c; c++)
-        length += (size_t)sprintf(plain + length, *c < 0x80 ? "%c" : "\\x%02x", *c);
-    string = json_string(plain);
-    free(plain);
-    return string;
-}
-
-/* Replaces the file by the object, and frees that. */
-static srnn_status write_json(json_t *object, const char *folder, const char *name) {
-    char path[PATH_BYTES];
-    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) {
-        json_decref(object);
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
-    }
-    char *content = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(12)) : NULL;
-    const srnn_status status = content
-                                   ? sr_file_replace(path, content, strlen(content))
-                                   : SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
-    free(content);
-    json_decref(object);
-    return status;
 }
 
 /* ---- study.json */
@@ -75,8 +45,8 @@ static json_t *variant_json(const sr_study_variant *variant) {
     char form[1024];
     srnn_attention_print(form, sizeof form, a);
     const int order = sr_highest_order(a);
-    return json_pack("{s:o, s:o, s:s, s:o, s:s, s:b}", "name", text(variant->name), "attention",
-                     text(variant->attention), "text", form, "order",
+    return json_pack("{s:o, s:o, s:s, s:o, s:s, s:b}", "name", sr_json_plain_text(variant->name),
+                     "attention", sr_json_plain_text(variant->attention), "text", form, "order",
                      order ? json_integer(order) : json_null(), "feature", feature_name(a->feature),
                      "fixed_state", srnn_attention_has_state(a));
 }
@@ -93,53 +63,27 @@ static const char *data_of(const sr_study *study, const sr_study_task *task) {
 }
 
 static json_t *task_json(const sr_study *study, const sr_study_task *task) {
-    return json_pack("{s:o, s:o, s:o, s:s}", "name", text(task->name), "title",
-                     text(task->title ? task->title : task->name), "data",
-                     text(data_of(study, task)), "measure", sr_measure_name(task->measure));
+    return json_pack("{s:o, s:o, s:o, s:s}", "name", sr_json_plain_text(task->name), "title",
+                     sr_json_plain_text(task->title ? task->title : task->name), "data",
+                     sr_json_plain_text(data_of(study, task)), "measure",
+                     sr_measure_name(task->measure));
 }
 
 static json_t *run_json(const sr_study *study, const sr_study_run *run) {
     const sr_run_settings *s = &run->settings;
-    char folder[PATH_BYTES];
+    char folder[SR_PATH_BYTES];
     snprintf(folder, sizeof folder, "runs/%s", run->id);
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:f, s:I, s:I, s:i, s:i, s:I, s:f, s:f, s:o, s:f}",
-                     "id", run->id, "folder", folder, "task", text(study->tasks[run->task].name),
-                     "variant", text(study->variants[run->variant].name), "size",
-                     text(study->size_count ? study->sizes[run->size].name : ""), "learning_rate",
-                     s->learning_rate, "seed", (json_int_t)s->seed, "steps", (json_int_t)s->steps,
-                     "batch", s->B, "length", s->T, "parameters", (json_int_t)run->parameters,
-                     "tokens", run->tokens, "flops", run->flops, "state_bytes",
-                     number(run->state_bytes), "cache_bytes", run->cache_bytes);
+    return json_pack(
+        "{s:s, s:s, s:o, s:o, s:o, s:f, s:I, s:I, s:i, s:i, s:I, s:f, s:f, s:o, s:f}", "id",
+        run->id, "folder", folder, "task", sr_json_plain_text(study->tasks[run->task].name),
+        "variant", sr_json_plain_text(study->variants[run->variant].name), "size",
+        sr_json_plain_text(study->size_count ? study->sizes[run->size].name : ""), "learning_rate",
+        s->learning_rate, "seed", (json_int_t)s->seed, "steps", (json_int_t)s->steps, "batch", s->B,
+        "length", s->T, "parameters", (json_int_t)run->parameters, "tokens", run->tokens, "flops",
+        run->flops, "state_bytes", number(run->state_bytes), "cache_bytes", run->cache_bytes);
 }
 
-/* "AMD EPYC ..." where the system says so. */
-static void processor_name(char *name, size_t size) {
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    char line[512];
-    snprintf(name, size, "unknown");
-    while (file && fgets(line, sizeof line, file)) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon)
-            continue;
-        snprintf(name, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
-        break;
-    }
-    if (file)
-        fclose(file);
-}
-
-json_t *sr_machine_json(void) {
-    struct utsname system = {0};
-    char processor[256];
-    uname(&system);
-    processor_name(processor, sizeof processor);
-    const double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    return json_pack("{s:s, s:s, s:o, s:i, s:f}", "system", system.sysname, "machine",
-                     system.machine, "processor", text(processor), "processors",
-                     (int)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes", memory);
-}
-
-static json_t *plan_json(const sr_study *study, const char *command) {
+static json_t *plan_json(const sr_study *study) {
     json_t *variants = json_array(), *tasks = json_array(), *runs = json_array();
     for (size_t i = 0; i < study->variant_count; i++)
         json_array_append_new(variants, variant_json(&study->variants[i]));
@@ -147,20 +91,24 @@ static json_t *plan_json(const sr_study *study, const char *command) {
         json_array_append_new(tasks, task_json(study, &study->tasks[i]));
     for (size_t i = 0; i < study->run_count; i++)
         json_array_append_new(runs, run_json(study, &study->runs[i]));
-    return json_pack("{s:s, s:i, s:o, s:o, s:o, s:o, s:s, s:s, s:o, s:o, s:o, s:o}", "format",
-                     "softrnn-study", "version", 1, "name", text(study->name), "title",
-                     text(study->title), "baseline", text(study->variants[study->baseline].name),
-                     "command", text(command), "softrnn", srnn_version(), "revision", sr_revision(),
-                     "machine", sr_machine_json(), "variants", variants, "tasks", tasks, "runs",
-                     runs);
+    return json_pack("{s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "format", "softrnn-study",
+                     "version", 1, "name", sr_json_plain_text(study->name), "title",
+                     sr_json_plain_text(study->title), "baseline",
+                     sr_json_plain_text(study->variants[study->baseline].name), "variants",
+                     variants, "tasks", tasks, "runs", runs);
 }
 
 srnn_status sr_study_write(const sr_study *study, const char *folder, const char *command) {
-    char path[PATH_BYTES];
-    if (snprintf(path, sizeof path, "%s/study.yaml", folder) >= (int)sizeof path)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
+    char path[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(path, folder, "study.yaml"));
     SR_TRY(sr_file_replace(path, study->text, strlen(study->text)));
-    return write_json(plan_json(study, command), folder, "study.json");
+    json_t *plan = plan_json(study), *origin = sr_origin_json(command);
+    if (!origin || json_object_update(plan, origin) != 0) {
+        json_decref(plan);
+        plan = NULL;
+    }
+    json_decref(origin);
+    return sr_json_replace(plan, folder, "study.json", LAYOUT);
 }
 
 /* ---- summary.json */
@@ -200,12 +148,12 @@ static json_t *summary_variant_json(const sr_study *study, const sr_summary_vari
     const bool baseline = v->variant == study->baseline;
     return json_pack(
         "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "variant", text(study->variants[v->variant].name), "runs", (json_int_t)v->runs, "finished",
-        (json_int_t)v->finished, "diverged", (json_int_t)v->diverged, "failed",
-        (json_int_t)v->failed, "not_finite", (json_int_t)v->not_finite, "skipped",
-        (json_int_t)v->skipped, "seeds", seeds, "loss", spread_json(&v->loss, v->finished),
-        "best_loss", spread_json(&v->best_loss, v->finished), "accuracy",
-        spread_json(&v->accuracy, v->finished), "difference",
+        "variant", sr_json_plain_text(study->variants[v->variant].name), "runs",
+        (json_int_t)v->runs, "finished", (json_int_t)v->finished, "diverged",
+        (json_int_t)v->diverged, "failed", (json_int_t)v->failed, "not_finite",
+        (json_int_t)v->not_finite, "skipped", (json_int_t)v->skipped, "seeds", seeds, "loss",
+        spread_json(&v->loss, v->finished), "best_loss", spread_json(&v->best_loss, v->finished),
+        "accuracy", spread_json(&v->accuracy, v->finished), "difference",
         baseline ? json_null() : difference_json(&v->difference), "tokens_per_second",
         number(v->tokens_per_second), "memory_bytes", number(v->memory_bytes), "parameters",
         number(v->parameters), "state_bytes", number(v->state_bytes), "cache_bytes",
@@ -216,12 +164,13 @@ static json_t *cell_json(const sr_study *study, const sr_summary_cell *cell) {
     json_t *variants = json_array();
     for (size_t v = 0; v < cell->count; v++)
         json_array_append_new(variants, summary_variant_json(study, &cell->variants[v]));
-    return json_pack(
-        "{s:o, s:o, s:f, s:s, s:{s:I, s:o, s:o}, s:o}", "task", text(study->tasks[cell->task].name),
-        "size", text(study->size_count ? study->sizes[cell->size].name : ""), "learning_rate",
-        cell->learning_rate, "measure", sr_measure_name(cell->measure), "noise", "seeds",
-        (json_int_t)cell->noise_seeds, "standard_deviation", number(cell->noise), "floor",
-        number(sqrt(2.0) * cell->noise), "variants", variants);
+    return json_pack("{s:o, s:o, s:f, s:s, s:{s:I, s:o, s:o}, s:o}", "task",
+                     sr_json_plain_text(study->tasks[cell->task].name), "size",
+                     sr_json_plain_text(study->size_count ? study->sizes[cell->size].name : ""),
+                     "learning_rate", cell->learning_rate, "measure",
+                     sr_measure_name(cell->measure), "noise", "seeds",
+                     (json_int_t)cell->noise_seeds, "standard_deviation", number(cell->noise),
+                     "floor", number(sqrt(2.0) * cell->noise), "variants", variants);
 }
 
 static json_t *summary_json(const sr_study *study, const sr_summary *summary) {
@@ -230,18 +179,16 @@ static json_t *summary_json(const sr_study *study, const sr_summary *summary) {
         json_array_append_new(cells, cell_json(study, &summary->cells[i]));
     return json_pack(
         "{s:s, s:i, s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:o}", "format", "softrnn-summary",
-        "version", 1, "baseline", text(study->variants[study->baseline].name), "confidence",
-        SR_CONFIDENCE, "runs", (json_int_t)study->run_count, "finished",
+        "version", 1, "baseline", sr_json_plain_text(study->variants[study->baseline].name),
+        "confidence", SR_CONFIDENCE, "runs", (json_int_t)study->run_count, "finished",
         (json_int_t)summary->finished, "diverged", (json_int_t)summary->diverged, "failed",
         (json_int_t)summary->failed, "missing", (json_int_t)summary->missing, "cells", cells);
 }
 
 static srnn_status read_records(sr_record *records, const sr_study *study, const char *folder) {
     for (size_t i = 0; i < study->run_count; i++) {
-        char path[PATH_BYTES];
-        if (snprintf(path, sizeof path, "%s/runs/%s", folder, study->runs[i].id) >=
-            (int)sizeof path)
-            return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
+        char path[SR_PATH_BYTES];
+        SR_TRY(sr_study_run_path(path, folder, study->runs[i].id));
         SR_TRY(sr_record_read(&records[i], path));
     }
     return SRNN_OK;
@@ -256,7 +203,7 @@ srnn_status sr_study_summarise(sr_summary *summary, const sr_study *study, const
     if (status == SRNN_OK)
         status = sr_summary_make(summary, study, records);
     if (status == SRNN_OK)
-        status = write_json(summary_json(study, summary), folder, "summary.json");
+        status = sr_json_replace(summary_json(study, summary), folder, "summary.json", LAYOUT);
     for (size_t i = 0; i < study->run_count; i++)
         sr_record_free(&records[i]);
     free(records);

@@ -9,9 +9,6 @@
 /* Writes study.yaml and study.json; `command` says how to repeat the study. */
 srnn_status sr_study_write(const sr_study *study, const char *folder, const char *command);
 
-/* The machine that this runs on, as study.json has it; NULL if memory is short. */
-json_t *sr_machine_json(void);
-
 /* Reads the records of all runs of the plan, makes the summary and writes summary.json. Free
  * `summary` in any case. */
 srnn_status sr_study_summarise(sr_summary *summary, const sr_study *study, const char *folder);

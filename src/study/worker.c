@@ -1,8 +1,8 @@
 /* worker.c: one run of a study in a process of its own. */
 #include "study/worker.h"
 
+#include "files/folder.h"
 #include "study/record.h"
-#include "train/folder.h"
 #include "train/run.h"
 
 #include <math.h>
@@ -33,9 +33,7 @@ static void catch_stops(void) {
 }
 
 bool sr_worker_has_run(const char *folder) {
-    char yaml[SR_PATH_BYTES];
-    return snprintf(yaml, sizeof yaml, "%s/run.yaml", folder) < (int)sizeof yaml &&
-           access(yaml, F_OK) == 0;
+    return sr_path_has(folder, "run.yaml");
 }
 
 /* True if both are the text of a study, which lies in its folder wherever that is. */

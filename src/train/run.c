@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "data/tokenizer/tokenizer_copy.h"
-#include "train/folder.h"
+#include "files/folder.h"
 #include "train/run_data.h"
 #include "train/run_model.h"
 #include "train/run_records.h"
@@ -67,8 +67,7 @@ static srnn_status make_model(sr_run *run, const char *checkpoint) {
 
 /* All memory is taken before weights are computed or read, so that what does not fit fails soon. */
 static srnn_status make(sr_run *run, const char *folder, const char *checkpoint) {
-    if (snprintf(run->folder, sizeof run->folder, "%s", folder) >= (int)sizeof run->folder)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
+    SR_TRY(sr_path_print(run->folder, "%s", folder));
     SR_TRY(sr_backend_cpu_create(&run->backend, run->settings.threads));
     if (run->settings.precision == SR_PRECISION_BF16)
         SR_TRY(sr_backend_cpu_bf16(run->backend));
@@ -85,7 +84,7 @@ static srnn_status make_folder(sr_run *run, const char *yaml) {
     char checkpoints[SR_PATH_BYTES];
     SR_TRY(sr_path_join(checkpoints, run->folder, "checkpoints"));
     SR_TRY(sr_folders_make(checkpoints));
-    SR_TRY(sr_folder_lock(&run->lock, run->folder));
+    SR_TRY(sr_folder_lock(&run->lock, run->folder, 0));
     if (access(yaml, F_OK) == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: another run has just begun in this folder",
                        run->folder);
@@ -139,7 +138,7 @@ static srnn_status resume(sr_run *run, const char *folder, const sr_run_ends *en
     SR_TRY(sr_run_settings_create(&run->settings));
     SR_TRY(sr_path_join(yaml, folder, "run.yaml"));
     SR_TRY(sr_run_settings_read(&run->settings, yaml));
-    SR_TRY(sr_folder_lock(&run->lock, folder));
+    SR_TRY(sr_folder_lock(&run->lock, folder, 0));
     take_ends(&run->settings, ends);
     SR_TRY(sr_checkpoint_tidy(folder));
     SR_TRY(sr_checkpoint_latest(checkpoint, folder));

@@ -3,16 +3,18 @@
 
 #include "data/tokenizer/tokenizer_copy.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "files/safetensors.h"
 #include "model/model_files.h"
 #include "model/tensor_stream.h"
-#include "train/folder.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define STEP_NAME "step-"
@@ -58,15 +60,26 @@ srnn_status sr_checkpoint_latest(char path[SR_PATH_BYTES], const char *run) {
     return status;
 }
 
+static srnn_status check_folder(const char *where) {
+    struct stat status;
+    if (stat(where, &status) != 0)
+        return SR_FAIL(SRNN_ERR_IO, "%s: %s", where, strerror(errno));
+    if (!S_ISDIR(status.st_mode))
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "%s: not a model: that is a folder with config.json and model.safetensors, "
+                       "the folder of a run, or a file of llama2.c whose name ends in .bin",
+                       where);
+    return SRNN_OK;
+}
+
 srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where) {
     char config[SR_PATH_BYTES];
+    SR_TRY(check_folder(where));
     SR_TRY(sr_path_join(config, where, "config.json"));
     path[0] = '\0';
     if (access(config, F_OK) != 0)
         SR_TRY(sr_checkpoint_latest(path, where));
-    if (!*path && snprintf(path, SR_PATH_BYTES, "%s", where) >= SR_PATH_BYTES)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", where);
-    return SRNN_OK;
+    return *path ? SRNN_OK : sr_path_print(path, "%s", where);
 }
 
 srnn_status sr_checkpoint_tidy(const char *run) {

@@ -95,9 +95,6 @@ srnn_status sr_run_settings_apply_preset(sr_run_settings *settings);
 /* The presets' names; NULL past the end. */
 const char *sr_preset_name(size_t index);
 
-/* The revision of the sources that this program was built from. Static text. */
-const char *sr_revision(void);
-
 /* run.yaml: every setting by name, the program's version and revision, and the machine. */
 srnn_status sr_run_settings_write(const sr_run_settings *settings, const char *path);
 srnn_status sr_run_settings_read(sr_run_settings *settings, const char *path);

@@ -1,6 +1,7 @@
 /* run_yaml.c: a run's settings from and to run.yaml. */
 #include "base/text.h"
 #include "files/file.h"
+#include "files/origin.h"
 #include "train/run_settings.h"
 
 #include <errno.h>
@@ -9,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 #include <yaml.h>
 
@@ -72,22 +72,19 @@ static void write_setting(FILE *out, const sr_run_settings *settings, const sr_s
     putc('\n', out);
 }
 
-const char *sr_revision(void) {
-    return SOFTRNN_REVISION;
-}
-
 /* Where and with what the run was made; not read back. */
 static void write_origin(FILE *out) {
-    struct utsname system;
+    sr_machine machine;
+    sr_machine_look(&machine);
     fprintf(out, "\n# where and with what this run was started\nversion: ");
     write_text(out, srnn_version());
     fprintf(out, "\nrevision: ");
     write_text(out, sr_revision());
     fprintf(out, "\nmachine: ");
-    write_text(out, uname(&system) == 0 ? system.machine : "unknown");
+    write_text(out, machine.machine);
     fprintf(out, "\nsystem: ");
-    write_text(out, uname(&system) == 0 ? system.sysname : "unknown");
-    fprintf(out, "\nprocessors: %ld\n", sysconf(_SC_NPROCESSORS_ONLN));
+    write_text(out, machine.system);
+    fprintf(out, "\nprocessors: %d\n", machine.processors);
 }
 
 srnn_status sr_run_settings_write(const sr_run_settings *settings, const char *path) {

@@ -1,10 +1,10 @@
 /* test_eval_command.c: `softrnn eval`: how much is counted, and that it is the same loss each way. */
 #include "base/random.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "files/safetensors.h"
 #include "model/model_files.h"
 #include "test.h"
-#include "train/folder.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -2,10 +2,10 @@
 #include "base/random.h"
 #include "data/tokenizer/tokenizer.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "model/model_files.h"
 #include "model/pass.h"
 #include "test.h"
-#include "train/folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>

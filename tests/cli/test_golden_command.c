@@ -1,8 +1,8 @@
 /* test_golden_command.c: a folder as the reference saves it, evaluated and trained by the program,
  * gives the reference's logits and losses. */
 #include "files/file.h"
+#include "files/folder.h"
 #include "golden.h"
-#include "train/folder.h"
 
 #include <unistd.h>
 

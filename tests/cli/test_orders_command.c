@@ -1,11 +1,11 @@
 /* test_orders_command.c: `softrnn orders` and its page from outside, on a model made here. */
 #include "analysis/orders.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "model/model_files.h"
 #include "model/pass.h"
 #include "small_model.h"
 #include "test.h"
-#include "train/folder.h"
 
 #include <fcntl.h>
 #include <math.h>

@@ -2,9 +2,9 @@
  * a run that fails. */
 #include "base/random.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "study/record.h"
 #include "test.h"
-#include "train/folder.h"
 
 #include <fcntl.h>
 #include <jansson.h>
@@ -322,7 +322,7 @@ static void running_studies_are_left_alone(void **state) {
     write_changed(other, "more", "seeds: [1, 2]", "seeds: [1, 2, 3]");
     const char *const arguments[] = {"study", other, "--out", broken, "--text", text, NULL};
     assert_int_equal(finish(start(arguments)), 1);
-    assert_true(said("another study is running"));
+    assert_true(said("another process is at work"));
     plan_is_as_it_was(before, broken);
     close(lock);
     assert_int_equal(sr_folder_remove(broken), SRNN_OK);

@@ -2,8 +2,8 @@
  * disk. */
 #include "base/random.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "test.h"
-#include "train/folder.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -221,6 +221,35 @@ static void tokenizers_follow(void **state) {
     assert_int_equal(shell("$S convert --in new/model --out d.bin --type float16"), 2);
 }
 
+/* convert says what else can load a folder, and puts the tokenizer of bytes into it. */
+static void converted_models_say_who_loads_them(void **state) {
+    (void)state;
+    assert_int_equal(shell("$S train --out p --data text.txt --steps 1 " SIZES
+                           " && $S convert --in p --out pm 2>said && "
+                           "grep -q 'LlamaForCausalLM, which transformers loads' said && "
+                           "grep -q '\"bos_token\"' pm/tokenizer_config.json && "
+                           "$S generate --model pm --prompt line --tokens 2"),
+                     0);
+    assert_int_equal(shell("$S train --out q --data text.txt --attention norm --steps 1 " SIZES
+                           " && $S convert --in q --out qm 2>said && "
+                           "grep -q 'model_type softrnn: transformers .* refuses' said && "
+                           "! grep -q '\"llama\"' qm/config.json && "
+                           "$S generate --model qm --prompt line --tokens 2"),
+                     0);
+}
+
+/* Files that are no models, and names of nothing. */
+static void what_is_no_model_is_called_so(void **state) {
+    (void)state;
+    assert_int_equal(shell("printf GGUF > x.gguf; $S generate --model x.gguf --prompt a 2>said"),
+                     1);
+    assert_int_equal(shell("grep -q 'x.gguf: not a model: .*config.json' said"), 0);
+    assert_int_equal(shell("$S eval --model text.txt --text text.txt 2>said"), 1);
+    assert_int_equal(shell("grep -q 'text.txt: not a model' said"), 0);
+    assert_int_equal(shell("$S eval --model nosuch --text text.txt 2>said"), 1);
+    assert_int_equal(shell("grep -q 'nosuch: No such file' said"), 0);
+}
+
 /* What a resumed run would ignore is refused, and so is a second process. */
 static void resumed_runs_keep_their_settings(void **state) {
     (void)state;
@@ -268,6 +297,8 @@ int main(void) {
         cmocka_unit_test(full_disks_keep_the_last_checkpoint),
         cmocka_unit_test(wrong_usage),
         cmocka_unit_test(tokenizers_follow),
+        cmocka_unit_test(converted_models_say_who_loads_them),
+        cmocka_unit_test(what_is_no_model_is_called_so),
         cmocka_unit_test(resumed_runs_keep_their_settings),
         cmocka_unit_test(small_files_end_nothing),
     };

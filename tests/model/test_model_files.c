@@ -66,7 +66,11 @@ static void folders_come_back(void **state) {
             sr_model *model =
                 small_model(cpu, variants[v], v % 2 ? SR_MLP_GELU : SR_MLP_SWIGLU, v % 2, v == 2);
             sr_model *loaded;
-            model->config.rope_scaling = (sr_rope_scaling){SR_ROPE_LLAMA3, 8, 1, 4, 16};
+            model->config.rope_scaling = (sr_rope_scaling){.kind = SR_ROPE_LLAMA3,
+                                                           .factor = 8,
+                                                           .low_frequency_factor = 1,
+                                                           .high_frequency_factor = 4,
+                                                           .original_positions = 16};
             assert_int_equal(sr_model_save(model, folder, types[type]), SRNN_OK);
             assert_int_equal(sr_model_load(&loaded, cpu, folder), SRNN_OK);
             compare_models(model, loaded, tolerances[type]);
@@ -169,7 +173,11 @@ static void bad_configurations(void **state) {
         " \"num_attention_heads\": 2, \"hidden_act\": \"relu\"}",
         "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": "
         "1,"
-        " \"num_attention_heads\": 2, \"rope_scaling\": {\"rope_type\": \"yarn\"}}",
+        " \"num_attention_heads\": 2, \"rope_scaling\": {\"rope_type\": \"dynamic\"}}",
+        "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": "
+        "1,"
+        " \"num_attention_heads\": 2, \"rope_scaling\": {\"rope_type\": \"yarn\", \"beta_slow\": "
+        "-1}}",
         "{\"vocab_size\": 5, \"hidden_size\": 8, \"intermediate_size\": 8, \"num_hidden_layers\": "
         "1,"
         " \"num_attention_heads\": 2, \"attention_type\": \"sofmax\"}",
@@ -242,6 +250,154 @@ static void foreign_members(void **state) {
     assert_int_not_equal(read_members("\"rope_scaling\": {\"rope_type\": \"llama3\","
                                       " \"original_max_position_embeddings\": -1e300}"),
                          SRNN_OK);
+}
+
+/* What counts as a window, and what a file leaves out, depends on the family. */
+static void families_have_their_defaults(void **state) {
+    (void)state;
+    static const struct {
+        const char *members;
+        bool fine;
+    } cases[] = {
+        {"\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": null", true},
+        {"\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 64", true},
+        {"\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 63", false},
+        {"\"model_type\": \"mistral\", \"num_key_value_heads\": null", true}, /* a window of 4096 */
+        {"\"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 4, "
+         "\"use_sliding_window\": false",
+         false},
+        {"\"model_type\": \"qwen2\", \"num_key_value_heads\": 2, \"sliding_window\": 4", true},
+        {"\"model_type\": \"qwen2\", \"num_key_value_heads\": 2, \"sliding_window\": 4, "
+         "\"use_sliding_window\": true",
+         false},
+        {"\"model_type\": \"softrnn\"", true},
+        {"\"model_type\": \"gemma\"", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(read_members(cases[i].members) == SRNN_OK, cases[i].fine);
+    assert_int_equal(read_members("\"model_type\": \"gemma\""), SRNN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(srnn_error_detail(), "gemma"));
+    assert_non_null(strstr(srnn_error_detail(), "qwen2"));
+}
+
+static bool config_holds(const char *part) {
+    char path[256];
+    sr_mapping file;
+    path_in(path, "config.json");
+    assert_int_equal(sr_mapping_open(&file, path), SRNN_OK);
+    const bool found = memmem(file.data, file.bytes, part, strlen(part));
+    sr_mapping_close(&file);
+    return found;
+}
+
+/* transformers must not take for a Llama what it would compute otherwise. */
+static void what_is_no_llama_says_so(void **state) {
+    (void)state;
+    static const struct {
+        const char *attention;
+        sr_mlp mlp;
+        bool qkv_bias, o_bias, mlp_bias;
+        const char *type;
+    } cases[] = {
+        {"softmax", SR_MLP_SWIGLU, false, false, false, "llama"},
+        {"softmax", SR_MLP_SWIGLU, true, true, true, "llama"},
+        {"softmax", SR_MLP_SWIGLU, true, false, false, "qwen2"},
+        {"softmax", SR_MLP_SWIGLU, true, false, true, "softrnn"},
+        {"softmax", SR_MLP_SWIGLU, false, true, false, "softrnn"},
+        {"softmax", SR_MLP_GELU, false, false, false, "softrnn"},
+        {"norm", SR_MLP_SWIGLU, false, false, false, "softrnn"},
+        {"0:softmax,1-:order:2", SR_MLP_SWIGLU, false, false, false, "softrnn"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sr_model *model = small_model(cpu, cases[i].attention, cases[i].mlp, false, false), *loaded;
+        sr_model_config config;
+        char part[64];
+        assert_int_equal(sr_model_config_copy(&config, &model->config), SRNN_OK);
+        config.qkv_bias = cases[i].qkv_bias;
+        config.o_bias = cases[i].o_bias;
+        config.mlp_bias = cases[i].mlp_bias;
+        sr_model_free(model);
+        assert_int_equal(sr_model_create(&model, cpu, &config), SRNN_OK);
+        assert_int_equal(sr_model_initialise(model, 0.02, 1), SRNN_OK);
+        assert_int_equal(sr_model_save(model, folder, SR_DTYPE_F32), SRNN_OK);
+        snprintf(part, sizeof part, "\"model_type\": \"%s\"", cases[i].type);
+        assert_true(config_holds(part));
+        assert_int_equal(config_holds("LlamaForCausalLM"), strcmp(cases[i].type, "llama") == 0);
+        assert_int_equal(sr_model_load(&loaded, cpu, folder), SRNN_OK);
+        compare_models(model, loaded, 0);
+        sr_model_free(loaded);
+        sr_model_free(model);
+        sr_model_config_free(&config);
+    }
+    /* As earlier versions wrote it. */
+    assert_int_equal(read_members("\"model_type\": \"llama\", \"softrnn_attention\": "
+                                  "\"score=exp,normaliser=none,norm=l2\""),
+                     SRNN_OK);
+}
+
+/* The tensors of a tied model, with a head that is the embedding, but for `change` in one number. */
+static void write_with_head(const sr_model *model, float change) {
+    char path[256];
+    sr_safetensors_writer *writer;
+    float head[23 * 24];
+    assert_int_equal(sr_safetensors_writer_create(&writer), SRNN_OK);
+    for (size_t i = 0; i <= model->table.count; i++) {
+        const bool own = i < model->table.count;
+        const sr_tensor_spec *spec =
+            own ? &model->table.specs[i]
+                : sr_tensor_table_find(&model->table, "model.embed_tokens.weight");
+        sr_tensor tensor = {.name = own ? spec->name : "lm_head.weight", .rank = spec->rank};
+        memcpy(tensor.shape, spec->shape, sizeof spec->shape);
+        tensor.data = model->weights + spec->start;
+        if (!own) {
+            assert_int_equal(spec->count, sizeof head / sizeof *head);
+            memcpy(head, tensor.data, sizeof head);
+            head[7] += change;
+            tensor.data = head;
+        }
+        assert_int_equal(sr_safetensors_writer_add(writer, &tensor), SRNN_OK);
+    }
+    path_in(path, "model.safetensors");
+    assert_int_equal(sr_safetensors_writer_write(writer, path), SRNN_OK);
+    sr_safetensors_writer_free(writer);
+}
+
+/* transformers does not tie what differs, whatever config.json says. */
+static void a_head_that_differs_is_kept(void **state) {
+    (void)state;
+    sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, true), *loaded;
+    for (int differs = 0; differs < 2; differs++) {
+        assert_int_equal(sr_model_save(model, folder, SR_DTYPE_F32), SRNN_OK);
+        write_with_head(model, differs ? 1.0f : 0.0f);
+        assert_int_equal(sr_model_load(&loaded, cpu, folder), SRNN_OK);
+        assert_int_equal(loaded->config.tied, !differs);
+        assert_int_equal(loaded->config.head_kept, differs);
+        const sr_tensor_spec *head = sr_tensor_table_find(&loaded->table, "lm_head.weight");
+        const sr_tensor_spec *embedding =
+            sr_tensor_table_find(&model->table, "model.embed_tokens.weight");
+        assert_int_equal(head != NULL, differs);
+        if (head)
+            assert_true(loaded->weights[head->start + 7] ==
+                        model->weights[embedding->start + 7] + 1.0f);
+        sr_model_free(loaded);
+    }
+    sr_model_free(model);
+}
+
+static void pickled_weights_are_named(void **state) {
+    (void)state;
+    char path[256];
+    sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false), *loaded;
+    assert_int_equal(sr_model_save(model, folder, SR_DTYPE_F32), SRNN_OK);
+    path_in(path, "model.safetensors");
+    assert_int_equal(unlink(path), 0);
+    write_text("pytorch_model.bin", "pickled");
+    assert_int_equal(sr_model_load(&loaded, cpu, folder), SRNN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(srnn_error_detail(), "pytorch_model.bin"));
+    assert_non_null(strstr(srnn_error_detail(), "save_pretrained"));
+    path_in(path, "pytorch_model.bin");
+    assert_int_equal(unlink(path), 0);
+    sr_model_free(model);
 }
 
 /* The model's own tensors and one more of this name and type. */
@@ -332,10 +488,60 @@ static void rope_scalings(void **state) {
                 1e-6f); /* position 2 at half speed is position 1 */
     assert_true(fabsf(plain[D + 3] - sinf(0.1f)) < 1e-6f);
     /* Turns over 100 positions: 15.9 (kept) and 1.59 (between 1 and 4: partly slowed). */
-    sr_rope_table(scaled, P, D, 100, &(sr_rope_scaling){SR_ROPE_LLAMA3, 8, 1, 4, 100});
+    sr_rope_table(scaled, P, D, 100,
+                  &(sr_rope_scaling){.kind = SR_ROPE_LLAMA3,
+                                     .factor = 8,
+                                     .low_frequency_factor = 1,
+                                     .high_frequency_factor = 4,
+                                     .original_positions = 100});
     assert_true(fabsf(scaled[D] - plain[D]) < 1e-6f);
     const double turns = 100 * 0.1 / (2 * acos(-1)), smooth = (turns - 1) / 3;
     assert_true(fabs((double)scaled[D + 3] - sin(0.1 * ((1 - smooth) / 8 + smooth))) < 1e-6);
+}
+
+/* Angles a position and their size, as transformers 5 computes them for D 16 and theta 100. */
+static void yarn_is_that_of_transformers(void **state) {
+    (void)state;
+    enum { D = 16, HALF = 8 };
+    static const struct {
+        const char *members;
+        double amplitude, frequency[HALF];
+    } cases[] = {
+        {"\"factor\": 4.0, \"original_max_position_embeddings\": 64",
+         1.138629436111989,
+         {1, 0.477990121, 0.221359432, 0.0978053659, 0.0399999991, 0.0140585322, 0.00790569466,
+          0.00444569858}},
+        {"\"factor\": 4.0, \"original_max_position_embeddings\": 64, \"beta_fast\": 8.0, "
+         "\"beta_slow\": 2.0, \"truncate\": false, \"mscale\": 0.7, \"mscale_all_dim\": 1.2",
+         0.9405715251010841,
+         {1, 0.460702717, 0.160589159, 0.0444569848, 0.0250000004, 0.0140585322, 0.00790569466,
+          0.00444569858}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[1024], path[256];
+        float row[D];
+        sr_model_config config;
+        snprintf(text, sizeof text,
+                 "{\"vocab_size\": 5, \"hidden_size\": 16, \"intermediate_size\": 8,"
+                 " \"num_hidden_layers\": 1, \"num_attention_heads\": 1, \"rope_theta\": 100.0,"
+                 " \"max_position_embeddings\": 256,"
+                 " \"rope_scaling\": {\"rope_type\": \"yarn\", %s}}",
+                 cases[i].members);
+        write_text("config.json", text);
+        path_in(path, "config.json");
+        for (int again = 0; again < 2; again++) { /* as written here, too */
+            assert_int_equal(sr_model_config_read(&config, path), SRNN_OK);
+            sr_rope_rows(row, 1, 1, D, config.rope_theta, &config.rope_scaling);
+            for (int c = 0; c < HALF; c++) {
+                const double angle = atan2((double)row[HALF + c], (double)row[c]);
+                const double size = hypot((double)row[HALF + c], (double)row[c]);
+                assert_true(fabs(angle / cases[i].frequency[c] - 1) < 1e-5);
+                assert_true(fabs(size / cases[i].amplitude - 1) < 1e-6);
+            }
+            assert_int_equal(sr_model_config_write(&config, SR_DTYPE_F32, path), SRNN_OK);
+            sr_model_config_free(&config);
+        }
+    }
 }
 
 int main(void) {
@@ -346,6 +552,11 @@ int main(void) {
         cmocka_unit_test(llama2c_comes_back),
         cmocka_unit_test(bad_configurations),
         cmocka_unit_test(rope_scalings),
+        cmocka_unit_test(yarn_is_that_of_transformers),
+        cmocka_unit_test(families_have_their_defaults),
+        cmocka_unit_test(what_is_no_llama_says_so),
+        cmocka_unit_test(a_head_that_differs_is_kept),
+        cmocka_unit_test(pickled_weights_are_named),
         cmocka_unit_test(foreign_members),
         cmocka_unit_test(foreign_tensors),
         cmocka_unit_test(configurations_are_complete),

@@ -1,12 +1,12 @@
 /* test_report.c: a report says what its records say, and texts from files stay texts. */
 #include "files/file.h"
+#include "files/folder.h"
 #include "made_study.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
 #include "report/draw/table.h"
 #include "report/study/report.h"
 #include "test.h"
-#include "train/folder.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -1,9 +1,9 @@
 /* test_train.c: schedules, given batches, skipped steps, and runs that stop and go on. */
 #include "files/file.h"
+#include "files/folder.h"
 #include "files/safetensors.h"
 #include "golden.h"
 #include "model/model_files.h"
-#include "train/folder.h"
 #include "train/log_file.h"
 #include "train/run.h"
 

@@ -3,10 +3,9 @@
 
 #include "base/memory.h"
 #include "data/shards/manifest.h"
+#include "files/path.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static srnn_status add_shard(sr_dataset *dataset, int64_t n) {
     const sr_shard *shard = &dataset->shards[n], *first = &dataset->shards[0];
@@ -45,9 +44,8 @@ srnn_status sr_dataset_create(sr_dataset *dataset, sr_shard *shards, int64_t cou
 /* Opens shard `n` and checks that it is the one the manifest means. */
 static srnn_status open_listed(sr_shard *shard, const sr_manifest *manifest, int64_t n) {
     const sr_manifest_shard *listed = &manifest->shards[n];
-    char *path;
-    if (asprintf(&path, "%s/%s", manifest->folder, listed->file) < 0)
-        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", listed->file);
+    char path[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(path, manifest->folder, listed->file));
     srnn_status status = sr_shard_open(shard, path);
     if (status == SRNN_OK &&
         (shard->token_count != listed->tokens || shard->document_count != listed->documents ||
@@ -57,7 +55,6 @@ static srnn_status open_listed(sr_shard *shard, const sr_manifest *manifest, int
                          path, manifest->folder, SR_MANIFEST_NAME);
         sr_shard_close(shard);
     }
-    free(path);
     return status;
 }
 

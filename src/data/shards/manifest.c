@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "files/file.h"
+#include "files/path.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,20 +69,15 @@ static srnn_status read_shards(sr_manifest *manifest) {
 }
 
 static srnn_status load(sr_manifest *manifest) {
-    char *path;
-    if (asprintf(&path, "%s/%s", manifest->folder, SR_MANIFEST_NAME) < 0)
-        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", manifest->folder);
+    char path[SR_PATH_BYTES];
     sr_mapping mapping;
-    srnn_status status = sr_mapping_open(&mapping, path);
-    free(path);
-    if (status != SRNN_OK)
-        return status;
+    SR_TRY(sr_path_join(path, manifest->folder, SR_MANIFEST_NAME));
+    SR_TRY(sr_mapping_open(&mapping, path));
     json_error_t error;
     manifest->root = json_loadb((const char *)mapping.data, mapping.bytes, 0, &error);
     sr_mapping_close(&mapping);
     if (!manifest->root)
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s/%s:%d:%d: %s", manifest->folder, SR_MANIFEST_NAME,
-                       error.line, error.column, error.text);
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s:%d:%d: %s", path, error.line, error.column, error.text);
     return SRNN_OK;
 }
 

@@ -9,7 +9,9 @@
 #include "data/shards/shard_set.h"
 #include "data/text/pipeline.h"
 #include "data/tokenizer/tokenizer_copy.h"
-#include "files/file.h"
+#include "files/folder.h"
+#include "files/json.h"
+#include "files/path.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -17,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { HASH_DIGITS = 16 };
 #define STANDARD_SHARD_TOKENS   ((int64_t)100000000)
@@ -75,13 +76,8 @@ static srnn_status measure_inputs(preparation *work) {
 static srnn_status prepare_folder(preparation *work) {
     const sr_prepare_settings *settings = &work->settings;
     const char *folder = settings->folder;
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        return SR_FAIL(SRNN_ERR_IO, "%s: cannot make the folder: %s", folder, strerror(errno));
-    char *manifest;
-    if (asprintf(&manifest, "%s/%s", folder, SR_MANIFEST_NAME) < 0)
-        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", folder);
-    work->overwrites = access(manifest, F_OK) == 0;
-    free(manifest);
+    SR_TRY(sr_folder_make(folder));
+    work->overwrites = sr_path_has(folder, SR_MANIFEST_NAME);
     if (work->overwrites && !settings->overwrite)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "%s: already holds prepared data; choose another folder, or overwrite it",
@@ -204,19 +200,6 @@ static json_t *describe(const preparation *work, json_t *shards) {
                      shards);
 }
 
-static srnn_status write_manifest(const preparation *work, json_t *shards) {
-    json_t *root = describe(work, shards);
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    char *path = NULL;
-    srnn_status status = SR_FAIL(SRNN_ERR_MEMORY, "no memory for the description of the data");
-    if (text && asprintf(&path, "%s/%s", work->settings.folder, SR_MANIFEST_NAME) >= 0)
-        status = sr_file_replace(path, text, strlen(text));
-    free(path);
-    free(text);
-    json_decref(root);
-    return status;
-}
-
 static srnn_status finish(preparation *work) {
     const int64_t *documents = work->progress.documents;
     if (documents[SR_SPLIT_TRAIN] + documents[SR_SPLIT_VALIDATION] == 0)
@@ -229,7 +212,8 @@ static srnn_status finish(preparation *work) {
         stale ? sr_tokenizer_copy_remove(work->settings.folder)
               : sr_tokenizer_copy_write(&work->tokenizer_copy, work->settings.folder);
     if (status == SRNN_OK)
-        status = write_manifest(work, shards);
+        status = sr_json_replace(describe(work, shards), work->settings.folder, SR_MANIFEST_NAME,
+                                 JSON_INDENT(2));
     json_decref(shards);
     return status;
 }

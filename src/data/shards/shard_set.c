@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "data/shards/manifest.h"
+#include "files/path.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -45,13 +46,10 @@ static void print_name(char *name, size_t size, sr_split split, int number) {
 }
 
 static srnn_status start_shard(sr_shard_set *set, sr_split split) {
-    char *path, name[64];
+    char path[SR_PATH_BYTES], name[64];
     print_name(name, sizeof name, split, set->numbers[split]);
-    if (asprintf(&path, "%s/%s", set->folder, name) < 0)
-        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for the name of a shard", set->folder);
-    srnn_status status = sr_shard_writer_create(&set->writers[split], path, &set->settings);
-    free(path);
-    return status;
+    SR_TRY(sr_path_join(path, set->folder, name));
+    return sr_shard_writer_create(&set->writers[split], path, &set->settings);
 }
 
 static srnn_status finish_shard(sr_shard_set *set, sr_split split) {

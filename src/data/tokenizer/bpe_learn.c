@@ -24,6 +24,7 @@ typedef struct candidate {
 typedef struct learner {
     sr_vocabulary *vocabulary;
     const sr_word_counts *words;
+    sr_ties ties;
     sr_tokens ids;    /* all words, one after the other */
     size_t *start;    /* (words) into ids */
     uint32_t *length; /* (words) shrinks with every merge */
@@ -112,13 +113,23 @@ static int compare_texts(const sr_vocabulary *vocabulary, uint32_t a, uint32_t b
     return order ? order : (a_bytes > b_bytes) - (a_bytes < b_bytes);
 }
 
+/* True if token a's pair goes before token b's, which is another one. */
+static bool goes_first(const learner *run, uint32_t a, uint32_t b) {
+    switch (run->ties) {
+    case SR_TIES_IDS:
+        return a < b;
+    case SR_TIES_TEXT:
+        return compare_texts(run->vocabulary, a, b) > 0;
+    }
+    return false;
+}
+
 static bool better(const learner *run, const candidate *a, const candidate *b) {
     if (a->count != b->count)
         return a->count > b->count;
     const pair *x = &run->pairs[a->pair], *y = &run->pairs[b->pair];
-    if (x->left != y->left)
-        return compare_texts(run->vocabulary, x->left, y->left) > 0;
-    return compare_texts(run->vocabulary, x->right, y->right) > 0;
+    return x->left != y->left ? goes_first(run, x->left, y->left)
+                              : goes_first(run, x->right, y->right);
 }
 
 static srnn_status heap_push(learner *run, candidate added) {
@@ -255,8 +266,8 @@ static srnn_status add_merge(sr_merges *merges, size_t *capacity, const pair *be
     return SRNN_OK;
 }
 
-static srnn_status learn(learner *run, sr_merges *merges, uint32_t next, sr_progress *progress,
-                         void *context) {
+static srnn_status learn(learner *run, sr_merges *merges, uint32_t next,
+                         const sr_bpe_learning *learning) {
     size_t capacity = 0;
     while (next < run->vocabulary->size && run->heap_count) {
         candidate top = heap_pop(run);
@@ -267,20 +278,19 @@ static srnn_status learn(learner *run, sr_merges *merges, uint32_t next, sr_prog
         SR_TRY(add_merge(merges, &capacity, &best));
         SR_TRY(join_tokens(run, &merged, &next, &best));
         SR_TRY(merge_pair(run, top.pair, merged));
-        if (progress && next % 256 == 0)
-            progress(context, "merging", next, run->vocabulary->size);
+        if (learning->progress && next % 256 == 0)
+            learning->progress(learning->context, "merging", next, run->vocabulary->size);
     }
     return SRNN_OK;
 }
 
 srnn_status sr_bpe_learn(sr_merges *merges, sr_vocabulary *vocabulary, uint32_t next,
-                         const uint32_t byte_ids[256], const sr_word_counts *words,
-                         sr_progress *progress, void *context) {
+                         const sr_bpe_learning *learning) {
     *merges = (sr_merges){0};
-    learner run = {.vocabulary = vocabulary, .words = words};
-    srnn_status status = load_words(&run, byte_ids);
+    learner run = {.vocabulary = vocabulary, .words = learning->words, .ties = learning->ties};
+    srnn_status status = load_words(&run, learning->byte_ids);
     if (status == SRNN_OK)
-        status = learn(&run, merges, next, progress, context);
+        status = learn(&run, merges, next, learning);
     for (size_t i = 0; i < run.pair_count; i++)
         sr_tokens_free(&run.pairs[i].words);
     free(run.pairs);

@@ -134,7 +134,7 @@ static srnn_status fill_bytes(sr_tokenizer *tokenizer) {
 }
 
 srnn_status sr_tokenizer_create_bytes(sr_tokenizer **tokenizer) {
-    SR_TRY(sr_tokenizer_create(tokenizer, "bytes", 257));
+    SR_TRY(sr_tokenizer_create(tokenizer, "bytes", SR_BYTE_TOKENS));
     srnn_status status = fill_bytes(*tokenizer);
     if (status != SRNN_OK) {
         sr_tokenizer_free(*tokenizer);

@@ -28,6 +28,7 @@ typedef struct sr_decoder sr_decoder;
 srnn_status sr_tokenizer_load(sr_tokenizer **tokenizer, const char *name);
 
 /* The built-in one: ids 0..255 are the bytes, 256 is <|endoftext|>, which is BOS and EOS. */
+enum { SR_BYTE_TOKENS = 257 };
 srnn_status sr_tokenizer_create_bytes(sr_tokenizer **tokenizer);
 
 /* From the content of a file; `name` appears in error messages only. */

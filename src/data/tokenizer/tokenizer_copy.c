@@ -1,8 +1,11 @@
 /* tokenizer_copy.c: keeps a tokenizer's files beside the data that was made with it. */
 #include "data/tokenizer/tokenizer_copy.h"
 
+#include "data/tokenizer/bpe_json.h"
 #include "data/tokenizer/tokenizer_files.h"
+#include "data/tokenizer/tokenizer_parts.h"
 #include "files/file.h"
+#include "files/path.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -12,7 +15,7 @@
 #include <unistd.h>
 
 srnn_status sr_tokenizer_copy_find(sr_tokenizer_copy *copy, const char *name) {
-    char path[PATH_MAX];
+    char path[SR_PATH_BYTES];
     *copy = (sr_tokenizer_copy){.name = name};
     if (sr_tokenizer_is_built_in(name))
         return SRNN_OK;
@@ -24,25 +27,18 @@ srnn_status sr_tokenizer_copy_find(sr_tokenizer_copy *copy, const char *name) {
     return copy->source ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", path);
 }
 
-static srnn_status path_in(char path[PATH_MAX], const char *folder, const char *name) {
-    int length = snprintf(path, PATH_MAX, "%s/%s", folder, name);
-    if (length < 0 || length >= PATH_MAX)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "the path %s/%s is too long", folder, name);
-    return SRNN_OK;
-}
-
 static srnn_status remove_in(const char *folder, const char *name) {
-    char path[PATH_MAX];
-    SR_TRY(path_in(path, folder, name));
+    char path[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(path, folder, name));
     if (unlink(path) != 0 && errno != ENOENT)
         return SR_FAIL(SRNN_ERR_IO, "%s: cannot remove: %s", path, strerror(errno));
     return SRNN_OK;
 }
 
 static srnn_status copy_file(const char *source, const char *folder, const char *name) {
-    char path[PATH_MAX];
+    char path[SR_PATH_BYTES];
     sr_mapping mapping;
-    SR_TRY(path_in(path, folder, name));
+    SR_TRY(sr_path_join(path, folder, name));
     SR_TRY(sr_mapping_open(&mapping, source));
     srnn_status status = sr_file_replace(path, mapping.data, mapping.bytes);
     sr_mapping_close(&mapping);
@@ -50,14 +46,14 @@ static srnn_status copy_file(const char *source, const char *folder, const char 
 }
 
 static bool lies_in(const char *source, const char *folder, const char *name) {
-    char path[PATH_MAX];
+    char path[SR_PATH_BYTES];
     struct stat one, two;
-    return path_in(path, folder, name) == SRNN_OK && stat(source, &one) == 0 &&
+    return sr_path_join(path, folder, name) == SRNN_OK && stat(source, &one) == 0 &&
            stat(path, &two) == 0 && one.st_dev == two.st_dev && one.st_ino == two.st_ino;
 }
 
 srnn_status sr_tokenizer_copy_write(const sr_tokenizer_copy *copy, const char *folder) {
-    char config[PATH_MAX];
+    char config[SR_PATH_BYTES];
     if (!copy->source || lies_in(copy->source, folder, copy->name))
         return SRNN_OK;
     for (size_t i = 0; strcmp(sr_tokenizer_file_name(i), copy->name) != 0; i++)
@@ -69,9 +65,10 @@ srnn_status sr_tokenizer_copy_write(const sr_tokenizer_copy *copy, const char *f
 }
 
 bool sr_tokenizer_lies_in(const char *folder) {
-    char path[PATH_MAX];
+    char path[SR_PATH_BYTES];
     for (size_t i = 0; sr_tokenizer_file_name(i); i++)
-        if (path_in(path, folder, sr_tokenizer_file_name(i)) == SRNN_OK && access(path, F_OK) == 0)
+        if (sr_path_join(path, folder, sr_tokenizer_file_name(i)) == SRNN_OK &&
+            access(path, F_OK) == 0)
             return true;
     return false;
 }
@@ -81,6 +78,39 @@ srnn_status sr_tokenizer_keep(const char *folder, const char *name) {
     SR_TRY(sr_tokenizer_copy_find(&copy, name));
     const srnn_status status = sr_tokenizer_copy_write(&copy, folder);
     free(copy.source);
+    return status;
+}
+
+static srnn_status bytes_json(sr_bytes *json) {
+    const sr_merges none = {0};
+    sr_tokenizer *tokenizer;
+    SR_TRY(sr_tokenizer_create_bytes(&tokenizer));
+    const sr_bpe_json file = {.vocabulary = &tokenizer->vocabulary,
+                              .merges = &none,
+                              .special_first = (uint32_t)tokenizer->eos,
+                              .special_count = 1};
+    const srnn_status status = sr_bpe_json_write(json, &file);
+    sr_tokenizer_free(tokenizer);
+    return status;
+}
+
+srnn_status sr_tokenizer_write_bytes(const char *folder) {
+    static const char config[] = "{\n"
+                                 "  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+                                 "  \"bos_token\": \"<|endoftext|>\",\n"
+                                 "  \"eos_token\": \"<|endoftext|>\",\n"
+                                 "  \"clean_up_tokenization_spaces\": false\n"
+                                 "}\n";
+    char path[SR_PATH_BYTES];
+    sr_bytes json = {0};
+    SR_TRY(sr_tokenizer_copy_remove(folder));
+    SR_TRY(sr_path_join(path, folder, SR_TOKENIZER_CONFIG));
+    SR_TRY(sr_file_replace(path, config, sizeof config - 1));
+    SR_TRY(sr_path_join(path, folder, "tokenizer.json"));
+    srnn_status status = bytes_json(&json);
+    if (status == SRNN_OK)
+        status = sr_file_replace(path, json.data, json.count);
+    sr_bytes_free(&json);
     return status;
 }
 

@@ -3,8 +3,8 @@
 #define SR_DATA_TOKENIZER_TOKENIZER_FILES_H
 
 #include "base/status.h"
+#include "files/path.h"
 
-#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -13,7 +13,7 @@
 bool sr_tokenizer_is_built_in(const char *name);
 
 /* The file that sr_tokenizer_load reads for `name`, which is not built in. */
-srnn_status sr_tokenizer_find_file(char path[PATH_MAX], const char *name);
+srnn_status sr_tokenizer_find_file(char path[SR_PATH_BYTES], const char *name);
 
 /* The names that are looked for in a folder, in this order; NULL behind the last. */
 const char *sr_tokenizer_file_name(size_t index);
@@ -22,6 +22,6 @@ const char *sr_tokenizer_file_name(size_t index);
 const char *sr_tokenizer_name_of_copy(const char *path);
 
 /* The tokenizer_config.json beside the file; false if there is none or it does not count. */
-bool sr_tokenizer_config_of(char config[PATH_MAX], const char *path);
+bool sr_tokenizer_config_of(char config[SR_PATH_BYTES], const char *path);
 
 #endif

@@ -4,6 +4,7 @@
 #include "data/text/input.h"
 #include "data/tokenizer/tokenizer_files.h"
 #include "files/file.h"
+#include "files/path.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -48,13 +49,6 @@ static const struct format *format_of(const char *path) {
         if (ends_in(path, formats[i].suffix))
             return &formats[i];
     return NULL;
-}
-
-static srnn_status join(char path[PATH_MAX], const char *folder, const char *file) {
-    int length = snprintf(path, PATH_MAX, "%s/%s", folder, file);
-    if (length < 0 || length >= PATH_MAX)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "the path %s/%s is too long", folder, file);
-    return SRNN_OK;
 }
 
 static srnn_status inflate_all(sr_bytes *out, sr_input *input, const char *path) {
@@ -104,20 +98,20 @@ static void take_token(const sr_tokenizer *tokenizer, int64_t *id, const json_t 
         *id = found;
 }
 
-bool sr_tokenizer_config_of(char config[PATH_MAX], const char *path) {
+bool sr_tokenizer_config_of(char config[SR_PATH_BYTES], const char *path) {
     const char *slash = strrchr(path, '/');
     int folder = slash ? (int)(slash - path) : 1;
-    int length =
-        snprintf(config, PATH_MAX, "%.*s/%s", folder, slash ? path : ".", SR_TOKENIZER_CONFIG);
     const struct format *format = format_of(path);
     struct stat entry;
-    return format && format->read == sr_tokenizer_read_json && length > 0 && length < PATH_MAX &&
+    return format && format->read == sr_tokenizer_read_json &&
+           sr_path_print(config, "%.*s/%s", folder, slash ? path : ".", SR_TOKENIZER_CONFIG) ==
+               SRNN_OK &&
            stat(config, &entry) == 0;
 }
 
 /* It says which tokens are BOS and EOS. */
 static srnn_status read_config(sr_tokenizer *tokenizer, const char *path) {
-    char config[PATH_MAX];
+    char config[SR_PATH_BYTES];
     sr_mapping file;
     if (!sr_tokenizer_config_of(config, path))
         return SRNN_OK;
@@ -164,18 +158,14 @@ bool sr_tokenizer_is_built_in(const char *name) {
     return strcmp(name, "bytes") == 0;
 }
 
-srnn_status sr_tokenizer_find_file(char path[PATH_MAX], const char *name) {
+srnn_status sr_tokenizer_find_file(char path[SR_PATH_BYTES], const char *name) {
     struct stat entry;
     if (stat(name, &entry) != 0)
         return SR_FAIL(SRNN_ERR_IO, "%s: %s", name, strerror(errno));
-    if (!S_ISDIR(entry.st_mode)) {
-        if (strlen(name) >= PATH_MAX)
-            return SR_FAIL(SRNN_ERR_ARGUMENT, "the path %s is too long", name);
-        strcpy(path, name);
-        return SRNN_OK;
-    }
+    if (!S_ISDIR(entry.st_mode))
+        return sr_path_print(path, "%s", name);
     for (size_t i = 0; i < FORMATS; i++) {
-        SR_TRY(join(path, name, formats[i].file));
+        SR_TRY(sr_path_join(path, name, formats[i].file));
         if (stat(path, &entry) == 0)
             return SRNN_OK;
     }
@@ -186,7 +176,7 @@ srnn_status sr_tokenizer_find_file(char path[PATH_MAX], const char *name) {
 }
 
 srnn_status sr_tokenizer_load(sr_tokenizer **tokenizer, const char *name) {
-    char path[PATH_MAX];
+    char path[SR_PATH_BYTES];
     *tokenizer = NULL;
     if (sr_tokenizer_is_built_in(name))
         return sr_tokenizer_create_bytes(tokenizer);

@@ -1,8 +1,8 @@
 /* orders.c: the record of `softrnn orders` as one self-contained page. */
 #include "report/orders/orders.h"
 
+#include "files/json.h"
 #include "report/orders/orders_sections.h"
-#include "report/records/json_read.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* orders_bill.c: the verdict about a finite state, and the bill behind it. */
+#include "files/json.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
 #include "report/orders/orders_sections.h"
-#include "report/records/json_read.h"
 
 #include <math.h>
 #include <string.h>

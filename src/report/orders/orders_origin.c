@@ -1,11 +1,10 @@
 /* orders_origin.c: what a record of orders was measured on, and how to repeat it. */
-#include "report/draw/escape.h"
+#include "files/json.h"
 #include "report/draw/format.h"
 #include "report/orders/orders_sections.h"
-#include "report/records/json_read.h"
+#include "report/page/origin.h"
 
 #include <math.h>
-#include <string.h>
 
 void sr_orders_put_subject(sr_page *page, const json_t *record) {
     const json_t *model = sr_json_object_of(record, "model");
@@ -32,14 +31,6 @@ void sr_orders_put_subject(sr_page *page, const json_t *record) {
                                 "on others they may need more.");
 }
 
-static void add_text(sr_table *table, const char *what, const json_t *object, const char *key) {
-    const char *text = sr_json_text_of(object, key);
-    if (!*text)
-        return;
-    sr_table_cell(table, "%s", what);
-    sr_table_cell(table, "%s", text);
-}
-
 /* The attention of each layer; those alike once. */
 static void add_attention(sr_table *table, const json_t *model) {
     const json_t *list = json_object_get(model, "attention");
@@ -57,32 +48,16 @@ static void add_attention(sr_table *table, const json_t *model) {
 }
 
 srnn_status sr_orders_section_origin(sr_page *page, const json_t *record, const json_t *model) {
+    static const char *const subjects[] = {"model", "run", "data", "tokenizer"};
     const json_t *origin = sr_json_object_of(record, "origin");
-    const json_t *machine = sr_json_object_of(origin, "machine");
-    const char *command = sr_json_text_of(origin, "command");
     sr_table *table;
-    sr_page_section(page, "provenance", "Where this comes from");
-    if (*command) {
-        fputs("<p>To repeat it:</p>\n<pre class=\"command\" tabindex=\"0\"><code>", page->body);
-        sr_escape_html(page->body, command);
-        fputs("</code></pre>\n", page->body);
-    }
+    sr_origin_section(page, origin);
     SR_TRY(sr_table_create(&table, "origin", "What was measured, where and with what"));
     sr_table_column(table, "what");
     sr_table_column(table, "value");
-    add_text(table, "model", origin, "model");
-    add_text(table, "run", origin, "run");
-    add_text(table, "data", origin, "data");
-    add_text(table, "tokenizer", origin, "tokenizer");
+    for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++)
+        sr_origin_text(table, subjects[i], sr_json_text_of(origin, subjects[i]));
     add_attention(table, sr_json_object_of(model, "model"));
-    add_text(table, "softrnn", origin, "softrnn");
-    add_text(table, "revision", origin, "revision");
-    add_text(table, "processor", machine, "processor");
-    add_text(table, "machine", machine, "machine");
-    add_text(table, "system", machine, "system");
-    sr_table_cell(table, "processors");
-    sr_table_cell(table, "%s", sr_format_count(sr_json_number_of(machine, "processors")).text);
-    sr_table_cell(table, "memory");
-    sr_table_cell(table, "%s", sr_format_bytes(sr_json_number_of(machine, "memory_bytes")).text);
+    sr_origin_machine(table, origin);
     return sr_page_table(page, table);
 }

@@ -1,9 +1,9 @@
 /* orders_sections.c: sizes of orders, layers and heads, truncation, steps. */
 #include "report/orders/orders_sections.h"
 
+#include "files/json.h"
 #include "report/draw/escape.h"
 #include "report/draw/heat.h"
-#include "report/records/json_read.h"
 
 #include "base/memory.h"
 

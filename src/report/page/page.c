@@ -2,23 +2,19 @@
 #include "report/page/page.h"
 
 #include "files/file.h"
+#include "files/folder.h"
+#include "files/path.h"
 #include "report/draw/escape.h"
 #include "report/page/page_files.h"
 
-#include <errno.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 srnn_status sr_page_make_folder(const char *folder, const char *name) {
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", folder);
-    if (mkdir(path, 0777) != 0 && errno != EEXIST)
-        return SR_FAIL(SRNN_ERR_IO, "%s: cannot be made: %s", path, strerror(errno));
-    return SRNN_OK;
+    char path[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(path, folder, name));
+    return sr_folder_make(path);
 }
 
 srnn_status sr_page_open(sr_page *page, const char *folder) {
@@ -79,12 +75,10 @@ void sr_page_paragraph(sr_page *page, const char *format, ...) {
 static srnn_status write_file(const sr_page *page, const char *kind, const char *name,
                               const char *ending, void (*write)(FILE *, const void *),
                               const void *what) {
-    char path[PATH_MAX];
+    char path[SR_PATH_BYTES];
     char *text = NULL;
     size_t bytes;
-    if (snprintf(path, sizeof path, "%s/%s/%s.%s", page->folder, kind, name, ending) >=
-        (int)sizeof path)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", page->folder);
+    SR_TRY(sr_path_print(path, "%s/%s/%s.%s", page->folder, kind, name, ending));
     FILE *out = open_memstream(&text, &bytes);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
@@ -213,11 +207,10 @@ static void fill_template(FILE *out, const sr_page *page, const char *title) {
 }
 
 srnn_status sr_page_write(sr_page *page, const char *title, size_t *bytes) {
-    char path[PATH_MAX];
+    char path[SR_PATH_BYTES];
     char *text = NULL;
     fputs("</section>\n", page->body);
-    if (snprintf(path, sizeof path, "%s/report.html", page->folder) >= (int)sizeof path)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", page->folder);
+    SR_TRY(sr_path_join(path, page->folder, "report.html"));
     const bool whole =
         !(fflush(page->body) | fflush(page->links) | fflush(page->data)); /* sets the texts */
     FILE *out = whole ? open_memstream(&text, bytes) : NULL;

@@ -1,12 +1,9 @@
 /* curve.c: what a run's metrics.jsonl says over its steps. */
 #include "report/records/curve.h"
 
-#include "files/file.h"
-#include "report/records/json_read.h"
+#include "files/json.h"
 
 #include <math.h>
-#include <string.h>
-#include <unistd.h>
 
 static void add(sr_curve_bin *bin, double step, double value) {
     if (isfinite(value)) {
@@ -42,27 +39,17 @@ static void add_line(sr_curve *curve, const json_t *line) {
     add(&curve->accuracy[bin], step, curve->last_accuracy);
 }
 
-static void read_lines(sr_curve *curve, const sr_mapping *mapping) {
-    const char *at = (const char *)mapping->data, *end = at + mapping->bytes;
-    for (const char *stop; at < end && (stop = memchr(at, '\n', (size_t)(end - at)));
-         at = stop + 1) {
-        json_error_t error;
-        json_t *line = json_loadb(at, (size_t)(stop - at), 0, &error);
-        if (json_is_object(line))
-            add_line(curve, line);
-        else
-            curve->bad_lines++;
-        json_decref(line);
-    }
+static srnn_status visit_line(void *context, const json_t *object, size_t line) {
+    sr_curve *curve = context;
+    (void)line;
+    if (object)
+        add_line(curve, object);
+    else
+        curve->bad_lines++;
+    return SRNN_OK;
 }
 
 srnn_status sr_curve_read(sr_curve *curve, const char *path, double steps) {
     *curve = (sr_curve){.steps = steps, .last_loss = NAN, .last_accuracy = NAN, .best_loss = NAN};
-    if (access(path, F_OK) != 0)
-        return SRNN_OK;
-    sr_mapping mapping;
-    SR_TRY(sr_mapping_open(&mapping, path));
-    read_lines(curve, &mapping);
-    sr_mapping_close(&mapping);
-    return SRNN_OK;
+    return sr_json_lines_read(path, visit_line, curve);
 }

@@ -2,8 +2,8 @@
 #include "report/records/entry.h"
 
 #include "base/memory.h"
+#include "files/json.h"
 #include "report/draw/format.h"
-#include "report/records/json_read.h"
 
 #include <math.h>
 #include <stdio.h>

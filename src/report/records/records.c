@@ -2,9 +2,9 @@
 #include "report/records/records.h"
 
 #include "base/memory.h"
-#include "report/records/json_read.h"
+#include "files/json.h"
+#include "files/path.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,18 +39,16 @@ static const sr_variant_record *find_variant(const sr_records *records, const ch
 }
 
 /* A folder of the plan may not lead out of the study. */
-static srnn_status run_path(char path[PATH_MAX], const sr_records *records, const char *folder,
+static srnn_status run_path(char path[SR_PATH_BYTES], const sr_records *records, const char *folder,
                             const char *name) {
     if (!*folder || *folder == '/' || strstr(folder, ".."))
         return SR_FAIL(SRNN_ERR_FORMAT, "%s/study.json: \"%s\" is no folder of a run",
                        records->folder, folder);
-    if (snprintf(path, PATH_MAX, "%s/%s/%s", records->folder, folder, name) >= PATH_MAX)
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s/study.json: a path too long", records->folder);
-    return SRNN_OK;
+    return sr_path_print(path, "%s/%s/%s", records->folder, folder, name);
 }
 
 static srnn_status read_run(sr_records *records, sr_run_record *run) {
-    char path[PATH_MAX];
+    char path[SR_PATH_BYTES];
     const char *folder = sr_json_text_of(run->plan, "folder");
     run->variant = find_variant(records, sr_json_text_of(run->plan, "variant"));
     run->task = sr_json_text_of(run->plan, "task");
@@ -192,13 +190,13 @@ static srnn_status read_cells(sr_records *records) {
 }
 
 static srnn_status check_summary(const char *folder) {
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/summary.json", folder) < (int)sizeof path &&
-        access(path, F_OK) != 0)
-        return SR_FAIL(
-            SRNN_ERR_IO,
-            "%s: not there yet; `softrnn study` writes it when it ends or is interrupted", path);
-    return SRNN_OK;
+    return sr_path_has(folder, "summary.json")
+               ? SRNN_OK
+               : SR_FAIL(
+                     SRNN_ERR_IO,
+                     "%s/summary.json: not there yet; `softrnn study` writes it when it ends or "
+                     "is interrupted",
+                     folder);
 }
 
 static srnn_status read_all(sr_records *records) {

@@ -1,22 +1,19 @@
 /* orders_study.c: the orders of a study's runs: a table, and a page for each. */
+#include "files/json.h"
+#include "files/path.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
 #include "report/orders/orders.h"
-#include "report/records/json_read.h"
 #include "report/study/sections.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* A run's folder, if it has a record of orders. */
-static bool find(char path[PATH_MAX], const sr_records *records, size_t run) {
-    char file[PATH_MAX];
+static bool find(char path[SR_PATH_BYTES], const sr_records *records, size_t run) {
     const char *folder = sr_json_text_of(records->runs[run].plan, "folder");
-    return snprintf(path, PATH_MAX, "%s/%s", records->folder, folder) < PATH_MAX &&
-           snprintf(file, sizeof file, "%s/orders.json", path) < (int)sizeof file &&
-           access(file, F_OK) == 0;
+    return sr_path_join(path, records->folder, folder) == SRNN_OK &&
+           sr_path_has(path, "orders.json");
 }
 
 /* The answer to the first tolerance, without the question. */
@@ -45,12 +42,11 @@ static void add_row(sr_table *table, const char *id, const json_t *model) {
 /* The run's own page, beside the study's: orders/STEM/report.html. */
 static srnn_status put_page(sr_page *page, FILE *links, const char *from, const char *id,
                             size_t number) {
-    char stem[64], name[80], folder[PATH_MAX];
+    char stem[64], name[80], folder[SR_PATH_BYTES];
     size_t bytes;
     sr_format_stem(stem, sizeof stem, number, id);
     snprintf(name, sizeof name, "orders/%s", stem);
-    if (snprintf(folder, sizeof folder, "%s/%s", page->folder, name) >= (int)sizeof folder)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", page->folder);
+    SR_TRY(sr_path_join(folder, page->folder, name));
     SR_TRY(sr_page_make_folder(page->folder, "orders"));
     SR_TRY(sr_page_make_folder(page->folder, name));
     SR_TRY(sr_report_write_orders(from, folder, &bytes));
@@ -63,7 +59,7 @@ static srnn_status put_page(sr_page *page, FILE *links, const char *from, const 
 static srnn_status put_run(sr_page *page, sr_table *table, FILE *links, const sr_records *records,
                            size_t run) {
     const char *id = sr_json_text_of(records->runs[run].plan, "id");
-    char from[PATH_MAX];
+    char from[SR_PATH_BYTES];
     json_t *record;
     if (!find(from, records, run))
         return SRNN_OK;
@@ -91,7 +87,7 @@ static srnn_status put_runs(sr_page *page, FILE *links, const sr_records *record
 }
 
 srnn_status sr_section_orders(sr_page *page, const sr_records *records) {
-    char path[PATH_MAX], *text = NULL;
+    char path[SR_PATH_BYTES], *text = NULL;
     size_t bytes, found = 0;
     for (size_t i = 0; i < records->run_count; i++)
         found += find(path, records, i);

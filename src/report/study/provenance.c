@@ -1,11 +1,12 @@
 /* provenance.c: all runs, their settings, the program and the machine, and how to repeat it. */
 #include "files/file.h"
+#include "files/json.h"
+#include "files/path.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
-#include "report/records/json_read.h"
+#include "report/page/origin.h"
 #include "report/study/sections.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,40 +14,22 @@
 enum { SETTINGS_BYTES = 20000 }; /* more of one file would only fill the page */
 
 static srnn_status put_origin(sr_page *page, const sr_records *records) {
-    const json_t *plan = records->plan, *machine = sr_json_object_of(plan, "machine");
     sr_table *table;
     SR_TRY(sr_table_create(&table, "origin", "Where and with what the study was made"));
     sr_table_column(table, "what");
     sr_table_column(table, "value");
-    const struct {
-        const char *what, *value;
-    } rows[] = {
-        {"study", sr_json_text_of(plan, "name")},
-        {"softrnn", sr_json_text_of(plan, "softrnn")},
-        {"revision", sr_json_text_of(plan, "revision")},
-        {"processor", sr_json_text_of(machine, "processor")},
-        {"machine", sr_json_text_of(machine, "machine")},
-        {"system", sr_json_text_of(machine, "system")},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        sr_table_cell(table, "%s", rows[i].what);
-        sr_table_cell(table, "%s", rows[i].value);
-    }
-    sr_table_cell(table, "processors");
-    sr_table_cell(table, "%s", sr_format_count(sr_json_number_of(machine, "processors")).text);
-    sr_table_cell(table, "memory");
-    sr_table_cell(table, "%s", sr_format_bytes(sr_json_number_of(machine, "memory_bytes")).text);
+    sr_origin_text(table, "study", sr_json_text_of(records->plan, "name"));
+    sr_origin_machine(table, records->plan);
     return sr_page_table(page, table);
 }
 
 /* A file of the study as it is, folded; nothing if it is not there. */
 static srnn_status put_file(sr_page *page, const sr_records *records, const char *folder,
                             const char *name, const char *summary) {
-    char path[PATH_MAX];
+    char path[SR_PATH_BYTES];
     sr_mapping mapping;
-    if (snprintf(path, sizeof path, "%s/%s%s%s", records->folder, folder, *folder ? "/" : "",
-                 name) >= (int)sizeof path ||
-        access(path, F_OK) != 0)
+    SR_TRY(sr_path_print(path, "%s/%s%s%s", records->folder, folder, *folder ? "/" : "", name));
+    if (access(path, F_OK) != 0)
         return SRNN_OK;
     SR_TRY(sr_mapping_open(&mapping, path));
     const size_t bytes = mapping.bytes < SETTINGS_BYTES ? mapping.bytes : SETTINGS_BYTES;
@@ -117,10 +100,7 @@ static srnn_status put_runs(sr_page *page, const sr_records *records) {
 }
 
 srnn_status sr_section_provenance(sr_page *page, const sr_records *records) {
-    sr_page_section(page, "provenance", "Where this comes from");
-    fputs("<p>To repeat it:</p>\n<pre class=\"command\" tabindex=\"0\"><code>", page->body);
-    sr_escape_html(page->body, sr_json_text_of(records->plan, "command"));
-    fputs("</code></pre>\n", page->body);
+    sr_origin_section(page, records->plan);
     SR_TRY(put_origin(page, records));
     SR_TRY(put_settings(page, records));
     return put_runs(page, records);

@@ -1,7 +1,7 @@
 /* report.c: a study's records as one self-contained page. */
 #include "report/study/report.h"
 
-#include "report/records/json_read.h"
+#include "files/json.h"
 #include "report/study/sections.h"
 
 static srnn_status put_sections(sr_page *page, const sr_records *records) {

@@ -1,7 +1,7 @@
 /* warnings.c: what a reader must know of the records before trusting the page. */
+#include "files/json.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
-#include "report/records/json_read.h"
 #include "report/study/sections.h"
 
 #include <math.h>

@@ -496,6 +496,26 @@ static void training_counts_pairs(void **state) {
     assert_int_equal(sr_bpe_train(&file, &tiny), SRNN_ERR_ARGUMENT);
 }
 
+/* b c d, each pair once: lower ids first, as Hugging Face's trainer; or the last text. */
+static void ties_have_an_order(void **state) {
+    (void)state;
+    static const char text[] = "bcd\nxa";
+    static const char *const first[] = {"bc", "xa"};
+    const sr_text texts[] = {{text, sizeof text - 1}};
+    for (int ties = SR_TIES_IDS; ties <= SR_TIES_TEXT; ties++) {
+        const sr_bpe_training training = {
+            .vocab = 257, .ties = (sr_ties)ties, .text = {.texts = texts, .text_count = 1}};
+        sr_bytes file = {0};
+        sr_tokenizer *tokenizer;
+        assert_int_equal(sr_bpe_train(&file, &training), SRNN_OK);
+        assert_int_equal(sr_tokenizer_read_json(&tokenizer, file.data, file.count, "trained"),
+                         SRNN_OK);
+        expect_token(tokenizer, 256, first[ties]);
+        sr_tokenizer_free(tokenizer);
+        sr_bytes_free(&file);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decoding_undoes_encoding),
@@ -512,6 +532,7 @@ int main(void) {
         cmocka_unit_test(cache_keeps_unknown_tokens),
         cmocka_unit_test(training_ignores_threads),
         cmocka_unit_test(training_counts_pairs),
+        cmocka_unit_test(ties_have_an_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* test_tokenizer_files.c: what a tokenizer file asks for and is not supported, or what is wrong
  * with it, is named; no damaged file is believed. */
+#include "data/tokenizer/tokenizer_copy.h"
 #include "test.h"
 #include "tokenizer_samples.h"
 
@@ -209,6 +210,33 @@ static void names_find_files(void **state) {
     sr_bytes_free(&file);
 }
 
+/* The built-in tokenizer in files has the same ids. */
+static void bytes_come_as_files(void **state) {
+    (void)state;
+    char folder[] = "/tmp/softrnn-tokenizer-XXXXXX", text[256];
+    sr_tokenizer *tokenizer;
+    sr_encoder *encoder;
+    sr_tokens tokens = {0};
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(sr_tokenizer_write_bytes(folder), SRNN_OK);
+    assert_int_equal(sr_tokenizer_load(&tokenizer, folder), SRNN_OK);
+    assert_int_equal(sr_tokenizer_vocab_size(tokenizer), SR_BYTE_TOKENS);
+    assert_int_equal(sr_tokenizer_bos(tokenizer), 256);
+    assert_int_equal(sr_tokenizer_eos(tokenizer), 256);
+    for (int i = 0; i < 256; i++)
+        text[i] = (char)i;
+    assert_int_equal(sr_encoder_create(&encoder, tokenizer), SRNN_OK);
+    assert_int_equal(sr_encoder_encode(encoder, &tokens, text, sizeof text), SRNN_OK);
+    assert_int_equal(tokens.count, 256);
+    for (uint32_t i = 0; i < 256; i++)
+        assert_int_equal(tokens.ids[i], i);
+    sr_tokens_free(&tokens);
+    sr_encoder_free(encoder);
+    sr_tokenizer_free(tokenizer);
+    assert_int_equal(sr_tokenizer_copy_remove(folder), SRNN_OK);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unsupported_things_are_named),
@@ -217,6 +245,7 @@ int main(void) {
         cmocka_unit_test(long_added_tokens_are_refused),
         cmocka_unit_test(cut_files_are_refused),
         cmocka_unit_test(names_find_files),
+        cmocka_unit_test(bytes_come_as_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

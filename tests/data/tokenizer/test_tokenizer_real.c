@@ -147,6 +147,7 @@ static void training_gives_the_reference(void **state) {
     const char *const special[] = {"<|endoftext|>"};
     const sr_bpe_training training = {
         .vocab = 500,
+        .ties = SR_TIES_TEXT,
         .text = {.texts = texts, .text_count = 1, .special = special, .special_count = 1}};
     sr_bytes json = {0};
     assert_int_equal(sr_bpe_train(&json, &training), SRNN_OK);

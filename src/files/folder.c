@@ -1,6 +1,7 @@
 /* folder.c: making, locking, listing, renaming and removing folders, durably. */
-#include "train/folder.h"
+#include "files/folder.h"
 
+#include "base/clock.h"
 #include "files/path.h"
 
 #include <dirent.h>
@@ -8,7 +9,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <libgen.h>
-#include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { OPEN_FOLDERS = 16 };
+enum { OPEN_FOLDERS = 16, LOOK_MICROSECONDS = 50000 };
 
 static srnn_status fail(const char *path, const char *what) {
     return SR_FAIL(SRNN_ERR_IO, "%s: %s: %s", path, what, strerror(errno));
@@ -34,9 +35,8 @@ srnn_status sr_folder_make(const char *path) {
 }
 
 srnn_status sr_folders_make(const char *path) {
-    char part[PATH_MAX];
-    if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: path too long", path);
+    char part[SR_PATH_BYTES];
+    SR_TRY(sr_path_print(part, "%s", path));
     for (char *at = part + 1; *part && *at; at++)
         if (*at == '/') {
             *at = '\0';
@@ -46,13 +46,26 @@ srnn_status sr_folders_make(const char *path) {
     return sr_folder_make(part);
 }
 
-srnn_status sr_folder_lock(int *lock, const char *path) {
+/* False, with errno set, if somebody else still holds it after so many seconds. */
+static bool take(int lock, double patience) {
+    const double begin = sr_clock_seconds();
+    for (;;) {
+        if (flock(lock, LOCK_EX | LOCK_NB) == 0)
+            return true;
+        if (errno != EWOULDBLOCK || sr_clock_seconds() - begin >= patience)
+            return false;
+        usleep(LOOK_MICROSECONDS);
+    }
+}
+
+srnn_status sr_folder_lock(int *lock, const char *path, double patience) {
     char name[SR_PATH_BYTES];
+    *lock = -1;
     SR_TRY(sr_path_join(name, path, "lock"));
     *lock = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (*lock < 0)
         return fail(name, "cannot be opened");
-    if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
+    if (take(*lock, patience))
         return SRNN_OK;
     const srnn_status status =
         errno == EWOULDBLOCK

@@ -1,6 +1,6 @@
 /* folder.h: making, locking, listing, renaming and removing folders, durably. */
-#ifndef SR_TRAIN_FOLDER_H
-#define SR_TRAIN_FOLDER_H
+#ifndef SR_FILES_FOLDER_H
+#define SR_FILES_FOLDER_H
 
 #include "base/status.h"
 
@@ -11,8 +11,9 @@ srnn_status sr_folder_make(const char *path);
 srnn_status sr_folders_make(const char *path);
 
 /* Keeps other processes that ask for it out of an existing folder, until unlocked or this process
- * ends, however it ends. Fails at once if another one holds it. */
-srnn_status sr_folder_lock(int *lock, const char *path);
+ * and those it forked end, however they end. Fails if another one still holds it after `patience`
+ * seconds. */
+srnn_status sr_folder_lock(int *lock, const char *path, double patience);
 void sr_folder_unlock(int lock); /* accepts -1 */
 
 typedef struct sr_names {

@@ -1,0 +1,37 @@
+/* json.h: records as JSON in files, read so that nothing in a file can hurt. */
+#ifndef SR_FILES_JSON_H
+#define SR_FILES_JSON_H
+
+#include "base/status.h"
+
+#include <jansson.h>
+#include <stdint.h>
+
+/* The object in `folder`/`name`, whose "format" must be `format`. The caller decrefs it. */
+srnn_status sr_json_read(json_t **object, const char *folder, const char *name, const char *format);
+
+/* Every whole line of a file: a process may be writing it. `object` is NULL for a line that is no JSON
+ * object. Ends early if a visit fails. A file that is missing has no lines. */
+typedef srnn_status sr_json_visit(void *context, const json_t *object, size_t line);
+srnn_status sr_json_lines_read(const char *path, sr_json_visit *visit, void *context);
+
+/* Replaces `folder`/`name` by the object, written with these flags of json_dumps, and decrefs it. NULL
+ * fails: there was no memory to make it. */
+srnn_status sr_json_replace(json_t *object, const char *folder, const char *name, size_t flags);
+
+/* Whatever is missing or of another type reads as "", NAN, 0, NULL, or an empty array. Texts belong
+ * to the object. */
+const char *sr_json_text_of(const json_t *object, const char *key);
+double sr_json_number_of(const json_t *object, const char *key);
+int64_t sr_json_integer_of(const json_t *object, const char *key);
+const json_t *sr_json_object_of(const json_t *object, const char *key);
+
+/* Elements of the array at `key`; element i (NULL past the end, or if it is no object). */
+size_t sr_json_count_of(const json_t *object, const char *key);
+const json_t *sr_json_element_of(const json_t *object, const char *key, size_t i);
+
+/* A text that may be no UTF-8, which JSON must be: bytes beyond ASCII are then written as \xNN. NULL if
+ * memory is short. */
+json_t *sr_json_plain_text(const char *text);
+
+#endif

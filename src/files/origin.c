@@ -1,0 +1,48 @@
+/* origin.c: where and with what a record was made. */
+#include "files/origin.h"
+
+#include "files/json.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+const char *sr_revision(void) {
+    return SOFTRNN_REVISION;
+}
+
+static void processor_name(char *name, size_t size) {
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[512];
+    snprintf(name, size, "unknown");
+    while (file && fgets(line, sizeof line, file)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon)
+            continue;
+        snprintf(name, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+        break;
+    }
+    if (file)
+        fclose(file);
+}
+
+void sr_machine_look(sr_machine *machine) {
+    struct utsname system;
+    const bool known = uname(&system) == 0;
+    snprintf(machine->system, sizeof machine->system, "%s", known ? system.sysname : "unknown");
+    snprintf(machine->machine, sizeof machine->machine, "%s", known ? system.machine : "unknown");
+    processor_name(machine->processor, sizeof machine->processor);
+    machine->processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    machine->memory_bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+}
+
+json_t *sr_origin_json(const char *command) {
+    sr_machine machine;
+    sr_machine_look(&machine);
+    return json_pack("{s:o, s:s, s:s, s:{s:s, s:s, s:o, s:i, s:f}}", "command",
+                     sr_json_plain_text(command), "softrnn", srnn_version(), "revision",
+                     sr_revision(), "machine", "system", machine.system, "machine", machine.machine,
+                     "processor", sr_json_plain_text(machine.processor), "processors",
+                     machine.processors, "memory_bytes", machine.memory_bytes);
+}

@@ -1,0 +1,62 @@
+/* config_family.c: the kinds of model that config.json may name, which are Llamas here. */
+#include "model/config_family.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { LLAMA, MISTRAL, QWEN2, SOFTRNN, FAMILIES };
+
+static const sr_family families[FAMILIES] = {
+    [LLAMA] = {.model_type = "llama", .architecture = "LlamaForCausalLM", .positions = 2048},
+    [MISTRAL] = {.model_type = "mistral",
+                 .architecture = "MistralForCausalLM",
+                 .key_heads = 8,
+                 .positions = 131072,
+                 .window = 4096,
+                 .window_use = SR_FAMILY_WINDOW_ALWAYS,
+                 .bias = SR_FAMILY_BIAS_NONE},
+    [QWEN2] = {.model_type = "qwen2",
+               .architecture = "Qwen2ForCausalLM",
+               .key_heads = 32,
+               .positions = 32768,
+               .window = 4096,
+               .window_use = SR_FAMILY_WINDOW_ASKED,
+               .bias = SR_FAMILY_BIAS_QKV},
+    [SOFTRNN] = {.model_type = "softrnn", .architecture = "SoftrnnForCausalLM", .positions = 2048},
+};
+
+const sr_family *sr_family_named(const json_t *model_type) {
+    if (!model_type || json_is_null(model_type))
+        return &families[LLAMA];
+    for (int i = 0; i < FAMILIES && json_is_string(model_type); i++)
+        if (strcmp(json_string_value(model_type), families[i].model_type) == 0)
+            return &families[i];
+    return NULL;
+}
+
+static bool is_softmax(const sr_model_config *config) {
+    static const srnn_attention softmax;
+    for (int layer = 0; layer < config->L; layer++)
+        if (!sr_attention_same(&config->attention[layer], &softmax))
+            return false;
+    return true;
+}
+
+const sr_family *sr_family_of(const sr_model_config *config) {
+    if (!is_softmax(config) || config->mlp != SR_MLP_SWIGLU)
+        return &families[SOFTRNN];
+    if (config->qkv_bias == config->o_bias)
+        return &families[LLAMA];
+    return &families[config->qkv_bias && !config->mlp_bias ? QWEN2 : SOFTRNN];
+}
+
+bool sr_family_in_transformers(const sr_family *family) {
+    return family != &families[SOFTRNN];
+}
+
+void sr_family_names(char *text, size_t bytes) {
+    size_t length = 0;
+    for (int i = 0; i < FAMILIES && length < bytes; i++)
+        length += (size_t)snprintf(text + length, bytes - length, "%s%s", i ? ", " : "",
+                                   families[i].model_type);
+}

@@ -1,0 +1,18 @@
+/* origin.h (private): where a record comes from: command, program and machine. */
+#ifndef SR_REPORT_PAGE_ORIGIN_H
+#define SR_REPORT_PAGE_ORIGIN_H
+
+#include "report/page/page.h"
+
+#include <jansson.h>
+
+/* Begins the section, with the command that repeats what `origin` (files/origin.h) is of. */
+void sr_origin_section(sr_page *page, const json_t *origin);
+
+/* A row of a table of two columns; none if there is no such text. */
+void sr_origin_text(sr_table *table, const char *what, const char *text);
+
+/* The rows of program and machine. */
+void sr_origin_machine(sr_table *table, const json_t *origin);
+
+#endif
