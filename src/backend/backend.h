@@ -55,8 +55,8 @@ typedef struct sr_rmsnorm {
 
 /* What the backward of a norm writes. */
 typedef struct sr_rmsnorm_gradient {
-    float *d_x;      /* (rows, C): adds */
-    void *narrow;    /* (rows, C): d_x once more in the number type; d_x itself where that is float */
+    float *d_x;   /* (rows, C): adds */
+    void *narrow; /* (rows, C): d_x once more in the number type; d_x itself where that is float */
     float *d_weight; /* (C): adds */
     float *scratch;  /* (SR_ROW_PARTS, C) */
 } sr_rmsnorm_gradient;

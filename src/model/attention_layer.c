@@ -62,6 +62,18 @@ static void lay_out_scratch(sr_attention_layer *layer) {
     s->value_power = take(&s->bytes, (size_t)layer->dims.Hkv * sizeof(float));
 }
 
+void sr_layer_positions(int32_t *positions, int64_t rows, int T, const int64_t *offsets,
+                        int64_t documents) {
+    int64_t start = 0, document = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        if (offsets && document < documents && row == offsets[document])
+            start = offsets[document++];
+        if (!offsets && row % T == 0)
+            start = row;
+        positions[row] = (int32_t)(row - start);
+    }
+}
+
 static srnn_status check(const sr_layer_setup *setup) {
     const sr_layer_dims *d = &setup->dims;
     const bool rope = setup->attention.position == SRNN_POSITION_ROPE;

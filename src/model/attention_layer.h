@@ -31,6 +31,10 @@ typedef struct sr_layer_setup {
     size_t state_limit;
 } sr_layer_setup;
 
+/* positions (rows), host memory: where each token stands in its document; offsets as in the setup. */
+void sr_layer_positions(int32_t *positions, int64_t rows, int T, const int64_t *offsets,
+                        int64_t documents);
+
 /* How a layer computes. It holds no weights and no activations, so that layers of one kind can
  * share it. */
 typedef struct sr_attention_layer sr_attention_layer;

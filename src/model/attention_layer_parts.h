@@ -14,10 +14,10 @@ typedef struct sr_layer_layout {
 /* The arrays themselves, or their gradients; matrices of the backend's number type. */
 typedef struct sr_layer_arrays {
     sr_matrix projected; /* (rows, width): all projections of x side by side */
-    sr_matrix qkv;       /* (rows, channels): q, k, v as the equation takes them; the first columns of
+    sr_matrix qkv;   /* (rows, channels): q, k, v as the equation takes them; the first columns of
                             `projected` unless there is a short convolution between them */
-    sr_matrix o;         /* (rows, queries) */
-    void *attention;     /* what the equation saves */
+    sr_matrix o;     /* (rows, queries) */
+    void *attention; /* what the equation saves */
     float *norm_weight, *norm_bias, *value_power;
 } sr_layer_arrays;
 

@@ -170,8 +170,8 @@ static srnn_status mlp_back(const sr_block *b, sr_block_gradient d,
     const sr_matrix up = numbers(b, s->up, inner(b)), d_up = numbers(b, scratch->d_up, inner(b));
     const sr_matrix d_activated = numbers(b, scratch->d_activated, F);
     SR_TRY(backend->linear_backward_input(backend, d_activated, d_out, &down, 1));
-    SR_TRY(backend->linear_backward_weight(backend, &d_down, 1, d_out,
-                                           numbers(b, s->activated, F)));
+    SR_TRY(
+        backend->linear_backward_weight(backend, &d_down, 1, d_out, numbers(b, s->activated, F)));
     SR_TRY(gated(b) ? backend->swiglu_backward(backend, d_up, d_activated, up)
                     : backend->gelu_backward(backend, d_up, d_activated, up));
     SR_TRY(backend->linear_backward_input(backend, numbers(b, scratch->d_normed, C), d_up,

@@ -85,20 +85,17 @@ static srnn_status remember(const sr_layer_state *state, const sr_short_conv *co
 srnn_status sr_layer_state_run(sr_layer_state *state, sr_matrix y, sr_matrix x,
                                const sr_layer_weights *weights, const sr_layer_piece_place *place) {
     sr_attention_layer *layer = state->layer;
-    const sr_layer_piece piece = {.rows = x.rows,
-                                  .T = place->T,
-                                  .positions = place->positions,
-                                  .history = state->history};
-    const sr_layer_arrays arrays =
-        sr_layer_arrays_at(layer, &layer->saved, place->saved, x.rows);
+    const sr_layer_piece piece = {
+        .rows = x.rows, .T = place->T, .positions = place->positions, .history = state->history};
+    const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, place->saved, x.rows);
     SR_TRY(sr_layer_project(layer, &arrays, x, weights, &piece));
     if (state->history) {
         const sr_short_conv conv = sr_layer_conv(layer, &arrays, weights, &piece);
         SR_TRY(remember(state, &conv));
     }
     const srnn_operands in = sr_layer_operands(layer, &arrays, weights, place->T);
-    SR_TRY(sr_state_run(state->attention, sr_layer_output(layer, &arrays, place->T), &in,
-                        place->T));
+    SR_TRY(
+        sr_state_run(state->attention, sr_layer_output(layer, &arrays, place->T), &in, place->T));
     return sr_attention_layer_finish(layer, y, y, weights, place->saved);
 }
 

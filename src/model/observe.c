@@ -56,8 +56,8 @@ static srnn_status show_copies(const sr_block *b, srnn_operands *in, srnn_tensor
     in->decay.data = moved(in->decay.data, projected, host[1]);
     o->data = host[2];
     float *vectors;
-    SR_TRY(sr_alloc((void **)&vectors, (size_t)(2 * b->config->D + b->config->Hkv),
-                    sizeof *vectors));
+    SR_TRY(
+        sr_alloc((void **)&vectors, (size_t)(2 * b->config->D + b->config->Hkv), sizeof *vectors));
     srnn_status status = fetch_vectors(vectors, b->backend->device, in, b->config);
     if (status == SRNN_OK)
         status = b->observer.see(b->observer.context, b->layer, in, *o);

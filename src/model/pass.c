@@ -145,16 +145,8 @@ static srnn_status take_ends(sr_pass *pass) {
     return take(pass, &pass->logits, (size_t)pass->logit_rows * (size_t)c->V, number);
 }
 
-/* Where each token stands in its document; offsets as in the setup. */
 static srnn_status place_tokens(sr_pass *pass, const int64_t *offsets, int64_t documents) {
-    int64_t start = 0, document = 0;
-    for (int64_t row = 0; row < pass->rows; row++) {
-        if (offsets && document < documents && row == offsets[document])
-            start = offsets[document++];
-        if (!offsets && row % pass->setup.T == 0)
-            start = row;
-        pass->host_positions[row] = (int32_t)(row - start);
-    }
+    sr_layer_positions(pass->host_positions, pass->rows, pass->setup.T, offsets, documents);
     return sr_device_copy_in(pass->backend->device, pass->positions, pass->host_positions,
                              (size_t)pass->rows * sizeof *pass->host_positions);
 }
@@ -299,8 +291,8 @@ static srnn_status logits_tile(sr_pass *pass, sr_matrix *logits, sr_matrix *norm
     const int64_t rows = left < pass->logit_rows ? left : pass->logit_rows;
     const sr_linear head = head_of(pass);
     *logits = sr_matrix_of(pass->logits, rows, c->V, backend->number);
-    *normed = sr_matrix_rows(sr_matrix_of(pass->normed, pass->rows, c->C, backend->number), first,
-                             rows);
+    *normed =
+        sr_matrix_rows(sr_matrix_of(pass->normed, pass->rows, c->C, backend->number), first, rows);
     return backend->linear_forward(backend, *logits, (sr_matrix){0}, *normed, &head, 1);
 }
 
@@ -320,9 +312,8 @@ static srnn_status head_losses(sr_pass *pass) {
     sr_matrix logits, normed;
     for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
         SR_TRY(logits_tile(pass, &logits, &normed, first));
-        SR_TRY(pass->backend->cross_entropy(pass->backend, pass->losses + first,
-                                            pass->hits + first, logits, pass->targets + first,
-                                            0.0f));
+        SR_TRY(pass->backend->cross_entropy(pass->backend, pass->losses + first, pass->hits + first,
+                                            logits, pass->targets + first, 0.0f));
     }
     return SRNN_OK;
 }
@@ -421,8 +412,8 @@ srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
     return losses_out(pass, losses);
 }
 
-srnn_status sr_pass_step(sr_pass *pass, sr_tally *tally, const int32_t *ids,
-                         const int32_t *targets, double scale) {
+srnn_status sr_pass_step(sr_pass *pass, sr_tally *tally, const int32_t *ids, const int32_t *targets,
+                         double scale) {
     SR_TRY(check_train(pass));
     SR_TRY(load(pass, ids, targets));
     pass->scale = (float)scale;

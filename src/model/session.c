@@ -163,9 +163,9 @@ static srnn_status layers_forward(sr_session *session) {
     const sr_model *model = session->model;
     const int64_t rows = (int64_t)session->setup.B * session->T;
     const sr_layer_piece_place place = {.T = session->T, .positions = session->positions};
-    SR_TRY(backend->embed_forward(
-        backend, sr_matrix_of(session->x, rows, model->config.C, SRNN_F32),
-        model->master.embedding, session->ids));
+    SR_TRY(backend->embed_forward(backend,
+                                  sr_matrix_of(session->x, rows, model->config.C, SRNN_F32),
+                                  model->master.embedding, session->ids));
     for (int layer = 0; layer < model->config.L; layer++) {
         const sr_block block = block_of(session, layer, rows);
         const sr_block_saved saved = sr_block_saved_at(&block, session->saved);

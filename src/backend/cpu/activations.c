@@ -39,8 +39,8 @@ static void swiglu_rows_back(void *context, int64_t task, int worker) {
     for (int64_t row = task * job->tile_rows; row < end_of(job, task); row++) {
         const float *gate = sr_cpu_row(job->x, row);
         float *d_gate = sr_cpu_row(job->out, row);
-        job->loops->swiglu_backward(d_gate, d_gate + F, sr_cpu_row(job->d_out, row), gate,
-                                    gate + F, F);
+        job->loops->swiglu_backward(d_gate, d_gate + F, sr_cpu_row(job->d_out, row), gate, gate + F,
+                                    F);
     }
 }
 

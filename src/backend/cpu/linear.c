@@ -222,7 +222,7 @@ static srnn_status backward_weight_one(sr_backend *backend, const sr_linear_grad
 srnn_status sr_cpu_linear_backward_weight(sr_backend *backend, const sr_linear_gradient *layers,
                                           int count, sr_matrix d_y, sr_matrix x) {
     for (int64_t i = 0, first = 0; i < count; first += layers[i++].N)
-        SR_TRY(backward_weight_one(backend, &layers[i],
-                                   sr_matrix_columns(d_y, first, layers[i].N), x));
+        SR_TRY(backward_weight_one(backend, &layers[i], sr_matrix_columns(d_y, first, layers[i].N),
+                                   x));
     return SRNN_OK;
 }

@@ -104,8 +104,7 @@ static void convolve_back(void *context, int64_t task, int worker) {
         for (int j = 0; j < conv->width && row + j < job->out.rows; j++)
             if (conv->positions[row + j] >= j)
                 job->loops->multiply_add(d_x, tile.taps[j],
-                                         sr_cpu_row(job->out, row + j) + tile.first,
-                                         tile.columns);
+                                         sr_cpu_row(job->out, row + j) + tile.first, tile.columns);
     }
 }
 
