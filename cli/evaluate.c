@@ -21,7 +21,7 @@ enum { SYNTHETIC_BATCHES = 64 };
 
 typedef struct evaluation_request {
     const char *model, *tokenizer, *data, *text, *tokens, *last_words, *logits;
-    int B, T, threads, split, layout;
+    int B, T, threads, split, layout, longer;
     int64_t batches, seed;
     double validation_share;
     bool json;
@@ -95,10 +95,18 @@ static srnn_status evaluate_data(sr_evaluation *result, sr_model *model,
     return status;
 }
 
+/* The failure just told, with its place and what to do about texts that are too long. */
+static srnn_status fail_in_line(srnn_status status, const char *path, size_t line) {
+    char why[512];
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    return SR_FAIL(status, "%s: line %zu: %s%s", path, line, why,
+                   status == SRNN_ERR_LIMIT ? "; --longer cut or skip goes on" : "");
+}
+
 /* Every line is a JSON object whose member `text` ends in the word to be guessed. */
 static srnn_status evaluate_lines(sr_evaluation *result, sr_model *model,
                                   const sr_tokenizer *tokenizer, const sr_bytes *lines,
-                                  const char *path) {
+                                  const evaluation_request *r) {
     size_t number = 0;
     for (size_t at = 0; at < lines->count; number++) {
         const char *line = lines->data + at;
@@ -113,10 +121,11 @@ static srnn_status evaluate_lines(sr_evaluation *result, sr_model *model,
         srnn_status status =
             json_is_string(text)
                 ? sr_evaluate_last_word(result, model, tokenizer, json_string_value(text),
-                                        json_string_length(text))
-                : SR_FAIL(SRNN_ERR_FORMAT, "%s: line %zu has no text", path, number + 1);
+                                        json_string_length(text), (sr_long_text)r->longer)
+                : SR_FAIL(SRNN_ERR_FORMAT, "there is no text");
         json_decref(root);
-        SR_TRY(status);
+        if (status != SRNN_OK)
+            return fail_in_line(status, r->last_words, number + 1);
     }
     return SRNN_OK;
 }
@@ -129,9 +138,9 @@ static srnn_status evaluate_texts(sr_evaluation *result, sr_model *model,
     const char *path = r->text ? r->text : r->last_words;
     srnn_status status = whole_file_read(&bytes, path);
     if (status == SRNN_OK)
-        status = r->text ? sr_evaluate_text(result, model, tokenizer, bytes.data, bytes.count, r->B,
-                                            length_of(r, model))
-                         : evaluate_lines(result, model, tokenizer, &bytes, path);
+        status = r->text
+                     ? sr_evaluate_text(result, model, tokenizer, &bytes, r->B, length_of(r, model))
+                     : evaluate_lines(result, model, tokenizer, &bytes, r);
     sr_bytes_free(&bytes);
     sr_tokenizer_free(tokenizer);
     return status;
@@ -188,7 +197,8 @@ static srnn_status evaluate_tensor(sr_evaluation *result, sr_model *model, const
     if (status == SRNN_OK && r->logits)
         status = sr_alloc(&logits, count * (size_t)model->config.V, sizeof(float));
     if (status == SRNN_OK)
-        status = sr_evaluate_rows(result, model, ids, ids + count, B, T, logits);
+        status = sr_evaluate_batch(
+            result, model, &(sr_batch){.B = B, .ids = ids, .targets = ids + count}, T, logits);
     if (status == SRNN_OK && r->logits)
         status = write_logits(r->logits, logits, B, T, model->config.V);
     free(ids);
@@ -216,6 +226,16 @@ static void print_member(const char *before, const char *name, double value) {
         printf("%s\"%s\": null", before, name);
 }
 
+static void print_longer(const sr_evaluation *e, const evaluation_request *r) {
+    if (e->cut + e->skipped == 0)
+        return;
+    if (r->json)
+        printf(", \"cut\": %lld, \"skipped\": %lld", (long long)e->cut, (long long)e->skipped);
+    else
+        printf("longer than the model: %lld cut, %lld skipped\n", (long long)e->cut,
+               (long long)e->skipped);
+}
+
 static void print_result(const sr_evaluation *e, const evaluation_request *r) {
     const double loss = e->loss_sum / (double)e->targets;
     const double accuracy = (double)e->correct / (double)e->targets;
@@ -230,6 +250,7 @@ static void print_result(const sr_evaluation *e, const evaluation_request *r) {
         printf(", \"targets\": %lld", (long long)e->targets);
         if (e->bytes > 0)
             print_member(", ", "bits_per_byte", bits);
+        print_longer(e, r);
         printf("}\n");
         return;
     }
@@ -238,6 +259,7 @@ static void print_result(const sr_evaluation *e, const evaluation_request *r) {
            (long long)e->targets);
     if (e->bytes > 0)
         printf("bits per byte %.4f\n", bits);
+    print_longer(e, r);
 }
 
 static srnn_status evaluate(const evaluation_request *r) {
@@ -262,6 +284,7 @@ static srnn_status evaluate(const evaluation_request *r) {
 
 int command_eval(int argc, char **argv) {
     static const char *const layouts[] = {"stream", "packed", "document", NULL};
+    static const char *const longer[] = {"stop", "cut", "skip", NULL}; /* as sr_long_text */
     static const char *const splits[] = {"train", "validation", NULL};
     evaluation_request r = {
         .B = 8, .split = SR_SPLIT_VALIDATION, .seed = 1, .validation_share = 0.1};
@@ -275,6 +298,9 @@ int command_eval(int argc, char **argv) {
                     "safetensors with ids (B, T+1): exactly these rows"),
         OPTION_TEXT("--last-words", &r.last_words, "FILE",
                     "JSON lines whose text ends in a word to be guessed (LAMBADA)"),
+        OPTION_CHOICE("--longer", &r.longer, longer, "WORD",
+                      "a text longer than the model, with --last-words: ends it, loses its "
+                      "beginning, or does not count"),
         OPTION_TEXT("--dump-logits", &r.logits, "FILE", "with --tokens: the logits (B, T, V)"),
         OPTION_INTEGER("--batch", &r.B, 1, 1 << 20, "N", "rows in a batch"),
         OPTION_INTEGER("--length", &r.T, 0, 1 << 24, "N", "tokens in a row; 0: the model's"),
@@ -306,6 +332,8 @@ int command_eval(int argc, char **argv) {
     if (!r.model || given != 1)
         return command_refuse("eval needs --model DIR and one of --text, --data, --tokens, "
                               "--last-words");
+    if (r.longer && !r.last_words)
+        return command_refuse("--longer goes with --last-words only");
     if (r.logits && !r.tokens)
         return command_refuse("--dump-logits goes with --tokens only");
     return command_report(evaluate(&r));

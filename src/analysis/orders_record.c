@@ -42,33 +42,40 @@ static json_t *logits_of(const sr_order_sums *sums) {
                      sr_record_number(sr_order_sums_deviation(sums)), "quantiles", quantiles);
 }
 
-/* The relative errors of all cuts about each centre, and the orders they ask for; null for a centre
- * that was not tried. */
-static void add_errors(json_t *errors, json_t *needed, const char *name, const double *differences,
-                       double size, const sr_survey *survey, const double *tolerances) {
+/* Where errors go. */
+typedef struct error_lists {
+    json_t *errors, *needed;
+    int cuts;
+    const double *tolerances;
+} error_lists;
+
+/* The relative errors of all cuts about a centre, and the orders they ask for; null for a centre that
+ * was not tried. */
+static void add_errors(const error_lists *to, const char *name, const double *differences,
+                       double size) {
     double relative[SR_CUTS];
-    const int cuts = sr_cut_count(survey->most_order);
-    for (int cut = 0; differences && cut < cuts; cut++)
+    for (int cut = 0; differences && cut < to->cuts; cut++)
         relative[cut] = sr_truncation_error(differences[cut], size);
-    json_array_append_new(json_object_get(errors, name),
-                          differences ? sr_record_numbers(relative, cuts) : json_null());
-    json_array_append_new(json_object_get(needed, name),
-                          differences ? sr_record_needed(relative, cuts, tolerances) : json_null());
+    json_array_append_new(json_object_get(to->errors, name),
+                          differences ? sr_record_numbers(relative, to->cuts) : json_null());
+    json_array_append_new(json_object_get(to->needed, name),
+                          differences ? sr_record_needed(relative, to->cuts, to->tolerances)
+                                      : json_null());
 }
 
 static void add_truncation(json_t *to, const sr_truncation *t, const sr_survey *survey, int centres,
                            const double *tolerances) {
-    json_t *errors = json_pack("{s[], s[]}", "weights", "outputs");
-    json_t *needed = json_pack("{s[], s[]}", "weights", "outputs");
+    const error_lists lists = {.errors = json_pack("{s[], s[]}", "weights", "outputs"),
+                               .needed = json_pack("{s[], s[]}", "weights", "outputs"),
+                               .cuts = sr_cut_count(survey->most_order),
+                               .tolerances = tolerances};
     for (int centre = 0; centre < SR_CENTRES; centre++) {
         const bool tried = centre < centres;
-        add_errors(errors, needed, "weights", tried ? t->weights[centre] : NULL, t->weights_size,
-                   survey, tolerances);
-        add_errors(errors, needed, "outputs", tried ? t->outputs[centre] : NULL, t->outputs_size,
-                   survey, tolerances);
+        add_errors(&lists, "weights", tried ? t->weights[centre] : NULL, t->weights_size);
+        add_errors(&lists, "outputs", tried ? t->outputs[centre] : NULL, t->outputs_size);
     }
-    json_object_set_new(to, "errors", errors);
-    json_object_set_new(to, "needed", needed);
+    json_object_set_new(to, "errors", lists.errors);
+    json_object_set_new(to, "needed", lists.needed);
 }
 
 static json_t *head_of(const sr_survey *survey, int layer, int head, int centres,

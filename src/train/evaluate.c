@@ -142,17 +142,17 @@ srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model,
     return status;
 }
 
-srnn_status sr_evaluate_rows(sr_evaluation *result, sr_model *model, const int32_t *ids,
-                             const int32_t *targets, int B, int T, float *logits) {
+srnn_status sr_evaluate_batch(sr_evaluation *result, sr_model *model, const sr_batch *batch, int T,
+                              float *logits) {
     evaluator e;
-    srnn_status status = evaluator_open(&e, model, B, T);
+    srnn_status status = evaluator_open(&e, model, batch->B, T);
     if (status == SRNN_OK) {
-        memcpy(e.ids, ids, (size_t)e.positions * sizeof *ids);
-        memcpy(e.targets, targets, (size_t)e.positions * sizeof *targets);
+        memcpy(e.ids, batch->ids, (size_t)e.positions * sizeof *e.ids);
+        memcpy(e.targets, batch->targets, (size_t)e.positions * sizeof *e.targets);
         status = add_batch(result, &e);
     }
     if (status == SRNN_OK && logits)
-        status = sr_pass_logits(e.pass, logits, ids);
+        status = sr_pass_logits(e.pass, logits, batch->ids);
     evaluator_close(&e);
     return status;
 }
@@ -182,10 +182,10 @@ static size_t fill_rows(evaluator *e, const sr_tokens *tokens, size_t first) {
 }
 
 srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_tokenizer *tokenizer,
-                             const char *text, size_t bytes, int B, int T) {
+                             const sr_bytes *text, int B, int T) {
     sr_tokens tokens = {0};
     evaluator e = {0};
-    srnn_status status = encode(&tokens, tokenizer, text, bytes);
+    srnn_status status = encode(&tokens, tokenizer, text->data, text->count);
     if (status == SRNN_OK && tokens.count < 2)
         status =
             SR_FAIL(SRNN_ERR_ARGUMENT, "a text of %zu tokens has nothing to predict", tokens.count);
@@ -198,7 +198,7 @@ srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_to
         next = fill_rows(&e, &tokens, next);
         status = add_batch(result, &e);
     }
-    result->bytes += (int64_t)bytes;
+    result->bytes += (int64_t)text->count;
     evaluator_close(&e);
     sr_tokens_free(&tokens);
     return status;
@@ -218,16 +218,21 @@ static size_t last_word(const char *text, size_t bytes) {
     return bytes > 0 ? bytes - 1 : 0;
 }
 
-/* The tokens from `context` on are the word. */
-static srnn_status judge(sr_evaluation *result, sr_model *model, const sr_tokens *tokens,
-                         size_t context) {
+/* A text whose tokens from `context` on are the word to be guessed. */
+typedef struct guess {
+    const sr_tokenizer *tokenizer;
+    sr_tokens tokens;
+    size_t context;
+} guess;
+
+static srnn_status judge(sr_evaluation *result, sr_model *model, const guess *g) {
     sr_evaluation word = {0};
     evaluator e;
     const int front = sr_model_config_front_tokens(&model->config);
-    srnn_status status = evaluator_open(&e, model, 1, front + (int)tokens->count - 1);
+    srnn_status status = evaluator_open(&e, model, 1, front + (int)g->tokens.count - 1);
     if (status == SRNN_OK) {
-        (void)fill_rows(&e, tokens, 0);
-        for (size_t i = 0; i + 1 < (size_t)front + context; i++)
+        (void)fill_rows(&e, &g->tokens, 0);
+        for (size_t i = 0; i + 1 < (size_t)front + g->context; i++)
             e.targets[i] = -1;
         status = add_batch(&word, &e);
     }
@@ -238,26 +243,73 @@ static srnn_status judge(sr_evaluation *result, sr_model *model, const sr_tokens
     return status;
 }
 
-srnn_status sr_evaluate_last_word(sr_evaluation *result, sr_model *model,
-                                  const sr_tokenizer *tokenizer, const char *text, size_t bytes) {
-    sr_tokens all = {0}, before = {0};
-    bytes = trimmed(text, bytes);
-    srnn_status status = encode(&all, tokenizer, text, bytes);
-    if (status == SRNN_OK)
-        status = encode(&before, tokenizer, text, last_word(text, bytes));
-    /* Where the word's tokens begin: after those that both texts share. */
+static size_t shared_tokens(const sr_tokens *a, const sr_tokens *b) {
     size_t shared = 0;
-    while (shared < before.count && shared < all.count && all.ids[shared] == before.ids[shared])
+    while (shared < a->count && shared < b->count && a->ids[shared] == b->ids[shared])
         shared++;
-    if (status == SRNN_OK && (shared == 0 || shared == all.count))
-        status = SR_FAIL(SRNN_ERR_ARGUMENT, "\"%.40s\": there is no last word to predict", text);
-    const size_t front = (size_t)sr_model_config_front_tokens(&model->config);
-    if (status == SRNN_OK && front + all.count > (size_t)model->config.positions)
-        status = SR_FAIL(SRNN_ERR_LIMIT, "a text of %zu tokens; the model has %d positions",
-                         all.count, model->config.positions);
+    return shared;
+}
+
+/* The context of a trimmed text is the tokens of what stands before its last word. Where those end
+ * otherwise in the whole, as words that end in a space do, it is the tokens with the space. */
+static srnn_status find_word(guess *g, const char *text, size_t bytes) {
+    sr_tokens before = {0}, spaced = {0};
+    const size_t end = last_word(text, bytes);
+    srnn_status status = encode(&before, g->tokenizer, text, end);
     if (status == SRNN_OK)
-        status = judge(result, model, &all, shared);
-    sr_tokens_free(&all);
+        status = encode(&spaced, g->tokenizer, text, end + (end > 0));
+    g->context = shared_tokens(&g->tokens, &before);
+    const size_t with_space = shared_tokens(&g->tokens, &spaced);
+    if (g->context < before.count && with_space > g->context)
+        g->context = with_space;
     sr_tokens_free(&before);
+    sr_tokens_free(&spaced);
+    if (status == SRNN_OK && (g->context == 0 || g->context == g->tokens.count))
+        status = SR_FAIL(SRNN_ERR_ARGUMENT, "\"%.40s\": there is no last word to predict", text);
+    return status;
+}
+
+/* Drops tokens of the context so that `count` are left; a beginning-of-text token stays. */
+static void cut_context(guess *g, size_t count) {
+    const size_t kept = sr_tokenizer_bos(g->tokenizer) >= 0, dropped = g->tokens.count - count;
+    uint32_t *ids = g->tokens.ids;
+    memmove(ids + kept, ids + kept + dropped, (count - kept) * sizeof *ids);
+    g->tokens.count = count;
+    g->context -= dropped;
+}
+
+/* Makes the tokens fit the model, which does not read the last one; *skip: they are to be left. */
+static srnn_status fit(sr_evaluation *result, guess *g, bool *skip, sr_long_text longer,
+                       const sr_model_config *config) {
+    const size_t room = (size_t)(config->positions - sr_model_config_front_tokens(config)) + 1;
+    const size_t least = g->tokens.count - g->context + 1 + (sr_tokenizer_bos(g->tokenizer) >= 0);
+    *skip = false;
+    if (g->tokens.count <= room)
+        return SRNN_OK;
+    if (longer == SR_LONG_REFUSE || (longer == SR_LONG_CUT && room < least))
+        return SR_FAIL(SRNN_ERR_LIMIT, "a text of %zu tokens; the model has %d positions",
+                       g->tokens.count, config->positions);
+    *skip = longer == SR_LONG_SKIP;
+    result->skipped += *skip;
+    result->cut += !*skip;
+    if (!*skip)
+        cut_context(g, room);
+    return SRNN_OK;
+}
+
+srnn_status sr_evaluate_last_word(sr_evaluation *result, sr_model *model,
+                                  const sr_tokenizer *tokenizer, const char *text, size_t bytes,
+                                  sr_long_text longer) {
+    guess g = {.tokenizer = tokenizer};
+    bool skip = false;
+    bytes = trimmed(text, bytes);
+    srnn_status status = encode(&g.tokens, tokenizer, text, bytes);
+    if (status == SRNN_OK)
+        status = find_word(&g, text, bytes);
+    if (status == SRNN_OK)
+        status = fit(result, &g, &skip, longer, &model->config);
+    if (status == SRNN_OK && !skip)
+        status = judge(result, model, &g);
+    sr_tokens_free(&g.tokens);
     return status;
 }

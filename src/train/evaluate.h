@@ -9,9 +9,17 @@
 typedef struct sr_evaluation {
     double loss_sum; /* nats */
     int64_t targets;
-    int64_t correct; /* targets that were the most probable token */
-    int64_t bytes;   /* of text behind the targets; 0: unknown */
+    int64_t correct;      /* targets that were the most probable token */
+    int64_t bytes;        /* of text behind the targets; 0: unknown */
+    int64_t cut, skipped; /* texts that were longer than the model */
 } sr_evaluation;
+
+/* What becomes of a text that is longer than the model. */
+typedef enum sr_long_text {
+    SR_LONG_REFUSE = 0, /* SRNN_ERR_LIMIT */
+    SR_LONG_CUT,        /* loses its beginning, but for the beginning-of-text token */
+    SR_LONG_SKIP,
+} sr_long_text;
 
 /* Batches 0 .. batches-1 of B rows of a source's split. */
 typedef struct sr_evaluation_rows {
@@ -26,18 +34,21 @@ typedef struct sr_evaluation_rows {
 srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model,
                                const sr_evaluation_rows *rows);
 
-/* One batch: ids and targets (B, T); logits (B, T, V), host memory, receives them if not NULL. */
-srnn_status sr_evaluate_rows(sr_evaluation *result, sr_model *model, const int32_t *ids,
-                             const int32_t *targets, int B, int T, float *logits);
+/* One batch of rows of T tokens, its documents ignored; logits (B, T, V), host memory, receives them if
+ * not NULL. */
+srnn_status sr_evaluate_batch(sr_evaluation *result, sr_model *model, const sr_batch *batch, int T,
+                              float *logits);
 
 /* A text cut into rows of T tokens, each predicted from those before it in its row; the first from
  * the beginning-of-text token, where there is one. */
 srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_tokenizer *tokenizer,
-                             const char *text, size_t bytes, int B, int T);
+                             const sr_bytes *text, int B, int T);
 
 /* Is the last word of `text` what the model would say, token by token, after the rest? Adds 1 to
- * targets, 1 to correct if so, and the word's loss. */
+ * targets, 1 to correct if so, and the word's loss. The space before the word is part of it, unless
+ * it is part of the token before. */
 srnn_status sr_evaluate_last_word(sr_evaluation *result, sr_model *model,
-                                  const sr_tokenizer *tokenizer, const char *text, size_t bytes);
+                                  const sr_tokenizer *tokenizer, const char *text, size_t bytes,
+                                  sr_long_text longer);
 
 #endif

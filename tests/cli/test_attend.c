@@ -98,23 +98,30 @@ static void assert_close(const float *values, const double *expected, size_t cou
 
 /* ---- Plain attention, written from the equation */
 
-/* o (T, Dv) of one head from document start `from`; softmax, times sigmoid(gate) if there is one.
- */
-static void plain_head(double *o, const double *q, const double *k, const double *v,
-                       const float *gate, int width, int value_width, int from, int to) {
+typedef struct head {
+    double *o;           /* (T, value_width) */
+    const double *q, *k; /* (T, width) */
+    const double *v;     /* (T, value_width) */
+    const float *gate;   /* (T) before its sigmoid, or NULL */
+    int width, value_width;
+} head;
+
+/* o of one head's document from .. to-1; softmax. */
+static void plain_head(const head *h, int from, int to) {
+    const int width = h->width, value_width = h->value_width;
     for (int i = from; i < to; i++) {
         double weight[64], sum = 0;
         for (int j = from; j <= i; j++) {
             double s = 0;
             for (int c = 0; c < width; c++)
-                s += q[i * width + c] * k[j * width + c];
+                s += h->q[i * width + c] * h->k[j * width + c];
             sum += weight[j] = exp(s / sqrt(width));
         }
         for (int c = 0; c < value_width; c++) {
             double total = 0;
             for (int j = from; j <= i; j++)
-                total += weight[j] / sum * v[j * value_width + c];
-            o[i * value_width + c] = gate ? total / (1 + exp(-(double)gate[i])) : total;
+                total += weight[j] / sum * h->v[j * value_width + c];
+            h->o[i * value_width + c] = h->gate ? total / (1 + exp(-(double)h->gate[i])) : total;
         }
     }
 }
@@ -134,8 +141,14 @@ static void plain(double *o, const float *q, const float *k, const float *v, con
         widen(wide_v, v + source * T * DV, T * DV);
         for (int d = 0; offsets[d] < B * T; d++)
             if (offsets[d] / T == b)
-                plain_head(o + n * T * DV, wide_q, wide_k, wide_v, gate ? gate + n * T : NULL, D,
-                           DV, (int)offsets[d] % T, (int)(offsets[d + 1] - b * T));
+                plain_head(&(head){.o = o + n * T * DV,
+                                   .q = wide_q,
+                                   .k = wide_k,
+                                   .v = wide_v,
+                                   .gate = gate ? gate + n * T : NULL,
+                                   .width = D,
+                                   .value_width = DV},
+                           (int)offsets[d] % T, (int)(offsets[d + 1] - b * T));
     }
 }
 
@@ -243,13 +256,15 @@ static void plain_layer(double *y, const float *x, float *const *weights) {
     project(k, x, weights[1], T, HKV * D);
     project(v, x, weights[2], T, HKV * D);
     for (int h = 0; h < H; h++) {
-        double head[4][T * D];
-        head_of(head[0], q, H, h, true);
-        head_of(head[1], k, HKV, h / (H / HKV), true);
-        head_of(head[2], v, HKV, h / (H / HKV), false);
-        plain_head(head[3], head[0], head[1], head[2], NULL, D, D, 0, T);
+        double of[4][T * D];
+        head_of(of[0], q, H, h, true);
+        head_of(of[1], k, HKV, h / (H / HKV), true);
+        head_of(of[2], v, HKV, h / (H / HKV), false);
+        plain_head(
+            &(head){.o = of[3], .q = of[0], .k = of[1], .v = of[2], .width = D, .value_width = D},
+            0, T);
         for (int t = 0; t < T; t++)
-            memcpy(o + (t * H + h) * D, head[3] + t * D, D * sizeof *o);
+            memcpy(o + (t * H + h) * D, of[3] + t * D, D * sizeof *o);
     }
     for (int t = 0; t < T; t++)
         for (int n = 0; n < C; n++) {

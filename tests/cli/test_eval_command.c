@@ -34,6 +34,15 @@ static int run_eval(const char *arguments) {
     return WEXITSTATUS(status);
 }
 
+/* True if the last run's errors hold this. */
+static bool said(const char *part) {
+    sr_mapping errors;
+    assert_int_equal(sr_mapping_open(&errors, path_of("errors")), SRNN_OK);
+    const bool found = memmem(errors.data, errors.bytes, part, strlen(part));
+    sr_mapping_close(&errors);
+    return found;
+}
+
 /* What `softrnn eval --model model --json ARGUMENTS` says of `member`. */
 static double eval_number(const char *arguments, const char *member) {
     char whole[512];
@@ -76,7 +85,7 @@ static void splits_count_once(void **state) {
         eval_number("--data text.txt --validation-share 0.8 --batch 1", "targets");
     const double loss = eval_number("--data text.txt --validation-share 0.8 --batch 1", "loss");
     assert_true(targets > 121 - 2 * POSITIONS && targets <= 122); /* 0.8 of the text, in rows */
-    assert_int_equal(run_eval("--model model --data text.txt --validation-share 0"), 1);
+    assert_int_equal(run_eval("--model model --data text.txt --validation-share 0"), 2);
     assert_true(eval_number("--data text.txt --validation-share 0 --split train", "targets") >
                 150 - 2 * POSITIONS);
     for (int batch = 2; batch <= 20; batch += 6) {
@@ -132,7 +141,7 @@ static void results_make_sense(void **state) {
     write_rows("none", none, 4);
     write_rows("half", half, 4);
     assert_int_equal(run_eval("--model model --tokens good"), 0);
-    assert_int_equal(run_eval("--model model --tokens none"), 1);
+    assert_int_equal(run_eval("--model model --tokens none"), 2);
     assert_int_equal(run_eval("--model model --tokens half"), 1);
     assert_int_equal(run_eval("--model broken --tokens good --json"), 0);
     json_t *root = json_load_file(path_of("out"), 0, NULL);
@@ -152,6 +161,42 @@ static void last_words_end_the_text(void **state) {
     assert_true(loss[0] == loss[1]);
 }
 
+/* Words that end in a space: that space belongs to the context. "a_" is a token of its own. */
+static void words_may_end_in_a_space(void **state) {
+    (void)state;
+    static const char tokenizer[] =
+        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \" \": 2, \"a \": 3, "
+        "\"b \": 4}, \"merges\": [[\"a\", \" \"], [\"b\", \" \"]]}}";
+    static const char line[] = "{\"text\": \"a b a\"}";
+    const float ids[3] = {3, 4, 0}; /* "a b " and the word */
+    assert_int_equal(sr_file_replace(path_of("ending.json"), tokenizer, strlen(tokenizer)),
+                     SRNN_OK);
+    assert_int_equal(sr_file_replace(path_of("words"), line, strlen(line)), SRNN_OK);
+    write_rows("ids", ids, 3);
+    const double both = 2 * eval_number("--tokens ids", "loss");
+    write_rows("ids", ids, 2);
+    const double first = eval_number("--tokens ids", "loss");
+    const double word = eval_number("--last-words words --tokenizer ending.json", "loss");
+    assert_true(fabs(word - (both - first)) < 1e-5);
+}
+
+/* A text that is too long is told with its line, and may be cut or left. */
+static void long_texts_have_a_line(void **state) {
+    (void)state;
+    char lines[POSITIONS + 256];
+    const int start = snprintf(lines, sizeof lines, "{\"text\": \"to be\"}\n{\"text\": \"");
+    memset(lines + start, 'x', POSITIONS);
+    snprintf(lines + start + POSITIONS, 32, " to be\"}\n");
+    assert_int_equal(sr_file_replace(path_of("words"), lines, strlen(lines)), SRNN_OK);
+    assert_int_equal(run_eval("--model model --last-words words --tokenizer bytes"), 1);
+    assert_true(said("words: line 2: a text of"));
+    assert_true(said("--longer cut or skip"));
+    assert_true(eval_number("--last-words words --tokenizer bytes --longer cut", "targets") == 2);
+    assert_true(eval_number("--last-words words --tokenizer bytes --longer cut", "cut") == 1);
+    assert_true(eval_number("--last-words words --tokenizer bytes --longer skip", "targets") == 1);
+    assert_int_equal(run_eval("--model model --text words --longer cut"), 2);
+}
+
 static void wrong_usage(void **state) {
     (void)state;
     assert_int_equal(run_eval("--model model"), 2);
@@ -159,7 +204,7 @@ static void wrong_usage(void **state) {
     assert_int_equal(run_eval("--model model --text a --dump-logits b"), 2);
     assert_int_equal(run_eval("--model nothing --data recall"), 1);
     assert_int_equal(run_eval("--model model --data nothing.txt"), 1);
-    assert_int_equal(run_eval("--model model --data recall:pairs=2,vocab=999,length=12"), 1);
+    assert_int_equal(run_eval("--model model --data recall:pairs=2,vocab=999,length=12"), 2);
 }
 
 static int enter(void **state) {
@@ -205,9 +250,14 @@ static int leave(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tasks_have_no_end),  cmocka_unit_test(splits_count_once),
-        cmocka_unit_test(measures_agree),     cmocka_unit_test(every_target_counts),
-        cmocka_unit_test(results_make_sense), cmocka_unit_test(last_words_end_the_text),
+        cmocka_unit_test(tasks_have_no_end),
+        cmocka_unit_test(splits_count_once),
+        cmocka_unit_test(measures_agree),
+        cmocka_unit_test(every_target_counts),
+        cmocka_unit_test(results_make_sense),
+        cmocka_unit_test(last_words_end_the_text),
+        cmocka_unit_test(words_may_end_in_a_space),
+        cmocka_unit_test(long_texts_have_a_line),
         cmocka_unit_test(wrong_usage),
     };
     return cmocka_run_group_tests(tests, enter, leave);

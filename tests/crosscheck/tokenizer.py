@@ -5,16 +5,18 @@ Usage: tokenizer.py PROGRAM TEXT TOKENIZER...
 
 PROGRAM is softrnn, TEXT any UTF-8 file to borrow sentences from, TOKENIZER a tokenizer.json or
 tokenizer.json.gz. Encodes 2 MB of mixed text (many scripts, emoji, code, control bytes, special
-tokens) and some hundred short awkward ones; then trains a tokenizer on TEXT, which must load in the
-package and give the same ids there. Needs the Python package `tokenizers`.
+tokens) and some hundred short awkward ones, and decodes what that gave and random ids; then trains a
+tokenizer on TEXT, which must load in the package, give the same ids there, and have the merges that
+the package's trainer learns. Needs the Python package `tokenizers`.
 """
 import gzip
+import json
 import random
 import subprocess
 import sys
 import tempfile
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 RANGES = [(0x20, 0x7F)] * 6 + [
     (0x00, 0x20), (0x80, 0x250), (0x300, 0x370), (0x370, 0x530), (0x590, 0x700), (0x900, 0xE00),
@@ -50,10 +52,34 @@ def encode(program, name, text):
     return [int(word) for word in done.stdout.split()]
 
 
-def compare(program, name, texts):
+def decode(program, name, ids):
+    done = subprocess.run([program, "tokenizer", "decode", "--tokenizer", name],
+                          input=" ".join(map(str, ids)).encode(), stdout=subprocess.PIPE, check=True)
+    return done.stdout.decode(errors="replace")
+
+
+def compare_decoding(program, name, package, texts, rng):
+    """Added tokens stand between all sorts of neighbours; ids that no text gives, too."""
+    added = list(package.get_added_tokens_decoder())
+    lists = [package.encode(text, add_special_tokens=False).ids for text in texts[1:]]
+    lists += [[rng.choice(added) if added and rng.random() < 0.4
+               else rng.randrange(package.get_vocab_size()) for _ in range(rng.randrange(1, 10))]
+              for _ in range(60)]
+    wrong = 0
+    for ids in lists:
+        expected = package.decode(ids, skip_special_tokens=False)
+        got = decode(program, name, ids)
+        if got != expected:
+            wrong += 1
+            print(f"{name}: {ids[:20]} is {got[:60]!r}, the package has {expected[:60]!r}")
+    print(f"{name}: {len(lists)} lists of ids, {wrong} differ")
+    return wrong
+
+
+def compare(program, name, texts, rng):
     with (gzip.open if name.endswith(".gz") else open)(name, "rb") as file:
         package = Tokenizer.from_str(file.read().decode())
-    wrong = 0
+    wrong = compare_decoding(program, name, package, texts, rng)
     for text in texts:
         expected = package.encode(text, add_special_tokens=False).ids
         got = encode(program, name, text)
@@ -67,6 +93,26 @@ def compare(program, name, texts):
     return wrong
 
 
+def merges_of(text):
+    return [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge)
+            for merge in json.loads(text)["model"]["merges"]]
+
+
+def compare_merges(trained, path):
+    package = Tokenizer(models.BPE())
+    package.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=2000, special_tokens=["<|endoftext|>"],
+                                  initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+                                  show_progress=False)
+    with open(path, encoding="utf-8") as file:
+        package.train_from_iterator(file.read().split("<|endoftext|>"), trainer)
+    with open(trained, encoding="utf-8") as file:
+        ours, theirs = merges_of(file.read()), merges_of(package.to_str())
+    wrong = sum(a != b for a, b in zip(ours, theirs)) + abs(len(ours) - len(theirs))
+    print(f"{path}: {len(theirs)} merges, {wrong} differ")
+    return wrong
+
+
 def main():
     program, path, *names = sys.argv[1:]
     rng = random.Random(1)
@@ -74,12 +120,13 @@ def main():
         text = file.read(1000000)
     texts = [mixed(rng, text, 2000000), ""] + PIECES
     texts += [mixed(rng, text, rng.choice([5, 20, 60])) for _ in range(30)]
-    wrong = sum(compare(program, name, texts) for name in names)
+    wrong = sum(compare(program, name, texts, rng) for name in names)
     with tempfile.TemporaryDirectory() as folder:
         trained = folder + "/tokenizer.json"
         subprocess.run([program, "tokenizer", "train", path, "--vocab", "2000", "--out", trained],
                        check=True)
-        wrong += compare(program, trained, texts)
+        wrong += compare(program, trained, texts, rng)
+        wrong += compare_merges(trained, path)
     sys.exit(1 if wrong else 0)
 
 

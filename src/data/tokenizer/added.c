@@ -76,6 +76,13 @@ static const sr_added_token *longest_at(const sr_added *added, const char *text,
     return longest;
 }
 
+size_t sr_added_prefix(const sr_added *added, const char *text, size_t bytes) {
+    if (bytes == 0 || !added->starts[(unsigned char)text[0]])
+        return 0;
+    const sr_added_token *token = longest_at(added, text, bytes);
+    return token ? token->text.count : 0;
+}
+
 /* The length of the character that ends `text`; 0 if it is not well-formed. */
 static size_t last_character(uint32_t *character, const char *text, size_t bytes) {
     for (size_t length = 1; length <= 4 && length <= bytes; length++)

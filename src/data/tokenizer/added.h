@@ -31,6 +31,9 @@ srnn_status sr_added_add(sr_added *added, const char *text, size_t bytes,
 void sr_added_finish(sr_added *added);
 void sr_added_free(sr_added *added);
 
+/* The bytes of the longest token that `text` starts with; 0 if it starts with none. */
+size_t sr_added_prefix(const sr_added *added, const char *text, size_t bytes);
+
 /* One find, and what of it is kept for the next one on the same text. */
 typedef struct sr_added_match {
     size_t search;     /* where to search from; 0 at the beginning */

@@ -60,32 +60,15 @@ static void strip_start(sr_decoder *decoder, sr_bytes *text, size_t from, uint32
     }
 }
 
-static srnn_status append_without(sr_bytes *text, const char *data, size_t bytes,
-                                  const sr_bytes *drop) {
-    while (bytes > 0) {
-        const char *found = memmem(data, bytes, drop->data, drop->count);
-        size_t length = found ? (size_t)(found - data) : bytes;
-        SR_TRY(sr_bytes_append(text, data, length));
-        length += found ? drop->count : 0;
-        data += length;
-        bytes -= length;
-    }
-    return SRNN_OK;
-}
-
 static srnn_status append_token(sr_decoder *decoder, sr_bytes *text, uint32_t id) {
     const sr_decoding *decoding = &decoder->tokenizer->decoding;
-    bool first = !decoder->started;
+    const bool first = !decoder->started;
+    const sr_id_texts *all = first && decoding->first.start ? &decoding->first : &decoding->ids;
     decoder->started = true;
-    if (first && decoding->first_drop.count) {
-        size_t bytes;
-        const char *written = sr_vocabulary_text(&decoder->tokenizer->vocabulary, id, &bytes);
-        return append_without(text, written, bytes, &decoding->first_drop);
-    }
     if (!first && decoding->spaced)
         SR_TRY(sr_bytes_append(text, " ", 1));
-    size_t from = decoding->start[id], bytes = decoding->start[id + 1] - from;
-    return bytes ? sr_bytes_append(text, decoding->texts.data + from, bytes) : SRNN_OK;
+    const size_t from = all->start[id], bytes = all->start[id + 1] - from;
+    return bytes ? sr_bytes_append(text, all->texts.data + from, bytes) : SRNN_OK;
 }
 
 srnn_status sr_decoder_push(sr_decoder *decoder, sr_bytes *text, uint32_t id) {

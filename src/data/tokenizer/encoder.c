@@ -243,8 +243,8 @@ static srnn_status take_piece(void *context, const char *piece, size_t bytes) {
 /* `first`: this is the start of the text. */
 static srnn_status encode_segment(sr_encoder *encoder, const char *text, size_t bytes, bool first) {
     const sr_tokenizer *tokenizer = encoder->tokenizer;
-    SR_TRY(sr_normalizer_run(&tokenizer->normalizer, encoder->matcher, encoder->normalized, text,
-                             bytes, &text, &bytes));
+    SR_TRY(sr_normalizer_run(&tokenizer->normalizer, encoder->matcher, encoder->normalized, &text,
+                             &bytes));
     sr_added_match match = {0};
     size_t done = 0;
     while (sr_added_next(&tokenizer->added_normalized, text, bytes, &match)) {

@@ -71,7 +71,7 @@ static srnn_status read_tokens(reader *from) {
         char one = (char)byte;
         bool control = id == BOS || id == EOS;
         SR_TRY(sr_vocabulary_add(&tokenizer->vocabulary, id, text, bytes));
-        SR_TRY(sr_decoding_add(&tokenizer->decoding, id, byte < 0 ? text : &one,
+        SR_TRY(sr_id_texts_add(&tokenizer->decoding.ids, id, byte < 0 ? text : &one,
                                control     ? 0
                                : byte >= 0 ? 1
                                            : bytes));

@@ -48,19 +48,22 @@ static srnn_status replace(sr_bytes *out, const sr_normal_step *step, sr_matcher
     return SRNN_OK;
 }
 
-/* SentencePiece drops spaces at the end once they are marks, and so marks of the text itself. */
-static srnn_status collapse_spaces(sr_bytes *out, const char *text, size_t bytes) {
+/* SentencePiece takes a symbol or a character at a time, without the spaces in front of it after
+ * another space. It drops spaces at the end once they are marks, and so marks of the text itself. */
+static srnn_status collapse_spaces(sr_bytes *out, const sr_added *symbols, const char *text,
+                                   size_t bytes) {
     SR_TRY(sr_bytes_reserve(out, bytes));
-    bool space = false;
-    for (size_t i = 0; i < bytes; i++) {
-        if (text[i] == ' ') {
-            space = out->count > 0;
+    bool after_space = true;
+    for (size_t at = 0, end; at < bytes; at = end) {
+        const size_t symbol = sr_added_prefix(symbols, text + at, bytes - at);
+        end = at + (symbol ? symbol : 1);
+        while (after_space && at < end && text[at] == ' ')
+            at++;
+        if (at == end)
             continue;
-        }
-        if (space)
-            out->data[out->count++] = ' ';
-        space = false;
-        out->data[out->count++] = text[i];
+        memcpy(out->data + out->count, text + at, end - at);
+        out->count += end - at;
+        after_space = text[end - 1] == ' ';
     }
     for (;;) {
         if (out->count >= 1 && out->data[out->count - 1] == ' ')
@@ -83,22 +86,19 @@ static srnn_status run_step(sr_bytes *out, const sr_normal_step *step, sr_matche
     case SR_NORMAL_FORM:
         return sr_unicode_normalize(out, text, bytes, step->form);
     case SR_NORMAL_COLLAPSE_SPACES:
-        return collapse_spaces(out, text, bytes);
+        return collapse_spaces(out, step->symbols, text, bytes);
     }
     return SRNN_OK;
 }
 
 srnn_status sr_normalizer_run(const sr_normalizer *normalizer, sr_matcher *matcher,
-                              sr_bytes buffers[2], const char *text, size_t bytes, const char **out,
-                              size_t *out_bytes) {
-    for (size_t i = 0; i < normalizer->count && bytes > 0; i++) {
+                              sr_bytes buffers[2], const char **text, size_t *bytes) {
+    for (size_t i = 0; i<normalizer->count && * bytes> 0; i++) {
         sr_bytes *buffer = &buffers[i & 1];
         buffer->count = 0;
-        SR_TRY(run_step(buffer, &normalizer->steps[i], matcher, text, bytes));
-        text = buffer->data;
-        bytes = buffer->count;
+        SR_TRY(run_step(buffer, &normalizer->steps[i], matcher, *text, *bytes));
+        *text = buffer->data;
+        *bytes = buffer->count;
     }
-    *out = text;
-    *out_bytes = bytes;
     return SRNN_OK;
 }

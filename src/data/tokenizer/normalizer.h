@@ -4,12 +4,13 @@
 
 #include "data/text/pattern.h"
 #include "data/text/unicode.h"
+#include "data/tokenizer/added.h"
 
 typedef enum sr_normal_kind {
     SR_NORMAL_PREPEND = 0,     /* content in front of a text that is not empty */
     SR_NORMAL_REPLACE,         /* every match of pattern becomes content */
     SR_NORMAL_FORM,            /* NFC and its relatives */
-    SR_NORMAL_COLLAPSE_SPACES, /* no space at either end, no two spaces in a row */
+    SR_NORMAL_COLLAPSE_SPACES, /* no space at either end, no two spaces in a row but in symbols */
 } sr_normal_kind;
 
 typedef struct sr_normal_step {
@@ -17,6 +18,7 @@ typedef struct sr_normal_step {
     sr_pattern *pattern; /* owned */
     sr_bytes content;    /* owned */
     sr_unicode_form form;
+    const sr_added *symbols; /* COLLAPSE_SPACES: texts that stay together; not owned */
 } sr_normal_step;
 
 enum { SR_NORMAL_STEPS = 16 };
@@ -30,10 +32,9 @@ typedef struct sr_normalizer {
 srnn_status sr_normalizer_add(sr_normalizer *normalizer, sr_normal_step **step);
 void sr_normalizer_free(sr_normalizer *normalizer);
 
-/* *out (*out_bytes) is the normalised text: `text` itself if there is nothing to do, else inside
+/* *text (*bytes) becomes the normalised text: it stays if there is nothing to do, else it lies inside
  * one of the two buffers, valid until they change. */
 srnn_status sr_normalizer_run(const sr_normalizer *normalizer, sr_matcher *matcher,
-                              sr_bytes buffers[2], const char *text, size_t bytes, const char **out,
-                              size_t *out_bytes);
+                              sr_bytes buffers[2], const char **text, size_t *bytes);
 
 #endif

@@ -63,12 +63,13 @@ static srnn_status next_field(message *from, field *next) {
 
 /* ---- The model ---- */
 
+enum model_type { UNIGRAM = 1, BPE, WORD, CHAR };
 enum piece_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 
 typedef struct reader {
     message file;
     uint32_t pieces;
-    bool add_prefix, collapse, escape;
+    bool add_prefix, collapse, escape, has_map;
     int64_t model_type, unknown, bos, eos;
     bool byte_fallback;
     message unknown_text;
@@ -118,9 +119,7 @@ static srnn_status read_normalizer(reader *from, message normalizer) {
         switch (next.number) {
         case 2:
         case 6:
-            if (next.content.bytes)
-                return SR_FAIL(SRNN_ERR_UNSUPPORTED, "a precompiled character map (normalisation "
-                                                     "such as nmt_nfkc) is not supported");
+            from->has_map = from->has_map || next.content.bytes;
             break;
         case 3:
             from->add_prefix = next.value != 0;
@@ -134,6 +133,11 @@ static srnn_status read_normalizer(reader *from, message normalizer) {
         }
     }
     return SRNN_OK;
+}
+
+static const char *type_name(int64_t type) {
+    static const char *const names[] = {[UNIGRAM] = "unigram", [WORD] = "word", [CHAR] = "char"};
+    return type >= UNIGRAM && type <= CHAR && names[type] ? names[type] : "newer";
 }
 
 /* Everything but the pieces, which are counted. */
@@ -153,9 +157,17 @@ static srnn_status read_settings(reader *from) {
     }
     if (from->pieces == 0)
         return SR_FAIL(SRNN_ERR_FORMAT, "there are no pieces: not a SentencePiece model");
-    if (from->model_type != 2)
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "model type %lld is not supported, only 2 (BPE) is",
-                       (long long)from->model_type);
+    if (from->model_type != BPE)
+        return SR_FAIL(
+            SRNN_ERR_UNSUPPORTED,
+            "a %s model of SentencePiece; only its BPE models are read, which are trained "
+            "with --model_type=bpe",
+            type_name(from->model_type));
+    if (from->has_map)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "a precompiled character map (normalisation such as nmt_nfkc) is not "
+                       "supported; models trained with --normalization_rule_name=identity have "
+                       "none");
     if (!from->escape)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "escape_whitespaces = false is not supported");
     return SRNN_OK;
@@ -169,7 +181,7 @@ static srnn_status decode_marks(reader *from, uint32_t id, const char *text, siz
         SR_TRY(sr_bytes_append(&from->text, mark ? " " : text + at, 1));
         at += mark ? 3 : 1;
     }
-    return sr_decoding_add(&from->tokenizer->decoding, id, from->text.data, from->text.count);
+    return sr_id_texts_add(&from->tokenizer->decoding.ids, id, from->text.data, from->text.count);
 }
 
 static srnn_status add_piece(reader *from, uint32_t id, const char *text, size_t bytes,
@@ -189,15 +201,15 @@ static srnn_status add_piece(reader *from, uint32_t id, const char *text, size_t
     case UNKNOWN:
         tokenizer->special[id] = true;
         from->unknown = id;
-        return sr_decoding_add(&tokenizer->decoding, id, (const char *)from->unknown_text.data,
+        return sr_id_texts_add(&tokenizer->decoding.ids, id, (const char *)from->unknown_text.data,
                                from->unknown_text.bytes);
     case CONTROL:
         tokenizer->special[id] = true;
-        return sr_decoding_add(&tokenizer->decoding, id, NULL, 0);
+        return sr_id_texts_add(&tokenizer->decoding.ids, id, NULL, 0);
     case BYTE:
         if (byte < 0)
             return SR_FAIL(SRNN_ERR_FORMAT, "piece %u is a byte but is not written <0x..>", id);
-        return sr_decoding_add(&tokenizer->decoding, id, &one, 1);
+        return sr_id_texts_add(&tokenizer->decoding.ids, id, &one, 1);
     }
     return SR_FAIL(SRNN_ERR_UNSUPPORTED, "piece %u has the type %llu, which is not supported", id,
                    (unsigned long long)type);
@@ -259,6 +271,7 @@ static srnn_status build_normalizer(reader *from) {
     if (from->collapse) {
         SR_TRY(sr_normalizer_add(normalizer, &step));
         step->kind = SR_NORMAL_COLLAPSE_SPACES;
+        step->symbols = &from->tokenizer->added_normalized;
     }
     if (from->add_prefix) {
         SR_TRY(sr_normalizer_add(normalizer, &step));
@@ -305,7 +318,7 @@ srnn_status sr_tokenizer_read_sentencepiece(sr_tokenizer **tokenizer, const char
                    .add_prefix = true,
                    .collapse = true,
                    .escape = true,
-                   .model_type = 1,
+                   .model_type = UNIGRAM,
                    .bos = 1,
                    .eos = 2,
                    .unknown_text = {unknown_text, sizeof unknown_text - 1}};

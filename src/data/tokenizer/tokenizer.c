@@ -18,8 +18,8 @@ srnn_status sr_tokenizer_create(sr_tokenizer **tokenizer, const char *kind, uint
     if (status == SRNN_OK)
         status = sr_alloc_zero((void **)&made->added_only, size, sizeof *made->added_only);
     if (status == SRNN_OK)
-        status = sr_alloc_zero((void **)&made->decoding.start, (size_t)size + 1,
-                               sizeof *made->decoding.start);
+        status = sr_alloc_zero((void **)&made->decoding.ids.start, (size_t)size + 1,
+                               sizeof *made->decoding.ids.start);
     if (status != SRNN_OK)
         sr_tokenizer_free(made);
     else
@@ -38,11 +38,12 @@ void sr_tokenizer_free(sr_tokenizer *tokenizer) {
     sr_added_free(&tokenizer->added_normalized);
     sr_splitter_free(&tokenizer->splitter);
     sr_bpe_free(&tokenizer->bpe);
-    sr_bytes_free(&tokenizer->decoding.texts);
-    free(tokenizer->decoding.start);
+    sr_bytes_free(&tokenizer->decoding.ids.texts);
+    free(tokenizer->decoding.ids.start);
+    sr_bytes_free(&tokenizer->decoding.first.texts);
+    free(tokenizer->decoding.first.start);
     sr_bytes_free(&tokenizer->decoding.strip);
     sr_bytes_free(&tokenizer->decoding.strip_mark);
-    sr_bytes_free(&tokenizer->decoding.first_drop);
     free(tokenizer);
 }
 
@@ -111,9 +112,9 @@ int sr_byte_of_token(const char *text, size_t bytes) {
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-srnn_status sr_decoding_add(sr_decoding *decoding, uint32_t id, const char *text, size_t bytes) {
-    SR_TRY(sr_bytes_append(&decoding->texts, text, bytes));
-    decoding->start[id + 1] = decoding->texts.count;
+srnn_status sr_id_texts_add(sr_id_texts *texts, uint32_t id, const char *text, size_t bytes) {
+    SR_TRY(sr_bytes_append(&texts->texts, text, bytes));
+    texts->start[id + 1] = texts->texts.count;
     return SRNN_OK;
 }
 
@@ -124,7 +125,7 @@ static srnn_status fill_bytes(sr_tokenizer *tokenizer) {
         const char *text = id < 256 ? &byte : end;
         size_t bytes = id < 256 ? 1 : sizeof end - 1;
         SR_TRY(sr_vocabulary_add(&tokenizer->vocabulary, id, text, bytes));
-        SR_TRY(sr_decoding_add(&tokenizer->decoding, id, text, bytes));
+        SR_TRY(sr_id_texts_add(&tokenizer->decoding.ids, id, text, bytes));
     }
     tokenizer->special[256] = true;
     tokenizer->bos = tokenizer->eos = 256;

@@ -1,8 +1,10 @@
 /* tokenizer_decoder.c: reads the decoder of a tokenizer.json and applies it to every token. */
 #include "data/tokenizer/tokenizer_steps.h"
 
+#include "base/memory.h"
 #include "data/text/unicode.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { STEP_LIMIT = 16, STRIP_LIMIT = 1024 };
@@ -19,6 +21,7 @@ typedef struct step {
     step_kind kind;
     const char *from, *to; /* REPLACE; from: STRIP */
     size_t from_bytes, to_bytes;
+    bool dropped_first;  /* REPLACE: by nothing in the first token of a text */
     int64_t start, stop; /* STRIP */
 } step;
 
@@ -26,7 +29,8 @@ typedef struct reader {
     sr_decoding *decoding;
     step steps[STEP_LIMIT];
     size_t count;
-    bool fused; /* what follows sees the whole text instead of tokens */
+    bool fused;         /* what follows sees the whole text instead of tokens */
+    bool first_differs; /* some step does something else in the first token */
 } reader;
 
 static srnn_status add_step(reader *to, step added, const char *type) {
@@ -89,8 +93,8 @@ static srnn_status read_metaspace(reader *to, const json_t *json) {
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: \"replacement\" is missing", where);
     if (to->count != 0)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s after another decoder is not supported", where);
-    if (scheme ? strcmp(scheme, "never") != 0 : prefix)
-        SR_TRY(sr_bytes_append(&to->decoding->first_drop, replace.from, replace.from_bytes));
+    replace.dropped_first = scheme ? strcmp(scheme, "never") != 0 : prefix;
+    to->first_differs = to->first_differs || replace.dropped_first;
     return add_step(to, replace, "Metaspace");
 }
 
@@ -148,13 +152,14 @@ static srnn_status decode_byte_level(sr_bytes *out, const sr_bytes *in) {
     return SRNN_OK;
 }
 
-static srnn_status decode_replace(sr_bytes *out, const step *replace, const sr_bytes *in) {
+static srnn_status decode_replace(sr_bytes *out, const step *replace, const sr_bytes *in,
+                                  bool first) {
     for (size_t at = 0; at < in->count;) {
         const char *found =
             memmem(in->data + at, in->count - at, replace->from, replace->from_bytes);
         size_t end = found ? (size_t)(found - in->data) : in->count;
         SR_TRY(sr_bytes_append(out, in->data + at, end - at));
-        if (found)
+        if (found && !(first && replace->dropped_first))
             SR_TRY(sr_bytes_append(out, replace->to, replace->to_bytes));
         at = end + replace->from_bytes;
     }
@@ -182,12 +187,12 @@ static srnn_status decode_fallback(sr_bytes *out, const sr_bytes *in) {
     return byte < 0 ? sr_bytes_append(out, in->data, in->count) : sr_bytes_append(out, &one, 1);
 }
 
-static srnn_status apply(sr_bytes *out, const step *applied, const sr_bytes *in) {
+static srnn_status apply(sr_bytes *out, const step *applied, const sr_bytes *in, bool first) {
     switch (applied->kind) {
     case STEP_BYTE_LEVEL:
         return decode_byte_level(out, in);
     case STEP_REPLACE:
-        return decode_replace(out, applied, in);
+        return decode_replace(out, applied, in, first);
     case STEP_BYTE_FALLBACK:
         return decode_fallback(out, in);
     case STEP_STRIP:
@@ -196,34 +201,66 @@ static srnn_status apply(sr_bytes *out, const step *applied, const sr_bytes *in)
     return SRNN_OK;
 }
 
-static srnn_status decode_all(sr_tokenizer *tokenizer, const bool *is_added, const reader *from,
-                              sr_bytes texts[2]) {
-    for (uint32_t id = 0; id < tokenizer->vocabulary.size; id++) {
-        size_t bytes = 0, turn = 0;
-        const char *text = sr_vocabulary_text(&tokenizer->vocabulary, id, &bytes);
-        texts[0].count = 0;
-        SR_TRY(sr_bytes_append(&texts[0], text, bytes));
-        for (size_t i = 0; i < from->count; i++) {
-            if (from->steps[i].kind == STEP_BYTE_LEVEL && is_added[id])
-                continue;
-            texts[!turn].count = 0;
-            SR_TRY(apply(&texts[!turn], &from->steps[i], &texts[turn]));
-            turn = !turn;
-        }
-        SR_TRY(sr_decoding_add(&tokenizer->decoding, id, texts[turn].data, texts[turn].count));
+/* Added tokens that were looked for in the normalised text are decoded from their normal form. */
+static srnn_status find_normal_forms(const sr_bytes ***forms, const sr_tokenizer *tokenizer) {
+    const sr_added *added = &tokenizer->added_normalized;
+    SR_TRY(sr_alloc_zero((void **)forms, tokenizer->vocabulary.size, sizeof **forms));
+    for (size_t i = 0; i < added->count; i++)
+        (*forms)[added->tokens[i].id] = &added->tokens[i].text;
+    return SRNN_OK;
+}
+
+/* What all tokens of a text are decoded with. */
+typedef struct decode_run {
+    const sr_tokenizer *tokenizer;
+    const bool *is_added;   /* (size) */
+    const sr_bytes **forms; /* (size) NULL: the text in the vocabulary */
+    const reader *from;
+    sr_bytes texts[2];
+} decode_run;
+
+static srnn_status decode_id(sr_id_texts *out, decode_run *run, uint32_t id, bool first) {
+    size_t bytes = 0, turn = 0;
+    const char *text = sr_vocabulary_text(&run->tokenizer->vocabulary, id, &bytes);
+    const sr_bytes *form = run->forms[id];
+    sr_bytes *texts = run->texts;
+    texts[0].count = 0;
+    SR_TRY(form ? sr_bytes_append(&texts[0], form->data, form->count)
+                : sr_bytes_append(&texts[0], text, bytes));
+    for (size_t i = 0; i < run->from->count; i++) {
+        if (run->from->steps[i].kind == STEP_BYTE_LEVEL && run->is_added[id])
+            continue;
+        texts[!turn].count = 0;
+        SR_TRY(apply(&texts[!turn], &run->from->steps[i], &texts[turn], first));
+        turn = !turn;
     }
+    return sr_id_texts_add(out, id, texts[turn].data, texts[turn].count);
+}
+
+static srnn_status decode_all(sr_decoding *decoding, decode_run *run) {
+    const uint32_t size = run->tokenizer->vocabulary.size;
+    SR_TRY(find_normal_forms(&run->forms, run->tokenizer));
+    for (uint32_t id = 0; id < size; id++)
+        SR_TRY(decode_id(&decoding->ids, run, id, false));
+    if (!run->from->first_differs)
+        return SRNN_OK;
+    SR_TRY(sr_alloc_zero((void **)&decoding->first.start, (size_t)size + 1,
+                         sizeof *decoding->first.start));
+    for (uint32_t id = 0; id < size; id++)
+        SR_TRY(decode_id(&decoding->first, run, id, true));
     return SRNN_OK;
 }
 
 srnn_status sr_json_decoder(sr_tokenizer *tokenizer, const bool *is_added, const json_t *json) {
     reader from = {.decoding = &tokenizer->decoding};
-    sr_bytes texts[2] = {{0}};
+    decode_run run = {.tokenizer = tokenizer, .is_added = is_added, .from = &from};
     if (json && !json_is_null(json))
         SR_TRY(read_steps(&from, json));
     else
         tokenizer->decoding.spaced = true;
-    srnn_status status = decode_all(tokenizer, is_added, &from, texts);
-    sr_bytes_free(&texts[0]);
-    sr_bytes_free(&texts[1]);
+    srnn_status status = decode_all(&tokenizer->decoding, &run);
+    free(run.forms);
+    sr_bytes_free(&run.texts[0]);
+    sr_bytes_free(&run.texts[1]);
     return status;
 }

@@ -285,7 +285,7 @@ static srnn_status look_for_added(reader *from, sr_matcher *matcher, sr_bytes bu
     SR_TRY(sr_json_bool(item, "added_tokens", "normalized", &normalized));
     if (!normalized)
         return sr_added_add(&tokenizer->added, text, bytes, &token);
-    SR_TRY(sr_normalizer_run(&tokenizer->normalizer, matcher, buffers, text, bytes, &text, &bytes));
+    SR_TRY(sr_normalizer_run(&tokenizer->normalizer, matcher, buffers, &text, &bytes));
     return sr_added_add(&tokenizer->added_normalized, text, bytes, &token);
 }
 
@@ -350,6 +350,10 @@ srnn_status sr_tokenizer_read_json(sr_tokenizer **tokenizer, const char *data, s
     *tokenizer = NULL;
     json_error_t error;
     json_t *root = json_loadb(data, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    if (!root && json_error_code(&error) == json_error_null_byte_in_key)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "%s: line %d: a token with the character U+0000 is not supported", name,
+                       error.line);
     if (!root)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: not JSON: %s at line %d", name, error.text,
                        error.line);

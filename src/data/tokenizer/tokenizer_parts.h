@@ -8,14 +8,19 @@
 #include "data/tokenizer/splitter.h"
 #include "data/tokenizer/tokenizer.h"
 
+/* The bytes of all ids, one after the other. */
+typedef struct sr_id_texts {
+    sr_bytes texts;
+    size_t *start; /* (size + 1) into texts */
+} sr_id_texts;
+
 /* How ids become text. Each id has bytes of its own; these rules hold for the whole text. */
 typedef struct sr_decoding {
-    sr_bytes texts;     /* the bytes of all ids, one after the other */
-    size_t *start;      /* (size + 1) into texts */
+    sr_id_texts ids;
+    sr_id_texts first;  /* of an id that begins a text; start is NULL if that changes nothing */
     size_t strip_count; /* this many copies of strip at the start of a text are dropped */
     sr_bytes strip;
     sr_bytes strip_mark; /* only of tokens written with this in front, one each; empty: of all */
-    sr_bytes first_drop; /* dropped wherever it stands in the first token of a text */
     bool spaced;         /* a space between any two tokens */
 } sr_decoding;
 
@@ -53,6 +58,6 @@ int sr_byte_of_token(const char *text, size_t bytes);
 srnn_status sr_fail_in(srnn_status status, const char *name);
 
 /* Sets the bytes that an id decodes to; to be called for id 0, 1, 2, ... in this order. */
-srnn_status sr_decoding_add(sr_decoding *decoding, uint32_t id, const char *text, size_t bytes);
+srnn_status sr_id_texts_add(sr_id_texts *texts, uint32_t id, const char *text, size_t bytes);
 
 #endif

@@ -407,6 +407,61 @@ static void the_first_piece_loses_its_mark(void **state) {
     sr_tokenizer_free(tokenizer);
 }
 
+/* As the sentencepiece package: spaces inside a symbol of the user stay, others after them go. */
+static void symbols_keep_their_spaces(void **state) {
+    (void)state;
+    static const char *const cases[][3] = {
+        /* symbol, text, tokens with "_" for marks */
+        {"  ", "ab  cc", "_ab|__|cc"},
+        {"  ", "ab   cc", "_ab|__|cc"},
+        {"  ", "  ab", "_ab"},
+        {"  ", "ab  ", "_ab"},
+        {"  ", "  ", ""},
+        {"zz", "ab  cc", "_ab|_|cc"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sr_bytes file = {0}, expected = {0};
+        sr_tokenizer *tokenizer;
+        sample_sentencepiece_symbol_file(&file, cases[i][0]);
+        sample_spaced(&expected, cases[i][2], "\xE2\x96\x81");
+        assert_int_equal(sr_bytes_append(&expected, "", 1), SRNN_OK);
+        assert_int_equal(
+            sr_tokenizer_read_sentencepiece(&tokenizer, file.data, file.count, "symbols"), SRNN_OK);
+        expect_ids(tokenizer, cases[i][1], expected.data);
+        sr_tokenizer_free(tokenizer);
+        sr_bytes_free(&file);
+        sr_bytes_free(&expected);
+    }
+}
+
+/* Added tokens that are looked for in the normalised text have its marks: so do they decode. */
+static void normalised_added_tokens_keep_their_spaces(void **state) {
+    (void)state;
+    static const char *const texts[] = {"a<s>b <s> c", " <s>", "<s> a", "a <s> <s>  b", "<s>"};
+    sr_bytes file = {0};
+    sr_tokenizer *tokenizer;
+    sr_encoder *encoder;
+    sample_json_file(&file);
+    for (char *at = file.data;
+         (at = memmem(at, file.count - (size_t)(at - file.data), "false", 5));)
+        memcpy(at, "true ", 5); /* "normalized" */
+    assert_int_equal(sr_tokenizer_read_json(&tokenizer, file.data, file.count, "added"), SRNN_OK);
+    assert_int_equal(sr_encoder_create(&encoder, tokenizer), SRNN_OK);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        sr_tokens tokens = {0};
+        sr_bytes text = {0};
+        assert_int_equal(sr_encoder_encode(encoder, &tokens, texts[i], strlen(texts[i])), SRNN_OK);
+        assert_int_equal(sr_tokenizer_decode(tokenizer, &text, tokens.ids, tokens.count), SRNN_OK);
+        assert_int_equal(text.count, strlen(texts[i]));
+        assert_memory_equal(text.data, texts[i], text.count);
+        sr_tokens_free(&tokens);
+        sr_bytes_free(&text);
+    }
+    sr_encoder_free(encoder);
+    sr_tokenizer_free(tokenizer);
+    sr_bytes_free(&file);
+}
+
 /* A piece that begins with an unknown character, whose token was fused with the one before, must
  * not be remembered without it. Such a piece needs a character that only seems to be a neighbour. */
 static void cache_keeps_unknown_tokens(void **state) {
@@ -529,6 +584,8 @@ int main(void) {
         cmocka_unit_test(added_tokens_are_not_the_models),
         cmocka_unit_test(several_tokens_in_front_are_no_bos),
         cmocka_unit_test(the_first_piece_loses_its_mark),
+        cmocka_unit_test(symbols_keep_their_spaces),
+        cmocka_unit_test(normalised_added_tokens_keep_their_spaces),
         cmocka_unit_test(cache_keeps_unknown_tokens),
         cmocka_unit_test(training_ignores_threads),
         cmocka_unit_test(training_counts_pairs),

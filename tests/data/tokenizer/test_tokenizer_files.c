@@ -101,6 +101,25 @@ static void long_added_tokens_are_refused(void **state) {
     expect_refused(fields, SRNN_ERR_LIMIT, "1025 bytes");
 }
 
+/* What is well-formed but not read is not called malformed. */
+static void kinds_are_named(void **state) {
+    (void)state;
+    static const char nul[] = "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"\\u0000\": 0}}}";
+    static const unsigned char unigram[] = {2 << 3 | 2, 2, 3 << 3, 1};
+    sr_tokenizer *tokenizer;
+    sr_bytes file = {0};
+    assert_int_equal(sr_tokenizer_read_json(&tokenizer, nul, sizeof nul - 1, "f.json"),
+                     SRNN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(srnn_error_detail(), "U+0000"));
+    assert_null(strstr(srnn_error_detail(), "not JSON"));
+    sample_sentencepiece_file(&file);
+    assert_int_equal(sr_bytes_append(&file, (const char *)unigram, sizeof unigram), SRNN_OK);
+    assert_int_equal(sr_tokenizer_read_sentencepiece(&tokenizer, file.data, file.count, "t.model"),
+                     SRNN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(srnn_error_detail(), "t.model: a unigram model"));
+    sr_bytes_free(&file);
+}
+
 typedef srnn_status read_function(sr_tokenizer **, const char *, size_t, const char *);
 
 /* Every prefix is refused or is a tokenizer; nothing is read behind the end. */
@@ -244,6 +263,7 @@ int main(void) {
         cmocka_unit_test(odd_unknown_tokens_are_refused),
         cmocka_unit_test(long_added_tokens_are_refused),
         cmocka_unit_test(cut_files_are_refused),
+        cmocka_unit_test(kinds_are_named),
         cmocka_unit_test(names_find_files),
         cmocka_unit_test(bytes_come_as_files),
     };

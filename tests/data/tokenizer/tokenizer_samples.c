@@ -47,27 +47,41 @@ static void put_byte(sr_bytes *out, int byte) {
     put(out, &one, 1);
 }
 
+static void put_piece(sr_bytes *file, const char *text, size_t bytes, float score, int type) {
+    put_byte(file, 1 << 3 | 2);
+    put_byte(file, (int)bytes + 9);
+    put_byte(file, 1 << 3 | 2);
+    put_byte(file, (int)bytes);
+    put(file, text, bytes);
+    put_byte(file, 2 << 3 | 5);
+    put(file, &score, sizeof score);
+    put_byte(file, 3 << 3);
+    put_byte(file, type);
+}
+
 void sample_sentencepiece_file(sr_bytes *file) {
     static const unsigned char trainer[] = {2 << 3 | 2, 5, 3 << 3, 2, 0x98, 0x02, 1};
     static const unsigned char normalizer[] = {3 << 3 | 2, 2, 4 << 3, 0};
     sr_bytes text = {0};
     for (uint32_t id = 0; id < SAMPLE_FIRST + SAMPLE_PIECES; id++) {
         int byte;
-        float score = score_of(id);
         token_text(&text, id, "\xE2\x96\x81", &byte);
-        put_byte(file, 1 << 3 | 2);
-        put_byte(file, (int)text.count + 9);
-        put_byte(file, 1 << 3 | 2);
-        put_byte(file, (int)text.count);
-        put(file, text.data, text.count);
-        put_byte(file, 2 << 3 | 5);
-        put(file, &score, sizeof score);
-        put_byte(file, 3 << 3);
-        put_byte(file, id == 0 ? 2 : id < 3 ? 3 : byte >= 0 ? 6 : 1);
+        put_piece(file, text.data, text.count, score_of(id),
+                  id == 0     ? 2
+                  : id < 3    ? 3
+                  : byte >= 0 ? 6
+                              : 1);
     }
     put(file, trainer, sizeof trainer);
     put(file, normalizer, sizeof normalizer);
     sr_bytes_free(&text);
+}
+
+void sample_sentencepiece_symbol_file(sr_bytes *file, const char *symbol) {
+    static const unsigned char normalizer[] = {3 << 3 | 2, 2, 4 << 3, 1};
+    sample_sentencepiece_file(file);
+    put_piece(file, symbol, strlen(symbol), 0, 4);
+    put(file, normalizer, sizeof normalizer);
 }
 
 void sample_llama2c_file(sr_bytes *file) {

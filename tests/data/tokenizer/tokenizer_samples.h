@@ -12,6 +12,9 @@ enum { SAMPLE_PIECES = 14, SAMPLE_FIRST = 259 };
 void sample_sentencepiece_file(sr_bytes *file);
 void sample_llama2c_file(sr_bytes *file);
 
+/* The SentencePiece sample that removes extra white space, with one user defined symbol more. */
+void sample_sentencepiece_symbol_file(sr_bytes *file, const char *symbol);
+
 /* Replaces every _ in a text by `space`. */
 void sample_spaced(sr_bytes *out, const char *text, const char *space);
 
