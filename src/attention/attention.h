@@ -48,6 +48,9 @@ enum { SR_LEARNED_MAX = 8 };
 /* Fills `learned` (SR_LEARNED_MAX entries) and returns how many there are. Static text. */
 size_t sr_attention_learned(sr_learned *learned, const srnn_attention *attention);
 
+/* True if both describe the same combination. */
+bool sr_attention_same(const srnn_attention *a, const srnn_attention *b);
+
 /* The named variant, or NULL. */
 const srnn_variant *sr_variant_find(const char *name);
 
