@@ -85,7 +85,7 @@ static srnn_status open_strands(generator *g) {
 static srnn_status generator_open(generator *g, const generation_request *r, int batch) {
     g->request = r;
     g->batch = batch;
-    SR_TRY(sr_backend_cpu_create(&g->backend, r->threads));
+    SR_TRY(sr_backend_create(&g->backend, &(sr_backend_settings){.threads = r->threads}));
     SR_TRY(model_open(&g->model, g->backend, r->model));
     SR_TRY(model_open_tokenizer(&g->tokenizer, r->tokenizer, r->model, g->model->config.V));
     SR_TRY(sr_encoder_create(&g->encoder, g->tokenizer));
@@ -396,6 +396,8 @@ int command_generate(int argc, char **argv) {
     }
     progress_catch_interrupt();
     exit_code = command_report(generate(&r));
+    if (exit_code == EXIT_OK && progress_interrupted())
+        exit_code = EXIT_SIGNAL + progress_interrupted();
     free(stops);
     return exit_code;
 }

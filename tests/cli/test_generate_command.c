@@ -203,7 +203,8 @@ static void options_do_what_they_say(void **state) {
 static int enter(void **state) {
     sr_backend *cpu;
     snprintf(folder, sizeof folder, "/tmp/softrnn-generate-XXXXXX");
-    if (!mkdtemp(folder) || sr_backend_cpu_create(&cpu, 1) != SRNN_OK)
+    if (!mkdtemp(folder) ||
+        sr_backend_create(&cpu, &(sr_backend_settings){.threads = 1}) != SRNN_OK)
         return -1;
     *state = cpu;
     return 0;
