@@ -12,13 +12,13 @@
 extern "C" {
 #endif
 
-/* In the order of srnn_operands. */
+/* In the order in which layers keep what they learn for them. */
 typedef enum sr_operand {
     SR_OPERAND_Q,
     SR_OPERAND_K,
     SR_OPERAND_V,
-    SR_OPERAND_VALUE_GATE,
     SR_OPERAND_OUTPUT_GATE,
+    SR_OPERAND_VALUE_GATE,
     SR_OPERAND_DECAY,
     SR_OPERAND_NORM_WEIGHT,
     SR_OPERAND_NORM_BIAS,
