@@ -84,15 +84,29 @@ bool sr_needs_row_sum(const srnn_attention *a) {
     return false;
 }
 
+/* True if the norm leaves nothing of a factor of its row. */
+static bool norm_ignores_factors(srnn_norm norm) {
+    switch (norm) {
+    case SRNN_NORM_L2:
+    case SRNN_NORM_L2_SCALED:
+        return true;
+    case SRNN_NORM_NONE:
+    case SRNN_NORM_LAYER:
+    case SRNN_NORM_RMS:
+        return false;
+    }
+    return false;
+}
+
 bool sr_row_scale_invariant(const srnn_attention *a) {
-    bool cancels_in_norm = a->norm == SRNN_NORM_L2 || a->norm == SRNN_NORM_L2_SCALED;
+    bool cancels_in_norm = norm_ignores_factors(a->norm);
     bool cancels_in_division = a->normaliser == SRNN_NORMALISER_ROW_SUM && a->epsilon == 0;
     return cancels_in_norm || cancels_in_division;
 }
 
 bool sr_floor_follows_rows(const srnn_attention *a) {
     return a->score == SRNN_SCORE_EXP && a->normaliser != SRNN_NORMALISER_ROW_SUM &&
-           (a->norm == SRNN_NORM_L2 || a->norm == SRNN_NORM_L2_SCALED);
+           norm_ignores_factors(a->norm);
 }
 
 bool srnn_attention_has_state(const srnn_attention *a) {
