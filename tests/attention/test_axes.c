@@ -3,6 +3,7 @@
 #include "attention/operands.h"
 #include "test.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,16 @@ static void every_field_has_a_row(void **state) {
 #endif
 }
 
+/* True if the word stands by itself in the text. */
+static bool mentions(const char *text, const char *word) {
+    const size_t length = strlen(word);
+    for (const char *at = text; (at = strstr(at, word)); at++)
+        if ((at == text || !(isalnum((unsigned char)at[-1]) || at[-1] == '_')) &&
+            !(isalnum((unsigned char)at[length]) || at[length] == '_'))
+            return true;
+    return false;
+}
+
 /* Every value of every axis can be written, read back, and found in the documents. */
 static void every_word_is_documented(void **state) {
     (void)state;
@@ -64,7 +75,7 @@ static void every_word_is_documented(void **state) {
         if (!found && !strstr(text, axis->name))
             fail_msg("docs/VARIANTS.md does not name the axis %s", axis->name);
         for (size_t word = 0; word < sr_axis_words(axis); word++)
-            if (!strstr(found ? found : text, axis->words[word]))
+            if (!mentions(found ? found : text, axis->words[word]))
                 fail_msg("docs/VARIANTS.md does not say what %s=%s is", axis->name,
                          axis->words[word]);
     }
