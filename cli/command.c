@@ -2,12 +2,15 @@
 #include "command.h"
 
 #include "base/text.h"
+#include "progress.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void print_table(FILE *out, const command_table *table) {
     fprintf(out, "%s\n\nUsage: %s COMMAND [options]\n\nCommands:\n", table->purpose,
@@ -52,7 +55,9 @@ int command_report(srnn_status status) {
     if (status == SRNN_OK)
         return EXIT_OK;
     fprintf(stderr, "softrnn: %s\n", srnn_error_detail());
-    return EXIT_FAILED;
+    if (status == SRNN_ERR_INTERRUPTED && progress_interrupted())
+        return EXIT_SIGNAL + progress_interrupted();
+    return status == SRNN_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
 }
 
 int command_refuse(const char *format, ...) {
@@ -65,13 +70,21 @@ int command_refuse(const char *format, ...) {
     return EXIT_USAGE;
 }
 
+/* True if stdout is a pipe whose other end is closed. */
+static bool reader_left(void) {
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
+}
+
 int command_finish(int exit_code) {
     errno = 0;
     bool lost = ferror(stdout);
     if (fflush(stdout) == 0 && !lost)
         return exit_code;
     /* An earlier write may have failed, and its errno be gone. */
-    fprintf(stderr, "softrnn: could not write all of the output: %s\n",
-            errno ? strerror(errno) : "an earlier write failed");
+    const int error = errno;
+    if (!reader_left())
+        fprintf(stderr, "softrnn: could not write all of the output: %s\n",
+                error ? strerror(error) : "an earlier write failed");
     return exit_code == EXIT_OK ? EXIT_FAILED : exit_code;
 }

@@ -4,8 +4,8 @@
 
 #include "softrnn.h"
 
-/* Exit codes: success, failure, wrong usage. */
-enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+/* Exit codes: success, failure, wrong usage; ended by a signal: this and its number, as shells do. */
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_SIGNAL = 128 };
 
 /* One row of a table of commands: the one in main.c, or that of a command with commands of its own.
  * `run` gets the arguments after the command's name and returns an exit code; results go to stdout,
@@ -28,14 +28,14 @@ typedef struct command_table {
 int command_dispatch(const command_table *table, int argc, char **argv);
 
 /* Prints "softrnn: <detail of the last failure>" to stderr unless the status is SRNN_OK; returns
- * the exit code. */
+ * the exit code: EXIT_USAGE for SRNN_ERR_ARGUMENT, that of the signal for SRNN_ERR_INTERRUPTED. */
 int command_report(srnn_status status);
 
 /* Prints "softrnn: <message>" to stderr; returns EXIT_USAGE, for arguments that do not fit. */
 int command_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Flushes stdout. The exit code is EXIT_FAILED, with a message, if any of the output was lost
- * (full disk, closed pipe); else it stays as it is. */
+/* Flushes stdout. The exit code is EXIT_FAILED, with a message, if any of the output was lost on a
+ * full disk, say; without one if its reader has seen enough (| head); else it stays as it is. */
 int command_finish(int exit_code);
 
 #endif

@@ -390,6 +390,8 @@ int command_generate(int argc, char **argv) {
     }
     progress_catch_interrupt();
     exit_code = command_report(generate(&r));
+    if (exit_code == EXIT_OK && progress_interrupted())
+        exit_code = EXIT_SIGNAL + progress_interrupted();
     free(stops);
     return exit_code;
 }

@@ -1,9 +1,12 @@
 /* main.c: the table of commands. */
 #include "commands.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const command commands[] = {
     {"attend", "one attention call on tensors from a file", command_attend},
@@ -39,7 +42,16 @@ static int run(int argc, char **argv) {
     return command_dispatch(&table, argc, argv);
 }
 
+/* Where the caller has closed input, output or messages, the next file to be opened would take their
+ * place: so they lead nowhere. What is written to the output then is lost, as command_finish tells. */
+static void settle_streams(void) {
+    for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; descriptor++)
+        if (fcntl(descriptor, F_GETFD) < 0 && errno == EBADF)
+            (void)open("/dev/null", descriptor == STDOUT_FILENO ? O_RDONLY : O_RDWR);
+}
+
 int main(int argc, char **argv) {
+    settle_streams();
     /* A closed pipe then shows as a failed write, which command_finish reports. */
     signal(SIGPIPE, SIG_IGN);
     /* So does a file that may not grow further (ulimit -f). */

@@ -2,13 +2,16 @@
 #include "probe.h"
 
 #include "attention/attention.h"
+#include "attention/axes.h"
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "device/attention_kernel.h"
+#include "oracle/oracle.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Streams of random numbers: one per operand, then these. */
 enum { STREAM_D_O = OPERANDS, STREAM_CUTS };
@@ -52,11 +55,16 @@ static double element(const void *array, srnn_dtype dtype, int64_t at) {
 /* Moderate numbers. Clamped scores are to pass the clamp now and then, but never so close to it
  * that float and double fall on different sides, where the gradient jumps: q and k on a grid of
  * eighths make <q, k> exact. A row sum should stay away from zero: truncated series get small
- * scores, and scores that are powers positive ones. So should a length that divides. */
+ * scores, and scores that may be negative positive queries and keys. So should a length that divides. */
 static double draw_query(const srnn_attention *a, double normal) {
+    const bool powers = a->score == SRNN_SCORE_LINEAR || a->score == SRNN_SCORE_POWER;
+    const bool unit = a->feature == SRNN_FEATURE_UNIT || a->feature == SRNN_FEATURE_UNIT_HEADS;
+    const bool clamped_series = a->score == SRNN_SCORE_TAYLOR && a->clamp > 0;
+    if (sr_needs_row_sum(a) && (powers || clamped_series))
+        normal = fabs(normal);
     if (a->clamp > 0)
-        return rint(normal * 12) / 8;
-    if (a->feature == SRNN_FEATURE_UNIT || a->feature == SRNN_FEATURE_UNIT_HEADS)
+        return (rint(normal * 12) + (normal == fabs(normal))) / 8;
+    if (unit)
         return normal + copysign(0.5, normal);
     switch (a->score) {
     case SRNN_SCORE_EXP:
@@ -65,7 +73,7 @@ static double draw_query(const srnn_attention *a, double normal) {
         return 0.7 * normal;
     case SRNN_SCORE_LINEAR:
     case SRNN_SCORE_POWER:
-        return sr_needs_row_sum(a) ? 0.7 * fabs(normal) + 0.3 : 0.7 * normal;
+        return sr_needs_row_sum(a) ? 0.7 * normal + 0.3 : 0.7 * normal;
     }
     return 0;
 }
@@ -166,14 +174,58 @@ srnn_status probe_feed(attention_call *run, uint64_t seed) {
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
     srnn_problem plain = *problem;
     plain.dtype = SRNN_F64;
-    plain.kernel = "generic";
-    plain.form = SRNN_FORM_PARALLEL;
-    plain.chunk = 0;
     SR_TRY(probe_create(oracle, &plain, seed));
-    srnn_status status = call_forward_backward(oracle);
+    const srnn_status status = probe_oracle_run(oracle);
     if (status != SRNN_OK)
         call_free(oracle);
     return status;
+}
+
+srnn_status probe_oracle_run(attention_call *oracle) {
+    const srnn_operands in = call_operands(oracle), gradients = call_gradients(oracle);
+    return sr_oracle_run(oracle->o, &gradients, oracle->d_o, &oracle->problem, &in);
+}
+
+/* ---- random combinations */
+
+/* Axes that belong to the layer around the equation. */
+static bool outside(const sr_axis *axis) {
+    return strcmp(axis->name, "position") == 0 || strcmp(axis->name, "short_conv") == 0 ||
+           strcmp(axis->name, "front_tokens") == 0;
+}
+
+/* Half of the time the default, else any value. */
+static void draw_axis(srnn_attention *a, const sr_axis *axis, uint64_t seed, uint64_t stream) {
+    const uint64_t words = sr_axis_words(axis);
+    if (sr_random_below(seed, stream, 0, 2) == 0)
+        return;
+    const unsigned word = (unsigned)sr_random_below(seed, stream, 1, words);
+    switch (axis->kind) {
+    case SR_AXIS_WORD:
+    case SR_AXIS_SWITCH:
+        sr_axis_set(axis, a, word);
+        if (axis->counted >> word & 1)
+            sr_axis_set_count(axis, a, 1 + (int)sr_random_below(seed, stream, 2, 4));
+        break;
+    case SR_AXIS_COUNT:
+        sr_axis_set(axis, a, 1 + (double)sr_random_below(seed, stream, 2, 4));
+        break;
+    case SR_AXIS_NUMBER:
+        sr_axis_set(axis, a, 0.75 + (double)sr_random_below(seed, stream, 2, 4));
+        break;
+    }
+}
+
+srnn_attention probe_attention(uint64_t seed) {
+    const sr_axis *axis;
+    for (uint64_t attempt = 0;; attempt++) {
+        srnn_attention a = {0};
+        for (size_t i = 0; (axis = sr_axis_at(i)); i++)
+            if (!outside(axis))
+                draw_axis(&a, axis, seed + (attempt << 32), i);
+        if (srnn_attention_check(&a) == SRNN_OK)
+            return a;
+    }
 }
 
 double probe_limit(const srnn_attention *attention, srnn_form form) {

@@ -13,8 +13,14 @@ srnn_status probe_create(attention_call *run, const srnn_problem *problem, uint6
  * two of them. */
 srnn_status probe_feed(attention_call *run, uint64_t seed);
 
-/* A double probe with the same numbers, run by the generic kernel. `oracle` must be freed. */
+/* A double probe with the same numbers, run by src/oracle, which is no kernel. `oracle` must be freed. */
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed);
+
+/* Runs the oracle on the operands that a double call holds. */
+srnn_status probe_oracle_run(attention_call *oracle);
+
+/* A combination of all axes of the equation that makes sense, each at its default half of the time. */
+srnn_attention probe_attention(uint64_t seed);
 
 /* Norm of the difference by norm of the oracle; NaN if either has one. For the gradients the worst
  * of them, those that cancel measured against a part of the gradient of v. */

@@ -60,18 +60,22 @@ void progress_end(progress_bar *bar) {
 }
 
 static void note_interrupt(int signal_number) {
-    (void)signal_number;
-    interrupted = 1;
+    interrupted = signal_number;
 }
 
 void progress_catch_interrupt(void) {
     struct sigaction action = {.sa_handler = note_interrupt,
                                .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU};
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        struct sigaction before;
+        sigaction(signals[i], NULL, &before);
+        if (signals[i] != SIGHUP || before.sa_handler != SIG_IGN)
+            sigaction(signals[i], &action, NULL);
+    }
 }
 
-bool progress_interrupted(void) {
+int progress_interrupted(void) {
     return interrupted;
 }

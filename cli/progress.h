@@ -22,9 +22,12 @@ void progress_show(progress_bar *bar, double share, const char *text);
 /* Removes the bar, so that messages start on an empty line. */
 void progress_end(progress_bar *bar);
 
-/* From now on the first Ctrl-C (SIGINT) or SIGTERM only makes progress_interrupted true; a second
- * one ends the program. */
+/* From now on the first signal that asks the program to end (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and
+ * SIGXCPU, which job schedulers send) only makes progress_interrupted say which it was; a second one
+ * ends the program. SIGHUP stays ignored where it was (nohup). */
 void progress_catch_interrupt(void);
-bool progress_interrupted(void);
+
+/* The signal that came, or 0. */
+int progress_interrupted(void);
 
 #endif

@@ -12,6 +12,8 @@
 
 static srnn_status write_report(const char *study, const char *folder) {
     size_t bytes;
+    if (!sr_path_has(study, "orders.json") && !sr_path_has(study, "study.json"))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: there is no study.json and no orders.json", study);
     SR_TRY(sr_folders_make(folder));
     if (sr_path_has(study, "orders.json") && !sr_path_has(study, "study.json"))
         SR_TRY(sr_report_write_orders(study, folder, &bytes));

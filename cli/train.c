@@ -226,11 +226,12 @@ static int run_all(sr_run *run, const char *folder) {
     const sr_progress *p = sr_run_progress(run);
     if (saved != SRNN_OK)
         return command_report(saved);
+    const int signal = sr_run_done(run) ? 0 : progress_interrupted();
     fprintf(stderr,
             "softrnn: %s at step %lld (%lld tokens, %lld steps skipped); checkpoint in %s\n",
-            progress_interrupted() ? "interrupted" : "stopped", (long long)p->step,
-            (long long)p->tokens, (long long)p->skipped, folder);
-    return EXIT_OK;
+            signal ? "interrupted" : "stopped", (long long)p->step, (long long)p->tokens,
+            (long long)p->skipped, folder);
+    return signal ? EXIT_SIGNAL + signal : EXIT_OK;
 }
 
 /* An end that was given: 0 then means that there is none. */
@@ -256,8 +257,11 @@ static int train(sr_run_settings *settings, const settings_options *all, const t
             r->wrong, r->resume);
     if (r->all_batches)
         settings->steps = 0;
-    if (keep_texts(settings, all) != SRNN_OK || start_or_resume(&run, settings, r) != SRNN_OK)
-        return command_report(SRNN_ERR_ARGUMENT);
+    srnn_status status = keep_texts(settings, all);
+    if (status == SRNN_OK)
+        status = start_or_resume(&run, settings, r);
+    if (status != SRNN_OK)
+        return command_report(status);
     const int exit_code = run_all(run, r->resume ? r->resume : r->out);
     sr_run_free(run);
     return exit_code;
@@ -286,7 +290,8 @@ int command_train(int argc, char **argv) {
                  "[--stop-seconds X] [--threads N]",
         .purpose = "Trains a Llama with any attention. The folder receives run.yaml, "
                    "metrics.jsonl,\ntimings.jsonl, TensorBoard events and checkpoints in Hugging "
-                   "Face layout. Ctrl-C writes a\ncheckpoint and leaves; the resumed run has the "
+                   "Face layout. Ctrl-C, SIGTERM,\nSIGHUP, SIGUSR1 and SIGXCPU write a checkpoint "
+                   "and leave; the resumed run has the "
                    "same bits as one never stopped.",
         .options = all.options,
         .option_count = all.count,

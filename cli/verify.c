@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* States larger than this are left out: they take long and show nothing new. */
-enum { STATE_BYTES_MAX = 4 << 20, METHODS_MAX = 32, OFFSETS_MAX = 8, CHUNKS = 5 };
+enum { STATE_BYTES_MAX = 4 << 20, METHODS_MAX = 32, OFFSETS_MAX = 8, CHUNKS = 5, TEXT_MAX = 512 };
 
 static const int chunk_sizes[CHUNKS] = {0, 1, 7, 16, 64};
 
@@ -62,7 +62,7 @@ enum { SHAPES = sizeof shapes / sizeof *shapes, QUICK = 4 };
 typedef struct verification {
     method methods[METHODS_MAX];
     size_t method_count, shape_count;
-    int threads;
+    int threads, random;
     uint64_t seed;
     int64_t comparisons;
     bool failed;
@@ -240,6 +240,17 @@ static void print_header(const verification *v) {
     }
 }
 
+/* Combinations of all axes, as the seed gives them. */
+static srnn_status verify_random(verification *v) {
+    for (int i = 0; i < v->random; i++) {
+        const srnn_attention a = probe_attention(v->seed);
+        char text[TEXT_MAX];
+        srnn_attention_print(text, sizeof text, &a);
+        SR_TRY(verify_variant(v, text, &a));
+    }
+    return SRNN_OK;
+}
+
 /* Every composition once, under its first name. */
 static srnn_status verify_all(verification *v) {
     const srnn_variant *variant;
@@ -251,25 +262,28 @@ static srnn_status verify_all(verification *v) {
         SR_TRY(srnn_attention_parse(&a, others[i]));
         SR_TRY(verify_variant(v, others[i], &a));
     }
-    return SRNN_OK;
+    return verify_random(v);
 }
 
 int command_verify(int argc, char **argv) {
     const char *attention = "all";
     bool quick = false;
     int64_t seed = 1;
-    verification v = {.shape_count = SHAPES};
+    verification v = {.shape_count = SHAPES, .random = 12};
     const command_option options[] = {
         OPTION_TEXT("--attention", &attention, "SPEC", "a variant, or all"),
         OPTION_INTEGER("--threads", &v.threads, 0, 1024, "N", "threads to use; 0: all cores"),
         OPTION_INTEGER64("--seed", &seed, 0, INT64_MAX, "N", "other random inputs"),
+        OPTION_INTEGER("--random", &v.random, 0, 100000, "N",
+                       "random combinations beside the table"),
         OPTION_FLAG("--quick", &quick, "fewer shapes"),
     };
     const command_line line = {
         .usage = "softrnn verify [options]",
         .purpose =
             "Compares every kernel and form, outputs and gradients, with a slow computation in\n"
-            "double precision, on shapes that are awkward: length 1, odd lengths, lengths about a\n"
+            "double precision that shares no code with them, on shapes that are awkward: length 1, "
+            "odd lengths, lengths about a\n"
             "tile's edge, head sizes from 1 to 128, grouped heads, packed documents. Exit code 1 "
             "if\na relative error passes 1e-5 (parallel) or 2e-5 (through a state), or 1e-6 p for "
             "power:p.",

@@ -16,6 +16,7 @@ MAY_INCLUDE = {
     "files": {"base"},
     "data": {"files", "base"},
     "attention": {"base"},
+    "oracle": {"base"},
     "device": {"attention", "base"},
     "backend": {"device", "attention", "base"},
     "model": {"backend", "device", "attention", "data", "files", "base"},
@@ -23,7 +24,7 @@ MAY_INCLUDE = {
     "analysis": {"model", "backend", "device", "attention", "data", "files", "base"},
     "report": {"files", "base"},
     "study": {"report", "train", "model", "attention", "data", "files", "base"},
-    "cli": {"study", "report", "analysis", "train", "model", "backend", "device", "attention", "data",
+    "cli": {"study", "report", "analysis", "train", "model", "oracle", "backend", "device", "attention", "data",
             "files", "base"},
 }
 # The rooms of a module that has some: each may include those before it.

@@ -3,7 +3,7 @@
 #ifndef SR_ANALYSIS_ROW_EQUATION_H
 #define SR_ANALYSIS_ROW_EQUATION_H
 
-#include "attention/attention.h"
+#include "attention/row_end.h"
 
 /* A query of a layer, beside its logits and values. */
 typedef struct sr_row_facts {
@@ -15,10 +15,10 @@ typedef struct sr_row_facts {
 } sr_row_facts;
 
 /* What the weights of the row are divided by, given their sum. */
-double sr_row_denominator(const sr_row_facts *row, double row_sum);
+double sr_row_denominator(const sr_row_facts *facts, double row_sum);
 
 /* o (D) holds sum_j w_j v_j and turns into the row's output. */
-void sr_row_finish(double *o, const sr_row_facts *row, double row_sum);
+void sr_row_finish(double *o, const sr_row_facts *facts, double row_sum);
 
 /* w of a logit, as the layer has it: exp(min(s, clamp)), divided by exp(`shift`). */
 double sr_row_weight(const srnn_attention *attention, double s, double shift);

@@ -4,6 +4,10 @@
 
 #include "base/status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Bounds that srnn_attention_check enforces. 170! is the last factorial that fits a double. */
 enum {
     SR_TAYLOR_ORDER_MAX = 170,
@@ -48,7 +52,14 @@ enum { SR_LEARNED_MAX = 8 };
 /* Fills `learned` (SR_LEARNED_MAX entries) and returns how many there are. Static text. */
 size_t sr_attention_learned(sr_learned *learned, const srnn_attention *attention);
 
+/* True if both describe the same combination. */
+bool sr_attention_same(const srnn_attention *a, const srnn_attention *b);
+
 /* The named variant, or NULL. */
 const srnn_variant *sr_variant_find(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

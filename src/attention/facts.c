@@ -1,26 +1,18 @@
 /* facts.c: what follows from a descriptor. */
 #include "attention/attention.h"
 
+#include "attention/axes.h"
+
 #include <math.h>
 
-static srnn_status check_enumerations(const srnn_attention *a) {
-    const struct {
-        const char *axis;
-        unsigned value, last;
-    } fields[] = {
-        {"position", (unsigned)a->position, SRNN_POSITION_NONE},
-        {"scale", (unsigned)a->scale, SRNN_SCALE_ONE},
-        {"feature", (unsigned)a->feature, SRNN_FEATURE_UNIT_HEADS},
-        {"score", (unsigned)a->score, SRNN_SCORE_POWER},
-        {"decay", (unsigned)a->decay, SRNN_DECAY_LEARNED},
-        {"normaliser", (unsigned)a->normaliser, SRNN_NORMALISER_VALUE_POWER},
-        {"output_gate", (unsigned)a->output_gate, SRNN_GATE_INVERSE_CUMULATIVE},
-        {"norm", (unsigned)a->norm, SRNN_NORM_L2_SCALED},
-    };
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (fields[i].value > fields[i].last)
-            return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: %s has no value number %u (0 to %u)",
-                           fields[i].axis, fields[i].value, fields[i].last);
+static srnn_status check_words(const srnn_attention *a) {
+    const sr_axis *axis;
+    for (size_t i = 0; (axis = sr_axis_at(i)); i++) {
+        const double value = sr_axis_value(axis, a), last = (double)sr_axis_words(axis) - 1;
+        if (axis->kind == SR_AXIS_WORD && value > last)
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: %s has no value number %.0f (0 to %.0f)",
+                           axis->name, value, last);
+    }
     return SRNN_OK;
 }
 
@@ -52,7 +44,7 @@ static srnn_status check_order(const srnn_attention *a) {
 }
 
 srnn_status srnn_attention_check(const srnn_attention *a) {
-    SR_TRY(check_enumerations(a));
+    SR_TRY(check_words(a));
     SR_TRY(check_order(a));
     if (a->short_conv < 0 || a->short_conv > SR_SHORT_CONV_MAX)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: short_conv is from 0 to %d, not %d",

@@ -40,6 +40,21 @@ static inline double sr_taylor(double s, int order) {
     return exp(-x) + (order % 2 ? -1.0 : 1.0) * leading * remainder;
 }
 
+/* The largest x up to which the order-N series at sign * x is exp to the relative precision. */
+static inline double sr_taylor_reach(int order, double sign, double precision) {
+    double low = 0.0, high = 700.0;
+    for (int step = 0; step < 60; step++) {
+        double x = 0.5 * (low + high);
+        /* remainder / exp(s), bounded by its first term times e^|s| on the negative side */
+        double log_error = (order + 1) * log(x) - lgamma(order + 2.0) + (sign < 0.0 ? x : 0.0);
+        if (log_error < log(precision))
+            low = x;
+        else
+            high = x;
+    }
+    return low;
+}
+
 static inline double sr_power(double s, int order) {
     double result = 1.0;
     for (double square = s; order > 0; order >>= 1, square *= square)

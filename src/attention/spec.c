@@ -1,5 +1,6 @@
 /* spec.c: the text form of a descriptor. */
 #include "attention/attention.h"
+#include "attention/axes.h"
 #include "base/text.h"
 
 #include <locale.h>
@@ -7,86 +8,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* In the order in which they are printed: the score, then the order of the struct. */
-typedef enum key {
-    KEY_SCORE,
-    KEY_POSITION,
-    KEY_SHORT_CONV,
-    KEY_FRONT_TOKENS,
-    KEY_SCALE,
-    KEY_FEATURE,
-    KEY_CLAMP,
-    KEY_DECAY,
-    KEY_VALUE_GATE,
-    KEY_NORMALISER,
-    KEY_DETACH,
-    KEY_EPSILON,
-    KEY_OUTPUT_GATE,
-    KEY_POST_GATE,
-    KEY_NORM,
-} key;
-
-enum { KEYS = KEY_NORM + 1, WORDS_MAX = 7, ITEM_MAX = 96 };
-
-typedef enum kind {
-    KIND_WORD,
-    KIND_SCORE,  /* a word, some with :order */
-    KIND_COUNT,  /* an int, or a word */
-    KIND_NUMBER, /* a double, or a word */
-} kind;
-
-typedef struct key_row {
-    const char *name;
-    kind kind;
-    bool flag;                    /* the key alone means its second word */
-    const char *words[WORDS_MAX]; /* in the order of the enum; the first is the default */
-} key_row;
-
-static const key_row keys[KEYS] = {
-    [KEY_SCORE] = {"score", KIND_SCORE, false, {"exp", "linear", "taylor", "power"}},
-    [KEY_POSITION] = {"position", KIND_WORD, false, {"rope", "none"}},
-    [KEY_SHORT_CONV] = {"short_conv", KIND_COUNT, false, {"none"}},
-    [KEY_FRONT_TOKENS] = {"front_tokens", KIND_COUNT, false, {"none"}},
-    [KEY_SCALE] = {"scale", KIND_WORD, false, {"inverse_sqrt", "one"}},
-    [KEY_FEATURE] = {"feature",
-                     KIND_WORD,
-                     false,
-                     {"identity", "relu", "elu1", "unit", "unit_heads"}},
-    [KEY_CLAMP] = {"clamp", KIND_NUMBER, false, {"none"}},
-    [KEY_DECAY] = {"decay", KIND_WORD, true, {"none", "learned"}},
-    [KEY_VALUE_GATE] = {"value_gate", KIND_WORD, true, {"off", "sigmoid"}},
-    [KEY_NORMALISER] = {"normaliser",
-                        KIND_WORD,
-                        false,
-                        {"row_sum", "row_sum_min1", "row_length", "none", "cumulative_gate",
-                         "value_power"}},
-    [KEY_DETACH] = {"detach", KIND_WORD, true, {"off", "on"}},
-    [KEY_EPSILON] = {"epsilon", KIND_NUMBER, false, {"none"}},
-    [KEY_OUTPUT_GATE] = {"output_gate",
-                         KIND_WORD,
-                         true,
-                         {"none", "sigmoid", "inverse_exp", "inverse_cumulative"}},
-    [KEY_POST_GATE] = {"post_gate", KIND_WORD, true, {"off", "sigmoid"}},
-    [KEY_NORM] = {"norm", KIND_WORD, false, {"none", "layer", "rms", "l2", "l2_scaled"}},
-};
+enum { ITEM_MAX = 96, AXES_MAX = 64 };
 
 /* Other words for the same, as people write them. */
 typedef struct synonym {
-    key key;
-    const char *word;
-    int means; /* the number of the word in the key's list */
+    const char *axis, *word;
+    int means; /* the number of the word in the axis's list */
 } synonym;
 
 static const synonym synonyms[] = {
-    {KEY_POSITION, "rotary", SRNN_POSITION_ROPE},
-    {KEY_SCALE, "1", SRNN_SCALE_ONE},
-    {KEY_SCALE, "1/sqrt(d)", SRNN_SCALE_INVERSE_SQRT},
-    {KEY_DECAY, "off", SRNN_DECAY_NONE},
-    {KEY_VALUE_GATE, "none", 0},
-    {KEY_DETACH, "none", 0},
-    {KEY_OUTPUT_GATE, "off", SRNN_GATE_NONE},
-    {KEY_POST_GATE, "none", 0},
-    {KEY_NORM, "off", SRNN_NORM_NONE},
+    {"position", "rotary", SRNN_POSITION_ROPE},
+    {"scale", "1", SRNN_SCALE_ONE},
+    {"scale", "1/sqrt(d)", SRNN_SCALE_INVERSE_SQRT},
+    {"decay", "off", SRNN_DECAY_NONE},
+    {"value_gate", "none", 0},
+    {"detach", "none", 0},
+    {"output_gate", "off", SRNN_GATE_NONE},
+    {"post_gate", "none", 0},
+    {"norm", "off", SRNN_NORM_NONE},
 };
 
 /* A name with a number: order:4. The number becomes the order of the score. */
@@ -100,94 +39,6 @@ static const srnn_variant families[] = {
 
 enum { FAMILIES = sizeof families / sizeof *families };
 
-static double field(const srnn_attention *a, key which) {
-    switch (which) {
-    case KEY_SCORE:
-        return a->score;
-    case KEY_POSITION:
-        return a->position;
-    case KEY_SHORT_CONV:
-        return a->short_conv;
-    case KEY_FRONT_TOKENS:
-        return a->front_tokens;
-    case KEY_SCALE:
-        return a->scale;
-    case KEY_FEATURE:
-        return a->feature;
-    case KEY_CLAMP:
-        return a->clamp;
-    case KEY_DECAY:
-        return a->decay;
-    case KEY_VALUE_GATE:
-        return a->value_gate;
-    case KEY_NORMALISER:
-        return a->normaliser;
-    case KEY_DETACH:
-        return a->detach;
-    case KEY_EPSILON:
-        return a->epsilon;
-    case KEY_OUTPUT_GATE:
-        return a->output_gate;
-    case KEY_POST_GATE:
-        return a->post_gate;
-    case KEY_NORM:
-        return a->norm;
-    }
-    return 0;
-}
-
-/* `value` is the number of a word, or the number itself. */
-static void set_field(srnn_attention *a, key which, double value) {
-    int word = which == KEY_CLAMP || which == KEY_EPSILON ? 0 : (int)value;
-    switch (which) {
-    case KEY_SCORE:
-        a->score = (srnn_score)word;
-        break;
-    case KEY_POSITION:
-        a->position = (srnn_position)word;
-        break;
-    case KEY_SHORT_CONV:
-        a->short_conv = word;
-        break;
-    case KEY_FRONT_TOKENS:
-        a->front_tokens = word;
-        break;
-    case KEY_SCALE:
-        a->scale = (srnn_scale)word;
-        break;
-    case KEY_FEATURE:
-        a->feature = (srnn_feature)word;
-        break;
-    case KEY_CLAMP:
-        a->clamp = value;
-        break;
-    case KEY_DECAY:
-        a->decay = (srnn_decay)word;
-        break;
-    case KEY_VALUE_GATE:
-        a->value_gate = word != 0;
-        break;
-    case KEY_NORMALISER:
-        a->normaliser = (srnn_normaliser)word;
-        break;
-    case KEY_DETACH:
-        a->detach = word != 0;
-        break;
-    case KEY_EPSILON:
-        a->epsilon = value;
-        break;
-    case KEY_OUTPUT_GATE:
-        a->output_gate = (srnn_gate)word;
-        break;
-    case KEY_POST_GATE:
-        a->post_gate = word != 0;
-        break;
-    case KEY_NORM:
-        a->norm = (srnn_norm)word;
-        break;
-    }
-}
-
 /* ---- Parsing */
 
 /* Where a word stands, for messages. */
@@ -200,7 +51,7 @@ typedef struct place {
 static srnn_status fail_word(place at, const char *what, const char *const *words, size_t count) {
     const char *nearest = sr_nearest_word(at.word, words, count);
     char list[128] = "";
-    if (!nearest && count > 1 && count <= WORDS_MAX) {
+    if (!nearest && count > 1 && count <= SR_AXIS_WORDS) {
         for (size_t i = 0, used = 0; i < count && used < sizeof list; i++)
             used +=
                 (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", words[i]);
@@ -255,70 +106,76 @@ static srnn_status split_order(char *word, int *order, bool *given, size_t colum
     return SRNN_OK;
 }
 
-static size_t count_words(const char *const *words) {
-    size_t count = 0;
-    while (words[count])
-        count++;
-    return count;
-}
-
-static srnn_status parse_score(srnn_attention *a, char *text, size_t column) {
-    int order;
+/* A word of the axis, with its number where it takes one. */
+static srnn_status parse_counted(srnn_attention *a, const sr_axis *axis, char *text,
+                                 size_t column) {
+    int count;
     bool given;
-    SR_TRY(split_order(text, &order, &given, column));
-    const char *const *words = keys[KEY_SCORE].words;
-    int word = find_word(words, text);
+    SR_TRY(split_order(text, &count, &given, column));
+    const int word = find_word(axis->words, text);
     if (word < 0)
-        return fail_word((place){text, column}, "score", words, count_words(words));
-    bool needed = word == SRNN_SCORE_TAYLOR || word == SRNN_SCORE_POWER;
+        return fail_word((place){text, column}, axis->name, axis->words, sr_axis_words(axis));
+    const bool needed = axis->counted & 1U << word;
     if (needed != given)
-        return SR_FAIL(SRNN_ERR_FORMAT, "attention text, column %zu: score=%s takes %s", column,
-                       text, needed ? "an order, as in score=taylor:3" : "no order");
-    set_field(a, KEY_SCORE, word);
-    a->order = order;
+        return SR_FAIL(SRNN_ERR_FORMAT, "attention text, column %zu: %s=%s takes %s%s%s", column,
+                       axis->name, text, needed ? "a number, as in " : "no number",
+                       needed ? text : "", needed ? ":3" : "");
+    sr_axis_set(axis, a, word);
+    sr_axis_set_count(axis, a, count);
     return SRNN_OK;
 }
 
-static int find_value(key which, const char *text) {
+static int find_value(const sr_axis *axis, const char *text) {
     for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++)
-        if (synonyms[i].key == which && strcmp(synonyms[i].word, text) == 0)
+        if (strcmp(synonyms[i].axis, axis->name) == 0 && strcmp(synonyms[i].word, text) == 0)
             return synonyms[i].means;
-    return find_word(keys[which].words, text);
+    return find_word(axis->words, text);
 }
 
-static srnn_status parse_value(srnn_attention *a, key which, char *text, size_t column) {
-    const key_row *row = &keys[which];
-    int word = find_value(which, text), count;
-    double number;
-    switch (row->kind) {
-    case KIND_SCORE:
-        return parse_score(a, text, column);
-    case KIND_WORD:
+static srnn_status parse_value(srnn_attention *a, const sr_axis *axis, char *text, size_t column) {
+    const int word = find_value(axis, text);
+    int count = 0;
+    double number = 0;
+    if (axis->counted)
+        return parse_counted(a, axis, text, column);
+    switch (axis->kind) {
+    case SR_AXIS_WORD:
+    case SR_AXIS_SWITCH:
         if (word < 0)
-            return fail_word((place){text, column}, row->name, row->words, count_words(row->words));
-        set_field(a, which, word);
+            return fail_word((place){text, column}, axis->name, axis->words, sr_axis_words(axis));
+        sr_axis_set(axis, a, word);
         return SRNN_OK;
-    case KIND_COUNT:
+    case SR_AXIS_COUNT:
         if (word < 0 && !parse_count(&count, text))
             return fail_word((place){text, column}, "whole number", NULL, 0);
-        set_field(a, which, word < 0 ? count : 0);
+        sr_axis_set(axis, a, count);
         return SRNN_OK;
-    case KIND_NUMBER:
+    case SR_AXIS_NUMBER:
         if (word < 0 && !parse_number(&number, text))
             return fail_word((place){text, column}, "number", NULL, 0);
-        set_field(a, which, word < 0 ? number : 0);
+        sr_axis_set(axis, a, number);
         return SRNN_OK;
     }
     return SRNN_OK;
 }
 
-static int find_key(const char *name) {
+/* The number of the axis, or -1. */
+static int find_axis(const char *name) {
     if (strcmp(name, "output_norm") == 0)
-        return KEY_NORM;
-    for (int i = 0; i < KEYS; i++)
-        if (strcmp(keys[i].name, name) == 0)
+        name = "norm";
+    const sr_axis *axis;
+    for (int i = 0; (axis = sr_axis_at((size_t)i)); i++)
+        if (strcmp(axis->name, name) == 0)
             return i;
     return -1;
+}
+
+/* The names of the axes into `words`, which has room; returns how many there are. */
+static size_t axis_names(const char **words) {
+    size_t count = 0;
+    for (; sr_axis_at(count); count++)
+        words[count] = sr_axis_at(count)->name;
+    return count;
 }
 
 static const srnn_variant *find_family(const char *name) {
@@ -336,9 +193,7 @@ static srnn_status fail_name(place at) {
                        "Mamba blocks are outside this version",
                        at.column, at.word);
     const char *words[128];
-    size_t count = 0;
-    for (size_t i = 0; i < KEYS; i++)
-        words[count++] = keys[i].name;
+    size_t count = axis_names(words);
     for (size_t i = 0; i < FAMILIES; i++)
         words[count++] = families[i].name;
     for (size_t i = 0; srnn_variant_at(i) && count < sizeof words / sizeof *words; i++)
@@ -368,32 +223,32 @@ static srnn_status parse_name(srnn_attention *a, char *text, size_t column) {
 }
 
 /* One item: name, key or key=value. `seen` has a bit for every key that stood before. */
-static srnn_status parse_item(srnn_attention *a, unsigned *seen, char *item, size_t column,
+static srnn_status parse_item(srnn_attention *a, uint64_t *seen, char *item, size_t column,
                               bool first) {
     char *equals = strchr(item, '=');
     if (equals)
         *equals = '\0';
-    int which = find_key(item);
-    bool key_alone = which >= 0 && keys[which].flag;
+    const int which = find_axis(item);
+    const sr_axis *axis = which < 0 ? NULL : sr_axis_at((size_t)which);
+    const bool key_alone = axis && axis->alone;
     if (first && !equals && !key_alone)
         return parse_name(a, item, column);
-    if (which < 0) {
-        const char *names[KEYS];
-        for (size_t i = 0; i < KEYS; i++)
-            names[i] = keys[i].name;
-        return fail_word((place){item, column}, "key", names, KEYS);
+    if (!axis) {
+        const char *names[AXES_MAX];
+        const size_t count = axis_names(names);
+        return fail_word((place){item, column}, "key", names, count);
     }
-    if (*seen & 1U << which)
+    if (*seen & (uint64_t)1 << which)
         return SR_FAIL(SRNN_ERR_FORMAT, "attention text, column %zu: '%s' is given twice", column,
                        item);
-    *seen |= 1U << which;
+    *seen |= (uint64_t)1 << which;
     if (equals)
-        return parse_value(a, (key)which, equals + 1, column + (size_t)(equals + 1 - item));
+        return parse_value(a, axis, equals + 1, column + (size_t)(equals + 1 - item));
     if (!key_alone)
         return SR_FAIL(SRNN_ERR_FORMAT,
                        "attention text, column %zu: '%s' takes a value, as in %s=%s", column, item,
-                       item, keys[which].words[0]);
-    set_field(a, (key)which, 1);
+                       item, axis->words[0]);
+    sr_axis_set(axis, a, 1);
     return SRNN_OK;
 }
 
@@ -407,7 +262,7 @@ static srnn_status check_item(const srnn_attention *a, size_t column) {
 
 srnn_status srnn_attention_parse(srnn_attention *attention, const char *text) {
     srnn_attention a = {0};
-    unsigned seen = 0;
+    uint64_t seen = 0;
     for (const char *at = text;; at++) {
         at += strspn(at, " ");
         size_t length = strcspn(at, ","), column = (size_t)(at - text) + 1;
@@ -467,41 +322,39 @@ static void put_number(output *out, double number) {
     put(out, text);
 }
 
-static void put_item(output *out, const srnn_attention *a, key which) {
-    const key_row *row = &keys[which];
-    double value = field(a, which);
-    if (value == 0 && row->kind != KIND_SCORE)
+static void put_item(output *out, const srnn_attention *a, const sr_axis *axis) {
+    const double value = sr_axis_value(axis, a);
+    if (value == 0 && !axis->counted)
         return;
     if (out->length)
         put(out, ",");
-    put(out, row->name);
-    if (row->flag && value == 1)
+    put(out, axis->name);
+    if (axis->alone && value == 1)
         return;
     put(out, "=");
-    switch (row->kind) {
-    case KIND_SCORE:
-    case KIND_WORD:
-        put(out, row->words[(int)value]);
+    switch (axis->kind) {
+    case SR_AXIS_WORD:
+    case SR_AXIS_SWITCH:
+        put(out, axis->words[(int)value]);
         break;
-    case KIND_COUNT:
+    case SR_AXIS_COUNT:
         put_count(out, (int)value);
         break;
-    case KIND_NUMBER:
+    case SR_AXIS_NUMBER:
         put_number(out, value);
         break;
     }
-    if (row->kind == KIND_SCORE &&
-        (a->score == SRNN_SCORE_TAYLOR || a->score == SRNN_SCORE_POWER)) {
+    if (axis->counted & 1U << (unsigned)value) {
         put(out, ":");
-        put_count(out, a->order);
+        put_count(out, sr_axis_count(axis, a));
     }
 }
 
 size_t srnn_attention_print(char *text, size_t size, const srnn_attention *attention) {
     output out = {text, size, 0};
     if (srnn_attention_check(attention) == SRNN_OK)
-        for (int which = 0; which < KEYS; which++)
-            put_item(&out, attention, (key)which);
+        for (size_t i = 0; sr_axis_at(i); i++)
+            put_item(&out, attention, sr_axis_at(i));
     if (size)
         text[out.length < size ? out.length : size - 1] = '\0';
     return out.length;

@@ -1,5 +1,6 @@
 /* variant.c: the table of named variants. */
 #include "attention/attention.h"
+#include "attention/axes.h"
 
 #include <string.h>
 
@@ -123,18 +124,9 @@ const srnn_variant *sr_variant_find(const char *name) {
     return NULL;
 }
 
-static bool same(const srnn_attention *a, const srnn_attention *b) {
-    return a->position == b->position && a->short_conv == b->short_conv &&
-           a->front_tokens == b->front_tokens && a->scale == b->scale && a->feature == b->feature &&
-           a->score == b->score && a->order == b->order && a->clamp == b->clamp &&
-           a->decay == b->decay && a->value_gate == b->value_gate &&
-           a->normaliser == b->normaliser && a->detach == b->detach && a->epsilon == b->epsilon &&
-           a->output_gate == b->output_gate && a->post_gate == b->post_gate && a->norm == b->norm;
-}
-
 const char *srnn_attention_name(const srnn_attention *attention) {
     for (size_t i = 0; srnn_variant_at(i); i++)
-        if (same(&variants[i].attention, attention))
+        if (sr_attention_same(&variants[i].attention, attention))
             return variants[i].name;
     return NULL;
 }

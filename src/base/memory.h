@@ -6,6 +6,10 @@
 
 #include <stddef.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* *out = count * size bytes, 64-byte aligned, uninitialised; free with free().
  * A zero count gives a valid pointer. Fails with SRNN_ERR_MEMORY on overflow or exhaustion. */
 srnn_status sr_alloc(void **out, size_t count, size_t size);
@@ -22,5 +26,9 @@ typedef struct sr_layout {
 
 /* The next count * size bytes, 64-byte aligned; NULL while measuring. */
 void *sr_layout_take(sr_layout *layout, size_t count, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

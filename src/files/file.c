@@ -1,15 +1,48 @@
 /* file.c: reading a file as memory, and replacing one so that a crash leaves the old or the new. */
 #include "files/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* ---- descriptors */
+
+enum { FIRST_FREE = 3 }; /* after those of input, output and messages */
+
+int sr_descriptor_open(const char *path, int flags) {
+    const int low = open(path, flags | O_CLOEXEC, 0666);
+    if (low < 0 || low >= FIRST_FREE)
+        return low;
+    const int descriptor = fcntl(low, F_DUPFD_CLOEXEC, FIRST_FREE);
+    const int error = errno;
+    close(low);
+    errno = error;
+    return descriptor;
+}
+
+srnn_status sr_descriptor_open_own(int *descriptor, const char *path, int flags) {
+    struct stat facts;
+    *descriptor = sr_descriptor_open(path, flags | O_NOFOLLOW | O_NONBLOCK);
+    if (*descriptor < 0 && errno == ELOOP)
+        return SR_FAIL(SRNN_ERR_IO, "%s: is a symbolic link, not a file", path);
+    if (*descriptor < 0 && errno == ENXIO)
+        return SR_FAIL(SRNN_ERR_IO, "%s: is a pipe, not a file", path);
+    if (*descriptor < 0)
+        return SR_FAIL(SRNN_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    if (fstat(*descriptor, &facts) == 0 && S_ISREG(facts.st_mode))
+        return SRNN_OK;
+    close(*descriptor);
+    *descriptor = -1;
+    return SR_FAIL(SRNN_ERR_IO, "%s: is not a regular file", path);
+}
 
 /* ---- mapping */
 
@@ -27,7 +60,7 @@ static srnn_status map_descriptor(sr_mapping *mapping, int descriptor, const cha
     if ((uintmax_t)facts.st_size > PTRDIFF_MAX)
         return SR_FAIL(SRNN_ERR_IO, "%s: does not fit the address space", path);
     if (facts.st_size == 0) {
-        *mapping = (sr_mapping){&nothing, 0};
+        *mapping = (sr_mapping){&nothing, 0, descriptor};
         return SRNN_OK;
     }
     size_t bytes = (size_t)facts.st_size;
@@ -35,24 +68,34 @@ static srnn_status map_descriptor(sr_mapping *mapping, int descriptor, const cha
     if (data == MAP_FAILED)
         return SR_FAIL(SRNN_ERR_IO, "%s: could not map %zu bytes: %s", path, bytes,
                        strerror(errno));
-    *mapping = (sr_mapping){data, bytes};
+    *mapping = (sr_mapping){data, bytes, descriptor};
     return SRNN_OK;
 }
 
 srnn_status sr_mapping_open(sr_mapping *mapping, const char *path) {
     *mapping = (sr_mapping){0};
     /* Without O_NONBLOCK a named pipe would wait for a writer before it could be refused. */
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int descriptor = sr_descriptor_open(path, O_RDONLY | O_NONBLOCK);
     if (descriptor < 0)
         return SR_FAIL(SRNN_ERR_IO, "%s: could not open: %s", path, strerror(errno));
     srnn_status status = map_descriptor(mapping, descriptor, path);
-    close(descriptor);
+    if (status != SRNN_OK)
+        close(descriptor);
     return status;
+}
+
+srnn_status sr_mapping_check(const sr_mapping *mapping, const char *path) {
+    struct stat facts;
+    if (fstat(mapping->descriptor, &facts) == 0 && (uintmax_t)facts.st_size >= mapping->bytes)
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_IO, "%s: somebody has cut it shorter while it was in use", path);
 }
 
 void sr_mapping_close(sr_mapping *mapping) {
     if (mapping->bytes > 0)
         munmap((void *)(uintptr_t)mapping->data, mapping->bytes);
+    if (mapping->data)
+        close(mapping->descriptor);
     *mapping = (sr_mapping){0};
 }
 
@@ -67,24 +110,64 @@ struct sr_replacement {
     bool committed;
 };
 
-/* Creates a file in the target's folder under a name that nobody uses. Names left behind by a
- * killed process are passed over. */
+#define TEMPORARY ".new-" /* between the target's name and a number */
+
+/* The writer of a temporary file holds its lock: one that can be locked was left behind. */
+static void remove_left(int folder, const char *name) {
+    const int descriptor = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (descriptor < 0)
+        return;
+    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0)
+        unlinkat(folder, name, 0);
+    close(descriptor);
+}
+
+/* Removes what killed processes left of their attempts. Only room depends on it: failures are not told. */
+static void tidy(const char *path) {
+    const char *slash = strrchr(path, '/'), *target = slash ? slash + 1 : path;
+    const size_t length = strlen(target);
+    char *name = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    DIR *folder = name ? opendir(name) : NULL;
+    const struct dirent *entry;
+    while (folder && (entry = readdir(folder)))
+        if (strncmp(entry->d_name, target, length) == 0 &&
+            strncmp(entry->d_name + length, TEMPORARY, strlen(TEMPORARY)) == 0)
+            remove_left(dirfd(folder), entry->d_name);
+    if (folder)
+        closedir(folder);
+    free(name);
+}
+
+/* False if somebody tidied the new file away before it was locked. */
+static bool hold(int descriptor) {
+    struct stat facts;
+    return flock(descriptor, LOCK_EX) != 0 || /* a file system without locks: nobody tidies */
+           (fstat(descriptor, &facts) == 0 && facts.st_nlink > 0);
+}
+
+/* Creates a file in the target's folder under a name that nobody uses. */
 static srnn_status open_temporary(sr_replacement *replacement) {
     const char *path = replacement->path;
-    for (int attempt = 0; attempt < MOST_ATTEMPTS; attempt++) {
+    int error = EEXIST;
+    tidy(path);
+    for (int attempt = 0; attempt < MOST_ATTEMPTS && error == EEXIST; attempt++) {
         free(replacement->temporary);
-        if (asprintf(&replacement->temporary, "%s.new-%ld-%d", path, (long)getpid(), attempt) < 0) {
+        if (asprintf(&replacement->temporary, "%s" TEMPORARY "%ld-%d", path, (long)getpid(),
+                     attempt) < 0) {
             replacement->temporary = NULL;
             return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", path);
         }
         replacement->descriptor =
-            open(replacement->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (replacement->descriptor >= 0)
+            sr_descriptor_open(replacement->temporary, O_WRONLY | O_CREAT | O_EXCL);
+        error = errno;
+        if (replacement->descriptor >= 0 && hold(replacement->descriptor))
             return SRNN_OK;
-        if (errno != EEXIST)
-            break;
+        if (replacement->descriptor >= 0) {
+            close(replacement->descriptor);
+            replacement->descriptor = -1;
+            error = EEXIST;
+        }
     }
-    int error = errno;
     free(replacement->temporary);
     replacement->temporary = NULL;
     return SR_FAIL(SRNN_ERR_IO, "%s: could not create a file beside it: %s", path, strerror(error));
@@ -166,7 +249,7 @@ static srnn_status sync_folder(const char *path) {
     char *folder = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
     if (!folder)
         return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its folder's name", path);
-    int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int descriptor = sr_descriptor_open(folder, O_RDONLY | O_DIRECTORY);
     /* Some file systems cannot sync a folder and say EINVAL: there is nothing more to do there. */
     bool synced = descriptor >= 0 && (fsync(descriptor) == 0 || errno == EINVAL);
     int error = errno;

@@ -2,6 +2,7 @@
 #include "files/folder.h"
 
 #include "base/clock.h"
+#include "files/file.h"
 #include "files/path.h"
 
 #include <dirent.h>
@@ -62,14 +63,12 @@ srnn_status sr_folder_lock(int *lock, const char *path, double patience) {
     char name[SR_PATH_BYTES];
     *lock = -1;
     SR_TRY(sr_path_join(name, path, "lock"));
-    *lock = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*lock < 0)
-        return fail(name, "cannot be opened");
+    SR_TRY(sr_descriptor_open_own(lock, name, O_RDWR | O_CREAT));
     if (take(*lock, patience))
         return SRNN_OK;
     const srnn_status status =
         errno == EWOULDBLOCK
-            ? SR_FAIL(SRNN_ERR_ARGUMENT, "%s: another process is at work in this folder", path)
+            ? SR_FAIL(SRNN_ERR_IO, "%s: another process is at work in this folder", path)
             : fail(name, "cannot be locked");
     sr_folder_unlock(*lock);
     *lock = -1;
@@ -117,7 +116,7 @@ void sr_names_free(sr_names *names) {
 }
 
 static srnn_status sync_folder(const char *path) {
-    const int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int descriptor = sr_descriptor_open(path, O_RDONLY | O_DIRECTORY);
     if (descriptor < 0)
         return fail(path, "cannot be opened");
     const int result = fsync(descriptor);

@@ -169,14 +169,6 @@ bool sr_model_config_ends(const sr_model_config *config, int32_t token) {
     return ends;
 }
 
-/* The descriptor has padding, so two are compared by their texts. */
-bool sr_attention_same(const srnn_attention *a, const srnn_attention *b) {
-    char x[512], y[512];
-    srnn_attention_print(x, sizeof x, a);
-    srnn_attention_print(y, sizeof y, b);
-    return strcmp(x, y) == 0;
-}
-
 srnn_status sr_model_config_attention_text(char **text, const sr_model_config *config) {
     size_t length;
     FILE *out = open_memstream(text, &length);

@@ -2,6 +2,7 @@
 #ifndef SR_MODEL_CONFIG_H
 #define SR_MODEL_CONFIG_H
 
+#include "attention/attention.h"
 #include "files/tensor.h"
 #include "model/layer_tensors.h"
 #include "model/rope.h"
@@ -55,9 +56,6 @@ srnn_status sr_model_config_attention_text(char **text, const sr_model_config *c
 
 /* Empty tokens in front of every sequence: as many as the layer that wants most. */
 int sr_model_config_front_tokens(const sr_model_config *config);
-
-/* True if two descriptors say the same. */
-bool sr_attention_same(const srnn_attention *a, const srnn_attention *b);
 
 /* True if the model says of this token that it ends a text. */
 bool sr_model_config_ends(const sr_model_config *config, int32_t token);

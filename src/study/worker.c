@@ -20,16 +20,16 @@ static void note_stop(int signal_number) {
 }
 
 static void catch_stops(void) {
+    static const int stops[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU};
     struct sigaction action = {.sa_handler = note_stop, .sa_flags = SA_RESTART};
-    sigset_t both;
+    sigset_t blocked; /* the parent forks with some of them blocked */
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    /* The parent forks with both blocked. */
-    sigemptyset(&both);
-    sigaddset(&both, SIGINT);
-    sigaddset(&both, SIGTERM);
-    sigprocmask(SIG_UNBLOCK, &both, NULL);
+    sigemptyset(&blocked);
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+        sigaction(stops[i], &action, NULL);
+        sigaddset(&blocked, stops[i]);
+    }
+    sigprocmask(SIG_UNBLOCK, &blocked, NULL);
 }
 
 bool sr_worker_has_run(const char *folder) {

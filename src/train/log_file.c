@@ -2,6 +2,7 @@
 #include "train/log_file.h"
 
 #include "base/memory.h"
+#include "files/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -42,10 +43,10 @@ srnn_status sr_log_file_open(sr_log_file **file, const char *path, int64_t keep)
     created->descriptor = -1;
     created->path = strdup(path);
     srnn_status status = created->path ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory");
-    if (status == SRNN_OK) {
-        created->descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-        status = created->descriptor < 0 ? fail(created, "cannot be opened") : cut(created, keep);
-    }
+    if (status == SRNN_OK)
+        status = sr_descriptor_open_own(&created->descriptor, path, O_RDWR | O_CREAT);
+    if (status == SRNN_OK)
+        status = cut(created, keep);
     if (status != SRNN_OK) {
         sr_log_file_free(created);
         return status;

@@ -42,12 +42,22 @@ if "$program" info >/dev/full 2>"$work/err" || ! grep -q "could not write" "$wor
     echo "a full disk is not noticed"
     failures=$((failures + 1))
 fi
-# The reader is gone before the program writes.
+# A reader that has seen enough is no trouble to tell of.
 { sleep 0.2; "$program" info 2>"$work/err"; echo $? >"$work/code"; } | true
-if [ "$(cat "$work/code")" != 1 ] || ! grep -q "could not write" "$work/err"; then
-    echo "a closed pipe is not noticed"
+if [ "$(cat "$work/code")" != 1 ] || [ -s "$work/err" ]; then
+    echo "a closed pipe: exit $(cat "$work/code"), said: $(cat "$work/err")"
     failures=$((failures + 1))
 fi
+"$program" info >&- 2>"$work/err"
+if [ $? != 1 ] || ! grep -q "could not write" "$work/err"; then
+    echo "a closed output is not noticed"
+    failures=$((failures + 1))
+fi
+
+# Wrong values are wrong usage, and what is not there is not made.
+expect 2 err "no preset is called nosuch" train --out "$work/run" --data recall --preset nosuch
+expect 2 err "there is no study.json" report "$work/nosuch"
+[ ! -e "$work/nosuch" ] || { echo "report makes the folder it is asked about"; failures=$((failures + 1)); }
 
 # A compressed text trains the same tokenizer, and too little text is no secret.
 printf 'abab abab ab\n' >"$work/a.txt"

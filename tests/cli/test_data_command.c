@@ -128,12 +128,12 @@ static void exit_codes_and_messages(void **state) {
     RUN(1, "/no/such", "info", "/no/such");
     RUN(0, "30 documents", "prepare", "--validation", "0", "--tokenizer", "bytes", "--out", out,
         small);
-    RUN(1, "already holds", "prepare", "--tokenizer", "bytes", "--out", out, small);
+    RUN(2, "already holds", "prepare", "--tokenizer", "bytes", "--out", out, small);
     RUN(0, "vocabulary 257", "info", "--check", out);
     RUN(0, "\"softrnn data\"", "info", "--json", out);
     RUN(0, "a line 0", "show", "--batch", "30", "--layout", "document", out);
     RUN(0, "101>32", "show", "--ids", "--batch", "1", small);
-    RUN(1, "validation", "show", "--split", "validation", out);
+    RUN(2, "validation", "show", "--split", "validation", out);
     RUN(1, "recall", "show", "recal:pairs=3");
     RUN(0, "16 targets", "show", "--batch", "1", "recall");
     RUN(0, "mqar:length=64", "tasks");
@@ -144,7 +144,7 @@ static void exit_codes_and_messages(void **state) {
     assert_int_equal(fwrite("a\0b\0", 1, 4, file), 4);
     fclose(file);
     RUN(0, "2 of 16 bits", "info", bin);
-    RUN(1, "holds tokens", "prepare", "--tokenizer", "bytes", "--out", out, bin);
+    RUN(2, "holds tokens", "prepare", "--tokenizer", "bytes", "--out", out, bin);
     unlink(bin);
     empty_out();
 }
@@ -202,7 +202,7 @@ static void an_interrupt_cleans_up(void **state) {
         poll(NULL, 0, milliseconds);
         kill(child, SIGINT);
         int code = finish(child);
-        if (code == 1) {
+        if (code == 128 + SIGINT) {
             assert_non_null(strstr(messages, "stopped"));
             assert_int_equal(check_shards(), 0);
             interrupted++;

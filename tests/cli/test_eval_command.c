@@ -85,7 +85,7 @@ static void splits_count_once(void **state) {
         eval_number("--data text.txt --validation-share 0.8 --batch 1", "targets");
     const double loss = eval_number("--data text.txt --validation-share 0.8 --batch 1", "loss");
     assert_true(targets > 121 - 2 * POSITIONS && targets <= 122); /* 0.8 of the text, in rows */
-    assert_int_equal(run_eval("--model model --data text.txt --validation-share 0"), 1);
+    assert_int_equal(run_eval("--model model --data text.txt --validation-share 0"), 2);
     assert_true(eval_number("--data text.txt --validation-share 0 --split train", "targets") >
                 150 - 2 * POSITIONS);
     for (int batch = 2; batch <= 20; batch += 6) {
@@ -141,7 +141,7 @@ static void results_make_sense(void **state) {
     write_rows("none", none, 4);
     write_rows("half", half, 4);
     assert_int_equal(run_eval("--model model --tokens good"), 0);
-    assert_int_equal(run_eval("--model model --tokens none"), 1);
+    assert_int_equal(run_eval("--model model --tokens none"), 2);
     assert_int_equal(run_eval("--model model --tokens half"), 1);
     assert_int_equal(run_eval("--model broken --tokens good --json"), 0);
     json_t *root = json_load_file(path_of("out"), 0, NULL);
@@ -204,7 +204,7 @@ static void wrong_usage(void **state) {
     assert_int_equal(run_eval("--model model --text a --dump-logits b"), 2);
     assert_int_equal(run_eval("--model nothing --data recall"), 1);
     assert_int_equal(run_eval("--model model --data nothing.txt"), 1);
-    assert_int_equal(run_eval("--model model --data recall:pairs=2,vocab=999,length=12"), 1);
+    assert_int_equal(run_eval("--model model --data recall:pairs=2,vocab=999,length=12"), 2);
 }
 
 static int enter(void **state) {

@@ -323,8 +323,8 @@ static void wrong_input_is_refused(void **state) {
     refuse(narrow, 2, "--narrow 0.1 is wider than --tolerance 0.01");
     refuse(no_model, 1, "/nonexistent/model");
     refuse(no_data, 1, "/nonexistent.txt");
-    refuse(no_run, 1, "no checkpoints in this run");
-    refuse(few, 1, "less than one row of 32 tokens");
+    refuse(no_run, 2, "no checkpoints in this run");
+    refuse(few, 2, "less than one row of 32 tokens");
     refuse(finite, 1, "no layer of the model takes exp of q.k");
     refuse(nowhere, 1, "text.txt");
 }

@@ -140,16 +140,20 @@ static void killed_runs_go_on(void **state) {
     }
 }
 
+/* As shells count them, so that `train && eval` does not go on. */
 static void interrupted_runs_leave_cleanly(void **state) {
     (void)state;
-    pid_t child = start_run(broken);
-    while (!exists(broken, "checkpoints/step-000000002") &&
-           !exists(broken, "checkpoints/step-000000003"))
-        usleep(1000);
-    kill(child, SIGTERM);
-    assert_int_equal(finish(child), 0);
-    assert_int_equal(finish(resume_run(broken, 0)), 0);
-    same_runs();
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        pid_t child = start_run(broken);
+        while (!exists(broken, "checkpoints/step-000000002") &&
+               !exists(broken, "checkpoints/step-000000003"))
+            usleep(1000);
+        kill(child, signals[i]);
+        assert_int_equal(finish(child), 128 + signals[i]);
+        assert_int_equal(finish(resume_run(broken, 0)), 0);
+        same_runs();
+    }
 }
 
 /* Weights do not fit under the limit, records do. */
@@ -182,7 +186,7 @@ static void wrong_usage(void **state) {
                                        "--attention", "sofmax", NULL};
     assert_int_equal(finish(start(nothing, 0)), 2);
     assert_int_equal(finish(start(both, 0)), 2);
-    assert_int_equal(finish(start(no_data, 0)), 1);
+    assert_int_equal(finish(start(no_data, 0)), 2);
     assert_int_equal(finish(start(bad_variant, 0)), 1);
     assert_false(exists(broken, "run.yaml"));
 }
@@ -271,6 +275,35 @@ static void small_files_end_nothing(void **state) {
     assert_int_equal(shell("grep -q 'going on with records in memory' said"), 0);
 }
 
+/* Input, output and messages may be closed: what is said must not get into files. */
+static void closed_streams_stay_out_of_files(void **state) {
+    (void)state;
+    assert_int_equal(shell("$S train --out g --data text.txt --steps 12 --validate-every 4 " SIZES
+                           "<&- >&- 2>&-"),
+                     1); /* the losses it should print are lost */
+    assert_int_equal(shell("test -d g/checkpoints/step-000000012"), 0);
+    assert_int_equal(shell("test $(grep -c '^{\"step\": ' g/metrics.jsonl) = 12"), 0);
+    assert_int_equal(shell("test $(wc -l <g/metrics.jsonl) = 12 && test ! -s g/lock && "
+                           "test $(wc -l <g/timings.jsonl) = 12"),
+                     0);
+}
+
+/* What lies where records should be may belong to somebody else, or keep a reader waiting. */
+static void records_are_files(void **state) {
+    (void)state;
+    const char *const train = "timeout 20 $S train --out h --data text.txt --steps 2 " SIZES;
+    char command[1024];
+    static const char *const places[] = {"metrics.jsonl", "timings.jsonl", "lock"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        assert_int_equal(shell("rm -rf h; mkdir h; echo mine >mine"), 0);
+        snprintf(command, sizeof command, "ln -s ../mine h/%s; %s", places[i], train);
+        assert_int_equal(shell(command), 1);
+        assert_int_equal(shell("echo mine | cmp - mine"), 0);
+        snprintf(command, sizeof command, "rm h/%s; mkfifo h/%s; %s", places[i], places[i], train);
+        assert_int_equal(shell(command), 1);
+    }
+}
+
 static int enter(void **state) {
     (void)state;
     snprintf(folder, sizeof folder, "/tmp/softrnn-train-XXXXXX");
@@ -301,6 +334,8 @@ int main(void) {
         cmocka_unit_test(what_is_no_model_is_called_so),
         cmocka_unit_test(resumed_runs_keep_their_settings),
         cmocka_unit_test(small_files_end_nothing),
+        cmocka_unit_test(closed_streams_stay_out_of_files),
+        cmocka_unit_test(records_are_files),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

@@ -1,14 +1,17 @@
 /* test_file.c: a mapped file has its bytes; a replaced one is whole, old or new. */
 #include "files/file.h"
 #include "test.h"
+#include "train/log_file.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[] = "/tmp/softrnn-file-XXXXXX";
@@ -126,6 +129,71 @@ static void what_is_no_file_is_refused(void **state) {
     assert_int_equal(sr_file_replace("/nonexistent/file", "x", 1), SRNN_ERR_IO);
 }
 
+/* A process that is killed while it writes. */
+static void leave_half_a_file(void) {
+    const pid_t child = fork();
+    if (child == 0) {
+        sr_replacement *replacement;
+        if (sr_replacement_create(&replacement, path) == SRNN_OK)
+            sr_replacement_write(replacement, "half", 4);
+        raise(SIGKILL);
+    }
+    assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
+static void what_a_killed_writer_left_is_removed(void **state) {
+    (void)state;
+    assert_int_equal(sr_file_replace(path, "old", 3), SRNN_OK);
+    leave_half_a_file();
+    leave_half_a_file();
+    assert_true(files_in_folder() > 1);
+    /* That of a writer at work stays. */
+    sr_replacement *replacement;
+    assert_int_equal(sr_replacement_create(&replacement, path), SRNN_OK);
+    assert_int_equal(sr_replacement_write(replacement, "mine", 4), SRNN_OK);
+    assert_int_equal(sr_file_replace(path, "new", 3), SRNN_OK);
+    assert_int_equal(files_in_folder(), 2);
+    assert_file_holds("new");
+    assert_int_equal(sr_replacement_commit(replacement), SRNN_OK);
+    sr_replacement_free(replacement);
+    assert_int_equal(files_in_folder(), 1);
+    assert_file_holds("mine");
+}
+
+/* Whoever calls the library may have closed input, output and messages. */
+static void low_descriptors_are_left_alone(void **state) {
+    (void)state;
+    const pid_t child = fork();
+    if (child == 0) {
+        for (int descriptor = 0; descriptor < 3; descriptor++)
+            close(descriptor);
+        sr_log_file *log;
+        sr_replacement *replacement;
+        const bool made = sr_log_file_open(&log, path, 0) == SRNN_OK &&
+                          sr_replacement_create(&replacement, path) == SRNN_OK;
+        for (int descriptor = 0; descriptor < 3; descriptor++)
+            if (fcntl(descriptor, F_GETFD) >= 0)
+                _exit(2);
+        _exit(made ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_int_equal(sr_file_replace(path, "", 0), SRNN_OK);
+}
+
+static void a_file_cut_short_is_noticed(void **state) {
+    (void)state;
+    sr_mapping mapping;
+    assert_int_equal(sr_file_replace(path, "0123456789", 10), SRNN_OK);
+    assert_int_equal(sr_mapping_open(&mapping, path), SRNN_OK);
+    assert_int_equal(sr_mapping_check(&mapping, path), SRNN_OK);
+    assert_int_equal(truncate(path, 9), 0);
+    assert_int_equal(sr_mapping_check(&mapping, path), SRNN_ERR_IO);
+    sr_mapping_close(&mapping);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_written_is_read),
@@ -133,6 +201,9 @@ int main(void) {
         cmocka_unit_test(abandoned_replacement_leaves_the_old),
         cmocka_unit_test(full_disk_leaves_the_old),
         cmocka_unit_test(what_is_no_file_is_refused),
+        cmocka_unit_test(what_a_killed_writer_left_is_removed),
+        cmocka_unit_test(low_descriptors_are_left_alone),
+        cmocka_unit_test(a_file_cut_short_is_noticed),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

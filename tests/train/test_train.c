@@ -353,7 +353,7 @@ static void runs_are_what_they_were(void **state) {
     assert_int_equal(chdir(here), 0);
     assert_string_equal(sr_run_settings_of(run)->data, text);
     assert_string_equal(sr_run_settings_of(run)->tokenizer, "bytes");
-    assert_int_equal(sr_run_resume(&second, run_folder, &(sr_run_ends){0}), SRNN_ERR_ARGUMENT);
+    assert_int_equal(sr_run_resume(&second, run_folder, &(sr_run_ends){0}), SRNN_ERR_IO);
     assert_non_null(strstr(srnn_error_detail(), "another process"));
     for (int i = 0; i < 3; i++)
         assert_int_equal(sr_run_step(run, &report), SRNN_OK);

@@ -54,7 +54,7 @@ static srnn_status fill_packed(const sr_source *source, sr_row *row, sr_split sp
     int64_t document = sr_dataset_document_of(dataset, begin);
     for (;;) {
         int64_t first, count;
-        sr_dataset_document(dataset, document++, &first, &count);
+        SR_TRY(sr_dataset_document(dataset, document++, &first, &count));
         int64_t next = first + count - begin; /* where the document after it starts */
         if (next > source->T)
             return SRNN_OK;
@@ -72,7 +72,7 @@ static srnn_status fill_document(const sr_source *source, sr_row *row, sr_split 
     const shuffle *self = (const shuffle *)source;
     const sr_dataset *dataset = &self->datasets[split];
     int64_t T = source->T, begin, count;
-    sr_dataset_document(dataset, shuffled(self, split, number), &begin, &count);
+    SR_TRY(sr_dataset_document(dataset, shuffled(self, split, number), &begin, &count));
     if (count > T)
         return read_row(row, dataset, begin, source->T);
     SR_TRY(sr_dataset_read(dataset, row->ids, begin, count));

@@ -124,12 +124,14 @@ srnn_status sr_dataset_read(const sr_dataset *dataset, int32_t *ids, int64_t beg
     return SRNN_OK;
 }
 
-void sr_dataset_document(const sr_dataset *dataset, int64_t document, int64_t *begin,
-                         int64_t *count) {
+srnn_status sr_dataset_document(const sr_dataset *dataset, int64_t document, int64_t *begin,
+                                int64_t *count) {
     int64_t n = find(dataset->document_starts, dataset->shard_count, document);
+    SR_TRY(sr_shard_check(&dataset->shards[n]));
     const uint64_t *starts = dataset->shards[n].starts + (document - dataset->document_starts[n]);
     *begin = dataset->token_starts[n] + (int64_t)starts[0];
     *count = (int64_t)(starts[1] - starts[0]);
+    return SRNN_OK;
 }
 
 int64_t sr_dataset_document_of(const sr_dataset *dataset, int64_t token) {

@@ -31,9 +31,9 @@ void sr_dataset_free(sr_dataset *dataset);
 /* ids = tokens begin .. begin+count-1, which must exist. */
 srnn_status sr_dataset_read(const sr_dataset *dataset, int32_t *ids, int64_t begin, int64_t count);
 
-/* First token and number of tokens of a document. */
-void sr_dataset_document(const sr_dataset *dataset, int64_t document, int64_t *begin,
-                         int64_t *count);
+/* First token and number of tokens of a document. Fails if its shard was cut shorter meanwhile. */
+srnn_status sr_dataset_document(const sr_dataset *dataset, int64_t document, int64_t *begin,
+                                int64_t *count);
 
 /* The document that a token belongs to. */
 int64_t sr_dataset_document_of(const sr_dataset *dataset, int64_t token);

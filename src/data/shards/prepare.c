@@ -44,6 +44,7 @@ typedef struct preparation {
     batch_slot *slots;              /* (slot_count) */
     int slot_count;
     sr_shard_set *set;
+    int lock;        /* of the folder; -1: none */
     bool overwrites; /* the folder held data */
     json_t *inputs;  /* for the manifest */
     sr_prepare_progress progress;
@@ -77,6 +78,7 @@ static srnn_status prepare_folder(preparation *work) {
     const sr_prepare_settings *settings = &work->settings;
     const char *folder = settings->folder;
     SR_TRY(sr_folder_make(folder));
+    SR_TRY(sr_folder_lock(&work->lock, folder, 0));
     work->overwrites = sr_path_has(folder, SR_MANIFEST_NAME);
     if (work->overwrites && !settings->overwrite)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
@@ -263,6 +265,7 @@ static void work_free(preparation *work) {
     sr_tokenizer_free(work->tokenizer);
     free(work->tokenizer_copy.source);
     json_decref(work->inputs);
+    sr_folder_unlock(work->lock);
 }
 
 static srnn_status check(const sr_prepare_settings *settings) {
@@ -278,7 +281,7 @@ static srnn_status check(const sr_prepare_settings *settings) {
 
 srnn_status sr_prepare(const sr_prepare_settings *settings, sr_prepare_progress *done) {
     SR_TRY(check(settings));
-    preparation work = {.settings = *settings};
+    preparation work = {.settings = *settings, .lock = -1};
     sr_prepare_settings *filled = &work.settings;
     filled->threads = sr_thread_count(filled->threads);
     if (!filled->field)

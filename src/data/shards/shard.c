@@ -116,7 +116,12 @@ static void widen(int32_t *ids, const sr_shard *shard, int64_t begin, int64_t co
     }
 }
 
+srnn_status sr_shard_check(const sr_shard *shard) {
+    return shard->mapping.data ? sr_mapping_check(&shard->mapping, shard->path) : SRNN_OK;
+}
+
 srnn_status sr_shard_read(const sr_shard *shard, int32_t *ids, int64_t begin, int64_t count) {
+    SR_TRY(sr_shard_check(shard));
     widen(ids, shard, begin, count);
     for (int64_t i = 0; i < count; i++) {
         if (ids[i] < 0)

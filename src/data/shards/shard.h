@@ -62,6 +62,10 @@ srnn_status sr_shard_from_text(sr_shard *shard, const char *text, size_t bytes);
 /* Leaves { 0 }, which may be closed again. */
 void sr_shard_close(sr_shard *shard);
 
+/* Fails if the file has been cut shorter since it was opened, so that `tokens` and `starts` must not
+ * be touched. */
+srnn_status sr_shard_check(const sr_shard *shard);
+
 /* ids = tokens begin .. begin+count-1, which must exist. Fails with SRNN_ERR_FORMAT on a token that
  * is not in the vocabulary. */
 srnn_status sr_shard_read(const sr_shard *shard, int32_t *ids, int64_t begin, int64_t count);

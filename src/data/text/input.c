@@ -2,6 +2,7 @@
 #include "data/text/input.h"
 
 #include "base/memory.h"
+#include "files/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -204,7 +205,7 @@ srnn_status sr_input_open(sr_input **input, const char *path) {
     sr_input *opened;
     SR_TRY(sr_alloc_zero((void **)&opened, 1, sizeof *opened + path_bytes));
     memcpy(opened->path, path, path_bytes);
-    opened->file = open(path, O_RDONLY | O_CLOEXEC);
+    opened->file = sr_descriptor_open(path, O_RDONLY);
     srnn_status status = SRNN_OK;
     if (opened->file < 0)
         status = SR_FAIL(SRNN_ERR_IO, "%s: cannot open: %s", path, strerror(errno));

@@ -1,6 +1,6 @@
 /* attention_generic.c: the equation as plainly as it can be written; supports everything.
  *
- * This is the oracle of all other kernels: sums in double, one row at a time, O(T) memory a thread.
+ * Sums in double, one row at a time, O(T) memory a thread.
  */
 #include "attention/attention.h"
 #include "attention/score.h"

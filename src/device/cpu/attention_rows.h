@@ -11,12 +11,7 @@ static inline real *tensor_row(srnn_tensor tensor, int64_t b, int h, int64_t t) 
     return (real *)tensor.data + b * tensor.batch + h * tensor.head + t * tensor.time;
 }
 
-/* Eight sums that do not wait for each other. */
-enum { ROW_SUMS = 8 };
-
-static inline double row_sums_total(const double sum[ROW_SUMS]) {
-    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
-}
+enum { ROW_SUMS = 8 }; /* sums that do not wait for each other */
 
 static inline double row_dot(const real *a, const real *b, int n) {
     double sum[ROW_SUMS] = {0};
@@ -26,29 +21,7 @@ static inline double row_dot(const real *a, const real *b, int n) {
             sum[i] += (double)a[d + i] * (double)b[d + i];
     for (int d = whole; d < n; d++)
         sum[0] += (double)a[d] * (double)b[d];
-    return row_sums_total(sum);
-}
-
-static inline double double_dot(const double *a, const double *b, int n) {
-    double sum[ROW_SUMS] = {0};
-    int whole = n / ROW_SUMS * ROW_SUMS;
-    for (int d = 0; d < whole; d += ROW_SUMS)
-        for (int i = 0; i < ROW_SUMS; i++)
-            sum[i] += a[d + i] * b[d + i];
-    for (int d = whole; d < n; d++)
-        sum[0] += a[d] * b[d];
-    return row_sums_total(sum);
-}
-
-static inline double double_sum(const double *a, int n) {
-    double sum[ROW_SUMS] = {0};
-    int whole = n / ROW_SUMS * ROW_SUMS;
-    for (int d = 0; d < whole; d += ROW_SUMS)
-        for (int i = 0; i < ROW_SUMS; i++)
-            sum[i] += a[d + i];
-    for (int d = whole; d < n; d++)
-        sum[0] += a[d];
-    return row_sums_total(sum);
+    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
 }
 
 static inline double row_norm(const real *x, int n) {

@@ -25,21 +25,6 @@ typedef struct score_rule {
     real exp_from, exp_to;
 } score_rule;
 
-/* The largest x up to which the order-N series is exp to rounding, at sign * x. */
-static inline double series_reach(int order, double sign) {
-    double precision = sizeof(real) == 8 ? 1e-16 : 3e-8, low = 0.0, high = 700.0;
-    for (int step = 0; step < 60; step++) {
-        double x = 0.5 * (low + high);
-        /* remainder / exp(s), bounded by its first term times e^|s| on the negative side */
-        double log_error = (order + 1) * log(x) - lgamma(order + 2.0) + (sign < 0.0 ? x : 0.0);
-        if (log_error < log(precision))
-            low = x;
-        else
-            high = x;
-    }
-    return low;
-}
-
 static inline score_rule score_rule_of(const srnn_attention *a) {
     score_rule rule = {
         .score = a->score, .order = a->order, .clamped = a->clamp != 0.0, .clamp = (real)a->clamp};
@@ -49,8 +34,9 @@ static inline score_rule score_rule_of(const srnn_attention *a) {
             rule.inverse_factorial[n] = (real)(1.0 / factorial);
             factorial *= n + 1;
         }
-        rule.exp_from = (real)-series_reach(a->order - 1, -1.0);
-        rule.exp_to = (real)series_reach(a->order - 1, 1.0);
+        const double precision = sizeof(real) == 8 ? 1e-16 : 3e-8;
+        rule.exp_from = (real)-sr_taylor_reach(a->order - 1, -1.0, precision);
+        rule.exp_to = (real)sr_taylor_reach(a->order - 1, 1.0, precision);
     }
     return rule;
 }

@@ -204,7 +204,7 @@ static void packed_offsets_are_document_boundaries(void **state) {
     int64_t document_of[MOST];
     for (int64_t document = 0; document < dataset.document_count; document++) {
         int64_t begin, count;
-        sr_dataset_document(&dataset, document, &begin, &count);
+        assert_int_equal(sr_dataset_document(&dataset, document, &begin, &count), SRNN_OK);
         for (int64_t i = 0; i < count; i++)
             document_of[begin + i] = document;
     }
@@ -240,7 +240,9 @@ static void document_rows_are_padded_and_cut(void **state) {
     for (int64_t n = 0; n < DOCUMENTS; n++) {
         get(&out, source, 1, 0, 1, n);
         int64_t begin, count;
-        sr_dataset_document(&dataset, sr_dataset_document_of(&dataset, out.ids[0]), &begin, &count);
+        assert_int_equal(sr_dataset_document(&dataset, sr_dataset_document_of(&dataset, out.ids[0]),
+                                             &begin, &count),
+                         SRNN_OK);
         assert_int_equal(out.ids[0], begin);
         for (int t = 0; t < T; t++) {
             assert_int_equal(out.ids[t], t < count ? begin + t : 250);

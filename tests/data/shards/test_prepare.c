@@ -7,6 +7,7 @@
 #include "data/text/documents.h"
 #include "data/tokenizer/tokenizer.h"
 #include "files/file.h"
+#include "files/folder.h"
 #include "test.h"
 
 #include <dirent.h>
@@ -64,7 +65,7 @@ static int files_in(const char *where) {
     int count = 0;
     DIR *entries = opendir(where);
     for (struct dirent *entry; entries && (entry = readdir(entries));)
-        count += entry->d_name[0] != '.';
+        count += entry->d_name[0] != '.' && strcmp(entry->d_name, "lock") != 0;
     if (entries)
         closedir(entries);
     return count;
@@ -94,7 +95,7 @@ static void assert_documents(const char *const *documents, int64_t count, bool e
     assert_int_equal(dataset.document_count, count);
     for (int64_t n = 0; n < count; n++) {
         int64_t begin, tokens, bytes = (int64_t)strlen(documents[n]);
-        sr_dataset_document(&dataset, n, &begin, &tokens);
+        assert_int_equal(sr_dataset_document(&dataset, n, &begin, &tokens), SRNN_OK);
         assert_int_equal(tokens, bytes + end);
         int32_t *ids = malloc((size_t)tokens * sizeof *ids);
         assert_int_equal(sr_dataset_read(&dataset, ids, begin, tokens), SRNN_OK);
@@ -289,7 +290,7 @@ static void splits_are_stable(void **state) {
         for (int64_t n = 0; n < 30; n++) {
             int32_t ids[3];
             int64_t begin, count;
-            sr_dataset_document(&dataset, n, &begin, &count);
+            assert_int_equal(sr_dataset_document(&dataset, n, &begin, &count), SRNN_OK);
             assert_int_equal(sr_dataset_read(&dataset, ids, begin, 3), SRNN_OK);
             first[i][n] = ids[0] << 16 | ids[1];
         }
@@ -517,6 +518,55 @@ static void real_text_comes_back(void **state) {
     sr_dataset_free(&dataset);
 }
 
+static void two_processes_do_not_mix(void **state) {
+    (void)state;
+    char path[160];
+    const char *const inputs[] = {make_file(path, "a.txt", "some text", 9)};
+    const sr_prepare_settings settings = {
+        .tokenizer = "bytes", .folder = out, .inputs = inputs, .input_count = 1};
+    int lock;
+    assert_int_equal(sr_folders_make(out), SRNN_OK);
+    assert_int_equal(sr_folder_lock(&lock, out, 0), SRNN_OK);
+    assert_int_equal(sr_prepare(&settings, NULL), SRNN_ERR_IO);
+    assert_non_null(strstr(srnn_error_detail(), "another process"));
+    assert_int_equal(files_in(out), 0);
+    sr_folder_unlock(lock);
+    assert_int_equal(sr_prepare(&settings, NULL), SRNN_OK);
+}
+
+/* Rows that a file no longer holds are an error, however far it was cut. */
+static void shortened_shards_are_an_error(void **state) {
+    (void)state;
+    char path[160], shard[256], text[3000];
+    memset(text, 'a', sizeof text);
+    const char *const inputs[] = {make_file(path, "a.txt", text, sizeof text)};
+    const sr_prepare_settings settings = {
+        .tokenizer = "bytes", .folder = out, .inputs = inputs, .input_count = 1};
+    assert_int_equal(sr_prepare(&settings, NULL), SRNN_OK);
+    snprintf(shard, sizeof shard, "%s/train-00000.tokens", out);
+    for (int layout = SR_ROWS_STREAM; layout <= SR_ROWS_DOCUMENT; layout++) {
+        int32_t ids[16], targets[16];
+        int64_t starts[16];
+        sr_row row = {.ids = ids, .targets = targets, .starts = starts};
+        sr_source *source;
+        struct stat before;
+        assert_int_equal(stat(shard, &before), 0);
+        assert_int_equal(
+            sr_source_open(&source, out,
+                           &(sr_source_settings){.T = 16, .layout = (sr_row_layout)layout}),
+            SRNN_OK);
+        assert_int_equal(source->fill(source, &row, SR_SPLIT_TRAIN, 0), SRNN_OK);
+        assert_int_equal(truncate(shard, before.st_size - 1), 0);
+        assert_int_equal(source->fill(source, &row, SR_SPLIT_TRAIN, 0), SRNN_ERR_IO);
+        assert_int_equal(truncate(shard, 0), 0);
+        assert_int_equal(source->fill(source, &row, SR_SPLIT_TRAIN, 0), SRNN_ERR_IO);
+        sr_source_free(source);
+        sr_prepare_settings again = settings;
+        again.overwrite = true;
+        assert_int_equal(sr_prepare(&again, NULL), SRNN_OK);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(files_are_cut_into_documents, clean),
@@ -535,6 +585,8 @@ int main(void) {
         cmocka_unit_test_teardown(sources_open_by_name, clean),
         cmocka_unit_test_teardown(text_is_not_cut_inside_a_character, clean),
         cmocka_unit_test_teardown(real_text_comes_back, clean),
+        cmocka_unit_test_teardown(two_processes_do_not_mix, clean),
+        cmocka_unit_test_teardown(shortened_shards_are_an_error, clean),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

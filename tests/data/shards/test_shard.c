@@ -332,7 +332,7 @@ static void shards_make_one_sequence(void **state) {
                 assert_int_equal(ids[t], text[begin + t]);
         }
         int64_t document = sr_dataset_document_of(&dataset, begin), first, count;
-        sr_dataset_document(&dataset, document, &first, &count);
+        assert_int_equal(sr_dataset_document(&dataset, document, &first, &count), SRNN_OK);
         assert_int_equal(first, cuts[document]);
         assert_int_equal(first + count, cuts[document + 1]);
         assert_in_range(begin, first, first + count - 1);

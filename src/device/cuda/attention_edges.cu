@@ -1,0 +1,375 @@
+/* attention_edges.cu: running sums, features and factors before the core; gradients of rows around its backward. */
+#include "device/cuda/attention_edges.h"
+
+#include "device/cuda/attention_rows.h"
+#include "device/cuda/check.h"
+#include "device/cuda/launch.h"
+
+enum { WARPS = 8, THREADS = WARPS * SR_WARP };
+
+static unsigned blocks_for(int64_t count, int64_t each) {
+    return (unsigned)((count + each - 1) / each);
+}
+
+/* ---- running sums along a document, by one warp a head ---- */
+
+/* A Sum says what is summed, in which direction, and where the sum before and with each term goes. */
+
+template <class N> struct decay_sum {
+    static constexpr bool reverse = false;
+    SR_DEVICE static double term(const sr_attention_view<N> &call, int b, int h, int t) {
+        return (double)to_float(*call.decay.at(b, h, t)) / SR_DECAY_DIVISOR;
+    }
+    SR_DEVICE static void take(const sr_attention_view<N> &call, int b, int h, int t, double before,
+                               double) {
+        call.scratch.decay[call.row_index(call.Hkv, b, h, t)] = before;
+    }
+};
+
+template <class N> struct cumulative_sum {
+    static constexpr bool reverse = false;
+    SR_DEVICE static double term(const sr_attention_view<N> &call, int b, int h, int t) {
+        return exp((double)to_float(*call.output_gate.at(b, h, t)));
+    }
+    SR_DEVICE static void take(const sr_attention_view<N> &call, int b, int h, int t, double,
+                               double with) {
+        call.scratch.cumulative[call.row_index(call.H, b, h, t)] = with;
+    }
+};
+
+/* dC_i = the weights of row i times their gradients, less those of column i; a gate acts on all later C. */
+template <class N> struct decay_gradient {
+    static constexpr bool reverse = true;
+    SR_DEVICE static double term(const sr_attention_view<N> &call, int b, int h, int t) {
+        double sum = -(double)call.scratch.column_dot[call.row_index(call.Hkv, b, h, t)];
+        for (int g = 0; g < call.group; g++)
+            sum += (double)call.scratch.row_dot[call.row_index(call.H, b, h * call.group + g, t)];
+        return sum;
+    }
+    SR_DEVICE static void take(const sr_attention_view<N> &call, int b, int h, int t, double before,
+                               double) {
+        store_number(call.d_decay.at(b, h, t), (float)(before / SR_DECAY_DIVISOR));
+    }
+};
+
+/* The output gate acts on its own and all later sums. */
+template <class N> struct cumulative_gradient {
+    static constexpr bool reverse = true;
+    SR_DEVICE static double term(const sr_attention_view<N> &call, int b, int h, int t) {
+        return (double)call.scratch.d_cumulative[call.row_index(call.H, b, h, t)];
+    }
+    SR_DEVICE static void take(const sr_attention_view<N> &call, int b, int h, int t, double,
+                               double with) {
+        N *const gradient = call.d_output_gate.at(b, h, t);
+        const double gate = exp((double)to_float(*call.output_gate.at(b, h, t)));
+        store_number(gradient, (float)((double)to_float(*gradient) + gate * with));
+    }
+};
+
+/* Sums begin anew with each document. Segmented scan of 32 positions at a time. */
+template <class N, class Sum>
+__global__ void running_sums(const sr_attention_view<N> call, int heads) {
+    const int lane = threadIdx.x % SR_WARP;
+    const int sequence = (int)blockIdx.x * WARPS + (int)threadIdx.x / SR_WARP;
+    if (sequence >= call.B * heads)
+        return;
+    const int b = sequence / heads, h = sequence % heads, T = call.T;
+    const int32_t *const first = call.first + (int64_t)b * T;
+    double carry = 0;
+    for (int done = 0; done < T; done += SR_WARP) {
+        const bool inside = done + lane < T;
+        const int t = inside ? (Sum::reverse ? T - 1 - done - lane : done + lane) : 0;
+        const bool start =
+            inside && (Sum::reverse ? t == T - 1 || first[t + 1] == t + 1 : first[t] == t);
+        double with = inside ? Sum::term(call, b, h, t) : 0;
+        int closed = start; /* a document starts between the sum's first term and this one */
+        for (int distance = 1; distance < SR_WARP; distance *= 2) {
+            const double earlier = shuffle_up(with, distance);
+            const int earlier_closed = shuffle_up(closed, distance);
+            if (lane < distance)
+                continue;
+            if (!closed)
+                with += earlier;
+            closed |= earlier_closed;
+        }
+        if (!closed)
+            with += carry;
+        double before = shuffle_up(with, 1);
+        if (lane == 0)
+            before = carry;
+        if (inside)
+            Sum::take(call, b, h, t, start ? 0 : before, with);
+        carry = shuffle(with, SR_WARP - 1);
+    }
+}
+
+template <class Sum, class N>
+static srnn_status start_sums(const sr_attention_view<N> &call, int heads, cudaStream_t stream) {
+    SR_CUDA(sr_launch(running_sums<N, Sum>, dim3(blocks_for((int64_t)call.B * heads, WARPS)),
+                      dim3(THREADS), 0, stream, call, heads));
+    return SRNN_OK;
+}
+
+/* ---- norms across the heads ---- */
+
+template <class N> struct across {
+    sr_strided<const N> x;
+    sr_strided<N> gradient; /* backward; data NULL: not wanted */
+    float *inverse;         /* (B, T, D) */
+    int heads, T, D;
+    int64_t count; /* of channels: B T D */
+};
+
+template <class N> __global__ void inverse_across(const across<N> a) {
+    const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (n >= a.count)
+        return;
+    const int d = (int)(n % a.D), t = (int)(n / a.D % a.T), b = (int)(n / a.D / a.T);
+    double square = 0;
+    for (int h = 0; h < a.heads; h++) {
+        const double x = (double)to_float(a.x.at(b, h, t)[d]);
+        square += x * x;
+    }
+    a.inverse[n] = (float)(1.0 / fmax(sqrt(square), (double)SR_NORM_FLOOR));
+}
+
+/* In place: gradients of x from gradients of x / norm. */
+template <class N> __global__ void across_backward(const across<N> a) {
+    const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (n >= a.count)
+        return;
+    const int d = (int)(n % a.D), t = (int)(n / a.D % a.T), b = (int)(n / a.D / a.T);
+    const double inverse = (double)a.inverse[n];
+    double along = 0; /* <x, gradient> / norm^2, 0 where the norm is at its floor */
+    for (int h = 0; h < a.heads; h++)
+        along += (double)to_float(a.x.at(b, h, t)[d]) * (double)to_float(a.gradient.at(b, h, t)[d]);
+    along *= a.inverse[n] < 1 / SR_NORM_FLOOR ? inverse * inverse : 0;
+    for (int h = 0; h < a.heads; h++) {
+        N *const g = a.gradient.at(b, h, t) + d;
+        const double x = (double)to_float(a.x.at(b, h, t)[d]);
+        store_number(g, (float)(inverse * ((double)to_float(*g) - along * x)));
+    }
+}
+
+template <class N> static across<N> across_queries(const sr_attention_view<N> &call) {
+    return {call.raw_q, call.d_q, call.scratch.q_inverse,           call.H,
+            call.T,     call.D,   (int64_t)call.B * call.T * call.D};
+}
+
+template <class N> static across<N> across_keys(const sr_attention_view<N> &call) {
+    return {call.raw_k, call.d_k, call.scratch.k_inverse,           call.Hkv,
+            call.T,     call.D,   (int64_t)call.B * call.T * call.D};
+}
+
+/* ---- features and factors ---- */
+
+/* Row number n of a (B, heads, T) array. */
+struct row_place {
+    int b, h, t;
+};
+
+SR_DEVICE row_place place_of(int64_t n, int heads, int T) {
+    return {(int)(n / T / heads), (int)(n / T % heads), (int)(n % T)};
+}
+
+template <class N, int WIDTH>
+__global__ void feature_rows(const sr_attention_view<N> call, bool keys) {
+    using Row = sr_warp_row<WIDTH>;
+    const int heads = keys ? call.Hkv : call.H;
+    const int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / SR_WARP;
+    if (n >= (int64_t)call.B * heads * call.T)
+        return;
+    const row_place at = place_of(n, heads, call.T);
+    const float *inverse = keys ? call.scratch.k_inverse : call.scratch.q_inverse;
+    float x[Row::count];
+    row_load<Row>(x, (keys ? call.raw_k : call.raw_q).at(at.b, at.h, at.t), call.D);
+    row_feature<Row>(x, call.choices.feature,
+                     inverse ? inverse + ((int64_t)at.b * call.T + at.t) * call.D : nullptr,
+                     call.D);
+    row_store<Row>((keys ? call.scratch.k : call.scratch.q).at(at.b, at.h, at.t), x, call.D);
+}
+
+template <class N, int WIDTH> __global__ void value_rows(const sr_attention_view<N> call) {
+    using Row = sr_warp_row<WIDTH>;
+    const int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / SR_WARP;
+    if (n >= (int64_t)call.B * call.Hkv * call.T)
+        return;
+    const row_place at = place_of(n, call.Hkv, call.T);
+    float x[Row::count], factor = 1;
+    if (call.choices.value_gate)
+        factor = sigmoid(to_float(*call.value_gate.at(at.b, at.h, at.t)));
+    if (call.choices.normaliser == SRNN_NORMALISER_VALUE_POWER) {
+        const int position = at.t - call.first[(int64_t)at.b * call.T + at.t] + 1;
+        factor *= powf((float)position, -sigmoid(call.value_power[at.h]));
+    }
+    row_load<Row>(x, call.raw_v.at(at.b, at.h, at.t), call.Dv);
+    row_multiply<Row>(x, factor);
+    row_store<Row>(call.scratch.v.at(at.b, at.h, at.t), x, call.Dv);
+    if (threadIdx.x % SR_WARP == 0)
+        call.scratch.value_factor[n] = factor;
+}
+
+/* START(kernel, width, blocks, arguments...): kernel<N, WIDTH> for rows of `width` numbers, a warp each. */
+#define START(kernel, width, blocks, ...)                                                        \
+    do {                                                                                         \
+        const dim3 start_grid(blocks), start_block(THREADS);                                     \
+        if ((width) <= 64)                                                                       \
+            SR_CUDA(sr_launch(kernel<N, 64>, start_grid, start_block, 0, stream, __VA_ARGS__));  \
+        else if ((width) <= 128)                                                                 \
+            SR_CUDA(sr_launch(kernel<N, 128>, start_grid, start_block, 0, stream, __VA_ARGS__)); \
+        else                                                                                     \
+            SR_CUDA(sr_launch(kernel<N, 256>, start_grid, start_block, 0, stream, __VA_ARGS__)); \
+    } while (0)
+
+template <class N>
+srnn_status sr_attention_prepare(const sr_attention_view<N> &call, cudaStream_t stream) {
+    const sr_attention_scratch<N> &scratch = call.scratch;
+    const int64_t rows = (int64_t)call.B * call.T;
+    if (scratch.decay)
+        SR_TRY(start_sums<decay_sum<N>>(call, call.Hkv, stream));
+    if (scratch.cumulative)
+        SR_TRY(start_sums<cumulative_sum<N>>(call, call.H, stream));
+    if (scratch.q_inverse) {
+        const dim3 grid(blocks_for(rows * call.D, THREADS)), block(THREADS);
+        SR_CUDA(sr_launch(inverse_across<N>, grid, block, 0, stream, across_queries(call)));
+        SR_CUDA(sr_launch(inverse_across<N>, grid, block, 0, stream, across_keys(call)));
+    }
+    if (scratch.q.data) {
+        START(feature_rows, call.D, blocks_for(rows * call.H, WARPS), call, false);
+        START(feature_rows, call.D, blocks_for(rows * call.Hkv, WARPS), call, true);
+    }
+    if (scratch.v.data)
+        START(value_rows, call.Dv, blocks_for(rows * call.Hkv, WARPS), call);
+    return SRNN_OK;
+}
+
+/* ---- rows of the output, backward ---- */
+
+/* What the core multiplies weights with, or subtracts from their logarithms. */
+SR_DEVICE float row_scale_of(const sr_score_rule &rule, float scale, float maximum) {
+    return rule.kind == SR_CLASS_POLYNOMIAL ? scale : maximum * SR_LOG2_E - log2f(fabsf(scale));
+}
+
+template <class N, int WIDTH>
+__global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, 2)
+    output_rows_backward(const sr_attention_view<N> call) {
+    using Row = sr_warp_row<WIDTH>;
+    const int64_t rows = (int64_t)call.B * call.H * call.T;
+    const int lane = threadIdx.x % SR_WARP;
+    const int64_t warp = (int64_t)blockIdx.x * SR_NORM_WARPS + threadIdx.x / SR_WARP;
+    float d_weight[Row::count] = {}, d_bias[Row::count] = {};
+    for (int64_t n = warp; n < rows; n += (int64_t)gridDim.x * SR_NORM_WARPS) {
+        const row_place at = place_of(n, call.H, call.T);
+        const sr_row_facts row = row_facts(call, at.b, at.h, at.t, call.row_sum[n]);
+        float d[Row::count], x[Row::count];
+        row_load<Row>(d, call.d_o.at(at.b, at.h, at.t), call.Dv);
+        row_load<Row>(x, call.numerator + n * call.Dv, call.Dv);
+        sr_row_gradient g = row_output_backward<Row>(d, x, d_weight, d_bias, call, row);
+        if (call.score.kind == SR_CLASS_LONG && g.scale < 0) { /* only its size has a logarithm */
+            row_multiply<Row>(d, -1);
+            g.row_sum = -g.row_sum;
+        }
+        if (call.scratch.d_numerator.data)
+            row_store<Row>(call.scratch.d_numerator.at(at.b, at.h, at.t), d, call.Dv);
+        if (lane != 0)
+            continue;
+        call.scratch.row_scale[n] = row_scale_of(call.score, g.scale, call.maximum[n]);
+        call.scratch.d_row_sum[n] = g.row_sum;
+        if (call.choices.cumulates)
+            call.scratch.d_cumulative[n] = g.cumulative;
+        if (call.choices.gated && call.d_output_gate.data)
+            store_number(call.d_output_gate.at(at.b, at.h, at.t), g.logit);
+    }
+    if (!call.scratch.norm_partial)
+        return;
+    float *const partial = call.scratch.norm_partial + warp * 2 * call.Dv;
+#pragma unroll
+    for (int m = 0; m < Row::count; m++) {
+        const int column = Row::column(m);
+        if (column < call.Dv) {
+            partial[column] = d_weight[m];
+            partial[call.Dv + column] = d_bias[m];
+        }
+    }
+}
+
+template <class N>
+srnn_status sr_attention_outputs_backward(const sr_attention_view<N> &call, cudaStream_t stream) {
+    START(output_rows_backward, call.Dv, SR_NORM_BLOCKS, call);
+    if (call.choices.cumulates && call.d_output_gate.data)
+        SR_TRY(start_sums<cumulative_gradient<N>>(call, call.H, stream));
+    return SRNN_OK;
+}
+
+/* ---- learned vectors: sums in a fixed order ---- */
+
+/* Adds the sums of the block's threads in y, thread by thread; the first gets all. */
+SR_DEVICE double add_over_y(double sum) {
+    __shared__ double parts[SR_WARP][SR_WARP];
+    parts[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    double all = 0;
+    for (unsigned y = 0; y < SR_WARP; y++)
+        all += parts[y][threadIdx.x];
+    return all;
+}
+
+/* out (width): sums over the parts (parts, 2, width), `half` 0 or 1 of each; a block has 32 columns. */
+__global__ void sum_parts(float *out, const float *partial, int width, int half) {
+    const int column = (int)(blockIdx.x * SR_WARP + threadIdx.x);
+    double sum = 0;
+    for (int n = (int)threadIdx.y; n < SR_NORM_PARTS && column < width; n += SR_WARP)
+        sum += (double)partial[((int64_t)n * 2 + half) * width + column];
+    const double all = add_over_y(sum);
+    if (threadIdx.y == 0 && column < width)
+        out[column] = (float)all;
+}
+
+/* d_value_power: v_j is multiplied by j^-sigmoid(c). A block is a head. */
+template <class N> __global__ void value_power_backward(const sr_attention_view<N> call) {
+    const int h = (int)blockIdx.x;
+    const int64_t rows = (int64_t)call.B * call.T;
+    double sum = 0;
+    for (int64_t n = threadIdx.y * SR_WARP + threadIdx.x; n < rows; n += SR_WARP * SR_WARP) {
+        const int b = (int)(n / call.T), t = (int)(n % call.T);
+        const double position = (double)(t - call.first[n] + 1);
+        sum -= (double)call.scratch.value_dot[call.row_index(call.Hkv, b, h, t)] * log(position);
+    }
+    const double all = warp_sum(add_over_y(sum));
+    const double c = 1.0 / (1.0 + exp(-(double)call.value_power[h]));
+    if (threadIdx.x == 0 && threadIdx.y == 0)
+        call.d_value_power[h] = (float)(all * c * (1.0 - c));
+}
+
+template <class N>
+srnn_status sr_attention_inputs_backward(const sr_attention_view<N> &call, cudaStream_t stream) {
+    const sr_attention_scratch<N> &scratch = call.scratch;
+    const dim3 square(SR_WARP, SR_WARP), columns(blocks_for(call.Dv, SR_WARP));
+    if (scratch.decay && call.d_decay.data)
+        SR_TRY(start_sums<decay_gradient<N>>(call, call.Hkv, stream));
+    if (scratch.q_inverse) {
+        const dim3 grid(blocks_for((int64_t)call.B * call.T * call.D, THREADS)), block(THREADS);
+        if (call.d_q.data)
+            SR_CUDA(sr_launch(across_backward<N>, grid, block, 0, stream, across_queries(call)));
+        if (call.d_k.data)
+            SR_CUDA(sr_launch(across_backward<N>, grid, block, 0, stream, across_keys(call)));
+    }
+    if (call.choices.normaliser == SRNN_NORMALISER_VALUE_POWER && call.d_value_power)
+        SR_CUDA(
+            sr_launch(value_power_backward<N>, dim3((unsigned)call.Hkv), square, 0, stream, call));
+    if (scratch.norm_partial && call.d_norm_weight)
+        SR_CUDA(sr_launch(sum_parts, columns, square, 0, stream, call.d_norm_weight,
+                          scratch.norm_partial, call.Dv, 0));
+    if (scratch.norm_partial && call.d_norm_bias && call.choices.norm == SRNN_NORM_LAYER)
+        SR_CUDA(sr_launch(sum_parts, columns, square, 0, stream, call.d_norm_bias,
+                          scratch.norm_partial, call.Dv, 1));
+    return SRNN_OK;
+}
+
+#define INSTANTIATE(N)                                                                     \
+    template srnn_status sr_attention_prepare(const sr_attention_view<N> &, cudaStream_t); \
+    template srnn_status sr_attention_outputs_backward(const sr_attention_view<N> &,       \
+                                                       cudaStream_t);                      \
+    template srnn_status sr_attention_inputs_backward(const sr_attention_view<N> &, cudaStream_t);
+INSTANTIATE(float)
+INSTANTIATE(sr_bf16)

@@ -1,0 +1,17 @@
+/* oracle.h: the equation of docs/VARIANTS.md in double, term by term, to judge kernels by.
+ *
+ * It shares no line with what it judges: not the facts derived from a descriptor, nor the mathematics
+ * of scores, features, gates and norms, nor any derivative (a tape finds them). It takes O(T^2 D) time
+ * and memory, for small problems. */
+#ifndef SR_ORACLE_ORACLE_H
+#define SR_ORACLE_ORACLE_H
+
+#include "base/status.h"
+
+/* o (B, H, T, Dv) and, where `gradients` is not NULL, the gradient of sum(o * d_o) by every operand that
+ * has data in `gradients`. Everything is double and contiguous, every size of the problem given;
+ * the problem's form, kernel, number type and device do not matter. */
+srnn_status sr_oracle_run(double *o, const srnn_operands *gradients, const double *d_o,
+                          const srnn_problem *problem, const srnn_operands *in);
+
+#endif

@@ -1,0 +1,161 @@
+/* test_oracle.c: the oracle's derivatives are those of its values, and every kernel agrees with it over
+ * random combinations of all axes. */
+#include "attention/axes.h"
+#include "base/random.h"
+#include "oracle/oracle.h"
+#include "probe.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { COMBINATIONS = 200 };
+
+static const int64_t offsets[] = {0, 3, 7, 14};
+
+static srnn_problem small_problem(srnn_attention attention) {
+    return (srnn_problem){.attention = attention,
+                          .dtype = SRNN_F64,
+                          .B = 2,
+                          .H = 4,
+                          .Hkv = 2,
+                          .T = 7,
+                          .D = 3,
+                          .Dv = 5,
+                          .offsets = offsets,
+                          .documents = 3};
+}
+
+static const char *text_of(const srnn_attention *a) {
+    static char text[512];
+    srnn_attention_print(text, sizeof text, a);
+    return text;
+}
+
+/* ---- derivatives of the oracle */
+
+static double loss(attention_call *call) {
+    const srnn_operands in = call_operands(call);
+    assert_int_equal(sr_oracle_run(call->o, NULL, NULL, &call->problem, &in), SRNN_OK);
+    const operand_shape shape = output_shape_in(&call->problem);
+    double sum = 0;
+    for (int64_t n = 0; n < shape_elements(&shape); n++)
+        sum += ((double *)call->o)[n] * ((double *)call->d_o)[n];
+    return sum;
+}
+
+static void check_derivative(attention_call *call, operand which) {
+    const operand_shape shape = operand_shape_in(&call->problem, which);
+    double difference = 0, norm = 0, size = 0;
+    for (int64_t n = 0; n < shape_elements(&shape); n++) {
+        double *x = (double *)call->operand[which] + n;
+        const double kept = *x, step = 1e-5;
+        *x = kept + step;
+        const double above = loss(call);
+        *x = kept - step;
+        const double central = (above - loss(call)) / (2 * step);
+        *x = kept;
+        const double off = ((double *)call->gradient[which])[n] - central;
+        difference += off * off;
+        norm += central * central;
+        size = fmax(size, fabs(above));
+    }
+    const double floor = 1e-9 * size * sqrt((double)shape_elements(&shape));
+    if (!(sqrt(difference) <= 1e-6 * sqrt(norm) + floor))
+        fail_msg("%s: derivative by %s is off by %g of %g", text_of(&call->problem.attention),
+                 operand_name(which), sqrt(difference), sqrt(norm));
+}
+
+/* Probes of clamped scores stand on a grid, and so on the kink of relu. */
+static void leave_grid(attention_call *call, operand which) {
+    const operand_shape shape = operand_shape_in(&call->problem, which);
+    for (int64_t n = 0; n < shape_elements(&shape); n++)
+        ((double *)call->operand[which])[n] += 0.03 * sr_random_normal(7, which, (uint64_t)n);
+}
+
+/* A detached normaliser has no differences to be compared with. */
+static void check_derivatives(srnn_attention a, uint64_t seed) {
+    a.detach = false;
+    const srnn_problem problem = small_problem(a);
+    attention_call call;
+    assert_int_equal(probe_create(&call, &problem, seed), SRNN_OK);
+    leave_grid(&call, OPERAND_Q);
+    leave_grid(&call, OPERAND_K);
+    assert_int_equal(probe_oracle_run(&call), SRNN_OK);
+    for (int which = 0; which < OPERANDS; which++)
+        if (call.gradient[which])
+            check_derivative(&call, (operand)which);
+    call_free(&call);
+}
+
+static void derivatives_are_those_of_the_values(void **state) {
+    (void)state;
+    for (size_t n = 0; srnn_variant_at(n); n++)
+        check_derivatives(srnn_variant_at(n)->attention, 11 + n);
+    for (uint64_t seed = 0; seed < COMBINATIONS / 4; seed++)
+        check_derivatives(probe_attention(seed), seed);
+}
+
+/* ---- kernels */
+
+static void check_kernel(srnn_problem problem, const attention_call *oracle, uint64_t seed) {
+    attention_call run;
+    assert_int_equal(probe_create(&run, &problem, seed), SRNN_OK);
+    const srnn_status status = call_forward_backward(&run);
+    if (status == SRNN_ERR_UNSUPPORTED) {
+        call_free(&run);
+        return;
+    }
+    assert_int_equal(status, SRNN_OK);
+    const double error = fmax(probe_output_error(&run, oracle), probe_gradient_error(&run, oracle));
+    if (!(error <= 1e-11))
+        fail_msg("%s, kernel %s: off by %g", text_of(&problem.attention), run.kernel, error);
+    call_free(&run);
+}
+
+static void kernels_agree_on_random_combinations(void **state) {
+    (void)state;
+    static const char *const kernels[] = {"generic", "flash", "chunked"};
+    for (uint64_t seed = 0; seed < COMBINATIONS; seed++) {
+        srnn_problem problem = small_problem(probe_attention(seed));
+        attention_call oracle;
+        assert_int_equal(probe_oracle(&oracle, &problem, seed), SRNN_OK);
+        for (size_t n = 0; n < sizeof kernels / sizeof *kernels; n++) {
+            problem.kernel = kernels[n];
+            problem.chunk = 3;
+            check_kernel(problem, &oracle, seed);
+        }
+        call_free(&oracle);
+    }
+}
+
+/* The combinations above hold every word of every axis of the equation at least once. */
+static void combinations_cover_every_axis(void **state) {
+    (void)state;
+    const sr_axis *axis;
+    for (size_t i = 0; (axis = sr_axis_at(i)); i++) {
+        unsigned seen = 0;
+        for (uint64_t seed = 0; seed < COMBINATIONS; seed++) {
+            const srnn_attention a = probe_attention(seed);
+            const double value = sr_axis_value(axis, &a);
+            seen |= 1U << (value > 0 && value < 1 ? 1 : (unsigned)value);
+        }
+        const bool words = axis->kind == SR_AXIS_WORD || axis->kind == SR_AXIS_SWITCH;
+        const unsigned wanted = words ? (1U << sr_axis_words(axis)) - 1 : 3U;
+        const bool outside = strcmp(axis->name, "position") == 0 ||
+                             strcmp(axis->name, "short_conv") == 0 ||
+                             strcmp(axis->name, "front_tokens") == 0;
+        if (!outside && (seen & wanted) != wanted)
+            fail_msg("%s: the combinations have values %x of %x", axis->name, seen, wanted);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(derivatives_are_those_of_the_values),
+        cmocka_unit_test(kernels_agree_on_random_combinations),
+        cmocka_unit_test(combinations_cover_every_axis),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
