@@ -113,12 +113,13 @@ static double product_rate(sr_backend *backend) {
         return 0;
     float *numbers = memory;
     (void)sr_device_zero(backend->device, memory, 3 * SIZE * SIZE * sizeof(float));
-    const sr_matrix y = sr_matrix_of(numbers, SIZE, SIZE);
-    const sr_matrix x = sr_matrix_of(numbers + SIZE * SIZE, SIZE, SIZE);
+    const sr_matrix y = sr_matrix_of(numbers, SIZE, SIZE, backend->number);
+    const sr_matrix x = sr_matrix_of(numbers + SIZE * SIZE, SIZE, SIZE, backend->number);
+    const sr_linear layer = {numbers + 2 * SIZE * SIZE, NULL, SIZE};
     for (int i = 0; i < 4; i++) {
         const double begin = sr_clock_seconds();
-        if (backend->linear_forward(backend, y, x, numbers + 2 * SIZE * SIZE, NULL, false) !=
-            SRNN_OK)
+        if (backend->linear_forward(backend, y, (sr_matrix){0}, x, &layer, 1) != SRNN_OK ||
+            srnn_device_wait(backend->device) != SRNN_OK)
             break;
         const double rate = 2.0 * SIZE * SIZE * SIZE / (sr_clock_seconds() - begin);
         best = rate > best ? rate : best;

@@ -1,9 +1,16 @@
-# install.cmake: headers, libraries, program, pkg-config files and CMake package.
+# install.cmake: headers, libraries, program with its manual, pkg-config files and CMake package.
 include(CMakePackageConfigHelpers)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/softrnn)
 install(FILES include/softrnn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS softrnn RUNTIME)
+set(manual ${PROJECT_BINARY_DIR}/cli/manual_pages)
+install(DIRECTORY ${manual}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATCHING PATTERN "*.1")
+install(FILES ${manual}/softrnn.bash RENAME softrnn
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(FILES ${manual}/_softrnn DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+install(FILES ${manual}/softrnn.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+install(DIRECTORY studies DESTINATION ${CMAKE_INSTALL_DATADIR}/softrnn)
 install(TARGETS softrnn_static softrnn_shared softrnn_lab_static softrnn_lab_shared EXPORT softrnn)
 install(EXPORT softrnn NAMESPACE softrnn:: FILE softrnnTargets.cmake
   DESTINATION ${package_folder})

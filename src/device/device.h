@@ -68,6 +68,17 @@ static inline srnn_status sr_device_zero(srnn_device *device, void *memory, size
     return device->zero(device, memory, bytes);
 }
 
+/* Starts `work`: by its recording, which is made at the first call, where the device has a recorder; by
+ * calling it otherwise. */
+static inline srnn_status sr_device_repeat(srnn_device *device, void **recording,
+                                           srnn_status (*work)(void *context), void *context) {
+    if (!device->record)
+        return work(context);
+    if (!*recording)
+        SR_TRY(device->record(device, recording, work, context));
+    return device->replay(device, *recording);
+}
+
 /* The CPU as problems without a device have it: always there, never closed. */
 srnn_device *sr_device_cpu(void);
 

@@ -68,9 +68,9 @@ static srnn_status make_model(sr_run *run, const char *checkpoint) {
 /* All memory is taken before weights are computed or read, so that what does not fit fails soon. */
 static srnn_status make(sr_run *run, const char *folder, const char *checkpoint) {
     SR_TRY(sr_path_print(run->folder, "%s", folder));
-    SR_TRY(sr_backend_cpu_create(&run->backend, run->settings.threads));
-    if (run->settings.precision == SR_PRECISION_BF16)
-        SR_TRY(sr_backend_cpu_bf16(run->backend));
+    const sr_backend_settings numbers = {.threads = run->settings.threads,
+                                         .bf16 = run->settings.precision == SR_PRECISION_BF16};
+    SR_TRY(sr_backend_create(&run->backend, &numbers));
     SR_TRY(sr_run_data_open(&run->source, &run->settings));
     SR_TRY(make_model(run, checkpoint));
     SR_TRY(sr_validation_create(&run->validation, run->settings.validate_batches));

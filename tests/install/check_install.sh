@@ -30,6 +30,15 @@ expect() {
     echo "$name: $got"
 }
 
+# The manual, the completions, and the studies that --help names come along.
+for name in man/man1/softrnn.1 man/man1/softrnn-data-prepare.1 \
+    bash-completion/completions/softrnn zsh/site-functions/_softrnn \
+    fish/vendor_completions.d/softrnn.fish softrnn/studies/full.yaml; do
+    [ -s "$prefix/share/$name" ] || { echo "share/$name was not installed"; exit 1; }
+done
+(cd "$work" && "$prefix/bin/softrnn" study studies/full.yaml --dry-run >"$work/log") ||
+    { echo "studies/full.yaml is not found beside the program"; exit 1; }
+
 # With both kinds of a library in one folder the linker takes the shared one, so static ones are named
 # by their files; all of them is linked, so that a dependency missing from the .pc file is noticed.
 strict=(-std=c11 -Wall -Wextra -Wpedantic -Werror)
