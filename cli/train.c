@@ -147,6 +147,11 @@ static void describe(const sr_run *run, const char *folder) {
     if (*s->model && sr_run_fresh(run))
         fprintf(stderr, "softrnn: %zu of %zu tensors are new, the others those of %s\n",
                 sr_run_fresh(run), model->table.count, s->model);
+    if (sr_run_other_instructions(run))
+        fprintf(stderr,
+                "softrnn: the run began with the instructions of %s, this machine has others: the "
+                "last bits will differ from here on\n",
+                sr_run_other_instructions(run));
     if (sr_run_done(run) && sr_run_progress(run)->step < s->steps)
         fprintf(stderr, "softrnn: the run was told to stop here: --stop-step, --stop-tokens or "
                         "--stop-seconds with 0 lifts that\n");
