@@ -87,7 +87,7 @@ static srnn_status generator_open(generator *g, const generation_request *r, int
     g->batch = batch;
     SR_TRY(sr_backend_create(&g->backend, &(sr_backend_settings){.threads = r->threads}));
     SR_TRY(model_open(&g->model, g->backend, r->model));
-    SR_TRY(model_open_tokenizer(&g->tokenizer, r->tokenizer, r->model, g->model->config.V));
+    SR_TRY(sr_model_open_tokenizer(&g->tokenizer, r->tokenizer, r->model, g->model->config.V));
     SR_TRY(sr_encoder_create(&g->encoder, g->tokenizer));
     const sr_sampler_settings sampler = {.temperature = r->greedy ? 0 : r->temperature,
                                          .top_k = r->top_k,
