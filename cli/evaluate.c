@@ -172,7 +172,7 @@ static srnn_status split_rows(int32_t **ids, const double *rows, int B, int T) {
         if (!is_token(rows[at]) || !is_token(rows[at + 1])) {
             free(memory);
             *ids = NULL;
-            return SR_FAIL(SRNN_ERR_FORMAT, "ids holds %g, which is no token",
+            return SR_FAIL(SRNN_ERR_FORMAT, "ids holds %g, which is not a token",
                            is_token(rows[at]) ? rows[at + 1] : rows[at]);
         }
         (*ids)[i] = (int32_t)rows[at];

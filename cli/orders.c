@@ -166,7 +166,7 @@ static srnn_status add_origin(json_t *record, const orders_request *r) {
     json_t *origin = sr_origin_json(r->command);
     if (!origin || json_object_set_new(record, "origin", origin) != 0)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the record of orders");
-    /* A name that is no UTF-8 is left out. */
+    /* A name that is not UTF-8 is left out. */
     json_object_set_new(origin, r->run ? "run" : "model", json_string(r->run ? r->run : r->model));
     json_object_set_new(origin, "data", json_string(r->data));
     if (r->tokenizer)

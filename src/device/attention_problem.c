@@ -101,7 +101,7 @@ srnn_status sr_problem_check_state(const srnn_problem *p) {
     if (!srnn_attention_has_state(&p->attention))
         return SR_FAIL(
             SRNN_ERR_UNSUPPORTED,
-            "%s has no fixed-size state (exp and clamped scores are no finite power series): "
+            "%s has no fixed-size state (exp and clamped scores are not finite power series): "
             "use the parallel form",
             text);
     if (states_bytes(p) > p->state_limit)

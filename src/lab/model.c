@@ -42,7 +42,7 @@ srnn_status srnl_model_save(const srnl_model *model, const char *folder, const c
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strcmp(dtype, words[i]) == 0)
             return sr_model_save(model->model, folder, types[i]);
-    return SR_FAIL(SRNN_ERR_ARGUMENT, "'%s' is no type of weights: float32, bfloat16 or float16",
+    return SR_FAIL(SRNN_ERR_ARGUMENT, "'%s' is not a type of weights: float32, bfloat16 or float16",
                    dtype);
 }
 
