@@ -95,7 +95,7 @@ static srnn_status put_curves(sr_page *page, const sr_records *records, const sr
     SR_TRY(sr_chart_create(&chart, SR_CHART_LINES, full, title));
     sr_chart_axes(chart, "step", what);
     sr_chart_describe(
-        chart, "One line a variant: the mean over its seeds, with a band from the "
+        chart, "One line per variant: the mean over its seeds, with a band from the "
                "least to the most of them, named where it ends. The table above holds the numbers "
                "there. Seconds are those of the median speed.");
     for (size_t i = 0; i < cell->count; i++)
