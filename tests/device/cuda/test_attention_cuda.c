@@ -11,7 +11,7 @@ static srnn_device *gpu;
 
 /* The GPU's arrays of a call whose own are in the host's memory. */
 typedef struct mirror {
-    void *operand[OPERANDS], *gradient[OPERANDS], *o, *d_o, *saved;
+    void *operand[SR_OPERANDS], *gradient[SR_OPERANDS], *o, *d_o, *saved;
 } mirror;
 
 static void *send(const void *host, size_t bytes) {
@@ -22,31 +22,31 @@ static void *send(const void *host, size_t bytes) {
     return memory;
 }
 
-static size_t operand_bytes(const attention_call *run, operand which) {
-    const operand_shape shape = operand_shape_in(&run->problem, which);
-    return (size_t)shape_elements(&shape) * sizeof(float);
+static size_t operand_bytes(const attention_call *run, sr_operand which) {
+    const sr_shape shape = sr_operand_shape(which, &run->problem);
+    return (size_t)sr_shape_numbers(&shape) * sizeof(float);
 }
 
 static size_t output_bytes(const attention_call *run) {
-    const operand_shape shape = output_shape_in(&run->problem);
-    return (size_t)shape_elements(&shape) * sizeof(float);
+    const sr_shape shape = sr_output_shape(&run->problem);
+    return (size_t)sr_shape_numbers(&shape) * sizeof(float);
 }
 
 static mirror mirror_create(const attention_call *run, size_t saved_bytes) {
     mirror m = {.o = send(NULL, output_bytes(run)),
                 .d_o = send(run->d_o, output_bytes(run)),
                 .saved = send(NULL, saved_bytes)};
-    for (int which = 0; which < OPERANDS; which++) {
+    for (int which = 0; which < SR_OPERANDS; which++) {
         if (!run->operand[which])
             continue;
-        m.operand[which] = send(run->operand[which], operand_bytes(run, (operand)which));
-        m.gradient[which] = send(NULL, operand_bytes(run, (operand)which));
+        m.operand[which] = send(run->operand[which], operand_bytes(run, (sr_operand)which));
+        m.gradient[which] = send(NULL, operand_bytes(run, (sr_operand)which));
     }
     return m;
 }
 
 static void mirror_free(mirror *m) {
-    for (int which = 0; which < OPERANDS; which++) {
+    for (int which = 0; which < SR_OPERANDS; which++) {
         sr_device_release(gpu, m->operand[which]);
         sr_device_release(gpu, m->gradient[which]);
     }
@@ -58,10 +58,10 @@ static void mirror_free(mirror *m) {
 /* Output and gradients into the host's arrays. */
 static void mirror_fetch(attention_call *run, const mirror *m) {
     assert_int_equal(sr_device_copy_out(gpu, run->o, m->o, output_bytes(run)), SRNN_OK);
-    for (int which = 0; which < OPERANDS; which++)
+    for (int which = 0; which < SR_OPERANDS; which++)
         if (run->operand[which])
             assert_int_equal(sr_device_copy_out(gpu, run->gradient[which], m->gradient[which],
-                                                operand_bytes(run, (operand)which)),
+                                                operand_bytes(run, (sr_operand)which)),
                              SRNN_OK);
 }
 
@@ -197,11 +197,11 @@ static void large_logits(void **state) {
         attention_call run, oracle;
         assert_int_equal(probe_create(&run, &problem, 6), SRNN_OK);
         assert_int_equal(probe_create(&oracle, &wide, 6), SRNN_OK);
-        for (int which = OPERAND_Q; which <= OPERAND_K; which++) {
+        for (int which = SR_OPERAND_Q; which <= SR_OPERAND_K; which++) {
             float *narrow = run.operand[which];
             double *exact = oracle.operand[which];
-            for (size_t i = 0; i < operand_bytes(&run, (operand)which) / sizeof *narrow; i++)
-                exact[i] = (double)(narrow[i] = (which == OPERAND_Q ? 40.0f : 16.0f) *
+            for (size_t i = 0; i < operand_bytes(&run, (sr_operand)which) / sizeof *narrow; i++)
+                exact[i] = (double)(narrow[i] = (which == SR_OPERAND_Q ? 40.0f : 16.0f) *
                                                 (float)(int)(2 * narrow[i]));
         }
         assert_int_equal(probe_oracle_run(&oracle), SRNN_OK);
@@ -222,10 +222,10 @@ static void the_same_bits_twice(void **state) {
         assert_int_equal(probe_create(&two, &problem, 5), SRNN_OK);
         assert_true(run_on_gpu(&one, NULL) && run_on_gpu(&two, NULL));
         assert_memory_equal(one.o, two.o, output_bytes(&one));
-        for (int which = 0; which < OPERANDS; which++)
+        for (int which = 0; which < SR_OPERANDS; which++)
             if (one.operand[which])
                 assert_memory_equal(one.gradient[which], two.gradient[which],
-                                    operand_bytes(&one, (operand)which));
+                                    operand_bytes(&one, (sr_operand)which));
         call_free(&one);
         call_free(&two);
     }
