@@ -6,7 +6,7 @@
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "device/attention_kernel.h"
+#include "device/device.h"
 #include "oracle/oracle.h"
 
 #include <math.h>
@@ -98,17 +98,31 @@ static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int6
     return 0;
 }
 
+/* Large arrays, which are there to be timed, hold the same numbers again and again. */
+enum { PERIOD = 1 << 20 };
+
+static void repeat(void *numbers, srnn_dtype dtype, int64_t elements) {
+    const size_t size = sr_number_bytes(dtype);
+    for (int64_t done = PERIOD; done < elements; done += PERIOD)
+        memcpy((char *)numbers + (size_t)done * size, numbers,
+               (size_t)(elements - done < PERIOD ? elements - done : PERIOD) * size);
+}
+
 static void fill(attention_call *run, uint64_t seed) {
     const srnn_problem *p = &run->problem;
     for (int which = 0; which < SR_OPERANDS; which++) {
-        sr_shape shape = sr_operand_shape((sr_operand)which, p);
-        for (int64_t i = 0; run->operand[which] && i < sr_shape_numbers(&shape); i++)
-            store(run->operand[which], p->dtype, i,
-                  draw(&p->attention, (sr_operand)which, seed, i));
+        const sr_shape shape = sr_operand_shape((sr_operand)which, p);
+        const srnn_dtype dtype = sr_operand_dtype((sr_operand)which, p);
+        void *numbers = run->host.operand[which];
+        const int64_t elements = numbers ? sr_shape_numbers(&shape) : 0;
+        for (int64_t i = 0; i < elements && i < PERIOD; i++)
+            store(numbers, dtype, i, draw(&p->attention, (sr_operand)which, seed, i));
+        repeat(numbers, dtype, elements);
     }
-    sr_shape shape = sr_output_shape(p);
-    for (int64_t i = 0; i < sr_shape_numbers(&shape); i++)
-        store(run->d_o, p->dtype, i, (float)sr_random_normal(seed, STREAM_D_O, (uint64_t)i));
+    const sr_shape shape = sr_output_shape(p);
+    for (int64_t i = 0; i < sr_shape_numbers(&shape) && i < PERIOD; i++)
+        store(run->host.d_o, p->dtype, i, (float)sr_random_normal(seed, STREAM_D_O, (uint64_t)i));
+    repeat(run->host.d_o, p->dtype, sr_shape_numbers(&shape));
 }
 
 srnn_status probe_create(attention_call *run, const srnn_problem *problem, uint64_t seed) {
@@ -132,12 +146,12 @@ static srnn_status feed_piece(const attention_call *run, srnn_state *state, int 
     srnn_operands in = call_operands(run);
     for (int which = 0; which < SR_OPERANDS; which++) {
         const sr_shape shape = sr_operand_shape((sr_operand)which, p);
-        if (run->operand[which] && sr_operand_is_tensor((sr_operand)which))
-            sr_operand_set_tensor((sr_operand)which, &in,
-                                  from_position(p, run->operand[which], &shape, t));
+        void *data = sr_operand_data((sr_operand)which, &in);
+        if (data && sr_operand_is_tensor((sr_operand)which))
+            sr_operand_set_tensor((sr_operand)which, &in, from_position(p, data, &shape, t));
     }
     const sr_shape output = sr_output_shape(p);
-    return srnn_state_feed(state, from_position(p, run->o, &output, t), &in, tokens);
+    return srnn_state_feed(state, from_position(p, run->device.o, &output, t), &in, tokens);
 }
 
 /* Takes the state out, forgets it, and puts it in again. */
@@ -157,7 +171,7 @@ srnn_status probe_feed(attention_call *run, uint64_t seed) {
     srnn_state *state;
     SR_TRY(srnn_state_create(&state, &run->problem));
     int T = run->problem.T;
-    srnn_status status = SRNN_OK;
+    srnn_status status = call_send(run);
     for (int t = 0; t < T && status == SRNN_OK;) {
         uint64_t left = (uint64_t)(T - t);
         int tokens = 1 + (int)sr_random_below(seed, STREAM_CUTS, (uint64_t)t, left);
@@ -168,13 +182,32 @@ srnn_status probe_feed(attention_call *run, uint64_t seed) {
         t += tokens;
     }
     srnn_state_free(state);
-    return status;
+    return status == SRNN_OK ? call_fetch(run) : status;
+}
+
+/* The oracle sees the numbers as the narrower type has them. */
+static void round_operands(attention_call *oracle) {
+    const srnn_problem *p = &oracle->problem;
+    const sr_shape output = sr_output_shape(p);
+    for (int which = 0; which <= SR_OPERANDS; which++) {
+        const sr_shape shape =
+            which < SR_OPERANDS ? sr_operand_shape((sr_operand)which, p) : output;
+        double *numbers = which < SR_OPERANDS ? oracle->host.operand[which] : oracle->host.d_o;
+        const srnn_problem narrow = {.dtype = SRNN_BF16};
+        if (which < SR_OPERANDS && sr_operand_dtype((sr_operand)which, &narrow) != SRNN_BF16)
+            continue;
+        for (int64_t i = 0; numbers && i < sr_shape_numbers(&shape); i++)
+            numbers[i] = (double)sr_bf16_float(sr_bf16_of((float)numbers[i]));
+    }
 }
 
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
     srnn_problem plain = *problem;
     plain.dtype = SRNN_F64;
+    plain.device = NULL;
     SR_TRY(probe_create(oracle, &plain, seed));
+    if (problem->dtype == SRNN_BF16)
+        round_operands(oracle);
     const srnn_status status = probe_oracle_run(oracle);
     if (status != SRNN_OK)
         call_free(oracle);
@@ -183,7 +216,7 @@ srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, ui
 
 srnn_status probe_oracle_run(attention_call *oracle) {
     const srnn_operands in = call_operands(oracle), gradients = call_gradients(oracle);
-    return sr_oracle_run(oracle->o, &gradients, oracle->d_o, &oracle->problem, &in);
+    return sr_oracle_run(oracle->host.o, &gradients, oracle->host.d_o, &oracle->problem, &in);
 }
 
 /* ---- random combinations */
@@ -228,7 +261,11 @@ srnn_attention probe_attention(uint64_t seed) {
     }
 }
 
-double probe_limit(const srnn_attention *attention, srnn_form form) {
+double probe_limit(const srnn_problem *problem, srnn_form form) {
+    const srnn_attention *attention = &problem->attention;
+    /* Twice what rounding the weights, the output and the gradient of the scores to 8 bits costs. */
+    if (problem->dtype == SRNN_BF16)
+        return 1.2e-2;
     /* Other forms add up in another order, through the terms of the series. */
     const double usual = form == SRNN_FORM_PARALLEL ? 1e-5 : 2e-5;
     /* A power multiplies the relative rounding of what it is taken of. */
@@ -239,7 +276,7 @@ double probe_limit(const srnn_attention *attention, srnn_form form) {
 static double root_mean_square(const attention_call *oracle, sr_operand which) {
     sr_shape shape = sr_operand_shape(which, &oracle->problem);
     int64_t elements = sr_shape_numbers(&shape);
-    const double *values = oracle->gradient[which];
+    const double *values = oracle->host.gradient[which];
     double sum = 0;
     for (int64_t i = 0; i < elements; i++)
         sum += values[i] * values[i];
@@ -260,17 +297,19 @@ static double relative_error(const void *values, srnn_dtype dtype, const double 
 
 double probe_output_error(const attention_call *run, const attention_call *oracle) {
     sr_shape shape = sr_output_shape(&run->problem);
-    return relative_error(run->o, run->problem.dtype, oracle->o, sr_shape_numbers(&shape), 0);
+    return relative_error(run->host.o, run->problem.dtype, oracle->host.o, sr_shape_numbers(&shape),
+                          0);
 }
 
 double probe_gradient_error(const attention_call *run, const attention_call *oracle) {
     double worst = 0, floor = cancelled(&run->problem) * root_mean_square(oracle, SR_OPERAND_V);
     for (int which = 0; which < SR_OPERANDS; which++) {
-        if (!run->gradient[which])
+        if (!run->host.gradient[which])
             continue;
         sr_shape shape = sr_operand_shape((sr_operand)which, &run->problem);
-        double error = relative_error(run->gradient[which], run->problem.dtype,
-                                      oracle->gradient[which], sr_shape_numbers(&shape), floor);
+        double error = relative_error(
+            run->host.gradient[which], sr_operand_dtype((sr_operand)which, &run->problem),
+            oracle->host.gradient[which], sr_shape_numbers(&shape), floor);
         if (!(error <= worst))
             worst = error;
         if (isnan(worst))

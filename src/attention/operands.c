@@ -167,6 +167,11 @@ int64_t sr_shape_numbers(const sr_shape *shape) {
     return numbers;
 }
 
+srnn_dtype sr_operand_dtype(sr_operand which, const srnn_problem *p) {
+    const bool narrow = p->dtype == SRNN_BF16 && !sr_operand_is_tensor(which);
+    return narrow ? SRNN_F32 : p->dtype;
+}
+
 /* ---- members of srnn_operands; a tensor begins with its data */
 
 _Static_assert(offsetof(srnn_tensor, data) == 0, "a tensor begins with its data");

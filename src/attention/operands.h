@@ -75,6 +75,9 @@ sr_shape sr_operand_shape(sr_operand which, const srnn_problem *problem);
 sr_shape sr_output_shape(const srnn_problem *problem);
 int64_t sr_shape_numbers(const sr_shape *shape);
 
+/* The type of its numbers: the problem's, or, of what is learned itself, the one in which those are summed. */
+srnn_dtype sr_operand_dtype(sr_operand which, const srnn_problem *problem);
+
 /* Where its numbers are in a set of operands; and putting them there, contiguous. */
 void *sr_operand_data(sr_operand which, const srnn_operands *operands);
 void sr_operand_place(sr_operand which, srnn_operands *operands, void *data);

@@ -96,12 +96,13 @@ static void double_forms_agree(void **state) {
 
 static void check_same(const char *spec, const attention_call *a, const attention_call *b) {
     sr_shape shape = sr_output_shape(&a->problem);
-    if (memcmp(a->o, b->o, (size_t)sr_shape_numbers(&shape) * sizeof(float)) != 0)
+    if (memcmp(a->host.o, b->host.o, (size_t)sr_shape_numbers(&shape) * sizeof(float)) != 0)
         fail_msg("%s: the output changes with the threads", spec);
     for (int which = 0; which < SR_OPERANDS; which++) {
         shape = sr_operand_shape((sr_operand)which, &a->problem);
-        if (a->gradient[which] && memcmp(a->gradient[which], b->gradient[which],
-                                         (size_t)sr_shape_numbers(&shape) * sizeof(float)) != 0)
+        if (a->host.gradient[which] &&
+            memcmp(a->host.gradient[which], b->host.gradient[which],
+                   (size_t)sr_shape_numbers(&shape) * sizeof(float)) != 0)
             fail_msg("%s: gradient %d changes with the threads", spec, which);
     }
 }
@@ -151,8 +152,8 @@ static void check_changed(const char *spec, changed *change, double limit) {
     assert_int_equal(probe_create(&oracle, &wide, 6), SRNN_OK);
     for (int which = SR_OPERAND_Q; which <= SR_OPERAND_V; which++) {
         sr_shape shape = sr_operand_shape((sr_operand)which, &problem);
-        float *narrow = run.operand[which];
-        double *exact = oracle.operand[which];
+        float *narrow = run.host.operand[which];
+        double *exact = oracle.host.operand[which];
         for (int64_t i = 0; i < sr_shape_numbers(&shape); i++) {
             narrow[i] = (float)change((sr_operand)which, exact[i]);
             exact[i] = (double)narrow[i];
@@ -241,8 +242,9 @@ static void documents_can_change(void **state) {
         assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_OK);
         assert_int_equal(srnn_plan_documents(plan, after, 5), SRNN_OK);
         srnn_operands in = call_operands(&moved);
-        assert_int_equal(srnn_attention_forward(plan, (srnn_tensor){.data = moved.o}, &in, NULL),
-                         SRNN_OK);
+        assert_int_equal(
+            srnn_attention_forward(plan, (srnn_tensor){.data = moved.device.o}, &in, NULL),
+            SRNN_OK);
         check_same(specs[n], &made, &moved);
         assert_int_equal(srnn_plan_documents(plan, before + 1, 2), SRNN_ERR_ARGUMENT);
         srnn_plan_free(plan);
