@@ -24,6 +24,7 @@ MAY_INCLUDE = {
     "analysis": {"model", "backend", "device", "attention", "data", "files", "base"},
     "report": {"files", "base"},
     "study": {"report", "train", "model", "attention", "data", "files", "base"},
+    "lab": {"train", "model", "backend", "device", "attention", "data", "files", "base"},
     "cli": {"study", "report", "analysis", "train", "model", "oracle", "backend", "device", "attention", "data",
             "files", "base"},
 }
@@ -52,7 +53,7 @@ def room_of(path):
 
 def find(root, source, included):
     """The included file as a path from the root; None if there is none."""
-    for folder in (source.parent, Path("src"), Path("include")):
+    for folder in (source.parent, Path("src"), Path("include"), Path("cli")):
         if (root / folder / included).exists():
             return Path((root / folder / included).resolve().relative_to(root))
     return None
