@@ -8,7 +8,7 @@
  *
  * The last products of a tile start 32 columns at a time, each while the weights of the next 32 are computed. Where
  * registers allow it, what stays is kept in them, and the first products of the next tile start before these end. */
-#include "device/cuda/attention_hopper.h"
+#include "device/cuda/attention_hopper_tiles.h"
 
 template <weight_kind kind_, bool clamped_> struct backward_rule {
     static constexpr weight_kind kind = kind_;

@@ -12,7 +12,7 @@
  * when a row's sum passes 2^24: rarely, and at a point where no product is under way. Weights so far above it that a sum
  * passes 2^100 within one tile set a flag, and the launch that follows computes everything again with a true running
  * maximum. Without the flag it ends at once. */
-#include "device/cuda/attention_hopper.h"
+#include "device/cuda/attention_hopper_tiles.h"
 
 /* How a row's exponents are kept in range; what is known of row sums: nothing, their size, all. */
 enum reference_kind { REFERENCE_NONE, REFERENCE_LAZY, REFERENCE_RUNNING };

@@ -2,9 +2,11 @@
 #include "device/cuda/attention_kernels.h"
 
 #include "device/cuda/attention_generic.h"
+#include "device/cuda/attention_hopper.h"
 
 const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
-    static const sr_attention_kernel *const kernels[] = {&sr_cuda_attention_generic, nullptr};
+    static const sr_attention_kernel *const kernels[] = {&sr_cuda_attention_hopper,
+                                                         &sr_cuda_attention_generic, nullptr};
     return kernels;
 }
 

@@ -19,6 +19,13 @@ struct sr_tensor_shape {
  * What lies beyond the sizes is read as zero. */
 cudaError_t sr_tensor_map_encode(CUtensorMap *map, const void *data, const sr_tensor_shape *shape);
 
+/* The operand of a product so many bytes further, a multiple of 16: see wgmma_descriptor. One addition. */
+SR_DEVICE uint64_t wgmma_descriptor_further(uint64_t descriptor, int bytes) {
+    return (descriptor & 0xffffffff00000000u) | ((uint32_t)descriptor + (uint32_t)(bytes >> 4));
+}
+
+#ifdef __CUDACC__
+
 /* ---- barriers that count arrivals and bytes: 8 bytes of shared memory each ---- */
 
 /* A phase is over after `arrivals` arrivals and all bytes expected in it. By one thread, before a fence and a barrier
@@ -194,11 +201,6 @@ SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
            (uint64_t)(lead_bytes >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/* The operand so many bytes further, a multiple of 16; one addition. */
-SR_DEVICE uint64_t wgmma_descriptor_further(uint64_t descriptor, int bytes) {
-    return (descriptor & 0xffffffff00000000u) | ((uint32_t)descriptor + (uint32_t)(bytes >> 4));
-}
-
 #define SR_REGISTERS_32                                                                          \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
     "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -297,5 +299,9 @@ SR_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t *a, uint64_t b,
 #undef SR_SUMS_64
 #undef SR_SUMS_96
 #undef SR_SUMS_128
+
+#else
+#include "device/cuda/emulator/hopper.h"
+#endif
 
 #endif
