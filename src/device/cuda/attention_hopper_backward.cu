@@ -58,9 +58,9 @@ SR_DEVICE void differentiate_polynomial(float &r, float &d, const backward_row &
 
 /* Gradient rows of q or k from the sums: `raw` is what the feature was made of. */
 template <int D>
-SR_DEVICE void store_feature_rows(const sr_strided<sr_bf16> &to, const sr_strided<const sr_bf16> &raw,
-                                  const float (&sum)[D / 2], const hopper_view &call, int b, int h,
-                                  int row) {
+SR_DEVICE void store_feature_rows(const sr_strided<sr_bf16> &to,
+                                  const sr_strided<const sr_bf16> &raw, const float (&sum)[D / 2],
+                                  const hopper_view &call, int b, int h, int row) {
     using Row = sr_quad_row<D>;
     const srnn_feature feature = call.choices.feature;
     if (!to.data)
@@ -328,13 +328,15 @@ template <int D> struct keys_shared {
 template <int D> SR_DEVICE void keys_barriers(keys_shared<D> *shared) {
     using shape = keys_shape<D>;
     for (int i = 0; i < shape::STAGES; i++) {
-        mbarrier_init(&shared->full[i], 1 + SR_WARP); /* the bulk copies, and each lane's small ones */
+        mbarrier_init(&shared->full[i],
+                      1 + SR_WARP); /* the bulk copies, and each lane's small ones */
         mbarrier_init(&shared->empty[i], 4 * shape::GROUPS);
     }
     for (int slot = 0; slot < 2; slot++)
         for (int group = 0; group < shape::GROUPS; group++) {
             mbarrier_init(&shared->k_full[slot][group], 1);
-            mbarrier_init(&shared->k_empty[slot][group], group == 0 ? 6 : 4); /* two more producers */
+            mbarrier_init(&shared->k_empty[slot][group],
+                          group == 0 ? 6 : 4); /* two more producers */
         }
     mbarrier_init_fence();
 }
@@ -387,8 +389,10 @@ template <int D> SR_DEVICE void keys_produce(const backward_task &task, keys_sha
                 continue;
             }
             mbarrier_arrive_expect(full, 2 * shape::KEY_BYTES);
-            tile_load<D, HOPPER_ROWS>(shared->k[slot][group], &task.k, full, key, work.head, work.b);
-            tile_load<D, HOPPER_ROWS>(shared->v[slot][group], &task.v, full, key, work.head, work.b);
+            tile_load<D, HOPPER_ROWS>(shared->k[slot][group], &task.k, full, key, work.head,
+                                      work.b);
+            tile_load<D, HOPPER_ROWS>(shared->v[slot][group], &task.v, full, key, work.head,
+                                      work.b);
         }
         if (work.past == 0)
             return;
@@ -410,14 +414,14 @@ SR_DEVICE void keys_produce_queries(const backward_task &task, keys_shared<D> *s
             return;
         for (int h = 0; h < task.call.group; h++)
             SR_ROLLED
-            for (int j = work.key / shape::QUERIES; j < work.past; j++, at.advance()) {
-                uint64_t *const full = &shared->full[at.stage];
-                const int head = work.head * task.call.group + h, query = j * shape::QUERIES;
-                mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
-                mbarrier_arrive_expect(full, 2 * shape::QUERY_BYTES);
-                tile_load<D, shape::QUERIES>(shared->q[at.stage], &task.q, full, query, head, work.b);
-                tile_load<D, shape::QUERIES>(shared->d[at.stage], &task.d, full, query, head, work.b);
-            }
+        for (int j = work.key / shape::QUERIES; j < work.past; j++, at.advance()) {
+            uint64_t *const full = &shared->full[at.stage];
+            const int head = work.head * task.call.group + h, query = j * shape::QUERIES;
+            mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
+            mbarrier_arrive_expect(full, 2 * shape::QUERY_BYTES);
+            tile_load<D, shape::QUERIES>(shared->q[at.stage], &task.q, full, query, head, work.b);
+            tile_load<D, shape::QUERIES>(shared->d[at.stage], &task.d, full, query, head, work.b);
+        }
     }
 }
 
@@ -484,9 +488,7 @@ SR_DEVICE void keys_mask_earlier(float (&s)[32], float (&d)[32], int key, const 
 }
 
 /* What a consumer sums for its keys. */
-template <int D> struct keys_sums {
-    float dk[D / 2], dv[D / 2];
-};
+template <int D> struct keys_sums { float dk[D / 2], dv[D / 2]; };
 
 /* A tile's logits and gradients of weights in; weights and gradients of logits out, two in a register. */
 struct keys_tile {
@@ -571,8 +573,10 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
                     multiply_rows<D, shape::QUERIES>(tile.s, k_rows, shared->q[at.stage]);
                     multiply_rows<D, shape::QUERIES>(tile.d, v_rows, shared->d[at.stage]);
                 } else {
-                    multiply_rows<D, shape::QUERIES>(tile.s, shared->k[slot][group], shared->q[at.stage]);
-                    multiply_rows<D, shape::QUERIES>(tile.d, shared->v[slot][group], shared->d[at.stage]);
+                    multiply_rows<D, shape::QUERIES>(tile.s, shared->k[slot][group],
+                                                     shared->q[at.stage]);
+                    multiply_rows<D, shape::QUERIES>(tile.d, shared->v[slot][group],
+                                                     shared->d[at.stage]);
                 }
                 wgmma_commit();
                 wgmma_wait<0>();

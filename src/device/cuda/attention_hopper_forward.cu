@@ -325,7 +325,8 @@ SR_DEVICE void forward_consume(const forward_task &task, forward_shared<D> *shar
                 const float hidden = hidden_logit<rule::kind>();
                 mask_columns(s, low, {t - from, t + 8 - from}, {hidden, hidden});
             }
-            if (rule::reference == REFERENCE_RUNNING || (rule::reference == REFERENCE_LAZY && diagonal))
+            if (rule::reference == REFERENCE_RUNNING ||
+                (rule::reference == REFERENCE_LAZY && diagonal))
                 follow_maximum(sums, s, numbers);
             else if (rule::reference == REFERENCE_LAZY)
                 raise_reference(sums, task.overflow);
@@ -391,7 +392,8 @@ template <int D> static forward_function *forward_choose(const hopper_view &call
 template <int D>
 static cudaError_t forward_launch(forward_function *kernel, const forward_task &task,
                                   int multiprocessors, cudaStream_t stream) {
-    const int tiles = tile_count(task.order), blocks = tiles < multiprocessors ? tiles : multiprocessors;
+    const int tiles = tile_count(task.order),
+              blocks = tiles < multiprocessors ? tiles : multiprocessors;
     return sr_launch(kernel, dim3((unsigned)blocks), dim3(forward_shape<D>::THREADS),
                      sizeof(forward_shared<D>), stream, task);
 }

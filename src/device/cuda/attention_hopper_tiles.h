@@ -16,7 +16,8 @@
 #include "device/cuda/launch.h"
 
 #define SR_UNROLL _Pragma("unroll")
-#define SR_ROLLED _Pragma("unroll 1") /* the compiler would unroll it, and lack registers elsewhere */
+#define SR_ROLLED \
+    _Pragma("unroll 1") /* the compiler would unroll it, and lack registers elsewhere */
 
 enum {
     HOPPER_ROWS = 64,       /* of a consumer */

@@ -74,9 +74,9 @@ SR_DEVICE void fence_proxy_async() {
 
 /* One arrival of this thread, made when all copies of cp_async_4 and cp_async_16 that it started are there. */
 SR_DEVICE void mbarrier_arrive_copies(uint64_t *barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
-                     shared_address(barrier))
-                 : "memory");
+    asm volatile(
+        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
+        : "memory");
 }
 
 /* ---- bulk tensor copies: one thread starts one, the barrier counts its bytes ---- */
@@ -196,9 +196,10 @@ template <int registers> SR_DEVICE void registers_increase() {
  * leads from one piece of 64 contiguous numbers to the next. */
 SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
     uint32_t address = shared_address(shared);
-    asm volatile("" : "+r"(address)); /* else the compiler keeps a loop's descriptors in registers */
-    return (uint64_t)((address & 0x3ffffu) >> 4) |
-           (uint64_t)(lead_bytes >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+    asm volatile(""
+                 : "+r"(address)); /* else the compiler keeps a loop's descriptors in registers */
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(lead_bytes >> 4) << 16 |
+           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
 #define SR_REGISTERS_32                                                                          \

@@ -104,7 +104,8 @@ SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
 
 template <int N, int transpose_a, int transpose_b>
 SR_DEVICE void wgmma_shared(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {
-    const sr_emulated_wgmma product = {d, nullptr, a, b, transpose_a != 0, transpose_b != 0, add != 0, N};
+    const sr_emulated_wgmma product = {d,        nullptr, a, b, transpose_a != 0, transpose_b != 0,
+                                       add != 0, N};
     sr_emulator_wgmma(&product);
 }
 

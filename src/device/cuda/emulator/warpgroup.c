@@ -131,11 +131,11 @@ void sr_emulator_tensor_store(const CUtensorMap *map, const void *shared, const 
 }
 
 /* cuTensorMapEncodeTiled, for what this project asks of it. */
-static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t dimensions, void *data,
-                       const cuuint64_t *size, const cuuint64_t *stride, const cuuint32_t *box,
-                       const cuuint32_t *every, CUtensorMapInterleave interleave,
-                       CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
-                       CUtensorMapFloatOOBfill fill) {
+static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t dimensions,
+                       void *data, const cuuint64_t *size, const cuuint64_t *stride,
+                       const cuuint32_t *box, const cuuint32_t *every,
+                       CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                       CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
     (void)type, (void)every, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
     if (dimensions < 2 || dimensions > 5 || (uintptr_t)data % 16 != 0 || box[0] != 64)
         return CUDA_ERROR_INVALID_VALUE;
@@ -210,8 +210,9 @@ static float operand_at(uint64_t place, bool transposed, int r, int k) {
     const uint32_t row = (uint32_t)r, sum = (uint32_t)k;
     if (place >> 62 != 1)
         sr_emulator_fail("a product of a tile that is not swizzled by 128 bytes");
-    const uint32_t offset = transposed ? sum / 8 * stride + sum % 8 * 128 + row / 64 * lead + row % 64 * 2
-                                       : row / 8 * stride + row % 8 * 128 + sum * 2;
+    const uint32_t offset = transposed
+                                ? sum / 8 * stride + sum % 8 * 128 + row / 64 * lead + row % 64 * 2
+                                : row / 8 * stride + row % 8 * 128 + sum * 2;
     return bf16_at(swizzled(start + offset));
 }
 

@@ -17,15 +17,16 @@ void sr_emulator_mbarrier_wait(uint64_t *barrier, int parity);
 
 /* ---- bulk tensor copies ---- */
 
-void sr_emulator_tensor_load(void *shared, const CUtensorMap *map, uint64_t *barrier, const int *at);
+void sr_emulator_tensor_load(void *shared, const CUtensorMap *map, uint64_t *barrier,
+                             const int *at);
 void sr_emulator_tensor_store(const CUtensorMap *map, const void *shared, const int *at);
 
 /* ---- products: each warp has 16 of the 64 rows, so that warps multiply on their own ---- */
 
 typedef struct sr_emulated_wgmma {
-    float *d;                    /* (columns / 2) */
-    const uint32_t *a;           /* (4), registers; NULL: in shared memory */
-    uint64_t a_place, b_place;   /* descriptors */
+    float *d;                  /* (columns / 2) */
+    const uint32_t *a;         /* (4), registers; NULL: in shared memory */
+    uint64_t a_place, b_place; /* descriptors */
     bool transpose_a, transpose_b, add;
     int columns;
 } sr_emulated_wgmma;
