@@ -1,4 +1,4 @@
-/* backends.h: the backends there are; sr_backend_create chooses. (private) */
+/* backends.h (private): the backends there are; sr_backend_create chooses. */
 #ifndef SR_BACKEND_BACKENDS_H
 #define SR_BACKEND_BACKENDS_H
 
