@@ -5,6 +5,7 @@
 #include "data/rows/synthetic.h"
 #include "data/shards/dataset.h"
 #include "data/shards/manifest.h"
+#include "files/json.h"
 #include "options.h"
 
 #include <jansson.h>
@@ -53,8 +54,7 @@ static srnn_status describe(const char *folder, bool check, bool json) {
     if (status == SRNN_OK && check)
         status = check_tokens(datasets);
     if (status == SRNN_OK && json) {
-        json_dumpf(manifest.root, stdout, JSON_INDENT(2));
-        printf("\n");
+        status = sr_json_print(stdout, manifest.root, JSON_INDENT(2));
     } else if (status == SRNN_OK) {
         print_text(&manifest, datasets);
         if (check)

@@ -1,4 +1,5 @@
 /* study.c: `softrnn study`. */
+#include "base/memory_stream.h"
 #include "commands.h"
 #include "files/file.h"
 #include "files/folder.h"
@@ -44,7 +45,7 @@ static srnn_status read_study(sr_study *study, const char *path) {
 /* *text = the command that repeats the study; free() it. */
 static srnn_status command_text(char **text, const arguments *a) {
     size_t length;
-    FILE *out = open_memstream(text, &length);
+    FILE *out = sr_memory_stream(text, &length);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a line");
     fputs("softrnn study", out);

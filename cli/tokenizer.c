@@ -1,6 +1,8 @@
 /* tokenizer.c: `softrnn tokenizer`: encode, decode and describe with a tokenizer. */
 #include "data/tokenizer/tokenizer.h"
+#include "base/text.h"
 #include "commands.h"
+#include "files/json.h"
 #include "options.h"
 #include "tokenizer_train.h"
 
@@ -174,21 +176,21 @@ static json_t *special_tokens(const sr_tokenizer *tokenizer) {
         const char *text = sr_tokenizer_token(tokenizer, id, &bytes);
         char key[16];
         snprintf(key, sizeof key, "%" PRIu32, id);
-        if (text && sr_tokenizer_is_special(tokenizer, id))
-            json_object_set_new(list, key, json_stringn(text, bytes));
+        if (text && sr_tokenizer_is_special(tokenizer, id) && sr_text_is_utf8(text, bytes))
+            sr_json_set(list, key, json_stringn(text, bytes));
     }
     return list;
 }
 
-static void print_json(const sr_tokenizer *tokenizer, json_t *special, const char *hash) {
+static srnn_status print_json(const sr_tokenizer *tokenizer, json_t *special, const char *hash) {
     json_t *record =
         json_pack("{s:s, s:I, s:I, s:I, s:s, s:O}", "kind", sr_tokenizer_kind(tokenizer),
                   "vocab_size", (json_int_t)sr_tokenizer_vocab_size(tokenizer), "bos",
                   (json_int_t)sr_tokenizer_bos(tokenizer), "eos",
                   (json_int_t)sr_tokenizer_eos(tokenizer), "hash", hash, "special_tokens", special);
-    json_dumpf(record, stdout, JSON_COMPACT);
-    printf("\n");
+    const srnn_status status = sr_json_print(stdout, record, JSON_COMPACT);
     json_decref(record);
+    return status;
 }
 
 static void print_end(const char *label, int64_t id) {
@@ -239,13 +241,14 @@ static int run_info(int argc, char **argv) {
     char hash[20];
     snprintf(hash, sizeof hash, "%016" PRIx64, sr_tokenizer_hash(tokenizer));
     json_t *special = special_tokens(tokenizer);
-    if (json)
-        print_json(tokenizer, special, hash);
-    else
+    status = sr_json_complete(special, "the list of special tokens");
+    if (status == SRNN_OK && json)
+        status = print_json(tokenizer, special, hash);
+    else if (status == SRNN_OK)
         print_plain(tokenizer, special, hash);
     json_decref(special);
     sr_tokenizer_free(tokenizer);
-    return EXIT_OK;
+    return command_report(status);
 }
 
 int command_tokenizer(int argc, char **argv) {
