@@ -11,8 +11,9 @@
 
 static srnn_status print_devices(void) {
     int count;
-    SR_TRY(sr_cuda_device_count(&count));
-    printf("GPUs          %d\n", count);
+    const char *reason;
+    SR_TRY(sr_cuda_device_count(&count, &reason));
+    printf("GPUs          %d%s%s\n", count, reason ? ": " : "", reason ? reason : "");
     for (int i = 0; i < count; i++) {
         sr_cuda_device device;
         SR_TRY(sr_cuda_device_describe(&device, i));

@@ -82,7 +82,7 @@ static srnn_status open_all(measurement *m, const orders_request *r, const char 
     SR_TRY(sr_backend_create(&m->backend, &(sr_backend_settings){.threads = r->threads}));
     SR_TRY(model_open(&m->model, m->backend, model));
     const srnn_status status =
-        model_open_tokenizer(&m->tokenizer, r->tokenizer, model, m->model->config.V);
+        sr_model_open_tokenizer(&m->tokenizer, r->tokenizer, model, m->model->config.V);
     if (status != SRNN_OK && (r->tokenizer || !is_source(r->data)))
         return status;
     if (m->tokenizer && r->text_tokens > 0)

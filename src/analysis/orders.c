@@ -145,7 +145,7 @@ static srnn_status add_text(json_t *texts, const sr_orders_request *r, int order
     sr_bytes text = {0};
     const srnn_status status =
         sr_truncated_text(&text, r->model, r->tokenizer, r->prompt, order, r->text_tokens);
-    /* A model out of its senses may speak bytes that are no UTF-8. */
+    /* A model out of its senses may speak bytes that are not UTF-8. */
     const bool plain = sr_text_is_utf8(text.data, text.count);
     if (status == SRNN_OK)
         sr_json_append(

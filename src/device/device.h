@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 struct srnn_device {
-    char name[16]; /* "cpu", "cuda:0" */
+    char name[24]; /* "cpu", "cuda:0" */
     int threads;   /* of the host's kernels; 0: every core */
     void (*close)(srnn_device *device);
 
@@ -68,15 +68,29 @@ static inline srnn_status sr_device_zero(srnn_device *device, void *memory, size
     return device->zero(device, memory, bytes);
 }
 
-/* Starts `work`: by its recording, which is made at the first call, where the device has a recorder; by
- * calling it otherwise. */
-static inline srnn_status sr_device_repeat(srnn_device *device, void **recording,
+/* Work that is done again and again: {0} at first, sr_device_forget at the end. */
+typedef struct sr_repeated {
+    bool warm;       /* it was called once, so that everything it uses is loaded */
+    void *recording; /* NULL: not yet */
+} sr_repeated;
+
+/* Starts `work`: by calling it at first and where the device has no recorder, by a recording of it later. */
+static inline srnn_status sr_device_repeat(srnn_device *device, sr_repeated *repeated,
                                            srnn_status (*work)(void *context), void *context) {
-    if (!device->record)
+    if (!device->record || !repeated->warm) {
+        repeated->warm = true;
         return work(context);
-    if (!*recording)
-        SR_TRY(device->record(device, recording, work, context));
-    return device->replay(device, *recording);
+    }
+    if (!repeated->recording)
+        SR_TRY(device->record(device, &repeated->recording, work, context));
+    return device->replay(device, repeated->recording);
+}
+
+/* Work that uses other memory from now on must be recorded again. */
+static inline void sr_device_forget(srnn_device *device, sr_repeated *repeated) {
+    if (repeated->recording)
+        device->forget(device, repeated->recording);
+    repeated->recording = NULL;
 }
 
 /* The CPU as problems without a device have it: always there, never closed. */

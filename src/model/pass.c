@@ -36,8 +36,8 @@ struct sr_pass {
     int64_t logit_rows;
     sr_tally *tally; /* of sr_pass_step; NULL: nobody counts */
     float scale;
-    void *recording; /* of sr_pass_step */
-    void **memory;   /* everything from the device, for freeing */
+    sr_repeated step; /* of sr_pass_step */
+    void **memory;    /* everything from the device, for freeing */
     size_t memories, bytes;
 };
 
@@ -208,8 +208,7 @@ srnn_status sr_pass_create(sr_pass **pass, sr_model *model, const sr_pass_setup 
 void sr_pass_free(sr_pass *pass) {
     if (!pass)
         return;
-    if (pass->recording)
-        pass->backend->device->forget(pass->backend->device, pass->recording);
+    sr_device_forget(pass->backend->device, &pass->step);
     for (size_t i = 0; i < pass->memories; i++)
         sr_device_release(pass->backend->device, pass->memory[i]);
     free(pass->memory);
@@ -418,5 +417,5 @@ srnn_status sr_pass_step(sr_pass *pass, sr_tally *tally, const int32_t *ids, con
     SR_TRY(load(pass, ids, targets));
     pass->scale = (float)scale;
     pass->tally = tally;
-    return sr_device_repeat(pass->backend->device, &pass->recording, gradients, pass);
+    return sr_device_repeat(pass->backend->device, &pass->step, gradients, pass);
 }

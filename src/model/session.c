@@ -23,14 +23,8 @@ struct sr_session {
     void *logits;            /* (B, V), number type, device memory */
     int64_t position;
     int T;           /* tokens of the piece that is being fed */
-    void *recording; /* of a piece of one token */
+    sr_repeated one; /* pieces of one token */
 };
-
-static void forget(sr_session *session) {
-    if (session->recording)
-        session->backend->device->forget(session->backend->device, session->recording);
-    session->recording = NULL;
-}
 
 static srnn_status take(sr_session *session, void **out, size_t count, size_t size) {
     return sr_device_allocate(session->backend->device, out, count * size);
@@ -113,7 +107,7 @@ void sr_session_free(sr_session *session) {
     srnn_device *device = session->backend->device;
     void *const memory[] = {session->saved,  session->ids,  session->positions, session->x,
                             session->normed, session->rstd, session->logits};
-    forget(session);
+    sr_device_forget(device, &session->one);
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         sr_device_release(device, memory[i]);
     for (int layer = 0; session->states && layer < session->model->config.L; layer++)
@@ -149,7 +143,7 @@ static srnn_status load(sr_session *session, const int32_t *ids, int T) {
         bool moved;
         SR_TRY(sr_layer_state_reserve(session->states[layer], T, &moved));
         if (moved)
-            forget(session);
+            sr_device_forget(device, &session->one);
     }
     session->T = T;
     SR_TRY(sr_device_copy_in(device, session->ids, ids, (size_t)rows * sizeof *ids));
@@ -217,7 +211,7 @@ static void advance(sr_session *session) {
 
 srnn_status sr_session_feed(sr_session *session, float *logits, const int32_t *ids, int T) {
     SR_TRY(load(session, ids, T));
-    SR_TRY(T == 1 ? sr_device_repeat(session->backend->device, &session->recording, feed, session)
+    SR_TRY(T == 1 ? sr_device_repeat(session->backend->device, &session->one, feed, session)
                   : feed(session));
     advance(session);
     return fetch_logits(session, logits, (size_t)session->model->config.V);

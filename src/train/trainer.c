@@ -16,7 +16,7 @@ struct sr_trainer {
     int64_t *offsets;       /* (B*T + 1) */
     float *losses;          /* (B, T), of validation */
     sr_tally *tally;        /* device memory */
-    void *recording;        /* of the update */
+    sr_repeated update;     /* of the weights */
 };
 
 static srnn_status check(const sr_trainer_settings *s) {
@@ -81,8 +81,7 @@ void sr_trainer_free(sr_trainer *trainer) {
     if (!trainer)
         return;
     srnn_device *device = trainer->backend->device;
-    if (trainer->recording)
-        device->forget(device, trainer->recording);
+    sr_device_forget(device, &trainer->update);
     sr_device_release(device, trainer->tally);
     sr_device_release(device, trainer->moments.mean);
     sr_device_release(device, trainer->moments.square);
@@ -181,7 +180,7 @@ srnn_status sr_trainer_step(sr_trainer *trainer, sr_step *result, const sr_sourc
         SR_TRY(sr_pass_step(trainer->pass, trainer->tally, trainer->ids, trainer->targets,
                             1.0 / nominal_targets(s)));
     }
-    SR_TRY(sr_device_repeat(device, &trainer->recording, update, trainer));
+    SR_TRY(sr_device_repeat(device, &trainer->update, update, trainer));
     SR_TRY(sr_device_copy_out(device, &tally, trainer->tally, sizeof tally));
     trainer->moments.updates = tally.updates;
     *result = step_of(&tally);
