@@ -200,7 +200,8 @@ static void print_end(const char *label, int64_t id) {
         printf("%s %" PRId64 "\n", label, id);
 }
 
-static void print_plain(const sr_tokenizer *tokenizer, const json_t *special, const char *hash) {
+static srnn_status print_plain(const sr_tokenizer *tokenizer, const json_t *special,
+                               const char *hash) {
     printf("kind        %s\n", sr_tokenizer_kind(tokenizer));
     printf("vocab size  %" PRIu32 "\n", sr_tokenizer_vocab_size(tokenizer));
     print_end("BOS        ", sr_tokenizer_bos(tokenizer));
@@ -209,10 +210,12 @@ static void print_plain(const sr_tokenizer *tokenizer, const json_t *special, co
     const char *id;
     json_t *text;
     json_object_foreach((json_t *)special, id, text) {
-        char *quoted = json_dumps(text, JSON_ENCODE_ANY);
-        printf("special     %s %s\n", id, quoted ? quoted : "");
+        char *quoted;
+        SR_TRY(sr_json_dump(&quoted, text, JSON_ENCODE_ANY, "the output"));
+        printf("special     %s %s\n", id, quoted);
         free(quoted);
     }
+    return SRNN_OK;
 }
 
 static int run_info(int argc, char **argv) {
@@ -242,10 +245,9 @@ static int run_info(int argc, char **argv) {
     snprintf(hash, sizeof hash, "%016" PRIx64, sr_tokenizer_hash(tokenizer));
     json_t *special = special_tokens(tokenizer);
     status = sr_json_complete(special, "the list of special tokens");
-    if (status == SRNN_OK && json)
-        status = print_json(tokenizer, special, hash);
-    else if (status == SRNN_OK)
-        print_plain(tokenizer, special, hash);
+    if (status == SRNN_OK)
+        status =
+            json ? print_json(tokenizer, special, hash) : print_plain(tokenizer, special, hash);
     json_decref(special);
     sr_tokenizer_free(tokenizer);
     return command_report(status);

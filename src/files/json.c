@@ -6,6 +6,7 @@
 #include "files/path.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,14 +16,50 @@
 /* Whether memory was short for a part of what this thread makes, since somebody looked. */
 static _Thread_local bool incomplete;
 
-static void *watched_malloc(size_t bytes) {
-    void *memory = malloc(bytes);
-    incomplete |= !memory;
+/* Jansson does not always see that an allocation failed, and then may read past what it has. So it gets
+ * to its end with this reserve, and what it made is thrown away. */
+enum { RESERVE_BYTES = 1 << 16, RESERVE_ALIGNMENT = 16 };
+static struct {
+    pthread_mutex_t lock;
+    size_t used, blocks; /* emptied when the last block goes */
+    _Alignas(RESERVE_ALIGNMENT) char bytes[RESERVE_BYTES];
+} reserve = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void *take_reserve(size_t bytes) {
+    void *memory = NULL;
+    bytes = (bytes + RESERVE_ALIGNMENT - 1) / RESERVE_ALIGNMENT * RESERVE_ALIGNMENT;
+    pthread_mutex_lock(&reserve.lock);
+    if (bytes <= RESERVE_BYTES - reserve.used) {
+        memory = reserve.bytes + reserve.used;
+        reserve.used += bytes;
+        reserve.blocks++;
+    }
+    pthread_mutex_unlock(&reserve.lock);
     return memory;
 }
 
+static void *watched_malloc(size_t bytes) {
+    void *memory = malloc(bytes);
+    if (memory)
+        return memory;
+    incomplete = true;
+    return bytes <= RESERVE_BYTES ? take_reserve(bytes) : NULL;
+}
+
+static void watched_free(void *memory) {
+    const uintptr_t at = (uintptr_t)memory, begin = (uintptr_t)reserve.bytes;
+    if (at < begin || at >= begin + RESERVE_BYTES) {
+        free(memory);
+        return;
+    }
+    pthread_mutex_lock(&reserve.lock);
+    if (--reserve.blocks == 0)
+        reserve.used = 0;
+    pthread_mutex_unlock(&reserve.lock);
+}
+
 void sr_json_watch(void) {
-    json_set_alloc_funcs(watched_malloc, free);
+    json_set_alloc_funcs(watched_malloc, watched_free);
 }
 
 bool sr_json_scan(json_t **root, json_error_t *error, const char *text, size_t bytes,

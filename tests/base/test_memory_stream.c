@@ -49,7 +49,7 @@ static void lost_text_is_told(void **state) {
     assert_int_equal(setrlimit(RLIMIT_AS, &before), 0);
     fputs("end", out);
     assert_int_not_equal(fclose(out), 0);
-    assert_string_equal(text, "begin");
+    assert_true(bytes < LARGE && !strstr(text, "end"));
     free(text);
     free(large);
 }
