@@ -85,7 +85,7 @@ static srnn_status evaluate_data(sr_evaluation *result, sr_model *model,
                                  const evaluation_request *r) {
     const sr_source_settings settings = {.seed = (uint64_t)r->seed,
                                          .T = length_of(r, model),
-                                         .layout = (sr_row_layout)r->layout,
+                                         .layout = (sr_token_layout)r->layout,
                                          .whole = true,
                                          .validation_share = r->validation_share};
     sr_source *source;
