@@ -313,7 +313,7 @@ int command_eval(int argc, char **argv) {
                       "the last share of a text file is its validation split"),
         OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of a synthetic task"),
         OPTION_INTEGER("--threads", &r.threads, 0, 4096, "N", "0: all cores"),
-        OPTION_FLAG("--json", &r.json, "one object in place of lines"),
+        OPTION_FLAG("--json", &r.json, "one object instead of lines"),
     };
     const command_line line = {
         .usage = "softrnn eval --model DIR (--text|--data|--tokens|--last-words) WHAT [options]",

@@ -223,7 +223,7 @@ int command_orders(int argc, char **argv) {
                         .narrow = 1e-3};
     const command_option options[] = {
         OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
-        OPTION_TEXT("--run", &r.run, "DIR", "every checkpoint of a run, in the place of --model"),
+        OPTION_TEXT("--run", &r.run, "DIR", "every checkpoint of a run, instead of --model"),
         OPTION_TEXT("--data", &r.data, "WHERE", "a text, shards, tokens in .bin, or a task"),
         OPTION_TEXT("--tokenizer", &r.tokenizer, "NAME", "if it is not in the model's folder"),
         OPTION_INTEGER64("--tokens", &r.tokens, 1, INT64_MAX / 2, "N",
@@ -241,7 +241,7 @@ int command_orders(int argc, char **argv) {
         OPTION_TEXT("--out", &r.out, "DIR", "write orders.json there; with --run: into the run"),
         OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of a synthetic task"),
         OPTION_INTEGER("--threads", &r.threads, 0, 4096, "N", "0: all cores"),
-        OPTION_FLAG("--json", &r.json, "the record in place of tables"),
+        OPTION_FLAG("--json", &r.json, "the record instead of tables"),
     };
     const command_line line = {
         .usage = "softrnn orders (--model|--run) DIR --data WHERE [options]",
