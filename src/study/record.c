@@ -89,7 +89,7 @@ typedef struct line_file {
 static srnn_status visit_line(void *context, const json_t *object, size_t line) {
     const line_file *file = context;
     return object ? file->read(file->context, object)
-                  : SR_FAIL(SRNN_ERR_FORMAT, "%s: line %zu: no JSON object", file->path, line);
+                  : SR_FAIL(SRNN_ERR_FORMAT, "%s: line %zu is not a JSON object", file->path, line);
 }
 
 /* Every whole line of a file, if there is one. */
