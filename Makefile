@@ -18,7 +18,7 @@ run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout 300 --output-on-failure
 
 build: deps ## the library and the program, in build/ (the default)
 	@$(call configure,build,-DCMAKE_BUILD_TYPE=Release)
-	@$(call compile,build) --target softrnn softrnn_lab_shared
+	@$(call compile,build) --target softrnn softrnn_lab_shared manual
 
 test: deps-test ## every check there is; the last line counts them
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/test.sh
@@ -41,9 +41,10 @@ release: deps-test build ## the release build and its tests
 	@$(call compile,build)
 	@$(call run_tests,build)
 
-nightly: deps-test build ## what takes too long for every day: 200 kills of a run, new input for the fuzzers
+nightly: deps-test build ## what takes too long for every day: 200 kills of a run, every allocation failing once, new input for the fuzzers
 	@$(call compile,build)
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
+	@SOFTRNN_ALLOCATIONS=all build/tests/test_no_memory
 	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=250
 
 sanitize: deps-test ## the build with address and undefined-behaviour sanitizers, and its tests
@@ -67,10 +68,10 @@ cuda: deps ## the build with CUDA, in build-cuda/
 	@$(call configure,build-cuda,-DSOFTRNN_CUDA=ON -DCMAKE_CUDA_COMPILER=$(NVCC))
 	@$(call compile,build-cuda)
 
-emulated: deps-test ## the kernels for GPUs on an emulated one, in build-emulated/, and their tests
-	@$(call configure,build-emulated,-DSOFTRNN_CUDA=emulated)
-	@$(call compile,build-emulated) --target softrnn test_emulator test_attention_cuda test_ops_cuda
-	@$(call run_tests,build-emulated) -R 'emulator|_cuda'
+emulated: deps-test ## the kernels for GPUs on an emulated one, in build-emulated/
+	@$(call configure,build-emulated,-DCMAKE_BUILD_TYPE=Release -DSOFTRNN_CUDA=emulated)
+	@$(call compile,build-emulated) --target gpu_tests
+	@$(call run_tests,build-emulated) -L gpu
 
 format: deps-test ## lay out every source file
 	@tools/format.sh

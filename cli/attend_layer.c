@@ -304,11 +304,14 @@ static srnn_status run_layer(layer_run *run) {
     if (p->dtype != SRNN_F32)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "%s: holds a whole layer, which is computed in float; give q, k, v "
-                       "in place of x for --dtype double",
+                       "instead of x for --dtype double",
                        run->request->in_path);
     SR_TRY(find_prefix(run));
     SR_TRY(read_setup(run));
-    SR_TRY(sr_backend_create(&run->backend, &(sr_backend_settings){.threads = p->threads}));
+    SR_TRY(sr_backend_create(&run->backend,
+                             &(sr_backend_settings){.device = srnn_device_name(p->device),
+                                                    .threads = p->threads,
+                                                    .bf16 = false}));
     SR_TRY(load_weights(run));
     SR_TRY(load_activations(run));
     SR_TRY(create_layer(run));

@@ -3,6 +3,7 @@
 #include "base/threads.h"
 #include "bench_case.h"
 #include "commands.h"
+#include "files/json.h"
 #include "options.h"
 
 #include <jansson.h>
@@ -62,11 +63,11 @@ static srnn_status take_timings(timings *best, const bench_request *request, ben
 }
 
 static void set_real(json_t *line, const char *key, double value) {
-    json_object_set_new(line, key, json_real(value));
+    sr_json_set(line, key, json_real(value));
 }
 
-static void print_line(const char *name, const bench_request *request, const bench_case *timed,
-                       const timings *best) {
+static srnn_status print_line(const char *name, const bench_request *request,
+                              const bench_case *timed, const timings *best) {
     const srnn_problem *p = &timed->call.problem;
     double forward_flops = 1e-9 * bench_forward_flops(p);
     double both_flops = forward_flops + 1e-9 * bench_backward_flops(p);
@@ -76,7 +77,7 @@ static void print_line(const char *name, const bench_request *request, const ben
                              p->D, "threads", sr_thread_count(p->threads));
     set_real(line, "seconds_forward", best->forward);
     set_real(line, "gflops_forward", forward_flops / best->forward);
-    set_real(line, "sgemm_gflops", best->product);
+    set_real(line, "product_gflops", best->product);
     set_real(line, "fraction_forward", forward_flops / best->forward / best->product);
     if (request->backward) {
         set_real(line, "seconds_forward_backward", best->both);
@@ -84,15 +85,16 @@ static void print_line(const char *name, const bench_request *request, const ben
         set_real(line, "fraction_forward_backward", both_flops / best->both / best->product);
     }
     if (request->against) {
-        json_object_set_new(line, "against", json_string(request->against));
+        sr_json_set(line, "against", json_string(request->against));
         set_real(line, "times_faster_forward", best->against_forward / best->forward);
         if (request->backward)
             set_real(line, "times_faster_forward_backward", best->against_both / best->both);
     }
-    json_dumpf(line, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
-    printf("\n");
+    const srnn_status status =
+        sr_json_print(stdout, line, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
     fflush(stdout);
     json_decref(line);
+    return status;
 }
 
 static srnn_status time_beside(const char *name, const bench_request *request, bench_case *timed) {
@@ -107,7 +109,7 @@ static srnn_status time_beside(const char *name, const bench_request *request, b
     timings best = {0};
     srnn_status status = take_timings(&best, request, timed, request->against ? &against : NULL);
     if (status == SRNN_OK)
-        print_line(name, request, timed, &best);
+        status = print_line(name, request, timed, &best);
     bench_case_close(&against);
     return status;
 }
@@ -179,7 +181,7 @@ static bool read_lengths(int *lengths, size_t *count, const char *text) {
 
 static srnn_status bench_attention(const char *list, bench_request *request, const int *lengths,
                                    size_t count) {
-    SR_TRY(bench_product_create(&request->product, request->problem.threads));
+    SR_TRY(bench_product_create(&request->product, &request->problem));
     srnn_status status = SRNN_OK;
     for (size_t i = 0; i < count && status == SRNN_OK; i++)
         status = strcmp(list, "all") == 0 ? bench_all(request, lengths[i])
@@ -189,8 +191,9 @@ static srnn_status bench_attention(const char *list, bench_request *request, con
 }
 
 static int command_bench_attention(int argc, char **argv) {
-    const char *list = "softmax,norm", *length_list = "1024";
-    int lengths[LENGTHS_MAX], form = SRNN_FORM_AUTO;
+    static const char *const dtypes[] = {"float", "bf16", NULL};
+    const char *list = "softmax,norm", *length_list = "1024", *device = "cpu";
+    int lengths[LENGTHS_MAX], form = SRNN_FORM_AUTO, dtype = 0;
     size_t count;
     bench_request request = {.problem = {.B = 1, .H = 16, .D = 64}, .repeats = 7};
     const command_option options[] = {
@@ -206,6 +209,9 @@ static int command_bench_attention(int argc, char **argv) {
                        "tokens in a chunk; 0: chosen"),
         OPTION_TEXT("--kernel", &request.problem.kernel, "NAME", "this kernel and no other"),
         OPTION_FLAG("--backward", &request.backward, "time forward with backward too"),
+        OPTION_DEVICE(&device),
+        OPTION_CHOICE("--dtype", &dtype, dtypes, "TYPE",
+                      "numbers to compute with; bf16 on GPUs only"),
         OPTION_INTEGER("--repeats", &request.repeats, 1, 1000, "N", "rounds; the best counts"),
         OPTION_TEXT("--against", &request.against, "SPEC",
                     "time the parallel form of this variant beside, and compare"),
@@ -214,7 +220,8 @@ static int command_bench_attention(int argc, char **argv) {
         .usage = "softrnn bench attention [options]",
         .purpose = "Checks the kernels against the double oracle, then times them, in turns with a "
                    "matrix\n"
-                   "product (SGEMM): one JSON line per case. gflops counts what the parallel form "
+                   "product of the same numbers: one JSON line per case. gflops counts what the "
+                   "parallel form "
                    "cannot do\n"
                    "without: 4 B H D T^2/2 forward, 2.5 times that backward.",
         .options = options,
@@ -230,7 +237,12 @@ static int command_bench_attention(int argc, char **argv) {
         return command_refuse("option '--T': expected lengths such as 1024,4096, got '%s'",
                               length_list);
     request.problem.form = (srnn_form)form;
-    return command_report(bench_attention(list, &request, lengths, count));
+    request.problem.dtype = dtype ? SRNN_BF16 : SRNN_F32;
+    srnn_status status = srnn_device_open(&request.problem.device, device);
+    if (status == SRNN_OK)
+        status = bench_attention(list, &request, lengths, count);
+    srnn_device_close(request.problem.device);
+    return command_report(status);
 }
 
 int command_bench(int argc, char **argv) {

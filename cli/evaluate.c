@@ -4,8 +4,10 @@
 #include "commands.h"
 #include "data/rows/source_open.h"
 #include "files/file.h"
+#include "files/json.h"
 #include "files/safetensors.h"
 #include "model_open.h"
+#include "numbers.h"
 #include "options.h"
 #include "train/run_data.h"
 #include "whole_file.h"
@@ -20,8 +22,9 @@
 enum { SYNTHETIC_BATCHES = 64 };
 
 typedef struct evaluation_request {
+    sr_backend_settings numbers;
     const char *model, *tokenizer, *data, *text, *tokens, *last_words, *logits;
-    int B, T, threads, split, layout, longer;
+    int B, T, split, layout, longer;
     int64_t batches, seed;
     double validation_share;
     bool json;
@@ -85,7 +88,7 @@ static srnn_status evaluate_data(sr_evaluation *result, sr_model *model,
                                  const evaluation_request *r) {
     const sr_source_settings settings = {.seed = (uint64_t)r->seed,
                                          .T = length_of(r, model),
-                                         .layout = (sr_row_layout)r->layout,
+                                         .layout = (sr_token_layout)r->layout,
                                          .whole = true,
                                          .validation_share = r->validation_share};
     sr_source *source;
@@ -116,7 +119,9 @@ static srnn_status evaluate_lines(sr_evaluation *result, sr_model *model,
         at += length + 1;
         if (length == 0)
             continue;
-        json_t *root = json_loadb(line, length, 0, &error);
+        json_t *root;
+        if (!sr_json_scan(&root, &error, line, length, 0))
+            return SR_FAIL(SRNN_ERR_MEMORY, "no memory to read a line");
         const json_t *text = json_object_get(root, "text");
         srnn_status status =
             json_is_string(text)
@@ -266,7 +271,7 @@ static srnn_status evaluate(const evaluation_request *r) {
     sr_evaluation result = {0};
     sr_backend *backend;
     sr_model *model;
-    SR_TRY(sr_backend_create(&backend, &(sr_backend_settings){.threads = r->threads}));
+    SR_TRY(sr_backend_create(&backend, &r->numbers));
     srnn_status status = model_open(&model, backend, r->model);
     if (status == SRNN_OK) {
         status = r->tokens ? evaluate_tokens(&result, model, r)
@@ -312,8 +317,8 @@ int command_eval(int argc, char **argv) {
         OPTION_NUMBER("--validation-share", &r.validation_share, 0, 0.9, "X",
                       "the last share of a text file is its validation split"),
         OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of a synthetic task"),
-        OPTION_INTEGER("--threads", &r.threads, 0, 4096, "N", "0: all cores"),
-        OPTION_FLAG("--json", &r.json, "one object in place of lines"),
+        OPTIONS_NUMBERS(&r.numbers),
+        OPTION_FLAG("--json", &r.json, "one object instead of lines"),
     };
     const command_line line = {
         .usage = "softrnn eval --model DIR (--text|--data|--tokens|--last-words) WHAT [options]",

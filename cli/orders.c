@@ -7,6 +7,7 @@
 #include "files/json.h"
 #include "files/origin.h"
 #include "model_open.h"
+#include "numbers.h"
 #include "options.h"
 #include "orders_show.h"
 #include "origin.h"
@@ -19,9 +20,10 @@
 #include <sys/stat.h>
 
 typedef struct orders_request {
+    sr_backend_settings numbers;
     const char *model, *run, *data, *tokenizer, *prompt, *out;
     char *command; /* as it was given */
-    int T, threads, orders, most_order, text_tokens;
+    int T, orders, most_order, text_tokens;
     int64_t tokens, trial_tokens, seed;
     double wide, narrow;
     bool json, reference;
@@ -79,7 +81,7 @@ static srnn_status encode_prompt(measurement *m, const char *prompt) {
 
 /* Token data needs no tokenizer: without one there is no text to show. */
 static srnn_status open_all(measurement *m, const orders_request *r, const char *model) {
-    SR_TRY(sr_backend_create(&m->backend, &(sr_backend_settings){.threads = r->threads}));
+    SR_TRY(sr_backend_create(&m->backend, &r->numbers));
     SR_TRY(model_open(&m->model, m->backend, model));
     const srnn_status status =
         sr_model_open_tokenizer(&m->tokenizer, r->tokenizer, model, m->model->config.V);
@@ -140,8 +142,7 @@ static srnn_status measure_steps(json_t *list, const orders_request *r, sr_names
             continue;
         SR_TRY(sr_path_print(path, "%s/checkpoints/%s", r->run, names->names[i]));
         SR_TRY(measure(&record, r, path));
-        json_array_append_new(list,
-                              json_pack("{sI, so}", "step", (json_int_t)step, "orders", record));
+        sr_json_append(list, json_pack("{sI, so}", "step", (json_int_t)step, "orders", record));
     }
     if (json_array_size(list) == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: no checkpoints in this run", r->run);
@@ -164,25 +165,22 @@ static srnn_status measure_run(json_t **record, const orders_request *r) {
 /* What was measured, where and with what. */
 static srnn_status add_origin(json_t *record, const orders_request *r) {
     json_t *origin = sr_origin_json(r->command);
-    if (!origin || json_object_set_new(record, "origin", origin) != 0)
-        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the record of orders");
-    /* A name that is not UTF-8 is left out. */
-    json_object_set_new(origin, r->run ? "run" : "model", json_string(r->run ? r->run : r->model));
-    json_object_set_new(origin, "data", json_string(r->data));
+    sr_json_set(record, "origin", origin);
+    sr_json_set(origin, r->run ? "run" : "model", sr_json_plain_text(r->run ? r->run : r->model));
+    sr_json_set(origin, "data", sr_json_plain_text(r->data));
     if (r->tokenizer)
-        json_object_set_new(origin, "tokenizer", json_string(r->tokenizer));
-    return SRNN_OK;
+        sr_json_set(origin, "tokenizer", sr_json_plain_text(r->tokenizer));
+    return sr_json_complete(record, "the record of orders");
 }
 
-static void show(const json_t *record, const orders_request *r) {
-    if (r->json) {
-        json_dumpf(record, stdout, JSON_REAL_PRECISION(9));
-        printf("\n");
-    } else if (r->run) {
+static srnn_status show(const json_t *record, const orders_request *r) {
+    if (r->json)
+        return sr_json_print(stdout, record, JSON_REAL_PRECISION(9));
+    if (r->run)
         orders_show_checkpoints(record);
-    } else {
+    else
         orders_show(record, r->reference);
-    }
+    return SRNN_OK;
 }
 
 static srnn_status run_request(const orders_request *r) {
@@ -197,7 +195,7 @@ static srnn_status run_request(const orders_request *r) {
         status =
             sr_json_replace(json_incref(record), folder, "orders.json", JSON_REAL_PRECISION(9));
     if (status == SRNN_OK)
-        show(record, r);
+        status = show(record, r);
     json_decref(record);
     return status;
 }
@@ -223,7 +221,7 @@ int command_orders(int argc, char **argv) {
                         .narrow = 1e-3};
     const command_option options[] = {
         OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
-        OPTION_TEXT("--run", &r.run, "DIR", "every checkpoint of a run, in the place of --model"),
+        OPTION_TEXT("--run", &r.run, "DIR", "every checkpoint of a run, instead of --model"),
         OPTION_TEXT("--data", &r.data, "WHERE", "a text, shards, tokens in .bin, or a task"),
         OPTION_TEXT("--tokenizer", &r.tokenizer, "NAME", "if it is not in the model's folder"),
         OPTION_INTEGER64("--tokens", &r.tokens, 1, INT64_MAX / 2, "N",
@@ -240,8 +238,8 @@ int command_orders(int argc, char **argv) {
         OPTION_FLAG("--reference", &r.reference, "show sizes as the reference defines them"),
         OPTION_TEXT("--out", &r.out, "DIR", "write orders.json there; with --run: into the run"),
         OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of a synthetic task"),
-        OPTION_INTEGER("--threads", &r.threads, 0, 4096, "N", "0: all cores"),
-        OPTION_FLAG("--json", &r.json, "the record in place of tables"),
+        OPTIONS_NUMBERS(&r.numbers),
+        OPTION_FLAG("--json", &r.json, "the record instead of tables"),
     };
     const command_line line = {
         .usage = "softrnn orders (--model|--run) DIR --data WHERE [options]",

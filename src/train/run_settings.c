@@ -39,7 +39,7 @@ static const sr_setting table[] = {
     NUMBER("validation-share", validation_share, 0, 0.9, "else the last share of a text file"),
     TEXT("batches", batches, "FILE", "safetensors with ids (steps, B, T+1): train on exactly these"),
     CHOICE("layout", layout, layouts, "rows: stream, packed or document"),
-    TEXT("model", model, "FOLDER", "start from this model or run in place of a new model; --attention may give it another attention"),
+    TEXT("model", model, "FOLDER", "start from this model or run instead of a new model; --attention may give it another attention"),
     TEXT("tokenizer", tokenizer, "FILE", "the tokenizer to put into checkpoints; else that of the data or of the model"),
     TEXT("preset", preset, "NAME", "shape of a new model: tiny, mini, midi, small, large, large_depth"),
     TEXT("attention", attention, "TEXT", "a variant, or variants by layers: 0-3:norm,4-:order:2; else softmax, or what --model has"),
@@ -79,6 +79,7 @@ static const sr_setting table[] = {
     NUMBER("stop-seconds", stop_seconds, 0, 1e12, "stop after so many seconds; 0: not"),
     INTEGER("bad-steps", bad_steps, 1, 1 << 20, "steps in a row that may be skipped for a loss that is not finite"),
     COUNT("seed", seed, "of weights and data order"),
+    TEXT("device", device, "NAME", "where to compute: cpu, cuda or cuda:N"),
     CHOICE("precision", precision, precisions, "of matrix products: float, or bf16 with float weights and sums"),
     INTEGER("threads", threads, 0, 4096, "0: all cores; results do not depend on it"),
 };
