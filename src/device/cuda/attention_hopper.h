@@ -1,4 +1,4 @@
-/* attention_hopper.h: the attention kernel of Hopper GPUs, in bf16. */
+/* attention_hopper.h (private): the attention kernel of Hopper GPUs, in bf16. */
 #ifndef SR_CUDA_ATTENTION_HOPPER_H
 #define SR_CUDA_ATTENTION_HOPPER_H
 

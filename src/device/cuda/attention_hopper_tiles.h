@@ -1,4 +1,4 @@
-/* attention_hopper_tiles.h: (private) what the attention kernels for Hopper share: the order of tiles, copies, products of
+/* attention_hopper_tiles.h (private): what the attention kernels for Hopper share: the order of tiles, copies, products of
  * tiles, masks.
  *
  * Every kernel here has the same shape. A block stays for the whole launch and draws tiles of rows from a counter. Its
