@@ -1,4 +1,4 @@
-/* attention_states.h: states of attention on a GPU. */
+/* attention_states.h (private): states of attention on a GPU. */
 #ifndef SR_CUDA_ATTENTION_STATES_H
 #define SR_CUDA_ATTENTION_STATES_H
 
