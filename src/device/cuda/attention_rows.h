@@ -255,7 +255,8 @@ SR_DEVICE sr_row_scalars row_scalars(const sr_choices &c, const sr_row_facts &ro
 /* The facts of row t; the row sum is the caller's. */
 template <class N>
 SR_DEVICE sr_row_facts row_facts(const sr_attention_view<N> &call, int b, int h, int t, float sum) {
-    sr_row_facts row = {sum, (float)(t - call.first[(int64_t)b * call.T + t] + 1), 0, 0};
+    const int64_t length = call.position() + t - call.first[(int64_t)b * call.T + t] + 1;
+    sr_row_facts row = {sum, (float)length, 0, 0};
     if (call.choices.gated)
         row.logit = to_float(*call.output_gate.at(b, h, t));
     if (call.choices.cumulates)
