@@ -1,0 +1,13 @@
+/* attention_kernels.cu: the list of GPU kernels. */
+#include "device/cuda/attention_kernels.h"
+
+const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
+    static const sr_attention_kernel *const kernels[] = {&sr_cuda_attention_mma, nullptr};
+    return kernels;
+}
+
+const sr_state_kernel *sr_cuda_state_kernel(srnn_dtype dtype, bool fixed) {
+    (void)dtype;
+    (void)fixed;
+    return nullptr;
+}
