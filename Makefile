@@ -18,7 +18,7 @@ run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout 300 --output-on-failure
 
 build: deps ## the library and the program, in build/ (the default)
 	@$(call configure,build,-DCMAKE_BUILD_TYPE=Release)
-	@$(call compile,build) --target softrnn softrnn_shared
+	@$(call compile,build) --target softrnn softrnn_lab_shared
 
 test: deps-test ## every check there is; the last line counts them
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/test.sh

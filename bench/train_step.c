@@ -22,11 +22,13 @@ static srnn_status fill_row(const sr_source *source, sr_row *row, sr_split split
 
 /* Seconds of one large product of the backend, operands in `room`. */
 static double time_product(sr_backend *backend, float *room) {
-    const sr_matrix x = sr_matrix_of(room, PRODUCT_M, PRODUCT_K);
+    const sr_matrix x = sr_matrix_of(room, PRODUCT_M, PRODUCT_K, SRNN_F32);
     float *weight = room + PRODUCT_M * PRODUCT_K;
-    const sr_matrix y = sr_matrix_of(weight + PRODUCT_N * PRODUCT_K, PRODUCT_M, PRODUCT_N);
+    const sr_matrix y =
+        sr_matrix_of(weight + PRODUCT_N * PRODUCT_K, PRODUCT_M, PRODUCT_N, SRNN_F32);
     const double begin = sr_clock_seconds();
-    if (backend->linear_forward(backend, y, x, weight, NULL, false) != SRNN_OK)
+    const sr_linear layer = {weight, NULL, PRODUCT_N};
+    if (backend->linear_forward(backend, y, (sr_matrix){0}, x, &layer, 1) != SRNN_OK)
         return 1e9;
     return sr_clock_seconds() - begin;
 }
@@ -91,7 +93,7 @@ int main(int argc, char **argv) {
                               .eos = -1};
     sr_backend *backend = NULL;
     sr_model *model = NULL;
-    srnn_status status = sr_backend_cpu_create(&backend, 0);
+    srnn_status status = sr_backend_create(&backend, &(sr_backend_settings){.threads = 0});
     if (status == SRNN_OK)
         status = sr_model_config_attention(&config, attention);
     if (status == SRNN_OK)

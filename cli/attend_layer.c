@@ -27,7 +27,7 @@ typedef struct layer_run {
     float *weights, *gradients; /* (table.numbers) */
     float *x, *y, *d_x, *d_y;   /* (B*T, C) */
     float *rope;                /* (T, D) */
-    void *saved, *scratch;
+    void *saved, *scratch, *positions;
 } layer_run;
 
 /* ---- What the file says */
@@ -182,8 +182,24 @@ static srnn_status create_rope(layer_run *run) {
     return status;
 }
 
+static srnn_status place_tokens(layer_run *run) {
+    sr_layer_setup *s = &run->setup;
+    const int64_t rows = (int64_t)s->B * s->T;
+    void *host;
+    SR_TRY(
+        sr_device_allocate(run->backend->device, &run->positions, (size_t)rows * sizeof(int32_t)));
+    SR_TRY(sr_alloc(&host, (size_t)rows, sizeof(int32_t)));
+    sr_layer_positions(host, rows, s->T, s->offsets, s->documents);
+    const srnn_status status = sr_device_copy_in(run->backend->device, run->positions, host,
+                                                 (size_t)rows * sizeof(int32_t));
+    free(host);
+    s->positions = run->positions;
+    return status;
+}
+
 static srnn_status create_layer(layer_run *run) {
     run->setup.offsets = run->offsets;
+    SR_TRY(place_tokens(run));
     if (run->setup.attention.position == SRNN_POSITION_ROPE)
         SR_TRY(create_rope(run));
     SR_TRY(sr_attention_layer_create(&run->layer, run->backend, &run->setup));
@@ -195,8 +211,8 @@ static srnn_status create_layer(layer_run *run) {
 
 static void release(layer_run *run) {
     sr_backend *backend = run->backend;
-    void *const owned[] = {run->weights, run->gradients, run->x,     run->y,      run->d_x,
-                           run->d_y,     run->rope,      run->saved, run->scratch};
+    void *const owned[] = {run->weights, run->gradients, run->x,     run->y,       run->d_x,
+                           run->d_y,     run->rope,      run->saved, run->scratch, run->positions};
     sr_attention_layer_free(run->layer);
     for (size_t i = 0; backend && i < sizeof owned / sizeof *owned; i++)
         sr_device_release(backend->device, owned[i]);
@@ -217,16 +233,18 @@ static sr_layer_pointers pointers(const layer_run *run, float *arena) {
 static srnn_status compute(layer_run *run) {
     const sr_layer_setup *s = &run->setup;
     int64_t rows = (int64_t)s->B * s->T;
-    sr_matrix x = sr_matrix_of(run->x, rows, s->dims.C);
-    sr_layer_pointers weights = pointers(run, run->weights);
-    sr_layer_pointers gradients = pointers(run, run->gradients);
-    SR_TRY(sr_attention_layer_forward(run->layer, sr_matrix_of(run->y, rows, s->dims.C), x,
-                                      &weights, run->saved, false));
+    const sr_matrix x = sr_matrix_of(run->x, rows, s->dims.C, SRNN_F32);
+    const sr_matrix y = sr_matrix_of(run->y, rows, s->dims.C, SRNN_F32);
+    const sr_layer_pointers masters = pointers(run, run->weights);
+    const sr_layer_pointers gradients = pointers(run, run->gradients);
+    const sr_layer_weights weights = {&masters, &masters};
+    SR_TRY(sr_attention_layer_attend(run->layer, x, &weights, run->saved));
+    SR_TRY(sr_attention_layer_finish(run->layer, y, (sr_matrix){0}, &weights, run->saved));
     if (!run->request->backward)
         return SRNN_OK;
-    return sr_attention_layer_backward(run->layer, sr_matrix_of(run->d_x, rows, s->dims.C),
-                                       &gradients, sr_matrix_of(run->d_y, rows, s->dims.C), x,
-                                       &weights, run->saved, run->scratch);
+    return sr_attention_layer_backward(
+        run->layer, sr_matrix_of(run->d_x, rows, s->dims.C, SRNN_F32), &gradients,
+        sr_matrix_of(run->d_y, rows, s->dims.C, SRNN_F32), x, &weights, run->saved, run->scratch);
 }
 
 /* Copies an array to the host, where the writer reads it; the copies live in `host`. */
@@ -290,7 +308,7 @@ static srnn_status run_layer(layer_run *run) {
                        run->request->in_path);
     SR_TRY(find_prefix(run));
     SR_TRY(read_setup(run));
-    SR_TRY(sr_backend_cpu_create(&run->backend, p->threads));
+    SR_TRY(sr_backend_create(&run->backend, &(sr_backend_settings){.threads = p->threads}));
     SR_TRY(load_weights(run));
     SR_TRY(load_activations(run));
     SR_TRY(create_layer(run));

@@ -12,6 +12,16 @@
 #include <string.h>
 #include <unistd.h>
 
+static const command_observer *observer;
+
+void command_observe(const command_observer *given) {
+    observer = given;
+}
+
+const command_observer *command_observed(void) {
+    return observer;
+}
+
 static void print_table(FILE *out, const command_table *table) {
     fprintf(out, "%s\n\nUsage: %s COMMAND [options]\n\nCommands:\n", table->purpose,
             table->program);
@@ -37,6 +47,10 @@ static int refuse_unknown(const command_table *table, const char *name) {
 }
 
 int command_dispatch(const command_table *table, int argc, char **argv) {
+    if (observer) {
+        observer->table(observer->context, table);
+        return EXIT_OK;
+    }
     if (argc == 0) {
         print_table(stderr, table);
         return EXIT_USAGE;

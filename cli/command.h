@@ -7,7 +7,7 @@
 /* Exit codes: success, failure, wrong usage; ended by a signal: this and its number, as shells do. */
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_SIGNAL = 128 };
 
-/* One row of a table of commands: the one in main.c, or that of a command with commands of its own.
+/* One row of a table of commands: the one in program.c, or that of a command with commands of its own.
  * `run` gets the arguments after the command's name and returns an exit code; results go to stdout,
  * messages to stderr. */
 typedef struct command {
@@ -23,6 +23,20 @@ typedef struct command_table {
     size_t count;
     const char *examples; /* lines for --help, each ending in a newline */
 } command_table;
+
+struct command_line; /* options.h */
+
+/* Someone who wants the tables and not what the commands do: the manual. */
+typedef struct command_observer {
+    void (*table)(void *context, const command_table *table);
+    void (*line)(void *context, const struct command_line *line);
+    void *context;
+} command_observer;
+
+/* From now on no command is run and no command line read: tables go to the observer. Its texts are
+ * valid during the call only. */
+void command_observe(const command_observer *observer);
+const command_observer *command_observed(void); /* NULL: nobody */
 
 /* Runs the command that argv[0] names with the arguments after it; prints the table for --help. */
 int command_dispatch(const command_table *table, int argc, char **argv);

@@ -76,7 +76,7 @@ static srnn_status convert(const char *in, const char *out, sr_dtype dtype, cons
     sr_model *model;
     if (tokenizer)
         SR_TRY(check_tokenizer(tokenizer));
-    SR_TRY(sr_backend_cpu_create(&backend, 1));
+    SR_TRY(sr_backend_create(&backend, &(sr_backend_settings){.threads = 1}));
     srnn_status status = model_open(&model, backend, in);
     if (status == SRNN_OK) {
         status = write_model(model, out, in, dtype, tokenizer);

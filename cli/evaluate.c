@@ -266,7 +266,7 @@ static srnn_status evaluate(const evaluation_request *r) {
     sr_evaluation result = {0};
     sr_backend *backend;
     sr_model *model;
-    SR_TRY(sr_backend_cpu_create(&backend, r->threads));
+    SR_TRY(sr_backend_create(&backend, &(sr_backend_settings){.threads = r->threads}));
     srnn_status status = model_open(&model, backend, r->model);
     if (status == SRNN_OK) {
         status = r->tokens ? evaluate_tokens(&result, model, r)

@@ -23,7 +23,7 @@ typedef struct generation_request {
     int64_t seed, state_megabytes;
     double temperature, top_p;
     int top_k;
-    bool greedy, stats;
+    bool greedy, stats, no_begin;
 } generation_request;
 
 /* Why a text ended. */
@@ -85,7 +85,7 @@ static srnn_status open_strands(generator *g) {
 static srnn_status generator_open(generator *g, const generation_request *r, int batch) {
     g->request = r;
     g->batch = batch;
-    SR_TRY(sr_backend_cpu_create(&g->backend, r->threads));
+    SR_TRY(sr_backend_create(&g->backend, &(sr_backend_settings){.threads = r->threads}));
     SR_TRY(model_open(&g->model, g->backend, r->model));
     SR_TRY(model_open_tokenizer(&g->tokenizer, r->tokenizer, r->model, g->model->config.V));
     SR_TRY(sr_encoder_create(&g->encoder, g->tokenizer));
@@ -139,7 +139,7 @@ static srnn_status end_strand(generator *g, strand *s, ending why) {
 /* The model's front tokens, the beginning of a text, the prompt. */
 static srnn_status read_prompt(generator *g, strand *s, const char *prompt, size_t bytes) {
     const int front = sr_model_config_front_tokens(&g->model->config);
-    const int32_t bos = begin_token(g);
+    const int32_t bos = g->request->no_begin ? -1 : begin_token(g);
     for (int i = 0; i < front; i++)
         SR_TRY(strand_prompt(s, 0, true));
     if (bos >= 0)
@@ -149,8 +149,9 @@ static srnn_status read_prompt(generator *g, strand *s, const char *prompt, size
     for (size_t i = 0; i < g->encoded.count; i++)
         SR_TRY(strand_prompt(s, g->encoded.ids[i], false));
     if (s->prompt.count == (size_t)front)
-        return SR_FAIL(SRNN_ERR_ARGUMENT,
-                       "the model has no beginning-of-text token: give a prompt");
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: give a prompt",
+                       g->request->no_begin ? "without a beginning-of-text token there is nothing"
+                                            : "the model has no beginning-of-text token");
     if ((int64_t)s->prompt.count >= most_positions(g))
         return SR_FAIL(SRNN_ERR_LIMIT, "the prompt has %zu tokens, the model %d positions",
                        s->prompt.count, g->model->config.positions);
@@ -345,6 +346,8 @@ int command_generate(int argc, char **argv) {
         OPTION_TEXT("--tokenizer", &r.tokenizer, "NAME", "if it is not in the model's folder"),
         OPTION_TEXT("--prompt", &r.prompt, "TEXT", "what to continue"),
         OPTION_TEXT("--prompts", &r.prompts, "FILE", "one prompt a line, each continued"),
+        OPTION_FLAG("--no-begin", &r.no_begin,
+                    "leave out the beginning-of-text token, which else stands before a prompt"),
         OPTION_INTEGER("--batch", &r.batch, 1, 1 << 16, "N",
                        "at most so many prompts side by side"),
         OPTION_INTEGER("--tokens", &r.tokens, 1, 1 << 24, "N", "at most so many new tokens"),
@@ -367,7 +370,10 @@ int command_generate(int argc, char **argv) {
     };
     const command_line line = {
         .usage = "softrnn generate --model DIR [options]",
-        .purpose = "Continues a text, token by token, with the variant's own state.",
+        .purpose =
+            "Continues a text, token by token, with the variant's own state. The tokenizer's "
+            "beginning-of-text\ntoken, or the model's, is put before every prompt, if there is "
+            "one.",
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .examples = "  softrnn generate --model stories --greedy --tokens 200\n"

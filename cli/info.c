@@ -1,23 +1,36 @@
 /* info.c: `softrnn info`, what this build and this machine offer. */
 #include "base/threads.h"
+#include "base/units.h"
 #include "commands.h"
 #include "device/cuda/device.h"
+#include "files/origin.h"
+#include "libraries.h"
 #include "options.h"
 
 #include <stdio.h>
 
 static srnn_status print_devices(void) {
     int count;
-    SR_TRY(sr_cuda_device_count(&count));
-    printf("GPUs     %d\n", count);
+    const char *reason;
+    SR_TRY(sr_cuda_device_count(&count, &reason));
+    printf("GPUs          %d%s%s\n", count, reason ? ": " : "", reason ? reason : "");
     for (int i = 0; i < count; i++) {
         sr_cuda_device device;
         SR_TRY(sr_cuda_device_describe(&device, i));
-        printf("GPU %-4d %s, %.1f GiB, %d multiprocessors, compute capability %d.%d\n", i,
+        printf("GPU %-9d %s, %.1f GiB, %d multiprocessors, compute capability %d.%d\n", i,
                device.name, (double)device.memory_bytes / 0x1p30, device.multiprocessors,
                device.capability_major, device.capability_minor);
     }
     return SRNN_OK;
+}
+
+static void print_machine(void) {
+    sr_machine machine;
+    char memory[SR_BYTES_WORDS];
+    sr_machine_look(&machine);
+    printf("processor     %s, %d cores, %s\n", machine.processor, machine.processors,
+           sr_bytes_words(memory, machine.memory_bytes));
+    printf("threads       %d\n", sr_thread_count(0));
 }
 
 int command_info(int argc, char **argv) {
@@ -29,7 +42,8 @@ int command_info(int argc, char **argv) {
     int exit_code;
     if (!options_parse(&line, argc, argv, &exit_code))
         return exit_code;
-    printf("version  %s\n", srnn_version());
-    printf("threads  %d\n", sr_thread_count(0));
+    printf("version       %s\nrevision      %s\nlibraries     ", srnn_version(), sr_revision());
+    libraries_print(stdout);
+    print_machine();
     return command_report(print_devices());
 }

@@ -14,27 +14,27 @@ enum { HELP_COLUMN = 28, MOST_NAMES = 128 };
 
 /* ---- --help */
 
-static void print_default(const command_option *option) {
+void options_print_values(FILE *out, const command_option *option) {
     switch (option->kind) {
     case OPTION_KIND_FLAG:
         break;
     case OPTION_KIND_TEXT:
         if (*option->to.text)
-            printf(" (default %s)", *option->to.text);
+            fprintf(out, " (default %s)", *option->to.text);
         break;
     case OPTION_KIND_INTEGER:
-        printf(" (default %d)", *option->to.integer);
+        fprintf(out, " (default %d)", *option->to.integer);
         break;
     case OPTION_KIND_INTEGER64:
-        printf(" (default %lld)", (long long)*option->to.integer64);
+        fprintf(out, " (default %lld)", (long long)*option->to.integer64);
         break;
     case OPTION_KIND_NUMBER:
-        printf(" (default %g)", *option->to.number);
+        fprintf(out, " (default %g)", *option->to.number);
         break;
     case OPTION_KIND_CHOICE:
         for (size_t i = 0; option->choices[i]; i++)
-            printf("%s%s", i ? ", " : ": ", option->choices[i]);
-        printf(" (default %s)", option->choices[*option->to.choice]);
+            fprintf(out, "%s%s", i ? ", " : ": ", option->choices[i]);
+        fprintf(out, " (default %s)", option->choices[*option->to.choice]);
         break;
     }
 }
@@ -59,7 +59,7 @@ static void print_help(const command_line *line) {
     for (size_t i = 0; i < line->option_count; i++) {
         print_left_column(line->options[i].name, line->options[i].argument);
         printf("%s", line->options[i].help);
-        print_default(&line->options[i]);
+        options_print_values(stdout, &line->options[i]);
         printf("\n");
     }
     print_left_column("--help", NULL);
@@ -207,6 +207,12 @@ static int take_arguments(const command_line *line, int count, char **values) {
 }
 
 bool options_parse(const command_line *line, int argc, char **argv, int *exit_code) {
+    const command_observer *observer = command_observed();
+    if (observer) {
+        observer->line(observer->context, line);
+        *exit_code = EXIT_OK;
+        return false;
+    }
     int kept = 0; /* arguments that are no options, moved to the front of argv */
     bool only_arguments = false;
     for (int i = 0; i < argc; i++) {

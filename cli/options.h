@@ -25,6 +25,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 typedef enum option_kind {
     OPTION_KIND_FLAG = 0,
@@ -107,6 +108,9 @@ typedef struct command_line {
 /* Reads the arguments into the destinations; argv is reordered. False if the command should end
  * with *exit_code: after --help, or after a message about wrong usage. */
 bool options_parse(const command_line *line, int argc, char **argv, int *exit_code);
+
+/* Writes what --help says of an option's values: " (default 3)", ": a, b (default a)". */
+void options_print_values(FILE *out, const command_option *option);
 
 /* True if the option `name` ("--out") stands on a command line that was not parsed yet. */
 bool options_given(int argc, char *const *argv, const char *name);

@@ -79,7 +79,7 @@ static srnn_status encode_prompt(measurement *m, const char *prompt) {
 
 /* Token data needs no tokenizer: without one there is no text to show. */
 static srnn_status open_all(measurement *m, const orders_request *r, const char *model) {
-    SR_TRY(sr_backend_cpu_create(&m->backend, r->threads));
+    SR_TRY(sr_backend_create(&m->backend, &(sr_backend_settings){.threads = r->threads}));
     SR_TRY(model_open(&m->model, m->backend, model));
     const srnn_status status =
         model_open_tokenizer(&m->tokenizer, r->tokenizer, model, m->model->config.V);

@@ -3,6 +3,7 @@
 #include "files/file.h"
 #include "files/folder.h"
 #include "files/path.h"
+#include "installed.h"
 #include "options.h"
 #include "origin.h"
 #include "progress.h"
@@ -32,8 +33,10 @@ static srnn_status read_study(sr_study *study, const char *path) {
         const char *text = sr_study_default(&bytes);
         return sr_study_read(study, "the default study", text, bytes);
     }
-    SR_TRY(sr_mapping_open(&file, path));
-    const srnn_status status = sr_study_read(study, path, (const char *)file.data, file.bytes);
+    char found[SR_PATH_BYTES];
+    installed_find(found, path);
+    SR_TRY(sr_mapping_open(&file, found));
+    const srnn_status status = sr_study_read(study, found, (const char *)file.data, file.bytes);
     sr_mapping_close(&file);
     return status;
 }
@@ -206,7 +209,8 @@ int command_study(int argc, char **argv) {
         OPTION_TEXT("--text", &a.text, "FILES",
                     "the text of @text: a,b; without it the King James Bible"),
     };
-    const command_argument study_file = {"FILE", &a.file, "a study in YAML", true};
+    const command_argument study_file = {
+        "FILE", &a.file, "a study in YAML; studies/full.yaml comes with the program", true};
     const command_line line = {
         .usage = "softrnn study [FILE.yaml] [options]",
         .purpose =

@@ -113,12 +113,13 @@ static double product_rate(sr_backend *backend) {
         return 0;
     float *numbers = memory;
     (void)sr_device_zero(backend->device, memory, 3 * SIZE * SIZE * sizeof(float));
-    const sr_matrix y = sr_matrix_of(numbers, SIZE, SIZE);
-    const sr_matrix x = sr_matrix_of(numbers + SIZE * SIZE, SIZE, SIZE);
+    const sr_matrix y = sr_matrix_of(numbers, SIZE, SIZE, backend->number);
+    const sr_matrix x = sr_matrix_of(numbers + SIZE * SIZE, SIZE, SIZE, backend->number);
+    const sr_linear layer = {numbers + 2 * SIZE * SIZE, NULL, SIZE};
     for (int i = 0; i < 4; i++) {
         const double begin = sr_clock_seconds();
-        if (backend->linear_forward(backend, y, x, numbers + 2 * SIZE * SIZE, NULL, false) !=
-            SRNN_OK)
+        if (backend->linear_forward(backend, y, (sr_matrix){0}, x, &layer, 1) != SRNN_OK ||
+            srnn_device_wait(backend->device) != SRNN_OK)
             break;
         const double rate = 2.0 * SIZE * SIZE * SIZE / (sr_clock_seconds() - begin);
         best = rate > best ? rate : best;
@@ -146,6 +147,11 @@ static void describe(const sr_run *run, const char *folder) {
     if (*s->model && sr_run_fresh(run))
         fprintf(stderr, "softrnn: %zu of %zu tensors are new, the others those of %s\n",
                 sr_run_fresh(run), model->table.count, s->model);
+    if (sr_run_other_instructions(run))
+        fprintf(stderr,
+                "softrnn: the run began with the instructions of %s, this machine has others: the "
+                "last bits will differ from here on\n",
+                sr_run_other_instructions(run));
     if (sr_run_done(run) && sr_run_progress(run)->step < s->steps)
         fprintf(stderr, "softrnn: the run was told to stop here: --stop-step, --stop-tokens or "
                         "--stop-seconds with 0 lifts that\n");

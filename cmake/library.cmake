@@ -1,61 +1,95 @@
-# library.cmake: how modules contribute objects and dependencies, and how these become the library.
+# library.cmake: how modules contribute objects and dependencies, and how these become the libraries.
 #
 # Everything goes through the functions below, so that the static library, the shared library, the
-# pkg-config file and the CMake package all know the same dependencies.
+# pkg-config file and the CMake package of each all know the same dependencies.
 
 find_package(PkgConfig REQUIRED)
+
+# softrnn_library_begin(NAME): what follows, up to softrnn_library_end, belongs to library NAME.
+macro(softrnn_library_begin name)
+  set(SOFTRNN_LIBRARY ${name})
+  add_library(${name}_objects OBJECT)
+  softrnn_objects_register(${name}_objects)
+endmacro()
+
+# softrnn_sources(files...): of the module that calls it.
+function(softrnn_sources)
+  target_sources(${SOFTRNN_LIBRARY}_objects PRIVATE ${ARGN})
+endfunction()
 
 # softrnn_objects_register(TARGET): TARGET is an OBJECT library that belongs to the library, compiled
 # like the rest; it may add options of its own, such as an instruction set.
 function(softrnn_objects_register target)
   target_link_libraries(${target} PUBLIC softrnn_options)
-  set_property(GLOBAL APPEND PROPERTY SOFTRNN_OBJECT_TARGETS ${target})
+  set_property(GLOBAL APPEND PROPERTY ${SOFTRNN_LIBRARY}_object_targets ${target})
 endfunction()
 
 # softrnn_needs_package(PREFIX module): a library that pkg-config knows.
 function(softrnn_needs_package prefix module)
   pkg_check_modules(${prefix} REQUIRED IMPORTED_TARGET GLOBAL ${module})
-  target_link_libraries(softrnn_objects PUBLIC PkgConfig::${prefix})
-  set_property(GLOBAL APPEND PROPERTY SOFTRNN_PACKAGES ${module})
+  target_link_libraries(${SOFTRNN_LIBRARY}_objects PUBLIC PkgConfig::${prefix})
+  set_property(GLOBAL APPEND PROPERTY ${SOFTRNN_LIBRARY}_packages ${module})
 endfunction()
 
 # softrnn_needs_library(name...): libraries that the linker finds by name.
 function(softrnn_needs_library)
-  target_link_libraries(softrnn_objects PUBLIC ${ARGN})
-  set_property(GLOBAL APPEND PROPERTY SOFTRNN_LIBRARIES ${ARGN})
+  target_link_libraries(${SOFTRNN_LIBRARY}_objects PUBLIC ${ARGN})
+  set_property(GLOBAL APPEND PROPERTY ${SOFTRNN_LIBRARY}_libraries ${ARGN})
 endfunction()
 
-# Makes softrnn_static and softrnn_shared of all registered objects.
-function(softrnn_assemble)
-  get_property(targets GLOBAL PROPERTY SOFTRNN_OBJECT_TARGETS)
-  get_property(packages GLOBAL PROPERTY SOFTRNN_PACKAGES)
-  get_property(libraries GLOBAL PROPERTY SOFTRNN_LIBRARIES)
+# softrnn_library_end([BASE]): makes NAME_static and NAME_shared of all that was registered. BASE is
+# another library of this project, on which this one stands.
+function(softrnn_library_end)
+  set(name ${SOFTRNN_LIBRARY})
+  set(base ${ARGV0})
+  get_property(targets GLOBAL PROPERTY ${name}_object_targets)
+  get_property(packages GLOBAL PROPERTY ${name}_packages)
+  get_property(libraries GLOBAL PROPERTY ${name}_libraries)
   set(objects ${targets})
   list(TRANSFORM objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>")
 
-  # In the build tree users get what softrnn_objects has, internal headers included; an installed static
+  # In the build tree users get what the objects have, internal headers included; an installed static
   # library names its dependencies for softrnnConfig.cmake to find.
-  add_library(softrnn_static STATIC ${objects})
-  target_link_libraries(softrnn_static PUBLIC $<BUILD_INTERFACE:softrnn_objects>)
+  add_library(${name}_static STATIC ${objects})
+  target_link_libraries(${name}_static PUBLIC $<BUILD_INTERFACE:${name}_objects>)
   foreach(package ${packages})
-    target_link_libraries(softrnn_static INTERFACE
+    target_link_libraries(${name}_static INTERFACE
       $<INSTALL_INTERFACE:PkgConfig::softrnn_${package}>)
   endforeach()
   foreach(library ${libraries})
-    target_link_libraries(softrnn_static INTERFACE $<INSTALL_INTERFACE:${library}>)
+    target_link_libraries(${name}_static INTERFACE $<INSTALL_INTERFACE:${library}>)
   endforeach()
 
-  add_library(softrnn_shared SHARED ${objects})
-  target_link_libraries(softrnn_shared PRIVATE $<BUILD_INTERFACE:softrnn_objects>)
-  set_target_properties(softrnn_shared PROPERTIES
-    EXPORT_NAME softrnn VERSION ${PROJECT_VERSION}
+  add_library(${name}_shared SHARED ${objects})
+  target_link_libraries(${name}_shared PRIVATE $<BUILD_INTERFACE:${name}_objects>)
+  set_target_properties(${name}_shared PROPERTIES
+    EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
-  foreach(target softrnn_static softrnn_shared)
-    set_target_properties(${target} PROPERTIES OUTPUT_NAME softrnn)
-    target_include_directories(${target} INTERFACE
+  foreach(kind static shared)
+    if(base)
+      target_link_libraries(${name}_${kind} PUBLIC ${base}_${kind})
+    endif()
+    set_target_properties(${name}_${kind} PROPERTIES OUTPUT_NAME ${name})
+    target_include_directories(${name}_${kind} INTERFACE
       $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   endforeach()
 endfunction()
+
+# softrnn_library_serves(): another library of this project stands on this one, so it shows that one its
+# inner names (sr_), under a version that no other release has. Calls among its own files stay direct.
+macro(softrnn_library_serves)
+  get_property(targets GLOBAL PROPERTY ${SOFTRNN_LIBRARY}_object_targets)
+  set_target_properties(${targets} PROPERTIES
+    C_VISIBILITY_PRESET default CXX_VISIBILITY_PRESET default CUDA_VISIBILITY_PRESET default)
+  foreach(target ${targets})
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C>:-fno-semantic-interposition>)
+  endforeach()
+  configure_file(cmake/softrnn.map.in softrnn.map @ONLY)
+  target_link_options(${SOFTRNN_LIBRARY}_shared PRIVATE
+    -Wl,--version-script=${PROJECT_BINARY_DIR}/softrnn.map -Wl,-Bsymbolic)
+  set_property(TARGET ${SOFTRNN_LIBRARY}_shared APPEND PROPERTY LINK_DEPENDS
+    ${PROJECT_BINARY_DIR}/softrnn.map)
+endmacro()
 
 # softrnn_variant_objects(NAME definitions flags sources...): one source list compiled once more, with its
 # own definitions and flags, into the library. Contraction makes a*b+c one rounding, as kernels expect.

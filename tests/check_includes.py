@@ -52,7 +52,7 @@ def room_of(path):
 
 def find(root, source, included):
     """The included file as a path from the root; None if there is none."""
-    for folder in (source.parent, Path("src"), Path("include")):
+    for folder in (source.parent, Path("src"), Path("include"), Path("cli")):
         if (root / folder / included).exists():
             return Path((root / folder / included).resolve().relative_to(root))
     return None

@@ -24,6 +24,7 @@ bible-kjv        command bible
 '
 [ "${1:-}" = "" ] || needed+='
 libcmocka-dev    module  cmocka
+g++              command g++
 clang            command clang
 clang-format     command clang-format
 libclang-rt-dev  file    /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a

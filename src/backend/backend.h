@@ -1,14 +1,19 @@
 /* backend.h: the arithmetic that a model may use, declared once for every device.
  *
- * A backend is a table of functions, none of them NULL. Every array lives in the backend's own
- * memory and holds float, row-major; `rows` counts tokens (B*T). Destinations come first; "adds"
- * means that the result is added to what the destination holds. No function allocates, and the bits
- * of a result do not depend on the number of threads. Attention itself goes through srnn_plan_* and
- * srnn_state_* of softrnn.h. */
+ * A backend is a table of functions, none of them NULL. Every array lives in the memory of its
+ * device, row-major; `rows` counts tokens (B*T). What enters a product has the backend's number type
+ * (activations, their gradients, the working copy of the weights); everything else is float: the
+ * residual stream and its gradient, learned vectors, statistics, losses, gradients of weights.
+ *
+ * Destinations come first; "adds" means that the result is added to what the destination holds. No
+ * function allocates or waits, so that what a step starts can be recorded; the bits of a result do
+ * not depend on the number of threads. Attention itself goes through srnn_plan_* and srnn_state_* of
+ * softrnn.h. */
 #ifndef SR_BACKEND_BACKEND_H
 #define SR_BACKEND_BACKEND_H
 
 #include "attention/attention.h"
+#include "backend/matrix.h"
 #include "base/status.h"
 #include "device/device.h"
 
@@ -16,31 +21,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A matrix, or some columns of one: element (r, c) is data[r * stride + c]. */
-typedef struct sr_matrix {
-    float *data;
-    int64_t rows;
-    int64_t columns;
-    int64_t stride;
-} sr_matrix;
-
-/* A whole matrix whose rows follow each other. */
-static inline sr_matrix sr_matrix_of(float *data, int64_t rows, int64_t columns) {
-    return (sr_matrix){data, rows, columns, columns};
-}
-
-/* Some columns of a matrix. */
-static inline sr_matrix sr_matrix_columns(sr_matrix m, int64_t first, int64_t columns) {
-    return (sr_matrix){m.data + first, m.rows, columns, m.stride};
-}
-
-/* Some rows of a matrix. */
-static inline sr_matrix sr_matrix_rows(sr_matrix m, int64_t first, int64_t rows) {
-    return (sr_matrix){m.data + first * m.stride, rows, m.columns, m.stride};
-}
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* Reductions over rows are done in this many fixed parts, summed in order. */
 enum { SR_ROW_PARTS = 32 };
+
+/* A linear layer, or its gradients; several side by side are one product where their weights follow
+ * each other in memory. */
+typedef struct sr_linear {
+    const void *weight; /* (N, K), number type */
+    const float *bias;  /* (N) or NULL */
+    int64_t N;
+} sr_linear;
+
+typedef struct sr_linear_gradient {
+    float *weight; /* (N, K) */
+    float *bias;   /* (N) or NULL */
+    int64_t N;
+} sr_linear_gradient;
+
+enum { SR_LINEAR_GROUP_MAX = 8 };
 
 typedef struct sr_rmsnorm {
     const float *x;      /* (rows, C) */
@@ -50,6 +52,14 @@ typedef struct sr_rmsnorm {
     int64_t rows;
     int64_t C;
 } sr_rmsnorm;
+
+/* What the backward of a norm writes. */
+typedef struct sr_rmsnorm_gradient {
+    float *d_x;   /* (rows, C): adds */
+    void *narrow; /* (rows, C): d_x once more in the number type; d_x itself where that is float */
+    float *d_weight; /* (C): adds */
+    float *scratch;  /* (SR_ROW_PARTS, C) */
+} sr_rmsnorm_gradient;
 
 /* Rotate-half layout: channel c of a head turns with channel c + D/2. */
 typedef struct sr_rope {
@@ -68,94 +78,129 @@ typedef struct sr_short_conv {
     int width;                /* 1 .. SR_SHORT_CONV_MAX */
     int64_t T;                /* tokens in a batch row; rows = B * T */
 
-    /* (B, width - 1, channels): what came before the first token of each batch row, oldest first;
-     * NULL: nothing did. Read by forward, where a token's position says that it has such
-     * predecessors. */
-    const float *history;
+    /* (B, width - 1, channels) of x's type: what came before the first token of each batch row,
+     * oldest first; NULL: nothing did. Read by forward, where a token's position says that it has
+     * such predecessors. */
+    const void *history;
 } sr_short_conv;
 
+/* One step's numbers, in device memory: the host writes it before the step and reads it after. */
+typedef struct sr_tally {
+    double loss;          /* sum over the targets */
+    double squares;       /* sum of squares of the gradient */
+    double learning_rate; /* written by the host */
+    double gradient_norm; /* of the mean loss, before clipping */
+    int64_t targets;      /* that count */
+    int64_t hits;         /* targets with the largest logit */
+    int64_t updates;      /* that AdamW has made */
+    int64_t applied;      /* 0: loss or gradient was not finite, so nothing was changed */
+} sr_tally;
+
+/* AdamW as torch defines it, over n numbers. Gradients are of the sum of losses over `nominal`; they
+ * are brought to the mean over the tally's targets, then clipped to a norm of `clip` (0: never). */
 typedef struct sr_adamw {
-    double learning_rate, beta1, beta2, epsilon, weight_decay;
-    double gradient_scale; /* gradients are multiplied by it first: clipping, accumulation */
-    int64_t step;          /* 1 for the first update */
+    float *weight, *mean, *square; /* (n) */
+    const float *gradient;         /* (n) */
+    void *working; /* (n): the weights in the number type; `weight` itself where that is float */
+    int64_t n;
+    double beta1, beta2, epsilon, weight_decay, clip, nominal;
 } sr_adamw;
 
 typedef struct sr_backend sr_backend;
 struct sr_backend {
-    srnn_device *device; /* its memory; owned */
+    srnn_device *device;   /* its memory; owned */
+    srnn_dtype number;     /* of what enters a product: float, or bf16 */
+    int64_t logit_numbers; /* how many logits the head should make at a time */
     int threads;
     void (*destroy)(sr_backend *backend);
 
-    /* ---- embedding: row r of out (rows, C) is row ids[r] of weight (V, C); zero if ids[r] < 0 */
+    /* ---- out (n) = x (n) in the number type */
+    srnn_status (*narrow)(sr_backend *backend, void *out, const float *x, int64_t n);
+
+    /* ---- embedding: row r of out (rows, C), float, is row ids[r] of weight (V, C); zero if ids[r] <
+     * 0 */
     srnn_status (*embed_forward)(sr_backend *backend, sr_matrix out, const float *weight,
                                  const int32_t *ids);
     /* Adds to d_weight (V, C). */
     srnn_status (*embed_backward)(sr_backend *backend, float *d_weight, sr_matrix d_out,
                                   const int32_t *ids);
 
-    /* ---- linear layers: weight (N, K), x (rows, K), y (rows, N) */
-    /* y = x weight^T + bias; adds to y if `add`. bias (N) or NULL. */
-    srnn_status (*linear_forward)(sr_backend *backend, sr_matrix y, sr_matrix x,
-                                  const float *weight, const float *bias, bool add);
-    /* d_x = d_y weight; adds to d_x if `add`. */
+    /* ---- linear layers side by side: x (rows, K), y (rows, sum of N) */
+    /* y = x weight^T + bias + addend (rows, sum of N) of y's type, whose data may be NULL, or y's. */
+    srnn_status (*linear_forward)(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
+                                  const sr_linear *layers, int count);
+    /* d_x = d_y weight. */
     srnn_status (*linear_backward_input)(sr_backend *backend, sr_matrix d_x, sr_matrix d_y,
-                                         const float *weight, bool add);
-    /* Adds d_y^T x to d_weight and the column sums of d_y to d_bias (or NULL). */
-    srnn_status (*linear_backward_weight)(sr_backend *backend, float *d_weight, float *d_bias,
-                                          sr_matrix d_y, sr_matrix x);
+                                         const sr_linear *layers, int count);
+    /* Adds d_y^T x to each weight's gradient and the column sums of d_y to each bias's. */
+    srnn_status (*linear_backward_weight)(sr_backend *backend, const sr_linear_gradient *layers,
+                                          int count, sr_matrix d_y, sr_matrix x);
 
-    /* ---- out = x / sqrt(mean x^2 + epsilon) * weight */
-    srnn_status (*rmsnorm_forward)(sr_backend *backend, float *out, const sr_rmsnorm *norm);
-    /* Adds to d_x (rows, C) and to d_weight (C). scratch: (SR_ROW_PARTS, C). */
-    srnn_status (*rmsnorm_backward)(sr_backend *backend, float *d_x, float *d_weight,
-                                    const float *d_out, const sr_rmsnorm *norm, float *scratch);
+    /* ---- out (rows, C), number type, = x / sqrt(mean x^2 + epsilon) * weight */
+    srnn_status (*rmsnorm_forward)(sr_backend *backend, void *out, const sr_rmsnorm *norm);
+    /* d_out (rows, C), number type. */
+    srnn_status (*rmsnorm_backward)(sr_backend *backend, const sr_rmsnorm_gradient *gradient,
+                                    const void *d_out, const sr_rmsnorm *norm);
 
     /* ---- rotary position, in place; backward turns gradients back */
     srnn_status (*rope_forward)(sr_backend *backend, sr_matrix x, const sr_rope *rope);
     srnn_status (*rope_backward)(sr_backend *backend, sr_matrix d_x, const sr_rope *rope);
 
-    /* ---- MLP activations over n numbers: silu(gate) * up; exact gelu(x). A gradient may be
-     * written over d_out. */
-    srnn_status (*swiglu_forward)(sr_backend *backend, float *out, const float *gate,
-                                  const float *up, int64_t n);
-    srnn_status (*swiglu_backward)(sr_backend *backend, float *d_gate, float *d_up,
-                                   const float *d_out, const float *gate, const float *up,
-                                   int64_t n);
-    srnn_status (*gelu_forward)(sr_backend *backend, float *out, const float *x, int64_t n);
-    srnn_status (*gelu_backward)(sr_backend *backend, float *d_x, const float *d_out,
-                                 const float *x, int64_t n);
+    /* ---- MLP activations, number type: out (rows, F) = silu(gate) * up of x (rows, 2F), the columns
+     * of gate first; out = exact gelu(x) of x (rows, F). A gradient of gelu may be written over
+     * d_out. */
+    srnn_status (*swiglu_forward)(sr_backend *backend, sr_matrix out, sr_matrix x);
+    srnn_status (*swiglu_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix d_out,
+                                   sr_matrix x);
+    srnn_status (*gelu_forward)(sr_backend *backend, sr_matrix out, sr_matrix x);
+    srnn_status (*gelu_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
 
-    /* ---- short convolution */
+    /* ---- short convolution, number type */
     srnn_status (*short_conv_forward)(sr_backend *backend, sr_matrix out,
                                       const sr_short_conv *conv);
     /* Writes d_x; adds to d_weight and d_bias (or NULL); leaves d_out in ruins. conv->history is
      * not used. */
     srnn_status (*short_conv_backward)(sr_backend *backend, sr_matrix d_x, float *d_weight,
                                        float *d_bias, sr_matrix d_out, const sr_short_conv *conv);
+    /* history (as conv->history, another array) = the last inputs of each batch row: those of
+     * conv->x after the older ones. */
+    srnn_status (*short_conv_history)(sr_backend *backend, void *history,
+                                      const sr_short_conv *conv);
 
-    /* ---- out = x + y over n numbers; out may be x or y */
-    srnn_status (*add)(sr_backend *backend, float *out, const float *x, const float *y, int64_t n);
+    /* ---- y += x over n numbers */
+    srnn_status (*add)(sr_backend *backend, float *y, const float *x, int64_t n);
 
-    /* ---- losses[r] = log(sum exp logits[r]) - logits[r][targets[r]], and logits become the
-     * gradient of scale * sum(losses). A negative target does not count: loss and gradient 0. */
-    srnn_status (*cross_entropy)(sr_backend *backend, float *losses, sr_matrix logits,
-                                 const int32_t *targets, float scale);
+    /* ---- losses[r] = log(sum exp logits[r]) - logits[r][targets[r]]; hits[r] (or NULL) = 1 if the
+     * target has the largest logit, the first of equals, else 0. Then logits become the gradient of
+     * scale * sum(losses), unless scale is 0, with which they have no meaning. A negative target does
+     * not count: loss, hit and gradient 0. */
+    srnn_status (*cross_entropy)(sr_backend *backend, float *losses, int32_t *hits,
+                                 sr_matrix logits, const int32_t *targets, float scale);
 
-    /* ---- AdamW as torch defines it, over n numbers */
-    srnn_status (*adamw)(sr_backend *backend, float *weight, float *mean, float *square,
-                         const float *gradient, int64_t n, const sr_adamw *settings);
+    /* ---- the step's tally: adds losses and hits (or NULL) of rows; squares = sum of x^2 */
+    srnn_status (*tally_losses)(sr_backend *backend, sr_tally *tally, const float *losses,
+                                const int32_t *hits, const int32_t *targets, int64_t rows);
+    srnn_status (*tally_squares)(sr_backend *backend, sr_tally *tally, const float *x, int64_t n);
 
-    /* ---- *sum (host memory) = sum of x, or of x^2, in double */
-    srnn_status (*sum)(sr_backend *backend, double *sum, const float *x, int64_t n);
-    srnn_status (*square_sum)(sr_backend *backend, double *sum, const float *x, int64_t n);
+    /* ---- an update by the tally's learning rate, if its loss and gradient are finite; sets
+     * gradient_norm, applied and updates */
+    srnn_status (*adamw)(sr_backend *backend, sr_tally *tally, const sr_adamw *adamw);
 };
 
-/* The CPU backend on `threads` threads (0: every core). Free with sr_backend_free. */
-srnn_status sr_backend_cpu_create(sr_backend **backend, int threads);
+/* How the numbers of a run are computed. */
+typedef struct sr_backend_settings {
+    const char *device; /* "cpu", "cuda", "cuda:1"; NULL: cpu */
+    int threads;        /* of the host; 0: every core */
+    bool bf16;          /* products in bf16 with sums in float */
+} sr_backend_settings;
 
-/* From now on linear layers multiply in bf16 with sums in float; weights stay float. Fails with
- * SRNN_ERR_UNSUPPORTED where the machine has no instructions for it. */
-srnn_status sr_backend_cpu_bf16(sr_backend *backend);
+/* The one place where backends are made. Fails with SRNN_ERR_UNSUPPORTED and the name of what is
+ * missing where the machine cannot do it. Free with sr_backend_free. */
+srnn_status sr_backend_create(sr_backend **backend, const sr_backend_settings *settings);
 void sr_backend_free(sr_backend *backend);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -68,6 +68,31 @@ static inline srnn_status sr_device_zero(srnn_device *device, void *memory, size
     return device->zero(device, memory, bytes);
 }
 
+/* Work that is done again and again: {0} at first, sr_device_forget at the end. */
+typedef struct sr_repeated {
+    bool warm;       /* it was called once, so that everything it uses is loaded */
+    void *recording; /* NULL: not yet */
+} sr_repeated;
+
+/* Starts `work`: by calling it at first and where the device has no recorder, by a recording of it later. */
+static inline srnn_status sr_device_repeat(srnn_device *device, sr_repeated *repeated,
+                                           srnn_status (*work)(void *context), void *context) {
+    if (!device->record || !repeated->warm) {
+        repeated->warm = true;
+        return work(context);
+    }
+    if (!repeated->recording)
+        SR_TRY(device->record(device, &repeated->recording, work, context));
+    return device->replay(device, repeated->recording);
+}
+
+/* Work that uses other memory from now on must be recorded again. */
+static inline void sr_device_forget(srnn_device *device, sr_repeated *repeated) {
+    if (repeated->recording)
+        device->forget(device, repeated->recording);
+    repeated->recording = NULL;
+}
+
 /* The CPU as problems without a device have it: always there, never closed. */
 srnn_device *sr_device_cpu(void);
 

@@ -10,6 +10,27 @@
 #include <string.h>
 #include <unistd.h>
 
+srnn_status sr_json_parse(json_t **root, const char *path, const char *text, size_t bytes,
+                          size_t flags) {
+    json_error_t error;
+    *root = json_loadb(text, bytes, flags, &error);
+    if (*root)
+        return SRNN_OK;
+    return json_error_code(&error) == json_error_out_of_memory
+               ? SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to read it", path)
+               : SR_FAIL(SRNN_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
+}
+
+srnn_status sr_json_load(json_t **root, const char *path, size_t flags) {
+    sr_mapping mapping;
+    *root = NULL;
+    SR_TRY(sr_mapping_open(&mapping, path));
+    const srnn_status status =
+        sr_json_parse(root, path, (const char *)mapping.data, mapping.bytes, flags);
+    sr_mapping_close(&mapping);
+    return status;
+}
+
 static srnn_status check(const json_t *object, const char *path, const char *format) {
     if (strcmp(sr_json_text_of(object, "format"), format) != 0)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: its \"format\" is not \"%s\"", path, format);
@@ -22,22 +43,15 @@ static srnn_status check(const json_t *object, const char *path, const char *for
 srnn_status sr_json_read(json_t **object, const char *folder, const char *name,
                          const char *format) {
     char path[SR_PATH_BYTES];
-    sr_mapping mapping;
-    json_error_t error;
     *object = NULL;
     SR_TRY(sr_path_join(path, folder, name));
-    SR_TRY(sr_mapping_open(&mapping, path));
-    json_t *read = json_loadb((const char *)mapping.data, mapping.bytes, 0, &error);
-    sr_mapping_close(&mapping);
-    if (!read)
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s:%d: %s", path, error.line, error.text);
-    const srnn_status status = check(read, path, format);
+    SR_TRY(sr_json_load(object, path, 0));
+    const srnn_status status = check(*object, path, format);
     if (status != SRNN_OK) {
-        json_decref(read);
-        return status;
+        json_decref(*object);
+        *object = NULL;
     }
-    *object = read;
-    return SRNN_OK;
+    return status;
 }
 
 srnn_status sr_json_lines_read(const char *path, sr_json_visit *visit, void *context) {
@@ -50,9 +64,10 @@ srnn_status sr_json_lines_read(const char *path, sr_json_visit *visit, void *con
     for (size_t line = 1;
          status == SRNN_OK && at < end && (stop = memchr(at, '\n', (size_t)(end - at)));
          line++, at = stop + 1) {
-        json_error_t error;
-        json_t *object = json_loadb(at, (size_t)(stop - at), 0, &error);
-        status = visit(context, json_is_object(object) ? object : NULL, line);
+        json_t *object;
+        status = sr_json_parse(&object, path, at, (size_t)(stop - at), 0);
+        if (status != SRNN_ERR_MEMORY)
+            status = visit(context, json_is_object(object) ? object : NULL, line);
         json_decref(object);
     }
     sr_mapping_close(&file);
@@ -98,6 +113,22 @@ size_t sr_json_count_of(const json_t *object, const char *key) {
 const json_t *sr_json_element_of(const json_t *object, const char *key, size_t i) {
     const json_t *value = json_array_get(json_object_get(object, key), i);
     return json_is_object(value) ? value : NULL;
+}
+
+/* After a failed addition. */
+static void spoil(json_t **whole) {
+    json_decref(*whole);
+    *whole = NULL;
+}
+
+void sr_json_append(json_t **array, json_t *value) {
+    if (json_array_append_new(*array, value) != 0)
+        spoil(array);
+}
+
+void sr_json_set(json_t **object, const char *key, json_t *value) {
+    if (json_object_set_new(*object, key, value) != 0)
+        spoil(object);
 }
 
 json_t *sr_json_plain_text(const char *text) {

@@ -7,6 +7,15 @@
 #include <jansson.h>
 #include <stdint.h>
 
+/* The JSON in memory, read with these flags of json_loadb. Fails with SRNN_ERR_FORMAT, naming `path` and
+ * the line, or with SRNN_ERR_MEMORY: a file is not damaged because memory is short. The caller decrefs
+ * it. */
+srnn_status sr_json_parse(json_t **root, const char *path, const char *text, size_t bytes,
+                          size_t flags);
+
+/* The same for a file. */
+srnn_status sr_json_load(json_t **root, const char *path, size_t flags);
+
 /* The object in `folder`/`name`, whose "format" must be `format`. The caller decrefs it. */
 srnn_status sr_json_read(json_t **object, const char *folder, const char *name, const char *format);
 
@@ -29,6 +38,12 @@ const json_t *sr_json_object_of(const json_t *object, const char *key);
 /* Elements of the array at `key`; element i (NULL past the end, or if it is no object). */
 size_t sr_json_count_of(const json_t *object, const char *key);
 const json_t *sr_json_element_of(const json_t *object, const char *key, size_t i);
+
+/* Add a value, which is then theirs, to an array or an object. If memory is short for it, or was for
+ * the value (NULL), the whole is decref'd and becomes NULL, and stays so: who made it looks once, at
+ * the end. */
+void sr_json_append(json_t **array, json_t *value);
+void sr_json_set(json_t **object, const char *key, json_t *value);
 
 /* A text that may be no UTF-8, which JSON must be: bytes beyond ASCII are then written as \xNN. NULL if
  * memory is short. */

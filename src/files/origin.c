@@ -27,12 +27,31 @@ static void processor_name(char *name, size_t size) {
         fclose(file);
 }
 
+/* The levels of the x86-64 psABI; elsewhere the machine's name. */
+static const char *instruction_set(const char *machine) {
+#if defined(__x86_64__)
+    (void)machine;
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return "x86-64-v4";
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("bmi2"))
+        return "x86-64-v3";
+    return __builtin_cpu_supports("sse4.2") ? "x86-64-v2" : "x86-64";
+#else
+    return machine;
+#endif
+}
+
 void sr_machine_look(sr_machine *machine) {
     struct utsname system;
     const bool known = uname(&system) == 0;
     snprintf(machine->system, sizeof machine->system, "%s", known ? system.sysname : "unknown");
     snprintf(machine->machine, sizeof machine->machine, "%s", known ? system.machine : "unknown");
     processor_name(machine->processor, sizeof machine->processor);
+    snprintf(machine->instructions, sizeof machine->instructions, "%s",
+             instruction_set(machine->machine));
     machine->processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
     machine->memory_bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 }
@@ -40,9 +59,10 @@ void sr_machine_look(sr_machine *machine) {
 json_t *sr_origin_json(const char *command) {
     sr_machine machine;
     sr_machine_look(&machine);
-    return json_pack("{s:o, s:s, s:s, s:{s:s, s:s, s:o, s:i, s:f}}", "command",
+    return json_pack("{s:o, s:s, s:s, s:{s:s, s:s, s:o, s:s, s:i, s:f}}", "command",
                      sr_json_plain_text(command), "softrnn", srnn_version(), "revision",
                      sr_revision(), "machine", "system", machine.system, "machine", machine.machine,
-                     "processor", sr_json_plain_text(machine.processor), "processors",
-                     machine.processors, "memory_bytes", machine.memory_bytes);
+                     "processor", sr_json_plain_text(machine.processor), "instructions",
+                     machine.instructions, "processors", machine.processors, "memory_bytes",
+                     machine.memory_bytes);
 }

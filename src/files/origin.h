@@ -11,6 +11,7 @@ const char *sr_revision(void);
 typedef struct sr_machine {
     char system[65], machine[65]; /* as uname says */
     char processor[256];          /* "AMD EPYC ..." where the system says so */
+    char instructions[32]; /* "x86-64-v3": the set that kernels are chosen by, and with it bits */
     int processors;
     double memory_bytes;
 } sr_machine;

@@ -14,16 +14,39 @@ static size_t take(size_t *bytes, size_t size) {
     return start;
 }
 
+/* What x is projected to, side by side. */
+static void list_projections(sr_attention_layer *layer) {
+    const srnn_attention *a = &layer->attention;
+    const struct {
+        bool wanted;
+        sr_layer_slot weight;
+        int columns;
+    } list[] = {
+        {a->short_conv > 0, SR_LAYER_QKV_WEIGHT, layer->channels},
+        {a->short_conv == 0, SR_LAYER_Q_WEIGHT, layer->queries},
+        {a->short_conv == 0, SR_LAYER_K_WEIGHT, layer->keys},
+        {a->short_conv == 0, SR_LAYER_V_WEIGHT, layer->keys},
+        {sr_uses_output_gate(a), SR_LAYER_OUT_GATE_WEIGHT, layer->dims.H},
+        {a->value_gate, SR_LAYER_IN_GATE_WEIGHT, layer->dims.Hkv},
+        {a->decay != SRNN_DECAY_NONE, SR_LAYER_DECAY_WEIGHT, layer->dims.Hkv},
+    };
+    enum { ROW_NUMBERS = 16 }; /* rows start where copies of 16 bytes may */
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (list[i].wanted) {
+            layer->projections[layer->projection_count++] =
+                (sr_projection){list[i].weight, layer->width, list[i].columns};
+            layer->width += list[i].columns;
+        }
+    layer->stride = (layer->width + ROW_NUMBERS - 1) / ROW_NUMBERS * ROW_NUMBERS;
+}
+
 /* Where each array stands in the saved bytes. */
 static void lay_out_saved(sr_attention_layer *layer) {
-    const srnn_attention *a = &layer->attention;
-    const size_t rows = (size_t)layer->B * (size_t)layer->T * sizeof(float);
+    const size_t rows =
+        (size_t)layer->B * (size_t)layer->T * sr_number_bytes(layer->backend->number);
     sr_layer_layout *s = &layer->saved;
-    s->projected = take(&s->bytes, a->short_conv ? rows * (size_t)layer->channels : 0);
-    s->qkv = take(&s->bytes, rows * (size_t)layer->channels);
-    s->out_gate = take(&s->bytes, sr_uses_output_gate(a) ? rows * (size_t)layer->dims.H : 0);
-    s->in_gate = take(&s->bytes, a->value_gate ? rows * (size_t)layer->dims.Hkv : 0);
-    s->decay = take(&s->bytes, a->decay ? rows * (size_t)layer->dims.Hkv : 0);
+    s->projected = take(&s->bytes, rows * (size_t)layer->stride);
+    s->qkv = take(&s->bytes, layer->attention.short_conv ? rows * (size_t)layer->channels : 0);
     s->o = take(&s->bytes, rows * (size_t)layer->queries);
     s->attention = take(&s->bytes, layer->plan ? srnn_plan_saved_bytes(layer->plan) : 0);
 }
@@ -39,29 +62,16 @@ static void lay_out_scratch(sr_attention_layer *layer) {
     s->value_power = take(&s->bytes, (size_t)layer->dims.Hkv * sizeof(float));
 }
 
-static srnn_status take_positions(sr_attention_layer *layer) {
-    const size_t rows = (size_t)layer->B * (size_t)layer->T;
-    void *memory;
-    SR_TRY(sr_device_allocate(layer->backend->device, &memory, rows * sizeof(int32_t)));
-    layer->positions = memory;
-    SR_TRY(sr_alloc(&memory, rows, sizeof(int32_t)));
-    layer->host_positions = memory;
-    return SRNN_OK;
-}
-
-static srnn_status place_tokens(sr_attention_layer *layer, const int64_t *offsets,
-                                int64_t documents) {
-    const int64_t rows = (int64_t)layer->B * layer->T;
+void sr_layer_positions(int32_t *positions, int64_t rows, int T, const int64_t *offsets,
+                        int64_t documents) {
     int64_t start = 0, document = 0;
     for (int64_t row = 0; row < rows; row++) {
         if (offsets && document < documents && row == offsets[document])
             start = offsets[document++];
-        if (!offsets && row % layer->T == 0)
+        if (!offsets && row % T == 0)
             start = row;
-        layer->host_positions[row] = (int32_t)(row - start);
+        positions[row] = (int32_t)(row - start);
     }
-    return sr_device_copy_in(layer->backend->device, layer->positions, layer->host_positions,
-                             (size_t)rows * sizeof(int32_t));
 }
 
 static srnn_status check(const sr_layer_setup *setup) {
@@ -93,7 +103,10 @@ static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) 
     layer->channels = layer->queries + 2 * layer->keys;
     layer->rope_table = setup->rope_table;
     layer->rope_positions = setup->rope_positions;
+    layer->positions = setup->positions;
+    list_projections(layer);
     layer->problem = (srnn_problem){.attention = setup->attention,
+                                    .dtype = layer->backend->number,
                                     .B = setup->B,
                                     .H = d->H,
                                     .Hkv = d->Hkv,
@@ -106,10 +119,9 @@ static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) 
                                     .chunk = setup->chunk,
                                     .kernel = setup->kernel,
                                     .threads = layer->backend->threads,
-                                    .state_limit = setup->state_limit};
-    SR_TRY(take_positions(layer));
+                                    .state_limit = setup->state_limit,
+                                    .device = layer->backend->device};
     SR_TRY(srnn_plan_create(&layer->plan, &layer->problem));
-    SR_TRY(place_tokens(layer, setup->offsets, setup->documents));
     layer->problem.offsets = NULL;
     layer->problem.documents = 0;
     lay_out_saved(layer);
@@ -138,15 +150,12 @@ void sr_attention_layer_free(sr_attention_layer *layer) {
     if (!layer)
         return;
     srnn_plan_free(layer->plan);
-    sr_device_release(layer->backend->device, layer->positions);
-    free(layer->host_positions);
     free(layer);
 }
 
 srnn_status sr_attention_layer_documents(sr_attention_layer *layer, const int64_t *offsets,
                                          int64_t documents) {
-    SR_TRY(srnn_plan_documents(layer->plan, offsets, documents));
-    return place_tokens(layer, offsets, documents);
+    return srnn_plan_documents(layer->plan, offsets, documents);
 }
 
 size_t sr_attention_layer_saved_bytes(const sr_attention_layer *layer) {
@@ -158,133 +167,125 @@ size_t sr_attention_layer_scratch_bytes(const sr_attention_layer *layer) {
 }
 
 size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer) {
-    return srnn_plan_scratch_bytes(layer->plan) +
-           2 * (size_t)layer->B * (size_t)layer->T * sizeof(int32_t);
+    return srnn_plan_scratch_bytes(layer->plan);
 }
 
 srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,
-                                      const sr_layer_pointers *weights, void *saved) {
+                                      const sr_layer_weights *weights, void *saved) {
     const sr_layer_piece piece = {.rows = x.rows, .T = layer->T, .positions = layer->positions};
-    const sr_layer_arrays arrays = sr_layer_arrays_at(&layer->saved, saved);
+    const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, saved, x.rows);
     SR_TRY(sr_layer_project(layer, &arrays, x, weights, &piece));
     const srnn_operands in = sr_layer_operands(layer, &arrays, weights, layer->T);
     return srnn_attention_forward(layer->plan, sr_layer_output(layer, &arrays, layer->T), &in,
                                   arrays.attention);
 }
 
-srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y,
-                                      const sr_layer_pointers *weights, void *saved, bool add) {
-    sr_backend *backend = layer->backend;
-    const sr_layer_arrays arrays = sr_layer_arrays_at(&layer->saved, saved);
-    return backend->linear_forward(backend, y, sr_matrix_of(arrays.o, y.rows, layer->queries),
-                                   weights->slot[SR_LAYER_O_WEIGHT], weights->slot[SR_LAYER_O_BIAS],
-                                   add);
+static sr_linear output_linear(const sr_layer_weights *weights, int64_t N) {
+    return (sr_linear){weights->working->slot[SR_LAYER_O_WEIGHT],
+                       weights->master->slot[SR_LAYER_O_BIAS], N};
 }
 
-srnn_status sr_attention_layer_forward(sr_attention_layer *layer, sr_matrix y, sr_matrix x,
-                                       const sr_layer_pointers *weights, void *saved, bool add) {
-    SR_TRY(sr_attention_layer_attend(layer, x, weights, saved));
-    return sr_attention_layer_finish(layer, y, weights, saved, add);
+srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr_matrix addend,
+                                      const sr_layer_weights *weights, void *saved) {
+    sr_backend *backend = layer->backend;
+    const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, saved, y.rows);
+    const sr_linear output = output_linear(weights, y.columns);
+    return backend->linear_forward(backend, y, addend, arrays.o, &output, 1);
 }
 
 srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer, srnn_tensor *o,
-                                          const sr_layer_pointers *weights, void *saved) {
-    const sr_layer_arrays arrays = sr_layer_arrays_at(&layer->saved, saved);
+                                          const sr_layer_weights *weights, void *saved) {
+    const sr_layer_arrays arrays =
+        sr_layer_arrays_at(layer, &layer->saved, saved, (int64_t)layer->B * layer->T);
     *o = sr_layer_output(layer, &arrays, layer->T);
     return sr_layer_operands(layer, &arrays, weights, layer->T);
 }
 
-/* One linear layer's backward: d_x (adds unless it is the first), d_weight, d_bias. */
-static srnn_status linear_back(sr_backend *backend, sr_matrix d_x, bool add,
-                               const sr_layer_pointers *gradients, sr_matrix d_y, sr_matrix x,
-                               const sr_layer_pointers *weights, sr_layer_slot weight) {
-    SR_TRY(backend->linear_backward_input(backend, d_x, d_y, weights->slot[weight], add));
-    return backend->linear_backward_weight(backend, gradients->slot[weight],
-                                           gradients->slot[weight + 1], d_y, x);
-}
-
-/* From the gradients of q, k, v and the gates to those of x and of their projections. */
+/* From the gradients of all projections to those of x and of their weights. */
 static srnn_status project_back(sr_attention_layer *layer, const sr_layer_arrays *d, sr_matrix d_x,
                                 const sr_layer_pointers *gradients, sr_matrix x,
-                                const sr_layer_pointers *weights) {
+                                const sr_layer_weights *weights) {
     sr_backend *backend = layer->backend;
-    const int64_t queries = layer->queries, keys = layer->keys;
-    const sr_matrix d_qkv = sr_matrix_of(d->qkv, x.rows, layer->channels);
-    if (layer->attention.short_conv) {
-        const sr_matrix d_projected = sr_matrix_of(d->projected, x.rows, layer->channels);
-        SR_TRY(linear_back(backend, d_x, false, gradients, d_projected, x, weights,
-                           SR_LAYER_QKV_WEIGHT));
-    } else {
-        SR_TRY(linear_back(backend, d_x, false, gradients, sr_matrix_columns(d_qkv, 0, queries), x,
-                           weights, SR_LAYER_Q_WEIGHT));
-        SR_TRY(linear_back(backend, d_x, true, gradients, sr_matrix_columns(d_qkv, queries, keys),
-                           x, weights, SR_LAYER_K_WEIGHT));
-        SR_TRY(linear_back(backend, d_x, true, gradients,
-                           sr_matrix_columns(d_qkv, queries + keys, keys), x, weights,
-                           SR_LAYER_V_WEIGHT));
+    sr_linear linears[SR_LINEAR_GROUP_MAX];
+    sr_linear_gradient d_linears[SR_LINEAR_GROUP_MAX];
+    sr_layer_linears(linears, layer, weights);
+    for (int i = 0; i < layer->projection_count; i++) {
+        const sr_layer_slot weight = layer->projections[i].weight;
+        d_linears[i] = (sr_linear_gradient){gradients->slot[weight], gradients->slot[weight + 1],
+                                            linears[i].N};
     }
-    const sr_matrix out_gate = sr_matrix_of(d->out_gate, x.rows, layer->dims.H);
-    const sr_matrix in_gate = sr_matrix_of(d->in_gate, x.rows, layer->dims.Hkv);
-    const sr_matrix decay = sr_matrix_of(d->decay, x.rows, layer->dims.Hkv);
-    if (weights->slot[SR_LAYER_OUT_GATE_WEIGHT])
-        SR_TRY(linear_back(backend, d_x, true, gradients, out_gate, x, weights,
-                           SR_LAYER_OUT_GATE_WEIGHT));
-    if (weights->slot[SR_LAYER_IN_GATE_WEIGHT])
-        SR_TRY(linear_back(backend, d_x, true, gradients, in_gate, x, weights,
-                           SR_LAYER_IN_GATE_WEIGHT));
-    if (weights->slot[SR_LAYER_DECAY_WEIGHT])
-        SR_TRY(
-            linear_back(backend, d_x, true, gradients, decay, x, weights, SR_LAYER_DECAY_WEIGHT));
-    return SRNN_OK;
+    SR_TRY(backend->linear_backward_input(backend, d_x, d->projected, linears,
+                                          layer->projection_count));
+    return backend->linear_backward_weight(backend, d_linears, layer->projection_count,
+                                           d->projected, x);
 }
 
 /* The equation writes the gradients of its small tensors; the layer adds them up. */
 static srnn_status add_small(const sr_attention_layer *layer, const sr_layer_pointers *gradients,
                              const sr_layer_arrays *d) {
     sr_backend *backend = layer->backend;
-    float *norm_weight = gradients->slot[SR_LAYER_NORM_WEIGHT];
-    float *norm_bias = gradients->slot[SR_LAYER_NORM_BIAS];
-    float *value_power = gradients->slot[SR_LAYER_VALUE_POWER];
-    if (norm_weight)
-        SR_TRY(backend->add(backend, norm_weight, norm_weight, d->norm_weight, layer->dims.D));
-    if (norm_bias)
-        SR_TRY(backend->add(backend, norm_bias, norm_bias, d->norm_bias, layer->dims.D));
-    if (value_power)
-        SR_TRY(backend->add(backend, value_power, value_power, d->value_power, layer->dims.Hkv));
+    const struct {
+        float *to;
+        const float *from;
+        int n;
+    } small[] = {
+        {gradients->slot[SR_LAYER_NORM_WEIGHT], d->norm_weight, layer->dims.D},
+        {gradients->slot[SR_LAYER_NORM_BIAS], d->norm_bias, layer->dims.D},
+        {gradients->slot[SR_LAYER_VALUE_POWER], d->value_power, layer->dims.Hkv},
+    };
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++)
+        if (small[i].to)
+            SR_TRY(backend->add(backend, small[i].to, small[i].from, small[i].n));
     return SRNN_OK;
+}
+
+/* From the gradient of o to those of everything that the equation read. */
+static srnn_status attend_back(sr_attention_layer *layer, const sr_layer_arrays *d,
+                               const sr_layer_pointers *gradients, const sr_layer_arrays *arrays,
+                               const sr_layer_weights *weights) {
+    const srnn_operands in = sr_layer_operands(layer, arrays, weights, layer->T);
+    srnn_operands out = sr_layer_operands(layer, d, weights, layer->T);
+    out.norm_weight = gradients->slot[SR_LAYER_NORM_WEIGHT] ? d->norm_weight : NULL;
+    out.norm_bias = gradients->slot[SR_LAYER_NORM_BIAS] ? d->norm_bias : NULL;
+    out.value_power = gradients->slot[SR_LAYER_VALUE_POWER] ? d->value_power : NULL;
+    SR_TRY(srnn_attention_backward(layer->plan, &out, sr_layer_output(layer, d, layer->T), &in,
+                                   arrays->attention));
+    return add_small(layer, gradients, d);
+}
+
+/* From the gradients of q, k, v to those of their projections: position and convolution. */
+static srnn_status place_back(sr_attention_layer *layer, const sr_layer_arrays *d,
+                              const sr_layer_pointers *gradients, const sr_layer_arrays *arrays,
+                              const sr_layer_weights *weights) {
+    sr_backend *backend = layer->backend;
+    if (layer->attention.position == SRNN_POSITION_ROPE) {
+        const sr_rope rope = sr_layer_rope(layer, layer->positions);
+        SR_TRY(backend->rope_backward(
+            backend, sr_matrix_columns(d->qkv, 0, layer->queries + layer->keys), &rope));
+    }
+    if (!layer->attention.short_conv)
+        return SRNN_OK;
+    const sr_layer_piece piece = {
+        .rows = d->qkv.rows, .T = layer->T, .positions = layer->positions};
+    const sr_short_conv conv = sr_layer_conv(layer, arrays, weights, &piece);
+    return backend->short_conv_backward(
+        backend, sr_matrix_columns(d->projected, 0, layer->channels),
+        gradients->slot[SR_LAYER_CONV_WEIGHT], gradients->slot[SR_LAYER_CONV_BIAS], d->qkv, &conv);
 }
 
 srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x,
                                         const sr_layer_pointers *gradients, sr_matrix d_y,
-                                        sr_matrix x, const sr_layer_pointers *weights, void *saved,
+                                        sr_matrix x, const sr_layer_weights *weights, void *saved,
                                         void *scratch) {
     sr_backend *backend = layer->backend;
-    const sr_layer_arrays arrays = sr_layer_arrays_at(&layer->saved, saved);
-    const sr_layer_arrays d = sr_layer_arrays_at(&layer->scratch, scratch);
-    const sr_matrix o = sr_matrix_of(arrays.o, x.rows, layer->queries);
-    const sr_matrix d_o = sr_matrix_of(d.o, x.rows, layer->queries);
-    SR_TRY(linear_back(backend, d_o, false, gradients, d_y, o, weights, SR_LAYER_O_WEIGHT));
-    const srnn_operands in = sr_layer_operands(layer, &arrays, weights, layer->T);
-    srnn_operands out = sr_layer_operands(layer, &d, weights, layer->T);
-    out.norm_weight = gradients->slot[SR_LAYER_NORM_WEIGHT] ? d.norm_weight : NULL;
-    out.norm_bias = gradients->slot[SR_LAYER_NORM_BIAS] ? d.norm_bias : NULL;
-    out.value_power = gradients->slot[SR_LAYER_VALUE_POWER] ? d.value_power : NULL;
-    SR_TRY(srnn_attention_backward(layer->plan, &out, sr_layer_output(layer, &d, layer->T), &in,
-                                   arrays.attention));
-    SR_TRY(add_small(layer, gradients, &d));
-    const sr_matrix d_qkv = sr_matrix_of(d.qkv, x.rows, layer->channels);
-    if (layer->attention.position == SRNN_POSITION_ROPE) {
-        const sr_rope rope = sr_layer_rope(layer, layer->positions);
-        SR_TRY(backend->rope_backward(
-            backend, sr_matrix_columns(d_qkv, 0, layer->queries + layer->keys), &rope));
-    }
-    if (layer->attention.short_conv) {
-        const sr_layer_piece piece = {.rows = x.rows, .T = layer->T, .positions = layer->positions};
-        const sr_short_conv conv = sr_layer_conv(layer, &arrays, weights, &piece);
-        SR_TRY(backend->short_conv_backward(backend,
-                                            sr_matrix_of(d.projected, x.rows, layer->channels),
-                                            gradients->slot[SR_LAYER_CONV_WEIGHT],
-                                            gradients->slot[SR_LAYER_CONV_BIAS], d_qkv, &conv));
-    }
+    const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, saved, x.rows);
+    const sr_layer_arrays d = sr_layer_arrays_at(layer, &layer->scratch, scratch, x.rows);
+    const sr_linear output = output_linear(weights, d_y.columns);
+    const sr_linear_gradient d_output = {gradients->slot[SR_LAYER_O_WEIGHT],
+                                         gradients->slot[SR_LAYER_O_BIAS], output.N};
+    SR_TRY(backend->linear_backward_input(backend, d.o, d_y, &output, 1));
+    SR_TRY(backend->linear_backward_weight(backend, &d_output, 1, d_y, arrays.o));
+    SR_TRY(attend_back(layer, &d, gradients, &arrays, weights));
+    SR_TRY(place_back(layer, &d, gradients, &arrays, weights));
     return project_back(layer, &d, d_x, gradients, x, weights);
 }

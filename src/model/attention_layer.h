@@ -11,6 +11,10 @@ typedef struct sr_layer_setup {
     sr_layer_dims dims;
     int B, T; /* batch rows; tokens in each (when fed by pieces: the longest piece) */
 
+    /* (B*T) of each token in its document, device memory that must outlive the layer; NULL if the
+     * layer will only be fed by pieces. */
+    const int32_t *positions;
+
     /* Packed documents as in srnn_problem; NULL: every row is one document. Copied. */
     const int64_t *offsets;
     int64_t documents;
@@ -26,6 +30,10 @@ typedef struct sr_layer_setup {
     const char *kernel;
     size_t state_limit;
 } sr_layer_setup;
+
+/* positions (rows), host memory: where each token stands in its document; offsets as in the setup. */
+void sr_layer_positions(int32_t *positions, int64_t rows, int T, const int64_t *offsets,
+                        int64_t documents);
 
 /* How a layer computes. It holds no weights and no activations, so that layers of one kind can
  * share it. */
@@ -46,43 +54,49 @@ size_t sr_attention_layer_scratch_bytes(const sr_attention_layer *layer);
 /* Bytes that the layer itself holds. */
 size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer);
 
-/* y (B*T, C) = the layer's output for x (B*T, C); adds to y if `add`. Fills saved. */
-srnn_status sr_attention_layer_forward(sr_attention_layer *layer, sr_matrix y, sr_matrix x,
-                                       const sr_layer_pointers *weights, void *saved, bool add);
-
-/* Forward's two halves: from x to the equation's output o, in `saved`; from o to y. */
+/* Forward in two halves: from x (B*T, C) to the equation's output o, in `saved`; from o to y (B*T, C)
+ * = the layer's output + addend, whose data may be NULL. */
 srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,
-                                      const sr_layer_pointers *weights, void *saved);
-srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y,
-                                      const sr_layer_pointers *weights, void *saved, bool add);
+                                      const sr_layer_weights *weights, void *saved);
+srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr_matrix addend,
+                                      const sr_layer_weights *weights, void *saved);
 
 /* Between them: what the equation read (q, k, v and gates after convolution and position), and *o
  * what it made of it. */
 srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer, srnn_tensor *o,
-                                          const sr_layer_pointers *weights, void *saved);
+                                          const sr_layer_weights *weights, void *saved);
 
 /* Writes d_x and adds to every gradient, given the same x and weights and what forward saved. */
 srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x,
                                         const sr_layer_pointers *gradients, sr_matrix d_y,
-                                        sr_matrix x, const sr_layer_pointers *weights, void *saved,
+                                        sr_matrix x, const sr_layer_weights *weights, void *saved,
                                         void *scratch);
 
 /* ---- the same layer fed by pieces */
+
+/* Where a piece of T tokens of every batch row stands. */
+typedef struct sr_layer_piece_place {
+    int T;
+    const int32_t *positions; /* (B*T) of each token in its sequence, device memory */
+    void *saved;              /* scratch, sr_attention_layer_saved_bytes */
+} sr_layer_piece_place;
 
 /* What one layer of a model remembers of the tokens fed so far. */
 typedef struct sr_layer_state sr_layer_state;
 
 srnn_status sr_layer_state_create(sr_layer_state **state, sr_attention_layer *layer);
 void sr_layer_state_free(sr_layer_state *state);
-void sr_layer_state_reset(sr_layer_state *state);
+srnn_status sr_layer_state_reset(sr_layer_state *state);
 
 /* The equation's own state, for its size and kind. Owned by `state`. */
 const srnn_state *sr_layer_state_attention(const sr_layer_state *state);
 
-/* y (B*T, C) for the next T tokens (at most the setup's T) of every batch row; adds to y. `saved`
- * (sr_attention_layer_saved_bytes) is scratch. */
-srnn_status sr_attention_layer_feed(sr_attention_layer *layer, sr_layer_state *state, sr_matrix y,
-                                    sr_matrix x, const sr_layer_pointers *weights, void *saved,
-                                    int T);
+/* A feed in parts, as in device/attention_state.h: room for T more tokens (at most the setup's T) of
+ * every batch row; what can be recorded; the host's part. run adds to y (B*T, C), float; positions
+ * (B*T) in device memory; `saved` (sr_attention_layer_saved_bytes) is scratch. */
+srnn_status sr_layer_state_reserve(sr_layer_state *state, int T, bool *moved);
+srnn_status sr_layer_state_run(sr_layer_state *state, sr_matrix y, sr_matrix x,
+                               const sr_layer_weights *weights, const sr_layer_piece_place *place);
+void sr_layer_state_advance(sr_layer_state *state, int T);
 
 #endif

@@ -1,20 +1,39 @@
 /* attention_layer_parts.c: what forward, backward and feeding by pieces share. */
 #include "model/attention_layer_parts.h"
 
-sr_layer_arrays sr_layer_arrays_at(const sr_layer_layout *layout, void *base) {
+sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_layer_layout *layout,
+                                   void *base, int64_t rows) {
     char *bytes = base;
+    const srnn_dtype number = layer->backend->number;
+    const sr_matrix projected = {bytes + layout->projected, rows, layer->width, layer->stride,
+                                 number};
     return (sr_layer_arrays){
-        .projected = (float *)(void *)(bytes + layout->projected),
-        .qkv = (float *)(void *)(bytes + layout->qkv),
-        .out_gate = (float *)(void *)(bytes + layout->out_gate),
-        .in_gate = (float *)(void *)(bytes + layout->in_gate),
-        .decay = (float *)(void *)(bytes + layout->decay),
-        .o = (float *)(void *)(bytes + layout->o),
+        .projected = projected,
+        .qkv = layer->attention.short_conv
+                   ? sr_matrix_of(bytes + layout->qkv, rows, layer->channels, number)
+                   : sr_matrix_columns(projected, 0, layer->channels),
+        .o = sr_matrix_of(bytes + layout->o, rows, layer->queries, number),
         .attention = bytes + layout->attention,
         .norm_weight = (float *)(void *)(bytes + layout->norm_weight),
         .norm_bias = (float *)(void *)(bytes + layout->norm_bias),
         .value_power = (float *)(void *)(bytes + layout->value_power),
     };
+}
+
+void sr_layer_linears(sr_linear *linears, const sr_attention_layer *layer,
+                      const sr_layer_weights *weights) {
+    for (int i = 0; i < layer->projection_count; i++) {
+        const sr_projection *p = &layer->projections[i];
+        linears[i] = (sr_linear){weights->working->slot[p->weight],
+                                 weights->master->slot[p->weight + 1], p->columns};
+    }
+}
+
+const sr_projection *sr_layer_projection(const sr_attention_layer *layer, sr_layer_slot weight) {
+    for (int i = 0; i < layer->projection_count; i++)
+        if (layer->projections[i].weight == weight)
+            return &layer->projections[i];
+    return NULL;
 }
 
 sr_rope sr_layer_rope(const sr_attention_layer *layer, const int32_t *positions) {
@@ -25,85 +44,65 @@ sr_rope sr_layer_rope(const sr_attention_layer *layer, const int32_t *positions)
 }
 
 sr_short_conv sr_layer_conv(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
-                            const sr_layer_pointers *weights, const sr_layer_piece *piece) {
-    return (sr_short_conv){.x = sr_matrix_of(arrays->projected, piece->rows, layer->channels),
-                           .weight = weights->slot[SR_LAYER_CONV_WEIGHT],
-                           .bias = weights->slot[SR_LAYER_CONV_BIAS],
+                            const sr_layer_weights *weights, const sr_layer_piece *piece) {
+    return (sr_short_conv){.x = sr_matrix_columns(arrays->projected, 0, layer->channels),
+                           .weight = weights->master->slot[SR_LAYER_CONV_WEIGHT],
+                           .bias = weights->master->slot[SR_LAYER_CONV_BIAS],
                            .positions = piece->positions,
                            .width = layer->attention.short_conv,
                            .T = piece->T,
                            .history = piece->history};
 }
 
-static srnn_status linear(sr_backend *backend, sr_matrix y, sr_matrix x,
-                          const sr_layer_pointers *weights, sr_layer_slot weight) {
-    return backend->linear_forward(backend, y, x, weights->slot[weight], weights->slot[weight + 1],
-                                   false);
-}
-
-static srnn_status project_gates(sr_attention_layer *layer, const sr_layer_arrays *arrays,
-                                 sr_matrix x, const sr_layer_pointers *weights) {
-    sr_backend *backend = layer->backend;
-    const int H = layer->dims.H, Hkv = layer->dims.Hkv;
-    if (weights->slot[SR_LAYER_OUT_GATE_WEIGHT])
-        SR_TRY(linear(backend, sr_matrix_of(arrays->out_gate, x.rows, H), x, weights,
-                      SR_LAYER_OUT_GATE_WEIGHT));
-    if (weights->slot[SR_LAYER_IN_GATE_WEIGHT])
-        SR_TRY(linear(backend, sr_matrix_of(arrays->in_gate, x.rows, Hkv), x, weights,
-                      SR_LAYER_IN_GATE_WEIGHT));
-    if (weights->slot[SR_LAYER_DECAY_WEIGHT])
-        SR_TRY(linear(backend, sr_matrix_of(arrays->decay, x.rows, Hkv), x, weights,
-                      SR_LAYER_DECAY_WEIGHT));
-    return SRNN_OK;
-}
-
 srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
-                             const sr_layer_pointers *weights, const sr_layer_piece *piece) {
+                             const sr_layer_weights *weights, const sr_layer_piece *piece) {
     sr_backend *backend = layer->backend;
-    const int64_t queries = layer->queries, keys = layer->keys;
-    const sr_matrix qkv = sr_matrix_of(arrays->qkv, piece->rows, layer->channels);
+    sr_linear linears[SR_LINEAR_GROUP_MAX];
+    sr_layer_linears(linears, layer, weights);
+    SR_TRY(backend->linear_forward(backend, arrays->projected, (sr_matrix){0}, x, linears,
+                                   layer->projection_count));
     if (layer->attention.short_conv) {
         const sr_short_conv conv = sr_layer_conv(layer, arrays, weights, piece);
-        SR_TRY(linear(backend, conv.x, x, weights, SR_LAYER_QKV_WEIGHT));
-        SR_TRY(backend->short_conv_forward(backend, qkv, &conv));
-    } else {
-        SR_TRY(linear(backend, sr_matrix_columns(qkv, 0, queries), x, weights, SR_LAYER_Q_WEIGHT));
-        SR_TRY(
-            linear(backend, sr_matrix_columns(qkv, queries, keys), x, weights, SR_LAYER_K_WEIGHT));
-        SR_TRY(linear(backend, sr_matrix_columns(qkv, queries + keys, keys), x, weights,
-                      SR_LAYER_V_WEIGHT));
+        SR_TRY(backend->short_conv_forward(backend, arrays->qkv, &conv));
     }
-    if (layer->attention.position == SRNN_POSITION_ROPE) {
-        const sr_rope rope = sr_layer_rope(layer, piece->positions);
-        SR_TRY(backend->rope_forward(backend, sr_matrix_columns(qkv, 0, queries + keys), &rope));
-    }
-    return project_gates(layer, arrays, x, weights);
+    if (layer->attention.position != SRNN_POSITION_ROPE)
+        return SRNN_OK;
+    const sr_rope rope = sr_layer_rope(layer, piece->positions);
+    return backend->rope_forward(
+        backend, sr_matrix_columns(arrays->qkv, 0, layer->queries + layer->keys), &rope);
 }
 
-/* Heads of one width side by side in rows of `row` numbers. */
-static srnn_tensor heads(float *data, int64_t T, int64_t row, int64_t width) {
-    return (srnn_tensor){.data = data, .batch = T * row, .head = width, .time = row};
+/* Heads of `width` numbers each that stand side by side in the rows of a matrix. */
+static srnn_tensor heads(sr_matrix m, int64_t T, int64_t width) {
+    return (srnn_tensor){.data = m.data, .batch = T * m.stride, .head = width, .time = m.stride};
+}
+
+/* One number per head, from a projection that the layer may have. */
+static srnn_tensor gates(const sr_attention_layer *layer, const sr_layer_arrays *arrays, int64_t T,
+                         sr_layer_slot weight) {
+    const sr_projection *p = sr_layer_projection(layer, weight);
+    if (!p)
+        return (srnn_tensor){0};
+    return heads(sr_matrix_columns(arrays->projected, p->first, p->columns), T, 1);
 }
 
 srnn_operands sr_layer_operands(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
-                                const sr_layer_pointers *weights, int64_t T) {
-    const int D = layer->dims.D, H = layer->dims.H, Hkv = layer->dims.Hkv;
-    const int64_t row = layer->channels;
+                                const sr_layer_weights *weights, int64_t T) {
+    const int D = layer->dims.D, queries = layer->queries, keys = layer->keys;
     return (srnn_operands){
-        .q = heads(arrays->qkv, T, row, D),
-        .k = heads(arrays->qkv + layer->queries, T, row, D),
-        .v = heads(arrays->qkv + layer->queries + layer->keys, T, row, D),
-        .value_gate = heads(layer->attention.value_gate ? arrays->in_gate : NULL, T, Hkv, 1),
-        .output_gate =
-            heads(sr_uses_output_gate(&layer->attention) ? arrays->out_gate : NULL, T, H, 1),
-        .decay = heads(layer->attention.decay ? arrays->decay : NULL, T, Hkv, 1),
-        .norm_weight = weights->slot[SR_LAYER_NORM_WEIGHT],
-        .norm_bias = weights->slot[SR_LAYER_NORM_BIAS],
-        .value_power = weights->slot[SR_LAYER_VALUE_POWER],
+        .q = heads(sr_matrix_columns(arrays->qkv, 0, queries), T, D),
+        .k = heads(sr_matrix_columns(arrays->qkv, queries, keys), T, D),
+        .v = heads(sr_matrix_columns(arrays->qkv, queries + keys, keys), T, D),
+        .value_gate = gates(layer, arrays, T, SR_LAYER_IN_GATE_WEIGHT),
+        .output_gate = gates(layer, arrays, T, SR_LAYER_OUT_GATE_WEIGHT),
+        .decay = gates(layer, arrays, T, SR_LAYER_DECAY_WEIGHT),
+        .norm_weight = weights->master->slot[SR_LAYER_NORM_WEIGHT],
+        .norm_bias = weights->master->slot[SR_LAYER_NORM_BIAS],
+        .value_power = weights->master->slot[SR_LAYER_VALUE_POWER],
     };
 }
 
 srnn_tensor sr_layer_output(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                             int64_t T) {
-    return heads(arrays->o, T, layer->queries, layer->dims.D);
+    return heads(arrays->o, T, layer->dims.D);
 }

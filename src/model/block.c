@@ -1,6 +1,8 @@
 /* block.c: one decoder layer, forward and backward. */
 #include "model/block.h"
 
+#include "model/observe.h"
+
 enum { ALIGNMENT = 64 };
 
 static size_t take(size_t *bytes, size_t numbers, size_t size) {
@@ -9,39 +11,48 @@ static size_t take(size_t *bytes, size_t numbers, size_t size) {
     return start;
 }
 
-static float *numbers_at(char *memory, size_t start) {
-    return memory ? (float *)(void *)(memory + start) : NULL;
+static void *at(char *memory, size_t start) {
+    return memory ? memory + start : NULL;
+}
+
+static bool gated(const sr_block *b) {
+    return b->config->mlp == SR_MLP_SWIGLU;
+}
+
+/* Columns of what the MLP multiplies its input with first. */
+static int64_t inner(const sr_block *b) {
+    return (gated(b) ? 2 : 1) * (int64_t)b->config->F;
 }
 
 /* One walk serves both questions: how many bytes, and where each array stands. */
 static sr_block_saved lay_out_saved(const sr_block *b, char *memory, size_t *bytes) {
     const size_t rows = (size_t)b->rows, C = (size_t)b->config->C, F = (size_t)b->config->F;
-    const size_t gated = b->config->mlp == SR_MLP_SWIGLU ? rows * F : 0;
+    const size_t number = sr_number_bytes(b->backend->number);
     const size_t attention = take(bytes, sr_attention_layer_saved_bytes(b->attention), 1);
     return (sr_block_saved){
-        .attention = memory ? memory + attention : NULL,
-        .normed = numbers_at(memory, take(bytes, rows * C, sizeof(float))),
-        .rstd = numbers_at(memory, take(bytes, rows, sizeof(float))),
-        .middle = numbers_at(memory, take(bytes, rows * C, sizeof(float))),
-        .mlp_normed = numbers_at(memory, take(bytes, rows * C, sizeof(float))),
-        .mlp_rstd = numbers_at(memory, take(bytes, rows, sizeof(float))),
-        .gate = numbers_at(memory, take(bytes, gated, sizeof(float))),
-        .up = numbers_at(memory, take(bytes, rows * F, sizeof(float))),
-        .activated = numbers_at(memory, take(bytes, rows * F, sizeof(float))),
+        .attention = at(memory, attention),
+        .normed = at(memory, take(bytes, rows * C, number)),
+        .rstd = at(memory, take(bytes, rows, sizeof(float))),
+        .middle = at(memory, take(bytes, rows * C, sizeof(float))),
+        .mlp_normed = at(memory, take(bytes, rows * C, number)),
+        .mlp_rstd = at(memory, take(bytes, rows, sizeof(float))),
+        .up = at(memory, take(bytes, rows * (size_t)inner(b), number)),
+        .activated = at(memory, take(bytes, rows * F, number)),
     };
 }
 
 static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t *bytes) {
     const size_t rows = (size_t)b->rows, C = (size_t)b->config->C, F = (size_t)b->config->F;
-    const size_t gated = b->config->mlp == SR_MLP_SWIGLU ? rows * F : 0;
+    const size_t number = sr_number_bytes(b->backend->number);
     const size_t attention = take(bytes, sr_attention_layer_scratch_bytes(b->attention), 1);
-    return (sr_block_scratch){
-        .attention = memory ? memory + attention : NULL,
-        .d_normed = numbers_at(memory, take(bytes, rows * C, sizeof(float))),
-        .d_activated = numbers_at(memory, take(bytes, rows * F, sizeof(float))),
-        .d_gate = numbers_at(memory, take(bytes, gated, sizeof(float))),
-        .parts = numbers_at(memory, take(bytes, SR_ROW_PARTS * C, sizeof(float))),
+    sr_block_scratch s = {
+        .attention = at(memory, attention),
+        .d_normed = at(memory, take(bytes, rows * C, number)),
+        .d_activated = at(memory, take(bytes, rows * F, number)),
+        .parts = at(memory, take(bytes, SR_ROW_PARTS * C, sizeof(float))),
     };
+    s.d_up = gated(b) ? at(memory, take(bytes, rows * 2 * F, number)) : s.d_activated;
+    return s;
 }
 
 size_t sr_block_saved_bytes(const sr_block *block) {
@@ -66,124 +77,144 @@ sr_block_scratch sr_block_scratch_at(const sr_block *block, void *memory) {
     return lay_out_scratch(block, memory, &bytes);
 }
 
-static sr_matrix width_C(const sr_block *b, float *data) {
-    return sr_matrix_of(data, b->rows, b->config->C);
+/* What enters a product; the residual stream. */
+static sr_matrix numbers(const sr_block *b, void *data, int64_t columns) {
+    return sr_matrix_of(data, b->rows, columns, b->backend->number);
 }
 
-static sr_matrix width_F(const sr_block *b, float *data) {
-    return sr_matrix_of(data, b->rows, b->config->F);
+static sr_matrix residual(const sr_block *b, float *data) {
+    return sr_matrix_of(data, b->rows, b->config->C, SRNN_F32);
 }
 
 static sr_rmsnorm norm_of(const sr_block *b, const float *x, sr_block_slot weight, float *rstd) {
     return (sr_rmsnorm){.x = x,
-                        .weight = sr_block_at(b->weight, weight),
+                        .weight = sr_block_at(b->master, weight),
                         .rstd = rstd,
                         .epsilon = (float)b->config->norm_epsilon,
                         .rows = b->rows,
                         .C = b->config->C};
 }
 
-static srnn_status linear(const sr_block *b, sr_matrix y, sr_matrix x, sr_block_slot weight,
-                          bool add) {
-    return b->backend->linear_forward(b->backend, y, x, sr_block_at(b->weight, weight),
-                                      sr_block_at(b->weight, weight + 1), add);
+static sr_linear linear_of(const sr_block *b, sr_block_slot weight, int64_t N) {
+    return (sr_linear){sr_block_at(b->worker, weight), sr_block_at(b->master, weight + 1), N};
+}
+
+static sr_linear_gradient gradient_of(const sr_block_pointers *gradient, sr_block_slot weight,
+                                      int64_t N) {
+    return (sr_linear_gradient){sr_block_at(gradient, weight), sr_block_at(gradient, weight + 1),
+                                N};
+}
+
+static sr_layer_weights attention_weights(const sr_block *b) {
+    return (sr_layer_weights){&b->master->attention, &b->worker->attention};
 }
 
 /* activated = the MLP's inner activation of mlp_normed. */
 static srnn_status activate(const sr_block *b, const sr_block_saved *s) {
     sr_backend *backend = b->backend;
-    const int64_t n = b->rows * b->config->F;
-    const sr_matrix x = width_C(b, s->mlp_normed);
-    SR_TRY(linear(b, width_F(b, s->up), x, SR_BLOCK_UP_WEIGHT, false));
-    if (b->config->mlp == SR_MLP_GELU)
-        return backend->gelu_forward(backend, s->activated, s->up, n);
-    SR_TRY(linear(b, width_F(b, s->gate), x, SR_BLOCK_GATE_WEIGHT, false));
-    return backend->swiglu_forward(backend, s->activated, s->gate, s->up, n);
+    const int64_t F = b->config->F;
+    const sr_linear layers[] = {linear_of(b, SR_BLOCK_GATE_WEIGHT, F),
+                                linear_of(b, SR_BLOCK_UP_WEIGHT, F)};
+    const sr_matrix up = numbers(b, s->up, inner(b)), activated = numbers(b, s->activated, F);
+    const int skipped = gated(b) ? 0 : 1;
+    SR_TRY(backend->linear_forward(backend, up, (sr_matrix){0},
+                                   numbers(b, s->mlp_normed, b->config->C), layers + skipped,
+                                   2 - skipped));
+    return gated(b) ? backend->swiglu_forward(backend, activated, up)
+                    : backend->gelu_forward(backend, activated, up);
 }
 
-/* middle += the attention layer's output for normed. */
+/* to = from + the MLP's output for what is activated. */
+static srnn_status mlp_finish(const sr_block *b, float *to, float *from, const sr_block_saved *s) {
+    const sr_linear down = linear_of(b, SR_BLOCK_DOWN_WEIGHT, b->config->C);
+    return b->backend->linear_forward(b->backend, residual(b, to), residual(b, from),
+                                      numbers(b, s->activated, b->config->F), &down, 1);
+}
+
+/* middle = x + the attention layer's output for normed. */
 static srnn_status attend(const sr_block *b, const sr_block_saved *s) {
-    const sr_layer_pointers *weights = &b->weight->attention;
-    SR_TRY(sr_attention_layer_attend(b->attention, width_C(b, s->normed), weights, s->attention));
-    if (b->observer.see) {
-        srnn_tensor o;
-        const srnn_operands in =
-            sr_attention_layer_operands(b->attention, &o, weights, s->attention);
-        SR_TRY(b->observer.see(b->observer.context, b->layer, &in, o));
-    }
-    return sr_attention_layer_finish(b->attention, width_C(b, s->middle), weights, s->attention,
-                                     true);
+    const sr_layer_weights weights = attention_weights(b);
+    SR_TRY(sr_attention_layer_attend(b->attention, numbers(b, s->normed, b->config->C), &weights,
+                                     s->attention));
+    if (b->observer.see)
+        SR_TRY(sr_block_observe(b, &weights, s->attention));
+    return sr_attention_layer_finish(b->attention, residual(b, s->middle), residual(b, s->x),
+                                     &weights, s->attention);
 }
 
 srnn_status sr_block_forward(const sr_block *b, float *out, const sr_block_saved *s) {
     sr_backend *backend = b->backend;
-    const size_t bytes = (size_t)b->rows * (size_t)b->config->C * sizeof(float);
     const sr_rmsnorm input = norm_of(b, s->x, SR_BLOCK_INPUT_NORM, s->rstd);
     const sr_rmsnorm middle = norm_of(b, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd);
     SR_TRY(backend->rmsnorm_forward(backend, s->normed, &input));
-    SR_TRY(sr_device_copy(backend->device, s->middle, s->x, bytes));
     SR_TRY(attend(b, s));
     SR_TRY(backend->rmsnorm_forward(backend, s->mlp_normed, &middle));
     SR_TRY(activate(b, s));
-    if (!out)
-        return SRNN_OK;
-    SR_TRY(sr_device_copy(backend->device, out, s->middle, bytes));
-    return linear(b, width_C(b, out), width_F(b, s->activated), SR_BLOCK_DOWN_WEIGHT, true);
-}
-
-static srnn_status linear_back(const sr_block *b, sr_matrix d_x, bool add, sr_matrix d_y,
-                               sr_matrix x, const sr_block_pointers *gradient,
-                               sr_block_slot weight) {
-    sr_backend *backend = b->backend;
-    SR_TRY(backend->linear_backward_input(backend, d_x, d_y, sr_block_at(b->weight, weight), add));
-    return backend->linear_backward_weight(backend, sr_block_at(gradient, weight),
-                                           sr_block_at(gradient, weight + 1), d_y, x);
+    return out ? mlp_finish(b, out, s->middle, s) : SRNN_OK;
 }
 
 /* From the gradient of the output to d_normed, the gradient of mlp_normed. */
-static srnn_status mlp_back(const sr_block *b, float *d, const sr_block_pointers *gradient,
-                            const sr_block_saved *s, const sr_block_scratch *scratch) {
+static srnn_status mlp_back(const sr_block *b, sr_block_gradient d,
+                            const sr_block_pointers *gradient, const sr_block_saved *s,
+                            const sr_block_scratch *scratch) {
     sr_backend *backend = b->backend;
-    const int64_t n = b->rows * b->config->F;
-    const sr_matrix x = width_C(b, s->mlp_normed), d_x = width_C(b, scratch->d_normed);
-    const sr_matrix d_up = width_F(b, scratch->d_activated);
-    SR_TRY(linear_back(b, d_up, false, width_C(b, d), width_F(b, s->activated), gradient,
-                       SR_BLOCK_DOWN_WEIGHT));
-    if (b->config->mlp == SR_MLP_GELU) {
-        SR_TRY(backend->gelu_backward(backend, d_up.data, d_up.data, s->up, n));
-        return linear_back(b, d_x, false, d_up, x, gradient, SR_BLOCK_UP_WEIGHT);
-    }
-    SR_TRY(backend->swiglu_backward(backend, scratch->d_gate, d_up.data, d_up.data, s->gate, s->up,
-                                    n));
+    const int64_t C = b->config->C, F = b->config->F;
+    const int skipped = gated(b) ? 0 : 1, count = 2 - skipped;
+    const sr_linear layers[] = {linear_of(b, SR_BLOCK_GATE_WEIGHT, F),
+                                linear_of(b, SR_BLOCK_UP_WEIGHT, F)};
+    const sr_linear_gradient d_layers[] = {gradient_of(gradient, SR_BLOCK_GATE_WEIGHT, F),
+                                           gradient_of(gradient, SR_BLOCK_UP_WEIGHT, F)};
+    const sr_linear down = linear_of(b, SR_BLOCK_DOWN_WEIGHT, C);
+    const sr_linear_gradient d_down = gradient_of(gradient, SR_BLOCK_DOWN_WEIGHT, C);
+    const sr_matrix d_out = numbers(b, d.narrow, C);
+    const sr_matrix up = numbers(b, s->up, inner(b)), d_up = numbers(b, scratch->d_up, inner(b));
+    const sr_matrix d_activated = numbers(b, scratch->d_activated, F);
+    SR_TRY(backend->linear_backward_input(backend, d_activated, d_out, &down, 1));
     SR_TRY(
-        linear_back(b, d_x, false, width_F(b, scratch->d_gate), x, gradient, SR_BLOCK_GATE_WEIGHT));
-    return linear_back(b, d_x, true, d_up, x, gradient, SR_BLOCK_UP_WEIGHT);
+        backend->linear_backward_weight(backend, &d_down, 1, d_out, numbers(b, s->activated, F)));
+    SR_TRY(gated(b) ? backend->swiglu_backward(backend, d_up, d_activated, up)
+                    : backend->gelu_backward(backend, d_up, d_activated, up));
+    SR_TRY(backend->linear_backward_input(backend, numbers(b, scratch->d_normed, C), d_up,
+                                          layers + skipped, count));
+    return backend->linear_backward_weight(backend, d_layers + skipped, count, d_up,
+                                           numbers(b, s->mlp_normed, C));
 }
 
-srnn_status sr_block_backward(const sr_block *b, float *d, const sr_block_pointers *gradient,
-                              const sr_block_saved *s, const sr_block_scratch *scratch) {
-    sr_backend *backend = b->backend;
+static srnn_status norm_back(const sr_block *b, sr_block_gradient d,
+                             const sr_block_pointers *gradient, const sr_block_scratch *scratch,
+                             const sr_rmsnorm *norm, sr_block_slot weight) {
+    const sr_rmsnorm_gradient out = {d.wide, d.narrow, sr_block_at(gradient, weight),
+                                     scratch->parts};
+    return b->backend->rmsnorm_backward(b->backend, &out, scratch->d_normed, norm);
+}
+
+srnn_status sr_block_backward(const sr_block *b, sr_block_gradient d,
+                              const sr_block_pointers *gradient, const sr_block_saved *s,
+                              const sr_block_scratch *scratch) {
+    const int64_t C = b->config->C;
+    const sr_layer_weights weights = attention_weights(b);
     const sr_rmsnorm input = norm_of(b, s->x, SR_BLOCK_INPUT_NORM, s->rstd);
     const sr_rmsnorm middle = norm_of(b, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd);
     SR_TRY(mlp_back(b, d, gradient, s, scratch));
-    SR_TRY(backend->rmsnorm_backward(backend, d, sr_block_at(gradient, SR_BLOCK_MLP_NORM),
-                                     scratch->d_normed, &middle, scratch->parts));
-    SR_TRY(sr_attention_layer_backward(b->attention, width_C(b, scratch->d_normed),
-                                       &gradient->attention, width_C(b, d), width_C(b, s->normed),
-                                       &b->weight->attention, s->attention, scratch->attention));
-    return backend->rmsnorm_backward(backend, d, sr_block_at(gradient, SR_BLOCK_INPUT_NORM),
-                                     scratch->d_normed, &input, scratch->parts);
+    SR_TRY(norm_back(b, d, gradient, scratch, &middle, SR_BLOCK_MLP_NORM));
+    SR_TRY(sr_attention_layer_backward(b->attention, numbers(b, scratch->d_normed, C),
+                                       &gradient->attention, numbers(b, d.narrow, C),
+                                       numbers(b, s->normed, C), &weights, s->attention,
+                                       scratch->attention));
+    return norm_back(b, d, gradient, scratch, &input, SR_BLOCK_INPUT_NORM);
 }
 
 srnn_status sr_block_feed(const sr_block *b, float *x, sr_layer_state *state,
-                          const sr_block_saved *s, int T) {
+                          const sr_block_saved *s, const sr_layer_piece_place *place) {
     sr_backend *backend = b->backend;
+    const sr_layer_weights weights = attention_weights(b);
+    const sr_layer_piece_place here = {place->T, place->positions, s->attention};
     const sr_rmsnorm input = norm_of(b, x, SR_BLOCK_INPUT_NORM, s->rstd);
     const sr_rmsnorm middle = norm_of(b, x, SR_BLOCK_MLP_NORM, s->mlp_rstd);
     SR_TRY(backend->rmsnorm_forward(backend, s->normed, &input));
-    SR_TRY(sr_attention_layer_feed(b->attention, state, width_C(b, x), width_C(b, s->normed),
-                                   &b->weight->attention, s->attention, T));
+    SR_TRY(sr_layer_state_run(state, residual(b, x), numbers(b, s->normed, b->config->C), &weights,
+                              &here));
     SR_TRY(backend->rmsnorm_forward(backend, s->mlp_normed, &middle));
     SR_TRY(activate(b, s));
-    return linear(b, width_C(b, x), width_F(b, s->activated), SR_BLOCK_DOWN_WEIGHT, true);
+    return mlp_finish(b, x, x, s);
 }

@@ -5,31 +5,36 @@
 #include "model/attention_layer.h"
 #include "model/model.h"
 
-/* What forward leaves for backward, in backend memory. */
+/* What forward leaves for backward, in device memory; void: of the backend's number type. */
 typedef struct sr_block_saved {
-    float *x;          /* (rows, C) input of the layer */
-    float *normed;     /* (rows, C) */
-    float *rstd;       /* (rows) */
-    void *attention;   /* sr_attention_layer_saved_bytes */
-    float *middle;     /* (rows, C) after attention */
-    float *mlp_normed; /* (rows, C) */
-    float *mlp_rstd;   /* (rows) */
-    float *gate;       /* (rows, F), swiglu only */
-    float *up;         /* (rows, F) */
-    float *activated;  /* (rows, F) */
+    float *x;         /* (rows, C) input of the layer */
+    void *normed;     /* (rows, C) */
+    float *rstd;      /* (rows) */
+    void *attention;  /* sr_attention_layer_saved_bytes */
+    float *middle;    /* (rows, C) after attention */
+    void *mlp_normed; /* (rows, C) */
+    float *mlp_rstd;  /* (rows) */
+    void *up;         /* (rows, inner): gate and up side by side, or up alone */
+    void *activated;  /* (rows, F) */
 } sr_block_saved;
 
 /* What backward needs beside, shared by all layers. */
 typedef struct sr_block_scratch {
-    float *d_normed;    /* (rows, C) */
-    float *d_activated; /* (rows, F) */
-    float *d_gate;      /* (rows, F), swiglu only */
-    float *parts;       /* (SR_ROW_PARTS, C) */
-    void *attention;    /* sr_attention_layer_scratch_bytes */
+    void *d_normed;    /* (rows, C) */
+    void *d_activated; /* (rows, F) */
+    void *d_up;        /* (rows, inner); d_activated where there is no gate */
+    float *parts;      /* (SR_ROW_PARTS, C) */
+    void *attention;   /* sr_attention_layer_scratch_bytes */
 } sr_block_scratch;
 
-/* Sees what the equation reads in a layer and what it makes, in backend memory, and may change o
- * before the layer goes on. */
+/* The gradient of the residual stream, (rows, C): float, and once more in the number type. */
+typedef struct sr_block_gradient {
+    float *wide;
+    void *narrow; /* `wide` where the number type is float */
+} sr_block_gradient;
+
+/* Sees what the equation reads in a layer and what it makes, as floats in host memory, and may change
+ * o before the layer goes on. */
 typedef struct sr_observer {
     srnn_status (*see)(void *context, int layer, const srnn_operands *in, srnn_tensor o);
     void *context;
@@ -40,7 +45,7 @@ typedef struct sr_block {
     sr_backend *backend;
     const sr_model_config *config;
     sr_attention_layer *attention;
-    const sr_block_pointers *weight;
+    const sr_block_pointers *master, *worker;
     int64_t rows;
     int layer;            /* its number, for the observer */
     sr_observer observer; /* of sr_block_forward; { 0 }: nobody */
@@ -56,13 +61,14 @@ sr_block_scratch sr_block_scratch_at(const sr_block *block, void *memory);
  * saved is wanted. */
 srnn_status sr_block_forward(const sr_block *block, float *out, const sr_block_saved *saved);
 
-/* d (rows, C): the gradient of the output turns into that of the input. Adds to the gradients. */
-srnn_status sr_block_backward(const sr_block *block, float *d, const sr_block_pointers *gradient,
-                              const sr_block_saved *saved, const sr_block_scratch *scratch);
+/* d: the gradient of the output turns into that of the input. Adds to the gradients. */
+srnn_status sr_block_backward(const sr_block *block, sr_block_gradient d,
+                              const sr_block_pointers *gradient, const sr_block_saved *saved,
+                              const sr_block_scratch *scratch);
 
-/* x (rows, C), T tokens of every batch row, turns into the layer's output, with what came before in
- * `state`. saved is scratch; its x is not used. */
+/* x (rows, C), a piece of every batch row, turns into the layer's output, with what came before in
+ * `state`. saved is scratch; its x is not used, place->saved neither. */
 srnn_status sr_block_feed(const sr_block *block, float *x, sr_layer_state *state,
-                          const sr_block_saved *saved, int T);
+                          const sr_block_saved *saved, const sr_layer_piece_place *place);
 
 #endif

@@ -41,8 +41,14 @@ typedef enum sr_layer_slot {
 
 /* One pointer per slot, NULL where the layer has no such tensor. */
 typedef struct sr_layer_pointers {
-    float *slot[SR_LAYER_SLOTS];
+    void *slot[SR_LAYER_SLOTS];
 } sr_layer_pointers;
+
+/* A layer's weights: float masters, and the copy in the backend's number type from which products
+ * read matrices (the masters themselves where that is float). */
+typedef struct sr_layer_weights {
+    const sr_layer_pointers *master, *working;
+} sr_layer_weights;
 
 /* Appends the layer's tensors, named as the reference names them after `prefix`
  * ("model.layers.0.self_attn."). */

@@ -66,8 +66,8 @@ srnn_status sr_model_tensors(sr_tensor_table *table, const sr_model_config *conf
     return status;
 }
 
-srnn_status sr_model_pointers_make(sr_model_pointers *pointers, const sr_model *model,
-                                   float *arena) {
+srnn_status sr_model_pointers_make(sr_model_pointers *pointers, const sr_model *model, void *arena,
+                                   srnn_dtype dtype) {
     void *blocks;
     *pointers = (sr_model_pointers){0};
     SR_TRY(sr_alloc_zero(&blocks, (size_t)model->config.L, sizeof *pointers->block));
@@ -75,7 +75,7 @@ srnn_status sr_model_pointers_make(sr_model_pointers *pointers, const sr_model *
     int layer = -1;
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
-        float *at = arena + spec->start;
+        void *at = sr_number_at(arena, (int64_t)spec->start, dtype);
         if (spec->slot == SR_BLOCK_INPUT_NORM)
             layer++; /* the first tensor of every layer */
         if (spec->slot < SR_LAYER_SLOTS)
@@ -122,6 +122,24 @@ static srnn_status make_rope_table(sr_model *model) {
     return status;
 }
 
+static srnn_status make_working(sr_model *model) {
+    const srnn_dtype number = model->backend->number;
+    model->working = model->weights;
+    if (number != SRNN_F32) {
+        model->working = NULL;
+        SR_TRY(sr_device_allocate(model->backend->device, &model->working,
+                                  model->table.numbers * sr_number_bytes(number)));
+        SR_TRY(sr_model_narrow(model));
+    }
+    SR_TRY(sr_model_pointers_make(&model->master, model, model->weights, SRNN_F32));
+    return sr_model_pointers_make(&model->worker, model, model->working, number);
+}
+
+srnn_status sr_model_narrow(sr_model *model) {
+    return model->backend->narrow(model->backend, model->working, model->weights,
+                                  (int64_t)model->table.numbers);
+}
+
 static srnn_status fill(sr_model *model, const sr_model_config *config) {
     sr_backend *backend = model->backend;
     void *memory;
@@ -132,7 +150,7 @@ static srnn_status fill(sr_model *model, const sr_model_config *config) {
     SR_TRY(sr_device_allocate(backend->device, &memory, bytes));
     model->weights = memory;
     SR_TRY(sr_device_zero(backend->device, memory, bytes));
-    SR_TRY(sr_model_pointers_make(&model->weight, model, model->weights));
+    SR_TRY(make_working(model));
     return make_rope_table(model);
 }
 
@@ -154,9 +172,12 @@ srnn_status sr_model_create(sr_model **model, sr_backend *backend, const sr_mode
 void sr_model_free(sr_model *model) {
     if (!model)
         return;
+    if (model->working != model->weights)
+        sr_device_release(model->backend->device, model->working);
     sr_device_release(model->backend->device, model->weights);
     sr_device_release(model->backend->device, model->rope_table);
-    sr_model_pointers_free(&model->weight);
+    sr_model_pointers_free(&model->master);
+    sr_model_pointers_free(&model->worker);
     sr_tensor_table_free(&model->table);
     sr_model_config_free(&model->config);
     free(model);
@@ -177,7 +198,7 @@ srnn_status sr_model_initialise(sr_model *model, double range, uint64_t seed) {
                                    spec->count * sizeof(float));
     }
     free(host);
-    return status;
+    return status == SRNN_OK ? sr_model_narrow(model) : status;
 }
 
 size_t sr_model_multiplying(const sr_model *model) {

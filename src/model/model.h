@@ -21,18 +21,18 @@ typedef enum sr_block_slot {
 /* One decoder layer's tensors in an arena, NULL where it has none. */
 typedef struct sr_block_pointers {
     sr_layer_pointers attention;
-    float *slot[SR_BLOCK_SLOTS - SR_LAYER_SLOTS];
+    void *slot[SR_BLOCK_SLOTS - SR_LAYER_SLOTS];
 } sr_block_pointers;
 
-static inline float *sr_block_at(const sr_block_pointers *block, sr_block_slot slot) {
+static inline void *sr_block_at(const sr_block_pointers *block, sr_block_slot slot) {
     return block->slot[slot - SR_BLOCK_INPUT_NORM];
 }
 
 /* A whole model's tensors in an arena: of weights or of gradients. */
 typedef struct sr_model_pointers {
-    float *embedding;         /* (V, C) */
-    float *head;              /* (V, C); the embedding if tied */
-    float *norm;              /* (C) */
+    void *embedding;          /* (V, C) */
+    void *head;               /* (V, C); the embedding if tied */
+    void *norm;               /* (C) */
     sr_block_pointers *block; /* (L), owned */
 } sr_model_pointers;
 
@@ -40,9 +40,10 @@ typedef struct sr_model {
     sr_backend *backend;
     sr_model_config config;
     sr_tensor_table table;
-    float *weights; /* (table.numbers), backend memory */
-    sr_model_pointers weight;
-    float *rope_table; /* (config.positions, D), backend memory */
+    float *weights; /* (table.numbers), device memory: the masters */
+    void *working;  /* the same in the backend's number type; the masters where that is float */
+    sr_model_pointers master, worker; /* into weights; into working */
+    float *rope_table;                /* (config.positions, D), device memory */
 } sr_model;
 
 /* A model with weights that are all zero; the backend must outlive it. */
@@ -56,10 +57,13 @@ srnn_status sr_model_initialise(sr_model *model, double range, uint64_t seed);
 /* The table of a configuration's tensors; free with sr_tensor_table_free. */
 srnn_status sr_model_tensors(sr_tensor_table *table, const sr_model_config *config);
 
-/* Finds every tensor of `model` in an arena laid out by its table; free with
+/* Brings the working copy up to the masters, after somebody else than AdamW has written these. */
+srnn_status sr_model_narrow(sr_model *model);
+
+/* Finds every tensor of `model` in an arena of such numbers laid out by its table; free with
  * sr_model_pointers_free. */
-srnn_status sr_model_pointers_make(sr_model_pointers *pointers, const sr_model *model,
-                                   float *arena);
+srnn_status sr_model_pointers_make(sr_model_pointers *pointers, const sr_model *model, void *arena,
+                                   srnn_dtype dtype);
 void sr_model_pointers_free(sr_model_pointers *pointers);
 
 /* Weights that multiply every token, embedding not counted: the N of 6 N FLOPs per token. */

@@ -2,14 +2,14 @@
 #include "model/pass.h"
 
 #include "base/memory.h"
-#include "data/rows/source.h"
 #include "model/block.h"
 #include "model/layer_kinds.h"
 
 #include <stdlib.h>
 
-/* Logits exist for one tile of rows at a time: about this many numbers, at least so many rows. */
-enum { LOGIT_NUMBERS = 1 << 20, LOGIT_ROWS = 128 };
+/* Logits exist for one tile of rows at a time: as many numbers as the backend likes, at least so many
+ * rows. */
+enum { LOGIT_ROWS = 128 };
 
 struct sr_pass {
     sr_model *model;
@@ -22,15 +22,22 @@ struct sr_pass {
     void *scratch;         /* of backward; each layer's kind lays it out its own way */
     float *gradients;
     sr_model_pointers gradient;
-    int32_t *ids, *targets; /* (rows), backend */
-    float *losses;          /* (rows), backend */
-    float *x;               /* (rows, C): the last layer's output */
-    float *normed, *rstd;   /* (rows, C), (rows): the last norm's */
-    float *d_normed, *d;    /* (rows, C) each */
-    float *logits;          /* (logit_rows, V) */
-    float *host;            /* (logit_rows, V), host memory: logits whose largest is looked for */
+    int32_t *ids, *targets, *positions; /* (rows), device memory */
+    int32_t *host_positions;            /* (rows) */
+    float *losses;                      /* (rows), device memory */
+    int32_t *hits;                      /* (rows), device memory */
+    int32_t *host_hits;                 /* (rows) */
+    float *x;                           /* (rows, C): the last layer's output */
+    void *normed;                       /* (rows, C), number type: the last norm's */
+    float *rstd;                        /* (rows) */
+    void *d_normed;                     /* (rows, C), number type */
+    sr_block_gradient d;                /* (rows, C) */
+    void *logits;                       /* (logit_rows, V), number type */
     int64_t logit_rows;
-    void **memory; /* everything from the backend, for freeing */
+    sr_tally *tally; /* of sr_pass_step; NULL: nobody counts */
+    float scale;
+    sr_repeated step; /* of sr_pass_step */
+    void **memory;    /* everything from the device, for freeing */
     size_t memories, bytes;
 };
 
@@ -70,7 +77,8 @@ static srnn_status make_blocks(sr_pass *pass) {
         pass->blocks[layer] = (sr_block){.backend = pass->backend,
                                          .config = &model->config,
                                          .attention = pass->kinds.of_layer[layer],
-                                         .weight = &model->weight.block[layer],
+                                         .master = &model->master.block[layer],
+                                         .worker = &model->worker.block[layer],
                                          .rows = pass->rows,
                                          .layer = layer,
                                          .observer = pass->setup.observer};
@@ -107,54 +115,72 @@ static srnn_status take_activations(sr_pass *pass) {
     if (!pass->setup.train)
         return SRNN_OK;
     SR_TRY(take(pass, &pass->scratch, scratch, 1));
-    SR_TRY(take_floats(pass, &pass->d_normed, rows * C));
-    SR_TRY(take_floats(pass, &pass->d, rows * C));
+    const size_t number = sr_number_bytes(pass->backend->number);
+    SR_TRY(take(pass, &pass->d_normed, rows * C, number));
+    SR_TRY(take_floats(pass, &pass->d.wide, rows * C));
+    pass->d.narrow = pass->d.wide;
+    if (pass->backend->number != SRNN_F32)
+        SR_TRY(take(pass, &pass->d.narrow, rows * C, number));
     SR_TRY(take_floats(pass, &pass->gradients, pass->model->table.numbers));
-    SR_TRY(sr_model_pointers_make(&pass->gradient, pass->model, pass->gradients));
+    SR_TRY(sr_model_pointers_make(&pass->gradient, pass->model, pass->gradients, SRNN_F32));
     return sr_pass_zero_gradient(pass);
 }
 
 static srnn_status take_ends(sr_pass *pass) {
     const sr_model_config *c = &pass->model->config;
     const size_t rows = (size_t)pass->rows, C = (size_t)c->C;
-    pass->logit_rows = LOGIT_NUMBERS / c->V / LOGIT_ROWS * LOGIT_ROWS;
+    const size_t number = sr_number_bytes(pass->backend->number);
+    pass->logit_rows = pass->backend->logit_numbers / c->V / LOGIT_ROWS * LOGIT_ROWS;
     if (pass->logit_rows < LOGIT_ROWS)
         pass->logit_rows = LOGIT_ROWS;
     if (pass->logit_rows > pass->rows)
         pass->logit_rows = pass->rows;
     SR_TRY(take_tokens(pass, &pass->ids));
     SR_TRY(take_tokens(pass, &pass->targets));
+    SR_TRY(take_tokens(pass, &pass->hits));
     SR_TRY(take_floats(pass, &pass->losses, rows));
     SR_TRY(take_floats(pass, &pass->x, rows * C));
-    SR_TRY(take_floats(pass, &pass->normed, rows * C));
+    SR_TRY(take(pass, &pass->normed, rows * C, number));
     SR_TRY(take_floats(pass, &pass->rstd, rows));
-    const size_t numbers = (size_t)pass->logit_rows * (size_t)c->V;
-    SR_TRY(take_floats(pass, &pass->logits, numbers));
+    return take(pass, &pass->logits, (size_t)pass->logit_rows * (size_t)c->V, number);
+}
+
+static srnn_status place_tokens(sr_pass *pass, const int64_t *offsets, int64_t documents) {
+    sr_layer_positions(pass->host_positions, pass->rows, pass->setup.T, offsets, documents);
+    return sr_device_copy_in(pass->backend->device, pass->positions, pass->host_positions,
+                             (size_t)pass->rows * sizeof *pass->host_positions);
+}
+
+static srnn_status take_positions(sr_pass *pass) {
     void *memory;
-    SR_TRY(sr_alloc(&memory, numbers, sizeof *pass->host));
-    pass->host = memory;
-    pass->bytes += numbers * sizeof *pass->host;
-    return SRNN_OK;
+    SR_TRY(take_tokens(pass, &pass->positions));
+    SR_TRY(sr_alloc(&memory, (size_t)pass->rows, sizeof *pass->host_positions));
+    pass->host_positions = memory;
+    SR_TRY(sr_alloc(&memory, (size_t)pass->rows, sizeof *pass->host_hits));
+    pass->host_hits = memory;
+    return place_tokens(pass, pass->setup.offsets, pass->setup.documents);
 }
 
 static srnn_status fill(sr_pass *pass) {
     const sr_model_config *c = &pass->model->config;
-    const sr_layer_setup layer = {.dims = sr_model_config_dims(c),
-                                  .B = pass->setup.B,
-                                  .T = pass->setup.T,
-                                  .offsets = pass->setup.offsets,
-                                  .documents = pass->setup.documents,
-                                  .rope_table = pass->model->rope_table,
-                                  .rope_positions = c->positions,
-                                  .form = pass->setup.form};
     void *memory;
     if (pass->setup.B < 1 || pass->setup.T < 1 ||
         (int64_t)pass->setup.B * pass->setup.T > INT32_MAX)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "a batch of %d x %d tokens makes no sense", pass->setup.B,
                        pass->setup.T);
     pass->rows = (int64_t)pass->setup.B * pass->setup.T;
-    SR_TRY(sr_alloc_zero(&memory, (size_t)(2 * c->L + 16), sizeof *pass->memory));
+    SR_TRY(sr_alloc_zero(&memory, (size_t)(2 * c->L + 20), sizeof *pass->memory));
     pass->memory = memory;
+    SR_TRY(take_positions(pass));
+    const sr_layer_setup layer = {.dims = sr_model_config_dims(c),
+                                  .B = pass->setup.B,
+                                  .T = pass->setup.T,
+                                  .positions = pass->positions,
+                                  .offsets = pass->setup.offsets,
+                                  .documents = pass->setup.documents,
+                                  .rope_table = pass->model->rope_table,
+                                  .rope_positions = c->positions,
+                                  .form = pass->setup.form};
     SR_TRY(sr_layer_kinds_create(&pass->kinds, pass->backend, c, &layer));
     pass->setup.offsets = NULL;
     SR_TRY(make_blocks(pass));
@@ -182,10 +208,12 @@ srnn_status sr_pass_create(sr_pass **pass, sr_model *model, const sr_pass_setup 
 void sr_pass_free(sr_pass *pass) {
     if (!pass)
         return;
+    sr_device_forget(pass->backend->device, &pass->step);
     for (size_t i = 0; i < pass->memories; i++)
         sr_device_release(pass->backend->device, pass->memory[i]);
     free(pass->memory);
-    free(pass->host);
+    free(pass->host_positions);
+    free(pass->host_hits);
     sr_model_pointers_free(&pass->gradient);
     sr_layer_kinds_free(&pass->kinds);
     free(pass->blocks);
@@ -196,7 +224,7 @@ void sr_pass_free(sr_pass *pass) {
 srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents) {
     for (int i = 0; i < pass->kinds.count; i++)
         SR_TRY(sr_attention_layer_documents(pass->kinds.kinds[i], offsets, documents));
-    return SRNN_OK;
+    return place_tokens(pass, offsets, documents);
 }
 
 size_t sr_pass_bytes(const sr_pass *pass) {
@@ -212,97 +240,98 @@ srnn_status sr_pass_zero_gradient(sr_pass *pass) {
                           pass->model->table.numbers * sizeof(float));
 }
 
-/* ids in, pass->normed out. */
-static srnn_status forward(sr_pass *pass, const int32_t *ids) {
+/* Checks a batch and copies it to the device; targets may be NULL. */
+static srnn_status load(sr_pass *pass, const int32_t *ids, const int32_t *targets) {
+    srnn_device *device = pass->backend->device;
+    const int V = pass->model->config.V;
+    const size_t bytes = (size_t)pass->rows * sizeof *ids;
+    for (int64_t row = 0; row < pass->rows; row++) {
+        if (ids[row] >= V)
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "token %d: the model has only %d", ids[row], V);
+        if (targets && targets[row] >= V)
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "target %d: the model has only %d tokens",
+                           targets[row], V);
+    }
+    SR_TRY(sr_device_copy_in(device, pass->ids, ids, bytes));
+    return targets ? sr_device_copy_in(device, pass->targets, targets, bytes) : SRNN_OK;
+}
+
+static sr_rmsnorm last_norm(const sr_pass *pass) {
+    return (sr_rmsnorm){pass->x,    pass->model->master.norm,
+                        pass->rstd, (float)pass->model->config.norm_epsilon,
+                        pass->rows, pass->model->config.C};
+}
+
+/* From the loaded ids to pass->normed. */
+static srnn_status forward(sr_pass *pass) {
     sr_backend *backend = pass->backend;
     const sr_model *model = pass->model;
     const int L = model->config.L;
-    for (int64_t row = 0; row < pass->rows; row++)
-        if (ids[row] >= model->config.V)
-            return SR_FAIL(SRNN_ERR_ARGUMENT, "token %d: the model has only %d", ids[row],
-                           model->config.V);
-    SR_TRY(sr_device_copy_in(backend->device, pass->ids, ids, (size_t)pass->rows * sizeof *ids));
-    SR_TRY(backend->embed_forward(backend,
-                                  sr_matrix_of(pass->saved[0].x, pass->rows, model->config.C),
-                                  model->weight.embedding, pass->ids));
+    SR_TRY(backend->embed_forward(
+        backend, sr_matrix_of(pass->saved[0].x, pass->rows, model->config.C, SRNN_F32),
+        model->master.embedding, pass->ids));
     for (int layer = 0; layer < L; layer++)
         SR_TRY(sr_block_forward(&pass->blocks[layer],
                                 layer + 1 < L ? pass->saved[layer + 1].x : pass->x,
                                 &pass->saved[layer]));
-    const sr_rmsnorm norm = {pass->x,    model->weight.norm,
-                             pass->rstd, (float)model->config.norm_epsilon,
-                             pass->rows, model->config.C};
+    const sr_rmsnorm norm = last_norm(pass);
     return backend->rmsnorm_forward(backend, pass->normed, &norm);
+}
+
+static sr_linear head_of(const sr_pass *pass) {
+    return (sr_linear){pass->model->worker.head, NULL, pass->model->config.V};
 }
 
 /* pass->logits (rows of one tile, V). */
 static srnn_status logits_tile(sr_pass *pass, sr_matrix *logits, sr_matrix *normed, int64_t first) {
     sr_backend *backend = pass->backend;
-    const sr_model *model = pass->model;
+    const sr_model_config *c = &pass->model->config;
     const int64_t left = pass->rows - first;
     const int64_t rows = left < pass->logit_rows ? left : pass->logit_rows;
-    *logits = sr_matrix_of(pass->logits, rows, model->config.V);
-    *normed = sr_matrix_rows(sr_matrix_of(pass->normed, pass->rows, model->config.C), first, rows);
-    return backend->linear_forward(backend, *logits, *normed, model->weight.head, NULL, false);
+    const sr_linear head = head_of(pass);
+    *logits = sr_matrix_of(pass->logits, rows, c->V, backend->number);
+    *normed =
+        sr_matrix_rows(sr_matrix_of(pass->normed, pass->rows, c->C, backend->number), first, rows);
+    return backend->linear_forward(backend, *logits, (sr_matrix){0}, *normed, &head, 1);
 }
 
 srnn_status sr_pass_logits(sr_pass *pass, float *out, const int32_t *ids) {
     sr_matrix logits, normed;
-    SR_TRY(forward(pass, ids));
+    SR_TRY(load(pass, ids, NULL));
+    SR_TRY(forward(pass));
     for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
         SR_TRY(logits_tile(pass, &logits, &normed, first));
-        SR_TRY(sr_device_copy_out(pass->backend->device, out + first * logits.columns, logits.data,
-                                  (size_t)(logits.rows * logits.columns) * sizeof *out));
+        SR_TRY(sr_matrix_fetch(out + first * logits.columns, pass->backend->device, logits));
     }
     return SRNN_OK;
 }
 
-static srnn_status copy_targets(sr_pass *pass, const int32_t *targets) {
-    for (int64_t row = 0; row < pass->rows; row++)
-        if (targets[row] >= pass->model->config.V)
-            return SR_FAIL(SRNN_ERR_ARGUMENT, "target %d: the model has only %d tokens",
-                           targets[row], pass->model->config.V);
-    return sr_device_copy_in(pass->backend->device, pass->targets, targets,
-                             (size_t)pass->rows * sizeof *targets);
-}
-
-/* Counts on the host, before the loss turns logits into their gradient. */
-static srnn_status count_correct(sr_pass *pass, int64_t *correct, sr_matrix logits,
-                                 const int32_t *targets) {
-    int64_t counted = 0;
-    SR_TRY(sr_device_copy_out(pass->backend->device, pass->host, logits.data,
-                              (size_t)(logits.rows * logits.columns) * sizeof *pass->host));
-    sr_accuracy_add(correct, &counted, pass->host, targets, logits.rows, (int)logits.columns);
-    return SRNN_OK;
-}
-
-/* Losses of all rows; adds to *correct unless it is NULL. */
-static srnn_status head_losses(sr_pass *pass, int64_t *correct, const int32_t *targets) {
+/* Losses and hits of all rows. */
+static srnn_status head_losses(sr_pass *pass) {
     sr_matrix logits, normed;
-    SR_TRY(copy_targets(pass, targets));
     for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
         SR_TRY(logits_tile(pass, &logits, &normed, first));
-        if (correct)
-            SR_TRY(count_correct(pass, correct, logits, targets + first));
-        SR_TRY(pass->backend->cross_entropy(pass->backend, pass->losses + first, logits,
-                                            pass->targets + first, 1.0f));
+        SR_TRY(pass->backend->cross_entropy(pass->backend, pass->losses + first, pass->hits + first,
+                                            logits, pass->targets + first, 0.0f));
     }
     return SRNN_OK;
 }
 
 /* Losses of all rows, the gradient of the head's weights and of pass->normed. */
-static srnn_status head_gradients(sr_pass *pass, const int32_t *targets, float scale) {
+static srnn_status head_gradients(sr_pass *pass) {
     sr_backend *backend = pass->backend;
-    const sr_matrix d_normed = sr_matrix_of(pass->d_normed, pass->rows, pass->model->config.C);
+    const sr_linear head = head_of(pass);
+    const sr_linear_gradient d_head = {pass->gradient.head, NULL, head.N};
+    const sr_matrix d_normed =
+        sr_matrix_of(pass->d_normed, pass->rows, pass->model->config.C, backend->number);
     sr_matrix logits, normed;
-    SR_TRY(copy_targets(pass, targets));
     for (int64_t first = 0; first < pass->rows; first += pass->logit_rows) {
         SR_TRY(logits_tile(pass, &logits, &normed, first));
-        SR_TRY(backend->cross_entropy(backend, pass->losses + first, logits, pass->targets + first,
-                                      scale));
+        SR_TRY(backend->cross_entropy(backend, pass->losses + first, NULL, logits,
+                                      pass->targets + first, pass->scale));
         SR_TRY(backend->linear_backward_input(backend, sr_matrix_rows(d_normed, first, logits.rows),
-                                              logits, pass->model->weight.head, false));
-        SR_TRY(backend->linear_backward_weight(backend, pass->gradient.head, NULL, logits, normed));
+                                              logits, &head, 1));
+        SR_TRY(backend->linear_backward_weight(backend, &d_head, 1, logits, normed));
     }
     return SRNN_OK;
 }
@@ -314,43 +343,79 @@ static srnn_status losses_out(sr_pass *pass, float *losses) {
 
 srnn_status sr_pass_losses(sr_pass *pass, float *losses, const int32_t *ids,
                            const int32_t *targets) {
-    SR_TRY(forward(pass, ids));
-    SR_TRY(head_losses(pass, NULL, targets));
+    SR_TRY(load(pass, ids, targets));
+    SR_TRY(forward(pass));
+    SR_TRY(head_losses(pass));
     return losses_out(pass, losses);
 }
 
 srnn_status sr_pass_evaluate(sr_pass *pass, float *losses, int64_t *correct, const int32_t *ids,
                              const int32_t *targets) {
-    SR_TRY(forward(pass, ids));
-    SR_TRY(head_losses(pass, correct, targets));
-    return losses_out(pass, losses);
+    SR_TRY(sr_pass_losses(pass, losses, ids, targets));
+    SR_TRY(sr_device_copy_out(pass->backend->device, pass->host_hits, pass->hits,
+                              (size_t)pass->rows * sizeof *pass->hits));
+    for (int64_t row = 0; row < pass->rows; row++)
+        *correct += pass->host_hits[row];
+    return SRNN_OK;
 }
 
-srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
-                              const int32_t *targets, double scale) {
+static srnn_status layers_backward(sr_pass *pass) {
     sr_backend *backend = pass->backend;
-    const sr_model *model = pass->model;
-    const size_t bytes = (size_t)pass->rows * (size_t)model->config.C * sizeof(float);
-    if (!pass->setup.train)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "this pass was created without gradients");
-    SR_TRY(forward(pass, ids));
-    SR_TRY(head_gradients(pass, targets, (float)scale));
-    SR_TRY(losses_out(pass, losses));
-    const sr_rmsnorm norm = {pass->x,    model->weight.norm,
-                             pass->rstd, (float)model->config.norm_epsilon,
-                             pass->rows, model->config.C};
-    SR_TRY(sr_device_zero(backend->device, pass->d, bytes));
-    for (int layer = model->config.L - 1; layer >= 0; layer--) {
+    const int L = pass->model->config.L;
+    const sr_rmsnorm norm = last_norm(pass);
+    for (int layer = L - 1; layer >= 0; layer--) {
         const sr_block *block = &pass->blocks[layer];
         const sr_block_scratch scratch = sr_block_scratch_at(block, pass->scratch);
-        if (layer == model->config.L - 1)
-            SR_TRY(backend->rmsnorm_backward(backend, pass->d, pass->gradient.norm, pass->d_normed,
-                                             &norm, scratch.parts));
+        const sr_rmsnorm_gradient d_norm = {pass->d.wide, pass->d.narrow, pass->gradient.norm,
+                                            scratch.parts};
+        if (layer == L - 1)
+            SR_TRY(backend->rmsnorm_backward(backend, &d_norm, pass->d_normed, &norm));
         if (pass->setup.recompute)
             SR_TRY(sr_block_forward(block, NULL, &pass->saved[layer]));
         SR_TRY(sr_block_backward(block, pass->d, &pass->gradient.block[layer], &pass->saved[layer],
                                  &scratch));
     }
+    return SRNN_OK;
+}
+
+/* Everything between a loaded batch and its gradients; what is recorded. */
+static srnn_status gradients(void *context) {
+    sr_pass *pass = context;
+    sr_backend *backend = pass->backend;
+    const int C = pass->model->config.C;
+    SR_TRY(forward(pass));
+    SR_TRY(head_gradients(pass));
+    if (pass->tally)
+        SR_TRY(backend->tally_losses(backend, pass->tally, pass->losses, NULL, pass->targets,
+                                     pass->rows));
+    SR_TRY(sr_device_zero(backend->device, pass->d.wide,
+                          (size_t)pass->rows * (size_t)C * sizeof(float)));
+    SR_TRY(layers_backward(pass));
     return backend->embed_backward(backend, pass->gradient.embedding,
-                                   sr_matrix_of(pass->d, pass->rows, model->config.C), pass->ids);
+                                   sr_matrix_of(pass->d.wide, pass->rows, C, SRNN_F32), pass->ids);
+}
+
+static srnn_status check_train(const sr_pass *pass) {
+    return pass->setup.train
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_ARGUMENT, "this pass was created without gradients");
+}
+
+srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
+                              const int32_t *targets, double scale) {
+    SR_TRY(check_train(pass));
+    SR_TRY(load(pass, ids, targets));
+    pass->scale = (float)scale;
+    pass->tally = NULL;
+    SR_TRY(gradients(pass));
+    return losses_out(pass, losses);
+}
+
+srnn_status sr_pass_step(sr_pass *pass, sr_tally *tally, const int32_t *ids, const int32_t *targets,
+                         double scale) {
+    SR_TRY(check_train(pass));
+    SR_TRY(load(pass, ids, targets));
+    pass->scale = (float)scale;
+    pass->tally = tally;
+    return sr_device_repeat(pass->backend->device, &pass->step, gradients, pass);
 }

@@ -14,32 +14,35 @@ struct sr_session {
     sr_layer_kinds kinds;
     sr_layer_state **states; /* (L) */
     void *saved;             /* of one layer, shared by all */
-    int32_t *ids;            /* (B*T), backend */
-    float *x, *normed;       /* (B*T, C) each, backend */
-    float *rstd;             /* (B*T), backend */
-    float *last;             /* (B, C): the rows whose logits are wanted, backend */
-    float *logits;           /* (B, V), backend */
+    int32_t *ids;            /* (B*T), device memory */
+    int32_t *positions;      /* (B*T), device memory */
+    int32_t *host_positions; /* (B*T) */
+    float *x;                /* (B*T, C), device memory */
+    void *normed;            /* (B*T, C), number type, device memory */
+    float *rstd;             /* (B*T), device memory */
+    void *logits;            /* (B, V), number type, device memory */
     int64_t position;
+    int T;           /* tokens of the piece that is being fed */
+    sr_repeated one; /* pieces of one token */
 };
 
-static srnn_status take(sr_session *session, float **out, size_t count) {
-    void *memory;
-    SR_TRY(sr_device_allocate(session->backend->device, &memory, count * sizeof(float)));
-    *out = memory;
-    return SRNN_OK;
+static srnn_status take(sr_session *session, void **out, size_t count, size_t size) {
+    return sr_device_allocate(session->backend->device, out, count * size);
 }
 
 static sr_block block_of(const sr_session *session, int layer, int64_t rows) {
     return (sr_block){.backend = session->backend,
                       .config = &session->model->config,
                       .attention = session->kinds.of_layer[layer],
-                      .weight = &session->model->weight.block[layer],
+                      .master = &session->model->master.block[layer],
+                      .worker = &session->model->worker.block[layer],
                       .rows = rows};
 }
 
 static srnn_status take_all(sr_session *session) {
     const sr_model_config *c = &session->model->config;
     const size_t B = (size_t)session->setup.B, rows = B * (size_t)session->setup.T;
+    const size_t C = (size_t)c->C, number = sr_number_bytes(session->backend->number);
     size_t saved = 0;
     void *memory;
     for (int layer = 0; layer < c->L; layer++) {
@@ -47,14 +50,19 @@ static srnn_status take_all(sr_session *session) {
         const size_t bytes = sr_block_saved_bytes(&block);
         saved = bytes > saved ? bytes : saved;
     }
-    SR_TRY(sr_device_allocate(session->backend->device, &session->saved, saved));
-    SR_TRY(sr_device_allocate(session->backend->device, &memory, rows * sizeof(int32_t)));
+    SR_TRY(take(session, &session->saved, saved, 1));
+    SR_TRY(take(session, &memory, rows, sizeof *session->ids));
     session->ids = memory;
-    SR_TRY(take(session, &session->x, rows * (size_t)c->C));
-    SR_TRY(take(session, &session->normed, rows * (size_t)c->C));
-    SR_TRY(take(session, &session->rstd, rows));
-    SR_TRY(take(session, &session->last, B * (size_t)c->C));
-    return take(session, &session->logits, B * (size_t)c->V);
+    SR_TRY(take(session, &memory, rows, sizeof *session->positions));
+    session->positions = memory;
+    SR_TRY(sr_alloc(&memory, rows, sizeof *session->host_positions));
+    session->host_positions = memory;
+    SR_TRY(take(session, &memory, rows * C, sizeof *session->x));
+    session->x = memory;
+    SR_TRY(take(session, &memory, rows, sizeof *session->rstd));
+    session->rstd = memory;
+    SR_TRY(take(session, &session->normed, rows * C, number));
+    return take(session, &session->logits, B * (size_t)c->V, number);
 }
 
 static srnn_status fill(sr_session *session) {
@@ -96,79 +104,128 @@ srnn_status sr_session_create(sr_session **session, sr_model *model,
 void sr_session_free(sr_session *session) {
     if (!session)
         return;
-    void *const memory[] = {session->saved, session->ids,  session->x,     session->normed,
-                            session->rstd,  session->last, session->logits};
+    srnn_device *device = session->backend->device;
+    void *const memory[] = {session->saved,  session->ids,  session->positions, session->x,
+                            session->normed, session->rstd, session->logits};
+    sr_device_forget(device, &session->one);
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
-        sr_device_release(session->backend->device, memory[i]);
+        sr_device_release(device, memory[i]);
     for (int layer = 0; session->states && layer < session->model->config.L; layer++)
         sr_layer_state_free(session->states[layer]);
+    free(session->host_positions);
     free(session->states);
     sr_layer_kinds_free(&session->kinds);
     free(session);
 }
 
-void sr_session_reset(sr_session *session) {
+srnn_status sr_session_reset(sr_session *session) {
     session->position = 0;
     for (int layer = 0; layer < session->model->config.L; layer++)
-        sr_layer_state_reset(session->states[layer]);
+        SR_TRY(sr_layer_state_reset(session->states[layer]));
+    return SRNN_OK;
 }
 
-/* ids in, session->normed (B*T, C) out. */
-static srnn_status forward(sr_session *session, const int32_t *ids, int T) {
-    sr_backend *backend = session->backend;
+/* Checks a piece, finds room for it, and copies it to the device. */
+static srnn_status load(sr_session *session, const int32_t *ids, int T) {
+    srnn_device *device = session->backend->device;
     const sr_model *model = session->model;
     const int64_t rows = (int64_t)session->setup.B * T;
     if (T < 1 || T > session->setup.T)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "a piece of %d tokens; the session takes 1 to %d", T,
                        session->setup.T);
-    for (int64_t row = 0; row < rows; row++)
+    for (int64_t row = 0; row < rows; row++) {
         if (ids[row] >= model->config.V)
             return SR_FAIL(SRNN_ERR_ARGUMENT, "token %d: the model has only %d", ids[row],
                            model->config.V);
-    SR_TRY(sr_device_copy_in(backend->device, session->ids, ids, (size_t)rows * sizeof *ids));
-    SR_TRY(backend->embed_forward(backend, sr_matrix_of(session->x, rows, model->config.C),
-                                  model->weight.embedding, session->ids));
+        session->host_positions[row] = (int32_t)(session->position + row % T);
+    }
+    for (int layer = 0; layer < model->config.L; layer++) {
+        bool moved;
+        SR_TRY(sr_layer_state_reserve(session->states[layer], T, &moved));
+        if (moved)
+            sr_device_forget(device, &session->one);
+    }
+    session->T = T;
+    SR_TRY(sr_device_copy_in(device, session->ids, ids, (size_t)rows * sizeof *ids));
+    return sr_device_copy_in(device, session->positions, session->host_positions,
+                             (size_t)rows * sizeof *session->host_positions);
+}
+
+/* From the loaded piece to session->normed (B*T, C). */
+static srnn_status layers_forward(sr_session *session) {
+    sr_backend *backend = session->backend;
+    const sr_model *model = session->model;
+    const int64_t rows = (int64_t)session->setup.B * session->T;
+    const sr_layer_piece_place place = {.T = session->T, .positions = session->positions};
+    SR_TRY(backend->embed_forward(backend,
+                                  sr_matrix_of(session->x, rows, model->config.C, SRNN_F32),
+                                  model->master.embedding, session->ids));
     for (int layer = 0; layer < model->config.L; layer++) {
         const sr_block block = block_of(session, layer, rows);
         const sr_block_saved saved = sr_block_saved_at(&block, session->saved);
-        SR_TRY(sr_block_feed(&block, session->x, session->states[layer], &saved, T));
+        SR_TRY(sr_block_feed(&block, session->x, session->states[layer], &saved, &place));
     }
-    session->position += T;
-    const sr_rmsnorm norm = {session->x,    model->weight.norm,
+    const sr_rmsnorm norm = {session->x,    model->master.norm,
                              session->rstd, (float)model->config.norm_epsilon,
                              rows,          model->config.C};
     return backend->rmsnorm_forward(backend, session->normed, &norm);
 }
 
-/* The logits (B, V) that follow token t of each sequence; sequence b's go to out + b * stride. */
-static srnn_status logits_after(sr_session *session, float *out, size_t stride, int t, int T) {
+/* The logits (B, V) that follow token t of each sequence, in session->logits. */
+static srnn_status logits_after(sr_session *session, int t) {
     sr_backend *backend = session->backend;
     const sr_model *model = session->model;
-    const size_t C = (size_t)model->config.C, V = (size_t)model->config.V;
-    for (size_t b = 0; b < (size_t)session->setup.B; b++)
-        SR_TRY(sr_device_copy(backend->device, session->last + b * C,
-                              session->normed + (b * (size_t)T + (size_t)t) * C,
-                              C * sizeof(float)));
-    SR_TRY(backend->linear_forward(backend,
-                                   sr_matrix_of(session->logits, session->setup.B, model->config.V),
-                                   sr_matrix_of(session->last, session->setup.B, model->config.C),
-                                   model->weight.head, NULL, false));
-    for (size_t b = 0; b < (size_t)session->setup.B; b++)
-        SR_TRY(sr_device_copy_out(backend->device, out + b * stride, session->logits + b * V,
-                                  V * sizeof(float)));
+    const int64_t B = session->setup.B, C = model->config.C;
+    const sr_linear head = {model->worker.head, NULL, model->config.V};
+    /* Every T-th row, from the t-th on. */
+    const sr_matrix rows = {sr_number_at(session->normed, t * C, backend->number), B, C,
+                            session->T * C, backend->number};
+    return backend->linear_forward(
+        backend, sr_matrix_of(session->logits, B, model->config.V, backend->number), (sr_matrix){0},
+        rows, &head, 1);
+}
+
+/* Sequence b's logits go to out + b * stride. */
+static srnn_status fetch_logits(sr_session *session, float *out, size_t stride) {
+    const int V = session->model->config.V;
+    const sr_matrix logits =
+        sr_matrix_of(session->logits, session->setup.B, V, session->backend->number);
+    for (int b = 0; b < session->setup.B; b++)
+        SR_TRY(sr_matrix_fetch(out + (size_t)b * stride, session->backend->device,
+                               sr_matrix_rows(logits, b, 1)));
     return SRNN_OK;
 }
 
+/* What a feed starts; what is recorded of pieces of one token. */
+static srnn_status feed(void *context) {
+    sr_session *session = context;
+    SR_TRY(layers_forward(session));
+    return logits_after(session, session->T - 1);
+}
+
+static void advance(sr_session *session) {
+    session->position += session->T;
+    for (int layer = 0; layer < session->model->config.L; layer++)
+        sr_layer_state_advance(session->states[layer], session->T);
+}
+
 srnn_status sr_session_feed(sr_session *session, float *logits, const int32_t *ids, int T) {
-    SR_TRY(forward(session, ids, T));
-    return logits_after(session, logits, (size_t)session->model->config.V, T - 1, T);
+    SR_TRY(load(session, ids, T));
+    SR_TRY(T == 1 ? sr_device_repeat(session->backend->device, &session->one, feed, session)
+                  : feed(session));
+    advance(session);
+    return fetch_logits(session, logits, (size_t)session->model->config.V);
 }
 
 srnn_status sr_session_feed_all(sr_session *session, float *logits, const int32_t *ids, int T) {
     const size_t V = (size_t)session->model->config.V;
-    SR_TRY(forward(session, ids, T));
-    for (int t = 0; t < T; t++)
-        SR_TRY(logits_after(session, logits + (size_t)t * V, (size_t)T * V, t, T));
+    SR_TRY(load(session, ids, T));
+    SR_TRY(layers_forward(session));
+    advance(session);
+    for (int t = 0; t < T; t++) {
+        SR_TRY(logits_after(session, t));
+        SR_TRY(fetch_logits(session, logits + (size_t)t * V, (size_t)T * V));
+    }
     return SRNN_OK;
 }
 

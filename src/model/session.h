@@ -18,7 +18,7 @@ srnn_status sr_session_create(sr_session **session, sr_model *model, const sr_se
 void sr_session_free(sr_session *session);
 
 /* Forgets everything: the next token is the first. */
-void sr_session_reset(sr_session *session);
+srnn_status sr_session_reset(sr_session *session);
 
 /* Feeds ids (B, T) and gives the logits (B, V), host memory, of what follows the last of them. */
 srnn_status sr_session_feed(sr_session *session, float *logits, const int32_t *ids, int T);

@@ -1,6 +1,7 @@
 /* batches.c: batches given in a file, to be trained on in their order. */
 #include "train/batches.h"
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "files/safetensors.h"
 
@@ -51,6 +52,10 @@ static srnn_status read_ids(batches *all, const sr_tensor *tensor, const char *p
             all->base.vocab = all->ids[i] + 1;
     }
     free(wide);
+    uint64_t sum = SR_HASH_BEGIN;
+    for (size_t i = 0; i < tensor->count && status == SRNN_OK; i++)
+        sum = sr_hash_add(sum, (uint64_t)all->ids[i]);
+    all->base.sum = sr_hash_end(sum);
     return status;
 }
 

@@ -6,8 +6,8 @@
 
 typedef struct sr_log_file sr_log_file;
 
-/* Opens or creates; what lies after `keep` bytes, where a line must end, is cut off. Fails if the file
- * is shorter, or is no file but a link, a pipe or a folder. */
+/* Opens or creates; what lies after `keep` bytes is cut off. Fails if the file is shorter, or is no
+ * file but a link, a pipe or a folder. */
 srnn_status sr_log_file_open(sr_log_file **file, const char *path, int64_t keep);
 void sr_log_file_free(sr_log_file *file);
 

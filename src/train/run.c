@@ -5,14 +5,18 @@
 #include "base/memory.h"
 #include "data/tokenizer/tokenizer_copy.h"
 #include "files/folder.h"
+#include "files/origin.h"
 #include "train/run_data.h"
 #include "train/run_model.h"
 #include "train/run_records.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct sr_run {
@@ -28,6 +32,8 @@ struct sr_run {
     sr_validation validation; /* the last one */
     double started;           /* seconds of the clock */
     size_t fresh;             /* tensors that began with new values */
+    int64_t saved_step;       /* of the last checkpoint; 0: the start, which needs none */
+    sr_machine machine;
 };
 
 static srnn_status make_trainer(sr_run *run) {
@@ -65,18 +71,52 @@ static srnn_status make_model(sr_run *run, const char *checkpoint) {
                    why, 4e-6 * (double)(run->model->table.numbers * sizeof(float)));
 }
 
+static sr_checkpointed checkpointed(const sr_run *run) {
+    return (sr_checkpointed){run->folder, &run->settings, run->trainer, run->model};
+}
+
 /* All memory is taken before weights are computed or read, so that what does not fit fails soon. */
 static srnn_status make(sr_run *run, const char *folder, const char *checkpoint) {
     SR_TRY(sr_path_print(run->folder, "%s", folder));
-    SR_TRY(sr_backend_cpu_create(&run->backend, run->settings.threads));
-    if (run->settings.precision == SR_PRECISION_BF16)
-        SR_TRY(sr_backend_cpu_bf16(run->backend));
+    const sr_backend_settings numbers = {.threads = run->settings.threads,
+                                         .bf16 = run->settings.precision == SR_PRECISION_BF16};
+    SR_TRY(sr_backend_create(&run->backend, &numbers));
     SR_TRY(sr_run_data_open(&run->source, &run->settings));
     SR_TRY(make_model(run, checkpoint));
     SR_TRY(sr_validation_create(&run->validation, run->settings.validate_batches));
     run->started = sr_clock_seconds();
-    return *checkpoint ? sr_checkpoint_read(checkpoint, run->trainer, run->model, &run->progress)
-                       : sr_run_model_begin(run->model, &run->fresh, &run->settings);
+    if (!*checkpoint)
+        return sr_run_model_begin(run->model, &run->fresh, &run->settings);
+    const sr_checkpointed state = checkpointed(run);
+    return sr_checkpoint_read(checkpoint, &state, &run->progress);
+}
+
+/* What lies in the folder of a new run would be taken for the run's own, or be lost. */
+static srnn_status check_empty(const sr_run *run, const char *checkpoints) {
+    char metrics[SR_PATH_BYTES];
+    struct stat facts;
+    sr_names names;
+    SR_TRY(sr_checkpoint_tidy(run->folder));
+    SR_TRY(sr_folder_list(&names, checkpoints));
+    const size_t count = names.count;
+    sr_names_free(&names);
+    SR_TRY(sr_path_join(metrics, run->folder, "metrics.jsonl"));
+    if (count > 0 || (lstat(metrics, &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size > 0))
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "%s: holds checkpoints or records of another run, but no run.yaml; choose "
+                       "another folder, or remove them",
+                       run->folder);
+    return SRNN_OK;
+}
+
+/* A number that no other run has. */
+static srnn_status make_identity(sr_run_settings *settings) {
+    unsigned char bytes[(sizeof settings->identity - 1) / 2];
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
+        return SR_FAIL(SRNN_ERR_IO, "the system gives no random numbers: %s", strerror(errno));
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(settings->identity + 2 * i, 3, "%02x", bytes[i]);
+    return SRNN_OK;
 }
 
 /* run.yaml is written last, so that a folder with one is a run that can be resumed. */
@@ -88,6 +128,10 @@ static srnn_status make_folder(sr_run *run, const char *yaml) {
     if (access(yaml, F_OK) == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: another run has just begun in this folder",
                        run->folder);
+    SR_TRY(check_empty(run, checkpoints));
+    SR_TRY(make_identity(&run->settings));
+    snprintf(run->settings.instructions, sizeof run->settings.instructions, "%s",
+             run->machine.instructions);
     if (*run->settings.tokenizer)
         SR_TRY(sr_tokenizer_keep(run->folder, run->settings.tokenizer));
     SR_TRY(sr_run_records_open(&run->records, run->folder, &run->progress));
@@ -106,6 +150,7 @@ static srnn_status start(sr_run *run, const char *folder, const sr_run_settings 
     SR_TRY(sr_run_settings_absolute(&run->settings));
     SR_TRY(make(run, folder, ""));
     SR_TRY(sr_run_data_sum(&run->progress.data_sum, run->source));
+    run->progress.data_stamp = run->source->stamp;
     return make_folder(run, yaml);
 }
 
@@ -120,16 +165,20 @@ static void take_ends(sr_run_settings *s, const sr_run_ends *ends) {
         s->threads = ends->threads;
 }
 
+/* Files that look untouched are taken to be; others are read whole. */
 static srnn_status check_data(sr_run *run) {
     int64_t sum;
+    if (run->progress.step == 0)
+        return SRNN_OK; /* the run begins anew, with the rows that there are */
+    if (run->source->verify && run->progress.data_stamp != run->source->stamp)
+        SR_TRY(run->source->verify(run->source));
     SR_TRY(sr_run_data_sum(&sum, run->source));
-    if (run->progress.data_sum && sum != run->progress.data_sum)
+    if (sum != run->progress.data_sum)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "%s holds other rows than those this run was trained on; to train on them "
                        "start a new run with --model %s",
                        *run->settings.batches ? run->settings.batches : run->settings.data,
                        run->folder);
-    run->progress.data_sum = sum;
     return SRNN_OK;
 }
 
@@ -141,9 +190,12 @@ static srnn_status resume(sr_run *run, const char *folder, const sr_run_ends *en
     SR_TRY(sr_folder_lock(&run->lock, folder, 0));
     take_ends(&run->settings, ends);
     SR_TRY(sr_checkpoint_tidy(folder));
-    SR_TRY(sr_checkpoint_latest(checkpoint, folder));
+    SR_TRY(sr_checkpoint_find(checkpoint, &run->progress, folder, &run->settings));
+    run->saved_step = run->progress.step;
     SR_TRY(make(run, folder, checkpoint));
     SR_TRY(check_data(run));
+    SR_TRY(sr_run_data_sum(&run->progress.data_sum, run->source));
+    run->progress.data_stamp = run->source->stamp;
     return sr_run_records_open(&run->records, folder, &run->progress);
 }
 
@@ -153,6 +205,7 @@ static srnn_status allocate(sr_run **run) {
     SR_TRY(sr_alloc_zero(&memory, 1, sizeof **run));
     *run = memory;
     (*run)->lock = -1;
+    sr_machine_look(&(*run)->machine);
     return SRNN_OK;
 }
 
@@ -202,6 +255,11 @@ const sr_model *sr_run_model(const sr_run *run) {
     return run->model;
 }
 
+const char *sr_run_other_instructions(const sr_run *run) {
+    const char *begun = run->settings.instructions;
+    return *begun && strcmp(begun, run->machine.instructions) != 0 ? begun : NULL;
+}
+
 size_t sr_run_fresh(const sr_run *run) {
     return run->fresh;
 }
@@ -219,13 +277,16 @@ bool sr_run_done(const sr_run *run) {
 }
 
 static srnn_status save(sr_run *run, bool *written) {
+    const sr_checkpointed state = checkpointed(run);
     *written = false;
-    if (run->progress.step == 0)
-        return SRNN_OK; /* the start is its own checkpoint */
+    if (run->progress.step == run->saved_step)
+        return SRNN_OK;
     SR_TRY(sr_run_records_sync(run->records, &run->progress));
-    SR_TRY(sr_checkpoint_write(run->folder, run->trainer, run->model, &run->progress));
+    run->progress.updates = sr_trainer_moments(run->trainer)->updates;
+    SR_TRY(sr_checkpoint_write(&state, &run->progress));
+    run->saved_step = run->progress.step;
     *written = true;
-    const srnn_status status = sr_checkpoint_rotate(run->folder, run->settings.keep);
+    const srnn_status status = sr_checkpoint_rotate(run->folder, &run->settings);
     if (status == SRNN_OK)
         return SRNN_OK;
     char why[512];

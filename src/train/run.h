@@ -19,7 +19,7 @@ typedef struct sr_run_report {
 
 typedef struct sr_run sr_run;
 
-/* Starts a run in a new or empty folder: writes run.yaml. Names of files become absolute in it. A
+/* Starts a run in a folder that is new or holds no other: writes run.yaml. Names of files become absolute in it. A
  * folder belongs to one process at a time. */
 srnn_status sr_run_start(sr_run **run, const char *folder, const sr_run_settings *settings);
 
@@ -38,6 +38,10 @@ void sr_run_free(sr_run *run);
 const sr_run_settings *sr_run_settings_of(const sr_run *run);
 const sr_progress *sr_run_progress(const sr_run *run);
 const sr_model *sr_run_model(const sr_run *run);
+
+/* The instruction set with which the run began, if this machine has another one: from here on its bits
+ * are not those of a run that was never moved. NULL if it is the same. */
+const char *sr_run_other_instructions(const sr_run *run);
 
 /* Tensors that began with new values, and not with those of settings->model, when this process made
  * the model; 0 after resuming from a checkpoint. */

@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +78,9 @@ srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where) {
     path[0] = '\0';
     if (access(config, F_OK) != 0)
         SR_TRY(sr_checkpoint_latest(path, where));
-    return *path ? SRNN_OK : sr_path_print(path, "%s", where);
+    if (!*path)
+        SR_TRY(sr_path_print(path, "%s", where));
+    return sr_progress_check_files(path, true);
 }
 
 srnn_status sr_checkpoint_tidy(const char *run) {
@@ -99,20 +100,25 @@ srnn_status sr_checkpoint_tidy(const char *run) {
 }
 
 /* A folder to be removed loses its name first, so that no half of it can be taken for whole. */
-srnn_status sr_checkpoint_rotate(const char *run, int keep) {
+static srnn_status discard(const char *path, const char *removing) {
+    SR_TRY(sr_folder_rename(path, removing));
+    return sr_folder_remove(removing);
+}
+
+srnn_status sr_checkpoint_rotate(const char *run, const sr_run_settings *settings) {
     char folder[SR_PATH_BYTES], path[SR_PATH_BYTES], removing[SR_PATH_BYTES];
     sr_names names;
+    int kept = 0;
     SR_TRY(sr_path_join(folder, run, "checkpoints"));
     SR_TRY(sr_path_join(removing, folder, ".removing"));
     SR_TRY(sr_folder_remove(removing));
     SR_TRY(list_steps(&names, folder));
     srnn_status status = SRNN_OK;
-    for (size_t i = 0; i + (size_t)keep < names.count && status == SRNN_OK; i++) {
+    for (size_t i = names.count; i-- > 0 && status == SRNN_OK;) {
         status = sr_path_join(path, folder, names.names[i]);
-        if (status == SRNN_OK)
-            status = sr_folder_rename(path, removing);
-        if (status == SRNN_OK)
-            status = sr_folder_remove(removing);
+        if (status == SRNN_OK && sr_progress_is_of(path, settings->identity) &&
+            ++kept > settings->keep)
+            status = discard(path, removing);
     }
     sr_names_free(&names);
     return status;
@@ -139,43 +145,108 @@ static srnn_status write_moments(const char *path, sr_trainer *trainer, const sr
     return status;
 }
 
-static srnn_status write_progress(const char *path, const sr_progress *p, int64_t updates) {
-    char text[512];
-    const int length =
-        snprintf(text, sizeof text,
-                 "{\"step\": %" PRId64 ", \"updates\": %" PRId64 ", \"tokens\": %" PRId64
-                 ", \"skipped\": %" PRId64 ", \"skipped_in_row\": %" PRId64
-                 ",\n \"metrics_bytes\": %" PRId64 ", \"timings_bytes\": %" PRId64
-                 ", \"events_bytes\": %" PRId64 ",\n \"data_sum\": %" PRId64 "}\n",
-                 p->step, updates, p->tokens, p->skipped, p->skipped_in_row, p->metrics_bytes,
-                 p->timings_bytes, p->events_bytes, p->data_sum);
-    return sr_file_replace(path, text, (size_t)length);
+/* ---- reading back what was written */
+
+enum { BLOCK = 4096 };
+
+/* Fails if the file's numbers are not those in backend memory. */
+static srnn_status compare(sr_backend *backend, const float *memory, const sr_tensor *tensor,
+                           const char *path) {
+    char block[BLOCK * sizeof(float)];
+    sr_tensor written = *tensor;
+    written.data = memory;
+    for (size_t first = 0; first < tensor->count; first += BLOCK) {
+        const size_t count = tensor->count - first < BLOCK ? tensor->count - first : BLOCK;
+        SR_TRY(sr_stream_out(backend, block, &written, first, count));
+        if (memcmp(block, (const float *)tensor->data + first, count * sizeof(float)) != 0)
+            return SR_FAIL(SRNN_ERR_IO, "%s: %s reads back as something else than was written",
+                           path, tensor->name);
+    }
+    return SRNN_OK;
 }
 
-static srnn_status write_files(const char *folder, sr_trainer *trainer, const sr_model *model,
-                               const sr_progress *progress, const char *run) {
+static srnn_status compare_named(const sr_safetensors *file, const char *name, const float *memory,
+                                 size_t count, sr_backend *backend) {
+    const sr_tensor *tensor;
+    SR_TRY(sr_safetensors_require(&tensor, file, name));
+    if (tensor->count != count || tensor->dtype != SR_DTYPE_F32)
+        return SR_FAIL(SRNN_ERR_IO, "%s: reads back with another size than was written", name);
+    return compare(backend, memory, tensor, name);
+}
+
+static srnn_status compare_weights(const sr_safetensors *file, const sr_model *model) {
+    for (size_t i = 0; i < model->table.count; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        size_t count = 1;
+        for (int d = 0; d < spec->rank; d++)
+            count *= (size_t)spec->shape[d];
+        SR_TRY(
+            compare_named(file, spec->name, model->weights + spec->start, count, model->backend));
+    }
+    return SRNN_OK;
+}
+
+static srnn_status compare_moments(const sr_safetensors *file, const sr_model *model,
+                                   const sr_moments *moments) {
+    SR_TRY(compare_named(file, "mean", moments->mean, model->table.numbers, model->backend));
+    return compare_named(file, "square", moments->square, model->table.numbers, model->backend);
+}
+
+/* config.json must describe this model. */
+static srnn_status compare_config(const char *folder, const sr_model *model) {
+    sr_model_config config;
+    sr_tensor_table table = {0};
+    SR_TRY(sr_model_load_config(&config, folder));
+    srnn_status status = sr_model_tensors(&table, &config);
+    if (status == SRNN_OK && table.numbers != model->table.numbers)
+        status = SR_FAIL(SRNN_ERR_IO, "%s/config.json: reads back as another model", folder);
+    sr_tensor_table_free(&table);
+    sr_model_config_free(&config);
+    return status;
+}
+
+static srnn_status read_back(const char *folder, const sr_checkpointed *run) {
     char path[SR_PATH_BYTES];
-    SR_TRY(sr_model_save(model, folder, SR_DTYPE_F32));
-    if (sr_tokenizer_lies_in(run))
-        SR_TRY(sr_tokenizer_keep(folder, run));
-    SR_TRY(sr_path_join(path, folder, "optimizer.safetensors"));
-    SR_TRY(write_moments(path, trainer, model));
-    SR_TRY(sr_path_join(path, folder, "run.json"));
-    return write_progress(path, progress, sr_trainer_moments(trainer)->updates);
+    sr_safetensors *file;
+    SR_TRY(compare_config(folder, run->model));
+    SR_TRY(sr_path_join(path, folder, "model.safetensors"));
+    SR_TRY(sr_safetensors_open(&file, path));
+    srnn_status status = compare_weights(file, run->model);
+    sr_safetensors_free(file);
+    SR_TRY(status);
+    SR_TRY(sr_path_join(path, folder, SR_OPTIMIZER_NAME));
+    SR_TRY(sr_safetensors_open(&file, path));
+    status = compare_moments(file, run->model, sr_trainer_moments(run->trainer));
+    sr_safetensors_free(file);
+    return status;
 }
 
-srnn_status sr_checkpoint_write(const char *run, sr_trainer *trainer, const sr_model *model,
-                                const sr_progress *progress) {
-    char folder[SR_PATH_BYTES], writing[SR_PATH_BYTES], path[SR_PATH_BYTES], name[64];
-    SR_TRY(sr_path_join(folder, run, "checkpoints"));
+/* ---- writing */
+
+static srnn_status write_files(const char *folder, const sr_checkpointed *run,
+                               const sr_progress *progress) {
+    char path[SR_PATH_BYTES];
+    sr_progress again;
+    SR_TRY(sr_model_save(run->model, folder, SR_DTYPE_F32));
+    if (sr_tokenizer_lies_in(run->folder))
+        SR_TRY(sr_tokenizer_keep(folder, run->folder));
+    SR_TRY(sr_path_join(path, folder, SR_OPTIMIZER_NAME));
+    SR_TRY(write_moments(path, run->trainer, run->model));
+    SR_TRY(read_back(folder, run));
+    SR_TRY(sr_progress_write(progress, run->settings->identity, folder));
+    return sr_progress_read(&again, run->settings, progress->step, folder);
+}
+
+srnn_status sr_checkpoint_write(const sr_checkpointed *run, const sr_progress *progress) {
+    char folder[SR_PATH_BYTES], writing[SR_PATH_BYTES], path[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(folder, run->folder, "checkpoints"));
     SR_TRY(sr_path_join(writing, folder, ".writing"));
-    snprintf(name, sizeof name, STEP_NAME "%09" PRId64, progress->step);
-    SR_TRY(sr_path_join(path, folder, name));
+    SR_TRY(sr_path_print(path, "%s/" STEP_NAME "%09" PRId64, folder, progress->step));
     if (access(path, F_OK) == 0)
-        return SRNN_OK;
+        return SR_FAIL(SRNN_ERR_IO, "%s: is there already, and not of this run", path);
     SR_TRY(sr_folder_remove(writing));
     SR_TRY(sr_folder_make(writing));
-    srnn_status status = write_files(writing, trainer, model, progress, run);
+    srnn_status status = write_files(writing, run, progress);
     if (status == SRNN_OK)
         status = sr_folder_rename(writing, path);
     if (status != SRNN_OK) {
@@ -185,6 +256,47 @@ srnn_status sr_checkpoint_write(const char *run, sr_trainer *trainer, const sr_m
         return SR_FAIL(status, "%s", detail);
     }
     return SRNN_OK;
+}
+
+/* ---- reading */
+
+static srnn_status check_checkpoint(char path[SR_PATH_BYTES], sr_progress *progress,
+                                    const char *folder, const char *name,
+                                    const sr_run_settings *settings) {
+    SR_TRY(sr_path_join(path, folder, name));
+    SR_TRY(sr_progress_read(progress, settings, step_of(name), path));
+    return sr_progress_check_files(path, false);
+}
+
+/* The failure just told, with the newest of the older checkpoints that is whole. */
+static srnn_status name_older(srnn_status status, const char *damaged, const char *folder,
+                              const sr_names *names, const sr_run_settings *settings) {
+    char why[1024], path[SR_PATH_BYTES];
+    sr_progress progress;
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    for (size_t i = names->count - 1; i-- > 0;)
+        if (check_checkpoint(path, &progress, folder, names->names[i], settings) == SRNN_OK)
+            return SR_FAIL(status, "%s; %s is whole: to go on from there, remove %s", why,
+                           names->names[i], damaged);
+    return SR_FAIL(status, "%s; there is no older checkpoint that is whole", why);
+}
+
+srnn_status sr_checkpoint_find(char path[SR_PATH_BYTES], sr_progress *progress, const char *run,
+                               const sr_run_settings *settings) {
+    char folder[SR_PATH_BYTES];
+    sr_names names;
+    path[0] = '\0';
+    *progress = (sr_progress){0};
+    SR_TRY(sr_path_join(folder, run, "checkpoints"));
+    SR_TRY(list_steps(&names, folder));
+    srnn_status status = SRNN_OK;
+    if (names.count) {
+        status = check_checkpoint(path, progress, folder, names.names[names.count - 1], settings);
+        if (status == SRNN_ERR_FORMAT || status == SRNN_ERR_IO)
+            status = name_older(status, path, folder, &names, settings);
+    }
+    sr_names_free(&names);
+    return status;
 }
 
 static srnn_status read_moment(float *to, const sr_safetensors *file, const char *name,
@@ -206,30 +318,12 @@ static srnn_status read_moments(const char *path, sr_trainer *trainer, const sr_
     return status;
 }
 
-static srnn_status read_progress(const char *path, sr_progress *p, int64_t *updates) {
-    json_error_t error;
-    json_t *root = json_load_file(path, 0, &error);
-    json_int_t step, count, tokens, skipped, in_row, metrics, timings, events, data = 0;
-    if (!root ||
-        json_unpack_ex(root, &error, 0, "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s?I}", "step",
-                       &step, "updates", &count, "tokens", &tokens, "skipped", &skipped,
-                       "skipped_in_row", &in_row, "metrics_bytes", &metrics, "timings_bytes",
-                       &timings, "events_bytes", &events, "data_sum", &data) != 0) {
-        json_decref(root);
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s", path, error.text);
-    }
-    json_decref(root);
-    *updates = count;
-    *p = (sr_progress){step, tokens, skipped, in_row, metrics, timings, events, data};
-    return SRNN_OK;
-}
-
-srnn_status sr_checkpoint_read(const char *checkpoint, sr_trainer *trainer, sr_model *model,
-                               sr_progress *progress) {
+srnn_status sr_checkpoint_read(const char *checkpoint, const sr_checkpointed *run,
+                               const sr_progress *progress) {
     char path[SR_PATH_BYTES];
-    SR_TRY(sr_model_load_weights(model, checkpoint));
-    SR_TRY(sr_path_join(path, checkpoint, "optimizer.safetensors"));
-    SR_TRY(read_moments(path, trainer, model));
-    SR_TRY(sr_path_join(path, checkpoint, "run.json"));
-    return read_progress(path, progress, &sr_trainer_moments(trainer)->updates);
+    SR_TRY(sr_model_load_weights(run->model, checkpoint));
+    SR_TRY(sr_path_join(path, checkpoint, SR_OPTIMIZER_NAME));
+    SR_TRY(read_moments(path, run->trainer, run->model));
+    sr_trainer_moments(run->trainer)->updates = progress->updates;
+    return SRNN_OK;
 }

@@ -1,6 +1,7 @@
 /* run_data.c: what a run reads: its rows and the tokenizer they were made with. */
 #include "train/run_data.h"
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "data/rows/source_open.h"
 #include "data/rows/synthetic.h"
@@ -91,11 +92,6 @@ srnn_status sr_run_data_tokenizer(sr_run_settings *s) {
 
 enum { SUM_ROWS = 4 };
 
-/* Fowler, Noll and Vo's hash, 1a, over whole numbers. */
-static uint64_t add(uint64_t hash, int64_t number) {
-    return (hash ^ (uint64_t)number) * 0x100000001b3;
-}
-
 srnn_status sr_run_data_sum(int64_t *sum, const sr_source *source) {
     const size_t T = (size_t)source->T;
     void *memory;
@@ -103,14 +99,16 @@ srnn_status sr_run_data_sum(int64_t *sum, const sr_source *source) {
     sr_row row = {.starts = memory};
     row.ids = (int32_t *)(void *)(row.starts + T);
     row.targets = row.ids + T;
-    uint64_t hash = add(add(0xcbf29ce484222325, source->vocab), source->rows[SR_SPLIT_TRAIN]);
+    uint64_t hash = sr_hash_add(SR_HASH_BEGIN, (uint64_t)source->sum);
+    hash = sr_hash_add(hash, (uint64_t)source->vocab);
+    hash = sr_hash_add(hash, (uint64_t)source->rows[SR_SPLIT_TRAIN]);
     srnn_status status = SRNN_OK;
     for (int64_t i = 0; i < SUM_ROWS && status == SRNN_OK; i++) {
         status = source->fill(source, &row, SR_SPLIT_TRAIN, i);
         for (size_t t = 0; t < T && status == SRNN_OK; t++)
-            hash = add(add(hash, row.ids[t]), row.targets[t]);
+            hash = sr_hash_add(sr_hash_add(hash, (uint64_t)row.ids[t]), (uint64_t)row.targets[t]);
     }
     free(memory);
-    *sum = (int64_t)(hash >> 1);
+    *sum = sr_hash_end(hash);
     return status;
 }

@@ -13,7 +13,8 @@ srnn_status sr_run_data_open(sr_source **source, sr_run_settings *settings);
  * has one. Fails if the one given cannot be loaded. */
 srnn_status sr_run_data_tokenizer(sr_run_settings *settings);
 
-/* A number that changes when the rows do: made from their count and a few of them. */
+/* A number that changes when the data or the order of its rows does: made from the checksums of all
+ * of it, and a few rows. */
 srnn_status sr_run_data_sum(int64_t *sum, const sr_source *source);
 
 #endif

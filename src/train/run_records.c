@@ -2,6 +2,7 @@
 #include "train/run_records.h"
 
 #include "base/memory.h"
+#include "files/file.h"
 #include "train/log_file.h"
 #include "train/tensorboard.h"
 
@@ -9,11 +10,55 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+
+#define METRICS "metrics.jsonl"
+#define TIMINGS "timings.jsonl"
+#define EVENTS  "events.out.tfevents.softrnn"
 
 struct sr_run_records {
     sr_log_file *metrics, *timings, *events;
 };
+
+/* What is kept must end with the record of the last step. */
+static bool ends_with_step(const char *text, size_t bytes, int64_t step) {
+    char begin[64];
+    const int length = snprintf(begin, sizeof begin, "{\"step\": %" PRId64 ",", step);
+    if (bytes == 0 || text[bytes - 1] != '\n')
+        return bytes == 0 && step == 0;
+    const char *before = memrchr(text, '\n', bytes - 1);
+    const char *line = before ? before + 1 : text;
+    return (size_t)(text + bytes - line) > (size_t)length &&
+           memcmp(line, begin, (size_t)length) == 0;
+}
+
+static bool ends_right(const sr_mapping *file, int64_t keep, int64_t step) {
+    return (size_t)keep <= file->bytes &&
+           (step < 0 ? sr_tensorboard_ends(file->data, (size_t)keep)
+                     : ends_with_step((const char *)file->data, (size_t)keep, step));
+}
+
+/* Of a run that goes on; step -1: events. */
+static srnn_status check_record(const char *folder, const char *name, int64_t keep, int64_t step) {
+    char path[SR_PATH_BYTES];
+    sr_mapping file;
+    SR_TRY(sr_path_join(path, folder, name));
+    SR_TRY(sr_mapping_open(&file, path));
+    const bool right = ends_right(&file, keep, step);
+    sr_mapping_close(&file);
+    return right ? SRNN_OK
+                 : SR_FAIL(SRNN_ERR_FORMAT,
+                           "%s: has no record that ends where the checkpoint says the last one "
+                           "does: the file or the checkpoint is damaged",
+                           path);
+}
+
+static srnn_status check_records(const char *folder, const sr_progress *p) {
+    SR_TRY(check_record(folder, METRICS, p->metrics_bytes, p->step));
+    SR_TRY(check_record(folder, TIMINGS, p->timings_bytes, p->step));
+    return check_record(folder, EVENTS, p->events_bytes, -1);
+}
 
 static srnn_status open_one(sr_log_file **file, const char *folder, const char *name,
                             int64_t keep) {
@@ -29,9 +74,9 @@ static double wall_seconds(void) {
 }
 
 static srnn_status open_all(sr_run_records *records, const char *folder, const sr_progress *p) {
-    SR_TRY(open_one(&records->metrics, folder, "metrics.jsonl", p->metrics_bytes));
-    SR_TRY(open_one(&records->timings, folder, "timings.jsonl", p->timings_bytes));
-    SR_TRY(open_one(&records->events, folder, "events.out.tfevents.softrnn", p->events_bytes));
+    SR_TRY(open_one(&records->metrics, folder, METRICS, p->metrics_bytes));
+    SR_TRY(open_one(&records->timings, folder, TIMINGS, p->timings_bytes));
+    SR_TRY(open_one(&records->events, folder, EVENTS, p->events_bytes));
     return p->events_bytes == 0 ? sr_tensorboard_begin(records->events, wall_seconds()) : SRNN_OK;
 }
 
@@ -39,6 +84,8 @@ srnn_status sr_run_records_open(sr_run_records **records, const char *folder,
                                 const sr_progress *progress) {
     void *memory;
     *records = NULL;
+    if (progress->step > 0)
+        SR_TRY(check_records(folder, progress));
     SR_TRY(sr_alloc_zero(&memory, 1, sizeof **records));
     const srnn_status status = open_all(memory, folder, progress);
     if (status != SRNN_OK) {

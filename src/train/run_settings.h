@@ -42,6 +42,10 @@ typedef struct sr_run_settings {
     int64_t seed;
     int precision; /* sr_precision */
     int threads;
+
+    /* Not asked for, but what the run was given when it began; "" in others. */
+    char identity[33];     /* of the run and its checkpoints: random */
+    char instructions[32]; /* the machine's, see sr_machine: the bits depend on them */
 } sr_run_settings;
 
 typedef enum sr_setting_kind {

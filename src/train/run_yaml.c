@@ -72,11 +72,15 @@ static void write_setting(FILE *out, const sr_run_settings *settings, const sr_s
     putc('\n', out);
 }
 
-/* Where and with what the run was made; not read back. */
-static void write_origin(FILE *out) {
+/* Where and with what the run was made; of this only who it is and its instructions are read back. */
+static void write_origin(FILE *out, const sr_run_settings *settings) {
     sr_machine machine;
     sr_machine_look(&machine);
-    fprintf(out, "\n# where and with what this run was started\nversion: ");
+    fprintf(out, "\n# where and with what this run was started\nidentity: ");
+    write_text(out, settings->identity);
+    fprintf(out, "\ninstructions: ");
+    write_text(out, settings->instructions);
+    fprintf(out, "\nversion: ");
     write_text(out, srnn_version());
     fprintf(out, "\nrevision: ");
     write_text(out, sr_revision());
@@ -96,7 +100,7 @@ srnn_status sr_run_settings_write(const sr_run_settings *settings, const char *p
     fputs("# what this run was asked to do\n", out);
     for (size_t i = 0; sr_setting_at(i); i++)
         write_setting(out, settings, sr_setting_at(i));
-    write_origin(out);
+    write_origin(out, settings);
     srnn_status status = SRNN_OK;
     if (fclose(out) != 0)
         status = SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
@@ -177,12 +181,23 @@ srnn_status sr_run_settings_set(sr_run_settings *settings, const char *name, con
                : SR_FAIL(SRNN_ERR_FORMAT, "%s cannot be \"%s\"", name, value);
 }
 
+static srnn_status read_given(char *to, size_t size, const char *path, const char *key,
+                              const char *value) {
+    return snprintf(to, size, "%s", value) < (int)size
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_FORMAT, "%s: %s is too long", path, key);
+}
+
 static srnn_status read_pair(sr_run_settings *settings, const char *path, const char *key,
                              const char *value) {
     static const char *const origin[] = {"version", "revision", "machine", "system", "processors"};
     for (size_t i = 0; i < sizeof origin / sizeof *origin; i++)
         if (strcmp(key, origin[i]) == 0)
             return SRNN_OK;
+    if (strcmp(key, "identity") == 0)
+        return read_given(settings->identity, sizeof settings->identity, path, key, value);
+    if (strcmp(key, "instructions") == 0)
+        return read_given(settings->instructions, sizeof settings->instructions, path, key, value);
     const srnn_status status = sr_run_settings_set(settings, key, value);
     if (status == SRNN_OK)
         return SRNN_OK;

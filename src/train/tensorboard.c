@@ -67,6 +67,20 @@ static void put_double(buffer *b, int field, double value) {
     put_little(b, bits, 8);
 }
 
+bool sr_tensorboard_ends(const uint8_t *file, size_t bytes) {
+    enum { AROUND = 8 + 4 + 4 };
+    for (size_t at = 0; at < bytes;) {
+        uint64_t length;
+        if (bytes - at < AROUND)
+            return false;
+        memcpy(&length, file + at, sizeof length);
+        if (length > bytes - at - AROUND)
+            return false;
+        at += AROUND + (size_t)length;
+    }
+    return true;
+}
+
 static srnn_status write_record(sr_log_file *file, const buffer *event) {
     buffer record = {.count = 0};
     put_little(&record, event->count, 8);

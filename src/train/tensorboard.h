@@ -4,6 +4,13 @@
 
 #include "train/log_file.h"
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* True if so many bytes of an event file are whole records, as their lengths say. */
+bool sr_tensorboard_ends(const uint8_t *file, size_t bytes);
+
 /* The record every event file starts with. */
 srnn_status sr_tensorboard_begin(sr_log_file *file, double seconds);
 

@@ -14,7 +14,9 @@ struct sr_trainer {
     sr_moments moments;
     int32_t *ids, *targets; /* (B, T) */
     int64_t *offsets;       /* (B*T + 1) */
-    float *losses;          /* (B, T) */
+    float *losses;          /* (B, T), of validation */
+    sr_tally *tally;        /* device memory */
+    sr_repeated update;     /* of the weights */
 };
 
 static srnn_status check(const sr_trainer_settings *s) {
@@ -51,6 +53,8 @@ static srnn_status fill(sr_trainer *trainer) {
     trainer->offsets = memory;
     SR_TRY(sr_alloc(&memory, rows, sizeof(float)));
     trainer->losses = memory;
+    SR_TRY(sr_device_allocate(trainer->backend->device, &memory, sizeof(sr_tally)));
+    trainer->tally = memory;
     SR_TRY(take_moment(trainer, &trainer->moments.mean));
     return take_moment(trainer, &trainer->moments.square);
 }
@@ -76,8 +80,11 @@ srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
 void sr_trainer_free(sr_trainer *trainer) {
     if (!trainer)
         return;
-    sr_device_release(trainer->backend->device, trainer->moments.mean);
-    sr_device_release(trainer->backend->device, trainer->moments.square);
+    srnn_device *device = trainer->backend->device;
+    sr_device_forget(device, &trainer->update);
+    sr_device_release(device, trainer->tally);
+    sr_device_release(device, trainer->moments.mean);
+    sr_device_release(device, trainer->moments.square);
     sr_pass_free(trainer->pass);
     free(trainer->ids);
     free(trainer->targets);
@@ -93,7 +100,11 @@ sr_moments *sr_trainer_moments(sr_trainer *trainer) {
 size_t sr_trainer_bytes(const sr_trainer *trainer) {
     const sr_model *model = trainer->model;
     const size_t angles = (size_t)model->config.positions * (size_t)model->config.D;
-    return (3 * model->table.numbers + angles) * sizeof(float) + sr_pass_bytes(trainer->pass);
+    const size_t working = model->working == model->weights
+                               ? 0
+                               : model->table.numbers * sr_number_bytes(model->backend->number);
+    return (3 * model->table.numbers + angles) * sizeof(float) + working +
+           sr_pass_bytes(trainer->pass);
 }
 
 static srnn_status read_batch(sr_trainer *trainer, const sr_source *source, sr_split split,
@@ -120,48 +131,60 @@ static void add_losses(const sr_trainer *trainer, double *sum, int64_t *count) {
     }
 }
 
-/* The gradients are of the sum over targets divided by `nominal`; the mean wants `count`. */
-static srnn_status update(sr_trainer *trainer, sr_step *result, double nominal, int64_t step) {
+/* The size of a step if every token had a target; gradients are of the sum of losses over it. */
+static double nominal_targets(const sr_trainer_settings *s) {
+    return (double)s->B * s->T * s->accumulate;
+}
+
+/* Clips and applies what was accumulated, by the numbers of the tally; what is recorded. */
+static srnn_status update(void *context) {
+    sr_trainer *trainer = context;
+    sr_backend *backend = trainer->backend;
     const sr_trainer_settings *s = &trainer->settings;
-    const int64_t numbers = (int64_t)trainer->model->table.numbers;
-    const double to_mean = nominal / (double)(result->targets > 0 ? result->targets : 1);
-    double squares;
-    SR_TRY(trainer->backend->square_sum(trainer->backend, &squares, sr_pass_gradient(trainer->pass),
-                                        numbers));
-    result->gradient_norm = sqrt(squares) * to_mean;
-    result->learning_rate = s->learning_rate * sr_schedule_rate(&s->schedule, step);
-    result->applied = isfinite(result->loss) && isfinite(result->gradient_norm);
-    if (!result->applied)
-        return SRNN_OK;
-    const bool clips = s->clip > 0 && result->gradient_norm > s->clip;
-    const sr_adamw adamw = {.learning_rate = result->learning_rate,
+    const float *gradient = sr_pass_gradient(trainer->pass);
+    const sr_adamw adamw = {.weight = trainer->model->weights,
+                            .mean = trainer->moments.mean,
+                            .square = trainer->moments.square,
+                            .gradient = gradient,
+                            .working = trainer->model->working,
+                            .n = (int64_t)trainer->model->table.numbers,
                             .beta1 = s->beta1,
                             .beta2 = s->beta2,
                             .epsilon = s->epsilon,
                             .weight_decay = s->weight_decay,
-                            .gradient_scale =
-                                to_mean * (clips ? s->clip / result->gradient_norm : 1.0),
-                            .step = ++trainer->moments.updates};
-    return trainer->backend->adamw(trainer->backend, trainer->model->weights, trainer->moments.mean,
-                                   trainer->moments.square, sr_pass_gradient(trainer->pass),
-                                   numbers, &adamw);
+                            .clip = s->clip,
+                            .nominal = nominal_targets(s)};
+    SR_TRY(backend->tally_squares(backend, trainer->tally, gradient, adamw.n));
+    return backend->adamw(backend, trainer->tally, &adamw);
+}
+
+static sr_step step_of(const sr_tally *tally) {
+    return (sr_step){.loss = tally->loss / (double)(tally->targets > 0 ? tally->targets : 1),
+                     .gradient_norm = tally->gradient_norm,
+                     .learning_rate = tally->learning_rate,
+                     .targets = tally->targets,
+                     .applied = tally->applied != 0};
 }
 
 srnn_status sr_trainer_step(sr_trainer *trainer, sr_step *result, const sr_source *source,
                             int64_t step) {
+    srnn_device *device = trainer->backend->device;
     const sr_trainer_settings *s = &trainer->settings;
-    const double nominal = (double)s->B * s->T * s->accumulate;
-    double sum = 0;
+    sr_tally tally = {.learning_rate = s->learning_rate * sr_schedule_rate(&s->schedule, step),
+                      .updates = trainer->moments.updates};
     *result = (sr_step){0};
+    SR_TRY(sr_device_copy_in(device, trainer->tally, &tally, sizeof tally));
     SR_TRY(sr_pass_zero_gradient(trainer->pass));
     for (int i = 0; i < s->accumulate; i++) {
         SR_TRY(read_batch(trainer, source, SR_SPLIT_TRAIN, (step - 1) * s->accumulate + i));
-        SR_TRY(sr_pass_gradients(trainer->pass, trainer->losses, trainer->ids, trainer->targets,
-                                 1.0 / nominal));
-        add_losses(trainer, &sum, &result->targets);
+        SR_TRY(sr_pass_step(trainer->pass, trainer->tally, trainer->ids, trainer->targets,
+                            1.0 / nominal_targets(s)));
     }
-    result->loss = sum / (double)(result->targets > 0 ? result->targets : 1);
-    return update(trainer, result, nominal, step);
+    SR_TRY(sr_device_repeat(device, &trainer->update, update, trainer));
+    SR_TRY(sr_device_copy_out(device, &tally, trainer->tally, sizeof tally));
+    trainer->moments.updates = tally.updates;
+    *result = step_of(&tally);
+    return SRNN_OK;
 }
 
 srnn_status sr_validation_create(sr_validation *validation, int64_t batches) {

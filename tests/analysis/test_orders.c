@@ -247,7 +247,7 @@ static void truncated_model(void **state) {
     enum { B = 2, T = 12 };
     sr_backend *backend;
     int32_t ids[B * T], targets[B * T];
-    assert_int_equal(sr_backend_cpu_create(&backend, 1), SRNN_OK);
+    assert_int_equal(sr_backend_create(&backend, &(sr_backend_settings){.threads = 1}), SRNN_OK);
     sr_model *model = small_model(backend, "softmax", SR_MLP_SWIGLU, false, false);
     small_ids(ids, B * T, model->config.V, 3);
     small_ids(targets, B * T, model->config.V, 4);
@@ -348,7 +348,7 @@ static void own_equations(void **state) {
     (void)state;
     sr_backend *backend;
     int count = 0;
-    assert_int_equal(sr_backend_cpu_create(&backend, 1), SRNN_OK);
+    assert_int_equal(sr_backend_create(&backend, &(sr_backend_settings){.threads = 1}), SRNN_OK);
     for (size_t i = 0; srnn_variant_at(i); i++)
         if (sr_attention_has_orders(&srnn_variant_at(i)->attention)) {
             check_own_equation(backend, srnn_variant_at(i));
@@ -366,7 +366,7 @@ static void held_out_centres(void **state) {
     sr_survey_pass *pass;
     int32_t ids[2 * KEPT_T];
     only.apart = 0;
-    assert_int_equal(sr_backend_cpu_create(&backend, 1), SRNN_OK);
+    assert_int_equal(sr_backend_create(&backend, &(sr_backend_settings){.threads = 1}), SRNN_OK);
     sr_model *model = small_model(backend, "softmax", SR_MLP_SWIGLU, false, false);
     small_ids(ids, 2 * KEPT_T, model->config.V, 3);
     assert_int_equal(sr_survey_create(&apart, model), SRNN_OK);
@@ -404,7 +404,7 @@ static json_t *record_of(const char *attention, double size) {
     json_t *got;
     assert_true(file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text));
     close(file);
-    assert_int_equal(sr_backend_cpu_create(&backend, 1), SRNN_OK);
+    assert_int_equal(sr_backend_create(&backend, &(sr_backend_settings){.threads = 1}), SRNN_OK);
     assert_int_equal(sr_tokenizer_create_bytes(&tokenizer), SRNN_OK);
     sr_model *model = small_byte_model(backend, attention, size);
     assert_int_equal(sr_token_rows_open_text(&rows, path, tokenizer, 256, 8), SRNN_OK);

@@ -85,7 +85,7 @@ static void stories260K(void **state) {
     sr_model *model;
     if (!getenv("SOFTRNN_REAL_DATA"))
         skip();
-    assert_int_equal(sr_backend_cpu_create(&r.backend, 0), SRNN_OK);
+    assert_int_equal(sr_backend_create(&r.backend, &(sr_backend_settings){.threads = 0}), SRNN_OK);
     assert_int_equal(
         sr_model_load_llama2c(&model, r.backend, path_of("models/stories260K/stories260K.bin")),
         SRNN_OK);
@@ -100,7 +100,7 @@ static void tinystories656K(void **state) {
     sr_model *model;
     if (!getenv("SOFTRNN_REAL_DATA"))
         skip();
-    assert_int_equal(sr_backend_cpu_create(&r.backend, 0), SRNN_OK);
+    assert_int_equal(sr_backend_create(&r.backend, &(sr_backend_settings){.threads = 0}), SRNN_OK);
     assert_int_equal(sr_model_load(&model, r.backend, path_of("models/tinystories-656K-hf")),
                      SRNN_OK);
     real_open(&r, model, "models/tinystories-656K-hf/tokenizer.json");

@@ -42,13 +42,15 @@ static float *products(sr_backend *cpu, int64_t rows, int64_t N, int64_t K) {
     const int64_t y_count = rows * N, x_count = rows * K, w_count = N * K;
     float *x = numbers(x_count, 1), *weight = numbers(w_count, 2), *d_y = numbers(y_count, 3);
     float *bias = numbers(N, 4), *all = numbers(y_count + x_count + w_count, 5);
-    const sr_matrix X = sr_matrix_of(x, rows, K), d_Y = sr_matrix_of(d_y, rows, N);
-    const sr_matrix Y = sr_matrix_of(all, rows, N);
-    const sr_matrix d_X = sr_matrix_of(all + y_count, rows, K);
-    assert_int_equal(cpu->linear_forward(cpu, Y, X, weight, bias, false), SRNN_OK);
-    assert_int_equal(cpu->linear_backward_input(cpu, d_X, d_Y, weight, true), SRNN_OK);
-    assert_int_equal(cpu->linear_backward_weight(cpu, all + y_count + x_count, NULL, d_Y, X),
-                     SRNN_OK);
+    const sr_matrix X = sr_matrix_of(x, rows, K, SRNN_F32),
+                    d_Y = sr_matrix_of(d_y, rows, N, SRNN_F32);
+    const sr_matrix Y = sr_matrix_of(all, rows, N, SRNN_F32);
+    const sr_matrix d_X = sr_matrix_of(all + y_count, rows, K, SRNN_F32);
+    const sr_linear layer = {weight, bias, N};
+    const sr_linear_gradient gradient = {all + y_count + x_count, NULL, N};
+    assert_int_equal(cpu->linear_forward(cpu, Y, (sr_matrix){0}, X, &layer, 1), SRNN_OK);
+    assert_int_equal(cpu->linear_backward_input(cpu, d_X, d_Y, &layer, 1), SRNN_OK);
+    assert_int_equal(cpu->linear_backward_weight(cpu, &gradient, 1, d_Y, X), SRNN_OK);
     free(x), free(weight), free(d_y), free(bias);
     return all;
 }
@@ -80,9 +82,9 @@ static void linear_layers(void **state) {
     static const int64_t shapes[][3] = {{1, 1, 1},      {3, 5, 7},      {17, 33, 9},
                                         {129, 257, 31}, {300, 520, 65}, {256, 512, 1500}};
     sr_backend *whole, *half;
-    assert_int_equal(sr_backend_cpu_create(&whole, 0), SRNN_OK);
-    assert_int_equal(sr_backend_cpu_create(&half, 2), SRNN_OK);
-    const srnn_status status = sr_backend_cpu_bf16(half);
+    assert_int_equal(sr_backend_create(&whole, &(sr_backend_settings){.threads = 0}), SRNN_OK);
+    const srnn_status status =
+        sr_backend_create(&half, &(sr_backend_settings){.threads = 2, .bf16 = true});
     for (size_t i = 0; status == SRNN_OK && i < sizeof shapes / sizeof *shapes; i++)
         check_shape(whole, half, shapes[i][0], shapes[i][1], shapes[i][2]);
     sr_backend_free(whole);

@@ -53,8 +53,14 @@ static void check_linear(int64_t rows, int64_t N, int64_t K) {
     float *d_bias = numbers((size_t)N, 7), *got = malloc((size_t)(rows * N + 1) * sizeof *got);
     double *want_y = doubles((size_t)(rows * N)), *want_x = doubles((size_t)(rows * K));
     double *want_w = doubles((size_t)(N * K)), *want_b = doubles((size_t)N);
-    const sr_matrix Y = {y + 1, rows, N, wide}, X = sr_matrix_of(x, rows, K);
-    const sr_matrix d_X = sr_matrix_of(d_x, rows, K);
+    const sr_matrix Y = {y + 1, rows, N, wide, SRNN_F32}, X = sr_matrix_of(x, rows, K, SRNN_F32);
+    const sr_matrix d_X = sr_matrix_of(d_x, rows, K, SRNN_F32);
+    /* Two layers side by side, or one. */
+    const int64_t left = N / 2, right = N - left;
+    const int from = left == 0, count = 2 - from;
+    const sr_linear layers[] = {{weight, bias, left}, {weight + left * K, bias + left, right}};
+    const sr_linear_gradient gradients[] = {{d_weight, d_bias, left},
+                                            {d_weight + left * K, d_bias + left, right}};
     for (int64_t r = 0; r < rows; r++)
         for (int64_t n = 0; n < N; n++) {
             double s = (double)y[r * wide + 1 + n] + (double)bias[n];
@@ -66,7 +72,7 @@ static void check_linear(int64_t rows, int64_t N, int64_t K) {
         want_w[i] = (double)d_weight[i];
     for (int64_t n = 0; n < N; n++)
         want_b[n] = (double)d_bias[n];
-    assert_int_equal(cpu->linear_forward(cpu, Y, X, weight, bias, true), SRNN_OK);
+    assert_int_equal(cpu->linear_forward(cpu, Y, Y, X, layers + from, count), SRNN_OK);
     for (int64_t r = 0; r < rows; r++)
         memcpy(got + r * N, y + r * wide + 1, (size_t)N * sizeof *got);
     close_to(got, want_y, (size_t)(rows * N), 1e-6);
@@ -79,8 +85,8 @@ static void check_linear(int64_t rows, int64_t N, int64_t K) {
                 want_w[n * K + k] += d * (double)x[r * K + k];
             }
         }
-    assert_int_equal(cpu->linear_backward_input(cpu, d_X, Y, weight, false), SRNN_OK);
-    assert_int_equal(cpu->linear_backward_weight(cpu, d_weight, d_bias, Y, X), SRNN_OK);
+    assert_int_equal(cpu->linear_backward_input(cpu, d_X, Y, layers + from, count), SRNN_OK);
+    assert_int_equal(cpu->linear_backward_weight(cpu, gradients + from, count, Y, X), SRNN_OK);
     close_to(d_x, want_x, (size_t)(rows * K), 2e-6);
     close_to(d_weight, want_w, (size_t)(N * K), 2e-6);
     close_to(d_bias, want_b, (size_t)N, 2e-6);
@@ -128,7 +134,8 @@ static void check_norm(int64_t rows, int64_t C) {
     for (int64_t i = 0; i < rows * C; i++)
         got += (double)out[i] * (double)d_out[i];
     assert_true(fabs(got - norm_loss(X, W, d_out, rows, C, epsilon)) < 1e-4);
-    assert_int_equal(cpu->rmsnorm_backward(cpu, d_x, d_w, d_out, &norm, scratch), SRNN_OK);
+    const sr_rmsnorm_gradient gradient = {d_x, d_x, d_w, scratch};
+    assert_int_equal(cpu->rmsnorm_backward(cpu, &gradient, d_out, &norm), SRNN_OK);
     const double h = 1e-6;
     for (int64_t i = 0; i < rows * C; i++) {
         const int64_t row = i / C * C; /* only this row depends on x[i] */
@@ -171,7 +178,7 @@ static void rope_turns_and_turns_back(void **state) {
             table[p * D + D / 2 + c] = (float)sin(p * (c + 1) * 0.3);
         }
     const sr_rope rope = {table, positions, HEADS, D};
-    const sr_matrix X = {x + 2, ROWS, HEADS * D, WIDE};
+    const sr_matrix X = {x + 2, ROWS, HEADS * D, WIDE, SRNN_F32};
     assert_int_equal(cpu->rope_forward(cpu, X, &rope), SRNN_OK);
     for (int r = 0; r < ROWS; r++)
         for (int head = 0; head < HEADS; head++)
@@ -193,38 +200,43 @@ static void rope_turns_and_turns_back(void **state) {
 
 static void activations(void **state) {
     (void)state;
-    enum { N = 9001 };
-    float *gate = numbers(N, 1), *up = numbers(N, 2), *d_out = numbers(N, 3);
-    float *out = numbers(N, 4), *d_up = numbers(N, 5), *d_gate = numbers(N, 6);
-    double *want = doubles(N), *want_gate = doubles(N), *want_up = doubles(N);
-    for (int i = 0; i < N; i++)
-        gate[i] *= i % 3 ? 4.0f : 100.0f;
+    enum { ROWS = 31, F = 291, N = ROWS * F };
+    float *x = numbers(2 * N, 1), *d_out = numbers(N, 3);
+    float *out = numbers(N, 4), *d_x = numbers(2 * N, 5), *sum = numbers(N, 2);
+    double *want = doubles(N), *want_x = doubles(2 * N);
+    for (int i = 0; i < 2 * N; i++)
+        x[i] *= i % 3 ? 4.0f : i % 2 ? 1.0f : 100.0f;
     for (int i = 0; i < N; i++) {
-        const double g = (double)gate[i], u = (double)up[i], d = (double)d_out[i];
+        const int gate = i / F * 2 * F + i % F, up = gate + F;
+        const double g = (double)x[gate], u = (double)x[up], d = (double)d_out[i];
         const double s = 1 / (1 + exp(-g));
         want[i] = g * s * u;
-        want_up[i] = d * g * s;
-        want_gate[i] = d * u * (s + g * s * (1 - s));
+        want_x[up] = d * g * s;
+        want_x[gate] = d * u * (s + g * s * (1 - s));
     }
-    assert_int_equal(cpu->swiglu_forward(cpu, out, gate, up, N), SRNN_OK);
-    assert_int_equal(cpu->swiglu_backward(cpu, d_gate, d_up, d_out, gate, up, N), SRNN_OK);
+    const sr_matrix X = sr_matrix_of(x, ROWS, 2 * F, SRNN_F32);
+    const sr_matrix d_X = sr_matrix_of(d_x, ROWS, 2 * F, SRNN_F32);
+    const sr_matrix Out = sr_matrix_of(out, ROWS, F, SRNN_F32);
+    const sr_matrix d_Out = sr_matrix_of(d_out, ROWS, F, SRNN_F32);
+    assert_int_equal(cpu->swiglu_forward(cpu, Out, X), SRNN_OK);
+    assert_int_equal(cpu->swiglu_backward(cpu, d_X, d_Out, X), SRNN_OK);
     close_to(out, want, N, 1e-6);
-    close_to(d_up, want_up, N, 1e-6);
-    close_to(d_gate, want_gate, N, 1e-6);
+    close_to(d_x, want_x, 2 * N, 1e-6);
     for (int i = 0; i < N; i++) {
-        const double g = (double)gate[i], below = 0.5 * (1 + erf(g / sqrt(2)));
+        const double g = (double)x[i], below = 0.5 * (1 + erf(g / sqrt(2)));
         want[i] = g * below;
-        want_gate[i] = (double)d_out[i] * (below + g * exp(-g * g / 2) / sqrt(2 * acos(-1)));
+        want_x[i] = (double)d_out[i] * (below + g * exp(-g * g / 2) / sqrt(2 * acos(-1)));
     }
-    assert_int_equal(cpu->gelu_forward(cpu, out, gate, N), SRNN_OK);
-    assert_int_equal(cpu->gelu_backward(cpu, d_gate, d_out, gate, N), SRNN_OK);
+    const sr_matrix Up = sr_matrix_of(x, ROWS, F, SRNN_F32);
+    assert_int_equal(cpu->gelu_forward(cpu, Out, Up), SRNN_OK);
+    assert_int_equal(cpu->gelu_backward(cpu, d_Out, d_Out, Up), SRNN_OK);
     close_to(out, want, N, 1e-6);
-    close_to(d_gate, want_gate, N, 1e-6);
+    close_to(d_out, want_x, N, 1e-6);
     for (int i = 0; i < N; i++)
-        want[i] = (double)gate[i] + (double)up[i];
-    assert_int_equal(cpu->add(cpu, gate, gate, up, N), SRNN_OK);
-    close_to(gate, want, N, 1e-6);
-    void *all[] = {gate, up, d_out, out, d_up, d_gate, want, want_gate, want_up};
+        want[i] = (double)sum[i] + (double)x[i];
+    assert_int_equal(cpu->add(cpu, sum, x, N), SRNN_OK);
+    close_to(sum, want, N, 1e-6);
+    void *all[] = {x, d_out, out, d_x, sum, want, want_x};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -239,7 +251,7 @@ static void embedding(void **state) {
         want[i] = (double)d_w[i];
     for (int r = 0; r < ROWS; r++)
         ids[r] = r * 7 % (V + 1) - 1;
-    const sr_matrix X = sr_matrix_of(out, ROWS, C);
+    const sr_matrix X = sr_matrix_of(out, ROWS, C, SRNN_F32);
     assert_int_equal(cpu->embed_forward(cpu, X, weight, ids), SRNN_OK);
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < C; c++) {
@@ -257,21 +269,42 @@ static void losses(void **state) {
     (void)state;
     enum { ROWS = 67, V = 301 };
     float *logits = numbers(ROWS * V, 1), loss[ROWS];
-    int32_t targets[ROWS];
+    int32_t targets[ROWS], hits[ROWS], want_hits[ROWS];
     double want_loss[ROWS], *want = doubles(ROWS * V);
     for (int r = 0; r < ROWS; r++) {
         double sum = 0;
         targets[r] = r % 7 == 3 ? -1 : r * 31 % V;
         for (int v = 0; v < V; v++)
             logits[r * V + v] *= r % 2 ? 3.0f : 60.0f;
-        for (int v = 0; v < V; v++)
+        if (r % 5 == 0 && targets[r] >= 0) /* a hit, or a tie with an earlier one */
+            logits[r * V + targets[r]] = 250.0f;
+        if (r % 10 == 0 && targets[r] > 0)
+            logits[r * V] = 250.0f;
+        int best = 0;
+        for (int v = 0; v < V; v++) {
             sum += exp((double)logits[r * V + v]);
+            best = logits[r * V + v] > logits[r * V + best] ? v : best;
+        }
+        want_hits[r] = best == targets[r];
         want_loss[r] = targets[r] < 0 ? 0 : log(sum) - (double)logits[r * V + targets[r]];
         for (int v = 0; v < V && targets[r] >= 0; v++)
             want[r * V + v] = 0.25 * (exp((double)logits[r * V + v]) / sum - (v == targets[r]));
     }
-    assert_int_equal(cpu->cross_entropy(cpu, loss, sr_matrix_of(logits, ROWS, V), targets, 0.25f),
+    sr_tally tally = {.loss = 1, .targets = 2, .hits = 3};
+    double total = 1;
+    int64_t counted = 2, hit = 3;
+    assert_int_equal(cpu->cross_entropy(cpu, loss, hits, sr_matrix_of(logits, ROWS, V, SRNN_F32),
+                                        targets, 0.25f),
                      SRNN_OK);
+    assert_memory_equal(hits, want_hits, sizeof hits);
+    assert_int_equal(cpu->tally_losses(cpu, &tally, loss, hits, targets, ROWS), SRNN_OK);
+    for (int r = 0; r < ROWS; r++) {
+        total += want_loss[r];
+        counted += targets[r] >= 0;
+        hit += want_hits[r];
+    }
+    assert_true(fabs(tally.loss - total) < 1e-3);
+    assert_true(tally.targets == counted && tally.hits == hit && hit > 3);
     close_to(loss, want_loss, ROWS, 1e-6);
     close_to(logits, want, ROWS * V, 1e-6);
     free(logits), free(want);
@@ -286,8 +319,22 @@ static void adamw_steps(void **state) {
         W[i] = (double)w[i];
     for (int step = 1; step <= 4; step++) {
         float *g = numbers(N, (uint32_t)step + 10);
-        const sr_adamw settings = {1e-2, 0.9, 0.999, 1e-7, 0.1, 0.5, step};
-        assert_int_equal(cpu->adamw(cpu, w, m, v, g, N, &settings), SRNN_OK);
+        const sr_adamw adamw = {.weight = w,
+                                .mean = m,
+                                .square = v,
+                                .gradient = g,
+                                .working = w,
+                                .n = N,
+                                .beta1 = 0.9,
+                                .beta2 = 0.999,
+                                .epsilon = 1e-7,
+                                .weight_decay = 0.1,
+                                .nominal = 5};
+        sr_tally tally = {.learning_rate = 1e-2, .targets = 10, .updates = step - 1};
+        assert_int_equal(cpu->tally_squares(cpu, &tally, g, N), SRNN_OK);
+        assert_int_equal(cpu->adamw(cpu, &tally, &adamw), SRNN_OK);
+        assert_true(tally.applied && tally.updates == step);
+        assert_true(fabs(tally.gradient_norm - 0.5 * sqrt(tally.squares)) < 1e-12);
         for (int i = 0; i < N; i++) {
             const double d = 0.5 * (double)g[i];
             M[i] = 0.9 * M[i] + 0.1 * d;
@@ -308,14 +355,12 @@ static void sums(void **state) {
     (void)state;
     for (int n = 1; n < 5000; n = n * 3 + 1) {
         float *x = numbers((size_t)n, 9);
-        double sum, squares, want = 0, want_squares = 0;
-        for (int i = 0; i < n; i++) {
-            want += (double)x[i];
-            want_squares += (double)x[i] * (double)x[i];
-        }
-        assert_int_equal(cpu->sum(cpu, &sum, x, n), SRNN_OK);
-        assert_int_equal(cpu->square_sum(cpu, &squares, x, n), SRNN_OK);
-        assert_true(fabs(sum - want) < 1e-9 && fabs(squares - want_squares) < 1e-9);
+        double want = 0;
+        for (int i = 0; i < n; i++)
+            want += (double)x[i] * (double)x[i];
+        sr_tally tally = {.squares = 17};
+        assert_int_equal(cpu->tally_squares(cpu, &tally, x, n), SRNN_OK);
+        assert_true(fabs(tally.squares - want) < 1e-9);
         free(x);
     }
 }
@@ -367,15 +412,16 @@ static void short_convolution(void **state) {
         W[i] = (double)w[i];
     for (int i = 0; i < CHANNELS; i++)
         B[i] = (double)b[i];
-    sr_short_conv conv = {.x = sr_matrix_of(x, CONV_ROWS, CHANNELS),
+    sr_short_conv conv = {.x = sr_matrix_of(x, CONV_ROWS, CHANNELS, SRNN_F32),
                           .weight = w,
                           .bias = b,
                           .positions = conv_positions,
                           .width = WIDTH,
                           .T = CONV_T};
     conv_loss(X, W, B, d_out, want);
-    assert_int_equal(cpu->short_conv_forward(cpu, sr_matrix_of(out, CONV_ROWS, CHANNELS), &conv),
-                     SRNN_OK);
+    assert_int_equal(
+        cpu->short_conv_forward(cpu, sr_matrix_of(out, CONV_ROWS, CHANNELS, SRNN_F32), &conv),
+        SRNN_OK);
     close_to(out, want, N, 1e-6);
     /* The last tokens of a row alone, the ones before them as history. */
     for (int start = 1; start < CONV_T; start++) {
@@ -385,20 +431,25 @@ static void short_convolution(void **state) {
                    CHANNELS * sizeof *history);
         const int64_t rows = CONV_T - start;
         sr_short_conv piece = conv;
-        piece.x = sr_matrix_of(x + (CONV_T + start) * CHANNELS, rows, CHANNELS);
+        piece.x = sr_matrix_of(x + (CONV_T + start) * CHANNELS, rows, CHANNELS, SRNN_F32);
         piece.positions = conv_positions + CONV_T + start;
         piece.T = rows;
         piece.history = history;
-        assert_int_equal(cpu->short_conv_forward(cpu, sr_matrix_of(tail, rows, CHANNELS), &piece),
-                         SRNN_OK);
+        assert_int_equal(
+            cpu->short_conv_forward(cpu, sr_matrix_of(tail, rows, CHANNELS, SRNN_F32), &piece),
+            SRNN_OK);
         close_to(tail, want + (CONV_T + start) * CHANNELS, (size_t)rows * CHANNELS, 1e-6);
+        float next[(WIDTH - 1) * CHANNELS];
+        assert_int_equal(cpu->short_conv_history(cpu, next, &piece), SRNN_OK);
+        assert_memory_equal(next, x + (CONV_ROWS - WIDTH + 1) * CHANNELS, sizeof next);
     }
     slopes(s_x, X, N, X, W, B, d_out);
     slopes(s_w, W, NW, X, W, B, d_out);
     slopes(s_b, B, CHANNELS, X, W, B, d_out);
-    assert_int_equal(cpu->short_conv_backward(cpu, sr_matrix_of(d_x, CONV_ROWS, CHANNELS), d_w, d_b,
-                                              sr_matrix_of(d_out, CONV_ROWS, CHANNELS), &conv),
-                     SRNN_OK);
+    assert_int_equal(
+        cpu->short_conv_backward(cpu, sr_matrix_of(d_x, CONV_ROWS, CHANNELS, SRNN_F32), d_w, d_b,
+                                 sr_matrix_of(d_out, CONV_ROWS, CHANNELS, SRNN_F32), &conv),
+        SRNN_OK);
     close_to(d_x, s_x, N, 1e-6);
     close_to(d_w, s_w, NW, 1e-6);
     close_to(d_b, s_b, CHANNELS, 1e-6);
@@ -414,17 +465,23 @@ static void threads_do_not_matter(void **state) {
     float *first = NULL;
     for (int threads = 1; threads <= 3; threads++) {
         sr_backend *backend;
-        assert_int_equal(sr_backend_cpu_create(&backend, threads), SRNN_OK);
+        assert_int_equal(sr_backend_create(&backend, &(sr_backend_settings){.threads = threads}),
+                         SRNN_OK);
         float *x = numbers(ROWS * C, 1), *w = numbers(C * C, 2), *y = numbers(ROWS * C, 3);
         float *d_x = calloc(ROWS * C, sizeof *d_x);
         float *d_w = calloc(C * C, sizeof *d_w), *scratch = malloc(SR_ROW_PARTS * C * sizeof *x);
         float rstd[ROWS];
-        const sr_matrix X = sr_matrix_of(x, ROWS, C), Y = sr_matrix_of(y, ROWS, C);
+        const sr_matrix X = sr_matrix_of(x, ROWS, C, SRNN_F32),
+                        Y = sr_matrix_of(y, ROWS, C, SRNN_F32);
         const sr_rmsnorm norm = {x, w, rstd, 1e-5f, ROWS, C};
-        assert_int_equal(backend->linear_forward(backend, Y, X, w, NULL, false), SRNN_OK);
-        assert_int_equal(backend->linear_backward_weight(backend, d_w, NULL, Y, X), SRNN_OK);
+        const sr_linear layer = {w, NULL, C};
+        const sr_linear_gradient d_layer = {d_w, NULL, C};
+        const sr_rmsnorm_gradient d_norm = {d_x, d_x, d_w, scratch};
+        assert_int_equal(backend->linear_forward(backend, Y, (sr_matrix){0}, X, &layer, 1),
+                         SRNN_OK);
+        assert_int_equal(backend->linear_backward_weight(backend, &d_layer, 1, Y, X), SRNN_OK);
         assert_int_equal(backend->rmsnorm_forward(backend, y, &norm), SRNN_OK);
-        assert_int_equal(backend->rmsnorm_backward(backend, d_x, d_w, y, &norm, scratch), SRNN_OK);
+        assert_int_equal(backend->rmsnorm_backward(backend, &d_norm, y, &norm), SRNN_OK);
         if (!first) {
             first = d_w;
         } else {
@@ -471,7 +528,7 @@ static void handlers_run_on_the_stack(void **state) {
     const struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
     sr_backend *one;
     void *memory;
-    assert_int_equal(sr_backend_cpu_create(&one, 1), SRNN_OK);
+    assert_int_equal(sr_backend_create(&one, &(sr_backend_settings){.threads = 1}), SRNN_OK);
     assert_int_equal(sr_device_allocate(one->device, &memory, 3 * SIZE * SIZE * sizeof(float)),
                      SRNN_OK);
     float *x = memory;
@@ -481,9 +538,10 @@ static void handlers_run_on_the_stack(void **state) {
     signal(SIGALRM, note_where);
     setitimer(ITIMER_REAL, &often, NULL);
     for (int i = 0; i < MOST && handled < 100; i++)
-        assert_int_equal(one->linear_forward(one, sr_matrix_of(x, SIZE, SIZE),
-                                             sr_matrix_of(x + SIZE * SIZE, SIZE, SIZE),
-                                             x + 2 * SIZE * SIZE, NULL, false),
+        assert_int_equal(one->linear_forward(one, sr_matrix_of(x, SIZE, SIZE, SRNN_F32),
+                                             (sr_matrix){0},
+                                             sr_matrix_of(x + SIZE * SIZE, SIZE, SIZE, SRNN_F32),
+                                             &(sr_linear){x + 2 * SIZE * SIZE, NULL, SIZE}, 1),
                          SRNN_OK);
     setitimer(ITIMER_REAL, &never, NULL);
     signal(SIGALRM, SIG_DFL);
@@ -507,7 +565,7 @@ int main(void) {
         cmocka_unit_test(threads_do_not_matter),
         cmocka_unit_test(handlers_run_on_the_stack),
     };
-    if (sr_backend_cpu_create(&cpu, 0) != SRNN_OK)
+    if (sr_backend_create(&cpu, &(sr_backend_settings){.threads = 0}) != SRNN_OK)
         return 1;
     const int failures = cmocka_run_group_tests(tests, NULL, NULL);
     sr_backend_free(cpu);

@@ -25,6 +25,11 @@ expect() {
 expect 0 out "Commands:" --help
 expect 0 out "Commands:" -h
 expect 0 out "softrnn 0." --version
+expect 0 out "softrnn 0." -V
+expect 0 out "Commands:" help
+expect 0 out "Usage: softrnn train" help train
+expect 0 out "Usage: softrnn data prepare" help data prepare
+expect 2 err "unknown command 'trian': did you mean 'train'?" help trian
 expect 2 err "Commands:"
 expect 2 err "unknown command 'inof': did you mean 'info'?" inof
 expect 2 err "unknown command 'qqqqqq'" qqqqqq

@@ -224,7 +224,8 @@ static int enter(void **state) {
                               .eos = -1};
     (void)state;
     snprintf(folder, sizeof folder, "/tmp/softrnn-eval-XXXXXX");
-    if (!mkdtemp(folder) || sr_backend_cpu_create(&cpu, 1) != SRNN_OK ||
+    if (!mkdtemp(folder) ||
+        sr_backend_create(&cpu, &(sr_backend_settings){.threads = 1}) != SRNN_OK ||
         sr_model_config_attention(&config, "softmax") != SRNN_OK ||
         sr_model_create(&model, cpu, &config) != SRNN_OK)
         return -1;

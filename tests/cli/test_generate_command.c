@@ -104,16 +104,18 @@ static int32_t most_probable(const float *logits) {
     return best;
 }
 
-/* The first new token is what a whole row with three empty tokens in front predicts. */
-static void front_tokens_come_first(void **state) {
+/* The first new token is what a whole row with three empty tokens in front predicts; the beginning
+ * of a text follows them, or does not. */
+static void check_first_token(sr_backend *cpu, bool begin) {
     enum { FRONT = 3, MOST = 48 };
     char output[OUTPUT];
     int32_t ids[MOST] = {0};
     int count = FRONT;
     sr_tokenizer *bytes;
-    sr_model *model = make_model(*state, "softmax,front_tokens=3");
+    sr_model *model = make_model(cpu, "softmax,front_tokens=3");
     assert_int_equal(sr_tokenizer_create_bytes(&bytes), SRNN_OK);
-    if (sr_tokenizer_bos(bytes) >= 0)
+    assert_true(sr_tokenizer_bos(bytes) >= 0);
+    if (begin)
         ids[count++] = (int32_t)sr_tokenizer_bos(bytes);
     sr_tokenizer_free(bytes);
     for (const char *at = prompts[0]; *at; at++)
@@ -125,12 +127,19 @@ static void front_tokens_come_first(void **state) {
     assert_int_equal(sr_pass_create(&pass, model, &setup), SRNN_OK);
     assert_int_equal(sr_pass_logits(pass, logits, ids), SRNN_OK);
     const int32_t want = most_probable(logits + (size_t)(count - 1) * BYTE_TOKENS);
-    const size_t length = generate(output, "--greedy --tokens 1 --prompt 'Once upon a time'");
+    const size_t length =
+        generate(output, begin ? "--greedy --tokens 1 --prompt 'Once upon a time'"
+                               : "--greedy --tokens 1 --no-begin --prompt 'Once upon a time'");
     assert_int_equal(length, strlen(prompts[0]) + 2);
     assert_int_equal((unsigned char)output[length - 2], want);
     sr_pass_free(pass);
     sr_model_free(model);
     free(logits);
+}
+
+static void front_tokens_come_first(void **state) {
+    check_first_token(*state, true);
+    check_first_token(*state, false);
 }
 
 /* A stop text ends the text before itself, also where the prompt has it. */
@@ -194,7 +203,8 @@ static void options_do_what_they_say(void **state) {
 static int enter(void **state) {
     sr_backend *cpu;
     snprintf(folder, sizeof folder, "/tmp/softrnn-generate-XXXXXX");
-    if (!mkdtemp(folder) || sr_backend_cpu_create(&cpu, 1) != SRNN_OK)
+    if (!mkdtemp(folder) ||
+        sr_backend_create(&cpu, &(sr_backend_settings){.threads = 1}) != SRNN_OK)
         return -1;
     *state = cpu;
     return 0;

@@ -333,7 +333,8 @@ static int enter(void **state) {
     char path[PATH_BYTES];
     (void)state;
     snprintf(folder, sizeof folder, "/tmp/softrnn-orders-XXXXXX");
-    if (!mkdtemp(folder) || sr_backend_cpu_create(&backend, 1) != SRNN_OK)
+    if (!mkdtemp(folder) ||
+        sr_backend_create(&backend, &(sr_backend_settings){.threads = 1}) != SRNN_OK)
         return -1;
     snprintf(model_folder, sizeof model_folder, "%s/model", folder);
     snprintf(run, sizeof run, "%s/run", folder);

@@ -304,6 +304,112 @@ static void records_are_files(void **state) {
     }
 }
 
+/* A checkpoint is a run's by who it is, not by its number. */
+static void checkpoints_belong_to_their_run(void **state) {
+    (void)state;
+    assert_int_equal(shell("$S train --out i --data text.txt --steps 4 " SIZES), 0);
+    assert_int_equal(shell("cp -r i i2 && rm i/run.yaml i/metrics.jsonl && "
+                           "$S train --out i --data text.txt --steps 4 --seed 7 " SIZES),
+                     2);
+    assert_int_equal(shell("diff -r i/checkpoints i2/checkpoints"), 0);
+    /* Nor is it one that somebody put there. */
+    assert_int_equal(
+        shell("rm -r i && $S train --out i --data text.txt --steps 4 --stop-step 2 " SIZES), 0);
+    assert_int_equal(shell("cp -r i2/checkpoints/step-000000004 i/checkpoints"), 0);
+    assert_int_equal(shell("$S train --resume i --stop-step 0 2>said"), 1);
+    assert_int_equal(shell("grep -q 'of another run' said"), 0);
+    assert_int_equal(shell("grep -q 'step-000000002 is whole' said"), 0);
+}
+
+/* Nothing that a checkpoint says is believed, nothing in it may have changed. */
+static void damaged_checkpoints_are_refused(void **state) {
+    (void)state;
+    static const char *const edits[] = {
+        "s/.step.: 6/\"step\": 5/",
+        "s/.step.: 6/\"step\": 9223372036854775807/",
+        "s/.updates.: [0-9]*/\"updates\": 9223372036854775807/",
+        "s/.updates.: [0-9]*/\"updates\": -1/",
+        "s/.updates.: [0-9]*/\"updates\": 0/",
+        "s/.tokens.: [0-9]*/\"tokens\": -5/",
+        "s/.tokens.: [0-9]*/\"tokens\": 9223372036854775807/",
+        "s/.skipped.: [0-9]*/\"skipped\": 9/",
+        "s/.skipped_in_row.: [0-9]*/\"skipped_in_row\": 1/",
+        "s/.metrics_bytes.: [0-9]*/\"metrics_bytes\": 100/",
+        "s/.metrics_bytes.: [0-9]*/\"metrics_bytes\": -1/",
+        "s/.metrics_bytes.: [0-9]*/\"metrics_bytes\": 99999999/",
+        "s/.timings_bytes.: [0-9]*/\"timings_bytes\": 0/",
+        "s/.events_bytes.: [0-9]*/\"events_bytes\": 77/",
+        "s/.run.: ./\"run\": \"0/",
+        "s/.files./\"field\"/",
+        "s/[{]/[/",
+    };
+    char command[512];
+    assert_int_equal(
+        shell("$S train --out j --data text.txt --steps 8 --stop-step 6 --save-every 2 "
+              "--keep 3 " SIZES),
+        0);
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        snprintf(command, sizeof command,
+                 "rm -rf k; cp -r j k && sed -i '%s' k/checkpoints/step-000000006/run.json && "
+                 "! cmp -s j/checkpoints/step-000000006/run.json "
+                 "k/checkpoints/step-000000006/run.json || exit 99; "
+                 "timeout 20 $S train --resume k --stop-step 0",
+                 edits[i]);
+        const int code = shell(command);
+        if (code != 1)
+            fail_msg("%s: exit code %d", edits[i], code);
+        assert_int_equal(shell("cmp j/metrics.jsonl k/metrics.jsonl"), 0);
+    }
+    static const char *const files[] = {"model.safetensors", "optimizer.safetensors",
+                                        "config.json"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(command, sizeof command,
+                 "rm -rf k; cp -r j k; f=k/checkpoints/step-000000006/%s; s=$(stat -c %%s $f); "
+                 "printf X | dd of=$f bs=1 seek=$((s - 2)) conv=notrunc; "
+                 "$S train --resume k --stop-step 0 2>said",
+                 files[i]);
+        assert_int_equal(shell(command), 1);
+        assert_int_equal(shell("grep -q 'damaged.*step-000000004 is whole' said"), 0);
+        assert_int_equal(shell("$S eval --model k --data text.txt"), i == 1 ? 0 : 1);
+    }
+    assert_int_equal(shell("rm -r k/checkpoints/step-000000006; "
+                           "$S train --resume k --stop-step 0 && $S train --resume j --stop-step 0 "
+                           "&& cmp j/metrics.jsonl k/metrics.jsonl"),
+                     0);
+}
+
+/* One byte anywhere in it makes other data, whether or not a row has been there. */
+static void changed_data_is_refused(void **state) {
+    (void)state;
+    assert_int_equal(shell("cp text.txt mine.txt && $S data prepare --tokenizer bytes --out own "
+                           "--validation 0 mine.txt"),
+                     0);
+    static const char *const data[] = {"mine.txt", "own/train-00000.tokens"};
+    for (int i = 0; i < 2; i++) {
+        char command[512];
+        snprintf(command, sizeof command,
+                 "rm -rf l; cp %s kept; $S train --out l --data %s --steps 4 --stop-step 2 " SIZES
+                 "&& printf '#' | dd of=%s bs=1 seek=4320 conv=notrunc && ! cmp -s %s kept",
+                 data[i], i ? "own" : data[i], data[i], data[i]);
+        assert_int_equal(shell(command), 0);
+        assert_int_not_equal(shell("$S train --resume l --stop-step 0"), 0);
+        /* The same bytes are the same data, though the file is another. */
+        snprintf(command, sizeof command, "cp kept %s && $S train --resume l --stop-step 0",
+                 data[i]);
+        assert_int_equal(shell(command), 0);
+    }
+}
+
+static void other_instructions_are_told(void **state) {
+    (void)state;
+    assert_int_equal(shell("$S train --out m --data text.txt --steps 4 --stop-step 2 " SIZES), 0);
+    assert_int_equal(
+        shell("cp -r m n; $S train --resume m --stop-step 0 2>said; ! grep -q bits said"), 0);
+    assert_int_equal(shell("sed -i 's/^instructions: .*/instructions: \"z80\"/' n/run.yaml && "
+                           "$S train --resume n --stop-step 0 2>said && grep -q 'z80.*bits' said"),
+                     0);
+}
+
 static int enter(void **state) {
     (void)state;
     snprintf(folder, sizeof folder, "/tmp/softrnn-train-XXXXXX");
@@ -336,6 +442,10 @@ int main(void) {
         cmocka_unit_test(small_files_end_nothing),
         cmocka_unit_test(closed_streams_stay_out_of_files),
         cmocka_unit_test(records_are_files),
+        cmocka_unit_test(checkpoints_belong_to_their_run),
+        cmocka_unit_test(damaged_checkpoints_are_refused),
+        cmocka_unit_test(changed_data_is_refused),
+        cmocka_unit_test(other_instructions_are_told),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# check_install.sh: installs into a temporary prefix, then builds and runs a program against it
-# through pkg-config and through find_package, shared and static.
+# check_install.sh: installs into a temporary prefix, then builds and runs programs against both
+# libraries through pkg-config and through find_package, shared and static.
 # Usage: check_install.sh BUILD_FOLDER C_COMPILER
 set -euo pipefail
 build=$1
@@ -30,26 +30,56 @@ expect() {
     echo "$name: $got"
 }
 
-read -ra flags < <(pkg-config --cflags softrnn)
-read -ra shared < <(pkg-config --libs softrnn)
-read -ra static < <(pkg-config --static --libs softrnn)
+# The manual, the completions, and the studies that --help names come along.
+for name in man/man1/softrnn.1 man/man1/softrnn-data-prepare.1 \
+    bash-completion/completions/softrnn zsh/site-functions/_softrnn \
+    fish/vendor_completions.d/softrnn.fish softrnn/studies/full.yaml; do
+    [ -s "$prefix/share/$name" ] || { echo "share/$name was not installed"; exit 1; }
+done
+(cd "$work" && "$prefix/bin/softrnn" study studies/full.yaml --dry-run >"$work/log") ||
+    { echo "studies/full.yaml is not found beside the program"; exit 1; }
+
+# With both kinds of a library in one folder the linker takes the shared one, so static ones are named
+# by their files; all of them is linked, so that a dependency missing from the .pc file is noticed.
 strict=(-std=c11 -Wall -Wextra -Wpedantic -Werror)
-"$compiler" "${strict[@]}" "${flags[@]}" "$source/consumer.c" -o "$work/shared" "${shared[@]}"
-expect "pkg-config, shared" env LD_LIBRARY_PATH="$libraries" "$work/shared"
-# With both libraries in one folder the linker would take the shared one. All of the static one is
-# linked, so that a dependency missing from softrnn.pc is noticed.
-"$compiler" "${strict[@]}" "${flags[@]}" "$source/consumer.c" -o "$work/static" \
-    "${static[@]/#-lsoftrnn/-Wl,--whole-archive,-l:libsoftrnn.a,--no-whole-archive}"
-expect "pkg-config, static" "$work/static"
+for program in attention lab; do
+    library=softrnn
+    [ $program = lab ] && library=softrnn_lab
+    read -ra flags < <(pkg-config --cflags "$library")
+    read -ra shared < <(pkg-config --libs "$library")
+    static=$(pkg-config --static --libs "$library" |
+        sed -E 's/-l(softrnn(_lab)?)( |$)/-Wl,--whole-archive,-l:lib\1.a,--no-whole-archive\3/g')
+    read -ra static <<<"$static"
+    "$compiler" "${strict[@]}" "${flags[@]}" "$source/$program.c" -o "$work/shared" "${shared[@]}"
+    expect "pkg-config, $program, shared" env LD_LIBRARY_PATH="$libraries" "$work/shared"
+    "$compiler" "${strict[@]}" "${flags[@]}" "$source/$program.c" -o "$work/static" "${static[@]}"
+    expect "pkg-config, $program, static" "$work/static"
+    [ $program = lab ] || mv "$work/shared" "$work/attends"
+done
 
 cmake -S "$source" -B "$work/consumer" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" \
     -DCMAKE_C_COMPILER="$compiler" >"$work/log"
 cmake --build "$work/consumer" >"$work/log" || { cat "$work/log"; exit 1; }
-expect "find_package, shared" "$work/consumer/shared"
-expect "find_package, static" "$work/consumer/static"
+for program in attention_shared attention_static lab_shared lab_static; do
+    expect "find_package, $program" "$work/consumer/$program"
+done
 
-# The shared library shows the public names and no others.
-if nm -D --defined-only "$libraries/libsoftrnn.so" | awk '{print $3}' | grep -v '^srnn_'; then
-    echo "libsoftrnn.so shows names that are not public"
+# A program that only attends loads the attention library and the C library, and nothing else.
+loaded=$(LD_LIBRARY_PATH=$libraries ldd "$work/attends" | awk '{print $1}' | sed 's,.*/,,')
+if grep -Ev '^(libsoftrnn|libm|libc|libpthread|libdl|librt|linux-vdso|ld-linux[-a-z0-9_]*)\.so' <<<"$loaded"; then
+    echo "a program that only attends loads more than libsoftrnn"
+    exit 1
+fi
+grep -q '^libsoftrnn\.so' <<<"$loaded"
+
+# names LIBRARY: what a shared library shows, with the version of each name.
+names() {
+    nm -D --defined-only --with-symbol-versions "$libraries/lib$1.so" | awk '$2 != "A" {print $3}'
+}
+# The attention library shows its public names, and its inner ones to the laboratory of the same release
+# only; the laboratory shows its public names.
+if names softrnn | grep -Ev '^(srnn_[a-z0-9_]+@@SOFTRNN_[0-9.]+|sr_[A-Za-z0-9_]+@@SOFTRNN_PRIVATE_[0-9.]+)$' ||
+    names softrnn_lab | grep -v '^srnl_'; then
+    echo "a shared library shows names that are not public"
     exit 1
 fi

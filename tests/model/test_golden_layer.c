@@ -12,6 +12,8 @@ static sr_backend *cpu;
 static float rope_table[GOLDEN_T * GOLDEN_D];
 
 /* One variant's layer with the golden weights. */
+static int32_t positions[ROWS]; /* of each token in its row */
+
 typedef struct fixture {
     sr_attention_layer *layer;
     sr_tensor_table table;
@@ -25,6 +27,7 @@ static void fixture_open(fixture *f, const sr_safetensors *file, const char *var
     sr_layer_setup setup = {.dims = dims,
                             .B = GOLDEN_B,
                             .T = GOLDEN_T,
+                            .positions = positions,
                             .rope_table = rope_table,
                             .rope_positions = GOLDEN_T};
     assert_int_equal(srnn_attention_parse(&setup.attention, variant), SRNN_OK);
@@ -86,14 +89,16 @@ static void outputs_and_gradients(void **state) {
         fixture f;
         fixture_open(&f, file, variant);
         float y[ROWS * GOLDEN_C], d_x[ROWS * GOLDEN_C];
-        const sr_matrix X = sr_matrix_of(f.x, ROWS, GOLDEN_C);
-        const sr_matrix Y = sr_matrix_of(y, ROWS, GOLDEN_C);
-        const sr_matrix d_Y = sr_matrix_of(f.d_y, ROWS, GOLDEN_C);
-        const sr_matrix d_X = sr_matrix_of(d_x, ROWS, GOLDEN_C);
-        assert_int_equal(sr_attention_layer_forward(f.layer, Y, X, &f.weight, f.saved, false),
+        const sr_matrix X = sr_matrix_of(f.x, ROWS, GOLDEN_C, SRNN_F32);
+        const sr_matrix Y = sr_matrix_of(y, ROWS, GOLDEN_C, SRNN_F32);
+        const sr_matrix d_Y = sr_matrix_of(f.d_y, ROWS, GOLDEN_C, SRNN_F32);
+        const sr_matrix d_X = sr_matrix_of(d_x, ROWS, GOLDEN_C, SRNN_F32);
+        const sr_layer_weights weights = {&f.weight, &f.weight};
+        assert_int_equal(sr_attention_layer_attend(f.layer, X, &weights, f.saved), SRNN_OK);
+        assert_int_equal(sr_attention_layer_finish(f.layer, Y, (sr_matrix){0}, &weights, f.saved),
                          SRNN_OK);
         expect(variant, "y", y, f.want_y, ROWS * GOLDEN_C);
-        assert_int_equal(sr_attention_layer_backward(f.layer, d_X, &f.gradient, d_Y, X, &f.weight,
+        assert_int_equal(sr_attention_layer_backward(f.layer, d_X, &f.gradient, d_Y, X, &weights,
                                                      f.saved, f.scratch),
                          SRNN_OK);
         expect(variant, "d_x", d_x, f.want_x, ROWS * GOLDEN_C);
@@ -106,6 +111,22 @@ static void outputs_and_gradients(void **state) {
         }
         fixture_close(&f);
     }
+}
+
+/* Adds the layer's output for T tokens of every row from `start` on to y. */
+static void feed(const fixture *f, sr_layer_state *memory, float *y, float *x, int start, int T) {
+    int32_t here[ROWS];
+    for (int row = 0; row < GOLDEN_B * T; row++)
+        here[row] = start + row % T;
+    const sr_layer_weights weights = {&f->weight, &f->weight};
+    const sr_layer_piece_place place = {T, here, f->saved};
+    bool moved;
+    assert_int_equal(sr_layer_state_reserve(memory, T, &moved), SRNN_OK);
+    assert_int_equal(sr_layer_state_run(memory, sr_matrix_of(y, GOLDEN_B * T, GOLDEN_C, SRNN_F32),
+                                        sr_matrix_of(x, GOLDEN_B * T, GOLDEN_C, SRNN_F32), &weights,
+                                        &place),
+                     SRNN_OK);
+    sr_layer_state_advance(memory, T);
 }
 
 /* Fed by pieces, however cut, the layer gives the same outputs. */
@@ -125,11 +146,7 @@ static void pieces_make_the_whole(void **state) {
                 for (int b = 0; b < GOLDEN_B; b++)
                     memcpy(x + b * T * GOLDEN_C, f.x + (b * GOLDEN_T + start) * GOLDEN_C,
                            (size_t)(T * GOLDEN_C) * sizeof *x);
-                assert_int_equal(sr_attention_layer_feed(f.layer, memory,
-                                                         sr_matrix_of(y, GOLDEN_B * T, GOLDEN_C),
-                                                         sr_matrix_of(x, GOLDEN_B * T, GOLDEN_C),
-                                                         &f.weight, f.saved, T),
-                                 SRNN_OK);
+                feed(&f, memory, y, x, start, T);
                 for (int b = 0; b < GOLDEN_B; b++)
                     memcpy(got + (b * GOLDEN_T + start) * GOLDEN_C, y + b * T * GOLDEN_C,
                            (size_t)(T * GOLDEN_C) * sizeof *y);
@@ -144,8 +161,9 @@ static void pieces_make_the_whole(void **state) {
 static int open_golden(void **state) {
     sr_safetensors *file;
     sr_rope_table(rope_table, GOLDEN_T, GOLDEN_D, 10000, &(sr_rope_scaling){0});
+    sr_layer_positions(positions, ROWS, GOLDEN_T, NULL, 0);
     *state = NULL;
-    if (sr_backend_cpu_create(&cpu, 0) != SRNN_OK ||
+    if (sr_backend_create(&cpu, &(sr_backend_settings){.threads = 0}) != SRNN_OK ||
         sr_safetensors_open(&file, SOFTRNN_TEST_INPUTS "/golden.safetensors") != SRNN_OK)
         return 1;
     *state = file;

@@ -117,10 +117,19 @@ static void gradients_and_adamw(const sr_safetensors *file, bool recompute) {
                 fail_msg("%s: loss %d is %f, not %f", f.variant, step, loss, (double)want[step]);
             if (step == 0)
                 check_gradients(&f, file);
-            const sr_adamw settings = {1e-3, 0.9, 0.999, 1e-7, 0.01, 1.0, step + 1};
-            assert_int_equal(cpu->adamw(cpu, f.model->weights, mean, square,
-                                        sr_pass_gradient(f.pass), (int64_t)numbers, &settings),
-                             SRNN_OK);
+            const sr_adamw adamw = {.weight = f.model->weights,
+                                    .mean = mean,
+                                    .square = square,
+                                    .gradient = sr_pass_gradient(f.pass),
+                                    .working = f.model->working,
+                                    .n = (int64_t)numbers,
+                                    .beta1 = 0.9,
+                                    .beta2 = 0.999,
+                                    .epsilon = 1e-7,
+                                    .weight_decay = 0.01,
+                                    .nominal = 1};
+            sr_tally tally = {.learning_rate = 1e-3, .targets = 1, .updates = step};
+            assert_int_equal(cpu->adamw(cpu, &tally, &adamw), SRNN_OK);
         }
         free(mean), free(square), free(want);
         fixture_close(&f);
@@ -138,7 +147,7 @@ static void recomputing_activations(void **state) {
 static int open_golden(void **state) {
     sr_safetensors *file;
     *state = NULL;
-    if (sr_backend_cpu_create(&cpu, 0) != SRNN_OK ||
+    if (sr_backend_create(&cpu, &(sr_backend_settings){.threads = 0}) != SRNN_OK ||
         sr_safetensors_open(&file, SOFTRNN_TEST_INPUTS "/golden.safetensors") != SRNN_OK)
         return 1;
     *state = file;

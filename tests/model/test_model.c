@@ -141,7 +141,9 @@ static void bits_stay(void **state) {
         sr_pass *pass;
         int32_t ids[ROWS], targets[ROWS];
         float losses[ROWS];
-        assert_int_equal(sr_backend_cpu_create(&backend, variant == 2 ? 3 : 1), SRNN_OK);
+        assert_int_equal(
+            sr_backend_create(&backend, &(sr_backend_settings){.threads = variant == 2 ? 3 : 1}),
+            SRNN_OK);
         sr_model *model = small_model(backend, "gated_softmax", SR_MLP_SWIGLU, false, false);
         const sr_pass_setup setup = {.B = B, .T = T, .train = true, .recompute = variant == 1};
         small_ids(ids, ROWS, model->config.V, 5);
@@ -285,7 +287,7 @@ int main(void) {
         cmocka_unit_test(documents_change),    cmocka_unit_test(sampling),
         cmocka_unit_test(wrong_requests),
     };
-    if (sr_backend_cpu_create(&cpu, 0) != SRNN_OK)
+    if (sr_backend_create(&cpu, &(sr_backend_settings){.threads = 0}) != SRNN_OK)
         return 1;
     const int failures = cmocka_run_group_tests(tests, NULL, NULL);
     sr_backend_free(cpu);

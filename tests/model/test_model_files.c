@@ -562,7 +562,8 @@ int main(void) {
         cmocka_unit_test(configurations_are_complete),
     };
     snprintf(folder, sizeof folder, "/tmp/softrnn-model-XXXXXX");
-    if (!mkdtemp(folder) || sr_backend_cpu_create(&cpu, 0) != SRNN_OK)
+    if (!mkdtemp(folder) ||
+        sr_backend_create(&cpu, &(sr_backend_settings){.threads = 0}) != SRNN_OK)
         return 1;
     const int failures = cmocka_run_group_tests(tests, NULL, NULL);
     sr_backend_free(cpu);

@@ -227,7 +227,7 @@ static void shared_tensors_start_equal(void **state) {
     (void)state;
     sr_backend *backend;
     size_t shared = 0, count;
-    assert_int_equal(sr_backend_cpu_create(&backend, 1), SRNN_OK);
+    assert_int_equal(sr_backend_create(&backend, &(sr_backend_settings){.threads = 1}), SRNN_OK);
     sr_model *plain = make_model(backend, "softmax", 3);
     sr_model *gated = make_model(backend, "gated_softmax", 3);
     sr_model *other = make_model(backend, "softmax", 4);

@@ -190,7 +190,7 @@ int main(void) {
         cmocka_unit_test(front_tokens),
         cmocka_unit_test(text_is_whole),
     };
-    if (sr_backend_cpu_create(&cpu, 1) != SRNN_OK)
+    if (sr_backend_create(&cpu, &(sr_backend_settings){.threads = 1}) != SRNN_OK)
         return 1;
     const int failures = cmocka_run_group_tests(tests, NULL, NULL);
     sr_backend_free(cpu);

@@ -56,7 +56,7 @@ static void write_golden(const sr_safetensors *file, const char *variant) {
                               .rope_theta = 10000};
     sr_backend *cpu;
     sr_model *model;
-    assert_int_equal(sr_backend_cpu_create(&cpu, 1), SRNN_OK);
+    assert_int_equal(sr_backend_create(&cpu, &(sr_backend_settings){.threads = 1}), SRNN_OK);
     assert_int_equal(sr_model_config_attention(&config, variant), SRNN_OK);
     assert_int_equal(sr_model_create(&model, cpu, &config), SRNN_OK);
     for (size_t i = 0; i < model->table.count; i++) {
@@ -259,7 +259,7 @@ static float *weights_of(const char *where, const char *name, size_t *count) {
     char path[SR_PATH_BYTES];
     sr_backend *cpu;
     sr_model *model;
-    assert_int_equal(sr_backend_cpu_create(&cpu, 1), SRNN_OK);
+    assert_int_equal(sr_backend_create(&cpu, &(sr_backend_settings){.threads = 1}), SRNN_OK);
     assert_int_equal(sr_checkpoint_model(path, where), SRNN_OK);
     assert_int_equal(sr_model_load(&model, cpu, path), SRNN_OK);
     const sr_tensor_spec *spec = sr_tensor_table_find(&model->table, name);

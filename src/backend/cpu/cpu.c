@@ -31,7 +31,10 @@ static srnn_status make_packs(sr_backend_cpu *cpu) {
 }
 
 static const sr_backend table = {
+    .number = SRNN_F32,
+    .logit_numbers = 1 << 20,
     .destroy = destroy,
+    .narrow = sr_cpu_narrow,
     .embed_forward = sr_cpu_embed_forward,
     .embed_backward = sr_cpu_embed_backward,
     .linear_forward = sr_cpu_linear_forward,
@@ -47,47 +50,47 @@ static const sr_backend table = {
     .gelu_backward = sr_cpu_gelu_backward,
     .short_conv_forward = sr_cpu_short_conv_forward,
     .short_conv_backward = sr_cpu_short_conv_backward,
+    .short_conv_history = sr_cpu_short_conv_history,
     .add = sr_cpu_add,
     .cross_entropy = sr_cpu_cross_entropy,
+    .tally_losses = sr_cpu_tally_losses,
+    .tally_squares = sr_cpu_tally_squares,
     .adamw = sr_cpu_adamw,
-    .sum = sr_cpu_sum,
-    .square_sum = sr_cpu_square_sum,
 };
 
-srnn_status sr_backend_cpu_create(sr_backend **backend, int threads) {
-    void *memory;
-    *backend = NULL;
-    SR_TRY(sr_alloc(&memory, 1, sizeof(sr_backend_cpu)));
-    sr_backend_cpu *cpu = memory;
-    *cpu = (sr_backend_cpu){.base = table, .rows = sr_cpu_rows_best()};
-    cpu->base.threads = sr_thread_count(threads);
-    srnn_status status = sr_device_cpu_open(&cpu->base.device, cpu->base.threads);
-    if (status == SRNN_OK)
-        status = make_packs(cpu);
-    if (status != SRNN_OK) {
-        destroy(&cpu->base);
-        return status;
-    }
-    *backend = &cpu->base;
-    return SRNN_OK;
-}
-
-srnn_status sr_backend_cpu_bf16(sr_backend *backend) {
-    sr_pack *packs = ((sr_backend_cpu *)backend)->packs;
+/* From now on linear layers multiply in bf16 with sums in float. */
+static srnn_status use_bf16(sr_backend_cpu *cpu) {
     if (!sr_matmul_bf16_available())
         return SR_FAIL(
             SRNN_ERR_UNSUPPORTED,
             "this machine (or %s here) has no bf16 matrix products, which need AVX512_BF16 "
             "or AMX: use --precision float",
             sr_matmul_library());
-    for (int worker = 0; worker < backend->threads; worker++)
-        if (!packs[worker].bf16 && !(packs[worker].bf16 = sr_matmul_bf16_create()))
+    for (int worker = 0; worker < cpu->base.threads; worker++)
+        if (!(cpu->packs[worker].bf16 = sr_matmul_bf16_create()))
             return SR_FAIL(SRNN_ERR_MEMORY, "%s had no memory for bf16 products",
                            sr_matmul_library());
     return SRNN_OK;
 }
 
-void sr_backend_free(sr_backend *backend) {
-    if (backend)
-        backend->destroy(backend);
+static srnn_status fill(sr_backend_cpu *cpu, const sr_backend_settings *settings) {
+    cpu->base.threads = sr_thread_count(settings->threads);
+    SR_TRY(sr_device_cpu_open(&cpu->base.device, cpu->base.threads));
+    SR_TRY(make_packs(cpu));
+    return settings->bf16 ? use_bf16(cpu) : SRNN_OK;
+}
+
+srnn_status sr_backend_cpu_create(sr_backend **backend, const sr_backend_settings *settings) {
+    void *memory;
+    *backend = NULL;
+    SR_TRY(sr_alloc(&memory, 1, sizeof(sr_backend_cpu)));
+    sr_backend_cpu *cpu = memory;
+    *cpu = (sr_backend_cpu){.base = table, .rows = sr_cpu_rows_best()};
+    const srnn_status status = fill(cpu, settings);
+    if (status != SRNN_OK) {
+        destroy(&cpu->base);
+        return status;
+    }
+    *backend = &cpu->base;
+    return SRNN_OK;
 }

@@ -36,38 +36,42 @@ static inline int64_t sr_tiles(int64_t length, int64_t tile) {
     return (length + tile - 1) / tile;
 }
 
+/* Row `row` of a matrix of floats, which all of the CPU's are. */
+static inline float *sr_cpu_row(sr_matrix m, int64_t row) {
+    return (float *)m.data + row * m.stride;
+}
+
 /* The ops, each in the file named after it; contracts in backend.h. */
+srnn_status sr_cpu_narrow(sr_backend *, void *out, const float *x, int64_t n);
 srnn_status sr_cpu_embed_forward(sr_backend *, sr_matrix out, const float *weight,
                                  const int32_t *ids);
 srnn_status sr_cpu_embed_backward(sr_backend *, float *d_weight, sr_matrix d_out,
                                   const int32_t *ids);
-srnn_status sr_cpu_linear_forward(sr_backend *, sr_matrix y, sr_matrix x, const float *weight,
-                                  const float *bias, bool add);
+srnn_status sr_cpu_linear_forward(sr_backend *, sr_matrix y, sr_matrix addend, sr_matrix x,
+                                  const sr_linear *layers, int count);
 srnn_status sr_cpu_linear_backward_input(sr_backend *, sr_matrix d_x, sr_matrix d_y,
-                                         const float *weight, bool add);
-srnn_status sr_cpu_linear_backward_weight(sr_backend *, float *d_weight, float *d_bias,
+                                         const sr_linear *layers, int count);
+srnn_status sr_cpu_linear_backward_weight(sr_backend *, const sr_linear_gradient *layers, int count,
                                           sr_matrix d_y, sr_matrix x);
 srnn_status sr_cpu_short_conv_forward(sr_backend *, sr_matrix out, const sr_short_conv *conv);
 srnn_status sr_cpu_short_conv_backward(sr_backend *, sr_matrix d_x, float *d_weight, float *d_bias,
                                        sr_matrix d_out, const sr_short_conv *conv);
-srnn_status sr_cpu_rmsnorm_forward(sr_backend *, float *out, const sr_rmsnorm *norm);
-srnn_status sr_cpu_rmsnorm_backward(sr_backend *, float *d_x, float *d_weight, const float *d_out,
-                                    const sr_rmsnorm *norm, float *scratch);
+srnn_status sr_cpu_short_conv_history(sr_backend *, void *history, const sr_short_conv *conv);
+srnn_status sr_cpu_rmsnorm_forward(sr_backend *, void *out, const sr_rmsnorm *norm);
+srnn_status sr_cpu_rmsnorm_backward(sr_backend *, const sr_rmsnorm_gradient *gradient,
+                                    const void *d_out, const sr_rmsnorm *norm);
 srnn_status sr_cpu_rope_forward(sr_backend *, sr_matrix x, const sr_rope *rope);
 srnn_status sr_cpu_rope_backward(sr_backend *, sr_matrix d_x, const sr_rope *rope);
-srnn_status sr_cpu_cross_entropy(sr_backend *, float *losses, sr_matrix logits,
+srnn_status sr_cpu_cross_entropy(sr_backend *, float *losses, int32_t *hits, sr_matrix logits,
                                  const int32_t *targets, float scale);
-srnn_status sr_cpu_swiglu_forward(sr_backend *, float *out, const float *gate, const float *up,
-                                  int64_t n);
-srnn_status sr_cpu_swiglu_backward(sr_backend *, float *d_gate, float *d_up, const float *d_out,
-                                   const float *gate, const float *up, int64_t n);
-srnn_status sr_cpu_gelu_forward(sr_backend *, float *out, const float *x, int64_t n);
-srnn_status sr_cpu_gelu_backward(sr_backend *, float *d_x, const float *d_out, const float *x,
-                                 int64_t n);
-srnn_status sr_cpu_add(sr_backend *, float *out, const float *x, const float *y, int64_t n);
-srnn_status sr_cpu_adamw(sr_backend *, float *weight, float *mean, float *square,
-                         const float *gradient, int64_t n, const sr_adamw *settings);
-srnn_status sr_cpu_sum(sr_backend *, double *sum, const float *x, int64_t n);
-srnn_status sr_cpu_square_sum(sr_backend *, double *sum, const float *x, int64_t n);
+srnn_status sr_cpu_swiglu_forward(sr_backend *, sr_matrix out, sr_matrix x);
+srnn_status sr_cpu_swiglu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
+srnn_status sr_cpu_gelu_forward(sr_backend *, sr_matrix out, sr_matrix x);
+srnn_status sr_cpu_gelu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
+srnn_status sr_cpu_add(sr_backend *, float *y, const float *x, int64_t n);
+srnn_status sr_cpu_tally_losses(sr_backend *, sr_tally *tally, const float *losses,
+                                const int32_t *hits, const int32_t *targets, int64_t rows);
+srnn_status sr_cpu_tally_squares(sr_backend *, sr_tally *tally, const float *x, int64_t n);
+srnn_status sr_cpu_adamw(sr_backend *, sr_tally *tally, const sr_adamw *adamw);
 
 #endif

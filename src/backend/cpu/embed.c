@@ -19,7 +19,7 @@ static void copy_rows(void *context, int64_t task, int worker) {
     const int64_t C = job->rows.columns;
     const int64_t end = sr_min((task + 1) * TILE_ROWS, job->rows.rows);
     for (int64_t row = task * TILE_ROWS; row < end; row++) {
-        float *to = job->rows.data + row * job->rows.stride;
+        float *to = sr_cpu_row(job->rows, row);
         if (job->ids[row] < 0)
             memset(to, 0, (size_t)C * sizeof *to);
         else
@@ -37,7 +37,7 @@ static void add_columns(void *context, int64_t task, int worker) {
         if (job->ids[row] < 0)
             continue;
         float *restrict to = job->d_weight + job->ids[row] * C;
-        const float *restrict from = job->rows.data + row * job->rows.stride;
+        const float *restrict from = sr_cpu_row(job->rows, row);
         for (int64_t c = first; c < end; c++)
             to[c] += from[c];
     }

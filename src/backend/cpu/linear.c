@@ -138,10 +138,11 @@ static srnn_status multiply(sr_backend *backend, const sr_product *product, cons
     return SRNN_OK;
 }
 
-srnn_status sr_cpu_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix x,
-                                  const float *weight, const float *bias, bool add) {
+/* Columns first .. first + N of y, beside those of the other layers of a group. */
+static srnn_status forward_one(sr_backend *backend, sr_matrix y, sr_matrix x,
+                               const sr_linear *layer, bool add) {
     const sr_product product = {.a = x.data,
-                                .b = weight,
+                                .b = layer->weight,
                                 .c = y.data,
                                 .a_stride = x.stride,
                                 .b_stride = x.columns,
@@ -151,29 +152,59 @@ srnn_status sr_cpu_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix x,
                                 .K = x.columns,
                                 .transpose_b = true,
                                 .add = add};
-    return multiply(backend, &product, bias);
+    return multiply(backend, &product, layer->bias);
+}
+
+typedef struct row_copy {
+    sr_matrix to, from;
+} row_copy;
+
+enum { COPY_ROWS = 64 };
+
+static void copy_rows(void *context, int64_t task, int worker) {
+    (void)worker;
+    const row_copy *job = context;
+    const int64_t end = sr_min((task + 1) * COPY_ROWS, job->to.rows);
+    for (int64_t row = task * COPY_ROWS; row < end; row++)
+        memcpy(sr_cpu_row(job->to, row), sr_cpu_row(job->from, row),
+               (size_t)job->to.columns * sizeof(float));
+}
+
+srnn_status sr_cpu_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
+                                  const sr_linear *layers, int count) {
+    if (addend.data && addend.data != y.data) {
+        row_copy job = {y, addend};
+        sr_parallel(copy_rows, &job, sr_tiles(y.rows, COPY_ROWS), backend->threads);
+    }
+    for (int64_t i = 0, first = 0; i < count; first += layers[i++].N)
+        SR_TRY(forward_one(backend, sr_matrix_columns(y, first, layers[i].N), x, &layers[i],
+                           addend.data != NULL));
+    return SRNN_OK;
 }
 
 srnn_status sr_cpu_linear_backward_input(sr_backend *backend, sr_matrix d_x, sr_matrix d_y,
-                                         const float *weight, bool add) {
-    const sr_product product = {.a = d_y.data,
-                                .b = weight,
-                                .c = d_x.data,
-                                .a_stride = d_y.stride,
-                                .b_stride = d_x.columns,
-                                .c_stride = d_x.stride,
-                                .M = d_x.rows,
-                                .N = d_x.columns,
-                                .K = d_y.columns,
-                                .add = add};
-    return multiply(backend, &product, NULL);
+                                         const sr_linear *layers, int count) {
+    for (int64_t i = 0, first = 0; i < count; first += layers[i++].N) {
+        const sr_product product = {.a = sr_matrix_columns(d_y, first, layers[i].N).data,
+                                    .b = layers[i].weight,
+                                    .c = d_x.data,
+                                    .a_stride = d_y.stride,
+                                    .b_stride = d_x.columns,
+                                    .c_stride = d_x.stride,
+                                    .M = d_x.rows,
+                                    .N = d_x.columns,
+                                    .K = layers[i].N,
+                                    .add = i > 0};
+        SR_TRY(multiply(backend, &product, NULL));
+    }
+    return SRNN_OK;
 }
 
-srnn_status sr_cpu_linear_backward_weight(sr_backend *backend, float *d_weight, float *d_bias,
-                                          sr_matrix d_y, sr_matrix x) {
+static srnn_status backward_weight_one(sr_backend *backend, const sr_linear_gradient *layer,
+                                       sr_matrix d_y, sr_matrix x) {
     const sr_product product = {.a = d_y.data,
                                 .b = x.data,
-                                .c = d_weight,
+                                .c = layer->weight,
                                 .a_stride = d_y.stride,
                                 .b_stride = x.stride,
                                 .c_stride = x.columns,
@@ -182,8 +213,16 @@ srnn_status sr_cpu_linear_backward_weight(sr_backend *backend, float *d_weight, 
                                 .K = x.rows,
                                 .transpose_a = true,
                                 .add = true};
-    for (int64_t row = 0; d_bias && row < d_y.rows; row++)
+    for (int64_t row = 0; layer->bias && row < d_y.rows; row++)
         for (int64_t column = 0; column < d_y.columns; column++)
-            d_bias[column] += d_y.data[row * d_y.stride + column];
+            layer->bias[column] += sr_cpu_row(d_y, row)[column];
     return multiply(backend, &product, NULL);
+}
+
+srnn_status sr_cpu_linear_backward_weight(sr_backend *backend, const sr_linear_gradient *layers,
+                                          int count, sr_matrix d_y, sr_matrix x) {
+    for (int64_t i = 0, first = 0; i < count; first += layers[i++].N)
+        SR_TRY(backward_weight_one(backend, &layers[i], sr_matrix_columns(d_y, first, layers[i].N),
+                                   x));
+    return SRNN_OK;
 }

@@ -2,12 +2,15 @@
 #include "backend/cpu/cpu.h"
 #include "base/threads.h"
 
+#include <math.h>
+
 enum { TILE_ROWS = 32 };
 
 typedef struct row_job {
     const sr_cpu_rows *loops;
     sr_matrix x;
     float *out, *parts;
+    int32_t *hits;
     const float *d_out;
     const sr_rmsnorm *norm;
     const sr_rope *rope;
@@ -39,11 +42,23 @@ static void turn_rows(void *context, int64_t task, int worker) {
                      sr_min((task + 1) * TILE_ROWS, job->rows));
 }
 
+/* True if the target has the largest number of the row, and is the first of those. */
+static bool is_hit(const float *logits, int64_t V, int32_t target) {
+    if (target < 0 || isnan(logits[target]))
+        return false;
+    for (int64_t v = 0; v < V; v++)
+        if (v < target ? logits[v] >= logits[target] : logits[v] > logits[target])
+            return false;
+    return true;
+}
+
 static void lose_rows(void *context, int64_t task, int worker) {
     (void)worker;
     const row_job *job = context;
-    job->loops->cross_entropy(job->out, job->x, job->targets, job->factor, task * TILE_ROWS,
-                              sr_min((task + 1) * TILE_ROWS, job->rows));
+    const int64_t first = task * TILE_ROWS, end = sr_min(first + TILE_ROWS, job->rows);
+    for (int64_t row = first; job->hits && row < end; row++)
+        job->hits[row] = is_hit(sr_cpu_row(job->x, row), job->x.columns, job->targets[row]);
+    job->loops->cross_entropy(job->out, job->x, job->targets, job->factor, first, end);
 }
 
 static srnn_status run(sr_backend *backend, sr_task *task, row_job *job) {
@@ -52,22 +67,23 @@ static srnn_status run(sr_backend *backend, sr_task *task, row_job *job) {
     return SRNN_OK;
 }
 
-srnn_status sr_cpu_rmsnorm_forward(sr_backend *backend, float *out, const sr_rmsnorm *norm) {
+srnn_status sr_cpu_rmsnorm_forward(sr_backend *backend, void *out, const sr_rmsnorm *norm) {
     row_job job = {.out = out, .norm = norm, .rows = norm->rows};
     return run(backend, norm_rows, &job);
 }
 
-srnn_status sr_cpu_rmsnorm_backward(sr_backend *backend, float *d_x, float *d_weight,
-                                    const float *d_out, const sr_rmsnorm *norm, float *scratch) {
+srnn_status sr_cpu_rmsnorm_backward(sr_backend *backend, const sr_rmsnorm_gradient *gradient,
+                                    const void *d_out, const sr_rmsnorm *norm) {
     row_job job = {.loops = sr_cpu_rows_of(backend),
-                   .out = d_x,
-                   .parts = scratch,
+                   .out = gradient->d_x,
+                   .parts = gradient->scratch,
                    .d_out = d_out,
                    .norm = norm,
                    .rows = norm->rows};
     sr_parallel(norm_rows_back, &job, SR_ROW_PARTS, backend->threads);
     for (int part = 0; part < SR_ROW_PARTS; part++)
-        job.loops->add(d_weight, d_weight, scratch + part * norm->C, norm->C);
+        job.loops->add(gradient->d_weight, gradient->d_weight, gradient->scratch + part * norm->C,
+                       norm->C);
     return SRNN_OK;
 }
 
@@ -81,9 +97,13 @@ srnn_status sr_cpu_rope_backward(sr_backend *backend, sr_matrix d_x, const sr_ro
     return run(backend, turn_rows, &job);
 }
 
-srnn_status sr_cpu_cross_entropy(sr_backend *backend, float *losses, sr_matrix logits,
-                                 const int32_t *targets, float scale) {
-    row_job job = {
-        .x = logits, .out = losses, .targets = targets, .factor = scale, .rows = logits.rows};
+srnn_status sr_cpu_cross_entropy(sr_backend *backend, float *losses, int32_t *hits,
+                                 sr_matrix logits, const int32_t *targets, float scale) {
+    row_job job = {.x = logits,
+                   .out = losses,
+                   .hits = hits,
+                   .targets = targets,
+                   .factor = scale,
+                   .rows = logits.rows};
     return run(backend, lose_rows, &job);
 }

@@ -53,7 +53,7 @@ static void rope(sr_matrix x, const sr_rope *turn, float sign, int64_t first, in
         const float *restrict cosine = turn->table + (int64_t)turn->positions[row] * D;
         const float *restrict sine = cosine + half;
         for (int head = 0; head < turn->heads; head++) {
-            float *restrict low = x.data + row * x.stride + (int64_t)head * D;
+            float *restrict low = (float *)x.data + row * x.stride + (int64_t)head * D;
             float *restrict high = low + half;
 #pragma omp simd
             for (int c = 0; c < half; c++) {
@@ -129,7 +129,7 @@ static void cross_entropy(float *losses, sr_matrix logits, const int32_t *target
                           int64_t first, int64_t end) {
     const int64_t V = logits.columns;
     for (int64_t row = first; row < end; row++) {
-        float *restrict x = logits.data + row * logits.stride;
+        float *restrict x = (float *)logits.data + row * logits.stride;
         if (targets[row] < 0) {
             losses[row] = 0;
             memset(x, 0, (size_t)V * sizeof *x);
@@ -175,14 +175,6 @@ static void to_bf16(uint16_t *out, const float *x, int64_t n) {
     }
 }
 
-static double sum(const float *x, int64_t n) {
-    double total = 0;
-#pragma omp simd reduction(+ : total)
-    for (int64_t i = 0; i < n; i++)
-        total += (double)x[i];
-    return total;
-}
-
 static double square_sum(const float *x, int64_t n) {
     double total = 0;
 #pragma omp simd reduction(+ : total)
@@ -205,6 +197,5 @@ const sr_cpu_rows SR_ROWS_TABLE = {
     .cross_entropy = cross_entropy,
     .adamw = adamw,
     .to_bf16 = to_bf16,
-    .sum = sum,
     .square_sum = square_sum,
 };

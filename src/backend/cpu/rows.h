@@ -35,7 +35,6 @@ typedef struct sr_cpu_rows {
                   const sr_adamw_factors *factors);
     /* bf16, to nearest, ties to even; NaN stays NaN. */
     void (*to_bf16)(uint16_t *out, const float *x, int64_t n);
-    double (*sum)(const float *x, int64_t n);
     double (*square_sum)(const float *x, int64_t n);
 } sr_cpu_rows;
 

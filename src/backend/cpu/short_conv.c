@@ -37,11 +37,11 @@ static const float *earlier(const sr_short_conv *conv, int64_t row, int j) {
         return NULL;
     const int64_t batch = row / conv->T, token = row % conv->T - j;
     if (token >= 0)
-        return conv->x.data + (row - j) * conv->x.stride;
+        return sr_cpu_row(conv->x, row - j);
     if (!conv->history)
         return NULL;
     const int64_t kept = conv->width - 1;
-    return conv->history + (batch * kept + kept + token) * conv->x.columns;
+    return (const float *)conv->history + (batch * kept + kept + token) * conv->x.columns;
 }
 
 static void convolve_row(float *out, const conv_job *job, const conv_tile *tile, int64_t row) {
@@ -61,7 +61,7 @@ static void convolve(void *context, int64_t task, int worker) {
     const int64_t first = task % job->row_tiles * TILE_ROWS;
     const int64_t end = sr_min(first + TILE_ROWS, job->out.rows);
     for (int64_t row = first; row < end; row++) {
-        float *out = job->out.data + row * job->out.stride + tile.first;
+        float *out = sr_cpu_row(job->out, row) + tile.first;
         convolve_row(out, job, &tile, row);
         job->loops->silu_forward(out, tile.columns);
     }
@@ -73,7 +73,7 @@ static void back_to_weights(const conv_job *job, const conv_tile *tile) {
     float d_bias[TILE_COLUMNS] = {0}, before[TILE_COLUMNS];
     const int width = job->conv->width;
     for (int64_t row = 0; row < job->out.rows; row++) {
-        float *d = job->out.data + row * job->out.stride + tile->first;
+        float *d = sr_cpu_row(job->out, row) + tile->first;
         convolve_row(before, job, tile, row);
         job->loops->silu_backward(d, before, tile->columns);
         job->loops->add(d_bias, d_bias, d, tile->columns);
@@ -99,13 +99,12 @@ static void convolve_back(void *context, int64_t task, int worker) {
     tile_load(&tile, conv, task);
     back_to_weights(job, &tile);
     for (int64_t row = 0; row < job->out.rows; row++) {
-        float *d_x = job->d_x.data + row * job->d_x.stride + tile.first;
+        float *d_x = sr_cpu_row(job->d_x, row) + tile.first;
         memset(d_x, 0, (size_t)tile.columns * sizeof *d_x);
         for (int j = 0; j < conv->width && row + j < job->out.rows; j++)
             if (conv->positions[row + j] >= j)
                 job->loops->multiply_add(d_x, tile.taps[j],
-                                         job->out.data + (row + j) * job->out.stride + tile.first,
-                                         tile.columns);
+                                         sr_cpu_row(job->out, row + j) + tile.first, tile.columns);
     }
 }
 
@@ -129,5 +128,21 @@ srnn_status sr_cpu_short_conv_backward(sr_backend *backend, sr_matrix d_x, float
                     .d_weight = d_weight,
                     .d_bias = d_bias};
     sr_parallel(convolve_back, &job, sr_tiles(d_x.columns, TILE_COLUMNS), backend->threads);
+    return SRNN_OK;
+}
+
+srnn_status sr_cpu_short_conv_history(sr_backend *backend, void *history,
+                                      const sr_short_conv *conv) {
+    (void)backend;
+    const int64_t C = conv->x.columns, keep = conv->width - 1;
+    const int64_t fresh = sr_min(conv->T, keep), old = keep - fresh;
+    for (int64_t b = 0; b < conv->x.rows / conv->T; b++) {
+        float *to = (float *)history + b * keep * C;
+        const float *from = (const float *)conv->history + (b * keep + fresh) * C;
+        memcpy(to, from, (size_t)(old * C) * sizeof *to);
+        for (int64_t row = 0; row < fresh; row++)
+            memcpy(to + (old + row) * C, sr_cpu_row(conv->x, (b + 1) * conv->T - fresh + row),
+                   (size_t)C * sizeof *to);
+    }
     return SRNN_OK;
 }

@@ -1,6 +1,7 @@
 /* shuffle.c: which tokens every step sees: the rows of a dataset in a shuffled order. */
 #include "data/rows/shuffle.h"
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "data/rows/permutation.h"
@@ -119,6 +120,25 @@ static void order_free(sr_source *source) {
     free(self);
 }
 
+static srnn_status verify(const sr_source *source) {
+    const shuffle *self = (const shuffle *)source;
+    for (int split = 0; split < SR_SPLITS; split++)
+        SR_TRY(sr_dataset_verify(&self->datasets[split]));
+    return SRNN_OK;
+}
+
+/* What the rows are made of. */
+static void sum_up(sr_source *source, const sr_dataset *datasets) {
+    uint64_t sum = SR_HASH_BEGIN, stamp = SR_HASH_BEGIN;
+    for (int split = 0; split < SR_SPLITS; split++) {
+        sum = sr_dataset_sum(&datasets[split], sum);
+        stamp = sr_dataset_stamp(&datasets[split], stamp);
+    }
+    source->sum = sr_hash_end(sum);
+    source->stamp = sr_hash_end(stamp);
+    source->verify = verify;
+}
+
 static srnn_status create(shuffle **created, const sr_dataset *datasets,
                           const sr_shuffle_settings *settings) {
     static srnn_status (*const fills[])(const sr_source *, sr_row *, sr_split, int64_t) = {
@@ -137,6 +157,7 @@ static srnn_status create(shuffle **created, const sr_dataset *datasets,
     };
     for (int split = 0; split < SR_SPLITS; split++)
         source->rows[split] = rows_of(&datasets[split], settings);
+    sum_up(source, datasets);
     (*created)->settings = *settings;
     return SRNN_OK;
 }

@@ -28,7 +28,13 @@ struct sr_source {
     bool exact;              /* rows go to a model as they are, without front tokens */
     int64_t rows[SR_SPLITS]; /* different rows in a split before it repeats; INT64_MAX: it never
                                 does; 0: the split is empty */
+    int64_t sum;             /* a checksum of all of the data, 0 or more; 0: rows are computed */
+    int64_t stamp; /* of the sizes and times of its files, 0 or more: while it stays the same,
+                                nobody has written to them */
     srnn_status (*fill)(const sr_source *source, sr_row *row, sr_split split, int64_t number);
+    /* Reads all of the files, and fails if they do not hold what the sum says. NULL: it was made from
+     * all that is used. */
+    srnn_status (*verify)(const sr_source *source);
     void (*free)(sr_source *source);
 };
 

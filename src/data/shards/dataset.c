@@ -1,11 +1,13 @@
 /* dataset.c: the shards of one split as one long sequence of tokens. */
 #include "data/shards/dataset.h"
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "data/shards/manifest.h"
 #include "files/path.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 static srnn_status add_shard(sr_dataset *dataset, int64_t n) {
     const sr_shard *shard = &dataset->shards[n], *first = &dataset->shards[0];
@@ -86,6 +88,34 @@ srnn_status sr_dataset_open(sr_dataset *dataset, const char *folder, sr_split sp
     dataset->end_token = manifest.end_token;
     sr_manifest_free(&manifest);
     return status;
+}
+
+uint64_t sr_dataset_sum(const sr_dataset *dataset, uint64_t hash) {
+    for (int64_t n = 0; n < dataset->shard_count; n++) {
+        const sr_shard *shard = &dataset->shards[n];
+        hash = sr_hash_add(hash, (uint64_t)shard->token_count);
+        hash = sr_hash_add(hash, (uint64_t)shard->token_crc << 32 | shard->index_crc);
+    }
+    return hash;
+}
+
+uint64_t sr_dataset_stamp(const sr_dataset *dataset, uint64_t hash) {
+    for (int64_t n = 0; n < dataset->shard_count; n++) {
+        const sr_shard *shard = &dataset->shards[n];
+        struct stat facts = {0};
+        if (shard->mapping.data && fstat(shard->mapping.descriptor, &facts) != 0)
+            facts = (struct stat){0}; /* no stamp that was ever written: all is read */
+        hash = sr_hash_add(hash, (uint64_t)facts.st_size);
+        hash = sr_hash_add(hash, (uint64_t)facts.st_mtim.tv_sec);
+        hash = sr_hash_add(hash, (uint64_t)facts.st_mtim.tv_nsec);
+    }
+    return hash;
+}
+
+srnn_status sr_dataset_verify(const sr_dataset *dataset) {
+    for (int64_t n = 0; n < dataset->shard_count; n++)
+        SR_TRY(sr_shard_verify(&dataset->shards[n]));
+    return SRNN_OK;
 }
 
 void sr_dataset_free(sr_dataset *dataset) {

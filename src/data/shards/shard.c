@@ -83,6 +83,7 @@ srnn_status sr_shard_parse(sr_shard *shard, const void *bytes, size_t size, cons
         .end_token = (int64_t)header.end_token_plus_1 - 1,
         .tokenizer_hash = header.tokenizer_hash,
         .token_crc = header.token_crc,
+        .index_crc = header.index_crc,
     };
     return set_path(shard, name);
 }

@@ -26,10 +26,11 @@ typedef struct sr_shard {
     uint32_t vocab;          /* every token should be less; sr_shard_read checks */
     int64_t end_token;       /* ends every document, or -1: none does */
     uint64_t tokenizer_hash; /* 0: not known */
-    uint32_t token_crc;      /* as the file states it; see sr_shard_verify */
-    sr_mapping mapping;      /* the file, or { 0 } */
-    void *owned;             /* memory of its own that `tokens` or `starts` lie in, or NULL */
-    char *path;              /* for messages */
+    uint32_t token_crc; /* of a shard file as it states it, see sr_shard_verify; else as it is */
+    uint32_t index_crc; /* the same; 0 without an index in the file */
+    sr_mapping mapping; /* the file, or { 0 } */
+    void *owned;        /* memory of its own that `tokens` or `starts` lie in, or NULL */
+    char *path;         /* for messages */
 } sr_shard;
 
 /* Opens a shard file. Everything but the tokens is checked now, the tokens as they are read. */

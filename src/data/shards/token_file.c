@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 /* llm.c: dev/data/data_common.py writes 256 int32 before the tokens: magic, version, count. */
 enum { LLMC_HEADER_BYTES = 256 * 4, BYTE_VOCAB = 257 };
@@ -51,6 +52,7 @@ static srnn_status find_tokens(sr_shard *shard) {
                        shard->path, bytes, shard->width * 8);
     shard->tokens = (const uint8_t *)shard->mapping.data + header_bytes;
     shard->token_count = (int64_t)(bytes / (size_t)shard->width);
+    shard->token_crc = (uint32_t)crc32_z(0, shard->tokens, bytes);
     return SRNN_OK;
 }
 
@@ -118,6 +120,7 @@ srnn_status sr_shard_from_text(sr_shard *shard, const char *text, size_t bytes) 
         .tokens = owned + sizeof starts,
         .width = 1,
         .token_count = (int64_t)bytes,
+        .token_crc = (uint32_t)crc32_z(0, (const Bytef *)text, bytes),
         .starts = (const uint64_t *)(const void *)owned,
         .document_count = 1,
         .vocab = BYTE_VOCAB,
@@ -125,5 +128,8 @@ srnn_status sr_shard_from_text(sr_shard *shard, const char *text, size_t bytes) 
         .owned = owned,
         .path = strdup("text"),
     };
-    return SRNN_OK;
+    if (shard->path)
+        return SRNN_OK;
+    sr_shard_close(shard);
+    return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a name");
 }

@@ -3,8 +3,9 @@
 
 #include "device/device.h"
 
-srnn_status sr_cuda_device_count(int *count) {
+srnn_status sr_cuda_device_count(int *count, const char **reason) {
     *count = 0;
+    *reason = "this build has no CUDA: build it with `make cuda`";
     return SRNN_OK;
 }
 

@@ -1,4 +1,4 @@
-/* attention_kernels.cu: the list of GPU kernels. */
+/* attention_kernels.cu: which attention kernels a GPU has. */
 #include "device/cuda/attention_kernels.h"
 
 const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
@@ -7,7 +7,6 @@ const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
 }
 
 const sr_state_kernel *sr_cuda_state_kernel(srnn_dtype dtype, bool fixed) {
-    (void)dtype;
-    (void)fixed;
+    (void)dtype, (void)fixed;
     return nullptr;
 }

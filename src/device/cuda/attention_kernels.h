@@ -1,6 +1,6 @@
-/* attention_kernels.h: the attention kernels of GPUs. */
-#ifndef SR_CUDA_ATTENTION_KERNELS_H
-#define SR_CUDA_ATTENTION_KERNELS_H
+/* attention_kernels.h: the attention kernels of a GPU. */
+#ifndef SR_DEVICE_CUDA_ATTENTION_KERNELS_H
+#define SR_DEVICE_CUDA_ATTENTION_KERNELS_H
 
 #include "device/attention_kernel.h"
 
@@ -8,13 +8,13 @@
 extern "C" {
 #endif
 
-/* Best first, ended by NULL. */
+/* The kernels, best first, ended by NULL. */
 const sr_attention_kernel *const *sr_cuda_attention_kernels(void);
 
-/* How states of this number type are kept, with a fixed size or as keys and values; NULL: they are not. */
+/* How states of this number type are kept: with a fixed size, or as keys and values; NULL: they are not. */
 const sr_state_kernel *sr_cuda_state_kernel(srnn_dtype dtype, bool fixed);
 
-/* Tensor cores of sm_80 and newer, bf16, every variant: attention_mma.cu. */
+/* In bf16 on tensor cores, every variant, sm_80 and newer: attention_mma.cu. */
 extern const sr_attention_kernel sr_cuda_attention_mma;
 
 #ifdef __cplusplus

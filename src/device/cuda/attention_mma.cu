@@ -3,7 +3,7 @@
 
 #include "device/cuda/attention_edges.h"
 #include "device/cuda/attention_kernels.h"
-#include "device/cuda/stream.h"
+#include "device/cuda/device.h"
 
 static bool supports(const srnn_problem *problem) {
     return problem->D <= 256 && problem->Dv <= 256;

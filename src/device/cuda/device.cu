@@ -1,20 +1,35 @@
-/* device.cu: the GPUs of this machine. */
+/* device.cu: the GPUs of this machine, and one of them as a device: memory, order, recordings. */
 #include "device/cuda/device.h"
 
+#include "base/memory.h"
+#include "device/cuda/attention_kernels.h"
 #include "device/cuda/check.h"
+#include "device/cuda/platform.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
-srnn_status sr_cuda_device_count(int *count) {
+struct cuda_device {
+    srnn_device base; /* first, so that a pointer to it is a pointer to the whole */
+    int index;
+    sr_cuda_device facts;
+    cudaStream_t own, stream; /* its own, and the one in use */
+};
+
+srnn_status sr_cuda_device_count(int *count, const char **reason) {
     *count = 0;
-    cudaError_t error = cudaGetDeviceCount(count);
-    /* A machine without a GPU or a driver is not a failure. */
-    if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver) {
+    *reason = nullptr;
+    const cudaError_t error = cudaGetDeviceCount(count);
+    if (error == cudaErrorNoDevice)
+        *reason = "no NVIDIA GPU was found";
+    else if (error == cudaErrorInsufficientDriver)
+        *reason = "there is no NVIDIA driver, or one that is too old for this build's CUDA";
+    else
+        SR_CUDA(error);
+    if (*reason) {
         *count = 0;
         cudaGetLastError(); /* takes the error back, so that it is not seen again later */
-        return SRNN_OK;
     }
-    SR_CUDA(error);
     return SRNN_OK;
 }
 
@@ -27,5 +42,185 @@ srnn_status sr_cuda_device_describe(sr_cuda_device *device, int index) {
     device->multiprocessors = facts.multiProcessorCount;
     device->capability_major = facts.major;
     device->capability_minor = facts.minor;
+    return SRNN_OK;
+}
+
+static cuda_device *cuda_of(srnn_device *device) {
+    return (cuda_device *)device;
+}
+
+cudaStream_t sr_cuda_stream(const srnn_device *device) {
+    const cuda_device *cuda = (const cuda_device *)device;
+    cudaSetDevice(
+        cuda->index); /* a number in this thread; what fails will fail again at the launch */
+    return cuda->stream;
+}
+
+const sr_cuda_device *sr_cuda_facts(const srnn_device *device) {
+    return &((const cuda_device *)device)->facts;
+}
+
+/* ---- memory ---- */
+
+static srnn_status allocate(srnn_device *device, void **out, size_t bytes) {
+    *out = nullptr;
+    sr_cuda_stream(device);
+    const cudaError_t error = cudaMalloc(out, bytes ? bytes : 1);
+    if (error != cudaErrorMemoryAllocation) {
+        SR_CUDA(error);
+        return SRNN_OK;
+    }
+    size_t available = 0, whole = 0;
+    cudaGetLastError();
+    cudaMemGetInfo(&available, &whole);
+    return SR_FAIL(SRNN_ERR_MEMORY,
+                   "%.1f MB more are needed on %s, which has %.1f MB left of %.1f: use a smaller "
+                   "batch, shorter "
+                   "rows or --recompute",
+                   (double)bytes / 1e6, device->name, (double)available / 1e6, (double)whole / 1e6);
+}
+
+static void release(srnn_device *device, void *memory) {
+    if (!memory)
+        return;
+    cudaStreamSynchronize(sr_cuda_stream(device)); /* kernels may still use it */
+    cudaFree(memory);
+}
+
+static srnn_status copy_in(srnn_device *device, void *to, const void *host, size_t bytes) {
+    SR_CUDA(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, sr_cuda_stream(device)));
+    return SRNN_OK;
+}
+
+static srnn_status wait_for_all(srnn_device *device) {
+    SR_CUDA(cudaStreamSynchronize(sr_cuda_stream(device)));
+    return SRNN_OK;
+}
+
+static srnn_status copy_out(srnn_device *device, void *host, const void *from, size_t bytes) {
+    SR_CUDA(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, sr_cuda_stream(device)));
+    return wait_for_all(device);
+}
+
+static srnn_status copy(srnn_device *device, void *to, const void *from, size_t bytes) {
+    SR_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, sr_cuda_stream(device)));
+    return SRNN_OK;
+}
+
+static srnn_status zero(srnn_device *device, void *memory, size_t bytes) {
+    SR_CUDA(cudaMemsetAsync(memory, 0, bytes, sr_cuda_stream(device)));
+    return SRNN_OK;
+}
+
+static srnn_status set_stream(srnn_device *device, void *stream) {
+    cuda_device *cuda = cuda_of(device);
+    cuda->stream = stream ? (cudaStream_t)stream : cuda->own;
+    return SRNN_OK;
+}
+
+/* ---- recordings: graphs ---- */
+
+static srnn_status instantiate(void **recording, cudaGraph_t graph) {
+    cudaGraphExec_t ready = nullptr;
+    SR_CUDA(cudaGraphInstantiate(&ready, graph, 0));
+    *recording = ready;
+    return SRNN_OK;
+}
+
+static srnn_status record(srnn_device *device, void **recording, srnn_status (*work)(void *context),
+                          void *context) {
+    const cudaStream_t stream = sr_cuda_stream(device);
+    cudaGraph_t graph = nullptr;
+    *recording = nullptr;
+    SR_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    srnn_status status = work(context);
+    const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+    if (status == SRNN_OK && ended != cudaSuccess)
+        status =
+            SR_FAIL(SRNN_ERR_UNSUPPORTED, "CUDA: recording a step: %s", cudaGetErrorString(ended));
+    if (status == SRNN_OK)
+        status = instantiate(recording, graph);
+    if (graph)
+        cudaGraphDestroy(graph);
+    return status;
+}
+
+static srnn_status replay(srnn_device *device, void *recording) {
+    SR_CUDA(cudaGraphLaunch((cudaGraphExec_t)recording, sr_cuda_stream(device)));
+    return SRNN_OK;
+}
+
+static void forget(srnn_device *device, void *recording) {
+    if (!recording)
+        return;
+    cudaStreamSynchronize(sr_cuda_stream(device));
+    cudaGraphExecDestroy((cudaGraphExec_t)recording);
+}
+
+/* ---- opening ---- */
+
+static void close_device(srnn_device *device) {
+    cuda_device *cuda = cuda_of(device);
+    if (cuda->own) {
+        cudaStreamSynchronize(sr_cuda_stream(device));
+        cudaStreamDestroy(cuda->own);
+    }
+    free(cuda);
+}
+
+static srnn_status check(const sr_cuda_device *facts, int index) {
+    if (facts->capability_major >= 8)
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                   "cuda:%d: %s has compute capability %d.%d; 8.0 (Ampere) or newer is needed",
+                   index, facts->name, facts->capability_major, facts->capability_minor);
+}
+
+static srnn_status fill(cuda_device *cuda, int index) {
+    srnn_device *base = &cuda->base;
+    SR_TRY(sr_cuda_device_describe(&cuda->facts, index));
+    SR_TRY(check(&cuda->facts, index));
+    snprintf(base->name, sizeof base->name, "cuda:%d", index);
+    base->threads = 1;
+    base->close = close_device;
+    base->allocate = allocate;
+    base->release = release;
+    base->copy_in = copy_in;
+    base->copy_out = copy_out;
+    base->copy = copy;
+    base->zero = zero;
+    base->wait = wait_for_all;
+    base->stream = set_stream;
+    base->record = record;
+    base->replay = replay;
+    base->forget = forget;
+    base->kernels = sr_cuda_attention_kernels;
+    base->state_kernel = sr_cuda_state_kernel;
+    cuda->index = index;
+    SR_CUDA(cudaSetDevice(index));
+    SR_CUDA(cudaStreamCreateWithFlags(&cuda->own, cudaStreamNonBlocking));
+    cuda->stream = cuda->own;
+    return SRNN_OK;
+}
+
+srnn_status sr_device_cuda_open(srnn_device **device, int index) {
+    int count;
+    const char *reason;
+    void *memory;
+    *device = nullptr;
+    SR_TRY(sr_cuda_device_count(&count, &reason));
+    if (reason)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "cuda:%d: %s", index, reason);
+    if (index >= count)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "cuda:%d: this machine has %d GPUs, counted from 0",
+                       index, count);
+    SR_TRY(sr_alloc_zero(&memory, 1, sizeof(cuda_device)));
+    cuda_device *cuda = (cuda_device *)memory;
+    const srnn_status status = fill(cuda, index);
+    if (status != SRNN_OK) {
+        free(cuda);
+        return status;
+    }
+    *device = &cuda->base;
     return SRNN_OK;
 }

@@ -14,6 +14,8 @@
 /* Hides a parameter from deduction, so that arguments convert to what the kernel takes. */
 template <class T> struct sr_as_declared { using type = T; };
 
+#ifdef __CUDACC__
+
 /* SR_SHARED(type, name): in a kernel, the dynamic shared memory as `type *name`; aligned to 1024 bytes. */
 extern __shared__ __align__(1024) unsigned char sr_shared_memory[];
 #define SR_SHARED(type, name) type *const name = reinterpret_cast<type *>(sr_shared_memory)
@@ -32,5 +34,9 @@ cudaError_t sr_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared
     }
     return cudaLaunchKernel(function, grid, block, addresses, shared_bytes, stream);
 }
+
+#else
+#include "device/cuda/emulator/launch.h"
+#endif
 
 #endif

@@ -15,6 +15,8 @@
 #define SR_FULL_WARP 0xffffffffu
 #define SR_WARP      32
 
+#ifdef __CUDACC__
+
 /* A pointer to shared memory as instructions want it. */
 SR_DEVICE uint32_t shared_address(const void *shared) {
     return (uint32_t)__cvta_generic_to_shared(shared);
@@ -182,6 +184,10 @@ SR_DEVICE void named_barrier_sync(int id, int threads) {
 SR_DEVICE void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+
+#else
+#include "device/cuda/emulator/ptx.h"
+#endif
 
 /* Over the four lanes of a group, and over a warp: every lane gets the same bits. */
 template <class T> SR_DEVICE T quad_sum(T x) {

@@ -1,4 +1,4 @@
-/* consumer.c: the smallest program that uses the installed library. */
+/* lab.c: the smallest program that uses the laboratory. */
 #include <softrnn.h>
 
 #include <stdio.h>

@@ -1,0 +1,12 @@
+/* program.h: the whole program but its main: what the manual is made from, too. */
+#ifndef SR_CLI_PROGRAM_H
+#define SR_CLI_PROGRAM_H
+
+#include "command.h"
+
+extern const command_table program_table;
+
+/* Runs the command line after the program's name; returns the exit code. */
+int program_run(int argc, char **argv);
+
+#endif

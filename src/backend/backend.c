@@ -1,0 +1,21 @@
+/* backend.c: the one place where backends are made. */
+#include "backend/backend.h"
+
+#include "backend/backends.h"
+
+#include <string.h>
+
+srnn_status sr_backend_create(sr_backend **backend, const sr_backend_settings *settings) {
+    const char *device = settings->device ? settings->device : "cpu";
+    *backend = NULL;
+    if (strcmp(device, "cpu") == 0)
+        return sr_backend_cpu_create(backend, settings);
+    if (strncmp(device, "cuda", 4) == 0)
+        return sr_backend_cuda_create(backend, settings);
+    return SR_FAIL(SRNN_ERR_ARGUMENT, "there is no device '%s': use cpu, cuda or cuda:N", device);
+}
+
+void sr_backend_free(sr_backend *backend) {
+    if (backend)
+        backend->destroy(backend);
+}

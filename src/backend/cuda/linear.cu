@@ -1,0 +1,152 @@
+/* linear.cu: the products of linear layers side by side.
+ *
+ * Layers whose weights follow each other in memory are one product; the others, one each. */
+#include "backend/cuda/numbers.h"
+#include "backend/cuda/product.h"
+
+/* y = addend + bias, row by row; either may be absent. Bytes a number: read and written once. */
+template <class N>
+static __global__ void __launch_bounds__(256)
+    put_bias(const sr_matrix y, const sr_matrix addend, const float *__restrict__ bias) {
+    const int64_t row = grid_row(), c = grid_item();
+    if (row >= y.rows || c >= y.columns)
+        return;
+    const float sum =
+        addend.data ? load_number((const N *)addend.data + row * addend.stride + c) : 0.0f;
+    store_number((N *)y.data + row * y.stride + c, sum + (bias ? bias[c] : 0.0f));
+}
+
+static srnn_status put_bias_into(sr_backend *backend, sr_matrix y, sr_matrix addend,
+                                 const float *bias) {
+    const sr_row_grid blocks = sr_row_grid_of(y.rows, y.columns);
+    if (y.rows == 0 || y.columns == 0)
+        return SRNN_OK;
+    if (y.dtype == SRNN_BF16)
+        SR_CUDA(sr_launch(put_bias<sr_bf16>, blocks.grid, blocks.block, 0, sr_stream_of(backend), y,
+                          addend, bias));
+    else
+        SR_CUDA(sr_launch(put_bias<float>, blocks.grid, blocks.block, 0, sr_stream_of(backend), y,
+                          addend, bias));
+    return SRNN_OK;
+}
+
+/* How many of the layers, from the first on, have their weights (N, K) in one piece; *N = their outputs. */
+static int one_piece(int64_t *N, const sr_linear *layers, int count, int64_t K, srnn_dtype dtype) {
+    int taken = 1;
+    *N = layers[0].N;
+    while (taken < count && layers[taken].weight == (const char *)layers[0].weight +
+                                                        *N * K * (int64_t)sr_number_bytes(dtype))
+        *N += layers[taken++].N;
+    return taken;
+}
+
+static int one_piece_of_gradients(int64_t *N, const sr_linear_gradient *layers, int count,
+                                  int64_t K) {
+    int taken = 1;
+    *N = layers[0].N;
+    while (taken < count && layers[taken].weight == layers[0].weight + *N * K)
+        *N += layers[taken++].N;
+    return taken;
+}
+
+/* Puts biases and addend into y for the product to add, where a layer has a bias; *addend is then y. */
+static srnn_status prepare(sr_backend *backend, sr_matrix *addend, sr_matrix y,
+                           const sr_linear *layers, int count) {
+    bool any = false;
+    for (int i = 0; i < count; i++)
+        any = any || layers[i].bias;
+    if (!any)
+        return SRNN_OK;
+    int64_t first = 0;
+    for (int i = 0; i < count; first += layers[i++].N)
+        SR_TRY(put_bias_into(backend, sr_matrix_columns(y, first, layers[i].N),
+                             sr_matrix_columns(*addend, first, layers[i].N), layers[i].bias));
+    *addend = y;
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
+                                   const sr_linear *layers, int count) {
+    int64_t N;
+    SR_TRY(prepare(backend, &addend, y, layers, count));
+    for (int64_t first = 0; count > 0; first += N) {
+        const int taken = one_piece(&N, layers, count, x.columns, x.dtype);
+        const sr_cuda_product product = {.a = x.data,
+                                         .b = layers->weight,
+                                         .c = sr_number_at(addend.data, first, y.dtype),
+                                         .d = sr_number_at(y.data, first, y.dtype),
+                                         .a_stride = x.stride,
+                                         .b_stride = x.columns,
+                                         .c_stride = addend.stride,
+                                         .d_stride = y.stride,
+                                         .M = x.rows,
+                                         .N = N,
+                                         .K = x.columns,
+                                         .transpose_a = false,
+                                         .transpose_b = true,
+                                         .in = x.dtype,
+                                         .out = y.dtype};
+        SR_TRY(sr_cuda_multiply(backend, &product));
+        layers += taken;
+        count -= taken;
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_linear_backward_input(sr_backend *backend, sr_matrix d_x, sr_matrix d_y,
+                                          const sr_linear *layers, int count) {
+    int64_t N;
+    for (int64_t first = 0; count > 0; first += N) {
+        const int taken = one_piece(&N, layers, count, d_x.columns, d_y.dtype);
+        const sr_cuda_product product = {.a = sr_number_at(d_y.data, first, d_y.dtype),
+                                         .b = layers->weight,
+                                         .c = first > 0 ? d_x.data : nullptr,
+                                         .d = d_x.data,
+                                         .a_stride = d_y.stride,
+                                         .b_stride = d_x.columns,
+                                         .c_stride = d_x.stride,
+                                         .d_stride = d_x.stride,
+                                         .M = d_x.rows,
+                                         .N = d_x.columns,
+                                         .K = N,
+                                         .transpose_a = false,
+                                         .transpose_b = false,
+                                         .in = d_y.dtype,
+                                         .out = d_x.dtype};
+        SR_TRY(sr_cuda_multiply(backend, &product));
+        layers += taken;
+        count -= taken;
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_linear_backward_weight(sr_backend *backend, const sr_linear_gradient *layers,
+                                           int count, sr_matrix d_y, sr_matrix x) {
+    int64_t N, first = 0;
+    for (int i = 0; i < count; first += layers[i++].N)
+        if (layers[i].bias)
+            SR_TRY(sr_cuda_add_columns(backend, layers[i].bias,
+                                       sr_matrix_columns(d_y, first, layers[i].N)));
+    for (first = 0; count > 0; first += N) {
+        const int taken = one_piece_of_gradients(&N, layers, count, x.columns);
+        const sr_cuda_product product = {.a = sr_number_at(d_y.data, first, d_y.dtype),
+                                         .b = x.data,
+                                         .c = layers->weight,
+                                         .d = layers->weight,
+                                         .a_stride = d_y.stride,
+                                         .b_stride = x.stride,
+                                         .c_stride = x.columns,
+                                         .d_stride = x.columns,
+                                         .M = N,
+                                         .N = x.columns,
+                                         .K = x.rows,
+                                         .transpose_a = true,
+                                         .transpose_b = false,
+                                         .in = d_y.dtype,
+                                         .out = SRNN_F32};
+        SR_TRY(sr_cuda_multiply(backend, &product));
+        layers += taken;
+        count -= taken;
+    }
+    return SRNN_OK;
+}

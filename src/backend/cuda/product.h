@@ -1,0 +1,37 @@
+/* product.h (private): one matrix product on the GPU. */
+#ifndef SR_BACKEND_CUDA_PRODUCT_H
+#define SR_BACKEND_CUDA_PRODUCT_H
+
+#include "backend/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* d (M, N) = A B + c. A is (M, K), or stored as (K, M) if transpose_a; B is (K, N), or stored as (N, K) if
+ * transpose_b; not both. Strides are those of the stored rows. Sums are float, and not rounded before. */
+typedef struct sr_cuda_product {
+    const void *a, *b; /* of type `in` */
+    const void
+        *c;  /* (M, N) of type `out`; may be d, and then has its stride; NULL: nothing is added */
+    void *d; /* of type `out` */
+    int64_t a_stride, b_stride, c_stride, d_stride;
+    int64_t M, N, K;
+    bool transpose_a, transpose_b;
+    srnn_dtype in, out; /* float and float, or bf16 and either */
+} sr_cuda_product;
+
+/* By the kernels for few rows where they can; by the library where it is there and knows how; else by the kernels of
+ * product.cu. */
+srnn_status sr_cuda_multiply(sr_backend *backend, const sr_cuda_product *product);
+
+/* Whether M is so small, and the rest such, that the kernels of product_few.cu are the best; and they. */
+enum { SR_CUDA_FEW_ROWS = 8 };
+bool sr_cuda_is_few(const sr_cuda_product *product);
+srnn_status sr_cuda_multiply_few(sr_backend *backend, const sr_cuda_product *product);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

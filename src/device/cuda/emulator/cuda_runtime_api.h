@@ -1,0 +1,2 @@
+/* cuda_runtime_api.h: the toolkit's name for the host's part of cuda_runtime.h. */
+#include "cuda_runtime.h"

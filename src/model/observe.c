@@ -1,0 +1,88 @@
+/* observe.c: what an observer of a decoder layer is shown: floats in host memory. */
+#include "model/observe.h"
+
+#include "base/bf16.h"
+#include "base/memory.h"
+#include "model/attention_layer_parts.h"
+
+#include <stdlib.h>
+
+/* A matrix once more as floats in host memory, with the same stride. */
+static srnn_status fetch(float **out, srnn_device *device, sr_matrix m) {
+    const sr_matrix whole = {m.data, m.rows, m.stride, m.stride, m.dtype};
+    SR_TRY(sr_alloc((void **)out, (size_t)(m.rows * m.stride), sizeof(float)));
+    return sr_matrix_fetch(*out, device, whole);
+}
+
+static srnn_status give_back(srnn_device *device, sr_matrix m, float *host) {
+    const size_t count = (size_t)(m.rows * m.stride), bytes = sr_number_bytes(m.dtype);
+    for (size_t i = 0; m.dtype == SRNN_BF16 && i < count; i++) {
+        const uint16_t number = sr_bf16_of(host[i]);
+        memcpy((char *)host + i * bytes, &number, bytes);
+    }
+    return sr_device_copy_in(device, m.data, host, count * bytes);
+}
+
+/* Where an operand stands in the host's copy of its matrix. */
+static void *moved(const void *data, sr_matrix m, float *host) {
+    const ptrdiff_t bytes = (const char *)data - (const char *)m.data;
+    return data ? host + bytes / (ptrdiff_t)sr_number_bytes(m.dtype) : NULL;
+}
+
+/* The learned vectors, which are floats already, into host (2 D + Hkv). */
+static srnn_status fetch_vectors(float *host, srnn_device *device, srnn_operands *in,
+                                 const sr_model_config *c) {
+    const struct {
+        void **vector;
+        int n;
+    } vectors[] = {{&in->norm_weight, c->D}, {&in->norm_bias, c->D}, {&in->value_power, c->Hkv}};
+    for (int i = 0; i < 3; host += vectors[i++].n)
+        if (*vectors[i].vector) {
+            SR_TRY(sr_device_copy_out(device, host, *vectors[i].vector,
+                                      (size_t)vectors[i].n * sizeof *host));
+            *vectors[i].vector = host;
+        }
+    return SRNN_OK;
+}
+
+static srnn_status show_copies(const sr_block *b, srnn_operands *in, srnn_tensor *o,
+                               const sr_layer_arrays *arrays, float *const host[3]) {
+    const sr_matrix qkv = arrays->qkv, projected = arrays->projected;
+    in->q.data = moved(in->q.data, qkv, host[0]);
+    in->k.data = moved(in->k.data, qkv, host[0]);
+    in->v.data = moved(in->v.data, qkv, host[0]);
+    in->value_gate.data = moved(in->value_gate.data, projected, host[1]);
+    in->output_gate.data = moved(in->output_gate.data, projected, host[1]);
+    in->decay.data = moved(in->decay.data, projected, host[1]);
+    o->data = host[2];
+    float *vectors;
+    SR_TRY(
+        sr_alloc((void **)&vectors, (size_t)(2 * b->config->D + b->config->Hkv), sizeof *vectors));
+    srnn_status status = fetch_vectors(vectors, b->backend->device, in, b->config);
+    if (status == SRNN_OK)
+        status = b->observer.see(b->observer.context, b->layer, in, *o);
+    free(vectors);
+    return status;
+}
+
+srnn_status sr_block_observe(const sr_block *b, const sr_layer_weights *weights, void *saved) {
+    srnn_device *device = b->backend->device;
+    srnn_tensor o;
+    srnn_operands in = sr_attention_layer_operands(b->attention, &o, weights, saved);
+    if (!device->record) /* the device is the host */
+        return b->observer.see(b->observer.context, b->layer, &in, o);
+    const sr_layer_arrays arrays =
+        sr_layer_arrays_at(b->attention, &b->attention->saved, saved, b->rows);
+    const sr_matrix shown[3] = {arrays.qkv, arrays.projected, arrays.o};
+    float *host[3] = {NULL, NULL, NULL};
+    srnn_status status = SRNN_OK;
+    for (int i = 0; i < 3 && status == SRNN_OK; i++)
+        status = fetch(&host[i], device, shown[i]);
+    if (status == SRNN_OK)
+        status = show_copies(b, &in, &o, &arrays, host);
+    if (status == SRNN_OK)
+        status = give_back(device, shown[2], host[2]);
+    for (int i = 0; i < 3; i++)
+        free(host[i]);
+    return status;
+}

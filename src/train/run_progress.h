@@ -1,0 +1,40 @@
+/* run_progress.h: where a run stands, beside weights and moments: run.json in a checkpoint. */
+#ifndef SR_TRAIN_RUN_PROGRESS_H
+#define SR_TRAIN_RUN_PROGRESS_H
+
+#include "train/run_settings.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The file of a checkpoint that a model does without. */
+#define SR_OPTIMIZER_NAME "optimizer.safetensors"
+
+typedef struct sr_progress {
+    int64_t step;    /* last one done */
+    int64_t updates; /* steps that changed the weights: the others were skipped */
+    int64_t tokens;
+    int64_t skipped, skipped_in_row;
+    int64_t metrics_bytes, timings_bytes, events_bytes; /* lengths of the records then */
+    int64_t data_sum;   /* of the rows it is trained on, see sr_run_data_sum */
+    int64_t data_stamp; /* of their files, see sr_source */
+} sr_progress;
+
+/* Writes run.json into the folder of a checkpoint: whose it is, the progress, and the sizes and
+ * checksums of the files that are there, which are read for it. */
+srnn_status sr_progress_write(const sr_progress *progress, const char *identity,
+                              const char *folder);
+
+/* Reads run.json, and fails if it does not belong to the run of these settings, to this step, or if
+ * its numbers do not fit each other: they are believed nowhere else. */
+srnn_status sr_progress_read(sr_progress *progress, const sr_run_settings *settings, int64_t step,
+                             const char *folder);
+
+/* Fails if the files of the folder are not those that run.json lists, all of them or only the
+ * model's. A folder without run.json is no checkpoint, and fine. */
+srnn_status sr_progress_check_files(const char *folder, bool only_model);
+
+/* True if run.json says that the checkpoint is of the run with this identity. */
+bool sr_progress_is_of(const char *folder, const char *identity);
+
+#endif

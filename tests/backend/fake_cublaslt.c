@@ -1,0 +1,211 @@
+/* fake_cublaslt.c: a library with cuBLASLt's names that multiplies in host memory, for test_cublaslt.c.
+ *
+ * It knows only what the real one documents: matrices by columns, op(A) (m, k), op(B) (k, n), D = A B + beta C. */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef struct description {
+    int compute, scale;
+    int32_t transpose[2];
+} description;
+
+typedef struct layout {
+    int type; /* 0: float, 14: bf16 */
+    uint64_t rows, columns;
+    int64_t stride;
+} layout;
+
+typedef struct preference {
+    uint64_t workspace;
+    uint32_t alignment[4];
+} preference;
+
+typedef struct result {
+    uint64_t algorithm[8];
+    size_t workspace;
+    int state;
+    float waves;
+    int reserved[4];
+} result;
+
+/* How often it was asked what to do; read by the test. */
+EXPORT int fake_questions;
+int cublasLtCreate(void **handle);
+int cublasLtDestroy(void *handle);
+const char *cublasLtGetStatusString(int status);
+int cublasLtMatmulDescCreate(void **out, int compute, int scale);
+int cublasLtMatmulDescDestroy(void *memory);
+int cublasLtMatmulDescSetAttribute(void *out, int attribute, const void *value, size_t bytes);
+int cublasLtMatrixLayoutCreate(void **out, int type, uint64_t rows, uint64_t columns,
+                               int64_t stride);
+int cublasLtMatrixLayoutDestroy(void *memory);
+int cublasLtMatmulPreferenceCreate(void **out);
+int cublasLtMatmulPreferenceDestroy(void *memory);
+int cublasLtMatmulPreferenceSetAttribute(void *out, int attribute, const void *value, size_t bytes);
+int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, void *b, void *c, void *d,
+                                   void *wish, int wanted, void *results, int *found);
+int cublasLtMatmul(void *handle, void *desc, const void *alpha, const void *a, void *a_layout,
+                   const void *b, void *b_layout, const void *beta, const void *c, void *c_layout,
+                   void *d, void *d_layout, const void *algorithm, void *workspace, size_t bytes,
+                   void *stream);
+
+static int make(void **out, size_t bytes) {
+    *out = calloc(1, bytes);
+    return *out ? 0 : 3;
+}
+
+EXPORT int cublasLtCreate(void **handle) {
+    fake_questions = 0;
+    return make(handle, 1);
+}
+
+EXPORT int cublasLtDestroy(void *handle) {
+    free(handle);
+    return 0;
+}
+
+EXPORT const char *cublasLtGetStatusString(int status) {
+    return status == 7 ? "an invalid value" : "something else";
+}
+
+EXPORT int cublasLtMatmulDescCreate(void **out, int compute, int scale) {
+    const int status = make(out, sizeof(description));
+    if (status == 0)
+        *(description *)*out = (description){.compute = compute, .scale = scale};
+    return status;
+}
+
+EXPORT int cublasLtMatmulDescDestroy(void *memory) {
+    free(memory);
+    return 0;
+}
+
+EXPORT int cublasLtMatmulDescSetAttribute(void *out, int attribute, const void *value,
+                                          size_t bytes) {
+    if ((attribute != 3 && attribute != 4) || bytes != sizeof(int32_t))
+        return 7;
+    memcpy(&((description *)out)->transpose[attribute - 3], value, bytes);
+    return 0;
+}
+
+EXPORT int cublasLtMatrixLayoutCreate(void **out, int type, uint64_t rows, uint64_t columns,
+                                      int64_t stride) {
+    const int status = make(out, sizeof(layout));
+    if (status == 0)
+        *(layout *)*out = (layout){type, rows, columns, stride};
+    return status;
+}
+
+EXPORT int cublasLtMatrixLayoutDestroy(void *memory) {
+    free(memory);
+    return 0;
+}
+
+EXPORT int cublasLtMatmulPreferenceCreate(void **out) {
+    return make(out, sizeof(preference));
+}
+
+EXPORT int cublasLtMatmulPreferenceDestroy(void *memory) {
+    free(memory);
+    return 0;
+}
+
+EXPORT int cublasLtMatmulPreferenceSetAttribute(void *out, int attribute, const void *value,
+                                                size_t bytes) {
+    preference *wish = out;
+    if (attribute == 1 && bytes == sizeof wish->workspace)
+        memcpy(&wish->workspace, value, bytes);
+    else if (attribute >= 5 && attribute <= 8 && bytes == sizeof *wish->alignment)
+        memcpy(&wish->alignment[attribute - 5], value, bytes);
+    else
+        return 7;
+    return 0;
+}
+
+static uint64_t op_rows(const layout *m, int32_t transpose) {
+    return transpose ? m->columns : m->rows;
+}
+
+static uint64_t op_columns(const layout *m, int32_t transpose) {
+    return transpose ? m->rows : m->columns;
+}
+
+static int fits(const description *desc, const layout *a, const layout *b, const layout *c,
+                const layout *d) {
+    return desc->compute == 68 && desc->scale == 0 && a->type == b->type && c->type == d->type &&
+           op_columns(a, desc->transpose[0]) == op_rows(b, desc->transpose[1]) &&
+           op_rows(a, desc->transpose[0]) == d->rows &&
+           op_columns(b, desc->transpose[1]) == d->columns && c->rows == d->rows &&
+           c->columns == d->columns && a->stride >= (int64_t)a->rows &&
+           b->stride >= (int64_t)b->rows && c->stride >= (int64_t)c->rows &&
+           d->stride >= (int64_t)d->rows;
+}
+
+/* It knows nothing for matrices of 13 columns, so that a refusal can be tried. */
+EXPORT int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, void *b, void *c,
+                                          void *d, void *wish, int wanted, void *results,
+                                          int *found) {
+    const preference *wishes = wish;
+    fake_questions++;
+    *found = 0;
+    if (!handle || wanted != 1 || !fits(desc, a, b, c, d) || wishes->workspace == 0)
+        return 7;
+    for (int i = 0; i < 4; i++)
+        if (wishes->alignment[i] == 0 || (wishes->alignment[i] & (wishes->alignment[i] - 1)))
+            return 7;
+    if (((const layout *)d)->columns == 13)
+        return 15;
+    *(result *)results = (result){.algorithm = {42}};
+    *found = 1;
+    return 0;
+}
+
+static float number_at(const void *data, const layout *m, uint64_t row, uint64_t column) {
+    const size_t at = (size_t)row + (size_t)column * (size_t)m->stride;
+    float x;
+    if (m->type == 0) {
+        memcpy(&x, (const char *)data + at * sizeof x, sizeof x);
+    } else {
+        uint16_t narrow;
+        memcpy(&narrow, (const char *)data + at * sizeof narrow, sizeof narrow);
+        const uint32_t bits = (uint32_t)narrow << 16;
+        memcpy(&x, &bits, sizeof x);
+    }
+    return x;
+}
+
+static float op_at(const void *data, const layout *m, int32_t transpose, uint64_t row,
+                   uint64_t column) {
+    return transpose ? number_at(data, m, column, row) : number_at(data, m, row, column);
+}
+
+EXPORT int cublasLtMatmul(void *handle, void *desc, const void *alpha, const void *a,
+                          void *a_layout, const void *b, void *b_layout, const void *beta,
+                          const void *c, void *c_layout, void *d, void *d_layout,
+                          const void *algorithm, void *workspace, size_t bytes, void *stream) {
+    const description *how = desc;
+    const layout *to = d_layout;
+    float factor, more;
+    uint64_t chosen;
+    memcpy(&factor, alpha, sizeof factor);
+    memcpy(&more, beta, sizeof more);
+    memcpy(&chosen, algorithm, sizeof chosen);
+    if (!handle || chosen != 42 || !workspace || bytes == 0 || !stream || to->type != 0 ||
+        !fits(how, a_layout, b_layout, c_layout, d_layout))
+        return 7;
+    const uint64_t K = op_columns(a_layout, how->transpose[0]);
+    for (uint64_t row = 0; row < to->rows; row++)
+        for (uint64_t column = 0; column < to->columns; column++) {
+            float sum = more != 0 ? more * number_at(c, c_layout, row, column) : 0;
+            for (uint64_t k = 0; k < K; k++)
+                sum += factor * op_at(a, a_layout, how->transpose[0], row, k) *
+                       op_at(b, b_layout, how->transpose[1], k, column);
+            memcpy((char *)d + (row + column * (uint64_t)to->stride) * sizeof sum, &sum,
+                   sizeof sum);
+        }
+    return 0;
+}
