@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 struct srnn_device {
-    char name[16]; /* "cpu", "cuda:0" */
+    char name[24]; /* "cpu", "cuda:0" */
     int threads;   /* of the host's kernels; 0: every core */
     void (*close)(srnn_device *device);
 

@@ -306,14 +306,10 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
         multiply_values(values);
     }
 
-    SR_DEVICE void save_statistics(int m, int half, float row_sum) {
-        const int64_t at = call.row_index(call.H, b, h, row(m, half));
+    /* The logarithm of what the row's weights were divided by. */
+    SR_DEVICE float saved_maximum(int m, int half) const {
         const float unit = KIND == SR_CLASS_LONG ? SR_LN_2 : call.score.scale;
-        const float largest = maximum[m][half];
-        if (threadIdx.x % 4 != 0 || row(m, half) >= call.T)
-            return;
-        call.row_sum[at] = row_sum;
-        call.maximum[at] = largest == -INFINITY ? 0 : largest * unit;
+        return maximum[m][half] == -INFINITY ? 0 : maximum[m][half] * unit;
     }
 
     /* Numerators and statistics to memory where they are wanted, then the outputs. `tile`: the warp's. */
@@ -329,11 +325,13 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
                 tile_store<WIDTH>(saved, o[m], tile, t + 16 * m, past);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const float row_sum = quad_sum(sum[m][half]);
-                if (call.numerator)
-                    save_statistics(m, half, row_sum);
-                const sr_row_facts facts =
-                    row_facts(call, b, h, min(row(m, half), call.T - 1), row_sum);
+                const int i = row(m, half);
+                const sr_row_facts facts = row_facts(
+                    call, b, h, min(i, call.T - 1), quad_sum(sum[m][half]), saved_maximum(m, half));
+                if (call.numerator && threadIdx.x % 4 == 0 && i < call.T) {
+                    call.row_sum[call.row_index(call.H, b, h, i)] = facts.row_sum;
+                    call.maximum[call.row_index(call.H, b, h, i)] = facts.maximum;
+                }
                 float x[2 * P];
                 row_of(x, o[m], half);
                 row_output<sr_quad_row<WIDTH>>(x, call, facts);
