@@ -14,7 +14,7 @@ compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout 300 --output-on-failure
 
 .PHONY: build test study study-full verify deps deps-test deps-browser bench fuzz sanitize clang release nightly \
-        cuda format check-format install clean help
+        cuda emulated format check-format install clean help
 
 build: deps ## the library and the program, in build/ (the default)
 	@$(call configure,build,-DCMAKE_BUILD_TYPE=Release)
@@ -66,6 +66,11 @@ cuda: deps ## the build with CUDA, in build-cuda/
 	@test -n "$(NVCC)" || { echo "nvcc not found: install the CUDA toolkit or set NVCC" >&2; exit 1; }
 	@$(call configure,build-cuda,-DSOFTRNN_CUDA=ON -DCMAKE_CUDA_COMPILER=$(NVCC))
 	@$(call compile,build-cuda)
+
+emulated: deps-test ## the kernels for GPUs on an emulated one, in build-emulated/, and their tests
+	@$(call configure,build-emulated,-DSOFTRNN_CUDA=emulated)
+	@$(call compile,build-emulated) --target softrnn test_emulator test_attention_cuda test_ops_cuda
+	@$(call run_tests,build-emulated) -R 'emulator|_cuda'
 
 format: deps-test ## lay out every source file
 	@tools/format.sh

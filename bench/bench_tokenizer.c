@@ -1,4 +1,4 @@
-/* bench_tokenizer.c: times encoding and training; one JSON line a case.
+/* bench_tokenizer.c: times encoding and training; one JSON line per case.
  *
  *     bench_tokenizer encode TOKENIZER TEXT THREADS
  *     bench_tokenizer train VOCAB TEXT THREADS

@@ -4,7 +4,7 @@
 Usage: bench_tokenizer.py PROGRAM TEXT VOCAB TOKENIZER...
 
 PROGRAM is bench_tokenizer; TEXT holds documents separated by <|endoftext|>. The two programs take
-turns on one thread; one JSON line a case.
+turns on one thread; one JSON line per case.
 """
 import gzip
 import json

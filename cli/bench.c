@@ -1,4 +1,4 @@
-/* bench.c: `softrnn bench`, which checks and then times; one JSON line a case. */
+/* bench.c: `softrnn bench`, which checks and then times; one JSON line per case. */
 #include "attention/attention.h"
 #include "base/threads.h"
 #include "bench_case.h"
@@ -214,7 +214,7 @@ static int command_bench_attention(int argc, char **argv) {
         .usage = "softrnn bench attention [options]",
         .purpose = "Checks the kernels against the double oracle, then times them, in turns with a "
                    "matrix\n"
-                   "product (SGEMM): one JSON line a case. gflops counts what the parallel form "
+                   "product (SGEMM): one JSON line per case. gflops counts what the parallel form "
                    "cannot do\n"
                    "without: 4 B H D T^2/2 forward, 2.5 times that backward.",
         .options = options,
@@ -239,7 +239,7 @@ int command_bench(int argc, char **argv) {
     };
     const command_table table = {
         .program = "softrnn bench",
-        .purpose = "softrnn bench: checks, then times; one JSON line a case.",
+        .purpose = "softrnn bench: checks, then times; one JSON line per case.",
         .commands = commands,
         .count = sizeof commands / sizeof *commands,
         .examples = "  softrnn bench attention --attention norm --T 4096 --backward\n",

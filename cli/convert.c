@@ -17,7 +17,7 @@ static srnn_status write_tokenizer(const char *out, const char *in, const char *
     char folder[SR_PATH_BYTES];
     if (tokenizer)
         return sr_tokenizer_keep(out, tokenizer);
-    if (!model_is_bin(in)) {
+    if (!sr_model_is_bin(in)) {
         SR_TRY(sr_checkpoint_model(folder, in));
         if (sr_tokenizer_lies_in(folder))
             return sr_tokenizer_keep(out, folder);
@@ -52,7 +52,7 @@ static void tell_losses(const sr_model *model, const char *out) {
 
 static srnn_status write_model(const sr_model *model, const char *out, const char *in,
                                sr_dtype dtype, const char *tokenizer) {
-    if (model_is_bin(out)) {
+    if (sr_model_is_bin(out)) {
         SR_TRY(sr_model_save_llama2c(model, out));
         tell_losses(model, out);
         return SRNN_OK;
@@ -112,7 +112,7 @@ int command_convert(int argc, char **argv) {
         return exit_code;
     if (!in || !out)
         return command_refuse("convert needs %s", in ? "--out TO" : "--in FROM");
-    if (model_is_bin(out) && (type || tokenizer))
+    if (sr_model_is_bin(out) && (type || tokenizer))
         return command_refuse("a .bin file holds float32 and no tokenizer: leave %s away",
                               type ? "--type" : "--tokenizer");
     return command_report(convert(in, out, types[type], tokenizer));

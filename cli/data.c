@@ -19,7 +19,8 @@ static void print_text(const sr_manifest *manifest, const sr_dataset datasets[SR
         printf("documents     end in token %lld\n", (long long)manifest->end_token);
     else
         printf("documents     end without a token of their own\n");
-    printf("%-12s%16s%14s%8s%22s\n", "split", "tokens", "documents", "shards", "tokens a document");
+    printf("%-12s%16s%14s%8s%22s\n", "split", "tokens", "documents", "shards",
+           "tokens per document");
     for (sr_split split = SR_SPLIT_TRAIN; split < SR_SPLITS; split++) {
         const sr_dataset *dataset = &datasets[split];
         double mean = dataset->document_count

@@ -136,7 +136,7 @@ int data_show(int argc, char **argv) {
         OPTION_INTEGER("--batch", &request.rows, 1, 1 << 20, "N", "rows in a step"),
         OPTION_INTEGER("--length", &request.settings.T, 1, 1 << 24, "N", "tokens in a row"),
         OPTION_CHOICE("--layout", &layout, layouts, "stream|packed|document",
-                      "ignore documents, mark them, or one a row"),
+                      "ignore documents, mark them, or one per row"),
         OPTION_CHOICE("--split", &request.split, splits, "train|validation", "which split"),
         OPTION_INTEGER64("--seed", &seed, 0, INT64_MAX, "N", "of the order"),
         OPTION_TEXT("--tokenizer", &request.tokenizer, "NAME", "for a .bin file"),

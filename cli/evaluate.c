@@ -28,7 +28,7 @@ typedef struct evaluation_request {
 } evaluation_request;
 
 static srnn_status open_tokenizer(sr_tokenizer **tokenizer, const evaluation_request *r, int V) {
-    return model_open_tokenizer(tokenizer, r->tokenizer, r->model, V);
+    return sr_model_open_tokenizer(tokenizer, r->tokenizer, r->model, V);
 }
 
 static int length_of(const evaluation_request *r, const sr_model *model) {
@@ -50,7 +50,7 @@ static srnn_status find_tokenizer(sr_tokenizer **tokenizer, const evaluation_req
         status = sr_run_settings_text(&names.data, r->data);
     if (status == SRNN_OK && r->tokenizer)
         status = sr_run_settings_text(&names.tokenizer, r->tokenizer);
-    if (status == SRNN_OK && !model_is_bin(r->model))
+    if (status == SRNN_OK && !sr_model_is_bin(r->model))
         status = sr_run_settings_text(&names.model, r->model);
     if (status == SRNN_OK)
         status = sr_run_data_tokenizer(&names);
@@ -172,7 +172,7 @@ static srnn_status split_rows(int32_t **ids, const double *rows, int B, int T) {
         if (!is_token(rows[at]) || !is_token(rows[at + 1])) {
             free(memory);
             *ids = NULL;
-            return SR_FAIL(SRNN_ERR_FORMAT, "ids holds %g, which is no token",
+            return SR_FAIL(SRNN_ERR_FORMAT, "ids holds %g, which is not a token",
                            is_token(rows[at]) ? rows[at + 1] : rows[at]);
         }
         (*ids)[i] = (int32_t)rows[at];

@@ -87,7 +87,7 @@ static srnn_status generator_open(generator *g, const generation_request *r, int
     g->batch = batch;
     SR_TRY(sr_backend_create(&g->backend, &(sr_backend_settings){.threads = r->threads}));
     SR_TRY(model_open(&g->model, g->backend, r->model));
-    SR_TRY(model_open_tokenizer(&g->tokenizer, r->tokenizer, r->model, g->model->config.V));
+    SR_TRY(sr_model_open_tokenizer(&g->tokenizer, r->tokenizer, r->model, g->model->config.V));
     SR_TRY(sr_encoder_create(&g->encoder, g->tokenizer));
     const sr_sampler_settings sampler = {.temperature = r->greedy ? 0 : r->temperature,
                                          .top_k = r->top_k,
@@ -241,7 +241,7 @@ static srnn_status generate_one(generator *g, const char *prompt) {
     return generate_batch(g, 1);
 }
 
-/* One prompt a line, some side by side. */
+/* One prompt per line, some side by side. */
 static srnn_status generate_lines(generator *g, const sr_bytes *lines) {
     uint64_t number = 0;
     for (size_t at = 0; at < lines->count && !progress_interrupted();) {
@@ -345,7 +345,7 @@ int command_generate(int argc, char **argv) {
         OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
         OPTION_TEXT("--tokenizer", &r.tokenizer, "NAME", "if it is not in the model's folder"),
         OPTION_TEXT("--prompt", &r.prompt, "TEXT", "what to continue"),
-        OPTION_TEXT("--prompts", &r.prompts, "FILE", "one prompt a line, each continued"),
+        OPTION_TEXT("--prompts", &r.prompts, "FILE", "one prompt per line, each continued"),
         OPTION_FLAG("--no-begin", &r.no_begin,
                     "leave out the beginning-of-text token, which else stands before a prompt"),
         OPTION_INTEGER("--batch", &r.batch, 1, 1 << 16, "N",

@@ -1,25 +1,13 @@
-/* model_open.h: a model from whatever a user names. */
+/* model_open.h: opening a model, and saying what a user should know of it. */
 #ifndef SR_CLI_MODEL_OPEN_H
 #define SR_CLI_MODEL_OPEN_H
 
-#include "data/tokenizer/tokenizer.h"
-#include "model/model_files.h"
+#include "train/model_open.h"
 
-#include <stdbool.h>
-
-/* `where` is a folder in Hugging Face layout, a run's folder (its last checkpoint), or a llama2.c
- * .bin file. */
+/* As sr_model_open, with what model_tell_head says. */
 srnn_status model_open(sr_model **model, sr_backend *backend, const char *where);
 
 /* Says on stderr that a head was kept which config.json calls the embedding, if it was. */
 void model_tell_head(const sr_model_config *config, const char *where);
-
-/* True if the name is of a llama2.c .bin file. */
-bool model_is_bin(const char *where);
-
-/* The named tokenizer; if `name` is NULL the one beside the model, or the bytes for a model that has
- * just their tokens. */
-srnn_status model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, const char *model,
-                                 int V);
 
 #endif

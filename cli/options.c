@@ -213,7 +213,7 @@ bool options_parse(const command_line *line, int argc, char **argv, int *exit_co
         *exit_code = EXIT_OK;
         return false;
     }
-    int kept = 0; /* arguments that are no options, moved to the front of argv */
+    int kept = 0; /* arguments that are not options, moved to the front of argv */
     bool only_arguments = false;
     for (int i = 0; i < argc; i++) {
         if (only_arguments || argv[i][0] != '-' || argv[i][1] == '\0') {

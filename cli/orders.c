@@ -82,7 +82,7 @@ static srnn_status open_all(measurement *m, const orders_request *r, const char 
     SR_TRY(sr_backend_create(&m->backend, &(sr_backend_settings){.threads = r->threads}));
     SR_TRY(model_open(&m->model, m->backend, model));
     const srnn_status status =
-        model_open_tokenizer(&m->tokenizer, r->tokenizer, model, m->model->config.V);
+        sr_model_open_tokenizer(&m->tokenizer, r->tokenizer, model, m->model->config.V);
     if (status != SRNN_OK && (r->tokenizer || !is_source(r->data)))
         return status;
     if (m->tokenizer && r->text_tokens > 0)
@@ -166,7 +166,7 @@ static srnn_status add_origin(json_t *record, const orders_request *r) {
     json_t *origin = sr_origin_json(r->command);
     if (!origin || json_object_set_new(record, "origin", origin) != 0)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the record of orders");
-    /* A name that is no UTF-8 is left out. */
+    /* A name that is not UTF-8 is left out. */
     json_object_set_new(origin, r->run ? "run" : "model", json_string(r->run ? r->run : r->model));
     json_object_set_new(origin, "data", json_string(r->data));
     if (r->tokenizer)

@@ -176,7 +176,7 @@ static void show_texts(const json_t *record) {
             printf("untruncated: ");
         else
             printf("order %2d: ", order);
-        printf("%s\n", said ? said : "(bytes that are no text)");
+        printf("%s\n", said ? said : "(bytes that are not text)");
     }
 }
 

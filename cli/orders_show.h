@@ -9,7 +9,7 @@
  * place of ours. */
 void orders_show(const json_t *record, bool reference);
 
-/* One line a layer for each checkpoint of a run. */
+/* One line per layer for each checkpoint of a run. */
 void orders_show_checkpoints(const json_t *record);
 
 #endif

@@ -13,7 +13,7 @@ srnn_status probe_create(attention_call *run, const srnn_problem *problem, uint6
  * two of them. */
 srnn_status probe_feed(attention_call *run, uint64_t seed);
 
-/* A double probe with the same numbers, run by src/oracle, which is no kernel. `oracle` must be freed. */
+/* A double probe with the same numbers, run by src/oracle, which is not a kernel. `oracle` must be freed. */
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed);
 
 /* Runs the oracle on the operands that a double call holds. */

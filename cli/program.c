@@ -32,7 +32,7 @@ static int command_help(int argc, char **argv) {
 
 static const command commands[] = {
     {"attend", "one attention call on tensors from a file", command_attend},
-    {"bench", "checks, then times; one JSON line a case", command_bench},
+    {"bench", "checks, then times; one JSON line per case", command_bench},
     {"compare", "training runs side by side: a table and a plot", command_compare},
     {"convert", "a model in another format", command_convert},
     {"data", "text to token shards; what a training step sees; synthetic tasks", command_data},
@@ -42,7 +42,8 @@ static const command commands[] = {
     {"info", "what this build and this machine offer", command_info},
     {"orders", "which orders of exp a model uses; what a finite state would cost", command_orders},
     {"report", "what a study found, as one page", command_report_page},
-    {"study", "train variants alike and say which of them differ", command_study},
+    {"study", "train variants under identical conditions, and say which of them differ",
+     command_study},
     {"tokenizer", "train and use tokenizers", command_tokenizer},
     {"train", "train a Llama with any attention", command_train},
     {"variants", "the variants of attention: names, text forms, states", command_variants},

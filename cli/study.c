@@ -205,7 +205,7 @@ int command_study(int argc, char **argv) {
         OPTION_TEXT("--only", &a.only, "NAMES",
                     "run only these tasks, variants, sizes or runs: a,b or 'recall.*'"),
         OPTION_TEXT("--skip", &a.skip, "NAMES", "do not run these"),
-        OPTION_INTEGER("--jobs", &a.jobs, 0, 1024, "N", "runs at a time; 0: one a core"),
+        OPTION_INTEGER("--jobs", &a.jobs, 0, 1024, "N", "runs at a time; 0: one per core"),
         OPTION_TEXT("--text", &a.text, "FILES",
                     "the text of @text: a,b; without it the King James Bible"),
     };
@@ -214,8 +214,9 @@ int command_study(int argc, char **argv) {
     const command_line line = {
         .usage = "softrnn study [FILE.yaml] [options]",
         .purpose =
-            "Trains variants of attention alike, same data, same order, same initial weights, and\n"
-            "says which of them differ. Without a file: the default study, ten minutes on two\n"
+            "Trains variants of attention under identical conditions (data, order, initial "
+            "weights)\n"
+            "and says which of them differ. Without a file: the default study, ten minutes on two\n"
             "cores. Ctrl-C leaves cleanly; the same command goes on where it stopped.",
         .options = options,
         .option_count = sizeof options / sizeof *options,

@@ -34,7 +34,7 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
     sr_study_shares(&jobs, &threads, way->jobs);
     const double seconds = flops / (typical_rate * jobs * threads);
     printf("\n%zu runs, %.3g tokens, %.3g FLOP; %d at a time with %d thread%s each: about %.0f "
-           "minutes at %.0f GFLOP/s a core\n",
+           "minutes at %.0f GFLOP/s per core\n",
            count, tokens, flops, jobs, threads, threads == 1 ? "" : "s", ceil(seconds / 60),
            typical_rate / 1e9);
 }

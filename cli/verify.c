@@ -43,7 +43,7 @@ typedef struct method {
 
 typedef struct shape {
     int B, H, Hkv, T, D, Dv;
-    int64_t offsets[OFFSETS_MAX]; /* packed documents: up to B*T; all zero: one document a row */
+    int64_t offsets[OFFSETS_MAX]; /* packed documents: up to B*T; all zero: one document per row */
 } shape;
 
 /* The first QUICK of them for --quick. */

@@ -2,7 +2,7 @@
 include(CMakePackageConfigHelpers)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/softrnn)
-install(FILES include/softrnn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES include/softrnn.h include/softrnn_lab.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS softrnn RUNTIME)
 set(manual ${PROJECT_BINARY_DIR}/cli/manual_pages)
 install(DIRECTORY ${manual}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATCHING PATTERN "*.1")

@@ -14,7 +14,7 @@ int main(void) {
             printf("    a state of %zu numbers for every head of %d\n",
                    srnn_attention_state_numbers(&variant->attention, D, D), D);
         else
-            printf("    keeps keys and values: %d numbers a token and head\n", 2 * D);
+            printf("    keeps keys and values: %d numbers per token and head\n", 2 * D);
     }
     return 0;
 }

@@ -113,10 +113,11 @@ typedef enum srnn_gate {
 
 typedef enum srnn_norm {
     SRNN_NORM_NONE = 0,
-    SRNN_NORM_LAYER,     /* mean and variance over Dv, eps 1e-5, weight and bias */
-    SRNN_NORM_RMS,       /* root mean square over Dv, eps 2^-23, weight */
-    SRNN_NORM_L2,        /* y / max(|y|, 1e-12) */
-    SRNN_NORM_L2_SCALED, /* Dv * y / max(|y|, 1e-12) */
+    SRNN_NORM_LAYER, /* mean and variance over Dv, eps 1e-5, weight and bias */
+    SRNN_NORM_RMS,   /* root mean square over Dv, eps 2^-23, weight */
+    SRNN_NORM_L2,    /* y / max(|y|, floor). The floor is 1e-12; for exp without the row sum it is
+                            1e-12 sum_j w_ij, as if the row had been divided by it */
+    SRNN_NORM_L2_SCALED, /* Dv times that */
 } srnn_norm;
 
 /* A variant of softmax attention. { 0 } is softmax; a field says how the variant differs. */

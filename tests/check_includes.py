@@ -24,6 +24,7 @@ MAY_INCLUDE = {
     "analysis": {"model", "backend", "device", "attention", "data", "files", "base"},
     "report": {"files", "base"},
     "study": {"report", "train", "model", "attention", "data", "files", "base"},
+    "lab": {"train", "model", "backend", "device", "attention", "data", "files", "base"},
     "cli": {"study", "report", "analysis", "train", "model", "oracle", "backend", "device", "attention", "data",
             "files", "base"},
 }

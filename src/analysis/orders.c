@@ -144,7 +144,7 @@ static srnn_status add_text(json_t *texts, const sr_orders_request *r, int order
     sr_bytes text = {0};
     const srnn_status status =
         sr_truncated_text(&text, r->model, r->tokenizer, r->prompt, order, r->text_tokens);
-    /* A model out of its senses may speak bytes that are no UTF-8. */
+    /* A model out of its senses may speak bytes that are not UTF-8. */
     json_t *said = json_stringn(text.data ? text.data : "", text.count);
     if (status == SRNN_OK)
         json_array_append_new(

@@ -105,7 +105,7 @@ static void say_why_not(FILE *out, const json_t *record, const sr_model_config *
             centred ? "any centre that a state knows"
                     : "zero, the only centre of layers whose rows may not be shifted");
     if (clamped)
-        fputs(" (Where a clamp acts no order is enough: it is no power series.)", out);
+        fputs(" (Where a clamp acts no order is enough: it is not a power series.)", out);
     fputc('\n', out);
 }
 

@@ -20,7 +20,7 @@ srnn_attention sr_attention_truncated(const srnn_attention *attention, int order
     srnn_attention truncated = *attention;
     truncated.score = SRNN_SCORE_TAYLOR;
     truncated.order = order;
-    truncated.clamp = 0; /* a clamp is no power series */
+    truncated.clamp = 0; /* a clamp is not a power series */
     return truncated;
 }
 

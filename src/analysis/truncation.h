@@ -13,7 +13,7 @@
  * knows the extremes of a row.
  *
  * Elsewhere zero is the only centre, and weights have a size of their own: they are what the layer
- * divides them by. A clamp is no power series: the truncated layer has none. */
+ * divides them by. A clamp is not a power series: the truncated layer has none. */
 #ifndef SR_ANALYSIS_TRUNCATION_H
 #define SR_ANALYSIS_TRUNCATION_H
 

@@ -22,7 +22,7 @@ enum {
 bool sr_row_scale_invariant(const srnn_attention *attention);
 
 /* True if the floor of the norm is a share of the row sum: then a common factor of the row's weights
- * cancels below the floor too, and a row whose logits are all very negative is no zero row. */
+ * cancels below the floor too, and a row whose logits are all very negative is not a zero row. */
 bool sr_floor_follows_rows(const srnn_attention *attention);
 
 /* The factor between <feature(q), feature(k)> and s. */

@@ -12,7 +12,7 @@
 #include <float.h>
 #include <math.h>
 
-enum { SR_ROW_WIDEST = 256, SR_ROW_SUMS = 8 };
+enum { SR_ROW_SUMS = 8 };
 
 static const double SR_LAYER_EPSILON = 1e-5;
 static const double SR_RMS_EPSILON = (double)FLT_EPSILON;
@@ -103,8 +103,8 @@ static inline sr_row_factors sr_row_factors_of(const srnn_attention *a, const sr
 typedef struct sr_row_norm {
     srnn_norm norm;
     int n;
-    double floor;                                      /* of an l2 norm */
-    double weight[SR_ROW_WIDEST], bias[SR_ROW_WIDEST]; /* (n), where the norm has them */
+    double floor;                                            /* of an l2 norm */
+    double weight[SR_HEAD_SIZE_MAX], bias[SR_HEAD_SIZE_MAX]; /* (n), where the norm has them */
 } sr_row_norm;
 
 /* The floor of an l2 norm, for a row with this sum of weights. */

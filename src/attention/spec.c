@@ -47,7 +47,7 @@ typedef struct place {
     size_t column; /* 1-based */
 } place;
 
-/* 'X' is no Y; did you mean 'Z'? Where nothing is near and the words are few: there are A, B, C. */
+/* 'X' is not a known Y; did you mean 'Z'? Where nothing is near and the words are few: there are A, B, C. */
 static srnn_status fail_word(place at, const char *what, const char *const *words, size_t count) {
     const char *nearest = sr_nearest_word(at.word, words, count);
     char list[128] = "";
@@ -55,12 +55,13 @@ static srnn_status fail_word(place at, const char *what, const char *const *word
         for (size_t i = 0, used = 0; i < count && used < sizeof list; i++)
             used +=
                 (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", words[i]);
-        return SR_FAIL(SRNN_ERR_FORMAT, "attention text, column %zu: '%s' is no %s; there are %s",
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "attention text, column %zu: '%s' is not a known %s; there are %s",
                        at.column, at.word, what, list);
     }
-    return SR_FAIL(SRNN_ERR_FORMAT, "attention text, column %zu: '%s' is no %s%s%s%s", at.column,
-                   at.word, what, nearest ? "; did you mean '" : "", nearest ? nearest : "",
-                   nearest ? "'?" : "");
+    return SR_FAIL(SRNN_ERR_FORMAT, "attention text, column %zu: '%s' is not a known %s%s%s%s",
+                   at.column, at.word, what, nearest ? "; did you mean '" : "",
+                   nearest ? nearest : "", nearest ? "'?" : "");
 }
 
 /* The number of `word` in a NULL-terminated list, or -1. */

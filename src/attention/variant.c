@@ -100,7 +100,7 @@ static const srnn_variant variants[] = {
     {"linear_cosine",
      {.scale = SRNN_SCALE_ONE, .feature = SRNN_FEATURE_UNIT_HEADS, .score = SRNN_SCORE_LINEAR,
       .normaliser = SRNN_NORMALISER_VALUE_POWER},
-     "as published: q and k are divided by their norm across the heads, so s is no cosine"},
+     "as published: q and k are divided by their norm across the heads, so s is not a cosine"},
     {"linear_cosine_intended",
      {.scale = SRNN_SCALE_ONE, .feature = SRNN_FEATURE_UNIT, .score = SRNN_SCORE_LINEAR,
       .normaliser = SRNN_NORMALISER_VALUE_POWER},

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { WIDEST = 256, LONGEST_CHUNK = 96 };
+enum { LONGEST_CHUNK = 96 };
 static const size_t DEFAULT_STATE_LIMIT = (size_t)1 << 30;
 static const int64_t MOST_NUMBERS = (int64_t)1
                                     << 42; /* in a tensor: byte counts stay far from overflow */
@@ -20,10 +20,10 @@ static srnn_status check_sizes(const srnn_problem *p) {
     if (p->H % p->Hkv != 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%d query heads cannot share %d key/value heads evenly",
                        p->H, p->Hkv);
-    if (p->D < 1 || p->D > WIDEST || p->Dv < 1 || p->Dv > WIDEST)
+    if (p->D < 1 || p->D > SR_HEAD_SIZE_MAX || p->Dv < 1 || p->Dv > SR_HEAD_SIZE_MAX)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "head sizes D=%d and Dv=%d must be between 1 and %d",
-                       p->D, p->Dv, WIDEST);
-    if ((int64_t)p->B * p->T > MOST_NUMBERS / p->H / WIDEST)
+                       p->D, p->Dv, SR_HEAD_SIZE_MAX);
+    if ((int64_t)p->B * p->T > MOST_NUMBERS / p->H / SR_HEAD_SIZE_MAX)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "B=%d, H=%d, T=%d is too large to address", p->B, p->H,
                        p->T);
     if ((unsigned)p->dtype > SRNN_BF16)
@@ -101,7 +101,7 @@ srnn_status sr_problem_check_state(const srnn_problem *p) {
     if (!srnn_attention_has_state(&p->attention))
         return SR_FAIL(
             SRNN_ERR_UNSUPPORTED,
-            "%s has no fixed-size state (exp and clamped scores are no finite power series): "
+            "%s has no fixed-size state (exp and clamped scores are not finite power series): "
             "use the parallel form",
             text);
     if (states_bytes(p) > p->state_limit)

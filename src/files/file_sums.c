@@ -86,7 +86,7 @@ srnn_status sr_file_sums_check(const json_t *sums, const char *folder, const cha
         if (except && strcmp(name, except) == 0)
             continue;
         if (strchr(name, '/'))
-            return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s is no file of this folder", folder, name);
+            return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s is not a file of this folder", folder, name);
         SR_TRY(sr_path_join(path, folder, name));
         SR_TRY(sum_file(&sum, path));
         if (sum.bytes != sr_json_integer_of(want, "bytes") ||

@@ -19,7 +19,7 @@ srnn_status sr_json_load(json_t **root, const char *path, size_t flags);
 /* The object in `folder`/`name`, whose "format" must be `format`. The caller decrefs it. */
 srnn_status sr_json_read(json_t **object, const char *folder, const char *name, const char *format);
 
-/* Every whole line of a file: a process may be writing it. `object` is NULL for a line that is no JSON
+/* Every whole line of a file: a process may be writing it. `object` is NULL for a line that is not JSON
  * object. Ends early if a visit fails. A file that is missing has no lines. */
 typedef srnn_status sr_json_visit(void *context, const json_t *object, size_t line);
 srnn_status sr_json_lines_read(const char *path, sr_json_visit *visit, void *context);
@@ -35,7 +35,7 @@ double sr_json_number_of(const json_t *object, const char *key);
 int64_t sr_json_integer_of(const json_t *object, const char *key);
 const json_t *sr_json_object_of(const json_t *object, const char *key);
 
-/* Elements of the array at `key`; element i (NULL past the end, or if it is no object). */
+/* Elements of the array at `key`; element i (NULL past the end, or if it is not an object). */
 size_t sr_json_count_of(const json_t *object, const char *key);
 const json_t *sr_json_element_of(const json_t *object, const char *key, size_t i);
 

@@ -20,7 +20,7 @@ static int needed(sr_config_reader *r, const char *key) {
 static int token_of(sr_config_reader *r, const char *key, const json_t *found) {
     const json_int_t id = json_integer_value(found);
     if (!json_is_integer(found) || id < -1 || id > INT_MAX) {
-        sr_config_refuse(r, key, "is no token id");
+        sr_config_refuse(r, key, "is not a token id");
         return -1;
     }
     return (int)id;

@@ -191,7 +191,7 @@ static sr_term decay_between(const document *x, query at, int64_t j) {
     return sr_tape_subtract(x->tape, C[at.i], C[j]);
 }
 
-/* score(s) for scores that are no exponentials. */
+/* score(s) for scores that are not exponentials. */
 static sr_term polynomial(const document *x, sr_term s) {
     const double value = value_of(x, s);
     const int order = x->a->order;

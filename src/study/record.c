@@ -63,10 +63,10 @@ srnn_status sr_result_read(sr_result *result, const char *folder) {
     return SRNN_OK;
 }
 
-/* A message may hold bytes of a file's name that are no UTF-8; JSON may not. */
+/* A message may hold bytes of a file's name that are not UTF-8; JSON may not. */
 static json_t *text_of(const char *text) {
     json_t *string = json_string(text);
-    return string ? string : json_string("(a message that is no text)");
+    return string ? string : json_string("(a message that is not text)");
 }
 
 srnn_status sr_result_write(const sr_result *r, const char *folder) {

@@ -22,7 +22,7 @@ typedef struct sr_run_view {
 typedef bool sr_study_watch(void *context, const sr_study *study, const sr_run_view *views);
 
 typedef struct sr_study_way {
-    int jobs;          /* runs at a time; 0: one a core */
+    int jobs;          /* runs at a time; 0: one per core */
     sr_word_list only; /* run only these */
     sr_word_list skip; /* but not these */
     sr_study_watch *watch;
@@ -36,8 +36,7 @@ void sr_study_shares(int *jobs, int *threads, int asked);
  *
  * Runs what has not ended, each in a process of its own on its own cores; those that failed before
  * are tried again. A run that fails does not end the study. Fails with SRNN_ERR_INTERRUPTED if the
- * watch stopped it: all runs can then be continued. This process must not have used OpenMP threads
- * before. `views` (study->run_count) receives how it went. */
+ * watch stopped it: all runs can then be continued. `views` (study->run_count) receives how it went. */
 srnn_status sr_study_execute(const sr_study *study, const char *folder, const sr_study_way *way,
                              sr_run_view *views);
 

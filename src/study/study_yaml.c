@@ -123,7 +123,7 @@ static srnn_status read_measure(reader *r, yaml_node_t *value, void *to) {
 }
 
 /* Names go to terminals too, which obey control characters: those below 0x20, 0x7f, and from 0x80 to
- * 0x9f, in UTF-8 a byte 0xc2 before. (What is no UTF-8 the YAML reader has refused.) */
+ * 0x9f, in UTF-8 a byte 0xc2 before. (What is not UTF-8 the YAML reader has refused.) */
 static srnn_status check_name(const reader *r, const yaml_node_t *node, const char *name) {
     if (!*name)
         return fail(r, node, "a name is empty");

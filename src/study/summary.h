@@ -38,7 +38,7 @@ typedef struct sr_difference {
 typedef struct sr_summary_variant {
     size_t variant; /* of the study */
     size_t runs, finished, diverged, failed;
-    size_t not_finite; /* of the finished: the last loss or measure is no finite number */
+    size_t not_finite; /* of the finished: the last loss or measure is not a finite number */
     int64_t skipped;
     int64_t *seeds; /* (finished), owned */
     sr_spread loss, best_loss, accuracy;

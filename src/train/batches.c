@@ -45,7 +45,8 @@ static srnn_status read_ids(batches *all, const sr_tensor *tensor, const char *p
     srnn_status status = SRNN_OK;
     for (size_t i = 0; i < tensor->count && status == SRNN_OK; i++) {
         if (!(ids[i] >= -1 && ids[i] < INT32_MAX) || ids[i] != floor(ids[i]))
-            status = SR_FAIL(SRNN_ERR_FORMAT, "%s: ids holds %g, which is no token", path, ids[i]);
+            status =
+                SR_FAIL(SRNN_ERR_FORMAT, "%s: ids holds %g, which is not a token", path, ids[i]);
         else
             all->ids[i] = (int32_t)ids[i];
         if (status == SRNN_OK && all->ids[i] >= all->base.vocab)

@@ -51,7 +51,8 @@ static srnn_status read_numbers(sr_progress *progress, const json_t *root, const
         const json_t *value = json_object_get(root, numbers[i].key);
         const int64_t number = json_integer_value(value);
         if (!json_is_integer(value) || number < 0)
-            return SR_FAIL(SRNN_ERR_FORMAT, "%s/" NAME ": %s is no count", folder, numbers[i].key);
+            return SR_FAIL(SRNN_ERR_FORMAT, "%s/" NAME ": %s is not a count", folder,
+                           numbers[i].key);
         memcpy((char *)progress + numbers[i].offset, &number, sizeof number);
     }
     return SRNN_OK;

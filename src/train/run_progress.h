@@ -31,7 +31,7 @@ srnn_status sr_progress_read(sr_progress *progress, const sr_run_settings *setti
                              const char *folder);
 
 /* Fails if the files of the folder are not those that run.json lists, all of them or only the
- * model's. A folder without run.json is no checkpoint, and fine. */
+ * model's. A folder without run.json is not a checkpoint, and fine. */
 srnn_status sr_progress_check_files(const char *folder, bool only_model);
 
 /* True if run.json says that the checkpoint is of the run with this identity. */

@@ -1,7 +1,9 @@
 /* run_settings.c: the table of a run's settings, their defaults and the presets. */
 #include "train/run_settings.h"
 
+#include "attention/attention.h"
 #include "base/text.h"
+#include "model/config.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -41,13 +43,13 @@ static const sr_setting table[] = {
     TEXT("tokenizer", tokenizer, "FILE", "the tokenizer to put into checkpoints; else that of the data or of the model"),
     TEXT("preset", preset, "NAME", "shape of a new model: tiny, mini, midi, small, large, large_depth"),
     TEXT("attention", attention, "TEXT", "a variant, or variants by layers: 0-3:norm,4-:order:2; else softmax, or what --model has"),
-    INTEGER("vocab", V, 0, 1 << 24, "tokens; 0: those of the data"),
-    INTEGER("hidden", C, 0, 1 << 20, "width; 0: the preset's"),
-    INTEGER("mlp-hidden", F, 0, 1 << 20, "width inside the MLP; 0: the preset's"),
-    INTEGER("layers", L, 0, 4096, "layers; 0: the preset's"),
-    INTEGER("heads", H, 0, 1 << 20, "query heads; 0: the preset's"),
-    INTEGER("kv-heads", Hkv, 0, 1 << 20, "key and value heads; 0: as many as query heads"),
-    INTEGER("head-size", D, 0, 256, "width of a head; 0: hidden / heads"),
+    INTEGER("vocab", V, 0, SR_VOCAB_MAX, "tokens; 0: those of the data"),
+    INTEGER("hidden", C, 0, SR_WIDTH_MAX, "width; 0: the preset's"),
+    INTEGER("mlp-hidden", F, 0, SR_WIDTH_MAX, "width inside the MLP; 0: the preset's"),
+    INTEGER("layers", L, 0, SR_LAYERS_MAX, "layers; 0: the preset's"),
+    INTEGER("heads", H, 0, SR_WIDTH_MAX, "query heads; 0: the preset's"),
+    INTEGER("kv-heads", Hkv, 0, SR_WIDTH_MAX, "key and value heads; 0: as many as query heads"),
+    INTEGER("head-size", D, 0, SR_HEAD_SIZE_MAX, "width of a head; 0: hidden / heads"),
     CHOICE("mlp", mlp, mlps, "swiglu, or the reference's plain gelu"),
     FLAG("tied", tied, "the head is the embedding"),
     NUMBER("rope-theta", rope_theta, 1, 1e12, "base of the rotary angles"),

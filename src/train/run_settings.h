@@ -76,7 +76,7 @@ void sr_run_settings_free(sr_run_settings *settings);
 /* Copies every setting into settings that were created. */
 srnn_status sr_run_settings_copy(sr_run_settings *to, const sr_run_settings *from);
 
-/* Sets one by its name. Fails, naming the nearest, if there is none, or if the text is no value of
+/* Sets one by its name. Fails, naming the nearest, if there is none, or if the text is not a value of
  * it. */
 srnn_status sr_run_settings_set(sr_run_settings *settings, const char *name, const char *value);
 

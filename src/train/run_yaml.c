@@ -117,7 +117,7 @@ static bool read_number(double *number, const char *text) {
     return *text && !*end && !errno && isfinite(*number);
 }
 
-/* False if the text is no value of the setting. */
+/* False if the text is not a value of the setting. */
 static bool read_value(sr_run_settings *settings, const sr_setting *setting, const char *text) {
     void *value = place(settings, setting);
     double number;

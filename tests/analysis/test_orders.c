@@ -13,7 +13,7 @@
 
 enum { ORDERS = 170, LENGTH = 16, KEPT_T = 12 };
 
-/* A row of tiny weights is no zero row for an l2 norm behind exp, here as in the kernels. */
+/* A row of tiny weights is not a zero row for an l2 norm behind exp, here as in the kernels. */
 static void tiny_rows_have_their_length(void **state) {
     (void)state;
     srnn_attention norm;

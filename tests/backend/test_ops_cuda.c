@@ -621,7 +621,7 @@ static void losses(void **state) {
     check_losses(9, 100, 0, 4, 0);
 }
 
-/* A row of NaN gives NaN, is no hit and leaves its neighbours alone; one that does not count gives zeros. */
+/* A row of NaN gives NaN, is not a hit and leaves its neighbours alone; one that does not count gives zeros. */
 static void losses_of_nan(void **state) {
     (void)state;
     enum { V = 40 };

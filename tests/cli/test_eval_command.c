@@ -97,7 +97,7 @@ static void splits_count_once(void **state) {
     }
 }
 
-/* Perplexity and bits a byte are the loss in other words. */
+/* Perplexity and bits per byte are the loss in other words. */
 static void measures_agree(void **state) {
     (void)state;
     assert_int_equal(sr_file_replace(path_of("small.txt"), "The cat sat on the mat.", 23), SRNN_OK);
@@ -133,7 +133,7 @@ static void write_rows(const char *name, const float *ids, int count) {
     sr_safetensors_writer_free(writer);
 }
 
-/* What is no number is null in JSON; no target and no token are errors. */
+/* What is not a number is null in JSON; no target and no token are errors. */
 static void results_make_sense(void **state) {
     (void)state;
     const float good[4] = {1, 2, 3, 4}, none[4] = {1, -1, -1, -1}, half[4] = {1, 1.5f, 2, 3};

@@ -193,7 +193,7 @@ static void check_elements(const char *page) {
         }
         assert_true(depth < 64);
         memcpy(open[depth++], name, sizeof name);
-        if (strcmp(name, "script") == 0) /* its text is no markup */
+        if (strcmp(name, "script") == 0) /* its text is not markup */
             at = strstr(end, "</script>") - 1;
     }
     assert_int_equal(depth, 0);

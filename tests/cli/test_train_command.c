@@ -242,7 +242,7 @@ static void converted_models_say_who_loads_them(void **state) {
                      0);
 }
 
-/* Files that are no models, and names of nothing. */
+/* Files that are not models, and names of nothing. */
 static void what_is_no_model_is_called_so(void **state) {
     (void)state;
     assert_int_equal(shell("printf GGUF > x.gguf; $S generate --model x.gguf --prompt a 2>said"),

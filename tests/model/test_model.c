@@ -252,7 +252,7 @@ static void sampling(void **state) {
     for (uint64_t i = 0; i < 200; i++)
         assert_int_equal(sr_sampler_choose(sampler, logits, 0, i) % 2, 1);
     sr_sampler_free(sampler);
-    /* What is no number is not chosen. */
+    /* What is not a number is not chosen. */
     const float holes[5] = {NAN, 0.0f, NAN, 1.0f, NAN};
     for (int greedy = 0; greedy < 2; greedy++) {
         settings = (sr_sampler_settings){.temperature = greedy ? 0 : 1, .seed = 4};

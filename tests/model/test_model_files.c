@@ -153,7 +153,7 @@ static void llama2c_comes_back(void **state) {
         assert_int_equal(sr_model_save_llama2c(model, path), SRNN_ERR_UNSUPPORTED);
         sr_model_free(model);
     }
-    write_text("model.bin", "this is no model, and it is long enough to have a header");
+    write_text("model.bin", "this is not a model, and it is long enough to have a header");
     sr_model *loaded;
     assert_int_equal(sr_model_load_llama2c(&loaded, cpu, path), SRNN_ERR_FORMAT);
 }

@@ -298,7 +298,7 @@ static void expect_numbers(const char *folder, const char *file, const char *con
                 is_text = is_text || strcmp(titles[c], texts[i]) == 0;
             (void)strtod(field, &end);
             if (!is_text && *end)
-                fail_msg("%s: \"%s\" under %s is no number", file, field, titles[c]);
+                fail_msg("%s: \"%s\" under %s is not a number", file, field, titles[c]);
             numbers += !is_text && *field;
         }
     assert_true(numbers > 20);

@@ -6,7 +6,7 @@
 
 typedef struct sr_source_settings {
     uint64_t seed;
-    int T;                /* tokens a row; a synthetic task has its own length */
+    int T;                /* tokens per row; a synthetic task has its own length */
     sr_row_layout layout; /* not for synthetic tasks */
     bool whole;           /* the tokens behind the last full row are a row too: for evaluation */
 

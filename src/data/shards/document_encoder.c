@@ -76,7 +76,7 @@ static srnn_status make_valid(sr_document_encoder *encoder, const sr_document *d
     return SRNN_OK;
 }
 
-/* *root is NULL, and *error says why, if the line is no JSON even after repairs. */
+/* *root is NULL, and *error says why, if the line is not JSON even after repairs. */
 static srnn_status parse_json(sr_document_encoder *encoder, json_t **root, json_error_t *error,
                               const char *line, size_t bytes) {
     json_error_t unused;

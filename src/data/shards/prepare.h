@@ -38,7 +38,7 @@ typedef struct sr_prepare_settings {
 } sr_prepare_settings;
 
 /* Memory does not grow with the size of the files. If it fails or is stopped, no shard is left; if
- * the process is killed, the folder has no manifest and is no data. *done may be NULL. */
+ * the process is killed, the folder has no manifest and is not data. *done may be NULL. */
 srnn_status sr_prepare(const sr_prepare_settings *settings, sr_prepare_progress *done);
 
 #endif

@@ -19,7 +19,7 @@ static srnn_status check_header(const sr_shard_header *header, const char *name)
     if (crc != header->header_crc)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: the header is damaged (wrong checksum)", name);
     if ((header->width != 2 && header->width != 4) || header->zero != 0)
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s: %u bytes a token; 2 or 4 are possible", name,
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: %u bytes per token; 2 or 4 are possible", name,
                        header->width);
     if (header->vocab == 0 || header->vocab > INT32_MAX || header->end_token_plus_1 > header->vocab)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: impossible vocabulary size %u", name, header->vocab);

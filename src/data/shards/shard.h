@@ -1,7 +1,7 @@
 /* shard.h: a sequence of tokens, cut into documents, in a file that is mapped into memory.
  *
  * A shard file, little-endian:
- *     64 bytes   header: magic "SRTOKENS", u32 version, u32 bytes a token (2 or 4), u64 tokens,
+ *     64 bytes   header: magic "SRTOKENS", u32 version, u32 bytes per token (2 or 4), u64 tokens,
  *                u64 documents, u64 hash of the tokenizer, u32 vocabulary, u32 end-of-document id
  *                plus 1 (0: none), u32 CRC-32 of the tokens, u32 CRC-32 of the index, u32 zero,
  *                u32 CRC-32 of the 60 bytes before
@@ -80,7 +80,7 @@ srnn_status sr_shard_verify(const sr_shard *shard);
 /* ---- Writing ---- */
 
 typedef struct sr_shard_settings {
-    uint32_t vocab;    /* up to 65536: 2 bytes a token, else 4 */
+    uint32_t vocab;    /* up to 65536: 2 bytes per token, else 4 */
     int64_t end_token; /* ends every document, or -1 */
     uint64_t tokenizer_hash;
 } sr_shard_settings;

@@ -48,7 +48,7 @@ static srnn_status find_tokens(sr_shard *shard) {
     SR_TRY(read_header(shard, &header_bytes));
     size_t bytes = shard->mapping.bytes - header_bytes;
     if (bytes == 0 || bytes % (size_t)shard->width != 0)
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s: %zu bytes are no sequence of %d-bit tokens",
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: %zu bytes are not a sequence of %d-bit tokens",
                        shard->path, bytes, shard->width * 8);
     shard->tokens = (const uint8_t *)shard->mapping.data + header_bytes;
     shard->token_count = (int64_t)(bytes / (size_t)shard->width);

@@ -140,7 +140,7 @@ static bool is_separator(const char *line, size_t bytes) {
     return bytes == sizeof separator - 1 && memcmp(line, separator, bytes) == 0;
 }
 
-/* A byte order mark says that a file is UTF-8; it is no part of the text. */
+/* A byte order mark says that a file is UTF-8; it is not part of the text. */
 static void drop_mark(sr_document_reader *reader, sr_document_batch *batch) {
     char *line = batch->text.data + reader->line_begin;
     size_t bytes = batch->text.count - reader->line_begin;

@@ -219,7 +219,7 @@ static srnn_status check_fold(translation *t, uint32_t character, bool in_class)
     return SRNN_OK;
 }
 
-/* \x41 or \x{41}; a byte from 80 on is no character to Oniguruma. */
+/* \x41 or \x{41}; a byte from 80 on is not a character to Oniguruma. */
 static srnn_status put_hexadecimal(translation *t, bool in_class) {
     const char *start = t->at;
     bool braced = peek(t, 2) == '{';

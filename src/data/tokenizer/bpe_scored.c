@@ -63,7 +63,7 @@ static srnn_status count_all(size_t *characters, const sr_vocabulary *vocabulary
     return SRNN_OK;
 }
 
-/* A token, or a character that is no token and gets a symbol of its own; else SR_NO_SYMBOL. */
+/* A token, or a character that is not a token and gets a symbol of its own; else SR_NO_SYMBOL. */
 static uint32_t symbol_of(const sr_bpe *bpe, const sr_vocabulary *vocabulary, const bool *mergeable,
                           const char *text, size_t bytes) {
     int64_t id = sr_vocabulary_find(vocabulary, text, bytes);

@@ -133,7 +133,7 @@ static srnn_status emit_id(sr_encoder *encoder, uint32_t id) {
     return sr_tokens_push(&encoder->out, id);
 }
 
-/* A character that is no token itself and was not merged into one. */
+/* A character that is not a token itself and was not merged into one. */
 static srnn_status emit_plain(sr_encoder *encoder, uint32_t symbol) {
     const sr_bpe *bpe = &encoder->tokenizer->bpe;
     char text[4];

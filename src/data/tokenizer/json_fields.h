@@ -10,7 +10,7 @@
 /* `where` names the object in error messages: "model", "decoder". A missing field and null are the
  * same, and mean the default. */
 
-/* SRNN_ERR_FORMAT if it is no object, SRNN_ERR_UNSUPPORTED if it has a field that is not among
+/* SRNN_ERR_FORMAT if it is not an object, SRNN_ERR_UNSUPPORTED if it has a field that is not among
  * `allowed` (ends in NULL) and not null. */
 srnn_status sr_json_check(const json_t *object, const char *where, const char *const *allowed);
 

@@ -23,7 +23,7 @@ typedef struct field {
 } field;
 
 static srnn_status truncated(void) {
-    return SR_FAIL(SRNN_ERR_FORMAT, "a message is cut off or is no protocol buffer");
+    return SR_FAIL(SRNN_ERR_FORMAT, "a message is cut off or is not a protocol buffer");
 }
 
 static srnn_status next_varint(message *from, uint64_t *value) {

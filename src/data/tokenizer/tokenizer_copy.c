@@ -22,7 +22,7 @@ srnn_status sr_tokenizer_copy_find(sr_tokenizer_copy *copy, const char *name) {
     SR_TRY(sr_tokenizer_find_file(path, name));
     copy->name = sr_tokenizer_name_of_copy(path);
     if (!copy->name)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: is no tokenizer", path);
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: is not a tokenizer", path);
     copy->source = strdup(path);
     return copy->source ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its name", path);
 }

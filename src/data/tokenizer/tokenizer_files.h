@@ -18,7 +18,7 @@ srnn_status sr_tokenizer_find_file(char path[SR_PATH_BYTES], const char *name);
 /* The names that are looked for in a folder, in this order; NULL behind the last. */
 const char *sr_tokenizer_file_name(size_t index);
 
-/* The one of these that a copy of the file gets; NULL if it is no tokenizer. */
+/* The one of these that a copy of the file gets; NULL if it is not a tokenizer. */
 const char *sr_tokenizer_name_of_copy(const char *path);
 
 /* The tokenizer_config.json beside the file; false if there is none or it does not count. */

@@ -37,7 +37,7 @@ typedef void sr_progress(void *context, const char *phase, int64_t done, int64_t
 typedef struct sr_word_counting {
     const sr_text *texts; /* (text_count) */
     size_t text_count;
-    const char *const *special; /* (special_count) texts that are no words and part words */
+    const char *const *special; /* (special_count) texts that are not words and part words */
     size_t special_count;
     int threads;           /* 0: all cores; the counts do not depend on it */
     sr_progress *progress; /* NULL: nobody */

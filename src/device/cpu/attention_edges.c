@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { DECAY_DIVISOR = 1024, WIDEST = 256, TOKENS = 64 };
+enum { DECAY_DIVISOR = 1024, TOKENS = 64 };
 static const double NORM_FLOOR = 1e-12;
 
 void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
@@ -98,7 +98,7 @@ static void prepare_q_head(const prepare_context *x, const sr_span *span, int h)
 
 /* out (D) = 1 / max(norm of x across the heads, floor), channel by channel. */
 static void inverse_across(real *out, srnn_tensor x, int heads, int64_t b, int64_t t, int D) {
-    double square[WIDEST] = {0};
+    double square[SR_HEAD_SIZE_MAX] = {0};
     for (int h = 0; h < heads; h++) {
         const real *row = tensor_row(x, b, h, t);
         for (int d = 0; d < D; d++)
@@ -291,7 +291,8 @@ void SR_ISA_REAL(sr_edges_value_rows_backward)(const real *gradient, const real 
 /* In place: gradients of x from gradients of x / norm across the heads. */
 static void across_backward(srnn_tensor gradient, srnn_tensor x, const real *inverse, int heads,
                             int64_t b, int64_t t, int D) {
-    double along[WIDEST] = {0}; /* <x, gradient> / norm^2, 0 where the norm is at its floor */
+    double along[SR_HEAD_SIZE_MAX] = {
+        0}; /* <x, gradient> / norm^2, 0 where the norm is at its floor */
     for (int h = 0; h < heads; h++) {
         const real *row = tensor_row(x, b, h, t), *g = tensor_row(gradient, b, h, t);
         for (int d = 0; d < D; d++)

@@ -8,8 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { WIDEST = SR_ROW_WIDEST };
-
 /* The norm and its parameters; the floor is each row's own. */
 static sr_row_norm norm_of(const srnn_problem *p, const srnn_operands *in) {
     sr_row_norm rule = {.norm = p->attention.norm, .n = p->Dv};
@@ -25,7 +23,7 @@ static sr_row_norm norm_of(const srnn_problem *p, const srnn_operands *in) {
 /* out = post * norm(factor * x). Without a norm, which is the usual case, in one multiplication. */
 static void norm_row(real *out, const real *x, const sr_row_norm *rule, double factor,
                      double post) {
-    double row[WIDEST];
+    double row[SR_HEAD_SIZE_MAX];
     if (rule->norm == SRNN_NORM_NONE) {
         const real whole = (real)(factor * post);
         for (int d = 0; d < rule->n; d++)
@@ -50,7 +48,7 @@ static void norm_row_backward(double *dx, double *partial, const double *du, con
         memcpy(dx, du, (size_t)n * sizeof *dx);
         return;
     case SRNN_NORM_LAYER: {
-        double hat[WIDEST], d_hat[WIDEST];
+        double hat[SR_HEAD_SIZE_MAX], d_hat[SR_HEAD_SIZE_MAX];
         memcpy(hat, x, (size_t)n * sizeof *hat);
         const double inverse = sr_row_centre(hat, n);
         for (int d = 0; d < n; d++) {
@@ -65,7 +63,7 @@ static void norm_row_backward(double *dx, double *partial, const double *du, con
         return;
     }
     case SRNN_NORM_RMS: {
-        double d_hat[WIDEST];
+        double d_hat[SR_HEAD_SIZE_MAX];
         const double inverse = 1.0 / sqrt(sr_row_dot(x, x, n) / n + SR_RMS_EPSILON);
         for (int d = 0; d < n; d++) {
             d_hat[d] = du[d] * weight[d];
@@ -172,12 +170,12 @@ static row_gradient row_backward(real *d_numerator, double *partial, const real 
     const sr_row_factors s = row->factors;
     const real *numerator = row->numerator;
     const int n = rule->n;
-    double x[WIDEST], du[WIDEST], dx[WIDEST];
+    double x[SR_HEAD_SIZE_MAX], du[SR_HEAD_SIZE_MAX], dx[SR_HEAD_SIZE_MAX];
     row_gradient g = {0};
     for (int d = 0; d < n; d++)
         x[d] = s.gate / s.normaliser * (double)numerator[d];
     if (a->post_gate) {
-        real unscaled[WIDEST];
+        real unscaled[SR_HEAD_SIZE_MAX];
         norm_row(unscaled, numerator, rule, s.gate / s.normaliser, 1.0);
         g.logit = row_dot(d_o, unscaled, n) * s.post * (1.0 - s.post);
     }

@@ -121,7 +121,7 @@ static srnn_status kept_from_plain(const sr_state_memory *to, const char *plain)
     for (int64_t head = 0; head < heads_of(p); head++) {
         packed_head kept = kept_head_place(p, to->capacity, &layout);
         for (int64_t t = 0; t < position; t++) {
-            _Alignas(64) real row[256]; /* its norm is taken in vectors */
+            _Alignas(64) real row[SR_HEAD_SIZE_MAX]; /* its norm is taken in vectors */
             plain = get(row, plain, (size_t)p->D * sizeof(real));
             packed_head_keep_keys(&kept, p, row, p->D, t, 1);
         }

@@ -42,7 +42,9 @@ template <class N> struct sr_attention_scratch {
     float *k_inverse;
     /* Backward only. The core works with weights w' = a w, where a_i is such that the gradient of the sum of w' v is of
      * the size of d_o: see sr_row_backward. */
-    float *row_scale; /* (B, H, T): a_i (polynomial); else what is subtracted from log2 w */
+    float *
+        row_scale; /* (B, H, T): a_i (polynomial); else what is subtracted from log2 w; in float without the maximum,
+                       * which is subtracted first */
     float *d_row_sum; /* (B, H, T): gradient of sum_j w'_ij */
     sr_strided<N>
         d_numerator;     /* (B, H, T, Dv): gradient of sum_j w'_ij v_j; data NULL: it is d_o */

@@ -245,9 +245,12 @@ srnn_status sr_attention_prepare(const sr_attention_view<N> &call, cudaStream_t 
 
 /* ---- rows of the output, backward ---- */
 
-/* What the core multiplies weights with, or subtracts from their logarithms. */
+/* What the core multiplies weights with, or subtracts from their logarithms. In float the maximum is not yet in it. */
+template <class N>
 SR_DEVICE float row_scale_of(const sr_score_rule &rule, float scale, float maximum) {
-    return rule.kind == SR_CLASS_POLYNOMIAL ? scale : maximum * SR_LOG2_E - log2f(fabsf(scale));
+    if (rule.kind == SR_CLASS_POLYNOMIAL)
+        return scale;
+    return (sizeof(N) == sizeof(float) ? 0 : maximum * SR_LOG2_E) - log2f(fabsf(scale));
 }
 
 template <class N, int WIDTH>
@@ -274,7 +277,7 @@ __global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, 2)
             row_store<Row>(call.scratch.d_numerator.at(at.b, at.h, at.t), d, call.Dv);
         if (lane != 0)
             continue;
-        call.scratch.row_scale[n] = row_scale_of(call.score, g.scale, call.maximum[n]);
+        call.scratch.row_scale[n] = row_scale_of<N>(call.score, g.scale, call.maximum[n]);
         call.scratch.d_row_sum[n] = g.row_sum;
         if (call.choices.cumulates)
             call.scratch.d_cumulative[n] = g.cumulative;

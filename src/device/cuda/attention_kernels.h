@@ -14,9 +14,6 @@ const sr_attention_kernel *const *sr_cuda_attention_kernels(void);
 /* How states of this number type are kept: with a fixed size, or as keys and values; NULL: they are not. */
 const sr_state_kernel *sr_cuda_state_kernel(srnn_dtype dtype, bool fixed);
 
-/* In bf16 on tensor cores, every variant, sm_80 and newer: attention_mma.cu. */
-extern const sr_attention_kernel sr_cuda_attention_mma;
-
 #ifdef __cplusplus
 }
 #endif

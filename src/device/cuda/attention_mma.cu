@@ -2,7 +2,6 @@
 #include "device/cuda/attention_mma.h"
 
 #include "device/cuda/attention_edges.h"
-#include "device/cuda/attention_kernels.h"
 #include "device/cuda/device.h"
 
 static bool supports(const srnn_problem *problem) {

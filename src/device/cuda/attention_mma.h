@@ -4,6 +4,9 @@
 
 #include "device/cuda/attention_tiles.h"
 
+/* In bf16, every variant. */
+extern const sr_attention_kernel sr_cuda_attention_mma;
+
 /* Which arrays have rows that begin at multiples of 16 bytes. */
 struct sr_mma_alignment {
     bool q, k, v, o, numerator; /* o: also d_o */

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-/* Each writes `text` so that it reads as that very text in its place. Bytes that are no UTF-8, and
+/* Each writes `text` so that it reads as that very text in its place. Bytes that are not UTF-8, and
  * characters that the language cannot hold, become U+FFFD. */
 
 /* Between tags or inside a quoted attribute, of HTML and of SVG. */

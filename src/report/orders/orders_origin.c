@@ -12,7 +12,7 @@ void sr_orders_put_subject(sr_page *page, const json_t *record) {
     const double apart = sr_json_number_of(data, "centre_tokens");
     sr_page_paragraph(
         page,
-        "Measured on %s tokens in rows of %s, loss %s nats a token; truncated models were run on "
+        "Measured on %s tokens in rows of %s, loss %s nats per token; truncated models were run on "
         "the first %s of them. The model has %s layers of %s heads, %s wide, and reads at most %s "
         "tokens.",
         sr_format_count(sr_json_number_of(data, "tokens")).text,

@@ -80,7 +80,7 @@ static srnn_status put_sizes(sr_page *page, const json_t *record, const char *na
     sr_chart *chart;
     SR_TRY(sr_chart_create(&chart, SR_CHART_LINES, name, title));
     sr_chart_axes(chart, "order", size);
-    sr_chart_describe(chart, "One line a layer: the mean of |x|^n / n! over pairs and heads.");
+    sr_chart_describe(chart, "One line per layer: the mean of |x|^n / n! over pairs and heads.");
     add_layers(chart, record, "sizes", strstr(name, "weighted") ? "log_mean_weighted" : "log_mean",
                change);
     return sr_page_chart(page, chart);
@@ -251,7 +251,7 @@ static void put_texts(sr_page *page, const json_t *record) {
 
 srnn_status sr_orders_section_truncation(sr_page *page, const json_t *record) {
     sr_page_section(page, "truncation", "What truncation does");
-    sr_page_paragraph(page, "Untruncated the loss is %.4f nats a token.",
+    sr_page_paragraph(page, "Untruncated the loss is %.4f nats per token.",
                       sr_json_number_of(sr_json_object_of(record, "data"), "trial_loss"));
     SR_TRY(put_truncated(page, record, "loss", "Loss"));
     SR_TRY(put_truncated(page, record, "logits_error", "Relative error of the final logits"));
@@ -261,7 +261,7 @@ srnn_status sr_orders_section_truncation(sr_page *page, const json_t *record) {
     return SRNN_OK;
 }
 
-/* One line a layer over the steps of a run. */
+/* One line per layer over the steps of a run. */
 static srnn_status put_steps(sr_page *page, const json_t *record, const char *name,
                              const char *title, double (*value)(const json_t *layer)) {
     const size_t steps = sr_json_count_of(record, "checkpoints");
@@ -269,7 +269,7 @@ static srnn_status put_steps(sr_page *page, const json_t *record, const char *na
     sr_chart *chart;
     SR_TRY(sr_chart_create(&chart, SR_CHART_LINES, name, title));
     sr_chart_axes(chart, "step", title);
-    sr_chart_describe(chart, "One line a layer, one point a checkpoint.");
+    sr_chart_describe(chart, "One line per layer, one point per checkpoint.");
     for (size_t i = 0; i < sr_json_count_of(first, "layers"); i++) {
         char word[32];
         snprintf(word, sizeof word, "layer %zu", i);

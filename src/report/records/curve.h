@@ -26,7 +26,7 @@ typedef struct sr_curve {
 } sr_curve;
 
 /* Reads the file as far as its lines are whole: a run may be writing it. A file that is missing
- * leaves the curve empty; lines that are no JSON objects are counted and passed over. */
+ * leaves the curve empty; lines that are not JSON objects are counted and passed over. */
 srnn_status sr_curve_read(sr_curve *curve, const char *path, double steps);
 
 /* The mean of the values, and of their steps; NAN if nothing was finite. */

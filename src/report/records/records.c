@@ -42,7 +42,7 @@ static const sr_variant_record *find_variant(const sr_records *records, const ch
 static srnn_status run_path(char path[SR_PATH_BYTES], const sr_records *records, const char *folder,
                             const char *name) {
     if (!*folder || *folder == '/' || strstr(folder, ".."))
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s/study.json: \"%s\" is no folder of a run",
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s/study.json: \"%s\" is not a folder of a run",
                        records->folder, folder);
     return sr_path_print(path, "%s/%s/%s", records->folder, folder, name);
 }

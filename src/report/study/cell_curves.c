@@ -78,7 +78,7 @@ static srnn_status put_curves(sr_page *page, const sr_records *records, const sr
     snprintf(full, sizeof full, "%s%s", stem, name + 1);
     SR_TRY(sr_chart_create(&chart, SR_CHART_LINES, full, title));
     sr_chart_axes(chart, "step", what);
-    sr_chart_describe(chart, "One line a variant: the mean over its seeds, with a band from the "
+    sr_chart_describe(chart, "One line per variant: the mean over its seeds, with a band from the "
                              "least to the most of them. The table above holds where they end.");
     for (size_t i = 0; i < cell->count; i++)
         add_variant(chart, records, cell, cell->entries[i].variant, bins);

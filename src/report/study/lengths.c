@@ -75,7 +75,7 @@ static srnn_status put_family(sr_page *page, const sr_records *records, const fa
     SR_TRY(sr_chart_create(&chart, SR_CHART_LINES, name, title));
     sr_chart_axes(chart, "tokens", "validation accuracy");
     sr_chart_describe(chart,
-                      "One line a variant: means over seeds, bands of one standard deviation "
+                      "One line per variant: means over seeds, bands of one standard deviation "
                       "to each side. From \u201c%s\u201d to \u201c%s\u201d.",
                       f->cells[0]->title, f->cells[f->count - 1]->title);
     for (size_t i = 0; i < records->variant_count; i++)

@@ -124,12 +124,12 @@ static void files_are_cut_into_documents(void **state) {
          {"a\n\xc3\xa9", "b"}},
         {"a.ndjson", "{\"text\":\"\"}\n{\"text\":\"b\"}\r\n", {"b"}},
         {"jsonl", "{\"text\":1}", {"{\"text\":1}"}},
-        /* Numbers that no machine type holds are no text either. */
+        /* Numbers that no machine type holds are not text either. */
         {"a.jsonl",
          "{\"id\":18446744073709551615,\"text\":\"a 1e400\"}\n{\"x\":[1e400,-1E+400,NaN,-Infinity],"
          "\"text\":\"b\"}\n",
          {"a 1e400", "b"}},
-        /* A byte order mark is no text. */
+        /* A byte order mark is not text. */
         {"a.jsonl", "\xef\xbb\xbf{\"text\":\"a\"}\n", {"a"}},
         {"a.txt",
          "\xef\xbb\xbf"

@@ -501,19 +501,29 @@ static void test_accesses_that_a_gpu_forbids(void **state) {
 #endif
 }
 
+/* Memory that is not pinned is read and written before a copy returns; other work waits for the host to wait. */
 static void test_work_waits(void **state) {
     (void)state;
-    float host[2] = {1, 2}, back[2] = {0, 0};
-    float *memory = device_array(host, 2);
+    float plain[2] = {1, 2}, back[2] = {0, 0};
+    float *pinned, *memory = device_array<float>(nullptr, 2);
+    RIGHT(cudaMallocHost(&pinned, 4 * sizeof *pinned));
+    pinned[0] = 5, pinned[1] = 6, pinned[2] = pinned[3] = 0;
+    RIGHT(cudaMemcpyAsync(memory, plain, 8, cudaMemcpyHostToDevice, stream));
+    plain[0] = plain[1] = 9;
     RIGHT(sr_launch(add_one, dim3(1), dim3(32), 0, stream, memory, 2));
-    RIGHT(cudaMemcpyAsync(back, memory, 8, cudaMemcpyDeviceToHost, stream));
-    assert_true(back[0] == 0); /* nobody waited */
+    RIGHT(cudaMemcpyAsync(pinned + 2, memory, 8, cudaMemcpyDeviceToHost, stream));
+    assert_true(pinned[2] == 0); /* nobody waited */
     cudaEvent_t event;
     RIGHT(cudaEventCreate(&event));
     RIGHT(cudaEventRecord(event, stream));
     RIGHT(cudaEventSynchronize(event));
-    assert_true(back[0] == 2 && back[1] == 3);
+    assert_true(pinned[2] == 2 && pinned[3] == 3);
+    RIGHT(cudaMemcpyAsync(memory, pinned, 8, cudaMemcpyHostToDevice, stream));
+    pinned[1] = 7; /* too early */
+    RIGHT(cudaMemcpyAsync(back, memory, 8, cudaMemcpyDeviceToHost, stream));
+    assert_true(back[0] == 5 && back[1] == 7);
     RIGHT(cudaEventDestroy(event));
+    RIGHT(cudaFreeHost(pinned));
     RIGHT(cudaFree(memory));
 }
 

@@ -247,7 +247,8 @@ void sr_emulator_copy_wait(int pending) {
     while (made < t->copy_count && t->copies[made].group < t->group - pending)
         copy_make(&t->copies[made++]);
     t->copy_count -= made;
-    memmove(t->copies, t->copies + made, (size_t)t->copy_count * sizeof *t->copies);
+    if (made > 0)
+        memmove(t->copies, t->copies + made, (size_t)t->copy_count * sizeof *t->copies);
 }
 
 /* ---- a block ---- */

@@ -109,7 +109,8 @@ void *sr_emulator_memory_take(size_t bytes) {
     char *pages = gap_find(page_bytes, &before);
     if (pages == NULL)
         return NULL;
-    char *start = pages + (page_bytes - bytes) / PIECE_ALIGNMENT * PIECE_ALIGNMENT;
+    const size_t before_start = (page_bytes - bytes) / PIECE_ALIGNMENT * PIECE_ALIGNMENT;
+    char *start = pages + before_start;
     memmove(pieces + before + 1, pieces + before, (piece_count - before) * sizeof *pieces);
     pieces[before] = (piece){start, pages, bytes, page_bytes};
     piece_count++;
@@ -117,8 +118,8 @@ void *sr_emulator_memory_take(size_t bytes) {
     sr_emulator_memory_open();
     ASAN_UNPOISON_MEMORY_REGION(pages, page_bytes);
     memset(pages, 0xff, page_bytes);
-    ASAN_POISON_MEMORY_REGION(pages, start - pages);
-    ASAN_POISON_MEMORY_REGION(start + bytes, pages + page_bytes - start - (ptrdiff_t)bytes);
+    ASAN_POISON_MEMORY_REGION(pages, before_start);
+    ASAN_POISON_MEMORY_REGION(start + bytes, page_bytes - before_start - bytes);
     sr_emulator_memory_close();
     return start;
 }

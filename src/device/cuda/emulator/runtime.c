@@ -15,9 +15,11 @@
 
 enum { DRIVER_VERSION = 13000, MULTIPROCESSORS = 132 };
 
+typedef enum work_kind { KERNEL, COPY, FILL, CALL, EVENT, GRAPH } work_kind;
+
 /* One thing to do. A graph and the queue may both hold it. */
 typedef struct work {
-    enum { KERNEL, COPY, FILL, CALL, EVENT, GRAPH } kind;
+    work_kind kind;
     int holders;
     sr_emulated_kernel kernel; /* with its arguments */
     struct {
@@ -25,7 +27,8 @@ typedef struct work {
         const char *from;
         size_t to_pitch, from_pitch, width, height;
     } copy;
-    int value; /* to fill with */
+    void *staged; /* a copy of what is to be copied, from memory that is not pinned */
+    int value;    /* to fill with */
     cudaHostFn_t function;
     void *context;
     cudaEvent_t event;
@@ -60,12 +63,20 @@ struct CUevent_st {
     int holders;
 };
 
+/* Memory of the host that the GPU reads and writes while the host goes on. */
+typedef struct pinned {
+    char *start;
+    size_t bytes;
+    struct pinned *next;
+} pinned;
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static work_list queue;
 static struct CUstream_st legacy_stream; /* NULL, to the caller */
 static struct CUstream_st *streams = &legacy_stream;
 static cudaError_t last_error, broken; /* of a call; of a kernel, for ever */
 static uint64_t kernels_run;
+static pinned *pinned_memory;
 
 /* ---- lists of work ---- */
 
@@ -80,6 +91,7 @@ static void work_release(work *w) {
     if (--w->holders > 0)
         return;
     free((void *)(uintptr_t)w->kernel.arguments);
+    free(w->staged);
     if (w->event != NULL)
         event_release(w->event);
     if (w->graph != NULL)
@@ -236,7 +248,7 @@ static cudaError_t submit(work *w, cudaStream_t stream) {
     return added ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
-static work *work_create(int kind) {
+static work *work_create(work_kind kind) {
     work *w = calloc(1, sizeof *w);
     if (w != NULL)
         w->kind = kind;
@@ -285,23 +297,63 @@ cudaError_t cudaMallocHost(void **memory, size_t bytes) {
 cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned int flags) {
     (void)flags;
     cudaError_t error = begin_outside();
-    *memory = error == cudaSuccess && bytes > 0 ? malloc(bytes) : NULL;
-    if (error == cudaSuccess && bytes > 0 && *memory == NULL)
-        error = cudaErrorMemoryAllocation;
-    return answer(error);
+    *memory = NULL;
+    if (error != cudaSuccess)
+        return answer(error);
+    pinned *p = malloc(sizeof *p);
+    char *start = malloc(bytes > 0 ? bytes : 1);
+    if (p == NULL || start == NULL) {
+        free(p);
+        free(start);
+        return answer(cudaErrorMemoryAllocation);
+    }
+    *p = (pinned){start, bytes, pinned_memory};
+    pinned_memory = p;
+    *memory = start;
+    return answer(cudaSuccess);
 }
 
 cudaError_t cudaFreeHost(void *memory) {
     cudaError_t error = begin_wait();
-    if (error == cudaSuccess)
-        free(memory);
-    return answer(error);
+    pinned **link = &pinned_memory;
+    while (*link != NULL && (*link)->start != memory)
+        link = &(*link)->next;
+    pinned *found = *link;
+    if (error != cudaSuccess || memory == NULL)
+        return answer(error);
+    if (found == NULL)
+        return answer(cudaErrorInvalidValue);
+    *link = found->next;
+    free(found->start);
+    free(found);
+    return answer(cudaSuccess);
+}
+
+static bool is_pinned(const void *address) {
+    for (const pinned *p = pinned_memory; p != NULL; p = p->next)
+        if ((const char *)address >= p->start && (const char *)address < p->start + p->bytes)
+            return true;
+    return false;
 }
 
 /* Whether `address` is where `on_device` says, with `bytes` bytes of it. */
 static bool lies(const void *address, size_t bytes, bool on_device) {
     return on_device ? sr_emulator_memory_holds(address, bytes)
                      : address != NULL && !sr_emulator_memory_has(address);
+}
+
+/* CUDA reads memory that is not pinned before it returns, and has written to it when it returns. */
+static bool stage(work *w) {
+    char *staged = malloc(w->copy.width * w->copy.height);
+    if (staged == NULL)
+        return false;
+    for (size_t row = 0; row < w->copy.height; row++)
+        memcpy(staged + row * w->copy.width, w->copy.from + row * w->copy.from_pitch,
+               w->copy.width);
+    w->staged = staged;
+    w->copy.from = staged;
+    w->copy.from_pitch = w->copy.width;
+    return true;
 }
 
 static cudaError_t copy_submit(const work *wanted, enum cudaMemcpyKind kind, cudaStream_t stream) {
@@ -322,7 +374,15 @@ static cudaError_t copy_submit(const work *wanted, enum cudaMemcpyKind kind, cud
     if (w == NULL)
         return cudaErrorMemoryAllocation;
     w->copy = wanted->copy;
-    return submit(w, stream);
+    const bool recorded = stream_of(stream)->recording != NULL;
+    if (!recorded && !from_device && !is_pinned(w->copy.from) && !stage(w)) {
+        free(w);
+        return cudaErrorMemoryAllocation;
+    }
+    cudaError_t error = submit(w, stream);
+    if (!recorded && !to_device && !is_pinned(wanted->copy.to))
+        drain();
+    return error;
 }
 
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,

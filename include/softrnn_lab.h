@@ -1,0 +1,168 @@
+/* softrnn_lab.h: the laboratory around the attention of softrnn.h, for C and for other languages: models,
+ * tokenizers, sessions that generate, training runs.
+ *
+ * Unstable: unlike softrnn.h, what stands here may change with every release.
+ *
+ *     srnl_model *model;
+ *     srnl_tokenizer *tokenizer;
+ *     srnl_session *session;
+ *     int32_t ids[256], next;
+ *     size_t count;
+ *     srnl_model_load(&model, "runs/norm", NULL, 0);
+ *     srnl_model_tokenizer(&tokenizer, model);
+ *     srnl_tokenizer_encode(tokenizer, "Once upon", 9, ids, 256, &count);
+ *     srnl_session_create(&session, model, 1);
+ *     srnl_session_feed(session, ids, (int)count, NULL);
+ *     srnl_session_next(session, &next, &(srnl_sampling){.temperature = 0.8});
+ *
+ * Conventions are those of softrnn.h: sizes B, T, V (vocabulary); row-major arrays in host memory; whoever
+ * creates frees, and every _free accepts NULL; what can fail returns a status, and srnn_error_detail says why.
+ * Handles are opaque, and everything else is plain C, so that a foreign function interface can call it. */
+#ifndef SOFTRNN_LAB_H
+#define SOFTRNN_LAB_H
+
+#include <softrnn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Models -------------------------------------------------------------------------------------- */
+
+typedef struct srnl_model srnl_model;
+
+/* `where`: a folder in Hugging Face layout, the folder of a run (its last checkpoint), or a llama2.c .bin
+ * file. `device`: "cpu", "cuda", "cuda:1"; NULL: cpu. `threads`: 0: every core. */
+SRNN_API srnn_status srnl_model_load(srnl_model **model, const char *where, const char *device,
+                                     int threads);
+
+/* Sessions made from it must be freed before. */
+SRNN_API void srnl_model_free(srnl_model *model);
+
+/* Writes config.json and model.safetensors into an existing folder; `dtype`: "float32", "bfloat16" or
+ * "float16". */
+SRNN_API srnn_status srnl_model_save(const srnl_model *model, const char *folder,
+                                     const char *dtype);
+
+SRNN_API int srnl_model_vocabulary(const srnl_model *model);
+SRNN_API int srnl_model_layers(const srnl_model *model);
+SRNN_API int
+srnl_model_positions(const srnl_model *model); /* the longest sequence it was made for */
+SRNN_API int
+srnl_model_front_tokens(const srnl_model *model); /* empty ones (id 0) it wants in front */
+SRNN_API int64_t srnl_model_parameters(const srnl_model *model); /* learned numbers */
+
+/* The attention of a layer, 0 .. layers-1, in its text form; like srnn_attention_print. */
+SRNN_API size_t srnl_model_attention(const srnl_model *model, int layer, char *text, size_t size);
+
+/* logits (B, T, V) for ids (B, T), each row a sequence of its own. */
+SRNN_API srnn_status srnl_model_logits(srnl_model *model, float *logits, const int32_t *ids, int B,
+                                       int T);
+
+/* losses (B, T): minus the log probability of each target; 0 where a target is negative. */
+SRNN_API srnn_status srnl_model_losses(srnl_model *model, float *losses, const int32_t *ids,
+                                       const int32_t *targets, int B, int T);
+
+/* ---- Tokenizers ---------------------------------------------------------------------------------- */
+
+typedef struct srnl_tokenizer srnl_tokenizer;
+
+/* `where`: "bytes", a tokenizer.json, .json.gz, .model or .bin file, or a folder with one. */
+SRNN_API srnn_status srnl_tokenizer_load(srnl_tokenizer **tokenizer, const char *where);
+
+/* The one that lies beside a model's files. */
+SRNN_API srnn_status srnl_model_tokenizer(srnl_tokenizer **tokenizer, const srnl_model *model);
+SRNN_API void srnl_tokenizer_free(srnl_tokenizer *tokenizer);
+
+SRNN_API int srnl_tokenizer_vocabulary(const srnl_tokenizer *tokenizer);
+SRNN_API int32_t srnl_tokenizer_begin(const srnl_tokenizer *tokenizer); /* of a text; -1: none */
+SRNN_API int32_t srnl_tokenizer_end(const srnl_tokenizer *tokenizer);   /* of a text; -1: none */
+
+/* The ids of a text, which may be any bytes; neither begin nor end is added. *count receives how many there
+ * are, of which the first `capacity` are written: with more, call again. One thread at a time. */
+SRNN_API srnn_status srnl_tokenizer_encode(srnl_tokenizer *tokenizer, const char *text,
+                                           size_t bytes, int32_t *ids, size_t capacity,
+                                           size_t *count);
+
+/* The text of ids, not terminated; *bytes and `capacity` as above. */
+SRNN_API srnn_status srnl_tokenizer_decode(const srnl_tokenizer *tokenizer, const int32_t *ids,
+                                           size_t count, char *text, size_t capacity,
+                                           size_t *bytes);
+
+/* ---- Sessions: sequences that are fed and continued ---------------------------------------------- */
+
+typedef struct srnl_session srnl_session;
+
+/* B sequences side by side. A variant with a fixed-size state uses it; the others keep keys and values. The
+ * model must outlive the session. */
+SRNN_API srnn_status srnl_session_create(srnl_session **session, srnl_model *model, int B);
+SRNN_API void srnl_session_free(srnl_session *session);
+
+/* Forgets everything: the next token is the first. */
+SRNN_API srnn_status srnl_session_reset(srnl_session *session);
+
+/* Feeds ids (B, T). logits (B, V), or NULL, receives those of what follows the last of them. */
+SRNN_API srnn_status srnl_session_feed(srnl_session *session, const int32_t *ids, int T,
+                                       float *logits);
+
+typedef struct srnl_sampling {
+    double temperature; /* 0: the most probable token */
+    double top_p;       /* only the most probable that make up p together; 0 or 1: all */
+    int top_k;          /* only the k most probable; 0: all */
+    uint64_t seed;      /* the same seed gives the same tokens */
+} srnl_sampling;
+
+/* ids (B): the next token of every sequence, chosen by what follows the tokens fed so far, and fed.
+ * SRNN_ERR_ARGUMENT if nothing was fed yet. */
+SRNN_API srnn_status srnl_session_next(srnl_session *session, int32_t *ids,
+                                       const srnl_sampling *sampling);
+
+SRNN_API int64_t srnl_session_position(const srnl_session *session); /* tokens fed */
+SRNN_API size_t srnl_session_state_bytes(const srnl_session *session);
+SRNN_API bool srnl_session_is_fixed(const srnl_session *session); /* the state does not grow */
+
+/* ---- Training: a run in a folder, as `softrnn train` makes it ------------------------------------- */
+
+typedef struct srnl_settings srnl_settings;
+
+/* Every setting at its default. Their names are the options of `softrnn train` without the dashes, and those
+ * of run.yaml; NULL past the end. */
+SRNN_API srnn_status srnl_settings_create(srnl_settings **settings);
+SRNN_API void srnl_settings_free(srnl_settings *settings);
+SRNN_API const char *srnl_setting_name(size_t index);
+
+/* Sets one by its name, as a text: "steps", "500". */
+SRNN_API srnn_status srnl_settings_set(srnl_settings *settings, const char *name,
+                                       const char *value);
+
+typedef struct srnl_run srnl_run;
+
+/* Starts a run in a new folder, or goes on with the one in a folder. */
+SRNN_API srnn_status srnl_run_start(srnl_run **run, const char *folder,
+                                    const srnl_settings *settings);
+SRNN_API srnn_status srnl_run_resume(srnl_run **run, const char *folder);
+SRNN_API void srnl_run_free(srnl_run *run);
+
+typedef struct srnl_step {
+    int64_t step, tokens; /* of the whole run so far */
+    double loss;          /* mean over the targets */
+    double gradient_norm;
+    double learning_rate;
+    double validation, accuracy; /* NaN where this step had no validation */
+    double seconds;
+    bool applied; /* false: loss or gradient was not finite, and nothing was changed */
+    bool saved;   /* a checkpoint was written */
+} srnl_step;
+
+/* The next step, with validation and checkpoint where they are due; not after the last one. */
+SRNN_API srnn_status srnl_run_step(srnl_run *run, srnl_step *step);
+SRNN_API bool srnl_run_done(const srnl_run *run);
+
+/* Writes a checkpoint of the last step done, if there is none. */
+SRNN_API srnn_status srnl_run_save(srnl_run *run);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
