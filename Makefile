@@ -41,9 +41,10 @@ release: deps-test build ## the release build and its tests
 	@$(call compile,build)
 	@$(call run_tests,build)
 
-nightly: deps-test build ## what takes too long for every day: 200 kills of a run, new input for the fuzzers
+nightly: deps-test build ## what takes too long for every day: 200 kills of a run, every allocation failing once, new input for the fuzzers
 	@$(call compile,build)
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
+	@SOFTRNN_ALLOCATIONS=all build/tests/test_no_memory
 	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=250
 
 sanitize: deps-test ## the build with address and undefined-behaviour sanitizers, and its tests

@@ -4,6 +4,7 @@
 #include "commands.h"
 #include "data/rows/source_open.h"
 #include "files/file.h"
+#include "files/json.h"
 #include "files/safetensors.h"
 #include "model_open.h"
 #include "numbers.h"
@@ -118,7 +119,9 @@ static srnn_status evaluate_lines(sr_evaluation *result, sr_model *model,
         at += length + 1;
         if (length == 0)
             continue;
-        json_t *root = json_loadb(line, length, 0, &error);
+        json_t *root;
+        if (!sr_json_scan(&root, &error, line, length, 0))
+            return SR_FAIL(SRNN_ERR_MEMORY, "no memory to read a line");
         const json_t *text = json_object_get(root, "text");
         srnn_status status =
             json_is_string(text)

@@ -142,8 +142,7 @@ static srnn_status measure_steps(json_t *list, const orders_request *r, sr_names
             continue;
         SR_TRY(sr_path_print(path, "%s/checkpoints/%s", r->run, names->names[i]));
         SR_TRY(measure(&record, r, path));
-        json_array_append_new(list,
-                              json_pack("{sI, so}", "step", (json_int_t)step, "orders", record));
+        sr_json_append(list, json_pack("{sI, so}", "step", (json_int_t)step, "orders", record));
     }
     if (json_array_size(list) == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: no checkpoints in this run", r->run);
@@ -166,25 +165,22 @@ static srnn_status measure_run(json_t **record, const orders_request *r) {
 /* What was measured, where and with what. */
 static srnn_status add_origin(json_t *record, const orders_request *r) {
     json_t *origin = sr_origin_json(r->command);
-    if (!origin || json_object_set_new(record, "origin", origin) != 0)
-        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the record of orders");
-    /* A name that is not UTF-8 is left out. */
-    json_object_set_new(origin, r->run ? "run" : "model", json_string(r->run ? r->run : r->model));
-    json_object_set_new(origin, "data", json_string(r->data));
+    sr_json_set(record, "origin", origin);
+    sr_json_set(origin, r->run ? "run" : "model", sr_json_plain_text(r->run ? r->run : r->model));
+    sr_json_set(origin, "data", sr_json_plain_text(r->data));
     if (r->tokenizer)
-        json_object_set_new(origin, "tokenizer", json_string(r->tokenizer));
-    return SRNN_OK;
+        sr_json_set(origin, "tokenizer", sr_json_plain_text(r->tokenizer));
+    return sr_json_complete(record, "the record of orders");
 }
 
-static void show(const json_t *record, const orders_request *r) {
-    if (r->json) {
-        json_dumpf(record, stdout, JSON_REAL_PRECISION(9));
-        printf("\n");
-    } else if (r->run) {
+static srnn_status show(const json_t *record, const orders_request *r) {
+    if (r->json)
+        return sr_json_print(stdout, record, JSON_REAL_PRECISION(9));
+    if (r->run)
         orders_show_checkpoints(record);
-    } else {
+    else
         orders_show(record, r->reference);
-    }
+    return SRNN_OK;
 }
 
 static srnn_status run_request(const orders_request *r) {
@@ -199,7 +195,7 @@ static srnn_status run_request(const orders_request *r) {
         status =
             sr_json_replace(json_incref(record), folder, "orders.json", JSON_REAL_PRECISION(9));
     if (status == SRNN_OK)
-        show(record, r);
+        status = show(record, r);
     json_decref(record);
     return status;
 }
