@@ -280,7 +280,8 @@ __global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, 2)
     float d_weight[Row::count] = {}, d_bias[Row::count] = {};
     for (int64_t n = warp; n < rows; n += (int64_t)gridDim.x * SR_NORM_WARPS) {
         const row_place at = place_of(n, call.H, call.T);
-        const sr_row_facts row = row_facts(call, at.b, at.h, at.t, call.row_sum[n]);
+        const sr_row_facts row =
+            row_facts(call, at.b, at.h, at.t, call.row_sum[n], call.maximum[n]);
         float d[Row::count], x[Row::count];
         row_load<Row>(d, call.d_o.at(at.b, at.h, at.t), call.Dv);
         row_load<Row>(x, call.numerator + n * call.Dv, call.Dv);

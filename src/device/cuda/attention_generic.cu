@@ -95,7 +95,7 @@ SR_DEVICE void finish_row(const view &call, const sr_running<WIDTH> &rows, int r
         call.row_sum[at] = sum;
         call.maximum[at] = saved;
     }
-    row_output<Row>(x, call, row_facts(call, b, h, t, sum));
+    row_output<Row>(x, call, row_facts(call, b, h, t, sum, saved));
     row_store<Row>(call.o.at(b, h, t), x, call.Dv);
 }
 

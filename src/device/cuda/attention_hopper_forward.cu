@@ -268,7 +268,8 @@ SR_DEVICE void forward_finish(const forward_task &task, const forward_sums<D> &s
                 call.maximum[index] = sums.reference[half] * SR_LN_2;
             }
         }
-        row_output<Row>(x, call, row_facts(call, work.b, work.h, there, sum));
+        row_output<Row>(
+            x, call, row_facts(call, work.b, work.h, there, sum, sums.reference[half] * SR_LN_2));
         fragment_store<D>(call.o.at(work.b, work.h, there), x, write);
     }
 }

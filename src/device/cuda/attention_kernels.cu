@@ -3,11 +3,12 @@
 
 #include "device/cuda/attention_generic.h"
 #include "device/cuda/attention_hopper.h"
+#include "device/cuda/attention_mma.h"
 #include "device/cuda/attention_states.h"
 
 const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
-    static const sr_attention_kernel *const kernels[] = {&sr_cuda_attention_hopper,
-                                                         &sr_cuda_attention_generic, nullptr};
+    static const sr_attention_kernel *const kernels[] = {
+        &sr_cuda_attention_hopper, &sr_cuda_attention_mma, &sr_cuda_attention_generic, nullptr};
     return kernels;
 }
 

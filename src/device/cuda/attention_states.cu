@@ -38,7 +38,8 @@ __global__ void finish_rows(const __grid_constant__ sr_attention_view<N> call,
         for (int m = 0; m < Row::count; m++)
             x[m] = fmaf(factor, y[m], x[m]);
     }
-    row_output<Row>(x, call, row_facts(call, b, h, t, sum));
+    const float saved = maximum == -INFINITY ? 0 : maximum * unit * SR_LN_2;
+    row_output<Row>(x, call, row_facts(call, b, h, t, sum, saved));
     row_store<Row>(call.o.at(b, h, t), x, call.Dv);
 }
 
