@@ -228,20 +228,20 @@ static void every_tile_is_drawn_once(void **state) {
     (void)state;
     static const int sizes[][2] = {{1, 1}, {576, 6}, {7, 3}, {32, 86}, {100, 1}};
     for (const int(&size)[2] : sizes)
-        for (double bytes = 1e5; bytes < 1e8; bytes *= 7) {
-            const tile_order order = tile_order_of(size[0], size[1], bytes);
+        for (int64_t bytes = 100000; bytes < 100000000; bytes *= 7) {
+            const sr_tile_order order = tile_order(size[0], size[1], bytes, 1);
             bool *seen = (bool *)calloc((size_t)tile_count(order), sizeof *seen);
             assert_non_null(seen);
             assert_int_equal(tile_count(order), size[0] * size[1]);
             int tile = 0, group = 0;
             for (int i = 0; i < tile_count(order); i++) {
-                const tile_place at = tile_at(order, i);
-                assert_true(at.head >= 0 && at.head < size[0] && at.tile >= 0 && at.tile < size[1]);
-                assert_false(seen[at.head * size[1] + at.tile]);
-                seen[at.head * size[1] + at.tile] = true;
+                const sr_tile_place at = tile_place(order, i);
+                assert_true(at.head >= 0 && at.head < size[0] && at.rank >= 0 && at.rank < size[1]);
+                assert_false(seen[at.head * size[1] + at.rank]);
+                seen[at.head * size[1] + at.rank] = true;
                 const int now = at.head / order.heads_a_group;
-                assert_true(now > group || (now == group && at.tile >= tile)); /* long ones first */
-                group = now, tile = at.tile;
+                assert_true(now > group || (now == group && at.rank >= tile)); /* long ones first */
+                group = now, tile = at.rank;
             }
             free(seen);
         }
