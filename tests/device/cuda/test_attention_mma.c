@@ -411,6 +411,25 @@ static void large_scores(void **state) {
         check_scaled(specs[n], problem, BY_TOKEN, 2048);
 }
 
+/* A form that is left to the library is one that the device has, for every variant. */
+static void every_variant_has_a_kernel(void **state) {
+    (void)state;
+    for (size_t n = 0; srnn_variant_at(n); n++) {
+        srnn_plan *plan;
+        const srnn_problem problem = {.attention = srnn_variant_at(n)->attention,
+                                      .dtype = SRNN_BF16,
+                                      .B = 1,
+                                      .H = 2,
+                                      .T = 2048,
+                                      .D = 64,
+                                      .device = gpu};
+        if (srnn_plan_create(&plan, &problem) != SRNN_OK)
+            fail_msg("%s: %s", srnn_variant_at(n)->name, srnn_error_detail());
+        assert_string_not_equal(srnn_plan_kernel(plan), "generic");
+        srnn_plan_free(plan);
+    }
+}
+
 static int open_gpu(void **state) {
     (void)state;
     return srnn_device_open(&gpu, "cuda") == SRNN_OK ? 0 : -1;
@@ -424,8 +443,9 @@ static int close_gpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(named_variants), cmocka_unit_test(combinations), cmocka_unit_test(shapes),
-        cmocka_unit_test(documents),      cmocka_unit_test(large_scores),
+        cmocka_unit_test(named_variants), cmocka_unit_test(combinations),
+        cmocka_unit_test(shapes),         cmocka_unit_test(documents),
+        cmocka_unit_test(large_scores),   cmocka_unit_test(every_variant_has_a_kernel),
     };
     srnn_device *found;
     if (srnn_device_open(&found, "cuda") != SRNN_OK) {
