@@ -1,5 +1,6 @@
 /* verify.c: `softrnn verify`, every kernel and form against the double oracle. */
 #include "attention/attention.h"
+#include "base/cpu_level.h"
 #include "base/status.h"
 #include "commands.h"
 #include "options.h"
@@ -276,14 +277,30 @@ static srnn_status verify_all(verification *v) {
     return verify_random(v);
 }
 
+/* Everything, or one variant, with the kernels of every instruction set that may be used. */
+static srnn_status verify_levels(verification *v, const char *name, const srnn_attention *a) {
+    const sr_cpu_level best = sr_cpu_level_used();
+    const sr_cpu_level lowest = v->device->record ? best : SR_CPU_BASE; /* a GPU has one */
+    const uint64_t seed = v->seed;
+    srnn_status status = SRNN_OK;
+    for (int level = (int)best; level >= (int)lowest && status == SRNN_OK; level--) {
+        sr_cpu_level_use((sr_cpu_level)level);
+        v->seed = seed;
+        printf("instruction set %s\n", sr_cpu_level_name((sr_cpu_level)level));
+        print_header(v);
+        status = a ? verify_variant(v, name, a) : verify_all(v);
+    }
+    sr_cpu_level_use(best);
+    return status;
+}
+
 static srnn_status verify(verification *v, const char *attention) {
     const bool all = strcmp(attention, "all") == 0;
     srnn_attention a;
     if (!all)
         SR_TRY(srnn_attention_parse(&a, attention));
     list_methods(v);
-    print_header(v);
-    return all ? verify_all(v) : verify_variant(v, attention, &a);
+    return verify_levels(v, attention, all ? NULL : &a);
 }
 
 int command_verify(int argc, char **argv) {
@@ -313,7 +330,9 @@ int command_verify(int argc, char **argv) {
             "odd lengths, lengths about a\n"
             "tile's edge, head sizes from 1 to 128, grouped heads, packed documents. Exit code 1 "
             "if\na relative error passes 1e-5 (parallel) or 2e-5 (through a state), or 1e-6 p for "
-            "power:p.",
+            "power:p. On the CPU, all of it with the kernels of every instruction set that it "
+            "has,\n"
+            "up to SOFTRNN_CPU (base, v3, v4) where that is set.",
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .examples = "  softrnn verify --quick\n"

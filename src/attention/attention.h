@@ -17,6 +17,8 @@ enum {
     SR_HEAD_SIZE_MAX = 256, /* D and Dv; srnn_plan_create enforces it */
 };
 
+enum { SR_ATTENTION_TEXT = 512 }; /* room for any text form */
+
 /* True if multiplying every w_ij of a row by one constant leaves o_i unchanged.
  * Then, and only then, a kernel may subtract the row maximum before exp, or divide a row's weights. */
 bool sr_row_scale_invariant(const srnn_attention *attention);

@@ -264,6 +264,9 @@ static srnn_status check_item(const srnn_attention *a, size_t column) {
 srnn_status srnn_attention_parse(srnn_attention *attention, const char *text) {
     srnn_attention a = {0};
     uint64_t seen = 0;
+    if (!attention || !text)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "srnn_attention_parse was given no %s (NULL)",
+                       text ? "place for the descriptor" : "text");
     for (const char *at = text;; at++) {
         at += strspn(at, " ");
         size_t length = strcspn(at, ","), column = (size_t)(at - text) + 1;

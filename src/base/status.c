@@ -29,7 +29,7 @@ const char *srnn_status_name(srnn_status status) {
     case SRNN_ERR_IO:
         return "input/output error";
     case SRNN_ERR_FORMAT:
-        return "malformed file";
+        return "malformed file or text";
     case SRNN_ERR_UNSUPPORTED:
         return "not supported";
     case SRNN_ERR_LIMIT:

@@ -115,7 +115,7 @@ static srnn_status choose_kernel(srnn_plan *plan) {
     if (!known)
         return unknown_kernel(plan->device, p->kernel);
     static const char *const forms[] = {"auto", "parallel", "chunked", "recurrent"};
-    char text[256];
+    char text[SR_ATTENTION_TEXT];
     srnn_attention_print(text, sizeof text, &p->attention);
     if (!p->kernel)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s has no kernel for the %s form of %s in %s",
@@ -149,6 +149,9 @@ static srnn_status plan_fill(srnn_plan *plan, const srnn_problem *problem) {
 }
 
 srnn_status srnn_plan_create(srnn_plan **plan, const srnn_problem *problem) {
+    if (!plan || !problem)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "srnn_plan_create was given no %s (NULL)",
+                       plan ? "problem" : "place for the plan");
     *plan = NULL;
     srnn_plan *made;
     SR_TRY(sr_alloc_zero((void **)&made, 1, sizeof *made));
@@ -211,10 +214,30 @@ const char *srnn_kernel_name(const srnn_device *device, size_t index) {
 
 /* ---- running ---- */
 
+static srnn_status check_plan(const srnn_plan *plan) {
+    return plan ? SRNN_OK
+                : SR_FAIL(SRNN_ERR_ARGUMENT,
+                          "no plan was given (NULL): did srnn_plan_create succeed?");
+}
+
+/* Kernels read and write it in whole vectors. */
+static srnn_status check_saved(const void *saved) {
+    enum { ALIGNMENT = 64 };
+    if ((uintptr_t)saved % ALIGNMENT == 0)
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_ARGUMENT,
+                   "the memory for what forward saves must be aligned to %d bytes, as "
+                   "aligned_alloc(%d, ...) gives it",
+                   ALIGNMENT, ALIGNMENT);
+}
+
 srnn_status srnn_attention_forward(srnn_plan *plan, srnn_tensor o, const srnn_operands *in,
                                    void *saved) {
+    SR_TRY(check_plan(plan));
     const srnn_problem *p = &plan->problem;
-    SR_TRY(sr_problem_check_operands(in, &p->attention));
+    SR_TRY(sr_problem_check_operands(in, p));
+    SR_TRY(sr_problem_check_output(o, p, "o"));
+    SR_TRY(check_saved(saved));
     srnn_operands operands = sr_problem_stride_operands(in, p);
     sr_layout layout = {saved, 0};
     sr_attention_call call = {.plan = plan,
@@ -226,8 +249,12 @@ srnn_status srnn_attention_forward(srnn_plan *plan, srnn_tensor o, const srnn_op
 
 srnn_status srnn_attention_backward(srnn_plan *plan, const srnn_operands *gradients,
                                     srnn_tensor d_o, const srnn_operands *in, const void *saved) {
+    SR_TRY(check_plan(plan));
     const srnn_problem *p = &plan->problem;
-    SR_TRY(sr_problem_check_operands(in, &p->attention));
+    SR_TRY(sr_problem_check_operands(in, p));
+    SR_TRY(sr_problem_check_gradients(gradients, p));
+    SR_TRY(sr_problem_check_output(d_o, p, "d_o"));
+    SR_TRY(check_saved(saved));
     if (!plan->kernel->backward)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "the %s kernel has no backward: use the parallel or chunked form",

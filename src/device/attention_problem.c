@@ -3,6 +3,7 @@
 
 #include "attention/attention.h"
 #include "attention/operands.h"
+#include "base/cpu_level.h"
 #include "base/memory.h"
 #include "base/threads.h"
 #include "device/device.h"
@@ -48,6 +49,7 @@ srnn_status sr_problem_fill(srnn_problem *p) {
     SR_TRY(check_sizes(p));
     if (!p->device)
         p->device = sr_device_cpu();
+    SR_TRY(sr_cpu_level_check());
     p->threads = sr_thread_count(p->threads ? p->threads : p->device->threads);
     if (p->chunk == 0 || p->chunk > LONGEST_CHUNK)
         p->chunk = LONGEST_CHUNK;
@@ -97,7 +99,7 @@ static size_t states_bytes(const srnn_problem *p) {
 }
 
 srnn_status sr_problem_check_state(const srnn_problem *p) {
-    char text[256];
+    char text[SR_ATTENTION_TEXT];
     srnn_attention_print(text, sizeof text, &p->attention);
     if (!srnn_attention_has_state(&p->attention))
         return SR_FAIL(
@@ -114,15 +116,55 @@ srnn_status sr_problem_check_state(const srnn_problem *p) {
     return SRNN_OK;
 }
 
-srnn_status sr_problem_check_operands(const srnn_operands *in, const srnn_attention *a) {
+/* Strides are all given or all 0; one of an axis of size 1 does not matter. */
+static srnn_status check_strides(srnn_tensor t, const srnn_problem *p, int64_t heads,
+                                 const char *name) {
+    const bool none = t.batch == 0 && t.head == 0 && t.time == 0;
+    const bool all =
+        (t.batch != 0 || p->B == 1) && (t.head != 0 || heads == 1) && (t.time != 0 || p->T == 1);
+    if (none || all)
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_ARGUMENT,
+                   "the tensor '%s' has the strides batch=%lld, head=%lld, time=%lld: give all of "
+                   "them, or none for a contiguous array",
+                   name, (long long)t.batch, (long long)t.head, (long long)t.time);
+}
+
+static srnn_status check_all_strides(const srnn_operands *operands, const srnn_problem *p) {
+    for (int n = 0; n < SR_OPERANDS; n++) {
+        const sr_operand which = (sr_operand)n;
+        const sr_operand_row *row = sr_operand_at(which);
+        if (sr_operand_is_tensor(which) && sr_operand_used(which, &p->attention))
+            SR_TRY(check_strides(sr_operand_tensor(which, operands), p, sr_extent_in(row->heads, p),
+                                 row->name));
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_problem_check_operands(const srnn_operands *in, const srnn_problem *p) {
+    const srnn_attention *a = &p->attention;
+    if (!in)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "attention was given no operands (NULL)");
     for (int which = 0; which < SR_OPERANDS; which++)
         if (sr_operand_used((sr_operand)which, a) && !sr_operand_data((sr_operand)which, in)) {
-            char text[256];
+            char text[SR_ATTENTION_TEXT];
             srnn_attention_print(text, sizeof text, a);
             return SR_FAIL(SRNN_ERR_ARGUMENT, "the operand '%s' is missing: %s needs it",
                            sr_operand_at((sr_operand)which)->name, text);
         }
-    return SRNN_OK;
+    return check_all_strides(in, p);
+}
+
+srnn_status sr_problem_check_gradients(const srnn_operands *gradients, const srnn_problem *p) {
+    if (!gradients)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "attention was given no place for gradients (NULL)");
+    return check_all_strides(gradients, p);
+}
+
+srnn_status sr_problem_check_output(srnn_tensor o, const srnn_problem *p, const char *name) {
+    if (!o.data)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "the tensor '%s' is missing", name);
+    return check_strides(o, p, p->H, name);
 }
 
 srnn_tensor sr_problem_stride(srnn_tensor t, const srnn_problem *p, int64_t heads, int64_t width) {

@@ -21,8 +21,11 @@ void sr_plan_clear(srnn_plan *plan);
 /* SRNN_OK if a filled problem may use a fixed-size state; else the reason. */
 srnn_status sr_problem_check_state(const srnn_problem *problem);
 
-/* SRNN_OK if every operand that the variant reads is there. */
-srnn_status sr_problem_check_operands(const srnn_operands *in, const srnn_attention *attention);
+/* SRNN_OK if every operand that the variant reads is there, and if tensors have all strides or none;
+ * the same of gradients, of which none need be there, and of the output or its gradient. */
+srnn_status sr_problem_check_operands(const srnn_operands *in, const srnn_problem *problem);
+srnn_status sr_problem_check_gradients(const srnn_operands *gradients, const srnn_problem *problem);
+srnn_status sr_problem_check_output(srnn_tensor o, const srnn_problem *problem, const char *name);
 
 /* The same tensor with its strides filled in: contiguous (B, heads, T, width) where they were 0. */
 srnn_tensor sr_problem_stride(srnn_tensor tensor, const srnn_problem *problem, int64_t heads,

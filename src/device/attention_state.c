@@ -197,7 +197,8 @@ srnn_status sr_state_reserve(srnn_state *state, int64_t tokens, bool *moved) {
 
 srnn_status sr_state_run(srnn_state *state, srnn_tensor o, const srnn_operands *in, int T) {
     srnn_problem *p = &state->plan.problem;
-    SR_TRY(sr_problem_check_operands(in, &p->attention));
+    SR_TRY(sr_problem_check_operands(in, p));
+    SR_TRY(sr_problem_check_output(o, p, "o"));
     p->T = T;
     for (int b = 0; b < p->B; b++)
         state->plan.spans[b] = (sr_span){b, 0, T};
@@ -212,11 +213,13 @@ void sr_state_advance(srnn_state *state, int T) {
 }
 
 srnn_status srnn_state_feed(srnn_state *state, srnn_tensor o, const srnn_operands *in, int T) {
+    if (!state)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "no state was given (NULL)");
     if (T < 1 || T > state->longest)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "a piece of %d tokens was fed to a state made for 1 to %d", T,
                        state->longest);
-    SR_TRY(sr_problem_check_operands(in, &state->plan.problem.attention));
+    SR_TRY(sr_problem_check_operands(in, &state->plan.problem));
     SR_TRY(sr_state_reserve(state, state->position + T, NULL));
     SR_TRY(sr_state_run(state, o, in, T));
     sr_state_advance(state, T);

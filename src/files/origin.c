@@ -1,6 +1,7 @@
 /* origin.c: where and with what a record was made. */
 #include "files/origin.h"
 
+#include "base/cpu_level.h"
 #include "files/json.h"
 
 #include <stdio.h>
@@ -27,18 +28,12 @@ static void processor_name(char *name, size_t size) {
         fclose(file);
 }
 
-/* The levels of the x86-64 psABI; elsewhere the machine's name. */
+/* The level of the x86-64 psABI that kernels are chosen for; elsewhere the machine's name. */
 static const char *instruction_set(const char *machine) {
 #if defined(__x86_64__)
+    static const char *const words[] = {"x86-64-v2", "x86-64-v3", "x86-64-v4"};
     (void)machine;
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return "x86-64-v4";
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi2"))
-        return "x86-64-v3";
-    return __builtin_cpu_supports("sse4.2") ? "x86-64-v2" : "x86-64";
+    return words[sr_cpu_level_used()];
 #else
     return machine;
 #endif

@@ -11,7 +11,7 @@ static void detail_is_kept(void **state) {
     (void)state;
     assert_int_equal(forwards(), SRNN_ERR_FORMAT);
     assert_string_equal(srnn_error_detail(), "line 7");
-    assert_string_equal(srnn_status_name(SRNN_ERR_FORMAT), "malformed file");
+    assert_string_equal(srnn_status_name(SRNN_ERR_FORMAT), "malformed file or text");
 }
 
 int main(void) {

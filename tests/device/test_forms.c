@@ -278,6 +278,44 @@ static void wrong_problems_are_refused(void **state) {
     }
 }
 
+/* Everything that a call must have is asked for by name. */
+static void incomplete_calls_are_refused(void **state) {
+    (void)state;
+    srnn_problem problem = {.B = 2, .H = 2, .T = 3, .D = 4};
+    attention_call call;
+    srnn_plan *plan;
+    assert_int_equal(probe_create(&call, &problem, 1), SRNN_OK);
+    assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_OK);
+    srnn_operands in = call_operands(&call), out = call_gradients(&call), partial = in;
+    const srnn_tensor o = {.data = call.host.o}, none = {0};
+    char *saved = aligned_alloc(64, srnn_plan_saved_bytes(plan) + 64);
+    partial.q.time = 4;
+    const struct {
+        srnn_status status;
+        const char *word;
+    } cases[] = {
+        {srnn_attention_forward(NULL, o, &in, NULL), "plan"},
+        {srnn_attention_forward(plan, o, NULL, NULL), "operands"},
+        {srnn_attention_forward(plan, none, &in, NULL), "'o'"},
+        {srnn_attention_forward(plan, o, &partial, NULL), "strides"},
+        {srnn_attention_forward(plan, o, &in, saved + 8), "aligned"},
+        {srnn_attention_backward(plan, NULL, o, &in, saved), "gradients"},
+        {srnn_attention_backward(plan, &out, none, &in, saved), "d_o"},
+        {srnn_attention_backward(plan, &out, o, &in, NULL), "saved"},
+        {srnn_plan_create(NULL, &problem), "plan"},
+        {srnn_plan_create(&(srnn_plan *){NULL}, NULL), "problem"},
+        {srnn_attention_parse(&problem.attention, NULL), "text"},
+    };
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
+        if (cases[n].status != SRNN_ERR_ARGUMENT)
+            fail_msg("call %zu, which lacks its %s, is not refused", n, cases[n].word);
+    assert_int_equal(srnn_attention_forward(plan, o, &partial, NULL), SRNN_ERR_ARGUMENT);
+    assert_non_null(strstr(srnn_error_detail(), "strides"));
+    free(saved);
+    srnn_plan_free(plan);
+    call_free(&call);
+}
+
 /* A long series through a state cancels: it is not chosen, however cheap. */
 static void automatic_forms_are_sound(void **state) {
     (void)state;
@@ -333,10 +371,15 @@ static void memory_is_linear_in_time(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(double_forms_agree),        cmocka_unit_test(threads_do_not_change_bits),
-        cmocka_unit_test(large_logits_stay_exact),   cmocka_unit_test(small_rows_stay_exact),
-        cmocka_unit_test(documents_can_change),      cmocka_unit_test(wrong_problems_are_refused),
-        cmocka_unit_test(automatic_forms_are_sound), cmocka_unit_test(memory_is_linear_in_time),
+        cmocka_unit_test(double_forms_agree),
+        cmocka_unit_test(threads_do_not_change_bits),
+        cmocka_unit_test(large_logits_stay_exact),
+        cmocka_unit_test(small_rows_stay_exact),
+        cmocka_unit_test(documents_can_change),
+        cmocka_unit_test(wrong_problems_are_refused),
+        cmocka_unit_test(incomplete_calls_are_refused),
+        cmocka_unit_test(automatic_forms_are_sound),
+        cmocka_unit_test(memory_is_linear_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

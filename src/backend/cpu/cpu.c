@@ -77,6 +77,9 @@ static srnn_status fill(sr_backend_cpu *cpu, const sr_backend_settings *settings
     cpu->base.threads = sr_thread_count(settings->threads);
     SR_TRY(sr_device_cpu_open(&cpu->base.device, cpu->base.threads));
     SR_TRY(make_packs(cpu));
+    SR_TRY(sr_cpu_level_check());
+    if (sr_cpu_level_asked())
+        sr_matmul_limit(sr_cpu_level_used());
     return settings->bf16 ? use_bf16(cpu) : SRNN_OK;
 }
 

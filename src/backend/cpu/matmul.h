@@ -2,6 +2,8 @@
 #ifndef SR_BACKEND_CPU_MATMUL_H
 #define SR_BACKEND_CPU_MATMUL_H
 
+#include "base/cpu_level.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -17,6 +19,10 @@ typedef struct sr_product {
 
 /* The name of the library, static text. */
 const char *sr_matmul_library(void);
+
+/* No instructions beyond this level, in products to come. A library that has multiplied before may keep to what it
+ * chose then. */
+void sr_matmul_limit(sr_cpu_level level);
 
 /* Called from a task of sr_parallel, where the library uses the calling thread only. False if the
  * library refused (it had no memory). */

@@ -7,6 +7,10 @@ const char *sr_matmul_library(void) {
     return "CBLAS";
 }
 
+void sr_matmul_limit(sr_cpu_level level) {
+    (void)level; /* BLAS has no call for it */
+}
+
 bool sr_matmul(const sr_product *p) {
     cblas_sgemm(CblasRowMajor, p->transpose_a ? CblasTrans : CblasNoTrans,
                 p->transpose_b ? CblasTrans : CblasNoTrans, (int)p->M, (int)p->N, (int)p->K, 1.0f,

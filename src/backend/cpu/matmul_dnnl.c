@@ -8,6 +8,20 @@ const char *sr_matmul_library(void) {
     return "oneDNN";
 }
 
+void sr_matmul_limit(sr_cpu_level level) {
+    switch (level) {
+    case SR_CPU_BASE:
+        dnnl_set_max_cpu_isa(dnnl_cpu_isa_sse41);
+        break;
+    case SR_CPU_V3:
+        dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2);
+        break;
+    case SR_CPU_V4:
+        dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core);
+        break;
+    }
+}
+
 /* Where a sum is long, oneDNN's kernel for AVX takes the block that it allocated for its copies as
  * its stack. A signal handler would then run below that block, in memory that is somebody else's: a
  * Ctrl-C at the wrong moment broke the heap. So no handler may run here meanwhile; signals that

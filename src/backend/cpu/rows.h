@@ -38,7 +38,7 @@ typedef struct sr_cpu_rows {
     double (*square_sum)(const float *x, int64_t n);
 } sr_cpu_rows;
 
-/* The table for the best instruction set of this machine. */
+/* The table for the instruction set in use (base/cpu_level.h). */
 const sr_cpu_rows *sr_cpu_rows_best(void);
 
 #endif

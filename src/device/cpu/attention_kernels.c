@@ -1,8 +1,7 @@
 /* attention_kernels.c: which attention kernels this machine has. */
 #include "device/cpu/attention_kernels.h"
 
-#include <stdlib.h>
-#include <string.h>
+#include "base/cpu_level.h"
 
 /* What was compiled for one instruction set; kernels best first, ended by NULL. */
 typedef struct kernel_set {
@@ -38,30 +37,26 @@ static const kernel_set set_v3 = SET(v3);
 static const kernel_set set_v4 = SET(v4);
 #endif
 
-/* The best set that this machine can run; SOFTRNN_CPU=base, v3 or v4 asks for no more than that. */
-static const kernel_set *this_machine(void) {
+static const kernel_set *set_in_use(void) {
 #ifdef SR_HAVE_X86_LEVELS
-    const char *asked = getenv("SOFTRNN_CPU");
-    bool up_to_v3 = !asked || strcmp(asked, "base") != 0;
-    bool up_to_v4 = up_to_v3 && (!asked || strcmp(asked, "v3") != 0);
-    bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-              __builtin_cpu_supports("bmi2");
-    bool v4 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
-    if (v4 && up_to_v4)
+    switch (sr_cpu_level_used()) {
+    case SR_CPU_V4:
         return &set_v4;
-    if (v3 && up_to_v3)
+    case SR_CPU_V3:
         return &set_v3;
+    case SR_CPU_BASE:
+        break;
+    }
 #endif
     return &set_base;
 }
 
 const sr_attention_kernel *const *sr_cpu_attention_kernels(void) {
-    return this_machine()->attention;
+    return set_in_use()->attention;
 }
 
 const sr_state_kernel *sr_cpu_state_kernel(srnn_dtype dtype, bool fixed) {
     if (dtype == SRNN_BF16)
         return NULL;
-    return fixed ? this_machine()->fixed[dtype] : this_machine()->kept[dtype];
+    return fixed ? set_in_use()->fixed[dtype] : set_in_use()->kept[dtype];
 }
