@@ -3,6 +3,7 @@
 #include "base/cpu_level.h"
 #include "base/status.h"
 #include "commands.h"
+#include "device/device.h"
 #include "options.h"
 #include "probe.h"
 
