@@ -1,5 +1,5 @@
 /* softrnn_lab.h: the laboratory around the attention of softrnn.h, for C and for other languages: models,
- * tokenizers, sessions that generate, training runs.
+ * tokenizers, sessions that generate, training runs, studies.
  *
  * Unstable: unlike softrnn.h, what stands here may change with every release.
  *
@@ -160,6 +160,26 @@ SRNN_API bool srnl_run_done(const srnl_run *run);
 
 /* Writes a checkpoint of the last step done, if there is none. */
 SRNN_API srnn_status srnl_run_save(srnl_run *run);
+
+/* ---- Studies: many runs and what they say, as `softrnn study` makes them --------------------------- */
+
+/* Called about twenty times a second; false: stop cleanly. `ended` of `runs` have ended. */
+typedef bool srnl_study_watch(void *context, size_t ended, size_t runs);
+
+/* What is to be done, and how it is watched. All may be zero but `out`. */
+typedef struct srnl_study {
+    const char *file;        /* the study in YAML; NULL: the default study */
+    const char *out;         /* its folder; what has ended there stays */
+    const char *text;        /* files that stand for @text: "a,b"; NULL: the King James Bible */
+    const char *only, *skip; /* tasks, variants, sizes or runs: "a,b"; NULL: all, none */
+    int jobs;                /* runs at a time; 0: one per core */
+    srnl_study_watch *watch;
+    void *context; /* of watch */
+} srnl_study;
+
+/* Runs a study, or goes on with one, each run in a process of its own, and writes its records. *failed, or
+ * NULL, receives how many runs failed. SRNN_ERR_INTERRUPTED if the watch stopped it. */
+SRNN_API srnn_status srnl_study_run(const srnl_study *study, size_t *failed);
 
 #ifdef __cplusplus
 }

@@ -75,13 +75,11 @@ size_t srnl_model_attention(const srnl_model *model, int layer, char *text, size
     return 0;
 }
 
-/* Ids come from a user: an op would read outside the embedding. */
-static srnn_status check_ids(const srnl_model *model, const int32_t *ids, int B, int T) {
-    const int V = model->model->config.V;
+srnn_status sr_lab_check_ids(const int32_t *ids, int B, int T, int V, bool negative) {
     if (B < 1 || T < 1)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%d rows of %d tokens: there must be some", B, T);
     for (int64_t i = 0; i < (int64_t)B * T; i++)
-        if (ids[i] < 0 || ids[i] >= V)
+        if ((ids[i] < 0 && !negative) || ids[i] >= V)
             return SR_FAIL(SRNN_ERR_ARGUMENT, "token %d of row %d is %d: the model has 0 to %d",
                            (int)(i % T), (int)(i / T), ids[i], V - 1);
     return SRNN_OK;
@@ -100,7 +98,7 @@ static srnn_status shape_pass(srnl_model *model, int B, int T) {
 }
 
 srnn_status srnl_model_logits(srnl_model *model, float *logits, const int32_t *ids, int B, int T) {
-    SR_TRY(check_ids(model, ids, B, T));
+    SR_TRY(sr_lab_check_ids(ids, B, T, model->model->config.V, false));
     SR_TRY(shape_pass(model, B, T));
     return sr_pass_logits(model->pass, logits, ids);
 }
@@ -108,11 +106,8 @@ srnn_status srnl_model_logits(srnl_model *model, float *logits, const int32_t *i
 srnn_status srnl_model_losses(srnl_model *model, float *losses, const int32_t *ids,
                               const int32_t *targets, int B, int T) {
     const int V = model->model->config.V;
-    SR_TRY(check_ids(model, ids, B, T));
-    for (int64_t i = 0; i < (int64_t)B * T; i++)
-        if (targets[i] >= V)
-            return SR_FAIL(SRNN_ERR_ARGUMENT, "target %d of row %d is %d: the model has 0 to %d",
-                           (int)(i % T), (int)(i / T), targets[i], V - 1);
+    SR_TRY(sr_lab_check_ids(ids, B, T, V, false));
+    SR_TRY(sr_lab_check_ids(targets, B, T, V, true));
     SR_TRY(shape_pass(model, B, T));
     return sr_pass_losses(model->pass, losses, ids, targets);
 }

@@ -64,13 +64,7 @@ srnn_status srnl_session_reset(srnl_session *session) {
 }
 
 srnn_status srnl_session_feed(srnl_session *session, const int32_t *ids, int T, float *logits) {
-    if (T < 1)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "%d tokens cannot be fed", T);
-    for (int64_t i = 0; i < (int64_t)session->B * T; i++)
-        if (ids[i] < 0 || ids[i] >= session->V)
-            return SR_FAIL(SRNN_ERR_ARGUMENT,
-                           "token %d of sequence %d is %d: the model has 0 to %d", (int)(i % T),
-                           (int)(i / T), ids[i], session->V - 1);
+    SR_TRY(sr_lab_check_ids(ids, session->B, T, session->V, false));
     for (int at = 0; at < T; at += session->piece) {
         const int count = T - at < session->piece ? T - at : session->piece;
         for (int b = 0; b < session->B; b++)

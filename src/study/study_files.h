@@ -1,4 +1,4 @@
-/* study_files.h: the files of a study's folder: study.json, summary.json, the text. */
+/* study_files.h (private): the files of a study's folder: study.json, summary.json, the text. */
 #ifndef SR_STUDY_STUDY_FILES_H
 #define SR_STUDY_STUDY_FILES_H
 

@@ -1,4 +1,4 @@
-/* study_folder.h: a study's folder: whether its runs are those of a plan. */
+/* study_folder.h (private): a study's folder: whether its runs are those of a plan. */
 #ifndef SR_STUDY_STUDY_FOLDER_H
 #define SR_STUDY_STUDY_FOLDER_H
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { T = 24, STEPS = 4, V = 257 };
 
@@ -256,6 +257,46 @@ static void sessions_go_on(void **state) {
     srnl_model_free(model);
 }
 
+static bool count_looks(void *context, size_t ended, size_t runs) {
+    assert_true(ended <= runs);
+    assert_int_equal(runs, 2);
+    ++*(int *)context;
+    return true;
+}
+
+static bool stop(void *context, size_t ended, size_t runs) {
+    (void)context, (void)ended, (void)runs;
+    return false;
+}
+
+static void studies_are_run(void **state) {
+    (void)state;
+    static const char yaml[] =
+        "variants: {softmax: softmax, norm: norm}\n"
+        "seeds: [1]\n"
+        "settings: {steps: 2, batch: 2, hidden: 16, mlp-hidden: 16, layers: 1, heads: 1}\n"
+        "tasks: {recall: {settings: {data: 'recall:pairs=2'}}}\n";
+    char file[64], out[64], summary[80];
+    int looks = 0;
+    size_t failed = 1;
+    snprintf(file, sizeof file, "%s/study.yaml", folder);
+    snprintf(out, sizeof out, "%s/study", folder);
+    snprintf(summary, sizeof summary, "%s/summary.json", out);
+    FILE *written = fopen(file, "w");
+    fputs(yaml, written);
+    fclose(written);
+    srnl_study study = {.file = file, .out = out, .watch = stop};
+    assert_int_equal(srnl_study_run(&study, NULL), SRNN_ERR_INTERRUPTED);
+    study.watch = count_looks;
+    study.context = &looks;
+    ok(srnl_study_run(&study, &failed));
+    assert_int_equal(failed, 0);
+    assert_true(looks > 0);
+    assert_int_equal(access(summary, F_OK), 0);
+    study.only = "nothing";
+    assert_int_not_equal(srnl_study_run(&study, &failed), SRNN_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_are_named),
@@ -266,6 +307,7 @@ int main(void) {
         cmocka_unit_test(logits_losses_and_sessions_agree),
         cmocka_unit_test(wrong_ids_are_refused),
         cmocka_unit_test(sessions_go_on),
+        cmocka_unit_test(studies_are_run),
     };
     return cmocka_run_group_tests(tests, train, clean);
 }

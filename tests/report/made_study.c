@@ -40,15 +40,16 @@ static const made_variant variants[] = {
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
 typedef struct made_task {
-    const char *name, *title, *measure;
+    const char *name, *title, *measure, *data;
     double learning_rate, noise, half_width;
     int length;
 } made_task;
 
 static const made_task tasks[] = {
-    {"recall", "Associative recall", "accuracy", 3e-3, 0.012, 0.03, 48},
-    {"kjv", "Language model on the King James Bible", "loss", 2e-3, 0.014, 0.031, 128},
-    {"long", "Associative recall, twice as long", "accuracy", 3e-3, 0.012, 0.03, 96},
+    {"recall", "Associative recall", "accuracy", "recall:pairs=8,length=48", 3e-3, 0.012, 0.03, 48},
+    {"kjv", "Language model on the King James Bible", "loss", "@text", 2e-3, 0.014, 0.031, 128},
+    {"long", "Associative recall, twice as long", "accuracy", "recall:pairs=8,length=96", 3e-3,
+     0.012, 0.03, 96},
 };
 
 enum { TASKS = sizeof tasks / sizeof *tasks };
@@ -168,10 +169,12 @@ static json_t *plan_run(int t, int v, int seed, made_kind kind) {
     char id[64], path[80];
     run_id(id, t, v, seed);
     snprintf(path, sizeof path, "runs/%s", id);
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:f, s:i, s:i, s:i, s:i, s:o}", "id", id, "folder",
-                     path, "task", tasks[t].name, "variant", variant_name(v, kind), "size", "",
-                     "learning_rate", tasks[t].learning_rate, "seed", seed, "steps", STEPS, "batch",
-                     64, "length", tasks[t].length, "state_bytes", number(variants[v].state_bytes));
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:f, s:i, s:i, s:i, s:i, s:f, s:o}", "id", id,
+                     "folder", path, "task", tasks[t].name, "variant", variant_name(v, kind),
+                     "size", "", "learning_rate", tasks[t].learning_rate, "seed", seed, "steps",
+                     STEPS, "batch", 64, "length", tasks[t].length, "tokens",
+                     64.0 * STEPS * tasks[t].length, "state_bytes",
+                     number(variants[v].state_bytes));
 }
 
 static int write_plan(const char *folder, made_kind kind) {
@@ -189,9 +192,9 @@ static int write_plan(const char *folder, made_kind kind) {
     }
     for (int t = 0; t < TASKS; t++) {
         json_array_append_new(task_list,
-                              json_pack("{s:s, s:s, s:s}", "name", tasks[t].name, "title",
+                              json_pack("{s:s, s:s, s:s, s:s}", "name", tasks[t].name, "title",
                                         kind == MADE_HOSTILE ? HOSTILE_NAME : tasks[t].title,
-                                        "measure", tasks[t].measure));
+                                        "data", tasks[t].data, "measure", tasks[t].measure));
         for (int v = 0; v < VARIANTS; v++)
             for (int seed = 1; seed <= seeds_of(kind) && goal(t, v) > 0; seed++)
                 json_array_append_new(runs, plan_run(t, v, seed, kind));

@@ -117,14 +117,16 @@ static void lengths_have_a_chart(void **state) {
 
 static void pages_need_no_network(void **state) {
     (void)state;
-    static const char *const parts[] = {"src=\"http", "href=\"http",     "url(",
-                                        "@import",    "<link",           "src=\"//",
-                                        "href=\"//",  "sourceMappingURL"};
+    static const char *const parts[] = {"src=\"http", "url(",      "@import",         "<link",
+                                        "src=\"//",   "href=\"//", "sourceMappingURL"};
     char *page = read_text(plain, "report.html");
     assert_true(strlen(page) < PAGE_LIMIT);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         assert_null(strstr(page, parts[i]));
     assert_non_null(strstr(page, "default-src 'none'"));
+    /* The paper's address is a link that a reader may follow; there is no other. */
+    assert_int_equal(occurrences(page, "href=\"http"), 1);
+    assert_int_equal(occurrences(page, "<a href=\"https://arxiv.org/abs/2507.23632\">"), 1);
     free(page);
 }
 
@@ -262,7 +264,7 @@ static void the_headline_comes_from_the_metrics(void **state) {
     const double cost = mean_of("kjv", 3, "validation_loss") - mean_of("kjv", 0, "validation_loss");
     snprintf(want, sizeof want,
              "Dropping the denominator costs <strong>%.2f nats</strong>; a norm in its place costs "
-             "<strong>nothing that can be seen here</strong>",
+             "<strong>nothing that shows here</strong>",
              cost);
     expect_text(plain, "report.html", want);
     expect_text(plain, "report.html", "The verdict</h2>\n<p class=\"headline\">");
@@ -276,9 +278,9 @@ static void claims_need_narrow_intervals(void **state) {
     const char *norm = "A norm can take the place of the denominator";
     char field[PATH];
     field_of(field, plain, "tables/claims.csv", norm, "Associative recall");
-    assert_ptr_equal(strstr(field, "cannot tell at this size: norm: unclear"), field);
+    assert_ptr_equal(strstr(field, "cannot tell: norm: unclear"), field);
     field_of(field, plain, "tables/claims.csv", norm, "Language model on the King James Bible");
-    assert_ptr_equal(strstr(field, "agrees: norm: unclear"), field);
+    assert_ptr_equal(strstr(field, "seen here: norm: unclear"), field);
 }
 
 /* Every field of a number column is a number or empty. */
@@ -348,10 +350,10 @@ static void one_seed_is_judged_by_loss(void **state) {
     expect_no_text(one_seed, "report.html", "accuracy minus the baseline");
     expect_no_text(one_seed, "report.html", "Better:");
     expect_no_text(plain, "report.html", "one seed");
-    const char *const claim = "Linear attention falls short of softmax";
+    const char *const claim = "Linear attention, the first order, falls short of softmax";
     char field[PATH];
     field_of(field, one_seed, "tables/claims.csv", claim, "Associative recall");
-    assert_ptr_equal(strstr(field, "shows: linear elu: worse, +2.0"), field);
+    assert_ptr_equal(strstr(field, "seen here: linear elu: worse, +2.0"), field);
 }
 
 /* Unstable variants are counted, named, drawn, and fall short in claims. */
@@ -375,7 +377,7 @@ static void unstable_variants_stay(void **state) {
     expect_text(broken, "figures/2-kjv-differences-in-loss.svg", "diverged in 3 of 3 seeds");
     expect_text(broken, "report.html", "in 2 of 3 forms and is unstable in 1");
     expect_text(broken, "tables/claims.csv",
-                "shows: linear elu: unstable, diverged in 3 of 3 seeds");
+                "seen here: linear elu: unstable, diverged in 3 of 3 seeds");
 }
 
 static void report_again(const char *folder, srnn_status want) {
@@ -408,6 +410,56 @@ static void expect_after(const char *folder, const char *name, const char *from,
     report_again(folder, SRNN_OK);
     expect_text(folder, "report.html", part);
     restore(folder, name, old);
+}
+
+/* Before the verdict the page says what is asked, in words of its own. */
+static void the_question_comes_first(void **state) {
+    (void)state;
+    char *page = read_text(plain, "report.html");
+    const char *verdict = strstr(page, "<h2 id=\"verdict\">");
+    static const char *const parts[] = {
+        "On the Expressiveness of Softmax Attention",
+        "<em>denominator</em>",
+        "<dt>norm</dt> <dd>no denominator; the output scaled to length one</dd>",
+        "<dt>softmax</dt> <dd>weights exp(q\u00b7k), divided by their sum</dd>",
+        "<b>Associative recall</b>: accuracy, the share of right answers, more is better",
+    };
+    assert_non_null(verdict);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const char *found = strstr(page, parts[i]);
+        if (!found || found > verdict)
+            fail_msg("before the verdict the page lacks: %s", parts[i]);
+    }
+    free(page);
+    /* A study of other things does not speak of the paper. */
+    char *old =
+        edit(plain, "study.json", "\"text\": \"score=exp\"", "\"text\": \"score=exp,norm=rms\"");
+    report_again(plain, SRNN_OK);
+    expect_no_text(plain, "report.html", "arxiv.org");
+    expect_no_text(plain, "report.html", "The paper says");
+    restore(plain, "study.json", old);
+    report_again(plain, SRNN_OK);
+}
+
+/* The text of @text is the one that was trained on. */
+static void the_text_is_named(void **state) {
+    (void)state;
+    expect_text(plain, "report.html", "</b>: the King James Bible; loss in nats");
+    expect_after(plain, "study.json", "softrnn study --out", "softrnn study --text my.txt --out",
+                 "</b>: <code>my.txt</code>; loss in nats");
+    report_again(plain, SRNN_OK);
+}
+
+/* Tasks that differ in their pairs alone make a line over pairs, and none over length. */
+static void pairs_have_a_chart(void **state) {
+    (void)state;
+    expect_no_text(plain, "report.html", "the number of pairs");
+    char *old = edit(plain, "study.json", "pairs=8,length=96", "pairs=4,length=96");
+    report_again(plain, SRNN_OK);
+    expect_text(plain, "figures/pairs.svg", "Accuracy against the number of pairs");
+    expect_no_text(plain, "report.html", "Accuracy against the length");
+    restore(plain, "study.json", old);
+    report_again(plain, SRNN_OK);
 }
 
 /* The verdict is the summary's; one that its interval denies is not repeated. */
@@ -449,6 +501,22 @@ static void no_order_is_dropped(void **state) {
     expect_text(plain, "figures/1-recall-orders.svg", ">order 4<");
     restore(plain, "study.json", old);
     report_again(plain, SRNN_OK);
+}
+
+/* Every line of a figure has its name at its end; orders that were run are the ticks. */
+static void lines_are_named_at_their_ends(void **state) {
+    (void)state;
+    char *figure = read_text(plain, "figures/2-kjv-validation-loss.svg");
+    assert_int_equal(occurrences(figure, "<text class=\"end "),
+                     occurrences(figure, "class=\"leader "));
+    assert_int_equal(occurrences(figure, "<text class=\"end "),
+                     occurrences(figure, "<text class=\"key\""));
+    free(figure);
+    figure = read_text(plain, "figures/1-recall-orders.svg");
+    assert_null(strstr(figure, "text-anchor=\"middle\">3</text>"));
+    assert_non_null(strstr(figure, "text-anchor=\"middle\">8</text>"));
+    free(figure);
+    expect_no_text(plain, "report.html", "against the speed");
 }
 
 /* Two tasks of one length make no line over length. */
@@ -560,6 +628,10 @@ int main(void) {
         cmocka_unit_test(verdicts_are_read),
         cmocka_unit_test(damaged_records_are_said),
         cmocka_unit_test(no_order_is_dropped),
+        cmocka_unit_test(the_question_comes_first),
+        cmocka_unit_test(the_text_is_named),
+        cmocka_unit_test(pairs_have_a_chart),
+        cmocka_unit_test(lines_are_named_at_their_ends),
         cmocka_unit_test(lengths_are_not_repeated),
         cmocka_unit_test(stale_statistics_are_noticed),
         cmocka_unit_test(wrong_records_are_refused),

@@ -1,4 +1,4 @@
-/* attention_mma.h: what the tensor-core kernels for sm_80 and newer share. */
+/* attention_mma.h (private): what the tensor-core kernels for sm_80 and newer share. */
 #ifndef SR_CUDA_ATTENTION_MMA_H
 #define SR_CUDA_ATTENTION_MMA_H
 

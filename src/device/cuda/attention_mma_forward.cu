@@ -14,7 +14,8 @@ template <int WIDTH, sr_score_class KIND> struct shape {
     static constexpr int keys = WIDTH <= 128 ? 64 : 32;
     static constexpr int key_pieces = keys / 8;
     static constexpr int pieces = WIDTH / 8;
-    static constexpr bool kept = WIDTH <= 128; /* queries in registers */
+    static constexpr bool kept = WIDTH <= 128;                  /* queries in registers */
+    static constexpr int steps = WIDTH <= 128 ? WIDTH / 16 : 4; /* unrolled at once */
     static constexpr size_t shared_bytes = (size_t)(rows + 4 * keys) * WIDTH * sizeof(sr_bf16);
 };
 
@@ -65,7 +66,7 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
 #pragma unroll
                 for (int e = 0; e < 4; e++)
                     s[m][n][e] = 0;
-#pragma unroll
+#pragma unroll Shape::steps
         for (int k = 0; k < WIDTH / 16; k++) {
             uint32_t a[MT][4];
 #pragma unroll

@@ -1,4 +1,4 @@
-/* attention_tiles.h: tiles of bf16 rows in shared memory, their way there and back, and fragments of them for the
+/* attention_tiles.h (private): tiles of bf16 rows in shared memory, their way there and back, and fragments of them for the
  * products of ptx.h. */
 #ifndef SR_CUDA_ATTENTION_TILES_H
 #define SR_CUDA_ATTENTION_TILES_H

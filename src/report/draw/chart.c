@@ -119,6 +119,13 @@ void sr_chart_point(sr_chart *chart, double x, double y, double low, double high
     series->high[series->count++] = drawable(high) ? high : y;
 }
 
+void sr_chart_scale(sr_chart *chart, double tokens, double seconds) {
+    if (chart->broken || !drawable(tokens) || !drawable(seconds) || !(tokens > 0 && seconds > 0))
+        return;
+    chart->series[chart->count - 1].tokens = tokens;
+    chart->series[chart->count - 1].seconds = seconds;
+}
+
 void sr_chart_band(sr_chart *chart, double half) {
     chart->band = drawable(half) && half > 0 ? half : 0;
 }
@@ -178,6 +185,8 @@ static void write_series(FILE *out, const sr_series *series) {
     fputs("{\"name\":", out);
     sr_escape_script(out, series->name);
     fprintf(out, ",\"style\":%d", series->style);
+    if (series->tokens > 0)
+        fprintf(out, ",\"tokens\":%.9g,\"seconds\":%.5g", series->tokens, series->seconds);
     write_numbers(out, "x", series->x, series->count);
     write_numbers(out, "y", series->y, series->count);
     if (has_bars(series)) {

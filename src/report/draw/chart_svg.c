@@ -20,7 +20,11 @@ enum {
     RANK_LEFT = 175,  /* room for their names */
     KEY_LETTERS = 28, /* longer names are cut in the key, and whole in its tooltip */
     RANK_LETTERS = 20,
+    ENDS = 150, /* room for the names at the ends of lines */
+    END_LETTERS = 22,
+    END_ROW = 12,
     TICKS = 6,
+    FEW = 12,    /* so many places of x are ticks themselves */
     DOTTED = 24, /* lines of at most this many points show them */
 };
 
@@ -98,16 +102,43 @@ static void write_tick(FILE *out, const axis *a, double value) {
     fprintf(out, "%s%.6g%s", shown < 0 ? "\u2212" : "", fabs(shown), units[unit]);
 }
 
-static void write_x_axis(FILE *out, const axis *a, double top, double bottom, const char *title) {
-    for (double v = ceil(a->low / a->step) * a->step; v <= a->high; v += a->step) {
-        const double x = a->from + (v - a->low) / (a->high - a->low) * (a->to - a->from);
-        fprintf(out,
-                "<path class=\"grid\" d=\"M%.1f %.1fV%.1f\"/><text class=\"tick\" x=\"%.1f\" "
-                "y=\"%.1f\" text-anchor=\"middle\">",
-                x, top, bottom, x, bottom + 17);
-        write_tick(out, a, v);
-        fputs("</text>\n", out);
-    }
+static void write_x_tick(FILE *out, const axis *a, double v, double top, double bottom) {
+    const double x = a->from + (v - a->low) / (a->high - a->low) * (a->to - a->from);
+    fprintf(out,
+            "<path class=\"grid\" d=\"M%.1f %.1fV%.1f\"/><text class=\"tick\" x=\"%.1f\" "
+            "y=\"%.1f\" text-anchor=\"middle\">",
+            x, top, bottom, x, bottom + 17);
+    write_tick(out, a, v);
+    fputs("</text>\n", out);
+}
+
+/* The places of x that a chart of lines has, if they are whole numbers and few: orders, lengths.
+ * Returns how many; FEW + 1: too many, or others. */
+static size_t few_places(double places[FEW], const sr_chart *chart) {
+    size_t count = 0;
+    for (size_t s = 0; s < chart->count; s++)
+        for (size_t i = 0; i < chart->series[s].count; i++) {
+            const double x = chart->series[s].x[i];
+            size_t k = 0;
+            while (k < count && places[k] != x)
+                k++;
+            if (k == count && (count == FEW || x != floor(x)))
+                return FEW + 1;
+            if (k == count)
+                places[count++] = x;
+        }
+    return count;
+}
+
+/* Ticks at these places, or, if there are none, at even steps. */
+static void write_x_axis(FILE *out, const axis *a, const sr_chart *chart, double bottom,
+                         const char *title) {
+    double places[FEW];
+    const size_t count = chart->kind == SR_CHART_LINES ? few_places(places, chart) : FEW + 1;
+    for (size_t i = 0; i < count && count <= FEW; i++)
+        write_x_tick(out, a, a->logarithmic ? log10(places[i]) : places[i], TOP, bottom);
+    for (double v = ceil(a->low / a->step) * a->step; v <= a->high && count > FEW; v += a->step)
+        write_x_tick(out, a, v, TOP, bottom);
     fprintf(out, "<text class=\"axis\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">",
             (a->from + a->to) / 2, bottom + 38);
     sr_escape_html(out, title);
@@ -207,6 +238,52 @@ static void write_points(FILE *out, const sr_series *series, const axis *x, cons
         write_mark(out, series, i, place(x, series->x[i]), place(y, series->y[i]));
 }
 
+/* The name of a line at its end, `y` already free of the others. */
+static void write_end(FILE *out, const sr_series *series, const axis *x, double from, double y) {
+    const size_t last = series->count - 1;
+    fprintf(out,
+            "<path class=\"leader c%d d%d\" d=\"M%.1f %.1fL%.1f %.1f\"/>"
+            "<text class=\"end t%d\" x=\"%.1f\" y=\"%.1f\">",
+            colour(series), dashes(series), place(x, series->x[last]), from, x->to + 14, y,
+            colour(series), x->to + 18, y + 4);
+    write_name(out, series->name, END_LETTERS);
+    fputs("</text>\n", out);
+}
+
+/* Names from the top down, each below the one before; a chart with too many has the key alone. */
+static void write_ends(FILE *out, const sr_chart *chart, const axis *x, const axis *y) {
+    enum { MOST = (HEIGHT - TOP - BOTTOM) / END_ROW };
+    size_t order[MOST], count = 0;
+    double at[MOST];
+    for (size_t s = 0; s < chart->count; s++) {
+        if (chart->series[s].count == 0)
+            continue;
+        if (count == MOST)
+            return;
+        order[count++] = s;
+    }
+    for (size_t i = 1; i < count; i++) /* by the place of the end */
+        for (size_t k = i; k > 0; k--) {
+            const sr_series *a = &chart->series[order[k - 1]], *b = &chart->series[order[k]];
+            if (a->y[a->count - 1] >= b->y[b->count - 1])
+                break;
+            const size_t swap = order[k];
+            order[k] = order[k - 1];
+            order[k - 1] = swap;
+        }
+    for (size_t i = 0; i < count; i++) {
+        const sr_series *series = &chart->series[order[i]];
+        at[i] = fmax(place(y, series->y[series->count - 1]), i ? at[i - 1] + END_ROW : TOP);
+    }
+    double room = HEIGHT - BOTTOM;
+    for (size_t i = count; i-- > 0; room = at[i] - END_ROW)
+        at[i] = fmin(at[i], room);
+    for (size_t i = 0; i < count; i++) {
+        const sr_series *series = &chart->series[order[i]];
+        write_end(out, series, x, place(y, series->y[series->count - 1]), at[i]);
+    }
+}
+
 static void write_key(FILE *out, const sr_chart *chart) {
     const double column = (double)(WIDTH - LEFT - RIGHT) / KEY_COLUMNS;
     for (size_t s = 0; s < chart->count; s++) {
@@ -228,13 +305,14 @@ static void write_key(FILE *out, const sr_chart *chart) {
 
 static void write_plane(FILE *out, const sr_chart *chart) {
     const bounds b = measure(chart);
-    const axis x = make_axis(b.x_low, b.x_high, LEFT, WIDTH - RIGHT, chart->x_log);
+    const double right = WIDTH - RIGHT - (chart->kind == SR_CHART_LINES ? ENDS : 0);
+    const axis x = make_axis(b.x_low, b.x_high, LEFT, right, chart->x_log);
     const axis y = make_axis(b.y_low, b.y_high, HEIGHT - BOTTOM, TOP, false);
-    write_x_axis(out, &x, TOP, HEIGHT - BOTTOM, chart->x_title);
-    write_y_axis(out, &y, LEFT, WIDTH - RIGHT, chart->y_title);
+    write_x_axis(out, &x, chart, HEIGHT - BOTTOM, chart->x_title);
+    write_y_axis(out, &y, LEFT, right, chart->y_title);
     if (chart->has_reference)
-        fprintf(out, "<path class=\"reference\" d=\"M%d %.1fH%d\"/>\n", LEFT,
-                place(&y, chart->reference), WIDTH - RIGHT);
+        fprintf(out, "<path class=\"reference\" d=\"M%d %.1fH%.1f\"/>\n", LEFT,
+                place(&y, chart->reference), right);
     for (size_t s = 0; s < chart->count && chart->kind == SR_CHART_LINES; s++)
         write_band(out, &chart->series[s], &x, &y);
     for (size_t s = 0; s < chart->count; s++)
@@ -242,6 +320,8 @@ static void write_plane(FILE *out, const sr_chart *chart) {
             write_line(out, &chart->series[s], &x, &y);
         else
             write_points(out, &chart->series[s], &x, &y);
+    if (chart->kind == SR_CHART_LINES)
+        write_ends(out, chart, &x, &y);
     write_key(out, chart);
 }
 
@@ -281,7 +361,7 @@ static void write_ranks(FILE *out, const sr_chart *chart) {
         fprintf(out, "<rect class=\"floor\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%.1f\"/>\n",
                 left, TOP, place(&along, chart->reference + chart->band) - left, bottom - TOP);
     }
-    write_x_axis(out, &along, TOP, bottom, chart->y_title);
+    write_x_axis(out, &along, chart, bottom, chart->y_title);
     if (chart->has_reference)
         fprintf(out, "<path class=\"reference\" d=\"M%.1f %dV%.1f\"/>\n",
                 place(&along, chart->reference), TOP, bottom);

@@ -115,6 +115,21 @@ static srnn_status put_table(sr_page *page, const json_t *record, const json_t *
     return SRNN_OK;
 }
 
+/* True if some layer can be cut at an order that was tried. */
+static bool has_order(const json_t *bill) {
+    for (size_t i = 0; i < sr_json_count_of(bill, "layers"); i++)
+        if (isfinite(sr_json_number_of(sr_json_element_of(bill, "layers", i), "order")))
+            return true;
+    return false;
+}
+
+static bool has_any_order(const json_t *record) {
+    for (size_t i = 0; i < sr_json_count_of(record, "bill"); i++)
+        if (has_order(sr_json_element_of(record, "bill", i)))
+            return true;
+    return false;
+}
+
 /* The bills of one criterion: the first tolerance in sight, the others folded. */
 static srnn_status put_criterion(sr_page *page, const json_t *record, const json_t *first) {
     fputs("<h3>", page->body);
@@ -127,7 +142,11 @@ static srnn_status put_criterion(sr_page *page, const json_t *record, const json
         if (bill != first)
             fprintf(page->body, "<details><summary>Within %g</summary>\n",
                     tolerance_of(record, bill));
-        SR_TRY(put_table(page, record, bill, i));
+        if (has_order(bill))
+            SR_TRY(put_table(page, record, bill, i));
+        else
+            sr_page_paragraph(page, "Within %g every layer needs more than order %.0f.",
+                              tolerance_of(record, bill), sr_json_number_of(record, "most_order"));
         if (bill != first)
             fputs("</details>\n", page->body);
     }
@@ -163,7 +182,15 @@ srnn_status sr_orders_section_bill(sr_page *page, const json_t *record) {
                       "in float, for one sequence: bytes, in units of 1024, and the context, in "
                       "tokens, beyond which the state is smaller; multiplications with their "
                       "additions a token, and the context beyond which the state is less "
-                      "work.");
+                      "work. The centre is the number about which exp is expanded: zero, a "
+                      "constant of the head, or the mean or middle of each row of logits.");
+    if (!has_any_order(record)) {
+        sr_page_paragraph(page,
+                          "There is nothing to pay for: by every measure and tolerance, every "
+                          "layer needs more than order %.0f, the highest that was tried.",
+                          sr_json_number_of(record, "most_order"));
+        return SRNN_OK;
+    }
     for (size_t i = 0; i < sr_json_count_of(record, "bill"); i++) {
         const json_t *bill = sr_json_element_of(record, "bill", i);
         if (sr_json_number_of(bill, "tolerance") == 0)

@@ -20,22 +20,17 @@ static void add_point(sr_chart *chart, double x, double y) {
     sr_chart_point(chart, x, y, y, y);
 }
 
-/* One series a layer from the list that `path` leads to; y is `change`d. */
-static void add_layers(sr_chart *chart, const json_t *record, const char *group, const char *name,
-                       double (*change)(double)) {
+/* One series a layer: its sizes by this name, which are natural logarithms. */
+static void add_layers(sr_chart *chart, const json_t *record, const char *name) {
     for (size_t i = 0; i < sr_json_count_of(record, "layers"); i++) {
         const json_t *layer = sr_json_element_of(record, "layers", i);
-        const json_t *list = json_object_get(sr_json_object_of(layer, group), name);
+        const json_t *list = json_object_get(sr_json_object_of(layer, "sizes"), name);
         char title[32];
         snprintf(title, sizeof title, "layer %zu", i);
         sr_chart_series(chart, title, (int)i);
         for (size_t n = 0; n < json_array_size(list); n++)
-            add_point(chart, (double)n, change(element(list, n)));
+            add_point(chart, (double)n, element(list, n) / M_LN10);
     }
-}
-
-static double to_log10(double log_size) {
-    return log_size / M_LN10;
 }
 
 /* Meanings of a large order. */
@@ -46,24 +41,36 @@ static const struct {
              {"mean_log", "of a typical pair"},
              {"reference", "as the reference defines it"}};
 
+/* The highest order whose size was measured; a dominant order that is this one may be higher. */
+static double last_order(const json_t *record) {
+    const json_t *sizes = sr_json_object_of(sr_json_element_of(record, "layers", 0), "sizes");
+    return (double)json_array_size(json_object_get(sizes, "log_mean")) - 1;
+}
+
 /* Of one layer there is no chart. */
-static void say_dominant(sr_page *page, const json_t *layer) {
-    const json_t *dominant = sr_json_object_of(layer, "dominant");
-    for (size_t kind = 0; dominant && kind < sizeof kinds / sizeof *kinds; kind++)
-        sr_page_paragraph(page, "Dominant order %s: %.0f.", kinds[kind].title,
-                          sr_json_number_of(dominant, kinds[kind].name));
+static void say_dominant(sr_page *page, const json_t *record) {
+    const json_t *dominant = sr_json_object_of(sr_json_element_of(record, "layers", 0), "dominant");
+    for (size_t kind = 0; dominant && kind < sizeof kinds / sizeof *kinds; kind++) {
+        const double order = sr_json_number_of(dominant, kinds[kind].name);
+        sr_page_paragraph(page, "Dominant order %s: %s%.0f.", kinds[kind].title,
+                          order >= last_order(record) ? "\u2265 " : "", order);
+    }
 }
 
 static srnn_status put_dominant(sr_page *page, const json_t *record) {
     const size_t layers = sr_json_count_of(record, "layers");
     sr_chart *chart;
     if (layers < 2) {
-        say_dominant(page, sr_json_element_of(record, "layers", 0));
+        say_dominant(page, record);
         return SRNN_OK;
     }
     SR_TRY(sr_chart_create(&chart, SR_CHART_POINTS, "dominant", "Dominant order of each layer"));
     sr_chart_axes(chart, "layer", "order");
-    sr_chart_describe(chart, "The order n whose |x|^n / n! is largest, by four meanings of large.");
+    sr_chart_describe(
+        chart,
+        "The order n whose |x|^n / n! is largest, by four meanings of large. At %.0f, "
+        "the highest that was measured, it is that or more.",
+        last_order(record));
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         sr_chart_series(chart, kinds[kind].title, (int)kind);
         for (size_t i = 0; i < layers; i++) {
@@ -76,25 +83,23 @@ static srnn_status put_dominant(sr_page *page, const json_t *record) {
 }
 
 static srnn_status put_sizes(sr_page *page, const json_t *record, const char *name,
-                             const char *title, const char *size, double (*change)(double)) {
+                             const char *title, const char *size) {
     sr_chart *chart;
     SR_TRY(sr_chart_create(&chart, SR_CHART_LINES, name, title));
     sr_chart_axes(chart, "order", size);
     sr_chart_describe(chart, "One line per layer: the mean of |x|^n / n! over pairs and heads.");
-    add_layers(chart, record, "sizes", strstr(name, "weighted") ? "log_mean_weighted" : "log_mean",
-               change);
+    add_layers(chart, record, strstr(name, "weighted") ? "log_mean_weighted" : "log_mean");
     return sr_page_chart(page, chart);
 }
 
 srnn_status sr_orders_section_sizes(sr_page *page, const json_t *record) {
     sr_page_section(page, "sizes", "Which orders a layer uses");
     SR_TRY(put_dominant(page, record));
-    SR_TRY(put_sizes(page, record, "sizes-plain", "Size of the orders", "mean of |x|^n / n!", exp));
-    SR_TRY(put_sizes(page, record, "sizes-log", "Size of the orders, as a power of ten",
-                     "log10 of the mean", to_log10));
-    return put_sizes(page, record, "sizes-log-weighted",
+    SR_TRY(put_sizes(page, record, "sizes", "Size of the orders, as a power of ten",
+                     "log10 of the mean"));
+    return put_sizes(page, record, "sizes-weighted",
                      "Size of the orders where attention looks, as a power of ten",
-                     "log10 of the weighted mean", to_log10);
+                     "log10 of the weighted mean");
 }
 
 /* What a map shows of a head. */
@@ -255,6 +260,10 @@ srnn_status sr_orders_section_truncation(sr_page *page, const json_t *record) {
                       sr_json_number_of(sr_json_object_of(record, "data"), "trial_loss"));
     SR_TRY(put_truncated(page, record, "loss", "Loss"));
     SR_TRY(put_truncated(page, record, "logits_error", "Relative error of the final logits"));
+    sr_page_paragraph(page,
+                      "exp may be expanded about another number than zero, a centre: exp(x) = "
+                      "exp(c) exp(x \u2212 c). Logits that lie near their centre need fewer "
+                      "orders, and the factor exp(c) is kept beside the state.");
     for (size_t i = 0; i < sr_json_count_of(record, "layers"); i++)
         SR_TRY(put_centres(page, record, i));
     put_texts(page, record);

@@ -39,9 +39,21 @@
     return (value < 0 ? "\u2212" : "") + String(Number(size.toPrecision(unit ? 3 : 5))) + units[unit];
   }
 
-  /* Where a value of x lies: on a logarithmic axis at its logarithm. */
-  function placeOf(chart, x) {
-    return chart.x_log ? Math.log10(x) : x;
+  /* What x can be counted in, where the series know it: the factor is a member of each series. */
+  var UNITS = { steps: null, tokens: "tokens", seconds: "seconds" };
+
+  function valueOf(board, series, i) {
+    return series.x[i] * (UNITS[board.unit] ? series[UNITS[board.unit]] : 1);
+  }
+
+  /* Where point i of a series lies: on a logarithmic axis at its logarithm. */
+  function placeOf(board, series, i) {
+    var value = valueOf(board, series, i);
+    return board.logX ? Math.log10(value) : value;
+  }
+
+  function xTitleOf(board) {
+    return UNITS[board.unit] ? board.unit : board.chart.x_title;
   }
 
   /* Ticks of a logarithmic axis: powers of ten, and 2 and 5 times these where there is room. */
@@ -55,12 +67,35 @@
     return ticks;
   }
 
+  /* The places of x that a chart of lines has, if they are whole numbers and few, such as orders:
+   * ticks then stand there, as many of them as there is room for. */
+  function fewPlaces(board) {
+    var places = new Set();
+    board.chart.series.forEach(function (series) { series.x.forEach(function (x) { places.add(x); }); });
+    var few = !board.chart.points && places.size <= 12 && Array.from(places).every(Number.isInteger);
+    return few && !UNITS[board.unit] ? Array.from(places).sort(function (a, b) { return a - b; }) : null;
+  }
+
+  function placeTicks(board) {
+    return function (from, to, pixels) {
+      var last = -Infinity, least = (to - from) * 30 / Math.max(pixels, 1);
+      return fewPlaces(board).map(function (x) {
+        return { v: board.logX ? Math.log10(x) : x, label: short(x) };
+      }).filter(function (tick) {
+        if (tick.v < from || tick.v > to || tick.v - last < least) return false;
+        last = tick.v;
+        return true;
+      });
+    };
+  }
+
   /* Rows [x, [low, y, high] of each series] over all x that any series has. */
-  function rowsOf(chart) {
-    var rows = new Map();
+  function rowsOf(board) {
+    var rows = new Map(), chart = board.chart;
     chart.series.forEach(function (series, s) {
       series.x.forEach(function (value, i) {
-        var x = placeOf(chart, value);
+        var x = placeOf(board, series, i);
+        if (!isFinite(x)) return;
         if (!rows.has(x)) rows.set(x, [x].concat(chart.series.map(function () { return null; })));
         var y = series.y[i];
         rows.get(x)[s + 1] = [series.low ? series.low[i] : y, y, series.high ? series.high[i] : y];
@@ -125,6 +160,63 @@
     context.restore();
   }
 
+  /* From the top down, none nearer to the one before than a line of text, and all inside. */
+  function spread(ends, top, bottom, line) {
+    ends.sort(function (a, b) { return a.y - b.y; });
+    ends.forEach(function (end, i) { end.at = Math.max(end.y, i ? ends[i - 1].at + line : top); });
+    for (var i = ends.length - 1, room = bottom; i >= 0; room = ends[i].at - line, i--)
+      ends[i].at = Math.min(ends[i].at, room);
+  }
+
+  function inPicture(name, className, attributes) {
+    var made = document.createElementNS("http" + "://www.w3.org/2000/svg", name); /* a name, never fetched */
+    made.setAttribute("class", className);
+    Object.keys(attributes).forEach(function (key) { made.setAttribute(key, attributes[key]); });
+    return made;
+  }
+
+  function lookOf(series) {
+    return " c" + series.style % COLOURS + " d" + Math.floor(series.style / COLOURS) % DASHES.length;
+  }
+
+  /* Where each line ends inside the view. */
+  function endsOf(board, graph) {
+    var area = graph.getArea(), range = graph.xAxisRange(), ends = [];
+    board.chart.series.forEach(function (series, s) {
+      if (!graph.visibility()[s]) return;
+      for (var i = series.x.length - 1; i >= 0; i--) {
+        var place = placeOf(board, series, i);
+        if (!(place <= range[1] && place >= range[0])) continue;
+        var y = graph.toDomYCoord(series.y[i]), x = graph.toDomXCoord(place);
+        if (y >= area.y - 1 && y <= area.y + area.h + 1) ends.push({ series: series, x: x, y: y });
+        break;
+      }
+    });
+    return ends;
+  }
+
+  /* The names of lines at their ends, in their colours and with a piece of their dashes: in the gap to
+   * the right of the plot, or beside a line that ends before it. */
+  function nameEnds(board, graph) {
+    var area = graph.getArea(), right = area.x + area.w, groups = new Map();
+    board.ends.textContent = "";
+    endsOf(board, graph).forEach(function (end) {
+      var from = end.x > right - 40 ? right : end.x;
+      if (!groups.has(from)) groups.set(from, []);
+      groups.get(from).push(end);
+    });
+    groups.forEach(function (ends, from) {
+      spread(ends, area.y + 5, area.y + area.h - 2, 13);
+      ends.forEach(function (end) {
+        var text = inPicture("text", "end t" + end.series.style % COLOURS, { x: from + 19, y: end.at + 4 });
+        var most = Math.floor((from === right ? board.gap - 24 : 130) / 6.3), name = end.series.name;
+        text.textContent = name.length > most ? name.slice(0, most - 1) + "\u2026" : name;
+        board.ends.append(inPicture("path", "leader" + lookOf(end.series),
+          { d: "M" + Math.min(end.x + 4, from) + " " + end.y + "L" + (from + 16) + " " + end.at }), text);
+      });
+    });
+  }
+
   /* One finger scrolls the page, two zoom the chart. */
   function touchModel() {
     var usual = Dygraph.defaultInteractionModel, model = Object.assign({}, usual);
@@ -161,13 +253,13 @@
     board.readout.append(element("b", "", series.name), ": " + chart.y_title.toLowerCase() + " " + digits(series.y[i]));
     if (series.low && series.low[i] < series.high[i])
       board.readout.append(" [" + digits(series.low[i]) + ", " + digits(series.high[i]) + "]");
-    board.readout.append(" at " + short(series.x[i]) + " " + chart.x_title.split(":")[0]);
+    board.readout.append(" at " + short(valueOf(board, series, i)) + " " + xTitleOf(board).split(":")[0]);
   }
 
   function readOut(board, points, name) {
     var point = points.find(function (one) { return one.name === name; }) || points[0];
     var series = board.chart.series[Number(point.name.slice(1))];
-    var i = series.x.findIndex(function (x) { return placeOf(board.chart, x) === point.xval; });
+    var i = series.x.findIndex(function (x, k) { return placeOf(board, series, k) === point.xval; });
     if (i >= 0) readOutPoint(board, series, i);
   }
 
@@ -185,7 +277,7 @@
     var at = shown.indexOf(place.s), began = at < 0;
     at = began ? 0 : (at + across + shown.length) % shown.length;
     var s = shown[at], series = chart.series[s], i = place.i;
-    if (s !== place.s) { /* the nearest x */
+    if (s !== place.s) { /* the nearest x, counted as in the file */
       var x = began ? series.x[0] : chart.series[place.s].x[place.i];
       i = series.x.reduce(function (best, one, k) {
         return Math.abs(one - x) < Math.abs(series.x[best] - x) ? k : best;
@@ -194,7 +286,7 @@
       i = Math.min(series.x.length - 1, Math.max(0, i + along));
     }
     board.place = { s: s, i: i };
-    var row = board.xs.indexOf(placeOf(chart, series.x[i]));
+    var row = board.xs.indexOf(placeOf(board, series, i));
     board.graph.setSelection(row, "s" + s);
     readOutPoint(board, series, i);
   }
@@ -204,13 +296,39 @@
   }
 
   /* Whole numbers, such as orders, have no ticks between them. */
-  function tickWords(chart) {
-    var whole = chart.series.every(function (series) { return series.x.every(Number.isInteger); });
-    return function (value) { return whole && !Number.isInteger(value) ? "" : short(value); };
+  function tickWords(board) {
+    var whole = board.chart.series.every(function (series) { return series.x.every(Number.isInteger); });
+    return function (value) { return whole && board.unit === "steps" && !Number.isInteger(value) ? "" : short(value); };
+  }
+
+  /* What changes with the choice of axes. */
+  function axisOptions(board) {
+    var x = { axisLabelFormatter: tickWords(board), pixelsPerLabel: 55, axisLabelWidth: 60, ticker: Dygraph.numericLinearTicks };
+    if (fewPlaces(board)) x.ticker = placeTicks(board);
+    else if (board.logX) x.ticker = logTicks;
+    return {
+      logscale: board.logY,
+      axes: {
+        x: x,
+        y: { axisLabelFormatter: function (value) { return short(value); }, axisLabelWidth: 58, pixelsPerLabel: 40 }
+      }
+    };
+  }
+
+  function changeAxes(board) {
+    var options = axisOptions(board), rows = rowsOf(board);
+    board.xs = rows.map(function (row) { return row[0]; });
+    options.file = rows;
+    options.dateWindow = null;
+    options.valueRange = null;
+    board.place = null;
+    board.xName.textContent = xTitleOf(board);
+    board.graph.updateOptions(options);
+    board.reset.disabled = true;
   }
 
   function graphOptions(board) {
-    var chart = board.chart, theme = themeOptions();
+    var chart = board.chart, theme = themeOptions(), few = rowsOf(board).length <= 24, axes = axisOptions(board);
     var options = {
       labels: ["x"].concat(chart.series.map(function (series, s) { return "s" + s; })),
       series: seriesOptions(chart),
@@ -219,7 +337,7 @@
       connectSeparatedPoints: true,
       fillAlpha: 0.1,
       strokeWidth: 2,
-      drawPoints: chart.points || rowsOf(chart).length <= 24,
+      drawPoints: chart.points || few,
       pointSize: chart.points ? 5 : 3,
       highlightCircleSize: 5,
       legend: "never",
@@ -228,14 +346,12 @@
       gridLineColor: theme.gridLineColor,
       axisLineColor: theme.axisLineColor,
       gridLineWidth: 1,
-      xRangePad: chart.points || rowsOf(chart).length <= 24 ? 24 : 4,
+      xRangePad: chart.points || few ? 24 : 4,
       yRangePad: 14,
       animatedZooms: false,
-      axes: {
-        x: { axisLabelFormatter: tickWords(chart), pixelsPerLabel: 55, axisLabelWidth: 60 },
-        y: { axisLabelFormatter: function (value) { return short(value); }, axisLabelWidth: 58, pixelsPerLabel: 40 }
-      },
-      rightGap: 32, /* half an x label: the last one stands under its grid line */
+      logscale: axes.logscale,
+      axes: axes.axes,
+      rightGap: chart.points ? 32 : board.gap, /* half an x label, or the names at the ends of lines */
       highlightSeriesOpts: chart.points ? { highlightCircleSize: 8 } : { strokeWidth: 4, highlightCircleSize: 5 },
       highlightSeriesBackgroundAlpha: chart.points ? 1 : 0.35,
       highlightSeriesBackgroundColor: colour("paper"),
@@ -243,7 +359,7 @@
       unhighlightCallback: function () { board.readout.textContent = board.hint; },
       zoomCallback: function () { board.reset.disabled = !board.graph.isZoomed(); }
     };
-    if (chart.x_log) options.axes.x.ticker = logTicks;
+    if (!chart.points) options.drawCallback = function (graph) { nameEnds(board, graph); };
     if (chart.points) {
       options.plotter = pointPlotter(chart);
       options.drawCallback = nameMarks;
@@ -253,15 +369,9 @@
   }
 
   function keyPicture(series, points) {
-    var space = "http" + "://www.w3.org/2000/svg"; /* a name, never fetched */
-    var picture = document.createElementNS(space, "svg");
-    var shape = document.createElementNS(space, "path");
-    var look = " c" + series.style % COLOURS + " d" + Math.floor(series.style / COLOURS) % DASHES.length;
-    picture.setAttribute("viewBox", "0 0 30 14");
-    picture.setAttribute("aria-hidden", "true");
-    shape.setAttribute("class", (points ? "mark" : "line") + look);
-    shape.setAttribute("d", !points ? "M1 7H29" : isSquare(series) ? "M10 2h10v10h-10z" : "M10 7a5 5 0 1 1 10 0a5 5 0 1 1-10 0z");
-    picture.append(shape);
+    var picture = inPicture("svg", "", { viewBox: "0 0 30 14", "aria-hidden": "true" });
+    var outline = !points ? "M1 7H29" : isSquare(series) ? "M10 2h10v10h-10z" : "M10 7a5 5 0 1 1 10 0a5 5 0 1 1-10 0z";
+    picture.append(inPicture("path", (points ? "mark" : "line") + lookOf(series), { d: outline }));
     return picture;
   }
 
@@ -313,14 +423,41 @@
     event.preventDefault();
   }
 
+  function choice(text, act) {
+    var label = element("label"), box = element("input");
+    box.type = "checkbox";
+    box.addEventListener("change", function () { act(box.checked); });
+    label.append(box, text);
+    return label;
+  }
+
+  /* Steps, tokens or seconds, and logarithms, where the series have numbers for them. */
+  function axisTools(board) {
+    var series = board.chart.series.filter(function (one) { return one.x.length > 0; }), tools = [];
+    if (series.every(function (one) { return one.tokens > 0; })) {
+      var label = element("label", "", "Against "), select = element("select");
+      Object.keys(UNITS).forEach(function (unit) { select.append(element("option", "", unit)); });
+      select.addEventListener("change", function () { board.unit = select.value; changeAxes(board); });
+      label.append(select);
+      tools.push(label);
+    }
+    if (series.every(function (one) { return one.x[0] > 0; }))
+      tools.push(choice("log x", function (on) { board.logX = on; changeAxes(board); }));
+    if (series.every(function (one) { return (one.low || one.y).every(function (y) { return y > 0; }); }))
+      tools.push(choice("log y", function (on) { board.logY = on; changeAxes(board); }));
+    return tools;
+  }
+
   function makeBoard(chart) {
     var figure = document.getElementById("figure-" + chart.name), still = figure.querySelector(".still");
-    var board = { chart: chart, boxes: [], figure: figure };
+    var board = { chart: chart, boxes: [], figure: figure, unit: "steps", logX: chart.x_log, logY: false };
+    board.gap = figure.clientWidth > 640 ? 165 : 104;
     board.hint = (touch.matches ? "Tap" : "Point at") + (chart.points ? " a mark" : " a line") + " to read it. " +
       (touch.matches ? "Zoom with two fingers, tap twice to see all."
         : "Drag to zoom, double-click to see all. With the keyboard: arrow keys.");
     var frame = element("div", "board"), tools = element("div", "tools"), keys = element("fieldset", "keys");
     board.plot = element("div", "plot");
+    board.ends = inPicture("svg", "ends", { "aria-hidden": "true" });
     board.plot.tabIndex = 0;
     board.plot.setAttribute("role", "application");
     board.plot.setAttribute("aria-roledescription", "chart");
@@ -334,11 +471,14 @@
     board.reset.disabled = true;
     tools.append(button("All on", function () { switchAll(board, true); }),
       button("All off", function () { switchAll(board, false); }), board.reset);
-    frame.append(element("div", "axis-title", chart.y_title), board.plot, element("div", "axis-title x", chart.x_title),
-      board.readout, tools, keys);
+    if (!chart.points) tools.append.apply(tools, axisTools(board));
+    board.xName = element("div", "axis-title x", chart.x_title);
+    frame.append(element("div", "axis-title", chart.y_title), board.plot, board.xName, board.readout, tools, keys);
     figure.insertBefore(frame, still);
-    board.xs = rowsOf(chart).map(function (row) { return row[0]; });
-    board.graph = new Dygraph(board.plot, rowsOf(chart), graphOptions(board));
+    board.placeOf = function (series, i) { return placeOf(board, series, i); };
+    board.xs = rowsOf(board).map(function (row) { return row[0]; });
+    board.graph = new Dygraph(board.plot, rowsOf(board), graphOptions(board));
+    board.plot.append(board.ends);
     keys.append(element("legend", "", "Shown"));
     chart.series.forEach(function (series, s) { keys.append(makeKey(board, s)); });
     figure.classList.add("scripted");

@@ -23,7 +23,7 @@
   function hovers(board) {
     var series = board.chart.series.find(function (one) { return one.x.length > 0; });
     var middle = Math.floor(series.x.length / 2), canvas = board.graph.canvas_;
-    var place = board.graph.toDomCoords(board.chart.x_log ? Math.log10(series.x[middle]) : series.x[middle], series.y[middle]);
+    var place = board.graph.toDomCoords(board.placeOf(series, middle), series.y[middle]);
     send(canvas, "mousemove", canvas, place[0], place[1]);
     return board.readout.textContent !== board.hint && board.readout.textContent.length > 0;
   }
@@ -45,6 +45,26 @@
     var off = board.graph.visibility()[0] === false;
     board.boxes[0].click();
     return off && board.graph.visibility()[0] === true;
+  }
+
+  function change(control, value) {
+    if (control.type === "checkbox") control.checked = value; else control.value = value;
+    control.dispatchEvent(new Event("change"));
+  }
+
+  function rangesOf(board) {
+    return board.graph.xAxisRange().concat(board.graph.yAxisRange());
+  }
+
+  /* Every choice of axes leaves a range to draw in, another unit another one, and all go back. */
+  function turns(board) {
+    return Array.from(board.figure.querySelectorAll(".tools select, .tools input")).every(function (control) {
+      var box = control.type === "checkbox", was = box ? control.checked : control.value, before = rangesOf(board);
+      change(control, box ? !was : "tokens");
+      var turned = rangesOf(board), moved = box || turned[1] > before[1];
+      change(control, was);
+      return moved && turned.every(isFinite) && turned[1] > turned[0] && String(rangesOf(board)) === String(before);
+    });
   }
 
   function press(board, key) {
@@ -72,7 +92,7 @@
 
   function tryBoard(board) {
     [["draw", isDrawn], ["answer to the pointer", hovers], ["zoom", zooms], ["switch a series", switches],
-      ["answer to keys", reads], ["show its labels whole and in place", isLabelled]]
+      ["answer to keys", reads], ["change its axes", turns], ["show its labels whole and in place", isLabelled]]
       .forEach(function (check) {
         if (!check[1](board)) problems.push(board.chart.name + " does not " + check[0]);
       });

@@ -87,6 +87,17 @@ static const char *task_title(const sr_records *records, const char *task) {
     return task;
 }
 
+/* "recall:pairs=8,vocab=32": the number of pairs, or NAN. */
+static double task_pairs(const sr_records *records, const char *task) {
+    for (size_t i = 0; i < sr_json_count_of(records->plan, "tasks"); i++) {
+        const json_t *object = sr_json_element_of(records->plan, "tasks", i);
+        const char *data = sr_json_text_of(object, "data"), *pairs = strstr(data, "pairs=");
+        if (strcmp(sr_json_text_of(object, "name"), task) == 0 && pairs)
+            return strtod(pairs + strlen("pairs="), NULL);
+    }
+    return NAN;
+}
+
 /* The baseline costs nothing. */
 static double rank_of(const sr_entry *entry) {
     return entry->effect == SR_EFFECT_BASELINE ? 0 : sr_entry_cost(entry).mean;
@@ -125,6 +136,7 @@ static srnn_status read_cell(sr_records *records, sr_cell_record *cell, const js
     cell->noise_deviation = sr_json_number_of(noise, "standard_deviation");
     cell->noise_floor = sr_json_number_of(noise, "floor");
     cell->noise_seeds = sr_json_number_of(noise, "seeds");
+    cell->pairs = task_pairs(records, cell->task);
     cell->length = NAN;
     for (size_t i = 0; i < records->run_count && isnan(cell->length); i++)
         if (sr_run_in_cell(&records->runs[i], cell))

@@ -23,6 +23,7 @@ typedef struct sr_cell_record {
     const char *task, *size;
     char *title; /* owned: the task's, with what else tells the cell from others */
     double learning_rate, length;
+    double pairs;  /* of a recall task, as its data says; NAN: it says none */
     bool accuracy; /* the measure is accuracy, and more is better; else loss, and less is */
     double noise_deviation, noise_floor, noise_seeds;
     sr_entry *entries; /* (count), in the study's order */

@@ -81,7 +81,21 @@ static srnn_status put_ranks(sr_page *page, const sr_records *records, const sr_
     return sr_page_chart(page, chart);
 }
 
-static void add_row(sr_table *table, const sr_entry *entry) {
+/* What rarely happens has a column only where it did. */
+typedef struct troubles {
+    bool diverged, skipped;
+} troubles;
+
+static troubles find_troubles(const sr_cell_record *cell) {
+    troubles met = {false, false};
+    for (size_t i = 0; i < cell->count; i++) {
+        met.diverged = met.diverged || cell->entries[i].diverged > 0;
+        met.skipped = met.skipped || cell->entries[i].skipped > 0;
+    }
+    return met;
+}
+
+static void add_row(sr_table *table, const sr_entry *entry, const troubles *met) {
     const int decimals = sr_format_decimals(entry->low, entry->high, 4);
     const bool baseline = entry->effect == SR_EFFECT_BASELINE;
     sr_table_cell(table, "%s", entry->variant->name);
@@ -96,8 +110,10 @@ static void add_row(sr_table *table, const sr_entry *entry) {
     sr_table_number(table, entry->best_loss, sr_format_fixed(entry->best_loss, 4).text);
     sr_table_number(table, entry->finished, sr_format_count(entry->finished).text);
     sr_table_number(table, entry->runs, sr_format_count(entry->runs).text);
-    sr_table_number(table, entry->diverged, sr_format_count(entry->diverged).text);
-    sr_table_number(table, entry->skipped, sr_format_count(entry->skipped).text);
+    if (met->diverged)
+        sr_table_number(table, entry->diverged, sr_format_count(entry->diverged).text);
+    if (met->skipped)
+        sr_table_number(table, entry->skipped, sr_format_count(entry->skipped).text);
 }
 
 static srnn_status put_table(sr_page *page, const sr_records *records, const sr_cell_record *cell,
@@ -106,10 +122,10 @@ static srnn_status put_table(sr_page *page, const sr_records *records, const sr_
         const char *title;
         bool number;
     } columns[] = {
-        {"variant", false},   {"mean", true},         {"std. dev.", true}, {"difference of", false},
-        {"difference", true}, {"from", true},         {"to", true},        {"verdict", false},
-        {"interval", false},  {"best loss", true},    {"finished", true},  {"planned", true},
-        {"diverged", true},   {"skipped steps", true}};
+        {"variant", false},   {"mean", true},      {"std. dev.", true}, {"difference of", false},
+        {"difference", true}, {"from", true},      {"to", true},        {"verdict", false},
+        {"interval", false},  {"best loss", true}, {"finished", true},  {"planned", true}};
+    const troubles met = find_troubles(cell);
     char name[64], caption[200];
     sr_table *table;
     snprintf(name, sizeof name, "%s-differences", stem);
@@ -123,8 +139,12 @@ static srnn_status put_table(sr_page *page, const sr_records *records, const sr_
             sr_table_number_column(table, columns[i].title);
         else
             sr_table_column(table, columns[i].title);
+    if (met.diverged)
+        sr_table_number_column(table, "diverged");
+    if (met.skipped)
+        sr_table_number_column(table, "skipped steps");
     for (size_t i = 0; i < cell->count; i++)
-        add_row(table, cell->ranked[i]);
+        add_row(table, cell->ranked[i], &met);
     return sr_page_table(page, table);
 }
 

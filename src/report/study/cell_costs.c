@@ -8,23 +8,6 @@ static double memory_of(const sr_entry *entry) {
     return isfinite(entry->state_bytes) ? entry->state_bytes : entry->cache_bytes;
 }
 
-static double speed_of(const sr_entry *entry) {
-    return entry->tokens_per_second;
-}
-
-static srnn_status put_cost(sr_page *page, const sr_cell_record *cell, sr_chart *chart,
-                            const char *x_title, double (*cost)(const sr_entry *)) {
-    sr_chart_axes(chart, x_title, cell->accuracy ? "validation accuracy" : "validation loss");
-    for (size_t i = 0; i < cell->count; i++) {
-        const sr_entry *entry = &cell->entries[i];
-        if (!isfinite(entry->mean) || !isfinite(cost(entry)))
-            continue;
-        sr_chart_series(chart, entry->variant->name, entry->variant->style);
-        sr_chart_point(chart, cost(entry), entry->mean, NAN, NAN);
-    }
-    return sr_page_chart(page, chart);
-}
-
 static srnn_status put_memory(sr_page *page, const sr_cell_record *cell, const char *stem) {
     char name[64], x_title[200];
     sr_chart *chart;
@@ -37,18 +20,17 @@ static srnn_status put_memory(sr_page *page, const sr_cell_record *cell, const c
     sr_chart_describe(chart, "One mark a variant, all layers together. Variants without a state of "
                              "fixed size stand at the size of their keys and values, which grows "
                              "with the sequence.");
-    return put_cost(page, cell, chart, x_title, memory_of);
-}
-
-static srnn_status put_speed(sr_page *page, const sr_cell_record *cell, const char *stem) {
-    char name[64];
-    sr_chart *chart;
-    snprintf(name, sizeof name, "%s-speed", stem);
-    SR_TRY(sr_chart_create(&chart, SR_CHART_POINTS, name, "Quality against the speed of training"));
-    chart->x_log = true;
-    sr_chart_describe(chart, "One mark a variant: the median over training steps of tokens per "
-                             "second, forward and backward, on the machine named below.");
-    return put_cost(page, cell, chart, "tokens per second in training", speed_of);
+    sr_chart_axes(chart, x_title, cell->accuracy ? "validation accuracy" : "validation loss");
+    for (size_t i = 0; i < cell->count; i++) {
+        const sr_entry *entry = &cell->entries[i];
+        const double spread = isfinite(entry->deviation) ? entry->deviation : 0;
+        if (!isfinite(entry->mean) || !isfinite(memory_of(entry)))
+            continue;
+        sr_chart_series(chart, entry->variant->name, entry->variant->style);
+        sr_chart_point(chart, memory_of(entry), entry->mean, entry->mean - spread,
+                       entry->mean + spread);
+    }
+    return sr_page_chart(page, chart);
 }
 
 static srnn_status put_table(sr_page *page, const sr_cell_record *cell, const char *stem) {
@@ -80,6 +62,5 @@ static srnn_status put_table(sr_page *page, const sr_cell_record *cell, const ch
 srnn_status sr_cell_costs(sr_page *page, const sr_cell_record *cell, const char *stem) {
     fputs("<h3>Cost against quality</h3>\n", page->body);
     SR_TRY(put_memory(page, cell, stem));
-    SR_TRY(put_speed(page, cell, stem));
     return put_table(page, cell, stem);
 }

@@ -1,4 +1,5 @@
 /* cell_curves.c: the curves of a cell over the steps of its runs. */
+#include "files/json.h"
 #include "report/draw/format.h"
 #include "report/study/sections.h"
 
@@ -42,11 +43,26 @@ static sr_curve_bin join(const sr_curve_bin *bins, size_t from, size_t stride) {
     return joined;
 }
 
+/* What a step is in tokens, and in seconds at the variant's speed. */
+static void set_scale(sr_chart *chart, const sr_records *records, const sr_cell_record *cell,
+                      const sr_entry *entry) {
+    for (size_t r = 0; r < records->run_count; r++)
+        if (sr_run_in_cell(&records->runs[r], cell)) {
+            const json_t *plan = records->runs[r].plan;
+            const double tokens =
+                sr_json_number_of(plan, "tokens") / sr_json_number_of(plan, "steps");
+            sr_chart_scale(chart, tokens, tokens / entry->tokens_per_second);
+            return;
+        }
+}
+
 /* A variant's mean over seeds, with the least and the most of them. Only bins that every seed has
  * count, so that a seed that ended early makes no jump. */
 static void add_variant(sr_chart *chart, const sr_records *records, const sr_cell_record *cell,
-                        const sr_variant_record *variant, bins_of bins) {
+                        const sr_entry *entry, bins_of bins) {
+    const sr_variant_record *variant = entry->variant;
     sr_chart_series(chart, variant->name, variant->style);
+    set_scale(chart, records, cell, entry);
     const size_t stride = stride_of(records);
     for (size_t i = 0; i < SR_CURVE_BINS; i += stride) {
         double sum = 0, step = NAN, least = DBL_MAX, most = -DBL_MAX;
@@ -78,10 +94,12 @@ static srnn_status put_curves(sr_page *page, const sr_records *records, const sr
     snprintf(full, sizeof full, "%s%s", stem, name + 1);
     SR_TRY(sr_chart_create(&chart, SR_CHART_LINES, full, title));
     sr_chart_axes(chart, "step", what);
-    sr_chart_describe(chart, "One line per variant: the mean over its seeds, with a band from the "
-                             "least to the most of them. The table above holds where they end.");
+    sr_chart_describe(
+        chart, "One line per variant: the mean over its seeds, with a band from the "
+               "least to the most of them, named where it ends. The table above holds the numbers "
+               "there. Seconds are those of the median speed.");
     for (size_t i = 0; i < cell->count; i++)
-        add_variant(chart, records, cell, cell->entries[i].variant, bins);
+        add_variant(chart, records, cell, &cell->entries[i], bins);
     return sr_page_chart(page, chart);
 }
 

@@ -11,7 +11,8 @@ typedef struct judgement {
     char *why; /* owned; NULL: no memory */
 } judgement;
 
-static const char *const cannot_tell = "cannot tell at this size";
+static const char *const seen = "seen here", *const in_part = "seen in part";
+static const char *const not_seen = "not seen here", *const cannot_tell = "cannot tell";
 
 typedef struct tally {
     size_t all, short_of, level; /* level: costs no more than the margin */
@@ -62,9 +63,9 @@ static const char *judge_worse(const sr_cell_record *cell, sr_kind *kind, FILE *
         fprintf(why, "%zu of %zu are worse or unstable, %zu keep up", t.short_of, t.all, t.level);
     else
         write_kind(why, cell, kind);
-    return t.short_of == t.all ? "shows"
-           : t.short_of        ? "shows in part"
-           : t.level == t.all  ? "does not show"
+    return t.short_of == t.all ? seen
+           : t.short_of        ? in_part
+           : t.level == t.all  ? not_seen
                                : cannot_tell;
 }
 
@@ -81,7 +82,7 @@ static const char *judge_norm(const sr_cell_record *cell, FILE *why) {
     if (t.all == 0)
         return "";
     write_kind(why, cell, sr_kind_normed);
-    return t.level == t.all ? "agrees" : t.short_of ? "does not show" : cannot_tell;
+    return t.level == t.all ? seen : t.short_of ? not_seen : cannot_tell;
 }
 
 static const char *judge_orders(const sr_cell_record *cell, FILE *why) {
@@ -93,8 +94,8 @@ static const char *judge_orders(const sr_cell_record *cell, FILE *why) {
     fputs("; ", why);
     write_entry(why, highest);
     if (sr_cell_keeps_up(cell, highest))
-        return sr_entry_falls_short(lowest) ? "shows" : "agrees";
-    return sr_entry_falls_short(highest) ? "does not show" : cannot_tell;
+        return sr_entry_falls_short(lowest) ? seen : in_part;
+    return sr_entry_falls_short(highest) ? not_seen : cannot_tell;
 }
 
 static const struct {
@@ -103,8 +104,8 @@ static const struct {
 } claims[] = {
     {"A norm can take the place of the denominator", judge_norm},
     {"Something has to bound the output: no denominator and no norm is worse", judge_unbounded},
-    {"Linear attention falls short of softmax", judge_linear},
-    {"With more orders of the series one comes to softmax", judge_orders},
+    {"Linear attention, the first order, falls short of softmax", judge_linear},
+    {"With more orders of the series of exp one comes to softmax", judge_orders},
 };
 
 enum { CLAIMS = sizeof claims / sizeof *claims };
@@ -162,18 +163,21 @@ static srnn_status fill(sr_table *table, const sr_records *records) {
 
 srnn_status sr_section_claims(sr_page *page, const sr_records *records) {
     sr_table *table;
-    SR_TRY(sr_table_create(&table, "claims", "What the paper says, and what shows at this size"));
+    SR_TRY(sr_table_create(&table, "claims",
+                           "What the paper says, and whether it is seen in these small models"));
     const srnn_status status = fill(table, records);
     if (status != SRNN_OK || sr_table_rows(table) == 0) {
         sr_table_free(table);
         return status;
     }
-    SR_TRY(sr_page_table(page, table));
-    sr_page_paragraph(page,
-                      "A variant keeps up (\u201cagrees\u201d, \u201cshows\u201d that it comes to "
-                      "softmax) only if its whole interval costs less than %g\u202f%% of what "
-                      "softmax ends with; where the interval is wider than that and includes zero, "
-                      "this study cannot tell. Unstable variants count as worse.",
-                      100 * SR_MARGIN);
-    return SRNN_OK;
+    sr_page_paragraph(
+        page,
+        "Below, \u201cseen here\u201d means that the runs show it: of a variant that is said to be "
+        "worse, its whole %.0f\u202f%% interval is worse than softmax; of one that is said to do "
+        "as "
+        "well, its whole interval costs less than %g\u202f%% of what softmax ends with. Where the "
+        "interval is too wide for either, the study cannot tell. An unstable variant counts as "
+        "worse.",
+        100 * records->confidence, 100 * SR_MARGIN);
+    return sr_page_table(page, table);
 }

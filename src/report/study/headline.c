@@ -36,7 +36,7 @@ static void write_open(sentence *s, const sr_entry *entry) {
     if (!isfinite(cost.low) || !isfinite(cost.high)) {
         fputs(" has too few runs to judge", s->out);
     } else if (sr_cell_keeps_up(s->cell, entry)) {
-        fprintf(s->out, " costs <strong>nothing that can be seen here</strong> (at most %s%s)",
+        fprintf(s->out, " costs <strong>nothing that shows here</strong> (at most %s%s)",
                 sr_format_bound(cost.high).text, unit_of(entry));
     } else {
         fprintf(s->out, " <strong>cannot be judged at this size</strong>: it may gain %s or cost ",
@@ -135,8 +135,7 @@ static void say_linear(sentence *s) {
     else if (f.unstable)
         fprintf(s->out, " is <strong>unstable</strong> in %zu of %zu forms", f.unstable, f.all);
     else if (f.level == f.all)
-        fprintf(s->out,
-                " costs <strong>nothing that can be seen here</strong> (less than %g\u202f%%)",
+        fprintf(s->out, " costs <strong>nothing that shows here</strong> (less than %g\u202f%%)",
                 100 * SR_MARGIN);
     else
         fputs(" <strong>cannot be judged at this size</strong>", s->out);
@@ -162,10 +161,10 @@ static void say_orders(sentence *s) {
             from = entry;
     }
     if (from && from != highest) {
-        snprintf(subject, sizeof subject,
-                 "from order %d of its series on exp is as good as whole, within %g\u202f%%",
-                 from->variant->descriptor.order, 100 * SR_MARGIN);
+        snprintf(subject, sizeof subject, "cutting exp after order %d",
+                 from->variant->descriptor.order);
         begin(s, subject);
+        fprintf(s->out, " or later costs <strong>less than %g\u202f%%</strong>", 100 * SR_MARGIN);
         return;
     }
     snprintf(subject, sizeof subject, "cutting exp after order %d",

@@ -1,4 +1,4 @@
-/* lengths.c: accuracy over the length of the sequence. */
+/* lengths.c: accuracy over the length of the sequence, and over the number of pairs to recall. */
 #include "base/memory.h"
 #include "report/study/sections.h"
 
@@ -6,12 +6,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Cells that measure accuracy and differ in their length alone: one size, the same learning rate of
- * their tasks, each length once. */
+/* What the cells of a family differ in. */
+typedef enum dimension { LENGTH, PAIRS, DIMENSIONS } dimension;
+
+static const struct {
+    const char *name, *title, *axis;
+} dimensions[DIMENSIONS] = {
+    {"lengths", "Accuracy against the length of the sequence", "tokens"},
+    {"pairs", "Accuracy against the number of pairs to recall", "pairs"},
+};
+
+/* Cells that measure accuracy, of one size and learning rate, each place of the dimension once. */
 typedef struct family {
-    const sr_cell_record **cells; /* (count), by length */
+    dimension of;
+    const sr_cell_record **cells; /* (count), by place */
     size_t count;
 } family;
+
+static double place_of(const sr_cell_record *cell, dimension of) {
+    return of == LENGTH ? cell->length : cell->pairs;
+}
+
+static bool same(double a, double b) {
+    return a == b || (isnan(a) && isnan(b));
+}
 
 static const sr_entry *entry_of(const sr_cell_record *cell, const sr_variant_record *variant) {
     for (size_t i = 0; i < cell->count; i++)
@@ -20,60 +38,72 @@ static const sr_entry *entry_of(const sr_cell_record *cell, const sr_variant_rec
     return NULL;
 }
 
-static bool belongs(const sr_records *records, const family *f, const sr_cell_record *cell) {
+/* True if a cell may stand beside the family's first, at another place. Lengths are compared at one
+ * number of pairs; `alike`: and pairs at one length. */
+static bool belongs(const sr_records *records, const family *f, const sr_cell_record *cell,
+                    bool alike) {
     bool others;
-    if (!cell->accuracy || !isfinite(cell->length))
+    const sr_cell_record *first = f->cells[0];
+    const dimension other = f->of == LENGTH ? PAIRS : LENGTH;
+    if (!cell->accuracy || !isfinite(place_of(cell, f->of)) ||
+        strcmp(first->size, cell->size) != 0 ||
+        sr_cell_rate(records, first, &others) != sr_cell_rate(records, cell, &others))
         return false;
     for (size_t i = 0; i < f->count; i++)
-        if (f->cells[i]->length == cell->length)
+        if (place_of(f->cells[i], f->of) == place_of(cell, f->of))
             return false;
-    return f->count == 0 ||
-           (strcmp(f->cells[0]->size, cell->size) == 0 &&
-            sr_cell_rate(records, f->cells[0], &others) == sr_cell_rate(records, cell, &others));
+    return (f->of == PAIRS && !alike) || same(place_of(first, other), place_of(cell, other));
 }
 
-static int by_length(const void *a, const void *b) {
-    const double left = (*(const sr_cell_record *const *)a)->length;
-    const double right = (*(const sr_cell_record *const *)b)->length;
+static int compare_places(const void *a, const void *b, void *of) {
+    const double left = place_of(*(const sr_cell_record *const *)a, *(dimension *)of);
+    const double right = place_of(*(const sr_cell_record *const *)b, *(dimension *)of);
     return (left > right) - (left < right);
 }
 
-/* Takes a family out of the cells that are not `taken` yet. */
-static void take_family(family *f, const sr_records *records, bool *taken) {
-    f->count = 0;
-    for (size_t i = 0; i < records->cell_count; i++)
-        if (!taken[i] && belongs(records, f, &records->cells[i])) {
-            f->cells[f->count++] = &records->cells[i];
-            taken[i] = true;
-        }
-    qsort(f->cells, f->count, sizeof *f->cells, by_length);
+/* The family of cell `first`; pairs at its own length come before those at others. */
+static void make_family(family *f, const sr_records *records, size_t first) {
+    f->cells[0] = &records->cells[first];
+    f->count = records->cells[first].accuracy && isfinite(place_of(f->cells[0], f->of));
+    for (int pass = 0; f->count && pass < 2; pass++)
+        for (size_t i = first + 1; i < records->cell_count; i++)
+            if (belongs(records, f, &records->cells[i], pass == 0))
+                f->cells[f->count++] = &records->cells[i];
+    qsort_r(f->cells, f->count, sizeof *f->cells, compare_places, &f->of);
 }
 
 static void add_variant(sr_chart *chart, const family *f, const sr_variant_record *variant) {
+    size_t points = 0;
+    for (size_t i = 0; i < f->count; i++)
+        points += entry_of(f->cells[i], variant) != NULL;
+    if (points < 2)
+        return;
     sr_chart_series(chart, variant->name, variant->style);
     for (size_t i = 0; i < f->count; i++) {
         const sr_entry *entry = entry_of(f->cells[i], variant);
         if (!entry)
             continue;
         const double spread = isfinite(entry->deviation) ? entry->deviation : 0;
-        sr_chart_point(chart, f->cells[i]->length, entry->mean, entry->mean - spread,
+        sr_chart_point(chart, place_of(f->cells[i], f->of), entry->mean, entry->mean - spread,
                        entry->mean + spread);
     }
 }
 
 static srnn_status put_family(sr_page *page, const sr_records *records, const family *f,
                               size_t number) {
-    char name[48], title[160], rate[48] = "";
+    char name[48], title[160], rate[48] = "", ending[16] = "";
     bool others;
     sr_chart *chart;
     (void)sr_cell_rate(records, f->cells[0], &others);
     if (others)
         snprintf(rate, sizeof rate, ", learning rate %g", f->cells[0]->learning_rate);
-    snprintf(name, sizeof name, number ? "lengths-%zu" : "lengths", number + 1);
-    snprintf(title, sizeof title, "Accuracy against the length of the sequence%s%.60s%s",
+    if (number)
+        snprintf(ending, sizeof ending, "-%zu", number + 1);
+    snprintf(name, sizeof name, "%s%s", dimensions[f->of].name, ending);
+    snprintf(title, sizeof title, "%s%s%.60s%s", dimensions[f->of].title,
              *f->cells[0]->size ? ", " : "", f->cells[0]->size, rate);
     SR_TRY(sr_chart_create(&chart, SR_CHART_LINES, name, title));
-    sr_chart_axes(chart, "tokens", "validation accuracy");
+    sr_chart_axes(chart, dimensions[f->of].axis, "validation accuracy");
     sr_chart_describe(chart,
                       "One line per variant: means over seeds, bands of one standard deviation "
                       "to each side. From \u201c%s\u201d to \u201c%s\u201d.",
@@ -83,28 +113,41 @@ static srnn_status put_family(sr_page *page, const sr_records *records, const fa
     return sr_page_chart(page, chart);
 }
 
-static srnn_status put_families(sr_page *page, const sr_records *records, family *f, bool *taken) {
-    size_t number = 0;
-    for (take_family(f, records, taken); f->count; take_family(f, records, taken)) {
-        if (f->count < 2)
-            continue;
-        if (number == 0)
-            sr_page_section(page, "lengths", "Accuracy over length");
-        SR_TRY(put_family(page, records, f, number++));
+/* True if an earlier cell's family has this one. */
+static bool is_taken(family *f, const sr_records *records, size_t cell) {
+    for (size_t first = 0; first < cell; first++) {
+        make_family(f, records, first);
+        for (size_t i = 0; i < f->count && f->count > 1; i++)
+            if (f->cells[i] == &records->cells[cell])
+                return true;
+    }
+    return false;
+}
+
+static srnn_status put_families(sr_page *page, const sr_records *records, family *f) {
+    size_t sections = 0;
+    for (f->of = LENGTH; f->of < DIMENSIONS; f->of++) {
+        size_t number = 0;
+        for (size_t first = 0; first < records->cell_count; first++) {
+            if (is_taken(f, records, first))
+                continue;
+            make_family(f, records, first);
+            if (f->count < 2)
+                continue;
+            if (sections++ == 0)
+                sr_page_section(page, "lengths", "Accuracy over length and pairs");
+            SR_TRY(put_family(page, records, f, number++));
+        }
     }
     return SRNN_OK;
 }
 
 srnn_status sr_section_lengths(sr_page *page, const sr_records *records) {
     void *memory;
-    family f = {0};
-    SR_TRY(sr_alloc(&memory, records->cell_count, sizeof *f.cells));
+    family f = {.of = LENGTH};
+    SR_TRY(sr_alloc(&memory, records->cell_count + 1, sizeof *f.cells));
     f.cells = memory;
-    srnn_status status = sr_alloc_zero(&memory, records->cell_count, sizeof(bool));
-    if (status == SRNN_OK) {
-        status = put_families(page, records, &f, memory);
-        free(memory);
-    }
+    const srnn_status status = put_families(page, records, &f);
     free(f.cells);
     return status;
 }

@@ -5,6 +5,7 @@
 #include "report/study/sections.h"
 
 static srnn_status put_sections(sr_page *page, const sr_records *records) {
+    SR_TRY(sr_section_question(page, records));
     SR_TRY(sr_section_verdict(page, records));
     for (size_t i = 0; i < records->cell_count; i++)
         SR_TRY(sr_section_cell(page, records, i));

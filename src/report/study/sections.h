@@ -5,6 +5,9 @@
 #include "report/page/page.h"
 #include "report/records/records.h"
 
+/* What the study asks: the paper, the tasks, the variants in words. */
+srnn_status sr_section_question(sr_page *page, const sr_records *records);
+
 /* What was found, in a sentence or two, for the head of the verdict. */
 void sr_headline_write(FILE *out, const sr_records *records);
 

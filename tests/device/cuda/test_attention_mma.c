@@ -159,19 +159,19 @@ static void run_on_device(attention_call *call, arrangement how) {
     image im = image_create(&problem, how);
     srnn_operands in = {0}, gradients = {0};
     for (int which = 0; which < OPERANDS; which++) {
-        if (!call->operand[which])
+        if (!call->host.operand[which])
             continue;
         if (which < TENSORS) {
-            image_write(&im, &im.operand[which], call->operand[which], &problem);
+            image_write(&im, &im.operand[which], call->host.operand[which], &problem);
             *tensor_in(&in, which) = image_tensor(&im, &im.operand[which]);
             *tensor_in(&gradients, which) = image_tensor(&im, &im.gradient[which]);
         } else {
             const int64_t count = elements_of(call, which);
-            *vector_in(&in, which) = to_device(call->operand[which], count);
-            *vector_in(&gradients, which) = to_device(call->gradient[which], count);
+            *vector_in(&in, which) = to_device(call->host.operand[which], count);
+            *vector_in(&gradients, which) = to_device(call->host.gradient[which], count);
         }
     }
-    image_write(&im, &im.d_o, call->d_o, &problem);
+    image_write(&im, &im.d_o, call->host.d_o, &problem);
     assert_int_equal(sr_device_copy_in(gpu, im.device, im.host, (size_t)im.numbers * 2), SRNN_OK);
     srnn_plan *plan;
     void *saved;
@@ -183,16 +183,16 @@ static void run_on_device(attention_call *call, arrangement how) {
     if (srnn_device_wait(gpu) != SRNN_OK)
         fail_msg("%s", srnn_error_detail());
     assert_int_equal(sr_device_copy_out(gpu, im.host, im.device, (size_t)im.numbers * 2), SRNN_OK);
-    image_read(call->o, &im, &im.o, &problem);
+    image_read(call->host.o, &im, &im.o, &problem);
     for (int which = 0; which < OPERANDS; which++) {
-        if (!call->operand[which])
+        if (!call->host.operand[which])
             continue;
         if (which < TENSORS) {
-            image_read(call->gradient[which], &im, &im.gradient[which], &problem);
+            image_read(call->host.gradient[which], &im, &im.gradient[which], &problem);
             continue;
         }
         const int64_t count = elements_of(call, which);
-        assert_int_equal(sr_device_copy_out(gpu, call->gradient[which],
+        assert_int_equal(sr_device_copy_out(gpu, call->host.gradient[which],
                                             *vector_in(&gradients, which),
                                             (size_t)count * sizeof(float)),
                          SRNN_OK);
@@ -218,20 +218,21 @@ static void create_both(attention_call *call, attention_call *oracle, const srnn
     wide.dtype = SRNN_F64;
     assert_int_equal(probe_create(call, problem, 7), SRNN_OK);
     for (int64_t n = 0; n < elements_of(call, OPERAND_Q); n++)
-        ((float *)call->operand[OPERAND_Q])[n] *= (float)query_factor;
+        ((float *)call->host.operand[OPERAND_Q])[n] *= (float)query_factor;
     assert_int_equal(call_create(oracle, &wide), SRNN_OK);
     for (int which = 0; which < OPERANDS; which++) {
-        if (!call->operand[which])
+        if (!call->host.operand[which])
             continue;
         if (which < TENSORS)
-            round_numbers(call->operand[which], elements_of(call, which));
+            round_numbers(call->host.operand[which], elements_of(call, which));
         for (int64_t n = 0; n < elements_of(call, which); n++)
-            ((double *)oracle->operand[which])[n] = (double)((float *)call->operand[which])[n];
+            ((double *)oracle->host.operand[which])[n] =
+                (double)((float *)call->host.operand[which])[n];
     }
     const operand_shape shape = output_shape_in(problem);
-    round_numbers(call->d_o, shape_elements(&shape));
+    round_numbers(call->host.d_o, shape_elements(&shape));
     for (int64_t n = 0; n < shape_elements(&shape); n++)
-        ((double *)oracle->d_o)[n] = (double)((float *)call->d_o)[n];
+        ((double *)oracle->host.d_o)[n] = (double)((float *)call->host.d_o)[n];
 }
 
 static double norm_of(const double *x, int64_t count) {
@@ -257,7 +258,7 @@ static double size_of_terms(const attention_call *oracle, int which, double fact
     const double part = oracle->problem.T == 1 || factor > 1 ? 1 : 1.0 / 16;
     const int64_t values = elements_of(oracle, OPERAND_V);
     const double terms = which < TENSORS ? (double)elements_of(oracle, which) / (double)values : 1;
-    return part * norm_of(oracle->gradient[OPERAND_V], values) * sqrt(terms) *
+    return part * norm_of(oracle->host.gradient[OPERAND_V], values) * sqrt(terms) *
            (which == OPERAND_K ? factor : 1);
 }
 
@@ -265,16 +266,16 @@ static void check_results(const attention_call *call, const attention_call *orac
                           const char *spec, double factor) {
     const srnn_problem *p = &call->problem;
     const operand_shape shape = output_shape_in(p);
-    const double output = error_of(call->o, oracle->o, shape_elements(&shape), 0);
+    const double output = error_of(call->host.o, oracle->host.o, shape_elements(&shape), 0);
     if (!(output <= OUTPUT_LIMIT))
         fail_msg("%s, H %d/%d, T %d, D %d, Dv %d: output off by %g", spec, p->H, p->Hkv, p->T, p->D,
                  p->Dv, output);
     for (int which = 0; which < OPERANDS; which++) {
-        if (!call->gradient[which])
+        if (!call->host.gradient[which])
             continue;
         const double error =
-            error_of(call->gradient[which], oracle->gradient[which], elements_of(call, which),
-                     size_of_terms(oracle, which, factor));
+            error_of(call->host.gradient[which], oracle->host.gradient[which],
+                     elements_of(call, which), size_of_terms(oracle, which, factor));
         if (!(error <= GRADIENT_LIMIT))
             fail_msg("%s, H %d/%d, T %d, D %d, Dv %d: gradient of %s off by %g", spec, p->H, p->Hkv,
                      p->T, p->D, p->Dv, operand_name((operand)which), error);

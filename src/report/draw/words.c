@@ -1,0 +1,133 @@
+/* words.c: a variant of attention in words, for readers who have not read the paper. */
+#include "report/draw/words.h"
+
+#include <stdarg.h>
+
+/* Parts of a description, with semicolons between them. */
+typedef struct list {
+    FILE *out;
+    size_t parts;
+} list;
+
+static void add(list *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(list *l, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fputs(l->parts++ ? "; " : "", l->out);
+    vfprintf(l->out, format, arguments);
+    va_end(arguments);
+}
+
+static const char *feature_words(srnn_feature feature) {
+    switch (feature) {
+    case SRNN_FEATURE_IDENTITY:
+        return "";
+    case SRNN_FEATURE_RELU:
+        return " of relu(q) and relu(k)";
+    case SRNN_FEATURE_ELU1:
+        return " of elu(q)+1 and elu(k)+1";
+    case SRNN_FEATURE_UNIT:
+        return " of q and k at length one";
+    case SRNN_FEATURE_UNIT_HEADS:
+        return " of q and k at length one across heads";
+    }
+    return "";
+}
+
+static void add_score(list *l, const srnn_attention *a) {
+    const char *of = feature_words(a->feature);
+    switch (a->score) {
+    case SRNN_SCORE_EXP:
+        if (*of)
+            add(l, "exp of the product%s", of);
+        break;
+    case SRNN_SCORE_LINEAR:
+        add(l, "linear attention: the product%s without exp", *of ? of : " q\u00b7k");
+        break;
+    case SRNN_SCORE_TAYLOR:
+        add(l, "exp%s cut after order %d", of, a->order);
+        break;
+    case SRNN_SCORE_POWER:
+        add(l, "the product%s to the power %d in place of exp", of, a->order);
+        break;
+    }
+    if (a->decay == SRNN_DECAY_LEARNED)
+        add(l, "older tokens fade, as learned");
+}
+
+static void add_normaliser(list *l, const srnn_attention *a) {
+    switch (a->normaliser) {
+    case SRNN_NORMALISER_ROW_SUM:
+        break;
+    case SRNN_NORMALISER_ROW_SUM_MIN1:
+        add(l, "divided by their sum, or by 1 if that is more");
+        break;
+    case SRNN_NORMALISER_ROW_LENGTH:
+        add(l, "divided by the number of tokens so far");
+        break;
+    case SRNN_NORMALISER_NONE:
+        add(l, "no denominator");
+        break;
+    case SRNN_NORMALISER_CUMULATIVE_GATE:
+        add(l, "divided by a sum of learned gates");
+        break;
+    case SRNN_NORMALISER_VALUE_POWER:
+        add(l, "divided by a learned power of the position");
+        break;
+    }
+}
+
+static void add_gates(list *l, const srnn_attention *a) {
+    if (a->value_gate)
+        add(l, "a learned gate on each value");
+    switch (a->output_gate) {
+    case SRNN_GATE_NONE:
+        break;
+    case SRNN_GATE_SIGMOID:
+        add(l, "a learned gate on the output");
+        break;
+    case SRNN_GATE_INVERSE_EXP:
+        add(l, "the output is divided by a learned number");
+        break;
+    case SRNN_GATE_INVERSE_CUMULATIVE:
+        add(l, "the output is divided by a sum of learned numbers");
+        break;
+    }
+    if (a->post_gate)
+        add(l, "a learned gate after the norm");
+}
+
+static void add_norm(list *l, srnn_norm norm) {
+    switch (norm) {
+    case SRNN_NORM_NONE:
+        break;
+    case SRNN_NORM_LAYER:
+        add(l, "layer norm of the output");
+        break;
+    case SRNN_NORM_RMS:
+        add(l, "RMS norm of the output");
+        break;
+    case SRNN_NORM_L2:
+        add(l, "the output scaled to length one");
+        break;
+    case SRNN_NORM_L2_SCALED:
+        add(l, "the output scaled to one length");
+        break;
+    }
+}
+
+void sr_words_write(FILE *out, const srnn_attention *a) {
+    list l = {.out = out};
+    add_score(&l, a);
+    add_normaliser(&l, a);
+    add_gates(&l, a);
+    add_norm(&l, a->norm);
+    if (a->short_conv > 0)
+        add(&l, "a short convolution before q, k and v");
+    if (a->front_tokens > 0)
+        add(&l, "%d empty tokens in front", a->front_tokens);
+    if (a->position == SRNN_POSITION_NONE)
+        add(&l, "no positions");
+    if (l.parts == 0)
+        fputs("weights exp(q\u00b7k), divided by their sum", out);
+}

@@ -1,0 +1,122 @@
+/* question.c: what a study asks, before what it found: the paper, the tasks, the variants in words. */
+#include "files/json.h"
+#include "files/path.h"
+#include "report/draw/escape.h"
+#include "report/draw/format.h"
+#include "report/draw/words.h"
+#include "report/study/kinds.h"
+#include "report/study/sections.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+static const char paper[] =
+    "<p>Attention adds up what earlier tokens hold, each with a weight: exp of a product q\u00b7k. "
+    "Softmax divides by the sum of the weights, the <em>denominator</em>. <cite>On the "
+    "Expressiveness "
+    "of Softmax Attention: A Recurrent Neural Network Perspective</cite> (Mongaras and Larson, <a "
+    "href=\"https://arxiv.org/abs/2507.23632\">arXiv 2507.23632</a>) takes this apart: exp is a "
+    "series, each order of it a recurrent network, linear attention the first; and a norm or a "
+    "gate "
+    "may stand in for the denominator. ";
+
+static bool is_about_paper(const sr_records *records) {
+    sr_kind *const kinds[] = {sr_kind_linear, sr_kind_truncated, sr_kind_normed, sr_kind_unbounded};
+    for (size_t c = 0; c < records->cell_count; c++)
+        for (size_t i = 0; i < records->cells[c].count; i++)
+            for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+                if (sr_cell_has_softmax(&records->cells[c]) &&
+                    sr_entry_is(&records->cells[c].entries[i], kinds[k]))
+                    return true;
+    return false;
+}
+
+static size_t count_seeds(const sr_records *records) {
+    double most = 0;
+    for (size_t c = 0; c < records->cell_count; c++)
+        for (size_t i = 0; i < records->cells[c].count; i++)
+            most =
+                records->cells[c].entries[i].runs > most ? records->cells[c].entries[i].runs : most;
+    return most < 1e6 ? (size_t)most : 0;
+}
+
+static void write_design(FILE *out, const sr_records *records) {
+    const size_t seeds = count_seeds(records);
+    fprintf(
+        out,
+        "Here %zu small models that differ in their attention alone are trained on the same data "
+        "in the same order from the same initial weights",
+        records->variant_count);
+    if (seeds > 1)
+        fprintf(out, ", each with %zu seeds of random numbers", seeds);
+    fputs(", and compared with <b>", out);
+    sr_escape_html(out, sr_json_text_of(records->plan, "baseline"));
+    fputs("</b>, the baseline.</p>\n", out);
+}
+
+/* The files of `--text` in the study's command; else what it takes by itself. */
+static void write_text_name(FILE *out, const sr_records *records) {
+    const char *command = sr_json_text_of(records->plan, "command");
+    const char *given = strstr(command, " --text ");
+    struct stat file;
+    char path[SR_PATH_BYTES];
+    if (given) {
+        given += strlen(" --text ");
+        fputs("<code>", out);
+        for (size_t n = strcspn(given, " "); n > 0; n--, given++)
+            sr_escape_html(out, (char[]){*given, '\0'});
+        fputs("</code>", out);
+    } else {
+        fputs("the King James Bible", out);
+    }
+    if (sr_path_join(path, records->folder, "data/text.txt") == SRNN_OK && stat(path, &file) == 0)
+        fprintf(out, ", %s", sr_format_bytes((double)file.st_size).text);
+}
+
+/* Each task once, however many sizes and learning rates it has. */
+static void write_tasks(FILE *out, const sr_records *records) {
+    const json_t *tasks = json_object_get(records->plan, "tasks"), *task;
+    size_t i;
+    fputs("<ul class=\"tasks\">\n", out);
+    json_array_foreach(tasks, i, task) {
+        const char *data = sr_json_text_of(task, "data");
+        fputs("<li><b>", out);
+        sr_escape_html(out, sr_json_text_of(task, "title"));
+        fputs("</b>: ", out);
+        if (strcmp(data, "@text") == 0) {
+            write_text_name(out, records);
+            fputs("; ", out);
+        }
+        fputs(strcmp(sr_json_text_of(task, "measure"), "accuracy") == 0
+                  ? "accuracy, the share of right answers, more is better"
+                  : "loss in nats a token, the surprise at what comes next, less is better",
+              out);
+        fputs(".</li>\n", out);
+    }
+    fputs("</ul>\n", out);
+}
+
+static void write_variants(FILE *out, const sr_records *records) {
+    fputs("<dl class=\"words\">\n", out);
+    for (size_t i = 0; i < records->variant_count; i++) {
+        const sr_variant_record *variant = &records->variants[i];
+        fputs("<div><dt>", out);
+        sr_escape_html(out, variant->name);
+        fputs("</dt> <dd>", out);
+        if (variant->known)
+            sr_words_write(out, &variant->descriptor);
+        else
+            sr_escape_html(out, variant->text);
+        fputs("</dd></div>\n", out);
+    }
+    fputs("</dl>\n", out);
+}
+
+srnn_status sr_section_question(sr_page *page, const sr_records *records) {
+    sr_page_section(page, "question", "The question");
+    fputs(is_about_paper(records) ? paper : "<p>", page->body);
+    write_design(page->body, records);
+    write_tasks(page->body, records);
+    write_variants(page->body, records);
+    return SRNN_OK;
+}

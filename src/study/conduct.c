@@ -1,0 +1,118 @@
+/* conduct.c: a study from its file to its summary, in a folder. */
+#include "study/conduct.h"
+
+#include "files/file.h"
+#include "files/folder.h"
+#include "files/path.h"
+#include "study/study_files.h"
+#include "study/study_folder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Seconds to wait for the workers of a study that was killed, which hold its folder until they end. */
+static const double lock_patience = 5;
+
+static srnn_status read_study(sr_study *study, const char *path) {
+    sr_mapping file;
+    size_t bytes;
+    if (!path) {
+        const char *text = sr_study_default(&bytes);
+        return sr_study_read(study, "the default study", text, bytes);
+    }
+    SR_TRY(sr_mapping_open(&file, path));
+    const srnn_status status = sr_study_read(study, path, (const char *)file.data, file.bytes);
+    sr_mapping_close(&file);
+    return status;
+}
+
+/* Where the text is to lie; as runs name it. */
+static srnn_status find_text(char path[SR_PATH_BYTES], const sr_study *study,
+                             const sr_study_request *r) {
+    snprintf(path, SR_PATH_BYTES, "@text");
+    if (r->text && !sr_study_needs_text(study))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "--text: no task of the study trains on @text");
+    if (r->plan_only)
+        return SRNN_OK;
+    char *absolute = realpath(r->out, NULL);
+    const srnn_status status = sr_path_join(path, absolute ? absolute : r->out, SR_STUDY_TEXT);
+    free(absolute);
+    return status;
+}
+
+static srnn_status make_text(sr_study *study, const sr_study_request *r) {
+    char folder[SR_PATH_BYTES], path[SR_PATH_BYTES];
+    sr_word_list files = {0};
+    if (!sr_study_needs_text(study))
+        return SRNN_OK;
+    SR_TRY(find_text(path, study, r));
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    SR_TRY(sr_folder_make(folder));
+    const bool made = access(path, F_OK) != 0;
+    srnn_status status = r->text ? sr_word_list_split(&files, r->text) : SRNN_OK;
+    if (status == SRNN_OK)
+        status = sr_study_text(path, &files);
+    sr_word_list_free(&files);
+    SR_TRY(status);
+    status = sr_study_price(study);
+    if (status != SRNN_OK && made)
+        unlink(path); /* one that does not do must not keep out the next */
+    return status;
+}
+
+/* Refuses words that select nothing. */
+static srnn_status check_selection(const sr_study *study, const sr_study_way *way) {
+    SR_TRY(sr_study_words_check(study, &way->only, "--only"));
+    SR_TRY(sr_study_words_check(study, &way->skip, "--skip"));
+    for (size_t i = 0; i < study->run_count; i++)
+        if ((!way->only.count || sr_study_run_matches(study, &study->runs[i], &way->only)) &&
+            !sr_study_run_matches(study, &study->runs[i], &way->skip))
+            return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_ARGUMENT, "--only and --skip leave nothing to run");
+}
+
+srnn_status sr_study_prepare(sr_study *study, sr_study_way *way, const sr_study_request *r) {
+    char text[SR_PATH_BYTES];
+    SR_TRY(read_study(study, r->file));
+    if (r->only)
+        SR_TRY(sr_word_list_split(&way->only, r->only));
+    if (r->skip)
+        SR_TRY(sr_word_list_split(&way->skip, r->skip));
+    if (!r->plan_only)
+        SR_TRY(sr_folders_make(r->out));
+    SR_TRY(find_text(text, study, r));
+    SR_TRY(sr_study_expand(study, text));
+    return check_selection(study, way);
+}
+
+void sr_study_way_free(sr_study_way *way) {
+    sr_word_list_free(&way->only);
+    sr_word_list_free(&way->skip);
+}
+
+/* In a folder that is locked. Nothing is written before it is sure that the runs there, and the
+ * text, are of this study. */
+static srnn_status take_folder(sr_study *study, const sr_study_request *r, const char *command) {
+    SR_TRY(sr_study_check(study, r->out));
+    SR_TRY(make_text(study, r));
+    return sr_study_write(study, r->out, command);
+}
+
+srnn_status sr_study_conduct(sr_study *study, const sr_study_way *way,
+                             const sr_study_request *request, const char *command,
+                             sr_run_view *views, sr_summary *summary) {
+    int lock;
+    *summary = (sr_summary){0};
+    SR_TRY(sr_folder_lock(&lock, request->out, lock_patience));
+    srnn_status status = take_folder(study, request, command);
+    if (status == SRNN_OK)
+        status = sr_study_execute(study, request->out, way, views);
+    if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {
+        const srnn_status summed = sr_study_summarise(summary, study, request->out);
+        status = summed == SRNN_OK ? status : summed;
+    }
+    sr_folder_unlock(lock);
+    return status;
+}

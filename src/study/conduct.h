@@ -1,0 +1,29 @@
+/* conduct.h: a study from its file to its summary, in a folder. */
+#ifndef SR_STUDY_CONDUCT_H
+#define SR_STUDY_CONDUCT_H
+
+#include "study/runner.h"
+#include "study/summary.h"
+
+/* What `softrnn study` is asked for, in its words. */
+typedef struct sr_study_request {
+    const char *file;        /* the study in YAML; NULL: the default study */
+    const char *out;         /* its folder */
+    const char *text;        /* the files of @text, "a,b"; NULL: the King James Bible */
+    const char *only, *skip; /* "a,b"; NULL: all, none */
+    bool plan_only;          /* nothing is written */
+} sr_study_request;
+
+/* Reads the study, makes its folder and its plan, and fills only and skip of the way, which is { 0 } in both.
+ * Free study and way in any case. */
+srnn_status sr_study_prepare(sr_study *study, sr_study_way *way, const sr_study_request *request);
+void sr_study_way_free(sr_study_way *way);
+
+/* Runs a prepared study, and sums up all records that are there, also when it was interrupted (the status says
+ * so). `command` repeats the study, for its records; `views` (study->run_count) receives how it went. Free
+ * `summary` in any case. */
+srnn_status sr_study_conduct(sr_study *study, const sr_study_way *way,
+                             const sr_study_request *request, const char *command,
+                             sr_run_view *views, sr_summary *summary);
+
+#endif
