@@ -127,7 +127,7 @@ int command_compare(int argc, char **argv) {
     bool training = false;
     command_arguments folders = {0};
     const command_option options[] = {
-        OPTION_FLAG("--training", &training, "plot the training loss in place of the validation"),
+        OPTION_FLAG("--training", &training, "plot the training loss instead of the validation"),
     };
     const command_line line = {
         .usage = "softrnn compare [--training] RUN RUN...",

@@ -257,8 +257,8 @@ SR_DEVICE sr_row_scalars row_scalars(const sr_choices &c, const sr_row_facts &ro
 template <class N>
 SR_DEVICE sr_row_facts row_facts(const sr_attention_view<N> &call, int b, int h, int t, float sum,
                                  float maximum) {
-    const float length = (float)(t - call.first[(int64_t)b * call.T + t] + 1);
-    sr_row_facts row = {sum, length, 0, 0, maximum};
+    const int64_t length = call.position() + t - call.first[(int64_t)b * call.T + t] + 1;
+    sr_row_facts row = {sum, (float)length, 0, 0, maximum};
     if (call.choices.gated)
         row.logit = to_float(*call.output_gate.at(b, h, t));
     if (call.choices.cumulates)
