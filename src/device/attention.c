@@ -71,10 +71,19 @@ static bool chunked_is_cheaper(const srnn_problem *p) {
 /* Through a state the terms of a high order cancel in float: such a form is used when asked for. */
 enum { AUTO_ORDER_MAX = 8 };
 
+/* True if some kernel of the device has this form of the problem. */
+static bool has_form(const srnn_problem *p, srnn_form form) {
+    for (const sr_attention_kernel *const *k = p->device->kernels(); *k; k++)
+        if ((*k)->dtype == p->dtype && (*k)->form == form && (*k)->supports(p))
+            return true;
+    return false;
+}
+
 static srnn_form choose_form(const srnn_problem *p) {
     if (p->form != SRNN_FORM_AUTO)
         return p->form;
-    const bool chunked = sr_highest_order(&p->attention) <= AUTO_ORDER_MAX &&
+    const bool chunked = has_form(p, SRNN_FORM_CHUNKED) &&
+                         sr_highest_order(&p->attention) <= AUTO_ORDER_MAX &&
                          sr_problem_check_state(p) == SRNN_OK && chunked_is_cheaper(p);
     return chunked ? SRNN_FORM_CHUNKED : SRNN_FORM_PARALLEL;
 }
