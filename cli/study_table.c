@@ -16,6 +16,7 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
     double tokens = 0, flops = 0;
     size_t count = 0;
     int jobs, threads;
+    char time[SR_TIME_WORDS];
     printf("%-40s %8s %11s %12s %10s %9s\n", "run", "steps", "parameters", "tokens", "GFLOP",
            "state");
     for (size_t i = 0; i < study->run_count; i++) {
@@ -33,10 +34,10 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
     }
     sr_study_shares(&jobs, &threads, way->jobs);
     const double seconds = flops / (typical_rate * jobs * threads);
-    printf("\n%zu runs, %.3g tokens, %.3g FLOP; %d at a time with %d thread%s each: about %.0f "
-           "minutes at %.0f GFLOP/s per core\n",
-           count, tokens, flops, jobs, threads, threads == 1 ? "" : "s", ceil(seconds / 60),
-           typical_rate / 1e9);
+    printf("\n%zu runs, %.3g tokens, %.3g FLOP; %d at a time with %d thread%s each: about %s "
+           "at %.0f GFLOP/s per core\n",
+           count, tokens, flops, jobs, threads, threads == 1 ? "" : "s",
+           sr_duration_words(time, seconds), typical_rate / 1e9);
 }
 
 /* What variants are sorted by; worst for those without a number. */
