@@ -67,10 +67,10 @@ cuda: deps ## the build with CUDA, in build-cuda/
 	@$(call configure,build-cuda,-DSOFTRNN_CUDA=ON -DCMAKE_CUDA_COMPILER=$(NVCC))
 	@$(call compile,build-cuda)
 
-emulated: deps-test ## the kernels for GPUs on an emulated one, in build-emulated/, and their tests
-	@$(call configure,build-emulated,-DSOFTRNN_CUDA=emulated)
-	@$(call compile,build-emulated) --target softrnn test_emulator test_attention_cuda test_ops_cuda
-	@$(call run_tests,build-emulated) -R 'emulator|_cuda'
+emulated: deps-test ## the kernels for GPUs on an emulated one, in build-emulated/
+	@$(call configure,build-emulated,-DCMAKE_BUILD_TYPE=Release -DSOFTRNN_CUDA=emulated)
+	@$(call compile,build-emulated) --target gpu_tests
+	@$(call run_tests,build-emulated) -L gpu
 
 format: deps-test ## lay out every source file
 	@tools/format.sh

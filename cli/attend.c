@@ -93,7 +93,8 @@ static srnn_status name_file(srnn_status status, const attend_request *request) 
         return status;
     char detail[768];
     snprintf(detail, sizeof detail, "%s", srnn_error_detail());
-    return SR_FAIL(status, "%s: %s", request->in_path, detail);
+    return SR_FAIL(status == SRNN_ERR_ARGUMENT ? SRNN_ERR_FORMAT : status, "%s: %s",
+                   request->in_path, detail);
 }
 
 static srnn_status attend(const attend_request *request) {
@@ -106,10 +107,18 @@ static srnn_status attend(const attend_request *request) {
 }
 
 /* In the order of srnn_dtype. */
-static const char *const dtype_words[] = {"float", "double", NULL};
+static const char *const dtype_words[] = {"float", "double", "bf16", NULL};
+
+/* On the device that was asked for. */
+static srnn_status attend_on(attend_request *request, const char *device) {
+    SR_TRY(srnn_device_open(&request->problem.device, device));
+    const srnn_status status = attend(request);
+    srnn_device_close(request->problem.device);
+    return status;
+}
 
 int command_attend(int argc, char **argv) {
-    const char *attention = "softmax";
+    const char *attention = "softmax", *device = "cpu";
     int form = SRNN_FORM_AUTO, dtype = SRNN_F32;
     attend_request request = {0};
     const command_option options[] = {
@@ -124,6 +133,7 @@ int command_attend(int argc, char **argv) {
         OPTION_INTEGER("--threads", &request.problem.threads, 0, 1024, "N",
                        "threads to use; 0: all cores"),
         OPTION_CHOICE("--dtype", &dtype, dtype_words, "TYPE", "numbers to compute with"),
+        OPTION_DEVICE(&device),
     };
     const command_line line = {
         .usage = "softrnn attend --attention SPEC --in FILE --out FILE [options]",
@@ -159,5 +169,5 @@ int command_attend(int argc, char **argv) {
     request.problem.form = (srnn_form)form;
     request.problem.dtype = (srnn_dtype)dtype;
     srnn_status status = srnn_attention_parse(&request.problem.attention, attention);
-    return command_report(status == SRNN_OK ? attend(&request) : status);
+    return command_report(status == SRNN_OK ? attend_on(&request, device) : status);
 }

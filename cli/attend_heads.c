@@ -1,6 +1,8 @@
 /* attend_heads.c: attention on q, k, v and gates from a file. */
 #include "attend.h"
 #include "attention/attention.h"
+#include "base/bf16.h"
+#include "base/memory.h"
 #include "call.h"
 
 #include <limits.h>
@@ -8,7 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void convert(void *to, srnn_dtype dtype, const sr_tensor *tensor) {
+static srnn_status narrow(uint16_t *to, const sr_tensor *tensor) {
+    float *numbers;
+    SR_TRY(sr_alloc((void **)&numbers, tensor->count, sizeof *numbers));
+    sr_tensor_to_float(numbers, tensor);
+    for (size_t i = 0; i < tensor->count; i++)
+        to[i] = sr_bf16_of(numbers[i]);
+    free(numbers);
+    return SRNN_OK;
+}
+
+static srnn_status convert(void *to, srnn_dtype dtype, const sr_tensor *tensor) {
     switch (dtype) {
     case SRNN_F32:
         sr_tensor_to_float(to, tensor);
@@ -16,9 +28,22 @@ static void convert(void *to, srnn_dtype dtype, const sr_tensor *tensor) {
     case SRNN_F64:
         sr_tensor_to_double(to, tensor);
         break;
-    case SRNN_BF16: /* the command reads and writes float, and the layer narrows it */
-        break;
+    case SRNN_BF16:
+        return narrow(to, tensor);
     }
+    return SRNN_OK;
+}
+
+static sr_dtype dtype_in_files(srnn_dtype dtype) {
+    switch (dtype) {
+    case SRNN_F32:
+        break;
+    case SRNN_F64:
+        return SR_DTYPE_F64;
+    case SRNN_BF16:
+        return SR_DTYPE_BF16;
+    }
+    return SR_DTYPE_F32;
 }
 
 /* Sizes from the shapes of q, k and v, which must fit each other before anything is allocated. */
@@ -50,28 +75,26 @@ static srnn_status read_operands(attention_call *call, const attend_request *req
                                  const sr_safetensors *in) {
     const sr_tensor *tensor;
     for (int which = 0; which < OPERANDS; which++) {
-        if (!call->operand[which])
+        if (!call->host.operand[which])
             continue;
         operand_shape shape = operand_shape_in(&call->problem, (operand)which);
         SR_TRY(attend_require(&tensor, request, in, operand_name((operand)which), shape.rank,
                               shape.sizes));
-        convert(call->operand[which], call->problem.dtype, tensor);
+        SR_TRY(convert(call->host.operand[which], operand_dtype(&call->problem, (operand)which),
+                       tensor));
     }
     if (!request->backward)
         return SRNN_OK;
     operand_shape shape = output_shape_in(&call->problem);
     const char *name = sr_safetensors_find(in, "do") ? "do" : "dy";
     SR_TRY(attend_require(&tensor, request, in, name, shape.rank, shape.sizes));
-    convert(call->d_o, call->problem.dtype, tensor);
-    return SRNN_OK;
+    return convert(call->host.d_o, call->problem.dtype, tensor);
 }
 
 static srnn_status add_array(sr_safetensors_writer *writer, const char *name, const void *data,
                              srnn_dtype dtype, const operand_shape *shape) {
-    sr_tensor tensor = {.name = name,
-                        .dtype = dtype == SRNN_F64 ? SR_DTYPE_F64 : SR_DTYPE_F32,
-                        .rank = shape->rank,
-                        .data = data};
+    sr_tensor tensor = {
+        .name = name, .dtype = dtype_in_files(dtype), .rank = shape->rank, .data = data};
     memcpy(tensor.shape, shape->sizes, (size_t)shape->rank * sizeof *tensor.shape);
     return sr_safetensors_writer_add(writer, &tensor);
 }
@@ -82,15 +105,16 @@ static srnn_status add_results(sr_safetensors_writer *writer, const attention_ca
     operand_shape shape = output_shape_in(p);
     SR_TRY(attend_describe(writer, &p->attention));
     SR_TRY(sr_safetensors_writer_metadata(writer, "kernel", call->kernel));
-    SR_TRY(add_array(writer, "y", call->o, p->dtype, &shape));
+    SR_TRY(add_array(writer, "y", call->host.o, p->dtype, &shape));
     for (int which = 0; backward && which < OPERANDS; which++) {
-        if (!call->gradient[which])
+        if (!call->host.gradient[which])
             continue;
         char name[64];
         snprintf(name, sizeof name, which <= OPERAND_V ? "d%s" : "d.%s",
                  operand_name((operand)which));
         shape = operand_shape_in(p, (operand)which);
-        SR_TRY(add_array(writer, name, call->gradient[which], p->dtype, &shape));
+        SR_TRY(add_array(writer, name, call->host.gradient[which], operand_dtype(p, (operand)which),
+                         &shape));
     }
     return SRNN_OK;
 }

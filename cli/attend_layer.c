@@ -308,7 +308,10 @@ static srnn_status run_layer(layer_run *run) {
                        run->request->in_path);
     SR_TRY(find_prefix(run));
     SR_TRY(read_setup(run));
-    SR_TRY(sr_backend_create(&run->backend, &(sr_backend_settings){.threads = p->threads}));
+    SR_TRY(sr_backend_create(&run->backend,
+                             &(sr_backend_settings){.device = srnn_device_name(p->device),
+                                                    .threads = p->threads,
+                                                    .bf16 = false}));
     SR_TRY(load_weights(run));
     SR_TRY(load_activations(run));
     SR_TRY(create_layer(run));

@@ -76,7 +76,7 @@ static void print_line(const char *name, const bench_request *request, const ben
                              p->D, "threads", sr_thread_count(p->threads));
     set_real(line, "seconds_forward", best->forward);
     set_real(line, "gflops_forward", forward_flops / best->forward);
-    set_real(line, "sgemm_gflops", best->product);
+    set_real(line, "product_gflops", best->product);
     set_real(line, "fraction_forward", forward_flops / best->forward / best->product);
     if (request->backward) {
         set_real(line, "seconds_forward_backward", best->both);
@@ -179,7 +179,7 @@ static bool read_lengths(int *lengths, size_t *count, const char *text) {
 
 static srnn_status bench_attention(const char *list, bench_request *request, const int *lengths,
                                    size_t count) {
-    SR_TRY(bench_product_create(&request->product, request->problem.threads));
+    SR_TRY(bench_product_create(&request->product, &request->problem));
     srnn_status status = SRNN_OK;
     for (size_t i = 0; i < count && status == SRNN_OK; i++)
         status = strcmp(list, "all") == 0 ? bench_all(request, lengths[i])
@@ -189,8 +189,9 @@ static srnn_status bench_attention(const char *list, bench_request *request, con
 }
 
 static int command_bench_attention(int argc, char **argv) {
-    const char *list = "softmax,norm", *length_list = "1024";
-    int lengths[LENGTHS_MAX], form = SRNN_FORM_AUTO;
+    static const char *const dtypes[] = {"float", "bf16", NULL};
+    const char *list = "softmax,norm", *length_list = "1024", *device = "cpu";
+    int lengths[LENGTHS_MAX], form = SRNN_FORM_AUTO, dtype = 0;
     size_t count;
     bench_request request = {.problem = {.B = 1, .H = 16, .D = 64}, .repeats = 7};
     const command_option options[] = {
@@ -206,6 +207,9 @@ static int command_bench_attention(int argc, char **argv) {
                        "tokens in a chunk; 0: chosen"),
         OPTION_TEXT("--kernel", &request.problem.kernel, "NAME", "this kernel and no other"),
         OPTION_FLAG("--backward", &request.backward, "time forward with backward too"),
+        OPTION_DEVICE(&device),
+        OPTION_CHOICE("--dtype", &dtype, dtypes, "TYPE",
+                      "numbers to compute with; bf16 on GPUs only"),
         OPTION_INTEGER("--repeats", &request.repeats, 1, 1000, "N", "rounds; the best counts"),
         OPTION_TEXT("--against", &request.against, "SPEC",
                     "time the parallel form of this variant beside, and compare"),
@@ -214,7 +218,8 @@ static int command_bench_attention(int argc, char **argv) {
         .usage = "softrnn bench attention [options]",
         .purpose = "Checks the kernels against the double oracle, then times them, in turns with a "
                    "matrix\n"
-                   "product (SGEMM): one JSON line per case. gflops counts what the parallel form "
+                   "product of the same numbers: one JSON line per case. gflops counts what the "
+                   "parallel form "
                    "cannot do\n"
                    "without: 4 B H D T^2/2 forward, 2.5 times that backward.",
         .options = options,
@@ -230,7 +235,12 @@ static int command_bench_attention(int argc, char **argv) {
         return command_refuse("option '--T': expected lengths such as 1024,4096, got '%s'",
                               length_list);
     request.problem.form = (srnn_form)form;
-    return command_report(bench_attention(list, &request, lengths, count));
+    request.problem.dtype = dtype ? SRNN_BF16 : SRNN_F32;
+    srnn_status status = srnn_device_open(&request.problem.device, device);
+    if (status == SRNN_OK)
+        status = bench_attention(list, &request, lengths, count);
+    srnn_device_close(request.problem.device);
+    return command_report(status);
 }
 
 int command_bench(int argc, char **argv) {

@@ -3,6 +3,7 @@
 #ifndef SR_CLI_BENCH_CASE_H
 #define SR_CLI_BENCH_CASE_H
 
+#include "backend/backend.h"
 #include "call.h"
 
 typedef struct bench_case {
@@ -24,17 +25,18 @@ srnn_status bench_forward_backward(double *seconds, bench_case *timed);
 double bench_forward_flops(const srnn_problem *problem);
 double bench_backward_flops(const srnn_problem *problem);
 
-/* Square float matrices whose product tells what the machine can do at this moment. */
+/* Square matrices whose product tells what the device can do at this moment. */
 typedef struct bench_product {
-    float *a, *b, *c; /* (size, size) */
+    sr_backend *backend;
+    void *matrix[3]; /* (size, size) */
     int64_t size;
-    int threads;
 } bench_product;
 
-srnn_status bench_product_create(bench_product *product, int threads);
+/* For the problem's device, number type and threads. */
+srnn_status bench_product_create(bench_product *product, const srnn_problem *problem);
 void bench_product_free(bench_product *product);
 
-/* GFLOP/s of one product, cut into one part per thread. */
+/* GFLOP/s of one product. */
 srnn_status bench_product_speed(double *gflops, const bench_product *product);
 
 #endif

@@ -9,6 +9,7 @@ int command_bench(int argc, char **argv);
 int command_compare(int argc, char **argv);
 int command_convert(int argc, char **argv);
 int command_data(int argc, char **argv);
+int command_devices(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_info(int argc, char **argv);

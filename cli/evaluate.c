@@ -6,6 +6,7 @@
 #include "files/file.h"
 #include "files/safetensors.h"
 #include "model_open.h"
+#include "numbers.h"
 #include "options.h"
 #include "train/run_data.h"
 #include "whole_file.h"
@@ -20,8 +21,9 @@
 enum { SYNTHETIC_BATCHES = 64 };
 
 typedef struct evaluation_request {
+    sr_backend_settings numbers;
     const char *model, *tokenizer, *data, *text, *tokens, *last_words, *logits;
-    int B, T, threads, split, layout, longer;
+    int B, T, split, layout, longer;
     int64_t batches, seed;
     double validation_share;
     bool json;
@@ -266,7 +268,7 @@ static srnn_status evaluate(const evaluation_request *r) {
     sr_evaluation result = {0};
     sr_backend *backend;
     sr_model *model;
-    SR_TRY(sr_backend_create(&backend, &(sr_backend_settings){.threads = r->threads}));
+    SR_TRY(sr_backend_create(&backend, &r->numbers));
     srnn_status status = model_open(&model, backend, r->model);
     if (status == SRNN_OK) {
         status = r->tokens ? evaluate_tokens(&result, model, r)
@@ -312,7 +314,7 @@ int command_eval(int argc, char **argv) {
         OPTION_NUMBER("--validation-share", &r.validation_share, 0, 0.9, "X",
                       "the last share of a text file is its validation split"),
         OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of a synthetic task"),
-        OPTION_INTEGER("--threads", &r.threads, 0, 4096, "N", "0: all cores"),
+        OPTIONS_NUMBERS(&r.numbers),
         OPTION_FLAG("--json", &r.json, "one object in place of lines"),
     };
     const command_line line = {

@@ -5,6 +5,7 @@
 #include "model/sampler.h"
 #include "model/session.h"
 #include "model_open.h"
+#include "numbers.h"
 #include "options.h"
 #include "progress.h"
 #include "strand.h"
@@ -17,9 +18,10 @@
 enum { PIECE = 128 };
 
 typedef struct generation_request {
+    sr_backend_settings numbers;
     const char *model, *tokenizer, *prompt, *prompts;
     const char *stops[STRAND_STOPS];
-    int tokens, batch, threads, form;
+    int tokens, batch, form;
     int64_t seed, state_megabytes;
     double temperature, top_p;
     int top_k;
@@ -85,7 +87,7 @@ static srnn_status open_strands(generator *g) {
 static srnn_status generator_open(generator *g, const generation_request *r, int batch) {
     g->request = r;
     g->batch = batch;
-    SR_TRY(sr_backend_create(&g->backend, &(sr_backend_settings){.threads = r->threads}));
+    SR_TRY(sr_backend_create(&g->backend, &r->numbers));
     SR_TRY(model_open(&g->model, g->backend, r->model));
     SR_TRY(sr_model_open_tokenizer(&g->tokenizer, r->tokenizer, r->model, g->model->config.V));
     SR_TRY(sr_encoder_create(&g->encoder, g->tokenizer));
@@ -365,7 +367,7 @@ int command_generate(int argc, char **argv) {
                       "auto; cache: keys and values; state: the fixed-size state"),
         OPTION_INTEGER64("--state-limit", &r.state_megabytes, 1, 1 << 24, "MB",
                          "most memory for a fixed-size state"),
-        OPTION_INTEGER("--threads", &r.threads, 0, 4096, "N", "0: all cores"),
+        OPTIONS_NUMBERS(&r.numbers),
         OPTION_FLAG("--stats", &r.stats, "speed and size of the state, on stderr"),
     };
     const command_line line = {

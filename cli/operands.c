@@ -2,6 +2,7 @@
 #include "operands.h"
 
 #include "attention/attention.h"
+#include "device/attention_kernel.h"
 
 const char *operand_name(operand which) {
     switch (which) {
@@ -112,4 +113,10 @@ void operand_place(srnn_operands *operands, operand which, void *data) {
         operands->value_power = data;
         break;
     }
+}
+
+srnn_dtype operand_dtype(const srnn_problem *problem, operand which) {
+    const bool learned =
+        which == OPERAND_NORM_WEIGHT || which == OPERAND_NORM_BIAS || which == OPERAND_VALUE_POWER;
+    return learned ? sr_number_sum(problem->dtype) : problem->dtype;
 }

@@ -37,6 +37,9 @@ operand_shape output_shape_in(const srnn_problem *problem);
 
 int64_t shape_elements(const operand_shape *shape);
 
+/* The type of its numbers: the problem's, or, of learned vectors, the one in which those are summed. */
+srnn_dtype operand_dtype(const srnn_problem *problem, operand which);
+
 /* Puts contiguous data in its place. */
 void operand_place(srnn_operands *operands, operand which, void *data);
 

@@ -60,6 +60,9 @@ typedef struct command_option {
 #define OPTION_FLAG(option_name, bool_pointer, help_line) \
     {.name = option_name, .kind = OPTION_KIND_FLAG, .help = help_line, .to.flag = bool_pointer}
 /* Text points into argv. */
+/* Where a command computes: the same words everywhere. */
+#define OPTION_DEVICE(target) \
+    OPTION_TEXT("--device", target, "NAME", "where to compute: cpu, cuda or cuda:N")
 #define OPTION_TEXT(option_name, text_pointer, placeholder, help_line) \
     {.name = option_name, .kind = OPTION_KIND_TEXT, .argument = placeholder, .help = help_line, \
      .to.text = text_pointer}

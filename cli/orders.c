@@ -7,6 +7,7 @@
 #include "files/json.h"
 #include "files/origin.h"
 #include "model_open.h"
+#include "numbers.h"
 #include "options.h"
 #include "orders_show.h"
 #include "origin.h"
@@ -19,9 +20,10 @@
 #include <sys/stat.h>
 
 typedef struct orders_request {
+    sr_backend_settings numbers;
     const char *model, *run, *data, *tokenizer, *prompt, *out;
     char *command; /* as it was given */
-    int T, threads, orders, most_order, text_tokens;
+    int T, orders, most_order, text_tokens;
     int64_t tokens, trial_tokens, seed;
     double wide, narrow;
     bool json, reference;
@@ -79,7 +81,7 @@ static srnn_status encode_prompt(measurement *m, const char *prompt) {
 
 /* Token data needs no tokenizer: without one there is no text to show. */
 static srnn_status open_all(measurement *m, const orders_request *r, const char *model) {
-    SR_TRY(sr_backend_create(&m->backend, &(sr_backend_settings){.threads = r->threads}));
+    SR_TRY(sr_backend_create(&m->backend, &r->numbers));
     SR_TRY(model_open(&m->model, m->backend, model));
     const srnn_status status =
         sr_model_open_tokenizer(&m->tokenizer, r->tokenizer, model, m->model->config.V);
@@ -240,7 +242,7 @@ int command_orders(int argc, char **argv) {
         OPTION_FLAG("--reference", &r.reference, "show sizes as the reference defines them"),
         OPTION_TEXT("--out", &r.out, "DIR", "write orders.json there; with --run: into the run"),
         OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of a synthetic task"),
-        OPTION_INTEGER("--threads", &r.threads, 0, 4096, "N", "0: all cores"),
+        OPTIONS_NUMBERS(&r.numbers),
         OPTION_FLAG("--json", &r.json, "the record in place of tables"),
     };
     const command_line line = {

@@ -6,7 +6,7 @@
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "device/attention_kernel.h"
+#include "device/device.h"
 #include "oracle/oracle.h"
 
 #include <math.h>
@@ -98,16 +98,31 @@ static float draw(const srnn_attention *a, operand which, uint64_t seed, int64_t
     return 0;
 }
 
+/* Large arrays, which are there to be timed, hold the same numbers again and again. */
+enum { PERIOD = 1 << 20 };
+
+static void repeat(void *numbers, srnn_dtype dtype, int64_t elements) {
+    const size_t size = sr_number_bytes(dtype);
+    for (int64_t done = PERIOD; done < elements; done += PERIOD)
+        memcpy((char *)numbers + (size_t)done * size, numbers,
+               (size_t)(elements - done < PERIOD ? elements - done : PERIOD) * size);
+}
+
 static void fill(attention_call *run, uint64_t seed) {
     const srnn_problem *p = &run->problem;
     for (int which = 0; which < OPERANDS; which++) {
-        operand_shape shape = operand_shape_in(p, (operand)which);
-        for (int64_t i = 0; run->operand[which] && i < shape_elements(&shape); i++)
-            store(run->operand[which], p->dtype, i, draw(&p->attention, (operand)which, seed, i));
+        const operand_shape shape = operand_shape_in(p, (operand)which);
+        const srnn_dtype dtype = operand_dtype(p, (operand)which);
+        void *numbers = run->host.operand[which];
+        const int64_t elements = numbers ? shape_elements(&shape) : 0;
+        for (int64_t i = 0; i < elements && i < PERIOD; i++)
+            store(numbers, dtype, i, draw(&p->attention, (operand)which, seed, i));
+        repeat(numbers, dtype, elements);
     }
-    operand_shape shape = output_shape_in(p);
-    for (int64_t i = 0; i < shape_elements(&shape); i++)
-        store(run->d_o, p->dtype, i, (float)sr_random_normal(seed, STREAM_D_O, (uint64_t)i));
+    const operand_shape shape = output_shape_in(p);
+    for (int64_t i = 0; i < shape_elements(&shape) && i < PERIOD; i++)
+        store(run->host.d_o, p->dtype, i, (float)sr_random_normal(seed, STREAM_D_O, (uint64_t)i));
+    repeat(run->host.d_o, p->dtype, shape_elements(&shape));
 }
 
 srnn_status probe_create(attention_call *run, const srnn_problem *problem, uint64_t seed) {
@@ -137,7 +152,7 @@ static srnn_status feed_piece(const attention_call *run, srnn_state *state, int 
     in.value_gate = from_position(run, in.value_gate.data, p->Hkv, 1, t);
     in.output_gate = from_position(run, in.output_gate.data, p->H, 1, t);
     in.decay = from_position(run, in.decay.data, p->Hkv, 1, t);
-    return srnn_state_feed(state, from_position(run, run->o, p->H, p->Dv, t), &in, tokens);
+    return srnn_state_feed(state, from_position(run, run->device.o, p->H, p->Dv, t), &in, tokens);
 }
 
 /* Takes the state out, forgets it, and puts it in again. */
@@ -157,7 +172,7 @@ srnn_status probe_feed(attention_call *run, uint64_t seed) {
     srnn_state *state;
     SR_TRY(srnn_state_create(&state, &run->problem));
     int T = run->problem.T;
-    srnn_status status = SRNN_OK;
+    srnn_status status = call_send(run);
     for (int t = 0; t < T && status == SRNN_OK;) {
         uint64_t left = (uint64_t)(T - t);
         int tokens = 1 + (int)sr_random_below(seed, STREAM_CUTS, (uint64_t)t, left);
@@ -168,13 +183,31 @@ srnn_status probe_feed(attention_call *run, uint64_t seed) {
         t += tokens;
     }
     srnn_state_free(state);
-    return status;
+    return status == SRNN_OK ? call_fetch(run) : status;
+}
+
+/* The oracle sees the numbers as the narrower type has them. */
+static void round_operands(attention_call *oracle) {
+    const srnn_problem *p = &oracle->problem;
+    const operand_shape output = output_shape_in(p);
+    for (int which = 0; which <= OPERANDS; which++) {
+        const operand_shape shape = which < OPERANDS ? operand_shape_in(p, (operand)which) : output;
+        double *numbers = which < OPERANDS ? oracle->host.operand[which] : oracle->host.d_o;
+        const srnn_problem narrow = {.dtype = SRNN_BF16};
+        if (which < OPERANDS && operand_dtype(&narrow, (operand)which) != SRNN_BF16)
+            continue;
+        for (int64_t i = 0; numbers && i < shape_elements(&shape); i++)
+            numbers[i] = (double)sr_bf16_float(sr_bf16_of((float)numbers[i]));
+    }
 }
 
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
     srnn_problem plain = *problem;
     plain.dtype = SRNN_F64;
+    plain.device = NULL;
     SR_TRY(probe_create(oracle, &plain, seed));
+    if (problem->dtype == SRNN_BF16)
+        round_operands(oracle);
     const srnn_status status = probe_oracle_run(oracle);
     if (status != SRNN_OK)
         call_free(oracle);
@@ -183,7 +216,7 @@ srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, ui
 
 srnn_status probe_oracle_run(attention_call *oracle) {
     const srnn_operands in = call_operands(oracle), gradients = call_gradients(oracle);
-    return sr_oracle_run(oracle->o, &gradients, oracle->d_o, &oracle->problem, &in);
+    return sr_oracle_run(oracle->host.o, &gradients, oracle->host.d_o, &oracle->problem, &in);
 }
 
 /* ---- random combinations */
@@ -228,7 +261,11 @@ srnn_attention probe_attention(uint64_t seed) {
     }
 }
 
-double probe_limit(const srnn_attention *attention, srnn_form form) {
+double probe_limit(const srnn_problem *problem, srnn_form form) {
+    const srnn_attention *attention = &problem->attention;
+    /* Twice what rounding the weights, the output and the gradient of the scores to 8 bits costs. */
+    if (problem->dtype == SRNN_BF16)
+        return 1.2e-2;
     /* Other forms add up in another order, through the terms of the series. */
     const double usual = form == SRNN_FORM_PARALLEL ? 1e-5 : 2e-5;
     /* A power multiplies the relative rounding of what it is taken of. */
@@ -239,7 +276,7 @@ double probe_limit(const srnn_attention *attention, srnn_form form) {
 static double root_mean_square(const attention_call *oracle, operand which) {
     operand_shape shape = operand_shape_in(&oracle->problem, which);
     int64_t elements = shape_elements(&shape);
-    const double *values = oracle->gradient[which];
+    const double *values = oracle->host.gradient[which];
     double sum = 0;
     for (int64_t i = 0; i < elements; i++)
         sum += values[i] * values[i];
@@ -260,17 +297,19 @@ static double relative_error(const void *values, srnn_dtype dtype, const double 
 
 double probe_output_error(const attention_call *run, const attention_call *oracle) {
     operand_shape shape = output_shape_in(&run->problem);
-    return relative_error(run->o, run->problem.dtype, oracle->o, shape_elements(&shape), 0);
+    return relative_error(run->host.o, run->problem.dtype, oracle->host.o, shape_elements(&shape),
+                          0);
 }
 
 double probe_gradient_error(const attention_call *run, const attention_call *oracle) {
     double worst = 0, floor = cancelled(&run->problem) * root_mean_square(oracle, OPERAND_V);
     for (int which = 0; which < OPERANDS; which++) {
-        if (!run->gradient[which])
+        if (!run->host.gradient[which])
             continue;
         operand_shape shape = operand_shape_in(&run->problem, (operand)which);
-        double error = relative_error(run->gradient[which], run->problem.dtype,
-                                      oracle->gradient[which], shape_elements(&shape), floor);
+        double error =
+            relative_error(run->host.gradient[which], operand_dtype(&run->problem, (operand)which),
+                           oracle->host.gradient[which], shape_elements(&shape), floor);
         if (!(error <= worst))
             worst = error;
         if (isnan(worst))

@@ -27,7 +27,7 @@ srnn_attention probe_attention(uint64_t seed);
 double probe_output_error(const attention_call *run, const attention_call *oracle);
 double probe_gradient_error(const attention_call *run, const attention_call *oracle);
 
-/* The largest error that passes for a form in float. */
-double probe_limit(const srnn_attention *attention, srnn_form form);
+/* The largest error that passes for a form of a problem, by its number type. */
+double probe_limit(const srnn_problem *problem, srnn_form form);
 
 #endif

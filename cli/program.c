@@ -39,6 +39,7 @@ static const command commands[] = {
     {"eval", "how well a model predicts: loss, perplexity, accuracy", command_eval},
     {"generate", "continue a text with the variant's own state", command_generate},
     {"help", "this text, or that of a command", command_help},
+    {"devices", "where this program can compute", command_devices},
     {"info", "what this build and this machine offer", command_info},
     {"orders", "which orders of exp a model uses; what a finite state would cost", command_orders},
     {"report", "what a study found, as one page", command_report_page},

@@ -84,8 +84,8 @@ static srnn_status keep_texts(sr_run_settings *settings, const settings_options 
 
 /* The first option of those given that a run which is resumed cannot take, or NULL. */
 static const char *not_an_end(int argc, char *const *argv) {
-    static const char *const ends[] = {"--resume", "--stop-step", "--stop-tokens", "--stop-seconds",
-                                       "--threads"};
+    static const char *const ends[] = {"--resume",       "--stop-step", "--stop-tokens",
+                                       "--stop-seconds", "--threads",   "--device"};
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
         bool end = strncmp(argv[i], "--", 2) != 0; /* a value, or -h */
         for (size_t k = 0; k < sizeof ends / sizeof *ends; k++)
@@ -266,7 +266,8 @@ static double end_of(double value, bool given) {
 static srnn_status start_or_resume(sr_run **run, const sr_run_settings *s, const train_request *r) {
     const sr_run_ends ends = {(int64_t)end_of((double)s->stop_step, r->step),
                               (int64_t)end_of((double)s->stop_tokens, r->tokens),
-                              end_of(s->stop_seconds, r->seconds), s->threads};
+                              end_of(s->stop_seconds, r->seconds), s->threads,
+                              s->device && *s->device ? s->device : NULL};
     return r->resume ? sr_run_resume(run, r->resume, &ends) : sr_run_start(run, r->out, s);
 }
 
@@ -311,7 +312,7 @@ int command_train(int argc, char **argv) {
     const command_line line = {
         .usage = "softrnn train --out DIR --data WHERE [options]\n"
                  "       softrnn train --resume DIR [--stop-step N] [--stop-tokens N] "
-                 "[--stop-seconds X] [--threads N]",
+                 "[--stop-seconds X] [--threads N] [--device NAME]",
         .purpose = "Trains a Llama with any attention. The folder receives run.yaml, "
                    "metrics.jsonl,\ntimings.jsonl, TensorBoard events and checkpoints in Hugging "
                    "Face layout. Ctrl-C, SIGTERM,\nSIGHUP, SIGUSR1 and SIGXCPU write a checkpoint "

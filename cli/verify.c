@@ -63,6 +63,8 @@ typedef struct verification {
     method methods[METHODS_MAX];
     size_t method_count, shape_count;
     int threads, random;
+    srnn_device *device; /* NULL: the CPU */
+    srnn_dtype dtype;
     uint64_t seed;
     int64_t comparisons;
     bool failed;
@@ -87,6 +89,8 @@ static srnn_problem problem_of(const verification *v, const srnn_attention *a, c
                             .D = s->D,
                             .Dv = s->Dv,
                             .threads = v->threads,
+                            .device = v->device,
+                            .dtype = v->dtype,
                             .state_limit = STATE_BYTES_MAX};
     while (problem.documents + 1 < OFFSETS_MAX && s->offsets[problem.documents + 1])
         problem.documents++;
@@ -137,7 +141,7 @@ static void report_failure(const verification *v, const char *name, const method
  * infinity for a failure. */
 static void compare(verification *v, double *worst, const char *name, const method *m,
                     const srnn_problem *problem, const attention_call *oracle) {
-    double limit = probe_limit(&problem->attention, m->form);
+    double limit = probe_limit(problem, m->form);
     size_t chunks = m->form == SRNN_FORM_CHUNKED ? CHUNKS : 1;
     for (size_t i = 0; i < chunks; i++) {
         srnn_problem chunked = *problem;
@@ -188,7 +192,8 @@ static srnn_status verify_variant(verification *v, const char *name, const srnn_
             SR_TRY(verify_shape(v, worst, name, a, &shapes[i]));
     printf("%-58s", name);
     for (size_t i = 0; i < v->method_count; i++)
-        print_cell(worst[i], probe_limit(a, v->methods[i].form));
+        print_cell(worst[i], probe_limit(&(srnn_problem){.attention = *a, .dtype = v->dtype},
+                                         v->methods[i].form));
     printf("   %s\n", v->failed ? "FAIL" : "ok");
     fflush(stdout);
     v->failed |= failed_before;
@@ -199,10 +204,17 @@ static srnn_status verify_variant(verification *v, const char *name, const srnn_
 /* ---- Which columns, which rows */
 
 /* True if a plan can be had for some variant: a linear one has all forms, softmax all kernels. */
-static bool available(const char *kernel, srnn_form form) {
+static bool available(const verification *v, const char *kernel, srnn_form form) {
     static const char *const samples[] = {"linear_elu", "softmax", "norm", "order:2"};
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
-        srnn_problem p = {.B = 1, .H = 1, .T = 64, .D = 64, .kernel = kernel, .form = form};
+        srnn_problem p = {.B = 1,
+                          .H = 1,
+                          .T = 64,
+                          .D = 64,
+                          .kernel = kernel,
+                          .form = form,
+                          .device = v->device,
+                          .dtype = v->dtype};
         srnn_plan *plan = NULL;
         if (srnn_attention_parse(&p.attention, samples[i]) != SRNN_OK)
             continue;
@@ -220,12 +232,11 @@ static void add_method(verification *v, method m) {
 }
 
 static void list_methods(verification *v) {
+    const char *kernel;
     for (int form = SRNN_FORM_PARALLEL; form_words[form]; form++)
-        for (size_t k = 0; srnn_kernel_name(NULL, k); k++)
-            if (available(srnn_kernel_name(NULL, k), (srnn_form)form))
-                add_method(v, (method){srnn_kernel_name(NULL, k),
-                                       (srnn_form)form,
-                                       {form_words[form], srnn_kernel_name(NULL, k)}});
+        for (size_t k = 0; (kernel = srnn_kernel_name(v->device, k)); k++)
+            if (available(v, kernel, (srnn_form)form))
+                add_method(v, (method){kernel, (srnn_form)form, {form_words[form], kernel}});
     add_method(v, (method){NULL, SRNN_FORM_PARALLEL, {"fed, keys", "kept"}});
     add_method(v, (method){NULL, SRNN_FORM_CHUNKED, {"fed, fixed", "chunked"}});
     add_method(v, (method){NULL, SRNN_FORM_RECURRENT, {"fed, fixed", "recurrent"}});
@@ -265,9 +276,22 @@ static srnn_status verify_all(verification *v) {
     return verify_random(v);
 }
 
+static srnn_status verify(verification *v, const char *attention) {
+    const bool all = strcmp(attention, "all") == 0;
+    srnn_attention a;
+    if (!all)
+        SR_TRY(srnn_attention_parse(&a, attention));
+    list_methods(v);
+    print_header(v);
+    return all ? verify_all(v) : verify_variant(v, attention, &a);
+}
+
 int command_verify(int argc, char **argv) {
+    static const char *const dtypes[] = {"float", "bf16", NULL};
     const char *attention = "all";
+    const char *device = "cpu";
     bool quick = false;
+    int dtype = 0;
     int64_t seed = 1;
     verification v = {.shape_count = SHAPES, .random = 12};
     const command_option options[] = {
@@ -277,6 +301,9 @@ int command_verify(int argc, char **argv) {
         OPTION_INTEGER("--random", &v.random, 0, 100000, "N",
                        "random combinations beside the table"),
         OPTION_FLAG("--quick", &quick, "fewer shapes"),
+        OPTION_DEVICE(&device),
+        OPTION_CHOICE("--dtype", &dtype, dtypes, "TYPE",
+                      "numbers to compute with; bf16 on GPUs only"),
     };
     const command_line line = {
         .usage = "softrnn verify [options]",
@@ -296,16 +323,13 @@ int command_verify(int argc, char **argv) {
     if (!options_parse(&line, argc, argv, &exit_code))
         return exit_code;
     v.seed = (uint64_t)seed;
+    v.dtype = dtype ? SRNN_BF16 : SRNN_F32;
     if (quick)
         v.shape_count = QUICK;
-    bool all = strcmp(attention, "all") == 0;
-    srnn_attention a;
-    srnn_status status = all ? SRNN_OK : srnn_attention_parse(&a, attention);
-    if (status == SRNN_OK) {
-        list_methods(&v);
-        print_header(&v);
-        status = all ? verify_all(&v) : verify_variant(&v, attention, &a);
-    }
+    srnn_status status = srnn_device_open(&v.device, device);
+    if (status == SRNN_OK)
+        status = verify(&v, attention);
+    srnn_device_close(v.device);
     if (status != SRNN_OK)
         return command_report(status);
     printf("%lld comparisons: %s\n", (long long)v.comparisons,

@@ -1,4 +1,4 @@
-/* attention_problem.h: checks and defaults that plans and states share. */
+/* attention_problem.h (private): checks and defaults that plans and states share. */
 #ifndef SR_DEVICE_ATTENTION_PROBLEM_H
 #define SR_DEVICE_ATTENTION_PROBLEM_H
 

@@ -1,4 +1,4 @@
-/* attention_layer_parts.h: what forward, backward and feeding by pieces share. */
+/* attention_layer_parts.h (private): what forward, backward and feeding by pieces share. */
 #ifndef SR_MODEL_ATTENTION_LAYER_PARTS_H
 #define SR_MODEL_ATTENTION_LAYER_PARTS_H
 

@@ -1,4 +1,4 @@
-/* config_member.h: single members of config.json, with their types checked. */
+/* config_member.h (private): single members of config.json, with their types checked. */
 #ifndef SR_MODEL_CONFIG_MEMBER_H
 #define SR_MODEL_CONFIG_MEMBER_H
 

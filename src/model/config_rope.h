@@ -1,4 +1,4 @@
-/* config_rope.h: rotary position in config.json. */
+/* config_rope.h (private): rotary position in config.json. */
 #ifndef SR_MODEL_CONFIG_ROPE_H
 #define SR_MODEL_CONFIG_ROPE_H
 

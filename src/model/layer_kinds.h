@@ -1,4 +1,4 @@
-/* layer_kinds.h: the different attention layers of a model, each made once. */
+/* layer_kinds.h (private): the different attention layers of a model, each made once. */
 #ifndef SR_MODEL_LAYER_KINDS_H
 #define SR_MODEL_LAYER_KINDS_H
 

@@ -1,4 +1,4 @@
-/* observe.h: what an observer of a decoder layer is shown. (private) */
+/* observe.h (private): what an observer of a decoder layer is shown. (private) */
 #ifndef SR_MODEL_OBSERVE_H
 #define SR_MODEL_OBSERVE_H
 

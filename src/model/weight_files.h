@@ -1,4 +1,4 @@
-/* weight_files.h: the tensors of a Hugging Face folder, in one file or in shards. */
+/* weight_files.h (private): the tensors of a Hugging Face folder, in one file or in shards. */
 #ifndef SR_MODEL_WEIGHT_FILES_H
 #define SR_MODEL_WEIGHT_FILES_H
 

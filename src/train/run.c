@@ -78,7 +78,9 @@ static sr_checkpointed checkpointed(const sr_run *run) {
 /* All memory is taken before weights are computed or read, so that what does not fit fails soon. */
 static srnn_status make(sr_run *run, const char *folder, const char *checkpoint) {
     SR_TRY(sr_path_print(run->folder, "%s", folder));
-    const sr_backend_settings numbers = {.threads = run->settings.threads,
+    const char *device = run->settings.device;
+    const sr_backend_settings numbers = {.device = device && *device ? device : NULL,
+                                         .threads = run->settings.threads,
                                          .bf16 = run->settings.precision == SR_PRECISION_BF16};
     SR_TRY(sr_backend_create(&run->backend, &numbers));
     SR_TRY(sr_run_data_open(&run->source, &run->settings));
@@ -155,7 +157,7 @@ static srnn_status start(sr_run *run, const char *folder, const sr_run_settings 
     return make_folder(run, yaml);
 }
 
-static void take_ends(sr_run_settings *s, const sr_run_ends *ends) {
+static srnn_status take_ends(sr_run_settings *s, const sr_run_ends *ends) {
     if (ends->stop_step)
         s->stop_step = ends->stop_step > 0 ? ends->stop_step : 0;
     if (ends->stop_tokens)
@@ -164,6 +166,7 @@ static void take_ends(sr_run_settings *s, const sr_run_ends *ends) {
         s->stop_seconds = ends->stop_seconds > 0 ? ends->stop_seconds : 0;
     if (ends->threads)
         s->threads = ends->threads;
+    return ends->device ? sr_run_settings_text(&s->device, ends->device) : SRNN_OK;
 }
 
 /* Files that look untouched are taken to be; others are read whole. */
@@ -189,7 +192,7 @@ static srnn_status resume(sr_run *run, const char *folder, const sr_run_ends *en
     SR_TRY(sr_path_join(yaml, folder, "run.yaml"));
     SR_TRY(sr_run_settings_read(&run->settings, yaml));
     SR_TRY(sr_folder_lock(&run->lock, folder, 0));
-    take_ends(&run->settings, ends);
+    SR_TRY(take_ends(&run->settings, ends));
     SR_TRY(sr_checkpoint_tidy(folder));
     SR_TRY(sr_checkpoint_find(checkpoint, &run->progress, folder, &run->settings));
     run->saved_step = run->progress.step;

@@ -31,6 +31,7 @@ typedef struct sr_run_ends {
     int64_t stop_step, stop_tokens;
     double stop_seconds;
     int threads;
+    const char *device; /* to go on elsewhere; NULL: where the run was */
 } sr_run_ends;
 srnn_status sr_run_resume(sr_run **run, const char *folder, const sr_run_ends *ends);
 void sr_run_free(sr_run *run);

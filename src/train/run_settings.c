@@ -79,6 +79,7 @@ static const sr_setting table[] = {
     NUMBER("stop-seconds", stop_seconds, 0, 1e12, "stop after so many seconds; 0: not"),
     INTEGER("bad-steps", bad_steps, 1, 1 << 20, "steps in a row that may be skipped for a loss that is not finite"),
     COUNT("seed", seed, "of weights and data order"),
+    TEXT("device", device, "NAME", "where to compute: cpu, cuda or cuda:N"),
     CHOICE("precision", precision, precisions, "of matrix products: float, or bf16 with float weights and sums"),
     INTEGER("threads", threads, 0, 4096, "0: all cores; results do not depend on it"),
 };

@@ -40,6 +40,7 @@ typedef struct sr_run_settings {
     double stop_seconds;            /* 0: not */
     int bad_steps;                  /* steps in a row that may be skipped */
     int64_t seed;
+    char *device;  /* "cpu", "cuda", "cuda:1"; "": cpu */
     int precision; /* sr_precision */
     int threads;
 

@@ -96,12 +96,12 @@ static void double_forms_agree(void **state) {
 
 static void check_same(const char *spec, const attention_call *a, const attention_call *b) {
     operand_shape shape = output_shape_in(&a->problem);
-    if (memcmp(a->o, b->o, (size_t)shape_elements(&shape) * sizeof(float)) != 0)
+    if (memcmp(a->host.o, b->host.o, (size_t)shape_elements(&shape) * sizeof(float)) != 0)
         fail_msg("%s: the output changes with the threads", spec);
     for (int which = 0; which < OPERANDS; which++) {
         shape = operand_shape_in(&a->problem, (operand)which);
-        if (a->gradient[which] && memcmp(a->gradient[which], b->gradient[which],
-                                         (size_t)shape_elements(&shape) * sizeof(float)) != 0)
+        if (a->host.gradient[which] && memcmp(a->host.gradient[which], b->host.gradient[which],
+                                              (size_t)shape_elements(&shape) * sizeof(float)) != 0)
             fail_msg("%s: gradient %d changes with the threads", spec, which);
     }
 }
@@ -151,8 +151,8 @@ static void check_changed(const char *spec, changed *change, double limit) {
     assert_int_equal(probe_create(&oracle, &wide, 6), SRNN_OK);
     for (int which = OPERAND_Q; which <= OPERAND_V; which++) {
         operand_shape shape = operand_shape_in(&problem, (operand)which);
-        float *narrow = run.operand[which];
-        double *exact = oracle.operand[which];
+        float *narrow = run.host.operand[which];
+        double *exact = oracle.host.operand[which];
         for (int64_t i = 0; i < shape_elements(&shape); i++) {
             narrow[i] = (float)change((operand)which, exact[i]);
             exact[i] = (double)narrow[i];
@@ -241,8 +241,9 @@ static void documents_can_change(void **state) {
         assert_int_equal(srnn_plan_create(&plan, &problem), SRNN_OK);
         assert_int_equal(srnn_plan_documents(plan, after, 5), SRNN_OK);
         srnn_operands in = call_operands(&moved);
-        assert_int_equal(srnn_attention_forward(plan, (srnn_tensor){.data = moved.o}, &in, NULL),
-                         SRNN_OK);
+        assert_int_equal(
+            srnn_attention_forward(plan, (srnn_tensor){.data = moved.device.o}, &in, NULL),
+            SRNN_OK);
         check_same(specs[n], &made, &moved);
         assert_int_equal(srnn_plan_documents(plan, before + 1, 2), SRNN_ERR_ARGUMENT);
         srnn_plan_free(plan);

@@ -58,6 +58,7 @@ static void *device_bytes(const void *host, size_t bytes) {
     assert_true(device_count < ARRAYS);
     device_arrays[device_count++] = memory;
     assert_int_equal(sr_device_copy_in(gpu->device, memory, host, bytes), SRNN_OK);
+    assert_int_equal(srnn_device_wait(gpu->device), SRNN_OK); /* the host's may change now */
     return memory;
 }
 
@@ -774,6 +775,113 @@ static void sums_and_copies(void **state) {
     }
 }
 
+/* ---- a step: called, and recorded and replayed, with the same bits ---- */
+
+enum { STEP_ROWS = 300, STEP_C = 24, STEP_V = 40, STEP_N = (2 * STEP_V + 1) * STEP_C };
+
+/* A model of a table, a norm and a head, in one arena in this order. */
+typedef struct step {
+    float *weight, *gradient, *mean, *square; /* (STEP_N) */
+    char *working;                            /* (STEP_N), number type */
+    float *x, *d_x, *rstd, *losses, *scratch;
+    void *h, *d_h, *logits;
+    int32_t *ids, *targets, *hits;
+    sr_tally *tally;
+} step;
+
+static srnn_status run_step(void *context) {
+    const step *s = context;
+    const srnn_dtype number = gpu->number;
+    const int64_t rows = STEP_ROWS, C = STEP_C, V = STEP_V, norm_at = V * C, head_at = norm_at + C;
+    const sr_rmsnorm norm = {s->x, s->weight + norm_at, s->rstd, 1e-5f, rows, C};
+    const sr_rmsnorm_gradient back = {s->d_x, number == SRNN_F32 ? (void *)s->d_x : s->d_h,
+                                      s->gradient + norm_at, s->scratch};
+    void *working = number == SRNN_F32 ? (void *)s->weight : s->working;
+    const sr_linear head = {sr_number_at(working, head_at, number), NULL, V};
+    const sr_linear_gradient d_head = {s->gradient + head_at, NULL, V};
+    const sr_matrix h = sr_matrix_of(s->h, rows, C, number), none = {0};
+    const sr_matrix d_h = sr_matrix_of(s->d_h, rows, C, number);
+    const sr_matrix logits = sr_matrix_of(s->logits, rows, V, number);
+    const sr_matrix x = sr_matrix_of(s->x, rows, C, SRNN_F32);
+    const sr_adamw adamw = {.weight = s->weight,
+                            .mean = s->mean,
+                            .square = s->square,
+                            .gradient = s->gradient,
+                            .working = working,
+                            .n = STEP_N,
+                            .beta1 = 0.9,
+                            .beta2 = 0.95,
+                            .epsilon = 1e-8,
+                            .clip = 1,
+                            .nominal = STEP_ROWS};
+    SR_TRY(sr_device_zero(gpu->device, s->gradient, STEP_N * sizeof(float)));
+    SR_TRY(sr_device_zero(gpu->device, s->d_x, STEP_ROWS * STEP_C * sizeof(float)));
+    SR_TRY(gpu->embed_forward(gpu, x, s->weight, s->ids));
+    SR_TRY(gpu->rmsnorm_forward(gpu, s->h, &norm));
+    SR_TRY(gpu->linear_forward(gpu, logits, none, h, &head, 1));
+    SR_TRY(gpu->cross_entropy(gpu, s->losses, s->hits, logits, s->targets, 1.0f / STEP_ROWS));
+    SR_TRY(gpu->tally_losses(gpu, s->tally, s->losses, s->hits, s->targets, rows));
+    SR_TRY(gpu->linear_backward_weight(gpu, &d_head, 1, logits, h));
+    SR_TRY(gpu->linear_backward_input(gpu, d_h, logits, &head, 1));
+    SR_TRY(gpu->rmsnorm_backward(gpu, &back, s->d_h, &norm));
+    SR_TRY(gpu->embed_backward(gpu, s->gradient, sr_matrix_of(s->d_x, rows, C, SRNN_F32), s->ids));
+    SR_TRY(gpu->tally_squares(gpu, s->tally, s->gradient, STEP_N));
+    return gpu->adamw(gpu, s->tally, &adamw);
+}
+
+static step make_step(void) {
+    const srnn_dtype number = gpu->number;
+    const int64_t activations_count = STEP_ROWS * STEP_C;
+    const sr_tally tally = {.learning_rate = 0.1};
+    int32_t *ids = host_array(STEP_ROWS * sizeof *ids);
+    for (int i = 0; i < STEP_ROWS; i++)
+        ids[i] = i * 7 % STEP_V;
+    float *weights = numbers(STEP_N, 1, number), *zeros = host_array(STEP_N * sizeof *zeros);
+    void *any = host_array(STEP_ROWS * STEP_V * sizeof(float));
+    return (step){.weight = on_device(weights, STEP_N, SRNN_F32),
+                  .gradient = on_device(zeros, STEP_N, SRNN_F32),
+                  .mean = on_device(zeros, STEP_N, SRNN_F32),
+                  .square = on_device(zeros, STEP_N, SRNN_F32),
+                  .working = on_device(weights, STEP_N, number),
+                  .x = on_device(any, activations_count, SRNN_F32),
+                  .d_x = on_device(any, activations_count, SRNN_F32),
+                  .rstd = on_device(any, STEP_ROWS, SRNN_F32),
+                  .losses = on_device(any, STEP_ROWS, SRNN_F32),
+                  .scratch = on_device(any, SR_ROW_PARTS * STEP_C, SRNN_F32),
+                  .h = on_device(any, activations_count, number),
+                  .d_h = on_device(any, activations_count, number),
+                  .logits = on_device(any, STEP_ROWS * STEP_V, number),
+                  .ids = device_bytes(ids, STEP_ROWS * sizeof *ids),
+                  .targets = device_bytes(ids, STEP_ROWS * sizeof *ids),
+                  .hits = device_bytes(ids, STEP_ROWS * sizeof *ids),
+                  .tally = device_bytes(&tally, sizeof tally)};
+}
+
+static void steps(void **state) {
+    (void)state;
+    enum { STEPS = 3 };
+    step called = make_step(), replayed = make_step();
+    void *recording = NULL;
+    sr_tally a, b;
+    right(gpu->device->record(gpu->device, &recording, run_step, &replayed));
+    double first_loss = 0;
+    for (int i = 0; i < STEPS; i++) {
+        right(run_step(&called));
+        right(gpu->device->replay(gpu->device, recording));
+        right(sr_device_copy_out(gpu->device, &a, called.tally, sizeof a));
+        right(sr_device_copy_out(gpu->device, &b, replayed.tally, sizeof b));
+        assert_memory_equal(&a, &b, sizeof a);
+        first_loss = i == 0 ? a.loss : first_loss;
+    }
+    assert_memory_equal(fetched(called.weight, STEP_N, SRNN_F32),
+                        fetched(replayed.weight, STEP_N, SRNN_F32), STEP_N * sizeof(float));
+    assert_int_equal(a.updates, STEPS);
+    assert_int_equal(a.targets, STEPS * STEP_ROWS); /* the host would have begun anew each time */
+    assert_true(a.loss < STEPS * first_loss);
+    gpu->device->forget(gpu->device, recording);
+    free_arrays();
+}
+
 static int open_backend(bool bf16) {
     const sr_backend_settings settings = {.device = "cuda", .bf16 = bf16};
     return sr_backend_create(&gpu, &settings) == SRNN_OK ? 0 : -1;
@@ -810,6 +918,7 @@ int main(void) {
         cmocka_unit_test(tallies),
         cmocka_unit_test(updates),
         cmocka_unit_test(sums_and_copies),
+        cmocka_unit_test(steps),
     };
     if (open_backend(false) != 0) {
         printf("skipped: %s\n", srnn_error_detail());

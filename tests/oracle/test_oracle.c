@@ -37,11 +37,11 @@ static const char *text_of(const srnn_attention *a) {
 
 static double loss(attention_call *call) {
     const srnn_operands in = call_operands(call);
-    assert_int_equal(sr_oracle_run(call->o, NULL, NULL, &call->problem, &in), SRNN_OK);
+    assert_int_equal(sr_oracle_run(call->host.o, NULL, NULL, &call->problem, &in), SRNN_OK);
     const operand_shape shape = output_shape_in(&call->problem);
     double sum = 0;
     for (int64_t n = 0; n < shape_elements(&shape); n++)
-        sum += ((double *)call->o)[n] * ((double *)call->d_o)[n];
+        sum += ((double *)call->host.o)[n] * ((double *)call->host.d_o)[n];
     return sum;
 }
 
@@ -49,14 +49,14 @@ static void check_derivative(attention_call *call, operand which) {
     const operand_shape shape = operand_shape_in(&call->problem, which);
     double difference = 0, norm = 0, size = 0;
     for (int64_t n = 0; n < shape_elements(&shape); n++) {
-        double *x = (double *)call->operand[which] + n;
+        double *x = (double *)call->host.operand[which] + n;
         const double kept = *x, step = 1e-5;
         *x = kept + step;
         const double above = loss(call);
         *x = kept - step;
         const double central = (above - loss(call)) / (2 * step);
         *x = kept;
-        const double off = ((double *)call->gradient[which])[n] - central;
+        const double off = ((double *)call->host.gradient[which])[n] - central;
         difference += off * off;
         norm += central * central;
         size = fmax(size, fabs(above));
@@ -71,7 +71,7 @@ static void check_derivative(attention_call *call, operand which) {
 static void leave_grid(attention_call *call, operand which) {
     const operand_shape shape = operand_shape_in(&call->problem, which);
     for (int64_t n = 0; n < shape_elements(&shape); n++)
-        ((double *)call->operand[which])[n] += 0.03 * sr_random_normal(7, which, (uint64_t)n);
+        ((double *)call->host.operand[which])[n] += 0.03 * sr_random_normal(7, which, (uint64_t)n);
 }
 
 /* A detached normaliser has no differences to be compared with. */
@@ -84,7 +84,7 @@ static void check_derivatives(srnn_attention a, uint64_t seed) {
     leave_grid(&call, OPERAND_K);
     assert_int_equal(probe_oracle_run(&call), SRNN_OK);
     for (int which = 0; which < OPERANDS; which++)
-        if (call.gradient[which])
+        if (call.host.gradient[which])
             check_derivative(&call, (operand)which);
     call_free(&call);
 }

@@ -1,4 +1,4 @@
-/* cpu.h: what the files of the CPU backend share. */
+/* cpu.h (private): what the files of the CPU backend share. */
 #ifndef SR_BACKEND_CPU_CPU_H
 #define SR_BACKEND_CPU_CPU_H
 

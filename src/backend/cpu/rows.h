@@ -1,4 +1,4 @@
-/* rows.h: the CPU's vectorised loops, single-threaded over a range of rows or numbers.
+/* rows.h (private): the CPU's vectorised loops, single-threaded over a range of rows or numbers.
  *
  * rows.c is compiled once per instruction set; each copy fills one table. The
  * callers in ops_*.c cut the work into fixed tiles, so that results do not depend on the number of

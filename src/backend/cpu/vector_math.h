@@ -1,4 +1,4 @@
-/* vector_math.h: elementary functions that a compiler can vectorise. */
+/* vector_math.h (private): elementary functions that a compiler can vectorise. */
 #ifndef SR_BACKEND_CPU_VECTOR_MATH_H
 #define SR_BACKEND_CPU_VECTOR_MATH_H
 

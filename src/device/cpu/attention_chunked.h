@@ -1,4 +1,4 @@
-/* attention_chunked.h: the chunked and recurrent forms for one number type and instruction set. */
+/* attention_chunked.h (private): the chunked and recurrent forms for one number type and instruction set. */
 #ifndef SR_CPU_ATTENTION_CHUNKED_H
 #define SR_CPU_ATTENTION_CHUNKED_H
 

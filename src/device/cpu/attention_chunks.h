@@ -1,4 +1,4 @@
-/* attention_chunks.h: what the two halves of the chunked kernel share: a chunk and the state before
+/* attention_chunks.h (private): what the two halves of the chunked kernel share: a chunk and the state before
  * it. */
 #ifndef SR_CPU_ATTENTION_CHUNKS_H
 #define SR_CPU_ATTENTION_CHUNKS_H

@@ -1,4 +1,4 @@
-/* attention_edges.h: what happens to rows before and after the core of the equation.
+/* attention_edges.h (private): what happens to rows before and after the core of the equation.
  *
  * Every kernel is prologue, core, epilogue. The core, O(T^2) or a state update, is what kernels
  * differ in; the edges, O(T), are here once: features of q and k, the factor on v, the running

@@ -1,4 +1,4 @@
-/* attention_features.h: the symmetric basis in which (q.k)^n is a plain inner product.
+/* attention_features.h (private): the symmetric basis in which (q.k)^n is a plain inner product.
  *
  * Order n has one feature per multiset of n indices: the product of those entries of x, times
  * sqrt(1 / product of the multiplicities' factorials), so that

@@ -1,4 +1,4 @@
-/* attention_flash.h: the two halves of the flash kernel for one number type and instruction set. */
+/* attention_flash.h (private): the two halves of the flash kernel for one number type and instruction set. */
 #ifndef SR_CPU_ATTENTION_FLASH_H
 #define SR_CPU_ATTENTION_FLASH_H
 

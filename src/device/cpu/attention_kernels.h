@@ -1,4 +1,4 @@
-/* attention_kernels.h: the attention kernels of the CPU. */
+/* attention_kernels.h (private): the attention kernels of the CPU. */
 #ifndef SR_CPU_ATTENTION_KERNELS_H
 #define SR_CPU_ATTENTION_KERNELS_H
 

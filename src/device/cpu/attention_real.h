@@ -1,4 +1,4 @@
-/* attention_real.h: the number type a kernel file is compiled for, and the names that follow from
+/* attention_real.h (private): the number type a kernel file is compiled for, and the names that follow from
  * it.
  *
  * The build compiles one source once per type (SR_REAL_BITS 32 or 64) and, for the fast kernels,

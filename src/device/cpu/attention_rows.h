@@ -1,4 +1,4 @@
-/* attention_rows.h: small row operations that the edge files and kernels share. */
+/* attention_rows.h (private): small row operations that the edge files and kernels share. */
 #ifndef SR_CPU_ATTENTION_ROWS_H
 #define SR_CPU_ATTENTION_ROWS_H
 

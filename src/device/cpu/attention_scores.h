@@ -1,4 +1,4 @@
-/* attention_scores.h: rows of logits into rows of weights, and back, in vectors.
+/* attention_scores.h (private): rows of logits into rows of weights, and back, in vectors.
  *
  * A row holds logits s_ij against the keys of one tile. Only columns low .. high-1 are visible; the
  * others, up to `width`, become zero, so that a product may run over the whole row. */

@@ -1,4 +1,4 @@
-/* attention_simd.h: vectors, exp and the tile product that the fast kernels are made of.
+/* attention_simd.h (private): vectors, exp and the tile product that the fast kernels are made of.
  *
  * Plain C over compiler vectors. The build compiles it once per instruction set with
  * SR_VECTOR_BYTES; everything here follows from that and from the number type.

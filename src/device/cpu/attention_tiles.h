@@ -1,4 +1,4 @@
-/* attention_tiles.h: keys and values packed in tiles, and rows of queries run against them.
+/* attention_tiles.h (private): keys and values packed in tiles, and rows of queries run against them.
  *
  * Tiles stand at multiples of TILE of the position in a row, whatever documents are packed in it.
  */

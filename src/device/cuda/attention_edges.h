@@ -1,4 +1,4 @@
-/* attention_edges.h: what happens to rows before and after the core of the equation, on the GPU.
+/* attention_edges.h (private): what happens to rows before and after the core of the equation, on the GPU.
  *
  *     forward:   sr_attention_prepare, core (which ends a row with row_output and writes what is saved)
  *     backward:  sr_attention_prepare, sr_attention_outputs_backward, core, sr_attention_inputs_backward

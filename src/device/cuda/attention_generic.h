@@ -1,4 +1,4 @@
-/* attention_generic.h: the attention kernel of GPUs that computes everything, in float. */
+/* attention_generic.h (private): the attention kernel of GPUs that computes everything, in float. */
 #ifndef SR_CUDA_ATTENTION_GENERIC_H
 #define SR_CUDA_ATTENTION_GENERIC_H
 

@@ -1,4 +1,4 @@
-/* attention_kernels.h: the attention kernels of a GPU. */
+/* attention_kernels.h (private): the attention kernels of a GPU. */
 #ifndef SR_DEVICE_CUDA_ATTENTION_KERNELS_H
 #define SR_DEVICE_CUDA_ATTENTION_KERNELS_H
 

@@ -34,12 +34,12 @@ static size_t output_bytes(const attention_call *run) {
 
 static mirror mirror_create(const attention_call *run, size_t saved_bytes) {
     mirror m = {.o = send(NULL, output_bytes(run)),
-                .d_o = send(run->d_o, output_bytes(run)),
+                .d_o = send(run->host.d_o, output_bytes(run)),
                 .saved = send(NULL, saved_bytes)};
     for (int which = 0; which < OPERANDS; which++) {
-        if (!run->operand[which])
+        if (!run->host.operand[which])
             continue;
-        m.operand[which] = send(run->operand[which], operand_bytes(run, (operand)which));
+        m.operand[which] = send(run->host.operand[which], operand_bytes(run, (operand)which));
         m.gradient[which] = send(NULL, operand_bytes(run, (operand)which));
     }
     return m;
@@ -57,10 +57,10 @@ static void mirror_free(mirror *m) {
 
 /* Output and gradients into the host's arrays. */
 static void mirror_fetch(attention_call *run, const mirror *m) {
-    assert_int_equal(sr_device_copy_out(gpu, run->o, m->o, output_bytes(run)), SRNN_OK);
+    assert_int_equal(sr_device_copy_out(gpu, run->host.o, m->o, output_bytes(run)), SRNN_OK);
     for (int which = 0; which < OPERANDS; which++)
-        if (run->operand[which])
-            assert_int_equal(sr_device_copy_out(gpu, run->gradient[which], m->gradient[which],
+        if (run->host.operand[which])
+            assert_int_equal(sr_device_copy_out(gpu, run->host.gradient[which], m->gradient[which],
                                                 operand_bytes(run, (operand)which)),
                              SRNN_OK);
 }
@@ -75,8 +75,8 @@ static bool run_on_gpu(attention_call *run, const char *kernel) {
         return false;
     mirror m = mirror_create(run, srnn_plan_saved_bytes(plan));
     attention_call on_gpu = *run;
-    memcpy(on_gpu.operand, m.operand, sizeof m.operand);
-    memcpy(on_gpu.gradient, m.gradient, sizeof m.gradient);
+    memcpy(on_gpu.device.operand, m.operand, sizeof m.operand);
+    memcpy(on_gpu.device.gradient, m.gradient, sizeof m.gradient);
     const srnn_operands in = call_operands(&on_gpu), gradients = call_gradients(&on_gpu);
     assert_int_equal(srnn_attention_forward(plan, (srnn_tensor){.data = m.o}, &in, m.saved),
                      SRNN_OK);
@@ -161,7 +161,7 @@ static void check_problem(const char *spec, const srnn_problem *problem) {
     attention_call run, oracle;
     assert_int_equal(probe_oracle(&oracle, problem, 3), SRNN_OK);
     assert_int_equal(probe_create(&run, problem, 3), SRNN_OK);
-    check_kernels(spec, &run, &oracle, probe_limit(&problem->attention, SRNN_FORM_PARALLEL));
+    check_kernels(spec, &run, &oracle, probe_limit(problem, SRNN_FORM_PARALLEL));
     call_free(&run);
     call_free(&oracle);
 }
@@ -198,8 +198,8 @@ static void large_logits(void **state) {
         assert_int_equal(probe_create(&run, &problem, 6), SRNN_OK);
         assert_int_equal(probe_create(&oracle, &wide, 6), SRNN_OK);
         for (int which = OPERAND_Q; which <= OPERAND_K; which++) {
-            float *narrow = run.operand[which];
-            double *exact = oracle.operand[which];
+            float *narrow = run.host.operand[which];
+            double *exact = oracle.host.operand[which];
             for (size_t i = 0; i < operand_bytes(&run, (operand)which) / sizeof *narrow; i++)
                 exact[i] = (double)(narrow[i] = (which == OPERAND_Q ? 40.0f : 16.0f) *
                                                 (float)(int)(2 * narrow[i]));
@@ -221,10 +221,10 @@ static void the_same_bits_twice(void **state) {
         assert_int_equal(probe_create(&one, &problem, 5), SRNN_OK);
         assert_int_equal(probe_create(&two, &problem, 5), SRNN_OK);
         assert_true(run_on_gpu(&one, NULL) && run_on_gpu(&two, NULL));
-        assert_memory_equal(one.o, two.o, output_bytes(&one));
+        assert_memory_equal(one.host.o, two.host.o, output_bytes(&one));
         for (int which = 0; which < OPERANDS; which++)
-            if (one.operand[which])
-                assert_memory_equal(one.gradient[which], two.gradient[which],
+            if (one.host.operand[which])
+                assert_memory_equal(one.host.gradient[which], two.host.gradient[which],
                                     operand_bytes(&one, (operand)which));
         call_free(&one);
         call_free(&two);

@@ -1,4 +1,4 @@
-/* fiber.h: functions that can be left in the middle, and gone on with later. */
+/* fiber.h (private): functions that can be left in the middle, and gone on with later. */
 #ifndef SR_EMULATOR_FIBER_H
 #define SR_EMULATOR_FIBER_H
 

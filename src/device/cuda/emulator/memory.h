@@ -1,4 +1,4 @@
-/* memory.h: the memory of the emulated GPU.
+/* memory.h (private): the memory of the emulated GPU.
  *
  * The host cannot touch it: outside of sr_emulator_memory_open its pages are closed, and an access ends the program
  * with a message. New memory is 0xff throughout. */
