@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Training FLOP/s a core reaches on models as small as a study's; measured with the default study. */
 static const double typical_rate = 3e10;
@@ -82,10 +83,21 @@ static void print_number(double value, int decimals) {
         printf(" %9s", "-");
 }
 
+/* The widest name of a variant: none is cut. */
+static int name_width(const sr_study *study) {
+    int widest = (int)strlen("variant");
+    for (size_t i = 0; i < study->variant_count; i++) {
+        const int width = column_width(study->variants[i].name);
+        widest = width > widest ? width : widest;
+    }
+    return widest;
+}
+
 static void print_variant(const sr_study *study, const sr_summary_cell *cell,
                           const sr_summary_variant *v) {
-    char state[32], memory[32], name[128];
-    fputs(column_text(name, sizeof name, study->variants[v->variant].name, 24), stdout);
+    char state[32], memory[32], name[1024];
+    fputs(column_text(name, sizeof name, study->variants[v->variant].name, name_width(study)),
+          stdout);
     print_number(v->loss.mean, 4);
     print_number(v->loss.standard_deviation, 4);
     print_number(v->best_loss.mean, 4);
@@ -111,8 +123,8 @@ static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
     printf(", learning rate %g: by %s", cell->learning_rate, sr_measure_name(cell->measure));
     if (isfinite(cell->noise))
         printf("; seeds of the baseline scatter by %.4f", cell->noise);
-    printf("\n%-24s %9s %9s %9s %9s  %-45s %9s %9s %9s\n", "variant", "loss", "+-", "best",
-           "accuracy", "difference, 95 % interval", "tokens/s", "memory", "state");
+    printf("\n%-*s %9s %9s %9s %9s  %-45s %9s %9s %9s\n", name_width(study), "variant", "loss",
+           "+-", "best", "accuracy", "difference, 95 % interval", "tokens/s", "memory", "state");
     for (size_t i = 0; i < cell->count; i++)
         places[i] = (place){rank_of(cell, &cell->variants[i]), &cell->variants[i]};
     qsort(places, cell->count, sizeof *places, compare);
