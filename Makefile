@@ -18,7 +18,7 @@ run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout 300 --output-on-failure
 
 build: deps ## the library and the program, in build/ (the default)
 	@$(call configure,build,-DCMAKE_BUILD_TYPE=Release)
-	@$(call compile,build) --target softrnn softrnn_lab_shared
+	@$(call compile,build) --target softrnn softrnn_lab_shared manual
 
 test: deps-test ## every check there is; the last line counts them
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/test.sh
@@ -41,9 +41,10 @@ release: deps-test build ## the release build and its tests
 	@$(call compile,build)
 	@$(call run_tests,build)
 
-nightly: deps-test build ## what takes too long for every day: 200 kills of a run, new input for the fuzzers
+nightly: deps-test build ## what takes too long for every day: 200 kills of a run, every allocation failing once, new input for the fuzzers
 	@$(call compile,build)
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
+	@SOFTRNN_ALLOCATIONS=all build/tests/test_no_memory
 	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=250
 
 sanitize: deps-test ## the build with address and undefined-behaviour sanitizers, and its tests

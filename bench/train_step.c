@@ -9,7 +9,8 @@
 
 enum { ROUNDS = 8, PRODUCT_M = 2048, PRODUCT_N = 1024, PRODUCT_K = 1024 };
 
-static srnn_status fill_row(const sr_source *source, sr_row *row, sr_split split, int64_t number) {
+static srnn_status fill_row(const sr_source *source, sr_token_row *row, sr_split split,
+                            int64_t number) {
     (void)split;
     for (int32_t t = 0; t < source->T; t++) {
         row->ids[t] = (int32_t)((number * 7919 + t * 31) % source->vocab);

@@ -304,7 +304,7 @@ static srnn_status run_layer(layer_run *run) {
     if (p->dtype != SRNN_F32)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "%s: holds a whole layer, which is computed in float; give q, k, v "
-                       "in place of x for --dtype double",
+                       "instead of x for --dtype double",
                        run->request->in_path);
     SR_TRY(find_prefix(run));
     SR_TRY(read_setup(run));

@@ -3,6 +3,7 @@
 #include "base/threads.h"
 #include "bench_case.h"
 #include "commands.h"
+#include "files/json.h"
 #include "options.h"
 
 #include <jansson.h>
@@ -62,11 +63,11 @@ static srnn_status take_timings(timings *best, const bench_request *request, ben
 }
 
 static void set_real(json_t *line, const char *key, double value) {
-    json_object_set_new(line, key, json_real(value));
+    sr_json_set(line, key, json_real(value));
 }
 
-static void print_line(const char *name, const bench_request *request, const bench_case *timed,
-                       const timings *best) {
+static srnn_status print_line(const char *name, const bench_request *request,
+                              const bench_case *timed, const timings *best) {
     const srnn_problem *p = &timed->call.problem;
     double forward_flops = 1e-9 * bench_forward_flops(p);
     double both_flops = forward_flops + 1e-9 * bench_backward_flops(p);
@@ -84,15 +85,16 @@ static void print_line(const char *name, const bench_request *request, const ben
         set_real(line, "fraction_forward_backward", both_flops / best->both / best->product);
     }
     if (request->against) {
-        json_object_set_new(line, "against", json_string(request->against));
+        sr_json_set(line, "against", json_string(request->against));
         set_real(line, "times_faster_forward", best->against_forward / best->forward);
         if (request->backward)
             set_real(line, "times_faster_forward_backward", best->against_both / best->both);
     }
-    json_dumpf(line, stdout, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
-    printf("\n");
+    const srnn_status status =
+        sr_json_print(stdout, line, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
     fflush(stdout);
     json_decref(line);
+    return status;
 }
 
 static srnn_status time_beside(const char *name, const bench_request *request, bench_case *timed) {
@@ -107,7 +109,7 @@ static srnn_status time_beside(const char *name, const bench_request *request, b
     timings best = {0};
     srnn_status status = take_timings(&best, request, timed, request->against ? &against : NULL);
     if (status == SRNN_OK)
-        print_line(name, request, timed, &best);
+        status = print_line(name, request, timed, &best);
     bench_case_close(&against);
     return status;
 }

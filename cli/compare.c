@@ -222,8 +222,8 @@ static srnn_status compare(compared *runs, const comparison *c) {
 int command_compare(int argc, char **argv) {
     comparison c = {0};
     const command_option options[] = {
-        OPTION_FLAG("--training", &c.training, "plot the training loss in place of the validation"),
-        OPTION_FLAG("--json", &c.json, "one object in place of tables and plot"),
+        OPTION_FLAG("--training", &c.training, "plot the training loss instead of the validation"),
+        OPTION_FLAG("--json", &c.json, "one object instead of tables and plot"),
     };
     const command_line line = {
         .usage = "softrnn compare [options] RUN RUN...",

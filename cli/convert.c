@@ -113,7 +113,7 @@ int command_convert(int argc, char **argv) {
     if (!in || !out)
         return command_refuse("convert needs %s", in ? "--out TO" : "--in FROM");
     if (sr_model_is_bin(out) && (type || tokenizer))
-        return command_refuse("a .bin file holds float32 and no tokenizer: leave %s away",
+        return command_refuse("a .bin file holds float32 and no tokenizer: leave out %s",
                               type ? "--type" : "--tokenizer");
     return command_report(convert(in, out, types[type], tokenizer));
 }

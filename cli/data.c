@@ -5,6 +5,7 @@
 #include "data/rows/synthetic.h"
 #include "data/shards/dataset.h"
 #include "data/shards/manifest.h"
+#include "files/json.h"
 #include "options.h"
 
 #include <jansson.h>
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void print_text(const sr_manifest *manifest, const sr_dataset datasets[SR_SPLITS]) {
+static srnn_status print_text(const sr_manifest *manifest, const sr_dataset datasets[SR_SPLITS]) {
     printf("tokenizer     %s (%s), vocabulary %u, hash %016llx\n", manifest->tokenizer,
            manifest->tokenizer_kind, manifest->vocab, (unsigned long long)manifest->tokenizer_hash);
     if (manifest->end_token >= 0)
@@ -31,9 +32,12 @@ static void print_text(const sr_manifest *manifest, const sr_dataset datasets[SR
                (long long)dataset->shard_count, mean);
     }
     json_t *settings = json_object_get(manifest->root, "settings");
-    char *text = settings ? json_dumps(settings, 0) : NULL;
+    char *text = NULL;
+    if (settings)
+        SR_TRY(sr_json_dump(&text, settings, 0, "the output"));
     printf("prepared with %s\n", text ? text : "{}");
     free(text);
+    return SRNN_OK;
 }
 
 static srnn_status check_tokens(const sr_dataset datasets[SR_SPLITS]) {
@@ -54,11 +58,10 @@ static srnn_status describe(const char *folder, bool check, bool json) {
     if (status == SRNN_OK && check)
         status = check_tokens(datasets);
     if (status == SRNN_OK && json) {
-        json_dumpf(manifest.root, stdout, JSON_INDENT(2));
-        printf("\n");
+        status = sr_json_print(stdout, manifest.root, JSON_INDENT(2));
     } else if (status == SRNN_OK) {
-        print_text(&manifest, datasets);
-        if (check)
+        status = print_text(&manifest, datasets);
+        if (status == SRNN_OK && check)
             printf("every token was read and is as it was written\n");
     }
     for (int split = 0; split < SR_SPLITS; split++)

@@ -162,7 +162,7 @@ int data_show(int argc, char **argv) {
     if (!options_parse(&line, argc, argv, &exit_code))
         return exit_code;
     request.settings.seed = (uint64_t)seed;
-    request.settings.layout = (sr_row_layout)layout;
+    request.settings.layout = (sr_token_layout)layout;
     request.settings.bin = (sr_bin_settings){(sr_boundary)boundary, (uint32_t)token, 0};
     return command_report(show(&request));
 }

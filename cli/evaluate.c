@@ -4,6 +4,7 @@
 #include "commands.h"
 #include "data/rows/source_open.h"
 #include "files/file.h"
+#include "files/json.h"
 #include "files/safetensors.h"
 #include "model_open.h"
 #include "numbers.h"
@@ -87,7 +88,7 @@ static srnn_status evaluate_data(sr_evaluation *result, sr_model *model,
                                  const evaluation_request *r) {
     const sr_source_settings settings = {.seed = (uint64_t)r->seed,
                                          .T = length_of(r, model),
-                                         .layout = (sr_row_layout)r->layout,
+                                         .layout = (sr_token_layout)r->layout,
                                          .whole = true,
                                          .validation_share = r->validation_share};
     sr_source *source;
@@ -118,7 +119,9 @@ static srnn_status evaluate_lines(sr_evaluation *result, sr_model *model,
         at += length + 1;
         if (length == 0)
             continue;
-        json_t *root = json_loadb(line, length, 0, &error);
+        json_t *root;
+        if (!sr_json_scan(&root, &error, line, length, 0))
+            return SR_FAIL(SRNN_ERR_MEMORY, "no memory to read a line");
         const json_t *text = json_object_get(root, "text");
         srnn_status status =
             json_is_string(text)
@@ -315,7 +318,7 @@ int command_eval(int argc, char **argv) {
                       "the last share of a text file is its validation split"),
         OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of a synthetic task"),
         OPTIONS_NUMBERS(&r.numbers),
-        OPTION_FLAG("--json", &r.json, "one object in place of lines"),
+        OPTION_FLAG("--json", &r.json, "one object instead of lines"),
     };
     const command_line line = {
         .usage = "softrnn eval --model DIR (--text|--data|--tokens|--last-words) WHAT [options]",

@@ -1,4 +1,5 @@
 /* main.c: what the program does before and after its command. */
+#include "files/json.h"
 #include "program.h"
 
 #include <errno.h>
@@ -16,6 +17,7 @@ static void settle_streams(void) {
 
 int main(int argc, char **argv) {
     settle_streams();
+    sr_json_watch();
     /* A closed pipe then shows as a failed write, which command_finish reports. */
     signal(SIGPIPE, SIG_IGN);
     /* So does a file that may not grow further (ulimit -f). */

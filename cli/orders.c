@@ -142,8 +142,7 @@ static srnn_status measure_steps(json_t *list, const orders_request *r, sr_names
             continue;
         SR_TRY(sr_path_print(path, "%s/checkpoints/%s", r->run, names->names[i]));
         SR_TRY(measure(&record, r, path));
-        json_array_append_new(list,
-                              json_pack("{sI, so}", "step", (json_int_t)step, "orders", record));
+        sr_json_append(list, json_pack("{sI, so}", "step", (json_int_t)step, "orders", record));
     }
     if (json_array_size(list) == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: no checkpoints in this run", r->run);
@@ -166,25 +165,22 @@ static srnn_status measure_run(json_t **record, const orders_request *r) {
 /* What was measured, where and with what. */
 static srnn_status add_origin(json_t *record, const orders_request *r) {
     json_t *origin = sr_origin_json(r->command);
-    if (!origin || json_object_set_new(record, "origin", origin) != 0)
-        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the record of orders");
-    /* A name that is not UTF-8 is left out. */
-    json_object_set_new(origin, r->run ? "run" : "model", json_string(r->run ? r->run : r->model));
-    json_object_set_new(origin, "data", json_string(r->data));
+    sr_json_set(record, "origin", origin);
+    sr_json_set(origin, r->run ? "run" : "model", sr_json_plain_text(r->run ? r->run : r->model));
+    sr_json_set(origin, "data", sr_json_plain_text(r->data));
     if (r->tokenizer)
-        json_object_set_new(origin, "tokenizer", json_string(r->tokenizer));
-    return SRNN_OK;
+        sr_json_set(origin, "tokenizer", sr_json_plain_text(r->tokenizer));
+    return sr_json_complete(record, "the record of orders");
 }
 
-static void show(const json_t *record, const orders_request *r) {
-    if (r->json) {
-        json_dumpf(record, stdout, JSON_REAL_PRECISION(9));
-        printf("\n");
-    } else if (r->run) {
+static srnn_status show(const json_t *record, const orders_request *r) {
+    if (r->json)
+        return sr_json_print(stdout, record, JSON_REAL_PRECISION(9));
+    if (r->run)
         orders_show_checkpoints(record);
-    } else {
+    else
         orders_show(record, r->reference);
-    }
+    return SRNN_OK;
 }
 
 static srnn_status run_request(const orders_request *r) {
@@ -199,7 +195,7 @@ static srnn_status run_request(const orders_request *r) {
         status =
             sr_json_replace(json_incref(record), folder, "orders.json", JSON_REAL_PRECISION(9));
     if (status == SRNN_OK)
-        show(record, r);
+        status = show(record, r);
     json_decref(record);
     return status;
 }
@@ -225,7 +221,7 @@ int command_orders(int argc, char **argv) {
                         .narrow = 1e-3};
     const command_option options[] = {
         OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
-        OPTION_TEXT("--run", &r.run, "DIR", "every checkpoint of a run, in the place of --model"),
+        OPTION_TEXT("--run", &r.run, "DIR", "every checkpoint of a run, instead of --model"),
         OPTION_TEXT("--data", &r.data, "WHERE", "a text, shards, tokens in .bin, or a task"),
         OPTION_TEXT("--tokenizer", &r.tokenizer, "NAME", "if it is not in the model's folder"),
         OPTION_INTEGER64("--tokens", &r.tokens, 1, INT64_MAX / 2, "N",
@@ -243,7 +239,7 @@ int command_orders(int argc, char **argv) {
         OPTION_TEXT("--out", &r.out, "DIR", "write orders.json there; with --run: into the run"),
         OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of a synthetic task"),
         OPTIONS_NUMBERS(&r.numbers),
-        OPTION_FLAG("--json", &r.json, "the record in place of tables"),
+        OPTION_FLAG("--json", &r.json, "the record instead of tables"),
     };
     const command_line line = {
         .usage = "softrnn orders (--model|--run) DIR --data WHERE [options]",

@@ -1,5 +1,6 @@
 /* origin.c: the command that makes a record, as a shell would read it back. */
 #include "origin.h"
+#include "base/memory_stream.h"
 
 #include <string.h>
 
@@ -18,7 +19,7 @@ void origin_quote(FILE *out, const char *word) {
 srnn_status origin_command(char **text, const char *command, int argc, char **argv) {
     size_t length;
     *text = NULL;
-    FILE *out = open_memstream(text, &length);
+    FILE *out = sr_memory_stream(text, &length);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a line");
     fputs(command, out);

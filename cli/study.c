@@ -1,4 +1,5 @@
 /* study.c: `softrnn study`. */
+#include "base/memory_stream.h"
 #include "commands.h"
 #include "installed.h"
 #include "options.h"
@@ -21,7 +22,7 @@ typedef struct arguments {
 static srnn_status command_text(char **text, const arguments *a) {
     const sr_study_request *r = &a->request;
     size_t length;
-    FILE *out = open_memstream(text, &length);
+    FILE *out = sr_memory_stream(text, &length);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a line");
     fputs("softrnn study", out);

@@ -1,6 +1,8 @@
 /* tokenizer.c: `softrnn tokenizer`: encode, decode and describe with a tokenizer. */
 #include "data/tokenizer/tokenizer.h"
+#include "base/text.h"
 #include "commands.h"
+#include "files/json.h"
 #include "options.h"
 #include "tokenizer_train.h"
 
@@ -174,21 +176,21 @@ static json_t *special_tokens(const sr_tokenizer *tokenizer) {
         const char *text = sr_tokenizer_token(tokenizer, id, &bytes);
         char key[16];
         snprintf(key, sizeof key, "%" PRIu32, id);
-        if (text && sr_tokenizer_is_special(tokenizer, id))
-            json_object_set_new(list, key, json_stringn(text, bytes));
+        if (text && sr_tokenizer_is_special(tokenizer, id) && sr_text_is_utf8(text, bytes))
+            sr_json_set(list, key, json_stringn(text, bytes));
     }
     return list;
 }
 
-static void print_json(const sr_tokenizer *tokenizer, json_t *special, const char *hash) {
+static srnn_status print_json(const sr_tokenizer *tokenizer, json_t *special, const char *hash) {
     json_t *record =
         json_pack("{s:s, s:I, s:I, s:I, s:s, s:O}", "kind", sr_tokenizer_kind(tokenizer),
                   "vocab_size", (json_int_t)sr_tokenizer_vocab_size(tokenizer), "bos",
                   (json_int_t)sr_tokenizer_bos(tokenizer), "eos",
                   (json_int_t)sr_tokenizer_eos(tokenizer), "hash", hash, "special_tokens", special);
-    json_dumpf(record, stdout, JSON_COMPACT);
-    printf("\n");
+    const srnn_status status = sr_json_print(stdout, record, JSON_COMPACT);
     json_decref(record);
+    return status;
 }
 
 static void print_end(const char *label, int64_t id) {
@@ -198,7 +200,8 @@ static void print_end(const char *label, int64_t id) {
         printf("%s %" PRId64 "\n", label, id);
 }
 
-static void print_plain(const sr_tokenizer *tokenizer, const json_t *special, const char *hash) {
+static srnn_status print_plain(const sr_tokenizer *tokenizer, const json_t *special,
+                               const char *hash) {
     printf("kind        %s\n", sr_tokenizer_kind(tokenizer));
     printf("vocab size  %" PRIu32 "\n", sr_tokenizer_vocab_size(tokenizer));
     print_end("BOS        ", sr_tokenizer_bos(tokenizer));
@@ -207,10 +210,12 @@ static void print_plain(const sr_tokenizer *tokenizer, const json_t *special, co
     const char *id;
     json_t *text;
     json_object_foreach((json_t *)special, id, text) {
-        char *quoted = json_dumps(text, JSON_ENCODE_ANY);
-        printf("special     %s %s\n", id, quoted ? quoted : "");
+        char *quoted;
+        SR_TRY(sr_json_dump(&quoted, text, JSON_ENCODE_ANY, "the output"));
+        printf("special     %s %s\n", id, quoted);
         free(quoted);
     }
+    return SRNN_OK;
 }
 
 static int run_info(int argc, char **argv) {
@@ -239,13 +244,13 @@ static int run_info(int argc, char **argv) {
     char hash[20];
     snprintf(hash, sizeof hash, "%016" PRIx64, sr_tokenizer_hash(tokenizer));
     json_t *special = special_tokens(tokenizer);
-    if (json)
-        print_json(tokenizer, special, hash);
-    else
-        print_plain(tokenizer, special, hash);
+    status = sr_json_complete(special, "the list of special tokens");
+    if (status == SRNN_OK)
+        status =
+            json ? print_json(tokenizer, special, hash) : print_plain(tokenizer, special, hash);
     json_decref(special);
     sr_tokenizer_free(tokenizer);
-    return EXIT_OK;
+    return command_report(status);
 }
 
 int command_tokenizer(int argc, char **argv) {

@@ -2,6 +2,7 @@
 #include "attention/attention.h"
 #include "base/units.h"
 #include "commands.h"
+#include "files/json.h"
 #include "options.h"
 
 #include <jansson.h>
@@ -59,11 +60,11 @@ static json_t *row_object(const srnn_variant *variant, int D) {
     json_t *names = json_array(), *forms = json_pack("[s]", "parallel"), *bytes = json_null();
     size_t count = sr_attention_learned(learned, &variant->attention);
     for (size_t i = 0; i < count; i++)
-        json_array_append_new(
+        sr_json_append(
             names, json_pack("{s:s, s:s}", "name", learned[i].name, "tensors", learned[i].tensors));
     if (srnn_attention_has_state(&variant->attention)) {
-        json_array_append_new(forms, json_string("chunked"));
-        json_array_append_new(forms, json_string("recurrent"));
+        sr_json_append(forms, json_string("chunked"));
+        sr_json_append(forms, json_string("recurrent"));
         size_t numbers = srnn_attention_state_numbers(&variant->attention, D, D);
         if (numbers < SIZE_MAX)
             bytes = json_real(4 * (double)numbers);
@@ -88,14 +89,14 @@ static bool row_at(srnn_variant *row, size_t index) {
     return srnn_attention_parse(&row->attention, row->name) == SRNN_OK;
 }
 
-static void print_json(int D) {
+static srnn_status print_json(int D) {
     json_t *rows = json_array();
     srnn_variant row;
     for (size_t i = 0; row_at(&row, i); i++)
-        json_array_append_new(rows, row_object(&row, D));
-    json_dumpf(rows, stdout, JSON_INDENT(2));
-    printf("\n");
+        sr_json_append(rows, row_object(&row, D));
+    const srnn_status status = sr_json_print(stdout, rows, JSON_INDENT(2));
     json_decref(rows);
+    return status;
 }
 
 static void print_table(int D) {
@@ -131,8 +132,7 @@ int command_variants(int argc, char **argv) {
     if (!options_parse(&line, argc, argv, &exit_code))
         return exit_code;
     if (json)
-        print_json(D);
-    else
-        print_table(D);
+        return command_report(print_json(D));
+    print_table(D);
     return EXIT_OK;
 }

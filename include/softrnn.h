@@ -48,7 +48,7 @@ SRNN_API const char *srnn_version(void);
 typedef enum srnn_status {
     SRNN_OK = 0,
     SRNN_ERR_ARGUMENT,    /* the caller's request makes no sense */
-    SRNN_ERR_MEMORY,      /* memory could not be had */
+    SRNN_ERR_MEMORY,      /* memory is not available */
     SRNN_ERR_IO,          /* the system refused to read or write */
     SRNN_ERR_FORMAT,      /* a file or a text is not what it should be */
     SRNN_ERR_UNSUPPORTED, /* sensible, but not available here */

@@ -1,4 +1,5 @@
 /* pages.c: a manual page for the program and for each of its commands. */
+#include "base/memory_stream.h"
 #include "manual.h"
 #include "walk.h"
 
@@ -71,7 +72,7 @@ static void put_head(FILE *out, const pages *p, const char *name, const char *su
 static void put_option(FILE *out, const command_option *option) {
     char *values = NULL;
     size_t length;
-    FILE *text = open_memstream(&values, &length);
+    FILE *text = sr_memory_stream(&values, &length);
     if (!text)
         return;
     options_print_values(text, option);

@@ -5,6 +5,8 @@
 #include "analysis/orders_record.h"
 #include "analysis/orders_verdict.h"
 #include "base/memory.h"
+#include "base/text.h"
+#include "files/json.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -107,15 +109,14 @@ static bool has_centres(const sr_model_config *c) {
 /* All layers about each centre. */
 static srnn_status run_centres(json_t *all, const sr_orders_work *work) {
     json_t *list = json_array();
-    json_object_set_new(all, "centred", list);
+    sr_json_set(all, "centred", list);
     if (!has_centres(&work->request->model->config))
         return SRNN_OK;
     for (int centre = SR_CENTRE_HEAD_MEAN; centre < SR_CENTRES; centre++) {
         json_t *curve, *needed;
         SR_TRY(run_cuts(&curve, &needed, work, ALL_LAYERS, (sr_centre)centre));
-        json_array_append_new(list,
-                              json_pack("{ss, so, so}", "centre", sr_centre_name((sr_centre)centre),
-                                        "truncated", curve, "needed", needed));
+        sr_json_append(list, json_pack("{ss, so, so}", "centre", sr_centre_name((sr_centre)centre),
+                                       "truncated", curve, "needed", needed));
         if (told(work->request, "truncating about centres", (double)centre / (SR_CENTRES - 1)))
             return stopped();
     }
@@ -125,15 +126,15 @@ static srnn_status run_centres(json_t *all, const sr_orders_work *work) {
 static srnn_status run_layers(json_t *record, const sr_orders_work *work) {
     const sr_model_config *c = &work->request->model->config;
     json_t *curve, *needed, *all = json_pack("{s{}}", "needed");
-    json_object_set_new(record, "all_layers", all);
+    sr_json_set(record, "all_layers", all);
     for (int layer = ALL_LAYERS; layer < c->L; layer++) {
         json_t *own = json_array_get(json_object_get(record, "layers"), (size_t)layer);
         json_t *to = layer == ALL_LAYERS ? all : own;
         if (layer != ALL_LAYERS && !sr_attention_has_orders(&c->attention[layer]))
             continue;
         SR_TRY(run_cuts(&curve, &needed, work, layer, SR_CENTRE_ZERO));
-        json_object_set_new(to, "truncated", curve);
-        json_object_set_new(json_object_get(to, "needed"), "logits", needed);
+        sr_json_set(to, "truncated", curve);
+        sr_json_set(json_object_get(to, "needed"), "logits", needed);
         if (told(work->request, "truncating layers", (layer + 2.0) / (c->L + 1)))
             return stopped();
     }
@@ -145,10 +146,12 @@ static srnn_status add_text(json_t *texts, const sr_orders_request *r, int order
     const srnn_status status =
         sr_truncated_text(&text, r->model, r->tokenizer, r->prompt, order, r->text_tokens);
     /* A model out of its senses may speak bytes that are not UTF-8. */
-    json_t *said = json_stringn(text.data ? text.data : "", text.count);
+    const bool plain = sr_text_is_utf8(text.data, text.count);
     if (status == SRNN_OK)
-        json_array_append_new(
-            texts, json_pack("{si, so}", "order", order, "text", said ? said : json_null()));
+        sr_json_append(
+            texts,
+            json_pack("{si, so}", "order", order, "text",
+                      plain ? json_stringn(text.count ? text.data : "", text.count) : json_null()));
     sr_bytes_free(&text);
     return status;
 }
@@ -156,7 +159,7 @@ static srnn_status add_text(json_t *texts, const sr_orders_request *r, int order
 /* Untruncated (order 0), then orders 1, 2, 4, 8, ... */
 static srnn_status run_texts(json_t *record, const sr_orders_request *r) {
     json_t *texts = json_array();
-    json_object_set_new(record, "texts", texts);
+    sr_json_set(record, "texts", texts);
     if (!r->tokenizer)
         return SRNN_OK;
     SR_TRY(add_text(texts, r, 0));
@@ -170,7 +173,7 @@ static json_t *model_of(const sr_model_config *c) {
     for (int layer = 0; layer < c->L; layer++) {
         char text[512];
         srnn_attention_print(text, sizeof text, &c->attention[layer]);
-        json_array_append_new(attentions, json_string(text));
+        sr_json_append(attentions, json_string(text));
     }
     return json_pack("{si, si, si, si, si, si, so}", "layers", c->L, "heads", c->H, "kv_heads",
                      c->Hkv, "head_size", c->D, "vocab", c->V, "positions", c->positions,
@@ -181,13 +184,12 @@ static json_t *begin_record(const sr_survey *survey, const sr_trial *trial,
                             const sr_orders_request *r) {
     json_t *cuts = json_array(), *centres = json_array(), *layers = json_array();
     for (int cut = 0; cut < sr_cut_count(r->most_order); cut++)
-        json_array_append_new(cuts, json_integer(sr_cut_order(cut)));
+        sr_json_append(cuts, json_integer(sr_cut_order(cut)));
     for (int centre = 0; centre < SR_CENTRES; centre++)
-        json_array_append_new(centres, json_string(sr_centre_name((sr_centre)centre)));
+        sr_json_append(centres, json_string(sr_centre_name((sr_centre)centre)));
     for (int layer = 0; layer < survey->L; layer++)
-        json_array_append_new(
-            layers,
-            sr_record_layer(survey, layer, &r->model->config.attention[layer], r->tolerances));
+        sr_json_append(layers, sr_record_layer(survey, layer, &r->model->config.attention[layer],
+                                               r->tolerances));
     const double loss = survey->targets ? survey->loss_sum / (double)survey->targets : 0;
     return json_pack("{ss, si, so, s{sI, si, so, sI, so, sI}, si, si, so, so, so, so}", "format",
                      "softrnn-orders", "version", 1, "model", model_of(&r->model->config), "data",
@@ -227,7 +229,8 @@ static srnn_status measure(json_t **record, sr_survey *survey, trial_rows *rows,
     sr_trial_end(&trial);
     SR_TRY(status);
     SR_TRY(sr_orders_verdict(*record, &r->model->config));
-    return run_texts(*record, r);
+    SR_TRY(run_texts(*record, r));
+    return sr_json_complete(*record, "the record of orders");
 }
 
 srnn_status sr_orders_measure(json_t **record, const sr_orders_request *r) {

@@ -3,6 +3,7 @@
 
 #include "analysis/bill.h"
 #include "analysis/orders_record.h"
+#include "files/json.h"
 
 #include <math.h>
 
@@ -104,9 +105,9 @@ static srnn_status run_together(json_t *bill, const sr_orders_work *work) {
     double loss, error;
     SR_TRY(
         sr_trial_run(&loss, &error, work->trial, work->request->model, work->survey, work->cuts));
-    json_object_set_new(bill, "together",
-                        json_pack("{so, so}", "loss", sr_record_number(loss), "logits_error",
-                                  sr_record_number(error)));
+    sr_json_set(bill, "together",
+                json_pack("{so, so}", "loss", sr_record_number(loss), "logits_error",
+                          sr_record_number(error)));
     return SRNN_OK;
 }
 
@@ -120,7 +121,7 @@ static srnn_status add_bill(json_t *bills, const json_t *record, const sr_orders
                               "together");
     sr_bill total = {0};
     bool known = true;
-    json_array_append_new(bills, entry);
+    sr_json_append(bills, entry);
     for (int layer = 0; layer < c->L; layer++) {
         const json_t *own = json_array_get(json_object_get(record, "layers"), (size_t)layer);
         work->cuts[layer] = (sr_cut){0};
@@ -128,23 +129,23 @@ static srnn_status add_bill(json_t *bills, const json_t *record, const sr_orders
             continue;
         const sr_cut chosen = work->cuts[layer] = choose(record, own, what, tolerance);
         if (chosen.order < 0) {
-            json_array_append_new(rows, json_pack("{si, sn}", "layer", layer, "order"));
+            sr_json_append(rows, json_pack("{si, sn}", "layer", layer, "order"));
             known = false;
             continue;
         }
         const sr_bill bill = sr_bill_of(c, layer, chosen.order);
-        json_array_append_new(rows, row_of(&bill, layer, chosen));
+        sr_json_append(rows, row_of(&bill, layer, chosen));
         add_to(&total, &bill);
     }
     if (!known)
         return SRNN_OK;
-    json_object_set_new(entry, "total", total_of(&total));
+    sr_json_set(entry, "total", total_of(&total));
     return run_together(entry, work);
 }
 
 srnn_status sr_orders_bill(json_t *record, const sr_orders_work *work) {
     json_t *bills = json_array();
-    json_object_set_new(record, "bill", bills);
+    sr_json_set(record, "bill", bills);
     for (int tolerance = 0; tolerance < SR_TOLERANCES; tolerance++)
         for (int what = 0; what < CRITERIA; what++)
             SR_TRY(add_bill(bills, record, work, (criterion)what, tolerance));

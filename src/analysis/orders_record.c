@@ -2,6 +2,7 @@
 #include "analysis/orders_record.h"
 
 #include "analysis/orders.h"
+#include "files/json.h"
 
 #include <math.h>
 
@@ -15,7 +16,7 @@ json_t *sr_record_number(double x) {
 json_t *sr_record_numbers(const double *x, int count) {
     json_t *list = json_array();
     for (int i = 0; i < count; i++)
-        json_array_append_new(list, sr_record_number(x[i]));
+        sr_json_append(list, sr_record_number(x[i]));
     return list;
 }
 
@@ -23,7 +24,7 @@ json_t *sr_record_needed(const double *errors, int cuts, const double *tolerance
     json_t *list = json_array();
     for (int i = 0; i < SR_TOLERANCES; i++) {
         const int order = sr_order_needed(errors, cuts, tolerances[i]);
-        json_array_append_new(list, order < 0 ? json_null() : json_integer(order));
+        sr_json_append(list, order < 0 ? json_null() : json_integer(order));
     }
     return list;
 }
@@ -34,7 +35,7 @@ static json_t *logits_of(const sr_order_sums *sums) {
     for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
         const double x = sr_histogram_quantile(&sums->histogram, shares[i]);
         const double inside = fmin(fmax(x, sums->least), sums->most);
-        json_array_append_new(quantiles, json_pack("[ff]", shares[i], inside));
+        sr_json_append(quantiles, json_pack("[ff]", shares[i], inside));
     }
     return json_pack("{sI, so, so, so, so, so}", "pairs", (json_int_t)sums->pairs, "min",
                      sr_record_number(sums->least), "max", sr_record_number(sums->most), "mean",
@@ -56,11 +57,11 @@ static void add_errors(const error_lists *to, const char *name, const double *di
     double relative[SR_CUTS];
     for (int cut = 0; differences && cut < to->cuts; cut++)
         relative[cut] = sr_truncation_error(differences[cut], size);
-    json_array_append_new(json_object_get(to->errors, name),
-                          differences ? sr_record_numbers(relative, to->cuts) : json_null());
-    json_array_append_new(json_object_get(to->needed, name),
-                          differences ? sr_record_needed(relative, to->cuts, to->tolerances)
-                                      : json_null());
+    sr_json_append(json_object_get(to->errors, name),
+                   differences ? sr_record_numbers(relative, to->cuts) : json_null());
+    sr_json_append(json_object_get(to->needed, name),
+                   differences ? sr_record_needed(relative, to->cuts, to->tolerances)
+                               : json_null());
 }
 
 static void add_truncation(json_t *to, const sr_truncation *t, const sr_survey *survey, int centres,
@@ -74,8 +75,8 @@ static void add_truncation(json_t *to, const sr_truncation *t, const sr_survey *
         add_errors(&lists, "weights", tried ? t->weights[centre] : NULL, t->weights_size);
         add_errors(&lists, "outputs", tried ? t->outputs[centre] : NULL, t->outputs_size);
     }
-    json_object_set_new(to, "errors", lists.errors);
-    json_object_set_new(to, "needed", lists.needed);
+    sr_json_set(to, "errors", lists.errors);
+    sr_json_set(to, "needed", lists.needed);
 }
 
 static json_t *head_of(const sr_survey *survey, int layer, int head, int centres,
@@ -87,11 +88,10 @@ static json_t *head_of(const sr_survey *survey, int layer, int head, int centres
         double sizes[SR_ORDERS];
         for (int n = 0; n <= survey->orders; n++)
             sizes[n] = sr_order_size_of(sums, (sr_order_size)size, n);
-        json_object_set_new(json_object_get(record, "sizes"), size_names[size],
-                            sr_record_numbers(sizes, survey->orders + 1));
-        json_object_set_new(
-            json_object_get(record, "dominant"), size_names[size],
-            json_integer(sr_order_dominant(sums, (sr_order_size)size, survey->orders)));
+        sr_json_set(json_object_get(record, "sizes"), size_names[size],
+                    sr_record_numbers(sizes, survey->orders + 1));
+        sr_json_set(json_object_get(record, "dominant"), size_names[size],
+                    json_integer(sr_order_dominant(sums, (sr_order_size)size, survey->orders)));
     }
     add_truncation(record, &survey->truncation[number], survey, centres, tolerances);
     return record;
@@ -120,10 +120,9 @@ static void add_layer_sizes(json_t *record, const sr_survey *survey, int layer) 
             sizes[n] = layer_size(survey, layer, (sr_order_size)size, n);
             dominant = sizes[n] > sizes[dominant] ? n : dominant;
         }
-        json_object_set_new(json_object_get(record, "sizes"), size_names[size],
-                            sr_record_numbers(sizes, survey->orders + 1));
-        json_object_set_new(json_object_get(record, "dominant"), size_names[size],
-                            json_integer(dominant));
+        sr_json_set(json_object_get(record, "sizes"), size_names[size],
+                    sr_record_numbers(sizes, survey->orders + 1));
+        sr_json_set(json_object_get(record, "dominant"), size_names[size], json_integer(dominant));
     }
 }
 
@@ -138,9 +137,9 @@ static void add_reference(json_t *record, const sr_survey *survey, int layer) {
                         survey->H;
         dominant = sizes[n] > sizes[dominant] ? n : dominant;
     }
-    json_object_set_new(json_object_get(record, "sizes"), "reference",
-                        sr_record_numbers(sizes, survey->orders + 1));
-    json_object_set_new(json_object_get(record, "dominant"), "reference", json_integer(dominant));
+    sr_json_set(json_object_get(record, "sizes"), "reference",
+                sr_record_numbers(sizes, survey->orders + 1));
+    sr_json_set(json_object_get(record, "dominant"), "reference", json_integer(dominant));
 }
 
 json_t *sr_record_layer(const sr_survey *survey, int layer, const srnn_attention *attention,
@@ -151,15 +150,15 @@ json_t *sr_record_layer(const sr_survey *survey, int layer, const srnn_attention
         return record;
     const int centres = sr_centre_count(attention);
     json_t *heads = json_array();
-    json_object_set_new(record, "free_shift", json_boolean(centres > 1));
-    json_object_set_new(record, "sizes", json_object());
-    json_object_set_new(record, "dominant", json_object());
+    sr_json_set(record, "free_shift", json_boolean(centres > 1));
+    sr_json_set(record, "sizes", json_object());
+    sr_json_set(record, "dominant", json_object());
     add_layer_sizes(record, survey, layer);
     add_reference(record, survey, layer);
     const sr_truncation all = sr_survey_layer(survey, layer);
     add_truncation(record, &all, survey, centres, tolerances);
     for (int head = 0; head < survey->H; head++)
-        json_array_append_new(heads, head_of(survey, layer, head, centres, tolerances));
-    json_object_set_new(record, "heads", heads);
+        sr_json_append(heads, head_of(survey, layer, head, centres, tolerances));
+    sr_json_set(record, "heads", heads);
     return record;
 }

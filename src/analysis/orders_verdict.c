@@ -1,8 +1,10 @@
 /* orders_verdict.c: the bill in words. */
 #include "analysis/orders_verdict.h"
 
+#include "base/memory_stream.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "files/json.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -138,7 +140,7 @@ srnn_status sr_orders_verdict(json_t *record, const sr_model_config *c) {
     size_t i, length = 0;
     const json_t *bill;
     char *verdict = NULL;
-    FILE *out = open_memstream(&verdict, &length);
+    FILE *out = sr_memory_stream(&verdict, &length);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the verdict");
     for (int tolerance = 0; tolerance < SR_TOLERANCES; tolerance++) {
@@ -149,8 +151,8 @@ srnn_status sr_orders_verdict(json_t *record, const sr_model_config *c) {
                 say_bill(out, bill, record, c);
         }
     }
-    fclose(out);
-    json_object_set_new(record, "verdict", json_string(verdict ? verdict : ""));
+    const bool whole = fclose(out) == 0;
+    sr_json_set(record, "verdict", whole ? json_string(verdict) : NULL);
     free(verdict);
     return SRNN_OK;
 }

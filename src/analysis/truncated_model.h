@@ -10,7 +10,7 @@
 /* True for attention whose score is the exp of a scaled q . k: what this analysis is about. */
 bool sr_attention_has_orders(const srnn_attention *attention);
 
-/* The same attention with the series up to `order` in the place of exp. */
+/* The same attention with the series up to `order` instead of exp. */
 srnn_attention sr_attention_truncated(const srnn_attention *attention, int order);
 
 /* How one layer is truncated. */

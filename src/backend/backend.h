@@ -158,7 +158,7 @@ struct sr_backend {
     /* ---- short convolution, number type */
     srnn_status (*short_conv_forward)(sr_backend *backend, sr_matrix out,
                                       const sr_short_conv *conv);
-    /* Writes d_x; adds to d_weight and d_bias (or NULL); leaves d_out in ruins. conv->history is
+    /* Writes d_x; adds to d_weight and d_bias (or NULL); destroys d_out. conv->history is
      * not used. */
     srnn_status (*short_conv_backward)(sr_backend *backend, sr_matrix d_x, float *d_weight,
                                        float *d_bias, sr_matrix d_out, const sr_short_conv *conv);

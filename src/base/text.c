@@ -62,3 +62,31 @@ const char *sr_nearest_word(const char *word, const char *const *words, size_t c
     }
     return nearest ? nearest : abbreviated;
 }
+
+/* The bytes of the character that a byte begins; 0: none does. */
+static size_t length_of(unsigned char first) {
+    if (first < 0x80)
+        return 1;
+    return first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+}
+
+bool sr_text_is_utf8(const char *text, size_t bytes) {
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    const unsigned char *at = (const unsigned char *)text, *end = at + bytes;
+    while (at < end) {
+        const size_t length = length_of(*at);
+        if (length == 0 || length > (size_t)(end - at))
+            return false;
+        uint32_t character = length == 1 ? *at : *at & (0x7fu >> length);
+        for (size_t i = 1; i < length; i++) {
+            if ((at[i] & 0xc0) != 0x80)
+                return false;
+            character = character << 6 | (at[i] & 0x3fu);
+        }
+        if (character < least[length] || character > 0x10ffff ||
+            (character >= 0xd800 && character < 0xe000))
+            return false;
+        at += length;
+    }
+    return true;
+}

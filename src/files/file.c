@@ -88,7 +88,7 @@ srnn_status sr_mapping_check(const sr_mapping *mapping, const char *path) {
     struct stat facts;
     if (fstat(mapping->descriptor, &facts) == 0 && (uintmax_t)facts.st_size >= mapping->bytes)
         return SRNN_OK;
-    return SR_FAIL(SRNN_ERR_IO, "%s: somebody has cut it shorter while it was in use", path);
+    return SR_FAIL(SRNN_ERR_IO, "%s: it was made shorter while it was in use", path);
 }
 
 void sr_mapping_close(sr_mapping *mapping) {

@@ -56,9 +56,9 @@ static srnn_status add_file(json_t **sums, const char *folder, const char *name)
     SR_TRY(sr_path_join(path, folder, name));
     SR_TRY(sum_file(&sum, path));
     sr_json_set(
-        sums, name,
+        *sums, name,
         json_pack("{s:I, s:I}", "bytes", (json_int_t)sum.bytes, "crc32", (json_int_t)sum.crc));
-    return *sums ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for its checksum", path);
+    return sr_json_complete(*sums, path);
 }
 
 srnn_status sr_file_sums_make(json_t **sums, const char *folder) {

@@ -1,24 +1,90 @@
 /* json.c: records as JSON in files, read so that nothing in a file can hurt. */
 #include "files/json.h"
 
+#include "base/memory_stream.h"
 #include "files/file.h"
 #include "files/path.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+/* Whether memory was short for a part of what this thread makes, since somebody looked. */
+static _Thread_local bool incomplete;
+
+/* Jansson does not always see that an allocation failed, and then may read past what it has. So it gets
+ * to its end with this reserve, and what it made is thrown away. */
+enum { RESERVE_BYTES = 1 << 16, RESERVE_ALIGNMENT = 16 };
+static struct {
+    pthread_mutex_t lock;
+    size_t used, blocks; /* emptied when the last block goes */
+    _Alignas(RESERVE_ALIGNMENT) char bytes[RESERVE_BYTES];
+} reserve = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void *take_reserve(size_t bytes) {
+    void *memory = NULL;
+    bytes = (bytes + RESERVE_ALIGNMENT - 1) / RESERVE_ALIGNMENT * RESERVE_ALIGNMENT;
+    pthread_mutex_lock(&reserve.lock);
+    if (bytes <= RESERVE_BYTES - reserve.used) {
+        memory = reserve.bytes + reserve.used;
+        reserve.used += bytes;
+        reserve.blocks++;
+    }
+    pthread_mutex_unlock(&reserve.lock);
+    return memory;
+}
+
+static void *watched_malloc(size_t bytes) {
+    void *memory = malloc(bytes);
+    if (memory)
+        return memory;
+    incomplete = true;
+    return bytes <= RESERVE_BYTES ? take_reserve(bytes) : NULL;
+}
+
+static void watched_free(void *memory) {
+    const uintptr_t at = (uintptr_t)memory, begin = (uintptr_t)reserve.bytes;
+    if (at < begin || at >= begin + RESERVE_BYTES) {
+        free(memory);
+        return;
+    }
+    pthread_mutex_lock(&reserve.lock);
+    if (--reserve.blocks == 0)
+        reserve.used = 0;
+    pthread_mutex_unlock(&reserve.lock);
+}
+
+void sr_json_watch(void) {
+    json_set_alloc_funcs(watched_malloc, watched_free);
+}
+
+bool sr_json_scan(json_t **root, json_error_t *error, const char *text, size_t bytes,
+                  size_t flags) {
+    const bool before = incomplete;
+    incomplete = false;
+    *root = json_loadb(text, bytes, flags, error);
+    const bool whole =
+        !incomplete &&
+        (*root || (json_error_code(error) != json_error_out_of_memory && *error->text));
+    incomplete = before;
+    if (whole)
+        return true;
+    json_decref(*root);
+    *root = NULL;
+    return false;
+}
+
 srnn_status sr_json_parse(json_t **root, const char *path, const char *text, size_t bytes,
                           size_t flags) {
     json_error_t error;
-    *root = json_loadb(text, bytes, flags, &error);
-    if (*root)
-        return SRNN_OK;
-    return json_error_code(&error) == json_error_out_of_memory
-               ? SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to read it", path)
-               : SR_FAIL(SRNN_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
+    if (!sr_json_scan(root, &error, text, bytes, flags))
+        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to read it", path);
+    return *root ? SRNN_OK
+                 : SR_FAIL(SRNN_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
 }
 
 srnn_status sr_json_load(json_t **root, const char *path, size_t flags) {
@@ -74,14 +140,46 @@ srnn_status sr_json_lines_read(const char *path, sr_json_visit *visit, void *con
     return status;
 }
 
+static int put(const char *text, size_t bytes, void *stream) {
+    return fwrite(text, 1, bytes, stream) == bytes ? 0 : -1;
+}
+
+srnn_status sr_json_dump(char **text, const json_t *object, size_t flags, const char *what) {
+    size_t bytes;
+    *text = NULL;
+    SR_TRY(sr_json_complete(object, what));
+    FILE *out = sr_memory_stream(text, &bytes);
+    const bool dumped = out && json_dump_callback(object, put, out, flags) == 0;
+    const bool closed = out && fclose(out) == 0;
+    if (dumped && closed && !incomplete)
+        return SRNN_OK;
+    incomplete = false;
+    free(*text);
+    *text = NULL;
+    return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", what);
+}
+
+static srnn_status replace(const json_t *object, const char *path, size_t flags) {
+    char *text;
+    SR_TRY(sr_json_dump(&text, object, flags, path));
+    const srnn_status status = sr_file_replace(path, text, strlen(text));
+    free(text);
+    return status;
+}
+
+srnn_status sr_json_print(FILE *out, const json_t *object, size_t flags) {
+    char *text;
+    SR_TRY(sr_json_dump(&text, object, flags, "the output"));
+    fprintf(out, "%s\n", text);
+    free(text);
+    return SRNN_OK;
+}
+
 srnn_status sr_json_replace(json_t *object, const char *folder, const char *name, size_t flags) {
     char path[SR_PATH_BYTES];
     srnn_status status = sr_path_join(path, folder, name);
-    char *text = object && status == SRNN_OK ? json_dumps(object, flags) : NULL;
     if (status == SRNN_OK)
-        status = text ? sr_file_replace(path, text, strlen(text))
-                      : SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
-    free(text);
+        status = replace(object, path, flags);
     json_decref(object);
     return status;
 }
@@ -115,20 +213,18 @@ const json_t *sr_json_element_of(const json_t *object, const char *key, size_t i
     return json_is_object(value) ? value : NULL;
 }
 
-/* After a failed addition. */
-static void spoil(json_t **whole) {
-    json_decref(*whole);
-    *whole = NULL;
+void sr_json_append(json_t *array, json_t *value) {
+    incomplete |= json_array_append_new(array, value) != 0;
 }
 
-void sr_json_append(json_t **array, json_t *value) {
-    if (json_array_append_new(*array, value) != 0)
-        spoil(array);
+void sr_json_set(json_t *object, const char *key, json_t *value) {
+    incomplete |= json_object_set_new(object, key, value) != 0;
 }
 
-void sr_json_set(json_t **object, const char *key, json_t *value) {
-    if (json_object_set_new(*object, key, value) != 0)
-        spoil(object);
+srnn_status sr_json_complete(const json_t *whole, const char *what) {
+    const bool failed = incomplete || !whole;
+    incomplete = false;
+    return failed ? SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to make it", what) : SRNN_OK;
 }
 
 json_t *sr_json_plain_text(const char *text) {

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "files/file.h"
+#include "files/json.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -168,8 +169,9 @@ static srnn_status read_header(sr_safetensors *file, const uint8_t *bytes, size_
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: ends within its header of %llu bytes", file->path,
                        (unsigned long long)length);
     json_error_t error;
-    file->header = json_loadb((const char *)bytes + LENGTH_BYTES, (size_t)length,
-                              JSON_REJECT_DUPLICATES, &error);
+    if (!sr_json_scan(&file->header, &error, (const char *)bytes + LENGTH_BYTES, (size_t)length,
+                      JSON_REJECT_DUPLICATES))
+        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to read its header", file->path);
     if (!file->header)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: header, byte %d: %s", file->path, error.position,
                        error.text);

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "files/tensor.h"
 
-/* The key of the header that holds texts in place of a tensor. */
+/* The key of the header that holds texts instead of a tensor. */
 #define SR_SAFETENSORS_METADATA "__metadata__"
 
 /* ---- reading: the file is mapped, and every byte of its header is distrusted */

@@ -2,7 +2,9 @@
 #include "files/safetensors.h"
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "files/file.h"
+#include "files/json.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -17,6 +19,8 @@ struct sr_safetensors_writer {
     sr_tensor_reader read; /* NULL: data is memory that can be written as it is */
     void *context;
 };
+
+#define WHAT "the header of a safetensors file"
 
 static srnn_status no_memory(void) {
     return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the header of a safetensors file");
@@ -63,10 +67,10 @@ srnn_status sr_safetensors_writer_add(sr_safetensors_writer *writer, const sr_te
 
 srnn_status sr_safetensors_writer_metadata(sr_safetensors_writer *writer, const char *key,
                                            const char *value) {
-    json_t *text = json_string(value);
-    if (!text || json_object_set_new(writer->metadata, key, text) != 0)
+    if (!sr_text_is_utf8(key, strlen(key)) || !sr_text_is_utf8(value, strlen(value)))
         return SR_FAIL(SRNN_ERR_ARGUMENT, "metadata '%s' is not valid UTF-8", key);
-    return SRNN_OK;
+    return json_object_set_new(writer->metadata, key, json_string(value)) == 0 ? SRNN_OK
+                                                                               : no_memory();
 }
 
 void sr_safetensors_writer_reader(sr_safetensors_writer *writer, sr_tensor_reader read,
@@ -89,7 +93,7 @@ static int compare_tensors(const void *a, const void *b) {
 static json_t *describe(const sr_tensor *tensor, size_t begin) {
     json_t *shape = json_array();
     for (int i = 0; i < tensor->rank; i++)
-        json_array_append_new(shape, json_integer(tensor->shape[i]));
+        sr_json_append(shape, json_integer(tensor->shape[i]));
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", sr_dtype_name(tensor->dtype), "shape", shape,
                      "data_offsets", (json_int_t)begin, (json_int_t)(begin + tensor->bytes));
 }
@@ -100,14 +104,12 @@ static srnn_status add_descriptions(json_t *header, const sr_tensor **sorted, si
         const char *name = sorted[i]->name;
         if (json_object_get(header, name) || strcmp(name, SR_SAFETENSORS_METADATA) == 0)
             return SR_FAIL(SRNN_ERR_ARGUMENT, "tensor '%s': the name is already taken", name);
-        json_t *description = describe(sorted[i], begin);
-        if (!description)
-            return no_memory();
-        if (json_object_set_new(header, name, description) != 0)
+        if (!sr_text_is_utf8(name, strlen(name)))
             return SR_FAIL(SRNN_ERR_ARGUMENT, "tensor '%s': the name is not valid UTF-8", name);
+        sr_json_set(header, name, describe(sorted[i], begin));
         begin += sorted[i]->bytes;
     }
-    return SRNN_OK;
+    return sr_json_complete(header, WHAT);
 }
 
 /* *text = the header, padded with spaces to a multiple of the alignment; free it with free(). */
@@ -121,11 +123,11 @@ static srnn_status make_header(char **text, const sr_safetensors_writer *writer,
         status = no_memory();
     if (status == SRNN_OK)
         status = add_descriptions(header, sorted, writer->count);
-    char *plain = status == SRNN_OK ? json_dumps(header, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    char *plain = NULL;
+    if (status == SRNN_OK)
+        status = sr_json_dump(&plain, header, JSON_COMPACT | JSON_SORT_KEYS, WHAT);
     json_decref(header);
     SR_TRY(status);
-    if (!plain)
-        return no_memory();
     size_t length = strlen(plain);
     size_t padded = (length + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     *text = realloc(plain, padded + 1);

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* Calls the caller's watch with two numbers in place of all views. */
+/* Calls the caller's watch with two numbers instead of all views. */
 static bool watch(void *context, const sr_study *study, const sr_run_view *views) {
     const srnl_study *asked = context;
     size_t ended = 0;

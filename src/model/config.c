@@ -3,6 +3,7 @@
 
 #include "attention/attention.h"
 #include "base/memory.h"
+#include "base/memory_stream.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -171,7 +172,7 @@ bool sr_model_config_ends(const sr_model_config *config, int32_t token) {
 
 srnn_status sr_model_config_attention_text(char **text, const sr_model_config *config) {
     size_t length;
-    FILE *out = open_memstream(text, &length);
+    FILE *out = sr_memory_stream(text, &length);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a text");
     for (int first = 0, next; first < config->L; first = next) {

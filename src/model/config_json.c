@@ -1,5 +1,6 @@
 /* config_json.c: a model's shape from and to Hugging Face's config.json. */
 #include "files/file.h"
+#include "files/json.h"
 #include "model/config.h"
 #include "model/config_family.h"
 #include "model/config_foreign.h"
@@ -126,14 +127,9 @@ static srnn_status read_root(sr_model_config *config, const char *path, const js
 }
 
 srnn_status sr_model_config_read(sr_model_config *config, const char *path) {
-    sr_mapping file;
-    json_error_t error;
+    json_t *root;
     *config = (sr_model_config){0};
-    SR_TRY(sr_mapping_open(&file, path));
-    json_t *root = json_loadb((const char *)file.data, file.bytes, JSON_REJECT_DUPLICATES, &error);
-    sr_mapping_close(&file);
-    if (!root)
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
+    SR_TRY(sr_json_load(&root, path, JSON_REJECT_DUPLICATES));
     const srnn_status status = read_root(config, path, root);
     json_decref(root);
     if (status != SRNN_OK)
@@ -142,7 +138,7 @@ srnn_status sr_model_config_read(sr_model_config *config, const char *path) {
 }
 
 static void set_token(json_t *root, const char *key, int id) {
-    json_object_set_new(root, key, id < 0 ? json_null() : json_integer(id));
+    sr_json_set(root, key, id < 0 ? json_null() : json_integer(id));
 }
 
 static void set_ends(json_t *root, const sr_model_config *c) {
@@ -151,10 +147,10 @@ static void set_ends(json_t *root, const sr_model_config *c) {
         return;
     }
     json_t *ends = json_array();
-    json_array_append_new(ends, json_integer(c->eos));
+    sr_json_append(ends, json_integer(c->eos));
     for (int i = 0; i < c->other_end_count; i++)
-        json_array_append_new(ends, json_integer(c->other_ends[i]));
-    json_object_set_new(root, "eos_token_id", ends);
+        sr_json_append(ends, json_integer(c->other_ends[i]));
+    sr_json_set(root, "eos_token_id", ends);
 }
 
 /* torch's name of a type that weights are written in. */
@@ -168,8 +164,8 @@ static void set_attention(json_t *root, const sr_model_config *c, const char *te
     const bool uniform = srnn_attention_parse(&all, text) == SRNN_OK;
     const char *name = uniform ? srnn_attention_name(&c->attention[0]) : NULL;
     if (name)
-        json_object_set_new(root, "attention_type", json_string(name));
-    json_object_set_new(root, "softrnn_attention", json_string(text));
+        sr_json_set(root, "attention_type", json_string(name));
+    sr_json_set(root, "softrnn_attention", json_string(text));
 }
 
 static json_t *config_json(const sr_model_config *c, const char *attention, sr_dtype dtype) {
@@ -186,27 +182,26 @@ static json_t *config_json(const sr_model_config *c, const char *attention, sr_d
         "initializer_range", 0.02, "torch_dtype", torch_name(dtype));
     if (!root)
         return NULL;
-    json_object_set_new(root, "rope_scaling", sr_config_rope_json(&c->rope_scaling));
+    sr_json_set(root, "rope_scaling", sr_config_rope_json(&c->rope_scaling));
     set_token(root, "bos_token_id", c->bos);
     set_ends(root, c);
     if (c->mlp == SR_MLP_GELU)
-        json_object_set_new(root, "mlp_type", json_string("gelu"));
+        sr_json_set(root, "mlp_type", json_string("gelu"));
     if (c->o_bias != c->qkv_bias && family->bias == SR_FAMILY_BIAS_MEMBER)
-        json_object_set_new(root, "softrnn_output_bias", json_boolean(c->o_bias));
+        sr_json_set(root, "softrnn_output_bias", json_boolean(c->o_bias));
     set_attention(root, c, attention);
     return root;
 }
 
 srnn_status sr_model_config_write(const sr_model_config *config, sr_dtype dtype, const char *path) {
-    char *attention = NULL, *text = NULL;
+    char *attention = NULL, *text;
     SR_TRY(sr_model_config_attention_text(&attention, config));
     json_t *root = config_json(config, attention, dtype);
     free(attention);
-    if (root)
-        text = json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15));
+    const srnn_status made =
+        sr_json_dump(&text, root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15), path);
     json_decref(root);
-    if (!text)
-        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
+    SR_TRY(made);
     const size_t length = strlen(text);
     text[length] = '\n'; /* in place of its end */
     const srnn_status status = sr_file_replace(path, text, length + 1);

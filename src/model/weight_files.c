@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "files/file.h"
+#include "files/json.h"
 #include "files/path.h"
 
 #include <jansson.h>
@@ -31,8 +32,10 @@ static srnn_status open_shards(sr_weight_files *files, const char *folder, const
         if (!name || strchr(name, '/')) {
             status = SR_FAIL(SRNN_ERR_FORMAT, "%s: %s is in no file of this folder", index, tensor);
         } else if (strcmp(name, last) != 0 && !json_object_get(seen, name)) {
-            json_object_set_new(seen, name, json_true());
-            status = open_one(files, folder, name);
+            sr_json_set(seen, name, json_true());
+            status = sr_json_complete(seen, index);
+            if (status == SRNN_OK)
+                status = open_one(files, folder, name);
         }
         last = name;
     }
@@ -41,16 +44,11 @@ static srnn_status open_shards(sr_weight_files *files, const char *folder, const
 }
 
 static srnn_status open_index(sr_weight_files *files, const char *folder, const char *index) {
-    sr_mapping mapping;
-    json_error_t error;
-    SR_TRY(sr_mapping_open(&mapping, index));
-    json_t *root = json_loadb((const char *)mapping.data, mapping.bytes, 0, &error);
-    sr_mapping_close(&mapping);
+    json_t *root;
+    SR_TRY(sr_json_load(&root, index, 0));
     json_t *map = json_object_get(root, "weight_map");
     srnn_status status = SRNN_OK;
-    if (!root)
-        status = SR_FAIL(SRNN_ERR_FORMAT, "%s: line %d: %s", index, error.line, error.text);
-    else if (!json_is_object(map))
+    if (!json_is_object(map))
         status = SR_FAIL(SRNN_ERR_FORMAT, "%s: weight_map is missing", index);
     void *memory = NULL;
     if (status == SRNN_OK)

@@ -183,7 +183,7 @@ static srnn_status look_at_data(data_facts *facts, const sr_run_settings *s, boo
     sr_source *source;
     const sr_source_settings settings = {.seed = (uint64_t)s->seed,
                                          .T = s->T,
-                                         .layout = (sr_row_layout)s->layout,
+                                         .layout = (sr_token_layout)s->layout,
                                          .validation = *s->validation ? s->validation : NULL,
                                          .validation_share = s->validation_share};
     SR_TRY(sr_source_open(&source, s->data, &settings));

@@ -38,14 +38,12 @@ static sr_ending ending_of(const json_t *object) {
 
 srnn_status sr_result_read(sr_result *result, const char *folder) {
     char path[SR_PATH_BYTES];
-    json_error_t error;
+    json_t *object;
     *result = (sr_result){0};
     SR_TRY(sr_path_join(path, folder, "result.json"));
     if (access(path, F_OK) != 0)
         return SRNN_OK;
-    json_t *object = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (!object)
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
+    SR_TRY(sr_json_load(&object, path, JSON_REJECT_DUPLICATES));
     const char *message = json_string_value(json_object_get(object, "message"));
     *result = (sr_result){.ending = ending_of(object),
                           .step = sr_json_integer_of(object, "step"),
@@ -91,7 +89,7 @@ typedef struct line_file {
 static srnn_status visit_line(void *context, const json_t *object, size_t line) {
     const line_file *file = context;
     return object ? file->read(file->context, object)
-                  : SR_FAIL(SRNN_ERR_FORMAT, "%s: line %zu: no JSON object", file->path, line);
+                  : SR_FAIL(SRNN_ERR_FORMAT, "%s: line %zu is not a JSON object", file->path, line);
 }
 
 /* Every whole line of a file, if there is one. */

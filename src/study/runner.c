@@ -95,7 +95,7 @@ static srnn_status start(runner *r, int slot, size_t run) {
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (process < 0)
-        return SR_FAIL(SRNN_ERR_IO, "no process for a run: %s", strerror(errno));
+        return SR_FAIL(SRNN_ERR_IO, "cannot start a process for a run: %s", strerror(errno));
     r->job[slot] = (job){process, run, sr_clock_seconds()};
     r->views[run].running = true;
     return SRNN_OK;

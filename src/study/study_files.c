@@ -86,11 +86,11 @@ static json_t *run_json(const sr_study *study, const sr_study_run *run) {
 static json_t *plan_json(const sr_study *study) {
     json_t *variants = json_array(), *tasks = json_array(), *runs = json_array();
     for (size_t i = 0; i < study->variant_count; i++)
-        json_array_append_new(variants, variant_json(&study->variants[i]));
+        sr_json_append(variants, variant_json(&study->variants[i]));
     for (size_t i = 0; i < study->task_count; i++)
-        json_array_append_new(tasks, task_json(study, &study->tasks[i]));
+        sr_json_append(tasks, task_json(study, &study->tasks[i]));
     for (size_t i = 0; i < study->run_count; i++)
-        json_array_append_new(runs, run_json(study, &study->runs[i]));
+        sr_json_append(runs, run_json(study, &study->runs[i]));
     return json_pack("{s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "format", "softrnn-study",
                      "version", 1, "name", sr_json_plain_text(study->name), "title",
                      sr_json_plain_text(study->title), "baseline",
@@ -116,7 +116,7 @@ srnn_status sr_study_write(const sr_study *study, const char *folder, const char
 static json_t *spread_json(const sr_spread *spread, size_t count) {
     json_t *values = json_array();
     for (size_t i = 0; i < count; i++)
-        json_array_append_new(values, number(spread->values[i]));
+        sr_json_append(values, number(spread->values[i]));
     return json_pack("{s:o, s:o, s:I, s:o}", "mean", number(spread->mean), "standard_deviation",
                      number(spread->standard_deviation), "count", (json_int_t)spread->count,
                      "values", values);
@@ -132,8 +132,8 @@ static json_t *own_json(const sr_interval *own) {
 static json_t *difference_json(const sr_difference *d) {
     json_t *pairs = json_array();
     for (size_t i = 0; i < d->pairs; i++)
-        json_array_append_new(pairs, json_pack("{s:I, s:o}", "seed", (json_int_t)d->seeds[i],
-                                               "difference", number(d->differences[i])));
+        sr_json_append(pairs, json_pack("{s:I, s:o}", "seed", (json_int_t)d->seeds[i], "difference",
+                                        number(d->differences[i])));
     return json_pack("{s:s, s:o, s:o, s:o, s:s, s:f, s:o, s:s, s:o}", "of", sr_measure_name(d->of),
                      "mean", number(d->interval.mean), "low", number(d->interval.low), "high",
                      number(d->interval.high), "method", d->method, "degrees", d->interval.degrees,
@@ -144,7 +144,7 @@ static json_t *difference_json(const sr_difference *d) {
 static json_t *summary_variant_json(const sr_study *study, const sr_summary_variant *v) {
     json_t *seeds = json_array();
     for (size_t i = 0; i < v->finished; i++)
-        json_array_append_new(seeds, json_integer((json_int_t)v->seeds[i]));
+        sr_json_append(seeds, json_integer((json_int_t)v->seeds[i]));
     const bool baseline = v->variant == study->baseline;
     return json_pack(
         "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
@@ -163,7 +163,7 @@ static json_t *summary_variant_json(const sr_study *study, const sr_summary_vari
 static json_t *cell_json(const sr_study *study, const sr_summary_cell *cell) {
     json_t *variants = json_array();
     for (size_t v = 0; v < cell->count; v++)
-        json_array_append_new(variants, summary_variant_json(study, &cell->variants[v]));
+        sr_json_append(variants, summary_variant_json(study, &cell->variants[v]));
     return json_pack("{s:o, s:o, s:f, s:s, s:{s:I, s:o, s:o}, s:o}", "task",
                      sr_json_plain_text(study->tasks[cell->task].name), "size",
                      sr_json_plain_text(study->size_count ? study->sizes[cell->size].name : ""),
@@ -176,7 +176,7 @@ static json_t *cell_json(const sr_study *study, const sr_summary_cell *cell) {
 static json_t *summary_json(const sr_study *study, const sr_summary *summary) {
     json_t *cells = json_array();
     for (size_t i = 0; i < summary->count; i++)
-        json_array_append_new(cells, cell_json(study, &summary->cells[i]));
+        sr_json_append(cells, cell_json(study, &summary->cells[i]));
     return json_pack(
         "{s:s, s:i, s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:o}", "format", "softrnn-summary",
         "version", 1, "baseline", sr_json_plain_text(study->variants[study->baseline].name),

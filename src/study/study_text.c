@@ -1,4 +1,5 @@
 /* study_text.c: the text that tasks with the data "@text" train on. */
+#include "base/memory_stream.h"
 #include "files/file.h"
 #include "study/study_files.h"
 
@@ -57,7 +58,7 @@ static srnn_status keep(const char *path, const char *text, size_t bytes) {
 srnn_status sr_study_text(const char *path, const sr_word_list *files) {
     char *text = NULL;
     size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = sr_memory_stream(&text, &bytes);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the text");
     srnn_status status = files->count ? read_files(out, files) : read_bible(out);

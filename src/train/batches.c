@@ -15,7 +15,8 @@ typedef struct batches {
     int32_t *ids; /* (rows, T+1) */
 } batches;
 
-static srnn_status fill_row(const sr_source *source, sr_row *row, sr_split split, int64_t number) {
+static srnn_status fill_row(const sr_source *source, sr_token_row *row, sr_split split,
+                            int64_t number) {
     (void)split; /* there is only one */
     const batches *all = (const batches *)source;
     const int32_t *ids = all->ids + number % all->rows * (source->T + 1);

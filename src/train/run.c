@@ -361,8 +361,11 @@ srnn_status sr_run_step(sr_run *run, sr_run_report *report) {
     const sr_validation *validation = validates(run) ? &run->validation : NULL;
     if (validation)
         SR_TRY(validate(run, report));
-    if (sr_run_records_step(run->records, &run->progress, &report->step, validation,
-                            report->seconds) != SRNN_OK)
+    const srnn_status status = sr_run_records_step(run->records, &run->progress, &report->step,
+                                                   validation, report->seconds);
+    if (status == SRNN_ERR_MEMORY)
+        return status; /* the record is lost; the last checkpoint knows nothing of this step */
+    if (status != SRNN_OK)
         snprintf(report->record_failure, sizeof report->record_failure, "%s", srnn_error_detail());
     if (run->progress.skipped_in_row >= s->bad_steps)
         return end_badly(run);

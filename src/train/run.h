@@ -24,7 +24,7 @@ typedef struct sr_run sr_run;
 srnn_status sr_run_start(sr_run **run, const char *folder, const sr_run_settings *settings);
 
 /* Goes on from the last checkpoint of a run's folder, or from its start if there is none. Settings
- * are those of run.yaml, with these ends in place of its own where they are not 0; one below 0: no
+ * are those of run.yaml, with these ends instead of its own where they are not 0; one below 0: no
  * such end. The model is that of the checkpoint, whatever became of the folder it began with; the
  * data must still be what it was. */
 typedef struct sr_run_ends {

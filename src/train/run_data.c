@@ -39,7 +39,7 @@ srnn_status sr_run_data_open(sr_source **source, sr_run_settings *s) {
         return SR_FAIL(SRNN_ERR_ARGUMENT, "no data: give --data or --batches");
     const sr_source_settings settings = {.seed = (uint64_t)s->seed,
                                          .T = s->T,
-                                         .layout = (sr_row_layout)s->layout,
+                                         .layout = (sr_token_layout)s->layout,
                                          .validation = *s->validation ? s->validation : NULL,
                                          .validation_share = s->validation_share};
     SR_TRY(sr_source_open(source, s->data, &settings));
@@ -96,7 +96,7 @@ srnn_status sr_run_data_sum(int64_t *sum, const sr_source *source) {
     const size_t T = (size_t)source->T;
     void *memory;
     SR_TRY(sr_alloc(&memory, T, 2 * sizeof(int32_t) + sizeof(int64_t)));
-    sr_row row = {.starts = memory};
+    sr_token_row row = {.starts = memory};
     row.ids = (int32_t *)(void *)(row.starts + T);
     row.targets = row.ids + T;
     uint64_t hash = sr_hash_add(SR_HASH_BEGIN, (uint64_t)source->sum);

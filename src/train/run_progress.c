@@ -32,13 +32,13 @@ srnn_status sr_progress_write(const sr_progress *progress, const char *identity,
     json_t *files;
     SR_TRY(sr_file_sums_make(&files, folder));
     json_t *root = json_object();
-    sr_json_set(&root, "run", json_string(identity));
+    sr_json_set(root, "run", json_string(identity));
     for (size_t i = 0; i < NUMBERS; i++) {
         int64_t value;
         memcpy(&value, (const char *)progress + numbers[i].offset, sizeof value);
-        sr_json_set(&root, numbers[i].key, json_integer(value));
+        sr_json_set(root, numbers[i].key, json_integer(value));
     }
-    sr_json_set(&root, "files", files);
+    sr_json_set(root, "files", files);
     return sr_json_replace(root, folder, NAME, JSON_INDENT(1));
 }
 

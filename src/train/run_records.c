@@ -2,6 +2,7 @@
 #include "train/run_records.h"
 
 #include "base/memory.h"
+#include "base/memory_stream.h"
 #include "files/file.h"
 #include "train/log_file.h"
 #include "train/tensorboard.h"
@@ -140,7 +141,7 @@ static srnn_status write_metrics(sr_log_file *file, const sr_progress *p, const 
                                  const sr_validation *validation) {
     char *text = NULL;
     size_t length;
-    FILE *out = open_memstream(&text, &length);
+    FILE *out = sr_memory_stream(&text, &length);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a record");
     print_metrics(out, p, step, validation);

@@ -39,7 +39,7 @@ static const sr_setting table[] = {
     NUMBER("validation-share", validation_share, 0, 0.9, "else the last share of a text file"),
     TEXT("batches", batches, "FILE", "safetensors with ids (steps, B, T+1): train on exactly these"),
     CHOICE("layout", layout, layouts, "rows: stream, packed or document"),
-    TEXT("model", model, "FOLDER", "start from this model or run in place of a new model; --attention may give it another attention"),
+    TEXT("model", model, "FOLDER", "start from this model or run instead of a new model; --attention may give it another attention"),
     TEXT("tokenizer", tokenizer, "FILE", "the tokenizer to put into checkpoints; else that of the data or of the model"),
     TEXT("preset", preset, "NAME", "shape of a new model: tiny, mini, midi, small, large, large_depth"),
     TEXT("attention", attention, "TEXT", "a variant, or variants by layers: 0-3:norm,4-:order:2; else softmax, or what --model has"),

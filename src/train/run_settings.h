@@ -15,9 +15,9 @@ typedef enum sr_precision {
 typedef struct sr_run_settings {
     /* Texts are owned, "" where not given. */
     char *data, *validation, *batches;    /* where rows come from */
-    char *model;                          /* a folder to start from, in place of a new model */
+    char *model;                          /* a folder to start from, instead of a new model */
     char *preset, *attention, *tokenizer; /* attention "": softmax, or that of `model` */
-    int layout;                           /* sr_row_layout */
+    int layout;                           /* sr_token_layout */
     double validation_share;
 
     /* The shape of a new model; 0: the preset's. */

@@ -1,4 +1,5 @@
 /* run_yaml.c: a run's settings from and to run.yaml. */
+#include "base/memory_stream.h"
 #include "base/text.h"
 #include "files/file.h"
 #include "files/origin.h"
@@ -94,7 +95,7 @@ static void write_origin(FILE *out, const sr_run_settings *settings) {
 srnn_status sr_run_settings_write(const sr_run_settings *settings, const char *path) {
     char *text = NULL;
     size_t length;
-    FILE *out = open_memstream(&text, &length);
+    FILE *out = sr_memory_stream(&text, &length);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
     fputs("# what this run was asked to do\n", out);

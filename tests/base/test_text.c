@@ -59,11 +59,25 @@ static void bytes_in_words(void **state) {
     }
 }
 
+static void utf8_is_told_apart(void **state) {
+    (void)state;
+    static const char *const good[] = {
+        "", "plain", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf"};
+    static const char *const bad[] = {
+        "\x80",         "\xc3",         "a\xc3(",           "\xc0\xaf",
+        "\xe0\x80\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xf4\x90\x80\x80",
+        "\xf0\x9f\x98"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        assert_true(sr_text_is_utf8(good[i], strlen(good[i])));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(sr_text_is_utf8(bad[i], strlen(bad[i])));
+    assert_true(sr_text_is_utf8("a\0b", 3));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(near_words_are_found),
-        cmocka_unit_test(far_words_are_not),
-        cmocka_unit_test(long_words_are_harmless),
+        cmocka_unit_test(utf8_is_told_apart), cmocka_unit_test(near_words_are_found),
+        cmocka_unit_test(far_words_are_not),  cmocka_unit_test(long_words_are_harmless),
         cmocka_unit_test(bytes_in_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

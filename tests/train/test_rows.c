@@ -9,7 +9,8 @@ static const int64_t starts[DOCUMENTS + 1] = {0, 5, 9, T};
 static sr_backend *cpu;
 
 /* Every row is the same three documents; the last token of each has no target. */
-static srnn_status fill_row(const sr_source *source, sr_row *row, sr_split split, int64_t number) {
+static srnn_status fill_row(const sr_source *source, sr_token_row *row, sr_split split,
+                            int64_t number) {
     (void)source, (void)split, (void)number;
     small_ids(row->ids, T, 23, 21);
     for (int n = 0; n < DOCUMENTS; n++) {
@@ -63,7 +64,7 @@ static void check_packed(const char *attention, int front) {
     sr_model *model = small_model(cpu, attention, SR_MLP_SWIGLU, false, false);
     int32_t ids[T], targets[T];
     int64_t begins[T];
-    sr_row row = {ids, targets, begins, 0};
+    sr_token_row row = {ids, targets, begins, 0};
     double want = 0;
     assert_int_equal(fill_row(&packed, &row, SR_SPLIT_TRAIN, 0), SRNN_OK);
     for (int n = 0; n < DOCUMENTS; n++) {

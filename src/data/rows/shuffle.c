@@ -24,7 +24,7 @@ static int64_t shuffled(const shuffle *self, sr_split split, int64_t number) {
 
 /* T+1 tokens from `begin` on, as ids and the ids after them. Where the dataset ends before, the
  * rest is empty: id 0 without a target. */
-static srnn_status read_row(sr_row *row, const sr_dataset *dataset, int64_t begin, int T) {
+static srnn_status read_row(sr_token_row *row, const sr_dataset *dataset, int64_t begin, int T) {
     const int64_t left = dataset->token_count - 1 - begin;
     const int have = left < T ? (int)left : T;
     SR_TRY(sr_dataset_read(dataset, row->ids, begin, have));
@@ -39,14 +39,14 @@ static srnn_status read_row(sr_row *row, const sr_dataset *dataset, int64_t begi
     return sr_dataset_read(dataset, row->targets + have - 1, begin + have, 1);
 }
 
-static srnn_status fill_stream(const sr_source *source, sr_row *row, sr_split split,
+static srnn_status fill_stream(const sr_source *source, sr_token_row *row, sr_split split,
                                int64_t number) {
     const shuffle *self = (const shuffle *)source;
     int64_t begin = shuffled(self, split, number) * source->T;
     return read_row(row, &self->datasets[split], begin, source->T);
 }
 
-static srnn_status fill_packed(const sr_source *source, sr_row *row, sr_split split,
+static srnn_status fill_packed(const sr_source *source, sr_token_row *row, sr_split split,
                                int64_t number) {
     const shuffle *self = (const shuffle *)source;
     const sr_dataset *dataset = &self->datasets[split];
@@ -68,7 +68,7 @@ static srnn_status fill_packed(const sr_source *source, sr_row *row, sr_split sp
 
 /* As the reference trains: right padding with the end-of-document id. That id is a target once, at
  * the end of a document that fits, so that a model learns to stop. */
-static srnn_status fill_document(const sr_source *source, sr_row *row, sr_split split,
+static srnn_status fill_document(const sr_source *source, sr_token_row *row, sr_split split,
                                  int64_t number) {
     const shuffle *self = (const shuffle *)source;
     const sr_dataset *dataset = &self->datasets[split];
@@ -141,7 +141,7 @@ static void sum_up(sr_source *source, const sr_dataset *datasets) {
 
 static srnn_status create(shuffle **created, const sr_dataset *datasets,
                           const sr_shuffle_settings *settings) {
-    static srnn_status (*const fills[])(const sr_source *, sr_row *, sr_split, int64_t) = {
+    static srnn_status (*const fills[])(const sr_source *, sr_token_row *, sr_split, int64_t) = {
         [SR_ROWS_STREAM] = fill_stream,
         [SR_ROWS_PACKED] = fill_packed,
         [SR_ROWS_DOCUMENT] = fill_document,

@@ -5,17 +5,17 @@
 #include "data/rows/source.h"
 #include "data/shards/dataset.h"
 
-typedef enum sr_row_layout {
+typedef enum sr_token_layout {
     SR_ROWS_STREAM = 0, /* rows of T+1 tokens cut from the whole sequence, documents ignored */
     SR_ROWS_PACKED,     /* the same rows with the documents in them marked; the last token of a
                              document has no target, for the next one does not follow from it */
     SR_ROWS_DOCUMENT,   /* the first T+1 tokens of a document, then padding without targets */
-} sr_row_layout;
+} sr_token_layout;
 
 typedef struct sr_shuffle_settings {
     uint64_t seed;
     int T;
-    sr_row_layout layout;
+    sr_token_layout layout;
     bool whole; /* stream, packed: the tokens behind the last full row are a row too, the rest of
                    which is empty and has no targets */
 } sr_shuffle_settings;

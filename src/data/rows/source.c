@@ -22,7 +22,7 @@ srnn_status sr_source_batch(const sr_source *source, sr_batch *batch, sr_split s
     batch->documents = 0;
     for (int64_t b = 0; b < batch->B; b++) {
         int64_t *starts = batch->offsets + batch->documents;
-        sr_row row = {batch->ids + b * source->T, batch->targets + b * source->T, starts, 0};
+        sr_token_row row = {batch->ids + b * source->T, batch->targets + b * source->T, starts, 0};
         int64_t number = step * batch->B * ranks + batch->rank + b * ranks;
         SR_TRY(source->fill(source, &row, split, number));
         for (int64_t n = 0; n < row.documents; n++)
@@ -35,8 +35,8 @@ srnn_status sr_source_batch(const sr_source *source, sr_batch *batch, sr_split s
 
 /* Moves one document, tokens first .. past-1 of a row, to the right by `shift`, with empty tokens
  * before it. Documents are moved last to first, so that nothing is overwritten before it moved. */
-static void move_document(sr_row *row, int64_t first, int64_t past, int64_t shift, int64_t front,
-                          int64_t T) {
+static void move_document(sr_token_row *row, int64_t first, int64_t past, int64_t shift,
+                          int64_t front, int64_t T) {
     for (int64_t t = past - 1; t >= first; t--)
         if (t + shift < T) {
             row->ids[t + shift] = row->ids[t];
@@ -52,7 +52,7 @@ void sr_batch_front(sr_batch *batch, int T, int front) {
     int64_t kept = 0, next = 0;
     for (int64_t b = 0; b < batch->B; b++) {
         const int64_t begin = b * T, first = next;
-        sr_row row = {batch->ids + begin, batch->targets + begin, NULL, 0};
+        sr_token_row row = {batch->ids + begin, batch->targets + begin, NULL, 0};
         while (next < batch->documents && batch->offsets[next] < begin + T)
             next++;
         for (int64_t n = next - 1; n >= first; n--)

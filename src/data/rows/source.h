@@ -13,12 +13,12 @@
 #include <stdint.h>
 
 /* One row to be filled. The source writes every element of ids and targets. */
-typedef struct sr_row {
+typedef struct sr_token_row {
     int32_t *ids;     /* (T), each 0 .. vocab-1 */
     int32_t *targets; /* (T), the id that should follow, or -1: not counted */
     int64_t *starts;  /* (T), receives where each document of the row starts; the first is 0 */
     int64_t documents;
-} sr_row;
+} sr_token_row;
 
 /* Free with sr_source_free. Several threads may fill rows from one source at a time. */
 typedef struct sr_source sr_source;
@@ -31,7 +31,7 @@ struct sr_source {
     int64_t sum;             /* a checksum of all of the data, 0 or more; 0: rows are computed */
     int64_t stamp; /* of the sizes and times of its files, 0 or more: while it stays the same,
                                 nobody has written to them */
-    srnn_status (*fill)(const sr_source *source, sr_row *row, sr_split split, int64_t number);
+    srnn_status (*fill)(const sr_source *source, sr_token_row *row, sr_split split, int64_t number);
     /* Reads all of the files, and fails if they do not hold what the sum says. NULL: it was made from
      * all that is used. */
     srnn_status (*verify)(const sr_source *source);

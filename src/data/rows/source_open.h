@@ -6,9 +6,9 @@
 
 typedef struct sr_source_settings {
     uint64_t seed;
-    int T;                /* tokens per row; a synthetic task has its own length */
-    sr_row_layout layout; /* not for synthetic tasks */
-    bool whole;           /* the tokens behind the last full row are a row too: for evaluation */
+    int T;                  /* tokens per row; a synthetic task has its own length */
+    sr_token_layout layout; /* not for synthetic tasks */
+    bool whole;             /* the tokens behind the last full row are a row too: for evaluation */
 
     /* A file of text or a .bin file has no splits of its own. */
     const char *validation;  /* a file of the same kind that is the validation split, or NULL */

@@ -35,7 +35,7 @@ static int setting(const sr_synthetic *self, int which) {
     return (int)self->values[which];
 }
 
-static const sr_synthetic *begin_row(const sr_source *source, sr_row *row) {
+static const sr_synthetic *begin_row(const sr_source *source, sr_token_row *row) {
     row->starts[0] = 0;
     row->documents = 1;
     for (int t = 0; t < source->T; t++)
@@ -62,7 +62,7 @@ static srnn_status recall_prepare(sr_synthetic *self) {
     return set_size(self, vocab);
 }
 
-static srnn_status recall_fill(const sr_source *source, sr_row *row, sr_split split,
+static srnn_status recall_fill(const sr_source *source, sr_token_row *row, sr_split split,
                                int64_t number) {
     const sr_synthetic *self = begin_row(source, row);
     draws from = draws_of(self, split, number);
@@ -117,7 +117,8 @@ static int mqar_slot(const sr_synthetic *self, draws *from, int slots) {
     return high;
 }
 
-static srnn_status mqar_fill(const sr_source *source, sr_row *row, sr_split split, int64_t number) {
+static srnn_status mqar_fill(const sr_source *source, sr_token_row *row, sr_split split,
+                             int64_t number) {
     const sr_synthetic *self = begin_row(source, row);
     draws from = draws_of(self, split, number);
     int pairs = setting(self, COUNT), context = 2 * pairs, slots = (source->T - context) / 2;
@@ -150,7 +151,7 @@ static srnn_status induction_prepare(sr_synthetic *self) {
     return set_size(self, setting(self, VOCAB));
 }
 
-static srnn_status induction_fill(const sr_source *source, sr_row *row, sr_split split,
+static srnn_status induction_fill(const sr_source *source, sr_token_row *row, sr_split split,
                                   int64_t number) {
     const sr_synthetic *self = begin_row(source, row);
     draws from = draws_of(self, split, number);
@@ -173,7 +174,8 @@ static srnn_status copy_prepare(sr_synthetic *self) {
     return set_size(self, setting(self, VOCAB));
 }
 
-static srnn_status copy_fill(const sr_source *source, sr_row *row, sr_split split, int64_t number) {
+static srnn_status copy_fill(const sr_source *source, sr_token_row *row, sr_split split,
+                             int64_t number) {
     const sr_synthetic *self = begin_row(source, row);
     draws from = draws_of(self, split, number);
     int32_t blank = source->vocab - 2, mark = source->vocab - 1;
@@ -223,7 +225,7 @@ static srnn_status permutation_prepare(sr_synthetic *self) {
     return set_size(self, factorial(setting(self, VOCAB)));
 }
 
-static srnn_status permutation_fill(const sr_source *source, sr_row *row, sr_split split,
+static srnn_status permutation_fill(const sr_source *source, sr_token_row *row, sr_split split,
                                     int64_t number) {
     const sr_synthetic *self = begin_row(source, row);
     draws from = draws_of(self, split, number);

@@ -19,7 +19,7 @@ typedef struct sr_synthetic_task {
     sr_synthetic_setting settings[SR_SYNTHETIC_SETTINGS];
     /* Checks that the settings fit each other, and sets source.vocab and source.T. */
     srnn_status (*prepare)(sr_synthetic *self);
-    srnn_status (*fill)(const sr_source *source, sr_row *row, sr_split split, int64_t number);
+    srnn_status (*fill)(const sr_source *source, sr_token_row *row, sr_split split, int64_t number);
 } sr_synthetic_task;
 
 struct sr_synthetic {

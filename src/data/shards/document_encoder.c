@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "data/text/json_repair.h"
 #include "data/text/unicode.h"
+#include "files/json.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -81,11 +82,13 @@ static srnn_status parse_json(sr_document_encoder *encoder, json_t **root, json_
                               const char *line, size_t bytes) {
     json_error_t unused;
     sr_bytes *repaired = &encoder->repaired_json;
-    *root = json_loadb(line, bytes, JSON_ALLOW_NUL, error);
+    if (!sr_json_scan(root, error, line, bytes, JSON_ALLOW_NUL))
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory to read a line");
     if (*root)
         return SRNN_OK;
     SR_TRY(sr_json_repair(repaired, line, bytes, encoder->rules->replace_invalid));
-    *root = json_loadb(repaired->data, repaired->count, JSON_ALLOW_NUL, &unused);
+    if (!sr_json_scan(root, &unused, repaired->data, repaired->count, JSON_ALLOW_NUL))
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory to read a line");
     return SRNN_OK;
 }
 

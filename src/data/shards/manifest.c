@@ -2,7 +2,7 @@
 #include "data/shards/manifest.h"
 
 #include "base/memory.h"
-#include "files/file.h"
+#include "files/json.h"
 #include "files/path.h"
 
 #include <stdio.h>
@@ -70,15 +70,8 @@ static srnn_status read_shards(sr_manifest *manifest) {
 
 static srnn_status load(sr_manifest *manifest) {
     char path[SR_PATH_BYTES];
-    sr_mapping mapping;
     SR_TRY(sr_path_join(path, manifest->folder, SR_MANIFEST_NAME));
-    SR_TRY(sr_mapping_open(&mapping, path));
-    json_error_t error;
-    manifest->root = json_loadb((const char *)mapping.data, mapping.bytes, 0, &error);
-    sr_mapping_close(&mapping);
-    if (!manifest->root)
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s:%d:%d: %s", path, error.line, error.column, error.text);
-    return SRNN_OK;
+    return sr_json_load(&manifest->root, path, 0);
 }
 
 static srnn_status read_all(sr_manifest *manifest) {

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/random.h"
+#include "base/text.h"
 #include "base/threads.h"
 #include "data/shards/document_encoder.h"
 #include "data/shards/manifest.h"
@@ -67,11 +68,12 @@ static srnn_status measure_inputs(preparation *work) {
                 SRNN_ERR_ARGUMENT,
                 "%s: a .bin file holds tokens, not text; it can be used as data as it is", name);
         work->progress.input_bytes += facts.st_size;
-        json_t *entry = json_pack("{s:s, s:I}", "file", name, "bytes", (json_int_t)facts.st_size);
-        if (json_array_append_new(work->inputs, entry) != 0)
+        if (!sr_text_is_utf8(name, strlen(name)))
             return SR_FAIL(SRNN_ERR_FORMAT, "%s: the name is not UTF-8", name);
+        sr_json_append(work->inputs,
+                       json_pack("{s:s, s:I}", "file", name, "bytes", (json_int_t)facts.st_size));
     }
-    return SRNN_OK;
+    return sr_json_complete(work->inputs, "the list of inputs");
 }
 
 static srnn_status prepare_folder(preparation *work) {
@@ -191,10 +193,9 @@ static json_t *describe(const preparation *work, json_t *shards) {
                   "invalid", settings->replace_invalid ? "replace" : "stop");
     json_t *splits = json_object();
     for (sr_split split = SR_SPLIT_TRAIN; split < SR_SPLITS; split++)
-        json_object_set_new(splits, sr_split_name(split),
-                            json_pack("{s:I, s:I}", "tokens",
-                                      (json_int_t)work->progress.tokens[split], "documents",
-                                      (json_int_t)work->progress.documents[split]));
+        sr_json_set(splits, sr_split_name(split),
+                    json_pack("{s:I, s:I}", "tokens", (json_int_t)work->progress.tokens[split],
+                              "documents", (json_int_t)work->progress.documents[split]));
     return json_pack("{s:s, s:i, s:o, s:o, s:O, s:o, s:I, s:I, s:O}", "format", "softrnn data",
                      "version", 1, "tokenizer", tokenizer, "settings", how, "inputs", work->inputs,
                      "splits", splits, "text_bytes", (json_int_t)work->progress.text_bytes,

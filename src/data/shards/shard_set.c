@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "data/shards/manifest.h"
+#include "files/json.h"
 #include "files/path.h"
 
 #include <dirent.h>
@@ -60,8 +61,8 @@ static srnn_status finish_shard(sr_shard_set *set, sr_split split) {
     json_t *entry = json_pack("{s:s, s:s, s:I, s:I}", "file", name, "split", sr_split_name(split),
                               "tokens", (json_int_t)sr_shard_writer_tokens(writer), "documents",
                               (json_int_t)sr_shard_writer_documents(writer));
-    if (json_array_append_new(set->list, entry) != 0)
-        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for the list of shards", set->folder);
+    sr_json_append(set->list, entry);
+    SR_TRY(sr_json_complete(set->list, set->folder));
     sr_shard_writer_free(writer);
     set->writers[split] = NULL;
     return SRNN_OK;

@@ -3,6 +3,7 @@
 
 #include "data/text/unicode.h"
 #include "data/tokenizer/tokenizer_parts.h"
+#include "files/json.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -102,11 +103,12 @@ srnn_status sr_bpe_json_write(sr_bytes *json, const sr_bpe_json *file) {
     if (status == SRNN_OK)
         status = write_merges(list, file, &text);
     sr_bytes_free(&text);
-    char *dumped = status == SRNN_OK ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    char *dumped = NULL;
+    if (status == SRNN_OK)
+        status = sr_json_dump(&dumped, root, JSON_INDENT(2), "a tokenizer");
     json_decref(root);
-    if (status != SRNN_OK)
-        return status;
-    status = dumped ? sr_bytes_append(json, dumped, strlen(dumped)) : no_memory();
+    if (status == SRNN_OK)
+        status = sr_bytes_append(json, dumped, strlen(dumped));
     if (status == SRNN_OK)
         status = sr_bytes_append(json, "\n", 1);
     free(dumped);

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "data/text/unicode.h"
+#include "files/json.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -349,7 +350,9 @@ srnn_status sr_tokenizer_read_json(sr_tokenizer **tokenizer, const char *data, s
                                    const char *name) {
     *tokenizer = NULL;
     json_error_t error;
-    json_t *root = json_loadb(data, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    json_t *root;
+    if (!sr_json_scan(&root, &error, data, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL))
+        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to read it", name);
     if (!root && json_error_code(&error) == json_error_null_byte_in_key)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "%s: line %d: a token with the character U+0000 is not supported", name,

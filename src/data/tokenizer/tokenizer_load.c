@@ -4,6 +4,7 @@
 #include "data/text/input.h"
 #include "data/tokenizer/tokenizer_files.h"
 #include "files/file.h"
+#include "files/json.h"
 #include "files/path.h"
 
 #include <errno.h>
@@ -117,9 +118,12 @@ static srnn_status read_config(sr_tokenizer *tokenizer, const char *path) {
         return SRNN_OK;
     SR_TRY(sr_mapping_open(&file, config));
     json_error_t error;
-    json_t *root = json_loadb((const char *)file.data, file.bytes,
-                              JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
+    json_t *root;
+    const bool read = sr_json_scan(&root, &error, (const char *)file.data, file.bytes,
+                                   JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL);
     sr_mapping_close(&file);
+    if (!read)
+        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to read it", config);
     if (!root)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: not JSON: %s at line %d", config, error.text,
                        error.line);

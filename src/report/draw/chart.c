@@ -161,6 +161,8 @@ srnn_status sr_chart_check(const sr_chart *chart) {
 }
 
 bool sr_chart_has_points(const sr_chart *chart) {
+    if (chart->broken)
+        return true; /* it had: who looks for them meets the failure */
     for (size_t i = 0; i < chart->count; i++)
         if (chart->series[i].count || chart->series[i].note)
             return true;

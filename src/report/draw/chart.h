@@ -22,7 +22,7 @@ typedef struct sr_series {
     double tokens, seconds; /* what one unit of x is in these, of lines; 0: not known */
     double *dots;           /* (dot_count): single observations, of ranks */
     size_t dot_count, dot_capacity;
-    char *note; /* words in place of points, of ranks; NULL: none */
+    char *note; /* words instead of points, of ranks; NULL: none */
 } sr_series;
 
 typedef struct sr_chart {

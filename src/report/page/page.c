@@ -1,6 +1,7 @@
 /* page.c: the page while it is being written, with its figures and tables as files beside it. */
 #include "report/page/page.h"
 
+#include "base/memory_stream.h"
 #include "files/file.h"
 #include "files/folder.h"
 #include "files/path.h"
@@ -21,9 +22,9 @@ srnn_status sr_page_open(sr_page *page, const char *folder) {
     *page = (sr_page){.folder = folder, .kicker = "softrnn study"};
     SR_TRY(sr_page_make_folder(folder, "figures"));
     SR_TRY(sr_page_make_folder(folder, "tables"));
-    page->body = open_memstream(&page->body_text, &page->body_bytes);
-    page->links = open_memstream(&page->links_text, &page->links_bytes);
-    page->data = open_memstream(&page->data_text, &page->data_bytes);
+    page->body = sr_memory_stream(&page->body_text, &page->body_bytes);
+    page->links = sr_memory_stream(&page->links_text, &page->links_bytes);
+    page->data = sr_memory_stream(&page->data_text, &page->data_bytes);
     if (!page->body || !page->links || !page->data) {
         sr_page_free(page);
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the report");
@@ -63,8 +64,10 @@ void sr_page_paragraph(sr_page *page, const char *format, ...) {
     va_start(arguments, format);
     const int length = vasprintf(&text, format, arguments);
     va_end(arguments);
-    if (length < 0)
+    if (length < 0) {
+        page->failed = true;
         return;
+    }
     fputs("<p>", page->body);
     sr_escape_html(page->body, text);
     fputs("</p>\n", page->body);
@@ -79,7 +82,7 @@ static srnn_status write_file(const sr_page *page, const char *kind, const char 
     char *text = NULL;
     size_t bytes;
     SR_TRY(sr_path_print(path, "%s/%s/%s.%s", page->folder, kind, name, ending));
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = sr_memory_stream(&text, &bytes);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
     write(out, what);
@@ -211,9 +214,9 @@ srnn_status sr_page_write(sr_page *page, const char *title, size_t *bytes) {
     char *text = NULL;
     fputs("</section>\n", page->body);
     SR_TRY(sr_path_join(path, page->folder, "report.html"));
-    const bool whole =
-        !(fflush(page->body) | fflush(page->links) | fflush(page->data)); /* sets the texts */
-    FILE *out = whole ? open_memstream(&text, bytes) : NULL;
+    const bool whole = !(fflush(page->body) | fflush(page->links) | fflush(page->data) |
+                         (int)page->failed); /* sets the texts */
+    FILE *out = whole ? sr_memory_stream(&text, bytes) : NULL;
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
     fill_template(out, page, title);

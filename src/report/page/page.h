@@ -17,6 +17,7 @@ typedef struct sr_page {
     char *body_text, *links_text, *data_text;
     size_t body_bytes, links_bytes, data_bytes;
     size_t charts;
+    bool failed; /* memory was short for a part of it */
 } sr_page;
 
 /* Makes the folder `name` in `folder`; fine if it is there. */

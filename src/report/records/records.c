@@ -55,11 +55,14 @@ static srnn_status read_run(sr_records *records, sr_run_record *run) {
     run->size = sr_json_text_of(run->plan, "size");
     run->learning_rate = sr_json_number_of(run->plan, "learning_rate");
     SR_TRY(run_path(path, records, folder, "metrics.jsonl"));
-    run->broken_curve =
-        sr_curve_read(&run->curve, path, sr_json_number_of(run->plan, "steps")) != SRNN_OK;
+    srnn_status status = sr_curve_read(&run->curve, path, sr_json_number_of(run->plan, "steps"));
+    if (status == SRNN_ERR_MEMORY)
+        return status; /* which does not make the file damaged */
+    run->broken_curve = status != SRNN_OK;
     SR_TRY(run_path(path, records, folder, "result.json"));
-    json_error_t error;
-    run->result = access(path, F_OK) == 0 ? json_load_file(path, 0, &error) : NULL;
+    status = access(path, F_OK) == 0 ? sr_json_load(&run->result, path, 0) : SRNN_OK;
+    if (status == SRNN_ERR_MEMORY)
+        return status;
     run->status = sr_json_text_of(run->result, "status");
     run->broken_result = access(path, F_OK) == 0 && !*run->status;
     return SRNN_OK;

@@ -1,4 +1,5 @@
 /* claims.c: what the paper says, and what the numbers of this study say to it. */
+#include "base/memory_stream.h"
 #include "report/draw/format.h"
 #include "report/study/kinds.h"
 #include "report/study/sections.h"
@@ -113,7 +114,7 @@ enum { CLAIMS = sizeof claims / sizeof *claims };
 /* An empty word: the cell has nothing to say. */
 static srnn_status judge(judgement *j, size_t claim, const sr_cell_record *cell) {
     size_t bytes;
-    FILE *why = open_memstream(&j->why, &bytes);
+    FILE *why = sr_memory_stream(&j->why, &bytes);
     if (!why)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the report");
     j->word = sr_cell_has_softmax(cell) ? claims[claim].judge(cell, why) : "";
@@ -158,7 +159,7 @@ static srnn_status fill(sr_table *table, const sr_records *records) {
         if (met)
             SR_TRY(add_claim(table, records, claim));
     }
-    return SRNN_OK;
+    return sr_table_check(table);
 }
 
 srnn_status sr_section_claims(sr_page *page, const sr_records *records) {

@@ -1,4 +1,5 @@
 /* orders_study.c: the orders of a study's runs: a table, and a page for each. */
+#include "base/memory_stream.h"
 #include "files/json.h"
 #include "files/path.h"
 #include "report/draw/escape.h"
@@ -93,7 +94,7 @@ srnn_status sr_section_orders(sr_page *page, const sr_records *records) {
         found += find(path, records, i);
     if (found == 0)
         return SRNN_OK;
-    FILE *links = open_memstream(&text, &bytes);
+    FILE *links = sr_memory_stream(&text, &bytes);
     if (!links)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the report");
     sr_page_section(page, "orders", "Which orders of exp the runs use");

@@ -89,7 +89,7 @@ static void write_tasks(FILE *out, const sr_records *records) {
         }
         fputs(strcmp(sr_json_text_of(task, "measure"), "accuracy") == 0
                   ? "accuracy, the share of right answers, more is better"
-                  : "loss in nats a token, the surprise at what comes next, less is better",
+                  : "loss in nats per token, the surprise at what comes next, less is better",
               out);
         fputs(".</li>\n", out);
     }

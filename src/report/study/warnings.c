@@ -51,10 +51,11 @@ static void write_unfinished(FILE *out, const sr_records *records) {
                 sr_format_count(sr_json_number_of(records->summary, "runs")).text);
 }
 
-/* Returns whether it wrote anything. */
-static bool write_damage_of(FILE *out, const sr_run_record *run) {
-    if (!run->broken_curve && !run->broken_result && run->curve.bad_lines == 0)
-        return false;
+static bool is_damaged(const sr_run_record *run) {
+    return run->broken_curve || run->broken_result || run->curve.bad_lines > 0;
+}
+
+static void write_damage_of(FILE *out, const sr_run_record *run) {
     fputs("<li><code>", out);
     sr_escape_html(out, sr_json_text_of(run->plan, "folder"));
     fputs("</code>:", out);
@@ -67,25 +68,24 @@ static bool write_damage_of(FILE *out, const sr_run_record *run) {
     if (run->broken_result)
         fputs(" result.json cannot be read: the run counts as not ended.", out);
     fputs("</li>\n", out);
-    return true;
 }
 
 /* Records that could not be read, or not whole. */
 static void write_damage(FILE *out, const sr_records *records) {
     enum { SHOWN = 12 };
-    char *list = NULL;
-    size_t bytes, count = 0;
-    FILE *lines = open_memstream(&list, &bytes);
-    if (!lines)
+    size_t count = 0, shown = 0;
+    for (size_t i = 0; i < records->run_count; i++)
+        count += is_damaged(&records->runs[i]);
+    if (count == 0)
         return;
-    for (size_t i = 0; i < records->run_count && count < SHOWN; i++)
-        count += write_damage_of(lines, &records->runs[i]);
-    if (fclose(lines) == 0 && count)
-        fprintf(out,
-                "<div class=\"warning\" role=\"note\"><strong>Damaged records%s:</strong><ul>%s"
-                "</ul></div>\n",
-                count == SHOWN ? " (the first of them)" : "", list);
-    free(list);
+    fprintf(out, "<div class=\"warning\" role=\"note\"><strong>Damaged records%s:</strong><ul>",
+            count > SHOWN ? " (the first of them)" : "");
+    for (size_t i = 0; i < records->run_count && shown < SHOWN; i++)
+        if (is_damaged(&records->runs[i])) {
+            write_damage_of(out, &records->runs[i]);
+            shown++;
+        }
+    fputs("</ul></div>\n", out);
 }
 
 void sr_warnings_write(FILE *out, const sr_records *records) {

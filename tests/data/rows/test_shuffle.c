@@ -43,7 +43,7 @@ static sr_dataset make_dataset(int64_t documents, int per_shard) {
     return dataset;
 }
 
-static sr_source *make_source(sr_row_layout layout, uint64_t seed, int length, int per_shard) {
+static sr_source *make_source(sr_token_layout layout, uint64_t seed, int length, int per_shard) {
     sr_dataset datasets[SR_SPLITS] = {make_dataset(DOCUMENTS, per_shard),
                                       make_dataset(7, per_shard)};
     const sr_shuffle_settings settings = {.seed = seed, .T = length, .layout = layout};
@@ -145,11 +145,11 @@ static void stream_rows_are_consecutive_tokens(void **state) {
 static void seek_equals_sequence(void **state) {
     (void)state;
     for (int layout = SR_ROWS_STREAM; layout <= SR_ROWS_DOCUMENT; layout++) {
-        sr_source *forward = make_source((sr_row_layout)layout, 9, T, 3);
+        sr_source *forward = make_source((sr_token_layout)layout, 9, T, 3);
         static buffers steps[40];
         for (int64_t step = 0; step < 40; step++)
             get(&steps[step], forward, B, 0, 1, step);
-        sr_source *backward = make_source((sr_row_layout)layout, 9, T, 5);
+        sr_source *backward = make_source((sr_token_layout)layout, 9, T, 5);
         for (int64_t step = 39; step >= 0; step--) {
             buffers out;
             get(&out, backward, B, 0, 1, step);

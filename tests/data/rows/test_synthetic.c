@@ -23,7 +23,7 @@ static sr_source *make(const char *text, uint64_t seed) {
 }
 
 static void get(buffers *out, const sr_source *source, sr_split split, int64_t number) {
-    sr_row row = {out->ids, out->targets, out->starts, 0};
+    sr_token_row row = {out->ids, out->targets, out->starts, 0};
     assert_int_equal(source->fill(source, &row, split, number), SRNN_OK);
     assert_int_equal(row.documents, 1);
     assert_int_equal(out->starts[0], 0);

@@ -547,13 +547,13 @@ static void shortened_shards_are_an_error(void **state) {
     for (int layout = SR_ROWS_STREAM; layout <= SR_ROWS_DOCUMENT; layout++) {
         int32_t ids[16], targets[16];
         int64_t starts[16];
-        sr_row row = {.ids = ids, .targets = targets, .starts = starts};
+        sr_token_row row = {.ids = ids, .targets = targets, .starts = starts};
         sr_source *source;
         struct stat before;
         assert_int_equal(stat(shard, &before), 0);
         assert_int_equal(
             sr_source_open(&source, out,
-                           &(sr_source_settings){.T = 16, .layout = (sr_row_layout)layout}),
+                           &(sr_source_settings){.T = 16, .layout = (sr_token_layout)layout}),
             SRNN_OK);
         assert_int_equal(source->fill(source, &row, SR_SPLIT_TRAIN, 0), SRNN_OK);
         assert_int_equal(truncate(shard, before.st_size - 1), 0);
