@@ -709,7 +709,9 @@ static cudaError_t backward(const hopper_view &call, int *counters, int multipro
     task.order = tile_order(call.B * call.H, (call.T + by_query::ROWS - 1) / by_query::ROWS, bytes,
                             call.group);
     task.drawn = counters;
-    cudaError_t error = backward_maps(&task, HOPPER_ROWS, by_query::KEYS);
+    cudaError_t error = cudaMemsetAsync(counters, 0, HOPPER_COUNTERS * sizeof *counters, stream);
+    if (error == cudaSuccess)
+        error = backward_maps(&task, HOPPER_ROWS, by_query::KEYS);
     if (error == cudaSuccess && call.d_q.data)
         error = sr_launch(kernels.queries, backward_grid(task.order, multiprocessors),
                           dim3(by_query::THREADS), sizeof(queries_shared<D>), stream, task);
