@@ -410,6 +410,25 @@ static void other_instructions_are_told(void **state) {
                      0);
 }
 
+/* What would train something else than was meant is refused, or told. */
+static void misunderstandings_are_told(void **state) {
+    (void)state;
+    assert_int_equal(
+        shell("$S train --out o --data text.txt --steps 1 --hidden 65 --heads 2 2>said"), 2);
+    assert_int_equal(shell("grep -q 'divided among 2 heads' said"), 0);
+    assert_int_equal(shell("$S train --out o --data text.txt --steps 2 " SIZES), 0);
+    assert_int_equal(shell("$S convert --in o --out model.bin && "
+                           "$S train --out p --data model.bin --steps 2 " SIZES "2>said"),
+                     2);
+    assert_int_equal(shell("grep -q 'a model, not tokens' said"), 0);
+    assert_int_equal(shell("$S train --out p --data text.txt --validation-share 0 --steps 2 " SIZES
+                           "2>said && grep -q 'no validation split' said"),
+                     0);
+    assert_int_equal(shell("$S train --out q --data text.txt --steps 2 " SIZES
+                           "2>said && ! grep -q 'no validation split' said"),
+                     0);
+}
+
 static int enter(void **state) {
     (void)state;
     snprintf(folder, sizeof folder, "/tmp/softrnn-train-XXXXXX");
@@ -446,6 +465,7 @@ int main(void) {
         cmocka_unit_test(damaged_checkpoints_are_refused),
         cmocka_unit_test(changed_data_is_refused),
         cmocka_unit_test(other_instructions_are_told),
+        cmocka_unit_test(misunderstandings_are_told),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

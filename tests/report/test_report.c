@@ -620,8 +620,8 @@ static int leave(void **state) {
 static void orders_are_of_one_family(void **state) {
     (void)state;
     static const char *const of_it[] = {"order:1", "order:2", "order:8"};
-    static const char *const others[] = {"order:1,normaliser=none,norm=l2", "order:2,norm=l2", "norm",
-                                         "linear_elu", "softmax"};
+    static const char *const others[] = {"order:1,normaliser=none,norm=l2", "order:2,norm=l2",
+                                         "norm", "linear_elu", "softmax"};
     srnn_attention a;
     for (size_t i = 0; i < sizeof of_it / sizeof *of_it; i++) {
         assert_int_equal(srnn_attention_parse(&a, of_it[i]), SRNN_OK);
