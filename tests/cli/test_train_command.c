@@ -417,8 +417,8 @@ static void misunderstandings_are_told(void **state) {
         shell("$S train --out o --data text.txt --steps 1 --hidden 65 --heads 2 2>said"), 2);
     assert_int_equal(shell("grep -q 'divided among 2 heads' said"), 0);
     assert_int_equal(shell("$S train --out o --data text.txt --steps 2 " SIZES), 0);
-    assert_int_equal(shell("$S convert --in o --out model.bin && "
-                           "$S train --out p --data model.bin --steps 2 " SIZES "2>said"),
+    assert_int_equal(shell("$S convert --in o --out llama2c.bin && "
+                           "$S train --out p --data llama2c.bin --steps 2 " SIZES "2>said"),
                      2);
     assert_int_equal(shell("grep -q 'a model, not tokens' said"), 0);
     assert_int_equal(shell("$S train --out p --data text.txt --validation-share 0 --steps 2 " SIZES
