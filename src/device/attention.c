@@ -71,11 +71,22 @@ static bool chunked_is_cheaper(const srnn_problem *p) {
 /* Through a state the terms of a high order cancel in float: such a form is used when asked for. */
 enum { AUTO_ORDER_MAX = 8 };
 
-static srnn_form choose_form(const srnn_problem *p) {
+/* Whether the device computes the problem in this form. */
+static bool has_kernel(const srnn_plan *plan, srnn_form form) {
+    const srnn_problem *p = &plan->problem;
+    for (const sr_attention_kernel *const *k = plan->device->kernels(); *k; k++)
+        if ((*k)->dtype == p->dtype && (*k)->form == form && (*k)->supports(p))
+            return true;
+    return false;
+}
+
+static srnn_form choose_form(const srnn_plan *plan) {
+    const srnn_problem *p = &plan->problem;
     if (p->form != SRNN_FORM_AUTO)
         return p->form;
     const bool chunked = sr_highest_order(&p->attention) <= AUTO_ORDER_MAX &&
-                         sr_problem_check_state(p) == SRNN_OK && chunked_is_cheaper(p);
+                         sr_problem_check_state(p) == SRNN_OK && chunked_is_cheaper(p) &&
+                         has_kernel(plan, SRNN_FORM_CHUNKED);
     return chunked ? SRNN_FORM_CHUNKED : SRNN_FORM_PARALLEL;
 }
 
@@ -127,7 +138,7 @@ static srnn_status plan_fill(srnn_plan *plan, const srnn_problem *problem) {
     for (const sr_attention_kernel *const *k = plan->device->kernels(); *k; k++)
         if (p->kernel && p->form == SRNN_FORM_AUTO && strcmp((*k)->name, p->kernel) == 0)
             p->form = (*k)->form;
-    p->form = choose_form(p);
+    p->form = choose_form(plan);
     if (p->form == SRNN_FORM_RECURRENT)
         p->chunk = 1;
     if (p->form == SRNN_FORM_CHUNKED || p->form == SRNN_FORM_RECURRENT)

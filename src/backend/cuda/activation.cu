@@ -14,6 +14,8 @@ template <class N, int W>
 static __global__ void __launch_bounds__(256) swiglu(const activation<N> a) {
     const int64_t row = grid_row();
     const int c = grid_item() * W;
+    let_next_start();
+    wait_for_previous();
     if (row >= a.rows || c >= a.F)
         return;
     float gate[W], up[W];
@@ -29,6 +31,8 @@ template <class N, int W>
 static __global__ void __launch_bounds__(256) swiglu_back(const activation<N> a) {
     const int64_t row = grid_row();
     const int c = grid_item() * W;
+    let_next_start();
+    wait_for_previous();
     if (row >= a.rows || c >= a.F)
         return;
     float gate[W], up[W], d[W];
@@ -49,6 +53,8 @@ template <class N, int W>
 static __global__ void __launch_bounds__(256) gelu(const activation<N> a) {
     const int64_t row = grid_row();
     const int c = grid_item() * W;
+    let_next_start();
+    wait_for_previous();
     if (row >= a.rows || c >= a.F)
         return;
     float x[W];
@@ -63,6 +69,8 @@ template <class N, int W>
 static __global__ void __launch_bounds__(256) gelu_back(const activation<N> a) {
     const int64_t row = grid_row();
     const int c = grid_item() * W;
+    let_next_start();
+    wait_for_previous();
     if (row >= a.rows || c >= a.F)
         return;
     float x[W], d[W];
@@ -96,7 +104,8 @@ static srnn_status start(sr_backend *backend, sr_matrix to, sr_matrix d_out, sr_
                                  x.stride,
                                  x.rows,
                                  (int)F};
-        SR_CUDA(sr_launch(choose(access), blocks.grid, blocks.block, 0, sr_stream_of(backend), a));
+        SR_CUDA(sr_launch_early(sr_may_start_early(backend), choose(access), blocks.grid,
+                                blocks.block, 0, sr_stream_of(backend), a));
         return SRNN_OK;
     });
 }

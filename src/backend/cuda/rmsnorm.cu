@@ -5,16 +5,20 @@
 #include "backend/cuda/numbers.h"
 
 enum {
-    PARTS = 1024,            /* blocks of backward: several for every multiprocessor */
+    RESIDENT_THREADS =
+        1536,           /* of backward, on a multiprocessor: what its registers leave room for */
+    MOST_THREADS = 512, /* of a block */
     MOST_COLUMNS = 40 * 1024 /* whose sums a block can keep in shared memory */
 };
 
 template <class N, int W>
-static __global__ void __launch_bounds__(512) norm_row(N *__restrict__ out, const sr_rmsnorm norm) {
+static __global__ void __launch_bounds__(MOST_THREADS) norm_row(N *out, const sr_rmsnorm norm) {
     __shared__ float shared[SR_WARP];
-    const float *__restrict__ x = norm.x + blockIdx.x * norm.C;
+    const float *x = norm.x + blockIdx.x * norm.C;
     const int C = (int)norm.C, step = (int)blockDim.x * W;
     float squares = 0;
+    let_next_start();
+    wait_for_previous();
     for (int c = threadIdx.x * W; c < C; c += step) {
         float numbers[W];
         load_numbers<W>(numbers, x + c);
@@ -58,7 +62,7 @@ SR_DEVICE float row_dot(const N *__restrict__ d_out, const float *__restrict__ x
 /* With n = x rstd:  d_x = rstd (d_out w - n mean(d_out w n)),  d_w = d_out n. A block has several rows; a thread
  * has the same columns in each, and keeps their part of d_w in shared memory. */
 template <class N, int W>
-static __global__ void __launch_bounds__(512)
+static __global__ void __launch_bounds__(MOST_THREADS, RESIDENT_THREADS / MOST_THREADS)
     norm_rows_back(const sr_rmsnorm_gradient gradient, const N *__restrict__ d_out,
                    const sr_rmsnorm norm, int64_t part_rows) {
     SR_SHARED(float, d_weight); /* (C) */
@@ -106,11 +110,22 @@ srnn_status sr_cuda_rmsnorm_forward(sr_backend *backend, void *out, const sr_rms
         return SRNN_OK;
     return sr_with_access<4>(backend->number, norm->C, places, 3, [&](auto access) -> srnn_status {
         using A = decltype(access);
-        SR_CUDA(sr_launch(norm_row<typename A::N, A::W>, dim3((unsigned)norm->rows),
-                          dim3(sr_row_threads(norm->C / A::W)), 0, sr_stream_of(backend),
-                          (typename A::N *)out, *norm));
+        SR_CUDA(sr_launch_early(sr_may_start_early(backend), norm_row<typename A::N, A::W>,
+                                dim3((unsigned)norm->rows), dim3(sr_row_threads(norm->C / A::W)), 0,
+                                sr_stream_of(backend), (typename A::N *)out, *norm));
         return SRNN_OK;
     });
+}
+
+/* Threads of a block of backward: each has four columns, as far as that goes. */
+static unsigned back_threads(int64_t C) {
+    return sr_row_threads(C / 2);
+}
+
+/* Blocks that run at the same time: as many parts have no last round that leaves the GPU half empty. */
+static int64_t resident_blocks(const sr_backend *backend, unsigned threads) {
+    const int multiprocessors = sr_cuda_facts(backend->device)->multiprocessors;
+    return (int64_t)multiprocessors * (RESIDENT_THREADS / threads);
 }
 
 srnn_status sr_cuda_rmsnorm_backward(sr_backend *backend, const sr_rmsnorm_gradient *gradient,
@@ -126,7 +141,8 @@ srnn_status sr_cuda_rmsnorm_backward(sr_backend *backend, const sr_rmsnorm_gradi
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "the gradient of a norm over %lld channels: CUDA has it for %d at most",
                        (long long)norm->C, MOST_COLUMNS);
-    const int64_t most = sr_minimum(PARTS, sr_workspace_floats(backend) / norm->C);
+    const int64_t most = sr_minimum(resident_blocks(backend, back_threads(norm->C)),
+                                    sr_workspace_floats(backend) / norm->C);
     const int64_t part_rows = sr_pieces(norm->rows, most);
     const int64_t parts = sr_pieces(norm->rows, part_rows);
     /* More parts than the caller's scratch has room for. */

@@ -8,6 +8,8 @@ static __global__ void __launch_bounds__(256)
     const int64_t row = grid_row();
     const int half = rope.D / 2, item = grid_item(), head = item / (half / W);
     const int c = (item - head * (half / W)) * W;
+    let_next_start();
+    wait_for_previous();
     if (row >= rows || head >= rope.heads)
         return;
     const float *__restrict__ angles = rope.table + (int64_t)rope.positions[row] * rope.D + c;
@@ -34,9 +36,9 @@ static srnn_status turn_rows(sr_backend *backend, sr_matrix x, const sr_rope *ro
     return sr_with_access<8>(x.dtype, half, places, 2, [&](auto access) -> srnn_status {
         using A = decltype(access);
         const sr_row_grid blocks = sr_row_grid_of(x.rows, (int64_t)rope->heads * half / A::W);
-        SR_CUDA(sr_launch(turn<typename A::N, A::W>, blocks.grid, blocks.block, 0,
-                          sr_stream_of(backend), (typename A::N *)x.data, x.stride, x.rows, *rope,
-                          sign));
+        SR_CUDA(sr_launch_early(sr_may_start_early(backend), turn<typename A::N, A::W>, blocks.grid,
+                                blocks.block, 0, sr_stream_of(backend), (typename A::N *)x.data,
+                                x.stride, x.rows, *rope, sign));
         return SRNN_OK;
     });
 }

@@ -63,6 +63,7 @@ template <class N> struct sr_attention_view {
     sr_choices choices;
     sr_score_rule score;
     const int32_t *first; /* (B, T): the first position a row sees */
+    sr_carry carry;       /* of a state that T more tokens are fed to; position NULL: no state */
 
     /* As the core reads them: features and factors applied, in scratch memory or where the caller has them. */
     sr_strided<const N> q, k, v;
@@ -83,6 +84,11 @@ template <class N> struct sr_attention_view {
     float *d_norm_weight, *d_norm_bias, *d_value_power;
 
     sr_attention_scratch<N> scratch;
+
+    /* Tokens before the first of this call. */
+    SR_DEVICE int64_t position() const {
+        return carry.position ? *carry.position : 0;
+    }
 
     /* The place of a row's number in an array (B, heads, T). */
     SR_BOTH int64_t row_index(int heads, int b, int h, int64_t t) const {

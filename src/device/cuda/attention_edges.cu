@@ -13,7 +13,8 @@ static unsigned blocks_for(int64_t count, int64_t each) {
 
 /* ---- running sums along a document, by one warp a head ---- */
 
-/* A Sum says what is summed, in which direction, and where the sum before and with each term goes. */
+/* A Sum says what is summed, in which direction, where the sum before and with each term goes, and where a state keeps
+ * the sum of what it has seen (NULL: nowhere). */
 
 template <class N> struct decay_sum {
     static constexpr bool reverse = false;
@@ -23,6 +24,9 @@ template <class N> struct decay_sum {
     SR_DEVICE static void take(const sr_attention_view<N> &call, int b, int h, int t, double before,
                                double) {
         call.scratch.decay[call.row_index(call.Hkv, b, h, t)] = before;
+    }
+    SR_DEVICE static double *kept(const sr_attention_view<N> &call, int sequence) {
+        return call.carry.position ? call.carry.decay + sequence : nullptr;
     }
 };
 
@@ -34,6 +38,9 @@ template <class N> struct cumulative_sum {
     SR_DEVICE static void take(const sr_attention_view<N> &call, int b, int h, int t, double,
                                double with) {
         call.scratch.cumulative[call.row_index(call.H, b, h, t)] = with;
+    }
+    SR_DEVICE static double *kept(const sr_attention_view<N> &call, int sequence) {
+        return call.carry.position ? call.carry.cumulative + sequence : nullptr;
     }
 };
 
@@ -50,6 +57,9 @@ template <class N> struct decay_gradient {
                                double) {
         store_number(call.d_decay.at(b, h, t), (float)(before / SR_DECAY_DIVISOR));
     }
+    SR_DEVICE static double *kept(const sr_attention_view<N> &, int) {
+        return nullptr;
+    }
 };
 
 /* The output gate acts on its own and all later sums. */
@@ -64,6 +74,9 @@ template <class N> struct cumulative_gradient {
         const double gate = exp((double)to_float(*call.output_gate.at(b, h, t)));
         store_number(gradient, (float)((double)to_float(*gradient) + gate * with));
     }
+    SR_DEVICE static double *kept(const sr_attention_view<N> &, int) {
+        return nullptr;
+    }
 };
 
 /* Sums begin anew with each document. Segmented scan of 32 positions at a time. */
@@ -75,12 +88,13 @@ __global__ void running_sums(const sr_attention_view<N> call, int heads) {
         return;
     const int b = sequence / heads, h = sequence % heads, T = call.T;
     const int32_t *const first = call.first + (int64_t)b * T;
-    double carry = 0;
+    double *const kept = Sum::kept(call, sequence);
+    double carry = kept ? *kept : 0;
     for (int done = 0; done < T; done += SR_WARP) {
         const bool inside = done + lane < T;
         const int t = inside ? (Sum::reverse ? T - 1 - done - lane : done + lane) : 0;
         const bool start =
-            inside && (Sum::reverse ? t == T - 1 || first[t + 1] == t + 1 : first[t] == t);
+            inside && !kept && (Sum::reverse ? t == T - 1 || first[t + 1] == t + 1 : first[t] == t);
         double with = inside ? Sum::term(call, b, h, t) : 0;
         int closed = start; /* a document starts between the sum's first term and this one */
         for (int distance = 1; distance < SR_WARP; distance *= 2) {
@@ -101,6 +115,8 @@ __global__ void running_sums(const sr_attention_view<N> call, int heads) {
             Sum::take(call, b, h, t, start ? 0 : before, with);
         carry = shuffle(with, SR_WARP - 1);
     }
+    if (kept && lane == 0)
+        *kept = carry;
 }
 
 template <class Sum, class N>
@@ -199,7 +215,8 @@ template <class N, int WIDTH> __global__ void value_rows(const sr_attention_view
     if (call.choices.value_gate)
         factor = sigmoid(to_float(*call.value_gate.at(at.b, at.h, at.t)));
     if (call.choices.normaliser == SRNN_NORMALISER_VALUE_POWER) {
-        const int position = at.t - call.first[(int64_t)at.b * call.T + at.t] + 1;
+        const int64_t position =
+            call.position() + at.t - call.first[(int64_t)at.b * call.T + at.t] + 1;
         factor *= powf((float)position, -sigmoid(call.value_power[at.h]));
     }
     row_load<Row>(x, call.raw_v.at(at.b, at.h, at.t), call.Dv);
@@ -263,7 +280,8 @@ __global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, 2)
     float d_weight[Row::count] = {}, d_bias[Row::count] = {};
     for (int64_t n = warp; n < rows; n += (int64_t)gridDim.x * SR_NORM_WARPS) {
         const row_place at = place_of(n, call.H, call.T);
-        const sr_row_facts row = row_facts(call, at.b, at.h, at.t, call.row_sum[n]);
+        const sr_row_facts row =
+            row_facts(call, at.b, at.h, at.t, call.row_sum[n], call.maximum[n]);
         float d[Row::count], x[Row::count];
         row_load<Row>(d, call.d_o.at(at.b, at.h, at.t), call.Dv);
         row_load<Row>(x, call.numerator + n * call.Dv, call.Dv);

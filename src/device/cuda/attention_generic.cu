@@ -7,72 +7,24 @@
 #include "device/cuda/attention_generic.h"
 
 #include "device/cuda/attention_edges.h"
-#include "device/cuda/attention_rows.h"
+#include "device/cuda/attention_lanes.h"
 #include "device/cuda/check.h"
 #include "device/cuda/device.h"
 #include "device/cuda/launch.h"
 
-enum { TILE = SR_WARP, WARPS = 8, OWN = TILE / WARPS, THREADS = WARPS * SR_WARP };
+enum { TILE = SR_TILE, OWN = SR_OWN, WARPS = TILE / OWN, THREADS = WARPS * SR_WARP };
 
 typedef sr_attention_view<float> view;
 
-/* Rows in shared memory; the odd stride lets 32 lanes read one column of 32 rows at a time. */
-template <int WIDTH> struct tile { float number[TILE][WIDTH + 1]; };
-
-/* One number for each pair of a row that stays and one that comes. */
-struct pairs {
-    float number[TILE][TILE + 1];
-};
-
 /* Rows t0 .. t0+31 of a head; rows outside from .. past-1 and columns past the end are zero. By the whole block. */
 template <int WIDTH>
-SR_DEVICE void tile_load(tile<WIDTH> &to, const float *rows, int64_t stride, int columns, int t0,
-                         int from, int past) {
+SR_DEVICE void tile_load(sr_float_tile<WIDTH> &to, const float *rows, int64_t stride, int columns,
+                         int t0, int from, int past) {
     for (int n = (int)threadIdx.x; n < TILE * WIDTH; n += THREADS) {
         const int row = n / WIDTH, column = n % WIDTH, t = t0 + row;
         const bool there = t >= from && t < past && column < columns;
         to.number[row][column] = there ? rows[t * stride + column] : 0;
     }
-}
-
-/* dot[r] = <own row r of `stays`, the lane's row of `comes`>. */
-template <int WIDTH>
-SR_DEVICE void dots(float (&dot)[OWN], const tile<WIDTH> &stays, const tile<WIDTH> &comes,
-                    int columns) {
-    const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
-#pragma unroll
-    for (int r = 0; r < OWN; r++)
-        dot[r] = 0;
-    for (int column = 0; column < columns; column++) {
-        const float x = comes.number[lane][column];
-#pragma unroll
-        for (int r = 0; r < OWN; r++)
-            dot[r] = fmaf(stays.number[OWN * warp + r][column], x, dot[r]);
-    }
-}
-
-/* The lane's number for each of the warp's rows. */
-SR_DEVICE void pairs_store(pairs &to, const float (&number)[OWN]) {
-    const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
-#pragma unroll
-    for (int r = 0; r < OWN; r++)
-        to.number[OWN * warp + r][lane] = number[r];
-}
-
-/* x[r] += sum over the rows that come of the pair's weight times the row. */
-template <int WIDTH>
-SR_DEVICE void add_rows(float (&x)[OWN][WIDTH / SR_WARP], const pairs &weight,
-                        const tile<WIDTH> &comes) {
-    using Row = sr_warp_row<WIDTH>;
-    const int warp = (int)threadIdx.x / SR_WARP;
-    for (int j = 0; j < TILE; j++)
-#pragma unroll
-        for (int m = 0; m < Row::count; m++) {
-            const float y = comes.number[j][Row::column(m)];
-#pragma unroll
-            for (int r = 0; r < OWN; r++)
-                x[r][m] = fmaf(weight.number[OWN * warp + r][j], y, x[r][m]);
-        }
 }
 
 /* ---- scores ---- */
@@ -83,27 +35,6 @@ SR_DEVICE float decay_between(const view &call, int b, int h, int i, int j) {
         return 0;
     const double *const decay = call.scratch.decay + call.row_index(call.Hkv, b, h, 0);
     return (float)((decay[i] - decay[j]) * (double)call.score.decay_unit);
-}
-
-/* A weight before it is divided by the largest of its row: its logarithm in units of base 2, or itself. */
-SR_DEVICE sr_signed_log weight_before(const sr_score_rule &rule, float r, float decay) {
-    const float x = clamp_dot(rule, r);
-    switch (rule.kind) {
-    case SR_CLASS_EXPONENTIAL:
-        return {x + decay, false};
-    case SR_CLASS_POLYNOMIAL:
-        return {polynomial_weight(rule, x) * exp2f(decay), false};
-    case SR_CLASS_LONG:
-        break;
-    }
-    sr_signed_log weight = long_log(rule, x, 0);
-    weight.log2 += decay;
-    return weight;
-}
-
-/* How many times base 2 a unit of those logarithms is. */
-SR_DEVICE float unit_of(const sr_score_rule &rule) {
-    return rule.kind == SR_CLASS_EXPONENTIAL ? rule.scale_log2 : 1.0f;
 }
 
 /* w' of a row and its derivative by r, but for slope_unit. */
@@ -144,34 +75,8 @@ SR_DEVICE sr_pair_gradient pair_gradient(const sr_score_rule &rule, float r, flo
 
 /* ---- forward ---- */
 
-/* The sums of one row. */
-template <int WIDTH> struct running {
-    float sum[OWN]; /* the lane's share */
-    float maximum[OWN];
-    float x[OWN][WIDTH / SR_WARP]; /* numerators */
-};
-
-/* s: what weight_before says of the lane's key; its weight out. */
 template <int WIDTH>
-SR_DEVICE float raise_and_weigh(running<WIDTH> &rows, int r, sr_signed_log s,
-                                const sr_score_rule &rule) {
-    const float unit = unit_of(rule);
-    if (rule.maximum) {
-        const float before = rows.maximum[r], now = fmaxf(before, warp_maximum(s.log2));
-        const float factor = now == before ? 1 : exp2f((before - now) * unit);
-        rows.maximum[r] = now;
-        rows.sum[r] *= factor;
-#pragma unroll
-        for (int m = 0; m < WIDTH / SR_WARP; m++)
-            rows.x[r][m] *= factor;
-    }
-    const float shift = rows.maximum[r] == -INFINITY ? 0 : rows.maximum[r];
-    const float size = exp2f((s.log2 - shift) * unit);
-    return s.negative ? -size : size;
-}
-
-template <int WIDTH>
-SR_DEVICE void finish_row(const view &call, const running<WIDTH> &rows, int r, int b, int h,
+SR_DEVICE void finish_row(const view &call, const sr_running<WIDTH> &rows, int r, int b, int h,
                           int t) {
     using Row = sr_warp_row<WIDTH>;
     const int64_t at = call.row_index(call.H, b, h, t);
@@ -190,13 +95,13 @@ SR_DEVICE void finish_row(const view &call, const running<WIDTH> &rows, int r, i
         call.row_sum[at] = sum;
         call.maximum[at] = saved;
     }
-    row_output<Row>(x, call, row_facts(call, b, h, t, sum));
+    row_output<Row>(x, call, row_facts(call, b, h, t, sum, saved));
     row_store<Row>(call.o.at(b, h, t), x, call.Dv);
 }
 
 template <int WIDTH> struct forward_memory {
-    tile<WIDTH> q, k, v;
-    pairs weights;
+    sr_float_tile<WIDTH> q, k, v;
+    sr_pair_rows weights[WARPS];
 };
 
 template <int WIDTH>
@@ -207,10 +112,8 @@ __global__ void __launch_bounds__(THREADS, 1) forward_rows(const __grid_constant
     const int t0 = (tiles - 1 - (int)blockIdx.x % tiles) * TILE, past = min(t0 + TILE, call.T);
     const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
     const int32_t *const first = call.first + (int64_t)b * call.T;
-    running<WIDTH> rows = {};
-#pragma unroll
-    for (int r = 0; r < OWN; r++)
-        rows.maximum[r] = call.score.maximum ? -INFINITY : 0;
+    sr_running<WIDTH> rows;
+    running_start(rows, call.score);
     tile_load(shared->q, call.q.at(b, h, 0), call.q.time, call.D, t0, t0, past);
     for (int key = first[t0] / TILE * TILE; key < past; key += TILE) {
         __syncthreads(); /* nobody reads the tiles before */
@@ -219,21 +122,16 @@ __global__ void __launch_bounds__(THREADS, 1) forward_rows(const __grid_constant
         __syncthreads();
         const int j = key + lane;
         float dot[OWN], weight[OWN];
-        dots(dot, shared->q, shared->k, call.D);
+        dots(dot, shared->q.number + OWN * warp, shared->k, call.D);
 #pragma unroll
         for (int r = 0; r < OWN; r++) {
             const int i = min(t0 + OWN * warp + r, call.T - 1);
-            const bool seen = j >= first[i] && j <= i;
-            const bool logarithm = call.score.kind != SR_CLASS_POLYNOMIAL;
-            sr_signed_log s = {logarithm ? -INFINITY : 0, false};
-            if (seen)
-                s = weight_before(call.score, dot[r], decay_between(call, b, kv, i, j));
-            weight[r] = logarithm ? raise_and_weigh(rows, r, s, call.score) : s.log2;
-            rows.sum[r] += weight[r];
+            weight[r] = weigh(rows, r, call.score, j >= first[i] && j <= i, dot[r],
+                              decay_between(call, b, kv, i, min(j, call.T - 1)));
         }
-        pairs_store(shared->weights, weight);
+        pairs_store(shared->weights[warp], weight);
         __syncwarp();
-        add_rows(rows.x, shared->weights, shared->v);
+        add_rows(rows.x, shared->weights[warp], shared->v);
     }
 #pragma unroll
     for (int r = 0; r < OWN; r++)
@@ -244,13 +142,13 @@ __global__ void __launch_bounds__(THREADS, 1) forward_rows(const __grid_constant
 /* ---- backward ---- */
 
 template <int WIDTH> struct backward_memory {
-    tile<WIDTH> q, d_numerator, k, v;
-    pairs dot;      /* <q, k>, then w' */
-    pairs gradient; /* <d_numerator, v>, then the gradient of r but for slope_unit */
-    pairs product;  /* the sum of w' times its gradient */
+    sr_float_tile<WIDTH> q, d_numerator, k, v;
+    sr_pair_rows dot[WARPS];      /* <q, k>, then w' */
+    sr_pair_rows gradient[WARPS]; /* <d_numerator, v>, then the gradient of r but for slope_unit */
+    sr_pair_rows product[WARPS];  /* the sum of w' times its gradient */
 };
 
-SR_DEVICE void pairs_clear(pairs &to) {
+SR_DEVICE void pairs_clear(sr_pair_rows &to) {
     const float zero[OWN] = {};
     pairs_store(to, zero);
 }
@@ -265,15 +163,15 @@ SR_DEVICE void pairs_backward(backward_memory<WIDTH> &shared, const view &call, 
     for (int r = 0; r < OWN; r++) {
         const int i = KEYS_STAY ? other : own + r, j = KEYS_STAY ? own + r : other;
         const int64_t at = call.row_index(call.H, b, h, min(i, call.T - 1));
-        float &dot = shared.dot.number[OWN * warp + r][lane];
-        float &gradient = shared.gradient.number[OWN * warp + r][lane];
+        float &dot = shared.dot[warp].number[r][lane];
+        float &gradient = shared.gradient[warp].number[r][lane];
         sr_pair_gradient pair = {};
         if (i < call.T && j <= i && j >= call.first[(int64_t)b * call.T + i]) {
             const float decay = decay_between(call, b, h / call.group, i, j);
             pair = pair_gradient(call.score, dot, decay,
                                  {call.maximum[at], call.scratch.row_scale[at]});
             gradient += call.scratch.d_row_sum[at];
-            shared.product.number[OWN * warp + r][lane] += pair.weight * gradient;
+            shared.product[warp].number[r][lane] += pair.weight * gradient;
         }
         dot = pair.weight;
         gradient = pair.slope == 0 ? 0 : gradient * pair.slope;
@@ -304,7 +202,7 @@ __global__ void __launch_bounds__(THREADS, 1) backward_queries(const __grid_cons
     const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
     const int from = call.first[(int64_t)b * call.T + t0];
     float d_q[OWN][WIDTH / SR_WARP] = {};
-    pairs_clear(shared->product);
+    pairs_clear(shared->product[warp]);
     tile_load(shared->q, call.q.at(b, h, 0), call.q.time, call.D, t0, t0, past);
     tile_load(shared->d_numerator, call.d_numerator.at(b, h, 0), call.d_numerator.time, call.Dv, t0,
               t0, past);
@@ -314,19 +212,19 @@ __global__ void __launch_bounds__(THREADS, 1) backward_queries(const __grid_cons
         tile_load(shared->v, call.v.at(b, kv, 0), call.v.time, call.Dv, key, from, past);
         __syncthreads();
         float dot[OWN];
-        dots(dot, shared->q, shared->k, call.D);
-        pairs_store(shared->dot, dot);
-        dots(dot, shared->d_numerator, shared->v, call.Dv);
-        pairs_store(shared->gradient, dot);
+        dots(dot, shared->q.number + OWN * warp, shared->k, call.D);
+        pairs_store(shared->dot[warp], dot);
+        dots(dot, shared->d_numerator.number + OWN * warp, shared->v, call.Dv);
+        pairs_store(shared->gradient[warp], dot);
         pairs_backward<false>(*shared, call, b, h, t0 + OWN * warp, key + lane);
-        add_rows(d_q, shared->gradient, shared->k);
+        add_rows(d_q, shared->gradient[warp], shared->k);
     }
 #pragma unroll
     for (int r = 0; r < OWN; r++) {
         const int t = t0 + OWN * warp + r;
         if (t >= call.T)
             continue;
-        const float product = warp_sum(shared->product.number[OWN * warp + r][lane]);
+        const float product = warp_sum(shared->product[warp].number[r][lane]);
         if (call.scratch.row_dot)
             call.scratch.row_dot[call.row_index(call.H, b, h, t)] = product;
         if (call.d_q.data)
@@ -367,7 +265,7 @@ __global__ void __launch_bounds__(THREADS, 1) backward_keys(const __grid_constan
     const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
     const int32_t *const first = call.first + (int64_t)b * call.T;
     float d_k[OWN][WIDTH / SR_WARP] = {}, d_v[OWN][WIDTH / SR_WARP] = {};
-    pairs_clear(shared->product);
+    pairs_clear(shared->product[warp]);
     tile_load(shared->k, call.k.at(b, kv, 0), call.k.time, call.D, key, key, past);
     tile_load(shared->v, call.v.at(b, kv, 0), call.v.time, call.Dv, key, key, past);
     for (int h = kv * call.group; h < (kv + 1) * call.group; h++)
@@ -378,20 +276,20 @@ __global__ void __launch_bounds__(THREADS, 1) backward_keys(const __grid_constan
                       call.Dv, t0, t0, call.T);
             __syncthreads();
             float dot[OWN];
-            dots(dot, shared->k, shared->q, call.D);
-            pairs_store(shared->dot, dot);
-            dots(dot, shared->v, shared->d_numerator, call.Dv);
-            pairs_store(shared->gradient, dot);
+            dots(dot, shared->k.number + OWN * warp, shared->q, call.D);
+            pairs_store(shared->dot[warp], dot);
+            dots(dot, shared->v.number + OWN * warp, shared->d_numerator, call.Dv);
+            pairs_store(shared->gradient[warp], dot);
             pairs_backward<true>(*shared, call, b, h, key + OWN * warp, t0 + lane);
-            add_rows(d_k, shared->gradient, shared->q);
-            add_rows(d_v, shared->dot, shared->d_numerator);
+            add_rows(d_k, shared->gradient[warp], shared->q);
+            add_rows(d_v, shared->dot[warp], shared->d_numerator);
         }
 #pragma unroll
     for (int r = 0; r < OWN; r++) {
         const int t = key + OWN * warp + r;
         if (t >= call.T)
             continue;
-        const float product = warp_sum(shared->product.number[OWN * warp + r][lane]);
+        const float product = warp_sum(shared->product[warp].number[r][lane]);
         if (call.scratch.column_dot)
             call.scratch.column_dot[call.row_index(call.Hkv, b, kv, t)] = product;
         if (call.d_k.data)

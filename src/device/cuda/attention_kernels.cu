@@ -2,13 +2,24 @@
 #include "device/cuda/attention_kernels.h"
 
 #include "device/cuda/attention_generic.h"
+#include "device/cuda/attention_hopper.h"
+#include "device/cuda/attention_mma.h"
+#include "device/cuda/attention_states.h"
 
 const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
-    static const sr_attention_kernel *const kernels[] = {&sr_cuda_attention_generic, nullptr};
+    static const sr_attention_kernel *const kernels[] = {
+        &sr_cuda_attention_hopper, &sr_cuda_attention_mma, &sr_cuda_attention_generic, nullptr};
     return kernels;
 }
 
 const sr_state_kernel *sr_cuda_state_kernel(srnn_dtype dtype, bool fixed) {
-    (void)dtype, (void)fixed;
+    switch (dtype) {
+    case SRNN_F32:
+        return fixed ? &sr_cuda_state_fixed_f32 : &sr_cuda_state_kept_f32;
+    case SRNN_BF16:
+        return fixed ? &sr_cuda_state_fixed_bf16 : &sr_cuda_state_kept_bf16;
+    case SRNN_F64:
+        break;
+    }
     return nullptr;
 }

@@ -210,6 +210,7 @@ struct sr_row_facts {
     float length;     /* keys that it sees */
     float logit;      /* of the output gate */
     float cumulative; /* the running sum of its exp */
+    float maximum;    /* the logarithm of what its weights were divided by */
 };
 
 /* What divides the numerator, the gate before the norm, the gate after it. */
@@ -252,10 +253,12 @@ SR_DEVICE sr_row_scalars row_scalars(const sr_choices &c, const sr_row_facts &ro
     return {row_denominator(c, row), row_gate(c, row), c.post_gate ? sigmoid(row.logit) : 1.0f};
 }
 
-/* The facts of row t; the row sum is the caller's. */
+/* The facts of row t; row sum and maximum, as they are saved, are the caller's. */
 template <class N>
-SR_DEVICE sr_row_facts row_facts(const sr_attention_view<N> &call, int b, int h, int t, float sum) {
-    sr_row_facts row = {sum, (float)(t - call.first[(int64_t)b * call.T + t] + 1), 0, 0};
+SR_DEVICE sr_row_facts row_facts(const sr_attention_view<N> &call, int b, int h, int t, float sum,
+                                 float maximum) {
+    const int64_t length = call.position() + t - call.first[(int64_t)b * call.T + t] + 1;
+    sr_row_facts row = {sum, (float)length, 0, 0, maximum};
     if (call.choices.gated)
         row.logit = to_float(*call.output_gate.at(b, h, t));
     if (call.choices.cumulates)
@@ -263,9 +266,12 @@ SR_DEVICE sr_row_facts row_facts(const sr_attention_view<N> &call, int b, int h,
     return row;
 }
 
-/* The floor of an l2 norm. */
+/* The floor of an l2 norm: of rows divided by their sum, or of undivided ones, of which it then has the scale. */
 SR_DEVICE float row_floor(const sr_choices &c, const sr_row_facts &row) {
-    return c.floor_follows_rows ? SR_NORM_FLOOR * row.row_sum : SR_NORM_FLOOR;
+    if (c.floor_follows_rows)
+        return SR_NORM_FLOOR * row.row_sum;
+    return c.normaliser == SRNN_NORMALISER_ROW_SUM ? SR_NORM_FLOOR
+                                                   : SR_NORM_FLOOR * expf(-row.maximum);
 }
 
 /* x: factor times the numerator in, its norm out: less the mean where the norm says so, divided by what is returned

@@ -19,6 +19,13 @@ struct sr_tensor_shape {
  * What lies beyond the sizes is read as zero. */
 cudaError_t sr_tensor_map_encode(CUtensorMap *map, const void *data, const sr_tensor_shape *shape);
 
+/* The operand of a product so many bytes further, a multiple of 16: see wgmma_descriptor. One addition. */
+SR_DEVICE uint64_t wgmma_descriptor_further(uint64_t descriptor, int bytes) {
+    return (descriptor & 0xffffffff00000000u) | ((uint32_t)descriptor + (uint32_t)(bytes >> 4));
+}
+
+#ifdef __CUDACC__
+
 /* ---- barriers that count arrivals and bytes: 8 bytes of shared memory each ---- */
 
 /* A phase is over after `arrivals` arrivals and all bytes expected in it. By one thread, before a fence and a barrier
@@ -63,6 +70,13 @@ SR_DEVICE void mbarrier_wait(uint64_t *barrier, int parity) {
 /* Orders this thread's writes to shared memory before what copies and warpgroup products read there. */
 SR_DEVICE void fence_proxy_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* One arrival of this thread, made when all copies of cp_async_4 and cp_async_16 that it started are there. */
+SR_DEVICE void mbarrier_arrive_copies(uint64_t *barrier) {
+    asm volatile(
+        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
+        : "memory");
 }
 
 /* ---- bulk tensor copies: one thread starts one, the barrier counts its bytes ---- */
@@ -153,6 +167,21 @@ template <int count> SR_DEVICE void wgmma_settle(float (&d)[count]) {
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
+/* threadIdx.x, read here and now: what follows from it is not computed early and kept in registers across a loop that
+ * has none to spare. */
+SR_DEVICE int thread_index_again() {
+    int index;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+    return index;
+}
+
+/* Sums of two pairs of bf16, rounded to bf16. */
+SR_DEVICE uint32_t add_bf16x2(uint32_t x, uint32_t y) {
+    uint32_t sum;
+    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum) : "r"(x), "r"(y));
+    return sum;
+}
+
 /* Gives registers back, or takes them: threads x registers of the block's start are shared out. A multiple of 8. */
 template <int registers> SR_DEVICE void registers_decrease() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
@@ -166,8 +195,11 @@ template <int registers> SR_DEVICE void registers_increase() {
  * 16 further. Transposed (contiguous along the other dimension): + 2048 bytes is 16 further in the sum, and lead_bytes
  * leads from one piece of 64 contiguous numbers to the next. */
 SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
-    return (uint64_t)((shared_address(shared) & 0x3ffffu) >> 4) |
-           (uint64_t)(lead_bytes >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+    uint32_t address = shared_address(shared);
+    asm volatile(""
+                 : "+r"(address)); /* else the compiler keeps a loop's descriptors in registers */
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(lead_bytes >> 4) << 16 |
+           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
 #define SR_REGISTERS_32                                                                          \
@@ -268,5 +300,9 @@ SR_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t *a, uint64_t b,
 #undef SR_SUMS_64
 #undef SR_SUMS_96
 #undef SR_SUMS_128
+
+#else
+#include "device/cuda/emulator/hopper.h"
+#endif
 
 #endif

@@ -35,6 +35,27 @@ cudaError_t sr_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared
     return cudaLaunchKernel(function, grid, block, addresses, shared_bytes, stream);
 }
 
+/* The same, and if `early` (Hopper and newer) the kernel may start before the one in front of it is over, once each
+ * block of that has called let_next_start. Until it has called wait_for_previous (ptx.h), which every thread must, it
+ * reads only what has not been written lately, and writes nothing. */
+template <class... P>
+cudaError_t sr_launch_early(bool early, void (*kernel)(P...), dim3 grid, dim3 block,
+                            size_t shared_bytes, cudaStream_t stream,
+                            typename sr_as_declared<P>::type... arguments) {
+    void *addresses[] = {(void *)&arguments..., nullptr};
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = early ? 1 : 0;
+    return cudaLaunchKernelExC(&config, reinterpret_cast<const void *>(kernel), addresses);
+}
+
 #else
 #include "device/cuda/emulator/launch.h"
 #endif

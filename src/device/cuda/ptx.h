@@ -185,6 +185,22 @@ SR_DEVICE void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* In a kernel of sr_launch_early: waits until the kernel in front is over, and sees all that it wrote. Pointers to that
+ * must not be const __restrict__, or their loads may move in front of this. */
+SR_DEVICE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* As far as this block is concerned, the next kernel may start, if it may start early. Never in a kernel that writes
+ * weights, which the next ones read before they wait. */
+SR_DEVICE void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 #else
 #include "device/cuda/emulator/ptx.h"
 #endif

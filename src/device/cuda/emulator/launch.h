@@ -36,4 +36,7 @@ cudaError_t sr_emulator_launch_call(const char *name, void (*kernel)(P...), dim3
 /* The text of the launch names the kernel in messages. */
 #define sr_launch(...) sr_emulator_launch_call(#__VA_ARGS__, __VA_ARGS__)
 
+/* Nothing starts early here. */
+#define sr_launch_early(early, ...) ((void)(early), sr_launch(__VA_ARGS__))
+
 #endif

@@ -1,0 +1,80 @@
+/* attention_hopper.cu: attention in bf16 on Hopper: which problems, and the steps of a call. */
+#include "device/cuda/attention_hopper.h"
+
+#include "device/cuda/attention_edges.h"
+#include "device/cuda/attention_hopper_tiles.h"
+#include "device/cuda/attention_mma.h"
+#include "device/cuda/check.h"
+#include "device/cuda/device.h"
+
+typedef hopper_view view;
+
+/* The bulk copy wants rows that begin at multiples of 16 bytes; other calls are the mma kernel's, which leaves the same
+ * for the backward pass and has no more scratch memory. */
+static bool rows_aligned(const view &call) {
+    return sr_rows_aligned(call.q) && sr_rows_aligned(call.k) && sr_rows_aligned(call.v);
+}
+
+static bool forward_aligned(const view &call) {
+    return rows_aligned(call) && sr_rows_aligned(call.o);
+}
+
+static bool backward_aligned(const view &call) {
+    return rows_aligned(call) && sr_rows_aligned(call.d_numerator) && sr_rows_aligned(call.d_q) &&
+           sr_rows_aligned(call.d_k) && sr_rows_aligned(call.d_v);
+}
+
+/* The counters, zero when the kernels start. */
+static srnn_status take_counters(int **counters, sr_layout *layout, cudaStream_t stream) {
+    *counters = (int *)sr_layout_take(layout, HOPPER_COUNTERS, sizeof **counters);
+    SR_CUDA(cudaMemsetAsync(*counters, 0, HOPPER_COUNTERS * sizeof **counters, stream));
+    return SRNN_OK;
+}
+
+static srnn_status forward(const sr_attention_call *wanted) {
+    const srnn_plan *plan = wanted->plan;
+    sr_layout layout = {(char *)plan->scratch, 0};
+    const view call = sr_attention_forward_view<sr_bf16>(wanted, &layout);
+    cudaStream_t stream = sr_cuda_stream(plan->device);
+    int *counters;
+    if (!forward_aligned(call))
+        return sr_cuda_attention_mma.forward(wanted);
+    SR_TRY(sr_attention_prepare(call, stream));
+    SR_TRY(take_counters(&counters, &layout, stream));
+    SR_CUDA(hopper_forward(call, counters, sr_cuda_facts(plan->device)->multiprocessors, stream));
+    return SRNN_OK;
+}
+
+static srnn_status backward(const sr_attention_call *wanted) {
+    const srnn_plan *plan = wanted->plan;
+    sr_layout layout = {(char *)plan->scratch, 0};
+    const view call = sr_attention_backward_view<sr_bf16>(wanted, &layout);
+    cudaStream_t stream = sr_cuda_stream(plan->device);
+    int *counters;
+    if (!backward_aligned(call))
+        return sr_cuda_attention_mma.backward(wanted);
+    SR_TRY(sr_attention_prepare(call, stream));
+    SR_TRY(sr_attention_outputs_backward(call, stream));
+    SR_TRY(take_counters(&counters, &layout, stream));
+    SR_CUDA(hopper_backward(call, counters, sr_cuda_facts(plan->device)->multiprocessors, stream));
+    return sr_attention_inputs_backward(call, stream);
+}
+
+static size_t scratch_bytes(const srnn_plan *plan) {
+    sr_layout layout = {};
+    sr_attention_scratch_place<sr_bf16>(plan, &layout);
+    sr_layout_take(&layout, HOPPER_COUNTERS, sizeof(int));
+    return layout.used;
+}
+
+static bool supports(const srnn_problem *problem) {
+    const sr_cuda_device *gpu = sr_cuda_facts(problem->device);
+    return gpu->capability_major == 9 && gpu->capability_minor == 0 &&
+           (problem->D == 64 || problem->D == 128) && problem->Dv == problem->D &&
+           problem->attention.decay == SRNN_DECAY_NONE &&
+           sr_score_class_of(&problem->attention) != SR_CLASS_LONG;
+}
+
+const sr_attention_kernel sr_cuda_attention_hopper = {
+    "hopper", SRNN_FORM_PARALLEL, SRNN_BF16, supports, scratch_bytes, forward, backward,
+};

@@ -1,0 +1,722 @@
+/* attention_hopper_backward.cu: gradients of attention on Hopper, between the edges.
+ *
+ * Two kernels, so that every sum belongs to one consumer and has one order: the same bits every time. With dw = <dN, v> +
+ * dR, the gradient of a weight, and dr = slope dw, that of <q, k>:
+ *
+ *     queries stay, keys pass by:    R = Q K',  dW = dN V',    dQ += dR K
+ *     keys stay, queries pass by:    R' = K Q', dW' = V dN',   dV += W' dN,  dK += dR' Q
+ *
+ * The last products of a tile start 32 columns at a time, each while the weights of the next 32 are computed. Where
+ * registers allow it, what stays is kept in them, and the first products of the next tile start before these end. */
+#include "device/cuda/attention_hopper_tiles.h"
+
+template <weight_kind kind_, bool clamped_> struct backward_rule {
+    static constexpr weight_kind kind = kind_;
+    static constexpr bool clamped = clamped_;
+};
+
+/* What the core knows of a query: see sr_attention_scratch. */
+struct backward_row {
+    float scale; /* exponentials: what is subtracted from the exponent; else a factor */
+    float d_row_sum;
+};
+
+/* r into its weight, the gradient of the weight into that of r (without slope_unit). Polynomials come as both. */
+template <class rule>
+SR_DEVICE void differentiate(float &r, float &d, const backward_row &row,
+                             const score_numbers &numbers) {
+    if (rule::kind == WEIGHT_POLYNOMIAL)
+        return;
+    const bool beyond = rule::clamped && r > numbers.limit;
+    if (rule::clamped)
+        r = fminf(r, numbers.limit);
+    d += row.d_row_sum;
+    if (rule::kind == WEIGHT_EXP) {
+        r = exp2_fast(fmaf(r, numbers.factor, -row.scale));
+        d *= r;
+    } else {
+        r *= row.scale * numbers.factor;
+        d *= row.scale * numbers.factor;
+    }
+    if (beyond)
+        d = 0;
+}
+
+/* The same for a polynomial. A loop between products would serialise them: this comes before all of a tile's. */
+SR_DEVICE void differentiate_polynomial(float &r, float &d, const backward_row &row, float limit,
+                                        const sr_score_rule &score) {
+    const bool hidden = r == -INFINITY, flat = hidden || r > limit;
+    const float x = fminf(r, limit);
+    float value = score.coefficient[score.degree], slope = 0;
+    for (int term = score.degree - 1; term >= 0; term--) {
+        slope = fmaf(slope, x, value);
+        value = fmaf(value, x, score.coefficient[term]);
+    }
+    r = hidden ? 0 : row.scale * value;
+    d = flat ? 0 : row.scale * slope * (d + row.d_row_sum);
+}
+
+/* Gradient rows of q or k from the sums: `raw` is what the feature was made of. */
+template <int D>
+SR_DEVICE void store_feature_rows(const sr_strided<sr_bf16> &to,
+                                  const sr_strided<const sr_bf16> &raw, const float (&sum)[D / 2],
+                                  const hopper_view &call, int b, int h, int row) {
+    using Row = sr_quad_row<D>;
+    const srnn_feature feature = call.choices.feature;
+    if (!to.data)
+        return;
+    SR_UNROLL
+    for (int half = 0; half < 2; half++) {
+        const int t = row + fragment_row() + 8 * half, there = min(t, call.T - 1);
+        float g[D / 4];
+        fragment_take<D>(g, sum, half);
+        row_multiply<Row>(g, call.score.slope_unit);
+        if (feature != SRNN_FEATURE_IDENTITY && feature != SRNN_FEATURE_UNIT_HEADS) {
+            float x[D / 4];
+            row_load<Row>(x, raw.at(b, h, there), D);
+            row_feature_backward<Row>(g, x, feature);
+        }
+        fragment_store<D>(to.at(b, h, there), g, t < call.T);
+    }
+}
+
+/* Gradient rows of v, and of its gate, from the sums: the gradients of v times its factor. */
+template <int D>
+SR_DEVICE void store_value_rows(const float (&sum)[D / 2], const hopper_view &call, int b, int h,
+                                int row) {
+    using Row = sr_quad_row<D>;
+    SR_UNROLL
+    for (int half = 0; half < 2; half++) {
+        const int t = row + fragment_row() + 8 * half, there = min(t, call.T - 1);
+        const bool write = t < call.T;
+        float g[D / 4];
+        fragment_take<D>(g, sum, half);
+        if (call.scratch.value_factor) {
+            const int64_t index = call.row_index(call.Hkv, b, h, there);
+            float x[D / 4];
+            row_load<Row>(x, call.v.at(b, h, there), D);
+            const float along = row_dot<Row>(x, g);
+            if (write && threadIdx.x % 4 == 0) {
+                call.scratch.value_dot[index] = along;
+                if (call.choices.value_gate && call.d_value_gate.data) {
+                    const float gate = sigmoid(to_float(*call.value_gate.at(b, h, t)));
+                    store_number(call.d_value_gate.at(b, h, t), along * (1 - gate));
+                }
+            }
+            row_multiply<Row>(g, call.scratch.value_factor[index]);
+        }
+        if (call.d_v.data)
+            fragment_store<D>(call.d_v.at(b, h, there), g, write);
+    }
+}
+
+/* ---- queries stay ---- */
+
+template <int D> struct queries_shape {
+    static constexpr int KEYS = 64, GROUPS = D == 64 ? 3 : 2, ROWS = HOPPER_ROWS * GROUPS;
+    static constexpr int STAGES = D == 64 ? 8 : 4, THREADS = HOPPER_GROUP * (GROUPS + 1);
+    static constexpr int QUERY_BYTES = HOPPER_ROWS * D * 2, KEY_BYTES = KEYS * D * 2;
+    static constexpr int MANY = D == 64 ? 160 : 232, FEW = D == 64 ? 32 : 40;
+    static constexpr bool DRAIN = D == 128; /* no registers for products across tiles */
+};
+
+template <int D> struct queries_shared {
+    using shape = queries_shape<D>;
+    uint8_t q[shape::GROUPS][shape::QUERY_BYTES]; /* only until a consumer has them in registers */
+    uint8_t d[shape::GROUPS][shape::QUERY_BYTES];
+    uint8_t k[shape::STAGES][shape::KEY_BYTES];
+    uint8_t v[shape::STAGES][shape::KEY_BYTES];
+    uint64_t q_full[shape::GROUPS], q_empty[shape::GROUPS];
+    uint64_t full[shape::STAGES], empty[shape::STAGES];
+    row_work work;
+};
+
+template <int D> SR_DEVICE void queries_barriers(queries_shared<D> *shared) {
+    using shape = queries_shape<D>;
+    for (int i = 0; i < shape::STAGES; i++) {
+        mbarrier_init(&shared->full[i], 1);
+        mbarrier_init(&shared->empty[i], 4 * shape::GROUPS); /* one arrival a warp */
+    }
+    for (int group = 0; group < shape::GROUPS; group++) {
+        mbarrier_init(&shared->q_full[group], 1);
+        mbarrier_init(&shared->q_empty[group], 4);
+    }
+    mbarrier_init_fence();
+}
+
+/* By one thread. */
+template <int D>
+SR_DEVICE void queries_produce(const backward_task &task, queries_shared<D> *shared) {
+    using shape = queries_shape<D>;
+    ring_place<shape::STAGES> at = {};
+    for (int n = 0, i = (int)blockIdx.x;; n++) {
+        const row_work work = row_work_at<shape::ROWS, shape::KEYS>(task.call, task.order, i);
+        if (work.past > 0) /* the next one, known by the time it is needed */
+            i = (int)gridDim.x + atomicAdd(task.drawn, 1);
+        for (int group = 0; group < shape::GROUPS; group++)
+            mbarrier_wait(&shared->q_empty[group], (n & 1) ^ 1);
+        shared->work = work; /* seen by whoever waits for q_full */
+        for (int group = 0; group < shape::GROUPS; group++) {
+            const int row = work.row + HOPPER_ROWS * group;
+            uint64_t *const full = &shared->q_full[group];
+            if (work.past == 0 || row < 0) {
+                mbarrier_arrive(full);
+                continue;
+            }
+            mbarrier_arrive_expect(full, 2 * shape::QUERY_BYTES);
+            tile_load<D, HOPPER_ROWS>(shared->q[group], &task.q, full, row, work.h, work.b);
+            tile_load<D, HOPPER_ROWS>(shared->d[group], &task.d, full, row, work.h, work.b);
+        }
+        if (work.past == 0)
+            return;
+        const int head = work.h / task.call.group;
+        SR_ROLLED
+        for (int j = work.past - 1; j >= work.from; j--, at.advance()) {
+            uint64_t *const full = &shared->full[at.stage];
+            mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
+            mbarrier_arrive_expect(full, 2 * shape::KEY_BYTES);
+            tile_load<D, shape::KEYS>(shared->k[at.stage], &task.k, full, j * shape::KEYS, head,
+                                      work.b);
+            tile_load<D, shape::KEYS>(shared->v[at.stage], &task.v, full, j * shape::KEYS, head,
+                                      work.b);
+        }
+    }
+}
+
+template <int D, class rule>
+SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *shared, int group) {
+    using shape = queries_shape<D>;
+    const hopper_view &call = task.call;
+    const score_numbers numbers = score_numbers_of<rule::kind>(call.score);
+    ring_place<shape::STAGES> at = {};
+    float s[shape::KEYS / 2], d[shape::KEYS / 2], dq[D / 2];
+    uint32_t q_rows[D / 4], d_rows[D / 4], dr[shape::KEYS / 4];
+    for (int n = 0;; n++) {
+        mbarrier_wait(&shared->q_full[group], n & 1);
+        const row_work work = shared->work;
+        if (work.past == 0)
+            return;
+        const int row = work.row + HOPPER_ROWS * group;
+        const int mine = row < 0 ? work.from : row_work_past<shape::KEYS>(call, row);
+        if (row >= 0) {
+            tile_fragments<D>(q_rows, shared->q[group]);
+            tile_fragments<D>(d_rows, shared->d[group]);
+        }
+        warp_arrive(&shared->q_empty[group]);
+        SR_ROLLED
+        for (int j = work.past - 1; j >= mine; j--, at.advance()) { /* only later rows see them */
+            mbarrier_wait(&shared->full[at.stage], at.parity);
+            warp_arrive(&shared->empty[at.stage]);
+        }
+        if (row < 0)
+            continue;
+        backward_row rows[2];
+        SR_UNROLL
+        for (int half = 0; half < 2; half++) {
+            const int t = min(row + fragment_row() + 8 * half, call.T - 1);
+            const int64_t index = call.row_index(call.H, work.b, work.h, t);
+            rows[half] = {call.scratch.row_scale[index], call.scratch.d_row_sum[index]};
+        }
+        SR_UNROLL
+        for (int i = 0; i < D / 2; i++)
+            dq[i] = 0;
+        for (int j = mine - 1; j >= work.from; j--) {
+            mbarrier_wait(&shared->full[at.stage], at.parity);
+            wgmma_fence();
+            multiply_rows<D, shape::KEYS>(s, q_rows, shared->k[at.stage]);
+            multiply_rows<D, shape::KEYS>(d, d_rows, shared->v[at.stage]);
+            wgmma_commit();
+            wgmma_wait<0>();
+            wgmma_settle(s);
+            wgmma_settle(d);
+            wgmma_settle(dq);
+            const bool diagonal = j == mine - 1;
+            if (!diagonal)
+                warp_arrive(&shared->empty[at.before()]);
+            if (diagonal || j * shape::KEYS < work.latest) {
+                const int from = j * shape::KEYS + fragment_column(), t = row + fragment_row();
+                const int low[2] = {row_work_first(call, work, t) - from,
+                                    row_work_first(call, work, t + 8) - from};
+                const int high[2] = {t - from, t + 8 - from};
+                const float hidden = hidden_logit<rule::kind>();
+                mask_columns(s, low, high, {hidden, hidden});
+                if (rule::kind == WEIGHT_LINEAR) /* whose slope is 1 all the same */
+                    mask_columns(d, low, high, {-rows[0].d_row_sum, -rows[1].d_row_sum});
+            }
+            if (rule::kind == WEIGHT_POLYNOMIAL) {
+                SR_UNROLL
+                for (int i = 0; i < shape::KEYS / 2; i++)
+                    differentiate_polynomial(s[i], d[i], rows[fragment_half(i)], numbers.limit,
+                                             call.score);
+            }
+            SR_UNROLL
+            for (int part = 0; part < shape::KEYS / 32; part++) {
+                SR_UNROLL
+                for (int i = 16 * part; i < 16 * part + 16; i += 2) {
+                    differentiate<rule>(s[i], d[i], rows[fragment_half(i)], numbers);
+                    differentiate<rule>(s[i + 1], d[i + 1], rows[fragment_half(i)], numbers);
+                    dr[i / 2] = pack_bf16(d[i], d[i + 1]);
+                }
+                wgmma_fence();
+                multiply_columns<D, shape::KEYS>(dq, dr + 8 * part, shared->k[at.stage], 2 * part);
+                multiply_columns<D, shape::KEYS>(dq, dr + 8 * part + 4, shared->k[at.stage],
+                                                 2 * part + 1);
+            }
+            wgmma_commit();
+            if (shape::DRAIN) {
+                wgmma_wait<0>();
+                wgmma_settle(dq);
+            }
+            at.advance();
+        }
+        wgmma_wait<0>();
+        wgmma_settle(dq);
+        warp_arrive(&shared->empty[at.before()]);
+        store_feature_rows<D>(call.d_q, call.raw_q, dq, call, work.b, work.h, row);
+    }
+}
+
+template <int D, class rule>
+__global__ void __launch_bounds__(queries_shape<D>::THREADS, 1)
+    queries_kernel(const __grid_constant__ backward_task task) {
+    using shape = queries_shape<D>;
+    SR_SHARED(queries_shared<D>, shared);
+    if (threadIdx.x == 0)
+        queries_barriers(shared);
+    __syncthreads();
+    if (threadIdx.x < HOPPER_GROUP) {
+        registers_decrease<shape::FEW>();
+        if (threadIdx.x == 0)
+            queries_produce<D>(task, shared);
+    } else {
+        registers_increase<shape::MANY>();
+        queries_consume<D, rule>(task, shared, (int)threadIdx.x / HOPPER_GROUP - 1);
+    }
+}
+
+/* ---- keys stay ---- */
+
+template <int D> struct keys_shape {
+    static constexpr int QUERIES = 64, GROUPS = 2, ROWS = HOPPER_ROWS * GROUPS;
+    static constexpr int STAGES = D == 64 ? 8 : 3, THREADS = HOPPER_GROUP * (GROUPS + 1);
+    static constexpr int KEY_BYTES = HOPPER_ROWS * D * 2, QUERY_BYTES = QUERIES * D * 2;
+    static constexpr int MANY = 232, FEW = 40;
+    /* Registers for the keys and values, and for products across tiles. */
+    static constexpr bool ROOM = D == 64;
+};
+
+/* A tile of keys; query tiles up to past-1 of each head of the group see them. */
+struct key_work {
+    int b, head; /* of the keys */
+    int key;     /* the first */
+    int past;    /* 0: there is no more work */
+};
+
+template <int D> struct keys_shared {
+    using shape = keys_shape<D>;
+    uint8_t k[2][shape::GROUPS][shape::KEY_BYTES];
+    uint8_t v[2][shape::GROUPS][shape::KEY_BYTES];
+    uint8_t q[shape::STAGES][shape::QUERY_BYTES];
+    uint8_t d[shape::STAGES][shape::QUERY_BYTES];
+    backward_row row[shape::STAGES][shape::QUERIES];
+    int first[shape::STAGES][shape::QUERIES];
+    uint64_t k_full[2][shape::GROUPS], k_empty[2][shape::GROUPS];
+    uint64_t full[shape::STAGES], empty[shape::STAGES];
+    key_work work[2];
+};
+
+template <int D> SR_DEVICE void keys_barriers(keys_shared<D> *shared) {
+    using shape = keys_shape<D>;
+    for (int i = 0; i < shape::STAGES; i++) {
+        mbarrier_init(&shared->full[i],
+                      1 + SR_WARP); /* the bulk copies, and each lane's small ones */
+        mbarrier_init(&shared->empty[i], 4 * shape::GROUPS);
+    }
+    for (int slot = 0; slot < 2; slot++)
+        for (int group = 0; group < shape::GROUPS; group++) {
+            mbarrier_init(&shared->k_full[slot][group], 1);
+            mbarrier_init(&shared->k_empty[slot][group],
+                          group == 0 ? 6 : 4); /* two more producers */
+        }
+    mbarrier_init_fence();
+}
+
+/* Past the last query tile, from `from` on, that sees keys up to `last`; a warp together. */
+template <int queries>
+SR_DEVICE int key_work_past(const hopper_view &call, int b, int from, int last) {
+    const int32_t *first = call.first + (int64_t)b * call.T;
+    const int tiles = (call.T + queries - 1) / queries;
+    if (first[call.T - 1] <= last)
+        return tiles;
+    for (int j = from;; j += SR_WARP) {
+        const int t = (j + (int)threadIdx.x) * queries;
+        const uint32_t beyond = warp_ballot(t >= call.T || first[t] > last);
+        if (beyond != 0)
+            return j + __ffs((int)beyond) - 1;
+    }
+}
+
+template <int D> SR_DEVICE key_work key_work_at(const backward_task &task, int i) {
+    using shape = keys_shape<D>;
+    const hopper_view &call = task.call;
+    if (i >= tile_count(task.order))
+        return {};
+    const sr_tile_place at = tile_place(task.order, i);
+    const int b = at.head / call.Hkv, key = at.rank * shape::ROWS;
+    const int last = min(call.T, key + shape::ROWS) - 1;
+    return {b, at.head - b * call.Hkv, key,
+            key_work_past<shape::QUERIES>(call, b, key / shape::QUERIES, last)};
+}
+
+/* Draws, and brings keys and values; by a warp. */
+template <int D> SR_DEVICE void keys_produce(const backward_task &task, keys_shared<D> *shared) {
+    using shape = keys_shape<D>;
+    for (int n = 0, i = (int)blockIdx.x;; n++) {
+        const int slot = n & 1;
+        const key_work work = key_work_at<D>(task, i);
+        int drawn = 0; /* the next one, known by the time it is needed */
+        if (threadIdx.x == 0 && work.past > 0)
+            drawn = (int)gridDim.x + atomicAdd(task.drawn, 1);
+        for (int group = 0; group < shape::GROUPS; group++)
+            mbarrier_wait(&shared->k_empty[slot][group], (n >> 1 & 1) ^ 1);
+        if (threadIdx.x == 0)
+            shared->work[slot] = work; /* seen by whoever waits for k_full */
+        for (int group = 0; group < shape::GROUPS && threadIdx.x == 0; group++) {
+            uint64_t *const full = &shared->k_full[slot][group];
+            const int key = work.key + HOPPER_ROWS * group;
+            if (work.past == 0) {
+                mbarrier_arrive(full);
+                continue;
+            }
+            mbarrier_arrive_expect(full, 2 * shape::KEY_BYTES);
+            tile_load<D, HOPPER_ROWS>(shared->k[slot][group], &task.k, full, key, work.head,
+                                      work.b);
+            tile_load<D, HOPPER_ROWS>(shared->v[slot][group], &task.v, full, key, work.head,
+                                      work.b);
+        }
+        if (work.past == 0)
+            return;
+        i = shuffle(drawn, 0);
+    }
+}
+
+/* Queries and gradients; by one thread. */
+template <int D>
+SR_DEVICE void keys_produce_queries(const backward_task &task, keys_shared<D> *shared) {
+    using shape = keys_shape<D>;
+    ring_place<shape::STAGES> at = {};
+    for (int n = 0;; n++) {
+        const int slot = n & 1;
+        mbarrier_wait(&shared->k_full[slot][0], n >> 1 & 1);
+        const key_work work = shared->work[slot];
+        mbarrier_arrive(&shared->k_empty[slot][0]);
+        if (work.past == 0)
+            return;
+        for (int h = 0; h < task.call.group; h++)
+            SR_ROLLED
+        for (int j = work.key / shape::QUERIES; j < work.past; j++, at.advance()) {
+            uint64_t *const full = &shared->full[at.stage];
+            const int head = work.head * task.call.group + h, query = j * shape::QUERIES;
+            mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
+            mbarrier_arrive_expect(full, 2 * shape::QUERY_BYTES);
+            tile_load<D, shape::QUERIES>(shared->q[at.stage], &task.q, full, query, head, work.b);
+            tile_load<D, shape::QUERIES>(shared->d[at.stage], &task.d, full, query, head, work.b);
+        }
+    }
+}
+
+/* What else is known of the queries; by another warp. */
+template <int D>
+SR_DEVICE void keys_produce_rows(const backward_task &task, keys_shared<D> *shared) {
+    using shape = keys_shape<D>;
+    const hopper_view &call = task.call;
+    const int lane = (int)threadIdx.x % SR_WARP;
+    ring_place<shape::STAGES> at = {};
+    for (int n = 0;; n++) {
+        const int slot = n & 1;
+        mbarrier_wait(&shared->k_full[slot][0], n >> 1 & 1);
+        const key_work work = shared->work[slot];
+        warp_arrive(&shared->k_empty[slot][0]);
+        if (work.past == 0)
+            return;
+        for (int h = 0; h < call.group; h++) {
+            const int64_t row = call.row_index(call.H, work.b, work.head * call.group + h, 0);
+            SR_ROLLED
+            for (int j = work.key / shape::QUERIES; j < work.past; j++, at.advance()) {
+                mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
+                SR_ROLLED
+                for (int i = lane; i < shape::QUERIES; i += SR_WARP) {
+                    const int t = min(j * shape::QUERIES + i, call.T - 1);
+                    backward_row *const to = &shared->row[at.stage][i];
+                    cp_async_4(&to->scale, call.scratch.row_scale + row + t);
+                    cp_async_4(&to->d_row_sum, call.scratch.d_row_sum + row + t);
+                    cp_async_4(&shared->first[at.stage][i],
+                               call.first + (int64_t)work.b * call.T + t);
+                }
+                mbarrier_arrive_copies(&shared->full[at.stage]);
+            }
+        }
+    }
+}
+
+/* Rows are keys from `key` on, columns are queries from `query` on. Hides what is later than the query. */
+template <weight_kind kind>
+SR_DEVICE void keys_mask_later(float (&s)[32], float (&d)[32], int key, int query,
+                               const backward_row *row) {
+    const int column = fragment_column(), least = key + fragment_row() - query - column;
+    SR_UNROLL
+    for (int n = 0; n < 32; n++)
+        if (8 * (n / 4) + (n & 1) < least + 8 * fragment_half(n)) {
+            s[n] = hidden_logit<kind>();
+            if (kind == WEIGHT_LINEAR) /* whose slope is 1 all the same */
+                d[n] = -row[8 * (n / 4) + (n & 1) + column].d_row_sum;
+        }
+}
+
+/* Hides what is earlier than the query's document. */
+template <weight_kind kind>
+SR_DEVICE void keys_mask_earlier(float (&s)[32], float (&d)[32], int key, const int *first,
+                                 const backward_row *row) {
+    const int column = fragment_column(), mine = key + fragment_row();
+    SR_UNROLL
+    for (int n = 0; n < 32; n++)
+        if (first[8 * (n / 4) + (n & 1) + column] > mine + 8 * fragment_half(n)) {
+            s[n] = hidden_logit<kind>();
+            if (kind == WEIGHT_LINEAR)
+                d[n] = -row[8 * (n / 4) + (n & 1) + column].d_row_sum;
+        }
+}
+
+/* What a consumer sums for its keys. */
+template <int D> struct keys_sums { float dk[D / 2], dv[D / 2]; };
+
+/* A tile's logits and gradients of weights in; weights and gradients of logits out, two in a register. */
+struct keys_tile {
+    float s[32], d[32];
+    uint32_t w[16], dr[16];
+};
+
+/* 32 queries; `row` begins at this thread's first. */
+template <class rule>
+SR_DEVICE void keys_weigh(keys_tile &tile, int part, const backward_row *row,
+                          const score_numbers &numbers) {
+    float(&s)[32] = tile.s, (&d)[32] = tile.d;
+    SR_UNROLL
+    for (int i = 16 * part; i < 16 * part + 16; i += 4) {
+        const float4 both = *reinterpret_cast<const float4 *>(row + 2 * i);
+        const backward_row left = {both.x, both.y}, right = {both.z, both.w};
+        differentiate<rule>(s[i], d[i], left, numbers);
+        differentiate<rule>(s[i + 1], d[i + 1], right, numbers);
+        differentiate<rule>(s[i + 2], d[i + 2], left, numbers);
+        differentiate<rule>(s[i + 3], d[i + 3], right, numbers);
+        tile.w[i / 2] = pack_bf16(s[i], s[i + 1]);
+        tile.w[i / 2 + 1] = pack_bf16(s[i + 2], s[i + 3]);
+        tile.dr[i / 2] = pack_bf16(d[i], d[i + 1]);
+        tile.dr[i / 2 + 1] = pack_bf16(d[i + 2], d[i + 3]);
+    }
+}
+
+/* The weights of a tile, 32 queries at a time, and their products. */
+template <int D, class rule>
+SR_DEVICE void keys_weigh_and_multiply(keys_sums<D> &sums, keys_tile &tile,
+                                       const keys_shared<D> *shared, int stage,
+                                       const score_numbers &numbers) {
+    constexpr int QUERIES = keys_shape<D>::QUERIES;
+    const backward_row *row = shared->row[stage] + fragment_column();
+    SR_UNROLL
+    for (int part = 0; part < QUERIES / 32; part++) {
+        const uint32_t *w = tile.w + 8 * part, *dr = tile.dr + 8 * part;
+        keys_weigh<rule>(tile, part, row, numbers);
+        wgmma_fence();
+        multiply_columns<D, QUERIES>(sums.dv, w, shared->d[stage], 2 * part);
+        multiply_columns<D, QUERIES>(sums.dv, w + 4, shared->d[stage], 2 * part + 1);
+        wgmma_fence();
+        multiply_columns<D, QUERIES>(sums.dk, dr, shared->q[stage], 2 * part);
+        multiply_columns<D, QUERIES>(sums.dk, dr + 4, shared->q[stage], 2 * part + 1);
+    }
+    wgmma_commit();
+}
+
+template <int D, class rule>
+SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, int group) {
+    using shape = keys_shape<D>;
+    const hopper_view &call = task.call;
+    const score_numbers numbers = score_numbers_of<rule::kind>(call.score);
+    ring_place<shape::STAGES> at = {};
+    keys_sums<D> sums;
+    keys_tile tile;
+    uint32_t k_rows[D / 4], v_rows[D / 4];
+    for (int n = 0;; n++) {
+        const int slot = n & 1;
+        mbarrier_wait(&shared->k_full[slot][group], n >> 1 & 1);
+        const int past = shared->work[slot].past;
+        if (past == 0)
+            return;
+        const int mine = shared->work[slot].key / HOPPER_ROWS + group; /* the diagonal tile */
+        if (shape::ROOM) {
+            tile_fragments<D>(k_rows, shared->k[slot][group]);
+            tile_fragments<D>(v_rows, shared->v[slot][group]);
+        }
+        SR_UNROLL
+        for (int i = 0; i < D / 2; i++)
+            sums.dk[i] = sums.dv[i] = 0;
+        for (int h = 0; h < call.group; h++) {
+            SR_ROLLED
+            for (int j = mine - group; j < mine; j++, at.advance()) {
+                mbarrier_wait(&shared->full[at.stage], at.parity); /* they see only earlier keys */
+                warp_arrive(&shared->empty[at.stage]);
+            }
+            for (int j = mine; j < past; j++) {
+                mbarrier_wait(&shared->full[at.stage], at.parity);
+                wgmma_fence();
+                if (shape::ROOM) {
+                    multiply_rows<D, shape::QUERIES>(tile.s, k_rows, shared->q[at.stage]);
+                    multiply_rows<D, shape::QUERIES>(tile.d, v_rows, shared->d[at.stage]);
+                } else {
+                    multiply_rows<D, shape::QUERIES>(tile.s, shared->k[slot][group],
+                                                     shared->q[at.stage]);
+                    multiply_rows<D, shape::QUERIES>(tile.d, shared->v[slot][group],
+                                                     shared->d[at.stage]);
+                }
+                wgmma_commit();
+                wgmma_wait<0>();
+                wgmma_settle(tile.s);
+                wgmma_settle(tile.d);
+                wgmma_settle(sums.dk);
+                wgmma_settle(sums.dv);
+                if (j > mine)
+                    warp_arrive(&shared->empty[at.before()]);
+                if (j == mine)
+                    keys_mask_later<rule::kind>(tile.s, tile.d, mine * HOPPER_ROWS,
+                                                j * shape::QUERIES, shared->row[at.stage]);
+                if (shared->first[at.stage][shape::QUERIES - 1] > mine * HOPPER_ROWS)
+                    keys_mask_earlier<rule::kind>(tile.s, tile.d, mine * HOPPER_ROWS,
+                                                  shared->first[at.stage], shared->row[at.stage]);
+                if (rule::kind == WEIGHT_POLYNOMIAL) {
+                    SR_UNROLL
+                    for (int i = 0; i < shape::QUERIES / 2; i++)
+                        differentiate_polynomial(
+                            tile.s[i], tile.d[i],
+                            shared->row[at.stage][8 * (i / 4) + (i & 1) + fragment_column()],
+                            numbers.limit, call.score);
+                }
+                keys_weigh_and_multiply<D, rule>(sums, tile, shared, at.stage, numbers);
+                if (!shape::ROOM) {
+                    wgmma_wait<0>();
+                    wgmma_settle(sums.dk);
+                    wgmma_settle(sums.dv);
+                }
+                at.advance();
+            }
+            wgmma_wait<0>();
+            wgmma_settle(sums.dk);
+            wgmma_settle(sums.dv);
+            if (mine < past)
+                warp_arrive(&shared->empty[at.before()]);
+        }
+        const key_work work = shared->work[slot]; /* again: there were no registers to keep it */
+        const int key = work.key + HOPPER_ROWS * group;
+        warp_arrive(&shared->k_empty[slot][group]);
+        if (key < call.T) {
+            store_feature_rows<D>(call.d_k, call.raw_k, sums.dk, call, work.b, work.head, key);
+            store_value_rows<D>(sums.dv, call, work.b, work.head, key);
+        }
+    }
+}
+
+template <int D, class rule>
+__global__ void __launch_bounds__(keys_shape<D>::THREADS, 1)
+    keys_kernel(const __grid_constant__ backward_task task) {
+    using shape = keys_shape<D>;
+    SR_SHARED(keys_shared<D>, shared);
+    if (threadIdx.x == 0)
+        keys_barriers(shared);
+    __syncthreads();
+    if (threadIdx.x < HOPPER_GROUP) {
+        registers_decrease<shape::FEW>();
+        if (threadIdx.x < SR_WARP)
+            keys_produce<D>(task, shared);
+        else if (threadIdx.x < 2 * SR_WARP)
+            keys_produce_rows<D>(task, shared);
+        else if (threadIdx.x == 2 * SR_WARP)
+            keys_produce_queries<D>(task, shared);
+    } else {
+        registers_increase<shape::MANY>();
+        keys_consume<D, rule>(task, shared, (int)threadIdx.x / HOPPER_GROUP - 1);
+    }
+}
+
+/* ---- launching ---- */
+
+typedef void backward_function(const backward_task);
+
+struct backward_kernels {
+    backward_function *queries, *keys;
+};
+
+template <int D, class rule> static backward_kernels backward_pair() {
+    return {queries_kernel<D, rule>, keys_kernel<D, rule>};
+}
+
+template <int D> static backward_kernels backward_choose(const sr_score_rule &score) {
+    switch (weight_kind_of(score)) {
+    case WEIGHT_LINEAR:
+        return backward_pair<D, backward_rule<WEIGHT_LINEAR, false>>();
+    case WEIGHT_POLYNOMIAL:
+        return backward_pair<D, backward_rule<WEIGHT_POLYNOMIAL, true>>();
+    case WEIGHT_EXP:
+        break;
+    }
+    return score.clamped ? backward_pair<D, backward_rule<WEIGHT_EXP, true>>()
+                         : backward_pair<D, backward_rule<WEIGHT_EXP, false>>();
+}
+
+static cudaError_t backward_maps(backward_task *task, int query_rows, int key_rows) {
+    const hopper_view &call = task->call;
+    cudaError_t error = tile_map_encode(&task->q, call.q, call, call.H, query_rows);
+    if (error == cudaSuccess)
+        error = tile_map_encode(&task->d, call.d_numerator, call, call.H, query_rows);
+    if (error == cudaSuccess)
+        error = tile_map_encode(&task->k, call.k, call, call.Hkv, key_rows);
+    if (error == cudaSuccess)
+        error = tile_map_encode(&task->v, call.v, call, call.Hkv, key_rows);
+    return error;
+}
+
+static dim3 backward_grid(const sr_tile_order &order, int multiprocessors) {
+    const int tiles = tile_count(order);
+    return dim3((unsigned)(tiles < multiprocessors ? tiles : multiprocessors));
+}
+
+template <int D>
+static cudaError_t backward(const hopper_view &call, int *counters, int multiprocessors,
+                            cudaStream_t stream) {
+    using by_query = queries_shape<D>;
+    using by_key = keys_shape<D>;
+    const backward_kernels kernels = backward_choose<D>(call.score);
+    const int64_t bytes = (int64_t)call.T * D * 4;
+    backward_task task = {};
+    task.call = call;
+    task.order = tile_order(call.B * call.H, (call.T + by_query::ROWS - 1) / by_query::ROWS, bytes,
+                            call.group);
+    task.drawn = counters;
+    cudaError_t error = backward_maps(&task, HOPPER_ROWS, by_query::KEYS);
+    if (error == cudaSuccess && call.d_q.data)
+        error = sr_launch(kernels.queries, backward_grid(task.order, multiprocessors),
+                          dim3(by_query::THREADS), sizeof(queries_shared<D>), stream, task);
+    task.order = tile_order(call.B * call.Hkv, (call.T + by_key::ROWS - 1) / by_key::ROWS,
+                            bytes * call.group, 1);
+    task.drawn = counters + 1;
+    if (error == cudaSuccess)
+        error = backward_maps(&task, by_key::QUERIES, HOPPER_ROWS);
+    if (error == cudaSuccess)
+        error = sr_launch(kernels.keys, backward_grid(task.order, multiprocessors),
+                          dim3(by_key::THREADS), sizeof(keys_shared<D>), stream, task);
+    return error;
+}
+
+cudaError_t hopper_backward(const hopper_view &call, int *counters, int multiprocessors,
+                            cudaStream_t stream) {
+    return call.D == 64 ? backward<64>(call, counters, multiprocessors, stream)
+                        : backward<128>(call, counters, multiprocessors, stream);
+}

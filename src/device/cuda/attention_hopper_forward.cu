@@ -1,0 +1,432 @@
+/* attention_hopper_forward.cu: attention on Hopper, forward.
+ *
+ * A consumer has 64 queries and walks the tiles of 128 keys that they see, from the diagonal back. Of a tile:
+ *
+ *     products            R = Q K'                     after the last tile's products
+ *     for 32 keys each    weights from R, then         the weights of the next 32 keys are computed
+ *     products            sums += weights V            while these run
+ *
+ * Meanwhile the other consumers are at other points of this: some multiply while others weigh.
+ *
+ * Exponentials need a reference near the row's maximum. The maximum of the first tile stands for it, and is raised only
+ * when a row's sum passes 2^24: rarely, and at a point where no product is under way. Weights so far above it that a sum
+ * passes 2^100 within one tile set a flag, and the launch that follows computes everything again with a true running
+ * maximum. Without the flag it ends at once. */
+#include "device/cuda/attention_hopper_tiles.h"
+
+/* How a row's exponents are kept in range; what is known of row sums: nothing, their size, all. */
+enum reference_kind { REFERENCE_NONE, REFERENCE_LAZY, REFERENCE_RUNNING };
+enum sum_kind { SUM_NONE, SUM_COARSE, SUM_FULL };
+
+template <weight_kind kind_, reference_kind reference_, sum_kind sum_, bool clamped_>
+struct forward_rule {
+    static constexpr weight_kind kind = kind_;
+    static constexpr reference_kind reference = reference_;
+    static constexpr sum_kind sum = sum_;
+    static constexpr bool clamped = clamped_;
+};
+
+template <int D> struct forward_shape {
+    static constexpr int KEYS = 128, GROUPS = D == 64 ? 3 : 2, ROWS = HOPPER_ROWS * GROUPS;
+    static constexpr int STAGES = D == 64 ? 4 : 2, THREADS = HOPPER_GROUP * (GROUPS + 1);
+    static constexpr int QUERY_BYTES = HOPPER_ROWS * D * 2, KEY_BYTES = KEYS * D * 2;
+    /* Registers of a consumer's thread and of a producer's: together those of the block's start. */
+    static constexpr int MANY = D == 64 ? 160 : 232, FEW = D == 64 ? 32 : 40;
+};
+
+template <int D> struct forward_shared {
+    using shape = forward_shape<D>;
+    uint8_t q[2][shape::GROUPS][shape::QUERY_BYTES];
+    uint8_t k[shape::STAGES][shape::KEY_BYTES];
+    uint8_t v[shape::STAGES][shape::KEY_BYTES];
+    uint64_t q_full[2][shape::GROUPS], q_empty[2][shape::GROUPS];
+    uint64_t k_full[shape::STAGES], k_empty[shape::STAGES];
+    uint64_t v_full[shape::STAGES], v_empty[shape::STAGES];
+    row_work work[2];
+};
+
+template <int D> SR_DEVICE void forward_barriers(forward_shared<D> *shared) {
+    using shape = forward_shape<D>;
+    for (int i = 0; i < shape::STAGES; i++) {
+        mbarrier_init(&shared->k_full[i], 1);
+        mbarrier_init(&shared->v_full[i], 1);
+        mbarrier_init(&shared->k_empty[i], 4 * shape::GROUPS); /* one arrival a warp */
+        mbarrier_init(&shared->v_empty[i], 4 * shape::GROUPS);
+    }
+    for (int slot = 0; slot < 2; slot++)
+        for (int group = 0; group < shape::GROUPS; group++) {
+            mbarrier_init(&shared->q_full[slot][group], 1);
+            mbarrier_init(&shared->q_empty[slot][group], 4);
+        }
+    mbarrier_init_fence();
+}
+
+/* ---- the producer: one thread ---- */
+
+template <int D>
+SR_DEVICE void forward_produce(const forward_task &task, forward_shared<D> *shared) {
+    using shape = forward_shape<D>;
+    ring_place<shape::STAGES> at = {};
+    for (int n = 0, i = (int)blockIdx.x;; n++) {
+        const int slot = n & 1;
+        const row_work work = row_work_at<shape::ROWS, shape::KEYS>(task.call, task.order, i);
+        if (work.past > 0) /* the next one, known by the time it is needed */
+            i = (int)gridDim.x + atomicAdd(task.drawn, 1);
+        for (int group = 0; group < shape::GROUPS; group++)
+            mbarrier_wait(&shared->q_empty[slot][group], (n >> 1 & 1) ^ 1);
+        shared->work[slot] = work; /* seen by whoever waits for q_full */
+        for (int group = 0; group < shape::GROUPS; group++) {
+            const int row = work.row + HOPPER_ROWS * group;
+            uint64_t *const full = &shared->q_full[slot][group];
+            if (work.past == 0 || row < 0) {
+                mbarrier_arrive(full);
+                continue;
+            }
+            mbarrier_arrive_expect(full, shape::QUERY_BYTES);
+            tile_load<D, HOPPER_ROWS>(shared->q[slot][group], &task.q, full, row, work.h, work.b);
+        }
+        if (work.past == 0)
+            return;
+        const int head = work.h / task.call.group;
+        SR_ROLLED
+        for (int j = work.past - 1; j >= work.from; j--, at.advance()) {
+            mbarrier_wait(&shared->k_empty[at.stage], at.parity ^ 1);
+            mbarrier_arrive_expect(&shared->k_full[at.stage], shape::KEY_BYTES);
+            tile_load<D, shape::KEYS>(shared->k[at.stage], &task.k, &shared->k_full[at.stage],
+                                      j * shape::KEYS, head, work.b);
+            mbarrier_wait(&shared->v_empty[at.stage], at.parity ^ 1);
+            mbarrier_arrive_expect(&shared->v_full[at.stage], shape::KEY_BYTES);
+            tile_load<D, shape::KEYS>(shared->v[at.stage], &task.v, &shared->v_full[at.stage],
+                                      j * shape::KEYS, head, work.b);
+        }
+    }
+}
+
+/* ---- references ---- */
+
+/* What a consumer sums for its rows: two of them in each thread. */
+template <int D> struct forward_sums {
+    float numerator[D / 2];
+    float reference[2]; /* weights are divided by 2^reference */
+    float sum[2];       /* this thread's share of the row sum */
+};
+
+SR_DEVICE void row_maximum(float (&most)[2], const float (&s)[64]) {
+    SR_UNROLL
+    for (int half = 0; half < 2; half++) {
+        most[half] = s[2 * half];
+        SR_UNROLL
+        for (int n = 2 * half; n < 64; n += 4)
+            most[half] = fmaxf(fmaxf(most[half], s[n]), s[n + 1]);
+        most[half] = quad_maximum(most[half]);
+    }
+}
+
+/* Moves the reference, and what was summed with it. */
+template <int D> SR_DEVICE void move_reference(forward_sums<D> &sums, const float (&reference)[2]) {
+    float factor[2];
+    SR_UNROLL
+    for (int half = 0; half < 2; half++) {
+        factor[half] = exp2_fast(sums.reference[half] - reference[half]);
+        sums.reference[half] = reference[half];
+        sums.sum[half] *= factor[half];
+    }
+    SR_UNROLL
+    for (int n = 0; n < D / 2; n++)
+        sums.numerator[n] *= factor[fragment_half(n)];
+}
+
+/* A lazy reference: moved by the size of the row sums once they are large. */
+template <int D> SR_DEVICE void raise_reference(forward_sums<D> &sums, int *overflow) {
+    if (warp_ballot(fmaxf(sums.sum[0], sums.sum[1]) > 0x1p24f) == 0)
+        return;
+    float reference[2];
+    SR_UNROLL
+    for (int half = 0; half < 2; half++) {
+        const float bits = log2_fast(fmaxf(1, quad_maximum(sums.sum[half])));
+        if (!(bits < 100))
+            *overflow = 1;
+        reference[half] = sums.reference[half] + bits;
+    }
+    move_reference(sums, reference);
+}
+
+/* A running one: the maximum of all tiles so far. */
+template <int D>
+SR_DEVICE void follow_maximum(forward_sums<D> &sums, const float (&s)[64],
+                              const score_numbers &numbers) {
+    float most[2];
+    row_maximum(most, s);
+    const float reference[2] = {
+        fmaxf(fminf(most[0], numbers.limit) * numbers.factor, sums.reference[0]),
+        fmaxf(fminf(most[1], numbers.limit) * numbers.factor, sums.reference[1])};
+    move_reference(sums, reference);
+}
+
+/* ---- weights ---- */
+
+template <class rule>
+SR_DEVICE float weigh(float r, float reference, const score_numbers &numbers) {
+    if (rule::clamped)
+        r = fminf(r, numbers.limit);
+    if (rule::kind == WEIGHT_LINEAR)
+        return r * numbers.factor;
+    return exp2_fast(rule::reference == REFERENCE_NONE ? r * numbers.factor
+                                                       : fmaf(r, numbers.factor, -reference));
+}
+
+/* 16 logits into their polynomial; hidden ones get no weight. A loop between products would serialise them: this comes
+ * before all of a tile's. */
+SR_DEVICE void weigh_polynomial(float *s, float limit, const sr_score_rule &score) {
+    float w[16];
+    SR_UNROLL
+    for (int n = 0; n < 16; n++) {
+        s[n] = fminf(s[n], limit);
+        w[n] = score.coefficient[score.degree];
+    }
+    for (int term = score.degree - 1; term >= 0; term--) {
+        const float next = score.coefficient[term];
+        SR_UNROLL
+        for (int n = 0; n < 16; n++)
+            w[n] = fmaf(w[n], s[n], next);
+    }
+    SR_UNROLL
+    for (int n = 0; n < 16; n++)
+        s[n] = s[n] == -INFINITY ? 0 : w[n];
+}
+
+/* The weights of a tile, 32 keys at a time, and their products with its values. */
+template <int D, class rule>
+SR_DEVICE void weigh_and_multiply(forward_sums<D> &sums, float (&s)[64], uint32_t (&w)[32],
+                                  const uint8_t *values, const score_numbers &numbers,
+                                  const sr_score_rule &score) {
+    constexpr int KEYS = forward_shape<D>::KEYS;
+    uint32_t coarse[2] = {};
+    if (rule::kind == WEIGHT_POLYNOMIAL) {
+        SR_UNROLL
+        for (int part = 0; part < 4; part++)
+            weigh_polynomial(s + 16 * part, numbers.limit, score);
+    }
+    SR_UNROLL
+    for (int part = 0; part < 4; part++) {
+        uint32_t *const some = w + 8 * part;
+        SR_UNROLL
+        for (int n = 0; n < 16; n += 2) {
+            const int half = fragment_half(n);
+            float x = s[16 * part + n], y = s[16 * part + n + 1];
+            if (rule::kind != WEIGHT_POLYNOMIAL) {
+                x = weigh<rule>(x, sums.reference[half], numbers);
+                y = weigh<rule>(y, sums.reference[half], numbers);
+            }
+            if (rule::sum == SUM_FULL)
+                sums.sum[half] += x + y;
+            some[n / 2] = pack_bf16(x, y);
+        }
+        if (rule::sum == SUM_COARSE) {
+            SR_UNROLL
+            for (int half = 0; half < 2; half++)
+                coarse[half] = add_bf16x2(coarse[half],
+                                          add_bf16x2(add_bf16x2(some[half], some[half + 2]),
+                                                     add_bf16x2(some[half + 4], some[half + 6])));
+        }
+        wgmma_fence();
+        multiply_columns<D, KEYS>(sums.numerator, some, values, 2 * part);
+        multiply_columns<D, KEYS>(sums.numerator, some + 4, values, 2 * part + 1);
+    }
+    wgmma_commit();
+    if (rule::sum == SUM_COARSE) {
+        SR_UNROLL
+        for (int half = 0; half < 2; half++) {
+            const float2 both = unpack_bf16(coarse[half]);
+            sums.sum[half] += both.x + both.y;
+        }
+    }
+}
+
+/* ---- a consumer ---- */
+
+/* Outputs of finished rows, and what is left for the backward pass. */
+template <int D, class rule>
+SR_DEVICE void forward_finish(const forward_task &task, const forward_sums<D> &sums,
+                              const row_work &work, int row) {
+    using Row = sr_quad_row<D>;
+    const hopper_view &call = task.call;
+    SR_UNROLL
+    for (int half = 0; half < 2; half++) {
+        const int t = row + fragment_row() + 8 * half, there = min(t, call.T - 1);
+        const bool write = t < call.T;
+        const float sum = quad_sum(sums.sum[half]);
+        const int64_t index = call.row_index(call.H, work.b, work.h, there);
+        if (rule::reference == REFERENCE_LAZY && write && !(sum < 0x1p100f))
+            *task.overflow = 1;
+        float x[D / 4];
+        fragment_take<D>(x, sums.numerator, half);
+        if (call.numerator) {
+            fragment_store<D>(call.numerator + index * D, x, write);
+            if (write && threadIdx.x % 4 == 0) {
+                call.row_sum[index] = rule::sum == SUM_NONE ? 0 : sum;
+                call.maximum[index] = sums.reference[half] * SR_LN_2;
+            }
+        }
+        row_output<Row>(
+            x, call, row_facts(call, work.b, work.h, there, sum, sums.reference[half] * SR_LN_2));
+        fragment_store<D>(call.o.at(work.b, work.h, there), x, write);
+    }
+}
+
+template <int D, class rule>
+SR_DEVICE void forward_consume(const forward_task &task, forward_shared<D> *shared, int group) {
+    using shape = forward_shape<D>;
+    const hopper_view &call = task.call;
+    const score_numbers numbers = score_numbers_of<rule::kind>(call.score);
+    ring_place<shape::STAGES> at = {};
+    forward_sums<D> sums;
+    float s[64];
+    uint32_t w[32];
+    for (int n = 0;; n++) {
+        const int slot = n & 1;
+        mbarrier_wait(&shared->q_full[slot][group], n >> 1 & 1);
+        const row_work work = shared->work[slot];
+        if (work.past == 0)
+            return;
+        const int row = work.row + HOPPER_ROWS * group;
+        const int mine = row < 0 ? work.from : row_work_past<shape::KEYS>(call, row);
+        SR_ROLLED
+        for (int j = work.past - 1; j >= mine; j--, at.advance()) { /* only later rows see them */
+            mbarrier_wait(&shared->k_full[at.stage], at.parity);
+            mbarrier_wait(&shared->v_full[at.stage], at.parity);
+            warp_arrive(&shared->k_empty[at.stage]);
+            warp_arrive(&shared->v_empty[at.stage]);
+        }
+        if (row < 0) {
+            warp_arrive(&shared->q_empty[slot][group]);
+            continue;
+        }
+        sums.sum[0] = sums.sum[1] = 0;
+        sums.reference[0] = sums.reference[1] = rule::reference == REFERENCE_NONE ? 0 : -INFINITY;
+        SR_UNROLL
+        for (int i = 0; i < D / 2; i++)
+            sums.numerator[i] = 0;
+        for (int j = mine - 1; j >= work.from; j--) {
+            mbarrier_wait(&shared->k_full[at.stage], at.parity);
+            wgmma_fence();
+            multiply_rows<D, shape::KEYS>(s, shared->q[slot][group], shared->k[at.stage]);
+            wgmma_commit();
+            wgmma_wait<0>();
+            wgmma_settle(s);
+            wgmma_settle(sums.numerator);
+            warp_arrive(&shared->k_empty[at.stage]);
+            const bool diagonal = j == mine - 1;
+            if (!diagonal)
+                warp_arrive(&shared->v_empty[at.before()]);
+            if (diagonal || j * shape::KEYS < work.latest) {
+                const int from = j * shape::KEYS + fragment_column(), t = row + fragment_row();
+                const int low[2] = {row_work_first(call, work, t) - from,
+                                    row_work_first(call, work, t + 8) - from};
+                const float hidden = hidden_logit<rule::kind>();
+                mask_columns(s, low, {t - from, t + 8 - from}, {hidden, hidden});
+            }
+            if (rule::reference == REFERENCE_RUNNING ||
+                (rule::reference == REFERENCE_LAZY && diagonal))
+                follow_maximum(sums, s, numbers);
+            else if (rule::reference == REFERENCE_LAZY)
+                raise_reference(sums, task.overflow);
+            mbarrier_wait(&shared->v_full[at.stage], at.parity);
+            weigh_and_multiply<D, rule>(sums, s, w, shared->v[at.stage], numbers, call.score);
+            at.advance();
+        }
+        warp_arrive(&shared->q_empty[slot][group]);
+        wgmma_wait<0>();
+        wgmma_settle(sums.numerator);
+        warp_arrive(&shared->v_empty[at.before()]);
+        forward_finish<D, rule>(task, sums, work, row);
+    }
+}
+
+template <int D, class rule>
+__global__ void __launch_bounds__(forward_shape<D>::THREADS, 1)
+    forward_kernel(const __grid_constant__ forward_task task) {
+    using shape = forward_shape<D>;
+    SR_SHARED(forward_shared<D>, shared);
+    if (task.wanted && *task.wanted == 0)
+        return;
+    if (threadIdx.x == 0)
+        forward_barriers(shared);
+    __syncthreads();
+    if (threadIdx.x < HOPPER_GROUP) {
+        registers_decrease<shape::FEW>();
+        if (threadIdx.x == 0)
+            forward_produce<D>(task, shared);
+    } else {
+        registers_increase<shape::MANY>();
+        forward_consume<D, rule>(task, shared, (int)threadIdx.x / HOPPER_GROUP - 1);
+    }
+}
+
+/* ---- launching ---- */
+
+typedef void forward_function(const forward_task);
+
+/* The rules that there are kernels for, quickest first. */
+template <int D> static forward_function *forward_choose(const hopper_view &call) {
+    const sr_score_rule &score = call.score;
+    switch (weight_kind_of(score)) {
+    case WEIGHT_LINEAR:
+        return forward_kernel<D, forward_rule<WEIGHT_LINEAR, REFERENCE_NONE, SUM_FULL, false>>;
+    case WEIGHT_POLYNOMIAL:
+        return forward_kernel<D, forward_rule<WEIGHT_POLYNOMIAL, REFERENCE_NONE, SUM_FULL, true>>;
+    case WEIGHT_EXP:
+        break;
+    }
+    if (!score.maximum)
+        return call.choices.sums_rows
+                   ? forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_NONE, SUM_FULL, true>>
+                   : forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_NONE, SUM_NONE, true>>;
+    if (score.clamped)
+        return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, SUM_FULL, true>>;
+    if (call.choices.normaliser == SRNN_NORMALISER_ROW_SUM)
+        return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, SUM_FULL, false>>;
+    /* The sum is only the measure of a floor. */
+    return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, SUM_COARSE, false>>;
+}
+
+template <int D>
+static cudaError_t forward_launch(forward_function *kernel, const forward_task &task,
+                                  int multiprocessors, cudaStream_t stream) {
+    const int tiles = tile_count(task.order),
+              blocks = tiles < multiprocessors ? tiles : multiprocessors;
+    return sr_launch(kernel, dim3((unsigned)blocks), dim3(forward_shape<D>::THREADS),
+                     sizeof(forward_shared<D>), stream, task);
+}
+
+template <int D>
+static cudaError_t forward(const hopper_view &call, int *counters, int multiprocessors,
+                           cudaStream_t stream) {
+    using shape = forward_shape<D>;
+    forward_task task = {};
+    task.call = call;
+    task.order = tile_order(call.B * call.H, (call.T + shape::ROWS - 1) / shape::ROWS,
+                            (int64_t)call.T * D * 4, call.group);
+    task.drawn = counters;
+    task.overflow = counters + 1;
+    cudaError_t error = tile_map_encode(&task.q, call.q, call, call.H, HOPPER_ROWS);
+    if (error == cudaSuccess)
+        error = tile_map_encode(&task.k, call.k, call, call.Hkv, shape::KEYS);
+    if (error == cudaSuccess)
+        error = tile_map_encode(&task.v, call.v, call, call.Hkv, shape::KEYS);
+    if (error == cudaSuccess)
+        error = forward_launch<D>(forward_choose<D>(call), task, multiprocessors, stream);
+    if (error != cudaSuccess || !call.score.maximum)
+        return error;
+    task.wanted = task.overflow;
+    task.drawn = counters + 2;
+    return forward_launch<D>(
+        forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_RUNNING, SUM_FULL, true>>, task,
+        multiprocessors, stream);
+}
+
+cudaError_t hopper_forward(const hopper_view &call, int *counters, int multiprocessors,
+                           cudaStream_t stream) {
+    return call.D == 64 ? forward<64>(call, counters, multiprocessors, stream)
+                        : forward<128>(call, counters, multiprocessors, stream);
+}

@@ -1,0 +1,26 @@
+/* attention_states.h (private): states of attention on a GPU. */
+#ifndef SR_CUDA_ATTENTION_STATES_H
+#define SR_CUDA_ATTENTION_STATES_H
+
+#include "device/cuda/attention_lanes.h"
+
+/* How states are kept: as keys and values, and with a fixed size. */
+extern const sr_state_kernel sr_cuda_state_kept_f32, sr_cuda_state_kept_bf16;
+extern const sr_state_kernel sr_cuda_state_fixed_f32, sr_cuda_state_fixed_bf16;
+
+/* Sums over parts of what a row sees, of rows (B, H, T). */
+struct sr_partials {
+    float *x;             /* (rows, parts, Dv): numerators */
+    float *sum, *maximum; /* (rows, parts); the maximum in units of the score's logarithm */
+    int parts;
+};
+
+/* Partials of `count` parts in all. */
+sr_partials sr_partials_place(const srnn_problem *problem, int64_t count, sr_layout *layout);
+
+/* Adds the parts up and writes the outputs; then the state's position moves on. */
+template <class N>
+srnn_status sr_partials_finish(const sr_attention_view<N> &call, const sr_partials &partials,
+                               cudaStream_t stream);
+
+#endif

@@ -1,0 +1,294 @@
+/* warpgroup.c: what only Hopper has, from its definition in the PTX ISA.
+ *
+ * Bulk copies are made at once. Half of the blocks run their threads in reverse order, consumers before producers, so
+ * that data read without waiting for it is missing there, and data overwritten too early is spoilt in the other half.
+ * Products are computed as soon as they are started in one half of the blocks, when they are waited for in the other. */
+#include "device/cuda/emulator/warpgroup.h"
+
+#include <string.h>
+
+enum { LANES = SR_EMULATOR_WARP, GROUP = 4, ROWS = 16, DEPTH = 16, COLUMNS_MAX = 256 };
+
+/* ---- barriers ---- */
+
+/* `pending` arrivals and `missing` times 16 bytes are still to come in this phase. */
+typedef struct mbarrier {
+    uint32_t phase; /* how many are over */
+    uint8_t arrivals, pending;
+    int16_t missing;
+} mbarrier;
+
+enum { UNIT = 16, ARRIVALS_MAX = 255, MISSING_MAX = 32767 };
+
+static mbarrier *mbarrier_of(uint64_t *barrier) {
+    sr_emulator_shared_offset(barrier);
+    return (mbarrier *)(void *)barrier;
+}
+
+static void mbarrier_check(mbarrier *b) {
+    if (b->pending > 0 || b->missing != 0)
+        return;
+    b->pending = b->arrivals;
+    b->phase++;
+}
+
+static void mbarrier_expect(mbarrier *b, int bytes) {
+    const int missing = b->missing + bytes / UNIT;
+    if (bytes % UNIT != 0 || missing > MISSING_MAX || missing < -MISSING_MAX)
+        sr_emulator_fail("an mbarrier cannot count %d bytes more", bytes);
+    b->missing = (int16_t)missing;
+}
+
+void sr_emulator_mbarrier_init(uint64_t *barrier, int arrivals) {
+    if (arrivals < 1 || arrivals > ARRIVALS_MAX)
+        sr_emulator_fail("an mbarrier for %d arrivals", arrivals);
+    *mbarrier_of(barrier) = (mbarrier){0, (uint8_t)arrivals, (uint8_t)arrivals, 0};
+}
+
+void sr_emulator_mbarrier_arrive(uint64_t *barrier, int bytes) {
+    mbarrier *b = mbarrier_of(barrier);
+    mbarrier_expect(b, bytes);
+    if (b->pending == 0)
+        sr_emulator_fail("more arrivals at an mbarrier than the %d of a phase", b->arrivals);
+    b->pending--;
+    mbarrier_check(b);
+}
+
+void sr_emulator_mbarrier_wait(uint64_t *barrier, int parity) {
+    mbarrier *b = mbarrier_of(barrier);
+    if ((int)(b->phase & 1) == parity)
+        sr_emulator_wait(&b->phase, b->phase, "mbarrier_wait");
+}
+
+/* ---- shared memory ---- */
+
+uint32_t sr_emulator_shared_offset(const void *shared) {
+    const ptrdiff_t offset = (const unsigned char *)shared - sr_emulated_shared;
+    if (offset < 0 || offset >= SR_EMULATOR_SHARED_BYTES)
+        sr_emulator_fail("an address that is not in the dynamic shared memory");
+    return (uint32_t)offset;
+}
+
+/* Pieces of 16 bytes change places within 8 rows of 128 bytes. */
+static unsigned char *swizzled(uint32_t offset) {
+    return sr_emulated_shared + (offset ^ (offset >> 7 & 7) << 4);
+}
+
+/* ---- bulk tensor copies ---- */
+
+/* One row of 64 numbers of a box: where in global memory, NULL if outside. */
+static char *box_row(const CUtensorMap *map, const int *at, uint64_t row) {
+    int64_t offset = 0;
+    bool inside = true;
+    for (uint32_t i = 1; i < map->dimensions; i++) {
+        const int64_t place = at[i] + (int64_t)(row % map->box[i]);
+        row /= map->box[i];
+        inside = inside && place >= 0 && place < (int64_t)map->size[i];
+        offset += place * (int64_t)map->stride[i - 1];
+    }
+    return inside ? map->data + offset : NULL;
+}
+
+static uint64_t box_rows(const CUtensorMap *map) {
+    uint64_t rows = 1;
+    for (uint32_t i = 1; i < map->dimensions; i++)
+        rows *= map->box[i];
+    return rows;
+}
+
+/* Moves a box; `load`: to shared memory. */
+static void box_move(const CUtensorMap *map, uint32_t offset, const int *at, bool load) {
+    enum { ROW = 64, NUMBER = 2 };
+    if (offset % 1024 != 0)
+        sr_emulator_fail("a swizzled tile that does not begin at a multiple of 1024 bytes");
+    for (uint64_t row = 0; row < box_rows(map); row++) {
+        char *global = box_row(map, at, row);
+        for (int i = 0; i < ROW; i++) {
+            const int64_t place = at[0] + (int64_t)i;
+            const bool inside = global && place >= 0 && place < (int64_t)map->size[0];
+            unsigned char *shared =
+                swizzled(offset + (uint32_t)row * ROW * NUMBER + (uint32_t)i * NUMBER);
+            if (inside && load)
+                memcpy(shared, global + place * NUMBER, NUMBER);
+            else if (inside)
+                memcpy(global + place * NUMBER, shared, NUMBER);
+            else if (load)
+                memset(shared, 0, NUMBER);
+        }
+    }
+}
+
+void sr_emulator_tensor_load(void *shared, const CUtensorMap *map, uint64_t *barrier,
+                             const int *at) {
+    mbarrier *b = mbarrier_of(barrier);
+    box_move(map, sr_emulator_shared_offset(shared), at, true);
+    mbarrier_expect(b, -(int)(box_rows(map) * 128));
+    mbarrier_check(b);
+}
+
+void sr_emulator_tensor_store(const CUtensorMap *map, const void *shared, const int *at) {
+    box_move(map, sr_emulator_shared_offset(shared), at, false);
+}
+
+/* cuTensorMapEncodeTiled, for what this project asks of it. */
+static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t dimensions,
+                       void *data, const cuuint64_t *size, const cuuint64_t *stride,
+                       const cuuint32_t *box, const cuuint32_t *every,
+                       CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                       CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+    (void)type, (void)every, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    if (dimensions < 2 || dimensions > 5 || (uintptr_t)data % 16 != 0 || box[0] != 64)
+        return CUDA_ERROR_INVALID_VALUE;
+    *map = (CUtensorMap){.data = data, .dimensions = dimensions};
+    for (cuuint32_t i = 0; i < dimensions; i++) {
+        if (size[i] == 0 || box[i] == 0 || box[i] > 256 || (i > 0 && stride[i - 1] % 16 != 0))
+            return CUDA_ERROR_INVALID_VALUE;
+        map->size[i] = size[i];
+        map->box[i] = box[i];
+        if (i > 0)
+            map->stride[i - 1] = stride[i - 1];
+    }
+    return CUDA_SUCCESS;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function,
+                                             unsigned int version, unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult *found) {
+    (void)version, (void)flags;
+    const bool known = strcmp(symbol, "cuTensorMapEncodeTiled") == 0;
+    CUresult (*const address)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                              const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                              const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill) = encode;
+    memset(function, 0, sizeof *function);
+    if (known)
+        memcpy(function, &address, sizeof *function);
+    *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}
+
+/* ---- products ---- */
+
+/* A warp's products that were started: one of each lane. */
+typedef struct started {
+    sr_emulated_wgmma lane[LANES];
+    int batch;
+} started;
+
+enum { STARTED_MAX = 128, WARPS = SR_EMULATOR_THREADS / LANES };
+
+typedef struct queue {
+    started *product; /* (STARTED_MAX) */
+    int count, batch; /* the batch that is not yet ended */
+} queue;
+
+static queue *queue_of_warp(void) {
+    static _Thread_local queue queues[WARPS];
+    const sr_emulated_place *here = sr_emulated_thread;
+    queue *q = &queues[here->index.x / LANES];
+    if (q->product == NULL)
+        q->product = calloc(STARTED_MAX, sizeof *q->product);
+    if (q->product == NULL)
+        sr_emulator_fail("no memory for the products of a warpgroup");
+    return q;
+}
+
+static float bf16_at(const unsigned char *number) {
+    uint16_t half;
+    memcpy(&half, number, sizeof half);
+    const uint32_t bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Number k of row r of an operand, r among the rows of A or the columns of B. */
+static float operand_at(uint64_t place, bool transposed, int r, int k) {
+    const uint32_t start = (uint32_t)(place & 0x3fff) << 4;
+    const uint32_t lead = (uint32_t)(place >> 16 & 0x3fff) << 4;
+    const uint32_t stride = (uint32_t)(place >> 32 & 0x3fff) << 4;
+    const uint32_t row = (uint32_t)r, sum = (uint32_t)k;
+    if (place >> 62 != 1)
+        sr_emulator_fail("a product of a tile that is not swizzled by 128 bytes");
+    const uint32_t offset = transposed
+                                ? sum / 8 * stride + sum % 8 * 128 + row / 64 * lead + row % 64 * 2
+                                : row / 8 * stride + row % 8 * 128 + sum * 2;
+    return bf16_at(swizzled(start + offset));
+}
+
+static void left_side(float a[ROWS][DEPTH], const sr_emulated_wgmma *product, int warp) {
+    for (int row = 0; row < ROWS && product->a == NULL; row++)
+        for (int k = 0; k < DEPTH; k++)
+            a[row][k] = operand_at(product->a_place, product->transpose_a, ROWS * warp + row, k);
+    for (int lane = 0; lane < LANES && product->a != NULL; lane++)
+        for (int r = 0; r < 4; r++) /* the register: lower or upper rows, left or right columns */
+            for (int half = 0; half < 2; half++)
+                a[lane / GROUP + 8 * (r % 2)][2 * (lane % GROUP) + 8 * (r / 2) + half] =
+                    bf16_at((const unsigned char *)&product[lane].a[r] + 2 * half);
+}
+
+static void multiply(const sr_emulated_wgmma *product, int warp) {
+    float a[ROWS][DEPTH], b[DEPTH][COLUMNS_MAX], c[ROWS][COLUMNS_MAX];
+    const int columns = product->columns;
+    left_side(a, product, warp);
+    for (int column = 0; column < columns; column++)
+        for (int k = 0; k < DEPTH; k++)
+            b[k][column] = operand_at(product->b_place, product->transpose_b, column, k);
+    memset(c, 0, sizeof c);
+    for (int row = 0; row < ROWS; row++)
+        for (int k = 0; k < DEPTH; k++)
+            for (int column = 0; column < columns; column++)
+                c[row][column] += a[row][k] * b[k][column];
+    for (int lane = 0; lane < LANES; lane++)
+        for (int n = 0; n < columns / 2; n++) {
+            const int row = lane / GROUP + 8 * (n >> 1 & 1);
+            float *d = &product[lane].d[n];
+            *d = (product->add ? *d : 0) + c[row][8 * (n / 4) + 2 * (lane % GROUP) + (n & 1)];
+        }
+}
+
+static int warp_in_group(void) {
+    return (int)sr_emulated_thread->index.x / LANES % 4;
+}
+
+/* The lanes meet: their product is queued, or computed. */
+static void start(void *const *operands) {
+    queue *q = queue_of_warp();
+    if (q->count == STARTED_MAX)
+        sr_emulator_fail("more than %d products under way", STARTED_MAX);
+    started *next = &q->product[q->count];
+    next->batch = q->batch;
+    for (int lane = 0; lane < LANES; lane++)
+        next->lane[lane] = *(const sr_emulated_wgmma *)operands[lane];
+    if (sr_emulator_is_late())
+        q->count++;
+    else
+        multiply(next->lane, warp_in_group());
+}
+
+static void end_batch(void *const *operands) {
+    (void)operands;
+    queue_of_warp()->batch++;
+}
+
+static void finish(void *const *operands) {
+    queue *q = queue_of_warp();
+    int over = 0;
+    while (over < q->count && q->product[over].batch < q->batch - *(const int *)operands[0])
+        multiply(q->product[over++].lane, warp_in_group());
+    q->count -= over;
+    memmove(q->product, q->product + over, (size_t)q->count * sizeof *q->product);
+}
+
+void sr_emulator_wgmma(const sr_emulated_wgmma *product) {
+    sr_emulated_wgmma own = *product;
+    sr_emulator_collect(start, &own, "wgmma");
+}
+
+void sr_emulator_wgmma_commit(void) {
+    sr_emulator_collect(end_batch, NULL, "wgmma_commit");
+}
+
+void sr_emulator_wgmma_wait(int pending) {
+    sr_emulator_collect(finish, &pending, "wgmma_wait");
+}
