@@ -418,10 +418,10 @@ static void misunderstandings_are_told(void **state) {
     assert_int_equal(shell("grep -q 'divided among 2 heads' said"), 0);
     assert_int_equal(shell("$S train --out o --data text.txt --steps 2 " SIZES), 0);
     assert_int_equal(shell("$S convert --in o --out llama2c.bin && "
-                           "$S train --out p --data llama2c.bin --steps 2 " SIZES "2>said"),
+                           "$S train --out p2 --data llama2c.bin --steps 2 " SIZES "2>said"),
                      2);
     assert_int_equal(shell("grep -q 'a model, not tokens' said"), 0);
-    assert_int_equal(shell("$S train --out p --data text.txt --validation-share 0 --steps 2 " SIZES
+    assert_int_equal(shell("$S train --out p2 --data text.txt --validation-share 0 --steps 2 " SIZES
                            "2>said && grep -q 'no validation split' said"),
                      0);
     assert_int_equal(shell("$S train --out q --data text.txt --steps 2 " SIZES

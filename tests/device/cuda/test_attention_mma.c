@@ -294,7 +294,8 @@ static void check_results(const attention_call *call, const attention_call *orac
                      p->T, p->D, p->Dv, sr_operand_at((sr_operand)which)->name, error);
 =======
             fail_msg("%s by %s, H %d/%d, T %d, D %d, Dv %d: gradient of %s off by %g", spec, kernel,
-                     p->H, p->Hkv, p->T, p->D, p->Dv, sr_operand_at((sr_operand)which)->name, error);
+                     p->H, p->Hkv, p->T, p->D, p->Dv, sr_operand_at((sr_operand)which)->name,
+                     error);
 >>>>>>> main
     }
 }
