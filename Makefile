@@ -15,7 +15,7 @@ compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout $(or $(2),300) --output-on-failure
 
 .PHONY: build test study study-full verify deps deps-test deps-browser bench fuzz sanitize clang release nightly \
-        cuda emulated format check-format install clean help
+        cuda emulated races format check-format install clean help
 
 build: deps ## the library and the program, in build/ (the default)
 	@$(call configure,build,-DCMAKE_BUILD_TYPE=Release)
@@ -42,7 +42,7 @@ release: deps-test build ## the release build and its tests
 	@$(call compile,build)
 	@$(call run_tests,build)
 
-nightly: deps-test build ## what takes too long for every day: 200 kills of a run, every allocation failing once, new input for the fuzzers
+nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, every allocation failing once, new input for the fuzzers
 	@$(call compile,build)
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
 	@SOFTRNN_ALLOCATIONS=all build/tests/test_no_memory
@@ -74,6 +74,12 @@ emulated: deps-test ## the kernels for GPUs on an emulated one, in build-emulate
 	@$(call configure,build-emulated,-DCMAKE_BUILD_TYPE=Release -DSOFTRNN_CUDA=emulated)
 	@$(call compile,build-emulated) --target gpu_tests
 	@$(call run_tests,build-emulated) -L gpu
+
+races: deps-test ## the same, looking for races between the threads of a block, in build-races/
+	@$(call configure,build-races,-DCMAKE_BUILD_TYPE=Release -DSOFTRNN_CUDA=emulated -DSOFTRNN_CUDA_RACES=ON)
+	@$(call compile,build-races) --target gpu_tests test_emulator
+	@build-races/tests/test_emulator
+	@ctest --test-dir build-races -j $(JOBS) --timeout 3000 --output-on-failure -L gpu
 
 format: deps-test ## lay out every source file
 	@tools/format.sh

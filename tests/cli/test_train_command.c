@@ -282,6 +282,61 @@ static void resumed_runs_keep_their_settings(void **state) {
     assert_true(exists(folder, "e/checkpoints/step-000000006"));
 }
 
+/* How a run ended, what TensorBoard gets of it, and what is made of several. */
+static void runs_are_shown(void **state) {
+    (void)state;
+    assert_int_equal(shell("for seed in 1 2; do $S train --out seed$seed --data text.txt --steps 4 "
+                           "--validate-every 2 --seed $seed " SIZES " 2>said || exit 1; done"),
+                     0);
+    assert_int_equal(
+        shell("grep -q 'finished: loss [0-9.]*, validation loss [0-9.]*, at step 4 ' said"), 0);
+    assert_int_equal(shell("grep -qa tokens_per_second seed1/events.out.tfevents.softrnn && "
+                           "grep -qa 'rope-theta: 1e+04' seed1/events.out.tfevents.softrnn"),
+                     0);
+    assert_int_equal(shell("$S train --out norm-with-a-name-that-is-rather-long-for-a-column "
+                           "--data text.txt --steps 4 --stop-step 2 --attention norm " SIZES
+                           "2>said && grep -q 'stopped: loss .* at step 2 ' said"),
+                     0);
+    assert_int_equal(shell("$S compare seed1 seed2 norm-with* >table"), 0);
+    assert_int_equal(
+        shell("grep -q '^c norm-with-a-name-that-is-rather-long-for-a-column norm ' table"), 0);
+    assert_int_equal(shell("grep -q '^  softmax *2  *[0-9.]* +- [0-9.]* ' table"), 0);
+    assert_int_equal(
+        shell("$S compare seed1 seed2 norm-with* --json | python3 -c 'import json, sys; "
+              "all = json.load(sys.stdin); assert len(all[\"runs\"]) == 3; "
+              "assert [g[\"seeds\"] for g in all[\"means\"]] == [2, 1]'"),
+        0);
+    assert_int_equal(
+        shell("$S report seed1 seed2 --out page && grep -q 'seed2' page/report.html && "
+              "grep -q '<th scope=\"row\">seed</th><td>1</td><td>2</td>' "
+              "page/report.html && test -s page/figures/training-loss.svg"),
+        0);
+    assert_int_equal(shell("$S report seed1 text.txt --out nowhere"), 2);
+    assert_int_equal(shell("test -e nowhere"), 1);
+}
+
+/* Paths of a study are relative to its file; what is missing or wrong in it has a line. */
+static void studies_say_where(void **state) {
+    (void)state;
+    assert_int_equal(shell("mkdir -p away && cp text.txt away/near.txt && printf 'seeds: [1]\n"
+                           "variants: {a: softmax}\ntasks:\n  t:\n    settings:\n"
+                           "      data: near.txt\n      hidden: 16\n' >away/s.yaml && "
+                           "$S study away/s.yaml --dry-run"),
+                     0);
+    assert_int_equal(shell("sed 's/near/far/' away/s.yaml >away/t.yaml; "
+                           "$S study away/t.yaml --dry-run 2>said"),
+                     1);
+    assert_int_equal(shell("grep -q 'away/t.yaml: line 6: far.txt: ' said"), 0);
+    assert_int_equal(shell("sed 's/hidden/hiden/' away/s.yaml >away/t.yaml; "
+                           "$S study away/t.yaml --dry-run 2>said"),
+                     1);
+    assert_int_equal(shell("grep -q 'away/t.yaml: line 7: there is no setting \"hiden\"' said"), 0);
+    assert_int_equal(shell("sed '1i baseline: b' away/s.yaml >away/t.yaml; "
+                           "$S study away/t.yaml --dry-run 2>said"),
+                     1);
+    assert_int_equal(shell("grep -q 'away/t.yaml: line 1: no variant' said"), 0);
+}
+
 /* A file that may not grow is an error, not a signal; records and all then go on elsewhere. */
 static void small_files_end_nothing(void **state) {
     (void)state;
@@ -474,6 +529,8 @@ int main(void) {
         cmocka_unit_test(converted_models_say_who_loads_them),
         cmocka_unit_test(what_is_no_model_is_called_so),
         cmocka_unit_test(resumed_runs_keep_their_settings),
+        cmocka_unit_test(runs_are_shown),
+        cmocka_unit_test(studies_say_where),
         cmocka_unit_test(small_files_end_nothing),
         cmocka_unit_test(closed_streams_stay_out_of_files),
         cmocka_unit_test(records_are_files),

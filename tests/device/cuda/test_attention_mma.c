@@ -274,29 +274,18 @@ static void check_results(const attention_call *call, const attention_call *orac
     const sr_shape shape = sr_output_shape(p);
     const double output = error_of(call->host.o, oracle->host.o, sr_shape_numbers(&shape), 0);
     if (!(output <= OUTPUT_LIMIT))
-<<<<<<< HEAD
-        fail_msg("%s, H %d/%d, T %d, D %d, Dv %d: output off by %g", spec, p->H, p->Hkv, p->T, p->D,
-                 p->Dv, output);
-    for (int which = 0; which < SR_OPERANDS; which++) {
-=======
         fail_msg("%s by %s, H %d/%d, T %d, D %d, Dv %d: output off by %g", spec, kernel, p->H,
                  p->Hkv, p->T, p->D, p->Dv, output);
     for (int which = 0; which < SR_OPERANDS; which++) {
->>>>>>> main
         if (!call->host.gradient[which])
             continue;
         const double error =
             error_of(call->host.gradient[which], oracle->host.gradient[which],
                      elements_of(call, which), size_of_terms(oracle, which, factor));
         if (!(error <= GRADIENT_LIMIT))
-<<<<<<< HEAD
-            fail_msg("%s, H %d/%d, T %d, D %d, Dv %d: gradient of %s off by %g", spec, p->H, p->Hkv,
-                     p->T, p->D, p->Dv, sr_operand_at((sr_operand)which)->name, error);
-=======
             fail_msg("%s by %s, H %d/%d, T %d, D %d, Dv %d: gradient of %s off by %g", spec, kernel,
                      p->H, p->Hkv, p->T, p->D, p->Dv, sr_operand_at((sr_operand)which)->name,
                      error);
->>>>>>> main
     }
 }
 
