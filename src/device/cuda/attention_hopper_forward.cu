@@ -145,7 +145,7 @@ template <int D> SR_DEVICE void raise_reference(forward_sums<D> &sums, int *over
     for (int half = 0; half < 2; half++) {
         const float bits = log2_fast(fmaxf(1, quad_maximum(sums.sum[half])));
         if (!(bits < 100))
-            *overflow = 1;
+            atomicExch(overflow, 1);
         reference[half] = sums.reference[half] + bits;
     }
     move_reference(sums, reference);
@@ -258,7 +258,7 @@ SR_DEVICE void forward_finish(const forward_task &task, const forward_sums<D> &s
         const float sum = quad_sum(sums.sum[half]);
         const int64_t index = call.row_index(call.H, work.b, work.h, there);
         if (rule::reference == REFERENCE_LAZY && write && !(sum < 0x1p100f))
-            *task.overflow = 1;
+            atomicExch(task.overflow, 1);
         float x[D / 4];
         fragment_take<D>(x, sums.numerator, half);
         if (call.numerator) {
