@@ -175,3 +175,21 @@ void __tsan_func_entry(const void *caller) {
 void __tsan_func_exit(void);
 void __tsan_func_exit(void) {
 }
+
+/* Two atomic accesses at a time are no race. */
+#define ATOMIC(bits)                                                                             \
+    uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *from, int order);   \
+    uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *from, int order) {  \
+        (void)order;                                                                             \
+        return __atomic_load_n(from, __ATOMIC_SEQ_CST);                                          \
+    }                                                                                            \
+    void __tsan_atomic##bits##_store(volatile uint##bits##_t *to, uint##bits##_t x, int order);  \
+    void __tsan_atomic##bits##_store(volatile uint##bits##_t *to, uint##bits##_t x, int order) { \
+        (void)order;                                                                             \
+        __atomic_store_n(to, x, __ATOMIC_SEQ_CST);                                               \
+    }
+ATOMIC(8)
+ATOMIC(16)
+ATOMIC(32)
+ATOMIC(64)
+#undef ATOMIC
