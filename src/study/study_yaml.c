@@ -315,6 +315,31 @@ static srnn_status read_root(reader *r, yaml_node_t *root) {
     return status;
 }
 
+/* What nests deeper is no study; to read it would take the square of its depth. */
+static srnn_status check_depth(const char *where, const char *text, size_t bytes) {
+    enum { MOST_DEPTH = 16 };
+    yaml_parser_t parser;
+    if (!yaml_parser_initialize(&parser))
+        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to read it", where);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
+    int depth = 0, deepest = 0;
+    for (bool done = false; !done && depth <= MOST_DEPTH;) {
+        yaml_event_t event;
+        if (!yaml_parser_parse(&parser, &event))
+            break; /* whoever reads it tells what is wrong */
+        depth += event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
+        depth -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
+        deepest = depth > deepest ? depth : deepest;
+        done = event.type == YAML_STREAM_END_EVENT;
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    return deepest <= MOST_DEPTH
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_FORMAT, "%s: lists within lists, more than %d deep", where,
+                         MOST_DEPTH);
+}
+
 static srnn_status read_document(sr_study *study, const char *where, yaml_parser_t *parser) {
     yaml_document_t document;
     if (!yaml_parser_load(parser, &document))
@@ -331,6 +356,7 @@ static srnn_status read_document(sr_study *study, const char *where, yaml_parser
 srnn_status sr_study_read(sr_study *study, const char *where, const char *text, size_t bytes) {
     yaml_parser_t parser;
     *study = (sr_study){0};
+    SR_TRY(check_depth(where, text, bytes));
     study->text = strndup(text, bytes);
     study->where = strdup(where);
     if (!study->text || !study->where || !yaml_parser_initialize(&parser))

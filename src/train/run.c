@@ -259,6 +259,10 @@ const sr_model *sr_run_model(const sr_run *run) {
     return run->model;
 }
 
+bool sr_run_can_validate(const sr_run *run) {
+    return run->source->rows[SR_SPLIT_VALIDATION] > 0;
+}
+
 const char *sr_run_other_instructions(const sr_run *run) {
     const char *begun = run->settings.instructions;
     return *begun && strcmp(begun, run->machine.instructions) != 0 ? begun : NULL;
