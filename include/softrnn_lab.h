@@ -8,7 +8,7 @@
  *     srnl_session *session;
  *     int32_t ids[256], next;
  *     size_t count;
- *     srnl_model_load(&model, "runs/norm", NULL, 0);
+ *     srnl_model_load(&model, "runs/norm", NULL, 0, false);
  *     srnl_model_tokenizer(&tokenizer, model);
  *     srnl_tokenizer_encode(tokenizer, "Once upon", 9, ids, 256, &count);
  *     srnl_session_create(&session, model, 1);
@@ -32,9 +32,10 @@ extern "C" {
 typedef struct srnl_model srnl_model;
 
 /* `where`: a folder in Hugging Face layout, the folder of a run (its last checkpoint), or a llama2.c .bin
- * file. `device`: "cpu", "cuda", "cuda:1"; NULL: cpu. `threads`: 0: every core. */
+ * file. `device`: "cpu", "cuda", "cuda:1"; NULL: cpu. `threads`: of the CPU; 0: every core. `bf16`: products
+ * in bf16 with sums in float. */
 SRNN_API srnn_status srnl_model_load(srnl_model **model, const char *where, const char *device,
-                                     int threads);
+                                     int threads, bool bf16);
 
 /* Sessions made from it must be freed before. */
 SRNN_API void srnl_model_free(srnl_model *model);

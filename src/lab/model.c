@@ -6,19 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static srnn_status load(srnl_model *model, const char *where, const char *device, int threads) {
-    const sr_backend_settings settings = {.device = device, .threads = threads};
+static srnn_status load(srnl_model *model, const char *where, const sr_backend_settings *settings) {
     SR_TRY(sr_path_print(model->where, "%s", where));
-    SR_TRY(sr_backend_create(&model->backend, &settings));
+    SR_TRY(sr_backend_create(&model->backend, settings));
     return sr_model_open(&model->model, model->backend, where);
 }
 
-srnn_status srnl_model_load(srnl_model **model, const char *where, const char *device,
-                            int threads) {
+srnn_status srnl_model_load(srnl_model **model, const char *where, const char *device, int threads,
+                            bool bf16) {
+    const sr_backend_settings settings = {.device = device, .threads = threads, .bf16 = bf16};
     void *memory;
     *model = NULL;
     SR_TRY(sr_alloc_zero(&memory, 1, sizeof **model));
-    const srnn_status status = load(memory, where, device, threads);
+    const srnn_status status = load(memory, where, &settings);
     if (status != SRNN_OK) {
         srnl_model_free(memory);
         return status;

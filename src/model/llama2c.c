@@ -84,14 +84,15 @@ static srnn_status read_tensors(sr_model *model, const uint8_t *data, const uint
         for (int layer = 0; layer < (order[i].in_layers ? model->config.L : 1); layer++)
             SR_TRY(read_tensor(model, &order[i], layer, &data, end, room));
     if (model->config.tied)
-        return SRNN_OK;
+        return sr_model_narrow(model);
     /* Tables of angles follow, which everyone computes; then the head. */
     const bin_tensor head = {"lm_head.weight", false, false};
     const size_t angles = (size_t)model->config.positions * (size_t)model->config.D * sizeof(float);
     if ((size_t)(end - data) < angles)
         return SRNN_ERR_FORMAT;
     data += angles;
-    return read_tensor(model, &head, 0, &data, end, room);
+    SR_TRY(read_tensor(model, &head, 0, &data, end, room));
+    return sr_model_narrow(model);
 }
 
 static srnn_status read_weights(sr_model *model, const char *path, const uint8_t *data,

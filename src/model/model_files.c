@@ -143,7 +143,7 @@ static srnn_status load_all(sr_model *model, const sr_weight_files *files, const
     SR_TRY(check_tensors(files, &model->config, &model->table, folder));
     for (size_t i = 0; i < model->table.count; i++)
         SR_TRY(load_tensor(model, &model->table.specs[i], files, folder));
-    return SRNN_OK;
+    return sr_model_narrow(model);
 }
 
 srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
@@ -187,7 +187,7 @@ static srnn_status load_shared(sr_model *model, size_t *shared, const sr_weight_
         SR_TRY(load_tensor(model, spec, files, folder));
         ++*shared;
     }
-    return SRNN_OK;
+    return sr_model_narrow(model);
 }
 
 srnn_status sr_model_load_shared(sr_model *model, size_t *shared, const char *folder) {

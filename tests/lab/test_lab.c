@@ -99,7 +99,7 @@ static void a_model_says_what_it_is(void **state) {
     (void)state;
     srnl_model *model;
     char text[64], copy[80];
-    ok(srnl_model_load(&model, run_folder, NULL, 1));
+    ok(srnl_model_load(&model, run_folder, NULL, 1, false));
     assert_int_equal(srnl_model_vocabulary(model), V);
     assert_int_equal(srnl_model_layers(model), 2);
     assert_int_equal(srnl_model_front_tokens(model), 0);
@@ -115,7 +115,7 @@ static void a_model_says_what_it_is(void **state) {
     assert_int_equal(srnl_model_save(model, copy, "float8"), SRNN_ERR_ARGUMENT);
     ok(srnl_model_save(model, copy, "float32"));
     srnl_model_free(model);
-    ok(srnl_model_load(&model, copy, "cpu", 1));
+    ok(srnl_model_load(&model, copy, "cpu", 1, false));
     srnl_model_free(model);
     srnl_model_free(NULL);
 }
@@ -124,10 +124,10 @@ static void what_is_not_there_is_refused(void **state) {
     (void)state;
     srnl_model *model;
     srnl_tokenizer *tokenizer;
-    assert_int_not_equal(srnl_model_load(&model, "/nowhere", NULL, 1), SRNN_OK);
+    assert_int_not_equal(srnl_model_load(&model, "/nowhere", NULL, 1, false), SRNN_OK);
     assert_null(model);
     assert_non_null(strstr(srnn_error_detail(), "/nowhere"));
-    assert_int_not_equal(srnl_model_load(&model, run_folder, "abacus", 1), SRNN_OK);
+    assert_int_not_equal(srnl_model_load(&model, run_folder, "abacus", 1, false), SRNN_OK);
     assert_non_null(strstr(srnn_error_detail(), "abacus"));
     assert_int_not_equal(srnl_tokenizer_load(&tokenizer, "/nowhere"), SRNN_OK);
     assert_null(tokenizer);
@@ -141,7 +141,7 @@ static void text_becomes_ids_and_text(void **state) {
     size_t count, bytes;
     srnl_model *model;
     srnl_tokenizer *tokenizer;
-    ok(srnl_model_load(&model, run_folder, NULL, 1));
+    ok(srnl_model_load(&model, run_folder, NULL, 1, false));
     ok(srnl_model_tokenizer(&tokenizer, model));
     assert_int_equal(srnl_tokenizer_vocabulary(tokenizer), V);
     assert_int_equal(srnl_tokenizer_begin(tokenizer), 256);
@@ -175,7 +175,7 @@ static void logits_losses_and_sessions_agree(void **state) {
         ids[i / T][i % T] = (7 * i) % 256;
         targets[i / T][i % T] = i % 5 ? (7 * i + 7) % 256 : -1;
     }
-    ok(srnl_model_load(&model, run_folder, NULL, 1));
+    ok(srnl_model_load(&model, run_folder, NULL, 1, false));
     ok(srnl_model_logits(model, &logits[0][0][0], ids[0], 2, T));
     ok(srnl_model_losses(model, losses[0], ids[0], targets[0], 2, T));
     for (int i = 0; i < 2 * T; i++) {
@@ -212,7 +212,7 @@ static void wrong_ids_are_refused(void **state) {
     srnl_session *session;
     int32_t id = V, target = V, next;
     const srnl_sampling greedy = {0};
-    ok(srnl_model_load(&model, run_folder, NULL, 1));
+    ok(srnl_model_load(&model, run_folder, NULL, 1, false));
     assert_int_equal(srnl_model_logits(model, logits, &id, 1, 1), SRNN_ERR_ARGUMENT);
     assert_int_equal(srnl_model_logits(model, logits, &id, 0, 1), SRNN_ERR_ARGUMENT);
     ok(srnl_session_create(&session, model, 1));
@@ -235,7 +235,7 @@ static void sessions_go_on(void **state) {
     int32_t next, chosen[2][8];
     srnl_model *model;
     srnl_session *session;
-    ok(srnl_model_load(&model, run_folder, NULL, 1));
+    ok(srnl_model_load(&model, run_folder, NULL, 1, false));
     ok(srnl_session_create(&session, model, 1));
     ok(srnl_session_feed(session, prompt, 3, logits));
     ok(srnl_session_next(session, &next, &greedy));

@@ -3,12 +3,14 @@
 
 #include "device/cuda/attention_edges.h"
 #include "device/cuda/attention_hopper_tiles.h"
+#include "device/cuda/attention_mma.h"
 #include "device/cuda/check.h"
 #include "device/cuda/device.h"
 
 typedef hopper_view view;
 
-/* The bulk copy wants rows that begin at multiples of 16 bytes. */
+/* The bulk copy wants rows that begin at multiples of 16 bytes; other calls are the mma kernel's, which leaves the same
+ * for the backward pass and has no more scratch memory. */
 static bool rows_aligned(const view &call) {
     return sr_rows_aligned(call.q) && sr_rows_aligned(call.k) && sr_rows_aligned(call.v);
 }
@@ -20,11 +22,6 @@ static bool forward_aligned(const view &call) {
 static bool backward_aligned(const view &call) {
     return rows_aligned(call) && sr_rows_aligned(call.d_numerator) && sr_rows_aligned(call.d_q) &&
            sr_rows_aligned(call.d_k) && sr_rows_aligned(call.d_v);
-}
-
-static srnn_status not_aligned(void) {
-    return sr_fail(SRNN_ERR_ARGUMENT, "the hopper kernel wants rows that begin at multiples of 16 "
-                                      "bytes: choose other strides or the mma kernel");
 }
 
 /* The counters, zero when the kernels start. */
@@ -41,7 +38,7 @@ static srnn_status forward(const sr_attention_call *wanted) {
     cudaStream_t stream = sr_cuda_stream(plan->device);
     int *counters;
     if (!forward_aligned(call))
-        return not_aligned();
+        return sr_cuda_attention_mma.forward(wanted);
     SR_TRY(sr_attention_prepare(call, stream));
     SR_TRY(take_counters(&counters, &layout, stream));
     SR_CUDA(hopper_forward(call, counters, sr_cuda_facts(plan->device)->multiprocessors, stream));
@@ -55,7 +52,7 @@ static srnn_status backward(const sr_attention_call *wanted) {
     cudaStream_t stream = sr_cuda_stream(plan->device);
     int *counters;
     if (!backward_aligned(call))
-        return not_aligned();
+        return sr_cuda_attention_mma.backward(wanted);
     SR_TRY(sr_attention_prepare(call, stream));
     SR_TRY(sr_attention_outputs_backward(call, stream));
     SR_TRY(take_counters(&counters, &layout, stream));

@@ -361,8 +361,8 @@ template <int D> SR_DEVICE key_work key_work_at(const backward_task &task, int i
     const hopper_view &call = task.call;
     if (i >= tile_count(task.order))
         return {};
-    const tile_place at = tile_at(task.order, i);
-    const int b = at.head / call.Hkv, key = at.tile * shape::ROWS;
+    const sr_tile_place at = tile_place(task.order, i);
+    const int b = at.head / call.Hkv, key = at.rank * shape::ROWS;
     const int last = min(call.T, key + shape::ROWS) - 1;
     return {b, at.head - b * call.Hkv, key,
             key_work_past<shape::QUERIES>(call, b, key / shape::QUERIES, last)};
@@ -683,7 +683,7 @@ static cudaError_t backward_maps(backward_task *task, int query_rows, int key_ro
     return error;
 }
 
-static dim3 backward_grid(const tile_order &order, int multiprocessors) {
+static dim3 backward_grid(const sr_tile_order &order, int multiprocessors) {
     const int tiles = tile_count(order);
     return dim3((unsigned)(tiles < multiprocessors ? tiles : multiprocessors));
 }
@@ -694,18 +694,18 @@ static cudaError_t backward(const hopper_view &call, int *counters, int multipro
     using by_query = queries_shape<D>;
     using by_key = keys_shape<D>;
     const backward_kernels kernels = backward_choose<D>(call.score);
-    const double bytes = (double)call.T * D * 4;
+    const int64_t bytes = (int64_t)call.T * D * 4;
     backward_task task = {};
     task.call = call;
-    task.order = tile_order_of(call.B * call.H, (call.T + by_query::ROWS - 1) / by_query::ROWS,
-                               bytes / call.group);
+    task.order = tile_order(call.B * call.H, (call.T + by_query::ROWS - 1) / by_query::ROWS, bytes,
+                            call.group);
     task.drawn = counters;
     cudaError_t error = backward_maps(&task, HOPPER_ROWS, by_query::KEYS);
     if (error == cudaSuccess && call.d_q.data)
         error = sr_launch(kernels.queries, backward_grid(task.order, multiprocessors),
                           dim3(by_query::THREADS), sizeof(queries_shared<D>), stream, task);
-    task.order = tile_order_of(call.B * call.Hkv, (call.T + by_key::ROWS - 1) / by_key::ROWS,
-                               bytes * call.group);
+    task.order = tile_order(call.B * call.Hkv, (call.T + by_key::ROWS - 1) / by_key::ROWS,
+                            bytes * call.group, 1);
     task.drawn = counters + 1;
     if (error == cudaSuccess)
         error = backward_maps(&task, by_key::QUERIES, HOPPER_ROWS);

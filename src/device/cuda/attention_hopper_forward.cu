@@ -405,8 +405,8 @@ static cudaError_t forward(const hopper_view &call, int *counters, int multiproc
     using shape = forward_shape<D>;
     forward_task task = {};
     task.call = call;
-    task.order = tile_order_of(call.B * call.H, (call.T + shape::ROWS - 1) / shape::ROWS,
-                               (double)call.T * D * 4 / call.group);
+    task.order = tile_order(call.B * call.H, (call.T + shape::ROWS - 1) / shape::ROWS,
+                            (int64_t)call.T * D * 4, call.group);
     task.drawn = counters;
     task.overflow = counters + 1;
     cudaError_t error = tile_map_encode(&task.q, call.q, call, call.H, HOPPER_ROWS);

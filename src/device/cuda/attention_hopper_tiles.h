@@ -11,6 +11,7 @@
 #ifndef SR_CUDA_ATTENTION_HOPPER_TILES_H
 #define SR_CUDA_ATTENTION_HOPPER_TILES_H
 
+#include "device/cuda/attention_order.h"
 #include "device/cuda/attention_rows.h"
 #include "device/cuda/hopper.h"
 #include "device/cuda/launch.h"
@@ -27,41 +28,7 @@ enum {
 
 typedef sr_attention_view<sr_bf16> hopper_view;
 
-/* ---- the order of tiles ---- */
-
-/* Tiles of all heads: groups of heads whose keys and values fit the L2 cache together, within a group the longest
- * tiles first. */
-struct tile_order {
-    int heads, tiles_a_head, heads_a_group;
-};
-
-struct tile_place {
-    int head;
-    int tile; /* 0: the longest */
-};
-
-SR_BOTH int tile_count(const tile_order &order) {
-    return order.heads * order.tiles_a_head;
-}
-
-SR_BOTH tile_place tile_at(const tile_order &order, int i) {
-    const int a_group = order.heads_a_group * order.tiles_a_head, group = i / a_group;
-    const int before = group * order.heads_a_group, left = order.heads - before;
-    const int heads = left < order.heads_a_group ? left : order.heads_a_group;
-    const int within = i - group * a_group, tile = within / heads;
-    return {before + within - tile * heads, tile};
-}
-
-/* Groups of equal size where that is possible: a small last one would leave blocks idle. */
-static inline tile_order tile_order_of(int heads, int tiles_a_head, double bytes_a_head) {
-    const double cache = 40e6;
-    int most = bytes_a_head * heads <= cache ? heads : (int)(cache / bytes_a_head);
-    most = most < 1 ? 1 : most;
-    int equal = most;
-    while (heads % equal != 0)
-        equal--;
-    return {heads, tiles_a_head, 2 * equal < most ? most : equal};
-}
+/* ---- which rows ---- */
 
 /* A tile of query rows, and the key tiles from .. past-1 that they see. */
 struct row_work {
@@ -73,12 +40,12 @@ struct row_work {
 
 /* Rows are cut from the end, in multiples of 64 from the beginning: the incomplete tile is the shortest. */
 template <int rows, int keys>
-SR_DEVICE row_work row_work_at(const hopper_view &call, const tile_order &order, int i) {
+SR_DEVICE row_work row_work_at(const hopper_view &call, const sr_tile_order &order, int i) {
     if (i >= tile_count(order))
         return {};
-    const tile_place at = tile_at(order, i);
+    const sr_tile_place at = tile_place(order, i);
     const int b = at.head / call.H, end = (call.T + HOPPER_ROWS - 1) / HOPPER_ROWS * HOPPER_ROWS;
-    const int row = end - (at.tile + 1) * rows, last = min(call.T, row + rows) - 1;
+    const int row = end - (at.rank + 1) * rows, last = min(call.T, row + rows) - 1;
     const int32_t *first = call.first + (int64_t)b * call.T;
     return {b, at.head - b * call.H, row, first[max(row, 0)] / keys, last / keys + 1, first[last]};
 }
@@ -280,7 +247,7 @@ template <weight_kind kind> SR_BOTH constexpr float hidden_logit() {
 struct forward_task {
     CUtensorMap q, k, v;
     hopper_view call;
-    tile_order order;
+    sr_tile_order order;
     int *drawn;        /* how many tiles were drawn beyond the first of each block */
     int *overflow;     /* becomes 1 where a lazy reference failed */
     const int *wanted; /* nothing is computed where this is 0; NULL: all is */
@@ -290,7 +257,7 @@ struct forward_task {
 struct backward_task {
     CUtensorMap q, k, v, d;
     hopper_view call;
-    tile_order order;
+    sr_tile_order order;
     int *drawn;
 };
 

@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     constexpr int KEYS = Shape::keys, ROWS = Shape::rows;
     SR_SHARED(sr_bf16, shared);
     sr_bf16 *const q_tile = shared, *const kv_tiles = shared + ROWS * WIDTH;
-    const sr_tile_place place = tile_place(order, blockIdx.x);
+    const sr_tile_place place = tile_place(order, (int)blockIdx.x);
     const int b = place.head / call.H, h = place.head % call.H, warp = threadIdx.x / SR_WARP;
     const int t0 = (order.tiles - 1 - place.rank) * ROWS, past = min(t0 + ROWS, call.T);
     const int32_t *const first = call.first + (int64_t)b * call.T;

@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     SR_SHARED(sr_bf16, shared);
     float *const row_numbers =
         reinterpret_cast<float *>(shared + 2 * KEYS * WIDTH + 2 * shape<WIDTH>::stage_numbers);
-    const sr_tile_place place = tile_place(order, blockIdx.x);
+    const sr_tile_place place = tile_place(order, (int)blockIdx.x);
     key_block block = {place.head / call.Hkv, place.head % call.Hkv, place.rank * KEYS, 0};
     block.past = end_of_queries(call.first + (int64_t)block.b * call.T,
                                 min(block.key + KEYS, call.T) - 1, call.T);

@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     SR_SHARED(sr_bf16, shared);
     sr_bf16 *const q_tile = shared, *const d_tile = q_tile + ROWS * WIDTH;
     sr_bf16 *const kv_tiles = d_tile + ROWS * WIDTH;
-    const sr_tile_place place = tile_place(order, blockIdx.x);
+    const sr_tile_place place = tile_place(order, (int)blockIdx.x);
     const int b = place.head / call.H, h = place.head % call.H, warp = threadIdx.x / SR_WARP;
     const int kv_head = h / call.group;
     const int t0 = (order.tiles - 1 - place.rank) * ROWS, past = min(t0 + ROWS, call.T);

@@ -3,6 +3,7 @@
 #ifndef SR_CUDA_ATTENTION_TILES_H
 #define SR_CUDA_ATTENTION_TILES_H
 
+#include "device/cuda/attention_order.h"
 #include "device/cuda/attention_rows.h"
 
 /* Where a tile of WIDTH numbers a row keeps 8 of them (16 bytes, a chunk). Chunks are exchanged within a row so that the
@@ -187,36 +188,5 @@ SR_DEVICE void tile_store(const sr_head_rows<sr_bf16> &head, const float (&c)[PI
 }
 
 /* ---- the order of work ---- */
-
-/* Tiles of all heads, numbered so that blocks that run together read few heads, and longest tiles of a group of heads
- * come first. */
-struct sr_tile_order {
-    int heads, tiles;  /* in all; of a head */
-    int heads_a_group; /* what they read together stays in the second-level cache */
-};
-
-struct sr_tile_place {
-    int head, rank; /* rank 0: the longest tile */
-};
-
-SR_BOTH sr_tile_place tile_place(const sr_tile_order &order, int64_t index) {
-    const int64_t each = (int64_t)order.heads_a_group * order.tiles;
-    const int group = (int)(index / each), left = order.heads - group * order.heads_a_group;
-    const int heads = left < order.heads_a_group ? left : order.heads_a_group;
-    const int64_t inside = index - group * each;
-    return {group * order.heads_a_group + (int)(inside % heads), (int)(inside / heads)};
-}
-
-/* For `heads` heads of which each reads `bytes`; `shared` neighbours read the same. Groups are of nearly equal size. */
-static inline sr_tile_order tile_order(int heads, int tiles, int64_t bytes, int shared) {
-    const int64_t cache = (int64_t)40 << 20;
-    int64_t most = cache / (bytes > 0 ? bytes : 1) * shared;
-    if (most < shared)
-        most = shared;
-    const int64_t groups = (heads + most - 1) / most;
-    int64_t each = (heads + groups - 1) / groups;
-    each = (each + shared - 1) / shared * shared;
-    return {heads, tiles, (int)(each < heads ? each : heads)};
-}
 
 #endif
