@@ -70,24 +70,20 @@ SR_DEVICE bool is_clamped(sr_piece_kind kind, const sr_score_rule &rule, float r
     return kind != SR_PIECE_PLAIN && rule.clamped && r > rule.clamp;
 }
 
+/* Pair e from its weight, r, and slope. */
 template <sr_piece_kind PIECE, class Pairs>
-SR_DEVICE void pairs_finish(float (&r)[SR_PIECE], float (&d)[SR_PIECE],
-                            const float (&slope)[SR_PIECE], const Pairs &pairs) {
-#pragma unroll
-    for (int e = 0; e < SR_PIECE; e++) {
-        const bool hidden = PIECE == SR_PIECE_OTHER && pairs.masked && pairs.hidden(e);
-        const float d_weight = d[e] + pairs.d_row_sum(e);
-        if (PIECE == SR_PIECE_OTHER && pairs.decays)
-            pairs.take(e, hidden ? 0 : r[e] * d_weight);
-        r[e] = hidden ? 0 : r[e];
-        d[e] = hidden ? 0 : slope[e] * d_weight;
-    }
+SR_DEVICE void pair_finish(float &r, float &d, float slope, int e, const Pairs &pairs) {
+    const bool hidden = PIECE == SR_PIECE_OTHER && pairs.masked && pairs.hidden(e);
+    const float d_weight = d + pairs.d_row_sum(e);
+    if (PIECE == SR_PIECE_OTHER && pairs.decays)
+        pairs.take(e, hidden ? 0 : r * d_weight);
+    r = hidden ? 0 : r;
+    d = hidden ? 0 : slope * d_weight;
 }
 
 template <sr_piece_kind PIECE, class Pairs>
 SR_DEVICE void exponential_backward(float (&r)[SR_PIECE], float (&d)[SR_PIECE],
                                     const sr_score_rule &rule, const Pairs &pairs) {
-    float slope[SR_PIECE];
 #pragma unroll
     for (int e = 0; e < SR_PIECE; e++) {
         const bool clamped = is_clamped(PIECE, rule, r[e]);
@@ -95,9 +91,8 @@ SR_DEVICE void exponential_backward(float (&r)[SR_PIECE], float (&d)[SR_PIECE],
         if (PIECE == SR_PIECE_OTHER && pairs.decays)
             x += pairs.decay(e);
         r[e] = exp2_fast(fmaf(x, rule.scale_log2, -pairs.scale(e)));
-        slope[e] = clamped ? 0 : r[e];
+        pair_finish<PIECE>(r[e], d[e], clamped ? 0 : r[e], e, pairs);
     }
-    pairs_finish<PIECE>(r, d, slope, pairs);
 }
 
 template <sr_piece_kind PIECE, class Pairs>
@@ -118,15 +113,13 @@ SR_DEVICE void polynomial_backward(float (&r)[SR_PIECE], float (&d)[SR_PIECE],
         if (PIECE == SR_PIECE_OTHER && pairs.decays)
             factor *= exp2_fast(pairs.decay(e));
         r[e] *= factor;
-        slope[e] *= factor;
+        pair_finish<PIECE>(r[e], d[e], slope[e] * factor, e, pairs);
     }
-    pairs_finish<PIECE>(r, d, slope, pairs);
 }
 
 template <sr_piece_kind PIECE, class Pairs>
 SR_DEVICE void long_backward(float (&r)[SR_PIECE], float (&d)[SR_PIECE], const sr_score_rule &rule,
                              const Pairs &pairs) {
-    float slope[SR_PIECE];
 #pragma unroll
     for (int e = 0; e < SR_PIECE; e++) {
         const bool clamped = is_clamped(PIECE, rule, r[e]);
@@ -135,9 +128,9 @@ SR_DEVICE void long_backward(float (&r)[SR_PIECE], float (&d)[SR_PIECE], const s
         if (PIECE == SR_PIECE_OTHER && pairs.decays)
             shift -= pairs.decay(e);
         r[e] = signed_exp2(long_log(rule, x, 0), shift);
-        slope[e] = clamped ? 0 : signed_exp2(long_log(rule, x, 1), shift);
+        const float slope = clamped ? 0 : signed_exp2(long_log(rule, x, 1), shift);
+        pair_finish<PIECE>(r[e], d[e], slope, e, pairs);
     }
-    pairs_finish<PIECE>(r, d, slope, pairs);
 }
 
 template <sr_score_class KIND, sr_piece_kind PIECE, class Pairs>
@@ -207,7 +200,7 @@ SR_DEVICE void multiply_pieces(float (&c)[MT][SR_PIECE], const Operands &operand
 #pragma unroll
         for (int e = 0; e < SR_PIECE; e++)
             c[m][e] = 0;
-#pragma unroll
+#pragma unroll 8
     for (int k = 0; k < WIDTH / 16; k++) {
         uint32_t b[4];
         load_b<WIDTH>(b, tile, row, k);
