@@ -74,25 +74,25 @@ static srnn_status read_sizes(srnn_problem *problem, const attend_request *reque
 static srnn_status read_operands(attention_call *call, const attend_request *request,
                                  const sr_safetensors *in) {
     const sr_tensor *tensor;
-    for (int which = 0; which < OPERANDS; which++) {
+    for (int which = 0; which < SR_OPERANDS; which++) {
         if (!call->host.operand[which])
             continue;
-        operand_shape shape = operand_shape_in(&call->problem, (operand)which);
-        SR_TRY(attend_require(&tensor, request, in, operand_name((operand)which), shape.rank,
-                              shape.sizes));
-        SR_TRY(convert(call->host.operand[which], operand_dtype(&call->problem, (operand)which),
-                       tensor));
+        sr_shape shape = sr_operand_shape((sr_operand)which, &call->problem);
+        SR_TRY(attend_require(&tensor, request, in, sr_operand_at((sr_operand)which)->name,
+                              shape.rank, shape.sizes));
+        SR_TRY(convert(call->host.operand[which],
+                       sr_operand_dtype((sr_operand)which, &call->problem), tensor));
     }
     if (!request->backward)
         return SRNN_OK;
-    operand_shape shape = output_shape_in(&call->problem);
+    sr_shape shape = sr_output_shape(&call->problem);
     const char *name = sr_safetensors_find(in, "do") ? "do" : "dy";
     SR_TRY(attend_require(&tensor, request, in, name, shape.rank, shape.sizes));
     return convert(call->host.d_o, call->problem.dtype, tensor);
 }
 
 static srnn_status add_array(sr_safetensors_writer *writer, const char *name, const void *data,
-                             srnn_dtype dtype, const operand_shape *shape) {
+                             srnn_dtype dtype, const sr_shape *shape) {
     sr_tensor tensor = {
         .name = name, .dtype = dtype_in_files(dtype), .rank = shape->rank, .data = data};
     memcpy(tensor.shape, shape->sizes, (size_t)shape->rank * sizeof *tensor.shape);
@@ -102,19 +102,19 @@ static srnn_status add_array(sr_safetensors_writer *writer, const char *name, co
 static srnn_status add_results(sr_safetensors_writer *writer, const attention_call *call,
                                bool backward) {
     const srnn_problem *p = &call->problem;
-    operand_shape shape = output_shape_in(p);
+    sr_shape shape = sr_output_shape(p);
     SR_TRY(attend_describe(writer, &p->attention));
     SR_TRY(sr_safetensors_writer_metadata(writer, "kernel", call->kernel));
     SR_TRY(add_array(writer, "y", call->host.o, p->dtype, &shape));
-    for (int which = 0; backward && which < OPERANDS; which++) {
+    for (int which = 0; backward && which < SR_OPERANDS; which++) {
         if (!call->host.gradient[which])
             continue;
         char name[64];
-        snprintf(name, sizeof name, which <= OPERAND_V ? "d%s" : "d.%s",
-                 operand_name((operand)which));
-        shape = operand_shape_in(p, (operand)which);
-        SR_TRY(add_array(writer, name, call->host.gradient[which], operand_dtype(p, (operand)which),
-                         &shape));
+        snprintf(name, sizeof name, which <= SR_OPERAND_V ? "d%s" : "d.%s",
+                 sr_operand_at((sr_operand)which)->name);
+        shape = sr_operand_shape((sr_operand)which, p);
+        SR_TRY(add_array(writer, name, call->host.gradient[which],
+                         sr_operand_dtype((sr_operand)which, p), &shape));
     }
     return SRNN_OK;
 }

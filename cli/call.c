@@ -14,27 +14,27 @@ typedef struct call_array {
     size_t bytes;
 } call_array;
 
-enum { ARRAYS = 2 * OPERANDS + 2 };
+enum { ARRAYS = 2 * SR_OPERANDS + 2 };
 
 /* What goes in first: ENTERING arrays; then what comes out. */
-enum { ENTERING = OPERANDS + 1 };
+enum { ENTERING = SR_OPERANDS + 1 };
 
 static void list_arrays(call_array *arrays, attention_call *call) {
     const srnn_problem *p = &call->problem;
     call_arrays *host = &call->host, *device = &call->device;
-    const operand_shape output = output_shape_in(p);
-    const size_t output_bytes = (size_t)shape_elements(&output) * sr_number_bytes(p->dtype);
-    for (int which = 0; which < OPERANDS; which++) {
-        const operand_shape shape = operand_shape_in(p, (operand)which);
-        const size_t bytes =
-            operand_used(&p->attention, (operand)which)
-                ? (size_t)shape_elements(&shape) * sr_number_bytes(operand_dtype(p, (operand)which))
-                : 0;
+    const sr_shape output = sr_output_shape(p);
+    const size_t output_bytes = (size_t)sr_shape_numbers(&output) * sr_number_bytes(p->dtype);
+    for (int which = 0; which < SR_OPERANDS; which++) {
+        const sr_shape shape = sr_operand_shape((sr_operand)which, p);
+        const size_t bytes = sr_operand_used((sr_operand)which, &p->attention)
+                                 ? (size_t)sr_shape_numbers(&shape) *
+                                       sr_number_bytes(sr_operand_dtype((sr_operand)which, p))
+                                 : 0;
         arrays[which] = (call_array){&host->operand[which], &device->operand[which], bytes};
         arrays[ENTERING + which] =
             (call_array){&host->gradient[which], &device->gradient[which], bytes};
     }
-    arrays[OPERANDS] = (call_array){&host->d_o, &device->d_o, output_bytes};
+    arrays[SR_OPERANDS] = (call_array){&host->d_o, &device->d_o, output_bytes};
     arrays[ARRAYS - 1] = (call_array){&host->o, &device->o, output_bytes};
 }
 
@@ -103,8 +103,8 @@ srnn_status call_fetch(attention_call *call) {
 
 static srnn_operands placed(void *const *arrays) {
     srnn_operands operands = {0};
-    for (int which = 0; which < OPERANDS; which++)
-        operand_place(&operands, (operand)which, arrays[which]);
+    for (int which = 0; which < SR_OPERANDS; which++)
+        sr_operand_place((sr_operand)which, &operands, arrays[which]);
     return operands;
 }
 

@@ -2,16 +2,16 @@
 #ifndef SR_CLI_CALL_H
 #define SR_CLI_CALL_H
 
-#include "operands.h"
+#include "attention/operands.h"
 
 /* The words for srnn_form, in its order; ends in NULL. */
 extern const char *const form_words[];
 
-/* The arrays of a call: contiguous, of the problem's dtype (see operand_dtype). */
+/* The arrays of a call: contiguous, of the problem's dtype (see sr_operand_dtype). */
 typedef struct call_arrays {
-    void *operand[OPERANDS];  /* NULL where the variant has no use for it */
-    void *gradient[OPERANDS]; /* beside every operand */
-    void *o, *d_o;            /* (B, H, T, Dv) */
+    void *operand[SR_OPERANDS];  /* NULL where the variant has no use for it */
+    void *gradient[SR_OPERANDS]; /* beside every operand */
+    void *o, *d_o;               /* (B, H, T, Dv) */
 } call_arrays;
 
 /* What goes in, what comes out. */

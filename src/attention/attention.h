@@ -43,13 +43,13 @@ int sr_highest_order(const srnn_attention *attention);
 
 /* What a layer of the variant learns beside the q, k, v and o projections. */
 typedef struct sr_learned {
-    const char *name;    /* as the reference's checkpoints call it: "out_gate_proj" */
-    const char *tensors; /* "weight (H, C), bias (H)" */
+    char name[24];    /* as the reference's checkpoints call it: "out_gate_proj" */
+    char tensors[48]; /* "weight (H, C), bias (H)" */
 } sr_learned;
 
 enum { SR_LEARNED_MAX = 8 };
 
-/* Fills `learned` (SR_LEARNED_MAX entries) and returns how many there are. Static text. */
+/* Fills `learned` (SR_LEARNED_MAX entries) and returns how many there are. */
 size_t sr_attention_learned(sr_learned *learned, const srnn_attention *attention);
 
 /* True if both describe the same combination. */

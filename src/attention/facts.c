@@ -84,20 +84,29 @@ bool sr_needs_row_sum(const srnn_attention *a) {
     return false;
 }
 
+/* True if the norm leaves nothing of a factor of its row. */
+static bool norm_ignores_factors(srnn_norm norm) {
+    switch (norm) {
+    case SRNN_NORM_L2:
+    case SRNN_NORM_L2_SCALED:
+        return true;
+    case SRNN_NORM_NONE:
+    case SRNN_NORM_LAYER:
+    case SRNN_NORM_RMS:
+        return false;
+    }
+    return false;
+}
+
 bool sr_row_scale_invariant(const srnn_attention *a) {
-    bool cancels_in_norm = a->norm == SRNN_NORM_L2 || a->norm == SRNN_NORM_L2_SCALED;
+    bool cancels_in_norm = norm_ignores_factors(a->norm);
     bool cancels_in_division = a->normaliser == SRNN_NORMALISER_ROW_SUM && a->epsilon == 0;
     return cancels_in_norm || cancels_in_division;
 }
 
 bool sr_floor_follows_rows(const srnn_attention *a) {
     return a->score == SRNN_SCORE_EXP && a->normaliser != SRNN_NORMALISER_ROW_SUM &&
-           (a->norm == SRNN_NORM_L2 || a->norm == SRNN_NORM_L2_SCALED);
-}
-
-bool sr_uses_output_gate(const srnn_attention *a) {
-    return a->output_gate != SRNN_GATE_NONE || a->post_gate ||
-           a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE;
+           norm_ignores_factors(a->norm);
 }
 
 bool srnn_attention_has_state(const srnn_attention *a) {
@@ -151,23 +160,4 @@ size_t srnn_attention_state_numbers(const srnn_attention *a, int D, int Dv) {
     }
     size_t columns = (size_t)Dv + sr_needs_row_sum(a);
     return __builtin_mul_overflow(rows, columns, &numbers) ? SIZE_MAX : numbers;
-}
-
-size_t sr_attention_learned(sr_learned *learned, const srnn_attention *a) {
-    size_t n = 0;
-    if (a->short_conv)
-        learned[n++] = (sr_learned){"conv1d", "weight ((H + 2 Hkv) D, 1, width)"};
-    if (a->value_gate)
-        learned[n++] = (sr_learned){"in_gate_proj", "weight (Hkv, C), bias (Hkv)"};
-    if (sr_uses_output_gate(a))
-        learned[n++] = (sr_learned){"out_gate_proj", "weight (H, C), bias (H)"};
-    if (a->decay != SRNN_DECAY_NONE)
-        learned[n++] = (sr_learned){"decay_gate_proj", "weight (Hkv, C), bias (Hkv)"};
-    if (a->norm == SRNN_NORM_LAYER)
-        learned[n++] = (sr_learned){"out_norm", "weight (D), bias (D)"};
-    if (a->norm == SRNN_NORM_RMS)
-        learned[n++] = (sr_learned){"out_norm", "weight (D)"};
-    if (a->normaliser == SRNN_NORMALISER_VALUE_POWER)
-        learned[n++] = (sr_learned){"norm_const", "(Hkv)"};
-    return n;
 }

@@ -2,6 +2,7 @@
 #include "device/attention_problem.h"
 
 #include "attention/attention.h"
+#include "attention/operands.h"
 #include "base/memory.h"
 #include "base/threads.h"
 #include "device/device.h"
@@ -114,35 +115,20 @@ srnn_status sr_problem_check_state(const srnn_problem *p) {
 }
 
 srnn_status sr_problem_check_operands(const srnn_operands *in, const srnn_attention *a) {
-    const struct {
-        const void *data;
-        bool needed;
-        const char *name;
-    } operands[] = {
-        {in->q.data, true, "q"},
-        {in->k.data, true, "k"},
-        {in->v.data, true, "v"},
-        {in->value_gate.data, a->value_gate, "value_gate"},
-        {in->output_gate.data, sr_uses_output_gate(a), "output_gate"},
-        {in->decay.data, a->decay == SRNN_DECAY_LEARNED, "decay"},
-        {in->norm_weight, a->norm == SRNN_NORM_LAYER || a->norm == SRNN_NORM_RMS, "norm_weight"},
-        {in->norm_bias, a->norm == SRNN_NORM_LAYER, "norm_bias"},
-        {in->value_power, a->normaliser == SRNN_NORMALISER_VALUE_POWER, "value_power"},
-    };
-    for (size_t n = 0; n < sizeof operands / sizeof *operands; n++)
-        if (operands[n].needed && !operands[n].data) {
+    for (int which = 0; which < SR_OPERANDS; which++)
+        if (sr_operand_used((sr_operand)which, a) && !sr_operand_data((sr_operand)which, in)) {
             char text[256];
             srnn_attention_print(text, sizeof text, a);
             return SR_FAIL(SRNN_ERR_ARGUMENT, "the operand '%s' is missing: %s needs it",
-                           operands[n].name, text);
+                           sr_operand_at((sr_operand)which)->name, text);
         }
     return SRNN_OK;
 }
 
-srnn_tensor sr_problem_stride(srnn_tensor t, const srnn_problem *p, int heads, int width) {
+srnn_tensor sr_problem_stride(srnn_tensor t, const srnn_problem *p, int64_t heads, int64_t width) {
     if (t.batch == 0 && t.head == 0 && t.time == 0) {
         t.time = width;
-        t.head = (int64_t)width * p->T;
+        t.head = width * p->T;
         t.batch = t.head * heads;
     }
     return t;
@@ -150,11 +136,14 @@ srnn_tensor sr_problem_stride(srnn_tensor t, const srnn_problem *p, int heads, i
 
 srnn_operands sr_problem_stride_operands(const srnn_operands *in, const srnn_problem *p) {
     srnn_operands out = *in;
-    out.q = sr_problem_stride(in->q, p, p->H, p->D);
-    out.k = sr_problem_stride(in->k, p, p->Hkv, p->D);
-    out.v = sr_problem_stride(in->v, p, p->Hkv, p->Dv);
-    out.value_gate = sr_problem_stride(in->value_gate, p, p->Hkv, 1);
-    out.output_gate = sr_problem_stride(in->output_gate, p, p->H, 1);
-    out.decay = sr_problem_stride(in->decay, p, p->Hkv, 1);
+    for (int n = 0; n < SR_OPERANDS; n++) {
+        const sr_operand which = (sr_operand)n;
+        const sr_operand_row *row = sr_operand_at(which);
+        if (sr_operand_is_tensor(which))
+            sr_operand_set_tensor(which, &out,
+                                  sr_problem_stride(sr_operand_tensor(which, in), p,
+                                                    sr_extent_in(row->heads, p),
+                                                    sr_extent_in(row->width, p)));
+    }
     return out;
 }

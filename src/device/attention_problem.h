@@ -25,8 +25,8 @@ srnn_status sr_problem_check_state(const srnn_problem *problem);
 srnn_status sr_problem_check_operands(const srnn_operands *in, const srnn_attention *attention);
 
 /* The same tensor with its strides filled in: contiguous (B, heads, T, width) where they were 0. */
-srnn_tensor sr_problem_stride(srnn_tensor tensor, const srnn_problem *problem, int heads,
-                              int width);
+srnn_tensor sr_problem_stride(srnn_tensor tensor, const srnn_problem *problem, int64_t heads,
+                              int64_t width);
 srnn_operands sr_problem_stride_operands(const srnn_operands *in, const srnn_problem *problem);
 
 #endif

@@ -14,30 +14,38 @@ static size_t take(size_t *bytes, size_t size) {
     return start;
 }
 
+static void add_projection(sr_attention_layer *layer, sr_layer_slot weight, int64_t columns) {
+    layer->projections[layer->projection_count++] = (sr_projection){weight, layer->width, columns};
+    layer->width += columns;
+}
+
 /* What x is projected to, side by side. */
 static void list_projections(sr_attention_layer *layer) {
-    const srnn_attention *a = &layer->attention;
-    const struct {
-        bool wanted;
-        sr_layer_slot weight;
-        int columns;
-    } list[] = {
-        {a->short_conv > 0, SR_LAYER_QKV_WEIGHT, layer->channels},
-        {a->short_conv == 0, SR_LAYER_Q_WEIGHT, layer->queries},
-        {a->short_conv == 0, SR_LAYER_K_WEIGHT, layer->keys},
-        {a->short_conv == 0, SR_LAYER_V_WEIGHT, layer->keys},
-        {sr_uses_output_gate(a), SR_LAYER_OUT_GATE_WEIGHT, layer->dims.H},
-        {a->value_gate, SR_LAYER_IN_GATE_WEIGHT, layer->dims.Hkv},
-        {a->decay != SRNN_DECAY_NONE, SR_LAYER_DECAY_WEIGHT, layer->dims.Hkv},
-    };
     enum { ROW_NUMBERS = 16 }; /* rows start where copies of 16 bytes may */
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
-        if (list[i].wanted) {
-            layer->projections[layer->projection_count++] =
-                (sr_projection){list[i].weight, layer->width, list[i].columns};
-            layer->width += list[i].columns;
-        }
+    if (layer->attention.short_conv) {
+        add_projection(layer, SR_LAYER_QKV_WEIGHT, layer->channels);
+    } else {
+        add_projection(layer, SR_LAYER_Q_WEIGHT, layer->queries);
+        add_projection(layer, SR_LAYER_K_WEIGHT, layer->keys);
+        add_projection(layer, SR_LAYER_V_WEIGHT, layer->keys);
+    }
+    for (int n = 0; n < SR_OPERANDS; n++) {
+        const sr_operand which = (sr_operand)n;
+        const sr_operand_row *row = sr_operand_at(which);
+        if (row->origin == SR_ORIGIN_PROJECTION && sr_operand_used(which, &layer->attention))
+            add_projection(layer, sr_layer_operand_slot(which),
+                           sr_layer_extent(row->heads, &layer->dims) *
+                               sr_layer_extent(row->width, &layer->dims));
+    }
     layer->stride = (layer->width + ROW_NUMBERS - 1) / ROW_NUMBERS * ROW_NUMBERS;
+}
+
+/* Numbers of an operand that the layer learns itself; 0 if it has none. */
+static int64_t learned_numbers(const sr_attention_layer *layer, sr_operand which) {
+    const sr_operand_row *row = sr_operand_at(which);
+    const bool learned =
+        row->origin == SR_ORIGIN_LEARNED && sr_operand_used(which, &layer->attention);
+    return learned ? sr_layer_extent(row->width, &layer->dims) : 0;
 }
 
 /* Where each array stands in the saved bytes. */
@@ -57,9 +65,9 @@ static void lay_out_scratch(sr_attention_layer *layer) {
     sr_layer_layout *s = &layer->scratch;
     *s = layer->saved;
     s->bytes = s->attention;
-    s->norm_weight = take(&s->bytes, (size_t)layer->dims.D * sizeof(float));
-    s->norm_bias = take(&s->bytes, (size_t)layer->dims.D * sizeof(float));
-    s->value_power = take(&s->bytes, (size_t)layer->dims.Hkv * sizeof(float));
+    for (int which = 0; which < SR_OPERANDS; which++)
+        s->learned[which] =
+            take(&s->bytes, (size_t)learned_numbers(layer, (sr_operand)which) * sizeof(float));
 }
 
 void sr_layer_positions(int32_t *positions, int64_t rows, int T, const int64_t *offsets,
@@ -224,18 +232,12 @@ static srnn_status project_back(sr_attention_layer *layer, const sr_layer_arrays
 static srnn_status add_small(const sr_attention_layer *layer, const sr_layer_pointers *gradients,
                              const sr_layer_arrays *d) {
     sr_backend *backend = layer->backend;
-    const struct {
-        float *to;
-        const float *from;
-        int n;
-    } small[] = {
-        {gradients->slot[SR_LAYER_NORM_WEIGHT], d->norm_weight, layer->dims.D},
-        {gradients->slot[SR_LAYER_NORM_BIAS], d->norm_bias, layer->dims.D},
-        {gradients->slot[SR_LAYER_VALUE_POWER], d->value_power, layer->dims.Hkv},
-    };
-    for (size_t i = 0; i < sizeof small / sizeof *small; i++)
-        if (small[i].to)
-            SR_TRY(backend->add(backend, small[i].to, small[i].from, small[i].n));
+    for (int which = 0; which < SR_OPERANDS; which++) {
+        const int64_t numbers = learned_numbers(layer, (sr_operand)which);
+        if (numbers)
+            SR_TRY(backend->add(backend, gradients->slot[sr_layer_operand_slot((sr_operand)which)],
+                                d->learned[which], numbers));
+    }
     return SRNN_OK;
 }
 
@@ -245,9 +247,9 @@ static srnn_status attend_back(sr_attention_layer *layer, const sr_layer_arrays 
                                const sr_layer_weights *weights) {
     const srnn_operands in = sr_layer_operands(layer, arrays, weights, layer->T);
     srnn_operands out = sr_layer_operands(layer, d, weights, layer->T);
-    out.norm_weight = gradients->slot[SR_LAYER_NORM_WEIGHT] ? d->norm_weight : NULL;
-    out.norm_bias = gradients->slot[SR_LAYER_NORM_BIAS] ? d->norm_bias : NULL;
-    out.value_power = gradients->slot[SR_LAYER_VALUE_POWER] ? d->value_power : NULL;
+    for (int which = 0; which < SR_OPERANDS; which++)
+        if (learned_numbers(layer, (sr_operand)which))
+            sr_operand_place((sr_operand)which, &out, d->learned[which]);
     SR_TRY(srnn_attention_backward(layer->plan, &out, sr_layer_output(layer, d, layer->T), &in,
                                    arrays->attention));
     return add_small(layer, gradients, d);

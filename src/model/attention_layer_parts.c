@@ -7,17 +7,17 @@ sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_lay
     const srnn_dtype number = layer->backend->number;
     const sr_matrix projected = {bytes + layout->projected, rows, layer->width, layer->stride,
                                  number};
-    return (sr_layer_arrays){
+    sr_layer_arrays arrays = {
         .projected = projected,
         .qkv = layer->attention.short_conv
                    ? sr_matrix_of(bytes + layout->qkv, rows, layer->channels, number)
                    : sr_matrix_columns(projected, 0, layer->channels),
         .o = sr_matrix_of(bytes + layout->o, rows, layer->queries, number),
         .attention = bytes + layout->attention,
-        .norm_weight = (float *)(void *)(bytes + layout->norm_weight),
-        .norm_bias = (float *)(void *)(bytes + layout->norm_bias),
-        .value_power = (float *)(void *)(bytes + layout->value_power),
     };
+    for (int which = 0; which < SR_OPERANDS; which++)
+        arrays.learned[which] = (float *)(void *)(bytes + layout->learned[which]);
+    return arrays;
 }
 
 void sr_layer_linears(sr_linear *linears, const sr_attention_layer *layer,
@@ -77,29 +77,38 @@ static srnn_tensor heads(sr_matrix m, int64_t T, int64_t width) {
     return (srnn_tensor){.data = m.data, .batch = T * m.stride, .head = width, .time = m.stride};
 }
 
-/* One number per head, from a projection that the layer may have. */
-static srnn_tensor gates(const sr_attention_layer *layer, const sr_layer_arrays *arrays, int64_t T,
-                         sr_layer_slot weight) {
-    const sr_projection *p = sr_layer_projection(layer, weight);
-    if (!p)
-        return (srnn_tensor){0};
-    return heads(sr_matrix_columns(arrays->projected, p->first, p->columns), T, 1);
+/* An operand that is a projection of the layer's input. */
+static srnn_tensor projected(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                             int64_t T, sr_operand which) {
+    const sr_projection *p = sr_layer_projection(layer, sr_layer_operand_slot(which));
+    return heads(sr_matrix_columns(arrays->projected, p->first, p->columns), T,
+                 sr_layer_extent(sr_operand_at(which)->width, &layer->dims));
 }
 
 srnn_operands sr_layer_operands(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                                 const sr_layer_weights *weights, int64_t T) {
     const int D = layer->dims.D, queries = layer->queries, keys = layer->keys;
-    return (srnn_operands){
+    srnn_operands operands = {
         .q = heads(sr_matrix_columns(arrays->qkv, 0, queries), T, D),
         .k = heads(sr_matrix_columns(arrays->qkv, queries, keys), T, D),
         .v = heads(sr_matrix_columns(arrays->qkv, queries + keys, keys), T, D),
-        .value_gate = gates(layer, arrays, T, SR_LAYER_IN_GATE_WEIGHT),
-        .output_gate = gates(layer, arrays, T, SR_LAYER_OUT_GATE_WEIGHT),
-        .decay = gates(layer, arrays, T, SR_LAYER_DECAY_WEIGHT),
-        .norm_weight = weights->master->slot[SR_LAYER_NORM_WEIGHT],
-        .norm_bias = weights->master->slot[SR_LAYER_NORM_BIAS],
-        .value_power = weights->master->slot[SR_LAYER_VALUE_POWER],
     };
+    for (int n = 0; n < SR_OPERANDS; n++) {
+        const sr_operand which = (sr_operand)n;
+        if (!sr_operand_used(which, &layer->attention))
+            continue;
+        switch (sr_operand_at(which)->origin) {
+        case SR_ORIGIN_INPUTS:
+            break;
+        case SR_ORIGIN_PROJECTION:
+            sr_operand_set_tensor(which, &operands, projected(layer, arrays, T, which));
+            break;
+        case SR_ORIGIN_LEARNED:
+            sr_operand_place(which, &operands, weights->master->slot[sr_layer_operand_slot(which)]);
+            break;
+        }
+    }
+    return operands;
 }
 
 srnn_tensor sr_layer_output(const sr_attention_layer *layer, const sr_layer_arrays *arrays,

@@ -7,8 +7,8 @@
 /* Offsets in bytes of a layer's arrays. */
 typedef struct sr_layer_layout {
     size_t projected, qkv, o, attention;
-    size_t norm_weight, norm_bias, value_power;
-    size_t bytes; /* in all */
+    size_t learned[SR_OPERANDS]; /* what the equation learns itself */
+    size_t bytes;                /* in all */
 } sr_layer_layout;
 
 /* The arrays themselves, or their gradients; matrices of the backend's number type. */
@@ -18,7 +18,7 @@ typedef struct sr_layer_arrays {
                             `projected` unless there is a short convolution between them */
     sr_matrix o;     /* (rows, queries) */
     void *attention; /* what the equation saves */
-    float *norm_weight, *norm_bias, *value_power;
+    float *learned[SR_OPERANDS]; /* gradients only */
 } sr_layer_arrays;
 
 /* One projection of x: its weight, followed by its bias, and its columns of `projected`. */

@@ -69,6 +69,30 @@ static void inputs(builder *b, const srnn_attention *a, const sr_layer_dims *d) 
         append(b, SR_LAYER_CONV_BIAS, "conv1d.bias", vector(channels, SR_INIT_UNIFORM, bound));
 }
 
+/* What is learned for one operand. */
+static void operand(builder *b, sr_operand which, const sr_layer_dims *d) {
+    const sr_operand_row *row = sr_operand_at(which);
+    const sr_layer_slot slot = sr_layer_operand_slot(which);
+    const int64_t heads = sr_layer_extent(row->heads, d), width = sr_layer_extent(row->width, d);
+    switch (row->origin) {
+    case SR_ORIGIN_INPUTS:
+        break;
+    case SR_ORIGIN_PROJECTION:
+        gate(b, slot, row->file, heads * width, d->C);
+        break;
+    case SR_ORIGIN_LEARNED:
+        append(b, slot, row->file,
+               row->file_rank == 1
+                   ? vector(width, SR_INIT_CONSTANT, row->initial)
+                   : (sr_tensor_spec){.rank = 4, .shape = {1, width, 1, 1}, .size = row->initial});
+        break;
+    }
+}
+
+int64_t sr_layer_extent(sr_extent extent, const sr_layer_dims *d) {
+    return sr_extent_in(extent, &(srnn_problem){.H = d->H, .Hkv = d->Hkv, .D = d->D, .Dv = d->D});
+}
+
 srnn_status sr_layer_tensors(sr_tensor_table *table, const char *prefix,
                              const srnn_attention *attention, const sr_layer_dims *dims) {
     const srnn_attention *a = attention;
@@ -76,18 +100,8 @@ srnn_status sr_layer_tensors(sr_tensor_table *table, const char *prefix,
     builder b = {.table = table, .prefix = prefix};
     inputs(&b, a, d);
     projection(&b, SR_LAYER_O_WEIGHT, "o_proj", d->C, (int64_t)d->H * d->D, d->o_bias);
-    if (sr_uses_output_gate(a))
-        gate(&b, SR_LAYER_OUT_GATE_WEIGHT, "out_gate_proj", d->H, d->C);
-    if (a->value_gate)
-        gate(&b, SR_LAYER_IN_GATE_WEIGHT, "in_gate_proj", d->Hkv, d->C);
-    if (a->decay == SRNN_DECAY_LEARNED)
-        gate(&b, SR_LAYER_DECAY_WEIGHT, "decay_gate_proj", d->Hkv, d->C);
-    if (a->norm == SRNN_NORM_LAYER || a->norm == SRNN_NORM_RMS)
-        append(&b, SR_LAYER_NORM_WEIGHT, "out_norm.weight", vector(d->D, SR_INIT_CONSTANT, 1));
-    if (a->norm == SRNN_NORM_LAYER)
-        append(&b, SR_LAYER_NORM_BIAS, "out_norm.bias", vector(d->D, SR_INIT_CONSTANT, 0));
-    if (a->normaliser == SRNN_NORMALISER_VALUE_POWER)
-        append(&b, SR_LAYER_VALUE_POWER, "norm_const",
-               (sr_tensor_spec){.rank = 4, .shape = {1, d->Hkv, 1, 1}, .size = 0.5});
+    for (int which = 0; which < SR_OPERANDS; which++)
+        if (sr_operand_used((sr_operand)which, a))
+            operand(&b, (sr_operand)which, d);
     return b.status;
 }

@@ -3,6 +3,7 @@
 #define SR_MODEL_LAYER_TENSORS_H
 
 #include "attention/attention.h"
+#include "attention/operands.h"
 #include "model/tensor_table.h"
 
 /* The sizes of an attention layer. */
@@ -12,6 +13,9 @@ typedef struct sr_layer_dims {
     int D;      /* width of a head */
     bool qkv_bias, o_bias;
 } sr_layer_dims;
+
+/* A size of an operand in a layer. */
+int64_t sr_layer_extent(sr_extent extent, const sr_layer_dims *dims);
 
 /* What a tensor is to its layer. */
 typedef enum sr_layer_slot {
@@ -25,19 +29,16 @@ typedef enum sr_layer_slot {
     SR_LAYER_QKV_BIAS,
     SR_LAYER_CONV_WEIGHT,
     SR_LAYER_CONV_BIAS,
-    SR_LAYER_OUT_GATE_WEIGHT,
-    SR_LAYER_OUT_GATE_BIAS,
-    SR_LAYER_IN_GATE_WEIGHT,
-    SR_LAYER_IN_GATE_BIAS,
-    SR_LAYER_DECAY_WEIGHT,
-    SR_LAYER_DECAY_BIAS,
-    SR_LAYER_NORM_WEIGHT,
-    SR_LAYER_NORM_BIAS,
-    SR_LAYER_VALUE_POWER,
     SR_LAYER_O_WEIGHT,
     SR_LAYER_O_BIAS,
-    SR_LAYER_SLOTS,
+    SR_LAYER_OPERANDS, /* two for each: see sr_layer_operand_slot */
+    SR_LAYER_SLOTS = SR_LAYER_OPERANDS + 2 * SR_OPERANDS,
 } sr_layer_slot;
+
+/* What is learned for an operand: itself, or the weight of its projection, whose bias follows. */
+static inline sr_layer_slot sr_layer_operand_slot(sr_operand which) {
+    return (sr_layer_slot)(SR_LAYER_OPERANDS + 2 * (int)which);
+}
 
 /* One pointer per slot, NULL where the layer has no such tensor. */
 typedef struct sr_layer_pointers {

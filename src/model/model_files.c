@@ -84,9 +84,7 @@ static bool is_buffer(const char *name) {
 
 /* The reference may keep tensors that the attention it names does not use. */
 static bool is_of_reference(const char *name) {
-    static const char *const parts[] = {
-        "q_proj.",       "k_proj.",          "v_proj.",   "qkv_proj.", "out_gate_proj.",
-        "in_gate_proj.", "decay_gate_proj.", "out_norm.", "conv1d.",   "norm_const"};
+    static const char *const parts[] = {"q_proj.", "k_proj.", "v_proj.", "qkv_proj.", "conv1d."};
     static const char attention[] = "self_attn.";
     const char *inside = name_in_layer(name);
     if (!inside || strncmp(inside, attention, strlen(attention)) != 0)
@@ -95,6 +93,11 @@ static bool is_of_reference(const char *name) {
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strncmp(inside, parts[i], strlen(parts[i])) == 0)
             return true;
+    for (int which = 0; which < SR_OPERANDS; which++) {
+        const char *file = sr_operand_at((sr_operand)which)->file;
+        if (file && strncmp(inside, file, strlen(file)) == 0)
+            return true;
+    }
     return false;
 }
 

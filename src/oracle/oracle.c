@@ -377,6 +377,19 @@ typedef struct source {
     int64_t heads, width; /* heads 0: one row of `width` numbers for all tokens */
 } source;
 
+static bool norm_has_weight(srnn_norm norm) {
+    switch (norm) {
+    case SRNN_NORM_NONE:
+    case SRNN_NORM_L2:
+    case SRNN_NORM_L2_SCALED:
+        break;
+    case SRNN_NORM_LAYER:
+    case SRNN_NORM_RMS:
+        return true;
+    }
+    return false;
+}
+
 /* The document's share of an operand as terms. */
 static srnn_status load(document *x, sr_term **terms, source from) {
     const int64_t T = x->problem->T, heads = from.heads ? from.heads : 1;
@@ -408,7 +421,7 @@ static srnn_status load_all(document *x, const srnn_operands *in, const srnn_ope
             load(x, &x->output_gate, (source){in->output_gate.data, g->output_gate.data, p->H, 1}));
     if (a->decay == SRNN_DECAY_LEARNED)
         SR_TRY(load(x, &x->decay, (source){in->decay.data, g->decay.data, p->Hkv, 1}));
-    if (a->norm == SRNN_NORM_LAYER || a->norm == SRNN_NORM_RMS)
+    if (norm_has_weight(a->norm))
         SR_TRY(load(x, &x->norm_weight, (source){in->norm_weight, g->norm_weight, 0, p->Dv}));
     if (a->norm == SRNN_NORM_LAYER)
         SR_TRY(load(x, &x->norm_bias, (source){in->norm_bias, g->norm_bias, 0, p->Dv}));

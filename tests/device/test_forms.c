@@ -95,13 +95,14 @@ static void double_forms_agree(void **state) {
 /* ---- the same bits for any number of threads ---- */
 
 static void check_same(const char *spec, const attention_call *a, const attention_call *b) {
-    operand_shape shape = output_shape_in(&a->problem);
-    if (memcmp(a->host.o, b->host.o, (size_t)shape_elements(&shape) * sizeof(float)) != 0)
+    sr_shape shape = sr_output_shape(&a->problem);
+    if (memcmp(a->host.o, b->host.o, (size_t)sr_shape_numbers(&shape) * sizeof(float)) != 0)
         fail_msg("%s: the output changes with the threads", spec);
-    for (int which = 0; which < OPERANDS; which++) {
-        shape = operand_shape_in(&a->problem, (operand)which);
-        if (a->host.gradient[which] && memcmp(a->host.gradient[which], b->host.gradient[which],
-                                              (size_t)shape_elements(&shape) * sizeof(float)) != 0)
+    for (int which = 0; which < SR_OPERANDS; which++) {
+        shape = sr_operand_shape((sr_operand)which, &a->problem);
+        if (a->host.gradient[which] &&
+            memcmp(a->host.gradient[which], b->host.gradient[which],
+                   (size_t)sr_shape_numbers(&shape) * sizeof(float)) != 0)
             fail_msg("%s: gradient %d changes with the threads", spec, which);
     }
 }
@@ -138,7 +139,7 @@ static void threads_do_not_change_bits(void **state) {
 /* ---- the ends of the range ---- */
 
 /* What element of an operand becomes, from what was drawn for it. */
-typedef double changed(operand which, double drawn);
+typedef double changed(sr_operand which, double drawn);
 
 /* Float against the double oracle where q, k and v hold other numbers than usual. */
 static void check_changed(const char *spec, changed *change, double limit) {
@@ -149,12 +150,12 @@ static void check_changed(const char *spec, changed *change, double limit) {
     attention_call run, oracle;
     assert_int_equal(probe_create(&run, &problem, 6), SRNN_OK);
     assert_int_equal(probe_create(&oracle, &wide, 6), SRNN_OK);
-    for (int which = OPERAND_Q; which <= OPERAND_V; which++) {
-        operand_shape shape = operand_shape_in(&problem, (operand)which);
+    for (int which = SR_OPERAND_Q; which <= SR_OPERAND_V; which++) {
+        sr_shape shape = sr_operand_shape((sr_operand)which, &problem);
         float *narrow = run.host.operand[which];
         double *exact = oracle.host.operand[which];
-        for (int64_t i = 0; i < shape_elements(&shape); i++) {
-            narrow[i] = (float)change((operand)which, exact[i]);
+        for (int64_t i = 0; i < sr_shape_numbers(&shape); i++) {
+            narrow[i] = (float)change((sr_operand)which, exact[i]);
             exact[i] = (double)narrow[i];
         }
     }
@@ -170,11 +171,11 @@ static void check_changed(const char *spec, changed *change, double limit) {
 
 /* Integers whose products float holds exactly, so that only the score is tested; |s| up to about
  * 10^4. */
-static double large(operand which, double drawn) {
+static double large(sr_operand which, double drawn) {
     switch (which) {
-    case OPERAND_Q:
+    case SR_OPERAND_Q:
         return 40 * rint(2 * drawn);
-    case OPERAND_K:
+    case SR_OPERAND_K:
         return 16 * rint(2 * drawn);
     default:
         return drawn;
@@ -200,11 +201,11 @@ static void large_logits_stay_exact(void **state) {
 
 /* All logits at -28 to -35, values small: what the norm divides is far below its floor, but for the row
  * maximum. */
-static double small(operand which, double drawn) {
+static double small(sr_operand which, double drawn) {
     switch (which) {
-    case OPERAND_Q:
+    case SR_OPERAND_Q:
         return 2;
-    case OPERAND_K:
+    case SR_OPERAND_K:
         return -2.75 + 0.03125 * rint(3 * drawn);
     default:
         return 0.0078125 * drawn;

@@ -1,6 +1,7 @@
 /* test_gradients.c: the gradients of every variant against central differences of the double
  * kernel. */
 #include "attention/attention.h"
+#include "attention/operands.h"
 #include "attention/score.h"
 #include "base/random.h"
 #include "test.h"
@@ -9,44 +10,48 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { B = 2, H = 4, HKV = 2, T = 7, D = 3, DV = 5, OPERANDS = 9 };
+enum { B = 2, H = 4, HKV = 2, T = 7, D = 3, DV = 5 };
 
 /* Documents of 3 + 4 tokens in the first row, 7 in the second. */
 static const int64_t offsets[] = {0, 3, 7, 14};
 
-static const int64_t sizes[OPERANDS] = {
-    B * H * T * D, B *HKV *T *D, B *HKV *T *DV, B *HKV *T, B *H *T, B *HKV *T, DV, DV, HKV,
-};
-static const char *const names[OPERANDS] = {
-    "q", "k", "v", "value_gate", "output_gate", "decay", "norm_weight", "norm_bias", "value_power",
-};
+static const srnn_problem sizes = {.dtype = SRNN_F64,
+                                   .B = B,
+                                   .H = H,
+                                   .Hkv = HKV,
+                                   .T = T,
+                                   .D = D,
+                                   .Dv = DV,
+                                   .offsets = offsets,
+                                   .documents = 3,
+                                   .kernel = "generic"};
+
+static int64_t size_of(int operand) {
+    const sr_shape shape = sr_operand_shape((sr_operand)operand, &sizes);
+    return sr_shape_numbers(&shape);
+}
 
 typedef struct numbers {
-    double *of[OPERANDS];
+    double *of[SR_OPERANDS];
 } numbers;
 
 static numbers numbers_create(void) {
     numbers n;
-    for (int i = 0; i < OPERANDS; i++)
-        n.of[i] = calloc((size_t)sizes[i], sizeof(double));
+    for (int i = 0; i < SR_OPERANDS; i++)
+        n.of[i] = calloc((size_t)size_of(i), sizeof(double));
     return n;
 }
 
 static void numbers_free(numbers n) {
-    for (int i = 0; i < OPERANDS; i++)
+    for (int i = 0; i < SR_OPERANDS; i++)
         free(n.of[i]);
 }
 
 static srnn_operands operands_of(numbers n) {
-    return (srnn_operands){.q = {.data = n.of[0]},
-                           .k = {.data = n.of[1]},
-                           .v = {.data = n.of[2]},
-                           .value_gate = {.data = n.of[3]},
-                           .output_gate = {.data = n.of[4]},
-                           .decay = {.data = n.of[5]},
-                           .norm_weight = n.of[6],
-                           .norm_bias = n.of[7],
-                           .value_power = n.of[8]};
+    srnn_operands operands = {0};
+    for (int i = 0; i < SR_OPERANDS; i++)
+        sr_operand_place((sr_operand)i, &operands, n.of[i]);
+    return operands;
 }
 
 typedef struct fixture {
@@ -71,7 +76,7 @@ static double loss(fixture *f) {
             if (f->attention->detach) {
                 o = f->saved[row * DV + d] / f->frozen[row];
                 if (f->attention->output_gate == SRNN_GATE_SIGMOID)
-                    o *= sr_sigmoid(f->in.of[4][row]);
+                    o *= sr_sigmoid(f->in.of[SR_OPERAND_OUTPUT_GATE][row]);
             }
             sum += o * f->d_o[row * DV + d];
         }
@@ -87,24 +92,9 @@ static void freeze_denominators(fixture *f) {
     }
 }
 
-static bool used(const srnn_attention *a, int operand) {
-    const bool uses[OPERANDS] = {
-        true,
-        true,
-        true,
-        a->value_gate,
-        sr_uses_output_gate(a),
-        a->decay == SRNN_DECAY_LEARNED,
-        a->norm == SRNN_NORM_LAYER || a->norm == SRNN_NORM_RMS,
-        a->norm == SRNN_NORM_LAYER,
-        a->normaliser == SRNN_NORMALISER_VALUE_POWER,
-    };
-    return uses[operand];
-}
-
 static void check_operand(fixture *f, int operand, const double *gradient, const char *variant) {
     double difference = 0.0, norm = 0.0, scale = 0.0;
-    for (int64_t n = 0; n < sizes[operand]; n++) {
+    for (int64_t n = 0; n < size_of(operand); n++) {
         double *x = &f->in.of[operand][n], kept = *x, h = 1e-5;
         *x = kept + h;
         double above = loss(f);
@@ -117,30 +107,22 @@ static void check_operand(fixture *f, int operand, const double *gradient, const
         scale = fmax(scale, fabs(above));
     }
     /* Differences of a loss of size `scale` cannot resolve more than its rounding over h. */
-    double floor = 1e-9 * scale * sqrt((double)sizes[operand]);
+    double floor = 1e-9 * scale * sqrt((double)size_of(operand));
     if (!(sqrt(difference) <= 1e-6 * sqrt(norm) + floor))
-        fail_msg("%s: gradient of %s is off by %g of %g", variant, names[operand], sqrt(difference),
-                 sqrt(norm));
+        fail_msg("%s: gradient of %s is off by %g of %g", variant,
+                 sr_operand_at((sr_operand)operand)->name, sqrt(difference), sqrt(norm));
 }
 
 static void check_variant(const char *spec) {
     fixture f = {0};
-    srnn_problem problem = {.dtype = SRNN_F64,
-                            .B = B,
-                            .H = H,
-                            .Hkv = HKV,
-                            .T = T,
-                            .D = D,
-                            .Dv = DV,
-                            .offsets = offsets,
-                            .documents = 3,
-                            .kernel = "generic"};
+    srnn_problem problem = sizes;
     assert_int_equal(srnn_attention_parse(&problem.attention, spec), SRNN_OK);
     f.attention = &problem.attention;
     f.in = numbers_create();
-    for (int i = 0; i < OPERANDS; i++)
-        for (int64_t n = 0; n < sizes[i]; n++)
-            f.in.of[i][n] = sr_random_normal(11, (uint64_t)i, (uint64_t)n) * (i == 5 ? 400.0 : 1.0);
+    for (int i = 0; i < SR_OPERANDS; i++)
+        for (int64_t n = 0; n < size_of(i); n++)
+            f.in.of[i][n] = sr_random_normal(11, (uint64_t)i, (uint64_t)n) *
+                            (i == SR_OPERAND_DECAY ? 400.0 : 1.0);
     for (int64_t n = 0; n < B * H * T * DV; n++)
         f.d_o[n] = sr_random_normal(12, 0, (uint64_t)n);
     assert_int_equal(srnn_plan_create(&f.plan, &problem), SRNN_OK);
@@ -152,8 +134,8 @@ static void check_variant(const char *spec) {
     srnn_operands in = operands_of(f.in), out = operands_of(gradients);
     assert_int_equal(
         srnn_attention_backward(f.plan, &out, (srnn_tensor){.data = f.d_o}, &in, f.saved), SRNN_OK);
-    for (int i = 0; i < OPERANDS; i++)
-        if (used(f.attention, i))
+    for (int i = 0; i < SR_OPERANDS; i++)
+        if (sr_operand_used((sr_operand)i, f.attention))
             check_operand(&f, i, gradients.of[i], spec);
     numbers_free(gradients);
     numbers_free(f.in);

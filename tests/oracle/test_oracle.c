@@ -38,17 +38,17 @@ static const char *text_of(const srnn_attention *a) {
 static double loss(attention_call *call) {
     const srnn_operands in = call_operands(call);
     assert_int_equal(sr_oracle_run(call->host.o, NULL, NULL, &call->problem, &in), SRNN_OK);
-    const operand_shape shape = output_shape_in(&call->problem);
+    const sr_shape shape = sr_output_shape(&call->problem);
     double sum = 0;
-    for (int64_t n = 0; n < shape_elements(&shape); n++)
+    for (int64_t n = 0; n < sr_shape_numbers(&shape); n++)
         sum += ((double *)call->host.o)[n] * ((double *)call->host.d_o)[n];
     return sum;
 }
 
-static void check_derivative(attention_call *call, operand which) {
-    const operand_shape shape = operand_shape_in(&call->problem, which);
+static void check_derivative(attention_call *call, sr_operand which) {
+    const sr_shape shape = sr_operand_shape(which, &call->problem);
     double difference = 0, norm = 0, size = 0;
-    for (int64_t n = 0; n < shape_elements(&shape); n++) {
+    for (int64_t n = 0; n < sr_shape_numbers(&shape); n++) {
         double *x = (double *)call->host.operand[which] + n;
         const double kept = *x, step = 1e-5;
         *x = kept + step;
@@ -61,16 +61,16 @@ static void check_derivative(attention_call *call, operand which) {
         norm += central * central;
         size = fmax(size, fabs(above));
     }
-    const double floor = 1e-9 * size * sqrt((double)shape_elements(&shape));
+    const double floor = 1e-9 * size * sqrt((double)sr_shape_numbers(&shape));
     if (!(sqrt(difference) <= 1e-6 * sqrt(norm) + floor))
         fail_msg("%s: derivative by %s is off by %g of %g", text_of(&call->problem.attention),
-                 operand_name(which), sqrt(difference), sqrt(norm));
+                 sr_operand_at(which)->name, sqrt(difference), sqrt(norm));
 }
 
 /* Probes of clamped scores stand on a grid, and so on the kink of relu. */
-static void leave_grid(attention_call *call, operand which) {
-    const operand_shape shape = operand_shape_in(&call->problem, which);
-    for (int64_t n = 0; n < shape_elements(&shape); n++)
+static void leave_grid(attention_call *call, sr_operand which) {
+    const sr_shape shape = sr_operand_shape(which, &call->problem);
+    for (int64_t n = 0; n < sr_shape_numbers(&shape); n++)
         ((double *)call->host.operand[which])[n] += 0.03 * sr_random_normal(7, which, (uint64_t)n);
 }
 
@@ -80,12 +80,12 @@ static void check_derivatives(srnn_attention a, uint64_t seed) {
     const srnn_problem problem = small_problem(a);
     attention_call call;
     assert_int_equal(probe_create(&call, &problem, seed), SRNN_OK);
-    leave_grid(&call, OPERAND_Q);
-    leave_grid(&call, OPERAND_K);
+    leave_grid(&call, SR_OPERAND_Q);
+    leave_grid(&call, SR_OPERAND_K);
     assert_int_equal(probe_oracle_run(&call), SRNN_OK);
-    for (int which = 0; which < OPERANDS; which++)
+    for (int which = 0; which < SR_OPERANDS; which++)
         if (call.host.gradient[which])
-            check_derivative(&call, (operand)which);
+            check_derivative(&call, (sr_operand)which);
     call_free(&call);
 }
 

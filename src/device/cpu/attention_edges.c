@@ -3,6 +3,7 @@
 #include "device/cpu/attention_edges.h"
 
 #include "attention/attention.h"
+#include "attention/operands.h"
 #include "attention/score.h"
 #include "base/threads.h"
 #include "device/cpu/attention_rows.h"
@@ -19,14 +20,15 @@ void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool ba
     const srnn_attention *a = &p->attention;
     size_t rows = (size_t)p->B * (size_t)p->T, q_rows = rows * (size_t)p->H;
     size_t k_rows = rows * (size_t)p->Hkv;
-    bool decay = a->decay == SRNN_DECAY_LEARNED;
-    bool power = a->normaliser == SRNN_NORMALISER_VALUE_POWER;
+    bool decay = sr_operand_used(SR_OPERAND_DECAY, a);
+    bool gate = sr_operand_used(SR_OPERAND_VALUE_GATE, a);
+    bool power = sr_operand_used(SR_OPERAND_VALUE_POWER, a);
     bool across = a->feature == SRNN_FEATURE_UNIT_HEADS;
     bool cumulative = a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
                       a->output_gate == SRNN_GATE_INVERSE_CUMULATIVE;
 #define TAKE(field, wanted, count) \
     edges->field = (wanted) ? sr_layout_take(layout, (count), sizeof *edges->field) : NULL
-    TAKE(value_factor, a->value_gate || power, k_rows);
+    TAKE(value_factor, gate || power, k_rows);
     TAKE(decay, decay, k_rows);
     TAKE(cumulative, cumulative, q_rows);
     TAKE(q_inverse, across, rows * (size_t)p->D);
@@ -35,9 +37,9 @@ void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool ba
     TAKE(d_row_sum, backward, q_rows);
     TAKE(d_cumulative, backward && cumulative, q_rows);
     TAKE(row_dot, backward && decay, q_rows);
-    TAKE(value_dot, backward && (decay || a->value_gate || power), k_rows);
+    TAKE(value_dot, backward && (decay || gate || power), k_rows);
     TAKE(column_dot, backward && decay, k_rows);
-    TAKE(norm_partial, backward && (a->norm == SRNN_NORM_LAYER || a->norm == SRNN_NORM_RMS),
+    TAKE(norm_partial, backward && sr_operand_used(SR_OPERAND_NORM_WEIGHT, a),
          (size_t)p->B * (size_t)p->H * 2 * (size_t)p->Dv);
 #undef TAKE
 }
@@ -316,7 +318,7 @@ static void kv_head_backward(const sr_edges *edges, const sr_attention_call *cal
     const srnn_problem *p = &call->plan->problem;
     int64_t base = sr_row_index(p, p->Hkv, span->b, h, span->start);
     int group = p->H / p->Hkv;
-    if (p->attention.value_gate && call->gradients->value_gate.data)
+    if (sr_operand_used(SR_OPERAND_VALUE_GATE, &p->attention) && call->gradients->value_gate.data)
         for (int64_t t = 0; t < span->length; t++) {
             double gate =
                 sr_sigmoid((double)*tensor_row(call->in->value_gate, span->b, h, span->start + t));
@@ -361,7 +363,7 @@ static void norm_parameters_backward(const sr_edges *edges, const sr_attention_c
         }
         if (call->gradients->norm_weight)
             ((real *)call->gradients->norm_weight)[d] = (real)weight;
-        if (call->gradients->norm_bias && p->attention.norm == SRNN_NORM_LAYER)
+        if (call->gradients->norm_bias && sr_operand_used(SR_OPERAND_NORM_BIAS, &p->attention))
             ((real *)call->gradients->norm_bias)[d] = (real)bias;
     }
 }
@@ -404,7 +406,7 @@ void SR_ISA_REAL(sr_edges_backward_inputs)(const sr_edges *edges, const sr_atten
                     sr_workers_worth(100.0 * (double)p->B * p->T * p->Hkv, p->threads));
     if (edges->q_inverse)
         for_tokens(across_task, &context, p);
-    if (p->attention.normaliser == SRNN_NORMALISER_VALUE_POWER && call->gradients->value_power)
+    if (sr_operand_used(SR_OPERAND_VALUE_POWER, &p->attention) && call->gradients->value_power)
         value_power_backward(edges, call);
     if (edges->norm_partial)
         norm_parameters_backward(edges, call);

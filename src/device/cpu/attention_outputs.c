@@ -1,5 +1,6 @@
 /* attention_outputs.c: normaliser, gates and norm after the core, and their backward; compiled per
  * type. */
+#include "attention/operands.h"
 #include "attention/row_end.h"
 #include "base/threads.h"
 #include "device/cpu/attention_edges.h"
@@ -12,10 +13,11 @@
 static sr_row_norm norm_of(const srnn_problem *p, const srnn_operands *in) {
     sr_row_norm rule = {.norm = p->attention.norm, .n = p->Dv};
     const real *weight = in->norm_weight, *bias = in->norm_bias;
-    const bool centred = rule.norm == SRNN_NORM_LAYER;
-    for (int d = 0; (centred || rule.norm == SRNN_NORM_RMS) && d < p->Dv; d++) {
-        rule.weight[d] = (double)weight[d];
-        rule.bias[d] = centred ? (double)bias[d] : 0.0;
+    const bool weighted = sr_operand_used(SR_OPERAND_NORM_WEIGHT, &p->attention);
+    const bool biased = sr_operand_used(SR_OPERAND_NORM_BIAS, &p->attention);
+    for (int d = 0; d < p->Dv; d++) {
+        rule.weight[d] = weighted ? (double)weight[d] : 1.0;
+        rule.bias[d] = biased ? (double)bias[d] : 0.0;
     }
     return rule;
 }
@@ -219,7 +221,7 @@ static void document_backward(const outputs_context *x, const sr_span *span, int
     const sr_edges *edges = x->edges;
     const srnn_problem *p = &call->plan->problem;
     const srnn_attention *a = &p->attention;
-    bool uses_gate = a->output_gate != SRNN_GATE_NONE || a->post_gate || edges->cumulative;
+    bool uses_gate = sr_operand_used(SR_OPERAND_OUTPUT_GATE, a);
     bool wants_gate = uses_gate && call->gradients->output_gate.data;
     for (int64_t t = 0; t < span->length; t++) {
         int64_t at = sr_row_index(p, p->H, span->b, h, span->start + t);

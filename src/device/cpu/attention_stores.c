@@ -27,7 +27,7 @@ static const char *get(void *to, const char *plain, size_t bytes) {
 /* ---- fixed size ---- */
 
 static bool decays(const srnn_problem *p) {
-    return p->attention.decay == SRNN_DECAY_LEARNED;
+    return sr_operand_used(SR_OPERAND_DECAY, &p->attention);
 }
 
 static size_t fixed_bytes(const srnn_problem *p, int64_t capacity) {

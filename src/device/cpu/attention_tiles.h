@@ -6,6 +6,7 @@
 #define SR_CPU_ATTENTION_TILES_H
 
 #include "attention/attention.h"
+#include "attention/operands.h"
 #include "device/cpu/attention_edges.h"
 #include "device/cpu/attention_rows.h"
 #include "device/cpu/attention_scores.h"
@@ -132,7 +133,7 @@ static inline void packed_head_keep_keys(const packed_head *head, const srnn_pro
 static inline packed_head kept_head_place(const srnn_problem *p, int64_t capacity,
                                           sr_layout *layout) {
     packed_head head = packed_head_place(p, capacity, layout);
-    if (p->attention.decay == SRNN_DECAY_LEARNED)
+    if (sr_operand_used(SR_OPERAND_DECAY, &p->attention))
         head.decay = sr_layout_take(layout, (size_t)capacity, sizeof *head.decay);
     return head;
 }

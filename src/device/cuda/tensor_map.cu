@@ -8,14 +8,21 @@ typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32
                                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 static cudaError_t encode_function_find(encode_function *encode) {
+    static encode_function known; /* looking for it takes longer than using it */
+    *encode = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (*encode)
+        return cudaSuccess;
     void *address = nullptr;
     cudaDriverEntryPointQueryResult found;
     cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000,
                                                          cudaEnableDefault, &found);
     if (error != cudaSuccess)
         return error;
+    if (found != cudaDriverEntryPointSuccess)
+        return cudaErrorInsufficientDriver;
     *encode = reinterpret_cast<encode_function>(address);
-    return found == cudaDriverEntryPointSuccess ? cudaSuccess : cudaErrorInsufficientDriver;
+    __atomic_store_n(&known, *encode, __ATOMIC_RELAXED);
+    return cudaSuccess;
 }
 
 cudaError_t sr_tensor_map_encode(CUtensorMap *map, const void *data, const sr_tensor_shape *shape) {

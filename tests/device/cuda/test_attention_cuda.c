@@ -9,14 +9,14 @@
 
 static srnn_device *gpu;
 
-static size_t operand_bytes(const attention_call *run, operand which) {
-    const operand_shape shape = operand_shape_in(&run->problem, which);
-    return (size_t)shape_elements(&shape) * sizeof(float);
+static size_t operand_bytes(const attention_call *run, sr_operand which) {
+    const sr_shape shape = sr_operand_shape(which, &run->problem);
+    return (size_t)sr_shape_numbers(&shape) * sizeof(float);
 }
 
 static size_t output_bytes(const attention_call *run) {
-    const operand_shape shape = output_shape_in(&run->problem);
-    return (size_t)shape_elements(&shape) * sizeof(float);
+    const sr_shape shape = sr_output_shape(&run->problem);
+    return (size_t)sr_shape_numbers(&shape) * sizeof(float);
 }
 
 /* Families, gates on scores that have none in the table, and scores of high order. */
@@ -131,11 +131,11 @@ static void large_logits(void **state) {
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
         attention_call run, oracle;
         create_both(&run, &oracle, problem_of(specs[n], 0));
-        for (int which = OPERAND_Q; which <= OPERAND_K; which++) {
+        for (int which = SR_OPERAND_Q; which <= SR_OPERAND_K; which++) {
             float *narrow = run.host.operand[which];
             double *exact = oracle.host.operand[which];
-            for (size_t i = 0; i < operand_bytes(&run, (operand)which) / sizeof *narrow; i++)
-                exact[i] = (double)(narrow[i] = (which == OPERAND_Q ? 40.0f : 16.0f) *
+            for (size_t i = 0; i < operand_bytes(&run, (sr_operand)which) / sizeof *narrow; i++)
+                exact[i] = (double)(narrow[i] = (which == SR_OPERAND_Q ? 40.0f : 16.0f) *
                                                 (float)(int)(2 * narrow[i]));
         }
         assert_int_equal(probe_oracle_run(&oracle), SRNN_OK);
@@ -158,10 +158,10 @@ static void the_same_bits_twice(void **state) {
         assert_int_equal(call_forward_backward(&one), SRNN_OK);
         assert_int_equal(call_forward_backward(&two), SRNN_OK);
         assert_memory_equal(one.host.o, two.host.o, output_bytes(&one));
-        for (int which = 0; which < OPERANDS; which++)
+        for (int which = 0; which < SR_OPERANDS; which++)
             if (one.host.operand[which])
                 assert_memory_equal(one.host.gradient[which], two.host.gradient[which],
-                                    operand_bytes(&one, (operand)which));
+                                    operand_bytes(&one, (sr_operand)which));
         call_free(&one);
         call_free(&two);
     }

@@ -16,7 +16,7 @@
 #include <string.h>
 
 static const double OUTPUT_LIMIT = 6e-3, GRADIENT_LIMIT = 1e-2;
-enum { TENSORS = OPERAND_DECAY + 1, HOLE = 0x7fff }; /* a NaN where nobody may read */
+enum { TENSORS = SR_OPERAND_DECAY + 1, HOLE = 0x7fff }; /* a NaN where nobody may read */
 
 /* The one that has everything first. */
 static const char *const kernels[] = {"mma", "hopper"};
@@ -75,7 +75,7 @@ static void place_together(image *im, place **tensors, int count, const srnn_pro
 
 static image image_create(const srnn_problem *p, arrangement how) {
     image im = {0};
-    const int heads[TENSORS] = {p->H, p->Hkv, p->Hkv, p->Hkv, p->H, p->Hkv};
+    const int heads[TENSORS] = {p->H, p->Hkv, p->Hkv, p->H, p->Hkv, p->Hkv};
     const int widths[TENSORS] = {p->D, p->D, p->Dv, 1, 1, 1};
     place *const sides[] = {im.operand, im.gradient};
     for (int side = 0; side < 2; side++) {
@@ -137,14 +137,14 @@ static void *to_device(const float *from, int64_t count) {
 }
 
 static int64_t elements_of(const attention_call *call, int which) {
-    const operand_shape shape = operand_shape_in(&call->problem, (operand)which);
-    return shape_elements(&shape);
+    const sr_shape shape = sr_operand_shape((sr_operand)which, &call->problem);
+    return sr_shape_numbers(&shape);
 }
 
 static srnn_tensor *tensor_in(srnn_operands *operands, int which) {
-    srnn_tensor *const tensors[TENSORS] = {&operands->q,           &operands->k,
-                                           &operands->v,           &operands->value_gate,
-                                           &operands->output_gate, &operands->decay};
+    srnn_tensor *const tensors[TENSORS] = {&operands->q,          &operands->k,
+                                           &operands->v,          &operands->output_gate,
+                                           &operands->value_gate, &operands->decay};
     return tensors[which];
 }
 
@@ -165,7 +165,7 @@ static bool run_on_device(attention_call *call, arrangement how, const char *ker
         return false;
     image im = image_create(&problem, how);
     srnn_operands in = {0}, gradients = {0};
-    for (int which = 0; which < OPERANDS; which++) {
+    for (int which = 0; which < SR_OPERANDS; which++) {
         if (!call->host.operand[which])
             continue;
         if (which < TENSORS) {
@@ -189,7 +189,7 @@ static bool run_on_device(attention_call *call, arrangement how, const char *ker
         fail_msg("%s", srnn_error_detail());
     assert_int_equal(sr_device_copy_out(gpu, im.host, im.device, (size_t)im.numbers * 2), SRNN_OK);
     image_read(call->host.o, &im, &im.o, &problem);
-    for (int which = 0; which < OPERANDS; which++) {
+    for (int which = 0; which < SR_OPERANDS; which++) {
         if (!call->host.operand[which])
             continue;
         if (which < TENSORS) {
@@ -223,10 +223,10 @@ static void create_both(attention_call *call, attention_call *oracle, const srnn
     srnn_problem wide = *problem;
     wide.dtype = SRNN_F64;
     assert_int_equal(probe_create(call, problem, 7), SRNN_OK);
-    for (int64_t n = 0; n < elements_of(call, OPERAND_Q); n++)
-        ((float *)call->host.operand[OPERAND_Q])[n] *= (float)query_factor;
+    for (int64_t n = 0; n < elements_of(call, SR_OPERAND_Q); n++)
+        ((float *)call->host.operand[SR_OPERAND_Q])[n] *= (float)query_factor;
     assert_int_equal(call_create(oracle, &wide), SRNN_OK);
-    for (int which = 0; which < OPERANDS; which++) {
+    for (int which = 0; which < SR_OPERANDS; which++) {
         if (!call->host.operand[which])
             continue;
         if (which < TENSORS)
@@ -235,9 +235,9 @@ static void create_both(attention_call *call, attention_call *oracle, const srnn
             ((double *)oracle->host.operand[which])[n] =
                 (double)((float *)call->host.operand[which])[n];
     }
-    const operand_shape shape = output_shape_in(problem);
-    round_numbers(call->host.d_o, shape_elements(&shape));
-    for (int64_t n = 0; n < shape_elements(&shape); n++)
+    const sr_shape shape = sr_output_shape(problem);
+    round_numbers(call->host.d_o, sr_shape_numbers(&shape));
+    for (int64_t n = 0; n < sr_shape_numbers(&shape); n++)
         ((double *)oracle->host.d_o)[n] = (double)((float *)call->host.d_o)[n];
 }
 
@@ -262,21 +262,21 @@ static double error_of(const float *x, const double *expected, int64_t count, do
  * large scores, which choose one, nothing is left but that; terms of the gradient of k are as long as queries. */
 static double size_of_terms(const attention_call *oracle, int which, double factor) {
     const double part = oracle->problem.T == 1 || factor > 1 ? 1 : 1.0 / 16;
-    const int64_t values = elements_of(oracle, OPERAND_V);
+    const int64_t values = elements_of(oracle, SR_OPERAND_V);
     const double terms = which < TENSORS ? (double)elements_of(oracle, which) / (double)values : 1;
-    return part * norm_of(oracle->host.gradient[OPERAND_V], values) * sqrt(terms) *
-           (which == OPERAND_K ? factor : 1);
+    return part * norm_of(oracle->host.gradient[SR_OPERAND_V], values) * sqrt(terms) *
+           (which == SR_OPERAND_K ? factor : 1);
 }
 
 static void check_results(const attention_call *call, const attention_call *oracle,
                           const char *spec, double factor, const char *kernel) {
     const srnn_problem *p = &call->problem;
-    const operand_shape shape = output_shape_in(p);
-    const double output = error_of(call->host.o, oracle->host.o, shape_elements(&shape), 0);
+    const sr_shape shape = sr_output_shape(p);
+    const double output = error_of(call->host.o, oracle->host.o, sr_shape_numbers(&shape), 0);
     if (!(output <= OUTPUT_LIMIT))
         fail_msg("%s by %s, H %d/%d, T %d, D %d, Dv %d: output off by %g", spec, kernel, p->H,
                  p->Hkv, p->T, p->D, p->Dv, output);
-    for (int which = 0; which < OPERANDS; which++) {
+    for (int which = 0; which < SR_OPERANDS; which++) {
         if (!call->host.gradient[which])
             continue;
         const double error =
@@ -284,7 +284,8 @@ static void check_results(const attention_call *call, const attention_call *orac
                      elements_of(call, which), size_of_terms(oracle, which, factor));
         if (!(error <= GRADIENT_LIMIT))
             fail_msg("%s by %s, H %d/%d, T %d, D %d, Dv %d: gradient of %s off by %g", spec, kernel,
-                     p->H, p->Hkv, p->T, p->D, p->Dv, operand_name((operand)which), error);
+                     p->H, p->Hkv, p->T, p->D, p->Dv, sr_operand_at((sr_operand)which)->name,
+                     error);
     }
 }
 
