@@ -1,7 +1,8 @@
 # Makefile: the front door. `make help` lists what it can do; CMake does the work.
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-FUZZ_SECONDS ?= 30
+FUZZ_SECONDS ?= 10
+FUZZ_RUNS ?= -1
 # The same inputs each time, so that a commit that passed passes again; 0: others each time.
 FUZZ_SEED ?= 1
 PREFIX ?= /usr/local
@@ -11,10 +12,10 @@ NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc
 # Silent unless it fails.
 configure = log=$$(cmake -S . -B $(1) -G Ninja $(2) 2>&1) || { echo "$$log"; exit 1; }
 compile = cmake --build $(1) -j $(JOBS)
-run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout 300 --output-on-failure
+run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout $(or $(2),300) --output-on-failure
 
 .PHONY: build test study study-full verify deps deps-test deps-browser bench fuzz sanitize clang release nightly \
-        cuda emulated format check-format install clean help
+        cuda emulated races format check-format install clean help
 
 build: deps ## the library and the program, in build/ (the default)
 	@$(call configure,build,-DCMAKE_BUILD_TYPE=Release)
@@ -41,11 +42,11 @@ release: deps-test build ## the release build and its tests
 	@$(call compile,build)
 	@$(call run_tests,build)
 
-nightly: deps-test build ## what takes too long for every day: 200 kills of a run, every allocation failing once, new input for the fuzzers
+nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, every allocation failing once, new input for the fuzzers
 	@$(call compile,build)
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
 	@SOFTRNN_ALLOCATIONS=all build/tests/test_no_memory
-	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=250
+	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=0 FUZZ_RUNS=1000000
 
 sanitize: deps-test ## the build with address and undefined-behaviour sanitizers, and its tests
 	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON)
@@ -57,11 +58,12 @@ clang: deps-test ## the build with clang, and its tests
 	@$(call compile,build-clang)
 	@$(call run_tests,build-clang)
 
-fuzz: deps-test ## each fuzzer for FUZZ_SECONDS (30)
+fuzz: deps-test ## each fuzzer for FUZZ_SECONDS (10)
 	@$(call configure,build-fuzz,-DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang \
-	    -DSOFTRNN_FUZZ=ON -DSOFTRNN_FUZZ_SECONDS=$(FUZZ_SECONDS) -DSOFTRNN_FUZZ_SEED=$(FUZZ_SEED))
+	    -DSOFTRNN_FUZZ=ON -DSOFTRNN_FUZZ_SECONDS=$(FUZZ_SECONDS) -DSOFTRNN_FUZZ_RUNS=$(FUZZ_RUNS) \
+	    -DSOFTRNN_FUZZ_SEED=$(FUZZ_SEED))
 	@$(call compile,build-fuzz) --target fuzzers
-	@$(call run_tests,build-fuzz) -R '^fuzz_'
+	@$(call run_tests,build-fuzz,7200) -R '^fuzz_'
 
 cuda: deps ## the build with CUDA, in build-cuda/
 	@test -n "$(NVCC)" || { echo "nvcc not found: install the CUDA toolkit or set NVCC" >&2; exit 1; }
@@ -72,6 +74,12 @@ emulated: deps-test ## the kernels for GPUs on an emulated one, in build-emulate
 	@$(call configure,build-emulated,-DCMAKE_BUILD_TYPE=Release -DSOFTRNN_CUDA=emulated)
 	@$(call compile,build-emulated) --target gpu_tests
 	@$(call run_tests,build-emulated) -L gpu
+
+races: deps-test ## the same, looking for races between the threads of a block, in build-races/
+	@$(call configure,build-races,-DCMAKE_BUILD_TYPE=Release -DSOFTRNN_CUDA=emulated -DSOFTRNN_CUDA_RACES=ON)
+	@$(call compile,build-races) --target gpu_tests test_emulator
+	@build-races/tests/test_emulator
+	@ctest --test-dir build-races -j $(JOBS) --timeout 3000 --output-on-failure -L gpu
 
 format: deps-test ## lay out every source file
 	@tools/format.sh

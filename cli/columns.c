@@ -38,3 +38,14 @@ const char *column_text(char *out, size_t size, const char *text, int columns) {
     out[used] = '\0';
     return out;
 }
+
+int column_width(const char *text) {
+    int width = 0;
+    while (*text) {
+        const char *drawn;
+        size_t bytes;
+        width += first_character(&bytes, &drawn, text);
+        text += bytes;
+    }
+    return width;
+}

@@ -9,4 +9,7 @@
  * is left out. Returns `out`. */
 const char *column_text(char *out, size_t size, const char *text, int columns);
 
+/* The columns that `text` takes, drawn like that. */
+int column_width(const char *text);
+
 #endif

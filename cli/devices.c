@@ -17,7 +17,7 @@ static void print_kernels(const srnn_device *device) {
 
 static srnn_status print_gpu(int index) {
     sr_cuda_device facts;
-    char name[16];
+    char name[24];
     srnn_device *device;
     snprintf(name, sizeof name, "cuda:%d", index);
     SR_TRY(sr_cuda_device_describe(&facts, index));

@@ -30,6 +30,7 @@ static void print_machine(void) {
     sr_machine_look(&machine);
     printf("processor     %s, %d cores, %s\n", machine.processor, machine.processors,
            sr_bytes_words(memory, machine.memory_bytes));
+    printf("instructions  %s\n", machine.instructions);
     printf("threads       %d\n", sr_thread_count(0));
 }
 

@@ -2,13 +2,16 @@
 #include "progress.h"
 
 #include "base/clock.h"
+#include "base/units.h"
 
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { BAR_WIDTH = 30 };
+enum { BAR_WIDTH = 30, LEAST_BAR = 5, NO_TERMINAL = 400 };
 static const double bar_seconds = 0.1, line_seconds = 10;
 
 static volatile sig_atomic_t interrupted;
@@ -23,14 +26,29 @@ double progress_seconds(const progress_bar *bar) {
     return sr_clock_seconds() - bar->start_seconds;
 }
 
-static void format_left(char *text, size_t size, double seconds) {
-    if (!(seconds < 360000))
-        snprintf(text, size, "time left unknown");
-    else if (seconds < 3600)
-        snprintf(text, size, "%d:%02d left", (int)seconds / 60, (int)seconds % 60);
+void progress_line(char *line, size_t size, int columns, const progress_state *state) {
+    static const char full[] = "##############################";
+    char time[SR_TIME_WORDS], rest[256];
+    const int percent = (int)(state->share * 100);
+    const char *left =
+        isfinite(state->seconds_left) ? sr_clock_words(time, state->seconds_left) : NULL;
+    snprintf(rest, sizeof rest, "%3d %%  %s  %s", percent, state->text,
+             left ? left : "time left unknown");
+    const size_t used = strlen(rest);
+    snprintf(rest + used, sizeof rest - used, "%s", left ? " left" : "");
+    /* The last column stays free: some terminals begin a new line when it is used. */
+    const int room = columns - 1 - (int)strlen(rest) - 3;
+    const int bar = room < BAR_WIDTH ? room : BAR_WIDTH;
+    if (bar >= LEAST_BAR)
+        snprintf(line, size, "[%-*.*s] %s", bar, (int)(state->share * bar), full, rest);
     else
-        snprintf(text, size, "%d:%02d:%02d left", (int)seconds / 3600, (int)seconds / 60 % 60,
-                 (int)seconds % 60);
+        snprintf(line, size, "%.*s", columns > 1 ? columns - 1 : 0, rest);
+}
+
+static int terminal_columns(void) {
+    struct winsize window = {0};
+    ioctl(STDERR_FILENO, TIOCGWINSZ, &window);
+    return window.ws_col ? window.ws_col : 80;
 }
 
 void progress_show(progress_bar *bar, double share, const char *text) {
@@ -39,18 +57,15 @@ void progress_show(progress_bar *bar, double share, const char *text) {
         return;
     bar->last_seconds = time;
     share = fmin(fmax(share, 0), 1);
-    char left[40];
-    format_left(left, sizeof left,
-                share > 0 ? (time - bar->start_seconds) * (1 - share) / share : INFINITY);
-    if (bar->on_terminal) {
-        static const char full[] = "##############################";
-        /* The last code clears what a longer line before has left. */
-        fprintf(stderr, "\r[%-*.*s] %3d %%  %s  %s\033[K", BAR_WIDTH, (int)(share * BAR_WIDTH),
-                full, (int)(share * 100), text, left);
-        bar->shown = true;
-    } else {
-        fprintf(stderr, "%3d %%  %s  %s\n", (int)(share * 100), text, left);
-    }
+    const progress_state state = {
+        share, share > 0 ? (time - bar->start_seconds) * (1 - share) / share : INFINITY, text};
+    char line[512];
+    progress_line(line, sizeof line, bar->on_terminal ? terminal_columns() : NO_TERMINAL, &state);
+    if (bar->on_terminal) /* the last code clears what a longer line before has left */
+        fprintf(stderr, "\r%s\033[K", line);
+    else
+        fprintf(stderr, "%s\n", line + (line[0] == '[' ? BAR_WIDTH + 3 : 0));
+    bar->shown = bar->on_terminal;
 }
 
 void progress_end(progress_bar *bar) {

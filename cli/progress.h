@@ -3,6 +3,7 @@
 #define SR_CLI_PROGRESS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 typedef struct progress_bar {
     bool on_terminal;
@@ -18,6 +19,16 @@ double progress_seconds(const progress_bar *bar);
 /* Shows the share that is done (0 .. 1), the time left, and `text` (a rate, a loss), if the last
  * time was long enough ago; call it as often as you like. */
 void progress_show(progress_bar *bar, double share, const char *text);
+
+/* What a line of progress says. */
+typedef struct progress_state {
+    double share;        /* 0 .. 1 */
+    double seconds_left; /* INFINITY: not known */
+    const char *text;
+} progress_state;
+
+/* The line as it fits so many columns: the bar goes first, then the end of the words. */
+void progress_line(char *line, size_t size, int columns, const progress_state *state);
 
 /* Removes the bar, so that messages start on an empty line. */
 void progress_end(progress_bar *bar);

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Training FLOP/s a core reaches on models as small as a study's; measured with the default study. */
 static const double typical_rate = 3e10;
@@ -16,6 +17,7 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
     double tokens = 0, flops = 0;
     size_t count = 0;
     int jobs, threads;
+    char time[SR_TIME_WORDS];
     printf("%-40s %8s %11s %12s %10s %9s\n", "run", "steps", "parameters", "tokens", "GFLOP",
            "state");
     for (size_t i = 0; i < study->run_count; i++) {
@@ -33,10 +35,10 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
     }
     sr_study_shares(&jobs, &threads, way->jobs);
     const double seconds = flops / (typical_rate * jobs * threads);
-    printf("\n%zu runs, %.3g tokens, %.3g FLOP; %d at a time with %d thread%s each: about %.0f "
-           "minutes at %.0f GFLOP/s per core\n",
-           count, tokens, flops, jobs, threads, threads == 1 ? "" : "s", ceil(seconds / 60),
-           typical_rate / 1e9);
+    printf("\n%zu runs, %.3g tokens, %.3g FLOP; %d at a time with %d thread%s each: about %s "
+           "at %.0f GFLOP/s per core\n",
+           count, tokens, flops, jobs, threads, threads == 1 ? "" : "s",
+           sr_duration_words(time, seconds), typical_rate / 1e9);
 }
 
 /* What variants are sorted by; worst for those without a number. */
@@ -81,10 +83,21 @@ static void print_number(double value, int decimals) {
         printf(" %9s", "-");
 }
 
+/* The widest name of a variant: none is cut. */
+static int name_width(const sr_study *study) {
+    int widest = (int)strlen("variant");
+    for (size_t i = 0; i < study->variant_count; i++) {
+        const int width = column_width(study->variants[i].name);
+        widest = width > widest ? width : widest;
+    }
+    return widest;
+}
+
 static void print_variant(const sr_study *study, const sr_summary_cell *cell,
                           const sr_summary_variant *v) {
-    char state[32], memory[32], name[128];
-    fputs(column_text(name, sizeof name, study->variants[v->variant].name, 24), stdout);
+    char state[32], memory[32], name[1024];
+    fputs(column_text(name, sizeof name, study->variants[v->variant].name, name_width(study)),
+          stdout);
     print_number(v->loss.mean, 4);
     print_number(v->loss.standard_deviation, 4);
     print_number(v->best_loss.mean, 4);
@@ -110,8 +123,8 @@ static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
     printf(", learning rate %g: by %s", cell->learning_rate, sr_measure_name(cell->measure));
     if (isfinite(cell->noise))
         printf("; seeds of the baseline scatter by %.4f", cell->noise);
-    printf("\n%-24s %9s %9s %9s %9s  %-45s %9s %9s %9s\n", "variant", "loss", "+-", "best",
-           "accuracy", "difference, 95 % interval", "tokens/s", "memory", "state");
+    printf("\n%-*s %9s %9s %9s %9s  %-45s %9s %9s %9s\n", name_width(study), "variant", "loss",
+           "+-", "best", "accuracy", "difference, 95 % interval", "tokens/s", "memory", "state");
     for (size_t i = 0; i < cell->count; i++)
         places[i] = (place){rank_of(cell, &cell->variants[i]), &cell->variants[i]};
     qsort(places, cell->count, sizeof *places, compare);

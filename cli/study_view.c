@@ -2,6 +2,7 @@
 #include "study_view.h"
 
 #include "base/clock.h"
+#include "base/units.h"
 #include "progress.h"
 
 #include <math.h>
@@ -49,22 +50,11 @@ static void add_up(double *done, double *all, const sr_study *study, const sr_ru
         }
 }
 
-static const char *time_text(char text[32], double seconds) {
-    if (!(seconds < 360000))
-        snprintf(text, 32, "?");
-    else if (seconds < 3600)
-        snprintf(text, 32, "%d:%02d", (int)seconds / 60, (int)seconds % 60);
-    else
-        snprintf(text, 32, "%d:%02d:%02d", (int)seconds / 3600, (int)seconds / 60 % 60,
-                 (int)seconds % 60);
-    return text;
-}
-
 /* "12 of 60 runs ended, 20 %, 3:12 left" */
 static void print_whole(const study_view *view, const sr_study *study, const sr_run_view *views) {
     double done, all;
     size_t ended = 0, selected = 0;
-    char left[32];
+    char left[SR_TIME_WORDS];
     add_up(&done, &all, study, views);
     for (size_t i = 0; i < study->run_count; i++) {
         selected += views[i].selected;
@@ -73,7 +63,7 @@ static void print_whole(const study_view *view, const sr_study *study, const sr_
     const double rate = (done - view->flops_before) / (sr_clock_seconds() - view->start_seconds);
     fprintf(stderr, "%zu of %zu runs ended, %d %%, %s left\n", ended, selected,
             all > 0 ? (int)(100 * done / all) : 100,
-            time_text(left, rate > 0 ? (all - done) / rate : INFINITY));
+            sr_clock_words(left, rate > 0 ? (all - done) / rate : INFINITY));
 }
 
 /* "-" for what there is not. */
@@ -109,7 +99,7 @@ void study_view_line(char *line, size_t size, int columns, const sr_study_run *r
     bool shown[FIELDS] = {false};
     snprintf(fields[STEPS], 64, " %5lld/%-5lld", (long long)view->step,
              (long long)run->settings.steps);
-    snprintf(fields[LEFT], 64, " %7s left", time_text(text, seconds_left(run, view)));
+    snprintf(fields[LEFT], 64, " %7s left", sr_clock_words(text, seconds_left(run, view)));
     snprintf(fields[LOSS], 64, " loss %-7s", number_text(text, 4, view->loss));
     if (isfinite(view->validation)) {
         snprintf(fields[ACCURACY], 64, " accuracy %.3f", view->accuracy);
@@ -129,11 +119,11 @@ void study_view_line(char *line, size_t size, int columns, const sr_study_run *r
 }
 
 static void tell_end(const sr_study_run *run, const sr_run_view *view) {
-    char loss[32], accuracy[32];
+    char loss[32], accuracy[32], time[SR_TIME_WORDS];
     if (view->ending == SR_ENDING_FINISHED)
-        fprintf(stderr, "%-36s finished: validation loss %s, accuracy %s, %.1f s\n", run->id,
+        fprintf(stderr, "%-36s finished: validation loss %s, accuracy %s, %s\n", run->id,
                 number_text(loss, 4, view->validation), number_text(accuracy, 3, view->accuracy),
-                view->seconds);
+                sr_duration_words(time, view->seconds));
     else
         fprintf(stderr, "%-36s %s: %s\n", run->id, sr_ending_name(view->ending), view->message);
 }

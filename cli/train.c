@@ -147,6 +147,10 @@ static void describe(const sr_run *run, const char *folder) {
     if (*s->model && sr_run_fresh(run))
         fprintf(stderr, "softrnn: %zu of %zu tensors are new, the others those of %s\n",
                 sr_run_fresh(run), model->table.count, s->model);
+    if (s->validate_every > 0 && !*s->batches && !sr_run_can_validate(run))
+        fprintf(stderr,
+                "softrnn: the data has no validation split that fills a row: there will be no "
+                "validation (--validation names a file)\n");
     if (sr_run_other_instructions(run))
         fprintf(stderr,
                 "softrnn: the run began with the instructions of %s, this machine has others: the "
@@ -190,7 +194,12 @@ static void tell_records(progress_bar *bar, bool *waiting, const sr_run_report *
     *waiting = failed;
 }
 
-static srnn_status steps(sr_run *run, double peak) {
+/* The last losses of a run; NAN: there was none. */
+typedef struct losses {
+    double training, validation;
+} losses;
+
+static srnn_status steps(sr_run *run, losses *last, double peak) {
     const sr_run_settings *s = sr_run_settings_of(run);
     const double flops = flops_per_token(sr_run_model(run), s->T);
     const int64_t end = s->stop_step && s->stop_step < s->steps ? s->stop_step : s->steps;
@@ -207,6 +216,9 @@ static srnn_status steps(sr_run *run, double peak) {
             progress_end(&bar);
             return status;
         }
+        last->training = report.step.loss;
+        if (!isnan(report.validation))
+            last->validation = report.validation;
         tell(&bar, run, &report);
         tell_records(&bar, &waiting, &report);
         const double now = (double)s->B * s->T * s->accumulate / report.seconds;
@@ -222,21 +234,31 @@ static srnn_status steps(sr_run *run, double peak) {
     return SRNN_OK;
 }
 
+/* "finished: loss 2.1034, validation loss 2.2001, at step 600 (...); checkpoint in runs/a" */
+static void tell_end(const sr_run *run, const losses *last, int signal, const char *folder) {
+    const sr_progress *p = sr_run_progress(run);
+    const bool whole = p->step >= sr_run_settings_of(run)->steps;
+    fprintf(stderr, "softrnn: %s", signal ? "interrupted" : whole ? "finished" : "stopped");
+    if (isfinite(last->training))
+        fprintf(stderr, ": loss %.4f,", last->training);
+    if (isfinite(last->validation))
+        fprintf(stderr, " validation loss %.4f,", last->validation);
+    fprintf(stderr, " at step %lld (%lld tokens, %lld steps skipped); checkpoint in %s\n",
+            (long long)p->step, (long long)p->tokens, (long long)p->skipped, folder);
+}
+
 static int run_all(sr_run *run, const char *folder) {
+    losses last = {NAN, NAN};
     describe(run, folder);
     progress_catch_interrupt();
-    const srnn_status status = steps(run, product_rate(sr_run_model(run)->backend));
+    const srnn_status status = steps(run, &last, product_rate(sr_run_model(run)->backend));
     if (status != SRNN_OK)
         return command_report(status);
     const srnn_status saved = sr_run_save(run);
-    const sr_progress *p = sr_run_progress(run);
     if (saved != SRNN_OK)
         return command_report(saved);
     const int signal = sr_run_done(run) ? 0 : progress_interrupted();
-    fprintf(stderr,
-            "softrnn: %s at step %lld (%lld tokens, %lld steps skipped); checkpoint in %s\n",
-            signal ? "interrupted" : "stopped", (long long)p->step, (long long)p->tokens,
-            (long long)p->skipped, folder);
+    tell_end(run, &last, signal, folder);
     return signal ? EXIT_SIGNAL + signal : EXIT_OK;
 }
 

@@ -8,8 +8,11 @@ function(softrnn_emulated target)
   set_target_properties(${target} PROPERTIES
     CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden)
   target_include_directories(${target} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/src/device/cuda/emulator)
+  target_compile_definitions(${target} PRIVATE $<$<BOOL:${SOFTRNN_CUDA_RACES}>:SR_EMULATOR_RACES>)
   target_compile_options(${target} PRIVATE
     "$<$<COMPILE_LANGUAGE:CXX>:-O2;-march=native;-fno-strict-aliasing;-fno-exceptions;-fno-rtti>"
+    # The emulator has the functions that this calls (races.c); the library of that name is not linked.
+    "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${SOFTRNN_CUDA_RACES}>>:-fsanitize=thread;-g>"
     "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wno-unknown-pragmas;-Werror>")
 endfunction()
 

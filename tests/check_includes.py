@@ -31,7 +31,7 @@ MAY_INCLUDE = {
 # The rooms of a module that has some: each may include those before it.
 ROOMS = {
     "data": ["text", "tokenizer", "shards", "rows"],
-    "report": ["draw", "records", "page", "orders", "study"],
+    "report": ["draw", "records", "page", "orders", "runs", "study"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 PRIVATE = re.compile(r"^/\* \S+ \(private\):")

@@ -131,7 +131,8 @@ static srnn_status read_header(sr_model_config *config, const char *path, const 
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: not a llama2.c model: a size makes no sense", path);
     /* Its weights alone are larger than this, so that a bad header does not take all memory. */
     if ((size_t)config->V * (size_t)config->C * sizeof(float) > file->bytes ||
-        (size_t)config->L * (size_t)config->C * (size_t)config->F * sizeof(float) > file->bytes)
+        (size_t)config->L * (size_t)config->C * (size_t)config->F * sizeof(float) > file->bytes ||
+        (size_t)config->positions * (size_t)config->D * sizeof(float) > file->bytes)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: shorter than its header says", path);
     return SRNN_OK;
 }

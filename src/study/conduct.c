@@ -23,8 +23,12 @@ static srnn_status read_study(sr_study *study, const char *path) {
         return sr_study_read(study, "the default study", text, bytes);
     }
     SR_TRY(sr_mapping_open(&file, path));
-    const srnn_status status = sr_study_read(study, path, (const char *)file.data, file.bytes);
+    srnn_status status = sr_study_read(study, path, (const char *)file.data, file.bytes);
     sr_mapping_close(&file);
+    const char *slash = strrchr(path, '/');
+    study->folder = strndup(slash ? path : ".", slash ? (size_t)(slash - path) + 1 : 1);
+    if (status == SRNN_OK && !study->folder)
+        status = SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to read it", path);
     return status;
 }
 

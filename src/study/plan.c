@@ -1,6 +1,7 @@
 /* plan.c: makes the runs of a study and works out what each costs. */
 #include "base/text.h"
 #include "data/rows/source_open.h"
+#include "files/path.h"
 #include "model/model.h"
 #include "study/study.h"
 #include "train/run_model.h"
@@ -123,9 +124,34 @@ static srnn_status make_id(sr_study_run *run, const sr_study *study) {
     return run->id ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory for a study");
 }
 
-static srnn_status set_all(sr_run_settings *settings, const sr_pairs *pairs) {
-    for (size_t i = 0; i < pairs->count; i++)
-        SR_TRY(sr_run_settings_set(settings, pairs->names[i], pairs->values[i]));
+/* The failure just told, with a line of the study's file. */
+static srnn_status name_line(srnn_status status, const sr_study *study, size_t line) {
+    char why[512];
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    return SR_FAIL(status, "%s: line %zu: %s", study->where, line, why);
+}
+
+/* A path of a study is relative to its file; what is no file there is a task, a built-in name, or
+ * missing, which is noticed where it is opened. */
+static const char *placed(char path[SR_PATH_BYTES], const sr_study *study, const char *name,
+                          const char *value) {
+    static const char *const paths[] = {"data", "validation", "batches", "model", "tokenizer"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (strcmp(name, paths[i]) == 0 && study->folder && *value && *value != '/' &&
+            sr_path_join(path, study->folder, value) == SRNN_OK && access(path, F_OK) == 0)
+            return path;
+    return value;
+}
+
+static srnn_status set_all(sr_run_settings *settings, const sr_study *study,
+                           const sr_pairs *pairs) {
+    char path[SR_PATH_BYTES];
+    for (size_t i = 0; i < pairs->count; i++) {
+        const char *value = placed(path, study, pairs->names[i], pairs->values[i]);
+        const srnn_status status = sr_run_settings_set(settings, pairs->names[i], value);
+        if (status != SRNN_OK)
+            return name_line(status, study, pairs->lines[i]);
+    }
     return SRNN_OK;
 }
 
@@ -133,10 +159,10 @@ static srnn_status make_settings(sr_study_run *run, const sr_study *study, doubl
                                  int64_t seed, const char *text) {
     sr_run_settings *s = &run->settings;
     SR_TRY(sr_run_settings_create(s));
-    SR_TRY(set_all(s, &study->settings));
-    SR_TRY(set_all(s, &study->tasks[run->task].settings));
+    SR_TRY(set_all(s, study, &study->settings));
+    SR_TRY(set_all(s, study, &study->tasks[run->task].settings));
     if (study->size_count)
-        SR_TRY(set_all(s, &study->sizes[run->size].settings));
+        SR_TRY(set_all(s, study, &study->sizes[run->size].settings));
     SR_TRY(sr_run_settings_text(&s->attention, study->variants[run->variant].attention));
     run->text = strcmp(s->data, text_data) == 0;
     if (run->text)
@@ -146,13 +172,13 @@ static srnn_status make_settings(sr_study_run *run, const sr_study *study, doubl
     return sr_run_settings_apply_preset(s);
 }
 
-/* Tokens and length of rows; a text that does not exist yet is bytes. */
-static srnn_status look_at_data(data_facts *facts, const sr_run_settings *s) {
+/* Tokens and length of rows; the study's own text, where it does not exist yet, is bytes. */
+static srnn_status look_at_data(data_facts *facts, const sr_run_settings *s, bool own_text) {
     if (facts->data && strcmp(facts->data, s->data) == 0 && facts->T_asked == s->T)
         return SRNN_OK;
     SR_TRY(sr_run_settings_text(&facts->data, s->data));
     *facts = (data_facts){facts->data, s->T, BYTE_TOKENS, s->T};
-    if (!strchr(s->data, ':') && access(s->data, F_OK) != 0)
+    if (own_text && access(s->data, F_OK) != 0)
         return SRNN_OK;
     sr_source *source;
     const sr_source_settings settings = {.seed = (uint64_t)s->seed,
@@ -193,10 +219,23 @@ static srnn_status count(sr_study_run *run, const sr_model_config *c) {
     return SRNN_OK;
 }
 
+/* The line that says a run's data; 0: no line does. */
+static size_t data_line(const sr_study *study, const sr_study_run *run) {
+    const sr_pairs *const given[] = {study->size_count ? &study->sizes[run->size].settings : NULL,
+                                     &study->tasks[run->task].settings, &study->settings};
+    for (size_t k = 0; k < sizeof given / sizeof *given; k++)
+        for (size_t i = given[k] ? given[k]->count : 0; i-- > 0;)
+            if (strcmp(given[k]->names[i], "data") == 0)
+                return given[k]->lines[i];
+    return 0;
+}
+
 /* The settings as the run will have them once its data is open, so that they can be compared. */
-static srnn_status work_out_cost(sr_study_run *run, data_facts *facts) {
+static srnn_status work_out_cost(const sr_study *study, sr_study_run *run, data_facts *facts) {
     sr_run_settings *s = &run->settings;
-    SR_TRY(look_at_data(facts, s));
+    const srnn_status opened = look_at_data(facts, s, run->text);
+    if (opened != SRNN_OK)
+        return data_line(study, run) ? name_line(opened, study, data_line(study, run)) : opened;
     s->T = facts->T;
     sr_model_config config;
     SR_TRY(sr_run_model_config(&config, s, "", facts->V));
@@ -271,7 +310,7 @@ srnn_status sr_study_price(sr_study *study) {
     data_facts facts = {0};
     srnn_status status = SRNN_OK;
     for (size_t i = 0; i < study->run_count && status == SRNN_OK; i++) {
-        status = work_out_cost(&study->runs[i], &facts);
+        status = work_out_cost(study, &study->runs[i], &facts);
         if (status != SRNN_OK)
             status = name_run(status, &study->runs[i]);
     }

@@ -53,7 +53,12 @@ void sr_word_list_free(sr_word_list *words) {
     *words = (sr_word_list){0};
 }
 
-srnn_status sr_pairs_add(sr_pairs *pairs, const char *name, const char *value) {
+srnn_status sr_pairs_add(sr_pairs *pairs, const char *name, const char *value, size_t line) {
+    size_t *lines = realloc(pairs->lines, (pairs->count + 1) * sizeof *lines);
+    if (!lines)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a study");
+    pairs->lines = lines;
+    lines[pairs->count] = line;
     SR_TRY(push(&pairs->names, pairs->count, name));
     const srnn_status status = push(&pairs->values, pairs->count, value);
     if (status != SRNN_OK) {
@@ -71,6 +76,7 @@ void sr_pairs_free(sr_pairs *pairs) {
     }
     free(pairs->names);
     free(pairs->values);
+    free(pairs->lines);
     *pairs = (sr_pairs){0};
 }
 
@@ -102,6 +108,8 @@ void sr_study_free(sr_study *study) {
     free(study->name);
     free(study->title);
     free(study->text);
+    free(study->where);
+    free(study->folder);
     free(study->variants);
     free(study->tasks);
     free(study->sizes);

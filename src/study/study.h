@@ -7,6 +7,7 @@
 /* Settings by name, in the order given; a later one wins. */
 typedef struct sr_pairs {
     char **names, **values; /* (count), owned */
+    size_t *lines;          /* (count) of the file that gave them, from 1; owned */
     size_t count;
 } sr_pairs;
 
@@ -62,6 +63,8 @@ typedef struct sr_study_run {
 typedef struct sr_study {
     char *name, *title; /* owned */
     char *text;         /* the file it was read from, owned */
+    char *where;        /* its name, for messages, owned */
+    char *folder;       /* where its relative paths begin; NULL: the current folder; owned */
     size_t baseline;    /* of the variants */
     sr_pairs settings;
     sr_study_variant *variants; /* owned, as are the following */
@@ -107,7 +110,7 @@ srnn_status sr_word_list_split(sr_word_list *words, const char *text);
 srnn_status sr_word_list_add(sr_word_list *words, const char *word);
 void sr_word_list_free(sr_word_list *words);
 
-srnn_status sr_pairs_add(sr_pairs *pairs, const char *name, const char *value);
+srnn_status sr_pairs_add(sr_pairs *pairs, const char *name, const char *value, size_t line);
 void sr_pairs_free(sr_pairs *pairs);
 
 /* True if any task, or a size, trains on the data "@text". */

@@ -106,7 +106,7 @@ static srnn_status read_pairs(reader *r, yaml_node_t *value, void *to) {
          p++) {
         SR_TRY(scalar(&name, r, node_at(r, p->key)));
         SR_TRY(scalar(&text, r, node_at(r, p->value)));
-        SR_TRY(sr_pairs_add(to, name, text));
+        SR_TRY(sr_pairs_add(to, name, text, node_at(r, p->key)->start_mark.line + 1));
     }
     return SRNN_OK;
 }
@@ -249,26 +249,48 @@ static srnn_status read_seeds(reader *r, yaml_node_t *value, void *to) {
     return status;
 }
 
+/* The value of a key in a mapping whose keys were read already; NULL: it has none. */
+static yaml_node_t *member(const reader *r, const yaml_node_t *mapping, const char *name) {
+    for (yaml_node_pair_t *p = mapping->data.mapping.pairs.start;
+         p < mapping->data.mapping.pairs.top; p++)
+        if (strcmp((const char *)node_at(r, p->key)->data.scalar.value, name) == 0)
+            return node_at(r, p->value);
+    return NULL;
+}
+
 /* The variant that a study calls so. */
-static srnn_status find_variant(size_t *index, const reader *r, const char *name) {
+static srnn_status find_variant(size_t *index, const reader *r, const yaml_node_t *node) {
     const sr_study *study = r->study;
+    const char *name = (const char *)node->data.scalar.value;
+    char why[256];
     for (size_t i = 0; i < study->variant_count; i++)
         if (strcmp(study->variants[i].name, name) == 0) {
             *index = i;
             return SRNN_OK;
         }
-    return SR_FAIL(SRNN_ERR_FORMAT, "%s: no variant of the study is called \"%s\"", r->where, name);
+    snprintf(why, sizeof why, "no variant of the study is called \"%.200s\"", name);
+    return fail(r, node, why);
 }
 
-static srnn_status check(const reader *r, const char *baseline) {
-    sr_study *study = r->study;
+static srnn_status check_task(const reader *r, const yaml_node_t *task) {
+    const yaml_node_t *names = member(r, task, "variants");
     size_t found;
+    for (yaml_node_item_t *item = names ? names->data.sequence.items.start : NULL;
+         names && item < names->data.sequence.items.top; item++)
+        SR_TRY(find_variant(&found, r, node_at(r, *item)));
+    return SRNN_OK;
+}
+
+static srnn_status check(const reader *r, const yaml_node_t *root) {
+    sr_study *study = r->study;
+    const yaml_node_t *baseline = member(r, root, "baseline"), *tasks = member(r, root, "tasks");
     if (!study->variant_count || !study->task_count || !study->seed_count)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: a study needs variants, tasks and seeds", r->where);
-    SR_TRY(find_variant(&study->baseline, r, baseline ? baseline : study->variants[0].name));
-    for (size_t t = 0; t < study->task_count; t++)
-        for (size_t i = 0; i < study->tasks[t].variants.count; i++)
-            SR_TRY(find_variant(&found, r, study->tasks[t].variants.words[i]));
+    if (baseline)
+        SR_TRY(find_variant(&study->baseline, r, baseline));
+    for (yaml_node_pair_t *p = tasks->data.mapping.pairs.start; p < tasks->data.mapping.pairs.top;
+         p++)
+        SR_TRY(check_task(r, node_at(r, p->value)));
     return SRNN_OK;
 }
 
@@ -284,13 +306,38 @@ static srnn_status read_root(reader *r, yaml_node_t *root) {
         {"skip", read_words, &study->skip}};
     srnn_status status = read_keys(r, root, keys, sizeof keys / sizeof *keys);
     if (status == SRNN_OK)
-        status = check(r, baseline);
+        status = check(r, root);
     if (status == SRNN_OK && !study->name)
         status = copy(&study->name, "study");
     if (status == SRNN_OK && !study->title)
         status = copy(&study->title, study->name);
     free(baseline);
     return status;
+}
+
+/* What nests deeper is no study; to read it would take the square of its depth. */
+static srnn_status check_depth(const char *where, const char *text, size_t bytes) {
+    enum { MOST_DEPTH = 16 };
+    yaml_parser_t parser;
+    if (!yaml_parser_initialize(&parser))
+        return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to read it", where);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
+    int depth = 0, deepest = 0;
+    for (bool done = false; !done && depth <= MOST_DEPTH;) {
+        yaml_event_t event;
+        if (!yaml_parser_parse(&parser, &event))
+            break; /* whoever reads it tells what is wrong */
+        depth += event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
+        depth -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
+        deepest = depth > deepest ? depth : deepest;
+        done = event.type == YAML_STREAM_END_EVENT;
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    return deepest <= MOST_DEPTH
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_FORMAT, "%s: lists within lists, more than %d deep", where,
+                         MOST_DEPTH);
 }
 
 static srnn_status read_document(sr_study *study, const char *where, yaml_parser_t *parser) {
@@ -309,8 +356,10 @@ static srnn_status read_document(sr_study *study, const char *where, yaml_parser
 srnn_status sr_study_read(sr_study *study, const char *where, const char *text, size_t bytes) {
     yaml_parser_t parser;
     *study = (sr_study){0};
+    SR_TRY(check_depth(where, text, bytes));
     study->text = strndup(text, bytes);
-    if (!study->text || !yaml_parser_initialize(&parser))
+    study->where = strdup(where);
+    if (!study->text || !study->where || !yaml_parser_initialize(&parser))
         return SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to read it", where);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
     const srnn_status status = read_document(study, where, &parser);

@@ -137,7 +137,8 @@ static srnn_status make_folder(sr_run *run, const char *yaml) {
     if (*run->settings.tokenizer)
         SR_TRY(sr_tokenizer_keep(run->folder, run->settings.tokenizer));
     SR_TRY(sr_run_records_open(&run->records, run->folder, &run->progress));
-    return sr_run_settings_write(&run->settings, yaml);
+    SR_TRY(sr_run_settings_write(&run->settings, yaml));
+    return sr_run_records_settings(run->records, yaml);
 }
 
 static srnn_status start(sr_run *run, const char *folder, const sr_run_settings *settings) {
@@ -256,6 +257,10 @@ const sr_progress *sr_run_progress(const sr_run *run) {
 
 const sr_model *sr_run_model(const sr_run *run) {
     return run->model;
+}
+
+bool sr_run_can_validate(const sr_run *run) {
+    return run->source->rows[SR_SPLIT_VALIDATION] > 0;
 }
 
 const char *sr_run_other_instructions(const sr_run *run) {

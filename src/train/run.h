@@ -40,6 +40,9 @@ const sr_run_settings *sr_run_settings_of(const sr_run *run);
 const sr_progress *sr_run_progress(const sr_run *run);
 const sr_model *sr_run_model(const sr_run *run);
 
+/* False if the data has nothing to validate with. */
+bool sr_run_can_validate(const sr_run *run);
+
 /* The instruction set with which the run began, if this machine has another one: from here on its bits
  * are not those of a run that was never moved. NULL if it is the same. */
 const char *sr_run_other_instructions(const sr_run *run);

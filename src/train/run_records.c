@@ -169,19 +169,41 @@ static srnn_status first_failure(srnn_status before, srnn_status now) {
     return before != SRNN_OK ? before : now;
 }
 
+/* Every line of the file a line of code in Markdown. */
+srnn_status sr_run_records_settings(sr_run_records *records, const char *yaml) {
+    sr_mapping file;
+    char *text = NULL;
+    size_t bytes = 0;
+    SR_TRY(sr_mapping_open(&file, yaml));
+    FILE *out = open_memstream(&text, &bytes);
+    for (size_t i = 0; out && i < file.bytes; i++) {
+        if (i == 0 || file.data[i - 1] == '\n')
+            fputs("    ", out);
+        putc(file.data[i], out);
+    }
+    sr_mapping_close(&file);
+    const bool whole = out && fclose(out) == 0;
+    const srnn_status status =
+        whole ? sr_tensorboard_text(records->events, wall_seconds(), "settings", text, bytes)
+              : SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to show it", yaml);
+    free(text);
+    return status;
+}
+
 static srnn_status write_events(sr_log_file *file, const sr_progress *p, const sr_step *step,
-                                const sr_validation *validation) {
+                                const sr_validation *validation, double seconds) {
     const struct {
         const char *name;
         double value;
     } scalars[] = {{"loss/train", step->loss},
                    {"gradient_norm", step->gradient_norm},
                    {"learning_rate", step->learning_rate},
+                   {"tokens_per_second", seconds > 0 ? (double)step->targets / seconds : 0},
                    {"loss/validation", validation ? validation->loss : 0},
                    {"accuracy/validation", validation ? validation->accuracy : 0}};
     const double now = wall_seconds();
     srnn_status status = SRNN_OK;
-    for (size_t i = 0; i < (validation ? 5 : 3); i++)
+    for (size_t i = 0; i < (validation ? 6 : 4); i++)
         status = first_failure(
             status, sr_tensorboard_scalar(file, now, p->step, scalars[i].name, scalars[i].value));
     return status;
@@ -192,7 +214,8 @@ srnn_status sr_run_records_step(sr_run_records *records, const sr_progress *prog
                                 double seconds) {
     srnn_status status = write_metrics(records->metrics, progress, step, validation);
     status = first_failure(status, write_timings(records->timings, progress, step, seconds));
-    return first_failure(status, write_events(records->events, progress, step, validation));
+    return first_failure(status,
+                         write_events(records->events, progress, step, validation, seconds));
 }
 
 srnn_status sr_run_records_sync(sr_run_records *records, sr_progress *progress) {

@@ -15,6 +15,9 @@ srnn_status sr_run_records_open(sr_run_records **records, const char *folder,
                                 const sr_progress *progress);
 void sr_run_records_free(sr_run_records *records);
 
+/* Shows a run's settings, the file `yaml`, to TensorBoard. */
+srnn_status sr_run_records_settings(sr_run_records *records, const char *yaml);
+
 /* One record of the step that `progress` has just counted; validation NULL: none. */
 srnn_status sr_run_records_step(sr_run_records *records, const sr_progress *progress,
                                 const sr_step *step, const sr_validation *validation,

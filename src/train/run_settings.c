@@ -250,6 +250,12 @@ srnn_status sr_run_settings_apply_preset(sr_run_settings *s) {
     s->L = s->L ? s->L : found->L;
     s->H = s->H ? s->H : found->H;
     s->Hkv = s->Hkv ? s->Hkv : s->H;
+    if (!s->D && s->C % s->H != 0)
+        return SR_FAIL(
+            SRNN_ERR_ARGUMENT,
+            "a width of %d cannot be divided among %d heads: give --head-size, or another "
+            "--hidden or --heads",
+            s->C, s->H);
     s->D = s->D ? s->D : s->C / s->H;
     return SRNN_OK;
 }

@@ -2,16 +2,21 @@
  *
  * A record is: length (8 bytes), masked crc32c of those, the event, masked crc32c of it. An event
  * is a protocol buffer: wall_time = 1 (double), step = 2 (varint), file_version = 3 (text), summary
- * = 5; a summary's value = 1 has tag = 1 (text) and simple_value = 2 (float). */
+ * = 5; a summary's value = 1 has tag = 1 (text) and simple_value = 2 (float), or tensor = 8 and
+ * metadata = 9 that names the plugin which shows it. */
 #include "train/tensorboard.h"
 
+#include "base/memory.h"
+
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { EVENT_BYTES = 512, NAME_BYTES = 200 };
+/* Around a name or a text there are always fewer bytes than these. */
+enum { AROUND_BYTES = 256, NAME_BYTES = 200, EVENT_BYTES = AROUND_BYTES + NAME_BYTES };
 
 typedef struct buffer {
-    uint8_t bytes[EVENT_BYTES];
+    uint8_t *bytes; /* with room for what is put */
     size_t count;
 } buffer;
 
@@ -81,8 +86,8 @@ bool sr_tensorboard_ends(const uint8_t *file, size_t bytes) {
     return true;
 }
 
-static srnn_status write_record(sr_log_file *file, const buffer *event) {
-    buffer record = {.count = 0};
+/* In `record`, which has room for the event and what stands around it. */
+static srnn_status write_record(sr_log_file *file, const buffer *event, buffer record) {
     put_little(&record, event->count, 8);
     put_little(&record, masked(record.bytes, 8), 4);
     put(&record, event->bytes, event->count);
@@ -91,25 +96,60 @@ static srnn_status write_record(sr_log_file *file, const buffer *event) {
 }
 
 srnn_status sr_tensorboard_begin(sr_log_file *file, double seconds) {
-    buffer event = {.count = 0};
+    uint8_t room[2][EVENT_BYTES];
+    buffer event = {room[0], 0};
     put_double(&event, 1, seconds);
     put_bytes(&event, 3, "brain.Event:2", 13);
-    return write_record(file, &event);
+    return write_record(file, &event, (buffer){room[1], 0});
+}
+
+/* The event of one summary that holds one value. */
+static void put_summary(buffer *event, double seconds, int64_t step, const buffer *value,
+                        buffer summary) {
+    put_bytes(&summary, 1, value->bytes, value->count);
+    put_double(event, 1, seconds);
+    put_key(event, 2, 0);
+    put_varint(event, (uint64_t)step);
+    put_bytes(event, 5, summary.bytes, summary.count);
 }
 
 srnn_status sr_tensorboard_scalar(sr_log_file *file, double seconds, int64_t step, const char *name,
                                   double value) {
-    buffer event = {.count = 0}, summary = {.count = 0}, number = {.count = 0};
+    uint8_t room[4][EVENT_BYTES];
+    buffer event = {room[0], 0}, number = {room[1], 0};
     const float simple = (float)value;
     uint32_t bits;
     memcpy(&bits, &simple, sizeof bits);
     put_bytes(&number, 1, name, strnlen(name, NAME_BYTES));
     put_key(&number, 2, 5);
     put_little(&number, bits, 4);
-    put_bytes(&summary, 1, number.bytes, number.count);
-    put_double(&event, 1, seconds);
-    put_key(&event, 2, 0);
-    put_varint(&event, (uint64_t)step);
-    put_bytes(&event, 5, summary.bytes, summary.count);
-    return write_record(file, &event);
+    put_summary(&event, seconds, step, &number, (buffer){room[2], 0});
+    return write_record(file, &event, (buffer){room[3], 0});
+}
+
+/* A tensor of one text: dtype = 1 (7: text), tensor_shape = 2 with one dim = 2 of size = 1, and
+ * string_val = 8. */
+static void put_text_tensor(buffer *tensor, const char *text, size_t bytes) {
+    static const uint8_t type_and_shape[] = {1 << 3, 7, 2 << 3 | 2, 4, 2 << 3 | 2, 2, 1 << 3, 1};
+    put(tensor, type_and_shape, sizeof type_and_shape);
+    put_bytes(tensor, 8, text, bytes);
+}
+
+srnn_status sr_tensorboard_text(sr_log_file *file, double seconds, const char *name,
+                                const char *text, size_t bytes) {
+    /* plugin_data = 1 with plugin_name = 1 */
+    static const uint8_t metadata[] = {1 << 3 | 2, 6, 1 << 3 | 2, 4, 't', 'e', 'x', 't'};
+    const size_t room = bytes + EVENT_BYTES;
+    void *memory;
+    SR_TRY(sr_alloc(&memory, 5 * room, 1));
+    uint8_t *at = memory;
+    buffer event = {at, 0}, value = {at + room, 0}, tensor = {at + 2 * room, 0};
+    put_text_tensor(&tensor, text, bytes);
+    put_bytes(&value, 1, name, strnlen(name, NAME_BYTES));
+    put_bytes(&value, 8, tensor.bytes, tensor.count);
+    put_bytes(&value, 9, metadata, sizeof metadata);
+    put_summary(&event, seconds, 0, &value, (buffer){at + 3 * room, 0});
+    const srnn_status status = write_record(file, &event, (buffer){at + 4 * room, 0});
+    free(memory);
+    return status;
 }

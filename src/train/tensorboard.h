@@ -1,4 +1,4 @@
-/* tensorboard.h (private): TensorBoard's event files: numbers by name and step. */
+/* tensorboard.h (private): TensorBoard's event files: numbers by name and step, and texts. */
 #ifndef SR_TRAIN_TENSORBOARD_H
 #define SR_TRAIN_TENSORBOARD_H
 
@@ -17,5 +17,9 @@ srnn_status sr_tensorboard_begin(sr_log_file *file, double seconds);
 /* One number; `seconds` since 1970. */
 srnn_status sr_tensorboard_scalar(sr_log_file *file, double seconds, int64_t step, const char *name,
                                   double value);
+
+/* A text of its own page, in Markdown. */
+srnn_status sr_tensorboard_text(sr_log_file *file, double seconds, const char *name,
+                                const char *text, size_t bytes);
 
 #endif

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
 /* Marks the bytes of a field. */
 static void mark(unsigned char *bytes, size_t offset, size_t size) {
     memset(bytes + offset, 0, size);
@@ -25,6 +26,7 @@ static size_t size_of(sr_axis_kind kind) {
     }
     return 0;
 }
+#endif
 
 /* Every byte of the descriptor belongs to a row, or to nothing. */
 static void every_field_has_a_row(void **state) {

@@ -16,11 +16,13 @@ static const char *path_of(const char *name) {
     return path;
 }
 
-/* Runs `softrnn ...` inside the folder; its words go to the file `out`. */
+/* Runs `softrnn ...` inside the folder, on the device SOFTRNN_TEST_DEVICE if that is set; its words go to
+ * the file `out`. */
 static void run_program(const char *arguments) {
     char command[1024];
-    snprintf(command, sizeof command, "cd '%s' && '%s' %s >out 2>errors", folder, SOFTRNN_PROGRAM,
-             arguments);
+    const char *device = getenv("SOFTRNN_TEST_DEVICE");
+    snprintf(command, sizeof command, "cd '%s' && '%s' %s --device '%s' >out 2>errors", folder,
+             SOFTRNN_PROGRAM, arguments, device ? device : "cpu");
     if (system(command) != 0)
         fail_msg("softrnn %s failed; its words are in %s", arguments, folder);
 }

@@ -220,7 +220,7 @@ static void failures_do_not_end_a_study(void **state) {
     (void)state;
     char other[100], content[1024];
     snprintf(other, sizeof other, "%s/failing.yaml", folder);
-    snprintf(content, sizeof content, "%.*s  gone: {settings: {data: /nonexistent/file}}\n",
+    snprintf(content, sizeof content, "%.*s  gone: {settings: {data: '@text', device: 'cuda:7'}}\n",
              (int)(strstr(study_text, "tasks:") - study_text), study_text);
     char *at = strstr(content, "  gone:");
     memmove(at + 7, at, strlen(at) + 1);
@@ -229,7 +229,7 @@ static void failures_do_not_end_a_study(void **state) {
     write_file(other, content);
     const char *const arguments[] = {"study", other, "--out", broken, "--text", text, NULL};
     assert_int_equal(finish(start(arguments)), 1);
-    assert_true(said("run gone.norm.1 failed: /nonexistent/file"));
+    assert_true(said("run gone.norm.1 failed: cuda:7"));
     assert_true(said("12 runs: 6 finished, 0 diverged, 6 failed"));
     assert_int_equal(sr_folder_remove(broken), SRNN_OK);
 }

@@ -1,5 +1,7 @@
-/* test_study_view.c: lines and columns of the study's tables, whatever the names and the terminal. */
+/* test_study_view.c: lines and columns of the study's tables and of progress, whatever the names and the terminal. */
+#include "base/units.h"
 #include "columns.h"
+#include "progress.h"
 #include "study_view.h"
 #include "test.h"
 
@@ -64,11 +66,46 @@ static void lines_say_what_matters_first(void **state) {
     assert_non_null(strstr(line, "validation 2.5000"));
 }
 
+/* A line of progress never reaches the last column; the bar shrinks first. */
+static void progress_fits_the_terminal(void **state) {
+    (void)state;
+    static const double left[] = {12, 5000, 200000, INFINITY};
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+        for (int width = 2; width < 200; width++) {
+            const progress_state progress = {
+                0.5, left[i], "step 123456  loss 2.3456  123456 tokens/s  12 % of peak"};
+            char line[512];
+            progress_line(line, sizeof line, width, &progress);
+            if ((int)strlen(line) >= width)
+                fail_msg("%zu columns in %d: %s", strlen(line), width, line);
+            assert_true(width < 40 || strstr(line, " 50 %  step 123456"));
+            assert_true(width < 130 || line[0] == '[');
+        }
+}
+
+static void times_have_their_unit(void **state) {
+    (void)state;
+    char words[SR_TIME_WORDS];
+    assert_string_equal(sr_clock_words(words, 59), "0:59");
+    assert_string_equal(sr_clock_words(words, 3723), "1:02:03");
+    assert_string_equal(sr_clock_words(words, 187200), "2 d 4 h");
+    assert_string_equal(sr_clock_words(words, INFINITY), "?");
+    assert_string_equal(sr_clock_words(words, NAN), "?");
+    assert_string_equal(sr_duration_words(words, 0.2), "1 s");
+    assert_string_equal(sr_duration_words(words, 61), "2 min");
+    assert_string_equal(sr_duration_words(words, 3599), "1 h 0 min");
+    assert_string_equal(sr_duration_words(words, 12000), "3 h 20 min");
+    assert_string_equal(sr_duration_words(words, 86399), "1 d 0 h");
+    assert_string_equal(sr_duration_words(words, 1e300), "?");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_fill_their_columns),
         cmocka_unit_test(lines_fit_the_terminal),
         cmocka_unit_test(lines_say_what_matters_first),
+        cmocka_unit_test(progress_fits_the_terminal),
+        cmocka_unit_test(times_have_their_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
 #include "report/draw/table.h"
+#include "report/study/kinds.h"
 #include "report/study/report.h"
 #include "test.h"
 
@@ -334,7 +335,11 @@ static void intervals_show_their_side(void **state) {
                         "+0.003 [\u22120.027, +0.033]");
     assert_string_equal(sr_format_interval(0.003, NAN, NAN).text, "+0.003 (no interval)");
     assert_string_equal(sr_format_size(0.378).text, "0.38");
-    assert_string_equal(sr_format_bound(0.0261).text, "0.027");
+    /* The ends of an interval read alike in a sentence and in a table. */
+    assert_string_equal(sr_format_interval(0.01, -0.0242, 0.0443).text,
+                        "+0.010 [\u22120.024, +0.044]");
+    assert_string_equal(sr_format_bound(0.0443, -0.0242, 0.0443).text, "0.044");
+    assert_string_equal(sr_format_bound(-0.0242, -0.0242, 0.0443).text, "0.024");
 }
 
 /* With one seed a task measured by accuracy is judged by its loss, and the page says so. */
@@ -611,8 +616,26 @@ static int leave(void **state) {
     return failed;
 }
 
+/* The claim about orders is about one family: softmax's own series. */
+static void orders_are_of_one_family(void **state) {
+    (void)state;
+    static const char *const of_it[] = {"order:1", "order:2", "order:8"};
+    static const char *const others[] = {"order:1,normaliser=none,norm=l2", "order:2,norm=l2",
+                                         "norm", "linear_elu", "softmax"};
+    srnn_attention a;
+    for (size_t i = 0; i < sizeof of_it / sizeof *of_it; i++) {
+        assert_int_equal(srnn_attention_parse(&a, of_it[i]), SRNN_OK);
+        assert_true(sr_kind_truncated(&a));
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        assert_int_equal(srnn_attention_parse(&a, others[i]), SRNN_OK);
+        assert_false(sr_kind_truncated(&a));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(orders_are_of_one_family),
         cmocka_unit_test(escapes),
         cmocka_unit_test(wrong_bytes_are_replaced),
         cmocka_unit_test(hostile_names_stay_text),

@@ -1,4 +1,5 @@
 /* test_study.c: reading a study, its plan, and the summary of its records. */
+#include "base/clock.h"
 #include "model/model.h"
 #include "study/summary.h"
 #include "test.h"
@@ -396,8 +397,55 @@ static void one_seed_compares_losses(void **state) {
     unmake(&m);
 }
 
+/* A variant that is called "order N" is that one, and one with the name of a variant is it. */
+static void names_say_what_is_computed(void **state) {
+    (void)state;
+    sr_study study = {0};
+    size_t bytes;
+    const char *yaml = sr_study_default(&bytes);
+    assert_int_equal(sr_study_read(&study, "default", yaml, bytes), SRNN_OK);
+    for (size_t i = 0; i < study.variant_count; i++) {
+        srnn_attention named;
+        char text[64];
+        int order, length = 0;
+        const char *name = study.variants[i].name;
+        if (sscanf(name, "order %d%n", &order, &length) == 1 && !name[length])
+            snprintf(text, sizeof text, "order:%d", order);
+        else
+            snprintf(text, sizeof text, "%s", name);
+        if (srnn_attention_parse(&named, text) == SRNN_OK)
+            assert_true(sr_attention_same(&named, &study.variants[i].descriptor));
+        snprintf(text, sizeof text, "linear_%s", name);
+        if (srnn_attention_parse(&named, text) == SRNN_OK)
+            assert_true(sr_attention_same(&named, &study.variants[i].descriptor));
+    }
+    sr_study_free(&study);
+}
+
+/* A file that only nests is refused at once. */
+static void deep_files_are_refused(void **state) {
+    (void)state;
+    enum { BYTES = 200000 };
+    static const char *const units[] = {"[", "{a: ", "- ", "? "};
+    char *text = malloc(BYTES);
+    assert_non_null(text);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        const size_t length = strlen(units[i]);
+        for (size_t at = 0; at < BYTES; at++)
+            text[at] = units[i][at % length];
+        sr_study study;
+        const double begin = sr_clock_seconds();
+        assert_int_equal(sr_study_read(&study, "deep", text, BYTES), SRNN_ERR_FORMAT);
+        assert_true(sr_clock_seconds() - begin < 2);
+        sr_study_free(&study);
+    }
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_say_what_is_computed),
+        cmocka_unit_test(deep_files_are_refused),
         cmocka_unit_test(grids_expand),
         cmocka_unit_test(costs_are_worked_out),
         cmocka_unit_test(selections),

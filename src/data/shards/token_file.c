@@ -18,6 +18,39 @@ static const struct llmc_form {
     {20240801, 7, 4, 128256},         /* Llama-3 */
 };
 
+/* Bytes that weights of a llama2.c model with this header have; 0: no such model. */
+static uint64_t llama2c_bytes(const int32_t *header) {
+    enum { MOST = 1 << 20 };
+    for (int i = 0; i < 7; i++)
+        if (i != 5 && (header[i] < 1 || header[i] > MOST))
+            return 0;
+    const bool tied = header[5] > 0;
+    const int64_t V = tied ? header[5] : -(int64_t)header[5];
+    const uint64_t C = (uint64_t)header[0], F = (uint64_t)header[1], L = (uint64_t)header[2],
+                   H = (uint64_t)header[3], Hkv = (uint64_t)header[4], T = (uint64_t)header[6];
+    if (V < 1 || V > 1 << 24 || L > 4096 || C % H != 0 || C > 1 << 16 || F > 1 << 18)
+        return 0;
+    const uint64_t D = C / H;
+    return 4 * ((tied ? 1 : 2) * (uint64_t)V * C + C + T * D +
+                L * (2 * C + 2 * C * C + 2 * C * Hkv * D + 3 * C * F));
+}
+
+/* Models have this ending, too, and their bytes are as good tokens as any. */
+static bool is_model(const sr_shard *shard) {
+    enum { SIZES = 7 };
+    static const char *const magics[] = {"PK\3\4", "GGUF", "24ka"}; /* torch, llama.cpp, llama2.c */
+    const uint8_t *data = shard->mapping.data;
+    const size_t bytes = shard->mapping.bytes;
+    int32_t header[SIZES];
+    for (size_t i = 0; i < sizeof magics / sizeof *magics; i++)
+        if (bytes > 4 && memcmp(data, magics[i], 4) == 0)
+            return true;
+    if (bytes <= sizeof header)
+        return false;
+    memcpy(header, data, sizeof header);
+    return llama2c_bytes(header) == bytes - sizeof header;
+}
+
 /* Without a header: nanoGPT's uint16. */
 static srnn_status read_header(sr_shard *shard, size_t *header_bytes) {
     size_t bytes = shard->mapping.bytes;
@@ -96,6 +129,8 @@ srnn_status sr_shard_open_bin(sr_shard *shard, const char *path, const sr_bin_se
     shard->path = strdup(path);
     srnn_status status = shard->path ? sr_mapping_open(&shard->mapping, path)
                                      : SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory", path);
+    if (status == SRNN_OK && is_model(shard))
+        status = SR_FAIL(SRNN_ERR_ARGUMENT, "%s: holds a model, not tokens", path);
     if (status == SRNN_OK)
         status = find_tokens(shard);
     if (settings->vocab)

@@ -35,6 +35,7 @@ struct sr_input {
     unsigned char *buffer; /* (BUFFER_BYTES): begin .. end-1 are not used yet */
     size_t begin, end;
     int64_t position;   /* bytes read from the file */
+    int64_t given;      /* bytes that came out of it */
     bool at_end;        /* the file has no more bytes */
     bool inside_member; /* the end of the file would come too early */
     z_stream gzip;
@@ -232,6 +233,17 @@ void sr_input_free(sr_input *input) {
     free(input);
 }
 
+/* A few bytes can stand for any number of zeros, and fill all memory. Text never grows so. */
+static srnn_status check_growth(const sr_input *input) {
+    enum { MOST_GROWTH = 1000, ALWAYS_FINE = 16 << 20 };
+    if (input->given <= ALWAYS_FINE || input->given / MOST_GROWTH <= input->position)
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_LIMIT,
+                   "%s: holds more than %d times as much as it is large: not a text; if it is one, "
+                   "decompress it first",
+                   input->path, MOST_GROWTH);
+}
+
 srnn_status sr_input_read(sr_input *input, void *bytes, size_t size, size_t *got) {
     *got = 0;
     for (;;) {
@@ -241,6 +253,8 @@ srnn_status sr_input_read(sr_input *input, void *bytes, size_t size, size_t *got
         if (nothing_left && !input->inside_member)
             return SRNN_OK;
         SR_TRY(input->decoder->step(input, bytes, size, got));
+        input->given += (int64_t)*got;
+        SR_TRY(check_growth(input));
         if (*got > 0)
             return SRNN_OK;
         if (nothing_left && input->inside_member)

@@ -184,7 +184,12 @@ struct row_place {
     int b, h, t;
 };
 
+/* Divisions of 64 bits cost more than the rest of a row; few problems need them. */
 SR_DEVICE row_place place_of(int64_t n, int heads, int T) {
+    if (n <= (int64_t)UINT32_MAX) {
+        const uint32_t row = (uint32_t)n / (uint32_t)T, b = row / (uint32_t)heads;
+        return {(int)b, (int)(row - b * (uint32_t)heads), (int)((uint32_t)n - row * (uint32_t)T)};
+    }
     return {(int)(n / T / heads), (int)(n / T % heads), (int)(n % T)};
 }
 
@@ -271,7 +276,7 @@ SR_DEVICE float row_scale_of(const sr_score_rule &rule, float scale, float maxim
 }
 
 template <class N, int WIDTH>
-__global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, 2)
+__global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, WIDTH > 128 ? 2 : 4)
     output_rows_backward(const sr_attention_view<N> call) {
     using Row = sr_warp_row<WIDTH>;
     const int64_t rows = (int64_t)call.B * call.H * call.T;

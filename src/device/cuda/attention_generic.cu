@@ -90,8 +90,9 @@ SR_DEVICE void finish_row(const view &call, const sr_running<WIDTH> &rows, int r
     for (int m = 0; m < Row::count; m++)
         x[m] = rows.x[r][m] * rounded;
     sum *= rounded;
-    if (call.numerator) {
+    if (call.numerator)
         row_store<Row>(call.numerator + at * call.Dv, x, call.Dv);
+    if (call.numerator && threadIdx.x % SR_WARP == 0) {
         call.row_sum[at] = sum;
         call.maximum[at] = saved;
     }
@@ -225,7 +226,7 @@ __global__ void __launch_bounds__(THREADS, 1) backward_queries(const __grid_cons
         if (t >= call.T)
             continue;
         const float product = warp_sum(shared->product[warp].number[r][lane]);
-        if (call.scratch.row_dot)
+        if (call.scratch.row_dot && lane == 0)
             call.scratch.row_dot[call.row_index(call.H, b, h, t)] = product;
         if (call.d_q.data)
             store_feature_gradient<WIDTH>(call, d_q[r], call.raw_q.at(b, h, t),
@@ -246,8 +247,10 @@ SR_DEVICE void store_value_gradient(const view &call, const float (&sum)[WIDTH /
     if (call.scratch.value_factor) {
         row_load<Row>(v, call.v.at(b, kv, t), call.Dv);
         const float dot = row_dot<Row>(v, d);
-        call.scratch.value_dot[at] = dot;
-        if (call.choices.value_gate && call.d_value_gate.data)
+        const bool first_lane = threadIdx.x % SR_WARP == 0;
+        if (first_lane)
+            call.scratch.value_dot[at] = dot;
+        if (first_lane && call.choices.value_gate && call.d_value_gate.data)
             *call.d_value_gate.at(b, kv, t) =
                 dot * (1 - sigmoid(to_float(*call.value_gate.at(b, kv, t))));
         row_multiply<Row>(d, call.scratch.value_factor[at]);
@@ -290,7 +293,7 @@ __global__ void __launch_bounds__(THREADS, 1) backward_keys(const __grid_constan
         if (t >= call.T)
             continue;
         const float product = warp_sum(shared->product[warp].number[r][lane]);
-        if (call.scratch.column_dot)
+        if (call.scratch.column_dot && lane == 0)
             call.scratch.column_dot[call.row_index(call.Hkv, b, kv, t)] = product;
         if (call.d_k.data)
             store_feature_gradient<WIDTH>(call, d_k[r], call.raw_k.at(b, kv, t),

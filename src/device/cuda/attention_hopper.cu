@@ -24,11 +24,8 @@ static bool backward_aligned(const view &call) {
            sr_rows_aligned(call.d_k) && sr_rows_aligned(call.d_v);
 }
 
-/* The counters, zero when the kernels start. */
-static srnn_status take_counters(int **counters, sr_layout *layout, cudaStream_t stream) {
-    *counters = (int *)sr_layout_take(layout, HOPPER_COUNTERS, sizeof **counters);
-    SR_CUDA(cudaMemsetAsync(*counters, 0, HOPPER_COUNTERS * sizeof **counters, stream));
-    return SRNN_OK;
+static int *take_counters(sr_layout *layout) {
+    return (int *)sr_layout_take(layout, HOPPER_COUNTERS, sizeof(int));
 }
 
 static srnn_status forward(const sr_attention_call *wanted) {
@@ -36,12 +33,11 @@ static srnn_status forward(const sr_attention_call *wanted) {
     sr_layout layout = {(char *)plan->scratch, 0};
     const view call = sr_attention_forward_view<sr_bf16>(wanted, &layout);
     cudaStream_t stream = sr_cuda_stream(plan->device);
-    int *counters;
     if (!forward_aligned(call))
         return sr_cuda_attention_mma.forward(wanted);
     SR_TRY(sr_attention_prepare(call, stream));
-    SR_TRY(take_counters(&counters, &layout, stream));
-    SR_CUDA(hopper_forward(call, counters, sr_cuda_facts(plan->device)->multiprocessors, stream));
+    SR_CUDA(hopper_forward(call, take_counters(&layout),
+                           sr_cuda_facts(plan->device)->multiprocessors, stream));
     return SRNN_OK;
 }
 
@@ -50,20 +46,19 @@ static srnn_status backward(const sr_attention_call *wanted) {
     sr_layout layout = {(char *)plan->scratch, 0};
     const view call = sr_attention_backward_view<sr_bf16>(wanted, &layout);
     cudaStream_t stream = sr_cuda_stream(plan->device);
-    int *counters;
     if (!backward_aligned(call))
         return sr_cuda_attention_mma.backward(wanted);
     SR_TRY(sr_attention_prepare(call, stream));
     SR_TRY(sr_attention_outputs_backward(call, stream));
-    SR_TRY(take_counters(&counters, &layout, stream));
-    SR_CUDA(hopper_backward(call, counters, sr_cuda_facts(plan->device)->multiprocessors, stream));
+    SR_CUDA(hopper_backward(call, take_counters(&layout),
+                            sr_cuda_facts(plan->device)->multiprocessors, stream));
     return sr_attention_inputs_backward(call, stream);
 }
 
 static size_t scratch_bytes(const srnn_plan *plan) {
     sr_layout layout = {};
     sr_attention_scratch_place<sr_bf16>(plan, &layout);
-    sr_layout_take(&layout, HOPPER_COUNTERS, sizeof(int));
+    take_counters(&layout);
     return layout.used;
 }
 

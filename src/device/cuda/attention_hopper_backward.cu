@@ -117,7 +117,8 @@ template <int D> struct queries_shape {
     static constexpr int STAGES = D == 64 ? 8 : 4, THREADS = HOPPER_GROUP * (GROUPS + 1);
     static constexpr int QUERY_BYTES = HOPPER_ROWS * D * 2, KEY_BYTES = KEYS * D * 2;
     static constexpr int MANY = D == 64 ? 160 : 232, FEW = D == 64 ? 32 : 40;
-    static constexpr bool DRAIN = D == 128; /* no registers for products across tiles */
+    /* Registers for the queries and their gradients; then none for products across tiles. */
+    static constexpr bool KEPT = D == 128;
 };
 
 template <int D> struct queries_shared {
@@ -198,11 +199,12 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
             return;
         const int row = work.row + HOPPER_ROWS * group;
         const int mine = row < 0 ? work.from : row_work_past<shape::KEYS>(call, row);
-        if (row >= 0) {
+        if (shape::KEPT && row >= 0) {
             tile_fragments<D>(q_rows, shared->q[group]);
             tile_fragments<D>(d_rows, shared->d[group]);
         }
-        warp_arrive(&shared->q_empty[group]);
+        if (shape::KEPT || row < 0)
+            warp_arrive(&shared->q_empty[group]);
         SR_ROLLED
         for (int j = work.past - 1; j >= mine; j--, at.advance()) { /* only later rows see them */
             mbarrier_wait(&shared->full[at.stage], at.parity);
@@ -223,8 +225,13 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
         for (int j = mine - 1; j >= work.from; j--) {
             mbarrier_wait(&shared->full[at.stage], at.parity);
             wgmma_fence();
-            multiply_rows<D, shape::KEYS>(s, q_rows, shared->k[at.stage]);
-            multiply_rows<D, shape::KEYS>(d, d_rows, shared->v[at.stage]);
+            if (shape::KEPT) {
+                multiply_rows<D, shape::KEYS>(s, q_rows, shared->k[at.stage]);
+                multiply_rows<D, shape::KEYS>(d, d_rows, shared->v[at.stage]);
+            } else {
+                multiply_rows<D, shape::KEYS>(s, shared->q[group], shared->k[at.stage]);
+                multiply_rows<D, shape::KEYS>(d, shared->d[group], shared->v[at.stage]);
+            }
             wgmma_commit();
             wgmma_wait<0>();
             wgmma_settle(s);
@@ -263,7 +270,7 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
                                                  2 * part + 1);
             }
             wgmma_commit();
-            if (shape::DRAIN) {
+            if (shape::KEPT) {
                 wgmma_wait<0>();
                 wgmma_settle(dq);
             }
@@ -271,6 +278,8 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
         }
         wgmma_wait<0>();
         wgmma_settle(dq);
+        if (!shape::KEPT)
+            warp_arrive(&shared->q_empty[group]);
         warp_arrive(&shared->empty[at.before()]);
         store_feature_rows<D>(call.d_q, call.raw_q, dq, call, work.b, work.h, row);
     }
@@ -302,7 +311,7 @@ template <int D> struct keys_shape {
     static constexpr int KEY_BYTES = HOPPER_ROWS * D * 2, QUERY_BYTES = QUERIES * D * 2;
     static constexpr int MANY = 232, FEW = 40;
     /* Registers for the keys and values, and for products across tiles. */
-    static constexpr bool ROOM = D == 64;
+    static constexpr bool ROOM = false;
 };
 
 /* A tile of keys; query tiles up to past-1 of each head of the group see them. */
@@ -700,7 +709,9 @@ static cudaError_t backward(const hopper_view &call, int *counters, int multipro
     task.order = tile_order(call.B * call.H, (call.T + by_query::ROWS - 1) / by_query::ROWS, bytes,
                             call.group);
     task.drawn = counters;
-    cudaError_t error = backward_maps(&task, HOPPER_ROWS, by_query::KEYS);
+    cudaError_t error = cudaMemsetAsync(counters, 0, HOPPER_COUNTERS * sizeof *counters, stream);
+    if (error == cudaSuccess)
+        error = backward_maps(&task, HOPPER_ROWS, by_query::KEYS);
     if (error == cudaSuccess && call.d_q.data)
         error = sr_launch(kernels.queries, backward_grid(task.order, multiprocessors),
                           dim3(by_query::THREADS), sizeof(queries_shared<D>), stream, task);

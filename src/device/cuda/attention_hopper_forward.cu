@@ -145,7 +145,7 @@ template <int D> SR_DEVICE void raise_reference(forward_sums<D> &sums, int *over
     for (int half = 0; half < 2; half++) {
         const float bits = log2_fast(fmaxf(1, quad_maximum(sums.sum[half])));
         if (!(bits < 100))
-            *overflow = 1;
+            atomicExch(overflow, 1);
         reference[half] = sums.reference[half] + bits;
     }
     move_reference(sums, reference);
@@ -258,7 +258,7 @@ SR_DEVICE void forward_finish(const forward_task &task, const forward_sums<D> &s
         const float sum = quad_sum(sums.sum[half]);
         const int64_t index = call.row_index(call.H, work.b, work.h, there);
         if (rule::reference == REFERENCE_LAZY && write && !(sum < 0x1p100f))
-            *task.overflow = 1;
+            atomicExch(task.overflow, 1);
         float x[D / 4];
         fragment_take<D>(x, sums.numerator, half);
         if (call.numerator) {
@@ -348,10 +348,12 @@ __global__ void __launch_bounds__(forward_shape<D>::THREADS, 1)
     forward_kernel(const __grid_constant__ forward_task task) {
     using shape = forward_shape<D>;
     SR_SHARED(forward_shared<D>, shared);
-    if (task.wanted && *task.wanted == 0)
-        return;
     if (threadIdx.x == 0)
         forward_barriers(shared);
+    wait_for_previous(); /* which cleared the counters, or may have set the flag */
+    if (task.wanted && *task.wanted == 0)
+        return;
+    let_next_start();
     __syncthreads();
     if (threadIdx.x < HOPPER_GROUP) {
         registers_decrease<shape::FEW>();
@@ -363,7 +365,13 @@ __global__ void __launch_bounds__(forward_shape<D>::THREADS, 1)
     }
 }
 
-/* ---- launching ---- */
+/* ---- launching: each kernel's start is hidden behind the one in front ---- */
+
+__global__ void clear_counters(int *counters) {
+    let_next_start();
+    if (threadIdx.x < HOPPER_COUNTERS)
+        counters[threadIdx.x] = 0;
+}
 
 typedef void forward_function(const forward_task);
 
@@ -395,8 +403,8 @@ static cudaError_t forward_launch(forward_function *kernel, const forward_task &
                                   int multiprocessors, cudaStream_t stream) {
     const int tiles = tile_count(task.order),
               blocks = tiles < multiprocessors ? tiles : multiprocessors;
-    return sr_launch(kernel, dim3((unsigned)blocks), dim3(forward_shape<D>::THREADS),
-                     sizeof(forward_shared<D>), stream, task);
+    return sr_launch_early(true, kernel, dim3((unsigned)blocks), dim3(forward_shape<D>::THREADS),
+                           sizeof(forward_shared<D>), stream, task);
 }
 
 template <int D>
@@ -414,6 +422,8 @@ static cudaError_t forward(const hopper_view &call, int *counters, int multiproc
         error = tile_map_encode(&task.k, call.k, call, call.Hkv, shape::KEYS);
     if (error == cudaSuccess)
         error = tile_map_encode(&task.v, call.v, call, call.Hkv, shape::KEYS);
+    if (error == cudaSuccess)
+        error = sr_launch(clear_counters, dim3(1), dim3(SR_WARP), 0, stream, counters);
     if (error == cudaSuccess)
         error = forward_launch<D>(forward_choose<D>(call), task, multiprocessors, stream);
     if (error != cudaSuccess || !call.score.maximum)

@@ -242,7 +242,7 @@ template <weight_kind kind> SR_BOTH constexpr float hidden_logit() {
     return kind == WEIGHT_LINEAR ? 0 : -INFINITY;
 }
 
-/* ---- the kernels: counters are zero at the start ---- */
+/* ---- the kernels; counters are zero when they draw ---- */
 
 struct forward_task {
     CUtensorMap q, k, v;
@@ -262,7 +262,7 @@ struct backward_task {
 };
 
 /* Starts the forward pass, or the backward pass between its edges, on so many multiprocessors. `counters` are
- * HOPPER_COUNTERS integers in device memory, zero. */
+ * HOPPER_COUNTERS integers in device memory. */
 enum { HOPPER_COUNTERS = 4 };
 cudaError_t hopper_forward(const hopper_view &call, int *counters, int multiprocessors,
                            cudaStream_t stream);

@@ -62,82 +62,97 @@ SR_DEVICE float decay_from(const double *decay, int t, double reference, float u
  *     decay(e), take(e, x)     C_i - C_j in decay_units, and x = w' dw'; only where pairs.decays */
 enum { SR_PIECE = 8 };
 
-template <class Pairs>
-SR_DEVICE void pairs_finish(float (&r)[SR_PIECE], float (&d)[SR_PIECE],
-                            const float (&slope)[SR_PIECE], const Pairs &pairs) {
-#pragma unroll
-    for (int e = 0; e < SR_PIECE; e++) {
-        const bool hidden = pairs.masked && pairs.hidden(e);
-        const float d_weight = d[e] + pairs.d_row_sum(e);
-        if (pairs.decays)
-            pairs.take(e, hidden ? 0 : r[e] * d_weight);
-        r[e] = hidden ? 0 : r[e];
-        d[e] = hidden ? 0 : slope[e] * d_weight;
-    }
+/* What a piece has beside its scores, known when it is compiled: most pieces have nothing, and should not have to ask
+ * pair by pair. OTHER: hidden pairs, decay. */
+enum sr_piece_kind { SR_PIECE_PLAIN, SR_PIECE_CLAMPED, SR_PIECE_OTHER };
+
+SR_DEVICE bool is_clamped(sr_piece_kind kind, const sr_score_rule &rule, float r) {
+    return kind != SR_PIECE_PLAIN && rule.clamped && r > rule.clamp;
 }
 
-template <class Pairs>
+/* Pair e from its weight, r, and slope. */
+template <sr_piece_kind PIECE, class Pairs>
+SR_DEVICE void pair_finish(float &r, float &d, float slope, int e, const Pairs &pairs) {
+    const bool hidden = PIECE == SR_PIECE_OTHER && pairs.masked && pairs.hidden(e);
+    const float d_weight = d + pairs.d_row_sum(e);
+    if (PIECE == SR_PIECE_OTHER && pairs.decays)
+        pairs.take(e, hidden ? 0 : r * d_weight);
+    r = hidden ? 0 : r;
+    d = hidden ? 0 : slope * d_weight;
+}
+
+template <sr_piece_kind PIECE, class Pairs>
 SR_DEVICE void exponential_backward(float (&r)[SR_PIECE], float (&d)[SR_PIECE],
                                     const sr_score_rule &rule, const Pairs &pairs) {
-    float slope[SR_PIECE];
 #pragma unroll
     for (int e = 0; e < SR_PIECE; e++) {
-        const bool clamped = rule.clamped && r[e] > rule.clamp;
+        const bool clamped = is_clamped(PIECE, rule, r[e]);
         float x = clamped ? rule.clamp : r[e];
-        if (pairs.decays)
+        if (PIECE == SR_PIECE_OTHER && pairs.decays)
             x += pairs.decay(e);
         r[e] = exp2_fast(fmaf(x, rule.scale_log2, -pairs.scale(e)));
-        slope[e] = clamped ? 0 : r[e];
+        pair_finish<PIECE>(r[e], d[e], clamped ? 0 : r[e], e, pairs);
     }
-    pairs_finish(r, d, slope, pairs);
 }
 
-template <class Pairs>
+template <sr_piece_kind PIECE, class Pairs>
 SR_DEVICE void polynomial_backward(float (&r)[SR_PIECE], float (&d)[SR_PIECE],
                                    const sr_score_rule &rule, const Pairs &pairs) {
     float x[SR_PIECE], slope[SR_PIECE];
 #pragma unroll
     for (int e = 0; e < SR_PIECE; e++)
-        x[e] = clamp_dot(rule, r[e]);
+        x[e] = is_clamped(PIECE, rule, r[e]) ? rule.clamp : r[e];
     polynomial_of(slope, x, rule.slope, rule.degree - 1);
-    if (rule.clamped)
 #pragma unroll
-        for (int e = 0; e < SR_PIECE; e++)
-            slope[e] = r[e] > rule.clamp ? 0 : slope[e];
+    for (int e = 0; e < SR_PIECE; e++)
+        slope[e] = is_clamped(PIECE, rule, r[e]) ? 0 : slope[e];
     polynomial_of(r, x, rule.coefficient, rule.degree);
 #pragma unroll
     for (int e = 0; e < SR_PIECE; e++) {
-        const float factor = pairs.scale(e) * (pairs.decays ? exp2_fast(pairs.decay(e)) : 1);
+        float factor = pairs.scale(e);
+        if (PIECE == SR_PIECE_OTHER && pairs.decays)
+            factor *= exp2_fast(pairs.decay(e));
         r[e] *= factor;
-        slope[e] *= factor;
+        pair_finish<PIECE>(r[e], d[e], slope[e] * factor, e, pairs);
     }
-    pairs_finish(r, d, slope, pairs);
 }
 
-template <class Pairs>
+template <sr_piece_kind PIECE, class Pairs>
 SR_DEVICE void long_backward(float (&r)[SR_PIECE], float (&d)[SR_PIECE], const sr_score_rule &rule,
                              const Pairs &pairs) {
-    float slope[SR_PIECE];
 #pragma unroll
     for (int e = 0; e < SR_PIECE; e++) {
-        const bool clamped = rule.clamped && r[e] > rule.clamp;
+        const bool clamped = is_clamped(PIECE, rule, r[e]);
         const float x = clamped ? rule.clamp : r[e];
-        const float shift = pairs.scale(e) - (pairs.decays ? pairs.decay(e) : 0);
+        float shift = pairs.scale(e);
+        if (PIECE == SR_PIECE_OTHER && pairs.decays)
+            shift -= pairs.decay(e);
         r[e] = signed_exp2(long_log(rule, x, 0), shift);
-        slope[e] = clamped ? 0 : signed_exp2(long_log(rule, x, 1), shift);
+        const float slope = clamped ? 0 : signed_exp2(long_log(rule, x, 1), shift);
+        pair_finish<PIECE>(r[e], d[e], slope, e, pairs);
     }
-    pairs_finish(r, d, slope, pairs);
+}
+
+template <sr_score_class KIND, sr_piece_kind PIECE, class Pairs>
+SR_DEVICE void pairs_backward_as(float (&r)[SR_PIECE], float (&d)[SR_PIECE],
+                                 const sr_score_rule &rule, const Pairs &pairs) {
+    if constexpr (KIND == SR_CLASS_EXPONENTIAL)
+        exponential_backward<PIECE>(r, d, rule, pairs);
+    else if constexpr (KIND == SR_CLASS_POLYNOMIAL)
+        polynomial_backward<PIECE>(r, d, rule, pairs);
+    else
+        long_backward<PIECE>(r, d, rule, pairs);
 }
 
 template <sr_score_class KIND, class Pairs>
 SR_DEVICE void pairs_backward(float (&r)[SR_PIECE], float (&d)[SR_PIECE], const sr_score_rule &rule,
                               const Pairs &pairs) {
-    if constexpr (KIND == SR_CLASS_EXPONENTIAL)
-        exponential_backward(r, d, rule, pairs);
-    else if constexpr (KIND == SR_CLASS_POLYNOMIAL)
-        polynomial_backward(r, d, rule, pairs);
+    if (KIND == SR_CLASS_LONG || pairs.masked || pairs.decays)
+        pairs_backward_as<KIND, SR_PIECE_OTHER>(r, d, rule, pairs);
+    else if (rule.clamped)
+        pairs_backward_as<KIND, SR_PIECE_CLAMPED>(r, d, rule, pairs);
     else
-        long_backward(r, d, rule, pairs);
+        pairs_backward_as<KIND, SR_PIECE_PLAIN>(r, d, rule, pairs);
 }
 
 /* Pair e of a piece is row e / 2 % 2 of the lane's two, column e / 4 * 2 + e % 2 of its four. */
@@ -185,7 +200,7 @@ SR_DEVICE void multiply_pieces(float (&c)[MT][SR_PIECE], const Operands &operand
 #pragma unroll
         for (int e = 0; e < SR_PIECE; e++)
             c[m][e] = 0;
-#pragma unroll
+#pragma unroll 8
     for (int k = 0; k < WIDTH / 16; k++) {
         uint32_t b[4];
         load_b<WIDTH>(b, tile, row, k);

@@ -11,7 +11,7 @@ template <int WIDTH, sr_score_class KIND> struct shape {
     static constexpr int row_tiles = WIDTH <= 64 && KIND != SR_CLASS_LONG ? 2 : 1;
     static constexpr int warp_rows = 16 * row_tiles;
     static constexpr int rows = WARPS * warp_rows;
-    static constexpr int keys = WIDTH <= 128 ? 64 : 32;
+    static constexpr int keys = WIDTH <= 128 ? 64 : 16;
     static constexpr int key_pieces = keys / 8;
     static constexpr int pieces = WIDTH / 8;
     static constexpr bool kept = WIDTH <= 128;                  /* queries in registers */

@@ -16,6 +16,12 @@ template <int WIDTH> struct sr_tile {
     static SR_BOTH int offset(int row, int chunk) {
         return row * WIDTH + (chunk ^ (row / rows_a_line % turns)) * 8;
     }
+
+    /* Chunk 2 k + odd of a row, written so that a lane has at most four such places to keep, and adds what is left of k. */
+    static SR_BOTH int offset(int row, int k, int odd) {
+        const int inside = (2 * (k % 4) + odd) ^ (row / rows_a_line % turns);
+        return k / 4 * 64 + (row * WIDTH + inside * 8);
+    }
 };
 
 /* Rows of one head in global memory. */
@@ -58,27 +64,27 @@ SR_DEVICE void tile_load(sr_bf16 *tile, const sr_head_rows<const sr_bf16> &head,
     }
 }
 
-/* ---- fragments ---- */
+/* ---- fragments: `row` is a multiple of 16, and only a distance to where the lane reads ---- */
 
 /* A: rows row .. row+15 of the tile, columns 16 k .. 16 k + 15. */
 template <int WIDTH> SR_DEVICE void load_a(uint32_t (&a)[4], const sr_bf16 *tile, int row, int k) {
     const int lane = threadIdx.x % SR_WARP;
-    ldmatrix_x4(a, tile + sr_tile<WIDTH>::offset(row + lane % 16, 2 * k + lane / 16));
+    ldmatrix_x4(a, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 16, k, lane / 16));
 }
 
 /* B of two products, whose columns are rows row .. row+7 and row+8 .. row+15 of the tile; it is summed over columns
  * 16 k .. 16 k + 15. b[0..1] are the first's. */
 template <int WIDTH> SR_DEVICE void load_b(uint32_t (&b)[4], const sr_bf16 *tile, int row, int k) {
     const int lane = threadIdx.x % SR_WARP;
-    ldmatrix_x4(
-        b, tile + sr_tile<WIDTH>::offset(row + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+    ldmatrix_x4(b, tile + row * WIDTH +
+                       sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, k, lane / 8 % 2));
 }
 
 /* B of two products, whose columns are columns 16 c .. 16 c + 15 of the tile; it is summed over rows row .. row+15. */
 template <int WIDTH>
 SR_DEVICE void load_b_rows(uint32_t (&b)[4], const sr_bf16 *tile, int row, int c) {
     const int lane = threadIdx.x % SR_WARP;
-    ldmatrix_x4_transposed(b, tile + sr_tile<WIDTH>::offset(row + lane % 16, 2 * c + lane / 16));
+    ldmatrix_x4_transposed(b, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 16, c, lane / 16));
 }
 
 /* C of a 16 x 16 piece (two products side by side) as A of the next product. */
@@ -120,14 +126,12 @@ template <int WIDTH> struct sr_operand<WIDTH, true> {
 };
 
 template <int WIDTH> struct sr_operand<WIDTH, false> {
-    const sr_bf16 *tile;
-    int row;
-    SR_DEVICE void open(const sr_bf16 *tile_, int row_) {
-        tile = tile_;
-        row = row_;
+    const sr_bf16 *rows;
+    SR_DEVICE void open(const sr_bf16 *tile, int row) {
+        rows = tile + row * WIDTH;
     }
     SR_DEVICE void get(uint32_t (&a)[4], int k) const {
-        load_a<WIDTH>(a, tile, row, k);
+        load_a<WIDTH>(a, rows, 0, k);
     }
 };
 

@@ -20,18 +20,22 @@ template <class T> struct sr_as_declared { using type = T; };
 extern __shared__ __align__(1024) unsigned char sr_shared_memory[];
 #define SR_SHARED(type, name) type *const name = reinterpret_cast<type *>(sr_shared_memory)
 
+/* Lets the kernel have so much dynamic shared memory. */
+static inline cudaError_t sr_allow_shared(const void *function, size_t bytes) {
+    if (bytes <= SR_SHARED_BYTES_FREE)
+        return cudaSuccess;
+    return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
 /* Starts kernel(arguments...) on the stream. Failures while it runs show at the next wait. */
 template <class... P>
 cudaError_t sr_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                       cudaStream_t stream, typename sr_as_declared<P>::type... arguments) {
     void *addresses[] = {(void *)&arguments..., nullptr};
     const void *function = reinterpret_cast<const void *>(kernel);
-    if (shared_bytes > SR_SHARED_BYTES_FREE) {
-        cudaError_t error = cudaFuncSetAttribute(
-            function, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
-        if (error != cudaSuccess)
-            return error;
-    }
+    const cudaError_t error = sr_allow_shared(function, shared_bytes);
+    if (error != cudaSuccess)
+        return error;
     return cudaLaunchKernel(function, grid, block, addresses, shared_bytes, stream);
 }
 
@@ -43,6 +47,10 @@ cudaError_t sr_launch_early(bool early, void (*kernel)(P...), dim3 grid, dim3 bl
                             size_t shared_bytes, cudaStream_t stream,
                             typename sr_as_declared<P>::type... arguments) {
     void *addresses[] = {(void *)&arguments..., nullptr};
+    const void *function = reinterpret_cast<const void *>(kernel);
+    const cudaError_t error = sr_allow_shared(function, shared_bytes);
+    if (error != cudaSuccess)
+        return error;
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -53,7 +61,7 @@ cudaError_t sr_launch_early(bool early, void (*kernel)(P...), dim3 grid, dim3 bl
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = early ? 1 : 0;
-    return cudaLaunchKernelExC(&config, reinterpret_cast<const void *>(kernel), addresses);
+    return cudaLaunchKernelExC(&config, function, addresses);
 }
 
 #else

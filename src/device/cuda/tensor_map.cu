@@ -1,28 +1,33 @@
 /* tensor_map.cu: maps of tensors for bulk copies. */
 #include "device/cuda/hopper.h"
 
+#include <pthread.h>
+
 /* The driver's function, found at run time so that the program starts where no driver is. */
 typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
                                     const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
                                     const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-static cudaError_t encode_function_find(encode_function *encode) {
+/* Looked for once: that takes longer than using it. */
+static pthread_once_t looked_for = PTHREAD_ONCE_INIT;
+static encode_function encode;
+static cudaError_t not_found;
+
+static void encode_function_find() {
     void *address = nullptr;
     cudaDriverEntryPointQueryResult found;
-    cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000,
-                                                         cudaEnableDefault, &found);
-    if (error != cudaSuccess)
-        return error;
-    *encode = reinterpret_cast<encode_function>(address);
-    return found == cudaDriverEntryPointSuccess ? cudaSuccess : cudaErrorInsufficientDriver;
+    not_found = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000,
+                                                 cudaEnableDefault, &found);
+    if (not_found == cudaSuccess && found != cudaDriverEntryPointSuccess)
+        not_found = cudaErrorInsufficientDriver;
+    encode = reinterpret_cast<encode_function>(address);
 }
 
 cudaError_t sr_tensor_map_encode(CUtensorMap *map, const void *data, const sr_tensor_shape *shape) {
-    encode_function encode = nullptr;
-    cudaError_t error = encode_function_find(&encode);
-    if (error != cudaSuccess)
-        return error;
+    pthread_once(&looked_for, encode_function_find);
+    if (not_found != cudaSuccess)
+        return not_found;
     const cuuint32_t every[5] = {1, 1, 1, 1, 1};
     cuuint64_t size[5], stride[4];
     for (int i = 0; i < shape->dimensions; i++)

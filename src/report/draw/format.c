@@ -44,9 +44,8 @@ sr_formatted sr_format_size(double value) {
     return sr_format_fixed(size, sr_format_decimals(size, size, 0));
 }
 
-sr_formatted sr_format_bound(double value) {
-    const double unit = pow(10, -sr_format_decimals(fabs(value), fabs(value), 0));
-    return sr_format_size(ceil(fabs(value) / unit - 1e-9) * unit);
+sr_formatted sr_format_bound(double value, double low, double high) {
+    return sr_format_fixed(fabs(value), sr_format_decimals(low, high, 3));
 }
 
 sr_formatted sr_format_signed(double value, int decimals) {

@@ -22,9 +22,11 @@ int sr_format_decimals(double low, double high, int least);
 /* "+0.003 [−0.027, +0.033]", for running text; without bounds "+0.003 (no interval)". */
 sr_formatted sr_format_interval(double value, double low, double high);
 
-/* "0.38": the size of an effect, in two digits; of a bound, rounded up. */
+/* "0.38": the size of an effect, in two digits. */
 sr_formatted sr_format_size(double value);
-sr_formatted sr_format_bound(double value);
+
+/* The size of one end of an interval, with the digits that sr_format_interval gives it. */
+sr_formatted sr_format_bound(double value, double low, double high);
 
 /* Letters, digits and dashes, for names of files: "2-king-james". */
 void sr_format_stem(char *stem, size_t size, size_t number, const char *name);

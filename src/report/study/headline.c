@@ -37,11 +37,12 @@ static void write_open(sentence *s, const sr_entry *entry) {
         fputs(" has too few runs to judge", s->out);
     } else if (sr_cell_keeps_up(s->cell, entry)) {
         fprintf(s->out, " costs <strong>nothing that shows here</strong> (at most %s%s)",
-                sr_format_bound(cost.high).text, unit_of(entry));
+                sr_format_bound(cost.high, cost.low, cost.high).text, unit_of(entry));
     } else {
         fprintf(s->out, " <strong>cannot be judged at this size</strong>: it may gain %s or cost ",
-                sr_format_bound(cost.low).text);
-        fprintf(s->out, "%s%s", sr_format_bound(cost.high).text, unit_of(entry));
+                sr_format_bound(cost.low, cost.low, cost.high).text);
+        fprintf(s->out, "%s%s", sr_format_bound(cost.high, cost.low, cost.high).text,
+                unit_of(entry));
     }
 }
 

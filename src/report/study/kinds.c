@@ -16,7 +16,8 @@ bool sr_kind_linear(const srnn_attention *a) {
 }
 
 bool sr_kind_truncated(const srnn_attention *a) {
-    return is_plain(a) && a->score == SRNN_SCORE_TAYLOR;
+    return is_plain(a) && a->score == SRNN_SCORE_TAYLOR && a->norm == SRNN_NORM_NONE &&
+           a->normaliser == SRNN_NORMALISER_ROW_SUM;
 }
 
 static bool is_bare(const srnn_attention *a) {

@@ -187,8 +187,33 @@ static void what_cannot_be_opened_is_named(void **state) {
     sr_input_free(NULL);
 }
 
+/* A few kilobytes that stand for gigabytes of zeros. */
+static void bombs_are_refused(void **state) {
+    (void)state;
+    enum { ZEROS = 64 << 20 };
+    unsigned char *zeros = calloc(1, ZEROS), *room = malloc(1 << 20);
+    assert_true(zeros && room);
+    const size_t size = ZSTD_compress(packed, sizeof packed, zeros, ZEROS, 1);
+    assert_false(ZSTD_isError(size));
+    write_file(packed, size);
+    sr_input *input;
+    size_t bytes, given = 0;
+    assert_int_equal(sr_input_open(&input, path), SRNN_OK);
+    srnn_status status;
+    do {
+        status = sr_input_read(input, room, 1 << 20, &bytes);
+        given += bytes;
+    } while (status == SRNN_OK && bytes > 0);
+    assert_int_equal(status, SRNN_ERR_LIMIT);
+    assert_true(given < 32 << 20);
+    sr_input_free(input);
+    free(zeros);
+    free(room);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bombs_are_refused),
         cmocka_unit_test(bytes_come_back),
         cmocka_unit_test(members_follow_each_other),
         cmocka_unit_test(a_file_cut_off_is_refused),

@@ -102,6 +102,17 @@ template <bool barriers> __global__ void sum_in_shared_memory(float *to, const f
         to[blockIdx.x] = part[0];
 }
 
+/* The launch fails when waited for, with these words in the message; a new start repairs it. */
+static void assert_fails(const char *kernel, const char *what) {
+    assert_int_equal(cudaStreamSynchronize(stream), cudaErrorLaunchFailure);
+    assert_int_equal(cudaGetLastError(), cudaErrorLaunchFailure);
+    const char *message = cudaGetErrorString(cudaErrorLaunchFailure);
+    if (strstr(message, kernel) == nullptr || strstr(message, what) == nullptr)
+        fail_msg("'%s' and '%s' are not in: %s", kernel, what, message);
+    RIGHT(cudaDeviceReset());
+    RIGHT(cudaGetLastError());
+}
+
 static void test_barriers(void **state) {
     (void)state;
     float host[256], sums[2], sum = 0;
@@ -112,11 +123,62 @@ static void test_barriers(void **state) {
     fetch(sums, to, 2);
     assert_true(sums[0] == sum && sums[1] == sum);
     RIGHT(sr_launch(sum_in_shared_memory<false>, dim3(2), dim3(256), 1024, stream, to, from));
+#ifdef SR_EMULATOR_RACES
+    assert_fails("sum_in_shared_memory", "a race");
+#else
     fetch(sums, to, 2);
     assert_false(sums[0] == sum && sums[1] == sum);
     RIGHT(cudaFree(from));
     RIGHT(cudaFree(to));
+#endif
 }
+
+#ifdef SR_EMULATOR_RACES
+/* Lanes of a warp hand numbers on: with __syncwarp before the write that follows a read, or only before the read. */
+template <bool ordered> __global__ void pass_on(int *to) {
+    __shared__ int passed[64];
+    const int thread = threadIdx.x;
+    for (int round = 0; round < 3; round++) {
+        passed[thread] = thread + round;
+        __syncwarp();
+        to[thread] = passed[thread ^ 1];
+        if (ordered)
+            __syncwarp();
+    }
+}
+
+/* Each warp reads what the next one wrote, behind a barrier of the warp or of the block. */
+template <bool block> __global__ void look_over(int *to) {
+    SR_SHARED(int, memory);
+    memory[threadIdx.x] = (int)threadIdx.x;
+    if (block)
+        __syncthreads();
+    else
+        __syncwarp();
+    to[threadIdx.x] = memory[(threadIdx.x + 32) % 64];
+}
+
+/* Halves of one word are two places, and atomic functions no race. */
+__global__ void share_words(uint16_t *to, int *count) {
+    to[threadIdx.x] = (uint16_t)threadIdx.x;
+    atomicAdd(count, 1);
+}
+
+static void test_races(void **state) {
+    (void)state;
+    int zero = 0;
+    int *memory = device_array<int>(nullptr, 64), *count = device_array(&zero, 1);
+    RIGHT(sr_launch(pass_on<true>, dim3(2), dim3(64), 0, stream, memory));
+    RIGHT(sr_launch(look_over<true>, dim3(2), dim3(64), 256, stream, memory));
+    RIGHT(sr_launch(share_words, dim3(2), dim3(64), 0, stream, (uint16_t *)memory, count));
+    RIGHT(cudaStreamSynchronize(stream));
+    RIGHT(sr_launch(pass_on<false>, dim3(1), dim3(64), 0, stream, memory));
+    assert_fails("pass_on", "a race");
+    memory = device_array<int>(nullptr, 64);
+    RIGHT(sr_launch(look_over<false>, dim3(1), dim3(64), 256, stream, memory));
+    assert_fails("look_over", "a race");
+}
+#endif
 
 /* Warp 0 hands numbers to the other three through barriers 1 (full) and 2 (empty). */
 __global__ void hand_over(int *to) {
@@ -159,12 +221,12 @@ __global__ void early_end(int *to) {
 
 __global__ void lonely_shuffle(float *to) {
     if (threadIdx.x != 7)
-        *to = shuffle_xor(*to, 1);
+        to[threadIdx.x] = shuffle_xor(to[threadIdx.x], 1);
 }
 
 __global__ void quarrel(float *to) {
     if (threadIdx.x % 2 == 0)
-        *to = shuffle_xor(*to, 1);
+        to[threadIdx.x] = shuffle_xor(to[threadIdx.x], 1);
     else
         __syncwarp();
 }
@@ -172,17 +234,6 @@ __global__ void quarrel(float *to) {
 __global__ void beyond_shared(int) {
     SR_SHARED(char, memory);
     memory[100 + threadIdx.x] = 1;
-}
-
-/* The launch fails when waited for, with these words in the message; a new start repairs it. */
-static void assert_fails(const char *kernel, const char *what) {
-    assert_int_equal(cudaStreamSynchronize(stream), cudaErrorLaunchFailure);
-    assert_int_equal(cudaGetLastError(), cudaErrorLaunchFailure);
-    const char *message = cudaGetErrorString(cudaErrorLaunchFailure);
-    if (strstr(message, kernel) == nullptr || strstr(message, what) == nullptr)
-        fail_msg("'%s' and '%s' are not in: %s", kernel, what, message);
-    RIGHT(cudaDeviceReset());
-    RIGHT(cudaGetLastError());
 }
 
 static void test_deadlocks_are_told(void **state) {
@@ -193,13 +244,13 @@ static void test_deadlocks_are_told(void **state) {
                     memory)); /* who has ended is not waited for */
     fetch(host, memory, 40);
     assert_int_equal(host[39], 1);
-    float *x = device_array<float>(nullptr, 1);
+    float *x = device_array<float>(nullptr, 192);
     RIGHT(sr_launch(lonely_shuffle, dim3(3), dim3(64), 0, stream, x));
     assert_fails("lonely_shuffle", "31 at shuffle_xor, 33 at its end");
-    x = device_array<float>(nullptr, 1);
+    x = device_array<float>(nullptr, 192);
     RIGHT(sr_launch(quarrel, dim3(1), dim3(64), 0, stream, x));
     assert_fails("quarrel", "__syncwarp");
-    x = device_array<float>(nullptr, 1);
+    x = device_array<float>(nullptr, 192);
     RIGHT(sr_launch(lonely_shuffle, dim3(1), dim3(40), 0, stream, x));
     assert_fails("lonely_shuffle", "not whole warps");
     RIGHT(sr_launch(beyond_shared, dim3(1), dim3(32), 128, stream, 0));
@@ -576,6 +627,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_every_thread_runs_once),
         cmocka_unit_test(test_barriers),
+#ifdef SR_EMULATOR_RACES
+        cmocka_unit_test(test_races),
+#endif
         cmocka_unit_test(test_named_barriers),
         cmocka_unit_test(test_deadlocks_are_told),
         cmocka_unit_test(test_atomic_functions),

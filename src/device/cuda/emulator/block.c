@@ -2,6 +2,7 @@
 #include "device/cuda/emulator/block.h"
 
 #include "device/cuda/emulator/fiber.h"
+#include "device/cuda/emulator/races.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -33,7 +34,8 @@ typedef struct warp {
     const char *name;
     void *operand[SR_EMULATOR_WARP];
     int arrived;
-    uint32_t met; /* how often */
+    uint32_t met;    /* how often */
+    uint32_t synced; /* how often for __syncwarp */
 } warp;
 
 typedef struct barrier {
@@ -45,6 +47,7 @@ typedef struct block {
     const sr_emulated_kernel *kernel;
     bool late, failed;
     int threads, running; /* in all; not yet ended */
+    uint32_t time;        /* barriers passed, in this block and those before */
     thread *thread;       /* (SR_EMULATOR_THREADS) */
     warp warp[SR_EMULATOR_THREADS / SR_EMULATOR_WARP];
     barrier barrier[SR_EMULATOR_BARRIERS];
@@ -179,9 +182,25 @@ void sr_emulator_collect(sr_emulator_perform *perform, void *operand, const char
     perform(w->operand);
     w->arrived = 0;
     w->met++;
+    w->synced += perform == sr_emulator_nothing;
+}
+
+void sr_emulator_order(void) {
+    here->time++;
+}
+
+bool sr_emulator_moment(sr_emulated_moment *now, int lane, const void *address) {
+    if (sr_emulated_thread == NULL || sr_fibers_have(here->fiber, SR_EMULATOR_THREADS, address))
+        return false;
+    const int running = (int)(current() - here->thread),
+              first = running - running % SR_EMULATOR_WARP;
+    *now = (sr_emulated_moment){lane < 0 ? running : first + lane, here->time,
+                                here->warp[running / SR_EMULATOR_WARP].synced};
+    return true;
 }
 
 static void barrier_open(barrier *b) {
+    sr_emulator_order();
     b->arrived = 0;
     b->expected = 0;
     b->passed++;
@@ -211,6 +230,8 @@ bool sr_emulator_is_late(void) {
 }
 
 static void copy_make(const copy *c) {
+    sr_emulator_touch(-1, c->from, (size_t)c->bytes, false);
+    sr_emulator_touch(-1, c->to, (size_t)c->size, true);
     memcpy(c->to, c->from, (size_t)c->bytes);
     memset((char *)c->to + c->bytes, 0, (size_t)(c->size - c->bytes));
 }
@@ -345,6 +366,7 @@ bool sr_emulator_block_run(const sr_emulated_kernel *kernel, uint3 index, bool l
     if (here == NULL)
         return false;
     here->kernel = kernel;
+    here->time++;
     here->late = late;
     here->failed = false;
     here->threads = here->running = (int)(kernel->block.x * kernel->block.y * kernel->block.z);

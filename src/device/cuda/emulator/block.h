@@ -74,6 +74,20 @@ void sr_emulator_copy_wait(int pending);
 /* Whether this block does what is asynchronous as late as allowed. */
 bool sr_emulator_is_late(void);
 
+/* When something happens: by which thread of the block, after how many barriers (counted on and on from block to block),
+ * and after how many of its warp. */
+typedef struct sr_emulated_moment {
+    int thread;
+    uint32_t time, warp_time;
+} sr_emulated_moment;
+
+/* Now, for lane `lane` of the running thread's warp (negative: that thread). False: no thread of a kernel runs, or the
+ * address is on the stack of one. */
+bool sr_emulator_moment(sr_emulated_moment *now, int lane, const void *address);
+
+/* What some threads did so far comes before what others do from now on. */
+void sr_emulator_order(void);
+
 /* Ends the block: the kernel did what no GPU allows. */
 __attribute__((noreturn, format(printf, 1, 2))) void sr_emulator_fail(const char *format, ...);
 

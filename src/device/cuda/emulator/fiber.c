@@ -105,6 +105,12 @@ void sr_fibers_free(sr_fiber *fibers, int count) {
     free(fibers);
 }
 
+bool sr_fibers_have(const sr_fiber *fibers, int count, const void *address) {
+    const sr_fiber *last = &fibers[count - 1];
+    return (const char *)address >= fibers[0].stack &&
+           (const char *)address < last->stack + last->stack_bytes;
+}
+
 void sr_fiber_prepare(sr_fiber *fiber, void (*start)(void)) {
 #ifdef SANITIZED
     __asan_unpoison_memory_region(fiber->stack, fiber->stack_bytes);

