@@ -348,7 +348,7 @@ static void put_item(output *out, const srnn_attention *a, const sr_axis *axis) 
         put_number(out, value);
         break;
     }
-    if (axis->counted & 1U << (unsigned)value) {
+    if (axis->counted && (axis->counted >> (unsigned)value & 1U)) {
         put(out, ":");
         put_count(out, sr_axis_count(axis, a));
     }

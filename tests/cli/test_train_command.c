@@ -495,7 +495,7 @@ static void misunderstandings_are_told(void **state) {
     assert_int_equal(shell("$S train --out p2 --data text.txt --validation-share 0 --steps 2 " SIZES
                            "2>said && grep -q 'no validation split' said"),
                      0);
-    assert_int_equal(shell("$S train --out q --data text.txt --steps 2 " SIZES
+    assert_int_equal(shell("$S train --out with_split --data text.txt --steps 2 " SIZES
                            "2>said && ! grep -q 'no validation split' said"),
                      0);
 }
