@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
 /* Marks the bytes of a field. */
 static void mark(unsigned char *bytes, size_t offset, size_t size) {
     memset(bytes + offset, 0, size);
 }
 
+#if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
 static size_t size_of(sr_axis_kind kind) {
     switch (kind) {
     case SR_AXIS_WORD:
