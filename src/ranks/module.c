@@ -36,7 +36,7 @@ srnn_status sr_ranks_started(bool *several) {
 
 /* Beside the program, else where it is installed relative to it. */
 static void find(char path[PATH_MAX]) {
-    char folder[PATH_MAX];
+    char folder[PATH_MAX / 2];
     const char *named = getenv("SOFTRNN_MPI");
     if (named && *named) {
         snprintf(path, PATH_MAX, "%s", named);
@@ -47,10 +47,9 @@ static void find(char path[PATH_MAX]) {
     char *slash = strrchr(folder, '/');
     if (slash)
         *slash = '\0';
-    const int bytes = snprintf(path, PATH_MAX, "%s/" MODULE, folder);
-    if (bytes >= PATH_MAX || access(path, F_OK) != 0)
-        (void)!(snprintf(path, PATH_MAX, "%s/%s/" MODULE, folder, SOFTRNN_MODULES_FROM_PROGRAM) <
-                PATH_MAX); /* one that is cut is not found, and named so */
+    snprintf(path, PATH_MAX, "%s/" MODULE, folder);
+    if (access(path, F_OK) != 0)
+        snprintf(path, PATH_MAX, "%s/%s/" MODULE, folder, SOFTRNN_MODULES_FROM_PROGRAM);
 }
 
 static srnn_status missing(const char *why) {

@@ -84,10 +84,10 @@ int sr_ranks_threads(const sr_ranks *ranks, int requested) {
 
 /* ---- the roll call: who is waiting answers, so that who does not answer is not */
 
-typedef struct roll {
+typedef struct roll_call {
     bool *present; /* (count) */
     int missing;
-} roll;
+} roll_call;
 
 /* A message of one byte, which leaves at once. */
 static srnn_status say(sr_ranks *ranks, int to, int tag) {
@@ -115,7 +115,7 @@ static srnn_status hear(sr_ranks *ranks, int tag, int *from) {
 }
 
 /* Answers whoever asks; notes whoever answers. */
-static srnn_status heed(sr_ranks *ranks, roll *roll) {
+static srnn_status heed(sr_ranks *ranks, roll_call *roll) {
     int from;
     for (;;) {
         SR_TRY(hear(ranks, TAG_QUESTION, &from));
@@ -139,7 +139,7 @@ static void rest(double seconds) {
     nanosleep(&time, NULL);
 }
 
-static srnn_status call_roll(sr_ranks *ranks, roll *roll) {
+static srnn_status call_roll(sr_ranks *ranks, roll_call *roll) {
     enum { TRIES = 300 };
     for (int other = 0; other < ranks->count; other++)
         if (other != ranks->rank)
@@ -152,20 +152,20 @@ static srnn_status call_roll(sr_ranks *ranks, roll *roll) {
 }
 
 /* "rank 2 on node7, rank 3 on node8" */
-static void name_missing(char *text, size_t size, const sr_ranks *ranks, const roll *roll) {
+static void name_missing(char *text, size_t size, const sr_ranks *ranks, const roll_call *roll) {
     size_t used = 0;
     text[0] = '\0';
     for (int other = 0; other < ranks->count && used < size; other++)
         if (!roll->present[other])
-            used += (size_t)snprintf(text + used, size - used, "%srank %d on %s",
-                                     used ? ", " : "", other, ranks->hosts[other]);
+            used += (size_t)snprintf(text + used, size - used, "%srank %d on %s", used ? ", " : "",
+                                     other, ranks->hosts[other]);
 }
 
 static srnn_status give_up(sr_ranks *ranks) {
     char names[256];
     void *memory;
     SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(bool)));
-    roll roll = {.present = memory, .missing = ranks->count - 1};
+    roll_call roll = {.present = memory, .missing = ranks->count - 1};
     roll.present[ranks->rank] = true;
     const srnn_status status = call_roll(ranks, &roll);
     name_missing(names, sizeof names, ranks, &roll);

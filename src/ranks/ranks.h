@@ -12,12 +12,12 @@
 #include <stdint.h>
 
 typedef struct sr_ranks {
-    int rank, count;         /* this one, 0 .. count-1, and how many there are */
-    sr_link *link;           /* NULL: it is alone */
-    void *module;            /* of the link */
+    int rank, count;             /* this one, 0 .. count-1, and how many there are */
+    sr_link *link;               /* NULL: it is alone */
+    void *module;                /* of the link */
     char (*hosts)[SR_LINK_NAME]; /* (count), owned; NULL: it is alone */
-    int *counts, *starts;    /* (count) of sr_ranks_gather, owned */
-    double patience;         /* seconds; 0: for ever */
+    int *counts, *starts;        /* (count) of sr_ranks_gather, owned */
+    double patience;             /* seconds; 0: for ever */
 } sr_ranks;
 
 /* The ranks as the environment of this process tells: alone, or several by MPI. Fails, naming what is

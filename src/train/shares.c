@@ -22,10 +22,10 @@ typedef struct piece {
 } piece;
 
 /* What comes from the other ranks for one piece. */
-typedef struct slot {
+typedef struct arrival {
     float *numbers;            /* (ranks, most_own) */
     sr_link_request *requests; /* (ranks) */
-} slot;
+} arrival;
 
 struct sr_shares {
     sr_ranks *ranks;
@@ -34,19 +34,19 @@ struct sr_shares {
     const float *gradient;
     int64_t numbers;
     int layers;
-    int64_t *starts;  /* (layers + 1): of each layer, and of what follows the last */
-    piece *pieces;    /* (piece_count), the end of the arena first */
-    int *part_bytes;  /* (piece_count, 2, ranks): counts and starts of the pieces */
+    int64_t *starts; /* (layers + 1): of each layer, and of what follows the last */
+    piece *pieces;   /* (piece_count), the end of the arena first */
+    int *part_bytes; /* (piece_count, 2, ranks): counts and starts of the pieces */
     size_t piece_count;
     sr_share *own; /* (own_count): what this rank keeps */
     size_t own_count;
     int64_t own_numbers, most_own;
     float *sum; /* (own_numbers) */
-    slot slots[SLOTS];
+    arrival slots[SLOTS];
     sr_link_request *sends;   /* (piece_count, ranks) */
     sr_link_request *spreads; /* (piece_count) */
 
-    double *unit_squares; /* (units of the arena): rank after rank as they arrive */
+    double *unit_squares;               /* (units of the arena): rank after rank as they arrive */
     int *square_counts, *square_starts; /* (ranks) in bytes */
 
     /* The round. */
@@ -82,15 +82,15 @@ static int64_t ready_from(const sr_shares *s, int layer) {
 }
 
 /* Calls `see` for every piece, the end of the arena first; returns how many there are. */
-static size_t cut(sr_shares *s, void (*see)(sr_shares *s, size_t index, int64_t first, int64_t end)) {
+static size_t cut(sr_shares *s,
+                  void (*see)(sr_shares *s, size_t index, int64_t first, int64_t end)) {
     size_t count = 0;
     int64_t end = s->numbers;
     for (int layer = s->layers; layer >= -1; layer--) {
         const int64_t first = ready_from(s, layer);
         while (end > first) {
-            const int64_t begin = end - first > PIECE_NUMBERS
-                                      ? up_to_unit(end) - PIECE_NUMBERS
-                                      : first;
+            const int64_t begin =
+                end - first > PIECE_NUMBERS ? up_to_unit(end) - PIECE_NUMBERS : first;
             if (see)
                 see(s, count, begin, end);
             count++;
@@ -120,8 +120,8 @@ static void make_piece(sr_shares *s, size_t index, int64_t first, int64_t end) {
         const sr_share part = part_of(first, end, r, count);
         p->counts[r] = (int)part.count * (int)sizeof(float);
         p->starts[r] = (int)(part.first - first) * (int)sizeof(float);
-        s->square_counts[r] += (int)((part.count + SR_SQUARES_UNIT - 1) / SR_SQUARES_UNIT) *
-                               (int)sizeof(double);
+        s->square_counts[r] +=
+            (int)((part.count + SR_SQUARES_UNIT - 1) / SR_SQUARES_UNIT) * (int)sizeof(double);
     }
     p->own = part_of(first, end, s->ranks->rank, count);
     p->own.at = s->split ? s->own_numbers : p->own.first;
@@ -255,9 +255,9 @@ static srnn_status send_piece(sr_shares *s, size_t index) {
     const piece *p = &s->pieces[index];
     for (int to = 0; to < s->ranks->count; to++)
         if (to != s->ranks->rank && p->counts[to] > 0)
-            SR_TRY(sr_ranks_send(s->ranks, &s->sends[index * (size_t)s->ranks->count + (size_t)to],
-                                 to, SR_RANKS_TAG, (const char *)(s->gradient + p->first) + p->starts[to],
-                                 (size_t)p->counts[to]));
+            SR_TRY(sr_ranks_send(
+                s->ranks, &s->sends[index * (size_t)s->ranks->count + (size_t)to], to, SR_RANKS_TAG,
+                (const char *)(s->gradient + p->first) + p->starts[to], (size_t)p->counts[to]));
     return SRNN_OK;
 }
 
@@ -267,7 +267,7 @@ static bool comes_from(const sr_shares *s, const piece *p, int rank) {
 
 static srnn_status receive_piece(sr_shares *s, size_t index) {
     const piece *p = &s->pieces[index];
-    slot *slot = &s->slots[index % SLOTS];
+    arrival *slot = &s->slots[index % SLOTS];
     for (int from = 0; from < s->active; from++)
         if (comes_from(s, p, from))
             SR_TRY(sr_ranks_receive(s->ranks, &slot->requests[from], from, SR_RANKS_TAG,
@@ -288,7 +288,7 @@ static srnn_status receive_more(sr_shares *s) {
 /* Has all of it arrived? With `wait` it has. */
 static srnn_status arrived(sr_shares *s, size_t index, bool wait, bool *all) {
     const piece *p = &s->pieces[index];
-    slot *slot = &s->slots[index % SLOTS];
+    arrival *slot = &s->slots[index % SLOTS];
     *all = true;
     for (int from = 0; from < s->active && *all; from++) {
         if (!comes_from(s, p, from))
@@ -393,9 +393,9 @@ static double squares_in_order(const sr_shares *s, int *next) {
         next[r] = (s->square_starts[r] + s->square_counts[r]) / (int)sizeof(double);
     for (size_t i = s->piece_count; i-- > 0;)
         for (int r = 0; r < s->ranks->count; r++) {
-            const int units = (int)((s->pieces[i].counts[r] / (int)sizeof(float) +
-                                     SR_SQUARES_UNIT - 1) /
-                                    SR_SQUARES_UNIT);
+            const int units =
+                (int)((s->pieces[i].counts[r] / (int)sizeof(float) + SR_SQUARES_UNIT - 1) /
+                      SR_SQUARES_UNIT);
             next[r] -= units;
             for (int u = 0; u < units; u++)
                 squares += s->unit_squares[next[r] + u];

@@ -1,4 +1,4 @@
-/* shares.h (private): how the numbers of a model are divided among ranks, and how the gradients of a
+/* shares.h: how the numbers of a model are divided among ranks, and how the gradients of a
  * step's batches become one sum.
  *
  * Batch j of a step is computed by rank j modulo the number of ranks, and its gradient g_j comes from

@@ -98,8 +98,8 @@ static int look_around(sr_link *link) {
     if (error == MPI_SUCCESS)
         error = MPI_Get_library_version(library, &length);
     if (error == MPI_SUCCESS)
-        error = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL,
-                                    &machine);
+        error =
+            MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
     if (error != MPI_SUCCESS)
         return error;
     snprintf(link->host, sizeof link->host, "%.63s", host);
