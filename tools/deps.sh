@@ -30,6 +30,8 @@ clang-format     command clang-format
 libclang-rt-dev  file    /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a
 python3          command python3
 valgrind         command valgrind
+openmpi-bin      command mpirun
+libopenmpi-dev   file    /usr/lib/*/openmpi/include/mpi.h
 '
 [ "${1:-}" != browser ] || needed+='
 chromium         command chromium
