@@ -70,10 +70,11 @@ static void inputs(builder *b, const srnn_attention *a, const sr_layer_dims *d) 
 }
 
 /* What is learned for one operand. */
-static void operand(builder *b, sr_operand which, const sr_layer_dims *d) {
+static void operand(builder *b, sr_operand which, const srnn_attention *a, const sr_layer_dims *d) {
     const sr_operand_row *row = sr_operand_at(which);
     const sr_layer_slot slot = sr_layer_operand_slot(which);
-    const int64_t heads = sr_layer_extent(row->heads, d), width = sr_layer_extent(row->width, d);
+    const int64_t heads = sr_layer_extent(row->heads, a, d),
+                  width = sr_layer_extent(row->width, a, d);
     switch (row->origin) {
     case SR_ORIGIN_INPUTS:
         break;
@@ -83,14 +84,15 @@ static void operand(builder *b, sr_operand which, const sr_layer_dims *d) {
     case SR_ORIGIN_LEARNED:
         append(b, slot, row->file,
                row->file_rank == 1
-                   ? vector(width, SR_INIT_CONSTANT, row->initial)
+                   ? vector(heads * width, SR_INIT_CONSTANT, row->initial)
                    : (sr_tensor_spec){.rank = 4, .shape = {1, width, 1, 1}, .size = row->initial});
         break;
     }
 }
 
-int64_t sr_layer_extent(sr_extent extent, const sr_layer_dims *d) {
-    return sr_extent_in(extent, &(srnn_problem){.H = d->H, .Hkv = d->Hkv, .D = d->D, .Dv = d->D});
+int64_t sr_layer_extent(sr_extent extent, const srnn_attention *a, const sr_layer_dims *d) {
+    return sr_extent_in(
+        extent, &(srnn_problem){.attention = *a, .H = d->H, .Hkv = d->Hkv, .D = d->D, .Dv = d->D});
 }
 
 srnn_status sr_layer_tensors(sr_tensor_table *table, const char *prefix,
@@ -102,6 +104,6 @@ srnn_status sr_layer_tensors(sr_tensor_table *table, const char *prefix,
     projection(&b, SR_LAYER_O_WEIGHT, "o_proj", d->C, (int64_t)d->H * d->D, d->o_bias);
     for (int which = 0; which < SR_OPERANDS; which++)
         if (sr_operand_used((sr_operand)which, a))
-            operand(&b, (sr_operand)which, d);
+            operand(&b, (sr_operand)which, a, d);
     return b.status;
 }
