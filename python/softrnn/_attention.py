@@ -28,7 +28,7 @@ def _torch_module() -> Any:
 
 def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax", *, documents: Any = None,
               form: str = "auto", chunk: int = 0, kernel: Optional[str] = None, threads: int = 0,
-              state_limit: int = 0, **operands: Any) -> Any:
+              state_limit: int = 0, levels: int = 0, **operands: Any) -> Any:
     """Causal attention of any variant: o (B, H, T, Dv).
 
     q is (B, H, T, D), k (B, Hkv, T, D) and v (B, Hkv, T, Dv), with their position applied; H is a multiple of Hkv.
@@ -37,12 +37,12 @@ def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax"
     last is 1. Other floating types are computed in float32 and rounded back.
 
     attention: a name, a text form or softrnn.parse's result. Gates and learned vectors that the variant reads
-    (softrnn.parse(...).operands) are given by name, before their sigmoid: output_gate (B, H, T), value_gate and decay
-    (B, Hkv, T), norm_weight and norm_bias (Dv), value_power (Hkv).
+    (softrnn.parse(...).operands) are given by name, before their sigmoid, with the shapes that softrnn.h gives to
+    srnn_operands: output_gate (B, H, T), value_gate and decay (B, Hkv, T), norm_weight (Dv), ...
 
     documents: where packed documents start, counted over all B*T tokens, and where the last one ends; a token sees its
     own document only. form: "auto", "parallel", "chunked" (a state between chunks of `chunk` tokens) or "recurrent".
-    kernel, threads and state_limit (bytes): as in softrnn.h.
+    kernel, threads, state_limit (bytes) and levels (of a level gate): as in softrnn.h.
 
     >>> q, k, v = numpy.random.default_rng(0).normal(size=(3, 1, 4, 32, 16))
     >>> softrnn.attention(q, k, v, "norm").shape
@@ -55,7 +55,7 @@ def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax"
     Traceback (most recent call last):
     softrnn.ArgumentError: gate reads output_gate, which was not given
     """
-    options = Options(form, chunk, kernel, threads, state_limit)
+    options = Options(form, chunk, kernel, threads, state_limit, levels)
     if is_torch(q) and _torch_module().is_traced(q):
         return _torch_module().traced(attention, (q, k, v, operands), documents, options)
     variant = parse(attention)
@@ -67,7 +67,7 @@ def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax"
 
 def gradients(d_o: Any, q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax", *, documents: Any = None,
               form: str = "auto", chunk: int = 0, kernel: Optional[str] = None, threads: int = 0,
-              state_limit: int = 0, **operands: Any) -> Dict[str, Any]:
+              state_limit: int = 0, levels: int = 0, **operands: Any) -> Dict[str, Any]:
     """Gradients on NumPy arrays: {"o": the output, "q": d_q, "k": d_k, ...} for all that the variant reads, given the
     gradient d_o (B, H, T, Dv) of the output. Everything else is as in attention(). (With torch, call backward.)
 
@@ -79,4 +79,4 @@ def gradients(d_o: Any, q: Any, k: Any, v: Any, attention: Union[str, Variant] =
     values = named_operands(variant, q, k, v, operands)
     if is_torch(q):
         raise ArgumentTypeError("q is a torch tensor, whose gradients backward() gives")
-    return _numpy.gradients(variant, d_o, values, documents, Options(form, chunk, kernel, threads, state_limit))
+    return _numpy.gradients(variant, d_o, values, documents, Options(form, chunk, kernel, threads, state_limit, levels))

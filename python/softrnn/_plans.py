@@ -44,6 +44,7 @@ class Options(NamedTuple):
     kernel: Optional[str] = None
     threads: int = 0
     state_limit: int = 0
+    levels: int = 0
 
 
     def checked(self) -> "Options":
@@ -52,7 +53,7 @@ class Options(NamedTuple):
             value = getattr(self, name)
             if not isinstance(value, str) and not (name == "kernel" and value is None):
                 raise ArgumentTypeError(f"{name} must be a text, not {type(value).__name__}")
-        for name in ("chunk", "threads", "state_limit"):
+        for name in ("chunk", "threads", "state_limit", "levels"):
             if not hasattr(getattr(self, name), "__index__"):
                 raise ArgumentTypeError(f"{name} must be a whole number, not {type(getattr(self, name)).__name__}")
         return self
@@ -88,7 +89,8 @@ def make_problem(variant: Variant, sizes: Sizes, options: Options, place: Place)
     problem.form = FORMS[options.form]
     problem.device = place.device
     values = dict(zip(("B", "H", "Hkv", "T", "D", "Dv"), sizes[1:]),
-                  chunk=options.chunk, threads=options.threads, state_limit=options.state_limit)
+                  chunk=options.chunk, threads=options.threads, state_limit=options.state_limit,
+                  levels=options.levels)
     for name, value in values.items():
         try:
             setattr(problem, name, value)
@@ -245,6 +247,9 @@ def check_layout(operand: Operand, shape: Tuple[int, ...], strides: Sequence[int
     name = operand.name
     if tuple(shape) != operand.shape:
         raise ArgumentError(f"{name} has the shape {tuple(shape)}; {operand.shape} is needed")
+    if not operand.tensor:
+        if len(shape) == 2 and shape[0] > 1 and strides[0] != shape[1]:
+            raise ArgumentError(f"{name} must be contiguous")
     if len(shape) == 4 or not operand.tensor:
         if shape[-1] > 1 and strides[-1] != 1:
             raise ArgumentError(f"{name}: numbers of the last axis must follow each other (stride 1, not "
@@ -290,4 +295,5 @@ def sizes_of(dtype: str, q: Tuple[int, ...], k: Tuple[int, ...], v: Tuple[int, .
             raise ArgumentError(f"{name} has the shape {tuple(shape)}; four axes are needed: (B, heads, T, width)")
         if 0 in shape:
             raise ArgumentError(f"{name} has the shape {tuple(shape)}, which is empty")
-    return Sizes(dtype, q[0], q[1], k[1], q[2], q[3], v[3])
+    heads = max(q[1], v[1])  # q and k, or k and v, may be shared by several heads
+    return Sizes(dtype, q[0], heads, k[1], q[2], q[3], v[3])

@@ -3,6 +3,8 @@
 import threading
 from typing import Any, List, Optional, Sequence, Union
 
+import numpy as np
+
 from . import _numpy
 from ._attention import _torch_module, is_torch
 from ._library import ArgumentError, ArgumentTypeError, check, ffi, lib, text
@@ -30,18 +32,19 @@ class State:
 
     def __init__(self, attention: Union[str, Variant] = "softmax", *, H: int, D: int, B: int = 1,
                  Hkv: Optional[int] = None, Dv: Optional[int] = None, dtype: Any = "float32", device: Any = "cpu",
-                 piece: int = 64, form: str = "auto", chunk: int = 0, threads: int = 0, state_limit: int = 0):
+                 piece: int = 64, form: str = "auto", chunk: int = 0, threads: int = 0, state_limit: int = 0,
+                 levels: int = 0):
         self.variant = parse(attention)
         self.dtype = str(dtype).replace("torch.", "")
         if self.dtype not in DTYPES:
             raise ArgumentTypeError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype}")
         self.piece = piece
         self._arguments = dict(H=H, D=D, B=B, Hkv=Hkv, Dv=Dv, dtype=self.dtype, device=str(device), piece=piece,
-                               form=form, chunk=chunk, threads=threads, state_limit=state_limit)
+                               form=form, chunk=chunk, threads=threads, state_limit=state_limit, levels=levels)
         self._place = CPU if str(device) == "cpu" else Place(str(device))
         sizes = Sizes(self.dtype, B, H, Hkv or H, piece, D, Dv or D)
         self._problem, self._keep = make_problem(
-            self.variant, sizes, Options(form, chunk, None, threads, state_limit).checked(), self._place)
+            self.variant, sizes, Options(form, chunk, None, threads, state_limit, levels).checked(), self._place)
         out = ffi.new("srnn_state **")
         check(lib.srnn_state_create(out, self._problem))
         self._state = out[0]
@@ -71,7 +74,7 @@ class State:
         for name, array in zip(self.variant.operands, arrays):
             if array.dtype.name != self.dtype:
                 raise ArgumentTypeError(f"{name} is of type {array.dtype}; the state's is {self.dtype}")
-        o = _numpy.np.empty(self._output(arrays[0].shape[2]), self.dtype)
+        o = np.empty(self._output(arrays[0].shape[2]), self.dtype)
         self._feed_parts([(a.shape, _numpy._strides(a, n), a.ctypes.data)
                           for a, n in zip(arrays, self.variant.operands)], o.ctypes.data, o.itemsize)
         return o

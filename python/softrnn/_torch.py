@@ -1,7 +1,7 @@
 """Attention on torch tensors: gradients, streams, autocast, torch.compile."""
 
 import threading
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import torch
 
@@ -81,22 +81,22 @@ def _computed(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     return dtype
 
 
-def _converted(names: Sequence[str], tensors: Sequence[Tensor]) -> Tuple[List[Tensor], torch.dtype]:
+def _converted(names: Sequence[str], vectors: Sequence[str], tensors: Sequence[Tensor]) -> Tuple[List[Tensor], torch.dtype]:
     """Operands in the type in which the library computes, and the type that the result has. Tensors stay as they are
     if they have it; learned vectors are small, and follow."""
     device, dtype = tensors[0].device, tensors[0].dtype
     autocast = _autocast_dtype(device)
     result = autocast if autocast is not None and dtype != torch.float64 else dtype
     computed = _computed(result, device)
-    vectors = torch.float32 if computed == torch.bfloat16 else computed
+    learned = torch.float32 if computed == torch.bfloat16 else computed
     converted = []
     for name, tensor in zip(names, tensors):
-        vector = tensor.dim() == 1
+        vector = name in vectors
         if result == dtype and not vector and tensor.dtype != dtype:
             raise ArgumentTypeError(f"{name} is of type {tensor.dtype}; like q it must be {dtype}")
         if not vector and result != dtype:
             tensor = tensor.to(result)  # autocast rounds what goes in
-        converted.append(tensor.to(vectors if vector else computed))
+        converted.append(tensor.to(learned if vector else computed))
     return converted, result
 
 
@@ -229,7 +229,7 @@ def _prepared(variant: Variant, tensors: Sequence[Any]) -> Tuple[Sequence[Tensor
     if kind in _plain:
         return tensors, tensors[0].dtype
     _check_tensors(variant.operands, tensors)
-    converted, result = _converted(variant.operands, tensors)
+    converted, result = _converted(variant.operands, variant.vectors, tensors)
     if all(a is b for a, b in zip(converted, tensors)) and converted[0].dtype == result and len(_plain) < _MOST_PLAIN:
         _plain.add(kind)
     return converted, result
@@ -254,7 +254,7 @@ def feed(state: Any, tensors: Sequence[Any]) -> Tensor:
         if tensor.requires_grad and torch.is_grad_enabled():
             raise ArgumentError(f"{name} asks for a gradient, which a state does not give: use softrnn.attention, or "
                                 "torch.no_grad()")
-        expected = "float32" if state.dtype == "bfloat16" and tensor.dim() == 1 else state.dtype
+        expected = "float32" if state.dtype == "bfloat16" and name in state.variant.vectors else state.dtype
         if _NAMES.get(tensor.dtype) != expected:
             raise ArgumentTypeError(f"{name} is of type {tensor.dtype}; the state's is {expected}")
     q = tensors[0]
@@ -283,5 +283,6 @@ if hasattr(torch.library, "custom_op"):
     from ._operator import attention as traced
 else:
 
-    def traced(attention: Any, values: Any, documents: Any, options: Any) -> Tensor:
+    def traced(attention: Union[str, Variant], values: Tuple[Any, ...], documents: Optional[Any],
+               options: Options) -> Tensor:
         raise UnsupportedError("q is not a plain tensor, or torch.compile is at work; both need torch 2.4 or newer")

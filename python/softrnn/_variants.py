@@ -27,7 +27,7 @@ class Variant:
     """A variant of softmax attention: one attribute per axis of the equation, as docs/VARIANTS.md lists them.
 
     `name` (None if it has none), `text` (the canonical text form), `note`, `operands` (what the equation reads: q, k,
-    v, and gates and learned vectors of this variant) and `has_state` (a state of fixed size) say the rest.
+    v, and gates and learned vectors of this variant; `vectors`: the latter) and `has_state` (a state of fixed size) say the rest.
 
     >>> norm = softrnn.parse("norm")
     >>> norm.score, norm.norm, norm.has_state
@@ -48,7 +48,9 @@ class Variant:
         self.name = name or (text(known) if known else None)
         self.note = note
         self.has_state = bool(lib.srnn_attention_has_state(struct))
-        self.operands = tuple(text(operand.name) for operand in operands_of(self._smallest()))
+        found = [(text(operand.name), bool(operand.tensor)) for operand in operands_of(self._smallest())]
+        self.operands = tuple(name for name, _ in found)
+        self.vectors = tuple(name for name, tensor in found if not tensor)
 
     def _smallest(self) -> Any:
         """A problem with this variant, for questions that do not depend on sizes."""
@@ -123,7 +125,7 @@ def variants() -> List[Variant]:
     >>> [variant.name for variant in softrnn.variants()][:3]
     ['softmax', 'softmax_clamp_denom', 'softmax_detach_denom']
     """
-    found = []
+    found: List[Variant] = []
     while True:
         row = lib.srnn_variant_at(len(found))
         if not row:

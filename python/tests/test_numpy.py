@@ -204,9 +204,9 @@ class States(unittest.TestCase):
                 continue
             inputs = operands(variant, B=2, H=2, Hkv=2, T=11, D=4, Dv=4)
             state = softrnn.State(variant, B=2, H=2, D=4, dtype="float64", piece=3)
-            parts, vectors = [], {n: x for n, x in inputs.items() if x.ndim == 1}
+            parts, vectors = [], {n: inputs[n] for n in variant.vectors}
             for start, end in ((0, 1), (1, 9), (9, 11)):
-                piece = {n: x[:, :, start:end] for n, x in inputs.items() if x.ndim > 1}
+                piece = {n: x[:, :, start:end] for n, x in inputs.items() if n not in vectors}
                 parts.append(state.feed(**piece, **vectors))
             whole = softrnn.attention(**inputs, attention=variant)
             np.testing.assert_allclose(np.concatenate(parts, axis=2), whole, atol=1e-9, err_msg=str(variant))

@@ -202,7 +202,7 @@ class Compiled(unittest.TestCase):
         inputs = tensors("norm", "float32")
         # The bytes that forward leaves for backward have gaps, so the tests that compare all outputs are left out.
         torch.library.opcheck(torch.ops.softrnn.attention.default,
-                              ([inputs[n] for n in "qkv"], None, softrnn.parse("norm").text, "auto", 0, "", 0, 0),
+                              ([inputs[n] for n in "qkv"], None, softrnn.parse("norm").text, "auto", 0, "", 0, 0, 0),
                               test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
 
 
