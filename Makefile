@@ -14,7 +14,8 @@ configure = log=$$(cmake -S . -B $(1) -G Ninja $(2) 2>&1) || { echo "$$log"; exi
 compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout $(or $(2),300) --output-on-failure
 
-.PHONY: build test study study-full verify deps deps-test deps-browser bench fuzz sanitize clang release nightly \
+.PHONY: build test study study-full study-gpu verify deps deps-test deps-browser deps-torch test-python wheel \
+        bench fuzz sanitize clang release nightly \
         cuda emulated races format check-format install clean help
 
 build: deps ## the library and the program, in build/ (the default)
@@ -31,6 +32,9 @@ study: build ## which part of softmax matters? ten minutes on two cores, into ru
 study-full: build ## the longer study: a night on two cores, into runs/study-full
 	@build/cli/softrnn study studies/full.yaml --out runs/study-full; status=$$?; \
 	    build/cli/softrnn report runs/study-full && exit $$status
+
+study-gpu: cuda ## the question on a GPU: 34 M parameters, into runs/study-gpu; TEXT=files the first time
+	@tools/study_gpu.sh build-cuda/cli/softrnn $(TEXT)
 
 verify: build ## all variants, all forms, all kernels on this machine
 	@build/cli/softrnn verify
@@ -99,6 +103,15 @@ deps-test: ## install what is missing to build and test
 
 deps-browser: ## install a browser, in which the tests then also open the report (a large download)
 	@tools/deps.sh browser
+
+deps-torch: ## install Debian's torch, on which the tests then also try the Python package (215 packages)
+	@tools/deps.sh torch
+
+test-python: deps ## the Python package in an environment of its own, with the newest torch and transformers (a large download)
+	@tools/test_python.sh
+
+wheel: deps ## the Python package as a wheel for other machines, into build-python/wheels
+	@tools/wheel.sh
 
 clean: ## remove everything that was built
 	@rm -rf build build-*
