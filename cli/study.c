@@ -6,6 +6,7 @@
 #include "origin.h"
 #include "progress.h"
 #include "study/conduct.h"
+#include "study/ranked.h"
 #include "study_table.h"
 #include "study_view.h"
 
@@ -113,7 +114,9 @@ static int run_study(sr_study *study, const arguments *a, sr_study_way *way) {
     sr_summary summary = {0};
     const srnn_status status = views ? conduct(study, a, way, views, &summary)
                                      : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
-    int exit_code = command_report(status);
+    int exit_code = way->ranks && status != SRNN_ERR_INTERRUPTED
+                        ? command_report_rank(status, way->ranks)
+                        : command_report(status);
     if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {
         report_failures(study, views);
         if (status == SRNN_OK)
@@ -123,6 +126,27 @@ static int run_study(sr_study *study, const arguments *a, sr_study_way *way) {
     }
     sr_summary_free(&summary);
     free(views);
+    return exit_code;
+}
+
+/* Ranks but the first only run what is theirs. */
+static int serve(const sr_study *study, const arguments *a, const sr_study_way *way) {
+    sr_run_view *views = calloc(study->run_count, sizeof *views);
+    const srnn_status status = views ? sr_study_execute_ranked(study, a->request.out, way, views)
+                                     : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
+    free(views);
+    return status == SRNN_ERR_INTERRUPTED ? command_report(status)
+                                          : command_report_rank(status, way->ranks);
+}
+
+static int run_ranked(sr_study *study, const arguments *a, sr_study_way *way) {
+    sr_ranks ranks;
+    int exit_code = command_report(sr_ranks_open(&ranks));
+    if (exit_code != EXIT_OK)
+        return exit_code;
+    way->ranks = &ranks;
+    exit_code = ranks.rank == 0 ? run_study(study, a, way) : serve(study, a, way);
+    sr_ranks_close(&ranks);
     return exit_code;
 }
 
@@ -137,14 +161,15 @@ static int start(const arguments *a) {
     else if (exit_code == EXIT_OK && a->run)
         exit_code = command_report(sr_study_member(&study, &a->request, a->run));
     else if (exit_code == EXIT_OK)
-        exit_code = run_study(&study, a, &way);
+        exit_code = a->launcher == SR_LAUNCHER_MPI ? run_ranked(&study, a, &way)
+                                                   : run_study(&study, a, &way);
     sr_study_way_free(&way);
     sr_study_free(&study);
     return exit_code;
 }
 
 int command_study(int argc, char **argv) {
-    static const char *const launchers[] = {"local", "slurm", NULL}; /* as sr_launcher */
+    static const char *const launchers[] = {"local", "slurm", "mpi", NULL}; /* as sr_launcher */
     arguments a = {.request = {.out = "runs/study"}};
     sr_study_request *r = &a.request;
     const command_option options[] = {
@@ -154,8 +179,10 @@ int command_study(int argc, char **argv) {
                     "run only these tasks, variants, sizes or runs: a,b or 'recall.*'"),
         OPTION_TEXT("--skip", &r->skip, "NAMES", "do not run these"),
         OPTION_INTEGER("--jobs", &a.jobs, 0, 1024, "N", "runs at a time; 0: one per core"),
-        OPTION_CHOICE("--launcher", &a.launcher, launchers, "WORD",
-                      "who starts the runs: local, on this machine; slurm, as an array of jobs"),
+        OPTION_CHOICE(
+            "--launcher", &a.launcher, launchers, "WORD",
+            "who starts the runs: local, on this machine; slurm, as an array of jobs; mpi: ranks "
+            "that mpirun started share them"),
         OPTION_TEXT("--cluster", &r->cluster, "OPTIONS",
                     "of Slurm's sbatch: partition=short,cpus-per-task=4,gpus=1,time=2:00:00"),
         OPTION_FLAG("--status", &a.status, "print what runs where and stop"),

@@ -4,6 +4,7 @@
 #include "files/file.h"
 #include "files/folder.h"
 #include "files/path.h"
+#include "study/ranked.h"
 #include "study/slurm.h"
 #include "study/study_files.h"
 #include "study/study_folder.h"
@@ -148,8 +149,9 @@ static srnn_status take_folder(sr_study *study, const sr_study_request *r, const
 
 typedef srnn_status executor(const sr_study *study, const char *folder, const sr_study_way *way,
                              sr_run_view *views);
-static executor *const execute_by[] = {
-    [SR_LAUNCHER_LOCAL] = sr_study_execute, [SR_LAUNCHER_SLURM] = sr_study_execute_slurm};
+static executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute,
+                                       [SR_LAUNCHER_SLURM] = sr_study_execute_slurm,
+                                       [SR_LAUNCHER_MPI] = sr_study_execute_ranked};
 
 srnn_status sr_study_conduct(sr_study *study, const sr_study_way *way,
                              const sr_study_request *request, const char *command,

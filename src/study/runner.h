@@ -2,6 +2,7 @@
 #ifndef SR_STUDY_RUNNER_H
 #define SR_STUDY_RUNNER_H
 
+#include "ranks/ranks.h"
 #include "study/record.h"
 #include "study/study.h"
 
@@ -26,6 +27,7 @@ typedef bool sr_study_watch(void *context, const sr_study *study, const sr_run_v
 typedef enum sr_launcher {
     SR_LAUNCHER_LOCAL = 0, /* the study, on its own machine */
     SR_LAUNCHER_SLURM,     /* Slurm, as an array of jobs */
+    SR_LAUNCHER_MPI,       /* mpirun or srun, before the study: its ranks share the runs */
 } sr_launcher;
 
 typedef struct sr_study_way {
@@ -35,6 +37,7 @@ typedef struct sr_study_way {
     sr_study_watch *watch;
     void *context;
     sr_launcher launcher;
+    sr_ranks *ranks;      /* of SR_LAUNCHER_MPI */
     sr_word_list cluster; /* options of Slurm's sbatch: "partition=short" */
     const char *member;   /* the shell's words that run one run of the study, before "--run NAME" */
 } sr_study_way;
