@@ -30,7 +30,7 @@ def layer_variants(text: str, layers: int) -> List[Variant]:
     """The variant of each layer, from one for all of them or from ranges.
 
     >>> [str(variant) for variant in softrnn.hf.layer_variants("0:softmax,1-:order:2", 3)]
-    ['softmax', 'order:2', 'order:2']
+    ['softmax', 'score=taylor:2', 'score=taylor:2']
     """
     if not re.match(r"\d+(-\d*)?:", text):
         return [parse(text)] * layers

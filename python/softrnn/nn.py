@@ -178,9 +178,9 @@ class Attention(nn.Module):
             o = attend(q, k, v, self.variant, documents=documents, **self.options, **operands)
         return self.o_proj(o.transpose(1, 2).reshape(B, T, self.H * self.D))
 
-    def _operands(self, x: Tensor) -> Dict[str, Tensor]:
+    def _operands(self, x: Tensor) -> Dict[str, Any]:
         B, T, _ = x.shape
-        found = {}
+        found: Dict[str, Any] = {}
         for learned in self.learned:
             if not learned.tensor:
                 found[learned.operand] = self._vector(learned)
@@ -194,7 +194,7 @@ class Attention(nn.Module):
     def _project(self, x: Tensor, where: Tensor, state: Optional[AttentionState]) -> List[Tensor]:
         B, T, _ = x.shape
         if self.variant.short_conv:
-            parts = self._convolve(self.qkv_proj(x), where, state).split(self.sizes, dim=-1)
+            parts = self._convolve(self.qkv_proj(x), where, state).split(self.sizes, dim=-1)  # type: ignore[no-untyped-call]
         else:
             parts = (self.q_proj(x), self.k_proj(x), self.v_proj(x))
         return [part.reshape(B, T, -1, self.D).transpose(1, 2) for part in parts]
