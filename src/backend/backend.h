@@ -103,6 +103,7 @@ typedef struct sr_adamw {
     const float *gradient;         /* (n) */
     void *working; /* (n): the weights in the number type; `weight` itself where that is float */
     int64_t n;
+    int64_t undecayed; /* so many at the end have no weight decay; they start at a multiple of 16 */
     double beta1, beta2, epsilon, weight_decay, clip, nominal;
 } sr_adamw;
 

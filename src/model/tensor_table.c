@@ -42,6 +42,24 @@ srnn_status sr_tensor_table_add(sr_tensor_table *table, const sr_tensor_spec *sp
     return SRNN_OK;
 }
 
+static void place(sr_tensor_table *table, bool undecayed) {
+    for (size_t i = 0; i < table->count; i++) {
+        sr_tensor_spec *spec = &table->specs[i];
+        if (spec->undecayed != undecayed)
+            continue;
+        spec->start = table->numbers;
+        table->numbers += (spec->count + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    }
+}
+
+void sr_tensor_table_arrange(sr_tensor_table *table) {
+    table->numbers = 0;
+    place(table, false);
+    const size_t decayed = table->numbers;
+    place(table, true);
+    table->undecayed = table->numbers - decayed;
+}
+
 void sr_tensor_table_free(sr_tensor_table *table) {
     free(table->specs);
     *table = (sr_tensor_table){0};

@@ -37,10 +37,14 @@ typedef struct sr_tensor_table {
     sr_tensor_spec *specs; /* (count), owned */
     size_t count, capacity;
     size_t numbers; /* in the whole arena, gaps included */
+    size_t undecayed; /* of them, at the end, after sr_tensor_table_arrange */
 } sr_tensor_table;
 
 /* Appends a copy of the spec, with count and start worked out. Fails if sizes overflow. */
 srnn_status sr_tensor_table_add(sr_tensor_table *table, const sr_tensor_spec *spec);
+
+/* Moves tensors without weight decay to the arena's end. */
+void sr_tensor_table_arrange(sr_tensor_table *table);
 void sr_tensor_table_free(sr_tensor_table *table); /* leaves { 0 } */
 
 /* The row with this name, or NULL. */
