@@ -53,11 +53,13 @@ static const golden_case golden_systems[] = {
     {"gated_delta_net", "gated_delta_net", GOLDEN_SYSTEM_H},
     {"rat", "rat,pool=4", GOLDEN_SYSTEM_H},
     {"nala", "nala", GOLDEN_SYSTEM_H},
+    {"avey_causal", "avey_causal,chunk=4,chunks=3",
+     GOLDEN_SYSTEM_H}, /* has no layer of attention */
 };
 enum { GOLDEN_SYSTEMS = sizeof golden_systems / sizeof *golden_systems };
 
 /* The variants and then the systems, and which file each is in. */
-enum { GOLDEN_CASES = GOLDEN_VARIANTS + GOLDEN_SYSTEMS };
+enum { GOLDEN_CASES = GOLDEN_VARIANTS + GOLDEN_SYSTEMS, GOLDEN_LAYERS = GOLDEN_CASES - 1 };
 
 static inline golden_case golden_case_at(size_t n) {
     if (n < GOLDEN_VARIANTS)

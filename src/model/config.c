@@ -98,6 +98,8 @@ srnn_status sr_model_config_check(const sr_model_config *c) {
     if (!(c->norm_epsilon >= 0) || !(c->rope_theta > 0))
         return SR_FAIL(SRNN_ERR_ARGUMENT, "rms_norm_eps must be 0 or more, rope_theta above 0");
     for (int layer = 0; layer < c->L; layer++) {
+        if (c->is_avey)
+            break;
         SR_TRY(srnn_attention_check(&c->attention[layer]));
         SR_TRY(check_sizes(c, layer));
     }
@@ -155,8 +157,21 @@ static srnn_status set_range(sr_model_config *config, bool *known, const char *t
     return SRNN_OK;
 }
 
+/* A model of another kind: one text for all layers, a tied head, its own epsilon. */
+static srnn_status set_avey(sr_model_config *config, const char *text) {
+    SR_TRY(sr_avey_parse(&config->avey, &config->is_avey, text));
+    if (config->is_avey) {
+        config->tied = true;
+        config->norm_epsilon = SR_AVEY_EPSILON;
+    }
+    return SRNN_OK;
+}
+
 static srnn_status set_ranges(sr_model_config *config, bool *known, const char *text) {
     long first, last;
+    SR_TRY(set_avey(config, text));
+    if (config->is_avey)
+        return SRNN_OK;
     if (!range_read(text, &first, &last))
         return set_range(config, known, text, strlen(text), 0, -1);
     while (true) {
@@ -216,7 +231,12 @@ srnn_status sr_model_config_attention_text(char **text, const sr_model_config *c
     FILE *out = sr_memory_stream(text, &length);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a text");
-    for (int first = 0, next; first < config->L; first = next) {
+    char avey[128];
+    if (config->is_avey) {
+        sr_avey_print(avey, sizeof avey, &config->avey);
+        fputs(avey, out);
+    }
+    for (int first = config->is_avey ? config->L : 0, next; first < config->L; first = next) {
         char variant[512];
         for (next = first + 1; next < config->L; next++)
             if (!sr_attention_same(&config->attention[first], &config->attention[next]))

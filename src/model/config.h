@@ -4,6 +4,7 @@
 
 #include "attention/attention.h"
 #include "files/tensor.h"
+#include "model/avey.h"
 #include "model/layer_sizes.h"
 #include "model/rope.h"
 
@@ -35,7 +36,10 @@ typedef struct sr_model_config {
     bool head_kept; /* the file says tied, but a head that differs lies beside it and is used */
     bool reference; /* the file names the attention as the reference does, without a text form */
 
-    sr_layer_sizes given;  /* for sr_model_config_attention, see sr_layer_sizes_usual */
+    sr_layer_sizes given; /* for sr_model_config_attention, see sr_layer_sizes_usual */
+
+    bool is_avey; /* blocks of Avey in place of attention and MLP, which then mean nothing */
+    sr_avey avey;
 
     srnn_attention *attention; /* (L), owned */
     sr_layer_sizes *sizes;     /* (L), owned */

@@ -12,9 +12,9 @@ static const struct {
     const char *name;
     size_t offset;
 } fields[] = {
-    {"heads", offsetof(sr_layer_sizes, H)},        {"groups", offsetof(sr_layer_sizes, Hkv)},
-    {"key_size", offsetof(sr_layer_sizes, D)},     {"value_size", offsetof(sr_layer_sizes, Dv)},
-    {"rank", offsetof(sr_layer_sizes, rank)},      {"levels", offsetof(sr_layer_sizes, levels)},
+    {"heads", offsetof(sr_layer_sizes, H)},    {"groups", offsetof(sr_layer_sizes, Hkv)},
+    {"key_size", offsetof(sr_layer_sizes, D)}, {"value_size", offsetof(sr_layer_sizes, Dv)},
+    {"rank", offsetof(sr_layer_sizes, rank)},  {"levels", offsetof(sr_layer_sizes, levels)},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 
@@ -45,8 +45,7 @@ void sr_config_sizes_read(sr_config_reader *r, sr_model_config *config) {
         if (groups > 0 && sr_shares_queries(&config->attention[layer]))
             config->sizes[layer].Hkv = groups;
         if (found)
-            read_one(r, &config->sizes[layer],
-                     list ? json_array_get(found, (size_t)layer) : found);
+            read_one(r, &config->sizes[layer], list ? json_array_get(found, (size_t)layer) : found);
     }
 }
 

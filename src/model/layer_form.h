@@ -40,7 +40,13 @@ typedef enum sr_form_bias {
     SR_FORM_BIAS_ALWAYS,
 } sr_form_bias;
 
-enum { SR_FORM_PARTS = 6, SR_FORM_PROJECTIONS = 7, SR_FORM_CONVS = 3, SR_FORM_LEARNED = 6, SR_FORM_RULES = 8 };
+enum {
+    SR_FORM_PARTS = 6,
+    SR_FORM_PROJECTIONS = 7,
+    SR_FORM_CONVS = 3,
+    SR_FORM_LEARNED = 6,
+    SR_FORM_RULES = 8
+};
 
 typedef struct sr_form_projection {
     const char *name;         /* NULL ends the list */

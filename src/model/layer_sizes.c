@@ -47,8 +47,7 @@ typedef struct search {
 static const sr_tensor *find(const search *s, const char *name) {
     char full[SR_SPEC_NAME];
     const char *inner = sr_layer_form_of(s->attention)->prefix;
-    const int length =
-        snprintf(full, sizeof full, "%s%s%s", s->prefix, inner ? inner : "", name);
+    const int length = snprintf(full, sizeof full, "%s%s%s", s->prefix, inner ? inner : "", name);
     return length < (int)sizeof full ? s->finder.find(s->finder.context, full) : NULL;
 }
 
@@ -98,8 +97,7 @@ static srnn_status extent_with(int64_t *extent, const search *s, const sr_form_r
     set_size(&dims, &attention, rule->size, value);
     snprintf(name, sizeof name, "%s%s", inner ? inner : "", rule->tensor);
     const srnn_status status = sr_layer_tensors(&table, "", &attention, &dims);
-    const sr_tensor_spec *spec =
-        status == SRNN_OK ? sr_tensor_table_find(&table, name) : NULL;
+    const sr_tensor_spec *spec = status == SRNN_OK ? sr_tensor_table_find(&table, name) : NULL;
     if (spec && rule->axis < spec->rank)
         *extent = spec->shape[rule->axis];
     sr_tensor_table_free(&table);

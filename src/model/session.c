@@ -33,7 +33,7 @@ static srnn_status take(sr_session *session, void **out, size_t count, size_t si
 static sr_block block_of(const sr_session *session, int layer, int64_t rows) {
     return (sr_block){.backend = session->backend,
                       .config = &session->model->config,
-                      .attention = session->kinds.of_layer[layer],
+                      .mixer = session->kinds.of_layer[layer],
                       .master = &session->model->master.block[layer],
                       .worker = &session->model->worker.block[layer],
                       .rows = rows};
@@ -78,7 +78,8 @@ static srnn_status fill(sr_session *session) {
     SR_TRY(sr_alloc_zero(&memory, (size_t)c->L, sizeof *session->states));
     session->states = memory;
     for (int layer = 0; layer < c->L; layer++)
-        SR_TRY(sr_layer_state_create(&session->states[layer], session->kinds.of_layer[layer]));
+        SR_TRY(sr_layer_state_create(&session->states[layer],
+                                     session->kinds.of_layer[layer]->attention));
     return take_all(session);
 }
 

@@ -108,6 +108,9 @@ void sr_tensor_initialise(float *out, const sr_tensor_spec *spec, double range, 
         case SR_INIT_NORMAL:
             out[i] = (float)(range * sr_random_normal(seed, stream, i));
             break;
+        case SR_INIT_NORMAL_OF:
+            out[i] = (float)(spec->size * sr_random_normal(seed, stream, i));
+            break;
         case SR_INIT_UNIFORM:
             out[i] = (float)(spec->size * (2.0 * sr_random_uniform(seed, stream, i) - 1.0));
             break;

@@ -13,6 +13,7 @@
 typedef enum sr_initialiser {
     SR_INIT_CONSTANT = 0, /* size */
     SR_INIT_NORMAL,       /* mean 0, standard deviation the model's initial range */
+    SR_INIT_NORMAL_OF,    /* mean 0, standard deviation size */
     SR_INIT_UNIFORM,      /* between -size and size */
     SR_INIT_LOG_UNIFORM,  /* logarithms of numbers between low and size */
     SR_INIT_LOG_COUNT,    /* logarithms of 1, 2, 3, .. */
@@ -36,7 +37,7 @@ typedef struct sr_tensor_spec {
 typedef struct sr_tensor_table {
     sr_tensor_spec *specs; /* (count), owned */
     size_t count, capacity;
-    size_t numbers; /* in the whole arena, gaps included */
+    size_t numbers;   /* in the whole arena, gaps included */
     size_t undecayed; /* of them, at the end, after sr_tensor_table_arrange */
 } sr_tensor_table;
 

@@ -12,24 +12,22 @@ static srnn_status new_config(sr_model_config *config, sr_run_settings *s, int v
     s->V = s->V ? s->V : vocab;
     if (!*s->attention)
         SR_TRY(sr_run_settings_text(&s->attention, "softmax"));
-    *config = (sr_model_config){.V = s->V,
-                                .C = s->C,
-                                .F = s->F,
-                                .L = s->L,
-                                .H = s->H,
-                                .Hkv = s->Hkv,
-                                .D = s->D,
-                                .given = {.D = s->key_size,
-                                          .Dv = s->value_size,
-                                          .rank = s->rank,
-                                          .levels = s->levels},
-                                .positions = s->T,
-                                .mlp = (sr_mlp)s->mlp,
-                                .norm_epsilon = s->norm_epsilon,
-                                .rope_theta = s->rope_theta,
-                                .tied = s->tied,
-                                .bos = -1,
-                                .eos = -1};
+    *config = (sr_model_config){
+        .V = s->V,
+        .C = s->C,
+        .F = s->F,
+        .L = s->L,
+        .H = s->H,
+        .Hkv = s->Hkv,
+        .D = s->D,
+        .given = {.D = s->key_size, .Dv = s->value_size, .rank = s->rank, .levels = s->levels},
+        .positions = s->T,
+        .mlp = (sr_mlp)s->mlp,
+        .norm_epsilon = s->norm_epsilon,
+        .rope_theta = s->rope_theta,
+        .tied = s->tied,
+        .bos = -1,
+        .eos = -1};
     return sr_model_config_attention(config, s->attention);
 }
 

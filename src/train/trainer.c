@@ -148,7 +148,8 @@ static srnn_status update(void *context) {
                             .gradient = gradient,
                             .working = trainer->model->working,
                             .n = (int64_t)trainer->model->table.numbers,
-                            .undecayed = s->decay_all ? 0 : (int64_t)trainer->model->table.undecayed,
+                            .undecayed =
+                                s->decay_all ? 0 : (int64_t)trainer->model->table.undecayed,
                             .beta1 = s->beta1,
                             .beta2 = s->beta2,
                             .epsilon = s->epsilon,

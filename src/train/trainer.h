@@ -13,7 +13,7 @@ typedef struct sr_trainer_settings {
     double learning_rate; /* the largest */
     double beta1, beta2, epsilon, weight_decay;
     bool decay_all; /* weight decay also of tensors whose authors have none */
-    double clip; /* largest norm of the gradient; 0: none */
+    double clip;    /* largest norm of the gradient; 0: none */
     sr_schedule schedule;
 } sr_trainer_settings;
 

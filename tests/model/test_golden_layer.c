@@ -110,7 +110,7 @@ static void expect_gradient(const char *variant, const sr_tensor_spec *spec, con
 
 static void outputs_and_gradients(void **state) {
     (void)state;
-    for (size_t n = 0; n < GOLDEN_CASES; n++) {
+    for (size_t n = 0; n < GOLDEN_LAYERS; n++) {
         fixture f;
         fixture_open(&f, n);
         const char *variant = f.what.name;
@@ -159,7 +159,7 @@ static void feed(const fixture *f, sr_layer_state *memory, float *y, float *x, i
 static void pieces_make_the_whole(void **state) {
     static const int cuts[][GOLDEN_T] = {{11}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {3, 1, 5, 2}};
     (void)state;
-    for (size_t n = 0; n < GOLDEN_CASES; n++) {
+    for (size_t n = 0; n < GOLDEN_LAYERS; n++) {
         fixture f;
         fixture_open(&f, n);
         sr_layer_state *memory;
