@@ -40,9 +40,10 @@ typedef struct sr_avey_ranking {
     const sr_avey *avey;
     int64_t B, N, C;
     int threads;
+    int64_t first; /* the chunk from which on contexts are made */
 } sr_avey_ranking;
 
-/* out (B * N * rows, C) = the contexts of e (B * N * chunk, C). Fails where memory ends. */
+/* out (B * (N - first) * rows, C) = the contexts of e (B * N * chunk, C). Fails where memory ends. */
 srnn_status sr_avey_rank(const sr_avey_ranking *ranking, float *out, const float *e);
 
 /* d_e = the gradient of e, given that of the contexts. */

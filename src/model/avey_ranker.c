@@ -97,8 +97,8 @@ static void rank_one(void *context, int64_t b, int worker) {
     const job *j = context;
     const sr_avey *a = j->r->avey;
     const int64_t chunk = a->chunk * j->r->C;
-    for (int64_t n = 0; n < j->r->N; n++) {
-        float *to = j->out + (b * j->r->N + n) * a->chunks * chunk;
+    for (int64_t n = j->r->first; n < j->r->N; n++) {
+        float *to = j->out + (b * (j->r->N - j->r->first) + n - j->r->first) * a->chunks * chunk;
         const int count = choose(j, b, n);
         const int *taken = j->taken + b * a->chunks;
         memset(to, 0, (size_t)((a->chunks - 1 - count) * chunk) * sizeof *to);
@@ -169,10 +169,11 @@ static void rank_one_back(void *context, int64_t b, int worker) {
     const int64_t chunk = a->chunk * j->r->C;
     memset(j->d_e + b * tokens(j->r) * j->r->C, 0,
            (size_t)(tokens(j->r) * j->r->C) * sizeof *j->d_e);
-    for (int64_t n = 0; n < j->r->N; n++) {
+    for (int64_t n = j->r->first; n < j->r->N; n++) {
+        const int64_t made = b * (j->r->N - j->r->first) + n - j->r->first;
+        const float *d_out = j->d_out + made * a->chunks * chunk;
         const int count = choose(j, b, n);
-        context_back(j, b, n, count,
-                     j->d_out + ((b * j->r->N + n) * a->chunks + a->chunks - 1 - count) * chunk);
+        context_back(j, b, n, count, d_out + (a->chunks - 1 - count) * chunk);
     }
 }
 

@@ -49,8 +49,11 @@ size_t sr_contexts_bytes(const sr_contexts *c) {
 
 static sr_avey_ranking ranking_of(const sr_contexts *c) {
     const sr_model *model = c->model;
-    return (sr_avey_ranking){&model->config.avey, c->B, c->N, model->config.C,
-                             model->backend->threads};
+    return (sr_avey_ranking){.avey = &model->config.avey,
+                             .B = c->B,
+                             .N = c->N,
+                             .C = model->config.C,
+                             .threads = model->backend->threads};
 }
 
 static sr_matrix embedded(const sr_contexts *c, float *data) {

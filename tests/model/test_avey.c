@@ -3,6 +3,7 @@
 #include "golden.h"
 #include "model/avey.h"
 #include "model/pass.h"
+#include "model/session.h"
 
 enum { E = GOLDEN_C, ROWS = 12, N = 4, CHUNK = 4 };
 
@@ -25,7 +26,7 @@ static void expect(const char *name, const float *got, const float *want, size_t
 static void ranker(void **state) {
     (void)state;
     static float y[GOLDEN_B * N * ROWS * E];
-    const sr_avey_ranking ranking = {&avey, GOLDEN_B, N, E, 2};
+    const sr_avey_ranking ranking = {&avey, GOLDEN_B, N, E, 2, 0};
     float *e = numbers("context.", "e", GOLDEN_B * N * CHUNK * E);
     float *want = numbers("context.", "y", GOLDEN_B * N * ROWS * E);
     assert_int_equal(sr_avey_rank(&ranking, y, e), SRNN_OK);
@@ -50,7 +51,7 @@ static void ranker_gradients(void **state) {
     for (int causal = 0; causal < 2; causal++) {
         sr_avey kind = avey;
         kind.causal = causal;
-        const sr_avey_ranking ranking = {&kind, GOLDEN_B, N, E, 2};
+        const sr_avey_ranking ranking = {&kind, GOLDEN_B, N, E, 2, 0};
         float *e = numbers("context.", "e", GOLDEN_B * N * CHUNK * E);
         for (int i = 0; i < GOLDEN_B * N * ROWS * E; i++)
             d_y[i] = (float)sin(0.7 * i);
@@ -129,6 +130,62 @@ static void block(void **state) {
     sr_tensor_table_free(&table);
 }
 
+/* Fed token by token, a causal model gives the logits of the whole sequence; any model those of each prefix. */
+static void generation(void **state) {
+    enum { B = 2, T = 14, V = 32 };
+    static const char *const kinds[] = {"avey_causal,chunk=4,chunks=3", "avey,chunk=4,chunks=3"};
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        sr_model_config config = {.V = V,
+                                  .C = 16,
+                                  .F = 8,
+                                  .L = 2,
+                                  .H = 2,
+                                  .Hkv = 2,
+                                  .D = 8,
+                                  .positions = T,
+                                  .rope_theta = 10000};
+        static float whole[B * T * V], pieces[B * T * V], prefix[B * T * V];
+        sr_model *model;
+        sr_session *session;
+        sr_pass *pass;
+        int32_t ids[B * T], part[B * T];
+        for (int i = 0; i < B * T; i++)
+            ids[i] = (i * 11 + 5) % V;
+        assert_int_equal(sr_model_config_attention(&config, kinds[kind]), SRNN_OK);
+        assert_int_equal(sr_model_create(&model, cpu, &config), SRNN_OK);
+        assert_int_equal(sr_model_initialise(model, 0.02, 1), SRNN_OK);
+        assert_int_equal(sr_pass_create(&pass, model, &(sr_pass_setup){.B = B, .T = T}), SRNN_OK);
+        assert_int_equal(sr_pass_logits(pass, whole, ids), SRNN_OK);
+        sr_pass_free(pass);
+        assert_int_equal(sr_session_create(&session, model, &(sr_session_setup){.B = B, .T = T}),
+                         SRNN_OK);
+        for (int again = 0; again < 2; again++) {
+            assert_int_equal(sr_session_reset(session), SRNN_OK);
+            assert_int_equal(sr_session_feed_all(session, pieces, ids, T), SRNN_OK);
+        }
+        assert_int_equal(sr_session_position(session), T);
+        assert_false(sr_session_is_fixed(session));
+        assert_int_equal(sr_session_state_bytes(session), B * T * 16 * sizeof(float));
+        if (kind == 0)
+            expect("logits by tokens", pieces, whole, B * T * V);
+        for (int t = 1; t <= T; t += 4) { /* the last token of a prefix */
+            for (int i = 0; i < B * t; i++)
+                part[i] = ids[i / t * T + i % t];
+            assert_int_equal(sr_pass_create(&pass, model, &(sr_pass_setup){.B = B, .T = t}),
+                             SRNN_OK);
+            assert_int_equal(sr_pass_logits(pass, prefix, part), SRNN_OK);
+            sr_pass_free(pass);
+            for (int b = 0; b < B; b++)
+                expect("a prefix's logits", pieces + (b * T + t - 1) * V,
+                       prefix + (b * t + t - 1) * V, V);
+        }
+        sr_session_free(session);
+        sr_model_free(model);
+        sr_model_config_free(&config);
+    }
+}
+
 /* How far the logits of the first tokens of a chunk move when its last token changes. */
 static double leak(const char *attention) {
     enum { T = 16 };
@@ -181,6 +238,7 @@ static int leave(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranker), cmocka_unit_test(ranker_gradients),
-                                       cmocka_unit_test(block), cmocka_unit_test(later_tokens)};
+                                       cmocka_unit_test(block), cmocka_unit_test(generation),
+                                       cmocka_unit_test(later_tokens)};
     return cmocka_run_group_tests(tests, enter, leave);
 }
