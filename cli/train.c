@@ -143,7 +143,7 @@ static void describe(const sr_run *run, const char *folder) {
             folder, (double)sr_tensor_table_learned(&model->table) / 1e6, model->config.L, s->B,
             s->T, (double)sr_run_bytes(run) / 1e6, (long long)sr_run_progress(run)->step,
             (long long)s->steps);
-    model_tell_head(&model->config, s->model);
+    model_tell(&model->config, s->model);
     if (*s->model && sr_run_fresh(run))
         fprintf(stderr, "softrnn: %zu of %zu tensors are new, the others those of %s\n",
                 sr_run_fresh(run), model->table.count, s->model);

@@ -202,6 +202,8 @@ static double states_of(const sr_model_config *c, int layer) {
 
 static double state_bytes(const sr_model_config *c) {
     double bytes = 0;
+    if (c->is_avey)
+        return NAN;
     for (int layer = 0; layer < c->L; layer++) {
         const sr_layer_sizes *s = &c->sizes[layer];
         const size_t numbers = srnn_attention_state_numbers(&c->attention[layer], s->D, s->Dv);
@@ -215,6 +217,8 @@ static double state_bytes(const sr_model_config *c) {
 /* Keys and values of T tokens; of the chunks, where they are pooled. */
 static double cache_bytes(const sr_model_config *c, double T) {
     double bytes = 0;
+    if (c->is_avey) /* every embedding, which the ranker reads */
+        return (double)c->C * T * (double)sizeof(float);
     for (int layer = 0; layer < c->L; layer++) {
         const sr_layer_sizes *s = &c->sizes[layer];
         const srnn_attention *a = &c->attention[layer];
