@@ -28,6 +28,10 @@ extern "C" {
 /* Reductions over rows are done in this many fixed parts, summed in order. */
 enum { SR_ROW_PARTS = 32 };
 
+/* The CPU adds squares up in units of so many numbers, then the units in their order, so that several
+ * processes can do it together. */
+enum { SR_SQUARES_UNIT = 4096 };
+
 /* A linear layer, or its gradients; several side by side are one product where their weights follow
  * each other in memory. */
 typedef struct sr_linear {
@@ -96,6 +100,10 @@ typedef struct sr_tally {
     int64_t applied;      /* 0: loss or gradient was not finite, so nothing was changed */
 } sr_tally;
 
+typedef struct sr_number_range {
+    int64_t first, end;
+} sr_number_range;
+
 /* AdamW as torch defines it, over n numbers. Gradients are of the sum of losses over `nominal`; they
  * are brought to the mean over the tally's targets, then clipped to a norm of `clip` (0: never). */
 typedef struct sr_adamw {
@@ -103,9 +111,15 @@ typedef struct sr_adamw {
     const float *gradient;         /* (n) */
     void *working; /* (n): the weights in the number type; `weight` itself where that is float */
     int64_t n;
-    int64_t undecayed; /* so many at the end have no weight decay; they start at a multiple of 16 */
+    int64_t first; /* where `weight` begins in the whole of them */
+    /* Numbers of the whole that have no weight decay, in order, host memory; multiples of 16. */
+    const sr_number_range *undecayed;
+    size_t undecayed_count;
     double beta1, beta2, epsilon, weight_decay, clip, nominal;
 } sr_adamw;
+
+/* The next piece of [0, n) from `from` on that has weight decay throughout, or has none: its end, and which. */
+int64_t sr_adamw_piece(const sr_adamw *adamw, int64_t from, bool *decays);
 
 typedef struct sr_backend sr_backend;
 struct sr_backend {
@@ -183,6 +197,9 @@ struct sr_backend {
     srnn_status (*tally_losses)(sr_backend *backend, sr_tally *tally, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows);
     srnn_status (*tally_squares)(sr_backend *backend, sr_tally *tally, const float *x, int64_t n);
+    /* units[i] = the sum of squares of the i-th SR_SQUARES_UNIT numbers of x (n); units in host
+     * memory. NULL where squares are not summed by units. */
+    srnn_status (*unit_squares)(sr_backend *backend, double *units, const float *x, int64_t n);
 
     /* ---- an update by the tally's learning rate, if its loss and gradient are finite; sets
      * gradient_norm, applied and updates */

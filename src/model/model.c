@@ -83,9 +83,7 @@ static srnn_status add_all(sr_tensor_table *table, const sr_model_config *c) {
 srnn_status sr_model_tensors(sr_tensor_table *table, const sr_model_config *config) {
     *table = (sr_tensor_table){0};
     const srnn_status status = add_all(table, config);
-    if (status == SRNN_OK)
-        sr_tensor_table_arrange(table);
-    else
+    if (status != SRNN_OK)
         sr_tensor_table_free(table);
     return status;
 }

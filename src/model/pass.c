@@ -406,6 +406,10 @@ srnn_status sr_pass_evaluate(sr_pass *pass, float *losses, int64_t *correct, con
     return SRNN_OK;
 }
 
+static srnn_status tell_ready(const sr_pass *pass, int layer) {
+    return pass->setup.ready ? pass->setup.ready(pass->setup.ready_context, layer) : SRNN_OK;
+}
+
 static srnn_status layers_backward(sr_pass *pass) {
     sr_backend *backend = pass->backend;
     const int L = pass->model->config.L;
@@ -420,13 +424,25 @@ static srnn_status layers_backward(sr_pass *pass) {
             SR_TRY(backend->rmsnorm_backward(backend, &d_norm, pass->d_normed, &norm));
             if (avey)
                 sr_contexts_read_back(&pass->contexts, pass->d.wide, pass->d_x);
+            SR_TRY(tell_ready(pass, L));
         }
         if (pass->setup.recompute)
             SR_TRY(sr_block_forward(block, NULL, &pass->saved[layer]));
         SR_TRY(sr_block_backward(block, pass->d, &pass->gradient.block[layer], &pass->saved[layer],
                                  &scratch));
+        SR_TRY(tell_ready(pass, layer));
     }
     return SRNN_OK;
+}
+
+/* From the gradient of what the first block read to that of the embedding. */
+static srnn_status embed_back(sr_pass *pass) {
+    sr_backend *backend = pass->backend;
+    if (pass->model->config.is_avey)
+        return sr_contexts_make_back(&pass->contexts, pass->gradient.embedding, pass->d.wide);
+    return backend->embed_backward(
+        backend, pass->gradient.embedding,
+        sr_matrix_of(pass->d.wide, pass->rows, pass->model->config.C, SRNN_F32), pass->ids);
 }
 
 /* Everything between a loaded batch and its gradients; what is recorded. */
@@ -442,10 +458,8 @@ static srnn_status gradients(void *context) {
     SR_TRY(
         sr_device_zero(backend->device, pass->d_x, (size_t)pass->rows * (size_t)C * sizeof(float)));
     SR_TRY(layers_backward(pass));
-    if (pass->model->config.is_avey)
-        return sr_contexts_make_back(&pass->contexts, pass->gradient.embedding, pass->d.wide);
-    return backend->embed_backward(backend, pass->gradient.embedding,
-                                   sr_matrix_of(pass->d.wide, pass->rows, C, SRNN_F32), pass->ids);
+    SR_TRY(embed_back(pass));
+    return tell_ready(pass, -1);
 }
 
 static srnn_status check_train(const sr_pass *pass) {

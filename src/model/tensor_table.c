@@ -42,24 +42,6 @@ srnn_status sr_tensor_table_add(sr_tensor_table *table, const sr_tensor_spec *sp
     return SRNN_OK;
 }
 
-static void place(sr_tensor_table *table, bool undecayed) {
-    for (size_t i = 0; i < table->count; i++) {
-        sr_tensor_spec *spec = &table->specs[i];
-        if (spec->undecayed != undecayed)
-            continue;
-        spec->start = table->numbers;
-        table->numbers += (spec->count + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    }
-}
-
-void sr_tensor_table_arrange(sr_tensor_table *table) {
-    table->numbers = 0;
-    place(table, false);
-    const size_t decayed = table->numbers;
-    place(table, true);
-    table->undecayed = table->numbers - decayed;
-}
-
 void sr_tensor_table_free(sr_tensor_table *table) {
     free(table->specs);
     *table = (sr_tensor_table){0};
@@ -70,6 +52,21 @@ const sr_tensor_spec *sr_tensor_table_find(const sr_tensor_table *table, const c
         if (strcmp(table->specs[i].name, name) == 0)
             return &table->specs[i];
     return NULL;
+}
+
+size_t sr_tensor_table_undecayed(sr_number_range *ranges, const sr_tensor_table *table) {
+    size_t count = 0;
+    for (size_t i = 0; i < table->count; i++) {
+        const sr_tensor_spec *spec = &table->specs[i];
+        const size_t end = i + 1 < table->count ? table->specs[i + 1].start : table->numbers;
+        if (!spec->undecayed)
+            continue;
+        const bool follows = count && ranges[count - 1].end == (int64_t)spec->start;
+        if (!follows)
+            ranges[count++].first = (int64_t)spec->start;
+        ranges[count - 1].end = (int64_t)end;
+    }
+    return count;
 }
 
 size_t sr_tensor_table_learned(const sr_tensor_table *table) {

@@ -4,7 +4,7 @@
 #ifndef SR_MODEL_TENSOR_TABLE_H
 #define SR_MODEL_TENSOR_TABLE_H
 
-#include "base/status.h"
+#include "backend/backend.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,18 +38,18 @@ typedef struct sr_tensor_table {
     sr_tensor_spec *specs; /* (count), owned */
     size_t count, capacity;
     size_t numbers;   /* in the whole arena, gaps included */
-    size_t undecayed; /* of them, at the end, after sr_tensor_table_arrange */
 } sr_tensor_table;
 
 /* Appends a copy of the spec, with count and start worked out. Fails if sizes overflow. */
 srnn_status sr_tensor_table_add(sr_tensor_table *table, const sr_tensor_spec *spec);
-
-/* Moves tensors without weight decay to the arena's end. */
-void sr_tensor_table_arrange(sr_tensor_table *table);
 void sr_tensor_table_free(sr_tensor_table *table); /* leaves { 0 } */
 
 /* The row with this name, or NULL. */
 const sr_tensor_spec *sr_tensor_table_find(const sr_tensor_table *table, const char *name);
+
+/* ranges (at most count of them) = the places in the arena of tensors without weight decay, in order; returns how
+ * many there are. */
+size_t sr_tensor_table_undecayed(sr_number_range *ranges, const sr_tensor_table *table);
 
 /* Numbers that are learned, gaps not counted. */
 size_t sr_tensor_table_learned(const sr_tensor_table *table);

@@ -103,10 +103,12 @@ static srnn_status update_both(sr_backend *backend, const sr_adamw *s) {
 srnn_status sr_cuda_adamw(sr_backend *backend, sr_tally *tally, const sr_adamw *adamw) {
     SR_CUDA(sr_launch(decide, dim3(1), dim3(1), 0, sr_stream_of(backend),
                       (adamw_factors *)((sr_backend_cuda *)backend)->workspace, tally, *adamw));
-    const int64_t decayed = adamw->n - adamw->undecayed;
-    sr_adamw others = range_of(backend, adamw, decayed, adamw->undecayed);
-    others.weight_decay = 0;
-    const sr_adamw all = range_of(backend, adamw, 0, decayed);
-    SR_TRY(update_both(backend, &all));
-    return update_both(backend, &others);
+    for (int64_t first = 0, end; first < adamw->n; first = end) {
+        bool decays;
+        end = sr_adamw_piece(adamw, first, &decays);
+        sr_adamw piece = range_of(backend, adamw, first, end - first);
+        piece.weight_decay = decays ? piece.weight_decay : 0;
+        SR_TRY(update_both(backend, &piece));
+    }
+    return SRNN_OK;
 }
