@@ -61,8 +61,9 @@ static srnn_status alloc_spans(srnn_plan *plan) {
 
 /* Multiply-adds of a token in the parallel form, and in the chunked form with its state. */
 static bool chunked_is_cheaper(const srnn_problem *p) {
-    double state = (double)srnn_attention_state_numbers(&p->attention, p->D, p->Dv) *
-                   (p->attention.levels == SRNN_LEVELS_FENWICK ? 4 : 1); /* about half of them are read */
+    double state =
+        (double)srnn_attention_state_numbers(&p->attention, p->D, p->Dv) *
+        (p->attention.levels == SRNN_LEVELS_FENWICK ? 4 : 1); /* about half of them are read */
     double pair = (double)(p->D + p->Dv);
     /* Reading and updating the state, a chunk of pairs, and the features; against half of T pairs.
      */

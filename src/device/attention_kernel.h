@@ -28,7 +28,8 @@ typedef struct sr_attention_kernel sr_attention_kernel;
 struct srnn_plan {
     srnn_device *device;
     srnn_problem problem; /* with Hkv, Dv, threads and chunk filled in; offsets is NULL */
-    srnn_problem core;    /* the same as the loop over pairs sees it, behind the edges: D is the width of
+    srnn_problem
+        core; /* the same as the loop over pairs sees it, behind the edges: D is the width of
                              a feature, Hkv counts heads of keys and values that go together */
 
     /* The documents, in host memory, and once more where kernels of the device can read them. */

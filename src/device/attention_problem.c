@@ -134,12 +134,12 @@ srnn_status sr_problem_check_state(const srnn_problem *p) {
     char text[SR_ATTENTION_TEXT];
     srnn_attention_print(text, sizeof text, &p->attention);
     if (!srnn_attention_has_state(&p->attention))
-        return SR_FAIL(
-            SRNN_ERR_UNSUPPORTED,
-            "%s has no fixed-size state (exp and clamped scores are not finite power series, and with "
-            "pool every chunk leaves a key): "
-            "use the parallel form",
-            text);
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "%s has no fixed-size state (exp and clamped scores are not finite power "
+                       "series, and with "
+                       "pool every chunk leaves a key): "
+                       "use the parallel form",
+                       text);
     if (states_bytes(p) > p->state_limit)
         return SR_FAIL(
             SRNN_ERR_LIMIT,

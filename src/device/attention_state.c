@@ -100,8 +100,7 @@ static srnn_status choose_kernel(srnn_state *state, const srnn_problem *p, bool 
     char text[SR_ATTENTION_TEXT];
     srnn_attention_print(text, sizeof text, &p->attention);
     return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s keeps no %s of %s in %s", p->device->name,
-                   fixed ? "fixed-size states" : "keys and values", text,
-                   sr_number_name(p->dtype));
+                   fixed ? "fixed-size states" : "keys and values", text, sr_number_name(p->dtype));
 }
 
 static srnn_status state_fill(srnn_state *state, const srnn_problem *problem) {
@@ -158,7 +157,8 @@ void srnn_state_free(srnn_state *state) {
 srnn_status srnn_state_reset(srnn_state *state) {
     srnn_device *device = state->plan.device;
     state->position = 0;
-    SR_TRY(sr_device_zero(device, state->memory, state->kernel->bytes(&state->plan.core, state->capacity)));
+    SR_TRY(sr_device_zero(device, state->memory,
+                          state->kernel->bytes(&state->plan.core, state->capacity)));
     return sr_device_zero(device, state->sums, sums_bytes(state));
 }
 
@@ -172,8 +172,8 @@ static sr_state_memory memory_of(const srnn_state *state) {
 static srnn_status move_to(const sr_state_memory *to, const srnn_state *state) {
     const sr_state_memory from = memory_of(state);
     char *plain;
-    SR_TRY(sr_alloc((void **)&plain,
-                    state->kernel->plain_bytes(&state->plan.core, state->position), 1));
+    SR_TRY(sr_alloc((void **)&plain, state->kernel->plain_bytes(&state->plan.core, state->position),
+                    1));
     srnn_status status = state->kernel->to_plain(plain, &from);
     if (status == SRNN_OK)
         status = state->kernel->from_plain(to, plain);

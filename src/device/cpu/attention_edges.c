@@ -11,11 +11,9 @@
 
 #include <math.h>
 
-
 /* True if the gradient of C cannot be told from sums over rows and columns of w dw. */
 static bool decay_is_explicit(const srnn_attention *a) {
-    return sr_decay_in_logits(a) ||
-           (a->decay != SRNN_DECAY_NONE && a->write == SRNN_WRITE_DELTA);
+    return sr_decay_in_logits(a) || (a->decay != SRNN_DECAY_NONE && a->write == SRNN_WRITE_DELTA);
 }
 
 void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
@@ -32,8 +30,8 @@ void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool ba
                       a->output_gate == SRNN_GATE_INVERSE_CUMULATIVE;
     bool levels = a->levels == SRNN_LEVELS_FENWICK, delta = a->write == SRNN_WRITE_DELTA;
     bool pool = a->pool > 0, shared = sr_shares_queries(a);
-    bool turned = a->position == SRNN_POSITION_ROPE_FEATURES ||
-                  a->position == SRNN_POSITION_ROPE_CHUNKS;
+    bool turned =
+        a->position == SRNN_POSITION_ROPE_FEATURES || a->position == SRNN_POSITION_ROPE_CHUNKS;
     size_t decays = k_rows * (size_t)sr_decay_numbers(a, p->D);
 #define TAKE(field, wanted, count) \
     edges->field = (wanted) ? sr_layout_take(layout, (count), sizeof *edges->field) : NULL
@@ -103,8 +101,8 @@ static void prepare_values(const prepare_context *x, const sr_span *span, int h)
                 sr_sigmoid((double)*tensor_row(x->in->value_gate, span->b, h, span->start + t));
             break;
         case SRNN_VALUE_GATE_TIME_STEP:
-            factor = time_step(x->in, h,
-                               (double)*tensor_row(x->in->decay, span->b, h, span->start + t));
+            factor =
+                time_step(x->in, h, (double)*tensor_row(x->in->decay, span->b, h, span->start + t));
             break;
         }
         if (power)
@@ -160,8 +158,8 @@ static void prepare_average(pooled_channel at, real *out, int width, srnn_tensor
     const srnn_problem *p = &x->plan->problem;
     const int64_t chunk = p->attention.pool, numbers = p->D + p->Dv;
     const int64_t own = (at.span->b * x->plan->core.Hkv + at.h) * numbers;
-    double *carried = x->carry ? &x->carry->pool[own + (out == x->edges->pooled_v ? p->D : 0) + at.c]
-                               : NULL;
+    double *carried =
+        x->carry ? &x->carry->pool[own + (out == x->edges->pooled_v ? p->D : 0) + at.c] : NULL;
     double average = carried ? *carried : 0.0;
     real *rows = out + sr_row_index(p, x->plan->core.Hkv, at.span->b, at.h, at.span->start) * width;
     for (int64_t t = 0; t < at.span->length; t++) {
@@ -170,8 +168,7 @@ static void prepare_average(pooled_channel at, real *out, int width, srnn_tensor
             sr_sigmoid((double)tensor_row(x->in->pool_gate, at.span->b, at.h, token)[at.c]);
         if ((position_of(x) + t) % chunk == 0)
             average = 0.0;
-        average = g * average +
-                  (1.0 - g) * (double)tensor_row(from, at.span->b, head, token)[at.c];
+        average = g * average + (1.0 - g) * (double)tensor_row(from, at.span->b, head, token)[at.c];
         rows[t * width + at.c] = (real)average;
     }
     if (carried)
@@ -187,8 +184,8 @@ static void prepare_kv_head(const prepare_context *x, const sr_span *span, int h
     if (edges->decay)
         prepare_decay(x, span, h);
     for (int64_t t = 0; edges->beta && t < span->length; t++)
-        edges->beta[base + t] = (real)sr_sigmoid(
-            (double)*tensor_row(x->in->write_gate, span->b, h, span->start + t));
+        edges->beta[base + t] =
+            (real)sr_sigmoid((double)*tensor_row(x->in->write_gate, span->b, h, span->start + t));
     for (int c = 0; edges->pooled_k && c < p->D; c++)
         prepare_average((pooled_channel){x, span, h, c}, edges->pooled_k, p->D, x->in->k,
                         sr_shared_head(p, h));

@@ -33,14 +33,14 @@ typedef struct sr_edges {
     double *value_dot;    /* (B, Hkv, T): gradient of factor*v, times factor*v */
     double *column_dot;   /* (B, Hkv, T): sum_i w_ij d_row_sum_i */
     double *norm_partial; /* (B, H, 2 Dv): gradients of norm weight and bias */
-    double *d_decay;      /* as decay: of C, by the core, where row_dot and its like do not tell it */
-    double *d_level;      /* as level, by the core */
-    double *d_beta;       /* as beta, by the core */
-    real *d_skip;         /* (B, H, T, Dv): of y */
+    double *d_decay; /* as decay: of C, by the core, where row_dot and its like do not tell it */
+    double *d_level; /* as level, by the core */
+    double *d_beta;  /* as beta, by the core */
+    real *d_skip;    /* (B, H, T, Dv): of y */
     double *skip_partial; /* (B, H, Dv): of the weights of the skip */
     double *head_partial; /* (B, Hkv, T, 2): shares in the gradients of a_log and dt_bias */
-    real *d_q, *d_k;      /* (B, H, T, D), (B, Hkv, T, D): where several heads or tokens share one */
-    real *d_v;            /* (B, Hkv, T, Dv): of pooled values */
+    real *d_q, *d_k; /* (B, H, T, D), (B, Hkv, T, D): where several heads or tokens share one */
+    real *d_v;       /* (B, Hkv, T, Dv): of pooled values */
 } sr_edges;
 
 /* Takes the arrays that the variant needs from `layout`. */
@@ -93,8 +93,8 @@ void SR_ISA_REAL(sr_edges_backward_outputs)(const sr_edges *edges, const sr_atte
 
 /* Writes gradient rows of q, k or v from gradients of what the row functions above returned. */
 void SR_ISA_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld,
-                                               const sr_edges *edges,
-                                               const sr_attention_call *call, sr_rows rows);
+                                               const sr_edges *edges, const sr_attention_call *call,
+                                               sr_rows rows);
 void SR_ISA_REAL(sr_edges_key_rows_backward)(const real *gradient, int64_t ld,
                                              const sr_edges *edges, const sr_attention_call *call,
                                              sr_rows rows);

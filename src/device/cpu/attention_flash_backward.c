@@ -263,7 +263,8 @@ static void queries_task(void *untyped, int64_t task, int worker) {
             sum[n] += part[n];
     }
     SR_ISA_REAL(sr_edges_query_rows_backward)
-    (sum, ld.d, &x->edges, x->call, (sr_rows){head / p->H, (int)(head % p->H), tile * TILE, rows_in(p, tile)});
+    (sum, ld.d, &x->edges, x->call,
+     (sr_rows){head / p->H, (int)(head % p->H), tile * TILE, rows_in(p, tile)});
 }
 
 srnn_status flash_backward(const sr_attention_call *call) {

@@ -14,8 +14,9 @@
 
 /* What one thread works with: one head of keys and values of one document. */
 typedef struct workspace {
-    real *keys, *turned; /* (T, D): features; turned where the numerator takes others than the row sum */
-    real *values;        /* (T, Dv) */
+    real *keys,
+        *turned;  /* (T, D): features; turned where the numerator takes others than the row sum */
+    real *values; /* (T, Dv) */
     real *query, *turned_query; /* (D) */
     real *row;                  /* (max(D, Dv)) */
     double *s;                  /* (T): s_ij, then w_ij */
@@ -278,8 +279,8 @@ static void pairs_backward(const head *a, const real *query, const real *keys, d
         if (!sees(a, i, j))
             continue;
         const pair own = pair_at(a, i, j);
-        product_backward(a, query, keys + j * D, d_query, d_keys + j * D, own.slope * w->d_weight[j],
-                         i, j);
+        product_backward(a, query, keys + j * D, d_query, d_keys + j * D,
+                         own.slope * w->d_weight[j], i, j);
         if (explicit_weight) {
             a->d_decay[i] += own.weight * w->d_weight[j];
             a->d_decay[j] -= own.weight * w->d_weight[j];
@@ -390,8 +391,8 @@ static void forward_row(const head *a, int64_t i) {
     row_logits(a, w->turned_query, w->turned, i, 0);
     for (int64_t j = 0; j <= i; j++)
         for (int d = 0; sees(a, i, j) && d < p->Dv; d++)
-            numerator[d] += level_at(levels, i, j) * pair_at(a, i, j).weight *
-                            (double)w->values[j * p->Dv + d];
+            numerator[d] +=
+                level_at(levels, i, j) * pair_at(a, i, j).weight * (double)w->values[j * p->Dv + d];
 }
 
 static void write_row(const head *a, int64_t i) {
@@ -530,8 +531,8 @@ static void segment_backward(const head *a, const segment *s) {
     const srnn_problem *p = a->p;
     const int D = p->D, Dv = p->Dv;
     const real *beta = beta_of(a);
-    double *d_beta = a->x->scratch.edges.d_beta +
-                     sr_row_index(p, p->Hkv, a->span->b, a->kv, a->span->start);
+    double *d_beta =
+        a->x->scratch.edges.d_beta + sr_row_index(p, p->Hkv, a->span->b, a->kv, a->span->start);
     const bool weighted = a->d_decay && !sr_decay_in_logits(&p->attention);
     write_segment(a, s);
     memset(w->d_u + s->start * Dv, 0, (size_t)((s->past - s->start) * Dv) * sizeof *w->d_u);

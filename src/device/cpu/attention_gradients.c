@@ -71,8 +71,9 @@ static double add_decay(const head_place *x, double sum, int64_t t, int c, int w
     if (x->edges->d_decay)
         return sum + x->edges->d_decay[(x->base + t) * width + c];
     for (int g = 0; g < group; g++)
-        sum += x->edges->row_dot[sr_row_index(p, p->H, x->span->b, x->h * group + g,
-                                              x->span->start + t)];
+        sum +=
+            x->edges
+                ->row_dot[sr_row_index(p, p->H, x->span->b, x->h * group + g, x->span->start + t)];
     return sum - (x->edges->value_dot[x->base + t] + x->edges->column_dot[x->base + t]);
 }
 
@@ -127,8 +128,8 @@ static void decay_backward(const head_place *x) {
                 d_z += time_step_backward(x, t, z, partial);
             later = with;
             if (x->call->gradients->decay.data)
-                tensor_row(x->call->gradients->decay, x->span->b, x->h,
-                           x->span->start + t)[c] = (real)d_z;
+                tensor_row(x->call->gradients->decay, x->span->b, x->h, x->span->start + t)[c] =
+                    (real)d_z;
         }
     }
 }
@@ -163,8 +164,8 @@ static void pool_backward(const head_place *x) {
     for (int64_t t = 0; x->call->gradients->pool_gate.data && t < x->span->length; t++)
         for (int c = 0; c < wide; c++)
             tensor_row(x->call->gradients->pool_gate, x->span->b, x->h, x->span->start + t)[c] = 0;
-    average_backward(x, x->edges->d_k, x->edges->pooled_k, x->call->in->k,
-                     sr_shared_head(p, x->h), p->D);
+    average_backward(x, x->edges->d_k, x->edges->pooled_k, x->call->in->k, sr_shared_head(p, x->h),
+                     p->D);
     average_backward(x, x->edges->d_v, x->edges->pooled_v, x->call->in->v, x->h, p->Dv);
     for (int64_t t = 0; x->call->gradients->v.data && t < x->span->length; t++)
         for (int d = 0; d < p->Dv; d++)
@@ -184,9 +185,10 @@ static void skip_backward(const head_place *x) {
             double sum = 0.0;
             for (int h = x->h * group; h < (x->h + 1) * group; h++) {
                 const int64_t at = sr_row_index(p, p->H, x->span->b, h, x->span->start + t);
-                const double own = conv                                      ? 1.0
-                                   : p->attention.skip == SRNN_SKIP_CHANNEL ? (double)weight[h * p->Dv + d]
-                                                                            : (double)weight[h];
+                const double own = conv ? 1.0
+                                   : p->attention.skip == SRNN_SKIP_CHANNEL
+                                       ? (double)weight[h * p->Dv + d]
+                                       : (double)weight[h];
                 sum += own * (double)x->edges->d_skip[at * p->Dv + d];
             }
             real *to = &tensor_row(out, x->span->b, x->h, x->span->start + t)[d];
@@ -248,8 +250,8 @@ static void tokens_task(void *context, int64_t task, int worker) {
         if (x->edges->d_k && out->k.data)
             sum_shared(out->k, x->edges->d_k, p, call->plan->core.Hkv, b, t);
         if (x->edges->q_inverse && out->q.data)
-            across_backward(out->q, call->in->q, x->edges->q_inverse + n * p->D,
-                            sr_query_heads(p), b, t, p->D);
+            across_backward(out->q, call->in->q, x->edges->q_inverse + n * p->D, sr_query_heads(p),
+                            b, t, p->D);
         if (x->edges->k_inverse && out->k.data)
             across_backward(out->k, call->in->k, x->edges->k_inverse + n * p->D, p->Hkv, b, t,
                             p->D);
@@ -323,8 +325,8 @@ static void decay_parameters_backward(const sr_edges *edges, const sr_attention_
         for (int which = 0; which < 2; which++) {
             double sum = 0.0;
             for (int64_t b = 0; b < p->B; b++)
-                sum += partial_sum(edges->head_partial + 2 * sr_row_index(p, heads, b, h, 0) + which,
-                                   p->T, 2);
+                sum += partial_sum(
+                    edges->head_partial + 2 * sr_row_index(p, heads, b, h, 0) + which, p->T, 2);
             if (out[which])
                 out[which][h] = (real)sum;
         }

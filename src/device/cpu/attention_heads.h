@@ -25,8 +25,6 @@ static inline int sr_shared_head(const srnn_problem *p, int h) {
     return h;
 }
 
-
-
 /* The head of keys and values that query head h reads. */
 static inline int sr_value_head(const srnn_problem *p, int h) {
     return sr_shares_queries(&p->attention) ? h : h / (p->H / p->Hkv);

@@ -87,11 +87,12 @@ static void norm_feature_row_backward(real *out, const real *gradient, const rea
         along += d_unit[d] * parts.unit[d];
     }
     const bool floored = row_norm(x, D) < NORM_FLOOR;
-    const double t = tanh(parts.length), d_length = rule->query ? 3.0 * (1.0 - t * t) * d_power : 0.0;
+    const double t = tanh(parts.length),
+                 d_length = rule->query ? 3.0 * (1.0 - t * t) * d_power : 0.0;
     for (int d = 0; d < D; d++)
-        out[d] = (real)(d_x[d] +
-                        (d_unit[d] - (floored ? 0.0 : along * parts.unit[d])) / parts.length +
-                        (floored ? 0.0 : d_length * parts.unit[d]));
+        out[d] =
+            (real)(d_x[d] + (d_unit[d] - (floored ? 0.0 : along * parts.unit[d])) / parts.length +
+                   (floored ? 0.0 : d_length * parts.unit[d]));
 }
 
 /* out = factor * feature(x) */
@@ -226,14 +227,16 @@ static feature_rule query_rule(const sr_edges *edges, const srnn_problem *p, int
     return (feature_rule){.feature = p->attention.feature,
                           .query = true,
                           .factor = sr_scale_factor(&p->attention, p->D),
-                          .inverse = edges->q_inverse ? edges->q_inverse + (b * p->T + t) * p->D : NULL,
+                          .inverse =
+                              edges->q_inverse ? edges->q_inverse + (b * p->T + t) * p->D : NULL,
                           .D = p->D};
 }
 
 static feature_rule key_rule(const sr_edges *edges, const srnn_problem *p, int64_t b, int64_t t) {
     return (feature_rule){.feature = p->attention.feature,
                           .factor = 1.0,
-                          .inverse = edges->k_inverse ? edges->k_inverse + (b * p->T + t) * p->D : NULL,
+                          .inverse =
+                              edges->k_inverse ? edges->k_inverse + (b * p->T + t) * p->D : NULL,
                           .D = p->D};
 }
 
@@ -284,8 +287,8 @@ static void row_backward(real *out, const real *gradient, const real *x, const f
 }
 
 void SR_ISA_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld,
-                                               const sr_edges *edges,
-                                               const sr_attention_call *call, sr_rows rows) {
+                                               const sr_edges *edges, const sr_attention_call *call,
+                                               sr_rows rows) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->problem;
     if (!call->gradients->q.data)

@@ -241,7 +241,8 @@ static void finish_task(void *context, int64_t task, int worker) {
     const int heads = norm_heads(p), groups = p->H / heads, n = heads * p->Dv;
     const int64_t b = task / groups;
     const int first = (int)(task % groups) * heads;
-    double *weight = x->edges->norm_room + task * SR_NORM_ROOM * n, *bias = weight + n, *row = bias + n;
+    double *weight = x->edges->norm_room + task * SR_NORM_ROOM * n, *bias = weight + n,
+           *row = bias + n;
     (void)worker;
     load_norm(weight, bias, p, x->call->in, (int64_t)first * p->Dv, n);
     const sr_row_norm rule = wide_rule(p, weight, bias);
@@ -386,9 +387,8 @@ static void post_backward(double *du, double *d_z, const sr_attention_call *call
     for (int d = 0; d < call->plan->problem.Dv; d++) {
         const double number = a->post_gate ? gate_number(a, z, d) : 0.0;
         du[d] = (a->post_gate ? sr_gate_value(a->gate_shape, number) : 1.0) * (double)d_o[d];
-        d_z[d] = a->post_gate
-                     ? (double)d_o[d] * before[d] * sr_gate_slope(a->gate_shape, number)
-                     : 0.0;
+        d_z[d] =
+            a->post_gate ? (double)d_o[d] * before[d] * sr_gate_slope(a->gate_shape, number) : 0.0;
     }
 }
 
@@ -551,8 +551,7 @@ static void document_backward(const outputs_context *x, const sr_span *span, int
                                    logit, edges->cumulative ? edges->cumulative[at] : 0.0}};
         facts.factors = sr_row_factors_of(a, &facts.row);
         rule->floor = sr_row_norm_floor(a, facts.row.row_sum);
-        const wide_place place = {
-            x, {span->b, h, span->start + t, 1}, &facts, rule, partial};
+        const wide_place place = {x, {span->b, h, span->start + t, 1}, &facts, rule, partial};
         row_gradient g =
             wide ? wide_row_backward(&place)
                  : row_backward(edges->d_numerator + at * p->Dv, partial,
