@@ -5,7 +5,7 @@
 #include "device/cpu/attention_kernels.h"
 
 static bool supports_plain(const srnn_problem *problem) {
-    return !sr_beyond_plain(&problem->attention);
+    return sr_pairs_are_plain(&problem->attention);
 }
 
 static bool supports_states(const srnn_problem *problem) {

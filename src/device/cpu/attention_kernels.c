@@ -58,7 +58,7 @@ const sr_attention_kernel *const *sr_cpu_attention_kernels(void) {
 
 const sr_state_kernel *sr_cpu_state_kernel(const srnn_problem *problem, bool fixed) {
     const srnn_dtype dtype = problem->dtype;
-    if (dtype == SRNN_BF16 || sr_beyond_plain(&problem->attention))
+    if (dtype == SRNN_BF16 || !sr_pairs_are_plain(&problem->attention))
         return NULL;
     return fixed ? set_in_use()->fixed[dtype] : set_in_use()->kept[dtype];
 }

@@ -37,7 +37,9 @@ static size_t fixed_bytes(const srnn_problem *p, int64_t capacity) {
 
 static size_t fixed_plain_bytes(const srnn_problem *p, int64_t position) {
     (void)position;
-    size_t numbers = srnn_attention_state_numbers(&p->attention, p->D, p->Dv);
+    const feature_basis basis = feature_basis_place(&p->attention, p->D, &(sr_layout){0});
+    const size_t numbers =
+        (size_t)state_rows(&basis) * (size_t)(p->Dv + sr_needs_row_sum(&p->attention));
     return (size_t)heads_of(p) * (numbers * sizeof(real) + (decays(p) ? sizeof(double) : 0));
 }
 
@@ -49,7 +51,7 @@ static running_state state_at(char *memory, const srnn_problem *p, int64_t head,
 }
 
 static srnn_status fixed_to_plain(char *plain, const sr_state_memory *from) {
-    const srnn_problem *p = &from->plan->problem;
+    const srnn_problem *p = &from->plan->core;
     for (int64_t head = 0, rows; head < heads_of(p); head++) {
         running_state state = state_at(from->memory, p, head, &rows);
         for (int64_t m = 0; m < rows; m++)
@@ -63,7 +65,7 @@ static srnn_status fixed_to_plain(char *plain, const sr_state_memory *from) {
 }
 
 static srnn_status fixed_from_plain(const sr_state_memory *to, const char *plain) {
-    const srnn_problem *p = &to->plan->problem;
+    const srnn_problem *p = &to->plan->core;
     for (int64_t head = 0, rows; head < heads_of(p); head++) {
         running_state state = state_at(to->memory, p, head, &rows);
         for (int64_t m = 0; m < rows; m++)
@@ -96,7 +98,7 @@ static size_t kept_plain_bytes(const srnn_problem *p, int64_t position) {
 }
 
 static srnn_status kept_to_plain(char *plain, const sr_state_memory *from) {
-    const srnn_problem *p = &from->plan->problem;
+    const srnn_problem *p = &from->plan->core;
     const int64_t position = from->position;
     sr_layout layout = {from->memory, 0};
     int64_t stride = row_stride(TILE);
@@ -115,7 +117,7 @@ static srnn_status kept_to_plain(char *plain, const sr_state_memory *from) {
 }
 
 static srnn_status kept_from_plain(const sr_state_memory *to, const char *plain) {
-    const srnn_problem *p = &to->plan->problem;
+    const srnn_problem *p = &to->plan->core;
     const int64_t position = to->position;
     sr_layout layout = {to->memory, 0};
     for (int64_t head = 0; head < heads_of(p); head++) {
