@@ -37,7 +37,7 @@ typedef struct sr_tensor_spec {
 typedef struct sr_tensor_table {
     sr_tensor_spec *specs; /* (count), owned */
     size_t count, capacity;
-    size_t numbers;   /* in the whole arena, gaps included */
+    size_t numbers; /* in the whole arena, gaps included */
 } sr_tensor_table;
 
 /* Appends a copy of the spec, with count and start worked out. Fails if sizes overflow. */

@@ -23,11 +23,11 @@ struct sr_trainer {
     sr_share all; /* what this rank keeps without them */
     sr_batch_tally *batches; /* (ranks, rounds), of shares */
     sr_moments moments;
-    int32_t *ids, *targets; /* (B, T) */
-    int64_t *offsets;       /* (B*T + 1) */
-    float *losses;          /* (B, T), of validation */
-    sr_tally *tally;        /* device memory */
-    sr_repeated update;     /* of the weights */
+    int32_t *ids, *targets;     /* (B, T) */
+    int64_t *offsets;           /* (B*T + 1) */
+    float *losses;              /* (B, T), of validation */
+    sr_tally *tally;            /* device memory */
+    sr_repeated update;         /* of the weights */
     sr_number_range *undecayed; /* (undecayed_count) without weight decay */
     size_t undecayed_count;
 };
