@@ -74,6 +74,20 @@ typedef enum srnn_position {
                                     chunk of `pool` tokens */
 } srnn_position;
 
+/* How a layer around the equation is wired, and what files call its tensors; the equation does not read it. */
+typedef enum srnn_layer {
+    SRNN_LAYER_PLAIN = 0,   /* projections to q, k, v and to each gate */
+    SRNN_LAYER_POWER,       /* the same with the names of power attention */
+    SRNN_LAYER_MAMBA2,      /* one projection of all that is read, one convolution */
+    SRNN_LAYER_MAMBA_LAYER, /* that inside the reference's layer */
+    SRNN_LAYER_MAMBA_BLOCK, /* and with a norm and a residual of its own */
+    SRNN_LAYER_GLA,         /* a decay by a projection in two steps */
+    SRNN_LAYER_DELTA_NET,   /* one convolution for each of q, k and v */
+    SRNN_LAYER_RAT,
+    SRNN_LAYER_GRELA, /* q and k are projections of v */
+    SRNN_LAYER_NALA,
+} srnn_layer;
+
 typedef enum srnn_share {
     SRNN_SHARE_KV = 0,   /* H heads of q, Hkv of k and v: head h reads k, v of h / (H / Hkv) */
     SRNN_SHARE_QK,       /* H heads of v, Hkv of q and k: head h reads q, k of h / (H / Hkv) */
@@ -195,6 +209,7 @@ typedef struct srnn_attention {
     srnn_position position; /* rope and short_conv belong to the layer around the equation */
     int short_conv;   /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
     int front_tokens; /* empty tokens a model puts in front of every sequence; 0: none */
+    srnn_layer layer;
     srnn_share share; /* which operands a group of heads shares */
     srnn_scale scale;
     srnn_feature feature;
@@ -366,6 +381,23 @@ typedef struct srnn_operands {
     void *skip_weight;       /* (H), or (H, Dv) with skip=channel */
     void *level_scale;       /* (H, levels) */
 } srnn_operands;
+
+/* One of them as a problem has it, for layers and for languages that go by names. */
+typedef struct srnn_operand {
+    const char *name; /* of the member; static text */
+    bool tensor;      /* a srnn_tensor; false: a pointer to a learned vector */
+    int rank;
+    int64_t sizes[4];    /* its shape */
+    const char *learned; /* what a layer learns for it, as checkpoints call it: the vector itself
+                            ("out_norm.weight"), or the linear layer of the layer's input that gives
+                            the tensor ("out_gate_proj"); NULL: q, k and v. Static text */
+    double initial;      /* what a learned vector starts with */
+    int file_rank;       /* of a learned vector in checkpoints: 1, or 4 for (1, size, 1, 1) */
+} srnn_operand;
+
+/* The operands that the problem's variant reads, one after the other; false past the end. Of the problem it
+ * looks at attention and sizes only. */
+SRNN_API bool srnn_operand_at(srnn_operand *operand, const srnn_problem *problem, size_t index);
 
 typedef struct srnn_plan srnn_plan;
 
