@@ -118,7 +118,12 @@ static void check_threads(const char *spec, srnn_form form) {
     problem.threads = 1;
     attention_call one;
     assert_int_equal(probe_create(&one, &problem, 5), SRNN_OK);
-    assert_int_equal(call_forward_backward(&one), SRNN_OK);
+    const srnn_status status = call_forward_backward(&one);
+    if (status == SRNN_ERR_UNSUPPORTED && !sr_pairs_are_plain(&problem.attention)) {
+        call_free(&one);
+        return;
+    }
+    assert_int_equal(status, SRNN_OK);
     for (int threads = 1; threads <= 3; threads++) {
         attention_call other;
         problem.threads = threads;
