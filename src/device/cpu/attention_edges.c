@@ -11,18 +11,13 @@
 
 #include <math.h>
 
-/* True if the gradient of C cannot be told from sums over rows and columns of w dw. */
-static bool decay_is_explicit(const srnn_attention *a) {
-    return sr_decay_in_logits(a) || (a->decay != SRNN_DECAY_NONE && a->write == SRNN_WRITE_DELTA);
-}
-
 void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
                                  sr_layout *layout) {
     const srnn_problem *p = &plan->problem;
     const srnn_attention *a = &p->attention;
     size_t rows = (size_t)p->B * (size_t)p->T, q_rows = rows * (size_t)p->H;
     size_t k_rows = rows * (size_t)plan->core.Hkv, D = (size_t)p->D, Dv = (size_t)p->Dv;
-    bool decay = sr_operand_used(SR_OPERAND_DECAY, a), direct = decay && decay_is_explicit(a);
+    bool decay = sr_operand_used(SR_OPERAND_DECAY, a), direct = decay && !sr_pairs_are_plain(a);
     bool gate = a->value_gate != SRNN_VALUE_GATE_OFF;
     bool power = sr_operand_used(SR_OPERAND_VALUE_POWER, a);
     bool across = a->feature == SRNN_FEATURE_UNIT_HEADS;

@@ -112,7 +112,7 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
                        const packed_head *head, int64_t tile, int64_t keys, real bound) {
     const srnn_problem *p = &x->call->plan->core;
     tile_strides ld = tile_strides_of(p);
-    double reference = q->decay ? q->decay[q->at] : 0.0;
+    double reference = decay_reference(q->decay, q->at, q->rows);
     const real *columns = decay_columns(w->decay, q->decay, tile, q->at + q->rows, reference);
     const bool sums = sr_needs_row_sum(&p->attention) || sr_floor_follows_rows(&p->attention);
     const bool scaled = x->subtract && !logits_are_tame(&x->rule, bound);
@@ -143,13 +143,31 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
     clear_rows_from(w->s, ld.tile, q->rows, q->padded);
 }
 
+/* Adds the tile's values by their weights. */
+static void add_values(const tile_workspace *w, const query_tile *q, const packed_head *head,
+                       int64_t tile, int64_t keys, int64_t Dv) {
+    const int64_t ld = row_stride(TILE), ld_values = row_stride(Dv);
+    const product_target numerator = {w->numerator, ld_values, true};
+    const product_operand weights = {w->s, ld, 1};
+    const product_rows values = {head->values + tile * TILE * ld_values, ld_values};
+    const product_size size = {q->padded, round_up(Dv, COLUMNS), keys};
+    if (tile_hides_keys(q->first, q->at, q->rows, tile, keys) &&
+        !rows_are_finite(values.data, values.ld, keys, Dv)) {
+        seen_keys seen[TILE];
+        tile_seen_keys(seen, q->first, q->at, q->rows, tile);
+        product_seen(numerator, weights, values, size, seen, SEEN_FROM_ROWS);
+    } else {
+        product(numerator, weights, values, size,
+                tile * TILE == q->at ? PRODUCT_A_LOWER : PRODUCT_FULL);
+    }
+}
+
 /* A bound on the logits of these rows against these key tiles: |s| <= |q| |k|. */
 static real logit_bound(const tile_workspace *w, const packed_head *head, const query_tile *q,
                         int64_t from, int64_t past, tile_strides ld, int D) {
     real norm = 0;
     for (int64_t tile = from; tile < past; tile++)
-        if (!(head->key_norm[tile] <= norm))
-            norm = head->key_norm[tile];
+        norm = larger_or_nan(norm, head->key_norm[tile]);
     return q->decay ? (real)INFINITY : largest_norm(w->queries, ld.d, q->rows, D) * norm;
 }
 
@@ -206,16 +224,12 @@ static void rows_task(void *untyped, int64_t task, int worker) {
 
     for (int64_t tile = from; tile < past; tile++) {
         int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
-        bool diagonal = tile * TILE == q.at;
         product((product_target){w->s, ld.tile, false}, (product_operand){w->queries, ld.d, 1},
                 (product_rows){packed->keys + tile * p->D * ld.tile, ld.tile},
                 (product_size){q.padded, tile_width(keys), p->D},
-                diagonal ? PRODUCT_C_LOWER : PRODUCT_FULL);
+                tile * TILE == q.at ? PRODUCT_C_LOWER : PRODUCT_FULL);
         weigh_tile(x, w, &q, packed, tile, keys, bound);
-        product((product_target){w->numerator, ld.dv, true}, (product_operand){w->s, ld.tile, 1},
-                (product_rows){packed->values + tile * TILE * ld.dv, ld.dv},
-                (product_size){q.padded, round_up(p->Dv, COLUMNS), keys},
-                diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL);
+        add_values(w, &q, packed, tile, keys, p->Dv);
     }
     for (int64_t r = 0; r < q.rows; r++)
         w->row_sum[r] = vec_sum(w->row_sums[r]);
