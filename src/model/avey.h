@@ -65,6 +65,7 @@ srnn_status sr_avey_layer_attend(sr_avey_layer *layer, sr_matrix x, const sr_lay
                                  void *saved);
 srnn_status sr_avey_layer_finish(sr_avey_layer *layer, sr_matrix y, sr_matrix addend,
                                  const sr_layer_weights *weights, void *saved);
+/* Its parameters are forward's, and a gradient for each. */
 srnn_status sr_avey_layer_backward(sr_avey_layer *layer, sr_matrix d_x,
                                    const sr_layer_pointers *gradients, sr_matrix d_y, sr_matrix x,
                                    const sr_layer_weights *weights, void *saved, void *scratch);

@@ -238,6 +238,7 @@ static void activate_back(void *context, int64_t row, int worker) {
         d_wide[c] = wide[c] > 0 ? 2 * wide[c] * d_active[c] : 0;
 }
 
+/* Its parameters are forward's, and a gradient for each. */
 srnn_status sr_avey_layer_backward(sr_avey_layer *l, sr_matrix d_x,
                                    const sr_layer_pointers *gradients, sr_matrix d_y, sr_matrix x,
                                    const sr_layer_weights *weights, void *saved, void *scratch) {

@@ -39,6 +39,7 @@ srnn_status sr_mixer_finish(const sr_mixer *m, sr_matrix y, sr_matrix addend, sr
                         : sr_avey_layer_finish(m->avey, y, addend, weights, saved);
 }
 
+/* Its parameters are forward's, and a gradient for each. */
 srnn_status sr_mixer_backward(const sr_mixer *m, sr_matrix d_x, const sr_layer_pointers *gradients,
                               sr_matrix d_y, sr_matrix x, const sr_layer_weights *weights,
                               void *saved, void *scratch) {

@@ -2,7 +2,8 @@
 #include "base/threads.h"
 #include "device/cpu/attention_generic.h"
 
-/* Adds what the gradient of that product means for q, k and C. */
+/* Adds what the gradient of that product means for q, k and C. Its parameters are the forward's and the
+ * gradients. */
 static void product_backward(const head *a, const real *q, const real *k, double *d_q, double *d_k,
                              double d_s, int64_t i, int64_t j) {
     const int D = a->p->D;
@@ -28,7 +29,7 @@ static void product_backward(const head *a, const real *q, const real *k, double
 }
 
 /* Adds the gradients of q_i (D), keys (T, D) and C of w->d_weight[j], from <= j <= i, where w->s holds the
- * logits. */
+ * logits. Its parameters are the forward's and the gradients. */
 static void pairs_backward(const head *a, const real *query, const real *keys, double *d_query,
                            double *d_keys, int64_t i, int64_t from) {
     const workspace *w = a->w;
