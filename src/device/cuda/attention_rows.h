@@ -2,8 +2,8 @@
  * backward of each; no memory, no state.
  *
  * A row of up to WIDTH numbers is spread over lanes. A Row says how: a lane has `count` of them, number n is column(n) of
- * the row, numbers 2m and 2m+1 are neighbours, and sum() and maximum() go over the lanes of the row, all of which get
- * the same bits. Numbers past the end of a row are zero. All lanes of the warp call together. */
+ * the row, numbers come in runs of `run` neighbours, and sum() and maximum() go over the `lanes` lanes of the row, all of
+ * which get the same bits. Numbers past the end of a row are zero. All lanes of the warp call together. */
 #ifndef SR_CUDA_ATTENTION_ROWS_H
 #define SR_CUDA_ATTENTION_ROWS_H
 
@@ -20,7 +20,7 @@
 
 /* Over the four lanes of a group, as the products of ptx.h leave a row. */
 template <int WIDTH> struct sr_quad_row {
-    static constexpr int count = WIDTH / 4;
+    static constexpr int count = WIDTH / 4, lanes = 4, run = 2;
     static SR_DEVICE int column(int n) {
         return 8 * (n / 2) + 2 * (int)(threadIdx.x % 4) + n % 2;
     }
@@ -34,7 +34,7 @@ template <int WIDTH> struct sr_quad_row {
 
 /* Over a warp; WIDTH is a multiple of 64. */
 template <int WIDTH> struct sr_warp_row {
-    static constexpr int count = WIDTH / SR_WARP;
+    static constexpr int count = WIDTH / SR_WARP, lanes = SR_WARP, run = 2;
     static SR_DEVICE int column(int n) {
         return 64 * (n / 2) + 2 * (int)(threadIdx.x % SR_WARP) + n % 2;
     }
@@ -46,13 +46,43 @@ template <int WIDTH> struct sr_warp_row {
     }
 };
 
+/* Eight neighbours a lane, so that bf16 move in pieces of 16 bytes, and WIDTH / 8 lanes a row: several rows in a warp. */
+template <int WIDTH> struct sr_share_row {
+    static constexpr int count = 8, lanes = WIDTH / 8, run = 8;
+    static SR_DEVICE int column(int n) {
+        return 8 * (int)(threadIdx.x % lanes) + n;
+    }
+    static SR_DEVICE float sum(float x) {
+        return lanes_sum<lanes>(x);
+    }
+    static SR_DEVICE float maximum(float x) {
+        return lanes_maximum<lanes>(x);
+    }
+};
+
 /* ---- memory ---- */
+
+/* True if this lane's numbers of the row at `rows` are all there, and move in pieces of 16 bytes. */
+template <class Row, class N> SR_DEVICE bool row_moves_whole(const N *rows, int n) {
+    return Row::run == 8 && (uintptr_t)rows % 16 == 0 && Row::column(0) + 8 <= n;
+}
 
 template <class N> struct alignas(2 * sizeof(N)) sr_pair { N number[2]; };
 
 /* x = the n numbers at `from`. */
 template <class Row, class N>
 SR_DEVICE void row_load(float (&x)[Row::count], const N *from, int n) {
+    using vector = sr_vector<N>;
+    if (row_moves_whole<Row>(from, n)) {
+#pragma unroll
+        for (int m = 0; m < Row::count; m += vector::count) {
+            const vector piece = load_vector(from + Row::column(m));
+#pragma unroll
+            for (int i = 0; i < vector::count; i++)
+                x[m + i] = to_float(piece.number[i]);
+        }
+        return;
+    }
     const bool paired = (uintptr_t)from % sizeof(sr_pair<N>) == 0;
 #pragma unroll
     for (int m = 0; m < Row::count; m += 2) {
@@ -72,6 +102,18 @@ SR_DEVICE void row_load(float (&x)[Row::count], const N *from, int n) {
 }
 
 template <class Row, class N> SR_DEVICE void row_store(N *to, const float (&x)[Row::count], int n) {
+    using vector = sr_vector<N>;
+    if (row_moves_whole<Row>(to, n)) {
+#pragma unroll
+        for (int m = 0; m < Row::count; m += vector::count) {
+            vector piece;
+#pragma unroll
+            for (int i = 0; i < vector::count; i++)
+                piece.number[i] = from_float<N>(x[m + i]);
+            store_vector(to + Row::column(m), piece);
+        }
+        return;
+    }
     const bool paired = (uintptr_t)to % sizeof(sr_pair<N>) == 0;
 #pragma unroll
     for (int m = 0; m < Row::count; m += 2) {
@@ -193,7 +235,8 @@ SR_DEVICE void row_feature_backward(float (&g)[Row::count], const float (&x)[Row
         const float length = row_length<Row>(x);
         const bool floored = length < SR_NORM_FLOOR;
         const float inverse = 1 / (floored ? SR_NORM_FLOOR : length);
-        const float along = floored ? 0 : row_dot<Row>(x, g) * inverse * inverse;
+        const float dot = row_dot<Row>(x, g); /* by all lanes: rows of a warp may differ in this */
+        const float along = floored ? 0 : dot * inverse * inverse;
 #pragma unroll
         for (int m = 0; m < Row::count; m++)
             g[m] = inverse * (g[m] - along * x[m]);
@@ -369,7 +412,8 @@ SR_DEVICE void row_normalise_backward(float (&d)[Row::count], const float (&hat)
         break;
     case SRNN_NORM_L2:
     case SRNN_NORM_L2_SCALED:
-        along = floored ? 0 : row_dot<Row>(d, hat);
+        along = row_dot<Row>(d, hat); /* by all lanes: rows of a warp may differ in what follows */
+        along = floored ? 0 : along;
         break;
     }
 #pragma unroll
