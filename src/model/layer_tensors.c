@@ -79,7 +79,7 @@ static void append_projections(builder *b, const srnn_attention *a, const sr_lay
     for (int n = 0; n < SR_OPERANDS; n++) {
         const sr_operand which = (sr_operand)n;
         const sr_operand_row *row = sr_operand_at(which);
-        const int64_t out = sr_layer_extent(row->heads, d) * sr_layer_extent(row->width, d);
+        const int64_t out = sr_layer_extent(row->heads, a, d) * sr_layer_extent(row->width, a, d);
         if (row->origin == SR_ORIGIN_PROJECTION && sr_operand_used(which, a))
             list[count++] = (linear){
                 sr_layer_operand_slot(which), row->file, out, d->C, .bias = true, .gate = true};
@@ -110,17 +110,20 @@ static void append_output(builder *b, const sr_layer_dims *d) {
 }
 
 /* An operand that is learned itself. */
-static void append_learned(builder *b, sr_operand which, const sr_layer_dims *d) {
+static void append_learned(builder *b, sr_operand which, const srnn_attention *a,
+                           const sr_layer_dims *d) {
     const sr_operand_row *row = sr_operand_at(which);
-    const int64_t width = sr_layer_extent(row->width, d);
+    const int64_t heads = sr_layer_extent(row->heads, a, d),
+                  width = sr_layer_extent(row->width, a, d);
     append(b, sr_layer_operand_slot(which), row->file,
            row->file_rank == 1
-               ? vector(width, SR_INIT_CONSTANT, row->initial)
+               ? vector(heads * width, SR_INIT_CONSTANT, row->initial)
                : (sr_tensor_spec){.rank = 4, .shape = {1, width, 1, 1}, .size = row->initial});
 }
 
-int64_t sr_layer_extent(sr_extent extent, const sr_layer_dims *d) {
-    return sr_extent_in(extent, &(srnn_problem){.H = d->H, .Hkv = d->Hkv, .D = d->D, .Dv = d->D});
+int64_t sr_layer_extent(sr_extent extent, const srnn_attention *a, const sr_layer_dims *d) {
+    return sr_extent_in(
+        extent, &(srnn_problem){.attention = *a, .H = d->H, .Hkv = d->Hkv, .D = d->D, .Dv = d->D});
 }
 
 srnn_status sr_layer_tensors(sr_tensor_table *table, const char *prefix,
@@ -135,6 +138,6 @@ srnn_status sr_layer_tensors(sr_tensor_table *table, const char *prefix,
     for (int which = 0; which < SR_OPERANDS; which++)
         if (sr_operand_at((sr_operand)which)->origin == SR_ORIGIN_LEARNED &&
             sr_operand_used((sr_operand)which, a))
-            append_learned(&b, (sr_operand)which, d);
+            append_learned(&b, (sr_operand)which, a, d);
     return b.status;
 }

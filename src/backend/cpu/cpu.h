@@ -6,10 +6,10 @@
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/rows.h"
 
-/* Room for the operands of one tile of a product, and which panels it holds. */
+/* Room for the operands of one tile of a product, and what was copied there. */
 typedef struct sr_pack {
     float *a, *b;
-    int64_t a_panel, b_panel;
+    const float *a_from, *b_from;
     sr_matmul_bf16
         *bf16; /* what multiplies, if the operands are to be bf16; NULL: they are float */
 } sr_pack;

@@ -216,25 +216,16 @@ SR_DEVICE float quad_maximum(float x) {
     return fmaxf(x, shuffle_xor(x, 2));
 }
 
-/* The same over groups of so many neighbours, a power of two. */
-template <int lanes, class T> SR_DEVICE T lanes_sum(T x) {
-    for (int mask = lanes / 2; mask > 0; mask /= 2)
+template <class T> SR_DEVICE T warp_sum(T x) {
+    for (int mask = SR_WARP / 2; mask > 0; mask /= 2)
         x += shuffle_xor(x, mask);
     return x;
 }
 
-template <int lanes> SR_DEVICE float lanes_maximum(float x) {
-    for (int mask = lanes / 2; mask > 0; mask /= 2)
+SR_DEVICE float warp_maximum(float x) {
+    for (int mask = SR_WARP / 2; mask > 0; mask /= 2)
         x = fmaxf(x, shuffle_xor(x, mask));
     return x;
-}
-
-template <class T> SR_DEVICE T warp_sum(T x) {
-    return lanes_sum<SR_WARP>(x);
-}
-
-SR_DEVICE float warp_maximum(float x) {
-    return lanes_maximum<SR_WARP>(x);
 }
 
 #endif
