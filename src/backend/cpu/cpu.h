@@ -69,6 +69,7 @@ srnn_status sr_cpu_swiglu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out,
 srnn_status sr_cpu_gelu_forward(sr_backend *, sr_matrix out, sr_matrix x);
 srnn_status sr_cpu_gelu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
 srnn_status sr_cpu_add(sr_backend *, float *y, const float *x, int64_t n);
+srnn_status sr_cpu_add_rows(sr_backend *, sr_matrix y, sr_matrix x);
 srnn_status sr_cpu_tally_losses(sr_backend *, sr_tally *tally, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows);
 srnn_status sr_cpu_tally_squares(sr_backend *, sr_tally *tally, const float *x, int64_t n);
