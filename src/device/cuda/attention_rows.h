@@ -84,9 +84,8 @@ template <class Row, class N> SR_DEVICE bool moves_eight(const N *row, int n) {
     return Row::adjacent == 8 && (uintptr_t)row % 16 == 0 && Row::column(0) + 8 <= n;
 }
 
-/* x = the n numbers at `from`. */
-template <class Row, class N>
-SR_DEVICE void row_load(float (&x)[Row::count], const N *from, int n) {
+/* x = the n numbers at `from`, as they are; zero past the end. */
+template <class Row, class N> SR_DEVICE void row_copy(N (&x)[Row::count], const N *from, int n) {
     if constexpr (Row::adjacent == 8)
         if (moves_eight<Row>(from, n)) {
             constexpr int each = sr_vector<N>::count;
@@ -95,7 +94,7 @@ SR_DEVICE void row_load(float (&x)[Row::count], const N *from, int n) {
                 const sr_vector<N> vector = load_vector(from + Row::column(m));
 #pragma unroll
                 for (int i = 0; i < each; i++)
-                    x[m + i] = to_float(vector.number[i]);
+                    x[m + i] = vector.number[i];
             }
             return;
         }
@@ -103,18 +102,28 @@ SR_DEVICE void row_load(float (&x)[Row::count], const N *from, int n) {
 #pragma unroll
     for (int m = 0; m < Row::count; m += 2) {
         const int c = Row::column(m);
-        x[m] = x[m + 1] = 0;
+        x[m] = x[m + 1] = from_float<N>(0);
         if (paired && c + 1 < n) {
             const sr_pair<N> pair = *reinterpret_cast<const sr_pair<N> *>(from + c);
-            x[m] = to_float(pair.number[0]);
-            x[m + 1] = to_float(pair.number[1]);
+            x[m] = pair.number[0];
+            x[m + 1] = pair.number[1];
             continue;
         }
         if (c < n)
-            x[m] = to_float(from[c]);
+            x[m] = from[c];
         if (c + 1 < n)
-            x[m + 1] = to_float(from[c + 1]);
+            x[m + 1] = from[c + 1];
     }
+}
+
+/* x = the n numbers at `from`. */
+template <class Row, class N>
+SR_DEVICE void row_load(float (&x)[Row::count], const N *from, int n) {
+    N raw[Row::count];
+    row_copy<Row>(raw, from, n);
+#pragma unroll
+    for (int m = 0; m < Row::count; m++)
+        x[m] = to_float(raw[m]);
 }
 
 template <class Row, class N> SR_DEVICE void row_store(N *to, const float (&x)[Row::count], int n) {
@@ -274,7 +283,7 @@ SR_DEVICE void row_feature_backward(float (&g)[Row::count], const float (&x)[Row
 /* What is known of a row when its sum is complete. */
 struct sr_row_facts {
     float row_sum;    /* as it is saved */
-    float length;     /* keys that it sees */
+    float length;     /* keys that it sees, where the normaliser asks */
     float logit;      /* of the output gate */
     float cumulative; /* the running sum of its exp */
     float maximum;    /* the logarithm of what its weights were divided by */
@@ -324,8 +333,9 @@ SR_DEVICE sr_row_scalars row_scalars(const sr_choices &c, const sr_row_facts &ro
 template <class N>
 SR_DEVICE sr_row_facts row_facts(const sr_attention_view<N> &call, int b, int h, int t, float sum,
                                  float maximum) {
-    const int64_t length = call.position() + t - call.first[(int64_t)b * call.T + t] + 1;
-    sr_row_facts row = {sum, (float)length, 0, 0, maximum};
+    sr_row_facts row = {sum, 0, 0, 0, maximum};
+    if (call.choices.normaliser == SRNN_NORMALISER_ROW_LENGTH)
+        row.length = (float)(call.position() + t - call.first[(int64_t)b * call.T + t] + 1);
     if (call.choices.gated)
         row.logit = to_float(*call.output_gate.at(b, h, t));
     if (call.choices.cumulates)
