@@ -18,11 +18,13 @@ typedef struct sr_backend_cpu {
     sr_backend base; /* first, so that a pointer to it is a pointer to the whole */
     const sr_cpu_rows *rows;
     sr_pack *packs; /* (threads) */
-    float *room;    /* of all packs */
+    float *parts;   /* (SR_PRODUCT_PARTS, SR_PACK_A, SR_PACK_B): parts of sums */
+    float *room;    /* of all packs and parts */
 } sr_backend_cpu;
 
 /* Numbers that the two operands of one pack take. */
 enum { SR_PACK_DEPTH = 1024, SR_PACK_A = 128, SR_PACK_B = 256, SR_PACK_GAP = 16 };
+enum { SR_PRODUCT_PARTS = 64 };
 
 static inline const sr_cpu_rows *sr_cpu_rows_of(const sr_backend *backend) {
     return ((const sr_backend_cpu *)backend)->rows;
@@ -73,6 +75,7 @@ srnn_status sr_cpu_add_rows(sr_backend *, sr_matrix y, sr_matrix x);
 srnn_status sr_cpu_tally_losses(sr_backend *, sr_tally *tally, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows);
 srnn_status sr_cpu_tally_squares(sr_backend *, sr_tally *tally, const float *x, int64_t n);
+srnn_status sr_cpu_unit_squares(sr_backend *, double *units, const float *x, int64_t n);
 srnn_status sr_cpu_adamw(sr_backend *, sr_tally *tally, const sr_adamw *adamw);
 
 #endif
