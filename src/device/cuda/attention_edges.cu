@@ -291,8 +291,8 @@ SR_DEVICE float row_scale_of(const sr_score_rule &rule, float scale, float maxim
 /* What the core's backward reads of one row. */
 template <class N>
 SR_DEVICE void store_row_gradient(const sr_attention_view<N> &call, const row_place &at, int64_t n,
-                                  float maximum, const sr_row_gradient &g) {
-    call.scratch.row_scale[n] = row_scale_of<N>(call.score, g.scale, maximum);
+                                  const sr_row_gradient &g) {
+    call.scratch.row_scale[n] = row_scale_of<N>(call.score, g.scale, call.maximum[n]);
     call.scratch.d_row_sum[n] = g.row_sum;
     if (call.choices.cumulates)
         call.scratch.d_cumulative[n] = g.cumulative;
@@ -300,55 +300,34 @@ SR_DEVICE void store_row_gradient(const sr_attention_view<N> &call, const row_pl
         store_number(call.d_output_gate.at(at.b, at.h, at.t), g.logit);
 }
 
-/* What output_rows_backward reads of a row, as it comes from memory. */
-template <class Row, class N> struct output_row {
-    row_place at;
-    int64_t n;
-    sr_row_facts facts;
-    N d[Row::count], x[Row::count];
-
-    /* Past the last row: the last again, without a gradient. */
-    SR_DEVICE void load(const sr_attention_view<N> &call, int64_t wanted, int64_t rows) {
-        n = wanted < rows ? wanted : rows - 1;
-        at = place_of(n, call.H, call.T);
-        row_copy<Row>(d, call.d_o.at(at.b, at.h, at.t), wanted < rows ? call.Dv : 0);
-        row_copy<Row>(x, call.numerator + n * call.Dv, call.Dv);
-        facts = row_facts(call, at.b, at.h, at.t, call.row_sum[n], call.maximum[n]);
-    }
-};
-
-/* The next row is on its way while one is computed. */
 template <class N, int WIDTH>
-__global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, 2)
+__global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, 3)
     output_rows_backward(const sr_attention_view<N> call) {
     using Row = sr_eight_row<WIDTH>;
     const int64_t rows = (int64_t)call.B * call.H * call.T;
     const int64_t warp = (int64_t)blockIdx.x * SR_NORM_WARPS + threadIdx.x / SR_WARP;
     const int64_t step = (int64_t)gridDim.x * SR_NORM_WARPS * Row::rows;
     float d_weight[Row::count] = {}, d_bias[Row::count] = {};
-    output_row<Row, N> next;
-    next.load(call, warp * Row::rows + Row::row(), rows);
     for (int64_t first = warp * Row::rows; first < rows; first += step) {
-        const output_row<Row, N> row = next;
+        const bool inside = first + Row::row() < rows;
+        const int64_t n = inside ? first + Row::row() : rows - 1;
+        const row_place at = place_of(n, call.H, call.T);
+        const sr_row_facts row =
+            row_facts(call, at.b, at.h, at.t, call.row_sum[n], call.maximum[n]);
         float d[Row::count], x[Row::count];
-        if (first + step < rows)
-            next.load(call, first + step + Row::row(), rows);
-#pragma unroll
-        for (int m = 0; m < Row::count; m++) {
-            d[m] = to_float(row.d[m]);
-            x[m] = to_float(row.x[m]);
-        }
-        sr_row_gradient g = row_output_backward<Row>(d, x, d_weight, d_bias, call, row.facts);
-        if (first + Row::row() >= rows)
+        row_load<Row>(d, call.d_o.at(at.b, at.h, at.t), inside ? call.Dv : 0);
+        row_load<Row>(x, call.numerator + n * call.Dv, call.Dv);
+        sr_row_gradient g = row_output_backward<Row>(d, x, d_weight, d_bias, call, row);
+        if (!inside)
             continue;
         if (call.score.kind == SR_CLASS_LONG && g.scale < 0) { /* only its size has a logarithm */
             row_multiply<Row>(d, -1);
             g.row_sum = -g.row_sum;
         }
         if (call.scratch.d_numerator.data)
-            row_store<Row>(call.scratch.d_numerator.at(row.at.b, row.at.h, row.at.t), d, call.Dv);
+            row_store<Row>(call.scratch.d_numerator.at(at.b, at.h, at.t), d, call.Dv);
         if (Row::column(0) == 0)
-            store_row_gradient(call, row.at, row.n, row.facts.maximum, g);
+            store_row_gradient(call, at, n, g);
     }
     if (!call.scratch.norm_partial)
         return;

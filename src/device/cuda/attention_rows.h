@@ -84,8 +84,9 @@ template <class Row, class N> SR_DEVICE bool moves_eight(const N *row, int n) {
     return Row::adjacent == 8 && (uintptr_t)row % 16 == 0 && Row::column(0) + 8 <= n;
 }
 
-/* x = the n numbers at `from`, as they are; zero past the end. */
-template <class Row, class N> SR_DEVICE void row_copy(N (&x)[Row::count], const N *from, int n) {
+/* x = the n numbers at `from`. */
+template <class Row, class N>
+SR_DEVICE void row_load(float (&x)[Row::count], const N *from, int n) {
     if constexpr (Row::adjacent == 8)
         if (moves_eight<Row>(from, n)) {
             constexpr int each = sr_vector<N>::count;
@@ -94,7 +95,7 @@ template <class Row, class N> SR_DEVICE void row_copy(N (&x)[Row::count], const 
                 const sr_vector<N> vector = load_vector(from + Row::column(m));
 #pragma unroll
                 for (int i = 0; i < each; i++)
-                    x[m + i] = vector.number[i];
+                    x[m + i] = to_float(vector.number[i]);
             }
             return;
         }
@@ -102,28 +103,18 @@ template <class Row, class N> SR_DEVICE void row_copy(N (&x)[Row::count], const 
 #pragma unroll
     for (int m = 0; m < Row::count; m += 2) {
         const int c = Row::column(m);
-        x[m] = x[m + 1] = from_float<N>(0);
+        x[m] = x[m + 1] = 0;
         if (paired && c + 1 < n) {
             const sr_pair<N> pair = *reinterpret_cast<const sr_pair<N> *>(from + c);
-            x[m] = pair.number[0];
-            x[m + 1] = pair.number[1];
+            x[m] = to_float(pair.number[0]);
+            x[m + 1] = to_float(pair.number[1]);
             continue;
         }
         if (c < n)
-            x[m] = from[c];
+            x[m] = to_float(from[c]);
         if (c + 1 < n)
-            x[m + 1] = from[c + 1];
+            x[m + 1] = to_float(from[c + 1]);
     }
-}
-
-/* x = the n numbers at `from`. */
-template <class Row, class N>
-SR_DEVICE void row_load(float (&x)[Row::count], const N *from, int n) {
-    N raw[Row::count];
-    row_copy<Row>(raw, from, n);
-#pragma unroll
-    for (int m = 0; m < Row::count; m++)
-        x[m] = to_float(raw[m]);
 }
 
 template <class Row, class N> SR_DEVICE void row_store(N *to, const float (&x)[Row::count], int n) {
