@@ -74,6 +74,9 @@ class Cluster:
 
     def __init__(self, folder):
         self.folder, self.started = folder, []
+
+    def begin(self):
+        folder = self.folder
         (folder / "state").mkdir()
         (folder / "key").write_bytes(os.urandom(128))
         (folder / "key").chmod(0o400)
@@ -143,6 +146,7 @@ def show(folder):
     finish(study(local, "--jobs", "2"))
     slurm = Cluster(folder)
     try:
+        slurm.begin()
         process = study(cluster, "--launcher", "slurm")
         wait_for(lambda: steps(cluster) > 150, "steps of the first jobs")
         status = finish(study(cluster, "--status"))
