@@ -4,7 +4,6 @@
 #include "base/memory.h"
 
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,17 +60,18 @@ static int64_t up_to_unit(int64_t number) {
     return (number + SR_SQUARES_UNIT - 1) / SR_SQUARES_UNIT * SR_SQUARES_UNIT;
 }
 
-/* Where each layer begins, by the names of its tensors; what comes behind the last is ready first. */
+/* Where each layer begins: with its norm. What comes behind the last layer is ready first; where a table does not
+ * show that, everything counts as ready when the embedding is. */
 static void find_layers(int64_t *starts, const sr_model *model) {
     const int L = model->config.L;
-    for (int layer = 0; layer <= L; layer++)
-        starts[layer] = (int64_t)model->table.numbers;
-    for (size_t i = model->table.count; i-- > 0;) {
+    int layer = 0;
+    for (int i = 0; i <= L; i++)
+        starts[i] = (int64_t)model->table.numbers;
+    for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
-        int layer;
-        if (sscanf(spec->name, "model.layers.%d.", &layer) == 1 && layer >= 0 && layer < L)
-            starts[layer] = (int64_t)spec->start;
-        else if (starts[L - 1] == (int64_t)model->table.numbers)
+        if (spec->slot == SR_BLOCK_INPUT_NORM && layer < L)
+            starts[layer++] = (int64_t)spec->start;
+        else if (layer == L && spec->slot >= SR_BLOCK_SLOTS && starts[L] > (int64_t)spec->start)
             starts[L] = (int64_t)spec->start;
     }
 }
