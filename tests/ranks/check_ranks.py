@@ -4,6 +4,7 @@
 Usage: check_ranks.py PROGRAM CASE. The cases are the functions below whose names begin with case_; their first lines
 say what they show. Exit 77: what a case needs is not here. SOFTRNN_KILLS says how often case_killed kills (3).
 """
+import json
 import os
 import random
 import resource
@@ -107,6 +108,12 @@ def case_bits(here):
     for ranks, name in ((1, "text"), (3, "text3")):
         run(ranks, "train", "--out", here / name, *train, *other, "--length", 40, "--accumulate", 3 // ranks)
     same(here / "text", here / "text3")
+    avey = [*MODEL, "--data", __file__, "--attention", "avey_causal,chunk=8,chunks=2,expansion=4,share=0.5", "--length", 32,
+            "--validate-every", 0, "--steps", 4]
+    for name, batch, accumulate in (("split", 2, 2), ("whole", 4, 1)):
+        run(1, "train", "--out", here / name, *avey, "--batch", batch, "--accumulate", accumulate)
+    norms = [[json.loads(line)["gradient_norm"] for line in records(here / name)] for name in ("split", "whole")]
+    check(all(abs(a - b) < 1e-4 * a for a, b in zip(*norms)), f"batches add up to another gradient: {norms}")
 
 
 def case_memory(here):
