@@ -57,17 +57,25 @@ sr_short_conv sr_layer_conv(const sr_attention_layer *layer, const sr_layer_arra
 srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
                              const sr_layer_weights *weights, const sr_layer_piece *piece) {
     sr_backend *backend = layer->backend;
+    const bool turns = layer->attention.position == SRNN_POSITION_ROPE;
+    const bool turns_at_once = piece->norm && turns && !layer->attention.short_conv;
+    const sr_rope rope = sr_layer_rope(layer, piece->positions);
     sr_linear linears[SR_LINEAR_GROUP_MAX];
     sr_layer_linears(linears, layer, weights);
-    SR_TRY(backend->linear_forward(backend, arrays->projected, (sr_matrix){0}, x, linears,
-                                   layer->projection_count));
+    if (piece->norm) {
+        const sr_norm_linear of = {*piece->norm, x.data, linears, layer->projection_count,
+                                   turns_at_once ? &rope : NULL};
+        SR_TRY(backend->norm_linear_forward(backend, arrays->projected, &of));
+    } else {
+        SR_TRY(backend->linear_forward(backend, arrays->projected, (sr_matrix){0}, x, linears,
+                                       layer->projection_count));
+    }
     if (layer->attention.short_conv) {
         const sr_short_conv conv = sr_layer_conv(layer, arrays, weights, piece);
         SR_TRY(backend->short_conv_forward(backend, arrays->qkv, &conv));
     }
-    if (layer->attention.position != SRNN_POSITION_ROPE)
+    if (!turns || turns_at_once)
         return SRNN_OK;
-    const sr_rope rope = sr_layer_rope(layer, piece->positions);
     return backend->rope_forward(
         backend, sr_matrix_columns(arrays->qkv, 0, layer->queries + layer->keys), &rope);
 }

@@ -85,8 +85,11 @@ static srnn_status remember(const sr_layer_state *state, const sr_short_conv *co
 srnn_status sr_layer_state_run(sr_layer_state *state, sr_matrix y, sr_matrix x,
                                const sr_layer_weights *weights, const sr_layer_piece_place *place) {
     sr_attention_layer *layer = state->layer;
-    const sr_layer_piece piece = {
-        .rows = x.rows, .T = place->T, .positions = place->positions, .history = state->history};
+    const sr_layer_piece piece = {.rows = x.rows,
+                                  .T = place->T,
+                                  .positions = place->positions,
+                                  .history = state->history,
+                                  .norm = place->norm};
     const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, place->saved, x.rows);
     SR_TRY(sr_layer_project(layer, &arrays, x, weights, &piece));
     if (state->history) {
