@@ -77,8 +77,11 @@ static srnn_status fixed_from_plain(const sr_state_memory *to, const char *plain
 }
 
 const sr_state_kernel SR_ISA_REAL(sr_state_fixed) = {
-    SR_REAL_DTYPE,     true,           fixed_bytes,      chunked_forward_scratch, chunked_feed,
-    fixed_plain_bytes, fixed_to_plain, fixed_from_plain,
+    SR_REAL_DTYPE,  true,
+    fixed_bytes,    chunked_forward_scratch,
+    chunked_feed,   fixed_plain_bytes,
+    fixed_to_plain, fixed_from_plain,
+    NULL,
 };
 
 /* ---- keys and values ---- */
@@ -134,6 +137,6 @@ static srnn_status kept_from_plain(const sr_state_memory *to, const char *plain)
 }
 
 const sr_state_kernel SR_ISA_REAL(sr_state_kept) = {
-    SR_REAL_DTYPE,    false,         kept_bytes,      flash_feed_scratch, flash_feed,
-    kept_plain_bytes, kept_to_plain, kept_from_plain,
+    SR_REAL_DTYPE, false,           kept_bytes, flash_feed_scratch, flash_feed, kept_plain_bytes,
+    kept_to_plain, kept_from_plain, NULL,
 };
