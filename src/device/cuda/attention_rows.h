@@ -227,6 +227,10 @@ SR_DEVICE void row_feature(float (&x)[Row::count], srnn_feature feature, const f
         for (int m = 0; m < Row::count; m++)
             x[m] = Row::column(m) < n ? x[m] * inverse[Row::column(m)] : 0;
         return;
+    case SRNN_FEATURE_UNIT_SMOOTH: /* the kernels here do not support these */
+    case SRNN_FEATURE_NORM_SPLIT:
+    case SRNN_FEATURE_NORM_COSINE:
+        return;
     }
 }
 
@@ -237,6 +241,9 @@ SR_DEVICE void row_feature_backward(float (&g)[Row::count], const float (&x)[Row
     switch (feature) {
     case SRNN_FEATURE_IDENTITY:
     case SRNN_FEATURE_UNIT_HEADS:
+    case SRNN_FEATURE_UNIT_SMOOTH: /* the kernels here do not support these */
+    case SRNN_FEATURE_NORM_SPLIT:
+    case SRNN_FEATURE_NORM_COSINE:
         return;
     case SRNN_FEATURE_RELU:
 #pragma unroll
