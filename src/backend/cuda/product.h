@@ -26,7 +26,7 @@ typedef struct sr_cuda_product {
 srnn_status sr_cuda_multiply(sr_backend *backend, const sr_cuda_product *product);
 
 /* Whether M is so small, and the rest such, that the kernels of product_few.cu are the best; and they. */
-enum { SR_CUDA_FEW_ROWS = 8 };
+enum { SR_CUDA_FEW_ROWS = 4 };
 bool sr_cuda_is_few(const sr_cuda_product *product);
 srnn_status sr_cuda_multiply_few(sr_backend *backend, const sr_cuda_product *product);
 

@@ -202,7 +202,7 @@ template <int ROWS> static srnn_status start_rows(sr_backend *backend, const sr_
 srnn_status sr_cuda_start_few(sr_backend *backend, const sr_few_product *p) {
     if (p->product.M == 1)
         return start_rows<1>(backend, p);
-    return p->product.M <= 4 ? start_rows<4>(backend, p) : start_rows<SR_CUDA_FEW_ROWS>(backend, p);
+    return start_rows<SR_CUDA_FEW_ROWS>(backend, p);
 }
 
 bool sr_cuda_is_few(const sr_cuda_product *p) {

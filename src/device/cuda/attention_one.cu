@@ -11,10 +11,10 @@
 #include "device/cuda/launch.h"
 
 enum {
-    WARPS = 16,
+    WARPS = 8,
     THREADS = WARPS * SR_WARP,
     TOGETHER = 2,       /* keys that a group of lanes loads at a time */
-    BLOCKS_WANTED = 264 /* in all: two on each multiprocessor of a large GPU */
+    BLOCKS_WANTED = 132 /* in all: one on each multiprocessor of a large GPU */
 };
 
 /* What some of the keys give: weights relative to 2^maximum. */
@@ -201,7 +201,7 @@ SR_DEVICE bool share_sums(const sr_attention_view<N> &call, const sr_kept_memory
 
 /* Block (x, y): query head x of all, share y of its keys. */
 template <class N, int WIDTH>
-__global__ void __launch_bounds__(THREADS, WIDTH > 128 ? 1 : 2)
+__global__ void __launch_bounds__(THREADS, 2)
     attend_one(const __grid_constant__ sr_attention_view<N> call, const sr_kept_memory<N> memory,
                const sr_partials partials) {
     using Row = sr_eight_row<WIDTH>;

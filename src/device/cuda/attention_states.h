@@ -30,7 +30,7 @@ srnn_status sr_attend_one(const sr_attention_view<N> &call, const sr_kept_memory
                           sr_partials partials, const srnn_device *device);
 
 /* Parts of a row of such a feed, for partials: at most so many. */
-enum { SR_ONE_PARTS = 16 };
+enum { SR_ONE_PARTS = 8 };
 
 /* Partials of `count` parts in all. */
 sr_partials sr_partials_place(const srnn_problem *problem, int64_t count, sr_layout *layout);
