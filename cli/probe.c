@@ -215,6 +215,16 @@ srnn_status probe_feed(attention_call *run, uint64_t seed) {
     return status == SRNN_OK ? call_fetch(run) : status;
 }
 
+srnn_status probe_feed_tokens(attention_call *run) {
+    srnn_state *state;
+    SR_TRY(srnn_state_create(&state, &run->problem));
+    srnn_status status = call_send(run);
+    for (int t = 0; t < run->problem.T && status == SRNN_OK; t++)
+        status = feed_piece(run, state, t, 1);
+    srnn_state_free(state);
+    return status == SRNN_OK ? call_fetch(run) : status;
+}
+
 /* The oracle sees the numbers as the narrower type has them. */
 static void round_operands(attention_call *oracle) {
     const srnn_problem *p = &oracle->problem;

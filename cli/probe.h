@@ -13,6 +13,9 @@ srnn_status probe_create(attention_call *run, const srnn_problem *problem, uint6
  * two of them. */
 srnn_status probe_feed(attention_call *run, uint64_t seed);
 
+/* The same token by token, as generation does, in one state. */
+srnn_status probe_feed_tokens(attention_call *run);
+
 /* A double probe with the same numbers, run by src/oracle, which is not a kernel. `oracle` must be freed. */
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed);
 
