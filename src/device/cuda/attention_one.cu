@@ -256,7 +256,8 @@ __global__ void __launch_bounds__(THREADS, 2)
         if (shares == 1 || share_sums<N, WIDTH>(call, memory, partials, at, shares, all))
             output_one<N, WIDTH>(call, at, all);
     }
-    /* The position moves on when every block has read it. */
+    /* The position moves on when every block, and every lane of this one, has read it. */
+    __syncwarp();
     if (lane == 0) {
         int *const done = memory.arrived + call.B * call.H;
         if (atomicAdd(done, 1) == (int)(gridDim.x * gridDim.y) - 1) {
