@@ -136,10 +136,15 @@ static srnn_status linear_from_plain(const sr_state_memory *to, const char *plai
 }
 
 const sr_state_kernel SR_ISA_REAL(sr_state_linear) = {
-    SR_REAL_DTYPE,   true,
-    linear_bytes,    linear_forward_scratch,
-    linear_feed,     linear_plain_bytes,
-    linear_to_plain, linear_from_plain,
+    SR_REAL_DTYPE,
+    true,
+    linear_bytes,
+    linear_forward_scratch,
+    linear_feed,
+    linear_plain_bytes,
+    linear_to_plain,
+    linear_from_plain,
+    NULL,
 };
 
 /* ---- keys and values ---- */
@@ -270,6 +275,6 @@ static srnn_status rows_from_plain(const sr_state_memory *to, const char *plain)
 }
 
 const sr_state_kernel SR_ISA_REAL(sr_state_rows) = {
-    SR_REAL_DTYPE,    false,         rows_bytes,      kept_feed_scratch, kept_feed,
-    rows_plain_bytes, rows_to_plain, rows_from_plain,
+    SR_REAL_DTYPE, false,           rows_bytes, kept_feed_scratch, kept_feed, rows_plain_bytes,
+    rows_to_plain, rows_from_plain, NULL,
 };
