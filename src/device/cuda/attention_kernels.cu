@@ -1,6 +1,7 @@
 /* attention_kernels.cu: which attention kernels a GPU has. */
 #include "device/cuda/attention_kernels.h"
 
+#include "device/cuda/attention_chunked.h"
 #include "device/cuda/attention_generic.h"
 #include "device/cuda/attention_hopper.h"
 #include "device/cuda/attention_mma.h"
@@ -8,7 +9,8 @@
 
 const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
     static const sr_attention_kernel *const kernels[] = {
-        &sr_cuda_attention_hopper, &sr_cuda_attention_mma, &sr_cuda_attention_generic, nullptr};
+        &sr_cuda_attention_hopper,  &sr_cuda_attention_mma,     &sr_cuda_attention_generic,
+        &sr_cuda_attention_chunked, nullptr};
     return kernels;
 }
 

@@ -177,19 +177,9 @@ template <int WIDTH, sr_score_class KIND, bool KEY, bool VALUE>
 SR_DEVICE void finish_keys(key_rows<WIDTH, KIND, KEY, VALUE> &rows,
                            const sr_attention_view<sr_bf16> &call, const key_block &block,
                            sr_bf16 *tile, bool aligned) {
-    using Row = sr_quad_row<WIDTH>;
+    feature_rows_backward<WIDTH>(rows.d_k, call, call.raw_k, block.b, block.head, rows.key);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float x[Row::count];
-        row_of(x, rows.d_k, half);
-        row_multiply<Row>(x, call.score.slope_unit);
-        if (call.choices.feature != SRNN_FEATURE_IDENTITY) {
-            float raw[Row::count];
-            row_load<Row>(raw, call.raw_k.at(block.b, block.head, min(rows.row(half), call.T - 1)),
-                          call.D);
-            row_feature_backward<Row>(x, raw, call.choices.feature);
-        }
-        set_row(rows.d_k, x, half);
         const float all = quad_sum(rows.dot[half]);
         if (call.choices.decays && threadIdx.x % 4 == 0 && rows.row(half) < call.T)
             call.scratch.column_dot[call.row_index(call.Hkv, block.b, block.head, rows.row(half))] =
@@ -200,38 +190,11 @@ SR_DEVICE void finish_keys(key_rows<WIDTH, KIND, KEY, VALUE> &rows,
                           rows.key, call.T);
 }
 
-/* The factor on values acts on their gradients, and has one itself. */
-template <class Row>
-SR_DEVICE void factor_backward(float (&x)[Row::count], const sr_attention_view<sr_bf16> &call,
-                               const key_block &block, int j) {
-    const int inside = min(j, call.T - 1);
-    const int64_t at = call.row_index(call.Hkv, block.b, block.head, inside);
-    float value[Row::count];
-    row_load<Row>(value, call.v.at(block.b, block.head, inside), call.Dv);
-    const float dot = row_dot<Row>(value, x);
-    row_multiply<Row>(x, call.scratch.value_factor[at]);
-    if (threadIdx.x % 4 != 0 || j >= call.T)
-        return;
-    call.scratch.value_dot[at] = dot;
-    if (call.choices.value_gate && call.d_value_gate.data) {
-        const float gate = sigmoid(to_float(*call.value_gate.at(block.b, block.head, j)));
-        store_number(call.d_value_gate.at(block.b, block.head, j), dot * (1 - gate));
-    }
-}
-
 template <int WIDTH, sr_score_class KIND, bool KEY, bool VALUE>
 SR_DEVICE void finish_values(key_rows<WIDTH, KIND, KEY, VALUE> &rows,
                              const sr_attention_view<sr_bf16> &call, const key_block &block,
                              sr_bf16 *tile, bool aligned) {
-    using Row = sr_quad_row<WIDTH>;
-    if (call.scratch.value_factor)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float x[Row::count];
-            row_of(x, rows.d_v, half);
-            factor_backward<Row>(x, call, block, rows.row(half));
-            set_row(rows.d_v, x, half);
-        }
+    value_rows_backward<WIDTH>(rows.d_v, call, block.b, block.head, rows.key);
     if (call.d_v.data)
         tile_store<WIDTH>(head_rows(call.d_v, block.b, block.head, call.Dv, aligned), rows.d_v,
                           tile, rows.key, call.T);
