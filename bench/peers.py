@@ -140,7 +140,7 @@ class Model(torch.nn.Module):
         x = self.embedding(ids)
         for block in self.blocks:
             x = block(x, table)
-        return F.cross_entropy(self.head(self.norm(x)).view(-1, self.head.out_features).float(), targets.view(-1))
+        return F.cross_entropy(self.head(self.norm(x)).view(-1, self.head.out_features).float(), targets.reshape(-1))
 
 
 def step(repeats, B=36, T=1024, V=32000, C=1024, H=16, L=20, inner=2048):

@@ -1,6 +1,7 @@
 /* attend.c: `softrnn attend`, one attention call on tensors from a file. */
 #include "attend.h"
 
+#include "attention/attention.h"
 #include "base/memory.h"
 #include "call.h"
 #include "commands.h"
@@ -82,7 +83,7 @@ srnn_status attend_offsets(int64_t **offsets, int64_t *documents, const attend_r
 }
 
 srnn_status attend_describe(sr_safetensors_writer *writer, const srnn_attention *attention) {
-    char text[512];
+    char text[SR_ATTENTION_TEXT];
     srnn_attention_print(text, sizeof text, attention);
     return sr_safetensors_writer_metadata(writer, "attention", text);
 }
@@ -142,8 +143,14 @@ int command_attend(int argc, char **argv) {
             "The equation alone: q (B, H, T, D), k (B, Hkv, T, D), v (B, Hkv, T, Dv), position "
             "already applied:\n"
             "no rotary embedding and no convolution is done here. Where the variant has them:\n"
-            "value_gate (B, Hkv, T), output_gate (B, H, T), decay (B, Hkv, T), all before their\n"
-            "sigmoid; norm_weight (Dv), norm_bias (Dv), value_power (Hkv). Packed documents:\n"
+            "value_gate (B, Hkv, T), output_gate (B, H, T), decay (B, Hkv, T), write_gate (B, Hkv, "
+            "T),\n"
+            "level_gate (B, H, T, levels), pool_gate, skip, all before their sigmoid or other "
+            "function;\n"
+            "norm_weight (Dv), norm_bias (Dv), value_power, a_log, dt_bias (Hkv), skip_weight "
+            "(H),\n"
+            "level_scale (H, levels); the shapes with share=qk and wide gates: softrnn.h. Packed "
+            "documents:\n"
             "offsets (documents + 1) of I64. For --backward: dy (or do), (B, H, T, Dv).\n"
             "Writes y (B, H, T, Dv) and the gradients dq, dk, dv, d.value_gate, d.norm_weight "
             "...\n\n"

@@ -78,17 +78,47 @@ static double draw_query(const srnn_attention *a, double normal) {
     return 0;
 }
 
-static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int64_t at) {
+/* The delta rule is stable where beta score(|feature(k)|^2) stays below 2: keys are made short for it. */
+static double key_size(const srnn_attention *a, sr_operand which, int D) {
+    if (which != SR_OPERAND_K || a->write != SRNN_WRITE_DELTA)
+        return 1;
+    switch (a->feature) {
+    case SRNN_FEATURE_IDENTITY:
+    case SRNN_FEATURE_RELU:
+        return 0.6 / sqrt((double)D);
+    case SRNN_FEATURE_NORM_SPLIT:
+    case SRNN_FEATURE_NORM_COSINE:
+        return 0.6 / pow((double)D, 1.0 / 6);
+    case SRNN_FEATURE_ELU1:
+    case SRNN_FEATURE_UNIT:
+    case SRNN_FEATURE_UNIT_HEADS:
+    case SRNN_FEATURE_UNIT_SMOOTH:
+        break;
+    }
+    return 1;
+}
+
+static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int64_t at, int D) {
     double normal = sr_random_normal(seed, which, (uint64_t)at);
     switch (which) {
     case SR_OPERAND_Q:
     case SR_OPERAND_K:
-        return (float)draw_query(a, normal);
-    case SR_OPERAND_DECAY: /* divided by 1024 in the equation */
-        return (float)(normal * 256);
+        return (float)draw_query(a, normal) * (float)key_size(a, which, D);
+    case SR_OPERAND_DECAY: /* `learned` is divided by 1024 in the equation */
+        return (float)(a->decay == SRNN_DECAY_LEARNED ? normal * 256 : 2 * normal + 1);
     case SR_OPERAND_NORM_WEIGHT:
+    case SR_OPERAND_SKIP_WEIGHT:
+    case SR_OPERAND_LEVEL_SCALE:
         return (float)(1 + 0.2 * normal);
+    case SR_OPERAND_WRITE_GATE: /* up to about 1 */
+        return (float)(normal - 1);
+    case SR_OPERAND_A_LOG:
+    case SR_OPERAND_DT_BIAS:
+        return (float)(0.5 * normal - 1);
     case SR_OPERAND_V:
+    case SR_OPERAND_LEVEL_GATE:
+    case SR_OPERAND_POOL_GATE:
+    case SR_OPERAND_SKIP:
     case SR_OPERAND_VALUE_GATE:
     case SR_OPERAND_OUTPUT_GATE:
     case SR_OPERAND_NORM_BIAS:
@@ -116,7 +146,7 @@ static void fill(attention_call *run, uint64_t seed) {
         void *numbers = run->host.operand[which];
         const int64_t elements = numbers ? sr_shape_numbers(&shape) : 0;
         for (int64_t i = 0; i < elements && i < PERIOD; i++)
-            store(numbers, dtype, i, draw(&p->attention, (sr_operand)which, seed, i));
+            store(numbers, dtype, i, draw(&p->attention, (sr_operand)which, seed, i, p->D));
         repeat(numbers, dtype, elements);
     }
     const sr_shape shape = sr_output_shape(p);
@@ -223,8 +253,7 @@ srnn_status probe_oracle_run(attention_call *oracle) {
 
 /* Axes that belong to the layer around the equation. */
 static bool outside(const sr_axis *axis) {
-    return strcmp(axis->name, "position") == 0 || strcmp(axis->name, "short_conv") == 0 ||
-           strcmp(axis->name, "front_tokens") == 0;
+    return strcmp(axis->name, "short_conv") == 0 || strcmp(axis->name, "front_tokens") == 0;
 }
 
 /* Half of the time the default, else any value. */

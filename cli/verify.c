@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* States larger than this are left out: they take long and show nothing new. */
-enum { STATE_BYTES_MAX = 4 << 20, METHODS_MAX = 32, OFFSETS_MAX = 8, CHUNKS = 5, TEXT_MAX = 512 };
+enum { STATE_BYTES_MAX = 4 << 20, METHODS_MAX = 32, OFFSETS_MAX = 8, CHUNKS = 5 };
 
 static const int chunk_sizes[CHUNKS] = {0, 1, 7, 16, 64};
 
@@ -257,7 +257,7 @@ static void print_header(const verification *v) {
 static srnn_status verify_random(verification *v) {
     for (int i = 0; i < v->random; i++) {
         const srnn_attention a = probe_attention(v->seed);
-        char text[TEXT_MAX];
+        char text[SR_ATTENTION_TEXT];
         srnn_attention_print(text, sizeof text, &a);
         SR_TRY(verify_variant(v, text, &a));
     }

@@ -4,10 +4,11 @@
  * = 1..i), head size D:
  *
  *     s_ij = scale * <feature(q_i), feature(k_j)>   q, k after RoPE and short convolution
- *     w_ij = score(min(s_ij, clamp)) * decay_ij
- *     y_i  = ( sum_{j<=i} w_ij * value_gate_j * v_j ) / normaliser_i
+ *     w_ij = score(min(s_ij, clamp)) * decay_ij * level_ij * seen_ij
+ *     y_i  = ( sum_{j<=i} w_ij u_j ) / normaliser_i + skip_i
  *     o_i  = post_gate_i * output_norm( output_gate_i * y_i )
  *
+ * where u_j = value_gate_j * v_j, or what the delta rule makes of it.
  * Zero on every axis is ordinary softmax attention. exp is a power series, and
  * (q.k)^n = <q (x) .. (x) q, k (x) .. (x) k>, so every truncated series is an RNN with a state of
  * fixed size: the same function has a parallel, a chunked and a recurrent form, and all three
@@ -67,7 +68,17 @@ SRNN_API const char *srnn_error_detail(void);
 typedef enum srnn_position {
     SRNN_POSITION_ROPE = 0, /* rotary embedding of q and k, rotate-half layout */
     SRNN_POSITION_NONE,
+    SRNN_POSITION_ROPE_FEATURES, /* the equation rotates feature(q), feature(k), by halves of D where
+                                    they are wider; the row sum takes them unrotated */
+    SRNN_POSITION_ROPE_CHUNKS,   /* the equation rotates q and the pooled k by the number of their
+                                    chunk of `pool` tokens */
 } srnn_position;
+
+typedef enum srnn_share {
+    SRNN_SHARE_KV = 0,   /* H heads of q, Hkv of k and v: head h reads k, v of h / (H / Hkv) */
+    SRNN_SHARE_QK,       /* H heads of v, Hkv of q and k: head h reads q, k of h / (H / Hkv) */
+    SRNN_SHARE_QK_TILED, /* the same, but head h reads those of h mod Hkv */
+} srnn_share;
 
 typedef enum srnn_scale {
     SRNN_SCALE_INVERSE_SQRT = 0, /* 1/sqrt(D) */
@@ -77,10 +88,15 @@ typedef enum srnn_scale {
 typedef enum srnn_feature {
     SRNN_FEATURE_IDENTITY = 0,
     SRNN_FEATURE_RELU,
-    SRNN_FEATURE_ELU1,       /* elu(x) + 1 */
-    SRNN_FEATURE_UNIT,       /* x / max(|x|, 1e-12), norm over the head dimension */
-    SRNN_FEATURE_UNIT_HEADS, /* the same with the norm across the heads at one position and channel
+    SRNN_FEATURE_ELU1,        /* elu(x) + 1 */
+    SRNN_FEATURE_UNIT,        /* x / max(|x|, 1e-12), norm over the head dimension */
+    SRNN_FEATURE_UNIT_HEADS,  /* the same with the norm across the heads at one position and channel
                               */
+    SRNN_FEATURE_UNIT_SMOOTH, /* x / sqrt(|x|^2 + 1e-6) */
+    /* The last two differ for q and k and have 2D numbers; p = 3 (0.5 + tanh |q|), |q| >= 1e-12. */
+    SRNN_FEATURE_NORM_SPLIT,  /* q: [relu(q), relu(-q)] / |q|, each to the power p; k: [relu(k),
+                                 relu(-k)]^3 */
+    SRNN_FEATURE_NORM_COSINE, /* with c = q/|q|, |c|^p [cos c, sin c]; k: |k_i|^3 [cos c, sin c] */
 } srnn_feature;
 
 typedef enum srnn_score {
@@ -93,7 +109,48 @@ typedef enum srnn_score {
 typedef enum srnn_decay {
     SRNN_DECAY_NONE = 0,
     SRNN_DECAY_LEARNED, /* decay_ij = exp(C_i - C_j), C_i = (1/1024) sum_{m<i} decay_m */
+    /* The same with C_i = sum_{m<=i} a_m: a key is multiplied by the gates after its own. */
+    SRNN_DECAY_LOG_SIGMOID, /* a = log(sigmoid(decay_m)) / decay_divisor */
+    SRNN_DECAY_SOFTPLUS,    /* a = -exp(a_log) softplus(decay_m + dt_bias) */
 } srnn_decay;
+
+/* How many numbers a gate has for a head and position: one, or one for each of its channels. */
+typedef enum srnn_width {
+    SRNN_WIDTH_HEAD = 0,
+    SRNN_WIDTH_CHANNEL,
+} srnn_width;
+
+typedef enum srnn_decay_place {
+    SRNN_DECAY_PLACE_WEIGHT = 0, /* after the score */
+    SRNN_DECAY_PLACE_LOGIT,      /* before it: s_ij is multiplied */
+} srnn_decay_place;
+
+typedef enum srnn_value_gate {
+    SRNN_VALUE_GATE_OFF = 0,
+    SRNN_VALUE_GATE_SIGMOID,   /* sigmoid(value gate_j) */
+    SRNN_VALUE_GATE_TIME_STEP, /* softplus(decay_j + dt_bias), the number that drives the decay */
+} srnn_value_gate;
+
+typedef enum srnn_write {
+    SRNN_WRITE_ADD = 0,
+    SRNN_WRITE_DELTA, /* u_j = beta_j (value_gate_j v_j - sum_{m<j} kappa_jm u_m), beta = sigmoid(write
+                         gate), kappa_jm = score(<feature(k_j), feature(k_m)>) with the decay and
+                         without scale and clamp */
+} srnn_write;
+
+typedef enum srnn_levels {
+    SRNN_LEVELS_NONE = 0,
+    SRNN_LEVELS_FENWICK, /* level_ij = softplus(level_scale[n] * level gate_i[n]), n the bit length of
+                            (i-1) xor (j-1); with the delta rule it multiplies the weights of v */
+} srnn_levels;
+
+typedef enum srnn_skip {
+    SRNN_SKIP_NONE = 0,
+    SRNN_SKIP_HEAD,    /* skip_weight_h v_i, v before its gate */
+    SRNN_SKIP_CHANNEL, /* skip_weight_hc v_ic */
+    SRNN_SKIP_CONV,    /* the operand skip_i: SiLU of a causal depthwise convolution of v with
+                          `skip_conv` taps, which belongs to the layer around the equation */
+} srnn_skip;
 
 typedef enum srnn_normaliser {
     SRNN_NORMALISER_ROW_SUM = 0,     /* sum_j w_ij */
@@ -111,6 +168,19 @@ typedef enum srnn_gate {
     SRNN_GATE_INVERSE_CUMULATIVE, /* 1 / sum_{m<=i} exp(g_m) */
 } srnn_gate;
 
+/* What SRNN_GATE_SIGMOID and post_gate make of their number z. */
+typedef enum srnn_gate_shape {
+    SRNN_GATE_SHAPE_SIGMOID = 0,
+    SRNN_GATE_SHAPE_SILU,        /* z sigmoid(z) */
+    SRNN_GATE_SHAPE_SILU_SQUARE, /* its square */
+} srnn_gate_shape;
+
+typedef enum srnn_norm_width {
+    SRNN_NORM_WIDTH_HEAD = 0,
+    SRNN_NORM_WIDTH_ROW, /* over the H*Dv channels of a token; with share=qk over those of each group
+                            of heads that share q and k */
+} srnn_norm_width;
+
 typedef enum srnn_norm {
     SRNN_NORM_NONE = 0,
     SRNN_NORM_LAYER, /* mean and variance over Dv, eps 1e-5, weight and bias */
@@ -122,22 +192,37 @@ typedef enum srnn_norm {
 
 /* A variant of softmax attention. { 0 } is softmax; a field says how the variant differs. */
 typedef struct srnn_attention {
-    srnn_position position; /* belongs to the layer around the equation, as does short_conv */
+    srnn_position position; /* rope and short_conv belong to the layer around the equation */
     int short_conv;   /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
     int front_tokens; /* empty tokens a model puts in front of every sequence; 0: none */
+    srnn_share share; /* which operands a group of heads shares */
     srnn_scale scale;
     srnn_feature feature;
     srnn_score score;
     int order;    /* N of TAYLOR, p of POWER, else 0 */
     double clamp; /* upper bound on s before the score; 0: none */
     srnn_decay decay;
-    bool value_gate; /* v_j is multiplied by sigmoid(value gate_j) */
+    double decay_divisor;   /* of LOG_SIGMOID; 0: 1 */
+    srnn_width decay_width; /* channel: s_ij = scale sum_c q_ic k_jc exp(C_ic - C_jc) */
+    srnn_decay_place decay_place;
+    int pool; /* k and v become running averages in chunks of so many tokens, x~_t = g x~_{t-1} + (1-g)
+                 x_t with g = sigmoid(pool gate), from 0 at each chunk; a row sees the last token of
+                 every earlier chunk, and itself. 0: no pooling */
+    srnn_value_gate value_gate; /* v_j is multiplied by it */
+    srnn_write write;
+    srnn_levels levels;
     srnn_normaliser normaliser;
     bool detach;    /* the normaliser counts as a constant in the backward pass */
     double epsilon; /* added to the normaliser */
+    srnn_skip skip; /* added to y */
+    int skip_conv;  /* taps of SRNN_SKIP_CONV, else 0 */
     srnn_gate output_gate;
-    bool post_gate; /* sigmoid of the same output gate, applied after the norm */
+    bool post_gate;        /* gate_shape of the same output gate, applied after the norm */
+    srnn_width gate_width; /* of the output gate */
+    srnn_gate_shape gate_shape;
     srnn_norm norm;
+    srnn_norm_width norm_width;
+    double norm_epsilon; /* of LAYER and RMS; 0: their own */
 } srnn_attention;
 
 /* ---- 3. Names and the text form -------------------------------------------------------------- */
@@ -175,8 +260,9 @@ SRNN_API srnn_status srnn_attention_check(const srnn_attention *attention);
 /* True if the variant has a recurrent form whose state does not grow with the sequence. */
 SRNN_API bool srnn_attention_has_state(const srnn_attention *attention);
 
-/* Numbers in the fixed-size state of one kv head, normaliser column included; 0 if there is no such
- * state, SIZE_MAX if it does not fit a size_t. */
+/* Numbers in the fixed-size state of one head of keys and values (H of them where q and k are shared, of one
+ * level where there are levels), normaliser column included; 0 if there is no such state, SIZE_MAX if it
+ * does not fit a size_t. */
 SRNN_API size_t srnn_attention_state_numbers(const srnn_attention *attention, int D, int Dv);
 
 /* ---- 5. Devices ---------------------------------------------------------------------------------
@@ -231,6 +317,8 @@ typedef struct srnn_problem {
     srnn_attention attention;
     srnn_dtype dtype;
     int B, H, Hkv, T, D, Dv; /* Hkv 0: H; Dv 0: D. D and Dv from 1 to 256 */
+    int levels; /* numbers of a level gate: documents have up to 2^(levels-1) tokens. 0: 15 */
+    double rope_theta; /* of rotations that the equation does itself; 0: 10000 */
 
     /* Packed documents: document n holds tokens offsets[n] .. offsets[n+1]-1, where token t of row
      * b has the number b*T + t. (documents + 1) increasing numbers from 0 to B*T; no document
@@ -255,18 +343,28 @@ typedef struct srnn_tensor {
 } srnn_tensor;
 
 /* What goes into the equation; the same struct receives its gradients. Elements are of the
- * problem's dtype (with SRNN_BF16 the last three, which are learned vectors, are float). Members that the variant does not use are ignored; gates are numbers *before*
- * their sigmoid. */
+ * problem's dtype (with SRNN_BF16 the learned vectors, those without a position, are float). Members that
+ * the variant does not use are ignored; gates are numbers *before* their sigmoid or other function.
+ * Hq is H, Hv is Hkv; where q and k are shared (srnn_share) Hq is Hkv and Hv is H. */
 typedef struct srnn_operands {
-    srnn_tensor q;           /* (B, H, T, D), position applied */
-    srnn_tensor k;           /* (B, Hkv, T, D), position applied */
-    srnn_tensor v;           /* (B, Hkv, T, Dv) */
-    srnn_tensor value_gate;  /* (B, Hkv, T) */
-    srnn_tensor output_gate; /* (B, H, T); also read by post_gate and the cumulative normaliser */
-    srnn_tensor decay;       /* (B, Hkv, T) */
-    void *norm_weight;       /* (Dv), layer and rms */
-    void *norm_bias;         /* (Dv), layer */
-    void *value_power;       /* (Hkv) */
+    srnn_tensor q;           /* (B, Hq, T, D), position applied if it is rope */
+    srnn_tensor k;           /* (B, Hkv, T, D), the same */
+    srnn_tensor v;           /* (B, Hv, T, Dv) */
+    srnn_tensor value_gate;  /* (B, Hv, T) */
+    srnn_tensor output_gate; /* (B, H, T), or (B, H, T, Dv) with gate_width=channel; also read by
+                                post_gate and the cumulative normaliser */
+    srnn_tensor decay;       /* (B, Hv, T), or (B, Hv, T, D) with decay_width=channel */
+    srnn_tensor write_gate;  /* (B, Hv, T): the delta rule's beta */
+    srnn_tensor level_gate;  /* (B, H, T, levels) */
+    srnn_tensor pool_gate;   /* (B, Hv, T, max(D, Dv)): channel c of k and of v have the same */
+    srnn_tensor skip;        /* (B, Hv, T, Dv), skip=conv only */
+    void *norm_weight;       /* (Dv), or (H, Dv) with norm_width=row; layer and rms */
+    void *norm_bias;         /* the same; layer */
+    void *value_power;       /* (Hv) */
+    void *a_log;             /* (Hv), decay=softplus */
+    void *dt_bias;           /* (Hv), decay=softplus */
+    void *skip_weight;       /* (H), or (H, Dv) with skip=channel */
+    void *level_scale;       /* (H, levels) */
 } srnn_operands;
 
 typedef struct srnn_plan srnn_plan;

@@ -32,6 +32,15 @@ def tensors(path):
             for name, entry in header.items()}
 
 
+def moments(arrays):
+    """All numbers of each of the optimiser's two arrays, in order of size: older builds lay them out otherwise, with
+    zeros between tensors."""
+    bits = {kind: [] for kind in ("mean", "square")}
+    for name, (_, _, data) in arrays.items():
+        bits[name.split(".")[0]] += struct.unpack(f"<{len(data) // 4}I", data)
+    return {f"moments: {kind}": sorted(number for number in numbers if number) for kind, numbers in bits.items()}
+
+
 def write_ids(path, seed, shape):
     count = 1
     for size in shape:
@@ -56,8 +65,8 @@ def results(program, variant, folder, here):
     last = max((folder / "checkpoints").iterdir(), key=lambda path: path.name)
     call(program, "eval", "--model", last, "--tokens", here / "rows", "--dump-logits", folder / "logits")
     found = {"logits: " + name: value for name, value in tensors(folder / "logits").items()}
-    for path in sorted(last.glob("*.safetensors")):
-        found |= {f"{path.name}: {name}": value for name, value in tensors(path).items()}
+    found |= tensors(last / "model.safetensors")
+    found |= moments(tensors(last / "optimizer.safetensors"))
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     found |= {f"loss of step {record['step']}": record["loss"] for record in records if "loss" in record}
     return found

@@ -87,7 +87,7 @@ static const float *numbers_at(const srnn_tensor *tensor, int b, int head, int t
 static double value_factor(const round_of_visits *round, int b, int head, int t) {
     const srnn_attention *a = round->attention;
     double factor = 1;
-    if (a->value_gate)
+    if (a->value_gate == SRNN_VALUE_GATE_SIGMOID)
         factor = sr_sigmoid((double)*numbers_at(&round->in->value_gate, b, head, t));
     if (a->normaliser == SRNN_NORMALISER_VALUE_POWER)
         factor *= pow(t + 1, -sr_sigmoid((double)((const float *)round->in->value_power)[head]));

@@ -4,6 +4,7 @@
 #include "analysis/orders_bill.h"
 #include "analysis/orders_record.h"
 #include "analysis/orders_verdict.h"
+#include "attention/attention.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "files/json.h"
@@ -171,7 +172,7 @@ static srnn_status run_texts(json_t *record, const sr_orders_request *r) {
 static json_t *model_of(const sr_model_config *c) {
     json_t *attentions = json_array();
     for (int layer = 0; layer < c->L; layer++) {
-        char text[512];
+        char text[SR_ATTENTION_TEXT];
         srnn_attention_print(text, sizeof text, &c->attention[layer]);
         sr_json_append(attentions, json_string(text));
     }

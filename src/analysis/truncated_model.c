@@ -2,6 +2,7 @@
 #include "analysis/truncated_model.h"
 
 #include "analysis/centred_layers.h"
+#include "attention/attention.h"
 #include "base/memory.h"
 #include "model/pass.h"
 #include "model/sampler.h"
@@ -13,7 +14,7 @@
 
 bool sr_attention_has_orders(const srnn_attention *a) {
     return a->score == SRNN_SCORE_EXP && a->feature == SRNN_FEATURE_IDENTITY &&
-           a->decay == SRNN_DECAY_NONE;
+           a->decay == SRNN_DECAY_NONE && !sr_beyond_plain(a);
 }
 
 srnn_attention sr_attention_truncated(const srnn_attention *attention, int order) {

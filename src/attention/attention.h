@@ -14,10 +14,30 @@ enum {
     SR_POWER_ORDER_MAX = 64,
     SR_SHORT_CONV_MAX = 64,
     SR_FRONT_TOKENS_MAX = 1024,
+    SR_POOL_MAX = 4096,
     SR_HEAD_SIZE_MAX = 256, /* D and Dv; srnn_plan_create enforces it */
+    SR_LEVELS_MAX = 32,
+    SR_LEVELS_USUAL = 15, /* what problem.levels = 0 means */
 };
 
-enum { SR_ATTENTION_TEXT = 512 }; /* room for any text form */
+enum { SR_ATTENTION_TEXT = 768 }; /* room for any text form */
+
+/* SRNN_OK if every field has a value that exists, whatever the others are. */
+srnn_status sr_attention_check_values(const srnn_attention *attention);
+
+/* The first axis on which the variant leaves what kernels of the plain equation compute, which knows no
+ * gates but one number per head, no decay but `learned`, every key and value as it came; NULL if none. */
+const char *sr_beyond_plain(const srnn_attention *attention);
+
+/* The numbers that a feature makes of D, and those of a vector of decay: 1 or the key's width. */
+int sr_feature_width(const srnn_attention *attention, int D);
+int sr_decay_numbers(const srnn_attention *attention, int D);
+
+/* True where C_i - C_j goes into the logits: decay_place=logit, or per channel. */
+bool sr_decay_in_logits(const srnn_attention *attention);
+
+/* True if heads share q and k rather than k and v. */
+bool sr_shares_queries(const srnn_attention *attention);
 
 /* True if multiplying every w_ij of a row by one constant leaves o_i unchanged.
  * Then, and only then, a kernel may subtract the row maximum before exp, or divide a row's weights. */
@@ -46,10 +66,10 @@ int sr_highest_order(const srnn_attention *attention);
 /* What a layer of the variant learns beside the q, k, v and o projections. */
 typedef struct sr_learned {
     char name[24];    /* as the reference's checkpoints call it: "out_gate_proj" */
-    char tensors[48]; /* "weight (H, C), bias (H)" */
+    char tensors[64]; /* "weight (H, C), bias (H)" */
 } sr_learned;
 
-enum { SR_LEARNED_MAX = 8 };
+enum { SR_LEARNED_MAX = 16 };
 
 /* Fills `learned` (SR_LEARNED_MAX entries) and returns how many there are. */
 size_t sr_attention_learned(sr_learned *learned, const srnn_attention *attention);

@@ -5,7 +5,7 @@
 
 #include "softrnn.h"
 
-enum { SR_AXIS_WORDS = 7 };
+enum { SR_AXIS_WORDS = 8 };
 
 typedef enum sr_axis_kind {
     SR_AXIS_WORD,   /* an enumeration: one of the words, in its order */
@@ -19,6 +19,7 @@ typedef struct sr_axis {
     sr_axis_kind kind;
     size_t offset;                        /* of its field in srnn_attention */
     const char *words[SR_AXIS_WORDS + 1]; /* the first is the default; ends in NULL */
+    bool always;                          /* printed even if it is the default */
     bool alone;                           /* the name alone means its second word */
     unsigned counted;                     /* bit n: word n takes a number, as in taylor:3 */
     size_t count_offset;                  /* of the field (an int) for that number */

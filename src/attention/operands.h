@@ -20,12 +20,20 @@ typedef enum sr_operand {
     SR_OPERAND_OUTPUT_GATE,
     SR_OPERAND_VALUE_GATE,
     SR_OPERAND_DECAY,
+    SR_OPERAND_WRITE_GATE,
+    SR_OPERAND_LEVEL_GATE,
+    SR_OPERAND_POOL_GATE,
+    SR_OPERAND_SKIP,
     SR_OPERAND_NORM_WEIGHT,
     SR_OPERAND_NORM_BIAS,
     SR_OPERAND_VALUE_POWER,
+    SR_OPERAND_A_LOG,
+    SR_OPERAND_DT_BIAS,
+    SR_OPERAND_SKIP_WEIGHT,
+    SR_OPERAND_LEVEL_SCALE,
 } sr_operand;
 
-enum { SR_OPERANDS = SR_OPERAND_VALUE_POWER + 1, SR_OPERAND_RANK = 4 };
+enum { SR_OPERANDS = SR_OPERAND_LEVEL_SCALE + 1, SR_OPERAND_RANK = 4 };
 
 /* Sizes that shapes are made of. */
 typedef enum sr_extent {
@@ -34,6 +42,15 @@ typedef enum sr_extent {
     SR_EXTENT_HKV,
     SR_EXTENT_D,
     SR_EXTENT_DV,
+    SR_EXTENT_LEVELS,
+    SR_EXTENT_WIDER, /* the larger of D and Dv */
+    /* What the variant decides: */
+    SR_EXTENT_HQ,    /* heads of q: H, or Hkv where q and k are shared */
+    SR_EXTENT_HV,    /* heads of v: Hkv, or H there */
+    SR_EXTENT_GATE,  /* numbers of an output gate: 1 or Dv */
+    SR_EXTENT_DECAY, /* of a decay: 1 or D */
+    SR_EXTENT_SKIP,  /* of a weight of the skip: 1 or Dv */
+    SR_EXTENT_NORM,  /* heads that a norm has its own weights for: 1 or H */
 } sr_extent;
 
 /* Where a layer has it from. */
@@ -47,7 +64,7 @@ typedef struct sr_operand_row {
     const char *name; /* of the member of srnn_operands, and in files of heads */
     size_t offset;    /* of the member: a srnn_tensor, or a pointer for what is learned itself */
     sr_extent heads;  /* a tensor is (B, heads, T, width), without width if that is one; */
-    sr_extent width;  /* what is learned itself is (width) */
+    sr_extent width;  /* what is learned itself is (heads, width), without a one */
     sr_origin origin;
     const char *file; /* of what is learned, as the reference's checkpoints call it */
     double initial;   /* of what is learned itself */

@@ -129,6 +129,9 @@ static inline double sr_feature_value(srnn_feature feature, double x) {
     case SRNN_FEATURE_IDENTITY:
     case SRNN_FEATURE_UNIT:
     case SRNN_FEATURE_UNIT_HEADS:
+    case SRNN_FEATURE_UNIT_SMOOTH:
+    case SRNN_FEATURE_NORM_SPLIT:
+    case SRNN_FEATURE_NORM_COSINE:
         break;
     }
     return x;
@@ -144,6 +147,9 @@ static inline double sr_feature_slope(srnn_feature feature, double x) {
     case SRNN_FEATURE_IDENTITY:
     case SRNN_FEATURE_UNIT:
     case SRNN_FEATURE_UNIT_HEADS:
+    case SRNN_FEATURE_UNIT_SMOOTH:
+    case SRNN_FEATURE_NORM_SPLIT:
+    case SRNN_FEATURE_NORM_COSINE:
         break;
     }
     return 1.0;

@@ -21,6 +21,7 @@ static const synonym synonyms[] = {
     {"scale", "1", SRNN_SCALE_ONE},
     {"scale", "1/sqrt(d)", SRNN_SCALE_INVERSE_SQRT},
     {"decay", "off", SRNN_DECAY_NONE},
+    {"levels", "off", SRNN_LEVELS_NONE},
     {"value_gate", "none", 0},
     {"detach", "none", 0},
     {"output_gate", "off", SRNN_GATE_NONE},
@@ -188,11 +189,6 @@ static const srnn_variant *find_family(const char *name) {
 
 /* Fails with the nearest of the names and keys that may stand first. */
 static srnn_status fail_name(place at) {
-    if (strstr(at.word, "mamba"))
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "attention text, column %zu: '%s' is a Mamba block of the reference, and "
-                       "Mamba blocks are outside this version",
-                       at.column, at.word);
     const char *words[128];
     size_t count = axis_names(words);
     for (size_t i = 0; i < FAMILIES; i++)
@@ -253,8 +249,9 @@ static srnn_status parse_item(srnn_attention *a, uint64_t *seen, char *item, siz
     return SRNN_OK;
 }
 
+/* One item at a time: whether they fit each other is known when all of them are there. */
 static srnn_status check_item(const srnn_attention *a, size_t column) {
-    if (srnn_attention_check(a) == SRNN_OK)
+    if (sr_attention_check_values(a) == SRNN_OK)
         return SRNN_OK;
     char why[256];
     snprintf(why, sizeof why, "%s", srnn_error_detail());
@@ -284,6 +281,11 @@ srnn_status srnn_attention_parse(srnn_attention *attention, const char *text) {
         at = end;
         if (!*at)
             break;
+    }
+    if (srnn_attention_check(&a) != SRNN_OK) {
+        char why[256];
+        snprintf(why, sizeof why, "%s", srnn_error_detail());
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s", why);
     }
     *attention = a;
     return SRNN_OK;
@@ -328,7 +330,7 @@ static void put_number(output *out, double number) {
 
 static void put_item(output *out, const srnn_attention *a, const sr_axis *axis) {
     const double value = sr_axis_value(axis, a);
-    if (value == 0 && !axis->counted)
+    if (value == 0 && !axis->always)
         return;
     if (out->length)
         put(out, ",");

@@ -8,6 +8,7 @@
 #include "base/threads.h"
 #include "device/device.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { LONGEST_CHUNK = 96 };
@@ -28,6 +29,16 @@ static srnn_status check_sizes(const srnn_problem *p) {
     if ((int64_t)p->B * p->T > MOST_NUMBERS / p->H / SR_HEAD_SIZE_MAX)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "B=%d, H=%d, T=%d is too large to address", p->B, p->H,
                        p->T);
+    if (sr_feature_width(&p->attention, p->D) > SR_HEAD_SIZE_MAX)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "this feature makes 2 D numbers of a key, and D=%d: up to %d", p->D,
+                       SR_HEAD_SIZE_MAX / 2);
+    if (p->levels < 0 || p->levels > SR_LEVELS_MAX)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "levels=%d must be from 1 to %d, or 0 for %d", p->levels,
+                       SR_LEVELS_MAX, SR_LEVELS_USUAL);
+    if (!isfinite(p->rope_theta) || p->rope_theta < 0)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "rope_theta=%g must be positive, or 0 for 10000",
+                       p->rope_theta);
     if ((unsigned)p->dtype > SRNN_BF16)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "unknown number type %d", (int)p->dtype);
     if ((unsigned)p->form > SRNN_FORM_RECURRENT)
@@ -43,6 +54,10 @@ srnn_status sr_problem_fill(srnn_problem *p) {
         p->Hkv = p->H;
     if (p->Dv == 0)
         p->Dv = p->D;
+    if (p->levels == 0)
+        p->levels = SR_LEVELS_USUAL;
+    if (p->rope_theta == 0)
+        p->rope_theta = 10000;
     if (p->state_limit == 0)
         p->state_limit = DEFAULT_STATE_LIMIT;
     SR_TRY(srnn_attention_check(&p->attention));

@@ -88,7 +88,7 @@ static srnn_status take_memory(srnn_state *state, char **memory, int64_t capacit
 }
 
 static srnn_status choose_kernel(srnn_state *state, const srnn_problem *p, bool fixed) {
-    state->kernel = p->device->state_kernel(p->dtype, fixed);
+    state->kernel = p->device->state_kernel(p, fixed);
     if (state->kernel)
         return SRNN_OK;
     return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s keeps no %s of attention in %s", p->device->name,
@@ -241,7 +241,7 @@ size_t srnn_state_bytes(const srnn_problem *problem, int64_t tokens) {
     if (sr_problem_fill(&p) != SRNN_OK || choose_kind(&fixed, &p) != SRNN_OK || tokens < 0 ||
         tokens > INT64_MAX / 8 / (p.D + p.Dv + 1) / p.B / p.Hkv)
         return SIZE_MAX;
-    const sr_state_kernel *kernel = p.device->state_kernel(p.dtype, fixed);
+    const sr_state_kernel *kernel = p.device->state_kernel(&p, fixed);
     return kernel ? kernel->plain_bytes(&p, tokens) : SIZE_MAX;
 }
 

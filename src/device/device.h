@@ -39,10 +39,10 @@ struct srnn_device {
     srnn_status (*replay)(srnn_device *device, void *recording);
     void (*forget)(srnn_device *device, void *recording); /* accepts NULL */
 
-    /* ---- attention: kernels, best first, ended by NULL; how states of this number type are kept,
-     * with a fixed size or as keys and values (NULL: they are not) */
+    /* ---- attention: kernels, best first, ended by NULL; how states of a problem are kept, with a
+     * fixed size or as keys and values (NULL: they are not) */
     const sr_attention_kernel *const *(*kernels)(void);
-    const sr_state_kernel *(*state_kernel)(srnn_dtype dtype, bool fixed);
+    const sr_state_kernel *(*state_kernel)(const srnn_problem *problem, bool fixed);
 };
 
 /* The same as plain calls. */

@@ -34,8 +34,8 @@ static void list_projections(sr_attention_layer *layer) {
         const sr_operand_row *row = sr_operand_at(which);
         if (row->origin == SR_ORIGIN_PROJECTION && sr_operand_used(which, &layer->attention))
             add_projection(layer, sr_layer_operand_slot(which),
-                           sr_layer_extent(row->heads, &layer->dims) *
-                               sr_layer_extent(row->width, &layer->dims));
+                           sr_layer_extent(row->heads, &layer->attention, &layer->dims) *
+                               sr_layer_extent(row->width, &layer->attention, &layer->dims));
     }
     layer->stride = (layer->width + ROW_NUMBERS - 1) / ROW_NUMBERS * ROW_NUMBERS;
 }
@@ -45,7 +45,9 @@ static int64_t learned_numbers(const sr_attention_layer *layer, sr_operand which
     const sr_operand_row *row = sr_operand_at(which);
     const bool learned =
         row->origin == SR_ORIGIN_LEARNED && sr_operand_used(which, &layer->attention);
-    return learned ? sr_layer_extent(row->width, &layer->dims) : 0;
+    return learned ? sr_layer_extent(row->heads, &layer->attention, &layer->dims) *
+                         sr_layer_extent(row->width, &layer->attention, &layer->dims)
+                   : 0;
 }
 
 /* Where each array stands in the saved bytes. */

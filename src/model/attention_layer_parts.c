@@ -82,7 +82,7 @@ static srnn_tensor projected(const sr_attention_layer *layer, const sr_layer_arr
                              int64_t T, sr_operand which) {
     const sr_projection *p = sr_layer_projection(layer, sr_layer_operand_slot(which));
     return heads(sr_matrix_columns(arrays->projected, p->first, p->columns), T,
-                 sr_layer_extent(sr_operand_at(which)->width, &layer->dims));
+                 sr_layer_extent(sr_operand_at(which)->width, &layer->attention, &layer->dims));
 }
 
 srnn_operands sr_layer_operands(const sr_attention_layer *layer, const sr_layer_arrays *arrays,

@@ -62,6 +62,9 @@ srnn_status sr_model_config_check(const sr_model_config *c) {
         return SR_FAIL(SRNN_ERR_ARGUMENT, "rms_norm_eps must be 0 or more, rope_theta above 0");
     for (int layer = 0; layer < c->L; layer++) {
         SR_TRY(srnn_attention_check(&c->attention[layer]));
+        if (sr_beyond_plain(&c->attention[layer]))
+            return SR_FAIL(SRNN_ERR_UNSUPPORTED, "no layer is wired for this %s yet",
+                           sr_beyond_plain(&c->attention[layer]));
         if (c->attention[layer].position == SRNN_POSITION_ROPE && c->D % 2)
             return SR_FAIL(SRNN_ERR_ARGUMENT,
                            "rotary position needs an even head_dim, not %d; use position=none",
@@ -176,7 +179,7 @@ srnn_status sr_model_config_attention_text(char **text, const sr_model_config *c
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a text");
     for (int first = 0, next; first < config->L; first = next) {
-        char variant[512];
+        char variant[SR_ATTENTION_TEXT];
         for (next = first + 1; next < config->L; next++)
             if (!sr_attention_same(&config->attention[first], &config->attention[next]))
                 break;

@@ -28,38 +28,71 @@ static sr_tensor_spec vector(int64_t length, sr_initialiser how, double size) {
     return (sr_tensor_spec){.rank = 1, .shape = {length}, .initialiser = how, .size = size};
 }
 
-/* A projection of the model's width, as Hugging Face starts it. */
-static void projection(builder *b, sr_layer_slot weight, const char *name, int64_t out, int64_t in,
-                       bool bias) {
-    char text[SR_SPEC_NAME];
-    snprintf(text, sizeof text, "%s.weight", name);
-    append(b, weight, text, matrix(out, in, SR_INIT_NORMAL, 0));
-    snprintf(text, sizeof text, "%s.bias", name);
-    if (bias)
-        append(b, weight + 1, text, vector(out, SR_INIT_CONSTANT, 0));
+/* A linear layer of the model's width. */
+typedef struct linear {
+    sr_layer_slot weight; /* its bias has the next one */
+    const char *name;
+    int64_t out, in;
+    bool bias;
+    bool gate; /* begins as torch.nn.Linear does; else as Hugging Face's models do */
+} linear;
+
+static double gate_bound(const linear *l) {
+    return 1.0 / sqrt((double)l->in);
 }
 
-/* A gate, as torch.nn.Linear starts it. */
-static void gate(builder *b, sr_layer_slot weight, const char *name, int64_t out, int64_t in) {
-    char text[SR_SPEC_NAME];
-    const double bound = 1.0 / sqrt((double)in);
-    snprintf(text, sizeof text, "%s.weight", name);
-    append(b, weight, text, matrix(out, in, SR_INIT_UNIFORM, bound));
-    snprintf(text, sizeof text, "%s.bias", name);
-    append(b, weight + 1, text, vector(out, SR_INIT_UNIFORM, bound));
+static void append_weight(builder *b, const linear *l) {
+    char name[SR_SPEC_NAME];
+    snprintf(name, sizeof name, "%s.weight", l->name);
+    append(b, l->weight, name,
+           l->gate ? matrix(l->out, l->in, SR_INIT_UNIFORM, gate_bound(l))
+                   : matrix(l->out, l->in, SR_INIT_NORMAL, 0));
 }
 
-static void inputs(builder *b, const srnn_attention *a, const sr_layer_dims *d) {
+static void append_bias(builder *b, const linear *l) {
+    char name[SR_SPEC_NAME];
+    snprintf(name, sizeof name, "%s.bias", l->name);
+    if (l->bias)
+        append(b, l->weight + 1, name,
+               l->gate ? vector(l->out, SR_INIT_UNIFORM, gate_bound(l))
+                       : vector(l->out, SR_INIT_CONSTANT, 0));
+}
+
+/* q, k and v: three linear layers, or one before a convolution. */
+static int list_inputs(linear *list, const srnn_attention *a, const sr_layer_dims *d) {
     const int64_t queries = (int64_t)d->H * d->D, keys = (int64_t)d->Hkv * d->D;
-    if (a->short_conv == 0) {
-        projection(b, SR_LAYER_Q_WEIGHT, "q_proj", queries, d->C, d->qkv_bias);
-        projection(b, SR_LAYER_K_WEIGHT, "k_proj", keys, d->C, d->qkv_bias);
-        projection(b, SR_LAYER_V_WEIGHT, "v_proj", keys, d->C, d->qkv_bias);
-        return;
+    const bool bias = d->qkv_bias;
+    if (a->short_conv) {
+        list[0] = (linear){SR_LAYER_QKV_WEIGHT, "qkv_proj", queries + 2 * keys, d->C, .bias = bias};
+        return 1;
     }
-    const int64_t channels = queries + 2 * keys;
+    list[0] = (linear){SR_LAYER_Q_WEIGHT, "q_proj", queries, d->C, .bias = bias};
+    list[1] = (linear){SR_LAYER_K_WEIGHT, "k_proj", keys, d->C, .bias = bias};
+    list[2] = (linear){SR_LAYER_V_WEIGHT, "v_proj", keys, d->C, .bias = bias};
+    return 3;
+}
+
+/* What x is projected to. The weights stand together, so that a backend may see one matrix. */
+static void append_projections(builder *b, const srnn_attention *a, const sr_layer_dims *d) {
+    linear list[3 + SR_OPERANDS];
+    int count = list_inputs(list, a, d);
+    for (int n = 0; n < SR_OPERANDS; n++) {
+        const sr_operand which = (sr_operand)n;
+        const sr_operand_row *row = sr_operand_at(which);
+        const int64_t out = sr_layer_extent(row->heads, a, d) * sr_layer_extent(row->width, a, d);
+        if (row->origin == SR_ORIGIN_PROJECTION && sr_operand_used(which, a))
+            list[count++] = (linear){
+                sr_layer_operand_slot(which), row->file, out, d->C, .bias = true, .gate = true};
+    }
+    for (int i = 0; i < count; i++)
+        append_weight(b, &list[i]);
+    for (int i = 0; i < count; i++)
+        append_bias(b, &list[i]);
+}
+
+static void append_convolution(builder *b, const srnn_attention *a, const sr_layer_dims *d) {
+    const int64_t channels = ((int64_t)d->H + 2 * (int64_t)d->Hkv) * d->D;
     const double bound = 1.0 / sqrt((double)a->short_conv);
-    projection(b, SR_LAYER_QKV_WEIGHT, "qkv_proj", channels, d->C, d->qkv_bias);
     append(b, SR_LAYER_CONV_WEIGHT, "conv1d.weight",
            (sr_tensor_spec){.rank = 3,
                             .shape = {channels, 1, a->short_conv},
@@ -69,28 +102,28 @@ static void inputs(builder *b, const srnn_attention *a, const sr_layer_dims *d) 
         append(b, SR_LAYER_CONV_BIAS, "conv1d.bias", vector(channels, SR_INIT_UNIFORM, bound));
 }
 
-/* What is learned for one operand. */
-static void operand(builder *b, sr_operand which, const sr_layer_dims *d) {
-    const sr_operand_row *row = sr_operand_at(which);
-    const sr_layer_slot slot = sr_layer_operand_slot(which);
-    const int64_t heads = sr_layer_extent(row->heads, d), width = sr_layer_extent(row->width, d);
-    switch (row->origin) {
-    case SR_ORIGIN_INPUTS:
-        break;
-    case SR_ORIGIN_PROJECTION:
-        gate(b, slot, row->file, heads * width, d->C);
-        break;
-    case SR_ORIGIN_LEARNED:
-        append(b, slot, row->file,
-               row->file_rank == 1
-                   ? vector(width, SR_INIT_CONSTANT, row->initial)
-                   : (sr_tensor_spec){.rank = 4, .shape = {1, width, 1, 1}, .size = row->initial});
-        break;
-    }
+static void append_output(builder *b, const sr_layer_dims *d) {
+    const linear output = {SR_LAYER_O_WEIGHT, "o_proj", d->C, (int64_t)d->H * d->D,
+                           .bias = d->o_bias};
+    append_weight(b, &output);
+    append_bias(b, &output);
 }
 
-int64_t sr_layer_extent(sr_extent extent, const sr_layer_dims *d) {
-    return sr_extent_in(extent, &(srnn_problem){.H = d->H, .Hkv = d->Hkv, .D = d->D, .Dv = d->D});
+/* An operand that is learned itself. */
+static void append_learned(builder *b, sr_operand which, const srnn_attention *a,
+                           const sr_layer_dims *d) {
+    const sr_operand_row *row = sr_operand_at(which);
+    const int64_t heads = sr_layer_extent(row->heads, a, d),
+                  width = sr_layer_extent(row->width, a, d);
+    append(b, sr_layer_operand_slot(which), row->file,
+           row->file_rank == 1
+               ? vector(heads * width, SR_INIT_CONSTANT, row->initial)
+               : (sr_tensor_spec){.rank = 4, .shape = {1, width, 1, 1}, .size = row->initial});
+}
+
+int64_t sr_layer_extent(sr_extent extent, const srnn_attention *a, const sr_layer_dims *d) {
+    return sr_extent_in(
+        extent, &(srnn_problem){.attention = *a, .H = d->H, .Hkv = d->Hkv, .D = d->D, .Dv = d->D});
 }
 
 srnn_status sr_layer_tensors(sr_tensor_table *table, const char *prefix,
@@ -98,10 +131,13 @@ srnn_status sr_layer_tensors(sr_tensor_table *table, const char *prefix,
     const srnn_attention *a = attention;
     const sr_layer_dims *d = dims;
     builder b = {.table = table, .prefix = prefix};
-    inputs(&b, a, d);
-    projection(&b, SR_LAYER_O_WEIGHT, "o_proj", d->C, (int64_t)d->H * d->D, d->o_bias);
+    append_projections(&b, a, d);
+    if (a->short_conv)
+        append_convolution(&b, a, d);
+    append_output(&b, d);
     for (int which = 0; which < SR_OPERANDS; which++)
-        if (sr_operand_used((sr_operand)which, a))
-            operand(&b, (sr_operand)which, d);
+        if (sr_operand_at((sr_operand)which)->origin == SR_ORIGIN_LEARNED &&
+            sr_operand_used((sr_operand)which, a))
+            append_learned(&b, (sr_operand)which, a, d);
     return b.status;
 }

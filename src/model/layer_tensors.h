@@ -15,7 +15,8 @@ typedef struct sr_layer_dims {
 } sr_layer_dims;
 
 /* A size of an operand in a layer. */
-int64_t sr_layer_extent(sr_extent extent, const sr_layer_dims *dims);
+int64_t sr_layer_extent(sr_extent extent, const srnn_attention *attention,
+                        const sr_layer_dims *dims);
 
 /* What a tensor is to its layer. */
 typedef enum sr_layer_slot {

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 typedef struct node {
@@ -127,6 +128,21 @@ sr_term sr_tape_sum(sr_tape *tape, sr_terms a, int64_t count) {
     for (int64_t n = 0; n < count; n++) {
         append_edge(tape, a.first[n * a.stride], 1);
         sum += sr_tape_value(tape, a.first[n * a.stride]);
+    }
+    return append_node(tape, sum);
+}
+
+sr_term sr_tape_decayed_dot(sr_tape *tape, sr_decayed terms, int64_t count) {
+    double sum = 0;
+    for (int64_t n = 0; n < count; n++) {
+        const double a = sr_tape_value(tape, terms.a[n]), b = sr_tape_value(tape, terms.b[n]);
+        const double factor =
+            exp(sr_tape_value(tape, terms.up[n]) - sr_tape_value(tape, terms.down[n]));
+        append_edge(tape, terms.a[n], b * factor);
+        append_edge(tape, terms.b[n], a * factor);
+        append_edge(tape, terms.up[n], a * b * factor);
+        append_edge(tape, terms.down[n], -a * b * factor);
+        sum += a * b * factor;
     }
     return append_node(tape, sum);
 }

@@ -44,6 +44,12 @@ typedef struct sr_terms {
 sr_term sr_tape_dot(sr_tape *tape, sr_terms a, sr_terms b, int64_t count);
 sr_term sr_tape_sum(sr_tape *tape, sr_terms a, int64_t count);
 
+/* sum_n a_n b_n exp(up_n - down_n), all of them one after the other */
+typedef struct sr_decayed {
+    const sr_term *a, *b, *up, *down;
+} sr_decayed;
+sr_term sr_tape_decayed_dot(sr_tape *tape, sr_decayed terms, int64_t count);
+
 /* The derivative of sum_n weights[n] outputs[n] by every term. */
 srnn_status sr_tape_backward(sr_tape *tape, const sr_term *outputs, const double *weights,
                              int64_t count);

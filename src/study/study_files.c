@@ -36,6 +36,12 @@ static const char *feature_name(srnn_feature feature) {
         return "unit";
     case SRNN_FEATURE_UNIT_HEADS:
         return "unit_heads";
+    case SRNN_FEATURE_UNIT_SMOOTH:
+        return "unit_smooth";
+    case SRNN_FEATURE_NORM_SPLIT:
+        return "norm_split";
+    case SRNN_FEATURE_NORM_COSINE:
+        return "norm_cosine";
     }
     return "";
 }

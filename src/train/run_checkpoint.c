@@ -124,21 +124,40 @@ srnn_status sr_checkpoint_rotate(const char *run, const sr_run_settings *setting
     return status;
 }
 
-static srnn_status add_moment(sr_safetensors_writer *writer, const char *name, const float *moment,
-                              const sr_model *model) {
-    const sr_tensor tensor = {
-        .name = name, .rank = 1, .shape = {(int64_t)model->table.numbers}, .data = moment};
-    return sr_safetensors_writer_add(writer, &tensor);
+/* ---- the optimiser's arrays: as many as the weights, named after them, so that the file says
+ * nothing of how a model lays them out in memory */
+
+enum { MOMENTS = 2, MOMENT_NAME = SR_SPEC_NAME + 8 };
+
+static float *moment_of(sr_trainer *trainer, int which, const sr_tensor_spec *spec) {
+    const sr_moments *moments = sr_trainer_moments(trainer);
+    return (which == 0 ? moments->mean : moments->square) + spec->start;
+}
+
+static void name_moment(char name[MOMENT_NAME], int which, const sr_tensor_spec *spec) {
+    snprintf(name, MOMENT_NAME, "%s.%s", which == 0 ? "mean" : "square", spec->name);
+}
+
+static srnn_status add_moments(sr_safetensors_writer *writer, sr_trainer *trainer,
+                               const sr_tensor_table *table) {
+    char name[MOMENT_NAME];
+    for (size_t i = 0; i < table->count; i++)
+        for (int which = 0; which < MOMENTS; which++) {
+            const sr_tensor_spec *spec = &table->specs[i];
+            sr_tensor tensor = {
+                .name = name, .rank = spec->rank, .data = moment_of(trainer, which, spec)};
+            memcpy(tensor.shape, spec->shape, sizeof spec->shape);
+            name_moment(name, which, spec);
+            SR_TRY(sr_safetensors_writer_add(writer, &tensor));
+        }
+    return SRNN_OK;
 }
 
 static srnn_status write_moments(const char *path, sr_trainer *trainer, const sr_model *model) {
-    const sr_moments *moments = sr_trainer_moments(trainer);
     sr_safetensors_writer *writer;
     SR_TRY(sr_safetensors_writer_create(&writer));
     sr_safetensors_writer_reader(writer, sr_stream_out, model->backend);
-    srnn_status status = add_moment(writer, "mean", moments->mean, model);
-    if (status == SRNN_OK)
-        status = add_moment(writer, "square", moments->square, model);
+    srnn_status status = add_moments(writer, trainer, &model->table);
     if (status == SRNN_OK)
         status = sr_safetensors_writer_write(writer, path);
     sr_safetensors_writer_free(writer);
@@ -177,19 +196,23 @@ static srnn_status compare_named(const sr_safetensors *file, const char *name, c
 static srnn_status compare_weights(const sr_safetensors *file, const sr_model *model) {
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
-        size_t count = 1;
-        for (int d = 0; d < spec->rank; d++)
-            count *= (size_t)spec->shape[d];
-        SR_TRY(
-            compare_named(file, spec->name, model->weights + spec->start, count, model->backend));
+        SR_TRY(compare_named(file, spec->name, model->weights + spec->start, spec->count,
+                             model->backend));
     }
     return SRNN_OK;
 }
 
 static srnn_status compare_moments(const sr_safetensors *file, const sr_model *model,
-                                   const sr_moments *moments) {
-    SR_TRY(compare_named(file, "mean", moments->mean, model->table.numbers, model->backend));
-    return compare_named(file, "square", moments->square, model->table.numbers, model->backend);
+                                   sr_trainer *trainer) {
+    char name[MOMENT_NAME];
+    for (size_t i = 0; i < model->table.count; i++)
+        for (int which = 0; which < MOMENTS; which++) {
+            const sr_tensor_spec *spec = &model->table.specs[i];
+            name_moment(name, which, spec);
+            SR_TRY(compare_named(file, name, moment_of(trainer, which, spec), spec->count,
+                                 model->backend));
+        }
+    return SRNN_OK;
 }
 
 /* config.json must describe this model. */
@@ -216,7 +239,7 @@ static srnn_status read_back(const char *folder, const sr_checkpointed *run) {
     SR_TRY(status);
     SR_TRY(sr_path_join(path, folder, SR_OPTIMIZER_NAME));
     SR_TRY(sr_safetensors_open(&file, path));
-    status = compare_moments(file, run->model, sr_trainer_moments(run->trainer));
+    status = compare_moments(file, run->model, run->trainer);
     sr_safetensors_free(file);
     return status;
 }
@@ -300,20 +323,26 @@ srnn_status sr_checkpoint_find(char path[SR_PATH_BYTES], sr_progress *progress, 
 }
 
 static srnn_status read_moment(float *to, const sr_safetensors *file, const char *name,
-                               const sr_model *model, const char *path) {
+                               const sr_tensor_spec *spec, sr_backend *backend) {
     const sr_tensor *tensor;
     SR_TRY(sr_safetensors_require(&tensor, file, name));
-    if (tensor->count != model->table.numbers)
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s: the state of another model", path);
-    return sr_stream_in(model->backend, to, tensor);
+    if (!sr_tensor_has_shape(tensor, spec->rank, spec->shape))
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s has another shape than the weight",
+                       SR_OPTIMIZER_NAME, name);
+    return sr_stream_in(backend, to, tensor);
 }
 
 static srnn_status read_moments(const char *path, sr_trainer *trainer, const sr_model *model) {
     sr_safetensors *file;
+    char name[MOMENT_NAME];
     SR_TRY(sr_safetensors_open(&file, path));
-    srnn_status status = read_moment(sr_trainer_moments(trainer)->mean, file, "mean", model, path);
-    if (status == SRNN_OK)
-        status = read_moment(sr_trainer_moments(trainer)->square, file, "square", model, path);
+    srnn_status status = SRNN_OK;
+    for (size_t i = 0; i < model->table.count; i++)
+        for (int which = 0; which < MOMENTS && status == SRNN_OK; which++) {
+            const sr_tensor_spec *spec = &model->table.specs[i];
+            name_moment(name, which, spec);
+            status = read_moment(moment_of(trainer, which, spec), file, name, spec, model->backend);
+        }
     sr_safetensors_free(file);
     return status;
 }

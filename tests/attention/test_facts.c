@@ -121,6 +121,21 @@ static void wrong_descriptors(void **state) {
         {{.epsilon = (double)INFINITY}, "epsilon"},
         {{.short_conv = -1}, "short_conv"},
         {{.front_tokens = 100000}, "front_tokens"},
+        {{.pool = -1}, "pool"},
+        {{.skip = SRNN_SKIP_CONV}, "taps"},
+        {{.skip_conv = 3}, "taps"},
+        {{.norm_epsilon = -1}, "norm_epsilon"},
+        {{.decay = SRNN_DECAY_SOFTPLUS, .decay_divisor = 2}, "log_sigmoid"},
+        {{.decay = SRNN_DECAY_LOG_SIGMOID, .decay_width = SRNN_WIDTH_CHANNEL}, "decay_place=logit"},
+        {{.value_gate = SRNN_VALUE_GATE_TIME_STEP}, "decay=softplus"},
+        {{.position = SRNN_POSITION_ROPE_CHUNKS}, "pool=L"},
+        {{.pool = 4, .write = SRNN_WRITE_DELTA}, "write=delta"},
+        {{.pool = 4, .feature = SRNN_FEATURE_UNIT_HEADS}, "unit_heads"},
+        {{.position = SRNN_POSITION_ROPE_FEATURES, .feature = SRNN_FEATURE_UNIT_HEADS},
+         "unit_heads"},
+        {{.gate_width = SRNN_WIDTH_CHANNEL, .output_gate = SRNN_GATE_INVERSE_EXP}, "gate_width"},
+        {{.gate_shape = SRNN_GATE_SHAPE_SILU, .normaliser = SRNN_NORMALISER_CUMULATIVE_GATE},
+         "gate_shape"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_int_equal(srnn_attention_check(&wrong[i].attention), SRNN_ERR_ARGUMENT);

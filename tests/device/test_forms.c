@@ -69,6 +69,8 @@ static void double_forms_agree(void **state) {
     static const int chunks[] = {1, 5, 32, 96};
     for (size_t n = 0; spec_at(n); n++) {
         srnn_problem problem = problem_of(spec_at(n));
+        if (sr_beyond_plain(&problem.attention))
+            continue;
         attention_call oracle;
         assert_int_equal(probe_oracle(&oracle, &problem, 3), SRNN_OK);
         problem.form = SRNN_FORM_PARALLEL;
@@ -109,6 +111,8 @@ static void check_same(const char *spec, const attention_call *a, const attentio
 
 static void check_threads(const char *spec, srnn_form form) {
     srnn_problem problem = problem_of(spec);
+    if (sr_beyond_plain(&problem.attention))
+        return;
     problem.T = 301;
     problem.form = form;
     problem.threads = 1;

@@ -64,7 +64,7 @@ static void check_decoding(const char *attention) {
 
 static void decoding_is_prefill(void **state) {
     (void)state;
-    for (size_t i = 0; srnn_variant_at(i); i++)
+    for (size_t i = 0; srnn_variant_at(i) && !sr_beyond_plain(&srnn_variant_at(i)->attention); i++)
         check_decoding(srnn_variant_at(i)->name);
     check_decoding("order:2");
     check_decoding("elu:2");
@@ -129,6 +129,34 @@ static void gradients_are_slopes(void **state) {
     check_slope("gated_softmax_plusplus", SR_MLP_GELU, true, false);
     check_slope("0:gated_softmax_decay,1:linear_cosine", SR_MLP_SWIGLU, false, true);
     check_slope("order:2", SR_MLP_SWIGLU, false, false);
+}
+
+/* Weights of all that an attention layer projects its input to follow each other, which lets a backend
+ * take them for one matrix. */
+static void check_projections(const char *attention, bool bias, int want) {
+    sr_model *model = small_model(cpu, attention, SR_MLP_SWIGLU, bias, false);
+    size_t end = 0;
+    int found = 0;
+    for (size_t i = 0; i < model->table.count; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        const bool projects = strstr(spec->name, "layers.1.self_attn") &&
+                              strstr(spec->name, "_proj.weight") && !strstr(spec->name, "o_proj");
+        if (!projects)
+            continue;
+        if (found++ > 0)
+            assert_int_equal(spec->start, end);
+        end = spec->start + spec->count;
+    }
+    assert_int_equal(found, want);
+    sr_model_free(model);
+}
+
+static void projections_are_one_matrix(void **state) {
+    (void)state;
+    check_projections("softmax", true, 3);
+    check_projections("gated_softmax", false, 5);
+    check_projections("linear_elu,decay,value_gate,output_gate", true, 6);
+    check_projections("gated_softmax_plusplus", true, 3);
 }
 
 /* Recomputing and other thread counts give the same bits. */
@@ -282,9 +310,13 @@ static void wrong_requests(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decoding_is_prefill), cmocka_unit_test(gradients_are_slopes),
-        cmocka_unit_test(bits_stay),           cmocka_unit_test(documents_are_apart),
-        cmocka_unit_test(documents_change),    cmocka_unit_test(sampling),
+        cmocka_unit_test(decoding_is_prefill),
+        cmocka_unit_test(gradients_are_slopes),
+        cmocka_unit_test(projections_are_one_matrix),
+        cmocka_unit_test(bits_stay),
+        cmocka_unit_test(documents_are_apart),
+        cmocka_unit_test(documents_change),
+        cmocka_unit_test(sampling),
         cmocka_unit_test(wrong_requests),
     };
     if (sr_backend_create(&cpu, &(sr_backend_settings){.threads = 0}) != SRNN_OK)

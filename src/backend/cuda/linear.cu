@@ -4,29 +4,37 @@
 #include "backend/cuda/numbers.h"
 #include "backend/cuda/product.h"
 
-/* y = addend + bias, row by row; either may be absent. Bytes a number: read and written once. */
+/* y += bias, row by row. */
 template <class N>
 static __global__ void __launch_bounds__(256)
-    put_bias(const sr_matrix y, const sr_matrix addend, const float *__restrict__ bias) {
+    add_bias(const sr_matrix y, const float *__restrict__ bias) {
     const int64_t row = grid_row(), c = grid_item();
     if (row >= y.rows || c >= y.columns)
         return;
-    const float sum =
-        addend.data ? load_number((const N *)addend.data + row * addend.stride + c) : 0.0f;
-    store_number((N *)y.data + row * y.stride + c, sum + (bias ? bias[c] : 0.0f));
+    N *const at = (N *)y.data + row * y.stride + c;
+    store_number(at, load_number(at) + bias[c]);
 }
 
-static srnn_status put_bias_into(sr_backend *backend, sr_matrix y, sr_matrix addend,
-                                 const float *bias) {
+static srnn_status add_bias_to(sr_backend *backend, sr_matrix y, const float *bias) {
     const sr_row_grid blocks = sr_row_grid_of(y.rows, y.columns);
     if (y.rows == 0 || y.columns == 0)
         return SRNN_OK;
     if (y.dtype == SRNN_BF16)
-        SR_CUDA(sr_launch(put_bias<sr_bf16>, blocks.grid, blocks.block, 0, sr_stream_of(backend), y,
-                          addend, bias));
+        SR_CUDA(sr_launch(add_bias<sr_bf16>, blocks.grid, blocks.block, 0, sr_stream_of(backend), y,
+                          bias));
     else
-        SR_CUDA(sr_launch(put_bias<float>, blocks.grid, blocks.block, 0, sr_stream_of(backend), y,
-                          addend, bias));
+        SR_CUDA(sr_launch(add_bias<float>, blocks.grid, blocks.block, 0, sr_stream_of(backend), y,
+                          bias));
+    return SRNN_OK;
+}
+
+/* After the product: gates have biases, the many columns beside them in the same product have none. */
+static srnn_status add_biases(sr_backend *backend, sr_matrix y, const sr_linear *layers,
+                              int count) {
+    int64_t first = 0;
+    for (int i = 0; i < count; first += layers[i++].N)
+        if (layers[i].bias)
+            SR_TRY(add_bias_to(backend, sr_matrix_columns(y, first, layers[i].N), layers[i].bias));
     return SRNN_OK;
 }
 
@@ -49,26 +57,10 @@ static int one_piece_of_gradients(int64_t *N, const sr_linear_gradient *layers, 
     return taken;
 }
 
-/* Puts biases and addend into y for the product to add, where a layer has a bias; *addend is then y. */
-static srnn_status prepare(sr_backend *backend, sr_matrix *addend, sr_matrix y,
-                           const sr_linear *layers, int count) {
-    bool any = false;
-    for (int i = 0; i < count; i++)
-        any = any || layers[i].bias;
-    if (!any)
-        return SRNN_OK;
-    int64_t first = 0;
-    for (int i = 0; i < count; first += layers[i++].N)
-        SR_TRY(put_bias_into(backend, sr_matrix_columns(y, first, layers[i].N),
-                             sr_matrix_columns(*addend, first, layers[i].N), layers[i].bias));
-    *addend = y;
-    return SRNN_OK;
-}
-
-srnn_status sr_cuda_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
+/* y = x weight^T + addend. */
+static srnn_status multiply_layers(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
                                    const sr_linear *layers, int count) {
     int64_t N;
-    SR_TRY(prepare(backend, &addend, y, layers, count));
     for (int64_t first = 0; count > 0; first += N) {
         const int taken = one_piece(&N, layers, count, x.columns, x.dtype);
         const sr_cuda_product product = {.a = x.data,
@@ -91,6 +83,12 @@ srnn_status sr_cuda_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix a
         count -= taken;
     }
     return SRNN_OK;
+}
+
+srnn_status sr_cuda_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
+                                   const sr_linear *layers, int count) {
+    SR_TRY(multiply_layers(backend, y, addend, x, layers, count));
+    return add_biases(backend, y, layers, count);
 }
 
 srnn_status sr_cuda_linear_backward_input(sr_backend *backend, sr_matrix d_x, sr_matrix d_y,

@@ -182,6 +182,10 @@ static void feature_row(real *out, const real *x, const real *inverse, srnn_feat
         for (int d = 0; d < D; d++)
             out[d] = (real)factor * x[d] * inverse[d];
         return;
+    case SRNN_FEATURE_UNIT_SMOOTH:
+    case SRNN_FEATURE_NORM_SPLIT:
+    case SRNN_FEATURE_NORM_COSINE:
+        return;
     }
 }
 
@@ -194,6 +198,10 @@ static void feature_row_backward(real *out, const real *gradient, const real *x,
     case SRNN_FEATURE_UNIT_HEADS:
         for (int d = 0; d < D; d++)
             out[d] = (real)factor * gradient[d];
+        return;
+    case SRNN_FEATURE_UNIT_SMOOTH:
+    case SRNN_FEATURE_NORM_SPLIT:
+    case SRNN_FEATURE_NORM_COSINE:
         return;
     case SRNN_FEATURE_RELU:
         for (int d = 0; d < D; d++)

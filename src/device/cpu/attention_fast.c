@@ -1,15 +1,15 @@
 /* attention_fast.c: the table of fast kernels for one number type and instruction set. */
+#include "attention/attention.h"
 #include "device/cpu/attention_chunked.h"
 #include "device/cpu/attention_flash.h"
 #include "device/cpu/attention_kernels.h"
 
-static bool supports_all(const srnn_problem *problem) {
-    (void)problem;
-    return true;
+static bool supports_plain(const srnn_problem *problem) {
+    return !sr_beyond_plain(&problem->attention);
 }
 
 static bool supports_states(const srnn_problem *problem) {
-    return srnn_attention_has_state(&problem->attention);
+    return supports_plain(problem) && srnn_attention_has_state(&problem->attention);
 }
 
 static size_t larger(size_t a, size_t b) {
@@ -25,7 +25,7 @@ static size_t chunked_scratch(const srnn_plan *plan) {
 }
 
 const sr_attention_kernel SR_ISA_REAL(sr_attention_flash) = {
-    "flash",       SRNN_FORM_PARALLEL, SR_REAL_DTYPE,  supports_all,
+    "flash",       SRNN_FORM_PARALLEL, SR_REAL_DTYPE,  supports_plain,
     flash_scratch, flash_forward,      flash_backward,
 };
 

@@ -252,8 +252,7 @@ static srnn_status backward(const sr_attention_call *call) {
 }
 
 static bool supports(const srnn_problem *problem) {
-    (void)problem;
-    return true;
+    return !sr_beyond_plain(&problem->attention);
 }
 
 const sr_attention_kernel SR_ISA_REAL(sr_attention_generic) = {

@@ -1,6 +1,7 @@
 /* attention_kernels.c: which attention kernels this machine has. */
 #include "device/cpu/attention_kernels.h"
 
+#include "attention/attention.h"
 #include "base/cpu_level.h"
 
 /* What was compiled for one instruction set; kernels best first, ended by NULL. */
@@ -55,8 +56,9 @@ const sr_attention_kernel *const *sr_cpu_attention_kernels(void) {
     return set_in_use()->attention;
 }
 
-const sr_state_kernel *sr_cpu_state_kernel(srnn_dtype dtype, bool fixed) {
-    if (dtype == SRNN_BF16)
+const sr_state_kernel *sr_cpu_state_kernel(const srnn_problem *problem, bool fixed) {
+    const srnn_dtype dtype = problem->dtype;
+    if (dtype == SRNN_BF16 || sr_beyond_plain(&problem->attention))
         return NULL;
     return fixed ? set_in_use()->fixed[dtype] : set_in_use()->kept[dtype];
 }

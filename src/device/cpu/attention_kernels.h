@@ -8,8 +8,8 @@
  * first call and stays. */
 const sr_attention_kernel *const *sr_cpu_attention_kernels(void);
 
-/* How states of this number type are kept: with a fixed size, or as keys and values. NULL for bf16,
- * which the CPU has no kernels for. */
-const sr_state_kernel *sr_cpu_state_kernel(srnn_dtype dtype, bool fixed);
+/* How states of a problem are kept: with a fixed size, or as keys and values. NULL for what the CPU has
+ * no kernels for. */
+const sr_state_kernel *sr_cpu_state_kernel(const srnn_problem *problem, bool fixed);
 
 #endif

@@ -6,7 +6,8 @@
 #include "device/cuda/device.h"
 
 static bool supports(const srnn_problem *problem) {
-    return problem->attention.score == SRNN_SCORE_LINEAR &&
+    return !sr_beyond_plain(&problem->attention) &&
+           problem->attention.score == SRNN_SCORE_LINEAR &&
            srnn_attention_has_state(&problem->attention) && problem->D <= 128 && problem->Dv <= 128;
 }
 

@@ -186,18 +186,21 @@ SR_DEVICE void load_a_columns(uint32_t (&a)[4], const sr_bf16 *tile, int row, in
 }
 
 /* What the tokens of a chunk count in the state after it, where that is not 1: 0 in a document that ended before the
- * chunk did, less with decay. */
+ * chunk did, less with decay. Shared memory, (tokens) each; NULL: all are 1. */
 struct sr_token_factors {
-    const float *factor; /* (tokens), shared memory; NULL: all are 1 */
-
-    /* Those of tokens 16 step .. as A of a product: each row is the same. */
-    SR_DEVICE void get(uint32_t (&a)[4], int step) const {
-        const int at = 16 * step + 2 * (int)(threadIdx.x % 4);
-        const uint32_t one = 0x3f803f80u;
-        a[0] = a[1] = factor ? pack_bf16(factor[at], factor[at + 1]) : one;
-        a[2] = a[3] = factor ? pack_bf16(factor[at + 8], factor[at + 9]) : one;
-    }
+    const float *values, *ones; /* in S; in z */
 };
+
+/* A times the factors of tokens 16 step .., which are its columns. */
+SR_DEVICE void scale_columns(uint32_t (&a)[4], const float *factor, int step) {
+    const int at = 16 * step + 2 * (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const float *const own = factor + at + n / 2 * 8;
+        const float2 pair = unpack_bf16(a[n]);
+        a[n] = pack_bf16(counted(pair.x, own[0]), counted(pair.y, own[1]));
+    }
+}
 
 /* A warp's part of S^T: 16 columns of the values by all of the keys; and of z = sum_j k_j the 16 numbers of its own
  * number, where rows are summed. */
@@ -235,15 +238,19 @@ template <int DW, int VW> struct sr_chunk_state {
             multiply(factor);
     }
 
-    /* Adds a chunk of keys and values; `factors` are those of the tokens in z, the values have theirs. */
+    /* Adds a chunk of keys and values. */
     SR_DEVICE void add(const sr_bf16 *keys, const sr_bf16 *values, bool sums,
                        const sr_token_factors &factors) {
         const int warp = (int)threadIdx.x / SR_WARP;
 #pragma unroll 1
         for (int step = 0; step < sr_chunk<DW, VW>::steps; step++) {
-            uint32_t a[4], ones[4];
+            const uint32_t one = 0x3f803f80u;
+            uint32_t a[4], ones[4] = {one, one, one, one};
             load_a_columns<VW>(a, values, 16 * step, warp);
-            factors.get(ones, step);
+            if (factors.values)
+                scale_columns(a, factors.values, step);
+            if (factors.ones)
+                scale_columns(ones, factors.ones, step);
 #pragma unroll
             for (int c = 0; c < DW / 16; c++) {
                 uint32_t b[4];
@@ -335,20 +342,17 @@ SR_DEVICE void chunk_store(sr_head_rows<sr_bf16> rows, const float (&c)[P][4], s
     }
 }
 
-/* Multiplies rows of a tile, row r with factor[r], r up to `last`: each thread the pieces that tile_load gave it. */
-template <int WIDTH, int ROWS, int THREADS>
-SR_DEVICE void tile_multiply(sr_bf16 *tile, const float *factor, int last = ROWS - 1) {
-    using Tile = sr_tile<WIDTH>;
-#pragma unroll 1
-    for (int n = (int)threadIdx.x; n < ROWS * Tile::chunks; n += THREADS) {
-        const int row = n / Tile::chunks;
-        sr_bf16 *const at = tile + Tile::offset(row, n % Tile::chunks);
-        sr_vector<sr_bf16> vector = load_vector(at);
-        const float scale = factor[min(row, last)];
+/* Gradients of features, rows t .. t+15, to those of q or k, whose rows `raw` are. */
+template <int WIDTH>
+SR_DEVICE void features_back(float (&c)[WIDTH / 8][4], const sr_strided<const sr_bf16> &raw,
+                             const sr_attention_view<sr_bf16> &call, int b, int h, int t) {
 #pragma unroll
-        for (int c = 0; c < 8; c++)
-            vector.number[c] = to_bf16(counted(to_float(vector.number[c]), scale));
-        store_vector(at, vector);
+    for (int half = 0; half < 2; half++) {
+        float x[WIDTH / 4];
+        row_of(x, c, half);
+        feature_gradient<sr_quad_row<WIDTH>>(
+            x, raw.at(b, h, min(t + piece_row(half), call.T - 1)), call);
+        set_row(c, x, half);
     }
 }
 

@@ -191,12 +191,9 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, sr_chunk<DW, VW>::b
                         aligned);
         if (next >= past)
             break;
-        if (!plain) {
-            tile_multiply<VW, TOKENS, THREADS>(values, shared->factor);
-            __syncthreads();
-        }
+        const float *const factor = plain ? nullptr : shared->factor;
         state.keep(head, head.from_before(t0, last));
-        state.add(keys, values, sums, {plain ? nullptr : shared->factor});
+        state.add(keys, values, sums, {factor, factor});
         state.publish(queries, shared->column, call.score.coefficient[1]);
     }
 }

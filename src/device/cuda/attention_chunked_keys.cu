@@ -12,8 +12,8 @@ template <int DW, int VW> struct key_memory {
     sr_bf16 values[key_stages][sr_chunk<DW, VW>::value_numbers];
     sr_bf16 queries[2][sr_chunk<DW, VW>::key_numbers];
     sr_bf16 d_numerators[2][sr_chunk<DW, VW>::value_numbers];
-    float d_row_sums[2][sr_chunk<DW, VW>::tokens]; /* times row_scale, as d_numerators are */
-    float factor[sr_chunk<DW, VW>::tokens];
+    float scales[2][sr_chunk<DW, VW>::tokens], d_row_sums[2][sr_chunk<DW, VW>::tokens];
+    float factor[sr_chunk<DW, VW>::tokens], ones[sr_chunk<DW, VW>::tokens];
     sr_bf16 column[DW];
 };
 
@@ -27,6 +27,12 @@ SR_DEVICE key_step step_of(const sr_attention_view<sr_bf16> &call, int kv, int c
                            int tokens) {
     return {chunk * tokens, kv * call.group + g, g == 0, g == call.group - 1};
 }
+
+/* Queries of a chunk and what belongs to them, shared memory. */
+struct query_tile {
+    const sr_bf16 *queries, *d_numerators;
+    const float *scales, *d_row_sums;
+};
 
 /* 16 keys and values of a warp. */
 template <int DW, int VW> struct key_rows {
@@ -87,34 +93,33 @@ template <int DW, int VW> struct key_rows {
 
     /* Pairs with 16 queries from `query` on, which are rows `at` .. of the tiles. */
     SR_DEVICE void visit(const sr_attention_view<sr_bf16> &call, const sr_chunk_head &head,
-                         const sr_bf16 *queries, const sr_bf16 *d_numerators,
-                         const float *d_row_sums, int at, int query, bool masked) {
+                         const query_tile &tile, int at, int query, bool masked) {
         using Keys = sr_operand<DW, false>;
         using Values = sr_operand<VW, false>;
         float w[1][SR_PIECE], d[1][SR_PIECE];
         multiply_pieces<DW>(
-            w, [&](int) -> const Keys & { return k; }, queries, at);
+            w, [&](int) -> const Keys & { return k; }, tile.queries, at);
         multiply_pieces<VW>(
-            d, [&](int) -> const Values & { return v; }, d_numerators, at);
+            d, [&](int) -> const Values & { return v; }, tile.d_numerators, at);
         sr_piece_decay decay;
         if (head.decay)
             decay.open(head.decay, t, query, head.T, SR_LOG2_E);
 #pragma unroll
         for (int e = 0; e < SR_PIECE; e++) {
             const int i = query + piece_column(e), j = row(e / 2 % 2);
-            float factor = call.score.coefficient[1];
+            float factor = call.score.coefficient[1] * tile.scales[at + piece_column(e)];
             if (head.decay)
                 factor *= exp2_fast(-decay.row_less_column(e));
             if (masked && (i >= head.T || j > i || j < head.first[i]))
                 factor = 0;
             w[0][e] = counted(w[0][e], factor);
-            d[0][e] = counted(d[0][e] + d_row_sums[at + piece_column(e)], factor);
+            d[0][e] = counted(d[0][e] + tile.d_row_sums[at + piece_column(e)], factor);
         }
         uint32_t a[4];
         pack_piece(a, w[0]);
-        multiply_rows<VW>(d_v, a, d_numerators, at);
+        multiply_rows<VW>(d_v, a, tile.d_numerators, at);
         pack_piece(a, d[0]);
-        multiply_rows<DW>(d_k, a, queries, at);
+        multiply_rows<DW>(d_k, a, tile.queries, at);
     }
 
     /* `tile`: the warp's own rows of the values, which nobody else reads. */
@@ -123,10 +128,17 @@ template <int DW, int VW> struct key_rows {
         if (call.choices.decays)
             linear_dots<DW>(call.scratch.column_dot + call.row_index(call.Hkv, b, kv, 0), d_k,
                             key_features(call, b, kv, false), t, call.T);
-        feature_rows_backward<DW>(d_k, call, call.raw_k, b, kv, t);
+        features_back<DW>(d_k, call.raw_k, call, b, kv, t);
         if (call.d_k.data)
             chunk_store(head_rows(call.d_k, b, kv, call.D, aligned.d_k), d_k, tile, t, call.T);
-        value_rows_backward<VW>(d_v, call, b, kv, t);
+        if (call.scratch.value_factor)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float x[VW / 4];
+                row_of(x, d_v, half);
+                value_gradient<sr_quad_row<VW>>(x, call, b, kv, row(half));
+                set_row(d_v, x, half);
+            }
         if (call.d_v.data)
             chunk_store(head_rows(call.d_v, b, kv, call.Dv, aligned.d_v), d_v, tile, t, call.T);
     }
@@ -183,14 +195,13 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, VW <= 64 ? 2 : 1)
         cp_async_wait<0>();
         tile_features<DW, TOKENS, THREADS>(queries, query_features(call, b, step.h, aligned.q), t0,
                                            past);
-        tile_multiply<VW, TOKENS, THREADS>(d, call.scratch.row_scale + row, last - t0);
         if (step.first_head)
             tile_features<DW, TOKENS, THREADS>(keys, k, t0, past);
-        if (tid < TOKENS)
-            shared->d_row_sums[stage][tid] =
-                t0 + tid <= last
-                    ? call.scratch.row_scale[row + tid] * call.scratch.d_row_sum[row + tid]
-                    : 0;
+        if (tid < TOKENS) {
+            const bool inside = t0 + tid <= last;
+            shared->scales[stage][tid] = inside ? call.scratch.row_scale[row + tid] : 0;
+            shared->d_row_sums[stage][tid] = inside ? call.scratch.d_row_sum[row + tid] : 0;
+        }
         __syncthreads(); /* tiles and state are there, and nobody reads the tiles before */
         const bool more = !step.last_head || t0 > begin;
         const key_step next = step.last_head ? step_of(call, kv, chunk - 1, 0, TOKENS)
@@ -202,9 +213,11 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, VW <= 64 ? 2 : 1)
                 load_keys(next.t0, key_stage ^ 1);
             cp_async_commit();
         }
-        const bool plain = head.plain_back(t0, last);
-        if (!plain && tid < TOKENS)
-            shared->factor[tid] = head.back_to(t0, t0 + tid);
+        if (tid < TOKENS) {
+            const float factor = counted(shared->scales[stage][tid], head.back_to(t0, t0 + tid));
+            shared->factor[tid] = factor;
+            shared->ones[tid] = counted(shared->d_row_sums[stage][tid], factor);
+        }
         if (step.first_head) {
             rows.t = t0 + own;
             rows.k.open(keys, own);
@@ -225,22 +238,16 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, VW <= 64 ? 2 : 1)
         /* The pieces of the chunk from the rows' own on, which has hidden pairs. */
 #pragma unroll 1
         for (int at = own; at < TOKENS; at += 16)
-            rows.visit(call, head, queries, d, shared->d_row_sums[stage], at, t0 + at,
+            rows.visit(call, head, {queries, d, shared->scales[stage], shared->d_row_sums[stage]}, at,
+                       t0 + at,
                        at == own || t0 + at + 15 > last || head.first[last] > t0 + own);
         __syncthreads(); /* nobody reads the state any more, and factors are there */
         if (t0 > begin) {
-            if (!plain) {
-                if (tid < TOKENS)
-                    shared->d_row_sums[stage][tid] =
-                        counted(shared->d_row_sums[stage][tid], shared->factor[tid]);
-                tile_multiply<VW, TOKENS, THREADS>(d, shared->factor);
-                __syncthreads();
-            }
             if (step.first_head)
                 state.keep(head, t0 + TOKENS < call.T && head.first[t0 + TOKENS] < t0
                                      ? head.between(t0, t0 + TOKENS)
                                      : 0);
-            state.add(queries, d, sums, {shared->d_row_sums[stage]});
+            state.add(queries, d, sums, {shared->factor, shared->ones});
             if (step.last_head)
                 state.publish(shared->state, shared->column, call.score.coefficient[1]);
         }

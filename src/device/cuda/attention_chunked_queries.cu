@@ -94,7 +94,7 @@ template <int DW, int VW> struct gradient_rows {
         if (call.choices.decays)
             linear_dots<DW>(call.scratch.row_dot + at, d_q, query_features(call, b, h, false), t,
                             call.T);
-        feature_rows_backward<DW>(d_q, call, call.raw_q, b, h, t);
+        features_back<DW>(d_q, call.raw_q, call, b, h, t);
         if (call.d_q.data)
             chunk_store(head_rows(call.d_q, b, h, call.D, aligned), d_q, tile, t, call.T);
     }
@@ -168,12 +168,9 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, sr_chunk<DW, VW>::b
             rows.finish(call, b, h, shared->out + own * SR_STORE_COLUMNS, aligned.d_q);
         if (next >= past)
             break;
-        if (!plain) {
-            tile_multiply<VW, TOKENS, THREADS>(values, shared->factor);
-            __syncthreads();
-        }
+        const float *const factor = plain ? nullptr : shared->factor;
         state.keep(head, head.from_before(t0, last));
-        state.add(keys, values, sums, {plain ? nullptr : shared->factor});
+        state.add(keys, values, sums, {factor, factor});
         state.publish(own_rows, shared->column, call.score.coefficient[1]);
     }
 }

@@ -193,26 +193,32 @@ SR_DEVICE row_place place_of(int64_t n, int heads, int T) {
     return {(int)(n / T / heads), (int)(n / T % heads), (int)(n % T)};
 }
 
+/* The row of this lane where a grid has as many warps as it takes. */
+template <class Row> SR_DEVICE int64_t this_row() {
+    return ((int64_t)blockIdx.x * WARPS + threadIdx.x / SR_WARP) * Row::rows + Row::row();
+}
+
 template <class N, int WIDTH>
 __global__ void feature_rows(const sr_attention_view<N> call, bool keys) {
-    using Row = sr_warp_row<WIDTH>;
+    using Row = sr_eight_row<WIDTH>;
     const int heads = keys ? call.Hkv : call.H;
-    const int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / SR_WARP;
-    if (n >= (int64_t)call.B * heads * call.T)
-        return;
-    const row_place at = place_of(n, heads, call.T);
+    const int64_t rows = (int64_t)call.B * heads * call.T;
+    const int64_t n = this_row<Row>();
+    const bool inside = n < rows;
+    const row_place at = place_of(inside ? n : rows - 1, heads, call.T);
     const float *inverse = keys ? call.scratch.k_inverse : call.scratch.q_inverse;
     float x[Row::count];
     row_load<Row>(x, (keys ? call.raw_k : call.raw_q).at(at.b, at.h, at.t), call.D);
     row_feature<Row>(x, call.choices.feature,
                      inverse ? inverse + ((int64_t)at.b * call.T + at.t) * call.D : nullptr,
                      call.D);
-    row_store<Row>((keys ? call.scratch.k : call.scratch.q).at(at.b, at.h, at.t), x, call.D);
+    if (inside)
+        row_store<Row>((keys ? call.scratch.k : call.scratch.q).at(at.b, at.h, at.t), x, call.D);
 }
 
 template <class N, int WIDTH> __global__ void value_rows(const sr_attention_view<N> call) {
-    using Row = sr_warp_row<WIDTH>;
-    const int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / SR_WARP;
+    using Row = sr_eight_row<WIDTH>;
+    const int64_t n = this_row<Row>();
     if (n >= (int64_t)call.B * call.Hkv * call.T)
         return;
     const row_place at = place_of(n, call.Hkv, call.T);
@@ -227,11 +233,18 @@ template <class N, int WIDTH> __global__ void value_rows(const sr_attention_view
     row_load<Row>(x, call.raw_v.at(at.b, at.h, at.t), call.Dv);
     row_multiply<Row>(x, factor);
     row_store<Row>(call.scratch.v.at(at.b, at.h, at.t), x, call.Dv);
-    if (threadIdx.x % SR_WARP == 0)
+    if (Row::column(0) == 0)
         call.scratch.value_factor[n] = factor;
 }
 
-/* START(kernel, width, blocks, arguments...): kernel<N, WIDTH> for rows of `width` numbers, a warp each. */
+/* Blocks whose warps have so many rows of `width` numbers. */
+static unsigned blocks_for_rows(int64_t rows, int width) {
+    return blocks_for(rows, WARPS * (width <= 64    ? sr_eight_row<64>::rows
+                                     : width <= 128 ? sr_eight_row<128>::rows
+                                                    : sr_eight_row<256>::rows));
+}
+
+/* START(kernel, width, blocks, arguments...): kernel<N, WIDTH> for rows of `width` numbers. */
 #define START(kernel, width, blocks, ...)                                                        \
     do {                                                                                         \
         const dim3 start_grid(blocks), start_block(THREADS);                                     \
@@ -257,11 +270,11 @@ srnn_status sr_attention_prepare(const sr_attention_view<N> &call, cudaStream_t 
         SR_CUDA(sr_launch(inverse_across<N>, grid, block, 0, stream, across_keys(call)));
     }
     if (scratch.q.data) {
-        START(feature_rows, call.D, blocks_for(rows * call.H, WARPS), call, false);
-        START(feature_rows, call.D, blocks_for(rows * call.Hkv, WARPS), call, true);
+        START(feature_rows, call.D, blocks_for_rows(rows * call.H, call.D), call, false);
+        START(feature_rows, call.D, blocks_for_rows(rows * call.Hkv, call.D), call, true);
     }
     if (scratch.v.data)
-        START(value_rows, call.Dv, blocks_for(rows * call.Hkv, WARPS), call);
+        START(value_rows, call.Dv, blocks_for_rows(rows * call.Hkv, call.Dv), call);
     return SRNN_OK;
 }
 
@@ -275,36 +288,46 @@ SR_DEVICE float row_scale_of(const sr_score_rule &rule, float scale, float maxim
     return (sizeof(N) == sizeof(float) ? 0 : maximum * SR_LOG2_E) - log2f(fabsf(scale));
 }
 
+/* What the core's backward reads of one row. */
+template <class N>
+SR_DEVICE void store_row_gradient(const sr_attention_view<N> &call, const row_place &at, int64_t n,
+                                  const sr_row_gradient &g) {
+    call.scratch.row_scale[n] = row_scale_of<N>(call.score, g.scale, call.maximum[n]);
+    call.scratch.d_row_sum[n] = g.row_sum;
+    if (call.choices.cumulates)
+        call.scratch.d_cumulative[n] = g.cumulative;
+    if (call.choices.gated && call.d_output_gate.data)
+        store_number(call.d_output_gate.at(at.b, at.h, at.t), g.logit);
+}
+
 template <class N, int WIDTH>
-__global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, WIDTH > 128 ? 2 : 4)
+__global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, 3)
     output_rows_backward(const sr_attention_view<N> call) {
-    using Row = sr_warp_row<WIDTH>;
+    using Row = sr_eight_row<WIDTH>;
     const int64_t rows = (int64_t)call.B * call.H * call.T;
-    const int lane = threadIdx.x % SR_WARP;
     const int64_t warp = (int64_t)blockIdx.x * SR_NORM_WARPS + threadIdx.x / SR_WARP;
+    const int64_t step = (int64_t)gridDim.x * SR_NORM_WARPS * Row::rows;
     float d_weight[Row::count] = {}, d_bias[Row::count] = {};
-    for (int64_t n = warp; n < rows; n += (int64_t)gridDim.x * SR_NORM_WARPS) {
+    for (int64_t first = warp * Row::rows; first < rows; first += step) {
+        const bool inside = first + Row::row() < rows;
+        const int64_t n = inside ? first + Row::row() : rows - 1;
         const row_place at = place_of(n, call.H, call.T);
         const sr_row_facts row =
             row_facts(call, at.b, at.h, at.t, call.row_sum[n], call.maximum[n]);
         float d[Row::count], x[Row::count];
-        row_load<Row>(d, call.d_o.at(at.b, at.h, at.t), call.Dv);
+        row_load<Row>(d, call.d_o.at(at.b, at.h, at.t), inside ? call.Dv : 0);
         row_load<Row>(x, call.numerator + n * call.Dv, call.Dv);
         sr_row_gradient g = row_output_backward<Row>(d, x, d_weight, d_bias, call, row);
+        if (!inside)
+            continue;
         if (call.score.kind == SR_CLASS_LONG && g.scale < 0) { /* only its size has a logarithm */
             row_multiply<Row>(d, -1);
             g.row_sum = -g.row_sum;
         }
         if (call.scratch.d_numerator.data)
             row_store<Row>(call.scratch.d_numerator.at(at.b, at.h, at.t), d, call.Dv);
-        if (lane != 0)
-            continue;
-        call.scratch.row_scale[n] = row_scale_of<N>(call.score, g.scale, call.maximum[n]);
-        call.scratch.d_row_sum[n] = g.row_sum;
-        if (call.choices.cumulates)
-            call.scratch.d_cumulative[n] = g.cumulative;
-        if (call.choices.gated && call.d_output_gate.data)
-            store_number(call.d_output_gate.at(at.b, at.h, at.t), g.logit);
+        if (Row::column(0) == 0)
+            store_row_gradient(call, at, n, g);
     }
     if (!call.scratch.norm_partial)
         return;
@@ -312,9 +335,10 @@ __global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, WIDTH > 128 ? 2 : 4)
 #pragma unroll
     for (int m = 0; m < Row::count; m++) {
         const int column = Row::column(m);
-        if (column < call.Dv) {
-            partial[column] = d_weight[m];
-            partial[call.Dv + column] = d_bias[m];
+        const float weight = Row::sum_of_rows(d_weight[m]), bias = Row::sum_of_rows(d_bias[m]);
+        if (column < call.Dv && Row::row() == 0) {
+            partial[column] = weight;
+            partial[call.Dv + column] = bias;
         }
     }
 }

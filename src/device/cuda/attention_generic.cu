@@ -6,6 +6,7 @@
  * bits every time. */
 #include "device/cuda/attention_generic.h"
 
+#include "attention/attention.h"
 #include "device/cuda/attention_edges.h"
 #include "device/cuda/attention_lanes.h"
 #include "device/cuda/check.h"
@@ -344,8 +345,7 @@ static size_t scratch_bytes(const srnn_plan *plan) {
 }
 
 static bool supports(const srnn_problem *problem) {
-    (void)problem;
-    return true;
+    return !sr_beyond_plain(&problem->attention);
 }
 
 const sr_attention_kernel sr_cuda_attention_generic = {

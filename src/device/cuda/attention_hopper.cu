@@ -1,6 +1,7 @@
 /* attention_hopper.cu: attention in bf16 on Hopper: which problems, and the steps of a call. */
 #include "device/cuda/attention_hopper.h"
 
+#include "attention/attention.h"
 #include "device/cuda/attention_edges.h"
 #include "device/cuda/attention_hopper_tiles.h"
 #include "device/cuda/attention_mma.h"
@@ -64,9 +65,9 @@ static size_t scratch_bytes(const srnn_plan *plan) {
 
 static bool supports(const srnn_problem *problem) {
     const sr_cuda_device *gpu = sr_cuda_facts(problem->device);
-    return gpu->capability_major == 9 && gpu->capability_minor == 0 &&
-           (problem->D == 64 || problem->D == 128) && problem->Dv == problem->D &&
-           problem->attention.decay == SRNN_DECAY_NONE &&
+    return !sr_beyond_plain(&problem->attention) && gpu->capability_major == 9 &&
+           gpu->capability_minor == 0 && (problem->D == 64 || problem->D == 128) &&
+           problem->Dv == problem->D && problem->attention.decay == SRNN_DECAY_NONE &&
            sr_score_class_of(&problem->attention) != SR_CLASS_LONG;
 }
 

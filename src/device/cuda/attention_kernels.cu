@@ -1,6 +1,7 @@
 /* attention_kernels.cu: which attention kernels a GPU has. */
 #include "device/cuda/attention_kernels.h"
 
+#include "attention/attention.h"
 #include "device/cuda/attention_chunked.h"
 #include "device/cuda/attention_generic.h"
 #include "device/cuda/attention_hopper.h"
@@ -14,8 +15,10 @@ const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
     return kernels;
 }
 
-const sr_state_kernel *sr_cuda_state_kernel(srnn_dtype dtype, bool fixed) {
-    switch (dtype) {
+const sr_state_kernel *sr_cuda_state_kernel(const srnn_problem *problem, bool fixed) {
+    if (sr_beyond_plain(&problem->attention))
+        return nullptr;
+    switch (problem->dtype) {
     case SRNN_F32:
         return fixed ? &sr_cuda_state_fixed_f32 : &sr_cuda_state_kept_f32;
     case SRNN_BF16:

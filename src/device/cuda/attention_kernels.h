@@ -12,7 +12,7 @@ extern "C" {
 const sr_attention_kernel *const *sr_cuda_attention_kernels(void);
 
 /* How states of this number type are kept: with a fixed size, or as keys and values; NULL: they are not. */
-const sr_state_kernel *sr_cuda_state_kernel(srnn_dtype dtype, bool fixed);
+const sr_state_kernel *sr_cuda_state_kernel(const srnn_problem *problem, bool fixed);
 
 #ifdef __cplusplus
 }

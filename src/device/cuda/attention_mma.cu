@@ -1,11 +1,12 @@
 /* attention_mma.cu: attention in bf16 on the tensor cores of sm_80 and newer: the kernel around its cores. */
 #include "device/cuda/attention_mma.h"
 
+#include "attention/attention.h"
 #include "device/cuda/attention_edges.h"
 #include "device/cuda/device.h"
 
 static bool supports(const srnn_problem *problem) {
-    return problem->D <= 256 && problem->Dv <= 256;
+    return !sr_beyond_plain(&problem->attention) && problem->D <= 256 && problem->Dv <= 256;
 }
 
 static size_t scratch_bytes(const srnn_plan *plan) {

@@ -193,50 +193,34 @@ SR_DEVICE void pack_piece(uint32_t (&a)[4], const float (&c)[SR_PIECE]) {
         a[n] = pack_bf16(c[2 * n], c[2 * n + 1]);
 }
 
-/* Rows t .. t+15 of the gradient of features, less slope_unit, to those of q or k, whose rows `raw` are. */
-template <int WIDTH>
-SR_DEVICE void feature_rows_backward(float (&c)[WIDTH / 8][4],
-                                     const sr_attention_view<sr_bf16> &call,
-                                     const sr_strided<const sr_bf16> &raw, int b, int h, int t) {
-    using Row = sr_quad_row<WIDTH>;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float x[Row::count];
-        row_of(x, c, half);
-        row_multiply<Row>(x, call.score.slope_unit);
-        if (call.choices.feature != SRNN_FEATURE_IDENTITY) {
-            float before[Row::count];
-            row_load<Row>(before, raw.at(b, h, min(t + piece_row(half), call.T - 1)), call.D);
-            row_feature_backward<Row>(x, before, call.choices.feature);
-        }
-        set_row(c, x, half);
+/* The gradient of a row of features, less slope_unit, to that of the row, `raw`, of q or k. */
+template <class Row>
+SR_DEVICE void feature_gradient(float (&x)[Row::count], const sr_bf16 *raw,
+                                const sr_attention_view<sr_bf16> &call) {
+    row_multiply<Row>(x, call.score.slope_unit);
+    if (call.choices.feature != SRNN_FEATURE_IDENTITY) {
+        float before[Row::count];
+        row_load<Row>(before, raw, call.D);
+        row_feature_backward<Row>(x, before, call.choices.feature);
     }
 }
 
-/* Rows t .. t+15 of the gradient of factor times v to those of v, and to those of what the factor is made of. */
-template <int WIDTH>
-SR_DEVICE void value_rows_backward(float (&c)[WIDTH / 8][4], const sr_attention_view<sr_bf16> &call,
-                                   int b, int kv, int t) {
-    using Row = sr_quad_row<WIDTH>;
-    if (!call.scratch.value_factor)
+/* The factor on values acts on their gradients, and has one itself. */
+template <class Row>
+SR_DEVICE void value_gradient(float (&x)[Row::count], const sr_attention_view<sr_bf16> &call, int b,
+                              int kv, int j) {
+    const int inside = min(j, call.T - 1);
+    const int64_t at = call.row_index(call.Hkv, b, kv, inside);
+    float value[Row::count];
+    row_load<Row>(value, call.v.at(b, kv, inside), call.Dv);
+    const float dot = row_dot<Row>(value, x);
+    row_multiply<Row>(x, call.scratch.value_factor[at]);
+    if (threadIdx.x % 4 != 0 || j >= call.T)
         return;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int j = t + piece_row(half), inside = min(j, call.T - 1);
-        const int64_t at = call.row_index(call.Hkv, b, kv, inside);
-        float x[Row::count], value[Row::count];
-        row_of(x, c, half);
-        row_load<Row>(value, call.v.at(b, kv, inside), call.Dv);
-        const float dot = row_dot<Row>(value, x);
-        row_multiply<Row>(x, call.scratch.value_factor[at]);
-        set_row(c, x, half);
-        if (threadIdx.x % 4 != 0 || j >= call.T)
-            continue;
-        call.scratch.value_dot[at] = dot;
-        if (call.choices.value_gate && call.d_value_gate.data) {
-            const float gate = sigmoid(to_float(*call.value_gate.at(b, kv, j)));
-            store_number(call.d_value_gate.at(b, kv, j), dot * (1 - gate));
-        }
+    call.scratch.value_dot[at] = dot;
+    if (call.choices.value_gate && call.d_value_gate.data) {
+        const float gate = sigmoid(to_float(*call.value_gate.at(b, kv, j)));
+        store_number(call.d_value_gate.at(b, kv, j), dot * (1 - gate));
     }
 }
 

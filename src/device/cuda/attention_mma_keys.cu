@@ -177,9 +177,14 @@ template <int WIDTH, sr_score_class KIND, bool KEY, bool VALUE>
 SR_DEVICE void finish_keys(key_rows<WIDTH, KIND, KEY, VALUE> &rows,
                            const sr_attention_view<sr_bf16> &call, const key_block &block,
                            sr_bf16 *tile, bool aligned) {
-    feature_rows_backward<WIDTH>(rows.d_k, call, call.raw_k, block.b, block.head, rows.key);
+    using Row = sr_quad_row<WIDTH>;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
+        float x[Row::count];
+        row_of(x, rows.d_k, half);
+        feature_gradient<Row>(
+            x, call.raw_k.at(block.b, block.head, min(rows.row(half), call.T - 1)), call);
+        set_row(rows.d_k, x, half);
         const float all = quad_sum(rows.dot[half]);
         if (call.choices.decays && threadIdx.x % 4 == 0 && rows.row(half) < call.T)
             call.scratch.column_dot[call.row_index(call.Hkv, block.b, block.head, rows.row(half))] =
@@ -194,7 +199,15 @@ template <int WIDTH, sr_score_class KIND, bool KEY, bool VALUE>
 SR_DEVICE void finish_values(key_rows<WIDTH, KIND, KEY, VALUE> &rows,
                              const sr_attention_view<sr_bf16> &call, const key_block &block,
                              sr_bf16 *tile, bool aligned) {
-    value_rows_backward<WIDTH>(rows.d_v, call, block.b, block.head, rows.key);
+    using Row = sr_quad_row<WIDTH>;
+    if (call.scratch.value_factor)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float x[Row::count];
+            row_of(x, rows.d_v, half);
+            value_gradient<Row>(x, call, block.b, block.head, rows.row(half));
+            set_row(rows.d_v, x, half);
+        }
     if (call.d_v.data)
         tile_store<WIDTH>(head_rows(call.d_v, block.b, block.head, call.Dv, aligned), rows.d_v,
                           tile, rows.key, call.T);

@@ -53,9 +53,13 @@ template <int WIDTH, sr_score_class KIND> struct query_rows {
 
     SR_DEVICE void finish(const sr_attention_view<sr_bf16> &call, int b, int h, sr_bf16 *tile,
                           bool aligned) {
-        feature_rows_backward<WIDTH>(d_q, call, call.raw_q, b, h, t);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
+            float x[2 * P];
+            row_of(x, d_q, half);
+            feature_gradient<sr_quad_row<WIDTH>>(
+                x, call.raw_q.at(b, h, min(row(half), call.T - 1)), call);
+            set_row(d_q, x, half);
             const float all = quad_sum(dot[half]);
             if (call.choices.decays && threadIdx.x % 4 == 0 && row(half) < call.T)
                 call.scratch.row_dot[call.row_index(call.H, b, h, row(half))] = all;

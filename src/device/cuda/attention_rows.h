@@ -2,8 +2,8 @@
  * backward of each; no memory, no state.
  *
  * A row of up to WIDTH numbers is spread over lanes. A Row says how: a lane has `count` of them, number n is column(n) of
- * the row, numbers 2m and 2m+1 are neighbours, and sum() and maximum() go over the lanes of the row, all of which get
- * the same bits. Numbers past the end of a row are zero. All lanes of the warp call together. */
+ * the row, `adjacent` of them at a time are neighbours, and sum() and maximum() go over the lanes of the row, all of which
+ * get the same bits. Numbers past the end of a row are zero. All lanes of the warp call together. */
 #ifndef SR_CUDA_ATTENTION_ROWS_H
 #define SR_CUDA_ATTENTION_ROWS_H
 
@@ -20,7 +20,7 @@
 
 /* Over the four lanes of a group, as the products of ptx.h leave a row. */
 template <int WIDTH> struct sr_quad_row {
-    static constexpr int count = WIDTH / 4;
+    static constexpr int count = WIDTH / 4, adjacent = 2;
     static SR_DEVICE int column(int n) {
         return 8 * (n / 2) + 2 * (int)(threadIdx.x % 4) + n % 2;
     }
@@ -34,7 +34,7 @@ template <int WIDTH> struct sr_quad_row {
 
 /* Over a warp; WIDTH is a multiple of 64. */
 template <int WIDTH> struct sr_warp_row {
-    static constexpr int count = WIDTH / SR_WARP;
+    static constexpr int count = WIDTH / SR_WARP, adjacent = 2;
     static SR_DEVICE int column(int n) {
         return 64 * (n / 2) + 2 * (int)(threadIdx.x % SR_WARP) + n % 2;
     }
@@ -46,13 +46,59 @@ template <int WIDTH> struct sr_warp_row {
     }
 };
 
+/* Eight neighbours a lane, which 16 bytes of bf16 are: a warp has several rows and many bytes under way. WIDTH is 64, 128
+ * or 256. */
+template <int WIDTH> struct sr_eight_row {
+    static constexpr int count = 8, adjacent = 8;
+    static constexpr int lanes = WIDTH / 8, rows = SR_WARP / lanes; /* of a row; of a warp */
+    static SR_DEVICE int column(int n) {
+        return 8 * (int)(threadIdx.x % lanes) + n;
+    }
+    static SR_DEVICE int row() {
+        return (int)(threadIdx.x % SR_WARP) / lanes;
+    }
+    static SR_DEVICE float sum(float x) {
+        for (int mask = lanes / 2; mask > 0; mask /= 2)
+            x += shuffle_xor(x, mask);
+        return x;
+    }
+    static SR_DEVICE float maximum(float x) {
+        for (int mask = lanes / 2; mask > 0; mask /= 2)
+            x = fmaxf(x, shuffle_xor(x, mask));
+        return x;
+    }
+    /* Over the rows of the warp: what the lanes with the same columns have. */
+    static SR_DEVICE float sum_of_rows(float x) {
+        for (int mask = SR_WARP / 2; mask >= lanes; mask /= 2)
+            x += shuffle_xor(x, mask);
+        return x;
+    }
+};
+
 /* ---- memory ---- */
 
 template <class N> struct alignas(2 * sizeof(N)) sr_pair { N number[2]; };
 
+/* Whether this lane's eight neighbours can be moved 16 bytes at a time. */
+template <class Row, class N> SR_DEVICE bool moves_eight(const N *row, int n) {
+    return Row::adjacent == 8 && (uintptr_t)row % 16 == 0 && Row::column(0) + 8 <= n;
+}
+
 /* x = the n numbers at `from`. */
 template <class Row, class N>
 SR_DEVICE void row_load(float (&x)[Row::count], const N *from, int n) {
+    if constexpr (Row::adjacent == 8)
+        if (moves_eight<Row>(from, n)) {
+            constexpr int each = sr_vector<N>::count;
+#pragma unroll
+            for (int m = 0; m < Row::count; m += each) {
+                const sr_vector<N> vector = load_vector(from + Row::column(m));
+#pragma unroll
+                for (int i = 0; i < each; i++)
+                    x[m + i] = to_float(vector.number[i]);
+            }
+            return;
+        }
     const bool paired = (uintptr_t)from % sizeof(sr_pair<N>) == 0;
 #pragma unroll
     for (int m = 0; m < Row::count; m += 2) {
@@ -72,6 +118,19 @@ SR_DEVICE void row_load(float (&x)[Row::count], const N *from, int n) {
 }
 
 template <class Row, class N> SR_DEVICE void row_store(N *to, const float (&x)[Row::count], int n) {
+    if constexpr (Row::adjacent == 8)
+        if (moves_eight<Row>(to, n)) {
+            constexpr int each = sr_vector<N>::count;
+#pragma unroll
+            for (int m = 0; m < Row::count; m += each) {
+                sr_vector<N> vector;
+#pragma unroll
+                for (int i = 0; i < each; i++)
+                    vector.number[i] = from_float<N>(x[m + i]);
+                store_vector(to + Row::column(m), vector);
+            }
+            return;
+        }
     const bool paired = (uintptr_t)to % sizeof(sr_pair<N>) == 0;
 #pragma unroll
     for (int m = 0; m < Row::count; m += 2) {
@@ -168,6 +227,10 @@ SR_DEVICE void row_feature(float (&x)[Row::count], srnn_feature feature, const f
         for (int m = 0; m < Row::count; m++)
             x[m] = Row::column(m) < n ? x[m] * inverse[Row::column(m)] : 0;
         return;
+    case SRNN_FEATURE_UNIT_SMOOTH: /* the kernels here do not support these */
+    case SRNN_FEATURE_NORM_SPLIT:
+    case SRNN_FEATURE_NORM_COSINE:
+        return;
     }
 }
 
@@ -178,6 +241,9 @@ SR_DEVICE void row_feature_backward(float (&g)[Row::count], const float (&x)[Row
     switch (feature) {
     case SRNN_FEATURE_IDENTITY:
     case SRNN_FEATURE_UNIT_HEADS:
+    case SRNN_FEATURE_UNIT_SMOOTH: /* the kernels here do not support these */
+    case SRNN_FEATURE_NORM_SPLIT:
+    case SRNN_FEATURE_NORM_COSINE:
         return;
     case SRNN_FEATURE_RELU:
 #pragma unroll

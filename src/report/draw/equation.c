@@ -30,6 +30,16 @@ static void write_feature(FILE *out, srnn_feature feature, const char *vector) {
                 "<mtext>heads</mtext></msub></mfrac>",
                 vector, vector);
         break;
+    case SRNN_FEATURE_UNIT_SMOOTH:
+        fprintf(out,
+                "<mfrac>%s<msqrt><msup><mrow><mo>\u2016</mo>%s<mo>\u2016</mo></mrow><mn>2</mn>"
+                "</msup><mo>+</mo><msup><mn>10</mn><mn>-6</mn></msup></msqrt></mfrac>",
+                vector, vector);
+        break;
+    case SRNN_FEATURE_NORM_SPLIT:
+    case SRNN_FEATURE_NORM_COSINE:
+        fprintf(out, "<mi>\u03c6</mi><mo>(</mo>%s<mo>)</mo>", vector);
+        break;
     }
 }
 
@@ -91,7 +101,11 @@ static void write_score(FILE *out, const srnn_attention *a) {
 static void write_weight(FILE *out, const srnn_attention *a) {
     fputs(PAIR("w") "</mtd><mtd><mo>=</mo>", out);
     write_score(out, a);
-    if (a->decay == SRNN_DECAY_LEARNED)
+    if (a->levels == SRNN_LEVELS_FENWICK)
+        fputs(TIMES "<msub><mi>\u03bb</mi><mi>i</mi></msub><mo>[</mo><mtext>level</mtext><mo>(</mo>"
+                    "<mi>i</mi><mo>,</mo><mi>j</mi><mo>)</mo><mo>]</mo>",
+              out);
+    if (a->decay != SRNN_DECAY_NONE && a->decay_place == SRNN_DECAY_PLACE_WEIGHT)
         fputs(TIMES "<mi>exp</mi><mo>(</mo>" VARIABLE("C", "i") "<mo>\u2212</mo>" VARIABLE(
                   "C", "j") "<mo>)</mo>",
               out);
@@ -99,8 +113,20 @@ static void write_weight(FILE *out, const srnn_attention *a) {
 
 static void write_sum(FILE *out, const srnn_attention *a) {
     fputs("<mrow>" SUM_OVER("j") PAIR("w"), out);
-    if (a->value_gate)
+    if (a->write == SRNN_WRITE_DELTA) {
+        fputs(VARIABLE("u", "j") "</mrow>", out);
+        return;
+    }
+    switch (a->value_gate) {
+    case SRNN_VALUE_GATE_OFF:
+        break;
+    case SRNN_VALUE_GATE_SIGMOID:
         fputs(TIMES SIGMOID(VARIABLE("b", "j")), out);
+        break;
+    case SRNN_VALUE_GATE_TIME_STEP:
+        fputs(TIMES VARIABLE("\u0394", "j"), out);
+        break;
+    }
     if (a->normaliser == SRNN_NORMALISER_VALUE_POWER)
         fputs("<mfrac>" VARIABLE("v", "j") "<msup><mi>j</mi><mrow>" SIGMOID(
                   "<mi>c</mi>") "</mrow></msup></mfrac>",
@@ -140,14 +166,29 @@ static void write_quotient(FILE *out, const srnn_attention *a) {
             fprintf(out, "<mo>+</mo><mn>%g</mn>", a->epsilon);
         fputs("</mrow></mfrac>", out);
     }
+    if (a->skip != SRNN_SKIP_NONE)
+        fputs("<mo>+</mo>" VARIABLE("skip", "i"), out);
 }
 
-static const char *gate(srnn_gate kind) {
-    switch (kind) {
+static const char *shaped(srnn_gate_shape shape) {
+    switch (shape) {
+    case SRNN_GATE_SHAPE_SIGMOID:
+        break;
+    case SRNN_GATE_SHAPE_SILU:
+        return "<mi>SiLU</mi><mo>(</mo>" OUTPUT_GATE "<mo>)</mo>" TIMES;
+    case SRNN_GATE_SHAPE_SILU_SQUARE:
+        return "<msup><mrow><mi>SiLU</mi><mo>(</mo>" OUTPUT_GATE
+               "<mo>)</mo></mrow><mn>2</mn></msup>" TIMES;
+    }
+    return SIGMOID(OUTPUT_GATE) TIMES;
+}
+
+static const char *gate(const srnn_attention *a) {
+    switch (a->output_gate) {
     case SRNN_GATE_NONE:
         break;
     case SRNN_GATE_SIGMOID:
-        return SIGMOID(OUTPUT_GATE) TIMES;
+        return shaped(a->gate_shape);
     case SRNN_GATE_INVERSE_EXP:
         return "<mi>exp</mi><mo>(</mo><mo>\u2212</mo>" OUTPUT_GATE "<mo>)</mo>" TIMES;
     case SRNN_GATE_INVERSE_CUMULATIVE:
@@ -159,8 +200,8 @@ static const char *gate(srnn_gate kind) {
 
 static void write_output(FILE *out, const srnn_attention *a) {
     fprintf(out, VARIABLE("o", "i") "</mtd><mtd><mo>=</mo>%s",
-            a->post_gate ? SIGMOID(OUTPUT_GATE) TIMES : "");
-    const char *factor = gate(a->output_gate);
+            a->post_gate ? shaped(a->gate_shape) : "");
+    const char *factor = gate(a);
     const char *inner = VARIABLE("y", "i");
     switch (a->norm) {
     case SRNN_NORM_NONE:
@@ -207,4 +248,14 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
         fputs("The denominator counts as a constant in the backward pass. ", out);
     if (a->decay == SRNN_DECAY_LEARNED)
         fputs("C is the running sum of a learned gate. ", out);
+    if (a->decay == SRNN_DECAY_LOG_SIGMOID || a->decay == SRNN_DECAY_SOFTPLUS)
+        fputs("C is the running sum of the logarithms of learned gates. ", out);
+    if (a->decay_place == SRNN_DECAY_PLACE_LOGIT || a->decay_width == SRNN_WIDTH_CHANNEL)
+        fputs("The decay acts inside the product of q and k. ", out);
+    if (a->write == SRNN_WRITE_DELTA)
+        fputs("u is what the delta rule makes of v: v less what its key reads from earlier writes, "
+              "times a learned gate. ",
+              out);
+    if (a->pool)
+        fprintf(out, "k and v are running averages in chunks of %d tokens. ", a->pool);
 }

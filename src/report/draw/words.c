@@ -30,6 +30,12 @@ static const char *feature_words(srnn_feature feature) {
         return " of q and k at length one";
     case SRNN_FEATURE_UNIT_HEADS:
         return " of q and k at length one across heads";
+    case SRNN_FEATURE_UNIT_SMOOTH:
+        return " of q and k at about length one";
+    case SRNN_FEATURE_NORM_SPLIT:
+        return " of powers of q that follow its length, and cubes of k, by sign";
+    case SRNN_FEATURE_NORM_COSINE:
+        return " of powers of q that follow its length, and cubes of k, as phases";
     }
     return "";
 }
@@ -51,8 +57,16 @@ static void add_score(list *l, const srnn_attention *a) {
         add(l, "the product%s to the power %d in place of exp", of, a->order);
         break;
     }
-    if (a->decay == SRNN_DECAY_LEARNED)
-        add(l, "older tokens fade, as learned");
+    if (a->decay != SRNN_DECAY_NONE)
+        add(l, a->decay_width == SRNN_WIDTH_CHANNEL
+                   ? "older tokens fade, channel by channel, as learned"
+                   : "older tokens fade, as learned");
+    if (a->write == SRNN_WRITE_DELTA)
+        add(l, "what a key stored before is taken back when it is written again");
+    if (a->levels == SRNN_LEVELS_FENWICK)
+        add(l, "stretches of the past have learned weights, the longer the older");
+    if (a->pool)
+        add(l, "keys and values are running averages over %d tokens", a->pool);
 }
 
 static void add_normaliser(list *l, const srnn_attention *a) {
@@ -95,6 +109,8 @@ static void add_gates(list *l, const srnn_attention *a) {
     }
     if (a->post_gate)
         add(l, "a learned gate after the norm");
+    if (a->skip != SRNN_SKIP_NONE)
+        add(l, "the value itself is added");
 }
 
 static void add_norm(list *l, srnn_norm norm) {

@@ -3,7 +3,9 @@
 
 static bool is_plain(const srnn_attention *a) {
     return a->feature == SRNN_FEATURE_IDENTITY && a->output_gate == SRNN_GATE_NONE &&
-           !a->value_gate && a->decay == SRNN_DECAY_NONE;
+           a->value_gate == SRNN_VALUE_GATE_OFF && a->decay == SRNN_DECAY_NONE &&
+           a->write == SRNN_WRITE_ADD && a->levels == SRNN_LEVELS_NONE && !a->pool &&
+           a->skip == SRNN_SKIP_NONE && !a->post_gate;
 }
 
 bool sr_kind_softmax(const srnn_attention *a) {
