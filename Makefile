@@ -14,7 +14,7 @@ configure = log=$$(cmake -S . -B $(1) -G Ninja $(2) 2>&1) || { echo "$$log"; exi
 compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout $(or $(2),300) --output-on-failure
 
-.PHONY: build test study study-full verify deps deps-test deps-browser bench fuzz sanitize clang release nightly \
+.PHONY: build test study study-full study-gpu verify deps deps-test deps-browser bench fuzz sanitize clang release nightly \
         cuda emulated races format check-format install clean help
 
 build: deps ## the library and the program, in build/ (the default)
@@ -31,6 +31,9 @@ study: build ## which part of softmax matters? ten minutes on two cores, into ru
 study-full: build ## the longer study: a night on two cores, into runs/study-full
 	@build/cli/softrnn study studies/full.yaml --out runs/study-full; status=$$?; \
 	    build/cli/softrnn report runs/study-full && exit $$status
+
+study-gpu: cuda ## the question on a GPU: 34 M parameters, into runs/study-gpu; TEXT=files the first time
+	@tools/study_gpu.sh build-cuda/cli/softrnn $(TEXT)
 
 verify: build ## all variants, all forms, all kernels on this machine
 	@build/cli/softrnn verify

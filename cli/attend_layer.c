@@ -239,7 +239,7 @@ static srnn_status compute(layer_run *run) {
     const sr_layer_pointers gradients = pointers(run, run->gradients);
     const sr_layer_weights weights = {&masters, &masters};
     SR_TRY(sr_attention_layer_attend(run->layer, x, &weights, run->saved));
-    SR_TRY(sr_attention_layer_finish(run->layer, y, (sr_matrix){0}, &weights, run->saved));
+    SR_TRY(sr_attention_layer_finish(run->layer, y, (sr_matrix){0}, x, &weights, run->saved));
     if (!run->request->backward)
         return SRNN_OK;
     return sr_attention_layer_backward(

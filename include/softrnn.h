@@ -74,6 +74,20 @@ typedef enum srnn_position {
                                     chunk of `pool` tokens */
 } srnn_position;
 
+/* How a layer around the equation is wired, and what files call its tensors; the equation does not read it. */
+typedef enum srnn_layer {
+    SRNN_LAYER_PLAIN = 0,   /* projections to q, k, v and to each gate */
+    SRNN_LAYER_POWER,       /* the same with the names of power attention */
+    SRNN_LAYER_MAMBA2,      /* one projection of all that is read, one convolution */
+    SRNN_LAYER_MAMBA_LAYER, /* that inside the reference's layer */
+    SRNN_LAYER_MAMBA_BLOCK, /* and with a norm and a residual of its own */
+    SRNN_LAYER_GLA,         /* a decay by a projection in two steps */
+    SRNN_LAYER_DELTA_NET,   /* one convolution for each of q, k and v */
+    SRNN_LAYER_RAT,
+    SRNN_LAYER_GRELA, /* q and k are projections of v */
+    SRNN_LAYER_NALA,
+} srnn_layer;
+
 typedef enum srnn_share {
     SRNN_SHARE_KV = 0,   /* H heads of q, Hkv of k and v: head h reads k, v of h / (H / Hkv) */
     SRNN_SHARE_QK,       /* H heads of v, Hkv of q and k: head h reads q, k of h / (H / Hkv) */
@@ -195,6 +209,7 @@ typedef struct srnn_attention {
     srnn_position position; /* rope and short_conv belong to the layer around the equation */
     int short_conv;   /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
     int front_tokens; /* empty tokens a model puts in front of every sequence; 0: none */
+    srnn_layer layer;
     srnn_share share; /* which operands a group of heads shares */
     srnn_scale scale;
     srnn_feature feature;

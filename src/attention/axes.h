@@ -5,7 +5,7 @@
 
 #include "softrnn.h"
 
-enum { SR_AXIS_WORDS = 8 };
+enum { SR_AXIS_WORDS = 10 };
 
 typedef enum sr_axis_kind {
     SR_AXIS_WORD,   /* an enumeration: one of the words, in its order */

@@ -39,7 +39,7 @@ static const sr_operand_row rows[SR_OPERANDS] = {
     [SR_OPERAND_SKIP_WEIGHT] = {MEMBER(skip_weight), SR_EXTENT_H, SR_EXTENT_SKIP,
                                 SR_ORIGIN_LEARNED, "D", 1, 1},
     [SR_OPERAND_LEVEL_SCALE] = {MEMBER(level_scale), SR_EXTENT_H, SR_EXTENT_LEVELS,
-                                SR_ORIGIN_LEARNED, "L", 1, 1},
+                                SR_ORIGIN_LEARNED, "L", 1, 2},
 };
 /* clang-format on */
 

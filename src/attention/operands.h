@@ -68,7 +68,7 @@ typedef struct sr_operand_row {
     sr_origin origin;
     const char *file; /* of what is learned, as the reference's checkpoints call it */
     double initial;   /* of what is learned itself */
-    int file_rank;    /* 1, or 4 where the file has it as (1, width, 1, 1) */
+    int file_rank; /* 1; 2 where the file has it as (heads, width), 4 where as (1, width, 1, 1) */
 } sr_operand_row;
 
 const sr_operand_row *sr_operand_at(sr_operand which);

@@ -167,8 +167,9 @@ struct sr_backend {
     srnn_status (*short_conv_history)(sr_backend *backend, void *history,
                                       const sr_short_conv *conv);
 
-    /* ---- y += x over n numbers */
+    /* ---- y += x over n numbers; over the rows of matrices of one shape and number type */
     srnn_status (*add)(sr_backend *backend, float *y, const float *x, int64_t n);
+    srnn_status (*add_rows)(sr_backend *backend, sr_matrix y, sr_matrix x);
 
     /* ---- losses[r] = log(sum exp logits[r]) - logits[r][targets[r]]; hits[r] (or NULL) = 1 if the
      * target has the largest logit, the first of equals, else 0. Then logits become the gradient of

@@ -4,6 +4,7 @@
 #include "base/cpu_level.h"
 #include "files/json.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -13,19 +14,17 @@ const char *sr_revision(void) {
     return SOFTRNN_REVISION;
 }
 
+/* Reads without a stream, so that short memory does not change what a record says. */
 static void processor_name(char *name, size_t size) {
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    char line[512];
-    snprintf(name, size, "unknown");
-    while (file && fgets(line, sizeof line, file)) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon)
-            continue;
-        snprintf(name, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
-        break;
-    }
-    if (file)
-        fclose(file);
+    char text[4096];
+    const int file = open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC);
+    const ssize_t count = file < 0 ? 0 : read(file, text, sizeof text - 1);
+    text[count > 0 ? count : 0] = '\0';
+    if (file >= 0)
+        close(file);
+    const char *line = strstr(text, "model name"), *colon = line ? strchr(line, ':') : NULL;
+    const char *begin = colon ? colon + 1 + strspn(colon + 1, " ") : "unknown";
+    snprintf(name, size, "%.*s", (int)strcspn(begin, "\n"), begin);
 }
 
 /* The level of the x86-64 psABI that kernels are chosen for; elsewhere the machine's name. */

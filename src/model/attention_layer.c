@@ -14,62 +14,32 @@ static size_t take(size_t *bytes, size_t size) {
     return start;
 }
 
-static void add_projection(sr_attention_layer *layer, sr_layer_slot weight, int64_t columns) {
-    layer->projections[layer->projection_count++] = (sr_projection){weight, layer->width, columns};
-    layer->width += columns;
-}
-
-/* What x is projected to, side by side. */
-static void list_projections(sr_attention_layer *layer) {
-    enum { ROW_NUMBERS = 16 }; /* rows start where copies of 16 bytes may */
-    if (layer->attention.short_conv) {
-        add_projection(layer, SR_LAYER_QKV_WEIGHT, layer->channels);
-    } else {
-        add_projection(layer, SR_LAYER_Q_WEIGHT, layer->queries);
-        add_projection(layer, SR_LAYER_K_WEIGHT, layer->keys);
-        add_projection(layer, SR_LAYER_V_WEIGHT, layer->keys);
-    }
-    for (int n = 0; n < SR_OPERANDS; n++) {
-        const sr_operand which = (sr_operand)n;
-        const sr_operand_row *row = sr_operand_at(which);
-        if (row->origin == SR_ORIGIN_PROJECTION && sr_operand_used(which, &layer->attention))
-            add_projection(layer, sr_layer_operand_slot(which),
-                           sr_layer_extent(row->heads, &layer->attention, &layer->dims) *
-                               sr_layer_extent(row->width, &layer->attention, &layer->dims));
-    }
-    layer->stride = (layer->width + ROW_NUMBERS - 1) / ROW_NUMBERS * ROW_NUMBERS;
-}
-
-/* Numbers of an operand that the layer learns itself; 0 if it has none. */
-static int64_t learned_numbers(const sr_attention_layer *layer, sr_operand which) {
-    const sr_operand_row *row = sr_operand_at(which);
-    const bool learned =
-        row->origin == SR_ORIGIN_LEARNED && sr_operand_used(which, &layer->attention);
-    return learned ? sr_layer_extent(row->heads, &layer->attention, &layer->dims) *
-                         sr_layer_extent(row->width, &layer->attention, &layer->dims)
-                   : 0;
-}
-
 /* Where each array stands in the saved bytes. */
 static void lay_out_saved(sr_attention_layer *layer) {
-    const size_t rows =
-        (size_t)layer->B * (size_t)layer->T * sr_number_bytes(layer->backend->number);
+    const size_t tokens = (size_t)layer->B * (size_t)layer->T;
+    const size_t rows = tokens * sr_number_bytes(layer->backend->number);
+    const size_t own = layer->wiring.form->own_norm ? 1 : 0;
     sr_layer_layout *s = &layer->saved;
     s->projected = take(&s->bytes, rows * (size_t)layer->stride);
-    s->qkv = take(&s->bytes, layer->attention.short_conv ? rows * (size_t)layer->channels : 0);
-    s->o = take(&s->bytes, rows * (size_t)layer->queries);
+    s->convolved = take(&s->bytes, rows * (size_t)layer->wiring.convolved);
+    s->o = take(&s->bytes, rows * (size_t)layer->wiring.output);
+    s->normed = take(&s->bytes, own * rows * (size_t)layer->dims.C);
+    s->rstd = take(&s->bytes, own * tokens * sizeof(float));
     s->attention = take(&s->bytes, layer->plan ? srnn_plan_saved_bytes(layer->plan) : 0);
 }
 
-/* Backward's scratch has the gradient of each saved array in the same place, and then those of the
- * small tensors. */
+/* Backward's scratch has the gradient of each saved array in the same place, and then what it needs beside. */
 static void lay_out_scratch(sr_attention_layer *layer) {
+    const size_t rows =
+        (size_t)layer->B * (size_t)layer->T * sr_number_bytes(layer->backend->number);
+    const size_t own = layer->wiring.form->own_norm ? 1 : 0;
     sr_layer_layout *s = &layer->scratch;
     *s = layer->saved;
     s->bytes = s->attention;
     for (int which = 0; which < SR_OPERANDS; which++)
-        s->learned[which] =
-            take(&s->bytes, (size_t)learned_numbers(layer, (sr_operand)which) * sizeof(float));
+        s->learned[which] = take(&s->bytes, (size_t)layer->wiring.learned[which] * sizeof(float));
+    s->share = take(&s->bytes, rows * (size_t)layer->shared_columns);
+    s->parts = take(&s->bytes, own * SR_ROW_PARTS * (size_t)layer->dims.C * sizeof(float));
 }
 
 void sr_layer_positions(int32_t *positions, int64_t rows, int T, const int64_t *offsets,
@@ -102,35 +72,63 @@ static srnn_status check(const sr_layer_setup *setup) {
     return SRNN_OK;
 }
 
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static void measure(sr_attention_layer *layer) {
+    enum { ROW_NUMBERS = 16 }; /* rows start where copies of 16 bytes may */
+    const sr_layer_wiring *w = &layer->wiring;
+    layer->stride = (w->projected + ROW_NUMBERS - 1) / ROW_NUMBERS * ROW_NUMBERS;
+    for (int i = w->input_count; i < w->projection_count; i++)
+        if (w->projections[i].shared)
+            layer->shared_columns = larger(layer->shared_columns, w->projections[i].from.count);
+    for (int i = 0; i < w->conv_count; i++)
+        if (w->convs[i].shared)
+            layer->shared_columns = larger(layer->shared_columns, w->convs[i].from.count);
+}
+
+/* The norm of a layer reads and adds floats, as the residual stream has them. */
+static srnn_status check_own_norm(const sr_attention_layer *layer) {
+    if (layer->wiring.form->own_norm && layer->backend->number != SRNN_F32)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "a layer with a norm and a residual of its own is computed in float only");
+    return SRNN_OK;
+}
+
+static void set_problem(sr_attention_layer *layer, const sr_layer_setup *setup) {
+    srnn_problem *p = &layer->problem;
+    *p = sr_layer_problem(&setup->attention, &setup->dims);
+    p->dtype = layer->backend->number;
+    p->B = setup->B;
+    p->T = setup->T;
+    p->offsets = setup->offsets;
+    p->documents = setup->documents;
+    p->form = setup->form;
+    p->chunk = setup->chunk;
+    p->kernel = setup->kernel;
+    p->threads = layer->backend->threads;
+    p->state_limit = setup->state_limit;
+    p->rope_theta = setup->rope_theta;
+    p->device = layer->backend->device;
+}
+
 static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) {
     const sr_layer_dims *d = &setup->dims;
     layer->attention = setup->attention;
     layer->dims = *d;
     layer->B = setup->B;
     layer->T = setup->T;
-    layer->queries = d->H * d->D;
-    layer->keys = d->Hkv * d->D;
-    layer->channels = layer->queries + 2 * layer->keys;
     layer->rope_table = setup->rope_table;
     layer->rope_positions = setup->rope_positions;
     layer->positions = setup->positions;
-    list_projections(layer);
-    layer->problem = (srnn_problem){.attention = setup->attention,
-                                    .dtype = layer->backend->number,
-                                    .B = setup->B,
-                                    .H = d->H,
-                                    .Hkv = d->Hkv,
-                                    .T = setup->T,
-                                    .D = d->D,
-                                    .Dv = d->D,
-                                    .offsets = setup->offsets,
-                                    .documents = setup->documents,
-                                    .form = setup->form,
-                                    .chunk = setup->chunk,
-                                    .kernel = setup->kernel,
-                                    .threads = layer->backend->threads,
-                                    .state_limit = setup->state_limit,
-                                    .device = layer->backend->device};
+    SR_TRY(sr_layer_wire(&layer->wiring, &setup->attention, d));
+    SR_TRY(check_own_norm(layer));
+    if (layer->wiring.input_linears > SR_LINEAR_GROUP_MAX)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "a layer projects its input to at most %d matrices",
+                       SR_LINEAR_GROUP_MAX);
+    measure(layer);
+    set_problem(layer, setup);
     SR_TRY(srnn_plan_create(&layer->plan, &layer->problem));
     layer->problem.offsets = NULL;
     layer->problem.documents = 0;
@@ -191,16 +189,17 @@ srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,
 }
 
 static sr_linear output_linear(const sr_layer_weights *weights, int64_t N) {
-    return (sr_linear){weights->working->slot[SR_LAYER_O_WEIGHT],
-                       weights->master->slot[SR_LAYER_O_BIAS], N};
+    return (sr_linear){weights->working->slot[SR_LAYER_OUTPUT],
+                       weights->master->slot[SR_LAYER_OUTPUT + 1], N};
 }
 
 srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr_matrix addend,
-                                      const sr_layer_weights *weights, void *saved) {
+                                      sr_matrix x, const sr_layer_weights *weights, void *saved) {
     sr_backend *backend = layer->backend;
     const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, saved, y.rows);
     const sr_linear output = output_linear(weights, y.columns);
-    return backend->linear_forward(backend, y, addend, arrays.o, &output, 1);
+    SR_TRY(backend->linear_forward(backend, y, addend, arrays.o, &output, 1));
+    return layer->wiring.form->own_norm ? backend->add_rows(backend, y, x) : SRNN_OK;
 }
 
 srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer, srnn_tensor *o,
@@ -211,70 +210,125 @@ srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer, srnn_
     return sr_layer_operands(layer, &arrays, weights, layer->T);
 }
 
-/* From the gradients of all projections to those of x and of their weights. */
-static srnn_status project_back(sr_attention_layer *layer, const sr_layer_arrays *d, sr_matrix d_x,
-                                const sr_layer_pointers *gradients, sr_matrix x,
-                                const sr_layer_weights *weights) {
-    sr_backend *backend = layer->backend;
-    sr_linear linears[SR_LINEAR_GROUP_MAX];
-    sr_linear_gradient d_linears[SR_LINEAR_GROUP_MAX];
-    sr_layer_linears(linears, layer, weights);
-    for (int i = 0; i < layer->projection_count; i++) {
-        const sr_layer_slot weight = layer->projections[i].weight;
-        d_linears[i] = (sr_linear_gradient){gradients->slot[weight], gradients->slot[weight + 1],
-                                            linears[i].N};
+/* ---- backward. What one call is about. */
+typedef struct back {
+    sr_attention_layer *layer;
+    sr_layer_arrays in, d; /* what forward left; the gradients of it */
+    const sr_layer_weights *weights;
+    const sr_layer_pointers *gradients;
+} back;
+
+static void linear_gradients(sr_linear_gradient *out, const back *b) {
+    const sr_layer_wiring *w = &b->layer->wiring;
+    for (int i = 0; i < w->linear_count; i++) {
+        const sr_wire_linear *l = &w->linears[i];
+        const sr_wire_projection *p = &w->projections[l->projection];
+        const int64_t in = p->from_input ? b->layer->dims.C : p->from.count;
+        out[i] =
+            (sr_linear_gradient){(float *)b->gradients->slot[p->weight] + l->row * in,
+                                 l->bias < 0 ? NULL : b->gradients->slot[l->bias], l->to.count};
     }
-    SR_TRY(backend->linear_backward_input(backend, d_x, d->projected, linears,
-                                          layer->projection_count));
-    return backend->linear_backward_weight(backend, d_linears, layer->projection_count,
-                                           d->projected, x);
+}
+
+static sr_matrix columns(sr_matrix m, sr_columns c) {
+    return sr_matrix_columns(m, c.first, c.count);
+}
+
+/* A gradient beside those that are there already, until it is added to them. */
+static sr_matrix beside(const back *b, int64_t count) {
+    return sr_matrix_of(b->d.share, b->d.projected.rows, count, b->layer->backend->number);
+}
+
+/* One product whose input is made of columns of `projected`. */
+static srnn_status inner_back(const back *b, const sr_linear *linear,
+                              const sr_linear_gradient *d_linear, const sr_wire_linear *wire) {
+    sr_backend *backend = b->layer->backend;
+    const sr_wire_projection *p = &b->layer->wiring.projections[wire->projection];
+    const sr_matrix d_out = columns(b->d.projected, wire->to);
+    const sr_matrix d_from = columns(b->d.projected, p->from);
+    const sr_matrix d_in = p->shared ? beside(b, p->from.count) : d_from;
+    SR_TRY(backend->linear_backward_input(backend, d_in, d_out, linear, 1));
+    SR_TRY(backend->linear_backward_weight(backend, d_linear, 1, d_out,
+                                           columns(b->in.projected, p->from)));
+    return p->shared ? backend->add_rows(backend, d_from, d_in) : SRNN_OK;
+}
+
+/* From the gradients of all projections to those of their input and of their weights. */
+static srnn_status project_back(const back *b, sr_matrix d_input, sr_matrix input) {
+    sr_backend *backend = b->layer->backend;
+    const sr_layer_wiring *w = &b->layer->wiring;
+    sr_linear linears[SR_WIRE_LINEARS];
+    sr_linear_gradient d_linears[SR_WIRE_LINEARS];
+    sr_layer_linears(linears, b->layer, b->weights, 0, w->linear_count);
+    linear_gradients(d_linears, b);
+    for (int i = w->linear_count - 1; i >= w->input_linears; i--)
+        SR_TRY(inner_back(b, &linears[i], &d_linears[i], &w->linears[i]));
+    const sr_wire_linear *last = &w->linears[w->input_linears - 1];
+    const sr_matrix d_out = sr_matrix_columns(b->d.projected, 0, last->to.first + last->to.count);
+    SR_TRY(backend->linear_backward_input(backend, d_input, d_out, linears, w->input_linears));
+    return backend->linear_backward_weight(backend, d_linears, w->input_linears, d_out, input);
 }
 
 /* The equation writes the gradients of its small tensors; the layer adds them up. */
-static srnn_status add_small(const sr_attention_layer *layer, const sr_layer_pointers *gradients,
-                             const sr_layer_arrays *d) {
-    sr_backend *backend = layer->backend;
-    for (int which = 0; which < SR_OPERANDS; which++) {
-        const int64_t numbers = learned_numbers(layer, (sr_operand)which);
+static srnn_status add_small(const back *b) {
+    sr_backend *backend = b->layer->backend;
+    for (int n = 0; n < SR_OPERANDS; n++) {
+        const int64_t numbers = b->layer->wiring.learned[n];
         if (numbers)
-            SR_TRY(backend->add(backend, gradients->slot[sr_layer_operand_slot((sr_operand)which)],
-                                d->learned[which], numbers));
+            SR_TRY(backend->add(backend, b->gradients->slot[sr_layer_operand_slot((sr_operand)n)],
+                                b->d.learned[n], numbers));
     }
     return SRNN_OK;
 }
 
 /* From the gradient of o to those of everything that the equation read. */
-static srnn_status attend_back(sr_attention_layer *layer, const sr_layer_arrays *d,
-                               const sr_layer_pointers *gradients, const sr_layer_arrays *arrays,
-                               const sr_layer_weights *weights) {
-    const srnn_operands in = sr_layer_operands(layer, arrays, weights, layer->T);
-    srnn_operands out = sr_layer_operands(layer, d, weights, layer->T);
+static srnn_status attend_back(const back *b) {
+    sr_attention_layer *layer = b->layer;
+    const srnn_operands in = sr_layer_operands(layer, &b->in, b->weights, layer->T);
+    srnn_operands out = sr_layer_operands(layer, &b->d, b->weights, layer->T);
     for (int which = 0; which < SR_OPERANDS; which++)
-        if (learned_numbers(layer, (sr_operand)which))
-            sr_operand_place((sr_operand)which, &out, d->learned[which]);
-    SR_TRY(srnn_attention_backward(layer->plan, &out, sr_layer_output(layer, d, layer->T), &in,
-                                   arrays->attention));
-    return add_small(layer, gradients, d);
+        if (layer->wiring.learned[which])
+            sr_operand_place((sr_operand)which, &out, b->d.learned[which]);
+    SR_TRY(srnn_attention_backward(layer->plan, &out, sr_layer_output(layer, &b->d, layer->T), &in,
+                                   b->in.attention));
+    return add_small(b);
 }
 
-/* From the gradients of q, k, v to those of their projections: position and convolution. */
-static srnn_status place_back(sr_attention_layer *layer, const sr_layer_arrays *d,
-                              const sr_layer_pointers *gradients, const sr_layer_arrays *arrays,
-                              const sr_layer_weights *weights) {
-    sr_backend *backend = layer->backend;
-    if (layer->attention.position == SRNN_POSITION_ROPE) {
-        const sr_rope rope = sr_layer_rope(layer, layer->positions);
-        SR_TRY(backend->rope_backward(
-            backend, sr_matrix_columns(d->qkv, 0, layer->queries + layer->keys), &rope));
-    }
-    if (!layer->attention.short_conv)
-        return SRNN_OK;
+static srnn_status conv_back(const back *b, int which) {
+    sr_backend *backend = b->layer->backend;
+    const sr_wire_conv *wire = &b->layer->wiring.convs[which];
     const sr_layer_piece piece = {
-        .rows = d->qkv.rows, .T = layer->T, .positions = layer->positions};
-    const sr_short_conv conv = sr_layer_conv(layer, arrays, weights, &piece);
-    return backend->short_conv_backward(
-        backend, sr_matrix_columns(d->projected, 0, layer->channels),
-        gradients->slot[SR_LAYER_CONV_WEIGHT], gradients->slot[SR_LAYER_CONV_BIAS], d->qkv, &conv);
+        .rows = b->d.projected.rows, .T = b->layer->T, .positions = b->layer->positions};
+    const sr_short_conv conv = sr_layer_conv(b->layer, &b->in, b->weights, &piece, which);
+    const sr_matrix d_from = columns(b->d.projected, wire->from);
+    const sr_matrix d_x = wire->shared ? beside(b, wire->from.count) : d_from;
+    SR_TRY(backend->short_conv_backward(backend, d_x, b->gradients->slot[wire->weight],
+                                        b->gradients->slot[wire->weight + 1],
+                                        columns(b->d.convolved, wire->to), &conv));
+    return wire->shared ? backend->add_rows(backend, d_from, d_x) : SRNN_OK;
+}
+
+/* From the gradients of operands to those of their projections: position and convolutions, of which those that
+ * write come before those that add. */
+static srnn_status place_back(const back *b) {
+    const sr_layer_wiring *w = &b->layer->wiring;
+    SR_TRY(sr_layer_turn(b->layer, &b->d, b->layer->positions, true));
+    for (int adds = 0; adds < 2; adds++)
+        for (int i = 0; i < w->conv_count; i++)
+            if (w->convs[i].shared == (adds == 1))
+                SR_TRY(conv_back(b, i));
+    return SRNN_OK;
+}
+
+/* The layer's own norm, and the residual around it. */
+static srnn_status own_norm_back(const back *b, sr_matrix d_x, sr_matrix d_y, sr_matrix x) {
+    sr_backend *backend = b->layer->backend;
+    const sr_rmsnorm norm = sr_layer_own_norm(b->layer, &b->in, x, b->weights);
+    const sr_rmsnorm_gradient out = {d_x.data, d_x.data, b->gradients->slot[SR_LAYER_OWN_NORM],
+                                     b->d.parts};
+    SR_TRY(sr_device_copy(backend->device, d_x.data, d_y.data,
+                          (size_t)(x.rows * x.columns) * sizeof(float)));
+    return backend->rmsnorm_backward(backend, &out, b->d.normed.data, &norm);
 }
 
 srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x,
@@ -282,14 +336,19 @@ srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x
                                         sr_matrix x, const sr_layer_weights *weights, void *saved,
                                         void *scratch) {
     sr_backend *backend = layer->backend;
-    const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, saved, x.rows);
-    const sr_layer_arrays d = sr_layer_arrays_at(layer, &layer->scratch, scratch, x.rows);
+    const back b = {.layer = layer,
+                    .in = sr_layer_arrays_at(layer, &layer->saved, saved, x.rows),
+                    .d = sr_layer_arrays_at(layer, &layer->scratch, scratch, x.rows),
+                    .weights = weights,
+                    .gradients = gradients};
     const sr_linear output = output_linear(weights, d_y.columns);
-    const sr_linear_gradient d_output = {gradients->slot[SR_LAYER_O_WEIGHT],
-                                         gradients->slot[SR_LAYER_O_BIAS], output.N};
-    SR_TRY(backend->linear_backward_input(backend, d.o, d_y, &output, 1));
-    SR_TRY(backend->linear_backward_weight(backend, &d_output, 1, d_y, arrays.o));
-    SR_TRY(attend_back(layer, &d, gradients, &arrays, weights));
-    SR_TRY(place_back(layer, &d, gradients, &arrays, weights));
-    return project_back(layer, &d, d_x, gradients, x, weights);
+    const sr_linear_gradient d_output = {gradients->slot[SR_LAYER_OUTPUT],
+                                         gradients->slot[SR_LAYER_OUTPUT + 1], output.N};
+    const bool own_norm = layer->wiring.form->own_norm != NULL;
+    SR_TRY(backend->linear_backward_input(backend, b.d.o, d_y, &output, 1));
+    SR_TRY(backend->linear_backward_weight(backend, &d_output, 1, d_y, b.in.o));
+    SR_TRY(attend_back(&b));
+    SR_TRY(place_back(&b));
+    SR_TRY(project_back(&b, own_norm ? b.d.normed : d_x, sr_layer_input(layer, &b.in, x)));
+    return own_norm ? own_norm_back(&b, d_x, d_y, x) : SRNN_OK;
 }

@@ -23,6 +23,7 @@ typedef struct sr_layer_setup {
      * if the variant has no position. */
     const float *rope_table;
     int64_t rope_positions;
+    double rope_theta; /* of rotations that the equation does itself; 0: 10000 */
 
     /* As in srnn_problem. */
     srnn_form form;
@@ -59,7 +60,7 @@ size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer);
 srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,
                                       const sr_layer_weights *weights, void *saved);
 srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr_matrix addend,
-                                      const sr_layer_weights *weights, void *saved);
+                                      sr_matrix x, const sr_layer_weights *weights, void *saved);
 
 /* Between them: what the equation read (q, k, v and gates after convolution and position), and *o
  * what it made of it. */

@@ -1,19 +1,23 @@
 /* attention_layer_parts.c: what forward, backward and feeding by pieces share. */
 #include "model/attention_layer_parts.h"
 
+/* Of the norm that a layer brings along. */
+static const float OWN_NORM_EPSILON = 1e-5f;
+
 sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_layer_layout *layout,
                                    void *base, int64_t rows) {
     char *bytes = base;
     const srnn_dtype number = layer->backend->number;
-    const sr_matrix projected = {bytes + layout->projected, rows, layer->width, layer->stride,
-                                 number};
+    const sr_layer_wiring *w = &layer->wiring;
     sr_layer_arrays arrays = {
-        .projected = projected,
-        .qkv = layer->attention.short_conv
-                   ? sr_matrix_of(bytes + layout->qkv, rows, layer->channels, number)
-                   : sr_matrix_columns(projected, 0, layer->channels),
-        .o = sr_matrix_of(bytes + layout->o, rows, layer->queries, number),
+        .projected = {bytes + layout->projected, rows, w->projected, layer->stride, number},
+        .convolved = sr_matrix_of(bytes + layout->convolved, rows, w->convolved, number),
+        .o = sr_matrix_of(bytes + layout->o, rows, w->output, number),
+        .normed = sr_matrix_of(bytes + layout->normed, rows, layer->dims.C, number),
+        .rstd = (float *)(void *)(bytes + layout->rstd),
         .attention = bytes + layout->attention,
+        .share = bytes + layout->share,
+        .parts = (float *)(void *)(bytes + layout->parts),
     };
     for (int which = 0; which < SR_OPERANDS; which++)
         arrays.learned[which] = (float *)(void *)(bytes + layout->learned[which]);
@@ -21,97 +25,145 @@ sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_lay
 }
 
 void sr_layer_linears(sr_linear *linears, const sr_attention_layer *layer,
-                      const sr_layer_weights *weights) {
-    for (int i = 0; i < layer->projection_count; i++) {
-        const sr_projection *p = &layer->projections[i];
-        linears[i] = (sr_linear){weights->working->slot[p->weight],
-                                 weights->master->slot[p->weight + 1], p->columns};
+                      const sr_layer_weights *weights, int first, int count) {
+    const sr_layer_wiring *w = &layer->wiring;
+    for (int i = 0; i < count; i++) {
+        const sr_wire_linear *l = &w->linears[first + i];
+        const sr_wire_projection *p = &w->projections[l->projection];
+        const int64_t in = p->from_input ? layer->dims.C : p->from.count;
+        linears[i] = (sr_linear){
+            sr_number_at(weights->working->slot[p->weight], l->row * in, layer->backend->number),
+            l->bias < 0 ? NULL : weights->master->slot[l->bias], l->to.count};
     }
 }
 
-const sr_projection *sr_layer_projection(const sr_attention_layer *layer, sr_layer_slot weight) {
-    for (int i = 0; i < layer->projection_count; i++)
-        if (layer->projections[i].weight == weight)
-            return &layer->projections[i];
-    return NULL;
+static sr_matrix columns(sr_matrix m, sr_columns c) {
+    return sr_matrix_columns(m, c.first, c.count);
 }
 
-sr_rope sr_layer_rope(const sr_attention_layer *layer, const int32_t *positions) {
-    return (sr_rope){.table = layer->rope_table,
-                     .positions = positions,
-                     .heads = layer->dims.H + layer->dims.Hkv,
-                     .D = layer->dims.D};
+/* ---- position */
+
+static sr_matrix place_of(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                          sr_operand which) {
+    const sr_wire_place *place = &layer->wiring.places[which];
+    return columns(place->convolved ? arrays->convolved : arrays->projected, place->at);
 }
+
+static srnn_status turn(const sr_attention_layer *layer, sr_matrix x, const int32_t *positions,
+                        bool back) {
+    sr_backend *backend = layer->backend;
+    const sr_rope rope = {.table = layer->rope_table,
+                          .positions = positions,
+                          .heads = (int)(x.columns / layer->dims.D),
+                          .D = layer->dims.D};
+    return back ? backend->rope_backward(backend, x, &rope)
+                : backend->rope_forward(backend, x, &rope);
+}
+
+srnn_status sr_layer_turn(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                          const int32_t *positions, bool back) {
+    const sr_wire_place *q = &layer->wiring.places[SR_OPERAND_Q];
+    const sr_wire_place *k = &layer->wiring.places[SR_OPERAND_K];
+    sr_matrix first = place_of(layer, arrays, SR_OPERAND_Q);
+    if (layer->attention.position != SRNN_POSITION_ROPE)
+        return SRNN_OK;
+    if (q->convolved == k->convolved && q->at.first + q->at.count == k->at.first) {
+        first.columns += k->at.count; /* they follow each other */
+        return turn(layer, first, positions, back);
+    }
+    SR_TRY(turn(layer, first, positions, back));
+    return turn(layer, place_of(layer, arrays, SR_OPERAND_K), positions, back);
+}
+
+/* ---- from x to operands */
 
 sr_short_conv sr_layer_conv(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
-                            const sr_layer_weights *weights, const sr_layer_piece *piece) {
-    return (sr_short_conv){.x = sr_matrix_columns(arrays->projected, 0, layer->channels),
-                           .weight = weights->master->slot[SR_LAYER_CONV_WEIGHT],
-                           .bias = weights->master->slot[SR_LAYER_CONV_BIAS],
+                            const sr_layer_weights *weights, const sr_layer_piece *piece,
+                            int which) {
+    const sr_wire_conv *conv = &layer->wiring.convs[which];
+    return (sr_short_conv){.x = columns(arrays->projected, conv->from),
+                           .weight = weights->master->slot[conv->weight],
+                           .bias = weights->master->slot[conv->weight + 1],
                            .positions = piece->positions,
-                           .width = layer->attention.short_conv,
+                           .width = conv->width,
                            .T = piece->T,
-                           .history = piece->history};
+                           .history = piece->history ? piece->history[which] : NULL};
+}
+
+sr_matrix sr_layer_input(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                         sr_matrix x) {
+    return layer->wiring.form->own_norm ? arrays->normed : x;
+}
+
+sr_rmsnorm sr_layer_own_norm(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                             sr_matrix x, const sr_layer_weights *weights) {
+    return (sr_rmsnorm){.x = x.data,
+                        .weight = weights->master->slot[SR_LAYER_OWN_NORM],
+                        .rstd = arrays->rstd,
+                        .epsilon = OWN_NORM_EPSILON,
+                        .rows = x.rows,
+                        .C = layer->dims.C};
+}
+
+/* Projections of the input in one call; then those of what came out, one by one. */
+static srnn_status multiply(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
+                            const sr_layer_weights *weights) {
+    sr_backend *backend = layer->backend;
+    const sr_layer_wiring *w = &layer->wiring;
+    sr_linear linears[SR_WIRE_LINEARS];
+    sr_layer_linears(linears, layer, weights, 0, w->linear_count);
+    const sr_wire_linear *last = &w->linears[w->input_linears - 1];
+    SR_TRY(backend->linear_forward(
+        backend, sr_matrix_columns(arrays->projected, 0, last->to.first + last->to.count),
+        (sr_matrix){0}, x, linears, w->input_linears));
+    for (int i = w->input_linears; i < w->linear_count; i++)
+        SR_TRY(backend->linear_forward(
+            backend, columns(arrays->projected, w->linears[i].to), (sr_matrix){0},
+            columns(arrays->projected, w->projections[w->linears[i].projection].from), &linears[i],
+            1));
+    return SRNN_OK;
 }
 
 srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
                              const sr_layer_weights *weights, const sr_layer_piece *piece) {
     sr_backend *backend = layer->backend;
-    sr_linear linears[SR_LINEAR_GROUP_MAX];
-    sr_layer_linears(linears, layer, weights);
-    SR_TRY(backend->linear_forward(backend, arrays->projected, (sr_matrix){0}, x, linears,
-                                   layer->projection_count));
-    if (layer->attention.short_conv) {
-        const sr_short_conv conv = sr_layer_conv(layer, arrays, weights, piece);
-        SR_TRY(backend->short_conv_forward(backend, arrays->qkv, &conv));
+    const sr_layer_wiring *w = &layer->wiring;
+    if (w->form->own_norm) {
+        const sr_rmsnorm norm = sr_layer_own_norm(layer, arrays, x, weights);
+        SR_TRY(backend->rmsnorm_forward(backend, arrays->normed.data, &norm));
     }
-    if (layer->attention.position != SRNN_POSITION_ROPE)
-        return SRNN_OK;
-    const sr_rope rope = sr_layer_rope(layer, piece->positions);
-    return backend->rope_forward(
-        backend, sr_matrix_columns(arrays->qkv, 0, layer->queries + layer->keys), &rope);
+    SR_TRY(multiply(layer, arrays, sr_layer_input(layer, arrays, x), weights));
+    for (int i = 0; i < w->conv_count; i++) {
+        const sr_short_conv conv = sr_layer_conv(layer, arrays, weights, piece, i);
+        SR_TRY(backend->short_conv_forward(backend, columns(arrays->convolved, w->convs[i].to),
+                                           &conv));
+    }
+    return sr_layer_turn(layer, arrays, piece->positions, false);
 }
+
+/* ---- as the equation takes it */
 
 /* Heads of `width` numbers each that stand side by side in the rows of a matrix. */
 static srnn_tensor heads(sr_matrix m, int64_t T, int64_t width) {
     return (srnn_tensor){.data = m.data, .batch = T * m.stride, .head = width, .time = m.stride};
 }
 
-/* An operand that is a projection of the layer's input. */
-static srnn_tensor projected(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
-                             int64_t T, sr_operand which) {
-    const sr_projection *p = sr_layer_projection(layer, sr_layer_operand_slot(which));
-    return heads(sr_matrix_columns(arrays->projected, p->first, p->columns), T,
-                 sr_layer_extent(sr_operand_at(which)->width, &layer->attention, &layer->dims));
-}
-
 srnn_operands sr_layer_operands(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                                 const sr_layer_weights *weights, int64_t T) {
-    const int D = layer->dims.D, queries = layer->queries, keys = layer->keys;
-    srnn_operands operands = {
-        .q = heads(sr_matrix_columns(arrays->qkv, 0, queries), T, D),
-        .k = heads(sr_matrix_columns(arrays->qkv, queries, keys), T, D),
-        .v = heads(sr_matrix_columns(arrays->qkv, queries + keys, keys), T, D),
-    };
+    srnn_operands operands = {0};
     for (int n = 0; n < SR_OPERANDS; n++) {
         const sr_operand which = (sr_operand)n;
-        if (!sr_operand_used(which, &layer->attention))
-            continue;
-        switch (sr_operand_at(which)->origin) {
-        case SR_ORIGIN_INPUTS:
-            break;
-        case SR_ORIGIN_PROJECTION:
-            sr_operand_set_tensor(which, &operands, projected(layer, arrays, T, which));
-            break;
-        case SR_ORIGIN_LEARNED:
+        if (layer->wiring.places[n].there)
+            sr_operand_set_tensor(
+                which, &operands,
+                heads(place_of(layer, arrays, which), T, layer->wiring.places[n].width));
+        if (layer->wiring.learned[n])
             sr_operand_place(which, &operands, weights->master->slot[sr_layer_operand_slot(which)]);
-            break;
-        }
     }
     return operands;
 }
 
 srnn_tensor sr_layer_output(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                             int64_t T) {
-    return heads(arrays->o, T, layer->dims.D);
+    return heads(arrays->o, T, layer->problem.Dv);
 }

@@ -6,37 +6,34 @@
 
 /* Offsets in bytes of a layer's arrays. */
 typedef struct sr_layer_layout {
-    size_t projected, qkv, o, attention;
+    size_t projected, convolved, o, normed, rstd, attention;
     size_t learned[SR_OPERANDS]; /* what the equation learns itself */
+    size_t share;                /* one gradient of columns that several read */
+    size_t parts;                /* of the own norm's sum */
     size_t bytes;                /* in all */
 } sr_layer_layout;
 
 /* The arrays themselves, or their gradients; matrices of the backend's number type. */
 typedef struct sr_layer_arrays {
-    sr_matrix projected; /* (rows, width): all projections of x side by side */
-    sr_matrix qkv;   /* (rows, channels): q, k, v as the equation takes them; the first columns of
-                            `projected` unless there is a short convolution between them */
-    sr_matrix o;     /* (rows, queries) */
-    void *attention; /* what the equation saves */
-    float *learned[SR_OPERANDS]; /* gradients only */
+    sr_matrix projected; /* (rows, width): all projections side by side */
+    sr_matrix convolved; /* (rows, channels): what convolutions make of some of them */
+    sr_matrix o;         /* (rows, H * Dv) */
+    sr_matrix normed;    /* (rows, C): the input after the layer's own norm, where it has one */
+    float *rstd;         /* (rows), the same */
+    void *attention;     /* what the equation saves */
+    float *learned[SR_OPERANDS]; /* gradients only, as the next two */
+    void *share;                 /* (rows, C or more) */
+    float *parts;                /* (SR_ROW_PARTS, C) */
 } sr_layer_arrays;
-
-/* One projection of x: its weight, followed by its bias, and its columns of `projected`. */
-typedef struct sr_projection {
-    sr_layer_slot weight;
-    int64_t first, columns;
-} sr_projection;
 
 struct sr_attention_layer {
     sr_backend *backend;
     srnn_attention attention;
     sr_layer_dims dims;
+    sr_layer_wiring wiring;
     int B, T;
-    int queries, keys, channels; /* H*D, Hkv*D, and q, k, v together */
-    sr_projection projections[SR_LINEAR_GROUP_MAX];
-    int projection_count;
-    int64_t width; /* columns of all projections; rows of them stand `stride` numbers apart */
-    int64_t stride;
+    int64_t stride;         /* rows of `projected` stand so many numbers apart */
+    int64_t shared_columns; /* the widest gradient that is added to another */
     const float *rope_table;
     int64_t rope_positions;
     const int32_t *positions; /* (B*T) of each token in its document; not owned */
@@ -49,23 +46,26 @@ struct sr_attention_layer {
 typedef struct sr_layer_piece {
     int64_t rows; /* B*T */
     int64_t T;
-    const int32_t *positions; /* (rows) */
-    const void *history;      /* of the short convolution, or NULL */
+    const int32_t *positions;   /* (rows) */
+    const void *const *history; /* of each convolution, or NULL */
 } sr_layer_piece;
 
 sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_layer_layout *layout,
                                    void *base, int64_t rows);
 
-/* The projections as the backend multiplies them, or their gradients. */
+/* Products of the wiring from `first` on, as the backend multiplies them. */
 void sr_layer_linears(sr_linear *linears, const sr_attention_layer *layer,
-                      const sr_layer_weights *weights);
+                      const sr_layer_weights *weights, int first, int count);
 
-/* The projection with this weight, or NULL if the layer has none. */
-const sr_projection *sr_layer_projection(const sr_attention_layer *layer, sr_layer_slot weight);
-
-/* From x to q, k, v and gates, with convolution and position applied. */
+/* From x to everything that the equation reads, with convolution and position applied. */
 srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
                              const sr_layer_weights *weights, const sr_layer_piece *piece);
+
+/* What is projected: x, or what the layer's own norm makes of it. */
+sr_matrix sr_layer_input(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                         sr_matrix x);
+sr_rmsnorm sr_layer_own_norm(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                             sr_matrix x, const sr_layer_weights *weights);
 
 /* The arrays as the equation takes them, for T tokens in each batch row. */
 srnn_operands sr_layer_operands(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
@@ -73,8 +73,13 @@ srnn_operands sr_layer_operands(const sr_attention_layer *layer, const sr_layer_
 srnn_tensor sr_layer_output(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                             int64_t T);
 
-sr_rope sr_layer_rope(const sr_attention_layer *layer, const int32_t *positions);
+/* Turns the heads of q and k, or back. */
+srnn_status sr_layer_turn(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                          const int32_t *positions, bool back);
+
+/* One convolution of the wiring. */
 sr_short_conv sr_layer_conv(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
-                            const sr_layer_weights *weights, const sr_layer_piece *piece);
+                            const sr_layer_weights *weights, const sr_layer_piece *piece,
+                            int which);
 
 #endif

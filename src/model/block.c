@@ -139,7 +139,7 @@ static srnn_status attend(const sr_block *b, const sr_block_saved *s) {
     if (b->observer.see)
         SR_TRY(sr_block_observe(b, &weights, s->attention));
     return sr_attention_layer_finish(b->attention, residual(b, s->middle), residual(b, s->x),
-                                     &weights, s->attention);
+                                     numbers(b, s->normed, b->config->C), &weights, s->attention);
 }
 
 srnn_status sr_block_forward(const sr_block *b, float *out, const sr_block_saved *s) {

@@ -12,48 +12,91 @@
 
 void sr_model_config_free(sr_model_config *config) {
     free(config->attention);
+    free(config->sizes);
     *config = (sr_model_config){0};
 }
 
 srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *from) {
-    void *attention;
+    void *attention, *sizes;
     *to = (sr_model_config){0};
     SR_TRY(sr_alloc(&attention, (size_t)from->L, sizeof *from->attention));
+    const srnn_status status = sr_alloc(&sizes, (size_t)from->L, sizeof *from->sizes);
+    if (status != SRNN_OK) {
+        free(attention);
+        return status;
+    }
     memcpy(attention, from->attention, (size_t)from->L * sizeof *from->attention);
+    memcpy(sizes, from->sizes, (size_t)from->L * sizeof *from->sizes);
     *to = *from;
     to->attention = attention;
+    to->sizes = sizes;
     return SRNN_OK;
 }
 
-sr_layer_dims sr_model_config_dims(const sr_model_config *config) {
+sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer) {
+    const sr_layer_sizes *sizes = &config->sizes[layer];
     return (sr_layer_dims){.C = config->C,
-                           .H = config->H,
-                           .Hkv = config->Hkv,
-                           .D = config->D,
+                           .H = sizes->H,
+                           .Hkv = sizes->Hkv,
+                           .D = sizes->D,
+                           .Dv = sizes->Dv,
+                           .rank = sizes->rank,
+                           .levels = sizes->levels,
+                           .layers = config->L,
                            .qkv_bias = config->qkv_bias,
                            .o_bias = config->o_bias};
 }
 
 typedef struct bound {
     const char *name;
-    int value, most;
+    int value, least, most;
 } bound;
+
+static srnn_status check_bounds(const bound *bounds, size_t count, const char *where) {
+    for (size_t i = 0; i < count; i++)
+        if (bounds[i].value < bounds[i].least || bounds[i].value > bounds[i].most)
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "%s%s is %d; it must be %d to %d", where,
+                           bounds[i].name, bounds[i].value, bounds[i].least, bounds[i].most);
+    return SRNN_OK;
+}
+
+static srnn_status check_sizes(const sr_model_config *c, int layer) {
+    const sr_layer_sizes *s = &c->sizes[layer];
+    const bound bounds[] = {
+        {"heads", s->H, 1, SR_WIDTH_MAX},        {"groups of heads", s->Hkv, 1, s->H},
+        {"key size", s->D, 1, SR_HEAD_SIZE_MAX}, {"value size", s->Dv, 1, SR_HEAD_SIZE_MAX},
+        {"rank", s->rank, 0, SR_WIDTH_MAX},      {"levels", s->levels, 0, SR_LEVELS_MAX},
+    };
+    char where[64];
+    snprintf(where, sizeof where, "layer %d: ", layer);
+    SR_TRY(check_bounds(bounds, sizeof bounds / sizeof *bounds, where));
+    if (s->H % s->Hkv)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "layer %d: %d heads cannot share %d", layer, s->H,
+                       s->Hkv);
+    if (c->attention[layer].position != SRNN_POSITION_ROPE)
+        return SRNN_OK;
+    if (s->D % 2)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "rotary position needs an even head_dim, not %d; use position=none", s->D);
+    if (s->D != c->D)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "layer %d: rotary position needs keys as wide as head_dim, %d, not %d",
+                       layer, c->D, s->D);
+    return SRNN_OK;
+}
 
 srnn_status sr_model_config_check(const sr_model_config *c) {
     const bound bounds[] = {
-        {"vocab_size", c->V, SR_VOCAB_MAX},
-        {"hidden_size", c->C, SR_WIDTH_MAX},
-        {"intermediate_size", c->F, SR_WIDTH_MAX},
-        {"num_hidden_layers", c->L, SR_LAYERS_MAX},
-        {"num_attention_heads", c->H, SR_WIDTH_MAX},
-        {"num_key_value_heads", c->Hkv, c->H},
-        {"head_dim", c->D, SR_HEAD_SIZE_MAX},
-        {"max_position_embeddings", c->positions, SR_POSITIONS_MAX},
+        {"vocab_size", c->V, 1, SR_VOCAB_MAX},
+        {"hidden_size", c->C, 1, SR_WIDTH_MAX},
+        {"intermediate_size", c->F, 1, SR_WIDTH_MAX},
+        {"num_hidden_layers", c->L, 1, SR_LAYERS_MAX},
+        {"num_attention_heads", c->H, 1, SR_WIDTH_MAX},
+        {"num_key_value_heads", c->Hkv, 1, c->H},
+        {"head_dim", c->D, 1, SR_HEAD_SIZE_MAX},
+        {"max_position_embeddings", c->positions, 1, SR_POSITIONS_MAX},
     };
-    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++)
-        if (bounds[i].value < 1 || bounds[i].value > bounds[i].most)
-            return SR_FAIL(SRNN_ERR_ARGUMENT, "%s is %d; it must be 1 to %d", bounds[i].name,
-                           bounds[i].value, bounds[i].most);
+    SR_TRY(check_bounds(bounds, sizeof bounds / sizeof *bounds, ""));
     if (c->H % c->Hkv)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "num_attention_heads (%d) is not a multiple of num_key_value_heads (%d)",
@@ -62,13 +105,7 @@ srnn_status sr_model_config_check(const sr_model_config *c) {
         return SR_FAIL(SRNN_ERR_ARGUMENT, "rms_norm_eps must be 0 or more, rope_theta above 0");
     for (int layer = 0; layer < c->L; layer++) {
         SR_TRY(srnn_attention_check(&c->attention[layer]));
-        if (sr_beyond_plain(&c->attention[layer]))
-            return SR_FAIL(SRNN_ERR_UNSUPPORTED, "no layer is wired for this %s yet",
-                           sr_beyond_plain(&c->attention[layer]));
-        if (c->attention[layer].position == SRNN_POSITION_ROPE && c->D % 2)
-            return SR_FAIL(SRNN_ERR_ARGUMENT,
-                           "rotary position needs an even head_dim, not %d; use position=none",
-                           c->D);
+        SR_TRY(check_sizes(c, layer));
     }
     return SRNN_OK;
 }
@@ -143,18 +180,47 @@ static srnn_status set_ranges(sr_model_config *config, bool *known, const char *
     return SRNN_OK;
 }
 
+static int first_given(int given, int otherwise) {
+    return given ? given : otherwise;
+}
+
+/* What a layer has where its configuration says no more. */
+static sr_layer_sizes usual_sizes(const sr_model_config *c, int layer) {
+    const srnn_attention *a = &c->attention[layer];
+    const sr_form_sizes *form = &sr_layer_form_of(a)->sizes;
+    const int numerator = first_given(form->key_numerator, 1);
+    const int share = c->D * numerator / first_given(form->key_denominator, 1);
+    const int heads = c->H * first_given(form->heads, 1);
+    const int groups = c->Hkv < c->H ? c->Hkv : 1; /* of shared queries: H would share nothing */
+    const bool ranked = form->rank > 0, levelled = a->levels != SRNN_LEVELS_NONE;
+    return (sr_layer_sizes){
+        .H = heads,
+        .Hkv = sr_shares_queries(a) ? groups : c->Hkv * first_given(form->heads, 1),
+        .D = first_given(c->key_size, first_given(form->key, share)),
+        .Dv = first_given(c->value_size, c->D),
+        .rank = ranked ? first_given(c->rank, form->rank) : 0,
+        .levels = levelled ? first_given(c->levels, SR_LEVELS_USUAL) : 0,
+    };
+}
+
 srnn_status sr_model_config_attention(sr_model_config *config, const char *text) {
     void *memory;
     if (config->L < 1 || config->L > SR_LAYERS_MAX)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "num_hidden_layers is %d; it must be 1 to %d", config->L,
                        SR_LAYERS_MAX);
     free(config->attention);
+    free(config->sizes);
     config->attention = NULL;
+    config->sizes = NULL;
     SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof *config->attention));
     config->attention = memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof *config->sizes));
+    config->sizes = memory;
     SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof(bool)));
     const srnn_status status = set_ranges(config, memory, text);
     free(memory);
+    for (int layer = 0; layer < config->L; layer++)
+        config->sizes[layer] = usual_sizes(config, layer);
     return status;
 }
 
@@ -179,7 +245,7 @@ srnn_status sr_model_config_attention_text(char **text, const sr_model_config *c
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a text");
     for (int first = 0, next; first < config->L; first = next) {
-        char variant[SR_ATTENTION_TEXT];
+        char variant[512];
         for (next = first + 1; next < config->L; next++)
             if (!sr_attention_same(&config->attention[first], &config->attention[next]))
                 break;

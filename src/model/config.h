@@ -16,6 +16,13 @@ typedef enum sr_mlp {
 enum { SR_LAYERS_MAX = 4096, SR_WIDTH_MAX = 1 << 20, SR_VOCAB_MAX = 1 << 24 };
 enum { SR_POSITIONS_MAX = 1 << 24, SR_OTHER_ENDS = 15 };
 
+/* Sizes of one layer's attention. */
+typedef struct sr_layer_sizes {
+    int H, Hkv;       /* heads; heads of what a group of them shares */
+    int D, Dv;        /* widths of a head of keys and of values */
+    int rank, levels; /* 0: the layer has none */
+} sr_layer_sizes;
+
 typedef struct sr_model_config {
     int V;         /* vocab_size */
     int C;         /* hidden_size */
@@ -35,7 +42,11 @@ typedef struct sr_model_config {
     bool head_kept; /* the file says tied, but a head that differs lies beside it and is used */
     bool reference; /* the file names the attention as the reference does, without a text form */
 
+    /* What sr_model_config_attention gives layers; 0: what their form has. */
+    int key_size, value_size, rank, levels;
+
     srnn_attention *attention; /* (L), owned */
+    sr_layer_sizes *sizes;     /* (L), owned */
 } sr_model_config;
 
 /* Leaves { 0 }, which may be freed again. */
@@ -48,7 +59,8 @@ srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *fro
 srnn_status sr_model_config_check(const sr_model_config *config);
 
 /* Sets the attention of all L layers (config->L is set) from a text: one variant for all, or
- * variants by layers, "0-3:norm,4-:order:2", that name every layer once. */
+ * variants by layers, "0-3:norm,4-:order:2", that name every layer once; and their sizes, from the other
+ * members. */
 srnn_status sr_model_config_attention(sr_model_config *config, const char *text);
 
 /* *text = what sr_model_config_attention reads back; free() it. */
@@ -61,7 +73,7 @@ int sr_model_config_front_tokens(const sr_model_config *config);
 bool sr_model_config_ends(const sr_model_config *config, int32_t token);
 
 /* The sizes of one attention layer. */
-sr_layer_dims sr_model_config_dims(const sr_model_config *config);
+sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer);
 
 /* Reads and writes config.json. Unknown keys are ignored; known keys with values that this program
  * does not have are refused. `dtype`: of the weights beside it. */

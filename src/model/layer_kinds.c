@@ -4,11 +4,13 @@
 #include "base/memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* The earlier layer with the same attention, or -1. */
 static int find_same(const sr_model_config *config, int layer) {
     for (int earlier = 0; earlier < layer; earlier++)
-        if (sr_attention_same(&config->attention[earlier], &config->attention[layer]))
+        if (sr_attention_same(&config->attention[earlier], &config->attention[layer]) &&
+            memcmp(&config->sizes[earlier], &config->sizes[layer], sizeof *config->sizes) == 0)
             return earlier;
     return -1;
 }
@@ -25,6 +27,8 @@ static srnn_status fill(sr_layer_kinds *kinds, sr_backend *backend, const sr_mod
         if (same < 0) {
             sr_layer_setup own = *setup;
             own.attention = config->attention[layer];
+            own.dims = sr_model_config_dims(config, layer);
+            own.rope_theta = config->rope_theta;
             SR_TRY(sr_attention_layer_create(&kinds->kinds[kinds->count], backend, &own));
             kinds->of_layer[layer] = kinds->kinds[kinds->count++];
         } else {

@@ -11,7 +11,7 @@ typedef struct sr_layer_kinds {
     int count;
 } sr_layer_kinds;
 
-/* `setup` without its attention, which comes from each layer of the configuration. */
+/* `setup` without its attention and sizes, which come from each layer of the configuration. */
 srnn_status sr_layer_kinds_create(sr_layer_kinds *kinds, sr_backend *backend,
                                   const sr_model_config *config, const sr_layer_setup *setup);
 void sr_layer_kinds_free(sr_layer_kinds *kinds);

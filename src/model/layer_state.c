@@ -8,23 +8,31 @@
 struct sr_layer_state {
     sr_attention_layer *layer;
     srnn_state *attention;
-    void *history;      /* (B, width - 1, channels), device memory */
-    void *next_history; /* the one being made */
-    size_t history_bytes;
+    void *history[SR_FORM_CONVS]; /* (B, width - 1, channels) of each convolution, device memory */
+    void *next_history;           /* the one being made */
     int64_t position;
 };
+
+static size_t history_bytes(const sr_attention_layer *layer, int which) {
+    const sr_wire_conv *conv = &layer->wiring.convs[which];
+    return (size_t)layer->B * (size_t)(conv->width - 1) * (size_t)conv->to.count *
+           sr_number_bytes(layer->backend->number);
+}
 
 static srnn_status fill(sr_layer_state *state) {
     sr_attention_layer *layer = state->layer;
     srnn_device *device = layer->backend->device;
+    size_t most = 0;
     SR_TRY(srnn_state_create(&state->attention, &layer->problem));
-    if (layer->attention.short_conv < 2)
-        return SRNN_OK;
-    state->history_bytes = (size_t)layer->B * (size_t)(layer->attention.short_conv - 1) *
-                           (size_t)layer->channels * sr_number_bytes(layer->backend->number);
-    SR_TRY(sr_device_allocate(device, &state->history, state->history_bytes));
-    SR_TRY(sr_device_allocate(device, &state->next_history, state->history_bytes));
-    return sr_device_zero(device, state->history, state->history_bytes);
+    for (int i = 0; i < layer->wiring.conv_count; i++) {
+        const size_t bytes = history_bytes(layer, i);
+        if (bytes == 0)
+            continue;
+        SR_TRY(sr_device_allocate(device, &state->history[i], bytes));
+        SR_TRY(sr_device_zero(device, state->history[i], bytes));
+        most = bytes > most ? bytes : most;
+    }
+    return most ? sr_device_allocate(device, &state->next_history, most) : SRNN_OK;
 }
 
 srnn_status sr_layer_state_create(sr_layer_state **state, sr_attention_layer *layer) {
@@ -47,7 +55,8 @@ void sr_layer_state_free(sr_layer_state *state) {
         return;
     srnn_device *device = state->layer->backend->device;
     srnn_state_free(state->attention);
-    sr_device_release(device, state->history);
+    for (int i = 0; i < SR_FORM_CONVS; i++)
+        sr_device_release(device, state->history[i]);
     sr_device_release(device, state->next_history);
     free(state);
 }
@@ -73,30 +82,37 @@ srnn_status sr_layer_state_reserve(sr_layer_state *state, int T, bool *moved) {
     return sr_state_reserve(state->attention, state->position + T, moved);
 }
 
-/* Keeps the last inputs of the convolution. They end up where they were read from, so that the same
+/* Keeps the last inputs of the convolutions. They end up where they were read from, so that the same
  * call can be replayed. */
-static srnn_status remember(const sr_layer_state *state, const sr_short_conv *conv) {
-    sr_backend *backend = state->layer->backend;
-    SR_TRY(backend->short_conv_history(backend, state->next_history, conv));
-    return sr_device_copy(backend->device, state->history, state->next_history,
-                          state->history_bytes);
+static srnn_status remember(const sr_layer_state *state, const sr_layer_arrays *arrays,
+                            const sr_layer_weights *weights, const sr_layer_piece *piece) {
+    const sr_attention_layer *layer = state->layer;
+    sr_backend *backend = layer->backend;
+    for (int i = 0; i < layer->wiring.conv_count; i++) {
+        const sr_short_conv conv = sr_layer_conv(layer, arrays, weights, piece, i);
+        if (!state->history[i])
+            continue;
+        SR_TRY(backend->short_conv_history(backend, state->next_history, &conv));
+        SR_TRY(sr_device_copy(backend->device, state->history[i], state->next_history,
+                              history_bytes(layer, i)));
+    }
+    return SRNN_OK;
 }
 
 srnn_status sr_layer_state_run(sr_layer_state *state, sr_matrix y, sr_matrix x,
                                const sr_layer_weights *weights, const sr_layer_piece_place *place) {
     sr_attention_layer *layer = state->layer;
-    const sr_layer_piece piece = {
-        .rows = x.rows, .T = place->T, .positions = place->positions, .history = state->history};
+    const sr_layer_piece piece = {.rows = x.rows,
+                                  .T = place->T,
+                                  .positions = place->positions,
+                                  .history = (const void *const *)state->history};
     const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, place->saved, x.rows);
     SR_TRY(sr_layer_project(layer, &arrays, x, weights, &piece));
-    if (state->history) {
-        const sr_short_conv conv = sr_layer_conv(layer, &arrays, weights, &piece);
-        SR_TRY(remember(state, &conv));
-    }
+    SR_TRY(remember(state, &arrays, weights, &piece));
     const srnn_operands in = sr_layer_operands(layer, &arrays, weights, place->T);
     SR_TRY(
         sr_state_run(state->attention, sr_layer_output(layer, &arrays, place->T), &in, place->T));
-    return sr_attention_layer_finish(layer, y, y, weights, place->saved);
+    return sr_attention_layer_finish(layer, y, y, x, weights, place->saved);
 }
 
 void sr_layer_state_advance(sr_layer_state *state, int T) {

@@ -7,137 +7,163 @@
 typedef struct builder {
     sr_tensor_table *table;
     const char *prefix;
+    const sr_layer_wiring *w;
+    const srnn_attention *attention;
+    const sr_layer_dims *dims;
     srnn_status status;
 } builder;
 
-static void append(builder *b, sr_layer_slot slot, const char *name, sr_tensor_spec spec) {
+static void append_named(builder *b, int slot, const char *name, sr_tensor_spec spec) {
     if (b->status != SRNN_OK)
         return;
     const int length = snprintf(spec.name, sizeof spec.name, "%s%s", b->prefix, name);
-    spec.slot = (int)slot;
+    spec.slot = slot;
     b->status = length < (int)sizeof spec.name
                     ? sr_tensor_table_add(b->table, &spec)
                     : SR_FAIL(SRNN_ERR_ARGUMENT, "%s%s: name too long", b->prefix, name);
 }
 
-static sr_tensor_spec matrix(int64_t rows, int64_t columns, sr_initialiser how, double size) {
-    return (sr_tensor_spec){.rank = 2, .shape = {rows, columns}, .initialiser = how, .size = size};
+static void append(builder *b, int slot, const char *name, const char *part, sr_tensor_spec spec) {
+    char text[SR_SPEC_NAME];
+    const char *inner = b->w->form->prefix ? b->w->form->prefix : "";
+    snprintf(text, sizeof text, "%s%s%s", inner, name, part);
+    append_named(b, slot, text, spec);
 }
 
-static sr_tensor_spec vector(int64_t length, sr_initialiser how, double size) {
-    return (sr_tensor_spec){.rank = 1, .shape = {length}, .initialiser = how, .size = size};
-}
-
-/* A linear layer of the model's width. */
-typedef struct linear {
-    sr_layer_slot weight; /* its bias has the next one */
-    const char *name;
-    int64_t out, in;
-    bool bias;
-    bool gate; /* begins as torch.nn.Linear does; else as Hugging Face's models do */
-} linear;
-
-static double gate_bound(const linear *l) {
-    return 1.0 / sqrt((double)l->in);
-}
-
-static void append_weight(builder *b, const linear *l) {
-    char name[SR_SPEC_NAME];
-    snprintf(name, sizeof name, "%s.weight", l->name);
-    append(b, l->weight, name,
-           l->gate ? matrix(l->out, l->in, SR_INIT_UNIFORM, gate_bound(l))
-                   : matrix(l->out, l->in, SR_INIT_NORMAL, 0));
-}
-
-static void append_bias(builder *b, const linear *l) {
-    char name[SR_SPEC_NAME];
-    snprintf(name, sizeof name, "%s.bias", l->name);
-    if (l->bias)
-        append(b, l->weight + 1, name,
-               l->gate ? vector(l->out, SR_INIT_UNIFORM, gate_bound(l))
-                       : vector(l->out, SR_INIT_CONSTANT, 0));
-}
-
-/* q, k and v: three linear layers, or one before a convolution. */
-static int list_inputs(linear *list, const srnn_attention *a, const sr_layer_dims *d) {
-    const int64_t queries = (int64_t)d->H * d->D, keys = (int64_t)d->Hkv * d->D;
-    const bool bias = d->qkv_bias;
-    if (a->short_conv) {
-        list[0] = (linear){SR_LAYER_QKV_WEIGHT, "qkv_proj", queries + 2 * keys, d->C, .bias = bias};
-        return 1;
+/* Puts a rule into numbers; `inputs` that one output sums. */
+static void begin(sr_tensor_spec *spec, const builder *b, sr_start start, int64_t inputs) {
+    const double layers = b->dims->layers > 0 ? b->dims->layers : 1;
+    const double bound = 1.0 / sqrt((double)inputs);
+    switch (start.rule) {
+    case SR_START_RANGE:
+        spec->initialiser = SR_INIT_NORMAL;
+        break;
+    case SR_START_FAN:
+        spec->initialiser = SR_INIT_UNIFORM;
+        spec->size = bound;
+        break;
+    case SR_START_FAN_DEPTH:
+        spec->initialiser = SR_INIT_UNIFORM;
+        spec->size = bound / sqrt(layers);
+        break;
+    case SR_START_VALUE:
+        spec->initialiser = SR_INIT_CONSTANT;
+        spec->size = start.low;
+        break;
+    case SR_START_LOG_UNIFORM:
+        spec->initialiser = SR_INIT_LOG_UNIFORM;
+        spec->low = start.low;
+        spec->size = start.high;
+        break;
+    case SR_START_LOG_COUNT:
+        spec->initialiser = SR_INIT_LOG_COUNT;
+        break;
+    case SR_START_TIME_STEP:
+        spec->initialiser = SR_INIT_TIME_STEP;
+        break;
+    case SR_START_LOG_POOL:
+        spec->initialiser = SR_INIT_LOG_UNIFORM;
+        spec->low = 1;
+        spec->size = b->attention->pool > 2 ? b->attention->pool - 1 : 1;
+        break;
     }
-    list[0] = (linear){SR_LAYER_Q_WEIGHT, "q_proj", queries, d->C, .bias = bias};
-    list[1] = (linear){SR_LAYER_K_WEIGHT, "k_proj", keys, d->C, .bias = bias};
-    list[2] = (linear){SR_LAYER_V_WEIGHT, "v_proj", keys, d->C, .bias = bias};
-    return 3;
 }
 
-/* What x is projected to. The weights stand together, so that a backend may see one matrix. */
-static void append_projections(builder *b, const srnn_attention *a, const sr_layer_dims *d) {
-    linear list[3 + SR_OPERANDS];
-    int count = list_inputs(list, a, d);
-    for (int n = 0; n < SR_OPERANDS; n++) {
-        const sr_operand which = (sr_operand)n;
-        const sr_operand_row *row = sr_operand_at(which);
-        const int64_t out = sr_layer_extent(row->heads, a, d) * sr_layer_extent(row->width, a, d);
-        if (row->origin == SR_ORIGIN_PROJECTION && sr_operand_used(which, a))
-            list[count++] = (linear){
-                sr_layer_operand_slot(which), row->file, out, d->C, .bias = true, .gate = true};
+static sr_tensor_spec vector(const builder *b, int64_t length, sr_start start, int64_t inputs) {
+    sr_tensor_spec spec = {.rank = 1, .shape = {length}};
+    begin(&spec, b, start, inputs);
+    return spec;
+}
+
+static sr_tensor_spec matrix(const builder *b, int64_t out, int64_t in, sr_start start) {
+    sr_tensor_spec spec = {.rank = 2, .shape = {out, in}};
+    begin(&spec, b, start, in);
+    return spec;
+}
+
+/* Weights first, then biases, so that those of one product follow each other in memory. */
+static void projections(builder *b, int first, int end) {
+    for (int i = first; i < end; i++) {
+        const sr_wire_projection *p = &b->w->projections[i];
+        append(b, (int)p->weight, p->name, ".weight",
+               matrix(b, p->to.count, p->from_input ? b->dims->C : p->from.count, p->start));
     }
-    for (int i = 0; i < count; i++)
-        append_weight(b, &list[i]);
-    for (int i = 0; i < count; i++)
-        append_bias(b, &list[i]);
+    for (int i = first; i < end; i++) {
+        const sr_wire_projection *p = &b->w->projections[i];
+        if (p->bias)
+            append(
+                b, (int)p->weight + 1, p->name, ".bias",
+                vector(b, p->to.count, p->bias_start, p->from_input ? b->dims->C : p->from.count));
+    }
 }
 
-static void append_convolution(builder *b, const srnn_attention *a, const sr_layer_dims *d) {
-    const int64_t channels = ((int64_t)d->H + 2 * (int64_t)d->Hkv) * d->D;
-    const double bound = 1.0 / sqrt((double)a->short_conv);
-    append(b, SR_LAYER_CONV_WEIGHT, "conv1d.weight",
-           (sr_tensor_spec){.rank = 3,
-                            .shape = {channels, 1, a->short_conv},
-                            .initialiser = SR_INIT_UNIFORM,
-                            .size = bound});
-    if (d->qkv_bias)
-        append(b, SR_LAYER_CONV_BIAS, "conv1d.bias", vector(channels, SR_INIT_UNIFORM, bound));
+static void convolution(builder *b, const sr_wire_conv *conv) {
+    sr_tensor_spec weight = {.rank = 3, .shape = {conv->to.count, 1, conv->width}};
+    begin(&weight, b, conv->start, conv->width);
+    append(b, (int)conv->weight, conv->name, ".weight", weight);
+    if (conv->bias)
+        append(b, (int)conv->weight + 1, conv->name, ".bias",
+               vector(b, conv->to.count, conv->start, conv->width));
 }
 
-static void append_output(builder *b, const sr_layer_dims *d) {
-    const linear output = {SR_LAYER_O_WEIGHT, "o_proj", d->C, (int64_t)d->H * d->D,
-                           .bias = d->o_bias};
-    append_weight(b, &output);
-    append_bias(b, &output);
+static void output(builder *b) {
+    const sr_form_projection *form = &b->w->form->output;
+    const bool bias =
+        form->bias == SR_FORM_BIAS_ALWAYS || (form->bias == SR_FORM_BIAS_ASKED && b->dims->o_bias);
+    append(b, SR_LAYER_OUTPUT, form->name, ".weight",
+           matrix(b, b->dims->C, b->w->output, form->start));
+    if (bias)
+        append(b, SR_LAYER_OUTPUT + 1, form->name, ".bias",
+               vector(b, b->dims->C, form->bias_start, b->w->output));
 }
 
-/* An operand that is learned itself. */
-static void append_learned(builder *b, sr_operand which, const srnn_attention *a,
-                           const sr_layer_dims *d) {
+static void own_norm(builder *b) {
+    sr_tensor_spec spec = vector(b, b->dims->C, (sr_start){SR_START_VALUE, 1, 0}, 1);
+    append_named(b, SR_LAYER_OWN_NORM, b->w->form->own_norm, spec);
+}
+
+/* The small tensors that their authors keep out of weight decay. */
+static bool is_undecayed(sr_operand which) {
+    return which == SR_OPERAND_A_LOG || which == SR_OPERAND_DT_BIAS ||
+           which == SR_OPERAND_SKIP_WEIGHT || which == SR_OPERAND_LEVEL_SCALE;
+}
+
+/* What is learned itself, as the form or else the table of operands has it. */
+static void learned(builder *b, sr_operand which) {
     const sr_operand_row *row = sr_operand_at(which);
-    const int64_t heads = sr_layer_extent(row->heads, a, d),
-                  width = sr_layer_extent(row->width, a, d);
-    append(b, sr_layer_operand_slot(which), row->file,
-           row->file_rank == 1
-               ? vector(heads * width, SR_INIT_CONSTANT, row->initial)
-               : (sr_tensor_spec){.rank = 4, .shape = {1, width, 1, 1}, .size = row->initial});
-}
-
-int64_t sr_layer_extent(sr_extent extent, const srnn_attention *a, const sr_layer_dims *d) {
-    return sr_extent_in(
-        extent, &(srnn_problem){.attention = *a, .H = d->H, .Hkv = d->Hkv, .D = d->D, .Dv = d->D});
+    const sr_form_learned *form = sr_form_learned_of(b->w->form, which);
+    const sr_start start = form ? form->start : (sr_start){SR_START_VALUE, row->initial, 0};
+    const srnn_problem problem = sr_layer_problem(b->attention, b->dims);
+    const sr_shape shape = sr_operand_shape(which, &problem);
+    const int64_t numbers =
+        b->w->part_bias[which] ? b->w->places[which].at.count : b->w->learned[which];
+    sr_tensor_spec spec = vector(b, numbers, start, 1);
+    if (row->file_rank == 4)
+        spec = (sr_tensor_spec){.rank = 4, .shape = {1, numbers, 1, 1}, .size = row->initial};
+    if (row->file_rank == 2) {
+        spec.rank = 2;
+        spec.shape[0] = shape.sizes[0];
+        spec.shape[1] = numbers / shape.sizes[0];
+    }
+    spec.undecayed = is_undecayed(which);
+    append(b, (int)sr_layer_operand_slot(which), form ? form->name : row->file, "", spec);
 }
 
 srnn_status sr_layer_tensors(sr_tensor_table *table, const char *prefix,
                              const srnn_attention *attention, const sr_layer_dims *dims) {
-    const srnn_attention *a = attention;
-    const sr_layer_dims *d = dims;
-    builder b = {.table = table, .prefix = prefix};
-    append_projections(&b, a, d);
-    if (a->short_conv)
-        append_convolution(&b, a, d);
-    append_output(&b, d);
+    sr_layer_wiring wiring;
+    SR_TRY(sr_layer_wire(&wiring, attention, dims));
+    builder b = {
+        .table = table, .prefix = prefix, .w = &wiring, .attention = attention, .dims = dims};
+    projections(&b, 0, wiring.input_count);
+    projections(&b, wiring.input_count, wiring.projection_count);
+    for (int c = 0; c < wiring.conv_count; c++)
+        convolution(&b, &wiring.convs[c]);
+    output(&b);
+    if (wiring.form->own_norm)
+        own_norm(&b);
     for (int which = 0; which < SR_OPERANDS; which++)
-        if (sr_operand_at((sr_operand)which)->origin == SR_ORIGIN_LEARNED &&
-            sr_operand_used((sr_operand)which, a))
-            append_learned(&b, (sr_operand)which, a, d);
+        if (wiring.learned[which] || wiring.part_bias[which])
+            learned(&b, (sr_operand)which);
     return b.status;
 }

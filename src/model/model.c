@@ -39,7 +39,7 @@ static srnn_status add_mlp(sr_tensor_table *table, const sr_model_config *c, int
 }
 
 static srnn_status add_block(sr_tensor_table *table, const sr_model_config *c, int layer) {
-    const sr_layer_dims dims = sr_model_config_dims(c);
+    const sr_layer_dims dims = sr_model_config_dims(c, layer);
     char prefix[64];
     snprintf(prefix, sizeof prefix, "model.layers.%d.self_attn.", layer);
     SR_TRY(add(table, SR_BLOCK_INPUT_NORM, layer, "input_layernorm.weight", c->C, 0));

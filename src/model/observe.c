@@ -29,36 +29,36 @@ static void *moved(const void *data, sr_matrix m, float *host) {
     return data ? host + bytes / (ptrdiff_t)sr_number_bytes(m.dtype) : NULL;
 }
 
-/* The learned vectors, which are floats already, into host (2 D + Hkv). */
+/* The learned vectors, which are floats already, into host. */
 static srnn_status fetch_vectors(float *host, srnn_device *device, srnn_operands *in,
-                                 const sr_model_config *c) {
-    const struct {
-        void **vector;
-        int n;
-    } vectors[] = {{&in->norm_weight, c->D}, {&in->norm_bias, c->D}, {&in->value_power, c->Hkv}};
-    for (int i = 0; i < 3; host += vectors[i++].n)
-        if (*vectors[i].vector) {
-            SR_TRY(sr_device_copy_out(device, host, *vectors[i].vector,
-                                      (size_t)vectors[i].n * sizeof *host));
-            *vectors[i].vector = host;
-        }
+                                 const sr_layer_wiring *wiring) {
+    for (int n = 0; n < SR_OPERANDS; host += wiring->learned[n++]) {
+        if (!wiring->learned[n])
+            continue;
+        SR_TRY(sr_device_copy_out(device, host, sr_operand_data((sr_operand)n, in),
+                                  (size_t)wiring->learned[n] * sizeof *host));
+        sr_operand_place((sr_operand)n, in, host);
+    }
     return SRNN_OK;
 }
 
+enum { PROJECTED, CONVOLVED, O, SHOWN };
+
 static srnn_status show_copies(const sr_block *b, srnn_operands *in, srnn_tensor *o,
-                               const sr_layer_arrays *arrays, float *const host[3]) {
-    const sr_matrix qkv = arrays->qkv, projected = arrays->projected;
-    in->q.data = moved(in->q.data, qkv, host[0]);
-    in->k.data = moved(in->k.data, qkv, host[0]);
-    in->v.data = moved(in->v.data, qkv, host[0]);
-    in->value_gate.data = moved(in->value_gate.data, projected, host[1]);
-    in->output_gate.data = moved(in->output_gate.data, projected, host[1]);
-    in->decay.data = moved(in->decay.data, projected, host[1]);
-    o->data = host[2];
+                               const sr_matrix shown[SHOWN], float *const host[SHOWN]) {
+    const sr_layer_wiring *wiring = &b->attention->wiring;
+    int64_t learned = 1;
+    for (int n = 0; n < SR_OPERANDS; n++) {
+        const sr_operand which = (sr_operand)n;
+        const int from = wiring->places[n].convolved ? CONVOLVED : PROJECTED;
+        learned += wiring->learned[n];
+        if (wiring->places[n].there)
+            sr_operand_place(which, in, moved(sr_operand_data(which, in), shown[from], host[from]));
+    }
+    o->data = host[O];
     float *vectors;
-    SR_TRY(
-        sr_alloc((void **)&vectors, (size_t)(2 * b->config->D + b->config->Hkv), sizeof *vectors));
-    srnn_status status = fetch_vectors(vectors, b->backend->device, in, b->config);
+    SR_TRY(sr_alloc((void **)&vectors, (size_t)learned, sizeof *vectors));
+    srnn_status status = fetch_vectors(vectors, b->backend->device, in, wiring);
     if (status == SRNN_OK)
         status = b->observer.see(b->observer.context, b->layer, in, *o);
     free(vectors);
@@ -73,16 +73,17 @@ srnn_status sr_block_observe(const sr_block *b, const sr_layer_weights *weights,
         return b->observer.see(b->observer.context, b->layer, &in, o);
     const sr_layer_arrays arrays =
         sr_layer_arrays_at(b->attention, &b->attention->saved, saved, b->rows);
-    const sr_matrix shown[3] = {arrays.qkv, arrays.projected, arrays.o};
-    float *host[3] = {NULL, NULL, NULL};
+    const sr_matrix shown[SHOWN] = {arrays.projected, arrays.convolved, arrays.o};
+    float *host[SHOWN] = {NULL, NULL, NULL};
     srnn_status status = SRNN_OK;
-    for (int i = 0; i < 3 && status == SRNN_OK; i++)
-        status = fetch(&host[i], device, shown[i]);
+    for (int i = 0; i < SHOWN && status == SRNN_OK; i++)
+        if (shown[i].columns)
+            status = fetch(&host[i], device, shown[i]);
     if (status == SRNN_OK)
-        status = show_copies(b, &in, &o, &arrays, host);
+        status = show_copies(b, &in, &o, shown, host);
     if (status == SRNN_OK)
-        status = give_back(device, shown[2], host[2]);
-    for (int i = 0; i < 3; i++)
+        status = give_back(device, shown[O], host[O]);
+    for (int i = 0; i < SHOWN; i++)
         free(host[i]);
     return status;
 }

@@ -172,8 +172,7 @@ static srnn_status fill(sr_pass *pass) {
     SR_TRY(sr_alloc_zero(&memory, (size_t)(2 * c->L + 20), sizeof *pass->memory));
     pass->memory = memory;
     SR_TRY(take_positions(pass));
-    const sr_layer_setup layer = {.dims = sr_model_config_dims(c),
-                                  .B = pass->setup.B,
+    const sr_layer_setup layer = {.B = pass->setup.B,
                                   .T = pass->setup.T,
                                   .positions = pass->positions,
                                   .offsets = pass->setup.offsets,

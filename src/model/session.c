@@ -67,8 +67,7 @@ static srnn_status take_all(sr_session *session) {
 
 static srnn_status fill(sr_session *session) {
     const sr_model_config *c = &session->model->config;
-    const sr_layer_setup layer_setup = {.dims = sr_model_config_dims(c),
-                                        .B = session->setup.B,
+    const sr_layer_setup layer_setup = {.B = session->setup.B,
                                         .T = session->setup.T,
                                         .rope_table = session->model->rope_table,
                                         .rope_positions = c->positions,

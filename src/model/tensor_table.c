@@ -3,6 +3,7 @@
 
 #include "base/random.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +69,17 @@ static uint64_t hash_of(const char *name) {
     return hash;
 }
 
+/* Between low and high, never 0. */
+static double between(double low, double high, double uniform) {
+    return fmax(low + (high - low) * uniform, 1e-4);
+}
+
+/* softplus^-1 of a step between 0.001 and 0.1. */
+static double time_step(double uniform) {
+    const double step = exp(log(0.001) + (log(0.1) - log(0.001)) * uniform);
+    return step + log(-expm1(-step));
+}
+
 void sr_tensor_initialise(float *out, const sr_tensor_spec *spec, double range, uint64_t seed) {
     const uint64_t stream = hash_of(spec->name);
     for (size_t i = 0; i < spec->count; i++) {
@@ -80,6 +92,15 @@ void sr_tensor_initialise(float *out, const sr_tensor_spec *spec, double range, 
             break;
         case SR_INIT_UNIFORM:
             out[i] = (float)(spec->size * (2.0 * sr_random_uniform(seed, stream, i) - 1.0));
+            break;
+        case SR_INIT_LOG_UNIFORM:
+            out[i] = (float)log(between(spec->low, spec->size, sr_random_uniform(seed, stream, i)));
+            break;
+        case SR_INIT_LOG_COUNT:
+            out[i] = (float)log((double)i + 1);
+            break;
+        case SR_INIT_TIME_STEP:
+            out[i] = (float)time_step(sr_random_uniform(seed, stream, i));
             break;
         }
     }

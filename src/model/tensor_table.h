@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,6 +14,9 @@ typedef enum sr_initialiser {
     SR_INIT_CONSTANT = 0, /* size */
     SR_INIT_NORMAL,       /* mean 0, standard deviation the model's initial range */
     SR_INIT_UNIFORM,      /* between -size and size */
+    SR_INIT_LOG_UNIFORM,  /* logarithms of numbers between low and size */
+    SR_INIT_LOG_COUNT,    /* logarithms of 1, 2, 3, .. */
+    SR_INIT_TIME_STEP, /* softplus^-1 of numbers between 0.001 and 0.1, uniform in their logarithm */
 } sr_initialiser;
 
 enum { SR_SPEC_NAME = 96, SR_SPEC_RANK = 4 };
@@ -22,10 +26,11 @@ typedef struct sr_tensor_spec {
     int rank;
     int64_t shape[SR_SPEC_RANK];
     sr_initialiser initialiser;
-    double size;  /* of the initialiser, but of SR_INIT_NORMAL */
-    int slot;     /* what it is to its layer */
-    size_t count; /* numbers: the product of the shape */
-    size_t start; /* first number in the arena, a multiple of 16 */
+    double size, low; /* of the initialiser, but of SR_INIT_NORMAL */
+    bool undecayed;   /* its authors train it without weight decay */
+    int slot;         /* what it is to its layer */
+    size_t count;     /* numbers: the product of the shape */
+    size_t start;     /* first number in the arena, a multiple of 16 */
 } sr_tensor_spec;
 
 typedef struct sr_tensor_table {

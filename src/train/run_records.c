@@ -175,7 +175,7 @@ srnn_status sr_run_records_settings(sr_run_records *records, const char *yaml) {
     char *text = NULL;
     size_t bytes = 0;
     SR_TRY(sr_mapping_open(&file, yaml));
-    FILE *out = open_memstream(&text, &bytes);
+    FILE *out = sr_memory_stream(&text, &bytes);
     for (size_t i = 0; out && i < file.bytes; i++) {
         if (i == 0 || file.data[i - 1] == '\n')
             fputs("    ", out);

@@ -104,7 +104,7 @@ static void learned_operands_have_files(void **state) {
         if (row->origin != SR_ORIGIN_INPUTS && !row->file)
             fail_msg("the operand %s has no name for files", row->name);
         if (row->origin == SR_ORIGIN_LEARNED)
-            assert_true(row->file_rank == 1 || row->file_rank == 4);
+            assert_true(row->file_rank == 1 || row->file_rank == 2 || row->file_rank == 4);
     }
 }
 

@@ -64,51 +64,58 @@ static const struct {
     {"linear_cosine_intended", "score=linear,scale=one,feature=unit,normaliser=value_power"},
     {"norm", "score=exp,normaliser=none,norm=l2"},
     {"gate", "score=exp,clamp=5,normaliser=row_length,output_gate"},
-    {"power", "score=power:2,decay=log_sigmoid"},
-    {"forget", "score=exp,decay=log_sigmoid"},
-    {"mamba2", "score=linear,position=none,short_conv=4,share=qk,scale=one,decay=softplus,value_"
-               "gate=time_step,normaliser=none,skip=head,output_gate,gate_width=channel,gate_shape="
-               "silu,norm=rms,norm_width=row,norm_epsilon=1e-05"},
-    {"linear_mamba", "score=linear,position=none,short_conv=2,share=qk,scale=one,decay=softplus,"
-                     "value_gate=time_step,normaliser=none,skip=channel,output_gate,gate_width="
-                     "channel,gate_shape=silu,norm=rms,norm_width=row,norm_epsilon=1e-05"},
+    {"power", "score=power:2,layer=power,decay=log_sigmoid"},
+    {"forget", "score=exp,layer=power,decay=log_sigmoid"},
+    {"mamba2", "score=linear,position=none,short_conv=4,layer=mamba2,share=qk,scale=one,decay=so"
+               "ftplus,value_gate=time_step,normaliser=none,skip=head,output_gate,gate_width=cha"
+               "nnel,gate_shape=silu,norm=rms,norm_width=row,norm_epsilon=1e-05"},
+    {"linear_mamba",
+     "score=linear,position=none,short_conv=2,layer=mamba_layer,share=qk,scale=one,dec"
+     "ay=softplus,value_gate=time_step,normaliser=none,skip=channel,output_gate,gate_w"
+     "idth=channel,gate_shape=silu,norm=rms,norm_width=row,norm_epsilon=1e-05"},
     {"gated_softmax_plusplus_mamba",
-     "score=exp,position=none,short_conv=4,share=qk,scale=one,decay=softplus,decay_place=logit,"
-     "value_gate=time_step,skip=head,output_gate,gate_width=channel,gate_shape=silu,norm=rms,norm_"
-     "width=row,norm_epsilon=1e-05"},
+     "score=exp,position=none,short_conv=4,layer=mamba_block,share=qk,scale=one,decay="
+     "softplus,decay_place=logit,value_gate=time_step,skip=head,output_gate,gate_width"
+     "=channel,gate_shape=silu,norm=rms,norm_width=row,norm_epsilon=1e-05"},
     {"gated_softmax_plusplus_mamba2",
-     "score=linear,position=none,share=qk,scale=one,decay=softplus,value_gate=time_step,normaliser="
-     "none,skip=channel,output_gate,gate_width=channel,gate_shape=silu_square,norm=rms,norm_width="
-     "row,norm_epsilon=1e-05"},
+     "score=linear,position=none,layer=mamba_layer,share=qk,scale=one,decay=softplus,v"
+     "alue_gate=time_step,normaliser=none,skip=channel,output_gate,gate_width=channel,"
+     "gate_shape=silu_square,norm=rms,norm_width=row,norm_epsilon=1e-05"},
     {"gated_softmax_plusplus_mamba2_intended",
-     "score=exp,position=none,share=qk,scale=one,decay=softplus,decay_place=logit,value_gate=time_"
-     "step,normaliser=row_length,skip=channel,output_gate,gate_width=channel,gate_shape=silu_"
-     "square,norm=rms,norm_width=row,norm_epsilon=1e-05"},
-    {"gla",
-     "score=linear,position=none,decay=log_sigmoid,decay_divisor=16,decay_width=channel,normaliser="
-     "none,post_gate,gate_width=channel,gate_shape=silu,norm=rms,norm_epsilon=1e-05"},
-    {"delta_net", "score=linear,position=none,short_conv=4,feature=unit_smooth,write=delta,"
-                  "normaliser=none,norm=rms,norm_epsilon=1e-05"},
+     "score=exp,position=none,layer=mamba_layer,share=qk,scale=one,decay=softplus,deca"
+     "y_place=logit,value_gate=time_step,normaliser=row_length,skip=channel,output_gat"
+     "e,gate_width=channel,gate_shape=silu_square,norm=rms,norm_width=row,norm_epsilon"
+     "=1e-05"},
+    {"gla", "score=linear,position=none,layer=gla,decay=log_sigmoid,decay_divisor=16,decay_wi"
+            "dth=channel,normaliser=none,post_gate,gate_width=channel,gate_shape=silu,norm=rm"
+            "s,norm_epsilon=1e-05"},
+    {"delta_net", "score=linear,position=none,short_conv=4,layer=delta_net,feature=unit_smooth,writ"
+                  "e=delta,normaliser=none,norm=rms,norm_epsilon=1e-05"},
     {"gated_delta_net",
-     "score=linear,position=none,short_conv=4,feature=unit_smooth,decay=softplus,write=delta,"
-     "normaliser=none,post_gate,gate_width=channel,gate_shape=silu,norm=rms,norm_epsilon=1e-05"},
+     "score=linear,position=none,short_conv=4,layer=delta_net,feature=unit_smooth,deca"
+     "y=softplus,write=delta,normaliser=none,post_gate,gate_width=channel,gate_shape=s"
+     "ilu,norm=rms,norm_epsilon=1e-05"},
     {"log_linear",
-     "score=linear,position=none,levels=fenwick,normaliser=none,norm=rms,norm_epsilon=1e-05"},
+     "score=linear,position=none,layer=delta_net,levels=fenwick,normaliser=none,norm=r"
+     "ms,norm_epsilon=1e-05"},
     {"log_linear_mamba2",
-     "score=linear,position=none,short_conv=4,share=qk,scale=one,decay=softplus,value_gate=time_"
-     "step,levels=fenwick,normaliser=none,skip=head,output_gate,gate_width=channel,gate_shape=silu,"
-     "norm=rms,norm_width=row,norm_epsilon=1e-05"},
+     "score=linear,position=none,short_conv=4,layer=mamba2,share=qk,scale=one,decay=so"
+     "ftplus,value_gate=time_step,levels=fenwick,normaliser=none,skip=head,output_gate"
+     ",gate_width=channel,gate_shape=silu,norm=rms,norm_width=row,norm_epsilon=1e-05"},
     {"log_linear_gated_delta_net",
-     "score=linear,position=none,short_conv=4,scale=one,feature=unit_smooth,decay=softplus,write="
-     "delta,levels=fenwick,normaliser=none,post_gate,gate_width=channel,gate_shape=silu,norm=rms,"
-     "norm_epsilon=1e-05"},
-    {"rat", "score=exp,position=rope_chunks,share=qk_tiled,pool=16,output_gate,gate_width=channel"},
-    {"grela", "score=linear,position=rope_features,scale=one,feature=elu1,epsilon=1e-06,skip=conv:"
-              "4,output_gate,gate_width=channel,gate_shape=silu"},
-    {"nala", "score=linear,position=rope_features,scale=one,feature=norm_split,epsilon=1e-06,post_"
-             "gate,gate_width=channel,gate_shape=silu,norm=layer,norm_width=row"},
-    {"nala_cosine", "score=linear,position=rope_features,scale=one,feature=norm_cosine,epsilon=1e-"
-                    "06,post_gate,gate_width=channel,gate_shape=silu,norm=layer,norm_width=row"},
+     "score=linear,position=none,short_conv=4,layer=delta_net,scale=one,feature=unit_s"
+     "mooth,decay=softplus,write=delta,levels=fenwick,normaliser=none,post_gate,gate_w"
+     "idth=channel,gate_shape=silu,norm=rms,norm_epsilon=1e-05"},
+    {"rat", "score=exp,position=rope_chunks,layer=rat,share=qk_tiled,pool=16,output_gate,gate"
+            "_width=channel"},
+    {"grela", "score=linear,position=rope_features,layer=grela,scale=one,feature=elu1,epsilon=1"
+              "e-06,skip=conv:4,output_gate,gate_width=channel,gate_shape=silu"},
+    {"nala", "score=linear,position=rope_features,layer=nala,scale=one,feature=norm_split,epsi"
+             "lon=1e-06,post_gate,gate_width=channel,gate_shape=silu,norm=layer,norm_width=row"},
+    {"nala_cosine",
+     "score=linear,position=rope_features,layer=nala,scale=one,feature=norm_cosine,eps"
+     "ilon=1e-06,post_gate,gate_width=channel,gate_shape=silu,norm=layer,norm_width=ro"
+     "w"},
 };
 
 enum { EXPECTED = sizeof expected / sizeof *expected };

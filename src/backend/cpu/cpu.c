@@ -52,6 +52,7 @@ static const sr_backend table = {
     .short_conv_backward = sr_cpu_short_conv_backward,
     .short_conv_history = sr_cpu_short_conv_history,
     .add = sr_cpu_add,
+    .add_rows = sr_cpu_add_rows,
     .cross_entropy = sr_cpu_cross_entropy,
     .tally_losses = sr_cpu_tally_losses,
     .tally_squares = sr_cpu_tally_squares,

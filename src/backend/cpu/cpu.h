@@ -6,10 +6,10 @@
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/rows.h"
 
-/* Room for the operands of one tile of a product, and which panels it holds. */
+/* Room for the operands of one tile of a product, and what was copied there. */
 typedef struct sr_pack {
     float *a, *b;
-    int64_t a_panel, b_panel;
+    const float *a_from, *b_from;
     sr_matmul_bf16
         *bf16; /* what multiplies, if the operands are to be bf16; NULL: they are float */
 } sr_pack;
@@ -69,6 +69,7 @@ srnn_status sr_cpu_swiglu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out,
 srnn_status sr_cpu_gelu_forward(sr_backend *, sr_matrix out, sr_matrix x);
 srnn_status sr_cpu_gelu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
 srnn_status sr_cpu_add(sr_backend *, float *y, const float *x, int64_t n);
+srnn_status sr_cpu_add_rows(sr_backend *, sr_matrix y, sr_matrix x);
 srnn_status sr_cpu_tally_losses(sr_backend *, sr_tally *tally, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows);
 srnn_status sr_cpu_tally_squares(sr_backend *, sr_tally *tally, const float *x, int64_t n);

@@ -5,20 +5,51 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Each tile of the result is one single-threaded library call: the bits do not depend on the number
+/* Each tile of a result is one single-threaded library call: the bits do not depend on the number
  * of threads, and skinny shapes keep every core busy. For tiles this small libraries do not copy
  * their operands; rows that lie a power of two apart then fall into the same few cache lines (a third
  * of the speed was measured). So operands whose rows run along the sum are copied first, to rows a
  * little farther apart; a worker keeps its last copies, which the next tile mostly needs again. */
-enum { TILE_M = SR_PACK_A, TILE_N = SR_PACK_B };
 
-typedef struct tiled_product {
-    sr_product whole;  /* one slice of the sum */
-    const float *bias; /* (N), added to every row, or NULL */
-    sr_pack *packs;    /* (threads) */
+/* A product, and what is added to each of its rows: (N) or NULL. */
+typedef struct biased_product {
+    sr_product product;
+    const float *bias;
+} biased_product;
+
+typedef struct tile_size {
+    int64_t m, n;
+} tile_size;
+
+/* Products of one depth that run side by side; of each, one slice of the sum. */
+typedef struct tiled_products {
+    const biased_product *items;
+    tile_size tile;
+    sr_pack *packs; /* (threads) */
     const sr_cpu_rows *loops;
     atomic_bool failed;
-} tiled_product;
+} tiled_products;
+
+static int64_t tiles_in(const sr_product *p, tile_size tile) {
+    return sr_tiles(p->M, tile.m) * sr_tiles(p->N, tile.n);
+}
+
+static int64_t all_tiles(const biased_product *items, int count, tile_size tile) {
+    int64_t tiles = 0;
+    for (int i = 0; i < count; i++)
+        tiles += tiles_in(&items[i].product, tile);
+    return tiles;
+}
+
+/* Large tiles are faster, many keep more cores busy: the largest that are enough of them. Threads
+ * have no say in it, as they must not change the bits. */
+static tile_size tile_size_for(const biased_product *items, int count) {
+    enum { TILES_WANTED = 32, LEAST = 64 };
+    tile_size tile = {SR_PACK_A, SR_PACK_B};
+    while (all_tiles(items, count, tile) < TILES_WANTED && tile.n > LEAST)
+        *(tile.n > tile.m ? &tile.n : &tile.m) /= 2;
+    return tile;
+}
 
 static void copy_panel(float *to, const float *from, int64_t stride, int64_t rows, int64_t columns,
                        int64_t to_stride) {
@@ -26,19 +57,19 @@ static void copy_panel(float *to, const float *from, int64_t stride, int64_t row
         memcpy(to + row * to_stride, from + row * stride, (size_t)columns * sizeof *to);
 }
 
-static void pack_tile(sr_product *tile, sr_pack *pack, int64_t m, int64_t n) {
+static void pack_tile(sr_product *tile, sr_pack *pack) {
     enum { A_STRIDE = SR_PACK_A + SR_PACK_GAP, B_STRIDE = SR_PACK_B + SR_PACK_GAP };
     if (tile->transpose_a) {
-        if (pack->a_panel != m)
+        if (pack->a_from != tile->a)
             copy_panel(pack->a, tile->a, tile->a_stride, tile->K, tile->M, A_STRIDE);
-        pack->a_panel = m;
+        pack->a_from = tile->a;
         tile->a = pack->a;
         tile->a_stride = A_STRIDE;
     }
     if (!tile->transpose_b) {
-        if (pack->b_panel != n)
+        if (pack->b_from != tile->b)
             copy_panel(pack->b, tile->b, tile->b_stride, tile->K, tile->N, B_STRIDE);
-        pack->b_panel = n;
+        pack->b_from = tile->b;
         tile->b = pack->b;
         tile->b_stride = B_STRIDE;
     }
@@ -51,21 +82,20 @@ static void round_panel(const sr_cpu_rows *loops, uint16_t *to, const float *fro
 }
 
 /* Both operands are copied, as bf16, in the order in which they are stored. */
-static bool multiply_bf16(const sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops,
-                          int64_t m, int64_t n) {
+static bool multiply_bf16(const sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
     enum { A_STRIDE = SR_PACK_A + SR_PACK_GAP, B_STRIDE = SR_PACK_B + SR_PACK_GAP };
     enum { K_STRIDE = SR_PACK_DEPTH + SR_PACK_GAP };
     uint16_t *a = (uint16_t *)(void *)pack->a, *b = (uint16_t *)(void *)pack->b;
     const int64_t a_stride = tile->transpose_a ? A_STRIDE : K_STRIDE;
     const int64_t b_stride = tile->transpose_b ? K_STRIDE : B_STRIDE;
-    if (pack->a_panel != m)
+    if (pack->a_from != tile->a)
         round_panel(loops, a, tile->a, tile->a_stride, tile->transpose_a ? tile->K : tile->M,
                     tile->transpose_a ? tile->M : tile->K, a_stride);
-    if (pack->b_panel != n)
+    if (pack->b_from != tile->b)
         round_panel(loops, b, tile->b, tile->b_stride, tile->transpose_b ? tile->N : tile->K,
                     tile->transpose_b ? tile->K : tile->N, b_stride);
-    pack->a_panel = m;
-    pack->b_panel = n;
+    pack->a_from = tile->a;
+    pack->b_from = tile->b;
     const sr_product_bf16 product = {.a = a,
                                      .b = b,
                                      .c = tile->c,
@@ -81,66 +111,74 @@ static bool multiply_bf16(const sr_product *tile, sr_pack *pack, const sr_cpu_ro
     return sr_matmul_bf16_run(pack->bf16, &product);
 }
 
-static bool multiply_float(sr_product *tile, sr_pack *pack, int64_t m, int64_t n) {
-    pack_tile(tile, pack, m, n);
+static bool multiply_float(sr_product *tile, sr_pack *pack) {
+    pack_tile(tile, pack);
     return sr_matmul(tile);
 }
 
 static void multiply_tile(void *context, int64_t task, int worker) {
-    tiled_product *job = context;
-    const sr_product *whole = &job->whole;
-    const int64_t down = sr_tiles(whole->M, TILE_M);
-    const int64_t m = task % down * TILE_M, n = task / down * TILE_N;
+    tiled_products *job = context;
+    const biased_product *item = job->items;
+    for (; task >= tiles_in(&item->product, job->tile); item++)
+        task -= tiles_in(&item->product, job->tile);
+    const sr_product *whole = &item->product;
+    const int64_t down = sr_tiles(whole->M, job->tile.m);
+    const int64_t m = task % down * job->tile.m, n = task / down * job->tile.n;
     sr_product tile = *whole;
-    tile.M = sr_min(TILE_M, whole->M - m);
-    tile.N = sr_min(TILE_N, whole->N - n);
+    tile.M = sr_min(job->tile.m, whole->M - m);
+    tile.N = sr_min(job->tile.n, whole->N - n);
     tile.a += whole->transpose_a ? m : m * whole->a_stride;
     tile.b += whole->transpose_b ? n * whole->b_stride : n;
     tile.c += m * whole->c_stride + n;
     sr_pack *pack = &job->packs[worker];
-    if (!(pack->bf16 ? multiply_bf16(&tile, pack, job->loops, m, n)
-                     : multiply_float(&tile, pack, m, n)))
+    if (!(pack->bf16 ? multiply_bf16(&tile, pack, job->loops) : multiply_float(&tile, pack)))
         atomic_store(&job->failed, true);
-    for (int64_t row = 0; job->bias && row < tile.M; row++)
+    for (int64_t row = 0; item->bias && row < tile.M; row++)
         for (int64_t column = 0; column < tile.N; column++)
-            tile.c[row * tile.c_stride + column] += job->bias[n + column];
+            tile.c[row * tile.c_stride + column] += item->bias[n + column];
 }
 
-static srnn_status multiply_slice(sr_backend *backend, const sr_product *slice, const float *bias) {
-    tiled_product job = {.whole = *slice,
-                         .bias = bias,
-                         .packs = ((sr_backend_cpu *)backend)->packs,
-                         .loops = sr_cpu_rows_of(backend)};
-    const int64_t tiles = sr_tiles(slice->M, TILE_M) * sr_tiles(slice->N, TILE_N);
+static srnn_status multiply_slices(sr_backend *backend, const biased_product *slices, int count,
+                                   tile_size tile) {
+    tiled_products job = {.items = slices,
+                          .tile = tile,
+                          .packs = ((sr_backend_cpu *)backend)->packs,
+                          .loops = sr_cpu_rows_of(backend)};
     for (int worker = 0; worker < backend->threads; worker++)
-        job.packs[worker].a_panel = job.packs[worker].b_panel = -1;
-    sr_parallel(multiply_tile, &job, tiles, backend->threads);
+        job.packs[worker].a_from = job.packs[worker].b_from = NULL;
+    sr_parallel(multiply_tile, &job, all_tiles(slices, count, tile), backend->threads);
     if (atomic_load(&job.failed))
         return SR_FAIL(SRNN_ERR_MEMORY, "%s had no memory for a product of %lld x %lld x %lld",
-                       sr_matmul_library(), (long long)slice->M, (long long)slice->N,
-                       (long long)slice->K);
+                       sr_matmul_library(), (long long)slices->product.M,
+                       (long long)slices->product.N, (long long)slices->product.K);
     return SRNN_OK;
 }
 
-/* Long sums are done in slices that fit the packs. */
-static srnn_status multiply(sr_backend *backend, const sr_product *product, const float *bias) {
-    const bool packs = product->transpose_a || !product->transpose_b ||
-                       ((const sr_backend_cpu *)backend)->packs->bf16;
-    const int64_t depth = packs ? SR_PACK_DEPTH : product->K;
-    for (int64_t k = 0; k < product->K; k += depth) {
-        sr_product slice = *product;
-        slice.K = sr_min(depth, product->K - k);
-        slice.a += product->transpose_a ? k * product->a_stride : k;
-        slice.b += product->transpose_b ? k : k * product->b_stride;
-        slice.add = product->add || k > 0;
-        SR_TRY(multiply_slice(backend, &slice, k == 0 ? bias : NULL));
+/* Products that need not wait for each other, with sums of one length; long ones are done in slices
+ * that fit the packs. */
+static srnn_status multiply(sr_backend *backend, const biased_product *items, int count) {
+    const sr_product *first = &items->product;
+    const bool packs =
+        first->transpose_a || !first->transpose_b || ((const sr_backend_cpu *)backend)->packs->bf16;
+    const int64_t depth = packs ? SR_PACK_DEPTH : first->K;
+    const tile_size tile = tile_size_for(items, count);
+    for (int64_t k = 0; k < first->K; k += depth) {
+        biased_product slices[SR_LINEAR_GROUP_MAX];
+        for (int i = 0; i < count; i++) {
+            sr_product slice = items[i].product;
+            slice.K = sr_min(depth, slice.K - k);
+            slice.a += slice.transpose_a ? k * slice.a_stride : k;
+            slice.b += slice.transpose_b ? k : k * slice.b_stride;
+            slice.add = slice.add || k > 0;
+            slices[i] = (biased_product){slice, k == 0 ? items[i].bias : NULL};
+        }
+        SR_TRY(multiply_slices(backend, slices, count, tile));
     }
     return SRNN_OK;
 }
 
-/* Columns first .. first + N of y, beside those of the other layers of a group. */
-static srnn_status forward_one(sr_backend *backend, sr_matrix y, sr_matrix x,
-                               const sr_linear *layer, bool add) {
+/* Columns of y, beside those of the other layers of a group. */
+static biased_product forward_one(sr_matrix y, sr_matrix x, const sr_linear *layer, bool add) {
     const sr_product product = {.a = x.data,
                                 .b = layer->weight,
                                 .c = y.data,
@@ -152,7 +190,7 @@ static srnn_status forward_one(sr_backend *backend, sr_matrix y, sr_matrix x,
                                 .K = x.columns,
                                 .transpose_b = true,
                                 .add = add};
-    return multiply(backend, &product, layer->bias);
+    return (biased_product){product, layer->bias};
 }
 
 typedef struct row_copy {
@@ -176,10 +214,11 @@ srnn_status sr_cpu_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix ad
         row_copy job = {y, addend};
         sr_parallel(copy_rows, &job, sr_tiles(y.rows, COPY_ROWS), backend->threads);
     }
+    biased_product items[SR_LINEAR_GROUP_MAX];
     for (int64_t i = 0, first = 0; i < count; first += layers[i++].N)
-        SR_TRY(forward_one(backend, sr_matrix_columns(y, first, layers[i].N), x, &layers[i],
-                           addend.data != NULL));
-    return SRNN_OK;
+        items[i] = forward_one(sr_matrix_columns(y, first, layers[i].N), x, &layers[i],
+                               addend.data != NULL);
+    return multiply(backend, items, count);
 }
 
 srnn_status sr_cpu_linear_backward_input(sr_backend *backend, sr_matrix d_x, sr_matrix d_y,
@@ -195,13 +234,13 @@ srnn_status sr_cpu_linear_backward_input(sr_backend *backend, sr_matrix d_x, sr_
                                     .N = d_x.columns,
                                     .K = layers[i].N,
                                     .add = i > 0};
-        SR_TRY(multiply(backend, &product, NULL));
+        SR_TRY(multiply(backend, &(biased_product){.product = product}, 1));
     }
     return SRNN_OK;
 }
 
-static srnn_status backward_weight_one(sr_backend *backend, const sr_linear_gradient *layer,
-                                       sr_matrix d_y, sr_matrix x) {
+static biased_product backward_weight_one(const sr_linear_gradient *layer, sr_matrix d_y,
+                                          sr_matrix x) {
     const sr_product product = {.a = d_y.data,
                                 .b = x.data,
                                 .c = layer->weight,
@@ -213,16 +252,23 @@ static srnn_status backward_weight_one(sr_backend *backend, const sr_linear_grad
                                 .K = x.rows,
                                 .transpose_a = true,
                                 .add = true};
-    for (int64_t row = 0; layer->bias && row < d_y.rows; row++)
+    return (biased_product){.product = product};
+}
+
+static void backward_bias(float *bias, sr_matrix d_y) {
+    for (int64_t row = 0; row < d_y.rows; row++)
         for (int64_t column = 0; column < d_y.columns; column++)
-            layer->bias[column] += sr_cpu_row(d_y, row)[column];
-    return multiply(backend, &product, NULL);
+            bias[column] += sr_cpu_row(d_y, row)[column];
 }
 
 srnn_status sr_cpu_linear_backward_weight(sr_backend *backend, const sr_linear_gradient *layers,
                                           int count, sr_matrix d_y, sr_matrix x) {
-    for (int64_t i = 0, first = 0; i < count; first += layers[i++].N)
-        SR_TRY(backward_weight_one(backend, &layers[i], sr_matrix_columns(d_y, first, layers[i].N),
-                                   x));
-    return SRNN_OK;
+    biased_product items[SR_LINEAR_GROUP_MAX];
+    for (int64_t i = 0, first = 0; i < count; first += layers[i++].N) {
+        const sr_matrix columns = sr_matrix_columns(d_y, first, layers[i].N);
+        items[i] = backward_weight_one(&layers[i], columns, x);
+        if (layers[i].bias)
+            backward_bias(layers[i].bias, columns);
+    }
+    return multiply(backend, items, count);
 }

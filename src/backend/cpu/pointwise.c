@@ -60,6 +60,24 @@ srnn_status sr_cpu_add(sr_backend *backend, float *y, const float *x, int64_t n)
     return run(backend, add_tile, &job);
 }
 
+typedef struct row_sum {
+    const sr_cpu_rows *loops;
+    sr_matrix y, x;
+} row_sum;
+
+static void add_row(void *context, int64_t row, int worker) {
+    (void)worker;
+    const row_sum *job = context;
+    float *y = sr_cpu_row(job->y, row);
+    job->loops->add(y, y, sr_cpu_row(job->x, row), job->y.columns);
+}
+
+srnn_status sr_cpu_add_rows(sr_backend *backend, sr_matrix y, sr_matrix x) {
+    row_sum job = {sr_cpu_rows_of(backend), y, x};
+    sr_parallel(add_row, &job, y.rows, backend->threads);
+    return SRNN_OK;
+}
+
 srnn_status sr_cpu_tally_losses(sr_backend *backend, sr_tally *tally, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows) {
     (void)backend;

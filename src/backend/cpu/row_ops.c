@@ -4,7 +4,8 @@
 
 #include <math.h>
 
-enum { TILE_ROWS = 32 };
+/* Rows of logits are long, and few are there at a time. */
+enum { TILE_ROWS = 32, LOSS_ROWS = 8 };
 
 typedef struct row_job {
     const sr_cpu_rows *loops;
@@ -55,7 +56,7 @@ static bool is_hit(const float *logits, int64_t V, int32_t target) {
 static void lose_rows(void *context, int64_t task, int worker) {
     (void)worker;
     const row_job *job = context;
-    const int64_t first = task * TILE_ROWS, end = sr_min(first + TILE_ROWS, job->rows);
+    const int64_t first = task * LOSS_ROWS, end = sr_min(first + LOSS_ROWS, job->rows);
     for (int64_t row = first; job->hits && row < end; row++)
         job->hits[row] = is_hit(sr_cpu_row(job->x, row), job->x.columns, job->targets[row]);
     job->loops->cross_entropy(job->out, job->x, job->targets, job->factor, first, end);
@@ -104,6 +105,8 @@ srnn_status sr_cpu_cross_entropy(sr_backend *backend, float *losses, int32_t *hi
                    .hits = hits,
                    .targets = targets,
                    .factor = scale,
-                   .rows = logits.rows};
-    return run(backend, lose_rows, &job);
+                   .rows = logits.rows,
+                   .loops = sr_cpu_rows_of(backend)};
+    sr_parallel(lose_rows, &job, sr_tiles(job.rows, LOSS_ROWS), backend->threads);
+    return SRNN_OK;
 }

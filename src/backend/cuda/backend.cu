@@ -39,6 +39,7 @@ static void fill_table(sr_backend *backend) {
     backend->short_conv_backward = sr_cuda_short_conv_backward;
     backend->short_conv_history = sr_cuda_short_conv_history;
     backend->add = sr_cuda_add;
+    backend->add_rows = sr_cuda_add_rows;
     backend->cross_entropy = sr_cuda_cross_entropy;
     backend->tally_losses = sr_cuda_tally_losses;
     backend->tally_squares = sr_cuda_tally_squares;

@@ -66,3 +66,33 @@ srnn_status sr_cuda_add(sr_backend *backend, float *y, const float *x, int64_t n
         return SRNN_OK;
     });
 }
+
+/* A block for each piece of a row. */
+template <class N>
+static __global__ void __launch_bounds__(THREADS) add_rows(const sr_matrix y, const sr_matrix x) {
+    const int64_t row = blockIdx.y, column = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (column >= y.columns)
+        return;
+    N *to = (N *)y.data + row * y.stride + column;
+    float sum, more;
+    load_numbers<1>(&sum, to);
+    load_numbers<1>(&more, (const N *)x.data + row * x.stride + column);
+    sum += more;
+    store_numbers<1>(to, &sum);
+}
+
+srnn_status sr_cuda_add_rows(sr_backend *backend, sr_matrix y, sr_matrix x) {
+    enum { ROWS = 32768 }; /* of one launch */
+    for (int64_t first = 0; first < y.rows; first += ROWS) {
+        const int64_t rows = y.rows - first < ROWS ? y.rows - first : ROWS;
+        const dim3 grid((unsigned)sr_pieces(y.columns, THREADS), (unsigned)rows);
+        const sr_matrix to = sr_matrix_rows(y, first, rows), from = sr_matrix_rows(x, first, rows);
+        if (y.dtype == SRNN_BF16)
+            SR_CUDA(sr_launch(add_rows<sr_bf16>, grid, dim3(THREADS), 0, sr_stream_of(backend), to,
+                              from));
+        else
+            SR_CUDA(sr_launch(add_rows<float>, grid, dim3(THREADS), 0, sr_stream_of(backend), to,
+                              from));
+    }
+    return SRNN_OK;
+}

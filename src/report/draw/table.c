@@ -17,6 +17,7 @@ typedef struct column {
 typedef struct cell {
     char *text;
     char *why;    /* of a judgement; NULL: it is none */
+    char *whole;  /* judgement and why in one text, for CSV; NULL: it is none */
     bool number;  /* has a value */
     double value; /* if so */
 } cell;
@@ -54,6 +55,7 @@ void sr_table_free(sr_table *table) {
     for (size_t i = 0; i < table->count; i++) {
         free(table->cells[i].text);
         free(table->cells[i].why);
+        free(table->cells[i].whole);
     }
     free(table->columns);
     free(table->cells);
@@ -97,6 +99,7 @@ static void append(sr_table *table, cell added) {
         table->broken = true;
         free(added.text);
         free(added.why);
+        free(added.whole);
         return;
     }
     table->cells = cells;
@@ -120,7 +123,12 @@ void sr_table_number(sr_table *table, double value, const char *shown) {
 }
 
 void sr_table_judgement(sr_table *table, const char *word, const char *why) {
-    append(table, (cell){.text = copy(table, word), .why = copy(table, why)});
+    char *whole;
+    if (asprintf(&whole, "%s%s%s", word, *why ? ": " : "", why) < 0) {
+        whole = NULL;
+        table->broken = true;
+    }
+    append(table, (cell){.text = copy(table, word), .why = copy(table, why), .whole = whole});
 }
 
 const char *sr_table_name(const sr_table *table) {
@@ -188,14 +196,6 @@ void sr_table_write_html(FILE *out, const sr_table *table) {
     fputs("</tbody></table></div>\n", out);
 }
 
-static void write_csv_judgement(FILE *out, const cell *at) {
-    char *whole;
-    if (asprintf(&whole, "%s%s%s", at->text, *at->why ? ": " : "", at->why) < 0)
-        return;
-    sr_escape_csv(out, whole);
-    free(whole);
-}
-
 void sr_table_write_csv(FILE *out, const sr_table *table) {
     for (size_t c = 0; c < table->column_count; c++) {
         fputs(c ? "," : "", out);
@@ -206,10 +206,8 @@ void sr_table_write_csv(FILE *out, const sr_table *table) {
         for (size_t c = 0; c < table->column_count; c++) {
             const cell *at = cell_at(table, r, c);
             fputs(c ? "," : "", out);
-            if (at->why)
-                write_csv_judgement(out, at);
-            else if (!at->number)
-                sr_escape_csv(out, at->text);
+            if (!at->number)
+                sr_escape_csv(out, at->whole ? at->whole : at->text);
             else if (isfinite(at->value))
                 fprintf(out, "%.9g", at->value);
         }
