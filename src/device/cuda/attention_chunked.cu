@@ -8,7 +8,7 @@
 static bool supports(const srnn_problem *problem) {
     return !sr_beyond_plain(&problem->attention) &&
            problem->attention.score == SRNN_SCORE_LINEAR &&
-           srnn_attention_has_state(&problem->attention) && problem->D <= 128 && problem->Dv <= 128;
+           srnn_attention_has_state(&problem->attention) && problem->D <= 64 && problem->Dv <= 64;
 }
 
 static size_t scratch_bytes(const srnn_plan *plan) {

@@ -9,7 +9,7 @@
 
 #include "device/cuda/attention_mma.h"
 
-/* In bf16: linear scores with D and Dv up to 128. */
+/* In bf16: linear scores with D and Dv up to 64. */
 extern const sr_attention_kernel sr_cuda_attention_chunked;
 
 /* Heads of D <= DW and Dv <= VW numbers; DW <= VW. */
@@ -17,7 +17,6 @@ template <int DW, int VW> struct sr_chunk {
     static constexpr int warps = VW / 16, threads = warps * SR_WARP;
     static constexpr int tokens = VW; /* of a chunk: 16 a warp */
     static constexpr int steps = tokens / 16;
-    static constexpr int blocks = VW <= 64 ? 3 : 1; /* on a multiprocessor */
     static constexpr int key_numbers = tokens * DW, value_numbers = tokens * VW;
 };
 
@@ -33,10 +32,8 @@ SR_DEVICE float *chunk_state_of(const sr_chunk_walk &walk, int sequence, int seg
 }
 
 /* Starts kernel<DW, VW> for the call's widths: SR_CHUNK_START(start, call, ...) calls start<DW, VW>(call, ...). */
-#define SR_CHUNK_START(start, call, ...)                                    \
-    ((call).D <= 16 && (call).Dv <= 64   ? start<16, 64>(call, __VA_ARGS__) \
-     : (call).D <= 64 && (call).Dv <= 64 ? start<64, 64>(call, __VA_ARGS__) \
-                                         : start<128, 128>(call, __VA_ARGS__))
+#define SR_CHUNK_START(start, call, ...) \
+    ((call).D <= 16 ? start<16, 64>(call, __VA_ARGS__) : start<64, 64>(call, __VA_ARGS__))
 
 /* The cores. */
 srnn_status sr_chunked_forward(const sr_attention_view<sr_bf16> &call, const sr_chunk_walk &walk,
@@ -151,15 +148,12 @@ struct sr_chunk_head {
     }
 
     /* The same for a walk from the end: what queries from t1 on count for token t before; what query t, at t0 or later,
-     * counts for tokens before t0; whether all of a chunk count as 1 there. */
+     * counts for tokens before t0. */
     SR_DEVICE float from_after(int t1, int t) const {
         return t1 >= T || t < first[t1] ? 0 : between(t, t1);
     }
     SR_DEVICE float back_to(int t0, int t) const {
         return t >= T || first[t] >= t0 ? 0 : between(t0, t);
-    }
-    SR_DEVICE bool plain_back(int t0, int last) const {
-        return !decay && first[last] < t0;
     }
 };
 

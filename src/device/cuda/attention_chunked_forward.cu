@@ -124,7 +124,7 @@ template <int DW, int VW> struct chunk_rows {
 };
 
 template <int DW, int VW>
-__global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, sr_chunk<DW, VW>::blocks)
+__global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 3)
     forward_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call,
                    const sr_chunk_walk walk, const sr_mma_alignment aligned) {
     constexpr int TOKENS = sr_chunk<DW, VW>::tokens, THREADS = sr_chunk<DW, VW>::threads;

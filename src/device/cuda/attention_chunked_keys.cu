@@ -6,10 +6,9 @@
 #include "device/cuda/launch.h"
 
 template <int DW, int VW> struct key_memory {
-    static constexpr int key_stages = VW <= 64 ? 2 : 1; /* of keys and values: what fits */
     alignas(16) sr_bf16 state[sr_chunk<DW, VW>::key_numbers];
-    sr_bf16 keys[key_stages][sr_chunk<DW, VW>::key_numbers];
-    sr_bf16 values[key_stages][sr_chunk<DW, VW>::value_numbers];
+    sr_bf16 keys[2][sr_chunk<DW, VW>::key_numbers];
+    sr_bf16 values[2][sr_chunk<DW, VW>::value_numbers];
     sr_bf16 queries[2][sr_chunk<DW, VW>::key_numbers];
     sr_bf16 d_numerators[2][sr_chunk<DW, VW>::value_numbers];
     float scales[2][sr_chunk<DW, VW>::tokens], d_row_sums[2][sr_chunk<DW, VW>::tokens];
@@ -59,7 +58,7 @@ template <int DW, int VW> struct key_rows {
 
     /* What later queries give: d_v = K R, d_k = V R^T + column. */
     SR_DEVICE void read(const sr_bf16 *state, const sr_bf16 *column, bool sums) {
-#pragma unroll 2
+#pragma unroll
         for (int c = 0; c < DW / 16; c++) {
             uint32_t a[4];
             k.get(a, c);
@@ -71,7 +70,7 @@ template <int DW, int VW> struct key_rows {
                 mma_m16n8k16(d_v[n + 1], a, b + 2);
             }
         }
-#pragma unroll 2
+#pragma unroll
         for (int c = 0; c < VW / 16; c++) {
             uint32_t a[4];
             v.get(a, c);
@@ -145,12 +144,11 @@ template <int DW, int VW> struct key_rows {
 };
 
 template <int DW, int VW>
-__global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, VW <= 64 ? 2 : 1)
+__global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 2)
     key_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call, const sr_chunk_walk walk,
                const sr_mma_alignment aligned) {
     constexpr int TOKENS = sr_chunk<DW, VW>::tokens, THREADS = sr_chunk<DW, VW>::threads;
     using Memory = key_memory<DW, VW>;
-    constexpr int KEY_STAGES = Memory::key_stages;
     SR_SHARED(Memory, shared);
     const int sequence = (int)blockIdx.x / walk.segments, segment = (int)blockIdx.x % walk.segments;
     const int b = sequence / call.Hkv, kv = sequence % call.Hkv;
@@ -209,7 +207,7 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, VW <= 64 ? 2 : 1)
                                                        TOKENS);
         if (more) {
             load_queries(next, stage ^ 1);
-            if (step.last_head && KEY_STAGES == 2)
+            if (step.last_head)
                 load_keys(next.t0, key_stage ^ 1);
             cp_async_commit();
         }
@@ -257,13 +255,7 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, VW <= 64 ? 2 : 1)
             break;
         if (step.last_head) {
             chunk--;
-            if (KEY_STAGES == 2) {
-                key_stage ^= 1;
-            } else {
-                __syncthreads(); /* nobody uses keys and values any more */
-                load_keys(next.t0, 0);
-                cp_async_commit();
-            }
+            key_stage ^= 1;
         }
         step = next;
     }

@@ -39,7 +39,7 @@ template <int DW, int VW> struct gradient_rows {
 
     /* What the state gives: dN S^T + d_row_sum z. */
     SR_DEVICE void read(const sr_bf16 *state, const sr_bf16 *column, bool sums) {
-#pragma unroll 2
+#pragma unroll
         for (int k = 0; k < VW / 16; k++) {
             uint32_t a[4];
             d_numerator.get(a, k);
@@ -101,7 +101,7 @@ template <int DW, int VW> struct gradient_rows {
 };
 
 template <int DW, int VW>
-__global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, sr_chunk<DW, VW>::blocks)
+__global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 2)
     query_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call, const sr_chunk_walk walk,
                  const sr_mma_alignment aligned) {
     constexpr int TOKENS = sr_chunk<DW, VW>::tokens, THREADS = sr_chunk<DW, VW>::threads;

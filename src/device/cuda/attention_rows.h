@@ -259,7 +259,8 @@ SR_DEVICE void row_feature_backward(float (&g)[Row::count], const float (&x)[Row
         const float length = row_length<Row>(x);
         const bool floored = length < SR_NORM_FLOOR;
         const float inverse = 1 / (floored ? SR_NORM_FLOOR : length);
-        const float along = floored ? 0 : row_dot<Row>(x, g) * inverse * inverse;
+        const float dot = row_dot<Row>(x, g); /* by all lanes: rows of a warp may differ */
+        const float along = floored ? 0 : dot * inverse * inverse;
 #pragma unroll
         for (int m = 0; m < Row::count; m++)
             g[m] = inverse * (g[m] - along * x[m]);
@@ -435,7 +436,8 @@ SR_DEVICE void row_normalise_backward(float (&d)[Row::count], const float (&hat)
         break;
     case SRNN_NORM_L2:
     case SRNN_NORM_L2_SCALED:
-        along = floored ? 0 : row_dot<Row>(d, hat);
+        along = row_dot<Row>(d, hat); /* by all lanes: rows of a warp may differ */
+        along = floored ? 0 : along;
         break;
     }
 #pragma unroll
