@@ -14,7 +14,8 @@ configure = log=$$(cmake -S . -B $(1) -G Ninja $(2) 2>&1) || { echo "$$log"; exi
 compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout $(or $(2),300) --output-on-failure
 
-.PHONY: build test study study-full study-gpu verify deps deps-test deps-browser bench fuzz sanitize clang release nightly \
+.PHONY: build test study study-full study-gpu verify deps deps-test deps-browser deps-torch test-python wheel \
+        bench fuzz sanitize clang release nightly \
         cuda emulated races format check-format install clean help
 
 build: deps ## the library and the program, in build/ (the default)
@@ -45,9 +46,10 @@ release: deps-test build ## the release build and its tests
 	@$(call compile,build)
 	@$(call run_tests,build)
 
-nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, every allocation failing once, new input for the fuzzers
+nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, 20 of a rank, every allocation failing once, new input for the fuzzers
 	@$(call compile,build)
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
+	@SOFTRNN_KILLS=20 SOFTRNN_KILL_SEED=2 tests/ranks/check_ranks.py build/cli/softrnn killed
 	@SOFTRNN_ALLOCATIONS=all build/tests/test_no_memory
 	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=0 FUZZ_RUNS=1000000
 
@@ -101,6 +103,15 @@ deps-test: ## install what is missing to build and test
 
 deps-browser: ## install a browser, in which the tests then also open the report (a large download)
 	@tools/deps.sh browser
+
+deps-torch: ## install Debian's torch, on which the tests then also try the Python package (215 packages)
+	@tools/deps.sh torch
+
+test-python: deps ## the Python package in an environment of its own, with the newest torch and transformers (a large download)
+	@tools/test_python.sh
+
+wheel: deps ## the Python package as a wheel for other machines, into build-python/wheels
+	@tools/wheel.sh
 
 clean: ## remove everything that was built
 	@rm -rf build build-*

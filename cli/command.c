@@ -74,6 +74,18 @@ int command_report(srnn_status status) {
     return status == SRNN_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
 }
 
+/* What fails on every rank is told by the first alone: the others give it time for that. */
+int command_report_rank(srnn_status status, const sr_ranks *ranks) {
+    enum { FIRST_SPEAKS_MICROSECONDS = 500000 };
+    if (status == SRNN_OK || ranks->count == 1)
+        return command_report(status);
+    if (ranks->rank > 0)
+        usleep(FIRST_SPEAKS_MICROSECONDS);
+    fprintf(stderr, "softrnn: rank %d on %s ends all ranks: %s\n", ranks->rank, ranks->link->host,
+            srnn_error_detail());
+    sr_ranks_abort(ranks, status == SRNN_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED);
+}
+
 int command_refuse(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);

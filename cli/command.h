@@ -2,6 +2,7 @@
 #ifndef SR_CLI_COMMAND_H
 #define SR_CLI_COMMAND_H
 
+#include "ranks/ranks.h"
 #include "softrnn.h"
 
 /* Exit codes: success, failure, wrong usage; ended by a signal: this and its number, as shells do. */
@@ -44,6 +45,10 @@ int command_dispatch(const command_table *table, int argc, char **argv);
 /* Prints "softrnn: <detail of the last failure>" to stderr unless the status is SRNN_OK; returns
  * the exit code: EXIT_USAGE for SRNN_ERR_ARGUMENT, that of the signal for SRNN_ERR_INTERRUPTED. */
 int command_report(srnn_status status);
+
+/* The same for a failure among ranks, which all others must hear of: names this rank, then ends all
+ * of them. Returns where there is only one. */
+int command_report_rank(srnn_status status, const sr_ranks *ranks);
 
 /* Prints "softrnn: <message>" to stderr; returns EXIT_USAGE, for arguments that do not fit. */
 int command_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));

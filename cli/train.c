@@ -84,8 +84,9 @@ static srnn_status keep_texts(sr_run_settings *settings, const settings_options 
 
 /* The first option of those given that a run which is resumed cannot take, or NULL. */
 static const char *not_an_end(int argc, char *const *argv) {
-    static const char *const ends[] = {"--resume",       "--stop-step", "--stop-tokens",
-                                       "--stop-seconds", "--threads",   "--device"};
+    static const char *const ends[] = {"--resume",       "--stop-step",    "--stop-tokens",
+                                       "--stop-seconds", "--threads",      "--device",
+                                       "--shard",        "--rank-patience"};
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
         bool end = strncmp(argv[i], "--", 2) != 0; /* a value, or -h */
         for (size_t k = 0; k < sizeof ends / sizeof *ends; k++)
@@ -101,6 +102,8 @@ typedef struct train_request {
     const char *out, *resume;
     const char *wrong;          /* an option that does not go with --resume, or NULL */
     bool step, tokens, seconds; /* the ends that were given, 0 or not */
+    bool shard, patience;       /* given */
+    sr_ranks ranks;
     bool all_batches;
 } train_request;
 
@@ -134,7 +137,7 @@ static double flops_per_token(const sr_model *model, int T) {
     return 6.0 * (double)sr_model_multiplying(model) + 6.0 * c->L * c->H * c->D * T;
 }
 
-static void describe(const sr_run *run, const char *folder) {
+static void describe(const sr_run *run, const char *folder, const sr_ranks *ranks) {
     const sr_model *model = sr_run_model(run);
     const sr_run_settings *s = sr_run_settings_of(run);
     fprintf(stderr,
@@ -143,6 +146,9 @@ static void describe(const sr_run *run, const char *folder) {
             folder, (double)sr_tensor_table_learned(&model->table) / 1e6, model->config.L, s->B,
             s->T, (double)sr_run_bytes(run) / 1e6, (long long)sr_run_progress(run)->step,
             (long long)s->steps);
+    if (ranks->count > 1)
+        fprintf(stderr, "softrnn: %d ranks by %s; the memory is of each\n", ranks->count,
+                ranks->link->library);
     model_tell_head(&model->config, s->model);
     if (*s->model && sr_run_fresh(run))
         fprintf(stderr, "softrnn: %zu of %zu tensors are new, the others those of %s\n",
@@ -199,39 +205,60 @@ typedef struct losses {
     double training, validation;
 } losses;
 
-static srnn_status steps(sr_run *run, losses *last, double peak) {
+/* The line of progress after a step. */
+typedef struct pace {
+    double loss, rate; /* smoothed; NAN at first */
+    double flops, peak;
+    double first, end; /* steps */
+} pace;
+
+static void show_pace(progress_bar *bar, pace *p, const sr_run *run, const sr_run_report *report) {
     const sr_run_settings *s = sr_run_settings_of(run);
-    const double flops = flops_per_token(sr_run_model(run), s->T);
+    const double step = (double)sr_run_progress(run)->step;
+    const double now = (double)s->B * s->T * s->accumulate / report->seconds;
+    char text[160];
+    p->loss = isnan(p->loss) ? report->step.loss : 0.95 * p->loss + 0.05 * report->step.loss;
+    p->rate = isnan(p->rate) ? now : 0.9 * p->rate + 0.1 * now;
+    snprintf(text, sizeof text, "step %.0f  loss %.4f  %.0f tokens/s  %.0f %% of peak", step,
+             p->loss, p->rate, p->peak > 0 ? 100 * p->rate * p->flops / p->peak : 0.0);
+    progress_show(bar, (step - p->first) / (p->end - p->first), text);
+}
+
+/* Rank 0 speaks for all. */
+static void tell_step(progress_bar *bar, bool *waiting, pace *p, const sr_run *run,
+                      const sr_run_report *report) {
+    tell(bar, run, report);
+    tell_records(bar, waiting, report);
+    show_pace(bar, p, run, report);
+}
+
+static srnn_status steps(sr_run *run, losses *last, sr_run_verdict *verdict, bool speaks) {
+    const sr_run_settings *s = sr_run_settings_of(run);
     const int64_t end = s->stop_step && s->stop_step < s->steps ? s->stop_step : s->steps;
-    const double first = (double)sr_run_progress(run)->step;
-    double loss = NAN, rate = NAN;
+    pace p = {.loss = NAN,
+              .rate = NAN,
+              .flops = flops_per_token(sr_run_model(run), s->T),
+              .peak = speaks ? product_rate(sr_run_model(run)->backend) : 0,
+              .first = (double)sr_run_progress(run)->step,
+              .end = (double)end};
     bool waiting = false;
     progress_bar bar;
     progress_begin(&bar);
-    while (!sr_run_done(run) && !progress_interrupted()) {
+    srnn_status status = sr_run_agree(run, verdict, progress_interrupted());
+    while (status == SRNN_OK && !verdict->done && !verdict->signal) {
         sr_run_report report;
-        char text[160];
-        const srnn_status status = sr_run_step(run, &report);
-        if (status != SRNN_OK) {
-            progress_end(&bar);
-            return status;
-        }
+        status = sr_run_step(run, &report);
+        if (status != SRNN_OK)
+            break;
         last->training = report.step.loss;
         if (!isnan(report.validation))
             last->validation = report.validation;
-        tell(&bar, run, &report);
-        tell_records(&bar, &waiting, &report);
-        const double now = (double)s->B * s->T * s->accumulate / report.seconds;
-        loss = isnan(loss) ? report.step.loss : 0.95 * loss + 0.05 * report.step.loss;
-        rate = isnan(rate) ? now : 0.9 * rate + 0.1 * now;
-        snprintf(text, sizeof text, "step %lld  loss %.4f  %.0f tokens/s  %.0f %% of peak",
-                 (long long)sr_run_progress(run)->step, loss, rate,
-                 peak > 0 ? 100 * rate * flops / peak : 0.0);
-        progress_show(&bar, ((double)sr_run_progress(run)->step - first) / ((double)end - first),
-                      text);
+        if (speaks)
+            tell_step(&bar, &waiting, &p, run, &report);
+        status = sr_run_agree(run, verdict, progress_interrupted());
     }
     progress_end(&bar);
-    return SRNN_OK;
+    return status;
 }
 
 /* "finished: loss 2.1034, validation loss 2.2001, at step 600 (...); checkpoint in runs/a" */
@@ -247,18 +274,21 @@ static void tell_end(const sr_run *run, const losses *last, int signal, const ch
             (long long)p->step, (long long)p->tokens, (long long)p->skipped, folder);
 }
 
-static int run_all(sr_run *run, const char *folder) {
+static int run_all(sr_run *run, const char *folder, const sr_ranks *ranks) {
+    const bool speaks = ranks->rank == 0;
     losses last = {NAN, NAN};
-    describe(run, folder);
+    sr_run_verdict verdict;
+    if (speaks)
+        describe(run, folder, ranks);
     progress_catch_interrupt();
-    const srnn_status status = steps(run, &last, product_rate(sr_run_model(run)->backend));
+    srnn_status status = steps(run, &last, &verdict, speaks);
+    if (status == SRNN_OK)
+        status = sr_run_save(run);
     if (status != SRNN_OK)
-        return command_report(status);
-    const srnn_status saved = sr_run_save(run);
-    if (saved != SRNN_OK)
-        return command_report(saved);
-    const int signal = sr_run_done(run) ? 0 : progress_interrupted();
-    tell_end(run, &last, signal, folder);
+        return command_report_rank(status, ranks);
+    const int signal = verdict.done ? 0 : (int)verdict.signal;
+    if (speaks)
+        tell_end(run, &last, signal, folder);
     return signal ? EXIT_SIGNAL + signal : EXIT_OK;
 }
 
@@ -267,16 +297,30 @@ static double end_of(double value, bool given) {
     return given && value == 0 ? -1 : value;
 }
 
-static srnn_status start_or_resume(sr_run **run, const sr_run_settings *s, const train_request *r) {
-    const sr_run_ends ends = {(int64_t)end_of((double)s->stop_step, r->step),
-                              (int64_t)end_of((double)s->stop_tokens, r->tokens),
-                              end_of(s->stop_seconds, r->seconds), s->threads,
-                              s->device && *s->device ? s->device : NULL};
+static srnn_status start_or_resume(sr_run **run, sr_run_settings *s, train_request *r) {
+    const sr_run_ends ends = {.stop_step = (int64_t)end_of((double)s->stop_step, r->step),
+                              .stop_tokens = (int64_t)end_of((double)s->stop_tokens, r->tokens),
+                              .stop_seconds = end_of(s->stop_seconds, r->seconds),
+                              .threads = s->threads,
+                              .device = s->device && *s->device ? s->device : NULL,
+                              .ranks = &r->ranks,
+                              .shard = r->shard ? &s->shard : NULL,
+                              .rank_patience = r->patience ? &s->rank_patience : NULL};
+    s->ranks = &r->ranks;
     return r->resume ? sr_run_resume(run, r->resume, &ends) : sr_run_start(run, r->out, s);
 }
 
-static int train(sr_run_settings *settings, const settings_options *all, const train_request *r) {
+static int train_together(sr_run_settings *settings, train_request *r) {
     sr_run *run;
+    const srnn_status status = start_or_resume(&run, settings, r);
+    if (status != SRNN_OK)
+        return command_report_rank(status, &r->ranks);
+    const int exit_code = run_all(run, r->resume ? r->resume : r->out, &r->ranks);
+    sr_run_free(run);
+    return exit_code;
+}
+
+static int train(sr_run_settings *settings, const settings_options *all, train_request *r) {
     if (!r->out == !r->resume)
         return command_refuse("train needs either --out DIR or --resume DIR");
     if (r->resume && r->wrong)
@@ -288,11 +332,11 @@ static int train(sr_run_settings *settings, const settings_options *all, const t
         settings->steps = 0;
     srnn_status status = keep_texts(settings, all);
     if (status == SRNN_OK)
-        status = start_or_resume(&run, settings, r);
+        status = sr_ranks_open(&r->ranks);
     if (status != SRNN_OK)
         return command_report(status);
-    const int exit_code = run_all(run, r->resume ? r->resume : r->out);
-    sr_run_free(run);
+    const int exit_code = train_together(settings, r);
+    sr_ranks_close(&r->ranks);
     return exit_code;
 }
 
@@ -301,6 +345,8 @@ int command_train(int argc, char **argv) {
                        .step = options_given(argc, argv, "--stop-step"),
                        .tokens = options_given(argc, argv, "--stop-tokens"),
                        .seconds = options_given(argc, argv, "--stop-seconds"),
+                       .shard = options_given(argc, argv, "--shard"),
+                       .patience = options_given(argc, argv, "--rank-patience"),
                        .all_batches = options_given(argc, argv, "--batches") &&
                                       !options_given(argc, argv, "--steps")};
     sr_run_settings settings;
@@ -316,7 +362,8 @@ int command_train(int argc, char **argv) {
     const command_line line = {
         .usage = "softrnn train --out DIR --data WHERE [options]\n"
                  "       softrnn train --resume DIR [--stop-step N] [--stop-tokens N] "
-                 "[--stop-seconds X] [--threads N] [--device NAME]",
+                 "[--stop-seconds X] [--threads N] [--device NAME]\n"
+                 "       mpirun -n N softrnn train ...",
         .purpose = "Trains a Llama with any attention. The folder receives run.yaml, "
                    "metrics.jsonl,\ntimings.jsonl, TensorBoard events and checkpoints in Hugging "
                    "Face layout. Ctrl-C, SIGTERM,\nSIGHUP, SIGUSR1 and SIGXCPU write a checkpoint "
@@ -327,7 +374,8 @@ int command_train(int argc, char **argv) {
         .examples = "  softrnn train --out runs/norm --data shakespeare.txt --attention norm\n"
                     "  softrnn train --out runs/recall --data recall:pairs=8 --preset tiny "
                     "--attention order:2\n"
-                    "  softrnn train --resume runs/norm\n",
+                    "  softrnn train --resume runs/norm\n"
+                    "  mpirun -n 4 softrnn train --out runs/norm --data shards --threads 2\n",
     };
     int exit_code;
     if (options_parse(&line, argc, argv, &exit_code))

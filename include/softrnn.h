@@ -382,6 +382,23 @@ typedef struct srnn_operands {
     void *level_scale;       /* (H, levels) */
 } srnn_operands;
 
+/* One of them as a problem has it, for layers and for languages that go by names. */
+typedef struct srnn_operand {
+    const char *name; /* of the member; static text */
+    bool tensor;      /* a srnn_tensor; false: a pointer to a learned vector */
+    int rank;
+    int64_t sizes[4];    /* its shape */
+    const char *learned; /* what a layer learns for it, as checkpoints call it: the vector itself
+                            ("out_norm.weight"), or the linear layer of the layer's input that gives
+                            the tensor ("out_gate_proj"); NULL: q, k and v. Static text */
+    double initial;      /* what a learned vector starts with */
+    int file_rank;       /* of a learned vector in checkpoints: 1, or 4 for (1, size, 1, 1) */
+} srnn_operand;
+
+/* The operands that the problem's variant reads, one after the other; false past the end. Of the problem it
+ * looks at attention and sizes only. */
+SRNN_API bool srnn_operand_at(srnn_operand *operand, const srnn_problem *problem, size_t index);
+
 typedef struct srnn_plan srnn_plan;
 
 /* Checks the problem, chooses form and kernel, and takes all scratch memory. */

@@ -9,7 +9,7 @@ from pathlib import Path
 
 READING_LINES = 2000
 # Paths as the documents write them: from the root, in backticks or as links.
-PATH = re.compile(r"[`(]((?:src|include|tests|cli|docs|studies|tools|cmake|bench|examples|emulator)/[\w./-]*\w)[`)]")
+PATH = re.compile(r"[`(]((?:src|include|tests|cli|docs|studies|tools|cmake|bench|examples|python|emulator)/[\w./-]*\w)[`)]")
 LINK = re.compile(r"\]\(([\w./-]+\.md)\)")
 
 

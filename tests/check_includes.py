@@ -14,18 +14,19 @@ from pathlib import Path
 MAY_INCLUDE = {
     "base": set(),
     "files": {"base"},
+    "ranks": {"base"},
     "data": {"files", "base"},
     "attention": {"base"},
     "oracle": {"base"},
     "device": {"attention", "base"},
     "backend": {"device", "attention", "base"},
     "model": {"backend", "device", "attention", "data", "files", "base"},
-    "train": {"model", "backend", "device", "attention", "data", "files", "base"},
+    "train": {"ranks", "model", "backend", "device", "attention", "data", "files", "base"},
     "analysis": {"model", "backend", "device", "attention", "data", "files", "base"},
     "report": {"files", "base"},
-    "study": {"report", "train", "model", "attention", "data", "files", "base"},
-    "lab": {"study", "train", "model", "backend", "device", "attention", "data", "files", "base"},
-    "cli": {"study", "report", "analysis", "train", "model", "oracle", "backend", "device", "attention", "data",
+    "study": {"report", "ranks", "train", "model", "attention", "data", "files", "base"},
+    "lab": {"study", "ranks", "train", "model", "backend", "device", "attention", "data", "files", "base"},
+    "cli": {"study", "report", "analysis", "ranks", "train", "model", "oracle", "backend", "device", "attention", "data",
             "files", "base"},
 }
 # The rooms of a module that has some: each may include those before it.

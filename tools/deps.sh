@@ -1,10 +1,11 @@
 #!/bin/bash
 # deps.sh: makes sure that everything the build needs is there; `deps.sh test`: what the tests need
 # too. Installs only what is missing, with apt-get; says nothing when nothing is. `deps.sh browser`:
-# also a browser, without which the test of the report's page is left out.
+# also a browser, without which the test of the report's page is left out. `deps.sh torch`: also torch,
+# without which the tests of the Python package on its tensors are left out.
 set -euo pipefail
 
-# package        how to see that it is there: a command, a pkg-config module or a file
+# package        how to see that it is there: a command, a pkg-config module, a file, a Python module
 needed='
 gcc              command gcc
 libc6-dev        file    /usr/include/stdio.h
@@ -29,10 +30,17 @@ clang            command clang
 clang-format     command clang-format
 libclang-rt-dev  file    /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a
 python3          command python3
+python3-numpy    python  numpy
+python3-cffi     python  cffi
 valgrind         command valgrind
+openmpi-bin      command mpirun
+libopenmpi-dev   file    /usr/lib/*/openmpi/include/mpi.h
 '
 [ "${1:-}" != browser ] || needed+='
 chromium         command chromium
+'
+[ "${1:-}" != torch ] || needed+='
+python3-torch    python  torch
 '
 
 is_there() {
@@ -40,6 +48,7 @@ is_there() {
     command) command -v "$2" >/dev/null ;;
     module) pkg-config --exists "$2" 2>/dev/null ;;
     file) compgen -G "$2" >/dev/null ;;
+    python) python3 -c "import $2" 2>/dev/null || /usr/bin/python3 -c "import $2" 2>/dev/null ;;
     esac
 }
 

@@ -257,6 +257,28 @@ srnn_dtype sr_operand_dtype(sr_operand which, const srnn_problem *p) {
     return narrow ? SRNN_F32 : p->dtype;
 }
 
+bool srnn_operand_at(srnn_operand *operand, const srnn_problem *problem, size_t index) {
+    srnn_problem filled = *problem;
+    filled.Hkv = problem->Hkv ? problem->Hkv : problem->H;
+    filled.Dv = problem->Dv ? problem->Dv : problem->D;
+    int which = 0;
+    for (; which < SR_OPERANDS; which++)
+        if (sr_operand_used((sr_operand)which, &problem->attention) && index-- == 0)
+            break;
+    if (which == SR_OPERANDS)
+        return false;
+    const sr_operand_row *row = &rows[which];
+    const sr_shape shape = sr_operand_shape((sr_operand)which, &filled);
+    *operand = (srnn_operand){.name = row->name,
+                              .tensor = sr_operand_is_tensor((sr_operand)which),
+                              .rank = shape.rank,
+                              .learned = row->file,
+                              .initial = row->initial,
+                              .file_rank = row->file_rank};
+    memcpy(operand->sizes, shape.sizes, sizeof operand->sizes);
+    return true;
+}
+
 /* ---- members of srnn_operands; a tensor begins with its data */
 
 _Static_assert(offsetof(srnn_tensor, data) == 0, "a tensor begins with its data");

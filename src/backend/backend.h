@@ -28,6 +28,10 @@ extern "C" {
 /* Reductions over rows are done in this many fixed parts, summed in order. */
 enum { SR_ROW_PARTS = 32 };
 
+/* The CPU adds squares up in units of so many numbers, then the units in their order, so that several
+ * processes can do it together. */
+enum { SR_SQUARES_UNIT = 4096 };
+
 /* A linear layer, or its gradients; several side by side are one product where their weights follow
  * each other in memory. */
 typedef struct sr_linear {
@@ -182,6 +186,9 @@ struct sr_backend {
     srnn_status (*tally_losses)(sr_backend *backend, sr_tally *tally, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows);
     srnn_status (*tally_squares)(sr_backend *backend, sr_tally *tally, const float *x, int64_t n);
+    /* units[i] = the sum of squares of the i-th SR_SQUARES_UNIT numbers of x (n); units in host
+     * memory. NULL where squares are not summed by units. */
+    srnn_status (*unit_squares)(sr_backend *backend, double *units, const float *x, int64_t n);
 
     /* ---- an update by the tally's learning rate, if its loss and gradient are finite; sets
      * gradient_norm, applied and updates */

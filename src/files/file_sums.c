@@ -83,7 +83,7 @@ srnn_status sr_file_sums_check(const json_t *sums, const char *folder, const cha
     json_object_foreach((json_t *)(uintptr_t)sums, name, want) {
         char path[SR_PATH_BYTES];
         file_sum sum;
-        if (except && strcmp(name, except) == 0)
+        if (except && strncmp(name, except, strlen(except)) == 0)
             continue;
         if (strchr(name, '/'))
             return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s is not a file of this folder", folder, name);

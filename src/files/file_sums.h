@@ -10,7 +10,7 @@
  * decrefs it. */
 srnn_status sr_file_sums_make(json_t **sums, const char *folder);
 
-/* Reads the files that `sums` lists, but the one called `except` (NULL: none), and fails with
+/* Reads the files that `sums` lists, but those whose names begin with `except` (NULL: none), and fails with
  * SRNN_ERR_FORMAT naming the first that is another. */
 srnn_status sr_file_sums_check(const json_t *sums, const char *folder, const char *except);
 

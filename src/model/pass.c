@@ -358,6 +358,10 @@ srnn_status sr_pass_evaluate(sr_pass *pass, float *losses, int64_t *correct, con
     return SRNN_OK;
 }
 
+static srnn_status tell_ready(const sr_pass *pass, int layer) {
+    return pass->setup.ready ? pass->setup.ready(pass->setup.ready_context, layer) : SRNN_OK;
+}
+
 static srnn_status layers_backward(sr_pass *pass) {
     sr_backend *backend = pass->backend;
     const int L = pass->model->config.L;
@@ -367,12 +371,15 @@ static srnn_status layers_backward(sr_pass *pass) {
         const sr_block_scratch scratch = sr_block_scratch_at(block, pass->scratch);
         const sr_rmsnorm_gradient d_norm = {pass->d.wide, pass->d.narrow, pass->gradient.norm,
                                             scratch.parts};
-        if (layer == L - 1)
+        if (layer == L - 1) {
             SR_TRY(backend->rmsnorm_backward(backend, &d_norm, pass->d_normed, &norm));
+            SR_TRY(tell_ready(pass, L));
+        }
         if (pass->setup.recompute)
             SR_TRY(sr_block_forward(block, NULL, &pass->saved[layer]));
         SR_TRY(sr_block_backward(block, pass->d, &pass->gradient.block[layer], &pass->saved[layer],
                                  &scratch));
+        SR_TRY(tell_ready(pass, layer));
     }
     return SRNN_OK;
 }
@@ -390,8 +397,9 @@ static srnn_status gradients(void *context) {
     SR_TRY(sr_device_zero(backend->device, pass->d.wide,
                           (size_t)pass->rows * (size_t)C * sizeof(float)));
     SR_TRY(layers_backward(pass));
-    return backend->embed_backward(backend, pass->gradient.embedding,
-                                   sr_matrix_of(pass->d.wide, pass->rows, C, SRNN_F32), pass->ids);
+    SR_TRY(backend->embed_backward(backend, pass->gradient.embedding,
+                                   sr_matrix_of(pass->d.wide, pass->rows, C, SRNN_F32), pass->ids));
+    return tell_ready(pass, -1);
 }
 
 static srnn_status check_train(const sr_pass *pass) {

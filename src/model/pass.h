@@ -17,6 +17,12 @@ typedef struct sr_pass_setup {
     srnn_form form; /* of attention */
 
     sr_observer observer; /* of every layer in every forward pass; { 0 }: nobody */
+
+    /* Called by every backward pass when gradients are final, the last first: those of the tensors behind
+     * the last layer with L (a tied head is the embedding's), those of each layer with its number, the
+     * rest with -1. NULL: nobody. Where the device records, only the recording is heard. */
+    srnn_status (*ready)(void *context, int layer);
+    void *ready_context;
 } sr_pass_setup;
 
 /* Activations, gradients and scratch for one batch shape; all memory is taken here. */

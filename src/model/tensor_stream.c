@@ -60,3 +60,21 @@ srnn_status sr_stream_in(sr_backend *backend, float *to, const sr_tensor *tensor
     }
     return SRNN_OK;
 }
+
+srnn_status sr_stream_compare(sr_backend *backend, const float *numbers, size_t count,
+                              const sr_tensor *tensor, const char *path) {
+    char block[BLOCK * sizeof(float)];
+    sr_tensor written = *tensor;
+    if (tensor->count != count || tensor->dtype != SR_DTYPE_F32)
+        return SR_FAIL(SRNN_ERR_IO, "%s: %s reads back with another size than was written", path,
+                       tensor->name);
+    written.data = numbers;
+    for (size_t first = 0; first < count; first += BLOCK) {
+        const size_t here = count - first < BLOCK ? count - first : BLOCK;
+        SR_TRY(sr_stream_out(backend, block, &written, first, here));
+        if (memcmp(block, (const float *)tensor->data + first, here * sizeof(float)) != 0)
+            return SR_FAIL(SRNN_ERR_IO, "%s: %s reads back as something else than was written",
+                           path, tensor->name);
+    }
+    return SRNN_OK;
+}

@@ -11,6 +11,7 @@
 #include "train/run_records.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +35,12 @@ struct sr_run {
     size_t fresh;             /* tensors that began with new values */
     int64_t saved_step;       /* of the last checkpoint; 0: the start, which needs none */
     sr_machine machine;
+    sr_ranks *ranks;
 };
+
+static bool is_first(const sr_run *run) {
+    return run->ranks->rank == 0;
+}
 
 static srnn_status make_trainer(sr_run *run) {
     const sr_run_settings *s = &run->settings;
@@ -52,7 +58,9 @@ static srnn_status make_trainer(sr_run *run) {
                                                        .steps = s->steps,
                                                        .warmup = s->warmup,
                                                        .decay = s->decay,
-                                                       .floor = s->floor}};
+                                                       .floor = s->floor},
+                                          .ranks = run->ranks,
+                                          .whole = s->shard == SR_SHARD_NONE};
     return sr_trainer_create(&run->trainer, run->model, &settings);
 }
 
@@ -72,7 +80,7 @@ static srnn_status make_model(sr_run *run, const char *checkpoint) {
 }
 
 static sr_checkpointed checkpointed(const sr_run *run) {
-    return (sr_checkpointed){run->folder, &run->settings, run->trainer, run->model};
+    return (sr_checkpointed){run->folder, &run->settings, run->trainer, run->model, run->ranks};
 }
 
 /* All memory is taken before weights are computed or read, so that what does not fit fails soon. */
@@ -80,7 +88,8 @@ static srnn_status make(sr_run *run, const char *folder, const char *checkpoint)
     SR_TRY(sr_path_print(run->folder, "%s", folder));
     const char *device = run->settings.device;
     const sr_backend_settings numbers = {.device = device && *device ? device : NULL,
-                                         .threads = run->settings.threads,
+                                         .threads =
+                                             sr_ranks_threads(run->ranks, run->settings.threads),
                                          .bf16 = run->settings.precision == SR_PRECISION_BF16};
     SR_TRY(sr_backend_create(&run->backend, &numbers));
     SR_TRY(sr_run_data_open(&run->source, &run->settings));
@@ -141,20 +150,49 @@ static srnn_status make_folder(sr_run *run, const char *yaml) {
     return sr_run_records_settings(run->records, yaml);
 }
 
+/* The rows that one rank sees are those that all see. */
+static srnn_status check_same_data(sr_run *run) {
+    int64_t first;
+    SR_TRY(sr_run_data_sum(&run->progress.data_sum, run->source));
+    run->progress.data_stamp = run->source->stamp;
+    first = run->progress.data_sum;
+    SR_TRY(sr_ranks_share(run->ranks, &first, sizeof first));
+    return sr_ranks_agree(run->ranks,
+                          first == run->progress.data_sum
+                              ? SRNN_OK
+                              : SR_FAIL(SRNN_ERR_ARGUMENT, "the data here is not what rank 0 has"));
+}
+
+/* A step has the batches of all ranks, and that many whatever their number is later. */
+static srnn_status take_ranks(sr_run *run, sr_ranks *ranks) {
+    sr_run_settings *s = &run->settings;
+    run->ranks = ranks ? ranks : sr_ranks_alone();
+    if (run->ranks->count > 1)
+        run->ranks->patience = s->rank_patience;
+    if (s->accumulate > INT_MAX / run->ranks->count)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%d ranks with %d batches each are too many batches",
+                       run->ranks->count, s->accumulate);
+    return SRNN_OK;
+}
+
 static srnn_status start(sr_run *run, const char *folder, const sr_run_settings *settings) {
     char yaml[SR_PATH_BYTES];
     SR_TRY(sr_run_settings_create(&run->settings));
     SR_TRY(sr_run_settings_copy(&run->settings, settings));
+    SR_TRY(take_ranks(run, settings->ranks));
+    run->settings.accumulate *= run->ranks->count;
     SR_TRY(sr_path_join(yaml, folder, "run.yaml"));
-    if (access(yaml, F_OK) == 0)
+    if (is_first(run) && access(yaml, F_OK) == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "%s: there is a run in this folder; continue it with --resume", folder);
     SR_TRY(sr_run_data_tokenizer(&run->settings));
     SR_TRY(sr_run_settings_absolute(&run->settings));
     SR_TRY(make(run, folder, ""));
-    SR_TRY(sr_run_data_sum(&run->progress.data_sum, run->source));
-    run->progress.data_stamp = run->source->stamp;
-    return make_folder(run, yaml);
+    SR_TRY(check_same_data(run));
+    SR_TRY(sr_ranks_agree(run->ranks, is_first(run) ? make_folder(run, yaml) : SRNN_OK));
+    SR_TRY(sr_ranks_share(run->ranks, run->settings.identity, sizeof run->settings.identity));
+    return sr_ranks_share(run->ranks, run->settings.instructions,
+                          sizeof run->settings.instructions);
 }
 
 static srnn_status take_ends(sr_run_settings *s, const sr_run_ends *ends) {
@@ -166,6 +204,10 @@ static srnn_status take_ends(sr_run_settings *s, const sr_run_ends *ends) {
         s->stop_seconds = ends->stop_seconds > 0 ? ends->stop_seconds : 0;
     if (ends->threads)
         s->threads = ends->threads;
+    if (ends->shard)
+        s->shard = *ends->shard;
+    if (ends->rank_patience)
+        s->rank_patience = *ends->rank_patience;
     return ends->device ? sr_run_settings_text(&s->device, ends->device) : SRNN_OK;
 }
 
@@ -186,21 +228,32 @@ static srnn_status check_data(sr_run *run) {
     return SRNN_OK;
 }
 
+/* Only one rank takes the folder and reads the checkpoint's files to see that they are whole. */
+static srnn_status find_checkpoint(sr_run *run, char checkpoint[SR_PATH_BYTES],
+                                   const char *folder) {
+    SR_TRY(sr_folder_lock(&run->lock, folder, 0));
+    SR_TRY(sr_checkpoint_tidy(folder));
+    return sr_checkpoint_find(checkpoint, &run->progress, folder, &run->settings);
+}
+
 static srnn_status resume(sr_run *run, const char *folder, const sr_run_ends *ends) {
-    char yaml[SR_PATH_BYTES], checkpoint[SR_PATH_BYTES];
+    char yaml[SR_PATH_BYTES], checkpoint[SR_PATH_BYTES] = "";
     SR_TRY(sr_run_settings_create(&run->settings));
     SR_TRY(sr_path_join(yaml, folder, "run.yaml"));
     SR_TRY(sr_run_settings_read(&run->settings, yaml));
-    SR_TRY(sr_folder_lock(&run->lock, folder, 0));
     SR_TRY(take_ends(&run->settings, ends));
-    SR_TRY(sr_checkpoint_tidy(folder));
-    SR_TRY(sr_checkpoint_find(checkpoint, &run->progress, folder, &run->settings));
+    SR_TRY(take_ranks(run, ends->ranks));
+    SR_TRY(sr_ranks_agree(run->ranks,
+                          is_first(run) ? find_checkpoint(run, checkpoint, folder) : SRNN_OK));
+    SR_TRY(sr_ranks_share(run->ranks, checkpoint, sizeof checkpoint));
+    SR_TRY(sr_ranks_share(run->ranks, &run->progress, sizeof run->progress));
     run->saved_step = run->progress.step;
     SR_TRY(make(run, folder, checkpoint));
     SR_TRY(check_data(run));
-    SR_TRY(sr_run_data_sum(&run->progress.data_sum, run->source));
-    run->progress.data_stamp = run->source->stamp;
-    return sr_run_records_open(&run->records, folder, &run->progress);
+    SR_TRY(check_same_data(run));
+    return sr_ranks_agree(run->ranks,
+                          is_first(run) ? sr_run_records_open(&run->records, folder, &run->progress)
+                                        : SRNN_OK);
 }
 
 static srnn_status allocate(sr_run **run) {
@@ -209,6 +262,7 @@ static srnn_status allocate(sr_run **run) {
     SR_TRY(sr_alloc_zero(&memory, 1, sizeof **run));
     *run = memory;
     (*run)->lock = -1;
+    (*run)->ranks = sr_ranks_alone();
     sr_machine_look(&(*run)->machine);
     return SRNN_OK;
 }
@@ -284,17 +338,34 @@ bool sr_run_done(const sr_run *run) {
            (s->stop_seconds > 0 && sr_clock_seconds() - run->started >= s->stop_seconds);
 }
 
+srnn_status sr_run_agree(sr_run *run, sr_run_verdict *verdict, int signal) {
+    void *memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)run->ranks->count, sizeof *verdict));
+    sr_run_verdict *all = memory;
+    all[run->ranks->rank] = (sr_run_verdict){sr_run_done(run), signal};
+    const srnn_status status = sr_ranks_gather(run->ranks, all, sizeof *all);
+    *verdict = (sr_run_verdict){0};
+    for (int r = 0; r < run->ranks->count; r++) {
+        verdict->done = verdict->done || all[r].done;
+        verdict->signal = all[r].signal > verdict->signal ? all[r].signal : verdict->signal;
+    }
+    free(memory);
+    return status;
+}
+
 static srnn_status save(sr_run *run, bool *written) {
     const sr_checkpointed state = checkpointed(run);
     *written = false;
     if (run->progress.step == run->saved_step)
         return SRNN_OK;
-    SR_TRY(sr_run_records_sync(run->records, &run->progress));
+    SR_TRY(sr_ranks_agree(
+        run->ranks, is_first(run) ? sr_run_records_sync(run->records, &run->progress) : SRNN_OK));
     run->progress.updates = sr_trainer_moments(run->trainer)->updates;
     SR_TRY(sr_checkpoint_write(&state, &run->progress));
     run->saved_step = run->progress.step;
     *written = true;
-    const srnn_status status = sr_checkpoint_rotate(run->folder, &run->settings);
+    const srnn_status status =
+        is_first(run) ? sr_checkpoint_rotate(run->folder, &run->settings) : SRNN_OK;
     if (status == SRNN_OK)
         return SRNN_OK;
     char why[512];
@@ -365,8 +436,10 @@ srnn_status sr_run_step(sr_run *run, sr_run_report *report) {
     const sr_validation *validation = validates(run) ? &run->validation : NULL;
     if (validation)
         SR_TRY(validate(run, report));
-    const srnn_status status = sr_run_records_step(run->records, &run->progress, &report->step,
-                                                   validation, report->seconds);
+    const srnn_status status = is_first(run)
+                                   ? sr_run_records_step(run->records, &run->progress,
+                                                         &report->step, validation, report->seconds)
+                                   : SRNN_OK;
     if (status == SRNN_ERR_MEMORY)
         return status; /* the record is lost; the last checkpoint knows nothing of this step */
     if (status != SRNN_OK)

@@ -20,7 +20,8 @@ typedef struct sr_run_report {
 typedef struct sr_run sr_run;
 
 /* Starts a run in a folder that is new or holds no other: writes run.yaml. Names of files become absolute in it. A
- * folder belongs to one process at a time. */
+ * folder belongs to one process at a time, or to the ranks of one job, which call everything here
+ * together; rank 0 writes what is not a rank's own. With ranks, settings->accumulate counts the batches of each. */
 srnn_status sr_run_start(sr_run **run, const char *folder, const sr_run_settings *settings);
 
 /* Goes on from the last checkpoint of a run's folder, or from its start if there is none. Settings
@@ -32,6 +33,9 @@ typedef struct sr_run_ends {
     double stop_seconds;
     int threads;
     const char *device; /* to go on elsewhere; NULL: where the run was */
+    sr_ranks *ranks;    /* that go on together, however many there were; NULL: one */
+    const int *shard;   /* as in the settings; NULL: as it was */
+    const double *rank_patience;
 } sr_run_ends;
 srnn_status sr_run_resume(sr_run **run, const char *folder, const sr_run_ends *ends);
 void sr_run_free(sr_run *run);
@@ -56,6 +60,13 @@ size_t sr_run_bytes(const sr_run *run);
 
 /* True when the last step is done, or a stop was reached. */
 bool sr_run_done(const sr_run *run);
+
+/* What all ranks agree on before a step: *done if one of them is, and the largest of the signals that
+ * they were sent. */
+typedef struct sr_run_verdict {
+    int64_t done, signal;
+} sr_run_verdict;
+srnn_status sr_run_agree(sr_run *run, sr_run_verdict *verdict, int signal);
 
 /* The next step, with validation and checkpoint where they are due. A checkpoint or a record that
  * cannot be written is reported and the run goes on; too many steps skipped in a row fail, with a checkpoint

@@ -7,6 +7,7 @@
 #include "files/safetensors.h"
 #include "model/model_files.h"
 #include "model/tensor_stream.h"
+#include "train/moment_files.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -124,94 +125,17 @@ srnn_status sr_checkpoint_rotate(const char *run, const sr_run_settings *setting
     return status;
 }
 
-/* ---- the optimiser's arrays: as many as the weights, named after them, so that the file says
- * nothing of how a model lays them out in memory */
-
-enum { MOMENTS = 2, MOMENT_NAME = SR_SPEC_NAME + 8 };
-
-static float *moment_of(sr_trainer *trainer, int which, const sr_tensor_spec *spec) {
-    const sr_moments *moments = sr_trainer_moments(trainer);
-    return (which == 0 ? moments->mean : moments->square) + spec->start;
-}
-
-static void name_moment(char name[MOMENT_NAME], int which, const sr_tensor_spec *spec) {
-    snprintf(name, MOMENT_NAME, "%s.%s", which == 0 ? "mean" : "square", spec->name);
-}
-
-static srnn_status add_moments(sr_safetensors_writer *writer, sr_trainer *trainer,
-                               const sr_tensor_table *table) {
-    char name[MOMENT_NAME];
-    for (size_t i = 0; i < table->count; i++)
-        for (int which = 0; which < MOMENTS; which++) {
-            const sr_tensor_spec *spec = &table->specs[i];
-            sr_tensor tensor = {
-                .name = name, .rank = spec->rank, .data = moment_of(trainer, which, spec)};
-            memcpy(tensor.shape, spec->shape, sizeof spec->shape);
-            name_moment(name, which, spec);
-            SR_TRY(sr_safetensors_writer_add(writer, &tensor));
-        }
-    return SRNN_OK;
-}
-
-static srnn_status write_moments(const char *path, sr_trainer *trainer, const sr_model *model) {
-    sr_safetensors_writer *writer;
-    SR_TRY(sr_safetensors_writer_create(&writer));
-    sr_safetensors_writer_reader(writer, sr_stream_out, model->backend);
-    srnn_status status = add_moments(writer, trainer, &model->table);
-    if (status == SRNN_OK)
-        status = sr_safetensors_writer_write(writer, path);
-    sr_safetensors_writer_free(writer);
-    return status;
-}
-
 /* ---- reading back what was written */
 
-enum { BLOCK = 4096 };
-
-/* Fails if the file's numbers are not those in backend memory. */
-static srnn_status compare(sr_backend *backend, const float *memory, const sr_tensor *tensor,
-                           const char *path) {
-    char block[BLOCK * sizeof(float)];
-    sr_tensor written = *tensor;
-    written.data = memory;
-    for (size_t first = 0; first < tensor->count; first += BLOCK) {
-        const size_t count = tensor->count - first < BLOCK ? tensor->count - first : BLOCK;
-        SR_TRY(sr_stream_out(backend, block, &written, first, count));
-        if (memcmp(block, (const float *)tensor->data + first, count * sizeof(float)) != 0)
-            return SR_FAIL(SRNN_ERR_IO, "%s: %s reads back as something else than was written",
-                           path, tensor->name);
-    }
-    return SRNN_OK;
-}
-
-static srnn_status compare_named(const sr_safetensors *file, const char *name, const float *memory,
-                                 size_t count, sr_backend *backend) {
-    const sr_tensor *tensor;
-    SR_TRY(sr_safetensors_require(&tensor, file, name));
-    if (tensor->count != count || tensor->dtype != SR_DTYPE_F32)
-        return SR_FAIL(SRNN_ERR_IO, "%s: reads back with another size than was written", name);
-    return compare(backend, memory, tensor, name);
-}
-
-static srnn_status compare_weights(const sr_safetensors *file, const sr_model *model) {
+static srnn_status compare_weights(const sr_safetensors *file, const sr_model *model,
+                                   const char *path) {
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
-        SR_TRY(compare_named(file, spec->name, model->weights + spec->start, spec->count,
-                             model->backend));
+        const sr_tensor *tensor;
+        SR_TRY(sr_safetensors_require(&tensor, file, spec->name));
+        SR_TRY(sr_stream_compare(model->backend, model->weights + spec->start, spec->count, tensor,
+                                 path));
     }
-    return SRNN_OK;
-}
-
-static srnn_status compare_moments(const sr_safetensors *file, const sr_model *model,
-                                   sr_trainer *trainer) {
-    char name[MOMENT_NAME];
-    for (size_t i = 0; i < model->table.count; i++)
-        for (int which = 0; which < MOMENTS; which++) {
-            const sr_tensor_spec *spec = &model->table.specs[i];
-            name_moment(name, which, spec);
-            SR_TRY(compare_named(file, name, moment_of(trainer, which, spec), spec->count,
-                                 model->backend));
-        }
     return SRNN_OK;
 }
 
@@ -228,36 +152,56 @@ static srnn_status compare_config(const char *folder, const sr_model *model) {
     return status;
 }
 
-static srnn_status read_back(const char *folder, const sr_checkpointed *run) {
+static srnn_status read_back(const char *folder, const sr_model *model) {
     char path[SR_PATH_BYTES];
     sr_safetensors *file;
-    SR_TRY(compare_config(folder, run->model));
+    SR_TRY(compare_config(folder, model));
     SR_TRY(sr_path_join(path, folder, "model.safetensors"));
     SR_TRY(sr_safetensors_open(&file, path));
-    srnn_status status = compare_weights(file, run->model);
-    sr_safetensors_free(file);
-    SR_TRY(status);
-    SR_TRY(sr_path_join(path, folder, SR_OPTIMIZER_NAME));
-    SR_TRY(sr_safetensors_open(&file, path));
-    status = compare_moments(file, run->model, run->trainer);
+    const srnn_status status = compare_weights(file, model, path);
     sr_safetensors_free(file);
     return status;
 }
 
-/* ---- writing */
+/* ---- writing: rank 0 writes the model, each rank what it keeps of the optimiser's arrays */
 
-static srnn_status write_files(const char *folder, const sr_checkpointed *run,
-                               const sr_progress *progress) {
-    char path[SR_PATH_BYTES];
-    sr_progress again;
+static srnn_status write_model(const char *folder, const sr_checkpointed *run) {
     SR_TRY(sr_model_save(run->model, folder, SR_DTYPE_F32));
     if (sr_tokenizer_lies_in(run->folder))
         SR_TRY(sr_tokenizer_keep(folder, run->folder));
-    SR_TRY(sr_path_join(path, folder, SR_OPTIMIZER_NAME));
-    SR_TRY(write_moments(path, run->trainer, run->model));
-    SR_TRY(read_back(folder, run));
-    SR_TRY(sr_progress_write(progress, run->settings->identity, folder));
-    return sr_progress_read(&again, run->settings, progress->step, folder);
+    return read_back(folder, run->model);
+}
+
+static srnn_status write_files(const char *folder, const sr_checkpointed *run) {
+    const sr_moment_files moments = {run->model, run->trainer, run->ranks};
+    if (run->ranks->rank == 0)
+        SR_TRY(write_model(folder, run));
+    return sr_moment_files_write(&moments, folder);
+}
+
+/* The folder that rank 0 makes for all of them. */
+static srnn_status begin_folder(const char *writing, const char *path) {
+    if (access(path, F_OK) == 0)
+        return SR_FAIL(SRNN_ERR_IO, "%s: is there already, and not of this run", path);
+    SR_TRY(sr_folder_remove(writing));
+    return sr_folder_make(writing);
+}
+
+/* What makes it a checkpoint, when all files are there. */
+static srnn_status end_folder(const sr_checkpointed *run, const sr_progress *progress,
+                              const char *writing, const char *path) {
+    sr_progress again;
+    SR_TRY(sr_progress_write(progress, run->settings->identity, writing));
+    SR_TRY(sr_progress_read(&again, run->settings, progress->step, writing));
+    return sr_folder_rename(writing, path);
+}
+
+static srnn_status write_together(const sr_checkpointed *run, const sr_progress *progress,
+                                  const char *writing, const char *path) {
+    const bool first = run->ranks->rank == 0;
+    SR_TRY(sr_ranks_agree(run->ranks, first ? begin_folder(writing, path) : SRNN_OK));
+    SR_TRY(sr_ranks_agree(run->ranks, write_files(writing, run)));
+    return sr_ranks_agree(run->ranks, first ? end_folder(run, progress, writing, path) : SRNN_OK);
 }
 
 srnn_status sr_checkpoint_write(const sr_checkpointed *run, const sr_progress *progress) {
@@ -265,20 +209,14 @@ srnn_status sr_checkpoint_write(const sr_checkpointed *run, const sr_progress *p
     SR_TRY(sr_path_join(folder, run->folder, "checkpoints"));
     SR_TRY(sr_path_join(writing, folder, ".writing"));
     SR_TRY(sr_path_print(path, "%s/" STEP_NAME "%09" PRId64, folder, progress->step));
-    if (access(path, F_OK) == 0)
-        return SR_FAIL(SRNN_ERR_IO, "%s: is there already, and not of this run", path);
-    SR_TRY(sr_folder_remove(writing));
-    SR_TRY(sr_folder_make(writing));
-    srnn_status status = write_files(writing, run, progress);
-    if (status == SRNN_OK)
-        status = sr_folder_rename(writing, path);
-    if (status != SRNN_OK) {
+    const srnn_status status = write_together(run, progress, writing, path);
+    if (status != SRNN_OK && run->ranks->rank == 0) {
         char detail[1024];
         snprintf(detail, sizeof detail, "%s", srnn_error_detail());
         (void)sr_folder_remove(writing); /* gives its room back; the failure above is what counts */
         return SR_FAIL(status, "%s", detail);
     }
-    return SRNN_OK;
+    return status;
 }
 
 /* ---- reading */
@@ -322,37 +260,11 @@ srnn_status sr_checkpoint_find(char path[SR_PATH_BYTES], sr_progress *progress, 
     return status;
 }
 
-static srnn_status read_moment(float *to, const sr_safetensors *file, const char *name,
-                               const sr_tensor_spec *spec, sr_backend *backend) {
-    const sr_tensor *tensor;
-    SR_TRY(sr_safetensors_require(&tensor, file, name));
-    if (!sr_tensor_has_shape(tensor, spec->rank, spec->shape))
-        return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s has another shape than the weight",
-                       SR_OPTIMIZER_NAME, name);
-    return sr_stream_in(backend, to, tensor);
-}
-
-static srnn_status read_moments(const char *path, sr_trainer *trainer, const sr_model *model) {
-    sr_safetensors *file;
-    char name[MOMENT_NAME];
-    SR_TRY(sr_safetensors_open(&file, path));
-    srnn_status status = SRNN_OK;
-    for (size_t i = 0; i < model->table.count; i++)
-        for (int which = 0; which < MOMENTS && status == SRNN_OK; which++) {
-            const sr_tensor_spec *spec = &model->table.specs[i];
-            name_moment(name, which, spec);
-            status = read_moment(moment_of(trainer, which, spec), file, name, spec, model->backend);
-        }
-    sr_safetensors_free(file);
-    return status;
-}
-
 srnn_status sr_checkpoint_read(const char *checkpoint, const sr_checkpointed *run,
                                const sr_progress *progress) {
-    char path[SR_PATH_BYTES];
+    const sr_moment_files moments = {run->model, run->trainer, run->ranks};
     SR_TRY(sr_model_load_weights(run->model, checkpoint));
-    SR_TRY(sr_path_join(path, checkpoint, SR_OPTIMIZER_NAME));
-    SR_TRY(read_moments(path, run->trainer, run->model));
+    SR_TRY(sr_moment_files_read(&moments, checkpoint));
     sr_trainer_moments(run->trainer)->updates = progress->updates;
     return SRNN_OK;
 }

@@ -1,7 +1,7 @@
 /* run_checkpoint.h: the checkpoints of a run: a model's folder with the optimiser's state beside.
  *
- * RUN/checkpoints/step-000000500/ holds a model in Hugging Face layout, optimizer.safetensors and
- * run.json, which says whose it is and what the other files must be. It is written under another
+ * RUN/checkpoints/step-000000500/ holds a model in Hugging Face layout, optimizer.safetensors (or
+ * one file of each rank) and run.json, which says whose it is and what the other files must be. It is written under another
  * name, made durable, read back and renamed, so that whatever has this name is whole. */
 #ifndef SR_TRAIN_RUN_CHECKPOINT_H
 #define SR_TRAIN_RUN_CHECKPOINT_H
@@ -16,6 +16,7 @@ typedef struct sr_checkpointed {
     const sr_run_settings *settings; /* whose identity its checkpoints carry */
     sr_trainer *trainer;
     sr_model *model;
+    sr_ranks *ranks; /* that write and read them together */
 } sr_checkpointed;
 
 /* path = the folder of the last checkpoint of a run; "" if there is none. */
@@ -26,7 +27,8 @@ srnn_status sr_checkpoint_latest(char path[SR_PATH_BYTES], const char *run);
 srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where);
 
 /* Writes the checkpoint of this progress, and reads it back before it gets its name. It receives the
- * tokenizer in the run's folder, if there is one. Fails if there is one of this step. */
+ * tokenizer in the run's folder, if there is one. Fails if there is one of this step; on all ranks if it
+ * fails on one. */
 srnn_status sr_checkpoint_write(const sr_checkpointed *run, const sr_progress *progress);
 
 /* Removes the oldest checkpoints of this run but settings->keep. */

@@ -98,6 +98,10 @@ srnn_status sr_progress_read(sr_progress *progress, const sr_run_settings *setti
     return status;
 }
 
+bool sr_progress_is_optimizer(const char *name) {
+    return strncmp(name, SR_OPTIMIZER_STEM, strlen(SR_OPTIMIZER_STEM)) == 0;
+}
+
 srnn_status sr_progress_check_files(const char *folder, bool only_model) {
     json_t *root;
     if (!sr_path_has(folder, NAME))
@@ -105,7 +109,7 @@ srnn_status sr_progress_check_files(const char *folder, bool only_model) {
     SR_TRY(load(&root, folder));
     const json_t *files = sr_json_object_of(root, "files");
     const srnn_status status =
-        files ? sr_file_sums_check(files, folder, only_model ? SR_OPTIMIZER_NAME : NULL)
+        files ? sr_file_sums_check(files, folder, only_model ? SR_OPTIMIZER_STEM : NULL)
               : wrong(folder, "does not list the files of the checkpoint");
     json_decref(root);
     return status;

@@ -7,8 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The file of a checkpoint that a model does without. */
-#define SR_OPTIMIZER_NAME "optimizer.safetensors"
+/* How the files of a checkpoint begin that a model does without. */
+#define SR_OPTIMIZER_STEM "optimizer"
+bool sr_progress_is_optimizer(const char *name);
 
 typedef struct sr_progress {
     int64_t step;    /* last one done */

@@ -16,6 +16,7 @@
 static const char *const layouts[] = {"stream", "packed", "document", NULL};
 static const char *const mlps[] = {"swiglu", "gelu", NULL};
 static const char *const precisions[] = {"float", "bf16", NULL};
+static const char *const shards[] = {"optimizer", "none", NULL};
 static const char *const schedules[] = {"linear", "cosine", "stable", "constant", NULL};
 
 #define AT(field) offsetof(sr_run_settings, field)
@@ -57,7 +58,7 @@ static const sr_setting table[] = {
     NUMBER("initial-range", initial_range, 0, 1e3, "standard deviation of a new model's matrices"),
     INTEGER("batch", B, 1, 1 << 20, "rows in a batch"),
     INTEGER("length", T, 1, 1 << 24, "tokens in a row"),
-    INTEGER("accumulate", accumulate, 1, 1 << 20, "batches in a step"),
+    INTEGER("accumulate", accumulate, 1, 1 << 20, "batches in a step, of each rank; run.yaml has those of all"),
     FLAG("recompute", recompute, "keep less of the forward pass and compute it again: less memory, same bits"),
     COUNT("steps", steps, "steps of the schedule, and where the run ends; else those that --batches holds"),
     NUMBER("learning-rate", learning_rate, 0, 1e3, "the largest"),
@@ -81,7 +82,9 @@ static const sr_setting table[] = {
     COUNT("seed", seed, "of weights and data order"),
     TEXT("device", device, "NAME", "where to compute: cpu, cuda or cuda:N"),
     CHOICE("precision", precision, precisions, "of matrix products: float, or bf16 with float weights and sums"),
-    INTEGER("threads", threads, 0, 4096, "0: all cores; results do not depend on it"),
+    INTEGER("threads", threads, 0, 4096, "0: all cores, or a rank's share of them; results do not depend on it"),
+    CHOICE("shard", shard, shards, "what is divided among ranks: the optimizer's arrays, or none"),
+    NUMBER("rank-patience", rank_patience, 0, 1e9, "seconds that ranks wait for each other before they give up; 0: for ever"),
 };
 /* clang-format on */
 enum { SETTINGS = sizeof table / sizeof *table };
@@ -125,7 +128,8 @@ srnn_status sr_run_settings_create(sr_run_settings *settings) {
                                   .save_every = 500,
                                   .keep = 2,
                                   .bad_steps = 10,
-                                  .seed = 1};
+                                  .seed = 1,
+                                  .rank_patience = 600};
     for (size_t i = 0; i < SETTINGS; i++)
         if (table[i].kind == SR_SETTING_TEXT)
             SR_TRY(sr_run_settings_text(text_at(settings, &table[i]), ""));
@@ -174,10 +178,15 @@ static bool same_value(const sr_run_settings *a, const sr_run_settings *b, const
     return false;
 }
 
+/* Settings that the numbers of a run do not depend on. */
+static bool changes_nothing(const sr_setting *s) {
+    return s->offset == AT(threads) || s->offset == AT(tokenizer) || s->offset == AT(shard) ||
+           s->offset == AT(rank_patience);
+}
+
 const char *sr_run_settings_difference(const sr_run_settings *a, const sr_run_settings *b) {
     for (size_t i = 0; i < SETTINGS; i++)
-        if (table[i].offset != AT(threads) && table[i].offset != AT(tokenizer) &&
-            !same_value(a, b, &table[i]))
+        if (!changes_nothing(&table[i]) && !same_value(a, b, &table[i]))
             return table[i].name;
     return NULL;
 }

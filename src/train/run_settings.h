@@ -4,6 +4,7 @@
 #define SR_TRAIN_RUN_SETTINGS_H
 
 #include "base/status.h"
+#include "ranks/ranks.h"
 
 #include <stddef.h>
 
@@ -11,6 +12,12 @@ typedef enum sr_precision {
     SR_PRECISION_FLOAT = 0,
     SR_PRECISION_BF16,
 } sr_precision;
+
+/* What each of several ranks keeps. */
+typedef enum sr_sharding {
+    SR_SHARD_OPTIMIZER = 0, /* its share of the moments */
+    SR_SHARD_NONE,          /* everything */
+} sr_sharding;
 
 typedef struct sr_run_settings {
     /* Texts are owned, "" where not given. */
@@ -43,6 +50,10 @@ typedef struct sr_run_settings {
     char *device;  /* "cpu", "cuda", "cuda:1"; "": cpu */
     int precision; /* sr_precision */
     int threads;
+    int shard;            /* sr_sharding */
+    double rank_patience; /* seconds that ranks wait for each other; 0: for ever */
+
+    sr_ranks *ranks; /* that the run is shared by; NULL: it is alone. Not owned, not a setting */
 
     /* Not asked for, but what the run was given when it began; "" in others. */
     char identity[33];     /* of the run and its checkpoints: random */
@@ -81,7 +92,7 @@ srnn_status sr_run_settings_copy(sr_run_settings *to, const sr_run_settings *fro
  * it. */
 srnn_status sr_run_settings_set(sr_run_settings *settings, const char *name, const char *value);
 
-/* The name of a setting whose values differ, but for threads and tokenizer, which change no result;
+/* The name of a setting whose values differ, but for those that change no result, as threads;
  * NULL if there is none. Two names of one file are the same. */
 const char *sr_run_settings_difference(const sr_run_settings *a, const sr_run_settings *b);
 

@@ -6,11 +6,22 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* The losses of one batch of a step. */
+typedef struct sr_batch_tally {
+    double loss;
+    int64_t targets, hits;
+} sr_batch_tally;
+
 struct sr_trainer {
     sr_model *model;
     sr_backend *backend;
     sr_trainer_settings settings;
     sr_pass *pass;
+    sr_ranks *ranks;
+    sr_shares
+        *shares;  /* NULL: a step is one batch of one rank, or the device adds batches up itself */
+    sr_share all; /* what this rank keeps without them */
+    sr_batch_tally *batches; /* (ranks, rounds), of shares */
     sr_moments moments;
     int32_t *ids, *targets; /* (B, T) */
     int64_t *offsets;       /* (B*T + 1) */
@@ -32,18 +43,62 @@ static srnn_status check(const sr_trainer_settings *s) {
 
 static srnn_status take_moment(sr_trainer *trainer, float **out) {
     void *memory;
-    const size_t bytes = trainer->model->table.numbers * sizeof(float);
+    const int64_t numbers =
+        trainer->shares ? sr_shares_own_numbers(trainer->shares) : trainer->all.count;
+    const size_t bytes = (size_t)numbers * sizeof(float);
     SR_TRY(sr_device_allocate(trainer->backend->device, &memory, bytes));
     *out = memory;
     return sr_device_zero(trainer->backend->device, memory, bytes);
 }
 
+/* Rounds in which every rank computes at most one batch of a step. */
+static int rounds_of(const sr_trainer *trainer) {
+    const int count = trainer->ranks->count;
+    return trainer->settings.accumulate / count + (trainer->settings.accumulate % count != 0);
+}
+
+/* A GPU adds the gradients of several batches up where it computes them. */
+static bool needs_shares(const sr_trainer *trainer) {
+    return trainer->ranks->count > 1 ||
+           (trainer->settings.accumulate > 1 && trainer->backend->unit_squares);
+}
+
+static srnn_status take_shares(sr_trainer *trainer) {
+    void *memory;
+    trainer->all.count = (int64_t)trainer->model->table.numbers;
+    if (!needs_shares(trainer))
+        return SRNN_OK;
+    if (!trainer->backend->unit_squares)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "several ranks train on CPUs only: leave --device %s out",
+                       trainer->backend->device->name);
+    const sr_shares_setup setup = {.ranks = trainer->ranks,
+                                   .split = trainer->ranks->count > 1 && !trainer->settings.whole,
+                                   .gradient = sr_pass_gradient(trainer->pass)};
+    SR_TRY(sr_alloc_zero(&memory, (size_t)trainer->ranks->count * (size_t)rounds_of(trainer),
+                         sizeof *trainer->batches));
+    trainer->batches = memory;
+    return sr_shares_create(&trainer->shares, trainer->model, &setup);
+}
+
+/* The shares are made after the pass that tells them what is ready. */
+static srnn_status ready(void *context, int layer) {
+    sr_trainer *trainer = context;
+    return trainer->shares ? sr_shares_ready(trainer->shares, layer) : SRNN_OK;
+}
+
 static srnn_status fill(sr_trainer *trainer) {
     const sr_trainer_settings *s = &trainer->settings;
-    const sr_pass_setup setup = {.B = s->B, .T = s->T, .train = true, .recompute = s->recompute};
+    const sr_pass_setup setup = {.B = s->B,
+                                 .T = s->T,
+                                 .train = true,
+                                 .recompute = s->recompute,
+                                 .ready = ready,
+                                 .ready_context = trainer};
     void *memory;
     SR_TRY(check(s));
     SR_TRY(sr_pass_create(&trainer->pass, trainer->model, &setup));
+    SR_TRY(take_shares(trainer));
     const size_t rows = (size_t)s->B * (size_t)s->T;
     SR_TRY(sr_alloc(&memory, rows, sizeof(int32_t)));
     trainer->ids = memory;
@@ -68,6 +123,7 @@ srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
     created->model = model;
     created->backend = model->backend;
     created->settings = *settings;
+    created->ranks = settings->ranks ? settings->ranks : sr_ranks_alone();
     const srnn_status status = fill(created);
     if (status != SRNN_OK) {
         sr_trainer_free(created);
@@ -85,7 +141,9 @@ void sr_trainer_free(sr_trainer *trainer) {
     sr_device_release(device, trainer->tally);
     sr_device_release(device, trainer->moments.mean);
     sr_device_release(device, trainer->moments.square);
+    sr_shares_free(trainer->shares);
     sr_pass_free(trainer->pass);
+    free(trainer->batches);
     free(trainer->ids);
     free(trainer->targets);
     free(trainer->offsets);
@@ -97,13 +155,27 @@ sr_moments *sr_trainer_moments(sr_trainer *trainer) {
     return &trainer->moments;
 }
 
+const sr_share *sr_trainer_shares(const sr_trainer *trainer, size_t *count) {
+    if (trainer->shares)
+        return sr_shares_own(trainer->shares, count);
+    *count = 1;
+    return &trainer->all;
+}
+
+bool sr_trainer_splits(const sr_trainer *trainer) {
+    return trainer->ranks->count > 1 && !trainer->settings.whole;
+}
+
 size_t sr_trainer_bytes(const sr_trainer *trainer) {
     const sr_model *model = trainer->model;
     const size_t angles = (size_t)model->config.positions * (size_t)model->config.D;
     const size_t working = model->working == model->weights
                                ? 0
                                : model->table.numbers * sr_number_bytes(model->backend->number);
-    return (3 * model->table.numbers + angles) * sizeof(float) + working +
+    const size_t shares = trainer->shares ? sr_shares_bytes(trainer->shares) : 0;
+    const size_t moments =
+        2 * (size_t)(trainer->shares ? sr_shares_own_numbers(trainer->shares) : trainer->all.count);
+    return (model->table.numbers + moments + angles) * sizeof(float) + working + shares +
            sr_pass_bytes(trainer->pass);
 }
 
@@ -136,24 +208,31 @@ static double nominal_targets(const sr_trainer_settings *s) {
     return (double)s->B * s->T * s->accumulate;
 }
 
+/* AdamW for the numbers of one share, whose gradients and moments lie at the share's place. */
+static sr_adamw adamw_of(const sr_trainer *trainer, const sr_share *share, const float *gradient) {
+    const sr_trainer_settings *s = &trainer->settings;
+    sr_model *model = trainer->model;
+    return (sr_adamw){.weight = model->weights + share->first,
+                      .mean = trainer->moments.mean + share->at,
+                      .square = trainer->moments.square + share->at,
+                      .gradient = gradient + share->at,
+                      .working =
+                          sr_number_at(model->working, share->first, trainer->backend->number),
+                      .n = share->count,
+                      .beta1 = s->beta1,
+                      .beta2 = s->beta2,
+                      .epsilon = s->epsilon,
+                      .weight_decay = s->weight_decay,
+                      .clip = s->clip,
+                      .nominal = nominal_targets(s)};
+}
+
 /* Clips and applies what was accumulated, by the numbers of the tally; what is recorded. */
 static srnn_status update(void *context) {
     sr_trainer *trainer = context;
     sr_backend *backend = trainer->backend;
-    const sr_trainer_settings *s = &trainer->settings;
     const float *gradient = sr_pass_gradient(trainer->pass);
-    const sr_adamw adamw = {.weight = trainer->model->weights,
-                            .mean = trainer->moments.mean,
-                            .square = trainer->moments.square,
-                            .gradient = gradient,
-                            .working = trainer->model->working,
-                            .n = (int64_t)trainer->model->table.numbers,
-                            .beta1 = s->beta1,
-                            .beta2 = s->beta2,
-                            .epsilon = s->epsilon,
-                            .weight_decay = s->weight_decay,
-                            .clip = s->clip,
-                            .nominal = nominal_targets(s)};
+    const sr_adamw adamw = adamw_of(trainer, &trainer->all, gradient);
     SR_TRY(backend->tally_squares(backend, trainer->tally, gradient, adamw.n));
     return backend->adamw(backend, trainer->tally, &adamw);
 }
@@ -166,26 +245,105 @@ static sr_step step_of(const sr_tally *tally) {
                      .applied = tally->applied != 0};
 }
 
+static srnn_status compute(sr_trainer *trainer, const sr_source *source, int64_t batch) {
+    SR_TRY(read_batch(trainer, source, SR_SPLIT_TRAIN, batch));
+    return sr_pass_step(trainer->pass, trainer->tally, trainer->ids, trainer->targets,
+                        1.0 / nominal_targets(&trainer->settings));
+}
+
+/* All batches of a step, one after the other, and the update. */
+static srnn_status step_alone(sr_trainer *trainer, sr_tally *tally, const sr_source *source,
+                              int64_t step) {
+    srnn_device *device = trainer->backend->device;
+    const int count = trainer->settings.accumulate;
+    SR_TRY(sr_device_copy_in(device, trainer->tally, tally, sizeof *tally));
+    SR_TRY(sr_pass_zero_gradient(trainer->pass));
+    for (int i = 0; i < count; i++)
+        SR_TRY(compute(trainer, source, (step - 1) * count + i));
+    SR_TRY(sr_device_repeat(device, &trainer->update, update, trainer));
+    return sr_device_copy_out(device, tally, trainer->tally, sizeof *tally);
+}
+
+/* ---- a step of several batches, of one rank or of many */
+
+/* This rank's batch of a round: its gradient from zero, its losses on their own. */
+static srnn_status compute_one(sr_trainer *trainer, sr_batch_tally *result, const sr_source *source,
+                               int64_t batch) {
+    srnn_device *device = trainer->backend->device;
+    sr_tally tally = {0};
+    SR_TRY(sr_device_copy_in(device, trainer->tally, &tally, sizeof tally));
+    SR_TRY(sr_pass_zero_gradient(trainer->pass));
+    SR_TRY(compute(trainer, source, batch));
+    SR_TRY(sr_device_copy_out(device, &tally, trainer->tally, sizeof tally));
+    *result = (sr_batch_tally){tally.loss, tally.targets, tally.hits};
+    return SRNN_OK;
+}
+
+static srnn_status compute_rounds(sr_trainer *trainer, const sr_source *source, int64_t step) {
+    const int count = trainer->ranks->count, rank = trainer->ranks->rank;
+    const int rounds = rounds_of(trainer), batches = trainer->settings.accumulate;
+    for (int round = 0; round < rounds; round++) {
+        const int left = batches - round * count, active = left < count ? left : count;
+        SR_TRY(sr_shares_begin(trainer->shares, active, round == 0, round == rounds - 1));
+        if (rank < active)
+            SR_TRY(compute_one(trainer, &trainer->batches[rank * rounds + round], source,
+                               (step - 1) * batches + round * count + rank));
+        SR_TRY(sr_shares_finish(trainer->shares));
+    }
+    return SRNN_OK;
+}
+
+/* The losses of all batches, in their order. */
+static srnn_status add_tallies(sr_trainer *trainer, sr_tally *tally) {
+    const int count = trainer->ranks->count, rounds = rounds_of(trainer);
+    SR_TRY(sr_ranks_gather(trainer->ranks, trainer->batches,
+                           (size_t)rounds * sizeof *trainer->batches));
+    for (int batch = 0; batch < trainer->settings.accumulate; batch++) {
+        const sr_batch_tally *one = &trainer->batches[batch % count * rounds + batch / count];
+        tally->loss += one->loss;
+        tally->targets += one->targets;
+        tally->hits += one->hits;
+    }
+    return SRNN_OK;
+}
+
+/* Every share is decided upon anew, by the same numbers. */
+static srnn_status update_shares(sr_trainer *trainer, sr_tally *tally) {
+    sr_backend *backend = trainer->backend;
+    size_t count;
+    const sr_share *shares = sr_shares_own(trainer->shares, &count);
+    sr_tally decided = *tally;
+    for (size_t i = 0; i < count; i++) {
+        const sr_adamw adamw = adamw_of(trainer, &shares[i], sr_shares_sum(trainer->shares));
+        decided = *tally;
+        SR_TRY(backend->adamw(backend, &decided, &adamw));
+    }
+    *tally = decided;
+    return tally->applied ? sr_shares_spread(trainer->shares, trainer->model->weights) : SRNN_OK;
+}
+
+static srnn_status step_shared(sr_trainer *trainer, sr_tally *tally, const sr_source *source,
+                               int64_t step) {
+    SR_TRY(compute_rounds(trainer, source, step));
+    SR_TRY(add_tallies(trainer, tally));
+    SR_TRY(sr_shares_squares(trainer->shares, &tally->squares));
+    return update_shares(trainer, tally);
+}
+
 srnn_status sr_trainer_step(sr_trainer *trainer, sr_step *result, const sr_source *source,
                             int64_t step) {
-    srnn_device *device = trainer->backend->device;
     const sr_trainer_settings *s = &trainer->settings;
     sr_tally tally = {.learning_rate = s->learning_rate * sr_schedule_rate(&s->schedule, step),
                       .updates = trainer->moments.updates};
     *result = (sr_step){0};
-    SR_TRY(sr_device_copy_in(device, trainer->tally, &tally, sizeof tally));
-    SR_TRY(sr_pass_zero_gradient(trainer->pass));
-    for (int i = 0; i < s->accumulate; i++) {
-        SR_TRY(read_batch(trainer, source, SR_SPLIT_TRAIN, (step - 1) * s->accumulate + i));
-        SR_TRY(sr_pass_step(trainer->pass, trainer->tally, trainer->ids, trainer->targets,
-                            1.0 / nominal_targets(s)));
-    }
-    SR_TRY(sr_device_repeat(device, &trainer->update, update, trainer));
-    SR_TRY(sr_device_copy_out(device, &tally, trainer->tally, sizeof tally));
+    SR_TRY(trainer->shares ? step_shared(trainer, &tally, source, step)
+                           : step_alone(trainer, &tally, source, step));
     trainer->moments.updates = tally.updates;
     *result = step_of(&tally);
     return SRNN_OK;
 }
+
+/* ---- validation */
 
 srnn_status sr_validation_create(sr_validation *validation, int64_t batches) {
     void *memory;
@@ -204,22 +362,43 @@ static double mean(double sum, int64_t count) {
     return sum / (double)(count > 0 ? count : 1);
 }
 
+/* One batch of the validation split. */
+static srnn_status validate_batch(sr_trainer *trainer, sr_batch_tally *result,
+                                  const sr_source *source, int64_t batch) {
+    *result = (sr_batch_tally){0};
+    SR_TRY(read_batch(trainer, source, SR_SPLIT_VALIDATION, batch));
+    SR_TRY(sr_pass_evaluate(trainer->pass, trainer->losses, &result->hits, trainer->ids,
+                            trainer->targets));
+    add_losses(trainer, &result->loss, &result->targets);
+    return SRNN_OK;
+}
+
+/* Ranks take turns with the batches; `all` is (ranks, rounds). */
+static srnn_status validate_all(sr_trainer *trainer, sr_validation *result, const sr_source *source,
+                                sr_batch_tally *all, int64_t rounds) {
+    sr_ranks *ranks = trainer->ranks;
+    sr_batch_tally sum = {0};
+    for (int64_t i = ranks->rank; i < result->batches; i += ranks->count)
+        SR_TRY(validate_batch(trainer, &all[ranks->rank * rounds + i / ranks->count], source, i));
+    SR_TRY(sr_ranks_gather(ranks, all, (size_t)rounds * sizeof *all));
+    for (int64_t i = 0; i < result->batches; i++) {
+        const sr_batch_tally *one = &all[i % ranks->count * rounds + i / ranks->count];
+        result->losses[i] = mean(one->loss, one->targets);
+        sum.loss += one->loss;
+        sum.targets += one->targets;
+        sum.hits += one->hits;
+    }
+    result->loss = mean(sum.loss, sum.targets);
+    result->accuracy = mean((double)sum.hits, sum.targets);
+    return SRNN_OK;
+}
+
 srnn_status sr_trainer_validate(sr_trainer *trainer, sr_validation *result,
                                 const sr_source *source) {
-    double sum = 0;
-    int64_t count = 0, correct = 0;
-    for (int64_t i = 0; i < result->batches; i++) {
-        double batch_sum = 0;
-        int64_t batch_count = 0;
-        SR_TRY(read_batch(trainer, source, SR_SPLIT_VALIDATION, i));
-        SR_TRY(sr_pass_evaluate(trainer->pass, trainer->losses, &correct, trainer->ids,
-                                trainer->targets));
-        add_losses(trainer, &batch_sum, &batch_count);
-        result->losses[i] = mean(batch_sum, batch_count);
-        sum += batch_sum;
-        count += batch_count;
-    }
-    result->loss = mean(sum, count);
-    result->accuracy = mean((double)correct, count);
-    return SRNN_OK;
+    const int64_t count = trainer->ranks->count, rounds = (result->batches + count - 1) / count;
+    void *memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)(count * rounds), sizeof(sr_batch_tally)));
+    const srnn_status status = validate_all(trainer, result, source, memory, rounds);
+    free(memory);
+    return status;
 }

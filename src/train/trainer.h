@@ -4,16 +4,20 @@
 
 #include "data/rows/source.h"
 #include "model/pass.h"
+#include "ranks/ranks.h"
 #include "train/schedule.h"
+#include "train/shares.h"
 
 typedef struct sr_trainer_settings {
     int B, T;
-    int accumulate; /* batches of B rows in one step */
+    int accumulate; /* batches of B rows in one step, of all ranks together */
     bool recompute;
     double learning_rate; /* the largest */
     double beta1, beta2, epsilon, weight_decay;
     double clip; /* largest norm of the gradient; 0: none */
     sr_schedule schedule;
+    sr_ranks *ranks; /* that share the batches of a step; NULL: none do. Must outlive the trainer */
+    bool whole;      /* each of them keeps all moments, instead of its share */
 } sr_trainer_settings;
 
 /* What one step did. */
@@ -32,7 +36,8 @@ srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
                               const sr_trainer_settings *settings);
 void sr_trainer_free(sr_trainer *trainer);
 
-/* Step 1, 2, .. on its own rows of the source's training split. */
+/* Step 1, 2, .. on its own rows of the source's training split. All ranks take it together, and have
+ * the same result. */
 srnn_status sr_trainer_step(sr_trainer *trainer, sr_step *result, const sr_source *source,
                             int64_t step);
 
@@ -54,12 +59,18 @@ srnn_status sr_trainer_validate(sr_trainer *trainer, sr_validation *result,
 /* Bytes of weights, gradients, moments and activations. */
 size_t sr_trainer_bytes(const sr_trainer *trainer);
 
-/* What must be kept to go on: the moments, (numbers) each in backend memory, and how many updates
- * they have seen. */
+/* What must be kept to go on: the moments, in backend memory, of the numbers that this rank keeps, and
+ * how many updates they have seen. */
 typedef struct sr_moments {
     float *mean, *square;
     int64_t updates;
 } sr_moments;
 sr_moments *sr_trainer_moments(sr_trainer *trainer);
+
+/* Where the numbers of these arrays belong. */
+const sr_share *sr_trainer_shares(const sr_trainer *trainer, size_t *count);
+
+/* True if no rank keeps all of them. */
+bool sr_trainer_splits(const sr_trainer *trainer);
 
 #endif

@@ -156,11 +156,41 @@ static void learned_tensors(void **state) {
     assert_int_equal(sr_attention_learned(learned, &(srnn_attention){0}), 0);
 }
 
+/* An operand as languages that go by names see it. */
+static void operands_by_name(void **state) {
+    (void)state;
+    srnn_problem problem = {.B = 2, .H = 6, .Hkv = 3, .T = 5, .D = 4};
+    srnn_operand operand;
+    problem.attention = parsed("gated_softmax,normaliser=value_power");
+    assert_true(srnn_operand_at(&operand, &problem, 0));
+    assert_string_equal(operand.name, "q");
+    assert_true(operand.tensor && operand.rank == 4 && !operand.learned);
+    assert_int_equal(operand.sizes[1], 6);
+    assert_int_equal(operand.sizes[3], 4);
+    size_t count = 0;
+    for (; srnn_operand_at(&operand, &problem, count); count++)
+        if (strcmp(operand.name, "value_gate") == 0) {
+            assert_true(operand.tensor && operand.rank == 3 && operand.sizes[1] == 3);
+            assert_string_equal(operand.learned, "in_gate_proj");
+        }
+    assert_int_equal(count, 8);
+    assert_true(srnn_operand_at(&operand, &problem, 7));
+    assert_string_equal(operand.name, "value_power");
+    assert_true(!operand.tensor && operand.rank == 1 && operand.sizes[0] == 3);
+    assert_int_equal(operand.file_rank, 4);
+    problem.attention = (srnn_attention){0};
+    assert_true(!srnn_operand_at(&operand, &problem, 3));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(state_sizes_of_the_series),    cmocka_unit_test(who_has_a_state),
-        cmocka_unit_test(state_sizes_of_single_orders), cmocka_unit_test(wrong_descriptors),
-        cmocka_unit_test(who_may_subtract_the_maximum), cmocka_unit_test(learned_tensors),
+        cmocka_unit_test(state_sizes_of_the_series),
+        cmocka_unit_test(who_has_a_state),
+        cmocka_unit_test(state_sizes_of_single_orders),
+        cmocka_unit_test(wrong_descriptors),
+        cmocka_unit_test(who_may_subtract_the_maximum),
+        cmocka_unit_test(learned_tensors),
+        cmocka_unit_test(operands_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,6 +56,7 @@ static const sr_backend table = {
     .cross_entropy = sr_cpu_cross_entropy,
     .tally_losses = sr_cpu_tally_losses,
     .tally_squares = sr_cpu_tally_squares,
+    .unit_squares = sr_cpu_unit_squares,
     .adamw = sr_cpu_adamw,
 };
 

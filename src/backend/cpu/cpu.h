@@ -73,6 +73,7 @@ srnn_status sr_cpu_add_rows(sr_backend *, sr_matrix y, sr_matrix x);
 srnn_status sr_cpu_tally_losses(sr_backend *, sr_tally *tally, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows);
 srnn_status sr_cpu_tally_squares(sr_backend *, sr_tally *tally, const float *x, int64_t n);
+srnn_status sr_cpu_unit_squares(sr_backend *, double *units, const float *x, int64_t n);
 srnn_status sr_cpu_adamw(sr_backend *, sr_tally *tally, const sr_adamw *adamw);
 
 #endif

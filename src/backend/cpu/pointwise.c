@@ -12,7 +12,7 @@ typedef struct point_job {
     float *out, *out2, *out3;
     const float *in;
     const sr_adamw_factors *factors;
-    double parts[SR_ROW_PARTS];
+    double *units; /* of squares */
     int64_t n;
 } point_job;
 
@@ -48,11 +48,12 @@ static void adamw_tile(void *context, int64_t task, int worker) {
                       job->factors);
 }
 
-static void square_sum_part(void *context, int64_t task, int worker) {
+static void square_unit(void *context, int64_t task, int worker) {
     (void)worker;
-    point_job *job = context;
-    const int64_t tile = sr_tiles(job->n, SR_ROW_PARTS), first = sr_min(task * tile, job->n);
-    job->parts[task] = job->loops->square_sum(job->in + first, sr_min(tile, job->n - first));
+    const point_job *job = context;
+    const int64_t first = task * SR_SQUARES_UNIT;
+    job->units[task] =
+        job->loops->square_sum(job->in + first, sr_min(SR_SQUARES_UNIT, job->n - first));
 }
 
 srnn_status sr_cpu_add(sr_backend *backend, float *y, const float *x, int64_t n) {
@@ -78,23 +79,36 @@ srnn_status sr_cpu_add_rows(sr_backend *backend, sr_matrix y, sr_matrix x) {
     return SRNN_OK;
 }
 
+/* A batch is summed up on its own before it is added, as it would be in another process. */
 srnn_status sr_cpu_tally_losses(sr_backend *backend, sr_tally *tally, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows) {
     (void)backend;
+    double sum = 0;
     for (int64_t row = 0; row < rows; row++) {
-        tally->loss += (double)losses[row];
+        sum += (double)losses[row];
         tally->targets += targets[row] >= 0;
         tally->hits += hits ? hits[row] : 0;
     }
+    tally->loss += sum;
+    return SRNN_OK;
+}
+
+srnn_status sr_cpu_unit_squares(sr_backend *backend, double *units, const float *x, int64_t n) {
+    point_job job = {.loops = sr_cpu_rows_of(backend), .in = x, .units = units, .n = n};
+    sr_parallel(square_unit, &job, sr_tiles(n, SR_SQUARES_UNIT), backend->threads);
     return SRNN_OK;
 }
 
 srnn_status sr_cpu_tally_squares(sr_backend *backend, sr_tally *tally, const float *x, int64_t n) {
-    point_job job = {.loops = sr_cpu_rows_of(backend), .in = x, .n = n};
-    sr_parallel(square_sum_part, &job, SR_ROW_PARTS, backend->threads);
+    enum { UNITS = 512, GROUP = UNITS * SR_SQUARES_UNIT };
+    double units[UNITS];
     tally->squares = 0;
-    for (int part = 0; part < SR_ROW_PARTS; part++)
-        tally->squares += job.parts[part];
+    for (int64_t first = 0; first < n; first += GROUP) {
+        const int64_t count = sr_min(GROUP, n - first);
+        SR_TRY(sr_cpu_unit_squares(backend, units, x + first, count));
+        for (int64_t unit = 0; unit < sr_tiles(count, SR_SQUARES_UNIT); unit++)
+            tally->squares += units[unit];
+    }
     return SRNN_OK;
 }
 

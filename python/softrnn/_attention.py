@@ -1,0 +1,82 @@
+"""The functions of the package, for every kind of array."""
+
+import sys
+from typing import Any, Dict, Optional, Union
+
+from . import _numpy
+from ._library import ArgumentTypeError
+from ._plans import Options, named_operands
+from ._variants import Variant, parse
+
+
+def is_torch(value: Any) -> bool:
+    """Whether it is a tensor of torch, which is not imported for the question."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+_loaded: Any = None
+
+
+def _torch_module() -> Any:
+    """_torch, imported with the first tensor: the package does not need torch."""
+    global _loaded
+    if _loaded is None:
+        from . import _torch as _loaded
+    return _loaded
+
+
+def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax", *, documents: Any = None,
+              form: str = "auto", chunk: int = 0, kernel: Optional[str] = None, threads: int = 0,
+              state_limit: int = 0, levels: int = 0, **operands: Any) -> Any:
+    """Causal attention of any variant: o (B, H, T, Dv).
+
+    q is (B, H, T, D), k (B, Hkv, T, D) and v (B, Hkv, T, Dv), with their position applied; H is a multiple of Hkv.
+    NumPy arrays give a NumPy array; torch tensors give a tensor on the same device, with gradients. Nothing is copied:
+    float32 and float64 (on the CPU), float32 and bfloat16 (on a GPU) are read where they are, with any strides whose
+    last is 1. Other floating types are computed in float32 and rounded back.
+
+    attention: a name, a text form or softrnn.parse's result. Gates and learned vectors that the variant reads
+    (softrnn.parse(...).operands) are given by name, before their sigmoid, with the shapes that softrnn.h gives to
+    srnn_operands: output_gate (B, H, T), value_gate and decay (B, Hkv, T), norm_weight (Dv), ...
+
+    documents: where packed documents start, counted over all B*T tokens, and where the last one ends; a token sees its
+    own document only. form: "auto", "parallel", "chunked" (a state between chunks of `chunk` tokens) or "recurrent".
+    kernel, threads, state_limit (bytes) and levels (of a level gate): as in softrnn.h.
+
+    >>> q, k, v = numpy.random.default_rng(0).normal(size=(3, 1, 4, 32, 16))
+    >>> softrnn.attention(q, k, v, "norm").shape
+    (1, 4, 32, 16)
+    >>> a = softrnn.attention(q, k, v, "order:2", form="parallel")
+    >>> b = softrnn.attention(q, k, v, "order:2", form="chunked", chunk=8)
+    >>> bool(numpy.abs(a - b).max() < 1e-9)
+    True
+    >>> softrnn.attention(q, k, v, "gate")
+    Traceback (most recent call last):
+    softrnn.ArgumentError: gate reads output_gate, which was not given
+    """
+    options = Options(form, chunk, kernel, threads, state_limit, levels)
+    if is_torch(q) and _torch_module().is_traced(q):
+        return _torch_module().traced(attention, (q, k, v, operands), documents, options)
+    variant = parse(attention)
+    values = named_operands(variant, q, k, v, operands)
+    if is_torch(q):
+        return _torch_module().attention(variant, values, documents, options)
+    return _numpy.attention(variant, values, documents, options)
+
+
+def gradients(d_o: Any, q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax", *, documents: Any = None,
+              form: str = "auto", chunk: int = 0, kernel: Optional[str] = None, threads: int = 0,
+              state_limit: int = 0, levels: int = 0, **operands: Any) -> Dict[str, Any]:
+    """Gradients on NumPy arrays: {"o": the output, "q": d_q, "k": d_k, ...} for all that the variant reads, given the
+    gradient d_o (B, H, T, Dv) of the output. Everything else is as in attention(). (With torch, call backward.)
+
+    >>> d_o, q, k, v = numpy.random.default_rng(0).normal(size=(4, 1, 2, 8, 4))
+    >>> sorted(softrnn.gradients(d_o, q, k, v, "softmax"))
+    ['k', 'o', 'q', 'v']
+    """
+    variant = parse(attention)
+    values = named_operands(variant, q, k, v, operands)
+    if is_torch(q):
+        raise ArgumentTypeError("q is a torch tensor, whose gradients backward() gives")
+    return _numpy.gradients(variant, d_o, values, documents, Options(form, chunk, kernel, threads, state_limit, levels))

@@ -1,0 +1,124 @@
+"""The C libraries: where they are, how they are called, and their errors as Python exceptions.
+
+The interface is read from the C headers themselves, which are part of the package, so that a new function, axis or
+operand needs no second declaration here.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any, List
+
+import cffi
+
+ffi = cffi.FFI()
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+class SoftrnnError(Exception):
+    """What every exception of this package is; its text is the library's own message."""
+
+
+class ArgumentError(SoftrnnError, ValueError):
+    """An argument makes no sense, or does not fit the others."""
+
+
+class ArgumentTypeError(SoftrnnError, TypeError):
+    """An argument is of a type that is not taken there."""
+
+
+class FormatError(SoftrnnError, ValueError):
+    """A file or a text is not what it should be."""
+
+
+class UnsupportedError(SoftrnnError, NotImplementedError):
+    """Sensible, but not available here."""
+
+
+class OutOfMemoryError(SoftrnnError, MemoryError):
+    """Memory is not available."""
+
+
+class FileError(SoftrnnError, OSError):
+    """The system refused to read or write."""
+
+
+class LimitError(SoftrnnError, ValueError):
+    """Would exceed a limit that the caller set."""
+
+
+class Interrupted(SoftrnnError):
+    """Stopped on request."""
+
+
+def _folders(inside: str, in_clone: str) -> List[Path]:
+    """Where something of the package may be: beside this file when installed, or in the clone around it."""
+    clone = PACKAGE.parent.parent
+    return [PACKAGE / inside, clone / in_clone]
+
+
+def _library_folder() -> Path:
+    """$SOFTRNN_LIBRARIES, the package's own folder, or build/ of the clone."""
+    asked = os.environ.get("SOFTRNN_LIBRARIES")
+    folders = [Path(asked)] if asked else _folders("lib", "build")
+    for folder in folders:
+        if (folder / "libsoftrnn.so").exists():
+            return folder
+    raise ImportError("libsoftrnn.so is in none of " + ", ".join(map(str, folders)) +
+                      ": install the package (pip install .), or build the clone with make")
+
+
+def _header(name: str) -> str:
+    """The declarations of a C header, without what only the C compiler understands."""
+    path = next((f / name for f in _folders("include", "include") if (f / name).exists()), None)
+    if path is None:
+        raise ImportError(f"{name} is not part of this installation of softrnn")
+    text = re.sub(r"#ifdef __cplusplus.*?#endif", "", path.read_text(encoding="utf-8"), flags=re.S)
+    text = re.sub(r"^#.*$", "", text, flags=re.M)
+    return text.replace("SRNN_API ", "")
+
+
+def _open(name: str) -> Any:
+    ffi.cdef(_header(name.replace("lib", "", 1) + ".h"))
+    return ffi.dlopen(str(_library_folder() / f"{name}.so"), ffi.RTLD_NOW)
+
+
+lib = _open("libsoftrnn")
+
+_ERRORS = {
+    lib.SRNN_ERR_ARGUMENT: ArgumentError,
+    lib.SRNN_ERR_MEMORY: OutOfMemoryError,
+    lib.SRNN_ERR_IO: FileError,
+    lib.SRNN_ERR_FORMAT: FormatError,
+    lib.SRNN_ERR_UNSUPPORTED: UnsupportedError,
+    lib.SRNN_ERR_LIMIT: LimitError,
+    lib.SRNN_ERR_INTERRUPTED: Interrupted,
+}
+
+
+def check(status: int) -> None:
+    """Raises the exception of a status other than SRNN_OK."""
+    if status:
+        raise _ERRORS.get(status, SoftrnnError)(text(lib.srnn_error_detail()))
+
+
+def text(characters: Any) -> str:
+    """A C string."""
+    return ffi.string(characters).decode("utf-8", "replace")
+
+
+def encoded(value: str, argument: str) -> bytes:
+    """A Python text for C."""
+    if not isinstance(value, str):
+        raise ArgumentTypeError(f"{argument} must be a text, not {type(value).__name__}")
+    if "\0" in value:
+        raise ArgumentError(f"{argument} holds a NUL character")
+    return value.encode("utf-8")
+
+
+def words(enumeration: str) -> List[str]:
+    """The words of an enumeration: "parallel" for SRNN_FORM_PARALLEL."""
+    elements = ffi.typeof(enumeration).elements
+    start = os.path.commonprefix(list(elements.values())).rfind("_") + 1
+    return [elements[value][start:].lower() for value in sorted(elements)]

@@ -1,0 +1,299 @@
+"""Problems and plans of the C library: what arrays must look like, and plans that wait to be used again.
+
+A plan costs more than a small attention, and only one thread may use it at a time. So plans are kept after use: a call
+takes one that waits, or makes one.
+"""
+
+import threading
+from collections import OrderedDict
+from typing import Any, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tuple
+
+from ._library import ArgumentError, ArgumentTypeError, check, encoded, ffi, lib, text, words
+from ._variants import Variant, operands_of
+
+NULL = ffi.NULL
+POINTER = ffi.typeof("void *")
+cast = ffi.cast
+FORMS = {word: number for number, word in enumerate(words("srnn_form"))}
+DTYPES = {"float32": lib.SRNN_F32, "float64": lib.SRNN_F64, "bfloat16": lib.SRNN_BF16}
+
+
+class Place:
+    """Where arrays are: the CPU, or a stream of a GPU. Calls on one GPU's stream follow each other."""
+
+    def __init__(self, name: str, stream: Optional[int] = None):
+        self.name = name
+        self.device = NULL
+        self.lock: Optional[threading.Lock] = None
+        if name != "cpu":
+            out = ffi.new("srnn_device **")
+            check(lib.srnn_device_open(out, name.encode()))
+            self.device = out[0]
+            self.lock = threading.Lock()
+            check(lib.srnn_device_stream(self.device, ffi.cast("void *", stream)))
+
+
+CPU = Place("cpu")
+
+
+class Options(NamedTuple):
+    """How a problem is computed: members of srnn_problem by the same names."""
+
+    form: str = "auto"
+    chunk: int = 0
+    kernel: Optional[str] = None
+    threads: int = 0
+    state_limit: int = 0
+    levels: int = 0
+
+
+    def checked(self) -> "Options":
+        """Itself, if every member is of the right type."""
+        for name in ("form", "kernel"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and not (name == "kernel" and value is None):
+                raise ArgumentTypeError(f"{name} must be a text, not {type(value).__name__}")
+        for name in ("chunk", "threads", "state_limit", "levels"):
+            if not hasattr(getattr(self, name), "__index__"):
+                raise ArgumentTypeError(f"{name} must be a whole number, not {type(getattr(self, name)).__name__}")
+        return self
+
+
+class Sizes(NamedTuple):
+    """The sizes of a problem, and the type of its numbers."""
+
+    dtype: str
+    B: int
+    H: int
+    Hkv: int
+    T: int
+    D: int
+    Dv: int
+
+
+class Operand(NamedTuple):
+    """One thing that a problem reads."""
+
+    name: str
+    shape: Tuple[int, ...]
+    tensor: bool  # (B, heads, T) or (B, heads, T, width), with strides; else a learned vector
+
+
+def make_problem(variant: Variant, sizes: Sizes, options: Options, place: Place) -> Any:
+    """A srnn_problem. It holds pointers into `keep`, which is returned beside it."""
+    if options.form not in FORMS:
+        raise ArgumentError(f"form must be one of {', '.join(FORMS)}, not {options.form!r}")
+    problem = ffi.new("srnn_problem *")
+    problem.attention = variant._struct[0]
+    problem.dtype = DTYPES[sizes.dtype]
+    problem.form = FORMS[options.form]
+    problem.device = place.device
+    values = dict(zip(("B", "H", "Hkv", "T", "D", "Dv"), sizes[1:]),
+                  chunk=options.chunk, threads=options.threads, state_limit=options.state_limit,
+                  levels=options.levels)
+    for name, value in values.items():
+        try:
+            setattr(problem, name, value)
+        except (OverflowError, TypeError):
+            raise ArgumentError(f"{name} must be a number that fits, not {value!r}") from None
+    kernel = ffi.new("char[]", encoded(options.kernel, "kernel")) if options.kernel is not None else NULL
+    problem.kernel = kernel
+    return problem, kernel
+
+
+def _shape(operand: Any) -> Tuple[int, ...]:
+    return tuple(operand.sizes[axis] for axis in range(operand.rank))
+
+
+class Binding:
+    """A srnn_operands that receives addresses and strides."""
+
+    def __init__(self, operands: Sequence[Operand]):
+        self.struct = ffi.new("srnn_operands *")
+        self.members = [getattr(self.struct, operand.name) if operand.tensor else None for operand in operands]
+        self.operands = operands
+
+    def set_strides(self, index: int, strides: Sequence[int]) -> None:
+        """Of (B, heads, T), in elements; vectors have none."""
+        member = self.members[index]
+        if member is not None:
+            member.batch, member.head, member.time = strides[:3]
+
+    def set_address(self, index: int, address: int) -> None:
+        member = self.members[index]
+        if member is not None:
+            member.data = cast(POINTER, address)
+        else:
+            setattr(self.struct, self.operands[index].name, cast(POINTER, address))
+
+
+class Plan:
+    """A plan, with the operands that its calls fill in: strides once, addresses with every call."""
+
+    def __init__(self, key: Hashable, variant: Variant, sizes: Sizes, options: Options, place: Place):
+        self.key = key
+        problem, self._keep = make_problem(variant, sizes, options.checked(), place)
+        out = ffi.new("srnn_plan **")
+        check(lib.srnn_plan_create(out, problem))
+        self.plan = out[0]
+        self.place = place
+        self.operands = [Operand(text(o.name), _shape(o), bool(o.tensor)) for o in operands_of(problem)]
+        self.output = (sizes.B, sizes.H, sizes.T, sizes.Dv)
+        self.inputs = Binding(self.operands)
+        self.gradients = Binding(self.operands)
+        self.tensor = ffi.new("srnn_tensor *")
+        self.saved_bytes = int(lib.srnn_plan_saved_bytes(self.plan))
+        self.scratch_bytes = int(lib.srnn_plan_scratch_bytes(self.plan))
+        self.packed = False
+
+    def set_strides(self, shapes: Sequence[Tuple[int, ...]], strides: Sequence[Sequence[int]]) -> None:
+        """Of the inputs, in elements; raises if the library does not take them."""
+        for index, operand in enumerate(self.operands):
+            check_layout(operand, shapes[index], strides[index])
+            self.inputs.set_strides(index, strides[index])
+
+    def documents(self, offsets: Optional[Any]) -> None:
+        """Packed documents for the next calls; None: every row is one."""
+        if offsets is not None:
+            check(lib.srnn_plan_documents(self.plan, ffi.from_buffer("int64_t[]", offsets), len(offsets) - 1))
+        elif self.packed:
+            check(lib.srnn_plan_documents(self.plan, NULL, 0))
+        self.packed = offsets is not None
+
+    def output_tensor(self, address: int, strides: Sequence[int]) -> Any:
+        """o or d_o for a call."""
+        tensor = self.tensor
+        tensor.data = cast(POINTER, address)
+        tensor.batch, tensor.head, tensor.time = strides[:3]
+        return tensor[0]
+
+    def forward(self, o: Any, saved: int) -> None:
+        """Computes o; saved: an address, or 0."""
+        self._locked(lib.srnn_attention_forward, o, self.inputs.struct, cast(POINTER, saved))
+
+    def backward(self, d_o: Any, saved: int) -> None:
+        """Computes the gradients that have an address."""
+        self._locked(lib.srnn_attention_backward, self.gradients.struct, d_o, self.inputs.struct,
+                     cast(POINTER, saved))
+
+    def _locked(self, function: Any, *arguments: Any) -> None:
+        lock = self.place.lock
+        if lock is None:
+            check(function(self.plan, *arguments))
+            return
+        with lock:
+            check(function(self.plan, *arguments))
+
+    def free(self) -> None:
+        lib.srnn_plan_free(self.plan)
+
+
+class Pool:
+    """Plans that wait to be used again: the most recently used ones, within limits.
+
+    The key of a plan is everything about a call but its addresses, so that a call like an earlier one checks nothing
+    again."""
+
+    MOST_PLANS = 64
+    MOST_BYTES = 256 << 20
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: "OrderedDict[Hashable, List[Plan]]" = OrderedDict()
+        self._count = 0
+        self._bytes = 0
+
+    def take(self, key: Hashable) -> Optional[Plan]:
+        """A plan for the caller alone, to be given back; None: none waits."""
+        with self._lock:
+            plans = self._waiting.get(key)
+            if not plans:
+                return None
+            plan = plans.pop()
+            self._count -= 1
+            self._bytes -= plan.scratch_bytes
+            return plan
+
+    def give_back(self, plan: Plan) -> None:
+        """Also a new one."""
+        old = []
+        with self._lock:
+            self._waiting.setdefault(plan.key, []).append(plan)
+            self._waiting.move_to_end(plan.key)
+            self._count += 1
+            self._bytes += plan.scratch_bytes
+            while self._count > self.MOST_PLANS or (self._bytes > self.MOST_BYTES and self._count > 1):
+                old.append(self._pop_oldest())
+        for plan in old:
+            plan.free()
+
+    def _pop_oldest(self) -> Plan:
+        while True:
+            key, plans = next(iter(self._waiting.items()))
+            if plans:
+                break
+            del self._waiting[key]
+        plan = plans.pop(0)
+        self._count -= 1
+        self._bytes -= plan.scratch_bytes
+        return plan
+
+
+pool = Pool()
+
+
+def check_layout(operand: Operand, shape: Tuple[int, ...], strides: Sequence[int]) -> None:
+    """Raises unless an array has the operand's shape and strides that the library takes."""
+    name = operand.name
+    if tuple(shape) != operand.shape:
+        raise ArgumentError(f"{name} has the shape {tuple(shape)}; {operand.shape} is needed")
+    if not operand.tensor:
+        if len(shape) == 2 and shape[0] > 1 and strides[0] != shape[1]:
+            raise ArgumentError(f"{name} must be contiguous")
+    if len(shape) == 4 or not operand.tensor:
+        if shape[-1] > 1 and strides[-1] != 1:
+            raise ArgumentError(f"{name}: numbers of the last axis must follow each other (stride 1, not "
+                                f"{strides[-1]}); make it contiguous first")
+    if operand.tensor:
+        for axis in range(3):
+            if shape[axis] > 1 and strides[axis] == 0:
+                raise ArgumentError(f"{name}: axis {axis} is expanded (stride 0), which is not taken; make it "
+                                    "contiguous first")
+
+
+ALL_OPERANDS = tuple(name for name, _ in ffi.typeof("srnn_operands").fields)
+
+
+def named_operands(variant: Variant, q: Any, k: Any, v: Any, others: Dict[str, Any]) -> List[Any]:
+    """What the variant reads, in the order of its operands; raises for what is missing or not read."""
+    if not others and len(variant.operands) == 3:
+        return [q, k, v]
+    return ordered_operands(str(variant), variant.operands, q, k, v, others)
+
+
+def ordered_operands(variant: str, names: Sequence[str], q: Any, k: Any, v: Any, others: Dict[str, Any]) -> List[Any]:
+    """The same for a variant that reads these names."""
+    given = {"q": q, "k": k, "v": v}
+    for name, value in others.items():
+        if name not in ALL_OPERANDS:
+            raise ArgumentTypeError(f"attention has no argument {name}; gates and vectors are "
+                                    f"{', '.join(ALL_OPERANDS[3:])}")
+        if value is not None and name not in names:
+            raise ArgumentError(f"{name} is not read by {variant}: leave it out")
+        if value is not None:
+            given[name] = value
+    for name in names:
+        if name not in given:
+            raise ArgumentError(f"{variant} reads {name}, which was not given")
+    return [given[name] for name in names]
+
+
+def sizes_of(dtype: str, q: Tuple[int, ...], k: Tuple[int, ...], v: Tuple[int, ...]) -> Sizes:
+    """The sizes of a problem from the shapes of q, k and v."""
+    for name, shape in (("q", q), ("k", k), ("v", v)):
+        if len(shape) != 4:
+            raise ArgumentError(f"{name} has the shape {tuple(shape)}; four axes are needed: (B, heads, T, width)")
+        if 0 in shape:
+            raise ArgumentError(f"{name} has the shape {tuple(shape)}, which is empty")
+    heads = max(q[1], v[1])  # q and k, or k and v, may be shared by several heads
+    return Sizes(dtype, q[0], heads, k[1], q[2], q[3], v[3])

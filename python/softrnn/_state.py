@@ -1,0 +1,158 @@
+"""Attention one piece at a time."""
+
+import threading
+from typing import Any, List, Optional, Sequence, Union
+
+import numpy as np
+
+from . import _numpy
+from ._attention import _torch_module, is_torch
+from ._library import ArgumentError, ArgumentTypeError, check, ffi, lib, text
+from ._plans import CPU, DTYPES, Binding, Operand, Options, Place, Sizes, _shape, check_layout, make_problem, named_operands
+from ._variants import Variant, operands_of, parse
+
+
+class State:
+    """What attention remembers of the tokens fed so far; outputs are those of the whole sequence, wherever it is cut.
+
+    Variants with a state of fixed size use it (`is_fixed`), the others keep keys and values. Sizes as in attention().
+    dtype: of the arrays that are fed. device: "cpu", "cuda", "cuda:1". piece: the longest piece for which memory is
+    taken; longer ones are fed in parts. form="chunked" demands the fixed size.
+
+    >>> q, k, v = numpy.random.default_rng(0).normal(size=(3, 1, 4, 10, 16))
+    >>> state = softrnn.State("order:2", H=4, D=16, dtype="float64")
+    >>> parts = [state.feed(q[:, :, t:t+2], k[:, :, t:t+2], v[:, :, t:t+2]) for t in range(0, 10, 2)]
+    >>> whole = softrnn.attention(q, k, v, "order:2")
+    >>> bool(numpy.abs(numpy.concatenate(parts, axis=2) - whole).max() < 1e-9), state.position, state.is_fixed
+    (True, 10, True)
+    >>> other = softrnn.State("order:2", H=4, D=16, dtype="float64")
+    >>> other.load(state.save()); other.position
+    10
+    """
+
+    def __init__(self, attention: Union[str, Variant] = "softmax", *, H: int, D: int, B: int = 1,
+                 Hkv: Optional[int] = None, Dv: Optional[int] = None, dtype: Any = "float32", device: Any = "cpu",
+                 piece: int = 64, form: str = "auto", chunk: int = 0, threads: int = 0, state_limit: int = 0,
+                 levels: int = 0):
+        self.variant = parse(attention)
+        self.dtype = str(dtype).replace("torch.", "")
+        if self.dtype not in DTYPES:
+            raise ArgumentTypeError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype}")
+        self.piece = piece
+        self._arguments = dict(H=H, D=D, B=B, Hkv=Hkv, Dv=Dv, dtype=self.dtype, device=str(device), piece=piece,
+                               form=form, chunk=chunk, threads=threads, state_limit=state_limit, levels=levels)
+        self._place = CPU if str(device) == "cpu" else Place(str(device))
+        sizes = Sizes(self.dtype, B, H, Hkv or H, piece, D, Dv or D)
+        self._problem, self._keep = make_problem(
+            self.variant, sizes, Options(form, chunk, None, threads, state_limit, levels).checked(), self._place)
+        out = ffi.new("srnn_state **")
+        check(lib.srnn_state_create(out, self._problem))
+        self._state = out[0]
+        self._lock = threading.Lock()
+
+    def __del__(self) -> None:
+        if getattr(self, "_state", None):
+            lib.srnn_state_free(self._state)
+        if getattr(self, "_place", CPU) is not CPU:
+            lib.srnn_device_close(self._place.device)
+
+    def feed(self, q: Any, k: Any, v: Any, **operands: Any) -> Any:
+        """o (B, H, T, Dv) for the next T tokens. Operands as in attention(); a tensor whose gradient is asked for is
+        refused, since a state gives none."""
+        values = named_operands(self.variant, q, k, v, operands)
+        with self._lock:
+            if is_torch(q):
+                return _torch_module().feed(self, values)
+            return self._feed_numpy(values)
+
+    def _feed_numpy(self, values: Sequence[Any]) -> Any:
+        if self._place is not CPU:
+            raise ArgumentTypeError(f"q is a NumPy array, and the state is on {self._place.name}")
+        arrays = [_numpy.as_array(value, name) for value, name in zip(values, self.variant.operands)]
+        if arrays[0].ndim != 4 or not arrays[0].size:
+            raise ArgumentError(f"q has the shape {arrays[0].shape}; (B, H, T, D) is needed")
+        for name, array in zip(self.variant.operands, arrays):
+            if array.dtype.name != self.dtype:
+                raise ArgumentTypeError(f"{name} is of type {array.dtype}; the state's is {self.dtype}")
+        o = np.empty(self._output(arrays[0].shape[2]), self.dtype)
+        self._feed_parts([(a.shape, _numpy._strides(a, n), a.ctypes.data)
+                          for a, n in zip(arrays, self.variant.operands)], o.ctypes.data, o.itemsize)
+        return o
+
+    def _device_index(self) -> Optional[int]:
+        """Of its GPU; None: the CPU."""
+        name = text(lib.srnn_device_name(self._place.device)) if self._place is not CPU else ""
+        return int(name.split(":")[1]) if name else None
+
+    def _output(self, T: int) -> Any:
+        problem = self._problem
+        return (problem.B, problem.H, T, problem.Dv)
+
+    def _operands(self, T: int) -> List[Operand]:
+        self._problem.T = T
+        found = [Operand(text(o.name), _shape(o), bool(o.tensor)) for o in operands_of(self._problem)]
+        self._problem.T = self.piece
+        return found
+
+    def _feed_parts(self, views: Sequence[Any], o: int, size: int) -> None:
+        """views: (shape, strides, address) of each operand; o: address of a contiguous output."""
+        T = views[0][0][2]
+        operands = self._operands(T)
+        for operand, (shape, strides, _) in zip(operands, views):
+            check_layout(operand, shape, strides)
+        _, H, _, Dv = self._output(T)
+        binding = Binding(operands)
+        output = ffi.new("srnn_tensor *", {"batch": H * T * Dv, "head": T * Dv, "time": Dv})
+        for start in range(0, T, self.piece):
+            for index, (operand, (_, strides, address)) in enumerate(zip(operands, views)):
+                offset = start * strides[2] * size if operand.tensor else 0
+                binding.set_strides(index, strides)
+                binding.set_address(index, address + offset)
+            output.data = ffi.cast("void *", o + start * Dv * size)
+            check(lib.srnn_state_feed(self._state, output[0], binding.struct, min(self.piece, T - start)))
+
+    def reset(self) -> None:
+        """Forgets everything: the next token is the first."""
+        with self._lock:
+            check(lib.srnn_state_reset(self._state))
+
+    def save(self) -> bytes:
+        """The state as bytes, for load()."""
+        with self._lock:
+            memory = ffi.new("char[]", lib.srnn_state_saved_bytes(self._state))
+            check(lib.srnn_state_save(self._state, memory, len(memory)))
+            return bytes(ffi.buffer(memory))
+
+    def load(self, saved: bytes) -> None:
+        """Goes on from what save() gave for a state of the same problem."""
+        try:
+            memory = ffi.from_buffer(saved)
+        except TypeError:
+            raise ArgumentTypeError(f"saved must be bytes, not {type(saved).__name__}") from None
+        with self._lock:
+            check(lib.srnn_state_load(self._state, memory, len(memory)))
+
+    def copy(self) -> "State":
+        """Another state that remembers the same."""
+        other = State(self.variant, **self._arguments)  # type: ignore[arg-type]
+        other.load(self.save())
+        return other
+
+    @property
+    def position(self) -> int:
+        """Tokens fed since the start."""
+        return int(lib.srnn_state_position(self._state))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the size does not grow with the sequence."""
+        return bool(lib.srnn_state_is_fixed(self._state))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the state holds after the tokens fed so far."""
+        return int(lib.srnn_state_bytes(self._problem, self.position))
+
+    def __repr__(self) -> str:
+        kind = "fixed size" if self.is_fixed else "keys and values"
+        return f"<softrnn.State of {self.variant}: {self.position} tokens, {self.nbytes} bytes, {kind}>"

@@ -1,0 +1,288 @@
+"""Attention on torch tensors: gradients, streams, autocast, torch.compile."""
+
+import threading
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
+
+import torch
+
+from ._library import ArgumentError, ArgumentTypeError, SoftrnnError, UnsupportedError, check, ffi, lib
+from ._numpy import as_offsets
+from ._plans import CPU, Options, Place, Plan, pool, sizes_of
+from ._variants import Variant
+
+Tensor = torch.Tensor
+
+_NAMES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
+_FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_DEVICES = ("cpu", "cuda")
+_LEGACY_STREAM = 1  # cudaStreamLegacy: what torch means by stream 0, where the library means its own
+
+_places: Dict[Tuple[int, int], Place] = {}
+_places_lock = threading.Lock()
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream or _LEGACY_STREAM
+
+
+def _open_place(device: torch.device, stream: int) -> Place:
+    try:
+        return Place(str(device), stream)
+    except SoftrnnError as error:
+        raise type(error)(f"q is on {device}: {error}") from None
+
+
+def _place(device: torch.device) -> Place:
+    """The CPU, or the current stream of a GPU."""
+    if device.type == "cpu":
+        return CPU
+    key = (device.index, _stream(device))
+    with _places_lock:
+        if key not in _places:
+            with torch.cuda.device(device):
+                _places[key] = _open_place(device, key[1])
+        return _places[key]
+
+
+# ---- what tensors must be
+
+
+def _check_tensors(names: Sequence[str], tensors: Sequence[Any]) -> None:
+    """Raises, with the argument's name, for what is not a plain tensor on q's device."""
+    device = tensors[0].device
+    if device.type not in _DEVICES:
+        raise ArgumentTypeError(f"q is on {device}; attention is computed on the CPU and on CUDA")
+    for name, tensor in zip(names, tensors):
+        if not isinstance(tensor, Tensor):
+            raise ArgumentTypeError(f"{name} must be a tensor like q, not {type(tensor).__name__}")
+        if tensor.device != device:
+            raise ArgumentError(f"{name} is on {tensor.device}, and q on {device}")
+        if tensor.dtype not in _FLOATING:
+            raise ArgumentTypeError(f"{name} is of type {tensor.dtype}; a floating type is needed")
+        if tensor.layout != torch.strided:
+            raise ArgumentTypeError(f"{name} has the layout {tensor.layout}; only plain (strided) tensors are taken")
+
+
+def _autocast_dtype(device: torch.device) -> Optional[torch.dtype]:
+    """The type that autocast asks for here, if it is on."""
+    if device.type not in _DEVICES:
+        return None
+    if hasattr(torch, "get_autocast_dtype"):  # torch 2.4
+        return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+    if device.type == "cuda":
+        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+    return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+
+
+def _computed(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The type in which the library computes for tensors of a type."""
+    if dtype == torch.float16 or (dtype == torch.bfloat16 and device.type == "cpu"):
+        return torch.float32
+    return dtype
+
+
+def _converted(names: Sequence[str], vectors: Sequence[str], tensors: Sequence[Tensor]) -> Tuple[List[Tensor], torch.dtype]:
+    """Operands in the type in which the library computes, and the type that the result has. Tensors stay as they are
+    if they have it; learned vectors are small, and follow."""
+    device, dtype = tensors[0].device, tensors[0].dtype
+    autocast = _autocast_dtype(device)
+    result = autocast if autocast is not None and dtype != torch.float64 else dtype
+    computed = _computed(result, device)
+    learned = torch.float32 if computed == torch.bfloat16 else computed
+    converted = []
+    for name, tensor in zip(names, tensors):
+        vector = name in vectors
+        if result == dtype and not vector and tensor.dtype != dtype:
+            raise ArgumentTypeError(f"{name} is of type {tensor.dtype}; like q it must be {dtype}")
+        if not vector and result != dtype:
+            tensor = tensor.to(result)  # autocast rounds what goes in
+        converted.append(tensor.to(learned if vector else computed))
+    return converted, result
+
+
+# ---- calls of the library
+
+
+def _make_plan(key: Any, variant: Variant, tensors: Sequence[Tensor], options: Options, place: Place) -> Plan:
+    """Checks everything about a call that its key says."""
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    plan = Plan(key, variant, sizes_of(_NAMES[tensors[0].dtype], *shapes[:3]), options, place)
+    try:
+        plan.set_strides(shapes, [tensor.stride() for tensor in tensors])
+    except Exception:
+        plan.free()
+        raise
+    return plan
+
+
+def _take_plan(variant: Variant, tensors: Sequence[Tensor], options: Options) -> Plan:
+    """A plan whose inputs are these tensors."""
+    place = _place(tensors[0].device)
+    key = (variant.text, options, place, tensors[0].dtype, *[(t.shape, t.stride()) for t in tensors])
+    try:
+        plan = pool.take(key)
+    except TypeError:  # something in the options has no hash
+        options.checked()
+        raise
+    if plan is None:
+        plan = _make_plan(key, variant, tensors, options, place)
+    for index, tensor in enumerate(tensors):
+        plan.inputs.set_address(index, tensor.data_ptr())
+    return plan
+
+
+def _output(q: Tensor, shape: Tuple[int, ...]) -> Tensor:
+    """Memory for o; where q lies token by token, so does o."""
+    B, H, T, Dv = shape
+    if H > 1 and T > 1 and q.stride(1) < q.stride(2):
+        return q.new_empty((B, T, H, Dv)).transpose(1, 2)
+    return q.new_empty(shape)
+
+
+def _run_forward(variant: Variant, tensors: Sequence[Tensor], documents: Optional[Any], options: Options,
+                 save: bool) -> Tuple[Tensor, Optional[Tensor]]:
+    plan = _take_plan(variant, tensors, options)
+    try:
+        plan.documents(documents)
+        q = tensors[0]
+        o = _output(q, plan.output)
+        saved = torch.empty(plan.saved_bytes, dtype=torch.uint8, device=q.device) if save else None
+        plan.forward(plan.output_tensor(o.data_ptr(), o.stride()), saved.data_ptr() if saved is not None else 0)
+    finally:
+        pool.give_back(plan)
+    return o, saved
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    """The gradient of o with strides that the library takes; sums give expanded ones."""
+    taken = tensor.stride(3) == 1 and all(tensor.stride(axis) for axis in range(3))
+    return tensor if taken else tensor.contiguous()
+
+
+def _run_backward(variant: Variant, d_o: Tensor, tensors: Sequence[Tensor], saved: Tensor, documents: Optional[Any],
+                  options: Options, wanted: Sequence[bool]) -> List[Optional[Tensor]]:
+    plan = _take_plan(variant, tensors, options)
+    try:
+        plan.documents(documents)
+        d_o = _readable(d_o)
+        results: List[Optional[Tensor]] = []
+        for index, (tensor, want) in enumerate(zip(tensors, wanted)):
+            gradient = torch.empty_like(tensor) if want else None
+            if gradient is not None:
+                plan.gradients.set_strides(index, gradient.stride())
+            plan.gradients.set_address(index, gradient.data_ptr() if gradient is not None else 0)
+            results.append(gradient)
+        plan.backward(plan.output_tensor(d_o.data_ptr(), d_o.stride()), saved.data_ptr())
+    finally:
+        pool.give_back(plan)
+    return results
+
+
+class _Gradient(torch.autograd.Function):
+    """The backward pass as a function, so that asking for its gradient is refused with a reason."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Tuple[Any, ...], d_o: Tensor, *tensors: Tensor) -> Any:
+        variant, documents, options, wanted, saved = call
+        return tuple(_run_backward(variant, d_o, tensors, saved, documents, options, wanted))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise _twice()
+
+
+def _twice() -> SoftrnnError:
+    return UnsupportedError("attention has no second derivative: its gradient cannot be differentiated again "
+                            "(create_graph=True)")
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: Tuple[Any, ...], *tensors: Tensor) -> Tensor:
+        variant, documents, options = call
+        o, saved = _run_forward(variant, tensors, documents, options, save=True)
+        ctx.call = call
+        ctx.save_for_backward(*tensors, saved)
+        return o
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Tensor) -> Any:
+        variant, documents, options = ctx.call
+        tensors = ctx.saved_tensors
+        call = (variant, documents, options, ctx.needs_input_grad[1:], tensors[-1])
+        if torch.is_grad_enabled():  # create_graph=True
+            return (None,) + _Gradient.apply(call, d_o, *tensors[:-1])
+        return (None,) + tuple(_run_backward(variant, d_o, tensors[:-1], tensors[-1], documents, options, call[3]))
+
+
+# Kinds of operands (variant, autocast, types, devices) that need neither a check nor a conversion.
+_plain: Set[Any] = set()
+_MOST_PLAIN = 4096
+
+
+def _prepared(variant: Variant, tensors: Sequence[Any]) -> Tuple[Sequence[Tensor], torch.dtype]:
+    """Operands that the library can read, and the type that the result has."""
+    try:
+        kind = (variant.text, _autocast_dtype(tensors[0].device), *[(t.dtype, t.device, t.layout) for t in tensors])
+    except AttributeError:
+        kind = None
+    if kind in _plain:
+        return tensors, tensors[0].dtype
+    _check_tensors(variant.operands, tensors)
+    converted, result = _converted(variant.operands, variant.vectors, tensors)
+    if all(a is b for a, b in zip(converted, tensors)) and converted[0].dtype == result and len(_plain) < _MOST_PLAIN:
+        _plain.add(kind)
+    return converted, result
+
+
+def attention(variant: Variant, tensors: Sequence[Any], documents: Optional[Any], options: Options) -> Tensor:
+    """o (B, H, T, Dv), with gradients."""
+    tensors, result = _prepared(variant, tensors)
+    offsets = as_offsets(documents.cpu() if isinstance(documents, Tensor) else documents)
+    if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors]):
+        o = _Attention.apply((variant, offsets, options), *tensors)
+    else:
+        o = _run_forward(variant, tensors, offsets, options, save=False)[0]
+    return o if o.dtype == result else o.to(result)
+
+
+def feed(state: Any, tensors: Sequence[Any]) -> Tensor:
+    """The next tokens of a State."""
+    names = state.variant.operands
+    _check_tensors(names, tensors)
+    for name, tensor in zip(names, tensors):
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise ArgumentError(f"{name} asks for a gradient, which a state does not give: use softrnn.attention, or "
+                                "torch.no_grad()")
+        expected = "float32" if state.dtype == "bfloat16" and name in state.variant.vectors else state.dtype
+        if _NAMES.get(tensor.dtype) != expected:
+            raise ArgumentTypeError(f"{name} is of type {tensor.dtype}; the state's is {expected}")
+    q = tensors[0]
+    if q.dim() != 4 or not q.numel():
+        raise ArgumentError(f"q has the shape {tuple(q.shape)}; (B, H, T, D) is needed")
+    if (q.device.type == "cpu") != (state._place is CPU) or q.device.index != state._device_index():
+        raise ArgumentError(f"q is on {q.device}, and the state on {state._place.name}")
+    if q.device.type == "cuda":
+        check(lib.srnn_device_stream(state._place.device, ffi.cast("void *", _stream(q.device))))
+    o = q.new_empty(state._output(q.shape[2]))
+    state._feed_parts([(t.shape, t.stride(), t.data_ptr()) for t in tensors], o.data_ptr(), o.element_size())
+    return o
+
+
+# ---- torch.compile: the same as an operator that torch's compilers know
+
+_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+
+
+def is_traced(q: Tensor) -> bool:
+    """Whether torch only wants to know what would be computed."""
+    return _is_compiling() or not (type(q) is Tensor or type(q) is torch.nn.Parameter)
+
+
+if hasattr(torch.library, "custom_op"):
+    from ._operator import attention as traced
+else:
+
+    def traced(attention: Union[str, Variant], values: Tuple[Any, ...], documents: Optional[Any],
+               options: Options) -> Tensor:
+        raise UnsupportedError("q is not a plain tensor, or torch.compile is at work; both need torch 2.4 or newer")

@@ -1,0 +1,21 @@
+"""The examples in docstrings."""
+import doctest
+import importlib
+import unittest
+
+import numpy
+
+import softrnn
+
+MODULES = ["softrnn", "softrnn._attention", "softrnn._state", "softrnn._variants"]
+FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL | doctest.NORMALIZE_WHITESPACE
+
+
+def load_tests(loader, tests, pattern):
+    for name in MODULES:
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+        tests.addTests(doctest.DocTestSuite(module, {"softrnn": softrnn, "numpy": numpy}, optionflags=FLAGS))
+    return tests

@@ -1,0 +1,233 @@
+"""Attention and states on NumPy arrays."""
+import gc
+import resource
+import sys
+import threading
+import time
+import unittest
+
+import numpy as np
+
+import softrnn
+from helpers import each_variant, operands, softmax
+from softrnn._library import ffi, lib
+from softrnn._plans import CPU, Options, Sizes, make_problem
+
+
+def in_c(attention, inputs, **options):
+    """The same attention by nothing but calls of C."""
+    q, k, v = (inputs[name] for name in "qkv")
+    sizes = Sizes(q.dtype.name, q.shape[0], q.shape[1], k.shape[1], q.shape[2], q.shape[3], v.shape[3])
+    problem, _ = make_problem(softrnn.parse(attention), sizes, Options(**options), CPU)
+    plan, struct, output = ffi.new("srnn_plan **"), ffi.new("srnn_operands *"), ffi.new("srnn_tensor *")
+    assert lib.srnn_plan_create(plan, problem) == 0
+    for name, array in inputs.items():
+        address = ffi.cast("void *", array.ctypes.data)
+        if isinstance(getattr(struct, name), ffi.CData) and ffi.typeof(getattr(struct, name)).kind == "struct":
+            getattr(struct, name).data = address
+        else:
+            setattr(struct, name, address)
+    o = np.empty(q.shape[:3] + v.shape[3:], q.dtype)
+    output.data = ffi.cast("void *", o.ctypes.data)
+    assert lib.srnn_attention_forward(plan[0], output[0], struct, ffi.NULL) == 0
+    lib.srnn_plan_free(plan[0])
+    return o
+
+
+class Attention(unittest.TestCase):
+    def test_softmax_is_softmax(self):
+        inputs = operands("softmax", H=4, Hkv=2, T=33, D=8, Dv=5)
+        np.testing.assert_allclose(softrnn.attention(**inputs), softmax(**inputs), atol=1e-12)
+
+    def test_same_bits_as_c(self):
+        for dtype in ("float32", "float64"):
+            for variant in each_variant():
+                inputs = operands(variant, dtype=dtype, B=2, H=4, Hkv=2, T=37, D=16, Dv=16)
+                ours = softrnn.attention(**inputs, attention=variant)
+                np.testing.assert_array_equal(ours, in_c(variant, inputs), err_msg=str(variant))
+
+    def test_forms_agree(self):
+        inputs = operands("order:2", T=50, H=2, Hkv=2, D=8)
+        whole = softrnn.attention(**inputs, attention="order:2", form="parallel")
+        for options in ({"form": "chunked", "chunk": 16}, {"form": "recurrent"}):
+            np.testing.assert_allclose(softrnn.attention(**inputs, attention="order:2", **options), whole, atol=1e-10)
+
+    def test_documents(self):
+        inputs = operands("gate", T=10)
+        o = softrnn.attention(**inputs, attention="gate", documents=[0, 4, 10])
+        second = {name: x[:, :, 4:] for name, x in inputs.items()}
+        np.testing.assert_array_equal(o[:, :, 4:], softrnn.attention(**second, attention="gate"))
+        # The same kind of call without documents, after one with them.
+        whole = softrnn.attention(**inputs, attention="gate")
+        self.assertGreater(np.abs(whole - o).max(), 1e-3)
+
+    def test_strides(self):
+        inputs = operands("softmax", B=2, H=3, Hkv=3, T=9, D=8, Dv=8)
+        expected = softrnn.attention(**inputs)
+        turned = {name: np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+                  for name, x in inputs.items()}
+        np.testing.assert_array_equal(softrnn.attention(**turned), expected)
+        wide = {name: np.concatenate([x, x], axis=3)[..., :8] for name, x in inputs.items()}
+        np.testing.assert_array_equal(softrnn.attention(**wide), expected)
+        backwards = {name: x[:, ::-1].copy()[:, ::-1] for name, x in inputs.items()}
+        np.testing.assert_array_equal(softrnn.attention(**backwards), expected)
+
+    def test_interfaces_of_other_arrays(self):
+        class Interface:
+            def __init__(self, array):
+                self.array = array
+                self.__array_interface__ = array.__array_interface__
+
+        class Exchange:
+            def __init__(self, array):
+                self.array = array
+
+            def __dlpack__(self, **options):
+                return self.array.__dlpack__(**options)
+
+            def __dlpack_device__(self):
+                return self.array.__dlpack_device__()
+
+        inputs = operands("softmax")
+        for kind in (Interface, Exchange):
+            if kind is Exchange and not hasattr(np, "from_dlpack"):
+                continue
+            o = softrnn.attention(*(kind(inputs[name]) for name in "qkv"))
+            np.testing.assert_array_equal(o, softrnn.attention(**inputs))
+
+    def test_half_is_computed_in_float(self):
+        inputs = operands("norm", dtype="float16")
+        o = softrnn.attention(**inputs, attention="norm")
+        self.assertEqual(o.dtype, np.float16)
+        wide = softrnn.attention(**{n: x.astype("float32") for n, x in inputs.items()}, attention="norm")
+        np.testing.assert_array_equal(o, wide.astype("float16"))
+
+    def test_inputs_are_not_copied(self):
+        """What C reads is the caller's memory."""
+        from softrnn import _numpy
+        inputs = operands("gated_softmax")
+        variant = softrnn.parse("gated_softmax")
+        values = [inputs[name] for name in variant.operands]
+        plan = _numpy._take_plan(variant, _numpy._arrays(variant, values)[0], Options())
+        for name, value in zip(variant.operands, values):
+            member = getattr(plan.inputs.struct, name)
+            address = member.data if ffi.typeof(member).kind == "struct" else member
+            self.assertEqual(int(ffi.cast("intptr_t", address)), value.ctypes.data, name)
+
+    def test_gradients(self):
+        for variant in each_variant():
+            if variant.detach:
+                continue
+            inputs = operands(variant, seed=3)
+            d_o = np.random.default_rng(1).normal(size=(1, 2, 5, 3))
+            results = softrnn.gradients(d_o, **inputs, attention=variant)
+            for name, value in inputs.items():
+                step = np.random.default_rng(2).normal(size=value.shape) * 1e-6
+                ends = [np.sum(d_o * softrnn.attention(**{**inputs, name: value + sign * step}, attention=variant))
+                        for sign in (1, -1)]
+                np.testing.assert_allclose(np.sum(results[name] * step), (ends[0] - ends[1]) / 2, rtol=1e-4, atol=1e-10,
+                                           err_msg=f"{variant}: {name}")
+
+    def test_no_leak(self):
+        inputs = operands("softmax", dtype="float32", T=64, H=4, Hkv=4, D=32, Dv=32)
+        def calls(count):
+            for _ in range(count):
+                softrnn.attention(**inputs)
+
+        def held():
+            gc.collect()
+            return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+
+        calls(2000)
+        before = held()
+        calls(10000)
+        self.assertLess(held() - before, 2000000, "bytes after 10,000 calls")
+
+    def test_plans_are_bounded(self):
+        from softrnn._plans import pool
+        for T in range(1, 200):
+            inputs = operands("softmax", T=T)
+            softrnn.attention(**inputs)
+        self.assertLessEqual(pool._count, pool.MOST_PLANS)
+        self.assertEqual(pool._count, sum(map(len, pool._waiting.values())))
+
+
+class Threads(unittest.TestCase):
+    def test_many_threads(self):
+        inputs = [operands("norm", seed=seed, T=40, H=2, Hkv=2, D=16) for seed in range(4)]
+        expected = [softrnn.attention(**x, attention="norm") for x in inputs]
+        wrong = []
+
+        def work(n):
+            for _ in range(100):
+                if not np.array_equal(softrnn.attention(**inputs[n], attention="norm"), expected[n]):
+                    wrong.append(n)
+
+        threads = [threading.Thread(target=work, args=(n % 4,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
+
+    def test_interpreter_runs_on(self):
+        """While one thread is in a kernel, Python goes on in another."""
+        inputs = operands("softmax", dtype="float32", B=1, H=16, Hkv=16, T=2048, D=64, Dv=64)
+        softrnn.attention(**inputs, threads=1)
+        inside, ticks = threading.Event(), []
+
+        def tick():
+            while not inside.is_set():
+                ticks.append(time.perf_counter())
+                time.sleep(0.001)
+
+        ticker = threading.Thread(target=tick)
+        old = sys.getswitchinterval()
+        sys.setswitchinterval(1e-4)
+        try:
+            ticker.start()
+            start = time.perf_counter()
+            softrnn.attention(**inputs, threads=1)
+            end = time.perf_counter()
+            inside.set()
+            ticker.join()
+        finally:
+            sys.setswitchinterval(old)
+        middle = [t for t in ticks if start + 0.2 * (end - start) < t < end - 0.2 * (end - start)]
+        self.assertGreater(len(middle), 3, f"ticks while a kernel ran for {end - start:.3f} s")
+
+
+class States(unittest.TestCase):
+    def test_every_variant(self):
+        for variant in each_variant():
+            if variant.feature == "unit_heads" or variant.order > 8:
+                continue
+            inputs = operands(variant, B=2, H=2, Hkv=2, T=11, D=4, Dv=4)
+            state = softrnn.State(variant, B=2, H=2, D=4, dtype="float64", piece=3)
+            parts, vectors = [], {n: inputs[n] for n in variant.vectors}
+            for start, end in ((0, 1), (1, 9), (9, 11)):
+                piece = {n: x[:, :, start:end] for n, x in inputs.items() if n not in vectors}
+                parts.append(state.feed(**piece, **vectors))
+            whole = softrnn.attention(**inputs, attention=variant)
+            np.testing.assert_allclose(np.concatenate(parts, axis=2), whole, atol=1e-9, err_msg=str(variant))
+            self.assertEqual(state.position, 11)
+
+    def test_save_and_load(self):
+        inputs = operands("order:2", T=8, H=2, Hkv=2, D=4, Dv=4)
+        one = softrnn.State("order:2", H=2, D=4, dtype="float64")
+        first, second = ({n: x[:, :, part] for n, x in inputs.items()} for part in (slice(0, 5), slice(5, 8)))
+        one.feed(**first)
+        other = one.copy()
+        np.testing.assert_array_equal(one.feed(**second), other.feed(**second))
+        self.assertTrue(one.is_fixed)
+        self.assertGreater(one.nbytes, 0)
+        with self.assertRaises(softrnn.SoftrnnError):
+            softrnn.State("order:3", H=2, D=4, dtype="float64").load(one.save())
+        with self.assertRaises(softrnn.SoftrnnError):
+            one.load(b"short")
+        one.reset()
+        self.assertEqual(one.position, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,292 @@
+/* ranks.c: the processes that share one job. */
+#include "ranks/ranks.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/threads.h"
+#include "ranks/module.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Tags of the roll call. */
+enum { TAG_QUESTION = 1, TAG_ANSWER = 2 };
+
+/* ---- who is there */
+
+static srnn_status failure(const sr_ranks *ranks, int error) {
+    char why[SR_LINK_TEXT];
+    ranks->link->explain(why, error);
+    return SR_FAIL(SRNN_ERR_IO, "rank %d of %d cannot speak with the others: %s", ranks->rank,
+                   ranks->count, why);
+}
+
+static srnn_status take_lists(sr_ranks *ranks) {
+    const size_t count = (size_t)ranks->count;
+    void *memory;
+    SR_TRY(sr_alloc_zero(&memory, count, sizeof *ranks->hosts));
+    ranks->hosts = memory;
+    SR_TRY(sr_alloc(&memory, count, sizeof *ranks->counts));
+    ranks->counts = memory;
+    SR_TRY(sr_alloc(&memory, count, sizeof *ranks->starts));
+    ranks->starts = memory;
+    memcpy(ranks->hosts[ranks->rank], ranks->link->host, sizeof *ranks->hosts);
+    return sr_ranks_gather(ranks, ranks->hosts, sizeof *ranks->hosts);
+}
+
+srnn_status sr_ranks_open(sr_ranks *ranks) {
+    bool several;
+    *ranks = *sr_ranks_alone();
+    SR_TRY(sr_ranks_started(&several));
+    if (!several)
+        return SRNN_OK;
+    SR_TRY(sr_ranks_module_open(&ranks->module, &ranks->link));
+    ranks->rank = ranks->link->rank;
+    ranks->count = ranks->link->count;
+    return take_lists(ranks);
+}
+
+void sr_ranks_close(sr_ranks *ranks) {
+    free(ranks->hosts);
+    free(ranks->counts);
+    free(ranks->starts);
+    if (ranks->link)
+        ranks->link->close(ranks->link);
+    /* The module stays: libraries of MPI do not expect to be unloaded. */
+    *ranks = *sr_ranks_alone();
+}
+
+_Noreturn void sr_ranks_abort(const sr_ranks *ranks, int exit_code) {
+    fflush(NULL);
+    if (ranks->link)
+        ranks->link->abort(ranks->link, exit_code);
+    _exit(exit_code);
+}
+
+sr_ranks *sr_ranks_alone(void) {
+    static sr_ranks alone = {.rank = 0, .count = 1};
+    return &alone;
+}
+
+/* A launcher that binds has given each rank its own cores; one that does not lets all see all. */
+int sr_ranks_threads(const sr_ranks *ranks, int requested) {
+    const int threads = sr_thread_count(requested);
+    if (requested > 0 || !ranks->link || getenv("OMP_NUM_THREADS") ||
+        threads < sysconf(_SC_NPROCESSORS_ONLN))
+        return threads;
+    const int share = threads / ranks->link->neighbours;
+    return share > 0 ? share : 1;
+}
+
+/* ---- the roll call: who is waiting answers, so that who does not answer is not */
+
+typedef struct roll_call {
+    bool *present; /* (count) */
+    int missing;
+} roll_call;
+
+/* A message of one byte, which leaves at once. */
+static srnn_status say(sr_ranks *ranks, int to, int tag) {
+    static const char word = 0;
+    sr_link_request request;
+    /* It is so short that nobody has to wait for it; the request is the library's to forget. */
+    return sr_ranks_send(ranks, &request, to, tag, &word, sizeof word);
+}
+
+static srnn_status hear(sr_ranks *ranks, int tag, int *from) {
+    int there = 0, error = ranks->link->probe(ranks->link, tag, &there, from);
+    sr_link_request request;
+    char word;
+    bool done = false;
+    if (error)
+        return failure(ranks, error);
+    if (!there) {
+        *from = -1;
+        return SRNN_OK;
+    }
+    SR_TRY(sr_ranks_receive(ranks, &request, *from, tag, &word, sizeof word));
+    while (!done)
+        SR_TRY(sr_ranks_test(ranks, &request, &done));
+    return SRNN_OK;
+}
+
+/* Answers whoever asks; notes whoever answers. */
+static srnn_status heed(sr_ranks *ranks, roll_call *roll) {
+    int from;
+    for (;;) {
+        SR_TRY(hear(ranks, TAG_QUESTION, &from));
+        if (from < 0)
+            break;
+        SR_TRY(say(ranks, from, TAG_ANSWER));
+    }
+    for (;;) {
+        SR_TRY(hear(ranks, TAG_ANSWER, &from));
+        if (from < 0)
+            return SRNN_OK;
+        if (roll && !roll->present[from]) {
+            roll->present[from] = true;
+            roll->missing--;
+        }
+    }
+}
+
+static void rest(double seconds) {
+    const struct timespec time = {.tv_nsec = (long)(seconds * 1e9)};
+    nanosleep(&time, NULL);
+}
+
+static srnn_status call_roll(sr_ranks *ranks, roll_call *roll) {
+    enum { TRIES = 300 };
+    for (int other = 0; other < ranks->count; other++)
+        if (other != ranks->rank)
+            SR_TRY(say(ranks, other, TAG_QUESTION));
+    for (int i = 0; i < TRIES && roll->missing > 0; i++) {
+        SR_TRY(heed(ranks, roll));
+        rest(0.01);
+    }
+    return SRNN_OK;
+}
+
+/* "rank 2 on node7, rank 3 on node8" */
+static void name_missing(char *text, size_t size, const sr_ranks *ranks, const roll_call *roll) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int other = 0; other < ranks->count && used < size; other++)
+        if (!roll->present[other])
+            used += (size_t)snprintf(text + used, size - used, "%srank %d on %s", used ? ", " : "",
+                                     other, ranks->hosts[other]);
+}
+
+static srnn_status give_up(sr_ranks *ranks) {
+    char names[256];
+    void *memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(bool)));
+    roll_call roll = {.present = memory, .missing = ranks->count - 1};
+    roll.present[ranks->rank] = true;
+    const srnn_status status = call_roll(ranks, &roll);
+    name_missing(names, sizeof names, ranks, &roll);
+    free(memory);
+    SR_TRY(status);
+    if (!*names)
+        return SR_FAIL(SRNN_ERR_IO,
+                       "every rank waits for another one for %g seconds, and nothing comes",
+                       ranks->patience);
+    return SR_FAIL(SRNN_ERR_IO,
+                   "%s gave no answer for %g seconds: it hangs, is far slower than the others or "
+                   "has died; --rank-patience says how long to wait",
+                   names, ranks->patience);
+}
+
+/* ---- messages */
+
+srnn_status sr_ranks_test(sr_ranks *ranks, sr_link_request *request, bool *done) {
+    int flag = 0;
+    const int error = ranks->link->test(ranks->link, request, &flag);
+    *done = flag != 0;
+    return error ? failure(ranks, error) : SRNN_OK;
+}
+
+/* Looks often at first, as most answers come soon, then lets others have the core. */
+srnn_status sr_ranks_wait(sr_ranks *ranks, sr_link_request *request) {
+    enum { LOOKS = 200 };
+    static const double longest_rest = 1e-3, between_calls = 0.1;
+    const double begin = sr_clock_seconds();
+    double heeded = begin, pause = 2e-5;
+    for (int i = 0;; i++) {
+        bool done;
+        SR_TRY(sr_ranks_test(ranks, request, &done));
+        if (done)
+            return SRNN_OK;
+        if (i < LOOKS)
+            continue;
+        rest(pause);
+        pause = pause < longest_rest ? 1.2 * pause : longest_rest;
+        const double now = sr_clock_seconds();
+        if (now - heeded > between_calls) {
+            SR_TRY(heed(ranks, NULL));
+            heeded = now;
+        }
+        if (ranks->patience > 0 && now - begin > ranks->patience)
+            return give_up(ranks);
+    }
+}
+
+static srnn_status check_size(size_t bytes) {
+    return bytes <= INT_MAX ? SRNN_OK
+                            : SR_FAIL(SRNN_ERR_LIMIT, "a message of %zu bytes is too long", bytes);
+}
+
+srnn_status sr_ranks_send(sr_ranks *ranks, sr_link_request *request, int to, int tag,
+                          const void *data, size_t bytes) {
+    SR_TRY(check_size(bytes));
+    const int error = ranks->link->send(ranks->link, request, to, tag, data, (int)bytes);
+    return error ? failure(ranks, error) : SRNN_OK;
+}
+
+srnn_status sr_ranks_receive(sr_ranks *ranks, sr_link_request *request, int from, int tag,
+                             void *data, size_t bytes) {
+    SR_TRY(check_size(bytes));
+    const int error = ranks->link->receive(ranks->link, request, from, tag, data, (int)bytes);
+    return error ? failure(ranks, error) : SRNN_OK;
+}
+
+srnn_status sr_ranks_gather_parts(sr_ranks *ranks, sr_link_request *request, void *all,
+                                  const int *counts, const int *starts) {
+    const int error = ranks->link->gather(ranks->link, request, all, counts, starts);
+    return error ? failure(ranks, error) : SRNN_OK;
+}
+
+srnn_status sr_ranks_gather(sr_ranks *ranks, void *all, size_t bytes) {
+    sr_link_request request;
+    if (ranks->count == 1)
+        return SRNN_OK;
+    SR_TRY(check_size(bytes * (size_t)ranks->count));
+    for (int r = 0; r < ranks->count; r++) {
+        ranks->counts[r] = (int)bytes;
+        ranks->starts[r] = r * (int)bytes;
+    }
+    SR_TRY(sr_ranks_gather_parts(ranks, &request, all, ranks->counts, ranks->starts));
+    return sr_ranks_wait(ranks, &request);
+}
+
+srnn_status sr_ranks_share(sr_ranks *ranks, void *data, size_t bytes) {
+    sr_link_request request;
+    if (ranks->count == 1)
+        return SRNN_OK;
+    SR_TRY(check_size(bytes));
+    for (int r = 0; r < ranks->count; r++) {
+        ranks->counts[r] = r == 0 ? (int)bytes : 0;
+        ranks->starts[r] = 0;
+    }
+    SR_TRY(sr_ranks_gather_parts(ranks, &request, data, ranks->counts, ranks->starts));
+    return sr_ranks_wait(ranks, &request);
+}
+
+/* ---- verdicts */
+
+typedef struct verdict {
+    int status;
+    char message[420];
+} verdict;
+
+srnn_status sr_ranks_agree(sr_ranks *ranks, srnn_status status) {
+    void *memory;
+    if (ranks->count == 1)
+        return status;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(verdict)));
+    verdict *all = memory, *own = &all[ranks->rank];
+    own->status = (int)status;
+    if (status != SRNN_OK)
+        snprintf(own->message, sizeof own->message, "%s", srnn_error_detail());
+    srnn_status told = sr_ranks_gather(ranks, all, sizeof *all);
+    for (int r = 0; told == SRNN_OK && r < ranks->count; r++)
+        if (all[r].status != SRNN_OK)
+            told = SR_FAIL((srnn_status)all[r].status, "rank %d on %s: %s", r, ranks->hosts[r],
+                           all[r].message);
+    free(memory);
+    return told;
+}

@@ -1,0 +1,65 @@
+/* ranks.h: the processes that share one job: who they are, and what they tell each other.
+ *
+ * Started by mpirun or srun, the program is one of `count` ranks; otherwise it is alone. Whatever needs
+ * an answer from other ranks waits no longer than their patience, and names those that did not give it. */
+#ifndef SR_RANKS_RANKS_H
+#define SR_RANKS_RANKS_H
+
+#include "base/status.h"
+#include "ranks/link.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct sr_ranks {
+    int rank, count;             /* this one, 0 .. count-1, and how many there are */
+    sr_link *link;               /* NULL: it is alone */
+    void *module;                /* of the link */
+    char (*hosts)[SR_LINK_NAME]; /* (count), owned; NULL: it is alone */
+    int *counts, *starts;        /* (count) of sr_ranks_gather, owned */
+    double patience;             /* seconds; 0: for ever */
+} sr_ranks;
+
+/* The ranks as the environment of this process tells: alone, or several by MPI. Fails, naming what is
+ * missing, if a launcher started several and they cannot speak with each other. Close in any case. */
+srnn_status sr_ranks_open(sr_ranks *ranks);
+void sr_ranks_close(sr_ranks *ranks);
+
+/* Ends all ranks, whatever they do, with this exit code; of a rank that is alone only itself. */
+_Noreturn void sr_ranks_abort(const sr_ranks *ranks, int exit_code);
+
+/* One that is alone. */
+sr_ranks *sr_ranks_alone(void);
+
+/* How many threads a rank should use when it was asked for `requested`; 0: its share of the cores. */
+int sr_ranks_threads(const sr_ranks *ranks, int requested);
+
+/* Waits until it is done. */
+srnn_status sr_ranks_wait(sr_ranks *ranks, sr_link_request *request);
+
+/* True when it is done. */
+srnn_status sr_ranks_test(sr_ranks *ranks, sr_link_request *request, bool *done);
+
+srnn_status sr_ranks_send(sr_ranks *ranks, sr_link_request *request, int to, int tag,
+                          const void *data, size_t bytes);
+srnn_status sr_ranks_receive(sr_ranks *ranks, sr_link_request *request, int from, int tag,
+                             void *data, size_t bytes);
+
+/* The first tag for others: those below are the ranks' own. */
+enum { SR_RANKS_TAG = 16 };
+
+/* Rank r's counts[r] bytes at all + starts[r] become the same everywhere; both lists stay as they are
+ * until it is done. */
+srnn_status sr_ranks_gather_parts(sr_ranks *ranks, sr_link_request *request, void *all,
+                                  const int *counts, const int *starts);
+
+/* all (count, bytes), in which each rank has filled its own row, becomes the same everywhere. */
+srnn_status sr_ranks_gather(sr_ranks *ranks, void *all, size_t bytes);
+
+/* Bytes of rank 0 for everybody. */
+srnn_status sr_ranks_share(sr_ranks *ranks, void *data, size_t bytes);
+
+/* Everybody's verdict: fails on all ranks if `status` is a failure on one of them, with its message. */
+srnn_status sr_ranks_agree(sr_ranks *ranks, srnn_status status);
+
+#endif

@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""check_ranks.py: one run shared by several ranks, as mpirun starts them.
+
+Usage: check_ranks.py PROGRAM CASE. The cases are the functions below whose names begin with case_; their first lines
+say what they show. Exit 77: what a case needs is not here. SOFTRNN_KILLS says how often case_killed kills (3).
+"""
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PROGRAM = Path(sys.argv[1]).resolve()
+SKIPPED = 77
+MODEL = ("--data recall:pairs=4 --hidden 32 --mlp-hidden 64 --layers 3 --heads 2 --batch 4 --warmup 2 "
+         "--validate-every 5 --validate-batches 5 --threads 1").split()
+ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                   OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none",
+                   OMPI_MCA_btl_vader_single_copy_mechanism="none",
+                   ASAN_OPTIONS="detect_leaks=0")  # MPI's own
+
+
+def fail(message):
+    print("FAILED:", message)
+    sys.exit(1)
+
+
+def check(truth, message):
+    if not truth:
+        fail(message)
+
+
+def start(ranks, *arguments):
+    """The program on so many ranks, under way; one: without mpirun."""
+    before = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
+    return subprocess.Popen([*before, str(PROGRAM), *map(str, arguments)], env=ENVIRONMENT, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def end(process, seconds=60):
+    """Exit code and output of what was started."""
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        fail(f"did not end within {seconds} seconds:\n{output}")
+    return process.returncode, output
+
+
+def run(ranks, *arguments):
+    code, output = end(start(ranks, *arguments))
+    check(code == 0, f"{ranks} ranks, {arguments}: exit code {code}\n{output}")
+    return output
+
+
+def processes(folder):
+    """rank -> process of the ranks at work in a run's folder."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and str(folder).encode() in (entry / "cmdline").read_bytes():
+                variables = dict(v.split(b"=", 1) for v in (entry / "environ").read_bytes().split(b"\0") if b"=" in v)
+                found[int(variables[b"OMPI_COMM_WORLD_RANK"])] = int(entry.name)
+        except (OSError, KeyError, ValueError):
+            pass
+    return found
+
+
+def wait_for(condition, what, seconds=30):
+    begin = time.monotonic()
+    while not condition():
+        check(time.monotonic() - begin < seconds, f"waited {seconds} seconds for {what}")
+        time.sleep(0.02)
+
+
+def records(folder):
+    path = folder / "metrics.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def same(a, b):
+    """Two runs have the same records and the same last weights, bit by bit."""
+    check(records(a) == records(b), f"{a} and {b} have other records")
+    last = [sorted((f / "checkpoints").glob("step-*"))[-1] for f in (a, b)]
+    check(last[0].name == last[1].name, f"{a} ends with {last[0].name}, {b} with {last[1].name}")
+    check((last[0] / "model.safetensors").read_bytes() == (last[1] / "model.safetensors").read_bytes(),
+          f"{a} and {b} have other weights")
+
+
+def case_bits(here):
+    """N ranks have the bits of one that accumulates N times, with moments in shares and without."""
+    train = [*MODEL, "--steps", 6, "--save-every", 3]
+    run(1, "train", "--out", here / "one", *train, "--accumulate", 4)
+    for ranks, sharding in ((2, "optimizer"), (4, "optimizer"), (4, "none"), (2, "none")):
+        name = here / f"{ranks}-{sharding}"
+        run(ranks, "train", "--out", name, *train, "--accumulate", 4 // ranks, "--shard", sharding)
+        same(here / "one", name)
+    pieces = sorted(f.name for f in (here / "4-optimizer/checkpoints/step-000000006").glob("optimizer*"))
+    check(len(pieces) == 4, f"a checkpoint of 4 ranks has {pieces}")
+    other = ["--attention", "gate", "--tied", "--layout", "packed", "--data", __file__]
+    for ranks, name in ((1, "text"), (3, "text3")):
+        run(ranks, "train", "--out", here / name, *train, *other, "--length", 40, "--accumulate", 3 // ranks)
+    same(here / "text", here / "text3")
+
+
+def case_resume(here):
+    """A run goes on with 4, 2, 1 and 3 ranks as if it had never stopped."""
+    train = [*MODEL, "--steps", 16, "--save-every", 100]
+    run(1, "train", "--out", here / "one", *train, "--accumulate", 4)
+    run(4, "train", "--out", here / "many", *train, "--stop-step", 4)
+    for ranks, stop in ((2, 8), (1, 12), (3, 0)):
+        run(ranks, "train", "--resume", here / "many", "--stop-step", stop)
+    same(here / "one", here / "many")
+
+
+def case_killed(here):
+    """A rank that is killed takes the others with it within seconds, and nothing is lost."""
+    train = [*MODEL, "--steps", 400, "--save-every", 10, "--validate-every", 200]
+    run(1, "train", "--out", here / "one", *train, "--accumulate", 4)
+    many = here / "many"
+    chance = random.Random(int(os.environ.get("SOFTRNN_KILL_SEED", "1")))
+    command = ["train", "--out", many, *train]
+    for _ in range(int(os.environ.get("SOFTRNN_KILLS", "3"))):
+        before = len(records(many))
+        ranks = 4 if command[1] == "--out" else chance.choice((2, 4))
+        started = start(ranks, *command)
+        wait_for(lambda: len(records(many)) > before or started.poll() is not None, "a step")
+        time.sleep(chance.random() * 0.3)
+        victim = chance.randrange(ranks)
+        if started.poll() is None and victim in processes(many):
+            os.kill(processes(many)[victim], signal.SIGKILL)
+            begin = time.monotonic()
+            code, output = end(started, 20)
+            check(code != 0, f"rank {victim} was killed, and all ended well:\n{output}")
+            check(f"rank {victim}" in output, f"nobody names rank {victim}:\n{output}")
+            check(time.monotonic() - begin < 10, "the others took too long")
+        else:
+            end(started)
+        command = ["train", "--resume", many]
+    run(2, "train", "--resume", many)
+    same(here / "one", many)
+
+
+def case_slow(here):
+    """A rank that stands still for a while is waited for."""
+    train = [*MODEL, "--steps", 60]
+    run(1, "train", "--out", here / "one", *train, "--accumulate", 2)
+    started = start(2, "train", "--out", here / "two", *train)
+    wait_for(lambda: len(records(here / "two")) > 2, "a step")
+    for rank in (1, 0):
+        process = processes(here / "two").get(rank)
+        if process:
+            os.kill(process, signal.SIGSTOP)
+            time.sleep(1)
+            os.kill(process, signal.SIGCONT)
+    code, output = end(started)
+    check(code == 0, output)
+    same(here / "one", here / "two")
+
+
+def case_hung(here):
+    """A rank that stands still for longer than the others' patience is named, and the run goes on later."""
+    train = [*MODEL, "--steps", 2000, "--save-every", 5, "--rank-patience", 2]
+    for victim in (2, 0):
+        name = here / str(victim)
+        started = start(3, "train", "--out", name, *train)
+        wait_for(lambda: len(records(name)) > 6, "some steps")
+        os.kill(processes(name)[victim], signal.SIGSTOP)
+        code, output = end(started, 30)
+        check(code != 0 and f"rank {victim} on" in output and "gave no answer" in output, output)
+        run(2, "train", "--resume", name, "--stop-step", len(records(name)) + 2, "--rank-patience", 60)
+
+
+def case_signal(here):
+    """What a scheduler sends, to one rank or all, makes them write a checkpoint of the same step."""
+    train = [*MODEL, "--steps", 100000, "--save-every", 0]
+    for number, to_all in ((signal.SIGTERM, False), (signal.SIGUSR1, True), (signal.SIGXCPU, False)):
+        name = here / f"{number}"
+        started = start(2, "train", "--out", name, *train)
+        wait_for(lambda: len(records(name)) > 3, "a step")
+        os.kill(started.pid if to_all else processes(name)[1], number)
+        code, output = end(started, 30)
+        check(code == 128 + number and "interrupted" in output, f"exit code {code}\n{output}")
+        step = int(max((name / "checkpoints").glob("step-*")).name[5:])
+        check(step == len(records(name)), "the checkpoint is not of the last step")
+        run(2, "train", "--resume", name, "--stop-step", step + 2)
+
+
+def case_disk(here):
+    """A full disk on rank 0 or another skips checkpoints, ends nothing, and the last one stays whole."""
+    for victim in (1, 0):
+        name = here / str(victim)
+        started = start(2, "train", "--out", name, *MODEL, "--steps", 100000, "--save-every", 20)
+        wait_for(lambda: list((name / "checkpoints").glob("step-*")), "a checkpoint")
+        process = processes(name)[victim]
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (2048, resource.RLIM_INFINITY))
+        frozen = len(records(name))
+        if victim == 1:
+            wait_for(lambda: len(records(name)) > frozen + 60, "steps on a full disk")
+        else:
+            time.sleep(1)
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        time.sleep(0.5)
+        os.kill(started.pid, signal.SIGUSR1)
+        code, output = end(started, 30)
+        check(code == 128 + signal.SIGUSR1 and "no checkpoint" in output, f"exit code {code}\n{output}")
+        check(victim == 0 or "rank 1 on" in output, f"nobody names rank 1:\n{output}")
+        run(1, "train", "--resume", name, "--stop-step", len(records(name)) + 1)
+
+
+def case_missing(_):
+    """Without MPI's module a rank says what is missing; without ranks nobody asks for it."""
+    ranked = dict(ENVIRONMENT, OMPI_COMM_WORLD_SIZE="2", SOFTRNN_MPI="/nonexistent/softrnn_mpi.so")
+    command = [str(PROGRAM), "train", "--out", "/nonexistent/run", *MODEL]
+    for environment, words in ((ranked, "libopenmpi-dev"),
+                               (dict(ENVIRONMENT, SLURM_STEP_NUM_TASKS="3", SLURM_PROCID="0"), "--mpi=pmix")):
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        check(result.returncode in (1, 2) and words in result.stderr, result.stderr)
+
+
+def case_hosts(here):
+    """The ranks of two hosts, which are network namespaces, have the same bits as one."""
+    if os.getuid() != 0 or not shutil.which("ip"):
+        sys.exit(SKIPPED)
+    hosts = [f"srnn{os.getpid()}{c}" for c in "ab"]
+    commands = [f"ip netns add {hosts[0]}", f"ip netns add {hosts[1]}",
+                f"ip link add v{hosts[0]} netns {hosts[0]} type veth peer name v{hosts[1]} netns {hosts[1]}"]
+    for number, host in enumerate(hosts, 1):
+        commands += [f"ip -n {host} address add 10.77.0.{number}/24 dev v{host}",
+                     f"ip -n {host} link set v{host} up", f"ip -n {host} link set lo up"]
+    shell = here / "shell"  # mpirun's way to the other host
+    shell.write_text(f"#!/bin/sh\nshift\nexec ip netns exec {hosts[1]} \"$SHELL_OF_TEST\" -c \"$*\"\n")
+    shell.chmod(0o755)
+    train = [*MODEL, "--steps", 6]
+    try:
+        for command in commands:
+            if subprocess.run(command.split(), check=False).returncode != 0:
+                sys.exit(SKIPPED)
+        run(1, "train", "--out", here / "one", *train, "--accumulate", 4)
+        command = ["ip", "netns", "exec", hosts[0], "mpirun", "-n", "4", "--host", "10.77.0.1:2,10.77.0.2:2",
+                   "--mca", "plm_rsh_agent", str(shell), "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include",
+                   "10.77.0.0/24", "--mca", "oob_tcp_if_include", "10.77.0.0/24",
+                   str(PROGRAM), "train", "--out", str(here / "two"), *map(str, train)]
+        code, output = end(subprocess.Popen(command, env=dict(ENVIRONMENT, SHELL_OF_TEST="/bin/sh"), text=True,
+                                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        check(code == 0, output)
+        same(here / "one", here / "two")
+    finally:
+        for host in hosts:
+            subprocess.run(["ip", "netns", "del", host], check=False, stderr=subprocess.DEVNULL)
+
+
+def main():
+    case = globals()[f"case_{sys.argv[2]}"]
+    if case is not case_missing and not shutil.which("mpirun"):
+        sys.exit(SKIPPED)
+    with tempfile.TemporaryDirectory(prefix="softrnn_ranks") as folder:
+        case(Path(folder))
+    print(f"{sys.argv[2]}: {case.__doc__}")
+
+
+main()
