@@ -62,3 +62,12 @@ const sr_state_kernel *sr_cpu_state_kernel(const srnn_problem *problem, bool fix
         return NULL;
     return fixed ? set_in_use()->fixed[dtype] : set_in_use()->kept[dtype];
 }
+
+bool sr_cpu_chunked_pays(const srnn_problem *p) {
+    const double state = (double)srnn_attention_state_numbers(&p->attention, p->D, p->Dv);
+    const double pair = (double)(p->D + p->Dv);
+    /* Multiply-adds of a token: reading and updating the state, a chunk of pairs, and the features;
+     * against half of T pairs. */
+    const double chunked = 2.5 * state + pair * p->chunk;
+    return chunked < 0.5 * pair * p->T;
+}

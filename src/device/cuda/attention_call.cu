@@ -200,7 +200,7 @@ sr_attention_view<N> sr_attention_forward_view(const sr_attention_call *call, sr
 
 template <class N>
 sr_attention_view<N> sr_attention_backward_view(const sr_attention_call *call, sr_layout *layout,
-                                               sr_feature_maker maker) {
+                                                sr_feature_maker maker) {
     const srnn_operands *gradients = call->gradients;
     sr_attention_view<N> view = view_of<N>(call, layout, maker);
     view.d_o = strided<const N>(call->o);
@@ -224,14 +224,14 @@ template <class N> bool sr_rows_aligned(const sr_strided<N> &rows) {
            (uint64_t)rows.head % unit == 0 && (uint64_t)rows.time % unit == 0;
 }
 
-#define INSTANTIATE(N)                                                                           \
-    template sr_attention_scratch<N> sr_attention_scratch_place(const srnn_plan *, sr_layout *,  \
-                                                                sr_feature_maker);               \
-    template sr_attention_view<N> sr_attention_forward_view(const sr_attention_call *,           \
-                                                            sr_layout *, sr_feature_maker);      \
-    template sr_attention_view<N> sr_attention_backward_view(const sr_attention_call *,          \
-                                                             sr_layout *, sr_feature_maker);     \
-    template bool sr_rows_aligned(const sr_strided<N> &);                                        \
+#define INSTANTIATE(N)                                                                          \
+    template sr_attention_scratch<N> sr_attention_scratch_place(const srnn_plan *, sr_layout *, \
+                                                                sr_feature_maker);              \
+    template sr_attention_view<N> sr_attention_forward_view(const sr_attention_call *,          \
+                                                            sr_layout *, sr_feature_maker);     \
+    template sr_attention_view<N> sr_attention_backward_view(const sr_attention_call *,         \
+                                                             sr_layout *, sr_feature_maker);    \
+    template bool sr_rows_aligned(const sr_strided<N> &);                                       \
     template bool sr_rows_aligned(const sr_strided<const N> &);
 INSTANTIATE(float)
 INSTANTIATE(sr_bf16)

@@ -6,8 +6,7 @@
 #include "device/cuda/device.h"
 
 static bool supports(const srnn_problem *problem) {
-    return !sr_beyond_plain(&problem->attention) &&
-           problem->attention.score == SRNN_SCORE_LINEAR &&
+    return !sr_beyond_plain(&problem->attention) && problem->attention.score == SRNN_SCORE_LINEAR &&
            srnn_attention_has_state(&problem->attention) && problem->D <= 64 && problem->Dv <= 64;
 }
 

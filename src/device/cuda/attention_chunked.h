@@ -98,7 +98,7 @@ SR_DEVICE void tile_features(sr_bf16 *tile, const sr_feature_rows &source, int t
     using Row = sr_piece_row<WIDTH>;
     if (source.feature == SRNN_FEATURE_IDENTITY)
         return;
-#pragma unroll 1
+#pragma unroll 2
     for (int n = (int)threadIdx.x; n < ROWS * Tile::chunks; n += THREADS) {
         const int row = n / Tile::chunks, t = min(t0 + row, past - 1);
         sr_bf16 *const at = tile + Tile::offset(row, n % Tile::chunks);
@@ -175,8 +175,7 @@ template <int WIDTH>
 SR_DEVICE void load_a_columns(uint32_t (&a)[4], const sr_bf16 *tile, int row, int c) {
     const int lane = threadIdx.x % SR_WARP;
     ldmatrix_x4_transposed(
-        a, tile + row * WIDTH +
-               sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, c, lane / 8 % 2));
+        a, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, c, lane / 8 % 2));
 }
 
 /* What the tokens of a chunk count in the state after it, where that is not 1: 0 in a document that ended before the
@@ -344,8 +343,8 @@ SR_DEVICE void features_back(float (&c)[WIDTH / 8][4], const sr_strided<const sr
     for (int half = 0; half < 2; half++) {
         float x[WIDTH / 4];
         row_of(x, c, half);
-        feature_gradient<sr_quad_row<WIDTH>>(
-            x, raw.at(b, h, min(t + piece_row(half), call.T - 1)), call);
+        feature_gradient<sr_quad_row<WIDTH>>(x, raw.at(b, h, min(t + piece_row(half), call.T - 1)),
+                                             call);
         set_row(c, x, half);
     }
 }

@@ -187,8 +187,7 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 3)
             cp_async_commit();
         }
         if (rows.t < past)
-            rows.finish(call, b, h, shared->out + own * SR_STORE_COLUMNS,
-                        aligned);
+            rows.finish(call, b, h, shared->out + own * SR_STORE_COLUMNS, aligned);
         if (next >= past)
             break;
         const float *const factor = plain ? nullptr : shared->factor;

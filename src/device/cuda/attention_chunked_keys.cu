@@ -202,9 +202,9 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 2)
         }
         __syncthreads(); /* tiles and state are there, and nobody reads the tiles before */
         const bool more = !step.last_head || t0 > begin;
-        const key_step next = step.last_head ? step_of(call, kv, chunk - 1, 0, TOKENS)
-                                             : step_of(call, kv, chunk, step.h + 1 - kv * call.group,
-                                                       TOKENS);
+        const key_step next = step.last_head
+                                  ? step_of(call, kv, chunk - 1, 0, TOKENS)
+                                  : step_of(call, kv, chunk, step.h + 1 - kv * call.group, TOKENS);
         if (more) {
             load_queries(next, stage ^ 1);
             if (step.last_head)
@@ -236,8 +236,8 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 2)
         /* The pieces of the chunk from the rows' own on, which has hidden pairs. */
 #pragma unroll 1
         for (int at = own; at < TOKENS; at += 16)
-            rows.visit(call, head, {queries, d, shared->scales[stage], shared->d_row_sums[stage]}, at,
-                       t0 + at,
+            rows.visit(call, head, {queries, d, shared->scales[stage], shared->d_row_sums[stage]},
+                       at, t0 + at,
                        at == own || t0 + at + 15 > last || head.first[last] > t0 + own);
         __syncthreads(); /* nobody reads the state any more, and factors are there */
         if (t0 > begin) {

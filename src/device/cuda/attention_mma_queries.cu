@@ -57,8 +57,8 @@ template <int WIDTH, sr_score_class KIND> struct query_rows {
         for (int half = 0; half < 2; half++) {
             float x[2 * P];
             row_of(x, d_q, half);
-            feature_gradient<sr_quad_row<WIDTH>>(
-                x, call.raw_q.at(b, h, min(row(half), call.T - 1)), call);
+            feature_gradient<sr_quad_row<WIDTH>>(x, call.raw_q.at(b, h, min(row(half), call.T - 1)),
+                                                 call);
             set_row(d_q, x, half);
             const float all = quad_sum(dot[half]);
             if (call.choices.decays && threadIdx.x % 4 == 0 && row(half) < call.T)

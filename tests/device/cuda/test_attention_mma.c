@@ -397,9 +397,10 @@ static void documents(void **state) {
 /* What has a state, over several chunks of any width. */
 static void chunks(void **state) {
     (void)state;
-    static const char *const specs[] = {
-        "linear_elu", "score=linear,normaliser=none,norm=l2",
-        "linear_elu,decay,value_gate,output_gate,norm=rms", "score=linear,feature=unit_heads", "linear_cosine_intended"};
+    static const char *const specs[] = {"linear_elu", "score=linear,normaliser=none,norm=l2",
+                                        "linear_elu,decay,value_gate,output_gate,norm=rms",
+                                        "score=linear,feature=unit_heads",
+                                        "linear_cosine_intended"};
     static const int64_t offsets[] = {0, 1, 64, 130, 131, 300, 364, 600};
     static const srnn_problem problems[] = {
         {.B = 1, .H = 2, .T = 1, .D = 16, .Dv = 64},
@@ -466,9 +467,12 @@ static int close_gpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(named_variants), cmocka_unit_test(combinations),
-        cmocka_unit_test(shapes),         cmocka_unit_test(documents),
-        cmocka_unit_test(chunks),         cmocka_unit_test(large_scores),
+        cmocka_unit_test(named_variants),
+        cmocka_unit_test(combinations),
+        cmocka_unit_test(shapes),
+        cmocka_unit_test(documents),
+        cmocka_unit_test(chunks),
+        cmocka_unit_test(large_scores),
         cmocka_unit_test(every_variant_has_a_kernel),
     };
     srnn_device *found;
