@@ -2,7 +2,8 @@
 # deps.sh: makes sure that everything the build needs is there; `deps.sh test`: what the tests need
 # too. Installs only what is missing, with apt-get; says nothing when nothing is. `deps.sh browser`:
 # also a browser, without which the test of the report's page is left out. `deps.sh torch`: also torch,
-# without which the tests of the Python package on its tensors are left out.
+# without which the tests of the Python package on its tensors are left out. `deps.sh slurm`: also Slurm, on
+# which a nightly test runs a study.
 set -euo pipefail
 
 # package        how to see that it is there: a command, a pkg-config module, a file, a Python module
@@ -41,6 +42,11 @@ chromium         command chromium
 '
 [ "${1:-}" != torch ] || needed+='
 python3-torch    python  torch
+'
+
+[ "${1:-}" != slurm ] || needed+='
+slurm-wlm        command slurmctld
+munge            command munged
 '
 
 is_there() {

@@ -4,8 +4,11 @@
 #include "files/file.h"
 #include "files/folder.h"
 #include "files/path.h"
+#include "study/ranked.h"
+#include "study/slurm.h"
 #include "study/study_files.h"
 #include "study/study_folder.h"
+#include "study/worker.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,6 +80,23 @@ static srnn_status check_selection(const sr_study *study, const sr_study_way *wa
     return SR_FAIL(SRNN_ERR_ARGUMENT, "--only and --skip leave nothing to run");
 }
 
+/* What the study's file says of the cluster, then what was asked for here: sbatch heeds the last. */
+static srnn_status add_cluster(sr_study_way *way, const sr_study *study,
+                               const sr_study_request *r) {
+    for (size_t i = 0; i < study->cluster.count; i++) {
+        char word[512];
+        snprintf(word, sizeof word, "%.120s=%.380s", study->cluster.names[i],
+                 study->cluster.values[i]);
+        SR_TRY(sr_word_list_add(&way->cluster, word));
+    }
+    sr_word_list asked = {0};
+    srnn_status status = r->cluster ? sr_word_list_split(&asked, r->cluster) : SRNN_OK;
+    for (size_t i = 0; status == SRNN_OK && i < asked.count; i++)
+        status = sr_word_list_add(&way->cluster, asked.words[i]);
+    sr_word_list_free(&asked);
+    return status;
+}
+
 srnn_status sr_study_prepare(sr_study *study, sr_study_way *way, const sr_study_request *r) {
     char text[SR_PATH_BYTES];
     SR_TRY(read_study(study, r->file));
@@ -84,6 +104,7 @@ srnn_status sr_study_prepare(sr_study *study, sr_study_way *way, const sr_study_
         SR_TRY(sr_word_list_split(&way->only, r->only));
     if (r->skip)
         SR_TRY(sr_word_list_split(&way->skip, r->skip));
+    SR_TRY(add_cluster(way, study, r));
     if (!r->plan_only)
         SR_TRY(sr_folders_make(r->out));
     SR_TRY(find_text(text, study, r));
@@ -94,6 +115,28 @@ srnn_status sr_study_prepare(sr_study *study, sr_study_way *way, const sr_study_
 void sr_study_way_free(sr_study_way *way) {
     sr_word_list_free(&way->only);
     sr_word_list_free(&way->skip);
+    sr_word_list_free(&way->cluster);
+}
+
+srnn_status sr_study_member(const sr_study *study, const sr_study_request *request,
+                            const char *id) {
+    return sr_worker_member(study, request->out, id);
+}
+
+srnn_status sr_study_status(const sr_study *study, const sr_study_request *request,
+                            sr_run_view *views) {
+    char path[SR_PATH_BYTES];
+    for (size_t i = 0; i < study->run_count; i++) {
+        sr_result result;
+        views[i] = (sr_run_view){.selected = true};
+        SR_TRY(sr_study_run_path(path, request->out, study->runs[i].id));
+        SR_TRY(sr_result_read(&result, path));
+        views[i].ending = result.ending;
+        views[i].step = result.ending == SR_ENDING_NONE ? sr_record_last_step(path) : result.step;
+        snprintf(views[i].message, sizeof views[i].message, "%s", result.message);
+        sr_worker_where(&views[i], path);
+    }
+    return SRNN_OK;
 }
 
 /* In a folder that is locked. Nothing is written before it is sure that the runs there, and the
@@ -104,6 +147,12 @@ static srnn_status take_folder(sr_study *study, const sr_study_request *r, const
     return sr_study_write(study, r->out, command);
 }
 
+typedef srnn_status executor(const sr_study *study, const char *folder, const sr_study_way *way,
+                             sr_run_view *views);
+static executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute,
+                                       [SR_LAUNCHER_SLURM] = sr_study_execute_slurm,
+                                       [SR_LAUNCHER_MPI] = sr_study_execute_ranked};
+
 srnn_status sr_study_conduct(sr_study *study, const sr_study_way *way,
                              const sr_study_request *request, const char *command,
                              sr_run_view *views, sr_summary *summary) {
@@ -112,7 +161,7 @@ srnn_status sr_study_conduct(sr_study *study, const sr_study_way *way,
     SR_TRY(sr_folder_lock(&lock, request->out, lock_patience));
     srnn_status status = take_folder(study, request, command);
     if (status == SRNN_OK)
-        status = sr_study_execute(study, request->out, way, views);
+        status = execute_by[way->launcher](study, request->out, way, views);
     if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {
         const srnn_status summed = sr_study_summarise(summary, study, request->out);
         status = summed == SRNN_OK ? status : summed;

@@ -11,13 +11,21 @@ typedef struct sr_study_request {
     const char *out;         /* its folder */
     const char *text;        /* the files of @text, "a,b"; NULL: the King James Bible */
     const char *only, *skip; /* "a,b"; NULL: all, none */
-    bool plan_only;          /* nothing is written */
+    const char *cluster; /* options of sbatch beside those of the study: "partition=short,gpus=1" */
+    bool plan_only;      /* nothing is written */
 } sr_study_request;
 
 /* Reads the study, makes its folder and its plan, and fills only and skip of the way, which is { 0 } in both.
  * Free study and way in any case. */
 srnn_status sr_study_prepare(sr_study *study, sr_study_way *way, const sr_study_request *request);
 void sr_study_way_free(sr_study_way *way);
+
+/* Runs one run of a prepared study in this process, and nothing else: what launchers start. */
+srnn_status sr_study_member(const sr_study *study, const sr_study_request *request, const char *id);
+
+/* views (study->run_count) = how the runs of a prepared study stand, by their records. */
+srnn_status sr_study_status(const sr_study *study, const sr_study_request *request,
+                            sr_run_view *views);
 
 /* Runs a prepared study, and sums up all records that are there, also when it was interrupted (the status says
  * so). `command` repeats the study, for its records; `views` (study->run_count) receives how it went. Free

@@ -177,3 +177,25 @@ void sr_record_free(sr_record *record) {
     free(record->batch_losses);
     *record = (sr_record){0};
 }
+
+int64_t sr_record_last_step(const char *folder) {
+    enum { LAST_BYTES = 1 << 16 };
+    char path[SR_PATH_BYTES], text[LAST_BYTES + 1];
+    if (sr_path_join(path, folder, "metrics.jsonl") != SRNN_OK)
+        return 0;
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return 0;
+    if (fseek(file, -LAST_BYTES, SEEK_END) != 0)
+        rewind(file);
+    const size_t bytes = fread(text, 1, LAST_BYTES, file);
+    fclose(file);
+    text[bytes] = '\0';
+    char *end = strrchr(text, '\n'); /* what follows is not whole */
+    if (!end)
+        return 0;
+    *end = '\0';
+    const char *line = strrchr(text, '\n');
+    const char *step = strstr(line ? line : text, "\"step\": ");
+    return step ? strtoll(step + strlen("\"step\": "), NULL, 10) : 0;
+}

@@ -50,6 +50,9 @@ typedef struct sr_record {
 srnn_status sr_record_read(sr_record *record, const char *folder);
 void sr_record_free(sr_record *record);
 
+/* The step of the last record that is whole; 0: none. */
+int64_t sr_record_last_step(const char *folder);
+
 /* result.json of a run's folder; the ending is NONE if there is none. */
 srnn_status sr_result_read(sr_result *result, const char *folder);
 srnn_status sr_result_write(const sr_result *result, const char *folder);

@@ -213,40 +213,52 @@ static srnn_status supervise(runner *r) {
     return status;
 }
 
-/* What is there already. */
-static srnn_status take_stock(runner *r) {
-    for (size_t i = 0; i < r->study->run_count; i++) {
-        const sr_study_run *run = &r->study->runs[i];
-        char path[SR_PATH_BYTES], file[SR_PATH_BYTES];
-        sr_result result;
-        r->views[i] =
-            (sr_run_view){.loss = NAN, .validation = NAN, .accuracy = NAN, .first_step = -1};
-        atomic_store(&r->boards[i].loss, NAN);
-        atomic_store(&r->boards[i].validation, NAN);
-        atomic_store(&r->boards[i].accuracy, NAN);
-        SR_TRY(run_folder(path, r, i));
-        SR_TRY(sr_result_read(&result, path));
-        r->views[i].selected =
-            (!r->way->only.count || sr_study_run_matches(r->study, run, &r->way->only)) &&
-            !sr_study_run_matches(r->study, run, &r->way->skip);
-        if (r->views[i].selected && result.ending == SR_ENDING_FAILED) {
-            SR_TRY(sr_path_join(file, path, "result.json"));
-            if (unlink(file) != 0)
-                return SR_FAIL(SRNN_ERR_IO, "%s: cannot be removed: %s", file, strerror(errno));
-            result = (sr_result){0};
-        }
-        r->views[i].ending = result.ending;
-        r->views[i].step = result.step;
-        snprintf(r->views[i].message, sizeof r->views[i].message, "%s", result.message);
+/* ---- what is there already */
+
+/* A run that failed is to be tried again. */
+static srnn_status forget_failure(sr_result *result, const char *path) {
+    char file[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(file, path, "result.json"));
+    if (unlink(file) != 0)
+        return SR_FAIL(SRNN_ERR_IO, "%s: cannot be removed: %s", file, strerror(errno));
+    *result = (sr_result){0};
+    return SRNN_OK;
+}
+
+static srnn_status stock_of(sr_run_view *view, const sr_study *study, const sr_study_run *run,
+                            const char *path, const sr_study_way *way) {
+    sr_result result;
+    *view = (sr_run_view){.loss = NAN, .validation = NAN, .accuracy = NAN, .first_step = -1};
+    SR_TRY(sr_result_read(&result, path));
+    view->selected = (!way->only.count || sr_study_run_matches(study, run, &way->only)) &&
+                     !sr_study_run_matches(study, run, &way->skip);
+    if (view->selected && result.ending == SR_ENDING_FAILED)
+        SR_TRY(forget_failure(&result, path));
+    view->ending = result.ending;
+    view->step = result.step;
+    snprintf(view->message, sizeof view->message, "%s", result.message);
+    return SRNN_OK;
+}
+
+srnn_status sr_study_take_stock(const sr_study *study, const char *folder, const sr_study_way *way,
+                                sr_run_view *views) {
+    char path[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(path, folder, "runs"));
+    SR_TRY(sr_folder_make(path));
+    for (size_t i = 0; i < study->run_count; i++) {
+        SR_TRY(sr_study_run_path(path, folder, study->runs[i].id));
+        SR_TRY(stock_of(&views[i], study, &study->runs[i], path, way));
     }
     return SRNN_OK;
 }
 
 static srnn_status execute(runner *r) {
-    char path[SR_PATH_BYTES];
-    SR_TRY(sr_path_join(path, r->folder, "runs"));
-    SR_TRY(sr_folder_make(path));
-    SR_TRY(take_stock(r));
+    SR_TRY(sr_study_take_stock(r->study, r->folder, r->way, r->views));
+    for (size_t i = 0; i < r->study->run_count; i++) {
+        atomic_store(&r->boards[i].loss, NAN);
+        atomic_store(&r->boards[i].validation, NAN);
+        atomic_store(&r->boards[i].accuracy, NAN);
+    }
     return supervise(r);
 }
 

@@ -2,6 +2,7 @@
 #ifndef SR_STUDY_RUNNER_H
 #define SR_STUDY_RUNNER_H
 
+#include "ranks/ranks.h"
 #include "study/record.h"
 #include "study/study.h"
 
@@ -16,10 +17,18 @@ typedef struct sr_run_view {
     double seconds;              /* since it was started or continued */
     int64_t first_step;          /* where it was started or continued */
     char message[512];           /* why it failed or diverged */
+    char place[128];             /* the machine it runs on, as sr_study_status finds it; "": none */
 } sr_run_view;
 
 /* Called about twenty times a second with the views of all runs; false: stop cleanly. */
 typedef bool sr_study_watch(void *context, const sr_study *study, const sr_run_view *views);
+
+/* Who starts the processes of the runs. */
+typedef enum sr_launcher {
+    SR_LAUNCHER_LOCAL = 0, /* the study, on its own machine */
+    SR_LAUNCHER_SLURM,     /* Slurm, as an array of jobs */
+    SR_LAUNCHER_MPI,       /* mpirun or srun, before the study: its ranks share the runs */
+} sr_launcher;
 
 typedef struct sr_study_way {
     int jobs;          /* runs at a time; 0: one per core */
@@ -27,10 +36,19 @@ typedef struct sr_study_way {
     sr_word_list skip; /* but not these */
     sr_study_watch *watch;
     void *context;
+    sr_launcher launcher;
+    sr_ranks *ranks;      /* of SR_LAUNCHER_MPI */
+    sr_word_list cluster; /* options of Slurm's sbatch: "partition=short" */
+    const char *member;   /* the shell's words that run one run of the study, before "--run NAME" */
 } sr_study_way;
 
 /* How many runs at a time, and threads for each. */
 void sr_study_shares(int *jobs, int *threads, int asked);
+
+/* views[i] = how run i of the plan ended, if it has, and whether the way selects it; those that failed and are selected
+ * count as not ended. */
+srnn_status sr_study_take_stock(const sr_study *study, const char *folder, const sr_study_way *way,
+                                sr_run_view *views);
 
 /* In a folder whose lock is held and whose runs were checked (study_folder.h).
  *

@@ -105,6 +105,7 @@ void sr_study_free(sr_study *study) {
     sr_pairs_free(&study->settings);
     sr_word_list_free(&study->only);
     sr_word_list_free(&study->skip);
+    sr_pairs_free(&study->cluster);
     free(study->name);
     free(study->title);
     free(study->text);

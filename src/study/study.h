@@ -78,6 +78,7 @@ typedef struct sr_study {
     int64_t *seeds;
     size_t seed_count;
     sr_word_list only, skip;
+    sr_pairs cluster; /* options of sbatch */
 
     sr_study_run *runs; /* made by sr_study_expand */
     size_t run_count;

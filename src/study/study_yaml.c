@@ -303,7 +303,7 @@ static srnn_status read_root(reader *r, yaml_node_t *root) {
         {"variants", read_variants, study},    {"settings", read_pairs, &study->settings},
         {"tasks", read_tasks, study},          {"sizes", read_sizes, study},
         {"learning-rates", read_rates, study}, {"only", read_words, &study->only},
-        {"skip", read_words, &study->skip}};
+        {"skip", read_words, &study->skip},    {"cluster", read_pairs, &study->cluster}};
     srnn_status status = read_keys(r, root, keys, sizeof keys / sizeof *keys);
     if (status == SRNN_OK)
         status = check(r, root);

@@ -1,15 +1,22 @@
 /* worker.c: one run of a study in a process of its own. */
 #include "study/worker.h"
 
+#include "base/threads.h"
+#include "files/file.h"
 #include "files/folder.h"
+#include "files/path.h"
 #include "study/record.h"
+#include "study/study_folder.h"
 #include "train/run.h"
 
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t stopped;
@@ -166,4 +173,72 @@ bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
     snprintf(board->failure, sizeof board->failure, "%s",
              *result.message ? result.message : srnn_error_detail());
     return false;
+}
+
+/* ---- a process of its own that a launcher started */
+
+/* "node7, job 123_4" */
+static srnn_status write_place(const char *path) {
+    char host[64] = "?", text[128];
+    const char *job = getenv("SLURM_ARRAY_JOB_ID"), *task = getenv("SLURM_ARRAY_TASK_ID");
+    gethostname(host, sizeof host - 1);
+    if (job && task)
+        snprintf(text, sizeof text, "%s, job %.20s_%.20s", host, job, task);
+    else
+        snprintf(text, sizeof text, "%s, process %ld", host, (long)getpid());
+    return sr_file_replace(path, text, strlen(text));
+}
+
+/* Slurm's cores for the job, else all that this process may use. */
+static int own_threads(void) {
+    const char *cores = getenv("SLURM_CPUS_PER_TASK");
+    return sr_thread_count(cores ? atoi(cores) : 0);
+}
+
+static srnn_status run_member(const sr_study_run *run, const char *folder) {
+    char place[SR_PATH_BYTES];
+    sr_worker_board board = {0};
+    sr_result result;
+    SR_TRY(sr_worker_check(run, folder));
+    SR_TRY(sr_folders_make(folder));
+    SR_TRY(sr_path_join(place, folder, "place"));
+    SR_TRY(write_place(place));
+    const bool told = sr_worker_run(run, folder, own_threads(), &board);
+    unlink(place);
+    if (!told)
+        return SR_FAIL(SRNN_ERR_IO, "%s", board.failure);
+    SR_TRY(sr_result_read(&result, folder));
+    if (result.ending == SR_ENDING_FAILED)
+        return SR_FAIL(SRNN_ERR_IO, "%s", result.message);
+    return result.ending == SR_ENDING_NONE
+               ? SR_FAIL(SRNN_ERR_INTERRUPTED, "%s: stopped, with a checkpoint", run->id)
+               : SRNN_OK;
+}
+
+srnn_status sr_worker_member(const sr_study *study, const char *folder, const char *id) {
+    char path[SR_PATH_BYTES];
+    sr_result result;
+    for (size_t i = 0; i < study->run_count; i++)
+        if (strcmp(study->runs[i].id, id) == 0) {
+            SR_TRY(sr_study_run_path(path, folder, id));
+            SR_TRY(sr_result_read(&result, path));
+            return result.ending == SR_ENDING_NONE ? run_member(&study->runs[i], path) : SRNN_OK;
+        }
+    return SR_FAIL(SRNN_ERR_ARGUMENT, "no run of the study is called \"%s\"", id);
+}
+
+void sr_worker_where(sr_run_view *view, const char *folder) {
+    char path[SR_PATH_BYTES];
+    struct stat facts;
+    if (sr_path_join(path, folder, "place") != SRNN_OK)
+        return;
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return;
+    if (!fgets(view->place, sizeof view->place, file))
+        view->place[0] = '\0';
+    fclose(file);
+    view->running = *view->place;
+    if (sr_path_join(path, folder, "metrics.jsonl") == SRNN_OK && stat(path, &facts) == 0)
+        view->seconds = difftime(time(NULL), facts.st_mtime);
 }

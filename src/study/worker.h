@@ -2,6 +2,7 @@
 #ifndef SR_STUDY_WORKER_H
 #define SR_STUDY_WORKER_H
 
+#include "study/runner.h"
 #include "study/study.h"
 
 #include <stdatomic.h>
@@ -19,6 +20,14 @@ typedef struct sr_worker_board {
  * board->failure says why. */
 bool sr_worker_run(const sr_study_run *run, const char *folder, int threads,
                    sr_worker_board *board);
+
+/* The same for the run that is called `id`, in a process that a launcher started, with its cores. False,
+ * with a failure told, also if the run itself failed. */
+srnn_status sr_worker_member(const sr_study *study, const char *folder, const char *id);
+
+/* view->place = the machine and the job of such a process, if one is at work in the run's folder: it holds the
+ * file "place" while it lives; one that was killed leaves it behind, and its last record grows old. */
+void sr_worker_where(sr_run_view *view, const char *folder);
 
 /* True if a run was started in the folder. */
 bool sr_worker_has_run(const char *folder);

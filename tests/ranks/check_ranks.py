@@ -38,7 +38,7 @@ def check(truth, message):
 def start(ranks, *arguments):
     """The program on so many ranks, under way; one: without mpirun."""
     before = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
-    return subprocess.Popen([*before, str(PROGRAM), *map(str, arguments)], env=ENVIRONMENT, text=True,
+    return subprocess.Popen([*before, str(PROGRAM), *map(str, arguments)], env=ENVIRONMENT, text=True, errors="replace",
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
@@ -107,6 +107,27 @@ def case_bits(here):
     for ranks, name in ((1, "text"), (3, "text3")):
         run(ranks, "train", "--out", here / name, *train, *other, "--length", 40, "--accumulate", 3 // ranks)
     same(here / "text", here / "text3")
+
+
+def case_memory(here):
+    """A rank with its share of moments and sums holds as much less as was counted, and says so."""
+    train = ["--data", "recall:pairs=4", "--hidden", 384, "--mlp-hidden", 1536, "--layers", 4, "--heads", 2, "--batch", 1,
+             "--steps", 100000, "--validate-every", 0, "--save-every", 0, "--threads", 1]
+    ranks, told, used = 4, {}, {}
+    for sharding in ("none", "optimizer"):
+        name = here / sharding
+        started = start(ranks, "train", "--out", name, *train, "--shard", sharding)
+        wait_for(lambda: len(records(name)) > 2, "a step")
+        status = (Path("/proc") / str(processes(name)[1]) / "status").read_text()
+        used[sharding] = int(status.split("RssAnon:")[1].split()[0]) * 1024
+        os.kill(started.pid, signal.SIGUSR1)
+        _, output = end(started)
+        told[sharding] = float(output.split("memory ")[1].split(" MB")[0]) * 1e6
+        numbers = float(output.split(" M parameters")[0].split()[-1]) * 1e6
+    expected = 12 * numbers * (ranks - 1) / ranks
+    for what, less in (("told", told["none"] - told["optimizer"]), ("used", used["none"] - used["optimizer"])):
+        check(abs(less - expected) < 0.05 * expected + 2e5,
+              f"{what}: {less / 1e6:.1f} MB less of {numbers / 1e6:.1f} M numbers, not {expected / 1e6:.1f}")
 
 
 def case_resume(here):
@@ -212,6 +233,46 @@ def case_disk(here):
         check(code == 128 + signal.SIGUSR1 and "no checkpoint" in output, f"exit code {code}\n{output}")
         check(victim == 0 or "rank 1 on" in output, f"nobody names rank 1:\n{output}")
         run(1, "train", "--resume", name, "--stop-step", len(records(name)) + 1)
+
+
+def case_split(here):
+    """Evaluation and the prompts of a file are shared by ranks, with the same output."""
+    run(1, "train", "--out", here / "model", *MODEL, "--data", __file__, "--length", 64, "--steps", 3)
+    (here / "prompts").write_text("".join(f"prompt {i}\n" for i in range(11)))
+    (here / "words").write_text("".join(f'{{"text": "guess the word {i}"}}\n' for i in range(7)))
+    model = ["--model", here / "model", "--threads", 1]
+    for command in (["eval", *model, "--data", __file__, "--batch", 2, "--json"],
+                    ["eval", *model, "--text", __file__, "--batch", 3, "--json"],
+                    ["eval", *model, "--last-words", here / "words", "--json"],
+                    ["generate", *model, "--prompts", here / "prompts", "--batch", 2, "--tokens", 9],
+                    ["generate", *model, "--prompt", "one", "--tokens", 9]):
+        alone = run(1, *command)
+        for ranks in (2, 3):
+            check(run(ranks, *command) == alone, f"{ranks} ranks say something else: {command}")
+
+
+def case_study(here):
+    """A study whose runs are shared by ranks has the records of a local one, also when it was stopped."""
+    (here / "small.yaml").write_text("""
+name: small
+seeds: [1, 2]
+variants: {softmax: softmax, norm: norm}
+settings: {layers: 2, hidden: 32, mlp-hidden: 64, heads: 2, batch: 8, steps: 200, save-every: 50, validate-every: 100}
+tasks:
+  recall: {settings: {data: "recall:pairs=4"}}
+""")
+    command = ["study", here / "small.yaml", "--out"]
+    run(1, *command, here / "local", "--jobs", 1)
+    started = start(2, *command, here / "ranked", "--launcher", "mpi")
+    wait_for(lambda: len(records(here / "ranked/runs/recall.softmax.1")) > 5, "a step")
+    os.kill(started.pid, signal.SIGUSR1)
+    code, output = end(started)
+    check(code != 0 and "the same command goes on" in output, f"exit code {code}\n{output}")
+    run(3, *command, here / "ranked", "--launcher", "mpi")
+    for name in ("softmax.1", "softmax.2", "norm.1", "norm.2"):
+        same(here / f"local/runs/recall.{name}", here / f"ranked/runs/recall.{name}")
+    status = run(1, *command, here / "ranked", "--status")
+    check(status.count("finished  step 200 of 200") == 4, status)
 
 
 def case_missing(_):

@@ -18,11 +18,14 @@ static void destroy(sr_backend *backend) {
 static srnn_status make_packs(sr_backend_cpu *cpu) {
     const size_t a = SR_PACK_DEPTH * (SR_PACK_A + SR_PACK_GAP);
     const size_t b = SR_PACK_DEPTH * (SR_PACK_B + SR_PACK_GAP);
+    const size_t parts = SR_PRODUCT_PARTS * SR_PACK_A * SR_PACK_B;
+    const size_t threads = (size_t)cpu->base.threads;
     void *memory;
-    SR_TRY(sr_alloc_zero(&memory, (size_t)cpu->base.threads, sizeof *cpu->packs));
+    SR_TRY(sr_alloc_zero(&memory, threads, sizeof *cpu->packs));
     cpu->packs = memory;
-    SR_TRY(sr_alloc(&memory, (size_t)cpu->base.threads, (a + b) * sizeof(float)));
+    SR_TRY(sr_alloc(&memory, threads * (a + b) + parts, sizeof(float)));
     cpu->room = memory;
+    cpu->parts = cpu->room + threads * (a + b);
     for (int worker = 0; worker < cpu->base.threads; worker++) {
         cpu->packs[worker].a = cpu->room + (size_t)worker * (a + b);
         cpu->packs[worker].b = cpu->packs[worker].a + a;

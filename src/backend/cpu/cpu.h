@@ -18,11 +18,13 @@ typedef struct sr_backend_cpu {
     sr_backend base; /* first, so that a pointer to it is a pointer to the whole */
     const sr_cpu_rows *rows;
     sr_pack *packs; /* (threads) */
-    float *room;    /* of all packs */
+    float *parts;   /* (SR_PRODUCT_PARTS, SR_PACK_A, SR_PACK_B): parts of sums */
+    float *room;    /* of all packs and parts */
 } sr_backend_cpu;
 
 /* Numbers that the two operands of one pack take. */
 enum { SR_PACK_DEPTH = 1024, SR_PACK_A = 128, SR_PACK_B = 256, SR_PACK_GAP = 16 };
+enum { SR_PRODUCT_PARTS = 64 };
 
 static inline const sr_cpu_rows *sr_cpu_rows_of(const sr_backend *backend) {
     return ((const sr_backend_cpu *)backend)->rows;

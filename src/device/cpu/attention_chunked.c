@@ -87,6 +87,20 @@ static void read_state(const context *x, const workspace *w, const chunk *c,
     }
 }
 
+/* Adds the chunk's values by their weights. */
+static void add_values(const workspace *w, const srnn_problem *p, const chunk *c) {
+    const chunk_strides ld = chunk_strides_of(p);
+    const product_target numerator = {w->numerator, ld.dv, true};
+    const product_operand weights = {w->room.s, ld.token, 1};
+    const product_rows values = {w->room.values, ld.dv};
+    const product_size size = {round_up(c->count, ROWS), round_up(p->Dv, COLUMNS), c->count};
+    if (c->count == 1 || rows_are_finite(values.data, values.ld, c->count, p->Dv))
+        product(numerator, weights, values, size, PRODUCT_A_LOWER);
+    else
+        product_seen(numerator, weights, values, size, chunk_seen_keys(&w->room, c->count),
+                     SEEN_FROM_ROWS);
+}
+
 /* Adds the pairs inside the chunk. */
 static void add_pairs(const context *x, const workspace *w, const chunk *c) {
     const srnn_problem *p = &x->call->plan->problem;
@@ -101,9 +115,7 @@ static void add_pairs(const context *x, const workspace *w, const chunk *c) {
             w->row_sum[r] += vec_sum(sum);
     }
     clear_rows_from(w->room.s, ld.token, c->count, padded);
-    product((product_target){w->numerator, ld.dv, true}, (product_operand){w->room.s, ld.token, 1},
-            (product_rows){w->room.values, ld.dv},
-            (product_size){padded, round_up(p->Dv, COLUMNS), c->count}, PRODUCT_A_LOWER);
+    add_values(w, p, c);
 }
 
 static void write_outputs(const context *x, const workspace *w, const chunk *c) {

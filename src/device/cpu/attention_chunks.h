@@ -84,6 +84,7 @@ typedef struct chunk_room {
     real *key_columns;    /* (D, stride of tokens) */
     real *s;              /* (chunk, stride of tokens) */
     real *decay, *factor; /* (stride of tokens) */
+    seen_keys *seen;      /* (chunk) */
     chunk_features features;
     running_state state;
 } chunk_room;
@@ -101,6 +102,7 @@ static inline chunk_room chunk_room_place(const srnn_problem *p, const feature_b
         .s = take_reals(layout, rows, ld.token),
         .decay = take_reals(layout, 1, ld.token),
         .factor = take_reals(layout, 1, ld.token),
+        .seen = sr_layout_take(layout, (size_t)rows, sizeof(seen_keys)),
     };
     room.features = chunk_features_place(p, basis, layout);
     room.state = running_state_place(p, basis, layout);
@@ -146,6 +148,13 @@ static inline score_row chunk_row(const chunk_room *room, const chunk *c, int64_
                        .width = (int)c->width,
                        .decay = c->decay ? room->decay[r] : 0,
                        .decay_columns = c->decay ? room->decay : NULL};
+}
+
+/* The keys of the chunk that each of its queries sees. */
+static inline const seen_keys *chunk_seen_keys(const chunk_room *room, int64_t count) {
+    for (int64_t r = 0; r < round_up(count, ROWS); r++)
+        room->seen[r] = (seen_keys){0, r < count ? r + 1 : 0};
+    return room->seen;
 }
 
 /* The tokens in columns (D, ld) of the chunk, with their features below the highest order. */

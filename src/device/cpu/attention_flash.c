@@ -78,6 +78,7 @@ typedef struct query_tile {
     int h;
     const int32_t *first; /* of these rows: where their documents start in the call */
     const double *decay;  /* of all keys, or NULL */
+    real bound;           /* on the logits; infinity or NaN if none is known */
 } query_tile;
 
 /* Moves a row's maximum up to what this tile brings, rescaling what was summed so far. */
@@ -109,13 +110,13 @@ static void prefetch_share(const packed_head *head, int64_t tile, int64_t r, con
 }
 
 static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
-                       const packed_head *head, int64_t tile, int64_t keys, real bound) {
+                       const packed_head *head, int64_t tile, int64_t keys) {
     const srnn_problem *p = &x->call->plan->problem;
     tile_strides ld = tile_strides_of(p);
-    double reference = q->decay ? q->decay[q->at] : 0.0;
+    double reference = decay_reference(q->decay, q->at, q->rows);
     const real *columns = decay_columns(w->decay, q->decay, tile, q->at + q->rows, reference);
     const bool sums = sr_needs_row_sum(&p->attention) || sr_floor_follows_rows(&p->attention);
-    const bool scaled = x->subtract && !logits_are_tame(&x->rule, bound);
+    const bool scaled = x->subtract && !logits_are_tame(&x->rule, q->bound);
     int width = (int)tile_width(keys);
     for (int64_t r = 0; r < q->rows; r++) {
         int64_t low = q->first[r] - tile * TILE, high = q->at + r + 1 - tile * TILE;
@@ -128,7 +129,7 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
             .width = width,
             .decay = q->decay ? (real)(q->decay[q->at + r] - reference) : 0,
             .decay_columns = columns,
-            .bound = bound,
+            .bound = q->bound,
         };
         if (row.low >= row.high) {
             row_clear_hidden(row.s, 0, 0, width);
@@ -143,14 +144,32 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
     clear_rows_from(w->s, ld.tile, q->rows, q->padded);
 }
 
+/* Adds the tile's values by their weights. */
+static void add_values(const tile_workspace *w, const query_tile *q, const packed_head *head,
+                       int64_t tile, int64_t keys, int64_t Dv) {
+    const int64_t ld = row_stride(TILE), ld_values = row_stride(Dv);
+    const product_target numerator = {w->numerator, ld_values, true};
+    const product_operand weights = {w->s, ld, 1};
+    const product_rows values = {head->values + tile * TILE * ld_values, ld_values};
+    const product_size size = {q->padded, round_up(Dv, COLUMNS), keys};
+    if (tile_hides_keys(q->first, q->at, q->rows, tile, keys) &&
+        !rows_are_finite(values.data, values.ld, keys, Dv)) {
+        seen_keys seen[TILE];
+        tile_seen_keys(seen, q->first, q->at, q->rows, tile);
+        product_seen(numerator, weights, values, size, seen, SEEN_FROM_ROWS);
+    } else {
+        product(numerator, weights, values, size,
+                tile * TILE == q->at ? PRODUCT_A_LOWER : PRODUCT_FULL);
+    }
+}
+
 /* A bound on the logits of these rows against these key tiles: |s| <= |q| |k|. */
 static real logit_bound(const tile_workspace *w, const packed_head *head, const query_tile *q,
-                        int64_t from, int64_t past, tile_strides ld, int D) {
+                        int64_t from, int64_t past, int D) {
     real norm = 0;
     for (int64_t tile = from; tile < past; tile++)
-        if (!(head->key_norm[tile] <= norm))
-            norm = head->key_norm[tile];
-    return q->decay ? (real)INFINITY : largest_norm(w->queries, ld.d, q->rows, D) * norm;
+        norm = larger_or_nan(norm, head->key_norm[tile]);
+    return q->decay ? (real)INFINITY : largest_norm(w->queries, row_stride(D), q->rows, D) * norm;
 }
 
 /* Outputs of finished rows, one call per run of rows that belong to one document. */
@@ -199,23 +218,19 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     memset(w->numerator, 0, (size_t)(q.padded * ld.dv) * sizeof(real));
     memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
     int64_t keys_seen = q.at + q.rows, from = q.first[0] / TILE, past = tiles_in(keys_seen);
-    real bound = logit_bound(w, packed, &q, from, past, ld, p->D);
-    const bool scaled = x->subtract && !logits_are_tame(&x->rule, bound);
+    q.bound = logit_bound(w, packed, &q, from, past, p->D);
+    const bool scaled = x->subtract && !logits_are_tame(&x->rule, q.bound);
     for (int64_t r = 0; r < TILE; r++)
         w->maximum[r] = scaled ? (real)-INFINITY : 0;
 
     for (int64_t tile = from; tile < past; tile++) {
         int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
-        bool diagonal = tile * TILE == q.at;
         product((product_target){w->s, ld.tile, false}, (product_operand){w->queries, ld.d, 1},
                 (product_rows){packed->keys + tile * p->D * ld.tile, ld.tile},
                 (product_size){q.padded, tile_width(keys), p->D},
-                diagonal ? PRODUCT_C_LOWER : PRODUCT_FULL);
-        weigh_tile(x, w, &q, packed, tile, keys, bound);
-        product((product_target){w->numerator, ld.dv, true}, (product_operand){w->s, ld.tile, 1},
-                (product_rows){packed->values + tile * TILE * ld.dv, ld.dv},
-                (product_size){q.padded, round_up(p->Dv, COLUMNS), keys},
-                diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL);
+                tile * TILE == q.at ? PRODUCT_C_LOWER : PRODUCT_FULL);
+        weigh_tile(x, w, &q, packed, tile, keys);
+        add_values(w, &q, packed, tile, keys, p->Dv);
     }
     for (int64_t r = 0; r < q.rows; r++)
         w->row_sum[r] = vec_sum(w->row_sums[r]);

@@ -25,6 +25,7 @@ typedef struct workspace {
     real *s, *d;       /* (TILE, stride of TILE) */
     real *decay;       /* (TILE) */
     real *query_norm;  /* (tiles): the largest |query| of the tile */
+    int64_t Dv;
 } workspace;
 
 typedef struct context {
@@ -74,6 +75,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
             .d = take_reals(layout, TILE, ld.tile),
             .decay = take_reals(layout, TILE, 1),
             .query_norm = take_reals(layout, tiles_in(p->T), 1),
+            .Dv = p->Dv,
         };
         if (x.workers)
             x.workers[n] = w;
@@ -140,7 +142,7 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
     tile_strides ld = tile_strides_of(p);
     int64_t rows = rows_in(p, own), keys = rows_in(p, tile);
     int64_t base = sr_row_index(p, p->H, at->b, at->h, own * TILE);
-    double reference = at->decay ? at->decay[own * TILE] : 0.0;
+    double reference = decay_reference(at->decay, own * TILE, rows);
     real bound = at->decay ? (real)INFINITY : w->query_norm[own] * at->key_norm;
     const real *columns = decay_columns(w->decay, at->decay, tile, p->T, reference);
     for (int64_t r = 0; r < rows; r++) {
@@ -161,11 +163,40 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
         if (row.low > row.high)
             row.low = row.high;
         row_weights_backward(&row, &x->rule, w->d + r * ld.tile, d_row_sum);
-        for (int64_t j = 0; columns && j < keys; j++)
+        for (int64_t j = row.low; columns && j < row.high; j++)
             w->column_dot[tile * TILE + j] += row.s[j] * d_row_sum;
     }
     clear_rows_from(w->s, ld.tile, rows, TILE);
     clear_rows_from(w->d, ld.tile, rows, TILE);
+}
+
+/* The gradients of values, keys and queries that a pair of tiles adds to: each a product of weights or their
+ * gradients with the rows of the other side. */
+typedef struct pair_products {
+    product_target target[3];
+    product_operand weights[3];
+    product_rows rows[3];
+    product_size size[3];
+} pair_products;
+
+/* Where a number of the tiles is not finite, only pairs that see each other are summed. */
+static void add_gradients(const pair_products *p, const workspace *w, const position *at,
+                          int64_t tile, int64_t own) {
+    static const product_shape on_diagonal[3] = {PRODUCT_A_UPPER, PRODUCT_A_UPPER, PRODUCT_A_LOWER};
+    const int64_t keys = p->size[2].k, rows = p->size[0].k, first = own * TILE;
+    const bool finite = !tile_hides_keys(at->first + first, first, rows, tile, keys) ||
+                        (isfinite(w->query_norm[own]) && isfinite(at->key_norm) &&
+                         rows_are_finite(p->rows[0].data, p->rows[0].ld, rows, w->Dv));
+    seen_keys seen[TILE];
+    if (!finite)
+        tile_seen_keys(seen, at->first + first, first, rows, tile);
+    for (int n = 0; n < 3; n++)
+        if (finite)
+            product(p->target[n], p->weights[n], p->rows[n], p->size[n],
+                    tile == own ? on_diagonal[n] : PRODUCT_FULL);
+        else
+            product_seen(p->target[n], p->weights[n], p->rows[n], p->size[n], seen,
+                         n < 2 ? SEEN_FROM_SUM : SEEN_FROM_ROWS);
 }
 
 /* Key tile `tile` against query tile `own`: the five products. */
@@ -177,25 +208,21 @@ static void tile_pair(const context *x, const workspace *w, const position *at, 
     int64_t width = tile_width(keys), key_blocks = round_up(keys, ROWS);
     int64_t D = round_up(p->D, COLUMNS), Dv = round_up(p->Dv, COLUMNS);
     const real *q = w->queries + own * TILE * ld.d, *dn = w->d_numerator + own * TILE * ld.dv;
-    bool diagonal = tile == own;
-    product_shape lower = diagonal ? PRODUCT_C_LOWER : PRODUCT_FULL;
-    product_shape left = diagonal ? PRODUCT_A_LOWER : PRODUCT_FULL;
-    product_shape right = diagonal ? PRODUCT_A_UPPER : PRODUCT_FULL;
+    const product_shape lower = tile == own ? PRODUCT_C_LOWER : PRODUCT_FULL;
 
     product((product_target){w->s, ld.tile, false}, (product_operand){q, ld.d, 1},
             (product_rows){w->keys, ld.tile}, (product_size){padded, width, p->D}, lower);
     product((product_target){w->d, ld.tile, false}, (product_operand){dn, ld.dv, 1},
             (product_rows){w->values, ld.tile}, (product_size){padded, width, p->Dv}, lower);
     weigh_tile(x, w, at, tile, own, width);
-    product((product_target){w->d_values + tile * TILE * ld.dv, ld.dv, true},
-            (product_operand){w->s, 1, ld.tile}, (product_rows){dn, ld.dv},
-            (product_size){key_blocks, Dv, rows}, right);
-    product((product_target){w->d_keys + tile * TILE * ld.d, ld.d, true},
-            (product_operand){w->d, 1, ld.tile}, (product_rows){q, ld.d},
-            (product_size){key_blocks, D, rows}, right);
-    product((product_target){at->d_queries + own * TILE * ld.d, ld.d, true},
-            (product_operand){w->d, ld.tile, 1}, (product_rows){w->key_rows, ld.d},
-            (product_size){padded, D, keys}, left);
+    const pair_products products = {
+        .target = {{w->d_values + tile * TILE * ld.dv, ld.dv, true},
+                   {w->d_keys + tile * TILE * ld.d, ld.d, true},
+                   {at->d_queries + own * TILE * ld.d, ld.d, true}},
+        .weights = {{w->s, 1, ld.tile}, {w->d, 1, ld.tile}, {w->d, ld.tile, 1}},
+        .rows = {{dn, ld.dv}, {q, ld.d}, {w->key_rows, ld.d}},
+        .size = {{key_blocks, Dv, rows}, {key_blocks, D, rows}, {padded, D, keys}}};
+    add_gradients(&products, w, at, tile, own);
 }
 
 /* Gradients of a group's keys and values, once every query head has added to them. */

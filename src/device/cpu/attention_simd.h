@@ -224,4 +224,50 @@ static inline void product(product_target c, product_operand a, product_rows b, 
         }
 }
 
+/* ---- products of numbers that are not finite: NaN or infinity times the zero of a hidden pair is NaN, and
+ * would reach what must not see it */
+
+/* True if the first n numbers of all rows are finite. */
+static inline bool rows_are_finite(const real *rows, int64_t ld, int64_t count, int64_t n) {
+    const int64_t whole = n / LANES * LANES;
+    vec zeros = {0};
+    real zero = 0;
+    for (int64_t r = 0; r < count; r++) {
+        for (int64_t d = 0; d < whole; d += LANES)
+            zeros += vec_load(rows + r * ld + d) * (real)0;
+        for (int64_t d = whole; d < n; d++)
+            zero += rows[r * ld + d] * (real)0;
+    }
+    return vec_sum(zeros) + zero == 0;
+}
+
+/* The keys low .. high-1 of a tile that a query sees. */
+typedef struct seen_keys {
+    int64_t low, high;
+} seen_keys;
+
+/* Which of a product's operands are queries: rows of C, or what is summed over. */
+typedef enum seen_from {
+    SEEN_FROM_ROWS,
+    SEEN_FROM_SUM,
+} seen_from;
+
+/* As `product`, over the pairs that `seen` (one for each query) has; for the few tiles with numbers that are
+ * not finite. */
+static inline void product_seen(product_target c, product_operand a, product_rows b,
+                                product_size size, const seen_keys *seen, seen_from from) {
+    for (int64_t row = 0; row < size.m; row++)
+        for (int64_t column = 0; column < size.n; column += LANES) {
+            vec sum = c.accumulate ? vec_load(c.data + row * c.ld + column) : (vec){0};
+            for (int64_t step = 0; step < size.k; step++) {
+                const int64_t key = from == SEEN_FROM_ROWS ? step : row;
+                const seen_keys *keys = &seen[from == SEEN_FROM_ROWS ? row : step];
+                if (key >= keys->low && key < keys->high)
+                    sum += a.data[row * a.row + step * a.step] *
+                           vec_load(b.data + step * b.ld + column);
+            }
+            vec_store(c.data + row * c.ld + column, sum);
+        }
+}
+
 #endif

@@ -82,7 +82,7 @@ static inline void clear_rows_from(real *rows, int64_t ld, int64_t count, int64_
 }
 
 /* out (columns, ld_out) = the first `count` rows (count, ld) transposed; zeros up to `width`. Sixteen rows
- * at a time stay in the nearest cache. */
+ * at a time stay in the nearest cache. Seven parameters: two matrices and their sizes. */
 static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, int64_t ld,
                                   int64_t count, int64_t columns, int64_t width) {
     enum { STRIP = 16 };
@@ -94,6 +94,11 @@ static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, i
     for (int64_t d = 0; d < columns; d++)
         for (int64_t t = whole; t < width; t++)
             out[d * ld_out + t] = t < count ? rows[t * ld + d] : 0;
+}
+
+/* The larger of two; NaN if there is one. */
+static inline real larger_or_nan(real a, real b) {
+    return a >= b || a != a ? a : b;
 }
 
 /* The largest |row| of (count, ld), rounded up a little; NaN if there is one. */
@@ -108,8 +113,7 @@ static inline real largest_norm(const real *rows, int64_t ld, int64_t count, int
         real square = vec_sum(squares);
         for (int d = whole; d < D; d++)
             square += row[d] * row[d];
-        if (!(square <= largest)) /* a NaN stays the largest */
-            largest = square;
+        largest = larger_or_nan(largest, square);
     }
     return (real)sqrt((double)largest) * (real)1.0001;
 }
@@ -124,8 +128,7 @@ static inline void packed_head_keep_keys(const packed_head *head, const srnn_pro
         real norm = largest_norm(rows + r * ld, ld, 1, p->D);
         for (int64_t d = 0; d < p->D; d++)
             keys[d * stride] = rows[r * ld + d];
-        if (column == 0 || !(norm <= head->key_norm[tile])) /* a NaN stays the largest */
-            head->key_norm[tile] = norm;
+        head->key_norm[tile] = column == 0 ? norm : larger_or_nan(head->key_norm[tile], norm);
     }
 }
 
@@ -136,6 +139,29 @@ static inline packed_head kept_head_place(const srnn_problem *p, int64_t capacit
     if (sr_operand_used(SR_OPERAND_DECAY, &p->attention))
         head.decay = sr_layout_take(layout, (size_t)capacity, sizeof *head.decay);
     return head;
+}
+
+/* seen (TILE) = which keys of a tile each query of a tile sees; those past `rows` see none. `first` (rows): where
+ * their documents start; `at`: where the first query stands among the keys. */
+static inline void tile_seen_keys(seen_keys *seen, const int32_t *first, int64_t at, int64_t rows,
+                                  int64_t tile) {
+    for (int64_t r = 0; r < TILE; r++)
+        seen[r] = r < rows ? (seen_keys){first[r] - tile * TILE, at + r + 1 - tile * TILE}
+                           : (seen_keys){0, 0};
+}
+
+/* True if one of the queries does not see all of the tile's keys. */
+static inline bool tile_hides_keys(const int32_t *first, int64_t at, int64_t rows, int64_t tile,
+                                   int64_t keys) {
+    return at + 1 - tile * TILE < keys || first[rows - 1] > tile * TILE;
+}
+
+/* What the decays of a tile of queries are taken relative to: the first that is a number. */
+static inline double decay_reference(const double *decay, int64_t at, int64_t rows) {
+    for (int64_t r = 0; decay && r < rows; r++)
+        if (isfinite(decay[at + r]))
+            return decay[at + r];
+    return 0.0;
 }
 
 /* out (TILE) = decay of the columns of a key tile relative to `reference`; NULL if there is none.

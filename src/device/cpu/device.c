@@ -2,6 +2,7 @@
 #include "device/device.h"
 
 #include "base/memory.h"
+#include "base/threads.h"
 #include "device/cpu/attention_kernels.h"
 
 #include <malloc.h>
@@ -65,9 +66,25 @@ static srnn_status copy(srnn_device *device, void *to, const void *from, size_t 
     return SRNN_OK;
 }
 
+/* Gradients of a model are many megabytes, which one core would be long about. */
+enum { ZERO_BYTES = 1 << 18 };
+
+typedef struct zero_job {
+    char *memory;
+    size_t bytes;
+} zero_job;
+
+static void zero_stretch(void *context, int64_t task, int worker) {
+    const zero_job *job = context;
+    const size_t first = (size_t)task * ZERO_BYTES, left = job->bytes - first;
+    (void)worker;
+    memset(job->memory + first, 0, left < ZERO_BYTES ? left : ZERO_BYTES);
+}
+
 static srnn_status zero(srnn_device *device, void *memory, size_t bytes) {
-    (void)device;
-    memset(memory, 0, bytes);
+    zero_job job = {memory, bytes};
+    sr_parallel(zero_stretch, &job, (int64_t)((bytes + ZERO_BYTES - 1) / ZERO_BYTES),
+                sr_thread_count(device->threads));
     return SRNN_OK;
 }
 
