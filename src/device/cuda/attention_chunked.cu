@@ -21,9 +21,8 @@ static srnn_status forward(const sr_attention_call *call) {
     sr_layout layout = {(char *)call->plan->scratch, 0};
     const sr_attention_view<sr_bf16> view =
         sr_attention_forward_view<sr_bf16>(call, &layout, SR_FEATURES_IN_CORE);
-    const sr_chunk_walk walk = {1, view.T, nullptr};
     SR_TRY(sr_attention_prepare(view, stream));
-    return sr_chunked_forward(view, walk, sr_mma_alignment_of(view), stream);
+    return sr_chunked_forward(view, sr_mma_alignment_of(view), stream);
 }
 
 static srnn_status backward(const sr_attention_call *call) {
@@ -32,11 +31,10 @@ static srnn_status backward(const sr_attention_call *call) {
     const sr_attention_view<sr_bf16> view =
         sr_attention_backward_view<sr_bf16>(call, &layout, SR_FEATURES_IN_CORE);
     const sr_mma_alignment aligned = sr_mma_alignment_of(view);
-    const sr_chunk_walk walk = {1, view.T, nullptr};
     SR_TRY(sr_attention_prepare(view, stream));
     SR_TRY(sr_attention_outputs_backward(view, stream));
-    SR_TRY(sr_chunked_backward_queries(view, walk, aligned, stream));
-    SR_TRY(sr_chunked_backward_keys(view, walk, aligned, stream));
+    SR_TRY(sr_chunked_backward_queries(view, aligned, stream));
+    SR_TRY(sr_chunked_backward_keys(view, aligned, stream));
     return sr_attention_inputs_backward(view, stream);
 }
 

@@ -1,6 +1,6 @@
 /* attention_chunked.h (private): attention chunk by chunk on tensor cores: pairs inside a chunk, and a state between chunks.
  *
- * A block walks the chunks of a head, or of a segment of it. The state of linear attention, S = sum_j k_j v_j^T, stays in
+ * A block walks the chunks of a head. The state of linear attention, S = sum_j k_j v_j^T, stays in
  * the registers of its warps as float sums; before each chunk it is rounded to bf16, times the score's coefficient,
  * in shared memory, where all rows of the chunk multiply with it. A warp has 16 rows of the chunk and 16 columns of
  * the values. Features are made of q and k where a tile arrives, so that they never lie in memory. */
@@ -20,30 +20,17 @@ template <int DW, int VW> struct sr_chunk {
     static constexpr int key_numbers = tokens * DW, value_numbers = tokens * VW;
 };
 
-/* How sequences are cut into segments for blocks that run side by side; a segment is a number of whole chunks. */
-struct sr_chunk_walk {
-    int segments, segment_tokens;
-    float *states; /* (B Hkv, segments, numbers of a state); NULL: one segment */
-};
-
-/* The state before a segment, or after it where the walk is from the end. */
-SR_DEVICE float *chunk_state_of(const sr_chunk_walk &walk, int sequence, int segment, int numbers) {
-    return walk.states + ((int64_t)sequence * walk.segments + segment) * numbers;
-}
-
 /* Starts kernel<DW, VW> for the call's widths: SR_CHUNK_START(start, call, ...) calls start<DW, VW>(call, ...). */
 #define SR_CHUNK_START(start, call, ...) \
     ((call).D <= 16 ? start<16, 64>(call, __VA_ARGS__) : start<64, 64>(call, __VA_ARGS__))
 
 /* The cores. */
-srnn_status sr_chunked_forward(const sr_attention_view<sr_bf16> &call, const sr_chunk_walk &walk,
+srnn_status sr_chunked_forward(const sr_attention_view<sr_bf16> &call,
                                const sr_mma_alignment &aligned, cudaStream_t stream);
 srnn_status sr_chunked_backward_queries(const sr_attention_view<sr_bf16> &call,
-                                        const sr_chunk_walk &walk, const sr_mma_alignment &aligned,
-                                        cudaStream_t stream);
+                                        const sr_mma_alignment &aligned, cudaStream_t stream);
 srnn_status sr_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
-                                     const sr_chunk_walk &walk, const sr_mma_alignment &aligned,
-                                     cudaStream_t stream);
+                                     const sr_mma_alignment &aligned, cudaStream_t stream);
 
 /* ---- features of a tile, made where it lies ---- */
 
@@ -98,7 +85,7 @@ SR_DEVICE void tile_features(sr_bf16 *tile, const sr_feature_rows &source, int t
     using Row = sr_piece_row<WIDTH>;
     if (source.feature == SRNN_FEATURE_IDENTITY)
         return;
-#pragma unroll 2
+#pragma unroll 1
     for (int n = (int)threadIdx.x; n < ROWS * Tile::chunks; n += THREADS) {
         const int row = n / Tile::chunks, t = min(t0 + row, past - 1);
         sr_bf16 *const at = tile + Tile::offset(row, n % Tile::chunks);
@@ -275,34 +262,6 @@ template <int DW, int VW> struct sr_chunk_state {
             for (int n = 0; n < 2; n++)
                 *reinterpret_cast<uint32_t *>(column + 16 * warp + 8 * n + 2 * lane) =
                     pack_bf16(factor * z[n][0], factor * z[n][1]);
-    }
-
-    /* ---- in memory: each thread its numbers ---- */
-
-    static constexpr int numbers = (4 * P + 4) * sr_chunk<DW, VW>::threads;
-
-    SR_DEVICE void load(const float *from) {
-        constexpr int THREADS = sr_chunk<DW, VW>::threads;
-#pragma unroll
-        for (int n = 0; n < P; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                s[n][e] = from[(4 * n + e) * THREADS + threadIdx.x];
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-            z[n / 2][n % 2] = z[n / 2][n % 2 + 2] = from[(4 * P + n) * THREADS + threadIdx.x];
-    }
-
-    SR_DEVICE void store(float *to) const {
-        constexpr int THREADS = sr_chunk<DW, VW>::threads;
-#pragma unroll
-        for (int n = 0; n < P; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                to[(4 * n + e) * THREADS + threadIdx.x] = s[n][e];
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-            to[(4 * P + n) * THREADS + threadIdx.x] = z[n / 2][n % 2];
     }
 };
 

@@ -126,14 +126,13 @@ template <int DW, int VW> struct chunk_rows {
 template <int DW, int VW>
 __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 3)
     forward_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call,
-                   const sr_chunk_walk walk, const sr_mma_alignment aligned) {
+                   const sr_mma_alignment aligned) {
     constexpr int TOKENS = sr_chunk<DW, VW>::tokens, THREADS = sr_chunk<DW, VW>::threads;
     using Memory = forward_memory<DW, VW>;
     SR_SHARED(Memory, shared);
-    const int sequence = (int)blockIdx.x / walk.segments, segment = (int)blockIdx.x % walk.segments;
+    const int sequence = (int)blockIdx.x;
     const int b = sequence / call.H, h = sequence % call.H, kv = h / call.group;
-    const int begin = segment * walk.segment_tokens;
-    const int past = min(begin + walk.segment_tokens, call.T);
+    const int past = call.T;
     const int own = 16 * ((int)threadIdx.x / SR_WARP);
     const bool sums = call.choices.sums_rows;
     const sr_chunk_head head = chunk_head(call, b, kv);
@@ -142,16 +141,12 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 3)
     const auto v = head_rows(call.v, b, kv, call.Dv, aligned.v);
     sr_chunk_state<DW, VW> state;
 
-    tile_load<DW, TOKENS, THREADS>(shared->square[0], q.rows, begin, begin, past);
-    tile_load<DW, TOKENS, THREADS>(shared->keys[0], k.rows, begin, begin, past);
-    tile_load<VW, TOKENS, THREADS>(shared->values[0], v, begin, begin, past);
+    tile_load<DW, TOKENS, THREADS>(shared->square[0], q.rows, 0, 0, past);
+    tile_load<DW, TOKENS, THREADS>(shared->keys[0], k.rows, 0, 0, past);
+    tile_load<VW, TOKENS, THREADS>(shared->values[0], v, 0, 0, past);
     cp_async_commit();
     state.clear();
-    if (segment > 0) {
-        state.load(chunk_state_of(walk, b * call.Hkv + kv, segment, state.numbers));
-        state.publish(shared->square[1], shared->column, call.score.coefficient[1]);
-    }
-    for (int t0 = begin, stage = 0; t0 < past; t0 += TOKENS, stage ^= 1) {
+    for (int t0 = 0, stage = 0; t0 < past; t0 += TOKENS, stage ^= 1) {
         sr_bf16 *const queries = shared->square[stage], *const before = shared->square[stage ^ 1];
         sr_bf16 *const keys = shared->keys[stage], *const values = shared->values[stage];
         const int next = t0 + TOKENS, last = min(next, past) - 1;
@@ -198,15 +193,15 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 3)
 }
 
 template <int DW, int VW>
-static srnn_status start(const sr_attention_view<sr_bf16> &call, const sr_chunk_walk &walk,
-                         const sr_mma_alignment &aligned, cudaStream_t stream) {
-    SR_CUDA(sr_launch(forward_chunks<DW, VW>, dim3((unsigned)(call.B * call.H * walk.segments)),
+static srnn_status start(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,
+                         cudaStream_t stream) {
+    SR_CUDA(sr_launch(forward_chunks<DW, VW>, dim3((unsigned)(call.B * call.H)),
                       dim3(sr_chunk<DW, VW>::threads), sizeof(forward_memory<DW, VW>), stream, call,
-                      walk, aligned));
+                      aligned));
     return SRNN_OK;
 }
 
-srnn_status sr_chunked_forward(const sr_attention_view<sr_bf16> &call, const sr_chunk_walk &walk,
+srnn_status sr_chunked_forward(const sr_attention_view<sr_bf16> &call,
                                const sr_mma_alignment &aligned, cudaStream_t stream) {
-    return SR_CHUNK_START(start, call, walk, aligned, stream);
+    return SR_CHUNK_START(start, call, aligned, stream);
 }

@@ -145,15 +145,14 @@ template <int DW, int VW> struct key_rows {
 
 template <int DW, int VW>
 __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 2)
-    key_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call, const sr_chunk_walk walk,
+    key_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call,
                const sr_mma_alignment aligned) {
     constexpr int TOKENS = sr_chunk<DW, VW>::tokens, THREADS = sr_chunk<DW, VW>::threads;
     using Memory = key_memory<DW, VW>;
     SR_SHARED(Memory, shared);
-    const int sequence = (int)blockIdx.x / walk.segments, segment = (int)blockIdx.x % walk.segments;
+    const int sequence = (int)blockIdx.x;
     const int b = sequence / call.Hkv, kv = sequence % call.Hkv;
-    const int begin = segment * walk.segment_tokens;
-    const int past = min(begin + walk.segment_tokens, call.T);
+    const int past = call.T;
     const int own = 16 * ((int)threadIdx.x / SR_WARP), tid = (int)threadIdx.x;
     const bool sums = call.choices.sums_rows;
     const sr_chunk_head head = chunk_head(call, b, kv);
@@ -181,10 +180,6 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 2)
     load_keys(step.t0, 0);
     cp_async_commit();
     state.clear();
-    if (segment + 1 < walk.segments) {
-        state.load(chunk_state_of(walk, sequence, segment, state.numbers));
-        state.publish(shared->state, shared->column, call.score.coefficient[1]);
-    }
     for (int n = 0;; n++) {
         const int stage = n % 2, t0 = step.t0, last = min(t0 + TOKENS, past) - 1;
         sr_bf16 *const queries = shared->queries[stage], *const d = shared->d_numerators[stage];
@@ -201,7 +196,7 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 2)
             shared->d_row_sums[stage][tid] = inside ? call.scratch.d_row_sum[row + tid] : 0;
         }
         __syncthreads(); /* tiles and state are there, and nobody reads the tiles before */
-        const bool more = !step.last_head || t0 > begin;
+        const bool more = !step.last_head || t0 > 0;
         const key_step next = step.last_head
                                   ? step_of(call, kv, chunk - 1, 0, TOKENS)
                                   : step_of(call, kv, chunk, step.h + 1 - kv * call.group, TOKENS);
@@ -240,7 +235,7 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 2)
                        at, t0 + at,
                        at == own || t0 + at + 15 > last || head.first[last] > t0 + own);
         __syncthreads(); /* nobody reads the state any more, and factors are there */
-        if (t0 > begin) {
+        if (t0 > 0) {
             if (step.first_head)
                 state.keep(head, t0 + TOKENS < call.T && head.first[t0 + TOKENS] < t0
                                      ? head.between(t0, t0 + TOKENS)
@@ -262,16 +257,15 @@ __global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 2)
 }
 
 template <int DW, int VW>
-static srnn_status start(const sr_attention_view<sr_bf16> &call, const sr_chunk_walk &walk,
-                         const sr_mma_alignment &aligned, cudaStream_t stream) {
-    SR_CUDA(sr_launch(key_chunks<DW, VW>, dim3((unsigned)(call.B * call.Hkv * walk.segments)),
+static srnn_status start(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,
+                         cudaStream_t stream) {
+    SR_CUDA(sr_launch(key_chunks<DW, VW>, dim3((unsigned)(call.B * call.Hkv)),
                       dim3(sr_chunk<DW, VW>::threads), sizeof(key_memory<DW, VW>), stream, call,
-                      walk, aligned));
+                      aligned));
     return SRNN_OK;
 }
 
 srnn_status sr_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
-                                     const sr_chunk_walk &walk, const sr_mma_alignment &aligned,
-                                     cudaStream_t stream) {
-    return SR_CHUNK_START(start, call, walk, aligned, stream);
+                                     const sr_mma_alignment &aligned, cudaStream_t stream) {
+    return SR_CHUNK_START(start, call, aligned, stream);
 }
