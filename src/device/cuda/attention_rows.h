@@ -216,12 +216,8 @@ SR_DEVICE void row_feature(float (&x)[Row::count], srnn_feature feature, const f
         return;
     case SRNN_FEATURE_ELU1:
 #pragma unroll
-        for (int m = 0; m < Row::count; m++) {
-            const float small =
-                expf(x[m] > 0 ? 0 : x[m]); /* by all lanes: none waits for another */
-            const float feature_value = x[m] > 0 ? x[m] + 1 : small;
-            x[m] = Row::column(m) >= n ? 0 : feature_value;
-        }
+        for (int m = 0; m < Row::count; m++)
+            x[m] = Row::column(m) >= n ? 0 : x[m] > 0 ? x[m] + 1 : expf(x[m]);
         return;
     case SRNN_FEATURE_UNIT:
         row_multiply<Row>(x, 1 / fmaxf(row_length<Row>(x), SR_NORM_FLOOR));
@@ -257,7 +253,7 @@ SR_DEVICE void row_feature_backward(float (&g)[Row::count], const float (&x)[Row
     case SRNN_FEATURE_ELU1:
 #pragma unroll
         for (int m = 0; m < Row::count; m++)
-            g[m] *= expf(x[m] > 0 ? 0 : x[m]);
+            g[m] = x[m] > 0 ? g[m] : g[m] * expf(x[m]);
         return;
     case SRNN_FEATURE_UNIT: {
         const float length = row_length<Row>(x);
