@@ -182,8 +182,13 @@ SR_DEVICE void finish_keys(key_rows<WIDTH, KIND, KEY, VALUE> &rows,
     for (int half = 0; half < 2; half++) {
         float x[Row::count];
         row_of(x, rows.d_k, half);
-        feature_gradient<Row>(
-            x, call.raw_k.at(block.b, block.head, min(rows.row(half), call.T - 1)), call);
+        row_multiply<Row>(x, call.score.slope_unit);
+        if (call.choices.feature != SRNN_FEATURE_IDENTITY) {
+            float raw[Row::count];
+            row_load<Row>(raw, call.raw_k.at(block.b, block.head, min(rows.row(half), call.T - 1)),
+                          call.D);
+            row_feature_backward<Row>(x, raw, call.choices.feature);
+        }
         set_row(rows.d_k, x, half);
         const float all = quad_sum(rows.dot[half]);
         if (call.choices.decays && threadIdx.x % 4 == 0 && rows.row(half) < call.T)
@@ -193,6 +198,25 @@ SR_DEVICE void finish_keys(key_rows<WIDTH, KIND, KEY, VALUE> &rows,
     if (call.d_k.data)
         tile_store<WIDTH>(head_rows(call.d_k, block.b, block.head, call.D, aligned), rows.d_k, tile,
                           rows.key, call.T);
+}
+
+/* The factor on values acts on their gradients, and has one itself. */
+template <class Row>
+SR_DEVICE void factor_backward(float (&x)[Row::count], const sr_attention_view<sr_bf16> &call,
+                               const key_block &block, int j) {
+    const int inside = min(j, call.T - 1);
+    const int64_t at = call.row_index(call.Hkv, block.b, block.head, inside);
+    float value[Row::count];
+    row_load<Row>(value, call.v.at(block.b, block.head, inside), call.Dv);
+    const float dot = row_dot<Row>(value, x);
+    row_multiply<Row>(x, call.scratch.value_factor[at]);
+    if (threadIdx.x % 4 != 0 || j >= call.T)
+        return;
+    call.scratch.value_dot[at] = dot;
+    if (call.choices.value_gate && call.d_value_gate.data) {
+        const float gate = sigmoid(to_float(*call.value_gate.at(block.b, block.head, j)));
+        store_number(call.d_value_gate.at(block.b, block.head, j), dot * (1 - gate));
+    }
 }
 
 template <int WIDTH, sr_score_class KIND, bool KEY, bool VALUE>
@@ -205,7 +229,7 @@ SR_DEVICE void finish_values(key_rows<WIDTH, KIND, KEY, VALUE> &rows,
         for (int half = 0; half < 2; half++) {
             float x[Row::count];
             row_of(x, rows.d_v, half);
-            value_gradient<Row>(x, call, block.b, block.head, rows.row(half));
+            factor_backward<Row>(x, call, block, rows.row(half));
             set_row(rows.d_v, x, half);
         }
     if (call.d_v.data)
