@@ -10,6 +10,7 @@
 #include "numbers.h"
 #include "options.h"
 #include "train/run_data.h"
+#include "train/turns.h"
 #include "whole_file.h"
 
 #include <jansson.h>
@@ -107,9 +108,8 @@ static srnn_status fail_in_line(srnn_status status, const char *path, size_t lin
 }
 
 /* Every line is a JSON object whose member `text` ends in the word to be guessed. */
-static srnn_status evaluate_lines(sr_evaluation *result, sr_model *model,
-                                  const sr_tokenizer *tokenizer, const sr_bytes *lines,
-                                  const evaluation_request *r) {
+static srnn_status evaluate_lines(sr_turns *turns, sr_model *model, const sr_tokenizer *tokenizer,
+                                  const sr_bytes *lines, const evaluation_request *r) {
     size_t number = 0;
     for (size_t at = 0; at < lines->count; number++) {
         const char *line = lines->data + at;
@@ -120,6 +120,10 @@ static srnn_status evaluate_lines(sr_evaluation *result, sr_model *model,
         if (length == 0)
             continue;
         json_t *root;
+        sr_evaluation *result;
+        SR_TRY(sr_turns_next(turns, &result));
+        if (!result)
+            continue;
         if (!sr_json_scan(&root, &error, line, length, 0))
             return SR_FAIL(SRNN_ERR_MEMORY, "no memory to read a line");
         const json_t *text = json_object_get(root, "text");
@@ -135,6 +139,17 @@ static srnn_status evaluate_lines(sr_evaluation *result, sr_model *model,
     return SRNN_OK;
 }
 
+static srnn_status evaluate_last_words(sr_evaluation *result, sr_model *model,
+                                       const sr_tokenizer *tokenizer, const sr_bytes *lines,
+                                       const evaluation_request *r) {
+    sr_turns turns = {.ranks = result->ranks};
+    srnn_status status = evaluate_lines(&turns, model, tokenizer, lines, r);
+    if (status == SRNN_OK)
+        status = sr_turns_end(&turns, result);
+    sr_turns_free(&turns);
+    return status;
+}
+
 static srnn_status evaluate_texts(sr_evaluation *result, sr_model *model,
                                   const evaluation_request *r) {
     sr_tokenizer *tokenizer;
@@ -145,7 +160,7 @@ static srnn_status evaluate_texts(sr_evaluation *result, sr_model *model,
     if (status == SRNN_OK)
         status = r->text
                      ? sr_evaluate_text(result, model, tokenizer, &bytes, r->B, length_of(r, model))
-                     : evaluate_lines(result, model, tokenizer, &bytes, r);
+                     : evaluate_last_words(result, model, tokenizer, &bytes, r);
     sr_bytes_free(&bytes);
     sr_tokenizer_free(tokenizer);
     return status;
@@ -267,11 +282,13 @@ static void print_result(const sr_evaluation *e, const evaluation_request *r) {
     print_longer(e, r);
 }
 
-static srnn_status evaluate(const evaluation_request *r) {
-    sr_evaluation result = {0};
+static srnn_status evaluate(const evaluation_request *r, sr_ranks *ranks) {
+    sr_evaluation result = {.ranks = ranks};
+    sr_backend_settings numbers = r->numbers;
     sr_backend *backend;
     sr_model *model;
-    SR_TRY(sr_backend_create(&backend, &r->numbers));
+    numbers.threads = sr_ranks_threads(ranks, numbers.threads);
+    SR_TRY(sr_backend_create(&backend, &numbers));
     srnn_status status = model_open(&model, backend, r->model);
     if (status == SRNN_OK) {
         status = r->tokens ? evaluate_tokens(&result, model, r)
@@ -282,9 +299,21 @@ static srnn_status evaluate(const evaluation_request *r) {
     sr_backend_free(backend);
     if (status == SRNN_OK && result.targets == 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "there is nothing to predict: no token has a target");
-    if (status == SRNN_OK)
+    if (status == SRNN_OK && ranks->rank == 0)
         print_result(&result, r);
     return status;
+}
+
+/* Ranks share the batches or lines; exactly given rows are the first rank's alone. */
+static int evaluate_together(const evaluation_request *r) {
+    sr_ranks ranks;
+    int exit_code = command_report(sr_ranks_open(&ranks));
+    if (exit_code != EXIT_OK)
+        return exit_code;
+    if (!r->tokens || ranks.rank == 0)
+        exit_code = command_report_rank(evaluate(r, &ranks), &ranks);
+    sr_ranks_close(&ranks);
+    return exit_code;
 }
 
 int command_eval(int argc, char **argv) {
@@ -341,5 +370,5 @@ int command_eval(int argc, char **argv) {
         return command_refuse("--longer goes with --last-words only");
     if (r.logits && !r.tokens)
         return command_refuse("--dump-logits goes with --tokens only");
-    return command_report(evaluate(&r));
+    return evaluate_together(&r);
 }

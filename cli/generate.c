@@ -1,6 +1,7 @@
 /* generate.c: `softrnn generate`. */
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/memory_stream.h"
 #include "commands.h"
 #include "model/sampler.h"
 #include "model/session.h"
@@ -56,6 +57,8 @@ typedef struct generator {
     int64_t produced; /* tokens, over all prompts */
     double seconds;   /* that producing them took */
     int64_t endings[ENDINGS];
+    sr_ranks *ranks; /* that share the prompts */
+    FILE *out;       /* where texts go */
 } generator;
 
 static int piece_of(const generator *g) {
@@ -87,7 +90,9 @@ static srnn_status open_strands(generator *g) {
 static srnn_status generator_open(generator *g, const generation_request *r, int batch) {
     g->request = r;
     g->batch = batch;
-    SR_TRY(sr_backend_create(&g->backend, &r->numbers));
+    sr_backend_settings numbers = r->numbers;
+    numbers.threads = sr_ranks_threads(g->ranks, numbers.threads);
+    SR_TRY(sr_backend_create(&g->backend, &numbers));
     SR_TRY(model_open(&g->model, g->backend, r->model));
     SR_TRY(sr_model_open_tokenizer(&g->tokenizer, r->tokenizer, r->model, g->model->config.V));
     SR_TRY(sr_encoder_create(&g->encoder, g->tokenizer));
@@ -204,10 +209,10 @@ static srnn_status next_token(generator *g, int b, size_t position) {
 /* Prints strands in their order, the first that is not done as far as it is. */
 static void speak(generator *g, int *speaking, int count) {
     for (; *speaking < count; ++*speaking) {
-        strand_show(&g->strands[*speaking]);
+        strand_show(&g->strands[*speaking], g->out);
         if (!g->strands[*speaking].done)
             return;
-        printf("\n");
+        putc('\n', g->out);
     }
 }
 
@@ -243,21 +248,109 @@ static srnn_status generate_one(generator *g, const char *prompt) {
     return generate_batch(g, 1);
 }
 
+/* The next lines are prompts of strands; how many. */
+static srnn_status take_lines(generator *g, const sr_bytes *lines, size_t *at, uint64_t *number,
+                              int *count) {
+    for (*count = 0; *count < g->batch && *at < lines->count; ++*count) {
+        const char *end = memchr(lines->data + *at, '\n', lines->count - *at);
+        const size_t length = end ? (size_t)(end - lines->data) - *at : lines->count - *at;
+        strand_begin(&g->strands[*count], (*number)++);
+        SR_TRY(read_prompt(g, &g->strands[*count], lines->data + *at, length));
+        *at += length + 1;
+    }
+    return SRNN_OK;
+}
+
 /* One prompt per line, some side by side. */
 static srnn_status generate_lines(generator *g, const sr_bytes *lines) {
     uint64_t number = 0;
     for (size_t at = 0; at < lines->count && !progress_interrupted();) {
-        int count = 0;
-        for (; count < g->batch && at < lines->count; count++) {
-            const char *end = memchr(lines->data + at, '\n', lines->count - at);
-            const size_t length = end ? (size_t)(end - lines->data) - at : lines->count - at;
-            strand_begin(&g->strands[count], number++);
-            SR_TRY(read_prompt(g, &g->strands[count], lines->data + at, length));
-            at += length + 1;
-        }
+        int count;
+        SR_TRY(take_lines(g, lines, &at, &number, &count));
         SR_TRY(generate_batch(g, count));
     }
     return SRNN_OK;
+}
+
+/* ---- ranks: each continues one batch of a round, and the first prints them in order */
+
+/* Prints what every rank has written in this round. */
+static srnn_status print_round(sr_ranks *ranks, const char *text, size_t bytes) {
+    void *memory, *all;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(size_t)));
+    size_t *sizes = memory, most = 0;
+    sizes[ranks->rank] = bytes;
+    srnn_status status = sr_ranks_gather(ranks, sizes, sizeof *sizes);
+    for (int r = 0; r < ranks->count; r++)
+        most = sizes[r] > most ? sizes[r] : most;
+    if (status == SRNN_OK)
+        status = sr_alloc_zero(&all, (size_t)ranks->count, most + 1);
+    if (status == SRNN_OK) {
+        memcpy((char *)all + (size_t)ranks->rank * most, text, bytes);
+        status = sr_ranks_gather(ranks, all, most);
+        for (int r = 0; r < ranks->count && ranks->rank == 0 && status == SRNN_OK; r++)
+            fwrite((char *)all + (size_t)r * most, 1, sizes[r], stdout);
+        free(all);
+    }
+    free(memory);
+    return status;
+}
+
+/* One round: of its batches only this rank's is continued, into memory. */
+static srnn_status generate_round(generator *g, const sr_bytes *lines, size_t *at,
+                                  uint64_t *number) {
+    char *text = NULL;
+    size_t bytes = 0;
+    g->out = sr_memory_stream(&text, &bytes);
+    if (!g->out)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the texts");
+    srnn_status status = SRNN_OK;
+    for (int r = 0; r < g->ranks->count && status == SRNN_OK; r++) {
+        int count;
+        status = take_lines(g, lines, at, number, &count);
+        if (status == SRNN_OK && r == g->ranks->rank && count > 0)
+            status = generate_batch(g, count);
+    }
+    if (fclose(g->out) != 0 && status == SRNN_OK)
+        status = SR_FAIL(SRNN_ERR_MEMORY, "no memory for the texts");
+    g->out = stdout;
+    if (status == SRNN_OK)
+        status = print_round(g->ranks, text, bytes);
+    free(text);
+    return status;
+}
+
+static srnn_status generate_shared(generator *g, const sr_bytes *lines) {
+    uint64_t number = 0;
+    for (size_t at = 0; at < lines->count;)
+        SR_TRY(generate_round(g, lines, &at, &number));
+    return SRNN_OK;
+}
+
+/* What all ranks have produced, in the time of the slowest. */
+static srnn_status add_ranks(generator *g) {
+    typedef struct work {
+        int64_t produced, endings[ENDINGS];
+        double seconds;
+    } work;
+    void *memory;
+    if (g->ranks->count == 1)
+        return SRNN_OK;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)g->ranks->count, sizeof(work)));
+    work *all = memory, *own = &all[g->ranks->rank];
+    *own = (work){.produced = g->produced, .seconds = g->seconds};
+    memcpy(own->endings, g->endings, sizeof own->endings);
+    const srnn_status status = sr_ranks_gather(g->ranks, all, sizeof *all);
+    for (int r = 0; r < g->ranks->count && status == SRNN_OK; r++) {
+        if (r == g->ranks->rank)
+            continue;
+        g->produced += all[r].produced;
+        g->seconds = all[r].seconds > g->seconds ? all[r].seconds : g->seconds;
+        for (int i = 0; i < ENDINGS; i++)
+            g->endings[i] += all[r].endings[i];
+    }
+    free(memory);
+    return status;
 }
 
 /* As many strands as prompts, up to the limit. */
@@ -292,16 +385,21 @@ static void tell_positions(const generator *g) {
 
 static srnn_status generate_all(generator *g, const generation_request *r, const sr_bytes *lines) {
     SR_TRY(generator_open(g, r, batch_for(r, lines)));
-    SR_TRY(r->prompts ? generate_lines(g, lines) : generate_one(g, r->prompt ? r->prompt : ""));
+    if (!r->prompts)
+        SR_TRY(generate_one(g, r->prompt ? r->prompt : ""));
+    else
+        SR_TRY(g->ranks->count > 1 ? generate_shared(g, lines) : generate_lines(g, lines));
     fflush(stdout);
-    tell_positions(g);
-    if (r->stats)
+    SR_TRY(add_ranks(g));
+    if (g->ranks->rank == 0)
+        tell_positions(g);
+    if (r->stats && g->ranks->rank == 0)
         print_stats(g);
     return SRNN_OK;
 }
 
-static srnn_status generate(const generation_request *r) {
-    generator g = {0};
+static srnn_status generate(const generation_request *r, sr_ranks *ranks) {
+    generator g = {.ranks = ranks, .out = stdout};
     sr_bytes lines = {0};
     srnn_status status = r->prompts ? whole_file_read(&lines, r->prompts) : SRNN_OK;
     if (status == SRNN_OK)
@@ -309,6 +407,19 @@ static srnn_status generate(const generation_request *r) {
     generator_close(&g);
     sr_bytes_free(&lines);
     return status;
+}
+
+/* Ranks share the prompts of a file; a single one is the first rank's alone. */
+static int generate_together(const generation_request *r) {
+    sr_ranks ranks;
+    int exit_code = command_report(sr_ranks_open(&ranks));
+    if (exit_code != EXIT_OK)
+        return exit_code;
+    sr_ranks *those = r->prompts ? &ranks : sr_ranks_alone();
+    if (r->prompts || ranks.rank == 0)
+        exit_code = command_report_rank(generate(r, those), &ranks);
+    sr_ranks_close(&ranks);
+    return exit_code;
 }
 
 /* Takes `text` apart at every | that has no backslash before it, in place. False if there are more
@@ -397,7 +508,7 @@ int command_generate(int argc, char **argv) {
         return command_refuse("--stop takes at most %d texts", STRAND_STOPS);
     }
     progress_catch_interrupt();
-    exit_code = command_report(generate(&r));
+    exit_code = generate_together(&r);
     if (exit_code == EXIT_OK && progress_interrupted())
         exit_code = EXIT_SIGNAL + progress_interrupted();
     free(stops);

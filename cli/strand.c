@@ -73,11 +73,11 @@ static size_t held_back(const strand *s) {
     return held;
 }
 
-void strand_show(strand *s) {
+void strand_show(strand *s, FILE *out) {
     const size_t end = s->text.count - held_back(s);
     if (end > s->shown) {
-        fwrite(s->text.data + s->shown, 1, end - s->shown, stdout);
+        fwrite(s->text.data + s->shown, 1, end - s->shown, out);
         s->shown = end;
     }
-    fflush(stdout);
+    fflush(out);
 }

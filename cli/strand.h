@@ -5,6 +5,7 @@
 #include "data/tokenizer/tokenizer.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 
 enum { STRAND_STOPS = 16 };
 
@@ -35,7 +36,7 @@ srnn_status strand_add(strand *s, uint32_t token);
 /* No token will follow. */
 srnn_status strand_end(strand *s);
 
-/* Prints what is new. An ending that could grow into a stop text is held back. */
-void strand_show(strand *s);
+/* Writes what is new. An ending that could grow into a stop text is held back. */
+void strand_show(strand *s, FILE *out);
 
 #endif

@@ -6,8 +6,10 @@ import unittest
 import numpy
 
 import softrnn
+from helpers import torch
 
-MODULES = ["softrnn", "softrnn._attention", "softrnn._state", "softrnn._variants"]
+MODULES = ["softrnn", "softrnn._attention", "softrnn._state", "softrnn._variants", "softrnn.nn", "softrnn.lab", "softrnn.hf"]
+NAMES = {"softrnn": softrnn, "numpy": numpy, "torch": torch}
 FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL | doctest.NORMALIZE_WHITESPACE
 
 
@@ -17,5 +19,5 @@ def load_tests(loader, tests, pattern):
             module = importlib.import_module(name)
         except ImportError:
             continue
-        tests.addTests(doctest.DocTestSuite(module, {"softrnn": softrnn, "numpy": numpy}, optionflags=FLAGS))
+        tests.addTests(doctest.DocTestSuite(module, NAMES, optionflags=FLAGS))
     return tests

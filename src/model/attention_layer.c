@@ -331,6 +331,7 @@ static srnn_status own_norm_back(const back *b, sr_matrix d_x, sr_matrix d_y, sr
     return backend->rmsnorm_backward(backend, &out, b->d.normed.data, &norm);
 }
 
+/* Its parameters are forward's, and a gradient for each. */
 srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x,
                                         const sr_layer_pointers *gradients, sr_matrix d_y,
                                         sr_matrix x, const sr_layer_weights *weights, void *saved,

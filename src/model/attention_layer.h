@@ -67,7 +67,7 @@ srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr
 srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer, srnn_tensor *o,
                                           const sr_layer_weights *weights, void *saved);
 
-/* Writes d_x and adds to every gradient, given the same x and weights and what forward saved. */
+/* Writes d_x and adds to every gradient, given the same x and weights and what forward saved. Its parameters are forward's, and a gradient for each. */
 srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x,
                                         const sr_layer_pointers *gradients, sr_matrix d_y,
                                         sr_matrix x, const sr_layer_weights *weights, void *saved,

@@ -193,7 +193,7 @@ srnn_status sr_model_initialise(sr_model *model, double range, uint64_t seed) {
     srnn_status status = SRNN_OK;
     for (size_t i = 0; i < model->table.count && status == SRNN_OK; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
-        sr_tensor_initialise(host, spec, range, seed);
+        sr_tensor_initialise(host, spec, range, seed, model->backend->threads);
         status = sr_device_copy_in(model->backend->device, model->weights + spec->start, host,
                                    spec->count * sizeof(float));
     }

@@ -50,7 +50,9 @@ const sr_tensor_spec *sr_tensor_table_find(const sr_tensor_table *table, const c
 size_t sr_tensor_table_learned(const sr_tensor_table *table);
 
 /* out (count) = the tensor's initial values. They depend on its name and the seed, not on its place
- * in a table, so that models that differ in other tensors start equal in this one. */
-void sr_tensor_initialise(float *out, const sr_tensor_spec *spec, double range, uint64_t seed);
+ * in a table, so that models that differ in other tensors start equal in this one, nor on `threads`
+ * (0: every core). */
+void sr_tensor_initialise(float *out, const sr_tensor_spec *spec, double range, uint64_t seed,
+                          int threads);
 
 #endif

@@ -2,6 +2,7 @@
 #include "train/evaluate.h"
 
 #include "base/memory.h"
+#include "train/turns.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -110,10 +111,14 @@ static srnn_status count_bytes(byte_count *c, int64_t *bytes, const evaluator *e
     return SRNN_OK;
 }
 
-static srnn_status add_source(sr_evaluation *result, evaluator *e, byte_count *c,
+static srnn_status add_source(sr_turns *turns, evaluator *e, byte_count *c,
                               const sr_evaluation_rows *rows) {
     const sr_source *source = rows->source;
     for (int64_t i = 0; i < rows->batches; i++) {
+        sr_evaluation *result;
+        SR_TRY(sr_turns_next(turns, &result));
+        if (!result)
+            continue;
         sr_batch batch = {
             .B = rows->B, .ids = e->ids, .targets = e->targets, .offsets = e->offsets};
         SR_TRY(sr_source_batch(source, &batch, rows->split, i));
@@ -131,11 +136,15 @@ srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model,
                                const sr_evaluation_rows *rows) {
     evaluator e;
     byte_count c = {.tokenizer = rows->tokenizer};
+    sr_turns turns = {.ranks = result->ranks};
     srnn_status status = evaluator_open(&e, model, rows->B, rows->source->T);
     if (status == SRNN_OK && rows->tokenizer)
         status = sr_decoder_create(&c.decoder, rows->tokenizer);
     if (status == SRNN_OK)
-        status = add_source(result, &e, &c, rows);
+        status = add_source(&turns, &e, &c, rows);
+    if (status == SRNN_OK)
+        status = sr_turns_end(&turns, result);
+    sr_turns_free(&turns);
     sr_decoder_free(c.decoder);
     sr_bytes_free(&c.text);
     evaluator_close(&e);
@@ -185,6 +194,7 @@ srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_to
                              const sr_bytes *text, int B, int T) {
     sr_tokens tokens = {0};
     evaluator e = {0};
+    sr_turns turns = {.ranks = result->ranks};
     srnn_status status = encode(&tokens, tokenizer, text->data, text->count);
     if (status == SRNN_OK && tokens.count < 2)
         status =
@@ -195,9 +205,15 @@ srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_to
         status =
             SR_FAIL(SRNN_ERR_ARGUMENT, "rows of %d tokens: the model puts %d in front", T, e.front);
     for (size_t next = 0; status == SRNN_OK && next + 1 < tokens.count;) {
+        sr_evaluation *mine;
         next = fill_rows(&e, &tokens, next);
-        status = add_batch(result, &e);
+        status = sr_turns_next(&turns, &mine);
+        if (status == SRNN_OK && mine)
+            status = add_batch(mine, &e);
     }
+    if (status == SRNN_OK)
+        status = sr_turns_end(&turns, result);
+    sr_turns_free(&turns);
     result->bytes += (int64_t)text->count;
     evaluator_close(&e);
     sr_tokens_free(&tokens);

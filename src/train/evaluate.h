@@ -5,6 +5,7 @@
 #include "data/rows/source.h"
 #include "data/tokenizer/tokenizer.h"
 #include "model/pass.h"
+#include "ranks/ranks.h"
 
 typedef struct sr_evaluation {
     double loss_sum; /* nats */
@@ -12,6 +13,8 @@ typedef struct sr_evaluation {
     int64_t correct;      /* targets that were the most probable token */
     int64_t bytes;        /* of text behind the targets; 0: unknown */
     int64_t cut, skipped; /* texts that were longer than the model */
+    sr_ranks *
+        ranks; /* that share the batches of a source or a text, and all receive the whole; NULL: none do */
 } sr_evaluation;
 
 /* What becomes of a text that is longer than the model. */

@@ -46,8 +46,10 @@ int cublasLtMatrixLayoutDestroy(void *memory);
 int cublasLtMatmulPreferenceCreate(void **out);
 int cublasLtMatmulPreferenceDestroy(void *memory);
 int cublasLtMatmulPreferenceSetAttribute(void *out, int attribute, const void *value, size_t bytes);
+/* cuBLASLt's own parameters. */
 int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, void *b, void *c, void *d,
                                    void *wish, int wanted, void *results, int *found);
+/* cuBLASLt's own parameters. */
 int cublasLtMatmul(void *handle, void *desc, const void *alpha, const void *a, void *a_layout,
                    const void *b, void *b_layout, const void *beta, const void *c, void *c_layout,
                    void *d, void *d_layout, const void *algorithm, void *workspace, size_t bytes,
@@ -145,7 +147,7 @@ static int fits(const description *desc, const layout *a, const layout *b, const
            d->stride >= (int64_t)d->rows;
 }
 
-/* It knows nothing for matrices of 13 columns, so that a refusal can be tried. */
+/* It knows nothing for matrices of 13 columns, so that a refusal can be tried. cuBLASLt's own parameters. */
 EXPORT int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, void *b, void *c,
                                           void *d, void *wish, int wanted, void *results,
                                           int *found) {
@@ -183,6 +185,7 @@ static float op_at(const void *data, const layout *m, int32_t transpose, uint64_
     return transpose ? number_at(data, m, column, row) : number_at(data, m, row, column);
 }
 
+/* cuBLASLt's own parameters. */
 EXPORT int cublasLtMatmul(void *handle, void *desc, const void *alpha, const void *a,
                           void *a_layout, const void *b, void *b_layout, const void *beta,
                           const void *c, void *c_layout, void *d, void *d_layout,

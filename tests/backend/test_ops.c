@@ -385,6 +385,7 @@ static double conv_loss(const double *x, const double *weight, const double *bia
     return loss;
 }
 
+/* Its parameters are those of one op, and what to change. */
 static void slopes(double *slope, double *parameter, int n, const double *x, const double *weight,
                    const double *bias, const float *d_out) {
     const double h = 1e-5;

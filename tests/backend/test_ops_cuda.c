@@ -418,7 +418,7 @@ static const conv_case conv_cases[] = {
     {2, 9, 72, 3, 8, false, true},  {1, 2, 40, 5, 0, true, true}, {1, 90, 16, 64, 0, true, false},
     {2, 300, 8, 2, 0, false, false}};
 
-/* Channel c of the token j before row `row`; false if there is none. */
+/* Channel c of the token j before row `row`; false if there is none. Its parameters are the members of what it fills. */
 static bool conv_input(double *x, const conv_case *c, const float *inputs, const float *history,
                        const int32_t *positions, int64_t row, int j, int64_t channel) {
     const int64_t token = row % c->T - j, kept = c->width - 1;
@@ -553,6 +553,7 @@ static void embeddings(void **state) {
 
 /* ---- loss ---- */
 
+/* Its parameters are the op's, in double. */
 static void want_losses(double *losses, int32_t *hits, double *gradient, const float *x, int64_t V,
                         int32_t target, double scale) {
     double sum = 0, largest = -INFINITY;

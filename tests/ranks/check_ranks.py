@@ -38,7 +38,7 @@ def check(truth, message):
 def start(ranks, *arguments):
     """The program on so many ranks, under way; one: without mpirun."""
     before = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
-    return subprocess.Popen([*before, str(PROGRAM), *map(str, arguments)], env=ENVIRONMENT, text=True,
+    return subprocess.Popen([*before, str(PROGRAM), *map(str, arguments)], env=ENVIRONMENT, text=True, errors="replace",
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
@@ -233,6 +233,22 @@ def case_disk(here):
         check(code == 128 + signal.SIGUSR1 and "no checkpoint" in output, f"exit code {code}\n{output}")
         check(victim == 0 or "rank 1 on" in output, f"nobody names rank 1:\n{output}")
         run(1, "train", "--resume", name, "--stop-step", len(records(name)) + 1)
+
+
+def case_split(here):
+    """Evaluation and the prompts of a file are shared by ranks, with the same output."""
+    run(1, "train", "--out", here / "model", *MODEL, "--data", __file__, "--length", 64, "--steps", 3)
+    (here / "prompts").write_text("".join(f"prompt {i}\n" for i in range(11)))
+    (here / "words").write_text("".join(f'{{"text": "guess the word {i}"}}\n' for i in range(7)))
+    model = ["--model", here / "model", "--threads", 1]
+    for command in (["eval", *model, "--data", __file__, "--batch", 2, "--json"],
+                    ["eval", *model, "--text", __file__, "--batch", 3, "--json"],
+                    ["eval", *model, "--last-words", here / "words", "--json"],
+                    ["generate", *model, "--prompts", here / "prompts", "--batch", 2, "--tokens", 9],
+                    ["generate", *model, "--prompt", "one", "--tokens", 9]):
+        alone = run(1, *command)
+        for ranks in (2, 3):
+            check(run(ranks, *command) == alone, f"{ranks} ranks say something else: {command}")
 
 
 def case_study(here):

@@ -86,34 +86,38 @@ static sr_product stretch_of(sr_product p, int64_t first, int64_t depth) {
     return p;
 }
 
-static void copy_panel(float *to, const float *from, int64_t stride, int64_t rows, int64_t columns,
-                       int64_t to_stride) {
-    for (int64_t row = 0; row < rows; row++)
-        memcpy(to + row * to_stride, from + row * stride, (size_t)columns * sizeof *to);
+/* Rows of an operand, to be copied. */
+typedef struct panel {
+    const float *from;
+    int64_t stride, rows, columns;
+} panel;
+
+static void copy_panel(float *to, int64_t to_stride, panel p) {
+    for (int64_t row = 0; row < p.rows; row++)
+        memcpy(to + row * to_stride, p.from + row * p.stride, (size_t)p.columns * sizeof *to);
 }
 
 static void pack_tile(sr_product *tile, sr_pack *pack) {
     enum { A_STRIDE = SR_PACK_A + SR_PACK_GAP, B_STRIDE = SR_PACK_B + SR_PACK_GAP };
     if (tile->transpose_a) {
         if (pack->a_from != tile->a)
-            copy_panel(pack->a, tile->a, tile->a_stride, tile->K, tile->M, A_STRIDE);
+            copy_panel(pack->a, A_STRIDE, (panel){tile->a, tile->a_stride, tile->K, tile->M});
         pack->a_from = tile->a;
         tile->a = pack->a;
         tile->a_stride = A_STRIDE;
     }
     if (!tile->transpose_b) {
         if (pack->b_from != tile->b)
-            copy_panel(pack->b, tile->b, tile->b_stride, tile->K, tile->N, B_STRIDE);
+            copy_panel(pack->b, B_STRIDE, (panel){tile->b, tile->b_stride, tile->K, tile->N});
         pack->b_from = tile->b;
         tile->b = pack->b;
         tile->b_stride = B_STRIDE;
     }
 }
 
-static void round_panel(const sr_cpu_rows *loops, uint16_t *to, const float *from, int64_t stride,
-                        int64_t rows, int64_t columns, int64_t to_stride) {
-    for (int64_t row = 0; row < rows; row++)
-        loops->to_bf16(to + row * to_stride, from + row * stride, columns);
+static void round_panel(uint16_t *to, int64_t to_stride, panel p, const sr_cpu_rows *loops) {
+    for (int64_t row = 0; row < p.rows; row++)
+        loops->to_bf16(to + row * to_stride, p.from + row * p.stride, p.columns);
 }
 
 /* Both operands are copied, as bf16, in the order in which they are stored. */
@@ -124,11 +128,15 @@ static bool multiply_bf16(const sr_product *tile, sr_pack *pack, const sr_cpu_ro
     const int64_t a_stride = tile->transpose_a ? A_STRIDE : K_STRIDE;
     const int64_t b_stride = tile->transpose_b ? K_STRIDE : B_STRIDE;
     if (pack->a_from != tile->a)
-        round_panel(loops, a, tile->a, tile->a_stride, tile->transpose_a ? tile->K : tile->M,
-                    tile->transpose_a ? tile->M : tile->K, a_stride);
+        round_panel(a, a_stride,
+                    (panel){tile->a, tile->a_stride, tile->transpose_a ? tile->K : tile->M,
+                            tile->transpose_a ? tile->M : tile->K},
+                    loops);
     if (pack->b_from != tile->b)
-        round_panel(loops, b, tile->b, tile->b_stride, tile->transpose_b ? tile->N : tile->K,
-                    tile->transpose_b ? tile->K : tile->N, b_stride);
+        round_panel(b, b_stride,
+                    (panel){tile->b, tile->b_stride, tile->transpose_b ? tile->N : tile->K,
+                            tile->transpose_b ? tile->K : tile->N},
+                    loops);
     pack->a_from = tile->a;
     pack->b_from = tile->b;
     const sr_product_bf16 product = {.a = a,

@@ -78,6 +78,7 @@ typedef struct query_tile {
     int h;
     const int32_t *first; /* of these rows: where their documents start in the call */
     const double *decay;  /* of all keys, or NULL */
+    real bound;           /* on the logits; infinity or NaN if none is known */
 } query_tile;
 
 /* Moves a row's maximum up to what this tile brings, rescaling what was summed so far. */
@@ -109,13 +110,13 @@ static void prefetch_share(const packed_head *head, int64_t tile, int64_t r, con
 }
 
 static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
-                       const packed_head *head, int64_t tile, int64_t keys, real bound) {
+                       const packed_head *head, int64_t tile, int64_t keys) {
     const srnn_problem *p = &x->call->plan->core;
     tile_strides ld = tile_strides_of(p);
     double reference = decay_reference(q->decay, q->at, q->rows);
     const real *columns = decay_columns(w->decay, q->decay, tile, q->at + q->rows, reference);
     const bool sums = sr_needs_row_sum(&p->attention) || sr_floor_follows_rows(&p->attention);
-    const bool scaled = x->subtract && !logits_are_tame(&x->rule, bound);
+    const bool scaled = x->subtract && !logits_are_tame(&x->rule, q->bound);
     int width = (int)tile_width(keys);
     for (int64_t r = 0; r < q->rows; r++) {
         int64_t low = q->first[r] - tile * TILE, high = q->at + r + 1 - tile * TILE;
@@ -128,7 +129,7 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
             .width = width,
             .decay = q->decay ? (real)(q->decay[q->at + r] - reference) : 0,
             .decay_columns = columns,
-            .bound = bound,
+            .bound = q->bound,
         };
         if (row.low >= row.high) {
             row_clear_hidden(row.s, 0, 0, width);
@@ -164,11 +165,11 @@ static void add_values(const tile_workspace *w, const query_tile *q, const packe
 
 /* A bound on the logits of these rows against these key tiles: |s| <= |q| |k|. */
 static real logit_bound(const tile_workspace *w, const packed_head *head, const query_tile *q,
-                        int64_t from, int64_t past, tile_strides ld, int D) {
+                        int64_t from, int64_t past, int D) {
     real norm = 0;
     for (int64_t tile = from; tile < past; tile++)
         norm = larger_or_nan(norm, head->key_norm[tile]);
-    return q->decay ? (real)INFINITY : largest_norm(w->queries, ld.d, q->rows, D) * norm;
+    return q->decay ? (real)INFINITY : largest_norm(w->queries, row_stride(D), q->rows, D) * norm;
 }
 
 /* Outputs of finished rows, one call per run of rows that belong to one document. */
@@ -217,8 +218,8 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     memset(w->numerator, 0, (size_t)(q.padded * ld.dv) * sizeof(real));
     memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
     int64_t keys_seen = q.at + q.rows, from = q.first[0] / TILE, past = tiles_in(keys_seen);
-    real bound = logit_bound(w, packed, &q, from, past, ld, p->D);
-    const bool scaled = x->subtract && !logits_are_tame(&x->rule, bound);
+    q.bound = logit_bound(w, packed, &q, from, past, p->D);
+    const bool scaled = x->subtract && !logits_are_tame(&x->rule, q.bound);
     for (int64_t r = 0; r < TILE; r++)
         w->maximum[r] = scaled ? (real)-INFINITY : 0;
 
@@ -228,7 +229,7 @@ static void rows_task(void *untyped, int64_t task, int worker) {
                 (product_rows){packed->keys + tile * p->D * ld.tile, ld.tile},
                 (product_size){q.padded, tile_width(keys), p->D},
                 tile * TILE == q.at ? PRODUCT_C_LOWER : PRODUCT_FULL);
-        weigh_tile(x, w, &q, packed, tile, keys, bound);
+        weigh_tile(x, w, &q, packed, tile, keys);
         add_values(w, &q, packed, tile, keys, p->Dv);
     }
     for (int64_t r = 0; r < q.rows; r++)

@@ -82,7 +82,7 @@ static inline void clear_rows_from(real *rows, int64_t ld, int64_t count, int64_
 }
 
 /* out (columns, ld_out) = the first `count` rows (count, ld) transposed; zeros up to `width`. Sixteen rows
- * at a time stay in the nearest cache. */
+ * at a time stay in the nearest cache. Seven parameters: two matrices and their sizes. */
 static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, int64_t ld,
                                   int64_t count, int64_t columns, int64_t width) {
     enum { STRIP = 16 };

@@ -17,7 +17,8 @@ enum { TILE = SR_TILE, OWN = SR_OWN, WARPS = TILE / OWN, THREADS = WARPS * SR_WA
 
 typedef sr_attention_view<float> view;
 
-/* Rows t0 .. t0+31 of a head; rows outside from .. past-1 and columns past the end are zero. By the whole block. */
+/* Rows t0 .. t0+31 of a head; rows outside from .. past-1 and columns past the end are zero. By the whole block.
+ * Parameters, not a struct: they stay in registers. */
 template <int WIDTH>
 SR_DEVICE void tile_load(sr_float_tile<WIDTH> &to, const float *rows, int64_t stride, int columns,
                          int t0, int from, int past) {

@@ -56,7 +56,8 @@ SR_DEVICE void differentiate_polynomial(float &r, float &d, const backward_row &
     d = flat ? 0 : row.scale * slope * (d + row.d_row_sum);
 }
 
-/* Gradient rows of q or k from the sums: `raw` is what the feature was made of. */
+/* Gradient rows of q or k from the sums: `raw` is what the feature was made of.
+ * Parameters, not a struct: they stay in registers. */
 template <int D>
 SR_DEVICE void store_feature_rows(const sr_strided<sr_bf16> &to,
                                   const sr_strided<const sr_bf16> &raw, const float (&sum)[D / 2],

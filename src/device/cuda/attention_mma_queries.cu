@@ -99,7 +99,8 @@ template <class Rows> struct query_pairs {
     }
 };
 
-/* A tile of keys: d_q += dS K for all row tiles of the warp. */
+/* A tile of keys: d_q += dS K for all row tiles of the warp.
+ * Parameters, not a struct: they stay in registers. */
 template <int WIDTH, sr_score_class KIND, int MT>
 SR_DEVICE void visit(query_rows<WIDTH, KIND> (&rows)[MT], const sr_bf16 *keys,
                      const sr_bf16 *values, int key, bool masked, const double *decay,

@@ -41,7 +41,8 @@ cudaError_t sr_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared
 
 /* The same, and if `early` (Hopper and newer) the kernel may start before the one in front of it is over, once each
  * block of that has called let_next_start. Until it has called wait_for_previous (ptx.h), which every thread must, it
- * reads only what has not been written lately, and writes nothing. */
+ * reads only what has not been written lately, and writes nothing. The parameters of CUDA's launch, and the
+ * kernel's. */
 template <class... P>
 cudaError_t sr_launch_early(bool early, void (*kernel)(P...), dim3 grid, dim3 block,
                             size_t shared_bytes, cudaStream_t stream,

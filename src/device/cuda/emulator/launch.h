@@ -20,6 +20,7 @@ template <class... P> struct sr_emulated_call {
     }
 };
 
+/* The parameters of CUDA's launch. */
 template <class... P>
 cudaError_t sr_emulator_launch_call(const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
                                     size_t shared_bytes, cudaStream_t stream,

@@ -385,6 +385,7 @@ static cudaError_t copy_submit(const work *wanted, enum cudaMemcpyKind kind, cud
     return error;
 }
 
+/* CUDA's own parameters. */
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
                               size_t width, size_t height, enum cudaMemcpyKind kind,
                               cudaStream_t stream) {

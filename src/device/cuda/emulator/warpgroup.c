@@ -131,7 +131,7 @@ void sr_emulator_tensor_store(const CUtensorMap *map, const void *shared, const 
     box_move(map, sr_emulator_shared_offset(shared), at, false);
 }
 
-/* cuTensorMapEncodeTiled, for what this project asks of it. */
+/* cuTensorMapEncodeTiled, for what this project asks of it. The parameters of CUDA's function. */
 static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t dimensions,
                        void *data, const cuuint64_t *size, const cuuint64_t *stride,
                        const cuuint32_t *box, const cuuint32_t *every,

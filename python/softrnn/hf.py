@@ -1,0 +1,262 @@
+"""transformers: softrnn as an attention implementation, and models of any variant. Importing this module registers both.
+
+    import softrnn.hf
+    AutoModelForCausalLM.from_pretrained(folder, attn_implementation="softrnn")   # any Llama-like model
+    AutoModelForCausalLM.from_pretrained("runs/norm")                             # what softrnn train wrote
+
+The variant of a model with attn_implementation="softrnn" is config.softrnn_attention ("softmax" if there is none): one for
+all layers, or by layers, "0-3:norm,4-:order:2".
+"""
+
+import re
+import weakref
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers.cache_utils import Cache
+from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
+
+from ._attention import attention as attend
+from ._library import ArgumentError, FormatError, UnsupportedError
+from ._variants import Variant, parse
+from .nn import Attention, AttentionState
+
+__all__ = ["SoftrnnConfig", "SoftrnnForCausalLM", "StateCache", "attention_forward", "layer_variants"]
+
+
+def layer_variants(text: str, layers: int) -> List[Variant]:
+    """The variant of each layer, from one for all of them or from ranges.
+
+    >>> [str(variant) for variant in softrnn.hf.layer_variants("0:softmax,1-:order:2", 3)]
+    ['softmax', 'score=taylor:2', 'score=taylor:2']
+    """
+    if not re.match(r"\d+(-\d*)?:", text):
+        return [parse(text)] * layers
+    found: Dict[int, Variant] = {}
+    for part in re.split(r",(?=\d+(?:-\d*)?:)", text):
+        layers_of, variant = part.split(":", 1)
+        first, dash, last = layers_of.partition("-")
+        for layer in range(int(first), int(last or (layers - 1 if dash else first)) + 1):
+            found[layer] = parse(variant)
+    if sorted(found) != list(range(layers)):
+        raise FormatError(f"{text}: the attention of each of {layers} layers must be given")
+    return [found[layer] for layer in range(layers)]
+
+
+# ---- documents: what a token sees, from masks and positions
+
+
+def _offsets(cuts: Tensor) -> Tensor:
+    """Document offsets from cuts (B, T), true where a document starts."""
+    cuts[:, 0] = True
+    starts = cuts.flatten().nonzero().flatten()
+    return torch.cat((starts, starts.new_tensor([cuts.numel()]))).cpu()
+
+
+_last: Tuple[Any, Optional[Tensor]] = (lambda: None, None)
+
+
+def _documents(mask: Optional[Tensor], positions: Optional[Tensor]) -> Optional[Tensor]:
+    """Padding (mask (B, T), true for tokens) is a document of its own, and so is each packed sequence, whose positions
+    (B, T) start anew. All layers of a model ask for the same."""
+    global _last
+    given = mask if mask is not None else positions
+    if given is None or given.dim() != 2 or given.shape[1] < 2:
+        return None
+    if _last[0]() is given:
+        return _last[1]
+    if mask is not None:
+        follows = mask[:, 1:].bool() == mask[:, :-1].bool()
+    else:
+        follows = given[:, 1:] == given[:, :-1] + 1
+    offsets = None
+    if not bool(follows.all()):
+        offsets = _offsets(torch.cat((torch.ones_like(follows[:, :1]), ~follows), dim=1))
+    _last = (weakref.ref(given), offsets)
+    return offsets
+
+
+# ---- attn_implementation="softrnn"
+
+
+def _refuse_what_is_not_here(module: Any, keywords: Dict[str, Any], dropout: float, T: int) -> None:
+    window = keywords.get("sliding_window")
+    reasons = {
+        "dropout of weights": dropout > 0,
+        f"a sliding window of {window} tokens": window is not None and window < T,
+        "a soft cap of scores": keywords.get("softcap") is not None,
+        "attention sinks": keywords.get("s_aux") is not None,
+        "a bias of positions": keywords.get("position_bias") is not None,
+        "attention in both directions": not getattr(module, "is_causal", True) or keywords.get("is_causal") is False,
+    }
+    for reason, is_so in reasons.items():
+        if is_so:
+            raise UnsupportedError(f"{type(module).__name__} asks for {reason}, which softrnn's attention does not have")
+
+
+def _variant_of(module: Any) -> Variant:
+    text = getattr(module.config, "softrnn_attention", None) or "softmax"
+    variant = layer_variants(text, module.config.num_hidden_layers)[module.layer_idx]
+    if len(variant.operands) > 3:
+        raise UnsupportedError(f"{variant} reads {', '.join(variant.operands[3:])}, which {type(module).__name__} does not "
+                               "have: load a model that softrnn made")
+    return variant
+
+
+def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor],
+                      scaling: Optional[float] = None, dropout: float = 0.0, **keywords: Any) -> Tuple[Tensor, None]:
+    """What transformers calls: (B, T, H, Dv) from query (B, H, T, D) and key, value (B, Hkv, all tokens so far, ..)."""
+    T, D = query.shape[2:]
+    past = key.shape[2] - T
+    _refuse_what_is_not_here(module, keywords, dropout, key.shape[2])
+    if attention_mask is not None and attention_mask.dim() != 2:
+        raise UnsupportedError("attention_mask has four axes; softrnn's attention takes masks of padding (B, T) only")
+    if scaling is not None and scaling != D ** -0.5:
+        query = query * (scaling * D ** 0.5)
+    if past:  # the equation has a query at every position: those of the past are not looked at
+        query = torch.cat((query.new_zeros(*query.shape[:2], past, D), query), dim=2)
+    positions = keywords.get("position_ids") if not past else None
+    documents = _documents(attention_mask, positions)
+    o = attend(query, key, value, _variant_of(module), documents=documents)
+    return o[:, :, past:].transpose(1, 2).contiguous(), None
+
+
+# ---- models of any variant
+
+
+class SoftrnnConfig(LlamaConfig):  # type: ignore[misc]
+    """config.json as softrnn writes it: a Llama's, with the attention of its layers in softrnn_attention."""
+
+    model_type = "softrnn"
+    softrnn_attention: str = "softmax"
+    softrnn_output_bias: Optional[bool] = None
+    mlp_type: str = "gated"
+
+
+class StateCache(Cache):  # type: ignore[misc]
+    """What a model remembers of B sequences while it generates: one state a layer, of fixed size where the variant has
+    such a state."""
+
+    is_compileable = False
+
+    def __init__(self, model: "SoftrnnForCausalLM", B: int):
+        super().__init__(layers=[])
+        self.states: List[AttentionState] = [layer.self_attn.new_state(B) for layer in model.model.layers]
+        self.front = 0  # empty tokens that the model put in front
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        position = self.states[layer_idx].position
+        return position - self.front if position else 0
+
+    def get_mask_sizes(self, query_length: Any, layer_idx: int) -> Tuple[int, int]:
+        return self.states[layer_idx].position + int(query_length), 0
+
+    @property
+    def is_sliding(self) -> List[bool]:
+        return [False] * len(self.states)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all layers."""
+        return sum(state.nbytes for state in self.states)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        raise UnsupportedError("states cannot change places: generate without beams")
+
+
+class _SelfAttention(Attention):
+    """softrnn.nn.Attention with the call of a Llama's layer."""
+
+    def __init__(self, config: SoftrnnConfig, layer_idx: int, variant: Variant):
+        super().__init__(config.hidden_size, config.num_attention_heads, config.num_key_value_heads, config.head_dim,
+                         attention=variant, bias=config.attention_bias, output_bias=config.softrnn_output_bias)
+        self.layer_idx = layer_idx
+
+    def forward(self, hidden_states: Tensor, position_embeddings: Any = None, attention_mask: Optional[Tensor] = None,
+                past_key_values: Optional[StateCache] = None, position_ids: Optional[Tensor] = None,
+                **keywords: Any) -> Any:
+        state = past_key_values.states[self.layer_idx] if past_key_values is not None else None
+        if state is not None:
+            if attention_mask is not None and not bool(attention_mask.all()):
+                raise UnsupportedError("sequences of different lengths cannot generate side by side: attention_mask has "
+                                       "padding")
+            return super().forward(hidden_states, position=position_embeddings, state=state), None
+        return super().forward(hidden_states, position=position_embeddings,
+                               documents=_documents(attention_mask, position_ids)), None
+
+
+class _PlainMLP(torch.nn.Module):
+    """down(gelu(up(x))): the reference's."""
+
+    def __init__(self, config: SoftrnnConfig):
+        super().__init__()
+        self.up_proj = torch.nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = torch.nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(torch.nn.functional.gelu(self.up_proj(x)))
+
+
+class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
+    """A Llama with any attention, as softrnn train writes it; generates with states as its cache."""
+
+    config_class = SoftrnnConfig
+    _supports_attention_backend = True
+
+    def __init__(self, config: SoftrnnConfig):
+        config._attn_implementation = "softrnn"  # masks of padding only
+        super().__init__(config)
+        self.variants = layer_variants(config.softrnn_attention, config.num_hidden_layers)
+        self.front_tokens = max(variant.front_tokens for variant in self.variants)
+        for index, layer in enumerate(self.model.layers):
+            layer.self_attn = _SelfAttention(config, index, self.variants[index])
+            if config.mlp_type == "gelu":
+                layer.mlp = _PlainMLP(config)
+        self.post_init()
+
+    def _init_weights(self, module: Any) -> None:
+        if not isinstance(module, Attention):  # which starts its own vectors
+            super()._init_weights(module)
+
+    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: Dict[str, Any], mode: Any,
+                                      batch_size: int, *others: Any) -> Any:
+        if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
+            beams = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
+            model_kwargs["past_key_values"] = StateCache(self, batch_size * beams)
+
+    def forward(self, input_ids: Optional[Tensor] = None, past_key_values: Optional[StateCache] = None,
+                attention_mask: Optional[Tensor] = None, position_ids: Optional[Tensor] = None,
+                inputs_embeds: Optional[Tensor] = None, use_cache: Optional[bool] = None,
+                **keywords: Any) -> Any:
+        front = self.front_tokens if past_key_values is None or not past_key_values.get_seq_length() else 0
+        if front:
+            input_ids, attention_mask = self._with_front(input_ids, attention_mask, front)
+            position_ids = None
+            labels = keywords.pop("labels", None)
+            if labels is not None:
+                keywords["labels"] = torch.nn.functional.pad(labels, (front, 0), value=-100)
+            if past_key_values is not None:
+                past_key_values.front = front
+        elif self.front_tokens:
+            position_ids, attention_mask = None, None
+        output = super().forward(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
+                                 inputs_embeds=inputs_embeds, past_key_values=past_key_values, use_cache=False, **keywords)
+        if front and output.logits is not None and output.logits.shape[1] > front:
+            output.logits = output.logits[:, front:]
+        output.past_key_values = past_key_values
+        return output
+
+    def _with_front(self, input_ids: Optional[Tensor], mask: Optional[Tensor], front: int) -> Tuple[Tensor, None]:
+        if input_ids is None:
+            raise ArgumentError("inputs_embeds were given; this model puts tokens in front and needs input_ids")
+        if mask is not None and not bool(mask[:, 0].all()):
+            raise UnsupportedError("this model puts tokens in front of every sequence: padding must be on the right")
+        return torch.nn.functional.pad(input_ids, (front, 0), value=0), None
+
+
+AttentionInterface.register("softrnn", attention_forward)
+AttentionMaskInterface.register("softrnn", flash_attention_mask)
+AutoConfig.register("softrnn", SoftrnnConfig)
+AutoModelForCausalLM.register(SoftrnnConfig, SoftrnnForCausalLM)

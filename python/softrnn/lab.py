@@ -1,0 +1,493 @@
+"""The laboratory: models, tokenizers, training runs and studies, and their records as pandas frames and figures.
+
+    model = softrnn.lab.Model("runs/norm")
+    print(model.generate("Once upon", tokens=100))
+    run = softrnn.lab.train("runs/small", data="text.txt", attention="norm", steps=200, callback=print)
+    run.metrics.plot(x="step", y="loss")
+    study = softrnn.lab.study("runs/study", callback=lambda ended, runs: print(ended, "of", runs))
+    study                      # in a notebook: its table and curves
+
+pandas and matplotlib are imported where they are used.
+"""
+
+import html
+import io
+import json
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+
+from ._library import ArgumentError, ArgumentTypeError, _open, check, encoded, ffi, text
+from ._variants import Variant, parse
+
+__all__ = ["Model", "Run", "Session", "Step", "Study", "Tokenizer", "settings", "study", "train"]
+
+lab = _open("libsoftrnn_lab")
+
+
+def _path(where: Any, argument: str) -> bytes:
+    if not isinstance(where, (str, Path)):
+        raise ArgumentTypeError(f"{argument} must be a path, not {type(where).__name__}")
+    return encoded(str(where), argument)
+
+
+def _ids(values: Any, argument: str) -> np.ndarray:
+    """Token ids as C reads them: (B, T)."""
+    ids = np.asarray(values)
+    if ids.dtype.kind not in "iu" or ids.ndim not in (1, 2) or not ids.size:
+        raise ArgumentTypeError(f"{argument} must be token ids (T) or (B, T), not {ids.dtype} {ids.shape}")
+    return np.ascontiguousarray(np.atleast_2d(ids), dtype=np.int32)
+
+
+def _numbers(array: np.ndarray) -> Any:
+    return ffi.cast("int32_t *" if array.dtype == np.int32 else "float *", array.ctypes.data)
+
+
+# ---- models and tokenizers
+
+
+class Tokenizer:
+    """Text to token ids and back. where: "bytes", a tokenizer.json, .model or .bin file, or a folder with one.
+
+    >>> tokenizer = softrnn.lab.Tokenizer("bytes")
+    >>> tokenizer.encode("abc"), tokenizer.decode([97, 98])
+    ([97, 98, 99], 'ab')
+    """
+
+    def __init__(self, where: Any):
+        out = ffi.new("srnl_tokenizer **")
+        if isinstance(where, Model):
+            check(lab.srnl_model_tokenizer(out, where._model))
+        else:
+            check(lab.srnl_tokenizer_load(out, _path(where, "where")))
+        self._tokenizer = ffi.gc(out[0], lab.srnl_tokenizer_free)
+        self.vocabulary = int(lab.srnl_tokenizer_vocabulary(self._tokenizer))
+        begin, end = lab.srnl_tokenizer_begin(self._tokenizer), lab.srnl_tokenizer_end(self._tokenizer)
+        self.begin: Optional[int] = begin if begin >= 0 else None  # of a text
+        self.end: Optional[int] = end if end >= 0 else None
+
+    def encode(self, value: Union[str, bytes]) -> List[int]:
+        """The ids of a text; neither begin nor end is added."""
+        if not isinstance(value, (str, bytes)):
+            raise ArgumentTypeError(f"a text is needed, not {type(value).__name__}")
+        characters = value.encode("utf-8") if isinstance(value, str) else value
+        count = ffi.new("size_t *", len(characters) + 8)
+        ids = ffi.new("int32_t[]", 0)
+        while len(ids) < count[0]:
+            ids = ffi.new("int32_t[]", count[0])
+            check(lab.srnl_tokenizer_encode(self._tokenizer, characters, len(characters), ids, len(ids), count))
+        return list(ids[0:count[0]])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids."""
+        values = ffi.new("int32_t[]", [int(token) for token in ids])
+        count = ffi.new("size_t *")
+        check(lab.srnl_tokenizer_decode(self._tokenizer, values, len(values), ffi.NULL, 0, count))
+        characters = ffi.new("char[]", count[0] + 1)
+        check(lab.srnl_tokenizer_decode(self._tokenizer, values, len(values), characters, count[0], count))
+        return bytes(ffi.buffer(characters, count[0])).decode("utf-8", "replace")
+
+
+class Model:
+    """A language model: a folder in Hugging Face layout, the folder of a run (its last checkpoint), or a llama2.c .bin file.
+
+    device: "cpu", "cuda", "cuda:1". threads: 0: every core. bf16: products in bf16 with sums in float. What a variant wants
+    in front of every sequence (front_tokens) is put there by the functions here.
+    """
+
+    def __init__(self, where: Any, device: str = "cpu", threads: int = 0, bf16: bool = False):
+        out = ffi.new("srnl_model **")
+        check(lab.srnl_model_load(out, _path(where, "where"), encoded(device, "device"), threads, bf16))
+        self._model = ffi.gc(out[0], lab.srnl_model_free)
+        self.where = str(where)
+        self.vocabulary = int(lab.srnl_model_vocabulary(self._model))
+        self.layers = int(lab.srnl_model_layers(self._model))
+        self.positions = int(lab.srnl_model_positions(self._model))
+        self.front_tokens = int(lab.srnl_model_front_tokens(self._model))
+        self.parameters = int(lab.srnl_model_parameters(self._model))
+        self._tokenizer: Optional[Tokenizer] = None
+
+    @property
+    def attention(self) -> List[Variant]:
+        """The variant of each layer."""
+        return [self._attention(layer) for layer in range(self.layers)]
+
+    def _attention(self, layer: int) -> Variant:
+        size = lab.srnl_model_attention(self._model, layer, ffi.NULL, 0) + 1
+        characters = ffi.new("char[]", size)
+        lab.srnl_model_attention(self._model, layer, characters, size)
+        return parse(text(characters))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The one that lies beside the model."""
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer(self)
+        return self._tokenizer
+
+    def _tokens(self, ids: Any, argument: str = "ids") -> np.ndarray:
+        """Ids (B, T) with the empty ones in front."""
+        checked = _ids(ids, argument)
+        if checked.min() < 0 or checked.max() >= self.vocabulary:
+            raise ArgumentError(f"{argument} must be from 0 to {self.vocabulary - 1}")
+        return np.ascontiguousarray(np.pad(checked, ((0, 0), (self.front_tokens, 0))))
+
+    def logits(self, ids: Any) -> np.ndarray:
+        """(B, T, vocabulary) for ids (B, T) or (T), each row a sequence of its own."""
+        tokens = self._tokens(ids)
+        out = np.empty(tokens.shape + (self.vocabulary,), np.float32)
+        check(lab.srnl_model_logits(self._model, _numbers(out), _numbers(tokens), *tokens.shape))
+        return out[:, self.front_tokens:]
+
+    def losses(self, ids: Any, targets: Any) -> np.ndarray:
+        """(B, T): minus the log probability of each target; 0 where a target is negative."""
+        tokens = self._tokens(ids)
+        wanted = np.pad(_ids(targets, "targets"), ((0, 0), (self.front_tokens, 0)), constant_values=-1)
+        if wanted.shape != tokens.shape:
+            raise ArgumentError("targets must have the shape of ids")
+        if wanted.max() >= self.vocabulary:
+            raise ArgumentError(f"targets must be below {self.vocabulary}")
+        out = np.empty(tokens.shape, np.float32)
+        check(lab.srnl_model_losses(self._model, _numbers(out), _numbers(tokens), _numbers(np.ascontiguousarray(wanted)),
+                                    *tokens.shape))
+        return out[:, self.front_tokens:]
+
+    def session(self, B: int = 1) -> "Session":
+        """B sequences side by side, to be fed and continued."""
+        return Session(self, B)
+
+    def generate(self, prompt: str = "", tokens: int = 100, temperature: float = 0.0, top_p: float = 0.0, top_k: int = 0,
+                 seed: int = 0) -> str:
+        """The prompt and what follows it, up to `tokens` tokens or the end of the text. temperature 0: the most probable
+        token."""
+        tokenizer = self.tokenizer
+        begin = [tokenizer.begin] if tokenizer.begin is not None else []
+        ids = begin + tokenizer.encode(prompt)
+        if not ids:
+            raise ArgumentError("prompt is empty, and the tokenizer has no token that begins a text")
+        session = self.session()
+        session.feed([ids])
+        for _ in range(tokens):
+            token = int(session.next(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)[0])
+            if token == tokenizer.end:
+                break
+            ids.append(token)
+        return tokenizer.decode(ids[len(begin):])
+
+    def save(self, folder: Any, dtype: str = "float32") -> None:
+        """Writes config.json and model.safetensors into an existing folder; dtype: float32, bfloat16 or float16."""
+        check(lab.srnl_model_save(self._model, _path(folder, "folder"), encoded(dtype, "dtype")))
+
+    def __repr__(self) -> str:
+        kinds = list(dict.fromkeys(str(variant) for variant in self.attention))
+        return f"<softrnn.lab.Model {self.where}: {self.layers} layers of {', '.join(kinds)}, {self.parameters} parameters>"
+
+
+class Session:
+    """Sequences that are fed and continued, with a state of fixed size where the variant has one."""
+
+    def __init__(self, model: Model, B: int = 1):
+        out = ffi.new("srnl_session **")
+        check(lab.srnl_session_create(out, model._model, B))
+        self._session = ffi.gc(out[0], lab.srnl_session_free)
+        self.model = model  # which must live as long
+        self.B = B
+
+    def feed(self, ids: Any, logits: bool = False) -> Optional[np.ndarray]:
+        """Feeds ids (B, T); with logits=True gives (B, vocabulary), those of what follows."""
+        tokens = self.model._tokens(ids) if not self.position else _ids(ids, "ids")
+        if tokens.shape[0] != self.B:
+            raise ArgumentError(f"ids have {tokens.shape[0]} rows; the session has {self.B} sequences")
+        out = np.empty((self.B, self.model.vocabulary), np.float32) if logits else None
+        check(lab.srnl_session_feed(self._session, _numbers(tokens), tokens.shape[1],
+                                    _numbers(out) if out is not None else ffi.NULL))
+        return out
+
+    def next(self, temperature: float = 0.0, top_p: float = 0.0, top_k: int = 0, seed: int = 0) -> np.ndarray:
+        """The next token of every sequence (B), which is also fed."""
+        ids = np.empty(self.B, np.int32)
+        sampling = ffi.new("srnl_sampling *", [temperature, top_p, top_k, seed])
+        check(lab.srnl_session_next(self._session, _numbers(ids), sampling))
+        return ids
+
+    def reset(self) -> None:
+        """The next token is the first."""
+        check(lab.srnl_session_reset(self._session))
+
+    @property
+    def position(self) -> int:
+        """Tokens fed, those in front included."""
+        return int(lab.srnl_session_position(self._session))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its state."""
+        return int(lab.srnl_session_state_bytes(self._session))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the state does not grow."""
+        return bool(lab.srnl_session_is_fixed(self._session))
+
+
+# ---- training
+
+_STEP = [name for name, _ in ffi.typeof("srnl_step").fields]
+
+
+class Step(NamedTuple):
+    """What one step of a training did; validation and accuracy are NaN where it had none."""
+
+    step: int
+    tokens: int
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    validation: float
+    accuracy: float
+    seconds: float
+    applied: bool
+    saved: bool
+
+
+def settings() -> List[str]:
+    """The names of train()'s settings: the options of `softrnn train`.
+
+    >>> "steps" in softrnn.lab.settings()
+    True
+    """
+    names: List[str] = []
+    while True:
+        name = lab.srnl_setting_name(len(names))
+        if not name:
+            return names
+        names.append(text(name))
+
+
+def _make_settings(values: Dict[str, Any]) -> Any:
+    out = ffi.new("srnl_settings **")
+    check(lab.srnl_settings_create(out))
+    made = ffi.gc(out[0], lab.srnl_settings_free)
+    for name, value in values.items():
+        written = str(value).lower() if isinstance(value, bool) else str(value)
+        check(lab.srnl_settings_set(made, name.replace("_", "-").encode(), encoded(written, name)))
+    return made
+
+
+def train(folder: Any, callback: Optional[Callable[[Step], Any]] = None, resume: bool = False, **values: Any) -> "Run":
+    """Trains a model in a new folder, as `softrnn train --out folder` does, or goes on with the one in it (resume=True).
+
+    values: settings by their names, with _ for -: data, attention, steps, batch, length, ... (softrnn.lab.settings()).
+    callback: called with a Step after each one; False ends the training there, with a checkpoint.
+    """
+    out = ffi.new("srnl_run **")
+    if resume:
+        if values:
+            raise ArgumentError(f"a run that goes on keeps its settings: {', '.join(values)}")
+        check(lab.srnl_run_resume(out, _path(folder, "folder")))
+    else:
+        check(lab.srnl_run_start(out, _path(folder, "folder"), _make_settings(values)))
+    run = ffi.gc(out[0], lab.srnl_run_free)
+    step = ffi.new("srnl_step *")
+    try:
+        while not lab.srnl_run_done(run):
+            check(lab.srnl_run_step(run, step))
+            if callback is not None and callback(Step(*(getattr(step, name) for name in _STEP))) is False:
+                break
+    finally:
+        check(lab.srnl_run_save(run))
+    return Run(folder)
+
+
+def _lines(path: Path) -> Iterator[Dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):  # the last one may still be being written
+                yield json.loads(line)
+
+
+def _read_json(path: Path) -> Dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+class Run:
+    """The records of a training, in its folder."""
+
+    def __init__(self, folder: Any):
+        self.folder = Path(folder)
+        if not (self.folder / "run.yaml").exists():
+            raise ArgumentError(f"{folder} is not the folder of a run: it has no run.yaml")
+
+    @property
+    def metrics(self) -> Any:
+        """A frame with a row for every step: loss, gradient_norm, learning_rate, validation_loss, ..."""
+        import pandas
+        return pandas.DataFrame(_lines(self.folder / "metrics.jsonl"))
+
+    @property
+    def timings(self) -> Any:
+        """A frame with a row for every step: seconds, targets_per_second."""
+        import pandas
+        return pandas.DataFrame(_lines(self.folder / "timings.jsonl"))
+
+    @property
+    def result(self) -> Dict[str, Any]:
+        """How it ended: result.json; empty if it has not."""
+        return _read_json(self.folder / "result.json")
+
+    @property
+    def model(self) -> Model:
+        """The model of its last checkpoint."""
+        return Model(self.folder)
+
+    def plot(self, axes: Any = None) -> Any:
+        """The loss over the steps, with matplotlib; returns the axes."""
+        axes = axes if axes is not None else _axes(1)[0]
+        _curve(axes, self.metrics, self.folder.name)
+        return axes
+
+    def __repr__(self) -> str:
+        return f"<softrnn.lab.Run {self.folder}>"
+
+    def _repr_html_(self) -> str:
+        axes = self.plot()
+        return f"<p>{html.escape(str(self.folder))}</p>{_picture(axes.figure)}"
+
+
+# ---- figures
+
+
+def _axes(count: int) -> List[Any]:
+    from matplotlib.figure import Figure
+    figure = Figure(figsize=(6 * count, 4), layout="constrained")
+    return list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def _curve(axes: Any, metrics: Any, label: str, **style: Any) -> None:
+    measured = metrics[metrics["validation_loss"].notna()] if "validation_loss" in metrics else metrics[:0]
+    if len(measured):
+        axes.plot(measured["step"], measured["validation_loss"].astype(float), label=label, **style)
+    else:
+        axes.plot(metrics["step"], metrics["loss"].astype(float), label=label, **style)
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss")
+
+
+def _picture(figure: Any) -> str:
+    """A figure for a notebook."""
+    out = io.StringIO()
+    figure.savefig(out, format="svg")
+    return out.getvalue()[out.getvalue().index("<svg"):]
+
+
+# ---- studies
+
+
+def study(out: Any, file: Optional[Any] = None, *, text: Optional[str] = None, only: Optional[str] = None,
+          skip: Optional[str] = None, jobs: int = 0, callback: Optional[Callable[[int, int], Any]] = None) -> "Study":
+    """Runs a study into the folder `out`, or goes on with it, each run in a process of its own, as `softrnn study` does.
+
+    file: the study in YAML (docs/STUDY.md); None: the default one. text: files that stand for @text, "a,b". only, skip:
+    tasks, variants, sizes or runs, "a,b". jobs: runs at a time. callback(ended, runs): called about twenty times a second;
+    False stops the study cleanly.
+    """
+    caught: List[BaseException] = []
+
+    def watch(context: Any, ended: int, runs: int) -> bool:
+        try:
+            return callback is None or callback(int(ended), int(runs)) is not False
+        except BaseException as error:  # an interrupt too: the study is stopped first
+            caught.append(error)
+            return False
+
+    kept = [ffi.callback("bool(void *, size_t, size_t)", watch, error=False)]
+    asked = ffi.new("srnl_study *", {"jobs": jobs, "watch": kept[0]})
+    given = {"file": file, "out": out, "text": text, "only": only, "skip": skip}
+    for name, value in given.items():
+        if value is not None:
+            kept.append(ffi.new("char[]", _path(value, name)))
+            setattr(asked, name, kept[-1])
+    failed = ffi.new("size_t *")
+    status = lab.srnl_study_run(asked, failed)
+    if caught:
+        raise caught[0]
+    check(status)
+    return Study(out)
+
+
+class Study:
+    """The records of a study, in its folder (docs/RECORDS.md)."""
+
+    def __init__(self, folder: Any):
+        self.folder = Path(folder)
+        if not (self.folder / "study.json").exists():
+            raise ArgumentError(f"{folder} is not the folder of a study: it has no study.json")
+
+    @property
+    def plan(self) -> Dict[str, Any]:
+        """study.json."""
+        return _read_json(self.folder / "study.json")
+
+    @property
+    def runs(self) -> Any:
+        """A frame with a row for every run: what was planned, and how it ended."""
+        import pandas
+        rows = [{**run, **_read_json(self.folder / run["folder"] / "result.json")} for run in self.plan["runs"]]
+        return pandas.DataFrame(rows)
+
+    @property
+    def metrics(self) -> Any:
+        """A frame with a row for every step of every run."""
+        import pandas
+        frames = []
+        for run in self.plan["runs"]:
+            path = self.folder / run["folder"] / "metrics.jsonl"
+            if path.exists():
+                frame = pandas.DataFrame(_lines(path))
+                for name in ("seed", "learning_rate", "size", "variant", "task", "id"):
+                    frame.insert(0, "run_learning_rate" if name == "learning_rate" else name, run[name])
+                frames.append(frame)
+        return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
+
+    @property
+    def summary(self) -> Any:
+        """A frame with a row for every task, size, learning rate and variant: means, the difference from the baseline with
+        its interval, and the verdict."""
+        import pandas
+        rows = []
+        for cell in _read_json(self.folder / "summary.json").get("cells", []):
+            for entry in cell["variants"]:
+                difference = entry["difference"] or {}
+                rows.append({"task": cell["task"], "size": cell["size"], "learning_rate": cell["learning_rate"],
+                             "variant": entry["variant"], "finished": entry["finished"],
+                             "loss": entry["loss"]["mean"], "accuracy": entry["accuracy"]["mean"],
+                             "difference": difference.get("mean"), "low": difference.get("low"),
+                             "high": difference.get("high"), "of": difference.get("of"),
+                             "verdict": difference.get("verdict", "baseline"),
+                             "tokens_per_second": entry["tokens_per_second"], "state_bytes": entry["state_bytes"]})
+        return pandas.DataFrame(rows)
+
+    def plot(self) -> Any:
+        """The losses of all runs, one figure a task, one colour a variant; returns the figure."""
+        metrics = self.metrics
+        tasks = [task["name"] for task in self.plan["tasks"]]
+        names = [variant["name"] for variant in self.plan["variants"]]
+        axes = _axes(len(tasks))
+        for task, place in zip(tasks, axes):
+            mine = metrics[metrics["task"] == task] if len(metrics) else metrics
+            for number, name in enumerate(names):
+                runs = [run for _, run in mine[mine["variant"] == name].groupby("id")] if len(mine) else []
+                for index, run in enumerate(runs):
+                    _curve(place, run, name if index == 0 else "_", color=f"C{number % 10}")
+            place.set_title(task)
+            if place.has_data():
+                place.legend()
+        return axes[0].figure
+
+    def __repr__(self) -> str:
+        return f"<softrnn.lab.Study {self.folder}: {len(self.plan['runs'])} runs>"
+
+    def _repr_html_(self) -> str:
+        title = html.escape(str(self.plan.get("title") or self.plan.get("name")))
+        return f"<h3>{title}</h3>{self.summary.to_html(index=False)}{_picture(self.plot())}"

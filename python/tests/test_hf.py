@@ -1,0 +1,182 @@
+"""transformers: softrnn as an attention implementation, and models of any variant."""
+import os
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+import softrnn
+import softrnn.lab
+from helpers import torch
+
+try:
+    import transformers
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    import softrnn.hf
+except ImportError:
+    transformers = None
+
+REAL = Path(os.environ.get("SOFTRNN_REAL_DATA", "/nowhere")) / "models" / "tinystories-656K-hf"
+SMALL = dict(steps=3, batch=2, length=32, layers=2, hidden=32, heads=4, kv_heads=2, threads=1)
+VARIANTS = ["norm", "gate", "gated_softmax,short_conv=4", "order:2", "softmax", "linear_elu,front_tokens=2",
+            "0:norm,1-:order:2", "gated_softmax_decay,normaliser=value_power"]
+
+
+@unittest.skipUnless(torch and transformers, "torch or transformers is not installed")
+class Transformers(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.folder = Path(cls.temporary.name)
+        (cls.folder / "text.txt").write_text("the cat sat on the mat; the dog sat on the log. " * 60)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def checkpoint(self, attention, **more):
+        where = self.folder / str(len(list(self.folder.iterdir())))
+        model = softrnn.lab.train(where / "run", data=self.folder / "text.txt", attention=attention,
+                                  **{**SMALL, **more}).model
+        (where / "model").mkdir()
+        model.save(where / "model")
+        return model, where / "model"
+
+    def test_models_of_every_kind(self):
+        ids = np.arange(18).reshape(2, 9) * 7 % 200
+        for attention in VARIANTS:
+            ours, folder = self.checkpoint(attention, mlp="gelu" if attention == "norm" else "swiglu")
+            theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+            with torch.no_grad():
+                logits = theirs(torch.tensor(ids)).logits.numpy()
+            np.testing.assert_allclose(logits, ours.logits(ids), atol=1e-5, err_msg=attention)
+            session = ours.session()
+            session.feed(ids[:1])
+            expected = [int(session.next()[0]) for _ in range(8)]
+            made = theirs.generate(torch.tensor(ids[:1]), max_new_tokens=8, do_sample=False)[0, 9:].tolist()
+            self.assertEqual(made, expected, attention)
+
+    def test_state_has_a_fixed_size(self):
+        _, folder = self.checkpoint("order:2")
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        cache = softrnn.hf.StateCache(model, 1)
+        with torch.no_grad():
+            model(torch.arange(5)[None], past_key_values=cache)
+            before = cache.nbytes
+            model(torch.arange(20)[None], past_key_values=cache)
+        self.assertEqual(cache.nbytes, before)
+        self.assertEqual(cache.get_seq_length(), 25)
+
+    def test_padding(self):
+        """Padding changes nothing, on either side."""
+        _, folder = self.checkpoint("norm")
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        ids, pad = torch.arange(6)[None], torch.zeros(1, 3, dtype=torch.long)
+        ones, zeros = torch.ones_like(ids), torch.zeros_like(pad)
+        with torch.no_grad():
+            whole = model(ids).logits
+            right = model(torch.cat((ids, pad), 1), attention_mask=torch.cat((ones, zeros), 1)).logits[:, :6]
+            left = model(torch.cat((pad, ids), 1), attention_mask=torch.cat((zeros, ones), 1)).logits[:, 3:]
+        torch.testing.assert_close(right, whole)
+        torch.testing.assert_close(left, whole, atol=1e-5, rtol=1e-4)  # rotary position is relative
+        with self.assertRaises(softrnn.UnsupportedError):
+            model.generate(torch.cat((pad, ids), 1), attention_mask=torch.cat((zeros, ones), 1), max_new_tokens=2)
+
+    def test_packed_rows(self):
+        _, folder = self.checkpoint("norm")
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        a, b = torch.arange(5)[None], torch.arange(7)[None] + 20
+        positions = torch.cat((torch.arange(5), torch.arange(7)))[None]
+        with torch.no_grad():
+            packed = model(torch.cat((a, b), 1), position_ids=positions).logits
+            torch.testing.assert_close(packed[:, :5], model(a).logits)
+            torch.testing.assert_close(packed[:, 5:], model(b).logits)
+
+    def test_training_step_and_saving(self):
+        _, folder = self.checkpoint("gate")
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        ids = torch.arange(12)[None]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        first = model(ids, labels=ids).loss
+        first.backward()
+        optimizer.step()
+        self.assertLess(model(ids, labels=ids).loss.item(), first.item())
+        model.save_pretrained(folder / "saved")
+        again = softrnn.lab.Model(folder / "saved")
+        with torch.no_grad():
+            np.testing.assert_allclose(model(ids).logits.numpy(), again.logits(ids.numpy()), atol=1e-5)
+
+    def llama(self, **changes):
+        torch.manual_seed(0)
+        config = transformers.LlamaConfig(vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                                          num_attention_heads=4, num_key_value_heads=2, **changes)
+        return transformers.LlamaForCausalLM(config)
+
+    def compare(self, model, ids, **more):
+        """Logits, loss and gradient with transformers' attention and with ours."""
+        found = []
+        for implementation in ("sdpa", "softrnn"):
+            model.set_attn_implementation(implementation)
+            model.zero_grad()
+            out = model(ids, labels=ids, **more)
+            out.loss.backward()
+            found.append((out.logits.detach(), out.loss.detach(), [p.grad.clone() for p in model.parameters()]))
+        torch.testing.assert_close(found[0][1], found[1][1], atol=1e-5, rtol=1e-5)
+        for a, b in zip(found[0][2], found[1][2]):
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
+        return found
+
+    def test_attention_implementation(self):
+        model = self.llama()
+        ids = torch.randint(97, (2, 20))
+        self.compare(model, ids)
+        outputs = []
+        for implementation in ("sdpa", "softrnn"):
+            model.set_attn_implementation(implementation)
+            outputs.append(model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=0))
+        self.assertTrue(torch.equal(*outputs))
+
+    def test_variant_by_configuration(self):
+        model = self.llama(attn_implementation="softrnn")
+        ids = torch.randint(97, (1, 12))
+        with torch.no_grad():
+            whole = model(ids).logits
+            model.config.softrnn_attention = "order:16"
+            torch.testing.assert_close(model(ids).logits, whole, atol=1e-4, rtol=1e-3)
+            model.config.softrnn_attention = "0:softmax,1-:linear_elu"
+            self.assertGreater((model(ids).logits - whole).abs().max().item(), 1e-3)
+            model.config.softrnn_attention = "gate"
+            with self.assertRaises(softrnn.UnsupportedError) as caught:
+                model(ids)
+            self.assertIn("output_gate", str(caught.exception))
+
+    def test_refused(self):
+        model = self.llama(attn_implementation="softrnn")
+        ids = torch.randint(97, (1, 8))
+        with self.assertRaises(softrnn.UnsupportedError) as caught:
+            model(ids, sliding_window=4)
+        self.assertIn("sliding window", str(caught.exception))
+        model = self.llama(attn_implementation="softrnn", attention_dropout=0.1).train()
+        with self.assertRaises(softrnn.UnsupportedError) as caught:
+            model(ids)
+        self.assertIn("dropout", str(caught.exception))
+        with self.assertRaises(softrnn.FormatError):
+            softrnn.hf.layer_variants("0:norm", 2)
+
+    @unittest.skipUnless(REAL.exists(), "SOFTRNN_REAL_DATA does not name real models")
+    def test_real_llama(self):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(REAL)
+        model = transformers.AutoModelForCausalLM.from_pretrained(REAL)
+        ids = tokenizer("Once upon a time there was", return_tensors="pt")["input_ids"]
+        self.compare(model, ids)
+        texts = []
+        for implementation in ("sdpa", "softrnn"):
+            model.set_attn_implementation(implementation)
+            texts.append(tokenizer.decode(model.generate(ids, max_new_tokens=40, do_sample=False)[0]))
+        self.assertEqual(*texts)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,174 @@
+"""The laboratory: models, tokenizers, training, studies, records."""
+import importlib.util
+import json
+import math
+import shutil
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+import softrnn
+import softrnn.lab
+
+needs_pandas = unittest.skipUnless(importlib.util.find_spec("pandas"), "pandas is not installed")
+needs_matplotlib = unittest.skipUnless(importlib.util.find_spec("matplotlib") and importlib.util.find_spec("pandas"),
+                                       "pandas or matplotlib is not installed")
+SMALL = dict(steps=4, batch=2, length=32, layers=2, hidden=32, heads=4, kv_heads=2, validate_every=2, threads=1)
+STUDY = """\
+name: tiny
+seeds: [1]
+variants: {softmax: softmax, linear: linear_elu}
+settings: {layers: 1, heads: 2, hidden: 16, mlp-hidden: 32}
+tasks:
+  recall:
+    measure: accuracy
+    settings: {data: "recall:pairs=2,vocab=16,length=12", batch: 4, steps: 4, validate-every: 2}
+"""
+
+
+class Lab(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = Path(tempfile.mkdtemp())
+        cls.text = cls.folder / "text.txt"
+        cls.text.write_text("the cat sat on the mat; the dog sat on the log. " * 60)
+        cls.steps = []
+        cls.run_ = softrnn.lab.train(cls.folder / "run", cls.steps.append, data=cls.text, attention="order:2", **SMALL)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def test_training_is_followed(self):
+        self.assertEqual([step.step for step in self.steps], [1, 2, 3, 4])
+        self.assertTrue(all(math.isfinite(step.loss) for step in self.steps))
+        self.assertTrue(math.isfinite(self.steps[-1].validation))
+
+    def test_callback_stops_and_resume_goes_on(self):
+        where = self.folder / "stopped"
+        softrnn.lab.train(where, lambda step: step.step < 2, data=self.text, attention="order:2", **SMALL)
+        rest = []
+        softrnn.lab.train(where, rest.append, resume=True)
+        self.assertEqual([step.step for step in rest], [3, 4])
+        self.assertEqual(rest[-1].loss, self.steps[-1].loss)  # the same bits as without a stop
+
+    def test_model(self):
+        model = self.run_.model
+        ids = np.arange(40).reshape(2, 20) % model.vocabulary
+        logits = model.logits(ids)
+        self.assertEqual(logits.shape, (2, 20, model.vocabulary))
+        targets = np.roll(ids, -1, axis=1)
+        targets[:, -1] = -1
+        losses = model.losses(ids, targets)
+        expected = -(logits - np.log(np.exp(logits.astype("float64")).sum(-1, keepdims=True)))
+        expected = np.take_along_axis(expected, np.maximum(targets, 0)[..., None], 2)[..., 0] * (targets >= 0)
+        np.testing.assert_allclose(losses, expected, atol=1e-4)
+        self.assertEqual([str(variant) for variant in model.attention], ["score=taylor:2"] * 2)
+        self.assertIn("score=taylor:2", repr(model))
+
+    def test_session(self):
+        model = self.run_.model
+        ids = np.arange(10)[None]
+        session = model.session()
+        self.assertIsNone(session.feed(ids[:, :6]))
+        last = session.feed(ids[:, 6:], logits=True)
+        np.testing.assert_allclose(last, model.logits(ids)[:, -1], atol=1e-5)
+        token = session.next()
+        self.assertEqual(token[0], last[0].argmax())
+        self.assertTrue(session.is_fixed)
+        self.assertEqual(session.position, 11)
+        self.assertGreater(session.nbytes, 0)
+        session.reset()
+        self.assertEqual(session.position, 0)
+
+    def test_text(self):
+        model = self.run_.model
+        tokenizer = model.tokenizer
+        self.assertEqual(tokenizer.decode(tokenizer.encode("the cat é")), "the cat é")
+        self.assertEqual(tokenizer.encode(""), [])
+        self.assertTrue(model.generate("the cat", tokens=5).startswith("the cat"))
+        self.assertEqual(model.generate("the", 5, temperature=1, seed=3), model.generate("the", 5, temperature=1, seed=3))
+
+    def test_save(self):
+        where = self.folder / "saved"
+        where.mkdir()
+        model = self.run_.model
+        model.save(where)
+        ids = np.arange(8)[None]
+        np.testing.assert_array_equal(softrnn.lab.Model(where).logits(ids), model.logits(ids))
+        self.assertEqual(json.loads((where / "config.json").read_text())["model_type"], "softrnn")
+
+    def test_front_tokens(self):
+        run = softrnn.lab.train(self.folder / "front", data=self.text, attention="linear_elu,front_tokens=3", **SMALL)
+        model = run.model
+        self.assertEqual(model.front_tokens, 3)
+        self.assertEqual(model.logits([1, 2, 3]).shape[1], 3)
+        session = model.session()
+        np.testing.assert_allclose(session.feed([[1, 2, 3]], logits=True), model.logits([1, 2, 3])[:, -1], atol=1e-5)
+
+    def test_refused(self):
+        model = self.run_.model
+        for words, call in (
+                ("nowhere", lambda: softrnn.lab.Model(self.folder / "nowhere")),
+                ("where must be a path", lambda: softrnn.lab.Model(3)),
+                ("ids must be token ids", lambda: model.logits([0.5])),
+                ("ids must be from 0", lambda: model.logits([[model.vocabulary]])),
+                ("targets must have the shape", lambda: model.losses([1, 2], [1])),
+                ("nonesuch", lambda: softrnn.lab.train(self.folder / "x", nonesuch=1)),
+                ("keep", lambda: softrnn.lab.train(self.folder / "run", resume=True, steps=9)),
+                ("device", lambda: softrnn.lab.Model(self.folder / "run", device="tpu")),
+                ("no run.yaml", lambda: softrnn.lab.Run(self.folder)),
+                ("no study.json", lambda: softrnn.lab.Study(self.folder)),
+                ("rows", lambda: model.session(2).feed([[1]])),
+                ("dtype|float32", lambda: model.save(self.folder, "int3")),
+                ("text", lambda: model.tokenizer.encode(5))):
+            with self.assertRaises(softrnn.SoftrnnError, msg=words) as caught:
+                call()
+            self.assertTrue(any(word in str(caught.exception) for word in words.split("|")), str(caught.exception))
+
+    @needs_pandas
+    def test_records(self):
+        metrics = self.run_.metrics
+        self.assertEqual(list(metrics["step"]), [1, 2, 3, 4])
+        self.assertAlmostEqual(metrics["loss"].iloc[-1], self.steps[-1].loss, places=5)
+        self.assertEqual(len(self.run_.timings), 4)
+
+    @needs_matplotlib
+    def test_figure_of_a_run(self):
+        self.assertIn("<svg", self.run_._repr_html_())
+
+    def make_study(self, name, **options):
+        file = self.folder / f"{name}.yaml"
+        file.write_text(STUDY)
+        return softrnn.lab.study(self.folder / name, file, jobs=1, **options)
+
+    def test_study(self):
+        seen = []
+        study = self.make_study("study", callback=lambda ended, runs: seen.append((ended, runs)))
+        self.assertEqual(seen[-1][1], 2)
+        self.assertEqual(len(study.plan["runs"]), 2)
+        self.assertIn("2 runs", repr(study))
+        if importlib.util.find_spec("pandas"):
+            self.assertEqual(set(study.runs["status"]), {"finished"})
+            self.assertEqual(list(study.summary["variant"]), ["softmax", "linear"])
+            self.assertEqual(len(study.metrics), 8)
+        if importlib.util.find_spec("pandas") and importlib.util.find_spec("matplotlib"):
+            shown = study._repr_html_()
+            self.assertIn("<table", shown)
+            self.assertIn("<svg", shown)
+
+    def test_study_is_stopped(self):
+        with self.assertRaises(softrnn.Interrupted):
+            self.make_study("stopped_study", callback=lambda ended, runs: False)
+
+        def fails(ended, runs):
+            raise KeyError("mine")
+
+        with self.assertRaises(KeyError):
+            self.make_study("failing_study", callback=fails)
+
+
+if __name__ == "__main__":
+    unittest.main()

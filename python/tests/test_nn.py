@@ -1,0 +1,81 @@
+"""Layers for torch."""
+import unittest
+
+import softrnn
+from helpers import each_variant, needs_torch, torch
+
+if torch:
+    import softrnn.nn
+
+
+def in_layers():
+    return [variant for variant in each_variant() if variant.layer == "plain"]
+
+
+@needs_torch
+class Layers(unittest.TestCase):
+    def test_every_plain_variant_learns(self):
+        for variant in in_layers():
+            torch.manual_seed(0)
+            layer = softrnn.nn.Attention(16, heads=4, kv_heads=2, attention=variant)
+            y = layer(torch.randn(2, 9, 16))
+            self.assertEqual(y.shape, (2, 9, 16))
+            y.square().sum().backward()
+            for name, parameter in layer.named_parameters():
+                self.assertIsNotNone(parameter.grad, f"{variant}: {name}")
+
+    def test_pieces(self):
+        for attention in ("softmax", "order:2", "gate,short_conv=4", "gated_softmax", "linear_elu"):
+            torch.manual_seed(0)
+            layer = softrnn.nn.Attention(16, heads=2, attention=attention).double()
+            x = torch.randn(3, 11, 16, dtype=torch.float64)
+            with torch.no_grad():
+                whole = layer(x)
+                state = layer.new_state(3)
+                parts = [layer(x[:, a:b], state=state) for a, b in ((0, 1), (1, 6), (6, 11))]
+            torch.testing.assert_close(torch.cat(parts, 1), whole, msg=lambda m: f"{attention}: {m}")
+            self.assertEqual(state.position, 11)
+
+    def test_documents(self):
+        layer = softrnn.nn.Attention(16, heads=2, attention="gate,short_conv=3").double()
+        x = torch.randn(1, 10, 16, dtype=torch.float64)
+        with torch.no_grad():
+            packed = layer(x, documents=[0, 4, 10])
+            torch.testing.assert_close(packed[:, :4], layer(x[:, :4]))
+            torch.testing.assert_close(packed[:, 4:], layer(x[:, 4:]))
+
+    def test_names(self):
+        names = dict(softrnn.nn.Attention(16, heads=4, kv_heads=2,
+                                          attention="gated_softmax,short_conv=4,normaliser=value_power").named_parameters())
+        shapes = {name: tuple(parameter.shape) for name, parameter in names.items()}
+        self.assertEqual(shapes, {
+            "qkv_proj.weight": (32, 16), "conv1d.weight": (32, 1, 4), "o_proj.weight": (16, 16),
+            "in_gate_proj.weight": (2, 16), "in_gate_proj.bias": (2,), "out_gate_proj.weight": (4, 16),
+            "out_gate_proj.bias": (4,), "out_norm.weight": (4,), "out_norm.bias": (4,), "norm_const": (1, 2, 1, 1)})
+
+    def test_refused(self):
+        for words, arguments in (("even", dict(dim=15, heads=5)), ("did you mean", dict(dim=16, heads=2, attention="norn"))):
+            with self.assertRaises(softrnn.SoftrnnError) as caught:
+                softrnn.nn.Attention(**arguments)
+            self.assertIn(words, str(caught.exception))
+        other = [variant for variant in softrnn.variants() if variant.layer != "plain"]
+        if other:
+            with self.assertRaises(softrnn.UnsupportedError) as caught:
+                softrnn.nn.Attention(16, heads=2, attention=other[0])
+            self.assertIn("layer of its own", str(caught.exception))
+        layer = softrnn.nn.Attention(16, heads=2)
+        with self.assertRaises(softrnn.ArgumentError):
+            layer(torch.randn(1, 4, 16), documents=[0, 4], state=layer.new_state())
+
+    def test_bf16(self):
+        layer = softrnn.nn.Attention(16, heads=2, attention="gated_softmax").to(torch.bfloat16)
+        x = torch.randn(1, 6, 16, dtype=torch.bfloat16)
+        y = layer(x)
+        self.assertEqual(y.dtype, torch.bfloat16)
+        y.float().sum().backward()
+        with torch.no_grad():
+            torch.testing.assert_close(layer(x, state=layer.new_state()), y, atol=0.05, rtol=0.05)
+
+
+if __name__ == "__main__":
+    unittest.main()
