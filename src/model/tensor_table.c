@@ -55,6 +55,21 @@ const sr_tensor_spec *sr_tensor_table_find(const sr_tensor_table *table, const c
     return NULL;
 }
 
+size_t sr_tensor_table_undecayed(sr_number_range *ranges, const sr_tensor_table *table) {
+    size_t count = 0;
+    for (size_t i = 0; i < table->count; i++) {
+        const sr_tensor_spec *spec = &table->specs[i];
+        const size_t end = i + 1 < table->count ? table->specs[i + 1].start : table->numbers;
+        if (!spec->undecayed)
+            continue;
+        const bool follows = count && ranges[count - 1].end == (int64_t)spec->start;
+        if (!follows)
+            ranges[count++].first = (int64_t)spec->start;
+        ranges[count - 1].end = (int64_t)end;
+    }
+    return count;
+}
+
 size_t sr_tensor_table_learned(const sr_tensor_table *table) {
     size_t learned = 0;
     for (size_t i = 0; i < table->count; i++)
@@ -98,6 +113,8 @@ static float initial_number(const sr_filling *f, size_t i) {
         return (float)spec->size;
     case SR_INIT_NORMAL:
         return (float)(f->range * sr_random_normal(f->seed, f->stream, i));
+    case SR_INIT_NORMAL_OF:
+        return (float)(spec->size * sr_random_normal(f->seed, f->stream, i));
     case SR_INIT_UNIFORM:
         return (float)(spec->size * (2.0 * sr_random_uniform(f->seed, f->stream, i) - 1.0));
     case SR_INIT_LOG_UNIFORM:

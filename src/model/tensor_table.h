@@ -4,7 +4,7 @@
 #ifndef SR_MODEL_TENSOR_TABLE_H
 #define SR_MODEL_TENSOR_TABLE_H
 
-#include "base/status.h"
+#include "backend/backend.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,6 +13,7 @@
 typedef enum sr_initialiser {
     SR_INIT_CONSTANT = 0, /* size */
     SR_INIT_NORMAL,       /* mean 0, standard deviation the model's initial range */
+    SR_INIT_NORMAL_OF,    /* mean 0, standard deviation size */
     SR_INIT_UNIFORM,      /* between -size and size */
     SR_INIT_LOG_UNIFORM,  /* logarithms of numbers between low and size */
     SR_INIT_LOG_COUNT,    /* logarithms of 1, 2, 3, .. */
@@ -45,6 +46,10 @@ void sr_tensor_table_free(sr_tensor_table *table); /* leaves { 0 } */
 
 /* The row with this name, or NULL. */
 const sr_tensor_spec *sr_tensor_table_find(const sr_tensor_table *table, const char *name);
+
+/* ranges (at most count of them) = the places in the arena of tensors without weight decay, in order; returns how
+ * many there are. */
+size_t sr_tensor_table_undecayed(sr_number_range *ranges, const sr_tensor_table *table);
 
 /* Numbers that are learned, gaps not counted. */
 size_t sr_tensor_table_learned(const sr_tensor_table *table);

@@ -2,17 +2,10 @@
 #include "base/threads.h"
 #include "device/cpu/attention_generic.h"
 
-/* A query and keys with their gradients: rows of D. */
-typedef struct gradient_rows {
-    const real *query, *keys;
-    double *d_query, *d_keys;
-} gradient_rows;
-
-/* Adds what the gradient d_s of <q_i, k_j> means for q, k and C. */
-static void product_backward(const head *a, const gradient_rows *rows, double d_s, int64_t i,
-                             int64_t j) {
-    const real *q = rows->query, *k = rows->keys + j * a->p->D;
-    double *d_q = rows->d_query, *d_k = rows->d_keys + j * a->p->D;
+/* Adds what the gradient of that product means for q, k and C. Its parameters are the forward's and the
+ * gradients. */
+static void product_backward(const head *a, const real *q, const real *k, double *d_q, double *d_k,
+                             double d_s, int64_t i, int64_t j) {
     const int D = a->p->D;
     const bool inside = a->decay && sr_decay_in_logits(&a->p->attention);
     const double factor = inside && a->width == 1 ? exp(a->decay[i] - a->decay[j]) : 1.0;
@@ -36,15 +29,18 @@ static void product_backward(const head *a, const gradient_rows *rows, double d_
 }
 
 /* Adds the gradients of q_i (D), keys (T, D) and C of w->d_weight[j], from <= j <= i, where w->s holds the
- * logits. */
-static void pairs_backward(const head *a, gradient_rows rows, int64_t i, int64_t from) {
+ * logits. Its parameters are the forward's and the gradients. */
+static void pairs_backward(const head *a, const real *query, const real *keys, double *d_query,
+                           double *d_keys, int64_t i, int64_t from) {
     const workspace *w = a->w;
+    const int D = a->p->D;
     const bool explicit_weight = a->d_decay && !sr_decay_in_logits(&a->p->attention);
     for (int64_t j = from; j <= i; j++) {
         if (!sees(a, i, j))
             continue;
         const pair own = pair_at(a, i, j);
-        product_backward(a, &rows, own.slope * w->d_weight[j], i, j);
+        product_backward(a, query, keys + j * D, d_query, d_keys + j * D,
+                         own.slope * w->d_weight[j], i, j);
         if (explicit_weight) {
             a->d_decay[i] += own.weight * w->d_weight[j];
             a->d_decay[j] -= own.weight * w->d_weight[j];
@@ -100,14 +96,13 @@ static void backward_row(const head *a, int64_t i) {
     load_query(a, i);
     row_logits(a, w->query, w->keys, i, 0);
     weights_backward(a, i, true, !turned && !delta);
-    pairs_backward(a, (gradient_rows){w->query, w->keys, w->d_queries + i * p->D, w->d_keys}, i, 0);
+    pairs_backward(a, w->query, w->keys, w->d_queries + i * p->D, w->d_keys, i, 0);
     if (!turned || delta)
         return;
     row_logits(a, w->turned_query, w->turned, i, 0);
     weights_backward(a, i, false, true);
-    pairs_backward(
-        a, (gradient_rows){w->turned_query, w->turned, w->d_turned_queries + i * p->D, w->d_turned},
-        i, 0);
+    pairs_backward(a, w->turned_query, w->turned, w->d_turned_queries + i * p->D, w->d_turned, i,
+                   0);
 }
 
 /* Gradients of the weights that read a segment's u, and of u. */
@@ -131,9 +126,7 @@ static void read_segment_backward(const head *a, const segment *s) {
             for (int d = 0; d < p->Dv; d++)
                 w->d_u[j * p->Dv + d] += level * weight * (double)d_numerator[d];
         }
-        pairs_backward(a,
-                       (gradient_rows){w->turned_query, w->turned, w->d_turned_queries + i * p->D,
-                                       w->d_turned},
+        pairs_backward(a, w->turned_query, w->turned, w->d_turned_queries + i * p->D, w->d_turned,
                        i, s->start);
     }
 }
@@ -164,9 +157,8 @@ static void segment_backward(const head *a, const segment *s) {
                 d_kappa -= (double)beta[j] * R[d] * w->u[m * Dv + d];
                 w->d_u[m * Dv + d] -= (double)beta[j] * kappa.weight * R[d];
             }
-            product_backward(
-                a, &(gradient_rows){w->turned + j * D, w->turned, w->d_turned + j * D, w->d_turned},
-                kappa.slope * d_kappa, j, m);
+            product_backward(a, w->turned + j * D, w->turned + m * D, w->d_turned + j * D,
+                             w->d_turned + m * D, kappa.slope * d_kappa, j, m);
             if (weighted) {
                 a->d_decay[j] += kappa.weight * d_kappa;
                 a->d_decay[m] -= kappa.weight * d_kappa;

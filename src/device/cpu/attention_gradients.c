@@ -13,8 +13,8 @@ typedef struct inputs_context {
     const sr_attention_call *call;
 } inputs_context;
 
-/* In place: gradients of x from gradients of x / norm across the heads. Its parameters are the forward's
- * and the gradient. */
+/* In place: gradients of x from gradients of x / norm across the heads. Its parameters are the forward's and the
+ * gradient. */
 static void across_backward(srnn_tensor gradient, srnn_tensor x, const real *inverse, int heads,
                             int64_t b, int64_t t, int D) {
     double along[SR_HEAD_SIZE_MAX] = {
