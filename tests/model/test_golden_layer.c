@@ -145,7 +145,7 @@ static void feed(const fixture *f, sr_layer_state *memory, float *y, float *x, i
     for (int row = 0; row < GOLDEN_B * T; row++)
         here[row] = start + row % T;
     const sr_layer_weights weights = {&f->weight, &f->weight};
-    const sr_layer_piece_place place = {T, here, f->saved};
+    const sr_layer_piece_place place = {.T = T, .positions = here, .saved = f->saved};
     bool moved;
     assert_int_equal(sr_layer_state_reserve(memory, T, &moved), SRNN_OK);
     assert_int_equal(sr_layer_state_run(memory, sr_matrix_of(y, GOLDEN_B * T, GOLDEN_C, SRNN_F32),
