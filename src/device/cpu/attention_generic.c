@@ -59,7 +59,7 @@ static scratch place(const srnn_plan *plan, bool backward, sr_layout *layout) {
 }
 
 static size_t scratch_bytes(const srnn_plan *plan) {
-    sr_layout layout = {0};
+    sr_layout layout = {.apart = true};
     place(plan, true, &layout);
     return layout.used;
 }
@@ -171,7 +171,7 @@ static void forward_task(void *untyped, int64_t task, int worker) {
 
 static srnn_status forward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
-    sr_layout layout = {plan->scratch, 0};
+    sr_layout layout = {plan->scratch, .apart = true};
     context x = {call, place(plan, false, &layout)};
     SR_ISA_REAL(sr_edges_prepare)(&x.scratch.edges, plan, call->in, NULL);
     sr_parallel(forward_task, &x, plan->span_count * plan->problem.Hkv, plan->problem.threads);
@@ -242,7 +242,7 @@ static void backward_task(void *untyped, int64_t task, int worker) {
 
 static srnn_status backward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
-    sr_layout layout = {plan->scratch, 0};
+    sr_layout layout = {plan->scratch, .apart = true};
     context x = {call, place(plan, true, &layout)};
     SR_ISA_REAL(sr_edges_prepare)(&x.scratch.edges, plan, call->in, NULL);
     SR_ISA_REAL(sr_edges_backward_outputs)(&x.scratch.edges, call);

@@ -43,7 +43,7 @@ static size_t fixed_plain_bytes(const srnn_problem *p, int64_t position) {
 
 static running_state state_at(char *memory, const srnn_problem *p, int64_t head, int64_t *rows) {
     feature_basis basis = feature_basis_place(&p->attention, p->D, &(sr_layout){0});
-    sr_layout layout = {memory + (size_t)head * chunked_state_bytes(p), 0};
+    sr_layout layout = {.base = memory + (size_t)head * chunked_state_bytes(p)};
     *rows = state_rows(&basis);
     return running_state_place(p, &basis, &layout);
 }
@@ -98,7 +98,7 @@ static size_t kept_plain_bytes(const srnn_problem *p, int64_t position) {
 static srnn_status kept_to_plain(char *plain, const sr_state_memory *from) {
     const srnn_problem *p = &from->plan->problem;
     const int64_t position = from->position;
-    sr_layout layout = {from->memory, 0};
+    sr_layout layout = {.base = from->memory};
     int64_t stride = row_stride(TILE);
     for (int64_t head = 0; head < heads_of(p); head++) {
         packed_head kept = kept_head_place(p, from->capacity, &layout);
@@ -117,7 +117,7 @@ static srnn_status kept_to_plain(char *plain, const sr_state_memory *from) {
 static srnn_status kept_from_plain(const sr_state_memory *to, const char *plain) {
     const srnn_problem *p = &to->plan->problem;
     const int64_t position = to->position;
-    sr_layout layout = {to->memory, 0};
+    sr_layout layout = {.base = to->memory};
     for (int64_t head = 0; head < heads_of(p); head++) {
         packed_head kept = kept_head_place(p, to->capacity, &layout);
         for (int64_t t = 0; t < position; t++) {
