@@ -176,4 +176,5 @@ def main():
     {"attention": attention, "variants": variants, "step": step}[arguments.job](arguments.repeats)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -3,6 +3,7 @@
 #include "backend/backend.h"
 #include "base/memory.h"
 #include "model/attention_layer.h"
+#include "model/layer_sizes.h"
 #include "model/rope.h"
 
 #include <limits.h>
@@ -59,13 +60,16 @@ static srnn_status read_count(int *count, const layer_run *run, const char *key,
     return SRNN_OK;
 }
 
-/* What stands before "o_proj.weight", which every layer has. */
+/* What stands before the output projection's weight, "o_proj.weight" or as the layer's form calls it. */
 static srnn_status find_prefix(layer_run *run) {
-    static const char suffix[] = "o_proj.weight";
+    const sr_layer_form *form = sr_layer_form_of(&run->request->problem.attention);
     const char *found = NULL;
+    char suffix[NAME_MAX_BYTES];
+    snprintf(suffix, sizeof suffix, "%s%s.weight", form->prefix ? form->prefix : "",
+             form->output.name);
     for (size_t i = 0; i < sr_safetensors_count(run->in); i++) {
         const char *name = sr_safetensors_at(run->in, i)->name;
-        size_t length = strlen(name), tail = sizeof suffix - 1;
+        size_t length = strlen(name), tail = strlen(suffix);
         if (length < tail || strcmp(name + length - tail, suffix) != 0)
             continue;
         if (found)
@@ -84,10 +88,27 @@ static srnn_status find_prefix(layer_run *run) {
     return SRNN_OK;
 }
 
-static bool has_tensor(const layer_run *run, const char *name) {
-    char full[NAME_MAX_BYTES];
-    snprintf(full, sizeof full, "%s%s", run->prefix, name);
-    return sr_safetensors_find(run->in, full) != NULL;
+static const sr_tensor *find_tensor(const void *file, const char *name) {
+    return sr_safetensors_find(file, name);
+}
+
+/* From the metadata, and from the shapes of the weights. */
+static srnn_status read_sizes(layer_run *run, int C) {
+    sr_layer_setup *s = &run->setup;
+    int H, Hkv, D;
+    SR_TRY(read_count(&H, run, "num_attention_heads", 0));
+    SR_TRY(read_count(&Hkv, run, "num_key_value_heads", H));
+    if (C % H != 0 && !sr_safetensors_metadata(run->in, "head_dim"))
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "%s: 'x' has %d channels, which %d heads do not divide; the metadata "
+                       "'head_dim' may say the size of a head",
+                       run->request->in_path, C, H);
+    SR_TRY(read_count(&D, run, "head_dim", C / H));
+    const sr_layer_sizes sizes =
+        sr_layer_sizes_usual(&s->attention, H, Hkv, D, &(sr_layer_sizes){0});
+    s->dims = sr_layer_sizes_dims(&sizes, C);
+    return sr_layer_sizes_find(&s->dims, &s->attention, run->prefix,
+                               (sr_tensor_finder){find_tensor, run->in});
 }
 
 static srnn_status read_setup(layer_run *run) {
@@ -103,18 +124,9 @@ static srnn_status read_setup(layer_run *run) {
     s->kernel = run->request->problem.kernel;
     s->B = (int)x->shape[0];
     s->T = (int)x->shape[1];
-    s->dims.C = (int)x->shape[2];
-    SR_TRY(read_count(&s->dims.H, run, "num_attention_heads", 0));
-    SR_TRY(read_count(&s->dims.Hkv, run, "num_key_value_heads", s->dims.H));
-    if (s->dims.C % s->dims.H != 0 && !sr_safetensors_metadata(run->in, "head_dim"))
-        return SR_FAIL(SRNN_ERR_FORMAT,
-                       "%s: 'x' has %d channels, which %d heads do not divide; the metadata "
-                       "'head_dim' may say the size of a head",
-                       run->request->in_path, s->dims.C, s->dims.H);
-    SR_TRY(read_count(&s->dims.D, run, "head_dim", s->dims.C / s->dims.H));
+    SR_TRY(read_sizes(run, (int)x->shape[2]));
     SR_TRY(read_metadata(&run->rope_theta, run, "rope_theta", 10000));
-    s->dims.qkv_bias = has_tensor(run, s->attention.short_conv ? "qkv_proj.bias" : "q_proj.bias");
-    s->dims.o_bias = has_tensor(run, "o_proj.bias");
+    s->rope_theta = run->rope_theta;
     return attend_offsets(&run->offsets, &s->documents, run->request, run->in);
 }
 

@@ -5,14 +5,20 @@
 
 srnn_status model_open(sr_model **model, sr_backend *backend, const char *where) {
     SR_TRY(sr_model_open(model, backend, where));
-    model_tell_head(&(*model)->config, where);
+    model_tell(&(*model)->config, where);
     return SRNN_OK;
 }
 
-void model_tell_head(const sr_model_config *config, const char *where) {
+void model_tell(const sr_model_config *config, const char *where) {
     if (config->head_kept)
         fprintf(stderr,
                 "softrnn: %s: tie_word_embeddings is true, but lm_head.weight differs from the "
                 "embedding and is used, as transformers does\n",
                 where);
+    if (config->is_avey && !config->avey.causal)
+        fputs("softrnn: avey is not causal: a chunk's later tokens weigh what its earlier ones "
+              "read, so "
+              "that losses and logits over a whole text are not those of a model that predicts; "
+              "avey_causal is\n",
+              stderr);
 }

@@ -4,10 +4,11 @@
 
 #include "train/model_open.h"
 
-/* As sr_model_open, with what model_tell_head says. */
+/* As sr_model_open, with what model_tell says. */
 srnn_status model_open(sr_model **model, sr_backend *backend, const char *where);
 
-/* Says on stderr that a head was kept which config.json calls the embedding, if it was. */
-void model_tell_head(const sr_model_config *config, const char *where);
+/* Says on stderr what a user must know: that a head was kept which config.json calls the embedding, that later
+ * tokens reach earlier ones. */
+void model_tell(const sr_model_config *config, const char *where);
 
 #endif

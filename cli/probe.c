@@ -339,13 +339,16 @@ double probe_output_error(const attention_call *run, const attention_call *oracl
 
 double probe_gradient_error(const attention_call *run, const attention_call *oracle) {
     double worst = 0, floor = cancelled(&run->problem) * root_mean_square(oracle, SR_OPERAND_V);
+    /* What is learned itself gets a sum over all tokens, each with its own rounding. */
+    const double terms = sqrt((double)run->problem.B * run->problem.T);
     for (int which = 0; which < SR_OPERANDS; which++) {
         if (!run->host.gradient[which])
             continue;
         sr_shape shape = sr_operand_shape((sr_operand)which, &run->problem);
         double error = relative_error(
             run->host.gradient[which], sr_operand_dtype((sr_operand)which, &run->problem),
-            oracle->host.gradient[which], sr_shape_numbers(&shape), floor);
+            oracle->host.gradient[which], sr_shape_numbers(&shape),
+            sr_operand_is_tensor((sr_operand)which) ? floor : floor * terms);
         if (!(error <= worst))
             worst = error;
         if (isnan(worst))

@@ -149,7 +149,7 @@ static void describe(const sr_run *run, const char *folder, const sr_ranks *rank
     if (ranks->count > 1)
         fprintf(stderr, "softrnn: %d ranks by %s; the memory is of each\n", ranks->count,
                 ranks->link->library);
-    model_tell_head(&model->config, s->model);
+    model_tell(&model->config, s->model);
     if (*s->model && sr_run_fresh(run))
         fprintf(stderr, "softrnn: %zu of %zu tensors are new, the others those of %s\n",
                 sr_run_fresh(run), model->table.count, s->model);

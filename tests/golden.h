@@ -1,4 +1,5 @@
-/* golden.h: numbers of the paper's own code for 17 variants, and how near we are to them. */
+/* golden.h: numbers of the paper's own code for 17 variants and of neighbouring systems in double, and how near we
+ * are to them. */
 #ifndef SR_TESTS_GOLDEN_H
 #define SR_TESTS_GOLDEN_H
 
@@ -34,6 +35,56 @@ static const char *const golden_variants[] = {
     "gated_softmax_plusplus",
 };
 enum { GOLDEN_VARIANTS = sizeof golden_variants / sizeof *golden_variants };
+
+/* Systems beside the paper's, in another file of the same kind, with 4 heads of 4. */
+enum { GOLDEN_SYSTEM_H = 4 };
+
+typedef struct golden_case {
+    const char *name, *attention; /* in the file; as a text form */
+    int H;                        /* of the configuration */
+    bool whole;                   /* the CPU may not be able to feed it by pieces */
+} golden_case;
+
+static const golden_case golden_systems[] = {
+    {"power", "power", GOLDEN_SYSTEM_H, false},
+    {"mamba2", "mamba2", GOLDEN_SYSTEM_H, false},
+    {"log_linear_mamba2", "log_linear_mamba2", GOLDEN_SYSTEM_H, true},
+    {"gated_softmax_plusplus_mamba", "gated_softmax_plusplus_mamba", GOLDEN_SYSTEM_H, true},
+    {"gla", "gla", GOLDEN_SYSTEM_H, true},
+    {"gated_delta_net", "gated_delta_net", GOLDEN_SYSTEM_H, true},
+    {"rat", "rat,pool=4", GOLDEN_SYSTEM_H, true},
+    {"nala", "nala", GOLDEN_SYSTEM_H, true},
+    {"avey_causal", "avey_causal,chunk=4,chunks=3", GOLDEN_SYSTEM_H,
+     false}, /* has no layer of attention */
+};
+enum { GOLDEN_SYSTEMS = sizeof golden_systems / sizeof *golden_systems };
+
+/* The variants and then the systems, and which file each is in. */
+enum { GOLDEN_CASES = GOLDEN_VARIANTS + GOLDEN_SYSTEMS, GOLDEN_LAYERS = GOLDEN_CASES - 1 };
+
+static inline golden_case golden_case_at(size_t n) {
+    if (n < GOLDEN_VARIANTS)
+        return (golden_case){golden_variants[n], golden_variants[n], GOLDEN_H, false};
+    return golden_systems[n - GOLDEN_VARIANTS];
+}
+
+typedef struct golden_files {
+    sr_safetensors *variants, *systems;
+} golden_files;
+
+static inline int golden_open(golden_files *files) {
+    return sr_safetensors_open(&files->variants, SOFTRNN_TEST_INPUTS "/golden.safetensors") ||
+           sr_safetensors_open(&files->systems, SOFTRNN_TEST_INPUTS "/systems.safetensors");
+}
+
+static inline void golden_close(golden_files *files) {
+    sr_safetensors_free(files->variants);
+    sr_safetensors_free(files->systems);
+}
+
+static inline const sr_safetensors *golden_file_of(const golden_files *files, size_t n) {
+    return n < GOLDEN_VARIANTS ? files->variants : files->systems;
+}
 
 /* The numbers of tensor <variant>/<prefix><name>; free() them. */
 static inline float *golden_numbers(const sr_safetensors *file, const char *variant,

@@ -30,7 +30,8 @@ class Place:
             check(lib.srnn_device_open(out, name.encode()))
             self.device = out[0]
             self.lock = threading.Lock()
-            check(lib.srnn_device_stream(self.device, ffi.cast("void *", stream)))
+            if stream is not None:
+                check(lib.srnn_device_stream(self.device, cast(POINTER, stream)))
 
 
 CPU = Place("cpu")

@@ -18,12 +18,16 @@ double sr_row_denominator(const sr_row_facts *facts, double row_sum) {
 void sr_row_finish(double *o, const sr_row_facts *facts, double row_sum) {
     const sr_query_row row = row_of(facts, row_sum);
     const sr_row_factors f = sr_row_factors_of(facts->attention, &row);
-    sr_row_norm norm = {.norm = facts->attention->norm,
-                        .n = facts->D,
-                        .floor = sr_row_norm_floor(facts->attention, row_sum)};
-    for (int d = 0; facts->norm_weight && d < facts->D; d++)
-        norm.weight[d] = (double)facts->norm_weight[d];
-    for (int d = 0; facts->norm_bias && d < facts->D; d++)
-        norm.bias[d] = (double)facts->norm_bias[d];
+    double weight[SR_HEAD_SIZE_MAX], bias[SR_HEAD_SIZE_MAX];
+    for (int d = 0; d < facts->D; d++) {
+        weight[d] = facts->norm_weight ? (double)facts->norm_weight[d] : 1.0;
+        bias[d] = facts->norm_bias ? (double)facts->norm_bias[d] : 0.0;
+    }
+    const sr_row_norm norm = {.norm = facts->attention->norm,
+                              .n = facts->D,
+                              .floor = sr_row_norm_floor(facts->attention, row_sum),
+                              .epsilon = sr_row_norm_epsilon(facts->attention),
+                              .weight = weight,
+                              .bias = bias};
     sr_row_normalise(o, &norm, f.gate / f.normaliser, f.post);
 }

@@ -29,6 +29,10 @@ srnn_status sr_attention_check_values(const srnn_attention *attention);
  * gates but one number per head, no decay but `learned`, every key and value as it came; NULL if none. */
 const char *sr_beyond_plain(const srnn_attention *attention);
 
+/* True if what is beyond the plain equation happens to rows before and after the loop over pairs, which is
+ * the plain one: one decay per head on the weights, every key seen, its value as it came. */
+bool sr_pairs_are_plain(const srnn_attention *attention);
+
 /* The numbers that a feature makes of D, and those of a vector of decay: 1 or the key's width. */
 int sr_feature_width(const srnn_attention *attention, int D);
 int sr_decay_numbers(const srnn_attention *attention, int D);

@@ -167,6 +167,11 @@ const char *sr_beyond_plain(const srnn_attention *a) {
     return NULL;
 }
 
+bool sr_pairs_are_plain(const srnn_attention *a) {
+    return !sr_decay_in_logits(a) && a->position != SRNN_POSITION_ROPE_FEATURES && !a->pool &&
+           a->write == SRNN_WRITE_ADD && a->levels == SRNN_LEVELS_NONE;
+}
+
 int sr_feature_width(const srnn_attention *a, int D) {
     switch (a->feature) {
     case SRNN_FEATURE_IDENTITY:

@@ -78,7 +78,7 @@ static inline double sr_row_output_gate(const srnn_attention *a, const sr_query_
     case SRNN_GATE_NONE:
         break;
     case SRNN_GATE_SIGMOID:
-        return sr_sigmoid(row->gate);
+        return sr_gate_value(a->gate_shape, row->gate);
     case SRNN_GATE_INVERSE_EXP:
         return exp(-row->gate);
     case SRNN_GATE_INVERSE_CUMULATIVE:
@@ -94,7 +94,7 @@ typedef struct sr_row_factors {
 
 static inline sr_row_factors sr_row_factors_of(const srnn_attention *a, const sr_query_row *row) {
     return (sr_row_factors){sr_row_normaliser(a, row), sr_row_output_gate(a, row),
-                            a->post_gate ? sr_sigmoid(row->gate) : 1.0};
+                            a->post_gate ? sr_gate_value(a->gate_shape, row->gate) : 1.0};
 }
 
 /* ---- the norm */
@@ -103,9 +103,17 @@ static inline sr_row_factors sr_row_factors_of(const srnn_attention *a, const sr
 typedef struct sr_row_norm {
     srnn_norm norm;
     int n;
-    double floor;                                            /* of an l2 norm */
-    double weight[SR_HEAD_SIZE_MAX], bias[SR_HEAD_SIZE_MAX]; /* (n), where the norm has them */
+    double floor;                /* of an l2 norm */
+    double epsilon;              /* of the others */
+    const double *weight, *bias; /* (n) */
 } sr_row_norm;
+
+/* The epsilon of layer and rms. */
+static inline double sr_row_norm_epsilon(const srnn_attention *a) {
+    if (a->norm_epsilon > 0.0)
+        return a->norm_epsilon;
+    return a->norm == SRNN_NORM_LAYER ? SR_LAYER_EPSILON : SR_RMS_EPSILON;
+}
 
 /* The floor of an l2 norm, for a row with this sum of weights. */
 static inline double sr_row_norm_floor(const srnn_attention *a, double row_sum) {
@@ -113,11 +121,11 @@ static inline double sr_row_norm_floor(const srnn_attention *a, double row_sum) 
 }
 
 /* x (n) less its mean, in place; returns 1/deviation. */
-static inline double sr_row_centre(double *x, int n) {
+static inline double sr_row_centre(double *x, int n, double epsilon) {
     const double mean = sr_row_total(x, n) / n;
     for (int d = 0; d < n; d++)
         x[d] -= mean;
-    return 1.0 / sqrt(sr_row_dot(x, x, n) / n + SR_LAYER_EPSILON);
+    return 1.0 / sqrt(sr_row_dot(x, x, n) / n + epsilon);
 }
 
 /* x (n) = post * norm(factor * x) */
@@ -133,14 +141,14 @@ static inline void sr_row_normalise(double *x, const sr_row_norm *rule, double f
     case SRNN_NORM_LAYER: {
         for (int d = 0; d < n; d++)
             x[d] = factor * x[d];
-        const double inverse = sr_row_centre(x, n);
+        const double inverse = sr_row_centre(x, n, rule->epsilon);
         for (int d = 0; d < n; d++)
             x[d] = post * (x[d] * inverse * weight[d] + bias[d]);
         return;
     }
     case SRNN_NORM_RMS: {
         const double inverse =
-            1.0 / sqrt(factor * factor * sr_row_dot(x, x, n) / n + SR_RMS_EPSILON);
+            1.0 / sqrt(factor * factor * sr_row_dot(x, x, n) / n + rule->epsilon);
         for (int d = 0; d < n; d++)
             x[d] = post * factor * inverse * x[d] * weight[d];
         return;

@@ -13,6 +13,38 @@ static inline double sr_sigmoid(double x) {
     return 1.0 / (1.0 + exp(-x));
 }
 
+/* log(1 + exp(x)), whose slope is the sigmoid. */
+static inline double sr_softplus(double x) {
+    return (x > 0.0 ? x : 0.0) + log1p(exp(-fabs(x)));
+}
+
+/* What a gate makes of its number. */
+static inline double sr_gate_value(srnn_gate_shape shape, double z) {
+    const double sigmoid = sr_sigmoid(z);
+    switch (shape) {
+    case SRNN_GATE_SHAPE_SIGMOID:
+        break;
+    case SRNN_GATE_SHAPE_SILU:
+        return z * sigmoid;
+    case SRNN_GATE_SHAPE_SILU_SQUARE:
+        return z * sigmoid * z * sigmoid;
+    }
+    return sigmoid;
+}
+
+static inline double sr_gate_slope(srnn_gate_shape shape, double z) {
+    const double sigmoid = sr_sigmoid(z), silu_slope = sigmoid * (1.0 + z * (1.0 - sigmoid));
+    switch (shape) {
+    case SRNN_GATE_SHAPE_SIGMOID:
+        break;
+    case SRNN_GATE_SHAPE_SILU:
+        return silu_slope;
+    case SRNN_GATE_SHAPE_SILU_SQUARE:
+        return 2.0 * z * sigmoid * silu_slope;
+    }
+    return sigmoid * (1.0 - sigmoid);
+}
+
 /* sum_{n=0}^{order} s^n / n!. Relative precision is kept for negative s too, where the plain sum
  * cancels: there the series is exp(s) minus its remainder,
  *     T_N(-x) = e^-x + (-1)^N x^(N+1)/(N+1)! F,   F = e^-x sum_k x^k/k! (N+1)/(N+1+k),

@@ -19,3 +19,18 @@ void sr_backend_free(sr_backend *backend) {
     if (backend)
         backend->destroy(backend);
 }
+
+int64_t sr_adamw_piece(const sr_adamw *a, int64_t from, bool *decays) {
+    int64_t end = a->n;
+    *decays = true;
+    for (size_t i = 0; i < a->undecayed_count; i++) {
+        const int64_t first = a->undecayed[i].first - a->first,
+                      last = a->undecayed[i].end - a->first;
+        if (last <= from)
+            continue;
+        *decays = from < first;
+        end = *decays ? first : last;
+        break;
+    }
+    return end < a->n ? end : a->n;
+}

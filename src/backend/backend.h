@@ -100,6 +100,10 @@ typedef struct sr_tally {
     int64_t applied;      /* 0: loss or gradient was not finite, so nothing was changed */
 } sr_tally;
 
+typedef struct sr_number_range {
+    int64_t first, end;
+} sr_number_range;
+
 /* AdamW as torch defines it, over n numbers. Gradients are of the sum of losses over `nominal`; they
  * are brought to the mean over the tally's targets, then clipped to a norm of `clip` (0: never). */
 typedef struct sr_adamw {
@@ -107,8 +111,15 @@ typedef struct sr_adamw {
     const float *gradient;         /* (n) */
     void *working; /* (n): the weights in the number type; `weight` itself where that is float */
     int64_t n;
+    int64_t first; /* where `weight` begins in the whole of them */
+    /* Numbers of the whole that have no weight decay, in order, host memory; multiples of 16. */
+    const sr_number_range *undecayed;
+    size_t undecayed_count;
     double beta1, beta2, epsilon, weight_decay, clip, nominal;
 } sr_adamw;
+
+/* The next piece of [0, n) from `from` on that has weight decay throughout, or has none: its end, and which. */
+int64_t sr_adamw_piece(const sr_adamw *adamw, int64_t from, bool *decays);
 
 typedef struct sr_backend sr_backend;
 struct sr_backend {

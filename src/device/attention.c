@@ -36,6 +36,7 @@ srnn_status srnn_plan_documents(srnn_plan *plan, const int64_t *offsets, int64_t
     for (int64_t n = 0, row = 0; n < plan->span_count; n++) {
         int64_t first = offsets ? offsets[n] : n * p->T;
         int64_t past = offsets ? offsets[n + 1] : (n + 1) * p->T;
+        SR_TRY(sr_problem_check_length(p, past - first));
         plan->spans[n] = (sr_span){first / p->T, first % p->T, past - first};
         for (int64_t token = first; token < past; token++)
             plan->host_first[token] = (int32_t)(first % p->T);
@@ -60,7 +61,9 @@ static srnn_status alloc_spans(srnn_plan *plan) {
 
 /* Multiply-adds of a token in the parallel form, and in the chunked form with its state. */
 static bool chunked_is_cheaper(const srnn_problem *p) {
-    double state = (double)srnn_attention_state_numbers(&p->attention, p->D, p->Dv);
+    double state =
+        (double)srnn_attention_state_numbers(&p->attention, p->D, p->Dv) *
+        (p->attention.levels == SRNN_LEVELS_FENWICK ? 4 : 1); /* about half of them are read */
     double pair = (double)(p->D + p->Dv);
     /* Reading and updating the state, a chunk of pairs, and the features; against half of T pairs.
      */
@@ -144,6 +147,7 @@ static srnn_status plan_fill(srnn_plan *plan, const srnn_problem *problem) {
     if (p->form == SRNN_FORM_CHUNKED || p->form == SRNN_FORM_RECURRENT)
         SR_TRY(sr_problem_check_state(p));
     SR_TRY(choose_kernel(plan));
+    sr_plan_fill_core(plan);
     plan->scratch_bytes = plan->kernel->scratch(plan);
     return sr_device_allocate(plan->device, &plan->scratch, plan->scratch_bytes);
 }

@@ -28,6 +28,9 @@ typedef struct sr_attention_kernel sr_attention_kernel;
 struct srnn_plan {
     srnn_device *device;
     srnn_problem problem; /* with Hkv, Dv, threads and chunk filled in; offsets is NULL */
+    srnn_problem
+        core; /* the same as the loop over pairs sees it, behind the edges: D is the width of
+                             a feature, Hkv counts heads of keys and values that go together */
 
     /* The documents, in host memory, and once more where kernels of the device can read them. */
     sr_span *spans; /* (B*T at most), row by row */
@@ -64,8 +67,9 @@ struct sr_attention_kernel {
  * memory: a recorded feed finds there how far it has come. */
 typedef struct sr_carry {
     int64_t *position;  /* (1): tokens before this piece */
-    double *decay;      /* (B, Hkv): C of the next token */
+    double *decay;      /* (B, Hkv), or (B, Hkv, D) per channel: C of the next token */
     double *cumulative; /* (B, H): sum of exp(output gate) */
+    double *pool;       /* (B, Hkv, D + Dv): running averages of k and v; NULL without pool */
 } sr_carry;
 
 /* Where the numbers of a state are, for copying them. */
@@ -95,6 +99,9 @@ typedef struct sr_state_kernel {
     srnn_status (*to_plain)(char *plain, const sr_state_memory *state);
     srnn_status (*from_plain)(const sr_state_memory *state, const char *plain);
 } sr_state_kernel;
+
+/* How many running sums a carry has in all. */
+size_t sr_carry_numbers(const srnn_plan *plan);
 
 /* Rows of numbers in one contiguous (B, heads, T) array of a plan. */
 static inline int64_t sr_row_index(const srnn_problem *p, int heads, int64_t b, int h, int64_t t) {

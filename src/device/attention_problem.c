@@ -71,6 +71,21 @@ srnn_status sr_problem_fill(srnn_problem *p) {
     return SRNN_OK;
 }
 
+void sr_plan_fill_core(srnn_plan *plan) {
+    const srnn_attention *a = &plan->problem.attention;
+    plan->core = plan->problem;
+    plan->core.D = sr_feature_width(a, plan->problem.D);
+    plan->core.Hkv = sr_shares_queries(a) ? plan->problem.H : plan->problem.Hkv;
+}
+
+size_t sr_carry_numbers(const srnn_plan *plan) {
+    const srnn_problem *p = &plan->problem;
+    const size_t heads = (size_t)p->B * (size_t)plan->core.Hkv;
+    const size_t pool = p->attention.pool ? (size_t)(p->D + p->Dv) : 0;
+    return heads * ((size_t)sr_decay_numbers(&p->attention, p->D) + pool) +
+           (size_t)p->B * (size_t)p->H;
+}
+
 const char *sr_number_name(srnn_dtype dtype) {
     switch (dtype) {
     case SRNN_F32:
@@ -108,7 +123,9 @@ void sr_plan_clear(srnn_plan *plan) {
 
 static size_t states_bytes(const srnn_problem *p) {
     size_t numbers = srnn_attention_state_numbers(&p->attention, p->D, p->Dv);
-    size_t heads = (size_t)p->Hkv * (size_t)p->B;
+    const int own = sr_shares_queries(&p->attention) ? p->H : p->Hkv;
+    size_t heads = (size_t)own * (size_t)p->B *
+                   (p->attention.levels == SRNN_LEVELS_FENWICK ? (size_t)p->levels : 1);
     size_t size = sr_number_bytes(sr_number_sum(p->dtype));
     return numbers > SIZE_MAX / heads / size ? SIZE_MAX : numbers * heads * size;
 }
@@ -117,11 +134,12 @@ srnn_status sr_problem_check_state(const srnn_problem *p) {
     char text[SR_ATTENTION_TEXT];
     srnn_attention_print(text, sizeof text, &p->attention);
     if (!srnn_attention_has_state(&p->attention))
-        return SR_FAIL(
-            SRNN_ERR_UNSUPPORTED,
-            "%s has no fixed-size state (exp and clamped scores are not finite power series): "
-            "use the parallel form",
-            text);
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "%s has no fixed-size state (exp and clamped scores are not finite power "
+                       "series, and with "
+                       "pool every chunk leaves a key): "
+                       "use the parallel form",
+                       text);
     if (states_bytes(p) > p->state_limit)
         return SR_FAIL(
             SRNN_ERR_LIMIT,
@@ -129,6 +147,13 @@ srnn_status sr_problem_check_state(const srnn_problem *p) {
             "raise the limit, lower the order or the head size, or use the parallel form",
             text, p->D, (double)states_bytes(p), p->B, p->Hkv, (double)p->state_limit);
     return SRNN_OK;
+}
+
+srnn_status sr_problem_check_length(const srnn_problem *p, int64_t tokens) {
+    if (p->attention.levels == SRNN_LEVELS_NONE || tokens <= (int64_t)1 << (p->levels - 1))
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_LIMIT, "%d levels reach over %lld tokens, and a document has %lld",
+                   p->levels, (long long)1 << (p->levels - 1), (long long)tokens);
 }
 
 /* Strides are all given or all 0; one of an axis of size 1 does not matter. */

@@ -9,6 +9,9 @@
 /* Fills in what 0 stands for (Hkv, Dv, threads, chunk, state_limit) and checks the rest. */
 srnn_status sr_problem_fill(srnn_problem *problem);
 
+/* plan->core from plan->problem. */
+void sr_plan_fill_core(srnn_plan *plan);
+
 /* "float", "double", "bf16". */
 const char *sr_number_name(srnn_dtype dtype);
 
@@ -20,6 +23,9 @@ void sr_plan_clear(srnn_plan *plan);
 
 /* SRNN_OK if a filled problem may use a fixed-size state; else the reason. */
 srnn_status sr_problem_check_state(const srnn_problem *problem);
+
+/* SRNN_OK if the levels reach over a document of so many tokens. */
+srnn_status sr_problem_check_length(const srnn_problem *problem, int64_t tokens);
 
 /* SRNN_OK if every operand that the variant reads is there, and if tensors have all strides or none;
  * the same of gradients, of which none need be there, and of the output or its gradient. */

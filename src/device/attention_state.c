@@ -24,11 +24,11 @@ struct srnn_state {
 typedef struct saved_header {
     char magic[8];
     int64_t position;
-    int32_t dtype, fixed, B, H, Hkv, D, Dv, reserved;
-    char attention[256]; /* text form */
+    int32_t dtype, fixed, B, H, Hkv, D, Dv, levels;
+    char attention[SR_ATTENTION_TEXT]; /* text form */
 } saved_header;
 
-static const char saved_magic[8] = {'s', 'r', 'n', 'n', 's', 't', '0', '1'};
+static const char saved_magic[8] = {'s', 'r', 'n', 'n', 's', 't', '0', '2'};
 
 enum { FIRST_CAPACITY = 96 };
 
@@ -40,7 +40,8 @@ static srnn_status choose_kind(bool *fixed, const srnn_problem *p) {
     if (p->form == SRNN_FORM_PARALLEL)
         return SRNN_OK;
     srnn_status status = sr_problem_check_state(p);
-    *fixed = status == SRNN_OK;
+    *fixed = status == SRNN_OK &&
+             (p->form != SRNN_FORM_AUTO || p->device->state_kernel(p, true) != NULL);
     return p->form == SRNN_FORM_AUTO ? SRNN_OK : status;
 }
 
@@ -50,34 +51,39 @@ static srnn_status create_plan(srnn_plan *plan, const srnn_problem *p) {
     plan->problem = *p;
     plan->problem.offsets = NULL;
     plan->span_count = p->B;
+    sr_plan_fill_core(plan);
     SR_TRY(sr_alloc_zero((void **)&plan->spans, B, sizeof *plan->spans));
     SR_TRY(sr_alloc_zero((void **)&plan->row_spans, B + 1, sizeof *plan->row_spans));
     return sr_plan_take_first(plan);
 }
 
 /* Numbers of running sums, after the position. */
-static size_t sums_of(const srnn_problem *p) {
-    return (size_t)p->B * (size_t)(p->Hkv + p->H);
+static size_t sums_of(const srnn_state *state) {
+    return sr_carry_numbers(&state->plan);
 }
 
-static size_t sums_bytes(const srnn_problem *p) {
-    return sizeof(int64_t) + sums_of(p) * sizeof(double);
+static size_t sums_bytes(const srnn_state *state) {
+    return sizeof(int64_t) + sums_of(state) * sizeof(double);
 }
 
 static srnn_status take_sums(srnn_state *state) {
     const srnn_problem *p = &state->plan.problem;
+    const size_t heads = (size_t)p->B * (size_t)state->plan.core.Hkv;
     srnn_device *device = state->plan.device;
-    SR_TRY(sr_device_allocate(device, &state->sums, sums_bytes(p)));
+    SR_TRY(sr_device_allocate(device, &state->sums, sums_bytes(state)));
     state->carry.position = state->sums;
     state->carry.decay = (double *)(void *)(state->carry.position + 1);
-    state->carry.cumulative = state->carry.decay + (size_t)p->B * (size_t)p->Hkv;
+    state->carry.cumulative =
+        state->carry.decay + heads * (size_t)sr_decay_numbers(&p->attention, p->D);
+    if (p->attention.pool)
+        state->carry.pool = state->carry.cumulative + (size_t)p->B * (size_t)p->H;
     return SRNN_OK;
 }
 
 /* Empty memory for `capacity` tokens. */
 static srnn_status take_memory(srnn_state *state, char **memory, int64_t capacity) {
     srnn_device *device = state->plan.device;
-    const size_t bytes = state->kernel->bytes(&state->plan.problem, capacity);
+    const size_t bytes = state->kernel->bytes(&state->plan.core, capacity);
     void *taken;
     SR_TRY(sr_device_allocate(device, &taken, bytes));
     *memory = taken;
@@ -91,8 +97,10 @@ static srnn_status choose_kernel(srnn_state *state, const srnn_problem *p, bool 
     state->kernel = p->device->state_kernel(p, fixed);
     if (state->kernel)
         return SRNN_OK;
-    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s keeps no %s of attention in %s", p->device->name,
-                   fixed ? "fixed-size states" : "keys and values", sr_number_name(p->dtype));
+    char text[SR_ATTENTION_TEXT];
+    srnn_attention_print(text, sizeof text, &p->attention);
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s keeps no %s of %s in %s", p->device->name,
+                   fixed ? "fixed-size states" : "keys and values", text, sr_number_name(p->dtype));
 }
 
 static srnn_status state_fill(srnn_state *state, const srnn_problem *problem) {
@@ -115,7 +123,7 @@ static srnn_status state_fill(srnn_state *state, const srnn_problem *problem) {
     state->plan.scratch_bytes = state->kernel->scratch(&state->plan);
     SR_TRY(sr_device_allocate(p.device, &state->plan.scratch, state->plan.scratch_bytes));
     SR_TRY(take_sums(state));
-    SR_TRY(sr_device_zero(p.device, state->sums, sums_bytes(&p)));
+    SR_TRY(sr_device_zero(p.device, state->sums, sums_bytes(state)));
     SR_TRY(take_memory(state, &state->memory, FIRST_CAPACITY));
     state->capacity = FIRST_CAPACITY;
     return SRNN_OK;
@@ -147,11 +155,11 @@ void srnn_state_free(srnn_state *state) {
 }
 
 srnn_status srnn_state_reset(srnn_state *state) {
-    const srnn_problem *p = &state->plan.problem;
     srnn_device *device = state->plan.device;
     state->position = 0;
-    SR_TRY(sr_device_zero(device, state->memory, state->kernel->bytes(p, state->capacity)));
-    return sr_device_zero(device, state->sums, sums_bytes(p));
+    SR_TRY(sr_device_zero(device, state->memory,
+                          state->kernel->bytes(&state->plan.core, state->capacity)));
+    return sr_device_zero(device, state->sums, sums_bytes(state));
 }
 
 /* ---- feeding ---- */
@@ -164,8 +172,8 @@ static sr_state_memory memory_of(const srnn_state *state) {
 static srnn_status move_to(const sr_state_memory *to, const srnn_state *state) {
     const sr_state_memory from = memory_of(state);
     char *plain;
-    SR_TRY(sr_alloc((void **)&plain,
-                    state->kernel->plain_bytes(&state->plan.problem, state->position), 1));
+    SR_TRY(sr_alloc((void **)&plain, state->kernel->plain_bytes(&state->plan.core, state->position),
+                    1));
     srnn_status status = state->kernel->to_plain(plain, &from);
     if (status == SRNN_OK)
         status = state->kernel->from_plain(to, plain);
@@ -199,7 +207,7 @@ srnn_status sr_state_run(srnn_state *state, srnn_tensor o, const srnn_operands *
     srnn_problem *p = &state->plan.problem;
     SR_TRY(sr_problem_check_operands(in, p));
     SR_TRY(sr_problem_check_output(o, p, "o"));
-    p->T = T;
+    p->T = state->plan.core.T = T;
     for (int b = 0; b < p->B; b++)
         state->plan.spans[b] = (sr_span){b, 0, T};
     srnn_operands operands = sr_problem_stride_operands(in, p);
@@ -220,6 +228,7 @@ srnn_status srnn_state_feed(srnn_state *state, srnn_tensor o, const srnn_operand
                        "a piece of %d tokens was fed to a state made for 1 to %d", T,
                        state->longest);
     SR_TRY(sr_problem_check_operands(in, &state->plan.problem));
+    SR_TRY(sr_problem_check_length(&state->plan.problem, state->position + T));
     SR_TRY(sr_state_reserve(state, state->position + T, NULL));
     SR_TRY(sr_state_run(state, o, in, T));
     sr_state_advance(state, T);
@@ -242,7 +251,9 @@ size_t srnn_state_bytes(const srnn_problem *problem, int64_t tokens) {
         tokens > INT64_MAX / 8 / (p.D + p.Dv + 1) / p.B / p.Hkv)
         return SIZE_MAX;
     const sr_state_kernel *kernel = p.device->state_kernel(&p, fixed);
-    return kernel ? kernel->plain_bytes(&p, tokens) : SIZE_MAX;
+    srnn_plan plan = {.problem = p};
+    sr_plan_fill_core(&plan);
+    return kernel ? kernel->plain_bytes(&plan.core, tokens) : SIZE_MAX;
 }
 
 /* ---- saving ---- */
@@ -256,7 +267,8 @@ static saved_header header_of(const srnn_state *state) {
                            .H = p->H,
                            .Hkv = p->Hkv,
                            .D = p->D,
-                           .Dv = p->Dv};
+                           .Dv = p->Dv,
+                           .levels = p->attention.levels ? p->levels : 0};
     memcpy(header.magic, saved_magic, sizeof saved_magic);
     srnn_attention_print(header.attention, sizeof header.attention, &p->attention);
     return header;
@@ -264,9 +276,8 @@ static saved_header header_of(const srnn_state *state) {
 
 /* Bytes of a saved state at a position: header, running sums, numbers. */
 static size_t saved_bytes(const srnn_state *state, int64_t position) {
-    const srnn_problem *p = &state->plan.problem;
-    return sizeof(saved_header) + sums_of(p) * sizeof(double) +
-           state->kernel->plain_bytes(p, position);
+    return sizeof(saved_header) + sums_of(state) * sizeof(double) +
+           state->kernel->plain_bytes(&state->plan.core, position);
 }
 
 size_t srnn_state_saved_bytes(const srnn_state *state) {
@@ -275,7 +286,7 @@ size_t srnn_state_saved_bytes(const srnn_state *state) {
 
 srnn_status srnn_state_save(const srnn_state *state, void *bytes, size_t size) {
     srnn_device *device = state->plan.device;
-    const size_t sums = sums_of(&state->plan.problem) * sizeof(double);
+    const size_t sums = sums_of(state) * sizeof(double);
     if (size < srnn_state_saved_bytes(state))
         return SR_FAIL(SRNN_ERR_ARGUMENT, "a state of %zu bytes does not fit into %zu",
                        srnn_state_saved_bytes(state), size);
@@ -308,7 +319,7 @@ static srnn_status check_saved(const srnn_state *state, const void *bytes, size_
 
 srnn_status srnn_state_load(srnn_state *state, const void *bytes, size_t size) {
     srnn_device *device = state->plan.device;
-    const size_t sums = sums_of(&state->plan.problem) * sizeof(double);
+    const size_t sums = sums_of(state) * sizeof(double);
     saved_header header;
     SR_TRY(check_saved(state, bytes, size));
     memcpy(&header, bytes, sizeof header);

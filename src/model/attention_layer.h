@@ -92,6 +92,9 @@ srnn_status sr_layer_state_reset(sr_layer_state *state);
 /* The equation's own state, for its size and kind. Owned by `state`. */
 const srnn_state *sr_layer_state_attention(const sr_layer_state *state);
 
+/* Bytes of it now, with what convolutions keep. */
+size_t sr_layer_state_bytes(const sr_layer_state *state);
+
 /* A feed in parts, as in device/attention_state.h: room for T more tokens (at most the setup's T) of
  * every batch row; what can be recorded; the host's part. run adds to y (B*T, C), float; positions
  * (B*T) in device memory; `saved` (sr_attention_layer_saved_bytes) is scratch. */

@@ -73,6 +73,9 @@ srnn_operands sr_layer_operands(const sr_attention_layer *layer, const sr_layer_
 srnn_tensor sr_layer_output(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                             int64_t T);
 
+/* The projection of what the equation makes, to N columns. */
+sr_linear sr_layer_output_linear(const sr_layer_weights *weights, int64_t N);
+
 /* Turns the heads of q and k, or back. */
 srnn_status sr_layer_turn(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                           const int32_t *positions, bool back);

@@ -15,22 +15,30 @@ static void *at(char *memory, size_t start) {
     return memory ? memory + start : NULL;
 }
 
+static bool has_mlp(const sr_block *b) {
+    return !b->config->is_avey;
+}
+
 static bool gated(const sr_block *b) {
-    return b->config->mlp == SR_MLP_SWIGLU;
+    return has_mlp(b) && b->config->mlp == SR_MLP_SWIGLU;
+}
+
+static int64_t mlp_width(const sr_block *b) {
+    return has_mlp(b) ? b->config->F : 0;
 }
 
 /* Columns of what the MLP multiplies its input with first. */
 static int64_t inner(const sr_block *b) {
-    return (gated(b) ? 2 : 1) * (int64_t)b->config->F;
+    return (gated(b) ? 2 : 1) * mlp_width(b);
 }
 
 /* One walk serves both questions: how many bytes, and where each array stands. */
 static sr_block_saved lay_out_saved(const sr_block *b, char *memory, size_t *bytes) {
-    const size_t rows = (size_t)b->rows, C = (size_t)b->config->C, F = (size_t)b->config->F;
+    const size_t rows = (size_t)b->rows, C = (size_t)b->config->C, F = (size_t)mlp_width(b);
     const size_t number = sr_number_bytes(b->backend->number);
-    const size_t attention = take(bytes, sr_attention_layer_saved_bytes(b->attention), 1);
+    const size_t mixer = take(bytes, sr_mixer_saved_bytes(b->mixer), 1);
     return (sr_block_saved){
-        .attention = at(memory, attention),
+        .mixer = at(memory, mixer),
         .normed = at(memory, take(bytes, rows * C, number)),
         .rstd = at(memory, take(bytes, rows, sizeof(float))),
         .middle = at(memory, take(bytes, rows * C, sizeof(float))),
@@ -42,11 +50,11 @@ static sr_block_saved lay_out_saved(const sr_block *b, char *memory, size_t *byt
 }
 
 static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t *bytes) {
-    const size_t rows = (size_t)b->rows, C = (size_t)b->config->C, F = (size_t)b->config->F;
+    const size_t rows = (size_t)b->rows, C = (size_t)b->config->C, F = (size_t)mlp_width(b);
     const size_t number = sr_number_bytes(b->backend->number);
-    const size_t attention = take(bytes, sr_attention_layer_scratch_bytes(b->attention), 1);
+    const size_t mixer = take(bytes, sr_mixer_scratch_bytes(b->mixer), 1);
     sr_block_scratch s = {
-        .attention = at(memory, attention),
+        .mixer = at(memory, mixer),
         .d_normed = at(memory, take(bytes, rows * C, number)),
         .d_activated = at(memory, take(bytes, rows * F, number)),
         .parts = at(memory, take(bytes, SR_ROW_PARTS * C, sizeof(float))),
@@ -131,15 +139,16 @@ static srnn_status mlp_finish(const sr_block *b, float *to, float *from, const s
                                       numbers(b, s->activated, b->config->F), &down, 1);
 }
 
-/* middle = x + the attention layer's output for normed. */
-static srnn_status attend(const sr_block *b, const sr_block_saved *s) {
+/* to = x + the mixer's output for normed; NULL: only what it saves. */
+static srnn_status attend(const sr_block *b, float *to, const sr_block_saved *s) {
     const sr_layer_weights weights = attention_weights(b);
-    SR_TRY(sr_attention_layer_attend(b->attention, numbers(b, s->normed, b->config->C), &weights,
-                                     s->attention));
-    if (b->observer.see)
-        SR_TRY(sr_block_observe(b, &weights, s->attention));
-    return sr_attention_layer_finish(b->attention, residual(b, s->middle), residual(b, s->x),
-                                     numbers(b, s->normed, b->config->C), &weights, s->attention);
+    const sr_matrix normed = numbers(b, s->normed, b->config->C);
+    SR_TRY(sr_mixer_attend(b->mixer, normed, &weights, s->mixer));
+    if (b->observer.see && b->mixer->attention)
+        SR_TRY(sr_block_observe(b, &weights, s->mixer));
+    return to ? sr_mixer_finish(b->mixer, residual(b, to), residual(b, s->x), normed, &weights,
+                                s->mixer)
+              : SRNN_OK;
 }
 
 srnn_status sr_block_forward(const sr_block *b, float *out, const sr_block_saved *s) {
@@ -147,7 +156,9 @@ srnn_status sr_block_forward(const sr_block *b, float *out, const sr_block_saved
     const sr_rmsnorm input = norm_of(b, s->x, SR_BLOCK_INPUT_NORM, s->rstd);
     const sr_rmsnorm middle = norm_of(b, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd);
     SR_TRY(backend->rmsnorm_forward(backend, s->normed, &input));
-    SR_TRY(attend(b, s));
+    if (!has_mlp(b))
+        return attend(b, out, s);
+    SR_TRY(attend(b, s->middle, s));
     SR_TRY(backend->rmsnorm_forward(backend, s->mlp_normed, &middle));
     SR_TRY(activate(b, s));
     return out ? mlp_finish(b, out, s->middle, s) : SRNN_OK;
@@ -195,12 +206,13 @@ srnn_status sr_block_backward(const sr_block *b, sr_block_gradient d,
     const sr_layer_weights weights = attention_weights(b);
     const sr_rmsnorm input = norm_of(b, s->x, SR_BLOCK_INPUT_NORM, s->rstd);
     const sr_rmsnorm middle = norm_of(b, s->middle, SR_BLOCK_MLP_NORM, s->mlp_rstd);
-    SR_TRY(mlp_back(b, d, gradient, s, scratch));
-    SR_TRY(norm_back(b, d, gradient, scratch, &middle, SR_BLOCK_MLP_NORM));
-    SR_TRY(sr_attention_layer_backward(b->attention, numbers(b, scratch->d_normed, C),
-                                       &gradient->attention, numbers(b, d.narrow, C),
-                                       numbers(b, s->normed, C), &weights, s->attention,
-                                       scratch->attention));
+    if (has_mlp(b)) {
+        SR_TRY(mlp_back(b, d, gradient, s, scratch));
+        SR_TRY(norm_back(b, d, gradient, scratch, &middle, SR_BLOCK_MLP_NORM));
+    }
+    SR_TRY(sr_mixer_backward(b->mixer, numbers(b, scratch->d_normed, C), &gradient->attention,
+                             numbers(b, d.narrow, C), numbers(b, s->normed, C), &weights, s->mixer,
+                             scratch->mixer));
     return norm_back(b, d, gradient, scratch, &input, SR_BLOCK_INPUT_NORM);
 }
 
@@ -208,7 +220,7 @@ srnn_status sr_block_feed(const sr_block *b, float *x, sr_layer_state *state,
                           const sr_block_saved *s, const sr_layer_piece_place *place) {
     sr_backend *backend = b->backend;
     const sr_layer_weights weights = attention_weights(b);
-    const sr_layer_piece_place here = {place->T, place->positions, s->attention};
+    const sr_layer_piece_place here = {place->T, place->positions, s->mixer};
     const sr_rmsnorm input = norm_of(b, x, SR_BLOCK_INPUT_NORM, s->rstd);
     const sr_rmsnorm middle = norm_of(b, x, SR_BLOCK_MLP_NORM, s->mlp_rstd);
     SR_TRY(backend->rmsnorm_forward(backend, s->normed, &input));

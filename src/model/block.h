@@ -1,8 +1,8 @@
-/* block.h: one decoder layer: norm, attention, norm, MLP, each around a residual. */
+/* block.h: one decoder layer: norm, mixer, norm, MLP, each pair inside a residual. A model of Avey has no MLPs. */
 #ifndef SR_MODEL_BLOCK_H
 #define SR_MODEL_BLOCK_H
 
-#include "model/attention_layer.h"
+#include "model/mixer.h"
 #include "model/model.h"
 
 /* What forward leaves for backward, in device memory; void: of the backend's number type. */
@@ -10,8 +10,8 @@ typedef struct sr_block_saved {
     float *x;         /* (rows, C) input of the layer */
     void *normed;     /* (rows, C) */
     float *rstd;      /* (rows) */
-    void *attention;  /* sr_attention_layer_saved_bytes */
-    float *middle;    /* (rows, C) after attention */
+    void *mixer;      /* sr_mixer_saved_bytes */
+    float *middle;    /* (rows, C) after the mixer */
     void *mlp_normed; /* (rows, C) */
     float *mlp_rstd;  /* (rows) */
     void *up;         /* (rows, inner): gate and up side by side, or up alone */
@@ -24,7 +24,7 @@ typedef struct sr_block_scratch {
     void *d_activated; /* (rows, F) */
     void *d_up;        /* (rows, inner); d_activated where there is no gate */
     float *parts;      /* (SR_ROW_PARTS, C) */
-    void *attention;   /* sr_attention_layer_scratch_bytes */
+    void *mixer;       /* sr_mixer_scratch_bytes */
 } sr_block_scratch;
 
 /* The gradient of the residual stream, (rows, C): float, and once more in the number type. */
@@ -44,7 +44,7 @@ typedef struct sr_observer {
 typedef struct sr_block {
     sr_backend *backend;
     const sr_model_config *config;
-    sr_attention_layer *attention;
+    const sr_mixer *mixer;
     const sr_block_pointers *master, *worker;
     int64_t rows;
     int layer;            /* its number, for the observer */

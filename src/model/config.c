@@ -34,17 +34,11 @@ srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *fro
 }
 
 sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer) {
-    const sr_layer_sizes *sizes = &config->sizes[layer];
-    return (sr_layer_dims){.C = config->C,
-                           .H = sizes->H,
-                           .Hkv = sizes->Hkv,
-                           .D = sizes->D,
-                           .Dv = sizes->Dv,
-                           .rank = sizes->rank,
-                           .levels = sizes->levels,
-                           .layers = config->L,
-                           .qkv_bias = config->qkv_bias,
-                           .o_bias = config->o_bias};
+    sr_layer_dims dims = sr_layer_sizes_dims(&config->sizes[layer], config->C);
+    dims.layers = config->L;
+    dims.qkv_bias = config->qkv_bias;
+    dims.o_bias = config->o_bias;
+    return dims;
 }
 
 typedef struct bound {
@@ -104,6 +98,8 @@ srnn_status sr_model_config_check(const sr_model_config *c) {
     if (!(c->norm_epsilon >= 0) || !(c->rope_theta > 0))
         return SR_FAIL(SRNN_ERR_ARGUMENT, "rms_norm_eps must be 0 or more, rope_theta above 0");
     for (int layer = 0; layer < c->L; layer++) {
+        if (c->is_avey)
+            break;
         SR_TRY(srnn_attention_check(&c->attention[layer]));
         SR_TRY(check_sizes(c, layer));
     }
@@ -161,8 +157,21 @@ static srnn_status set_range(sr_model_config *config, bool *known, const char *t
     return SRNN_OK;
 }
 
+/* A model of another kind: one text for all layers, a tied head, its own epsilon. */
+static srnn_status set_avey(sr_model_config *config, const char *text) {
+    SR_TRY(sr_avey_parse(&config->avey, &config->is_avey, text));
+    if (config->is_avey) {
+        config->tied = true;
+        config->norm_epsilon = SR_AVEY_EPSILON;
+    }
+    return SRNN_OK;
+}
+
 static srnn_status set_ranges(sr_model_config *config, bool *known, const char *text) {
     long first, last;
+    SR_TRY(set_avey(config, text));
+    if (config->is_avey)
+        return SRNN_OK;
     if (!range_read(text, &first, &last))
         return set_range(config, known, text, strlen(text), 0, -1);
     while (true) {
@@ -178,29 +187,6 @@ static srnn_status set_ranges(sr_model_config *config, bool *known, const char *
             return SR_FAIL(SRNN_ERR_FORMAT, "no attention is given for layer %d; end with \"%d-:\"",
                            layer, layer);
     return SRNN_OK;
-}
-
-static int first_given(int given, int otherwise) {
-    return given ? given : otherwise;
-}
-
-/* What a layer has where its configuration says no more. */
-static sr_layer_sizes usual_sizes(const sr_model_config *c, int layer) {
-    const srnn_attention *a = &c->attention[layer];
-    const sr_form_sizes *form = &sr_layer_form_of(a)->sizes;
-    const int numerator = first_given(form->key_numerator, 1);
-    const int share = c->D * numerator / first_given(form->key_denominator, 1);
-    const int heads = c->H * first_given(form->heads, 1);
-    const int groups = c->Hkv < c->H ? c->Hkv : 1; /* of shared queries: H would share nothing */
-    const bool ranked = form->rank > 0, levelled = a->levels != SRNN_LEVELS_NONE;
-    return (sr_layer_sizes){
-        .H = heads,
-        .Hkv = sr_shares_queries(a) ? groups : c->Hkv * first_given(form->heads, 1),
-        .D = first_given(c->key_size, first_given(form->key, share)),
-        .Dv = first_given(c->value_size, c->D),
-        .rank = ranked ? first_given(c->rank, form->rank) : 0,
-        .levels = levelled ? first_given(c->levels, SR_LEVELS_USUAL) : 0,
-    };
 }
 
 srnn_status sr_model_config_attention(sr_model_config *config, const char *text) {
@@ -220,7 +206,8 @@ srnn_status sr_model_config_attention(sr_model_config *config, const char *text)
     const srnn_status status = set_ranges(config, memory, text);
     free(memory);
     for (int layer = 0; layer < config->L; layer++)
-        config->sizes[layer] = usual_sizes(config, layer);
+        config->sizes[layer] = sr_layer_sizes_usual(&config->attention[layer], config->H,
+                                                    config->Hkv, config->D, &config->given);
     return status;
 }
 
@@ -244,7 +231,12 @@ srnn_status sr_model_config_attention_text(char **text, const sr_model_config *c
     FILE *out = sr_memory_stream(text, &length);
     if (!out)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a text");
-    for (int first = 0, next; first < config->L; first = next) {
+    char avey[128];
+    if (config->is_avey) {
+        sr_avey_print(avey, sizeof avey, &config->avey);
+        fputs(avey, out);
+    }
+    for (int first = config->is_avey ? config->L : 0, next; first < config->L; first = next) {
         char variant[512];
         for (next = first + 1; next < config->L; next++)
             if (!sr_attention_same(&config->attention[first], &config->attention[next]))

@@ -4,7 +4,8 @@
 
 #include "attention/attention.h"
 #include "files/tensor.h"
-#include "model/layer_tensors.h"
+#include "model/avey.h"
+#include "model/layer_sizes.h"
 #include "model/rope.h"
 
 typedef enum sr_mlp {
@@ -15,13 +16,6 @@ typedef enum sr_mlp {
 /* How far sizes may go: far beyond use, near enough to keep products in 64 bits. */
 enum { SR_LAYERS_MAX = 4096, SR_WIDTH_MAX = 1 << 20, SR_VOCAB_MAX = 1 << 24 };
 enum { SR_POSITIONS_MAX = 1 << 24, SR_OTHER_ENDS = 15 };
-
-/* Sizes of one layer's attention. */
-typedef struct sr_layer_sizes {
-    int H, Hkv;       /* heads; heads of what a group of them shares */
-    int D, Dv;        /* widths of a head of keys and of values */
-    int rank, levels; /* 0: the layer has none */
-} sr_layer_sizes;
 
 typedef struct sr_model_config {
     int V;         /* vocab_size */
@@ -42,8 +36,10 @@ typedef struct sr_model_config {
     bool head_kept; /* the file says tied, but a head that differs lies beside it and is used */
     bool reference; /* the file names the attention as the reference does, without a text form */
 
-    /* What sr_model_config_attention gives layers; 0: what their form has. */
-    int key_size, value_size, rank, levels;
+    sr_layer_sizes given; /* for sr_model_config_attention, see sr_layer_sizes_usual */
+
+    bool is_avey; /* blocks of Avey in place of attention and MLP, which then mean nothing */
+    sr_avey avey;
 
     srnn_attention *attention; /* (L), owned */
     sr_layer_sizes *sizes;     /* (L), owned */

@@ -43,7 +43,7 @@ static bool is_softmax(const sr_model_config *config) {
 }
 
 const sr_family *sr_family_of(const sr_model_config *config) {
-    if (!is_softmax(config) || config->mlp != SR_MLP_SWIGLU)
+    if (config->is_avey || !is_softmax(config) || config->mlp != SR_MLP_SWIGLU)
         return &families[SOFTRNN];
     if (config->qkv_bias == config->o_bias)
         return &families[LLAMA];

@@ -6,6 +6,7 @@
 #include "model/config_foreign.h"
 #include "model/config_member.h"
 #include "model/config_rope.h"
+#include "model/config_sizes.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -121,8 +122,11 @@ static srnn_status read_root(sr_model_config *config, const char *path, const js
     SR_TRY(r.status);
     SR_TRY(sr_config_foreign(root, family, config->positions, path));
     srnn_status status = sr_model_config_attention(config, attention);
-    if (status == SRNN_OK)
+    if (status == SRNN_OK) {
+        sr_config_sizes_read(&r, config);
+        SR_TRY(r.status);
         status = sr_model_config_check(config);
+    }
     return status == SRNN_OK ? SRNN_OK : name_file(status, path);
 }
 
@@ -190,6 +194,9 @@ static json_t *config_json(const sr_model_config *c, const char *attention, sr_d
     if (c->o_bias != c->qkv_bias && family->bias == SR_FAMILY_BIAS_MEMBER)
         sr_json_set(root, "softrnn_output_bias", json_boolean(c->o_bias));
     set_attention(root, c, attention);
+    json_t *sizes = sr_config_sizes_json(c);
+    if (sizes)
+        sr_json_set(root, "softrnn_sizes", sizes);
     return root;
 }
 

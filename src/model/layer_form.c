@@ -38,6 +38,12 @@
     { "norm.weight", SR_OPERAND_NORM_WEIGHT, VALUE(1) }
 
 /* clang-format off */
+#define MAMBA_RULES                                                                          \
+    .rules = {{SR_SIZE_HEADS, "A_log", 0}, {SR_SIZE_LEVELS, "L", 1},                         \
+              {SR_SIZE_VALUE, "norm.weight", 0}, {SR_SIZE_KEY, "in_proj.weight", 0},         \
+              {SR_SIZE_CONV, "conv1d.weight", 2}}
+#define QKV_RULES {SR_SIZE_KEY, "q_proj.weight", 0}, {SR_SIZE_VALUE, "v_proj.weight", 0}
+
 static const sr_layer_form plain = {
     .projections = {QKV_PROJECTIONS},
     .convs = {SKIP_CONV},
@@ -57,13 +63,13 @@ static const sr_layer_form forms[] = {
                         {"g_proj", {DECAY}, ALWAYS, .bias_start = VALUE(6.906768)}}, /* sigmoid: 0.999 */
         .output = OUT},
     [SRNN_LAYER_MAMBA2] = {
-        MAMBA, .learned = {MAMBA_NORM},
+        MAMBA, MAMBA_RULES, .learned = {MAMBA_NORM},
         .sizes = {.heads = 2, .key = 128}},
     [SRNN_LAYER_MAMBA_LAYER] = {
-        MAMBA, .learned = {MAMBA_NORM}, .prefix = "mamba_layer.",
+        MAMBA, MAMBA_RULES, .learned = {MAMBA_NORM}, .prefix = "mamba_layer.",
         .sizes = {.key = 64}},
     [SRNN_LAYER_MAMBA_BLOCK] = {
-        MAMBA, .prefix = "mamba_layer.mixer.",
+        MAMBA, MAMBA_RULES, .prefix = "mamba_layer.mixer.",
         .learned = {MAMBA_NORM,
                     {"A_log", SR_OPERAND_A_LOG, {.rule = SR_START_LOG_COUNT}},
                     {"dt_bias", SR_OPERAND_DT_BIAS, VALUE(1)}},
@@ -74,23 +80,28 @@ static const sr_layer_form forms[] = {
                         {"gk_proj.1", {DECAY}, .source = RANK, ALWAYS, ZERO}},
         .learned = {{"g_norm_swish_gate.weight", SR_OPERAND_NORM_WEIGHT, VALUE(1)}},
         .output = OUT,
-        .sizes = {.key_denominator = 2, .rank = 16}},
+        .sizes = {.key_denominator = 2, .rank = 16},
+        .rules = {QKV_RULES, {SR_SIZE_RANK, "gk_proj.0.weight", 0}}},
     [SRNN_LAYER_DELTA_NET] = {
         .projections = {QKV_PROJECTIONS, {"b_proj", {WRITE}, NEVER}, {"a_proj", {DECAY}, NEVER},
                         {"g_proj", {GATE}, NEVER}, {"l_proj", {LEVEL}, NEVER}},
         .convs = {{"q_conv1d", {Q}, NEVER}, {"k_conv1d", {K}, NEVER}, {"v_conv1d", {V}, NEVER}},
         .learned = {{"o_norm.weight", SR_OPERAND_NORM_WEIGHT, VALUE(1)},
                     {"A_log", SR_OPERAND_A_LOG, {SR_START_LOG_UNIFORM, 0, 16}}},
-        .output = OUT},
+        .output = OUT,
+        .rules = {{SR_SIZE_HEADS, "b_proj.weight", 0}, {SR_SIZE_HEADS, "L", 0},
+                  {SR_SIZE_LEVELS, "L", 1}, QKV_RULES, {SR_SIZE_CONV, "q_conv1d.weight", 2}}},
     [SRNN_LAYER_RAT] = {
         .projections = {{"in_proj", {GATE, V, POOL, Q, K}, NEVER}},
         .learned = {{"gate_bias", SR_OPERAND_POOL_GATE, {.rule = SR_START_LOG_POOL}}},
-        .output = {"out_proj", ZERO}},
+        .output = {"out_proj", ZERO},
+        .rules = {{SR_SIZE_GROUPS, "in_proj.weight", 0}}},
     [SRNN_LAYER_GRELA] = {
         .projections = {{"in_proj", {V}, ALWAYS, ZERO}, {"act_proj", {GATE}, ALWAYS, ZERO},
                         {"attn.qk", {Q, K}, .source = V, ALWAYS, ZERO}},
         .convs = {{"attn.conv1d", {V}, .target = SKIP, ALWAYS, .start = FAN}},
-        .output = {"out_proj", ALWAYS, ZERO}},
+        .output = {"out_proj", ALWAYS, ZERO},
+        .rules = {{SR_SIZE_SKIP_CONV, "attn.conv1d.weight", 2}}},
     [SRNN_LAYER_NALA] = {
         .projections = {QKV_PROJECTIONS, {"g_proj", {GATE}, ZERO}},
         .output = OUT},

@@ -40,7 +40,13 @@ typedef enum sr_form_bias {
     SR_FORM_BIAS_ALWAYS,
 } sr_form_bias;
 
-enum { SR_FORM_PARTS = 6, SR_FORM_PROJECTIONS = 7, SR_FORM_CONVS = 3, SR_FORM_LEARNED = 6 };
+enum {
+    SR_FORM_PARTS = 6,
+    SR_FORM_PROJECTIONS = 7,
+    SR_FORM_CONVS = 3,
+    SR_FORM_LEARNED = 6,
+    SR_FORM_RULES = 8
+};
 
 typedef struct sr_form_projection {
     const char *name;         /* NULL ends the list */
@@ -75,6 +81,25 @@ typedef struct sr_form_sizes {
     int rank, levels;
 } sr_form_sizes;
 
+typedef enum sr_form_size {
+    SR_SIZE_NONE = 0, /* ends a list */
+    SR_SIZE_HEADS,
+    SR_SIZE_GROUPS, /* heads of what is shared */
+    SR_SIZE_KEY,
+    SR_SIZE_VALUE,
+    SR_SIZE_RANK,
+    SR_SIZE_LEVELS,
+    SR_SIZE_CONV,      /* taps of short_conv */
+    SR_SIZE_SKIP_CONV, /* taps of skip=conv */
+} sr_form_size;
+
+/* A size that the shape of a tensor tells once those of earlier rules are known. */
+typedef struct sr_form_rule {
+    sr_form_size size;
+    const char *tensor;
+    int axis;
+} sr_form_rule;
+
 typedef struct sr_layer_form {
     const char *prefix; /* in front of all names; NULL: nothing */
     sr_form_projection projections[SR_FORM_PROJECTIONS];
@@ -84,6 +109,7 @@ typedef struct sr_layer_form {
     const char
         *own_norm; /* RMS norm of the input, around which the layer has a residual; NULL: none */
     sr_form_sizes sizes;
+    sr_form_rule rules[SR_FORM_RULES];
 } sr_layer_form;
 
 /* The form that the variant asks for. */

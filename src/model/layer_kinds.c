@@ -1,4 +1,4 @@
-/* layer_kinds.c: the different attention layers of a model, each made once. */
+/* layer_kinds.c: the different mixers of a model, each made once. */
 #include "model/layer_kinds.h"
 
 #include "base/memory.h"
@@ -15,6 +15,19 @@ static int find_same(const sr_model_config *config, int layer) {
     return -1;
 }
 
+/* B * T rows are whole contexts of Avey. */
+static srnn_status make_mixer(sr_mixer *mixer, sr_backend *backend, const sr_model_config *config,
+                              const sr_layer_setup *setup, int layer) {
+    sr_layer_setup own = *setup;
+    if (config->is_avey)
+        return sr_avey_layer_create(&mixer->avey, backend, &config->avey, config->C,
+                                    (int64_t)setup->B * setup->T);
+    own.attention = config->attention[layer];
+    own.dims = sr_model_config_dims(config, layer);
+    own.rope_theta = config->rope_theta;
+    return sr_attention_layer_create(&mixer->attention, backend, &own);
+}
+
 static srnn_status fill(sr_layer_kinds *kinds, sr_backend *backend, const sr_model_config *config,
                         const sr_layer_setup *setup) {
     void *memory;
@@ -25,12 +38,10 @@ static srnn_status fill(sr_layer_kinds *kinds, sr_backend *backend, const sr_mod
     for (int layer = 0; layer < config->L; layer++) {
         const int same = find_same(config, layer);
         if (same < 0) {
-            sr_layer_setup own = *setup;
-            own.attention = config->attention[layer];
-            own.dims = sr_model_config_dims(config, layer);
-            own.rope_theta = config->rope_theta;
-            SR_TRY(sr_attention_layer_create(&kinds->kinds[kinds->count], backend, &own));
-            kinds->of_layer[layer] = kinds->kinds[kinds->count++];
+            sr_mixer *made = &kinds->kinds[kinds->count];
+            SR_TRY(make_mixer(made, backend, config, setup, layer));
+            kinds->of_layer[layer] = made;
+            kinds->count++;
         } else {
             kinds->of_layer[layer] = kinds->of_layer[same];
         }
@@ -49,7 +60,7 @@ srnn_status sr_layer_kinds_create(sr_layer_kinds *kinds, sr_backend *backend,
 
 void sr_layer_kinds_free(sr_layer_kinds *kinds) {
     for (int i = 0; i < kinds->count; i++)
-        sr_attention_layer_free(kinds->kinds[i]);
+        sr_mixer_free(&kinds->kinds[i]);
     free(kinds->kinds);
     free(kinds->of_layer);
     *kinds = (sr_layer_kinds){0};
@@ -58,6 +69,6 @@ void sr_layer_kinds_free(sr_layer_kinds *kinds) {
 size_t sr_layer_kinds_bytes(const sr_layer_kinds *kinds) {
     size_t bytes = 0;
     for (int i = 0; i < kinds->count; i++)
-        bytes += sr_attention_layer_own_bytes(kinds->kinds[i]);
+        bytes += sr_mixer_own_bytes(&kinds->kinds[i]);
     return bytes;
 }

@@ -1,13 +1,13 @@
-/* layer_kinds.h (private): the different attention layers of a model, each made once. */
+/* layer_kinds.h (private): the different mixers of a model, each made once. */
 #ifndef SR_MODEL_LAYER_KINDS_H
 #define SR_MODEL_LAYER_KINDS_H
 
-#include "model/attention_layer.h"
 #include "model/config.h"
+#include "model/mixer.h"
 
 typedef struct sr_layer_kinds {
-    sr_attention_layer **of_layer; /* (L): layers with one descriptor share one */
-    sr_attention_layer **kinds;    /* (count), owned */
+    const sr_mixer **of_layer; /* (L): layers with one descriptor share one */
+    sr_mixer *kinds;           /* (L), of which `count` are made; owned */
     int count;
 } sr_layer_kinds;
 

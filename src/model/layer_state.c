@@ -70,6 +70,13 @@ const srnn_state *sr_layer_state_attention(const sr_layer_state *state) {
     return state->attention;
 }
 
+size_t sr_layer_state_bytes(const sr_layer_state *state) {
+    size_t bytes = srnn_state_saved_bytes(state->attention);
+    for (int i = 0; i < state->layer->wiring.conv_count; i++)
+        bytes += history_bytes(state->layer, i);
+    return bytes;
+}
+
 srnn_status sr_layer_state_reserve(sr_layer_state *state, int T, bool *moved) {
     const sr_attention_layer *layer = state->layer;
     if (T < 1 || T > layer->T)

@@ -24,6 +24,7 @@ typedef enum sr_layer_slot {
     SR_LAYER_CONVS = SR_LAYER_PROJECTIONS + 2 * SR_WIRE_PROJECTIONS, /* the same */
     SR_LAYER_OUTPUT = SR_LAYER_CONVS + 2 * SR_FORM_CONVS,            /* the same, of one */
     SR_LAYER_OWN_NORM = SR_LAYER_OUTPUT + 2,
+    SR_LAYER_SPATIAL,  /* of Avey, whose blocks have the first projection and the output too */
     SR_LAYER_OPERANDS, /* one for each that is learned itself, or the bias of a part */
     SR_LAYER_SLOTS = SR_LAYER_OPERANDS + SR_OPERANDS,
 } sr_layer_slot;

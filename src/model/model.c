@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@ static srnn_status add(sr_tensor_table *table, int slot, int layer, const char *
         snprintf(spec.name, sizeof spec.name, "%s", name);
     else
         snprintf(spec.name, sizeof spec.name, "model.layers.%d.%s", layer, name);
-    const bool norm = strstr(name, "norm") != NULL;
+    const bool norm = strstr(name, "norm") || strstr(name, "ln_f");
     spec.initialiser = columns ? SR_INIT_NORMAL : SR_INIT_CONSTANT;
     spec.size = norm ? 1.0 : 0.0;
     return sr_tensor_table_add(table, &spec);
@@ -38,6 +39,25 @@ static srnn_status add_mlp(sr_tensor_table *table, const sr_model_config *c, int
     return SRNN_OK;
 }
 
+/* Xavier's normal numbers for an embedding that is also the head. */
+static srnn_status add_avey(sr_tensor_table *table, const sr_model_config *c) {
+    sr_tensor_spec embedding = {.name = "model.wte.weight",
+                                .rank = 2,
+                                .shape = {c->V, c->C},
+                                .initialiser = SR_INIT_NORMAL_OF,
+                                .size = sqrt(2.0 / ((double)c->V + c->C)),
+                                .slot = SLOT_EMBEDDING};
+    SR_TRY(sr_tensor_table_add(table, &embedding));
+    for (int layer = 0; layer < c->L; layer++) {
+        char name[64];
+        snprintf(name, sizeof name, "model.blocks.%d.rms_norm.weight", layer);
+        SR_TRY(add(table, SR_BLOCK_INPUT_NORM, -1, name, c->C, 0));
+        snprintf(name, sizeof name, "model.blocks.%d.ctxt.", layer);
+        SR_TRY(sr_avey_tensors(table, name, &c->avey, c->C));
+    }
+    return add(table, SLOT_NORM, -1, "model.ln_f.weight", c->C, 0);
+}
+
 static srnn_status add_block(sr_tensor_table *table, const sr_model_config *c, int layer) {
     const sr_layer_dims dims = sr_model_config_dims(c, layer);
     char prefix[64];
@@ -49,6 +69,8 @@ static srnn_status add_block(sr_tensor_table *table, const sr_model_config *c, i
 }
 
 static srnn_status add_all(sr_tensor_table *table, const sr_model_config *c) {
+    if (c->is_avey)
+        return add_avey(table, c);
     SR_TRY(add(table, SLOT_EMBEDDING, -1, "model.embed_tokens.weight", c->V, c->C));
     for (int layer = 0; layer < c->L; layer++)
         SR_TRY(add_block(table, c, layer));
@@ -193,7 +215,7 @@ srnn_status sr_model_initialise(sr_model *model, double range, uint64_t seed) {
     srnn_status status = SRNN_OK;
     for (size_t i = 0; i < model->table.count && status == SRNN_OK; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
-        sr_tensor_initialise(host, spec, range, seed);
+        sr_tensor_initialise(host, spec, range, seed, model->backend->threads);
         status = sr_device_copy_in(model->backend->device, model->weights + spec->start, host,
                                    spec->count * sizeof(float));
     }

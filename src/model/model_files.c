@@ -20,11 +20,23 @@ static srnn_status read_config(sr_model_config *config, const char *folder) {
     return sr_model_config_read(config, path);
 }
 
-static void find_biases(sr_model_config *config, const sr_weight_files *files) {
-    if (sr_weight_files_find(files, "model.layers.0.self_attn.q_proj.bias"))
-        config->qkv_bias = true;
-    if (sr_weight_files_find(files, "model.layers.0.self_attn.o_proj.bias"))
-        config->o_bias = true;
+static const sr_tensor *find_tensor(const void *files, const char *name) {
+    return sr_weight_files_find(files, name);
+}
+
+/* Sizes of layers that their tensors tell better than config.json, which may not know them; and biases. */
+static srnn_status find_sizes(sr_model_config *config, const sr_weight_files *files) {
+    for (int layer = 0; layer < config->L && !config->is_avey; layer++) {
+        char prefix[64];
+        sr_layer_dims d = sr_model_config_dims(config, layer);
+        snprintf(prefix, sizeof prefix, "model.layers.%d.self_attn.", layer);
+        SR_TRY(sr_layer_sizes_find(&d, &config->attention[layer], prefix,
+                                   (sr_tensor_finder){find_tensor, files}));
+        config->sizes[layer] = (sr_layer_sizes){d.H, d.Hkv, d.D, d.Dv, d.rank, d.levels};
+        config->qkv_bias = config->qkv_bias || (layer == 0 && d.qkv_bias);
+        config->o_bias = config->o_bias || (layer == 0 && d.o_bias);
+    }
+    return sr_model_config_check(config);
 }
 
 static bool same_numbers(const sr_tensor *a, const sr_tensor *b) {
@@ -44,15 +56,15 @@ static void find_head(sr_model_config *config, const sr_weight_files *files) {
 srnn_status sr_model_load_config(sr_model_config *config, const char *folder) {
     sr_weight_files files;
     SR_TRY(read_config(config, folder));
-    const srnn_status status = sr_weight_files_open(&files, folder);
-    if (status != SRNN_OK) {
+    srnn_status status = sr_weight_files_open(&files, folder);
+    if (status == SRNN_OK)
+        status = find_sizes(config, &files);
+    if (status == SRNN_OK)
+        find_head(config, &files);
+    if (status != SRNN_OK)
         sr_model_config_free(config);
-        return status;
-    }
-    find_biases(config, &files);
-    find_head(config, &files);
     sr_weight_files_close(&files);
-    return SRNN_OK;
+    return status;
 }
 
 /* ---- tensors that no row of the table asks for */

@@ -46,7 +46,7 @@ enum { PROJECTED, CONVOLVED, O, SHOWN };
 
 static srnn_status show_copies(const sr_block *b, srnn_operands *in, srnn_tensor *o,
                                const sr_matrix shown[SHOWN], float *const host[SHOWN]) {
-    const sr_layer_wiring *wiring = &b->attention->wiring;
+    const sr_layer_wiring *wiring = &b->mixer->attention->wiring;
     int64_t learned = 1;
     for (int n = 0; n < SR_OPERANDS; n++) {
         const sr_operand which = (sr_operand)n;
@@ -68,11 +68,11 @@ static srnn_status show_copies(const sr_block *b, srnn_operands *in, srnn_tensor
 srnn_status sr_block_observe(const sr_block *b, const sr_layer_weights *weights, void *saved) {
     srnn_device *device = b->backend->device;
     srnn_tensor o;
-    srnn_operands in = sr_attention_layer_operands(b->attention, &o, weights, saved);
+    srnn_operands in = sr_attention_layer_operands(b->mixer->attention, &o, weights, saved);
     if (!device->record) /* the device is the host */
         return b->observer.see(b->observer.context, b->layer, &in, o);
     const sr_layer_arrays arrays =
-        sr_layer_arrays_at(b->attention, &b->attention->saved, saved, b->rows);
+        sr_layer_arrays_at(b->mixer->attention, &b->mixer->attention->saved, saved, b->rows);
     const sr_matrix shown[SHOWN] = {arrays.projected, arrays.convolved, arrays.o};
     float *host[SHOWN] = {NULL, NULL, NULL};
     srnn_status status = SRNN_OK;

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "model/block.h"
+#include "model/contexts.h"
 #include "model/layer_kinds.h"
 
 #include <stdlib.h>
@@ -16,6 +17,8 @@ struct sr_pass {
     sr_backend *backend;
     sr_pass_setup setup;
     int64_t rows;
+    int64_t block_rows;   /* that the blocks see: `rows`, or those of the contexts */
+    sr_contexts contexts; /* of an Avey model */
     sr_layer_kinds kinds;
     sr_block *blocks;      /* (L) */
     sr_block_saved *saved; /* (L); with recompute or without train all share one memory */
@@ -27,11 +30,13 @@ struct sr_pass {
     float *losses;                      /* (rows), device memory */
     int32_t *hits;                      /* (rows), device memory */
     int32_t *host_hits;                 /* (rows) */
-    float *x;                           /* (rows, C): the last layer's output */
+    float *x;                           /* (rows, C): what the last norm reads */
+    float *last;                        /* (block_rows, C): the last layer's output, often x */
     void *normed;                       /* (rows, C), number type: the last norm's */
     float *rstd;                        /* (rows) */
     void *d_normed;                     /* (rows, C), number type */
-    sr_block_gradient d;                /* (rows, C) */
+    sr_block_gradient d;                /* (block_rows, C) */
+    float *d_x;                         /* (rows, C): the gradient of x, often d.wide */
     void *logits;                       /* (logit_rows, V), number type */
     int64_t logit_rows;
     sr_tally *tally; /* of sr_pass_step; NULL: nobody counts */
@@ -76,10 +81,10 @@ static srnn_status make_blocks(sr_pass *pass) {
     for (int layer = 0; layer < model->config.L; layer++)
         pass->blocks[layer] = (sr_block){.backend = pass->backend,
                                          .config = &model->config,
-                                         .attention = pass->kinds.of_layer[layer],
+                                         .mixer = pass->kinds.of_layer[layer],
                                          .master = &model->master.block[layer],
                                          .worker = &model->worker.block[layer],
-                                         .rows = pass->rows,
+                                         .rows = pass->block_rows,
                                          .layer = layer,
                                          .observer = pass->setup.observer};
     return SRNN_OK;
@@ -89,7 +94,7 @@ static srnn_status make_blocks(sr_pass *pass) {
  * it where forward left it. */
 static srnn_status take_activations(sr_pass *pass) {
     const int L = pass->model->config.L;
-    const size_t C = (size_t)pass->model->config.C, rows = (size_t)pass->rows;
+    const size_t C = (size_t)pass->model->config.C, rows = (size_t)pass->block_rows;
     const bool keep = pass->setup.train && !pass->setup.recompute;
     size_t largest = 0, scratch = 0;
     void *shared = NULL;
@@ -116,8 +121,11 @@ static srnn_status take_activations(sr_pass *pass) {
         return SRNN_OK;
     SR_TRY(take(pass, &pass->scratch, scratch, 1));
     const size_t number = sr_number_bytes(pass->backend->number);
-    SR_TRY(take(pass, &pass->d_normed, rows * C, number));
+    SR_TRY(take(pass, &pass->d_normed, (size_t)pass->rows * C, number));
     SR_TRY(take_floats(pass, &pass->d.wide, rows * C));
+    pass->d_x = pass->d.wide;
+    if (pass->model->config.is_avey)
+        SR_TRY(take_floats(pass, &pass->d_x, (size_t)pass->rows * C));
     pass->d.narrow = pass->d.wide;
     if (pass->backend->number != SRNN_F32)
         SR_TRY(take(pass, &pass->d.narrow, rows * C, number));
@@ -140,6 +148,9 @@ static srnn_status take_ends(sr_pass *pass) {
     SR_TRY(take_tokens(pass, &pass->hits));
     SR_TRY(take_floats(pass, &pass->losses, rows));
     SR_TRY(take_floats(pass, &pass->x, rows * C));
+    pass->last = pass->x;
+    if (c->is_avey)
+        SR_TRY(take_floats(pass, &pass->last, (size_t)pass->block_rows * C));
     SR_TRY(take(pass, &pass->normed, rows * C, number));
     SR_TRY(take_floats(pass, &pass->rstd, rows));
     return take(pass, &pass->logits, (size_t)pass->logit_rows * (size_t)c->V, number);
@@ -161,6 +172,28 @@ static srnn_status take_positions(sr_pass *pass) {
     return place_tokens(pass, pass->setup.offsets, pass->setup.documents);
 }
 
+/* A context of Avey goes over a whole row. */
+static srnn_status check_documents(const sr_pass *pass, const int64_t *offsets, int64_t documents) {
+    for (int64_t n = 0; pass->model->config.is_avey && offsets && n < documents; n++)
+        if (offsets[n] % pass->setup.T != 0)
+            return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                           "avey takes rows of one document each; use another layout of the data");
+    return SRNN_OK;
+}
+
+static srnn_status make_contexts(sr_pass *pass) {
+    pass->block_rows = pass->rows;
+    if (!pass->model->config.is_avey)
+        return SRNN_OK;
+    SR_TRY(check_documents(pass, pass->setup.offsets, pass->setup.documents));
+    SR_TRY(sr_contexts_create(&pass->contexts, pass->model, pass->setup.B, pass->setup.T));
+    pass->block_rows = sr_contexts_rows(&pass->contexts);
+    return pass->block_rows <= INT32_MAX
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_ARGUMENT, "a batch of %d x %d tokens makes too many contexts",
+                         pass->setup.B, pass->setup.T);
+}
+
 static srnn_status fill(sr_pass *pass) {
     const sr_model_config *c = &pass->model->config;
     void *memory;
@@ -172,8 +205,9 @@ static srnn_status fill(sr_pass *pass) {
     SR_TRY(sr_alloc_zero(&memory, (size_t)(2 * c->L + 20), sizeof *pass->memory));
     pass->memory = memory;
     SR_TRY(take_positions(pass));
-    const sr_layer_setup layer = {.B = pass->setup.B,
-                                  .T = pass->setup.T,
+    SR_TRY(make_contexts(pass));
+    const sr_layer_setup layer = {.B = c->is_avey ? 1 : pass->setup.B,
+                                  .T = c->is_avey ? (int)pass->block_rows : pass->setup.T,
                                   .positions = pass->positions,
                                   .offsets = pass->setup.offsets,
                                   .documents = pass->setup.documents,
@@ -215,19 +249,22 @@ void sr_pass_free(sr_pass *pass) {
     free(pass->host_hits);
     sr_model_pointers_free(&pass->gradient);
     sr_layer_kinds_free(&pass->kinds);
+    sr_contexts_free(&pass->contexts);
     free(pass->blocks);
     free(pass->saved);
     free(pass);
 }
 
 srnn_status sr_pass_documents(sr_pass *pass, const int64_t *offsets, int64_t documents) {
+    SR_TRY(check_documents(pass, offsets, documents));
     for (int i = 0; i < pass->kinds.count; i++)
-        SR_TRY(sr_attention_layer_documents(pass->kinds.kinds[i], offsets, documents));
+        SR_TRY(sr_mixer_documents(&pass->kinds.kinds[i], offsets, documents));
     return place_tokens(pass, offsets, documents);
 }
 
 size_t sr_pass_bytes(const sr_pass *pass) {
-    return pass->bytes + sr_layer_kinds_bytes(&pass->kinds);
+    const size_t contexts = pass->model->config.is_avey ? sr_contexts_bytes(&pass->contexts) : 0;
+    return pass->bytes + contexts + sr_layer_kinds_bytes(&pass->kinds);
 }
 
 float *sr_pass_gradient(sr_pass *pass) {
@@ -261,18 +298,29 @@ static sr_rmsnorm last_norm(const sr_pass *pass) {
                         pass->rows, pass->model->config.C};
 }
 
+/* From the loaded ids to what the first block reads. */
+static srnn_status embed(sr_pass *pass) {
+    sr_backend *backend = pass->backend;
+    const sr_model *model = pass->model;
+    if (model->config.is_avey)
+        return sr_contexts_make(&pass->contexts, pass->saved[0].x, pass->ids);
+    return backend->embed_forward(
+        backend, sr_matrix_of(pass->saved[0].x, pass->rows, model->config.C, SRNN_F32),
+        model->master.embedding, pass->ids);
+}
+
 /* From the loaded ids to pass->normed. */
 static srnn_status forward(sr_pass *pass) {
     sr_backend *backend = pass->backend;
     const sr_model *model = pass->model;
     const int L = model->config.L;
-    SR_TRY(backend->embed_forward(
-        backend, sr_matrix_of(pass->saved[0].x, pass->rows, model->config.C, SRNN_F32),
-        model->master.embedding, pass->ids));
+    SR_TRY(embed(pass));
     for (int layer = 0; layer < L; layer++)
         SR_TRY(sr_block_forward(&pass->blocks[layer],
-                                layer + 1 < L ? pass->saved[layer + 1].x : pass->x,
+                                layer + 1 < L ? pass->saved[layer + 1].x : pass->last,
                                 &pass->saved[layer]));
+    if (model->config.is_avey)
+        sr_contexts_read(&pass->contexts, pass->x, pass->last);
     const sr_rmsnorm norm = last_norm(pass);
     return backend->rmsnorm_forward(backend, pass->normed, &norm);
 }
@@ -369,10 +417,13 @@ static srnn_status layers_backward(sr_pass *pass) {
     for (int layer = L - 1; layer >= 0; layer--) {
         const sr_block *block = &pass->blocks[layer];
         const sr_block_scratch scratch = sr_block_scratch_at(block, pass->scratch);
-        const sr_rmsnorm_gradient d_norm = {pass->d.wide, pass->d.narrow, pass->gradient.norm,
-                                            scratch.parts};
+        const bool avey = pass->model->config.is_avey;
+        const sr_rmsnorm_gradient d_norm = {pass->d_x, avey ? pass->d_x : pass->d.narrow,
+                                            pass->gradient.norm, scratch.parts};
         if (layer == L - 1) {
             SR_TRY(backend->rmsnorm_backward(backend, &d_norm, pass->d_normed, &norm));
+            if (avey)
+                sr_contexts_read_back(&pass->contexts, pass->d.wide, pass->d_x);
             SR_TRY(tell_ready(pass, L));
         }
         if (pass->setup.recompute)
@@ -382,6 +433,16 @@ static srnn_status layers_backward(sr_pass *pass) {
         SR_TRY(tell_ready(pass, layer));
     }
     return SRNN_OK;
+}
+
+/* From the gradient of what the first block read to that of the embedding. */
+static srnn_status embed_back(sr_pass *pass) {
+    sr_backend *backend = pass->backend;
+    if (pass->model->config.is_avey)
+        return sr_contexts_make_back(&pass->contexts, pass->gradient.embedding, pass->d.wide);
+    return backend->embed_backward(
+        backend, pass->gradient.embedding,
+        sr_matrix_of(pass->d.wide, pass->rows, pass->model->config.C, SRNN_F32), pass->ids);
 }
 
 /* Everything between a loaded batch and its gradients; what is recorded. */
@@ -394,11 +455,10 @@ static srnn_status gradients(void *context) {
     if (pass->tally)
         SR_TRY(backend->tally_losses(backend, pass->tally, pass->losses, NULL, pass->targets,
                                      pass->rows));
-    SR_TRY(sr_device_zero(backend->device, pass->d.wide,
-                          (size_t)pass->rows * (size_t)C * sizeof(float)));
+    SR_TRY(
+        sr_device_zero(backend->device, pass->d_x, (size_t)pass->rows * (size_t)C * sizeof(float)));
     SR_TRY(layers_backward(pass));
-    SR_TRY(backend->embed_backward(backend, pass->gradient.embedding,
-                                   sr_matrix_of(pass->d.wide, pass->rows, C, SRNN_F32), pass->ids));
+    SR_TRY(embed_back(pass));
     return tell_ready(pass, -1);
 }
 

@@ -2,6 +2,7 @@
 #include "model/session.h"
 
 #include "base/memory.h"
+#include "model/avey_feed.h"
 #include "model/block.h"
 #include "model/layer_kinds.h"
 
@@ -12,7 +13,8 @@ struct sr_session {
     sr_backend *backend;
     sr_session_setup setup;
     sr_layer_kinds kinds;
-    sr_layer_state **states; /* (L) */
+    sr_layer_state **states; /* (L); NULL in a model of Avey, */
+    sr_avey_feed *avey;      /* which has this */
     void *saved;             /* of one layer, shared by all */
     int32_t *ids;            /* (B*T), device memory */
     int32_t *positions;      /* (B*T), device memory */
@@ -33,10 +35,15 @@ static srnn_status take(sr_session *session, void **out, size_t count, size_t si
 static sr_block block_of(const sr_session *session, int layer, int64_t rows) {
     return (sr_block){.backend = session->backend,
                       .config = &session->model->config,
-                      .attention = session->kinds.of_layer[layer],
+                      .mixer = session->kinds.of_layer[layer],
                       .master = &session->model->master.block[layer],
                       .worker = &session->model->worker.block[layer],
                       .rows = rows};
+}
+
+/* Layers that keep a state of their own. */
+static int state_count(const sr_session *session) {
+    return session->states ? session->model->config.L : 0;
 }
 
 static srnn_status take_all(sr_session *session) {
@@ -45,7 +52,7 @@ static srnn_status take_all(sr_session *session) {
     const size_t C = (size_t)c->C, number = sr_number_bytes(session->backend->number);
     size_t saved = 0;
     void *memory;
-    for (int layer = 0; layer < c->L; layer++) {
+    for (int layer = 0; layer < state_count(session); layer++) {
         const sr_block block = block_of(session, layer, (int64_t)rows);
         const size_t bytes = sr_block_saved_bytes(&block);
         saved = bytes > saved ? bytes : saved;
@@ -74,11 +81,16 @@ static srnn_status fill(sr_session *session) {
                                         .form = session->setup.form,
                                         .state_limit = session->setup.state_limit};
     void *memory;
+    if (c->is_avey) {
+        SR_TRY(sr_avey_feed_create(&session->avey, session->model, session->setup.B));
+        return take_all(session);
+    }
     SR_TRY(sr_layer_kinds_create(&session->kinds, session->backend, c, &layer_setup));
     SR_TRY(sr_alloc_zero(&memory, (size_t)c->L, sizeof *session->states));
     session->states = memory;
     for (int layer = 0; layer < c->L; layer++)
-        SR_TRY(sr_layer_state_create(&session->states[layer], session->kinds.of_layer[layer]));
+        SR_TRY(sr_layer_state_create(&session->states[layer],
+                                     session->kinds.of_layer[layer]->attention));
     return take_all(session);
 }
 
@@ -109,17 +121,20 @@ void sr_session_free(sr_session *session) {
     sr_device_forget(device, &session->one);
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         sr_device_release(device, memory[i]);
-    for (int layer = 0; session->states && layer < session->model->config.L; layer++)
+    for (int layer = 0; layer < state_count(session); layer++)
         sr_layer_state_free(session->states[layer]);
     free(session->host_positions);
     free(session->states);
+    sr_avey_feed_free(session->avey);
     sr_layer_kinds_free(&session->kinds);
     free(session);
 }
 
 srnn_status sr_session_reset(sr_session *session) {
     session->position = 0;
-    for (int layer = 0; layer < session->model->config.L; layer++)
+    if (session->avey)
+        sr_avey_feed_reset(session->avey);
+    for (int layer = 0; layer < state_count(session); layer++)
         SR_TRY(sr_layer_state_reset(session->states[layer]));
     return SRNN_OK;
 }
@@ -138,7 +153,7 @@ static srnn_status load(sr_session *session, const int32_t *ids, int T) {
                            model->config.V);
         session->host_positions[row] = (int32_t)(session->position + row % T);
     }
-    for (int layer = 0; layer < model->config.L; layer++) {
+    for (int layer = 0; layer < state_count(session); layer++) {
         bool moved;
         SR_TRY(sr_layer_state_reserve(session->states[layer], T, &moved));
         if (moved)
@@ -150,11 +165,17 @@ static srnn_status load(sr_session *session, const int32_t *ids, int T) {
                              (size_t)rows * sizeof *session->host_positions);
 }
 
-/* From the loaded piece to session->normed (B*T, C). */
-static srnn_status layers_forward(sr_session *session) {
+/* Every token on its own: what its context is depends on it. */
+static srnn_status avey_forward(sr_session *session) {
+    const int64_t C = session->model->config.C, T = session->T;
+    for (int64_t t = 0; t < T; t++)
+        SR_TRY(sr_avey_feed_token(session->avey, session->x + t * C, T * C, session->ids + t, T));
+    return SRNN_OK;
+}
+
+static srnn_status blocks_forward(sr_session *session, int64_t rows) {
     sr_backend *backend = session->backend;
     const sr_model *model = session->model;
-    const int64_t rows = (int64_t)session->setup.B * session->T;
     const sr_layer_piece_place place = {.T = session->T, .positions = session->positions};
     SR_TRY(backend->embed_forward(backend,
                                   sr_matrix_of(session->x, rows, model->config.C, SRNN_F32),
@@ -164,6 +185,15 @@ static srnn_status layers_forward(sr_session *session) {
         const sr_block_saved saved = sr_block_saved_at(&block, session->saved);
         SR_TRY(sr_block_feed(&block, session->x, session->states[layer], &saved, &place));
     }
+    return SRNN_OK;
+}
+
+/* From the loaded piece to session->normed (B*T, C). */
+static srnn_status layers_forward(sr_session *session) {
+    sr_backend *backend = session->backend;
+    const sr_model *model = session->model;
+    const int64_t rows = (int64_t)session->setup.B * session->T;
+    SR_TRY(session->avey ? avey_forward(session) : blocks_forward(session, rows));
     const sr_rmsnorm norm = {session->x,    model->master.norm,
                              session->rstd, (float)model->config.norm_epsilon,
                              rows,          model->config.C};
@@ -204,7 +234,7 @@ static srnn_status feed(void *context) {
 
 static void advance(sr_session *session) {
     session->position += session->T;
-    for (int layer = 0; layer < session->model->config.L; layer++)
+    for (int layer = 0; layer < state_count(session); layer++)
         sr_layer_state_advance(session->states[layer], session->T);
 }
 
@@ -233,15 +263,15 @@ int64_t sr_session_position(const sr_session *session) {
 }
 
 size_t sr_session_state_bytes(const sr_session *session) {
-    size_t bytes = 0;
-    for (int layer = 0; layer < session->model->config.L; layer++)
-        bytes += srnn_state_saved_bytes(sr_layer_state_attention(session->states[layer]));
+    size_t bytes = session->avey ? sr_avey_feed_bytes(session->avey) : 0;
+    for (int layer = 0; layer < state_count(session); layer++)
+        bytes += sr_layer_state_bytes(session->states[layer]);
     return bytes;
 }
 
 bool sr_session_is_fixed(const sr_session *session) {
-    for (int layer = 0; layer < session->model->config.L; layer++)
+    for (int layer = 0; layer < state_count(session); layer++)
         if (!srnn_state_is_fixed(sr_layer_state_attention(session->states[layer])))
             return false;
-    return true;
+    return !session->avey;
 }

@@ -2,6 +2,7 @@
 #include "model/tensor_table.h"
 
 #include "base/random.h"
+#include "base/threads.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -54,6 +55,21 @@ const sr_tensor_spec *sr_tensor_table_find(const sr_tensor_table *table, const c
     return NULL;
 }
 
+size_t sr_tensor_table_undecayed(sr_number_range *ranges, const sr_tensor_table *table) {
+    size_t count = 0;
+    for (size_t i = 0; i < table->count; i++) {
+        const sr_tensor_spec *spec = &table->specs[i];
+        const size_t end = i + 1 < table->count ? table->specs[i + 1].start : table->numbers;
+        if (!spec->undecayed)
+            continue;
+        const bool follows = count && ranges[count - 1].end == (int64_t)spec->start;
+        if (!follows)
+            ranges[count++].first = (int64_t)spec->start;
+        ranges[count - 1].end = (int64_t)end;
+    }
+    return count;
+}
+
 size_t sr_tensor_table_learned(const sr_tensor_table *table) {
     size_t learned = 0;
     for (size_t i = 0; i < table->count; i++)
@@ -80,28 +96,50 @@ static double time_step(double uniform) {
     return step + log(-expm1(-step));
 }
 
-void sr_tensor_initialise(float *out, const sr_tensor_spec *spec, double range, uint64_t seed) {
-    const uint64_t stream = hash_of(spec->name);
-    for (size_t i = 0; i < spec->count; i++) {
-        switch (spec->initialiser) {
-        case SR_INIT_CONSTANT:
-            out[i] = (float)spec->size;
-            break;
-        case SR_INIT_NORMAL:
-            out[i] = (float)(range * sr_random_normal(seed, stream, i));
-            break;
-        case SR_INIT_UNIFORM:
-            out[i] = (float)(spec->size * (2.0 * sr_random_uniform(seed, stream, i) - 1.0));
-            break;
-        case SR_INIT_LOG_UNIFORM:
-            out[i] = (float)log(between(spec->low, spec->size, sr_random_uniform(seed, stream, i)));
-            break;
-        case SR_INIT_LOG_COUNT:
-            out[i] = (float)log((double)i + 1);
-            break;
-        case SR_INIT_TIME_STEP:
-            out[i] = (float)time_step(sr_random_uniform(seed, stream, i));
-            break;
-        }
+/* What fills one tensor; its numbers are independent of each other, so the threads share them. */
+typedef struct sr_filling {
+    float *out;
+    const sr_tensor_spec *spec;
+    double range;
+    uint64_t seed, stream;
+} sr_filling;
+
+enum { BLOCK = 1 << 15 };
+
+static float initial_number(const sr_filling *f, size_t i) {
+    const sr_tensor_spec *spec = f->spec;
+    switch (spec->initialiser) {
+    case SR_INIT_CONSTANT:
+        return (float)spec->size;
+    case SR_INIT_NORMAL:
+        return (float)(f->range * sr_random_normal(f->seed, f->stream, i));
+    case SR_INIT_NORMAL_OF:
+        return (float)(spec->size * sr_random_normal(f->seed, f->stream, i));
+    case SR_INIT_UNIFORM:
+        return (float)(spec->size * (2.0 * sr_random_uniform(f->seed, f->stream, i) - 1.0));
+    case SR_INIT_LOG_UNIFORM:
+        return (float)log(between(spec->low, spec->size, sr_random_uniform(f->seed, f->stream, i)));
+    case SR_INIT_LOG_COUNT:
+        return (float)log((double)i + 1);
+    case SR_INIT_TIME_STEP:
+        return (float)time_step(sr_random_uniform(f->seed, f->stream, i));
     }
+    return 0;
+}
+
+static void fill_block(void *context, int64_t block, int worker) {
+    const sr_filling *f = context;
+    (void)worker;
+    const size_t first = (size_t)block * BLOCK, end = first + BLOCK;
+    for (size_t i = first; i < end && i < f->spec->count; i++)
+        f->out[i] = initial_number(f, i);
+}
+
+void sr_tensor_initialise(float *out, const sr_tensor_spec *spec, double range, uint64_t seed,
+                          int threads) {
+    sr_filling filling = {
+        .out = out, .spec = spec, .range = range, .seed = seed, .stream = hash_of(spec->name)};
+    const double operations = 100.0 * (double)spec->count;
+    sr_parallel(fill_block, &filling, (int64_t)((spec->count + BLOCK - 1) / BLOCK),
+                sr_workers_worth(operations, sr_thread_count(threads)));
 }

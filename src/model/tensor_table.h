@@ -4,7 +4,7 @@
 #ifndef SR_MODEL_TENSOR_TABLE_H
 #define SR_MODEL_TENSOR_TABLE_H
 
-#include "base/status.h"
+#include "backend/backend.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,6 +13,7 @@
 typedef enum sr_initialiser {
     SR_INIT_CONSTANT = 0, /* size */
     SR_INIT_NORMAL,       /* mean 0, standard deviation the model's initial range */
+    SR_INIT_NORMAL_OF,    /* mean 0, standard deviation size */
     SR_INIT_UNIFORM,      /* between -size and size */
     SR_INIT_LOG_UNIFORM,  /* logarithms of numbers between low and size */
     SR_INIT_LOG_COUNT,    /* logarithms of 1, 2, 3, .. */
@@ -46,11 +47,17 @@ void sr_tensor_table_free(sr_tensor_table *table); /* leaves { 0 } */
 /* The row with this name, or NULL. */
 const sr_tensor_spec *sr_tensor_table_find(const sr_tensor_table *table, const char *name);
 
+/* ranges (at most count of them) = the places in the arena of tensors without weight decay, in order; returns how
+ * many there are. */
+size_t sr_tensor_table_undecayed(sr_number_range *ranges, const sr_tensor_table *table);
+
 /* Numbers that are learned, gaps not counted. */
 size_t sr_tensor_table_learned(const sr_tensor_table *table);
 
 /* out (count) = the tensor's initial values. They depend on its name and the seed, not on its place
- * in a table, so that models that differ in other tensors start equal in this one. */
-void sr_tensor_initialise(float *out, const sr_tensor_spec *spec, double range, uint64_t seed);
+ * in a table, so that models that differ in other tensors start equal in this one, nor on `threads`
+ * (0: every core). */
+void sr_tensor_initialise(float *out, const sr_tensor_spec *spec, double range, uint64_t seed,
+                          int threads);
 
 #endif

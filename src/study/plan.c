@@ -193,13 +193,39 @@ static srnn_status look_at_data(data_facts *facts, const sr_run_settings *s, boo
     return SRNN_OK;
 }
 
+/* Heads of values, each of which has a state of its own for every level. */
+static double states_of(const sr_model_config *c, int layer) {
+    const sr_layer_sizes *s = &c->sizes[layer];
+    const int heads = sr_shares_queries(&c->attention[layer]) ? s->H : s->Hkv;
+    return (double)heads * (s->levels ? s->levels : 1);
+}
+
 static double state_bytes(const sr_model_config *c) {
     double bytes = 0;
+    if (c->is_avey)
+        return NAN;
     for (int layer = 0; layer < c->L; layer++) {
-        const size_t numbers = srnn_attention_state_numbers(&c->attention[layer], c->D, c->D);
+        const sr_layer_sizes *s = &c->sizes[layer];
+        const size_t numbers = srnn_attention_state_numbers(&c->attention[layer], s->D, s->Dv);
         if (numbers == 0)
             return NAN;
-        bytes += (double)numbers * c->Hkv * (double)sizeof(float);
+        bytes += (double)numbers * states_of(c, layer) * (double)sizeof(float);
+    }
+    return bytes;
+}
+
+/* Keys and values of T tokens; of the chunks, where they are pooled. */
+static double cache_bytes(const sr_model_config *c, double T) {
+    double bytes = 0;
+    if (c->is_avey) /* every embedding, which the ranker reads */
+        return (double)c->C * T * (double)sizeof(float);
+    for (int layer = 0; layer < c->L; layer++) {
+        const sr_layer_sizes *s = &c->sizes[layer];
+        const srnn_attention *a = &c->attention[layer];
+        const bool wide = sr_shares_queries(a) && a->pool; /* averaged by gates of each head */
+        const int values = sr_shares_queries(a) ? s->H : s->Hkv, keys = wide ? s->H : s->Hkv;
+        const double rows = a->pool ? ceil(T / a->pool) : T;
+        bytes += ((double)keys * s->D + (double)values * s->Dv) * rows * (double)sizeof(float);
     }
     return bytes;
 }
@@ -215,7 +241,7 @@ static srnn_status count(sr_study_run *run, const sr_model_config *c) {
     run->tokens = (double)s->B * T * s->accumulate * (double)s->steps;
     run->flops = run->tokens * (6 * multiplying + 6.0 * c->L * c->H * c->D * T);
     run->state_bytes = state_bytes(c);
-    run->cache_bytes = 2.0 * c->L * c->Hkv * c->D * T * (double)sizeof(float);
+    run->cache_bytes = cache_bytes(c, T);
     return SRNN_OK;
 }
 

@@ -50,11 +50,13 @@ static json_t *variant_json(const sr_study_variant *variant) {
     const srnn_attention *a = &variant->descriptor;
     char form[1024];
     srnn_attention_print(form, sizeof form, a);
-    const int order = sr_highest_order(a);
+    const int order = variant->is_avey ? 0 : sr_highest_order(a);
+    if (variant->is_avey)
+        snprintf(form, sizeof form, "%s", variant->attention);
     return json_pack("{s:o, s:o, s:s, s:o, s:s, s:b}", "name", sr_json_plain_text(variant->name),
                      "attention", sr_json_plain_text(variant->attention), "text", form, "order",
                      order ? json_integer(order) : json_null(), "feature", feature_name(a->feature),
-                     "fixed_state", srnn_attention_has_state(a));
+                     "fixed_state", !variant->is_avey && srnn_attention_has_state(a));
 }
 
 /* The data as the study's file says it: tasks come before the settings of all. */

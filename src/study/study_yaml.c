@@ -1,5 +1,6 @@
 /* study_yaml.c: reads a study from YAML. */
 #include "base/text.h"
+#include "model/avey.h"
 #include "study/study.h"
 
 #include <errno.h>
@@ -161,7 +162,11 @@ static srnn_status read_entries(reader *r, yaml_node_t *node, void **list, size_
 static srnn_status read_variant(reader *r, yaml_node_t *value, void *to) {
     sr_study_variant *variant = to;
     SR_TRY(read_text(r, value, &variant->attention));
-    if (srnn_attention_parse(&variant->descriptor, variant->attention) != SRNN_OK) {
+    sr_avey avey;
+    srnn_status status = sr_avey_parse(&avey, &variant->is_avey, variant->attention);
+    if (status == SRNN_OK && !variant->is_avey)
+        status = srnn_attention_parse(&variant->descriptor, variant->attention);
+    if (status != SRNN_OK) {
         char why[512];
         snprintf(why, sizeof why, "%s", srnn_error_detail());
         return fail(r, value, why);

@@ -53,6 +53,7 @@ static srnn_status make_trainer(sr_run *run) {
                                           .beta2 = s->beta2,
                                           .epsilon = s->epsilon,
                                           .weight_decay = s->weight_decay,
+                                          .decay_all = s->decay_all,
                                           .clip = s->clip,
                                           .schedule = {.kind = (sr_schedule_kind)s->schedule,
                                                        .steps = s->steps,

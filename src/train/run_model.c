@@ -12,20 +12,22 @@ static srnn_status new_config(sr_model_config *config, sr_run_settings *s, int v
     s->V = s->V ? s->V : vocab;
     if (!*s->attention)
         SR_TRY(sr_run_settings_text(&s->attention, "softmax"));
-    *config = (sr_model_config){.V = s->V,
-                                .C = s->C,
-                                .F = s->F,
-                                .L = s->L,
-                                .H = s->H,
-                                .Hkv = s->Hkv,
-                                .D = s->D,
-                                .positions = s->T,
-                                .mlp = (sr_mlp)s->mlp,
-                                .norm_epsilon = s->norm_epsilon,
-                                .rope_theta = s->rope_theta,
-                                .tied = s->tied,
-                                .bos = -1,
-                                .eos = -1};
+    *config = (sr_model_config){
+        .V = s->V,
+        .C = s->C,
+        .F = s->F,
+        .L = s->L,
+        .H = s->H,
+        .Hkv = s->Hkv,
+        .D = s->D,
+        .given = {.D = s->key_size, .Dv = s->value_size, .rank = s->rank, .levels = s->levels},
+        .positions = s->T,
+        .mlp = (sr_mlp)s->mlp,
+        .norm_epsilon = s->norm_epsilon,
+        .rope_theta = s->rope_theta,
+        .tied = s->tied,
+        .bos = -1,
+        .eos = -1};
     return sr_model_config_attention(config, s->attention);
 }
 
@@ -109,8 +111,11 @@ static srnn_status check_attention(const sr_model_config *config, const sr_run_s
                                    const char *checkpoint) {
     sr_model_config asked = {.L = config->L};
     srnn_status status = *s->attention ? sr_model_config_attention(&asked, s->attention) : SRNN_OK;
+    const bool other =
+        asked.is_avey != config->is_avey ||
+        (asked.is_avey && memcmp(&asked.avey, &config->avey, sizeof asked.avey) != 0);
     for (int layer = 0; status == SRNN_OK && asked.attention && layer < config->L; layer++)
-        if (!sr_attention_same(&asked.attention[layer], &config->attention[layer]))
+        if (other || !sr_attention_same(&asked.attention[layer], &config->attention[layer]))
             status = SR_FAIL(SRNN_ERR_FORMAT,
                              "%s: layer %d has another attention than run.yaml says; to continue "
                              "with another one start a new run with --model and --attention",

@@ -29,7 +29,8 @@ typedef struct sr_run_settings {
 
     /* The shape of a new model; 0: the preset's. */
     int V, C, F, L, H, Hkv, D;
-    int mlp; /* sr_mlp */
+    int key_size, value_size, rank, levels; /* of layers; 0: what their form has */
+    int mlp;                                /* sr_mlp */
     bool tied;
     double rope_theta, norm_epsilon, initial_range;
 
@@ -37,7 +38,8 @@ typedef struct sr_run_settings {
     bool recompute;
     int64_t steps;
     double learning_rate, beta1, beta2, epsilon, weight_decay, clip;
-    int schedule; /* sr_schedule_kind */
+    bool decay_all; /* weight decay also where a tensor's authors have none */
+    int schedule;   /* sr_schedule_kind */
     int64_t warmup, decay;
     double floor;
 

@@ -23,11 +23,13 @@ struct sr_trainer {
     sr_share all; /* what this rank keeps without them */
     sr_batch_tally *batches; /* (ranks, rounds), of shares */
     sr_moments moments;
-    int32_t *ids, *targets; /* (B, T) */
-    int64_t *offsets;       /* (B*T + 1) */
-    float *losses;          /* (B, T), of validation */
-    sr_tally *tally;        /* device memory */
-    sr_repeated update;     /* of the weights */
+    int32_t *ids, *targets;     /* (B, T) */
+    int64_t *offsets;           /* (B*T + 1) */
+    float *losses;              /* (B, T), of validation */
+    sr_tally *tally;            /* device memory */
+    sr_repeated update;         /* of the weights */
+    sr_number_range *undecayed; /* (undecayed_count) without weight decay */
+    size_t undecayed_count;
 };
 
 static srnn_status check(const sr_trainer_settings *s) {
@@ -108,6 +110,11 @@ static srnn_status fill(sr_trainer *trainer) {
     trainer->offsets = memory;
     SR_TRY(sr_alloc(&memory, rows, sizeof(float)));
     trainer->losses = memory;
+    SR_TRY(sr_alloc(&memory, trainer->model->table.count, sizeof *trainer->undecayed));
+    trainer->undecayed = memory;
+    if (!s->decay_all)
+        trainer->undecayed_count =
+            sr_tensor_table_undecayed(trainer->undecayed, &trainer->model->table);
     SR_TRY(sr_device_allocate(trainer->backend->device, &memory, sizeof(sr_tally)));
     trainer->tally = memory;
     SR_TRY(take_moment(trainer, &trainer->moments.mean));
@@ -148,6 +155,7 @@ void sr_trainer_free(sr_trainer *trainer) {
     free(trainer->targets);
     free(trainer->offsets);
     free(trainer->losses);
+    free(trainer->undecayed);
     free(trainer);
 }
 
@@ -219,6 +227,9 @@ static sr_adamw adamw_of(const sr_trainer *trainer, const sr_share *share, const
                       .working =
                           sr_number_at(model->working, share->first, trainer->backend->number),
                       .n = share->count,
+                      .first = share->first,
+                      .undecayed = trainer->undecayed,
+                      .undecayed_count = trainer->undecayed_count,
                       .beta1 = s->beta1,
                       .beta2 = s->beta2,
                       .epsilon = s->epsilon,

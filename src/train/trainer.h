@@ -14,7 +14,8 @@ typedef struct sr_trainer_settings {
     bool recompute;
     double learning_rate; /* the largest */
     double beta1, beta2, epsilon, weight_decay;
-    double clip; /* largest norm of the gradient; 0: none */
+    bool decay_all; /* weight decay also of tensors whose authors have none */
+    double clip;    /* largest norm of the gradient; 0: none */
     sr_schedule schedule;
     sr_ranks *ranks; /* that share the batches of a step; NULL: none do. Must outlive the trainer */
     bool whole;      /* each of them keeps all moments, instead of its share */

@@ -6,7 +6,7 @@
 
 #include <unistd.h>
 
-enum { TOKENS = GOLDEN_B * GOLDEN_T };
+enum { TOKENS = GOLDEN_B * GOLDEN_T, GOLDEN_MOST = 4096 };
 
 static char folder[64];
 
@@ -27,7 +27,9 @@ static void run_program(const char *arguments) {
         fail_msg("softrnn %s failed; its words are in %s", arguments, folder);
 }
 
-static void write_config(const char *variant) {
+static golden_files files;
+
+static void write_config(const golden_case *what) {
     char text[1024];
     const int length = snprintf(
         text, sizeof text,
@@ -39,7 +41,7 @@ static void write_config(const char *variant) {
         "\"pretraining_tp\": 1, \"rms_norm_eps\": 1e-05, \"rope_scaling\": null,\n"
         "\"rope_theta\": 10000.0, \"tie_word_embeddings\": false,\n"
         "\"torch_dtype\": \"float32\", \"use_cache\": true, \"vocab_size\": %d}\n",
-        variant, GOLDEN_C, GOLDEN_F, GOLDEN_H, GOLDEN_H, GOLDEN_V);
+        what->attention, GOLDEN_C, GOLDEN_F, what->H, what->H, GOLDEN_V);
     assert_int_equal(sr_file_replace(path_of("model/config.json"), text, (size_t)length), SRNN_OK);
 }
 
@@ -137,36 +139,107 @@ static void check_losses(const sr_safetensors *file, const char *variant) {
     assert_int_equal(sr_folder_remove(path_of("run")), SRNN_OK);
 }
 
+static void check_folder(const sr_safetensors *file, const golden_case *what) {
+    write_config(what);
+    write_tensors(file, what->name, path_of("model/model.safetensors"));
+    write_ids(file, what->name, 2, path_of("rows.safetensors"));
+    write_ids(file, what->name, 3, path_of("batches.safetensors"));
+    check_logits(file, what->name);
+    check_losses(file, what->name);
+}
+
 static void reference_folders(void **state) {
     static const char *const variants[] = {"softmax", "gated_softmax_plusplus", "linear_cosine",
                                            "gated_softmax_decay"};
-    assert_int_equal(sr_folder_make(path_of("model")), SRNN_OK);
-    for (size_t v = 0; v < sizeof variants / sizeof *variants; v++) {
-        write_config(variants[v]);
-        write_tensors(*state, variants[v], path_of("model/model.safetensors"));
-        write_ids(*state, variants[v], 2, path_of("rows.safetensors"));
-        write_ids(*state, variants[v], 3, path_of("batches.safetensors"));
-        check_logits(*state, variants[v]);
-        check_losses(*state, variants[v]);
+    (void)state;
+    for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
+        check_folder(files.variants, &(golden_case){variants[v], variants[v], GOLDEN_H, false});
+}
+
+static void system_folders(void **state) {
+    (void)state;
+    for (size_t n = 0; n < GOLDEN_SYSTEMS; n++)
+        check_folder(files.systems, &golden_systems[n]);
+}
+
+/* A layer's weights with x and dy as the command reads them. */
+static void write_layer(const golden_case *what, const char *path) {
+    char key[256], heads[16];
+    sr_safetensors_writer *writer;
+    snprintf(key, sizeof key, "%s/model.layers.0.self_attn.", what->name);
+    snprintf(heads, sizeof heads, "%d", what->H);
+    const size_t skip = strlen(what->name) + 1, length = strlen(key);
+    assert_int_equal(sr_safetensors_writer_create(&writer), SRNN_OK);
+    for (size_t i = 0; i < sr_safetensors_count(files.systems); i++) {
+        sr_tensor tensor = *sr_safetensors_at(files.systems, i);
+        if (strncmp(tensor.name, key, length) != 0)
+            continue;
+        tensor.name += skip;
+        assert_int_equal(sr_safetensors_writer_add(writer, &tensor), SRNN_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        snprintf(key, sizeof key, "%s/attn.%s", what->name, i ? "dy" : "x");
+        sr_tensor tensor = *sr_safetensors_find(files.systems, key);
+        tensor.name = i ? "dy" : "x";
+        assert_int_equal(sr_safetensors_writer_add(writer, &tensor), SRNN_OK);
+    }
+    assert_int_equal(sr_safetensors_writer_metadata(writer, "num_attention_heads", heads), SRNN_OK);
+    assert_int_equal(sr_safetensors_writer_write(writer, path), SRNN_OK);
+    sr_safetensors_writer_free(writer);
+}
+
+static void check_tensor(const golden_case *what, const sr_tensor *got, const char *prefix,
+                         const char *name) {
+    float numbers[GOLDEN_MOST];
+    assert_true(got->count <= GOLDEN_MOST);
+    float *want = golden_numbers(files.systems, what->name, prefix, name, got->count);
+    sr_tensor_to_float(numbers, got);
+    const double error = golden_error(numbers, want, got->count);
+    if (!(error <= 2e-4))
+        fail_msg("%s: %s%s is off by %.2e", what->name, prefix, name, error);
+    free(want);
+}
+
+static void systems_attend(void **state) {
+    static const char weights[] = "d.model.layers.0.self_attn.";
+    (void)state;
+    for (size_t n = 0; n < GOLDEN_SYSTEMS - 1; n++) {
+        const golden_case *what = &golden_systems[n];
+        sr_safetensors *out;
+        char command[256];
+        write_layer(what, path_of("layer.safetensors"));
+        snprintf(command, sizeof command,
+                 "attend --attention %s --in layer.safetensors --out out.safetensors --backward",
+                 what->attention);
+        run_program(command);
+        assert_int_equal(sr_safetensors_open(&out, path_of("out.safetensors")), SRNN_OK);
+        for (size_t i = 0; i < sr_safetensors_count(out); i++) {
+            const sr_tensor *got = sr_safetensors_at(out, i);
+            const bool weight = strncmp(got->name, weights, strlen(weights)) == 0;
+            check_tensor(what, got, weight ? "attn.grad." : "attn.",
+                         weight ? got->name + strlen(weights) : got->name);
+        }
+        sr_safetensors_free(out);
     }
 }
 
 static int enter(void **state) {
-    sr_safetensors *file;
+    (void)state;
     snprintf(folder, sizeof folder, "/tmp/softrnn-golden-XXXXXX");
-    if (!mkdtemp(folder) ||
-        sr_safetensors_open(&file, SOFTRNN_TEST_INPUTS "/golden.safetensors") != SRNN_OK)
+    if (!mkdtemp(folder) || golden_open(&files) || sr_folder_make(path_of("model")) != SRNN_OK)
         return -1;
-    *state = file;
     return 0;
 }
 
 static int leave(void **state) {
-    sr_safetensors_free(*state);
+    (void)state;
+    golden_close(&files);
     return sr_folder_remove(folder) == SRNN_OK ? 0 : -1;
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(reference_folders)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(reference_folders),
+                                       cmocka_unit_test(system_folders),
+                                       cmocka_unit_test(systems_attend)};
     return cmocka_run_group_tests(tests, enter, leave);
 }

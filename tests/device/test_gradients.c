@@ -117,8 +117,6 @@ static void check_variant(const char *spec) {
     fixture f = {0};
     assert_int_equal(srnn_attention_parse(&sizes.attention, spec), SRNN_OK);
     f.attention = &sizes.attention;
-    if (sr_beyond_plain(f.attention))
-        return;
     f.in = numbers_create();
     for (int i = 0; i < SR_OPERANDS; i++)
         for (int64_t n = 0; n < size_of(i); n++)

@@ -61,7 +61,7 @@ def fail(message):
     sys.exit(1)
 
 
-def wait_for(condition, what, seconds=60):
+def wait_for(condition, what, seconds=200):
     begin = time.monotonic()
     while not condition():
         if time.monotonic() - begin > seconds:

@@ -112,6 +112,17 @@ srnn_status sr_cpu_tally_squares(sr_backend *backend, sr_tally *tally, const flo
     return SRNN_OK;
 }
 
+static srnn_status update_range(sr_backend *backend, const sr_adamw *a, int64_t first, int64_t n,
+                                const sr_adamw_factors *factors) {
+    point_job job = {.out = a->weight + first,
+                     .out2 = a->mean + first,
+                     .out3 = a->square + first,
+                     .in = a->gradient + first,
+                     .factors = factors,
+                     .n = n};
+    return run(backend, adamw_tile, &job);
+}
+
 /* torch.optim.AdamW: weight *= 1 - lr wd;  weight -= lr / (1 - beta1^t) * m / (sqrt(v / (1 -
  * beta2^t)) + eps). */
 static srnn_status update(sr_backend *backend, const sr_adamw *a, const sr_tally *tally,
@@ -128,13 +139,14 @@ static srnn_status update(sr_backend *backend, const sr_adamw *a, const sr_tally
         .inverse_root_correction = (float)(1.0 / sqrt(correction2)),
         .epsilon = (float)a->epsilon,
     };
-    point_job job = {.out = a->weight,
-                     .out2 = a->mean,
-                     .out3 = a->square,
-                     .in = a->gradient,
-                     .factors = &factors,
-                     .n = a->n};
-    return run(backend, adamw_tile, &job);
+    sr_adamw_factors others = factors;
+    others.keep = 1;
+    for (int64_t first = 0, end; first < a->n; first = end) {
+        bool decays;
+        end = sr_adamw_piece(a, first, &decays);
+        SR_TRY(update_range(backend, a, first, end - first, decays ? &factors : &others));
+    }
+    return SRNN_OK;
 }
 
 srnn_status sr_cpu_adamw(sr_backend *backend, sr_tally *tally, const sr_adamw *a) {

@@ -41,6 +41,7 @@ static __global__ void __launch_bounds__(THREADS)
     const adamw_factors f = *factors;
     if (i >= s.n || !f.applied)
         return;
+    const float keep = s.weight_decay != 0 ? f.keep : 1.0f;
     float weight[W], mean[W], square[W], gradient[W];
     load_numbers<W>(weight, s.weight + i);
     load_numbers<W>(mean, s.mean + i);
@@ -52,7 +53,7 @@ static __global__ void __launch_bounds__(THREADS)
         mean[k] += f.new1 * (g - mean[k]);
         square[k] = f.beta2 * square[k] + f.new2 * (g * g);
         const float root = sqrtf(square[k]) * f.inverse_root_correction + f.epsilon;
-        weight[k] = weight[k] * f.keep - f.step_size * (mean[k] / root);
+        weight[k] = weight[k] * keep - f.step_size * (mean[k] / root);
     }
     store_numbers<W>(s.weight + i, weight);
     store_numbers<W>(s.mean + i, mean);
@@ -79,19 +80,35 @@ static srnn_status update_range(sr_backend *backend, const sr_adamw *s) {
     });
 }
 
+static sr_adamw range_of(const sr_backend *backend, const sr_adamw *s, int64_t first, int64_t n) {
+    sr_adamw range = *s;
+    range.n = n;
+    range.weight += first;
+    range.mean += first;
+    range.square += first;
+    range.gradient += first;
+    range.working = sr_number_at(range.working, first, backend->number);
+    return range;
+}
+
+/* The last few numbers on their own, so that the others can be moved four at a time. */
+static srnn_status update_both(sr_backend *backend, const sr_adamw *s) {
+    const int64_t body = s->n - s->n % 4;
+    const sr_adamw all = range_of(backend, s, 0, body);
+    const sr_adamw rest = range_of(backend, s, body, s->n - body);
+    SR_TRY(update_range(backend, &all));
+    return update_range(backend, &rest);
+}
+
 srnn_status sr_cuda_adamw(sr_backend *backend, sr_tally *tally, const sr_adamw *adamw) {
     SR_CUDA(sr_launch(decide, dim3(1), dim3(1), 0, sr_stream_of(backend),
                       (adamw_factors *)((sr_backend_cuda *)backend)->workspace, tally, *adamw));
-    /* The last few numbers on their own, so that the others can be moved four at a time. */
-    const int64_t body = adamw->n - adamw->n % 4;
-    sr_adamw all = *adamw, rest = *adamw;
-    all.n = body;
-    rest.n -= body;
-    rest.weight += body;
-    rest.mean += body;
-    rest.square += body;
-    rest.gradient += body;
-    rest.working = sr_number_at(rest.working, body, backend->number);
-    SR_TRY(update_range(backend, &all));
-    return update_range(backend, &rest);
+    for (int64_t first = 0, end; first < adamw->n; first = end) {
+        bool decays;
+        end = sr_adamw_piece(adamw, first, &decays);
+        sr_adamw piece = range_of(backend, adamw, first, end - first);
+        piece.weight_decay = decays ? piece.weight_decay : 0;
+        SR_TRY(update_both(backend, &piece));
+    }
+    return SRNN_OK;
 }

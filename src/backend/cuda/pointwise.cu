@@ -82,9 +82,9 @@ static __global__ void __launch_bounds__(THREADS) add_rows(const sr_matrix y, co
 }
 
 srnn_status sr_cuda_add_rows(sr_backend *backend, sr_matrix y, sr_matrix x) {
-    enum { ROWS = 32768 }; /* of one launch */
-    for (int64_t first = 0; first < y.rows; first += ROWS) {
-        const int64_t rows = y.rows - first < ROWS ? y.rows - first : ROWS;
+    const int64_t most = 32768; /* rows of one launch */
+    for (int64_t first = 0; first < y.rows; first += most) {
+        const int64_t rows = y.rows - first < most ? y.rows - first : most;
         const dim3 grid((unsigned)sr_pieces(y.columns, THREADS), (unsigned)rows);
         const sr_matrix to = sr_matrix_rows(y, first, rows), from = sr_matrix_rows(x, first, rows);
         if (y.dtype == SRNN_BF16)

@@ -25,7 +25,7 @@ typedef struct context {
 } context;
 
 static context place(const srnn_plan *plan, sr_layout *layout) {
-    const srnn_problem *p = &plan->problem;
+    const srnn_problem *p = &plan->core;
     chunk_strides ld = chunk_strides_of(p);
     context x = {0};
     SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
@@ -64,7 +64,7 @@ static bool is_first(const context *x, const chunk *c) {
 /* What the state holds for the chunk's queries, into numerator and row_sum. */
 static void read_state(const context *x, const workspace *w, const chunk *c,
                        const running_state *state) {
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int64_t padded = round_up(c->count, ROWS);
     memset(w->row_sum, 0, (size_t)ld.token * sizeof(real));
@@ -103,7 +103,7 @@ static void add_values(const workspace *w, const srnn_problem *p, const chunk *c
 
 /* Adds the pairs inside the chunk. */
 static void add_pairs(const context *x, const workspace *w, const chunk *c) {
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int64_t padded = round_up(c->count, ROWS);
     chunk_logits(&w->room, p, c);
@@ -120,7 +120,7 @@ static void add_pairs(const context *x, const workspace *w, const chunk *c) {
 
 static void write_outputs(const context *x, const workspace *w, const chunk *c) {
     const sr_attention_call *call = x->call;
-    const srnn_problem *p = &call->plan->problem;
+    const srnn_problem *p = &call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     SR_ISA_REAL(sr_edges_output_rows)
     ((sr_row_results){w->numerator, ld.dv, w->row_sum, x->position + c->at + 1}, &x->edges, call,
@@ -138,7 +138,7 @@ static void write_outputs(const context *x, const workspace *w, const chunk *c) 
 /* Moves the state past the chunk; its decay reference becomes the last token. */
 static void update_state(const context *x, const workspace *w, const chunk *c,
                          const running_state *state) {
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     double next = c->decay ? c->decay[c->t + c->count - 1] : 0.0;
     for (int64_t t = 0; t < c->width; t++)
@@ -159,7 +159,7 @@ static void update_state(const context *x, const workspace *w, const chunk *c,
 
 static void walk_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     workspace *w = &x->workers[worker];
     const sr_span *span = &x->call->plan->spans[task / p->Hkv];
     chunk c = chunk_of(p, &x->edges, span, (int)(task % p->Hkv));
@@ -188,17 +188,18 @@ static void walk_task(void *untyped, int64_t task, int worker) {
 
 static void walk(context *x, sr_carry *carry) {
     const srnn_plan *plan = x->call->plan;
-    feature_basis_fill(&x->basis, &plan->problem.attention, plan->problem.D);
-    x->rule = score_rule_of(&plan->problem.attention);
+    feature_basis_fill(&x->basis, &plan->core.attention, plan->core.D);
+    x->rule = score_rule_of(&plan->core.attention);
     SR_ISA_REAL(sr_edges_prepare)(&x->edges, plan, x->call->in, carry);
-    const srnn_problem *p = &plan->problem;
+    const srnn_problem *p = &plan->core;
     double rows = (double)(p->chunk + 4 * state_rows(&x->basis)) * p->Dv;
     int workers = sr_workers_worth((double)p->B * p->H * p->T * rows, p->threads);
     sr_parallel(walk_task, x, plan->span_count * p->Hkv, workers);
+    SR_ISA_REAL(sr_edges_finish)(&x->edges, x->call);
 }
 
 srnn_status chunked_forward(const sr_attention_call *call) {
-    sr_layout layout = {call->plan->scratch, .apart = true};
+    sr_layout layout = {.base = call->plan->scratch, .apart = true};
     context x = place(call->plan, &layout);
     x.call = call;
     walk(&x, NULL);
@@ -208,12 +209,12 @@ srnn_status chunked_forward(const sr_attention_call *call) {
 srnn_status chunked_feed(const sr_attention_call *call, char *states, int64_t capacity,
                          sr_carry *carry) {
     (void)capacity;
-    sr_layout layout = {call->plan->scratch, .apart = true};
+    sr_layout layout = {.base = call->plan->scratch, .apart = true};
     context x = place(call->plan, &layout);
     x.call = call;
     x.states = states;
     x.position = *carry->position;
     walk(&x, carry);
-    *carry->position += call->plan->problem.T;
+    *carry->position += call->plan->core.T;
     return SRNN_OK;
 }

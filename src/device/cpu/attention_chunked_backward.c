@@ -31,7 +31,7 @@ typedef struct context {
 } context;
 
 static context place(const srnn_plan *plan, sr_layout *layout) {
-    const srnn_problem *p = &plan->problem;
+    const srnn_problem *p = &plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int64_t rows = round_up(p->chunk, ROWS), T = p->T + rows;
     context x = {0};
@@ -67,7 +67,7 @@ size_t chunked_backward_scratch(const srnn_plan *plan) {
 }
 
 static void load_queries(const context *x, const workspace *w, const chunk *c) {
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     chunk_load_queries(&w->room, &x->edges, x->call, c);
     const real *from = x->edges.d_numerator + sr_row_index(p, p->H, c->b, c->h, c->t) * p->Dv;
@@ -156,7 +156,7 @@ static void add_gradients(const workspace *w, const srnn_problem *p, const chunk
 
 /* Pairs inside the chunk: gradients of its queries (set), keys and values (added). */
 static void inside_chunk(const context *x, const workspace *w, const chunk *c) {
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int64_t padded = round_up(c->count, ROWS);
     int64_t base = sr_row_index(p, p->H, c->b, c->h, c->t);
@@ -179,7 +179,7 @@ static void inside_chunk(const context *x, const workspace *w, const chunk *c) {
 
 /* Gradients of the chunk's queries through the state before it, added to d_queries. */
 static void queries_through_state(const context *x, const workspace *w, const chunk *c) {
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int64_t base = sr_row_index(p, p->H, c->b, c->h, c->t);
     decay_factors(w, c, 1.0, *w->room.state.reference);
@@ -208,7 +208,7 @@ typedef struct state_move {
  * walk as the new reference. */
 static void move_state(const context *x, const workspace *w, const chunk *c,
                        const state_move *move) {
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     const running_state *state = &w->room.state;
     chunk_strides ld = chunk_strides_of(p);
     const double sign = move->backwards ? -1.0 : 1.0;
@@ -228,7 +228,7 @@ static void move_state(const context *x, const workspace *w, const chunk *c,
 
 /* First walk: state of keys and values, from the start. */
 static void walk_queries(const context *x, const workspace *w, const sr_span *span, chunk c) {
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int heads = p->H / p->Hkv;
     memset(w->room.state.matrix, 0, chunked_state_bytes(p));
@@ -241,7 +241,7 @@ static void walk_queries(const context *x, const workspace *w, const sr_span *sp
             if (c.at > 0)
                 queries_through_state(x, w, &c);
             SR_ISA_REAL(sr_edges_query_rows_backward)
-            (w->d_queries, ld.d, x->call, (sr_rows){c.b, c.h, c.t, c.count});
+            (w->d_queries, ld.d, &x->edges, x->call, (sr_rows){c.b, c.h, c.t, c.count});
         }
         if (c.at + c.count < span->length)
             move_state(x, w, &c,
@@ -253,7 +253,7 @@ static void walk_queries(const context *x, const workspace *w, const sr_span *sp
 
 /* Gradients of the chunk's keys and values through the mirror state after it. */
 static void keys_through_state(const context *x, const workspace *w, const chunk *c) {
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     bool sums = sr_needs_row_sum(&p->attention);
     const feature_tokens keys = chunk_tokens(&w->room, &x->basis, w->room.key_columns, ld.token, c);
@@ -276,10 +276,10 @@ static void keys_through_state(const context *x, const workspace *w, const chunk
 }
 
 static void write_keys(const context *x, const workspace *w, const chunk *c) {
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     SR_ISA_REAL(sr_edges_key_rows_backward)
-    (w->d_keys + c->at * ld.d, ld.d, x->call, (sr_rows){c->b, c->kv, c->t, c->count});
+    (w->d_keys + c->at * ld.d, ld.d, &x->edges, x->call, (sr_rows){c->b, c->kv, c->t, c->count});
     SR_ISA_REAL(sr_edges_value_rows_backward)
     (w->d_values + c->at * ld.dv, w->room.values, ld.dv, &x->edges, x->call,
      (sr_rows){c->b, c->kv, c->t, c->count});
@@ -290,7 +290,7 @@ static void write_keys(const context *x, const workspace *w, const chunk *c) {
 
 /* Second walk: state of queries and numerator gradients, from the end. */
 static void walk_keys(const context *x, const workspace *w, const sr_span *span, chunk c) {
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int heads = p->H / p->Hkv;
     bool empty = true;
@@ -318,7 +318,7 @@ static void walk_keys(const context *x, const workspace *w, const sr_span *span,
 
 static void document_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     const workspace *w = &x->workers[worker];
     const sr_span *span = &x->call->plan->spans[task / p->Hkv];
@@ -333,8 +333,8 @@ static void document_task(void *untyped, int64_t task, int worker) {
 
 srnn_status chunked_backward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
-    const srnn_problem *p = &plan->problem;
-    sr_layout layout = {plan->scratch, .apart = true};
+    const srnn_problem *p = &plan->core;
+    sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = place(plan, &layout);
     x.call = call;
     x.rule = score_rule_of(&p->attention);

@@ -115,7 +115,7 @@ static inline chunk_room chunk_room_place(const srnn_problem *p, const feature_b
 
 static inline void chunk_load_keys(const chunk_room *room, const sr_edges *edges,
                                    const sr_attention_call *call, const chunk *c) {
-    const srnn_problem *p = &call->plan->problem;
+    const srnn_problem *p = &call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     SR_ISA_REAL(sr_edges_key_rows)
     (room->keys, ld.d, edges, call, (sr_rows){c->b, c->kv, c->t, c->count});
@@ -130,7 +130,7 @@ static inline void chunk_load_keys(const chunk_room *room, const sr_edges *edges
 
 static inline void chunk_load_queries(const chunk_room *room, const sr_edges *edges,
                                       const sr_attention_call *call, const chunk *c) {
-    chunk_strides ld = chunk_strides_of(&call->plan->problem);
+    chunk_strides ld = chunk_strides_of(&call->plan->core);
     SR_ISA_REAL(sr_edges_query_rows)
     (room->queries, ld.d, edges, call, (sr_rows){c->b, c->h, c->t, c->count});
     clear_rows_from(room->queries, ld.d, c->count, round_up(c->count, ROWS));

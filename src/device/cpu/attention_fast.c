@@ -3,13 +3,20 @@
 #include "device/cpu/attention_chunked.h"
 #include "device/cpu/attention_flash.h"
 #include "device/cpu/attention_kernels.h"
+#include "device/cpu/attention_linear.h"
 
 static bool supports_plain(const srnn_problem *problem) {
-    return !sr_beyond_plain(&problem->attention);
+    return sr_pairs_are_plain(&problem->attention);
 }
 
 static bool supports_states(const srnn_problem *problem) {
     return supports_plain(problem) && srnn_attention_has_state(&problem->attention);
+}
+
+/* The decay in the logits is that of the weights for a linear score. */
+static bool supports_linear(const srnn_problem *problem) {
+    const srnn_attention *a = &problem->attention;
+    return a->score == SRNN_SCORE_LINEAR && srnn_attention_has_state(a) && !sr_pairs_are_plain(a);
 }
 
 static size_t larger(size_t a, size_t b) {
@@ -42,4 +49,18 @@ const sr_attention_kernel SR_ISA_REAL(sr_attention_recurrent) = {
     chunked_forward_scratch,
     chunked_forward,
     NULL,
+};
+
+static size_t linear_scratch(const srnn_plan *plan) {
+    return larger(linear_forward_scratch(plan), linear_backward_scratch(plan));
+}
+
+const sr_attention_kernel SR_ISA_REAL(sr_attention_linear) = {
+    "linear",       SRNN_FORM_CHUNKED, SR_REAL_DTYPE,   supports_linear,
+    linear_scratch, linear_forward,    linear_backward,
+};
+
+const sr_attention_kernel SR_ISA_REAL(sr_attention_linear_recurrent) = {
+    "linear_recurrent",     SRNN_FORM_RECURRENT, SR_REAL_DTYPE, supports_linear,
+    linear_forward_scratch, linear_forward,      NULL,
 };

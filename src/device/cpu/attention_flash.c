@@ -19,7 +19,7 @@ typedef struct context {
 
 /* Everything but the keys and values. */
 static context place_rows(const srnn_plan *plan, sr_layout *layout) {
-    const srnn_problem *p = &plan->problem;
+    const srnn_problem *p = &plan->core;
     context x = {.rule = score_rule_of(&p->attention),
                  .subtract = sr_row_scale_invariant(&p->attention)};
     SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
@@ -34,7 +34,7 @@ static context place_rows(const srnn_plan *plan, sr_layout *layout) {
 }
 
 static context place(const srnn_plan *plan, sr_layout *layout) {
-    const srnn_problem *p = &plan->problem;
+    const srnn_problem *p = &plan->core;
     context x = place_rows(plan, layout);
     for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++) {
         packed_head head = packed_head_place(p, p->T, layout);
@@ -55,7 +55,7 @@ size_t flash_forward_scratch(const srnn_plan *plan) {
 static void pack_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const srnn_plan *plan = x->call->plan;
-    const srnn_problem *p = &plan->problem;
+    const srnn_problem *p = &plan->core;
     tile_strides ld = tile_strides_of(p);
     int64_t tiles = tiles_in(p->T), tile = task % tiles, head = task / tiles, t = tile * TILE;
     int64_t count = p->T - t < TILE ? p->T - t : TILE;
@@ -111,7 +111,7 @@ static void prefetch_share(const packed_head *head, int64_t tile, int64_t r, con
 
 static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
                        const packed_head *head, int64_t tile, int64_t keys) {
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     tile_strides ld = tile_strides_of(p);
     double reference = decay_reference(q->decay, q->at, q->rows);
     const real *columns = decay_columns(w->decay, q->decay, tile, q->at + q->rows, reference);
@@ -175,7 +175,7 @@ static real logit_bound(const tile_workspace *w, const packed_head *head, const 
 /* Outputs of finished rows, one call per run of rows that belong to one document. */
 static void write_outputs(const context *x, const tile_workspace *w, const query_tile *q) {
     const sr_attention_call *call = x->call;
-    const srnn_problem *p = &call->plan->problem;
+    const srnn_problem *p = &call->plan->core;
     tile_strides ld = tile_strides_of(p);
     for (int64_t r = 0, past; r < q->rows; r = past) {
         for (past = r + 1; past < q->rows && q->first[past] == q->first[r];)
@@ -198,7 +198,7 @@ static void write_outputs(const context *x, const tile_workspace *w, const query
 static void rows_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const srnn_plan *plan = x->call->plan;
-    const srnn_problem *p = &plan->problem;
+    const srnn_problem *p = &plan->core;
     tile_strides ld = tile_strides_of(p);
     tile_workspace *w = &x->workers[worker];
     /* Head by head, whose keys and values then stay in cache, and long rows first, so that threads finish
@@ -245,8 +245,8 @@ static int workers_for(const srnn_problem *p, int64_t keys) {
 
 srnn_status flash_forward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
-    const srnn_problem *p = &plan->problem;
-    sr_layout layout = {plan->scratch, .apart = true};
+    const srnn_problem *p = &plan->core;
+    sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = place(plan, &layout);
     x.call = call;
     SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
@@ -254,6 +254,7 @@ srnn_status flash_forward(const sr_attention_call *call) {
     int workers = workers_for(p, p->T);
     sr_parallel(pack_task, &x, tiles * p->B * p->Hkv, workers);
     sr_parallel(rows_task, &x, tiles * p->B * p->H, workers);
+    SR_ISA_REAL(sr_edges_finish)(&x.edges, call);
     return SRNN_OK;
 }
 
@@ -269,7 +270,7 @@ size_t flash_feed_scratch(const srnn_plan *plan) {
 static void keep_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const srnn_plan *plan = x->call->plan;
-    const srnn_problem *p = &plan->problem;
+    const srnn_problem *p = &plan->core;
     tile_strides ld = tile_strides_of(p);
     const packed_head *head = &x->heads[task];
     real *rows = x->workers[worker].queries;
@@ -290,8 +291,8 @@ static void keep_task(void *untyped, int64_t task, int worker) {
 srnn_status flash_feed(const sr_attention_call *call, char *kept, int64_t capacity,
                        sr_carry *carry) {
     const srnn_plan *plan = call->plan;
-    const srnn_problem *p = &plan->problem;
-    sr_layout layout = {plan->scratch, .apart = true}, memory = {.base = kept};
+    const srnn_problem *p = &plan->core;
+    sr_layout layout = {.base = plan->scratch, .apart = true}, memory = {.base = kept};
     context x = place_rows(plan, &layout);
     x.call = call;
     x.position = *carry->position;
@@ -301,6 +302,7 @@ srnn_status flash_feed(const sr_attention_call *call, char *kept, int64_t capaci
     int workers = workers_for(p, x.position + p->T);
     sr_parallel(keep_task, &x, (int64_t)p->B * p->Hkv, workers);
     sr_parallel(rows_task, &x, tiles_in(p->T) * p->B * p->H, workers);
+    SR_ISA_REAL(sr_edges_finish)(&x.edges, call);
     *carry->position += p->T;
     return SRNN_OK;
 }

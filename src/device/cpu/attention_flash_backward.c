@@ -53,7 +53,7 @@ static int64_t group_start(int64_t group, int64_t groups, int64_t tiles) {
 }
 
 static context place(const srnn_plan *plan, sr_layout *layout) {
-    const srnn_problem *p = &plan->problem;
+    const srnn_problem *p = &plan->core;
     tile_strides ld = tile_strides_of(p);
     int64_t T = tiles_in(p->T) * TILE;
     context x = {.groups = groups_of(p)};
@@ -107,7 +107,7 @@ static int64_t rows_in(const srnn_problem *p, int64_t tile) {
  */
 static void load_head(const context *x, const workspace *w, const position *at, int64_t t) {
     const srnn_plan *plan = x->call->plan;
-    const srnn_problem *p = &plan->problem;
+    const srnn_problem *p = &plan->core;
     tile_strides ld = tile_strides_of(p);
     int64_t padded = tiles_in(p->T) * TILE;
     SR_ISA_REAL(sr_edges_query_rows)
@@ -123,7 +123,7 @@ static void load_head(const context *x, const workspace *w, const position *at, 
 
 static void load_keys(const context *x, const workspace *w, const position *at, int64_t tile) {
     const srnn_plan *plan = x->call->plan;
-    const srnn_problem *p = &plan->problem;
+    const srnn_problem *p = &plan->core;
     tile_strides ld = tile_strides_of(p);
     int64_t count = rows_in(p, tile);
     SR_ISA_REAL(sr_edges_key_rows)
@@ -138,7 +138,7 @@ static void load_keys(const context *x, const workspace *w, const position *at, 
 
 static void weigh_tile(const context *x, const workspace *w, const position *at, int64_t tile,
                        int64_t own, int64_t width) {
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     tile_strides ld = tile_strides_of(p);
     int64_t rows = rows_in(p, own), keys = rows_in(p, tile);
     int64_t base = sr_row_index(p, p->H, at->b, at->h, own * TILE);
@@ -202,7 +202,7 @@ static void add_gradients(const pair_products *p, const workspace *w, const posi
 /* Key tile `tile` against query tile `own`: the five products. */
 static void tile_pair(const context *x, const workspace *w, const position *at, int64_t tile,
                       int64_t own) {
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     tile_strides ld = tile_strides_of(p);
     int64_t rows = rows_in(p, own), padded = round_up(rows, ROWS), keys = rows_in(p, tile);
     int64_t width = tile_width(keys), key_blocks = round_up(keys, ROWS);
@@ -228,12 +228,12 @@ static void tile_pair(const context *x, const workspace *w, const position *at, 
 /* Gradients of a group's keys and values, once every query head has added to them. */
 static void write_keys(const context *x, const workspace *w, const position *at, int64_t tile) {
     const sr_attention_call *call = x->call;
-    const srnn_problem *p = &call->plan->problem;
+    const srnn_problem *p = &call->plan->core;
     tile_strides ld = tile_strides_of(p);
     int64_t t = tile * TILE, count = rows_in(p, tile);
     load_keys(x, w, at, tile);
     SR_ISA_REAL(sr_edges_key_rows_backward)
-    (w->d_keys + t * ld.d, ld.d, call, (sr_rows){at->b, at->kv, t, count});
+    (w->d_keys + t * ld.d, ld.d, &x->edges, call, (sr_rows){at->b, at->kv, t, count});
     SR_ISA_REAL(sr_edges_value_rows_backward)
     (w->d_values + t * ld.dv, w->value_rows, ld.dv, &x->edges, call,
      (sr_rows){at->b, at->kv, t, count});
@@ -244,7 +244,7 @@ static void write_keys(const context *x, const workspace *w, const position *at,
 
 static void keys_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     const workspace *w = &x->workers[worker];
     tile_strides ld = tile_strides_of(p);
     int64_t tiles = tiles_in(p->T), group = task % x->groups, head = task / x->groups;
@@ -277,7 +277,7 @@ static void keys_task(void *untyped, int64_t task, int worker) {
 /* Gradients of a tile of queries: the sum over the groups that saw it, in order. */
 static void queries_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
-    const srnn_problem *p = &x->call->plan->problem;
+    const srnn_problem *p = &x->call->plan->core;
     tile_strides ld = tile_strides_of(p);
     int64_t tiles = tiles_in(p->T), tile = task % tiles, head = task / tiles,
             heads = (int64_t)p->B * p->H;
@@ -290,13 +290,14 @@ static void queries_task(void *untyped, int64_t task, int worker) {
             sum[n] += part[n];
     }
     SR_ISA_REAL(sr_edges_query_rows_backward)
-    (sum, ld.d, x->call, (sr_rows){head / p->H, (int)(head % p->H), tile * TILE, rows_in(p, tile)});
+    (sum, ld.d, &x->edges, x->call,
+     (sr_rows){head / p->H, (int)(head % p->H), tile * TILE, rows_in(p, tile)});
 }
 
 srnn_status flash_backward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
-    const srnn_problem *p = &plan->problem;
-    sr_layout layout = {plan->scratch, .apart = true};
+    const srnn_problem *p = &plan->core;
+    sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = place(plan, &layout);
     x.call = call;
     x.rule = score_rule_of(&p->attention);

@@ -6,27 +6,34 @@
 
 /* What was compiled for one instruction set; kernels best first, ended by NULL. */
 typedef struct kernel_set {
-    const sr_attention_kernel *attention[9];
-    const sr_state_kernel *fixed[2], *kept[2]; /* by srnn_dtype */
+    const sr_attention_kernel *attention[13];
+    const sr_state_kernel *fixed[2], *linear[2], *kept[2], *rows[2]; /* by srnn_dtype */
 } kernel_set;
 
-#define DECLARE(isa)                                                                     \
-    extern const sr_attention_kernel sr_attention_flash_##isa##_f32,                     \
-        sr_attention_flash_##isa##_f64, sr_attention_chunked_##isa##_f32,                \
-        sr_attention_chunked_##isa##_f64, sr_attention_recurrent_##isa##_f32,            \
-        sr_attention_recurrent_##isa##_f64, sr_attention_generic_##isa##_f32,            \
-        sr_attention_generic_##isa##_f64;                                                \
-    extern const sr_state_kernel sr_state_fixed_##isa##_f32, sr_state_fixed_##isa##_f64, \
-        sr_state_kept_##isa##_f32, sr_state_kept_##isa##_f64
+#define DECLARE_REAL(isa, real)                                                                 \
+    extern const sr_attention_kernel sr_attention_flash_##isa##_##real,                         \
+        sr_attention_chunked_##isa##_##real, sr_attention_recurrent_##isa##_##real,             \
+        sr_attention_linear_##isa##_##real, sr_attention_linear_recurrent_##isa##_##real,       \
+        sr_attention_generic_##isa##_##real;                                                    \
+    extern const sr_state_kernel sr_state_fixed_##isa##_##real, sr_state_linear_##isa##_##real, \
+        sr_state_kept_##isa##_##real, sr_state_rows_##isa##_##real
 
-#define SET(isa)                                                                                \
-    {                                                                                           \
-        .attention = {&sr_attention_flash_##isa##_f32,     &sr_attention_flash_##isa##_f64,     \
-                      &sr_attention_chunked_##isa##_f32,   &sr_attention_chunked_##isa##_f64,   \
-                      &sr_attention_recurrent_##isa##_f32, &sr_attention_recurrent_##isa##_f64, \
-                      &sr_attention_generic_##isa##_f32,   &sr_attention_generic_##isa##_f64},  \
-        .fixed = {&sr_state_fixed_##isa##_f32, &sr_state_fixed_##isa##_f64},                    \
-        .kept = {&sr_state_kept_##isa##_f32, &sr_state_kept_##isa##_f64},                       \
+#define DECLARE(isa)        \
+    DECLARE_REAL(isa, f32); \
+    DECLARE_REAL(isa, f64)
+
+#define BOTH(name, isa) &name##_##isa##_f32, &name##_##isa##_f64
+
+#define SET(isa)                                                                      \
+    {                                                                                 \
+        .attention = {BOTH(sr_attention_flash, isa),                                  \
+                      BOTH(sr_attention_chunked, isa),                                \
+                      BOTH(sr_attention_recurrent, isa),                              \
+                      BOTH(sr_attention_linear, isa),                                 \
+                      BOTH(sr_attention_linear_recurrent, isa),                       \
+                      BOTH(sr_attention_generic, isa)},                               \
+        .fixed = {BOTH(sr_state_fixed, isa)}, .linear = {BOTH(sr_state_linear, isa)}, \
+        .kept = {BOTH(sr_state_kept, isa)}, .rows = {BOTH(sr_state_rows, isa)},       \
     }
 
 DECLARE(base);
@@ -58,7 +65,12 @@ const sr_attention_kernel *const *sr_cpu_attention_kernels(void) {
 
 const sr_state_kernel *sr_cpu_state_kernel(const srnn_problem *problem, bool fixed) {
     const srnn_dtype dtype = problem->dtype;
-    if (dtype == SRNN_BF16 || sr_beyond_plain(&problem->attention))
+    const srnn_attention *a = &problem->attention;
+    if (dtype == SRNN_BF16)
         return NULL;
-    return fixed ? set_in_use()->fixed[dtype] : set_in_use()->kept[dtype];
+    if (sr_pairs_are_plain(a))
+        return fixed ? set_in_use()->fixed[dtype] : set_in_use()->kept[dtype];
+    if (!fixed)
+        return set_in_use()->rows[dtype];
+    return a->score == SRNN_SCORE_LINEAR ? set_in_use()->linear[dtype] : NULL;
 }

@@ -4,22 +4,43 @@
 #include "attention/row_end.h"
 #include "base/threads.h"
 #include "device/cpu/attention_edges.h"
+#include "device/cpu/attention_heads.h"
 #include "device/cpu/attention_rows.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The norm and its parameters; the floor is each row's own. */
-static sr_row_norm norm_of(const srnn_problem *p, const srnn_operands *in) {
-    sr_row_norm rule = {.norm = p->attention.norm, .n = p->Dv};
-    const real *weight = in->norm_weight, *bias = in->norm_bias;
+/* A norm over `n` channels with its parameters in double; the floor is each row's own. */
+typedef struct norm_numbers {
+    double weight[SR_HEAD_SIZE_MAX], bias[SR_HEAD_SIZE_MAX];
+} norm_numbers;
+
+static void load_norm(double *weight, double *bias, const srnn_problem *p, const srnn_operands *in,
+                      int64_t from, int n) {
+    const real *w = in->norm_weight, *b = in->norm_bias;
     const bool weighted = sr_operand_used(SR_OPERAND_NORM_WEIGHT, &p->attention);
     const bool biased = sr_operand_used(SR_OPERAND_NORM_BIAS, &p->attention);
-    for (int d = 0; d < p->Dv; d++) {
-        rule.weight[d] = weighted ? (double)weight[d] : 1.0;
-        rule.bias[d] = biased ? (double)bias[d] : 0.0;
+    for (int d = 0; d < n; d++) {
+        weight[d] = weighted ? (double)w[from + d] : 1.0;
+        bias[d] = biased ? (double)b[from + d] : 0.0;
     }
-    return rule;
+}
+
+/* True if the norm runs over the channels of several heads. */
+static bool norm_is_wide(const srnn_attention *a) {
+    return a->norm != SRNN_NORM_NONE && a->norm_width == SRNN_NORM_WIDTH_ROW;
+}
+
+/* The norm that a head's row has by itself: none where it is over several heads. */
+static sr_row_norm norm_of(const srnn_problem *p, const srnn_operands *in, norm_numbers *numbers) {
+    const bool wide = norm_is_wide(&p->attention);
+    if (!wide)
+        load_norm(numbers->weight, numbers->bias, p, in, 0, p->Dv);
+    return (sr_row_norm){.norm = wide ? SRNN_NORM_NONE : p->attention.norm,
+                         .n = p->Dv,
+                         .epsilon = sr_row_norm_epsilon(&p->attention),
+                         .weight = numbers->weight,
+                         .bias = numbers->bias};
 }
 
 /* out = post * norm(factor * x). Without a norm, which is the usual case, in one multiplication. */
@@ -40,9 +61,9 @@ static void norm_row(real *out, const real *x, const sr_row_norm *rule, double f
 }
 
 /* dx = gradient of x = factor * numerator through the norm, from du; adds to the gradients of weight (n)
- * and bias (n) in `partial`. */
+ * and bias (n) in `partial`. `room` has 2 n numbers. */
 static void norm_row_backward(double *dx, double *partial, const double *du, const double *x,
-                              const sr_row_norm *rule) {
+                              const sr_row_norm *rule, double *room) {
     const double *weight = rule->weight;
     const int n = rule->n;
     switch (rule->norm) {
@@ -50,9 +71,9 @@ static void norm_row_backward(double *dx, double *partial, const double *du, con
         memcpy(dx, du, (size_t)n * sizeof *dx);
         return;
     case SRNN_NORM_LAYER: {
-        double hat[SR_HEAD_SIZE_MAX], d_hat[SR_HEAD_SIZE_MAX];
+        double *hat = room, *d_hat = room + n;
         memcpy(hat, x, (size_t)n * sizeof *hat);
-        const double inverse = sr_row_centre(hat, n);
+        const double inverse = sr_row_centre(hat, n, rule->epsilon);
         for (int d = 0; d < n; d++) {
             hat[d] *= inverse;
             d_hat[d] = du[d] * weight[d];
@@ -65,8 +86,8 @@ static void norm_row_backward(double *dx, double *partial, const double *du, con
         return;
     }
     case SRNN_NORM_RMS: {
-        double d_hat[SR_HEAD_SIZE_MAX];
-        const double inverse = 1.0 / sqrt(sr_row_dot(x, x, n) / n + SR_RMS_EPSILON);
+        double *d_hat = room;
+        const double inverse = 1.0 / sqrt(sr_row_dot(x, x, n) / n + rule->epsilon);
         for (int d = 0; d < n; d++) {
             d_hat[d] = du[d] * weight[d];
             partial[d] += du[d] * x[d] * inverse;
@@ -90,13 +111,87 @@ static void norm_row_backward(double *dx, double *partial, const double *du, con
     }
 }
 
+/* True if a row is not one number times the numerator, normed by itself, times another. */
+static bool row_is_wide(const srnn_attention *a) {
+    const bool gated = a->output_gate == SRNN_GATE_SIGMOID || a->post_gate;
+    return a->skip != SRNN_SKIP_NONE || norm_is_wide(a) ||
+           (gated && a->gate_width == SRNN_WIDTH_CHANNEL);
+}
+
+/* The numbers of a row's output gate: one, or Dv. */
+static const real *gate_numbers(const sr_attention_call *call, int64_t b, int h, int64_t t) {
+    const srnn_attention *a = &call->plan->problem.attention;
+    return sr_operand_used(SR_OPERAND_OUTPUT_GATE, a) ? tensor_row(call->in->output_gate, b, h, t)
+                                                      : NULL;
+}
+
+static double gate_number(const srnn_attention *a, const real *gate, int d) {
+    return (double)gate[a->gate_width == SRNN_WIDTH_CHANNEL ? d : 0];
+}
+
+/* What is added to y, for channel d of a row. */
+static double skip_of(const sr_attention_call *call, sr_rows at, int d) {
+    const srnn_problem *p = &call->plan->problem;
+    const int value = sr_value_head(p, at.h);
+    const real *weight = call->in->skip_weight;
+    switch (p->attention.skip) {
+    case SRNN_SKIP_NONE:
+        break;
+    case SRNN_SKIP_HEAD:
+        return (double)weight[at.h] * (double)tensor_row(call->in->v, at.b, value, at.t)[d];
+    case SRNN_SKIP_CHANNEL:
+        return (double)weight[at.h * p->Dv + d] *
+               (double)tensor_row(call->in->v, at.b, value, at.t)[d];
+    case SRNN_SKIP_CONV:
+        return (double)tensor_row(call->in->skip, at.b, value, at.t)[d];
+    }
+    return 0.0;
+}
+
+/* gate (Dv) and y (Dv) of a row: what stands before the norm is their product. */
+static void wide_row(double *gate, double *y, const sr_attention_call *call, sr_rows at,
+                     const real *numerator, const sr_row_factors *f) {
+    const srnn_problem *p = &call->plan->problem;
+    const srnn_attention *a = &p->attention;
+    const real *z = gate_numbers(call, at.b, at.h, at.t);
+    for (int d = 0; d < p->Dv; d++) {
+        y[d] = (double)numerator[d] / f->normaliser + skip_of(call, at, d);
+        gate[d] = a->output_gate == SRNN_GATE_SIGMOID
+                      ? sr_gate_value(a->gate_shape, gate_number(a, z, d))
+                      : f->gate;
+    }
+}
+
+static void post_row(double *row, const srnn_attention *a, const real *z, int n) {
+    for (int d = 0; a->post_gate && d < n; d++)
+        row[d] *= sr_gate_value(a->gate_shape, gate_number(a, z, d));
+}
+
+/* One row of call->o, all but a norm over several heads and what follows it. */
+static void write_wide_row(const sr_attention_call *call, sr_rows at, const real *numerator,
+                           const sr_row_factors *f, const sr_row_norm *rule) {
+    const srnn_attention *a = &call->plan->problem.attention;
+    double row[SR_HEAD_SIZE_MAX], y[SR_HEAD_SIZE_MAX];
+    wide_row(row, y, call, at, numerator, f);
+    for (int d = 0; d < rule->n; d++)
+        row[d] *= y[d];
+    if (rule->norm != SRNN_NORM_NONE)
+        sr_row_normalise(row, rule, 1.0, 1.0);
+    if (!norm_is_wide(a))
+        post_row(row, a, gate_numbers(call, at.b, at.h, at.t), rule->n);
+    real *out = tensor_row(call->o, at.b, at.h, at.t);
+    for (int d = 0; d < rule->n; d++)
+        out[d] = (real)row[d];
+}
+
 void SR_ISA_REAL(sr_edges_output_rows)(sr_row_results results, const sr_edges *edges,
                                        const sr_attention_call *call, sr_rows rows) {
     const srnn_problem *p = &call->plan->problem;
     const srnn_attention *a = &p->attention;
     const srnn_operands *in = call->in;
-    const bool gated = a->output_gate != SRNN_GATE_NONE || a->post_gate;
-    sr_row_norm rule = norm_of(p, in);
+    const bool gated = a->output_gate != SRNN_GATE_NONE || a->post_gate, wide = row_is_wide(a);
+    norm_numbers numbers;
+    sr_row_norm rule = norm_of(p, in, &numbers);
     const double *cumulative =
         edges->cumulative ? edges->cumulative + sr_row_index(p, p->H, rows.b, rows.h, rows.t)
                           : NULL;
@@ -107,10 +202,68 @@ void SR_ISA_REAL(sr_edges_output_rows)(sr_row_results results, const sr_edges *e
         const sr_query_row row = {row_sum, (double)(results.length + r), logit,
                                   cumulative ? cumulative[r] : 0.0};
         const sr_row_factors f = sr_row_factors_of(a, &row);
+        const real *numerator = results.numerator + r * results.ld;
         rule.floor = sr_row_norm_floor(a, row_sum);
-        norm_row(tensor_row(call->o, rows.b, rows.h, rows.t + r),
-                 results.numerator + r * results.ld, &rule, f.gate / f.normaliser, f.post);
+        if (wide)
+            write_wide_row(call, (sr_rows){rows.b, rows.h, rows.t + r, 1}, numerator, &f, &rule);
+        else
+            norm_row(tensor_row(call->o, rows.b, rows.h, rows.t + r), numerator, &rule,
+                     f.gate / f.normaliser, f.post);
     }
+}
+
+/* ---- norms over several heads ---- */
+
+/* Heads that a norm over a row covers together. */
+static int norm_heads(const srnn_problem *p) {
+    return p->attention.share == SRNN_SHARE_QK ? p->H / p->Hkv : p->H;
+}
+
+typedef struct wide_norm {
+    const sr_edges *edges;
+    const sr_attention_call *call;
+} wide_norm;
+
+static sr_row_norm wide_rule(const srnn_problem *p, const double *weight, const double *bias) {
+    return (sr_row_norm){.norm = p->attention.norm,
+                         .n = norm_heads(p) * p->Dv,
+                         .floor = SR_L2_FLOOR,
+                         .epsilon = sr_row_norm_epsilon(&p->attention),
+                         .weight = weight,
+                         .bias = bias};
+}
+
+/* One group of heads of one row of the batch: call->o holds what stands before the norm. Each task has its
+ * room in edges->norm_room: weight, bias and a row. */
+static void finish_task(void *context, int64_t task, int worker) {
+    const wide_norm *x = context;
+    const srnn_problem *p = &x->call->plan->problem;
+    const int heads = norm_heads(p), groups = p->H / heads, n = heads * p->Dv;
+    const int64_t b = task / groups;
+    const int first = (int)(task % groups) * heads;
+    double *weight = x->edges->norm_room + task * SR_NORM_ROOM * n, *bias = weight + n,
+           *row = bias + n;
+    (void)worker;
+    load_norm(weight, bias, p, x->call->in, (int64_t)first * p->Dv, n);
+    const sr_row_norm rule = wide_rule(p, weight, bias);
+    for (int64_t t = 0; t < p->T; t++) {
+        for (int d = 0; d < n; d++)
+            row[d] = (double)tensor_row(x->call->o, b, first + d / p->Dv, t)[d % p->Dv];
+        sr_row_normalise(row, &rule, 1.0, 1.0);
+        for (int h = first; h < first + heads; h++) {
+            double *own = row + (int64_t)(h - first) * p->Dv;
+            post_row(own, &p->attention, gate_numbers(x->call, b, h, t), p->Dv);
+            for (int d = 0; d < p->Dv; d++)
+                tensor_row(x->call->o, b, h, t)[d] = (real)own[d];
+        }
+    }
+}
+
+void SR_ISA_REAL(sr_edges_finish)(const sr_edges *edges, const sr_attention_call *call) {
+    const srnn_problem *p = &call->plan->problem;
+    wide_norm context = {edges, call};
+    if (norm_is_wide(&p->attention))
+        sr_parallel(finish_task, &context, (int64_t)p->B * (p->H / norm_heads(p)), p->threads);
 }
 
 /* One row of the backward through post gate, norm, gate and normaliser. */
@@ -173,6 +326,7 @@ static row_gradient row_backward(real *d_numerator, double *partial, const real 
     const real *numerator = row->numerator;
     const int n = rule->n;
     double x[SR_HEAD_SIZE_MAX], du[SR_HEAD_SIZE_MAX], dx[SR_HEAD_SIZE_MAX];
+    double room[2 * SR_HEAD_SIZE_MAX];
     row_gradient g = {0};
     for (int d = 0; d < n; d++)
         x[d] = s.gate / s.normaliser * (double)numerator[d];
@@ -183,7 +337,7 @@ static row_gradient row_backward(real *d_numerator, double *partial, const real 
     }
     for (int d = 0; d < n; d++)
         du[d] = s.post * (double)d_o[d];
-    norm_row_backward(dx, partial, du, x, rule);
+    norm_row_backward(dx, partial, du, x, rule, room);
     for (int d = 0; d < n; d++)
         du[d] = (double)numerator[d] / s.normaliser;
     const double d_gate = sr_row_dot(dx, du, n); /* <dx, y> */
@@ -199,6 +353,169 @@ typedef struct outputs_context {
     const sr_edges *edges;
     const sr_attention_call *call;
 } outputs_context;
+
+/* Where the backward of one wide row stands. */
+typedef struct wide_place {
+    const outputs_context *x;
+    sr_rows at;
+    const row_facts *facts;
+    const sr_row_norm *rule;
+    double *partial; /* of norm parameters */
+} wide_place;
+
+/* Adds d_z (Dv) to the gradient of a row's output gate, which is set first if `set`. */
+static void put_gate_gradient(const sr_attention_call *call, sr_rows at, const double *d_z,
+                              bool set) {
+    const srnn_problem *p = &call->plan->problem;
+    if (!sr_operand_used(SR_OPERAND_OUTPUT_GATE, &p->attention) ||
+        !call->gradients->output_gate.data)
+        return;
+    real *out = tensor_row(call->gradients->output_gate, at.b, at.h, at.t);
+    const bool channels = p->attention.gate_width == SRNN_WIDTH_CHANNEL;
+    if (!channels)
+        *out = (real)((set ? 0.0 : (double)*out) + sr_row_total(d_z, p->Dv));
+    for (int d = 0; channels && d < p->Dv; d++)
+        out[d] = (real)((set ? 0.0 : (double)out[d]) + d_z[d]);
+}
+
+/* du (n) = post * d_o, and d_z (n) of the post gate from d_o and what it multiplies. */
+static void post_backward(double *du, double *d_z, const sr_attention_call *call, sr_rows at,
+                          const double *before) {
+    const srnn_attention *a = &call->plan->problem.attention;
+    const real *d_o = tensor_row(call->o, at.b, at.h, at.t);
+    const real *z = gate_numbers(call, at.b, at.h, at.t);
+    for (int d = 0; d < call->plan->problem.Dv; d++) {
+        const double number = a->post_gate ? gate_number(a, z, d) : 0.0;
+        du[d] = (a->post_gate ? sr_gate_value(a->gate_shape, number) : 1.0) * (double)d_o[d];
+        d_z[d] =
+            a->post_gate ? (double)d_o[d] * before[d] * sr_gate_slope(a->gate_shape, number) : 0.0;
+    }
+}
+
+/* dx (n): of what stands before the norm, whose value is row (n); the post gate's share of the gradient. */
+static void wide_norm_backward(double *dx, const wide_place *w, double *row) {
+    const sr_attention_call *call = w->x->call;
+    const int n = w->rule->n;
+    double normed[SR_HEAD_SIZE_MAX], du[SR_HEAD_SIZE_MAX], d_z[SR_HEAD_SIZE_MAX];
+    double room[2 * SR_HEAD_SIZE_MAX];
+    memcpy(normed, row, (size_t)n * sizeof *normed);
+    if (w->rule->norm != SRNN_NORM_NONE)
+        sr_row_normalise(normed, w->rule, 1.0, 1.0);
+    post_backward(du, d_z, call, w->at, normed);
+    put_gate_gradient(call, w->at, d_z, true);
+    norm_row_backward(dx, w->partial, du, row, w->rule, room);
+}
+
+/* d_numerator, d_skip and the scalar gradients of a row from dx. */
+static row_gradient wide_row_backward(const wide_place *w) {
+    const sr_attention_call *call = w->x->call;
+    const sr_edges *edges = w->x->edges;
+    const srnn_problem *p = &call->plan->problem;
+    const srnn_attention *a = &p->attention;
+    const sr_row_factors f = w->facts->factors;
+    const int64_t at = sr_row_index(p, p->H, w->at.b, w->at.h, w->at.t);
+    const real *z = gate_numbers(call, w->at.b, w->at.h, w->at.t);
+    double gate[SR_HEAD_SIZE_MAX], y[SR_HEAD_SIZE_MAX], dx[SR_HEAD_SIZE_MAX];
+    double d_gate[SR_HEAD_SIZE_MAX], row[SR_HEAD_SIZE_MAX];
+    row_gradient g = {0};
+    wide_row(gate, y, call, w->at, w->facts->numerator, &f);
+    for (int d = 0; d < p->Dv; d++) {
+        row[d] = gate[d] * y[d];
+        dx[d] = (double)edges->d_numerator[at * p->Dv + d];
+    }
+    if (!norm_is_wide(a))
+        wide_norm_backward(dx, w, row);
+    double divided = 0.0;
+    for (int d = 0; d < p->Dv; d++) {
+        const double dy = gate[d] * dx[d];
+        d_gate[d] = dx[d] * y[d];
+        divided -= dy * (double)w->facts->numerator[d] / f.normaliser / f.normaliser;
+        edges->d_numerator[at * p->Dv + d] = (real)(dy / f.normaliser);
+        if (edges->d_skip)
+            edges->d_skip[at * p->Dv + d] = (real)dy;
+    }
+    denominator_backward(&g, a, divided, w->facts->row.row_sum, w->facts->row.gate_sum);
+    if (a->output_gate == SRNN_GATE_SIGMOID) {
+        for (int d = 0; d < p->Dv; d++)
+            d_gate[d] *= sr_gate_slope(a->gate_shape, gate_number(a, z, d));
+        put_gate_gradient(call, w->at, d_gate, false);
+    } else {
+        gate_backward(&g, a, f.gate, sr_row_total(d_gate, p->Dv));
+        memset(d_gate, 0, sizeof d_gate);
+        d_gate[0] = g.logit;
+        put_gate_gradient(call, w->at, d_gate, false);
+    }
+    return g;
+}
+
+/* Adds a row's share in the gradients of the skip's weights. */
+static void skip_row_backward(const wide_place *w) {
+    const sr_edges *edges = w->x->edges;
+    const srnn_problem *p = &w->x->call->plan->problem;
+    const int64_t at = sr_row_index(p, p->H, w->at.b, w->at.h, w->at.t);
+    const real *v = tensor_row(w->x->call->in->v, w->at.b, sr_value_head(p, w->at.h), w->at.t);
+    double *partial = edges->skip_partial + (w->at.b * p->H + w->at.h) * p->Dv;
+    for (int d = 0; d < p->Dv; d++)
+        partial[d] += (double)edges->d_skip[at * p->Dv + d] * (double)v[d];
+}
+
+/* A norm over several heads, token by token: dx into d_numerator, shares in the gradients of its
+ * parameters. `normed` is what it gave, `row` what it was given. */
+static void wide_token_backward(const outputs_context *x, const sr_row_norm *rule, int64_t b,
+                                int first, int64_t t, double *rows) {
+    const srnn_problem *p = &x->call->plan->problem;
+    const int n = rule->n, heads = n / p->Dv;
+    double *row = rows, *normed = row + n, *du = normed + n, *dx = du + n, *room = dx + n;
+    for (int h = first; h < first + heads; h++) {
+        const int64_t at = sr_row_index(p, p->H, b, h, t), from = (int64_t)(h - first) * p->Dv;
+        const real *z = gate_numbers(x->call, b, h, t);
+        const int64_t start = x->call->plan->first[b * p->T + t];
+        sr_query_row facts = {(double)((const real *)x->call->saved.row_sum)[at],
+                              (double)(t - start + 1), z ? (double)*z : 0.0,
+                              x->edges->cumulative ? x->edges->cumulative[at] : 0.0};
+        const sr_row_factors f = sr_row_factors_of(&p->attention, &facts);
+        double y[SR_HEAD_SIZE_MAX];
+        wide_row(row + from, y, x->call, (sr_rows){b, h, t, 1},
+                 (const real *)x->call->saved.numerator + at * p->Dv, &f);
+        for (int d = 0; d < p->Dv; d++)
+            normed[from + d] = row[from + d] *= y[d];
+    }
+    sr_row_normalise(normed, rule, 1.0, 1.0);
+    for (int h = first; h < first + heads; h++) {
+        const int64_t from = (int64_t)(h - first) * p->Dv;
+        double d_z[SR_HEAD_SIZE_MAX];
+        post_backward(du + from, d_z, x->call, (sr_rows){b, h, t, 1}, normed + from);
+        put_gate_gradient(x->call, (sr_rows){b, h, t, 1}, d_z, true);
+    }
+    double *partial = room + 2 * n; /* weight, bias of the whole group */
+    norm_row_backward(dx, partial, du, row, rule, room);
+    for (int d = 0; d < n; d++) {
+        const int64_t at = sr_row_index(p, p->H, b, first + d / p->Dv, t);
+        x->edges->d_numerator[at * p->Dv + d % p->Dv] = (real)dx[d];
+    }
+}
+
+static void wide_task(void *context, int64_t task, int worker) {
+    const outputs_context *x = context;
+    const srnn_problem *p = &x->call->plan->problem;
+    const int heads = norm_heads(p), groups = p->H / heads, n = heads * p->Dv;
+    const int64_t b = task / groups;
+    const int first = (int)(task % groups) * heads;
+    double *weight = x->edges->norm_room + task * SR_NORM_ROOM * n, *bias = weight + n;
+    double *rows = bias + n, *partial = rows + 6 * n;
+    (void)worker;
+    load_norm(weight, bias, p, x->call->in, (int64_t)first * p->Dv, n);
+    const sr_row_norm rule = wide_rule(p, weight, bias);
+    for (int d = 0; d < 2 * n; d++)
+        partial[d] = 0.0;
+    for (int64_t t = 0; t < p->T; t++)
+        wide_token_backward(x, &rule, b, first, t, rows);
+    for (int d = 0; x->edges->norm_partial && d < n; d++) {
+        double *own = x->edges->norm_partial + (b * p->H + first + d / p->Dv) * 2 * p->Dv;
+        own[d % p->Dv] = partial[d];
+        own[p->Dv + d % p->Dv] = partial[n + d];
+    }
+}
 
 /* Gradient of the output gate through its running sum: add exp(g_m) times the sum of later
  * gradients. */
@@ -223,6 +540,7 @@ static void document_backward(const outputs_context *x, const sr_span *span, int
     const srnn_attention *a = &p->attention;
     bool uses_gate = sr_operand_used(SR_OPERAND_OUTPUT_GATE, a);
     bool wants_gate = uses_gate && call->gradients->output_gate.data;
+    bool wide = row_is_wide(a) || a->gate_shape != SRNN_GATE_SHAPE_SIGMOID;
     for (int64_t t = 0; t < span->length; t++) {
         int64_t at = sr_row_index(p, p->H, span->b, h, span->start + t);
         const double logit =
@@ -233,16 +551,20 @@ static void document_backward(const outputs_context *x, const sr_span *span, int
                                    logit, edges->cumulative ? edges->cumulative[at] : 0.0}};
         facts.factors = sr_row_factors_of(a, &facts.row);
         rule->floor = sr_row_norm_floor(a, facts.row.row_sum);
+        const wide_place place = {x, {span->b, h, span->start + t, 1}, &facts, rule, partial};
         row_gradient g =
-            row_backward(edges->d_numerator + at * p->Dv, partial,
-                         tensor_row(call->o, span->b, h, span->start + t), &facts, a, rule);
+            wide ? wide_row_backward(&place)
+                 : row_backward(edges->d_numerator + at * p->Dv, partial,
+                                tensor_row(call->o, span->b, h, span->start + t), &facts, a, rule);
+        if (edges->skip_partial)
+            skip_row_backward(&place);
         edges->d_row_sum[at] = (real)g.row_sum;
         if (edges->d_cumulative)
             edges->d_cumulative[at] = g.cumulative;
         if (edges->row_dot)
             edges->row_dot[at] = row_dot(edges->d_numerator + at * p->Dv, facts.numerator, p->Dv) +
                                  g.row_sum * facts.row.row_sum;
-        if (wants_gate)
+        if (wants_gate && !wide)
             *tensor_row(call->gradients->output_gate, span->b, h, span->start + t) = (real)g.logit;
     }
     if (wants_gate && edges->cumulative)
@@ -256,16 +578,22 @@ static void outputs_task(void *context, int64_t task, int worker) {
     int64_t b = task / p->H;
     double *partial = x->edges->norm_partial ? x->edges->norm_partial + task * 2 * p->Dv : NULL;
     (void)worker;
-    for (int d = 0; partial && d < 2 * p->Dv; d++)
+    for (int d = 0; partial && !norm_is_wide(&p->attention) && d < 2 * p->Dv; d++)
         partial[d] = 0.0;
-    sr_row_norm rule = norm_of(p, x->call->in);
+    for (int d = 0; x->edges->skip_partial && d < p->Dv; d++)
+        x->edges->skip_partial[task * p->Dv + d] = 0.0;
+    norm_numbers numbers;
+    sr_row_norm rule = norm_of(p, x->call->in, &numbers);
     for (int64_t n = plan->row_spans[b]; n < plan->row_spans[b + 1]; n++)
         document_backward(x, &plan->spans[n], (int)(task % p->H), &rule, partial);
 }
 
 void SR_ISA_REAL(sr_edges_backward_outputs)(const sr_edges *edges, const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
+    const srnn_problem *p = &plan->problem;
     outputs_context context = {edges, call};
+    if (norm_is_wide(&p->attention))
+        sr_parallel(wide_task, &context, (int64_t)p->B * (p->H / norm_heads(p)), p->threads);
     sr_parallel(outputs_task, &context, (int64_t)plan->problem.B * plan->problem.H,
                 plan->problem.threads);
 }

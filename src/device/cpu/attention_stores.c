@@ -7,6 +7,8 @@
 #include "device/cpu/attention_chunked.h"
 #include "device/cpu/attention_chunks.h"
 #include "device/cpu/attention_flash.h"
+#include "device/cpu/attention_kept.h"
+#include "device/cpu/attention_linear.h"
 #include "device/cpu/attention_tiles.h"
 
 static int64_t heads_of(const srnn_problem *p) {
@@ -37,7 +39,9 @@ static size_t fixed_bytes(const srnn_problem *p, int64_t capacity) {
 
 static size_t fixed_plain_bytes(const srnn_problem *p, int64_t position) {
     (void)position;
-    size_t numbers = srnn_attention_state_numbers(&p->attention, p->D, p->Dv);
+    const feature_basis basis = feature_basis_place(&p->attention, p->D, &(sr_layout){0});
+    const size_t numbers =
+        (size_t)state_rows(&basis) * (size_t)(p->Dv + sr_needs_row_sum(&p->attention));
     return (size_t)heads_of(p) * (numbers * sizeof(real) + (decays(p) ? sizeof(double) : 0));
 }
 
@@ -49,7 +53,7 @@ static running_state state_at(char *memory, const srnn_problem *p, int64_t head,
 }
 
 static srnn_status fixed_to_plain(char *plain, const sr_state_memory *from) {
-    const srnn_problem *p = &from->plan->problem;
+    const srnn_problem *p = &from->plan->core;
     for (int64_t head = 0, rows; head < heads_of(p); head++) {
         running_state state = state_at(from->memory, p, head, &rows);
         for (int64_t m = 0; m < rows; m++)
@@ -63,7 +67,7 @@ static srnn_status fixed_to_plain(char *plain, const sr_state_memory *from) {
 }
 
 static srnn_status fixed_from_plain(const sr_state_memory *to, const char *plain) {
-    const srnn_problem *p = &to->plan->problem;
+    const srnn_problem *p = &to->plan->core;
     for (int64_t head = 0, rows; head < heads_of(p); head++) {
         running_state state = state_at(to->memory, p, head, &rows);
         for (int64_t m = 0; m < rows; m++)
@@ -81,6 +85,60 @@ const sr_state_kernel SR_ISA_REAL(sr_state_fixed) = {
     fixed_plain_bytes, fixed_to_plain, fixed_from_plain,
 };
 
+/* ---- fixed size, token by token: as above, of every level, and C of the last token ---- */
+
+static size_t linear_bytes(const srnn_problem *p, int64_t capacity) {
+    (void)capacity;
+    return linear_state_bytes(p) * (size_t)heads_of(p);
+}
+
+static size_t linear_plain_bytes(const srnn_problem *p, int64_t position) {
+    (void)position;
+    const size_t columns = (size_t)(p->Dv + sr_needs_row_sum(&p->attention));
+    return (size_t)heads_of(p) * ((size_t)(linear_levels(p) * p->D) * columns * sizeof(real) +
+                                  (size_t)linear_decays(p) * sizeof(double));
+}
+
+static linear_state linear_at(char *memory, const srnn_problem *p, int64_t head) {
+    sr_layout layout = {.base = memory + (size_t)head * linear_state_bytes(p)};
+    return linear_state_place(p, &layout);
+}
+
+static srnn_status linear_to_plain(char *plain, const sr_state_memory *from) {
+    const srnn_problem *p = &from->plan->core;
+    const int64_t rows = linear_levels(p) * p->D;
+    for (int64_t head = 0; head < heads_of(p); head++) {
+        const linear_state state = linear_at(from->memory, p, head);
+        for (int64_t m = 0; m < rows; m++)
+            plain = put(plain, state.matrix + m * row_stride(p->Dv), (size_t)p->Dv * sizeof(real));
+        if (sr_needs_row_sum(&p->attention))
+            plain = put(plain, state.column, (size_t)rows * sizeof(real));
+        plain = put(plain, state.reference, (size_t)linear_decays(p) * sizeof(double));
+    }
+    return SRNN_OK;
+}
+
+static srnn_status linear_from_plain(const sr_state_memory *to, const char *plain) {
+    const srnn_problem *p = &to->plan->core;
+    const int64_t rows = linear_levels(p) * p->D;
+    for (int64_t head = 0; head < heads_of(p); head++) {
+        const linear_state state = linear_at(to->memory, p, head);
+        for (int64_t m = 0; m < rows; m++)
+            plain = get(state.matrix + m * row_stride(p->Dv), plain, (size_t)p->Dv * sizeof(real));
+        if (sr_needs_row_sum(&p->attention))
+            plain = get(state.column, plain, (size_t)rows * sizeof(real));
+        plain = get(state.reference, plain, (size_t)linear_decays(p) * sizeof(double));
+    }
+    return SRNN_OK;
+}
+
+const sr_state_kernel SR_ISA_REAL(sr_state_linear) = {
+    SR_REAL_DTYPE,   true,
+    linear_bytes,    linear_forward_scratch,
+    linear_feed,     linear_plain_bytes,
+    linear_to_plain, linear_from_plain,
+};
+
 /* ---- keys and values ---- */
 
 static size_t kept_bytes(const srnn_problem *p, int64_t capacity) {
@@ -96,7 +154,7 @@ static size_t kept_plain_bytes(const srnn_problem *p, int64_t position) {
 }
 
 static srnn_status kept_to_plain(char *plain, const sr_state_memory *from) {
-    const srnn_problem *p = &from->plan->problem;
+    const srnn_problem *p = &from->plan->core;
     const int64_t position = from->position;
     sr_layout layout = {.base = from->memory};
     int64_t stride = row_stride(TILE);
@@ -115,7 +173,7 @@ static srnn_status kept_to_plain(char *plain, const sr_state_memory *from) {
 }
 
 static srnn_status kept_from_plain(const sr_state_memory *to, const char *plain) {
-    const srnn_problem *p = &to->plan->problem;
+    const srnn_problem *p = &to->plan->core;
     const int64_t position = to->position;
     sr_layout layout = {.base = to->memory};
     for (int64_t head = 0; head < heads_of(p); head++) {
@@ -136,4 +194,79 @@ static srnn_status kept_from_plain(const sr_state_memory *to, const char *plain)
 const sr_state_kernel SR_ISA_REAL(sr_state_kept) = {
     SR_REAL_DTYPE,    false,         kept_bytes,      flash_feed_scratch, flash_feed,
     kept_plain_bytes, kept_to_plain, kept_from_plain,
+};
+
+/* ---- keys and values for the generic feed: per kv head keys, turned keys if there are any, values, then decay,
+ * beta and u where the variant has them, of all entries ---- */
+
+/* One array of an entry. */
+typedef struct entry_part {
+    void *data;
+    size_t bytes; /* of one entry */
+} entry_part;
+
+enum { ENTRY_PARTS = 6 };
+
+static void list_parts(entry_part parts[ENTRY_PARTS], const kept_rows *rows,
+                       const srnn_problem *p) {
+    const size_t key = (size_t)p->D * sizeof(real), value = (size_t)p->Dv;
+    const size_t delta = p->attention.write == SRNN_WRITE_DELTA;
+    const bool turned = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
+    const entry_part all[ENTRY_PARTS] = {
+        {rows->keys, key},
+        {rows->turned, turned ? key : 0},
+        {rows->values, value * sizeof(real)},
+        {rows->decay, (size_t)linear_decays(p) * sizeof(double)},
+        {rows->beta, delta * sizeof(real)},
+        {rows->u, delta * value * sizeof(double)},
+    };
+    memcpy(parts, all, sizeof all);
+}
+
+static size_t rows_bytes(const srnn_problem *p, int64_t capacity) {
+    sr_layout layout = {0};
+    SR_ISA_REAL(sr_kept_place)(p, capacity, &layout);
+    return layout.used * (size_t)heads_of(p);
+}
+
+static size_t rows_plain_bytes(const srnn_problem *p, int64_t position) {
+    entry_part parts[ENTRY_PARTS];
+    size_t entry = 0;
+    list_parts(parts, &(kept_rows){0}, p);
+    for (int n = 0; n < ENTRY_PARTS; n++)
+        entry += parts[n].bytes;
+    return (size_t)heads_of(p) * (size_t)SR_ISA_REAL(sr_kept_entries)(p, position) * entry;
+}
+
+/* Calls for each part of each head, in order. */
+static void copy_rows(const sr_state_memory *state, char *out, const char *in) {
+    const srnn_problem *p = &state->plan->core;
+    const size_t entries = (size_t)SR_ISA_REAL(sr_kept_entries)(p, state->position);
+    sr_layout layout = {.base = state->memory};
+    for (int64_t head = 0; head < heads_of(p); head++) {
+        const kept_rows rows = SR_ISA_REAL(sr_kept_place)(p, state->capacity, &layout);
+        entry_part parts[ENTRY_PARTS];
+        list_parts(parts, &rows, p);
+        for (int n = 0; n < ENTRY_PARTS; n++) {
+            if (out)
+                out = put(out, parts[n].data, entries * parts[n].bytes);
+            else
+                in = get(parts[n].data, in, entries * parts[n].bytes);
+        }
+    }
+}
+
+static srnn_status rows_to_plain(char *plain, const sr_state_memory *from) {
+    copy_rows(from, plain, NULL);
+    return SRNN_OK;
+}
+
+static srnn_status rows_from_plain(const sr_state_memory *to, const char *plain) {
+    copy_rows(to, NULL, plain);
+    return SRNN_OK;
+}
+
+const sr_state_kernel SR_ISA_REAL(sr_state_rows) = {
+    SR_REAL_DTYPE,    false,         rows_bytes,      kept_feed_scratch, kept_feed,
+    rows_plain_bytes, rows_to_plain, rows_from_plain,
 };

@@ -7,7 +7,7 @@
  *     keys stay, queries pass by:    R' = K Q', dW' = V dN',   dV += W' dN,  dK += dR' Q
  *
  * The last products of a tile start 32 columns at a time, each while the weights of the next 32 are computed. Where
- * registers allow it, what stays is kept in them, and the first products of the next tile start before these end. */
+ * registers allow it, the first products of the next tile start before these end, or what stays is kept in them. */
 #include "device/cuda/attention_hopper_tiles.h"
 
 template <weight_kind kind_, bool clamped_> struct backward_rule {
@@ -311,8 +311,8 @@ template <int D> struct keys_shape {
     static constexpr int STAGES = D == 64 ? 8 : 3, THREADS = HOPPER_GROUP * (GROUPS + 1);
     static constexpr int KEY_BYTES = HOPPER_ROWS * D * 2, QUERY_BYTES = QUERIES * D * 2;
     static constexpr int MANY = 232, FEW = 40;
-    /* Registers for the keys and values, and for products across tiles. */
-    static constexpr bool ROOM = false;
+    /* Registers for products across tiles: the last of one tile are under way while the first of the next start. */
+    static constexpr bool ACROSS = D == 64;
 };
 
 /* A tile of keys; query tiles up to past-1 of each head of the group see them. */
@@ -555,7 +555,6 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
     ring_place<shape::STAGES> at = {};
     keys_sums<D> sums;
     keys_tile tile;
-    uint32_t k_rows[D / 4], v_rows[D / 4];
     for (int n = 0;; n++) {
         const int slot = n & 1;
         mbarrier_wait(&shared->k_full[slot][group], n >> 1 & 1);
@@ -563,10 +562,6 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
         if (past == 0)
             return;
         const int mine = shared->work[slot].key / HOPPER_ROWS + group; /* the diagonal tile */
-        if (shape::ROOM) {
-            tile_fragments<D>(k_rows, shared->k[slot][group]);
-            tile_fragments<D>(v_rows, shared->v[slot][group]);
-        }
         SR_UNROLL
         for (int i = 0; i < D / 2; i++)
             sums.dk[i] = sums.dv[i] = 0;
@@ -579,15 +574,10 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
             for (int j = mine; j < past; j++) {
                 mbarrier_wait(&shared->full[at.stage], at.parity);
                 wgmma_fence();
-                if (shape::ROOM) {
-                    multiply_rows<D, shape::QUERIES>(tile.s, k_rows, shared->q[at.stage]);
-                    multiply_rows<D, shape::QUERIES>(tile.d, v_rows, shared->d[at.stage]);
-                } else {
-                    multiply_rows<D, shape::QUERIES>(tile.s, shared->k[slot][group],
-                                                     shared->q[at.stage]);
-                    multiply_rows<D, shape::QUERIES>(tile.d, shared->v[slot][group],
-                                                     shared->d[at.stage]);
-                }
+                multiply_rows<D, shape::QUERIES>(tile.s, shared->k[slot][group],
+                                                 shared->q[at.stage]);
+                multiply_rows<D, shape::QUERIES>(tile.d, shared->v[slot][group],
+                                                 shared->d[at.stage]);
                 wgmma_commit();
                 wgmma_wait<0>();
                 wgmma_settle(tile.s);
@@ -611,7 +601,7 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
                             numbers.limit, call.score);
                 }
                 keys_weigh_and_multiply<D, rule>(sums, tile, shared, at.stage, numbers);
-                if (!shape::ROOM) {
+                if (!shape::ACROSS) {
                     wgmma_wait<0>();
                     wgmma_settle(sums.dk);
                     wgmma_settle(sums.dv);

@@ -14,15 +14,14 @@
  * maximum. Without the flag it ends at once. */
 #include "device/cuda/attention_hopper_tiles.h"
 
-/* How a row's exponents are kept in range; what is known of row sums: nothing, their size, all. */
+/* How a row's exponents are kept in range. */
 enum reference_kind { REFERENCE_NONE, REFERENCE_LAZY, REFERENCE_RUNNING };
-enum sum_kind { SUM_NONE, SUM_COARSE, SUM_FULL };
 
-template <weight_kind kind_, reference_kind reference_, sum_kind sum_, bool clamped_>
+template <weight_kind kind_, reference_kind reference_, bool sums_, bool clamped_>
 struct forward_rule {
     static constexpr weight_kind kind = kind_;
     static constexpr reference_kind reference = reference_;
-    static constexpr sum_kind sum = sum_;
+    static constexpr bool sums = sums_; /* of rows */
     static constexpr bool clamped = clamped_;
 };
 
@@ -201,7 +200,6 @@ SR_DEVICE void weigh_and_multiply(forward_sums<D> &sums, float (&s)[64], uint32_
                                   const uint8_t *values, const score_numbers &numbers,
                                   const sr_score_rule &score) {
     constexpr int KEYS = forward_shape<D>::KEYS;
-    uint32_t coarse[2] = {};
     if (rule::kind == WEIGHT_POLYNOMIAL) {
         SR_UNROLL
         for (int part = 0; part < 4; part++)
@@ -218,29 +216,15 @@ SR_DEVICE void weigh_and_multiply(forward_sums<D> &sums, float (&s)[64], uint32_
                 x = weigh<rule>(x, sums.reference[half], numbers);
                 y = weigh<rule>(y, sums.reference[half], numbers);
             }
-            if (rule::sum == SUM_FULL)
+            if (rule::sums)
                 sums.sum[half] += x + y;
             some[n / 2] = pack_bf16(x, y);
-        }
-        if (rule::sum == SUM_COARSE) {
-            SR_UNROLL
-            for (int half = 0; half < 2; half++)
-                coarse[half] = add_bf16x2(coarse[half],
-                                          add_bf16x2(add_bf16x2(some[half], some[half + 2]),
-                                                     add_bf16x2(some[half + 4], some[half + 6])));
         }
         wgmma_fence();
         multiply_columns<D, KEYS>(sums.numerator, some, values, 2 * part);
         multiply_columns<D, KEYS>(sums.numerator, some + 4, values, 2 * part + 1);
     }
     wgmma_commit();
-    if (rule::sum == SUM_COARSE) {
-        SR_UNROLL
-        for (int half = 0; half < 2; half++) {
-            const float2 both = unpack_bf16(coarse[half]);
-            sums.sum[half] += both.x + both.y;
-        }
-    }
 }
 
 /* ---- a consumer ---- */
@@ -264,7 +248,7 @@ SR_DEVICE void forward_finish(const forward_task &task, const forward_sums<D> &s
         if (call.numerator) {
             fragment_store<D>(call.numerator + index * D, x, write);
             if (write && threadIdx.x % 4 == 0) {
-                call.row_sum[index] = rule::sum == SUM_NONE ? 0 : sum;
+                call.row_sum[index] = rule::sums ? sum : 0;
                 call.maximum[index] = sums.reference[half] * SR_LN_2;
             }
         }
@@ -380,22 +364,19 @@ template <int D> static forward_function *forward_choose(const hopper_view &call
     const sr_score_rule &score = call.score;
     switch (weight_kind_of(score)) {
     case WEIGHT_LINEAR:
-        return forward_kernel<D, forward_rule<WEIGHT_LINEAR, REFERENCE_NONE, SUM_FULL, false>>;
+        return forward_kernel<D, forward_rule<WEIGHT_LINEAR, REFERENCE_NONE, true, false>>;
     case WEIGHT_POLYNOMIAL:
-        return forward_kernel<D, forward_rule<WEIGHT_POLYNOMIAL, REFERENCE_NONE, SUM_FULL, true>>;
+        return forward_kernel<D, forward_rule<WEIGHT_POLYNOMIAL, REFERENCE_NONE, true, true>>;
     case WEIGHT_EXP:
         break;
     }
     if (!score.maximum)
         return call.choices.sums_rows
-                   ? forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_NONE, SUM_FULL, true>>
-                   : forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_NONE, SUM_NONE, true>>;
+                   ? forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_NONE, true, true>>
+                   : forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_NONE, false, true>>;
     if (score.clamped)
-        return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, SUM_FULL, true>>;
-    if (call.choices.normaliser == SRNN_NORMALISER_ROW_SUM)
-        return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, SUM_FULL, false>>;
-    /* The sum is only the measure of a floor. */
-    return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, SUM_COARSE, false>>;
+        return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, true, true>>;
+    return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, true, false>>;
 }
 
 template <int D>
@@ -431,7 +412,7 @@ static cudaError_t forward(const hopper_view &call, int *counters, int multiproc
     task.wanted = task.overflow;
     task.drawn = counters + 2;
     return forward_launch<D>(
-        forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_RUNNING, SUM_FULL, true>>, task,
+        forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_RUNNING, true, true>>, task,
         multiprocessors, stream);
 }
 

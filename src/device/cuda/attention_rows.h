@@ -259,7 +259,8 @@ SR_DEVICE void row_feature_backward(float (&g)[Row::count], const float (&x)[Row
         const float length = row_length<Row>(x);
         const bool floored = length < SR_NORM_FLOOR;
         const float inverse = 1 / (floored ? SR_NORM_FLOOR : length);
-        const float along = floored ? 0 : row_dot<Row>(x, g) * inverse * inverse;
+        const float dot = row_dot<Row>(x, g); /* by all lanes: rows of a warp may differ in this */
+        const float along = floored ? 0 : dot * inverse * inverse;
 #pragma unroll
         for (int m = 0; m < Row::count; m++)
             g[m] = inverse * (g[m] - along * x[m]);
@@ -273,7 +274,7 @@ SR_DEVICE void row_feature_backward(float (&g)[Row::count], const float (&x)[Row
 /* What is known of a row when its sum is complete. */
 struct sr_row_facts {
     float row_sum;    /* as it is saved */
-    float length;     /* keys that it sees */
+    float length;     /* keys that it sees, where the normaliser asks */
     float logit;      /* of the output gate */
     float cumulative; /* the running sum of its exp */
     float maximum;    /* the logarithm of what its weights were divided by */
@@ -323,8 +324,9 @@ SR_DEVICE sr_row_scalars row_scalars(const sr_choices &c, const sr_row_facts &ro
 template <class N>
 SR_DEVICE sr_row_facts row_facts(const sr_attention_view<N> &call, int b, int h, int t, float sum,
                                  float maximum) {
-    const int64_t length = call.position() + t - call.first[(int64_t)b * call.T + t] + 1;
-    sr_row_facts row = {sum, (float)length, 0, 0, maximum};
+    sr_row_facts row = {sum, 0, 0, 0, maximum};
+    if (call.choices.normaliser == SRNN_NORMALISER_ROW_LENGTH)
+        row.length = (float)(call.position() + t - call.first[(int64_t)b * call.T + t] + 1);
     if (call.choices.gated)
         row.logit = to_float(*call.output_gate.at(b, h, t));
     if (call.choices.cumulates)
@@ -435,7 +437,8 @@ SR_DEVICE void row_normalise_backward(float (&d)[Row::count], const float (&hat)
         break;
     case SRNN_NORM_L2:
     case SRNN_NORM_L2_SCALED:
-        along = floored ? 0 : row_dot<Row>(d, hat);
+        along = row_dot<Row>(d, hat); /* by all lanes: rows of a warp may differ in what follows */
+        along = floored ? 0 : along;
         break;
     }
 #pragma unroll

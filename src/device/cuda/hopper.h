@@ -175,13 +175,6 @@ SR_DEVICE int thread_index_again() {
     return index;
 }
 
-/* Sums of two pairs of bf16, rounded to bf16. */
-SR_DEVICE uint32_t add_bf16x2(uint32_t x, uint32_t y) {
-    uint32_t sum;
-    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum) : "r"(x), "r"(y));
-    return sum;
-}
-
 /* Gives registers back, or takes them: threads x registers of the block's start are shared out. A multiple of 8. */
 template <int registers> SR_DEVICE void registers_decrease() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));

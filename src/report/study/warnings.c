@@ -88,7 +88,23 @@ static void write_damage(FILE *out, const sr_records *records) {
     fputs("</ul></div>\n", out);
 }
 
+/* Avey as it is published: what it reads of the past depends on what comes. */
+static void write_leak(FILE *out, const sr_records *records) {
+    for (size_t i = 0; i < records->variant_count; i++) {
+        const char *text = records->variants[i].text;
+        if (strcspn(text, ",") != strlen("avey") || strncmp(text, "avey", strlen("avey")) != 0)
+            continue;
+        fputs("<p class=\"warning\" role=\"note\"><strong>Not causal: ", out);
+        sr_escape_html(out, records->variants[i].name);
+        fputs(".</strong> In Avey as published a chunk's later tokens weigh what its earlier ones "
+              "read, so its losses are not those of a model that predicts, and cannot be compared "
+              "with the others.</p>\n",
+              out);
+    }
+}
+
 void sr_warnings_write(FILE *out, const sr_records *records) {
+    write_leak(out, records);
     write_unfinished(out, records);
     write_damage(out, records);
     write_disagreements(out, records);

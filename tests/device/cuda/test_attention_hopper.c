@@ -1,5 +1,6 @@
 /* test_attention_hopper.c: the hopper kernel against a reference in double on random rows of problems with many tiles,
- * twice for the same bits. With the argument "large", on a GPU: five large problems, with their times. */
+ * twice for the same bits. With the argument "large", on a GPU: five large problems with their times, or one of them:
+ * "large 0" .. "large 4". */
 #include "base/bf16.h"
 #include "device/device.h"
 #include "test.h"
@@ -457,7 +458,8 @@ static void measure(run *x) {
     printf("    errors%s\n", text);
 }
 
-static int large(void) {
+/* Of all five problems, or of the one with this number. */
+static int large(const char *number) {
     static const srnn_problem five[] = {{.B = 36, .H = 16, .T = 1024, .D = 64},
                                         {.B = 8, .H = 16, .T = 4096, .D = 64},
                                         {.B = 2, .H = 16, .T = 16384, .D = 64},
@@ -465,6 +467,8 @@ static int large(void) {
                                         {.B = 1, .H = 16, .T = 16384, .D = 128}};
     for (size_t n = 0; n < sizeof five / sizeof *five; n++) {
         run x = {.problem = five[n]};
+        if (number && strtoul(number, NULL, 10) != n)
+            continue;
         if (!run_create(&x, &variants[0], 1)) {
             printf("%s\n", srnn_error_detail());
             return 1;
@@ -484,9 +488,10 @@ int main(int argc, char **argv) {
         fprintf(stderr, "left out: %s\n", srnn_error_detail());
         return 77;
     }
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const bool one = argc > 2; /* that problem and nothing else */
+    int failed = one ? 0 : cmocka_run_group_tests(tests, NULL, NULL);
     if (argc > 1 && strcmp(argv[1], "large") == 0)
-        failed += large();
+        failed += large(one ? argv[2] : NULL);
     srnn_device_close(gpu);
     return failed;
 }

@@ -92,11 +92,6 @@ SR_DEVICE int thread_index_again() {
     return (int)threadIdx.x;
 }
 
-SR_DEVICE uint32_t add_bf16x2(uint32_t x, uint32_t y) {
-    const float2 a = unpack_bf16(x), b = unpack_bf16(y);
-    return pack_bf16(a.x + b.x, a.y + b.y);
-}
-
 SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
     return (uint64_t)(sr_emulator_shared_offset(shared) >> 4) | (uint64_t)(lead_bytes >> 4) << 16 |
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;

@@ -1,0 +1,61 @@
+"""python_call.py: what a call from Python costs beside the call of C that it makes, and beside torch's own attention.
+
+    PYTHONPATH=python python bench/python_call.py
+
+Each figure is the least of many rounds in which all of them take turns, so that they see the same machine.
+"""
+import time
+
+import numpy as np
+
+import softrnn
+from softrnn import _numpy
+from softrnn._library import ffi, lib
+from softrnn._plans import Options
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+
+def c_call(arrays):
+    """The call alone, with everything prepared."""
+    plan = _numpy._take_plan(softrnn.parse("softmax"), arrays, Options())
+    o = np.empty(plan.output, arrays[0].dtype)
+    output, null = plan.output_tensor(o.ctypes.data, (0, 0, 0)), ffi.NULL
+    return lambda kept=(arrays, o): lib.srnn_attention_forward(plan.plan, output, plan.inputs.struct, null)
+
+
+def least(functions, rounds, calls):
+    best = dict.fromkeys(functions, float("inf"))
+    for _ in range(rounds):
+        for name, function in functions.items():
+            function()
+            start = time.perf_counter()
+            for _ in range(calls):
+                function()
+            best[name] = min(best[name], (time.perf_counter() - start) / calls)
+    return best
+
+
+def measure(shape, rounds, calls):
+    arrays = list(np.random.default_rng(0).normal(size=(3,) + shape).astype("float32"))
+    functions = {"C": c_call(arrays), "NumPy": lambda: softrnn.attention(*arrays)}
+    if torch:
+        tensors = [torch.from_numpy(array) for array in arrays]
+        wanted = [tensor.clone().requires_grad_() for tensor in tensors]
+        functions["torch"] = lambda: softrnn.attention(*tensors)
+        functions["torch with gradient"] = lambda: softrnn.attention(*wanted)
+        if hasattr(torch.nn.functional, "scaled_dot_product_attention"):
+            functions["torch's own"] = lambda: torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=True)
+    best = least(functions, rounds, calls)
+    print("B%d H%d T%d D%d" % shape)
+    for name, seconds in best.items():
+        more = seconds - best["C"]
+        print(f"  {name:20} {seconds * 1e6:12.1f} us   {more * 1e6:+10.1f} us   {100 * more / best['C']:+6.1f} %")
+
+
+if __name__ == "__main__":
+    measure((1, 4, 32, 32), 200, 50)
+    measure((1, 16, 4096, 64), 4, 1)

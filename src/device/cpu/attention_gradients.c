@@ -1,0 +1,381 @@
+/* attention_gradients.c: the last pass of the backward: gradients that need all rows or all heads; compiled
+ * per number type. */
+#include "attention/operands.h"
+#include "attention/score.h"
+#include "device/cpu/attention_edges.h"
+#include "device/cpu/attention_heads.h"
+#include "device/cpu/attention_rows.h"
+
+#include <math.h>
+
+typedef struct inputs_context {
+    const sr_edges *edges;
+    const sr_attention_call *call;
+} inputs_context;
+
+/* In place: gradients of x from gradients of x / norm across the heads. Its parameters are the forward's and the
+ * gradient. */
+static void across_backward(srnn_tensor gradient, srnn_tensor x, const real *inverse, int heads,
+                            int64_t b, int64_t t, int D) {
+    double along[SR_HEAD_SIZE_MAX] = {
+        0}; /* <x, gradient> / norm^2, 0 where the norm is at its floor */
+    for (int h = 0; h < heads; h++) {
+        const real *row = tensor_row(x, b, h, t), *g = tensor_row(gradient, b, h, t);
+        for (int d = 0; d < D; d++)
+            along[d] += (double)row[d] * (double)g[d];
+    }
+    for (int d = 0; d < D; d++) {
+        const real floored = (real)(1.0 / NORM_FLOOR);
+        along[d] *= inverse[d] < floored ? (double)inverse[d] * (double)inverse[d] : 0.0;
+    }
+    for (int h = 0; h < heads; h++) {
+        const real *row = tensor_row(x, b, h, t);
+        real *g = tensor_row(gradient, b, h, t);
+        for (int d = 0; d < D; d++)
+            g[d] = (real)((double)inverse[d] * ((double)g[d] - along[d] * (double)row[d]));
+    }
+}
+
+/* ---- one head of keys and values of one document ---- */
+
+/* Where a head of a document stands. */
+typedef struct head_place {
+    const sr_edges *edges;
+    const sr_attention_call *call;
+    const srnn_problem *p;
+    const sr_span *span;
+    int h, heads;
+    int64_t base; /* of its first token in arrays (B, Hkv, T) */
+} head_place;
+
+static void value_gate_backward(const head_place *x) {
+    for (int64_t t = 0; t < x->span->length; t++) {
+        double gate = sr_sigmoid(
+            (double)*tensor_row(x->call->in->value_gate, x->span->b, x->h, x->span->start + t));
+        *tensor_row(x->call->gradients->value_gate, x->span->b, x->h, x->span->start + t) =
+            (real)(x->edges->value_dot[x->base + t] * (1.0 - gate));
+    }
+}
+
+static void beta_backward(const head_place *x) {
+    for (int64_t t = 0; t < x->span->length; t++) {
+        const double beta = (double)x->edges->beta[x->base + t];
+        *tensor_row(x->call->gradients->write_gate, x->span->b, x->h, x->span->start + t) =
+            (real)(x->edges->d_beta[x->base + t] * beta * (1.0 - beta));
+    }
+}
+
+/* A sum of gradients of C, and that of token t, channel c. */
+static double add_decay(const head_place *x, double sum, int64_t t, int c, int width) {
+    const srnn_problem *p = x->p;
+    const int group = p->H / x->heads;
+    if (x->edges->d_decay)
+        return sum + x->edges->d_decay[(x->base + t) * width + c];
+    for (int g = 0; g < group; g++)
+        sum +=
+            x->edges
+                ->row_dot[sr_row_index(p, p->H, x->span->b, x->h * group + g, x->span->start + t)];
+    return sum - (x->edges->value_dot[x->base + t] + x->edges->column_dot[x->base + t]);
+}
+
+/* The gradient of z from that of the logarithm a of its gate; shares in those of a_log and dt_bias. */
+static double gate_backward(const head_place *x, double d_a, double z, double *partial) {
+    const srnn_attention *a = &x->p->attention;
+    switch (a->decay) {
+    case SRNN_DECAY_NONE:
+    case SRNN_DECAY_LEARNED:
+        break;
+    case SRNN_DECAY_LOG_SIGMOID:
+        return d_a * sr_sigmoid(-z) / (a->decay_divisor > 0.0 ? a->decay_divisor : 1.0);
+    case SRNN_DECAY_SOFTPLUS: {
+        const double rate = -exp((double)((const real *)x->call->in->a_log)[x->h]);
+        const double moved = z + (double)((const real *)x->call->in->dt_bias)[x->h];
+        const double d_z = d_a * rate * sr_sigmoid(moved);
+        partial[0] += d_a * rate * sr_softplus(moved);
+        partial[1] += d_z;
+        return d_z;
+    }
+    }
+    return d_a / DECAY_DIVISOR;
+}
+
+/* The share of the gate on values in the gradient of z. */
+static double time_step_backward(const head_place *x, int64_t t, double z, double *partial) {
+    const double moved = z + (double)((const real *)x->call->in->dt_bias)[x->h];
+    const double step = sr_softplus(moved);
+    const double d_z =
+        step > 0.0 ? x->edges->value_dot[x->base + t] / step * sr_sigmoid(moved) : 0.0;
+    partial[1] += d_z;
+    return d_z;
+}
+
+static void decay_backward(const head_place *x) {
+    const srnn_attention *a = &x->p->attention;
+    const int width = sr_decay_numbers(a, x->p->D);
+    const bool stepped = a->value_gate == SRNN_VALUE_GATE_TIME_STEP;
+    for (int64_t t = 0; x->edges->head_partial && t < 2 * x->span->length; t++)
+        x->edges->head_partial[2 * x->base + t] = 0.0;
+    for (int c = 0; c < width; c++) {
+        double later = 0.0; /* sum of dC_i over rows i > m, or i >= m */
+        for (int64_t t = x->span->length - 1; t >= 0; t--) {
+            double *partial =
+                x->edges->head_partial ? x->edges->head_partial + 2 * (x->base + t) : NULL;
+            const double z =
+                (double)tensor_row(x->call->in->decay, x->span->b, x->h, x->span->start + t)[c];
+            const double with = add_decay(x, later, t, c, width);
+            double d_z =
+                gate_backward(x, a->decay == SRNN_DECAY_LEARNED ? later : with, z, partial);
+            if (stepped)
+                d_z += time_step_backward(x, t, z, partial);
+            later = with;
+            if (x->call->gradients->decay.data)
+                tensor_row(x->call->gradients->decay, x->span->b, x->h, x->span->start + t)[c] =
+                    (real)d_z;
+        }
+    }
+}
+
+/* In place: gradients of x from gradients of its running averages, (T, width) of the head; adds to those of
+ * the gates, which k and v share. */
+static void average_backward(const head_place *x, real *d, const real *pooled, srnn_tensor from,
+                             int head, int width) {
+    const srnn_tensor gates = x->call->in->pool_gate, d_gates = x->call->gradients->pool_gate;
+    for (int c = 0; c < width; c++) {
+        double later = 0.0; /* of the average, from the tokens behind */
+        for (int64_t t = x->span->length - 1; t >= 0; t--) {
+            const int64_t token = x->span->start + t, at = (x->base + t) * width + c;
+            const bool first = t % x->p->attention.pool == 0;
+            const double g = sr_sigmoid((double)tensor_row(gates, x->span->b, x->h, token)[c]);
+            const double value = (double)tensor_row(from, x->span->b, head, token)[c];
+            const double before = first ? 0.0 : (double)pooled[at - width];
+            const double d_average = later + (double)d[at];
+            d[at] = (real)((1.0 - g) * d_average);
+            later = first ? 0.0 : g * d_average;
+            if (d_gates.data) {
+                real *out = &tensor_row(d_gates, x->span->b, x->h, token)[c];
+                *out = (real)((double)*out + d_average * (before - value) * g * (1.0 - g));
+            }
+        }
+    }
+}
+
+static void pool_backward(const head_place *x) {
+    const srnn_problem *p = x->p;
+    const int wide = p->D > p->Dv ? p->D : p->Dv;
+    for (int64_t t = 0; x->call->gradients->pool_gate.data && t < x->span->length; t++)
+        for (int c = 0; c < wide; c++)
+            tensor_row(x->call->gradients->pool_gate, x->span->b, x->h, x->span->start + t)[c] = 0;
+    average_backward(x, x->edges->d_k, x->edges->pooled_k, x->call->in->k, sr_shared_head(p, x->h),
+                     p->D);
+    average_backward(x, x->edges->d_v, x->edges->pooled_v, x->call->in->v, x->h, p->Dv);
+    for (int64_t t = 0; x->call->gradients->v.data && t < x->span->length; t++)
+        for (int d = 0; d < p->Dv; d++)
+            tensor_row(x->call->gradients->v, x->span->b, x->h, x->span->start + t)[d] =
+                x->edges->d_v[(x->base + t) * p->Dv + d];
+}
+
+/* What of the gradient of y a value gets: of v itself, or of the operand. */
+static void skip_backward(const head_place *x) {
+    const srnn_problem *p = x->p;
+    const int group = p->H / x->heads;
+    const bool conv = p->attention.skip == SRNN_SKIP_CONV;
+    const srnn_tensor out = conv ? x->call->gradients->skip : x->call->gradients->v;
+    const real *weight = x->call->in->skip_weight;
+    for (int64_t t = 0; out.data && t < x->span->length; t++)
+        for (int d = 0; d < p->Dv; d++) {
+            double sum = 0.0;
+            for (int h = x->h * group; h < (x->h + 1) * group; h++) {
+                const int64_t at = sr_row_index(p, p->H, x->span->b, h, x->span->start + t);
+                const double own = conv ? 1.0
+                                   : p->attention.skip == SRNN_SKIP_CHANNEL
+                                       ? (double)weight[h * p->Dv + d]
+                                       : (double)weight[h];
+                sum += own * (double)x->edges->d_skip[at * p->Dv + d];
+            }
+            real *to = &tensor_row(out, x->span->b, x->h, x->span->start + t)[d];
+            *to = (real)(conv ? sum : (double)*to + sum);
+        }
+}
+
+static void inputs_task(void *context, int64_t task, int worker) {
+    const inputs_context *x = context;
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->problem;
+    const srnn_attention *a = &p->attention;
+    head_place at = {.edges = x->edges,
+                     .call = x->call,
+                     .p = p,
+                     .span = &plan->spans[task / plan->core.Hkv],
+                     .h = (int)(task % plan->core.Hkv),
+                     .heads = plan->core.Hkv};
+    (void)worker;
+    at.base = sr_row_index(p, at.heads, at.span->b, at.h, at.span->start);
+    if (sr_operand_used(SR_OPERAND_VALUE_GATE, a) && x->call->gradients->value_gate.data)
+        value_gate_backward(&at);
+    if (x->edges->d_beta && x->call->gradients->write_gate.data)
+        beta_backward(&at);
+    if (x->edges->decay && (x->call->gradients->decay.data || x->edges->head_partial))
+        decay_backward(&at);
+    if (x->edges->d_v)
+        pool_backward(&at);
+    if (x->edges->d_skip)
+        skip_backward(&at);
+}
+
+/* ---- all heads of a token ---- */
+
+/* gradient (B, heads, T, D) = sums of d (B, own, T, D) over the heads that share a row. */
+static void sum_shared(srnn_tensor gradient, const real *d, const srnn_problem *p, int own,
+                       int64_t b, int64_t t) {
+    for (int g = 0; g < p->Hkv; g++)
+        for (int c = 0; c < p->D; c++)
+            tensor_row(gradient, b, g, t)[c] = 0;
+    for (int h = 0; h < own; h++) {
+        real *out = tensor_row(gradient, b, sr_shared_head(p, h), t);
+        const real *row = d + sr_row_index(p, own, b, h, t) * p->D;
+        for (int c = 0; c < p->D; c++)
+            out[c] += row[c];
+    }
+}
+
+static void tokens_task(void *context, int64_t task, int worker) {
+    const inputs_context *x = context;
+    const sr_attention_call *call = x->call;
+    const srnn_problem *p = &call->plan->problem;
+    const srnn_operands *out = call->gradients;
+    (void)worker;
+    for (int64_t n = task * TOKENS; n < (task + 1) * TOKENS && n < p->B * p->T; n++) {
+        const int64_t b = n / p->T, t = n % p->T;
+        if (x->edges->d_q && out->q.data)
+            sum_shared(out->q, x->edges->d_q, p, p->H, b, t);
+        if (x->edges->d_k && out->k.data)
+            sum_shared(out->k, x->edges->d_k, p, call->plan->core.Hkv, b, t);
+        if (x->edges->q_inverse && out->q.data)
+            across_backward(out->q, call->in->q, x->edges->q_inverse + n * p->D, sr_query_heads(p),
+                            b, t, p->D);
+        if (x->edges->k_inverse && out->k.data)
+            across_backward(out->k, call->in->k, x->edges->k_inverse + n * p->D, p->Hkv, b, t,
+                            p->D);
+    }
+}
+
+/* ---- what is learned itself ---- */
+
+static void value_power_backward(const sr_edges *edges, const sr_attention_call *call) {
+    const srnn_problem *p = &call->plan->problem;
+    const int heads = call->plan->core.Hkv;
+    for (int h = 0; h < heads; h++) {
+        double sum = 0.0;
+        for (int64_t n = 0; n < call->plan->span_count; n++) {
+            const sr_span *span = &call->plan->spans[n];
+            int64_t base = sr_row_index(p, heads, span->b, h, span->start);
+            for (int64_t t = 0; t < span->length; t++)
+                sum -= edges->value_dot[base + t] * log((double)(t + 1));
+        }
+        double c = sr_sigmoid((double)((const real *)call->in->value_power)[h]);
+        ((real *)call->gradients->value_power)[h] = (real)(sum * c * (1.0 - c));
+    }
+}
+
+/* Sums of partial[n * stride] over the batch, for each of `count` numbers of all heads. */
+static double partial_sum(const double *partial, int64_t parts, int64_t stride) {
+    double sum = 0.0;
+    for (int64_t n = 0; n < parts; n++)
+        sum += partial[n * stride];
+    return sum;
+}
+
+static void norm_parameters_backward(const sr_edges *edges, const sr_attention_call *call) {
+    const srnn_problem *p = &call->plan->problem;
+    const bool wide = p->attention.norm_width == SRNN_NORM_WIDTH_ROW;
+    const int64_t stride = 2 * p->Dv, heads = wide ? p->H : 1;
+    const int64_t parts = wide ? p->B : (int64_t)p->B * p->H;
+    real *weight = call->gradients->norm_weight, *bias = call->gradients->norm_bias;
+    for (int64_t h = 0; h < heads; h++)
+        for (int d = 0; d < p->Dv; d++) {
+            const double *own = edges->norm_partial + h * stride + d;
+            if (weight)
+                weight[h * p->Dv + d] = (real)partial_sum(own, parts, heads * stride);
+            if (bias && sr_operand_used(SR_OPERAND_NORM_BIAS, &p->attention))
+                bias[h * p->Dv + d] = (real)partial_sum(own + p->Dv, parts, heads * stride);
+        }
+}
+
+static void skip_weight_backward(const sr_edges *edges, const sr_attention_call *call) {
+    const srnn_problem *p = &call->plan->problem;
+    real *out = call->gradients->skip_weight;
+    for (int h = 0; h < p->H; h++) {
+        double all = 0.0;
+        for (int d = 0; d < p->Dv; d++) {
+            const double sum = partial_sum(edges->skip_partial + (int64_t)h * p->Dv + d, p->B,
+                                           (int64_t)p->H * p->Dv);
+            all += sum;
+            if (p->attention.skip == SRNN_SKIP_CHANNEL)
+                out[h * p->Dv + d] = (real)sum;
+        }
+        if (p->attention.skip == SRNN_SKIP_HEAD)
+            out[h] = (real)all;
+    }
+}
+
+static void decay_parameters_backward(const sr_edges *edges, const sr_attention_call *call) {
+    const srnn_problem *p = &call->plan->problem;
+    const int heads = call->plan->core.Hkv;
+    real *const out[2] = {call->gradients->a_log, call->gradients->dt_bias};
+    for (int h = 0; h < heads; h++)
+        for (int which = 0; which < 2; which++) {
+            double sum = 0.0;
+            for (int64_t b = 0; b < p->B; b++)
+                sum += partial_sum(
+                    edges->head_partial + 2 * sr_row_index(p, heads, b, h, 0) + which, p->T, 2);
+            if (out[which])
+                out[which][h] = (real)sum;
+        }
+}
+
+/* lambda = softplus(L z): gradients of z and of L, head by head. */
+static void levels_task(void *context, int64_t task, int worker) {
+    const inputs_context *x = context;
+    const sr_attention_call *call = x->call;
+    const srnn_problem *p = &call->plan->problem;
+    const int h = (int)task;
+    const real *scale = (const real *)call->in->level_scale + (int64_t)h * p->levels;
+    double sums[SR_LEVELS_MAX] = {0};
+    (void)worker;
+    for (int64_t b = 0; b < p->B; b++)
+        for (int64_t t = 0; t < p->T; t++) {
+            const real *z = tensor_row(call->in->level_gate, b, h, t);
+            const double *d = x->edges->d_level + sr_row_index(p, p->H, b, h, t) * p->levels;
+            for (int n = 0; n < p->levels; n++) {
+                const double slope = d[n] * sr_sigmoid((double)scale[n] * (double)z[n]);
+                sums[n] += slope * (double)z[n];
+                if (call->gradients->level_gate.data)
+                    tensor_row(call->gradients->level_gate, b, h, t)[n] =
+                        (real)(slope * (double)scale[n]);
+            }
+        }
+    for (int n = 0; call->gradients->level_scale && n < p->levels; n++)
+        ((real *)call->gradients->level_scale)[(int64_t)h * p->levels + n] = (real)sums[n];
+}
+
+void SR_ISA_REAL(sr_edges_backward_inputs)(const sr_edges *edges, const sr_attention_call *call) {
+    const srnn_plan *plan = call->plan;
+    const srnn_problem *p = &plan->problem;
+    const int heads = plan->core.Hkv;
+    inputs_context context = {edges, call};
+    if (edges->value_dot || edges->d_beta || edges->d_v || edges->d_skip)
+        sr_parallel(inputs_task, &context, plan->span_count * heads,
+                    sr_workers_worth(100.0 * (double)p->B * p->T * heads, p->threads));
+    if (edges->q_inverse || edges->d_q || edges->d_k)
+        sr_for_tokens(tokens_task, &context, p);
+    if (edges->d_level)
+        sr_parallel(levels_task, &context, p->H, p->threads);
+    if (sr_operand_used(SR_OPERAND_VALUE_POWER, &p->attention) && call->gradients->value_power)
+        value_power_backward(edges, call);
+    if (edges->norm_partial)
+        norm_parameters_backward(edges, call);
+    if (edges->skip_partial && call->gradients->skip_weight)
+        skip_weight_backward(edges, call);
+    if (edges->head_partial)
+        decay_parameters_backward(edges, call);
+}

@@ -1,0 +1,124 @@
+/* avey.c: what an Avey model is made of: its text form, sizes and tensors. */
+#include "model/avey.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK_MAX = 4096, CHUNKS_MAX = 1024, EXPANSION_MAX = 64 };
+
+/* ---- the text form */
+
+static const char NAME[] = "avey", CAUSAL_NAME[] = "avey_causal";
+
+static srnn_status wrong(const char *text) {
+    return SR_FAIL(SRNN_ERR_FORMAT,
+                   "%s: avey and avey_causal take chunk=, chunks=, expansion= (whole numbers) and "
+                   "share= (of 0 to 1)",
+                   text);
+}
+
+/* A whole number of at least 1 as the value of `name`. */
+static bool take_count(int *value, const char *name, const char *word, int most) {
+    const size_t length = strlen(name);
+    char *end;
+    if (strncmp(word, name, length) != 0 || word[length] != '=')
+        return false;
+    const long number = strtol(word + length + 1, &end, 10);
+    *value = !*end && number >= 1 && number <= most ? (int)number : 0;
+    return true;
+}
+
+static bool take_share(double *share, const char *word) {
+    static const char name[] = "share=";
+    char *end;
+    if (strncmp(word, name, strlen(name)) != 0)
+        return false;
+    const double number = strtod(word + strlen(name), &end);
+    *share = !*end && number > 0 && number <= 1 ? number : 0;
+    return true;
+}
+
+static srnn_status parse_changes(sr_avey *a, char *words, const char *text) {
+    char *rest = NULL;
+    for (char *word = strtok_r(words, ",", &rest); word; word = strtok_r(NULL, ",", &rest))
+        if (!take_count(&a->chunk, "chunk", word, CHUNK_MAX) &&
+            !take_count(&a->chunks, "chunks", word, CHUNKS_MAX) &&
+            !take_count(&a->expansion, "expansion", word, EXPANSION_MAX) &&
+            !take_share(&a->share, word))
+            return wrong(text);
+    return a->chunk && a->chunks && a->expansion && a->share > 0 ? SRNN_OK : wrong(text);
+}
+
+srnn_status sr_avey_parse(sr_avey *avey, bool *known, const char *text) {
+    const size_t length = strcspn(text, ",");
+    const bool causal = length == strlen(CAUSAL_NAME) && strncmp(text, CAUSAL_NAME, length) == 0;
+    *known = causal || (length == strlen(NAME) && strncmp(text, NAME, length) == 0);
+    *avey = (sr_avey){.chunk = 64, .chunks = 8, .expansion = 4, .share = 0.5, .causal = causal};
+    if (!*known)
+        return SRNN_OK;
+    char *words = strdup(text + length);
+    if (!words)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a text");
+    const srnn_status status = parse_changes(avey, words, text);
+    free(words);
+    return status;
+}
+
+int sr_avey_print(char *text, size_t size, const sr_avey *a) {
+    return snprintf(text, size, "%s,chunk=%d,chunks=%d,expansion=%d,share=%.15g",
+                    a->causal ? CAUSAL_NAME : NAME, a->chunk, a->chunks, a->expansion, a->share);
+}
+
+/* ---- sizes */
+
+int64_t sr_avey_rows(const sr_avey *a) {
+    return (int64_t)a->chunk * a->chunks;
+}
+
+int64_t sr_avey_mixed(const sr_avey *a, int C) {
+    return (int64_t)(a->share * a->expansion * C) / 2;
+}
+
+int64_t sr_avey_joined(const sr_avey *a, int C) {
+    return (int64_t)a->expansion * C - sr_avey_mixed(a, C);
+}
+
+/* ---- tensors */
+
+static srnn_status add(sr_tensor_table *table, const char *prefix, const char *name, int slot,
+                       sr_tensor_spec spec) {
+    snprintf(spec.name, sizeof spec.name, "%s%s", prefix, name);
+    spec.slot = slot;
+    return sr_tensor_table_add(table, &spec);
+}
+
+static srnn_status add_linear(sr_tensor_table *table, const char *prefix, const char *name,
+                              int slot, const int64_t shape[2]) {
+    const double bound = 1.0 / sqrt((double)shape[1]);
+    char text[SR_SPEC_NAME];
+    snprintf(text, sizeof text, "%s.weight", name);
+    SR_TRY(add(table, prefix, text, slot,
+               (sr_tensor_spec){.rank = 2,
+                                .shape = {shape[0], shape[1]},
+                                .initialiser = SR_INIT_UNIFORM,
+                                .size = bound}));
+    snprintf(text, sizeof text, "%s.bias", name);
+    return add(table, prefix, text, slot + 1,
+               (sr_tensor_spec){
+                   .rank = 1, .shape = {shape[0]}, .initialiser = SR_INIT_UNIFORM, .size = bound});
+}
+
+srnn_status sr_avey_tensors(sr_tensor_table *table, const char *prefix, const sr_avey *a, int C) {
+    const int64_t rows = sr_avey_rows(a);
+    SR_TRY(add_linear(table, prefix, "enricher", SR_LAYER_PROJECTIONS,
+                      (const int64_t[]){(int64_t)a->expansion * C, C}));
+    SR_TRY(add(table, prefix, "contextualizer.spatial_proj", SR_LAYER_SPATIAL,
+               (sr_tensor_spec){.rank = 2,
+                                .shape = {rows, rows},
+                                .initialiser = SR_INIT_NORMAL_OF,
+                                .size = sqrt(1.0 / (double)rows)}));
+    return add_linear(table, prefix, "fuser", SR_LAYER_OUTPUT,
+                      (const int64_t[]){C, sr_avey_joined(a, C)});
+}
