@@ -53,6 +53,7 @@ typedef struct generator {
     int batch;
     int32_t *ids;  /* (batch, PIECE) */
     float *logits; /* (batch, V) */
+    int32_t *next; /* (batch): the most probable tokens, where those are wanted */
     sr_tokens encoded;
     int64_t produced; /* tokens, over all prompts */
     double seconds;   /* that producing them took */
@@ -80,6 +81,8 @@ static srnn_status open_strands(generator *g) {
     g->ids = memory;
     SR_TRY(sr_alloc(&memory, batch * (size_t)g->model->config.V, sizeof *g->logits));
     g->logits = memory;
+    SR_TRY(sr_alloc_zero(&memory, batch, sizeof *g->next));
+    g->next = memory;
     SR_TRY(sr_alloc_zero(&memory, batch, sizeof *g->strands));
     g->strands = memory;
     for (int b = 0; b < g->batch; b++)
@@ -110,6 +113,7 @@ static void generator_close(generator *g) {
     free(g->strands);
     free(g->ids);
     free(g->logits);
+    free(g->next);
     sr_tokens_free(&g->encoded);
     sr_sampler_free(g->sampler);
     sr_session_free(g->session);
@@ -165,6 +169,22 @@ static srnn_status read_prompt(generator *g, strand *s, const char *prompt, size
     return SRNN_OK;
 }
 
+static bool is_greedy(const generator *g) {
+    return g->request->greedy || g->request->temperature == 0;
+}
+
+/* Feeds `count` tokens of every strand, ids (batch, count). */
+static srnn_status feed(generator *g, int count) {
+    return is_greedy(g) ? sr_session_feed_greedy(g->session, g->next, g->ids, count)
+                        : sr_session_feed(g->session, g->logits, g->ids, count);
+}
+
+static int32_t choose(const generator *g, int b, const strand *s) {
+    const float *logits = g->logits + (size_t)b * (size_t)g->model->config.V;
+    return is_greedy(g) ? g->next[b]
+                        : sr_sampler_choose(g->sampler, logits, s->number, (uint64_t)s->produced);
+}
+
 /* Feeds by pieces what every prompt has: as many tokens as the shortest. */
 static srnn_status feed_prompts(generator *g, size_t shortest) {
     const size_t piece = (size_t)piece_of(g);
@@ -176,7 +196,7 @@ static srnn_status feed_prompts(generator *g, size_t shortest) {
                 g->ids[(size_t)b * count + t] =
                     at + t < prompt->count ? (int32_t)prompt->ids[at + t] : 0;
             }
-        SR_TRY(sr_session_feed(g->session, g->logits, g->ids, (int)count));
+        SR_TRY(feed(g, (int)count));
         at += count;
     }
     return SRNN_OK;
@@ -193,8 +213,7 @@ static srnn_status next_token(generator *g, int b, size_t position) {
         g->ids[b] = (int32_t)s->prompt.ids[position];
         return SRNN_OK;
     }
-    g->ids[b] = sr_sampler_choose(g->sampler, g->logits + (size_t)b * (size_t)g->model->config.V,
-                                  s->number, (uint64_t)s->produced);
+    g->ids[b] = choose(g, b, s);
     if (is_end(g, g->ids[b]))
         return end_strand(g, s, ENDING_TOKEN);
     SR_TRY(strand_add(s, (uint32_t)g->ids[b]));
@@ -236,7 +255,7 @@ static srnn_status generate_batch(generator *g, int count) {
         speak(g, &speaking, count);
         if (speaking == count)
             break;
-        SR_TRY(sr_session_feed(g->session, g->logits, g->ids, 1));
+        SR_TRY(feed(g, 1));
     }
     g->seconds += sr_clock_seconds() - begin;
     return SRNN_OK;

@@ -215,6 +215,16 @@ srnn_status probe_feed(attention_call *run, uint64_t seed) {
     return status == SRNN_OK ? call_fetch(run) : status;
 }
 
+srnn_status probe_feed_tokens(attention_call *run) {
+    srnn_state *state;
+    SR_TRY(srnn_state_create(&state, &run->problem));
+    srnn_status status = call_send(run);
+    for (int t = 0; t < run->problem.T && status == SRNN_OK; t++)
+        status = feed_piece(run, state, t, 1);
+    srnn_state_free(state);
+    return status == SRNN_OK ? call_fetch(run) : status;
+}
+
 /* The oracle sees the numbers as the narrower type has them. */
 static void round_operands(attention_call *oracle) {
     const srnn_problem *p = &oracle->problem;
@@ -231,22 +241,49 @@ static void round_operands(attention_call *oracle) {
     }
 }
 
-srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
-    srnn_problem plain = *problem;
-    plain.dtype = SRNN_F64;
-    plain.device = NULL;
-    SR_TRY(probe_create(oracle, &plain, seed));
+/* The oracle on what a double call holds, computing in this number type. */
+static srnn_status run_oracle_in(attention_call *oracle, srnn_dtype dtype) {
+    const srnn_operands in = call_operands(oracle), gradients = call_gradients(oracle);
+    srnn_problem problem = oracle->problem;
+    problem.dtype = dtype;
+    return sr_oracle_run(oracle->host.o, &gradients, oracle->host.d_o, &problem, &in);
+}
+
+/* A double call with the problem's numbers, by the oracle computing in `dtype`. */
+static srnn_status oracle_in(attention_call *oracle, const srnn_problem *problem, uint64_t seed,
+                             srnn_dtype dtype) {
+    srnn_problem wide = *problem;
+    wide.dtype = SRNN_F64;
+    wide.device = NULL;
+    SR_TRY(probe_create(oracle, &wide, seed));
     if (problem->dtype == SRNN_BF16)
         round_operands(oracle);
-    const srnn_status status = probe_oracle_run(oracle);
+    const srnn_status status = run_oracle_in(oracle, dtype);
     if (status != SRNN_OK)
         call_free(oracle);
     return status;
 }
 
+srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
+    return oracle_in(oracle, problem, seed, SRNN_F64);
+}
+
 srnn_status probe_oracle_run(attention_call *oracle) {
-    const srnn_operands in = call_operands(oracle), gradients = call_gradients(oracle);
-    return sr_oracle_run(oracle->host.o, &gradients, oracle->host.d_o, &oracle->problem, &in);
+    return run_oracle_in(oracle, SRNN_F64);
+}
+
+srnn_status probe_plain_error(double *error, const srnn_problem *problem,
+                              const attention_call *oracle, uint64_t seed) {
+    attention_call plain;
+    SR_TRY(oracle_in(&plain, problem, seed, SRNN_BF16));
+    *error = fmax(probe_output_error(&plain, oracle), probe_gradient_error(&plain, oracle));
+    call_free(&plain);
+    return SRNN_OK;
+}
+
+/* Twice; and where rounding happened to cost next to nothing, half a unit of the output's last place. */
+double probe_plain_limit(double plain_error) {
+    return 2 * plain_error + 0x1p-9;
 }
 
 /* ---- random combinations */

@@ -13,8 +13,15 @@ srnn_status probe_create(attention_call *run, const srnn_problem *problem, uint6
  * two of them. */
 srnn_status probe_feed(attention_call *run, uint64_t seed);
 
+/* The same token by token, as generation does, in one state. */
+srnn_status probe_feed_tokens(attention_call *run);
+
 /* A double probe with the same numbers, run by src/oracle, which is not a kernel. `oracle` must be freed. */
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed);
+
+/* A bf16 problem's error in a plain computation in bf16, as src/oracle does it; `oracle` is the right answer. */
+srnn_status probe_plain_error(double *error, const srnn_problem *problem,
+                              const attention_call *oracle, uint64_t seed);
 
 /* Runs the oracle on the operands that a double call holds. */
 srnn_status probe_oracle_run(attention_call *oracle);
@@ -27,7 +34,9 @@ srnn_attention probe_attention(uint64_t seed);
 double probe_output_error(const attention_call *run, const attention_call *oracle);
 double probe_gradient_error(const attention_call *run, const attention_call *oracle);
 
-/* The largest error that passes for a form of a problem, by its number type. */
+/* The largest error that passes for a form of a problem, by its number type. Where the error of the plain computation is
+ * known, bf16 passes up to probe_plain_limit of it instead. */
 double probe_limit(const srnn_problem *problem, srnn_form form);
+double probe_plain_limit(double plain_error);
 
 #endif

@@ -42,20 +42,19 @@ enum { GOLDEN_SYSTEM_H = 4 };
 typedef struct golden_case {
     const char *name, *attention; /* in the file; as a text form */
     int H;                        /* of the configuration */
-    bool whole;                   /* the CPU may not be able to feed it by pieces */
 } golden_case;
 
 static const golden_case golden_systems[] = {
-    {"power", "power", GOLDEN_SYSTEM_H, false},
-    {"mamba2", "mamba2", GOLDEN_SYSTEM_H, false},
-    {"log_linear_mamba2", "log_linear_mamba2", GOLDEN_SYSTEM_H, true},
-    {"gated_softmax_plusplus_mamba", "gated_softmax_plusplus_mamba", GOLDEN_SYSTEM_H, true},
-    {"gla", "gla", GOLDEN_SYSTEM_H, true},
-    {"gated_delta_net", "gated_delta_net", GOLDEN_SYSTEM_H, true},
-    {"rat", "rat,pool=4", GOLDEN_SYSTEM_H, true},
-    {"nala", "nala", GOLDEN_SYSTEM_H, true},
-    {"avey_causal", "avey_causal,chunk=4,chunks=3", GOLDEN_SYSTEM_H,
-     false}, /* has no layer of attention */
+    {"power", "power", GOLDEN_SYSTEM_H},
+    {"mamba2", "mamba2", GOLDEN_SYSTEM_H},
+    {"log_linear_mamba2", "log_linear_mamba2", GOLDEN_SYSTEM_H},
+    {"gated_softmax_plusplus_mamba", "gated_softmax_plusplus_mamba", GOLDEN_SYSTEM_H},
+    {"gla", "gla", GOLDEN_SYSTEM_H},
+    {"gated_delta_net", "gated_delta_net", GOLDEN_SYSTEM_H},
+    {"rat", "rat,pool=4", GOLDEN_SYSTEM_H},
+    {"nala", "nala", GOLDEN_SYSTEM_H},
+    {"avey_causal", "avey_causal,chunk=4,chunks=3",
+     GOLDEN_SYSTEM_H}, /* has no layer of attention */
 };
 enum { GOLDEN_SYSTEMS = sizeof golden_systems / sizeof *golden_systems };
 
@@ -64,7 +63,7 @@ enum { GOLDEN_CASES = GOLDEN_VARIANTS + GOLDEN_SYSTEMS, GOLDEN_LAYERS = GOLDEN_C
 
 static inline golden_case golden_case_at(size_t n) {
     if (n < GOLDEN_VARIANTS)
-        return (golden_case){golden_variants[n], golden_variants[n], GOLDEN_H, false};
+        return (golden_case){golden_variants[n], golden_variants[n], GOLDEN_H};
     return golden_systems[n - GOLDEN_VARIANTS];
 }
 

@@ -17,7 +17,8 @@ from softrnn._plans import CPU, Options, Sizes, make_problem
 def in_c(attention, inputs, **options):
     """The same attention by nothing but calls of C."""
     q, k, v = (inputs[name] for name in "qkv")
-    sizes = Sizes(q.dtype.name, q.shape[0], q.shape[1], k.shape[1], q.shape[2], q.shape[3], v.shape[3])
+    H = max(q.shape[1], v.shape[1])  # q and k, or k and v, are shared
+    sizes = Sizes(q.dtype.name, q.shape[0], H, k.shape[1], q.shape[2], q.shape[3], v.shape[3])
     problem, _ = make_problem(softrnn.parse(attention), sizes, Options(**options), CPU)
     plan, struct, output = ffi.new("srnn_plan **"), ffi.new("srnn_operands *"), ffi.new("srnn_tensor *")
     assert lib.srnn_plan_create(plan, problem) == 0
@@ -27,7 +28,7 @@ def in_c(attention, inputs, **options):
             getattr(struct, name).data = address
         else:
             setattr(struct, name, address)
-    o = np.empty(q.shape[:3] + v.shape[3:], q.dtype)
+    o = np.empty((q.shape[0], H, q.shape[2], v.shape[3]), q.dtype)
     output.data = ffi.cast("void *", o.ctypes.data)
     assert lib.srnn_attention_forward(plan[0], output[0], struct, ffi.NULL) == 0
     lib.srnn_plan_free(plan[0])

@@ -168,8 +168,9 @@ const char *sr_beyond_plain(const srnn_attention *a) {
 }
 
 bool sr_pairs_are_plain(const srnn_attention *a) {
-    return !sr_decay_in_logits(a) && a->position != SRNN_POSITION_ROPE_FEATURES && !a->pool &&
-           a->write == SRNN_WRITE_ADD && a->levels == SRNN_LEVELS_NONE;
+    return !sr_decay_in_logits(a) && a->decay != SRNN_DECAY_SOFTPLUS &&
+           a->position != SRNN_POSITION_ROPE_FEATURES && !a->pool && a->write == SRNN_WRITE_ADD &&
+           a->levels == SRNN_LEVELS_NONE;
 }
 
 int sr_feature_width(const srnn_attention *a, int D) {

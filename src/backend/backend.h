@@ -73,6 +73,15 @@ typedef struct sr_rope {
     int D;                    /* even */
 } sr_rope;
 
+/* Linear layers of a norm, as pieces of a text have them. */
+typedef struct sr_norm_linear {
+    sr_rmsnorm norm;
+    void *normed;            /* (rows, C), number type: room for what the norm makes */
+    const sr_linear *layers; /* (count) */
+    int count;
+    const sr_rope *rope; /* of the first heads * D columns of the products; NULL: none */
+} sr_norm_linear;
+
 /* Depthwise causal convolution over the tokens of a document, then SiLU. */
 typedef struct sr_short_conv {
     sr_matrix x;              /* (rows, channels), before the convolution */
@@ -170,6 +179,17 @@ struct sr_backend {
     srnn_status (*gelu_forward)(sr_backend *backend, sr_matrix out, sr_matrix x);
     srnn_status (*gelu_backward)(sr_backend *backend, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
 
+    /* ---- forward only, in one where few rows make that worthwhile; what is between may stay unwritten: y (rows,
+     * sum of N), number type, = the layers of the norm, turned by rope; out (rows, F) = swiglu of the two layers of the
+     * norm, `up` (rows, 2F) room for these */
+    srnn_status (*norm_linear_forward)(sr_backend *backend, sr_matrix y, const sr_norm_linear *of);
+    srnn_status (*norm_swiglu_forward)(sr_backend *backend, sr_matrix out, sr_matrix up,
+                                       const sr_norm_linear *of);
+
+    /* ---- out[r] = the column of the largest number of row r, the first of equals; never that of a NaN while there
+     * is a number */
+    srnn_status (*largest)(sr_backend *backend, int32_t *out, sr_matrix x);
+
     /* ---- short convolution, number type */
     srnn_status (*short_conv_forward)(sr_backend *backend, sr_matrix out,
                                       const sr_short_conv *conv);
@@ -217,6 +237,11 @@ typedef struct sr_backend_settings {
  * missing where the machine cannot do it. Free with sr_backend_free. */
 srnn_status sr_backend_create(sr_backend **backend, const sr_backend_settings *settings);
 void sr_backend_free(sr_backend *backend);
+
+/* norm_linear_forward and norm_swiglu_forward by the other functions of the table, one after the other. */
+srnn_status sr_norm_linear_steps(sr_backend *backend, sr_matrix y, const sr_norm_linear *of);
+srnn_status sr_norm_swiglu_steps(sr_backend *backend, sr_matrix out, sr_matrix up,
+                                 const sr_norm_linear *of);
 
 #ifdef __cplusplus
 }

@@ -59,18 +59,6 @@ static srnn_status alloc_spans(srnn_plan *plan) {
 
 /* ---- choosing ---- */
 
-/* Multiply-adds of a token in the parallel form, and in the chunked form with its state. */
-static bool chunked_is_cheaper(const srnn_problem *p) {
-    double state =
-        (double)srnn_attention_state_numbers(&p->attention, p->D, p->Dv) *
-        (p->attention.levels == SRNN_LEVELS_FENWICK ? 4 : 1); /* about half of them are read */
-    double pair = (double)(p->D + p->Dv);
-    /* Reading and updating the state, a chunk of pairs, and the features; against half of T pairs.
-     */
-    double chunked = 2.5 * state + pair * p->chunk;
-    return chunked < 0.5 * pair * p->T;
-}
-
 /* Through a state the terms of a high order cancel in float: such a form is used when asked for. */
 enum { AUTO_ORDER_MAX = 8 };
 
@@ -88,7 +76,7 @@ static srnn_form choose_form(const srnn_plan *plan) {
     if (p->form != SRNN_FORM_AUTO)
         return p->form;
     const bool chunked = sr_highest_order(&p->attention) <= AUTO_ORDER_MAX &&
-                         sr_problem_check_state(p) == SRNN_OK && chunked_is_cheaper(p) &&
+                         sr_problem_check_state(p) == SRNN_OK && plan->device->chunked_pays(p) &&
                          has_kernel(plan, SRNN_FORM_CHUNKED);
     return chunked ? SRNN_FORM_CHUNKED : SRNN_FORM_PARALLEL;
 }

@@ -98,6 +98,9 @@ typedef struct sr_state_kernel {
     size_t (*plain_bytes)(const srnn_problem *problem, int64_t position);
     srnn_status (*to_plain)(char *plain, const sr_state_memory *state);
     srnn_status (*from_plain)(const sr_state_memory *state, const char *plain);
+
+    /* The same numbers in larger, empty memory. NULL: through the plain form. */
+    srnn_status (*move)(const sr_state_memory *larger, const sr_state_memory *state);
 } sr_state_kernel;
 
 /* How many running sums a carry has in all. */

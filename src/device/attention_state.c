@@ -30,7 +30,8 @@ typedef struct saved_header {
 
 static const char saved_magic[8] = {'s', 'r', 'n', 'n', 's', 't', '0', '2'};
 
-enum { FIRST_CAPACITY = 96 };
+/* Tokens that the first memory has room for. A recorded feed ends when memory moves, so GPUs begin with more. */
+enum { FIRST_CAPACITY = 96, FIRST_CAPACITY_RECORDED = 1024 };
 
 /* ---- creating ---- */
 
@@ -124,8 +125,9 @@ static srnn_status state_fill(srnn_state *state, const srnn_problem *problem) {
     SR_TRY(sr_device_allocate(p.device, &state->plan.scratch, state->plan.scratch_bytes));
     SR_TRY(take_sums(state));
     SR_TRY(sr_device_zero(p.device, state->sums, sums_bytes(state)));
-    SR_TRY(take_memory(state, &state->memory, FIRST_CAPACITY));
-    state->capacity = FIRST_CAPACITY;
+    const int64_t capacity = p.device->record ? FIRST_CAPACITY_RECORDED : FIRST_CAPACITY;
+    SR_TRY(take_memory(state, &state->memory, capacity));
+    state->capacity = capacity;
     return SRNN_OK;
 }
 
@@ -172,6 +174,8 @@ static sr_state_memory memory_of(const srnn_state *state) {
 static srnn_status move_to(const sr_state_memory *to, const srnn_state *state) {
     const sr_state_memory from = memory_of(state);
     char *plain;
+    if (state->kernel->move)
+        return state->kernel->move(to, &from);
     SR_TRY(sr_alloc((void **)&plain, state->kernel->plain_bytes(&state->plan.core, state->position),
                     1));
     srnn_status status = state->kernel->to_plain(plain, &from);

@@ -43,6 +43,9 @@ struct srnn_device {
      * fixed size or as keys and values (NULL: they are not) */
     const sr_attention_kernel *const *(*kernels)(void);
     const sr_state_kernel *(*state_kernel)(const srnn_problem *problem, bool fixed);
+
+    /* Whether the chunked form of a problem that has a state is faster here than the parallel one. */
+    bool (*chunked_pays)(const srnn_problem *problem);
 };
 
 /* The same as plain calls. */

@@ -80,6 +80,7 @@ typedef struct sr_layer_piece_place {
     int T;
     const int32_t *positions; /* (B*T) of each token in its sequence, device memory */
     void *saved;              /* scratch, sr_attention_layer_saved_bytes */
+    const sr_rmsnorm *norm;   /* what x is the norm of, and room for it; NULL: x is there already */
 } sr_layer_piece_place;
 
 /* What one layer of a model remembers of the tokens fed so far. */

@@ -49,13 +49,17 @@ static sr_matrix place_of(const sr_attention_layer *layer, const sr_layer_arrays
     return columns(place->convolved ? arrays->convolved : arrays->projected, place->at);
 }
 
+static sr_rope rope_of(const sr_attention_layer *layer, int64_t columns, const int32_t *positions) {
+    return (sr_rope){.table = layer->rope_table,
+                     .positions = positions,
+                     .heads = (int)(columns / layer->dims.D),
+                     .D = layer->dims.D};
+}
+
 static srnn_status turn(const sr_attention_layer *layer, sr_matrix x, const int32_t *positions,
                         bool back) {
     sr_backend *backend = layer->backend;
-    const sr_rope rope = {.table = layer->rope_table,
-                          .positions = positions,
-                          .heads = (int)(x.columns / layer->dims.D),
-                          .D = layer->dims.D};
+    const sr_rope rope = rope_of(layer, x.columns, positions);
     return back ? backend->rope_backward(backend, x, &rope)
                 : backend->rope_forward(backend, x, &rope);
 }
@@ -105,17 +109,37 @@ sr_rmsnorm sr_layer_own_norm(const sr_attention_layer *layer, const sr_layer_arr
                         .C = layer->dims.C};
 }
 
+/* Whether q and k are the first columns of what the input is projected to, with nothing between that and their turn. */
+static bool turns_at_once(const sr_attention_layer *layer) {
+    const sr_layer_wiring *w = &layer->wiring;
+    const sr_wire_place *q = &w->places[SR_OPERAND_Q], *k = &w->places[SR_OPERAND_K];
+    return layer->attention.position == SRNN_POSITION_ROPE && !q->convolved && !k->convolved &&
+           q->at.first == 0 && k->at.first == q->at.count && w->linear_count == w->input_linears;
+}
+
+/* The projections of what x is the norm of; q and k turned where that can be done at once. */
+static srnn_status multiply_norm(sr_attention_layer *layer, sr_matrix y, sr_matrix x,
+                                 const sr_linear *linears, const sr_layer_piece *piece) {
+    const sr_layer_wiring *w = &layer->wiring;
+    const int64_t turned = w->places[SR_OPERAND_Q].at.count + w->places[SR_OPERAND_K].at.count;
+    const sr_rope rope = rope_of(layer, turned, piece->positions);
+    const sr_norm_linear of = {*piece->norm, x.data, linears, w->input_linears,
+                               turns_at_once(layer) ? &rope : NULL};
+    return layer->backend->norm_linear_forward(layer->backend, y, &of);
+}
+
 /* Projections of the input in one call; then those of what came out, one by one. */
 static srnn_status multiply(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
-                            const sr_layer_weights *weights) {
+                            const sr_layer_weights *weights, const sr_layer_piece *piece) {
     sr_backend *backend = layer->backend;
     const sr_layer_wiring *w = &layer->wiring;
     sr_linear linears[SR_WIRE_LINEARS];
     sr_layer_linears(linears, layer, weights, 0, w->linear_count);
     const sr_wire_linear *last = &w->linears[w->input_linears - 1];
-    SR_TRY(backend->linear_forward(
-        backend, sr_matrix_columns(arrays->projected, 0, last->to.first + last->to.count),
-        (sr_matrix){0}, x, linears, w->input_linears));
+    const sr_matrix y = sr_matrix_columns(arrays->projected, 0, last->to.first + last->to.count);
+    SR_TRY(piece->norm && !w->form->own_norm
+               ? multiply_norm(layer, y, x, linears, piece)
+               : backend->linear_forward(backend, y, (sr_matrix){0}, x, linears, w->input_linears));
     for (int i = w->input_linears; i < w->linear_count; i++)
         SR_TRY(backend->linear_forward(
             backend, columns(arrays->projected, w->linears[i].to), (sr_matrix){0},
@@ -130,15 +154,18 @@ srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *a
     const sr_layer_wiring *w = &layer->wiring;
     if (w->form->own_norm) {
         const sr_rmsnorm norm = sr_layer_own_norm(layer, arrays, x, weights);
+        if (piece->norm)
+            SR_TRY(backend->rmsnorm_forward(backend, x.data, piece->norm));
         SR_TRY(backend->rmsnorm_forward(backend, arrays->normed.data, &norm));
     }
-    SR_TRY(multiply(layer, arrays, sr_layer_input(layer, arrays, x), weights));
+    SR_TRY(multiply(layer, arrays, sr_layer_input(layer, arrays, x), weights, piece));
     for (int i = 0; i < w->conv_count; i++) {
         const sr_short_conv conv = sr_layer_conv(layer, arrays, weights, piece, i);
         SR_TRY(backend->short_conv_forward(backend, columns(arrays->convolved, w->convs[i].to),
                                            &conv));
     }
-    return sr_layer_turn(layer, arrays, piece->positions, false);
+    const bool turned = piece->norm && !w->form->own_norm && turns_at_once(layer);
+    return turned ? SRNN_OK : sr_layer_turn(layer, arrays, piece->positions, false);
 }
 
 /* ---- as the equation takes it */

@@ -48,6 +48,7 @@ typedef struct sr_layer_piece {
     int64_t T;
     const int32_t *positions;   /* (rows) */
     const void *const *history; /* of each convolution, or NULL */
+    const sr_rmsnorm *norm;     /* x is room for this norm; NULL: x is there */
 } sr_layer_piece;
 
 sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_layer_layout *layout,

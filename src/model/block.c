@@ -132,6 +132,22 @@ static srnn_status activate(const sr_block *b, const sr_block_saved *s) {
                     : backend->gelu_forward(backend, activated, up);
 }
 
+/* The same of the norm itself, with mlp_normed as room for it. */
+static srnn_status activate_norm(const sr_block *b, const sr_block_saved *s,
+                                 const sr_rmsnorm *norm) {
+    sr_backend *backend = b->backend;
+    const int64_t F = b->config->F;
+    const sr_linear layers[] = {linear_of(b, SR_BLOCK_GATE_WEIGHT, F),
+                                linear_of(b, SR_BLOCK_UP_WEIGHT, F)};
+    const sr_norm_linear of = {
+        .norm = *norm, .normed = s->mlp_normed, .layers = layers, .count = 2};
+    if (gated(b))
+        return backend->norm_swiglu_forward(backend, numbers(b, s->activated, F),
+                                            numbers(b, s->up, inner(b)), &of);
+    SR_TRY(backend->rmsnorm_forward(backend, s->mlp_normed, norm));
+    return activate(b, s);
+}
+
 /* to = from + the MLP's output for what is activated. */
 static srnn_status mlp_finish(const sr_block *b, float *to, float *from, const sr_block_saved *s) {
     const sr_linear down = linear_of(b, SR_BLOCK_DOWN_WEIGHT, b->config->C);
@@ -218,15 +234,12 @@ srnn_status sr_block_backward(const sr_block *b, sr_block_gradient d,
 
 srnn_status sr_block_feed(const sr_block *b, float *x, sr_layer_state *state,
                           const sr_block_saved *s, const sr_layer_piece_place *place) {
-    sr_backend *backend = b->backend;
     const sr_layer_weights weights = attention_weights(b);
-    const sr_layer_piece_place here = {place->T, place->positions, s->mixer};
     const sr_rmsnorm input = norm_of(b, x, SR_BLOCK_INPUT_NORM, s->rstd);
     const sr_rmsnorm middle = norm_of(b, x, SR_BLOCK_MLP_NORM, s->mlp_rstd);
-    SR_TRY(backend->rmsnorm_forward(backend, s->normed, &input));
+    const sr_layer_piece_place here = {place->T, place->positions, s->mixer, &input};
     SR_TRY(sr_layer_state_run(state, residual(b, x), numbers(b, s->normed, b->config->C), &weights,
                               &here));
-    SR_TRY(backend->rmsnorm_forward(backend, s->mlp_normed, &middle));
-    SR_TRY(activate(b, s));
+    SR_TRY(activate_norm(b, s, &middle));
     return mlp_finish(b, x, x, s);
 }

@@ -112,7 +112,8 @@ srnn_status sr_layer_state_run(sr_layer_state *state, sr_matrix y, sr_matrix x,
     const sr_layer_piece piece = {.rows = x.rows,
                                   .T = place->T,
                                   .positions = place->positions,
-                                  .history = (const void *const *)state->history};
+                                  .history = (const void *const *)state->history,
+                                  .norm = place->norm};
     const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, place->saved, x.rows);
     SR_TRY(sr_layer_project(layer, &arrays, x, weights, &piece));
     SR_TRY(remember(state, &arrays, weights, &piece));

@@ -23,6 +23,7 @@ struct sr_session {
     void *normed;            /* (B*T, C), number type, device memory */
     float *rstd;             /* (B*T), device memory */
     void *logits;            /* (B, V), number type, device memory */
+    int32_t *chosen;         /* (B): the most probable tokens, device memory */
     int64_t position;
     int T;           /* tokens of the piece that is being fed */
     sr_repeated one; /* pieces of one token */
@@ -68,6 +69,8 @@ static srnn_status take_all(sr_session *session) {
     session->x = memory;
     SR_TRY(take(session, &memory, rows, sizeof *session->rstd));
     session->rstd = memory;
+    SR_TRY(take(session, &memory, B, sizeof *session->chosen));
+    session->chosen = memory;
     SR_TRY(take(session, &session->normed, rows * C, number));
     return take(session, &session->logits, B * (size_t)c->V, number);
 }
@@ -117,7 +120,7 @@ void sr_session_free(sr_session *session) {
         return;
     srnn_device *device = session->backend->device;
     void *const memory[] = {session->saved,  session->ids,  session->positions, session->x,
-                            session->normed, session->rstd, session->logits};
+                            session->normed, session->rstd, session->logits,    session->chosen};
     sr_device_forget(device, &session->one);
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         sr_device_release(device, memory[i]);
@@ -188,37 +191,59 @@ static srnn_status blocks_forward(sr_session *session, int64_t rows) {
     return SRNN_OK;
 }
 
-/* From the loaded piece to session->normed (B*T, C). */
+/* From the loaded piece to the last layer's output, session->x (B*T, C). */
 static srnn_status layers_forward(sr_session *session) {
-    sr_backend *backend = session->backend;
-    const sr_model *model = session->model;
     const int64_t rows = (int64_t)session->setup.B * session->T;
-    SR_TRY(session->avey ? avey_forward(session) : blocks_forward(session, rows));
-    const sr_rmsnorm norm = {session->x,    model->master.norm,
-                             session->rstd, (float)model->config.norm_epsilon,
-                             rows,          model->config.C};
-    return backend->rmsnorm_forward(backend, session->normed, &norm);
+    return session->avey ? avey_forward(session) : blocks_forward(session, rows);
+}
+
+static sr_rmsnorm last_norm(const sr_session *session) {
+    const sr_model *model = session->model;
+    return (sr_rmsnorm){session->x,
+                        model->master.norm,
+                        session->rstd,
+                        (float)model->config.norm_epsilon,
+                        (int64_t)session->setup.B * session->T,
+                        model->config.C};
+}
+
+static sr_linear head_of(const sr_session *session) {
+    return (sr_linear){session->model->worker.head, NULL, session->model->config.V};
+}
+
+static sr_matrix logits_of(const sr_session *session) {
+    return sr_matrix_of(session->logits, session->setup.B, session->model->config.V,
+                        session->backend->number);
+}
+
+/* The norm of all tokens, in session->normed. */
+static srnn_status norm_all(sr_session *session) {
+    const sr_rmsnorm norm = last_norm(session);
+    return session->backend->rmsnorm_forward(session->backend, session->normed, &norm);
 }
 
 /* The logits (B, V) that follow token t of each sequence, in session->logits. */
 static srnn_status logits_after(sr_session *session, int t) {
     sr_backend *backend = session->backend;
-    const sr_model *model = session->model;
-    const int64_t B = session->setup.B, C = model->config.C;
-    const sr_linear head = {model->worker.head, NULL, model->config.V};
+    const int64_t B = session->setup.B, C = session->model->config.C;
+    const sr_linear head = head_of(session);
     /* Every T-th row, from the t-th on. */
     const sr_matrix rows = {sr_number_at(session->normed, t * C, backend->number), B, C,
                             session->T * C, backend->number};
-    return backend->linear_forward(
-        backend, sr_matrix_of(session->logits, B, model->config.V, backend->number), (sr_matrix){0},
-        rows, &head, 1);
+    return backend->linear_forward(backend, logits_of(session), (sr_matrix){0}, rows, &head, 1);
+}
+
+/* The same where every sequence has one token: norm and head at once. */
+static srnn_status logits_of_one(sr_session *session) {
+    const sr_linear head = head_of(session);
+    const sr_norm_linear of = {
+        .norm = last_norm(session), .normed = session->normed, .layers = &head, .count = 1};
+    return session->backend->norm_linear_forward(session->backend, logits_of(session), &of);
 }
 
 /* Sequence b's logits go to out + b * stride. */
 static srnn_status fetch_logits(sr_session *session, float *out, size_t stride) {
-    const int V = session->model->config.V;
-    const sr_matrix logits =
-        sr_matrix_of(session->logits, session->setup.B, V, session->backend->number);
+    const sr_matrix logits = logits_of(session);
     for (int b = 0; b < session->setup.B; b++)
         SR_TRY(sr_matrix_fetch(out + (size_t)b * stride, session->backend->device,
                                sr_matrix_rows(logits, b, 1)));
@@ -229,7 +254,13 @@ static srnn_status fetch_logits(sr_session *session, float *out, size_t stride) 
 static srnn_status feed(void *context) {
     sr_session *session = context;
     SR_TRY(layers_forward(session));
-    return logits_after(session, session->T - 1);
+    if (session->T == 1) {
+        SR_TRY(logits_of_one(session));
+    } else {
+        SR_TRY(norm_all(session));
+        SR_TRY(logits_after(session, session->T - 1));
+    }
+    return session->backend->largest(session->backend, session->chosen, logits_of(session));
 }
 
 static void advance(sr_session *session) {
@@ -238,18 +269,31 @@ static void advance(sr_session *session) {
         sr_layer_state_advance(session->states[layer], session->T);
 }
 
-srnn_status sr_session_feed(sr_session *session, float *logits, const int32_t *ids, int T) {
+/* Loads and starts a piece. */
+static srnn_status start(sr_session *session, const int32_t *ids, int T) {
     SR_TRY(load(session, ids, T));
     SR_TRY(T == 1 ? sr_device_repeat(session->backend->device, &session->one, feed, session)
                   : feed(session));
     advance(session);
+    return SRNN_OK;
+}
+
+srnn_status sr_session_feed(sr_session *session, float *logits, const int32_t *ids, int T) {
+    SR_TRY(start(session, ids, T));
     return fetch_logits(session, logits, (size_t)session->model->config.V);
+}
+
+srnn_status sr_session_feed_greedy(sr_session *session, int32_t *next, const int32_t *ids, int T) {
+    SR_TRY(start(session, ids, T));
+    return sr_device_copy_out(session->backend->device, next, session->chosen,
+                              (size_t)session->setup.B * sizeof *next);
 }
 
 srnn_status sr_session_feed_all(sr_session *session, float *logits, const int32_t *ids, int T) {
     const size_t V = (size_t)session->model->config.V;
     SR_TRY(load(session, ids, T));
     SR_TRY(layers_forward(session));
+    SR_TRY(norm_all(session));
     advance(session);
     for (int t = 0; t < T; t++) {
         SR_TRY(logits_after(session, t));

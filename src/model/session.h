@@ -23,7 +23,11 @@ srnn_status sr_session_reset(sr_session *session);
 /* Feeds ids (B, T) and gives the logits (B, V), host memory, of what follows the last of them. */
 srnn_status sr_session_feed(sr_session *session, float *logits, const int32_t *ids, int T);
 
-/* The same with the logits (B, T, V) of what follows each of them. */
+/* Feeds them and gives the most probable next tokens (B), host memory, as sr_sampler_choose would: without the
+ * logits, which need not leave the device. */
+srnn_status sr_session_feed_greedy(sr_session *session, int32_t *next, const int32_t *ids, int T);
+
+/* The first with the logits (B, T, V) of what follows each of them. */
 srnn_status sr_session_feed_all(sr_session *session, float *logits, const int32_t *ids, int T);
 
 /* Tokens fed since the start; bytes of all states now; whether none of them grows. */

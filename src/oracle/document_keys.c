@@ -127,6 +127,8 @@ static srnn_status turned_copy(const sr_document *x, sr_term **copy, const sr_te
     memcpy(*copy, rows, numbers * sizeof **copy);
     if (x->a->position == SRNN_POSITION_ROPE_FEATURES)
         rotate_all(x, *copy, heads, x->width, 1);
+    for (size_t n = 0; n < numbers; n++)
+        (*copy)[n] = sr_tape_round(x->tape, (*copy)[n]);
     return SRNN_OK;
 }
 
@@ -297,7 +299,7 @@ static void value_factors(const sr_document *x) {
                     sr_exponential(x, sr_tape_affine(x->tape, sr_sigmoid_term(x, x->value_power[h]),
                                                      -log((double)t + 1), 0)));
             for (int64_t d = 0; d < Dv; d++)
-                v[d] = sr_tape_multiply(x->tape, factor, v[d]);
+                v[d] = sr_tape_round(x->tape, sr_tape_multiply(x->tape, factor, v[d]));
         }
 }
 

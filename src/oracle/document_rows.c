@@ -159,7 +159,8 @@ static double row_logits(const sr_document *x, sr_query at, sr_term *out, bool t
         if (!sees(x, at.i, j))
             continue;
         const pair keys = {q, k + j * x->width, at.value, at.i, j};
-        sr_term s = sr_tape_affine(x->tape, product(x, keys), scale, 0);
+        sr_term s =
+            sr_tape_affine(x->tape, sr_tape_round_back(x->tape, product(x, keys)), scale, 0);
         if (x->a->clamp > 0)
             s = at_most(x, s, x->a->clamp);
         if (x->a->score == SRNN_SCORE_EXP && decays_weights(x))
@@ -307,10 +308,13 @@ void sr_document_attend(sr_document *x, sr_query at) {
     sr_document_weigh(x, at);
     const sr_term row_sum = sr_tape_sum(x->tape, sr_each(x->sum_weights), at.i + 1);
     const sr_term divisor = normaliser(x, at, row_sum);
+    for (int64_t j = 0; j <= at.i; j++)
+        x->weights[j] = sr_tape_round(x->tape, x->weights[j]);
     x->row_sums[at.h * x->length + at.i] = row_sum;
     for (int64_t d = 0; d < Dv; d++) {
         const sr_terms column = {x->u + at.value * x->length * Dv + d, Dv};
-        const sr_term sum = sr_tape_dot(x->tape, sr_each(x->weights), column, at.i + 1);
+        const sr_term sum =
+            sr_tape_round(x->tape, sr_tape_dot(x->tape, sr_each(x->weights), column, at.i + 1));
         const sr_term y =
             sr_tape_add(x->tape, sr_tape_divide(x->tape, sum, divisor), skipped(x, at, d));
         o[d] = sr_tape_multiply(x->tape, output_gate(x, at, d), y);
@@ -403,7 +407,7 @@ static void finish_row(sr_document *x, int64_t h, int64_t heads, int64_t i) {
             o = sr_tape_add(x->tape, o, x->norm_bias[own]);
         if (x->a->post_gate)
             o = sr_tape_multiply(x->tape, o, shaped_gate(x, gate_number(x, at, d)));
-        x->o[(at.h * x->length + i) * Dv + d] = o;
+        x->o[(at.h * x->length + i) * Dv + d] = sr_tape_round(x->tape, o);
     }
 }
 

@@ -50,9 +50,10 @@ static srnn_status load(sr_document *x, sr_term **terms, source from) {
         const int64_t h = n / (tokens * from.width), rest = n % (tokens * from.width);
         const int64_t at =
             from.heads ? ((x->b * heads + h) * T + x->start) * from.width + rest : rest;
-        (*terms)[n] = sr_tape_number(x->tape, ((const double *)from.data)[at]);
+        const sr_term number = sr_tape_number(x->tape, ((const double *)from.data)[at]);
+        (*terms)[n] = from.heads ? sr_tape_round(x->tape, number) : number;
         if (from.gradient)
-            SR_TRY(add_target(x, (sr_target){(*terms)[n], (double *)from.gradient + at}));
+            SR_TRY(add_target(x, (sr_target){number, (double *)from.gradient + at}));
     }
     return SRNN_OK;
 }
@@ -221,6 +222,8 @@ srnn_status sr_oracle_run(double *o, const srnn_operands *gradients, const doubl
     const int64_t documents = p->offsets ? p->documents : p->B;
     sr_tape *tape;
     SR_TRY(sr_tape_create(&tape));
+    if (p->dtype == SRNN_BF16)
+        sr_tape_use_bf16(tape);
     if (gradients)
         zero_gradients(gradients, p);
     srnn_status status = SRNN_OK;

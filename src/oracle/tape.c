@@ -9,6 +9,7 @@
 typedef struct node {
     double value, derivative;
     int64_t past; /* of its edges, which begin where those of the node before end */
+    bool rounds;  /* its derivative becomes a bf16 */
 } node;
 
 typedef struct edge {
@@ -21,7 +22,7 @@ struct sr_tape {
     edge *edges;
     int64_t count, room;           /* of nodes */
     int64_t edge_count, edge_room; /* of edges */
-    bool failed;
+    bool failed, bf16;
 };
 
 srnn_status sr_tape_create(sr_tape **tape) {
@@ -34,6 +35,10 @@ void sr_tape_free(sr_tape *tape) {
     free(tape->nodes);
     free(tape->edges);
     free(tape);
+}
+
+void sr_tape_use_bf16(sr_tape *tape) {
+    tape->bf16 = true;
 }
 
 void sr_tape_clear(sr_tape *tape) {
@@ -65,7 +70,7 @@ static sr_term append_node(sr_tape *tape, double value) {
         tape->nodes = grow(tape, tape->nodes, &tape->room, sizeof *tape->nodes);
     if (tape->failed)
         return 0;
-    tape->nodes[tape->count] = (node){value, 0, tape->edge_count};
+    tape->nodes[tape->count] = (node){value, 0, tape->edge_count, false};
     return (sr_term)tape->count++;
 }
 
@@ -80,6 +85,28 @@ double sr_tape_value(const sr_tape *tape, sr_term a) {
 sr_term sr_tape_function(sr_tape *tape, sr_term a, double value, double slope) {
     append_edge(tape, a, slope);
     return append_node(tape, value);
+}
+
+/* The nearest number of 8 significant bits, ties to even; the range of exponents is not looked at. */
+static double nearest(double x) {
+    int exponent;
+    const double fraction = frexp(x, &exponent);
+    return isfinite(x) ? ldexp(rint(ldexp(fraction, 8)), exponent - 8) : x;
+}
+
+static sr_term round_to(sr_tape *tape, sr_term a, double value) {
+    const sr_term rounded = sr_tape_function(tape, a, value, 1);
+    if (!tape->failed)
+        tape->nodes[rounded].rounds = true;
+    return rounded;
+}
+
+sr_term sr_tape_round(sr_tape *tape, sr_term a) {
+    return tape->bf16 ? round_to(tape, a, nearest(sr_tape_value(tape, a))) : a;
+}
+
+sr_term sr_tape_round_back(sr_tape *tape, sr_term a) {
+    return tape->bf16 ? round_to(tape, a, sr_tape_value(tape, a)) : a;
 }
 
 sr_term sr_tape_affine(sr_tape *tape, sr_term a, double factor, double constant) {
@@ -157,7 +184,8 @@ srnn_status sr_tape_backward(sr_tape *tape, const sr_term *outputs, const double
     for (int64_t n = 0; n < count; n++)
         tape->nodes[outputs[n]].derivative += weights[n];
     for (int64_t n = tape->count - 1; n >= 0; n--) {
-        const double derivative = tape->nodes[n].derivative;
+        const double whole = tape->nodes[n].derivative;
+        const double derivative = tape->nodes[n].rounds ? nearest(whole) : whole;
         const int64_t from = n > 0 ? tape->nodes[n - 1].past : 0;
         for (int64_t e = from; e < tape->nodes[n].past; e++)
             tape->nodes[tape->edges[e].to].derivative += derivative * tape->edges[e].partial;

@@ -16,6 +16,9 @@ typedef struct sr_tape sr_tape;
 srnn_status sr_tape_create(sr_tape **tape);
 void sr_tape_free(sr_tape *tape);
 
+/* From now on sr_tape_round and sr_tape_round_back do what they say; until then they give back their term. */
+void sr_tape_use_bf16(sr_tape *tape);
+
 /* Forgets every term. */
 void sr_tape_clear(sr_tape *tape);
 
@@ -33,6 +36,11 @@ sr_term sr_tape_affine(sr_tape *tape, sr_term a, double factor, double constant)
 
 /* f(a), given its value and its slope there. */
 sr_term sr_tape_function(sr_tape *tape, sr_term a, double value, double slope);
+
+/* What a computation in bf16 makes of a: the nearest number that the type has; derivatives are rounded on their way
+ * back. The second rounds only those. */
+sr_term sr_tape_round(sr_tape *tape, sr_term a);
+sr_term sr_tape_round_back(sr_tape *tape, sr_term a);
 
 /* Terms at a distance of `stride` from each other. */
 typedef struct sr_terms {

@@ -163,6 +163,7 @@ static srnn_status make_settings(sr_study_run *run, const sr_study *study, doubl
     SR_TRY(set_all(s, study, &study->tasks[run->task].settings));
     if (study->size_count)
         SR_TRY(set_all(s, study, &study->sizes[run->size].settings));
+    SR_TRY(set_all(s, study, &study->variants[run->variant].settings));
     SR_TRY(sr_run_settings_text(&s->attention, study->variants[run->variant].attention));
     run->text = strcmp(s->data, text_data) == 0;
     if (run->text)

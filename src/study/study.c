@@ -91,6 +91,7 @@ void sr_study_free(sr_study *study) {
     for (size_t i = 0; i < study->variant_count; i++) {
         free(study->variants[i].name);
         free(study->variants[i].attention);
+        sr_pairs_free(&study->variants[i].settings);
     }
     for (size_t i = 0; i < study->task_count; i++)
         free_task(&study->tasks[i]);

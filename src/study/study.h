@@ -27,7 +27,8 @@ const char *sr_measure_name(sr_measure measure);
 typedef struct sr_study_variant {
     char *name, *attention; /* owned */
     srnn_attention descriptor;
-    bool is_avey; /* no attention, and the descriptor means nothing */
+    bool is_avey;      /* no attention, and the descriptor means nothing */
+    sr_pairs settings; /* of its runs alone, after all others */
 } sr_study_variant;
 
 typedef struct sr_study_task {

@@ -161,7 +161,14 @@ static srnn_status read_entries(reader *r, yaml_node_t *node, void **list, size_
 
 static srnn_status read_variant(reader *r, yaml_node_t *value, void *to) {
     sr_study_variant *variant = to;
-    SR_TRY(read_text(r, value, &variant->attention));
+    const key keys[] = {{"attention", read_text, &variant->attention},
+                        {"settings", read_pairs, &variant->settings}};
+    if (value->type == YAML_MAPPING_NODE)
+        SR_TRY(read_keys(r, value, keys, sizeof keys / sizeof *keys));
+    else
+        SR_TRY(read_text(r, value, &variant->attention));
+    if (!variant->attention)
+        return fail(r, value, "a variant needs an attention");
     sr_avey avey;
     srnn_status status = sr_avey_parse(&avey, &variant->is_avey, variant->attention);
     if (status == SRNN_OK && !variant->is_avey)

@@ -404,6 +404,135 @@ static void activations(void **state) {
     }
 }
 
+/* ---- products of a norm, all at once for few rows ---- */
+
+typedef struct normed_case {
+    int64_t rows, C, gates; /* columns behind the heads, with a bias */
+    int heads, D, turned;   /* of the heads, so many turn */
+} normed_case;
+
+/* sum_k norm(x)[r][k] weight[n][k]. */
+static double normed_product(const float *x, const float *norm, const float *weight, int64_t C) {
+    double squares = 0, sum = 0;
+    for (int64_t k = 0; k < C; k++) {
+        squares += (double)x[k] * (double)x[k];
+        sum += (double)x[k] * (double)norm[k] * (double)weight[k];
+    }
+    return sum / sqrt(squares / (double)C + 1e-5);
+}
+
+static sr_rmsnorm norm_over(const float *x, const float *weight, int64_t rows, int64_t C) {
+    return (sr_rmsnorm){.x = on_device(x, rows * C, SRNN_F32),
+                        .weight = on_device(weight, C, SRNN_F32),
+                        .rstd = on_device(x, rows, SRNN_F32),
+                        .epsilon = 1e-5f,
+                        .rows = rows,
+                        .C = C};
+}
+
+static void check_normed_linear(const normed_case *c) {
+    const int64_t turned = c->turned * c->D, plain = c->heads * c->D, N = plain + c->gates;
+    const int64_t positions = c->rows + 3;
+    float *x = numbers(c->rows * c->C, 1, SRNN_F32), *norm = numbers(c->C, 2, SRNN_F32);
+    float *weight = numbers(N * c->C, 3, gpu->number), *bias = numbers(c->gates, 4, SRNN_F32);
+    float *table = numbers(positions * c->D, 5, SRNN_F32);
+    int32_t *places = host_array((size_t)c->rows * sizeof *places);
+    double *want = doubles(c->rows * N);
+    for (int64_t r = 0; r < c->rows; r++) {
+        places[r] = (int32_t)((r * 5 + 2) % positions);
+        for (int64_t n = 0; n < N; n++)
+            want[r * N + n] = normed_product(x + r * c->C, norm, weight + n * c->C, c->C) +
+                              (n < plain ? 0 : (double)bias[n - plain]);
+        for (int64_t n = 0; n < turned; n++) {
+            const int64_t half = c->D / 2;
+            const float *angles = table + places[r] * c->D + n % c->D;
+            double *low = want + r * N + n, before = *low;
+            if (n % c->D >= half)
+                continue;
+            *low = before * (double)angles[0] - low[half] * (double)angles[half];
+            low[half] = low[half] * (double)angles[0] + before * (double)angles[half];
+        }
+    }
+    both y = matrix(c->rows, N, 8, 6, gpu->number);
+    char *weights = on_device(weight, N * c->C, gpu->number);
+    const sr_linear layers[] = {{weights, NULL, plain},
+                                {sr_number_at(weights, plain * c->C, gpu->number),
+                                 on_device(bias, c->gates, SRNN_F32), c->gates}};
+    const sr_rope rope = {on_device(table, positions * c->D, SRNN_F32),
+                          device_bytes(places, (size_t)c->rows * sizeof *places), c->turned, c->D};
+    const sr_norm_linear of = {norm_over(x, norm, c->rows, c->C),
+                               on_device(x, c->rows * c->C, gpu->number), layers, c->gates ? 2 : 1,
+                               c->turned ? &rope : NULL};
+    right(gpu->norm_linear_forward(gpu, y.device, &of));
+    close_to(fetched_matrix(y), want, c->rows * N, gpu->number);
+    free_arrays();
+}
+
+static void check_normed_swiglu(int64_t rows, int64_t C, int64_t F) {
+    float *x = numbers(rows * C, 1, SRNN_F32), *norm = numbers(C, 2, SRNN_F32);
+    float *weight = numbers(2 * F * C, 3, gpu->number);
+    double *want = doubles(rows * F);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t n = 0; n < F; n++) {
+            const double g = normed_product(x + r * C, norm, weight + n * C, C);
+            want[r * F + n] =
+                g * sigmoid(g) * normed_product(x + r * C, norm, weight + (F + n) * C, C);
+        }
+    both out = matrix(rows, F, 8, 4, gpu->number), up = matrix(rows, 2 * F, 0, 5, gpu->number);
+    char *weights = on_device(weight, 2 * F * C, gpu->number);
+    const sr_linear layers[] = {{weights, NULL, F},
+                                {sr_number_at(weights, F * C, gpu->number), NULL, F}};
+    const sr_norm_linear of = {.norm = norm_over(x, norm, rows, C),
+                               .normed = on_device(x, rows * C, gpu->number),
+                               .layers = layers,
+                               .count = 2};
+    right(gpu->norm_swiglu_forward(gpu, out.device, up.device, &of));
+    close_to(fetched_matrix(out), want, rows * F, gpu->number);
+    free_arrays();
+}
+
+static void normed_products(void **state) {
+    (void)state;
+    static const normed_case cases[] = {{1, 8, 0, 1, 2, 0},
+                                        {1, 264, 3, 3, 16, 2},
+                                        {4, 1032, 5, 2, 8, 1},
+                                        {3, 64, 1, 4, 64, 4},
+                                        {2, 2056, 0, 5, 6, 5}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_normed_linear(&cases[i]);
+    check_normed_swiglu(1, 264, 7);
+    check_normed_swiglu(4, 1032, 66);
+    if (gpu->number == SRNN_BF16)
+        return; /* more rows go step by step, and are rounded at each */
+    check_normed_linear(&(normed_case){11, 20, 3, 3, 8, 2});
+    check_normed_swiglu(9, 12, 5);
+}
+
+static void largest_of_rows(void **state) {
+    (void)state;
+    static const int64_t columns[] = {1, 7, 264, 32000, 33001};
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        const int64_t V = columns[i], rows = 4;
+        float *x = numbers(rows * V, (uint32_t)i, gpu->number);
+        int32_t want[4] = {0}, got[4] = {0};
+        for (int64_t v = 0; v < V; v++) /* the last row is all of one size, but for a NaN */
+            x[3 * V + v] = v == 0 && V > 1 ? NAN : -INFINITY;
+        x[V + V / 2] = x[V + V - 1] = 2; /* the first of equals */
+        want[1] = (int32_t)(V / 2);
+        want[3] = V > 1;
+        for (int64_t r = 0; r < 3; r += 2)
+            for (int32_t v = 1; v < V; v++)
+                if (x[r * V + v] > x[r * V + want[r]])
+                    want[r] = v;
+        int32_t *out = device_bytes(got, sizeof got);
+        const sr_matrix m = sr_matrix_of(on_device(x, rows * V, gpu->number), rows, V, gpu->number);
+        right(gpu->largest(gpu, out, m));
+        right(sr_device_copy_out(gpu->device, got, out, sizeof got));
+        assert_memory_equal(got, want, sizeof want);
+        free_arrays();
+    }
+}
+
 /* ---- short convolution ---- */
 
 typedef struct conv_case {
@@ -912,6 +1041,8 @@ int main(void) {
         cmocka_unit_test(norms),
         cmocka_unit_test(positions_turn),
         cmocka_unit_test(activations),
+        cmocka_unit_test(normed_products),
+        cmocka_unit_test(largest_of_rows),
         cmocka_unit_test(short_convolutions),
         cmocka_unit_test(embeddings),
         cmocka_unit_test(losses),

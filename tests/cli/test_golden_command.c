@@ -153,7 +153,7 @@ static void reference_folders(void **state) {
                                            "gated_softmax_decay"};
     (void)state;
     for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
-        check_folder(files.variants, &(golden_case){variants[v], variants[v], GOLDEN_H, false});
+        check_folder(files.variants, &(golden_case){variants[v], variants[v], GOLDEN_H});
 }
 
 static void system_folders(void **state) {

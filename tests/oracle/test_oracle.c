@@ -153,8 +153,29 @@ static void combinations_cover_every_axis(void **state) {
     }
 }
 
+/* ---- the oracle as a plain computation in bf16 */
+
+/* One key leaves hardly anything to round; the weights of many are rounded, and their
+ * error is that of bf16: neither that of float nor that of a mistake. */
+static void plain_bf16(void **state) {
+    (void)state;
+    srnn_problem p = {.dtype = SRNN_BF16, .B = 1, .H = 2, .Hkv = 2, .T = 1, .D = 8, .Dv = 8};
+    attention_call oracle;
+    double error;
+    assert_int_equal(probe_oracle(&oracle, &p, 1), SRNN_OK);
+    assert_int_equal(probe_plain_error(&error, &p, &oracle, 1), SRNN_OK);
+    call_free(&oracle);
+    assert_true(error < 0x1p-8);
+    p.T = 40;
+    assert_int_equal(probe_oracle(&oracle, &p, 1), SRNN_OK);
+    assert_int_equal(probe_plain_error(&error, &p, &oracle, 1), SRNN_OK);
+    call_free(&oracle);
+    assert_true(error > 1e-3 && error < 2e-2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plain_bf16),
         cmocka_unit_test(derivatives_are_those_of_the_values),
         cmocka_unit_test(kernels_agree_on_random_combinations),
         cmocka_unit_test(combinations_cover_every_axis),

@@ -142,12 +142,13 @@ def case_resume(here):
 
 def case_killed(here):
     """A rank that is killed takes the others with it within seconds, and nothing is lost."""
-    train = [*MODEL, "--steps", 400, "--save-every", 10, "--validate-every", 200]
+    kills = int(os.environ.get("SOFTRNN_KILLS", "3"))
+    train = [*MODEL, "--steps", 50 + 50 * kills, "--save-every", 10, "--validate-every", 200]
     run(1, "train", "--out", here / "one", *train, "--accumulate", 4)
     many = here / "many"
     chance = random.Random(int(os.environ.get("SOFTRNN_KILL_SEED", "1")))
     command = ["train", "--out", many, *train]
-    for _ in range(int(os.environ.get("SOFTRNN_KILLS", "3"))):
+    for _ in range(kills):
         before = len(records(many))
         ranks = 4 if command[1] == "--out" else chance.choice((2, 4))
         started = start(ranks, *command)
@@ -260,7 +261,7 @@ def case_study(here):
 name: small
 seeds: [1, 2]
 variants: {softmax: softmax, norm: norm}
-settings: {layers: 2, hidden: 32, mlp-hidden: 64, heads: 2, batch: 8, steps: 200, save-every: 50, validate-every: 100}
+settings: {layers: 2, hidden: 32, mlp-hidden: 64, heads: 2, batch: 8, steps: 80, save-every: 20, validate-every: 40}
 tasks:
   recall: {settings: {data: "recall:pairs=4"}}
 """)
@@ -275,7 +276,7 @@ tasks:
     for name in ("softmax.1", "softmax.2", "norm.1", "norm.2"):
         same(here / f"local/runs/recall.{name}", here / f"ranked/runs/recall.{name}")
     status = run(1, *command, here / "ranked", "--status")
-    check(status.count("finished  step 200 of 200") == 4, status)
+    check(status.count("finished  step 80 of 80") == 4, status)
 
 
 def case_missing(_):

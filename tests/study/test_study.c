@@ -56,6 +56,29 @@ static void grids_expand(void **state) {
     sr_study_free(&study);
 }
 
+/* Of sizes of layers, of pooled keys, and of models without attention. */
+static void systems_have_settings_of_their_own(void **state) {
+    static const char text[] =
+        "variants: {mamba: {attention: mamba2, settings: {mlp-hidden: 20, key-size: 5}},"
+        " rat: \"rat,pool=4\", avey: \"avey_causal,chunk=4,chunks=2\"}\n"
+        "settings: {layers: 1, heads: 2, hidden: 16, mlp-hidden: 16, batch: 2, steps: 3}\n"
+        "tasks: {recall: {settings: {data: \"recall:pairs=2,vocab=8,length=12\"}}}\n"
+        "seeds: [1]\n";
+    (void)state;
+    sr_study study;
+    assert_int_equal(read_text(&study, text), SRNN_OK);
+    assert_int_equal(sr_study_expand(&study, NULL), SRNN_OK);
+    const sr_study_run *mamba = find(&study, "recall.mamba.1"), *rat = find(&study, "recall.rat.1");
+    assert_int_equal(mamba->settings.F, 20);
+    assert_int_equal(rat->settings.F, 16);
+    assert_true(mamba->state_bytes == 4.0 * 5 * 8 * 4); /* twice as many heads of 5 x 8 */
+    assert_true(isnan(rat->state_bytes));
+    assert_true(rat->cache_bytes == 2.0 * 2 * 8 * 3 * 4); /* one key for each chunk of 4 */
+    assert_true(find(&study, "recall.avey.1")->cache_bytes == 16.0 * 12 * 4);
+    sr_study_free(&study);
+    assert_int_equal(read_text(&study, "variants: {a: {settings: {steps: 1}}}\n"), SRNN_ERR_FORMAT);
+}
+
 static void costs_are_worked_out(void **state) {
     (void)state;
     sr_study study;
@@ -448,6 +471,7 @@ int main(void) {
         cmocka_unit_test(deep_files_are_refused),
         cmocka_unit_test(grids_expand),
         cmocka_unit_test(costs_are_worked_out),
+        cmocka_unit_test(systems_have_settings_of_their_own),
         cmocka_unit_test(selections),
         cmocka_unit_test(texts_are_asked_for),
         cmocka_unit_test(wrong_files),

@@ -11,7 +11,7 @@ typedef struct row_job {
     const sr_cpu_rows *loops;
     sr_matrix x;
     float *out, *parts;
-    int32_t *hits;
+    int32_t *hits; /* of cross_entropy; where `largest` puts its columns */
     const float *d_out;
     const sr_rmsnorm *norm;
     const sr_rope *rope;
@@ -62,10 +62,28 @@ static void lose_rows(void *context, int64_t task, int worker) {
     job->loops->cross_entropy(job->out, job->x, job->targets, job->factor, first, end);
 }
 
+static void largest_rows(void *context, int64_t task, int worker) {
+    (void)worker;
+    const row_job *job = context;
+    for (int64_t row = task * TILE_ROWS; row < sr_min((task + 1) * TILE_ROWS, job->rows); row++) {
+        const float *x = sr_cpu_row(job->x, row);
+        int32_t best = 0;
+        for (int32_t c = 1; c < job->x.columns; c++)
+            if (x[c] > x[best] || isnan(x[best]))
+                best = c;
+        job->hits[row] = best;
+    }
+}
+
 static srnn_status run(sr_backend *backend, sr_task *task, row_job *job) {
     job->loops = sr_cpu_rows_of(backend);
     sr_parallel(task, job, sr_tiles(job->rows, TILE_ROWS), backend->threads);
     return SRNN_OK;
+}
+
+srnn_status sr_cpu_largest(sr_backend *backend, int32_t *out, sr_matrix x) {
+    row_job job = {.x = x, .hits = out, .rows = x.rows};
+    return run(backend, largest_rows, &job);
 }
 
 srnn_status sr_cpu_rmsnorm_forward(sr_backend *backend, void *out, const sr_rmsnorm *norm) {

@@ -35,6 +35,9 @@ static void fill_table(sr_backend *backend) {
     backend->swiglu_backward = sr_cuda_swiglu_backward;
     backend->gelu_forward = sr_cuda_gelu_forward;
     backend->gelu_backward = sr_cuda_gelu_backward;
+    backend->norm_linear_forward = sr_cuda_norm_linear_forward;
+    backend->norm_swiglu_forward = sr_cuda_norm_swiglu_forward;
+    backend->largest = sr_cuda_largest;
     backend->short_conv_forward = sr_cuda_short_conv_forward;
     backend->short_conv_backward = sr_cuda_short_conv_backward;
     backend->short_conv_history = sr_cuda_short_conv_history;

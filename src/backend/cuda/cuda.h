@@ -77,6 +77,10 @@ srnn_status sr_cuda_swiglu_forward(sr_backend *, sr_matrix out, sr_matrix x);
 srnn_status sr_cuda_swiglu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
 srnn_status sr_cuda_gelu_forward(sr_backend *, sr_matrix out, sr_matrix x);
 srnn_status sr_cuda_gelu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
+srnn_status sr_cuda_norm_linear_forward(sr_backend *, sr_matrix y, const sr_norm_linear *of);
+srnn_status sr_cuda_norm_swiglu_forward(sr_backend *, sr_matrix out, sr_matrix up,
+                                        const sr_norm_linear *of);
+srnn_status sr_cuda_largest(sr_backend *, int32_t *out, sr_matrix x);
 srnn_status sr_cuda_short_conv_forward(sr_backend *, sr_matrix out, const sr_short_conv *conv);
 srnn_status sr_cuda_short_conv_backward(sr_backend *, sr_matrix d_x, float *d_weight, float *d_bias,
                                         sr_matrix d_out, const sr_short_conv *conv);

@@ -148,3 +148,64 @@ srnn_status sr_cuda_linear_backward_weight(sr_backend *backend, const sr_linear_
     }
     return SRNN_OK;
 }
+
+/* ---- norm, product and what follows in one kernel ---- */
+
+/* Whether the kernels for few rows can do it: no bias before what the end reads, weights in one piece. */
+static bool is_fused(const sr_backend *backend, const sr_norm_linear *of, int64_t end_columns) {
+    int64_t N, first = 0;
+    if (backend->number != SRNN_BF16 || of->norm.rows > SR_CUDA_FEW_ROWS || of->norm.C % 8 != 0 ||
+        one_piece(&N, of->layers, of->count, of->norm.C, SRNN_BF16) != of->count)
+        return false;
+    for (int i = 0; i < of->count; first += of->layers[i++].N)
+        if (of->layers[i].bias && first < end_columns)
+            return false;
+    const sr_place places[] = {{of->norm.x, of->norm.C, SRNN_F32},
+                               {of->norm.weight, 0, SRNN_F32},
+                               {of->layers->weight, of->norm.C, SRNN_BF16}};
+    bool aligned = true;
+    for (int i = 0; i < 3; i++)
+        aligned = aligned && sr_is_aligned(places[i], 8);
+    return aligned;
+}
+
+static sr_few_product fused_product(sr_matrix y, const sr_norm_linear *of) {
+    sr_few_product p = {};
+    p.product.a = of->norm.x;
+    p.product.b = of->layers->weight;
+    p.product.d = y.data;
+    p.product.a_stride = p.product.b_stride = p.product.K = of->norm.C;
+    p.product.d_stride = y.stride;
+    p.product.M = of->norm.rows;
+    for (int i = 0; i < of->count; i++)
+        p.product.N += of->layers[i].N;
+    p.norm = of->norm;
+    return p;
+}
+
+srnn_status sr_cuda_norm_linear_forward(sr_backend *backend, sr_matrix y,
+                                        const sr_norm_linear *of) {
+    const int64_t turned = of->rope ? (int64_t)of->rope->heads * of->rope->D : 0;
+    if (y.rows == 0)
+        return SRNN_OK;
+    if (!is_fused(backend, of, turned))
+        return sr_norm_linear_steps(backend, y, of);
+    sr_few_product p = fused_product(y, of);
+    p.end.turned = turned;
+    if (of->rope)
+        p.end.rope = *of->rope;
+    SR_TRY(sr_cuda_start_few(backend, &p));
+    return add_biases(backend, y, of->layers, of->count);
+}
+
+srnn_status sr_cuda_norm_swiglu_forward(sr_backend *backend, sr_matrix out, sr_matrix up,
+                                        const sr_norm_linear *of) {
+    if (out.rows == 0)
+        return SRNN_OK;
+    if (!is_fused(backend, of, up.columns))
+        return sr_norm_swiglu_steps(backend, out, up, of);
+    sr_few_product p = fused_product(out, of);
+    p.end.swiglu = true;
+    p.end.turned = out.columns;
+    return sr_cuda_start_few(backend, &p);
+}

@@ -26,9 +26,25 @@ typedef struct sr_cuda_product {
 srnn_status sr_cuda_multiply(sr_backend *backend, const sr_cuda_product *product);
 
 /* Whether M is so small, and the rest such, that the kernels of product_few.cu are the best; and they. */
-enum { SR_CUDA_FEW_ROWS = 8 };
+enum { SR_CUDA_FEW_ROWS = 4 };
 bool sr_cuda_is_few(const sr_cuda_product *product);
 srnn_status sr_cuda_multiply_few(sr_backend *backend, const sr_cuda_product *product);
+
+/* What becomes of two columns of a normed product that belong together. */
+typedef struct sr_few_end {
+    bool swiglu;    /* column n of d is silu(column n) * column n + turned; there are 2 * turned */
+    int64_t turned; /* else so many of the first columns are heads that turn by `rope` */
+    sr_rope rope;
+} sr_few_end;
+
+/* A product of few rows with what stands around it. norm.weight NULL: nothing does. */
+typedef struct sr_few_product {
+    sr_cuda_product product; /* a: float where it is normed; then c is NULL and d bf16 */
+    sr_rmsnorm norm;
+    sr_few_end end;
+} sr_few_product;
+
+srnn_status sr_cuda_start_few(sr_backend *backend, const sr_few_product *product);
 
 #ifdef __cplusplus
 }

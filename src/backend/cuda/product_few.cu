@@ -1,92 +1,208 @@
-/* product_few.cu: products with few rows, as generation has them: y = x W^T + c in bf16.
+/* product_few.cu: products with few rows, as generation has them, in bf16: y = x W^T + c, and what stands around them.
  *
- * What counts is to read W once, 2 bytes a weight, with as many loads under way as there can be. A warp has one or
- * two rows of W (columns of y); its lanes go along them, 8 numbers each. x comes from the caches. The first loads begin
- * before the kernel in front, which makes x, is over. */
+ * What counts is to read W once, 2 bytes a weight, with as many loads under way as there can be, and few kernels one
+ * after the other. A warp has one row of W (a column of y) or two; its lanes go along them, 8 numbers each. x comes from
+ * the caches. The first loads begin before the kernel in front, which makes x, is over.
+ *
+ * A norm in front costs no kernel: every warp reads all of x anyway, adds up its squares beside the products, and
+ * multiplies by 1/rms in the end. Where two columns of y belong together, one warp has both: a channel and the one it
+ * turns with (rotary position), a gate and its up (SwiGLU). */
 #include "backend/cuda/product.h"
 
 #include "backend/cuda/numbers.h"
 
-enum { WARPS = 4, AHEAD = 8, WIDTH = 8, STEP = SR_WARP * WIDTH };
+enum {
+    WARPS = 4,
+    WIDTH = 8,
+    STEP = SR_WARP * WIDTH,
+    VECTORS = 8, /* of weights that a lane has under way */
+    BLOCKS = 4   /* on a multiprocessor: so many registers a thread */
+};
 
-/* sums[row][column] += what this lane's numbers at one place of x and the weights give. */
+/* ---- which columns of y a warp has ---- */
+
+struct column_pair {
+    int64_t first, second;
+};
+
+/* The pair number `unit`; see sr_few_end. */
+SR_DEVICE column_pair pair_of(const sr_few_end &end, int64_t unit) {
+    if (end.swiglu)
+        return {unit, unit + end.turned};
+    if (2 * unit >= end.turned)
+        return {2 * unit, 2 * unit + 1};
+    const int64_t half = end.rope.D / 2, head = unit / half, first = unit + head * half;
+    return {first, first + half};
+}
+
+/* ---- what a lane multiplies ---- */
+
+/* What a lane has of one row of x: the products with its weights, and the squares. */
+template <int COLUMNS> struct lane_sums { float product[COLUMNS], squares; };
+
+template <int COLUMNS>
+SR_DEVICE void multiply_eight(lane_sums<COLUMNS> &sums, const float *x,
+                              const sr_vector<sr_bf16> *weights) {
+#pragma unroll
+    for (int column = 0; column < COLUMNS; column++)
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            sums.product[column] =
+                fmaf(x[i], to_float(weights[column].number[i]), sums.product[column]);
+}
+
+/* Eight numbers of x as they are. */
 template <int ROWS, int COLUMNS>
-SR_DEVICE void multiply_part(float (*sums)[COLUMNS], const sr_vector<sr_bf16> *weights,
-                             const sr_bf16 *x, int64_t stride, int64_t rows) {
+SR_DEVICE void multiply_part(lane_sums<COLUMNS> *sums, const sr_vector<sr_bf16> *weights,
+                             const sr_few_product &p, const sr_bf16 *x, int64_t) {
 #pragma unroll
     for (int row = 0; row < ROWS; row++) {
-        if (row >= rows)
+        if (row >= p.product.M)
             break;
         float numbers[WIDTH];
-        load_numbers<WIDTH>(numbers, x + row * stride);
+        load_numbers<WIDTH>(numbers, x + row * p.product.a_stride);
+        multiply_eight<COLUMNS>(sums[row], numbers, weights);
+    }
+}
+
+/* Eight numbers of x that are to be normed. */
+template <int ROWS, int COLUMNS>
+SR_DEVICE void multiply_part(lane_sums<COLUMNS> *sums, const sr_vector<sr_bf16> *weights,
+                             const sr_few_product &p, const float *x, int64_t k) {
+    float norm[WIDTH];
+    load_numbers<WIDTH>(norm, p.norm.weight + k);
 #pragma unroll
-        for (int column = 0; column < COLUMNS; column++)
+    for (int row = 0; row < ROWS; row++) {
+        if (row >= p.product.M)
+            break;
+        float numbers[WIDTH];
+        load_numbers<WIDTH>(numbers, x + row * p.product.a_stride);
 #pragma unroll
-            for (int i = 0; i < WIDTH; i++)
-                sums[row][column] += numbers[i] * to_float(weights[column].number[i]);
+        for (int i = 0; i < WIDTH; i++) {
+            sums[row].squares = fmaf(numbers[i], numbers[i], sums[row].squares);
+            numbers[i] *= norm[i];
+        }
+        multiply_eight<COLUMNS>(sums[row], numbers, weights);
     }
 }
 
 /* weights[step][column] = this lane's numbers at start + step * STEP, as far as the rows go. The last row comes twice
  * where the columns of y end. */
-template <int COLUMNS, int ahead>
+template <int COLUMNS, int AHEAD>
 SR_DEVICE void load_weights(sr_vector<sr_bf16> (*weights)[COLUMNS], const sr_cuda_product &p,
-                            int64_t first, int64_t start) {
+                            const int64_t *columns, int64_t start) {
     const sr_bf16 *__restrict__ from = (const sr_bf16 *)p.b + start;
 #pragma unroll
-    for (int step = 0; step < ahead; step++)
+    for (int step = 0; step < AHEAD; step++)
 #pragma unroll
         for (int column = 0; column < COLUMNS; column++)
             if (start + step * STEP < p.K)
                 weights[step][column] =
-                    load_vector(from + min(first + column, p.N - 1) * p.b_stride + step * STEP);
+                    load_vector(from + min(columns[column], p.N - 1) * p.b_stride + step * STEP);
 }
 
-template <int ROWS, int COLUMNS, class Out>
-static __global__ void __launch_bounds__(WARPS *SR_WARP) multiply_few(const sr_cuda_product p) {
+/* ---- what becomes of the sums ---- */
+
+/* y's numbers (row, pair) by one lane; `sums` are those of the whole warp. */
+template <class Out>
+SR_DEVICE void finish_pair(const sr_few_product &p, int row, const column_pair &at, float first,
+                           float second) {
+    Out *const y = (Out *)p.product.d + row * p.product.d_stride;
+    if (p.end.swiglu) {
+        store_number(y + at.first, second * first * sigmoid_for<Out>(first));
+        return;
+    }
+    if (at.first < p.end.turned) {
+        const int64_t half = p.end.rope.D / 2, channel = at.first % p.end.rope.D;
+        const float *const angles =
+            p.end.rope.table + (int64_t)p.end.rope.positions[row] * p.end.rope.D + channel;
+        const float cosine = angles[0], sine = angles[half], low = first;
+        first = low * cosine - second * sine;
+        second = second * cosine + low * sine;
+    }
+    store_number(y + at.first, first);
+    if (at.second < p.product.N)
+        store_number(y + at.second, second);
+}
+
+template <class Out>
+SR_DEVICE void finish_one(const sr_cuda_product &p, int row, int64_t n, float sum) {
+    if (p.c)
+        sum += load_number((const Out *)p.c + row * p.c_stride + n);
+    store_number((Out *)p.d + row * p.d_stride + n, sum);
+}
+
+/* How many warps have something to do. */
+SR_BOTH int64_t units_of(const sr_few_product &p, int columns) {
+    return p.end.swiglu ? p.end.turned : (p.product.N + columns - 1) / columns;
+}
+
+/* X: float where x is normed, else bf16. */
+template <int ROWS, int COLUMNS, class X, class Out>
+static __global__ void __launch_bounds__(WARPS *SR_WARP, ROWS == 1 ? BLOCKS : 3)
+    multiply_few(const __grid_constant__ sr_few_product p) {
+    constexpr int AHEAD = VECTORS / COLUMNS;
+    constexpr bool normed = sizeof(X) == sizeof(float);
     const int lane = threadIdx.x % SR_WARP;
-    const int64_t first = ((int64_t)blockIdx.x * WARPS + threadIdx.x / SR_WARP) * COLUMNS;
-    const sr_bf16 *x = (const sr_bf16 *)p.a;
-    float sums[ROWS][COLUMNS] = {};
-    constexpr int ahead = AHEAD / COLUMNS;
-    sr_vector<sr_bf16> weights[ahead][COLUMNS];
+    const int64_t unit = (int64_t)blockIdx.x * WARPS + threadIdx.x / SR_WARP;
+    const column_pair pair = COLUMNS == 2 ? pair_of(p.end, unit) : column_pair{unit, unit};
+    const int64_t columns[] = {pair.first, pair.second};
+    const X *x = (const X *)p.product.a;
+    lane_sums<COLUMNS> sums[ROWS] = {};
+    sr_vector<sr_bf16> weights[AHEAD][COLUMNS];
     int64_t start = lane * WIDTH;
     let_next_start();
-    load_weights<COLUMNS, ahead>(weights, p, first, start); /* while x is still being made */
+    load_weights<COLUMNS, AHEAD>(weights, p.product, columns, start); /* x is still being made */
     wait_for_previous();
-    while (start < p.K) {
+    while (start < p.product.K) {
 #pragma unroll
-        for (int step = 0; step < ahead; step++)
-            if (start + step * STEP < p.K)
-                multiply_part<ROWS, COLUMNS>(sums, weights[step], x + start + step * STEP,
-                                             p.a_stride, p.M);
-        start += ahead * STEP;
-        load_weights<COLUMNS, ahead>(weights, p, first, start);
+        for (int step = 0; step < AHEAD; step++)
+            if (start + step * STEP < p.product.K)
+                multiply_part<ROWS, COLUMNS>(sums, weights[step], p, x + start + step * STEP,
+                                             start + step * STEP);
+        start += AHEAD * STEP;
+        load_weights<COLUMNS, AHEAD>(weights, p.product, columns, start);
     }
 #pragma unroll
-    for (int row = 0; row < ROWS; row++)
-#pragma unroll
-        for (int column = 0; column < COLUMNS; column++) {
-            float sum = warp_sum(sums[row][column]);
-            const int64_t n = first + column;
-            if (lane != 0 || row >= p.M || n >= p.N)
-                continue;
-            if (p.c)
-                sum += load_number((const Out *)p.c + row * p.c_stride + n);
-            store_number((Out *)p.d + row * p.d_stride + n, sum);
-        }
+    for (int row = 0; row < ROWS; row++) {
+        if (row >= p.product.M)
+            break;
+        float factor = 1;
+        if constexpr (normed)
+            factor = 1 / sqrtf(warp_sum(sums[row].squares) / (float)p.product.K + p.norm.epsilon);
+        const float first = warp_sum(sums[row].product[0]) * factor;
+        const float second = COLUMNS == 2 ? warp_sum(sums[row].product[COLUMNS - 1]) * factor : 0;
+        if (lane != 0 || unit >= units_of(p, COLUMNS))
+            continue;
+        if constexpr (COLUMNS == 2)
+            finish_pair<Out>(p, row, pair, first, second);
+        else
+            finish_one<Out>(p.product, row, pair.first, first);
+    }
 }
 
-template <int ROWS, int COLUMNS>
-static srnn_status start(sr_backend *backend, const sr_cuda_product *p) {
-    const dim3 grid((unsigned)sr_pieces(p->N, WARPS * COLUMNS)), block(WARPS * SR_WARP);
-    if (p->out == SRNN_BF16)
-        SR_CUDA(sr_launch_early(sr_may_start_early(backend), multiply_few<ROWS, COLUMNS, sr_bf16>,
-                                grid, block, 0, sr_stream_of(backend), *p));
-    else
-        SR_CUDA(sr_launch_early(sr_may_start_early(backend), multiply_few<ROWS, COLUMNS, float>,
-                                grid, block, 0, sr_stream_of(backend), *p));
+/* ---- starting them ---- */
+
+template <int ROWS, int COLUMNS, class X, class Out>
+static srnn_status start(sr_backend *backend, const sr_few_product *p) {
+    const int64_t blocks = sr_pieces(units_of(*p, COLUMNS), WARPS);
+    SR_CUDA(sr_launch_early(sr_may_start_early(backend), multiply_few<ROWS, COLUMNS, X, Out>,
+                            dim3((unsigned)blocks), dim3(WARPS * SR_WARP), 0, sr_stream_of(backend),
+                            *p));
     return SRNN_OK;
+}
+
+template <int ROWS> static srnn_status start_rows(sr_backend *backend, const sr_few_product *p) {
+    if (p->norm.weight)
+        return start<ROWS, 2, float, sr_bf16>(backend, p);
+    return p->product.out == SRNN_BF16 ? start<ROWS, 1, sr_bf16, sr_bf16>(backend, p)
+                                       : start<ROWS, 1, sr_bf16, float>(backend, p);
+}
+
+srnn_status sr_cuda_start_few(sr_backend *backend, const sr_few_product *p) {
+    if (p->product.M == 1)
+        return start_rows<1>(backend, p);
+    return start_rows<SR_CUDA_FEW_ROWS>(backend, p);
 }
 
 bool sr_cuda_is_few(const sr_cuda_product *p) {
@@ -95,10 +211,8 @@ bool sr_cuda_is_few(const sr_cuda_product *p) {
            sr_is_aligned({p->b, p->b_stride, p->in}, WIDTH);
 }
 
-srnn_status sr_cuda_multiply_few(sr_backend *backend, const sr_cuda_product *p) {
-    if (p->M == 1)
-        return start<1, 1>(backend, p);
-    if (p->M <= 4)
-        return start<4, 1>(backend, p);
-    return start<SR_CUDA_FEW_ROWS, 2>(backend, p);
+srnn_status sr_cuda_multiply_few(sr_backend *backend, const sr_cuda_product *product) {
+    sr_few_product p = {};
+    p.product = *product;
+    return sr_cuda_start_few(backend, &p);
 }

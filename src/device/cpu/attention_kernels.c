@@ -74,3 +74,14 @@ const sr_state_kernel *sr_cpu_state_kernel(const srnn_problem *problem, bool fix
         return set_in_use()->rows[dtype];
     return a->score == SRNN_SCORE_LINEAR ? set_in_use()->linear[dtype] : NULL;
 }
+
+bool sr_cpu_chunked_pays(const srnn_problem *p) {
+    const double state =
+        (double)srnn_attention_state_numbers(&p->attention, p->D, p->Dv) *
+        (p->attention.levels == SRNN_LEVELS_FENWICK ? 4 : 1); /* about half of them are read */
+    const double pair = (double)(p->D + p->Dv);
+    /* Multiply-adds of a token: reading and updating the state, a chunk of pairs, and the features;
+     * against half of T pairs. */
+    const double chunked = 2.5 * state + pair * p->chunk;
+    return chunked < 0.5 * pair * p->T;
+}

@@ -12,4 +12,7 @@ const sr_attention_kernel *const *sr_cpu_attention_kernels(void);
  * no kernels for. */
 const sr_state_kernel *sr_cpu_state_kernel(const srnn_problem *problem, bool fixed);
 
+/* Whether the chunked form has less to do than the parallel one. */
+bool sr_cpu_chunked_pays(const srnn_problem *problem);
+
 #endif

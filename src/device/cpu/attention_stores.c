@@ -81,8 +81,11 @@ static srnn_status fixed_from_plain(const sr_state_memory *to, const char *plain
 }
 
 const sr_state_kernel SR_ISA_REAL(sr_state_fixed) = {
-    SR_REAL_DTYPE,     true,           fixed_bytes,      chunked_forward_scratch, chunked_feed,
-    fixed_plain_bytes, fixed_to_plain, fixed_from_plain,
+    SR_REAL_DTYPE,  true,
+    fixed_bytes,    chunked_forward_scratch,
+    chunked_feed,   fixed_plain_bytes,
+    fixed_to_plain, fixed_from_plain,
+    NULL,
 };
 
 /* ---- fixed size, token by token: as above, of every level, and C of the last token ---- */
@@ -133,10 +136,15 @@ static srnn_status linear_from_plain(const sr_state_memory *to, const char *plai
 }
 
 const sr_state_kernel SR_ISA_REAL(sr_state_linear) = {
-    SR_REAL_DTYPE,   true,
-    linear_bytes,    linear_forward_scratch,
-    linear_feed,     linear_plain_bytes,
-    linear_to_plain, linear_from_plain,
+    SR_REAL_DTYPE,
+    true,
+    linear_bytes,
+    linear_forward_scratch,
+    linear_feed,
+    linear_plain_bytes,
+    linear_to_plain,
+    linear_from_plain,
+    NULL,
 };
 
 /* ---- keys and values ---- */
@@ -192,8 +200,8 @@ static srnn_status kept_from_plain(const sr_state_memory *to, const char *plain)
 }
 
 const sr_state_kernel SR_ISA_REAL(sr_state_kept) = {
-    SR_REAL_DTYPE,    false,         kept_bytes,      flash_feed_scratch, flash_feed,
-    kept_plain_bytes, kept_to_plain, kept_from_plain,
+    SR_REAL_DTYPE, false,           kept_bytes, flash_feed_scratch, flash_feed, kept_plain_bytes,
+    kept_to_plain, kept_from_plain, NULL,
 };
 
 /* ---- keys and values for the generic feed: per kv head keys, turned keys if there are any, values, then decay,
@@ -267,6 +275,6 @@ static srnn_status rows_from_plain(const sr_state_memory *to, const char *plain)
 }
 
 const sr_state_kernel SR_ISA_REAL(sr_state_rows) = {
-    SR_REAL_DTYPE,    false,         rows_bytes,      kept_feed_scratch, kept_feed,
-    rows_plain_bytes, rows_to_plain, rows_from_plain,
+    SR_REAL_DTYPE, false,           rows_bytes, kept_feed_scratch, kept_feed, rows_plain_bytes,
+    rows_to_plain, rows_from_plain, NULL,
 };

@@ -119,6 +119,7 @@ static srnn_device table = {
     .stream = stream,
     .kernels = sr_cpu_attention_kernels,
     .state_kernel = sr_cpu_state_kernel,
+    .chunked_pays = sr_cpu_chunked_pays,
 };
 
 srnn_device *sr_device_cpu(void) {

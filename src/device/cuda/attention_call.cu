@@ -105,14 +105,15 @@ template <class T> static T *take(size_t count, sr_layout *layout) {
 }
 
 template <class N>
-sr_attention_scratch<N> sr_attention_scratch_place(const srnn_plan *plan, sr_layout *layout) {
+sr_attention_scratch<N> sr_attention_scratch_place(const srnn_plan *plan, sr_layout *layout,
+                                                   sr_feature_maker maker) {
     const srnn_problem *p = &plan->problem;
     const sr_choices c = choices_of(&p->attention);
     const size_t rows = (size_t)p->B * (size_t)p->T;
     const size_t q_rows = rows * (size_t)p->H, k_rows = rows * (size_t)p->Hkv;
     const bool power = c.normaliser == SRNN_NORMALISER_VALUE_POWER;
     sr_attention_scratch<N> s = {};
-    if (c.feature != SRNN_FEATURE_IDENTITY) {
+    if (c.feature != SRNN_FEATURE_IDENTITY && maker == SR_FEATURES_BEFORE) {
         s.q = take_rows<N>(p, p->H, p->D, layout);
         s.k = take_rows<N>(p, p->Hkv, p->D, layout);
     }
@@ -155,7 +156,8 @@ template <class N> static sr_strided<const N> constant(sr_strided<N> rows) {
 
 /* What forward and backward have in common. */
 template <class N>
-static sr_attention_view<N> view_of(const sr_attention_call *call, sr_layout *layout) {
+static sr_attention_view<N> view_of(const sr_attention_call *call, sr_layout *layout,
+                                    sr_feature_maker maker) {
     const srnn_problem *p = &call->plan->problem;
     const srnn_operands *in = call->in;
     sr_attention_view<N> view = {};
@@ -181,7 +183,7 @@ static sr_attention_view<N> view_of(const sr_attention_call *call, sr_layout *la
     view.numerator = (N *)call->saved.numerator;
     view.row_sum = (float *)call->saved.row_sum;
     view.maximum = (float *)call->saved.maximum;
-    view.scratch = sr_attention_scratch_place<N>(call->plan, layout);
+    view.scratch = sr_attention_scratch_place<N>(call->plan, layout, maker);
     view.q = view.scratch.q.data ? constant(view.scratch.q) : view.raw_q;
     view.k = view.scratch.k.data ? constant(view.scratch.k) : view.raw_k;
     view.v = view.scratch.v.data ? constant(view.scratch.v) : view.raw_v;
@@ -189,16 +191,18 @@ static sr_attention_view<N> view_of(const sr_attention_call *call, sr_layout *la
 }
 
 template <class N>
-sr_attention_view<N> sr_attention_forward_view(const sr_attention_call *call, sr_layout *layout) {
-    sr_attention_view<N> view = view_of<N>(call, layout);
+sr_attention_view<N> sr_attention_forward_view(const sr_attention_call *call, sr_layout *layout,
+                                               sr_feature_maker maker) {
+    sr_attention_view<N> view = view_of<N>(call, layout, maker);
     view.o = strided<N>(call->o);
     return view;
 }
 
 template <class N>
-sr_attention_view<N> sr_attention_backward_view(const sr_attention_call *call, sr_layout *layout) {
+sr_attention_view<N> sr_attention_backward_view(const sr_attention_call *call, sr_layout *layout,
+                                                sr_feature_maker maker) {
     const srnn_operands *gradients = call->gradients;
-    sr_attention_view<N> view = view_of<N>(call, layout);
+    sr_attention_view<N> view = view_of<N>(call, layout, maker);
     view.d_o = strided<const N>(call->o);
     view.d_numerator =
         view.scratch.d_numerator.data ? constant(view.scratch.d_numerator) : view.d_o;
@@ -220,13 +224,14 @@ template <class N> bool sr_rows_aligned(const sr_strided<N> &rows) {
            (uint64_t)rows.head % unit == 0 && (uint64_t)rows.time % unit == 0;
 }
 
-#define INSTANTIATE(N)                                                                           \
-    template sr_attention_scratch<N> sr_attention_scratch_place(const srnn_plan *, sr_layout *); \
-    template sr_attention_view<N> sr_attention_forward_view(const sr_attention_call *,           \
-                                                            sr_layout *);                        \
-    template sr_attention_view<N> sr_attention_backward_view(const sr_attention_call *,          \
-                                                             sr_layout *);                       \
-    template bool sr_rows_aligned(const sr_strided<N> &);                                        \
+#define INSTANTIATE(N)                                                                          \
+    template sr_attention_scratch<N> sr_attention_scratch_place(const srnn_plan *, sr_layout *, \
+                                                                sr_feature_maker);              \
+    template sr_attention_view<N> sr_attention_forward_view(const sr_attention_call *,          \
+                                                            sr_layout *, sr_feature_maker);     \
+    template sr_attention_view<N> sr_attention_backward_view(const sr_attention_call *,         \
+                                                             sr_layout *, sr_feature_maker);    \
+    template bool sr_rows_aligned(const sr_strided<N> &);                                       \
     template bool sr_rows_aligned(const sr_strided<const N> &);
 INSTANTIATE(float)
 INSTANTIATE(sr_bf16)

@@ -96,15 +96,21 @@ template <class N> struct sr_attention_view {
     }
 };
 
+/* Who makes features of q and k: sr_attention_prepare, or a core that does so as it reads them. */
+enum sr_feature_maker { SR_FEATURES_BEFORE, SR_FEATURES_IN_CORE };
+
 /* Takes the arrays that the plan needs from `layout`, which a kernel may go on with. */
 template <class N>
-sr_attention_scratch<N> sr_attention_scratch_place(const srnn_plan *plan, sr_layout *layout);
+sr_attention_scratch<N> sr_attention_scratch_place(const srnn_plan *plan, sr_layout *layout,
+                                                   sr_feature_maker maker = SR_FEATURES_BEFORE);
 
 /* The call, with the scratch arrays in `layout`. */
 template <class N>
-sr_attention_view<N> sr_attention_forward_view(const sr_attention_call *call, sr_layout *layout);
+sr_attention_view<N> sr_attention_forward_view(const sr_attention_call *call, sr_layout *layout,
+                                               sr_feature_maker maker = SR_FEATURES_BEFORE);
 template <class N>
-sr_attention_view<N> sr_attention_backward_view(const sr_attention_call *call, sr_layout *layout);
+sr_attention_view<N> sr_attention_backward_view(const sr_attention_call *call, sr_layout *layout,
+                                                sr_feature_maker maker = SR_FEATURES_BEFORE);
 
 /* True if every row of the array begins at a multiple of 16 bytes. */
 template <class N> bool sr_rows_aligned(const sr_strided<N> &rows);

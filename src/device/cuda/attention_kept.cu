@@ -25,21 +25,15 @@ template <int WIDTH> struct shape {
     static constexpr int keys = warps * SR_TILE; /* that a block takes at a time */
 };
 
-/* The memory of a state for `capacity` tokens. */
-template <class N> struct kept_memory {
-    N *keys, *values; /* (B Hkv, capacity, D or Dv) */
-    double *decay;    /* (B Hkv, capacity), or NULL */
-    int64_t capacity;
-};
-
 template <class N>
-static kept_memory<N> memory_place(const srnn_problem *p, int64_t capacity, sr_layout *layout) {
+static sr_kept_memory<N> memory_place(const srnn_problem *p, int64_t capacity, sr_layout *layout) {
     const size_t tokens = (size_t)p->B * (size_t)p->Hkv * (size_t)capacity;
-    kept_memory<N> memory = {};
+    sr_kept_memory<N> memory = {};
     memory.keys = (N *)sr_layout_take(layout, tokens * (size_t)p->D, sizeof(N));
     memory.values = (N *)sr_layout_take(layout, tokens * (size_t)p->Dv, sizeof(N));
     if (p->attention.decay == SRNN_DECAY_LEARNED)
         memory.decay = (double *)sr_layout_take(layout, tokens, sizeof(double));
+    memory.arrived = (int *)sr_layout_take(layout, (size_t)p->B * (size_t)p->H + 1, sizeof(int));
     memory.capacity = capacity;
     return memory;
 }
@@ -48,7 +42,7 @@ static kept_memory<N> memory_place(const srnn_problem *p, int64_t capacity, sr_l
 
 template <class N>
 __global__ void append_tokens(const __grid_constant__ sr_attention_view<N> call,
-                              const kept_memory<N> memory) {
+                              const sr_kept_memory<N> memory) {
     const int width = call.D + call.Dv;
     const int64_t n = (int64_t)blockIdx.x * APPEND_THREADS + threadIdx.x;
     if (n >= (int64_t)call.B * call.Hkv * call.T * width)
@@ -90,7 +84,7 @@ SR_DEVICE void warp_load(sr_float_tile<WIDTH> &tile, const N *rows, int columns,
  * the stretches into which the capacity is cut. */
 template <class N, int WIDTH>
 __global__ void __launch_bounds__(shape<WIDTH>::threads, 1)
-    attend_kept(const __grid_constant__ sr_attention_view<N> call, const kept_memory<N> memory,
+    attend_kept(const __grid_constant__ sr_attention_view<N> call, const sr_kept_memory<N> memory,
                 const sr_partials partials, int64_t stretch) {
     using Row = sr_warp_row<WIDTH>;
     SR_SHARED(attend_memory<WIDTH>, shared);
@@ -166,9 +160,10 @@ static int warps_of(const srnn_problem *p) {
     return width <= 64 ? shape<64>::warps : width <= 128 ? shape<128>::warps : shape<256>::warps;
 }
 
-/* Parts of all rows of a feed of T tokens. */
+/* Parts of all rows of a feed of T tokens, or of fewer. */
 static int64_t partials_most(const srnn_problem *p) {
     const int64_t least = (int64_t)p->B * p->H * p->T * warps_of(p);
+    static_assert(PARTIALS_FEW % SR_ONE_PARTS == 0, "few rows of one token have room");
     return least > PARTIALS_FEW ? least : (int64_t)PARTIALS_FEW;
 }
 
@@ -180,7 +175,7 @@ template <class N> static size_t scratch_bytes(const srnn_plan *plan) {
 }
 
 template <class N, int WIDTH>
-static srnn_status attend(const sr_attention_view<N> &call, const kept_memory<N> &memory,
+static srnn_status attend(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
                           const sr_partials &partials, int stretches, cudaStream_t stream) {
     const int64_t keys = shape<WIDTH>::keys;
     const int64_t blocks = (memory.capacity + keys - 1) / keys;
@@ -200,13 +195,15 @@ static srnn_status feed(const sr_attention_call *wanted, char *memory_bytes, int
     sr_layout layout = {(char *)wanted->plan->scratch, 0}, memory_layout = {memory_bytes, 0};
     sr_attention_view<N> call = sr_attention_forward_view<N>(wanted, &layout);
     sr_partials partials = sr_partials_place(p, partials_most(p), &layout);
-    const kept_memory<N> memory = memory_place<N>(p, capacity, &memory_layout);
+    const sr_kept_memory<N> memory = memory_place<N>(p, capacity, &memory_layout);
     const int stretches = stretches_of(p, capacity, warps_of(p));
     const int64_t numbers = (int64_t)p->B * p->Hkv * p->T * (p->D + p->Dv);
     cudaStream_t stream = sr_cuda_stream(wanted->plan->device);
     partials.parts = stretches * warps_of(p);
     call.carry = *carry;
     SR_TRY(sr_attention_prepare(call, stream));
+    if (p->T == 1)
+        return sr_attend_one(call, memory, partials, wanted->plan->device);
     SR_CUDA(sr_launch(append_tokens<N>,
                       dim3((unsigned)((numbers + APPEND_THREADS - 1) / APPEND_THREADS)),
                       dim3(APPEND_THREADS), 0, stream, call, memory));
@@ -218,6 +215,42 @@ static srnn_status feed(const sr_attention_call *wanted, char *memory_bytes, int
     else
         SR_TRY((attend<N, 256>(call, memory, partials, stretches, stream)));
     return sr_partials_finish(call, partials, stream);
+}
+
+/* ---- moving to larger memory ---- */
+
+/* What heads have kept, `length` numbers each, that stand elsewhere at other distances. */
+template <class T>
+__global__ void move_heads(T *to, const T *from, int64_t to_stride, int64_t from_stride,
+                           int64_t length) {
+    const int64_t n = (int64_t)blockIdx.y * APPEND_THREADS + threadIdx.x;
+    if (n < length)
+        to[blockIdx.x * to_stride + n] = from[blockIdx.x * from_stride + n];
+}
+
+template <class T>
+static srnn_status start_move(T *to, const T *from, const sr_state_memory *larger,
+                              const sr_state_memory *state, int64_t width) {
+    const srnn_problem *p = &state->plan->problem;
+    const int64_t length = state->position * width;
+    const int64_t blocks = (length + APPEND_THREADS - 1) / APPEND_THREADS;
+    if (length == 0)
+        return SRNN_OK;
+    SR_CUDA(sr_launch(move_heads<T>, dim3((unsigned)(p->B * p->Hkv), (unsigned)blocks),
+                      dim3(APPEND_THREADS), 0, sr_cuda_stream(state->plan->device), to, from,
+                      larger->capacity * width, state->capacity * width, length));
+    return SRNN_OK;
+}
+
+template <class N>
+static srnn_status move_kept(const sr_state_memory *larger, const sr_state_memory *state) {
+    const srnn_problem *p = &state->plan->problem;
+    sr_layout from_layout = {state->memory, 0}, to_layout = {larger->memory, 0};
+    const sr_kept_memory<N> from = memory_place<N>(p, state->capacity, &from_layout);
+    const sr_kept_memory<N> to = memory_place<N>(p, larger->capacity, &to_layout);
+    SR_TRY(start_move<N>(to.keys, from.keys, larger, state, p->D));
+    SR_TRY(start_move<N>(to.values, from.values, larger, state, p->Dv));
+    return from.decay ? start_move<double>(to.decay, from.decay, larger, state, 1) : SRNN_OK;
 }
 
 /* ---- the plain form ---- */
@@ -244,7 +277,7 @@ template <class N>
 static kept_piece piece_of(const sr_state_memory *state, int64_t head, int which) {
     const srnn_problem *p = &state->plan->problem;
     sr_layout layout = {state->memory, 0};
-    const kept_memory<N> memory = memory_place<N>(p, state->capacity, &layout);
+    const sr_kept_memory<N> memory = memory_place<N>(p, state->capacity, &layout);
     const int64_t first = head * state->capacity, tokens = state->position;
     switch (which) {
     case 0:
@@ -282,7 +315,7 @@ template <class N> static srnn_status from_plain(const sr_state_memory *state, c
 
 const sr_state_kernel sr_cuda_state_kept_f32 = {
     SRNN_F32,           false,           memory_bytes<float>, scratch_bytes<float>, feed<float>,
-    plain_bytes<float>, to_plain<float>, from_plain<float>,
+    plain_bytes<float>, to_plain<float>, from_plain<float>,   move_kept<float>,
 };
 const sr_state_kernel sr_cuda_state_kept_bf16 = {
     SRNN_BF16,
@@ -293,4 +326,5 @@ const sr_state_kernel sr_cuda_state_kept_bf16 = {
     plain_bytes<sr_bf16>,
     to_plain<sr_bf16>,
     from_plain<sr_bf16>,
+    move_kept<sr_bf16>,
 };

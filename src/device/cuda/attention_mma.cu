@@ -15,7 +15,7 @@ static size_t scratch_bytes(const srnn_plan *plan) {
     return layout.used;
 }
 
-static sr_mma_alignment alignment_of(const sr_attention_view<sr_bf16> &call) {
+sr_mma_alignment sr_mma_alignment_of(const sr_attention_view<sr_bf16> &call) {
     sr_mma_alignment aligned = {};
     aligned.q = sr_rows_aligned(call.q);
     aligned.k = sr_rows_aligned(call.k);
@@ -34,14 +34,14 @@ static srnn_status forward(const sr_attention_call *call) {
     sr_layout layout = {(char *)call->plan->scratch, 0};
     const sr_attention_view<sr_bf16> view = sr_attention_forward_view<sr_bf16>(call, &layout);
     SR_TRY(sr_attention_prepare(view, stream));
-    return sr_mma_forward(view, alignment_of(view), stream);
+    return sr_mma_forward(view, sr_mma_alignment_of(view), stream);
 }
 
 static srnn_status backward(const sr_attention_call *call) {
     const cudaStream_t stream = sr_cuda_stream(call->plan->device);
     sr_layout layout = {(char *)call->plan->scratch, 0};
     const sr_attention_view<sr_bf16> view = sr_attention_backward_view<sr_bf16>(call, &layout);
-    const sr_mma_alignment aligned = alignment_of(view);
+    const sr_mma_alignment aligned = sr_mma_alignment_of(view);
     SR_TRY(sr_attention_prepare(view, stream));
     SR_TRY(sr_attention_outputs_backward(view, stream));
     SR_TRY(sr_mma_backward_keys(view, aligned, stream));

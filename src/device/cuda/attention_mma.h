@@ -13,6 +13,8 @@ struct sr_mma_alignment {
     bool d_numerator, d_q, d_k, d_v;
 };
 
+sr_mma_alignment sr_mma_alignment_of(const sr_attention_view<sr_bf16> &call);
+
 /* The cores; scratch memory is prepared. */
 srnn_status sr_mma_forward(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,
                            cudaStream_t stream);
@@ -189,6 +191,37 @@ SR_DEVICE void pack_piece(uint32_t (&a)[4], const float (&c)[SR_PIECE]) {
 #pragma unroll
     for (int n = 0; n < 4; n++)
         a[n] = pack_bf16(c[2 * n], c[2 * n + 1]);
+}
+
+/* The gradient of a row of features, less slope_unit, to that of the row, `raw`, of q or k. */
+template <class Row>
+SR_DEVICE void feature_gradient(float (&x)[Row::count], const sr_bf16 *raw,
+                                const sr_attention_view<sr_bf16> &call) {
+    row_multiply<Row>(x, call.score.slope_unit);
+    if (call.choices.feature != SRNN_FEATURE_IDENTITY) {
+        float before[Row::count];
+        row_load<Row>(before, raw, call.D);
+        row_feature_backward<Row>(x, before, call.choices.feature);
+    }
+}
+
+/* The factor on values acts on their gradients, and has one itself. */
+template <class Row>
+SR_DEVICE void value_gradient(float (&x)[Row::count], const sr_attention_view<sr_bf16> &call, int b,
+                              int kv, int j) {
+    const int inside = min(j, call.T - 1);
+    const int64_t at = call.row_index(call.Hkv, b, kv, inside);
+    float value[Row::count];
+    row_load<Row>(value, call.v.at(b, kv, inside), call.Dv);
+    const float dot = row_dot<Row>(value, x);
+    row_multiply<Row>(x, call.scratch.value_factor[at]);
+    if (threadIdx.x % 4 != 0 || j >= call.T)
+        return;
+    call.scratch.value_dot[at] = dot;
+    if (call.choices.value_gate && call.d_value_gate.data) {
+        const float gate = sigmoid(to_float(*call.value_gate.at(b, kv, j)));
+        store_number(call.d_value_gate.at(b, kv, j), dot * (1 - gate));
+    }
 }
 
 /* c (MT times 16 x 16) = A times the transposed rows row .. row+15 of the tile. operand(m) is the A of c[m]. */

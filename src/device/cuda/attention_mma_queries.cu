@@ -57,13 +57,8 @@ template <int WIDTH, sr_score_class KIND> struct query_rows {
         for (int half = 0; half < 2; half++) {
             float x[2 * P];
             row_of(x, d_q, half);
-            row_multiply<sr_quad_row<WIDTH>>(x, call.score.slope_unit);
-            if (call.choices.feature != SRNN_FEATURE_IDENTITY) {
-                float raw[2 * P];
-                row_load<sr_quad_row<WIDTH>>(raw, call.raw_q.at(b, h, min(row(half), call.T - 1)),
-                                             call.D);
-                row_feature_backward<sr_quad_row<WIDTH>>(x, raw, call.choices.feature);
-            }
+            feature_gradient<sr_quad_row<WIDTH>>(x, call.raw_q.at(b, h, min(row(half), call.T - 1)),
+                                                 call);
             set_row(d_q, x, half);
             const float all = quad_sum(dot[half]);
             if (call.choices.decays && threadIdx.x % 4 == 0 && row(half) < call.T)

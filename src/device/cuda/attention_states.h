@@ -15,6 +15,23 @@ struct sr_partials {
     int parts;
 };
 
+/* The memory of a state that keeps keys and values, for `capacity` tokens. */
+template <class N> struct sr_kept_memory {
+    N *keys, *values; /* (B Hkv, capacity, D or Dv) */
+    double *decay;    /* (B Hkv, capacity), or NULL */
+    int *
+        arrived; /* (B H + 1): blocks that are done with a row, and with the feed; 0 between feeds */
+    int64_t capacity;
+};
+
+/* A feed of one token: appends it, attends, and moves on. */
+template <class N>
+srnn_status sr_attend_one(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
+                          sr_partials partials, const srnn_device *device);
+
+/* Parts of a row of such a feed, for partials: at most so many. */
+enum { SR_ONE_PARTS = 8 };
+
 /* Partials of `count` parts in all. */
 sr_partials sr_partials_place(const srnn_problem *problem, int64_t count, sr_layout *layout);
 

@@ -196,6 +196,7 @@ static srnn_status fill(cuda_device *cuda, int index) {
     base->forget = forget;
     base->kernels = sr_cuda_attention_kernels;
     base->state_kernel = sr_cuda_state_kernel;
+    base->chunked_pays = sr_cuda_chunked_pays;
     cuda->index = index;
     SR_CUDA(cudaSetDevice(index));
     SR_CUDA(cudaStreamCreateWithFlags(&cuda->own, cudaStreamNonBlocking));

@@ -13,13 +13,16 @@ static srnn_status put_memory(sr_page *page, const sr_cell_record *cell, const c
     sr_chart *chart;
     snprintf(name, sizeof name, "%s-memory", stem);
     SR_TRY(sr_chart_create(&chart, SR_CHART_POINTS, name,
-                           "Quality against the memory of one sequence"));
+                           "Quality against memory per token of context"));
     chart->x_log = true;
-    snprintf(x_title, sizeof x_title, "bytes: fixed-size state, else keys and values of %s tokens",
+    snprintf(x_title, sizeof x_title,
+             "bytes per token of %s: fixed-size state, else keys and values",
              sr_format_count(cell->length).text);
     sr_chart_describe(chart, "One mark a variant, all layers together. Variants without a state of "
                              "fixed size stand at the size of their keys and values, which grows "
-                             "with the sequence.");
+                             "with the sequence; that of a state gets smaller per token the longer "
+                             "the context is.");
+    const double context = cell->length > 0 ? cell->length : 1;
     sr_chart_axes(chart, x_title, cell->accuracy ? "validation accuracy" : "validation loss");
     for (size_t i = 0; i < cell->count; i++) {
         const sr_entry *entry = &cell->entries[i];
@@ -27,7 +30,7 @@ static srnn_status put_memory(sr_page *page, const sr_cell_record *cell, const c
         if (!isfinite(entry->mean) || !isfinite(memory_of(entry)))
             continue;
         sr_chart_series(chart, entry->variant->name, entry->variant->style);
-        sr_chart_point(chart, memory_of(entry), entry->mean, entry->mean - spread,
+        sr_chart_point(chart, memory_of(entry) / context, entry->mean, entry->mean - spread,
                        entry->mean + spread);
     }
     return sr_page_chart(page, chart);

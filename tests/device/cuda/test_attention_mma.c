@@ -20,7 +20,7 @@ static const double OUTPUT_LIMIT = 6e-3, GRADIENT_LIMIT = 1e-2;
 enum { TENSORS = SR_OPERAND_DECAY + 1, HOLE = 0x7fff }; /* a NaN where nobody may read */
 
 /* The one that has everything first. */
-static const char *const kernels[] = {"mma", "hopper"};
+static const char *const kernels[] = {"mma", "hopper", "chunked"};
 
 static srnn_device *gpu;
 
@@ -394,6 +394,25 @@ static void documents(void **state) {
     check_case("linear_cosine", problem, BY_TOKEN);
 }
 
+/* What has a state, over several chunks of any width. */
+static void chunks(void **state) {
+    (void)state;
+    static const char *const specs[] = {"linear_elu", "score=linear,normaliser=none,norm=l2",
+                                        "linear_elu,decay,value_gate,output_gate,norm=rms",
+                                        "score=linear,feature=unit_heads",
+                                        "linear_cosine_intended"};
+    static const int64_t offsets[] = {0, 1, 64, 130, 131, 300, 364, 600};
+    static const srnn_problem problems[] = {
+        {.B = 1, .H = 2, .T = 1, .D = 16, .Dv = 64},
+        {.B = 1, .H = 4, .Hkv = 2, .T = 200, .D = 16, .Dv = 64},
+        {.B = 2, .H = 2, .T = 300, .D = 64, .offsets = offsets, .documents = 7},
+        {.B = 1, .H = 2, .T = 257, .D = 128},
+    };
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
+        for (size_t m = 0; m < sizeof problems / sizeof *problems; m++)
+            check_case(specs[n], problems[m], (arrangement)((n + m) % 3));
+}
+
 /* Scores up to about 10^4, which leave the range of float as exponentials, high orders and powers. */
 static void large_scores(void **state) {
     (void)state;
@@ -448,9 +467,13 @@ static int close_gpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(named_variants), cmocka_unit_test(combinations),
-        cmocka_unit_test(shapes),         cmocka_unit_test(documents),
-        cmocka_unit_test(large_scores),   cmocka_unit_test(every_variant_has_a_kernel),
+        cmocka_unit_test(named_variants),
+        cmocka_unit_test(combinations),
+        cmocka_unit_test(shapes),
+        cmocka_unit_test(documents),
+        cmocka_unit_test(chunks),
+        cmocka_unit_test(large_scores),
+        cmocka_unit_test(every_variant_has_a_kernel),
     };
     srnn_device *found;
     if (srnn_device_open(&found, "cuda") != SRNN_OK) {

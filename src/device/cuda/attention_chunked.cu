@@ -1,0 +1,43 @@
+/* attention_chunked.cu: attention in bf16 chunk by chunk: the kernel around its cores. */
+#include "device/cuda/attention_chunked.h"
+
+#include "attention/attention.h"
+#include "device/cuda/attention_edges.h"
+#include "device/cuda/device.h"
+
+static bool supports(const srnn_problem *problem) {
+    return !sr_beyond_plain(&problem->attention) && problem->attention.score == SRNN_SCORE_LINEAR &&
+           srnn_attention_has_state(&problem->attention) && problem->D <= 64 && problem->Dv <= 64;
+}
+
+static size_t scratch_bytes(const srnn_plan *plan) {
+    sr_layout layout = {};
+    sr_attention_scratch_place<sr_bf16>(plan, &layout, SR_FEATURES_IN_CORE);
+    return layout.used;
+}
+
+static srnn_status forward(const sr_attention_call *call) {
+    const cudaStream_t stream = sr_cuda_stream(call->plan->device);
+    sr_layout layout = {(char *)call->plan->scratch, 0};
+    const sr_attention_view<sr_bf16> view =
+        sr_attention_forward_view<sr_bf16>(call, &layout, SR_FEATURES_IN_CORE);
+    SR_TRY(sr_attention_prepare(view, stream));
+    return sr_chunked_forward(view, sr_mma_alignment_of(view), stream);
+}
+
+static srnn_status backward(const sr_attention_call *call) {
+    const cudaStream_t stream = sr_cuda_stream(call->plan->device);
+    sr_layout layout = {(char *)call->plan->scratch, 0};
+    const sr_attention_view<sr_bf16> view =
+        sr_attention_backward_view<sr_bf16>(call, &layout, SR_FEATURES_IN_CORE);
+    const sr_mma_alignment aligned = sr_mma_alignment_of(view);
+    SR_TRY(sr_attention_prepare(view, stream));
+    SR_TRY(sr_attention_outputs_backward(view, stream));
+    SR_TRY(sr_chunked_backward_queries(view, aligned, stream));
+    SR_TRY(sr_chunked_backward_keys(view, aligned, stream));
+    return sr_attention_inputs_backward(view, stream);
+}
+
+const sr_attention_kernel sr_cuda_attention_chunked = {
+    "chunked", SRNN_FORM_CHUNKED, SRNN_BF16, supports, scratch_bytes, forward, backward,
+};

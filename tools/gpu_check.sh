@@ -1,0 +1,158 @@
+#!/bin/bash
+# gpu_check.sh: everything that only a GPU can show, and a record of it.
+#
+# Usage: tools/gpu_check.sh [RECORD]                  (docs/gpu/H200.json)
+#
+# Environment: BUILD    a build with CUDA that is there already; else `make cuda` makes build-cuda
+#              DATA     tokens for training, as `softrnn data prepare` leaves them; else a synthetic task
+#              RESULTS  where logs go; else a new folder
+#              PRESET, STEPS    of the runs that are compared: mini, 200
+#              SPEED=no         leaves out what is timed
+# Goes on after a failed step; the exit code is 1 if there was one.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+record=${1:-docs/gpu/H200.json}
+results=${RESULTS:-$(mktemp -d)}
+data=${DATA:-recall}
+preset=${PRESET:-mini}
+steps=${STEPS:-200}
+build=${BUILD:-}
+failed=0
+mkdir -p "$results" "$(dirname "$record")"
+: >"$results/steps.jsonl"
+
+# step NAME COMMAND...: runs it, keeps its words in NAME.log and notes how it went.
+step() {
+    local name=$1 start=$SECONDS passed=true
+    shift
+    "$@" >"$results/$name.log" 2>&1 || passed=false
+    [ $passed = true ] || failed=1
+    printf '{"name": "%s", "passed": %s, "seconds": %d}\n' "$name" $passed $((SECONDS - start)) \
+        >>"$results/steps.jsonl"
+    echo "$name: $([ $passed = true ] && echo passed || echo "FAILED, see $results/$name.log"), $((SECONDS - start)) s"
+}
+
+if [ -z "$build" ]; then
+    build=build-cuda
+    step build make cuda
+fi
+softrnn=$build/cli/softrnn
+runs=$results/runs
+rm -rf "$runs"
+mkdir -p "$runs"
+
+machine() {
+    local gpu
+    gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1)
+    python3 - "$gpu" "$("$softrnn" --version)" "$(nvcc --version 2>/dev/null | tail -n 2 | head -n 1)" <<'END'
+import json, sys
+print(json.dumps({"gpu": sys.argv[1], "softrnn": sys.argv[2], "nvcc": sys.argv[3]}))
+END
+}
+machine >"$results/machine.json"
+
+# ---- right
+
+# train NAME OPTIONS...: a short run in $runs/NAME.
+train() {
+    local name=$1
+    shift
+    "$softrnn" train --out "$runs/$name" --data "$data" --preset "$preset" --batch 8 --length 256 \
+        --validate-every 0 "$@"
+}
+resume() { "$softrnn" train --resume "$runs/$1" "${@:2}"; }
+bf16() { train "$@" --device cuda --precision bf16; }
+# Weights and moments of the last checkpoints of two runs.
+last_of() { ls -td "$runs/$1"/checkpoints/*/ | head -n 1; }
+same() {
+    cmp "$(last_of "$1")/model.safetensors" "$(last_of "$2")/model.safetensors" &&
+        cmp "$(last_of "$1")/optimizer.safetensors" "$(last_of "$2")/optimizer.safetensors"
+}
+
+same_bits() {
+    bf16 once --steps 20 && bf16 again --steps 20 && same once again
+}
+stop_and_resume() {
+    bf16 stopped --steps 20 --stop-step 9 && resume stopped --device cuda && bf16 whole --steps 20 &&
+        same stopped whole
+}
+moves() { # a checkpoint from the CPU to the GPU and back
+    train moving --steps 15 --stop-step 5 --device cpu && resume moving --device cuda --stop-step 10 &&
+        resume moving --device cpu
+}
+# bf16 on the GPU against float on the CPU, beside what other seeds do: the mean of the last losses.
+follows() {
+    train cpu --steps "$steps" --device cpu && bf16 gpu --steps "$steps" &&
+        bf16 seed2 --steps "$steps" --seed 2 && bf16 seed3 --steps "$steps" --seed 3 &&
+        python3 - "$runs" <<'END'
+import json, sys
+def last(run):
+    losses = [json.loads(line).get("loss") for line in open(f"{sys.argv[1]}/{run}/metrics.jsonl")]
+    losses = [loss for loss in losses if loss is not None][-20:]
+    return sum(losses) / len(losses)
+cpu, gpu, others = last("cpu"), last("gpu"), [last("seed2"), last("seed3")]
+scatter = max(abs(other - gpu) for other in others)
+print(json.dumps({"cpu_float": cpu, "gpu_bf16": gpu, "scatter_of_seeds": scatter}))
+sys.exit(abs(cpu - gpu) > scatter)
+END
+}
+golden() { SOFTRNN_TEST_DEVICE=cuda "$build/tests/test_golden_command"; }
+# A few kernels of each kind under a tool, which makes them a hundred times slower.
+sanitized() {
+    compute-sanitizer --tool "$1" --error-exitcode 9 "$softrnn" verify --quick --random 0 \
+        --device cuda --dtype bf16 --attention "$2"
+}
+
+step verify_float "$softrnn" verify --device cuda
+step verify_bf16 "$softrnn" verify --device cuda --dtype bf16
+step same_bits same_bits
+step stop_and_resume stop_and_resume
+step moves moves
+step follows follows
+[ ! -x "$build/tests/test_golden_command" ] || step golden golden
+if command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck; do
+        for variant in softmax gated_softmax linear_elu; do
+            step "${tool}_$variant" sanitized $tool $variant
+        done
+    done
+fi
+
+# ---- fast, beside PyTorch where it is
+
+# The speed of a training step of the small model: its last line.
+small() {
+    "$softrnn" train --out "$runs/small_$1" --data "$data" --preset small --attention "$1" --batch 36 \
+        --length 1024 --steps 12 --validate-every 0 --device cuda --precision bf16 &&
+        tail -n 1 "$runs/small_$1/timings.jsonl"
+}
+# decode TEXTS: tokens a second of the small model, so many texts at a time.
+decode() {
+    for text in $(seq "$1"); do echo "Once upon a time $text"; done >"$runs/prompts"
+    "$softrnn" generate --model "$runs/small_softmax" --prompts "$runs/prompts" --batch "$1" --greedy \
+        --tokens 500 --device cuda --bf16 --stats 2>&1 >/dev/null |
+        sed -n 's/.* tokens, \([0-9.]*\) tokens\/s.*/{"texts": '"$1"', "tokens_per_second": \1}/p'
+}
+attention() {
+    local shape
+    for shape in "36 16 1024 64" "8 16 4096 64" "2 16 16384 64" "4 16 4096 128" "1 16 16384 128"; do
+        read -r B H T D <<<"$shape"
+        "$softrnn" bench attention --attention softmax --B "$B" --H "$H" --T "$T" --D "$D" \
+            --device cuda --dtype bf16 --backward || return 1
+    done
+    python3 bench/peers.py attention
+}
+if [ "${SPEED:-yes}" = yes ]; then
+    step attention attention
+    for variant in softmax norm gated_softmax linear_elu; do
+        step "step_$variant" small "$variant"
+        [ "$variant" = softmax ] && step decode_1 decode 1 && step decode_64 decode 64
+        rm -rf "$runs/small_$variant"
+    done
+    step step_peer python3 bench/peers.py step
+fi
+
+tools/gpu_record.py write "$record" "$results"
+echo "$record: sources $(tools/gpu_record.py hash | cut -c 1-12), logs in $results"
+exit $failed

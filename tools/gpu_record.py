@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""gpu_record.py: what was checked on a GPU, and of which sources.
+
+Usage: gpu_record.py hash
+       gpu_record.py write RECORD RESULTS
+
+hash:  prints the hash of the sources that only a GPU can run.
+write: makes the record from the folder of results that tools/gpu_check.sh leaves: one JSON line a step in steps.jsonl,
+       a log beside it for each, facts of the machine in machine.json.
+"""
+import datetime
+import hashlib
+import json
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FOLDERS = ("src/backend/cuda", "src/device/cuda")  # without the folder emulator/, which no GPU sees
+
+
+def source_hash():
+    """Of names and contents, in the order of the names."""
+    digest = hashlib.sha256()
+    for folder in FOLDERS:
+        for name in sorted(os.listdir(os.path.join(ROOT, folder))):
+            if name.endswith((".cu", ".h", ".c")):
+                with open(os.path.join(ROOT, folder, name), "rb") as source:
+                    digest.update(f"{folder}/{name}\0".encode() + source.read())
+    return digest.hexdigest()
+
+
+def lines_of(path):
+    """The JSON lines of a log, whatever stands between them."""
+    with open(path, encoding="utf-8", errors="replace") as log:
+        return [json.loads(line) for line in log if line.startswith("{")]
+
+
+def write(record, results):
+    """Collects the steps; a step's JSON lines are its numbers."""
+    with open(os.path.join(results, "machine.json"), encoding="utf-8") as machine:
+        out = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+               "cuda_sources": source_hash(), "machine": json.load(machine), "steps": {}}
+    for step in lines_of(os.path.join(results, "steps.jsonl")):
+        step["numbers"] = lines_of(os.path.join(results, step["name"] + ".log"))
+        out["steps"][step.pop("name")] = step
+    out["passed"] = all(step["passed"] for step in out["steps"].values())
+    with open(record, "w", encoding="utf-8") as file:
+        json.dump(out, file, indent=1)
+        file.write("\n")
+
+
+def main():
+    """One of the jobs above."""
+    if sys.argv[1:] == ["hash"]:
+        print(source_hash())
+    elif len(sys.argv) == 4 and sys.argv[1] == "write":
+        write(sys.argv[2], sys.argv[3])
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
