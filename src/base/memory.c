@@ -5,6 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define WATCHED
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WATCHED
+#endif
+#endif
+#ifdef WATCHED
+#include <sanitizer/asan_interface.h>
+#endif
+
 enum { ALIGNMENT = 64 };
 
 srnn_status sr_alloc(void **out, size_t count, size_t size) {
@@ -25,8 +36,23 @@ srnn_status sr_alloc_zero(void **out, size_t count, size_t size) {
     return SRNN_OK;
 }
 
+/* A gap behind the `bytes` at `start`; whatever stood there in another layout of the same memory is gone. */
+static void set_apart(sr_layout *layout, size_t start, size_t bytes) {
+#ifdef WATCHED
+    layout->used += ALIGNMENT;
+    if (layout->base) {
+        ASAN_UNPOISON_MEMORY_REGION(layout->base + start, bytes);
+        ASAN_POISON_MEMORY_REGION(layout->base + start + bytes, layout->used - start - bytes);
+    }
+#else
+    (void)layout, (void)start, (void)bytes;
+#endif
+}
+
 void *sr_layout_take(sr_layout *layout, size_t count, size_t size) {
-    size_t start = layout->used;
-    layout->used += (count * size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    const size_t start = layout->used, bytes = count * size;
+    layout->used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (layout->apart)
+        set_apart(layout, start, bytes);
     return layout->base ? layout->base + start : NULL;
 }

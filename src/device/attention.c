@@ -231,7 +231,7 @@ srnn_status srnn_attention_forward(srnn_plan *plan, srnn_tensor o, const srnn_op
     SR_TRY(sr_problem_check_output(o, p, "o"));
     SR_TRY(check_saved(saved));
     srnn_operands operands = sr_problem_stride_operands(in, p);
-    sr_layout layout = {saved, 0};
+    sr_layout layout = {.base = saved};
     sr_attention_call call = {.plan = plan,
                               .in = &operands,
                               .o = sr_problem_stride(o, p, p->H, p->Dv),
@@ -255,8 +255,8 @@ srnn_status srnn_attention_backward(srnn_plan *plan, const srnn_operands *gradie
         return SR_FAIL(SRNN_ERR_ARGUMENT, "backward needs what forward saved");
     srnn_operands operands = sr_problem_stride_operands(in, p),
                   wanted = sr_problem_stride_operands(gradients, p);
-    sr_layout layout = {(char *)(uintptr_t)saved,
-                        0}; /* kernels only read it in the backward pass */
+    /* kernels only read it in the backward pass */
+    sr_layout layout = {.base = (char *)(uintptr_t)saved};
     sr_attention_call call = {.plan = plan,
                               .in = &operands,
                               .gradients = &wanted,

@@ -15,14 +15,20 @@
  * cut too, into parts that are added in order afterwards. */
 enum { TILE_M = SR_PACK_A, TILE_N = SR_PACK_B, TILE_NUMBERS = TILE_M * TILE_N };
 
-/* Where only B is copied, more rows to a tile copy less of it. */
 typedef struct tile_size {
     int64_t m, n;
 } tile_size;
 
+/* Where only B is copied, more rows to a tile copy less of it. Where nothing is, and tiles would be few, smaller ones
+ * let threads end together. */
 static tile_size tile_size_of(const sr_product *p) {
-    return p->transpose_a || p->transpose_b ? (tile_size){TILE_M, TILE_N}
-                                            : (tile_size){TILE_N, TILE_M};
+    enum { FEW = 32 };
+    if (p->transpose_a)
+        return (tile_size){TILE_M, TILE_N};
+    if (!p->transpose_b)
+        return (tile_size){TILE_N, TILE_M};
+    const bool few = sr_tiles(p->M, TILE_M) * sr_tiles(p->N, TILE_N) < FEW;
+    return (tile_size){few ? TILE_M / 2 : TILE_M, TILE_N};
 }
 
 /* A product, and what is added to each of its rows: (N) or NULL. */

@@ -44,7 +44,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
 }
 
 size_t chunked_forward_scratch(const srnn_plan *plan) {
-    sr_layout layout = {0};
+    sr_layout layout = {.apart = true};
     place(plan, &layout);
     return layout.used;
 }
@@ -167,7 +167,7 @@ static void walk_task(void *untyped, int64_t task, int worker) {
     running_state state = w->room.state;
     size_t bytes = chunked_state_bytes(p);
     if (x->states) {
-        sr_layout layout = {x->states + (size_t)(c.b * p->Hkv + c.kv) * bytes, 0};
+        sr_layout layout = {.base = x->states + (size_t)(c.b * p->Hkv + c.kv) * bytes};
         state = running_state_place(p, &x->basis, &layout);
     } else {
         memset(state.matrix, 0, bytes); /* matrix, column and reference lie in one piece */
@@ -199,7 +199,7 @@ static void walk(context *x, sr_carry *carry) {
 }
 
 srnn_status chunked_forward(const sr_attention_call *call) {
-    sr_layout layout = {call->plan->scratch, 0};
+    sr_layout layout = {.base = call->plan->scratch, .apart = true};
     context x = place(call->plan, &layout);
     x.call = call;
     walk(&x, NULL);
@@ -209,7 +209,7 @@ srnn_status chunked_forward(const sr_attention_call *call) {
 srnn_status chunked_feed(const sr_attention_call *call, char *states, int64_t capacity,
                          sr_carry *carry) {
     (void)capacity;
-    sr_layout layout = {call->plan->scratch, 0};
+    sr_layout layout = {.base = call->plan->scratch, .apart = true};
     context x = place(call->plan, &layout);
     x.call = call;
     x.states = states;

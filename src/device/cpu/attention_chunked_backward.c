@@ -61,7 +61,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
 }
 
 size_t chunked_backward_scratch(const srnn_plan *plan) {
-    sr_layout layout = {0};
+    sr_layout layout = {.apart = true};
     place(plan, &layout);
     return layout.used;
 }
@@ -334,7 +334,7 @@ static void document_task(void *untyped, int64_t task, int worker) {
 srnn_status chunked_backward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->core;
-    sr_layout layout = {plan->scratch, 0};
+    sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = place(plan, &layout);
     x.call = call;
     x.rule = score_rule_of(&p->attention);

@@ -105,7 +105,11 @@ static inline chunk_room chunk_room_place(const srnn_problem *p, const feature_b
         .seen = sr_layout_take(layout, (size_t)rows, sizeof(seen_keys)),
     };
     room.features = chunk_features_place(p, basis, layout);
-    room.state = running_state_place(p, basis, layout);
+    /* The state is zeroed as one piece. */
+    sr_layout measured = {0}, state = {0};
+    running_state_place(p, basis, &measured);
+    state.base = sr_layout_take(layout, measured.used, 1);
+    room.state = running_state_place(p, basis, &state);
     return room;
 }
 

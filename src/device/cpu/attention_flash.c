@@ -47,7 +47,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
 }
 
 size_t flash_forward_scratch(const srnn_plan *plan) {
-    sr_layout layout = {0};
+    sr_layout layout = {.apart = true};
     place(plan, &layout);
     return layout.used;
 }
@@ -246,7 +246,7 @@ static int workers_for(const srnn_problem *p, int64_t keys) {
 srnn_status flash_forward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->core;
-    sr_layout layout = {plan->scratch, 0};
+    sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = place(plan, &layout);
     x.call = call;
     SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
@@ -261,7 +261,7 @@ srnn_status flash_forward(const sr_attention_call *call) {
 /* ---- the same against kept keys and values ---- */
 
 size_t flash_feed_scratch(const srnn_plan *plan) {
-    sr_layout layout = {0};
+    sr_layout layout = {.apart = true};
     place_rows(plan, &layout);
     return layout.used;
 }
@@ -292,7 +292,7 @@ srnn_status flash_feed(const sr_attention_call *call, char *kept, int64_t capaci
                        sr_carry *carry) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->core;
-    sr_layout layout = {plan->scratch, 0}, memory = {kept, 0};
+    sr_layout layout = {.base = plan->scratch, .apart = true}, memory = {.base = kept};
     context x = place_rows(plan, &layout);
     x.call = call;
     x.position = *carry->position;

@@ -8,7 +8,7 @@
 #include "device/cpu/attention_kernels.h"
 
 static size_t scratch_bytes(const srnn_plan *plan) {
-    sr_layout layout = {0};
+    sr_layout layout = {.apart = true};
     generic_place(plan, true, &layout);
     return layout.used;
 }
@@ -99,7 +99,7 @@ static void forward_task(void *untyped, int64_t task, int worker) {
 
 static srnn_status forward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
-    sr_layout layout = {plan->scratch, 0};
+    sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = {call, generic_place(plan, false, &layout)};
     SR_ISA_REAL(sr_edges_prepare)(&x.scratch.edges, plan, call->in, NULL);
     sr_parallel(forward_task, &x, plan->span_count * plan->core.Hkv, plan->core.threads);

@@ -246,7 +246,7 @@ static void backward_task(void *untyped, int64_t task, int worker) {
 
 srnn_status generic_backward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
-    sr_layout layout = {plan->scratch, 0};
+    sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = {call, generic_place(plan, true, &layout)};
     SR_ISA_REAL(sr_edges_prepare)(&x.scratch.edges, plan, call->in, NULL);
     SR_ISA_REAL(sr_edges_backward_outputs)(&x.scratch.edges, call);

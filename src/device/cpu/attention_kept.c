@@ -71,7 +71,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
 }
 
 size_t kept_feed_scratch(const srnn_plan *plan) {
-    sr_layout layout = {0};
+    sr_layout layout = {.apart = true};
     place(plan, &layout);
     return layout.used;
 }
@@ -226,7 +226,7 @@ static void feed_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const srnn_problem *p = &x->call->plan->core;
     const int group = p->H / p->Hkv;
-    sr_layout layout = {x->memory + (size_t)task * x->head_bytes, 0};
+    sr_layout layout = {.base = x->memory + (size_t)task * x->head_bytes};
     place_of_token a = {.x = x,
                         .p = p,
                         .rows = SR_ISA_REAL(sr_kept_place)(p, x->capacity, &layout),
@@ -244,7 +244,7 @@ srnn_status kept_feed(const sr_attention_call *call, char *kept, int64_t capacit
                       sr_carry *carry) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->core;
-    sr_layout layout = {plan->scratch, 0}, head = {0};
+    sr_layout layout = {.base = plan->scratch, .apart = true}, head = {0};
     context x = place(plan, &layout);
     SR_ISA_REAL(sr_kept_place)(p, capacity, &head);
     x.call = call;

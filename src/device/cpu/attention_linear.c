@@ -45,7 +45,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
 }
 
 size_t linear_forward_scratch(const srnn_plan *plan) {
-    sr_layout layout = {0};
+    sr_layout layout = {.apart = true};
     place(plan, &layout);
     return layout.used;
 }
@@ -104,8 +104,8 @@ static void walk_task(void *untyped, int64_t task, int worker) {
     const int group = p->H / p->Hkv;
     linear_state state = w->state;
     if (x->states) {
-        sr_layout layout = {x->states + (size_t)(c.span->b * p->Hkv + c.kv) * linear_state_bytes(p),
-                            0};
+        sr_layout layout = {.base = x->states +
+                                    (size_t)(c.span->b * p->Hkv + c.kv) * linear_state_bytes(p)};
         state = linear_state_place(p, &layout);
     } else {
         linear_state_clear(&state, p);
@@ -137,7 +137,7 @@ static void walk(context *x, sr_carry *carry) {
 }
 
 srnn_status linear_forward(const sr_attention_call *call) {
-    sr_layout layout = {call->plan->scratch, 0};
+    sr_layout layout = {.base = call->plan->scratch, .apart = true};
     context x = place(call->plan, &layout);
     x.call = call;
     walk(&x, NULL);
@@ -147,7 +147,7 @@ srnn_status linear_forward(const sr_attention_call *call) {
 srnn_status linear_feed(const sr_attention_call *call, char *states, int64_t capacity,
                         sr_carry *carry) {
     (void)capacity;
-    sr_layout layout = {call->plan->scratch, 0};
+    sr_layout layout = {.base = call->plan->scratch, .apart = true};
     context x = place(call->plan, &layout);
     x.call = call;
     x.states = states;

@@ -65,7 +65,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
 }
 
 size_t linear_backward_scratch(const srnn_plan *plan) {
-    sr_layout layout = {0};
+    sr_layout layout = {.apart = true};
     place(plan, &layout);
     return layout.used;
 }
@@ -287,7 +287,7 @@ static void document_task(void *untyped, int64_t task, int worker) {
 srnn_status linear_backward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->core;
-    sr_layout layout = {plan->scratch, 0};
+    sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = place(plan, &layout);
     x.call = call;
     SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);

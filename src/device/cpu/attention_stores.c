@@ -47,7 +47,7 @@ static size_t fixed_plain_bytes(const srnn_problem *p, int64_t position) {
 
 static running_state state_at(char *memory, const srnn_problem *p, int64_t head, int64_t *rows) {
     feature_basis basis = feature_basis_place(&p->attention, p->D, &(sr_layout){0});
-    sr_layout layout = {memory + (size_t)head * chunked_state_bytes(p), 0};
+    sr_layout layout = {.base = memory + (size_t)head * chunked_state_bytes(p)};
     *rows = state_rows(&basis);
     return running_state_place(p, &basis, &layout);
 }
@@ -103,7 +103,7 @@ static size_t linear_plain_bytes(const srnn_problem *p, int64_t position) {
 }
 
 static linear_state linear_at(char *memory, const srnn_problem *p, int64_t head) {
-    sr_layout layout = {memory + (size_t)head * linear_state_bytes(p), 0};
+    sr_layout layout = {.base = memory + (size_t)head * linear_state_bytes(p)};
     return linear_state_place(p, &layout);
 }
 
@@ -164,7 +164,7 @@ static size_t kept_plain_bytes(const srnn_problem *p, int64_t position) {
 static srnn_status kept_to_plain(char *plain, const sr_state_memory *from) {
     const srnn_problem *p = &from->plan->core;
     const int64_t position = from->position;
-    sr_layout layout = {from->memory, 0};
+    sr_layout layout = {.base = from->memory};
     int64_t stride = row_stride(TILE);
     for (int64_t head = 0; head < heads_of(p); head++) {
         packed_head kept = kept_head_place(p, from->capacity, &layout);
@@ -183,7 +183,7 @@ static srnn_status kept_to_plain(char *plain, const sr_state_memory *from) {
 static srnn_status kept_from_plain(const sr_state_memory *to, const char *plain) {
     const srnn_problem *p = &to->plan->core;
     const int64_t position = to->position;
-    sr_layout layout = {to->memory, 0};
+    sr_layout layout = {.base = to->memory};
     for (int64_t head = 0; head < heads_of(p); head++) {
         packed_head kept = kept_head_place(p, to->capacity, &layout);
         for (int64_t t = 0; t < position; t++) {
@@ -250,7 +250,7 @@ static size_t rows_plain_bytes(const srnn_problem *p, int64_t position) {
 static void copy_rows(const sr_state_memory *state, char *out, const char *in) {
     const srnn_problem *p = &state->plan->core;
     const size_t entries = (size_t)SR_ISA_REAL(sr_kept_entries)(p, state->position);
-    sr_layout layout = {state->memory, 0};
+    sr_layout layout = {.base = state->memory};
     for (int64_t head = 0; head < heads_of(p); head++) {
         const kept_rows rows = SR_ISA_REAL(sr_kept_place)(p, state->capacity, &layout);
         entry_part parts[ENTRY_PARTS];
