@@ -275,7 +275,7 @@ srnn_status probe_oracle_run(attention_call *oracle) {
 srnn_status probe_plain_error(double *error, const srnn_problem *problem,
                               const attention_call *oracle, uint64_t seed) {
     attention_call plain;
-    SR_TRY(oracle_in(&plain, problem, seed, SRNN_BF16));
+    SR_TRY(oracle_in(&plain, problem, seed, problem->dtype));
     *error = fmax(probe_output_error(&plain, oracle), probe_gradient_error(&plain, oracle));
     call_free(&plain);
     return SRNN_OK;
@@ -376,16 +376,13 @@ double probe_output_error(const attention_call *run, const attention_call *oracl
 
 double probe_gradient_error(const attention_call *run, const attention_call *oracle) {
     double worst = 0, floor = cancelled(&run->problem) * root_mean_square(oracle, SR_OPERAND_V);
-    /* What is learned itself gets a sum over all tokens, each with its own rounding. */
-    const double terms = sqrt((double)run->problem.B * run->problem.T);
     for (int which = 0; which < SR_OPERANDS; which++) {
         if (!run->host.gradient[which])
             continue;
         sr_shape shape = sr_operand_shape((sr_operand)which, &run->problem);
         double error = relative_error(
             run->host.gradient[which], sr_operand_dtype((sr_operand)which, &run->problem),
-            oracle->host.gradient[which], sr_shape_numbers(&shape),
-            sr_operand_is_tensor((sr_operand)which) ? floor : floor * terms);
+            oracle->host.gradient[which], sr_shape_numbers(&shape), floor);
         if (!(error <= worst))
             worst = error;
         if (isnan(worst))

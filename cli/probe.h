@@ -19,7 +19,7 @@ srnn_status probe_feed_tokens(attention_call *run);
 /* A double probe with the same numbers, run by src/oracle, which is not a kernel. `oracle` must be freed. */
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed);
 
-/* A bf16 problem's error in a plain computation in bf16, as src/oracle does it; `oracle` is the right answer. */
+/* The error of a plain computation in the problem's number type, as src/oracle does it; `oracle` is the right answer. */
 srnn_status probe_plain_error(double *error, const srnn_problem *problem,
                               const attention_call *oracle, uint64_t seed);
 

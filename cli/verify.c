@@ -13,6 +13,8 @@
 
 /* States larger than this are left out: they take long and show nothing new. */
 enum { STATE_BYTES_MAX = 4 << 20, METHODS_MAX = 32, OFFSETS_MAX = 8, CHUNKS = 5 };
+/* Sums in the plain computation are exact; here each of their terms may round, of a row's numbers at least 16. */
+enum { ROUNDINGS = 16 };
 
 static const int chunk_sizes[CHUNKS] = {0, 1, 7, 16, 64};
 
@@ -146,6 +148,16 @@ typedef struct cell {
     bool failed;
 } cell;
 
+/* Whether a plain computation in float loses nearly as much: where terms cancel, as one key's do before a norm over the
+ * row, no order of summation helps. Asked only of errors beyond the limit, once in a few thousand. */
+static bool lost_by_any(const verification *v, const srnn_problem *problem,
+                        const attention_call *oracle, double error) {
+    double plain = 0;
+    return problem->dtype == SRNN_F32 &&
+           probe_plain_error(&plain, problem, oracle, v->seed) == SRNN_OK &&
+           error <= ROUNDINGS * plain;
+}
+
 /* Compares one method on one problem, with every chunk size it can have. */
 static void compare(verification *v, cell *of, const char *name, const method *m,
                     const srnn_problem *problem, const attention_call *oracle) {
@@ -159,7 +171,7 @@ static void compare(verification *v, cell *of, const char *name, const method *m
         if (unavailable(status))
             continue;
         v->comparisons++;
-        if (!(error <= limit)) {
+        if (!(error <= limit) && !lost_by_any(v, &chunked, oracle, error)) {
             v->failed = of->failed = true;
             report_failure(v, name, m, &chunked, error, status);
             if (status == SRNN_OK)
@@ -350,7 +362,8 @@ int command_verify(int argc, char **argv) {
             "odd lengths, lengths about a\n"
             "tile's edge, head sizes from 1 to 128, grouped heads, packed documents. Exit code 1 "
             "if\na relative error passes 1e-5 (parallel) or 2e-5 (through a state), or 1e-6 p for "
-            "power:p, 1e-4 on a GPU, or in bf16 twice that of a plain computation in bf16. On the "
+            "power:p, 1e-4 on a GPU, unless a plain computation in float loses nearly as much, or "
+            "in bf16 twice that of a plain computation in bf16. On the "
             "CPU, all of it with the kernels of every instruction set that it "
             "has,\n"
             "up to SOFTRNN_CPU (base, v3, v4) where that is set.",

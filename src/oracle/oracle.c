@@ -222,8 +222,7 @@ srnn_status sr_oracle_run(double *o, const srnn_operands *gradients, const doubl
     const int64_t documents = p->offsets ? p->documents : p->B;
     sr_tape *tape;
     SR_TRY(sr_tape_create(&tape));
-    if (p->dtype == SRNN_BF16)
-        sr_tape_use_bf16(tape);
+    sr_tape_use_bits(tape, p->dtype == SRNN_BF16 ? 8 : p->dtype == SRNN_F32 ? 24 : 0);
     if (gradients)
         zero_gradients(gradients, p);
     srnn_status status = SRNN_OK;

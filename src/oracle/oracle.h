@@ -10,8 +10,8 @@
 
 /* o (B, H, T, Dv) and, where `gradients` is not NULL, the gradient of sum(o * d_o) by every operand that
  * has data in `gradients`. Everything is double and contiguous, every size of the problem given;
- * the problem's form, kernel and device do not matter. With the number type bf16 it computes as a plain program
- * of matrix products would: sums are exact, but what enters a product or leaves one is rounded to bf16 (operands, features,
+ * the problem's form, kernel and device do not matter. With the number type bf16 or float it computes as a plain
+ * program of matrix products would: sums are exact, but what enters a product or leaves one is rounded to it (operands, features,
  * values with their factors, weights, numerators, outputs), and so are the derivatives by these and by the logits. */
 srnn_status sr_oracle_run(double *o, const srnn_operands *gradients, const double *d_o,
                           const srnn_problem *problem, const srnn_operands *in);

@@ -9,7 +9,7 @@
 typedef struct node {
     double value, derivative;
     int64_t past; /* of its edges, which begin where those of the node before end */
-    bool rounds;  /* its derivative becomes a bf16 */
+    bool rounds;  /* its derivative becomes a number of the tape's bits */
 } node;
 
 typedef struct edge {
@@ -22,7 +22,8 @@ struct sr_tape {
     edge *edges;
     int64_t count, room;           /* of nodes */
     int64_t edge_count, edge_room; /* of edges */
-    bool failed, bf16;
+    bool failed;
+    int bits; /* that numbers are rounded to; 0: none are */
 };
 
 srnn_status sr_tape_create(sr_tape **tape) {
@@ -37,8 +38,8 @@ void sr_tape_free(sr_tape *tape) {
     free(tape);
 }
 
-void sr_tape_use_bf16(sr_tape *tape) {
-    tape->bf16 = true;
+void sr_tape_use_bits(sr_tape *tape, int bits) {
+    tape->bits = bits;
 }
 
 void sr_tape_clear(sr_tape *tape) {
@@ -87,11 +88,11 @@ sr_term sr_tape_function(sr_tape *tape, sr_term a, double value, double slope) {
     return append_node(tape, value);
 }
 
-/* The nearest number of 8 significant bits, ties to even; the range of exponents is not looked at. */
-static double nearest(double x) {
+/* The nearest number of so many significant bits, ties to even; the range of exponents is not looked at. */
+static double nearest(double x, int bits) {
     int exponent;
     const double fraction = frexp(x, &exponent);
-    return isfinite(x) ? ldexp(rint(ldexp(fraction, 8)), exponent - 8) : x;
+    return isfinite(x) ? ldexp(rint(ldexp(fraction, bits)), exponent - bits) : x;
 }
 
 static sr_term round_to(sr_tape *tape, sr_term a, double value) {
@@ -102,11 +103,11 @@ static sr_term round_to(sr_tape *tape, sr_term a, double value) {
 }
 
 sr_term sr_tape_round(sr_tape *tape, sr_term a) {
-    return tape->bf16 ? round_to(tape, a, nearest(sr_tape_value(tape, a))) : a;
+    return tape->bits ? round_to(tape, a, nearest(sr_tape_value(tape, a), tape->bits)) : a;
 }
 
 sr_term sr_tape_round_back(sr_tape *tape, sr_term a) {
-    return tape->bf16 ? round_to(tape, a, sr_tape_value(tape, a)) : a;
+    return tape->bits ? round_to(tape, a, sr_tape_value(tape, a)) : a;
 }
 
 sr_term sr_tape_affine(sr_tape *tape, sr_term a, double factor, double constant) {
@@ -185,7 +186,7 @@ srnn_status sr_tape_backward(sr_tape *tape, const sr_term *outputs, const double
         tape->nodes[outputs[n]].derivative += weights[n];
     for (int64_t n = tape->count - 1; n >= 0; n--) {
         const double whole = tape->nodes[n].derivative;
-        const double derivative = tape->nodes[n].rounds ? nearest(whole) : whole;
+        const double derivative = tape->nodes[n].rounds ? nearest(whole, tape->bits) : whole;
         const int64_t from = n > 0 ? tape->nodes[n - 1].past : 0;
         for (int64_t e = from; e < tape->nodes[n].past; e++)
             tape->nodes[tape->edges[e].to].derivative += derivative * tape->edges[e].partial;

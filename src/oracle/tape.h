@@ -16,8 +16,9 @@ typedef struct sr_tape sr_tape;
 srnn_status sr_tape_create(sr_tape **tape);
 void sr_tape_free(sr_tape *tape);
 
-/* From now on sr_tape_round and sr_tape_round_back do what they say; until then they give back their term. */
-void sr_tape_use_bf16(sr_tape *tape);
+/* From now on sr_tape_round and sr_tape_round_back round to so many significant bits (bf16: 8, float: 24); until then they
+ * give back their term. */
+void sr_tape_use_bits(sr_tape *tape, int bits);
 
 /* Forgets every term. */
 void sr_tape_clear(sr_tape *tape);
@@ -37,7 +38,7 @@ sr_term sr_tape_affine(sr_tape *tape, sr_term a, double factor, double constant)
 /* f(a), given its value and its slope there. */
 sr_term sr_tape_function(sr_tape *tape, sr_term a, double value, double slope);
 
-/* What a computation in bf16 makes of a: the nearest number that the type has; derivatives are rounded on their way
+/* What a computation in a narrower type makes of a: the nearest number that the type has; derivatives are rounded on their way
  * back. The second rounds only those. */
 sr_term sr_tape_round(sr_tape *tape, sr_term a);
 sr_term sr_tape_round_back(sr_tape *tape, sr_term a);
