@@ -77,6 +77,7 @@ static void systems_have_settings_of_their_own(void **state) {
     assert_true(find(&study, "recall.avey.1")->cache_bytes == 16.0 * 12 * 4);
     sr_study_free(&study);
     assert_int_equal(read_text(&study, "variants: {a: {settings: {steps: 1}}}\n"), SRNN_ERR_FORMAT);
+    sr_study_free(&study);
 }
 
 static void costs_are_worked_out(void **state) {
