@@ -300,8 +300,15 @@ SR_DEVICE void store_row_gradient(const sr_attention_view<N> &call, const row_pl
         store_number(call.d_output_gate.at(at.b, at.h, at.t), g.logit);
 }
 
+/* Blocks on a multiprocessor: the more, the fewer registers; before Hopper three would spill. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define BACKWARD_BLOCKS 2
+#else
+#define BACKWARD_BLOCKS 3
+#endif
+
 template <class N, int WIDTH>
-__global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, 3)
+__global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, BACKWARD_BLOCKS)
     output_rows_backward(const sr_attention_view<N> call) {
     using Row = sr_eight_row<WIDTH>;
     const int64_t rows = (int64_t)call.B * call.H * call.T;
