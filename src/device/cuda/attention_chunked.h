@@ -1,9 +1,18 @@
 /* attention_chunked.h (private): attention chunk by chunk on tensor cores: pairs inside a chunk, and a state between chunks.
  *
  * A block walks the chunks of a head. The state of linear attention, S = sum_j k_j v_j^T, stays in
- * the registers of its warps as float sums; before each chunk it is rounded to bf16, times the score's coefficient,
- * in shared memory, where all rows of the chunk multiply with it. A warp has 16 rows of the chunk and 16 columns of
- * the values. Features are made of q and k where a tile arrives, so that they never lie in memory. */
+ * the registers of its warps as float sums; before each chunk it is rounded to bf16 in shared memory, where all rows of
+ * the chunk multiply with it. A warp has 16 rows of the chunk and 16 columns of the values.
+ *
+ * There are four walks of one kind: rows X of a chunk get C = X M + sum over pieces of (X Y^T) Z, where M, the state, is the
+ * sum of Y Z^T over the chunks that were walked before:
+ *     outputs              X = q    Y = k    Z = v     forwards
+ *     gradients of q       X = dN   Y = v    Z = k     forwards
+ *     gradients of v       X = k    Y = q    Z = dN    from the end
+ *     gradients of k       X = v    Y = dN   Z = q     from the end
+ *
+ * Products and bytes are few, so instructions beside the products decide the time: a thread copies the same columns of each
+ * tile and makes features of what it copied itself, and what a row has in common is multiplied once. */
 #ifndef SR_CUDA_ATTENTION_CHUNKED_H
 #define SR_CUDA_ATTENTION_CHUNKED_H
 
@@ -12,17 +21,14 @@
 /* In bf16: linear scores with D and Dv up to 64. */
 extern const sr_attention_kernel sr_cuda_attention_chunked;
 
-/* Heads of D <= DW and Dv <= VW numbers; DW <= VW. */
-template <int DW, int VW> struct sr_chunk {
-    static constexpr int warps = VW / 16, threads = warps * SR_WARP;
-    static constexpr int tokens = VW; /* of a chunk: 16 a warp */
-    static constexpr int steps = tokens / 16;
-    static constexpr int key_numbers = tokens * DW, value_numbers = tokens * VW;
-};
+/* Tokens of a chunk, and the most that D and Dv can be. */
+enum { SR_CHUNK = 64, SR_CHUNK_ROWS = SR_CHUNK / 16, SR_CHUNK_NUMBERS = SR_CHUNK * SR_CHUNK };
 
-/* Starts kernel<DW, VW> for the call's widths: SR_CHUNK_START(start, call, ...) calls start<DW, VW>(call, ...). */
-#define SR_CHUNK_START(start, call, ...) \
-    ((call).D <= 16 ? start<16, 64>(call, __VA_ARGS__) : start<64, 64>(call, __VA_ARGS__))
+/* The first of a warp's 16 rows of a chunk. Rows have 1 to SR_CHUNK_ROWS pieces to visit: each warp has each place in turn,
+ * since warp n of all blocks is in the same quarter of a multiprocessor. */
+SR_DEVICE int chunk_own(int chunk) {
+    return 16 * (((int)threadIdx.x / SR_WARP + chunk) % SR_CHUNK_ROWS);
+}
 
 /* The cores. */
 srnn_status sr_chunked_forward(const sr_attention_view<sr_bf16> &call,
@@ -32,13 +38,29 @@ srnn_status sr_chunked_backward_queries(const sr_attention_view<sr_bf16> &call,
 srnn_status sr_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
                                      const sr_mma_alignment &aligned, cudaStream_t stream);
 
-/* ---- features of a tile, made where it lies ---- */
+/* ---- tiles on their way, and features made where they lie ---- */
 
-/* A row over the lanes that tile_load gives its pieces of 16 bytes. */
-template <int WIDTH> struct sr_piece_row {
-    static constexpr int count = 8, lanes = WIDTH / 8;
+/* What makes features of the rows of q or k. */
+struct sr_feature_map {
+    srnn_feature feature;
+    const float *inverse; /* (T, D) of unit_heads; else NULL */
+};
+
+SR_DEVICE sr_feature_map query_map(const sr_attention_view<sr_bf16> &call, int b) {
+    const float *const inverse = call.scratch.q_inverse;
+    return {call.choices.feature, inverse ? inverse + (int64_t)b * call.T * call.D : nullptr};
+}
+
+SR_DEVICE sr_feature_map key_map(const sr_attention_view<sr_bf16> &call, int b) {
+    const float *const inverse = call.scratch.k_inverse;
+    return {call.choices.feature, inverse ? inverse + (int64_t)b * call.T * call.D : nullptr};
+}
+
+/* A row over the lanes that have its pieces of 16 bytes. */
+struct sr_piece_row {
+    static constexpr int count = 8, lanes = SR_CHUNK / 8;
     static SR_DEVICE int column(int n) {
-        return 8 * ((int)threadIdx.x % lanes) + n;
+        return 8 * (thread_again() % lanes) + n;
     }
     static SR_DEVICE float sum(float x) {
 #pragma unroll
@@ -54,68 +76,130 @@ template <int WIDTH> struct sr_piece_row {
     }
 };
 
-/* Rows of queries or keys as the caller gave them, and what makes features of them. */
-struct sr_feature_rows {
-    sr_head_rows<const sr_bf16> rows;
-    srnn_feature feature;
-    const float *inverse; /* (T, D) of unit_heads */
-};
+/* One head's rows, chunk by chunk; a thread of the block moves 8 columns of `pieces` rows of each. Where they are is not kept in
+ * registers, which are few. */
+template <int THREADS> struct sr_chunk_tiles {
+    using Tile = sr_tile<SR_CHUNK>;
+    static constexpr int apart = THREADS / Tile::chunks, pieces = SR_CHUNK / apart;
+    static_assert(apart % 8 == 0, "all pieces of a thread have the same place in their rows");
 
-SR_DEVICE const float *inverse_rows(const sr_attention_view<sr_bf16> &call, const float *inverse,
-                                    int b) {
-    return inverse ? inverse + (int64_t)b * call.T * call.D : nullptr;
-}
+    sr_head_rows<const sr_bf16> head;
 
-SR_DEVICE sr_feature_rows query_features(const sr_attention_view<sr_bf16> &call, int b, int h,
-                                         bool aligned) {
-    return {head_rows(call.q, b, h, call.D, aligned), call.choices.feature,
-            inverse_rows(call, call.scratch.q_inverse, b)};
-}
+    /* The thread's first row; where its first piece lies in a tile; how many of its columns exist. */
+    static SR_DEVICE int row() {
+        return thread_again() / Tile::chunks;
+    }
+    static SR_DEVICE sr_bf16 *place(sr_bf16 *tile) {
+        return tile + Tile::offset(row(), thread_again() % Tile::chunks);
+    }
+    SR_DEVICE int count() const {
+        return max(0, min(8, head.columns - sr_piece_row::column(0)));
+    }
 
-SR_DEVICE sr_feature_rows key_features(const sr_attention_view<sr_bf16> &call, int b, int kv,
-                                       bool aligned) {
-    return {head_rows(call.k, b, kv, call.D, aligned), call.choices.feature,
-            inverse_rows(call, call.scratch.k_inverse, b)};
-}
+    /* Starts the copy of rows t0 .. t0+SR_CHUNK-1; those from `past` on and columns past the end become zero. Complete
+     * after cp_async_wait and a barrier. */
+    SR_DEVICE void load(sr_bf16 *tile, int t0, int past) const {
+        if (!head.aligned || head.columns < SR_CHUNK || t0 + SR_CHUNK > past) {
+            load_some(tile, t0, past);
+            return;
+        }
+        const sr_bf16 *from = head.rows + (t0 + row()) * head.time + sr_piece_row::column(0);
+        sr_bf16 *const to = place(tile);
+#pragma unroll
+        for (int n = 0; n < pieces; n++) {
+            cp_async_16(to + n * apart * SR_CHUNK, from);
+            from += apart * head.time;
+        }
+    }
 
-/* After the thread's own copies of tile_load have come, and before the barrier that shows them to others. */
-template <int WIDTH, int ROWS, int THREADS>
-SR_DEVICE void tile_features(sr_bf16 *tile, const sr_feature_rows &source, int t0, int past) {
-    using Tile = sr_tile<WIDTH>;
-    using Row = sr_piece_row<WIDTH>;
-    if (source.feature == SRNN_FEATURE_IDENTITY)
-        return;
+    /* The same where some of it does not exist, or not as 16 bytes. */
+    SR_DEVICE void load_some(sr_bf16 *tile, int t0, int past) const {
 #pragma unroll 1
-    for (int n = (int)threadIdx.x; n < ROWS * Tile::chunks; n += THREADS) {
-        const int row = n / Tile::chunks, t = min(t0 + row, past - 1);
-        sr_bf16 *const at = tile + Tile::offset(row, n % Tile::chunks);
-        sr_vector<sr_bf16> vector = load_vector(at);
+        for (int n = 0; n < pieces; n++) {
+            const int t = t0 + row() + n * apart, exist = t < past ? count() : 0;
+            const sr_bf16 *const from =
+                head.rows + (exist > 0 ? t * head.time + sr_piece_row::column(0) : 0);
+            sr_bf16 *const to = place(tile) + n * apart * SR_CHUNK;
+            if (head.aligned) {
+                cp_async_16(to, from, 2 * exist);
+                continue;
+            }
+            sr_vector<sr_bf16> vector = {};
+#pragma unroll
+            for (int c = 0; c < 8; c++)
+                if (c < exist)
+                    vector.number[c] = from[c];
+            store_vector(to, vector);
+        }
+    }
+
+    /* change(x): the 8 numbers of the piece at `at`. */
+    template <class Change> static SR_DEVICE void change_piece(sr_bf16 *at, const Change &change) {
+        sr_vector<uint32_t> pairs = load_vector(reinterpret_cast<uint32_t *>(at));
         float x[8];
 #pragma unroll
-        for (int c = 0; c < 8; c++)
-            x[c] = to_float(vector.number[c]);
-        const int columns = source.rows.columns;
-        row_feature<Row>(x, source.feature,
-                         source.inverse ? source.inverse + (int64_t)t * columns : nullptr, columns);
+        for (int c = 0; c < 4; c++) {
+            const float2 pair = unpack_bf16(pairs.number[c]);
+            x[2 * c] = pair.x;
+            x[2 * c + 1] = pair.y;
+        }
+        change(x);
 #pragma unroll
-        for (int c = 0; c < 8; c++)
-            vector.number[c] = to_bf16(x[c]);
-        if (t0 + row < past)
-            store_vector(at, vector);
+        for (int c = 0; c < 4; c++)
+            pairs.number[c] = pack_bf16(x[2 * c], x[2 * c + 1]);
+        store_vector(reinterpret_cast<uint32_t *>(at), pairs);
     }
-}
+
+    /* Features of the thread's own pieces, which become zero past the last column, and finite from row `past` on; piece n
+     * times scale(n). After the thread's own copies have come, and before the barrier that shows them to others. */
+    template <class Scale>
+    SR_DEVICE void features(sr_bf16 *tile, const sr_feature_map &map, int t0, int past,
+                            const Scale &scale) const {
+        sr_bf16 *const own = place(tile);
+        if (map.feature == SRNN_FEATURE_ELU1) {
+            const int exist = count();
+#pragma unroll
+            for (int n = 0; n < pieces; n++)
+                change_piece(own + n * apart * SR_CHUNK, [&](float(&x)[8]) {
+#pragma unroll
+                    for (int c = 0; c < 8; c++)
+                        x[c] = elu1(x[c]) * scale(n);
+                    if (exist < 8)
+#pragma unroll
+                        for (int c = 0; c < 8; c++)
+                            x[c] = c < exist ? x[c] : 0;
+                });
+            return;
+        }
+#pragma unroll 1
+        for (int n = 0; n < pieces; n++)
+            change_piece(own + n * apart * SR_CHUNK, [&](float(&x)[8]) {
+                const int t = min(t0 + row() + n * apart, past - 1);
+                row_feature<sr_piece_row>(
+                    x, map.feature, map.inverse ? map.inverse + (int64_t)t * head.columns : nullptr,
+                    head.columns);
+                row_multiply<sr_piece_row>(x, scale(n));
+            });
+    }
+    SR_DEVICE void features(sr_bf16 *tile, const sr_feature_map &map, int t0, int past) const {
+        if (map.feature != SRNN_FEATURE_IDENTITY)
+            features(tile, map, t0, past, [](int) { return 1.0f; });
+    }
+};
 
 /* ---- where documents end and how weights decay ---- */
 
 /* What a head says about its tokens. */
-struct sr_chunk_head {
+template <bool DECAYS> struct sr_chunk_head {
     const int32_t *first; /* (T) of the batch row */
-    const double *decay;  /* (T) of the kv head; NULL: none */
+    const double *decay;  /* (T) of the kv head; read only where weights decay */
     int T;
 
     /* exp(C_to - C_from); one document has both. */
     SR_DEVICE float between(int from, int to) const {
-        return decay ? exp2f((float)(decay[to] - decay[from]) * SR_LOG2_E) : 1;
+        if constexpr (DECAYS)
+            return exp2f((float)(decay[to] - decay[from]) * SR_LOG2_E);
+        return 1;
     }
 
     /* What the state before t0 counts for token t at t0 or later: nothing where a document begins between. */
@@ -129,11 +213,6 @@ struct sr_chunk_head {
         return t > last || t < first[last] ? 0 : between(t, last);
     }
 
-    /* Whether all tokens of a chunk count as 1 there. */
-    SR_DEVICE bool plain_until(int t0, int last) const {
-        return !decay && first[last] <= t0;
-    }
-
     /* The same for a walk from the end: what queries from t1 on count for token t before; what query t, at t0 or later,
      * counts for tokens before t0. */
     SR_DEVICE float from_after(int t1, int t) const {
@@ -144,15 +223,75 @@ struct sr_chunk_head {
     }
 };
 
-SR_DEVICE sr_chunk_head chunk_head(const sr_attention_view<sr_bf16> &call, int b, int kv) {
+template <bool DECAYS>
+SR_DEVICE sr_chunk_head<DECAYS> chunk_head(const sr_attention_view<sr_bf16> &call, int b, int kv) {
     return {call.first + (int64_t)b * call.T,
-            call.choices.decays ? call.scratch.decay + call.row_index(call.Hkv, b, kv, 0) : nullptr,
-            call.T};
+            DECAYS ? call.scratch.decay + call.row_index(call.Hkv, b, kv, 0) : nullptr, call.T};
+}
+
+/* Weights of a 16 x 16 piece times exp(sign (C_row - C_column)). */
+template <bool DECAYS>
+SR_DEVICE void decay_pairs(float (&w)[SR_PIECE], const sr_chunk_head<DECAYS> &head, int row,
+                           int column, float sign) {
+    if constexpr (DECAYS) {
+        sr_piece_decay decay;
+        decay.open(head.decay, row, column, head.T, sign * SR_LOG2_E);
+#pragma unroll
+        for (int e = 0; e < SR_PIECE; e++)
+            w[e] *= exp2_fast(decay.row_less_column(e));
+    }
+}
+
+/* Weights 0 for what query t + row of a 16 x 16 piece does not see: keys after it, and of other documents where some begin in
+ * the chunk. Pieces from key `key` on, up to the queries' own. */
+template <bool DECAYS>
+SR_DEVICE void hide_keys(float (&w)[SR_PIECE], const sr_chunk_head<DECAYS> &head, int t, int key,
+                         bool documents) {
+    if (key == t)
+#pragma unroll
+        for (int e = 0; e < SR_PIECE; e++)
+            w[e] = piece_column(e) > piece_row(e / 2 % 2) ? 0 : w[e];
+    if (!documents)
+        return;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int first = head.first[min(t + piece_row(half), head.T - 1)];
+#pragma unroll
+        for (int e = 0; e < SR_PIECE; e++)
+            if (e / 2 % 2 == half)
+                w[e] = key + piece_column(e) < first ? 0 : w[e];
+    }
+}
+
+/* The same for the queries of a piece from `query` on, of which some do not see key t + row. */
+template <bool DECAYS>
+SR_DEVICE void hide_queries(float (&w)[SR_PIECE], const sr_chunk_head<DECAYS> &head, int t,
+                            int query, bool documents) {
+#pragma unroll
+    for (int e = 0; e < SR_PIECE; e++) {
+        const int j = t + piece_row(e / 2 % 2), i = query + piece_column(e);
+        if (query == t)
+            w[e] = j > i ? 0 : w[e];
+        if (documents)
+            w[e] = j < head.first[min(i, head.T - 1)] ? 0 : w[e];
+    }
 }
 
 /* x times factor; what is multiplied with nothing does not matter, even if it is not a number. */
 SR_DEVICE float counted(float x, float factor) {
     return factor == 0 ? 0 : x * factor;
+}
+
+/* P pieces of 16 rows of a tile, from column 8 `begin` on, = C. By a warp; complete after a barrier or __syncwarp. */
+template <int WIDTH, int P>
+SR_DEVICE void pieces_to_tile(sr_bf16 *rows, const float (&c)[P][4], int begin = 0) {
+    const int lane = thread_again() % SR_WARP;
+#pragma unroll
+    for (int n = 0; n < P; n += 2) {
+        uint32_t a[4];
+        pack_a(a, c[n], c[n + 1]);
+        stmatrix_x4(rows + sr_tile<WIDTH>::offset(lane % 16, begin + n + lane / 16), a);
+    }
 }
 
 /* ---- the state ---- */
@@ -165,8 +304,7 @@ SR_DEVICE void load_a_columns(uint32_t (&a)[4], const sr_bf16 *tile, int row, in
         a, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, c, lane / 8 % 2));
 }
 
-/* What the tokens of a chunk count in the state after it, where that is not 1: 0 in a document that ended before the
- * chunk did, less with decay. Shared memory, (tokens) each; NULL: all are 1. */
+/* What the tokens of a chunk count in the state after it. Shared memory, (tokens) each; NULL: all are 1. */
 struct sr_token_factors {
     const float *values, *ones; /* in S; in z */
 };
@@ -182,21 +320,22 @@ SR_DEVICE void scale_columns(uint32_t (&a)[4], const float *factor, int step) {
     }
 }
 
-/* A warp's part of S^T: 16 columns of the values by all of the keys; and of z = sum_j k_j the 16 numbers of its own
- * number, where rows are summed. */
-template <int DW, int VW> struct sr_chunk_state {
-    static constexpr int P = DW / 8;
+/* A warp's part of S^T: 16 columns of the values by all columns of the keys, or half of them where eight warps share it; and
+ * where rows are summed, 16 numbers of z = sum_j k_j if it has those columns. */
+template <int WARPS> struct sr_chunk_state {
+    static constexpr int P = SR_CHUNK / 8 * SR_CHUNK_ROWS / WARPS;
     float s[P][4];
-    float z[2][4]; /* each row is the same */
+    float z[4]; /* rows 0 .. 7 are alike: its first 8 numbers; rows 8 .. 15: the others */
 
-    SR_DEVICE void clear() {
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-#pragma unroll
-            for (int n = 0; n < P; n++)
-                s[n][e] = 0;
-            z[0][e] = z[1][e] = 0;
-        }
+    /* The columns of values / 16, the first of the keys / 16, and those of z / 16. */
+    static SR_DEVICE int value_columns() {
+        return (int)threadIdx.x / SR_WARP % SR_CHUNK_ROWS;
+    }
+    static SR_DEVICE int key_columns() {
+        return (int)threadIdx.x / SR_WARP / SR_CHUNK_ROWS * (P / 2);
+    }
+    static SR_DEVICE bool has_z(int columns) {
+        return columns == value_columns();
     }
 
     SR_DEVICE void multiply(float factor) {
@@ -204,128 +343,267 @@ template <int DW, int VW> struct sr_chunk_state {
         for (int e = 0; e < 4; e++) {
 #pragma unroll
             for (int n = 0; n < P; n++)
-                s[n][e] *= factor;
-            z[0][e] *= factor;
-            z[1][e] *= factor;
+                s[n][e] = counted(s[n][e], factor);
+            z[e] = counted(z[e], factor);
         }
     }
 
-    /* To what it counts after a chunk, or before it where the walk is from the end. */
-    SR_DEVICE void keep(const sr_chunk_head &head, float factor) {
-        if (factor == 0)
-            clear();
-        else if (head.decay)
-            multiply(factor);
+    SR_DEVICE void clear() {
+        multiply(0);
     }
 
     /* Adds a chunk of keys and values. */
     SR_DEVICE void add(const sr_bf16 *keys, const sr_bf16 *values, bool sums,
                        const sr_token_factors &factors) {
-        const int warp = (int)threadIdx.x / SR_WARP;
 #pragma unroll 1
-        for (int step = 0; step < sr_chunk<DW, VW>::steps; step++) {
-            const uint32_t one = 0x3f803f80u;
-            uint32_t a[4], ones[4] = {one, one, one, one};
-            load_a_columns<VW>(a, values, 16 * step, warp);
+        for (int step = 0; step < SR_CHUNK_ROWS; step++) {
+            uint32_t a[4];
+            load_a_columns<SR_CHUNK>(a, values, 16 * step, value_columns());
             if (factors.values)
                 scale_columns(a, factors.values, step);
-            if (factors.ones)
-                scale_columns(ones, factors.ones, step);
 #pragma unroll
-            for (int c = 0; c < DW / 16; c++) {
+            for (int n = 0; n < P; n += 2) {
+                const int columns = key_columns() + n / 2;
                 uint32_t b[4];
-                load_b_rows<DW>(b, keys, 16 * step, c);
-                mma_m16n8k16(s[2 * c], a, b);
-                mma_m16n8k16(s[2 * c + 1], a, b + 2);
-                if (sums && c == warp) {
-                    mma_m16n8k16(z[0], ones, b);
-                    mma_m16n8k16(z[1], ones, b + 2);
-                }
+                load_b_rows<SR_CHUNK>(b, keys, 16 * step, columns);
+                mma_m16n8k16(s[n], a, b);
+                mma_m16n8k16(s[n + 1], a, b + 2);
+                if (sums && has_z(columns))
+                    add_ones(b, factors.ones, step);
             }
         }
     }
 
-    /* Times `factor` and rounded: `tile` (VW, DW) = S^T, `column` (DW) = z. Complete after a barrier. */
-    SR_DEVICE void publish(sr_bf16 *tile, sr_bf16 *column, float factor) const {
-        const int lane = (int)threadIdx.x % SR_WARP, warp = (int)threadIdx.x / SR_WARP;
-#pragma unroll
-        for (int n = 0; n < P; n++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int row = 16 * warp + lane / 4 + 8 * half;
-                sr_bf16 *const to = tile + sr_tile<DW>::offset(row, n) + 2 * (lane % 4);
-                *reinterpret_cast<uint32_t *>(to) =
-                    pack_bf16(factor * s[n][2 * half], factor * s[n][2 * half + 1]);
-            }
-        if (warp < DW / 16 && lane < 4)
+    /* z += the tokens of B, times their factors. */
+    SR_DEVICE void add_ones(const uint32_t *b, const float *factor, int step) {
+        const uint32_t one = 0x3f803f80u;
+        uint32_t upper[4] = {one, 0, one, 0};
+        if (factor)
+            scale_columns(upper, factor, step);
+        const uint32_t lower[4] = {0, upper[0], 0, upper[2]};
+        mma_m16n8k16(z, upper, b);
+        mma_m16n8k16(z, lower, b + 2);
+    }
+
+    /* Rounded: `tile` (values, keys) = S^T, `column` (keys) = z. Complete after a barrier. */
+    SR_DEVICE void publish(sr_bf16 *tile, sr_bf16 *column) const {
+        const int lane = (int)threadIdx.x % SR_WARP;
+        pieces_to_tile<SR_CHUNK>(tile + 16 * value_columns() * SR_CHUNK, s, 2 * key_columns());
+        if (value_columns() / (P / 2) == key_columns() / (P / 2) && lane < 4)
 #pragma unroll
             for (int n = 0; n < 2; n++)
-                *reinterpret_cast<uint32_t *>(column + 16 * warp + 8 * n + 2 * lane) =
-                    pack_bf16(factor * z[n][0], factor * z[n][1]);
+                *reinterpret_cast<uint32_t *>(column + 16 * value_columns() + 8 * n + 2 * lane) =
+                    pack_bf16(z[2 * n], z[2 * n + 1]);
     }
 };
 
 /* ---- rows ---- */
 
-/* Multiplies row `half` of a C of P products side by side. */
-template <int P> SR_DEVICE void scale_row(float (&c)[P][4], int half, float factor) {
-#pragma unroll
-    for (int n = 0; n < P; n++) {
-        c[n][2 * half] = counted(c[n][2 * half], factor);
-        c[n][2 * half + 1] = counted(c[n][2 * half + 1], factor);
-    }
-}
-
-/* Rows t .. t+15, those before `past`, = C (16 x 8 P). By a warp, through 16 rows of 32 numbers that no other uses. */
-enum { SR_STORE_COLUMNS = 32 };
-template <int P>
-SR_DEVICE void chunk_store(sr_head_rows<sr_bf16> rows, const float (&c)[P][4], sr_bf16 *tile, int t,
-                           int past) {
-    constexpr int PIECES = P < SR_STORE_COLUMNS / 8 ? P : SR_STORE_COLUMNS / 8;
-#pragma unroll
-    for (int n = 0; n < P; n += PIECES) {
-        float part[PIECES][4];
-#pragma unroll
-        for (int m = 0; m < 4 * PIECES; m++)
-            part[m / 4][m % 4] = c[n + m / 4][m % 4];
-        tile_store<8 * PIECES>(rows, part, tile, t, past);
-        rows.rows += 8 * PIECES;
-        rows.columns -= 8 * PIECES;
-    }
-}
-
-/* Gradients of features, rows t .. t+15, to those of q or k, whose rows `raw` are. */
+/* 16 rows of a tile to rows t .. t+15, those before `past`; by a warp. */
 template <int WIDTH>
-SR_DEVICE void features_back(float (&c)[WIDTH / 8][4], const sr_strided<const sr_bf16> &raw,
-                             const sr_attention_view<sr_bf16> &call, int b, int h, int t) {
+SR_DEVICE void rows_out(const sr_head_rows<sr_bf16> &head, const sr_bf16 *rows, int t, int past) {
+    constexpr int CHUNKS = WIDTH / 8, APART = SR_WARP / CHUNKS;
+    const int lane = thread_again() % SR_WARP, row = lane / CHUNKS, chunk = lane % CHUNKS;
+    const int count = head.columns - 8 * chunk;
+    sr_bf16 *to = head.rows + (t + row) * head.time + 8 * chunk;
+    if (head.aligned && count >= 8) {
+#pragma unroll
+        for (int n = 0; n < 16 / APART; n++) {
+            if (t + row + n * APART < past)
+                store_vector(to,
+                             load_vector(rows + sr_tile<WIDTH>::offset(row + n * APART, chunk)));
+            to += APART * head.time;
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int n = 0; n < 16 / APART && t + row + n * APART < past; n++) {
+        const sr_vector<sr_bf16> vector =
+            load_vector(rows + sr_tile<WIDTH>::offset(row + n * APART, chunk));
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (i < count)
+                to[i] = vector.number[i];
+        to += APART * head.time;
+    }
+}
+
+/* 16 rows of a warp: X and the sums C. */
+struct sr_chunk_rows {
+    static constexpr int P = SR_CHUNK / 8;
+    sr_operand<SR_CHUNK, false> x;
+    float c[P][4];
+    int t; /* first row */
+
+    SR_DEVICE int row(int half) const {
+        return t + piece_row(half);
+    }
+
+    SR_DEVICE void open(const sr_bf16 *tile, int own, int t0) {
+        x.open(tile, own);
+        t = t0 + own;
+#pragma unroll
+        for (int n = 0; n < P; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                c[n][e] = 0;
+    }
+
+    /* C += X S, of rows with as many columns as keys. */
+    SR_DEVICE void read_values(const sr_bf16 *state) {
+#pragma unroll
+        for (int k = 0; k < SR_CHUNK / 16; k++) {
+            uint32_t a[4];
+            x.get(a, k);
+#pragma unroll
+            for (int n = 0; n < P; n += 2) {
+                uint32_t b[4];
+                load_b<SR_CHUNK>(b, state, 8 * n, k);
+                mma_m16n8k16(c[n], a, b);
+                mma_m16n8k16(c[n + 1], a, b + 2);
+            }
+        }
+    }
+
+    /* C += X S^T, of rows with as many columns as values. */
+    SR_DEVICE void read_keys(const sr_bf16 *state) {
+#pragma unroll
+        for (int k = 0; k < SR_CHUNK / 16; k++) {
+            uint32_t a[4];
+            x.get(a, k);
+            multiply_rows<SR_CHUNK>(c, a, state, 16 * k);
+        }
+    }
+
+    /* C += factor[row] z. */
+    SR_DEVICE void add_column(const sr_bf16 *column, const float (&factor)[2]) {
+#pragma unroll
+        for (int n = 0; n < P; n++) {
+            const sr_bf16 *const z = column + 8 * n + 2 * (threadIdx.x % 4);
+            const float2 pair = unpack_bf16(*reinterpret_cast<const uint32_t *>(z));
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                c[n][2 * half] = fmaf(factor[half], pair.x, c[n][2 * half]);
+                c[n][2 * half + 1] = fmaf(factor[half], pair.y, c[n][2 * half + 1]);
+            }
+        }
+    }
+
+    /* Row `half` times factor. */
+    SR_DEVICE void scale(int half, float factor) {
+#pragma unroll
+        for (int n = 0; n < P; n++) {
+            c[n][2 * half] = counted(c[n][2 * half], factor);
+            c[n][2 * half + 1] = counted(c[n][2 * half + 1], factor);
+        }
+    }
+
+    /* Pairs with rows at .. at+15 of Y and Z; weigh(w) makes weights of the 16 x 16 products of X and Y. */
+    template <class Weigh>
+    SR_DEVICE void visit(const sr_bf16 *y, const sr_bf16 *z, int at, const Weigh &weigh) {
+        using Operand = sr_operand<SR_CHUNK, false>;
+        float w[1][SR_PIECE];
+        uint32_t a[4];
+        multiply_pieces<SR_CHUNK>(
+            w, [&](int) -> const Operand & { return x; }, y, at);
+        weigh(w[0]);
+        pack_piece(a, w[0]);
+        multiply_rows<SR_CHUNK>(c, a, z, at);
+    }
+
+    /* Rows before `past` to memory, `columns` of COLUMNS at a time. By a warp, through 16 rows of COLUMNS that no other
+     * uses. */
+    template <int COLUMNS>
+    SR_DEVICE void store(sr_head_rows<sr_bf16> to, sr_bf16 *rows, int past) const {
+#pragma unroll
+        for (int begin = 0; begin < SR_CHUNK; begin += COLUMNS) {
+            float part[COLUMNS / 8][4];
+#pragma unroll
+            for (int m = 0; m < COLUMNS / 2; m++)
+                part[m / 4][m % 4] = c[begin / 8 + m / 4][m % 4];
+            __syncwarp();
+            pieces_to_tile<COLUMNS>(rows, part);
+            __syncwarp();
+            rows_out<COLUMNS>(to, rows, t, past);
+            to.rows += COLUMNS;
+            to.columns -= COLUMNS;
+        }
+    }
+};
+
+/* Starts the copy of numbers t0 .. t0+SR_CHUNK-1 of rows; those from `past` on become zero. Complete after cp_async_wait and a
+ * barrier. */
+SR_DEVICE void load_row_numbers(float *to, const float *from, int t0, int past) {
+    const int n = (int)threadIdx.x;
+    if (n < SR_CHUNK)
+        cp_async_4(to + n, from + min(t0 + n, past - 1), t0 + n < past ? 4 : 0);
+}
+
+/* ---- gradients of features ---- */
+
+/* Whether features_back reads the features. */
+SR_DEVICE bool features_need_rows(srnn_feature feature) {
+    return feature == SRNN_FEATURE_RELU || feature == SRNN_FEATURE_ELU1;
+}
+
+/* use(n, e, f) for the features of 16 rows of a tile, where C has c[n][e]. */
+template <class Use> SR_DEVICE void each_feature(const sr_bf16 *rows, const Use &use) {
+#pragma unroll
+    for (int k = 0; k < SR_CHUNK / 16; k++) {
+        uint32_t a[4];
+        load_a<SR_CHUNK>(a, rows, 0, k);
+#pragma unroll
+        for (int m = 0; m < 4; m++) {
+            const float2 pair = unpack_bf16(a[m]);
+            use(2 * k + m / 2, m % 2 * 2, pair.x);
+            use(2 * k + m / 2, m % 2 * 2 + 1, pair.y);
+        }
+    }
+}
+
+/* Gradients of features to those of q or k. `rows`: the features in shared memory; `raw`: their 16 rows of q or k. */
+SR_DEVICE void features_back(float (&c)[SR_CHUNK / 8][4], const sr_bf16 *rows,
+                             const sr_head_rows<const sr_bf16> &raw, srnn_feature feature,
+                             int past) {
+    switch (feature) {
+    case SRNN_FEATURE_IDENTITY:
+    case SRNN_FEATURE_UNIT_HEADS:
+    case SRNN_FEATURE_UNIT_SMOOTH: /* the kernels here do not support these */
+    case SRNN_FEATURE_NORM_SPLIT:
+    case SRNN_FEATURE_NORM_COSINE:
+        return;
+    case SRNN_FEATURE_RELU:
+        each_feature(rows, [&](int n, int e, float f) { c[n][e] = f > 0 ? c[n][e] : 0; });
+        return;
+    case SRNN_FEATURE_ELU1: /* x + 1 above 1, where the slope is 1, and exp(x) below */
+        each_feature(rows, [&](int n, int e, float f) { c[n][e] *= f < 1 ? f : 1; });
+        return;
+    case SRNN_FEATURE_UNIT:
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            using Row = sr_quad_row<SR_CHUNK>;
+            float g[Row::count], x[Row::count];
+            row_of(g, c, half);
+            row_load<Row>(x, raw.rows + min(piece_row(half), past - 1) * raw.time, raw.columns);
+            row_feature_backward<Row>(g, x, feature);
+            set_row(c, g, half);
+        }
+        return;
+    }
+}
+
+/* dot[i] = <feature of row i, its gradient>, which is sum_j w'_ij dw'_ij where weights are linear in the feature; the
+ * first `past` of 16 rows. */
+SR_DEVICE void linear_dots(float *dot, const float (&gradient)[SR_CHUNK / 8][4],
+                           const sr_bf16 *rows, int past) {
+    float sum[2] = {0, 0};
+    each_feature(rows,
+                 [&](int n, int e, float f) { sum[e / 2] = fmaf(f, gradient[n][e], sum[e / 2]); });
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float x[WIDTH / 4];
-        row_of(x, c, half);
-        feature_gradient<sr_quad_row<WIDTH>>(x, raw.at(b, h, min(t + piece_row(half), call.T - 1)),
-                                             call);
-        set_row(c, x, half);
-    }
-}
-
-/* dot[i] = <feature of row i, its gradient>, which is sum_j w'_ij dw'_ij where weights are linear in the feature; rows
- * t .. t+15. */
-template <int WIDTH>
-SR_DEVICE void linear_dots(float *dot, const float (&gradient)[WIDTH / 8][4],
-                           const sr_feature_rows &source, int t, int T) {
-    using Row = sr_quad_row<WIDTH>;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int i = t + piece_row(half), inside = min(i, T - 1), columns = source.rows.columns;
-        float x[Row::count], g[Row::count];
-        row_load<Row>(x, source.rows.rows + inside * source.rows.time, columns);
-        row_feature<Row>(x, source.feature,
-                         source.inverse ? source.inverse + (int64_t)inside * columns : nullptr,
-                         columns);
-        row_of(g, gradient, half);
-        const float all = row_dot<Row>(x, g);
-        if (threadIdx.x % 4 == 0 && i < T)
-            dot[i] = all;
+        const float all = quad_sum(sum[half]);
+        if (threadIdx.x % 4 == 0 && piece_row(half) < past)
+            dot[piece_row(half)] = all;
     }
 }
 

@@ -5,181 +5,145 @@
 #include "device/cuda/check.h"
 #include "device/cuda/launch.h"
 
-template <int DW, int VW> struct query_memory {
-    alignas(16) sr_bf16 square[2][sr_chunk<DW, VW>::value_numbers]; /* d_numerator; the state */
-    sr_bf16 keys[2][sr_chunk<DW, VW>::key_numbers];
-    sr_bf16 values[2][sr_chunk<DW, VW>::value_numbers];
-    sr_bf16 out[sr_chunk<DW, VW>::tokens * SR_STORE_COLUMNS];
-    float factor[sr_chunk<DW, VW>::tokens];
-    sr_bf16 column[DW];
+enum { WARPS = 4, THREADS = WARPS * SR_WARP };
+
+struct query_memory {
+    alignas(16) sr_bf16 state[SR_CHUNK_NUMBERS];
+    sr_bf16 d_numerators[2][SR_CHUNK_NUMBERS];
+    sr_bf16 keys[2][SR_CHUNK_NUMBERS];
+    sr_bf16 values[2][SR_CHUNK_NUMBERS];
+    sr_bf16 queries[2][SR_CHUNK_NUMBERS];
+    float d_row_sums[2][SR_CHUNK], scales[2][SR_CHUNK];
+    float factor[SR_CHUNK];
+    sr_bf16 column[SR_CHUNK];
 };
 
-/* 16 rows of a warp: gradients but for row_scale. */
-template <int DW, int VW> struct gradient_rows {
-    static constexpr int P = DW / 8;
-    sr_operand<VW, false> d_numerator;
-    float d_q[P][4];
+/* 16 rows of a warp: gradients but for row_scale and the score's coefficient. */
+template <bool DECAYS> struct gradient_rows : sr_chunk_rows {
+    using Rows = sr_chunk_rows;
     float d_row_sum[2];
-    int t; /* first row */
-
-    SR_DEVICE int row(int half) const {
-        return t + piece_row(half);
-    }
-
-    SR_DEVICE void open(const sr_attention_view<sr_bf16> &call, int64_t rows) {
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            d_row_sum[half] = call.scratch.d_row_sum[rows + min(row(half), call.T - 1)];
-#pragma unroll
-        for (int n = 0; n < P; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                d_q[n][e] = 0;
-    }
-
-    /* What the state gives: dN S^T + d_row_sum z. */
-    SR_DEVICE void read(const sr_bf16 *state, const sr_bf16 *column, bool sums) {
-#pragma unroll
-        for (int k = 0; k < VW / 16; k++) {
-            uint32_t a[4];
-            d_numerator.get(a, k);
-            multiply_rows<DW>(d_q, a, state, 16 * k);
-        }
-        if (!sums)
-            return;
-#pragma unroll
-        for (int n = 0; n < P; n++) {
-            const sr_bf16 *const z = column + 8 * n + 2 * (threadIdx.x % 4);
-            const float2 pair = unpack_bf16(*reinterpret_cast<const uint32_t *>(z));
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                d_q[n][2 * half] = fmaf(d_row_sum[half], pair.x, d_q[n][2 * half]);
-                d_q[n][2 * half + 1] = fmaf(d_row_sum[half], pair.y, d_q[n][2 * half + 1]);
-            }
-        }
-    }
 
     /* Pairs with 16 keys from `key` on, which are rows `at` .. of the tiles. */
-    SR_DEVICE void visit(const sr_attention_view<sr_bf16> &call, const sr_chunk_head &head,
-                         const sr_bf16 *keys, const sr_bf16 *values, int at, int key, bool masked) {
-        using Operand = sr_operand<VW, false>;
-        float d[1][SR_PIECE];
-        multiply_pieces<VW>(
-            d, [&](int) -> const Operand & { return d_numerator; }, values, at);
-        sr_piece_decay decay;
-        if (head.decay)
-            decay.open(head.decay, t, key, head.T, SR_LOG2_E);
+    SR_DEVICE void visit_keys(const sr_chunk_head<DECAYS> &head, const sr_bf16 *keys,
+                              const sr_bf16 *values, int at, int key, bool documents) {
+        Rows::visit(values, keys, at, [&](float(&d)[SR_PIECE]) {
 #pragma unroll
-        for (int e = 0; e < SR_PIECE; e++) {
-            float &x = d[0][e];
-            x = (x + d_row_sum[e / 2 % 2]) * call.score.coefficient[1];
-            if (head.decay)
-                x *= exp2_fast(decay.row_less_column(e));
-            if (masked) {
-                const int i = row(e / 2 % 2), j = key + piece_column(e);
-                x = j > i || j < head.first[min(i, head.T - 1)] ? 0 : x;
-            }
-        }
-        uint32_t a[4];
-        pack_piece(a, d[0]);
-        multiply_rows<DW>(d_q, a, keys, at);
+            for (int e = 0; e < SR_PIECE; e++)
+                d[e] += d_row_sum[e / 2 % 2];
+            decay_pairs(d, head, this->t, key, 1);
+            hide_keys(d, head, this->t, key, documents);
+        });
     }
 
-    SR_DEVICE void finish(const sr_attention_view<sr_bf16> &call, int b, int h, sr_bf16 *tile,
-                          bool aligned) {
-        const int64_t at = call.row_index(call.H, b, h, 0);
+    /* `scales`: row_scale of the warp's rows; `features` of its queries, whose place becomes that of the gradients. */
+    SR_DEVICE void finish(const sr_attention_view<sr_bf16> &call, int b, int h, const float *scales,
+                          sr_bf16 *features, bool aligned) {
+        const int left = call.T - this->t;
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            scale_row(d_q, half, call.scratch.row_scale[at + min(row(half), call.T - 1)]);
-        if (call.choices.decays)
-            linear_dots<DW>(call.scratch.row_dot + at, d_q, query_features(call, b, h, false), t,
-                            call.T);
-        features_back<DW>(d_q, call.raw_q, call, b, h, t);
+            Rows::scale(half, call.score.coefficient[1] * scales[piece_row(half)]);
+        if constexpr (DECAYS)
+            linear_dots(call.scratch.row_dot + call.row_index(call.H, b, h, this->t), this->c,
+                        features, left);
+        features_back(this->c, features,
+                      {call.raw_q.at(b, h, this->t), call.raw_q.time, call.D, false},
+                      call.choices.feature, left);
         if (call.d_q.data)
-            chunk_store(head_rows(call.d_q, b, h, call.D, aligned), d_q, tile, t, call.T);
+            Rows::store<SR_CHUNK>(head_rows(call.d_q, b, h, call.D, aligned), features, call.T);
     }
 };
 
-template <int DW, int VW>
-__global__ void __launch_bounds__(sr_chunk<DW, VW>::threads, 2)
+template <bool DECAYS>
+__global__ void __launch_bounds__(THREADS, DECAYS ? 2 : 4)
     query_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call,
                  const sr_mma_alignment aligned) {
-    constexpr int TOKENS = sr_chunk<DW, VW>::tokens, THREADS = sr_chunk<DW, VW>::threads;
-    using Memory = query_memory<DW, VW>;
-    SR_SHARED(Memory, shared);
-    const int sequence = (int)blockIdx.x;
+    using Tiles = sr_chunk_tiles<THREADS>;
+    SR_SHARED(query_memory, shared);
+    const int sequence = (int)blockIdx.x, tid = (int)threadIdx.x;
     const int b = sequence / call.H, h = sequence % call.H, kv = h / call.group;
     const int past = call.T;
-    const int own = 16 * ((int)threadIdx.x / SR_WARP);
     const bool sums = call.choices.sums_rows;
-    const sr_chunk_head head = chunk_head(call, b, kv);
-    const auto d = head_rows(call.d_numerator, b, h, call.Dv, aligned.d_numerator);
-    const sr_feature_rows k = key_features(call, b, kv, aligned.k);
-    const auto v = head_rows(call.v, b, kv, call.Dv, aligned.v);
-    sr_chunk_state<DW, VW> state;
+    const bool features = DECAYS || features_need_rows(call.choices.feature);
+    const sr_chunk_head<DECAYS> head = chunk_head<DECAYS>(call, b, kv);
+    const Tiles q = {head_rows(call.q, b, h, call.D, aligned.q)};
+    const Tiles k = {head_rows(call.k, b, kv, call.D, aligned.k)};
+    const Tiles v = {head_rows(call.v, b, kv, call.Dv, aligned.v)};
+    const Tiles d = {head_rows(call.d_numerator, b, h, call.Dv, aligned.d_numerator)};
+    const int64_t row = call.row_index(call.H, b, h, 0);
+    const auto load = [&](int t0, int stage) {
+        k.load(shared->keys[stage], t0, past);
+        v.load(shared->values[stage], t0, past);
+        d.load(shared->d_numerators[stage], t0, past);
+        if (features)
+            q.load(shared->queries[stage], t0, past);
+        load_row_numbers(shared->d_row_sums[stage], call.scratch.d_row_sum + row, t0, past);
+        load_row_numbers(shared->scales[stage], call.scratch.row_scale + row, t0, past);
+        cp_async_commit();
+    };
+    sr_chunk_state<WARPS> state;
+    int begins = head.first[min(SR_CHUNK, past) - 1]; /* the document of the chunk's last token */
 
-    tile_load<VW, TOKENS, THREADS>(shared->square[0], d, 0, 0, past);
-    tile_load<DW, TOKENS, THREADS>(shared->keys[0], k.rows, 0, 0, past);
-    tile_load<VW, TOKENS, THREADS>(shared->values[0], v, 0, 0, past);
-    cp_async_commit();
+    load(0, 0);
     state.clear();
-    for (int t0 = 0, stage = 0; t0 < past; t0 += TOKENS, stage ^= 1) {
-        sr_bf16 *const own_rows = shared->square[stage], *const before = shared->square[stage ^ 1];
+    for (int chunk = 0;; chunk++) {
+        const int stage = chunk % 2, t0 = chunk * SR_CHUNK, next = t0 + SR_CHUNK;
+        const int last = min(next, past) - 1, own = chunk_own(chunk);
         sr_bf16 *const keys = shared->keys[stage], *const values = shared->values[stage];
-        const int next = t0 + TOKENS, last = min(next, past) - 1;
         cp_async_wait<0>();
-        tile_features<DW, TOKENS, THREADS>(keys, k, t0, past);
+        k.features(keys, key_map(call, b), t0, past);
+        if (features)
+            q.features(shared->queries[stage], query_map(call, b), t0, past);
         __syncthreads(); /* tiles and state are there, and nobody reads the tiles before */
-        if (next < past) {
-            tile_load<DW, TOKENS, THREADS>(shared->keys[stage ^ 1], k.rows, next, next, past);
-            tile_load<VW, TOKENS, THREADS>(shared->values[stage ^ 1], v, next, next, past);
-            cp_async_commit();
-        }
-        const bool plain = head.plain_until(t0, last);
-        if (!plain && (int)threadIdx.x < TOKENS)
-            shared->factor[threadIdx.x] = head.until(last, t0 + (int)threadIdx.x);
-        gradient_rows<DW, VW> rows;
-        rows.t = t0 + own;
-        rows.d_numerator.open(own_rows, own);
-        rows.open(call, call.row_index(call.H, b, h, 0));
-        if (t0 > 0) {
-            rows.read(before, shared->column, sums);
-            if (!plain || head.first[last] >= t0)
+        if (next < past)
+            load(next, stage ^ 1);
+        const bool documents = begins > t0; /* one begins inside */
+        const float kept = begins < t0 ? head.from_before(t0, last) : 0;
+        const int next_begins = head.first[min(next + SR_CHUNK, past) - 1];
+        if ((DECAYS || documents) && tid < SR_CHUNK)
+            shared->factor[tid] = head.until(last, t0 + tid);
+        gradient_rows<DECAYS> rows;
+        rows.open(shared->d_numerators[stage], own, t0);
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            rows.d_row_sum[half] = shared->d_row_sums[stage][own + piece_row(half)];
+        if (t0 > 0 && begins != t0) {
+            rows.read_keys(shared->state);
+            if (sums)
+                rows.add_column(shared->column, rows.d_row_sum);
+            if (DECAYS || documents)
 #pragma unroll
                 for (int half = 0; half < 2; half++)
-                    scale_row(rows.d_q, half, head.from_before(t0, rows.row(half)));
+                    rows.scale(half, head.from_before(t0, rows.row(half)));
         }
-        /* The pieces of the chunk up to the rows' own, which has hidden pairs. */
+        /* The pieces of the chunk up to the rows' own. */
 #pragma unroll 1
         for (int at = 0; at <= own; at += 16)
-            rows.visit(call, head, keys, values, at, t0 + at,
-                       at == own || head.first[last] > t0 + at);
-        __syncthreads(); /* nobody reads the rows' tile and the state any more */
-        if (next < past) {
-            tile_load<VW, TOKENS, THREADS>(before, d, next, next, past);
-            cp_async_commit();
-        }
+            rows.visit_keys(head, keys, values, at, t0 + at, documents);
+        __syncthreads(); /* nobody reads the state any more */
         if (rows.t < past)
-            rows.finish(call, b, h, shared->out + own * SR_STORE_COLUMNS, aligned.d_q);
+            rows.finish(call, b, h, shared->scales[stage] + own,
+                        shared->queries[stage] + own * SR_CHUNK, aligned.d_q);
         if (next >= past)
             break;
-        const float *const factor = plain ? nullptr : shared->factor;
-        state.keep(head, head.from_before(t0, last));
+        const float *const factor = DECAYS || documents ? shared->factor : nullptr;
+        if (DECAYS || kept == 0)
+            state.multiply(kept);
         state.add(keys, values, sums, {factor, factor});
-        state.publish(own_rows, shared->column, call.score.coefficient[1]);
+        state.publish(shared->state, shared->column);
+        begins = next_begins;
     }
 }
 
-template <int DW, int VW>
+template <bool DECAYS>
 static srnn_status start(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,
                          cudaStream_t stream) {
-    SR_CUDA(sr_launch(query_chunks<DW, VW>, dim3((unsigned)(call.B * call.H)),
-                      dim3(sr_chunk<DW, VW>::threads), sizeof(query_memory<DW, VW>), stream, call,
-                      aligned));
+    SR_CUDA(sr_launch(query_chunks<DECAYS>, dim3((unsigned)(call.B * call.H)), dim3(THREADS),
+                      sizeof(query_memory), stream, call, aligned));
     return SRNN_OK;
 }
 
 srnn_status sr_chunked_backward_queries(const sr_attention_view<sr_bf16> &call,
                                         const sr_mma_alignment &aligned, cudaStream_t stream) {
-    return SR_CHUNK_START(start, call, aligned, stream);
+    return call.choices.decays ? start<true>(call, aligned, stream)
+                               : start<false>(call, aligned, stream);
 }

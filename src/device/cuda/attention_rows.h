@@ -202,6 +202,11 @@ SR_DEVICE float sigmoid(float x) {
     return 1 / (1 + expf(-x));
 }
 
+/* elu(x) + 1, to about 20 bits. */
+SR_DEVICE float elu1(float x) {
+    return x > 0 ? x + 1 : exp2_fast(x * SR_LOG2_E);
+}
+
 /* In place; unit_heads is one factor a channel, `inverse` (n), which the others do not read. */
 template <class Row>
 SR_DEVICE void row_feature(float (&x)[Row::count], srnn_feature feature, const float *inverse,
@@ -217,7 +222,7 @@ SR_DEVICE void row_feature(float (&x)[Row::count], srnn_feature feature, const f
     case SRNN_FEATURE_ELU1:
 #pragma unroll
         for (int m = 0; m < Row::count; m++)
-            x[m] = Row::column(m) >= n ? 0 : x[m] > 0 ? x[m] + 1 : expf(x[m]);
+            x[m] = Row::column(m) >= n ? 0 : elu1(x[m]);
         return;
     case SRNN_FEATURE_UNIT:
         row_multiply<Row>(x, 1 / fmaxf(row_length<Row>(x), SR_NORM_FLOOR));

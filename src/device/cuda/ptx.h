@@ -152,6 +152,14 @@ SR_DEVICE float tanh_fast(float x) {
     return y;
 }
 
+/* threadIdx.x, asked for anew each time: what is made of it is made again in each turn of a loop and takes no registers
+ * meanwhile. */
+SR_DEVICE int thread_again() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 /* The value of lane `lane` ^ mask, of lane `lane`, of the lane `distance` above or below (at the warp's end: one's
  * own); collective. T has 4 or 8 bytes. */
 template <class T> SR_DEVICE T shuffle_xor(T value, int mask) {

@@ -95,6 +95,10 @@ SR_DEVICE float tanh_fast(float x) {
 
 /* ---- between the lanes ---- */
 
+SR_DEVICE int thread_again() {
+    return (int)threadIdx.x;
+}
+
 /* value of lane `from`. */
 template <class T> static inline T sr_emulator_shuffle_from(T value, int from, const char *name) {
     static_assert(sizeof value == 4 || sizeof value == 8, "numbers of 4 or 8 bytes");
