@@ -10,9 +10,17 @@ static bool supports(const srnn_problem *problem) {
            srnn_attention_has_state(&problem->attention) && problem->D <= 64 && problem->Dv <= 64;
 }
 
+static sr_chunk_room take_room(const srnn_plan *plan, sr_layout *layout) {
+    const int multiprocessors = sr_cuda_facts(plan->device)->multiprocessors;
+    const size_t states = sr_chunked_states(&plan->problem, multiprocessors);
+    return {multiprocessors,
+            (float *)sr_layout_take(layout, states, SR_STATE_NUMBERS * sizeof(float))};
+}
+
 static size_t scratch_bytes(const srnn_plan *plan) {
     sr_layout layout = {};
     sr_attention_scratch_place<sr_bf16>(plan, &layout, SR_FEATURES_IN_CORE);
+    take_room(plan, &layout);
     return layout.used;
 }
 
@@ -22,7 +30,8 @@ static srnn_status forward(const sr_attention_call *call) {
     const sr_attention_view<sr_bf16> view =
         sr_attention_forward_view<sr_bf16>(call, &layout, SR_FEATURES_IN_CORE);
     SR_TRY(sr_attention_prepare(view, stream));
-    return sr_chunked_forward(view, sr_mma_alignment_of(view), stream);
+    return sr_chunked_forward(view, sr_mma_alignment_of(view), take_room(call->plan, &layout),
+                              stream);
 }
 
 static srnn_status backward(const sr_attention_call *call) {
@@ -31,10 +40,11 @@ static srnn_status backward(const sr_attention_call *call) {
     const sr_attention_view<sr_bf16> view =
         sr_attention_backward_view<sr_bf16>(call, &layout, SR_FEATURES_IN_CORE);
     const sr_mma_alignment aligned = sr_mma_alignment_of(view);
+    const sr_chunk_room room = take_room(call->plan, &layout);
     SR_TRY(sr_attention_prepare(view, stream));
     SR_TRY(sr_attention_outputs_backward(view, stream));
-    SR_TRY(sr_chunked_backward_queries(view, aligned, stream));
-    SR_TRY(sr_chunked_backward_keys(view, aligned, stream));
+    SR_TRY(sr_chunked_backward_queries(view, aligned, room, stream));
+    SR_TRY(sr_chunked_backward_keys(view, aligned, room, stream));
     return sr_attention_inputs_backward(view, stream);
 }
 

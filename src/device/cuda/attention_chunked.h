@@ -24,19 +24,88 @@ extern const sr_attention_kernel sr_cuda_attention_chunked;
 /* Tokens of a chunk, and the most that D and Dv can be. */
 enum { SR_CHUNK = 64, SR_CHUNK_ROWS = SR_CHUNK / 16, SR_CHUNK_NUMBERS = SR_CHUNK * SR_CHUNK };
 
-/* The first of a warp's 16 rows of a chunk. Rows have 1 to SR_CHUNK_ROWS pieces to visit: each warp has each place in turn,
- * since warp n of all blocks is in the same quarter of a multiprocessor. */
-SR_DEVICE int chunk_own(int chunk) {
-    return 16 * (((int)threadIdx.x / SR_WARP + chunk) % SR_CHUNK_ROWS);
+/* A number that all lanes of a warp have, in a way that shows the compiler that they do; and the warp's. */
+SR_DEVICE int of_warp(int x) {
+    return shuffle(x, 0);
+}
+SR_DEVICE int warp_number() {
+    return of_warp((int)threadIdx.x / SR_WARP);
 }
 
-/* The cores. */
+/* The first of a warp's 16 rows of a chunk. Rows have 1 to SR_CHUNK_ROWS pieces to visit: each warp has each place in turn,
+ * since warp n of all blocks is in the same quarter of a multiprocessor. */
+SR_DEVICE int chunk_own(int warp, int chunk) {
+    return 16 * ((warp + chunk) % SR_CHUNK_ROWS);
+}
+
+/* Numbers of a state as its warps keep it. */
+enum { SR_STATE_NUMBERS = 2 * SR_CHUNK_ROWS * SR_WARP * 20 };
+
+/* Heads that are too few to fill a GPU, or the last of many that are left over when it was filled some times, are cut into
+ * spans that are walked side by side, once the states before them are known. Heads are those of keys and values, b * Hkv +
+ * kv; each has `group` blocks, or that many a span. */
+struct sr_chunk_spans {
+    int heads, group, chunks; /* chunks of a head */
+    int whole;                /* so many heads are not cut */
+    int count, each;          /* spans of the others; chunks of a span */
+    float *states;            /* (heads - whole, count, SR_STATE_NUMBERS) */
+
+    SR_BOTH int cut_blocks(int spans) const {
+        return (heads - whole) * group * spans;
+    }
+    SR_BOTH int blocks() const {
+        return whole * group + cut_blocks(count);
+    }
+    SR_DEVICE float *state(int head, int span) const {
+        return states + ((int64_t)(head - whole) * count + span) * SR_STATE_NUMBERS;
+    }
+};
+
+/* What a block walks: chunks start .. end-1 of a head, where row = (b * Hkv + kv) * group + its place in the group. */
+struct sr_chunk_walk {
+    int row, span, start, end;
+};
+
+SR_DEVICE sr_chunk_walk chunk_walk(const sr_chunk_spans &spans, int block) {
+    const int before = spans.whole * spans.group, cut = block - before;
+    if (cut < 0)
+        return {block, 0, 0, spans.chunks};
+    const int row = of_warp(cut / spans.count), span = cut - row * spans.count;
+    const int start = span * spans.each;
+    return {before + row, span, start, min(start + spans.each, spans.chunks)};
+}
+
+/* The cores; each has memory for states, and makes what it begins with. */
+struct sr_chunk_room {
+    int multiprocessors;
+    float *states;
+};
 srnn_status sr_chunked_forward(const sr_attention_view<sr_bf16> &call,
-                               const sr_mma_alignment &aligned, cudaStream_t stream);
+                               const sr_mma_alignment &aligned, const sr_chunk_room &room,
+                               cudaStream_t stream);
 srnn_status sr_chunked_backward_queries(const sr_attention_view<sr_bf16> &call,
-                                        const sr_mma_alignment &aligned, cudaStream_t stream);
+                                        const sr_mma_alignment &aligned, const sr_chunk_room &room,
+                                        cudaStream_t stream);
 srnn_status sr_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
-                                     const sr_mma_alignment &aligned, cudaStream_t stream);
+                                     const sr_mma_alignment &aligned, const sr_chunk_room &room,
+                                     cudaStream_t stream);
+
+/* How many blocks of the cores a multiprocessor has at a time. */
+enum { SR_FORWARD_BLOCKS = 4, SR_QUERY_BLOCKS = 3, SR_KEY_BLOCKS = 2 };
+
+/* Where `blocks` blocks run at a time; `states` is not set. */
+sr_chunk_spans sr_chunked_spans(int heads, int group, int T, int blocks);
+
+/* How many states the cores need room for. */
+size_t sr_chunked_states(const srnn_problem *problem, int multiprocessors);
+
+/* spans.states: the states of keys and values before all spans; and from what each span adds, the states before spans of a
+ * walk forwards or from the end. */
+srnn_status sr_chunked_key_states(const sr_attention_view<sr_bf16> &call,
+                                  const sr_mma_alignment &aligned, const sr_chunk_spans &spans,
+                                  cudaStream_t stream);
+srnn_status sr_chunked_scan(const sr_attention_view<sr_bf16> &call, const sr_chunk_spans &spans,
+                            bool from_end, cudaStream_t stream);
 
 /* ---- tiles on their way, and features made where they lie ---- */
 
@@ -213,6 +282,11 @@ template <bool DECAYS> struct sr_chunk_head {
         return t > last || t < first[last] ? 0 : between(t, last);
     }
 
+    /* What the state before t0 counts in the state after `last`; the document of `last` begins at `begins`. */
+    SR_DEVICE float across(int t0, int last, int begins) const {
+        return begins < t0 ? between(t0 - 1, last) : 0;
+    }
+
     /* The same for a walk from the end: what queries from t1 on count for token t before; what query t, at t0 or later,
      * counts for tokens before t0. */
     SR_DEVICE float from_after(int t1, int t) const {
@@ -220,6 +294,11 @@ template <bool DECAYS> struct sr_chunk_head {
     }
     SR_DEVICE float back_to(int t0, int t) const {
         return t >= T || first[t] >= t0 ? 0 : between(t0, t);
+    }
+
+    /* What the state of queries from t1 on, whose document begins at `begins`, counts before t0. */
+    SR_DEVICE float back_across(int t0, int t1, int begins) const {
+        return begins < t0 ? between(t0, t1) : 0;
     }
 };
 
@@ -321,35 +400,38 @@ SR_DEVICE void scale_columns(uint32_t (&a)[4], const float *factor, int step) {
 }
 
 /* A warp's part of S^T: 16 columns of the values by all columns of the keys, or half of them where eight warps share it; and
- * where rows are summed, 16 numbers of z = sum_j k_j if it has those columns. */
+ * where rows are summed, 16 numbers of z = sum_j k_j. */
 template <int WARPS> struct sr_chunk_state {
     static constexpr int P = SR_CHUNK / 8 * SR_CHUNK_ROWS / WARPS;
     float s[P][4];
     float z[4]; /* rows 0 .. 7 are alike: its first 8 numbers; rows 8 .. 15: the others */
 
-    /* The columns of values / 16, the first of the keys / 16, and those of z / 16. */
-    static SR_DEVICE int value_columns() {
-        return (int)threadIdx.x / SR_WARP % SR_CHUNK_ROWS;
-    }
-    static SR_DEVICE int key_columns() {
-        return (int)threadIdx.x / SR_WARP / SR_CHUNK_ROWS * (P / 2);
-    }
-    static SR_DEVICE bool has_z(int columns) {
-        return columns == value_columns();
+    int value_at,
+        key_at; /* the columns of values / 16, which are also those of z; the first of keys / 16 */
+
+    SR_DEVICE explicit sr_chunk_state(int warp)
+        : value_at(warp % SR_CHUNK_ROWS), key_at(warp / SR_CHUNK_ROWS * (P / 2)) {
+        each([](float &x, int) { x = 0; });
     }
 
-    SR_DEVICE void multiply(float factor) {
+    /* use(number of the state, its place among SR_STATE_NUMBERS). */
+    template <class Use> SR_DEVICE void each(const Use &use) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
 #pragma unroll
             for (int n = 0; n < P; n++)
-                s[n][e] = counted(s[n][e], factor);
-            z[e] = counted(z[e], factor);
+                use(s[n][e], (4 * n + e) * WARPS * SR_WARP + (int)threadIdx.x);
+            use(z[e], (4 * P + e) * WARPS * SR_WARP + (int)threadIdx.x);
         }
     }
-
-    SR_DEVICE void clear() {
-        multiply(0);
+    SR_DEVICE void multiply(float factor) {
+        each([&](float &x, int) { x = counted(x, factor); });
+    }
+    SR_DEVICE void put(float *numbers) {
+        each([&](float &x, int at) { numbers[at] = x; });
+    }
+    SR_DEVICE void get(const float *numbers) {
+        each([&](float &x, int at) { x = numbers[at]; });
     }
 
     /* Adds a chunk of keys and values. */
@@ -357,27 +439,26 @@ template <int WARPS> struct sr_chunk_state {
                        const sr_token_factors &factors) {
 #pragma unroll 1
         for (int step = 0; step < SR_CHUNK_ROWS; step++) {
-            uint32_t a[4];
-            load_a_columns<SR_CHUNK>(a, values, 16 * step, value_columns());
+            uint32_t a[4], b[P / 2][4];
+            load_a_columns<SR_CHUNK>(a, values, 16 * step, value_at);
+#pragma unroll
+            for (int n = 0; n < P / 2; n++)
+                load_b_rows<SR_CHUNK>(b[n], keys, 16 * step, key_at + n);
             if (factors.values)
                 scale_columns(a, factors.values, step);
 #pragma unroll
-            for (int n = 0; n < P; n += 2) {
-                const int columns = key_columns() + n / 2;
-                uint32_t b[4];
-                load_b_rows<SR_CHUNK>(b, keys, 16 * step, columns);
-                mma_m16n8k16(s[n], a, b);
-                mma_m16n8k16(s[n + 1], a, b + 2);
-                if (sums && has_z(columns))
-                    add_ones(b, factors.ones, step);
-            }
+            for (int n = 0; n < P; n++)
+                mma_m16n8k16(s[n], a, b[n / 2] + n % 2 * 2);
+            if (sums)
+                add_ones(keys, factors.ones, step);
         }
     }
 
-    /* z += the tokens of B, times their factors. */
-    SR_DEVICE void add_ones(const uint32_t *b, const float *factor, int step) {
+    /* z += the tokens of a step, times their factors. */
+    SR_DEVICE void add_ones(const sr_bf16 *keys, const float *factor, int step) {
         const uint32_t one = 0x3f803f80u;
-        uint32_t upper[4] = {one, 0, one, 0};
+        uint32_t b[4], upper[4] = {one, 0, one, 0};
+        load_b_rows<SR_CHUNK>(b, keys, 16 * step, value_at);
         if (factor)
             scale_columns(upper, factor, step);
         const uint32_t lower[4] = {0, upper[0], 0, upper[2]};
@@ -387,12 +468,13 @@ template <int WARPS> struct sr_chunk_state {
 
     /* Rounded: `tile` (values, keys) = S^T, `column` (keys) = z. Complete after a barrier. */
     SR_DEVICE void publish(sr_bf16 *tile, sr_bf16 *column) const {
-        const int lane = (int)threadIdx.x % SR_WARP;
-        pieces_to_tile<SR_CHUNK>(tile + 16 * value_columns() * SR_CHUNK, s, 2 * key_columns());
-        if (value_columns() / (P / 2) == key_columns() / (P / 2) && lane < 4)
+        const int lane = thread_again() % SR_WARP, warp = thread_again() / SR_WARP;
+        const int row = 16 * (warp % SR_CHUNK_ROWS);
+        pieces_to_tile<SR_CHUNK>(tile + row * SR_CHUNK, s, warp / SR_CHUNK_ROWS * P);
+        if (warp < SR_CHUNK_ROWS && lane < 4)
 #pragma unroll
             for (int n = 0; n < 2; n++)
-                *reinterpret_cast<uint32_t *>(column + 16 * value_columns() + 8 * n + 2 * lane) =
+                *reinterpret_cast<uint32_t *>(column + row + 8 * n + 2 * lane) =
                     pack_bf16(z[2 * n], z[2 * n + 1]);
     }
 };
@@ -489,7 +571,14 @@ struct sr_chunk_rows {
         }
     }
 
-    /* Row `half` times factor. */
+    /* Row `half` times factor; where that can be 0 because the row does not count. */
+    SR_DEVICE void multiply(int half, float factor) {
+#pragma unroll
+        for (int n = 0; n < P; n++) {
+            c[n][2 * half] *= factor;
+            c[n][2 * half + 1] *= factor;
+        }
+    }
     SR_DEVICE void scale(int half, float factor) {
 #pragma unroll
         for (int n = 0; n < P; n++) {
@@ -498,16 +587,21 @@ struct sr_chunk_rows {
         }
     }
 
-    /* Pairs with rows at .. at+15 of Y and Z; weigh(w) makes weights of the 16 x 16 products of X and Y. */
-    template <class Weigh>
+    /* Pairs with rows at .. at+15 of Y and Z; weigh(w) makes weights of the 16 x 16 products of X and Y, of whose four steps
+     * AHEAD are loaded at a time. */
+    template <int AHEAD = 4, class Weigh>
     SR_DEVICE void visit(const sr_bf16 *y, const sr_bf16 *z, int at, const Weigh &weigh) {
-        using Operand = sr_operand<SR_CHUNK, false>;
-        float w[1][SR_PIECE];
-        uint32_t a[4];
-        multiply_pieces<SR_CHUNK>(
-            w, [&](int) -> const Operand & { return x; }, y, at);
-        weigh(w[0]);
-        pack_piece(a, w[0]);
+        float w[SR_PIECE] = {};
+        uint32_t a[4], b[4];
+#pragma unroll AHEAD
+        for (int k = 0; k < SR_CHUNK / 16; k++) {
+            load_b<SR_CHUNK>(b, y, at, k);
+            x.get(a, k);
+            mma_m16n8k16(w, a, b);
+            mma_m16n8k16(w + 4, a, b + 2);
+        }
+        weigh(w);
+        pack_piece(a, w);
         multiply_rows<SR_CHUNK>(c, a, z, at);
     }
 

@@ -54,8 +54,8 @@ template <bool DECAYS> struct output_rows : sr_chunk_rows {
                           const sr_mma_alignment &aligned) {
         const int64_t at = call.row_index(call.H, b, h, 0);
         const float coefficient = call.score.coefficient[1];
-        Rows::scale(0, coefficient);
-        Rows::scale(1, coefficient);
+        Rows::multiply(0, coefficient);
+        Rows::multiply(1, coefficient);
         if (call.numerator)
             Rows::store<STORE_COLUMNS>(
                 {call.numerator + at * call.Dv, call.Dv, call.Dv, aligned.numerator}, tile, call.T);
@@ -80,41 +80,45 @@ template <bool DECAYS> struct output_rows : sr_chunk_rows {
 template <bool DECAYS>
 __global__ void __launch_bounds__(THREADS, DECAYS ? 2 : 4)
     forward_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call,
-                   const sr_mma_alignment aligned) {
+                   const sr_mma_alignment aligned, const sr_chunk_spans spans) {
     using Tiles = sr_chunk_tiles<THREADS>;
     SR_SHARED(forward_memory, shared);
-    const int sequence = (int)blockIdx.x;
-    const int b = sequence / call.H, h = sequence % call.H, kv = h / call.group;
-    const int past = call.T;
+    const sr_chunk_walk walk = chunk_walk(spans, (int)blockIdx.x);
+    const int b = of_warp(walk.row / call.H), h = walk.row - b * call.H;
+    const int kv = of_warp(h / call.group);
+    const int past = call.T, start = walk.start, warp = warp_number();
     const bool sums = call.choices.sums_rows;
     const sr_chunk_head<DECAYS> head = chunk_head<DECAYS>(call, b, kv);
     const Tiles q = {head_rows(call.q, b, h, call.D, aligned.q)};
     const Tiles k = {head_rows(call.k, b, kv, call.D, aligned.k)};
     const Tiles v = {head_rows(call.v, b, kv, call.Dv, aligned.v)};
-    sr_chunk_state<WARPS> state;
-    int begins = head.first[min(SR_CHUNK, past) - 1]; /* the document of the chunk's last token */
+    sr_chunk_state<WARPS> state(warp);
+    /* Where the document of the chunk's last token begins. */
+    int begins = head.first[min((start + 1) * SR_CHUNK, past) - 1];
 
-    q.load(shared->square[0], 0, past);
-    k.load(shared->keys[0], 0, past);
-    v.load(shared->values[0], 0, past);
+    q.load(shared->square[start % 2], start * SR_CHUNK, past);
+    k.load(shared->keys[start % 2], start * SR_CHUNK, past);
+    v.load(shared->values[start % 2], start * SR_CHUNK, past);
     cp_async_commit();
-    state.clear();
-    for (int chunk = 0;; chunk++) {
+    if (start > 0) {
+        state.get(spans.state(walk.row / call.group, walk.span));
+        state.publish(shared->square[(start + 1) % 2], shared->column);
+    }
+    for (int chunk = start;; chunk++) {
         const int stage = chunk % 2, t0 = chunk * SR_CHUNK, next = t0 + SR_CHUNK;
-        const int last = min(next, past) - 1, own = chunk_own(chunk);
+        const int last = min(next, past) - 1, own = chunk_own(warp, chunk);
         sr_bf16 *const queries = shared->square[stage], *const before = shared->square[stage ^ 1];
         sr_bf16 *const keys = shared->keys[stage], *const values = shared->values[stage];
         cp_async_wait<0>();
         q.features(queries, query_map(call, b), t0, past);
         k.features(keys, key_map(call, b), t0, past);
         __syncthreads(); /* tiles and state are there, and nobody reads the tiles before */
-        if (next < past) {
+        if (chunk + 1 < walk.end) {
             k.load(shared->keys[stage ^ 1], next, past);
             v.load(shared->values[stage ^ 1], next, past);
             cp_async_commit();
         }
         const bool documents = begins > t0; /* one begins inside */
-        const float kept = begins < t0 ? head.from_before(t0, last) : 0;
         const int next_begins = head.first[min(next + SR_CHUNK, past) - 1];
         if ((DECAYS || documents) && (int)threadIdx.x < SR_CHUNK)
             shared->factor[threadIdx.x] = head.until(last, t0 + (int)threadIdx.x);
@@ -138,33 +142,33 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 2 : 4)
         for (int at = 0; at <= own; at += 16)
             rows.visit_keys(head, keys, values, at, t0 + at, documents);
         __syncthreads(); /* nobody reads queries and state any more */
-        if (next < past) {
+        if (chunk + 1 < walk.end) {
             q.load(before, next, past);
             cp_async_commit();
         }
         if (rows.t < past)
             rows.finish(call, b, h, shared->out + own * STORE_COLUMNS, aligned);
-        if (next >= past)
+        if (chunk + 1 >= walk.end)
             break;
         const float *const factor = DECAYS || documents ? shared->factor : nullptr;
-        if (DECAYS || kept == 0)
-            state.multiply(kept);
+        if (DECAYS || begins >= t0)
+            state.multiply(head.across(t0, last, begins));
         state.add(keys, values, sums, {factor, factor});
         state.publish(queries, shared->column);
         begins = next_begins;
     }
 }
 
-template <bool DECAYS>
-static srnn_status start(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,
-                         cudaStream_t stream) {
-    SR_CUDA(sr_launch(forward_chunks<DECAYS>, dim3((unsigned)(call.B * call.H)), dim3(THREADS),
-                      sizeof(forward_memory), stream, call, aligned));
-    return SRNN_OK;
-}
-
 srnn_status sr_chunked_forward(const sr_attention_view<sr_bf16> &call,
-                               const sr_mma_alignment &aligned, cudaStream_t stream) {
-    return call.choices.decays ? start<true>(call, aligned, stream)
-                               : start<false>(call, aligned, stream);
+                               const sr_mma_alignment &aligned, const sr_chunk_room &room,
+                               cudaStream_t stream) {
+    sr_chunk_spans spans = sr_chunked_spans(call.B * call.Hkv, call.group, call.T,
+                                            SR_FORWARD_BLOCKS * room.multiprocessors);
+    spans.states = room.states;
+    if (spans.count > 1)
+        SR_TRY(sr_chunked_key_states(call, aligned, spans, stream));
+    SR_CUDA(sr_launch(call.choices.decays ? forward_chunks<true> : forward_chunks<false>,
+                      dim3((unsigned)spans.blocks()), dim3(THREADS), sizeof(forward_memory), stream,
+                      call, aligned, spans));
+    return SRNN_OK;
 }

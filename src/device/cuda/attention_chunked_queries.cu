@@ -21,7 +21,7 @@ struct query_memory {
 /* 16 rows of a warp: gradients but for row_scale and the score's coefficient. */
 template <bool DECAYS> struct gradient_rows : sr_chunk_rows {
     using Rows = sr_chunk_rows;
-    float d_row_sum[2];
+    const float *d_row_sums; /* of the warp's rows */
 
     /* Pairs with 16 keys from `key` on, which are rows `at` .. of the tiles. */
     SR_DEVICE void visit_keys(const sr_chunk_head<DECAYS> &head, const sr_bf16 *keys,
@@ -29,7 +29,7 @@ template <bool DECAYS> struct gradient_rows : sr_chunk_rows {
         Rows::visit(values, keys, at, [&](float(&d)[SR_PIECE]) {
 #pragma unroll
             for (int e = 0; e < SR_PIECE; e++)
-                d[e] += d_row_sum[e / 2 % 2];
+                d[e] += d_row_sums[piece_row(e / 2 % 2)];
             decay_pairs(d, head, this->t, key, 1);
             hide_keys(d, head, this->t, key, documents);
         });
@@ -41,7 +41,7 @@ template <bool DECAYS> struct gradient_rows : sr_chunk_rows {
         const int left = call.T - this->t;
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            Rows::scale(half, call.score.coefficient[1] * scales[piece_row(half)]);
+            Rows::multiply(half, call.score.coefficient[1] * scales[piece_row(half)]);
         if constexpr (DECAYS)
             linear_dots(call.scratch.row_dot + call.row_index(call.H, b, h, this->t), this->c,
                         features, left);
@@ -56,12 +56,13 @@ template <bool DECAYS> struct gradient_rows : sr_chunk_rows {
 template <bool DECAYS>
 __global__ void __launch_bounds__(THREADS, DECAYS ? 2 : 4)
     query_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call,
-                 const sr_mma_alignment aligned) {
+                 const sr_mma_alignment aligned, const sr_chunk_spans spans) {
     using Tiles = sr_chunk_tiles<THREADS>;
     SR_SHARED(query_memory, shared);
-    const int sequence = (int)blockIdx.x, tid = (int)threadIdx.x;
-    const int b = sequence / call.H, h = sequence % call.H, kv = h / call.group;
-    const int past = call.T;
+    const sr_chunk_walk walk = chunk_walk(spans, (int)blockIdx.x);
+    const int b = of_warp(walk.row / call.H), h = walk.row - b * call.H;
+    const int kv = of_warp(h / call.group);
+    const int past = call.T, start = walk.start, warp = warp_number(), tid = (int)threadIdx.x;
     const bool sums = call.choices.sums_rows;
     const bool features = DECAYS || features_need_rows(call.choices.feature);
     const sr_chunk_head<DECAYS> head = chunk_head<DECAYS>(call, b, kv);
@@ -80,36 +81,38 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 2 : 4)
         load_row_numbers(shared->scales[stage], call.scratch.row_scale + row, t0, past);
         cp_async_commit();
     };
-    sr_chunk_state<WARPS> state;
-    int begins = head.first[min(SR_CHUNK, past) - 1]; /* the document of the chunk's last token */
+    sr_chunk_state<WARPS> state(warp);
+    /* Where the document of the chunk's last token begins. */
+    int begins = head.first[min((start + 1) * SR_CHUNK, past) - 1];
 
-    load(0, 0);
-    state.clear();
-    for (int chunk = 0;; chunk++) {
+    load(start * SR_CHUNK, start % 2);
+    if (start > 0) {
+        state.get(spans.state(walk.row / call.group, walk.span));
+        state.publish(shared->state, shared->column);
+    }
+    for (int chunk = start;; chunk++) {
         const int stage = chunk % 2, t0 = chunk * SR_CHUNK, next = t0 + SR_CHUNK;
-        const int last = min(next, past) - 1, own = chunk_own(chunk);
+        const int last = min(next, past) - 1, own = chunk_own(warp, chunk);
         sr_bf16 *const keys = shared->keys[stage], *const values = shared->values[stage];
         cp_async_wait<0>();
         k.features(keys, key_map(call, b), t0, past);
         if (features)
             q.features(shared->queries[stage], query_map(call, b), t0, past);
         __syncthreads(); /* tiles and state are there, and nobody reads the tiles before */
-        if (next < past)
+        if (chunk + 1 < walk.end)
             load(next, stage ^ 1);
         const bool documents = begins > t0; /* one begins inside */
-        const float kept = begins < t0 ? head.from_before(t0, last) : 0;
         const int next_begins = head.first[min(next + SR_CHUNK, past) - 1];
         if ((DECAYS || documents) && tid < SR_CHUNK)
             shared->factor[tid] = head.until(last, t0 + tid);
         gradient_rows<DECAYS> rows;
         rows.open(shared->d_numerators[stage], own, t0);
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            rows.d_row_sum[half] = shared->d_row_sums[stage][own + piece_row(half)];
+        rows.d_row_sums = shared->d_row_sums[stage] + own;
         if (t0 > 0 && begins != t0) {
             rows.read_keys(shared->state);
             if (sums)
-                rows.add_column(shared->column, rows.d_row_sum);
+                rows.add_column(shared->column,
+                                {rows.d_row_sums[piece_row(0)], rows.d_row_sums[piece_row(1)]});
             if (DECAYS || documents)
 #pragma unroll
                 for (int half = 0; half < 2; half++)
@@ -123,27 +126,27 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 2 : 4)
         if (rows.t < past)
             rows.finish(call, b, h, shared->scales[stage] + own,
                         shared->queries[stage] + own * SR_CHUNK, aligned.d_q);
-        if (next >= past)
+        if (chunk + 1 >= walk.end)
             break;
         const float *const factor = DECAYS || documents ? shared->factor : nullptr;
-        if (DECAYS || kept == 0)
-            state.multiply(kept);
+        if (DECAYS || begins >= t0)
+            state.multiply(head.across(t0, last, begins));
         state.add(keys, values, sums, {factor, factor});
         state.publish(shared->state, shared->column);
         begins = next_begins;
     }
 }
 
-template <bool DECAYS>
-static srnn_status start(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,
-                         cudaStream_t stream) {
-    SR_CUDA(sr_launch(query_chunks<DECAYS>, dim3((unsigned)(call.B * call.H)), dim3(THREADS),
-                      sizeof(query_memory), stream, call, aligned));
-    return SRNN_OK;
-}
-
 srnn_status sr_chunked_backward_queries(const sr_attention_view<sr_bf16> &call,
-                                        const sr_mma_alignment &aligned, cudaStream_t stream) {
-    return call.choices.decays ? start<true>(call, aligned, stream)
-                               : start<false>(call, aligned, stream);
+                                        const sr_mma_alignment &aligned, const sr_chunk_room &room,
+                                        cudaStream_t stream) {
+    sr_chunk_spans spans = sr_chunked_spans(call.B * call.Hkv, call.group, call.T,
+                                            SR_QUERY_BLOCKS * room.multiprocessors);
+    spans.states = room.states;
+    if (spans.count > 1)
+        SR_TRY(sr_chunked_key_states(call, aligned, spans, stream));
+    SR_CUDA(sr_launch(call.choices.decays ? query_chunks<true> : query_chunks<false>,
+                      dim3((unsigned)spans.blocks()), dim3(THREADS), sizeof(query_memory), stream,
+                      call, aligned, spans));
+    return SRNN_OK;
 }

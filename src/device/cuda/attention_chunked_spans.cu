@@ -1,0 +1,140 @@
+/* attention_chunked_spans.cu: heads cut into spans that are walked side by side: the states between them. */
+#include "device/cuda/attention_chunked.h"
+
+#include "device/cuda/check.h"
+#include "device/cuda/launch.h"
+
+enum { WARPS = SR_CHUNK_ROWS, THREADS = WARPS * SR_WARP };
+
+sr_chunk_spans sr_chunked_spans(int heads, int group, int T, int blocks) {
+    const int shortest = 2; /* chunks of a span */
+    const int chunks = (T + SR_CHUNK - 1) / SR_CHUNK;
+    const int together = blocks > group ? blocks / group : 1; /* heads that are walked at a time */
+    const int left = heads % together;
+    int most = left > 0 ? together / left : 1;
+    if (most > chunks / shortest)
+        most = chunks / shortest;
+    if (most <= 1)
+        return {heads, group, chunks, heads, 1, chunks, nullptr};
+    const int each = (chunks + most - 1) / most;
+    return {heads, group, chunks, heads - left, (chunks + each - 1) / each, each, nullptr};
+}
+
+size_t sr_chunked_states(const srnn_problem *p, int multiprocessors) {
+    const int blocks[] = {SR_FORWARD_BLOCKS, SR_QUERY_BLOCKS, SR_KEY_BLOCKS};
+    size_t most = 0;
+    for (int n = 0; n < 3; n++) {
+        const int group = blocks[n] == SR_KEY_BLOCKS ? 1 : p->H / p->Hkv;
+        const sr_chunk_spans spans =
+            sr_chunked_spans(p->B * p->Hkv, group, p->T, blocks[n] * multiprocessors);
+        const size_t states = (size_t)(spans.heads - spans.whole) * (size_t)spans.count;
+        most = states > most ? states : most;
+    }
+    return most;
+}
+
+struct states_memory {
+    alignas(16) sr_bf16 keys[2][SR_CHUNK_NUMBERS];
+    sr_bf16 values[2][SR_CHUNK_NUMBERS];
+    float factor[SR_CHUNK];
+};
+
+/* What the spans but the last add to the state. */
+template <bool DECAYS>
+__global__ void __launch_bounds__(THREADS, 4)
+    key_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
+               const sr_mma_alignment aligned, const sr_chunk_spans spans) {
+    using Tiles = sr_chunk_tiles<THREADS>;
+    SR_SHARED(states_memory, shared);
+    const int head_number = spans.whole + (int)blockIdx.x / (spans.count - 1);
+    const int span = (int)blockIdx.x % (spans.count - 1), start = span * spans.each;
+    const int b = head_number / call.Hkv, kv = head_number % call.Hkv;
+    const int past = call.T, tid = (int)threadIdx.x;
+    const sr_chunk_head<DECAYS> head = chunk_head<DECAYS>(call, b, kv);
+    const Tiles k = {head_rows(call.k, b, kv, call.D, aligned.k)};
+    const Tiles v = {head_rows(call.v, b, kv, call.Dv, aligned.v)};
+    const auto load = [&](int chunk) {
+        k.load(shared->keys[chunk % 2], chunk * SR_CHUNK, past);
+        v.load(shared->values[chunk % 2], chunk * SR_CHUNK, past);
+        cp_async_commit();
+    };
+    sr_chunk_state<WARPS> state(warp_number());
+
+    load(start);
+    for (int chunk = start; chunk < start + spans.each; chunk++) {
+        const int t0 = chunk * SR_CHUNK, last = t0 + SR_CHUNK - 1, begins = head.first[last];
+        const bool differ = DECAYS || begins > t0;
+        cp_async_wait<0>();
+        k.features(shared->keys[chunk % 2], key_map(call, b), t0, past);
+        __syncthreads(); /* tiles are there, and nobody reads those before */
+        if (chunk + 1 < start + spans.each)
+            load(chunk + 1);
+        if (differ && tid < SR_CHUNK)
+            shared->factor[tid] = head.until(last, t0 + tid);
+        __syncthreads(); /* factors are there */
+        const float *const factor = differ ? shared->factor : nullptr;
+        if (DECAYS || begins >= t0)
+            state.multiply(head.across(t0, last, begins));
+        state.add(shared->keys[chunk % 2], shared->values[chunk % 2], call.choices.sums_rows,
+                  {factor, factor});
+    }
+    state.put(spans.state(head_number, span));
+}
+
+/* What span n of a walk counts in the state after it, if it is there before: for the states of scan_states. */
+template <bool DECAYS>
+SR_DEVICE float factor_across(const sr_chunk_head<DECAYS> &head, const sr_chunk_spans &spans,
+                              int span, bool from_end) {
+    const int t0 = span * spans.each * SR_CHUNK, t1 = t0 + spans.each * SR_CHUNK;
+    if (!from_end)
+        return t1 <= head.T ? head.across(t0, t1 - 1, head.first[t1 - 1]) : 0;
+    return t1 < head.T ? head.back_across(t0, t1, head.first[t1]) : 0;
+}
+
+/* What spans add becomes the state before each; a thread has one number of it, and loads those of some spans together. */
+template <bool DECAYS>
+__global__ void scan_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
+                            const sr_chunk_spans spans, bool from_end) {
+    constexpr int TOGETHER = 8;
+    const int head_number = spans.whole + (int)blockIdx.y;
+    const int at = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    const sr_chunk_head<DECAYS> head =
+        chunk_head<DECAYS>(call, head_number / call.Hkv, head_number % call.Hkv);
+    const auto span_of = [&](int n) { return from_end ? spans.count - 1 - n : n; };
+    float before = 0;
+    for (int begin = 0; begin < spans.count; begin += TOGETHER) {
+        float adds[TOGETHER], factor[TOGETHER];
+#pragma unroll
+        for (int m = 0; m < TOGETHER; m++) {
+            const bool used = begin + m < spans.count - 1; /* nobody needs what the last one adds */
+            const int span = span_of(used ? begin + m : 0);
+            adds[m] = used ? spans.state(head_number, span)[at] : 0;
+            factor[m] = factor_across(head, spans, span, from_end);
+        }
+#pragma unroll
+        for (int m = 0; m < TOGETHER; m++) {
+            if (begin + m >= spans.count)
+                break;
+            spans.state(head_number, span_of(begin + m))[at] = before;
+            before = counted(before, factor[m]) + adds[m];
+        }
+    }
+}
+
+srnn_status sr_chunked_scan(const sr_attention_view<sr_bf16> &call, const sr_chunk_spans &spans,
+                            bool from_end, cudaStream_t stream) {
+    const dim3 grid(SR_STATE_NUMBERS / THREADS, (unsigned)(spans.heads - spans.whole)),
+        block(THREADS);
+    SR_CUDA(sr_launch(call.choices.decays ? scan_states<true> : scan_states<false>, grid, block, 0,
+                      stream, call, spans, from_end));
+    return SRNN_OK;
+}
+
+srnn_status sr_chunked_key_states(const sr_attention_view<sr_bf16> &call,
+                                  const sr_mma_alignment &aligned, const sr_chunk_spans &spans,
+                                  cudaStream_t stream) {
+    const dim3 grid((unsigned)((spans.heads - spans.whole) * (spans.count - 1)));
+    SR_CUDA(sr_launch(call.choices.decays ? key_states<true> : key_states<false>, grid,
+                      dim3(THREADS), sizeof(states_memory), stream, call, aligned, spans));
+    return sr_chunked_scan(call, spans, false, stream);
+}
