@@ -7,7 +7,7 @@ from torch import Tensor
 
 from . import _torch
 from ._numpy import as_offsets
-from ._plans import Options, ordered_operands
+from ._plans import Options, ordered_operands, pool
 from ._variants import Variant, parse
 
 
@@ -19,8 +19,11 @@ def _options(form: str, chunk: int, kernel: str, threads: int, state_limit: int,
 def _forward(operands: Sequence[Tensor], documents: Optional[Tensor], attention: str, form: str, chunk: int,
              kernel: str, threads: int, state_limit: int, levels: int) -> Tuple[Tensor, Tensor]:
     offsets = as_offsets(documents.cpu() if documents is not None else None)
-    o, saved = _torch._run_forward(parse(attention), operands, offsets,
-                                   _options(form, chunk, kernel, threads, state_limit, levels), save=True)
+    plan = _torch._take_plan(parse(attention), operands, _options(form, chunk, kernel, threads, state_limit, levels))
+    try:
+        o, saved = _torch._forward(plan, operands, offsets, save=True)
+    finally:
+        pool.give_back(plan)
     assert saved is not None
     return o, saved
 

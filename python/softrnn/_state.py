@@ -98,16 +98,15 @@ class State:
         """views: (shape, strides, address) of each operand; o: address of a contiguous output."""
         T = views[0][0][2]
         operands = self._operands(T)
-        for operand, (shape, strides, _) in zip(operands, views):
-            check_layout(operand, shape, strides)
-        _, H, _, Dv = self._output(T)
         binding = Binding(operands)
+        for index, (operand, (shape, strides, _)) in enumerate(zip(operands, views)):
+            check_layout(operand, shape, strides)
+            binding.set_strides(index, strides)
+        _, H, _, Dv = self._output(T)
         output = ffi.new("srnn_tensor *", {"batch": H * T * Dv, "head": T * Dv, "time": Dv})
         for start in range(0, T, self.piece):
-            for index, (operand, (_, strides, address)) in enumerate(zip(operands, views)):
-                offset = start * strides[2] * size if operand.tensor else 0
-                binding.set_strides(index, strides)
-                binding.set_address(index, address + offset)
+            binding.set_addresses([address + (start * strides[2] * size if operand.tensor else 0)
+                                   for operand, (_, strides, address) in zip(operands, views)])
             output.data = ffi.cast("void *", o + start * Dv * size)
             check(lib.srnn_state_feed(self._state, output[0], binding.struct, min(self.piece, T - start)))
 

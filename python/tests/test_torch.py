@@ -115,8 +115,9 @@ class Calls(unittest.TestCase):
         from softrnn._plans import Options
         inputs = tensors("gated_softmax")
         variant = softrnn.parse("gated_softmax")
-        prepared, _ = _torch._prepared(variant, [inputs[name] for name in variant.operands])
-        plan = _torch._take_plan(variant, prepared, Options())
+        given = [inputs[name] for name in variant.operands]
+        softrnn.attention(**inputs, attention=variant)
+        plan = _torch._waiting_plan(variant, given, Options())  # of the call before
         for name in variant.operands:
             member = getattr(plan.inputs.struct, name)
             address = member.data if ffi.typeof(member).kind == "struct" else member
