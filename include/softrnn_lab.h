@@ -105,7 +105,7 @@ SRNN_API srnn_status srnl_layer_start(const srnl_layer *layer, size_t index, flo
 /* A projection. What all of them give stands side by side in the row of a token. */
 typedef struct srnl_layer_projection {
     const char *weight, *bias; /* of the tensors; bias NULL: none */
-    int64_t from, inputs;      /* columns that it reads; from -1: the layer's input */
+    int64_t source, inputs;    /* columns that it reads; source -1: the layer's input */
     int64_t to, outputs;       /* columns that it gives */
 } srnl_layer_projection;
 
@@ -116,7 +116,7 @@ SRNN_API bool srnl_layer_projection_at(const srnl_layer *layer, srnl_layer_proje
  * convolutions give stands side by side. */
 typedef struct srnl_layer_convolution {
     const char *weight, *bias; /* of the tensors; bias NULL: none */
-    int64_t from, to, columns;
+    int64_t source, to, columns;
     int taps;
 } srnl_layer_convolution;
 
@@ -131,7 +131,7 @@ typedef struct srnl_layer_operand {
     int64_t sizes[4]; /* its shape, B and T being 1 */
     bool over_tokens; /* it has columns, head by head: */
     bool convolved;   /* of the second row, else of the first */
-    int64_t from, columns;
+    int64_t first, columns;
 } srnl_layer_operand;
 
 SRNN_API bool srnl_layer_operand_at(const srnl_layer *layer, srnl_layer_operand *operand,

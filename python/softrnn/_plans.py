@@ -43,7 +43,7 @@ class Options(NamedTuple):
     threads: int = 0
     state_limit: int = 0
     levels: int = 0
-
+    rope_theta: float = 0.0
 
     def checked(self) -> "Options":
         """Itself, if every member is of the right type."""
@@ -54,6 +54,8 @@ class Options(NamedTuple):
         for name in ("chunk", "threads", "state_limit", "levels"):
             if not hasattr(getattr(self, name), "__index__"):
                 raise ArgumentTypeError(f"{name} must be a whole number, not {type(getattr(self, name)).__name__}")
+        if not isinstance(self.rope_theta, (int, float)) or not 0 <= self.rope_theta < float("inf"):
+            raise ArgumentTypeError(f"rope_theta must be a number that is not negative, not {self.rope_theta!r}")
         return self
 
 
@@ -88,7 +90,7 @@ def make_problem(variant: Variant, sizes: Sizes, options: Options, place: Place)
     problem.device = place.device
     values = dict(zip(("B", "H", "Hkv", "T", "D", "Dv"), sizes[1:]),
                   chunk=options.chunk, threads=options.threads, state_limit=options.state_limit,
-                  levels=options.levels)
+                  levels=options.levels, rope_theta=options.rope_theta)
     for name, value in values.items():
         try:
             setattr(problem, name, value)

@@ -167,15 +167,13 @@ def _output(q: Tensor, shape: Tuple[int, ...]) -> Tensor:
     return q.new_empty(shape)
 
 
-def _forward(plan: Plan, tensors: Sequence[Tensor], documents: Optional[Any], save: bool) -> Tuple[Tensor, Optional[Tensor]]:
-    """o, and what backward needs."""
-    q = tensors[0]
+def _forward(plan: Plan, tensors: Sequence[Tensor], documents: Optional[Any], saved: Optional[Tensor]) -> Tensor:
+    """o; saved receives what backward needs."""
     plan.documents(documents)
     plan.inputs.set_addresses([tensor.data_ptr() for tensor in tensors])
-    o = _output(q, plan.shape)
-    saved = torch.empty(plan.saved_bytes, dtype=torch.uint8, device=q.device) if save else None
+    o = _output(tensors[0], plan.shape)
     plan.forward(o.data_ptr(), saved.data_ptr() if saved is not None else 0)
-    return o, saved
+    return o
 
 
 def _readable(tensor: Tensor) -> Tensor:
@@ -227,7 +225,8 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Tuple[Any, ...], *tensors: Tensor) -> Tensor:
         plan, *ctx.call = call
-        o, saved = _forward(plan, tensors, ctx.call[1], save=True)
+        saved = torch.empty(plan.saved_bytes, dtype=torch.uint8, device=tensors[0].device)
+        o = _forward(plan, tensors, ctx.call[1], saved)
         ctx.save_for_backward(*tensors, saved)
         return o
 
@@ -253,7 +252,7 @@ def attention(variant: Variant, tensors: Sequence[Any], documents: Optional[Any]
         if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors]):
             o = _Attention.apply((plan, variant, offsets, options), *tensors)
         else:
-            o = _forward(plan, tensors, offsets, save=False)[0]
+            o = _forward(plan, tensors, offsets, None)
     finally:
         pool.give_back(plan)
     return o if result is None else o.to(result)

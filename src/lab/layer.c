@@ -122,7 +122,7 @@ bool srnl_layer_projection_at(const srnl_layer *layer, srnl_layer_projection *pr
     const sr_wire_projection *p = &layer->wiring.projections[index];
     *projection = (srnl_layer_projection){.weight = name_in(layer, (int)p->weight),
                                           .bias = name_in(layer, (int)p->weight + 1),
-                                          .from = p->from_input ? -1 : p->from.first,
+                                          .source = p->from_input ? -1 : p->from.first,
                                           .inputs = p->from_input ? layer->dims.C : p->from.count,
                                           .to = p->to.first,
                                           .outputs = p->to.count};
@@ -136,7 +136,7 @@ bool srnl_layer_convolution_at(const srnl_layer *layer, srnl_layer_convolution *
     const sr_wire_conv *conv = &layer->wiring.convs[index];
     *convolution = (srnl_layer_convolution){.weight = name_in(layer, (int)conv->weight),
                                             .bias = name_in(layer, (int)conv->weight + 1),
-                                            .from = conv->from.first,
+                                            .source = conv->from.first,
                                             .to = conv->to.first,
                                             .columns = conv->to.count,
                                             .taps = conv->width};
@@ -162,7 +162,7 @@ bool srnl_layer_operand_at(const srnl_layer *layer, srnl_layer_operand *operand,
                              .rank = shape.rank,
                              .over_tokens = place->there,
                              .convolved = place->convolved,
-                             .from = place->at.first,
+                             .first = place->at.first,
                              .columns = place->at.count};
     for (int axis = 0; axis < shape.rank; axis++)
         operand->sizes[axis] = shape.sizes[axis];
