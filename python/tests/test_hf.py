@@ -49,7 +49,8 @@ class Transformers(unittest.TestCase):
         ids = np.arange(18).reshape(2, 9) * 7 % 200
         for attention in VARIANTS:
             shared = {} if attention in VARIANTS[:8] else {"kv_heads": 4}
-            ours, folder = self.checkpoint(attention, mlp="gelu" if attention == "norm" else "swiglu", **shared)
+            mlp = {"norm": "gelu", "gate": "none"}.get(attention, "swiglu")
+            ours, folder = self.checkpoint(attention, mlp=mlp, **shared)
             theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
             with torch.no_grad():
                 logits = theirs(torch.tensor(ids)).logits.numpy()
