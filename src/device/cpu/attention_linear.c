@@ -86,15 +86,15 @@ static void read_states(const workspace *w, const real *queries, const double *l
 }
 
 /* The row sums of the states and, by their weights, of the pairs. */
-static void sum_rows(real *sums, const real *queries, const real *weights, const double *levels,
-                     const linear_walk *x, const linear_chunk *c, const linear_state *state) {
+static void sum_rows(const workspace *w, real *sums, const real *queries, const double *levels,
+                     const linear_walk *x, const linear_chunk *c) {
     for (int64_t r = 0; r < c->count; r++) {
         double sum = 0.0;
         for (int64_t j = 0; j <= r; j++)
-            sum += (double)weights[r * x->token + j];
+            sum += (double)w->room.plain_s[r * x->token + j];
         for (int n = 0; n < c->parts; n++)
             if (c->part[n].read)
-                sum += row_dot(queries + r * x->d, linear_column_at(state, x, c->part[n].level),
+                sum += row_dot(queries + r * x->d, linear_column_at(&w->state, x, c->part[n].level),
                                x->p->D) *
                        (levels ? levels[r * x->p->levels + c->part[n].level] : 1.0);
         sums[r] = (real)sum;
@@ -140,7 +140,7 @@ static void read_chunk(const workspace *w, const linear_keys *k, const linear_wa
     }
     if (levels)
         weigh_levels(room->plain_s, room->plain_s, levels, &c->part[c->parts - 1], x, c);
-    sum_rows(sums, risen, room->plain_s, levels, x, c, &w->state);
+    sum_rows(w, sums, risen, levels, x, c);
 }
 
 static void write_outputs(const context *x, const workspace *w, const linear_walk *walk,

@@ -324,27 +324,52 @@ static inline linear_room linear_room_place(const srnn_problem *p, sr_layout *la
     return room;
 }
 
-/* out (n) = e^(to - from), or all of them that of the one number there is. What float cannot hold of the difference is
- * made good. */
-static inline void decay_factors(real *out, const double *from, const double *to, int64_t n) {
-    for (int64_t d = 0; d < n; d += LANES) {
-        _Alignas(SR_VECTOR_BYTES) real high[LANES] = {0}, low[LANES] = {0};
-        for (int64_t lane = 0; lane < LANES && d + lane < n; lane++) {
-            const double x = to[d + lane] - from[d + lane];
-            high[lane] = (real)x;
-            low[lane] = fabs(x) < 1e6 ? (real)(x - (double)high[lane]) : 0;
-        }
-        const vec e = vec_exp(vec_load(high));
-        vec_store(out + d, e + e * vec_load(low));
-    }
+/* e^x; what float cannot hold of x is made good. */
+static inline vec decay_factor_of(const wide *exponent) {
+    const wide x = *exponent;
+    const vec high = __builtin_convertvector(x, vec), e = vec_exp(high);
+    return e + e * __builtin_convertvector(x - __builtin_convertvector(high, wide), vec);
 }
 
-/* Row t of factors (rows, stride of D). */
+/* out (n) = e^(to - from) */
+static inline void decay_factors(real *out, const double *from, const double *to, int64_t n) {
+    const int64_t whole = n / LANES * LANES;
+    wide x, before;
+    for (int64_t d = 0; d < whole; d += LANES) {
+        memcpy(&x, to + d, sizeof x);
+        memcpy(&before, from + d, sizeof before);
+        x -= before;
+        vec_store(out + d, decay_factor_of(&x));
+    }
+    if (whole == n)
+        return;
+    x = (wide){0};
+    for (int64_t d = whole; d < n; d++)
+        x[d - whole] = to[d] - from[d];
+    vec_store(out + whole, decay_factor_of(&x));
+}
+
+/* A row of factors (stride of D). */
 static inline void factor_row(real *out, const linear_walk *x, const double *from,
                               const double *to) {
     decay_factors(out, from, to, x->decays);
     for (int64_t d = x->decays; d < x->p->D; d++)
         out[d] = out[0];
+}
+
+/* The same for all tokens of a chunk, whose numbers are one a token: e^(sign (C_t - from)). */
+static inline void spread_factors(real *out, const linear_walk *x, const linear_chunk *c,
+                                  double from, double sign) {
+    const double *decay = x->decay + c->at;
+    for (int64_t t = 0; t < c->count; t += LANES) {
+        wide exponents = {0};
+        for (int64_t lane = 0; lane < LANES && t + lane < c->count; lane++)
+            exponents[lane] = sign * (decay[t + lane] - from);
+        const vec factors = decay_factor_of(&exponents);
+        for (int64_t lane = 0; lane < LANES && t + lane < c->count; lane++)
+            for (int64_t d = 0; d < x->p->D; d += LANES)
+                vec_store(out + (t + lane) * x->d + d, vec_all(factors[lane]));
+    }
 }
 
 /* out = a b, row by row; b may be one row for all (ld 0). */
@@ -355,16 +380,34 @@ static inline void multiply_rows(real *out, const real *a, const real *b, int64_
             vec_store(out + r * x->d + d, vec_load(a + r * x->d + d) * vec_load(b + r * ld_b + d));
 }
 
-/* between (i, j) = e^(C_i - C_j) for j <= i. */
+/* between (i, j) = e^(C_i - C_j) for j <= i, and something up to whole vectors. */
 static inline void pair_factors(const linear_room *room, const linear_walk *x,
                                 const linear_chunk *c) {
-    const double *decay = x->decay + c->at;
-    double own[LINEAR_BLOCK];
-    for (int64_t i = 0; i < c->count; i++) {
-        for (int64_t j = 0; j <= i; j++)
-            own[j] = decay[i];
-        decay_factors(room->between + i * x->token, decay, own, i + 1);
+    double decay[LINEAR_BLOCK + LANES] = {0};
+    memcpy(decay, x->decay + c->at, (size_t)c->count * sizeof(double));
+    for (int64_t i = 0; i < c->count; i++)
+        for (int64_t j = 0; j <= i; j += LANES) {
+            wide own;
+            memcpy(&own, decay + j, sizeof own);
+            own = decay[i] - own;
+            vec_store(room->between + i * x->token + j, decay_factor_of(&own));
+        }
+}
+
+/* Per channel: near factors, and the others from them. */
+static inline void channel_factors(const linear_room *room, const linear_walk *x,
+                                   const linear_chunk *c, const double *before) {
+    const double *first = x->decay + c->at * x->decays;
+    const double *last = first + (c->count - 1) * x->decays;
+    real *row = room->near_queries; /* is free */
+    for (int64_t t = 0; t < c->count; t++) {
+        factor_row(room->near_rise + t * x->d, x, first, first + t * x->decays);
+        factor_row(room->near_fall + t * x->d, x, first + t * x->decays, first);
     }
+    factor_row(row, x, before, first);
+    multiply_rows(room->rise, room->near_rise, row, 0, x, c->count);
+    factor_row(row, x, first, last);
+    multiply_rows(room->fall, room->near_fall, row, 0, x, c->count);
 }
 
 /* The factors of a chunk; `before`: C of the token before it. */
@@ -372,29 +415,16 @@ static inline void chunk_factors(const linear_room *room, const linear_walk *x,
                                  const linear_chunk *c, const double *before) {
     const double *first = x->decay + c->at * x->decays;
     const double *last = first + (c->count - 1) * x->decays;
-    const bool channel = linear_per_channel(x);
     if (c->position == 0)
         before = first;
     factor_row(room->whole, x, before, last);
-    for (int64_t t = 0; t < c->count; t++) {
-        const double *own = first + t * x->decays;
-        if (channel) {
-            factor_row(room->near_rise + t * x->d, x, first, own);
-            factor_row(room->near_fall + t * x->d, x, own, first);
-        } else {
-            factor_row(room->rise + t * x->d, x, before, own);
-            factor_row(room->fall + t * x->d, x, own, last);
-        }
-    }
-    if (!channel) {
-        pair_factors(room, x, c);
+    if (linear_per_channel(x)) {
+        channel_factors(room, x, c, before);
         return;
     }
-    real *row = room->near_queries; /* is free */
-    factor_row(row, x, before, first);
-    multiply_rows(room->rise, room->near_rise, row, 0, x, c->count);
-    factor_row(row, x, first, last);
-    multiply_rows(room->fall, room->near_fall, row, 0, x, c->count);
+    spread_factors(room->rise, x, c, *before, 1.0);
+    spread_factors(room->fall, x, c, *last, -1.0);
+    pair_factors(room, x, c);
 }
 
 /* rows times factors, or the rows themselves where there is no decay (or none of this kind). */
