@@ -160,12 +160,21 @@ static inline int64_t linear_block_length(const linear_walk *x) {
     return x->leveled ? LINEAR_TREE : LINEAR_BLOCK;
 }
 
+/* The delta rule's, from the document's first token on; NULL without it. */
+static inline const real *linear_beta(const linear_walk *x) {
+    const int64_t first = sr_row_index(x->p, x->p->Hkv, x->span->b, x->kv, x->span->start);
+    return x->delta ? x->edges->beta + first : NULL;
+}
+
 static inline linear_block linear_block_at(const linear_walk *x, int64_t at) {
     const int64_t left = x->span->length - at, most = linear_block_length(x);
-    linear_block b = {.at = at, .count = left < most ? left : most, .finite = true};
+    linear_block b = {.at = at, .count = left < most ? left : most};
+    const real *beta = linear_beta(x);
     double zero = 0.0;
     for (int64_t n = at * x->decays; n < (at + b.count) * x->decays; n++)
         zero += x->decay[n] * 0.0;
+    for (int64_t t = at; beta && t < at + b.count; t++)
+        zero += (double)beta[t] * 0.0;
     b.finite = zero == 0.0;
     return b;
 }
@@ -534,8 +543,7 @@ static inline linear_keys linear_keys_of(const linear_room *room, const linear_r
         columns_of(room->plain_columns, k.plain_near, x, c);
     if (!x->delta)
         return k;
-    k.beta =
-        x->edges->beta + sr_row_index(x->p, x->p->Hkv, x->span->b, x->kv, x->span->start) + c->at;
+    k.beta = linear_beta(x) + c->at;
     erasing_of(room, keys, &k, x, c);
     return k;
 }
