@@ -52,8 +52,8 @@ nightly: deps-test build races ## what takes too long for every day: 200 kills o
 	@SOFTRNN_KILLS=20 SOFTRNN_KILL_SEED=2 tests/ranks/check_ranks.py build/cli/softrnn killed
 	@tools/deps.sh slurm
 	@tests/study/check_slurm.py build/cli/softrnn
-	@SOFTRNN_FAULTS=all build/tests/test_no_memory
-	@SOFTRNN_FAULTS=all build/tests/test_bad_disk
+	@seq $(JOBS) | xargs -P $(JOBS) -I{} env SOFTRNN_FAULTS={}/$(JOBS) build/tests/test_no_memory
+	@seq $(JOBS) | xargs -P $(JOBS) -I{} env SOFTRNN_FAULTS={}/$(JOBS) build/tests/test_bad_disk
 	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=0 FUZZ_RUNS=1000000
 
 sanitize: deps-test ## the build with address and undefined-behaviour sanitizers, and its tests
