@@ -199,6 +199,13 @@ class _PlainMLP(torch.nn.Module):
         return self.down_proj(torch.nn.functional.gelu(self.up_proj(x)))
 
 
+class _NoMLP(torch.nn.Module):
+    """Adds nothing: a layer is its attention alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+
 class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
     """A Llama with any attention, as softrnn train writes it; generates with states as its cache."""
 
@@ -214,6 +221,8 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
             layer.self_attn = _SelfAttention(config, index, self.variants[index])
             if config.mlp_type == "gelu":
                 layer.mlp = _PlainMLP(config)
+            if config.mlp_type == "none":
+                layer.mlp, layer.post_attention_layernorm = _NoMLP(), torch.nn.Identity()
         self.post_init()
 
     def _init_weights(self, module: Any) -> None:

@@ -47,7 +47,7 @@ class Transformers(unittest.TestCase):
     def test_models_of_every_kind(self):
         ids = np.arange(18).reshape(2, 9) * 7 % 200
         for attention in VARIANTS:
-            ours, folder = self.checkpoint(attention, mlp="gelu" if attention == "norm" else "swiglu")
+            ours, folder = self.checkpoint(attention, mlp={"norm": "gelu", "gate": "none"}.get(attention, "swiglu"))
             theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
             with torch.no_grad():
                 logits = theirs(torch.tensor(ids)).logits.numpy()
