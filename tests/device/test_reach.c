@@ -185,7 +185,7 @@ static void try_place(const char *spec, const way *w, const attention_call *clea
     for (size_t n = 0; n < 2; n++) {
         const srnn_problem problem = problem_of(spec, w);
         attention_call run;
-        assert_int_equal(probe_create(&run, &problem, 3), SRNN_OK);
+        assert_int_equal(probe_copy(&run, &problem, clean), SRNN_OK);
         spoil(&run, &p, values[n]);
         assert_int_equal(compute(&run, w), SRNN_OK);
         compare(spec, w, &p, &run, clean);
