@@ -135,23 +135,27 @@ int ncclGroupEnd(void) {
     return 0;
 }
 
+/* The parameters are NCCL's. */
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, void *c,
                   void *stream) {
     (void)op;
     return start((work){ALL_REDUCE, from, to, count, type, 0, c}, stream);
 }
 
+/* The parameters are NCCL's. */
 int ncclReduce(const void *from, void *to, size_t count, int type, int op, int root, void *c,
                void *stream) {
     (void)op;
     return start((work){REDUCE, from, to, count, type, root, c}, stream);
 }
 
+/* The parameters are NCCL's. */
 int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, void *c,
                   void *stream) {
     return start((work){BROADCAST, from, to, count, type, root, c}, stream);
 }
 
+/* The parameters are NCCL's. */
 int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op, void *c,
                       void *stream) {
     (void)op;
