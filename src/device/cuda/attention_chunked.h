@@ -90,6 +90,14 @@ srnn_status sr_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
                                      const sr_mma_alignment &aligned, const sr_chunk_room &room,
                                      cudaStream_t stream);
 
+/* Blocks of four warps that registers are shared out for, where weights do not decay; before Hopper shared memory has no room
+ * for more than two or three. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define SR_CHUNK_BLOCKS 2
+#else
+#define SR_CHUNK_BLOCKS 4
+#endif
+
 /* How many blocks of the cores a multiprocessor has at a time. */
 enum { SR_FORWARD_BLOCKS = 4, SR_QUERY_BLOCKS = 3, SR_KEY_BLOCKS = 2 };
 

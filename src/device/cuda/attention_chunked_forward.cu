@@ -78,7 +78,7 @@ template <bool DECAYS> struct output_rows : sr_chunk_rows {
 };
 
 template <bool DECAYS>
-__global__ void __launch_bounds__(THREADS, DECAYS ? 2 : 4)
+__global__ void __launch_bounds__(THREADS, DECAYS ? 2 : SR_CHUNK_BLOCKS)
     forward_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call,
                    const sr_mma_alignment aligned, const sr_chunk_spans spans) {
     using Tiles = sr_chunk_tiles<THREADS>;

@@ -29,11 +29,9 @@ const sr_state_kernel *sr_cuda_state_kernel(const srnn_problem *problem, bool fi
     return nullptr;
 }
 
-/* H200, linear_elu, D = 64, bf16, forward, B = 9, H = 16, T = 4096: a head takes 0.176 us a token, 396 heads at a time; the
- * parallel form 2.46e-7 us a pair of positions of a head. This is where both are equal; forward and with backward it
- * chooses right at each of the lengths that were timed, 256 to 4096 with 36864 tokens of 16 heads, and 65536 of 8. */
+/* H200, linear_elu, D = 64, bf16: up to about so many pairs of positions in all heads, of calls that do not fill the GPU, the
+ * parallel form was as fast or faster; docs/PERFORMANCE.md has the times. */
 bool sr_cuda_chunked_pays(const srnn_problem *p) {
-    const double together = 396, tokens = 717000; /* of all heads that are walked at a time */
-    const double heads = (double)p->B * p->H;
-    return (heads < together ? heads : together) * p->T > tokens;
+    const double pairs = (double)p->B * p->H * p->T * p->T;
+    return pairs > 33e6;
 }
