@@ -300,59 +300,155 @@ SR_DEVICE void store_row_gradient(const sr_attention_view<N> &call, const row_pl
         store_number(call.d_output_gate.at(at.b, at.h, at.t), g.logit);
 }
 
-/* Blocks on a multiprocessor: the more, the fewer registers; before Hopper three would spill. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define BACKWARD_BLOCKS 2
-#else
-#define BACKWARD_BLOCKS 3
-#endif
+/* Rows of one head that a block has at a time: `together` for each place of a row in its warps. */
+template <class Row, int together> struct row_pieces {
+    static constexpr int rows_of_warp = together * Row::rows, rows = WARPS * rows_of_warp;
+
+    static SR_BOTH int of_head(int T) {
+        return (T + rows - 1) / rows;
+    }
+    /* Of those of this warp in piece `piece`, row `i` of this lane. */
+    static SR_DEVICE int row(int piece, int i) {
+        const int warp = (int)threadIdx.x / SR_WARP;
+        return piece * rows + warp * rows_of_warp + i * Row::rows + Row::row();
+    }
+};
+
+/* Without a norm, and with weights that are not negative, all that the core asks of a row follows from <d_o, numerator>.
+ * Eight loads of a warp are under way at once; at the end each lane has a row of its own. */
+enum { PLAIN_TOGETHER = 8 };
+
+/* A lane's share of <x, y>. */
+template <class Row, class N>
+SR_DEVICE float lane_dot(const sr_raw_eight<N> &x, const sr_raw_eight<N> &y) {
+    float left[Row::count], right[Row::count], sum = 0;
+    row_widen<Row>(left, x);
+    row_widen<Row>(right, y);
+#pragma unroll
+    for (int m = 0; m < Row::count; m++)
+        sum = fmaf(left[m], right[m], sum);
+    return sum;
+}
 
 template <class N, int WIDTH>
-__global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, BACKWARD_BLOCKS)
-    output_rows_backward(const sr_attention_view<N> call) {
+__global__ void __launch_bounds__(THREADS, 2) plain_rows_backward(const sr_attention_view<N> call) {
     using Row = sr_eight_row<WIDTH>;
-    const int64_t rows = (int64_t)call.B * call.H * call.T;
-    const int64_t warp = (int64_t)blockIdx.x * SR_NORM_WARPS + threadIdx.x / SR_WARP;
-    const int64_t step = (int64_t)gridDim.x * SR_NORM_WARPS * Row::rows;
-    float d_weight[Row::count] = {}, d_bias[Row::count] = {};
-    for (int64_t first = warp * Row::rows; first < rows; first += step) {
-        const bool inside = first + Row::row() < rows;
-        const int64_t n = inside ? first + Row::row() : rows - 1;
-        const row_place at = place_of(n, call.H, call.T);
-        const sr_row_facts row =
-            row_facts(call, at.b, at.h, at.t, call.row_sum[n], call.maximum[n]);
-        float d[Row::count], x[Row::count];
-        row_load<Row>(d, call.d_o.at(at.b, at.h, at.t), inside ? call.Dv : 0);
-        row_load<Row>(x, call.numerator + n * call.Dv, call.Dv);
-        sr_row_gradient g = row_output_backward<Row>(d, x, d_weight, d_bias, call, row);
-        if (!inside)
-            continue;
-        if (call.score.kind == SR_CLASS_LONG && g.scale < 0) { /* only its size has a logarithm */
-            row_multiply<Row>(d, -1);
-            g.row_sum = -g.row_sum;
+    using pieces = row_pieces<Row, PLAIN_TOGETHER>;
+    const row_place at = place_of(blockIdx.x, call.H, pieces::of_head(call.T));
+    const int64_t first = call.row_index(call.H, at.b, at.h, 0);
+    float dot[PLAIN_TOGETHER];
+#pragma unroll
+    for (int half = 0; half < PLAIN_TOGETHER; half += 4) {
+        sr_raw_eight<N> d[4], x[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int t = min(pieces::row(at.t, half + i), call.T - 1);
+            row_fetch<Row>(d[i], call.d_o.at(at.b, at.h, t), call.Dv);
+            row_fetch<Row>(x[i], call.numerator + (first + t) * call.Dv, call.Dv);
         }
-        if (call.scratch.d_numerator.data)
-            row_store<Row>(call.scratch.d_numerator.at(at.b, at.h, at.t), d, call.Dv);
-        if (Row::column(0) == 0)
-            store_row_gradient(call, at, n, g);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            dot[half + i] = lane_dot<Row>(d[i], x[i]);
     }
-    if (!call.scratch.norm_partial)
+    const float along = Row::sum_eight(dot);
+    const int t = pieces::row(at.t, Row::lane() % 8);
+    if (t >= call.T || Row::lane() >= 8)
         return;
-    float *const partial = call.scratch.norm_partial + warp * 2 * call.Dv;
+    const int64_t n = first + t;
+    const sr_row_facts row = row_facts(call, at.b, at.h, t, call.row_sum[n], call.maximum[n]);
+    store_row_gradient(call, {at.b, at.h, t}, n, row_plain_backward(call.choices, row, along));
+}
+
+/* The sums of d_weight and d_bias over the block's rows, warp by warp: to (2, n). */
+template <class Row>
+SR_DEVICE void store_block_sums(float *to, const float (&d_weight)[Row::count],
+                                const float (&d_bias)[Row::count], int n) {
+    __shared__ float sums[WARPS][2][Row::lanes * Row::count];
+    const int warp = (int)threadIdx.x / SR_WARP;
 #pragma unroll
     for (int m = 0; m < Row::count; m++) {
-        const int column = Row::column(m);
         const float weight = Row::sum_of_rows(d_weight[m]), bias = Row::sum_of_rows(d_bias[m]);
-        if (column < call.Dv && Row::row() == 0) {
-            partial[column] = weight;
-            partial[call.Dv + column] = bias;
+        if (Row::row() == 0) {
+            sums[warp][0][Row::column(m)] = weight;
+            sums[warp][1][Row::column(m)] = bias;
         }
     }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < 2 * n; i += THREADS) {
+        float sum = 0;
+        for (int w = 0; w < WARPS; w++)
+            sum += sums[w][i / n][i % n];
+        to[i] = sum;
+    }
+}
+
+/* With a norm, or with weights of either sign. */
+enum { NORMED_TOGETHER = 2 };
+template <class N, int WIDTH>
+__global__ void __launch_bounds__(THREADS, 2)
+    normed_rows_backward(const sr_attention_view<N> call, int64_t total) {
+    using Row = sr_eight_row<WIDTH>;
+    using pieces = row_pieces<Row, NORMED_TOGETHER>;
+    float d_weight[Row::count] = {}, d_bias[Row::count] = {};
+    for (int64_t piece = blockIdx.x; piece < total; piece += gridDim.x) {
+        const row_place at = place_of(piece, call.H, pieces::of_head(call.T));
+        const int64_t first = call.row_index(call.H, at.b, at.h, 0);
+        sr_raw_eight<N> raw_d[NORMED_TOGETHER], raw_x[NORMED_TOGETHER];
+        sr_row_facts facts[NORMED_TOGETHER];
+#pragma unroll
+        for (int i = 0; i < NORMED_TOGETHER; i++) {
+            const int wanted = pieces::row(at.t, i), t = min(wanted, call.T - 1);
+            row_fetch<Row>(raw_d[i], call.d_o.at(at.b, at.h, t), wanted == t ? call.Dv : 0);
+            row_fetch<Row>(raw_x[i], call.numerator + (first + t) * call.Dv, call.Dv);
+            facts[i] =
+                row_facts(call, at.b, at.h, t, call.row_sum[first + t], call.maximum[first + t]);
+        }
+#pragma unroll
+        for (int i = 0; i < NORMED_TOGETHER; i++) {
+            const int t = pieces::row(at.t, i);
+            float d[Row::count], x[Row::count];
+            row_widen<Row>(d, raw_d[i]);
+            row_widen<Row>(x, raw_x[i]);
+            sr_row_gradient g = row_output_backward<Row>(d, x, d_weight, d_bias, call, facts[i]);
+            if (t >= call.T)
+                continue;
+            if (call.score.kind == SR_CLASS_LONG &&
+                g.scale < 0) { /* only its size has a logarithm */
+                row_multiply<Row>(d, -1);
+                g.row_sum = -g.row_sum;
+            }
+            row_store<Row>(call.scratch.d_numerator.at(at.b, at.h, t), d, call.Dv);
+            if (Row::lane() == 0)
+                store_row_gradient(call, {at.b, at.h, t}, first + t, g);
+        }
+    }
+    if (call.scratch.norm_partial)
+        store_block_sums<Row>(call.scratch.norm_partial + (int64_t)blockIdx.x * 2 * call.Dv,
+                              d_weight, d_bias, call.Dv);
+}
+
+/* Pieces of all heads together. */
+template <int together, class N> static int64_t pieces_of(const sr_attention_view<N> &call) {
+    const int of_head = call.Dv <= 64    ? row_pieces<sr_eight_row<64>, together>::of_head(call.T)
+                        : call.Dv <= 128 ? row_pieces<sr_eight_row<128>, together>::of_head(call.T)
+                                         : row_pieces<sr_eight_row<256>, together>::of_head(call.T);
+    return (int64_t)call.B * call.H * of_head;
+}
+
+/* Blocks that share the pieces of a call with a norm; each leaves a part of the norm's gradients. */
+template <class N> static unsigned norm_parts(const sr_attention_view<N> &call) {
+    const int64_t pieces = pieces_of<NORMED_TOGETHER>(call), most = SR_NORM_PARTS;
+    return (unsigned)(pieces < most ? pieces : most);
 }
 
 template <class N>
 srnn_status sr_attention_outputs_backward(const sr_attention_view<N> &call, cudaStream_t stream) {
-    START(output_rows_backward, call.Dv, SR_NORM_BLOCKS, call);
+    if (call.scratch.d_numerator.data) {
+        START(normed_rows_backward, call.Dv, norm_parts(call), call,
+              pieces_of<NORMED_TOGETHER>(call));
+    } else {
+        START(plain_rows_backward, call.Dv, (unsigned)pieces_of<PLAIN_TOGETHER>(call), call);
+    }
     if (call.choices.cumulates && call.d_output_gate.data)
         SR_TRY(start_sums<cumulative_gradient<N>>(call, call.H, stream));
     return SRNN_OK;
@@ -371,11 +467,11 @@ SR_DEVICE double add_over_y(double sum) {
     return all;
 }
 
-/* out (width): sums over the parts (parts, 2, width), `half` 0 or 1 of each; a block has 32 columns. */
-__global__ void sum_parts(float *out, const float *partial, int width, int half) {
+/* out (width): sums over partial (parts, 2, width), `half` 0 or 1 of each; a block has 32 columns. */
+__global__ void sum_parts(float *out, const float *partial, int parts, int width, int half) {
     const int column = (int)(blockIdx.x * SR_WARP + threadIdx.x);
     double sum = 0;
-    for (int n = (int)threadIdx.y; n < SR_NORM_PARTS && column < width; n += SR_WARP)
+    for (int n = (int)threadIdx.y; n < parts && column < width; n += SR_WARP)
         sum += (double)partial[((int64_t)n * 2 + half) * width + column];
     const double all = add_over_y(sum);
     if (threadIdx.y == 0 && column < width)
@@ -416,10 +512,10 @@ srnn_status sr_attention_inputs_backward(const sr_attention_view<N> &call, cudaS
             sr_launch(value_power_backward<N>, dim3((unsigned)call.Hkv), square, 0, stream, call));
     if (scratch.norm_partial && call.d_norm_weight)
         SR_CUDA(sr_launch(sum_parts, columns, square, 0, stream, call.d_norm_weight,
-                          scratch.norm_partial, call.Dv, 0));
+                          scratch.norm_partial, (int)norm_parts(call), call.Dv, 0));
     if (scratch.norm_partial && call.d_norm_bias && call.choices.norm == SRNN_NORM_LAYER)
         SR_CUDA(sr_launch(sum_parts, columns, square, 0, stream, call.d_norm_bias,
-                          scratch.norm_partial, call.Dv, 1));
+                          scratch.norm_partial, (int)norm_parts(call), call.Dv, 1));
     return SRNN_OK;
 }
 

@@ -10,9 +10,10 @@
  * registers allow it, the first products of the next tile start before these end, or what stays is kept in them. */
 #include "device/cuda/attention_hopper_tiles.h"
 
-template <weight_kind kind_, bool clamped_> struct backward_rule {
+template <weight_kind kind_, bool clamped_, bool decays_ = false> struct backward_rule {
     static constexpr weight_kind kind = kind_;
     static constexpr bool clamped = clamped_;
+    static constexpr bool decays = decays_;
 };
 
 /* What the core knows of a query: see sr_attention_scratch. */
@@ -21,25 +22,28 @@ struct backward_row {
     float d_row_sum;
 };
 
-/* r into its weight, the gradient of the weight into that of r (without slope_unit). Polynomials come as both. */
+/* r into its weight, the gradient of the weight into that of r (without slope_unit). Polynomials come as both. `decay` is
+ * what the exponent loses by it; what returns is the exponent's gradient, which a clamp does not stop. */
 template <class rule>
-SR_DEVICE void differentiate(float &r, float &d, const backward_row &row,
-                             const score_numbers &numbers) {
+SR_DEVICE float differentiate(float &r, float &d, const backward_row &row,
+                              const score_numbers &numbers, float decay = 0) {
     if (rule::kind == WEIGHT_POLYNOMIAL)
-        return;
+        return 0;
     const bool beyond = rule::clamped && r > numbers.limit;
     if (rule::clamped)
         r = fminf(r, numbers.limit);
     d += row.d_row_sum;
     if (rule::kind == WEIGHT_EXP) {
-        r = exp2_fast(fmaf(r, numbers.factor, -row.scale));
+        r = exp2_fast(fmaf(r, numbers.factor, rule::decays ? -row.scale - decay : -row.scale));
         d *= r;
     } else {
         r *= row.scale * numbers.factor;
         d *= row.scale * numbers.factor;
     }
+    const float d_exponent = d;
     if (beyond)
         d = 0;
+    return d_exponent;
 }
 
 /* The same for a polynomial. A loop between products would serialise them: this comes before all of a tile's. */
@@ -111,6 +115,17 @@ SR_DEVICE void store_value_rows(const float (&sum)[D / 2], const hopper_view &ca
     }
 }
 
+/* The sums of d_exponent over a row or column of pairs, of which a decay's gradient is made; `to` is of the head. */
+SR_DEVICE void store_dots(float *to, const float (&dot)[2], int row, int T) {
+    SR_UNROLL
+    for (int half = 0; half < 2; half++) {
+        const int t = row + fragment_row() + 8 * half;
+        const float all = quad_sum(dot[half]);
+        if (t < T && threadIdx.x % 4 == 0)
+            to[t] = all;
+    }
+}
+
 /* ---- queries stay ---- */
 
 template <int D> struct queries_shape {
@@ -118,8 +133,8 @@ template <int D> struct queries_shape {
     static constexpr int STAGES = D == 64 ? 8 : 4, THREADS = HOPPER_GROUP * (GROUPS + 1);
     static constexpr int QUERY_BYTES = HOPPER_ROWS * D * 2, KEY_BYTES = KEYS * D * 2;
     static constexpr int MANY = D == 64 ? 160 : 232, FEW = D == 64 ? 32 : 40;
-    /* Registers for the queries and their gradients; then none for products across tiles. */
-    static constexpr bool KEPT = D == 128;
+    /* Registers for the queries, or for them and their gradients; then none for products across tiles. */
+    static constexpr bool KEPT_Q = true, KEPT = D == 128;
 };
 
 template <int D> struct queries_shared {
@@ -128,20 +143,22 @@ template <int D> struct queries_shared {
     uint8_t d[shape::GROUPS][shape::QUERY_BYTES];
     uint8_t k[shape::STAGES][shape::KEY_BYTES];
     uint8_t v[shape::STAGES][shape::KEY_BYTES];
+    float decay[shape::STAGES][shape::KEYS];
     uint64_t q_full[shape::GROUPS], q_empty[shape::GROUPS];
     uint64_t full[shape::STAGES], empty[shape::STAGES];
     row_work work;
 };
 
-template <int D> SR_DEVICE void queries_barriers(queries_shared<D> *shared) {
+/* With a decay there is one more producer: it brings a part of what is full, and reads the work too. */
+template <int D> SR_DEVICE void queries_barriers(queries_shared<D> *shared, bool decays) {
     using shape = queries_shape<D>;
     for (int i = 0; i < shape::STAGES; i++) {
-        mbarrier_init(&shared->full[i], 1);
+        mbarrier_init(&shared->full[i], decays ? 2 : 1);
         mbarrier_init(&shared->empty[i], 4 * shape::GROUPS); /* one arrival a warp */
     }
     for (int group = 0; group < shape::GROUPS; group++) {
         mbarrier_init(&shared->q_full[group], 1);
-        mbarrier_init(&shared->q_empty[group], 4);
+        mbarrier_init(&shared->q_empty[group], decays && group == 0 ? 5 : 4);
     }
     mbarrier_init_fence();
 }
@@ -185,6 +202,29 @@ SR_DEVICE void queries_produce(const backward_task &task, queries_shared<D> *sha
     }
 }
 
+/* What a decay takes from the exponents of the keys; by another warp. */
+template <int D>
+SR_DEVICE void queries_produce_decay(const backward_task &task, queries_shared<D> *shared) {
+    using shape = queries_shape<D>;
+    ring_place<shape::STAGES> at = {};
+    for (int n = 0;; n++) {
+        mbarrier_wait(&shared->q_full[0], n & 1);
+        const row_work work = shared->work;
+        warp_arrive(&shared->q_empty[0]);
+        if (work.past == 0)
+            return;
+        const decay_since since(task.call, work.b, work.h / task.call.group, work.row);
+        SR_ROLLED
+        for (int j = work.past - 1; j >= work.from; j--, at.advance()) {
+            decay_stage<shape::KEYS> keys;
+            keys.ask(since, j * shape::KEYS);
+            mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
+            keys.store(shared->decay[at.stage]);
+            warp_arrive(&shared->full[at.stage]);
+        }
+    }
+}
+
 template <int D, class rule>
 SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *shared, int group) {
     using shape = queries_shape<D>;
@@ -200,10 +240,10 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
             return;
         const int row = work.row + HOPPER_ROWS * group;
         const int mine = row < 0 ? work.from : row_work_past<shape::KEYS>(call, row);
-        if (shape::KEPT && row >= 0) {
+        if (shape::KEPT_Q && row >= 0)
             tile_fragments<D>(q_rows, shared->q[group]);
+        if (shape::KEPT && row >= 0)
             tile_fragments<D>(d_rows, shared->d[group]);
-        }
         if (shape::KEPT || row < 0)
             warp_arrive(&shared->q_empty[group]);
         SR_ROLLED
@@ -214,11 +254,14 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
         if (row < 0)
             continue;
         backward_row rows[2];
+        float dot[2] = {};
         SR_UNROLL
         for (int half = 0; half < 2; half++) {
             const int t = min(row + fragment_row() + 8 * half, call.T - 1);
             const int64_t index = call.row_index(call.H, work.b, work.h, t);
             rows[half] = {call.scratch.row_scale[index], call.scratch.d_row_sum[index]};
+            if (rule::decays)
+                rows[half].scale -= decay_since(call, work.b, work.h / call.group, work.row).at(t);
         }
         SR_UNROLL
         for (int i = 0; i < D / 2; i++)
@@ -226,13 +269,14 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
         for (int j = mine - 1; j >= work.from; j--) {
             mbarrier_wait(&shared->full[at.stage], at.parity);
             wgmma_fence();
-            if (shape::KEPT) {
+            if (shape::KEPT_Q)
                 multiply_rows<D, shape::KEYS>(s, q_rows, shared->k[at.stage]);
-                multiply_rows<D, shape::KEYS>(d, d_rows, shared->v[at.stage]);
-            } else {
+            else
                 multiply_rows<D, shape::KEYS>(s, shared->q[group], shared->k[at.stage]);
+            if (shape::KEPT)
+                multiply_rows<D, shape::KEYS>(d, d_rows, shared->v[at.stage]);
+            else
                 multiply_rows<D, shape::KEYS>(d, shared->d[group], shared->v[at.stage]);
-            }
             wgmma_commit();
             wgmma_wait<0>();
             wgmma_settle(s);
@@ -241,15 +285,20 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
             const bool diagonal = j == mine - 1;
             if (!diagonal)
                 warp_arrive(&shared->empty[at.before()]);
-            if (diagonal || j * shape::KEYS < work.latest) {
-                const int from = j * shape::KEYS + fragment_column(), t = row + fragment_row();
+            const int from = j * shape::KEYS + fragment_column(), t = row + fragment_row();
+            const float hidden = hidden_logit<rule::kind>();
+            if (diagonal) {
+                const int high[2] = {t - from, t + 8 - from};
+                mask_past(s, high, {hidden, hidden});
+                if (rule::kind == WEIGHT_LINEAR) /* whose slope is 1 all the same */
+                    mask_past(d, high, {-rows[0].d_row_sum, -rows[1].d_row_sum});
+            }
+            if (j * shape::KEYS < work.latest) {
                 const int low[2] = {row_work_first(call, work, t) - from,
                                     row_work_first(call, work, t + 8) - from};
-                const int high[2] = {t - from, t + 8 - from};
-                const float hidden = hidden_logit<rule::kind>();
-                mask_columns(s, low, high, {hidden, hidden});
-                if (rule::kind == WEIGHT_LINEAR) /* whose slope is 1 all the same */
-                    mask_columns(d, low, high, {-rows[0].d_row_sum, -rows[1].d_row_sum});
+                mask_before(s, low, {hidden, hidden});
+                if (rule::kind == WEIGHT_LINEAR)
+                    mask_before(d, low, {-rows[0].d_row_sum, -rows[1].d_row_sum});
             }
             if (rule::kind == WEIGHT_POLYNOMIAL) {
                 SR_UNROLL
@@ -261,8 +310,13 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
             for (int part = 0; part < shape::KEYS / 32; part++) {
                 SR_UNROLL
                 for (int i = 16 * part; i < 16 * part + 16; i += 2) {
-                    differentiate<rule>(s[i], d[i], rows[fragment_half(i)], numbers);
-                    differentiate<rule>(s[i + 1], d[i + 1], rows[fragment_half(i)], numbers);
+                    const int half = fragment_half(i);
+                    float2 of = {};
+                    if (rule::decays)
+                        of = *reinterpret_cast<const float2 *>(
+                            &shared->decay[at.stage][i / 4 * 8 + fragment_column()]);
+                    dot[half] += differentiate<rule>(s[i], d[i], rows[half], numbers, of.x);
+                    dot[half] += differentiate<rule>(s[i + 1], d[i + 1], rows[half], numbers, of.y);
                     dr[i / 2] = pack_bf16(d[i], d[i + 1]);
                 }
                 wgmma_fence();
@@ -283,6 +337,9 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
             warp_arrive(&shared->q_empty[group]);
         warp_arrive(&shared->empty[at.before()]);
         store_feature_rows<D>(call.d_q, call.raw_q, dq, call, work.b, work.h, row);
+        if (rule::decays)
+            store_dots(call.scratch.row_dot + call.row_index(call.H, work.b, work.h, 0), dot, row,
+                       call.T);
     }
 }
 
@@ -292,12 +349,14 @@ __global__ void __launch_bounds__(queries_shape<D>::THREADS, 1)
     using shape = queries_shape<D>;
     SR_SHARED(queries_shared<D>, shared);
     if (threadIdx.x == 0)
-        queries_barriers(shared);
+        queries_barriers(shared, rule::decays);
     __syncthreads();
     if (threadIdx.x < HOPPER_GROUP) {
         registers_decrease<shape::FEW>();
         if (threadIdx.x == 0)
             queries_produce<D>(task, shared);
+        if (rule::decays && threadIdx.x / SR_WARP == 1)
+            queries_produce_decay<D>(task, shared);
     } else {
         registers_increase<shape::MANY>();
         queries_consume<D, rule>(task, shared, (int)threadIdx.x / HOPPER_GROUP - 1);
@@ -311,8 +370,10 @@ template <int D> struct keys_shape {
     static constexpr int STAGES = D == 64 ? 8 : 3, THREADS = HOPPER_GROUP * (GROUPS + 1);
     static constexpr int KEY_BYTES = HOPPER_ROWS * D * 2, QUERY_BYTES = QUERIES * D * 2;
     static constexpr int MANY = 232, FEW = 40;
-    /* Registers for products across tiles: the last of one tile are under way while the first of the next start. */
-    static constexpr bool ACROSS = D == 64;
+    /* Registers for products across tiles: the last of one tile are under way while the first of the next start. And for
+     * keys and values, which then need not be read from shared memory for each tile: its bandwidth is what products
+     * with 64 columns wait for. */
+    static constexpr bool ACROSS = D == 64, KEPT = D == 64;
 };
 
 /* A tile of keys; query tiles up to past-1 of each head of the group see them. */
@@ -469,6 +530,50 @@ SR_DEVICE void keys_produce_rows(const backward_task &task, keys_shared<D> *shar
     }
 }
 
+/* The same with a decay, which enters the scale: C of the query from the first key on. */
+template <int D>
+SR_DEVICE void keys_produce_decaying(const backward_task &task, keys_shared<D> *shared) {
+    using shape = keys_shape<D>;
+    const hopper_view &call = task.call;
+    const int lane = (int)threadIdx.x % SR_WARP;
+    ring_place<shape::STAGES> at = {};
+    for (int n = 0;; n++) {
+        const int slot = n & 1;
+        mbarrier_wait(&shared->k_full[slot][0], n >> 1 & 1);
+        const key_work work = shared->work[slot];
+        warp_arrive(&shared->k_empty[slot][0]);
+        if (work.past == 0)
+            return;
+        const decay_since since(call, work.b, work.head, work.key);
+        for (int h = 0; h < call.group; h++) {
+            const int64_t row = call.row_index(call.H, work.b, work.head * call.group + h, 0);
+            SR_ROLLED
+            for (int j = work.key / shape::QUERIES; j < work.past; j++, at.advance()) {
+                decay_stage<shape::QUERIES> queries;
+                backward_row rows[shape::QUERIES / SR_WARP];
+                queries.ask(since, j * shape::QUERIES);
+                SR_UNROLL
+                for (int i = 0; i < shape::QUERIES / SR_WARP; i++) {
+                    const int t = j * shape::QUERIES + i * SR_WARP + lane;
+                    const int64_t there = row + min(t, call.T - 1);
+                    rows[i] = {call.scratch.row_scale[there] - queries.of[i],
+                               t < call.T ? call.scratch.d_row_sum[there]
+                                          : 0}; /* past the end no gradient, whatever the weight */
+                }
+                mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
+                SR_UNROLL
+                for (int i = 0; i < shape::QUERIES / SR_WARP; i++) {
+                    const int t = min(j * shape::QUERIES + i * SR_WARP + lane, call.T - 1);
+                    shared->row[at.stage][i * SR_WARP + lane] = rows[i];
+                    shared->first[at.stage][i * SR_WARP + lane] =
+                        call.first[(int64_t)work.b * call.T + t];
+                }
+                mbarrier_arrive(&shared->full[at.stage]);
+            }
+        }
+    }
+}
+
 /* Rows are keys from `key` on, columns are queries from `query` on. Hides what is later than the query. */
 template <weight_kind kind>
 SR_DEVICE void keys_mask_later(float (&s)[32], float (&d)[32], int key, int query,
@@ -497,8 +602,11 @@ SR_DEVICE void keys_mask_earlier(float (&s)[32], float (&d)[32], int key, const 
         }
 }
 
-/* What a consumer sums for its keys. */
-template <int D> struct keys_sums { float dk[D / 2], dv[D / 2]; };
+/* What a consumer sums for its keys, and what a decay takes from their exponents. */
+template <int D> struct keys_sums {
+    float dk[D / 2], dv[D / 2];
+    float dot[2], decay[2];
+};
 
 /* A tile's logits and gradients of weights in; weights and gradients of logits out, two in a register. */
 struct keys_tile {
@@ -507,18 +615,18 @@ struct keys_tile {
 };
 
 /* 32 queries; `row` begins at this thread's first. */
-template <class rule>
-SR_DEVICE void keys_weigh(keys_tile &tile, int part, const backward_row *row,
+template <int D, class rule>
+SR_DEVICE void keys_weigh(keys_sums<D> &sums, keys_tile &tile, int part, const backward_row *row,
                           const score_numbers &numbers) {
     float(&s)[32] = tile.s, (&d)[32] = tile.d;
     SR_UNROLL
     for (int i = 16 * part; i < 16 * part + 16; i += 4) {
         const float4 both = *reinterpret_cast<const float4 *>(row + 2 * i);
         const backward_row left = {both.x, both.y}, right = {both.z, both.w};
-        differentiate<rule>(s[i], d[i], left, numbers);
-        differentiate<rule>(s[i + 1], d[i + 1], right, numbers);
-        differentiate<rule>(s[i + 2], d[i + 2], left, numbers);
-        differentiate<rule>(s[i + 3], d[i + 3], right, numbers);
+        sums.dot[0] += differentiate<rule>(s[i], d[i], left, numbers, sums.decay[0]) +
+                       differentiate<rule>(s[i + 1], d[i + 1], right, numbers, sums.decay[0]);
+        sums.dot[1] += differentiate<rule>(s[i + 2], d[i + 2], left, numbers, sums.decay[1]) +
+                       differentiate<rule>(s[i + 3], d[i + 3], right, numbers, sums.decay[1]);
         tile.w[i / 2] = pack_bf16(s[i], s[i + 1]);
         tile.w[i / 2 + 1] = pack_bf16(s[i + 2], s[i + 3]);
         tile.dr[i / 2] = pack_bf16(d[i], d[i + 1]);
@@ -536,7 +644,7 @@ SR_DEVICE void keys_weigh_and_multiply(keys_sums<D> &sums, keys_tile &tile,
     SR_UNROLL
     for (int part = 0; part < QUERIES / 32; part++) {
         const uint32_t *w = tile.w + 8 * part, *dr = tile.dr + 8 * part;
-        keys_weigh<rule>(tile, part, row, numbers);
+        keys_weigh<D, rule>(sums, tile, part, row, numbers);
         wgmma_fence();
         multiply_columns<D, QUERIES>(sums.dv, w, shared->d[stage], 2 * part);
         multiply_columns<D, QUERIES>(sums.dv, w + 4, shared->d[stage], 2 * part + 1);
@@ -555,16 +663,28 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
     ring_place<shape::STAGES> at = {};
     keys_sums<D> sums;
     keys_tile tile;
+    uint32_t k_rows[D / 4], v_rows[D / 4];
     for (int n = 0;; n++) {
         const int slot = n & 1;
         mbarrier_wait(&shared->k_full[slot][group], n >> 1 & 1);
         const int past = shared->work[slot].past;
         if (past == 0)
             return;
+        if (shape::KEPT) {
+            tile_fragments<D>(k_rows, shared->k[slot][group]);
+            tile_fragments<D>(v_rows, shared->v[slot][group]);
+        }
         const int mine = shared->work[slot].key / HOPPER_ROWS + group; /* the diagonal tile */
         SR_UNROLL
         for (int i = 0; i < D / 2; i++)
             sums.dk[i] = sums.dv[i] = 0;
+        sums.dot[0] = sums.dot[1] = sums.decay[0] = sums.decay[1] = 0;
+        if (rule::decays) {
+            const key_work work = shared->work[slot];
+            const decay_since since(call, work.b, work.head, work.key);
+            sums.decay[0] = since.at(mine * HOPPER_ROWS + fragment_row());
+            sums.decay[1] = since.at(mine * HOPPER_ROWS + fragment_row() + 8);
+        }
         for (int h = 0; h < call.group; h++) {
             SR_ROLLED
             for (int j = mine - group; j < mine; j++, at.advance()) {
@@ -574,10 +694,15 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
             for (int j = mine; j < past; j++) {
                 mbarrier_wait(&shared->full[at.stage], at.parity);
                 wgmma_fence();
-                multiply_rows<D, shape::QUERIES>(tile.s, shared->k[slot][group],
-                                                 shared->q[at.stage]);
-                multiply_rows<D, shape::QUERIES>(tile.d, shared->v[slot][group],
-                                                 shared->d[at.stage]);
+                if (shape::KEPT) {
+                    multiply_rows<D, shape::QUERIES>(tile.s, k_rows, shared->q[at.stage]);
+                    multiply_rows<D, shape::QUERIES>(tile.d, v_rows, shared->d[at.stage]);
+                } else {
+                    multiply_rows<D, shape::QUERIES>(tile.s, shared->k[slot][group],
+                                                     shared->q[at.stage]);
+                    multiply_rows<D, shape::QUERIES>(tile.d, shared->v[slot][group],
+                                                     shared->d[at.stage]);
+                }
                 wgmma_commit();
                 wgmma_wait<0>();
                 wgmma_settle(tile.s);
@@ -620,6 +745,9 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
         if (key < call.T) {
             store_feature_rows<D>(call.d_k, call.raw_k, sums.dk, call, work.b, work.head, key);
             store_value_rows<D>(sums.dv, call, work.b, work.head, key);
+            if (rule::decays)
+                store_dots(call.scratch.column_dot + call.row_index(call.Hkv, work.b, work.head, 0),
+                           sums.dot, key, call.T);
         }
     }
 }
@@ -636,6 +764,8 @@ __global__ void __launch_bounds__(keys_shape<D>::THREADS, 1)
         registers_decrease<shape::FEW>();
         if (threadIdx.x < SR_WARP)
             keys_produce<D>(task, shared);
+        else if (threadIdx.x < 2 * SR_WARP && rule::decays)
+            keys_produce_decaying<D>(task, shared);
         else if (threadIdx.x < 2 * SR_WARP)
             keys_produce_rows<D>(task, shared);
         else if (threadIdx.x == 2 * SR_WARP)
@@ -658,7 +788,8 @@ template <int D, class rule> static backward_kernels backward_pair() {
     return {queries_kernel<D, rule>, keys_kernel<D, rule>};
 }
 
-template <int D> static backward_kernels backward_choose(const sr_score_rule &score) {
+template <int D> static backward_kernels backward_choose(const hopper_view &call) {
+    const sr_score_rule &score = call.score;
     switch (weight_kind_of(score)) {
     case WEIGHT_LINEAR:
         return backward_pair<D, backward_rule<WEIGHT_LINEAR, false>>();
@@ -667,6 +798,8 @@ template <int D> static backward_kernels backward_choose(const sr_score_rule &sc
     case WEIGHT_EXP:
         break;
     }
+    if (call.choices.decays)
+        return backward_pair<D, backward_rule<WEIGHT_EXP, true, true>>();
     return score.clamped ? backward_pair<D, backward_rule<WEIGHT_EXP, true>>()
                          : backward_pair<D, backward_rule<WEIGHT_EXP, false>>();
 }
@@ -693,7 +826,7 @@ static cudaError_t backward(const hopper_view &call, int *counters, int multipro
                             cudaStream_t stream) {
     using by_query = queries_shape<D>;
     using by_key = keys_shape<D>;
-    const backward_kernels kernels = backward_choose<D>(call.score);
+    const backward_kernels kernels = backward_choose<D>(call);
     const int64_t bytes = (int64_t)call.T * D * 4;
     backward_task task = {};
     task.call = call;
