@@ -71,7 +71,8 @@ static bool supports(const srnn_problem *problem) {
     return !sr_beyond_plain(&problem->attention) && gpu->capability_major == 9 &&
            gpu->capability_minor == 0 && (problem->D == 64 || problem->D == 128) &&
            problem->Dv == problem->D &&
-           (kind == SR_CLASS_EXPONENTIAL || (kind == SR_CLASS_POLYNOMIAL && !decays));
+           (decays ? kind == SR_CLASS_EXPONENTIAL && decay_fits(problem->D)
+                   : kind != SR_CLASS_LONG);
 }
 
 const sr_attention_kernel sr_cuda_attention_hopper = {

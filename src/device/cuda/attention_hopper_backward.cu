@@ -551,11 +551,13 @@ SR_DEVICE void keys_produce_decaying(const backward_task &task, keys_shared<D> *
             for (int j = work.key / shape::QUERIES; j < work.past; j++, at.advance()) {
                 decay_stage<shape::QUERIES> queries;
                 backward_row rows[shape::QUERIES / SR_WARP];
+                int first[shape::QUERIES / SR_WARP];
                 queries.ask(since, j * shape::QUERIES);
                 SR_UNROLL
                 for (int i = 0; i < shape::QUERIES / SR_WARP; i++) {
                     const int t = j * shape::QUERIES + i * SR_WARP + lane;
                     const int64_t there = row + min(t, call.T - 1);
+                    first[i] = call.first[(int64_t)work.b * call.T + min(t, call.T - 1)];
                     rows[i] = {call.scratch.row_scale[there] - queries.of[i],
                                t < call.T ? call.scratch.d_row_sum[there]
                                           : 0}; /* past the end no gradient, whatever the weight */
@@ -563,10 +565,8 @@ SR_DEVICE void keys_produce_decaying(const backward_task &task, keys_shared<D> *
                 mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
                 SR_UNROLL
                 for (int i = 0; i < shape::QUERIES / SR_WARP; i++) {
-                    const int t = min(j * shape::QUERIES + i * SR_WARP + lane, call.T - 1);
                     shared->row[at.stage][i * SR_WARP + lane] = rows[i];
-                    shared->first[at.stage][i * SR_WARP + lane] =
-                        call.first[(int64_t)work.b * call.T + t];
+                    shared->first[at.stage][i * SR_WARP + lane] = first[i];
                 }
                 mbarrier_arrive(&shared->full[at.stage]);
             }
@@ -687,7 +687,7 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
         }
         for (int h = 0; h < call.group; h++) {
             SR_ROLLED
-            for (int j = mine - group; j < mine; j++, at.advance()) {
+            for (int j = mine - group; j < min(mine, past); j++, at.advance()) {
                 mbarrier_wait(&shared->full[at.stage], at.parity); /* they see only earlier keys */
                 warp_arrive(&shared->empty[at.stage]);
             }
@@ -798,8 +798,9 @@ template <int D> static backward_kernels backward_choose(const hopper_view &call
     case WEIGHT_EXP:
         break;
     }
-    if (call.choices.decays)
-        return backward_pair<D, backward_rule<WEIGHT_EXP, true, true>>();
+    if constexpr (decay_fits(D))
+        if (call.choices.decays)
+            return backward_pair<D, backward_rule<WEIGHT_EXP, true, true>>();
     return score.clamped ? backward_pair<D, backward_rule<WEIGHT_EXP, true>>()
                          : backward_pair<D, backward_rule<WEIGHT_EXP, false>>();
 }

@@ -470,8 +470,9 @@ template <int D> static forward_function *forward_choose(const hopper_view &call
     case WEIGHT_EXP:
         break;
     }
-    if (call.choices.decays)
-        return forward_choose_decaying<D>(call);
+    if constexpr (decay_fits(D))
+        if (call.choices.decays)
+            return forward_choose_decaying<D>(call);
     if (!score.maximum)
         return call.choices.sums_rows
                    ? forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_NONE, true, true>>
@@ -487,9 +488,11 @@ template <int D> static forward_function *forward_choose(const hopper_view &call
 
 /* What computes everything again where a lazy reference failed. */
 template <int D> static forward_function *forward_choose_running(const hopper_view &call) {
-    return call.choices.decays
-               ? forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_RUNNING, true, false, true>>
-               : forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_RUNNING, true, true>>;
+    if constexpr (decay_fits(D))
+        if (call.choices.decays)
+            return forward_kernel<D,
+                                  forward_rule<WEIGHT_EXP, REFERENCE_RUNNING, true, false, true>>;
+    return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_RUNNING, true, true>>;
 }
 
 template <int D>

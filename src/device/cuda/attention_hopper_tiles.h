@@ -249,6 +249,11 @@ template <weight_kind kind> SR_BOTH constexpr float hidden_logit() {
 
 /* ---- decay: an exponent gains log2(e) (C_i - C_j), with C counted from a position near the rows that stay ---- */
 
+/* Wider heads leave no registers for it in the backward pass. */
+SR_BOTH constexpr bool decay_fits(int D) {
+    return D == 64;
+}
+
 /* The C of a kv head from position `from` on, in base 2. The difference is of doubles: C may be large. */
 struct decay_since {
     const double *decay; /* (T) */
