@@ -6,8 +6,9 @@
  *     queries stay, keys pass by:    R = Q K',  dW = dN V',    dQ += dR K
  *     keys stay, queries pass by:    R' = K Q', dW' = V dN',   dV += W' dN,  dK += dR' Q
  *
- * The last products of a tile start 32 columns at a time, each while the weights of the next 32 are computed. Where
- * registers allow it, the first products of the next tile start before these end, or what stays is kept in them. */
+ * The last products of a tile start 32 columns at a time, each while the weights of the next 32 are computed. Of the
+ * queries' kernel, where registers allow it, the first products of the next tile start before these end, or what stays is
+ * kept in them. */
 #include "device/cuda/attention_hopper_tiles.h"
 
 template <weight_kind kind_, bool clamped_, bool decays_ = false> struct backward_rule {
@@ -133,8 +134,8 @@ template <int D> struct queries_shape {
     static constexpr int STAGES = D == 64 ? 8 : 4, THREADS = HOPPER_GROUP * (GROUPS + 1);
     static constexpr int QUERY_BYTES = HOPPER_ROWS * D * 2, KEY_BYTES = KEYS * D * 2;
     static constexpr int MANY = D == 64 ? 160 : 232, FEW = D == 64 ? 32 : 40;
-    /* Registers for the queries, or for them and their gradients; then none for products across tiles. */
-    static constexpr bool KEPT_Q = true, KEPT = D == 128;
+    /* Registers for the queries and their gradients; then none for products across tiles. */
+    static constexpr bool KEPT = D == 128;
 };
 
 template <int D> struct queries_shared {
@@ -146,7 +147,7 @@ template <int D> struct queries_shared {
     float decay[shape::STAGES][shape::KEYS];
     uint64_t q_full[shape::GROUPS], q_empty[shape::GROUPS];
     uint64_t full[shape::STAGES], empty[shape::STAGES];
-    row_work work;
+    row_work work[2];
 };
 
 /* With a decay there is one more producer: it brings a part of what is full, and reads the work too. */
@@ -174,7 +175,7 @@ SR_DEVICE void queries_produce(const backward_task &task, queries_shared<D> *sha
             i = (int)gridDim.x + atomicAdd(task.drawn, 1);
         for (int group = 0; group < shape::GROUPS; group++)
             mbarrier_wait(&shared->q_empty[group], (n & 1) ^ 1);
-        shared->work = work; /* seen by whoever waits for q_full */
+        shared->work[n & 1] = work; /* seen by whoever waits for q_full */
         for (int group = 0; group < shape::GROUPS; group++) {
             const int row = work.row + HOPPER_ROWS * group;
             uint64_t *const full = &shared->q_full[group];
@@ -209,7 +210,7 @@ SR_DEVICE void queries_produce_decay(const backward_task &task, queries_shared<D
     ring_place<shape::STAGES> at = {};
     for (int n = 0;; n++) {
         mbarrier_wait(&shared->q_full[0], n & 1);
-        const row_work work = shared->work;
+        const row_work work = shared->work[n & 1];
         warp_arrive(&shared->q_empty[0]);
         if (work.past == 0)
             return;
@@ -235,15 +236,15 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
     uint32_t q_rows[D / 4], d_rows[D / 4], dr[shape::KEYS / 4];
     for (int n = 0;; n++) {
         mbarrier_wait(&shared->q_full[group], n & 1);
-        const row_work work = shared->work;
+        const row_work work = shared->work[n & 1];
         if (work.past == 0)
             return;
         const int row = work.row + HOPPER_ROWS * group;
         const int mine = row < 0 ? work.from : row_work_past<shape::KEYS>(call, row);
-        if (shape::KEPT_Q && row >= 0)
+        if (shape::KEPT && row >= 0) {
             tile_fragments<D>(q_rows, shared->q[group]);
-        if (shape::KEPT && row >= 0)
             tile_fragments<D>(d_rows, shared->d[group]);
+        }
         if (shape::KEPT || row < 0)
             warp_arrive(&shared->q_empty[group]);
         SR_ROLLED
@@ -269,14 +270,13 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
         for (int j = mine - 1; j >= work.from; j--) {
             mbarrier_wait(&shared->full[at.stage], at.parity);
             wgmma_fence();
-            if (shape::KEPT_Q)
+            if (shape::KEPT) {
                 multiply_rows<D, shape::KEYS>(s, q_rows, shared->k[at.stage]);
-            else
-                multiply_rows<D, shape::KEYS>(s, shared->q[group], shared->k[at.stage]);
-            if (shape::KEPT)
                 multiply_rows<D, shape::KEYS>(d, d_rows, shared->v[at.stage]);
-            else
+            } else {
+                multiply_rows<D, shape::KEYS>(s, shared->q[group], shared->k[at.stage]);
                 multiply_rows<D, shape::KEYS>(d, shared->d[group], shared->v[at.stage]);
+            }
             wgmma_commit();
             wgmma_wait<0>();
             wgmma_settle(s);
@@ -285,15 +285,16 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
             const bool diagonal = j == mine - 1;
             if (!diagonal)
                 warp_arrive(&shared->empty[at.before()]);
-            const int from = j * shape::KEYS + fragment_column(), t = row + fragment_row();
             const float hidden = hidden_logit<rule::kind>();
             if (diagonal) {
-                const int high[2] = {t - from, t + 8 - from};
+                const int past = row + fragment_row() - j * shape::KEYS - fragment_column();
+                const int high[2] = {past, past + 8};
                 mask_past(s, high, {hidden, hidden});
                 if (rule::kind == WEIGHT_LINEAR) /* whose slope is 1 all the same */
                     mask_past(d, high, {-rows[0].d_row_sum, -rows[1].d_row_sum});
             }
             if (j * shape::KEYS < work.latest) {
+                const int from = j * shape::KEYS + fragment_column(), t = row + fragment_row();
                 const int low[2] = {row_work_first(call, work, t) - from,
                                     row_work_first(call, work, t + 8) - from};
                 mask_before(s, low, {hidden, hidden});
@@ -365,15 +366,13 @@ __global__ void __launch_bounds__(queries_shape<D>::THREADS, 1)
 
 /* ---- keys stay ---- */
 
-template <int D> struct keys_shape {
-    static constexpr int QUERIES = 64, GROUPS = 2, ROWS = HOPPER_ROWS * GROUPS;
-    static constexpr int STAGES = D == 64 ? 8 : 3, THREADS = HOPPER_GROUP * (GROUPS + 1);
+/* Three consumers hide each other's waiting, if registers allow: not with wide heads, and not with a decay. */
+template <int D_, class rule> struct keys_shape {
+    static constexpr int D = D_, QUERIES = 64, GROUPS = D == 64 && !rule::decays ? 3 : 2;
+    static constexpr int ROWS = HOPPER_ROWS * GROUPS, THREADS = HOPPER_GROUP * (GROUPS + 1);
+    static constexpr int STAGES = GROUPS == 3 ? 6 : D == 64 ? 8 : 3;
     static constexpr int KEY_BYTES = HOPPER_ROWS * D * 2, QUERY_BYTES = QUERIES * D * 2;
-    static constexpr int MANY = 232, FEW = 40;
-    /* Registers for products across tiles: the last of one tile are under way while the first of the next start. And for
-     * keys and values, which then need not be read from shared memory for each tile: its bandwidth is what products
-     * with 64 columns wait for. */
-    static constexpr bool ACROSS = D == 64, KEPT = D == 64;
+    static constexpr int MANY = GROUPS == 3 ? 160 : 232, FEW = GROUPS == 3 ? 32 : 40;
 };
 
 /* A tile of keys; query tiles up to past-1 of each head of the group see them. */
@@ -383,21 +382,20 @@ struct key_work {
     int past;    /* 0: there is no more work */
 };
 
-template <int D> struct keys_shared {
-    using shape = keys_shape<D>;
+template <class shape> struct keys_shared {
     uint8_t k[2][shape::GROUPS][shape::KEY_BYTES];
     uint8_t v[2][shape::GROUPS][shape::KEY_BYTES];
     uint8_t q[shape::STAGES][shape::QUERY_BYTES];
     uint8_t d[shape::STAGES][shape::QUERY_BYTES];
     backward_row row[shape::STAGES][shape::QUERIES];
     int first[shape::STAGES][shape::QUERIES];
+    int rank[shape::STAGES]; /* of the queries' tile among those that see the keys */
     uint64_t k_full[2][shape::GROUPS], k_empty[2][shape::GROUPS];
     uint64_t full[shape::STAGES], empty[shape::STAGES];
     key_work work[2];
 };
 
-template <int D> SR_DEVICE void keys_barriers(keys_shared<D> *shared) {
-    using shape = keys_shape<D>;
+template <class shape> SR_DEVICE void keys_barriers(keys_shared<shape> *shared) {
     for (int i = 0; i < shape::STAGES; i++) {
         mbarrier_init(&shared->full[i],
                       1 + SR_WARP); /* the bulk copies, and each lane's small ones */
@@ -427,8 +425,7 @@ SR_DEVICE int key_work_past(const hopper_view &call, int b, int from, int last) 
     }
 }
 
-template <int D> SR_DEVICE key_work key_work_at(const backward_task &task, int i) {
-    using shape = keys_shape<D>;
+template <class shape> SR_DEVICE key_work key_work_at(const backward_task &task, int i) {
     const hopper_view &call = task.call;
     if (i >= tile_count(task.order))
         return {};
@@ -440,11 +437,11 @@ template <int D> SR_DEVICE key_work key_work_at(const backward_task &task, int i
 }
 
 /* Draws, and brings keys and values; by a warp. */
-template <int D> SR_DEVICE void keys_produce(const backward_task &task, keys_shared<D> *shared) {
-    using shape = keys_shape<D>;
+template <class shape>
+SR_DEVICE void keys_produce(const backward_task &task, keys_shared<shape> *shared) {
     for (int n = 0, i = (int)blockIdx.x;; n++) {
         const int slot = n & 1;
-        const key_work work = key_work_at<D>(task, i);
+        const key_work work = key_work_at<shape>(task, i);
         int drawn = 0; /* the next one, known by the time it is needed */
         if (threadIdx.x == 0 && work.past > 0)
             drawn = (int)gridDim.x + atomicAdd(task.drawn, 1);
@@ -460,10 +457,10 @@ template <int D> SR_DEVICE void keys_produce(const backward_task &task, keys_sha
                 continue;
             }
             mbarrier_arrive_expect(full, 2 * shape::KEY_BYTES);
-            tile_load<D, HOPPER_ROWS>(shared->k[slot][group], &task.k, full, key, work.head,
-                                      work.b);
-            tile_load<D, HOPPER_ROWS>(shared->v[slot][group], &task.v, full, key, work.head,
-                                      work.b);
+            tile_load<shape::D, HOPPER_ROWS>(shared->k[slot][group], &task.k, full, key, work.head,
+                                             work.b);
+            tile_load<shape::D, HOPPER_ROWS>(shared->v[slot][group], &task.v, full, key, work.head,
+                                             work.b);
         }
         if (work.past == 0)
             return;
@@ -472,9 +469,8 @@ template <int D> SR_DEVICE void keys_produce(const backward_task &task, keys_sha
 }
 
 /* Queries and gradients; by one thread. */
-template <int D>
-SR_DEVICE void keys_produce_queries(const backward_task &task, keys_shared<D> *shared) {
-    using shape = keys_shape<D>;
+template <class shape>
+SR_DEVICE void keys_produce_queries(const backward_task &task, keys_shared<shape> *shared) {
     ring_place<shape::STAGES> at = {};
     for (int n = 0;; n++) {
         const int slot = n & 1;
@@ -489,17 +485,19 @@ SR_DEVICE void keys_produce_queries(const backward_task &task, keys_shared<D> *s
             uint64_t *const full = &shared->full[at.stage];
             const int head = work.head * task.call.group + h, query = j * shape::QUERIES;
             mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
+            shared->rank[at.stage] = j - work.key / shape::QUERIES;
             mbarrier_arrive_expect(full, 2 * shape::QUERY_BYTES);
-            tile_load<D, shape::QUERIES>(shared->q[at.stage], &task.q, full, query, head, work.b);
-            tile_load<D, shape::QUERIES>(shared->d[at.stage], &task.d, full, query, head, work.b);
+            tile_load<shape::D, shape::QUERIES>(shared->q[at.stage], &task.q, full, query, head,
+                                                work.b);
+            tile_load<shape::D, shape::QUERIES>(shared->d[at.stage], &task.d, full, query, head,
+                                                work.b);
         }
     }
 }
 
 /* What else is known of the queries; by another warp. */
-template <int D>
-SR_DEVICE void keys_produce_rows(const backward_task &task, keys_shared<D> *shared) {
-    using shape = keys_shape<D>;
+template <class shape>
+SR_DEVICE void keys_produce_rows(const backward_task &task, keys_shared<shape> *shared) {
     const hopper_view &call = task.call;
     const int lane = (int)threadIdx.x % SR_WARP;
     ring_place<shape::STAGES> at = {};
@@ -531,9 +529,8 @@ SR_DEVICE void keys_produce_rows(const backward_task &task, keys_shared<D> *shar
 }
 
 /* The same with a decay, which enters the scale: C of the query from the first key on. */
-template <int D>
-SR_DEVICE void keys_produce_decaying(const backward_task &task, keys_shared<D> *shared) {
-    using shape = keys_shape<D>;
+template <class shape>
+SR_DEVICE void keys_produce_decaying(const backward_task &task, keys_shared<shape> *shared) {
     const hopper_view &call = task.call;
     const int lane = (int)threadIdx.x % SR_WARP;
     ring_place<shape::STAGES> at = {};
@@ -574,11 +571,10 @@ SR_DEVICE void keys_produce_decaying(const backward_task &task, keys_shared<D> *
     }
 }
 
-/* Rows are keys from `key` on, columns are queries from `query` on. Hides what is later than the query. */
+/* Rows are keys, columns are as many queries from the same position on. Hides what is later than the query. */
 template <weight_kind kind>
-SR_DEVICE void keys_mask_later(float (&s)[32], float (&d)[32], int key, int query,
-                               const backward_row *row) {
-    const int column = fragment_column(), least = key + fragment_row() - query - column;
+SR_DEVICE void keys_mask_later(float (&s)[32], float (&d)[32], const backward_row *row) {
+    const int column = fragment_column(), least = fragment_row() - column;
     SR_UNROLL
     for (int n = 0; n < 32; n++)
         if (8 * (n / 4) + (n & 1) < least + 8 * fragment_half(n)) {
@@ -588,7 +584,7 @@ SR_DEVICE void keys_mask_later(float (&s)[32], float (&d)[32], int key, int quer
         }
 }
 
-/* Hides what is earlier than the query's document. */
+/* The keys are from `key` on. Hides what is earlier than the query's document. */
 template <weight_kind kind>
 SR_DEVICE void keys_mask_earlier(float (&s)[32], float (&d)[32], int key, const int *first,
                                  const backward_row *row) {
@@ -637,9 +633,9 @@ SR_DEVICE void keys_weigh(keys_sums<D> &sums, keys_tile &tile, int part, const b
 /* The weights of a tile, 32 queries at a time, and their products. */
 template <int D, class rule>
 SR_DEVICE void keys_weigh_and_multiply(keys_sums<D> &sums, keys_tile &tile,
-                                       const keys_shared<D> *shared, int stage,
+                                       const keys_shared<keys_shape<D, rule>> *shared, int stage,
                                        const score_numbers &numbers) {
-    constexpr int QUERIES = keys_shape<D>::QUERIES;
+    constexpr int QUERIES = keys_shape<D, rule>::QUERIES;
     const backward_row *row = shared->row[stage] + fragment_column();
     SR_UNROLL
     for (int part = 0; part < QUERIES / 32; part++) {
@@ -656,25 +652,18 @@ SR_DEVICE void keys_weigh_and_multiply(keys_sums<D> &sums, keys_tile &tile,
 }
 
 template <int D, class rule>
-SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, int group) {
-    using shape = keys_shape<D>;
+SR_DEVICE void keys_consume(const backward_task &task, keys_shared<keys_shape<D, rule>> *shared) {
+    using shape = keys_shape<D, rule>;
     const hopper_view &call = task.call;
     const score_numbers numbers = score_numbers_of<rule::kind>(call.score);
     ring_place<shape::STAGES> at = {};
     keys_sums<D> sums;
     keys_tile tile;
-    uint32_t k_rows[D / 4], v_rows[D / 4];
     for (int n = 0;; n++) {
         const int slot = n & 1;
-        mbarrier_wait(&shared->k_full[slot][group], n >> 1 & 1);
-        const int past = shared->work[slot].past;
-        if (past == 0)
+        mbarrier_wait(&shared->k_full[slot][consumer()], n >> 1 & 1);
+        if (shared->work[slot].past == 0)
             return;
-        if (shape::KEPT) {
-            tile_fragments<D>(k_rows, shared->k[slot][group]);
-            tile_fragments<D>(v_rows, shared->v[slot][group]);
-        }
-        const int mine = shared->work[slot].key / HOPPER_ROWS + group; /* the diagonal tile */
         SR_UNROLL
         for (int i = 0; i < D / 2; i++)
             sums.dk[i] = sums.dv[i] = 0;
@@ -682,41 +671,30 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
         if (rule::decays) {
             const key_work work = shared->work[slot];
             const decay_since since(call, work.b, work.head, work.key);
-            sums.decay[0] = since.at(mine * HOPPER_ROWS + fragment_row());
-            sums.decay[1] = since.at(mine * HOPPER_ROWS + fragment_row() + 8);
+            const int key = work.key + HOPPER_ROWS * consumer() + fragment_row();
+            sums.decay[0] = since.at(key);
+            sums.decay[1] = since.at(key + 8);
         }
-        for (int h = 0; h < call.group; h++) {
-            SR_ROLLED
-            for (int j = mine - group; j < min(mine, past); j++, at.advance()) {
-                mbarrier_wait(&shared->full[at.stage], at.parity); /* they see only earlier keys */
-                warp_arrive(&shared->empty[at.stage]);
-            }
-            for (int j = mine; j < past; j++) {
-                mbarrier_wait(&shared->full[at.stage], at.parity);
+        const int tiles = shared->work[slot].past - shared->work[slot].key / shape::QUERIES;
+        for (int left = tiles * call.group; left > 0; left--, at.advance()) {
+            mbarrier_wait(&shared->full[at.stage], at.parity);
+            if (shared->rank[at.stage] >= consumer()) { /* else they see only earlier keys */
                 wgmma_fence();
-                if (shape::KEPT) {
-                    multiply_rows<D, shape::QUERIES>(tile.s, k_rows, shared->q[at.stage]);
-                    multiply_rows<D, shape::QUERIES>(tile.d, v_rows, shared->d[at.stage]);
-                } else {
-                    multiply_rows<D, shape::QUERIES>(tile.s, shared->k[slot][group],
-                                                     shared->q[at.stage]);
-                    multiply_rows<D, shape::QUERIES>(tile.d, shared->v[slot][group],
-                                                     shared->d[at.stage]);
-                }
+                const int group = consumer();
+                multiply_rows<D, shape::QUERIES>(tile.s, shared->k[slot][group],
+                                                 shared->q[at.stage]);
+                multiply_rows<D, shape::QUERIES>(tile.d, shared->v[slot][group],
+                                                 shared->d[at.stage]);
                 wgmma_commit();
                 wgmma_wait<0>();
                 wgmma_settle(tile.s);
                 wgmma_settle(tile.d);
-                wgmma_settle(sums.dk);
-                wgmma_settle(sums.dv);
-                if (j > mine)
-                    warp_arrive(&shared->empty[at.before()]);
-                if (j == mine)
-                    keys_mask_later<rule::kind>(tile.s, tile.d, mine * HOPPER_ROWS,
-                                                j * shape::QUERIES, shared->row[at.stage]);
-                if (shared->first[at.stage][shape::QUERIES - 1] > mine * HOPPER_ROWS)
-                    keys_mask_earlier<rule::kind>(tile.s, tile.d, mine * HOPPER_ROWS,
-                                                  shared->first[at.stage], shared->row[at.stage]);
+                const int key = shared->work[slot].key + HOPPER_ROWS * consumer();
+                if (shared->rank[at.stage] == consumer())
+                    keys_mask_later<rule::kind>(tile.s, tile.d, shared->row[at.stage]);
+                if (shared->first[at.stage][shape::QUERIES - 1] > key)
+                    keys_mask_earlier<rule::kind>(tile.s, tile.d, key, shared->first[at.stage],
+                                                  shared->row[at.stage]);
                 if (rule::kind == WEIGHT_POLYNOMIAL) {
                     SR_UNROLL
                     for (int i = 0; i < shape::QUERIES / 2; i++)
@@ -726,22 +704,15 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
                             numbers.limit, call.score);
                 }
                 keys_weigh_and_multiply<D, rule>(sums, tile, shared, at.stage, numbers);
-                if (!shape::ACROSS) {
-                    wgmma_wait<0>();
-                    wgmma_settle(sums.dk);
-                    wgmma_settle(sums.dv);
-                }
-                at.advance();
+                wgmma_wait<0>();
+                wgmma_settle(sums.dk);
+                wgmma_settle(sums.dv);
             }
-            wgmma_wait<0>();
-            wgmma_settle(sums.dk);
-            wgmma_settle(sums.dv);
-            if (mine < past)
-                warp_arrive(&shared->empty[at.before()]);
+            warp_arrive(&shared->empty[at.stage]);
         }
         const key_work work = shared->work[slot]; /* again: there were no registers to keep it */
-        const int key = work.key + HOPPER_ROWS * group;
-        warp_arrive(&shared->k_empty[slot][group]);
+        const int key = work.key + HOPPER_ROWS * consumer();
+        warp_arrive(&shared->k_empty[slot][consumer()]);
         if (key < call.T) {
             store_feature_rows<D>(call.d_k, call.raw_k, sums.dk, call, work.b, work.head, key);
             store_value_rows<D>(sums.dv, call, work.b, work.head, key);
@@ -753,26 +724,26 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
 }
 
 template <int D, class rule>
-__global__ void __launch_bounds__(keys_shape<D>::THREADS, 1)
+__global__ void __launch_bounds__(keys_shape<D, rule>::THREADS, 1)
     keys_kernel(const __grid_constant__ backward_task task) {
-    using shape = keys_shape<D>;
-    SR_SHARED(keys_shared<D>, shared);
+    using shape = keys_shape<D, rule>;
+    SR_SHARED(keys_shared<shape>, shared);
     if (threadIdx.x == 0)
         keys_barriers(shared);
     __syncthreads();
     if (threadIdx.x < HOPPER_GROUP) {
         registers_decrease<shape::FEW>();
         if (threadIdx.x < SR_WARP)
-            keys_produce<D>(task, shared);
+            keys_produce<shape>(task, shared);
         else if (threadIdx.x < 2 * SR_WARP && rule::decays)
-            keys_produce_decaying<D>(task, shared);
+            keys_produce_decaying<shape>(task, shared);
         else if (threadIdx.x < 2 * SR_WARP)
-            keys_produce_rows<D>(task, shared);
+            keys_produce_rows<shape>(task, shared);
         else if (threadIdx.x == 2 * SR_WARP)
-            keys_produce_queries<D>(task, shared);
+            keys_produce_queries<shape>(task, shared);
     } else {
         registers_increase<shape::MANY>();
-        keys_consume<D, rule>(task, shared, (int)threadIdx.x / HOPPER_GROUP - 1);
+        keys_consume<D, rule>(task, shared);
     }
 }
 
@@ -782,10 +753,14 @@ typedef void backward_function(const backward_task);
 
 struct backward_kernels {
     backward_function *queries, *keys;
+    int key_rows, key_queries, key_threads; /* of a block of keys, and of a tile that passes by */
+    size_t key_bytes;                       /* of shared memory */
 };
 
 template <int D, class rule> static backward_kernels backward_pair() {
-    return {queries_kernel<D, rule>, keys_kernel<D, rule>};
+    using shape = keys_shape<D, rule>;
+    return {queries_kernel<D, rule>, keys_kernel<D, rule>, shape::ROWS,
+            shape::QUERIES,          shape::THREADS,       sizeof(keys_shared<shape>)};
 }
 
 template <int D> static backward_kernels backward_choose(const hopper_view &call) {
@@ -826,7 +801,6 @@ template <int D>
 static cudaError_t backward(const hopper_view &call, int *counters, int multiprocessors,
                             cudaStream_t stream) {
     using by_query = queries_shape<D>;
-    using by_key = keys_shape<D>;
     const backward_kernels kernels = backward_choose<D>(call);
     const int64_t bytes = (int64_t)call.T * D * 4;
     backward_task task = {};
@@ -837,17 +811,17 @@ static cudaError_t backward(const hopper_view &call, int *counters, int multipro
     cudaError_t error = cudaMemsetAsync(counters, 0, HOPPER_COUNTERS * sizeof *counters, stream);
     if (error == cudaSuccess)
         error = backward_maps(&task, HOPPER_ROWS, by_query::KEYS);
-    if (error == cudaSuccess && call.d_q.data)
+    if (error == cudaSuccess && (call.d_q.data || call.choices.decays))
         error = sr_launch(kernels.queries, backward_grid(task.order, multiprocessors),
                           dim3(by_query::THREADS), sizeof(queries_shared<D>), stream, task);
-    task.order = tile_order(call.B * call.Hkv, (call.T + by_key::ROWS - 1) / by_key::ROWS,
+    task.order = tile_order(call.B * call.Hkv, (call.T + kernels.key_rows - 1) / kernels.key_rows,
                             bytes * call.group, 1);
     task.drawn = counters + 1;
     if (error == cudaSuccess)
-        error = backward_maps(&task, by_key::QUERIES, HOPPER_ROWS);
+        error = backward_maps(&task, kernels.key_queries, HOPPER_ROWS);
     if (error == cudaSuccess)
         error = sr_launch(kernels.keys, backward_grid(task.order, multiprocessors),
-                          dim3(by_key::THREADS), sizeof(keys_shared<D>), stream, task);
+                          dim3((unsigned)kernels.key_threads), kernels.key_bytes, stream, task);
     return error;
 }
 

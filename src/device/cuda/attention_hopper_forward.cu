@@ -389,15 +389,18 @@ SR_DEVICE void forward_consume(const forward_task &task, forward_shared<D> *shar
                 mbarrier_wait(&shared->v_full[at.stage], at.parity);
                 decay_logits(s, shared->decay[at.stage] + fragment_column(), numbers);
             }
-            const int from = j * shape::KEYS + fragment_column(), t = row + fragment_row();
             const float hidden = hidden_logit<rule::kind>();
-            if (diagonal)
-                mask_past(s, {t - from, t + 8 - from}, {hidden, hidden});
-            if (j * shape::KEYS < work.latest)
+            if (diagonal) {
+                const int past = row + fragment_row() - j * shape::KEYS - fragment_column();
+                mask_past(s, {past, past + 8}, {hidden, hidden});
+            }
+            if (j * shape::KEYS < work.latest) {
+                const int from = j * shape::KEYS + fragment_column(), t = row + fragment_row();
                 mask_before(s,
                             {row_work_first(call, work, t) - from,
                              row_work_first(call, work, t + 8) - from},
                             {hidden, hidden});
+            }
             const score_numbers of_exponent = rule::decays ? score_numbers{1, INFINITY} : numbers;
             if (rule::reference == REFERENCE_RUNNING)
                 follow_maximum(sums, s, of_exponent);

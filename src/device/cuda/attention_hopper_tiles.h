@@ -151,6 +151,11 @@ SR_DEVICE void multiply_columns(float (&d)[D / 2], const uint32_t *a, const uint
 /* ---- a consumer's numbers: thread 32 w + 4 g + i holds rows 16 w + g and 16 w + g + 8, of each row the columns
  * 8 j + 2 i and 8 j + 2 i + 1; number n is of the second row where n & 2 ---- */
 
+/* Which of the consumers this thread is of, asked again where registers are short. */
+SR_DEVICE int consumer() {
+    return thread_index_again() / HOPPER_GROUP - 1;
+}
+
 SR_DEVICE int fragment_row() {
     const int thread = thread_index_again();
     return thread % HOPPER_GROUP / SR_WARP * 16 + thread % SR_WARP / 4;
