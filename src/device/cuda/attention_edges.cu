@@ -382,6 +382,27 @@ SR_DEVICE void store_block_sums(float *to, const float (&d_weight)[Row::count],
     }
 }
 
+/* One row with any norm; adds to the lane's share of the gradients of the norm's weight and bias. */
+template <class Row, class N>
+SR_DEVICE void normed_row_backward(const sr_attention_view<N> &call, const row_place &at,
+                                   const sr_row_facts &facts, const sr_raw_eight<N> &raw_d,
+                                   const sr_raw_eight<N> &raw_x, float (&d_weight)[Row::count],
+                                   float (&d_bias)[Row::count]) {
+    float d[Row::count], x[Row::count];
+    row_widen<Row>(d, raw_d);
+    row_widen<Row>(x, raw_x);
+    sr_row_gradient g = row_output_backward<Row>(d, x, d_weight, d_bias, call, facts);
+    if (at.t >= call.T)
+        return;
+    if (call.score.kind == SR_CLASS_LONG && g.scale < 0) { /* only its size has a logarithm */
+        row_multiply<Row>(d, -1);
+        g.row_sum = -g.row_sum;
+    }
+    row_store<Row>(call.scratch.d_numerator.at(at.b, at.h, at.t), d, call.Dv);
+    if (Row::lane() == 0)
+        store_row_gradient(call, at, call.row_index(call.H, at.b, at.h, at.t), g);
+}
+
 /* With a norm, or with weights of either sign. */
 enum { NORMED_TOGETHER = 2 };
 template <class N, int WIDTH>
@@ -405,26 +426,99 @@ __global__ void __launch_bounds__(THREADS, 2)
         }
 #pragma unroll
         for (int i = 0; i < NORMED_TOGETHER; i++) {
-            const int t = pieces::row(at.t, i);
-            float d[Row::count], x[Row::count];
-            row_widen<Row>(d, raw_d[i]);
-            row_widen<Row>(x, raw_x[i]);
-            sr_row_gradient g = row_output_backward<Row>(d, x, d_weight, d_bias, call, facts[i]);
-            if (t >= call.T)
-                continue;
-            if (call.score.kind == SR_CLASS_LONG &&
-                g.scale < 0) { /* only its size has a logarithm */
-                row_multiply<Row>(d, -1);
-                g.row_sum = -g.row_sum;
-            }
-            row_store<Row>(call.scratch.d_numerator.at(at.b, at.h, t), d, call.Dv);
-            if (Row::lane() == 0)
-                store_row_gradient(call, {at.b, at.h, t}, first + t, g);
+            const row_place row = {at.b, at.h, pieces::row(at.t, i)};
+            normed_row_backward<Row>(call, row, facts[i], raw_d[i], raw_x[i], d_weight, d_bias);
         }
     }
     if (call.scratch.norm_partial)
         store_block_sums<Row>(call.scratch.norm_partial + (int64_t)blockIdx.x * 2 * call.Dv,
                               d_weight, d_bias, call.Dv);
+}
+
+/* What an l2 norm makes of a row: the gradient of sum_j w'_ij v_j is d times that of the output less x times the
+ * numerator. */
+struct sr_length_gradient {
+    sr_row_gradient row;
+    float d, x;
+};
+
+/* With an l2 norm: all follows from `square` = <x, x>, and `dot` = <d, x> of the gradient of the output and the numerator;
+ * rows have n numbers. */
+SR_DEVICE sr_length_gradient row_length_backward(const sr_choices &c, const sr_row_facts &row,
+                                                 int n, float square, float dot) {
+    const sr_row_scalars s = row_scalars(c, row);
+    const float before = s.gate / s.denominator, length = before * sqrtf(square);
+    const float floor = row_floor(c, row), unit = c.norm == SRNN_NORM_L2_SCALED ? (float)n : 1.0f;
+    const bool floored = length < floor;
+    const float inverse = 1 / (floored ? floor : length), factor = before * inverse;
+    const float along = factor * dot; /* <d, normalised row> */
+    sr_length_gradient g = {};
+    g.d = s.post * unit;
+    g.x = floored ? 0 : g.d * along * factor;
+    if (c.post_gate)
+        g.row.logit = unit * along * s.post * (1 - s.post);
+    row_scalars_backward(&g.row, c, row, s, inverse, (g.d * dot - g.x * square) / s.denominator);
+    g.row.scale = factor;
+    return g;
+}
+
+/* With an l2 norm, and with weights that are not negative, all follows from <x, x> and <d_o, x> of the numerator x: each
+ * lane has one row's, and the row's gradient is d d_o - x along. Lengths that a square does not hold are left to the
+ * other way. */
+enum { LENGTH_TOGETHER = 4 };
+template <class N, int WIDTH>
+__global__ void __launch_bounds__(THREADS, 2)
+    length_rows_backward(const sr_attention_view<N> call) {
+    using Row = sr_eight_row<WIDTH>;
+    using pieces = row_pieces<Row, LENGTH_TOGETHER>;
+    const row_place at = place_of(blockIdx.x, call.H, pieces::of_head(call.T));
+    const int64_t first = call.row_index(call.H, at.b, at.h, 0);
+    sr_raw_eight<N> d[LENGTH_TOGETHER], x[LENGTH_TOGETHER];
+#pragma unroll
+    for (int i = 0; i < LENGTH_TOGETHER; i++) {
+        const int t = min(pieces::row(at.t, i), call.T - 1);
+        row_fetch<Row>(d[i], call.d_o.at(at.b, at.h, t), call.Dv);
+        row_fetch<Row>(x[i], call.numerator + (first + t) * call.Dv, call.Dv);
+    }
+    const int mine = min(pieces::row(at.t, Row::lane() % 4), call.T - 1);
+    const sr_row_facts facts =
+        row_facts(call, at.b, at.h, mine, call.row_sum[first + mine], call.maximum[first + mine]);
+    float sums[2 * LENGTH_TOGETHER]; /* <x, x>, <d, x> */
+#pragma unroll
+    for (int i = 0; i < LENGTH_TOGETHER; i++) {
+        sums[i] = lane_dot<Row>(x[i], x[i]);
+        sums[LENGTH_TOGETHER + i] = lane_dot<Row>(d[i], x[i]);
+    }
+    const float one = Row::sum_eight(sums), other = shuffle_xor(one, 4);
+    const float square = Row::lane() & 4 ? other : one, dot = Row::lane() & 4 ? one : other;
+    if (warp_ballot(!(square > 0x1p-100f && square < 0x1p120f)) != 0) {
+#pragma unroll
+        for (int i = 0; i < LENGTH_TOGETHER; i++) {
+            float unused[Row::count] = {};
+            const int t = pieces::row(at.t, i), there = min(t, call.T - 1);
+            const sr_row_facts row = row_facts(call, at.b, at.h, there, call.row_sum[first + there],
+                                               call.maximum[first + there]);
+            normed_row_backward<Row>(call, {at.b, at.h, t}, row, d[i], x[i], unused, unused);
+        }
+        return;
+    }
+    const sr_length_gradient g = row_length_backward(call.choices, facts, call.Dv, square, dot);
+    if (Row::lane() < LENGTH_TOGETHER && pieces::row(at.t, Row::lane()) < call.T)
+        store_row_gradient(call, {at.b, at.h, mine}, first + mine, g.row);
+#pragma unroll
+    for (int i = 0; i < LENGTH_TOGETHER; i++) {
+        const int from = (int)threadIdx.x % SR_WARP / Row::lanes * Row::lanes + i;
+        const int t = pieces::row(at.t, i);
+        const float of_d = shuffle(g.d, from), of_x = shuffle(g.x, from);
+        float left[Row::count], right[Row::count];
+        row_widen<Row>(left, d[i]);
+        row_widen<Row>(right, x[i]);
+#pragma unroll
+        for (int m = 0; m < Row::count; m++)
+            left[m] = fmaf(of_d, left[m], -of_x * right[m]);
+        if (t < call.T)
+            row_store<Row>(call.scratch.d_numerator.at(at.b, at.h, t), left, call.Dv);
+    }
 }
 
 /* Pieces of all heads together. */
@@ -443,7 +537,10 @@ template <class N> static unsigned norm_parts(const sr_attention_view<N> &call) 
 
 template <class N>
 srnn_status sr_attention_outputs_backward(const sr_attention_view<N> &call, cudaStream_t stream) {
-    if (call.scratch.d_numerator.data) {
+    const srnn_norm norm = call.choices.norm;
+    if ((norm == SRNN_NORM_L2 || norm == SRNN_NORM_L2_SCALED) && call.score.kind != SR_CLASS_LONG) {
+        START(length_rows_backward, call.Dv, (unsigned)pieces_of<LENGTH_TOGETHER>(call), call);
+    } else if (call.scratch.d_numerator.data) {
         START(normed_rows_backward, call.Dv, norm_parts(call), call,
               pieces_of<NORMED_TOGETHER>(call));
     } else {
