@@ -68,15 +68,15 @@ SR_DEVICE float polynomial_slope(const sr_score_rule &rule, float r) {
 
 /* ---- long ---- */
 
-/* `order` times the logarithm of |s| in base 2, plus `more`. The fast logarithm is off by up to 2^-22 of itself, which a
- * high order multiplies and a sum of weights of both signs shows: it is asked for the fraction alone. */
+/* `order` times the logarithm of |s| in base 2, plus `more`. What the logarithm is off by is multiplied by the order, and
+ * shows where weights of both signs cancel in a sum: so it is the exact one, and of the fraction alone. */
 SR_DEVICE float power_log2(float s, int order, float more) {
     const uint32_t bits = float_bits(fabsf(s)), smallest = 0x00800000u, infinite = 0x7f800000u;
     if (bits < smallest || bits >= infinite)
         return (float)order * log2_fast(fabsf(s)) + more;
     const int exponent = (int)(bits >> 23) - 127;
     const float fraction = bits_float((bits & 0x007fffffu) | 0x3f800000u);
-    return fmaf((float)order, log2_fast(fraction), (float)(order * exponent) + more);
+    return fmaf((float)order, log2f(fraction), (float)(order * exponent) + more);
 }
 
 /* A number as its sign and the logarithm of its size in base 2, which does not leave the range of a float. */
