@@ -105,15 +105,17 @@ SR_DEVICE void store_block_sums(float *to, const float (&d_weight)[Row::count],
     }
 }
 
+/* A lane's part of a row: the gradient of the output, and the numerator. */
+template <class N> struct raw_row { sr_raw_eight<N> d, x; };
+
 /* One row with any norm; adds to the lane's share of the gradients of the norm's weight and bias. */
 template <class Row, class N>
 SR_DEVICE void normed_row_backward(const sr_attention_view<N> &call, const row_place &at,
-                                   const sr_row_facts &facts, const sr_raw_eight<N> &raw_d,
-                                   const sr_raw_eight<N> &raw_x, float (&d_weight)[Row::count],
-                                   float (&d_bias)[Row::count]) {
+                                   const sr_row_facts &facts, const raw_row<N> &raw,
+                                   float (&d_weight)[Row::count], float (&d_bias)[Row::count]) {
     float d[Row::count], x[Row::count];
-    row_widen<Row>(d, raw_d);
-    row_widen<Row>(x, raw_x);
+    row_widen<Row>(d, raw.d);
+    row_widen<Row>(x, raw.x);
     sr_row_gradient g = row_output_backward<Row>(d, x, d_weight, d_bias, call, facts);
     if (at.t >= call.T)
         return;
@@ -137,20 +139,20 @@ __global__ void __launch_bounds__(THREADS, 2)
     for (int64_t piece = blockIdx.x; piece < total; piece += gridDim.x) {
         const row_place at = place_of(piece, call.H, pieces::of_head(call.T));
         const int64_t first = call.row_index(call.H, at.b, at.h, 0);
-        sr_raw_eight<N> raw_d[NORMED_TOGETHER], raw_x[NORMED_TOGETHER];
+        raw_row<N> raw[NORMED_TOGETHER];
         sr_row_facts facts[NORMED_TOGETHER];
 #pragma unroll
         for (int i = 0; i < NORMED_TOGETHER; i++) {
             const int wanted = pieces::row(at.t, i), t = min(wanted, call.T - 1);
-            row_fetch<Row>(raw_d[i], call.d_o.at(at.b, at.h, t), wanted == t ? call.Dv : 0);
-            row_fetch<Row>(raw_x[i], call.numerator + (first + t) * call.Dv, call.Dv);
+            row_fetch<Row>(raw[i].d, call.d_o.at(at.b, at.h, t), wanted == t ? call.Dv : 0);
+            row_fetch<Row>(raw[i].x, call.numerator + (first + t) * call.Dv, call.Dv);
             facts[i] =
                 row_facts(call, at.b, at.h, t, call.row_sum[first + t], call.maximum[first + t]);
         }
 #pragma unroll
         for (int i = 0; i < NORMED_TOGETHER; i++) {
             const row_place row = {at.b, at.h, pieces::row(at.t, i)};
-            normed_row_backward<Row>(call, row, facts[i], raw_d[i], raw_x[i], d_weight, d_bias);
+            normed_row_backward<Row>(call, row, facts[i], raw[i], d_weight, d_bias);
         }
     }
     if (call.scratch.norm_partial)
@@ -196,12 +198,12 @@ __global__ void __launch_bounds__(THREADS, 2)
     using pieces = row_pieces<Row, LENGTH_TOGETHER>;
     const row_place at = place_of(blockIdx.x, call.H, pieces::of_head(call.T));
     const int64_t first = call.row_index(call.H, at.b, at.h, 0);
-    sr_raw_eight<N> d[LENGTH_TOGETHER], x[LENGTH_TOGETHER];
+    raw_row<N> raw[LENGTH_TOGETHER];
 #pragma unroll
     for (int i = 0; i < LENGTH_TOGETHER; i++) {
         const int t = min(pieces::row(at.t, i), call.T - 1);
-        row_fetch<Row>(d[i], call.d_o.at(at.b, at.h, t), call.Dv);
-        row_fetch<Row>(x[i], call.numerator + (first + t) * call.Dv, call.Dv);
+        row_fetch<Row>(raw[i].d, call.d_o.at(at.b, at.h, t), call.Dv);
+        row_fetch<Row>(raw[i].x, call.numerator + (first + t) * call.Dv, call.Dv);
     }
     const int mine = min(pieces::row(at.t, Row::lane() % 4), call.T - 1);
     const sr_row_facts facts =
@@ -209,8 +211,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     float sums[2 * LENGTH_TOGETHER]; /* <x, x>, <d, x> */
 #pragma unroll
     for (int i = 0; i < LENGTH_TOGETHER; i++) {
-        sums[i] = lane_dot<Row>(x[i], x[i]);
-        sums[LENGTH_TOGETHER + i] = lane_dot<Row>(d[i], x[i]);
+        sums[i] = lane_dot<Row>(raw[i].x, raw[i].x);
+        sums[LENGTH_TOGETHER + i] = lane_dot<Row>(raw[i].d, raw[i].x);
     }
     const float one = Row::sum_eight(sums), other = shuffle_xor(one, 4);
     const float square = Row::lane() & 4 ? other : one, dot = Row::lane() & 4 ? one : other;
@@ -221,7 +223,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             const int t = pieces::row(at.t, i), there = min(t, call.T - 1);
             const sr_row_facts row = row_facts(call, at.b, at.h, there, call.row_sum[first + there],
                                                call.maximum[first + there]);
-            normed_row_backward<Row>(call, {at.b, at.h, t}, row, d[i], x[i], unused, unused);
+            normed_row_backward<Row>(call, {at.b, at.h, t}, row, raw[i], unused, unused);
         }
         return;
     }
@@ -234,8 +236,8 @@ __global__ void __launch_bounds__(THREADS, 2)
         const int t = pieces::row(at.t, i);
         const float of_d = shuffle(g.d, from), of_x = shuffle(g.x, from);
         float left[Row::count], right[Row::count];
-        row_widen<Row>(left, d[i]);
-        row_widen<Row>(right, x[i]);
+        row_widen<Row>(left, raw[i].d);
+        row_widen<Row>(right, raw[i].x);
 #pragma unroll
         for (int m = 0; m < Row::count; m++)
             left[m] = fmaf(of_d, left[m], -of_x * right[m]);
