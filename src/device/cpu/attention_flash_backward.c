@@ -152,13 +152,13 @@ static decay_range pair_range(const srnn_problem *p, const position *at, int64_t
 static bool is_hidden(const context *x, const workspace *w, const position *at, int64_t tile,
                       int64_t own) {
     const srnn_problem *p = &x->call->plan->core;
-    const real *maximum = (const real *)x->call->saved.maximum +
-                          sr_row_index(p, p->H, at->b, at->h, own * TILE);
+    const real *maximum =
+        (const real *)x->call->saved.maximum + sr_row_index(p, p->H, at->b, at->h, own * TILE);
     real least = 0;
     for (int64_t r = 0; r < rows_in(p, own); r++)
         least = maximum[r] < least ? maximum[r] : least;
-    return at->decay && decay_hides(&x->rule, pair_range(p, at, tile, own),
-                                    pair_bound(p, w, at, own) - least);
+    return at->decay &&
+           decay_hides(&x->rule, pair_range(p, at, tile, own), pair_bound(p, w, at, own) - least);
 }
 
 static void weigh_tile(const context *x, const workspace *w, const position *at, int64_t tile,

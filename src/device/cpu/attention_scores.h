@@ -151,7 +151,8 @@ typedef struct score_row {
     const real *decay_columns;
     real maximum; /* the logarithm of what all weights are divided by */
     real bound;   /* on |s|; infinity or NaN if none is known */
-    bool near;    /* with decay: no exponent is beyond what vec_exp_small takes, if nothing is subtracted */
+    bool
+        near; /* with decay: no exponent is beyond what vec_exp_small takes, if nothing is subtracted */
 } score_row;
 
 /* Weights that decay made smaller than e^this are zero: their products would be numbers that are not normal, which
@@ -371,9 +372,7 @@ static inline void row_weights_backward(const score_row *row, const score_rule *
         vec logits = vec_load(s + j), w, slope;
         if (exponential) {
             vec x = exponent_of(logits, c, j);
-            w = slope = small       ? vec_exp_small(x)
-                        : c.decayed ? vec_exp_decayed(x)
-                                    : vec_exp(x);
+            w = slope = small ? vec_exp_small(x) : c.decayed ? vec_exp_decayed(x) : vec_exp(x);
         } else {
             vec x = clamp_logits(logits, c);
             vec factor = c.decayed ? decay_factor(c, j) : vec_all(1);
