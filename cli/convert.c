@@ -34,8 +34,8 @@ static srnn_status tell_loaders(const sr_model_config *config, const char *out) 
                 family->loader);
     else
         fprintf(stderr,
-                "softrnn: %s: model_type %s: transformers has no such attention or MLP and refuses "
-                "the folder\n",
+                "softrnn: %s: model_type %s: transformers by itself refuses it, and loads it once "
+                "softrnn.hf is imported (docs/PYTHON.md)\n",
                 out, family->model_type);
     return SRNN_OK;
 }

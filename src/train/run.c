@@ -237,6 +237,12 @@ static srnn_status find_checkpoint(sr_run *run, char checkpoint[SR_PATH_BYTES],
     return sr_checkpoint_find(checkpoint, &run->progress, folder, &run->settings);
 }
 
+/* Where no checkpoint was reached, the records begin anew. */
+static srnn_status reopen_records(sr_run *run, const char *folder, const char *yaml) {
+    SR_TRY(sr_run_records_open(&run->records, folder, &run->progress));
+    return run->progress.step == 0 ? sr_run_records_settings(run->records, yaml) : SRNN_OK;
+}
+
 static srnn_status resume(sr_run *run, const char *folder, const sr_run_ends *ends) {
     char yaml[SR_PATH_BYTES], checkpoint[SR_PATH_BYTES] = "";
     SR_TRY(sr_run_settings_create(&run->settings));
@@ -252,9 +258,7 @@ static srnn_status resume(sr_run *run, const char *folder, const sr_run_ends *en
     SR_TRY(make(run, folder, checkpoint));
     SR_TRY(check_data(run));
     SR_TRY(check_same_data(run));
-    return sr_ranks_agree(run->ranks,
-                          is_first(run) ? sr_run_records_open(&run->records, folder, &run->progress)
-                                        : SRNN_OK);
+    return sr_ranks_agree(run->ranks, is_first(run) ? reopen_records(run, folder, yaml) : SRNN_OK);
 }
 
 static srnn_status allocate(sr_run **run) {
