@@ -14,7 +14,6 @@ typedef struct sr_run_record {
     const char *status; /* "finished", "diverged", "failed"; "" if it has not ended */
     json_t *result;     /* result.json; NULL: not there, or not to be read */
     bool broken_result; /* it is there and cannot be read: the run counts as not ended */
-    bool broken_curve;  /* metrics.jsonl is there and cannot be read */
     sr_curve curve;
 } sr_run_record;
 
@@ -47,6 +46,9 @@ typedef struct sr_records {
 /* Reads everything under `folder`, which must outlive the records. */
 srnn_status sr_records_read(sr_records *records, const char *folder);
 void sr_records_free(sr_records *records);
+
+/* The variant in the cell, or NULL. */
+const sr_entry *sr_cell_entry(const sr_cell_record *cell, const sr_variant_record *variant);
 
 /* True if the run belongs to the cell. */
 bool sr_run_in_cell(const sr_run_record *run, const sr_cell_record *cell);

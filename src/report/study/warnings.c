@@ -2,6 +2,7 @@
 #include "files/json.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
+#include "report/draw/systems.h"
 #include "report/study/sections.h"
 
 #include <math.h>
@@ -52,15 +53,13 @@ static void write_unfinished(FILE *out, const sr_records *records) {
 }
 
 static bool is_damaged(const sr_run_record *run) {
-    return run->broken_curve || run->broken_result || run->curve.bad_lines > 0;
+    return run->broken_result || run->curve.bad_lines > 0;
 }
 
 static void write_damage_of(FILE *out, const sr_run_record *run) {
     fputs("<li><code>", out);
     sr_escape_html(out, sr_json_text_of(run->plan, "folder"));
     fputs("</code>:", out);
-    if (run->broken_curve)
-        fputs(" metrics.jsonl cannot be read.", out);
     if (run->curve.bad_lines)
         fprintf(out, " %zu line%s of metrics.jsonl cannot be read and %s passed over.",
                 run->curve.bad_lines, run->curve.bad_lines > 1 ? "s" : "",
@@ -91,15 +90,12 @@ static void write_damage(FILE *out, const sr_records *records) {
 /* Avey as it is published: what it reads of the past depends on what comes. */
 static void write_leak(FILE *out, const sr_records *records) {
     for (size_t i = 0; i < records->variant_count; i++) {
-        const char *text = records->variants[i].text;
-        if (strcspn(text, ",") != strlen("avey") || strncmp(text, "avey", strlen("avey")) != 0)
+        const sr_system *system = sr_system_of(records->variants[i].attention);
+        if (!system || !system->leaks)
             continue;
         fputs("<p class=\"warning\" role=\"note\"><strong>Not causal: ", out);
         sr_escape_html(out, records->variants[i].name);
-        fputs(".</strong> In Avey as published a chunk's later tokens weigh what its earlier ones "
-              "read, so its losses are not those of a model that predicts, and cannot be compared "
-              "with the others.</p>\n",
-              out);
+        fprintf(out, ".</strong> %s</p>\n", sr_system_leak);
     }
 }
 
