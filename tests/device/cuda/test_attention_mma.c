@@ -520,6 +520,7 @@ int main(void) {
         cmocka_unit_test(shapes),
         cmocka_unit_test(documents),
         cmocka_unit_test(chunks),
+        cmocka_unit_test(heads_left_over),
         cmocka_unit_test(large_scores),
         cmocka_unit_test(small_values),
         cmocka_unit_test(decays),
