@@ -10,7 +10,8 @@
 
 enum {
     BUCKETS = 4096,
-    FINE = 64 /* buckets in a factor of e */
+    FINE = 64,           /* buckets in a factor of e */
+    FAR = BUCKETS / FINE /* factors of e: what is less probable than that weighs nothing */
 };
 
 typedef struct candidate {
@@ -24,7 +25,7 @@ struct sr_sampler {
     sr_sampler_settings settings;
     int V;
     float *weights;        /* (V): relative to that of the most probable */
-    uint16_t *bucket_of;   /* (V) */
+    int32_t *bucket_of;    /* (V) */
     candidate *candidates; /* (V at most): those of one bucket, in order */
     int64_t count[BUCKETS];
     double mass[BUCKETS];
@@ -80,31 +81,57 @@ static float number_or_least(float logit) {
     return isnan(logit) ? -INFINITY : logit;
 }
 
-/* e^-x to about 22 bits, for x of 0 or more: compilers make vectors of it, as they do not of the library's. */
-static float decay(float x) {
-    const float power = x < 87.0f ? x * -1.44269504f : -126.0f, whole = floorf(power);
-    const float f = (power - whole) * 0.693147181f;
-    const float series =
-        1 + f * (1 + f * (0.5f + f * (1 / 6.0f + f * (1 / 24.0f + f * (1 / 120.0f + f / 720.0f)))));
-    const uint32_t bits = (uint32_t)((int32_t)whole + 127) << 23;
-    float scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return x < 87.0f ? series * scale : 0;
+/* The largest number; -infinity if there is none. Eight at a time, which compilers make vectors of. */
+static float largest(const float *logits, int V) {
+    enum { LANES = 8 };
+    float best[LANES], all = -INFINITY;
+    int token = 0;
+    for (int i = 0; i < LANES; i++)
+        best[i] = -INFINITY;
+    for (; token + LANES <= V; token += LANES)
+        for (int i = 0; i < LANES; i++)
+            best[i] = logits[token + i] > best[i] ? logits[token + i] : best[i];
+    for (; token < V; token++)
+        all = logits[token] > all ? logits[token] : all;
+    for (int i = 0; i < LANES; i++)
+        all = best[i] > all ? best[i] : all;
+    return all;
 }
 
-/* Weights of all tokens, and what the buckets hold. */
-static void weigh(sr_sampler *sampler, const float *logits) {
-    const float cold = (float)(1 / sampler->settings.temperature);
-    float best = -INFINITY;
-    for (int token = 0; token < sampler->V; token++)
-        best = logits[token] > best ? logits[token] : best;
-    for (int token = 0; token < sampler->V; token++) {
-        const float logit = number_or_least(logits[token]);
-        const float distance = logit == best ? 0 : (best - logit) * cold;
-        const float bucket = distance * FINE;
-        sampler->weights[token] = decay(distance);
-        sampler->bucket_of[token] = (uint16_t)(bucket < BUCKETS - 1 ? bucket : BUCKETS - 1);
+/* e^-x to about 22 bits for x from 0 to FAR; nothing beyond. Written so that compilers make vectors of it. */
+static float decay(float x) {
+    const float power = x * -1.44269504f;
+    const int32_t whole = (int32_t)power;
+    const float f = (power - (float)whole) * 0.693147181f;
+    const float series =
+        1 + f * (1 + f * (0.5f + f * (1 / 6.0f + f * (1 / 24.0f + f * (1 / 120.0f + f / 720.0f)))));
+    const uint32_t bits = (uint32_t)(whole + 127) << 23;
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return x < FAR ? series * scale : 0;
+}
+
+/* Weights and buckets of all tokens. */
+static void weigh(float *weights, int32_t *bucket_of, const float *logits, int V,
+                  const sr_sampler_settings *settings) {
+    const float best = largest(logits, V), cold = (float)(1 / settings->temperature);
+    if (isinf(best)) { /* all that are as good, and no others */
+        for (int token = 0; token < V; token++) {
+            weights[token] = number_or_least(logits[token]) == best ? 1 : 0;
+            bucket_of[token] = weights[token] > 0 ? 0 : BUCKETS - 1;
+        }
+        return;
     }
+    for (int token = 0; token < V; token++) {
+        const float difference = (best - logits[token]) * cold;
+        const float distance = difference < FAR ? difference : FAR; /* so is a NaN */
+        const int32_t bucket = (int32_t)(distance * FINE);
+        weights[token] = decay(distance);
+        bucket_of[token] = bucket < BUCKETS - 1 ? bucket : BUCKETS - 1;
+    }
+}
+
+static void fill_buckets(sr_sampler *sampler) {
     memset(sampler->count, 0, sizeof sampler->count);
     memset(sampler->mass, 0, sizeof sampler->mass);
     for (int token = 0; token < sampler->V; token++) {
@@ -178,7 +205,8 @@ int32_t sr_sampler_choose(sr_sampler *sampler, const float *logits, uint64_t seq
                           uint64_t position) {
     if (sampler->settings.temperature == 0)
         return most_probable(logits, sampler->V);
-    weigh(sampler, logits);
+    weigh(sampler->weights, sampler->bucket_of, logits, sampler->V, &sampler->settings);
+    fill_buckets(sampler);
     const prefix all = allowed(sampler, logits);
     const double share = sr_random_uniform(sampler->settings.seed, sequence, position);
     /* The token that the point falls on is the last of those that weigh so much. */

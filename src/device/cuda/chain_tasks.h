@@ -10,7 +10,7 @@
 #include "device/cuda/together.h"
 
 enum {
-    SR_CHAIN_BYTES = 40 << 10, /* of the tasks of one kernel, in shared memory */
+    SR_CHAIN_BYTES = 52 << 10, /* of the tasks of one kernel, in shared memory */
     SR_CHAIN_TASKS = 256,
     SR_CHAIN_LISTS = 512 << 10, /* of the tasks of all kernels of one gathering */
 };
@@ -57,7 +57,7 @@ struct sr_chain_entry {
 };
 
 /* The tasks follow behind the entries. */
-struct sr_chain_list {
+struct alignas(16) sr_chain_list {
     int32_t count, bytes;
     sr_chain_entry entry[SR_CHAIN_TASKS];
 };
