@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     if (busy) {
         key_sums<8> sums;
         sums_start(sums, call.score);
-        attend_keys<N, WIDTH>(sums, call, memory, at, token, share.first, share.step);
+        attend_keys<N, WIDTH>(sums, call, memory, at, token, share.walk);
         leave_sums(shared, sums, unit_of(call.score));
         if (blockIdx.y == 0 && at.h % call.group == 0)
             append_one(call, memory, at, token, THREADS);

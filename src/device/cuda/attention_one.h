@@ -95,31 +95,36 @@ SR_DEVICE one_place place_of(const sr_attention_view<N> &call, const sr_kept_mem
 /* The head's rows of the new token, wherever they stand. */
 template <class N> struct one_token { const N *q, *k, *v; };
 
-/* Which keys a thread takes: as many blocks share them as have some in the first round. */
+/* Keys first, first + step, ... of a warp. */
+struct key_walk {
+    int64_t first, step;
+};
+
+/* Which keys a warp takes: as many blocks share them as have some in the first round. */
 template <int WIDTH, int WARPS> struct one_share {
     using Row = sr_eight_row<WIDTH>;
     static constexpr int each = Row::rows * SR_ONE_TOGETHER,
                          keys = WARPS * each; /* of a warp, of a block */
     int shares;
-    int64_t first, step;
+    key_walk walk;
 
     SR_DEVICE one_share(int64_t position, int part, int parts) {
         shares = (int)min((int64_t)parts, position / keys + 1);
-        first = (int64_t)part * keys + (int)threadIdx.x / SR_WARP * each;
-        step = (int64_t)shares * keys;
+        walk.first = (int64_t)part * keys + (int)threadIdx.x / SR_WARP * each;
+        walk.step = (int64_t)shares * keys;
     }
 };
 
-/* What the keys number first, first + step, ... give, as they stand in memory; the last one is the new token itself. */
+/* What the keys of the walk give, as they stand in memory; the last one is the new token itself. */
 template <class N, int WIDTH>
 SR_DEVICE void attend_keys(key_sums<8> &sums, const sr_attention_view<N> &call,
                            const sr_kept_memory<N> &memory, const one_place &at,
-                           const one_token<N> &token, int64_t first, int64_t step) {
+                           const one_token<N> &token, const key_walk &walk) {
     using Row = sr_eight_row<WIDTH>;
     constexpr int TOGETHER = SR_ONE_TOGETHER;
     float q[8];
     row_load<Row>(q, token.q, call.D);
-    for (int64_t from = first; from <= at.position; from += step) {
+    for (int64_t from = walk.first; from <= at.position; from += walk.step) {
         float k[TOGETHER][8], v[TOGETHER][8];
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {

@@ -358,10 +358,10 @@ SR_DEVICE void take_row(sr_bf16 *to, const sr_chain_source &source, int b, int h
 
 /* Brings keys and values of the block's share nearer while the new token is being made. */
 template <int WIDTH>
-SR_DEVICE void fetch_share(const sr_chain_attention_task &task, const one_place &at, int64_t first,
-                           int64_t step) {
+SR_DEVICE void fetch_share(const sr_chain_attention_task &task, const one_place &at,
+                           const key_walk &walk) {
     using Row = sr_eight_row<WIDTH>;
-    for (int64_t from = first; from < at.position; from += step)
+    for (int64_t from = walk.first; from < at.position; from += walk.step)
 #pragma unroll
         for (int i = 0; i < SR_ONE_TOGETHER; i++) {
             const int64_t key = at.cache + from + i * Row::rows + Row::row();
@@ -446,7 +446,7 @@ static __device__ __noinline__ void attend(const sr_chain_attention_task &task,
         const one_share<WIDTH, WARPS> share(at.position, part, task.parts);
         if (part >= share.shares)
             continue;
-        fetch_share<WIDTH>(task, at, share.first, share.step);
+        fetch_share<WIDTH>(task, at, share.walk);
         named_barrier_sync(WORK, WORKERS); /* nobody needs the token before any more */
         if (warp == 0)
             take_row(memory.q, task.q, at.b, at.h, call.D, mark);
@@ -458,7 +458,7 @@ static __device__ __noinline__ void attend(const sr_chain_attention_task &task,
         const one_token<sr_bf16> token = {memory.q, memory.k, memory.v};
         key_sums<8> sums;
         sums_start(sums, call.score);
-        attend_keys<sr_bf16, WIDTH>(sums, call, task.memory, at, token, share.first, share.step);
+        attend_keys<sr_bf16, WIDTH>(sums, call, task.memory, at, token, share.walk);
         leave_sums(reinterpret_cast<one_memory<WIDTH, WARPS> &>(memory.attended), sums,
                    unit_of(call.score));
         if (part == 0 && at.h % call.group == 0)
