@@ -13,6 +13,9 @@ NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc
 configure = log=$$(cmake -S . -B $(1) -G Ninja $(2) 2>&1) || { echo "$$log"; exit 1; }
 compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout $(or $(2),300) --output-on-failure
+# What does not depend on how the program was compiled is tested once, by `release`: rules of the source tree, ranks that
+# die, hang or fill a disk.
+compiled_only = -LE 'tree|processes'
 
 .PHONY: build test study study-full study-gpu verify deps deps-test deps-browser deps-torch test-python wheel \
         bench fuzz sanitize clang release nightly \
@@ -46,24 +49,25 @@ release: deps-test build ## the release build and its tests
 	@$(call compile,build)
 	@$(call run_tests,build)
 
-nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, 20 of a rank, a study on a real Slurm, every allocation failing once, new input for the fuzzers
+nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, 20 of a rank, a study on a real Slurm, every allocation and every touch of a file failing once, new input for the fuzzers
 	@$(call compile,build)
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
 	@SOFTRNN_KILLS=20 SOFTRNN_KILL_SEED=2 tests/ranks/check_ranks.py build/cli/softrnn killed
 	@tools/deps.sh slurm
 	@tests/study/check_slurm.py build/cli/softrnn
-	@SOFTRNN_ALLOCATIONS=all build/tests/test_no_memory
+	@seq $(JOBS) | xargs -P $(JOBS) -I{} env SOFTRNN_FAULTS={}/$(JOBS) build/tests/test_no_memory
+	@seq $(JOBS) | xargs -P $(JOBS) -I{} env SOFTRNN_FAULTS={}/$(JOBS) build/tests/test_bad_disk
 	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=0 FUZZ_RUNS=1000000
 
 sanitize: deps-test ## the build with address and undefined-behaviour sanitizers, and its tests
 	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON)
 	@$(call compile,build-sanitize)
-	@$(call run_tests,build-sanitize)
+	@$(call run_tests,build-sanitize) $(compiled_only)
 
 clang: deps-test ## the build with clang, and its tests
 	@$(call configure,build-clang,-DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=clang)
 	@$(call compile,build-clang)
-	@$(call run_tests,build-clang)
+	@$(call run_tests,build-clang) $(compiled_only)
 
 fuzz: deps-test ## each fuzzer for FUZZ_SECONDS (10)
 	@$(call configure,build-fuzz,-DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang \

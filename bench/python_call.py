@@ -22,8 +22,8 @@ except ImportError:
 def c_call(arrays):
     """The call alone, with everything prepared."""
     plan = _numpy._take_plan(softrnn.parse("softmax"), arrays, Options())
-    o = np.empty(plan.output, arrays[0].dtype)
-    output, null = plan.output_tensor(o.ctypes.data, (0, 0, 0)), ffi.NULL
+    o = np.empty(plan.shape, arrays[0].dtype)
+    output, null = ffi.new("srnn_tensor *", {"data": ffi.cast("void *", o.ctypes.data)})[0], ffi.NULL
     return lambda kept=(arrays, o): lib.srnn_attention_forward(plan.plan, output, plan.inputs.struct, null)
 
 

@@ -26,16 +26,18 @@ static srnn_status write_tokenizer(const char *out, const char *in, const char *
 }
 
 /* What else than this program can load the folder. */
-static void tell_loaders(const sr_model_config *config, const char *out) {
-    const sr_family *family = sr_family_of(config);
-    if (sr_family_in_transformers(family))
-        fprintf(stderr, "softrnn: %s: a %s, which transformers loads too\n", out,
-                family->architecture);
+static srnn_status tell_loaders(const sr_model_config *config, const char *out) {
+    const sr_family *family;
+    SR_TRY(sr_model_config_public(&family, config));
+    if (family->loader)
+        fprintf(stderr, "softrnn: %s: a %s, which %s loads too\n", out, family->architecture,
+                family->loader);
     else
         fprintf(stderr,
-                "softrnn: %s: model_type %s: transformers has no such attention or MLP and refuses "
-                "the folder\n",
+                "softrnn: %s: model_type %s: transformers by itself refuses it, and loads it once "
+                "softrnn.hf is imported (docs/PYTHON.md)\n",
                 out, family->model_type);
+    return SRNN_OK;
 }
 
 /* What a .bin file does not hold, but neither changes a logit. */
@@ -58,10 +60,9 @@ static srnn_status write_model(const sr_model *model, const char *out, const cha
         return SRNN_OK;
     }
     SR_TRY(sr_folders_make(out));
-    SR_TRY(sr_model_save(model, out, dtype));
+    SR_TRY(sr_model_save_public(model, out, dtype));
     SR_TRY(write_tokenizer(out, in, tokenizer, model->config.V));
-    tell_loaders(&model->config, out);
-    return SRNN_OK;
+    return tell_loaders(&model->config, out);
 }
 
 static srnn_status check_tokenizer(const char *name) {

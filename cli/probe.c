@@ -161,6 +161,25 @@ srnn_status probe_create(attention_call *run, const srnn_problem *problem, uint6
     return SRNN_OK;
 }
 
+srnn_status probe_copy(attention_call *run, const srnn_problem *problem,
+                       const attention_call *from) {
+    SR_TRY(call_create(run, problem));
+    const srnn_problem *p = &run->problem;
+    for (int which = 0; which <= SR_OPERANDS; which++) {
+        const bool operand = which < SR_OPERANDS;
+        const sr_shape shape =
+            operand ? sr_operand_shape((sr_operand)which, p) : sr_output_shape(p);
+        const srnn_dtype to_type = operand ? sr_operand_dtype((sr_operand)which, p) : p->dtype;
+        const srnn_dtype from_type =
+            operand ? sr_operand_dtype((sr_operand)which, &from->problem) : from->problem.dtype;
+        const void *numbers = operand ? from->host.operand[which] : from->host.d_o;
+        for (int64_t i = 0; numbers && i < sr_shape_numbers(&shape); i++)
+            store(operand ? run->host.operand[which] : run->host.d_o, to_type, i,
+                  (float)element(numbers, from_type, i));
+    }
+    return SRNN_OK;
+}
+
 /* A contiguous tensor of the whole sequence, seen from position t on. */
 static srnn_tensor from_position(const srnn_problem *p, void *array, const sr_shape *shape, int t) {
     const int64_t width = shape->rank == 4 ? shape->sizes[3] : 1;
@@ -249,23 +268,17 @@ static srnn_status run_oracle_in(attention_call *oracle, srnn_dtype dtype) {
     return sr_oracle_run(oracle->host.o, &gradients, oracle->host.d_o, &problem, &in);
 }
 
-/* A double call with the problem's numbers, by the oracle computing in `dtype`. */
-static srnn_status oracle_in(attention_call *oracle, const srnn_problem *problem, uint64_t seed,
-                             srnn_dtype dtype) {
+srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
     srnn_problem wide = *problem;
     wide.dtype = SRNN_F64;
     wide.device = NULL;
     SR_TRY(probe_create(oracle, &wide, seed));
     if (problem->dtype == SRNN_BF16)
         round_operands(oracle);
-    const srnn_status status = run_oracle_in(oracle, dtype);
+    const srnn_status status = run_oracle_in(oracle, SRNN_F64);
     if (status != SRNN_OK)
         call_free(oracle);
     return status;
-}
-
-srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
-    return oracle_in(oracle, problem, seed, SRNN_F64);
 }
 
 srnn_status probe_oracle_run(attention_call *oracle) {
@@ -273,12 +286,14 @@ srnn_status probe_oracle_run(attention_call *oracle) {
 }
 
 srnn_status probe_plain_error(double *error, const srnn_problem *problem,
-                              const attention_call *oracle, uint64_t seed) {
+                              const attention_call *oracle) {
     attention_call plain;
-    SR_TRY(oracle_in(&plain, problem, seed, problem->dtype));
-    *error = fmax(probe_output_error(&plain, oracle), probe_gradient_error(&plain, oracle));
+    SR_TRY(probe_copy(&plain, &oracle->problem, oracle));
+    const srnn_status status = run_oracle_in(&plain, problem->dtype);
+    if (status == SRNN_OK)
+        *error = fmax(probe_output_error(&plain, oracle), probe_gradient_error(&plain, oracle));
     call_free(&plain);
-    return SRNN_OK;
+    return status;
 }
 
 /* Twice; and where rounding happened to cost next to nothing, half a unit of the output's last place. */

@@ -9,6 +9,10 @@
  * seed hold the same numbers. */
 srnn_status probe_create(attention_call *run, const srnn_problem *problem, uint64_t seed);
 
+/* The same with the numbers of another probe of those sizes: drawing them again takes longer than most calls. */
+srnn_status probe_copy(attention_call *run, const srnn_problem *problem,
+                       const attention_call *from);
+
 /* Forward through srnn_state_feed in pieces of random length, the state saved and loaded between
  * two of them. */
 srnn_status probe_feed(attention_call *run, uint64_t seed);
@@ -21,7 +25,7 @@ srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, ui
 
 /* The error of a plain computation in the problem's number type, as src/oracle does it; `oracle` is the right answer. */
 srnn_status probe_plain_error(double *error, const srnn_problem *problem,
-                              const attention_call *oracle, uint64_t seed);
+                              const attention_call *oracle);
 
 /* Runs the oracle on the operands that a double call holds. */
 srnn_status probe_oracle_run(attention_call *oracle);

@@ -2,6 +2,7 @@
 #include "attention/attention.h"
 #include "base/cpu_level.h"
 #include "base/status.h"
+#include "base/threads.h"
 #include "commands.h"
 #include "device/device.h"
 #include "options.h"
@@ -63,6 +64,14 @@ static const shape shapes[] = {
 
 enum { SHAPES = sizeof shapes / sizeof *shapes, QUICK = 4 };
 
+/* The right answer for one shape, and in bf16 the largest error that passes. */
+typedef struct reference {
+    srnn_problem problem;
+    attention_call oracle;
+    double plain_limit;
+    srnn_status status;
+} reference;
+
 typedef struct verification {
     method methods[METHODS_MAX];
     size_t method_count, shape_count;
@@ -70,7 +79,7 @@ typedef struct verification {
     srnn_device *device; /* NULL: the CPU */
     srnn_dtype dtype;
     uint64_t seed;
-    double plain_limit; /* of the problem at hand, in bf16 */
+    sr_cpu_level best, lowest; /* the instruction sets, tried from the best down */
     int64_t comparisons;
     bool failed;
 } verification;
@@ -114,7 +123,7 @@ static srnn_status measure(double *error, const method *m, srnn_problem problem,
     attention_call run;
     problem.kernel = m->kernel;
     problem.form = m->form;
-    SR_TRY(probe_create(&run, &problem, seed));
+    SR_TRY(probe_copy(&run, &problem, oracle));
     bool backward = m->kernel && m->form != SRNN_FORM_RECURRENT;
     srnn_status status = !m->kernel ? probe_feed(&run, seed)
                          : backward ? call_forward_backward(&run)
@@ -131,11 +140,12 @@ static srnn_status measure(double *error, const method *m, srnn_problem problem,
 
 static void report_failure(const verification *v, const char *name, const method *m,
                            const srnn_problem *p, double error, srnn_status status) {
-    fprintf(
-        stderr,
-        "softrnn: %s, %s %s, B=%d H=%d Hkv=%d T=%d D=%d Dv=%d documents=%lld chunk=%d seed=%llu: ",
-        name, m->title[0], m->title[1], p->B, p->H, p->Hkv, p->T, p->D, p->Dv,
-        (long long)p->documents, p->chunk, (unsigned long long)v->seed);
+    fprintf(stderr,
+            "softrnn: %s, %s %s, %s, B=%d H=%d Hkv=%d T=%d D=%d Dv=%d documents=%lld chunk=%d "
+            "seed=%llu: ",
+            name, m->title[0], m->title[1], sr_cpu_level_name(sr_cpu_level_used()), p->B, p->H,
+            p->Hkv, p->T, p->D, p->Dv, (long long)p->documents, p->chunk,
+            (unsigned long long)v->seed);
     if (status == SRNN_OK)
         fprintf(stderr, "relative error %.2g\n", error);
     else
@@ -150,28 +160,27 @@ typedef struct cell {
 
 /* Whether a plain computation in float loses nearly as much: where terms cancel, as one key's do before a norm over the
  * row, no order of summation helps. Asked only of errors beyond the limit, once in a few thousand. */
-static bool lost_by_any(const verification *v, const srnn_problem *problem,
-                        const attention_call *oracle, double error) {
+static bool lost_by_any(const srnn_problem *problem, const attention_call *oracle, double error) {
     double plain = 0;
-    return problem->dtype == SRNN_F32 &&
-           probe_plain_error(&plain, problem, oracle, v->seed) == SRNN_OK &&
+    return problem->dtype == SRNN_F32 && probe_plain_error(&plain, problem, oracle) == SRNN_OK &&
            error <= ROUNDINGS * plain;
 }
 
 /* Compares one method on one problem, with every chunk size it can have. */
 static void compare(verification *v, cell *of, const char *name, const method *m,
-                    const srnn_problem *problem, const attention_call *oracle) {
-    double limit = v->dtype == SRNN_BF16 ? v->plain_limit : probe_limit(problem, m->form);
+                    const reference *right) {
+    double limit =
+        v->dtype == SRNN_BF16 ? right->plain_limit : probe_limit(&right->problem, m->form);
     size_t chunks = m->form == SRNN_FORM_CHUNKED ? CHUNKS : 1;
     for (size_t i = 0; i < chunks; i++) {
-        srnn_problem chunked = *problem;
+        srnn_problem chunked = right->problem;
         chunked.chunk = chunk_sizes[i];
         double error = (double)INFINITY;
-        srnn_status status = measure(&error, m, chunked, oracle, v->seed);
+        srnn_status status = measure(&error, m, chunked, &right->oracle, v->seed);
         if (unavailable(status))
             continue;
         v->comparisons++;
-        if (!(error <= limit) && !lost_by_any(v, &chunked, oracle, error)) {
+        if (!(error <= limit) && !lost_by_any(&chunked, &right->oracle, error)) {
             v->failed = of->failed = true;
             report_failure(v, name, m, &chunked, error, status);
             if (status == SRNN_OK)
@@ -182,29 +191,69 @@ static void compare(verification *v, cell *of, const char *name, const method *m
     }
 }
 
+/* Compares every method on one problem, with the kernels of every instruction set. */
+static void compare_all(verification *v, cell *cells, const char *name, const reference *right) {
+    for (int level = (int)v->best; level >= (int)v->lowest; level--) {
+        sr_cpu_level_use((sr_cpu_level)level);
+        for (size_t i = 0; i < v->method_count; i++)
+            if (v->methods[i].kernel || !right->problem.documents)
+                compare(v, &cells[i], name, &v->methods[i], right);
+    }
+    sr_cpu_level_use(v->best);
+}
+
+/* What the oracle's tasks share. */
+typedef struct references {
+    const verification *v;
+    const srnn_attention *attention;
+    reference of[SHAPES];
+} references;
+
 /* Errors of bf16 are judged by those of a plain computation in it. */
-static srnn_status find_plain_limit(verification *v, const srnn_problem *problem,
-                                    const attention_call *oracle) {
+static srnn_status find_reference(reference *right, const verification *v) {
     double error;
-    if (v->dtype != SRNN_BF16)
-        return SRNN_OK;
-    SR_TRY(probe_plain_error(&error, problem, oracle, v->seed));
-    v->plain_limit = probe_plain_limit(error);
+    SR_TRY(probe_oracle(&right->oracle, &right->problem, v->seed));
+    if (v->dtype == SRNN_BF16) {
+        SR_TRY(probe_plain_error(&error, &right->problem, &right->oracle));
+        right->plain_limit = probe_plain_limit(error);
+    }
     return SRNN_OK;
 }
 
-static srnn_status verify_shape(verification *v, cell *cells, const char *name,
-                                const srnn_attention *a, const shape *s) {
-    srnn_problem problem = problem_of(v, a, s);
-    attention_call oracle;
-    SR_TRY(probe_oracle(&oracle, &problem, v->seed));
-    const srnn_status status = find_plain_limit(v, &problem, &oracle);
-    for (size_t i = 0; status == SRNN_OK && i < v->method_count; i++) {
-        const method *m = &v->methods[i];
-        if (m->kernel || !problem.documents)
-            compare(v, &cells[i], name, m, &problem, &oracle);
+/* Whether anything here can compute it: the oracle need not, then. */
+static bool is_computed(const srnn_problem *problem) {
+    srnn_plan *plan = NULL;
+    const srnn_status status = srnn_plan_create(&plan, problem);
+    srnn_plan_free(plan);
+    return !unavailable(status);
+}
+
+static void find_reference_task(void *context, int64_t task, int worker) {
+    references *all = context;
+    reference *right = &all->of[task];
+    (void)worker;
+    if (right->problem.B)
+        right->status = find_reference(right, all->v);
+}
+
+static srnn_status verify_shapes(verification *v, cell *cells, const char *name,
+                                 const srnn_attention *a) {
+    references all = {.v = v, .attention = a};
+    srnn_status status = SRNN_OK;
+    for (size_t i = 0; i < v->shape_count; i++) {
+        const srnn_problem problem = problem_of(v, a, &shapes[i]);
+        if (well_conditioned(a, &shapes[i]) && is_computed(&problem))
+            all.of[i].problem = problem;
     }
-    call_free(&oracle);
+    sr_parallel(find_reference_task, &all, (int64_t)v->shape_count, sr_thread_count(v->threads));
+    for (size_t i = 0; i < v->shape_count; i++) {
+        reference *right = &all.of[i];
+        if (status == SRNN_OK)
+            status = right->status;
+        if (status == SRNN_OK && right->problem.B)
+            compare_all(v, cells, name, right);
+        call_free(&right->oracle);
+    }
     return status;
 }
 
@@ -217,17 +266,16 @@ static void print_cell(const cell *of) {
 
 static srnn_status verify_variant(verification *v, const char *name, const srnn_attention *a) {
     cell cells[METHODS_MAX];
-    bool failed_before = v->failed;
+    const bool failed_before = v->failed;
+    const int64_t before = v->comparisons;
     v->failed = false;
     for (size_t i = 0; i < METHODS_MAX; i++)
         cells[i] = (cell){-1, false};
-    for (size_t i = 0; i < v->shape_count; i++)
-        if (well_conditioned(a, &shapes[i]))
-            SR_TRY(verify_shape(v, cells, name, a, &shapes[i]));
+    SR_TRY(verify_shapes(v, cells, name, a));
     printf("%-58s", name);
     for (size_t i = 0; i < v->method_count; i++)
         print_cell(&cells[i]);
-    printf("   %s\n", v->failed ? "FAIL" : "ok");
+    printf("   %s\n", v->failed ? "FAIL" : v->comparisons > before ? "ok" : "not here");
     fflush(stdout);
     v->failed |= failed_before;
     v->seed++;
@@ -309,30 +357,27 @@ static srnn_status verify_all(verification *v) {
     return verify_random(v);
 }
 
-/* Everything, or one variant, with the kernels of every instruction set that may be used. */
-static srnn_status verify_levels(verification *v, const char *name, const srnn_attention *a) {
-    const sr_cpu_level best = sr_cpu_level_used();
-    const sr_cpu_level lowest = v->device->record ? best : SR_CPU_BASE; /* a GPU has one */
-    const uint64_t seed = v->seed;
-    srnn_status status = SRNN_OK;
-    for (int level = (int)best; level >= (int)lowest && status == SRNN_OK; level--) {
-        sr_cpu_level_use((sr_cpu_level)level);
-        v->seed = seed;
-        printf("instruction set %s\n", sr_cpu_level_name((sr_cpu_level)level));
-        print_header(v);
-        status = a ? verify_variant(v, name, a) : verify_all(v);
-    }
-    sr_cpu_level_use(best);
-    return status;
+/* A GPU has one set. */
+static void list_levels(verification *v) {
+    v->best = sr_cpu_level_used();
+    v->lowest = v->device->record ? v->best : SR_CPU_BASE;
+    if (v->device->record)
+        return;
+    printf("instruction sets:");
+    for (int level = (int)v->best; level >= (int)v->lowest; level--)
+        printf(" %s", sr_cpu_level_name((sr_cpu_level)level));
+    printf("; errors are the worst of them\n");
 }
 
 static srnn_status verify(verification *v, const char *attention) {
-    const bool all = strcmp(attention, "all") == 0;
     srnn_attention a;
+    const bool all = strcmp(attention, "all") == 0;
     if (!all)
         SR_TRY(srnn_attention_parse(&a, attention));
     list_methods(v);
-    return verify_levels(v, attention, all ? NULL : &a);
+    list_levels(v);
+    print_header(v);
+    return all ? verify_all(v) : verify_variant(v, attention, &a);
 }
 
 int command_verify(int argc, char **argv) {

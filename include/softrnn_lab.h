@@ -64,6 +64,87 @@ SRNN_API srnn_status srnl_model_logits(srnl_model *model, float *logits, const i
 SRNN_API srnn_status srnl_model_losses(srnl_model *model, float *losses, const int32_t *ids,
                                        const int32_t *targets, int B, int T);
 
+/* ---- Layers: how the layer of a variant makes what the equation reads ------------------------------ */
+
+typedef struct srnl_layer srnl_layer;
+
+typedef struct srnl_layer_sizes {
+    int dim;                  /* width of the model */
+    int heads, kv_heads;      /* H and Hkv of the equation */
+    int key_size, value_size; /* D and Dv */
+    int rank, levels;         /* where the layer has them */
+    int layers;               /* of the model, for first values; 0: 1 */
+    bool bias, output_bias;   /* where the layer leaves them to the model */
+} srnl_layer_sizes;
+
+/* From a model's heads, kv_heads and key_size to the sizes that a layer of this variant has there usually. */
+SRNN_API void srnl_layer_usual(srnl_layer_sizes *sizes, const srnn_attention *attention);
+
+/* The description of a layer; it holds no weights. */
+SRNN_API srnn_status srnl_layer_create(srnl_layer **layer, const srnn_attention *attention,
+                                       const srnl_layer_sizes *sizes);
+SRNN_API void srnl_layer_free(srnl_layer *layer);
+
+/* The lists below: false past the end. Texts live as long as the layer. */
+
+/* A tensor that the layer learns, as checkpoints call it after "self_attn.". */
+typedef struct srnl_layer_tensor {
+    const char *name; /* "q_proj.weight" */
+    int rank;
+    int64_t sizes[4];
+} srnl_layer_tensor;
+
+SRNN_API bool srnl_layer_tensor_at(const srnl_layer *layer, srnl_layer_tensor *tensor,
+                                   size_t index);
+
+/* values = what the tensor starts with in a new model; `range`: the standard deviation of those that start
+ * normal, 0: 0.02. */
+SRNN_API srnn_status srnl_layer_start(const srnl_layer *layer, size_t index, float *values,
+                                      double range, uint64_t seed);
+
+/* A projection. What all of them give stands side by side in the row of a token. */
+typedef struct srnl_layer_projection {
+    const char *weight, *bias; /* of the tensors; bias NULL: none */
+    int64_t source, inputs;    /* columns that it reads; source -1: the layer's input */
+    int64_t to, outputs;       /* columns that it gives */
+} srnl_layer_projection;
+
+SRNN_API bool srnl_layer_projection_at(const srnl_layer *layer, srnl_layer_projection *projection,
+                                       size_t index);
+
+/* A causal convolution over tokens, then SiLU; from columns of projections to those of a second row, in which what
+ * convolutions give stands side by side. */
+typedef struct srnl_layer_convolution {
+    const char *weight, *bias; /* of the tensors; bias NULL: none */
+    int64_t source, to, columns;
+    int taps;
+} srnl_layer_convolution;
+
+SRNN_API bool srnl_layer_convolution_at(const srnl_layer *layer,
+                                        srnl_layer_convolution *convolution, size_t index);
+
+/* Where the layer has an operand of the equation from. */
+typedef struct srnl_layer_operand {
+    const char *name;    /* of the member of srnn_operands */
+    const char *learned; /* the tensor that it is, or that is added to its columns; NULL: neither */
+    int rank;
+    int64_t sizes[4]; /* its shape, B and T being 1 */
+    bool over_tokens; /* it has columns, head by head: */
+    bool convolved;   /* of the second row, else of the first */
+    int64_t first, columns;
+} srnl_layer_operand;
+
+SRNN_API bool srnl_layer_operand_at(const srnl_layer *layer, srnl_layer_operand *operand,
+                                    size_t index);
+
+/* Around the equation: the projection of its output, and the RMS norm (epsilon 1e-5) of the layer's input, around
+ * which there is a residual then; NULL: none. */
+typedef struct srnl_layer_ends {
+    const char *weight, *bias, *own_norm;
+} srnl_layer_ends;
+
+SRNN_API srnl_layer_ends srnl_layer_ends_of(const srnl_layer *layer);
+
 /* ---- Tokenizers ---------------------------------------------------------------------------------- */
 
 typedef struct srnl_tokenizer srnl_tokenizer;

@@ -74,12 +74,12 @@ same_bits() {
     bf16 once --steps 20 && bf16 again --steps 20 && same once again
 }
 stop_and_resume() {
-    bf16 stopped --steps 20 --stop-step 9 && resume stopped --device cuda && bf16 whole --steps 20 &&
+    bf16 stopped --steps 20 --stop-step 9 && resume stopped --stop-step 0 --device cuda && bf16 whole --steps 20 &&
         same stopped whole
 }
 moves() { # a checkpoint from the CPU to the GPU and back
     train moving --steps 15 --stop-step 5 --device cpu && resume moving --device cuda --stop-step 10 &&
-        resume moving --device cpu
+        resume moving --device cpu --stop-step 0 && [ -d "$runs/moving/checkpoints/step-000000015" ]
 }
 # bf16 on the GPU against float on the CPU, beside what other seeds do: the mean of the last losses.
 follows() {
@@ -104,6 +104,19 @@ sanitized() {
         --device cuda --dtype bf16 --attention "$2"
 }
 
+# Steps of training with every kernel in them. Races within cuBLASLt's own kernels (nvjet) are left to their makers.
+sanitized_training() {
+    local words="$results/${1}_words"
+    compute-sanitizer --tool "$1" --print-limit 1000000 \
+        "$softrnn" train --out "$runs/$1" --data recall --preset tiny --batch 2 --length 64 --steps 2 \
+        --validate-every 0 --device cuda --precision bf16 >"$words" 2>&1
+    grep -E 'softrnn:|SUMMARY' "$words"
+    grep -q 'finished: loss' "$words" && ! grep -E 'Error:|Invalid' "$words" | grep -v nvjet
+}
+
+for test in test_ops_cuda test_model_cuda test_attention_cuda test_attention_mma test_attention_hopper; do
+    [ ! -x "$build/tests/$test" ] || step "$test" "$build/tests/$test"
+done
 step verify_float "$softrnn" verify --device cuda
 step verify_bf16 "$softrnn" verify --device cuda --dtype bf16
 step same_bits same_bits
@@ -116,6 +129,7 @@ if command -v compute-sanitizer >/dev/null; then
         for variant in softmax gated_softmax linear_elu; do
             step "${tool}_$variant" sanitized $tool $variant
         done
+        step "${tool}_training" sanitized_training $tool
     done
 fi
 

@@ -28,7 +28,7 @@ def _torch_module() -> Any:
 
 def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax", *, documents: Any = None,
               form: str = "auto", chunk: int = 0, kernel: Optional[str] = None, threads: int = 0,
-              state_limit: int = 0, levels: int = 0, **operands: Any) -> Any:
+              state_limit: int = 0, levels: int = 0, rope_theta: float = 0.0, **operands: Any) -> Any:
     """Causal attention of any variant: o (B, H, T, Dv).
 
     q is (B, H, T, D), k (B, Hkv, T, D) and v (B, Hkv, T, Dv), with their position applied; H is a multiple of Hkv.
@@ -42,7 +42,8 @@ def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax"
 
     documents: where packed documents start, counted over all B*T tokens, and where the last one ends; a token sees its
     own document only. form: "auto", "parallel", "chunked" (a state between chunks of `chunk` tokens) or "recurrent".
-    kernel, threads, state_limit (bytes) and levels (of a level gate): as in softrnn.h.
+    kernel, threads, state_limit (bytes), levels (of a level gate) and rope_theta (of rotations that the equation does
+    itself; 0: 10000): as in softrnn.h.
 
     >>> q, k, v = numpy.random.default_rng(0).normal(size=(3, 1, 4, 32, 16))
     >>> softrnn.attention(q, k, v, "norm").shape
@@ -55,7 +56,7 @@ def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax"
     Traceback (most recent call last):
     softrnn.ArgumentError: gate reads output_gate, which was not given
     """
-    options = Options(form, chunk, kernel, threads, state_limit, levels)
+    options = Options(form, chunk, kernel, threads, state_limit, levels, rope_theta)
     if is_torch(q) and _torch_module().is_traced(q):
         return _torch_module().traced(attention, (q, k, v, operands), documents, options)
     variant = parse(attention)
@@ -67,7 +68,7 @@ def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax"
 
 def gradients(d_o: Any, q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax", *, documents: Any = None,
               form: str = "auto", chunk: int = 0, kernel: Optional[str] = None, threads: int = 0,
-              state_limit: int = 0, levels: int = 0, **operands: Any) -> Dict[str, Any]:
+              state_limit: int = 0, levels: int = 0, rope_theta: float = 0.0, **operands: Any) -> Dict[str, Any]:
     """Gradients on NumPy arrays: {"o": the output, "q": d_q, "k": d_k, ...} for all that the variant reads, given the
     gradient d_o (B, H, T, Dv) of the output. Everything else is as in attention(). (With torch, call backward.)
 
@@ -79,4 +80,5 @@ def gradients(d_o: Any, q: Any, k: Any, v: Any, attention: Union[str, Variant] =
     values = named_operands(variant, q, k, v, operands)
     if is_torch(q):
         raise ArgumentTypeError("q is a torch tensor, whose gradients backward() gives")
-    return _numpy.gradients(variant, d_o, values, documents, Options(form, chunk, kernel, threads, state_limit, levels))
+    options = Options(form, chunk, kernel, threads, state_limit, levels, rope_theta)
+    return _numpy.gradients(variant, d_o, values, documents, options)

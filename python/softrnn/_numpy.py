@@ -84,8 +84,7 @@ def _take_plan(variant: Variant, arrays: Sequence[np.ndarray], options: Options)
         raise
     if plan is None:
         plan = _make_plan(key, variant, arrays, options)
-    for index, array in enumerate(arrays):
-        plan.inputs.set_address(index, _address(array, plan))
+    plan.inputs.set_addresses([_address(array, plan) for array in arrays])
     return plan
 
 
@@ -99,12 +98,9 @@ def _address(array: np.ndarray, plan: Plan) -> int:
 
 def _forward(plan: Plan, dtype: Any, documents: Optional[np.ndarray], saved: int) -> np.ndarray:
     plan.documents(documents)
-    o = np.empty(plan.output, dtype)
-    plan.forward(plan.output_tensor(o.__array_interface__["data"][0], _CONTIGUOUS), saved)
+    o = np.empty(plan.shape, dtype)
+    plan.forward(o.__array_interface__["data"][0], saved)
     return o
-
-
-_CONTIGUOUS = (0, 0, 0)
 
 
 def _arrays(variant: Variant, values: Sequence[Any]) -> Tuple[List[np.ndarray], Any]:
@@ -138,17 +134,16 @@ def gradients(variant: Variant, d_o: Any, values: Sequence[Any], documents: Opti
     d_o = as_array(d_o, "d_o")
     plan = _take_plan(variant, arrays, options)
     try:
-        if d_o.shape != plan.output or d_o.dtype != dtype:
-            raise ArgumentError(f"d_o has the shape {d_o.shape} and type {d_o.dtype}; {plan.output} and {dtype} are "
+        if d_o.shape != plan.shape or d_o.dtype != dtype:
+            raise ArgumentError(f"d_o has the shape {d_o.shape} and type {d_o.dtype}; {plan.shape} and {dtype} are "
                                 "needed")
         d_o = np.ascontiguousarray(d_o, dtype=arrays[0].dtype)
         saved = aligned(plan.saved_bytes)
         results = {"o": _forward(plan, arrays[0].dtype, offsets, saved.ctypes.data)}
-        for index, operand in enumerate(plan.operands):
-            gradient = results[operand.name] = np.empty(operand.shape, arrays[0].dtype)
-            plan.gradients.set_strides(index, _CONTIGUOUS)
-            plan.gradients.set_address(index, gradient.ctypes.data)
-        plan.backward(plan.output_tensor(d_o.ctypes.data, _CONTIGUOUS), saved.ctypes.data)
+        found = [np.empty(operand.shape, arrays[0].dtype) for operand in plan.operands]  # strides of 0: contiguous
+        plan.gradients.set_addresses([gradient.ctypes.data for gradient in found])
+        results.update(zip(variant.operands, found))
+        plan.backward(d_o.ctypes.data, saved.ctypes.data)
     finally:
         pool.give_back(plan)
     return {name: result.astype(dtype, copy=False) for name, result in results.items()}

@@ -7,27 +7,32 @@ from torch import Tensor
 
 from . import _torch
 from ._numpy import as_offsets
-from ._plans import Options, ordered_operands
+from ._plans import Options, ordered_operands, pool
 from ._variants import Variant, parse
 
 
-def _options(form: str, chunk: int, kernel: str, threads: int, state_limit: int, levels: int) -> Options:
-    return Options(form, chunk, kernel or None, threads, state_limit, levels)
+def _options(form: str, chunk: int, kernel: str, threads: int, state_limit: int, levels: int, rope_theta: float) -> Options:
+    return Options(form, chunk, kernel or None, threads, state_limit, levels, rope_theta)
 
 
 @torch.library.custom_op("softrnn::attention", mutates_args=())
 def _forward(operands: Sequence[Tensor], documents: Optional[Tensor], attention: str, form: str, chunk: int,
-             kernel: str, threads: int, state_limit: int, levels: int) -> Tuple[Tensor, Tensor]:
+             kernel: str, threads: int, state_limit: int, levels: int, rope_theta: float) -> Tuple[Tensor, Tensor]:
     offsets = as_offsets(documents.cpu() if documents is not None else None)
-    o, saved = _torch._run_forward(parse(attention), operands, offsets,
-                                   _options(form, chunk, kernel, threads, state_limit, levels), save=True)
-    assert saved is not None
+    options = _options(form, chunk, kernel, threads, state_limit, levels, rope_theta)
+    plan = _torch._take_plan(parse(attention), operands, options)
+    try:
+        # The kernels leave gaps, and an operator's results must be the same each time.
+        saved = torch.zeros(plan.saved_bytes, dtype=torch.uint8, device=operands[0].device)
+        o = _torch._forward(plan, operands, offsets, saved)
+    finally:
+        pool.give_back(plan)
     return o, saved
 
 
 @_forward.register_fake
 def _(operands: Sequence[Tensor], documents: Optional[Tensor], attention: str, form: str, chunk: int, kernel: str,
-      threads: int, state_limit: int, levels: int) -> Tuple[Tensor, Tensor]:
+      threads: int, state_limit: int, levels: int, rope_theta: float) -> Tuple[Tensor, Tensor]:
     q, v = operands[0], operands[2]
     o = _torch._output(q, (q.shape[0], q.shape[1], q.shape[2], v.shape[3]))
     return o, q.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.uint8)
@@ -35,16 +40,16 @@ def _(operands: Sequence[Tensor], documents: Optional[Tensor], attention: str, f
 
 @torch.library.custom_op("softrnn::attention_gradient", mutates_args=())
 def _backward(d_o: Tensor, operands: Sequence[Tensor], saved: Tensor, documents: Optional[Tensor], attention: str,
-              form: str, chunk: int, kernel: str, threads: int, state_limit: int, levels: int) -> List[Tensor]:
+              form: str, chunk: int, kernel: str, threads: int, state_limit: int, levels: int, rope_theta: float) -> List[Tensor]:
     offsets = as_offsets(documents.cpu() if documents is not None else None)
     gradients = _torch._run_backward(parse(attention), d_o, operands, saved, offsets,
-                                     _options(form, chunk, kernel, threads, state_limit, levels), [True] * len(operands))
+                                     _options(form, chunk, kernel, threads, state_limit, levels, rope_theta), [True] * len(operands))
     return [gradient for gradient in gradients if gradient is not None]
 
 
 @_backward.register_fake
 def _(d_o: Tensor, operands: Sequence[Tensor], saved: Tensor, documents: Optional[Tensor], attention: str, form: str,
-      chunk: int, kernel: str, threads: int, state_limit: int, levels: int) -> List[Tensor]:
+      chunk: int, kernel: str, threads: int, state_limit: int, levels: int, rope_theta: float) -> List[Tensor]:
     return [torch.empty_like(operand) for operand in operands]
 
 
@@ -84,6 +89,6 @@ def attention(attention: Union[str, Variant], values: Tuple[Any, ...], documents
     converted, result = _torch._converted(names, vectors.split(","), tensors)
     if documents is not None and not isinstance(documents, Tensor):
         documents = torch.as_tensor(documents)
-    form, chunk, kernel, threads, state_limit, levels = options
-    o = _forward(converted, documents, text, form, chunk, kernel or "", threads, state_limit, levels)[0]
+    form, chunk, kernel, threads, state_limit, levels, rope_theta = options
+    o = _forward(converted, documents, text, form, chunk, kernel or "", threads, state_limit, levels, rope_theta)[0]
     return o.to(result)

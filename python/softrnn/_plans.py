@@ -5,15 +5,12 @@ takes one that waits, or makes one.
 """
 
 import threading
-from collections import OrderedDict
-from typing import Any, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Hashable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._library import ArgumentError, ArgumentTypeError, check, encoded, ffi, lib, text, words
 from ._variants import Variant, operands_of
 
 NULL = ffi.NULL
-POINTER = ffi.typeof("void *")
-cast = ffi.cast
 FORMS = {word: number for number, word in enumerate(words("srnn_form"))}
 DTYPES = {"float32": lib.SRNN_F32, "float64": lib.SRNN_F64, "bfloat16": lib.SRNN_BF16}
 
@@ -31,7 +28,7 @@ class Place:
             self.device = out[0]
             self.lock = threading.Lock()
             if stream is not None:
-                check(lib.srnn_device_stream(self.device, cast(POINTER, stream)))
+                check(lib.srnn_device_stream(self.device, ffi.cast("void *", stream)))
 
 
 CPU = Place("cpu")
@@ -46,7 +43,7 @@ class Options(NamedTuple):
     threads: int = 0
     state_limit: int = 0
     levels: int = 0
-
+    rope_theta: float = 0.0
 
     def checked(self) -> "Options":
         """Itself, if every member is of the right type."""
@@ -57,6 +54,8 @@ class Options(NamedTuple):
         for name in ("chunk", "threads", "state_limit", "levels"):
             if not hasattr(getattr(self, name), "__index__"):
                 raise ArgumentTypeError(f"{name} must be a whole number, not {type(getattr(self, name)).__name__}")
+        if not isinstance(self.rope_theta, (int, float)) or not 0 <= self.rope_theta < float("inf"):
+            raise ArgumentTypeError(f"rope_theta must be a number that is not negative, not {self.rope_theta!r}")
         return self
 
 
@@ -91,7 +90,7 @@ def make_problem(variant: Variant, sizes: Sizes, options: Options, place: Place)
     problem.device = place.device
     values = dict(zip(("B", "H", "Hkv", "T", "D", "Dv"), sizes[1:]),
                   chunk=options.chunk, threads=options.threads, state_limit=options.state_limit,
-                  levels=options.levels)
+                  levels=options.levels, rope_theta=options.rope_theta)
     for name, value in values.items():
         try:
             setattr(problem, name, value)
@@ -107,25 +106,41 @@ def _shape(operand: Any) -> Tuple[int, ...]:
 
 
 class Binding:
-    """A srnn_operands that receives addresses and strides."""
+    """A srnn_operands that receives addresses and strides. All of it is words of 64 bits, which are written as such: a
+    pointer object for each would cost more."""
 
     def __init__(self, operands: Sequence[Operand]):
         self.struct = ffi.new("srnn_operands *")
-        self.members = [getattr(self.struct, operand.name) if operand.tensor else None for operand in operands]
+        self.words = ffi.cast("int64_t *", self.struct)
+        self.places = [ffi.offsetof("srnn_operands", operand.name) // 8 for operand in operands]
         self.operands = operands
 
     def set_strides(self, index: int, strides: Sequence[int]) -> None:
         """Of (B, heads, T), in elements; vectors have none."""
-        member = self.members[index]
-        if member is not None:
-            member.batch, member.head, member.time = strides[:3]
+        if self.operands[index].tensor:
+            place = self.places[index]
+            self.words[place + 1], self.words[place + 2], self.words[place + 3] = strides[:3]
 
-    def set_address(self, index: int, address: int) -> None:
-        member = self.members[index]
-        if member is not None:
-            member.data = cast(POINTER, address)
-        else:
-            setattr(self.struct, self.operands[index].name, cast(POINTER, address))
+    def set_addresses(self, addresses: Iterable[int]) -> None:
+        """One for each operand; 0: none."""
+        words = self.words
+        for place, address in zip(self.places, addresses):
+            words[place] = address
+
+
+class Output:
+    """A srnn_tensor for o or d_o, in the same way."""
+
+    def __init__(self) -> None:
+        self.struct = ffi.new("srnn_tensor *")
+        self.words = ffi.cast("int64_t *", self.struct)
+
+    def set_strides(self, strides: Sequence[int]) -> None:
+        self.words[1], self.words[2], self.words[3] = strides[:3]
+
+
+_forward = lib.srnn_attention_forward
+_backward = lib.srnn_attention_backward
 
 
 class Plan:
@@ -139,13 +154,17 @@ class Plan:
         self.plan = out[0]
         self.place = place
         self.operands = [Operand(text(o.name), _shape(o), bool(o.tensor)) for o in operands_of(problem)]
-        self.output = (sizes.B, sizes.H, sizes.T, sizes.Dv)
+        self.shape = (sizes.B, sizes.H, sizes.T, sizes.Dv)  # of the output
         self.inputs = Binding(self.operands)
         self.gradients = Binding(self.operands)
-        self.tensor = ffi.new("srnn_tensor *")
+        self.o, self.d_o = Output(), Output()
+        self._saved = ffi.new("void **")
+        self._saved_word = ffi.cast("int64_t *", self._saved)
         self.saved_bytes = int(lib.srnn_plan_saved_bytes(self.plan))
         self.scratch_bytes = int(lib.srnn_plan_scratch_bytes(self.plan))
         self.packed = False
+        self.siblings: Optional[List["Plan"]] = None  # the pool's
+        self.used = 0
 
     def set_strides(self, shapes: Sequence[Tuple[int, ...]], strides: Sequence[Sequence[int]]) -> None:
         """Of the inputs, in elements; raises if the library does not take them."""
@@ -161,29 +180,25 @@ class Plan:
             check(lib.srnn_plan_documents(self.plan, NULL, 0))
         self.packed = offsets is not None
 
-    def output_tensor(self, address: int, strides: Sequence[int]) -> Any:
-        """o or d_o for a call."""
-        tensor = self.tensor
-        tensor.data = cast(POINTER, address)
-        tensor.batch, tensor.head, tensor.time = strides[:3]
-        return tensor[0]
+    def forward(self, o: int, saved: int) -> None:
+        """Computes what lies at the address o, with the strides of self.o; saved: an address, or 0."""
+        self.o.words[0] = o
+        self._saved_word[0] = saved
+        self._locked(_forward, self.o.struct[0], self.inputs.struct)
 
-    def forward(self, o: Any, saved: int) -> None:
-        """Computes o; saved: an address, or 0."""
-        self._locked(lib.srnn_attention_forward, o, self.inputs.struct, cast(POINTER, saved))
-
-    def backward(self, d_o: Any, saved: int) -> None:
+    def backward(self, d_o: int, saved: int) -> None:
         """Computes the gradients that have an address."""
-        self._locked(lib.srnn_attention_backward, self.gradients.struct, d_o, self.inputs.struct,
-                     cast(POINTER, saved))
+        self.d_o.words[0] = d_o
+        self._saved_word[0] = saved
+        self._locked(_backward, self.gradients.struct, self.d_o.struct[0], self.inputs.struct)
 
     def _locked(self, function: Any, *arguments: Any) -> None:
         lock = self.place.lock
         if lock is None:
-            check(function(self.plan, *arguments))
+            check(function(self.plan, *arguments, self._saved[0]))
             return
         with lock:
-            check(function(self.plan, *arguments))
+            check(function(self.plan, *arguments, self._saved[0]))
 
     def free(self) -> None:
         lib.srnn_plan_free(self.plan)
@@ -193,16 +208,18 @@ class Pool:
     """Plans that wait to be used again: the most recently used ones, within limits.
 
     The key of a plan is everything about a call but its addresses, so that a call like an earlier one checks nothing
-    again."""
+    again. Making the hash of a key is what a call pays most for here, so it is made once: a plan knows the list to which it
+    comes back."""
 
     MOST_PLANS = 64
     MOST_BYTES = 256 << 20
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: "OrderedDict[Hashable, List[Plan]]" = OrderedDict()
+        self._waiting: Dict[Hashable, List[Plan]] = {}
         self._count = 0
         self._bytes = 0
+        self._uses = 0
 
     def take(self, key: Hashable) -> Optional[Plan]:
         """A plan for the caller alone, to be given back; None: none waits."""
@@ -217,27 +234,33 @@ class Pool:
 
     def give_back(self, plan: Plan) -> None:
         """Also a new one."""
-        old = []
         with self._lock:
-            self._waiting.setdefault(plan.key, []).append(plan)
-            self._waiting.move_to_end(plan.key)
+            if plan.siblings is None:
+                plan.siblings = self._waiting.setdefault(plan.key, [])
+            plan.siblings.append(plan)
+            self._uses += 1
+            plan.used = self._uses
             self._count += 1
             self._bytes += plan.scratch_bytes
-            while self._count > self.MOST_PLANS or (self._bytes > self.MOST_BYTES and self._count > 1):
-                old.append(self._pop_oldest())
+            full = self._count > self.MOST_PLANS or self._bytes > self.MOST_BYTES
+        if full:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        """Frees those that have waited longest, until the others are within the limits; one may always wait."""
+        old = []
+        with self._lock:
+            waiting = sorted((plan for plans in self._waiting.values() for plan in plans), key=lambda plan: plan.used)
+            for plan in waiting[:-1]:
+                if self._count <= self.MOST_PLANS and self._bytes <= self.MOST_BYTES:
+                    break
+                assert plan.siblings is not None
+                plan.siblings.remove(plan)
+                self._count -= 1
+                self._bytes -= plan.scratch_bytes
+                old.append(plan)
         for plan in old:
             plan.free()
-
-    def _pop_oldest(self) -> Plan:
-        while True:
-            key, plans = next(iter(self._waiting.items()))
-            if plans:
-                break
-            del self._waiting[key]
-        plan = plans.pop(0)
-        self._count -= 1
-        self._bytes -= plan.scratch_bytes
-        return plan
 
 
 pool = Pool()

@@ -33,18 +33,18 @@ class State:
     def __init__(self, attention: Union[str, Variant] = "softmax", *, H: int, D: int, B: int = 1,
                  Hkv: Optional[int] = None, Dv: Optional[int] = None, dtype: Any = "float32", device: Any = "cpu",
                  piece: int = 64, form: str = "auto", chunk: int = 0, threads: int = 0, state_limit: int = 0,
-                 levels: int = 0):
+                 levels: int = 0, rope_theta: float = 0.0):
         self.variant = parse(attention)
         self.dtype = str(dtype).replace("torch.", "")
         if self.dtype not in DTYPES:
             raise ArgumentTypeError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype}")
         self.piece = piece
         self._arguments = dict(H=H, D=D, B=B, Hkv=Hkv, Dv=Dv, dtype=self.dtype, device=str(device), piece=piece,
-                               form=form, chunk=chunk, threads=threads, state_limit=state_limit, levels=levels)
+                               form=form, chunk=chunk, threads=threads, state_limit=state_limit, levels=levels, rope_theta=rope_theta)
         self._place = CPU if str(device) == "cpu" else Place(str(device))
         sizes = Sizes(self.dtype, B, H, Hkv or H, piece, D, Dv or D)
         self._problem, self._keep = make_problem(
-            self.variant, sizes, Options(form, chunk, None, threads, state_limit, levels).checked(), self._place)
+            self.variant, sizes, Options(form, chunk, None, threads, state_limit, levels, rope_theta).checked(), self._place)
         out = ffi.new("srnn_state **")
         check(lib.srnn_state_create(out, self._problem))
         self._state = out[0]
@@ -98,16 +98,15 @@ class State:
         """views: (shape, strides, address) of each operand; o: address of a contiguous output."""
         T = views[0][0][2]
         operands = self._operands(T)
-        for operand, (shape, strides, _) in zip(operands, views):
-            check_layout(operand, shape, strides)
-        _, H, _, Dv = self._output(T)
         binding = Binding(operands)
+        for index, (operand, (shape, strides, _)) in enumerate(zip(operands, views)):
+            check_layout(operand, shape, strides)
+            binding.set_strides(index, strides)
+        _, H, _, Dv = self._output(T)
         output = ffi.new("srnn_tensor *", {"batch": H * T * Dv, "head": T * Dv, "time": Dv})
         for start in range(0, T, self.piece):
-            for index, (operand, (_, strides, address)) in enumerate(zip(operands, views)):
-                offset = start * strides[2] * size if operand.tensor else 0
-                binding.set_strides(index, strides)
-                binding.set_address(index, address + offset)
+            binding.set_addresses([address + (start * strides[2] * size if operand.tensor else 0)
+                                   for operand, (_, strides, address) in zip(operands, views)])
             output.data = ffi.cast("void *", o + start * Dv * size)
             check(lib.srnn_state_feed(self._state, output[0], binding.struct, min(self.piece, T - start)))
 

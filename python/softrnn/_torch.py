@@ -1,7 +1,7 @@
 """Attention on torch tensors: gradients, streams, autocast, torch.compile."""
 
 import threading
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -36,6 +36,8 @@ def _place(device: torch.device) -> Place:
     """The CPU, or the current stream of a GPU."""
     if device.type == "cpu":
         return CPU
+    if device.type != "cuda":
+        raise ArgumentTypeError(f"q is on {device}; attention is computed on the CPU and on CUDA")
     key = (device.index, _stream(device))
     with _places_lock:
         if key not in _places:
@@ -50,8 +52,6 @@ def _place(device: torch.device) -> Place:
 def _check_tensors(names: Sequence[str], tensors: Sequence[Any]) -> None:
     """Raises, with the argument's name, for what is not a plain tensor on q's device."""
     device = tensors[0].device
-    if device.type not in _DEVICES:
-        raise ArgumentTypeError(f"q is on {device}; attention is computed on the CPU and on CUDA")
     for name, tensor in zip(names, tensors):
         if not isinstance(tensor, Tensor):
             raise ArgumentTypeError(f"{name} must be a tensor like q, not {type(tensor).__name__}")
@@ -63,15 +63,15 @@ def _check_tensors(names: Sequence[str], tensors: Sequence[Any]) -> None:
             raise ArgumentTypeError(f"{name} has the layout {tensor.layout}; only plain (strided) tensors are taken")
 
 
-def _autocast_dtype(device: torch.device) -> Optional[torch.dtype]:
-    """The type that autocast asks for here, if it is on."""
-    if device.type not in _DEVICES:
-        return None
-    if hasattr(torch, "get_autocast_dtype"):  # torch 2.4
-        return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
-    if device.type == "cuda":
-        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
-    return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+_autocasts: Callable[[str], bool]
+_autocast_type: Callable[[str], torch.dtype]
+if hasattr(torch, "get_autocast_dtype"):  # torch 2.4
+    _autocasts = torch.is_autocast_enabled
+    _autocast_type = torch.get_autocast_dtype
+else:
+    _autocasts = lambda device: torch.is_autocast_enabled() if device == "cuda" else torch.is_autocast_cpu_enabled()
+    _autocast_type = lambda device: (torch.get_autocast_gpu_dtype() if device == "cuda" else
+                                     torch.get_autocast_cpu_dtype())
 
 
 def _computed(dtype: torch.dtype, device: torch.device) -> torch.dtype:
@@ -85,8 +85,8 @@ def _converted(names: Sequence[str], vectors: Sequence[str], tensors: Sequence[T
     """Operands in the type in which the library computes, and the type that the result has. Tensors stay as they are
     if they have it; learned vectors are small, and follow."""
     device, dtype = tensors[0].device, tensors[0].dtype
-    autocast = _autocast_dtype(device)
-    result = autocast if autocast is not None and dtype != torch.float64 else dtype
+    autocast = dtype != torch.float64 and device.type in _DEVICES and _autocasts(device.type)
+    result = _autocast_type(device.type) if autocast else dtype
     computed = _computed(result, device)
     learned = torch.float32 if computed == torch.bfloat16 else computed
     converted = []
@@ -103,54 +103,77 @@ def _converted(names: Sequence[str], vectors: Sequence[str], tensors: Sequence[T
 # ---- calls of the library
 
 
-def _make_plan(key: Any, variant: Variant, tensors: Sequence[Tensor], options: Options, place: Place) -> Plan:
+def _key(variant: Variant, tensors: Sequence[Tensor], options: Options) -> Any:
+    """Everything about a call but its addresses."""
+    q = tensors[0]
+    return (variant.text, options, CPU if q.is_cpu else _place(q.device),
+            *[(t.shape, t.stride(), t.dtype, t.device) for t in tensors])
+
+
+def _check_operands(variant: Variant, tensors: Sequence[Tensor]) -> None:
+    """Those of the operator come from anybody."""
+    if len(tensors) != len(variant.operands):
+        raise ArgumentError(f"{variant} reads {', '.join(variant.operands)}; {len(tensors)} operands were given")
+    _check_tensors(variant.operands, tensors)
+    dtype = tensors[0].dtype
+    for name, tensor in zip(variant.operands, tensors):
+        expected = torch.float32 if dtype == torch.bfloat16 and name in variant.vectors else dtype
+        if tensor.dtype != expected or dtype not in _NAMES:
+            raise ArgumentTypeError(f"{name} is of type {tensor.dtype}; float32, float64 or bfloat16 like q is needed")
+
+
+def _make_plan(key: Any, variant: Variant, tensors: Sequence[Tensor], options: Options) -> Plan:
     """Checks everything about a call that its key says."""
+    _check_operands(variant, tensors)
     shapes = [tuple(tensor.shape) for tensor in tensors]
-    plan = Plan(key, variant, sizes_of(_NAMES[tensors[0].dtype], *shapes[:3]), options, place)
+    plan = Plan(key, variant, sizes_of(_NAMES[tensors[0].dtype], *shapes[:3]), options, _place(tensors[0].device))
     try:
         plan.set_strides(shapes, [tensor.stride() for tensor in tensors])
     except Exception:
         plan.free()
         raise
+    plan.o.set_strides(_output(tensors[0], plan.shape).stride())
     return plan
 
 
 def _take_plan(variant: Variant, tensors: Sequence[Tensor], options: Options) -> Plan:
-    """A plan whose inputs are these tensors."""
-    place = _place(tensors[0].device)
-    key = (variant.text, options, place, tensors[0].dtype, *[(t.shape, t.stride()) for t in tensors])
+    key = _key(variant, tensors, options)
     try:
         plan = pool.take(key)
     except TypeError:  # something in the options has no hash
         options.checked()
         raise
-    if plan is None:
-        plan = _make_plan(key, variant, tensors, options, place)
-    for index, tensor in enumerate(tensors):
-        plan.inputs.set_address(index, tensor.data_ptr())
-    return plan
+    return plan if plan is not None else _make_plan(key, variant, tensors, options)
+
+
+def _waiting_plan(variant: Variant, tensors: Sequence[Any], options: Options) -> Optional[Plan]:
+    """The plan of an earlier call like this one, which then needs neither a check nor a conversion."""
+    try:
+        kind = "cpu" if tensors[0].is_cpu else "cuda"
+        if _autocasts(kind):
+            return None
+        return pool.take(_key(variant, tensors, options))
+    except (AttributeError, RuntimeError, TypeError):  # no tensor, no strides, no hash, another device
+        return None
 
 
 def _output(q: Tensor, shape: Tuple[int, ...]) -> Tensor:
     """Memory for o; where q lies token by token, so does o."""
+    if q.shape == shape:
+        return torch.empty_like(q)
     B, H, T, Dv = shape
     if H > 1 and T > 1 and q.stride(1) < q.stride(2):
         return q.new_empty((B, T, H, Dv)).transpose(1, 2)
     return q.new_empty(shape)
 
 
-def _run_forward(variant: Variant, tensors: Sequence[Tensor], documents: Optional[Any], options: Options,
-                 save: bool) -> Tuple[Tensor, Optional[Tensor]]:
-    plan = _take_plan(variant, tensors, options)
-    try:
-        plan.documents(documents)
-        q = tensors[0]
-        o = _output(q, plan.output)
-        saved = torch.empty(plan.saved_bytes, dtype=torch.uint8, device=q.device) if save else None
-        plan.forward(plan.output_tensor(o.data_ptr(), o.stride()), saved.data_ptr() if saved is not None else 0)
-    finally:
-        pool.give_back(plan)
-    return o, saved
+def _forward(plan: Plan, tensors: Sequence[Tensor], documents: Optional[Any], saved: Optional[Tensor]) -> Tensor:
+    """o; saved receives what backward needs."""
+    plan.documents(documents)
+    plan.inputs.set_addresses([tensor.data_ptr() for tensor in tensors])
+    o = _output(tensors[0], plan.shape)
+    plan.forward(o.data_ptr(), saved.data_ptr() if saved is not None else 0)
+    return o
 
 
 def _readable(tensor: Tensor) -> Tensor:
@@ -165,14 +188,16 @@ def _run_backward(variant: Variant, d_o: Tensor, tensors: Sequence[Tensor], save
     try:
         plan.documents(documents)
         d_o = _readable(d_o)
+        plan.d_o.set_strides(d_o.stride())
         results: List[Optional[Tensor]] = []
         for index, (tensor, want) in enumerate(zip(tensors, wanted)):
             gradient = torch.empty_like(tensor) if want else None
             if gradient is not None:
                 plan.gradients.set_strides(index, gradient.stride())
-            plan.gradients.set_address(index, gradient.data_ptr() if gradient is not None else 0)
             results.append(gradient)
-        plan.backward(plan.output_tensor(d_o.data_ptr(), d_o.stride()), saved.data_ptr())
+        plan.inputs.set_addresses([tensor.data_ptr() for tensor in tensors])
+        plan.gradients.set_addresses([x.data_ptr() if x is not None else 0 for x in results])
+        plan.backward(d_o.data_ptr(), saved.data_ptr())
     finally:
         pool.give_back(plan)
     return results
@@ -199,9 +224,9 @@ def _twice() -> SoftrnnError:
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Tuple[Any, ...], *tensors: Tensor) -> Tensor:
-        variant, documents, options = call
-        o, saved = _run_forward(variant, tensors, documents, options, save=True)
-        ctx.call = call
+        plan, *ctx.call = call
+        saved = torch.empty(plan.saved_bytes, dtype=torch.uint8, device=tensors[0].device)
+        o = _forward(plan, tensors, ctx.call[1], saved)
         ctx.save_for_backward(*tensors, saved)
         return o
 
@@ -215,35 +240,22 @@ class _Attention(torch.autograd.Function):
         return (None,) + tuple(_run_backward(variant, d_o, tensors[:-1], tensors[-1], documents, options, call[3]))
 
 
-# Kinds of operands (variant, autocast, types, devices) that need neither a check nor a conversion.
-_plain: Set[Any] = set()
-_MOST_PLAIN = 4096
-
-
-def _prepared(variant: Variant, tensors: Sequence[Any]) -> Tuple[Sequence[Tensor], torch.dtype]:
-    """Operands that the library can read, and the type that the result has."""
-    try:
-        kind = (variant.text, _autocast_dtype(tensors[0].device), *[(t.dtype, t.device, t.layout) for t in tensors])
-    except AttributeError:
-        kind = None
-    if kind in _plain:
-        return tensors, tensors[0].dtype
-    _check_tensors(variant.operands, tensors)
-    converted, result = _converted(variant.operands, variant.vectors, tensors)
-    if all(a is b for a, b in zip(converted, tensors)) and converted[0].dtype == result and len(_plain) < _MOST_PLAIN:
-        _plain.add(kind)
-    return converted, result
-
-
 def attention(variant: Variant, tensors: Sequence[Any], documents: Optional[Any], options: Options) -> Tensor:
     """o (B, H, T, Dv), with gradients."""
-    tensors, result = _prepared(variant, tensors)
-    offsets = as_offsets(documents.cpu() if isinstance(documents, Tensor) else documents)
-    if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors]):
-        o = _Attention.apply((variant, offsets, options), *tensors)
-    else:
-        o = _run_forward(variant, tensors, offsets, options, save=False)[0]
-    return o if o.dtype == result else o.to(result)
+    plan, result = _waiting_plan(variant, tensors, options), None
+    if plan is None:
+        _check_tensors(variant.operands, tensors)
+        tensors, result = _converted(variant.operands, variant.vectors, tensors)
+        plan = _take_plan(variant, tensors, options)
+    try:
+        offsets = as_offsets(documents.cpu() if isinstance(documents, Tensor) else documents)
+        if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors]):
+            o = _Attention.apply((plan, variant, offsets, options), *tensors)
+        else:
+            o = _forward(plan, tensors, offsets, None)
+    finally:
+        pool.give_back(plan)
+    return o if result is None else o.to(result)
 
 
 def feed(state: Any, tensors: Sequence[Any]) -> Tensor:

@@ -14,16 +14,22 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (AttentionInterface, AutoConfig, AutoModelForCausalLM, GenerationMixin, LlamaConfig,
+                          LlamaForCausalLM, PreTrainedModel)
 from transformers.cache_utils import Cache
+from transformers.generation import GenerationMode
 from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ._attention import attention as attend
 from ._library import ArgumentError, FormatError, UnsupportedError
+from ._state import State
 from ._variants import Variant, parse
+from .lab import Model
 from .nn import Attention, AttentionState
 
-__all__ = ["SoftrnnConfig", "SoftrnnForCausalLM", "StateCache", "attention_forward", "layer_variants"]
+__all__ = ["AttentionCache", "LabForCausalLM", "SoftrnnConfig", "SoftrnnForCausalLM", "StateCache", "attention_forward",
+           "layer_variants"]
 
 
 def layer_variants(text: str, layers: int) -> List[Variant]:
@@ -69,6 +75,10 @@ def _documents(mask: Optional[Tensor], positions: Optional[Tensor]) -> Optional[
         return _last[1]
     if mask is not None:
         follows = mask[:, 1:].bool() == mask[:, :-1].bool()
+        begins = mask[:, 0].bool() + (mask[:, 1:].bool() & ~mask[:, :-1].bool()).sum(1)
+        if bool((begins > 1).any()):
+            raise UnsupportedError("attention_mask leaves out tokens inside a sequence; softrnn's attention takes masks "
+                                   "of padding before and after it")
     else:
         follows = given[:, 1:] == given[:, :-1] + 1
     offsets = None
@@ -79,6 +89,89 @@ def _documents(mask: Optional[Tensor], positions: Optional[Tensor]) -> Optional[
 
 
 # ---- attn_implementation="softrnn"
+
+
+class _LayerMemory:
+    """What one layer of a model with attn_implementation="softrnn" remembers while it generates."""
+
+    def __init__(self) -> None:
+        self.state: Optional[State] = None
+        self.asked = False  # keys were stored, and attention has not been computed yet
+
+    def feed(self, query: Tensor, key: Tensor, value: Tensor, variant: Variant) -> Tensor:
+        self.asked = False
+        dtype = query.dtype if query.is_cuda or query.dtype == torch.float64 else torch.float32
+        if self.state is None:
+            (B, H, _, D), Hkv, Dv = query.shape, key.shape[1], value.shape[3]
+            self.state = State(variant, B=B, H=H, Hkv=Hkv, D=D, Dv=Dv, dtype=dtype, device=query.device)
+        return self.state.feed(*(x.detach().to(dtype) for x in (query, key, value))).to(query.dtype)
+
+
+class AttentionCache(Cache):  # type: ignore[misc]
+    """The cache of a model with attn_implementation="softrnn": a softrnn.State for each layer, of fixed size where the
+    variant has such a state, in place of all keys and values. generate() takes it where all sequences begin together."""
+
+    is_compileable = False
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.memories: Dict[int, _LayerMemory] = {}
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *others: Any,
+               **keywords: Any) -> Tuple[Tensor, Tensor]:
+        """Gives the new keys and values back, with a way to what came before them."""
+        memory = self.memories.setdefault(layer_idx, _LayerMemory())
+        if memory.asked:
+            raise UnsupportedError("this model does not give the keys of its cache to its attention: generate with "
+                                   "past_key_values=transformers.DynamicCache()")
+        memory.asked = True
+        key_states.softrnn_memory = memory  # type: ignore[attr-defined]
+        return key_states, value_states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        memory = self.memories.get(layer_idx)
+        return memory.state.position if memory is not None and memory.state is not None else 0
+
+    def get_mask_sizes(self, query_length: Any, layer_idx: int) -> Tuple[int, int]:
+        return self.get_seq_length(layer_idx) + int(query_length), 0
+
+    @property
+    def is_sliding(self) -> List[bool]:
+        return [False] * max(1, len(self.memories))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all layers."""
+        return sum(memory.state.nbytes for memory in self.memories.values() if memory.state is not None)
+
+    def crop(self, *arguments: Any, **keywords: Any) -> None:
+        raise UnsupportedError("a state forgets no token: generate with past_key_values=transformers.DynamicCache()")
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        raise UnsupportedError("states cannot change places: generate without beams")
+
+
+def _begin_together(keywords: Dict[str, Any]) -> bool:
+    mask = keywords.get("attention_mask")
+    return mask is None or (mask.dim() == 2 and bool(mask.all()))
+
+
+_prepare_cache = GenerationMixin._prepare_cache_for_generation
+
+
+def _prepare_states(self: Any, generation_config: Any, model_kwargs: Dict[str, Any], generation_mode: Any,
+                    *others: Any) -> Any:
+    """transformers asks here for the cache that a call of generate() works with: AttentionCache where that can be."""
+    plain = generation_mode in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
+    if (self.config._attn_implementation == "softrnn" and plain and generation_config.use_cache is not False and
+            model_kwargs.get("past_key_values") is None and generation_config.cache_implementation is None and
+            _begin_together(model_kwargs)):
+        model_kwargs["past_key_values"] = AttentionCache()
+        return None
+    return _prepare_cache(self, generation_config, model_kwargs, generation_mode, *others)
+
+
+GenerationMixin._prepare_cache_for_generation = _prepare_states
 
 
 def _refuse_what_is_not_here(module: Any, keywords: Dict[str, Any], dropout: float, T: int) -> None:
@@ -115,6 +208,9 @@ def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, at
         raise UnsupportedError("attention_mask has four axes; softrnn's attention takes masks of padding (B, T) only")
     if scaling is not None and scaling != D ** -0.5:
         query = query * (scaling * D ** 0.5)
+    memory = getattr(key, "softrnn_memory", None)
+    if memory is not None:
+        return memory.feed(query, key, value, _variant_of(module)).transpose(1, 2).contiguous(), None
     if past:  # the equation has a query at every position: those of the past are not looked at
         query = torch.cat((query.new_zeros(*query.shape[:2], past, D), query), dim=2)
     positions = keywords.get("position_ids") if not past else None
@@ -131,6 +227,7 @@ class SoftrnnConfig(LlamaConfig):  # type: ignore[misc]
 
     model_type = "softrnn"
     softrnn_attention: str = "softmax"
+    softrnn_sizes: Any = None  # of layers that are not those of a Llama: an object, or a list of one for each layer
     softrnn_output_bias: Optional[bool] = None
     mlp_type: str = "gated"
 
@@ -166,17 +263,30 @@ class StateCache(Cache):  # type: ignore[misc]
         raise UnsupportedError("states cannot change places: generate without beams")
 
 
+def _theta(config: Any) -> float:
+    """Which newer transformers keep with the rest of what they know of rotary positions."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    return float(parameters.get("rope_theta") or getattr(config, "rope_theta", None) or 10000.0)
+
+
 class _SelfAttention(Attention):
     """softrnn.nn.Attention with the call of a Llama's layer."""
 
     def __init__(self, config: SoftrnnConfig, layer_idx: int, variant: Variant):
+        sizes = config.softrnn_sizes
         super().__init__(config.hidden_size, config.num_attention_heads, config.num_key_value_heads, config.head_dim,
-                         attention=variant, bias=config.attention_bias, output_bias=config.softrnn_output_bias)
+                         attention=variant, bias=config.attention_bias, output_bias=config.softrnn_output_bias,
+                         theta=_theta(config), layers=config.num_hidden_layers,
+                         sizes=sizes[layer_idx] if isinstance(sizes, list) else sizes)
         self.layer_idx = layer_idx
+        if not self.get_submodule(self.layer.output).weight.is_meta:
+            parts: List[Any] = [*self.modules(), *self.parameters()]
+            for part in parts:
+                part._is_hf_initialized = True  # which keeps transformers from drawing first values again
 
-    def forward(self, hidden_states: Tensor, position_embeddings: Any = None, attention_mask: Optional[Tensor] = None,
-                past_key_values: Optional[StateCache] = None, position_ids: Optional[Tensor] = None,
-                **keywords: Any) -> Any:
+    def forward(self, hidden_states: Tensor, position_embeddings: Any = None,  # type: ignore[override]
+                attention_mask: Optional[Tensor] = None, past_key_values: Optional[StateCache] = None,
+                position_ids: Optional[Tensor] = None, **keywords: Any) -> Any:
         state = past_key_values.states[self.layer_idx] if past_key_values is not None else None
         if state is not None:
             if attention_mask is not None and not bool(attention_mask.all()):
@@ -199,6 +309,13 @@ class _PlainMLP(torch.nn.Module):
         return self.down_proj(torch.nn.functional.gelu(self.up_proj(x)))
 
 
+class _NoMLP(torch.nn.Module):
+    """Adds nothing: a layer is its attention alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+
 class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
     """A Llama with any attention, as softrnn train writes it; generates with states as its cache."""
 
@@ -214,10 +331,22 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
             layer.self_attn = _SelfAttention(config, index, self.variants[index])
             if config.mlp_type == "gelu":
                 layer.mlp = _PlainMLP(config)
+            if config.mlp_type == "none":
+                layer.mlp, layer.post_attention_layernorm = _NoMLP(), torch.nn.Identity()
         self.post_init()
 
+    @classmethod
+    def from_pretrained(cls, folder: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Also what is no Llama with another attention (Avey): a LabForCausalLM."""
+        config = keywords.get("config")
+        if config is None:
+            config = SoftrnnConfig.from_pretrained(folder)
+        if config.softrnn_attention.startswith("avey"):
+            return LabForCausalLM(config, folder)
+        return super().from_pretrained(folder, *arguments, **keywords)
+
     def _init_weights(self, module: Any) -> None:
-        if not isinstance(module, Attention):  # which starts its own vectors
+        if not isinstance(module, Attention):
             super()._init_weights(module)
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: Dict[str, Any], mode: Any,
@@ -254,6 +383,62 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
         if mask is not None and not bool(mask[:, 0].all()):
             raise UnsupportedError("this model puts tokens in front of every sequence: padding must be on the right")
         return torch.nn.functional.pad(input_ids, (front, 0), value=0), None
+
+
+# ---- models that only the laboratory computes
+
+
+class SessionCache(Cache):  # type: ignore[misc]
+    """A softrnn.lab.Session as transformers' cache."""
+
+    is_compileable = False
+
+    def __init__(self, model: Model, B: int):
+        super().__init__(layers=[])
+        self.session = model.session(B)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.session.position  # these models put nothing in front
+
+
+class LabForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+    """A model of softrnn.lab in the place of one of torch: logits and generate, on the CPU, without gradients."""
+
+    config_class = SoftrnnConfig
+
+    def __init__(self, config: SoftrnnConfig, folder: Any):
+        super().__init__(config)
+        self.lab_model = Model(folder)
+        self.place = torch.nn.Parameter(torch.empty(0), requires_grad=False)  # tells transformers device and type
+
+    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: Dict[str, Any], mode: Any,
+                                      batch_size: int, *others: Any) -> Any:
+        if model_kwargs.get("past_key_values") is None:
+            model_kwargs["past_key_values"] = SessionCache(self.lab_model, batch_size)
+
+    def forward(self, input_ids: Tensor, past_key_values: Optional[SessionCache] = None,
+                attention_mask: Optional[Tensor] = None, labels: Optional[Tensor] = None,
+                **keywords: Any) -> CausalLMOutputWithPast:
+        """logits (B, T, V); with a cache (B, 1, V): those of what follows the last token."""
+        if attention_mask is not None and not bool(attention_mask.all()):
+            raise UnsupportedError("this model takes no padding: give it sequences of one length")
+        ids = input_ids.cpu().numpy()
+        if past_key_values is None:
+            logits = torch.from_numpy(self.lab_model.logits(ids))
+        else:
+            logits = torch.from_numpy(past_key_values.session.feed(ids, logits=True))[:, None]
+        loss = None
+        if labels is not None:
+            loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor, past_key_values: Optional[SessionCache] = None,
+                                      **keywords: Any) -> Dict[str, Any]:
+        fed = past_key_values.get_seq_length() if past_key_values is not None else 0
+        return {"input_ids": input_ids[:, fed:], "past_key_values": past_key_values}
+
+    def save_pretrained(self, save_directory: Any, **keywords: Any) -> None:
+        self.lab_model.save(save_directory)
 
 
 AttentionInterface.register("softrnn", attention_forward)

@@ -7,42 +7,20 @@ torch.Size([2, 10, 64])
 ['k_proj.weight', 'o_proj.weight']
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
 
 from ._attention import attention as attend
-from ._library import ArgumentError, UnsupportedError, text
-from ._plans import CPU, Options, Sizes, make_problem
+from ._layer import Convolution, layer_of
+from ._library import ArgumentError
 from ._state import State
-from ._variants import Variant, operands_of, parse
+from ._variants import Variant, parse
 
 __all__ = ["Attention", "AttentionState", "rotary"]
 
-
-class _Learned(NamedTuple):
-    """What the layer learns for an operand."""
-
-    operand: str
-    parameter: str  # its name in checkpoints: of a vector, or of the linear layer that gives a tensor
-    tensor: bool
-    heads: int
-    width: int  # of a tensor with four axes; else 0
-    initial: float
-    shape: Tuple[int, ...]  # of a vector in checkpoints
-
-
-def _learned(variant: Variant, H: int, Hkv: int, D: int) -> List[_Learned]:
-    problem, _ = make_problem(variant, Sizes("float32", 1, H, Hkv, 1, D, D), Options(), CPU)
-    found = []
-    for o in operands_of(problem):
-        sizes = tuple(o.sizes[axis] for axis in range(o.rank))
-        if o.learned:
-            heads, width = (sizes[1], sizes[3] if len(sizes) == 4 else 0) if o.tensor else (0, 0)
-            shape = (1, sizes[0], 1, 1) if o.file_rank == 4 else sizes
-            found.append(_Learned(text(o.name), text(o.learned), bool(o.tensor), heads, width, o.initial, shape))
-    return found
+_OWN_NORM_EPSILON = 1e-5
 
 
 def rotary(positions: Tensor, D: int, theta: float = 10000.0) -> Tuple[Tensor, Tensor]:
@@ -60,15 +38,15 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class AttentionState:
-    """What a layer remembers of the tokens fed so far: the attention's state, and inputs of the convolution."""
+    """What a layer remembers of the tokens fed so far: the attention's state, and inputs of the convolutions."""
 
     def __init__(self, layer: "Attention", B: int, dtype: torch.dtype, device: Any, **options: Any):
         computed = dtype if torch.device(device).type == "cuda" and dtype == torch.bfloat16 else (
             dtype if dtype == torch.float64 else torch.float32)
         self.dtype = computed
-        self.attention = State(layer.variant, B=B, H=layer.H, Hkv=layer.Hkv, D=layer.D, dtype=computed, device=device,
-                               **options)
-        self.before: Optional[Tensor] = None  # (B, width - 1, channels)
+        self.attention = State(layer.variant, B=B, H=layer.heads, Hkv=layer.kv_heads, D=layer.head_dim, Dv=layer.value_dim, dtype=computed,
+                               device=device, **options)
+        self.before: Dict[str, Tensor] = {}  # (B, taps - 1, columns) of each convolution
 
     @property
     def position(self) -> int:
@@ -78,16 +56,29 @@ class AttentionState:
     @property
     def nbytes(self) -> int:
         """Bytes it holds."""
-        return self.attention.nbytes + (self.before.numel() * self.before.element_size()
-                                        if self.before is not None else 0)
+        return self.attention.nbytes + sum(x.numel() * x.element_size() for x in self.before.values())
+
+
+_Row = List[Tuple[int, Tensor]]  # pieces of the row of a token: first column, (B, T, columns)
+
+
+def _columns(row: _Row, first: int, count: int) -> Tensor:
+    """Columns of one of the pieces."""
+    for start, piece in row:
+        if start <= first < start + piece.shape[-1]:
+            return piece[..., first - start:first - start + count]
+    raise AssertionError(f"no piece has the column {first}")
 
 
 class Attention(nn.Module):
-    """An attention layer of any variant: projections, gates, convolution, position, the equation, output projection.
+    """An attention layer of any variant: projections, convolutions, gates, position, the equation, output projection, as
+    softrnn train has them, with first values drawn in the same way.
 
-    dim: width of the model. heads, kv_heads (default: heads), head_dim (default: dim / heads). attention: as in
-    softrnn.attention. bias: of q, k, v (and of the convolution); output_bias (default: bias). theta: of the rotary
-    position, where the variant has one. options: form, chunk, kernel, threads, state_limit.
+    dim: width of the model. heads, kv_heads (default: heads), head_dim (default: dim / heads): those of the model; a layer
+    of its own (layer=mamba2, ..) makes its sizes of them, or has them from sizes ({"heads": .., "groups": .., "key_size": ..,
+    "value_size": .., "rank": .., "levels": ..}). attention: as in softrnn.attention. bias: of q, k, v (and of the convolution);
+    output_bias (default: bias). theta: of the rotary position, where the variant has one. layers: of the model, for first
+    values. options: form, chunk, kernel, threads, state_limit.
 
     A variant drops into a model in one line:
 
@@ -98,63 +89,55 @@ class Attention(nn.Module):
 
     def __init__(self, dim: int, heads: int, kv_heads: Optional[int] = None, head_dim: Optional[int] = None, *,
                  attention: Union[str, Variant] = "softmax", bias: bool = False, output_bias: Optional[bool] = None,
-                 theta: float = 10000.0, **options: Any):
+                 theta: float = 10000.0, layers: int = 1, sizes: Optional[Dict[str, int]] = None, **options: Any):
         super().__init__()
         self.variant = parse(attention)
-        self.H, self.Hkv = heads, kv_heads or heads
-        self.D = head_dim or dim // heads
+        self.layer = layer_of(self.variant, dict(
+            dim=dim, heads=heads, kv_heads=kv_heads or heads, key_size=head_dim or dim // heads, layers=layers, bias=bias,
+            output_bias=bias if output_bias is None else output_bias), sizes)
+        found = self.layer.sizes
+        # Whole words: checkpoints have tensors that are called D and L.
+        self.heads, self.kv_heads, self.head_dim, self.value_dim = (
+            found[n] for n in ("heads", "kv_heads", "key_size", "value_size"))
         self.theta = theta
-        self.options = options
-        self._check()
-        self.learned = _learned(self.variant, self.H, self.Hkv, self.D)
-        queries, keys = self.H * self.D, self.Hkv * self.D
-        self.sizes = (queries, keys, keys)
-        if self.variant.short_conv:
-            self.qkv_proj = nn.Linear(dim, sum(self.sizes), bias=bias)
-            self.conv1d = nn.Conv1d(sum(self.sizes), sum(self.sizes), self.variant.short_conv, bias=bias,
-                                    groups=sum(self.sizes))
-        else:
-            self.q_proj = nn.Linear(dim, queries, bias=bias)
-            self.k_proj = nn.Linear(dim, keys, bias=bias)
-            self.v_proj = nn.Linear(dim, keys, bias=bias)
-        self.o_proj = nn.Linear(queries, dim, bias=bias if output_bias is None else output_bias)
-        for learned in self.learned:
-            self._add(learned, dim)
+        self.options = {**options, "levels": found["levels"], "rope_theta": theta}
+        if self.variant.position == "rope" and self.head_dim % 2:
+            raise ArgumentError(f"head_dim is {self.head_dim}; rotary position needs an even one")
+        for p in self.layer.projections:
+            self._add(p.name, nn.Linear(p.inputs, p.outputs, bias=p.bias))
+        for c in self.layer.convolutions:
+            self._add(c.name, nn.Conv1d(c.columns, c.columns, c.taps, groups=c.columns, bias=c.bias))
+        self._add(self.layer.output, nn.Linear(self.heads * self.value_dim, dim, bias=self.layer.output_bias))
+        there = {name for name, _ in self.named_parameters()}
+        for name, shape in self.layer.tensors:
+            if name not in there:
+                self._add(name, nn.Parameter(torch.empty(shape)))
+        self.reset_parameters()
 
-    def _check(self) -> None:
-        axes = self.variant.axes
-        if axes["layer"] != "plain":
-            raise UnsupportedError(f"{self.variant} has a layer of its own (layer={axes['layer']}), which "
-                                   "softrnn.nn.Attention is not; softrnn.attention computes its equation")
-        if axes["position"] not in ("rope", "none"):
-            raise UnsupportedError(f"{self.variant}: softrnn.nn.Attention has no position={axes['position']}")
-        if axes["position"] == "rope" and self.D % 2:
-            raise ArgumentError(f"head_dim is {self.D}; rotary position needs an even one")
-
-    def _add(self, learned: _Learned, dim: int) -> None:
-        """Registers what is learned for an operand under its name in checkpoints, which may hold a dot."""
-        if learned.tensor:
-            self.add_module(learned.parameter, nn.Linear(dim, learned.heads * max(learned.width, 1)))
-            return
-        parameter = nn.Parameter(torch.full(learned.shape, float(learned.initial)))
+    def _add(self, name: str, value: Any) -> None:
+        """Registers a module or a parameter under its name in checkpoints, which may hold dots."""
         owner: nn.Module = self
-        *path, last = learned.parameter.split(".")
-        for name in path:
-            if not hasattr(owner, name):
-                owner.add_module(name, nn.Module())
-            owner = getattr(owner, name)
-        owner.register_parameter(last, parameter)
+        *path, last = name.split(".")
+        for part in path:
+            if not hasattr(owner, part):
+                owner.add_module(part, nn.Module())
+            owner = getattr(owner, part)
+        setattr(owner, last, value)
 
-    def _vector(self, learned: _Learned) -> Tensor:
-        found: Any = self
-        for name in learned.parameter.split("."):
-            found = getattr(found, name)
-        return found.flatten() if len(learned.shape) == 4 else found
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def reset_parameters(self) -> None:
+        """First values, as softrnn train draws them; torch's generator gives the seed."""
+        if any(parameter.is_meta for parameter in self.parameters()):
+            return
+        seed = int(torch.randint(1 << 62, (), device="cpu"))
+        for name, values in self.layer.first_values(seed):
+            self.get_parameter(name).copy_(torch.from_numpy(values))
 
     def new_state(self, B: int = 1, **options: Any) -> AttentionState:
         """For feeding B sequences in pieces: layer(x, state=state)."""
-        weight = self.o_proj.weight
-        kept = {name: value for name, value in self.options.items() if name in ("chunk", "threads", "state_limit")}
+        weight: Any = self.get_submodule(self.layer.output).weight
+        kept = {name: value for name, value in self.options.items()
+                if name in ("chunk", "threads", "state_limit", "levels", "rope_theta")}
         return AttentionState(self, B, weight.dtype, weight.device, **{**kept, **options})
 
     def forward(self, x: Tensor, *, position: Optional[Tuple[Tensor, Tensor]] = None, documents: Any = None,
@@ -164,58 +147,73 @@ class Attention(nn.Module):
         are no gradients then."""
         B, T, _ = x.shape
         where = _positions(B, T, documents, state, x.device)
-        q, k, v = self._project(x, where, state)
+        operands: Dict[str, Any] = self._operands(self._normed(x), where, state)
         if self.variant.position == "rope":
-            cos, sin = position if position is not None else rotary(where, self.D, self.theta)
-            q, k = (_rotate(part, cos.to(part.device), sin.to(part.device)) for part in (q, k))
-        operands = self._operands(x)
+            cos, sin = position if position is not None else rotary(where, self.head_dim, self.theta)
+            for name in ("q", "k"):
+                operands[name] = _rotate(operands[name], cos.to(x.device), sin.to(x.device))
         if state is not None:
             vectors = self.variant.vectors
             values = {name: value.to(torch.float32 if name in vectors and state.dtype == torch.bfloat16 else state.dtype)
-                      for name, value in {"q": q, "k": k, "v": v, **operands}.items()}
+                      for name, value in operands.items()}
             o = state.attention.feed(**values).to(x.dtype)
         else:
-            o = attend(q, k, v, self.variant, documents=documents, **self.options, **operands)
-        return self.o_proj(o.transpose(1, 2).reshape(B, T, self.H * self.D))
+            o = attend(attention=self.variant, documents=documents, **self.options, **operands)
+        y: Tensor = self.get_submodule(self.layer.output)(o.transpose(1, 2).reshape(B, T, self.heads * self.value_dim))
+        return y if self.layer.own_norm is None else x + y
 
-    def _operands(self, x: Tensor) -> Dict[str, Any]:
+    def _normed(self, x: Tensor) -> Tensor:
+        """The input of a layer with a norm of its own."""
+        if self.layer.own_norm is None:
+            return x
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + _OWN_NORM_EPSILON)
+        return wide.to(x.dtype) * self.get_parameter(self.layer.own_norm)
+
+    def _operands(self, x: Tensor, where: Tensor, state: Optional[AttentionState]) -> Dict[str, Any]:
+        """What the equation reads."""
         B, T, _ = x.shape
-        found: Dict[str, Any] = {}
-        for learned in self.learned:
-            if not learned.tensor:
-                found[learned.operand] = self._vector(learned)
+        projected = self._project(x)
+        convolved = [(c.first, self._convolve(c, _columns(projected, c.source, c.columns), where, state))
+                     for c in self.layer.convolutions]
+        found: Dict[str, Tensor] = {}
+        for o in self.layer.operands:
+            if not o.over_tokens:
+                found[o.name] = self.get_parameter(o.learned or "").reshape(o.shape)
                 continue
-            gate = getattr(self, learned.parameter)(x)
-            if learned.width:
-                gate = gate.reshape(B, T, learned.heads, learned.width)
-            found[learned.operand] = gate.transpose(1, 2)
+            columns = _columns(convolved if o.convolved else projected, o.first, o.columns)
+            heads = (o.shape[1],) + o.shape[3:]
+            found[o.name] = columns.reshape(B, T, *heads).transpose(1, 2)
         return found
 
-    def _project(self, x: Tensor, where: Tensor, state: Optional[AttentionState]) -> List[Tensor]:
-        B, T, _ = x.shape
-        if self.variant.short_conv:
-            parts = self._convolve(self.qkv_proj(x), where, state).split(self.sizes, dim=-1)  # type: ignore[no-untyped-call]
-        else:
-            parts = (self.q_proj(x), self.k_proj(x), self.v_proj(x))
-        return [part.reshape(B, T, -1, self.D).transpose(1, 2) for part in parts]
+    def _project(self, x: Tensor) -> _Row:
+        row: _Row = []
+        for p in self.layer.projections:
+            y = self.get_submodule(p.name)(x if p.source < 0 else _columns(row, p.source, p.inputs))
+            for o in self.layer.operands:  # columns with a bias of their own
+                if o.over_tokens and o.learned and not o.convolved and p.first <= o.first < p.first + p.outputs:
+                    before = o.first - p.first
+                    y = y + nn.functional.pad(self.get_parameter(o.learned), (before, p.outputs - before - o.columns))
+            row.append((p.first, y))
+        return row
 
-    def _convolve(self, x: Tensor, where: Tensor, state: Optional[AttentionState]) -> Tensor:
-        """Each channel over its document's last tokens, then SiLU; the last tap meets the token itself."""
-        width = self.variant.short_conv
-        before = state.before if state is not None else None
+    def _convolve(self, c: Convolution, x: Tensor, where: Tensor, state: Optional[AttentionState]) -> Tensor:
+        """Each column over its document's last tokens, then SiLU; the last tap meets the token itself."""
+        module: Any = self.get_submodule(c.name)
+        before = state.before.get(c.name) if state is not None else None
         if before is None:
-            before = x.new_zeros(x.shape[0], width - 1, x.shape[2])
+            before = x.new_zeros(x.shape[0], c.taps - 1, x.shape[2])
         padded = torch.cat((before, x), dim=1)
         if state is not None:
-            state.before = padded[:, padded.shape[1] - (width - 1):].clone()
+            state.before[c.name] = padded[:, padded.shape[1] - (c.taps - 1):].clone()
         T = x.shape[1]
-        y = x * self.conv1d.weight[:, 0, width - 1]
-        for back in range(1, width):
-            earlier = padded[:, width - 1 - back:width - 1 - back + T]
+        y = x * module.weight[:, 0, c.taps - 1]
+        for back in range(1, c.taps):
+            earlier = padded[:, c.taps - 1 - back:c.taps - 1 - back + T]
             y = y + torch.where((where >= back)[..., None], earlier, torch.zeros_like(earlier)) * \
-                self.conv1d.weight[:, 0, width - 1 - back]
-        if self.conv1d.bias is not None:
-            y = y + self.conv1d.bias
+                module.weight[:, 0, c.taps - 1 - back]
+        if module.bias is not None:
+            y = y + module.bias
         return nn.functional.silu(y)
 
 

@@ -21,7 +21,8 @@ except ImportError:
 REAL = Path(os.environ.get("SOFTRNN_REAL_DATA", "/nowhere")) / "models" / "tinystories-656K-hf"
 SMALL = dict(steps=3, batch=2, length=32, layers=2, hidden=32, heads=4, kv_heads=2, threads=1)
 VARIANTS = ["norm", "gate", "gated_softmax,short_conv=4", "order:2", "softmax", "linear_elu,front_tokens=2",
-            "0:norm,1-:order:2", "gated_softmax_decay,normaliser=value_power"]
+            "0:norm,1-:order:2", "gated_softmax_decay,normaliser=value_power", "0:gla,1-:mamba2", "avey_causal"]
+VARIANTS += [variant.name for variant in softrnn.variants() if variant.layer != "plain"]
 
 
 @unittest.skipUnless(torch and transformers, "torch or transformers is not installed")
@@ -47,7 +48,9 @@ class Transformers(unittest.TestCase):
     def test_models_of_every_kind(self):
         ids = np.arange(18).reshape(2, 9) * 7 % 200
         for attention in VARIANTS:
-            ours, folder = self.checkpoint(attention, mlp="gelu" if attention == "norm" else "swiglu")
+            shared = {} if attention in VARIANTS[:8] else {"kv_heads": 4}
+            mlp = {"norm": "gelu", "gate": "none"}.get(attention, "swiglu")
+            ours, folder = self.checkpoint(attention, mlp=mlp, **shared)
             theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
             with torch.no_grad():
                 logits = theirs(torch.tensor(ids)).logits.numpy()
@@ -68,6 +71,49 @@ class Transformers(unittest.TestCase):
             model(torch.arange(20)[None], past_key_values=cache)
         self.assertEqual(cache.nbytes, before)
         self.assertEqual(cache.get_seq_length(), 25)
+
+    def test_states_of_any_model(self):
+        """generate() with attn_implementation="softrnn" keeps states; the text is that of keys and values."""
+        for attention in ("softmax", "order:2", "linear_elu"):
+            model = self.llama(attn_implementation="softrnn")
+            model.config.softrnn_attention = attention
+            ids = torch.randint(1, 97, (2, 9))
+            made = model.generate(ids, max_new_tokens=8, do_sample=False, return_dict_in_generate=True)
+            cache = made.past_key_values
+            self.assertIsInstance(cache, softrnn.hf.AttentionCache)
+            self.assertEqual(cache.get_seq_length(), 16)
+            expected = model.generate(ids, max_new_tokens=8, do_sample=False,
+                                      past_key_values=transformers.DynamicCache())
+            self.assertTrue(torch.equal(made.sequences, expected), attention)
+            before = cache.nbytes
+            with torch.no_grad():
+                model(torch.full((2, 5), 3), past_key_values=cache)
+            self.assertEqual(cache.nbytes == before, attention != "softmax")
+            with self.assertRaises(softrnn.UnsupportedError):
+                cache.crop(3)
+
+    def test_masks_with_holes_are_refused(self):
+        model = self.llama(attn_implementation="softrnn")
+        mask = torch.tensor([[1, 1, 0, 1, 1]])
+        with self.assertRaises(softrnn.UnsupportedError) as caught:
+            model(torch.arange(5)[None], attention_mask=mask)
+        self.assertIn("inside a sequence", str(caught.exception))
+
+    def test_new_models_start_as_train_starts_them(self):
+        config = softrnn.hf.SoftrnnConfig(vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                                          num_attention_heads=4, num_key_value_heads=4, softrnn_attention="mamba2")
+        model = softrnn.hf.SoftrnnForCausalLM(config)
+        attention = model.model.layers[0].self_attn
+        self.assertTrue(bool((attention.A_log.exp() >= 1).all()))
+        self.assertLess(attention.in_proj.weight.abs().max().item(), 32 ** -0.5 + 1e-6)
+        self.assertGreater(attention.in_proj.weight.abs().max().item(), 0.9 * 32 ** -0.5)
+        model.save_pretrained(self.folder / "new")
+        again = transformers.AutoModelForCausalLM.from_pretrained(self.folder / "new")
+        ids = torch.arange(9)[None]
+        with torch.no_grad():
+            torch.testing.assert_close(again(ids).logits, model.eval()(ids).logits)
+        np.testing.assert_allclose(softrnn.lab.Model(self.folder / "new").logits(ids.numpy()),
+                                   again(ids).logits.detach().numpy(), atol=1e-5)
 
     def test_padding(self):
         """Padding changes nothing, on either side."""
@@ -130,7 +176,7 @@ class Transformers(unittest.TestCase):
 
     def test_attention_implementation(self):
         model = self.llama()
-        ids = torch.randint(97, (2, 20))
+        ids = torch.randint(1, 97, (2, 20))
         self.compare(model, ids)
         outputs = []
         for implementation in ("sdpa", "softrnn"):

@@ -1,4 +1,5 @@
 """Layers for torch."""
+import copy
 import unittest
 
 import softrnn
@@ -8,14 +9,10 @@ if torch:
     import softrnn.nn
 
 
-def in_layers():
-    return [variant for variant in each_variant() if variant.layer == "plain"]
-
-
 @needs_torch
 class Layers(unittest.TestCase):
-    def test_every_plain_variant_learns(self):
-        for variant in in_layers():
+    def test_every_variant_learns(self):
+        for variant in each_variant():
             torch.manual_seed(0)
             layer = softrnn.nn.Attention(16, heads=4, kv_heads=2, attention=variant)
             y = layer(torch.randn(2, 9, 16))
@@ -25,7 +22,9 @@ class Layers(unittest.TestCase):
                 self.assertIsNotNone(parameter.grad, f"{variant}: {name}")
 
     def test_pieces(self):
-        for attention in ("softmax", "order:2", "gate,short_conv=4", "gated_softmax", "linear_elu"):
+        own = [variant for variant in softrnn.variants() if variant.layer != "plain"]
+        self.assertGreater(len(own), 10)
+        for attention in ["softmax", "order:2", "gate,short_conv=4", "gated_softmax", "linear_elu", *own]:
             torch.manual_seed(0)
             layer = softrnn.nn.Attention(16, heads=2, attention=attention).double()
             x = torch.randn(3, 11, 16, dtype=torch.float64)
@@ -53,16 +52,31 @@ class Layers(unittest.TestCase):
             "in_gate_proj.weight": (2, 16), "in_gate_proj.bias": (2,), "out_gate_proj.weight": (4, 16),
             "out_gate_proj.bias": (4,), "out_norm.weight": (4,), "out_norm.bias": (4,), "norm_const": (1, 2, 1, 1)})
 
+    def test_layers_of_their_own(self):
+        """Names, sizes and first values are those of softrnn train."""
+        torch.manual_seed(0)
+        layer = softrnn.nn.Attention(32, heads=4, attention="mamba2", sizes={"key_size": 8})
+        self.assertEqual({name: tuple(parameter.shape) for name, parameter in layer.named_parameters()}, {
+            "in_proj.weight": (152, 32), "conv1d.weight": (80, 1, 4), "conv1d.bias": (80,), "out_proj.weight": (32, 64),
+            "norm.weight": (64,), "A_log": (8,), "dt_bias": (8,), "D": (8,)})
+        self.assertTrue(bool(((layer.A_log.exp() >= 1) & (layer.A_log.exp() <= 16)).all()))
+        steps = torch.nn.functional.softplus(layer.dt_bias)
+        self.assertTrue(bool(((steps > 0.0009) & (steps < 0.11)).all()))
+        torch.manual_seed(0)
+        again = softrnn.nn.Attention(32, heads=4, attention="mamba2", sizes={"key_size": 8})
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(layer.parameters(), again.parameters())))
+        x = torch.randn(1, 6, 32)
+        self.assertTrue(torch.equal(layer(x), copy.deepcopy(layer)(x)))
+
     def test_refused(self):
         for words, arguments in (("even", dict(dim=15, heads=5)), ("did you mean", dict(dim=16, heads=2, attention="norn"))):
             with self.assertRaises(softrnn.SoftrnnError) as caught:
                 softrnn.nn.Attention(**arguments)
             self.assertIn(words, str(caught.exception))
-        other = [variant for variant in softrnn.variants() if variant.layer != "plain"]
-        if other:
-            with self.assertRaises(softrnn.UnsupportedError) as caught:
-                softrnn.nn.Attention(16, heads=2, attention=other[0])
-            self.assertIn("layer of its own", str(caught.exception))
+        for words, sizes in (("no size 'width'", {"width": 3}), ("rank is -1", {"rank": -1}), ("fits", {"heads": "two"})):
+            with self.assertRaises(softrnn.SoftrnnError) as caught:
+                softrnn.nn.Attention(16, heads=2, attention="gla", sizes=sizes)
+            self.assertIn(words, str(caught.exception))
         layer = softrnn.nn.Attention(16, heads=2)
         with self.assertRaises(softrnn.ArgumentError):
             layer(torch.randn(1, 4, 16), documents=[0, 4], state=layer.new_state())

@@ -115,8 +115,9 @@ class Calls(unittest.TestCase):
         from softrnn._plans import Options
         inputs = tensors("gated_softmax")
         variant = softrnn.parse("gated_softmax")
-        prepared, _ = _torch._prepared(variant, [inputs[name] for name in variant.operands])
-        plan = _torch._take_plan(variant, prepared, Options())
+        given = [inputs[name] for name in variant.operands]
+        softrnn.attention(**inputs, attention=variant)
+        plan = _torch._waiting_plan(variant, given, Options())  # of the call before
         for name in variant.operands:
             member = getattr(plan.inputs.struct, name)
             address = member.data if ffi.typeof(member).kind == "struct" else member
@@ -199,11 +200,19 @@ class Compiled(unittest.TestCase):
             gradient.sum().backward()
 
     def test_operator_is_registered_properly(self):
-        inputs = tensors("norm", "float32")
-        # The bytes that forward leaves for backward have gaps, so the tests that compare all outputs are left out.
-        torch.library.opcheck(torch.ops.softrnn.attention.default,
-                              ([inputs[n] for n in "qkv"], None, softrnn.parse("norm").text, "auto", 0, "", 0, 0, 0),
-                              test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
+        for attention in ("norm", "order:2"):
+            inputs = tensors(attention, "float32")
+            torch.library.opcheck(torch.ops.softrnn.attention.default,
+                                  ([inputs[n] for n in "qkv"], None, softrnn.parse(attention).text, "auto", 0, "", 0, 0, 0,
+                                   0.0))
+
+    def test_operator_checks_its_operands(self):
+        q, k, v = (torch.randn(1, 2, 5, 4) for _ in range(3))
+        for words, operands in (("operands were given", [q, k]), ("k is of type", [q, k.double(), v]),
+                                ("q is of type", [q.half(), k.half(), v.half()])):
+            with self.assertRaises(softrnn.SoftrnnError) as caught:
+                torch.ops.softrnn.attention(operands, None, "score=exp", "auto", 0, "", 0, 0, 0, 0.0)
+            self.assertIn(words, str(caught.exception))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,11 @@ const char *sr_nearest_word(const char *word, const char *const *words, size_t c
         size_t other_length = strnlen(words[i], LONGEST_WORD + 1);
         if (other_length > LONGEST_WORD)
             continue;
-        size_t errors = typing_errors(word, length, words[i], other_length);
+        const size_t difference =
+            length > other_length ? length - other_length : other_length - length;
+        const size_t errors = difference > allowed /* each costs an error at least */
+                                  ? difference
+                                  : typing_errors(word, length, words[i], other_length);
         if (errors <= allowed && errors < length && errors < fewest) {
             fewest = errors;
             nearest = words[i];

@@ -99,9 +99,11 @@ srnn_status sr_folder_list(sr_names *names, const char *path) {
         return errno == ENOENT ? SRNN_OK : fail(path, "cannot be read");
     srnn_status status = SRNN_OK;
     const struct dirent *entry;
-    while (status == SRNN_OK && (entry = readdir(folder)))
+    while (errno = 0, status == SRNN_OK && (entry = readdir(folder)))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             status = append(names, entry->d_name);
+    if (status == SRNN_OK && errno != 0) /* a list that ends early is not the folder's */
+        status = fail(path, "cannot be read");
     closedir(folder);
     if (status != SRNN_OK)
         sr_names_free(names);

@@ -16,7 +16,7 @@ static void *at(char *memory, size_t start) {
 }
 
 static bool has_mlp(const sr_block *b) {
-    return !b->config->is_avey;
+    return sr_model_config_has_mlp(b->config);
 }
 
 static bool gated(const sr_block *b) {
@@ -240,6 +240,8 @@ srnn_status sr_block_feed(const sr_block *b, float *x, sr_layer_state *state,
     const sr_layer_piece_place here = {place->T, place->positions, s->mixer, &input};
     SR_TRY(sr_layer_state_run(state, residual(b, x), numbers(b, s->normed, b->config->C), &weights,
                               &here));
+    if (!has_mlp(b))
+        return SRNN_OK;
     SR_TRY(activate_norm(b, s, &middle));
     return mlp_finish(b, x, x, s);
 }

@@ -83,7 +83,7 @@ srnn_status sr_model_config_check(const sr_model_config *c) {
     const bound bounds[] = {
         {"vocab_size", c->V, 1, SR_VOCAB_MAX},
         {"hidden_size", c->C, 1, SR_WIDTH_MAX},
-        {"intermediate_size", c->F, 1, SR_WIDTH_MAX},
+        {"intermediate_size", c->F, sr_model_config_has_mlp(c) ? 1 : 0, SR_WIDTH_MAX},
         {"num_hidden_layers", c->L, 1, SR_LAYERS_MAX},
         {"num_attention_heads", c->H, 1, SR_WIDTH_MAX},
         {"num_key_value_heads", c->Hkv, 1, c->H},

@@ -7,10 +7,12 @@
 #include "model/avey.h"
 #include "model/layer_sizes.h"
 #include "model/rope.h"
+#include "model/tensor_names.h"
 
 typedef enum sr_mlp {
     SR_MLP_SWIGLU = 0, /* down(silu(gate(x)) * up(x)) */
     SR_MLP_GELU,       /* down(gelu(up(x))): the reference's plain MLP */
+    SR_MLP_NONE,       /* a layer is its attention alone, as in Mamba-2's models */
 } sr_mlp;
 
 /* How far sizes may go: far beyond use, near enough to keep products in 64 bits. */
@@ -35,6 +37,7 @@ typedef struct sr_model_config {
     int other_ends[SR_OTHER_ENDS], other_end_count; /* further tokens that end a text */
     bool head_kept; /* the file says tied, but a head that differs lies beside it and is used */
     bool reference; /* the file names the attention as the reference does, without a text form */
+    const sr_tensor_names *names; /* that the files beside config.json have; NULL: those of here */
 
     sr_layer_sizes given; /* for sr_model_config_attention, see sr_layer_sizes_usual */
 
@@ -65,15 +68,18 @@ srnn_status sr_model_config_attention_text(char **text, const sr_model_config *c
 /* Empty tokens in front of every sequence: as many as the layer that wants most. */
 int sr_model_config_front_tokens(const sr_model_config *config);
 
+/* True if blocks have an MLP after their mixer. */
+static inline bool sr_model_config_has_mlp(const sr_model_config *config) {
+    return !config->is_avey && config->mlp != SR_MLP_NONE;
+}
+
 /* True if the model says of this token that it ends a text. */
 bool sr_model_config_ends(const sr_model_config *config, int32_t token);
 
 /* The sizes of one attention layer. */
 sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer);
 
-/* Reads and writes config.json. Unknown keys are ignored; known keys with values that this program
- * does not have are refused. `dtype`: of the weights beside it. */
+/* Reads config.json. Unknown keys are ignored; known keys with values that this program does not have are refused. */
 srnn_status sr_model_config_read(sr_model_config *config, const char *path);
-srnn_status sr_model_config_write(const sr_model_config *config, sr_dtype dtype, const char *path);
 
 #endif

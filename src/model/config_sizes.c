@@ -64,9 +64,20 @@ static bool all_are(const sr_model_config *c, const sr_layer_sizes *sizes) {
     return true;
 }
 
+/* Whether a reader that finds no sizes takes the same. */
+static bool are_usual(const sr_model_config *c) {
+    for (int layer = 0; layer < c->L; layer++) {
+        const sr_layer_sizes usual =
+            sr_layer_sizes_usual(&c->attention[layer], c->H, c->Hkv, c->D, &(sr_layer_sizes){0});
+        if (memcmp(&c->sizes[layer], &usual, sizeof usual) != 0)
+            return false;
+    }
+    return true;
+}
+
 json_t *sr_config_sizes_json(const sr_model_config *c) {
     const sr_layer_sizes plain = {.H = c->H, .Hkv = c->Hkv, .D = c->D, .Dv = c->D};
-    if (all_are(c, &plain))
+    if (all_are(c, &plain) && are_usual(c))
         return NULL;
     if (all_are(c, &c->sizes[0]))
         return one_json(&c->sizes[0]);

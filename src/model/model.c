@@ -64,6 +64,8 @@ static srnn_status add_block(sr_tensor_table *table, const sr_model_config *c, i
     snprintf(prefix, sizeof prefix, "model.layers.%d.self_attn.", layer);
     SR_TRY(add(table, SR_BLOCK_INPUT_NORM, layer, "input_layernorm.weight", c->C, 0));
     SR_TRY(sr_layer_tensors(table, prefix, &c->attention[layer], &dims));
+    if (!sr_model_config_has_mlp(c))
+        return SRNN_OK;
     SR_TRY(add(table, SR_BLOCK_MLP_NORM, layer, "post_attention_layernorm.weight", c->C, 0));
     return add_mlp(table, c, layer);
 }

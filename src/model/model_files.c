@@ -3,6 +3,8 @@
 
 #include "files/path.h"
 #include "files/safetensors.h"
+#include "model/config_family.h"
+#include "model/config_system.h"
 #include "model/tensor_stream.h"
 #include "model/weight_files.h"
 
@@ -56,7 +58,7 @@ static void find_head(sr_model_config *config, const sr_weight_files *files) {
 srnn_status sr_model_load_config(sr_model_config *config, const char *folder) {
     sr_weight_files files;
     SR_TRY(read_config(config, folder));
-    srnn_status status = sr_weight_files_open(&files, folder);
+    srnn_status status = sr_weight_files_open(&files, folder, config->names);
     if (status == SRNN_OK)
         status = find_sizes(config, &files);
     if (status == SRNN_OK)
@@ -114,10 +116,15 @@ static bool is_of_reference(const char *name) {
 }
 
 /* Refuses a tensor inside the model that would be left out: the model would be another one. */
-static srnn_status check_tensor(const sr_tensor *tensor, const sr_model_config *config,
-                                const sr_tensor_table *table, const char *folder) {
-    if (strncmp(tensor->name, "model.", strlen("model.")) != 0 ||
-        sr_tensor_table_find(table, tensor->name) || is_buffer(tensor->name) ||
+static srnn_status check_tensor(const sr_tensor *tensor, const sr_tensor_names *names,
+                                const sr_model_config *config, const sr_tensor_table *table,
+                                const char *folder) {
+    const char *root = sr_tensor_root(names);
+    char here[SR_SPEC_NAME], there[SR_SPEC_NAME];
+    sr_tensor_name_here(here, names, tensor->name);
+    sr_tensor_name_there(there, names, here);
+    const bool has_place = strcmp(there, tensor->name) == 0 && sr_tensor_table_find(table, here);
+    if (strncmp(tensor->name, root, strlen(root)) != 0 || has_place || is_buffer(tensor->name) ||
         (config->reference && is_of_reference(tensor->name)))
         return SRNN_OK;
     return SR_FAIL(SRNN_ERR_UNSUPPORTED,
@@ -130,7 +137,8 @@ static srnn_status check_tensors(const sr_weight_files *files, const sr_model_co
                                  const sr_tensor_table *table, const char *folder) {
     for (size_t f = 0; f < files->count; f++)
         for (size_t i = 0; i < sr_safetensors_count(files->files[f]); i++)
-            SR_TRY(check_tensor(sr_safetensors_at(files->files[f], i), config, table, folder));
+            SR_TRY(check_tensor(sr_safetensors_at(files->files[f], i), files->names, config, table,
+                                folder));
     return SRNN_OK;
 }
 
@@ -161,9 +169,18 @@ static srnn_status load_all(sr_model *model, const sr_weight_files *files, const
     return sr_model_narrow(model);
 }
 
+/* The model may have come from a folder with other names. */
+static srnn_status open_weights(sr_weight_files *files, const char *folder) {
+    sr_model_config config;
+    SR_TRY(read_config(&config, folder));
+    const sr_tensor_names *names = config.names;
+    sr_model_config_free(&config);
+    return sr_weight_files_open(files, folder, names);
+}
+
 srnn_status sr_model_load_weights(sr_model *model, const char *folder) {
     sr_weight_files files;
-    SR_TRY(sr_weight_files_open(&files, folder));
+    SR_TRY(open_weights(&files, folder));
     const srnn_status status = load_all(model, &files, folder);
     sr_weight_files_close(&files);
     return status;
@@ -212,7 +229,7 @@ srnn_status sr_model_load_shared(sr_model *model, size_t *shared, const char *fo
     SR_TRY(sr_model_load_config(&config, folder));
     srnn_status status = sr_model_tensors(&theirs, &config);
     if (status == SRNN_OK)
-        status = sr_weight_files_open(&files, folder);
+        status = sr_weight_files_open(&files, folder, config.names);
     if (status == SRNN_OK)
         status = check_tensors(&files, &config, &theirs, folder);
     if (status == SRNN_OK)
@@ -225,14 +242,15 @@ srnn_status sr_model_load_shared(sr_model *model, size_t *shared, const char *fo
 
 /* ---- saving */
 
-static srnn_status add_all(sr_safetensors_writer *writer, const sr_model *model, sr_dtype dtype) {
+static srnn_status add_all(sr_safetensors_writer *writer, const sr_model *model,
+                           const sr_tensor_names *names, sr_dtype dtype) {
     sr_safetensors_writer_reader(writer, sr_stream_out, model->backend);
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
-        sr_tensor tensor = {.name = spec->name,
-                            .dtype = dtype,
-                            .rank = spec->rank,
-                            .data = model->weights + spec->start};
+        char name[SR_SPEC_NAME];
+        sr_tensor_name_there(name, names, spec->name);
+        sr_tensor tensor = {
+            .name = name, .dtype = dtype, .rank = spec->rank, .data = model->weights + spec->start};
         for (int d = 0; d < spec->rank; d++)
             tensor.shape[d] = spec->shape[d];
         SR_TRY(sr_safetensors_writer_add(writer, &tensor));
@@ -240,23 +258,36 @@ static srnn_status add_all(sr_safetensors_writer *writer, const sr_model *model,
     return sr_safetensors_writer_metadata(writer, "format", "pt");
 }
 
-static srnn_status write_weights(const sr_model *model, const char *path, sr_dtype dtype) {
+static srnn_status write_weights(const sr_model *model, const char *path,
+                                 const sr_tensor_names *names, sr_dtype dtype) {
     sr_safetensors_writer *writer;
     SR_TRY(sr_safetensors_writer_create(&writer));
-    srnn_status status = add_all(writer, model, dtype);
+    srnn_status status = add_all(writer, model, names, dtype);
     if (status == SRNN_OK)
         status = sr_safetensors_writer_write(writer, path);
     sr_safetensors_writer_free(writer);
     return status;
 }
 
-srnn_status sr_model_save(const sr_model *model, const char *folder, sr_dtype dtype) {
+static srnn_status save(const sr_model *model, const sr_family *family, const char *folder,
+                        sr_dtype dtype) {
     char config[SR_PATH_BYTES], weights[SR_PATH_BYTES];
+    const sr_tensor_names *names = family->system ? sr_config_system_names(family->system) : NULL;
     if (dtype != SR_DTYPE_F32 && dtype != SR_DTYPE_BF16 && dtype != SR_DTYPE_F16)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "weights are written as F32, BF16 or F16, not %s",
                        sr_dtype_name(dtype));
     SR_TRY(sr_path_join(config, folder, "config.json"));
     SR_TRY(sr_path_join(weights, folder, "model.safetensors"));
-    SR_TRY(write_weights(model, weights, dtype));
-    return sr_model_config_write(&model->config, dtype, config);
+    SR_TRY(write_weights(model, weights, names, dtype));
+    return sr_model_config_write(&model->config, family, dtype, config);
+}
+
+srnn_status sr_model_save(const sr_model *model, const char *folder, sr_dtype dtype) {
+    return save(model, sr_family_of(&model->config), folder, dtype);
+}
+
+srnn_status sr_model_save_public(const sr_model *model, const char *folder, sr_dtype dtype) {
+    const sr_family *family;
+    SR_TRY(sr_model_config_public(&family, &model->config));
+    return save(model, family, folder, dtype);
 }

@@ -8,7 +8,8 @@
 /* Loads a folder with config.json and model.safetensors (or model.safetensors.index.json and its
  * shards). Biases that the files hold, and a head that differs from the embedding, are used whether
  * or not the configuration speaks of them. A tensor inside the model that would be left out is refused; buffers and what lies outside of
- * `model.` are not. */
+ * `model.` are not. Folders of Mamba-2 (transformers), GLA, DeltaNet and Gated DeltaNet (flash-linear-attention) have
+ * names of their own. */
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder);
 
 /* The two halves of it: what model a folder holds (free with sr_model_config_free), and its weights
@@ -23,6 +24,10 @@ srnn_status sr_model_load_shared(sr_model *model, size_t *shared, const char *fo
 /* Writes config.json and model.safetensors into an existing folder, each replaced in one step.
  * dtype: SR_DTYPE_F32, SR_DTYPE_BF16 or SR_DTYPE_F16. */
 srnn_status sr_model_save(const sr_model *model, const char *folder, sr_dtype dtype);
+
+/* The same with the names and members that others know, where one of their models computes the same
+ * (sr_model_config_public). */
+srnn_status sr_model_save_public(const sr_model *model, const char *folder, sr_dtype dtype);
 
 /* llama2.c's format: float32, softmax attention, no biases. */
 srnn_status sr_model_load_llama2c(sr_model **model, sr_backend *backend, const char *path);

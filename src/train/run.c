@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "data/tokenizer/tokenizer_copy.h"
+#include "device/cuda/device.h"
 #include "files/folder.h"
 #include "files/origin.h"
 #include "train/run_data.h"
@@ -84,11 +85,31 @@ static sr_checkpointed checkpointed(const sr_run *run) {
     return (sr_checkpointed){run->folder, &run->settings, run->trainer, run->model, run->ranks};
 }
 
+/* The device that this rank computes on: of several that were told "cuda", each on a machine has a GPU of its own, as
+ * far as there are any. NULL: the CPU. */
+static srnn_status rank_device(char name[24], const char **device, const sr_run *run) {
+    const char *asked = run->settings.device;
+    const sr_ranks *ranks = run->ranks;
+    const char *reason;
+    int count, before = 0;
+    *device = asked && *asked ? asked : NULL;
+    if (!*device || strcmp(*device, "cuda") != 0 || ranks->count == 1)
+        return SRNN_OK;
+    for (int r = 0; r < ranks->rank; r++)
+        before += strcmp(ranks->hosts[r], ranks->hosts[ranks->rank]) == 0;
+    SR_TRY(sr_cuda_device_count(&count, &reason));
+    snprintf(name, 24, "cuda:%d", count > 0 ? before % count : 0);
+    *device = name;
+    return SRNN_OK;
+}
+
 /* All memory is taken before weights are computed or read, so that what does not fit fails soon. */
 static srnn_status make(sr_run *run, const char *folder, const char *checkpoint) {
     SR_TRY(sr_path_print(run->folder, "%s", folder));
-    const char *device = run->settings.device;
-    const sr_backend_settings numbers = {.device = device && *device ? device : NULL,
+    char name[24];
+    const char *device;
+    SR_TRY(rank_device(name, &device, run));
+    const sr_backend_settings numbers = {.device = device,
                                          .threads =
                                              sr_ranks_threads(run->ranks, run->settings.threads),
                                          .bf16 = run->settings.precision == SR_PRECISION_BF16};
@@ -237,6 +258,12 @@ static srnn_status find_checkpoint(sr_run *run, char checkpoint[SR_PATH_BYTES],
     return sr_checkpoint_find(checkpoint, &run->progress, folder, &run->settings);
 }
 
+/* Where no checkpoint was reached, the records begin anew. */
+static srnn_status reopen_records(sr_run *run, const char *folder, const char *yaml) {
+    SR_TRY(sr_run_records_open(&run->records, folder, &run->progress));
+    return run->progress.step == 0 ? sr_run_records_settings(run->records, yaml) : SRNN_OK;
+}
+
 static srnn_status resume(sr_run *run, const char *folder, const sr_run_ends *ends) {
     char yaml[SR_PATH_BYTES], checkpoint[SR_PATH_BYTES] = "";
     SR_TRY(sr_run_settings_create(&run->settings));
@@ -252,9 +279,7 @@ static srnn_status resume(sr_run *run, const char *folder, const sr_run_ends *en
     SR_TRY(make(run, folder, checkpoint));
     SR_TRY(check_data(run));
     SR_TRY(check_same_data(run));
-    return sr_ranks_agree(run->ranks,
-                          is_first(run) ? sr_run_records_open(&run->records, folder, &run->progress)
-                                        : SRNN_OK);
+    return sr_ranks_agree(run->ranks, is_first(run) ? reopen_records(run, folder, yaml) : SRNN_OK);
 }
 
 static srnn_status allocate(sr_run **run) {

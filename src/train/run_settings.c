@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static const char *const layouts[] = {"stream", "packed", "document", NULL};
-static const char *const mlps[] = {"swiglu", "gelu", NULL};
+static const char *const mlps[] = {"swiglu", "gelu", "none", NULL};
 static const char *const precisions[] = {"float", "bf16", NULL};
 static const char *const shards[] = {"optimizer", "none", NULL};
 static const char *const schedules[] = {"linear", "cosine", "stable", "constant", NULL};
@@ -57,7 +57,7 @@ static const sr_setting table[] = {
             "width of a head's values; 0: the head size"),
     INTEGER("rank", rank, 0, SR_WIDTH_MAX, "of projections in two steps (gla); 0: 16"),
     INTEGER("levels", levels, 0, SR_LEVELS_MAX, "of attention with levels; 0: 15"),
-    CHOICE("mlp", mlp, mlps, "swiglu, or the reference's plain gelu"),
+    CHOICE("mlp", mlp, mlps, "swiglu, the reference's plain gelu, or none, as in Mamba-2's models"),
     FLAG("tied", tied, "the head is the embedding"),
     NUMBER("rope-theta", rope_theta, 1, 1e12, "base of the rotary angles"),
     NUMBER("norm-epsilon", norm_epsilon, 0, 1, "of the RMS norms"),

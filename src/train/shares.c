@@ -2,20 +2,17 @@
 #include "train/shares.h"
 
 #include "base/memory.h"
+#include "train/pieces.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    PIECE_NUMBERS = 1 << 22, /* at most, a multiple of SR_SQUARES_UNIT */
-    SLOTS = 4,               /* pieces that are received at a time */
-    PIECES_MAX = INT_MAX / 2,
-};
+enum { SLOTS = 4 }; /* pieces that are received at a time */
 
 /* A piece of the arena, and the part of it that this rank sums. */
 typedef struct piece {
-    int64_t first, count;
+    int64_t first;
+    int layer;
     sr_share own;
     int *counts, *starts; /* (ranks): bytes of each rank's part, from the piece's beginning */
 } piece;
@@ -32,9 +29,7 @@ struct sr_shares {
     bool split;
     const float *gradient;
     int64_t numbers;
-    int layers;
-    int64_t *starts; /* (layers + 1): of each layer, and of what follows the last */
-    piece *pieces;   /* (piece_count), the end of the arena first */
+    piece *pieces;   /* (piece_count), as sr_pieces_cut has them */
     int *part_bytes; /* (piece_count, 2, ranks): counts and starts of the pieces */
     size_t piece_count;
     sr_share *own; /* (own_count): what this rank keeps */
@@ -60,46 +55,6 @@ static int64_t up_to_unit(int64_t number) {
     return (number + SR_SQUARES_UNIT - 1) / SR_SQUARES_UNIT * SR_SQUARES_UNIT;
 }
 
-/* Where each layer begins: with its norm. What comes behind the last layer is ready first; where a table does not
- * show that, everything counts as ready when the embedding is. */
-static void find_layers(int64_t *starts, const sr_model *model) {
-    const int L = model->config.L;
-    int layer = 0;
-    for (int i = 0; i <= L; i++)
-        starts[i] = (int64_t)model->table.numbers;
-    for (size_t i = 0; i < model->table.count; i++) {
-        const sr_tensor_spec *spec = &model->table.specs[i];
-        if (spec->slot == SR_BLOCK_INPUT_NORM && layer < L)
-            starts[layer++] = (int64_t)spec->start;
-        else if (layer == L && spec->slot >= SR_BLOCK_SLOTS && starts[L] > (int64_t)spec->start)
-            starts[L] = (int64_t)spec->start;
-    }
-}
-
-/* Everything from here on is ready when that layer is. */
-static int64_t ready_from(const sr_shares *s, int layer) {
-    return layer < 0 ? 0 : up_to_unit(s->starts[layer]);
-}
-
-/* Calls `see` for every piece, the end of the arena first; returns how many there are. */
-static size_t cut(sr_shares *s,
-                  void (*see)(sr_shares *s, size_t index, int64_t first, int64_t end)) {
-    size_t count = 0;
-    int64_t end = s->numbers;
-    for (int layer = s->layers; layer >= -1; layer--) {
-        const int64_t first = ready_from(s, layer);
-        while (end > first) {
-            const int64_t begin =
-                end - first > PIECE_NUMBERS ? up_to_unit(end) - PIECE_NUMBERS : first;
-            if (see)
-                see(s, count, begin, end);
-            count++;
-            end = begin;
-        }
-    }
-    return count;
-}
-
 /* The part of a piece that rank r sums. */
 static sr_share part_of(int64_t first, int64_t end, int rank, int ranks) {
     const int64_t units = (end - first + SR_SQUARES_UNIT - 1) / SR_SQUARES_UNIT;
@@ -109,11 +64,12 @@ static sr_share part_of(int64_t first, int64_t end, int rank, int ranks) {
                       .count = (to < end ? to : end) - (from < end ? from : end)};
 }
 
-static void make_piece(sr_shares *s, size_t index, int64_t first, int64_t end) {
+static void make_piece(sr_shares *s, size_t index, const sr_piece *of) {
     const int count = s->ranks->count;
+    const int64_t first = of->first, end = first + of->count;
     piece *p = &s->pieces[index];
     p->first = first;
-    p->count = end - first;
+    p->layer = of->layer;
     p->counts = s->part_bytes + 2 * index * (size_t)count;
     p->starts = p->counts + count;
     for (int r = 0; r < count; r++) {
@@ -141,18 +97,15 @@ static srnn_status take(void *out, size_t count, size_t size) {
     return SRNN_OK;
 }
 
-static srnn_status take_pieces(sr_shares *s) {
+static srnn_status take_pieces(sr_shares *s, const sr_piece *pieces) {
     const size_t ranks = (size_t)s->ranks->count;
-    s->piece_count = cut(s, NULL);
-    if (s->piece_count > PIECES_MAX)
-        return SR_FAIL(SRNN_ERR_LIMIT, "a model of %lld numbers is too large for ranks",
-                       (long long)s->numbers);
     SR_TRY(take(&s->pieces, s->piece_count, sizeof *s->pieces));
     SR_TRY(take(&s->part_bytes, 2 * s->piece_count * ranks, sizeof *s->part_bytes));
     SR_TRY(take(&s->own, s->piece_count, sizeof *s->own));
     SR_TRY(take(&s->square_counts, ranks, sizeof *s->square_counts));
     SR_TRY(take(&s->square_starts, ranks, sizeof *s->square_starts));
-    (void)cut(s, make_piece);
+    for (size_t i = 0; i < s->piece_count; i++)
+        make_piece(s, i, &pieces[i]);
     if (!s->split) {
         s->own[s->own_count++] = (sr_share){.count = s->numbers};
         s->own_numbers = s->numbers;
@@ -175,9 +128,12 @@ static srnn_status take_traffic(sr_shares *s) {
 }
 
 static srnn_status fill(sr_shares *s, const sr_model *model) {
-    SR_TRY(take(&s->starts, (size_t)s->layers + 1, sizeof *s->starts));
-    find_layers(s->starts, model);
-    SR_TRY(take_pieces(s));
+    sr_piece *pieces;
+    srnn_status status = sr_pieces_cut(&pieces, &s->piece_count, model);
+    if (status == SRNN_OK)
+        status = take_pieces(s, pieces);
+    free(pieces);
+    SR_TRY(status);
     SR_TRY(take(&s->sum, (size_t)s->own_numbers, sizeof *s->sum));
     SR_TRY(take(&s->unit_squares, (size_t)(up_to_unit(s->numbers) / SR_SQUARES_UNIT),
                 sizeof *s->unit_squares));
@@ -195,7 +151,6 @@ srnn_status sr_shares_create(sr_shares **shares, const sr_model *model,
     s->split = setup->split;
     s->gradient = setup->gradient;
     s->numbers = (int64_t)model->table.numbers;
-    s->layers = model->config.L;
     const srnn_status status = fill(s, model);
     if (status != SRNN_OK) {
         sr_shares_free(s);
@@ -212,7 +167,6 @@ void sr_shares_free(sr_shares *s) {
         free(s->slots[i].numbers);
         free(s->slots[i].requests);
     }
-    free(s->starts);
     free(s->pieces);
     free(s->part_bytes);
     free(s->own);
@@ -342,8 +296,7 @@ srnn_status sr_shares_begin(sr_shares *s, int active, bool first, bool last) {
 
 srnn_status sr_shares_ready(void *context, int layer) {
     sr_shares *s = context;
-    const int64_t from = ready_from(s, layer);
-    for (; s->sent < s->piece_count && s->pieces[s->sent].first >= from; s->sent++)
+    for (; s->sent < s->piece_count && s->pieces[s->sent].layer >= layer; s->sent++)
         SR_TRY(send_piece(s, s->sent));
     return sum_pieces(s, false);
 }

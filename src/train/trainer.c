@@ -2,6 +2,7 @@
 #include "train/trainer.h"
 
 #include "base/memory.h"
+#include "train/device_shares.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,9 +20,12 @@ struct sr_trainer {
     sr_pass *pass;
     sr_ranks *ranks;
     sr_shares
-        *shares;  /* NULL: a step is one batch of one rank, or the device adds batches up itself */
-    sr_share all; /* what this rank keeps without them */
-    sr_batch_tally *batches; /* (ranks, rounds), of shares */
+        *shares; /* NULL: a step is one batch of one rank, or the device adds batches up itself */
+    sr_device_shares *device_shares; /* of ranks on GPUs; NULL: there are none */
+    sr_share all;                    /* what this rank keeps without either */
+    sr_tally *decided;               /* device memory, of device shares */
+    char *beats;                     /* (ranks), of device shares */
+    sr_batch_tally *batches;         /* (ranks, rounds), of shares */
     sr_moments moments;
     int32_t *ids, *targets;     /* (B, T) */
     int64_t *offsets;           /* (B*T + 1) */
@@ -43,11 +47,16 @@ static srnn_status check(const sr_trainer_settings *s) {
     return SRNN_OK;
 }
 
+/* Numbers whose moments this rank keeps. */
+static int64_t own_numbers(const sr_trainer *trainer) {
+    if (trainer->device_shares)
+        return sr_device_shares_own_numbers(trainer->device_shares);
+    return trainer->shares ? sr_shares_own_numbers(trainer->shares) : trainer->all.count;
+}
+
 static srnn_status take_moment(sr_trainer *trainer, float **out) {
     void *memory;
-    const int64_t numbers =
-        trainer->shares ? sr_shares_own_numbers(trainer->shares) : trainer->all.count;
-    const size_t bytes = (size_t)numbers * sizeof(float);
+    const size_t bytes = (size_t)own_numbers(trainer) * sizeof(float);
     SR_TRY(sr_device_allocate(trainer->backend->device, &memory, bytes));
     *out = memory;
     return sr_device_zero(trainer->backend->device, memory, bytes);
@@ -60,20 +69,33 @@ static int rounds_of(const sr_trainer *trainer) {
 }
 
 /* A GPU adds the gradients of several batches up where it computes them. */
-static bool needs_shares(const sr_trainer *trainer) {
-    return trainer->ranks->count > 1 ||
-           (trainer->settings.accumulate > 1 && trainer->backend->unit_squares);
+static bool is_gpu(const sr_trainer *trainer) {
+    return !trainer->backend->unit_squares;
+}
+
+/* One rank that a launcher started goes the way of several, which shows what that costs. */
+static srnn_status take_device_shares(sr_trainer *trainer) {
+    const sr_device_shares_setup setup = {
+        .ranks = trainer->ranks,
+        .split = sr_trainer_splits(trainer),
+        .early = rounds_of(trainer) == 1,
+        .gradient = sr_pass_gradient(trainer->pass),
+    };
+    void *memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)trainer->ranks->count, 1));
+    trainer->beats = memory;
+    SR_TRY(sr_device_allocate(trainer->backend->device, &memory, sizeof *trainer->decided));
+    trainer->decided = memory;
+    return sr_device_shares_create(&trainer->device_shares, trainer->model, &setup);
 }
 
 static srnn_status take_shares(sr_trainer *trainer) {
     void *memory;
     trainer->all.count = (int64_t)trainer->model->table.numbers;
-    if (!needs_shares(trainer))
+    if (is_gpu(trainer))
+        return trainer->ranks->link ? take_device_shares(trainer) : SRNN_OK;
+    if (trainer->ranks->count == 1 && trainer->settings.accumulate == 1)
         return SRNN_OK;
-    if (!trainer->backend->unit_squares)
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                       "several ranks train on CPUs only: leave --device %s out",
-                       trainer->backend->device->name);
     const sr_shares_setup setup = {.ranks = trainer->ranks,
                                    .split = trainer->ranks->count > 1 && !trainer->settings.whole,
                                    .gradient = sr_pass_gradient(trainer->pass)};
@@ -86,6 +108,8 @@ static srnn_status take_shares(sr_trainer *trainer) {
 /* The shares are made after the pass that tells them what is ready. */
 static srnn_status ready(void *context, int layer) {
     sr_trainer *trainer = context;
+    if (trainer->device_shares)
+        return sr_device_shares_ready(trainer->device_shares, layer);
     return trainer->shares ? sr_shares_ready(trainer->shares, layer) : SRNN_OK;
 }
 
@@ -146,10 +170,13 @@ void sr_trainer_free(sr_trainer *trainer) {
     srnn_device *device = trainer->backend->device;
     sr_device_forget(device, &trainer->update);
     sr_device_release(device, trainer->tally);
+    sr_device_release(device, trainer->decided);
     sr_device_release(device, trainer->moments.mean);
     sr_device_release(device, trainer->moments.square);
     sr_shares_free(trainer->shares);
-    sr_pass_free(trainer->pass);
+    sr_pass_free(trainer->pass); /* with the recordings that use the device's shares */
+    sr_device_shares_free(trainer->device_shares);
+    free(trainer->beats);
     free(trainer->batches);
     free(trainer->ids);
     free(trainer->targets);
@@ -164,6 +191,8 @@ sr_moments *sr_trainer_moments(sr_trainer *trainer) {
 }
 
 const sr_share *sr_trainer_shares(const sr_trainer *trainer, size_t *count) {
+    if (trainer->device_shares)
+        return sr_device_shares_own(trainer->device_shares, count);
     if (trainer->shares)
         return sr_shares_own(trainer->shares, count);
     *count = 1;
@@ -180,9 +209,10 @@ size_t sr_trainer_bytes(const sr_trainer *trainer) {
     const size_t working = model->working == model->weights
                                ? 0
                                : model->table.numbers * sr_number_bytes(model->backend->number);
-    const size_t shares = trainer->shares ? sr_shares_bytes(trainer->shares) : 0;
-    const size_t moments =
-        2 * (size_t)(trainer->shares ? sr_shares_own_numbers(trainer->shares) : trainer->all.count);
+    const size_t shares = trainer->device_shares ? sr_device_shares_bytes(trainer->device_shares)
+                          : trainer->shares      ? sr_shares_bytes(trainer->shares)
+                                                 : 0;
+    const size_t moments = 2 * (size_t)own_numbers(trainer);
     return (model->table.numbers + moments + angles) * sizeof(float) + working + shares +
            sr_pass_bytes(trainer->pass);
 }
@@ -275,6 +305,52 @@ static srnn_status step_alone(sr_trainer *trainer, sr_tally *tally, const sr_sou
     return sr_device_copy_out(device, tally, trainer->tally, sizeof *tally);
 }
 
+/* ---- a step of ranks on GPUs: nothing of it waits for the host */
+
+/* The sums of all ranks, this rank's part of the update, and its spread; what is recorded. Every share is decided
+ * upon by the same numbers, of which the last one leaves what it made. */
+static srnn_status update_device_shares(void *context) {
+    sr_trainer *trainer = context;
+    sr_backend *backend = trainer->backend;
+    sr_device_shares *shares = trainer->device_shares;
+    const float *sum = sr_device_shares_sum(shares);
+    size_t count;
+    const sr_share *own = sr_device_shares_own(shares, &count);
+    SR_TRY(
+        backend->tally_squares(backend, trainer->tally, sum, sr_device_shares_own_numbers(shares)));
+    SR_TRY(sr_device_shares_tally(shares, trainer->tally));
+    for (size_t i = 0; i < count; i++) {
+        const sr_adamw adamw = adamw_of(trainer, &own[i], sum);
+        SR_TRY(sr_device_copy(backend->device, trainer->decided, trainer->tally,
+                              sizeof *trainer->tally));
+        SR_TRY(backend->adamw(backend, trainer->decided, &adamw));
+    }
+    SR_TRY(
+        sr_device_copy(backend->device, trainer->tally, trainer->decided, sizeof *trainer->tally));
+    return sr_device_shares_spread(shares, trainer->model);
+}
+
+/* Batch j is rank j's modulo their number, as on CPUs. */
+static srnn_status step_on_devices(sr_trainer *trainer, sr_tally *tally, const sr_source *source,
+                                   int64_t step) {
+    srnn_device *device = trainer->backend->device;
+    sr_ranks *ranks = trainer->ranks;
+    const int batches = trainer->settings.accumulate;
+    bool sent = false;
+    SR_TRY(sr_device_copy_in(device, trainer->tally, tally, sizeof *tally));
+    SR_TRY(sr_pass_zero_gradient(trainer->pass));
+    for (int i = ranks->rank; i < batches; i += ranks->count) {
+        SR_TRY(compute(trainer, source, (step - 1) * batches + i));
+        sent = rounds_of(trainer) == 1;
+    }
+    if (!sent)
+        SR_TRY(sr_device_shares_finish(trainer->device_shares));
+    SR_TRY(sr_device_repeat(device, &trainer->update, update_device_shares, trainer));
+    /* Everybody has given its GPU this step, or is named: a GPU that waits for another one cannot say that. */
+    SR_TRY(sr_ranks_gather(ranks, trainer->beats, 1));
+    return sr_device_copy_out(device, tally, trainer->tally, sizeof *tally);
+}
+
 /* ---- a step of several batches, of one rank or of many */
 
 /* This rank's batch of a round: its gradient from zero, its losses on their own. */
@@ -347,8 +423,9 @@ srnn_status sr_trainer_step(sr_trainer *trainer, sr_step *result, const sr_sourc
     sr_tally tally = {.learning_rate = s->learning_rate * sr_schedule_rate(&s->schedule, step),
                       .updates = trainer->moments.updates};
     *result = (sr_step){0};
-    SR_TRY(trainer->shares ? step_shared(trainer, &tally, source, step)
-                           : step_alone(trainer, &tally, source, step));
+    SR_TRY(trainer->device_shares ? step_on_devices(trainer, &tally, source, step)
+           : trainer->shares      ? step_shared(trainer, &tally, source, step)
+                                  : step_alone(trainer, &tally, source, step));
     trainer->moments.updates = tally.updates;
     *result = step_of(&tally);
     return SRNN_OK;

@@ -250,12 +250,13 @@ static void converted_models_say_who_loads_them(void **state) {
                            "grep -q '\"bos_token\"' pm/tokenizer_config.json && "
                            "$S generate --model pm --prompt line --tokens 2"),
                      0);
-    assert_int_equal(shell("$S train --out q --data text.txt --attention norm --steps 1 " SIZES
-                           " && $S convert --in q --out qm 2>said && "
-                           "grep -q 'model_type softrnn: transformers .* refuses' said && "
-                           "! grep -q '\"llama\"' qm/config.json && "
-                           "$S generate --model qm --prompt line --tokens 2"),
-                     0);
+    assert_int_equal(
+        shell("$S train --out q --data text.txt --attention norm --steps 1 " SIZES
+              " && $S convert --in q --out qm 2>said && "
+              "grep -q 'model_type softrnn: transformers .* refuses .* softrnn.hf' said && "
+              "! grep -q '\"llama\"' qm/config.json && "
+              "$S generate --model qm --prompt line --tokens 2"),
+        0);
 }
 
 /* Files that are not models, and names of nothing. */

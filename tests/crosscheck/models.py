@@ -5,16 +5,15 @@ read, and models written by `softrnn convert`.
     tests/crosscheck/models.py build/cli/softrnn
 
 Needs the PyPI packages torch and transformers."""
-import subprocess
 import sys
 import tempfile
 
 import torch
+from program import logits_here, softrnn
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                           MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM)
 
-PROGRAM = sys.argv[1]
 SIZES = dict(vocab_size=61, hidden_size=48, intermediate_size=40, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
              initializer_range=0.3)
@@ -45,19 +44,6 @@ def cases():
     yield "mistral, yarn", mistral, dict(sliding_window=None, rope_parameters=yarn())
     yield "qwen2", qwen2, {}
     yield "qwen2, tied, yarn", qwen2, dict(tie_word_embeddings=True, rope_parameters=yarn())
-
-
-def softrnn(*arguments):
-    subprocess.run([PROGRAM, *arguments], check=True, stdout=subprocess.DEVNULL)
-
-
-def logits_here(folder, where, ids):
-    """ids (B, T); the command wants targets behind them."""
-    rows = torch.cat([ids, ids[:, :1]], dim=1).to(torch.int32)
-    save_file({"ids": rows}, f"{where}/rows.safetensors")
-    softrnn("eval", "--model", folder, "--tokens", f"{where}/rows.safetensors", "--dump-logits",
-            f"{where}/logits.safetensors")
-    return load_file(f"{where}/logits.safetensors")["logits"]
 
 
 def distance(ours, theirs):

@@ -25,6 +25,9 @@ static const char *const specs[] = {
     "power:3,normaliser=row_length",
     "linear_elu,decay,value_gate,output_gate,norm=rms",
     "order:2,decay,value_gate,normaliser=cumulative_gate,norm=layer",
+    "gla",
+    "gated_delta_net,normaliser=row_sum",
+    "log_linear,decay=log_sigmoid",
 };
 
 /* How a case is computed. */
@@ -64,7 +67,8 @@ static int64_t document_of(int64_t token) {
 }
 
 static bool of_query(int operand) {
-    return operand == SR_OPERAND_Q || operand == SR_OPERAND_OUTPUT_GATE || operand == D_O;
+    return operand == SR_OPERAND_Q || operand == SR_OPERAND_OUTPUT_GATE ||
+           operand == SR_OPERAND_LEVEL_GATE || operand == D_O;
 }
 
 typedef struct array {
@@ -181,7 +185,7 @@ static void try_place(const char *spec, const way *w, const attention_call *clea
     for (size_t n = 0; n < 2; n++) {
         const srnn_problem problem = problem_of(spec, w);
         attention_call run;
-        assert_int_equal(probe_create(&run, &problem, 3), SRNN_OK);
+        assert_int_equal(probe_copy(&run, &problem, clean), SRNN_OK);
         spoil(&run, &p, values[n]);
         assert_int_equal(compute(&run, w), SRNN_OK);
         compare(spec, w, &p, &run, clean);
@@ -215,7 +219,11 @@ static void numbers_reach_what_sees_them(void **state) {
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
         for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
             const srnn_problem problem = problem_of(specs[n], &ways[i]);
-            if (ways[i].form == SRNN_FORM_PARALLEL || srnn_attention_has_state(&problem.attention))
+            const bool flash = ways[i].kernel && strcmp(ways[i].kernel, "flash") == 0;
+            const bool supported = flash ? sr_pairs_are_plain(&problem.attention)
+                                         : ways[i].form == SRNN_FORM_PARALLEL ||
+                                               srnn_attention_has_state(&problem.attention);
+            if (supported)
                 try_way(specs[n], &ways[i]);
         }
 }

@@ -70,6 +70,51 @@ static int clean(void **state) {
     return nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
+/* Mamba-2's layer: one projection, one convolution, and every operand from columns of them or learned. */
+static void layers_are_described(void **state) {
+    (void)state;
+    srnn_attention attention;
+    srnl_layer_sizes sizes = {.dim = 32, .heads = 4, .kv_heads = 4, .key_size = 8};
+    srnl_layer *layer;
+    srnl_layer_tensor tensor;
+    srnl_layer_projection projection;
+    srnl_layer_convolution convolution;
+    srnl_layer_operand operand;
+    float values[512];
+    size_t count = 0;
+    ok(srnn_attention_parse(&attention, "mamba2"));
+    srnl_layer_usual(&sizes, &attention);
+    assert_int_equal(sizes.heads, 8);
+    assert_int_equal(sizes.key_size, 128);
+    assert_int_equal(sizes.value_size, 8);
+    ok(srnl_layer_create(&layer, &attention, &sizes));
+    assert_true(srnl_layer_projection_at(layer, &projection, 0));
+    assert_string_equal(projection.weight, "in_proj.weight");
+    assert_true(!projection.bias && projection.source == -1 && projection.inputs == 32);
+    assert_false(srnl_layer_projection_at(layer, &projection, 1));
+    assert_true(srnl_layer_convolution_at(layer, &convolution, 0));
+    assert_string_equal(convolution.bias, "conv1d.bias");
+    assert_int_equal(convolution.taps, 4);
+    assert_false(srnl_layer_convolution_at(layer, &convolution, 1));
+    for (; srnl_layer_operand_at(layer, &operand, count); count++)
+        assert_true(operand.over_tokens ? operand.columns > 0 : operand.learned != NULL);
+    assert_int_equal(count, 9);
+    for (size_t i = 0; srnl_layer_tensor_at(layer, &tensor, i); i++)
+        if (strcmp(tensor.name, "A_log") == 0) {
+            assert_int_equal(tensor.sizes[0], 8);
+            ok(srnl_layer_start(layer, i, values, 0, 1));
+        }
+    for (int head = 0; head < 8; head++)
+        assert_true(values[head] >= 0 && values[head] <= logf(16));
+    assert_int_equal(srnl_layer_start(layer, 99, values, 0, 1), SRNN_ERR_ARGUMENT);
+    assert_string_equal(srnl_layer_ends_of(layer).weight, "out_proj.weight");
+    srnl_layer_free(layer);
+    srnl_layer_free(NULL);
+    sizes.kv_heads = 3;
+    assert_int_equal(srnl_layer_create(&layer, &attention, &sizes), SRNN_ERR_ARGUMENT);
+    assert_null(layer);
+}
+
 static void settings_are_named(void **state) {
     (void)state;
     srnl_settings *settings;
@@ -299,6 +344,7 @@ static void studies_are_run(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_are_described),
         cmocka_unit_test(settings_are_named),
         cmocka_unit_test(runs_go_on),
         cmocka_unit_test(a_model_says_what_it_is),

@@ -130,6 +130,7 @@ static void gradients_are_slopes(void **state) {
     check_slope("gated_softmax_plusplus", SR_MLP_GELU, true, false);
     check_slope("0:gated_softmax_decay,1:linear_cosine", SR_MLP_SWIGLU, false, true);
     check_slope("order:2", SR_MLP_SWIGLU, false, false);
+    check_slope("gated_softmax_plusplus", SR_MLP_NONE, true, true);
 }
 
 /* Weights of all that an attention layer projects its input to follow each other, which lets a backend

@@ -1,6 +1,7 @@
 /* test_model_files.c: configurations and models survive their files, and bad files are refused. */
 #include "files/file.h"
 #include "files/safetensors.h"
+#include "model/config_family.h"
 #include "model/model_files.h"
 #include "model/rope.h"
 #include "small_model.h"
@@ -538,7 +539,8 @@ static void yarn_is_that_of_transformers(void **state) {
                 assert_true(fabs(angle / cases[i].frequency[c] - 1) < 1e-5);
                 assert_true(fabs(size / cases[i].amplitude - 1) < 1e-6);
             }
-            assert_int_equal(sr_model_config_write(&config, SR_DTYPE_F32, path), SRNN_OK);
+            assert_int_equal(
+                sr_model_config_write(&config, sr_family_of(&config), SR_DTYPE_F32, path), SRNN_OK);
             sr_model_config_free(&config);
         }
     }

@@ -116,6 +116,41 @@ def case_bits(here):
     check(all(abs(a - b) < 1e-4 * a for a, b in zip(*norms)), f"batches add up to another gradient: {norms}")
 
 
+def close(a, b):
+    """Two runs have the same losses and gradients, but for the order in which numbers were added."""
+    pairs = list(zip(*([json.loads(line) for line in records(f)] for f in (a, b))))
+    check(len(pairs) == len(records(a)) == len(records(b)), f"{a} and {b} have other steps")
+    for one, other in pairs:
+        for name in ("loss", "gradient_norm"):
+            check(abs(one[name] - other[name]) < 1e-4 * abs(one[name]), f"{a} and {b}: {one} and {other}")
+
+
+def case_gpus(here):
+    """Ranks on GPUs, which are emulated here and so is NCCL: the numbers of one that accumulates, and the same bits again."""
+    train = [*MODEL, "--device", "cuda", "--steps", 4, "--validate-every", 2]
+    run(1, "train", "--out", here / "one", *train, "--accumulate", 2)
+    for name, more in (("two", []), ("again", []), ("none", ["--shard", "none"])):
+        run(2, "train", "--out", here / name, *train, *more)
+        close(here / "one", here / name)
+    same(here / "two", here / "again")
+    same(here / "two", here / "none")  # two numbers have one sum
+    run(1, "train", "--out", here / "four", *train, "--accumulate", 4)
+    run(2, "train", "--out", here / "rounds", *train, "--accumulate", 2, "--stop-step", 2)
+    run(1, "train", "--resume", here / "rounds", "--stop-step", 3)
+    run(2, "train", "--resume", here / "rounds", "--stop-step", 0, "--shard", "none")
+    close(here / "four", here / "rounds")
+    bf16 = [*train, "--precision", "bf16"]
+    run(1, "train", "--out", here / "alone", *bf16)
+    code, output = end(subprocess.Popen(["mpirun", "-n", "1", str(PROGRAM), "train", "--out", here / "first", *map(str, bf16)],
+                                        env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+    check(code == 0, output)
+    same(here / "alone", here / "first")
+    run(3, "train", "--out", here / "three", *bf16)
+    ENVIRONMENT["SOFTRNN_NCCL"] = "/nowhere/libnccl.so.2"
+    code, output = end(start(2, "train", "--out", here / "missing", *train))
+    check(code != 0 and "need NCCL" in output and "/nowhere" in output, f"without NCCL:\n{output}")
+
+
 def case_memory(here):
     """A rank with its share of moments and sums holds as much less as was counted, and says so."""
     train = ["--data", "recall:pairs=4", "--hidden", 384, "--mlp-hidden", 1536, "--layers", 4, "--heads", 2, "--batch", 1,

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { TILE_ROWS = 128, TILE_COLUMNS = 64 };
+enum { TILE_ROWS = 128, TILE_COLUMNS = 16 }; /* a cache line of columns: no two tasks share one */
 
 typedef struct embedding {
     sr_matrix rows;

@@ -203,18 +203,27 @@ static void multiply_part(void *context, int64_t task, int worker) {
     multiply_one(job, &part, worker);
 }
 
+/* Few rows to a task: tiles are few where a sum is cut. */
+enum { ADD_ROWS = 16 };
+
+static int64_t additions(const tiled_products *job) {
+    return sr_tiles(tile_size_of(&job->items->product).m, ADD_ROWS);
+}
+
 static void add_parts(void *context, int64_t task, int worker) {
     const tiled_products *job = context;
-    const sr_product tile = tile_at(job, task).product;
+    const int64_t number = task / additions(job), first = task % additions(job) * ADD_ROWS;
+    const sr_product tile = tile_at(job, number).product;
     (void)worker;
     const int64_t stride = tile_size_of(&tile).n;
-    for (int64_t row = 0; row < tile.M; row++) {
+    for (int64_t row = first; row < sr_min(first + ADD_ROWS, tile.M); row++) {
         float *c = tile.c + row * tile.c_stride;
         if (!tile.add)
             memset(c, 0, (size_t)tile.N * sizeof *c);
         for (int64_t part = 0; part < job->parts; part++)
-            job->loops->add(
-                c, c, job->room + (part * job->tiles + task) * TILE_NUMBERS + row * stride, tile.N);
+            job->loops->add(c, c,
+                            job->room + (part * job->tiles + number) * TILE_NUMBERS + row * stride,
+                            tile.N);
     }
 }
 
@@ -223,7 +232,7 @@ static srnn_status run(sr_backend *backend, tiled_products *job) {
         job->packs[worker].a_from = job->packs[worker].b_from = NULL;
     if (job->depth) {
         sr_parallel(multiply_part, job, job->tiles * job->parts, backend->threads);
-        sr_parallel(add_parts, job, job->tiles, backend->threads);
+        sr_parallel(add_parts, job, job->tiles * additions(job), backend->threads);
     } else if (job->added) {
         sr_parallel(add_up_tile, job, job->tiles, backend->threads);
     } else {

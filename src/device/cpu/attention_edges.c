@@ -6,6 +6,7 @@
 #include "attention/operands.h"
 #include "attention/score.h"
 #include "base/threads.h"
+#include "device/cpu/attention_doubles.h"
 #include "device/cpu/attention_heads.h"
 #include "device/cpu/attention_rows.h"
 
@@ -41,7 +42,7 @@ void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool ba
     TAKE(pooled_v, pool, k_rows * Dv);
     TAKE(turn, turned, (size_t)p->T * D);
     TAKE(norm_room, a->norm_width == SRNN_NORM_WIDTH_ROW,
-         (size_t)p->B * (size_t)p->H * SR_NORM_ROOM * Dv);
+         (size_t)(p->B > p->threads ? p->B : p->threads) * (size_t)p->H * SR_NORM_ROOM * Dv);
     TAKE(d_numerator, backward, q_rows * Dv);
     TAKE(d_row_sum, backward, q_rows);
     TAKE(d_cumulative, backward && cumulative, q_rows);
@@ -76,9 +77,34 @@ static int64_t position_of(const prepare_context *x) {
     return x->carry ? *x->carry->position : 0;
 }
 
-/* softplus(z + dt_bias) */
-static double time_step(const srnn_operands *in, int h, double z) {
-    return sr_softplus(z + (double)((const real *)in->dt_bias)[h]);
+/* The numbers z of so many tokens of a head that is given one a token, plus `moved`, into out. */
+static void token_numbers(double *out, srnn_tensor from, sr_rows rows, double moved) {
+    for (int64_t r = 0; r < rows.count; r++)
+        out[r] = (double)*tensor_row(from, rows.b, rows.h, rows.t + r) + moved;
+}
+
+static int64_t tokens_from(const sr_span *span, int64_t t) {
+    return span->length - t < TOKENS ? span->length - t : TOKENS;
+}
+
+/* factor (count) of the gate on values. */
+static void value_gates(double *factor, const srnn_attention *a, const srnn_operands *in,
+                        sr_rows rows) {
+    switch (a->value_gate) {
+    case SRNN_VALUE_GATE_OFF:
+        for (int64_t r = 0; r < rows.count; r++)
+            factor[r] = 1.0;
+        break;
+    case SRNN_VALUE_GATE_SIGMOID:
+        token_numbers(factor, in->value_gate, rows, 0.0);
+        for (int64_t r = 0; r < rows.count; r++)
+            factor[r] = sr_sigmoid(factor[r]);
+        break;
+    case SRNN_VALUE_GATE_TIME_STEP:
+        token_numbers(factor, in->decay, rows, (double)((const real *)in->dt_bias)[rows.h]);
+        softplus_of(factor, factor, rows.count);
+        break;
+    }
 }
 
 static void prepare_values(const prepare_context *x, const sr_span *span, int h) {
@@ -86,39 +112,41 @@ static void prepare_values(const prepare_context *x, const sr_span *span, int h)
     const bool power = p->attention.normaliser == SRNN_NORMALISER_VALUE_POWER;
     const double exponent = power ? sr_sigmoid((double)((const real *)x->in->value_power)[h]) : 0.0;
     const int64_t base = sr_row_index(p, x->plan->core.Hkv, span->b, h, span->start);
-    for (int64_t t = 0; t < span->length; t++) {
-        double factor = 1.0;
-        switch (p->attention.value_gate) {
-        case SRNN_VALUE_GATE_OFF:
-            break;
-        case SRNN_VALUE_GATE_SIGMOID:
-            factor =
-                sr_sigmoid((double)*tensor_row(x->in->value_gate, span->b, h, span->start + t));
-            break;
-        case SRNN_VALUE_GATE_TIME_STEP:
-            factor =
-                time_step(x->in, h, (double)*tensor_row(x->in->decay, span->b, h, span->start + t));
-            break;
+    for (int64_t t = 0; t < span->length; t += TOKENS) {
+        double factor[TOKENS];
+        const int64_t count = tokens_from(span, t);
+        value_gates(factor, &p->attention, x->in, (sr_rows){span->b, h, span->start + t, count});
+        for (int64_t r = 0; r < count; r++) {
+            if (power)
+                factor[r] *= pow((double)(position_of(x) + t + r + 1), -exponent);
+            x->edges->value_factor[base + t + r] = (real)factor[r];
         }
-        if (power)
-            factor *= pow((double)(position_of(x) + t + 1), -exponent);
-        x->edges->value_factor[base + t] = (real)factor;
     }
 }
 
-/* The logarithm of a gate. */
-static double gate_logarithm(const srnn_attention *a, const srnn_operands *in, int h, double z) {
+/* z (n) in place: the logarithms of gates. */
+static void gate_logarithms(double *z, int64_t n, const srnn_attention *a, const srnn_operands *in,
+                            int h) {
+    double factor = 1.0 / DECAY_DIVISOR;
     switch (a->decay) {
     case SRNN_DECAY_NONE:
-        break;
     case SRNN_DECAY_LEARNED:
-        return z / DECAY_DIVISOR;
+        break;
     case SRNN_DECAY_LOG_SIGMOID:
-        return -sr_softplus(-z) / (a->decay_divisor > 0.0 ? a->decay_divisor : 1.0);
+        factor = -1.0 / (a->decay_divisor > 0.0 ? a->decay_divisor : 1.0);
+        for (int64_t i = 0; i < n; i++)
+            z[i] = -z[i];
+        softplus_of(z, z, n);
+        break;
     case SRNN_DECAY_SOFTPLUS:
-        return -exp((double)((const real *)in->a_log)[h]) * time_step(in, h, z);
+        factor = -exp((double)((const real *)in->a_log)[h]);
+        for (int64_t i = 0; i < n; i++)
+            z[i] += (double)((const real *)in->dt_bias)[h];
+        softplus_of(z, z, n);
+        break;
     }
-    return 0.0;
+    for (int64_t i = 0; i < n; i++)
+        z[i] *= factor;
 }
 
 /* C of all tokens: with the token's own gate, or, if learned, without. */
@@ -128,17 +156,27 @@ static void prepare_decay(const prepare_context *x, const sr_span *span, int h) 
     const bool before = p->attention.decay == SRNN_DECAY_LEARNED;
     double *out = x->edges->decay + sr_row_index(p, heads, span->b, h, span->start) * width;
     double *carried = x->carry ? &x->carry->decay[(span->b * heads + h) * width] : NULL;
-    for (int c = 0; c < width; c++) {
-        double sum = carried ? carried[c] : 0.0;
-        for (int64_t t = 0; t < span->length; t++) {
-            const real z = tensor_row(x->in->decay, span->b, h, span->start + t)[c];
-            const double next = sum + gate_logarithm(&p->attention, x->in, h, (double)z);
-            out[t * width + c] = before ? sum : next;
-            sum = next;
-        }
-        if (carried)
-            carried[c] = sum;
+    double sum[SR_HEAD_SIZE_MAX] = {0};
+    for (int c = 0; carried && c < width; c++)
+        sum[c] = carried[c];
+    for (int64_t t = 0, count; t < span->length; t += count) {
+        double z[SR_HEAD_SIZE_MAX]; /* at least TOKENS */
+        const real *row = tensor_row(x->in->decay, span->b, h, span->start + t);
+        count = width == 1 ? tokens_from(span, t) : 1;
+        if (width == 1)
+            token_numbers(z, x->in->decay, (sr_rows){span->b, h, span->start + t, count}, 0.0);
+        for (int c = 0; width > 1 && c < width; c++)
+            z[c] = (double)row[c];
+        gate_logarithms(z, count * width, &p->attention, x->in, h);
+        for (int64_t r = 0; r < count; r++)
+            for (int c = 0; c < width; c++) {
+                const double next = sum[c] + z[r * width + c];
+                out[(t + r) * width + c] = before ? sum[c] : next;
+                sum[c] = next;
+            }
     }
+    for (int c = 0; carried && c < width; c++)
+        carried[c] = sum[c];
 }
 
 /* Running averages of one channel's numbers: rows at a stride, from what was carried. */
@@ -178,9 +216,14 @@ static void prepare_kv_head(const prepare_context *x, const sr_span *span, int h
         prepare_values(x, span, h);
     if (edges->decay)
         prepare_decay(x, span, h);
-    for (int64_t t = 0; edges->beta && t < span->length; t++)
-        edges->beta[base + t] =
-            (real)sr_sigmoid((double)*tensor_row(x->in->write_gate, span->b, h, span->start + t));
+    for (int64_t t = 0; edges->beta && t < span->length; t += TOKENS) {
+        double beta[TOKENS];
+        const int64_t count = tokens_from(span, t);
+        token_numbers(beta, x->in->write_gate, (sr_rows){span->b, h, span->start + t, count}, 0.0);
+        sigmoid_of(beta, beta, count);
+        for (int64_t r = 0; r < count; r++)
+            edges->beta[base + t + r] = (real)beta[r];
+    }
     for (int c = 0; edges->pooled_k && c < p->D; c++)
         prepare_average((pooled_channel){x, span, h, c}, edges->pooled_k, p->D, x->in->k,
                         sr_shared_head(p, h));
@@ -196,7 +239,8 @@ static void prepare_levels(const prepare_context *x, const sr_span *span, int h)
         const real *z = tensor_row(x->in->level_gate, span->b, h, t);
         double *out = x->edges->level + sr_row_index(p, p->H, span->b, h, t) * p->levels;
         for (int n = 0; n < p->levels; n++)
-            out[n] = sr_softplus((double)scale[n] * (double)z[n]);
+            out[n] = (double)scale[n] * (double)z[n];
+        softplus_of(out, out, p->levels);
     }
 }
 

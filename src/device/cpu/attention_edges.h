@@ -23,8 +23,8 @@ typedef struct sr_edges {
     double *level;             /* (B, H, T, levels): what weights of a level are multiplied by */
     real *beta;                /* (B, Hkv, T): the delta rule's */
     real *pooled_k, *pooled_v; /* (B, Hkv, T, D) and (.., Dv): running averages */
-    double *norm_room;         /* (B, H, SR_NORM_ROOM Dv): for norms over several heads */
-    real *turn;                /* (T, D/2, 2): cosine and sine of the tokens of a document */
+    double *norm_room; /* (B or threads, H, SR_NORM_ROOM Dv): for norms over several heads */
+    real *turn;        /* (T, D/2, 2): cosine and sine of the tokens of a document */
     /* Backward only: */
     real *d_numerator;    /* (B, H, T, Dv) */
     real *d_row_sum;      /* (B, H, T) */

@@ -2,11 +2,13 @@
  * per number type. */
 #include "attention/operands.h"
 #include "attention/score.h"
+#include "device/cpu/attention_doubles.h"
 #include "device/cpu/attention_edges.h"
 #include "device/cpu/attention_heads.h"
 #include "device/cpu/attention_rows.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct inputs_context {
     const sr_edges *edges;
@@ -84,9 +86,8 @@ static double gate_backward(const head_place *x, double d_a, double z, double *p
     switch (a->decay) {
     case SRNN_DECAY_NONE:
     case SRNN_DECAY_LEARNED:
+    case SRNN_DECAY_LOG_SIGMOID: /* many at a time */
         break;
-    case SRNN_DECAY_LOG_SIGMOID:
-        return d_a * sr_sigmoid(-z) / (a->decay_divisor > 0.0 ? a->decay_divisor : 1.0);
     case SRNN_DECAY_SOFTPLUS: {
         const double rate = -exp((double)((const real *)x->call->in->a_log)[x->h]);
         const double moved = z + (double)((const real *)x->call->in->dt_bias)[x->h];
@@ -109,29 +110,51 @@ static double time_step_backward(const head_place *x, int64_t t, double z, doubl
     return d_z;
 }
 
+/* The gradient of z of channel c of token t from the sums of dC_i over the rows from t on and behind it. */
+static double decay_number_backward(const head_place *x, int64_t t, int c, double with,
+                                    double later) {
+    const srnn_attention *a = &x->p->attention;
+    double *partial = x->edges->head_partial ? x->edges->head_partial + 2 * (x->base + t) : NULL;
+    const double z =
+        (double)tensor_row(x->call->in->decay, x->span->b, x->h, x->span->start + t)[c];
+    const double d_z = gate_backward(x, a->decay == SRNN_DECAY_LEARNED ? later : with, z, partial);
+    return a->value_gate == SRNN_VALUE_GATE_TIME_STEP ? d_z + time_step_backward(x, t, z, partial)
+                                                      : d_z;
+}
+
+/* d_z (width) from `with` (width) for log_sigmoid, where nothing else is wanted. */
+static void log_sigmoid_backward(double *d_z, const double *with, const real *z, int width,
+                                 double divisor) {
+    double slope[SR_HEAD_SIZE_MAX];
+    for (int c = 0; c < width; c++)
+        slope[c] = -(double)z[c];
+    sigmoid_of(slope, slope, width);
+    for (int c = 0; c < width; c++)
+        d_z[c] = with[c] * slope[c] / divisor;
+}
+
 static void decay_backward(const head_place *x) {
     const srnn_attention *a = &x->p->attention;
     const int width = sr_decay_numbers(a, x->p->D);
-    const bool stepped = a->value_gate == SRNN_VALUE_GATE_TIME_STEP;
+    const srnn_tensor out = x->call->gradients->decay;
+    const double divisor = a->decay_divisor > 0.0 ? a->decay_divisor : 1.0;
+    double later[SR_HEAD_SIZE_MAX] = {0};                 /* sums of dC_i over rows i > m, */
+    double with[SR_HEAD_SIZE_MAX], d_z[SR_HEAD_SIZE_MAX]; /* and over i >= m */
     for (int64_t t = 0; x->edges->head_partial && t < 2 * x->span->length; t++)
         x->edges->head_partial[2 * x->base + t] = 0.0;
-    for (int c = 0; c < width; c++) {
-        double later = 0.0; /* sum of dC_i over rows i > m, or i >= m */
-        for (int64_t t = x->span->length - 1; t >= 0; t--) {
-            double *partial =
-                x->edges->head_partial ? x->edges->head_partial + 2 * (x->base + t) : NULL;
-            const double z =
-                (double)tensor_row(x->call->in->decay, x->span->b, x->h, x->span->start + t)[c];
-            const double with = add_decay(x, later, t, c, width);
-            double d_z =
-                gate_backward(x, a->decay == SRNN_DECAY_LEARNED ? later : with, z, partial);
-            if (stepped)
-                d_z += time_step_backward(x, t, z, partial);
-            later = with;
-            if (x->call->gradients->decay.data)
-                tensor_row(x->call->gradients->decay, x->span->b, x->h, x->span->start + t)[c] =
-                    (real)d_z;
-        }
+    for (int64_t t = x->span->length - 1; t >= 0; t--) {
+        for (int c = 0; c < width; c++)
+            with[c] = add_decay(x, later[c], t, c, width);
+        if (a->decay == SRNN_DECAY_LOG_SIGMOID)
+            log_sigmoid_backward(
+                d_z, with, tensor_row(x->call->in->decay, x->span->b, x->h, x->span->start + t),
+                width, divisor);
+        else
+            for (int c = 0; c < width; c++)
+                d_z[c] = decay_number_backward(x, t, c, with[c], later[c]);
+        memcpy(later, with, (size_t)width * sizeof *later);
+        for (int c = 0; out.data && c < width; c++)
+            tensor_row(out, x->span->b, x->h, x->span->start + t)[c] = (real)d_z[c];
     }
 }
 

@@ -1,20 +1,19 @@
-/* attention_linear.c: linear scores through a state, token by token, forward: decay per channel, the delta
- * rule, levels, turned features.
- *
- *     S <- e^a S;   u = beta (v - S^T k), or v;   S <- S + k u^T;   y = q S
- *
- * With levels there is a state for each of them; all but the lowest take in what the lower ones hold when
- * their block is full. */
+/* attention_linear.c: linear scores through a state, chunk by chunk, forward: decay per channel, the delta rule,
+ * levels, turned features. The recurrent form and feeding a state are the same walk. */
 #include "device/cpu/attention_linear.h"
 
 #include "base/threads.h"
-#include "device/cpu/attention_linear_step.h"
+#include "device/cpu/attention_linear_chunk.h"
 
 typedef struct workspace {
+    linear_rows rows;
     linear_room room;
     linear_state state;
-    real *numerators; /* (heads of a group, LINEAR_CHUNK, stride of Dv) */
-    real *row_sums;   /* (heads of a group, LINEAR_CHUNK) */
+    real *weights;    /* (rows, stride of tokens) */
+    real *part;       /* (rows, stride of Dv): what one level says */
+    real *result;     /* (rows, stride of Dv): of one chunk */
+    real *numerators; /* (heads of a group, block, stride of Dv) */
+    real *row_sums;   /* (heads of a group, block) */
 } workspace;
 
 typedef struct context {
@@ -27,16 +26,20 @@ typedef struct context {
 
 static context place(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->core;
-    const int64_t group = p->H / p->Hkv;
+    const int64_t group = p->H / p->Hkv, dv = row_stride(p->Dv);
     context x = {0};
     SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
         workspace w = {
+            .rows = linear_rows_place(p, layout),
             .room = linear_room_place(p, layout),
             .state = linear_state_place(p, layout),
-            .numerators = take_reals(layout, group * LINEAR_CHUNK, row_stride(p->Dv)),
-            .row_sums = take_reals(layout, group, LINEAR_CHUNK),
+            .weights = take_rows(layout, row_stride(tile_width(LINEAR_BLOCK))),
+            .part = take_rows(layout, dv),
+            .result = take_rows(layout, dv),
+            .numerators = take_reals(layout, group * BLOCK_ROWS, dv),
+            .row_sums = take_reals(layout, group, BLOCK_ROWS),
         };
         if (x.workers)
             x.workers[n] = w;
@@ -50,80 +53,147 @@ size_t linear_forward_scratch(const srnn_plan *plan) {
     return layout.used;
 }
 
-/* y and the row sum of one query from the state. */
-static void read_state(const linear_walk *x, const linear_state *state, const linear_query *q,
-                       real *numerator, real *row_sum) {
-    int list[SR_LEVELS_MAX];
-    const int active = linear_active(x, q->position, list), D = x->p->D;
-    memset(numerator, 0, (size_t)x->ld * sizeof *numerator);
-    *row_sum = 0;
-    for (int n = 0; n < active; n++) {
-        const int64_t level = list[n];
-        const real weight = q->levels ? (real)q->levels[level] : (real)1;
-        const real *matrix = state->matrix + level * D * x->ld;
-        for (int c = 0; c < D; c++)
-            linear_add(numerator, weight * q->query[c], matrix + c * x->ld, x->ld);
-        for (int c = 0; x->sums && c < D; c++)
-            *row_sum += weight * q->plain[c] * state->column[level * D + c];
+/* result += level times part, row by row. */
+static void add_part(const workspace *w, const double *levels, int level, const linear_walk *x,
+                     const linear_chunk *c) {
+    for (int64_t r = 0; r < c->count; r++) {
+        const real weight = (real)levels[r * x->p->levels + level];
+        for (int64_t d = 0; d < x->p->Dv; d += LANES)
+            vec_store(w->result + r * x->dv + d, vec_load(w->result + r * x->dv + d) +
+                                                     weight * vec_load(w->part + r * x->dv + d));
     }
 }
 
-static void write_outputs(const context *x, const workspace *w, const linear_chunk *c) {
+/* What the states hold for the chunk's queries, into result. */
+static void read_states(const workspace *w, const real *queries, const double *levels,
+                        const linear_walk *x, const linear_chunk *c, const linear_state *state) {
+    bool begun = false;
+    for (int n = 0; n < c->parts; n++) {
+        if (!c->part[n].read)
+            continue;
+        if (levels && !begun)
+            memset(w->result, 0, (size_t)(c->count * x->dv) * sizeof(real));
+        rows_product((product_target){levels ? w->part : w->result, x->dv, false},
+                     (product_operand){queries, x->d, 1},
+                     (product_rows){linear_matrix_at(state, x, c->part[n].level), x->dv},
+                     (product_size){c->count, value_columns(x), x->p->D}, PRODUCT_FULL);
+        if (levels)
+            add_part(w, levels, c->part[n].level, x, c);
+        begun = true;
+    }
+    if (!begun)
+        memset(w->result, 0, (size_t)(c->count * x->dv) * sizeof(real));
+}
+
+/* The row sums of the states and, by their weights, of the pairs. */
+static void sum_rows(const workspace *w, real *sums, const real *queries, const double *levels,
+                     const linear_walk *x, const linear_chunk *c) {
+    for (int64_t r = 0; r < c->count; r++) {
+        double sum = 0.0;
+        for (int64_t j = 0; j <= r; j++)
+            sum += (double)w->room.plain_s[r * x->token + j];
+        for (int n = 0; n < c->parts; n++)
+            if (c->part[n].read)
+                sum += row_dot(queries + r * x->d, linear_column_at(&w->state, x, c->part[n].level),
+                               x->p->D) *
+                       (levels ? levels[r * x->p->levels + c->part[n].level] : 1.0);
+        sums[r] = (real)sum;
+    }
+}
+
+/* Numerators and row sums of the chunk's queries of head g. */
+static void read_chunk(const workspace *w, const linear_keys *k, const linear_walk *x,
+                       const linear_chunk *c, int g) {
+    const linear_room *room = &w->room;
+    const real *queries = w->rows.queries + (g * BLOCK_ROWS + c->row) * x->d;
+    const real *plain = w->rows.plain_queries + (g * BLOCK_ROWS + c->row) * x->d;
+    const double *levels = chunk_levels(x, c, g);
+    const real *between = pair_decays(room, x);
+    const real *near = scaled_rows(room->near_queries, queries, k->near_rise, x, c);
+    const real *risen = scaled_rows(room->risen_queries, queries, k->rise, x, c);
+    const linear_pairs pairs = {near, k->near, room->key_columns, between};
+    read_states(w, risen, levels, x, c, &w->state);
+    pair_products(room->s, &pairs, x, c);
+    for (int n = 0; n < c->parts; n++) {
+        if (!is_written(x, &c->part[n]))
+            continue;
+        if (levels)
+            weigh_levels(w->weights, room->s, levels, &c->part[n], x, c);
+        rows_product((product_target){w->result, x->dv, true},
+                     (product_operand){levels ? w->weights : room->s, x->token, 1},
+                     (product_rows){part_u(room, k, x, n), x->dv},
+                     (product_size){c->count, value_columns(x), c->count}, PRODUCT_A_LOWER);
+    }
+    memcpy(w->numerators + (g * BLOCK_ROWS + c->row) * x->dv, w->result,
+           (size_t)(c->count * x->dv) * sizeof(real));
+    real *sums = w->row_sums + g * BLOCK_ROWS + c->row;
+    if (!x->sums) {
+        memset(sums, 0, (size_t)c->count * sizeof(real));
+        return;
+    }
+    if (x->turned) {
+        const linear_pairs plain_pairs = {
+            scaled_rows(room->near_queries, plain, k->near_rise, x, c), k->plain_near,
+            room->plain_columns, between};
+        pair_products(room->plain_s, &plain_pairs, x, c);
+        risen = scaled_rows(room->risen_queries, plain, k->rise, x, c);
+    }
+    if (levels)
+        weigh_levels(room->plain_s, room->plain_s, levels, &c->part[c->parts - 1], x, c);
+    sum_rows(w, sums, risen, levels, x, c);
+}
+
+static void write_outputs(const context *x, const workspace *w, const linear_walk *walk,
+                          const linear_block *b) {
     const sr_attention_call *call = x->call;
-    const srnn_problem *p = &call->plan->core;
-    const int64_t ld = row_stride(p->Dv);
-    const int group = p->H / p->Hkv;
-    for (int g = 0; g < group; g++) {
-        const int h = c->kv * group + g;
-        const real *numerators = w->numerators + g * LINEAR_CHUNK * ld;
-        const real *sums = w->row_sums + g * LINEAR_CHUNK;
+    const srnn_problem *p = walk->p;
+    for (int g = 0; g < walk->group; g++) {
+        const sr_rows rows = linear_query_rows(walk, b, g);
+        const real *numerators = w->numerators + g * BLOCK_ROWS * walk->dv;
+        const real *sums = w->row_sums + g * BLOCK_ROWS;
         SR_ISA_REAL(sr_edges_output_rows)
-        ((sr_row_results){numerators, ld, sums, x->position + c->at + 1}, &x->edges, call,
-         (sr_rows){c->span->b, h, c->span->start + c->at, c->count});
+        ((sr_row_results){numerators, walk->dv, sums, x->position + b->at + 1}, &x->edges, call,
+         rows);
         if (!call->saved.numerator)
             continue;
-        const int64_t at = sr_row_index(p, p->H, c->span->b, h, c->span->start + c->at);
-        for (int64_t r = 0; r < c->count; r++)
-            memcpy((real *)call->saved.numerator + (at + r) * p->Dv, numerators + r * ld,
+        const int64_t at = sr_row_index(p, p->H, rows.b, rows.h, rows.t);
+        for (int64_t r = 0; r < b->count; r++)
+            memcpy((real *)call->saved.numerator + (at + r) * p->Dv, numerators + r * walk->dv,
                    (size_t)p->Dv * sizeof(real));
-        memcpy((real *)call->saved.row_sum + at, sums, (size_t)c->count * sizeof(real));
-        memset((real *)call->saved.maximum + at, 0, (size_t)c->count * sizeof(real));
+        memcpy((real *)call->saved.row_sum + at, sums, (size_t)b->count * sizeof(real));
+        memset((real *)call->saved.maximum + at, 0, (size_t)b->count * sizeof(real));
     }
 }
 
 static void walk_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
-    const srnn_problem *p = &x->call->plan->core;
-    const workspace *w = &x->workers[worker];
-    linear_chunk c = {.edges = &x->edges,
-                      .call = x->call,
-                      .span = &x->call->plan->spans[task / p->Hkv],
-                      .kv = (int)(task % p->Hkv),
-                      .position = x->position};
-    const linear_walk walk = linear_walk_of(&c);
-    const int group = p->H / p->Hkv;
-    linear_state state = w->state;
+    workspace w = x->workers[worker];
+    const linear_walk walk = linear_walk_of(&x->edges, x->call, task, x->position);
     if (x->states) {
-        sr_layout layout = {.base = x->states +
-                                    (size_t)(c.span->b * p->Hkv + c.kv) * linear_state_bytes(p)};
-        state = linear_state_place(p, &layout);
+        const int64_t head = walk.span->b * walk.p->Hkv + walk.kv;
+        sr_layout layout = {.base = x->states + (size_t)head * linear_state_bytes(walk.p)};
+        w.state = linear_state_place(walk.p, &layout);
     } else {
-        linear_state_clear(&state, p);
+        linear_state_clear(&w.state, walk.p);
     }
-    for (c.at = 0; c.at < c.span->length; c.at += c.count) {
-        linear_load_keys(&w->room, &c);
-        for (int g = 0; g < group; g++)
-            linear_load_queries(&w->room, &c, g);
-        for (int64_t r = 0; r < c.count; r++) {
-            const linear_token token = linear_token_at(&w->room, &c, r);
-            linear_step(&walk, &state, &token);
-            for (int g = 0; g < group; g++) {
-                const linear_query q = linear_query_at(&w->room, &c, g, r);
-                read_state(&walk, &state, &q, w->numerators + (g * LINEAR_CHUNK + r) * walk.ld,
-                           w->row_sums + g * LINEAR_CHUNK + r);
-            }
+    for (int64_t at = 0; at < walk.span->length;) {
+        linear_block b = linear_block_at(&walk, at);
+        linear_load_keys(&w.rows, &walk, &b);
+        for (int g = 0; g < walk.group; g++)
+            linear_load_queries(&w.rows, &walk, &b, g);
+        for (int64_t row = 0; row < b.count;) {
+            const linear_chunk c = linear_chunk_at(&walk, &b, row);
+            linear_merge(&w.state, &walk, &c);
+            const linear_keys k = linear_keys_of(&w.room, &w.rows, &walk, &c, &w.state);
+            linear_write(&w.room, &k, &walk, &c, &w.state);
+            for (int g = 0; g < walk.group; g++)
+                read_chunk(&w, &k, &walk, &c, g);
+            row += c.count;
+            if (x->states || at + row < walk.span->length)
+                linear_move(&w.state, &w.room, &k, &walk, &c);
         }
-        write_outputs(x, w, &c);
+        write_outputs(x, &w, &walk, &b);
+        at += b.count;
     }
 }
 

@@ -1,22 +1,38 @@
 /* attention_linear_backward.c: linear scores through a state, backward.
  *
- * The states before chunks are kept on a first walk; then, from the last chunk to the first, those before every
- * token of it are made once more, and the gradient R of the state walks back over them. */
+ * The states before blocks are kept on a first walk; then, from the last block to the first, those before its
+ * chunks are made once more, and the gradient R of the state walks back over them. With a chunk's rows in the kinds of
+ * attention_linear_chunk.h:
+ *
+ *     d_u = late_keys R + w^T dy        d_late_keys = u R^T       d_risen_queries = dy S^T      dw = dy u^T
+ *     R <- e^(C_last - C) R + risen_queries^T dy
+ *
+ * With the delta rule r = (1 + kappa^T beta)^-1 d_u, and B = beta r takes the place of d_u in the gradient of v:
+ *
+ *     d_erasing_keys = B S^T            d_erasing = B u^T         R <- R + erasing_keys^T B */
 #include "base/threads.h"
 #include "device/cpu/attention_linear.h"
-#include "device/cpu/attention_linear_step.h"
+#include "device/cpu/attention_linear_chunk.h"
 
 typedef struct workspace {
+    linear_rows rows;
     linear_room room;
     linear_state state, gradient;      /* gradient: R */
-    linear_state *before;              /* (chunks): states before each */
-    linear_state *decayed;             /* (LINEAR_CHUNK): states that tokens were written into */
-    real *d_keys, *d_plain_keys;       /* (LINEAR_CHUNK, stride of D) */
-    real *d_queries, *d_plain_queries; /* (heads of a group, LINEAR_CHUNK, stride of D) */
-    real *d_values;                    /* (LINEAR_CHUNK, stride of Dv) */
-    real *d_u;                         /* (stride of Dv) */
-    real *d_numerator;                 /* (stride of Dv) */
-    double *later;                     /* (D): gradient of the logarithm of the next token's gate */
+    linear_state *before;              /* (blocks): states before each */
+    linear_state *inside;              /* (block): states before each of its chunks */
+    real *d_numerators;                /* (heads of a group, block, stride of Dv) */
+    real *weights, *d_weights;         /* (rows, stride of tokens) */
+    real *u_columns;                   /* (Dv, stride of tokens) */
+    real *transposed;                  /* (Dv, stride of D): a matrix of a state or of R */
+    real *product_d, *product_dv;      /* (rows, stride of D, Dv): of one chunk */
+    real *d_u;                         /* (parts, rows, stride of Dv) */
+    real *d_late;                      /* (rows, stride of D) */
+    real *d_keys, *d_plain_keys;       /* (block, stride of D) */
+    real *d_queries, *d_plain_queries; /* (heads of a group, block, stride of D) */
+    real *d_values;                    /* (block, stride of Dv) */
+    double *change; /* (block, numbers of a decay): of the gradients of gates from token to token */
+    double *onward; /* (numbers of a decay): that of the gate behind the chunk */
+    double *later;  /* (numbers of a decay): what was given for the token behind */
 } workspace;
 
 typedef struct context {
@@ -35,29 +51,46 @@ static linear_state *take_states(const srnn_problem *p, int64_t count, sr_layout
     return states;
 }
 
-static context place(const srnn_plan *plan, sr_layout *layout) {
-    const srnn_problem *p = &plan->core;
+static workspace workspace_place(const srnn_problem *p, sr_layout *layout) {
     const int64_t d = row_stride(p->D), dv = row_stride(p->Dv), group = p->H / p->Hkv;
+    const int64_t token = row_stride(tile_width(LINEAR_BLOCK));
+    const int64_t length = linear_levels(p) > 1 ? LINEAR_TREE : LINEAR_BLOCK;
+    const size_t decays = (size_t)linear_decays(p);
     const bool turned = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
+    workspace w = {
+        .rows = linear_rows_place(p, layout),
+        .room = linear_room_place(p, layout),
+        .state = linear_state_place(p, layout),
+        .gradient = linear_state_place(p, layout),
+        .before = take_states(p, (p->T + length - 1) / length, layout),
+        .inside = take_states(p, length, layout),
+        .d_numerators = take_reals(layout, group * BLOCK_ROWS, dv),
+        .weights = take_rows(layout, token),
+        .d_weights = take_rows(layout, token),
+        .u_columns = take_reals(layout, p->Dv, token),
+        .transposed = take_reals(layout, p->Dv, d),
+        .product_d = take_rows(layout, d),
+        .product_dv = take_rows(layout, dv),
+        .d_u = take_reals(layout, linear_u_rows(p) + BLOCK_ROWS, dv),
+        .d_late = take_rows(layout, d),
+        .d_keys = take_rows(layout, d),
+        .d_queries = take_reals(layout, group * BLOCK_ROWS, d),
+        .d_values = take_rows(layout, dv),
+        .change = sr_layout_take(layout, LINEAR_BLOCK * decays, sizeof(double)),
+        .onward = sr_layout_take(layout, decays, sizeof(double)),
+        .later = sr_layout_take(layout, decays, sizeof(double)),
+    };
+    w.d_plain_keys = turned ? take_rows(layout, d) : w.d_keys;
+    w.d_plain_queries = turned ? take_reals(layout, group * BLOCK_ROWS, d) : w.d_queries;
+    return w;
+}
+
+static context place(const srnn_plan *plan, sr_layout *layout) {
     context x = {0};
     SR_ISA_REAL(sr_edges_place)(&x.edges, plan, true, layout);
-    x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
-    for (int n = 0; n < p->threads; n++) {
-        workspace w = {
-            .room = linear_room_place(p, layout),
-            .state = linear_state_place(p, layout),
-            .gradient = linear_state_place(p, layout),
-            .before = take_states(p, (p->T + LINEAR_CHUNK - 1) / LINEAR_CHUNK, layout),
-            .decayed = take_states(p, LINEAR_CHUNK, layout),
-            .d_keys = take_reals(layout, LINEAR_CHUNK, d),
-            .d_queries = take_reals(layout, group * LINEAR_CHUNK, d),
-            .d_values = take_reals(layout, LINEAR_CHUNK, dv),
-            .d_u = take_reals(layout, 1, dv),
-            .d_numerator = take_reals(layout, 1, dv),
-            .later = sr_layout_take(layout, (size_t)p->D, sizeof(double)),
-        };
-        w.d_plain_keys = turned ? take_reals(layout, LINEAR_CHUNK, d) : w.d_keys;
-        w.d_plain_queries = turned ? take_reals(layout, group * LINEAR_CHUNK, d) : w.d_queries;
+    x.workers = sr_layout_take(layout, (size_t)plan->core.threads, sizeof *x.workers);
+    for (int n = 0; n < plan->core.threads; n++) {
+        const workspace w = workspace_place(&plan->core, layout);
         if (x.workers)
             x.workers[n] = w;
     }
@@ -70,229 +103,608 @@ size_t linear_backward_scratch(const srnn_plan *plan) {
     return layout.used;
 }
 
+/* ---- states before chunks */
+
 static void copy_state(const linear_state *to, const linear_state *from, const srnn_problem *p) {
-    const size_t rows = (size_t)(linear_levels(p) * p->D);
-    memcpy(to->matrix, from->matrix, rows * (size_t)row_stride(p->Dv) * sizeof(real));
-    memcpy(to->column, from->column, rows * sizeof(real));
+    const size_t levels = (size_t)linear_levels(p);
+    memcpy(to->matrix, from->matrix, levels * (size_t)linear_matrix(p) * sizeof(real));
+    memcpy(to->column, from->column, levels * (size_t)row_stride(p->D) * sizeof(real));
     if (linear_decays(p))
         memcpy(to->reference, from->reference, (size_t)linear_decays(p) * sizeof(double));
 }
 
-/* First walk: the state before every chunk. */
-static void keep_states(const workspace *w, linear_chunk *c, const linear_walk *walk) {
-    linear_state_clear(&w->state, walk->p);
-    for (c->at = 0; c->at < c->span->length; c->at += c->count) {
-        copy_state(&w->before[c->at / LINEAR_CHUNK], &w->state, walk->p);
-        linear_load_keys(&w->room, c);
-        for (int64_t r = 0; r < c->count; r++) {
-            const linear_token token = linear_token_at(&w->room, c, r);
-            linear_step(walk, &w->state, &token);
-        }
-    }
-}
-
-/* The states that the tokens of a chunk are written into. */
-static void make_states(const workspace *w, linear_chunk *c, const linear_walk *walk) {
-    copy_state(&w->state, &w->before[c->at / LINEAR_CHUNK], walk->p);
-    for (int64_t r = 0; r < c->count; r++) {
-        const linear_token token = linear_token_at(&w->room, c, r);
-        int list[SR_LEVELS_MAX];
-        const int active = linear_decay(walk, &w->state, &token, list);
-        copy_state(&w->decayed[r], &w->state, walk->p);
-        linear_write(walk, &w->state, &token, list, active);
-    }
-}
-
-/* One query of head h: adds to R and to the gradients of the levels, and gives d_queries. */
-static void query_backward(const context *x, const workspace *w, const linear_chunk *c,
-                           const linear_walk *walk, int g, int64_t r) {
-    const srnn_problem *p = walk->p;
-    const int64_t D = p->D, d = row_stride(D);
-    const linear_query q = linear_query_at(&w->room, c, g, r);
-    const linear_token t = linear_token_at(&w->room, c, r);
-    const int h = c->kv * (p->H / p->Hkv) + g;
-    const int64_t at = sr_row_index(p, p->H, c->span->b, h, c->span->start + t.at);
-    const real d_row_sum = walk->sums ? x->edges.d_row_sum[at] : 0;
-    real *d_query = w->d_queries + (g * LINEAR_CHUNK + r) * d;
-    real *d_plain = w->d_plain_queries + (g * LINEAR_CHUNK + r) * d;
-    int list[SR_LEVELS_MAX];
-    const int active = linear_active(walk, t.position, list);
-    for (int n = 0; x->edges.d_level && n < p->levels; n++)
-        x->edges.d_level[at * p->levels + n] = 0.0;
-    memset(w->d_numerator, 0, (size_t)walk->ld * sizeof(real));
-    memcpy(w->d_numerator, x->edges.d_numerator + at * p->Dv, (size_t)p->Dv * sizeof(real));
-    memset(d_plain, 0, (size_t)D * sizeof(real));
-    memset(d_query, 0, (size_t)D * sizeof(real));
-    for (int n = 0; n < active; n++) {
-        const int64_t level = list[n];
-        const real weight = q.levels ? (real)q.levels[level] : (real)1;
-        const bool written = level == 0 || walk->delta;
-        const real along =
-            written ? linear_dot(w->d_numerator, t.u + level * walk->ld, walk->ld) : 0;
-        double d_level = 0.0;
-        for (int64_t e = 0; e < D; e++) {
-            const int64_t row = level * D + e;
-            /* S after the write is what was decayed and k u^T */
-            const real dot =
-                linear_dot(w->decayed[r].matrix + row * walk->ld, w->d_numerator, walk->ld) +
-                (written ? t.key[e] * along : 0);
-            d_query[e] += weight * dot;
-            d_level += (double)(q.query[e] * dot);
-            linear_add(w->gradient.matrix + row * walk->ld, weight * q.query[e], w->d_numerator,
-                       walk->ld);
-            if (!walk->sums)
+/* Moves the state over a block; returns its number of chunks. What stood before each goes into `inside` where that
+ * is not NULL. */
+static int64_t walk_block(const workspace *w, const linear_walk *x, const linear_block *b,
+                          const linear_state *inside, linear_chunk *chunks) {
+    int64_t count = 0;
+    for (int64_t row = 0; row < b->count; count++) {
+        const linear_chunk c = linear_chunk_at(x, b, row);
+        linear_merge(&w->state, x, &c);
+        row += c.count;
+        if (inside) {
+            copy_state(&inside[count], &w->state, x->p);
+            chunks[count] = c;
+            if (row == b->count)
                 continue;
-            const real column = w->decayed[r].column[row] + (level == 0 ? t.plain_key[e] : 0);
-            d_plain[e] += weight * d_row_sum * column;
-            d_level += (double)(q.plain[e] * d_row_sum * column);
-            w->gradient.column[row] += weight * q.plain[e] * d_row_sum;
         }
-        if (x->edges.d_level)
-            x->edges.d_level[at * p->levels + level] = d_level;
+        const linear_keys k = linear_keys_of(&w->room, &w->rows, x, &c, &w->state);
+        linear_write(&w->room, &k, x, &c, &w->state);
+        linear_move(&w->state, &w->room, &k, x, &c);
+    }
+    return count;
+}
+
+/* First walk: the state before every block. */
+static void keep_states(const workspace *w, const linear_walk *x) {
+    linear_state_clear(&w->state, x->p);
+    for (int64_t at = 0; at < x->span->length;) {
+        linear_block b = linear_block_at(x, at);
+        copy_state(&w->before[at / linear_block_length(x)], &w->state, x->p);
+        at += b.count;
+        if (at == x->span->length)
+            return;
+        linear_load_keys(&w->rows, x, &b);
+        walk_block(w, x, &b, NULL, NULL);
     }
 }
 
-/* Gradients of a token's key, value, beta and gate from R, which goes on to the state before it. */
-static void token_backward(const context *x, const workspace *w, const linear_chunk *c,
-                           const linear_walk *walk, int64_t r) {
-    const srnn_problem *p = walk->p;
-    const int64_t D = p->D, ld = walk->ld, d = row_stride(D), numbers = linear_decays(p);
-    const linear_token t = linear_token_at(&w->room, c, r);
-    real *d_key = w->d_keys + r * d, *d_plain = w->d_plain_keys + r * d;
-    double gate[SR_HEAD_SIZE_MAX] = {0}, d_beta = 0.0;
-    int list[SR_LEVELS_MAX];
-    const int active = linear_active(walk, t.position, list);
-    memset(d_key, 0, (size_t)D * sizeof(real));
-    memset(d_plain, 0, (size_t)D * sizeof(real));
-    for (int n = 0; n < active; n++) {
-        const int64_t level = list[n];
-        const real *decayed = w->decayed[r].matrix + level * D * ld;
-        real *R = w->gradient.matrix + level * D * ld;
-        if (level == 0 || walk->delta) {
-            memset(w->d_u, 0, (size_t)ld * sizeof(real));
-            for (int64_t e = 0; e < D; e++) {
-                linear_add(w->d_u, t.key[e], R + e * ld, ld);
-                d_key[e] += linear_dot(R + e * ld, t.u + level * ld, ld);
-            }
-            if (walk->delta) {
-                d_beta += (double)linear_dot(w->d_u, t.error + level * ld, ld);
-                for (int64_t k = 0; k < ld; k += LANES)
-                    vec_store(w->d_u + k, t.beta * vec_load(w->d_u + k));
-                for (int64_t e = 0; e < D; e++) {
-                    d_key[e] -= linear_dot(decayed + e * ld, w->d_u, ld);
-                    linear_add(R + e * ld, -t.key[e], w->d_u, ld);
-                }
-            }
-            if (level == 0)
-                memcpy(w->d_values + r * ld, w->d_u, (size_t)ld * sizeof(real));
+static void load_gradients(const workspace *w, const linear_walk *x, linear_block *b, int g) {
+    const srnn_problem *p = x->p;
+    const sr_rows at = linear_query_rows(x, b, g);
+    const real *from = x->edges->d_numerator + sr_row_index(p, p->H, at.b, at.h, at.t) * p->Dv;
+    real *to = w->d_numerators + g * BLOCK_ROWS * x->dv;
+    memset(to, 0, (size_t)(b->count * x->dv) * sizeof(real));
+    for (int64_t r = 0; r < b->count; r++)
+        memcpy(to + r * x->dv, from + r * p->Dv, (size_t)p->Dv * sizeof(real));
+    b->finite = b->finite && rows_are_finite(to, x->dv, b->count, p->Dv);
+}
+
+/* ---- one chunk */
+
+typedef struct chunk_at {
+    const workspace *w;
+    const linear_walk *x;
+    const linear_chunk *c;
+    const linear_keys *k;
+    const linear_state *state; /* before it */
+} chunk_at;
+
+/* out += a b, row by row; b NULL: one. */
+static void add_scaled(real *out, const real *a, const real *b, const chunk_at *at) {
+    const int64_t d = at->x->d;
+    for (int64_t r = 0; r < at->c->count; r++)
+        for (int64_t e = 0; e < at->x->p->D; e += LANES) {
+            const vec own = vec_load(a + r * d + e);
+            vec_store(out + r * d + e,
+                      vec_load(out + r * d + e) + (b ? own * vec_load(b + r * d + e) : own));
         }
-        for (int64_t e = 0; e < D; e++) {
-            const int64_t row = level * D + e;
-            if (walk->sums && level == 0)
-                d_plain[e] += w->gradient.column[row];
-            if (!walk->decay)
-                continue;
-            gate[e] += (double)linear_dot(R + e * ld, decayed + e * ld, ld);
-            for (int64_t k = 0; k < ld; k += LANES)
-                vec_store(R + e * ld + k, t.factor[e] * vec_load(R + e * ld + k));
-            if (walk->sums) {
-                gate[e] += (double)w->gradient.column[row] * (double)w->decayed[r].column[row];
-                w->gradient.column[row] *= t.factor[e];
-            }
+}
+
+/* change of token r += sign <a, b>, number by number of the decay. */
+static void add_change(const chunk_at *at, int64_t r, const real *a, const real *b, double sign) {
+    const linear_walk *x = at->x;
+    double *change = at->w->change + r * x->decays;
+    if (x->decays == 1)
+        change[0] += sign * row_dot(a, b, x->p->D);
+    for (int64_t e = 0; x->decays > 1 && e < x->decays; e++)
+        change[e] += sign * (double)a[e] * (double)b[e];
+}
+
+static void add_changes(const chunk_at *at, const real *a, const real *b, double sign) {
+    for (int64_t r = 0; at->x->decay && r < at->c->count; r++)
+        add_change(at, r, a + r * at->x->d, b + r * at->x->d, sign);
+}
+
+/* transposed (Dv, stride of D) = a matrix of D rows. */
+static void transpose_matrix(const chunk_at *at, const real *matrix) {
+    const linear_walk *x = at->x;
+    transpose_rows(at->w->transposed, x->d, matrix, x->dv, x->p->D, x->p->Dv,
+                   round_up(x->p->D, COLUMNS));
+}
+
+/* product_d = rows (count, stride of Dv) times what was transposed. */
+static void through_transposed(const chunk_at *at, const real *rows) {
+    const linear_walk *x = at->x;
+    rows_product((product_target){at->w->product_d, x->d, false}, (product_operand){rows, x->dv, 1},
+                 (product_rows){at->w->transposed, x->d},
+                 (product_size){at->c->count, round_up(x->p->D, COLUMNS), x->p->Dv}, PRODUCT_FULL);
+}
+
+/* R of a level += rows (count, stride of D)^T times others (count, stride of Dv). */
+static void add_to_gradient(const chunk_at *at, int level, const real *rows, const real *others) {
+    const linear_walk *x = at->x;
+    product((product_target){linear_matrix_at(&at->w->gradient, x, level), x->dv, true},
+            (product_operand){rows, 1, x->d}, (product_rows){others, x->dv},
+            (product_size){round_up(x->p->D, ROWS), value_columns(x), at->c->count}, PRODUCT_FULL);
+}
+
+static real *part_d_u(const chunk_at *at, int n) {
+    return at->w->d_u + (at->x->delta ? n * linear_part_rows(at->x->p) * at->x->dv : 0);
+}
+
+/* <a, b> of two matrices of a state, row by row: onto what the gates of the whole chunk get. */
+static void add_onward(const chunk_at *at, int level) {
+    const linear_walk *x = at->x;
+    const real *R = linear_matrix_at(&at->w->gradient, x, level);
+    const real *S = linear_matrix_at(at->state, x, level);
+    const real *r = linear_column_at(&at->w->gradient, x, level);
+    const real *s = linear_column_at(at->state, x, level);
+    for (int64_t e = 0; e < x->p->D; e++) {
+        double dot = row_dot(R + e * x->dv, S + e * x->dv, x->p->Dv);
+        if (x->sums)
+            dot += (double)r[e] * (double)s[e];
+        at->w->onward[x->decays == 1 ? 0 : e] += (double)at->w->room.whole[e] * dot;
+    }
+}
+
+/* Through what the chunk leaves in the states: d_u, d_late, and R before it without the queries' share. */
+static void states_backward(const chunk_at *at) {
+    const workspace *w = at->w;
+    const linear_walk *x = at->x;
+    const linear_chunk *c = at->c;
+    memset(w->d_late, 0, (size_t)(c->count * x->d) * sizeof(real));
+    for (int n = 0; n < c->parts; n++) {
+        const linear_part *part = &c->part[n];
+        real *R = linear_matrix_at(&w->gradient, x, part->level);
+        real *column = linear_column_at(&w->gradient, x, part->level);
+        if (is_written(x, part)) {
+            rows_product((product_target){part_d_u(at, n), x->dv, false},
+                         (product_operand){at->k->late, x->d, 1}, (product_rows){R, x->dv},
+                         (product_size){c->count, value_columns(x), x->p->D}, PRODUCT_FULL);
+            transpose_matrix(at, R);
+            through_transposed(at, part_u(&w->room, at->k, x, n));
+            add_scaled(w->d_late, w->product_d, NULL, at);
+        }
+        for (int64_t r = 0; x->sums && part->values && r < c->count; r++) {
+            real *to = w->d_plain_keys + (c->row + r) * x->d;
+            for (int64_t e = 0; e < x->p->D; e++)
+                to[e] += column[e] * (at->k->fall ? at->k->fall[r * x->d + e] : 1);
+            if (x->decay)
+                add_change(at, r, at->k->plain_late + r * x->d, column, -1.0);
+        }
+        if (part->read && x->decay)
+            add_onward(at, part->level);
+        if (part->read)
+            decay_matrix(R, &w->room, x);
+        else
+            memset(R, 0, (size_t)linear_matrix(x->p) * sizeof(real));
+        for (int64_t e = 0; e < x->p->D; e++)
+            column[e] *= part->read ? (x->decay ? w->room.whole[e] : 1) : 0;
+    }
+    add_changes(at, at->k->late, w->d_late, -1.0);
+    add_scaled(w->d_keys + c->row * x->d, w->d_late, at->k->fall, at);
+}
+
+/* ---- the queries of head g */
+
+typedef struct query_at {
+    chunk_at at;
+    int g;
+    const real *dy;            /* (count, stride of Dv) */
+    const real *d_row_sum;     /* (count) */
+    const double *levels;      /* (count, levels), or NULL */
+    double *d_levels;          /* the same */
+    real *d_queries, *d_plain; /* (count, stride of D) */
+} query_at;
+
+static query_at query_of(const chunk_at *at, int g) {
+    const linear_walk *x = at->x;
+    const int64_t rows = g * BLOCK_ROWS + at->c->row;
+    const int64_t row =
+        sr_row_index(x->p, x->p->H, x->span->b, x->kv * x->group + g, x->span->start + at->c->at);
+    return (query_at){
+        .at = *at,
+        .g = g,
+        .dy = at->w->d_numerators + rows * x->dv,
+        .d_row_sum = x->edges->d_row_sum + row,
+        .levels = chunk_levels(x, at->c, g),
+        .d_levels = x->leveled ? x->edges->d_level + row * x->p->levels : NULL,
+        .d_queries = at->w->d_queries + rows * x->d,
+        .d_plain = at->w->d_plain_queries + rows * x->d,
+    };
+}
+
+static const real *queries_of(const query_at *q, const real *all) {
+    return all + (q->g * BLOCK_ROWS + q->at.c->row) * q->at.x->d;
+}
+
+/* The row sums' share of a state's column. */
+static void column_backward(const query_at *q, const linear_part *part) {
+    const chunk_at *at = &q->at;
+    const linear_walk *x = at->x;
+    const real *s = linear_column_at(at->state, x, part->level);
+    real *gradient = linear_column_at(&at->w->gradient, x, part->level);
+    const real *plain = scaled_rows(
+        at->w->room.risen_queries, queries_of(q, at->w->rows.plain_queries), at->k->rise, x, at->c);
+    for (int64_t r = 0; r < at->c->count; r++) {
+        const double level = q->levels ? q->levels[r * x->p->levels + part->level] : 1.0;
+        const double along = row_dot(plain + r * x->d, s, x->p->D) * (double)q->d_row_sum[r];
+        const real weight = (real)(level * (double)q->d_row_sum[r]);
+        real *row = at->w->product_d;
+        if (q->d_levels)
+            q->d_levels[r * x->p->levels + part->level] += along;
+        for (int64_t e = 0; e < x->p->D; e++) {
+            row[e] = weight * s[e];
+            gradient[e] += weight * plain[r * x->d + e];
+            q->d_plain[r * x->d + e] += row[e] * (at->k->rise ? at->k->rise[r * x->d + e] : 1);
+        }
+        if (x->decay)
+            add_change(at, r, plain + r * x->d, row, 1.0);
+    }
+}
+
+/* Through what the queries read of a state, whose matrix is in `transposed`. */
+static void read_backward(const query_at *q, const linear_part *part) {
+    const chunk_at *at = &q->at;
+    const workspace *w = at->w;
+    const linear_walk *x = at->x;
+    const linear_chunk *c = at->c;
+    const real *risen =
+        scaled_rows(w->room.risen_queries, queries_of(q, w->rows.queries), at->k->rise, x, c);
+    const real *dy = q->dy;
+    through_transposed(at, dy);
+    for (int64_t r = 0; q->levels && r < c->count; r++) {
+        const double level = q->levels[r * x->p->levels + part->level];
+        q->d_levels[r * x->p->levels + part->level] +=
+            row_dot(risen + r * x->d, w->product_d + r * x->d, x->p->D);
+        for (int64_t e = 0; e < x->p->D; e++)
+            w->product_d[r * x->d + e] *= (real)level;
+        for (int64_t d = 0; d < x->dv; d += LANES)
+            vec_store(w->product_dv + r * x->dv + d, (real)level * vec_load(dy + r * x->dv + d));
+    }
+    add_to_gradient(at, part->level, risen, q->levels ? w->product_dv : dy);
+    add_changes(at, risen, w->product_d, 1.0);
+    add_scaled(q->d_queries, w->product_d, at->k->rise, at);
+    if (x->sums)
+        column_backward(q, part);
+}
+
+/* Gradients of levels from the pairs s and the gradients of their weights. */
+static void levels_backward(const query_at *q, const real *s, const real *d,
+                            const linear_part *part) {
+    const linear_walk *x = q->at.x;
+    for (int64_t i = 0; i < q->at.c->count; i++) {
+        double *out = q->d_levels + i * x->p->levels;
+        const real *own = s + i * x->token, *d_own = d + i * x->token;
+        out[part->level] += (double)own[i] * (double)d_own[i];
+        for (int bit = 0; i >> bit; bit++) {
+            const seen_keys keys = level_keys(i, bit);
+            for (int64_t j = keys.low; i >> bit & 1 && j < keys.high; j++)
+                out[bit + 1] += (double)own[j] * (double)d_own[j];
         }
     }
-    const int64_t at = sr_row_index(p, p->Hkv, c->span->b, c->kv, c->span->start + t.at);
-    if (x->edges.d_beta)
-        x->edges.d_beta[at] = d_beta;
-    for (int64_t e = 1; numbers == 1 && e < D; e++)
-        gate[0] += gate[e];
-    for (int64_t e = 0; e < numbers;
-         e++) { /* edges want the gradient of C, whose sum from here on this is */
-        x->edges.d_decay[at * numbers + e] = gate[e] - w->later[e];
-        w->later[e] = gate[e];
+}
+
+/* Where gradients of pairs go. */
+typedef struct pair_gradients {
+    const linear_pairs *pairs;
+    real *d_queries, *d_keys; /* (count, stride of D), added to */
+    const real *rise, *fall;  /* what made the rows of the pairs of those; NULL: one */
+} pair_gradients;
+
+/* d (count, tokens) of the pairs s: into gradients of both sides and of the gates between. */
+static void pairs_backward(const chunk_at *at, const real *s, real *d, const pair_gradients *to) {
+    const workspace *w = at->w;
+    const linear_walk *x = at->x;
+    const linear_chunk *c = at->c;
+    const bool channel = linear_per_channel(x);
+    const int64_t columns = round_up(x->p->D, COLUMNS);
+    for (int64_t i = 0; x->decay && !channel && i < c->count; i++)
+        for (int64_t j = 0; j < i; j++) {
+            const double both = (double)s[i * x->token + j] * (double)d[i * x->token + j];
+            w->change[i] += both;
+            w->change[j] -= both;
+        }
+    decay_pairs(d, to->pairs->between, x, c);
+    clear_later(d, x, c);
+    rows_product((product_target){w->product_d, x->d, false}, (product_operand){d, x->token, 1},
+                 (product_rows){to->pairs->keys, x->d}, (product_size){c->count, columns, c->count},
+                 PRODUCT_A_LOWER);
+    if (channel)
+        add_changes(at, to->pairs->queries, w->product_d, 1.0);
+    add_scaled(to->d_queries, w->product_d, to->rise, at);
+    rows_product((product_target){w->product_d, x->d, false}, (product_operand){d, 1, x->token},
+                 (product_rows){to->pairs->queries, x->d},
+                 (product_size){c->count, columns, c->count}, PRODUCT_A_UPPER);
+    if (channel)
+        add_changes(at, to->pairs->keys, w->product_d, -1.0);
+    add_scaled(to->d_keys, w->product_d, to->fall, at);
+}
+
+/* d (count, tokens) = dy u^T, whose columns are there. */
+static void weights_gradient(real *d, const chunk_at *at, const real *dy, const real *u) {
+    const linear_walk *x = at->x;
+    if (at->c->count == 1)
+        d[0] = (real)row_dot(dy, u, x->p->Dv);
+    else
+        product((product_target){d, x->token, false}, (product_operand){dy, x->dv, 1},
+                (product_rows){at->w->u_columns, x->token},
+                (product_size){round_up(at->c->count, ROWS), at->c->width, x->p->Dv},
+                PRODUCT_C_LOWER);
+}
+
+/* Through the pairs of part n: d_u and both sides. */
+static void part_pairs_backward(const query_at *q, int n) {
+    const chunk_at *at = &q->at;
+    const workspace *w = at->w;
+    const linear_walk *x = at->x;
+    const linear_chunk *c = at->c;
+    const linear_room *room = &w->room;
+    const linear_part *part = &c->part[n];
+    const real *u = part_u(room, at->k, x, n);
+    const real *near =
+        scaled_rows(room->near_queries, queries_of(q, w->rows.queries), at->k->near_rise, x, c);
+    const linear_pairs pairs = {near, at->k->near, room->key_columns, pair_decays(room, x)};
+    const bool sums = x->sums && !x->turned && part->values;
+    pair_products(room->s, &pairs, x, c);
+    weights_gradient(w->d_weights, at, q->dy, u);
+    for (int64_t i = 0; sums && i < c->count; i++)
+        for (int64_t j = 0; j <= i; j++)
+            w->d_weights[i * x->token + j] += q->d_row_sum[i];
+    if (q->levels) {
+        levels_backward(q, room->s, w->d_weights, part);
+        weigh_levels(w->weights, room->s, q->levels, part, x, c);
+        weigh_levels(w->d_weights, w->d_weights, q->levels, part, x, c);
     }
-    const int merged = linear_merged(walk, t.position);
+    rows_product((product_target){part_d_u(at, n), x->dv, true},
+                 (product_operand){q->levels ? w->weights : room->s, 1, x->token},
+                 (product_rows){q->dy, x->dv}, (product_size){c->count, value_columns(x), c->count},
+                 PRODUCT_A_UPPER);
+    pairs_backward(at, room->s, w->d_weights,
+                   &(pair_gradients){&pairs, q->d_queries, w->d_keys + c->row * x->d,
+                                     at->k->near_rise, at->k->near_fall});
+}
+
+/* Through the row sums of queries and keys that are not turned. */
+static void sums_backward(const query_at *q) {
+    const chunk_at *at = &q->at;
+    const workspace *w = at->w;
+    const linear_walk *x = at->x;
+    const linear_chunk *c = at->c;
+    const linear_room *room = &w->room;
+    const linear_part *part = &c->part[c->parts - 1];
+    const real *near = scaled_rows(room->near_queries, queries_of(q, w->rows.plain_queries),
+                                   at->k->near_rise, x, c);
+    const linear_pairs pairs = {near, at->k->plain_near, room->plain_columns, pair_decays(room, x)};
+    pair_products(room->plain_s, &pairs, x, c);
+    for (int64_t i = 0; i < c->count; i++)
+        for (int64_t j = 0; j <= i; j++)
+            w->d_weights[i * x->token + j] = q->d_row_sum[i];
+    if (q->levels) {
+        levels_backward(q, room->plain_s, w->d_weights, part);
+        weigh_levels(w->d_weights, w->d_weights, q->levels, part, x, c);
+    }
+    pairs_backward(at, room->plain_s, w->d_weights,
+                   &(pair_gradients){&pairs, q->d_plain, w->d_plain_keys + c->row * x->d,
+                                     at->k->near_rise, at->k->near_fall});
+}
+
+/* ---- the delta rule */
+
+/* d_u becomes r, and product_dv B = beta r. */
+static void solve_backward(const chunk_at *at, real *d_u) {
+    const workspace *w = at->w;
+    const linear_walk *x = at->x;
+    const linear_chunk *c = at->c;
+    const real *erasing = w->room.erasing;
+    real *B = w->product_dv;
+    for (int64_t from = (c->count - 1) / ROWS * ROWS; from >= 0; from -= ROWS) {
+        const int64_t past = from + ROWS < c->count ? from + ROWS : c->count;
+        if (past < c->count) /* d_u has whole blocks of rows before its last */
+            product((product_target){d_u + from * x->dv, x->dv, true},
+                    (product_operand){erasing + past * x->token + from, 1, x->token},
+                    (product_rows){B + past * x->dv, x->dv},
+                    (product_size){ROWS, value_columns(x), c->count - past}, PRODUCT_FULL);
+        for (int64_t j = past - 1; j >= from; j--) {
+            for (int64_t i = j + 1; i < past; i++)
+                for (int64_t d = 0; d < x->p->Dv; d += LANES)
+                    vec_store(d_u + j * x->dv + d,
+                              vec_load(d_u + j * x->dv + d) +
+                                  erasing[i * x->token + j] * vec_load(B + i * x->dv + d));
+            for (int64_t d = 0; d < value_columns(x); d += LANES)
+                vec_store(B + j * x->dv + d, at->k->beta[j] * vec_load(d_u + j * x->dv + d));
+        }
+    }
+}
+
+/* Through the rule for part n: gradients of beta, keys, the state; product_dv is that of its values. */
+static void rule_backward(const chunk_at *at, int n) {
+    const workspace *w = at->w;
+    const linear_walk *x = at->x;
+    const linear_chunk *c = at->c;
+    const linear_part *part = &c->part[n];
+    const real *u = part_u(&w->room, at->k, x, n), *B = w->product_dv;
+    real *d_u = part_d_u(at, n), *d_keys = w->d_keys + c->row * x->d;
+    double *d_beta =
+        x->edges->d_beta + sr_row_index(x->p, x->p->Hkv, x->span->b, x->kv, x->span->start) + c->at;
+    solve_backward(at, d_u);
+    for (int64_t r = 0; r < c->count; r++)
+        d_beta[r] += row_dot(d_u + r * x->dv,
+                             w->room.error + (n * linear_part_rows(x->p) + r) * x->dv, x->p->Dv);
+    if (part->read) {
+        transpose_matrix(at, linear_matrix_at(at->state, x, part->level));
+        through_transposed(at, B);
+        add_changes(at, at->k->erasing, w->product_d, 1.0);
+        for (int64_t r = 0; r < c->count; r++)
+            for (int64_t e = 0; e < x->p->D; e++)
+                d_keys[r * x->d + e] -=
+                    w->product_d[r * x->d + e] * (at->k->rise ? at->k->rise[r * x->d + e] : 1);
+        add_to_gradient(at, part->level, at->k->erasing, B);
+    }
+    if (c->count == 1)
+        return;
+    weights_gradient(w->d_weights, at, B, u);
+    const linear_pairs pairs = {at->k->own, at->k->near, w->room.key_columns,
+                                pair_decays(&w->room, x)};
+    for (int64_t i = 0; i < c->count; i++) {
+        real *d = w->d_weights + i * x->token, *s = w->room.erasing + i * x->token;
+        for (int64_t j = 0; j < i; j++) { /* kappa itself from here on */
+            d[j] = -d[j];
+            s[j] = -s[j];
+        }
+        d[i] = 0;
+    }
+    pairs_backward(at, w->room.erasing, w->d_weights,
+                   &(pair_gradients){&pairs, d_keys, d_keys, at->k->near_rise, at->k->near_fall});
+}
+
+/* ---- all of a chunk */
+
+/* Gradients of C, of which edges want the differences. */
+static void write_decays(const chunk_at *at) {
+    const workspace *w = at->w;
+    const linear_walk *x = at->x;
+    const int64_t base =
+        sr_row_index(x->p, x->p->Hkv, x->span->b, x->kv, x->span->start) + at->c->at;
+    for (int64_t e = 0; e < x->decays; e++) {
+        double gate = w->onward[e];
+        for (int64_t r = at->c->count - 1; r >= 0; r--) {
+            gate += w->change[r * x->decays + e];
+            x->edges->d_decay[(base + r) * x->decays + e] = gate - w->later[e];
+            w->later[e] = gate;
+        }
+    }
+}
+
+/* What lower levels held is what the merged one holds. */
+static void merge_backward(const chunk_at *at) {
+    const linear_walk *x = at->x;
+    const linear_state *gradient = &at->w->gradient;
+    const int merged = merged_level(x, at->c->position);
+    const size_t matrix = (size_t)linear_matrix(x->p) * sizeof(real);
+    const size_t column = (size_t)x->d * sizeof(real);
     for (int level = 0; level < merged; level++) {
-        memcpy(w->gradient.matrix + level * D * ld, w->gradient.matrix + merged * D * ld,
-               (size_t)(D * ld) * sizeof(real));
-        memcpy(w->gradient.column + level * D, w->gradient.column + merged * D,
-               (size_t)D * sizeof(real));
-    }
-    if (merged) {
-        memset(w->gradient.matrix + merged * D * ld, 0, (size_t)(D * ld) * sizeof(real));
-        memset(w->gradient.column + merged * D, 0, (size_t)D * sizeof(real));
+        memcpy(linear_matrix_at(gradient, x, level), linear_matrix_at(gradient, x, merged), matrix);
+        memcpy(linear_column_at(gradient, x, level), linear_column_at(gradient, x, merged), column);
     }
 }
+
+static void chunk_backward(const chunk_at *at) {
+    const workspace *w = at->w;
+    const linear_walk *x = at->x;
+    const linear_chunk *c = at->c;
+    memset(w->change, 0, (size_t)(c->count * x->decays) * sizeof(double));
+    memset(w->onward, 0, (size_t)x->decays * sizeof(double));
+    linear_write(&w->room, at->k, x, c, at->state);
+    states_backward(at);
+    for (int64_t e = 0; e < x->decays;
+         e++) /* what the late keys took off each token, the gate behind has */
+        for (int64_t r = 0; r < c->count; r++)
+            w->onward[e] -= w->change[r * x->decays + e];
+    for (int n = 0; n < c->parts; n++) {
+        const linear_part *part = &c->part[n];
+        if (part->read)
+            transpose_matrix(at, linear_matrix_at(at->state, x, part->level));
+        for (int g = 0; part->read && g < x->group; g++) {
+            const query_at q = query_of(at, g);
+            read_backward(&q, part);
+        }
+        if (!is_written(x, part))
+            continue;
+        if (c->count > 1)
+            transpose_rows(w->u_columns, x->token, part_u(&w->room, at->k, x, n), x->dv, c->count,
+                           x->p->Dv, c->width);
+        for (int g = 0; g < x->group; g++) {
+            const query_at q = query_of(at, g);
+            part_pairs_backward(&q, n);
+            if (x->sums && x->turned && part->values)
+                sums_backward(&q);
+        }
+        if (x->delta)
+            rule_backward(at, n);
+        if (part->values)
+            memcpy(w->d_values + c->row * x->dv, x->delta ? w->product_dv : part_d_u(at, n),
+                   (size_t)(c->count * x->dv) * sizeof(real));
+    }
+    if (x->decay)
+        write_decays(at);
+    merge_backward(at);
+}
+
+/* ---- a document */
 
 /* rows += plain, after turning rows back; nothing where both are the same. */
-static void join_rows(const linear_chunk *c, real *rows, const real *plain, sr_rows at) {
-    const srnn_problem *p = linear_problem(c);
-    const int64_t d = row_stride(p->D);
+static void join_rows(const linear_walk *x, real *rows, const real *plain, sr_rows at) {
     if (rows == plain)
         return;
-    SR_ISA_REAL(sr_edges_turn)(rows, d, c->edges, c->call, at, true);
+    SR_ISA_REAL(sr_edges_turn)(rows, x->d, x->edges, x->call, at, true);
     for (int64_t r = 0; r < at.count; r++)
-        for (int64_t e = 0; e < p->D; e++)
-            rows[r * d + e] += plain[r * d + e];
+        for (int64_t e = 0; e < x->p->D; e++)
+            rows[r * x->d + e] += plain[r * x->d + e];
 }
 
-static void write_keys(const context *x, const workspace *w, const linear_chunk *c) {
-    const srnn_problem *p = linear_problem(c);
-    const int64_t d = row_stride(p->D), dv = row_stride(p->Dv);
-    const sr_rows at = {c->span->b, c->kv, c->span->start + c->at, c->count};
-    join_rows(c, w->d_keys, w->d_plain_keys, at);
-    SR_ISA_REAL(sr_edges_key_rows_backward)(w->d_keys, d, &x->edges, x->call, at);
+static void write_block(const workspace *w, const linear_walk *x, const linear_block *b) {
+    for (int g = 0; g < x->group; g++) {
+        const sr_rows at = linear_query_rows(x, b, g);
+        const int64_t from = g * BLOCK_ROWS * x->d;
+        join_rows(x, w->d_queries + from, w->d_plain_queries + from, at);
+        SR_ISA_REAL(sr_edges_query_rows_backward)
+        (w->d_queries + from, x->d, x->edges, x->call, at);
+    }
+    const sr_rows at = linear_key_rows(x, b);
+    join_rows(x, w->d_keys, w->d_plain_keys, at);
+    SR_ISA_REAL(sr_edges_key_rows_backward)(w->d_keys, x->d, x->edges, x->call, at);
     SR_ISA_REAL(sr_edges_value_rows_backward)
-    (w->d_values, w->room.values, dv, &x->edges, x->call, at);
+    (w->d_values, w->rows.values, x->dv, x->edges, x->call, at);
 }
 
-static void write_queries(const context *x, const workspace *w, const linear_chunk *c, int g) {
-    const srnn_problem *p = linear_problem(c);
-    const int64_t d = row_stride(p->D), from = g * LINEAR_CHUNK * d;
-    const sr_rows at = {c->span->b, c->kv * (p->H / p->Hkv) + g, c->span->start + c->at, c->count};
-    join_rows(c, w->d_queries + from, w->d_plain_queries + from, at);
-    SR_ISA_REAL(sr_edges_query_rows_backward)(w->d_queries + from, d, &x->edges, x->call, at);
+/* Zeros for what the chunks of a block add to. */
+static void clear_gradients(const workspace *w, const linear_walk *x, const linear_block *b) {
+    const size_t rows = (size_t)(b->count * x->d) * sizeof(real);
+    const sr_rows keys = linear_key_rows(x, b);
+    memset(w->d_keys, 0, rows);
+    memset(w->d_plain_keys, 0, rows);
+    for (int g = 0; g < x->group; g++) {
+        const sr_rows at = linear_query_rows(x, b, g);
+        memset(w->d_queries + g * BLOCK_ROWS * x->d, 0, rows);
+        memset(w->d_plain_queries + g * BLOCK_ROWS * x->d, 0, rows);
+        if (x->leveled)
+            memset(x->edges->d_level + sr_row_index(x->p, x->p->H, at.b, at.h, at.t) * x->p->levels,
+                   0, (size_t)(b->count * x->p->levels) * sizeof(double));
+    }
+    if (x->delta)
+        memset(x->edges->d_beta + sr_row_index(x->p, x->p->Hkv, keys.b, keys.h, keys.t), 0,
+               (size_t)b->count * sizeof(double));
+}
+
+static void block_backward(const workspace *w, const linear_walk *x, int64_t at) {
+    linear_block b = linear_block_at(x, at);
+    linear_chunk chunks[LINEAR_BLOCK];
+    linear_load_keys(&w->rows, x, &b);
+    for (int g = 0; g < x->group; g++) {
+        linear_load_queries(&w->rows, x, &b, g);
+        load_gradients(w, x, &b, g);
+    }
+    clear_gradients(w, x, &b);
+    copy_state(&w->state, &w->before[at / linear_block_length(x)], x->p);
+    for (int64_t n = walk_block(w, x, &b, w->inside, chunks) - 1; n >= 0; n--) {
+        const linear_keys k = linear_keys_of(&w->room, &w->rows, x, &chunks[n], &w->inside[n]);
+        chunk_backward(&(chunk_at){w, x, &chunks[n], &k, &w->inside[n]});
+    }
+    write_block(w, x, &b);
 }
 
 static void document_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
-    const srnn_problem *p = &x->call->plan->core;
     const workspace *w = &x->workers[worker];
-    const int group = p->H / p->Hkv;
-    linear_chunk c = {.edges = &x->edges,
-                      .call = x->call,
-                      .span = &x->call->plan->spans[task / p->Hkv],
-                      .kv = (int)(task % p->Hkv)};
-    const linear_walk walk = linear_walk_of(&c);
-    keep_states(w, &c, &walk);
-    linear_state_clear(&w->gradient, p);
-    memset(w->later, 0, (size_t)p->D * sizeof *w->later);
-    for (c.at = (c.span->length - 1) / LINEAR_CHUNK * LINEAR_CHUNK; c.at >= 0;
-         c.at -= LINEAR_CHUNK) {
-        linear_load_keys(&w->room, &c);
-        for (int g = 0; g < group; g++)
-            linear_load_queries(&w->room, &c, g);
-        make_states(w, &c, &walk);
-        for (int64_t r = c.count - 1; r >= 0; r--) {
-            for (int g = 0; g < group; g++)
-                query_backward(x, w, &c, &walk, g, r);
-            token_backward(x, w, &c, &walk, r);
-        }
-        for (int g = 0; g < group; g++)
-            write_queries(x, w, &c, g);
-        write_keys(x, w, &c);
-    }
+    const linear_walk walk = linear_walk_of(&x->edges, x->call, task, 0);
+    const int64_t length = linear_block_length(&walk);
+    keep_states(w, &walk);
+    linear_state_clear(&w->gradient, walk.p);
+    memset(w->later, 0, (size_t)walk.decays * sizeof *w->later);
+    for (int64_t at = (walk.span->length - 1) / length * length; at >= 0; at -= length)
+        block_backward(w, &walk, at);
 }
 
 srnn_status linear_backward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
-    const srnn_problem *p = &plan->core;
     sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = place(plan, &layout);
     x.call = call;
     SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
     SR_ISA_REAL(sr_edges_backward_outputs)(&x.edges, call);
-    sr_parallel(document_task, &x, plan->span_count * p->Hkv, p->threads);
+    sr_parallel(document_task, &x, plan->span_count * plan->core.Hkv, plan->core.threads);
     SR_ISA_REAL(sr_edges_backward_inputs)(&x.edges, call);
     return SRNN_OK;
 }

@@ -3,6 +3,7 @@
 #include "attention/operands.h"
 #include "attention/row_end.h"
 #include "base/threads.h"
+#include "device/cpu/attention_doubles.h"
 #include "device/cpu/attention_edges.h"
 #include "device/cpu/attention_heads.h"
 #include "device/cpu/attention_rows.h"
@@ -125,54 +126,91 @@ static const real *gate_numbers(const sr_attention_call *call, int64_t b, int h,
                                                       : NULL;
 }
 
-static double gate_number(const srnn_attention *a, const real *gate, int d) {
-    return (double)gate[a->gate_width == SRNN_WIDTH_CHANNEL ? d : 0];
+/* What a row's output is made of. */
+typedef struct row_facts {
+    const real *numerator; /* (n) */
+    sr_query_row row;
+    sr_row_factors factors;
+} row_facts;
+
+/* value (n) and, where not NULL, slope (n): what a row's gate makes of its numbers. */
+static void gate_row(double *value, double *slope, const srnn_attention *a, const real *z, int n) {
+    const bool channels = a->gate_width == SRNN_WIDTH_CHANNEL;
+    double number[SR_HEAD_SIZE_MAX], sigmoid[SR_HEAD_SIZE_MAX];
+    const int own = channels ? n : 1;
+    for (int d = 0; d < own; d++)
+        number[d] = (double)z[d];
+    sigmoid_of(sigmoid, number, own);
+    for (int d = 0; d < own; d++) {
+        const double silu = number[d] * sigmoid[d];
+        const double silu_slope = sigmoid[d] * (1.0 + number[d] * (1.0 - sigmoid[d]));
+        switch (a->gate_shape) {
+        case SRNN_GATE_SHAPE_SIGMOID:
+            value[d] = sigmoid[d];
+            number[d] = sigmoid[d] * (1.0 - sigmoid[d]);
+            break;
+        case SRNN_GATE_SHAPE_SILU:
+            value[d] = silu;
+            number[d] = silu_slope;
+            break;
+        case SRNN_GATE_SHAPE_SILU_SQUARE:
+            value[d] = silu * silu;
+            number[d] = 2.0 * silu * silu_slope;
+            break;
+        }
+    }
+    for (int d = own; d < n; d++) {
+        value[d] = value[0];
+        number[d] = number[0];
+    }
+    if (slope)
+        memcpy(slope, number, (size_t)n * sizeof *slope);
 }
 
-/* What is added to y, for channel d of a row. */
-static double skip_of(const sr_attention_call *call, sr_rows at, int d) {
+/* Adds the skip to y (Dv) of a row. */
+static void add_skip(double *y, const sr_attention_call *call, sr_rows at) {
     const srnn_problem *p = &call->plan->problem;
-    const int value = sr_value_head(p, at.h);
+    const srnn_skip skip = p->attention.skip;
+    if (skip == SRNN_SKIP_NONE)
+        return;
+    const bool conv = skip == SRNN_SKIP_CONV, channel = skip == SRNN_SKIP_CHANNEL;
+    const real *from =
+        tensor_row(conv ? call->in->skip : call->in->v, at.b, sr_value_head(p, at.h), at.t);
     const real *weight = call->in->skip_weight;
-    switch (p->attention.skip) {
-    case SRNN_SKIP_NONE:
-        break;
-    case SRNN_SKIP_HEAD:
-        return (double)weight[at.h] * (double)tensor_row(call->in->v, at.b, value, at.t)[d];
-    case SRNN_SKIP_CHANNEL:
-        return (double)weight[at.h * p->Dv + d] *
-               (double)tensor_row(call->in->v, at.b, value, at.t)[d];
-    case SRNN_SKIP_CONV:
-        return (double)tensor_row(call->in->skip, at.b, value, at.t)[d];
-    }
-    return 0.0;
+    const double whole = conv || channel ? 1.0 : (double)weight[at.h];
+    for (int d = 0; d < p->Dv; d++)
+        y[d] += (channel ? (double)weight[at.h * p->Dv + d] : whole) * (double)from[d];
 }
 
-/* gate (Dv) and y (Dv) of a row: what stands before the norm is their product. */
-static void wide_row(double *gate, double *y, const sr_attention_call *call, sr_rows at,
-                     const real *numerator, const sr_row_factors *f) {
+/* gate (Dv) and y (Dv) of a row: what stands before the norm is their product. slope (Dv, or NULL): of the gate. */
+static void wide_row(double *gate, double *slope, double *y, const sr_attention_call *call,
+                     sr_rows at, const row_facts *facts) {
     const srnn_problem *p = &call->plan->problem;
-    const srnn_attention *a = &p->attention;
-    const real *z = gate_numbers(call, at.b, at.h, at.t);
+    const sr_row_factors f = facts->factors;
     for (int d = 0; d < p->Dv; d++) {
-        y[d] = (double)numerator[d] / f->normaliser + skip_of(call, at, d);
-        gate[d] = a->output_gate == SRNN_GATE_SIGMOID
-                      ? sr_gate_value(a->gate_shape, gate_number(a, z, d))
-                      : f->gate;
+        y[d] = (double)facts->numerator[d] / f.normaliser;
+        gate[d] = f.gate;
     }
+    add_skip(y, call, at);
+    if (p->attention.output_gate == SRNN_GATE_SIGMOID)
+        gate_row(gate, slope, &p->attention, gate_numbers(call, at.b, at.h, at.t), p->Dv);
 }
 
 static void post_row(double *row, const srnn_attention *a, const real *z, int n) {
-    for (int d = 0; a->post_gate && d < n; d++)
-        row[d] *= sr_gate_value(a->gate_shape, gate_number(a, z, d));
+    double gate[SR_HEAD_SIZE_MAX];
+    if (!a->post_gate)
+        return;
+    gate_row(gate, NULL, a, z, n);
+    for (int d = 0; d < n; d++)
+        row[d] *= gate[d];
 }
 
 /* One row of call->o, all but a norm over several heads and what follows it. */
-static void write_wide_row(const sr_attention_call *call, sr_rows at, const real *numerator,
-                           const sr_row_factors *f, const sr_row_norm *rule) {
+static void write_wide_row(const sr_attention_call *call, sr_rows at, const row_facts *facts,
+                           const sr_row_norm *rule) {
     const srnn_attention *a = &call->plan->problem.attention;
     double row[SR_HEAD_SIZE_MAX], y[SR_HEAD_SIZE_MAX];
-    wide_row(row, y, call, at, numerator, f);
+    wide_row(row, NULL, y, call, at, facts);
     for (int d = 0; d < rule->n; d++)
         row[d] *= y[d];
     if (rule->norm != SRNN_NORM_NONE)
@@ -199,15 +237,15 @@ void SR_ISA_REAL(sr_edges_output_rows)(sr_row_results results, const sr_edges *e
         const double logit =
             gated ? (double)*tensor_row(in->output_gate, rows.b, rows.h, rows.t + r) : 0.0;
         const double row_sum = (double)results.row_sum[r];
-        const sr_query_row row = {row_sum, (double)(results.length + r), logit,
-                                  cumulative ? cumulative[r] : 0.0};
-        const sr_row_factors f = sr_row_factors_of(a, &row);
-        const real *numerator = results.numerator + r * results.ld;
+        row_facts facts = {.numerator = results.numerator + r * results.ld,
+                           .row = {row_sum, (double)(results.length + r), logit,
+                                   cumulative ? cumulative[r] : 0.0}};
+        const sr_row_factors f = facts.factors = sr_row_factors_of(a, &facts.row);
         rule.floor = sr_row_norm_floor(a, row_sum);
         if (wide)
-            write_wide_row(call, (sr_rows){rows.b, rows.h, rows.t + r, 1}, numerator, &f, &rule);
+            write_wide_row(call, (sr_rows){rows.b, rows.h, rows.t + r, 1}, &facts, &rule);
         else
-            norm_row(tensor_row(call->o, rows.b, rows.h, rows.t + r), numerator, &rule,
+            norm_row(tensor_row(call->o, rows.b, rows.h, rows.t + r), facts.numerator, &rule,
                      f.gate / f.normaliser, f.post);
     }
 }
@@ -233,37 +271,43 @@ static sr_row_norm wide_rule(const srnn_problem *p, const double *weight, const 
                          .bias = bias};
 }
 
-/* One group of heads of one row of the batch: call->o holds what stands before the norm. Each task has its
- * room in edges->norm_room: weight, bias and a row. */
+/* TOKENS tokens of one group of heads: call->o holds what stands before the norm. A worker has its room in
+ * edges->norm_room: weight, bias and a row. */
 static void finish_task(void *context, int64_t task, int worker) {
     const wide_norm *x = context;
     const srnn_problem *p = &x->call->plan->problem;
     const int heads = norm_heads(p), groups = p->H / heads, n = heads * p->Dv;
-    const int64_t b = task / groups;
-    const int first = (int)(task % groups) * heads;
-    double *weight = x->edges->norm_room + task * SR_NORM_ROOM * n, *bias = weight + n,
-           *row = bias + n;
-    (void)worker;
+    const int64_t strips = (p->T + TOKENS - 1) / TOKENS, from = task % strips * TOKENS;
+    const int64_t b = task / strips / groups;
+    const int first = (int)(task / strips % groups) * heads;
+    double *weight = x->edges->norm_room + worker * SR_NORM_ROOM * (int64_t)p->H * p->Dv;
+    double *bias = weight + n, *row = bias + n;
     load_norm(weight, bias, p, x->call->in, (int64_t)first * p->Dv, n);
     const sr_row_norm rule = wide_rule(p, weight, bias);
-    for (int64_t t = 0; t < p->T; t++) {
-        for (int d = 0; d < n; d++)
-            row[d] = (double)tensor_row(x->call->o, b, first + d / p->Dv, t)[d % p->Dv];
-        sr_row_normalise(row, &rule, 1.0, 1.0);
-        for (int h = first; h < first + heads; h++) {
-            double *own = row + (int64_t)(h - first) * p->Dv;
-            post_row(own, &p->attention, gate_numbers(x->call, b, h, t), p->Dv);
+    for (int64_t t = from; t < from + TOKENS && t < p->T; t++) {
+        for (int h = 0; h < heads; h++) {
+            const real *in = tensor_row(x->call->o, b, first + h, t);
             for (int d = 0; d < p->Dv; d++)
-                tensor_row(x->call->o, b, h, t)[d] = (real)own[d];
+                row[h * p->Dv + d] = (double)in[d];
+        }
+        sr_row_normalise(row, &rule, 1.0, 1.0);
+        for (int h = 0; h < heads; h++) {
+            double *own = row + (int64_t)h * p->Dv;
+            real *out = tensor_row(x->call->o, b, first + h, t);
+            post_row(own, &p->attention, gate_numbers(x->call, b, first + h, t), p->Dv);
+            for (int d = 0; d < p->Dv; d++)
+                out[d] = (real)own[d];
         }
     }
 }
 
 void SR_ISA_REAL(sr_edges_finish)(const sr_edges *edges, const sr_attention_call *call) {
     const srnn_problem *p = &call->plan->problem;
+    const int64_t strips = (p->T + TOKENS - 1) / TOKENS;
     wide_norm context = {edges, call};
     if (norm_is_wide(&p->attention))
-        sr_parallel(finish_task, &context, (int64_t)p->B * (p->H / norm_heads(p)), p->threads);
+        sr_parallel(finish_task, &context, (int64_t)p->B * (p->H / norm_heads(p)) * strips,
+                    sr_workers_worth(20.0 * (double)p->B * p->T * p->H * p->Dv, p->threads));
 }
 
 /* One row of the backward through post gate, norm, gate and normaliser. */
@@ -309,13 +353,6 @@ static void denominator_backward(row_gradient *g, const srnn_attention *a, doubl
         break;
     }
 }
-
-/* What the forward pass knew of a row. */
-typedef struct row_facts {
-    const real *numerator; /* (n) */
-    sr_query_row row;
-    sr_row_factors factors;
-} row_facts;
 
 /* d_numerator (n) and the scalar gradients of one row from d_o (n). `partial` receives norm parameter
  * gradients. */
@@ -383,12 +420,17 @@ static void post_backward(double *du, double *d_z, const sr_attention_call *call
                           const double *before) {
     const srnn_attention *a = &call->plan->problem.attention;
     const real *d_o = tensor_row(call->o, at.b, at.h, at.t);
-    const real *z = gate_numbers(call, at.b, at.h, at.t);
-    for (int d = 0; d < call->plan->problem.Dv; d++) {
-        const double number = a->post_gate ? gate_number(a, z, d) : 0.0;
-        du[d] = (a->post_gate ? sr_gate_value(a->gate_shape, number) : 1.0) * (double)d_o[d];
-        d_z[d] =
-            a->post_gate ? (double)d_o[d] * before[d] * sr_gate_slope(a->gate_shape, number) : 0.0;
+    const int n = call->plan->problem.Dv;
+    double gate[SR_HEAD_SIZE_MAX], slope[SR_HEAD_SIZE_MAX];
+    for (int d = 0; d < n; d++) {
+        gate[d] = 1.0;
+        slope[d] = 0.0;
+    }
+    if (a->post_gate)
+        gate_row(gate, slope, a, gate_numbers(call, at.b, at.h, at.t), n);
+    for (int d = 0; d < n; d++) {
+        du[d] = gate[d] * (double)d_o[d];
+        d_z[d] = (double)d_o[d] * before[d] * slope[d];
     }
 }
 
@@ -414,11 +456,10 @@ static row_gradient wide_row_backward(const wide_place *w) {
     const srnn_attention *a = &p->attention;
     const sr_row_factors f = w->facts->factors;
     const int64_t at = sr_row_index(p, p->H, w->at.b, w->at.h, w->at.t);
-    const real *z = gate_numbers(call, w->at.b, w->at.h, w->at.t);
     double gate[SR_HEAD_SIZE_MAX], y[SR_HEAD_SIZE_MAX], dx[SR_HEAD_SIZE_MAX];
-    double d_gate[SR_HEAD_SIZE_MAX], row[SR_HEAD_SIZE_MAX];
+    double d_gate[SR_HEAD_SIZE_MAX], row[SR_HEAD_SIZE_MAX], slope[SR_HEAD_SIZE_MAX];
     row_gradient g = {0};
-    wide_row(gate, y, call, w->at, w->facts->numerator, &f);
+    wide_row(gate, slope, y, call, w->at, w->facts);
     for (int d = 0; d < p->Dv; d++) {
         row[d] = gate[d] * y[d];
         dx[d] = (double)edges->d_numerator[at * p->Dv + d];
@@ -437,7 +478,7 @@ static row_gradient wide_row_backward(const wide_place *w) {
     denominator_backward(&g, a, divided, w->facts->row.row_sum, w->facts->row.gate_sum);
     if (a->output_gate == SRNN_GATE_SIGMOID) {
         for (int d = 0; d < p->Dv; d++)
-            d_gate[d] *= sr_gate_slope(a->gate_shape, gate_number(a, z, d));
+            d_gate[d] *= slope[d];
         put_gate_gradient(call, w->at, d_gate, false);
     } else {
         gate_backward(&g, a, f.gate, sr_row_total(d_gate, p->Dv));
@@ -470,13 +511,13 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
         const int64_t at = sr_row_index(p, p->H, b, h, t), from = (int64_t)(h - first) * p->Dv;
         const real *z = gate_numbers(x->call, b, h, t);
         const int64_t start = x->call->plan->first[b * p->T + t];
-        sr_query_row facts = {(double)((const real *)x->call->saved.row_sum)[at],
-                              (double)(t - start + 1), z ? (double)*z : 0.0,
-                              x->edges->cumulative ? x->edges->cumulative[at] : 0.0};
-        const sr_row_factors f = sr_row_factors_of(&p->attention, &facts);
+        row_facts facts = {.numerator = (const real *)x->call->saved.numerator + at * p->Dv,
+                           .row = {(double)((const real *)x->call->saved.row_sum)[at],
+                                   (double)(t - start + 1), z ? (double)*z : 0.0,
+                                   x->edges->cumulative ? x->edges->cumulative[at] : 0.0}};
+        facts.factors = sr_row_factors_of(&p->attention, &facts.row);
         double y[SR_HEAD_SIZE_MAX];
-        wide_row(row + from, y, x->call, (sr_rows){b, h, t, 1},
-                 (const real *)x->call->saved.numerator + at * p->Dv, &f);
+        wide_row(row + from, NULL, y, x->call, (sr_rows){b, h, t, 1}, &facts);
         for (int d = 0; d < p->Dv; d++)
             normed[from + d] = row[from + d] *= y[d];
     }
@@ -489,9 +530,10 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
     }
     double *partial = room + 2 * n; /* weight, bias of the whole group */
     norm_row_backward(dx, partial, du, row, rule, room);
-    for (int d = 0; d < n; d++) {
-        const int64_t at = sr_row_index(p, p->H, b, first + d / p->Dv, t);
-        x->edges->d_numerator[at * p->Dv + d % p->Dv] = (real)dx[d];
+    for (int h = 0; h < heads; h++) {
+        real *out = x->edges->d_numerator + sr_row_index(p, p->H, b, first + h, t) * p->Dv;
+        for (int d = 0; d < p->Dv; d++)
+            out[d] = (real)dx[h * p->Dv + d];
     }
 }
 

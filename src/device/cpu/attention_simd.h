@@ -11,6 +11,7 @@
 #ifndef SR_CPU_ATTENTION_SIMD_H
 #define SR_CPU_ATTENTION_SIMD_H
 
+#include "device/cpu/attention_doubles.h"
 #include "device/cpu/attention_real.h"
 
 #include <math.h>
@@ -108,22 +109,13 @@ static inline vec vec_count(void) {
 /* e^x = 2^n p(r) with x = n ln 2 + r, |r| <= ln 2 / 2: p(r), and n in the low bits of *shifted. */
 static inline vec vec_exp_parts(vec x, vec *shifted) {
 #if SR_REAL_BITS == 64
-    const real magic = 0x1.8p52, ln2_high = 0x1.62e42fefa0000p-1, ln2_low = 0x1.cf79abc9e3b3ap-40;
-    static const real p[] = {
-        0.500000000000000107,   0.166666666666666675,   0.0416666666666224309,
-        0.00833333333332993133, 0.00138888889180570988, 0.000198412698637021905,
-        2.48015199919000531e-5, 2.755726745716343e-6,   2.76207056971255716e-7,
-        2.51008601680900989e-8,
-    };
-    enum { TERMS = 10 };
+    return doubles_exp_parts(x, shifted);
 #else
     const real magic = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
     static const real p[] = {0.5f, 0.166665752173736494f, 0.0416665524031902174f,
                              0.0083634727221610281f, 0.00139265504284959209f};
     enum { TERMS = 5 };
-#endif
-    const real log2e = (real)1.4426950408889634;
-    *shifted = x * log2e + magic;
+    *shifted = x * (real)1.4426950408889634 + magic;
     vec n = *shifted - magic;
     vec r = x - n * ln2_high - n * ln2_low;
     vec sum = vec_all(p[TERMS - 1]);
@@ -131,6 +123,7 @@ static inline vec vec_exp_parts(vec x, vec *shifted) {
     for (int term = TERMS - 2; term >= 0; term--)
         sum = sum * r + p[term];
     return sum * (r * r) + (r + (real)1);
+#endif
 }
 
 enum { MANTISSA = SR_REAL_BITS == 64 ? 52 : 23 };

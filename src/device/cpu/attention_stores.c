@@ -88,7 +88,7 @@ const sr_state_kernel SR_ISA_REAL(sr_state_fixed) = {
     NULL,
 };
 
-/* ---- fixed size, token by token: as above, of every level, and C of the last token ---- */
+/* ---- fixed size, of linear scores: as above, of every level, and C of the last token ---- */
 
 static size_t linear_bytes(const srnn_problem *p, int64_t capacity) {
     (void)capacity;
@@ -102,6 +102,11 @@ static size_t linear_plain_bytes(const srnn_problem *p, int64_t position) {
                                   (size_t)linear_decays(p) * sizeof(double));
 }
 
+/* Row m of the matrices of all levels. */
+static real *linear_row(const linear_state *state, const srnn_problem *p, int64_t m) {
+    return state->matrix + m / p->D * linear_matrix(p) + m % p->D * row_stride(p->Dv);
+}
+
 static linear_state linear_at(char *memory, const srnn_problem *p, int64_t head) {
     sr_layout layout = {.base = memory + (size_t)head * linear_state_bytes(p)};
     return linear_state_place(p, &layout);
@@ -109,13 +114,13 @@ static linear_state linear_at(char *memory, const srnn_problem *p, int64_t head)
 
 static srnn_status linear_to_plain(char *plain, const sr_state_memory *from) {
     const srnn_problem *p = &from->plan->core;
-    const int64_t rows = linear_levels(p) * p->D;
+    const int64_t levels = linear_levels(p), rows = levels * p->D;
     for (int64_t head = 0; head < heads_of(p); head++) {
         const linear_state state = linear_at(from->memory, p, head);
         for (int64_t m = 0; m < rows; m++)
-            plain = put(plain, state.matrix + m * row_stride(p->Dv), (size_t)p->Dv * sizeof(real));
-        if (sr_needs_row_sum(&p->attention))
-            plain = put(plain, state.column, (size_t)rows * sizeof(real));
+            plain = put(plain, linear_row(&state, p, m), (size_t)p->Dv * sizeof(real));
+        for (int64_t n = 0; sr_needs_row_sum(&p->attention) && n < levels; n++)
+            plain = put(plain, state.column + n * row_stride(p->D), (size_t)p->D * sizeof(real));
         plain = put(plain, state.reference, (size_t)linear_decays(p) * sizeof(double));
     }
     return SRNN_OK;
@@ -123,13 +128,13 @@ static srnn_status linear_to_plain(char *plain, const sr_state_memory *from) {
 
 static srnn_status linear_from_plain(const sr_state_memory *to, const char *plain) {
     const srnn_problem *p = &to->plan->core;
-    const int64_t rows = linear_levels(p) * p->D;
+    const int64_t levels = linear_levels(p), rows = levels * p->D;
     for (int64_t head = 0; head < heads_of(p); head++) {
         const linear_state state = linear_at(to->memory, p, head);
         for (int64_t m = 0; m < rows; m++)
-            plain = get(state.matrix + m * row_stride(p->Dv), plain, (size_t)p->Dv * sizeof(real));
-        if (sr_needs_row_sum(&p->attention))
-            plain = get(state.column, plain, (size_t)rows * sizeof(real));
+            plain = get(linear_row(&state, p, m), plain, (size_t)p->Dv * sizeof(real));
+        for (int64_t n = 0; sr_needs_row_sum(&p->attention) && n < levels; n++)
+            plain = get(state.column + n * row_stride(p->D), plain, (size_t)p->D * sizeof(real));
         plain = get(state.reference, plain, (size_t)linear_decays(p) * sizeof(double));
     }
     return SRNN_OK;

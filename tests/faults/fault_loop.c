@@ -1,13 +1,16 @@
-/* test_no_memory.c: each allocation of a command fails once in turn: an error or the right files, nothing
- * else, come out. All of them with SOFTRNN_ALLOCATIONS=all (make nightly), else some. */
+/* fault_loop.c: one call after the other of a command fails, and what comes out is looked at. */
+#include "fault_loop.h"
+
 #include "base/random.h"
 #include "files/file.h"
 #include "files/folder.h"
 #include "files/safetensors.h"
 #include "test.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -17,37 +20,50 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_WORDS = 48, SOME_TRIES = 24 };
+enum { MOST_WORDS = 48 };
 
-static char folder[] = "/tmp/softrnn-memory-XXXXXX";
+/* In memory where the system has such a place: nothing waits for a disk. */
+static char in_memory[] = "/dev/shm/softrnn-faults-XXXXXX", other[] = "/tmp/softrnn-faults-XXXXXX";
+static const char *folder;
 
 /* ---- what is tried */
 
 #define TASK  "recall:pairs=2,vocab=32,length=12"
 #define SHAPE "--hidden 16 --heads 2 --mlp-hidden 16 --layers 1 --batch 2 --threads 1 "
+#define SAVES "--save-every 1 --keep 1 --validate-batches 1 "
 #define ORDERS \
     "--data " TASK " --tokens 24 --trial-tokens 12 --orders 4 --most-order 4 --threads 1 "
 
 typedef struct work {
     const char *name;
     const char *arguments; /* in a folder that is a copy of `base` */
-    bool parts;            /* a failure may leave other files than the whole has: those of runs that
-                              were not finished, or failed */
+    const char *again; /* what ends the work after a failure, where the same once more does not */
+    const char *keeps; /* a file that a failure must leave, or NULL */
+    bool parts;        /* a failure may leave other files than the whole has: of unfinished runs */
 } work;
 
 static const work works[] = {
-    {"train", "train --out made --data " TASK " --steps 2 --validate-batches 1 " SHAPE, true},
-    {"resume", "train --resume begun --stop-step 0 --threads 1", true},
-    {"attend", "attend --in qkv --out made --backward --attention norm --threads 1", false},
-    {"layer", "attend --in x --out made --attention gate --threads 1", false},
-    {"convert", "convert --in model --out made", false},
-    {"convert to llama2.c", "convert --in model --out made.bin", false},
-    {"prepare", "data prepare --tokenizer bytes --out made text.txt --threads 1", false},
-    {"tokenizer", "tokenizer train text.txt --vocab 300 --out made.json --threads 1", false},
-    {"study", "study study.yaml --out made --jobs 1", true},
-    {"report", "report studied --out made", true},
-    {"orders", "orders --model model --text-tokens 0 --out made " ORDERS, false},
-    {"report of orders", "report ordered --out made", true},
+    {.name = "train",
+     .arguments = "train --out made --data " TASK " --steps 2 " SAVES SHAPE,
+     .again = "train --resume made",
+     .parts = true},
+    {.name = "resume",
+     .arguments = "train --resume begun --stop-step 0 --threads 1",
+     .keeps = "step-*",
+     .parts = true},
+    {.name = "attend",
+     .arguments = "attend --in qkv --out made --backward --attention norm --threads 1"},
+    {.name = "layer", .arguments = "attend --in x --out made --attention gate --threads 1"},
+    {.name = "convert", .arguments = "convert --in model --out made"},
+    {.name = "convert to llama2.c", .arguments = "convert --in model --out made.bin"},
+    {.name = "prepare",
+     .arguments = "data prepare --tokenizer bytes --out made text.txt --threads 1"},
+    {.name = "tokenizer",
+     .arguments = "tokenizer train text.txt --vocab 300 --out made.json --threads 1"},
+    {.name = "study", .arguments = "study study.yaml --out made --jobs 1", .parts = true},
+    {.name = "report", .arguments = "report studied --out made", .parts = true},
+    {.name = "orders", .arguments = "orders --model model --text-tokens 0 --out made " ORDERS},
+    {.name = "report of orders", .arguments = "report ordered --out made", .parts = true},
 };
 
 static const char study[] =
@@ -78,9 +94,9 @@ static void split(char **words, char *text) {
     words[count] = NULL;
 }
 
-/* Runs the program in a folder, with its words in `out` and `err` beside that; the allocation with this
+/* Runs the program in a folder, with its words in `out` and `err` beside that; the call with this
  * number fails. Returns its exit code, or minus a signal. */
-static int run(const char *where, const char *arguments, long fail_at) {
+static int run(const char *where, const char *arguments, const fault *f, long fail_at) {
     const pid_t child = fork();
     if (child == 0) {
         char path[256], text[512], number[32], *words[MOST_WORDS + 1];
@@ -94,7 +110,10 @@ static int run(const char *where, const char *arguments, long fail_at) {
         setenv("SOFTRNN_FAIL_COUNT", path, 1);
         snprintf(number, sizeof number, "%ld", fail_at);
         setenv("SOFTRNN_FAIL_AT", number, 1);
-        setenv("LD_PRELOAD", SOFTRNN_FAILING_ALLOCATOR, 1);
+        if (f) {
+            setenv("SOFTRNN_FAIL_WITH", f->with, 1);
+            setenv("LD_PRELOAD", f->library, 1);
+        }
         at(path, where);
         snprintf(text, sizeof text, "%s", arguments);
         split(words, text);
@@ -108,12 +127,13 @@ static int run(const char *where, const char *arguments, long fail_at) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-static long counted(void) {
+/* How many calls there were in the last run, and the name of the one that failed. */
+static long counted(char name[32]) {
     char path[256];
     long count = 0;
     at(path, "count");
     FILE *file = fopen(path, "r");
-    assert_true(file && fscanf(file, "%ld", &count) == 1);
+    assert_true(file && fscanf(file, "%31s %ld", name, &count) == 2);
     fclose(file);
     return count;
 }
@@ -206,6 +226,7 @@ static bool readable(const char *path) {
 
 typedef struct comparison {
     const work *work;
+    const char *with;
     long fail_at;
     int code;
 } comparison;
@@ -218,8 +239,11 @@ static void complain(const comparison *c, const char *what, const char *path) {
         said[fread(said, 1, sizeof said - 1, file)] = '\0';
         fclose(file);
     }
-    fail_msg("%s, allocation %ld, exit %d: %s %s\n%s", c->work->name, c->fail_at, c->code, what,
-             path, said);
+    char call[32] = "none";
+    if (c->fail_at > 0 && c->code >= 0)
+        (void)counted(call);
+    fail_msg("%s, %s of call %ld (%s), exit %d: %s %s\n%s", c->work->name, c->with, c->fail_at,
+             call, c->code, what, path, said);
 }
 
 static bool is_folder(const char *path) {
@@ -250,45 +274,125 @@ static void compare(const comparison *c, const char *got, const char *want, bool
 
 /* ---- the loop */
 
-static void try_one(const work *w, long fail_at) {
-    char got[256], want[256];
-    shell("rm -rf $F/try && cp -r $F/base $F/try");
-    comparison c = {w, fail_at, run("try", w->arguments, fail_at)};
-    at(got, "try");
-    at(want, "right");
-    if (c.code != 0 && c.code != 1)
-        complain(&c, "neither success nor failure", "");
-    compare(&c, got, want, c.code == 0);
-    char command[512];
-    snprintf(command, sizeof command, "test -z \"$(find %s -name '*.new-*')\"", got);
-    if (system(command) != 0)
-        complain(&c, "leaves a file half written in", got);
-    at(got, "err");
-    snprintf(command, sizeof command, "grep -q '^softrnn: ' %s", got);
-    if (c.code == 1 && system(command) != 0)
-        complain(&c, "fails without a message", "");
+/* What is looked for in a folder: the name of a file, up to a `*` in it, and whether it was found. */
+static struct {
+    const char *name;
+    bool found;
+} wanted;
+
+static int look(const char *path, const struct stat *facts, int kind, struct FTW *where) {
+    const char *name = path + where->base, *star = strchr(wanted.name, '*');
+    const size_t length = star ? (size_t)(star - wanted.name) : strlen(wanted.name) + 1;
+    (void)facts, (void)kind;
+    wanted.found |= *wanted.name == '*' ? strstr(name, wanted.name + 1) != NULL
+                                        : strncmp(name, wanted.name, length) == 0;
+    return 0;
 }
 
-static void one_allocation_fails(void **state) {
-    const work *w = *state;
+/* True if there is a file of this name in `try`: whole, NAME* or *PART. */
+static bool finds(const char *name) {
+    char path[256];
+    at(path, "try");
+    wanted.name = name;
+    wanted.found = false;
+    assert_int_equal(nftw(path, look, 16, FTW_PHYS), 0);
+    return wanted.found;
+}
+
+/* True if the program said what was wrong. */
+static bool has_message(void) {
+    char path[256];
+    sr_mapping said;
+    at(path, "err");
+    assert_int_equal(sr_mapping_open(&said, path), SRNN_OK);
+    const bool has = memmem(said.data, said.bytes, "softrnn: ", 9) != NULL;
+    sr_mapping_close(&said);
+    return has;
+}
+
+/* An exit of 0 means the right files; 1 a message, and files that can be read. */
+static void check_end(const comparison *c) {
+    char got[256], want[256];
+    at(got, "try");
+    at(want, "right");
+    if (c->code != 0 && c->code != 1)
+        complain(c, "neither success nor failure", "");
+    compare(c, got, want, c->code == 0);
+    if (c->code == 1 && !has_message())
+        complain(c, "fails without a message", "");
+}
+
+/* Nothing is lost: whoever tries once more has the right files, and no others. */
+static void check_again(const comparison *failed) {
+    comparison c = *failed;
+    c.code = run("try", c.work->arguments, NULL, 0);
+    if (c.code != 0 && c.work->again)
+        c.code = run("try", c.work->again, NULL, 0);
+    if (c.code != 0)
+        complain(&c, "once more does not work", "");
+    check_end(&c);
+}
+
+static void try_one(const fault *f, const work *w, long fail_at) {
+    char call[32] = "none";
+    shell("rm -rf $F/try && cp -r $F/base $F/try");
+    comparison c = {w, f->with, fail_at, run("try", w->arguments, f, fail_at)};
+    check_end(&c);
+    (void)counted(call);
+    if (finds("*.new-") && strcmp(call, "unlink") != 0)
+        complain(&c, "leaves a file half written", "");
+    if (w->keeps && !finds(w->keeps))
+        complain(&c, "there is no", w->keeps);
+    if (c.code != 0)
+        check_again(&c);
+}
+
+typedef struct loop {
+    const fault *fault;
+    const work *work;
+    char name[64];
+} loop;
+
+/* Which of `count` calls fail: number i of those that are tried, and the step to the next one. */
+typedef struct choice {
+    long tries, first, step;
+    bool random; /* one of each stretch, the same each time */
+} choice;
+
+static choice choose(long some, long count) {
+    const char *said = getenv("SOFTRNN_FAULTS");
+    long share, shares;
+    if (said && strcmp(said, "all") == 0)
+        return (choice){.tries = count, .step = 1};
+    if (said && sscanf(said, "%ld/%ld", &share, &shares) == 2 && share > 0 && share <= shares)
+        return (choice){.tries = count < share ? 0 : (count - share) / shares + 1,
+                        .first = share - 1,
+                        .step = shares};
+    return (choice){.tries = some < count ? some : count, .random = true};
+}
+
+static long call_of(const choice *c, long i, long count) {
+    const long begin = i * count / c->tries, end = (i + 1) * count / c->tries;
+    return 1 + (c->random ? begin + (long)sr_random_below(1, (uint64_t)count, (uint64_t)i,
+                                                          (uint64_t)(end - begin))
+                          : c->first + i * c->step);
+}
+
+static void one_call_fails(void **state) {
+    const loop *l = *state;
+    const work *w = l->work;
+    char call[32];
     shell("rm -rf $F/right && cp -r $F/base $F/right");
-    comparison first_time = {w, 0, run("right", w->arguments, 0)};
+    comparison first_time = {w, l->fault->with, 0, run("right", w->arguments, l->fault, 0)};
     if (first_time.code != 0)
         complain(&first_time, "does not work at all", "");
-    const long count = counted();
-    const char *said = getenv("SOFTRNN_ALLOCATIONS");
-    const bool all = said && strcmp(said, "all") == 0;
-    const long tries = all || count < SOME_TRIES ? count : SOME_TRIES;
-    assert_true(count > 20);
-    for (long i = 0; i < tries; i++) {
-        /* Some: one of each stretch, the first ones too; the same each time. */
-        const long first = i * count / tries, next = (i + 1) * count / tries;
-        const long offset =
-            all ? 0
-                : (long)sr_random_below(1, (uint64_t)count, (uint64_t)i, (uint64_t)(next - first));
-        try_one(w, first + offset + 1);
-    }
-    print_message("%s: %ld of %ld allocations failed in turn\n", w->name, tries, count);
+    const long count = counted(call);
+    const choice chosen = choose(l->fault->tries, count);
+    assert_true(count > 5);
+    for (long i = 0; i < chosen.tries; i++)
+        try_one(l->fault, w, call_of(&chosen, i, count));
+    print_message("%s: %ld of %ld calls failed in turn with %s\n", w->name, chosen.tries, count,
+                  l->fault->with);
 }
 
 static void add_tensor(sr_safetensors_writer *writer, const char *name, int rank,
@@ -328,7 +432,7 @@ static void write_operands(void) {
 }
 
 static void need(const char *arguments) {
-    if (run("base", arguments, 0) != 0)
+    if (run("base", arguments, NULL, 0) != 0)
         fail_msg("softrnn %s", arguments);
 }
 
@@ -336,7 +440,8 @@ static void need(const char *arguments) {
 static int enter(void **state) {
     (void)state;
     char path[256];
-    if (!mkdtemp(folder))
+    folder = mkdtemp(in_memory) ? in_memory : mkdtemp(other);
+    if (!folder)
         return -1;
     at(path, "base");
     assert_int_equal(sr_folder_make(path), SRNN_OK);
@@ -345,7 +450,7 @@ static int enter(void **state) {
     assert_int_equal(sr_file_replace(path, study, strlen(study)), SRNN_OK);
     shell("for i in $(seq 60); do echo \"line $i of a text says $((i * 7 % 13))\"; done "
           ">$F/base/text.txt");
-    need("train --out begun --data " TASK " --steps 3 --stop-step 2 " SHAPE);
+    need("train --out begun --data " TASK " --steps 3 --stop-step 2 " SAVES SHAPE);
     need("convert --in begun --out model");
     need("study study.yaml --out studied --jobs 1");
     need("orders --model model --out ordered --text-tokens 0 " ORDERS);
@@ -357,10 +462,16 @@ static int leave(void **state) {
     return sr_folder_remove(folder) == SRNN_OK ? 0 : -1;
 }
 
-int main(void) {
-    struct CMUnitTest tests[sizeof works / sizeof *works];
-    for (size_t i = 0; i < sizeof works / sizeof *works; i++)
-        tests[i] = (struct CMUnitTest){works[i].name, one_allocation_fails, NULL, NULL,
-                                       (void *)(uintptr_t)&works[i]};
-    return cmocka_run_group_tests(tests, enter, leave);
+int fault_loop(const fault *faults, size_t fault_count) {
+    enum { WORKS = sizeof works / sizeof *works };
+    struct CMUnitTest tests[2 * WORKS];
+    loop loops[2 * WORKS];
+    assert(fault_count <= 2);
+    for (size_t i = 0; i < fault_count * WORKS; i++) {
+        loops[i] = (loop){.fault = &faults[i / WORKS], .work = &works[i % WORKS]};
+        snprintf(loops[i].name, sizeof loops[i].name, "%s, %s", loops[i].work->name,
+                 loops[i].fault->with);
+        tests[i] = (struct CMUnitTest){loops[i].name, one_call_fails, NULL, NULL, &loops[i]};
+    }
+    return _cmocka_run_group_tests("faults", tests, fault_count * WORKS, enter, leave);
 }

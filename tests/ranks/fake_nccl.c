@@ -1,0 +1,169 @@
+/* fake_nccl.c: as much of NCCL as softrnn uses, over MPI, for GPUs that are emulated: a library that SOFTRNN_NCCL names.
+ *
+ * Work is put into the stream as a call of the host, which the emulated GPU makes when the stream comes to it, and which
+ * may touch the GPU's memory. Ranks must therefore come to their streams' calls in the same order, as with NCCL. */
+#include <dlfcn.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    char bytes[128];
+} ncclUniqueId;
+
+typedef struct comm {
+    MPI_Comm world;
+    int rank, count;
+} comm;
+
+typedef enum kind { ALL_REDUCE, REDUCE, BROADCAST, REDUCE_SCATTER, ALL_GATHER } kind;
+
+/* One piece of work. It is kept for ever: a recorded one is made again and again. */
+typedef struct work {
+    kind kind;
+    const void *from;
+    void *to;
+    size_t count;
+    int type, root;
+    comm *comm;
+} work;
+
+enum { INT64 = 4, FLOAT = 7, DOUBLE = 8, BFLOAT16 = 9 };
+
+static MPI_Datatype mpi_type(int type) {
+    return type == INT64 ? MPI_INT64_T : type == FLOAT ? MPI_FLOAT : MPI_DOUBLE;
+}
+
+static size_t bytes_of(int type) {
+    return type == FLOAT ? 4 : type == BFLOAT16 ? 2 : 8;
+}
+
+static void check(int error) {
+    if (error != MPI_SUCCESS) {
+        fprintf(stderr, "fake_nccl: MPI failed\n");
+        abort();
+    }
+}
+
+static void sum(const work *w, void *to, size_t count) {
+    const void *from = w->from == to ? MPI_IN_PLACE : w->from;
+    check(MPI_Allreduce(from, to, (int)count, mpi_type(w->type), MPI_SUM, w->comm->world));
+}
+
+/* Everybody makes the whole sum, and keeps what is asked for. */
+static void sum_part(const work *w, size_t all, size_t first, int keeps) {
+    char *whole = malloc(all * bytes_of(w->type));
+    if (!whole)
+        abort();
+    sum(w, whole, all);
+    if (keeps)
+        memcpy(w->to, whole + first * bytes_of(w->type), w->count * bytes_of(w->type));
+    free(whole);
+}
+
+static void run(void *context) {
+    const work *w = context;
+    const comm *c = w->comm;
+    const size_t bytes = w->count * bytes_of(w->type);
+    switch (w->kind) {
+    case ALL_REDUCE:
+        sum(w, w->to, w->count);
+        break;
+    case REDUCE:
+        sum_part(w, w->count, 0, c->rank == w->root);
+        break;
+    case REDUCE_SCATTER:
+        sum_part(w, w->count * (size_t)c->count, w->count * (size_t)c->rank, 1);
+        break;
+    case BROADCAST:
+        check(MPI_Bcast(w->to, (int)bytes, MPI_BYTE, w->root, c->world));
+        break;
+    case ALL_GATHER:
+        memmove((char *)w->to + (size_t)c->rank * bytes, w->from, bytes);
+        check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, w->to, (int)bytes, MPI_BYTE,
+                            c->world));
+        break;
+    }
+}
+
+static int start(work w, void *stream) {
+    static int (*launch)(void *stream, void (*function)(void *), void *context);
+    work *kept = malloc(sizeof *kept);
+    void *symbol = dlsym(RTLD_DEFAULT, "cudaLaunchHostFunc");
+    if (!kept || !symbol)
+        return 1;
+    memcpy(&launch, &symbol, sizeof launch);
+    *kept = w;
+    return launch(stream, run, kept);
+}
+
+#pragma GCC visibility push(default) /* what follows is found by name */
+
+const char *ncclGetErrorString(int result) {
+    return result ? "no cudaLaunchHostFunc in this program: is it a build with an emulated GPU?"
+                  : "no error";
+}
+
+int ncclGetUniqueId(ncclUniqueId *id) {
+    memset(id, 7, sizeof *id);
+    return 0;
+}
+
+int ncclCommInitRank(void **out, int count, ncclUniqueId id, int rank) {
+    comm *c = calloc(1, sizeof *c);
+    if (!c || id.bytes[0] != 7 || MPI_Comm_dup(MPI_COMM_WORLD, &c->world) != MPI_SUCCESS) {
+        free(c);
+        return 1;
+    }
+    c->rank = rank;
+    c->count = count;
+    *out = c;
+    return 0;
+}
+
+int ncclCommDestroy(void *c) {
+    free(c); /* the communicator ends with MPI */
+    return 0;
+}
+
+int ncclGroupStart(void) {
+    return 0;
+}
+
+int ncclGroupEnd(void) {
+    return 0;
+}
+
+/* The parameters are NCCL's. */
+int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, void *c,
+                  void *stream) {
+    (void)op;
+    return start((work){ALL_REDUCE, from, to, count, type, 0, c}, stream);
+}
+
+/* The parameters are NCCL's. */
+int ncclReduce(const void *from, void *to, size_t count, int type, int op, int root, void *c,
+               void *stream) {
+    (void)op;
+    return start((work){REDUCE, from, to, count, type, root, c}, stream);
+}
+
+/* The parameters are NCCL's. */
+int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, void *c,
+                  void *stream) {
+    return start((work){BROADCAST, from, to, count, type, root, c}, stream);
+}
+
+/* The parameters are NCCL's. */
+int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op, void *c,
+                      void *stream) {
+    (void)op;
+    return start((work){REDUCE_SCATTER, from, to, count, type, 0, c}, stream);
+}
+
+int ncclAllGather(const void *from, void *to, size_t count, int type, void *c, void *stream) {
+    return start((work){ALL_GATHER, from, to, count, type, 0, c}, stream);
+}
+
+#pragma GCC visibility pop
