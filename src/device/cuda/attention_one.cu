@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         return;
     if (busy) {
         key_sums<Whole::count> all;
-        add_warps(all, shared, call.score);
+        add_warps(all, shared, share.warps, call.score);
         if (share.shares == 1 ||
             share_sums<N, WIDTH>(call, memory, partials, at, share.shares, all)) {
             output_one<N, WIDTH>(call, at, all);

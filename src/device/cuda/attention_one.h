@@ -106,11 +106,14 @@ template <int WIDTH, int WARPS> struct one_share {
     static constexpr int each = Row::rows * SR_ONE_TOGETHER,
                          keys = WARPS * each; /* of a warp, of a block */
     int shares;
+    int warps; /* that have some of the block's */
     key_walk walk;
 
     SR_DEVICE one_share(int64_t position, int part, int parts) {
+        const int64_t first = (int64_t)part * keys;
         shares = (int)min((int64_t)parts, position / keys + 1);
-        walk.first = (int64_t)part * keys + (int)threadIdx.x / SR_WARP * each;
+        warps = (int)min((int64_t)WARPS, max(position - first, (int64_t)0) / each + 1);
+        walk.first = first + (int)threadIdx.x / SR_WARP * each;
         walk.step = (int64_t)shares * keys;
     }
 };
@@ -182,19 +185,26 @@ SR_DEVICE void leave_sums(one_memory<WIDTH, WARPS> &shared, key_sums<8> &sums, f
     shared.maximum[warp] = sums.maximum;
 }
 
+/* One warp: those of the first `warps`. A lane has the factor of one of them. */
 template <int WIDTH, int WARPS>
 SR_DEVICE void add_warps(key_sums<sr_warp_row<WIDTH>::count> &all,
-                         const one_memory<WIDTH, WARPS> &shared, const sr_score_rule &rule) {
+                         const one_memory<WIDTH, WARPS> &shared, int warps,
+                         const sr_score_rule &rule) {
     using Whole = sr_warp_row<WIDTH>;
+    const int lane = (int)threadIdx.x % SR_WARP;
+    const float own = lane < warps ? shared.maximum[lane] : -INFINITY;
+    float factor = lane < warps ? 1 : 0;
     sums_start(all, rule);
-    for (int part = 0; part < WARPS; part++) {
-        key_sums<Whole::count> some;
-        some.maximum = shared.maximum[part];
-        some.sum = shared.sum[part];
+    if (rule.maximum) {
+        all.maximum = warp_maximum(own);
+        factor = own == -INFINITY ? 0 : exp2f((own - all.maximum) * unit_of(rule));
+    }
+    for (int part = 0; part < warps; part++) {
+        const float scale = shuffle(factor, part);
+        all.sum = fmaf(scale, shared.sum[part], all.sum);
 #pragma unroll
         for (int m = 0; m < Whole::count; m++)
-            some.x[m] = shared.x[part][Whole::column(m)];
-        sums_add(all, some, unit_of(rule));
+            all.x[m] = fmaf(scale, shared.x[part][Whole::column(m)], all.x[m]);
     }
 }
 

@@ -2,7 +2,8 @@
  *
  * A block stays on each multiprocessor. What it waits for from others comes as marked numbers, so that a task begins a
  * microsecond after the last number of the one in front is there. Weights depend on nobody: one warp of the block does
- * nothing but ask for them, tile after tile into a ring in shared memory, and is tasks ahead of the others.
+ * nothing but ask for them, tile after tile into a ring in shared memory, and is tasks ahead of the others. Three more end
+ * rows, while the workers already take the weights of the next task into their registers.
  *
  * A product: a tile is four pairs of columns of the result. The other warps share the numbers of x, 64 each, and
  * multiply them with the weights of up to four tiles; the sums of the warps are added up in their order. Pairs belong
@@ -15,7 +16,8 @@
 enum {
     WARPS = 16, /* that compute */
     WORKERS = WARPS * SR_WARP,
-    THREADS = WORKERS + 4 * SR_WARP, /* one of these warps loads: registers go by four warps */
+    ENDERS = 3,                                     /* warps that end rows */
+    THREADS = WORKERS + SR_WARP + ENDERS * SR_WARP, /* one more warp loads */
     ROWS = SR_CHAIN_ROWS,
     TILES = 4,                  /* of a block at a time */
     COLUMNS = 8,                /* of a tile */
@@ -24,15 +26,21 @@ enum {
     ROW_BYTES = CHUNK * 2 + 64, /* of a column's weights: neighbours begin in other banks */
     RING = 8,                   /* tiles that are there or on their way */
     X_STRIDE = 48,              /* of GROUP / 2 pairs, so that eight lanes read from all banks */
-    LOADER_REGISTERS = 32,
-    WORKER_REGISTERS = 112,
-    WORK = 1 /* the barrier of the workers */
+    HELPER_REGISTERS = 64,
+    WORKER_REGISTERS = 104,
+    /* Barriers: of the workers; of these and those who end rows, for one and the other half of the sums. */
+    WORK = 1,
+    SUMMED = 2,
+    ENDED = 4,
+    DONE = 6,
+    MEETING = WORKERS + ENDERS * SR_WARP
 };
 
 struct chain_memory {
     alignas(16) unsigned char ring[RING][COLUMNS][ROW_BYTES];
     uint64_t full[RING], empty[RING];
-    uint32_t mark; /* of this run */
+    uint32_t mark;                    /* of this run */
+    int64_t position[SR_CHAIN_TASKS]; /* of the new token, for tasks of attention */
     alignas(16) uint32_t x[WARPS][ROWS][X_STRIDE];
     alignas(16) float sums[2][ROWS][WARPS][TILES * COLUMNS]; /* every other round has the same */
     float squares[2][ROWS][WARPS];
@@ -192,18 +200,18 @@ SR_DEVICE void store_row(const sr_chain_target &target, int64_t row, int64_t col
 
 /* ---- the end of a product ---- */
 
-/* What a lane of the warp that ends row `warp` knows before x is there: its column of the round's, and what becomes of
- * the sum. */
+/* What a lane of the warp that ends a row knows before the sums are there: its column of the round's, and what becomes
+ * of the sum. */
 struct column_end {
     int pair;
     int column; /* negative: none */
     float addend, cosine, sine;
 };
 
-SR_DEVICE column_end column_end_of(const sr_chain_product_task &task, int first_tile,
+SR_DEVICE column_end column_end_of(const sr_chain_product_task &task, int first_tile, int row,
                                    uint32_t mark) {
     const sr_chain_product &p = task.of;
-    const int row = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
+    const int lane = (int)threadIdx.x % SR_WARP;
     const int tile = first_tile + lane / COLUMNS * (int)gridDim.x, n = lane % COLUMNS;
     column_end end = {tile * 4 + n % 4, -1, 0, 1, 0};
     if (tile < task.tiles && end.pair < task.pairs && column_of(p, tile, n) < p.N)
@@ -222,10 +230,11 @@ SR_DEVICE column_end column_end_of(const sr_chain_product_task &task, int first_
     return end;
 }
 
-/* The warp ends the row of its number, a lane a column. */
-SR_DEVICE void end_row(const sr_chain_product_task &task, const column_end &end,
-                       const chain_memory &memory, int parity, uint32_t mark) {
-    const int row = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
+/* The warp ends a row, a lane a column. */
+SR_DEVICE void end_row(const sr_chain_product_task &task, const column_end &end, int row,
+                       const chain_memory &memory, int parity) {
+    const int lane = (int)threadIdx.x % SR_WARP;
+    const uint32_t mark = memory.mark;
     float sum = 0, squares = 0;
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
@@ -245,25 +254,46 @@ SR_DEVICE void end_row(const sr_chain_product_task &task, const column_end &end,
                   mark);
 }
 
+/* The warps that end rows: they look ahead for what they need, and then wait for the workers' sums. */
+SR_DEVICE void end_all(chain_memory &memory) {
+    const int own = (int)(threadIdx.x - WORKERS) / SR_WARP - 1;
+    int rounds = 0;
+    for (int n = 0; n < list_of(memory).count; n++) {
+        if (list_of(memory).entry[n].kind != SR_CHAIN_PRODUCT)
+            continue;
+        const sr_chain_product_task &task = task_at<sr_chain_product_task>(memory, n);
+        for (int round = (int)blockIdx.x; round < task.tiles; round += TILES * (int)gridDim.x) {
+            const int parity = rounds++ % 2;
+            for (int row = own; row == own || row < task.of.M; row += ENDERS) {
+                column_end end = {};
+                if (row < task.of.M)
+                    end = column_end_of(task, round, row, memory.mark);
+                if (row == own)
+                    named_barrier_sync(SUMMED + parity, MEETING);
+                if (row < task.of.M)
+                    end_row(task, end, row, memory, parity);
+            }
+            named_barrier_arrive(ENDED + parity, MEETING);
+        }
+    }
+    named_barrier_arrive(DONE, MEETING);
+}
+
 /* ---- a product ---- */
 
-/* a[half] = the lane's part of numbers `group` * 64 .. of x, as the instruction wants it; squares[row] += theirs. */
+/* a[half] = the lane's part of 64 numbers of x from `column` on, times the norm's weights, as the instruction wants it;
+ * squares[row] += theirs. */
 SR_DEVICE void take_x(uint4 (&a)[2], float (&squares)[ROWS], const sr_chain_product_task &task,
-                      chain_memory &memory, int group, uint32_t mark) {
+                      chain_memory &memory, int column, float2 norm) {
     const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
-    const int column = group * GROUP + 2 * lane;
-    float x[ROWS][2] = {}, norm[2] = {1, 1};
-    if (task.of.norm) {
-        norm[0] = task.of.norm[column];
-        norm[1] = task.of.norm[column + 1];
-    }
-    load_pairs(x, task.x, task.of.M, column, true, mark);
+    float x[ROWS][2] = {};
+    load_pairs(x, task.x, task.of.M, column + 2 * lane, true, memory.mark);
     __syncwarp(); /* all have read what stood there */
 #pragma unroll
     for (int row = 0; row < ROWS; row++) {
         squares[row] = fmaf(x[row][0], x[row][0], fmaf(x[row][1], x[row][1], squares[row]));
         if (row < task.of.M)
-            memory.x[warp][row][lane] = pack_bf16(x[row][0] * norm[0], x[row][1] * norm[1]);
+            memory.x[warp][row][lane] = pack_bf16(x[row][0] * norm.x, x[row][1] * norm.y);
     }
     __syncwarp();
 #pragma unroll
@@ -307,22 +337,23 @@ SR_DEVICE void leave_round(chain_memory &memory, int parity, const float (&c)[TI
 SR_DEVICE void multiply(const sr_chain_product_task &task, chain_memory &memory, int &tiles,
                         int &rounds) {
     const int warp = (int)threadIdx.x / SR_WARP;
-    const uint32_t mark = memory.mark;
     for (int round = (int)blockIdx.x; round < task.tiles; round += TILES * (int)gridDim.x) {
         float c[TILES][4] = {}, squares[ROWS] = {};
-        column_end end = {};
-        if (warp < task.of.M)
-            end = column_end_of(task, round, mark);
         for (int first = 0; first < task.of.K; first += CHUNK) {
             const bool there = first + warp * GROUP < task.of.K;
+            const int column = first + warp * GROUP;
             uint4 weights[TILES][2] = {}, x[2];
+            float2 norm = make_float2(1, 1); /* asked for before anything is waited for */
+            if (there && task.of.norm)
+                norm = *reinterpret_cast<const float2 *>(task.of.norm + column +
+                                                         2 * (threadIdx.x % SR_WARP));
 #pragma unroll
             for (int i = 0; i < TILES; i++)
                 if (round + i * (int)gridDim.x < task.tiles)
                     take_tile(weights[i], there, memory, tiles++);
             if (!there)
                 continue;
-            take_x(x, squares, task, memory, first / GROUP + warp, mark);
+            take_x(x, squares, task, memory, column, norm);
 #pragma unroll
             for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -330,11 +361,11 @@ SR_DEVICE void multiply(const sr_chain_product_task &task, chain_memory &memory,
                     if (round + i * (int)gridDim.x < task.tiles)
                         multiply_piece(c[i], x[half], weights[i][half]);
         }
-        const int parity = rounds++ % 2;
+        const int parity = rounds % 2;
+        if (rounds++ >= 2)
+            named_barrier_sync(ENDED + parity, MEETING);
         leave_round(memory, parity, c, squares, task.of);
-        named_barrier_sync(WORK, WORKERS);
-        if (warp < task.of.M)
-            end_row(task, end, memory, parity, mark);
+        named_barrier_arrive(SUMMED + parity, MEETING);
     }
 }
 
@@ -389,42 +420,56 @@ SR_DEVICE void store_partial(sr_marked *to, const key_sums<Row::count> &sums, in
     }
 }
 
+/* Adds those of `count` other blocks, in their order. */
 template <class Row>
-SR_DEVICE void load_partial(key_sums<Row::count> &sums, const sr_marked *from, int Dv,
-                            uint32_t mark) {
-    const sr_chain_source source = {from, 0, {}};
-    float two[1][2] = {};
+SR_DEVICE void add_partials(key_sums<Row::count> &all, const sr_marked *from, int count,
+                            const sr_chain_attention_task &task, uint32_t mark) {
+    constexpr int OTHERS = SR_ONE_PARTS - 1;
+    const int lane = (int)threadIdx.x % SR_WARP, Dv = task.call.Dv, size = sr_chain_partial(Dv);
+    const sr_chain_source source = {from, size, {}};
+    float own[1][2] = {{0, -INFINITY}}; /* sum and maximum of other block number `lane` */
+    load_pairs(own, source, 1, (int64_t)lane * size + size - 2, lane < count, mark);
+    const float before = all.maximum, unit = unit_of(task.call.score);
+    float factor = lane < count ? 1 : 0, scale = 1;
+    if (task.call.score.maximum) {
+        all.maximum = fmaxf(before, warp_maximum(own[0][1]));
+        factor = own[0][1] == -INFINITY ? 0 : exp2f((own[0][1] - all.maximum) * unit);
+        scale = before == -INFINITY ? 0 : exp2f((before - all.maximum) * unit);
+    }
+    sums_scale(all, scale);
+    for (int other = 0; other < count; other++)
+        all.sum = fmaf(shuffle(factor, other), shuffle(own[0][0], other), all.sum);
 #pragma unroll
     for (int m = 0; m < Row::count; m += 2) {
-        two[0][0] = two[0][1] = 0;
-        load_pairs(two, source, 1, Row::column(m), Row::column(m) < Dv, mark);
-        sums.x[m] = two[0][0];
-        sums.x[m + 1] = two[0][1];
+        float x[OTHERS][2] = {};
+        load_pairs(x, source, count, Row::column(m), Row::column(m) < Dv, mark);
+#pragma unroll
+        for (int other = 0; other < OTHERS; other++) {
+            const float share = shuffle(factor, other);
+            all.x[m] = fmaf(share, x[other][0], all.x[m]);
+            all.x[m + 1] = fmaf(share, x[other][1], all.x[m + 1]);
+        }
     }
-    load_pairs(two, source, 1, sr_chain_partial(Dv) - 2, true, mark);
-    sums.sum = two[0][0];
-    sums.maximum = two[0][1];
 }
 
 /* The first warp, when the warps have left their sums. */
 template <int WIDTH>
 SR_DEVICE void end_head(const sr_chain_attention_task &task, const chain_memory &memory,
-                        const one_place &at, int part, int shares, uint32_t mark) {
+                        const one_place &at, int part, const one_share<WIDTH, WARPS> &share) {
     using Row = sr_warp_row<WIDTH>;
+    const uint32_t mark = memory.mark;
     const sr_attention_view<sr_bf16> &call = task.call;
     sr_marked *const partials =
         task.partials + at.row * task.parts * (int64_t)sr_chain_partial(call.Dv);
     key_sums<Row::count> all;
-    add_warps(all, reinterpret_cast<const one_memory<WIDTH, WARPS> &>(memory.attended), call.score);
+    add_warps(all, reinterpret_cast<const one_memory<WIDTH, WARPS> &>(memory.attended), share.warps,
+              call.score);
     if (part > 0) {
         store_partial<Row>(partials + part * sr_chain_partial(call.Dv), all, call.Dv, mark);
         return;
     }
-    for (int other = 1; other < shares; other++) {
-        key_sums<Row::count> some;
-        load_partial<Row>(some, partials + other * sr_chain_partial(call.Dv), call.Dv, mark);
-        sums_add(all, some, unit_of(call.score));
-    }
+    if (share.shares > 1)
+        add_partials<Row>(all, partials + sr_chain_partial(call.Dv), share.shares - 1, task, mark);
     output_one<sr_bf16, WIDTH>(call, at, all);
 #pragma unroll
     for (int m = 0; m < Row::count; m++)
@@ -433,16 +478,15 @@ SR_DEVICE void end_head(const sr_chain_attention_task &task, const chain_memory 
 }
 
 /* A call, so that products need not keep registers for it. */
-template <int WIDTH>
-static __device__ __noinline__ void attend(const sr_chain_attention_task &task,
-                                           chain_memory &memory) {
+template <int WIDTH> static __device__ __noinline__ void attend(chain_memory &memory, int number) {
+    const sr_chain_attention_task &task = task_at<sr_chain_attention_task>(memory, number);
     const uint32_t mark = memory.mark;
     const sr_attention_view<sr_bf16> &call = task.call;
     const int warp = (int)threadIdx.x / SR_WARP;
     for (int unit = (int)blockIdx.x; unit < call.B * call.H * task.parts; unit += (int)gridDim.x) {
         const int part = unit % task.parts;
         one_place at = place_of(call, task.memory, unit / task.parts);
-        at.position = call.position();
+        at.position = memory.position[number];
         const one_share<WIDTH, WARPS> share(at.position, part, task.parts);
         if (part >= share.shares)
             continue;
@@ -465,7 +509,7 @@ static __device__ __noinline__ void attend(const sr_chain_attention_task &task,
             append_one(call, task.memory, at, token, WORKERS);
         named_barrier_sync(WORK, WORKERS);
         if (warp == 0)
-            end_head<WIDTH>(task, memory, at, part, share.shares, mark);
+            end_head<WIDTH>(task, memory, at, part, share);
     }
 }
 
@@ -474,7 +518,7 @@ static __device__ __noinline__ void attend(const sr_chain_attention_task &task,
 /* When all blocks are done, positions and the mark move on. */
 SR_DEVICE void end_run(const chain_memory &memory, sr_chain_state *state) {
     const sr_chain_list &list = list_of(memory);
-    named_barrier_sync(WORK, WORKERS);
+    named_barrier_sync(DONE, MEETING);
     if (threadIdx.x != 0 || atomicAdd(&state->done, 1) != (int)gridDim.x - 1)
         return;
     state->done = 0;
@@ -493,9 +537,9 @@ SR_DEVICE void work(chain_memory &memory) {
         }
         const sr_chain_attention_task &task = task_at<sr_chain_attention_task>(memory, n);
         if (max(task.call.D, task.call.Dv) <= 64)
-            attend<64>(task, memory);
+            attend<64>(memory, n);
         else
-            attend<128>(task, memory);
+            attend<128>(memory, n);
     }
 }
 
@@ -514,10 +558,17 @@ static __global__ void __launch_bounds__(THREADS, 1)
         mbarrier_init_fence();
     }
     __syncthreads();
+    /* Read once, while everything is being fetched anyway. */
+    for (int n = (int)threadIdx.x; n < list_of(*memory).count; n += THREADS)
+        if (list_of(*memory).entry[n].kind == SR_CHAIN_ATTENTION)
+            memory->position[n] = task_at<sr_chain_attention_task>(*memory, n).call.position();
+    __syncthreads();
     if (threadIdx.x >= WORKERS) {
-        registers_decrease<LOADER_REGISTERS>();
+        registers_decrease<HELPER_REGISTERS>();
         if (threadIdx.x < WORKERS + SR_WARP)
             load_all(*memory);
+        else
+            end_all(*memory);
         return;
     }
     registers_increase<WORKER_REGISTERS>();
