@@ -4,6 +4,8 @@
 #include "columns.h"
 #include "commands.h"
 #include "files/path.h"
+#include "model/avey.h"
+#include "model_open.h"
 #include "options.h"
 
 #include <jansson.h>
@@ -208,9 +210,18 @@ static srnn_status show(compared *runs, seed_group *groups, const comparison *c)
     return plot(runs, count, c->training);
 }
 
+static void tell_leaks(const compared *runs, int count) {
+    for (int i = 0; i < count; i++)
+        if (sr_avey_leaks(runs[i].settings.attention)) {
+            model_tell_leak();
+            return;
+        }
+}
+
 static srnn_status compare(compared *runs, const comparison *c) {
     for (int i = 0; i < c->folders.count; i++)
         SR_TRY(open_run(&runs[i], c->folders.values[i]));
+    tell_leaks(runs, c->folders.count);
     seed_group *groups = calloc((size_t)c->folders.count, sizeof *groups);
     if (!groups)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for %d runs", c->folders.count);

@@ -16,9 +16,13 @@ void model_tell(const sr_model_config *config, const char *where) {
                 "embedding and is used, as transformers does\n",
                 where);
     if (config->is_avey && !config->avey.causal)
-        fputs("softrnn: avey is not causal: a chunk's later tokens weigh what its earlier ones "
-              "read, so "
-              "that losses and logits over a whole text are not those of a model that predicts; "
-              "avey_causal is\n",
-              stderr);
+        model_tell_leak();
+}
+
+void model_tell_leak(void) {
+    fputs(
+        "softrnn: avey is not causal: a chunk's later tokens weigh what its earlier ones read, so "
+        "that losses and logits over a whole text are not those of a model that predicts; "
+        "avey_causal is\n",
+        stderr);
 }

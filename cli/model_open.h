@@ -11,4 +11,7 @@ srnn_status model_open(sr_model **model, sr_backend *backend, const char *where)
  * tokens reach earlier ones. */
 void model_tell(const sr_model_config *config, const char *where);
 
+/* Says on stderr what Avey as published does, for whoever shows its losses (sr_avey_leaks). */
+void model_tell_leak(void);
+
 #endif

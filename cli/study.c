@@ -2,6 +2,8 @@
 #include "base/memory_stream.h"
 #include "commands.h"
 #include "installed.h"
+#include "model/avey.h"
+#include "model_open.h"
 #include "options.h"
 #include "origin.h"
 #include "progress.h"
@@ -150,10 +152,20 @@ static int run_ranked(sr_study *study, const arguments *a, sr_study_way *way) {
     return exit_code;
 }
 
+static void tell_leaks(const sr_study *study) {
+    for (size_t i = 0; i < study->variant_count; i++)
+        if (sr_avey_leaks(study->variants[i].attention)) {
+            model_tell_leak();
+            return;
+        }
+}
+
 static int start(const arguments *a) {
     sr_study study = {0};
     sr_study_way way = {.jobs = a->jobs, .launcher = (sr_launcher)a->launcher};
     int exit_code = command_report(sr_study_prepare(&study, &way, &a->request));
+    if (exit_code == EXIT_OK)
+        tell_leaks(&study);
     if (exit_code == EXIT_OK && a->request.plan_only)
         study_table_plan(&study, &way);
     else if (exit_code == EXIT_OK && a->status)

@@ -57,12 +57,13 @@ def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax"
     softrnn.ArgumentError: gate reads output_gate, which was not given
     """
     options = Options(form, chunk, kernel, threads, state_limit, levels, rope_theta)
-    if is_torch(q) and _torch_module().is_traced(q):
-        return _torch_module().traced(attention, (q, k, v, operands), documents, options)
+    torch = _torch_module() if is_torch(q) else None
+    if torch is not None and torch.is_traced(q):
+        return torch.traced(attention, (q, k, v, operands), documents, options)
     variant = parse(attention)
     values = named_operands(variant, q, k, v, operands)
-    if is_torch(q):
-        return _torch_module().attention(variant, values, documents, options)
+    if torch is not None:
+        return torch.attention(variant, values, documents, options)
     return _numpy.attention(variant, values, documents, options)
 
 

@@ -5,6 +5,7 @@ takes one that waits, or makes one.
 """
 
 import threading
+from contextlib import nullcontext
 from typing import Any, Dict, Hashable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._library import ArgumentError, ArgumentTypeError, check, encoded, ffi, lib, text, words
@@ -184,7 +185,10 @@ class Plan:
         """Computes what lies at the address o, with the strides of self.o; saved: an address, or 0."""
         self.o.words[0] = o
         self._saved_word[0] = saved
-        self._locked(_forward, self.o.struct[0], self.inputs.struct)
+        if self.place.lock is None:
+            check(_forward(self.plan, self.o.struct[0], self.inputs.struct, self._saved[0]))
+        else:
+            self._locked(_forward, self.o.struct[0], self.inputs.struct)
 
     def backward(self, d_o: int, saved: int) -> None:
         """Computes the gradients that have an address."""
@@ -193,11 +197,7 @@ class Plan:
         self._locked(_backward, self.gradients.struct, self.d_o.struct[0], self.inputs.struct)
 
     def _locked(self, function: Any, *arguments: Any) -> None:
-        lock = self.place.lock
-        if lock is None:
-            check(function(self.plan, *arguments, self._saved[0]))
-            return
-        with lock:
+        with self.place.lock or nullcontext():
             check(function(self.plan, *arguments, self._saved[0]))
 
     def free(self) -> None:

@@ -224,20 +224,24 @@ def _twice() -> SoftrnnError:
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Tuple[Any, ...], *tensors: Tensor) -> Tensor:
-        plan, *ctx.call = call
-        saved = torch.empty(plan.saved_bytes, dtype=torch.uint8, device=tensors[0].device)
-        o = _forward(plan, tensors, ctx.call[1], saved)
-        ctx.save_for_backward(*tensors, saved)
-        return o
+        plan = call[0]
+        if plan.place is CPU:
+            saved = torch.empty(plan.saved_bytes, dtype=torch.uint8)
+        else:
+            saved = torch.empty(plan.saved_bytes, dtype=torch.uint8, device=tensors[0].device)
+        ctx.call = call[1:]
+        ctx.saved = saved  # neither an input nor an output, so that it keeps nothing else alive
+        ctx.save_for_backward(*tensors)
+        return _forward(plan, tensors, call[2], saved)
 
     @staticmethod
     def backward(ctx: Any, d_o: Tensor) -> Any:
         variant, documents, options = ctx.call
         tensors = ctx.saved_tensors
-        call = (variant, documents, options, ctx.needs_input_grad[1:], tensors[-1])
+        call = (variant, documents, options, ctx.needs_input_grad[1:], ctx.saved)
         if torch.is_grad_enabled():  # create_graph=True
-            return (None,) + _Gradient.apply(call, d_o, *tensors[:-1])
-        return (None,) + tuple(_run_backward(variant, d_o, tensors[:-1], tensors[-1], documents, options, call[3]))
+            return (None,) + _Gradient.apply(call, d_o, *tensors)
+        return (None,) + tuple(_run_backward(variant, d_o, tensors, ctx.saved, documents, options, call[3]))
 
 
 def attention(variant: Variant, tensors: Sequence[Any], documents: Optional[Any], options: Options) -> Tensor:
@@ -248,7 +252,9 @@ def attention(variant: Variant, tensors: Sequence[Any], documents: Optional[Any]
         tensors, result = _converted(variant.operands, variant.vectors, tensors)
         plan = _take_plan(variant, tensors, options)
     try:
-        offsets = as_offsets(documents.cpu() if isinstance(documents, Tensor) else documents)
+        offsets = None
+        if documents is not None:
+            offsets = as_offsets(documents.cpu() if isinstance(documents, Tensor) else documents)
         if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors]):
             o = _Attention.apply((plan, variant, offsets, options), *tensors)
         else:

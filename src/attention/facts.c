@@ -272,7 +272,8 @@ bool sr_floor_follows_rows(const srnn_attention *a) {
 }
 
 bool srnn_attention_has_state(const srnn_attention *a) {
-    return a->score != SRNN_SCORE_EXP && a->clamp == 0 && a->pool == 0;
+    const bool series = a->score != SRNN_SCORE_EXP && a->clamp == 0 && a->pool == 0;
+    return series && (a->score == SRNN_SCORE_LINEAR || sr_pairs_are_plain(a));
 }
 
 bool sr_has_order(const srnn_attention *a, int n) {

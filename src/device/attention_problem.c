@@ -136,9 +136,9 @@ srnn_status sr_problem_check_state(const srnn_problem *p) {
     if (!srnn_attention_has_state(&p->attention))
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "%s has no fixed-size state (exp and clamped scores are not finite power "
-                       "series, and with "
-                       "pool every chunk leaves a key): "
-                       "use the parallel form",
+                       "series; with pool every chunk leaves a key; power and taylor have one "
+                       "without write=delta, levels, decay=softplus, decay_place=logit and "
+                       "position=rope_features): use the parallel form",
                        text);
     if (states_bytes(p) > p->state_limit)
         return SR_FAIL(

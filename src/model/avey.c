@@ -66,6 +66,10 @@ srnn_status sr_avey_parse(sr_avey *avey, bool *known, const char *text) {
     return status;
 }
 
+bool sr_avey_leaks(const char *text) {
+    return strcspn(text, ",") == strlen(NAME) && strncmp(text, NAME, strlen(NAME)) == 0;
+}
+
 int sr_avey_print(char *text, size_t size, const sr_avey *a) {
     return snprintf(text, size, "%s,chunk=%d,chunks=%d,expansion=%d,share=%.15g",
                     a->causal ? CAUSAL_NAME : NAME, a->chunk, a->chunks, a->expansion, a->share);

@@ -3,8 +3,10 @@
 
 #include "files/json.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { REQUIRED = 8, ATTENTION_BYTES = 256 };
@@ -39,13 +41,15 @@ static const required common[] = {
     {"quantization_config", "null", "quantised weights are not read", false},
 };
 
+/* A word of JSON, a text in its quotes or a number. */
 static bool is_json(const json_t *value, const char *text) {
-    json_t *wanted = json_loads(text, JSON_DECODE_ANY, NULL);
-    const bool equal = json_is_number(value) && json_is_number(wanted)
-                           ? json_number_value(value) == json_number_value(wanted)
-                           : json_equal(value, wanted);
-    json_decref(wanted);
-    return equal;
+    const char *own = json_string_value(value);
+    if (*text == '"')
+        return own && strlen(own) + 2 == strlen(text) && strncmp(own, text + 1, strlen(own)) == 0;
+    if (json_is_number(value))
+        return isdigit((unsigned char)*text) && json_number_value(value) == strtod(text, NULL);
+    return (json_is_true(value) && strcmp(text, "true") == 0) ||
+           (json_is_false(value) && strcmp(text, "false") == 0);
 }
 
 static void require(sr_config_reader *r, const required *rule) {

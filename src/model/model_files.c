@@ -1,6 +1,8 @@
 /* model_files.c: a model from and to a Hugging Face folder. */
 #include "model/model_files.h"
 
+#include "files/file.h"
+#include "files/json.h"
 #include "files/path.h"
 #include "files/safetensors.h"
 #include "model/config_family.h"
@@ -10,6 +12,7 @@
 
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define EMBEDDING "model.embed_tokens.weight"
@@ -242,15 +245,49 @@ srnn_status sr_model_load_shared(sr_model *model, size_t *shared, const char *fo
 
 /* ---- saving */
 
-static srnn_status add_all(sr_safetensors_writer *writer, const sr_model *model,
-                           const sr_tensor_names *names, sr_dtype dtype) {
+static const sr_model_part whole = {0, 1};
+
+/* How a file of weights is written. */
+typedef struct weight_style {
+    const sr_tensor_names *names;
+    sr_dtype dtype;
+    sr_model_part part;
+} weight_style;
+
+static int part_number(const sr_model *model, const sr_tensor_spec *spec, int count) {
+    return (int)(spec->start / (model->table.numbers / (size_t)count + 1));
+}
+
+bool sr_model_part_has(sr_model_part part, const sr_model *model, const sr_tensor_spec *spec) {
+    return part_number(model, spec, part.count) == part.index;
+}
+
+static int part_name(char name[64], sr_model_part part) {
+    if (part.count == 1)
+        return snprintf(name, 64, "model.safetensors");
+    return snprintf(name, 64, "model-%05d-of-%05d.safetensors", part.index + 1, part.count);
+}
+
+srnn_status sr_model_part_file(char path[SR_PATH_BYTES], const char *folder, sr_model_part part) {
+    char name[64];
+    part_name(name, part);
+    return sr_path_join(path, folder, name);
+}
+
+static srnn_status add_part(sr_safetensors_writer *writer, size_t *added, const sr_model *model,
+                            const weight_style *style) {
     sr_safetensors_writer_reader(writer, sr_stream_out, model->backend);
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
         char name[SR_SPEC_NAME];
-        sr_tensor_name_there(name, names, spec->name);
-        sr_tensor tensor = {
-            .name = name, .dtype = dtype, .rank = spec->rank, .data = model->weights + spec->start};
+        if (!sr_model_part_has(style->part, model, spec))
+            continue;
+        ++*added;
+        sr_tensor_name_there(name, style->names, spec->name);
+        sr_tensor tensor = {.name = name,
+                            .dtype = style->dtype,
+                            .rank = spec->rank,
+                            .data = model->weights + spec->start};
         for (int d = 0; d < spec->rank; d++)
             tensor.shape[d] = spec->shape[d];
         SR_TRY(sr_safetensors_writer_add(writer, &tensor));
@@ -258,12 +295,15 @@ static srnn_status add_all(sr_safetensors_writer *writer, const sr_model *model,
     return sr_safetensors_writer_metadata(writer, "format", "pt");
 }
 
-static srnn_status write_weights(const sr_model *model, const char *path,
-                                 const sr_tensor_names *names, sr_dtype dtype) {
+static srnn_status write_weights(const sr_model *model, const char *folder,
+                                 const weight_style *style) {
+    char path[SR_PATH_BYTES];
     sr_safetensors_writer *writer;
+    size_t added = 0;
+    SR_TRY(sr_model_part_file(path, folder, style->part));
     SR_TRY(sr_safetensors_writer_create(&writer));
-    srnn_status status = add_all(writer, model, names, dtype);
-    if (status == SRNN_OK)
+    srnn_status status = add_part(writer, &added, model, style);
+    if (status == SRNN_OK && added > 0)
         status = sr_safetensors_writer_write(writer, path);
     sr_safetensors_writer_free(writer);
     return status;
@@ -271,14 +311,14 @@ static srnn_status write_weights(const sr_model *model, const char *path,
 
 static srnn_status save(const sr_model *model, const sr_family *family, const char *folder,
                         sr_dtype dtype) {
-    char config[SR_PATH_BYTES], weights[SR_PATH_BYTES];
+    char config[SR_PATH_BYTES];
     const sr_tensor_names *names = family->system ? sr_config_system_names(family->system) : NULL;
+    const weight_style style = {names, dtype, whole};
     if (dtype != SR_DTYPE_F32 && dtype != SR_DTYPE_BF16 && dtype != SR_DTYPE_F16)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "weights are written as F32, BF16 or F16, not %s",
                        sr_dtype_name(dtype));
     SR_TRY(sr_path_join(config, folder, "config.json"));
-    SR_TRY(sr_path_join(weights, folder, "model.safetensors"));
-    SR_TRY(write_weights(model, weights, names, dtype));
+    SR_TRY(write_weights(model, folder, &style));
     return sr_model_config_write(&model->config, family, dtype, config);
 }
 
@@ -290,4 +330,47 @@ srnn_status sr_model_save_public(const sr_model *model, const char *folder, sr_d
     const sr_family *family;
     SR_TRY(sr_model_config_public(&family, &model->config));
     return save(model, family, folder, dtype);
+}
+
+/* ---- saving by several */
+
+static json_t *index_of(const sr_model *model, int parts) {
+    json_t *root = json_object(), *metadata = json_object(), *map = json_object();
+    for (size_t i = 0; i < model->table.count; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        char name[64];
+        part_name(name, (sr_model_part){part_number(model, spec, parts), parts});
+        sr_json_set(map, spec->name, json_string(name));
+    }
+    sr_json_set(metadata, "total_size",
+                json_integer((json_int_t)(sr_tensor_table_learned(&model->table) * sizeof(float))));
+    sr_json_set(root, "metadata", metadata);
+    sr_json_set(root, "weight_map", map);
+    return root;
+}
+
+static srnn_status write_index(const sr_model *model, const char *folder, int parts) {
+    char path[SR_PATH_BYTES], *text;
+    SR_TRY(sr_path_join(path, folder, "model.safetensors.index.json"));
+    json_t *root = index_of(model, parts);
+    const srnn_status made = sr_json_dump(&text, root, JSON_INDENT(2) | JSON_SORT_KEYS, path);
+    json_decref(root);
+    SR_TRY(made);
+    const srnn_status status = sr_file_replace(path, text, strlen(text));
+    free(text);
+    return status;
+}
+
+srnn_status sr_model_save_part(const sr_model *model, const char *folder, sr_model_part part) {
+    const sr_family *family = sr_family_of(&model->config);
+    const weight_style style = {NULL, SR_DTYPE_F32, part};
+    char config[SR_PATH_BYTES];
+    if (part.count == 1)
+        return sr_model_save(model, folder, SR_DTYPE_F32);
+    SR_TRY(write_weights(model, folder, &style));
+    if (part.index > 0)
+        return SRNN_OK;
+    SR_TRY(write_index(model, folder, part.count));
+    SR_TRY(sr_path_join(config, folder, "config.json"));
+    return sr_model_config_write(&model->config, family, SR_DTYPE_F32, config);
 }

@@ -2,6 +2,7 @@
 #ifndef SR_MODEL_MODEL_FILES_H
 #define SR_MODEL_MODEL_FILES_H
 
+#include "files/path.h"
 #include "files/tensor.h"
 #include "model/model.h"
 
@@ -25,7 +26,20 @@ srnn_status sr_model_load_shared(sr_model *model, size_t *shared, const char *fo
  * dtype: SR_DTYPE_F32, SR_DTYPE_BF16 or SR_DTYPE_F16. */
 srnn_status sr_model_save(const sr_model *model, const char *folder, sr_dtype dtype);
 
-/* The same with the names and members that others know, where one of their models computes the same
+/* One of `count` files that writers make side by side, in Hugging Face's layout of several: of the weights in float those
+ * tensors whose place in the arena is in its part. Each writes its file, if there are any; the first one config.json and
+ * model.safetensors.index.json too. With one part it is sr_model_save. */
+typedef struct sr_model_part {
+    int index, count; /* 0 .. count-1 */
+} sr_model_part;
+
+srnn_status sr_model_save_part(const sr_model *model, const char *folder, sr_model_part part);
+
+/* Whether the tensor is in the part, and the file that the part is. */
+bool sr_model_part_has(sr_model_part part, const sr_model *model, const sr_tensor_spec *spec);
+srnn_status sr_model_part_file(char path[SR_PATH_BYTES], const char *folder, sr_model_part part);
+
+/* The same as sr_model_save with the names and members that others know, where one of their models computes the same
  * (sr_model_config_public). */
 srnn_status sr_model_save_public(const sr_model *model, const char *folder, sr_dtype dtype);
 

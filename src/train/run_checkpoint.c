@@ -127,11 +127,18 @@ srnn_status sr_checkpoint_rotate(const char *run, const sr_run_settings *setting
 
 /* ---- reading back what was written */
 
-static srnn_status compare_weights(const sr_safetensors *file, const sr_model *model,
+static sr_model_part part_of(const sr_ranks *ranks) {
+    return (sr_model_part){ranks->rank, ranks->count};
+}
+
+static srnn_status compare_weights(const sr_safetensors *file, const sr_checkpointed *run,
                                    const char *path) {
+    const sr_model *model = run->model;
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
         const sr_tensor *tensor;
+        if (!sr_model_part_has(part_of(run->ranks), model, spec))
+            continue;
         SR_TRY(sr_safetensors_require(&tensor, file, spec->name));
         SR_TRY(sr_stream_compare(model->backend, model->weights + spec->start, spec->count, tensor,
                                  path));
@@ -152,30 +159,27 @@ static srnn_status compare_config(const char *folder, const sr_model *model) {
     return status;
 }
 
-static srnn_status read_back(const char *folder, const sr_model *model) {
+/* This rank's file of weights; there is none where it has no tensor. */
+static srnn_status read_back(const char *folder, const sr_checkpointed *run) {
     char path[SR_PATH_BYTES];
     sr_safetensors *file;
-    SR_TRY(compare_config(folder, model));
-    SR_TRY(sr_path_join(path, folder, "model.safetensors"));
+    SR_TRY(sr_model_part_file(path, folder, part_of(run->ranks)));
+    if (run->ranks->count > 1 && access(path, F_OK) != 0)
+        return compare_weights(NULL, run, path);
     SR_TRY(sr_safetensors_open(&file, path));
-    const srnn_status status = compare_weights(file, model, path);
+    const srnn_status status = compare_weights(file, run, path);
     sr_safetensors_free(file);
     return status;
 }
 
-/* ---- writing: rank 0 writes the model, each rank what it keeps of the optimiser's arrays */
-
-static srnn_status write_model(const char *folder, const sr_checkpointed *run) {
-    SR_TRY(sr_model_save(run->model, folder, SR_DTYPE_F32));
-    if (sr_tokenizer_lies_in(run->folder))
-        SR_TRY(sr_tokenizer_keep(folder, run->folder));
-    return read_back(folder, run->model);
-}
+/* ---- writing: each rank writes its part of the weights and what it keeps of the optimiser's arrays */
 
 static srnn_status write_files(const char *folder, const sr_checkpointed *run) {
     const sr_moment_files moments = {run->model, run->trainer, run->ranks};
-    if (run->ranks->rank == 0)
-        SR_TRY(write_model(folder, run));
+    SR_TRY(sr_model_save_part(run->model, folder, part_of(run->ranks)));
+    SR_TRY(read_back(folder, run));
+    if (run->ranks->rank == 0 && sr_tokenizer_lies_in(run->folder))
+        SR_TRY(sr_tokenizer_keep(folder, run->folder));
     return sr_moment_files_write(&moments, folder);
 }
 
@@ -191,6 +195,7 @@ static srnn_status begin_folder(const char *writing, const char *path) {
 static srnn_status end_folder(const sr_checkpointed *run, const sr_progress *progress,
                               const char *writing, const char *path) {
     sr_progress again;
+    SR_TRY(compare_config(writing, run->model));
     SR_TRY(sr_progress_write(progress, run->settings->identity, writing));
     SR_TRY(sr_progress_read(&again, run->settings, progress->step, writing));
     return sr_folder_rename(writing, path);

@@ -64,9 +64,20 @@ static void who_has_a_state(void **state) {
                                        "order:4",
                                        "power:3",
                                        "softmax_taylor_80terms",
-                                       "gated_ReLU_no_gate_L2norm_nodivS_noclamp"};
-    static const char *const without[] = {"softmax", "norm", "gate", "order:4,clamp=5",
-                                          "gated_relu_no_in_gate_no_norm"};
+                                       "gated_ReLU_no_gate_L2norm_nodivS_noclamp",
+                                       "power",
+                                       "gla",
+                                       "gated_delta_net",
+                                       "log_linear"};
+    static const char *const without[] = {"softmax",
+                                          "norm",
+                                          "gate",
+                                          "order:4,clamp=5",
+                                          "gated_relu_no_in_gate_no_norm",
+                                          "rat",
+                                          "power:2,write=delta,feature=unit_smooth",
+                                          "order:2,levels=fenwick",
+                                          "power:2,decay=log_sigmoid,decay_place=logit"};
     srnn_attention a;
     for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
         a = parsed(with[i]);

@@ -217,6 +217,7 @@ static void differences_are_refused(void **state) {
         {"mamba2", "n_groups", NULL}, /* left out it is 8 */
         {"mamba2", "hidden_act", "\"gelu\""},
         {"mamba2", "use_conv_bias", "false"},
+        {"mamba2", "use_conv_bias", "0"},
         {"mamba2", "time_step_limit", "[0.0, 0.1]"},
         {"mamba2", "time_step_limit", "[0.001, {\"__float__\": \"Infinity\"}]"},
         {"mamba2", "time_step_limit", "7"},

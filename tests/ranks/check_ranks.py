@@ -85,13 +85,27 @@ def records(folder):
     return path.read_text().splitlines() if path.exists() else []
 
 
+def weights(checkpoint):
+    """name -> bytes of every tensor of a model, from whatever files it lies in."""
+    found = {}
+    for path in checkpoint.glob("model*.safetensors"):
+        data = path.read_bytes()
+        start = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:start])
+        header.pop("__metadata__", None)
+        for name, facts in header.items():
+            check(name not in found, f"{path}: {name} is in two files")
+            first, end = facts["data_offsets"]
+            found[name] = data[start + first:start + end]
+    return found
+
+
 def same(a, b):
     """Two runs have the same records and the same last weights, bit by bit."""
     check(records(a) == records(b), f"{a} and {b} have other records")
     last = [sorted((f / "checkpoints").glob("step-*"))[-1] for f in (a, b)]
     check(last[0].name == last[1].name, f"{a} ends with {last[0].name}, {b} with {last[1].name}")
-    check((last[0] / "model.safetensors").read_bytes() == (last[1] / "model.safetensors").read_bytes(),
-          f"{a} and {b} have other weights")
+    check(weights(last[0]) and weights(last[0]) == weights(last[1]), f"{a} and {b} have other weights")
 
 
 def case_bits(here):
@@ -104,6 +118,11 @@ def case_bits(here):
         same(here / "one", name)
     pieces = sorted(f.name for f in (here / "4-optimizer/checkpoints/step-000000006").glob("optimizer*"))
     check(len(pieces) == 4, f"a checkpoint of 4 ranks has {pieces}")
+    files = sorted(f.name for f in (here / "4-optimizer/checkpoints/step-000000006").glob("model-*"))
+    check(len(files) > 1 and files[0] == "model-00001-of-00004.safetensors", f"the weights of 4 ranks are in {files}")
+    logits = [run(1, "eval", "--model", here / name, "--data", "recall:pairs=4", "--batches", 2).splitlines()[-1]
+              for name in ("one", "4-optimizer")]
+    check(logits[0] == logits[1], f"a model in pieces is another one: {logits}")
     other = ["--attention", "gate", "--tied", "--layout", "packed", "--data", __file__]
     for ranks, name in ((1, "text"), (3, "text3")):
         run(ranks, "train", "--out", here / name, *train, *other, "--length", 40, "--accumulate", 3 // ranks)

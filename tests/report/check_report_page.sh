@@ -21,7 +21,7 @@ open_page() {
         --dump-dom "file://$1#selftest" >"$work/dom" 2>"$work/messages"
 }
 
-for kind in plain hostile one-seed broken; do
+for kind in plain hostile one-seed broken systems; do
     "$make_study" "$work/$kind" $kind || fail "$kind: no study made"
     "$program" report "$work/$kind" >/dev/null 2>&1 || fail "$kind: no report"
     for width in 1200 390; do
@@ -36,6 +36,11 @@ for kind in plain hostile one-seed broken; do
     ! grep -q '<img' "$work/dom" || fail "$kind: a name became an element"
     [ "$(grep -c '<script' "$work/dom")" = 4 ] || fail "$kind: there are other scripts than the page's own"
 done
+
+# A system's own page.
+open_page "$work/systems/systems/4-mamba2/report.html" 390 || fail "a system: the browser failed"
+grep -q '<math' "$work/dom" || fail "a system: no equation"
+! grep 'CONSOLE' "$work/messages" || fail "a system: words on the console"
 
 # The orders of a run's checkpoints.
 task='recall:pairs=2,vocab=8,length=12'

@@ -54,7 +54,29 @@ static const made_task tasks[] = {
 
 enum { TASKS = sizeof tasks / sizeof *tasks };
 
+static const char *const systems[VARIANTS] = {"softmax",
+                                              "power",
+                                              "forget",
+                                              "mamba2",
+                                              "gla",
+                                              "delta_net",
+                                              "gated_delta_net",
+                                              "log_linear",
+                                              "log_linear_mamba2",
+                                              "log_linear_gated_delta_net",
+                                              "rat",
+                                              "grela",
+                                              "nala",
+                                              "avey",
+                                              "avey_causal"};
+
+static const char *variant_text(int v, made_kind kind) {
+    return kind == MADE_SYSTEMS ? systems[v] : variants[v].text;
+}
+
 static const char *variant_name(int v, made_kind kind) {
+    if (kind == MADE_SYSTEMS)
+        return systems[v];
     return kind == MADE_HOSTILE && v == 2 ? HOSTILE_NAME : variants[v].name;
 }
 
@@ -148,7 +170,7 @@ static int write_run(const char *folder, int t, int v, int seed, made_kind kind)
     snprintf(path, sizeof path, "%s/runs/%s/run.yaml", folder, id);
     out = fopen(path, "w");
     if (!out ||
-        fprintf(out, "attention: \"%s\"\nsteps: %d\n%s\n", variants[v].text, STEPS,
+        fprintf(out, "attention: \"%s\"\nsteps: %d\n%s\n", variant_text(v, kind), STEPS,
                 kind == MADE_HOSTILE ? HOSTILE_NAME : "seed: 1") < 0 ||
         fclose(out) != 0)
         return -1;
@@ -183,12 +205,15 @@ static int write_plan(const char *folder, made_kind kind) {
     for (int v = 0; v < VARIANTS; v++) {
         srnn_attention attention;
         char text[256];
-        if (srnn_attention_parse(&attention, variants[v].text) != SRNN_OK)
+        if (srnn_attention_parse(&attention, variant_text(v, kind)) == SRNN_OK)
+            srnn_attention_print(text, sizeof text, &attention);
+        else if (kind == MADE_SYSTEMS) /* Avey is no attention */
+            snprintf(text, sizeof text, "%s", systems[v]);
+        else
             return -1;
-        srnn_attention_print(text, sizeof text, &attention);
         json_array_append_new(variant_list,
                               json_pack("{s:s, s:s, s:s}", "name", variant_name(v, kind),
-                                        "attention", variants[v].text, "text", text));
+                                        "attention", variant_text(v, kind), "text", text));
     }
     for (int t = 0; t < TASKS; t++) {
         json_array_append_new(task_list,

@@ -10,8 +10,9 @@ typedef enum made_kind {
     MADE_PLAIN = 0, /* three seeds, all finished */
     MADE_HOSTILE,   /* one variant, the titles and the run files have the name above */
     MADE_ONE_SEED,
-    MADE_BROKEN, /* "gate" diverged in two of three seeds of kjv, "linear elu" in all of them;
+    MADE_BROKEN,  /* "gate" diverged in two of three seeds of kjv, "linear elu" in all of them;
                   * "order 2" ended one seed of recall without a finite number */
+    MADE_SYSTEMS, /* the neighbouring systems in place of the variants */
 } made_kind;
 
 /* Writes study.json, summary.json and the runs into `folder`, which exists. 0: written. */

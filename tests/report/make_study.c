@@ -1,4 +1,4 @@
-/* make_study.c: writes a made study into a folder: make_study FOLDER [hostile|one-seed|broken]. */
+/* make_study.c: writes a made study into a folder: make_study FOLDER [hostile|one-seed|broken|systems]. */
 #include "made_study.h"
 
 #include <stdio.h>
@@ -6,10 +6,8 @@
 #include <sys/stat.h>
 
 static const char *const kinds[] = {
-    [MADE_PLAIN] = "plain",
-    [MADE_HOSTILE] = "hostile",
-    [MADE_ONE_SEED] = "one-seed",
-    [MADE_BROKEN] = "broken",
+    [MADE_PLAIN] = "plain",   [MADE_HOSTILE] = "hostile", [MADE_ONE_SEED] = "one-seed",
+    [MADE_BROKEN] = "broken", [MADE_SYSTEMS] = "systems",
 };
 
 int main(int argc, char **argv) {
@@ -19,6 +17,6 @@ int main(int argc, char **argv) {
             mkdir(argv[1], 0777);
             return made_study_write(argv[1], (made_kind)i) == 0 ? 0 : 1;
         }
-    fprintf(stderr, "usage: make_study FOLDER [plain|hostile|one-seed|broken]\n");
+    fprintf(stderr, "usage: make_study FOLDER [plain|hostile|one-seed|broken|systems]\n");
     return 2;
 }

@@ -4,6 +4,7 @@
 #include "made_study.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
+#include "report/draw/systems.h"
 #include "report/draw/table.h"
 #include "report/study/kinds.h"
 #include "report/study/report.h"
@@ -17,7 +18,7 @@
 
 enum { PAGE_LIMIT = 2000000, PATH = 256 };
 
-static char plain[64], hostile[64], one_seed[64], broken[64];
+static char plain[64], hostile[64], one_seed[64], broken[64], systems[64];
 
 /* A file of a folder as a terminated text, which the caller frees. */
 static char *read_text(const char *folder, const char *name) {
@@ -604,12 +605,13 @@ static int make(char folder[64], made_kind kind) {
 static int enter(void **state) {
     (void)state;
     return make(plain, MADE_PLAIN) || make(hostile, MADE_HOSTILE) ||
-           make(one_seed, MADE_ONE_SEED) || make(broken, MADE_BROKEN);
+           make(one_seed, MADE_ONE_SEED) || make(broken, MADE_BROKEN) ||
+           make(systems, MADE_SYSTEMS);
 }
 
 static int leave(void **state) {
     (void)state;
-    const char *const folders[] = {plain, hostile, one_seed, broken};
+    const char *const folders[] = {plain, hostile, one_seed, broken, systems};
     int failed = 0;
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
         failed |= sr_folder_remove(folders[i]) != SRNN_OK;
@@ -633,8 +635,49 @@ static void orders_are_of_one_family(void **state) {
     }
 }
 
+/* Every name with a layer of its own, and what docs/VARIANTS.md says it chooses. */
+static void every_system_is_told(void **state) {
+    (void)state;
+    char *document = read_text(SOFTRNN_TEST_INPUTS "/../../docs", "VARIANTS.md");
+    const srnn_variant *variant;
+    const sr_system *system;
+    for (size_t i = 0; (variant = srnn_variant_at(i)); i++)
+        if (variant->attention.layer != SRNN_LAYER_PLAIN && !sr_system_of(variant->name))
+            fail_msg("report/draw/systems.c has no row for %s", variant->name);
+    for (size_t i = 0; (system = sr_system_at(i)); i++) {
+        char cell[256];
+        snprintf(cell, sizeof cell, "| %s |\n", system->chooses);
+        if (!strstr(system->name, "avey") && *system->chooses && !strstr(document, cell))
+            fail_msg("docs/VARIANTS.md does not say that %s chooses %s", system->name,
+                     system->chooses);
+    }
+    free(document);
+}
+
+static void systems_have_pages(void **state) {
+    (void)state;
+    static const char *const parts[] = {"The equation", "How it follows from softmax",
+                                        "What it costs", "bytes per token", "20\u202f024"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        expect_text(systems, "systems/4-mamba2/report.html", parts[i]);
+    expect_text(systems, "systems/4-mamba2/report.html", "<math");
+    expect_text(systems, "systems/4-mamba2/report.html", "<td>softplus</td>");
+    expect_text(systems, "systems/14-avey/report.html", "Not causal");
+    expect_text(systems, "systems/14-avey/report.html", "tril(V)");
+    expect_no_text(systems, "systems/15-avey-causal/report.html", "Not causal");
+    expect_text(systems, "report.html", "Not causal: avey");
+    expect_text(systems, "report.html", "href=\"systems/11-rat/report.html\"");
+    expect_text(systems, "report.html", "systems <strong>");
+    /* They are more than linear attention, about which the paper speaks. */
+    expect_no_text(systems, "report.html", "The paper says");
+    expect_no_text(systems, "report.html", "against the order");
+    expect_no_text(plain, "report.html", "one by one");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_system_is_told),
+        cmocka_unit_test(systems_have_pages),
         cmocka_unit_test(orders_are_of_one_family),
         cmocka_unit_test(escapes),
         cmocka_unit_test(wrong_bytes_are_replaced),

@@ -54,9 +54,9 @@ static inline doubles doubles_exp(doubles x) {
     return p + p;
 }
 
-/* log(1 + x) for x from 0 to 1, as 2 artanh(x / (x + 2)). */
+/* log(1 + x) for x from 0 to 1, as 2 artanh(x / (x + 2)); within 2e-10 where numbers are float. */
 static inline doubles doubles_log1p(doubles x) {
-    enum { TERMS = 16 };
+    enum { TERMS = SR_REAL_BITS == 64 ? 16 : 8 };
     const doubles s = x / (x + 2.0), square = s * s;
     doubles sum = doubles_all(1.0 / (2 * TERMS + 1));
 #pragma GCC unroll 16

@@ -79,6 +79,7 @@ typedef struct query_tile {
     const int32_t *first; /* of these rows: where their documents start in the call */
     const double *decay;  /* of all keys, or NULL */
     real bound;           /* on the logits; infinity or NaN if none is known */
+    decay_range range;    /* against the key tile at hand */
 } query_tile;
 
 /* Moves a row's maximum up to what this tile brings, rescaling what was summed so far. */
@@ -117,6 +118,7 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
     const real *columns = decay_columns(w->decay, q->decay, tile, q->at + q->rows, reference);
     const bool sums = sr_needs_row_sum(&p->attention) || sr_floor_follows_rows(&p->attention);
     const bool scaled = x->subtract && !logits_are_tame(&x->rule, q->bound);
+    const bool near = q->decay && decay_is_near(q->range, q->bound);
     int width = (int)tile_width(keys);
     for (int64_t r = 0; r < q->rows; r++) {
         int64_t low = q->first[r] - tile * TILE, high = q->at + r + 1 - tile * TILE;
@@ -130,6 +132,7 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
             .decay = q->decay ? (real)(q->decay[q->at + r] - reference) : 0,
             .decay_columns = columns,
             .bound = q->bound,
+            .near = near,
         };
         if (row.low >= row.high) {
             row_clear_hidden(row.s, 0, 0, width);
@@ -169,7 +172,7 @@ static real logit_bound(const tile_workspace *w, const packed_head *head, const 
     real norm = 0;
     for (int64_t tile = from; tile < past; tile++)
         norm = larger_or_nan(norm, head->key_norm[tile]);
-    return q->decay ? (real)INFINITY : largest_norm(w->queries, row_stride(D), q->rows, D) * norm;
+    return largest_norm(w->queries, row_stride(D), q->rows, D) * norm;
 }
 
 /* Outputs of finished rows, one call per run of rows that belong to one document. */
@@ -219,12 +222,17 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
     int64_t keys_seen = q.at + q.rows, from = q.first[0] / TILE, past = tiles_in(keys_seen);
     q.bound = logit_bound(w, packed, &q, from, past, p->D);
+    if (p->attention.decay == SRNN_DECAY_LEARNED)
+        q.bound = (real)INFINITY; /* weights can rise from key to query */
     const bool scaled = x->subtract && !logits_are_tame(&x->rule, q.bound);
     for (int64_t r = 0; r < TILE; r++)
         w->maximum[r] = scaled ? (real)-INFINITY : 0;
 
     for (int64_t tile = from; tile < past; tile++) {
         int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
+        q.range = tile_decay(q.decay, q.at, q.rows, tile, keys);
+        if (q.decay && !scaled && decay_hides(&x->rule, q.range, q.bound))
+            continue;
         product((product_target){w->s, ld.tile, false}, (product_operand){w->queries, ld.d, 1},
                 (product_rows){packed->keys + tile * p->D * ld.tile, ld.tile},
                 (product_size){q.padded, tile_width(keys), p->D},

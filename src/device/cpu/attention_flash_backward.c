@@ -136,6 +136,31 @@ static void load_keys(const context *x, const workspace *w, const position *at, 
     transpose_rows(w->values, ld.tile, w->value_rows, ld.dv, count, p->Dv, TILE);
 }
 
+/* On |s| of the key tile at hand and a query tile. */
+static real pair_bound(const srnn_problem *p, const workspace *w, const position *at, int64_t own) {
+    return p->attention.decay == SRNN_DECAY_LEARNED ? (real)INFINITY
+                                                    : w->query_norm[own] * at->key_norm;
+}
+
+/* C_i - C_j of a query tile and a key tile. */
+static decay_range pair_range(const srnn_problem *p, const position *at, int64_t tile,
+                              int64_t own) {
+    return tile_decay(at->decay, own * TILE, rows_in(p, own), tile, rows_in(p, tile));
+}
+
+/* Nothing of the weights of these tiles is left by decay, less what was subtracted of their logarithms. */
+static bool is_hidden(const context *x, const workspace *w, const position *at, int64_t tile,
+                      int64_t own) {
+    const srnn_problem *p = &x->call->plan->core;
+    const real *maximum =
+        (const real *)x->call->saved.maximum + sr_row_index(p, p->H, at->b, at->h, own * TILE);
+    real least = 0;
+    for (int64_t r = 0; r < rows_in(p, own); r++)
+        least = maximum[r] < least ? maximum[r] : least;
+    return at->decay &&
+           decay_hides(&x->rule, pair_range(p, at, tile, own), pair_bound(p, w, at, own) - least);
+}
+
 static void weigh_tile(const context *x, const workspace *w, const position *at, int64_t tile,
                        int64_t own, int64_t width) {
     const srnn_problem *p = &x->call->plan->core;
@@ -143,7 +168,8 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
     int64_t rows = rows_in(p, own), keys = rows_in(p, tile);
     int64_t base = sr_row_index(p, p->H, at->b, at->h, own * TILE);
     double reference = decay_reference(at->decay, own * TILE, rows);
-    real bound = at->decay ? (real)INFINITY : w->query_norm[own] * at->key_norm;
+    real bound = pair_bound(p, w, at, own);
+    const bool near = at->decay && decay_is_near(pair_range(p, at, tile, own), bound);
     const real *columns = decay_columns(w->decay, at->decay, tile, p->T, reference);
     for (int64_t r = 0; r < rows; r++) {
         int64_t i = own * TILE + r, low = at->first[i] - tile * TILE, high = i + 1 - tile * TILE;
@@ -159,6 +185,7 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
             .decay_columns = columns,
             .maximum = ((const real *)x->call->saved.maximum)[base + r],
             .bound = bound,
+            .near = near,
         };
         if (row.low > row.high)
             row.low = row.high;
@@ -267,7 +294,8 @@ static void keys_task(void *untyped, int64_t task, int worker) {
             load_keys(x, w, &at, tile);
             at.key_norm = largest_norm(w->key_rows, ld.d, TILE, p->D);
             for (int64_t own = tile; own < tiles && at.first[own * TILE] < (tile + 1) * TILE; own++)
-                tile_pair(x, w, &at, tile, own);
+                if (!is_hidden(x, w, &at, tile, own))
+                    tile_pair(x, w, &at, tile, own);
         }
     }
     for (int64_t tile = from; tile < past; tile++)

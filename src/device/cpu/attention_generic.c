@@ -44,9 +44,7 @@ static void forward_row(const head *a, int64_t i) {
     maximum = fmax(maximum, row_logits(a, w->query, w->keys, i, 0));
     w->maxima[i] = maximum;
     memset(numerator, 0, (size_t)p->Dv * sizeof *numerator);
-    for (int64_t j = 0; j <= i; j++) {
-        if (!sees(a, i, j))
-            continue;
+    for (int64_t j = first_seen(a, i, 0); j <= i; j = next_seen(a, i, j)) {
         const double weight = level_at(levels, i, j) * pair_at(a, i, j).weight;
         row_sum += weight;
         for (int d = 0; !turned && !delta && d < p->Dv; d++)
@@ -56,8 +54,8 @@ static void forward_row(const head *a, int64_t i) {
     if (!turned || delta)
         return;
     row_logits(a, w->turned_query, w->turned, i, 0);
-    for (int64_t j = 0; j <= i; j++)
-        for (int d = 0; sees(a, i, j) && d < p->Dv; d++)
+    for (int64_t j = first_seen(a, i, 0); j <= i; j = next_seen(a, i, j))
+        for (int d = 0; d < p->Dv; d++)
             numerator[d] +=
                 level_at(levels, i, j) * pair_at(a, i, j).weight * (double)w->values[j * p->Dv + d];
 }

@@ -127,10 +127,17 @@ static inline double product_of(const head *a, const real *q, const real *k, int
     return pair_product(a->p, a->width, q, k, decay_at(a, i), decay_at(a, j));
 }
 
-/* Row i sees j: all, or the last of each earlier chunk and itself. */
-static inline bool sees(const head *a, int64_t i, int64_t j) {
+/* The keys that row i sees, in order: all, or the last of each earlier chunk and itself. */
+static inline int64_t first_seen(const head *a, int64_t i, int64_t from) {
     const int64_t chunk = a->p->attention.pool;
-    return !chunk || j == i || (j % chunk == chunk - 1 && j / chunk < i / chunk);
+    return !chunk ? from : i < chunk ? i : chunk - 1;
+}
+
+static inline int64_t next_seen(const head *a, int64_t i, int64_t j) {
+    const int64_t chunk = a->p->attention.pool;
+    if (!chunk || j == i)
+        return j + 1;
+    return (j + chunk) / chunk < i / chunk ? j + chunk : i;
 }
 
 /* The levels of row i, or NULL. */
@@ -175,9 +182,7 @@ static inline double row_logits(const head *a, const real *query, const real *ke
                                 int64_t from) {
     const srnn_attention *v = &a->p->attention;
     double maximum = -INFINITY, largest = 0.0;
-    for (int64_t j = from; j <= i; j++) {
-        if (!sees(a, i, j))
-            continue;
+    for (int64_t j = first_seen(a, i, from); j <= i; j = next_seen(a, i, j)) {
         double s = product_of(a, query, keys + j * a->p->D, i, j);
         double x = v->clamp != 0.0 && s > v->clamp ? v->clamp : s;
         maximum = fmax(maximum, x + weight_decay(a, i, j));

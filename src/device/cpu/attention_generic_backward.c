@@ -35,9 +35,7 @@ static void pairs_backward(const head *a, const real *query, const real *keys, d
     const workspace *w = a->w;
     const int D = a->p->D;
     const bool explicit_weight = a->d_decay && !sr_decay_in_logits(&a->p->attention);
-    for (int64_t j = from; j <= i; j++) {
-        if (!sees(a, i, j))
-            continue;
+    for (int64_t j = first_seen(a, i, from); j <= i; j = next_seen(a, i, j)) {
         const pair own = pair_at(a, i, j);
         product_backward(a, query, keys + j * D, d_query, d_keys + j * D,
                          own.slope * w->d_weight[j], i, j);
@@ -72,9 +70,7 @@ static void weights_backward(const head *a, int64_t i, bool sums, bool numerator
     const real *d_numerator = d_numerator_of(a, i);
     const double *levels = row_levels(a, edges->level, i);
     double *d_levels = row_levels(a, edges->d_level, i);
-    for (int64_t j = 0; j <= i; j++) {
-        if (!sees(a, i, j))
-            continue;
+    for (int64_t j = first_seen(a, i, 0); j <= i; j = next_seen(a, i, j)) {
         const double level = level_at(levels, i, j), weight = pair_at(a, i, j).weight;
         double d_weight = d_row_sum;
         if (numerators) {

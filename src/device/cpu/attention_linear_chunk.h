@@ -336,7 +336,7 @@ static inline linear_room linear_room_place(const srnn_problem *p, sr_layout *la
 /* e^x; what float cannot hold of x is made good. */
 static inline vec decay_factor_of(const wide *exponent) {
     const wide x = *exponent;
-    const vec high = __builtin_convertvector(x, vec), e = vec_exp(high);
+    const vec high = __builtin_convertvector(x, vec), e = vec_exp_decayed(high);
     return e + e * __builtin_convertvector(x - __builtin_convertvector(high, wide), vec);
 }
 

@@ -150,8 +150,19 @@ typedef struct score_row {
     real decay;    /* C_i and, per column, C_j, both less the same reference; columns NULL: none */
     const real *decay_columns;
     real maximum; /* the logarithm of what all weights are divided by */
-    real bound;   /* on |s|; infinity or NaN if none is known, and with decay */
+    real bound;   /* on |s|; infinity or NaN if none is known */
+    bool
+        near; /* with decay: no exponent is beyond what vec_exp_small takes, if nothing is subtracted */
 } score_row;
+
+/* Weights that decay made smaller than e^this are zero: their products would be numbers that are not normal, which
+ * take the processor a hundred times as long. */
+#define LEAST_EXPONENT ((real)-80)
+
+/* e^x, zero where it is less than that. */
+static inline vec vec_exp_decayed(vec x) {
+    return vec_select((vec_bits)(x < LEAST_EXPONENT), (vec){0}, vec_exp(x));
+}
 
 /* Below this bound on |s|, exp and its row sums stay far from the ends of the number range: the row
  * maximum need not be subtracted, nor exp be guarded. */
@@ -205,7 +216,7 @@ static inline vec exponent_of(vec s, score_constants c, int j) {
 }
 
 static inline vec decay_factor(score_constants c, int j) {
-    return vec_exp(c.decay - vec_load(c.decay_columns + j));
+    return vec_exp_decayed(c.decay - vec_load(c.decay_columns + j));
 }
 
 /* Hidden columns of the vector at j become `value`. */
@@ -266,6 +277,18 @@ static inline void row_weights_plain(real *s, int width, score_constants c, vec 
         *sum += total;
 }
 
+/* The same with decay. */
+static inline void row_weights_near(real *s, int width, score_constants c, vec *sum) {
+    vec total = {0};
+    for (int j = 0; j < width; j += LANES) {
+        vec w = vec_exp_small(exponent_of(vec_load(s + j), c, j));
+        vec_store(s + j, w);
+        total += w;
+    }
+    if (sum)
+        *sum += total;
+}
+
 /* The polynomials without clamp and decay, from a multiple of COLUMNS on. */
 static inline void row_weights_polynomial(real *s, int from, int high, const score_rule *rule) {
     if (rule->score == SRNN_SCORE_LINEAR)
@@ -295,12 +318,19 @@ static inline void row_weights(const score_row *row, const score_rule *rule, vec
     real *const s = row->s;
     const int from = row->low / LANES * LANES, high = row->high;
     const bool exponential = row_is_exponential(row, rule);
-    bool small = row->bound <= SMALL_LOGIT && row->maximum == 0;
-    if (exponential && small && row->low == 0 && high == row->width) {
+    const bool whole = row->low == 0 && high == row->width && row->maximum == 0;
+    if (exponential && whole && row->bound <= SMALL_LOGIT && !c.decayed) {
         row_weights_plain(s, row->width, c, sum);
         return;
     }
-    if (exponential) {
+    if (exponential && whole && row->near) {
+        row_weights_near(s, row->width, c, sum);
+        return;
+    }
+    if (exponential && c.decayed) {
+        for (int j = from; j < high; j += LANES)
+            vec_store(s + j, vec_exp_decayed(exponent_of(vec_load(s + j), c, j)));
+    } else if (exponential) {
         for (int j = from; j < high; j += LANES)
             vec_store(s + j, vec_exp(exponent_of(vec_load(s + j), c, j)));
     } else if (c.maximum != 0) {
@@ -334,14 +364,15 @@ static inline void row_weights_backward(const score_row *row, const score_rule *
     real *const s = row->s;
     const int from = row->low / LANES * LANES, high = row->high;
     const bool exponential = row_is_exponential(row, rule);
-    const bool small =
-        row->bound <= SMALL_LOGIT && row->maximum <= SMALL_LOGIT && row->maximum >= -SMALL_LOGIT;
+    const bool small = c.decayed ? row->near && row->maximum == 0
+                                 : row->bound <= SMALL_LOGIT && row->maximum <= SMALL_LOGIT &&
+                                       row->maximum >= -SMALL_LOGIT;
     const scaled_polynomial scaled = scaled_polynomial_of(rule, exponential ? 0 : c.maximum);
     for (int j = from; j < high; j += LANES) {
         vec logits = vec_load(s + j), w, slope;
         if (exponential) {
             vec x = exponent_of(logits, c, j);
-            w = slope = small ? vec_exp_small(x) : vec_exp(x);
+            w = slope = small ? vec_exp_small(x) : c.decayed ? vec_exp_decayed(x) : vec_exp(x);
         } else {
             vec x = clamp_logits(logits, c);
             vec factor = c.decayed ? decay_factor(c, j) : vec_all(1);

@@ -156,6 +156,43 @@ static inline bool tile_hides_keys(const int32_t *first, int64_t at, int64_t row
     return at + 1 - tile * TILE < keys || first[rows - 1] > tile * TILE;
 }
 
+/* Between what C_i - C_j lies for queries i and keys j; NaN if one of them is not finite. */
+typedef struct decay_range {
+    double least, most;
+} decay_range;
+
+static inline decay_range range_of(const double *numbers, int64_t count) {
+    decay_range range = {INFINITY, -INFINITY};
+    double zero = 0.0;
+    for (int64_t n = 0; n < count; n++) {
+        range.least = numbers[n] < range.least ? numbers[n] : range.least;
+        range.most = numbers[n] > range.most ? numbers[n] : range.most;
+        zero += numbers[n] * 0.0;
+    }
+    return (decay_range){range.least + zero, range.most + zero};
+}
+
+/* The same of two tiles; `decay` NULL: none. */
+static inline decay_range tile_decay(const double *decay, int64_t at, int64_t rows, int64_t tile,
+                                     int64_t keys) {
+    if (!decay)
+        return (decay_range){0};
+    const decay_range queries = range_of(decay + at, rows);
+    const decay_range own = range_of(decay + tile * TILE, keys);
+    return (decay_range){queries.least - own.most, queries.most - own.least};
+}
+
+/* True if decay leaves nothing of any pair: all are below LEAST_EXPONENT. `bound`: on |s|. */
+static inline bool decay_hides(const score_rule *rule, decay_range range, real bound) {
+    return range.most + (rule->score == SRNN_SCORE_EXP ? (double)bound : 0.0) <
+           (double)LEAST_EXPONENT;
+}
+
+/* True if no exponent is far from 0. */
+static inline bool decay_is_near(decay_range range, real bound) {
+    return fmax(-range.least, range.most) + (double)bound <= -(double)LEAST_EXPONENT;
+}
+
 /* What the decays of a tile of queries are taken relative to: the first that is a number. */
 static inline double decay_reference(const double *decay, int64_t at, int64_t rows) {
     for (int64_t r = 0; decay && r < rows; r++)

@@ -250,6 +250,16 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
         fputs("C is the running sum of a learned gate. ", out);
     if (a->decay == SRNN_DECAY_LOG_SIGMOID || a->decay == SRNN_DECAY_SOFTPLUS)
         fputs("C is the running sum of the logarithms of learned gates. ", out);
+    if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP)
+        fputs("\u0394 is softplus of a learned number, which drives the decay too. ", out);
+    if (a->skip == SRNN_SKIP_HEAD || a->skip == SRNN_SKIP_CHANNEL)
+        fputs("skip is the value itself times a learned number. ", out);
+    if (a->skip == SRNN_SKIP_CONV)
+        fprintf(out, "skip is SiLU of a causal convolution of the values, %d wide. ", a->skip_conv);
+    if (a->levels == SRNN_LEVELS_FENWICK)
+        fputs("\u03bb is a learned positive number for each level, the bit length of i xor j from "
+              "0. ",
+              out);
     if (a->decay_place == SRNN_DECAY_PLACE_LOGIT || a->decay_width == SRNN_WIDTH_CHANNEL)
         fputs("The decay acts inside the product of q and k. ", out);
     if (a->write == SRNN_WRITE_DELTA)

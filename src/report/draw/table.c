@@ -178,9 +178,9 @@ void sr_table_write_html(FILE *out, const sr_table *table) {
     sr_escape_html(out, table->caption);
     fprintf(out, "\"><table id=\"table-");
     sr_escape_html(out, table->name);
-    fputs("\"><caption>", out);
+    fputs("\"><caption><span>", out);
     sr_escape_html(out, table->caption);
-    fputs("</caption>\n<thead><tr>", out);
+    fputs("</span></caption>\n<thead><tr>", out);
     for (size_t c = 0; c < table->column_count; c++) {
         fprintf(out, "<th scope=\"col\"%s>", table->columns[c].numbers ? " class=\"number\"" : "");
         sr_escape_html(out, table->columns[c].title);

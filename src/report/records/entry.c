@@ -104,6 +104,10 @@ bool sr_entry_falls_short(const sr_entry *entry) {
     return entry->effect == SR_EFFECT_WORSE || entry->effect == SR_EFFECT_UNSTABLE;
 }
 
+double sr_entry_memory(const sr_entry *entry) {
+    return isfinite(entry->state_bytes) ? entry->state_bytes : entry->cache_bytes;
+}
+
 bool sr_entry_compared(const sr_entry *entry) {
     return sr_entry_falls_short(entry) || entry->effect == SR_EFFECT_BETTER ||
            entry->effect == SR_EFFECT_UNCLEAR;

@@ -56,6 +56,9 @@ void sr_entry_free(sr_entry *entry);
 
 sr_cost sr_entry_cost(const sr_entry *entry);
 
+/* Bytes of its state, else of keys and values. */
+double sr_entry_memory(const sr_entry *entry);
+
 /* True if the variant has a verdict beside the baseline's. */
 bool sr_entry_compared(const sr_entry *entry);
 

@@ -253,6 +253,13 @@ static bool same_number(double a, double b) {
     return a == b || (isnan(a) && isnan(b));
 }
 
+const sr_entry *sr_cell_entry(const sr_cell_record *cell, const sr_variant_record *variant) {
+    for (size_t i = 0; i < cell->count; i++)
+        if (cell->entries[i].variant == variant)
+            return &cell->entries[i];
+    return NULL;
+}
+
 bool sr_run_in_cell(const sr_run_record *run, const sr_cell_record *cell) {
     return strcmp(run->task, cell->task) == 0 && strcmp(run->size, cell->size) == 0 &&
            same_number(run->learning_rate, cell->learning_rate);

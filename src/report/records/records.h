@@ -48,6 +48,9 @@ typedef struct sr_records {
 srnn_status sr_records_read(sr_records *records, const char *folder);
 void sr_records_free(sr_records *records);
 
+/* The variant in the cell, or NULL. */
+const sr_entry *sr_cell_entry(const sr_cell_record *cell, const sr_variant_record *variant);
+
 /* True if the run belongs to the cell. */
 bool sr_run_in_cell(const sr_run_record *run, const sr_cell_record *cell);
 

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
+#include "report/draw/systems.h"
 #include "report/page/page.h"
 #include "report/runs/run_files.h"
 
@@ -155,8 +156,23 @@ static srnn_status put_curves(sr_page *page, const run_list *list, const char *n
 
 /* ---- the page */
 
+/* Runs of a system that leaks are named. */
+static void put_leaks(sr_page *page, const run_list *list) {
+    char attention[SR_SETTING_TEXT_BYTES];
+    for (size_t i = 0; i < list->count; i++) {
+        sr_run_setting(attention, &list->runs[i], "attention");
+        const sr_system *system = sr_system_of(attention);
+        if (!system || !system->leaks)
+            continue;
+        fputs("<p class=\"warning\" role=\"note\"><strong>Not causal: ", page->body);
+        sr_escape_html(page->body, list->runs[i].name);
+        fprintf(page->body, ".</strong> %s</p>\n", sr_system_leak);
+    }
+}
+
 static srnn_status put_sections(sr_page *page, const run_list *list) {
     sr_page_section(page, "runs", "The runs");
+    put_leaks(page, list);
     SR_TRY(put_table(page, list));
     SR_TRY(put_differences(page, list));
     sr_page_section(page, "curves", "Losses");

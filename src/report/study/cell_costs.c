@@ -4,10 +4,6 @@
 
 #include <math.h>
 
-static double memory_of(const sr_entry *entry) {
-    return isfinite(entry->state_bytes) ? entry->state_bytes : entry->cache_bytes;
-}
-
 static srnn_status put_memory(sr_page *page, const sr_cell_record *cell, const char *stem) {
     char name[64], x_title[200];
     sr_chart *chart;
@@ -27,10 +23,10 @@ static srnn_status put_memory(sr_page *page, const sr_cell_record *cell, const c
     for (size_t i = 0; i < cell->count; i++) {
         const sr_entry *entry = &cell->entries[i];
         const double spread = isfinite(entry->deviation) ? entry->deviation : 0;
-        if (!isfinite(entry->mean) || !isfinite(memory_of(entry)))
+        if (!isfinite(entry->mean) || !isfinite(sr_entry_memory(entry)))
             continue;
         sr_chart_series(chart, entry->variant->name, entry->variant->style);
-        sr_chart_point(chart, memory_of(entry) / context, entry->mean, entry->mean - spread,
+        sr_chart_point(chart, sr_entry_memory(entry) / context, entry->mean, entry->mean - spread,
                        entry->mean + spread);
     }
     return sr_page_chart(page, chart);

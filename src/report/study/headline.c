@@ -1,6 +1,7 @@
 /* headline.c: what a study found, in a sentence or two with the sizes of the effects. */
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
+#include "report/draw/systems.h"
 #include "report/study/kinds.h"
 #include "report/study/sections.h"
 
@@ -173,6 +174,34 @@ static void say_orders(sentence *s) {
     say(s, subject, highest);
 }
 
+/* Of the neighbouring systems: how many keep up, and which of these needs least of the past. */
+static void say_systems(sentence *s) {
+    const sr_entry *least = NULL;
+    size_t all = 0, level = 0;
+    for (size_t i = 0; i < s->cell->count; i++) {
+        const sr_entry *entry = &s->cell->entries[i];
+        if (!sr_system_of(entry->variant->attention) || !sr_entry_compared(entry))
+            continue;
+        all++;
+        if (entry->effect != SR_EFFECT_BETTER && !sr_cell_keeps_up(s->cell, entry))
+            continue;
+        level++;
+        if (!least || sr_entry_memory(entry) < sr_entry_memory(least))
+            least = entry;
+    }
+    if (all < 2)
+        return;
+    begin(s, "of ");
+    fprintf(s->out, "%zu systems <strong>%zu</strong> keep up with the baseline", all, level);
+    if (!least || !(s->cell->length > 0))
+        return;
+    fputs(", with the smallest memory ", s->out);
+    sr_escape_html(s->out, least->variant->name);
+    fprintf(s->out, ": <strong>%s</strong> a token of context where the baseline has %s",
+            sr_format_bytes(sr_entry_memory(least) / s->cell->length).text,
+            sr_format_bytes(sr_entry_memory(s->cell->baseline) / s->cell->length).text);
+}
+
 /* Where the paper's kinds are not among the variants: the two ends. */
 static void say_ends(sentence *s) {
     const sr_entry *best = NULL, *worst = NULL;
@@ -211,6 +240,8 @@ static void write_sentence(FILE *out, const sr_cell_record *cell) {
         say_linear(&s);
         say_orders(&s);
     }
+    if (s.parts == 0 && cell->baseline)
+        say_systems(&s);
     if (s.parts == 0)
         say_ends(&s);
     fputs(s.parts == 0         ? "There is nothing to compare yet"

@@ -7,8 +7,8 @@
 /* They are known by their descriptors, never by their names. */
 typedef bool sr_kind(const srnn_attention *attention);
 
-bool sr_kind_softmax(const srnn_attention *attention); /* plain */
-bool sr_kind_linear(const srnn_attention *attention);
+bool sr_kind_softmax(const srnn_attention *attention);   /* plain */
+bool sr_kind_linear(const srnn_attention *attention);    /* not in the layer of another system */
 bool sr_kind_truncated(const srnn_attention *attention); /* exp cut short, without gates */
 bool sr_kind_normed(const srnn_attention *attention);    /* a norm in place of the denominator */
 bool sr_kind_unbounded(const srnn_attention *attention); /* neither denominator nor norm */

@@ -31,13 +31,6 @@ static bool same(double a, double b) {
     return a == b || (isnan(a) && isnan(b));
 }
 
-static const sr_entry *entry_of(const sr_cell_record *cell, const sr_variant_record *variant) {
-    for (size_t i = 0; i < cell->count; i++)
-        if (cell->entries[i].variant == variant)
-            return &cell->entries[i];
-    return NULL;
-}
-
 /* True if a cell may stand beside the family's first, at another place. Lengths are compared at one
  * number of pairs; `alike`: and pairs at one length. */
 static bool belongs(const sr_records *records, const family *f, const sr_cell_record *cell,
@@ -75,12 +68,12 @@ static void make_family(family *f, const sr_records *records, size_t first) {
 static void add_variant(sr_chart *chart, const family *f, const sr_variant_record *variant) {
     size_t points = 0;
     for (size_t i = 0; i < f->count; i++)
-        points += entry_of(f->cells[i], variant) != NULL;
+        points += sr_cell_entry(f->cells[i], variant) != NULL;
     if (points < 2)
         return;
     sr_chart_series(chart, variant->name, variant->style);
     for (size_t i = 0; i < f->count; i++) {
-        const sr_entry *entry = entry_of(f->cells[i], variant);
+        const sr_entry *entry = sr_cell_entry(f->cells[i], variant);
         if (!entry)
             continue;
         const double spread = isfinite(entry->deviation) ? entry->deviation : 0;

@@ -3,6 +3,7 @@
 #include "files/path.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
+#include "report/draw/systems.h"
 #include "report/draw/words.h"
 #include "report/study/kinds.h"
 #include "report/study/sections.h"
@@ -19,6 +20,15 @@ static const char paper[] =
     "series, each order of it a recurrent network, linear attention the first; and a norm or a "
     "gate "
     "may stand in for the denominator. ";
+
+static const char neighbours[] =
+    "<p>Attention adds up what earlier tokens hold, each with a weight: exp of a product q\u00b7k. "
+    "Softmax divides by the sum of the weights. Its neighbours choose otherwise: another function "
+    "than exp, no denominator, weights that fade; most of them can then keep the past in a state "
+    "of "
+    "fixed size, where softmax keeps all of it. Where a layer has more weights than "
+    "softmax\u2019s, "
+    "or fewer, the study\u2019s file may give its MLP less or more. ";
 
 static bool is_about_paper(const sr_records *records) {
     sr_kind *const kinds[] = {sr_kind_linear, sr_kind_truncated, sr_kind_normed, sr_kind_unbounded};
@@ -42,11 +52,10 @@ static size_t count_seeds(const sr_records *records) {
 
 static void write_design(FILE *out, const sr_records *records) {
     const size_t seeds = count_seeds(records);
-    fprintf(
-        out,
-        "Here %zu small models that differ in their attention alone are trained on the same data "
-        "in the same order from the same initial weights",
-        records->variant_count);
+    fprintf(out,
+            "Here %zu small models that differ in their attention%s are trained on the same data "
+            "in the same order from the same initial weights",
+            records->variant_count, sr_study_has_systems(records) ? "" : " alone");
     if (seeds > 1)
         fprintf(out, ", each with %zu seeds of random numbers", seeds);
     fputs(", and compared with <b>", out);
@@ -100,13 +109,14 @@ static void write_variants(FILE *out, const sr_records *records) {
     fputs("<dl class=\"words\">\n", out);
     for (size_t i = 0; i < records->variant_count; i++) {
         const sr_variant_record *variant = &records->variants[i];
+        const sr_system *system = sr_system_of(variant->attention);
         fputs("<div><dt>", out);
         sr_escape_html(out, variant->name);
         fputs("</dt> <dd>", out);
         if (variant->known)
             sr_words_write(out, &variant->descriptor);
         else
-            sr_escape_html(out, variant->text);
+            sr_escape_html(out, system ? system->title : variant->text);
         fputs("</dd></div>\n", out);
     }
     fputs("</dl>\n", out);
@@ -114,7 +124,10 @@ static void write_variants(FILE *out, const sr_records *records) {
 
 srnn_status sr_section_question(sr_page *page, const sr_records *records) {
     sr_page_section(page, "question", "The question");
-    fputs(is_about_paper(records) ? paper : "<p>", page->body);
+    fputs(is_about_paper(records)         ? paper
+          : sr_study_has_systems(records) ? neighbours
+                                          : "<p>",
+          page->body);
     write_design(page->body, records);
     write_tasks(page->body, records);
     write_variants(page->body, records);

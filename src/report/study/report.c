@@ -11,6 +11,7 @@ static srnn_status put_sections(sr_page *page, const sr_records *records) {
         SR_TRY(sr_section_cell(page, records, i));
     SR_TRY(sr_section_lengths(page, records));
     SR_TRY(sr_section_variants(page, records));
+    SR_TRY(sr_section_systems(page, records));
     SR_TRY(sr_section_orders(page, records));
     return sr_section_provenance(page, records);
 }

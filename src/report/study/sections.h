@@ -43,6 +43,16 @@ srnn_status sr_section_lengths(sr_page *page, const sr_records *records);
 /* Each variant's equation and text form. */
 srnn_status sr_section_variants(sr_page *page, const sr_records *records);
 
+/* What the letters of the equations mean, and one variant's equation with what it does not show. */
+extern const char sr_variant_symbols[];
+void sr_variant_write_equation(FILE *out, const sr_variant_record *variant);
+
+/* True if the study has one of the neighbouring systems; softmax alone is none. */
+bool sr_study_has_systems(const sr_records *records);
+
+/* A page for each of the neighbouring systems that the study has, and links to them; nothing if it has none. */
+srnn_status sr_section_systems(sr_page *page, const sr_records *records);
+
 /* All runs, their settings, the program and the machine, and how to repeat it. */
 srnn_status sr_section_provenance(sr_page *page, const sr_records *records);
 

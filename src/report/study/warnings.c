@@ -2,6 +2,7 @@
 #include "files/json.h"
 #include "report/draw/escape.h"
 #include "report/draw/format.h"
+#include "report/draw/systems.h"
 #include "report/study/sections.h"
 
 #include <math.h>
@@ -91,15 +92,12 @@ static void write_damage(FILE *out, const sr_records *records) {
 /* Avey as it is published: what it reads of the past depends on what comes. */
 static void write_leak(FILE *out, const sr_records *records) {
     for (size_t i = 0; i < records->variant_count; i++) {
-        const char *text = records->variants[i].text;
-        if (strcspn(text, ",") != strlen("avey") || strncmp(text, "avey", strlen("avey")) != 0)
+        const sr_system *system = sr_system_of(records->variants[i].attention);
+        if (!system || !system->leaks)
             continue;
         fputs("<p class=\"warning\" role=\"note\"><strong>Not causal: ", out);
         sr_escape_html(out, records->variants[i].name);
-        fputs(".</strong> In Avey as published a chunk's later tokens weigh what its earlier ones "
-              "read, so its losses are not those of a model that predicts, and cannot be compared "
-              "with the others.</p>\n",
-              out);
+        fprintf(out, ".</strong> %s</p>\n", sr_system_leak);
     }
 }
 

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Times the chunked kernels of the neighbouring systems beside references in PyTorch on the CPU.
+
+The references compute the cores (no gates, norms or convolutions) as the plain ones of the public code do: token by token on a
+state, and for mamba2 and gla in chunks of matrix products too. All of ours is timed: decays, gates and norms included. One
+JSON line each. Usage: bench/systems_reference.py [PROGRAM] [T] [H] [D]
+"""
+import json
+import subprocess
+import sys
+import time
+
+import torch
+
+CHUNK = 64
+
+
+def recurrent(q, k, v, log_decay, beta):
+    """log_decay (B, H, T, 1 or D) and beta (B, H, T) may be None."""
+    B, H, T, D = q.shape
+    state = q.new_zeros(B, H, D, v.shape[-1])
+    out = torch.empty_like(v)
+    for t in range(T):
+        if log_decay is not None:
+            state = state * log_decay[:, :, t, :, None].exp()
+        key, value = k[:, :, t], v[:, :, t]
+        if beta is not None:
+            value = (value - (state * key[..., None]).sum(-2)) * beta[:, :, t, None]
+        state = state + key[..., None] * value[..., None, :]
+        out[:, :, t] = (q[:, :, t, :, None] * state).sum(-2)
+    return out
+
+
+def chunked(q, k, v, log_decay, beta):
+    """Without the delta rule."""
+    assert beta is None
+    B, H, T, D = q.shape
+    state = q.new_zeros(B, H, D, v.shape[-1])
+    seen = torch.ones(CHUNK, CHUNK, dtype=torch.bool).tril()
+    out = []
+    for t in range(0, T, CHUNK):
+        part = slice(t, t + CHUNK)
+        total = log_decay[:, :, part].cumsum(2)
+        last = total[:, :, -1:]
+        risen = q[:, :, part] * total.exp()
+        weights = (risen @ (k[:, :, part] * (-total).exp()).transpose(-1, -2)).masked_fill(~seen, 0.0)
+        out.append(risen @ state + weights @ v[:, :, part])
+        late = k[:, :, part] * (last - total).exp()
+        state = state * last.transpose(-1, -2).exp() + late.transpose(-1, -2) @ v[:, :, part]
+    return torch.cat(out, 2)
+
+
+def problem(name, T, H, D):
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(1, H, T, D) for _ in range(3))
+    if name == "gla":
+        return q / D**0.5, k, v, torch.nn.functional.logsigmoid(torch.randn(1, H, T, D)) / 16, None
+    log_decay = -torch.nn.functional.softplus(torch.randn(1, H, T, 1)) * 0.1
+    if name == "mamba2":
+        return q, k, v, log_decay, None
+    k = torch.nn.functional.normalize(k, dim=-1)
+    return q / D**0.5, k, v, log_decay, torch.rand(1, H, T)
+
+
+def seconds(function, rounds):
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def main():
+    program = sys.argv[1] if len(sys.argv) > 1 else "build/cli/softrnn"
+    T, H, D = (int(sys.argv[n]) if len(sys.argv) > n else size for n, size in ((2, 4096), (3, 16), (4, 64)))
+    torch.set_num_threads(2)
+    torch.set_grad_enabled(False)
+    for name in ("mamba2", "gla", "gated_delta_net"):
+        operands = problem(name, T, H, D)
+        command = [program, "bench", "attention", "--attention", name, "--form", "chunked", "--T", str(T), "--H", str(H),
+                   "--D", str(D), "--threads", "2", "--repeats", "7"]
+        ours = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["seconds_forward"]
+        line = {"variant": name, "T": T, "H": H, "D": D, "seconds": ours}
+        token = seconds(lambda: recurrent(*operands), 2)
+        line |= {"torch_recurrent_seconds": token, "times_faster_than_recurrent": token / ours}
+        if name != "gated_delta_net":
+            assert torch.allclose(recurrent(*operands), chunked(*operands), atol=2e-3, rtol=1e-3)
+            part = seconds(lambda: chunked(*operands), 5)
+            line |= {"torch_chunked_seconds": part, "times_faster_than_chunked": part / ours}
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
