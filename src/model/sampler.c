@@ -9,9 +9,9 @@
 #include <string.h>
 
 enum {
-    BUCKETS = 4096,
-    FINE = 64,           /* buckets in a factor of e */
-    FAR = BUCKETS / FINE /* factors of e: what is less probable than that weighs nothing */
+    FINE = 64,               /* buckets in a factor of e */
+    FAR = 64,                /* factors of e: what is less probable than that weighs nothing */
+    BUCKETS = FAR * FINE + 1 /* the last one for these */
 };
 
 typedef struct candidate {
@@ -104,17 +104,19 @@ static float decay(float x) {
     const int32_t whole = (int32_t)power;
     const float f = (power - (float)whole) * 0.693147181f;
     const float series =
-        1 + f * (1 + f * (0.5f + f * (1 / 6.0f + f * (1 / 24.0f + f * (1 / 120.0f + f / 720.0f)))));
+        1 + f * (1 + f * (0.5f +
+                          f * (1 / 6.0f + f * (1 / 24.0f + f * (1 / 120.0f + f * (1 / 720.0f))))));
     const uint32_t bits = (uint32_t)(whole + 127) << 23;
     float scale;
     memcpy(&scale, &bits, sizeof scale);
-    return x < FAR ? series * scale : 0;
+    const float kept = x < FAR ? 1 : 0; /* a product, so that nothing is left out of a vector */
+    return series * scale * kept;
 }
 
 /* Weights and buckets of all tokens. */
 static void weigh(float *weights, int32_t *bucket_of, const float *logits, int V,
                   const sr_sampler_settings *settings) {
-    const float best = largest(logits, V), cold = (float)(1 / settings->temperature);
+    const float best = largest(logits, V), cold = (float)(1 / settings->temperature), far = FAR;
     if (isinf(best)) { /* all that are as good, and no others */
         for (int token = 0; token < V; token++) {
             weights[token] = number_or_least(logits[token]) == best ? 1 : 0;
@@ -124,10 +126,11 @@ static void weigh(float *weights, int32_t *bucket_of, const float *logits, int V
     }
     for (int token = 0; token < V; token++) {
         const float difference = (best - logits[token]) * cold;
-        const float distance = difference < FAR ? difference : FAR; /* so is a NaN */
-        const int32_t bucket = (int32_t)(distance * FINE);
-        weights[token] = decay(distance);
-        bucket_of[token] = bucket < BUCKETS - 1 ? bucket : BUCKETS - 1;
+        weights[token] = difference < far ? difference : far; /* so is a NaN */
+    }
+    for (int token = 0; token < V; token++) {
+        bucket_of[token] = (int32_t)(weights[token] * FINE);
+        weights[token] = decay(weights[token]);
     }
 }
 
