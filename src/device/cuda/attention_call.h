@@ -55,7 +55,7 @@ template <class N> struct sr_attention_scratch {
     float *norm_partial; /* (SR_NORM_PARTS, 2, Dv): gradients of norm weight and bias */
 };
 
-enum { SR_NORM_BLOCKS = 1024, SR_NORM_WARPS = 8, SR_NORM_PARTS = SR_NORM_BLOCKS * SR_NORM_WARPS };
+enum { SR_NORM_PARTS = 528 }; /* at most: four for each multiprocessor of an H200 */
 
 template <class N> struct sr_attention_view {
     int B, H, Hkv, T, D, Dv;

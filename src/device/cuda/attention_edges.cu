@@ -1,15 +1,7 @@
-/* attention_edges.cu: running sums, features and factors before the core; gradients of rows around its backward. */
+/* attention_edges.cu: running sums, features and factors before the core, and their gradients after its backward. */
 #include "device/cuda/attention_edges.h"
 
-#include "device/cuda/attention_rows.h"
-#include "device/cuda/check.h"
-#include "device/cuda/launch.h"
-
-enum { WARPS = 8, THREADS = WARPS * SR_WARP };
-
-static unsigned blocks_for(int64_t count, int64_t each) {
-    return (unsigned)((count + each - 1) / each);
-}
+#include "device/cuda/attention_edges_rows.h"
 
 /* ---- running sums along a document, by one warp a head ---- */
 
@@ -179,20 +171,6 @@ template <class N> static across<N> across_keys(const sr_attention_view<N> &call
 
 /* ---- features and factors ---- */
 
-/* Row number n of a (B, heads, T) array. */
-struct row_place {
-    int b, h, t;
-};
-
-/* Divisions of 64 bits cost more than the rest of a row; few problems need them. */
-SR_DEVICE row_place place_of(int64_t n, int heads, int T) {
-    if (n <= (int64_t)UINT32_MAX) {
-        const uint32_t row = (uint32_t)n / (uint32_t)T, b = row / (uint32_t)heads;
-        return {(int)b, (int)(row - b * (uint32_t)heads), (int)((uint32_t)n - row * (uint32_t)T)};
-    }
-    return {(int)(n / T / heads), (int)(n / T % heads), (int)(n % T)};
-}
-
 /* The row of this lane where a grid has as many warps as it takes. */
 template <class Row> SR_DEVICE int64_t this_row() {
     return ((int64_t)blockIdx.x * WARPS + threadIdx.x / SR_WARP) * Row::rows + Row::row();
@@ -244,18 +222,6 @@ static unsigned blocks_for_rows(int64_t rows, int width) {
                                                     : sr_eight_row<256>::rows));
 }
 
-/* START(kernel, width, blocks, arguments...): kernel<N, WIDTH> for rows of `width` numbers. */
-#define START(kernel, width, blocks, ...)                                                        \
-    do {                                                                                         \
-        const dim3 start_grid(blocks), start_block(THREADS);                                     \
-        if ((width) <= 64)                                                                       \
-            SR_CUDA(sr_launch(kernel<N, 64>, start_grid, start_block, 0, stream, __VA_ARGS__));  \
-        else if ((width) <= 128)                                                                 \
-            SR_CUDA(sr_launch(kernel<N, 128>, start_grid, start_block, 0, stream, __VA_ARGS__)); \
-        else                                                                                     \
-            SR_CUDA(sr_launch(kernel<N, 256>, start_grid, start_block, 0, stream, __VA_ARGS__)); \
-    } while (0)
-
 template <class N>
 srnn_status sr_attention_prepare(const sr_attention_view<N> &call, cudaStream_t stream) {
     const sr_attention_scratch<N> &scratch = call.scratch;
@@ -278,109 +244,7 @@ srnn_status sr_attention_prepare(const sr_attention_view<N> &call, cudaStream_t 
     return SRNN_OK;
 }
 
-/* ---- rows of the output, backward ---- */
-
-/* What the core multiplies weights with, or subtracts from their logarithms. In float the maximum is not yet in it. */
-template <class N>
-SR_DEVICE float row_scale_of(const sr_score_rule &rule, float scale, float maximum) {
-    if (rule.kind == SR_CLASS_POLYNOMIAL)
-        return scale;
-    return (sizeof(N) == sizeof(float) ? 0 : maximum * SR_LOG2_E) - log2f(fabsf(scale));
-}
-
-/* What the core's backward reads of one row. */
-template <class N>
-SR_DEVICE void store_row_gradient(const sr_attention_view<N> &call, const row_place &at, int64_t n,
-                                  const sr_row_gradient &g) {
-    call.scratch.row_scale[n] = row_scale_of<N>(call.score, g.scale, call.maximum[n]);
-    call.scratch.d_row_sum[n] = g.row_sum;
-    if (call.choices.cumulates)
-        call.scratch.d_cumulative[n] = g.cumulative;
-    if (call.choices.gated && call.d_output_gate.data)
-        store_number(call.d_output_gate.at(at.b, at.h, at.t), g.logit);
-}
-
-/* Blocks on a multiprocessor: the more, the fewer registers; before Hopper three would spill. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define BACKWARD_BLOCKS 2
-#else
-#define BACKWARD_BLOCKS 3
-#endif
-
-template <class N, int WIDTH>
-__global__ void __launch_bounds__(SR_NORM_WARPS *SR_WARP, BACKWARD_BLOCKS)
-    output_rows_backward(const sr_attention_view<N> call) {
-    using Row = sr_eight_row<WIDTH>;
-    const int64_t rows = (int64_t)call.B * call.H * call.T;
-    const int64_t warp = (int64_t)blockIdx.x * SR_NORM_WARPS + threadIdx.x / SR_WARP;
-    const int64_t step = (int64_t)gridDim.x * SR_NORM_WARPS * Row::rows;
-    float d_weight[Row::count] = {}, d_bias[Row::count] = {};
-    for (int64_t first = warp * Row::rows; first < rows; first += step) {
-        const bool inside = first + Row::row() < rows;
-        const int64_t n = inside ? first + Row::row() : rows - 1;
-        const row_place at = place_of(n, call.H, call.T);
-        const sr_row_facts row =
-            row_facts(call, at.b, at.h, at.t, call.row_sum[n], call.maximum[n]);
-        float d[Row::count], x[Row::count];
-        row_load<Row>(d, call.d_o.at(at.b, at.h, at.t), inside ? call.Dv : 0);
-        row_load<Row>(x, call.numerator + n * call.Dv, call.Dv);
-        sr_row_gradient g = row_output_backward<Row>(d, x, d_weight, d_bias, call, row);
-        if (!inside)
-            continue;
-        if (call.score.kind == SR_CLASS_LONG && g.scale < 0) { /* only its size has a logarithm */
-            row_multiply<Row>(d, -1);
-            g.row_sum = -g.row_sum;
-        }
-        if (call.scratch.d_numerator.data)
-            row_store<Row>(call.scratch.d_numerator.at(at.b, at.h, at.t), d, call.Dv);
-        if (Row::column(0) == 0)
-            store_row_gradient(call, at, n, g);
-    }
-    if (!call.scratch.norm_partial)
-        return;
-    float *const partial = call.scratch.norm_partial + warp * 2 * call.Dv;
-#pragma unroll
-    for (int m = 0; m < Row::count; m++) {
-        const int column = Row::column(m);
-        const float weight = Row::sum_of_rows(d_weight[m]), bias = Row::sum_of_rows(d_bias[m]);
-        if (column < call.Dv && Row::row() == 0) {
-            partial[column] = weight;
-            partial[call.Dv + column] = bias;
-        }
-    }
-}
-
-template <class N>
-srnn_status sr_attention_outputs_backward(const sr_attention_view<N> &call, cudaStream_t stream) {
-    START(output_rows_backward, call.Dv, SR_NORM_BLOCKS, call);
-    if (call.choices.cumulates && call.d_output_gate.data)
-        SR_TRY(start_sums<cumulative_gradient<N>>(call, call.H, stream));
-    return SRNN_OK;
-}
-
-/* ---- learned vectors: sums in a fixed order ---- */
-
-/* Adds the sums of the block's threads in y, thread by thread; the first gets all. */
-SR_DEVICE double add_over_y(double sum) {
-    __shared__ double parts[SR_WARP][SR_WARP];
-    parts[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    double all = 0;
-    for (unsigned y = 0; y < SR_WARP; y++)
-        all += parts[y][threadIdx.x];
-    return all;
-}
-
-/* out (width): sums over the parts (parts, 2, width), `half` 0 or 1 of each; a block has 32 columns. */
-__global__ void sum_parts(float *out, const float *partial, int width, int half) {
-    const int column = (int)(blockIdx.x * SR_WARP + threadIdx.x);
-    double sum = 0;
-    for (int n = (int)threadIdx.y; n < SR_NORM_PARTS && column < width; n += SR_WARP)
-        sum += (double)partial[((int64_t)n * 2 + half) * width + column];
-    const double all = add_over_y(sum);
-    if (threadIdx.y == 0 && column < width)
-        out[column] = (float)all;
-}
+/* ---- learned powers: sums in a fixed order ---- */
 
 /* d_value_power: v_j is multiplied by j^-sigmoid(c). A block is a head. */
 template <class N> __global__ void value_power_backward(const sr_attention_view<N> call) {
@@ -401,9 +265,10 @@ template <class N> __global__ void value_power_backward(const sr_attention_view<
 template <class N>
 srnn_status sr_attention_inputs_backward(const sr_attention_view<N> &call, cudaStream_t stream) {
     const sr_attention_scratch<N> &scratch = call.scratch;
-    const dim3 square(SR_WARP, SR_WARP), columns(blocks_for(call.Dv, SR_WARP));
     if (scratch.decay && call.d_decay.data)
         SR_TRY(start_sums<decay_gradient<N>>(call, call.Hkv, stream));
+    if (call.choices.cumulates && call.d_output_gate.data)
+        SR_TRY(start_sums<cumulative_gradient<N>>(call, call.H, stream));
     if (scratch.q_inverse) {
         const dim3 grid(blocks_for((int64_t)call.B * call.T * call.D, THREADS)), block(THREADS);
         if (call.d_q.data)
@@ -412,21 +277,13 @@ srnn_status sr_attention_inputs_backward(const sr_attention_view<N> &call, cudaS
             SR_CUDA(sr_launch(across_backward<N>, grid, block, 0, stream, across_keys(call)));
     }
     if (call.choices.normaliser == SRNN_NORMALISER_VALUE_POWER && call.d_value_power)
-        SR_CUDA(
-            sr_launch(value_power_backward<N>, dim3((unsigned)call.Hkv), square, 0, stream, call));
-    if (scratch.norm_partial && call.d_norm_weight)
-        SR_CUDA(sr_launch(sum_parts, columns, square, 0, stream, call.d_norm_weight,
-                          scratch.norm_partial, call.Dv, 0));
-    if (scratch.norm_partial && call.d_norm_bias && call.choices.norm == SRNN_NORM_LAYER)
-        SR_CUDA(sr_launch(sum_parts, columns, square, 0, stream, call.d_norm_bias,
-                          scratch.norm_partial, call.Dv, 1));
+        SR_CUDA(sr_launch(value_power_backward<N>, dim3((unsigned)call.Hkv), dim3(SR_WARP, SR_WARP),
+                          0, stream, call));
     return SRNN_OK;
 }
 
 #define INSTANTIATE(N)                                                                     \
     template srnn_status sr_attention_prepare(const sr_attention_view<N> &, cudaStream_t); \
-    template srnn_status sr_attention_outputs_backward(const sr_attention_view<N> &,       \
-                                                       cudaStream_t);                      \
     template srnn_status sr_attention_inputs_backward(const sr_attention_view<N> &, cudaStream_t);
 INSTANTIATE(float)
 INSTANTIATE(sr_bf16)

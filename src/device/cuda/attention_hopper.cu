@@ -63,12 +63,16 @@ static size_t scratch_bytes(const srnn_plan *plan) {
     return layout.used;
 }
 
+/* Decay is a term of an exponent here. */
 static bool supports(const srnn_problem *problem) {
     const sr_cuda_device *gpu = sr_cuda_facts(problem->device);
+    const sr_score_class kind = sr_score_class_of(&problem->attention);
+    const bool decays = problem->attention.decay != SRNN_DECAY_NONE;
     return !sr_beyond_plain(&problem->attention) && gpu->capability_major == 9 &&
            gpu->capability_minor == 0 && (problem->D == 64 || problem->D == 128) &&
-           problem->Dv == problem->D && problem->attention.decay == SRNN_DECAY_NONE &&
-           sr_score_class_of(&problem->attention) != SR_CLASS_LONG;
+           problem->Dv == problem->D &&
+           (decays ? kind == SR_CLASS_EXPONENTIAL && decay_fits(problem->D)
+                   : kind != SR_CLASS_LONG);
 }
 
 const sr_attention_kernel sr_cuda_attention_hopper = {

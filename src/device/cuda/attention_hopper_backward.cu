@@ -6,13 +6,15 @@
  *     queries stay, keys pass by:    R = Q K',  dW = dN V',    dQ += dR K
  *     keys stay, queries pass by:    R' = K Q', dW' = V dN',   dV += W' dN,  dK += dR' Q
  *
- * The last products of a tile start 32 columns at a time, each while the weights of the next 32 are computed. Where
- * registers allow it, the first products of the next tile start before these end, or what stays is kept in them. */
+ * The last products of a tile start 32 columns at a time, each while the weights of the next 32 are computed. Of the
+ * queries' kernel, where registers allow it, the first products of the next tile start before these end, or what stays is
+ * kept in them. */
 #include "device/cuda/attention_hopper_tiles.h"
 
-template <weight_kind kind_, bool clamped_> struct backward_rule {
+template <weight_kind kind_, bool clamped_, bool decays_ = false> struct backward_rule {
     static constexpr weight_kind kind = kind_;
     static constexpr bool clamped = clamped_;
+    static constexpr bool decays = decays_;
 };
 
 /* What the core knows of a query: see sr_attention_scratch. */
@@ -21,25 +23,28 @@ struct backward_row {
     float d_row_sum;
 };
 
-/* r into its weight, the gradient of the weight into that of r (without slope_unit). Polynomials come as both. */
+/* r into its weight, the gradient of the weight into that of r (without slope_unit). Polynomials come as both. `decay` is
+ * what the exponent loses by it; what returns is the exponent's gradient, which a clamp does not stop. */
 template <class rule>
-SR_DEVICE void differentiate(float &r, float &d, const backward_row &row,
-                             const score_numbers &numbers) {
+SR_DEVICE float differentiate(float &r, float &d, const backward_row &row,
+                              const score_numbers &numbers, float decay = 0) {
     if (rule::kind == WEIGHT_POLYNOMIAL)
-        return;
+        return 0;
     const bool beyond = rule::clamped && r > numbers.limit;
     if (rule::clamped)
         r = fminf(r, numbers.limit);
     d += row.d_row_sum;
     if (rule::kind == WEIGHT_EXP) {
-        r = exp2_fast(fmaf(r, numbers.factor, -row.scale));
+        r = exp2_fast(fmaf(r, numbers.factor, rule::decays ? -row.scale - decay : -row.scale));
         d *= r;
     } else {
         r *= row.scale * numbers.factor;
         d *= row.scale * numbers.factor;
     }
+    const float d_exponent = d;
     if (beyond)
         d = 0;
+    return d_exponent;
 }
 
 /* The same for a polynomial. A loop between products would serialise them: this comes before all of a tile's. */
@@ -111,6 +116,17 @@ SR_DEVICE void store_value_rows(const float (&sum)[D / 2], const hopper_view &ca
     }
 }
 
+/* The sums of d_exponent over a row or column of pairs, of which a decay's gradient is made; `to` is of the head. */
+SR_DEVICE void store_dots(float *to, const float (&dot)[2], int row, int T) {
+    SR_UNROLL
+    for (int half = 0; half < 2; half++) {
+        const int t = row + fragment_row() + 8 * half;
+        const float all = quad_sum(dot[half]);
+        if (t < T && threadIdx.x % 4 == 0)
+            to[t] = all;
+    }
+}
+
 /* ---- queries stay ---- */
 
 template <int D> struct queries_shape {
@@ -128,20 +144,22 @@ template <int D> struct queries_shared {
     uint8_t d[shape::GROUPS][shape::QUERY_BYTES];
     uint8_t k[shape::STAGES][shape::KEY_BYTES];
     uint8_t v[shape::STAGES][shape::KEY_BYTES];
+    float decay[shape::STAGES][shape::KEYS];
     uint64_t q_full[shape::GROUPS], q_empty[shape::GROUPS];
     uint64_t full[shape::STAGES], empty[shape::STAGES];
-    row_work work;
+    row_work work[2];
 };
 
-template <int D> SR_DEVICE void queries_barriers(queries_shared<D> *shared) {
+/* With a decay there is one more producer: it brings a part of what is full, and reads the work too. */
+template <int D> SR_DEVICE void queries_barriers(queries_shared<D> *shared, bool decays) {
     using shape = queries_shape<D>;
     for (int i = 0; i < shape::STAGES; i++) {
-        mbarrier_init(&shared->full[i], 1);
+        mbarrier_init(&shared->full[i], decays ? 2 : 1);
         mbarrier_init(&shared->empty[i], 4 * shape::GROUPS); /* one arrival a warp */
     }
     for (int group = 0; group < shape::GROUPS; group++) {
         mbarrier_init(&shared->q_full[group], 1);
-        mbarrier_init(&shared->q_empty[group], 4);
+        mbarrier_init(&shared->q_empty[group], decays && group == 0 ? 5 : 4);
     }
     mbarrier_init_fence();
 }
@@ -157,7 +175,7 @@ SR_DEVICE void queries_produce(const backward_task &task, queries_shared<D> *sha
             i = (int)gridDim.x + atomicAdd(task.drawn, 1);
         for (int group = 0; group < shape::GROUPS; group++)
             mbarrier_wait(&shared->q_empty[group], (n & 1) ^ 1);
-        shared->work = work; /* seen by whoever waits for q_full */
+        shared->work[n & 1] = work; /* seen by whoever waits for q_full */
         for (int group = 0; group < shape::GROUPS; group++) {
             const int row = work.row + HOPPER_ROWS * group;
             uint64_t *const full = &shared->q_full[group];
@@ -185,6 +203,29 @@ SR_DEVICE void queries_produce(const backward_task &task, queries_shared<D> *sha
     }
 }
 
+/* What a decay takes from the exponents of the keys; by another warp. */
+template <int D>
+SR_DEVICE void queries_produce_decay(const backward_task &task, queries_shared<D> *shared) {
+    using shape = queries_shape<D>;
+    ring_place<shape::STAGES> at = {};
+    for (int n = 0;; n++) {
+        mbarrier_wait(&shared->q_full[0], n & 1);
+        const row_work work = shared->work[n & 1];
+        warp_arrive(&shared->q_empty[0]);
+        if (work.past == 0)
+            return;
+        const decay_since since(task.call, work.b, work.h / task.call.group, work.row);
+        SR_ROLLED
+        for (int j = work.past - 1; j >= work.from; j--, at.advance()) {
+            decay_stage<shape::KEYS> keys;
+            keys.ask(since, j * shape::KEYS);
+            mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
+            keys.store(shared->decay[at.stage]);
+            warp_arrive(&shared->full[at.stage]);
+        }
+    }
+}
+
 template <int D, class rule>
 SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *shared, int group) {
     using shape = queries_shape<D>;
@@ -195,7 +236,7 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
     uint32_t q_rows[D / 4], d_rows[D / 4], dr[shape::KEYS / 4];
     for (int n = 0;; n++) {
         mbarrier_wait(&shared->q_full[group], n & 1);
-        const row_work work = shared->work;
+        const row_work work = shared->work[n & 1];
         if (work.past == 0)
             return;
         const int row = work.row + HOPPER_ROWS * group;
@@ -214,11 +255,14 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
         if (row < 0)
             continue;
         backward_row rows[2];
+        float dot[2] = {};
         SR_UNROLL
         for (int half = 0; half < 2; half++) {
             const int t = min(row + fragment_row() + 8 * half, call.T - 1);
             const int64_t index = call.row_index(call.H, work.b, work.h, t);
             rows[half] = {call.scratch.row_scale[index], call.scratch.d_row_sum[index]};
+            if (rule::decays)
+                rows[half].scale -= decay_since(call, work.b, work.h / call.group, work.row).at(t);
         }
         SR_UNROLL
         for (int i = 0; i < D / 2; i++)
@@ -241,15 +285,21 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
             const bool diagonal = j == mine - 1;
             if (!diagonal)
                 warp_arrive(&shared->empty[at.before()]);
-            if (diagonal || j * shape::KEYS < work.latest) {
+            const float hidden = hidden_logit<rule::kind>();
+            if (diagonal) {
+                const int past = row + fragment_row() - j * shape::KEYS - fragment_column();
+                const int high[2] = {past, past + 8};
+                mask_past(s, high, {hidden, hidden});
+                if (rule::kind == WEIGHT_LINEAR) /* whose slope is 1 all the same */
+                    mask_past(d, high, {-rows[0].d_row_sum, -rows[1].d_row_sum});
+            }
+            if (j * shape::KEYS < work.latest) {
                 const int from = j * shape::KEYS + fragment_column(), t = row + fragment_row();
                 const int low[2] = {row_work_first(call, work, t) - from,
                                     row_work_first(call, work, t + 8) - from};
-                const int high[2] = {t - from, t + 8 - from};
-                const float hidden = hidden_logit<rule::kind>();
-                mask_columns(s, low, high, {hidden, hidden});
-                if (rule::kind == WEIGHT_LINEAR) /* whose slope is 1 all the same */
-                    mask_columns(d, low, high, {-rows[0].d_row_sum, -rows[1].d_row_sum});
+                mask_before(s, low, {hidden, hidden});
+                if (rule::kind == WEIGHT_LINEAR)
+                    mask_before(d, low, {-rows[0].d_row_sum, -rows[1].d_row_sum});
             }
             if (rule::kind == WEIGHT_POLYNOMIAL) {
                 SR_UNROLL
@@ -261,8 +311,13 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
             for (int part = 0; part < shape::KEYS / 32; part++) {
                 SR_UNROLL
                 for (int i = 16 * part; i < 16 * part + 16; i += 2) {
-                    differentiate<rule>(s[i], d[i], rows[fragment_half(i)], numbers);
-                    differentiate<rule>(s[i + 1], d[i + 1], rows[fragment_half(i)], numbers);
+                    const int half = fragment_half(i);
+                    float2 of = {};
+                    if (rule::decays)
+                        of = *reinterpret_cast<const float2 *>(
+                            &shared->decay[at.stage][i / 4 * 8 + fragment_column()]);
+                    dot[half] += differentiate<rule>(s[i], d[i], rows[half], numbers, of.x);
+                    dot[half] += differentiate<rule>(s[i + 1], d[i + 1], rows[half], numbers, of.y);
                     dr[i / 2] = pack_bf16(d[i], d[i + 1]);
                 }
                 wgmma_fence();
@@ -283,6 +338,9 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
             warp_arrive(&shared->q_empty[group]);
         warp_arrive(&shared->empty[at.before()]);
         store_feature_rows<D>(call.d_q, call.raw_q, dq, call, work.b, work.h, row);
+        if (rule::decays)
+            store_dots(call.scratch.row_dot + call.row_index(call.H, work.b, work.h, 0), dot, row,
+                       call.T);
     }
 }
 
@@ -292,12 +350,14 @@ __global__ void __launch_bounds__(queries_shape<D>::THREADS, 1)
     using shape = queries_shape<D>;
     SR_SHARED(queries_shared<D>, shared);
     if (threadIdx.x == 0)
-        queries_barriers(shared);
+        queries_barriers(shared, rule::decays);
     __syncthreads();
     if (threadIdx.x < HOPPER_GROUP) {
         registers_decrease<shape::FEW>();
         if (threadIdx.x == 0)
             queries_produce<D>(task, shared);
+        if (rule::decays && threadIdx.x / SR_WARP == 1)
+            queries_produce_decay<D>(task, shared);
     } else {
         registers_increase<shape::MANY>();
         queries_consume<D, rule>(task, shared, (int)threadIdx.x / HOPPER_GROUP - 1);
@@ -306,13 +366,13 @@ __global__ void __launch_bounds__(queries_shape<D>::THREADS, 1)
 
 /* ---- keys stay ---- */
 
-template <int D> struct keys_shape {
-    static constexpr int QUERIES = 64, GROUPS = 2, ROWS = HOPPER_ROWS * GROUPS;
-    static constexpr int STAGES = D == 64 ? 8 : 3, THREADS = HOPPER_GROUP * (GROUPS + 1);
+/* Three consumers hide each other's waiting, if registers allow: not with wide heads, and not with a decay. */
+template <int D_, class rule> struct keys_shape {
+    static constexpr int D = D_, QUERIES = 64, GROUPS = D == 64 && !rule::decays ? 3 : 2;
+    static constexpr int ROWS = HOPPER_ROWS * GROUPS, THREADS = HOPPER_GROUP * (GROUPS + 1);
+    static constexpr int STAGES = GROUPS == 3 ? 6 : D == 64 ? 8 : 3;
     static constexpr int KEY_BYTES = HOPPER_ROWS * D * 2, QUERY_BYTES = QUERIES * D * 2;
-    static constexpr int MANY = 232, FEW = 40;
-    /* Registers for products across tiles: the last of one tile are under way while the first of the next start. */
-    static constexpr bool ACROSS = D == 64;
+    static constexpr int MANY = GROUPS == 3 ? 160 : 232, FEW = GROUPS == 3 ? 32 : 40;
 };
 
 /* A tile of keys; query tiles up to past-1 of each head of the group see them. */
@@ -322,21 +382,20 @@ struct key_work {
     int past;    /* 0: there is no more work */
 };
 
-template <int D> struct keys_shared {
-    using shape = keys_shape<D>;
+template <class shape> struct keys_shared {
     uint8_t k[2][shape::GROUPS][shape::KEY_BYTES];
     uint8_t v[2][shape::GROUPS][shape::KEY_BYTES];
     uint8_t q[shape::STAGES][shape::QUERY_BYTES];
     uint8_t d[shape::STAGES][shape::QUERY_BYTES];
     backward_row row[shape::STAGES][shape::QUERIES];
     int first[shape::STAGES][shape::QUERIES];
+    int rank[shape::STAGES]; /* of the queries' tile among those that see the keys */
     uint64_t k_full[2][shape::GROUPS], k_empty[2][shape::GROUPS];
     uint64_t full[shape::STAGES], empty[shape::STAGES];
     key_work work[2];
 };
 
-template <int D> SR_DEVICE void keys_barriers(keys_shared<D> *shared) {
-    using shape = keys_shape<D>;
+template <class shape> SR_DEVICE void keys_barriers(keys_shared<shape> *shared) {
     for (int i = 0; i < shape::STAGES; i++) {
         mbarrier_init(&shared->full[i],
                       1 + SR_WARP); /* the bulk copies, and each lane's small ones */
@@ -366,8 +425,7 @@ SR_DEVICE int key_work_past(const hopper_view &call, int b, int from, int last) 
     }
 }
 
-template <int D> SR_DEVICE key_work key_work_at(const backward_task &task, int i) {
-    using shape = keys_shape<D>;
+template <class shape> SR_DEVICE key_work key_work_at(const backward_task &task, int i) {
     const hopper_view &call = task.call;
     if (i >= tile_count(task.order))
         return {};
@@ -379,11 +437,11 @@ template <int D> SR_DEVICE key_work key_work_at(const backward_task &task, int i
 }
 
 /* Draws, and brings keys and values; by a warp. */
-template <int D> SR_DEVICE void keys_produce(const backward_task &task, keys_shared<D> *shared) {
-    using shape = keys_shape<D>;
+template <class shape>
+SR_DEVICE void keys_produce(const backward_task &task, keys_shared<shape> *shared) {
     for (int n = 0, i = (int)blockIdx.x;; n++) {
         const int slot = n & 1;
-        const key_work work = key_work_at<D>(task, i);
+        const key_work work = key_work_at<shape>(task, i);
         int drawn = 0; /* the next one, known by the time it is needed */
         if (threadIdx.x == 0 && work.past > 0)
             drawn = (int)gridDim.x + atomicAdd(task.drawn, 1);
@@ -399,10 +457,10 @@ template <int D> SR_DEVICE void keys_produce(const backward_task &task, keys_sha
                 continue;
             }
             mbarrier_arrive_expect(full, 2 * shape::KEY_BYTES);
-            tile_load<D, HOPPER_ROWS>(shared->k[slot][group], &task.k, full, key, work.head,
-                                      work.b);
-            tile_load<D, HOPPER_ROWS>(shared->v[slot][group], &task.v, full, key, work.head,
-                                      work.b);
+            tile_load<shape::D, HOPPER_ROWS>(shared->k[slot][group], &task.k, full, key, work.head,
+                                             work.b);
+            tile_load<shape::D, HOPPER_ROWS>(shared->v[slot][group], &task.v, full, key, work.head,
+                                             work.b);
         }
         if (work.past == 0)
             return;
@@ -411,9 +469,8 @@ template <int D> SR_DEVICE void keys_produce(const backward_task &task, keys_sha
 }
 
 /* Queries and gradients; by one thread. */
-template <int D>
-SR_DEVICE void keys_produce_queries(const backward_task &task, keys_shared<D> *shared) {
-    using shape = keys_shape<D>;
+template <class shape>
+SR_DEVICE void keys_produce_queries(const backward_task &task, keys_shared<shape> *shared) {
     ring_place<shape::STAGES> at = {};
     for (int n = 0;; n++) {
         const int slot = n & 1;
@@ -428,17 +485,19 @@ SR_DEVICE void keys_produce_queries(const backward_task &task, keys_shared<D> *s
             uint64_t *const full = &shared->full[at.stage];
             const int head = work.head * task.call.group + h, query = j * shape::QUERIES;
             mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
+            shared->rank[at.stage] = j - work.key / shape::QUERIES;
             mbarrier_arrive_expect(full, 2 * shape::QUERY_BYTES);
-            tile_load<D, shape::QUERIES>(shared->q[at.stage], &task.q, full, query, head, work.b);
-            tile_load<D, shape::QUERIES>(shared->d[at.stage], &task.d, full, query, head, work.b);
+            tile_load<shape::D, shape::QUERIES>(shared->q[at.stage], &task.q, full, query, head,
+                                                work.b);
+            tile_load<shape::D, shape::QUERIES>(shared->d[at.stage], &task.d, full, query, head,
+                                                work.b);
         }
     }
 }
 
 /* What else is known of the queries; by another warp. */
-template <int D>
-SR_DEVICE void keys_produce_rows(const backward_task &task, keys_shared<D> *shared) {
-    using shape = keys_shape<D>;
+template <class shape>
+SR_DEVICE void keys_produce_rows(const backward_task &task, keys_shared<shape> *shared) {
     const hopper_view &call = task.call;
     const int lane = (int)threadIdx.x % SR_WARP;
     ring_place<shape::STAGES> at = {};
@@ -469,11 +528,53 @@ SR_DEVICE void keys_produce_rows(const backward_task &task, keys_shared<D> *shar
     }
 }
 
-/* Rows are keys from `key` on, columns are queries from `query` on. Hides what is later than the query. */
+/* The same with a decay, which enters the scale: C of the query from the first key on. */
+template <class shape>
+SR_DEVICE void keys_produce_decaying(const backward_task &task, keys_shared<shape> *shared) {
+    const hopper_view &call = task.call;
+    const int lane = (int)threadIdx.x % SR_WARP;
+    ring_place<shape::STAGES> at = {};
+    for (int n = 0;; n++) {
+        const int slot = n & 1;
+        mbarrier_wait(&shared->k_full[slot][0], n >> 1 & 1);
+        const key_work work = shared->work[slot];
+        warp_arrive(&shared->k_empty[slot][0]);
+        if (work.past == 0)
+            return;
+        const decay_since since(call, work.b, work.head, work.key);
+        for (int h = 0; h < call.group; h++) {
+            const int64_t row = call.row_index(call.H, work.b, work.head * call.group + h, 0);
+            SR_ROLLED
+            for (int j = work.key / shape::QUERIES; j < work.past; j++, at.advance()) {
+                decay_stage<shape::QUERIES> queries;
+                backward_row rows[shape::QUERIES / SR_WARP];
+                int first[shape::QUERIES / SR_WARP];
+                queries.ask(since, j * shape::QUERIES);
+                SR_UNROLL
+                for (int i = 0; i < shape::QUERIES / SR_WARP; i++) {
+                    const int t = j * shape::QUERIES + i * SR_WARP + lane;
+                    const int64_t there = row + min(t, call.T - 1);
+                    first[i] = call.first[(int64_t)work.b * call.T + min(t, call.T - 1)];
+                    rows[i] = {call.scratch.row_scale[there] - queries.of[i],
+                               t < call.T ? call.scratch.d_row_sum[there]
+                                          : 0}; /* past the end no gradient, whatever the weight */
+                }
+                mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
+                SR_UNROLL
+                for (int i = 0; i < shape::QUERIES / SR_WARP; i++) {
+                    shared->row[at.stage][i * SR_WARP + lane] = rows[i];
+                    shared->first[at.stage][i * SR_WARP + lane] = first[i];
+                }
+                mbarrier_arrive(&shared->full[at.stage]);
+            }
+        }
+    }
+}
+
+/* Rows are keys, columns are as many queries from the same position on. Hides what is later than the query. */
 template <weight_kind kind>
-SR_DEVICE void keys_mask_later(float (&s)[32], float (&d)[32], int key, int query,
-                               const backward_row *row) {
-    const int column = fragment_column(), least = key + fragment_row() - query - column;
+SR_DEVICE void keys_mask_later(float (&s)[32], float (&d)[32], const backward_row *row) {
+    const int column = fragment_column(), least = fragment_row() - column;
     SR_UNROLL
     for (int n = 0; n < 32; n++)
         if (8 * (n / 4) + (n & 1) < least + 8 * fragment_half(n)) {
@@ -483,7 +584,7 @@ SR_DEVICE void keys_mask_later(float (&s)[32], float (&d)[32], int key, int quer
         }
 }
 
-/* Hides what is earlier than the query's document. */
+/* The keys are from `key` on. Hides what is earlier than the query's document. */
 template <weight_kind kind>
 SR_DEVICE void keys_mask_earlier(float (&s)[32], float (&d)[32], int key, const int *first,
                                  const backward_row *row) {
@@ -497,8 +598,11 @@ SR_DEVICE void keys_mask_earlier(float (&s)[32], float (&d)[32], int key, const 
         }
 }
 
-/* What a consumer sums for its keys. */
-template <int D> struct keys_sums { float dk[D / 2], dv[D / 2]; };
+/* What a consumer sums for its keys, and what a decay takes from their exponents. */
+template <int D> struct keys_sums {
+    float dk[D / 2], dv[D / 2];
+    float dot[2], decay[2];
+};
 
 /* A tile's logits and gradients of weights in; weights and gradients of logits out, two in a register. */
 struct keys_tile {
@@ -507,18 +611,18 @@ struct keys_tile {
 };
 
 /* 32 queries; `row` begins at this thread's first. */
-template <class rule>
-SR_DEVICE void keys_weigh(keys_tile &tile, int part, const backward_row *row,
+template <int D, class rule>
+SR_DEVICE void keys_weigh(keys_sums<D> &sums, keys_tile &tile, int part, const backward_row *row,
                           const score_numbers &numbers) {
     float(&s)[32] = tile.s, (&d)[32] = tile.d;
     SR_UNROLL
     for (int i = 16 * part; i < 16 * part + 16; i += 4) {
         const float4 both = *reinterpret_cast<const float4 *>(row + 2 * i);
         const backward_row left = {both.x, both.y}, right = {both.z, both.w};
-        differentiate<rule>(s[i], d[i], left, numbers);
-        differentiate<rule>(s[i + 1], d[i + 1], right, numbers);
-        differentiate<rule>(s[i + 2], d[i + 2], left, numbers);
-        differentiate<rule>(s[i + 3], d[i + 3], right, numbers);
+        sums.dot[0] += differentiate<rule>(s[i], d[i], left, numbers, sums.decay[0]) +
+                       differentiate<rule>(s[i + 1], d[i + 1], right, numbers, sums.decay[0]);
+        sums.dot[1] += differentiate<rule>(s[i + 2], d[i + 2], left, numbers, sums.decay[1]) +
+                       differentiate<rule>(s[i + 3], d[i + 3], right, numbers, sums.decay[1]);
         tile.w[i / 2] = pack_bf16(s[i], s[i + 1]);
         tile.w[i / 2 + 1] = pack_bf16(s[i + 2], s[i + 3]);
         tile.dr[i / 2] = pack_bf16(d[i], d[i + 1]);
@@ -529,14 +633,14 @@ SR_DEVICE void keys_weigh(keys_tile &tile, int part, const backward_row *row,
 /* The weights of a tile, 32 queries at a time, and their products. */
 template <int D, class rule>
 SR_DEVICE void keys_weigh_and_multiply(keys_sums<D> &sums, keys_tile &tile,
-                                       const keys_shared<D> *shared, int stage,
+                                       const keys_shared<keys_shape<D, rule>> *shared, int stage,
                                        const score_numbers &numbers) {
-    constexpr int QUERIES = keys_shape<D>::QUERIES;
+    constexpr int QUERIES = keys_shape<D, rule>::QUERIES;
     const backward_row *row = shared->row[stage] + fragment_column();
     SR_UNROLL
     for (int part = 0; part < QUERIES / 32; part++) {
         const uint32_t *w = tile.w + 8 * part, *dr = tile.dr + 8 * part;
-        keys_weigh<rule>(tile, part, row, numbers);
+        keys_weigh<D, rule>(sums, tile, part, row, numbers);
         wgmma_fence();
         multiply_columns<D, QUERIES>(sums.dv, w, shared->d[stage], 2 * part);
         multiply_columns<D, QUERIES>(sums.dv, w + 4, shared->d[stage], 2 * part + 1);
@@ -548,8 +652,8 @@ SR_DEVICE void keys_weigh_and_multiply(keys_sums<D> &sums, keys_tile &tile,
 }
 
 template <int D, class rule>
-SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, int group) {
-    using shape = keys_shape<D>;
+SR_DEVICE void keys_consume(const backward_task &task, keys_shared<keys_shape<D, rule>> *shared) {
+    using shape = keys_shape<D, rule>;
     const hopper_view &call = task.call;
     const score_numbers numbers = score_numbers_of<rule::kind>(call.score);
     ring_place<shape::STAGES> at = {};
@@ -557,23 +661,26 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
     keys_tile tile;
     for (int n = 0;; n++) {
         const int slot = n & 1;
-        mbarrier_wait(&shared->k_full[slot][group], n >> 1 & 1);
-        const int past = shared->work[slot].past;
-        if (past == 0)
+        mbarrier_wait(&shared->k_full[slot][consumer()], n >> 1 & 1);
+        if (shared->work[slot].past == 0)
             return;
-        const int mine = shared->work[slot].key / HOPPER_ROWS + group; /* the diagonal tile */
         SR_UNROLL
         for (int i = 0; i < D / 2; i++)
             sums.dk[i] = sums.dv[i] = 0;
-        for (int h = 0; h < call.group; h++) {
-            SR_ROLLED
-            for (int j = mine - group; j < mine; j++, at.advance()) {
-                mbarrier_wait(&shared->full[at.stage], at.parity); /* they see only earlier keys */
-                warp_arrive(&shared->empty[at.stage]);
-            }
-            for (int j = mine; j < past; j++) {
-                mbarrier_wait(&shared->full[at.stage], at.parity);
+        sums.dot[0] = sums.dot[1] = sums.decay[0] = sums.decay[1] = 0;
+        if (rule::decays) {
+            const key_work work = shared->work[slot];
+            const decay_since since(call, work.b, work.head, work.key);
+            const int key = work.key + HOPPER_ROWS * consumer() + fragment_row();
+            sums.decay[0] = since.at(key);
+            sums.decay[1] = since.at(key + 8);
+        }
+        const int tiles = shared->work[slot].past - shared->work[slot].key / shape::QUERIES;
+        for (int left = tiles * call.group; left > 0; left--, at.advance()) {
+            mbarrier_wait(&shared->full[at.stage], at.parity);
+            if (shared->rank[at.stage] >= consumer()) { /* else they see only earlier keys */
                 wgmma_fence();
+                const int group = consumer();
                 multiply_rows<D, shape::QUERIES>(tile.s, shared->k[slot][group],
                                                  shared->q[at.stage]);
                 multiply_rows<D, shape::QUERIES>(tile.d, shared->v[slot][group],
@@ -582,16 +689,12 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
                 wgmma_wait<0>();
                 wgmma_settle(tile.s);
                 wgmma_settle(tile.d);
-                wgmma_settle(sums.dk);
-                wgmma_settle(sums.dv);
-                if (j > mine)
-                    warp_arrive(&shared->empty[at.before()]);
-                if (j == mine)
-                    keys_mask_later<rule::kind>(tile.s, tile.d, mine * HOPPER_ROWS,
-                                                j * shape::QUERIES, shared->row[at.stage]);
-                if (shared->first[at.stage][shape::QUERIES - 1] > mine * HOPPER_ROWS)
-                    keys_mask_earlier<rule::kind>(tile.s, tile.d, mine * HOPPER_ROWS,
-                                                  shared->first[at.stage], shared->row[at.stage]);
+                const int key = shared->work[slot].key + HOPPER_ROWS * consumer();
+                if (shared->rank[at.stage] == consumer())
+                    keys_mask_later<rule::kind>(tile.s, tile.d, shared->row[at.stage]);
+                if (shared->first[at.stage][shape::QUERIES - 1] > key)
+                    keys_mask_earlier<rule::kind>(tile.s, tile.d, key, shared->first[at.stage],
+                                                  shared->row[at.stage]);
                 if (rule::kind == WEIGHT_POLYNOMIAL) {
                     SR_UNROLL
                     for (int i = 0; i < shape::QUERIES / 2; i++)
@@ -601,48 +704,46 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<D> *shared, i
                             numbers.limit, call.score);
                 }
                 keys_weigh_and_multiply<D, rule>(sums, tile, shared, at.stage, numbers);
-                if (!shape::ACROSS) {
-                    wgmma_wait<0>();
-                    wgmma_settle(sums.dk);
-                    wgmma_settle(sums.dv);
-                }
-                at.advance();
+                wgmma_wait<0>();
+                wgmma_settle(sums.dk);
+                wgmma_settle(sums.dv);
             }
-            wgmma_wait<0>();
-            wgmma_settle(sums.dk);
-            wgmma_settle(sums.dv);
-            if (mine < past)
-                warp_arrive(&shared->empty[at.before()]);
+            warp_arrive(&shared->empty[at.stage]);
         }
         const key_work work = shared->work[slot]; /* again: there were no registers to keep it */
-        const int key = work.key + HOPPER_ROWS * group;
-        warp_arrive(&shared->k_empty[slot][group]);
+        const int key = work.key + HOPPER_ROWS * consumer();
+        warp_arrive(&shared->k_empty[slot][consumer()]);
         if (key < call.T) {
             store_feature_rows<D>(call.d_k, call.raw_k, sums.dk, call, work.b, work.head, key);
             store_value_rows<D>(sums.dv, call, work.b, work.head, key);
+            if (rule::decays)
+                store_dots(call.scratch.column_dot + call.row_index(call.Hkv, work.b, work.head, 0),
+                           sums.dot, key, call.T);
         }
     }
 }
 
 template <int D, class rule>
-__global__ void __launch_bounds__(keys_shape<D>::THREADS, 1)
+__global__ void __launch_bounds__(keys_shape<D, rule>::THREADS, 1)
     keys_kernel(const __grid_constant__ backward_task task) {
-    using shape = keys_shape<D>;
-    SR_SHARED(keys_shared<D>, shared);
+    using shape = keys_shape<D, rule>;
+    SR_SHARED(keys_shared<shape>, shared);
     if (threadIdx.x == 0)
         keys_barriers(shared);
     __syncthreads();
     if (threadIdx.x < HOPPER_GROUP) {
         registers_decrease<shape::FEW>();
         if (threadIdx.x < SR_WARP)
-            keys_produce<D>(task, shared);
+            keys_produce<shape>(task, shared);
+        else if (threadIdx.x < 2 * SR_WARP && rule::decays)
+            keys_produce_decaying<shape>(task, shared);
         else if (threadIdx.x < 2 * SR_WARP)
-            keys_produce_rows<D>(task, shared);
+            keys_produce_rows<shape>(task, shared);
         else if (threadIdx.x == 2 * SR_WARP)
-            keys_produce_queries<D>(task, shared);
+            keys_produce_queries<shape>(task, shared);
     } else {
         registers_increase<shape::MANY>();
-        keys_consume<D, rule>(task, shared, (int)threadIdx.x / HOPPER_GROUP - 1);
+        keys_consume<D, rule>(task, shared);
     }
 }
 
@@ -652,13 +753,18 @@ typedef void backward_function(const backward_task);
 
 struct backward_kernels {
     backward_function *queries, *keys;
+    int key_rows, key_queries, key_threads; /* of a block of keys, and of a tile that passes by */
+    size_t key_bytes;                       /* of shared memory */
 };
 
 template <int D, class rule> static backward_kernels backward_pair() {
-    return {queries_kernel<D, rule>, keys_kernel<D, rule>};
+    using shape = keys_shape<D, rule>;
+    return {queries_kernel<D, rule>, keys_kernel<D, rule>, shape::ROWS,
+            shape::QUERIES,          shape::THREADS,       sizeof(keys_shared<shape>)};
 }
 
-template <int D> static backward_kernels backward_choose(const sr_score_rule &score) {
+template <int D> static backward_kernels backward_choose(const hopper_view &call) {
+    const sr_score_rule &score = call.score;
     switch (weight_kind_of(score)) {
     case WEIGHT_LINEAR:
         return backward_pair<D, backward_rule<WEIGHT_LINEAR, false>>();
@@ -667,6 +773,9 @@ template <int D> static backward_kernels backward_choose(const sr_score_rule &sc
     case WEIGHT_EXP:
         break;
     }
+    if constexpr (decay_fits(D))
+        if (call.choices.decays)
+            return backward_pair<D, backward_rule<WEIGHT_EXP, true, true>>();
     return score.clamped ? backward_pair<D, backward_rule<WEIGHT_EXP, true>>()
                          : backward_pair<D, backward_rule<WEIGHT_EXP, false>>();
 }
@@ -692,8 +801,7 @@ template <int D>
 static cudaError_t backward(const hopper_view &call, int *counters, int multiprocessors,
                             cudaStream_t stream) {
     using by_query = queries_shape<D>;
-    using by_key = keys_shape<D>;
-    const backward_kernels kernels = backward_choose<D>(call.score);
+    const backward_kernels kernels = backward_choose<D>(call);
     const int64_t bytes = (int64_t)call.T * D * 4;
     backward_task task = {};
     task.call = call;
@@ -703,17 +811,17 @@ static cudaError_t backward(const hopper_view &call, int *counters, int multipro
     cudaError_t error = cudaMemsetAsync(counters, 0, HOPPER_COUNTERS * sizeof *counters, stream);
     if (error == cudaSuccess)
         error = backward_maps(&task, HOPPER_ROWS, by_query::KEYS);
-    if (error == cudaSuccess && call.d_q.data)
+    if (error == cudaSuccess && (call.d_q.data || call.choices.decays))
         error = sr_launch(kernels.queries, backward_grid(task.order, multiprocessors),
                           dim3(by_query::THREADS), sizeof(queries_shared<D>), stream, task);
-    task.order = tile_order(call.B * call.Hkv, (call.T + by_key::ROWS - 1) / by_key::ROWS,
+    task.order = tile_order(call.B * call.Hkv, (call.T + kernels.key_rows - 1) / kernels.key_rows,
                             bytes * call.group, 1);
     task.drawn = counters + 1;
     if (error == cudaSuccess)
-        error = backward_maps(&task, by_key::QUERIES, HOPPER_ROWS);
+        error = backward_maps(&task, kernels.key_queries, HOPPER_ROWS);
     if (error == cudaSuccess)
         error = sr_launch(kernels.keys, backward_grid(task.order, multiprocessors),
-                          dim3(by_key::THREADS), sizeof(keys_shared<D>), stream, task);
+                          dim3((unsigned)kernels.key_threads), kernels.key_bytes, stream, task);
     return error;
 }
 

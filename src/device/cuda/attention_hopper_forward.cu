@@ -11,18 +11,23 @@
  * Exponentials need a reference near the row's maximum. The maximum of the first tile stands for it, and is raised only
  * when a row's sum passes 2^24: rarely, and at a point where no product is under way. Weights so far above it that a sum
  * passes 2^100 within one tile set a flag, and the launch that follows computes everything again with a true running
- * maximum. Without the flag it ends at once. */
+ * maximum. Without the flag it ends at once. Where rows are divided by their length nobody asks for their sums: then the
+ * reference stays what it was, and the flag says that a length is not of a size to trust. */
 #include "device/cuda/attention_hopper_tiles.h"
 
 /* How a row's exponents are kept in range. */
 enum reference_kind { REFERENCE_NONE, REFERENCE_LAZY, REFERENCE_RUNNING };
 
-template <weight_kind kind_, reference_kind reference_, bool sums_, bool clamped_>
+template <weight_kind kind_, reference_kind reference_, bool sums_, bool clamped_,
+          bool decays_ = false>
 struct forward_rule {
     static constexpr weight_kind kind = kind_;
     static constexpr reference_kind reference = reference_;
     static constexpr bool sums = sums_; /* of rows */
     static constexpr bool clamped = clamped_;
+    static constexpr bool decays = decays_;
+    /* Rows end in an l2 norm, which asks for no sum: their length alone tells whether the reference was a good one. */
+    static constexpr bool by_length = reference == REFERENCE_LAZY && !sums;
 };
 
 template <int D> struct forward_shape {
@@ -38,24 +43,26 @@ template <int D> struct forward_shared {
     uint8_t q[2][shape::GROUPS][shape::QUERY_BYTES];
     uint8_t k[shape::STAGES][shape::KEY_BYTES];
     uint8_t v[shape::STAGES][shape::KEY_BYTES];
+    float decay[shape::STAGES][shape::KEYS]; /* comes and goes with the values */
     uint64_t q_full[2][shape::GROUPS], q_empty[2][shape::GROUPS];
     uint64_t k_full[shape::STAGES], k_empty[shape::STAGES];
     uint64_t v_full[shape::STAGES], v_empty[shape::STAGES];
     row_work work[2];
 };
 
-template <int D> SR_DEVICE void forward_barriers(forward_shared<D> *shared) {
+/* With a decay there is one more producer: it brings a part of what is full, and reads the work too. */
+template <int D> SR_DEVICE void forward_barriers(forward_shared<D> *shared, bool decays) {
     using shape = forward_shape<D>;
     for (int i = 0; i < shape::STAGES; i++) {
         mbarrier_init(&shared->k_full[i], 1);
-        mbarrier_init(&shared->v_full[i], 1);
+        mbarrier_init(&shared->v_full[i], decays ? 2 : 1);
         mbarrier_init(&shared->k_empty[i], 4 * shape::GROUPS); /* one arrival a warp */
         mbarrier_init(&shared->v_empty[i], 4 * shape::GROUPS);
     }
     for (int slot = 0; slot < 2; slot++)
         for (int group = 0; group < shape::GROUPS; group++) {
             mbarrier_init(&shared->q_full[slot][group], 1);
-            mbarrier_init(&shared->q_empty[slot][group], 4);
+            mbarrier_init(&shared->q_empty[slot][group], decays && group == 0 ? 5 : 4);
         }
     mbarrier_init_fence();
 }
@@ -97,6 +104,30 @@ SR_DEVICE void forward_produce(const forward_task &task, forward_shared<D> *shar
             mbarrier_arrive_expect(&shared->v_full[at.stage], shape::KEY_BYTES);
             tile_load<D, shape::KEYS>(shared->v[at.stage], &task.v, &shared->v_full[at.stage],
                                       j * shape::KEYS, head, work.b);
+        }
+    }
+}
+
+/* What a decay takes from the exponents of the keys; by a warp. */
+template <int D>
+SR_DEVICE void forward_produce_decay(const forward_task &task, forward_shared<D> *shared) {
+    using shape = forward_shape<D>;
+    ring_place<shape::STAGES> at = {};
+    for (int n = 0;; n++) {
+        const int slot = n & 1;
+        mbarrier_wait(&shared->q_full[slot][0], n >> 1 & 1);
+        const row_work work = shared->work[slot];
+        warp_arrive(&shared->q_empty[slot][0]);
+        if (work.past == 0)
+            return;
+        const decay_since since(task.call, work.b, work.h / task.call.group, work.row);
+        SR_ROLLED
+        for (int j = work.past - 1; j >= work.from; j--, at.advance()) {
+            decay_stage<shape::KEYS> keys;
+            keys.ask(since, j * shape::KEYS);
+            mbarrier_wait(&shared->v_empty[at.stage], at.parity ^ 1);
+            keys.store(shared->decay[at.stage]);
+            warp_arrive(&shared->v_full[at.stage]);
         }
     }
 }
@@ -150,6 +181,16 @@ template <int D> SR_DEVICE void raise_reference(forward_sums<D> &sums, int *over
     move_reference(sums, reference);
 }
 
+/* The maximum of the first tile. */
+template <int D>
+SR_DEVICE void begin_reference(forward_sums<D> &sums, const float (&s)[64],
+                               const score_numbers &numbers) {
+    float most[2];
+    row_maximum(most, s);
+    sums.reference[0] = fminf(most[0], numbers.limit) * numbers.factor;
+    sums.reference[1] = fminf(most[1], numbers.limit) * numbers.factor;
+}
+
 /* A running one: the maximum of all tiles so far. */
 template <int D>
 SR_DEVICE void follow_maximum(forward_sums<D> &sums, const float (&s)[64],
@@ -170,8 +211,22 @@ SR_DEVICE float weigh(float r, float reference, const score_numbers &numbers) {
         r = fminf(r, numbers.limit);
     if (rule::kind == WEIGHT_LINEAR)
         return r * numbers.factor;
+    if (rule::decays) /* r is the exponent already */
+        return exp2_fast(r - reference);
     return exp2_fast(rule::reference == REFERENCE_NONE ? r * numbers.factor
                                                        : fmaf(r, numbers.factor, -reference));
+}
+
+/* Logits into exponents, less what the decay takes for their keys; `decay` begins at this thread's first column. */
+SR_DEVICE void decay_logits(float (&s)[64], const float *decay, const score_numbers &numbers) {
+    SR_UNROLL
+    for (int n = 0; n < 64; n += 4) {
+        const float2 of = *reinterpret_cast<const float2 *>(decay + 2 * n);
+        s[n] = fmaf(fminf(s[n], numbers.limit), numbers.factor, -of.x);
+        s[n + 1] = fmaf(fminf(s[n + 1], numbers.limit), numbers.factor, -of.y);
+        s[n + 2] = fmaf(fminf(s[n + 2], numbers.limit), numbers.factor, -of.x);
+        s[n + 3] = fmaf(fminf(s[n + 3], numbers.limit), numbers.factor, -of.y);
+    }
 }
 
 /* 16 logits into their polynomial; hidden ones get no weight. A loop between products would serialise them: this comes
@@ -229,6 +284,18 @@ SR_DEVICE void weigh_and_multiply(forward_sums<D> &sums, float (&s)[64], uint32_
 
 /* ---- a consumer ---- */
 
+/* x: the numerator in; its l2 norm out, and whether it is to be trusted: no weight was too large, and the row is far from
+ * the floor of its length, which a sum would be needed for. */
+template <int D>
+SR_DEVICE bool row_by_length(float (&x)[D / 4], const hopper_view &call, const sr_row_facts &row) {
+    using Row = sr_quad_row<D>;
+    const sr_row_scalars s = row_scalars(call.choices, row);
+    const float square = row_dot<Row>(x, x), before = s.gate / s.denominator;
+    const float unit = call.choices.norm == SRNN_NORM_L2_SCALED ? (float)D : 1.0f;
+    row_multiply<Row>(x, s.post * unit / sqrtf(square));
+    return square < 0x1p120f && before * before * square > 0x1p-30f;
+}
+
 /* Outputs of finished rows, and what is left for the backward pass. */
 template <int D, class rule>
 SR_DEVICE void forward_finish(const forward_task &task, const forward_sums<D> &sums,
@@ -239,21 +306,31 @@ SR_DEVICE void forward_finish(const forward_task &task, const forward_sums<D> &s
     for (int half = 0; half < 2; half++) {
         const int t = row + fragment_row() + 8 * half, there = min(t, call.T - 1);
         const bool write = t < call.T;
-        const float sum = quad_sum(sums.sum[half]);
+        const float sum = rule::by_length ? 1 : quad_sum(sums.sum[half]);
+        float maximum = sums.reference[half];
+        if (rule::decays)
+            maximum =
+                rule::reference == REFERENCE_NONE
+                    ? 0
+                    : maximum + decay_since(call, work.b, work.h / call.group, work.row).at(t);
         const int64_t index = call.row_index(call.H, work.b, work.h, there);
-        if (rule::reference == REFERENCE_LAZY && write && !(sum < 0x1p100f))
-            atomicExch(task.overflow, 1);
         float x[D / 4];
         fragment_take<D>(x, sums.numerator, half);
         if (call.numerator) {
             fragment_store<D>(call.numerator + index * D, x, write);
             if (write && threadIdx.x % 4 == 0) {
-                call.row_sum[index] = rule::sums ? sum : 0;
-                call.maximum[index] = sums.reference[half] * SR_LN_2;
+                call.row_sum[index] = rule::by_length || rule::sums ? sum : 0;
+                call.maximum[index] = maximum * SR_LN_2;
             }
         }
-        row_output<Row>(
-            x, call, row_facts(call, work.b, work.h, there, sum, sums.reference[half] * SR_LN_2));
+        const sr_row_facts facts = row_facts(call, work.b, work.h, there, sum, maximum * SR_LN_2);
+        bool trusted = sum < 0x1p100f;
+        if (rule::by_length)
+            trusted = row_by_length<D>(x, call, facts);
+        else
+            row_output<Row>(x, call, facts);
+        if (rule::reference == REFERENCE_LAZY && write && !trusted)
+            atomicExch(task.overflow, 1);
         fragment_store<D>(call.o.at(work.b, work.h, there), x, write);
     }
 }
@@ -288,6 +365,11 @@ SR_DEVICE void forward_consume(const forward_task &task, forward_shared<D> *shar
         }
         sums.sum[0] = sums.sum[1] = 0;
         sums.reference[0] = sums.reference[1] = rule::reference == REFERENCE_NONE ? 0 : -INFINITY;
+        if (rule::decays && rule::reference == REFERENCE_NONE) {
+            const decay_since since(call, work.b, work.h / call.group, work.row);
+            sums.reference[0] = -since.at(row + fragment_row());
+            sums.reference[1] = -since.at(row + fragment_row() + 8);
+        }
         SR_UNROLL
         for (int i = 0; i < D / 2; i++)
             sums.numerator[i] = 0;
@@ -303,17 +385,28 @@ SR_DEVICE void forward_consume(const forward_task &task, forward_shared<D> *shar
             const bool diagonal = j == mine - 1;
             if (!diagonal)
                 warp_arrive(&shared->v_empty[at.before()]);
-            if (diagonal || j * shape::KEYS < work.latest) {
-                const int from = j * shape::KEYS + fragment_column(), t = row + fragment_row();
-                const int low[2] = {row_work_first(call, work, t) - from,
-                                    row_work_first(call, work, t + 8) - from};
-                const float hidden = hidden_logit<rule::kind>();
-                mask_columns(s, low, {t - from, t + 8 - from}, {hidden, hidden});
+            if (rule::decays) {
+                mbarrier_wait(&shared->v_full[at.stage], at.parity);
+                decay_logits(s, shared->decay[at.stage] + fragment_column(), numbers);
             }
-            if (rule::reference == REFERENCE_RUNNING ||
-                (rule::reference == REFERENCE_LAZY && diagonal))
-                follow_maximum(sums, s, numbers);
-            else if (rule::reference == REFERENCE_LAZY)
+            const float hidden = hidden_logit<rule::kind>();
+            if (diagonal) {
+                const int past = row + fragment_row() - j * shape::KEYS - fragment_column();
+                mask_past(s, {past, past + 8}, {hidden, hidden});
+            }
+            if (j * shape::KEYS < work.latest) {
+                const int from = j * shape::KEYS + fragment_column(), t = row + fragment_row();
+                mask_before(s,
+                            {row_work_first(call, work, t) - from,
+                             row_work_first(call, work, t + 8) - from},
+                            {hidden, hidden});
+            }
+            const score_numbers of_exponent = rule::decays ? score_numbers{1, INFINITY} : numbers;
+            if (rule::reference == REFERENCE_RUNNING)
+                follow_maximum(sums, s, of_exponent);
+            else if (rule::reference == REFERENCE_LAZY && diagonal)
+                begin_reference(sums, s, of_exponent);
+            else if (rule::reference == REFERENCE_LAZY && rule::sums)
                 raise_reference(sums, task.overflow);
             mbarrier_wait(&shared->v_full[at.stage], at.parity);
             weigh_and_multiply<D, rule>(sums, s, w, shared->v[at.stage], numbers, call.score);
@@ -333,7 +426,7 @@ __global__ void __launch_bounds__(forward_shape<D>::THREADS, 1)
     using shape = forward_shape<D>;
     SR_SHARED(forward_shared<D>, shared);
     if (threadIdx.x == 0)
-        forward_barriers(shared);
+        forward_barriers(shared, rule::decays);
     wait_for_previous(); /* which cleared the counters, or may have set the flag */
     if (task.wanted && *task.wanted == 0)
         return;
@@ -343,6 +436,8 @@ __global__ void __launch_bounds__(forward_shape<D>::THREADS, 1)
         registers_decrease<shape::FEW>();
         if (threadIdx.x == 0)
             forward_produce<D>(task, shared);
+        if (rule::decays && threadIdx.x / SR_WARP == 1)
+            forward_produce_decay<D>(task, shared);
     } else {
         registers_increase<shape::MANY>();
         forward_consume<D, rule>(task, shared, (int)threadIdx.x / HOPPER_GROUP - 1);
@@ -359,6 +454,14 @@ __global__ void clear_counters(int *counters) {
 
 typedef void forward_function(const forward_task);
 
+template <int D> static forward_function *forward_choose_decaying(const hopper_view &call) {
+    if (call.score.maximum)
+        return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, true, false, true>>;
+    return call.choices.sums_rows
+               ? forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_NONE, true, false, true>>
+               : forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_NONE, false, false, true>>;
+}
+
 /* The rules that there are kernels for, quickest first. */
 template <int D> static forward_function *forward_choose(const hopper_view &call) {
     const sr_score_rule &score = call.score;
@@ -370,13 +473,29 @@ template <int D> static forward_function *forward_choose(const hopper_view &call
     case WEIGHT_EXP:
         break;
     }
+    if constexpr (decay_fits(D))
+        if (call.choices.decays)
+            return forward_choose_decaying<D>(call);
     if (!score.maximum)
         return call.choices.sums_rows
                    ? forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_NONE, true, true>>
                    : forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_NONE, false, true>>;
+    if (call.choices.floor_follows_rows && call.choices.normaliser != SRNN_NORMALISER_ROW_SUM_MIN1)
+        return score.clamped
+                   ? forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, false, true>>
+                   : forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, false, false>>;
     if (score.clamped)
         return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, true, true>>;
     return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, true, false>>;
+}
+
+/* What computes everything again where a lazy reference failed. */
+template <int D> static forward_function *forward_choose_running(const hopper_view &call) {
+    if constexpr (decay_fits(D))
+        if (call.choices.decays)
+            return forward_kernel<D,
+                                  forward_rule<WEIGHT_EXP, REFERENCE_RUNNING, true, false, true>>;
+    return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_RUNNING, true, true>>;
 }
 
 template <int D>
@@ -411,9 +530,7 @@ static cudaError_t forward(const hopper_view &call, int *counters, int multiproc
         return error;
     task.wanted = task.overflow;
     task.drawn = counters + 2;
-    return forward_launch<D>(
-        forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_RUNNING, true, true>>, task,
-        multiprocessors, stream);
+    return forward_launch<D>(forward_choose_running<D>(call), task, multiprocessors, stream);
 }
 
 cudaError_t hopper_forward(const hopper_view &call, int *counters, int multiprocessors,

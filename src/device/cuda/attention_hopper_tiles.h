@@ -57,7 +57,7 @@ template <int keys> SR_DEVICE int row_work_past(const hopper_view &call, int row
 
 /* Where the document of a row begins; only few tiles need it. */
 SR_DEVICE int row_work_first(const hopper_view &call, const row_work &work, int t) {
-    return work.latest == 0 ? 0 : call.first[(int64_t)work.b * call.T + min(t, call.T - 1)];
+    return call.first[(int64_t)work.b * call.T + min(t, call.T - 1)];
 }
 
 /* ---- waiting ---- */
@@ -151,6 +151,11 @@ SR_DEVICE void multiply_columns(float (&d)[D / 2], const uint32_t *a, const uint
 /* ---- a consumer's numbers: thread 32 w + 4 g + i holds rows 16 w + g and 16 w + g + 8, of each row the columns
  * 8 j + 2 i and 8 j + 2 i + 1; number n is of the second row where n & 2 ---- */
 
+/* Which of the consumers this thread is of, asked again where registers are short. */
+SR_DEVICE int consumer() {
+    return thread_index_again() / HOPPER_GROUP - 1;
+}
+
 SR_DEVICE int fragment_row() {
     const int thread = thread_index_again();
     return thread % HOPPER_GROUP / SR_WARP * 16 + thread % SR_WARP / 4;
@@ -164,16 +169,21 @@ SR_BOTH constexpr int fragment_half(int n) {
     return n >> 1 & 1;
 }
 
-/* Columns that are not from low to high, of each row, become `hidden`; low and high count from fragment_column(). */
+/* Columns past `high` of each row, or before `low`, become `hidden`; they count from fragment_column(). */
 template <int count>
-SR_DEVICE void mask_columns(float (&s)[count], const int (&low)[2], const int (&high)[2],
-                            const float (&hidden)[2]) {
+SR_DEVICE void mask_past(float (&s)[count], const int (&high)[2], const float (&hidden)[2]) {
     SR_UNROLL
-    for (int n = 0; n < count; n++) {
-        const int column = 8 * (n / 4) + (n & 1), half = fragment_half(n);
-        if (column < low[half] || column > high[half])
-            s[n] = hidden[half];
-    }
+    for (int n = 0; n < count; n++)
+        if (8 * (n / 4) + (n & 1) > high[fragment_half(n)])
+            s[n] = hidden[fragment_half(n)];
+}
+
+template <int count>
+SR_DEVICE void mask_before(float (&s)[count], const int (&low)[2], const float (&hidden)[2]) {
+    SR_UNROLL
+    for (int n = 0; n < count; n++)
+        if (8 * (n / 4) + (n & 1) < low[fragment_half(n)])
+            s[n] = hidden[fragment_half(n)];
 }
 
 /* One of the two rows, as row functions want it, and back. */
@@ -241,6 +251,44 @@ template <weight_kind kind> SR_DEVICE score_numbers score_numbers_of(const sr_sc
 template <weight_kind kind> SR_BOTH constexpr float hidden_logit() {
     return kind == WEIGHT_LINEAR ? 0 : -INFINITY;
 }
+
+/* ---- decay: an exponent gains log2(e) (C_i - C_j), with C counted from a position near the rows that stay ---- */
+
+/* Wider heads leave no registers for it in the backward pass. */
+SR_BOTH constexpr bool decay_fits(int D) {
+    return D == 64;
+}
+
+/* The C of a kv head from position `from` on, in base 2. The difference is of doubles: C may be large. */
+struct decay_since {
+    const double *decay; /* (T) */
+    int from, T;
+
+    SR_DEVICE decay_since(const hopper_view &call, int b, int kv_head, int first)
+        : decay(call.scratch.decay + call.row_index(call.Hkv, b, kv_head, 0)), from(max(first, 0)),
+          T(call.T) {
+    }
+    /* Of position t, or of the last. */
+    SR_DEVICE float at(int t) const {
+        return (float)(decay[min(t, T - 1)] - decay[from]) * SR_LOG2_E;
+    }
+};
+
+/* A warp that brings `count` of these to each stage of a ring. They are asked for before the stage is free. */
+template <int count> struct decay_stage {
+    float of[count / SR_WARP];
+
+    SR_DEVICE void ask(const decay_since &since, int t) {
+        SR_UNROLL
+        for (int i = 0; i < count / SR_WARP; i++)
+            of[i] = since.at(t + i * SR_WARP + (int)threadIdx.x % SR_WARP);
+    }
+    SR_DEVICE void store(float (&to)[count]) const {
+        SR_UNROLL
+        for (int i = 0; i < count / SR_WARP; i++)
+            to[i * SR_WARP + (int)threadIdx.x % SR_WARP] = of[i];
+    }
+};
 
 /* ---- the kernels; counters are zero when they draw ---- */
 

@@ -57,6 +57,9 @@ template <int WIDTH> struct sr_eight_row {
     static SR_DEVICE int row() {
         return (int)(threadIdx.x % SR_WARP) / lanes;
     }
+    static SR_DEVICE int lane() { /* among those of the row */
+        return (int)threadIdx.x % lanes;
+    }
     static SR_DEVICE float sum(float x) {
         for (int mask = lanes / 2; mask > 0; mask /= 2)
             x += shuffle_xor(x, mask);
@@ -66,6 +69,24 @@ template <int WIDTH> struct sr_eight_row {
         for (int mask = lanes / 2; mask > 0; mask /= 2)
             x = fmaxf(x, shuffle_xor(x, mask));
         return x;
+    }
+    /* Eight sums at once: lane l of the row gets that of number l % 8. */
+    static SR_DEVICE float sum_eight(float (&x)[8]) {
+#pragma unroll
+        for (int mask = lanes / 2; mask >= 8; mask /= 2)
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                x[i] += shuffle_xor(x[i], mask);
+#pragma unroll
+        for (int half = 4; half > 0; half /= 2) {
+            const bool upper = lane() & half; /* it goes on with the upper half */
+#pragma unroll
+            for (int i = 0; i < half; i++) {
+                const float other = shuffle_xor(upper ? x[i] : x[i + half], half);
+                x[i] = (upper ? x[i + half] : x[i]) + other;
+            }
+        }
+        return x[0];
     }
     /* Over the rows of the warp: what the lanes with the same columns have. */
     static SR_DEVICE float sum_of_rows(float x) {
@@ -84,21 +105,42 @@ template <class Row, class N> SR_DEVICE bool moves_eight(const N *row, int n) {
     return Row::adjacent == 8 && (uintptr_t)row % 16 == 0 && Row::column(0) + 8 <= n;
 }
 
+/* A lane's eight neighbours as they lie in memory. */
+template <class N> struct sr_raw_eight { sr_vector<N> part[8 / sr_vector<N>::count]; };
+
+/* Asks for this lane's of the n numbers at `from`, and does not wait for them. */
+template <class Row, class N> SR_DEVICE void row_fetch(sr_raw_eight<N> &raw, const N *from, int n) {
+    constexpr int each = sr_vector<N>::count;
+    if (moves_eight<Row>(from, n)) {
+#pragma unroll
+        for (int m = 0; m < 8; m += each)
+            raw.part[m / each] = load_vector(from + Row::column(m));
+        return;
+    }
+#pragma unroll
+    for (int m = 0; m < 8; m++) {
+        const int column = Row::column(m);
+        raw.part[m / each].number[m % each] = column < n ? from[column] : from_float<N>(0);
+    }
+}
+
+template <class Row, class N>
+SR_DEVICE void row_widen(float (&x)[Row::count], const sr_raw_eight<N> &raw) {
+    constexpr int each = sr_vector<N>::count;
+#pragma unroll
+    for (int m = 0; m < 8; m++)
+        x[m] = to_float(raw.part[m / each].number[m % each]);
+}
+
 /* x = the n numbers at `from`. */
 template <class Row, class N>
 SR_DEVICE void row_load(float (&x)[Row::count], const N *from, int n) {
-    if constexpr (Row::adjacent == 8)
-        if (moves_eight<Row>(from, n)) {
-            constexpr int each = sr_vector<N>::count;
-#pragma unroll
-            for (int m = 0; m < Row::count; m += each) {
-                const sr_vector<N> vector = load_vector(from + Row::column(m));
-#pragma unroll
-                for (int i = 0; i < each; i++)
-                    x[m + i] = to_float(vector.number[i]);
-            }
-            return;
-        }
+    if constexpr (Row::adjacent == 8) {
+        sr_raw_eight<N> raw;
+        row_fetch<Row>(raw, from, n);
+        row_widen<Row>(x, raw);
+        return;
+    }
     const bool paired = (uintptr_t)from % sizeof(sr_pair<N>) == 0;
 #pragma unroll
     for (int m = 0; m < Row::count; m += 2) {
@@ -483,6 +525,19 @@ SR_DEVICE void row_scalars_backward(sr_row_gradient *g, const sr_choices &c,
     }
 }
 
+/* Without a norm: all follows from <d, x> of the gradient of the output and the numerator. */
+SR_DEVICE sr_row_gradient row_plain_backward(const sr_choices &c, const sr_row_facts &row,
+                                             float dot) {
+    const sr_row_scalars s = row_scalars(c, row);
+    const float before = s.gate / s.denominator;
+    sr_row_gradient g = {};
+    if (c.post_gate)
+        g.logit = before * dot * s.post * (1 - s.post);
+    row_scalars_backward(&g, c, row, s, s.post, dot / s.denominator);
+    g.scale = before * s.post;
+    return g;
+}
+
 /* d: the gradient of the output in, of sum_j w'_ij v_j out. x: the numerator in, spoilt out. Adds to the lane's share of
  * the gradients of the norm's weight and bias.
  *
@@ -496,6 +551,8 @@ SR_DEVICE sr_row_gradient row_output_backward(float (&d)[Row::count], float (&x)
                                               const sr_attention_view<N> &call,
                                               const sr_row_facts &row) {
     const sr_choices &c = call.choices;
+    if (c.norm == SRNN_NORM_NONE)
+        return row_plain_backward(c, row, row_dot<Row>(d, x));
     const sr_row_scalars s = row_scalars(c, row);
     const float before = s.gate / s.denominator;
     float hat[Row::count];
@@ -504,7 +561,7 @@ SR_DEVICE sr_row_gradient row_output_backward(float (&d)[Row::count], float (&x)
 #pragma unroll
     for (int m = 0; m < Row::count; m++)
         hat[m] = before * x[m];
-    float inverse = row_normalise<Row>(hat, &floored, c, call.Dv, row_floor(c, row));
+    const float inverse = row_normalise<Row>(hat, &floored, c, call.Dv, row_floor(c, row));
     if (c.post_gate) {
         float u[Row::count];
 #pragma unroll
@@ -513,20 +570,16 @@ SR_DEVICE sr_row_gradient row_output_backward(float (&d)[Row::count], float (&x)
         row_affine<Row>(u, c.norm, call.norm_weight, call.norm_bias, call.Dv);
         g.logit = row_dot<Row>(d, u) * s.post * (1 - s.post);
     }
-    if (c.norm == SRNN_NORM_NONE) {
-        inverse = s.post;
-    } else {
-        row_multiply<Row>(d, s.post);
-        if (c.norm == SRNN_NORM_LAYER || c.norm == SRNN_NORM_RMS)
+    row_multiply<Row>(d, s.post);
+    if (c.norm == SRNN_NORM_LAYER || c.norm == SRNN_NORM_RMS)
 #pragma unroll
-            for (int m = 0; m < Row::count; m++) {
-                d_weight[m] = fmaf(d[m], hat[m], d_weight[m]);
-                d_bias[m] += d[m];
-            }
-        row_affine<Row>(d, c.norm == SRNN_NORM_LAYER ? SRNN_NORM_RMS : c.norm, call.norm_weight,
-                        nullptr, call.Dv);
-        row_normalise_backward<Row>(d, hat, c, call.Dv, floored);
-    }
+        for (int m = 0; m < Row::count; m++) {
+            d_weight[m] = fmaf(d[m], hat[m], d_weight[m]);
+            d_bias[m] += d[m];
+        }
+    row_affine<Row>(d, c.norm == SRNN_NORM_LAYER ? SRNN_NORM_RMS : c.norm, call.norm_weight,
+                    nullptr, call.Dv);
+    row_normalise_backward<Row>(d, hat, c, call.Dv, floored);
     row_multiply<Row>(x, 1 / s.denominator);
     row_scalars_backward(&g, c, row, s, inverse, row_dot<Row>(d, x));
     g.scale = before * inverse;

@@ -68,6 +68,17 @@ SR_DEVICE float polynomial_slope(const sr_score_rule &rule, float r) {
 
 /* ---- long ---- */
 
+/* `order` times the logarithm of |s| in base 2, plus `more`. What the logarithm is off by is multiplied by the order, and
+ * shows where weights of both signs cancel in a sum: so it is the exact one, and of the fraction alone. */
+SR_DEVICE float power_log2(float s, int order, float more) {
+    const uint32_t bits = float_bits(fabsf(s)), smallest = 0x00800000u, infinite = 0x7f800000u;
+    if (bits < smallest || bits >= infinite)
+        return (float)order * log2_fast(fabsf(s)) + more;
+    const int exponent = (int)(bits >> 23) - 127;
+    const float fraction = bits_float((bits & 0x007fffffu) | 0x3f800000u);
+    return fmaf((float)order, log2f(fraction), (float)(order * exponent) + more);
+}
+
 /* A number as its sign and the logarithm of its size in base 2, which does not leave the range of a float. */
 struct sr_signed_log {
     float log2; /* minus infinity: zero */
@@ -79,7 +90,7 @@ struct sr_signed_log {
  * which is stable upwards for s > 0 and for s < -order. Between, s = -x, the series is e^-x plus a remainder of the
  * same form, whose recurrence is stable downwards; it starts from the first terms of its expansion. */
 SR_DEVICE sr_signed_log taylor_log(float s, int order, float log2_factorial) {
-    const float leading = (float)order * log2_fast(fabsf(s)) - log2_factorial;
+    const float leading = power_log2(s, order, -log2_factorial);
     const bool odd_negative = s < 0 && order % 2 != 0;
     float r = 1;
     if (s > 0 || s < -(float)order) {
@@ -105,7 +116,7 @@ SR_DEVICE sr_signed_log long_log(const sr_score_rule &rule, float r, int of) {
     const int order = rule.order - of;
     if (rule.power) {
         const float factor = of ? log2_fast((float)rule.order) : 0.0f;
-        return {fmaf((float)order, log2_fast(fabsf(s)), factor), s < 0 && order % 2 != 0};
+        return {power_log2(s, order, factor), s < 0 && order % 2 != 0};
     }
     if (s >= rule.exp_from && s <= rule.exp_to)
         return {s * SR_LOG2_E, false};

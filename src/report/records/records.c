@@ -55,14 +55,12 @@ static srnn_status read_run(sr_records *records, sr_run_record *run) {
     run->size = sr_json_text_of(run->plan, "size");
     run->learning_rate = sr_json_number_of(run->plan, "learning_rate");
     SR_TRY(run_path(path, records, folder, "metrics.jsonl"));
-    srnn_status status = sr_curve_read(&run->curve, path, sr_json_number_of(run->plan, "steps"));
-    if (status == SRNN_ERR_MEMORY)
-        return status; /* which does not make the file damaged */
-    run->broken_curve = status != SRNN_OK;
+    SR_TRY(sr_curve_read(&run->curve, path, sr_json_number_of(run->plan, "steps")));
     SR_TRY(run_path(path, records, folder, "result.json"));
-    status = access(path, F_OK) == 0 ? sr_json_load(&run->result, path, 0) : SRNN_OK;
-    if (status == SRNN_ERR_MEMORY)
-        return status;
+    const srnn_status status =
+        access(path, F_OK) == 0 ? sr_json_load(&run->result, path, 0) : SRNN_OK;
+    if (status == SRNN_ERR_MEMORY || status == SRNN_ERR_IO)
+        return status; /* neither makes the file damaged */
     run->status = sr_json_text_of(run->result, "status");
     run->broken_result = access(path, F_OK) == 0 && !*run->status;
     return SRNN_OK;

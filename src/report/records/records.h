@@ -14,7 +14,6 @@ typedef struct sr_run_record {
     const char *status; /* "finished", "diverged", "failed"; "" if it has not ended */
     json_t *result;     /* result.json; NULL: not there, or not to be read */
     bool broken_result; /* it is there and cannot be read: the run counts as not ended */
-    bool broken_curve;  /* metrics.jsonl is there and cannot be read */
     sr_curve curve;
 } sr_run_record;
 

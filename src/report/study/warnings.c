@@ -53,15 +53,13 @@ static void write_unfinished(FILE *out, const sr_records *records) {
 }
 
 static bool is_damaged(const sr_run_record *run) {
-    return run->broken_curve || run->broken_result || run->curve.bad_lines > 0;
+    return run->broken_result || run->curve.bad_lines > 0;
 }
 
 static void write_damage_of(FILE *out, const sr_run_record *run) {
     fputs("<li><code>", out);
     sr_escape_html(out, sr_json_text_of(run->plan, "folder"));
     fputs("</code>:", out);
-    if (run->broken_curve)
-        fputs(" metrics.jsonl cannot be read.", out);
     if (run->curve.bad_lines)
         fprintf(out, " %zu line%s of metrics.jsonl cannot be read and %s passed over.",
                 run->curve.bad_lines, run->curve.bad_lines > 1 ? "s" : "",

@@ -1,6 +1,6 @@
 /* test_attention_hopper.c: the hopper kernel against a reference in double on random rows of problems with many tiles,
  * twice for the same bits. With the argument "large", on a GPU: five large problems with their times, or one of them:
- * "large 0" .. "large 4". */
+ * "large 0" .. "large 4", and of one variant: "large 0 norm". */
 #include "base/bf16.h"
 #include "device/device.h"
 #include "test.h"
@@ -458,8 +458,8 @@ static void measure(run *x) {
     printf("    errors%s\n", text);
 }
 
-/* Of all five problems, or of the one with this number. */
-static int large(const char *number) {
+/* Of all five problems, or of the one with this number; of all variants, or of this one. */
+static int large(const char *number, const char *spec) {
     static const srnn_problem five[] = {{.B = 36, .H = 16, .T = 1024, .D = 64},
                                         {.B = 8, .H = 16, .T = 4096, .D = 64},
                                         {.B = 2, .H = 16, .T = 16384, .D = 64},
@@ -474,6 +474,8 @@ static int large(const char *number) {
             return 1;
         }
         for (size_t m = 0; m < sizeof variants / sizeof *variants; m++) {
+            if (spec && strcmp(spec, variants[m].spec) != 0)
+                continue;
             assert_true(run_plan(&x, &variants[m]));
             measure(&x);
         }
@@ -491,7 +493,7 @@ int main(int argc, char **argv) {
     const bool one = argc > 2; /* that problem and nothing else */
     int failed = one ? 0 : cmocka_run_group_tests(tests, NULL, NULL);
     if (argc > 1 && strcmp(argv[1], "large") == 0)
-        failed += large(one ? argv[2] : NULL);
+        failed += large(one ? argv[2] : NULL, argc > 3 ? argv[3] : NULL);
     srnn_device_close(gpu);
     return failed;
 }

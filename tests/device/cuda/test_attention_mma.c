@@ -218,14 +218,20 @@ static void round_numbers(float *numbers, int64_t count) {
         numbers[n] = sr_bf16_float(sr_bf16_of(numbers[n]));
 }
 
+/* An operand that is not of its usual size. */
+typedef struct stretch {
+    sr_operand which;
+    double factor;
+} stretch;
+
 /* The same numbers for both, those that bf16 has. */
 static void create_both(attention_call *call, attention_call *oracle, const srnn_problem *problem,
-                        double query_factor) {
+                        stretch by) {
     srnn_problem wide = *problem;
     wide.dtype = SRNN_F64;
     assert_int_equal(probe_create(call, problem, 7), SRNN_OK);
-    for (int64_t n = 0; n < elements_of(call, SR_OPERAND_Q); n++)
-        ((float *)call->host.operand[SR_OPERAND_Q])[n] *= (float)query_factor;
+    for (int64_t n = 0; n < elements_of(call, (int)by.which); n++)
+        ((float *)call->host.operand[by.which])[n] *= (float)by.factor;
     assert_int_equal(call_create(oracle, &wide), SRNN_OK);
     for (int which = 0; which < SR_OPERANDS; which++) {
         if (!call->host.operand[which])
@@ -290,14 +296,14 @@ static void check_results(const attention_call *call, const attention_call *orac
     }
 }
 
-/* With queries `factor` times as long as usual. */
-static void check_scaled(const char *spec, srnn_problem problem, arrangement how, double factor) {
+static void check_stretched(const char *spec, srnn_problem problem, arrangement how, stretch by) {
+    const double factor = by.which == SR_OPERAND_Q ? by.factor : 1;
     attention_call call, oracle;
     if (srnn_attention_parse(&problem.attention, spec) != SRNN_OK)
         fail_msg("%s: %s", spec, srnn_error_detail());
     problem.Hkv = problem.Hkv ? problem.Hkv : problem.H;
     problem.Dv = problem.Dv ? problem.Dv : problem.D;
-    create_both(&call, &oracle, &problem, factor);
+    create_both(&call, &oracle, &problem, by);
     assert_int_equal(probe_oracle_run(&oracle), SRNN_OK);
     for (size_t n = 0; n < sizeof kernels / sizeof *kernels; n++)
         if (run_on_device(&call, how, kernels[n]))
@@ -309,7 +315,7 @@ static void check_scaled(const char *spec, srnn_problem problem, arrangement how
 }
 
 static void check_case(const char *spec, srnn_problem problem, arrangement how) {
-    check_scaled(spec, problem, how, 1);
+    check_stretched(spec, problem, how, (stretch){SR_OPERAND_Q, 1});
 }
 
 /* ---- cases ---- */
@@ -430,7 +436,33 @@ static void large_scores(void **state) {
                                         "power:64,normaliser=none,norm=l2",
                                         "linear_elu"};
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
-        check_scaled(specs[n], problem, BY_TOKEN, 2048);
+        check_stretched(specs[n], problem, BY_TOKEN, (stretch){SR_OPERAND_Q, 2048});
+}
+
+/* Rows so short that an l2 norm divides them by its floor, a part of the sum of their weights, and rows of nothing. */
+static void small_values(void **state) {
+    (void)state;
+    const srnn_problem problem = {.B = 1, .H = 2, .T = 150, .D = 64};
+    static const char *const specs[] = {"norm", "norm,clamp=5",
+                                        "norm,normaliser=row_length,output_gate,post_gate"};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+        check_stretched(specs[n], problem, BY_TOKEN, (stretch){SR_OPERAND_V, 0x1p-43});
+        check_stretched(specs[n], problem, BY_TOKEN, (stretch){SR_OPERAND_V, 0});
+    }
+}
+
+/* Decay over several tiles of keys, with several heads of queries for one of keys. */
+static void decays(void **state) {
+    (void)state;
+    static const char *const specs[] = {"softmax,decay", "norm,decay", "gated_softmax_decay",
+                                        "softmax,decay,clamp=5,normaliser=row_sum_min1"};
+    const srnn_problem problem = {.B = 1, .H = 2, .Hkv = 1, .T = 450, .D = 64};
+    const srnn_problem wide = {.B = 1, .H = 1, .T = 200, .D = 128};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+        check_case(specs[n], problem, BY_TOKEN);
+        check_case(specs[n], wide, CONTIGUOUS);
+    }
+    check_stretched("softmax,decay", problem, BY_TOKEN, (stretch){SR_OPERAND_DECAY, 4096});
 }
 
 /* A form that is left to the library is one that the device has, for every variant. */
@@ -473,6 +505,8 @@ int main(void) {
         cmocka_unit_test(documents),
         cmocka_unit_test(chunks),
         cmocka_unit_test(large_scores),
+        cmocka_unit_test(small_values),
+        cmocka_unit_test(decays),
         cmocka_unit_test(every_variant_has_a_kernel),
     };
     srnn_device *found;

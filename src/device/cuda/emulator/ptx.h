@@ -77,8 +77,11 @@ SR_DEVICE float exp2_fast(float x) {
     return flushed(exp2f(flushed(x)));
 }
 
+/* As far off as the GPU's may be: by 2^-22, or that part of itself. */
 SR_DEVICE float log2_fast(float x) {
-    return log2f(flushed(x));
+    const float y = log2f(flushed(x)), size = fabsf(y) < 1 ? 1 : fabsf(y);
+    const bool more = float_bits(x) * 2654435761u >> 31;
+    return size < INFINITY ? y + (more ? size : -size) * 0x1p-22f : y;
 }
 
 SR_DEVICE float reciprocal_fast(float x) {
