@@ -33,7 +33,9 @@ struct srnn_device {
     srnn_status (*stream)(srnn_device *device, void *stream);
 
     /* ---- recording: what `work` starts is kept and started again by replay, with the same
-     * arguments and without calling `work`; a device without a recorder (both NULL) calls it. */
+     * arguments and without calling `work`; a device without a recorder (all NULL) calls it. gather calls it too, and
+     * starts the same: what belongs together may be put together, here as in a recording. */
+    srnn_status (*gather)(srnn_device *device, srnn_status (*work)(void *context), void *context);
     srnn_status (*record)(srnn_device *device, void **recording, srnn_status (*work)(void *context),
                           void *context);
     srnn_status (*replay)(srnn_device *device, void *recording);
@@ -82,7 +84,7 @@ static inline srnn_status sr_device_repeat(srnn_device *device, sr_repeated *rep
                                            srnn_status (*work)(void *context), void *context) {
     if (!device->record || !repeated->warm) {
         repeated->warm = true;
-        return work(context);
+        return device->gather ? device->gather(device, work, context) : work(context);
     }
     if (!repeated->recording)
         SR_TRY(device->record(device, &repeated->recording, work, context));

@@ -6,39 +6,65 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+enum {
+    FINE = 64,               /* buckets in a factor of e */
+    FAR = 64,                /* factors of e: what is less probable than that weighs nothing */
+    BUCKETS = FAR * FINE + 1 /* the last one for these */
+};
 
 typedef struct candidate {
     int32_t token;
-    float logit;
+    float logit, weight;
 } candidate;
 
+/* Tokens are put into buckets by how much less probable than the best they are, so that nobody has to sort all of them:
+ * only those of the few buckets in which something begins or ends. */
 struct sr_sampler {
     sr_sampler_settings settings;
     int V;
-    candidate *candidates; /* (V) */
+    float *weights;        /* (V): relative to that of the most probable */
+    int32_t *bucket_of;    /* (V) */
+    candidate *candidates; /* (V at most): those of one bucket, in order */
+    int64_t count[BUCKETS];
+    double mass[BUCKETS];
 };
 
+/* The tokens of the buckets before `bucket`, and the first `rest` of its own: they weigh `mass` in all. */
+typedef struct prefix {
+    int bucket;
+    int64_t rest;
+    double mass;
+} prefix;
+
 srnn_status sr_sampler_create(sr_sampler **sampler, const sr_sampler_settings *settings, int V) {
-    void *memory, *candidates;
+    void *memory;
     *sampler = NULL;
     if (!(settings->temperature >= 0) || settings->top_k < 0 || !(settings->top_p >= 0) ||
         settings->top_p > 1)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "temperature and top-k must be 0 or more, top-p between 0 and 1");
-    SR_TRY(sr_alloc(&candidates, (size_t)V, sizeof(candidate)));
-    const srnn_status status = sr_alloc_zero(&memory, 1, sizeof **sampler);
-    if (status != SRNN_OK) {
-        free(candidates);
-        return status;
+    SR_TRY(sr_alloc_zero(&memory, 1, sizeof **sampler));
+    sr_sampler *made = memory;
+    made->settings = *settings;
+    made->V = V;
+    made->weights = malloc((size_t)V * sizeof *made->weights);
+    made->bucket_of = malloc((size_t)V * sizeof *made->bucket_of);
+    made->candidates = malloc((size_t)V * sizeof *made->candidates);
+    if (!made->weights || !made->bucket_of || !made->candidates) {
+        sr_sampler_free(made);
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory to choose from %d tokens", V);
     }
-    *sampler = memory;
-    **sampler = (sr_sampler){.settings = *settings, .V = V, .candidates = candidates};
+    *sampler = made;
     return SRNN_OK;
 }
 
 void sr_sampler_free(sr_sampler *sampler) {
     if (!sampler)
         return;
+    free(sampler->weights);
+    free(sampler->bucket_of);
     free(sampler->candidates);
     free(sampler);
 }
@@ -51,6 +77,72 @@ static int32_t most_probable(const float *logits, int V) {
     return best;
 }
 
+static float number_or_least(float logit) {
+    return isnan(logit) ? -INFINITY : logit;
+}
+
+/* The largest number; -infinity if there is none. Eight at a time, which compilers make vectors of. */
+static float largest(const float *logits, int V) {
+    enum { LANES = 8 };
+    float best[LANES], all = -INFINITY;
+    int token = 0;
+    for (int i = 0; i < LANES; i++)
+        best[i] = -INFINITY;
+    for (; token + LANES <= V; token += LANES)
+        for (int i = 0; i < LANES; i++)
+            best[i] = logits[token + i] > best[i] ? logits[token + i] : best[i];
+    for (; token < V; token++)
+        all = logits[token] > all ? logits[token] : all;
+    for (int i = 0; i < LANES; i++)
+        all = best[i] > all ? best[i] : all;
+    return all;
+}
+
+/* e^-x to about 22 bits for x from 0 to FAR; nothing beyond. Written so that compilers make vectors of it. */
+static float decay(float x) {
+    const float power = x * -1.44269504f;
+    const int32_t whole = (int32_t)power;
+    const float f = (power - (float)whole) * 0.693147181f;
+    const float series =
+        1 + f * (1 + f * (0.5f +
+                          f * (1 / 6.0f + f * (1 / 24.0f + f * (1 / 120.0f + f * (1 / 720.0f))))));
+    const uint32_t bits = (uint32_t)(whole + 127) << 23;
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    const float kept = x < FAR ? 1 : 0; /* a product, so that nothing is left out of a vector */
+    return series * scale * kept;
+}
+
+/* Weights and buckets of all tokens. */
+static void weigh(float *weights, int32_t *bucket_of, const float *logits, int V,
+                  const sr_sampler_settings *settings) {
+    const float best = largest(logits, V), cold = (float)(1 / settings->temperature), far = FAR;
+    if (isinf(best)) { /* all that are as good, and no others */
+        for (int token = 0; token < V; token++) {
+            weights[token] = number_or_least(logits[token]) == best ? 1 : 0;
+            bucket_of[token] = weights[token] > 0 ? 0 : BUCKETS - 1;
+        }
+        return;
+    }
+    for (int token = 0; token < V; token++) {
+        const float difference = (best - logits[token]) * cold;
+        weights[token] = difference < far ? difference : far; /* so is a NaN */
+    }
+    for (int token = 0; token < V; token++) {
+        bucket_of[token] = (int32_t)(weights[token] * FINE);
+        weights[token] = decay(weights[token]);
+    }
+}
+
+static void fill_buckets(sr_sampler *sampler) {
+    memset(sampler->count, 0, sizeof sampler->count);
+    memset(sampler->mass, 0, sizeof sampler->mass);
+    for (int token = 0; token < sampler->V; token++) {
+        sampler->count[sampler->bucket_of[token]]++;
+        sampler->mass[sampler->bucket_of[token]] += (double)sampler->weights[token];
+    }
+}
+
 /* More probable first, then by token. */
 static int compare(const void *left, const void *right) {
     const candidate *a = left, *b = right;
@@ -59,52 +151,68 @@ static int compare(const void *left, const void *right) {
     return a->token < b->token ? -1 : a->token > b->token;
 }
 
-/* Of a sorted candidate, relative to the first. */
-static double weight_of(const sr_sampler *sampler, int i) {
-    const double logit = (double)sampler->candidates[i].logit;
-    const double first = (double)sampler->candidates[0].logit;
-    return logit == first ? 1.0 : exp((logit - first) / sampler->settings.temperature);
+/* Puts the tokens of a bucket in order. */
+static void sort_bucket(sr_sampler *sampler, const float *logits, int bucket) {
+    size_t count = 0;
+    for (int32_t token = 0; token < sampler->V; token++)
+        if (sampler->bucket_of[token] == bucket)
+            sampler->candidates[count++] =
+                (candidate){token, number_or_least(logits[token]), sampler->weights[token]};
+    qsort(sampler->candidates, count, sizeof *sampler->candidates, compare);
 }
 
-static double mass_of(const sr_sampler *sampler, int count) {
-    double mass = 0;
-    for (int i = 0; i < count; i++)
-        mass += weight_of(sampler, i);
-    return mass;
+/* The k most probable. */
+static prefix first_tokens(sr_sampler *sampler, const float *logits, int64_t k) {
+    prefix p = {0, k, 0};
+    while (p.rest > sampler->count[p.bucket]) {
+        p.rest -= sampler->count[p.bucket];
+        p.mass += sampler->mass[p.bucket++];
+    }
+    if (p.rest == sampler->count[p.bucket]) {
+        p.mass += sampler->mass[p.bucket];
+        return p;
+    }
+    sort_bucket(sampler, logits, p.bucket);
+    for (int64_t i = 0; i < p.rest; i++)
+        p.mass += (double)sampler->candidates[i].weight;
+    return p;
 }
 
-/* How many of the sorted candidates may be chosen: first the k most probable, then of these, as if
- * there were no others, the most probable that make up p. */
-static int allowed(const sr_sampler *sampler) {
+/* The most probable of `all` that weigh `wanted` together; at least one. */
+static prefix first_mass(sr_sampler *sampler, const float *logits, const prefix *all,
+                         double wanted) {
+    prefix p = {0, 0, 0};
+    while (p.bucket < all->bucket &&
+           (sampler->count[p.bucket] == 0 || p.mass + sampler->mass[p.bucket] < wanted))
+        p.mass += sampler->mass[p.bucket++];
+    const int64_t most = p.bucket < all->bucket ? sampler->count[p.bucket] : all->rest;
+    sort_bucket(sampler, logits, p.bucket);
+    do
+        p.mass += (double)sampler->candidates[p.rest++].weight;
+    while (p.rest < most && p.mass < wanted && sampler->candidates[p.rest].weight > 0);
+    return p;
+}
+
+/* Which tokens may be chosen: first the k most probable, then of these, as if there were no others, the most probable
+ * that make up p. */
+static prefix allowed(sr_sampler *sampler, const float *logits) {
     const sr_sampler_settings *s = &sampler->settings;
     const int count = s->top_k > 0 && s->top_k < sampler->V ? s->top_k : sampler->V;
+    const prefix all = first_tokens(sampler, logits, count);
     if (!(s->top_p > 0 && s->top_p < 1))
-        return count;
-    const double wanted = s->top_p * mass_of(sampler, count);
-    double mass = 0;
-    for (int i = 0; i < count; i++) {
-        mass += weight_of(sampler, i);
-        if (mass >= wanted)
-            return i + 1;
-    }
-    return count;
+        return all;
+    return first_mass(sampler, logits, &all, s->top_p * all.mass);
 }
 
 int32_t sr_sampler_choose(sr_sampler *sampler, const float *logits, uint64_t sequence,
                           uint64_t position) {
-    candidate *c = sampler->candidates;
     if (sampler->settings.temperature == 0)
         return most_probable(logits, sampler->V);
-    for (int32_t token = 0; token < sampler->V; token++)
-        c[token] = (candidate){token, isnan(logits[token]) ? -INFINITY : logits[token]};
-    qsort(c, (size_t)sampler->V, sizeof *c, compare);
-    const int count = allowed(sampler);
-    double point =
-        mass_of(sampler, count) * sr_random_uniform(sampler->settings.seed, sequence, position);
-    for (int i = 0; i < count; i++) {
-        point -= weight_of(sampler, i);
-        if (point < 0)
-            return c[i].token;
-    }
-    return c[count - 1].token;
+    weigh(sampler->weights, sampler->bucket_of, logits, sampler->V, &sampler->settings);
+    fill_buckets(sampler);
+    const prefix all = allowed(sampler, logits);
+    const double share = sr_random_uniform(sampler->settings.seed, sequence, position);
+    /* The token that the point falls on is the last of those that weigh so much. */
+    const prefix chosen = first_mass(sampler, logits, &all, share * all.mass);
+    return sampler->candidates[chosen.rest - 1].token;
 }

@@ -1,5 +1,6 @@
 /* test_model.c: decoding equals prefill, gradients are slopes, documents do not see each other. */
 #include "attention/attention.h"
+#include "base/random.h"
 #include "model/sampler.h"
 #include "model/session.h"
 #include "small_model.h"
@@ -294,6 +295,68 @@ static void sampling(void **state) {
     assert_int_equal(sr_sampler_create(&sampler, &settings, 5), SRNN_ERR_ARGUMENT);
 }
 
+typedef struct ranked {
+    int token;
+    double weight;
+} ranked;
+
+static int more_weight_first(const void *left, const void *right) {
+    const ranked *a = left, *b = right;
+    if (a->weight != b->weight)
+        return a->weight > b->weight ? -1 : 1;
+    return a->token - b->token;
+}
+
+static double mass_of(const ranked *all, int count) {
+    double mass = 0;
+    for (int i = 0; i < count; i++)
+        mass += all[i].weight;
+    return mass;
+}
+
+/* The chosen token is where its share of the mass begins to its end, were all tokens sorted. */
+static void check_choice(const sr_sampler_settings *s, const ranked *all, int V, int32_t token,
+                         double share) {
+    int count = s->top_k > 0 ? s->top_k : V, at = 0;
+    const double most = mass_of(all, count), near = 1e-5 * most;
+    for (int i = 1; s->top_p > 0 && i <= count; i++)
+        if (mass_of(all, i) >= s->top_p * most)
+            count = i;
+    while (all[at].token != token)
+        at++;
+    const double point = share * mass_of(all, count), before = mass_of(all, at);
+    assert_true(at < count + 1);
+    assert_true(point >= before - near && point <= before + all[at].weight + near);
+}
+
+static void sampling_as_if_sorted(void **state) {
+    (void)state;
+    enum { V = 700, DRAWS = 60 };
+    const sr_sampler_settings settings[] = {
+        {.temperature = 1, .seed = 3},
+        {.temperature = 0.7, .top_k = 40, .seed = 4},
+        {.temperature = 1.5, .top_p = 0.9, .seed = 5},
+        {.temperature = 1, .top_k = 200, .top_p = 0.5, .seed = 6},
+        {.temperature = 0.05, .top_p = 0.99, .seed = 7},
+        {.temperature = 20, .top_k = 699, .seed = 8},
+    };
+    static float logits[V];
+    static ranked all[V];
+    for (int token = 0; token < V; token++) /* some of them alike, as in bf16 */
+        logits[token] = (float)floor(40 * sr_random_normal(9, 0, (uint64_t)token)) / 16;
+    for (size_t n = 0; n < sizeof settings / sizeof *settings; n++) {
+        sr_sampler *sampler;
+        for (int token = 0; token < V; token++)
+            all[token] = (ranked){token, exp((double)logits[token] / settings[n].temperature)};
+        qsort(all, V, sizeof *all, more_weight_first);
+        assert_int_equal(sr_sampler_create(&sampler, &settings[n], V), SRNN_OK);
+        for (uint64_t draw = 0; draw < DRAWS; draw++)
+            check_choice(&settings[n], all, V, sr_sampler_choose(sampler, logits, 2, draw),
+                         sr_random_uniform(settings[n].seed, 2, draw));
+        sr_sampler_free(sampler);
+    }
+}
+
 static void wrong_requests(void **state) {
     (void)state;
     sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false);
@@ -318,6 +381,7 @@ int main(void) {
         cmocka_unit_test(documents_are_apart),
         cmocka_unit_test(documents_change),
         cmocka_unit_test(sampling),
+        cmocka_unit_test(sampling_as_if_sorted),
         cmocka_unit_test(wrong_requests),
     };
     if (sr_backend_create(&cpu, &(sr_backend_settings){.threads = 0}) != SRNN_OK)

@@ -2,6 +2,7 @@
 #include "base/bf16.h"
 #include "files/folder.h"
 #include "model/model_files.h"
+#include "model/session.h"
 #include "small_model.h"
 
 #include <stdio.h>
@@ -66,6 +67,88 @@ static void llama2c_files(void **state) {
     sr_model_free(model);
 }
 
+/* ---- feeding one token at a time ---- */
+
+enum { BEFORE = 140, STEPS = 4, LONGEST = BEFORE + STEPS };
+
+/* Wide enough for every kernel of generation; the heads of a layer differ in width from what 32 lanes hold. */
+static sr_model *wide_model(sr_backend *backend, const char *attention) {
+    sr_model_config config = {.V = 71,
+                              .C = 128,
+                              .F = 192,
+                              .L = 2,
+                              .H = 4,
+                              .Hkv = 2,
+                              .D = 32,
+                              .positions = LONGEST,
+                              .norm_epsilon = 1e-5,
+                              .rope_theta = 100,
+                              .bos = 1,
+                              .eos = 2};
+    sr_model *model;
+    assert_int_equal(sr_model_config_attention(&config, attention), SRNN_OK);
+    assert_int_equal(sr_model_create(&model, backend, &config), SRNN_OK);
+    sr_model_config_free(&config);
+    return model;
+}
+
+/* logits (STEPS, B, V) of tokens fed one by one behind `before` at once, all from the same ids (B, LONGEST). */
+static void feed_steps(float *logits, sr_session *session, const int32_t *ids, int B, int before) {
+    int32_t piece[4 * BEFORE];
+    for (int b = 0; b < B; b++)
+        for (int t = 0; t < before; t++)
+            piece[b * before + t] = ids[b * LONGEST + t];
+    assert_int_equal(sr_session_reset(session), SRNN_OK);
+    if (before > 0)
+        assert_int_equal(sr_session_feed(session, logits, piece, before), SRNN_OK);
+    for (int step = 0; step < STEPS; step++) {
+        for (int b = 0; b < B; b++)
+            piece[b] = ids[b * LONGEST + before + step];
+        assert_int_equal(sr_session_feed(session, logits + (size_t)(step * B) * 71, piece, 1),
+                         SRNN_OK);
+    }
+}
+
+/* Feeding a GPU gives what feeding the CPU does, and the same bits again: the first time by starting kernels, then by
+ * repeating what was recorded. */
+static void check_feeding(const char *attention, int B, int before) {
+    const size_t numbers = (size_t)(STEPS * B) * 71;
+    const sr_session_setup setup = {.B = B, .T = BEFORE};
+    float *want = malloc(numbers * sizeof *want), *got = malloc(numbers * sizeof *got);
+    float *again = malloc(numbers * sizeof *again);
+    int32_t ids[4 * LONGEST];
+    sr_session *session;
+    sr_model *model = wide_model(cpu, attention), *moved;
+    assert_true(want && got && again);
+    assert_int_equal(sr_model_initialise(model, 0.1, 1), SRNN_OK);
+    small_ids(ids, B * LONGEST, 71, 5);
+    assert_int_equal(sr_session_create(&session, model, &setup), SRNN_OK);
+    feed_steps(want, session, ids, B, before);
+    sr_session_free(session);
+    moved = wide_model(gpu, attention);
+    assert_int_equal(sr_model_initialise(moved, 0.1, 1), SRNN_OK);
+    assert_int_equal(sr_session_create(&session, moved, &setup), SRNN_OK);
+    feed_steps(got, session, ids, B, before);
+    feed_steps(again, session, ids, B, before);
+    sr_session_free(session);
+    if (!(small_error(got, want, numbers) < 0.02))
+        fail_msg("%s, %d texts behind %d tokens: off by %g", attention, B, before,
+                 small_error(got, want, numbers));
+    assert_memory_equal(got, again, numbers * sizeof *got);
+    sr_model_free(model);
+    sr_model_free(moved);
+    free(want), free(got), free(again);
+}
+
+static void feeding(void **state) {
+    (void)state;
+    check_feeding("softmax", 1, 0);
+    check_feeding("softmax", 1, BEFORE); /* keys that blocks share */
+    check_feeding("norm", 3, 2);
+    check_feeding("gated_softmax", 4, 1); /* kernels between those that go together */
+    check_feeding("gated_softmax_decay", 2, 1);
+}
+
 int main(void) {
     const sr_backend_settings host = {.threads = 1}, device = {.device = "cuda", .bf16 = true};
     if (sr_backend_create(&gpu, &device) != SRNN_OK) {
@@ -73,7 +156,8 @@ int main(void) {
         return 77;
     }
     assert_int_equal(sr_backend_create(&cpu, &host), SRNN_OK);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(folders), cmocka_unit_test(llama2c_files)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(folders), cmocka_unit_test(llama2c_files),
+                                       cmocka_unit_test(feeding)};
     const int failed = cmocka_run_group_tests(tests, write_models, NULL);
     sr_folder_remove(folder);
     sr_backend_free(cpu);

@@ -122,7 +122,12 @@ def steps(out):
 
 
 def finish(process, code=0, seconds=300):
-    output, _ = process.communicate(timeout=seconds)
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # it ends its runs
+        process.communicate()
+        raise
     if process.returncode != code:
         fail(f"exit code {process.returncode}, not {code}:\n{output}")
     return output

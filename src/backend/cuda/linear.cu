@@ -177,6 +177,7 @@ static sr_few_product fused_product(sr_matrix y, const sr_norm_linear *of) {
     p.product.a_stride = p.product.b_stride = p.product.K = of->norm.C;
     p.product.d_stride = y.stride;
     p.product.M = of->norm.rows;
+    p.product.in = p.product.out = SRNN_BF16;
     for (int i = 0; i < of->count; i++)
         p.product.N += of->layers[i].N;
     p.norm = of->norm;

@@ -10,6 +10,7 @@
 #include "backend/cuda/product.h"
 
 #include "backend/cuda/numbers.h"
+#include "device/cuda/chain.h"
 
 enum {
     WARPS = 4,
@@ -199,7 +200,31 @@ template <int ROWS> static srnn_status start_rows(sr_backend *backend, const sr_
                                        : start<ROWS, 1, sr_bf16, float>(backend, p);
 }
 
+/* The same product as one of a chain. */
+static sr_chain_product chain_product(const sr_few_product *few) {
+    const sr_cuda_product *p = &few->product;
+    sr_chain_product product = {};
+    product.x = {(void *)p->a, p->a_stride, few->norm.weight ? SRNN_F32 : p->in};
+    product.c = {(void *)p->c, p->c_stride, p->out};
+    product.d = {p->d, p->d_stride, p->out};
+    product.weight = p->b;
+    product.M = (int)p->M;
+    product.N = (int)p->N;
+    product.K = (int)p->K;
+    product.norm = few->norm.weight;
+    product.epsilon = few->norm.epsilon;
+    product.swiglu = few->end.swiglu;
+    product.turned = (int)few->end.turned;
+    product.D = few->end.rope.D;
+    product.angles = few->end.rope.table;
+    product.positions = few->end.rope.positions;
+    return product;
+}
+
 srnn_status sr_cuda_start_few(sr_backend *backend, const sr_few_product *p) {
+    const sr_chain_product product = chain_product(p);
+    if (p->product.b_stride == p->product.K && sr_chain_add_product(backend->device, &product))
+        return SRNN_OK;
     if (p->product.M == 1)
         return start_rows<1>(backend, p);
     return start_rows<SR_CUDA_FEW_ROWS>(backend, p);

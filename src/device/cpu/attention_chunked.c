@@ -119,20 +119,11 @@ static void add_pairs(const context *x, const workspace *w, const chunk *c) {
 }
 
 static void write_outputs(const context *x, const workspace *w, const chunk *c) {
-    const sr_attention_call *call = x->call;
-    const srnn_problem *p = &call->plan->core;
-    chunk_strides ld = chunk_strides_of(p);
-    SR_ISA_REAL(sr_edges_output_rows)
-    ((sr_row_results){w->numerator, ld.dv, w->row_sum, x->position + c->at + 1}, &x->edges, call,
-     (sr_rows){c->b, c->h, c->t, c->count});
-    if (!call->saved.numerator)
-        return;
-    int64_t at = sr_row_index(p, p->H, c->b, c->h, c->t);
-    for (int64_t r = 0; r < c->count; r++)
-        memcpy((real *)call->saved.numerator + (at + r) * p->Dv, w->numerator + r * ld.dv,
-               (size_t)p->Dv * sizeof(real));
-    memcpy((real *)call->saved.row_sum + at, w->row_sum, (size_t)c->count * sizeof(real));
-    memset((real *)call->saved.maximum + at, 0, (size_t)c->count * sizeof(real));
+    const chunk_strides ld = chunk_strides_of(&x->call->plan->core);
+    const sr_rows rows = {c->b, c->h, c->t, c->count};
+    const sr_row_results results = {w->numerator, ld.dv, w->row_sum, x->position + c->at + 1};
+    SR_ISA_REAL(sr_edges_output_rows)(results, &x->edges, x->call, rows);
+    save_rows(x->call, rows, results, NULL);
 }
 
 /* Moves the state past the chunk; its decay reference becomes the last token. */

@@ -188,14 +188,9 @@ static void write_outputs(const context *x, const tile_workspace *w, const query
                           q->at + r - q->first[r] + 1},
          &x->edges, call, (sr_rows){q->b, q->h, q->t + r, past - r});
     }
-    if (!call->saved.numerator)
-        return;
-    int64_t at = sr_row_index(p, p->H, q->b, q->h, q->t);
-    for (int64_t r = 0; r < q->rows; r++)
-        memcpy((real *)call->saved.numerator + (at + r) * p->Dv, w->numerator + r * ld.dv,
-               (size_t)p->Dv * sizeof(real));
-    memcpy((real *)call->saved.row_sum + at, w->row_sum, (size_t)q->rows * sizeof(real));
-    memcpy((real *)call->saved.maximum + at, w->maximum, (size_t)q->rows * sizeof(real));
+    save_rows(call, (sr_rows){q->b, q->h, q->t, q->rows},
+              (sr_row_results){.numerator = w->numerator, .ld = ld.dv, .row_sum = w->row_sum},
+              w->maximum);
 }
 
 static void rows_task(void *untyped, int64_t task, int worker) {

@@ -145,23 +145,12 @@ static void read_chunk(const workspace *w, const linear_keys *k, const linear_wa
 
 static void write_outputs(const context *x, const workspace *w, const linear_walk *walk,
                           const linear_block *b) {
-    const sr_attention_call *call = x->call;
-    const srnn_problem *p = walk->p;
     for (int g = 0; g < walk->group; g++) {
         const sr_rows rows = linear_query_rows(walk, b, g);
-        const real *numerators = w->numerators + g * BLOCK_ROWS * walk->dv;
-        const real *sums = w->row_sums + g * BLOCK_ROWS;
-        SR_ISA_REAL(sr_edges_output_rows)
-        ((sr_row_results){numerators, walk->dv, sums, x->position + b->at + 1}, &x->edges, call,
-         rows);
-        if (!call->saved.numerator)
-            continue;
-        const int64_t at = sr_row_index(p, p->H, rows.b, rows.h, rows.t);
-        for (int64_t r = 0; r < b->count; r++)
-            memcpy((real *)call->saved.numerator + (at + r) * p->Dv, numerators + r * walk->dv,
-                   (size_t)p->Dv * sizeof(real));
-        memcpy((real *)call->saved.row_sum + at, sums, (size_t)b->count * sizeof(real));
-        memset((real *)call->saved.maximum + at, 0, (size_t)b->count * sizeof(real));
+        const sr_row_results results = {w->numerators + g * BLOCK_ROWS * walk->dv, walk->dv,
+                                        w->row_sums + g * BLOCK_ROWS, x->position + b->at + 1};
+        SR_ISA_REAL(sr_edges_output_rows)(results, &x->edges, x->call, rows);
+        save_rows(x->call, rows, results, NULL);
     }
 }
 

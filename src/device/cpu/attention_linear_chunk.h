@@ -225,16 +225,26 @@ typedef struct linear_chunk {
     linear_part part[SR_LEVELS_MAX + 1];
 } linear_chunk;
 
-/* Tokens from `at` on, per channel, before a decay since the first leaves what e^x may be. */
+/* True if no channel decays between two tokens, given by their numbers, by more than e^x may be. */
+static inline bool is_tame(const linear_walk *x, const double *first, const double *later) {
+    double largest = 0.0;
+    for (int64_t c = 0; c < x->decays; c++) {
+        const double size = fabs(later[c] - first[c]);
+        largest = size > largest ? size : largest;
+    }
+    return largest <= TAME_DECAY;
+}
+
+/* Tokens from `at` on, per channel, before a decay since the first leaves what e^x may be. All but learned ones only
+ * fall, so that the last token tells for all. */
 static inline int64_t linear_tame(const linear_walk *x, int64_t at, int64_t count) {
     const double *first = x->decay + at * x->decays;
-    for (int64_t t = 1; t < count; t++) {
-        double largest = 0.0;
-        for (int64_t c = 0; c < x->decays; c++)
-            largest = fmax(largest, fabs(first[t * x->decays + c] - first[c]));
-        if (!(largest <= TAME_DECAY))
+    if (x->p->attention.decay != SRNN_DECAY_LEARNED &&
+        is_tame(x, first, first + (count - 1) * x->decays))
+        return count;
+    for (int64_t t = 1; t < count; t++)
+        if (!is_tame(x, first, first + t * x->decays))
             return t;
-    }
     return count;
 }
 
@@ -411,7 +421,9 @@ static inline void channel_factors(const linear_room *room, const linear_walk *x
     real *row = room->near_queries; /* is free */
     for (int64_t t = 0; t < c->count; t++) {
         factor_row(room->near_rise + t * x->d, x, first, first + t * x->decays);
-        factor_row(room->near_fall + t * x->d, x, first + t * x->decays, first);
+        for (int64_t d = 0; d < x->p->D; d += LANES)
+            vec_store(room->near_fall + t * x->d + d,
+                      (real)1 / vec_load(room->near_rise + t * x->d + d));
     }
     factor_row(row, x, before, first);
     multiply_rows(room->rise, room->near_rise, row, 0, x, c->count);

@@ -96,6 +96,24 @@ static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, i
             out[d * ld_out + t] = t < count ? rows[t * ld + d] : 0;
 }
 
+/* Leaves what backward needs of some rows, where that is wanted; `maximum` NULL: nothing was subtracted. */
+static inline void save_rows(const sr_attention_call *call, sr_rows rows, sr_row_results results,
+                             const real *maximum) {
+    const srnn_problem *p = &call->plan->core;
+    const int64_t at = sr_row_index(p, p->H, rows.b, rows.h, rows.t);
+    const size_t bytes = (size_t)rows.count * sizeof(real);
+    if (!call->saved.numerator)
+        return;
+    for (int64_t r = 0; r < rows.count; r++)
+        memcpy((real *)call->saved.numerator + (at + r) * p->Dv, results.numerator + r * results.ld,
+               (size_t)p->Dv * sizeof(real));
+    memcpy((real *)call->saved.row_sum + at, results.row_sum, bytes);
+    if (maximum)
+        memcpy((real *)call->saved.maximum + at, maximum, bytes);
+    else
+        memset((real *)call->saved.maximum + at, 0, bytes);
+}
+
 /* The larger of two; NaN if there is one. */
 static inline real larger_or_nan(real a, real b) {
     return a >= b || a != a ? a : b;

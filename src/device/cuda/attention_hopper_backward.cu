@@ -154,8 +154,8 @@ template <int D> struct queries_shared {
 template <int D> SR_DEVICE void queries_barriers(queries_shared<D> *shared, bool decays) {
     using shape = queries_shape<D>;
     for (int i = 0; i < shape::STAGES; i++) {
-        mbarrier_init(&shared->full[i], decays ? 2 : 1);
-        mbarrier_init(&shared->empty[i], 4 * shape::GROUPS); /* one arrival a warp */
+        mbarrier_init(&shared->full[i], decays ? 1 + SR_WARP : 1); /* each of its lanes */
+        mbarrier_init(&shared->empty[i], 4 * shape::GROUPS);       /* one arrival a warp */
     }
     for (int group = 0; group < shape::GROUPS; group++) {
         mbarrier_init(&shared->q_full[group], 1);
@@ -221,7 +221,7 @@ SR_DEVICE void queries_produce_decay(const backward_task &task, queries_shared<D
             keys.ask(since, j * shape::KEYS);
             mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
             keys.store(shared->decay[at.stage]);
-            warp_arrive(&shared->full[at.stage]);
+            mbarrier_arrive(&shared->full[at.stage]);
         }
     }
 }

@@ -55,8 +55,8 @@ template <int D> SR_DEVICE void forward_barriers(forward_shared<D> *shared, bool
     using shape = forward_shape<D>;
     for (int i = 0; i < shape::STAGES; i++) {
         mbarrier_init(&shared->k_full[i], 1);
-        mbarrier_init(&shared->v_full[i], decays ? 2 : 1);
-        mbarrier_init(&shared->k_empty[i], 4 * shape::GROUPS); /* one arrival a warp */
+        mbarrier_init(&shared->v_full[i], decays ? 1 + SR_WARP : 1); /* each of its lanes */
+        mbarrier_init(&shared->k_empty[i], 4 * shape::GROUPS);       /* one arrival a warp */
         mbarrier_init(&shared->v_empty[i], 4 * shape::GROUPS);
     }
     for (int slot = 0; slot < 2; slot++)
@@ -127,7 +127,7 @@ SR_DEVICE void forward_produce_decay(const forward_task &task, forward_shared<D>
             keys.ask(since, j * shape::KEYS);
             mbarrier_wait(&shared->v_empty[at.stage], at.parity ^ 1);
             keys.store(shared->decay[at.stage]);
-            warp_arrive(&shared->v_full[at.stage]);
+            mbarrier_arrive(&shared->v_full[at.stage]);
         }
     }
 }

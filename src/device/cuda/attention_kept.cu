@@ -7,6 +7,7 @@
 #include "device/cuda/attention_states.h"
 
 #include "device/cuda/attention_edges.h"
+#include "device/cuda/chain_tasks.h"
 #include "device/cuda/check.h"
 #include "device/cuda/device.h"
 #include "device/cuda/launch.h"
@@ -198,9 +199,12 @@ static srnn_status feed(const sr_attention_call *wanted, char *memory_bytes, int
     const sr_kept_memory<N> memory = memory_place<N>(p, capacity, &memory_layout);
     const int stretches = stretches_of(p, capacity, warps_of(p));
     const int64_t numbers = (int64_t)p->B * p->Hkv * p->T * (p->D + p->Dv);
-    cudaStream_t stream = sr_cuda_stream(wanted->plan->device);
     partials.parts = stretches * warps_of(p);
     call.carry = *carry;
+    if constexpr (sizeof(N) == sizeof(sr_bf16))
+        if (sr_chain_add_attention(wanted->plan->device, call, memory))
+            return SRNN_OK;
+    cudaStream_t stream = sr_cuda_stream(wanted->plan->device);
     SR_TRY(sr_attention_prepare(call, stream));
     if (p->T == 1)
         return sr_attend_one(call, memory, partials, wanted->plan->device);

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "device/cuda/attention_kernels.h"
+#include "device/cuda/chain_tasks.h"
 #include "device/cuda/check.h"
 #include "device/cuda/platform.h"
 
@@ -14,6 +15,14 @@ struct cuda_device {
     int index;
     sr_cuda_device facts;
     cudaStream_t own, stream; /* its own, and the one in use */
+    sr_chain *chain;          /* NULL: nothing was gathered yet, or it is too old for that */
+    void *lists;              /* (SR_CHAIN_LISTS) device memory, for what is not recorded */
+};
+
+/* A graph, and what its kernels read. */
+struct recording {
+    cudaGraphExec_t graph;
+    void *lists; /* device memory */
 };
 
 srnn_status sr_cuda_device_count(int *count, const char **reason) {
@@ -53,7 +62,13 @@ cudaStream_t sr_cuda_stream(const srnn_device *device) {
     const cuda_device *cuda = (const cuda_device *)device;
     cudaSetDevice(
         cuda->index); /* a number in this thread; what fails will fail again at the launch */
+    if (cuda->chain)
+        sr_chain_start(cuda->chain, cuda->stream);
     return cuda->stream;
+}
+
+sr_chain *sr_cuda_chain(const srnn_device *device) {
+    return ((const cuda_device *)device)->chain;
 }
 
 const sr_cuda_device *sr_cuda_facts(const srnn_device *device) {
@@ -114,47 +129,97 @@ static srnn_status zero(srnn_device *device, void *memory, size_t bytes) {
 
 static srnn_status set_stream(srnn_device *device, void *stream) {
     cuda_device *cuda = cuda_of(device);
+    sr_cuda_stream(device); /* what was put off belongs to the one before */
     cuda->stream = stream ? (cudaStream_t)stream : cuda->own;
     return SRNN_OK;
 }
 
-/* ---- recordings: graphs ---- */
+/* ---- gathering ---- */
 
-static srnn_status instantiate(void **recording, cudaGraph_t graph) {
-    cudaGraphExec_t ready = nullptr;
-    SR_CUDA(cudaGraphInstantiate(&ready, graph, 0));
-    *recording = ready;
-    return SRNN_OK;
+/* What is needed for the first time. */
+static srnn_status chain_take(cuda_device *cuda) {
+    if (cuda->chain || cuda->facts.capability_major != 9)
+        return SRNN_OK;
+    SR_TRY(allocate(&cuda->base, &cuda->lists, SR_CHAIN_LISTS));
+    return sr_chain_create(&cuda->chain, cuda->facts.multiprocessors, sr_cuda_stream(&cuda->base));
 }
 
-static srnn_status record(srnn_device *device, void **recording, srnn_status (*work)(void *context),
-                          void *context) {
-    const cudaStream_t stream = sr_cuda_stream(device);
+/* Small kernels that `work` starts are put together; `lists`: as sr_chain_open. */
+static srnn_status gather_into(cuda_device *cuda, void *lists, bool recorded,
+                               srnn_status (*work)(void *context), void *context) {
+    if (!cuda->chain || sr_chain_is_open(cuda->chain))
+        return work(context);
+    sr_chain_open(cuda->chain, (char *)lists, recorded);
+    const srnn_status status = work(context);
+    sr_cuda_stream(&cuda->base); /* starts the rest */
+    const srnn_status started = sr_chain_close(cuda->chain);
+    return status != SRNN_OK ? status : started;
+}
+
+static srnn_status gather(srnn_device *device, srnn_status (*work)(void *context), void *context) {
+    cuda_device *cuda = cuda_of(device);
+    SR_TRY(chain_take(cuda));
+    return gather_into(cuda, cuda->lists, false, work, context);
+}
+
+/* ---- recordings: graphs ---- */
+
+static void forget(srnn_device *device, void *recorded) {
+    recording *r = (recording *)recorded;
+    if (!r)
+        return;
+    cudaStreamSynchronize(sr_cuda_stream(device));
+    if (r->graph)
+        cudaGraphExecDestroy(r->graph);
+    cudaFree(r->lists);
+    free(r);
+}
+
+static srnn_status capture(cuda_device *cuda, recording *r, srnn_status (*work)(void *context),
+                           void *context) {
+    const cudaStream_t stream = sr_cuda_stream(&cuda->base);
     cudaGraph_t graph = nullptr;
-    *recording = nullptr;
     SR_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    srnn_status status = work(context);
+    srnn_status status = gather_into(cuda, r->lists, true, work, context);
     const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
     if (status == SRNN_OK && ended != cudaSuccess)
         status =
             SR_FAIL(SRNN_ERR_UNSUPPORTED, "CUDA: recording a step: %s", cudaGetErrorString(ended));
-    if (status == SRNN_OK)
-        status = instantiate(recording, graph);
+    if (status == SRNN_OK && cudaGraphInstantiate(&r->graph, graph, 0) != cudaSuccess)
+        status = SR_FAIL(SRNN_ERR_UNSUPPORTED, "CUDA: a recorded step: %s",
+                         cudaGetErrorString(cudaGetLastError()));
     if (graph)
         cudaGraphDestroy(graph);
     return status;
 }
 
-static srnn_status replay(srnn_device *device, void *recording) {
-    SR_CUDA(cudaGraphLaunch((cudaGraphExec_t)recording, sr_cuda_stream(device)));
+static srnn_status fill_recording(cuda_device *cuda, recording *r,
+                                  srnn_status (*work)(void *context), void *context) {
+    SR_TRY(chain_take(cuda));
+    if (!cuda->chain)
+        return capture(cuda, r, work, context);
+    SR_TRY(allocate(&cuda->base, &r->lists, SR_CHAIN_LISTS));
+    SR_TRY(capture(cuda, r, work, context));
+    return sr_chain_send(cuda->chain, cuda->stream);
+}
+
+static srnn_status record(srnn_device *device, void **recorded, srnn_status (*work)(void *context),
+                          void *context) {
+    void *memory;
+    *recorded = nullptr;
+    SR_TRY(sr_alloc_zero(&memory, 1, sizeof(recording)));
+    const srnn_status status = fill_recording(cuda_of(device), (recording *)memory, work, context);
+    if (status != SRNN_OK) {
+        forget(device, memory);
+        return status;
+    }
+    *recorded = memory;
     return SRNN_OK;
 }
 
-static void forget(srnn_device *device, void *recording) {
-    if (!recording)
-        return;
-    cudaStreamSynchronize(sr_cuda_stream(device));
-    cudaGraphExecDestroy((cudaGraphExec_t)recording);
+static srnn_status replay(srnn_device *device, void *recorded) {
+    SR_CUDA(cudaGraphLaunch(((recording *)recorded)->graph, sr_cuda_stream(device)));
+    return SRNN_OK;
 }
 
 /* ---- opening ---- */
@@ -163,6 +228,8 @@ static void close_device(srnn_device *device) {
     cuda_device *cuda = cuda_of(device);
     if (cuda->own) {
         cudaStreamSynchronize(sr_cuda_stream(device));
+        sr_chain_free(cuda->chain);
+        cudaFree(cuda->lists);
         cudaStreamDestroy(cuda->own);
     }
     free(cuda);
@@ -191,6 +258,7 @@ static srnn_status fill(cuda_device *cuda, int index) {
     base->zero = zero;
     base->wait = wait_for_all;
     base->stream = set_stream;
+    base->gather = gather;
     base->record = record;
     base->replay = replay;
     base->forget = forget;

@@ -1,6 +1,7 @@
 /* test_emulator.cu: the emulated GPU: each instruction against its definition, and the mistakes that it must find. */
 #include "device/cuda/launch.h"
 #include "device/cuda/ptx.h"
+#include "device/cuda/together.h"
 
 extern "C" {
 #include "test.h"
@@ -255,6 +256,38 @@ static void test_deadlocks_are_told(void **state) {
     assert_fails("lonely_shuffle", "not whole warps");
     RIGHT(sr_launch(beyond_shared, dim3(1), dim3(32), 128, stream, 0));
     assert_fails("beyond_shared", "beyond its 128 bytes");
+}
+
+/* Every block waits for what the next one says, both warps of it; the last begins. */
+__global__ void pass_on(sr_marked *words, uint32_t mark) {
+    const int block = (int)blockIdx.x, from = 2 * (block + 1);
+    sr_marked two[2] = {{0, mark}, {0, mark}};
+    if (block + 1 < (int)gridDim.x)
+        do {
+            wait_a_moment();
+            load_marked(two, words + from);
+        } while (warp_ballot(two[0].mark == mark && two[1].mark == mark) != SR_FULL_WARP);
+    __syncthreads();
+    if (threadIdx.x < 2)
+        store_marked(words + 2 * block + threadIdx.x, two[threadIdx.x].number + 1, mark);
+}
+
+static void test_blocks_together(void **state) {
+    (void)state;
+    enum { BLOCKS = 40 };
+    sr_marked host[2 * BLOCKS] = {};
+    sr_marked *words = device_array(host, 2 * BLOCKS);
+    for (uint32_t mark = 1; mark < 3; mark++) {
+        RIGHT(sr_launch_together(pass_on, dim3(BLOCKS), dim3(64), 0, stream, words, mark));
+        fetch(host, words, 2 * BLOCKS);
+        for (int block = 0; block < BLOCKS; block++)
+            for (int i = 0; i < 2; i++) {
+                assert_true(host[2 * block + i].number == (float)(BLOCKS - block));
+                assert_int_equal(host[2 * block + i].mark, mark);
+            }
+    }
+    RIGHT(sr_launch(pass_on, dim3(2), dim3(64), 0, stream, words, 7));
+    assert_fails("pass_on", "need not run at the same time");
 }
 
 __global__ void count_blocks(int *count, float *sum, int *largest) {
@@ -632,6 +665,7 @@ int main(int argc, char **argv) {
 #endif
         cmocka_unit_test(test_named_barriers),
         cmocka_unit_test(test_deadlocks_are_told),
+        cmocka_unit_test(test_blocks_together),
         cmocka_unit_test(test_atomic_functions),
         cmocka_unit_test(test_shuffles),
         cmocka_unit_test(test_products),

@@ -1,5 +1,6 @@
 /* test_emulator_hopper.cu: Hopper's instructions on the emulated GPU, each against its definition; the order of tiles. */
 #include "device/cuda/attention_hopper_tiles.h"
+#include "device/cuda/together.h"
 
 extern "C" {
 #include "test.h"
@@ -247,11 +248,52 @@ static void every_tile_is_drawn_once(void **state) {
         }
 }
 
+/* Two warps wait for the 96 bytes that one lane of the third asks for, in two pieces. */
+__global__ void load_bytes(unsigned char *to, const unsigned char *from) {
+    struct memory {
+        alignas(16) unsigned char bytes[96];
+        uint64_t there;
+    };
+    SR_SHARED(memory, shared);
+    if (threadIdx.x == 0)
+        mbarrier_init(&shared->there, 1);
+    mbarrier_init_fence();
+    __syncthreads();
+    if (threadIdx.x == 64) {
+        mbarrier_arrive_expect(&shared->there, 96);
+        bulk_load(shared->bytes, from, 32, &shared->there);
+        bulk_load(shared->bytes + 32, from + 32, 64, &shared->there);
+    }
+    if (threadIdx.x >= 64)
+        return;
+    mbarrier_wait(&shared->there, 0);
+    for (int i = (int)threadIdx.x; i < 96; i += 64)
+        to[i] = shared->bytes[i];
+}
+
+static void bytes_in_bulk(void **state) {
+    (void)state;
+    unsigned char host[96], got[96];
+    void *const from = device_bytes(96), *const to = device_bytes(2 * 96);
+    for (int i = 0; i < 96; i++)
+        host[i] = (unsigned char)(i * 7 + 1);
+    RIGHT(cudaMemcpy(from, host, 96, cudaMemcpyHostToDevice));
+    for (int run = 0; run < 2; run++) { /* in one order of threads and the other */
+        RIGHT(sr_launch(load_bytes, dim3(1), dim3(96), 128, nullptr, (unsigned char *)to + run * 96,
+                        (const unsigned char *)from));
+        run_and_fetch(got, (unsigned char *)to + run * 96, 96);
+        assert_memory_equal(got, host, 96);
+    }
+    RIGHT(cudaFree(from));
+    RIGHT(cudaFree(to));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(barriers_have_phases),
         cmocka_unit_test(missing_bytes_are_told),
         cmocka_unit_test(boxes_are_swizzled_and_end_in_zeros),
+        cmocka_unit_test(bytes_in_bulk),
         cmocka_unit_test(products_of_a_warpgroup),
         cmocka_unit_test(every_tile_is_drawn_once),
     };

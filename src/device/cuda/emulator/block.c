@@ -3,12 +3,21 @@
 
 #include "device/cuda/emulator/fiber.h"
 #include "device/cuda/emulator/races.h"
+#include "device/cuda/emulator/together.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <time.h>
 
-enum { NAME_BYTES = 400, COPIES_FIRST = 16, FENCE_BYTES = 1024, FENCE = 0xa5 };
+enum {
+    NAME_BYTES = 400,
+    COPIES_FIRST = 16,
+    FENCE_BYTES = 1024,
+    FENCE = 0xa5,
+    PATIENCE = 20 /* seconds of work that a block spends on waiting for others */
+};
 
 /* Copies a thread has asked for; groups are numbered from 0, `group` is the one not yet ended. */
 typedef struct copy {
@@ -48,6 +57,7 @@ typedef struct block {
     bool late, failed;
     int threads, running; /* in all; not yet ended */
     uint32_t time;        /* barriers passed, in this block and those before */
+    double paused;        /* since when no other thread of the block can go on; 0: one can */
     thread *thread;       /* (SR_EMULATOR_THREADS) */
     warp warp[SR_EMULATOR_THREADS / SR_EMULATOR_WARP];
     barrier barrier[SR_EMULATOR_BARRIERS];
@@ -58,6 +68,8 @@ typedef struct block {
 SR_EMULATOR_THREAD_LOCAL sr_emulated_place *sr_emulated_thread;
 SR_EMULATOR_THREAD_LOCAL unsigned char *sr_emulated_shared;
 static _Thread_local block *here;
+/* Whether one of the blocks that run together has failed; NULL: this thread of the host runs them one after the other. */
+static _Thread_local const bool *others_failed;
 
 static pthread_mutex_t failure_lock = PTHREAD_MUTEX_INITIALIZER;
 static char failure[2 * NAME_BYTES];
@@ -154,6 +166,57 @@ void sr_emulator_fail(const char *format, ...) {
     here->failed = true;
     sr_fiber_switch(current()->fiber, &here->fiber[SR_EMULATOR_THREADS]);
     abort(); /* nobody comes back to a failed block */
+}
+
+/* ---- blocks that run together ---- */
+
+/* The next thread of another warp that can run. */
+static thread *next_elsewhere(int from) {
+    const int first = from / SR_EMULATOR_WARP * SR_EMULATOR_WARP;
+    for (int i = SR_EMULATOR_WARP; i < here->threads; i++) {
+        thread *t = &here->thread[(first + i) % here->threads];
+        if (can_run(t))
+            return t;
+    }
+    return NULL;
+}
+
+/* Seconds that this thread of the host has worked: others may have kept it waiting. */
+static double worked(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* The first lane does it for its warp, whose others come no further without it. Time counts as long as the block says
+ * nothing to others. */
+void sr_emulator_pause(void) {
+    thread *from = current(), *to = next_elsewhere((int)(from - here->thread));
+    if (from->place.lane != 0)
+        return;
+    if (others_failed == NULL)
+        sr_emulator_fail("it waits for other blocks, which need not run at the same time");
+    if (to == NULL || to < from) { /* all have had their turn */
+        const double now = worked();
+        if (here->paused == 0)
+            here->paused = now;
+        if (now - here->paused > PATIENCE || __atomic_load_n(others_failed, __ATOMIC_RELAXED))
+            sr_emulator_fail("it has waited for other blocks in vain");
+        sched_yield();
+    }
+    if (to == NULL)
+        return;
+    sr_emulated_thread = &to->place;
+    sr_fiber_switch(from->fiber, to->fiber);
+}
+
+void sr_emulator_word_store(void *to, uint64_t word) {
+    here->paused = 0;
+    __atomic_store_n((uint64_t *)to, word, __ATOMIC_RELAXED);
+}
+
+uint64_t sr_emulator_word_load(const void *from) {
+    return __atomic_load_n((const uint64_t *)from, __ATOMIC_RELAXED);
 }
 
 /* ---- meetings ---- */
@@ -288,16 +351,29 @@ static void thread_start(void) {
     abort(); /* nobody goes on with an ended thread */
 }
 
-/* The memory of this host thread's blocks, kept until the program ends: thousands of blocks follow each other. */
+/* The memory of this host thread's blocks, kept while it lives: thousands of blocks follow each other. */
+static _Thread_local block *kept;
+
+static void block_release(void) {
+    if (kept == NULL)
+        return;
+    for (int i = 0; i < SR_EMULATOR_THREADS; i++)
+        free(kept->thread[i].copies);
+    free(kept->shared);
+    sr_fibers_free(kept->fiber, SR_EMULATOR_THREADS);
+    free(kept->thread);
+    free(kept);
+    kept = NULL;
+}
+
 static block *block_memory(void) {
-    static _Thread_local block *kept;
     if (kept != NULL)
         return kept;
     block *b = calloc(1, sizeof *b);
     if (b == NULL)
         return NULL;
     b->thread = calloc(SR_EMULATOR_THREADS, sizeof *b->thread);
-    b->fiber = sr_fibers_create(SR_EMULATOR_THREADS);
+    b->fiber = sr_fibers_create(SR_EMULATOR_THREADS, others_failed == NULL);
     void *shared = NULL;
     if (posix_memalign(&shared, 1024, SR_EMULATOR_SHARED_BYTES + FENCE_BYTES) != 0)
         shared = NULL;
@@ -369,6 +445,7 @@ bool sr_emulator_block_run(const sr_emulated_kernel *kernel, uint3 index, bool l
     here->time++;
     here->late = late;
     here->failed = false;
+    here->paused = 0;
     here->threads = here->running = (int)(kernel->block.x * kernel->block.y * kernel->block.z);
     memset(here->warp, 0, sizeof here->warp);
     memset(here->barrier, 0, sizeof here->barrier);
@@ -391,4 +468,13 @@ bool sr_emulator_block_run(const sr_emulated_kernel *kernel, uint3 index, bool l
         here->failed = true;
     }
     return !here->failed;
+}
+
+bool sr_emulator_block_run_among(const sr_emulated_kernel *kernel, uint3 index, bool late,
+                                 const bool *failed) {
+    others_failed = failed;
+    const bool right = sr_emulator_block_run(kernel, index, late);
+    others_failed = NULL;
+    block_release();
+    return right;
 }

@@ -81,7 +81,7 @@ static void prepare(sr_fiber *fiber, char *top, void (*start)(void)) {
 }
 #endif
 
-sr_fiber *sr_fibers_create(int count) {
+sr_fiber *sr_fibers_create(int count, bool guarded) {
     const size_t each = STACK_BYTES + GUARD_BYTES, fibers = (size_t)count;
     sr_fiber *all = calloc(fibers + 1, sizeof *all);
     char *stacks = mmap(NULL, fibers * each, PROT_READ | PROT_WRITE,
@@ -91,7 +91,8 @@ sr_fiber *sr_fibers_create(int count) {
         return NULL;
     }
     for (size_t i = 0; i < fibers; i++) {
-        mprotect(stacks + i * each, GUARD_BYTES, PROT_NONE);
+        if (guarded)
+            mprotect(stacks + i * each, GUARD_BYTES, PROT_NONE);
         all[i].stack = stacks + i * each + GUARD_BYTES;
         all[i].stack_bytes = STACK_BYTES;
     }

@@ -13,9 +13,9 @@ typedef struct sr_fiber {
     void *sanitizer_data; /* what AddressSanitizer keeps while the fiber stands still */
 } sr_fiber;
 
-/* `count` fibers with stacks of their own, guarded against overflow, and one for the caller, the last. NULL: no
- * memory. Free with sr_fibers_free. */
-sr_fiber *sr_fibers_create(int count);
+/* `count` fibers with stacks of their own, and one for the caller, the last. NULL: no memory. Free with sr_fibers_free.
+ * `guarded` against overflow; a process cannot have so many guards that a hundred blocks at a time could be. */
+sr_fiber *sr_fibers_create(int count, bool guarded);
 void sr_fibers_free(sr_fiber *fibers, int count);
 
 /* Whether the address lies on one of their stacks. */

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/threads.h"
 #include "device/cuda/emulator/memory.h"
+#include "device/cuda/emulator/together.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@ typedef struct work {
     work_kind kind;
     int holders;
     sr_emulated_kernel kernel; /* with its arguments */
+    bool together;             /* its blocks wait for each other */
     struct {
         char *to;
         const char *from;
@@ -134,24 +136,63 @@ typedef struct grid {
     bool failed;
 } grid;
 
+static uint3 block_index(const grid *g, uint64_t n) {
+    const dim3 size = g->kernel->grid;
+    return (uint3){(unsigned int)(n % size.x), (unsigned int)(n / size.x % size.y),
+                   (unsigned int)(n / size.x / size.y)};
+}
+
 static void run_block(void *context, int64_t task, int worker) {
     grid *g = context;
     const uint64_t n = (uint64_t)task;
-    const dim3 size = g->kernel->grid;
-    const uint3 index = {(unsigned int)(n % size.x), (unsigned int)(n / size.x % size.y),
-                         (unsigned int)(n / size.x / size.y)};
     (void)worker;
     if (__atomic_load_n(&g->failed, __ATOMIC_RELAXED))
         return;
-    if (!sr_emulator_block_run(g->kernel, index, (n + kernels_run) % 2 == 0))
+    if (!sr_emulator_block_run(g->kernel, block_index(g, n), (n + kernels_run) % 2 == 0))
         __atomic_store_n(&g->failed, true, __ATOMIC_RELAXED);
 }
 
-static void run_kernel(const sr_emulated_kernel *kernel) {
+/* A block on a thread of its own. */
+typedef struct lone_block {
+    pthread_t thread;
+    grid *grid;
+    int64_t number;
+} lone_block;
+
+static void *run_lone_block(void *context) {
+    const lone_block *b = context;
+    grid *g = b->grid;
+    const uint64_t n = (uint64_t)b->number;
+    if (!sr_emulator_block_run_among(g->kernel, block_index(g, n), (n + kernels_run) % 2 == 0,
+                                     &g->failed))
+        __atomic_store_n(&g->failed, true, __ATOMIC_RELAXED);
+    return NULL;
+}
+
+/* Blocks that wait for each other. */
+static void run_together(grid *g, int64_t blocks) {
+    lone_block *all = calloc((size_t)blocks, sizeof *all);
+    int64_t started = 0;
+    for (; all && started < blocks; started++) {
+        all[started] = (lone_block){.grid = g, .number = started};
+        if (pthread_create(&all[started].thread, NULL, run_lone_block, &all[started]) != 0)
+            break;
+    }
+    if (started < blocks)
+        __atomic_store_n(&g->failed, true, __ATOMIC_RELAXED);
+    for (int64_t n = 0; n < started; n++)
+        pthread_join(all[n].thread, NULL);
+    free(all);
+}
+
+static void run_kernel(const sr_emulated_kernel *kernel, bool together) {
     grid g = {kernel, false};
     const int64_t blocks =
         (int64_t)kernel->grid.x * (int64_t)kernel->grid.y * (int64_t)kernel->grid.z;
-    sr_parallel(run_block, &g, blocks, sr_thread_count(0));
+    if (together)
+        run_together(&g, blocks);
+    else
+        sr_parallel(run_block, &g, blocks, sr_thread_count(0));
     kernels_run++;
     if (g.failed)
         broken = cudaErrorLaunchFailure;
@@ -162,7 +203,7 @@ static void run_list(const work_list *list);
 static void run_work(const work *w) {
     switch (w->kind) {
     case KERNEL:
-        run_kernel(&w->kernel);
+        run_kernel(&w->kernel, w->together);
         break;
     case COPY:
         for (size_t row = 0; row < w->copy.height; row++)
@@ -255,7 +296,7 @@ static work *work_create(work_kind kind) {
     return w;
 }
 
-cudaError_t sr_emulator_launch(const sr_emulated_kernel *kernel, cudaStream_t stream) {
+static cudaError_t launch(const sr_emulated_kernel *kernel, cudaStream_t stream, bool together) {
     const dim3 g = kernel->grid, b = kernel->block;
     const size_t threads = (size_t)b.x * b.y * b.z;
     const bool right = threads > 0 && threads <= SR_EMULATOR_THREADS && b.z <= 64 && g.x > 0 &&
@@ -268,7 +309,16 @@ cudaError_t sr_emulator_launch(const sr_emulated_kernel *kernel, cudaStream_t st
         return answer(right ? cudaErrorMemoryAllocation : cudaErrorInvalidConfiguration);
     }
     w->kernel = *kernel;
+    w->together = together;
     return answer(submit(w, stream));
+}
+
+cudaError_t sr_emulator_launch(const sr_emulated_kernel *kernel, cudaStream_t stream) {
+    return launch(kernel, stream, false);
+}
+
+cudaError_t sr_emulator_launch_together(const sr_emulated_kernel *kernel, cudaStream_t stream) {
+    return launch(kernel, stream, true);
 }
 
 /* ---- memory ---- */

@@ -5,6 +5,8 @@
  * Products are computed as soon as they are started in one half of the blocks, when they are waited for in the other. */
 #include "device/cuda/emulator/warpgroup.h"
 
+#include "device/cuda/emulator/together.h"
+
 #include <string.h>
 
 enum { LANES = SR_EMULATOR_WARP, GROUP = 4, ROWS = 16, DEPTH = 16, COLUMNS_MAX = 256 };
@@ -124,6 +126,16 @@ void sr_emulator_tensor_load(void *shared, const CUtensorMap *map, uint64_t *bar
     mbarrier *b = mbarrier_of(barrier);
     box_move(map, sr_emulator_shared_offset(shared), at, true);
     mbarrier_expect(b, -(int)(box_rows(map) * 128));
+    mbarrier_check(b);
+}
+
+void sr_emulator_bulk_load(void *shared, const void *global, int bytes, uint64_t *barrier) {
+    mbarrier *b = mbarrier_of(barrier);
+    const uint32_t offset = sr_emulator_shared_offset(shared);
+    if (offset % UNIT != 0 || (uintptr_t)global % UNIT != 0 || bytes < UNIT || bytes % UNIT != 0)
+        sr_emulator_fail("a bulk copy that is no multiple of 16 bytes, or begins at none");
+    memcpy(shared, global, (size_t)bytes);
+    mbarrier_expect(b, -bytes);
     mbarrier_check(b);
 }
 

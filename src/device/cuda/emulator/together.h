@@ -1,0 +1,72 @@
+/* together.h (private): blocks that run together, emulated; ../together.h says what these do. */
+#ifndef SR_EMULATOR_TOGETHER_H
+#define SR_EMULATOR_TOGETHER_H
+
+#include "device/cuda/emulator/block.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Puts the kernel into the queue; each of its blocks will have a thread of the host. */
+cudaError_t sr_emulator_launch_together(const sr_emulated_kernel *kernel, cudaStream_t stream);
+
+/* sr_emulator_block_run of one of them, on a thread of the host that does nothing else; *failed: whether another has. */
+bool sr_emulator_block_run_among(const sr_emulated_kernel *kernel, uint3 block, bool late,
+                                 const bool *failed);
+
+/* ---- called by the threads of a kernel ---- */
+
+/* Lets other warps of the block go on, and other blocks; fails when nothing has come of that for too long. */
+void sr_emulator_pause(void);
+
+/* Eight bytes that blocks share; no race. */
+void sr_emulator_word_store(void *to, uint64_t word);
+uint64_t sr_emulator_word_load(const void *from);
+
+/* A bulk copy to shared memory. */
+void sr_emulator_bulk_load(void *shared, const void *global, int bytes, uint64_t *barrier);
+
+#ifdef __cplusplus
+}
+
+template <class... P>
+cudaError_t sr_launch_together(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
+                               cudaStream_t stream, typename sr_as_declared<P>::type... arguments) {
+    using call = sr_emulated_call<P...>;
+    void *memory = nullptr;
+    if (posix_memalign(&memory, 64, sizeof(call)) != 0)
+        return cudaErrorMemoryAllocation;
+    new (memory) call{kernel, std::tuple<P...>(arguments...)};
+    const sr_emulated_kernel queued = {
+        "of blocks that run together", call::run, memory, grid, block, shared_bytes};
+    return sr_emulator_launch_together(&queued, stream);
+}
+
+SR_DEVICE void store_marked(sr_marked *to, float number, uint32_t mark) {
+    const sr_marked marked = {number, mark};
+    uint64_t word;
+    memcpy(&word, &marked, sizeof word);
+    sr_emulator_word_store(to, word);
+}
+
+SR_DEVICE void load_marked(sr_marked (&two)[2], const sr_marked *from) {
+    for (int i = 0; i < 2; i++) {
+        const uint64_t word = sr_emulator_word_load(from + i);
+        memcpy(&two[i], &word, sizeof word);
+    }
+}
+
+SR_DEVICE void wait_a_moment() {
+    sr_emulator_pause();
+}
+
+SR_DEVICE void prefetch(const void *) {
+}
+
+SR_DEVICE void bulk_load(void *shared, const void *global, int bytes, uint64_t *barrier) {
+    sr_emulator_bulk_load(shared, global, bytes, barrier);
+}
+#endif
+
+#endif
