@@ -515,16 +515,11 @@ static int close_gpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(named_variants),
-        cmocka_unit_test(combinations),
-        cmocka_unit_test(shapes),
-        cmocka_unit_test(documents),
-        cmocka_unit_test(chunks),
-        cmocka_unit_test(heads_left_over),
-        cmocka_unit_test(large_scores),
-        cmocka_unit_test(small_values),
-        cmocka_unit_test(decays),
-        cmocka_unit_test(every_variant_has_a_kernel),
+        cmocka_unit_test(named_variants), cmocka_unit_test(combinations),
+        cmocka_unit_test(shapes),         cmocka_unit_test(documents),
+        cmocka_unit_test(chunks),         cmocka_unit_test(heads_left_over),
+        cmocka_unit_test(large_scores),   cmocka_unit_test(small_values),
+        cmocka_unit_test(decays),         cmocka_unit_test(every_variant_has_a_kernel),
     };
     srnn_device *found;
     if (srnn_device_open(&found, "cuda") != SRNN_OK) {
