@@ -61,14 +61,45 @@ static srnn_status of_shards(sr_run_settings *s) {
     return status;
 }
 
-/* Tokens of a .bin file are of a tokenizer that the file does not name. */
-static srnn_status of_data(sr_run_settings *s) {
+/* What lies at --data. Tokens of a .bin file are of a tokenizer that the file does not name. */
+typedef enum data_kind { DATA_UNNAMED, DATA_SHARDS, DATA_TEXT } data_kind;
+
+static data_kind kind_of_data(const sr_run_settings *s) {
     struct stat facts;
     const size_t length = strlen(s->data);
     if (*s->batches || sr_synthetic_is(s->data) || stat(s->data, &facts) != 0 ||
         (length > 4 && strcmp(s->data + length - 4, ".bin") == 0))
+        return DATA_UNNAMED;
+    return S_ISDIR(facts.st_mode) ? DATA_SHARDS : DATA_TEXT;
+}
+
+static srnn_status of_data(sr_run_settings *s) {
+    switch (kind_of_data(s)) {
+    case DATA_UNNAMED:
         return SRNN_OK;
-    return S_ISDIR(facts.st_mode) ? of_shards(s) : sr_run_settings_text(&s->tokenizer, "bytes");
+    case DATA_SHARDS:
+        return of_shards(s);
+    case DATA_TEXT:
+        return sr_run_settings_text(&s->tokenizer, "bytes");
+    }
+    return SRNN_OK;
+}
+
+/* Text is read as bytes: a model of bytes with another tokenizer beside it would be read wrongly ever after. */
+static srnn_status check_named(const sr_run_settings *s) {
+    sr_tokenizer *named, *bytes = NULL;
+    SR_TRY(sr_tokenizer_load(&named, s->tokenizer));
+    srnn_status status = sr_tokenizer_create_bytes(&bytes);
+    if (status == SRNN_OK && kind_of_data(s) == DATA_TEXT &&
+        sr_tokenizer_hash(named) != sr_tokenizer_hash(bytes))
+        status =
+            SR_FAIL(SRNN_ERR_ARGUMENT,
+                    "%s: text is read as bytes, not with --tokenizer %s; make tokens of it first: "
+                    "softrnn data prepare --tokenizer %s --out tokens %s, then --data tokens",
+                    s->data, s->tokenizer, s->tokenizer, s->data);
+    sr_tokenizer_free(bytes);
+    sr_tokenizer_free(named);
+    return status;
 }
 
 static srnn_status of_model(sr_run_settings *s) {
@@ -78,12 +109,8 @@ static srnn_status of_model(sr_run_settings *s) {
 }
 
 srnn_status sr_run_data_tokenizer(sr_run_settings *s) {
-    if (*s->tokenizer) {
-        sr_tokenizer *tokenizer;
-        SR_TRY(sr_tokenizer_load(&tokenizer, s->tokenizer));
-        sr_tokenizer_free(tokenizer);
-        return SRNN_OK;
-    }
+    if (*s->tokenizer)
+        return check_named(s);
     SR_TRY(of_data(s));
     return !*s->tokenizer && *s->model ? of_model(s) : SRNN_OK;
 }

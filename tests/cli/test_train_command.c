@@ -237,6 +237,14 @@ static void tokenizers_follow(void **state) {
                      0);
     assert_int_equal(shell("$S train --out c --data shards --tokenizer nothing --steps 2 " SIZES),
                      1);
+    assert_int_equal(
+        shell("$S train --out named --data text.txt --tokenizer tok.json --steps 1 " SIZES
+              " 2>said"),
+        2);
+    assert_int_equal(shell("grep -q 'data prepare --tokenizer' said && test ! -e named/run.yaml"),
+                     0);
+    assert_int_equal(
+        shell("$S train --out named --data text.txt --tokenizer bytes --steps 1 " SIZES), 0);
     assert_int_equal(shell("$S convert --in new/model --out d --tokenizer nothing"), 1);
     assert_int_equal(shell("$S convert --in new/model --out d.bin --type float16"), 2);
 }
