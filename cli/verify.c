@@ -162,8 +162,8 @@ typedef struct cell {
  * row, no order of summation helps. Asked only of errors beyond the limit, once in a few thousand. */
 static bool lost_by_any(const srnn_problem *problem, const attention_call *oracle, double error) {
     double plain = 0;
-    return problem->dtype == SRNN_F32 && probe_plain_error(&plain, problem, oracle) == SRNN_OK &&
-           error <= ROUNDINGS * plain;
+    return isfinite(error) && problem->dtype == SRNN_F32 &&
+           probe_plain_error(&plain, problem, oracle) == SRNN_OK && error <= ROUNDINGS * plain;
 }
 
 /* Compares one method on one problem, with every chunk size it can have. */
