@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,8 @@ srnn_status sr_sampler_create(sr_sampler **sampler, const sr_sampler_settings *s
         settings->top_p > 1)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "temperature and top-k must be 0 or more, top-p between 0 and 1");
+    if (V < 1)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "there is no token to choose");
     SR_TRY(sr_alloc_zero(&memory, 1, sizeof **sampler));
     sr_sampler *made = memory;
     made->settings = *settings;
@@ -98,10 +101,11 @@ static float largest(const float *logits, int V) {
     return all;
 }
 
-/* e^-x to about 22 bits for x from 0 to FAR; nothing beyond. Written so that compilers make vectors of it. */
+/* e^-x for x from 0 to FAR, nothing beyond: to about 22 bits near the best token, 18 far from it. Written so that compilers
+ * make vectors of it. */
 static float decay(float x) {
     const float power = x * -1.44269504f;
-    const int32_t whole = (int32_t)power;
+    const int32_t whole = (int32_t)(power - 0.5f); /* never positive: the nearest */
     const float f = (power - (float)whole) * 0.693147181f;
     const float series =
         1 + f * (1 + f * (0.5f +
@@ -116,10 +120,11 @@ static float decay(float x) {
 /* Weights and buckets of all tokens. */
 static void weigh(float *weights, int32_t *bucket_of, const float *logits, int V,
                   const sr_sampler_settings *settings) {
-    const float best = largest(logits, V), cold = (float)(1 / settings->temperature), far = FAR;
+    const float best = largest(logits, V), far = FAR;
+    const float cold = (float)fmin(1 / settings->temperature, (double)FLT_MAX);
     if (isinf(best)) { /* all that are as good, and no others */
         for (int token = 0; token < V; token++) {
-            weights[token] = number_or_least(logits[token]) == best ? 1 : 0;
+            weights[token] = logits[token] == best ? 1 : 0; /* a NaN equals nothing */
             bucket_of[token] = weights[token] > 0 ? 0 : BUCKETS - 1;
         }
         return;

@@ -357,6 +357,24 @@ static void sampling_as_if_sorted(void **state) {
     }
 }
 
+/* A NaN is no number, however small the others are; a tiny temperature takes the largest. */
+static void sampling_at_the_edges(void **state) {
+    (void)state;
+    const float with_nan[3] = {NAN, -INFINITY, NAN}, plain[3] = {1, 3, 2};
+    sr_sampler *sampler;
+    assert_int_equal(sr_sampler_create(&sampler, &(sr_sampler_settings){.temperature = 1}, 0),
+                     SRNN_ERR_ARGUMENT);
+    assert_int_equal(sr_sampler_create(&sampler, &(sr_sampler_settings){.temperature = 1}, 3),
+                     SRNN_OK);
+    for (uint64_t draw = 0; draw < 20; draw++)
+        assert_int_equal(sr_sampler_choose(sampler, with_nan, 0, draw), 1);
+    sr_sampler_free(sampler);
+    assert_int_equal(sr_sampler_create(&sampler, &(sr_sampler_settings){.temperature = 1e-300}, 3),
+                     SRNN_OK);
+    assert_int_equal(sr_sampler_choose(sampler, plain, 0, 0), 1);
+    sr_sampler_free(sampler);
+}
+
 static void wrong_requests(void **state) {
     (void)state;
     sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false);
@@ -382,6 +400,7 @@ int main(void) {
         cmocka_unit_test(documents_change),
         cmocka_unit_test(sampling),
         cmocka_unit_test(sampling_as_if_sorted),
+        cmocka_unit_test(sampling_at_the_edges),
         cmocka_unit_test(wrong_requests),
     };
     if (sr_backend_create(&cpu, &(sr_backend_settings){.threads = 0}) != SRNN_OK)
