@@ -109,8 +109,7 @@ static double limit_of(const json_t *value) {
 }
 
 /* Larger numbers than a float holds are as good as no limit; so files are read whose Infinity became one. */
-static void check_time_steps(sr_config_reader *r) {
-    static const char key[] = "time_step_limit";
+static void check_time_steps(sr_config_reader *r, const char *key) {
     const json_t *limit = sr_config_value(r->root, key);
     if (!limit || r->status != SRNN_OK)
         return;
@@ -128,7 +127,8 @@ static void read_mamba2(sr_config_reader *r, system_layer *layer, sr_model_confi
                           .Dv = sr_config_integer(r, "head_dim", 64)};
     if (expanded(r, "expand", 2, c->C) != (int64_t)s->H * s->Dv)
         sr_config_refuse(r, "expand", "times hidden_size is not num_heads times head_dim");
-    check_time_steps(r);
+    check_time_steps(r, "time_step_limit");
+    check_time_steps(r, "dt_limit"); /* as flash-linear-attention's Mamba-2 names it */
     c->qkv_bias = c->o_bias = sr_config_flag(r, r->root, "use_bias", false);
     snprintf(layer->attention, sizeof layer->attention, "mamba2,short_conv=%d",
              sr_config_integer(r, "conv_kernel", 4));
@@ -160,7 +160,11 @@ const sr_config_system sr_system_mamba2 = {
           "of a group as Mamba-2's own code does",
           .always = true},
          {"hidden_act", "\"silu\"", "other functions after the convolution are not here", false},
-         {"use_conv_bias", "true", "the convolution has a bias here", false}},
+         {"use_conv_bias", "true", "the convolution has a bias here", false},
+         {"norm_eps", "null", "the epsilon is layer_norm_epsilon's", false},
+         {"rmsnorm", "true", "the layer has its norm here", false},
+         {"norm_before_gate", "false", "the gate comes before the norm here", false},
+         {"D_has_hdim", "false", "D is one number a head here", false}},
     .read = read_mamba2,
     .set = set_mamba2,
 };

@@ -31,6 +31,8 @@ static const sr_tensor *find_tensor(const void *files, const char *name) {
 
 /* Sizes of layers that their tensors tell better than config.json, which may not know them; and biases. */
 static srnn_status find_sizes(sr_model_config *config, const sr_weight_files *files) {
+    if (config->names) /* others' files: their config.json says all, and what differs is refused */
+        return sr_model_config_check(config);
     for (int layer = 0; layer < config->L && !config->is_avey; layer++) {
         char prefix[64];
         sr_layer_dims d = sr_model_config_dims(config, layer);

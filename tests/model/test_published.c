@@ -221,6 +221,11 @@ static void differences_are_refused(void **state) {
         {"mamba2", "time_step_limit", "[0.0, 0.1]"},
         {"mamba2", "time_step_limit", "[0.001, {\"__float__\": \"Infinity\"}]"},
         {"mamba2", "time_step_limit", "7"},
+        {"mamba2", "dt_limit", "[0.01, 0.1]"}, /* flash-linear-attention's own Mamba-2 */
+        {"mamba2", "norm_before_gate", "true"},
+        {"mamba2", "rmsnorm", "false"},
+        {"mamba2", "D_has_hdim", "true"},
+        {"mamba2", "norm_eps", "1e-3"},
         {"mamba2", "quantization_config", "{\"bits\": 4}"},
         {"gla", "feature_map", "\"relu\""},
         {"gla", "use_short_conv", "true"},
