@@ -18,8 +18,9 @@ enum { TAG_QUESTION = 1, TAG_ANSWER = 2 };
 
 /* ---- who is there */
 
-static srnn_status failure(const sr_ranks *ranks, int error) {
+static srnn_status failure(sr_ranks *ranks, int error) {
     char why[SR_LINK_TEXT];
+    ranks->broken = true;
     ranks->link->explain(why, error);
     return SR_FAIL(SRNN_ERR_IO, "rank %d of %d cannot speak with the others: %s", ranks->rank,
                    ranks->count, why);
@@ -164,6 +165,7 @@ static void name_missing(char *text, size_t size, const sr_ranks *ranks, const r
 static srnn_status give_up(sr_ranks *ranks) {
     char names[256];
     void *memory;
+    ranks->broken = true;
     SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(bool)));
     roll_call roll = {.present = memory, .missing = ranks->count - 1};
     roll.present[ranks->rank] = true;
@@ -287,6 +289,7 @@ srnn_status sr_ranks_agree(sr_ranks *ranks, srnn_status status) {
         if (all[r].status != SRNN_OK)
             told = SR_FAIL((srnn_status)all[r].status, "rank %d on %s: %s", r, ranks->hosts[r],
                            all[r].message);
-    free(memory);
+    if (!ranks->broken) /* else the others may still write there */
+        free(memory);
     return told;
 }

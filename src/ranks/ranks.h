@@ -18,6 +18,7 @@ typedef struct sr_ranks {
     char (*hosts)[SR_LINK_NAME]; /* (count), owned; NULL: it is alone */
     int *counts, *starts;        /* (count) of sr_ranks_gather, owned */
     double patience;             /* seconds; 0: for ever */
+    bool broken; /* a message failed or was not waited for: it may still arrive, and all must end */
 } sr_ranks;
 
 /* The ranks as the environment of this process tells: alone, or several by MPI. Fails, naming what is

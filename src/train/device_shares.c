@@ -63,7 +63,8 @@ static srnn_status take_own(sr_device_shares *s, const sr_model *model) {
 
 static srnn_status open_collective(sr_device_shares *s) {
     char id[SR_COLLECTIVE_ID] = {0};
-    SR_TRY(sr_ranks_agree(s->ranks, s->ranks->rank == 0 ? sr_collective_id(id) : SRNN_OK));
+    /* All of them ask, so that one without the library is heard before the others wait in it; rank 0's answer counts. */
+    SR_TRY(sr_ranks_agree(s->ranks, sr_collective_id(id)));
     SR_TRY(sr_ranks_share(s->ranks, id, sizeof id));
     return sr_ranks_agree(s->ranks, sr_collective_open(&s->collective, s->device, id,
                                                        s->ranks->rank, s->ranks->count));
@@ -71,7 +72,7 @@ static srnn_status open_collective(sr_device_shares *s) {
 
 static srnn_status fill(sr_device_shares *s, const sr_model *model) {
     SR_TRY(sr_pieces_cut(&s->pieces, &s->piece_count, model));
-    SR_TRY(take_own(s, model));
+    SR_TRY(sr_ranks_agree(s->ranks, take_own(s, model)));
     return open_collective(s);
 }
 

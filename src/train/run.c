@@ -424,11 +424,14 @@ static void count_step(sr_progress *progress, const sr_step *step, const sr_run_
     progress->skipped_in_row = step->applied ? 0 : progress->skipped_in_row + 1;
 }
 
-static void save_when_due(sr_run *run, sr_run_report *report) {
+/* A checkpoint that could not be written is no reason to stop; ranks that do not hear each other are. */
+static srnn_status save_when_due(sr_run *run, sr_run_report *report) {
     if (!due(run->progress.step, run->settings.save_every))
-        return;
-    if (save(run, &report->saved) != SRNN_OK)
+        return SRNN_OK;
+    const srnn_status status = save(run, &report->saved);
+    if (status != SRNN_OK)
         snprintf(report->save_failure, sizeof report->save_failure, "%s", srnn_error_detail());
+    return run->ranks->broken ? status : SRNN_OK;
 }
 
 /* The weights are those of the last good step: what is skipped changes nothing. */
@@ -472,6 +475,5 @@ srnn_status sr_run_step(sr_run *run, sr_run_report *report) {
         snprintf(report->record_failure, sizeof report->record_failure, "%s", srnn_error_detail());
     if (run->progress.skipped_in_row >= s->bad_steps)
         return end_badly(run);
-    save_when_due(run, report);
-    return SRNN_OK;
+    return save_when_due(run, report);
 }

@@ -139,6 +139,8 @@ static srnn_status compare_weights(const sr_safetensors *file, const sr_checkpoi
         const sr_tensor *tensor;
         if (!sr_model_part_has(part_of(run->ranks), model, spec))
             continue;
+        if (!file)
+            return SR_FAIL(SRNN_ERR_IO, "%s: is not there after it was written", path);
         SR_TRY(sr_safetensors_require(&tensor, file, spec->name));
         SR_TRY(sr_stream_compare(model->backend, model->weights + spec->start, spec->count, tensor,
                                  path));
