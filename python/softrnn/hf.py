@@ -61,7 +61,7 @@ def _offsets(cuts: Tensor) -> Tensor:
     return torch.cat((starts, starts.new_tensor([cuts.numel()]))).cpu()
 
 
-_last: Tuple[Any, Optional[Tensor]] = (lambda: None, None)
+_last: Tuple[Any, Optional[int], Optional[Tensor]] = (lambda: None, None, None)
 
 
 def _documents(mask: Optional[Tensor], positions: Optional[Tensor]) -> Optional[Tensor]:
@@ -71,8 +71,9 @@ def _documents(mask: Optional[Tensor], positions: Optional[Tensor]) -> Optional[
     given = mask if mask is not None else positions
     if given is None or given.dim() != 2 or given.shape[1] < 2:
         return None
-    if _last[0]() is given:
-        return _last[1]
+    last, version = _last, None if given.is_inference() else given._version  # one read: threads share it
+    if version is not None and last[0]() is given and last[1] == version:
+        return last[2]
     if mask is not None:
         follows = mask[:, 1:].bool() == mask[:, :-1].bool()
         begins = mask[:, 0].bool() + (mask[:, 1:].bool() & ~mask[:, :-1].bool()).sum(1)
@@ -84,11 +85,28 @@ def _documents(mask: Optional[Tensor], positions: Optional[Tensor]) -> Optional[
     offsets = None
     if not bool(follows.all()):
         offsets = _offsets(torch.cat((torch.ones_like(follows[:, :1]), ~follows), dim=1))
-    _last = (weakref.ref(given), offsets)
+    _last = (weakref.ref(given), version, offsets)
     return offsets
 
 
 # ---- attn_implementation="softrnn"
+
+
+class _States(Cache):  # type: ignore[misc]
+    """A cache of states, which forget no token and whose sequences keep their places."""
+
+    is_compileable = False
+
+    def _refuse(self, *arguments: Any, **keywords: Any) -> None:
+        raise UnsupportedError("a state forgets no token and its sequences keep their places: generate without beams and "
+                               "assistants")
+
+    crop = reset = reorder_cache = batch_repeat_interleave = batch_select_indices = _refuse
+
+
+def _refuse_padding(mask: Optional[Tensor]) -> None:
+    if mask is not None and not bool(mask.all()):
+        raise UnsupportedError("sequences of different lengths cannot generate side by side: attention_mask has padding")
 
 
 class _LayerMemory:
@@ -100,18 +118,17 @@ class _LayerMemory:
 
     def feed(self, query: Tensor, key: Tensor, value: Tensor, variant: Variant) -> Tensor:
         self.asked = False
-        dtype = query.dtype if query.is_cuda or query.dtype == torch.float64 else torch.float32
+        kept = query.dtype == torch.float64 or (query.is_cuda and query.dtype == torch.bfloat16)
+        dtype = query.dtype if kept else torch.float32
         if self.state is None:
             (B, H, _, D), Hkv, Dv = query.shape, key.shape[1], value.shape[3]
             self.state = State(variant, B=B, H=H, Hkv=Hkv, D=D, Dv=Dv, dtype=dtype, device=query.device)
         return self.state.feed(*(x.detach().to(dtype) for x in (query, key, value))).to(query.dtype)
 
 
-class AttentionCache(Cache):  # type: ignore[misc]
+class AttentionCache(_States):
     """The cache of a model with attn_implementation="softrnn": a softrnn.State for each layer, of fixed size where the
     variant has such a state, in place of all keys and values. generate() takes it where all sequences begin together."""
-
-    is_compileable = False
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -143,12 +160,6 @@ class AttentionCache(Cache):  # type: ignore[misc]
     def nbytes(self) -> int:
         """Bytes of all layers."""
         return sum(memory.state.nbytes for memory in self.memories.values() if memory.state is not None)
-
-    def crop(self, *arguments: Any, **keywords: Any) -> None:
-        raise UnsupportedError("a state forgets no token: generate with past_key_values=transformers.DynamicCache()")
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        raise UnsupportedError("states cannot change places: generate without beams")
 
 
 def _begin_together(keywords: Dict[str, Any]) -> bool:
@@ -202,15 +213,19 @@ def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, at
                       scaling: Optional[float] = None, dropout: float = 0.0, **keywords: Any) -> Tuple[Tensor, None]:
     """What transformers calls: (B, T, H, Dv) from query (B, H, T, D) and key, value (B, Hkv, all tokens so far, ..)."""
     T, D = query.shape[2:]
-    past = key.shape[2] - T
-    _refuse_what_is_not_here(module, keywords, dropout, key.shape[2])
+    memory = getattr(key, "softrnn_memory", None)
+    seen = memory.state.position if memory is not None and memory.state is not None else 0
+    _refuse_what_is_not_here(module, keywords, dropout, seen + key.shape[2])
     if attention_mask is not None and attention_mask.dim() != 2:
         raise UnsupportedError("attention_mask has four axes; softrnn's attention takes masks of padding (B, T) only")
     if scaling is not None and scaling != D ** -0.5:
         query = query * (scaling * D ** 0.5)
-    memory = getattr(key, "softrnn_memory", None)
     if memory is not None:
+        _refuse_padding(attention_mask)
         return memory.feed(query, key, value, _variant_of(module)).transpose(1, 2).contiguous(), None
+    if attention_mask is not None and attention_mask.shape[1] < key.shape[2]:  # a cache with room for tokens to come
+        key, value = key[:, :, :attention_mask.shape[1]], value[:, :, :attention_mask.shape[1]]
+    past = key.shape[2] - T
     if past:  # the equation has a query at every position: those of the past are not looked at
         query = torch.cat((query.new_zeros(*query.shape[:2], past, D), query), dim=2)
     positions = keywords.get("position_ids") if not past else None
@@ -232,11 +247,9 @@ class SoftrnnConfig(LlamaConfig):  # type: ignore[misc]
     mlp_type: str = "gated"
 
 
-class StateCache(Cache):  # type: ignore[misc]
+class StateCache(_States):
     """What a model remembers of B sequences while it generates: one state a layer, of fixed size where the variant has
     such a state."""
-
-    is_compileable = False
 
     def __init__(self, model: "SoftrnnForCausalLM", B: int):
         super().__init__(layers=[])
@@ -258,9 +271,6 @@ class StateCache(Cache):  # type: ignore[misc]
     def nbytes(self) -> int:
         """Bytes of all layers."""
         return sum(state.nbytes for state in self.states)
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        raise UnsupportedError("states cannot change places: generate without beams")
 
 
 def _theta(config: Any) -> float:
@@ -289,9 +299,7 @@ class _SelfAttention(Attention):
                 position_ids: Optional[Tensor] = None, **keywords: Any) -> Any:
         state = past_key_values.states[self.layer_idx] if past_key_values is not None else None
         if state is not None:
-            if attention_mask is not None and not bool(attention_mask.all()):
-                raise UnsupportedError("sequences of different lengths cannot generate side by side: attention_mask has "
-                                       "padding")
+            _refuse_padding(attention_mask)
             return super().forward(hidden_states, position=position_embeddings, state=state), None
         return super().forward(hidden_states, position=position_embeddings,
                                documents=_documents(attention_mask, position_ids)), None
@@ -361,6 +369,8 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
                 **keywords: Any) -> Any:
         front = self.front_tokens if past_key_values is None or not past_key_values.get_seq_length() else 0
         if front:
+            if past_key_values is not None:
+                _refuse_padding(attention_mask)
             input_ids, attention_mask = self._with_front(input_ids, attention_mask, front)
             position_ids = None
             labels = keywords.pop("labels", None)
@@ -369,10 +379,12 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
             if past_key_values is not None:
                 past_key_values.front = front
         elif self.front_tokens:
-            position_ids, attention_mask = None, None
+            given, start = input_ids if input_ids is not None else inputs_embeds, past_key_values.states[0].position
+            position_ids = torch.arange(start, start + given.shape[1], device=given.device)[None]
+            attention_mask = None
         output = super().forward(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
                                  inputs_embeds=inputs_embeds, past_key_values=past_key_values, use_cache=False, **keywords)
-        if front and output.logits is not None and output.logits.shape[1] > front:
+        if front and output.logits is not None and output.logits.shape[1] == input_ids.shape[1]:
             output.logits = output.logits[:, front:]
         output.past_key_values = past_key_values
         return output
@@ -388,10 +400,8 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
 # ---- models that only the laboratory computes
 
 
-class SessionCache(Cache):  # type: ignore[misc]
+class SessionCache(_States):
     """A softrnn.lab.Session as transformers' cache."""
-
-    is_compileable = False
 
     def __init__(self, model: Model, B: int):
         super().__init__(layers=[])
@@ -435,7 +445,8 @@ class LabForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     def prepare_inputs_for_generation(self, input_ids: Tensor, past_key_values: Optional[SessionCache] = None,
                                       **keywords: Any) -> Dict[str, Any]:
         fed = past_key_values.get_seq_length() if past_key_values is not None else 0
-        return {"input_ids": input_ids[:, fed:], "past_key_values": past_key_values}
+        return {"input_ids": input_ids[:, fed:], "past_key_values": past_key_values,
+                "attention_mask": keywords.get("attention_mask")}
 
     def save_pretrained(self, save_directory: Any, **keywords: Any) -> None:
         self.lab_model.save(save_directory)

@@ -72,6 +72,31 @@ class Transformers(unittest.TestCase):
         self.assertEqual(cache.nbytes, before)
         self.assertEqual(cache.get_seq_length(), 25)
 
+    def test_logits_token_by_token(self):
+        """What a state gives is what the whole sequence gives, front tokens and their positions included."""
+        ids = torch.arange(12)[None] * 7 % 200
+        for attention in ("norm", "softmax,front_tokens=2", "linear_elu,front_tokens=3"):
+            _, folder = self.checkpoint(attention, steps=30)
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+            cache = softrnn.hf.StateCache(model, 1)
+            with torch.no_grad():
+                whole = model(ids).logits
+                parts = [model(ids[:, :5], past_key_values=cache).logits]
+                parts += [model(ids[:, t:t + 1], past_key_values=cache).logits for t in range(5, 12)]
+            np.testing.assert_allclose(torch.cat(parts, dim=1).numpy(), whole.numpy(), atol=2e-5, err_msg=attention)
+            for change in (cache.crop, cache.reset, cache.reorder_cache):
+                with self.assertRaises(softrnn.UnsupportedError):
+                    change(1)
+
+    def test_padding_is_refused_where_states_are_kept(self):
+        ids, mask = torch.ones(2, 6, dtype=torch.long), torch.ones(2, 6, dtype=torch.long)
+        mask[1, 4:] = 0
+        model = self.llama(attn_implementation="softrnn")
+        fronted = transformers.AutoModelForCausalLM.from_pretrained(self.checkpoint("softmax,front_tokens=2")[1])
+        for which, cache in ((model, softrnn.hf.AttentionCache()), (fronted, softrnn.hf.StateCache(fronted, 2))):
+            with self.assertRaises(softrnn.UnsupportedError), torch.no_grad():
+                which(ids, attention_mask=mask, past_key_values=cache)
+
     def test_states_of_any_model(self):
         """generate() with attn_implementation="softrnn" keeps states; the text is that of keys and values."""
         for attention in ("softmax", "order:2", "linear_elu"):
