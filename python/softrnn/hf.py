@@ -378,13 +378,15 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
                 keywords["labels"] = torch.nn.functional.pad(labels, (front, 0), value=-100)
             if past_key_values is not None:
                 past_key_values.front = front
-        elif self.front_tokens:
-            given, start = input_ids if input_ids is not None else inputs_embeds, past_key_values.states[0].position
-            position_ids = torch.arange(start, start + given.shape[1], device=given.device)[None]
+        elif self.front_tokens and past_key_values is not None:
+            tokens: Any = input_ids if input_ids is not None else inputs_embeds
+            start = past_key_values.states[0].position
+            position_ids = torch.arange(start, start + tokens.shape[1], device=tokens.device)[None]
             attention_mask = None
         output = super().forward(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
                                  inputs_embeds=inputs_embeds, past_key_values=past_key_values, use_cache=False, **keywords)
-        if front and output.logits is not None and output.logits.shape[1] == input_ids.shape[1]:
+        if front and input_ids is not None and output.logits is not None and \
+                output.logits.shape[1] == input_ids.shape[1]:
             output.logits = output.logits[:, front:]
         output.past_key_values = past_key_values
         return output
