@@ -79,7 +79,7 @@ fuzz: deps-test ## each fuzzer for FUZZ_SECONDS (10)
 cuda: deps ## the build with CUDA, in build-cuda/
 	@test -n "$(NVCC)" || { echo "nvcc not found: install the CUDA toolkit or set NVCC" >&2; exit 1; }
 	@$(call configure,build-cuda,-DSOFTRNN_CUDA=ON -DCMAKE_CUDA_COMPILER=$(NVCC))
-	@$(call compile,build-cuda) --target softrnn softrnn_lab_shared gpu_tests test_golden_command
+	@$(call compile,build-cuda) --target softrnn softrnn_lab_shared gpu_tests test_golden_command test_lab
 
 emulated: deps-test ## the kernels for GPUs on an emulated one, in build-emulated/
 	@$(call configure,build-emulated,-DCMAKE_BUILD_TYPE=Release -DSOFTRNN_CUDA=emulated)

@@ -9,6 +9,10 @@
 
 #include "device/device.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { SR_CHAIN_ROWS = 4 };
 
 /* A matrix in device memory, bf16 or float. */
@@ -35,5 +39,9 @@ typedef struct sr_chain_product {
 
 /* False: the device does not gather now, or cannot do this. */
 bool sr_chain_add_product(const srnn_device *device, const sr_chain_product *product);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
