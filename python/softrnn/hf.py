@@ -209,6 +209,17 @@ def _variant_of(module: Any) -> Variant:
     return variant
 
 
+def _mask(**keywords: Any) -> Optional[Tensor]:
+    """What transformers gives attention_forward as attention_mask: that of padding, also where nothing is padded but the
+    cache has room for tokens to come, and None otherwise."""
+    mask: Optional[Tensor] = flash_attention_mask(**keywords)
+    where = keywords.get("cache_position")  # before transformers 5
+    end = int(where[-1]) + 1 if where is not None else int(keywords.get("q_offset", 0)) + int(keywords["q_length"])
+    if mask is None and end < int(keywords["kv_length"]):
+        mask = torch.ones(int(keywords["batch_size"]), end, dtype=torch.bool)
+    return mask
+
+
 def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor],
                       scaling: Optional[float] = None, dropout: float = 0.0, **keywords: Any) -> Tuple[Tensor, None]:
     """What transformers calls: (B, T, H, Dv) from query (B, H, T, D) and key, value (B, Hkv, all tokens so far, ..)."""
@@ -455,6 +466,6 @@ class LabForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
 
 
 AttentionInterface.register("softrnn", attention_forward)
-AttentionMaskInterface.register("softrnn", flash_attention_mask)
+AttentionMaskInterface.register("softrnn", _mask)
 AutoConfig.register("softrnn", SoftrnnConfig)
 AutoModelForCausalLM.register(SoftrnnConfig, SoftrnnForCausalLM)
