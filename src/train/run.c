@@ -118,10 +118,10 @@ static srnn_status make(sr_run *run, const char *folder, const char *checkpoint)
     SR_TRY(make_model(run, checkpoint));
     SR_TRY(sr_validation_create(&run->validation, run->settings.validate_batches));
     run->started = sr_clock_seconds();
-    if (!*checkpoint)
-        return sr_run_model_begin(run->model, &run->fresh, &run->settings);
     const sr_checkpointed state = checkpointed(run);
-    return sr_checkpoint_read(checkpoint, &state, &run->progress);
+    SR_TRY(*checkpoint ? sr_checkpoint_read(checkpoint, &state, &run->progress)
+                       : sr_run_model_begin(run->model, &run->fresh, &run->settings));
+    return sr_trainer_keep_weights(run->trainer);
 }
 
 /* What lies in the folder of a new run would be taken for the run's own, or be lost. */

@@ -207,6 +207,7 @@ static srnn_status write_together(const sr_checkpointed *run, const sr_progress 
                                   const char *writing, const char *path) {
     const bool first = run->ranks->rank == 0;
     SR_TRY(sr_ranks_agree(run->ranks, first ? begin_folder(writing, path) : SRNN_OK));
+    SR_TRY(sr_ranks_agree(run->ranks, sr_trainer_gather_weights(run->trainer)));
     SR_TRY(sr_ranks_agree(run->ranks, write_files(writing, run)));
     return sr_ranks_agree(run->ranks, first ? end_folder(run, progress, writing, path) : SRNN_OK);
 }

@@ -164,31 +164,76 @@ def case_gpus(here):
                                         env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
     check(code == 0, output)
     same(here / "alone", here / "first")
-    run(3, "train", "--out", here / "three", *bf16)
-    ENVIRONMENT["SOFTRNN_NCCL"] = "/nowhere/libnccl.so.2"
-    code, output = end(start(2, "train", "--out", here / "missing", *train))
-    check(code != 0 and "need NCCL" in output and "/nowhere" in output, f"without NCCL:\n{output}")
+    for name, sharding in (("divided", "optimizer"), ("whole", "none")):
+        run(2, "train", "--out", here / name, *bf16, "--tied", "--shard", sharding)
+    same(here / "whole", here / "divided")  # float masters, of which each rank of the second has a part
+    run(3, "train", "--out", here / "three", *bf16, "--stop-step", 2)
+    run(2, "train", "--resume", here / "three", "--stop-step", 3)
+    run(1, "train", "--resume", here / "three", "--stop-step", 0)
+
+
+def case_gpus_lost(here):
+    """A rank on a GPU that dies, hangs or has no NCCL is named within seconds by the others, which end, and nothing is lost."""
+    train = [*MODEL, "--device", "cuda", "--steps", 500, "--save-every", 1, "--validate-every", 0]
+    for victim, number in ((1, signal.SIGSTOP), (0, signal.SIGSTOP), (1, signal.SIGKILL)):
+        name = here / f"{victim}-{number}"
+        ENVIRONMENT["FAKE_NCCL_SECONDS"] = "3"
+        started = start(2, "train", "--out", name, *train, "--precision", "bf16")
+        wait_for(lambda: len(records(name)) > 2, "some steps")
+        os.kill(processes(name)[victim], number)
+        begin = time.monotonic()
+        code, output = end(started, 60)
+        check(code != 0 and f"rank {victim}" in output, f"exit code {code}, nobody names rank {victim}:\n{output}")
+        check(number == signal.SIGKILL or "gives no answer; NCCL: a sum" in output or "gave no answer" in output, output)
+        check(time.monotonic() - begin < 30, "the others took too long")
+        del ENVIRONMENT["FAKE_NCCL_SECONDS"]
+        run(2, "train", "--resume", name, "--stop-step", len(records(name)) + 1)
+    for name, value, words in (("SOFTRNN_NCCL", "/nowhere/libnccl.so.2", "need NCCL"),
+                               ("FAKE_NCCL_REFUSES", "1", "CommInitRank")):
+        command = ["mpirun", "-n", "1", str(PROGRAM), "train", "--out", here / name, *train, ":",
+                   "-n", "1", "-x", f"{name}={value}", str(PROGRAM), "train", "--out", here / name, *train]
+        code, output = end(subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, text=True, stdout=subprocess.PIPE,
+                                            stderr=subprocess.STDOUT), 60)
+        check(code != 0 and "rank 1 on" in output and words in output, f"{name}: exit code {code}\n{output}")
+
+
+def measure(ranks, name, sharding, *train):
+    """Bytes of each rank, as the program tells and as rank 1 uses, and the model's numbers in millions."""
+    started = start(ranks, "train", "--out", name, *train, "--shard", sharding)
+    wait_for(lambda: len(records(name)) > 2, "a step")
+    status = (Path("/proc") / str(processes(name)[1]) / "status").read_text()
+    os.kill(started.pid, signal.SIGUSR1)
+    _, output = end(started)
+    return {"told": float(output.split("memory ")[1].split(" MB")[0]) * 1e6,
+            "used": int(status.split("RssAnon:")[1].split()[0]) * 1024,
+            "numbers": float(output.split(" M parameters")[0].split()[-1]) * 1e6}
+
+
+def check_less(whole, divided, expected):
+    for what in ("told", "used"):
+        less = whole[what] - divided[what]
+        check(abs(less - expected) < 0.05 * expected + 2e5,
+              f"{what}: {less / 1e6:.2f} MB less of {whole['numbers'] / 1e6:.2f} M numbers, not {expected / 1e6:.2f}")
+
+
+MEASURED = ["--data", "recall:pairs=4", "--heads", 2, "--batch", 1, "--steps", 100000, "--validate-every", 0,
+            "--save-every", 0, "--threads", 1]
 
 
 def case_memory(here):
     """A rank with its share of moments and sums holds as much less as was counted, and says so."""
-    train = ["--data", "recall:pairs=4", "--hidden", 384, "--mlp-hidden", 1536, "--layers", 4, "--heads", 2, "--batch", 1,
-             "--steps", 100000, "--validate-every", 0, "--save-every", 0, "--threads", 1]
-    ranks, told, used = 4, {}, {}
-    for sharding in ("none", "optimizer"):
-        name = here / sharding
-        started = start(ranks, "train", "--out", name, *train, "--shard", sharding)
-        wait_for(lambda: len(records(name)) > 2, "a step")
-        status = (Path("/proc") / str(processes(name)[1]) / "status").read_text()
-        used[sharding] = int(status.split("RssAnon:")[1].split()[0]) * 1024
-        os.kill(started.pid, signal.SIGUSR1)
-        _, output = end(started)
-        told[sharding] = float(output.split("memory ")[1].split(" MB")[0]) * 1e6
-        numbers = float(output.split(" M parameters")[0].split()[-1]) * 1e6
-    expected = 12 * numbers * (ranks - 1) / ranks
-    for what, less in (("told", told["none"] - told["optimizer"]), ("used", used["none"] - used["optimizer"])):
-        check(abs(less - expected) < 0.05 * expected + 2e5,
-              f"{what}: {less / 1e6:.1f} MB less of {numbers / 1e6:.1f} M numbers, not {expected / 1e6:.1f}")
+    train = [*MEASURED, "--hidden", 384, "--mlp-hidden", 1536, "--layers", 4]
+    whole, divided = (measure(4, here / sharding, sharding, *train) for sharding in ("none", "optimizer"))
+    check_less(whole, divided, 12 * whole["numbers"] * 3 / 4)
+
+
+def case_gpus_memory(here):
+    """A rank on a GPU has its share of moments and masters, a sum of its share beside, and floats of what no product reads."""
+    train = [*MEASURED, "--hidden", 64, "--mlp-hidden", 4096, "--layers", 2, "--device", "cuda", "--precision", "bf16"]
+    whole, divided = (measure(2, here / sharding, sharding, *train) for sharding in ("none", "optimizer"))
+    numbers = whole["numbers"]
+    matrices = 2 * (4 * 64 * 64 + 3 * 64 * 4096)
+    check_less(whole, divided, 12 * numbers / 2 - 4 * numbers / 2 - 4 * (numbers - matrices))
 
 
 def case_resume(here):
@@ -258,6 +303,13 @@ def case_hung(here):
         code, output = end(started, 60)
         check(code != 0 and f"rank {victim} on" in output and "gave no answer" in output, output)
         run(2, "train", "--resume", name, "--stop-step", len(records(name)) + 2, "--rank-patience", 60)
+    name = here / "checkpoint"  # whose messages are still under way: no reason to go on without it
+    started = start(2, "train", "--out", name, *MODEL, "--steps", 2000, "--save-every", 1, "--rank-patience", 2)
+    wait_for(lambda: len(records(name)) > 2, "some steps")
+    wait_for(lambda: (name / "checkpoints/.writing").exists(), "a checkpoint that is written")
+    os.kill(processes(name)[1], signal.SIGSTOP)
+    code, output = end(started, 60)
+    check(code != 0 and "rank 1 on" in output and "going on" not in output, output)
 
 
 def case_signal(here):
