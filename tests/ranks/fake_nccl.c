@@ -3,10 +3,11 @@
  * Work is put into the stream as a call of the host, which the emulated GPU makes when the stream comes to it, and which
  * may touch the GPU's memory. Ranks must therefore come to their streams' calls in the same order, as with NCCL.
  * FAKE_NCCL_SECONDS: how long a rank waits for others before the communicator has failed; FAKE_NCCL_REFUSES: it cannot
- * begin on this rank. */
+ * begin on this rank; FAKE_NCCL_STOPS: this rank stands still before its work with that number. */
 #include <dlfcn.h>
 #include <mpi.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,11 +92,19 @@ static void sum_part(const work *w, size_t all, size_t first, int keeps) {
     free(whole);
 }
 
+static void stop_when_told(void) {
+    static int number;
+    const char *last = getenv("FAKE_NCCL_STOPS");
+    if (last && ++number == atoi(last))
+        raise(SIGSTOP);
+}
+
 static void run(void *context) {
     const work *w = context;
     comm *c = w->comm;
     const size_t bytes = w->count * bytes_of(w->type);
     MPI_Request request;
+    stop_when_told();
     if (c->failed)
         return;
     switch (w->kind) {
