@@ -33,8 +33,13 @@ class Model:
         return self.layers * layer + VOCABULARY * self.width
 
     @property
+    def embedding(self):
+        """Rows that are looked up, which are computed with as floats."""
+        return VOCABULARY * self.width
+
+    @property
     def numbers(self):
-        return self.multiplying + VOCABULARY * self.width
+        return self.multiplying + self.embedding
 
     def operations(self, length=LENGTH):
         """Of a token, forward and backward; causal attention sees half of the row."""
@@ -47,8 +52,14 @@ RATE = MEASURED_TOKENS * SMALL.operations()  # operations a second of one GPU
 
 
 def memory(model, ranks):
-    """Bytes of a rank beside activations: bf16 weights and float gradients whole; masters, moments, sum in shares."""
-    return model.numbers * (2 + 4 + (4 + 8 + 4) / ranks)
+    """Bytes of a rank beside activations: bf16 weights and float gradients whole, and the embedding in float; masters,
+    moments, sum in shares."""
+    return model.numbers * (2 + 4 + (4 + 8 + 4) / ranks) + 4 * model.embedding
+
+
+def sent(model, ranks):
+    """Bytes: gradients in float, weights in bf16, the embedding in float as a sum, which goes there and back."""
+    return (6 * model.numbers + 8 * model.embedding) * (ranks - 1) / ranks
 
 
 def memory_whole(model):
@@ -67,7 +78,7 @@ def seconds(bytes_of_all, ranks):
 class Step:
     compute: float
     scatter: float  # of float gradients
-    gather: float   # of bf16 weights
+    gather: float   # of bf16 weights, and of the embedding in float
 
     @property
     def exposed(self):
@@ -81,7 +92,7 @@ class Step:
 
 def step(model, ranks):
     return Step(model.batch / ranks * model.operations() / RATE, seconds(4 * model.numbers, ranks),
-                seconds(2 * model.numbers, ranks))
+                seconds(2 * model.numbers + 8 * model.embedding, ranks))
 
 
 def table(head, rows):
@@ -93,9 +104,8 @@ def bytes_table():
     rows = []
     for model in MODELS:
         for ranks in (1, 8, 64, 1024):
-            sent = 0 if ranks == 1 else 6 * model.numbers * (ranks - 1) / ranks
             whole = f"{memory_whole(model) / 1e9:.1f}" if ranks == 1 else f"{memory(model, ranks) / 1e9:.1f}"
-            rows.append([model.name if ranks == 1 else "", str(ranks), whole, f"{sent / 1e9:.2f}",
+            rows.append([model.name if ranks == 1 else "", str(ranks), whole, f"{sent(model, ranks) / 1e9:.2f}",
                          f"{model.batch / ranks * model.operations() / 1e12:,.1f}"])
     return table(("model", "GPUs", "GB of a rank, activations not counted", "GB a rank sends in a step",
                   "TFLOP of a rank in a step"), rows)
