@@ -171,7 +171,7 @@ def case_gpus(here):
     check(code == 0, output)
     same(here / "alone", here / "first")
     for name, sharding in (("divided", "optimizer"), ("whole", "none")):
-        run(2, "train", "--out", here / name, *bf16, "--tied", "--shard", sharding)
+        run(2, "train", "--out", here / name, *bf16, "--tied", "--attention", "gated_softmax", "--shard", sharding)
     same(here / "whole", here / "divided")  # float masters, of which each rank of the second has a part
     run(3, "train", "--out", here / "three", *bf16, "--stop-step", 2)
     run(2, "train", "--resume", here / "three", "--stop-step", 3)
