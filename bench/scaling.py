@@ -2,7 +2,7 @@
 """scaling.py: what data-parallel training costs on many GPUs, worked out from measured kernels and published links.
 
 Usage: scaling.py            prints the tables of docs/SCALING.md
-       scaling.py --check    fails if the document has others
+       scaling.py --check    fails if the document has others, or a measured run is far from what is counted
 """
 import sys
 from dataclasses import dataclass
@@ -141,7 +141,34 @@ def sequence_table():
                   "MB a layer passes on: state of linear attention", "keys and values"), rows)
 
 
-TABLES = (bytes_table, efficiency_table, sequence_table)
+BYTES = 256  # tokens of a text without a tokenizer
+
+
+@dataclass
+class Measured:
+    """A run of docs/PERFORMANCE.md, "Ranks on CPUs": MB that one rank with all batches tells more than each of these."""
+    model: Model
+    ranks: int
+    less: float
+
+    @property
+    def counted(self):
+        """Of moments and sum the others' shares; room for four pieces, of a layer each, comes on top."""
+        layer = 4 * self.model.width ** 2 + 3 * self.model.width * self.model.inner
+        numbers = self.model.layers * layer + 2 * BYTES * self.model.width
+        return (12 * numbers * (self.ranks - 1) / self.ranks - 4 * 4 * layer) / 1e6
+
+
+MINI, MIDI = Model("mini", 256, 512, 4, 4, 0), Model("midi", 512, 1024, 8, 8, 0)
+MEASURED = (Measured(MINI, 2, 6.5), Measured(MIDI, 2, 86.0), Measured(MIDI, 8, 189.2))
+
+
+def measured_table():
+    return table(("model", "ranks", "MB less, counted", "MB less, measured"),
+                 [[m.model.name, str(m.ranks), f"{m.counted:.1f}", f"{m.less:.1f}"] for m in MEASURED])
+
+
+TABLES = (bytes_table, efficiency_table, sequence_table, measured_table)
 
 
 def main():
@@ -152,7 +179,10 @@ def main():
     wrong = [make.__name__ for make in TABLES if make() not in text]
     if wrong:
         print(f"{DOCUMENT.name} has other tables than bench/scaling.py: {', '.join(wrong)}")
-    return 1 if wrong else 0
+    far = [m.model.name for m in MEASURED if abs(m.counted - m.less) > 0.1 * m.less]
+    if far:
+        print(f"what was counted is not what was measured: {', '.join(far)}")
+    return 1 if wrong or far else 0
 
 
 sys.exit(main())

@@ -37,9 +37,14 @@ def check(truth, message):
         fail(message)
 
 
+def launcher(ranks):
+    """What starts so many ranks; one: nothing does. case_hosts has another."""
+    return ["mpirun", "-n", str(ranks)] if ranks > 1 else []
+
+
 def start(ranks, *arguments):
-    """The program on so many ranks, under way; one: without mpirun."""
-    before = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
+    """The program on so many ranks, under way."""
+    before = LAUNCHER(ranks)
     return subprocess.Popen([*before, str(PROGRAM), *map(str, arguments)], env=ENVIRONMENT, text=True, errors="replace",
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
@@ -166,7 +171,7 @@ def case_gpus(here):
     check(code == 0, output)
     same(here / "alone", here / "first")
     for name, sharding in (("divided", "optimizer"), ("whole", "none")):
-        run(2, "train", "--out", here / name, *bf16, "--tied", "--shard", sharding)
+        run(2, "train", "--out", here / name, *bf16, "--tied", "--attention", "gated_softmax", "--shard", sharding)
     same(here / "whole", here / "divided")  # float masters, of which each rank of the second has a part
     run(3, "train", "--out", here / "three", *bf16, "--stop-step", 2)
     run(2, "train", "--resume", here / "three", "--stop-step", 3)
@@ -443,7 +448,8 @@ def case_missing(_):
 
 
 def case_hosts(here):
-    """The ranks of two hosts, which are network namespaces, have the same bits as one."""
+    """The ranks of two hosts, which are network namespaces: bits, resuming, a killed and a slow rank, full disks."""
+    global LAUNCHER
     if os.getuid() != 0 or not shutil.which("ip"):
         sys.exit(SKIPPED)
     hosts = [f"srnn{os.getpid()}{c}" for c in "ab"]
@@ -455,23 +461,28 @@ def case_hosts(here):
     shell = here / "shell"  # mpirun's way to the other host
     shell.write_text(f"#!/bin/sh\nshift\nexec ip netns exec {hosts[1]} \"$SHELL_OF_TEST\" -c \"$*\"\n")
     shell.chmod(0o755)
-    train = [*MODEL, "--steps", 6]
+    ENVIRONMENT["SHELL_OF_TEST"] = "/bin/sh"
+
+    def on_hosts(ranks):
+        there = f"10.77.0.1:{ranks - ranks // 2},10.77.0.2:{ranks // 2}"
+        return ["ip", "netns", "exec", hosts[0], *launcher(ranks), "--host", there, "--mca", "plm_rsh_agent", str(shell),
+                "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "10.77.0.0/24",
+                "--mca", "oob_tcp_if_include", "10.77.0.0/24"] if ranks > 1 else []
+
     try:
         for command in commands:
             if subprocess.run(command.split(), check=False).returncode != 0:
                 sys.exit(SKIPPED)
-        run(1, "train", "--out", here / "one", *train, "--accumulate", 4)
-        command = ["ip", "netns", "exec", hosts[0], "mpirun", "-n", "4", "--host", "10.77.0.1:2,10.77.0.2:2",
-                   "--mca", "plm_rsh_agent", str(shell), "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include",
-                   "10.77.0.0/24", "--mca", "oob_tcp_if_include", "10.77.0.0/24",
-                   str(PROGRAM), "train", "--out", str(here / "two"), *map(str, train)]
-        code, output = end(subprocess.Popen(command, env=dict(ENVIRONMENT, SHELL_OF_TEST="/bin/sh"), text=True,
-                                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
-        check(code == 0, output)
-        same(here / "one", here / "two")
+        LAUNCHER = on_hosts
+        for case in (case_bits, case_resume, case_killed, case_slow, case_disk):
+            (here / case.__name__).mkdir()
+            case(here / case.__name__)
     finally:
         for host in hosts:
             subprocess.run(["ip", "netns", "del", host], check=False, stderr=subprocess.DEVNULL)
+
+
+LAUNCHER = launcher
 
 
 def main():
