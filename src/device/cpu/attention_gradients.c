@@ -158,43 +158,61 @@ static void decay_backward(const head_place *x) {
     }
 }
 
-/* In place: gradients of x from gradients of its running averages, (T, width) of the head; adds to those of
- * the gates, which k and v share. */
-static void average_backward(const head_place *x, real *d, const real *pooled, srnn_tensor from,
-                             int head, int width) {
-    const srnn_tensor gates = x->call->in->pool_gate, d_gates = x->call->gradients->pool_gate;
-    for (int c = 0; c < width; c++) {
-        double later = 0.0; /* of the average, from the tokens behind */
-        for (int64_t t = x->span->length - 1; t >= 0; t--) {
-            const int64_t token = x->span->start + t, at = (x->base + t) * width + c;
-            const bool first = t % x->p->attention.pool == 0;
-            const double g = sr_sigmoid((double)tensor_row(gates, x->span->b, x->h, token)[c]);
-            const double value = (double)tensor_row(from, x->span->b, head, token)[c];
-            const double before = first ? 0.0 : (double)pooled[at - width];
-            const double d_average = later + (double)d[at];
-            d[at] = (real)((1.0 - g) * d_average);
-            later = first ? 0.0 : g * d_average;
-            if (d_gates.data) {
-                real *out = &tensor_row(d_gates, x->span->b, x->h, token)[c];
-                *out = (real)((double)*out + d_average * (before - value) * g * (1.0 - g));
-            }
-        }
+/* Rows of one token on the way back through a running average. */
+typedef struct average_row {
+    real *d;            /* in: of the average, out: of x */
+    double *later;      /* of the average, from the tokens behind */
+    const real *before; /* the average of the token before, or NULL */
+    const real *value;
+    int width;
+} average_row;
+
+/* Adds to the gradients of the gates' numbers, whose sigmoids are g. */
+static void average_backward(double *d_gates, const average_row *row, const double *g) {
+    for (int c = 0; c < row->width; c++) {
+        const double before = row->before ? (double)row->before[c] : 0.0;
+        const double d_average = row->later[c] + (double)row->d[c];
+        row->d[c] = (real)((1.0 - g[c]) * d_average);
+        row->later[c] = row->before ? g[c] * d_average : 0.0;
+        d_gates[c] += d_average * (before - (double)row->value[c]) * g[c] * (1.0 - g[c]);
     }
+}
+
+/* The row of d (B, Hkv, T, width) and its like at a token of the head. */
+static average_row average_row_at(const head_place *x, int64_t t, real *d, const real *pooled,
+                                  int width) {
+    const int64_t at = (x->base + t) * width;
+    const bool first = t % x->p->attention.pool == 0;
+    return (average_row){.d = d + at, .before = first ? NULL : pooled + at - width, .width = width};
 }
 
 static void pool_backward(const head_place *x) {
     const srnn_problem *p = x->p;
+    const sr_edges *edges = x->edges;
+    const srnn_operands *in = x->call->in, *out = x->call->gradients;
     const int wide = p->D > p->Dv ? p->D : p->Dv;
-    for (int64_t t = 0; x->call->gradients->pool_gate.data && t < x->span->length; t++)
+    const int64_t b = x->span->b;
+    double later_k[SR_HEAD_SIZE_MAX] = {0}, later_v[SR_HEAD_SIZE_MAX] = {0}, g[SR_HEAD_SIZE_MAX];
+    for (int64_t t = x->span->length - 1; t >= 0; t--) {
+        const int64_t token = x->span->start + t;
+        const real *z = tensor_row(in->pool_gate, b, x->h, token);
+        double d_gates[SR_HEAD_SIZE_MAX] = {0};
         for (int c = 0; c < wide; c++)
-            tensor_row(x->call->gradients->pool_gate, x->span->b, x->h, x->span->start + t)[c] = 0;
-    average_backward(x, x->edges->d_k, x->edges->pooled_k, x->call->in->k, sr_shared_head(p, x->h),
-                     p->D);
-    average_backward(x, x->edges->d_v, x->edges->pooled_v, x->call->in->v, x->h, p->Dv);
-    for (int64_t t = 0; x->call->gradients->v.data && t < x->span->length; t++)
-        for (int d = 0; d < p->Dv; d++)
-            tensor_row(x->call->gradients->v, x->span->b, x->h, x->span->start + t)[d] =
-                x->edges->d_v[(x->base + t) * p->Dv + d];
+            g[c] = (double)z[c];
+        sigmoid_of(g, g, wide);
+        average_row k = average_row_at(x, t, edges->d_k, edges->pooled_k, p->D);
+        average_row v = average_row_at(x, t, edges->d_v, edges->pooled_v, p->Dv);
+        k.later = later_k;
+        v.later = later_v;
+        k.value = tensor_row(in->k, b, sr_shared_head(p, x->h), token);
+        v.value = tensor_row(in->v, b, x->h, token);
+        average_backward(d_gates, &k, g);
+        average_backward(d_gates, &v, g);
+        for (int c = 0; out->pool_gate.data && c < wide; c++)
+            tensor_row(out->pool_gate, b, x->h, token)[c] = (real)d_gates[c];
+        if (out->v.data)
+            memcpy(tensor_row(out->v, b, x->h, token), v.d, (size_t)p->Dv * sizeof(real));
+    }
 }
 
 /* What of the gradient of y a value gets: of v itself, or of the operand. */
