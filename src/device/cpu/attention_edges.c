@@ -6,9 +6,9 @@
 #include "attention/operands.h"
 #include "attention/score.h"
 #include "base/threads.h"
-#include "device/cpu/attention_doubles.h"
 #include "device/cpu/attention_heads.h"
 #include "device/cpu/attention_rows.h"
+#include "device/cpu/attention_simd.h"
 
 #include <math.h>
 #include <string.h>

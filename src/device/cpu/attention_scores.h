@@ -9,8 +9,6 @@
 #include "attention/score.h"
 #include "device/cpu/attention_simd.h"
 
-typedef double wide __attribute__((vector_size(LANES * sizeof(double))));
-
 enum {
     SHORT_SERIES = 8
 }; /* up to this order a plain sum in `real` is accurate for negative s too */
@@ -57,7 +55,7 @@ static inline bool vec_any(vec_bits mask) {
 static inline vec long_series(vec s, const score_rule *rule, int order) {
     if (!vec_any((vec_bits)(s < rule->exp_from) | (vec_bits)(s > rule->exp_to)))
         return vec_exp(s);
-    wide x = __builtin_convertvector(s, wide), sum = {0};
+    wide_vec x = __builtin_convertvector(s, wide_vec), sum = {0};
     sum += 1.0;
     for (int n = order; n > 0; n--)
         sum = sum * (x * (1.0 / n)) + 1.0;
@@ -438,11 +436,11 @@ static inline double row_weights_decay_backward(score_row *row, const score_rule
                                 ? vec_load(row->s + j)
                                 : hide_columns(vec_load(d + j) + d_row_sum, row, j, 0));
     row_weights_backward(row, rule, d, d_row_sum);
-    wide sum = {0};
+    wide_vec sum = {0};
     for (int j = from; j < row->high; j += LANES) {
-        const wide along = __builtin_convertvector(vec_load(kept + j), wide) *
-                           __builtin_convertvector(vec_load(other + j), wide);
-        wide column;
+        const wide_vec along = __builtin_convertvector(vec_load(kept + j), wide_vec) *
+                               __builtin_convertvector(vec_load(other + j), wide_vec);
+        wide_vec column;
         memcpy(&column, d_columns + j, sizeof column);
         column -= along;
         memcpy(d_columns + j, &column, sizeof column);
