@@ -32,10 +32,20 @@ typedef struct sr_step {
 
 typedef struct sr_trainer sr_trainer;
 
-/* The model must outlive the trainer. */
+/* The model must outlive the trainer. Where ranks share the masters (sr_trainer_divides), its weights are written after
+ * this. */
 srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
                               const sr_trainer_settings *settings);
 void sr_trainer_free(sr_trainer *trainer);
+
+/* True where each rank keeps only its part of the float masters: on GPUs that compute in bf16, where moments are shared
+ * too. `weights` of the model is then room that a step overwrites. */
+bool sr_trainer_divides(const sr_trainer *trainer);
+
+/* After the model's weights were written: this rank keeps its part. Before they are read: they are whole until the
+ * next step; all ranks together. Nothing to do where a rank has them all. */
+srnn_status sr_trainer_keep_weights(sr_trainer *trainer);
+srnn_status sr_trainer_gather_weights(sr_trainer *trainer);
 
 /* Step 1, 2, .. on its own rows of the source's training split. All ranks take it together, and have
  * the same result. */
