@@ -73,6 +73,11 @@ static bool is_gpu(const sr_trainer *trainer) {
     return !trainer->backend->unit_squares;
 }
 
+/* Whether each rank keeps only its part of the float masters. */
+static bool divides(const sr_trainer *trainer) {
+    return sr_trainer_splits(trainer) && trainer->backend->number != SRNN_F32;
+}
+
 /* One rank that a launcher started goes the way of several, which shows what that costs. */
 static srnn_status take_device_shares(sr_trainer *trainer) {
     const sr_device_shares_setup setup = {
@@ -85,7 +90,7 @@ static srnn_status take_device_shares(sr_trainer *trainer) {
     SR_TRY(sr_device_allocate(trainer->backend->device, &memory, sizeof *trainer->decided));
     trainer->decided = memory;
     SR_TRY(sr_device_shares_create(&trainer->device_shares, trainer->model, &setup));
-    if (!sr_trainer_divides(trainer))
+    if (!divides(trainer))
         return SRNN_OK;
     return sr_masters_create(&trainer->masters, trainer->model, trainer->device_shares,
                              setup.gradient);
@@ -125,7 +130,7 @@ static srnn_status fill(sr_trainer *trainer) {
                                  .ready_context = trainer};
     void *memory;
     SR_TRY(check(s));
-    if (sr_trainer_divides(trainer))
+    if (divides(trainer))
         SR_TRY(sr_model_part_from_masters(trainer->model)); /* before more is taken */
     SR_TRY(sr_pass_create(&trainer->pass, trainer->model, &setup));
     SR_TRY(take_shares(trainer));
@@ -205,10 +210,6 @@ const sr_share *sr_trainer_shares(const sr_trainer *trainer, size_t *count) {
 
 bool sr_trainer_splits(const sr_trainer *trainer) {
     return trainer->ranks->count > 1 && !trainer->settings.whole;
-}
-
-bool sr_trainer_divides(const sr_trainer *trainer) {
-    return sr_trainer_splits(trainer) && trainer->backend->number != SRNN_F32;
 }
 
 srnn_status sr_trainer_keep_weights(sr_trainer *trainer) {

@@ -32,15 +32,11 @@ typedef struct sr_step {
 
 typedef struct sr_trainer sr_trainer;
 
-/* The model must outlive the trainer. Where ranks share the masters (sr_trainer_divides), its weights are written after
- * this. */
+/* The model must outlive the trainer. Where ranks on GPUs that compute in bf16 share moments, each keeps only its part of
+ * the float masters too: the model's weights are then written after this, and are room that a step overwrites. */
 srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
                               const sr_trainer_settings *settings);
 void sr_trainer_free(sr_trainer *trainer);
-
-/* True where each rank keeps only its part of the float masters: on GPUs that compute in bf16, where moments are shared
- * too. `weights` of the model is then room that a step overwrites. */
-bool sr_trainer_divides(const sr_trainer *trainer);
 
 /* After the model's weights were written: this rank keeps its part. Before they are read: they are whole until the
  * next step; all ranks together. Nothing to do where a rank has them all. */

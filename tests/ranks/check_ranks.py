@@ -349,12 +349,23 @@ def case_hung(here):
         check(code != 0 and f"rank {victim} on" in output and "gave no answer" in output, output)
         run(2, "train", "--resume", name, "--stop-step", len(records(name)) + 2, "--rank-patience", 60)
     name = here / "checkpoint"  # whose messages are still under way: no reason to go on without it
-    started = start(2, "train", "--out", name, *MODEL, "--steps", 2000, "--save-every", 1, "--rank-patience", 2)
+    started = start(2, "train", "--out", name, *MODEL, "--steps", 100000, "--save-every", 1, "--rank-patience", 2)
     wait_for(lambda: len(records(name)) > 2, "some steps")
-    wait_for(lambda: (name / "checkpoints/.writing").exists(), "a checkpoint that is written")
-    os.kill(processes(name)[1], signal.SIGSTOP)
+    stop_while(processes(name)[1], (name / "checkpoints/.writing").exists)
     code, output = end(started, 60)
     check(code != 0 and "rank 1 on" in output and "going on" not in output, output)
+
+
+def stop_while(process, condition):
+    """Stops the process at a moment at which this stays true without it."""
+    for _ in range(100):
+        os.kill(process, signal.SIGSTOP)
+        time.sleep(0.2)
+        if condition():
+            return
+        os.kill(process, signal.SIGCONT)
+        time.sleep(0.013)
+    fail("it was never stopped at the right moment")
 
 
 def case_signal(here):
