@@ -54,7 +54,7 @@ static linear_state *take_states(const srnn_problem *p, int64_t count, sr_layout
 static workspace workspace_place(const srnn_problem *p, sr_layout *layout) {
     const int64_t d = row_stride(p->D), dv = row_stride(p->Dv), group = p->H / p->Hkv;
     const int64_t token = row_stride(tile_width(LINEAR_BLOCK));
-    const int64_t length = linear_levels(p) > 1 ? LINEAR_TREE : LINEAR_BLOCK;
+    const int64_t length = linear_block_tokens(&p->attention);
     const size_t decays = (size_t)linear_decays(p);
     const bool turned = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
     workspace w = {

@@ -15,11 +15,20 @@
 #include <math.h>
 #include <string.h>
 
+/* Tokens whose rows are loaded, and between whose states backward keeps one. */
 enum {
-    LINEAR_BLOCK =
-        96, /* tokens whose rows are loaded, and between whose states backward keeps one */
-    LINEAR_TREE = 64, /* the same with levels: a power of two */
+    LINEAR_BLOCK = 96,
+    LINEAR_SHORT =
+        48, /* where pairs cost more than they do elsewhere: the delta rule, decays per channel */
+    LINEAR_TREE = 64, /* with levels: a power of two */
 };
+
+static inline int64_t linear_block_tokens(const srnn_attention *a) {
+    const bool channel = a->decay != SRNN_DECAY_NONE && a->decay_width == SRNN_WIDTH_CHANNEL;
+    if (a->levels == SRNN_LEVELS_FENWICK)
+        return LINEAR_TREE;
+    return a->write == SRNN_WRITE_DELTA || channel ? LINEAR_SHORT : LINEAR_BLOCK;
+}
 
 static const double TAME_DECAY =
     40.0; /* e^40 and e^-40 are far from the ends of the number range */
@@ -157,7 +166,7 @@ static inline sr_rows linear_query_rows(const linear_walk *x, const linear_block
 }
 
 static inline int64_t linear_block_length(const linear_walk *x) {
-    return x->leveled ? LINEAR_TREE : LINEAR_BLOCK;
+    return linear_block_tokens(&x->p->attention);
 }
 
 /* The delta rule's, from the document's first token on; NULL without it. */
