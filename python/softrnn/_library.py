@@ -6,8 +6,9 @@ operand needs no second declaration here.
 
 import os
 import re
+import weakref
 from pathlib import Path
-from typing import Any, List
+from typing import Any, Callable, List, Tuple
 
 import cffi
 
@@ -101,6 +102,20 @@ def check(status: int) -> None:
     """Raises the exception of a status other than SRNN_OK."""
     if status:
         raise _ERRORS.get(status, SoftrnnError)(text(lib.srnn_error_detail()))
+
+
+def owned(out: Any, free: Callable[[Any], Any], *needed: Any) -> Any:
+    """`out`, a pointer to a handle of C, which is freed once nothing refers to `out`, and before any of `needed` is: those
+    that the handle depends on.
+
+    ffi.gc does not keep that order. The garbage collector finalizes what lies in one cycle in any order, while objects beside
+    it in the cycle may still use it. `out` is not tracked by the collector: it goes last. At exit nothing is freed."""
+    weakref.finalize(out, _free, free, out[0], needed).atexit = False
+    return out
+
+
+def _free(free: Callable[[Any], Any], handle: Any, needed: Tuple[Any, ...]) -> None:
+    free(handle)
 
 
 def text(characters: Any) -> str:

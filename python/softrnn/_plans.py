@@ -8,7 +8,7 @@ import threading
 from contextlib import nullcontext
 from typing import Any, Dict, Hashable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from ._library import ArgumentError, ArgumentTypeError, check, encoded, ffi, lib, text, words
+from ._library import ArgumentError, ArgumentTypeError, check, encoded, ffi, lib, owned, text, words
 from ._variants import Variant, operands_of
 
 NULL = ffi.NULL
@@ -22,10 +22,12 @@ class Place:
     def __init__(self, name: str, stream: Optional[int] = None):
         self.name = name
         self.device = NULL
+        self.opened: Any = None
         self.lock: Optional[threading.Lock] = None
         if name != "cpu":
             out = ffi.new("srnn_device **")
             check(lib.srnn_device_open(out, name.encode()))
+            self.opened = owned(out, lib.srnn_device_close)
             self.device = out[0]
             self.lock = threading.Lock()
             if stream is not None:

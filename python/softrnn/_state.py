@@ -7,7 +7,7 @@ import numpy as np
 
 from . import _numpy
 from ._attention import _torch_module, is_torch
-from ._library import ArgumentError, ArgumentTypeError, check, ffi, lib, text
+from ._library import ArgumentError, ArgumentTypeError, check, ffi, lib, owned, text
 from ._plans import CPU, DTYPES, Binding, Operand, Options, Place, Sizes, _shape, check_layout, make_problem, named_operands
 from ._variants import Variant, operands_of, parse
 
@@ -47,14 +47,8 @@ class State:
             self.variant, sizes, Options(form, chunk, None, threads, state_limit, levels, rope_theta).checked(), self._place)
         out = ffi.new("srnn_state **")
         check(lib.srnn_state_create(out, self._problem))
-        self._state = out[0]
+        self._state = owned(out, lib.srnn_state_free, self._place.opened)
         self._lock = threading.Lock()
-
-    def __del__(self) -> None:
-        if getattr(self, "_state", None):
-            lib.srnn_state_free(self._state)
-        if getattr(self, "_place", CPU) is not CPU:
-            lib.srnn_device_close(self._place.device)
 
     def feed(self, q: Any, k: Any, v: Any, **operands: Any) -> Any:
         """o (B, H, T, Dv) for the next T tokens. Operands as in attention(); a tensor whose gradient is asked for is
@@ -108,18 +102,18 @@ class State:
             binding.set_addresses([address + (start * strides[2] * size if operand.tensor else 0)
                                    for operand, (_, strides, address) in zip(operands, views)])
             output.data = ffi.cast("void *", o + start * Dv * size)
-            check(lib.srnn_state_feed(self._state, output[0], binding.struct, min(self.piece, T - start)))
+            check(lib.srnn_state_feed(self._state[0], output[0], binding.struct, min(self.piece, T - start)))
 
     def reset(self) -> None:
         """Forgets everything: the next token is the first."""
         with self._lock:
-            check(lib.srnn_state_reset(self._state))
+            check(lib.srnn_state_reset(self._state[0]))
 
     def save(self) -> bytes:
         """The state as bytes, for load()."""
         with self._lock:
-            memory = ffi.new("char[]", lib.srnn_state_saved_bytes(self._state))
-            check(lib.srnn_state_save(self._state, memory, len(memory)))
+            memory = ffi.new("char[]", lib.srnn_state_saved_bytes(self._state[0]))
+            check(lib.srnn_state_save(self._state[0], memory, len(memory)))
             return bytes(ffi.buffer(memory))
 
     def load(self, saved: bytes) -> None:
@@ -129,7 +123,7 @@ class State:
         except TypeError:
             raise ArgumentTypeError(f"saved must be bytes, not {type(saved).__name__}") from None
         with self._lock:
-            check(lib.srnn_state_load(self._state, memory, len(memory)))
+            check(lib.srnn_state_load(self._state[0], memory, len(memory)))
 
     def copy(self) -> "State":
         """Another state that remembers the same."""
@@ -140,12 +134,12 @@ class State:
     @property
     def position(self) -> int:
         """Tokens fed since the start."""
-        return int(lib.srnn_state_position(self._state))
+        return int(lib.srnn_state_position(self._state[0]))
 
     @property
     def is_fixed(self) -> bool:
         """Whether the size does not grow with the sequence."""
-        return bool(lib.srnn_state_is_fixed(self._state))
+        return bool(lib.srnn_state_is_fixed(self._state[0]))
 
     @property
     def nbytes(self) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 import numpy as np
 
-from ._library import ArgumentError, ArgumentTypeError, _open, check, encoded, ffi, text
+from ._library import ArgumentError, ArgumentTypeError, _open, check, encoded, ffi, owned, text
 from ._variants import Variant, parse
 
 __all__ = ["Model", "Run", "Session", "Step", "Study", "Tokenizer", "settings", "study", "train"]
@@ -58,12 +58,12 @@ class Tokenizer:
     def __init__(self, where: Any):
         out = ffi.new("srnl_tokenizer **")
         if isinstance(where, Model):
-            check(lab.srnl_model_tokenizer(out, where._model))
+            check(lab.srnl_model_tokenizer(out, where._model[0]))
         else:
             check(lab.srnl_tokenizer_load(out, _path(where, "where")))
-        self._tokenizer = ffi.gc(out[0], lab.srnl_tokenizer_free)
-        self.vocabulary = int(lab.srnl_tokenizer_vocabulary(self._tokenizer))
-        begin, end = lab.srnl_tokenizer_begin(self._tokenizer), lab.srnl_tokenizer_end(self._tokenizer)
+        self._tokenizer = owned(out, lab.srnl_tokenizer_free)
+        self.vocabulary = int(lab.srnl_tokenizer_vocabulary(self._tokenizer[0]))
+        begin, end = lab.srnl_tokenizer_begin(self._tokenizer[0]), lab.srnl_tokenizer_end(self._tokenizer[0])
         self.begin: Optional[int] = begin if begin >= 0 else None  # of a text
         self.end: Optional[int] = end if end >= 0 else None
 
@@ -76,16 +76,16 @@ class Tokenizer:
         ids = ffi.new("int32_t[]", 0)
         while len(ids) < count[0]:
             ids = ffi.new("int32_t[]", count[0])
-            check(lab.srnl_tokenizer_encode(self._tokenizer, characters, len(characters), ids, len(ids), count))
+            check(lab.srnl_tokenizer_encode(self._tokenizer[0], characters, len(characters), ids, len(ids), count))
         return list(ids[0:count[0]])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
         values = ffi.new("int32_t[]", [int(token) for token in ids])
         count = ffi.new("size_t *")
-        check(lab.srnl_tokenizer_decode(self._tokenizer, values, len(values), ffi.NULL, 0, count))
+        check(lab.srnl_tokenizer_decode(self._tokenizer[0], values, len(values), ffi.NULL, 0, count))
         characters = ffi.new("char[]", count[0] + 1)
-        check(lab.srnl_tokenizer_decode(self._tokenizer, values, len(values), characters, count[0], count))
+        check(lab.srnl_tokenizer_decode(self._tokenizer[0], values, len(values), characters, count[0], count))
         return bytes(ffi.buffer(characters, count[0])).decode("utf-8", "replace")
 
 
@@ -99,13 +99,13 @@ class Model:
     def __init__(self, where: Any, device: str = "cpu", threads: int = 0, bf16: bool = False):
         out = ffi.new("srnl_model **")
         check(lab.srnl_model_load(out, _path(where, "where"), encoded(device, "device"), threads, bf16))
-        self._model = ffi.gc(out[0], lab.srnl_model_free)
+        self._model = owned(out, lab.srnl_model_free)
         self.where = str(where)
-        self.vocabulary = int(lab.srnl_model_vocabulary(self._model))
-        self.layers = int(lab.srnl_model_layers(self._model))
-        self.positions = int(lab.srnl_model_positions(self._model))
-        self.front_tokens = int(lab.srnl_model_front_tokens(self._model))
-        self.parameters = int(lab.srnl_model_parameters(self._model))
+        self.vocabulary = int(lab.srnl_model_vocabulary(self._model[0]))
+        self.layers = int(lab.srnl_model_layers(self._model[0]))
+        self.positions = int(lab.srnl_model_positions(self._model[0]))
+        self.front_tokens = int(lab.srnl_model_front_tokens(self._model[0]))
+        self.parameters = int(lab.srnl_model_parameters(self._model[0]))
         self._tokenizer: Optional[Tokenizer] = None
 
     @property
@@ -114,9 +114,9 @@ class Model:
         return [self._attention(layer) for layer in range(self.layers)]
 
     def _attention(self, layer: int) -> Variant:
-        size = lab.srnl_model_attention(self._model, layer, ffi.NULL, 0) + 1
+        size = lab.srnl_model_attention(self._model[0], layer, ffi.NULL, 0) + 1
         characters = ffi.new("char[]", size)
-        lab.srnl_model_attention(self._model, layer, characters, size)
+        lab.srnl_model_attention(self._model[0], layer, characters, size)
         return parse(text(characters))
 
     @property
@@ -137,7 +137,7 @@ class Model:
         """(B, T, vocabulary) for ids (B, T) or (T), each row a sequence of its own."""
         tokens = self._tokens(ids)
         out = np.empty(tokens.shape + (self.vocabulary,), np.float32)
-        check(lab.srnl_model_logits(self._model, _numbers(out), _numbers(tokens), *tokens.shape))
+        check(lab.srnl_model_logits(self._model[0], _numbers(out), _numbers(tokens), *tokens.shape))
         return out[:, self.front_tokens:]
 
     def losses(self, ids: Any, targets: Any) -> np.ndarray:
@@ -149,7 +149,7 @@ class Model:
         if wanted.max() >= self.vocabulary:
             raise ArgumentError(f"targets must be below {self.vocabulary}")
         out = np.empty(tokens.shape, np.float32)
-        check(lab.srnl_model_losses(self._model, _numbers(out), _numbers(tokens), _numbers(np.ascontiguousarray(wanted)),
+        check(lab.srnl_model_losses(self._model[0], _numbers(out), _numbers(tokens), _numbers(np.ascontiguousarray(wanted)),
                                     *tokens.shape))
         return out[:, self.front_tokens:]
 
@@ -177,7 +177,7 @@ class Model:
 
     def save(self, folder: Any, dtype: str = "float32") -> None:
         """Writes config.json and model.safetensors into an existing folder; dtype: float32, bfloat16 or float16."""
-        check(lab.srnl_model_save(self._model, _path(folder, "folder"), encoded(dtype, "dtype")))
+        check(lab.srnl_model_save(self._model[0], _path(folder, "folder"), encoded(dtype, "dtype")))
 
     def __repr__(self) -> str:
         kinds = list(dict.fromkeys(str(variant) for variant in self.attention))
@@ -189,9 +189,9 @@ class Session:
 
     def __init__(self, model: Model, B: int = 1):
         out = ffi.new("srnl_session **")
-        check(lab.srnl_session_create(out, model._model, B))
-        self._session = ffi.gc(out[0], lab.srnl_session_free)
-        self.model = model  # which must live as long
+        check(lab.srnl_session_create(out, model._model[0], B))
+        self._session = owned(out, lab.srnl_session_free, model._model)
+        self.model = model
         self.B = B
 
     def feed(self, ids: Any, logits: bool = False) -> Optional[np.ndarray]:
@@ -200,7 +200,7 @@ class Session:
         if tokens.shape[0] != self.B:
             raise ArgumentError(f"ids have {tokens.shape[0]} rows; the session has {self.B} sequences")
         out = np.empty((self.B, self.model.vocabulary), np.float32) if logits else None
-        check(lab.srnl_session_feed(self._session, _numbers(tokens), tokens.shape[1],
+        check(lab.srnl_session_feed(self._session[0], _numbers(tokens), tokens.shape[1],
                                     _numbers(out) if out is not None else ffi.NULL))
         return out
 
@@ -208,27 +208,27 @@ class Session:
         """The next token of every sequence (B), which is also fed."""
         ids = np.empty(self.B, np.int32)
         sampling = ffi.new("srnl_sampling *", [temperature, top_p, top_k, seed])
-        check(lab.srnl_session_next(self._session, _numbers(ids), sampling))
+        check(lab.srnl_session_next(self._session[0], _numbers(ids), sampling))
         return ids
 
     def reset(self) -> None:
         """The next token is the first."""
-        check(lab.srnl_session_reset(self._session))
+        check(lab.srnl_session_reset(self._session[0]))
 
     @property
     def position(self) -> int:
         """Tokens fed, those in front included."""
-        return int(lab.srnl_session_position(self._session))
+        return int(lab.srnl_session_position(self._session[0]))
 
     @property
     def nbytes(self) -> int:
         """Bytes of its state."""
-        return int(lab.srnl_session_state_bytes(self._session))
+        return int(lab.srnl_session_state_bytes(self._session[0]))
 
     @property
     def is_fixed(self) -> bool:
         """Whether the state does not grow."""
-        return bool(lab.srnl_session_is_fixed(self._session))
+        return bool(lab.srnl_session_is_fixed(self._session[0]))
 
 
 # ---- training

@@ -1,8 +1,12 @@
 """The laboratory: models, tokenizers, training, studies, records."""
+import gc
 import importlib.util
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -11,6 +15,7 @@ import numpy as np
 
 import softrnn
 import softrnn.lab
+from softrnn._library import ffi, owned
 
 needs_pandas = unittest.skipUnless(importlib.util.find_spec("pandas"), "pandas is not installed")
 needs_matplotlib = unittest.skipUnless(importlib.util.find_spec("matplotlib") and importlib.util.find_spec("pandas"),
@@ -25,6 +30,29 @@ tasks:
   recall:
     measure: accuracy
     settings: {data: "recall:pairs=2,vocab=16,length=12", batch: 4, steps: 4, validate-every: 2}
+"""
+GARBAGE = """\
+import gc, sys
+import softrnn, softrnn.lab
+
+class Talk:
+    def __init__(self, where):
+        self.myself = self
+        self.model = softrnn.lab.Model(where)
+        self.session = self.model.session(2)
+        self.tokenizer = self.model.tokenizer
+        self.state = softrnn.State("order:2", H=2, D=8)
+
+    def __del__(self):  # the handles can still be used
+        print(self.session.position, self.state.position, self.tokenizer.decode([97]), len(self.model.attention))
+
+for _ in range(5):
+    Talk(sys.argv[1])
+    gc.collect()
+session = softrnn.lab.Model(sys.argv[1]).session()
+gc.collect()
+session.feed([[97]])
+at_exit = Talk(sys.argv[1])
 """
 
 
@@ -82,6 +110,25 @@ class Lab(unittest.TestCase):
         self.assertGreater(session.nbytes, 0)
         session.reset()
         self.assertEqual(session.position, 0)
+
+    def test_garbage_in_any_order(self):
+        """Neither a cycle nor the end of the program frees a model before its sessions."""
+        package = str(Path(softrnn.__file__).parents[1])
+        done = subprocess.run([sys.executable, "-c", GARBAGE, str(self.folder / "run")], text=True, capture_output=True,
+                              env={**os.environ, "PYTHONPATH": package, "MALLOC_PERTURB_": "165", "MALLOC_CHECK_": "3"})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout, "0 0 a 2\n" * 6)
+
+    def test_handles_are_freed(self):
+        """In order: a session before its model, which outlives what refers to it."""
+        freed = []
+        model = owned(ffi.new("int **"), lambda handle: freed.append("model"))
+        session = owned(ffi.new("int **"), lambda handle: freed.append("session"), model)
+        self.assertFalse(gc.is_tracked(session))
+        del model
+        self.assertEqual(freed, [])
+        del session
+        self.assertEqual(freed, ["session", "model"])
 
     def test_text(self):
         model = self.run_.model
