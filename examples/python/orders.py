@@ -27,8 +27,9 @@ else:
     folder = work / "model"
     folder.mkdir()
     run.model.save(folder)
-tokenizer = softrnn.lab.Tokenizer(folder if (folder / "tokenizer.json").exists() else "bytes")
-ids = torch.tensor([tokenizer.encode(text[:4000])[:256]])
+tokenizer = softrnn.lab.Model(folder).tokenizer  # bytes only where the model's tokens are bytes
+begin = [tokenizer.begin] if tokenizer.begin is not None else []
+ids = torch.tensor([(begin + tokenizer.encode(text[:4000]))[:256]])
 
 # %% the same weights, with transformers' model and our attention
 model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="softrnn")

@@ -65,7 +65,7 @@ def _make_plan(key: Any, variant: Variant, arrays: Sequence[np.ndarray], options
     """Checks everything about a call that its key says."""
     _check_types(variant.operands, arrays)
     shapes = [array.shape for array in arrays]
-    plan = Plan(key, variant, sizes_of(arrays[0].dtype.name, *shapes[:3]), options, CPU)
+    plan = Plan(key, variant, sizes_of(variant, arrays[0].dtype.name, *shapes[:3]), options, CPU)
     try:
         plan.set_strides(shapes, [_strides(array, name) for array, name in zip(arrays, variant.operands)])
     except Exception:

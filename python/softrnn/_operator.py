@@ -34,7 +34,8 @@ def _forward(operands: Sequence[Tensor], documents: Optional[Tensor], attention:
 def _(operands: Sequence[Tensor], documents: Optional[Tensor], attention: str, form: str, chunk: int, kernel: str,
       threads: int, state_limit: int, levels: int, rope_theta: float) -> Tuple[Tensor, Tensor]:
     q, v = operands[0], operands[2]
-    o = _torch._output(q, (q.shape[0], q.shape[1], q.shape[2], v.shape[3]))
+    heads = (v if parse(attention)._shares_queries else q).shape[1]
+    o = _torch._output(q, (q.shape[0], heads, q.shape[2], v.shape[3]))
     return o, q.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.uint8)
 
 

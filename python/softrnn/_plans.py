@@ -49,11 +49,13 @@ class Options(NamedTuple):
     rope_theta: float = 0.0
 
     def checked(self) -> "Options":
-        """Itself, if every member is of the right type."""
+        """Itself, if every member is of the right type, and the form one that there is."""
         for name in ("form", "kernel"):
             value = getattr(self, name)
             if not isinstance(value, str) and not (name == "kernel" and value is None):
                 raise ArgumentTypeError(f"{name} must be a text, not {type(value).__name__}")
+        if self.form not in FORMS:
+            raise ArgumentError(f"form must be one of {', '.join(FORMS)}, not {self.form!r}")
         for name in ("chunk", "threads", "state_limit", "levels"):
             if not hasattr(getattr(self, name), "__index__"):
                 raise ArgumentTypeError(f"{name} must be a whole number, not {type(getattr(self, name)).__name__}")
@@ -84,8 +86,6 @@ class Operand(NamedTuple):
 
 def make_problem(variant: Variant, sizes: Sizes, options: Options, place: Place) -> Any:
     """A srnn_problem. It holds pointers into `keep`, which is returned beside it."""
-    if options.form not in FORMS:
-        raise ArgumentError(f"form must be one of {', '.join(FORMS)}, not {options.form!r}")
     problem = ffi.new("srnn_problem *")
     problem.attention = variant._struct[0]
     problem.dtype = DTYPES[sizes.dtype]
@@ -314,12 +314,12 @@ def ordered_operands(variant: str, names: Sequence[str], q: Any, k: Any, v: Any,
     return [given[name] for name in names]
 
 
-def sizes_of(dtype: str, q: Tuple[int, ...], k: Tuple[int, ...], v: Tuple[int, ...]) -> Sizes:
+def sizes_of(variant: Variant, dtype: str, q: Tuple[int, ...], k: Tuple[int, ...], v: Tuple[int, ...]) -> Sizes:
     """The sizes of a problem from the shapes of q, k and v."""
     for name, shape in (("q", q), ("k", k), ("v", v)):
         if len(shape) != 4:
             raise ArgumentError(f"{name} has the shape {tuple(shape)}; four axes are needed: (B, heads, T, width)")
         if 0 in shape:
             raise ArgumentError(f"{name} has the shape {tuple(shape)}, which is empty")
-    heads = max(q[1], v[1])  # q and k, or k and v, may be shared by several heads
+    heads = v[1] if variant._shares_queries else q[1]
     return Sizes(dtype, q[0], heads, k[1], q[2], q[3], v[3])

@@ -126,7 +126,7 @@ def _make_plan(key: Any, variant: Variant, tensors: Sequence[Tensor], options: O
     """Checks everything about a call that its key says."""
     _check_operands(variant, tensors)
     shapes = [tuple(tensor.shape) for tensor in tensors]
-    plan = Plan(key, variant, sizes_of(_NAMES[tensors[0].dtype], *shapes[:3]), options, _place(tensors[0].device))
+    plan = Plan(key, variant, sizes_of(variant, _NAMES[tensors[0].dtype], *shapes[:3]), options, _place(tensors[0].device))
     try:
         plan.set_strides(shapes, [tensor.stride() for tensor in tensors])
     except Exception:

@@ -48,13 +48,14 @@ class Variant:
         self.name = name or (text(known) if known else None)
         self.note = note
         self.has_state = bool(lib.srnn_attention_has_state(struct))
-        found = [(text(operand.name), bool(operand.tensor)) for operand in operands_of(self._smallest())]
-        self.operands = tuple(name for name, _ in found)
-        self.vectors = tuple(name for name, tensor in found if not tensor)
+        found = list(operands_of(self._smallest()))
+        self.operands = tuple(text(operand.name) for operand in found)
+        self.vectors = tuple(text(operand.name) for operand in found if not operand.tensor)
+        self._shares_queries = found[0].sizes[1] == 1  # heads share q and k; else k and v
 
     def _smallest(self) -> Any:
-        """A problem with this variant, for questions that do not depend on sizes."""
-        problem = ffi.new("srnn_problem *", {"B": 1, "H": 1, "T": 1, "D": 1})
+        """A problem with this variant in which heads share something, for questions that do not depend on sizes."""
+        problem = ffi.new("srnn_problem *", {"B": 1, "H": 2, "Hkv": 1, "T": 1, "D": 1})
         problem.attention = self._struct[0]
         return problem
 

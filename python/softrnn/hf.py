@@ -2,7 +2,7 @@
 
     import softrnn.hf
     AutoModelForCausalLM.from_pretrained(folder, attn_implementation="softrnn")   # any Llama-like model
-    AutoModelForCausalLM.from_pretrained("runs/norm")                             # what softrnn train wrote
+    AutoModelForCausalLM.from_pretrained("runs/norm/checkpoints/...")             # what softrnn train wrote
 
 The variant of a model with attn_implementation="softrnn" is config.softrnn_attention ("softmax" if there is none): one for
 all layers, or by layers, "0-3:norm,4-:order:2".
@@ -30,6 +30,10 @@ from .nn import Attention, AttentionState
 
 __all__ = ["AttentionCache", "LabForCausalLM", "SoftrnnConfig", "SoftrnnForCausalLM", "StateCache", "attention_forward",
            "layer_variants"]
+
+
+def __dir__() -> List[str]:
+    return __all__
 
 
 def layer_variants(text: str, layers: int) -> List[Variant]:

@@ -26,6 +26,10 @@ __all__ = ["Model", "Run", "Session", "Step", "Study", "Tokenizer", "settings", 
 lab = _open("libsoftrnn_lab")
 
 
+def __dir__() -> List[str]:
+    return __all__
+
+
 def _path(where: Any, argument: str) -> bytes:
     if not isinstance(where, (str, Path)):
         raise ArgumentTypeError(f"{argument} must be a path, not {type(where).__name__}")
@@ -282,12 +286,15 @@ def train(folder: Any, callback: Optional[Callable[[Step], Any]] = None, resume:
     callback: called with a Step after each one; False ends the training there, with a checkpoint.
     """
     out = ffi.new("srnl_run **")
+    where = _path(folder, "folder")
     if resume:
         if values:
             raise ArgumentError(f"a run that goes on keeps its settings: {', '.join(values)}")
-        check(lab.srnl_run_resume(out, _path(folder, "folder")))
+        check(lab.srnl_run_resume(out, where))
+    elif (Path(where.decode()) / "run.yaml").exists():
+        raise ArgumentError(f"{folder}: there is a run in this folder; go on with it by resume=True, or take another folder")
     else:
-        check(lab.srnl_run_start(out, _path(folder, "folder"), _make_settings(values)))
+        check(lab.srnl_run_start(out, where, _make_settings(values)))
     run = ffi.gc(out[0], lab.srnl_run_free)
     step = ffi.new("srnl_step *")
     try:

@@ -15,12 +15,17 @@ from torch import Tensor, nn
 from ._attention import attention as attend
 from ._layer import Convolution, layer_of
 from ._library import ArgumentError
+from ._plans import Options
 from ._state import State
 from ._variants import Variant, parse
 
 __all__ = ["Attention", "AttentionState", "rotary"]
 
 _OWN_NORM_EPSILON = 1e-5
+
+
+def __dir__() -> List[str]:
+    return __all__
 
 
 def rotary(positions: Tensor, D: int, theta: float = 10000.0) -> Tuple[Tensor, Tensor]:
@@ -43,6 +48,7 @@ class AttentionState:
     def __init__(self, layer: "Attention", B: int, dtype: torch.dtype, device: Any, **options: Any):
         computed = dtype if torch.device(device).type == "cuda" and dtype == torch.bfloat16 else (
             dtype if dtype == torch.float64 else torch.float32)
+        self.layer, self.B = layer, B
         self.dtype = computed
         self.attention = State(layer.variant, B=B, H=layer.heads, Hkv=layer.kv_heads, D=layer.head_dim, Dv=layer.value_dim, dtype=computed,
                                device=device, **options)
@@ -85,7 +91,7 @@ class Attention(nn.Module):
     of its own (layer=mamba2, ..) makes its sizes of them, or has them from sizes ({"heads": .., "groups": .., "key_size": ..,
     "value_size": .., "rank": .., "levels": ..}). attention: as in softrnn.attention. bias: of q, k, v (and of the convolution);
     output_bias (default: bias). theta: of the rotary position, where the variant has one. layers: of the model, for first
-    values. options: form, chunk, kernel, threads, state_limit.
+    values. form, chunk, kernel, threads, state_limit: as in softrnn.attention. It is causal, as everything here.
 
     A variant drops into a model in one line:
 
@@ -96,18 +102,22 @@ class Attention(nn.Module):
 
     def __init__(self, dim: int, heads: int, kv_heads: Optional[int] = None, head_dim: Optional[int] = None, *,
                  attention: Union[str, Variant] = "softmax", bias: bool = False, output_bias: Optional[bool] = None,
-                 theta: float = 10000.0, layers: int = 1, sizes: Optional[Dict[str, int]] = None, **options: Any):
+                 theta: float = 10000.0, layers: int = 1, sizes: Optional[Dict[str, int]] = None, form: str = "auto",
+                 chunk: int = 0, kernel: Optional[str] = None, threads: int = 0, state_limit: int = 0):
         super().__init__()
         self.variant = parse(attention)
+        options = Options(form, chunk, kernel, threads, state_limit).checked()
+        if head_dim is None and heads > 0 and dim % heads:
+            raise ArgumentError(f"a width of {dim} cannot be divided among {heads} heads: give head_dim, or another dim or heads")
         self.layer = layer_of(self.variant, dict(
-            dim=dim, heads=heads, kv_heads=kv_heads or heads, key_size=head_dim or dim // heads, layers=layers, bias=bias,
+            dim=dim, heads=heads, kv_heads=kv_heads or heads, key_size=head_dim or dim // max(heads, 1), layers=layers, bias=bias,
             output_bias=bias if output_bias is None else output_bias), sizes)
         found = self.layer.sizes
         # Whole words: checkpoints have tensors that are called D and L.
         self.heads, self.kv_heads, self.head_dim, self.value_dim = (
             found[n] for n in ("heads", "kv_heads", "key_size", "value_size"))
         self.theta = theta
-        self.options = {**options, "levels": found["levels"], "rope_theta": theta}
+        self.options = options._replace(levels=found["levels"], rope_theta=theta)
         if self.variant.position == "rope" and self.head_dim % 2:
             raise ArgumentError(f"head_dim is {self.head_dim}; rotary position needs an even one")
         for p in self.layer.projections:
@@ -143,7 +153,7 @@ class Attention(nn.Module):
     def new_state(self, B: int = 1, **options: Any) -> AttentionState:
         """For feeding B sequences in pieces: layer(x, state=state)."""
         weight: Any = self.get_submodule(self.layer.output).weight
-        kept = {name: value for name, value in self.options.items()
+        kept = {name: value for name, value in self.options._asdict().items()
                 if name in ("chunk", "threads", "state_limit", "levels", "rope_theta")}
         return AttentionState(self, B, weight.dtype, weight.device, **{**kept, **options})
 
@@ -152,6 +162,7 @@ class Attention(nn.Module):
         """x (B, T, dim) to (B, T, dim). position: cos and sin (1 or B, T, head_dim) in place of the layer's own.
         documents: as in softrnn.attention. state: x holds the next tokens of the sequences that the state knows; there
         are no gradients then."""
+        self._check(x, state)
         B, T, _ = x.shape
         where = _positions(B, T, documents, state, x.device)
         operands: Dict[str, Any] = self._operands(self._normed(x), where, state)
@@ -165,9 +176,22 @@ class Attention(nn.Module):
                       for name, value in operands.items()}
             o = state.feed(values).to(x.dtype)
         else:
-            o = attend(attention=self.variant, documents=documents, **self.options, **operands)
+            o = attend(attention=self.variant, documents=documents, **self.options._asdict(), **operands)
         y: Tensor = self.get_submodule(self.layer.output)(o.transpose(1, 2).reshape(B, T, self.heads * self.value_dim))
         return y if self.layer.own_norm is None else x + y
+
+    def _check(self, x: Tensor, state: Optional[AttentionState]) -> None:
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[2] != self.layer.sizes["dim"]:
+            kind = f"the shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"the type {type(x).__name__}"
+            raise ArgumentError(f"x has {kind}; a tensor (B, T, {self.layer.sizes['dim']}) is needed")
+        if state is not None and state.layer is not self:
+            raise ArgumentError("state is that of another layer: make one with this layer's new_state()")
+        if state is not None and state.B != x.shape[0]:
+            raise ArgumentError(f"x has {x.shape[0]} sequences, and the state {state.B}")
+
+    def extra_repr(self) -> str:
+        """What print says of the layer beside its modules."""
+        return f"attention={self.variant}, heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}"
 
     def _normed(self, x: Tensor) -> Tensor:
         """The input of a layer with a norm of its own."""

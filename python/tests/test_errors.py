@@ -26,6 +26,9 @@ class Refused(unittest.TestCase):
         self.refused("k has the shape", **{**x, "k": x["k"][..., :3].copy()})
         self.refused("heads cannot share", **{**operands("softmax", H=3, Hkv=3), **{
             n: a for n, a in operands("softmax", H=2, Hkv=2).items() if n != "q"}})
+        self.refused("2 query heads cannot share 3", **{**x, **{n: a for n, a in operands("softmax", H=3, Hkv=3, D=4, Dv=4).items()
+                                                                if n != "q"}})
+        self.refused("v has the shape (1, 3,|(1, 2,", **{**x, "v": operands("softmax", H=3, Hkv=3, Dv=4)["v"]})
         wide = {n: np.zeros((1, 1, 2, 300)) for n in "qkv"}
         self.refused("300|256", **wide)
 

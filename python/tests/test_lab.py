@@ -165,6 +165,7 @@ class Lab(unittest.TestCase):
                 ("targets must have the shape", lambda: model.losses([1, 2], [1])),
                 ("nonesuch", lambda: softrnn.lab.train(self.folder / "x", nonesuch=1)),
                 ("keep", lambda: softrnn.lab.train(self.folder / "run", resume=True, steps=9)),
+                ("resume=True", lambda: softrnn.lab.train(self.folder / "run", data=self.text)),
                 ("device", lambda: softrnn.lab.Model(self.folder / "run", device="tpu")),
                 ("no run.yaml", lambda: softrnn.lab.Run(self.folder)),
                 ("no study.json", lambda: softrnn.lab.Study(self.folder)),
@@ -174,6 +175,9 @@ class Lab(unittest.TestCase):
             with self.assertRaises(softrnn.SoftrnnError, msg=words) as caught:
                 call()
             self.assertTrue(any(word in str(caught.exception) for word in words.split("|")), str(caught.exception))
+
+    def test_shown(self):
+        self.assertEqual(dir(softrnn.lab), sorted(softrnn.lab.__all__))
 
     @needs_pandas
     def test_records(self):

@@ -93,6 +93,39 @@ class Layers(unittest.TestCase):
         with self.assertRaises(softrnn.ArgumentError):
             layer(torch.randn(1, 4, 16), documents=[0, 4], state=layer.new_state())
 
+    def test_refused_when_made(self):
+        for words, arguments in (
+                ("unexpected keyword argument 'causal'", dict(causal=False)),
+                ("unexpected keyword argument 'device'", dict(device="cuda")),
+                ("form must be one of", dict(form="serial")), ("chunk must be a whole number", dict(chunk="many")),
+                ("among 5 heads: give head_dim", dict(heads=5)), ("among 5 heads", dict(heads=5, attention="mamba2")),
+                ("heads is 0", dict(heads=0)), ("whole model", dict(attention="avey_causal")),
+                ("whole model", dict(attention="avey,chunk=4"))):
+            with self.assertRaises((softrnn.SoftrnnError, TypeError)) as caught:
+                softrnn.nn.Attention(**{"dim": 64, "heads": 4, **arguments})
+            self.assertIn(words, str(caught.exception))
+        self.assertEqual(softrnn.nn.Attention(64, heads=5, head_dim=8).o_proj.in_features, 40)
+
+    def test_refused_inputs(self):
+        layer, other = (softrnn.nn.Attention(16, heads=2, attention=name) for name in ("norm,short_conv=3", "order:2"))
+        x = torch.randn(1, 4, 16)
+        with torch.no_grad():
+            for words, call in (
+                    ("another layer", lambda: other(x, state=layer.new_state())),
+                    ("another layer", lambda: copy.deepcopy(layer)(x, state=layer.new_state())),
+                    ("x has 1 sequences, and the state 2", lambda: layer(x, state=layer.new_state(2))),
+                    ("x has the shape (4, 16); a tensor (B, T, 16)", lambda: layer(x[0])),
+                    ("x has the shape (1, 4, 8)", lambda: layer(x[..., :8])),
+                    ("x has the type list", lambda: layer([1.0]))):
+                with self.assertRaises(softrnn.ArgumentError) as caught:
+                    call()
+                self.assertIn(words, str(caught.exception))
+
+    def test_shown(self):
+        shown = repr(softrnn.nn.Attention(16, heads=4, kv_heads=2, attention="linear_elu"))
+        self.assertIn("attention=linear_elu, heads=4, kv_heads=2, head_dim=4", shown)
+        self.assertEqual(dir(softrnn.nn), sorted(softrnn.nn.__all__))
+
     def test_bf16(self):
         layer = softrnn.nn.Attention(16, heads=2, attention="gated_softmax").to(torch.bfloat16)
         x = torch.randn(1, 6, 16, dtype=torch.bfloat16)

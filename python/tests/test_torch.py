@@ -192,6 +192,17 @@ class Compiled(unittest.TestCase):
             for a, b in zip(*(torch.autograd.grad(x, list(inputs.values())) for x in (got, expected))):
                 torch.testing.assert_close(a, b)
 
+    def test_compile_where_heads_share_queries(self):
+        variant = next(variant for variant in softrnn.variants() if variant.name == "mamba2")
+        inputs = tensors(variant, "float32", H=4, Hkv=2)
+        self.assertEqual((inputs["q"].shape[1], inputs["v"].shape[1]), (2, 4))
+
+        def by_head(**operands):
+            o = softrnn.attention(attention=variant.text, **operands)
+            return o * torch.arange(o.shape[1])[:, None, None]
+        compiled = torch.compile(by_head, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(**inputs), by_head(**inputs))
+
     def test_compiled_second_derivative_is_refused(self):
         inputs = tensors("softmax")
         o = _torch.traced("softmax", (inputs["q"], inputs["k"], inputs["v"], {}), None, softrnn._plans.Options())
