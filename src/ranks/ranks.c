@@ -61,6 +61,10 @@ void sr_ranks_close(sr_ranks *ranks) {
     *ranks = *sr_ranks_alone();
 }
 
+void sr_ranks_break(sr_ranks *ranks) {
+    ranks->broken = ranks->broken || ranks->count > 1;
+}
+
 _Noreturn void sr_ranks_abort(const sr_ranks *ranks, int exit_code) {
     fflush(NULL);
     if (ranks->link)
