@@ -145,16 +145,16 @@ static void rest(double seconds) {
     nanosleep(&time, NULL);
 }
 
-static srnn_status call_roll(sr_ranks *ranks, roll_call *roll) {
+/* Whom it cannot ask is one of those that give no answer. */
+static void call_roll(sr_ranks *ranks, roll_call *roll) {
     enum { TRIES = 300 };
     for (int other = 0; other < ranks->count; other++)
         if (other != ranks->rank)
-            SR_TRY(say(ranks, other, TAG_QUESTION));
+            (void)say(ranks, other, TAG_QUESTION);
     for (int i = 0; i < TRIES && roll->missing > 0; i++) {
-        SR_TRY(heed(ranks, roll));
+        (void)heed(ranks, roll);
         rest(0.01);
     }
-    return SRNN_OK;
 }
 
 /* Room for the names of some ranks. */
@@ -184,11 +184,11 @@ static srnn_status find_culprits(sr_ranks *ranks, culprits *found) {
     SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(answer)));
     roll_call roll = {.answers = memory, .missing = ranks->count - 1};
     roll.answers[ranks->rank] = ranks->busy ? ANSWER_BUSY : ANSWER_WAITS;
-    const srnn_status status = call_roll(ranks, &roll);
+    call_roll(ranks, &roll);
     *found =
         (culprits){name_ranks(ranks, &roll, ANSWER_NONE), name_ranks(ranks, &roll, ANSWER_BUSY)};
     free(memory);
-    return status;
+    return SRNN_OK;
 }
 
 static srnn_status give_up(sr_ranks *ranks) {
@@ -216,9 +216,10 @@ static srnn_status blame(sr_ranks *ranks, srnn_status status) {
     char why[512];
     culprits found;
     snprintf(why, sizeof why, "%s", srnn_error_detail());
-    SR_TRY(find_culprits(ranks, &found));
-    return *found.silent.text ? SR_FAIL(status, "%s gives no answer; %s", found.silent.text, why)
-                              : SR_FAIL(status, "%s", why);
+    const bool asked = find_culprits(ranks, &found) == SRNN_OK;
+    return asked && *found.silent.text
+               ? SR_FAIL(status, "%s gives no answer; %s", found.silent.text, why)
+               : SR_FAIL(status, "%s", why);
 }
 
 /* ---- messages */

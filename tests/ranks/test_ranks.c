@@ -2,6 +2,7 @@
 #include "ranks/ranks.h"
 #include "test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,12 +16,15 @@ static struct {
     size_t late_bytes;
     int told; /* the last answer that this rank gave */
     int asks; /* a rank that asks this one; SILENT: none */
+    int gone; /* a rank to which nothing can be sent; SILENT: none */
 } world;
 
 static int send_word(sr_link *link, sr_link_request *request, int to, int tag, const void *data,
                      int bytes) {
     (void)link, (void)bytes;
     *request = 1;
+    if (to == world.gone)
+        return 1;
     if (tag == QUESTION)
         world.asked[to] = true;
     else
@@ -68,12 +72,17 @@ static int probe(sr_link *link, int tag, int *there, int *from) {
     return 0;
 }
 
+static void explain(char text[SR_LINK_TEXT], int error) {
+    snprintf(text, SR_LINK_TEXT, "error %d", error);
+}
+
 static sr_link link_of_test = {.count = RANKS,
                                .send = send_word,
                                .receive = receive_word,
                                .gather = gather,
                                .test = is_done,
-                               .probe = probe};
+                               .probe = probe,
+                               .explain = explain};
 static char hosts[RANKS][SR_LINK_NAME] = {"a", "b", "c", "d"};
 static int counts[RANKS], starts[RANKS];
 
@@ -83,6 +92,7 @@ static sr_ranks begin(int answer1, int answer2, int answer3) {
     world.answers[2] = answer2;
     world.answers[3] = answer3;
     world.asks = SILENT;
+    world.gone = SILENT;
     return (sr_ranks){.count = RANKS,
                       .link = &link_of_test,
                       .hosts = hosts,
@@ -155,6 +165,19 @@ static void test_lost_rank(void **state) {
     assert_string_equal(srnn_error_detail(), "the link is down");
 }
 
+/* Who cannot even be asked is named, with what was known before. */
+static void test_dead_rank(void **state) {
+    (void)state;
+    sr_ranks ranks = begin(0, SILENT, 0);
+    world.gone = 2;
+    assert_int_equal(sr_ranks_wait_until(&ranks, lost, NULL, 1e-3), SRNN_ERR_IO);
+    assert_string_equal(srnn_error_detail(), "rank 2 on c gives no answer; the link is down");
+    ranks = begin(0, SILENT, 0);
+    world.gone = 2;
+    assert_int_equal(sr_ranks_wait_until(&ranks, never, NULL, 1e-3), SRNN_ERR_IO);
+    assert_told("rank 2 on c gave no answer for 0.15 seconds");
+}
+
 static void test_answers(void **state) {
     (void)state;
     for (char busy = 0; busy < 2; busy++) {
@@ -171,7 +194,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gives_up),       cmocka_unit_test(test_all_wait),
         cmocka_unit_test(test_hanging_device), cmocka_unit_test(test_lost_rank),
-        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_answers),        cmocka_unit_test(test_dead_rank),
     };
     return cmocka_run_group_tests_name("ranks", tests, NULL, NULL);
 }
