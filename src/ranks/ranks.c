@@ -231,13 +231,13 @@ srnn_status sr_ranks_test(sr_ranks *ranks, sr_link_request *request, bool *done)
     return error ? failure(ranks, error) : SRNN_OK;
 }
 
-/* Looks often at first, as most answers come soon, then lets others have the core. */
+/* Looks often at first, as most answers come soon, then lets others have the core. Patience is with the others: it does not
+ * run while this rank's own device is at work, however long that takes. */
 srnn_status sr_ranks_wait_until(sr_ranks *ranks, sr_ranks_look *look, void *context,
                                 double longest_rest) {
     enum { LOOKS = 200 };
     static const double between_calls = 0.1;
-    const double begin = sr_clock_seconds();
-    double heeded = begin, pause = 2e-5;
+    double begin = sr_clock_seconds(), heeded = begin, pause = 2e-5;
     for (int i = 0;; i++) {
         bool done;
         const srnn_status status = look(context, &done);
@@ -254,6 +254,8 @@ srnn_status sr_ranks_wait_until(sr_ranks *ranks, sr_ranks_look *look, void *cont
             SR_TRY(heed(ranks, NULL));
             heeded = now;
         }
+        if (ranks->busy)
+            begin = now;
         if (ranks->patience > 0 && now - begin > ranks->patience)
             return give_up(ranks);
     }
