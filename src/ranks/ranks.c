@@ -301,8 +301,25 @@ srnn_status sr_ranks_gather_parts(sr_ranks *ranks, sr_link_request *request, voi
     return error ? failure(ranks, error) : SRNN_OK;
 }
 
-srnn_status sr_ranks_gather(sr_ranks *ranks, void *all, size_t bytes) {
+/* Rank r's counts[r] bytes at all + starts[r], `bytes` in all. They travel in memory of their own: after a wait that was given
+ * up the others may still write there. */
+static srnn_status gather_apart(sr_ranks *ranks, void *all, size_t bytes) {
+    void *apart;
     sr_link_request request;
+    SR_TRY(sr_alloc(&apart, bytes, 1));
+    memcpy(apart, all, bytes);
+    srnn_status status =
+        sr_ranks_gather_parts(ranks, &request, apart, ranks->counts, ranks->starts);
+    if (status == SRNN_OK)
+        status = sr_ranks_wait(ranks, &request);
+    if (status == SRNN_OK)
+        memcpy(all, apart, bytes);
+    if (!ranks->broken)
+        free(apart);
+    return status;
+}
+
+srnn_status sr_ranks_gather(sr_ranks *ranks, void *all, size_t bytes) {
     if (ranks->count == 1)
         return SRNN_OK;
     SR_TRY(check_size(bytes * (size_t)ranks->count));
@@ -310,12 +327,10 @@ srnn_status sr_ranks_gather(sr_ranks *ranks, void *all, size_t bytes) {
         ranks->counts[r] = (int)bytes;
         ranks->starts[r] = r * (int)bytes;
     }
-    SR_TRY(sr_ranks_gather_parts(ranks, &request, all, ranks->counts, ranks->starts));
-    return sr_ranks_wait(ranks, &request);
+    return gather_apart(ranks, all, bytes * (size_t)ranks->count);
 }
 
 srnn_status sr_ranks_share(sr_ranks *ranks, void *data, size_t bytes) {
-    sr_link_request request;
     if (ranks->count == 1)
         return SRNN_OK;
     SR_TRY(check_size(bytes));
@@ -323,8 +338,7 @@ srnn_status sr_ranks_share(sr_ranks *ranks, void *data, size_t bytes) {
         ranks->counts[r] = r == 0 ? (int)bytes : 0;
         ranks->starts[r] = 0;
     }
-    SR_TRY(sr_ranks_gather_parts(ranks, &request, data, ranks->counts, ranks->starts));
-    return sr_ranks_wait(ranks, &request);
+    return gather_apart(ranks, data, bytes);
 }
 
 /* ---- verdicts */
@@ -336,8 +350,8 @@ typedef struct verdict {
 
 srnn_status sr_ranks_agree(sr_ranks *ranks, srnn_status status) {
     void *memory;
-    if (ranks->count == 1)
-        return status;
+    if (ranks->count == 1 || (ranks->broken && status != SRNN_OK))
+        return status; /* nobody would answer */
     SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(verdict)));
     verdict *all = memory, *own = &all[ranks->rank];
     own->status = (int)status;
@@ -348,7 +362,6 @@ srnn_status sr_ranks_agree(sr_ranks *ranks, srnn_status status) {
         if (all[r].status != SRNN_OK)
             told = SR_FAIL((srnn_status)all[r].status, "rank %d on %s: %s", r, ranks->hosts[r],
                            all[r].message);
-    if (!ranks->broken) /* else the others may still write there */
-        free(memory);
+    free(memory);
     return told;
 }

@@ -67,13 +67,15 @@ enum { SR_RANKS_TAG = 16 };
 srnn_status sr_ranks_gather_parts(sr_ranks *ranks, sr_link_request *request, void *all,
                                   const int *counts, const int *starts);
 
-/* all (count, bytes), in which each rank has filled its own row, becomes the same everywhere. */
+/* all (count, bytes), in which each rank has filled its own row, becomes the same everywhere. If it fails, here and in the two
+ * below, the memory is the caller's again at once. */
 srnn_status sr_ranks_gather(sr_ranks *ranks, void *all, size_t bytes);
 
 /* Bytes of rank 0 for everybody. */
 srnn_status sr_ranks_share(sr_ranks *ranks, void *data, size_t bytes);
 
-/* Everybody's verdict: fails on all ranks if `status` is a failure on one of them, with its message. */
+/* Everybody's verdict: fails on all ranks if `status` is a failure on one of them, with its message; at once if it is one because
+ * the ranks do not hear each other any more. */
 srnn_status sr_ranks_agree(sr_ranks *ranks, srnn_status status);
 
 #endif

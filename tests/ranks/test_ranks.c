@@ -119,6 +119,30 @@ static void test_gives_up(void **state) {
     free(world.late);
 }
 
+/* What a caller hands over, on its stack perhaps, is never written late. */
+static void test_own_memory(void **state) {
+    (void)state;
+    int all[RANKS] = {7};
+    sr_ranks ranks = begin(0, SILENT, 0);
+    assert_int_equal(sr_ranks_gather(&ranks, all, sizeof *all), SRNN_ERR_IO);
+    assert_ptr_not_equal(world.late, all);
+    free(world.late);
+    ranks = begin(0, SILENT, 0);
+    assert_int_equal(sr_ranks_share(&ranks, all, sizeof *all), SRNN_ERR_IO);
+    assert_ptr_not_equal(world.late, all);
+    free(world.late);
+}
+
+/* A failure because nobody is heard is not told to those who do not hear. */
+static void test_agree_when_broken(void **state) {
+    (void)state;
+    sr_ranks ranks = begin(0, SILENT, 0);
+    ranks.broken = true;
+    assert_int_equal(sr_ranks_agree(&ranks, SR_FAIL(SRNN_ERR_LIMIT, "lost")), SRNN_ERR_LIMIT);
+    assert_string_equal(srnn_error_detail(), "lost");
+    assert_null(world.late);
+}
+
 static void test_all_wait(void **state) {
     (void)state;
     sr_ranks ranks = begin(0, 0, 0);
@@ -209,10 +233,11 @@ static void test_answers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gives_up),       cmocka_unit_test(test_all_wait),
-        cmocka_unit_test(test_hanging_device), cmocka_unit_test(test_lost_rank),
-        cmocka_unit_test(test_answers),        cmocka_unit_test(test_dead_rank),
-        cmocka_unit_test(test_long_step),
+        cmocka_unit_test(test_gives_up),          cmocka_unit_test(test_all_wait),
+        cmocka_unit_test(test_hanging_device),    cmocka_unit_test(test_lost_rank),
+        cmocka_unit_test(test_answers),           cmocka_unit_test(test_dead_rank),
+        cmocka_unit_test(test_long_step),         cmocka_unit_test(test_own_memory),
+        cmocka_unit_test(test_agree_when_broken),
     };
     return cmocka_run_group_tests_name("ranks", tests, NULL, NULL);
 }
