@@ -10,7 +10,7 @@ import numpy as np
 
 import softrnn
 from softrnn import _numpy
-from softrnn._library import ffi, lib
+from softrnn._library import check, ffi, lib
 from softrnn._plans import Options
 
 try:
@@ -19,12 +19,15 @@ except ImportError:
     torch = None
 
 
-def c_call(arrays):
-    """The call alone, with everything prepared."""
+def c_call(arrays, gradient):
+    """The call alone, with everything prepared; for a gradient it also writes what backward will read."""
     plan = _numpy._take_plan(softrnn.parse("softmax"), arrays, Options())
     o = np.empty(plan.shape, arrays[0].dtype)
-    output, null = ffi.new("srnn_tensor *", {"data": ffi.cast("void *", o.ctypes.data)})[0], ffi.NULL
-    return lambda kept=(arrays, o): lib.srnn_attention_forward(plan.plan, output, plan.inputs.struct, null)
+    output = ffi.new("srnn_tensor *", {"data": ffi.cast("void *", o.ctypes.data)})[0]
+    memory = np.empty(plan.saved_bytes + 64, "uint8")  # what is saved begins at a multiple of 64
+    saved = ffi.cast("void *", memory.ctypes.data + -memory.ctypes.data % 64) if gradient else ffi.NULL
+    check(lib.srnn_attention_forward(plan.plan, output, plan.inputs.struct, saved))
+    return lambda kept=(arrays, o, memory): lib.srnn_attention_forward(plan.plan, output, plan.inputs.struct, saved)
 
 
 def least(functions, rounds, calls):
@@ -41,7 +44,7 @@ def least(functions, rounds, calls):
 
 def measure(shape, rounds, calls):
     arrays = list(np.random.default_rng(0).normal(size=(3,) + shape).astype("float32"))
-    functions = {"C": c_call(arrays), "NumPy": lambda: softrnn.attention(*arrays)}
+    functions = {"C": c_call(arrays, False), "C for a gradient": c_call(arrays, True), "NumPy": lambda: softrnn.attention(*arrays)}
     if torch:
         tensors = [torch.from_numpy(array) for array in arrays]
         wanted = [tensor.clone().requires_grad_() for tensor in tensors]
@@ -52,8 +55,9 @@ def measure(shape, rounds, calls):
     best = least(functions, rounds, calls)
     print("B%d H%d T%d D%d" % shape)
     for name, seconds in best.items():
-        more = seconds - best["C"]
-        print(f"  {name:20} {seconds * 1e6:12.1f} us   {more * 1e6:+10.1f} us   {100 * more / best['C']:+6.1f} %")
+        call = best["C for a gradient" if "gradient" in name else "C"]
+        more = seconds - call
+        print(f"  {name:20} {seconds * 1e6:12.1f} us   {more * 1e6:+10.1f} us   {100 * more / call:+6.1f} %")
 
 
 if __name__ == "__main__":

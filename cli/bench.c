@@ -71,10 +71,11 @@ static srnn_status print_line(const char *name, const bench_request *request,
     const srnn_problem *p = &timed->call.problem;
     double forward_flops = 1e-9 * bench_forward_flops(p);
     double both_flops = forward_flops + 1e-9 * bench_backward_flops(p);
-    json_t *line = json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i}", "variant", name, "form",
-                             form_words[srnn_plan_form(timed->plan)], "kernel",
-                             srnn_plan_kernel(timed->plan), "B", p->B, "H", p->H, "T", p->T, "D",
-                             p->D, "threads", sr_thread_count(p->threads));
+    json_t *line =
+        json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i}", "variant", name, "form",
+                  form_words[srnn_plan_form(timed->plan)], "kernel", srnn_plan_kernel(timed->plan),
+                  "B", p->B, "H", p->H, "T", p->T, "D", p->D, "Dv", p->Dv ? p->Dv : p->D, "threads",
+                  sr_thread_count(p->threads));
     set_real(line, "seconds_forward", best->forward);
     set_real(line, "gflops_forward", forward_flops / best->forward);
     set_real(line, "product_gflops", best->product);
@@ -202,6 +203,8 @@ static int command_bench_attention(int argc, char **argv) {
         OPTION_INTEGER("--B", &request.problem.B, 1, 4096, "N", "batch rows"),
         OPTION_INTEGER("--H", &request.problem.H, 1, 4096, "N", "heads"),
         OPTION_INTEGER("--D", &request.problem.D, 1, SR_HEAD_SIZE_MAX, "N", "head size"),
+        OPTION_INTEGER("--Dv", &request.problem.Dv, 0, SR_HEAD_SIZE_MAX, "N",
+                       "size of a head's values; 0: its head size"),
         OPTION_INTEGER("--threads", &request.problem.threads, 0, 1024, "N",
                        "threads to use; 0: all cores"),
         OPTION_CHOICE("--form", &form, form_words, "FORM", "how to compute"),
@@ -223,7 +226,7 @@ static int command_bench_attention(int argc, char **argv) {
                    "product of the same numbers: one JSON line per case. gflops counts what the "
                    "parallel form "
                    "cannot do\n"
-                   "without: 4 B H D T^2/2 forward, 2.5 times that backward.",
+                   "without: 2 B H (D + Dv) T^2/2 forward, 2.5 times that backward.",
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .examples = "  softrnn bench attention --attention softmax,norm --T 1024,4096 --backward\n"

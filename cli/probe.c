@@ -296,6 +296,14 @@ srnn_status probe_plain_error(double *error, const srnn_problem *problem,
     return status;
 }
 
+bool probe_lost_by_any(const srnn_problem *problem, const attention_call *oracle, double error) {
+    /* Sums in the plain computation are exact; in kernels each of their terms may round, of a row's numbers at least 16. */
+    enum { ROUNDINGS = 16 };
+    double plain = 0;
+    return isfinite(error) && problem->dtype == SRNN_F32 &&
+           probe_plain_error(&plain, problem, oracle) == SRNN_OK && error <= ROUNDINGS * plain;
+}
+
 /* Twice; and where rounding happened to cost next to nothing, half a unit of the output's last place. */
 double probe_plain_limit(double plain_error) {
     return 2 * plain_error + 0x1p-9;

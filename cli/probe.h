@@ -5,6 +5,8 @@
 
 #include "call.h"
 
+#include <stdbool.h>
+
 /* Allocates the arrays and fills operands and d_o from the seed. Float and double probes of one
  * seed hold the same numbers. */
 srnn_status probe_create(attention_call *run, const srnn_problem *problem, uint64_t seed);
@@ -26,6 +28,11 @@ srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, ui
 /* The error of a plain computation in the problem's number type, as src/oracle does it; `oracle` is the right answer. */
 srnn_status probe_plain_error(double *error, const srnn_problem *problem,
                               const attention_call *oracle);
+
+/* Whether a plain computation in float loses nearly as much as this error: where terms cancel, as one key's do before a
+ * norm over the row, no order of summation helps. What is not finite is never lost so, even where the plain computation
+ * is infinitely wrong too. */
+bool probe_lost_by_any(const srnn_problem *problem, const attention_call *oracle, double error);
 
 /* Runs the oracle on the operands that a double call holds. */
 srnn_status probe_oracle_run(attention_call *oracle);

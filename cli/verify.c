@@ -14,8 +14,6 @@
 
 /* States larger than this are left out: they take long and show nothing new. */
 enum { STATE_BYTES_MAX = 4 << 20, METHODS_MAX = 32, OFFSETS_MAX = 8, CHUNKS = 5 };
-/* Sums in the plain computation are exact; here each of their terms may round, of a row's numbers at least 16. */
-enum { ROUNDINGS = 16 };
 
 static const int chunk_sizes[CHUNKS] = {0, 1, 7, 16, 64};
 
@@ -158,14 +156,6 @@ typedef struct cell {
     bool failed;
 } cell;
 
-/* Whether a plain computation in float loses nearly as much: where terms cancel, as one key's do before a norm over the
- * row, no order of summation helps. Asked only of errors beyond the limit, once in a few thousand. */
-static bool lost_by_any(const srnn_problem *problem, const attention_call *oracle, double error) {
-    double plain = 0;
-    return isfinite(error) && problem->dtype == SRNN_F32 &&
-           probe_plain_error(&plain, problem, oracle) == SRNN_OK && error <= ROUNDINGS * plain;
-}
-
 /* Compares one method on one problem, with every chunk size it can have. */
 static void compare(verification *v, cell *of, const char *name, const method *m,
                     const reference *right) {
@@ -180,7 +170,7 @@ static void compare(verification *v, cell *of, const char *name, const method *m
         if (unavailable(status))
             continue;
         v->comparisons++;
-        if (!(error <= limit) && !lost_by_any(&chunked, &right->oracle, error)) {
+        if (!(error <= limit) && !probe_lost_by_any(&chunked, &right->oracle, error)) {
             v->failed = of->failed = true;
             report_failure(v, name, m, &chunked, error, status);
             if (status == SRNN_OK)

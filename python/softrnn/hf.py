@@ -92,6 +92,11 @@ def _documents(mask: Optional[Tensor], positions: Optional[Tensor]) -> Optional[
 # ---- attn_implementation="softrnn"
 
 
+def _count(tokens: Any) -> int:
+    """How many tokens come: what transformers gives a cache is their number, and before version 5 their positions."""
+    return len(tokens) if isinstance(tokens, Tensor) and tokens.dim() else int(tokens)
+
+
 class _States(Cache):  # type: ignore[misc]
     """A cache of states, which forget no token and whose sequences keep their places."""
 
@@ -150,7 +155,7 @@ class AttentionCache(_States):
         return memory.state.position if memory is not None and memory.state is not None else 0
 
     def get_mask_sizes(self, query_length: Any, layer_idx: int) -> Tuple[int, int]:
-        return self.get_seq_length(layer_idx) + int(query_length), 0
+        return self.get_seq_length(layer_idx) + _count(query_length), 0
 
     @property
     def is_sliding(self) -> List[bool]:
@@ -209,6 +214,17 @@ def _variant_of(module: Any) -> Variant:
     return variant
 
 
+def _mask(**keywords: Any) -> Optional[Tensor]:
+    """What transformers gives attention_forward as attention_mask: that of padding, also where nothing is padded but the
+    cache has room for tokens to come, and None otherwise."""
+    mask: Optional[Tensor] = flash_attention_mask(**keywords)
+    where = keywords.get("cache_position")  # before transformers 5
+    end = int(where[-1]) + 1 if where is not None else int(keywords.get("q_offset", 0)) + int(keywords["q_length"])
+    if mask is None and end < int(keywords["kv_length"]):
+        mask = torch.ones(int(keywords["batch_size"]), end, dtype=torch.bool)
+    return mask
+
+
 def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor],
                       scaling: Optional[float] = None, dropout: float = 0.0, **keywords: Any) -> Tuple[Tensor, None]:
     """What transformers calls: (B, T, H, Dv) from query (B, H, T, D) and key, value (B, Hkv, all tokens so far, ..)."""
@@ -261,7 +277,7 @@ class StateCache(_States):
         return position - self.front if position else 0
 
     def get_mask_sizes(self, query_length: Any, layer_idx: int) -> Tuple[int, int]:
-        return self.states[layer_idx].position + int(query_length), 0
+        return self.states[layer_idx].position + _count(query_length), 0
 
     @property
     def is_sliding(self) -> List[bool]:
@@ -368,6 +384,8 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
                 inputs_embeds: Optional[Tensor] = None, use_cache: Optional[bool] = None,
                 **keywords: Any) -> Any:
         front = self.front_tokens if past_key_values is None or not past_key_values.get_seq_length() else 0
+        if self.front_tokens:
+            keywords.pop("cache_position", None)  # of transformers before version 5, which counts no tokens in front
         if front:
             if past_key_values is not None:
                 _refuse_padding(attention_mask)
@@ -455,6 +473,6 @@ class LabForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
 
 
 AttentionInterface.register("softrnn", attention_forward)
-AttentionMaskInterface.register("softrnn", flash_attention_mask)
+AttentionMaskInterface.register("softrnn", _mask)
 AutoConfig.register("softrnn", SoftrnnConfig)
 AutoModelForCausalLM.register(SoftrnnConfig, SoftrnnForCausalLM)

@@ -47,6 +47,13 @@ class AttentionState:
         self.attention = State(layer.variant, B=B, H=layer.heads, Hkv=layer.kv_heads, D=layer.head_dim, Dv=layer.value_dim, dtype=computed,
                                device=device, **options)
         self.before: Dict[str, Tensor] = {}  # (B, taps - 1, columns) of each convolution
+        self.after: Dict[str, Tensor] = {}  # the same once the tokens at hand are fed
+
+    def feed(self, operands: Dict[str, Any]) -> Tensor:
+        """The next tokens; nothing has changed where they are refused."""
+        o: Tensor = self.attention.feed(**operands)
+        self.before = self.after
+        return o
 
     @property
     def position(self) -> int:
@@ -156,7 +163,7 @@ class Attention(nn.Module):
             vectors = self.variant.vectors
             values = {name: value.to(torch.float32 if name in vectors and state.dtype == torch.bfloat16 else state.dtype)
                       for name, value in operands.items()}
-            o = state.attention.feed(**values).to(x.dtype)
+            o = state.feed(values).to(x.dtype)
         else:
             o = attend(attention=self.variant, documents=documents, **self.options, **operands)
         y: Tensor = self.get_submodule(self.layer.output)(o.transpose(1, 2).reshape(B, T, self.heads * self.value_dim))
@@ -174,6 +181,8 @@ class Attention(nn.Module):
         """What the equation reads."""
         B, T, _ = x.shape
         projected = self._project(x)
+        if state is not None:
+            state.after = {}
         convolved = [(c.first, self._convolve(c, _columns(projected, c.source, c.columns), where, state))
                      for c in self.layer.convolutions]
         found: Dict[str, Tensor] = {}
@@ -205,7 +214,7 @@ class Attention(nn.Module):
             before = x.new_zeros(x.shape[0], c.taps - 1, x.shape[2])
         padded = torch.cat((before, x), dim=1)
         if state is not None:
-            state.before[c.name] = padded[:, padded.shape[1] - (c.taps - 1):].clone()
+            state.after[c.name] = padded[:, padded.shape[1] - (c.taps - 1):].clone()
         T = x.shape[1]
         y = x * module.weight[:, 0, c.taps - 1]
         for back in range(1, c.taps):

@@ -164,6 +164,9 @@ class Transformers(unittest.TestCase):
             packed = model(torch.cat((a, b), 1), position_ids=positions).logits
             torch.testing.assert_close(packed[:, :5], model(a).logits)
             torch.testing.assert_close(packed[:, 5:], model(b).logits)
+            positions[0, 5:] += 5  # the same tensor with other numbers: one row
+            torch.testing.assert_close(model(torch.cat((a, b), 1), position_ids=positions).logits,
+                                       model(torch.cat((a, b), 1)).logits)
 
     def test_training_step_and_saving(self):
         _, folder = self.checkpoint("gate")
@@ -208,6 +211,27 @@ class Transformers(unittest.TestCase):
             model.set_attn_implementation(implementation)
             outputs.append(model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=0))
         self.assertTrue(torch.equal(*outputs))
+
+    def test_cache_with_room(self):
+        """A cache of a fixed size holds keys that nothing has written yet."""
+        model, ids = self.llama(), torch.randint(1, 97, (2, 7))
+        made = []
+        for implementation, cache in (("sdpa", None), ("softrnn", "static")):
+            model.set_attn_implementation(implementation)
+            made.append(model.generate(ids, max_new_tokens=9, do_sample=False, cache_implementation=cache))
+        self.assertTrue(torch.equal(*made))
+
+    def test_windows_count_what_a_state_has_seen(self):
+        torch.manual_seed(0)
+        model = transformers.MistralForCausalLM(transformers.MistralConfig(
+            vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
+            num_key_value_heads=2, sliding_window=8, attn_implementation="softrnn"))
+        cache = softrnn.hf.AttentionCache()
+        with torch.no_grad():
+            model(torch.ones(1, 8, dtype=torch.long), past_key_values=cache)
+            with self.assertRaises(softrnn.UnsupportedError) as caught:
+                model(torch.ones(1, 1, dtype=torch.long), past_key_values=cache)
+        self.assertIn("a sliding window of 8 tokens", str(caught.exception))
 
     def test_variant_by_configuration(self):
         model = self.llama(attn_implementation="softrnn")

@@ -35,6 +35,18 @@ class Layers(unittest.TestCase):
             torch.testing.assert_close(torch.cat(parts, 1), whole, msg=lambda m: f"{attention}: {m}")
             self.assertEqual(state.position, 11)
 
+    def test_refused_pieces_leave_the_state(self):
+        layer = softrnn.nn.Attention(16, heads=2, attention="gate,short_conv=4").double()
+        x = torch.randn(1, 9, 16, dtype=torch.float64)
+        state = layer.new_state(1)
+        with torch.no_grad():
+            whole = layer(x)
+            first = layer(x[:, :4], state=state)
+        with self.assertRaises(softrnn.ArgumentError):
+            layer(x[:, 5:], state=state)  # with gradients
+        with torch.no_grad():
+            torch.testing.assert_close(torch.cat((first, layer(x[:, 4:], state=state)), 1), whole)
+
     def test_documents(self):
         layer = softrnn.nn.Attention(16, heads=2, attention="gate,short_conv=3").double()
         x = torch.randn(1, 10, 16, dtype=torch.float64)

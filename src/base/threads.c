@@ -16,11 +16,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* How long a thread without work stays awake: longer than the gap between two calls of a training
- * step, so that nobody falls asleep in it; short beside what the system gives a thread at a time, so
- * that other programs lose little. */
-static const double awake_seconds = 50e-6;
-
 int sr_thread_count(int requested) {
     if (requested > 0)
         return requested;
@@ -118,17 +113,32 @@ static void wake(atomic_int *state) {
     syscall(SYS_futex, state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
+/* How long a thread without work stays awake: longer than threads wait for the slowest of a call. One that sleeps wakes
+ * too late for the next call, which then lasts longer and lets others fall asleep. All but the first moment is
+ * offered to other programs; where one takes the core, the machine has other work, and the thread sleeps. */
+static const double awake_seconds = 1e-3, alone_seconds = 50e-6, taken_seconds = 20e-6;
+
+/* Offers this core to other programs. Returns whether one took it. */
+static bool core_is_wanted(double now) {
+    sched_yield();
+    return sr_clock_seconds() - now > taken_seconds;
+}
+
 /* Stays awake for a moment while the state is `value`. */
 static void watch(atomic_int *state, int value) {
-    double until = 0;
+    double begin = 0, waited = 0;
     do {
         for (int i = 0; i < 32; i++) {
             if (atomic_load(state) != value)
                 return;
             rest();
         }
-        until = until > 0 ? until : sr_clock_seconds() + awake_seconds;
-    } while (sr_clock_seconds() < until);
+        const double now = sr_clock_seconds();
+        begin = begin > 0 ? begin : now;
+        waited = now - begin;
+        if (waited > alone_seconds && core_is_wanted(now))
+            return;
+    } while (waited < awake_seconds);
 }
 
 static void run_tasks(job *j, int worker) {

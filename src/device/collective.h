@@ -23,6 +23,18 @@ srnn_status sr_collective_open(sr_collective **collective, srnn_device *device,
                                const char id[SR_COLLECTIVE_ID], int rank, int count);
 void sr_collective_close(sr_collective *collective); /* accepts NULL */
 
+/* How far the device has come with what it was given. */
+typedef struct sr_collective_state {
+    bool done;
+    bool waits; /* it has done its own part, and is at a join: other ranks are what it waits for */
+} sr_collective_state;
+
+/* Before the device is given a step: it does not wait yet. */
+void sr_collective_begin(sr_collective *collective);
+
+/* Fails if NCCL has found that another rank, or the way to it, is gone: nothing more can be started here then. */
+srnn_status sr_collective_look(sr_collective *collective, sr_collective_state *state);
+
 /* What follows waits for what the device was given so far. */
 srnn_status sr_collective_fork(sr_collective *collective);
 /* What the device is given from now on waits for what was started here. */

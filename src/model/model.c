@@ -90,28 +90,32 @@ srnn_status sr_model_tensors(sr_tensor_table *table, const sr_model_config *conf
     return status;
 }
 
+/* The tensor lies at `at`; those of a layer follow its first. */
+static void point(sr_model_pointers *pointers, int *layer, const sr_tensor_spec *spec, void *at) {
+    if (spec->slot == SR_BLOCK_INPUT_NORM)
+        ++*layer; /* the first tensor of every layer */
+    if (spec->slot < SR_LAYER_SLOTS)
+        pointers->block[*layer].attention.slot[spec->slot] = at;
+    else if (spec->slot < SR_BLOCK_SLOTS)
+        pointers->block[*layer].slot[spec->slot - SR_BLOCK_INPUT_NORM] = at;
+    else if (spec->slot == SLOT_EMBEDDING)
+        pointers->embedding = pointers->head = at;
+    else if (spec->slot == SLOT_NORM)
+        pointers->norm = at;
+    else
+        pointers->head = at;
+}
+
 srnn_status sr_model_pointers_make(sr_model_pointers *pointers, const sr_model *model, void *arena,
                                    srnn_dtype dtype) {
     void *blocks;
+    int layer = -1;
     *pointers = (sr_model_pointers){0};
     SR_TRY(sr_alloc_zero(&blocks, (size_t)model->config.L, sizeof *pointers->block));
     pointers->block = blocks;
-    int layer = -1;
     for (size_t i = 0; i < model->table.count; i++) {
         const sr_tensor_spec *spec = &model->table.specs[i];
-        void *at = sr_number_at(arena, (int64_t)spec->start, dtype);
-        if (spec->slot == SR_BLOCK_INPUT_NORM)
-            layer++; /* the first tensor of every layer */
-        if (spec->slot < SR_LAYER_SLOTS)
-            pointers->block[layer].attention.slot[spec->slot] = at;
-        else if (spec->slot < SR_BLOCK_SLOTS)
-            pointers->block[layer].slot[spec->slot - SR_BLOCK_INPUT_NORM] = at;
-        else if (spec->slot == SLOT_EMBEDDING)
-            pointers->embedding = pointers->head = at;
-        else if (spec->slot == SLOT_NORM)
-            pointers->norm = at;
-        else
-            pointers->head = at;
+        point(pointers, &layer, spec, sr_number_at(arena, (int64_t)spec->start, dtype));
     }
     return SRNN_OK;
 }
@@ -164,6 +168,55 @@ srnn_status sr_model_narrow(sr_model *model) {
                                   (int64_t)model->table.numbers);
 }
 
+/* ---- a model without its masters */
+
+/* Whether only products read the tensor, from the working copy. */
+static bool only_enters_products(const sr_tensor_spec *spec) {
+    const int slot = spec->slot, projection = slot - SR_LAYER_PROJECTIONS;
+    const bool projects = slot < SR_LAYER_CONVS && projection % 2 == 0; /* biases follow weights */
+    return projects || slot == SR_LAYER_OUTPUT || slot == SR_BLOCK_GATE_WEIGHT ||
+           slot == SR_BLOCK_UP_WEIGHT || slot == SR_BLOCK_DOWN_WEIGHT || slot == SLOT_HEAD;
+}
+
+static srnn_status lay_out_wide(sr_model *model) {
+    enum { ALIGNED = 16 }; /* as in the arena */
+    const sr_tensor_table *table = &model->table;
+    void *memory;
+    SR_TRY(sr_alloc(&memory, table->count, sizeof *model->wide_parts));
+    model->wide_parts = memory;
+    for (size_t i = 0; i < table->count; i++) {
+        const sr_tensor_spec *spec = &table->specs[i];
+        if (only_enters_products(spec))
+            continue;
+        model->wide_parts[model->wide_count++] =
+            (sr_share){(int64_t)spec->start, (int64_t)model->wide_numbers, (int64_t)spec->count};
+        model->wide_numbers += (spec->count + ALIGNED - 1) / ALIGNED * ALIGNED;
+    }
+    return SRNN_OK;
+}
+
+static void point_to_wide(sr_model *model) {
+    const sr_share *part = model->wide_parts;
+    int layer = -1;
+    for (size_t i = 0; i < model->table.count; i++) {
+        const sr_tensor_spec *spec = &model->table.specs[i];
+        const bool product = only_enters_products(spec);
+        point(&model->master, &layer, spec, product ? NULL : model->wide + (part++)->at);
+    }
+}
+
+srnn_status sr_model_part_from_masters(sr_model *model) {
+    srnn_device *device = model->backend->device;
+    void *memory;
+    SR_TRY(lay_out_wide(model));
+    sr_device_release(device, model->weights);
+    model->weights = NULL;
+    SR_TRY(sr_device_allocate(device, &memory, model->wide_numbers * sizeof *model->wide));
+    model->wide = memory;
+    point_to_wide(model);
+    return sr_device_zero(device, memory, model->wide_numbers * sizeof *model->wide);
+}
+
 static srnn_status fill(sr_model *model, const sr_model_config *config) {
     sr_backend *backend = model->backend;
     void *memory;
@@ -198,7 +251,10 @@ void sr_model_free(sr_model *model) {
         return;
     if (model->working != model->weights)
         sr_device_release(model->backend->device, model->working);
-    sr_device_release(model->backend->device, model->weights);
+    if (!model->wide)
+        sr_device_release(model->backend->device, model->weights);
+    sr_device_release(model->backend->device, model->wide);
+    free(model->wide_parts);
     sr_device_release(model->backend->device, model->rope_table);
     sr_model_pointers_free(&model->master);
     sr_model_pointers_free(&model->worker);

@@ -36,14 +36,25 @@ typedef struct sr_model_pointers {
     sr_block_pointers *block; /* (L), owned */
 } sr_model_pointers;
 
+/* Numbers from `first` of the arena on that lie at `at` of another array. */
+typedef struct sr_share {
+    int64_t first, at, count;
+} sr_share;
+
 typedef struct sr_model {
     sr_backend *backend;
     sr_model_config config;
     sr_tensor_table table;
-    float *weights; /* (table.numbers), device memory: the masters */
-    void *working;  /* the same in the backend's number type; the masters where that is float */
-    sr_model_pointers master, worker; /* into weights; into working */
+    float
+        *weights;  /* (table.numbers), device memory: the masters; see sr_model_part_from_masters */
+    void *working; /* the same in the backend's number type; the masters where that is float */
+    sr_model_pointers master, worker; /* into weights, or wide; into working */
     float *rope_table;                /* (config.positions, D), device memory */
+
+    /* Of a model that has parted from its masters: the tensors that are computed with as floats. */
+    float *wide; /* (wide_numbers), device memory; NULL: it has its masters */
+    size_t wide_numbers, wide_count;
+    sr_share *wide_parts; /* (wide_count), owned: where each of them lies in wide */
 } sr_model;
 
 /* A model with weights that are all zero; the backend must outlive it. */
@@ -59,6 +70,11 @@ srnn_status sr_model_tensors(sr_tensor_table *table, const sr_model_config *conf
 
 /* Brings the working copy up to the masters, after somebody else than AdamW has written these. */
 srnn_status sr_model_narrow(sr_model *model);
+
+/* Gives the memory of the masters back, where the working copy is another array: somebody else keeps them. Products
+ * read the working copy; every other tensor gets a place of its own in `wide`. From now on `weights` is whatever room the
+ * keeper lends, and not freed with the model. Numbers are lost: they are written afterwards. */
+srnn_status sr_model_part_from_masters(sr_model *model);
 
 /* Finds every tensor of `model` in an arena of such numbers laid out by its table; free with
  * sr_model_pointers_free. */

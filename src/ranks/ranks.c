@@ -85,23 +85,23 @@ int sr_ranks_threads(const sr_ranks *ranks, int requested) {
 
 /* ---- the roll call: who is waiting answers, so that who does not answer is not */
 
+typedef enum answer { ANSWER_NONE, ANSWER_WAITS, ANSWER_BUSY } answer;
+
 typedef struct roll_call {
-    bool *present; /* (count) */
+    answer *answers; /* (count) */
     int missing;
 } roll_call;
 
 /* A message of one byte, which leaves at once. */
 static srnn_status say(sr_ranks *ranks, int to, int tag) {
-    static const char word = 0;
     sr_link_request request;
     /* It is so short that nobody has to wait for it; the request is the library's to forget. */
-    return sr_ranks_send(ranks, &request, to, tag, &word, sizeof word);
+    return sr_ranks_send(ranks, &request, to, tag, &ranks->busy, sizeof ranks->busy);
 }
 
-static srnn_status hear(sr_ranks *ranks, int tag, int *from) {
+static srnn_status hear(sr_ranks *ranks, int tag, int *from, char *word) {
     int there = 0, error = ranks->link->probe(ranks->link, tag, &there, from);
     sr_link_request request;
-    char word;
     bool done = false;
     if (error)
         return failure(ranks, error);
@@ -109,7 +109,7 @@ static srnn_status hear(sr_ranks *ranks, int tag, int *from) {
         *from = -1;
         return SRNN_OK;
     }
-    SR_TRY(sr_ranks_receive(ranks, &request, *from, tag, &word, sizeof word));
+    SR_TRY(sr_ranks_receive(ranks, &request, *from, tag, word, sizeof *word));
     while (!done)
         SR_TRY(sr_ranks_test(ranks, &request, &done));
     return SRNN_OK;
@@ -118,19 +118,20 @@ static srnn_status hear(sr_ranks *ranks, int tag, int *from) {
 /* Answers whoever asks; notes whoever answers. */
 static srnn_status heed(sr_ranks *ranks, roll_call *roll) {
     int from;
+    char word;
     for (;;) {
-        SR_TRY(hear(ranks, TAG_QUESTION, &from));
+        SR_TRY(hear(ranks, TAG_QUESTION, &from, &word));
         if (from < 0)
             break;
         SR_TRY(say(ranks, from, TAG_ANSWER));
     }
     for (;;) {
-        SR_TRY(hear(ranks, TAG_ANSWER, &from));
+        SR_TRY(hear(ranks, TAG_ANSWER, &from, &word));
         if (from < 0)
             return SRNN_OK;
-        if (roll && !roll->present[from]) {
-            roll->present[from] = true;
-            roll->missing--;
+        if (roll) {
+            roll->missing -= roll->answers[from] == ANSWER_NONE;
+            roll->answers[from] = word ? ANSWER_BUSY : ANSWER_WAITS;
         }
     }
 }
@@ -152,35 +153,68 @@ static srnn_status call_roll(sr_ranks *ranks, roll_call *roll) {
     return SRNN_OK;
 }
 
-/* "rank 2 on node7, rank 3 on node8" */
-static void name_missing(char *text, size_t size, const sr_ranks *ranks, const roll_call *roll) {
+/* Room for the names of some ranks. */
+typedef struct rank_names {
+    char text[256];
+} rank_names;
+
+/* "rank 2 on node7, rank 3 on node8": those that gave this answer. */
+static rank_names name_ranks(const sr_ranks *ranks, const roll_call *roll, answer given) {
+    rank_names names = {""};
     size_t used = 0;
-    text[0] = '\0';
-    for (int other = 0; other < ranks->count && used < size; other++)
-        if (!roll->present[other])
-            used += (size_t)snprintf(text + used, size - used, "%srank %d on %s", used ? ", " : "",
-                                     other, ranks->hosts[other]);
+    for (int r = 0; r < ranks->count && used < sizeof names.text; r++)
+        if (roll->answers[r] == given)
+            used += (size_t)snprintf(names.text + used, sizeof names.text - used, "%srank %d on %s",
+                                     used ? ", " : "", r, ranks->hosts[r]);
+    return names;
+}
+
+/* Who does not answer, and whose device is not done. */
+typedef struct culprits {
+    rank_names silent, busy;
+} culprits;
+
+static srnn_status find_culprits(sr_ranks *ranks, culprits *found) {
+    void *memory;
+    ranks->broken = true;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(answer)));
+    roll_call roll = {.answers = memory, .missing = ranks->count - 1};
+    roll.answers[ranks->rank] = ranks->busy ? ANSWER_BUSY : ANSWER_WAITS;
+    const srnn_status status = call_roll(ranks, &roll);
+    *found =
+        (culprits){name_ranks(ranks, &roll, ANSWER_NONE), name_ranks(ranks, &roll, ANSWER_BUSY)};
+    free(memory);
+    return status;
 }
 
 static srnn_status give_up(sr_ranks *ranks) {
-    char names[256];
-    void *memory;
-    ranks->broken = true;
-    SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(bool)));
-    roll_call roll = {.present = memory, .missing = ranks->count - 1};
-    roll.present[ranks->rank] = true;
-    const srnn_status status = call_roll(ranks, &roll);
-    name_missing(names, sizeof names, ranks, &roll);
-    free(memory);
-    SR_TRY(status);
-    if (!*names)
-        return SR_FAIL(SRNN_ERR_IO,
-                       "every rank waits for another one for %g seconds, and nothing comes",
-                       ranks->patience);
+    culprits found;
+    SR_TRY(find_culprits(ranks, &found));
+    if (*found.silent.text)
+        return SR_FAIL(
+            SRNN_ERR_IO,
+            "%s gave no answer for %g seconds: it hangs, is far slower than the others or "
+            "has died; --rank-patience says how long to wait",
+            found.silent.text, ranks->patience);
+    if (*found.busy.text)
+        return SR_FAIL(
+            SRNN_ERR_IO,
+            "the GPU of %s has not ended its own part of a step for %g seconds: it hangs "
+            "or is far slower than the others; --rank-patience says how long to wait",
+            found.busy.text, ranks->patience);
     return SR_FAIL(SRNN_ERR_IO,
-                   "%s gave no answer for %g seconds: it hangs, is far slower than the others or "
-                   "has died; --rank-patience says how long to wait",
-                   names, ranks->patience);
+                   "every rank waits for another one for %g seconds, and nothing comes",
+                   ranks->patience);
+}
+
+/* The failure just told, with who does not answer. */
+static srnn_status blame(sr_ranks *ranks, srnn_status status) {
+    char why[512];
+    culprits found;
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    SR_TRY(find_culprits(ranks, &found));
+    return *found.silent.text ? SR_FAIL(status, "%s gives no answer; %s", found.silent.text, why)
+                              : SR_FAIL(status, "%s", why);
 }
 
 /* ---- messages */
@@ -193,14 +227,17 @@ srnn_status sr_ranks_test(sr_ranks *ranks, sr_link_request *request, bool *done)
 }
 
 /* Looks often at first, as most answers come soon, then lets others have the core. */
-srnn_status sr_ranks_wait(sr_ranks *ranks, sr_link_request *request) {
+srnn_status sr_ranks_wait_until(sr_ranks *ranks, sr_ranks_look *look, void *context,
+                                double longest_rest) {
     enum { LOOKS = 200 };
-    static const double longest_rest = 1e-3, between_calls = 0.1;
+    static const double between_calls = 0.1;
     const double begin = sr_clock_seconds();
     double heeded = begin, pause = 2e-5;
     for (int i = 0;; i++) {
         bool done;
-        SR_TRY(sr_ranks_test(ranks, request, &done));
+        const srnn_status status = look(context, &done);
+        if (status != SRNN_OK)
+            return blame(ranks, status);
         if (done)
             return SRNN_OK;
         if (i < LOOKS)
@@ -215,6 +252,21 @@ srnn_status sr_ranks_wait(sr_ranks *ranks, sr_link_request *request) {
         if (ranks->patience > 0 && now - begin > ranks->patience)
             return give_up(ranks);
     }
+}
+
+typedef struct awaited {
+    sr_ranks *ranks;
+    sr_link_request *request;
+} awaited;
+
+static srnn_status look_at_request(void *context, bool *done) {
+    const awaited *a = context;
+    return sr_ranks_test(a->ranks, a->request, done);
+}
+
+srnn_status sr_ranks_wait(sr_ranks *ranks, sr_link_request *request) {
+    static const double longest_rest = 1e-3;
+    return sr_ranks_wait_until(ranks, look_at_request, &(awaited){ranks, request}, longest_rest);
 }
 
 static srnn_status check_size(size_t bytes) {

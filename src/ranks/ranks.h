@@ -18,6 +18,8 @@ typedef struct sr_ranks {
     char (*hosts)[SR_LINK_NAME]; /* (count), owned; NULL: it is alone */
     int *counts, *starts;        /* (count) of sr_ranks_gather, owned */
     double patience;             /* seconds; 0: for ever */
+    char
+        busy; /* what this rank answers those who call the roll: 1: it waits for its own device, not for them */
     bool broken; /* a message failed or was not waited for: it may still arrive, and all must end */
 } sr_ranks;
 
@@ -37,6 +39,12 @@ int sr_ranks_threads(const sr_ranks *ranks, int requested);
 
 /* Waits until it is done. */
 srnn_status sr_ranks_wait(sr_ranks *ranks, sr_link_request *request);
+
+/* Waits until `look` says that something is done that needs the other ranks too, resting no longer than so many seconds
+ * between two looks. If it fails, the ranks that do not answer then are named with the failure. */
+typedef srnn_status sr_ranks_look(void *context, bool *done);
+srnn_status sr_ranks_wait_until(sr_ranks *ranks, sr_ranks_look *look, void *context,
+                                double longest_rest);
 
 /* True when it is done. */
 srnn_status sr_ranks_test(sr_ranks *ranks, sr_link_request *request, bool *done);

@@ -66,8 +66,8 @@ static srnn_status open_collective(sr_device_shares *s) {
     /* All of them ask, so that one without the library is heard before the others wait in it; rank 0's answer counts. */
     SR_TRY(sr_ranks_agree(s->ranks, sr_collective_id(id)));
     SR_TRY(sr_ranks_share(s->ranks, id, sizeof id));
-    return sr_ranks_agree(s->ranks, sr_collective_open(&s->collective, s->device, id,
-                                                       s->ranks->rank, s->ranks->count));
+    /* A rank that cannot open it ends all: the others are inside, and would not hear. */
+    return sr_collective_open(&s->collective, s->device, id, s->ranks->rank, s->ranks->count);
 }
 
 static srnn_status fill(sr_device_shares *s, const sr_model *model) {
@@ -123,6 +123,29 @@ const float *sr_device_shares_sum(const sr_device_shares *s) {
     return s->split ? s->sum : s->gradient;
 }
 
+/* ---- waiting */
+
+void sr_device_shares_begin(sr_device_shares *s) {
+    sr_collective_begin(s->collective);
+}
+
+static srnn_status look(void *context, bool *done) {
+    sr_device_shares *s = context;
+    sr_collective_state state;
+    SR_TRY(sr_collective_look(s->collective, &state));
+    *done = state.done;
+    s->ranks->busy = !state.done && !state.waits;
+    return SRNN_OK;
+}
+
+/* Looks often: a step has a hundred milliseconds, of which none should be slept through. */
+srnn_status sr_device_shares_wait(sr_device_shares *s) {
+    static const double longest_rest = 1e-4;
+    const srnn_status status = sr_ranks_wait_until(s->ranks, look, s, longest_rest);
+    s->ranks->busy = 0;
+    return status;
+}
+
 /* ---- gradients */
 
 static srnn_status send_piece(sr_device_shares *s, size_t index) {
@@ -171,18 +194,19 @@ srnn_status sr_device_shares_tally(sr_device_shares *s, sr_tally *tally) {
     return sr_collective_join(s->collective);
 }
 
-srnn_status sr_device_shares_spread(sr_device_shares *s, const sr_model *model) {
-    const srnn_dtype number = model->backend->number;
-    if (!s->split)
-        return SRNN_OK;
+srnn_status sr_device_shares_gather(sr_device_shares *s, void *array, srnn_dtype dtype) {
     SR_TRY(sr_collective_fork(s->collective));
-    for (size_t i = 0; i < s->piece_count; i++) {
-        const sr_divided d = divide(s, &s->pieces[i]);
-        const int64_t first = s->pieces[i].first;
-        SR_TRY(sr_collective_gather(s->collective, model->weights + first, SRNN_F32, d));
-        if (model->working != model->weights)
-            SR_TRY(sr_collective_gather(s->collective, sr_number_at(model->working, first, number),
-                                        number, d));
-    }
+    for (size_t i = 0; i < s->piece_count; i++)
+        SR_TRY(sr_collective_gather(s->collective, sr_number_at(array, s->pieces[i].first, dtype),
+                                    dtype, divide(s, &s->pieces[i])));
+    return sr_collective_join(s->collective);
+}
+
+/* Sums of integers, whose bits stay what they are beside zeros. */
+srnn_status sr_device_shares_unite(sr_device_shares *s, float *numbers, size_t count) {
+    void *bits = numbers;
+    SR_TRY(sr_collective_fork(s->collective));
+    SR_TRY(sr_collective_sum_integers(s->collective, bits,
+                                      (int64_t)(count * sizeof *numbers / sizeof(int64_t))));
     return sr_collective_join(s->collective);
 }

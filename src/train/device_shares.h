@@ -28,6 +28,11 @@ const sr_share *sr_device_shares_own(const sr_device_shares *shares, size_t *cou
 int64_t sr_device_shares_own_numbers(const sr_device_shares *shares);
 const float *sr_device_shares_sum(const sr_device_shares *shares);
 
+/* Before the device is given something that needs the other ranks, and after it was: waits for it, and names the rank whose
+ * process or GPU does not go on, when the ranks' patience ends or NCCL has noticed. */
+void sr_device_shares_begin(sr_device_shares *shares);
+srnn_status sr_device_shares_wait(sr_device_shares *shares);
+
 /* Backward has passed this layer. Pieces that are ready leave, where that may be early. */
 srnn_status sr_device_shares_ready(sr_device_shares *shares, int layer);
 
@@ -39,7 +44,10 @@ srnn_status sr_device_shares_finish(sr_device_shares *shares);
  * whole sum, the squares are known already. */
 srnn_status sr_device_shares_tally(sr_device_shares *shares, sr_tally *tally);
 
-/* Weights and their working copy, in which each rank has changed its own, become the same everywhere. */
-srnn_status sr_device_shares_spread(sr_device_shares *shares, const sr_model *model);
+/* array (numbers), device memory, of which each rank has written its own, becomes the same everywhere. */
+srnn_status sr_device_shares_gather(sr_device_shares *shares, void *array, srnn_dtype dtype);
+
+/* numbers (count, even), device memory: every number becomes what one rank has there, all others having zero bits. */
+srnn_status sr_device_shares_unite(sr_device_shares *shares, float *numbers, size_t count);
 
 #endif

@@ -118,10 +118,10 @@ static srnn_status make(sr_run *run, const char *folder, const char *checkpoint)
     SR_TRY(make_model(run, checkpoint));
     SR_TRY(sr_validation_create(&run->validation, run->settings.validate_batches));
     run->started = sr_clock_seconds();
-    if (!*checkpoint)
-        return sr_run_model_begin(run->model, &run->fresh, &run->settings);
     const sr_checkpointed state = checkpointed(run);
-    return sr_checkpoint_read(checkpoint, &state, &run->progress);
+    SR_TRY(*checkpoint ? sr_checkpoint_read(checkpoint, &state, &run->progress)
+                       : sr_run_model_begin(run->model, &run->fresh, &run->settings));
+    return sr_trainer_keep_weights(run->trainer);
 }
 
 /* What lies in the folder of a new run would be taken for the run's own, or be lost. */
@@ -250,12 +250,10 @@ static srnn_status check_data(sr_run *run) {
     return SRNN_OK;
 }
 
-/* Only one rank takes the folder and reads the checkpoint's files to see that they are whole. */
-static srnn_status find_checkpoint(sr_run *run, char checkpoint[SR_PATH_BYTES],
-                                   const char *folder) {
+/* Of several ranks only one. */
+static srnn_status take_folder(sr_run *run, const char *folder) {
     SR_TRY(sr_folder_lock(&run->lock, folder, 0));
-    SR_TRY(sr_checkpoint_tidy(folder));
-    return sr_checkpoint_find(checkpoint, &run->progress, folder, &run->settings);
+    return sr_checkpoint_tidy(folder);
 }
 
 /* Where no checkpoint was reached, the records begin anew. */
@@ -265,16 +263,14 @@ static srnn_status reopen_records(sr_run *run, const char *folder, const char *y
 }
 
 static srnn_status resume(sr_run *run, const char *folder, const sr_run_ends *ends) {
-    char yaml[SR_PATH_BYTES], checkpoint[SR_PATH_BYTES] = "";
+    char yaml[SR_PATH_BYTES], checkpoint[SR_PATH_BYTES];
     SR_TRY(sr_run_settings_create(&run->settings));
     SR_TRY(sr_path_join(yaml, folder, "run.yaml"));
     SR_TRY(sr_run_settings_read(&run->settings, yaml));
     SR_TRY(take_ends(&run->settings, ends));
     SR_TRY(take_ranks(run, ends->ranks));
-    SR_TRY(sr_ranks_agree(run->ranks,
-                          is_first(run) ? find_checkpoint(run, checkpoint, folder) : SRNN_OK));
-    SR_TRY(sr_ranks_share(run->ranks, checkpoint, sizeof checkpoint));
-    SR_TRY(sr_ranks_share(run->ranks, &run->progress, sizeof run->progress));
+    SR_TRY(sr_ranks_agree(run->ranks, is_first(run) ? take_folder(run, folder) : SRNN_OK));
+    SR_TRY(sr_checkpoint_find(checkpoint, &run->progress, folder, &run->settings, run->ranks));
     run->saved_step = run->progress.step;
     SR_TRY(make(run, folder, checkpoint));
     SR_TRY(check_data(run));

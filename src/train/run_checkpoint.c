@@ -1,6 +1,7 @@
 /* run_checkpoint.c: the checkpoints of a run. */
 #include "train/run_checkpoint.h"
 
+#include "base/memory.h"
 #include "data/tokenizer/tokenizer_copy.h"
 #include "files/file.h"
 #include "files/folder.h"
@@ -81,7 +82,7 @@ srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where) {
         SR_TRY(sr_checkpoint_latest(path, where));
     if (!*path)
         SR_TRY(sr_path_print(path, "%s", where));
-    return sr_progress_check_files(path, true);
+    return sr_progress_check_files(path, &(sr_file_sums_part){.except = SR_OPTIMIZER_STEM});
 }
 
 srnn_status sr_checkpoint_tidy(const char *run) {
@@ -193,22 +194,57 @@ static srnn_status begin_folder(const char *writing, const char *path) {
     return sr_folder_make(writing);
 }
 
+/* A file of weights and one of moments: what a rank of several writes, and reads for its checksum. */
+enum { OWN_FILES = 2 };
+
+static srnn_status sum_own_files(sr_file_sum own[OWN_FILES], const char *folder,
+                                 const sr_ranks *ranks) {
+    char mark[40];
+    sr_names names;
+    int count = 0;
+    snprintf(mark, sizeof mark, "-%05d-of-%05d.", ranks->rank + 1, ranks->count);
+    SR_TRY(sr_folder_list(&names, folder));
+    srnn_status status = SRNN_OK;
+    for (size_t i = 0; i < names.count && status == SRNN_OK && count < OWN_FILES; i++)
+        if (strstr(names.names[i], mark))
+            status = sr_file_sum_make(&own[count++], folder, names.names[i]);
+    sr_names_free(&names);
+    return status;
+}
+
 /* What makes it a checkpoint, when all files are there. */
 static srnn_status end_folder(const sr_checkpointed *run, const sr_progress *progress,
-                              const char *writing, const char *path) {
+                              const char *writing, const char *path, const sr_file_sum *sums) {
+    const size_t count = (size_t)run->ranks->count * OWN_FILES;
     sr_progress again;
     SR_TRY(compare_config(writing, run->model));
-    SR_TRY(sr_progress_write(progress, run->settings->identity, writing));
+    SR_TRY(sr_progress_write(progress, run->settings->identity, writing, sums, count));
     SR_TRY(sr_progress_read(&again, run->settings, progress->step, writing));
     return sr_folder_rename(writing, path);
 }
 
 static srnn_status write_together(const sr_checkpointed *run, const sr_progress *progress,
                                   const char *writing, const char *path) {
-    const bool first = run->ranks->rank == 0;
-    SR_TRY(sr_ranks_agree(run->ranks, first ? begin_folder(writing, path) : SRNN_OK));
-    SR_TRY(sr_ranks_agree(run->ranks, write_files(writing, run)));
-    return sr_ranks_agree(run->ranks, first ? end_folder(run, progress, writing, path) : SRNN_OK);
+    sr_ranks *ranks = run->ranks;
+    const bool first = ranks->rank == 0;
+    void *memory;
+    SR_TRY(sr_ranks_agree(ranks, first ? begin_folder(writing, path) : SRNN_OK));
+    SR_TRY(sr_ranks_agree(ranks, sr_trainer_gather_weights(run->trainer)));
+    SR_TRY(sr_ranks_agree(ranks, write_files(writing, run)));
+    srnn_status status =
+        sr_alloc_zero(&memory, (size_t)ranks->count * OWN_FILES, sizeof(sr_file_sum));
+    sr_file_sum *sums = memory;
+    if (status == SRNN_OK)
+        status = sum_own_files(sums + ranks->rank * OWN_FILES, writing, ranks);
+    status = sr_ranks_agree(ranks, status);
+    if (status == SRNN_OK)
+        status = sr_ranks_gather(ranks, sums, OWN_FILES * sizeof *sums);
+    if (status == SRNN_OK)
+        status =
+            sr_ranks_agree(ranks, first ? end_folder(run, progress, writing, path, sums) : SRNN_OK);
+    if (!ranks->broken) /* else the others may still write there */
+        free(memory);
+    return status;
 }
 
 srnn_status sr_checkpoint_write(const sr_checkpointed *run, const sr_progress *progress) {
@@ -228,43 +264,70 @@ srnn_status sr_checkpoint_write(const sr_checkpointed *run, const sr_progress *p
 
 /* ---- reading */
 
-static srnn_status check_checkpoint(char path[SR_PATH_BYTES], sr_progress *progress,
-                                    const char *folder, const char *name,
-                                    const sr_run_settings *settings) {
-    SR_TRY(sr_path_join(path, folder, name));
-    SR_TRY(sr_progress_read(progress, settings, step_of(name), path));
-    return sr_progress_check_files(path, false);
+/* path = the last of the checkpoints in a folder. */
+static srnn_status find_last(char path[SR_PATH_BYTES], sr_progress *progress, const char *folder,
+                             const sr_run_settings *settings) {
+    sr_names names;
+    SR_TRY(list_steps(&names, folder));
+    srnn_status status = SRNN_OK;
+    if (names.count) {
+        const char *name = names.names[names.count - 1];
+        status = sr_path_join(path, folder, name);
+        if (status == SRNN_OK)
+            status = sr_progress_read(progress, settings, step_of(name), path);
+    }
+    sr_names_free(&names);
+    return status;
+}
+
+/* Whether an older one is whole. */
+static bool is_whole(const char *folder, const char *name, const sr_run_settings *settings) {
+    char path[SR_PATH_BYTES];
+    sr_progress progress;
+    return sr_path_join(path, folder, name) == SRNN_OK &&
+           sr_progress_read(&progress, settings, step_of(name), path) == SRNN_OK &&
+           sr_progress_check_files(path, &(sr_file_sums_part){0}) == SRNN_OK;
 }
 
 /* The failure just told, with the newest of the older checkpoints that is whole. */
 static srnn_status name_older(srnn_status status, const char *damaged, const char *folder,
-                              const sr_names *names, const sr_run_settings *settings) {
-    char why[1024], path[SR_PATH_BYTES];
-    sr_progress progress;
+                              const sr_run_settings *settings) {
+    char why[1024], whole[SR_PATH_BYTES] = "";
+    sr_names names;
     snprintf(why, sizeof why, "%s", srnn_error_detail());
-    for (size_t i = names->count - 1; i-- > 0;)
-        if (check_checkpoint(path, &progress, folder, names->names[i], settings) == SRNN_OK)
-            return SR_FAIL(status, "%s; %s is whole: to go on from there, remove %s", why,
-                           names->names[i], damaged);
-    return SR_FAIL(status, "%s; there is no older checkpoint that is whole", why);
+    SR_TRY(list_steps(&names, folder));
+    for (size_t i = names.count; i-- > 1 && !*whole;)
+        if (is_whole(folder, names.names[i - 1], settings))
+            snprintf(whole, sizeof whole, "%s", names.names[i - 1]);
+    sr_names_free(&names);
+    return *whole ? SR_FAIL(status, "%s; %s is whole: to go on from there, remove %s", why, whole,
+                            damaged)
+                  : SR_FAIL(status, "%s; there is no older checkpoint that is whole", why);
+}
+
+/* Rank 0 says which one it is; every rank reads some of its files. */
+static srnn_status find_together(char path[SR_PATH_BYTES], sr_progress *progress,
+                                 const char *folder, const sr_run_settings *settings,
+                                 sr_ranks *ranks) {
+    const sr_file_sums_part part = {.index = (size_t)ranks->rank, .count = (size_t)ranks->count};
+    SR_TRY(sr_ranks_agree(ranks, ranks->rank == 0 ? find_last(path, progress, folder, settings)
+                                                  : SRNN_OK));
+    SR_TRY(sr_ranks_share(ranks, path, SR_PATH_BYTES));
+    SR_TRY(sr_ranks_share(ranks, progress, sizeof *progress));
+    return sr_ranks_agree(ranks, *path ? sr_progress_check_files(path, &part) : SRNN_OK);
 }
 
 srnn_status sr_checkpoint_find(char path[SR_PATH_BYTES], sr_progress *progress, const char *run,
-                               const sr_run_settings *settings) {
+                               const sr_run_settings *settings, sr_ranks *ranks) {
     char folder[SR_PATH_BYTES];
-    sr_names names;
-    path[0] = '\0';
+    memset(path, 0, SR_PATH_BYTES);
     *progress = (sr_progress){0};
     SR_TRY(sr_path_join(folder, run, "checkpoints"));
-    SR_TRY(list_steps(&names, folder));
-    srnn_status status = SRNN_OK;
-    if (names.count) {
-        status = check_checkpoint(path, progress, folder, names.names[names.count - 1], settings);
-        if (status == SRNN_ERR_FORMAT || status == SRNN_ERR_IO)
-            status = name_older(status, path, folder, &names, settings);
-    }
-    sr_names_free(&names);
-    return status;
+    const srnn_status status = find_together(path, progress, folder, settings, ranks);
+    if ((status != SRNN_ERR_FORMAT && status != SRNN_ERR_IO) || ranks->broken)
+        return status;
+    return sr_ranks_agree(ranks,
+                          ranks->rank == 0 ? name_older(status, path, folder, settings) : SRNN_OK);
 }
 
 srnn_status sr_checkpoint_read(const char *checkpoint, const sr_checkpointed *run,

@@ -34,10 +34,10 @@ srnn_status sr_checkpoint_write(const sr_checkpointed *run, const sr_progress *p
 /* Removes the oldest checkpoints of this run but settings->keep. */
 srnn_status sr_checkpoint_rotate(const char *run, const sr_run_settings *settings);
 
-/* path = the last checkpoint of a run, "" if there is none, and the progress it holds. Fails if it is
- * damaged or of another run, and says which older one is not. */
+/* path = the last checkpoint of a run, "" if there is none, and the progress it holds, on all ranks, which read its files
+ * together. Fails if it is damaged or of another run, and says which older one is not. */
 srnn_status sr_checkpoint_find(char path[SR_PATH_BYTES], sr_progress *progress, const char *run,
-                               const sr_run_settings *settings);
+                               const sr_run_settings *settings, sr_ranks *ranks);
 
 /* Reads weights and moments of a checkpoint that was found into a model with its configuration and
  * the trainer. */

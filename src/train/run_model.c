@@ -141,7 +141,9 @@ srnn_status sr_run_model_config(sr_model_config *config, sr_run_settings *s, con
     if (!*checkpoint && !*s->model) {
         status = new_config(config, s, vocab);
     } else {
-        SR_TRY(sr_checkpoint_model(folder, *checkpoint ? checkpoint : s->model));
+        /* The files of a checkpoint that is resumed were checked when it was found. */
+        SR_TRY(*checkpoint ? sr_path_print(folder, "%s", checkpoint)
+                           : sr_checkpoint_model(folder, s->model));
         SR_TRY(sr_model_load_config(config, folder));
         status = adjust(config, s, checkpoint);
     }

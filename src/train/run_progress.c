@@ -1,7 +1,6 @@
 /* run_progress.c: where a run stands, beside weights and moments: run.json in a checkpoint. */
 #include "train/run_progress.h"
 
-#include "files/file_sums.h"
 #include "files/json.h"
 #include "files/path.h"
 
@@ -27,10 +26,10 @@ static const struct {
 };
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
-srnn_status sr_progress_write(const sr_progress *progress, const char *identity,
-                              const char *folder) {
+srnn_status sr_progress_write(const sr_progress *progress, const char *identity, const char *folder,
+                              const sr_file_sum *known, size_t count) {
     json_t *files;
-    SR_TRY(sr_file_sums_make(&files, folder));
+    SR_TRY(sr_file_sums_make(&files, folder, known, count));
     json_t *root = json_object();
     sr_json_set(root, "run", json_string(identity));
     for (size_t i = 0; i < NUMBERS; i++) {
@@ -102,15 +101,14 @@ bool sr_progress_is_optimizer(const char *name) {
     return strncmp(name, SR_OPTIMIZER_STEM, strlen(SR_OPTIMIZER_STEM)) == 0;
 }
 
-srnn_status sr_progress_check_files(const char *folder, bool only_model) {
+srnn_status sr_progress_check_files(const char *folder, const sr_file_sums_part *part) {
     json_t *root;
     if (!sr_path_has(folder, NAME))
         return SRNN_OK;
     SR_TRY(load(&root, folder));
     const json_t *files = sr_json_object_of(root, "files");
-    const srnn_status status =
-        files ? sr_file_sums_check(files, folder, only_model ? SR_OPTIMIZER_STEM : NULL)
-              : wrong(folder, "does not list the files of the checkpoint");
+    const srnn_status status = files ? sr_file_sums_check(files, folder, part)
+                                     : wrong(folder, "does not list the files of the checkpoint");
     json_decref(root);
     return status;
 }

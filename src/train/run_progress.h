@@ -2,6 +2,7 @@
 #ifndef SR_TRAIN_RUN_PROGRESS_H
 #define SR_TRAIN_RUN_PROGRESS_H
 
+#include "files/file_sums.h"
 #include "train/run_settings.h"
 
 #include <stdbool.h>
@@ -22,18 +23,18 @@ typedef struct sr_progress {
 } sr_progress;
 
 /* Writes run.json into the folder of a checkpoint: whose it is, the progress, and the sizes and
- * checksums of the files that are there, which are read for it. */
-srnn_status sr_progress_write(const sr_progress *progress, const char *identity,
-                              const char *folder);
+ * checksums of the files that are there, which are read for it but for those that are known (count). */
+srnn_status sr_progress_write(const sr_progress *progress, const char *identity, const char *folder,
+                              const sr_file_sum *known, size_t count);
 
 /* Reads run.json, and fails if it does not belong to the run of these settings, to this step, or if
  * its numbers do not fit each other: they are believed nowhere else. */
 srnn_status sr_progress_read(sr_progress *progress, const sr_run_settings *settings, int64_t step,
                              const char *folder);
 
-/* Fails if the files of the folder are not those that run.json lists, all of them or only the
- * model's. A folder without run.json is not a checkpoint, and fine. */
-srnn_status sr_progress_check_files(const char *folder, bool only_model);
+/* Fails if the files of the folder are not those that run.json lists. A folder without run.json is not a checkpoint, and
+ * fine. */
+srnn_status sr_progress_check_files(const char *folder, const sr_file_sums_part *part);
 
 /* True if run.json says that the checkpoint is of the run with this identity. */
 bool sr_progress_is_of(const char *folder, const char *identity);

@@ -11,11 +11,6 @@
 #include "model/model.h"
 #include "ranks/ranks.h"
 
-/* Numbers from `first` of the arena on that lie at `at` of a rank's own arrays. */
-typedef struct sr_share {
-    int64_t first, at, count;
-} sr_share;
-
 typedef struct sr_shares sr_shares;
 
 typedef struct sr_shares_setup {
@@ -30,7 +25,7 @@ srnn_status sr_shares_create(sr_shares **shares, const sr_model *model,
 void sr_shares_free(sr_shares *shares);
 size_t sr_shares_bytes(const sr_shares *shares);
 
-/* What this rank keeps: of the sum, and of the moments. */
+/* What this rank keeps: of the sum, and of the moments; `at` is the place in its own arrays. */
 const sr_share *sr_shares_own(const sr_shares *shares, size_t *count);
 int64_t sr_shares_own_numbers(const sr_shares *shares);
 const float *sr_shares_sum(const sr_shares *shares); /* (own numbers) */

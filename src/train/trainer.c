@@ -2,7 +2,7 @@
 #include "train/trainer.h"
 
 #include "base/memory.h"
-#include "train/device_shares.h"
+#include "train/masters.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,9 +22,9 @@ struct sr_trainer {
     sr_shares
         *shares; /* NULL: a step is one batch of one rank, or the device adds batches up itself */
     sr_device_shares *device_shares; /* of ranks on GPUs; NULL: there are none */
+    sr_masters *masters;             /* NULL: the model has its own */
     sr_share all;                    /* what this rank keeps without either */
     sr_tally *decided;               /* device memory, of device shares */
-    char *beats;                     /* (ranks), of device shares */
     sr_batch_tally *batches;         /* (ranks, rounds), of shares */
     sr_moments moments;
     int32_t *ids, *targets;     /* (B, T) */
@@ -73,6 +73,11 @@ static bool is_gpu(const sr_trainer *trainer) {
     return !trainer->backend->unit_squares;
 }
 
+/* Whether each rank keeps only its part of the float masters. */
+static bool divides(const sr_trainer *trainer) {
+    return sr_trainer_splits(trainer) && trainer->backend->number != SRNN_F32;
+}
+
 /* One rank that a launcher started goes the way of several, which shows what that costs. */
 static srnn_status take_device_shares(sr_trainer *trainer) {
     const sr_device_shares_setup setup = {
@@ -82,11 +87,13 @@ static srnn_status take_device_shares(sr_trainer *trainer) {
         .gradient = sr_pass_gradient(trainer->pass),
     };
     void *memory;
-    SR_TRY(sr_alloc_zero(&memory, (size_t)trainer->ranks->count, 1));
-    trainer->beats = memory;
     SR_TRY(sr_device_allocate(trainer->backend->device, &memory, sizeof *trainer->decided));
     trainer->decided = memory;
-    return sr_device_shares_create(&trainer->device_shares, trainer->model, &setup);
+    SR_TRY(sr_device_shares_create(&trainer->device_shares, trainer->model, &setup));
+    if (!divides(trainer))
+        return SRNN_OK;
+    return sr_masters_create(&trainer->masters, trainer->model, trainer->device_shares,
+                             setup.gradient);
 }
 
 static srnn_status take_shares(sr_trainer *trainer) {
@@ -123,6 +130,8 @@ static srnn_status fill(sr_trainer *trainer) {
                                  .ready_context = trainer};
     void *memory;
     SR_TRY(check(s));
+    if (divides(trainer))
+        SR_TRY(sr_model_part_from_masters(trainer->model)); /* before more is taken */
     SR_TRY(sr_pass_create(&trainer->pass, trainer->model, &setup));
     SR_TRY(take_shares(trainer));
     const size_t rows = (size_t)s->B * (size_t)s->T;
@@ -175,8 +184,8 @@ void sr_trainer_free(sr_trainer *trainer) {
     sr_device_release(device, trainer->moments.square);
     sr_shares_free(trainer->shares);
     sr_pass_free(trainer->pass); /* with the recordings that use the device's shares */
+    sr_masters_free(trainer->masters);
     sr_device_shares_free(trainer->device_shares);
-    free(trainer->beats);
     free(trainer->batches);
     free(trainer->ids);
     free(trainer->targets);
@@ -203,6 +212,14 @@ bool sr_trainer_splits(const sr_trainer *trainer) {
     return trainer->ranks->count > 1 && !trainer->settings.whole;
 }
 
+srnn_status sr_trainer_keep_weights(sr_trainer *trainer) {
+    return trainer->masters ? sr_masters_keep(trainer->masters) : SRNN_OK;
+}
+
+srnn_status sr_trainer_gather_weights(sr_trainer *trainer) {
+    return trainer->masters ? sr_masters_gather(trainer->masters) : SRNN_OK;
+}
+
 size_t sr_trainer_bytes(const sr_trainer *trainer) {
     const sr_model *model = trainer->model;
     const size_t angles = (size_t)model->config.positions * (size_t)model->config.D;
@@ -212,8 +229,9 @@ size_t sr_trainer_bytes(const sr_trainer *trainer) {
     const size_t shares = trainer->device_shares ? sr_device_shares_bytes(trainer->device_shares)
                           : trainer->shares      ? sr_shares_bytes(trainer->shares)
                                                  : 0;
-    const size_t moments = 2 * (size_t)own_numbers(trainer);
-    return (model->table.numbers + moments + angles) * sizeof(float) + working + shares +
+    const size_t own = (size_t)own_numbers(trainer), moments = 2 * own;
+    const size_t masters = trainer->masters ? own + model->wide_numbers : model->table.numbers;
+    return (masters + moments + angles) * sizeof(float) + working + shares +
            sr_pass_bytes(trainer->pass);
 }
 
@@ -250,7 +268,8 @@ static double nominal_targets(const sr_trainer_settings *s) {
 static sr_adamw adamw_of(const sr_trainer *trainer, const sr_share *share, const float *gradient) {
     const sr_trainer_settings *s = &trainer->settings;
     sr_model *model = trainer->model;
-    return (sr_adamw){.weight = model->weights + share->first,
+    return (sr_adamw){.weight = trainer->masters ? sr_masters_own(trainer->masters) + share->at
+                                                 : model->weights + share->first,
                       .mean = trainer->moments.mean + share->at,
                       .square = trainer->moments.square + share->at,
                       .gradient = gradient + share->at,
@@ -327,7 +346,10 @@ static srnn_status update_device_shares(void *context) {
     }
     SR_TRY(
         sr_device_copy(backend->device, trainer->tally, trainer->decided, sizeof *trainer->tally));
-    return sr_device_shares_spread(shares, trainer->model);
+    if (!sr_trainer_splits(trainer))
+        return SRNN_OK;
+    SR_TRY(sr_device_shares_gather(shares, trainer->model->working, backend->number));
+    return trainer->masters ? sr_masters_widen(trainer->masters) : SRNN_OK;
 }
 
 /* Batch j is rank j's modulo their number, as on CPUs. */
@@ -337,6 +359,7 @@ static srnn_status step_on_devices(sr_trainer *trainer, sr_tally *tally, const s
     sr_ranks *ranks = trainer->ranks;
     const int batches = trainer->settings.accumulate;
     bool sent = false;
+    sr_device_shares_begin(trainer->device_shares);
     SR_TRY(sr_device_copy_in(device, trainer->tally, tally, sizeof *tally));
     SR_TRY(sr_pass_zero_gradient(trainer->pass));
     for (int i = ranks->rank; i < batches; i += ranks->count) {
@@ -346,8 +369,7 @@ static srnn_status step_on_devices(sr_trainer *trainer, sr_tally *tally, const s
     if (!sent)
         SR_TRY(sr_device_shares_finish(trainer->device_shares));
     SR_TRY(sr_device_repeat(device, &trainer->update, update_device_shares, trainer));
-    /* Everybody has given its GPU this step, or is named: a GPU that waits for another one cannot say that. */
-    SR_TRY(sr_ranks_gather(ranks, trainer->beats, 1));
+    SR_TRY(sr_device_shares_wait(trainer->device_shares));
     return sr_device_copy_out(device, tally, trainer->tally, sizeof *tally);
 }
 

@@ -311,6 +311,29 @@ static void tensors_without_a_place(void **state) {
     }
 }
 
+/* Tensors of other sizes than config.json says, or with biases that it denies, are not read by what they look like. */
+static void shapes_do_not_overrule(void **state) {
+    (void)state;
+    sr_model *model;
+    json_t *record = record_of("mamba2");
+    for (int layer = 0; layer < 2; layer++) {
+        char name[64];
+        snprintf(name, sizeof name, "backbone.layers.%d.mixer.out_proj.bias", layer);
+        json_object_set_new(json_object_get(record, "tensors"), name, json_pack("[i]", 12));
+    }
+    write_config(json_object_get(record, "config")); /* use_bias: false */
+    write_weights(record);
+    assert_int_equal(sr_model_load(&model, cpu, folder), SRNN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(srnn_error_detail(), "out_proj.bias"));
+    json_decref(record);
+    record = write_folder("gla");
+    json_object_set_new(json_object_get(record, "config"), "num_heads", json_integer(1));
+    write_config(json_object_get(record, "config"));
+    assert_int_not_equal(sr_model_load(&model, cpu, folder), SRNN_OK);
+    assert_non_null(strstr(srnn_error_detail(), "g_norm_swish_gate"));
+    json_decref(record);
+}
+
 /* As older versions of transformers wrote it, which is no JSON. */
 static void infinity_is_read(void **state) {
     (void)state;
@@ -332,7 +355,7 @@ int main(void) {
         cmocka_unit_test(logits_are_theirs),       cmocka_unit_test(written_as_they_were),
         cmocka_unit_test(others_keep_their_names), cmocka_unit_test(differences_are_refused),
         cmocka_unit_test(nonsense_is_refused),     cmocka_unit_test(tensors_without_a_place),
-        cmocka_unit_test(infinity_is_read),
+        cmocka_unit_test(shapes_do_not_overrule),  cmocka_unit_test(infinity_is_read),
     };
     snprintf(folder, sizeof folder, "/tmp/softrnn-published-XXXXXX");
     if (!mkdtemp(folder) ||

@@ -188,9 +188,31 @@ static void plain_bf16(void **state) {
     assert_true(error > 1e-3 && error < 2e-2);
 }
 
+/* ---- errors that a plain computation has too */
+
+/* Where the right answer is zero, any other is infinitely wrong, a plain one too. */
+static void nothing_infinite_is_excused(void **state) {
+    (void)state;
+    enum { T = 5, D = 4 };
+    const srnn_problem p = {.dtype = SRNN_F32, .B = 1, .H = 1, .Hkv = 1, .T = T, .D = D, .Dv = D};
+    attention_call oracle;
+    double error = 0;
+    assert_int_equal(probe_oracle(&oracle, &p, 1), SRNN_OK);
+    assert_int_equal(probe_plain_error(&error, &p, &oracle), SRNN_OK);
+    assert_true(error > 0 && probe_lost_by_any(&p, &oracle, error));
+    assert_false(probe_lost_by_any(&p, &oracle, 1));
+    memset(oracle.host.o, 0, T * D * sizeof(double));
+    assert_int_equal(probe_plain_error(&error, &p, &oracle), SRNN_OK);
+    assert_true(isinf(error));
+    assert_false(probe_lost_by_any(&p, &oracle, error));
+    assert_false(probe_lost_by_any(&p, &oracle, (double)NAN));
+    call_free(&oracle);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_bf16),
+        cmocka_unit_test(nothing_infinite_is_excused),
         cmocka_unit_test(derivatives_are_those_of_the_values),
         cmocka_unit_test(kernels_agree_on_random_combinations),
         cmocka_unit_test(combinations_cover_every_axis),

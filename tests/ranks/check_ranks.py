@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from pathlib import Path
 
 PROGRAM = Path(sys.argv[1]).resolve()
@@ -36,9 +37,14 @@ def check(truth, message):
         fail(message)
 
 
+def launcher(ranks):
+    """What starts so many ranks; one: nothing does. case_hosts has another."""
+    return ["mpirun", "-n", str(ranks)] if ranks > 1 else []
+
+
 def start(ranks, *arguments):
-    """The program on so many ranks, under way; one: without mpirun."""
-    before = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
+    """The program on so many ranks, under way."""
+    before = LAUNCHER(ranks)
     return subprocess.Popen([*before, str(PROGRAM), *map(str, arguments)], env=ENVIRONMENT, text=True, errors="replace",
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
@@ -164,31 +170,78 @@ def case_gpus(here):
                                         env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
     check(code == 0, output)
     same(here / "alone", here / "first")
-    run(3, "train", "--out", here / "three", *bf16)
-    ENVIRONMENT["SOFTRNN_NCCL"] = "/nowhere/libnccl.so.2"
-    code, output = end(start(2, "train", "--out", here / "missing", *train))
-    check(code != 0 and "need NCCL" in output and "/nowhere" in output, f"without NCCL:\n{output}")
+    for name, sharding in (("divided", "optimizer"), ("whole", "none")):
+        run(2, "train", "--out", here / name, *bf16, "--tied", "--attention", "gated_softmax", "--shard", sharding)
+    same(here / "whole", here / "divided")  # float masters, of which each rank of the second has a part
+    run(3, "train", "--out", here / "three", *bf16, "--stop-step", 2)
+    run(2, "train", "--resume", here / "three", "--stop-step", 3)
+    run(1, "train", "--resume", here / "three", "--stop-step", 0)
+
+
+def start_two(variable, *arguments):
+    """Two ranks, of which the second alone has this variable in its environment."""
+    program = [str(PROGRAM), *map(str, arguments)]
+    return subprocess.Popen(["mpirun", "-n", "1", *program, ":", "-n", "1", "-x", variable, *program], env=ENVIRONMENT,
+                            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def case_gpus_lost(here):
+    """A rank on a GPU that dies, hangs or has no NCCL is named within seconds by the others, which end, and nothing is lost."""
+    train = [*MODEL, "--device", "cuda", "--steps", 500, "--save-every", 1, "--validate-every", 0, "--precision", "bf16"]
+    name = here / "killed"
+    started = start(2, "train", "--out", name, *train)
+    wait_for(lambda: len(records(name)) > 2, "some steps")
+    os.kill(processes(name)[1], signal.SIGKILL)
+    code, output = end(started, 30)
+    check(code != 0 and "rank 1" in output, f"exit code {code}, nobody names rank 1:\n{output}")
+    run(2, "train", "--resume", name, "--stop-step", len(records(name)) + 1)
+    ENVIRONMENT["FAKE_NCCL_SECONDS"] = "3"
+    for variable, words in (("FAKE_NCCL_STOPS=70", "gives no answer; NCCL: a sum over the ranks cannot be ended"),
+                            ("SOFTRNN_NCCL=/nowhere/libnccl.so.2", "need NCCL"), ("FAKE_NCCL_REFUSES=1", "CommInitRank")):
+        code, output = end(start_two(variable, "train", "--out", here / variable[:12], *train), 60)
+        check(code != 0 and "rank 1 on" in output and words in output, f"{variable}: exit code {code}\n{output}")
+
+
+def measure(ranks, name, sharding, *train):
+    """Bytes of each rank, as the program tells and as rank 1 uses, and how many numbers the model has."""
+    ENVIRONMENT["MALLOC_MMAP_THRESHOLD_"] = "65536"  # what is freed is given back
+    started = start(ranks, "train", "--out", name, *train, "--shard", sharding)
+    wait_for(lambda: len(records(name)) > 2, "a step")
+    status, used = Path("/proc") / str(processes(name)[1]) / "status", []
+    for _ in range(40):  # the least: between messages, which take memory too
+        used.append(int(status.read_text().split("RssAnon:")[1].split()[0]) * 1024)
+        time.sleep(0.05)
+    os.kill(started.pid, signal.SIGUSR1)
+    _, output = end(started)
+    return {"told": float(output.split("memory ")[1].split(" MB")[0]) * 1e6, "used": min(used),
+            "numbers": float(output.split(" M parameters")[0].split()[-1]) * 1e6}
+
+
+def check_less(whole, divided, expected):
+    for what in ("told", "used"):
+        less = whole[what] - divided[what]
+        check(abs(less - expected) < 0.05 * expected + 2e5,
+              f"{what}: {less / 1e6:.2f} MB less of {whole['numbers'] / 1e6:.2f} M numbers, not {expected / 1e6:.2f}")
+
+
+MEASURED = ["--data", "recall:pairs=4", "--heads", 2, "--batch", 1, "--steps", 100000, "--validate-every", 0,
+            "--save-every", 0, "--threads", 1]
 
 
 def case_memory(here):
     """A rank with its share of moments and sums holds as much less as was counted, and says so."""
-    train = ["--data", "recall:pairs=4", "--hidden", 384, "--mlp-hidden", 1536, "--layers", 4, "--heads", 2, "--batch", 1,
-             "--steps", 100000, "--validate-every", 0, "--save-every", 0, "--threads", 1]
-    ranks, told, used = 4, {}, {}
-    for sharding in ("none", "optimizer"):
-        name = here / sharding
-        started = start(ranks, "train", "--out", name, *train, "--shard", sharding)
-        wait_for(lambda: len(records(name)) > 2, "a step")
-        status = (Path("/proc") / str(processes(name)[1]) / "status").read_text()
-        used[sharding] = int(status.split("RssAnon:")[1].split()[0]) * 1024
-        os.kill(started.pid, signal.SIGUSR1)
-        _, output = end(started)
-        told[sharding] = float(output.split("memory ")[1].split(" MB")[0]) * 1e6
-        numbers = float(output.split(" M parameters")[0].split()[-1]) * 1e6
-    expected = 12 * numbers * (ranks - 1) / ranks
-    for what, less in (("told", told["none"] - told["optimizer"]), ("used", used["none"] - used["optimizer"])):
-        check(abs(less - expected) < 0.05 * expected + 2e5,
-              f"{what}: {less / 1e6:.1f} MB less of {numbers / 1e6:.1f} M numbers, not {expected / 1e6:.1f}")
+    train = [*MEASURED, "--hidden", 384, "--mlp-hidden", 1536, "--layers", 4]
+    whole, divided = (measure(4, here / sharding, sharding, *train) for sharding in ("none", "optimizer"))
+    check_less(whole, divided, 12 * whole["numbers"] * 3 / 4)
+
+
+def case_gpus_memory(here):
+    """A rank on a GPU has its share of moments and masters, a sum of its share beside, and floats of what no product reads."""
+    train = [*MEASURED, "--hidden", 64, "--mlp-hidden", 4096, "--layers", 2, "--device", "cuda", "--precision", "bf16"]
+    whole, divided = (measure(2, here / sharding, sharding, *train) for sharding in ("none", "optimizer"))
+    numbers = whole["numbers"]
+    matrices = 2 * (4 * 64 * 64 + 3 * 64 * 4096)
+    check_less(whole, divided, 12 * numbers / 2 - 4 * numbers / 2 - 4 * (numbers - matrices))
 
 
 def case_resume(here):
@@ -199,6 +252,43 @@ def case_resume(here):
     for ranks, stop in ((2, 8), (1, 12), (3, 0)):
         run(ranks, "train", "--resume", here / "many", "--stop-step", stop)
     same(here / "one", here / "many")
+
+
+def bytes_read(process):
+    return int((Path("/proc") / str(process) / "io").read_text().split("rchar: ")[1].split()[0])
+
+
+def case_sums(here):
+    """Ranks share the reading of a checkpoint's files, whose checksums it keeps; one that is damaged is named."""
+    train = [*MODEL, "--hidden", 96, "--mlp-hidden", 384, "--layers", 4, "--steps", 100000, "--save-every", 5]
+    name = here / "many"
+    started = start(4, "train", "--out", name, *train)
+    wait_for(lambda: list((name / "checkpoints").glob("step-*")), "a checkpoint")
+    steps, found = len(records(name)), processes(name)
+    before = [bytes_read(found[rank]) for rank in range(4)]
+    wait_for(lambda: len(records(name)) > steps + 40, "more checkpoints")
+    read = [bytes_read(found[rank]) - before[rank] for rank in range(4)]
+    checkpoints = (len(records(name)) - steps) / 5
+    os.kill(started.pid, signal.SIGUSR1)
+    end(started)
+    last = max((name / "checkpoints").glob("step-*"))
+    files = sum(f.stat().st_size for f in last.iterdir())
+    check(read[0] < 0.6 * files * (checkpoints + 1) and min(read) > 0.1 * files * (checkpoints - 2),
+          f"ranks have read {read} bytes of {checkpoints} checkpoints of {files} each")
+    sums = json.loads((last / "run.json").read_text())["files"]
+    for path in last.iterdir():
+        if path.name != "run.json":
+            data = path.read_bytes()
+            check(sums.pop(path.name) == {"bytes": len(data), "crc32": zlib.crc32(data)}, f"{path}: another checksum")
+    check(not sums, f"checksums of files that are not there: {sums}")
+    run(3, "train", "--resume", name, "--stop-step", int(last.name[5:]) + 5)
+    last = max((name / "checkpoints").glob("step-*"))
+    piece = bytearray((last / "optimizer-00002-of-00003.safetensors").read_bytes())
+    piece[-1] ^= 1
+    (last / "optimizer-00002-of-00003.safetensors").write_bytes(piece)
+    for ranks in (1, 2):
+        code, output = end(start(ranks, "train", "--resume", name))
+        check(code != 0 and "optimizer-00002-of-00003.safetensors: is damaged" in output and "is whole" in output, output)
 
 
 def case_killed(here):
@@ -258,6 +348,24 @@ def case_hung(here):
         code, output = end(started, 60)
         check(code != 0 and f"rank {victim} on" in output and "gave no answer" in output, output)
         run(2, "train", "--resume", name, "--stop-step", len(records(name)) + 2, "--rank-patience", 60)
+    name = here / "checkpoint"  # whose messages are still under way: no reason to go on without it
+    started = start(2, "train", "--out", name, *MODEL, "--steps", 100000, "--save-every", 1, "--rank-patience", 2)
+    wait_for(lambda: len(records(name)) > 2, "some steps")
+    stop_while(processes(name)[1], (name / "checkpoints/.writing").exists)
+    code, output = end(started, 60)
+    check(code != 0 and "rank 1 on" in output and "going on" not in output, output)
+
+
+def stop_while(process, condition):
+    """Stops the process at a moment at which this stays true without it."""
+    for _ in range(100):
+        os.kill(process, signal.SIGSTOP)
+        time.sleep(0.2)
+        if condition():
+            return
+        os.kill(process, signal.SIGCONT)
+        time.sleep(0.013)
+    fail("it was never stopped at the right moment")
 
 
 def case_signal(here):
@@ -351,7 +459,8 @@ def case_missing(_):
 
 
 def case_hosts(here):
-    """The ranks of two hosts, which are network namespaces, have the same bits as one."""
+    """The ranks of two hosts, which are network namespaces: bits, resuming, a killed and a slow rank, full disks."""
+    global LAUNCHER
     if os.getuid() != 0 or not shutil.which("ip"):
         sys.exit(SKIPPED)
     hosts = [f"srnn{os.getpid()}{c}" for c in "ab"]
@@ -363,23 +472,28 @@ def case_hosts(here):
     shell = here / "shell"  # mpirun's way to the other host
     shell.write_text(f"#!/bin/sh\nshift\nexec ip netns exec {hosts[1]} \"$SHELL_OF_TEST\" -c \"$*\"\n")
     shell.chmod(0o755)
-    train = [*MODEL, "--steps", 6]
+    ENVIRONMENT["SHELL_OF_TEST"] = "/bin/sh"
+
+    def on_hosts(ranks):
+        there = f"10.77.0.1:{ranks - ranks // 2},10.77.0.2:{ranks // 2}"
+        return ["ip", "netns", "exec", hosts[0], *launcher(ranks), "--host", there, "--mca", "plm_rsh_agent", str(shell),
+                "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "10.77.0.0/24",
+                "--mca", "oob_tcp_if_include", "10.77.0.0/24"] if ranks > 1 else []
+
     try:
         for command in commands:
             if subprocess.run(command.split(), check=False).returncode != 0:
                 sys.exit(SKIPPED)
-        run(1, "train", "--out", here / "one", *train, "--accumulate", 4)
-        command = ["ip", "netns", "exec", hosts[0], "mpirun", "-n", "4", "--host", "10.77.0.1:2,10.77.0.2:2",
-                   "--mca", "plm_rsh_agent", str(shell), "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include",
-                   "10.77.0.0/24", "--mca", "oob_tcp_if_include", "10.77.0.0/24",
-                   str(PROGRAM), "train", "--out", str(here / "two"), *map(str, train)]
-        code, output = end(subprocess.Popen(command, env=dict(ENVIRONMENT, SHELL_OF_TEST="/bin/sh"), text=True,
-                                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
-        check(code == 0, output)
-        same(here / "one", here / "two")
+        LAUNCHER = on_hosts
+        for case in (case_bits, case_resume, case_killed, case_slow, case_disk):
+            (here / case.__name__).mkdir()
+            case(here / case.__name__)
     finally:
         for host in hosts:
             subprocess.run(["ip", "netns", "del", host], check=False, stderr=subprocess.DEVNULL)
+
+
+LAUNCHER = launcher
 
 
 def main():

@@ -1,12 +1,17 @@
 /* fake_nccl.c: as much of NCCL as softrnn uses, over MPI, for GPUs that are emulated: a library that SOFTRNN_NCCL names.
  *
  * Work is put into the stream as a call of the host, which the emulated GPU makes when the stream comes to it, and which
- * may touch the GPU's memory. Ranks must therefore come to their streams' calls in the same order, as with NCCL. */
+ * may touch the GPU's memory. Ranks must therefore come to their streams' calls in the same order, as with NCCL.
+ * FAKE_NCCL_SECONDS: how long a rank waits for others before the communicator has failed; FAKE_NCCL_REFUSES: it cannot
+ * begin on this rank; FAKE_NCCL_STOPS: this rank stands still before its work with that number. */
 #include <dlfcn.h>
 #include <mpi.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct {
     char bytes[128];
@@ -14,7 +19,7 @@ typedef struct {
 
 typedef struct comm {
     MPI_Comm world;
-    int rank, count;
+    int rank, count, failed;
 } comm;
 
 typedef enum kind { ALL_REDUCE, REDUCE, BROADCAST, REDUCE_SCATTER, ALL_GATHER } kind;
@@ -29,6 +34,7 @@ typedef struct work {
     comm *comm;
 } work;
 
+enum { REMOTE_ERROR = 6 };
 enum { INT64 = 4, FLOAT = 7, DOUBLE = 8, BFLOAT16 = 9 };
 
 static MPI_Datatype mpi_type(int type) {
@@ -46,9 +52,31 @@ static void check(int error) {
     }
 }
 
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Waits, unless a rank is missing for too long. */
+static void finish(comm *c, MPI_Request *request) {
+    const char *limit = getenv("FAKE_NCCL_SECONDS");
+    const double end = seconds() + (limit ? atof(limit) : 1e9);
+    int done = 0;
+    while (!done && !c->failed) {
+        check(MPI_Test(request, &done, MPI_STATUS_IGNORE));
+        c->failed = !done && seconds() > end;
+        if (!done)
+            sched_yield();
+    }
+}
+
 static void sum(const work *w, void *to, size_t count) {
     const void *from = w->from == to ? MPI_IN_PLACE : w->from;
-    check(MPI_Allreduce(from, to, (int)count, mpi_type(w->type), MPI_SUM, w->comm->world));
+    MPI_Request request;
+    check(
+        MPI_Iallreduce(from, to, (int)count, mpi_type(w->type), MPI_SUM, w->comm->world, &request));
+    finish(w->comm, &request);
 }
 
 /* Everybody makes the whole sum, and keeps what is asked for. */
@@ -57,15 +85,28 @@ static void sum_part(const work *w, size_t all, size_t first, int keeps) {
     if (!whole)
         abort();
     sum(w, whole, all);
+    if (w->comm->failed)
+        return; /* MPI still has it */
     if (keeps)
         memcpy(w->to, whole + first * bytes_of(w->type), w->count * bytes_of(w->type));
     free(whole);
 }
 
+static void stop_when_told(void) {
+    static int number;
+    const char *last = getenv("FAKE_NCCL_STOPS");
+    if (last && ++number == atoi(last))
+        raise(SIGSTOP);
+}
+
 static void run(void *context) {
     const work *w = context;
-    const comm *c = w->comm;
+    comm *c = w->comm;
     const size_t bytes = w->count * bytes_of(w->type);
+    MPI_Request request;
+    stop_when_told();
+    if (c->failed)
+        return;
     switch (w->kind) {
     case ALL_REDUCE:
         sum(w, w->to, w->count);
@@ -77,12 +118,14 @@ static void run(void *context) {
         sum_part(w, w->count * (size_t)c->count, w->count * (size_t)c->rank, 1);
         break;
     case BROADCAST:
-        check(MPI_Bcast(w->to, (int)bytes, MPI_BYTE, w->root, c->world));
+        check(MPI_Ibcast(w->to, (int)bytes, MPI_BYTE, w->root, c->world, &request));
+        finish(c, &request);
         break;
     case ALL_GATHER:
         memmove((char *)w->to + (size_t)c->rank * bytes, w->from, bytes);
-        check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, w->to, (int)bytes, MPI_BYTE,
-                            c->world));
+        check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, w->to, (int)bytes, MPI_BYTE,
+                             c->world, &request));
+        finish(c, &request);
         break;
     }
 }
@@ -101,8 +144,9 @@ static int start(work w, void *stream) {
 #pragma GCC visibility push(default) /* what follows is found by name */
 
 const char *ncclGetErrorString(int result) {
-    return result ? "no cudaLaunchHostFunc in this program: is it a build with an emulated GPU?"
-                  : "no error";
+    return result == REMOTE_ERROR ? "a rank is missing"
+           : result ? "no cudaLaunchHostFunc in this program: is it a build with an emulated GPU?"
+                    : "no error";
 }
 
 int ncclGetUniqueId(ncclUniqueId *id) {
@@ -112,7 +156,8 @@ int ncclGetUniqueId(ncclUniqueId *id) {
 
 int ncclCommInitRank(void **out, int count, ncclUniqueId id, int rank) {
     comm *c = calloc(1, sizeof *c);
-    if (!c || id.bytes[0] != 7 || MPI_Comm_dup(MPI_COMM_WORLD, &c->world) != MPI_SUCCESS) {
+    if (!c || id.bytes[0] != 7 || getenv("FAKE_NCCL_REFUSES") ||
+        MPI_Comm_dup(MPI_COMM_WORLD, &c->world) != MPI_SUCCESS) {
         free(c);
         return 1;
     }
@@ -124,6 +169,16 @@ int ncclCommInitRank(void **out, int count, ncclUniqueId id, int rank) {
 
 int ncclCommDestroy(void *c) {
     free(c); /* the communicator ends with MPI */
+    return 0;
+}
+
+int ncclCommAbort(void *c) {
+    (void)c; /* MPI may still use it */
+    return 0;
+}
+
+int ncclCommGetAsyncError(void *c, int *result) {
+    *result = ((comm *)c)->failed ? REMOTE_ERROR : 0;
     return 0;
 }
 

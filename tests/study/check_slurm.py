@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""check_slurm.py: a study by array jobs of a real Slurm on this machine, with nodes that go down and come back.
+"""check_slurm.py: a real Slurm on this machine: a study by array jobs, with nodes that go down and come back, and a run that
+is shared by the ranks that srun starts.
 
 Usage: check_slurm.py PROGRAM. Starts munged, slurmctld and two slurmd of its own and ends them. Exit 77: there is no Slurm
 here, or this is not root.
@@ -16,6 +17,8 @@ import time
 from pathlib import Path
 
 PROGRAM = Path(sys.argv[1]).resolve()
+TRAIN = ("--data recall:pairs=4 --layers 2 --hidden 32 --mlp-hidden 64 --heads 2 --batch 4 --threads 1 --save-every 10 "
+         "--validate-every 0").split()
 STUDY = """
 name: small
 seeds: [1, 2]
@@ -145,32 +148,82 @@ def check_same(a, b):
         fail("not all runs have finished")
 
 
-def show(folder):
+def show_study(folder, slurm):
     (folder / "small.yaml").write_text(STUDY)
     local, cluster = folder / "local", folder / "cluster"
     finish(study(local, "--jobs", "2"))
+    process = study(cluster, "--launcher", "slurm")
+    wait_for(lambda: steps(cluster) > 150, "steps of the first jobs")
+    status = finish(study(cluster, "--status"))
+    if "running" not in status or ", job " not in status:
+        fail(f"--status shows nothing that runs:\n{status}")
+    slurm.node("n1", "DOWN")
+    before = steps(cluster)
+    wait_for(lambda: steps(cluster) > before + 250, "steps on the other node")
+    slurm.node("n1", "RESUME")
+    process.send_signal(signal.SIGINT)
+    finish(process, 130)
+    wait_for(lambda: not slurm.ask("squeue", "-h").strip(), "an empty queue")
+    process = study(cluster, "--launcher", "slurm")
+    before = steps(cluster)
+    wait_for(lambda: steps(cluster) > before + 150, "steps after going on")
+    process.kill()  # the jobs stay, and are found again
+    process.wait()
+    finish(study(cluster, "--launcher", "slurm"))
+    check_same(local, cluster)
+
+
+def records(folder):
+    path = folder / "metrics.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def train(launcher, *options):
+    return subprocess.Popen([*launcher, str(PROGRAM), "train", *map(str, options)], stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
+
+
+def rank_process(folder, rank):
+    """The process of a rank that srun started in a run's folder."""
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and str(folder).encode() in (entry / "cmdline").read_bytes() and \
+                    f"PMIX_RANK={rank}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                return int(entry.name)
+        except OSError:
+            pass
+    return fail(f"no process of rank {rank}")
+
+
+def show_ranks(folder, slurm):
+    """Two ranks by srun: the bits of one; what Slurm sends before a time limit writes a checkpoint; a rank that dies ends all."""
+    srun = ["srun", "--mpi=pmix", "--nodes=1", "--ntasks=2", "--overcommit", "--kill-on-bad-exit=1"]
+    steps_of_all = ["--steps", 3000, "--stop-step", 40]
+    finish(train([], "--out", folder / "one", *TRAIN, *steps_of_all, "--accumulate", 2))
+    finish(train(srun, "--out", folder / "ranks", *TRAIN, *steps_of_all))
+    if records(folder / "one") != records(folder / "ranks"):
+        fail("ranks by srun have other records than one")
+    process = train(srun, "--resume", folder / "ranks", "--stop-step", 0)
+    wait_for(lambda: len(records(folder / "ranks")) > 43, "steps after going on")
+    subprocess.run(["scancel", "--signal=USR1", slurm.ask("squeue", "-h", "-o", "%A").split()[0]], check=True)
+    finish(process, 128 + signal.SIGUSR1)
+    last = max((folder / "ranks/checkpoints").glob("step-*"))
+    if int(last.name[5:]) != len(records(folder / "ranks")):
+        fail(f"the last checkpoint is {last.name} of {len(records(folder / 'ranks'))} steps")
+    process = train(srun, "--resume", folder / "ranks", "--stop-step", 0)
+    wait_for(lambda: len(records(folder / "ranks")) > int(last.name[5:]) + 3, "steps after the signal")
+    os.kill(rank_process(folder / "ranks", 1), signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    if process.returncode == 0 or "task" not in output:
+        fail(f"a rank was killed: exit code {process.returncode}\n{output}")
+
+
+def show(folder):
     slurm = Cluster(folder)
     try:
         slurm.begin()
-        process = study(cluster, "--launcher", "slurm")
-        wait_for(lambda: steps(cluster) > 150, "steps of the first jobs")
-        status = finish(study(cluster, "--status"))
-        if "running" not in status or ", job " not in status:
-            fail(f"--status shows nothing that runs:\n{status}")
-        slurm.node("n1", "DOWN")
-        before = steps(cluster)
-        wait_for(lambda: steps(cluster) > before + 250, "steps on the other node")
-        slurm.node("n1", "RESUME")
-        process.send_signal(signal.SIGINT)
-        finish(process, 130)
-        wait_for(lambda: not slurm.ask("squeue", "-h").strip(), "an empty queue")
-        process = study(cluster, "--launcher", "slurm")
-        before = steps(cluster)
-        wait_for(lambda: steps(cluster) > before + 150, "steps after going on")
-        process.kill()  # the jobs stay, and are found again
-        process.wait()
-        finish(study(cluster, "--launcher", "slurm"))
-        check_same(local, cluster)
+        show_ranks(folder, slurm)
+        show_study(folder, slurm)
     finally:
         subprocess.run(["scancel", "--user=root"], check=False)
         slurm.stop()
@@ -189,7 +242,7 @@ def main():
                     sorted(Path(folder).glob("cluster/runs/*.log")):
                 print(f"== {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-15:]))
             raise
-    print("a study by array jobs has the records of a local one")
+    print("ranks by srun have the records of one, a study by array jobs those of a local one")
 
 
 main()

@@ -41,6 +41,15 @@ void sr_collective_close(sr_collective *collective) {
     (void)collective;
 }
 
+void sr_collective_begin(sr_collective *collective) {
+    (void)collective;
+}
+
+srnn_status sr_collective_look(sr_collective *collective, sr_collective_state *state) {
+    (void)collective, (void)state;
+    return no_gpus();
+}
+
 srnn_status sr_collective_fork(sr_collective *collective) {
     (void)collective;
     return no_gpus();

@@ -107,8 +107,8 @@ sr_chunk_spans sr_chunked_spans(int heads, int group, int T, int blocks);
 /* How many states the cores need room for. */
 size_t sr_chunked_states(const srnn_problem *problem, int multiprocessors);
 
-/* spans.states: the states of keys and values before all spans; and from what each span adds, the states before spans of a
- * walk forwards or from the end. */
+/* spans.states: the states of keys and values before all spans but the first; and from what the span before each adds, the
+ * states before spans of a walk forwards or from the end. */
 srnn_status sr_chunked_key_states(const sr_attention_view<sr_bf16> &call,
                                   const sr_mma_alignment &aligned, const sr_chunk_spans &spans,
                                   cudaStream_t stream);
@@ -269,13 +269,14 @@ template <int THREADS> struct sr_chunk_tiles {
 /* What a head says about its tokens. */
 template <bool DECAYS> struct sr_chunk_head {
     const int32_t *first; /* (T) of the batch row */
-    const double *decay;  /* (T) of the kv head; read only where weights decay */
+    const double
+        *decay; /* (T) of the kv head; read only where weights decay; NULL: they do not after all */
     int T;
 
     /* exp(C_to - C_from); one document has both. */
     SR_DEVICE float between(int from, int to) const {
         if constexpr (DECAYS)
-            return exp2f((float)(decay[to] - decay[from]) * SR_LOG2_E);
+            return decay ? exp2f((float)(decay[to] - decay[from]) * SR_LOG2_E) : 1;
         return 1;
     }
 
@@ -312,8 +313,9 @@ template <bool DECAYS> struct sr_chunk_head {
 
 template <bool DECAYS>
 SR_DEVICE sr_chunk_head<DECAYS> chunk_head(const sr_attention_view<sr_bf16> &call, int b, int kv) {
+    const double *const decay = DECAYS ? call.scratch.decay : nullptr;
     return {call.first + (int64_t)b * call.T,
-            DECAYS ? call.scratch.decay + call.row_index(call.Hkv, b, kv, 0) : nullptr, call.T};
+            decay ? decay + call.row_index(call.Hkv, b, kv, 0) : nullptr, call.T};
 }
 
 /* Weights of a 16 x 16 piece times exp(sign (C_row - C_column)). */
@@ -321,6 +323,8 @@ template <bool DECAYS>
 SR_DEVICE void decay_pairs(float (&w)[SR_PIECE], const sr_chunk_head<DECAYS> &head, int row,
                            int column, float sign) {
     if constexpr (DECAYS) {
+        if (!head.decay)
+            return;
         sr_piece_decay decay;
         decay.open(head.decay, row, column, head.T, sign * SR_LOG2_E);
 #pragma unroll
@@ -354,19 +358,31 @@ SR_DEVICE void hide_keys(float (&w)[SR_PIECE], const sr_chunk_head<DECAYS> &head
 template <bool DECAYS>
 SR_DEVICE void hide_queries(float (&w)[SR_PIECE], const sr_chunk_head<DECAYS> &head, int t,
                             int query, bool documents) {
+    if (query == t)
+#pragma unroll
+        for (int e = 0; e < SR_PIECE; e++)
+            w[e] = piece_row(e / 2 % 2) > piece_column(e) ? 0 : w[e];
+    if (!documents)
+        return;
 #pragma unroll
     for (int e = 0; e < SR_PIECE; e++) {
-        const int j = t + piece_row(e / 2 % 2), i = query + piece_column(e);
-        if (query == t)
-            w[e] = j > i ? 0 : w[e];
-        if (documents)
-            w[e] = j < head.first[min(i, head.T - 1)] ? 0 : w[e];
+        const int first = head.first[min(query + piece_column(e), head.T - 1)];
+        w[e] = t + piece_row(e / 2 % 2) < first ? 0 : w[e];
     }
 }
 
 /* x times factor; what is multiplied with nothing does not matter, even if it is not a number. */
 SR_DEVICE float counted(float x, float factor) {
     return factor == 0 ? 0 : x * factor;
+}
+
+/* Row `half` of the lane's two of C times factor, where that can be 0 because the row does not count. */
+template <int P> SR_DEVICE void scale_row(float (&c)[P][4], int half, float factor) {
+#pragma unroll
+    for (int n = 0; n < P; n++) {
+        c[n][2 * half] = counted(c[n][2 * half], factor);
+        c[n][2 * half + 1] = counted(c[n][2 * half + 1], factor);
+    }
 }
 
 /* P pieces of 16 rows of a tile, from column 8 `begin` on, = C. By a warp; complete after a barrier or __syncwarp. */
@@ -518,6 +534,59 @@ SR_DEVICE void rows_out(const sr_head_rows<sr_bf16> &head, const sr_bf16 *rows, 
     }
 }
 
+/* Rows t .. t+15, those before `past`, = C, COLUMNS of them at a time. By a warp, through 16 rows of COLUMNS that no other
+ * uses. */
+template <int COLUMNS>
+SR_DEVICE void store_rows(sr_head_rows<sr_bf16> to, const float (&c)[SR_CHUNK / 8][4], int t,
+                          sr_bf16 *rows, int past) {
+#pragma unroll
+    for (int begin = 0; begin < SR_CHUNK; begin += COLUMNS) {
+        float part[COLUMNS / 8][4];
+#pragma unroll
+        for (int m = 0; m < COLUMNS / 2; m++)
+            part[m / 4][m % 4] = c[begin / 8 + m / 4][m % 4];
+        __syncwarp();
+        pieces_to_tile<COLUMNS>(rows, part);
+        __syncwarp();
+        rows_out<COLUMNS>(to, rows, t, past);
+        to.rows += COLUMNS;
+        to.columns -= COLUMNS;
+    }
+}
+
+/* Where 16 rows of a warp begin. */
+struct sr_rows_place {
+    int b, h, t;
+};
+
+/* Rows of queries: from numerators C and the lane's share of the sums of their weights, what backward wants of them and the
+ * outputs. By a warp, through 16 rows of COLUMNS that no other uses. */
+template <int COLUMNS>
+SR_DEVICE void store_outputs(const sr_attention_view<sr_bf16> &call,
+                             const sr_mma_alignment &aligned, const sr_rows_place &place,
+                             float (&c)[SR_CHUNK / 8][4], const float (&sum)[2], sr_bf16 *tile) {
+    const int b = place.b, h = place.h, t = place.t;
+    const int64_t at = call.row_index(call.H, b, h, 0);
+    if (call.numerator)
+        store_rows<COLUMNS>({call.numerator + at * call.Dv, call.Dv, call.Dv, aligned.numerator}, c,
+                            t, tile, call.T);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int i = t + piece_row(half);
+        const float all = call.choices.sums_rows ? quad_sum(sum[half]) : 0;
+        const sr_row_facts facts = row_facts(call, b, h, min(i, call.T - 1), all, 0);
+        if (call.numerator && threadIdx.x % 4 == 0 && i < call.T) {
+            call.row_sum[at + i] = facts.row_sum;
+            call.maximum[at + i] = 0;
+        }
+        float o[SR_CHUNK / 4];
+        row_of(o, c, half);
+        row_output<sr_quad_row<SR_CHUNK>>(o, call, facts);
+        set_row(c, o, half);
+    }
+    store_rows<COLUMNS>(head_rows(call.o, b, h, call.Dv, aligned.o), c, t, tile, call.T);
+}
+
 /* 16 rows of a warp: X and the sums C. */
 struct sr_chunk_rows {
     static constexpr int P = SR_CHUNK / 8;
@@ -579,7 +648,7 @@ struct sr_chunk_rows {
         }
     }
 
-    /* Row `half` times factor; where that can be 0 because the row does not count. */
+    /* Row `half` times factor; the second where that can be 0. */
     SR_DEVICE void multiply(int half, float factor) {
 #pragma unroll
         for (int n = 0; n < P; n++) {
@@ -588,11 +657,7 @@ struct sr_chunk_rows {
         }
     }
     SR_DEVICE void scale(int half, float factor) {
-#pragma unroll
-        for (int n = 0; n < P; n++) {
-            c[n][2 * half] = counted(c[n][2 * half], factor);
-            c[n][2 * half + 1] = counted(c[n][2 * half + 1], factor);
-        }
+        scale_row(c, half, factor);
     }
 
     /* Pairs with rows at .. at+15 of Y and Z; weigh(w) makes weights of the 16 x 16 products of X and Y, of whose four steps
@@ -613,23 +678,9 @@ struct sr_chunk_rows {
         multiply_rows<SR_CHUNK>(c, a, z, at);
     }
 
-    /* Rows before `past` to memory, `columns` of COLUMNS at a time. By a warp, through 16 rows of COLUMNS that no other
-     * uses. */
     template <int COLUMNS>
-    SR_DEVICE void store(sr_head_rows<sr_bf16> to, sr_bf16 *rows, int past) const {
-#pragma unroll
-        for (int begin = 0; begin < SR_CHUNK; begin += COLUMNS) {
-            float part[COLUMNS / 8][4];
-#pragma unroll
-            for (int m = 0; m < COLUMNS / 2; m++)
-                part[m / 4][m % 4] = c[begin / 8 + m / 4][m % 4];
-            __syncwarp();
-            pieces_to_tile<COLUMNS>(rows, part);
-            __syncwarp();
-            rows_out<COLUMNS>(to, rows, t, past);
-            to.rows += COLUMNS;
-            to.columns -= COLUMNS;
-        }
+    SR_DEVICE void store(const sr_head_rows<sr_bf16> &to, sr_bf16 *rows, int past) const {
+        store_rows<COLUMNS>(to, c, t, rows, past);
     }
 };
 

@@ -49,31 +49,16 @@ template <bool DECAYS> struct output_rows : sr_chunk_rows {
         });
     }
 
-    /* Numerators and statistics to memory where they are wanted, then the outputs. `tile`: the warp's. */
+    /* `tile`: the warp's. */
     SR_DEVICE void finish(const sr_attention_view<sr_bf16> &call, int b, int h, sr_bf16 *tile,
                           const sr_mma_alignment &aligned) {
-        const int64_t at = call.row_index(call.H, b, h, 0);
         const float coefficient = call.score.coefficient[1];
-        Rows::multiply(0, coefficient);
-        Rows::multiply(1, coefficient);
-        if (call.numerator)
-            Rows::store<STORE_COLUMNS>(
-                {call.numerator + at * call.Dv, call.Dv, call.Dv, aligned.numerator}, tile, call.T);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int i = Rows::row(half);
-            const float all = call.choices.sums_rows ? coefficient * quad_sum(sum[half]) : 0;
-            const sr_row_facts facts = row_facts(call, b, h, min(i, call.T - 1), all, 0);
-            if (call.numerator && threadIdx.x % 4 == 0 && i < call.T) {
-                call.row_sum[at + i] = facts.row_sum;
-                call.maximum[at + i] = 0;
-            }
-            float o[2 * Rows::P];
-            row_of(o, this->c, half);
-            row_output<sr_quad_row<SR_CHUNK>>(o, call, facts);
-            set_row(this->c, o, half);
+            Rows::multiply(half, coefficient);
+            sum[half] *= coefficient;
         }
-        Rows::store<STORE_COLUMNS>(head_rows(call.o, b, h, call.Dv, aligned.o), tile, call.T);
+        store_outputs<STORE_COLUMNS>(call, aligned, {b, h, this->t}, this->c, sum, tile);
     }
 };
 

@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         g = last_head ? 0 : g + 1;
         chunk -= last_head;
     }
-    state.put(spans.state(head_number, span));
+    state.put(spans.state(head_number, span - 1));
 }
 
 srnn_status sr_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(THREADS, 4)
         state.add(shared->keys[chunk % 2], shared->values[chunk % 2], call.choices.sums_rows,
                   {factor, factor});
     }
-    state.put(spans.state(head_number, span));
+    state.put(spans.state(head_number, span + 1));
 }
 
 /* What span n of a walk counts in the state after it, if it is there before: for the states of scan_states. */
@@ -91,7 +91,8 @@ SR_DEVICE float factor_across(const sr_chunk_head<DECAYS> &head, const sr_chunk_
     return t1 < head.T ? head.back_across(t0, t1, head.first[t1]) : 0;
 }
 
-/* What spans add becomes the state before each; a thread has one number of it, and loads those of some spans together. */
+/* What the spans before each, but for the first, add becomes the state before it; a thread has one number of it, and loads those
+ * of some spans together. */
 template <bool DECAYS>
 __global__ void scan_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
                             const sr_chunk_spans spans, bool from_end) {
@@ -102,27 +103,28 @@ __global__ void scan_states(const __grid_constant__ sr_attention_view<sr_bf16> c
         chunk_head<DECAYS>(call, head_number / call.Hkv, head_number % call.Hkv);
     const auto span_of = [&](int n) { return from_end ? spans.count - 1 - n : n; };
     float before = 0;
-    for (int begin = 0; begin < spans.count; begin += TOGETHER) {
+    for (int begin = 1; begin < spans.count; begin += TOGETHER) {
         float adds[TOGETHER], factor[TOGETHER];
 #pragma unroll
         for (int m = 0; m < TOGETHER; m++) {
-            const bool used = begin + m < spans.count - 1; /* nobody needs what the last one adds */
-            const int span = span_of(used ? begin + m : 0);
-            adds[m] = used ? spans.state(head_number, span)[at] : 0;
-            factor[m] = factor_across(head, spans, span, from_end);
+            const int n = min(begin + m, spans.count - 1);
+            adds[m] = spans.state(head_number, span_of(n))[at];
+            factor[m] = factor_across(head, spans, span_of(n - 1), from_end);
         }
 #pragma unroll
         for (int m = 0; m < TOGETHER; m++) {
             if (begin + m >= spans.count)
                 break;
-            spans.state(head_number, span_of(begin + m))[at] = before;
             before = counted(before, factor[m]) + adds[m];
+            spans.state(head_number, span_of(begin + m))[at] = before;
         }
     }
 }
 
 srnn_status sr_chunked_scan(const sr_attention_view<sr_bf16> &call, const sr_chunk_spans &spans,
                             bool from_end, cudaStream_t stream) {
+    if (spans.count == 2)
+        return SRNN_OK; /* the one state there is has one sum */
     const dim3 grid(SR_STATE_NUMBERS / THREADS, (unsigned)(spans.heads - spans.whole)),
         block(THREADS);
     SR_CUDA(sr_launch(call.choices.decays ? scan_states<true> : scan_states<false>, grid, block, 0,

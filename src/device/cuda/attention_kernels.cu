@@ -3,6 +3,7 @@
 
 #include "attention/attention.h"
 #include "device/cuda/attention_chunked.h"
+#include "device/cuda/attention_expanded.h"
 #include "device/cuda/attention_generic.h"
 #include "device/cuda/attention_hopper.h"
 #include "device/cuda/attention_mma.h"
@@ -10,8 +11,8 @@
 
 const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
     static const sr_attention_kernel *const kernels[] = {
-        &sr_cuda_attention_hopper, &sr_cuda_attention_mma, &sr_cuda_attention_generic,
-        &sr_cuda_attention_chunked, nullptr};
+        &sr_cuda_attention_hopper,  &sr_cuda_attention_mma,      &sr_cuda_attention_generic,
+        &sr_cuda_attention_chunked, &sr_cuda_attention_expanded, nullptr};
     return kernels;
 }
 
@@ -29,9 +30,14 @@ const sr_state_kernel *sr_cuda_state_kernel(const srnn_problem *problem, bool fi
     return nullptr;
 }
 
-/* H200, linear_elu, D = 64, bf16: up to about so many pairs of positions in all heads, of calls that do not fill the GPU, the
- * parallel form was as fast or faster; docs/PERFORMANCE.md has the times. */
+/* H200, bf16: up to about so many pairs of positions in all heads, of calls that do not fill the GPU, the parallel form of
+ * linear_elu with D = 64 was as fast or faster; and of order 2 up to about so many tokens with forward and backward together.
+ * docs/PERFORMANCE.md has the times. */
 bool sr_cuda_chunked_pays(const srnn_problem *p) {
     const double pairs = (double)p->B * p->H * p->T * p->T;
-    return pairs > 33e6;
+    const int tokens = sr_highest_order(&p->attention) < 2 ? 0
+                       : p->D <= 16                        ? 512
+                       : p->D <= 32                        ? 3072
+                                                           : 8192;
+    return pairs > 33e6 && p->T >= tokens;
 }

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "device/cuda/check.h"
 #include "device/cuda/device.h"
+#include "device/cuda/launch.h"
 #include "device/cuda/platform.h"
 
 #include <dlfcn.h>
@@ -14,12 +15,15 @@ struct nccl_id {
     char bytes[SR_COLLECTIVE_ID];
 };
 enum { NCCL_INT64 = 4, NCCL_FLOAT = 7, NCCL_DOUBLE = 8, NCCL_BFLOAT16 = 9, NCCL_SUM = 0 };
+enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 };
 
 struct nccl_functions {
     const char *(*GetErrorString)(int result);
     int (*GetUniqueId)(nccl_id *id);
     int (*CommInitRank)(void **comm, int count, nccl_id id, int rank);
     int (*CommDestroy)(void *comm);
+    int (*CommAbort)(void *comm);
+    int (*CommGetAsyncError)(void *comm, int *result);
     int (*GroupStart)(void);
     int (*GroupEnd)(void);
     int (*AllReduce)(const void *from, void *to, size_t count, int type, int op, void *comm,
@@ -42,6 +46,8 @@ struct sr_collective {
     void *comm;
     cudaStream_t stream;
     cudaEvent_t begun, ended;
+    int *waits; /* host memory that the GPU writes: it has come to a join */
+    bool failed;
     int rank, count;
 };
 
@@ -75,6 +81,8 @@ static bool find_all(nccl_functions *f, void *library) {
            find(&f->GetUniqueId, library, "ncclGetUniqueId") &&
            find(&f->CommInitRank, library, "ncclCommInitRank") &&
            find(&f->CommDestroy, library, "ncclCommDestroy") &&
+           find(&f->CommAbort, library, "ncclCommAbort") &&
+           find(&f->CommGetAsyncError, library, "ncclCommGetAsyncError") &&
            find(&f->GroupStart, library, "ncclGroupStart") &&
            find(&f->GroupEnd, library, "ncclGroupEnd") &&
            find(&f->AllReduce, library, "ncclAllReduce") &&
@@ -117,6 +125,8 @@ static srnn_status fill(sr_collective *c, const char *id) {
     SR_CUDA(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
     SR_CUDA(cudaEventCreateWithFlags(&c->begun, cudaEventDisableTiming));
     SR_CUDA(cudaEventCreateWithFlags(&c->ended, cudaEventDisableTiming));
+    SR_CUDA(cudaHostAlloc(&c->waits, sizeof *c->waits, cudaHostAllocMapped));
+    sr_collective_begin(c);
     SR_NCCL(nccl.CommInitRank(&c->comm, c->count, known, c->rank));
     return SRNN_OK;
 }
@@ -143,9 +153,11 @@ void sr_collective_close(sr_collective *c) {
     if (!c)
         return;
     sr_cuda_stream(c->device);
+    if (c->failed)
+        nccl.CommAbort(c->comm); /* else what was started waits for ranks that are gone */
     if (c->stream)
         cudaStreamSynchronize(c->stream);
-    if (c->comm)
+    if (c->comm && !c->failed)
         nccl.CommDestroy(c->comm);
     if (c->begun)
         cudaEventDestroy(c->begun);
@@ -153,7 +165,38 @@ void sr_collective_close(sr_collective *c) {
         cudaEventDestroy(c->ended);
     if (c->stream)
         cudaStreamDestroy(c->stream);
+    cudaFreeHost(c->waits);
     free(c);
+}
+
+/* ---- how far it is */
+
+void sr_collective_begin(sr_collective *c) {
+    *(volatile int *)c->waits = 0;
+}
+
+/* The failure of a rank shows only here: the work that needs it does not end. */
+static srnn_status check_others(sr_collective *c) {
+    int error;
+    SR_NCCL(nccl.CommGetAsyncError(c->comm, &error));
+    if (error == NCCL_SUCCESS || error == NCCL_IN_PROGRESS)
+        return SRNN_OK;
+    c->failed = true;
+    return SR_FAIL(SRNN_ERR_IO,
+                   "NCCL: a sum over the ranks cannot be ended: %s; NCCL_DEBUG=INFO tells more",
+                   nccl.GetErrorString(error));
+}
+
+srnn_status sr_collective_look(sr_collective *c, sr_collective_state *state) {
+    const cudaError_t error = cudaStreamQuery(sr_cuda_stream(c->device));
+    *state = sr_collective_state{error == cudaSuccess, *(volatile int *)c->waits != 0};
+    if (error != cudaErrorNotReady)
+        SR_CUDA(error);
+    return check_others(c);
+}
+
+static __global__ void tell_that_it_waits(volatile int *waits) {
+    *waits = 1;
 }
 
 /* ---- work */
@@ -165,6 +208,8 @@ srnn_status sr_collective_fork(sr_collective *c) {
 }
 
 srnn_status sr_collective_join(sr_collective *c) {
+    SR_CUDA(
+        sr_launch(tell_that_it_waits, dim3(1), dim3(1), 0, sr_cuda_stream(c->device), c->waits));
     SR_CUDA(cudaEventRecord(c->ended, c->stream));
     SR_CUDA(cudaStreamWaitEvent(sr_cuda_stream(c->device), c->ended, 0));
     return SRNN_OK;

@@ -30,6 +30,13 @@ SR_DEVICE void mma_m16n8k16(float *c, const uint32_t *a, const uint32_t *b) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+/* a * b of two pairs of bf16. */
+SR_DEVICE uint32_t multiply_bf16(uint32_t a, uint32_t b) {
+    uint32_t product;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+    return product;
+}
+
 /* c += A B in tf32: floats of which the last 13 bits are not looked at; collective.
  * A, 16 x 8, a[0..3]: row g column i; row g+8 column i; row g column i+4; row g+8 column i+4.
  * B, 8 x 8, b[0..1]: row i column g; row i+4 column g. */

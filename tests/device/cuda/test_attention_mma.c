@@ -20,7 +20,7 @@ static const double OUTPUT_LIMIT = 6e-3, GRADIENT_LIMIT = 1e-2;
 enum { TENSORS = SR_OPERAND_DECAY + 1, HOLE = 0x7fff }; /* a NaN where nobody may read */
 
 /* The one that has everything first. */
-static const char *const kernels[] = {"mma", "hopper", "chunked"};
+static const char *const kernels[] = {"mma", "hopper", "chunked", "expanded"};
 
 static srnn_device *gpu;
 
@@ -425,6 +425,29 @@ static void chunks(void **state) {
             check_case(specs[n], problems[m], (arrangement)((n + m) % 3));
 }
 
+/* What has a state of order 2, over several spans, the shortest, which a short chunk asks for. */
+static void spans(void **state) {
+    (void)state;
+    const size_t expanded = 3;
+    assert_string_equal(kernels[expanded], "expanded");
+    static const char *const specs[] = {"order:2", "power:2,normaliser=none,norm=l2",
+                                        "order:2,decay,value_gate,output_gate,norm=rms", "order:1",
+                                        "elu:2,normaliser=row_length"};
+    static const int64_t offsets[] = {0, 1, 64, 130, 131, 300, 364, 600};
+    static const srnn_problem problems[] = {
+        {.B = 1, .H = 2, .T = 1, .D = 16, .Dv = 64, .chunk = 64},
+        {.B = 1, .H = 4, .Hkv = 2, .T = 290, .D = 16, .Dv = 64, .chunk = 64},
+        {.B = 2, .H = 2, .T = 300, .D = 40, .offsets = offsets, .documents = 7, .chunk = 64},
+        {.B = 1, .H = 1, .T = 385, .D = 64, .Dv = 20, .chunk = 64},
+        {.B = 1, .H = 2, .Hkv = 1, .T = 300, .D = 16, .Dv = 8}, /* two spans that are chosen */
+    };
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
+        for (size_t m = 0; m < sizeof problems / sizeof *problems; m++)
+            check_kernels(expanded, specs[n], problems[m], (arrangement)((n + m) % 3),
+                          (stretch){SR_OPERAND_Q, 1});
+    check_kernels(expanded, "order:2", problems[3], BY_TOKEN, (stretch){SR_OPERAND_Q, 2048});
+}
+
 /* More heads than a GPU has room for at a time: the chunked kernel cuts the last of them into spans, as it does all heads of
  * the cases above. */
 static void heads_left_over(void **state) {
@@ -515,11 +538,17 @@ static int close_gpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(named_variants), cmocka_unit_test(combinations),
-        cmocka_unit_test(shapes),         cmocka_unit_test(documents),
-        cmocka_unit_test(chunks),         cmocka_unit_test(heads_left_over),
-        cmocka_unit_test(large_scores),   cmocka_unit_test(small_values),
-        cmocka_unit_test(decays),         cmocka_unit_test(every_variant_has_a_kernel),
+        cmocka_unit_test(named_variants),
+        cmocka_unit_test(combinations),
+        cmocka_unit_test(shapes),
+        cmocka_unit_test(documents),
+        cmocka_unit_test(chunks),
+        cmocka_unit_test(heads_left_over),
+        cmocka_unit_test(spans),
+        cmocka_unit_test(large_scores),
+        cmocka_unit_test(small_values),
+        cmocka_unit_test(decays),
+        cmocka_unit_test(every_variant_has_a_kernel),
     };
     srnn_device *found;
     if (srnn_device_open(&found, "cuda") != SRNN_OK) {

@@ -11,6 +11,11 @@ SR_DEVICE void mma_m16n8k16(float *c, const uint32_t *a, const uint32_t *b) {
     sr_emulator_collect(sr_emulator_mma_bf16, &operand, "mma_m16n8k16");
 }
 
+SR_DEVICE uint32_t multiply_bf16(uint32_t a, uint32_t b) {
+    const float2 x = unpack_bf16(a), y = unpack_bf16(b);
+    return pack_bf16(x.x * y.x, x.y * y.y);
+}
+
 SR_DEVICE void mma_m16n8k8_tf32(float *c, const uint32_t *a, const uint32_t *b) {
     sr_emulated_mma operand = {c, a, b};
     sr_emulator_collect(sr_emulator_mma_tf32, &operand, "mma_m16n8k8_tf32");
