@@ -276,7 +276,7 @@ static srnn_status verify_variant(verification *v, const char *name, const srnn_
 
 /* True if a plan can be had for some variant: a linear one has all forms, softmax all kernels. */
 static bool available(const verification *v, const char *kernel, srnn_form form) {
-    static const char *const samples[] = {"linear_elu", "softmax", "norm", "order:2", "gla"};
+    static const char *const samples[] = {"linear_elu", "softmax", "norm", "order:2", "gla", "rat"};
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         srnn_problem p = {.B = 1,
                           .H = 1,

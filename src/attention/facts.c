@@ -271,8 +271,21 @@ bool sr_floor_follows_rows(const srnn_attention *a) {
            norm_ignores_rows(a);
 }
 
+/* True if sums over powers of keys tell a query all that it needs of them. */
+static bool is_polynomial(srnn_score score) {
+    switch (score) {
+    case SRNN_SCORE_EXP:
+        return false;
+    case SRNN_SCORE_LINEAR:
+    case SRNN_SCORE_TAYLOR:
+    case SRNN_SCORE_POWER:
+        return true;
+    }
+    return false;
+}
+
 bool srnn_attention_has_state(const srnn_attention *a) {
-    const bool series = a->score != SRNN_SCORE_EXP && a->clamp == 0 && a->pool == 0;
+    const bool series = is_polynomial(a->score) && a->clamp == 0 && a->pool == 0;
     return series && (a->score == SRNN_SCORE_LINEAR || sr_pairs_are_plain(a));
 }
 

@@ -76,6 +76,12 @@ static int expanded(sr_config_reader *r, const char *key, double otherwise, int 
     return 1;
 }
 
+/* What `expanded` makes `width` of the other width with. */
+static double expansion_of(int64_t width, int64_t of) {
+    const double factor = (double)width / (double)of;
+    return (int64_t)((double)of * factor) < width ? nextafter(factor, INFINITY) : factor;
+}
+
 static int per_head(sr_config_reader *r, const char *key, int width, int heads) {
     if (heads > 0 && width % heads == 0)
         return width / heads;
@@ -141,7 +147,10 @@ static void set_mamba2(json_t *root, const sr_model_config *c) {
     sr_json_set(root, "state_size", json_integer(s->D));
     sr_json_set(root, "conv_kernel", json_integer(c->attention[0].short_conv));
     sr_json_set(root, "n_groups", json_integer(s->Hkv));
-    sr_json_set(root, "expand", json_integer((json_int_t)s->H * s->Dv / c->C));
+    const int64_t inner = (int64_t)s->H * s->Dv;
+    sr_json_set(root, "expand",
+                inner % c->C ? json_real(expansion_of(inner, c->C))
+                             : json_integer((json_int_t)(inner / c->C)));
     sr_json_set(root, "use_bias", json_boolean(c->qkv_bias));
     sr_json_set(root, "use_conv_bias", json_true());
     sr_json_set(root, "hidden_act", json_string("silu"));
@@ -196,8 +205,8 @@ static void read_expansion(sr_config_reader *r, sr_layer_sizes *s, double keys, 
 static void set_expansion(json_t *root, const sr_model_config *c) {
     const sr_layer_sizes *s = &c->sizes[0];
     sr_json_set(root, "num_heads", json_integer(s->H));
-    sr_json_set(root, "expand_k", json_real((double)s->H * s->D / c->C));
-    sr_json_set(root, "expand_v", json_real((double)s->H * s->Dv / c->C));
+    sr_json_set(root, "expand_k", json_real(expansion_of((int64_t)s->H * s->D, c->C)));
+    sr_json_set(root, "expand_v", json_real(expansion_of((int64_t)s->H * s->Dv, c->C)));
 }
 
 static void read_gla(sr_config_reader *r, system_layer *layer, sr_model_config *c) {
@@ -276,7 +285,7 @@ static void set_gated_delta_net(json_t *root, const sr_model_config *c) {
     sr_json_set(root, "num_heads", json_integer(s->Hkv));
     sr_json_set(root, "num_v_heads", json_integer(s->H));
     sr_json_set(root, "head_dim", json_integer(s->D));
-    sr_json_set(root, "expand_v", json_real((double)s->Dv / s->D));
+    sr_json_set(root, "expand_v", json_real(expansion_of(s->Dv, s->D)));
     sr_json_set(root, "conv_size", json_integer(c->attention[0].short_conv));
     sr_json_set(root, "use_gate", json_boolean(c->attention[0].post_gate));
 }

@@ -6,6 +6,7 @@
 #include "model/config_sizes.h"
 #include "model/config_system.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,6 +89,23 @@ static void set_llama(json_t *root, const sr_model_config *c, const sr_family *f
         sr_json_set(root, "softrnn_sizes", sizes);
 }
 
+/* Whether every number of the file comes back from this many digits. */
+static bool digits_suffice(const json_t *value, int digits) {
+    const char *name;
+    json_t *member;
+    size_t i;
+    char text[64];
+    if (json_is_real(value)) {
+        snprintf(text, sizeof text, "%.*g", digits, json_real_value(value));
+        return strtod(text, NULL) == json_real_value(value);
+    }
+    bool suffice = true;
+    json_object_foreach((json_t *)value, name, member) suffice =
+        suffice && digits_suffice(member, digits);
+    json_array_foreach(value, i, member) suffice = suffice && digits_suffice(member, digits);
+    return suffice;
+}
+
 /* *text = the file; free() it. */
 static srnn_status config_text(char **text, const sr_model_config *c, const sr_family *family,
                                sr_dtype dtype) {
@@ -101,8 +119,11 @@ static srnn_status config_text(char **text, const sr_model_config *c, const sr_f
         set_attention(root, c, attention);
     }
     free(attention);
+    const size_t digits = digits_suffice(root, 15)
+                              ? 15
+                              : 17; /* 17 always do, and write 1e-5 as 1.0000000000000001e-05 */
     const srnn_status status = sr_json_dump(
-        text, root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15), "config.json");
+        text, root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(digits), "config.json");
     json_decref(root);
     return status;
 }

@@ -345,6 +345,80 @@ static void automatic_forms_are_sound(void **state) {
     }
 }
 
+/* ---- which kernel ---- */
+
+/* The systems whose pairs are not softmax's, and what computes each form; NULL: nothing does. What the parallel form
+ * leaves to the generic kernel has a state, and is never chosen to be computed in that form. */
+static const struct {
+    const char *name, *parallel, *chunked, *chosen;
+} system_kernels[] = {
+    {"power", "flash", "chunked", NULL},
+    {"forget", "flash", NULL, "flash"},
+    {"mamba2", "flash", "linear", NULL},
+    {"linear_mamba", "flash", "linear", NULL},
+    {"gated_softmax_plusplus_mamba", "flash", NULL, "flash"},
+    {"gated_softmax_plusplus_mamba2", "flash", "linear", NULL},
+    {"gated_softmax_plusplus_mamba2_intended", "flash", NULL, "flash"},
+    {"gla", "generic", "linear", "linear"},
+    {"delta_net", "generic", "linear", "linear"},
+    {"gated_delta_net", "generic", "linear", "linear"},
+    {"log_linear", "generic", "linear", "linear"},
+    {"log_linear_mamba2", "generic", "linear", "linear"},
+    {"log_linear_gated_delta_net", "generic", "linear", "linear"},
+    {"rat", "pooled", NULL, "pooled"},
+    {"grela", "generic", "linear", "linear"},
+    {"nala", "generic", "linear", "linear"},
+    {"nala_cosine", "generic", "linear", "linear"},
+};
+
+/* The kernel's name, or NULL where there is none. */
+static const char *kernel_for(const srnn_attention *a, srnn_form form, int T) {
+    srnn_problem problem = {.attention = *a, .B = 1, .H = 4, .T = T, .D = 8, .form = form};
+    srnn_plan *plan = NULL;
+    const srnn_status status = srnn_plan_create(&plan, &problem);
+    const char *name = status == SRNN_OK ? srnn_plan_kernel(plan) : NULL;
+    srnn_plan_free(plan);
+    return name;
+}
+
+static void check_kernel_name(const char *spec, const char *form, const char *got,
+                              const char *wanted) {
+    if (wanted ? !got || strcmp(got, wanted) != 0 : got != NULL)
+        fail_msg("%s, %s: kernel %s, not %s", spec, form, got ? got : "none",
+                 wanted ? wanted : "none");
+}
+
+/* Every name of the table, so that none falls to a slower kernel unseen. */
+static void names_have_their_kernels(void **state) {
+    (void)state;
+    static const int lengths[] = {1, 2, 40, 4096};
+    const srnn_variant *v;
+    size_t systems = 0;
+    for (size_t n = 0; (v = srnn_variant_at(n)); n++) {
+        const char *parallel = "flash", *chosen = NULL;
+        const bool small = sr_highest_order(&v->attention) <= 8; /* else its state is too large */
+        const char *chunked = srnn_attention_has_state(&v->attention) && small ? "chunked" : NULL;
+        for (size_t i = 0; i < sizeof system_kernels / sizeof *system_kernels; i++)
+            if (strcmp(system_kernels[i].name, v->name) == 0) {
+                parallel = system_kernels[i].parallel;
+                chunked = system_kernels[i].chunked;
+                chosen = system_kernels[i].chosen;
+                systems++;
+            }
+        check_kernel_name(v->name, "parallel", kernel_for(&v->attention, SRNN_FORM_PARALLEL, 40),
+                          parallel);
+        check_kernel_name(v->name, "chunked", kernel_for(&v->attention, SRNN_FORM_CHUNKED, 40),
+                          chunked);
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            const char *got = kernel_for(&v->attention, SRNN_FORM_AUTO, lengths[i]);
+            if (chosen)
+                check_kernel_name(v->name, "chosen", got, chosen);
+            assert_string_not_equal(got, "generic");
+        }
+    }
+    assert_int_equal(systems, sizeof system_kernels / sizeof *system_kernels);
+}
+
 /* ---- memory ---- */
 
 static void memory_is_linear_in_time(void **state) {
@@ -388,6 +462,7 @@ int main(void) {
         cmocka_unit_test(wrong_problems_are_refused),
         cmocka_unit_test(incomplete_calls_are_refused),
         cmocka_unit_test(automatic_forms_are_sound),
+        cmocka_unit_test(names_have_their_kernels),
         cmocka_unit_test(memory_is_linear_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,6 +28,9 @@ static const char *const specs[] = {
     "gla",
     "gated_delta_net,normaliser=row_sum",
     "log_linear,decay=log_sigmoid",
+    "softmax,decay=log_sigmoid,decay_place=logit",
+    "softmax,decay=softplus",
+    "softmax,pool=7",
 };
 
 /* How a case is computed. */
@@ -42,6 +45,7 @@ typedef struct way {
 static const way ways[] = {
     {"generic", SRNN_FORM_PARALLEL, 0, "generic", false, true},
     {"flash", SRNN_FORM_PARALLEL, 0, "flash", false, true},
+    {"pooled", SRNN_FORM_PARALLEL, 0, "pooled", false, true},
     {"flash, fed", SRNN_FORM_PARALLEL, 0, NULL, true, false},
     {"chunked", SRNN_FORM_CHUNKED, 32, NULL, false, true},
     {"chunked, fed", SRNN_FORM_CHUNKED, 32, NULL, true, false},
@@ -214,15 +218,24 @@ static void try_way(const char *spec, const way *w) {
     call_free(&clean);
 }
 
+/* The kernel that is asked for computes the problem. */
+static bool has_kernel(const srnn_problem *problem) {
+    srnn_plan *plan = NULL;
+    const srnn_status status = srnn_plan_create(&plan, problem);
+    srnn_plan_free(plan);
+    assert_true(status == SRNN_OK || status == SRNN_ERR_UNSUPPORTED);
+    return status == SRNN_OK;
+}
+
 static void numbers_reach_what_sees_them(void **state) {
     (void)state;
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
         for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
             const srnn_problem problem = problem_of(specs[n], &ways[i]);
-            const bool flash = ways[i].kernel && strcmp(ways[i].kernel, "flash") == 0;
-            const bool supported = flash ? sr_pairs_are_plain(&problem.attention)
-                                         : ways[i].form == SRNN_FORM_PARALLEL ||
-                                               srnn_attention_has_state(&problem.attention);
+            const bool parallel = ways[i].form == SRNN_FORM_PARALLEL;
+            const bool supported = ways[i].kernel
+                                       ? has_kernel(&problem)
+                                       : parallel || srnn_attention_has_state(&problem.attention);
             if (supported)
                 try_way(specs[n], &ways[i]);
         }

@@ -6,6 +6,7 @@
 #include "files/file.h"
 #include "files/json.h"
 #include "files/safetensors.h"
+#include "model/config_family.h"
 #include "model/model_files.h"
 #include "model/session.h"
 #include "small_model.h"
@@ -350,12 +351,48 @@ static void infinity_is_read(void **state) {
     sr_model_config_free(&config);
 }
 
+/* Widths that are no whole multiple of the model's, and epsilons with many digits, come back from the file. */
+static void uneven_sizes_come_back(void **state) {
+    (void)state;
+    static const struct {
+        const char *model;
+        int C, heads, key, value;
+    } cases[] = {{"mamba2", 28, 3, 5, 14}, {"gla", 49, 3, 1, 2}, {"gated_deltanet", 24, 2, 49, 33}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sr_model_config first, again;
+        char path[256];
+        json_t *record = record_of(cases[i].model), *config = json_object_get(record, "config");
+        write_config(config);
+        path_in(path, "config.json");
+        assert_int_equal(sr_model_config_read(&first, path), SRNN_OK);
+        first.C = cases[i].C;
+        first.norm_epsilon = 1.0 / 3 * 1e-5;
+        for (int layer = 0; layer < first.L; layer++) {
+            first.sizes[layer].H = cases[i].heads;
+            first.sizes[layer].Hkv = strcmp(cases[i].model, "mamba2") == 0 ? 1 : cases[i].heads;
+            first.sizes[layer].D = cases[i].key;
+            first.sizes[layer].Dv = cases[i].value;
+        }
+        const sr_family *family = sr_family_named(json_object_get(config, "model_type"));
+        assert_int_equal(sr_model_config_write(&first, family, SR_DTYPE_F32, path), SRNN_OK);
+        assert_int_equal(sr_model_config_read(&again, path), SRNN_OK);
+        assert_int_equal(again.sizes[0].H, cases[i].heads);
+        assert_int_equal(again.sizes[0].D, cases[i].key);
+        assert_int_equal(again.sizes[0].Dv, cases[i].value);
+        assert_true(again.norm_epsilon == first.norm_epsilon);
+        sr_model_config_free(&first);
+        sr_model_config_free(&again);
+        json_decref(record);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_are_theirs),       cmocka_unit_test(written_as_they_were),
-        cmocka_unit_test(others_keep_their_names), cmocka_unit_test(differences_are_refused),
-        cmocka_unit_test(nonsense_is_refused),     cmocka_unit_test(tensors_without_a_place),
-        cmocka_unit_test(shapes_do_not_overrule),  cmocka_unit_test(infinity_is_read),
+        cmocka_unit_test(uneven_sizes_come_back),  cmocka_unit_test(logits_are_theirs),
+        cmocka_unit_test(written_as_they_were),    cmocka_unit_test(others_keep_their_names),
+        cmocka_unit_test(differences_are_refused), cmocka_unit_test(nonsense_is_refused),
+        cmocka_unit_test(tensors_without_a_place), cmocka_unit_test(shapes_do_not_overrule),
+        cmocka_unit_test(infinity_is_read),
     };
     snprintf(folder, sizeof folder, "/tmp/softrnn-published-XXXXXX");
     if (!mkdtemp(folder) ||

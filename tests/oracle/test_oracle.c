@@ -133,7 +133,7 @@ static void check_kernel(srnn_problem problem, const attention_call *oracle, uin
 
 static void kernels_agree_on_random_combinations(void **state) {
     (void)state;
-    static const char *const kernels[] = {"generic", "flash", "chunked", "linear"};
+    static const char *const kernels[] = {"generic", "flash", "pooled", "chunked", "linear"};
     for (uint64_t seed = 0; seed < COMBINATIONS; seed++) {
         srnn_problem problem = small_problem(probe_attention(seed));
         attention_call oracle;

@@ -6,11 +6,12 @@
 #include "attention/operands.h"
 #include "attention/score.h"
 #include "base/threads.h"
-#include "device/cpu/attention_doubles.h"
 #include "device/cpu/attention_heads.h"
 #include "device/cpu/attention_rows.h"
+#include "device/cpu/attention_simd.h"
 
 #include <math.h>
+#include <string.h>
 
 void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
                                  sr_layout *layout) {
@@ -179,33 +180,38 @@ static void prepare_decay(const prepare_context *x, const sr_span *span, int h) 
         carried[c] = sum[c];
 }
 
-/* Running averages of one channel's numbers: rows at a stride, from what was carried. */
-typedef struct pooled_channel {
-    const prepare_context *x;
-    const sr_span *span;
-    int h, c;
-} pooled_channel;
+/* average (width), and a token's row of it: the gates g times what was there, and the rest of them times x. */
+static void add_to_average(real *out, double *average, const double *g, const real *x, int width) {
+    for (int c = 0; c < width; c++) {
+        average[c] = g[c] * average[c] + (1.0 - g[c]) * (double)x[c];
+        out[c] = (real)average[c];
+    }
+}
 
-static void prepare_average(pooled_channel at, real *out, int width, srnn_tensor from, int head) {
-    const prepare_context *x = at.x;
+/* Running averages of k and v, from what was carried. */
+static void prepare_averages(const prepare_context *x, const sr_span *span, int h) {
     const srnn_problem *p = &x->plan->problem;
-    const int64_t chunk = p->attention.pool, numbers = p->D + p->Dv;
-    const int64_t own = (at.span->b * x->plan->core.Hkv + at.h) * numbers;
-    double *carried =
-        x->carry ? &x->carry->pool[own + (out == x->edges->pooled_v ? p->D : 0) + at.c] : NULL;
-    double average = carried ? *carried : 0.0;
-    real *rows = out + sr_row_index(p, x->plan->core.Hkv, at.span->b, at.h, at.span->start) * width;
-    for (int64_t t = 0; t < at.span->length; t++) {
-        const int64_t token = at.span->start + t;
-        const double g =
-            sr_sigmoid((double)tensor_row(x->in->pool_gate, at.span->b, at.h, token)[at.c]);
-        if ((position_of(x) + t) % chunk == 0)
-            average = 0.0;
-        average = g * average + (1.0 - g) * (double)tensor_row(from, at.span->b, head, token)[at.c];
-        rows[t * width + at.c] = (real)average;
+    const int heads = x->plan->core.Hkv, wide = p->D > p->Dv ? p->D : p->Dv;
+    const int64_t base = sr_row_index(p, heads, span->b, h, span->start);
+    double *carried = x->carry ? x->carry->pool + (span->b * heads + h) * (p->D + p->Dv) : NULL;
+    double average[2 * SR_HEAD_SIZE_MAX] = {0}, g[SR_HEAD_SIZE_MAX];
+    if (carried)
+        memcpy(average, carried, (size_t)(p->D + p->Dv) * sizeof *average);
+    for (int64_t t = 0; t < span->length; t++) {
+        const int64_t token = span->start + t;
+        const real *z = tensor_row(x->in->pool_gate, span->b, h, token);
+        for (int c = 0; c < wide; c++)
+            g[c] = (double)z[c];
+        sigmoid_of(g, g, wide);
+        if ((position_of(x) + t) % p->attention.pool == 0)
+            memset(average, 0, sizeof average);
+        add_to_average(x->edges->pooled_k + (base + t) * p->D, average, g,
+                       tensor_row(x->in->k, span->b, sr_shared_head(p, h), token), p->D);
+        add_to_average(x->edges->pooled_v + (base + t) * p->Dv, average + p->D, g,
+                       tensor_row(x->in->v, span->b, h, token), p->Dv);
     }
     if (carried)
-        *carried = average;
+        memcpy(carried, average, (size_t)(p->D + p->Dv) * sizeof *average);
 }
 
 static void prepare_kv_head(const prepare_context *x, const sr_span *span, int h) {
@@ -224,11 +230,8 @@ static void prepare_kv_head(const prepare_context *x, const sr_span *span, int h
         for (int64_t r = 0; r < count; r++)
             edges->beta[base + t + r] = (real)beta[r];
     }
-    for (int c = 0; edges->pooled_k && c < p->D; c++)
-        prepare_average((pooled_channel){x, span, h, c}, edges->pooled_k, p->D, x->in->k,
-                        sr_shared_head(p, h));
-    for (int c = 0; edges->pooled_v && c < p->Dv; c++)
-        prepare_average((pooled_channel){x, span, h, c}, edges->pooled_v, p->Dv, x->in->v, h);
+    if (edges->pooled_k)
+        prepare_averages(x, span, h);
 }
 
 /* lambda = softplus(L z) */
@@ -296,14 +299,17 @@ static void inverse_task(void *context, int64_t task, int worker) {
     }
 }
 
-/* Cosines and sines of the tokens of a document, or of the piece of one that is fed. */
-static void prepare_turn(const prepare_context *x) {
+/* Cosines and sines of TOKENS tokens of a document, or of the piece of one that is fed. */
+static void turn_task(void *context, int64_t task, int worker) {
+    const prepare_context *x = context;
     const srnn_problem *p = &x->plan->problem;
     const bool chunks = p->attention.position == SRNN_POSITION_ROPE_CHUNKS;
-    const int64_t half = p->D / 2, unit = chunks ? p->attention.pool : 1;
+    const int64_t half = p->D / 2, unit = chunks ? p->attention.pool : 1, from = task * TOKENS;
+    const int64_t past = p->T - from < TOKENS ? p->T : from + TOKENS;
+    (void)worker;
     for (int64_t c = 0; c < half; c++) {
         const double speed = pow(p->rope_theta, -2.0 * (double)c / p->D);
-        for (int64_t t = 0; t < p->T; t++) {
+        for (int64_t t = from; t < past; t++) {
             const double angle = (double)((position_of(x) + t) / unit) * speed;
             x->edges->turn[(t * half + c) * 2] = (real)cos(angle);
             x->edges->turn[(t * half + c) * 2 + 1] = (real)sin(angle);
@@ -323,5 +329,6 @@ void SR_ISA_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan,
     if (edges->q_inverse)
         sr_for_tokens(inverse_task, &context, p);
     if (edges->turn)
-        prepare_turn(&context);
+        sr_parallel(turn_task, &context, (p->T + TOKENS - 1) / TOKENS,
+                    sr_workers_worth(50.0 * (double)p->T * p->D, p->threads));
 }

@@ -4,9 +4,25 @@
 #include "device/cpu/attention_flash.h"
 #include "device/cpu/attention_kernels.h"
 #include "device/cpu/attention_linear.h"
+#include "device/cpu/attention_pooled.h"
 
 static bool supports_plain(const srnn_problem *problem) {
     return sr_pairs_are_plain(&problem->attention);
+}
+
+/* One decay per head at most, be it on weights or logits, and nothing beside it that only some pairs have. */
+static bool supports_tiles(const srnn_problem *problem) {
+    const srnn_attention *a = &problem->attention;
+    return (a->decay == SRNN_DECAY_NONE || a->decay_width == SRNN_WIDTH_HEAD) &&
+           a->position != SRNN_POSITION_ROPE_FEATURES && !a->pool && a->write == SRNN_WRITE_ADD &&
+           a->levels == SRNN_LEVELS_NONE;
+}
+
+/* Running averages of a chunk, without a decay between them. */
+static bool supports_pooled(const srnn_problem *problem) {
+    const srnn_attention *a = &problem->attention;
+    return a->pool && a->decay == SRNN_DECAY_NONE && a->position != SRNN_POSITION_ROPE_FEATURES &&
+           a->write == SRNN_WRITE_ADD && a->levels == SRNN_LEVELS_NONE;
 }
 
 static bool supports_states(const srnn_problem *problem) {
@@ -32,8 +48,13 @@ static size_t chunked_scratch(const srnn_plan *plan) {
 }
 
 const sr_attention_kernel SR_ISA_REAL(sr_attention_flash) = {
-    "flash",       SRNN_FORM_PARALLEL, SR_REAL_DTYPE,  supports_plain,
+    "flash",       SRNN_FORM_PARALLEL, SR_REAL_DTYPE,  supports_tiles,
     flash_scratch, flash_forward,      flash_backward,
+};
+
+const sr_attention_kernel SR_ISA_REAL(sr_attention_pooled) = {
+    "pooled",       SRNN_FORM_PARALLEL, SR_REAL_DTYPE,   supports_pooled,
+    pooled_scratch, pooled_forward,     pooled_backward,
 };
 
 const sr_attention_kernel SR_ISA_REAL(sr_attention_chunked) = {

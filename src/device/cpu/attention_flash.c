@@ -82,20 +82,6 @@ typedef struct query_tile {
     decay_range range;    /* against the key tile at hand */
 } query_tile;
 
-/* Moves a row's maximum up to what this tile brings, rescaling what was summed so far. */
-static void raise_maximum(tile_workspace *w, score_row *row, const score_rule *rule, int64_t r,
-                          int64_t ld) {
-    real maximum = row_log_scale(row, rule), before = w->maximum[r];
-    if (maximum > before) {
-        real factor = (real)exp((double)(before - maximum));
-        w->row_sums[r] *= factor;
-        for (int64_t d = 0; d < ld; d += LANES)
-            vec_store(w->numerator + r * ld + d, factor * vec_load(w->numerator + r * ld + d));
-        w->maximum[r] = maximum;
-    }
-    row->maximum = w->maximum[r];
-}
-
 /* Asks for row r's share of the next key tile, which is then near when the weights are done. */
 static void prefetch_share(const packed_head *head, int64_t tile, int64_t r, const srnn_problem *p,
                            tile_strides ld) {
@@ -114,11 +100,11 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
                        const packed_head *head, int64_t tile, int64_t keys) {
     const srnn_problem *p = &x->call->plan->core;
     tile_strides ld = tile_strides_of(p);
-    double reference = decay_reference(q->decay, q->at, q->rows);
-    const real *columns = decay_columns(w->decay, q->decay, tile, q->at + q->rows, reference);
+    const tile_decays decays = tile_decays_of(w->decay, q->decay, q->at, q->rows, tile,
+                                              q->at + q->rows, !sr_pairs_are_plain(&p->attention));
     const bool sums = sr_needs_row_sum(&p->attention) || sr_floor_follows_rows(&p->attention);
     const bool scaled = x->subtract && !logits_are_tame(&x->rule, q->bound);
-    const bool near = q->decay && decay_is_near(q->range, q->bound);
+    const bool near = q->decay && !x->rule.logit_decay && decay_is_near(q->range, q->bound);
     int width = (int)tile_width(keys);
     for (int64_t r = 0; r < q->rows; r++) {
         int64_t low = q->first[r] - tile * TILE, high = q->at + r + 1 - tile * TILE;
@@ -129,8 +115,6 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
                                 : (int)keys,
             .high = high < keys ? (int)high : (int)keys,
             .width = width,
-            .decay = q->decay ? (real)(q->decay[q->at + r] - reference) : 0,
-            .decay_columns = columns,
             .bound = q->bound,
             .near = near,
         };
@@ -140,6 +124,9 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
         }
         if (high > keys) /* there are more tiles */
             prefetch_share(head, tile + 1, r, p, ld);
+        row_set_decay(&row, &decays, r);
+        if (x->rule.logit_decay)
+            row_decay_logits(&row, &x->rule, NULL);
         if (scaled)
             raise_maximum(w, &row, &x->rule, r, ld.dv);
         row_weights(&row, &x->rule, sums ? &w->row_sums[r] : NULL);

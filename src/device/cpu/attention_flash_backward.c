@@ -23,7 +23,7 @@ typedef struct workspace {
     real *keys;        /* (D, stride of TILE): transposed */
     real *values;      /* (Dv, stride of TILE): transposed */
     real *s, *d;       /* (TILE, stride of TILE) */
-    real *decay;       /* (TILE) */
+    real *decay;       /* (2, TILE) */
     real *query_norm;  /* (tiles): the largest |query| of the tile */
     int64_t Dv;
 } workspace;
@@ -32,6 +32,8 @@ typedef struct context {
     const sr_attention_call *call;
     sr_edges edges;
     real *d_queries; /* (groups, B, H, T rounded up, stride of D) */
+    double *
+        d_decay; /* (groups, B, Hkv, T rounded up): of C, or NULL where sums over rows and columns tell it */
     workspace *workers;
     int64_t groups;
     score_rule rule;
@@ -59,6 +61,9 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     context x = {.groups = groups_of(p)};
     SR_ISA_REAL(sr_edges_place)(&x.edges, plan, true, layout);
     x.d_queries = take_reals(layout, x.groups * p->B * p->H * T, ld.d);
+    if (sr_operand_used(SR_OPERAND_DECAY, &p->attention) && !sr_pairs_are_plain(&p->attention))
+        x.d_decay =
+            sr_layout_take(layout, (size_t)(x.groups * p->B * p->Hkv * T), sizeof *x.d_decay);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
         workspace w = {
@@ -73,7 +78,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
             .values = take_reals(layout, p->Dv, ld.tile),
             .s = take_reals(layout, TILE, ld.tile),
             .d = take_reals(layout, TILE, ld.tile),
-            .decay = take_reals(layout, TILE, 1),
+            .decay = take_reals(layout, 2 * TILE, 1),
             .query_norm = take_reals(layout, tiles_in(p->T), 1),
             .Dv = p->Dv,
         };
@@ -96,6 +101,7 @@ typedef struct position {
     const int32_t *first; /* (T) */
     const double *decay;  /* (T) or NULL */
     real *d_queries;      /* (T rounded up, stride of D) */
+    double *d_decay;      /* (T rounded up), or NULL */
     real key_norm;        /* of the key tile at hand */
 } position;
 
@@ -167,10 +173,11 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
     tile_strides ld = tile_strides_of(p);
     int64_t rows = rows_in(p, own), keys = rows_in(p, tile);
     int64_t base = sr_row_index(p, p->H, at->b, at->h, own * TILE);
-    double reference = decay_reference(at->decay, own * TILE, rows);
     real bound = pair_bound(p, w, at, own);
-    const bool near = at->decay && decay_is_near(pair_range(p, at, tile, own), bound);
-    const real *columns = decay_columns(w->decay, at->decay, tile, p->T, reference);
+    const bool near =
+        at->decay && !x->rule.logit_decay && decay_is_near(pair_range(p, at, tile, own), bound);
+    const tile_decays decays =
+        tile_decays_of(w->decay, at->decay, own * TILE, rows, tile, p->T, at->d_decay != NULL);
     for (int64_t r = 0; r < rows; r++) {
         int64_t i = own * TILE + r, low = at->first[i] - tile * TILE, high = i + 1 - tile * TILE;
         real d_row_sum = x->edges.d_row_sum[base + r];
@@ -181,16 +188,20 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
                                 : (int)keys,
             .high = high < keys ? (int)high : (int)keys,
             .width = (int)width,
-            .decay = at->decay ? (real)(at->decay[i] - reference) : 0,
-            .decay_columns = columns,
             .maximum = ((const real *)x->call->saved.maximum)[base + r],
             .bound = bound,
             .near = near,
         };
         if (row.low > row.high)
             row.low = row.high;
+        row_set_decay(&row, &decays, r);
+        if (at->d_decay) {
+            at->d_decay[i] += row_weights_decay_backward(&row, &x->rule, w->d + r * ld.tile,
+                                                         d_row_sum, at->d_decay + tile * TILE);
+            continue;
+        }
         row_weights_backward(&row, &x->rule, w->d + r * ld.tile, d_row_sum);
-        for (int64_t j = row.low; columns && j < row.high; j++)
+        for (int64_t j = row.low; decays.rows && j < row.high; j++)
             w->column_dot[tile * TILE + j] += row.s[j] * d_row_sum;
     }
     clear_rows_from(w->s, ld.tile, rows, TILE);
@@ -285,6 +296,10 @@ static void keys_task(void *untyped, int64_t task, int worker) {
     memset(w->d_values + from * TILE * ld.dv, 0,
            (size_t)((past - from) * TILE * ld.dv) * sizeof(real));
     memset(w->column_dot + from * TILE, 0, (size_t)((past - from) * TILE) * sizeof(real));
+    if (x->d_decay) {
+        at.d_decay = x->d_decay + (group * p->B * p->Hkv + head) * tiles * TILE;
+        memset(at.d_decay + from * TILE, 0, (size_t)((tiles - from) * TILE) * sizeof(double));
+    }
     for (at.h = at.kv * heads; at.h < (at.kv + 1) * heads; at.h++) {
         at.d_queries = x->d_queries + ((group * p->B + at.b) * p->H + at.h) * tiles * TILE * ld.d;
         memset(at.d_queries + from * TILE * ld.d, 0,
@@ -300,6 +315,19 @@ static void keys_task(void *untyped, int64_t task, int worker) {
     }
     for (int64_t tile = from; tile < past; tile++)
         write_keys(x, w, &at, tile);
+}
+
+/* Gradients of C of a tile: the sum over the groups that saw it, in order. */
+static void add_decay(const context *x, int64_t head, int64_t tile) {
+    const srnn_problem *p = &x->call->plan->core;
+    int64_t tiles = tiles_in(p->T), heads = (int64_t)p->B * p->Hkv;
+    double *sum = x->edges.d_decay + head * p->T + tile * TILE;
+    for (int64_t r = 0; r < rows_in(p, tile); r++) {
+        sum[r] = 0.0;
+        for (int64_t group = 0; group < x->groups && group_start(group, x->groups, tiles) <= tile;
+             group++)
+            sum[r] += x->d_decay[((group * heads + head) * tiles + tile) * TILE + r];
+    }
 }
 
 /* Gradients of a tile of queries: the sum over the groups that saw it, in order. */
@@ -320,6 +348,8 @@ static void queries_task(void *untyped, int64_t task, int worker) {
     SR_ISA_REAL(sr_edges_query_rows_backward)
     (sum, ld.d, &x->edges, x->call,
      (sr_rows){head / p->H, (int)(head % p->H), tile * TILE, rows_in(p, tile)});
+    if (x->d_decay && head % (p->H / p->Hkv) == 0)
+        add_decay(x, head / (p->H / p->Hkv), tile);
 }
 
 srnn_status flash_backward(const sr_attention_call *call) {

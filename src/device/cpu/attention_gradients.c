@@ -2,10 +2,10 @@
  * per number type. */
 #include "attention/operands.h"
 #include "attention/score.h"
-#include "device/cpu/attention_doubles.h"
 #include "device/cpu/attention_edges.h"
 #include "device/cpu/attention_heads.h"
 #include "device/cpu/attention_rows.h"
+#include "device/cpu/attention_simd.h"
 
 #include <math.h>
 #include <string.h>
@@ -80,121 +80,145 @@ static double add_decay(const head_place *x, double sum, int64_t t, int c, int w
     return sum - (x->edges->value_dot[x->base + t] + x->edges->column_dot[x->base + t]);
 }
 
-/* The gradient of z from that of the logarithm a of its gate; shares in those of a_log and dt_bias. */
-static double gate_backward(const head_place *x, double d_a, double z, double *partial) {
+/* The numbers z of one token, or of several that have one each: what they become on the way back. */
+typedef struct decay_strip {
+    int64_t from, count; /* tokens */
+    int width;
+    double rate;                    /* softplus: -exp(a_log) */
+    double step[SR_HEAD_SIZE_MAX];  /* softplus: of z */
+    double slope[SR_HEAD_SIZE_MAX]; /* of what a gate's logarithm is made of, by z */
+} decay_strip;
+
+static void decay_strip_fill(decay_strip *strip, const head_place *x) {
     const srnn_attention *a = &x->p->attention;
+    const srnn_operands *in = x->call->in;
+    const int64_t n = strip->count * strip->width;
+    const double divisor = a->decay_divisor > 0.0 ? a->decay_divisor : 1.0;
+    double z[SR_HEAD_SIZE_MAX];
+    for (int64_t r = 0; r < strip->count; r++)
+        for (int c = 0; c < strip->width; c++)
+            z[r * strip->width + c] = (double)tensor_row(in->decay, x->span->b, x->h,
+                                                         x->span->start + strip->from + r)[c];
     switch (a->decay) {
     case SRNN_DECAY_NONE:
     case SRNN_DECAY_LEARNED:
-    case SRNN_DECAY_LOG_SIGMOID: /* many at a time */
+        for (int64_t i = 0; i < n; i++)
+            strip->slope[i] = 1.0 / DECAY_DIVISOR;
         break;
-    case SRNN_DECAY_SOFTPLUS: {
-        const double rate = -exp((double)((const real *)x->call->in->a_log)[x->h]);
-        const double moved = z + (double)((const real *)x->call->in->dt_bias)[x->h];
-        const double d_z = d_a * rate * sr_sigmoid(moved);
-        partial[0] += d_a * rate * sr_softplus(moved);
-        partial[1] += d_z;
-        return d_z;
+    case SRNN_DECAY_LOG_SIGMOID:
+        for (int64_t i = 0; i < n; i++)
+            z[i] = -z[i];
+        sigmoid_of(strip->slope, z, n);
+        for (int64_t i = 0; i < n; i++)
+            strip->slope[i] /= divisor;
+        break;
+    case SRNN_DECAY_SOFTPLUS:
+        strip->rate = -exp((double)((const real *)in->a_log)[x->h]);
+        for (int64_t i = 0; i < n; i++)
+            z[i] += (double)((const real *)in->dt_bias)[x->h];
+        softplus_of(strip->step, z, n);
+        sigmoid_of(strip->slope, z, n);
+        break;
     }
-    }
-    return d_a / DECAY_DIVISOR;
 }
 
-/* The share of the gate on values in the gradient of z. */
-static double time_step_backward(const head_place *x, int64_t t, double z, double *partial) {
-    const double moved = z + (double)((const real *)x->call->in->dt_bias)[x->h];
-    const double step = sr_softplus(moved);
-    const double d_z =
-        step > 0.0 ? x->edges->value_dot[x->base + t] / step * sr_sigmoid(moved) : 0.0;
+/* The gradient of number i of the strip, of token t, from that of the logarithm of its gate; with softplus, adds shares
+ * in those of a_log and dt_bias. */
+static double gate_backward(const head_place *x, const decay_strip *strip, int64_t t, int64_t i,
+                            double d_a) {
+    const srnn_attention *a = &x->p->attention;
+    if (a->decay != SRNN_DECAY_SOFTPLUS)
+        return d_a * strip->slope[i];
+    double *partial = x->edges->head_partial + 2 * (x->base + t), d_step = d_a * strip->rate;
+    partial[0] += d_step * strip->step[i];
+    if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP && strip->step[i] > 0.0)
+        d_step += x->edges->value_dot[x->base + t] / strip->step[i];
+    const double d_z = d_step * strip->slope[i];
     partial[1] += d_z;
     return d_z;
 }
 
-/* The gradient of z of channel c of token t from the sums of dC_i over the rows from t on and behind it. */
-static double decay_number_backward(const head_place *x, int64_t t, int c, double with,
-                                    double later) {
-    const srnn_attention *a = &x->p->attention;
-    double *partial = x->edges->head_partial ? x->edges->head_partial + 2 * (x->base + t) : NULL;
-    const double z =
-        (double)tensor_row(x->call->in->decay, x->span->b, x->h, x->span->start + t)[c];
-    const double d_z = gate_backward(x, a->decay == SRNN_DECAY_LEARNED ? later : with, z, partial);
-    return a->value_gate == SRNN_VALUE_GATE_TIME_STEP ? d_z + time_step_backward(x, t, z, partial)
-                                                      : d_z;
-}
-
-/* d_z (width) from `with` (width) for log_sigmoid, where nothing else is wanted. */
-static void log_sigmoid_backward(double *d_z, const double *with, const real *z, int width,
-                                 double divisor) {
-    double slope[SR_HEAD_SIZE_MAX];
-    for (int c = 0; c < width; c++)
-        slope[c] = -(double)z[c];
-    sigmoid_of(slope, slope, width);
-    for (int c = 0; c < width; c++)
-        d_z[c] = with[c] * slope[c] / divisor;
-}
-
 static void decay_backward(const head_place *x) {
     const srnn_attention *a = &x->p->attention;
-    const int width = sr_decay_numbers(a, x->p->D);
     const srnn_tensor out = x->call->gradients->decay;
-    const double divisor = a->decay_divisor > 0.0 ? a->decay_divisor : 1.0;
-    double later[SR_HEAD_SIZE_MAX] = {0};                 /* sums of dC_i over rows i > m, */
-    double with[SR_HEAD_SIZE_MAX], d_z[SR_HEAD_SIZE_MAX]; /* and over i >= m */
+    decay_strip strip = {.width = sr_decay_numbers(a, x->p->D)};
+    const int64_t tokens = strip.width == 1 ? TOKENS : 1;
+    double later[SR_HEAD_SIZE_MAX] = {0}; /* sums of dC_i over rows i > t */
     for (int64_t t = 0; x->edges->head_partial && t < 2 * x->span->length; t++)
         x->edges->head_partial[2 * x->base + t] = 0.0;
-    for (int64_t t = x->span->length - 1; t >= 0; t--) {
-        for (int c = 0; c < width; c++)
-            with[c] = add_decay(x, later[c], t, c, width);
-        if (a->decay == SRNN_DECAY_LOG_SIGMOID)
-            log_sigmoid_backward(
-                d_z, with, tensor_row(x->call->in->decay, x->span->b, x->h, x->span->start + t),
-                width, divisor);
-        else
-            for (int c = 0; c < width; c++)
-                d_z[c] = decay_number_backward(x, t, c, with[c], later[c]);
-        memcpy(later, with, (size_t)width * sizeof *later);
-        for (int c = 0; out.data && c < width; c++)
-            tensor_row(out, x->span->b, x->h, x->span->start + t)[c] = (real)d_z[c];
+    for (strip.from = (x->span->length - 1) / tokens * tokens; strip.from >= 0;
+         strip.from -= tokens) {
+        const int64_t left = x->span->length - strip.from;
+        strip.count = left < tokens ? left : tokens;
+        decay_strip_fill(&strip, x);
+        for (int64_t r = strip.count - 1; r >= 0; r--)
+            for (int c = 0; c < strip.width; c++) {
+                const int64_t t = strip.from + r;
+                const double with = add_decay(x, later[c], t, c, strip.width);
+                const double d_a = a->decay == SRNN_DECAY_LEARNED ? later[c] : with;
+                const double d_z = gate_backward(x, &strip, t, r * strip.width + c, d_a);
+                later[c] = with;
+                if (out.data)
+                    tensor_row(out, x->span->b, x->h, x->span->start + t)[c] = (real)d_z;
+            }
     }
 }
 
-/* In place: gradients of x from gradients of its running averages, (T, width) of the head; adds to those of
- * the gates, which k and v share. */
-static void average_backward(const head_place *x, real *d, const real *pooled, srnn_tensor from,
-                             int head, int width) {
-    const srnn_tensor gates = x->call->in->pool_gate, d_gates = x->call->gradients->pool_gate;
-    for (int c = 0; c < width; c++) {
-        double later = 0.0; /* of the average, from the tokens behind */
-        for (int64_t t = x->span->length - 1; t >= 0; t--) {
-            const int64_t token = x->span->start + t, at = (x->base + t) * width + c;
-            const bool first = t % x->p->attention.pool == 0;
-            const double g = sr_sigmoid((double)tensor_row(gates, x->span->b, x->h, token)[c]);
-            const double value = (double)tensor_row(from, x->span->b, head, token)[c];
-            const double before = first ? 0.0 : (double)pooled[at - width];
-            const double d_average = later + (double)d[at];
-            d[at] = (real)((1.0 - g) * d_average);
-            later = first ? 0.0 : g * d_average;
-            if (d_gates.data) {
-                real *out = &tensor_row(d_gates, x->span->b, x->h, token)[c];
-                *out = (real)((double)*out + d_average * (before - value) * g * (1.0 - g));
-            }
-        }
+/* Rows of one token on the way back through a running average. */
+typedef struct average_row {
+    real *d;            /* in: of the average, out: of x */
+    double *later;      /* of the average, from the tokens behind */
+    const real *before; /* the average of the token before, or NULL */
+    const real *value;
+    int width;
+} average_row;
+
+/* Adds to the gradients of the gates' numbers, whose sigmoids are g. */
+static void average_backward(double *d_gates, const average_row *row, const double *g) {
+    for (int c = 0; c < row->width; c++) {
+        const double before = row->before ? (double)row->before[c] : 0.0;
+        const double d_average = row->later[c] + (double)row->d[c];
+        row->d[c] = (real)((1.0 - g[c]) * d_average);
+        row->later[c] = row->before ? g[c] * d_average : 0.0;
+        d_gates[c] += d_average * (before - (double)row->value[c]) * g[c] * (1.0 - g[c]);
     }
+}
+
+/* The row of d (B, Hkv, T, width) and its like at a token of the head. */
+static average_row average_row_at(const head_place *x, int64_t t, real *d, const real *pooled,
+                                  int width) {
+    const int64_t at = (x->base + t) * width;
+    const bool first = t % x->p->attention.pool == 0;
+    return (average_row){.d = d + at, .before = first ? NULL : pooled + at - width, .width = width};
 }
 
 static void pool_backward(const head_place *x) {
     const srnn_problem *p = x->p;
+    const sr_edges *edges = x->edges;
+    const srnn_operands *in = x->call->in, *out = x->call->gradients;
     const int wide = p->D > p->Dv ? p->D : p->Dv;
-    for (int64_t t = 0; x->call->gradients->pool_gate.data && t < x->span->length; t++)
+    const int64_t b = x->span->b;
+    double later_k[SR_HEAD_SIZE_MAX] = {0}, later_v[SR_HEAD_SIZE_MAX] = {0}, g[SR_HEAD_SIZE_MAX];
+    for (int64_t t = x->span->length - 1; t >= 0; t--) {
+        const int64_t token = x->span->start + t;
+        const real *z = tensor_row(in->pool_gate, b, x->h, token);
+        double d_gates[SR_HEAD_SIZE_MAX] = {0};
         for (int c = 0; c < wide; c++)
-            tensor_row(x->call->gradients->pool_gate, x->span->b, x->h, x->span->start + t)[c] = 0;
-    average_backward(x, x->edges->d_k, x->edges->pooled_k, x->call->in->k, sr_shared_head(p, x->h),
-                     p->D);
-    average_backward(x, x->edges->d_v, x->edges->pooled_v, x->call->in->v, x->h, p->Dv);
-    for (int64_t t = 0; x->call->gradients->v.data && t < x->span->length; t++)
-        for (int d = 0; d < p->Dv; d++)
-            tensor_row(x->call->gradients->v, x->span->b, x->h, x->span->start + t)[d] =
-                x->edges->d_v[(x->base + t) * p->Dv + d];
+            g[c] = (double)z[c];
+        sigmoid_of(g, g, wide);
+        average_row k = average_row_at(x, t, edges->d_k, edges->pooled_k, p->D);
+        average_row v = average_row_at(x, t, edges->d_v, edges->pooled_v, p->Dv);
+        k.later = later_k;
+        v.later = later_v;
+        k.value = tensor_row(in->k, b, sr_shared_head(p, x->h), token);
+        v.value = tensor_row(in->v, b, x->h, token);
+        average_backward(d_gates, &k, g);
+        average_backward(d_gates, &v, g);
+        for (int c = 0; out->pool_gate.data && c < wide; c++)
+            tensor_row(out->pool_gate, b, x->h, token)[c] = (real)d_gates[c];
+        if (out->v.data)
+            memcpy(tensor_row(out->v, b, x->h, token), v.d, (size_t)p->Dv * sizeof(real));
+    }
 }
 
 /* What of the gradient of y a value gets: of v itself, or of the operand. */

@@ -6,15 +6,15 @@
 
 /* What was compiled for one instruction set; kernels best first, ended by NULL. */
 typedef struct kernel_set {
-    const sr_attention_kernel *attention[13];
+    const sr_attention_kernel *attention[15];
     const sr_state_kernel *fixed[2], *linear[2], *kept[2], *rows[2]; /* by srnn_dtype */
 } kernel_set;
 
 #define DECLARE_REAL(isa, real)                                                                 \
     extern const sr_attention_kernel sr_attention_flash_##isa##_##real,                         \
-        sr_attention_chunked_##isa##_##real, sr_attention_recurrent_##isa##_##real,             \
-        sr_attention_linear_##isa##_##real, sr_attention_linear_recurrent_##isa##_##real,       \
-        sr_attention_generic_##isa##_##real;                                                    \
+        sr_attention_pooled_##isa##_##real, sr_attention_chunked_##isa##_##real,                \
+        sr_attention_recurrent_##isa##_##real, sr_attention_linear_##isa##_##real,              \
+        sr_attention_linear_recurrent_##isa##_##real, sr_attention_generic_##isa##_##real;      \
     extern const sr_state_kernel sr_state_fixed_##isa##_##real, sr_state_linear_##isa##_##real, \
         sr_state_kept_##isa##_##real, sr_state_rows_##isa##_##real
 
@@ -24,16 +24,14 @@ typedef struct kernel_set {
 
 #define BOTH(name, isa) &name##_##isa##_f32, &name##_##isa##_f64
 
-#define SET(isa)                                                                      \
-    {                                                                                 \
-        .attention = {BOTH(sr_attention_flash, isa),                                  \
-                      BOTH(sr_attention_chunked, isa),                                \
-                      BOTH(sr_attention_recurrent, isa),                              \
-                      BOTH(sr_attention_linear, isa),                                 \
-                      BOTH(sr_attention_linear_recurrent, isa),                       \
-                      BOTH(sr_attention_generic, isa)},                               \
-        .fixed = {BOTH(sr_state_fixed, isa)}, .linear = {BOTH(sr_state_linear, isa)}, \
-        .kept = {BOTH(sr_state_kept, isa)}, .rows = {BOTH(sr_state_rows, isa)},       \
+#define SET(isa)                                                                                 \
+    {                                                                                            \
+        .attention = {BOTH(sr_attention_flash, isa),   BOTH(sr_attention_pooled, isa),           \
+                      BOTH(sr_attention_chunked, isa), BOTH(sr_attention_recurrent, isa),        \
+                      BOTH(sr_attention_linear, isa),  BOTH(sr_attention_linear_recurrent, isa), \
+                      BOTH(sr_attention_generic, isa)},                                          \
+        .fixed = {BOTH(sr_state_fixed, isa)}, .linear = {BOTH(sr_state_linear, isa)},            \
+        .kept = {BOTH(sr_state_kept, isa)}, .rows = {BOTH(sr_state_rows, isa)},                  \
     }
 
 DECLARE(base);
@@ -75,7 +73,15 @@ const sr_state_kernel *sr_cpu_state_kernel(const srnn_problem *problem, bool fix
     return a->score == SRNN_SCORE_LINEAR ? set_in_use()->linear[dtype] : NULL;
 }
 
+/* The best kernel of the parallel form: tiles. */
+static const sr_attention_kernel *flash_of(srnn_dtype dtype) {
+    return dtype == SRNN_BF16 ? NULL : set_in_use()->attention[dtype];
+}
+
 bool sr_cpu_chunked_pays(const srnn_problem *p) {
+    const sr_attention_kernel *flash = flash_of(p->dtype);
+    if (flash && !flash->supports(p))
+        return true; /* the other is the generic kernel */
     const double state =
         (double)srnn_attention_state_numbers(&p->attention, p->D, p->Dv) *
         (p->attention.levels == SRNN_LEVELS_FENWICK ? 4 : 1); /* about half of them are read */

@@ -54,7 +54,7 @@ static linear_state *take_states(const srnn_problem *p, int64_t count, sr_layout
 static workspace workspace_place(const srnn_problem *p, sr_layout *layout) {
     const int64_t d = row_stride(p->D), dv = row_stride(p->Dv), group = p->H / p->Hkv;
     const int64_t token = row_stride(tile_width(LINEAR_BLOCK));
-    const int64_t length = linear_levels(p) > 1 ? LINEAR_TREE : LINEAR_BLOCK;
+    const int64_t length = linear_block_tokens(&p->attention);
     const size_t decays = (size_t)linear_decays(p);
     const bool turned = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
     workspace w = {
@@ -383,6 +383,27 @@ typedef struct pair_gradients {
     const real *rise, *fall;  /* what made the rows of the pairs of those; NULL: one */
 } pair_gradients;
 
+/* The sum of s d over the keys before i, each of which is taken from its `change` too: in double, so that of what
+ * cancels nothing is left. */
+static double gates_between(double *change, const real *s, const real *d, int64_t i) {
+    wide_vec sum = {0};
+    for (int64_t j = 0; j < i; j += LANES) {
+        const vec_bits later = (vec_bits)(vec_count() + (real)j >= (real)i);
+        const vec before = vec_select(later, (vec){0}, vec_load(d + j));
+        const wide_vec both = __builtin_convertvector(vec_load(s + j), wide_vec) *
+                              __builtin_convertvector(before, wide_vec);
+        wide_vec column;
+        memcpy(&column, change + j, sizeof column);
+        column -= both;
+        memcpy(change + j, &column, sizeof column);
+        sum += both;
+    }
+    double total = 0.0;
+    for (int lane = 0; lane < LANES; lane++)
+        total += sum[lane];
+    return total;
+}
+
 /* d (count, tokens) of the pairs s: into gradients of both sides and of the gates between. */
 static void pairs_backward(const chunk_at *at, const real *s, real *d, const pair_gradients *to) {
     const workspace *w = at->w;
@@ -391,11 +412,7 @@ static void pairs_backward(const chunk_at *at, const real *s, real *d, const pai
     const bool channel = linear_per_channel(x);
     const int64_t columns = round_up(x->p->D, COLUMNS);
     for (int64_t i = 0; x->decay && !channel && i < c->count; i++)
-        for (int64_t j = 0; j < i; j++) {
-            const double both = (double)s[i * x->token + j] * (double)d[i * x->token + j];
-            w->change[i] += both;
-            w->change[j] -= both;
-        }
+        w->change[i] += gates_between(w->change, s + i * x->token, d + i * x->token, i);
     decay_pairs(d, to->pairs->between, x, c);
     clear_later(d, x, c);
     rows_product((product_target){w->product_d, x->d, false}, (product_operand){d, x->token, 1},
@@ -497,13 +514,13 @@ static void solve_backward(const chunk_at *at, real *d_u) {
                     (product_rows){B + past * x->dv, x->dv},
                     (product_size){ROWS, value_columns(x), c->count - past}, PRODUCT_FULL);
         for (int64_t j = past - 1; j >= from; j--) {
-            for (int64_t i = j + 1; i < past; i++)
-                for (int64_t d = 0; d < x->p->Dv; d += LANES)
-                    vec_store(d_u + j * x->dv + d,
-                              vec_load(d_u + j * x->dv + d) +
-                                  erasing[i * x->token + j] * vec_load(B + i * x->dv + d));
-            for (int64_t d = 0; d < value_columns(x); d += LANES)
-                vec_store(B + j * x->dv + d, at->k->beta[j] * vec_load(d_u + j * x->dv + d));
+            for (int64_t d = 0; d < value_columns(x); d += LANES) {
+                vec own = vec_load(d_u + j * x->dv + d);
+                for (int64_t i = j + 1; i < past; i++)
+                    own += erasing[i * x->token + j] * vec_load(B + i * x->dv + d);
+                vec_store(d_u + j * x->dv + d, own);
+                vec_store(B + j * x->dv + d, at->k->beta[j] * own);
+            }
         }
     }
 }

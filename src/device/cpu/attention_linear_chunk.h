@@ -15,11 +15,20 @@
 #include <math.h>
 #include <string.h>
 
+/* Tokens whose rows are loaded, and between whose states backward keeps one. */
 enum {
-    LINEAR_BLOCK =
-        96, /* tokens whose rows are loaded, and between whose states backward keeps one */
-    LINEAR_TREE = 64, /* the same with levels: a power of two */
+    LINEAR_BLOCK = 96,
+    LINEAR_SHORT =
+        48, /* where pairs cost more than they do elsewhere: the delta rule, decays per channel */
+    LINEAR_TREE = 64, /* with levels: a power of two */
 };
+
+static inline int64_t linear_block_tokens(const srnn_attention *a) {
+    const bool channel = a->decay != SRNN_DECAY_NONE && a->decay_width == SRNN_WIDTH_CHANNEL;
+    if (a->levels == SRNN_LEVELS_FENWICK)
+        return LINEAR_TREE;
+    return a->write == SRNN_WRITE_DELTA || channel ? LINEAR_SHORT : LINEAR_BLOCK;
+}
 
 static const double TAME_DECAY =
     40.0; /* e^40 and e^-40 are far from the ends of the number range */
@@ -157,7 +166,7 @@ static inline sr_rows linear_query_rows(const linear_walk *x, const linear_block
 }
 
 static inline int64_t linear_block_length(const linear_walk *x) {
-    return x->leveled ? LINEAR_TREE : LINEAR_BLOCK;
+    return linear_block_tokens(&x->p->attention);
 }
 
 /* The delta rule's, from the document's first token on; NULL without it. */
@@ -344,16 +353,16 @@ static inline linear_room linear_room_place(const srnn_problem *p, sr_layout *la
 }
 
 /* e^x; what float cannot hold of x is made good. */
-static inline vec decay_factor_of(const wide *exponent) {
-    const wide x = *exponent;
+static inline vec decay_factor_of(const wide_vec *exponent) {
+    const wide_vec x = *exponent;
     const vec high = __builtin_convertvector(x, vec), e = vec_exp_decayed(high);
-    return e + e * __builtin_convertvector(x - __builtin_convertvector(high, wide), vec);
+    return e + e * __builtin_convertvector(x - __builtin_convertvector(high, wide_vec), vec);
 }
 
 /* out (n) = e^(to - from) */
 static inline void decay_factors(real *out, const double *from, const double *to, int64_t n) {
     const int64_t whole = n / LANES * LANES;
-    wide x, before;
+    wide_vec x, before;
     for (int64_t d = 0; d < whole; d += LANES) {
         memcpy(&x, to + d, sizeof x);
         memcpy(&before, from + d, sizeof before);
@@ -362,7 +371,7 @@ static inline void decay_factors(real *out, const double *from, const double *to
     }
     if (whole == n)
         return;
-    x = (wide){0};
+    x = (wide_vec){0};
     for (int64_t d = whole; d < n; d++)
         x[d - whole] = to[d] - from[d];
     vec_store(out + whole, decay_factor_of(&x));
@@ -381,7 +390,7 @@ static inline void spread_factors(real *out, const linear_walk *x, const linear_
                                   double from, double sign) {
     const double *decay = x->decay + c->at;
     for (int64_t t = 0; t < c->count; t += LANES) {
-        wide exponents = {0};
+        wide_vec exponents = {0};
         for (int64_t lane = 0; lane < LANES && t + lane < c->count; lane++)
             exponents[lane] = sign * (decay[t + lane] - from);
         const vec factors = decay_factor_of(&exponents);
@@ -406,7 +415,7 @@ static inline void pair_factors(const linear_room *room, const linear_walk *x,
     memcpy(decay, x->decay + c->at, (size_t)c->count * sizeof(double));
     for (int64_t i = 0; i < c->count; i++)
         for (int64_t j = 0; j <= i; j += LANES) {
-            wide own;
+            wide_vec own;
             memcpy(&own, decay + j, sizeof own);
             own = decay[i] - own;
             vec_store(room->between + i * x->token + j, decay_factor_of(&own));
@@ -595,13 +604,13 @@ static inline void solve_rows(real *error, real *u, const linear_room *room, con
                     (product_rows){u, x->dv}, (product_size){ROWS, value_columns(x), from},
                     PRODUCT_FULL);
         for (int64_t i = from; i < from + ROWS && i < c->count; i++) {
-            for (int64_t j = from; j < i; j++)
-                for (int64_t d = 0; d < x->p->Dv; d += LANES)
-                    vec_store(error + i * x->dv + d,
-                              vec_load(error + i * x->dv + d) +
-                                  room->erasing[i * x->token + j] * vec_load(u + j * x->dv + d));
-            for (int64_t d = 0; d < x->dv; d += LANES)
-                vec_store(u + i * x->dv + d, k->beta[i] * vec_load(error + i * x->dv + d));
+            for (int64_t d = 0; d < value_columns(x); d += LANES) {
+                vec own = vec_load(error + i * x->dv + d);
+                for (int64_t j = from; j < i; j++)
+                    own += room->erasing[i * x->token + j] * vec_load(u + j * x->dv + d);
+                vec_store(error + i * x->dv + d, own);
+                vec_store(u + i * x->dv + d, k->beta[i] * own);
+            }
         }
     }
 }

@@ -3,10 +3,10 @@
 #include "attention/operands.h"
 #include "attention/row_end.h"
 #include "base/threads.h"
-#include "device/cpu/attention_doubles.h"
 #include "device/cpu/attention_edges.h"
 #include "device/cpu/attention_heads.h"
 #include "device/cpu/attention_rows.h"
+#include "device/cpu/attention_simd.h"
 
 #include <math.h>
 #include <string.h>
@@ -133,38 +133,40 @@ typedef struct row_facts {
     sr_row_factors factors;
 } row_facts;
 
+/* What a gate makes of its numbers, and its slope. */
+static vec gate_of(vec *slope, srnn_gate_shape shape, vec z) {
+    vec rest;
+    const vec sigmoid = vec_sigmoid_parts(z, &rest);
+    const vec silu = z * sigmoid, silu_slope = sigmoid * ((real)1 + z * rest);
+    switch (shape) {
+    case SRNN_GATE_SHAPE_SIGMOID:
+        break;
+    case SRNN_GATE_SHAPE_SILU:
+        *slope = silu_slope;
+        return silu;
+    case SRNN_GATE_SHAPE_SILU_SQUARE:
+        *slope = (real)2 * silu * silu_slope;
+        return silu * silu;
+    }
+    *slope = sigmoid * rest;
+    return sigmoid;
+}
+
 /* value (n) and, where not NULL, slope (n): what a row's gate makes of its numbers. */
 static void gate_row(double *value, double *slope, const srnn_attention *a, const real *z, int n) {
-    const bool channels = a->gate_width == SRNN_WIDTH_CHANNEL;
-    double number[SR_HEAD_SIZE_MAX], sigmoid[SR_HEAD_SIZE_MAX];
-    const int own = channels ? n : 1;
-    for (int d = 0; d < own; d++)
-        number[d] = (double)z[d];
-    sigmoid_of(sigmoid, number, own);
-    for (int d = 0; d < own; d++) {
-        const double silu = number[d] * sigmoid[d];
-        const double silu_slope = sigmoid[d] * (1.0 + number[d] * (1.0 - sigmoid[d]));
-        switch (a->gate_shape) {
-        case SRNN_GATE_SHAPE_SIGMOID:
-            value[d] = sigmoid[d];
-            number[d] = sigmoid[d] * (1.0 - sigmoid[d]);
-            break;
-        case SRNN_GATE_SHAPE_SILU:
-            value[d] = silu;
-            number[d] = silu_slope;
-            break;
-        case SRNN_GATE_SHAPE_SILU_SQUARE:
-            value[d] = silu * silu;
-            number[d] = 2.0 * silu * silu_slope;
-            break;
-        }
+    const int own = a->gate_width == SRNN_WIDTH_CHANNEL ? n : 1;
+    for (int d = 0; d < own; d += LANES) {
+        vec slopes;
+        vec_to_doubles(value + d, gate_of(&slopes, a->gate_shape, vec_load_part(z + d, own - d)),
+                       own - d);
+        if (slope)
+            vec_to_doubles(slope + d, slopes, own - d);
     }
     for (int d = own; d < n; d++) {
         value[d] = value[0];
-        number[d] = number[0];
+        if (slope)
+            slope[d] = slope[0];
     }
-    if (slope)
-        memcpy(slope, number, (size_t)n * sizeof *slope);
 }
 
 /* Adds the skip to y (Dv) of a row. */
@@ -186,10 +188,10 @@ static void add_skip(double *y, const sr_attention_call *call, sr_rows at) {
 static void wide_row(double *gate, double *slope, double *y, const sr_attention_call *call,
                      sr_rows at, const row_facts *facts) {
     const srnn_problem *p = &call->plan->problem;
-    const sr_row_factors f = facts->factors;
+    const double inverse = 1.0 / facts->factors.normaliser;
     for (int d = 0; d < p->Dv; d++) {
-        y[d] = (double)facts->numerator[d] / f.normaliser;
-        gate[d] = f.gate;
+        y[d] = (double)facts->numerator[d] * inverse;
+        gate[d] = facts->factors.gate;
     }
     add_skip(y, call, at);
     if (p->attention.output_gate == SRNN_GATE_SIGMOID)
@@ -466,16 +468,17 @@ static row_gradient wide_row_backward(const wide_place *w) {
     }
     if (!norm_is_wide(a))
         wide_norm_backward(dx, w, row);
-    double divided = 0.0;
+    const double inverse = 1.0 / f.normaliser;
     for (int d = 0; d < p->Dv; d++) {
         const double dy = gate[d] * dx[d];
         d_gate[d] = dx[d] * y[d];
-        divided -= dy * (double)w->facts->numerator[d] / f.normaliser / f.normaliser;
-        edges->d_numerator[at * p->Dv + d] = (real)(dy / f.normaliser);
+        row[d] = dy * (double)w->facts->numerator[d];
+        edges->d_numerator[at * p->Dv + d] = (real)(dy * inverse);
         if (edges->d_skip)
             edges->d_skip[at * p->Dv + d] = (real)dy;
     }
-    denominator_backward(&g, a, divided, w->facts->row.row_sum, w->facts->row.gate_sum);
+    const double divided = sr_row_total(row, p->Dv) * inverse * inverse;
+    denominator_backward(&g, a, -divided, w->facts->row.row_sum, w->facts->row.gate_sum);
     if (a->output_gate == SRNN_GATE_SIGMOID) {
         for (int d = 0; d < p->Dv; d++)
             d_gate[d] *= slope[d];

@@ -5,10 +5,9 @@
 #ifndef SR_CPU_ATTENTION_SCORES_H
 #define SR_CPU_ATTENTION_SCORES_H
 
+#include "attention/attention.h"
 #include "attention/score.h"
 #include "device/cpu/attention_simd.h"
-
-typedef double wide __attribute__((vector_size(LANES * sizeof(double))));
 
 enum {
     SHORT_SERIES = 8
@@ -18,6 +17,7 @@ typedef struct score_rule {
     srnn_score score;
     int order;
     bool clamped;
+    bool logit_decay; /* decay multiplies logits, not weights */
     real clamp;
     real inverse_factorial[SHORT_SERIES + 1];
     /* A longer series and its derivative equal exp to rounding between these; outside they are summed in
@@ -26,8 +26,11 @@ typedef struct score_rule {
 } score_rule;
 
 static inline score_rule score_rule_of(const srnn_attention *a) {
-    score_rule rule = {
-        .score = a->score, .order = a->order, .clamped = a->clamp != 0.0, .clamp = (real)a->clamp};
+    score_rule rule = {.score = a->score,
+                       .order = a->order,
+                       .clamped = a->clamp != 0.0,
+                       .logit_decay = sr_decay_in_logits(a),
+                       .clamp = (real)a->clamp};
     if (a->score == SRNN_SCORE_TAYLOR) {
         double factorial = 1.0;
         for (int n = 0; n <= SHORT_SERIES; n++) {
@@ -52,7 +55,7 @@ static inline bool vec_any(vec_bits mask) {
 static inline vec long_series(vec s, const score_rule *rule, int order) {
     if (!vec_any((vec_bits)(s < rule->exp_from) | (vec_bits)(s > rule->exp_to)))
         return vec_exp(s);
-    wide x = __builtin_convertvector(s, wide), sum = {0};
+    wide_vec x = __builtin_convertvector(s, wide_vec), sum = {0};
     sum += 1.0;
     for (int n = order; n > 0; n--)
         sum = sum * (x * (1.0 / n)) + 1.0;
@@ -149,6 +152,9 @@ typedef struct score_row {
     int width;     /* a multiple of LANES */
     real decay;    /* C_i and, per column, C_j, both less the same reference; columns NULL: none */
     const real *decay_columns;
+    /* What of both float could not hold, where the gradient of C is wanted to the last digits; columns NULL: nothing. */
+    real decay_rest;
+    const real *decay_column_rests;
     real maximum; /* the logarithm of what all weights are divided by */
     real bound;   /* on |s|; infinity or NaN if none is known */
     bool
@@ -195,28 +201,40 @@ static inline void row_clear_hidden(real *row, int low, int high, int width) {
  */
 typedef struct score_constants {
     bool clamped, decayed;
-    real clamp, decay, maximum;
-    const real *decay_columns;
+    real clamp, decay, decay_rest, maximum;
+    const real *decay_columns, *decay_column_rests;
 } score_constants;
 
 static inline score_constants constants_of(const score_row *row, const score_rule *rule) {
-    return (score_constants){rule->clamped, row->decay_columns != NULL, rule->clamp, row->decay,
-                             row->maximum,  row->decay_columns};
+    return (score_constants){.clamped = rule->clamped,
+                             .decayed = row->decay_columns != NULL,
+                             .clamp = rule->clamp,
+                             .decay = row->decay,
+                             .decay_rest = row->decay_rest,
+                             .maximum = row->maximum,
+                             .decay_columns = row->decay_columns,
+                             .decay_column_rests = row->decay_column_rests};
 }
 
 static inline vec clamp_logits(vec s, score_constants c) {
     return c.clamped ? vec_min(vec_all(c.clamp), s) : s; /* this way round a NaN passes */
 }
 
+/* C_i - C_j */
+static inline vec decay_between(score_constants c, int j) {
+    const vec x = c.decay - vec_load(c.decay_columns + j);
+    return c.decay_column_rests ? x + (c.decay_rest - vec_load(c.decay_column_rests + j)) : x;
+}
+
 static inline vec exponent_of(vec s, score_constants c, int j) {
     vec x = clamp_logits(s, c) - c.maximum;
     if (c.decayed)
-        x += c.decay - vec_load(c.decay_columns + j);
+        x += decay_between(c, j);
     return x;
 }
 
 static inline vec decay_factor(score_constants c, int j) {
-    return vec_exp_decayed(c.decay - vec_load(c.decay_columns + j));
+    return vec_exp_decayed(decay_between(c, j));
 }
 
 /* Hidden columns of the vector at j become `value`. */
@@ -312,6 +330,19 @@ static inline void row_weights_polynomial(real *s, int from, int high, const sco
         vec_store(s + j, polynomial_value(vec_load(s + j), rule));
 }
 
+/* Multiplies the visible logits by their decay, which is then done with, and leaves it in `factor` (width) where
+ * that is not NULL. */
+static inline void row_decay_logits(score_row *row, const score_rule *rule, real *factor) {
+    const score_constants c = constants_of(row, rule);
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
+        const vec decay = decay_factor(c, j);
+        vec_store(row->s + j, hide_columns(decay * vec_load(row->s + j), row, j, 0));
+        if (factor)
+            vec_store(factor + j, decay);
+    }
+    row->decay_columns = NULL;
+}
+
 /* Logits into weights; adds the weights to *sum where it is not NULL. */
 static inline void row_weights(const score_row *row, const score_rule *rule, vec *sum) {
     const score_constants c = constants_of(row, rule);
@@ -387,6 +418,40 @@ static inline void row_weights_backward(const score_row *row, const score_rule *
     }
     row_clear_hidden(s, row->low, high, row->width);
     row_clear_hidden(d, row->low, high, row->width);
+}
+
+/* The same, and the gradient of C: returns what row i adds to that of C_i, and takes from `d_columns` (width) what it
+ * takes from those of C_j. Both are sums in double of the same products, so that where C_i of many rows
+ * are summed what cancels leaves nothing. */
+static inline double row_weights_decay_backward(score_row *row, const score_rule *rule, real *d,
+                                                real d_row_sum, double *d_columns) {
+    real factor[TILE] __attribute__((aligned(64))), kept[TILE] __attribute__((aligned(64)));
+    const int from = row->low / LANES * LANES;
+    /* d C = w dw on the weights, s ds on the logits: `kept` is what the weights' backward writes over. */
+    const real *other = rule->logit_decay ? d : row->s;
+    if (rule->logit_decay)
+        row_decay_logits(row, rule, factor);
+    for (int j = from; j < row->high; j += LANES)
+        vec_store(kept + j, rule->logit_decay
+                                ? vec_load(row->s + j)
+                                : hide_columns(vec_load(d + j) + d_row_sum, row, j, 0));
+    row_weights_backward(row, rule, d, d_row_sum);
+    wide_vec sum = {0};
+    for (int j = from; j < row->high; j += LANES) {
+        const wide_vec along = __builtin_convertvector(vec_load(kept + j), wide_vec) *
+                               __builtin_convertvector(vec_load(other + j), wide_vec);
+        wide_vec column;
+        memcpy(&column, d_columns + j, sizeof column);
+        column -= along;
+        memcpy(d_columns + j, &column, sizeof column);
+        sum += along;
+        if (rule->logit_decay)
+            vec_store(d + j, vec_load(d + j) * hide_columns(vec_load(factor + j), row, j, 0));
+    }
+    double total = 0.0;
+    for (int lane = 0; lane < LANES; lane++)
+        total += sum[lane];
+    return total;
 }
 
 #endif

@@ -31,6 +31,8 @@ enum {
     TILE = 96, /* a multiple of ROWS and COLUMNS for every type and instruction set */
 };
 
+typedef double wide_vec __attribute__((vector_size(LANES * sizeof(double))));
+
 static inline int64_t round_up(int64_t n, int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
@@ -145,6 +147,68 @@ static inline vec vec_exp(vec x) {
 static inline vec vec_exp_small(vec x) {
     vec shifted, p = vec_exp_parts(x, &shifted);
     return (vec)((vec_pattern)p + ((vec_pattern)shifted << MANTISSA));
+}
+
+/* ---- gates, to the precision of `real` */
+
+/* log(1 + x) for x from 0 to 1, as 2 artanh(x / (x + 2)). */
+static inline vec vec_log1p(vec x) {
+    enum { TERMS = SR_REAL_BITS == 64 ? 16 : 7 };
+    const vec s = x / (x + (real)2), square = s * s;
+    vec sum = vec_all((real)(1.0 / (2 * TERMS + 1)));
+#pragma GCC unroll 16
+    for (int n = TERMS - 1; n >= 0; n--)
+        sum = sum * square + (real)(1.0 / (2 * n + 1));
+    return (real)2 * s * sum;
+}
+
+/* log(1 + e^x) */
+static inline vec vec_softplus(vec x) {
+    return vec_max(x, (vec){0}) + vec_log1p(vec_exp(-vec_max(x, -x)));
+}
+
+/* The sigmoid; *rest is one less it, to as many digits. */
+static inline vec vec_sigmoid_parts(vec x, vec *rest) {
+    const vec e = vec_exp(-vec_max(x, -x)), large = (real)1 / ((real)1 + e), small = e * large;
+    const vec_bits positive = (vec_bits)(x > (vec){0});
+    *rest = vec_select(positive, small, large);
+    return vec_select(positive, large, small);
+}
+
+static inline vec vec_sigmoid(vec x) {
+    vec rest;
+    return vec_sigmoid_parts(x, &rest);
+}
+
+/* Doubles of any alignment as numbers, and numbers as doubles: `count` of them, zeros in further lanes. */
+static inline vec vec_from_doubles(const double *from, int64_t count) {
+    wide_vec numbers = {0};
+    if (count >= LANES)
+        memcpy(&numbers, from, sizeof numbers);
+    else
+        for (int64_t lane = 0; lane < count; lane++)
+            numbers[lane] = from[lane];
+    return __builtin_convertvector(numbers, vec);
+}
+
+static inline void vec_to_doubles(double *to, vec value, int64_t count) {
+    const wide_vec numbers = __builtin_convertvector(value, wide_vec);
+    if (count >= LANES)
+        memcpy(to, &numbers, sizeof numbers);
+    else
+        for (int64_t lane = 0; lane < count; lane++)
+            to[lane] = numbers[lane];
+}
+
+/* out[i] = f(x[i]) for n doubles; out may be x. */
+static inline void softplus_of(double *out, const double *x, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES)
+        vec_to_doubles(out + i, vec_softplus(vec_from_doubles(x + i, n - i)), n - i);
+}
+
+static inline void sigmoid_of(double *out, const double *x, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES)
+        vec_to_doubles(out + i, vec_sigmoid(vec_from_doubles(x + i, n - i)), n - i);
 }
 
 /* Which part of a product is wanted or known to be zero, for tiles on the diagonal. */

@@ -49,7 +49,7 @@ typedef struct tile_workspace {
     vec *row_sums;   /* (TILE), lane by lane */
     real *row_sum;   /* (TILE) */
     real *maximum;   /* (TILE) */
-    real *decay;     /* (TILE): C_j less the reference */
+    real *decay;     /* (2, TILE): C_j less the reference, and what is left of it */
 } tile_workspace;
 
 static inline tile_workspace tile_workspace_place(const srnn_problem *p, sr_layout *layout) {
@@ -61,7 +61,7 @@ static inline tile_workspace tile_workspace_place(const srnn_problem *p, sr_layo
         .row_sums = sr_layout_take(layout, TILE, sizeof(vec)),
         .row_sum = take_reals(layout, TILE, 1),
         .maximum = take_reals(layout, TILE, 1),
-        .decay = take_reals(layout, TILE, 1),
+        .decay = take_reals(layout, 2 * TILE, 1),
     };
 }
 
@@ -136,6 +136,20 @@ static inline real largest_norm(const real *rows, int64_t ld, int64_t count, int
     return (real)sqrt((double)largest) * (real)1.0001;
 }
 
+/* Moves a row's maximum up to what this tile brings, rescaling what was summed so far. */
+static inline void raise_maximum(tile_workspace *w, score_row *row, const score_rule *rule,
+                                 int64_t r, int64_t ld) {
+    real maximum = row_log_scale(row, rule), before = w->maximum[r];
+    if (maximum > before) {
+        real factor = (real)exp((double)(before - maximum));
+        w->row_sums[r] *= factor;
+        for (int64_t d = 0; d < ld; d += LANES)
+            vec_store(w->numerator + r * ld + d, factor * vec_load(w->numerator + r * ld + d));
+        w->maximum[r] = maximum;
+    }
+    row->maximum = w->maximum[r];
+}
+
 /* Keys at positions `at` .. at+count-1 from rows (count, ld) into their places. */
 static inline void packed_head_keep_keys(const packed_head *head, const srnn_problem *p,
                                          const real *rows, int64_t ld, int64_t at, int64_t count) {
@@ -200,10 +214,12 @@ static inline decay_range tile_decay(const double *decay, int64_t at, int64_t ro
     return (decay_range){queries.least - own.most, queries.most - own.least};
 }
 
-/* True if decay leaves nothing of any pair: all are below LEAST_EXPONENT. `bound`: on |s|. */
+/* True if decay leaves nothing of any pair: all are below LEAST_EXPONENT. `bound`: on |s|. A logit that decay makes
+ * zero has a weight. */
 static inline bool decay_hides(const score_rule *rule, decay_range range, real bound) {
-    return range.most + (rule->score == SRNN_SCORE_EXP ? (double)bound : 0.0) <
-           (double)LEAST_EXPONENT;
+    return !rule->logit_decay &&
+           range.most + (rule->score == SRNN_SCORE_EXP ? (double)bound : 0.0) <
+               (double)LEAST_EXPONENT;
 }
 
 /* True if no exponent is far from 0. */
@@ -219,15 +235,43 @@ static inline double decay_reference(const double *decay, int64_t at, int64_t ro
     return 0.0;
 }
 
-/* out (TILE) = decay of the columns of a key tile relative to `reference`; NULL if there is none.
- */
-static inline const real *decay_columns(real *out, const double *decay, int64_t tile, int64_t T,
-                                        double reference) {
+/* The decays of a tile of queries and one of keys, each as the nearest number and what is left, less the same
+ * reference. */
+typedef struct tile_decays {
+    double reference;
+    const double *rows;                 /* (rows): C_i as it is; NULL: no decay */
+    const real *columns, *column_rests; /* (TILE), or NULL */
+} tile_decays;
+
+/* Columns are put into `room` (2, TILE); those from T on are zero. Rests are there where `rests` says so. Seven
+ * parameters: two tiles, and where to put it. */
+static inline tile_decays tile_decays_of(real *room, const double *decay, int64_t at, int64_t rows,
+                                         int64_t tile, int64_t T, bool rests) {
+    tile_decays own = {.reference = decay_reference(decay, at, rows)};
     if (!decay)
-        return NULL;
-    for (int64_t j = 0; j < TILE; j++)
-        out[j] = tile * TILE + j < T ? (real)(decay[tile * TILE + j] - reference) : 0;
-    return out;
+        return own;
+    own.rows = decay + at;
+    own.columns = room;
+    own.column_rests = rests ? room + TILE : NULL;
+    for (int64_t j = 0; j < TILE; j++) {
+        const bool there = tile * TILE + j < T;
+        const double exact = there ? decay[tile * TILE + j] - own.reference : 0.0;
+        room[j] = (real)exact;
+        if (rests)
+            room[TILE + j] = (real)(exact - (double)room[j]);
+    }
+    return own;
+}
+
+/* Row r of a tile gets its decay. */
+static inline void row_set_decay(score_row *row, const tile_decays *decays, int64_t r) {
+    if (!decays->rows)
+        return;
+    const double exact = decays->rows[r] - decays->reference;
+    row->decay = (real)exact;
+    row->decay_rest = (real)(exact - (double)row->decay);
+    row->decay_columns = decays->columns;
+    row->decay_column_rests = decays->column_rests;
 }
 
 #endif
