@@ -4,7 +4,7 @@
 # Usage: tools/gpu_check.sh [RECORD]                  (docs/gpu/H200.json)
 #
 # Environment: BUILD    a build with CUDA that is there already; else `make cuda` makes build-cuda
-#              DATA     tokens for training, as `softrnn data prepare` leaves them; else a synthetic task
+#              DATA     tokens for the steps that are timed, as `softrnn data prepare` leaves them; else a synthetic task
 #              RESULTS  where logs go; else a new folder
 #              PRESET, STEPS    of the runs that are compared: mini, 200
 #              RIGHT=no, SPEED=no    leave out what is checked, what is timed
@@ -58,7 +58,7 @@ machine >"$results/machine.json"
 train() {
     local name=$1
     shift
-    "$softrnn" train --out "$runs/$name" --data "$data" --preset "$preset" --batch 8 --length 256 \
+    "$softrnn" train --out "$runs/$name" --data recall --preset "$preset" --batch 8 --length 256 \
         --validate-every 0 "$@"
 }
 resume() { "$softrnn" train --resume "$runs/$1" "${@:2}"; }
@@ -127,7 +127,7 @@ check_all() {
     [ ! -x "$build/tests/test_golden_command" ] || step golden golden
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck racecheck; do
-            for variant in softmax gated_softmax gated_softmax_decay linear_elu; do
+            for variant in softmax gated_softmax gated_softmax_decay linear_elu order:2; do
                 step "${tool}_$variant" sanitized $tool $variant
             done
             step "${tool}_training" sanitized_training $tool
@@ -154,11 +154,13 @@ decode() {
         sed -n 's/.* tokens, \([0-9.]*\) tokens\/s.*/{"texts": '"$1"', "tokens_per_second": \1}/p'
 }
 attention() {
+    timed() { "$softrnn" bench attention --device cuda --dtype bf16 --backward "$@"; }
     local shape
+    timed --attention linear_elu --form chunked --B 36 --H 16 --T 1024 --D 64 || return 1
+    timed --attention order:2 --form chunked --B 8 --H 16 --T 4096 --D 16 --Dv 64 || return 1
     for shape in "36 16 1024 64" "8 16 4096 64" "2 16 16384 64" "4 16 4096 128" "1 16 16384 128"; do
         read -r B H T D <<<"$shape"
-        "$softrnn" bench attention --attention softmax --B "$B" --H "$H" --T "$T" --D "$D" \
-            --device cuda --dtype bf16 --backward || return 1
+        timed --attention softmax,norm --B "$B" --H "$H" --T "$T" --D "$D" || return 1
     done
     python3 bench/peers.py attention
 }
