@@ -345,8 +345,16 @@ srnn_status sr_ranks_share(sr_ranks *ranks, void *data, size_t bytes) {
 
 typedef struct verdict {
     int status;
-    char message[420];
+    char message[1024];
 } verdict;
+
+/* Its own is told as it was, another rank's with its name. */
+static srnn_status told_by(const sr_ranks *ranks, int rank, const verdict *v) {
+    const srnn_status status = (srnn_status)v->status;
+    return rank == ranks->rank
+               ? SR_FAIL(status, "%s", v->message)
+               : SR_FAIL(status, "rank %d on %s: %s", rank, ranks->hosts[rank], v->message);
+}
 
 srnn_status sr_ranks_agree(sr_ranks *ranks, srnn_status status) {
     void *memory;
@@ -360,8 +368,7 @@ srnn_status sr_ranks_agree(sr_ranks *ranks, srnn_status status) {
     srnn_status told = sr_ranks_gather(ranks, all, sizeof *all);
     for (int r = 0; told == SRNN_OK && r < ranks->count; r++)
         if (all[r].status != SRNN_OK)
-            told = SR_FAIL((srnn_status)all[r].status, "rank %d on %s: %s", r, ranks->hosts[r],
-                           all[r].message);
+            told = told_by(ranks, r, &all[r]);
     free(memory);
     return told;
 }

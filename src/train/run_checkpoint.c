@@ -288,13 +288,16 @@ static bool is_whole(const char *folder, const char *name, const sr_run_settings
            sr_progress_check_files(path, &(sr_file_sums_part){0}) == SRNN_OK;
 }
 
-/* The failure just told, with the newest of the older checkpoints that is whole. */
-static srnn_status name_older(srnn_status status, const char *damaged, const char *folder,
+/* The failure just told, with the newest of the older checkpoints that is whole. What to remove is said by a name that is not
+ * cut, whatever is before it: half a path is another folder. */
+static srnn_status name_older(srnn_status status, const char *folder,
                               const sr_run_settings *settings) {
-    char why[1024], whole[SR_PATH_BYTES] = "";
+    char why[800], damaged[64] = "", whole[64] = "";
     sr_names names;
     snprintf(why, sizeof why, "%s", srnn_error_detail());
     SR_TRY(list_steps(&names, folder));
+    if (names.count)
+        snprintf(damaged, sizeof damaged, "%s", names.names[names.count - 1]);
     for (size_t i = names.count; i-- > 1 && !*whole;)
         if (is_whole(folder, names.names[i - 1], settings))
             snprintf(whole, sizeof whole, "%s", names.names[i - 1]);
@@ -302,6 +305,14 @@ static srnn_status name_older(srnn_status status, const char *damaged, const cha
     return *whole ? SR_FAIL(status, "%s; %s is whole: to go on from there, remove %s", why, whole,
                             damaged)
                   : SR_FAIL(status, "%s; there is no older checkpoint that is whole", why);
+}
+
+/* Rank 0's message becomes everybody's. */
+static srnn_status tell_all(sr_ranks *ranks, srnn_status status) {
+    char message[1024] = "";
+    snprintf(message, sizeof message, "%s", srnn_error_detail());
+    SR_TRY(sr_ranks_share(ranks, message, sizeof message));
+    return SR_FAIL(status, "%s", message);
 }
 
 /* Rank 0 says which one it is; every rank reads some of its files. */
@@ -325,8 +336,7 @@ srnn_status sr_checkpoint_find(char path[SR_PATH_BYTES], sr_progress *progress, 
     const srnn_status status = find_together(path, progress, folder, settings, ranks);
     if ((status != SRNN_ERR_FORMAT && status != SRNN_ERR_IO) || ranks->broken)
         return status;
-    return sr_ranks_agree(ranks,
-                          ranks->rank == 0 ? name_older(status, path, folder, settings) : SRNN_OK);
+    return tell_all(ranks, ranks->rank == 0 ? name_older(status, folder, settings) : status);
 }
 
 srnn_status sr_checkpoint_read(const char *checkpoint, const sr_checkpointed *run,

@@ -7,6 +7,7 @@ say what they show. Exit 77: what a case needs is not here. SOFTRNN_KILLS says h
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -276,7 +277,8 @@ def bytes_read(process):
 def case_sums(here):
     """Ranks share the reading of a checkpoint's files, whose checksums it keeps; one that is damaged is named."""
     train = [*MODEL, "--hidden", 96, "--mlp-hidden", 384, "--layers", 4, "--steps", 100000, "--save-every", 5]
-    name = here / "many"
+    name = here / ("long" * 50) / ("path" * 50) / "many"
+    name.parent.mkdir(parents=True)
     started = start(4, "train", "--out", name, *train)
     wait_for(lambda: list((name / "checkpoints").glob("step-*")), "a checkpoint")
     steps, found = len(records(name)), processes(name)
@@ -304,6 +306,8 @@ def case_sums(here):
     for ranks in (1, 2):
         code, output = end(start(ranks, "train", "--resume", name))
         check(code != 0 and "optimizer-00002-of-00003.safetensors: is damaged" in output and "is whole" in output, output)
+        check(f"to go on from there, remove {last.name}\n" in output, f"it is not said what to remove:\n{output}")
+        check(not re.search(r"rank 0 on \S+ ends all ranks: .*rank 0 on", output), f"rank 0 is named twice:\n{output}")
 
 
 def case_killed(here):
