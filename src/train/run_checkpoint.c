@@ -289,7 +289,7 @@ static bool is_whole(const char *folder, const char *name, const sr_run_settings
 }
 
 /* The failure just told, with the newest of the older checkpoints that is whole. What to remove is said by a name that is not
- * cut, whatever is before it: half a path is another folder. */
+ * cut, whatever is before it: half a path is another folder. What cannot be read here and now may be whole: it stays. */
 static srnn_status name_older(srnn_status status, const char *folder,
                               const sr_run_settings *settings) {
     char why[800], damaged[64] = "", whole[64] = "";
@@ -302,9 +302,12 @@ static srnn_status name_older(srnn_status status, const char *folder,
         if (is_whole(folder, names.names[i - 1], settings))
             snprintf(whole, sizeof whole, "%s", names.names[i - 1]);
     sr_names_free(&names);
-    return *whole ? SR_FAIL(status, "%s; %s is whole: to go on from there, remove %s", why, whole,
-                            damaged)
-                  : SR_FAIL(status, "%s; there is no older checkpoint that is whole", why);
+    if (!*whole)
+        return SR_FAIL(status, "%s; there is no older checkpoint that is whole", why);
+    return status == SRNN_ERR_FORMAT
+               ? SR_FAIL(status, "%s; %s is whole: to go on from there, remove %s", why, whole,
+                         damaged)
+               : SR_FAIL(status, "%s; the older %s is whole", why, whole);
 }
 
 /* Rank 0's message becomes everybody's. */
