@@ -82,6 +82,8 @@ srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where) {
         SR_TRY(sr_checkpoint_latest(path, where));
     if (!*path)
         SR_TRY(sr_path_print(path, "%s", where));
+    if (!sr_progress_is_there(path))
+        return SRNN_OK;
     return sr_progress_check_files(path, &(sr_file_sums_part){.except = SR_OPTIMIZER_STEM});
 }
 
