@@ -242,8 +242,7 @@ static srnn_status write_together(const sr_checkpointed *run, const sr_progress 
     if (status == SRNN_OK)
         status =
             sr_ranks_agree(ranks, first ? end_folder(run, progress, writing, path, sums) : SRNN_OK);
-    if (!ranks->broken) /* else the others may still write there */
-        free(memory);
+    free(memory);
     return status;
 }
 

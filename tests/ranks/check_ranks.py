@@ -178,11 +178,26 @@ def case_gpus(here):
     run(1, "train", "--resume", here / "three", "--stop-step", 0)
 
 
-def start_two(variable, *arguments):
-    """Two ranks, of which the second alone has this variable in its environment."""
+def start_two(variable, *arguments, second=()):
+    """Two ranks, of which the second alone has this variable in its environment, and more arguments."""
     program = [str(PROGRAM), *map(str, arguments)]
-    return subprocess.Popen(["mpirun", "-n", "1", *program, ":", "-n", "1", "-x", variable, *program], env=ENVIRONMENT,
-                            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.Popen(["mpirun", "-n", "1", *program, ":", "-n", "1", "-x", variable, *program, *map(str, second)],
+                            env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def case_gpus_begin(here):
+    """A rank on a GPU that cannot begin says why at once, though the others wait for it by then."""
+    train = [*MODEL, "--device", "cuda", "--steps", 3]
+    run(1, "train", "--out", here / "run", *train, "--stop-step", 1)
+    for name in ("good", "bad"):
+        (here / name).mkdir()
+        for file in ("config.json", "model.safetensors"):
+            shutil.copy(here / "run/checkpoints/step-000000001" / file, here / name)
+    bad = here / "bad/model.safetensors"
+    bad.write_bytes(bad.read_bytes().replace(b'"model.norm.weight"', b'"model.gone.weight"'))  # seen when weights are read
+    code, output = end(start_two("NOTHING=1", "train", "--out", here / "two", *train, "--model", here / "good",
+                                 second=["--model", here / "bad"]), 40)
+    check(code != 0 and "bad: " in output and "gave no answer" not in output, f"exit code {code}\n{output}")
 
 
 def case_gpus_lost(here):
