@@ -75,6 +75,15 @@ static srnn_status take_all(sr_session *session) {
     return take(session, &session->logits, B * (size_t)c->V, number);
 }
 
+/* What is fed stays, since the ranker reads it: it grows with the text as a cache does. */
+static srnn_status check_avey_form(srnn_form form) {
+    if (form == SRNN_FORM_AUTO || form == SRNN_FORM_PARALLEL)
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                   "an Avey model has no fixed-size state: its ranker reads all tokens before; "
+                   "leave the form to it (auto)");
+}
+
 static srnn_status fill(sr_session *session) {
     const sr_model_config *c = &session->model->config;
     const sr_layer_setup layer_setup = {.B = session->setup.B,
@@ -85,6 +94,7 @@ static srnn_status fill(sr_session *session) {
                                         .state_limit = session->setup.state_limit};
     void *memory;
     if (c->is_avey) {
+        SR_TRY(check_avey_form(session->setup.form));
         SR_TRY(sr_avey_feed_create(&session->avey, session->model, session->setup.B));
         return take_all(session);
     }
