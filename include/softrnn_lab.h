@@ -53,7 +53,7 @@ SRNN_API int
 srnl_model_front_tokens(const srnl_model *model); /* empty ones (id 0) it wants in front */
 SRNN_API int64_t srnl_model_parameters(const srnl_model *model); /* learned numbers */
 
-/* The attention of a layer, 0 .. layers-1, in its text form; like srnn_attention_print. */
+/* The attention of a layer, 0 .. layers-1, in its text form, or Avey's; like srnn_attention_print. */
 SRNN_API size_t srnl_model_attention(const srnl_model *model, int layer, char *text, size_t size);
 
 /* logits (B, T, V) for ids (B, T), each row a sequence of its own. */

@@ -114,14 +114,14 @@ class Model:
 
     @property
     def attention(self) -> List[Variant]:
-        """The variant of each layer."""
-        return [self._attention(layer) for layer in range(self.layers)]
+        """The variant of each layer; none where the model has no attention (Avey)."""
+        return [parse(written) for written in map(self._attention, range(self.layers)) if not written.startswith("avey")]
 
-    def _attention(self, layer: int) -> Variant:
+    def _attention(self, layer: int) -> str:
         size = lab.srnl_model_attention(self._model[0], layer, ffi.NULL, 0) + 1
         characters = ffi.new("char[]", size)
         lab.srnl_model_attention(self._model[0], layer, characters, size)
-        return parse(text(characters))
+        return text(characters)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -184,7 +184,7 @@ class Model:
         check(lab.srnl_model_save(self._model[0], _path(folder, "folder"), encoded(dtype, "dtype")))
 
     def __repr__(self) -> str:
-        kinds = list(dict.fromkeys(str(variant) for variant in self.attention))
+        kinds = list(dict.fromkeys(map(str, self.attention))) or [self._attention(0)]
         return f"<softrnn.lab.Model {self.where}: {self.layers} layers of {', '.join(kinds)}, {self.parameters} parameters>"
 
 

@@ -96,6 +96,11 @@ class Lab(unittest.TestCase):
         self.assertEqual([str(variant) for variant in model.attention], ["score=taylor:2"] * 2)
         self.assertIn("score=taylor:2", repr(model))
 
+    def test_model_without_attention(self):
+        model = softrnn.lab.train(self.folder / "avey", data=self.text, attention="avey_causal,chunk=8", **SMALL).model
+        self.assertIn("2 layers of avey_causal,chunk=8", repr(model))
+        self.assertEqual(model.attention, [])
+
     def test_session(self):
         model = self.run_.model
         ids = np.arange(10)[None]

@@ -1,6 +1,7 @@
 /* model.c: models for other languages. */
 #include "base/memory.h"
 #include "lab/handles.h"
+#include "model/avey.h"
 #include "train/model_open.h"
 
 #include <stdlib.h>
@@ -69,7 +70,8 @@ int64_t srnl_model_parameters(const srnl_model *model) {
 size_t srnl_model_attention(const srnl_model *model, int layer, char *text, size_t size) {
     const sr_model_config *c = &model->model->config;
     if (layer >= 0 && layer < c->L)
-        return srnn_attention_print(text, size, &c->attention[layer]);
+        return c->is_avey ? (size_t)sr_avey_print(text, size, &c->avey)
+                          : srnn_attention_print(text, size, &c->attention[layer]);
     if (size)
         *text = '\0';
     return 0;
