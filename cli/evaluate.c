@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "commands.h"
 #include "data/rows/source_open.h"
+#include "data/rows/synthetic.h"
 #include "files/file.h"
 #include "files/json.h"
 #include "files/safetensors.h"
@@ -45,16 +46,19 @@ static int64_t batches_of(const evaluation_request *r, int64_t rows) {
     return wanted < all ? wanted : all;
 }
 
-/* *tokenizer = the one that the data was made with, as far as it is known; else NULL. */
+/* *tokenizer = the one that the data was made with, as far as it is known; else NULL. The tokens of a synthetic task
+ * stand for no text. */
 static srnn_status find_tokenizer(sr_tokenizer **tokenizer, const evaluation_request *r) {
     sr_run_settings names = {0};
     *tokenizer = NULL;
+    if (sr_synthetic_is(r->data))
+        return SRNN_OK;
     srnn_status status = sr_run_settings_create(&names);
     if (status == SRNN_OK)
         status = sr_run_settings_text(&names.data, r->data);
     if (status == SRNN_OK && r->tokenizer)
         status = sr_run_settings_text(&names.tokenizer, r->tokenizer);
-    if (status == SRNN_OK && !sr_model_is_bin(r->model))
+    if (status == SRNN_OK)
         status = sr_run_settings_text(&names.model, r->model);
     if (status == SRNN_OK)
         status = sr_run_data_tokenizer(&names);
@@ -65,24 +69,20 @@ static srnn_status find_tokenizer(sr_tokenizer **tokenizer, const evaluation_req
 }
 
 static srnn_status evaluate_source(sr_evaluation *result, sr_model *model, const sr_source *source,
-                                   const evaluation_request *r) {
+                                   const sr_tokenizer *tokenizer, const evaluation_request *r) {
     const sr_split split = (sr_split)r->split;
     const int64_t rows = source->rows[split];
-    sr_tokenizer *tokenizer;
     if (rows == 0)
         return SR_FAIL(
             SRNN_ERR_ARGUMENT, "%s: nothing in its %s split; try --split %s", r->data,
             sr_split_name(split),
             sr_split_name(split == SR_SPLIT_TRAIN ? SR_SPLIT_VALIDATION : SR_SPLIT_TRAIN));
-    SR_TRY(find_tokenizer(&tokenizer, r));
     const sr_evaluation_rows what = {.source = source,
                                      .split = split,
                                      .B = r->B,
                                      .batches = batches_of(r, rows),
                                      .tokenizer = tokenizer};
-    const srnn_status status = sr_evaluate_source(result, model, &what);
-    sr_tokenizer_free(tokenizer);
-    return status;
+    return sr_evaluate_source(result, model, &what);
 }
 
 static srnn_status evaluate_data(sr_evaluation *result, sr_model *model,
@@ -92,10 +92,14 @@ static srnn_status evaluate_data(sr_evaluation *result, sr_model *model,
                                          .layout = (sr_token_layout)r->layout,
                                          .whole = true,
                                          .validation_share = r->validation_share};
-    sr_source *source;
-    SR_TRY(sr_source_open(&source, r->data, &settings));
-    const srnn_status status = evaluate_source(result, model, source, r);
+    sr_source *source = NULL;
+    sr_tokenizer *tokenizer;
+    SR_TRY(find_tokenizer(&tokenizer, r));
+    srnn_status status = sr_source_open(&source, r->data, &settings);
+    if (status == SRNN_OK)
+        status = evaluate_source(result, model, source, tokenizer, r);
     sr_source_free(source);
+    sr_tokenizer_free(tokenizer);
     return status;
 }
 

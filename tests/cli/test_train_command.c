@@ -249,6 +249,46 @@ static void tokenizers_follow(void **state) {
     assert_int_equal(shell("$S convert --in new/model --out d.bin --type float16"), 2);
 }
 
+/* A text is bytes: a model with a tokenizer of its own would read them as other tokens. */
+static void texts_are_not_read_as_other_tokens(void **state) {
+    (void)state;
+    static const char *const models[] = {"new/model", "new/runs/a", "bin/model.bin"};
+    char command[256];
+    assert_int_equal(shell("mkdir bin && cp new/model/tokenizer.json bin && "
+                           "$S convert --in new/model --out bin/model.bin"),
+                     0);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        snprintf(command, sizeof command, "$S eval --model %s --data text.txt 2>said", models[i]);
+        assert_int_equal(shell(command), 2);
+        assert_int_equal(shell("grep -q 'text is read as bytes.*data prepare --tokenizer' said"),
+                         0);
+        snprintf(command, sizeof command,
+                 "$S eval --model %s --text text.txt && "
+                 "$S eval --model %s --data shards --split train | grep 'bits per byte'",
+                 models[i], models[i]);
+        assert_int_equal(shell(command), 0);
+    }
+    assert_int_equal(
+        shell("$S train --out fine --model new/model --data text.txt --length 16 --steps 1 2>said"),
+        2);
+    assert_int_equal(shell("grep -q 'text is read as bytes.*data prepare --tokenizer new/model ' "
+                           "said && test ! -e fine/run.yaml"),
+                     0);
+    assert_int_equal(
+        shell("$S train --out fine --model new/model --data shards --length 16 --steps 1"), 0);
+    /* A model of bytes, with their tokenizer as a file. */
+    assert_int_equal(
+        shell("$S convert --in named --out named_model && "
+              "test -e named_model/tokenizer.json && "
+              "$S train --out more --model named_model --data text.txt --length 16 --steps 1 && "
+              "$S eval --model named_model --data text.txt | grep 'bits per byte'"),
+        0);
+    /* The tokens of a task are no text. */
+    assert_int_equal(shell("$S eval --model new/model --data recall:pairs=2,length=16 >said && "
+                           "grep -q accuracy said && ! grep -q 'bits per byte' said"),
+                     0);
+}
+
 /* convert says what else can load a folder, and puts the tokenizer of bytes into it. */
 static void converted_models_say_who_loads_them(void **state) {
     (void)state;
@@ -535,6 +575,7 @@ int main(void) {
         cmocka_unit_test(full_disks_keep_the_last_checkpoint),
         cmocka_unit_test(wrong_usage),
         cmocka_unit_test(tokenizers_follow),
+        cmocka_unit_test(texts_are_not_read_as_other_tokens),
         cmocka_unit_test(converted_models_say_who_loads_them),
         cmocka_unit_test(what_is_no_model_is_called_so),
         cmocka_unit_test(resumed_runs_keep_their_settings),
