@@ -307,6 +307,27 @@ static void converted_models_say_who_loads_them(void **state) {
         0);
 }
 
+/* A folder that holds something is not mixed with a model: neither a run, nor a model, nor notes. */
+static void converted_models_get_folders_of_their_own(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"q", "holds a run"}, {"pm", "holds a model"}, {"notes", "holds other files"}};
+    char command[256];
+    assert_int_equal(shell("mkdir notes empty && echo mine > notes/list && cp -r q q2"), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(command, sizeof command, "$S convert --in pm --out %s 2>said", cases[i][0]);
+        assert_int_equal(shell(command), 2);
+        snprintf(command, sizeof command, "grep -q 'this folder %s; name a new' said", cases[i][1]);
+        assert_int_equal(shell(command), 0);
+    }
+    assert_int_equal(shell("diff -r q q2 && test \"$(ls notes)\" = list"), 0);
+    assert_int_equal(shell("$S convert --in pm --out empty && test -e empty/config.json"), 0);
+    /* A try that fails half-way leaves nothing in the way of the next. */
+    assert_int_equal(shell("cp -r pm pb && rm pb/tokenizer.json && mkdir pb/tokenizer.json && "
+                           "! $S convert --in pb --out twice && $S convert --in pm --out twice"),
+                     0);
+}
+
 /* Files that are not models, and names of nothing. */
 static void what_is_no_model_is_called_so(void **state) {
     (void)state;
@@ -577,6 +598,7 @@ int main(void) {
         cmocka_unit_test(tokenizers_follow),
         cmocka_unit_test(texts_are_not_read_as_other_tokens),
         cmocka_unit_test(converted_models_say_who_loads_them),
+        cmocka_unit_test(converted_models_get_folders_of_their_own),
         cmocka_unit_test(what_is_no_model_is_called_so),
         cmocka_unit_test(resumed_runs_keep_their_settings),
         cmocka_unit_test(runs_are_shown),
