@@ -36,10 +36,6 @@ static srnn_status open_tokenizer(sr_tokenizer **tokenizer, const evaluation_req
     return sr_model_open_tokenizer(tokenizer, r->tokenizer, r->model, V);
 }
 
-static int length_of(const evaluation_request *r, const sr_model *model) {
-    return r->T && r->T < model->config.positions ? r->T : model->config.positions;
-}
-
 static int64_t batches_of(const evaluation_request *r, int64_t rows) {
     const int64_t all = rows / r->B + (rows % r->B > 0);
     const int64_t wanted = r->batches ? r->batches : rows == INT64_MAX ? SYNTHETIC_BATCHES : all;
@@ -87,8 +83,10 @@ static srnn_status evaluate_source(sr_evaluation *result, sr_model *model, const
 
 static srnn_status evaluate_data(sr_evaluation *result, sr_model *model,
                                  const evaluation_request *r) {
+    int T;
+    SR_TRY(model_row_length(&T, model, r->T));
     const sr_source_settings settings = {.seed = (uint64_t)r->seed,
-                                         .T = length_of(r, model),
+                                         .T = T,
                                          .layout = (sr_token_layout)r->layout,
                                          .whole = true,
                                          .validation_share = r->validation_share};
@@ -158,13 +156,14 @@ static srnn_status evaluate_texts(sr_evaluation *result, sr_model *model,
                                   const evaluation_request *r) {
     sr_tokenizer *tokenizer;
     sr_bytes bytes = {0};
+    int T;
+    SR_TRY(model_row_length(&T, model, r->T));
     SR_TRY(open_tokenizer(&tokenizer, r, model->config.V));
     const char *path = r->text ? r->text : r->last_words;
     srnn_status status = whole_file_read(&bytes, path);
     if (status == SRNN_OK)
-        status = r->text
-                     ? sr_evaluate_text(result, model, tokenizer, &bytes, r->B, length_of(r, model))
-                     : evaluate_last_words(result, model, tokenizer, &bytes, r);
+        status = r->text ? sr_evaluate_text(result, model, tokenizer, &bytes, r->B, T)
+                         : evaluate_last_words(result, model, tokenizer, &bytes, r);
     sr_bytes_free(&bytes);
     sr_tokenizer_free(tokenizer);
     return status;
@@ -320,6 +319,30 @@ static int evaluate_together(const evaluation_request *r) {
     return exit_code;
 }
 
+/* An option that would do nothing beside what is evaluated is refused. */
+static int refuse_idle(const evaluation_request *r, int argc, char *const *argv) {
+    const bool task = r->data && sr_synthetic_is(r->data), rows = r->data || r->text;
+    const struct {
+        const char *name;
+        bool works;
+        const char *with;
+    } options[] = {
+        {"--longer", r->last_words, "--last-words"},
+        {"--dump-logits", r->tokens, "--tokens"},
+        {"--batches", r->data, "--data"},
+        {"--split", r->data, "--data"},
+        {"--seed", r->data, "--data"},
+        {"--layout", r->data && !task, "--data that is not a task"},
+        {"--validation-share", r->data && !task, "--data that is not a task"},
+        {"--batch", rows, "--text or --data"},
+        {"--length", rows && !task, "--text, or --data that is not a task (recall:length=48)"},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (!options[i].works && options_given(argc, argv, options[i].name))
+            return command_refuse("%s goes with %s only", options[i].name, options[i].with);
+    return EXIT_OK;
+}
+
 int command_eval(int argc, char **argv) {
     static const char *const layouts[] = {"stream", "packed", "document", NULL};
     static const char *const longer[] = {"stop", "cut", "skip", NULL}; /* as sr_long_text */
@@ -370,9 +393,6 @@ int command_eval(int argc, char **argv) {
     if (!r.model || given != 1)
         return command_refuse("eval needs --model DIR and one of --text, --data, --tokens, "
                               "--last-words");
-    if (r.longer && !r.last_words)
-        return command_refuse("--longer goes with --last-words only");
-    if (r.logits && !r.tokens)
-        return command_refuse("--dump-logits goes with --tokens only");
-    return evaluate_together(&r);
+    exit_code = refuse_idle(&r, argc, argv);
+    return exit_code == EXIT_OK ? evaluate_together(&r) : exit_code;
 }

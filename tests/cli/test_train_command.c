@@ -568,6 +568,12 @@ static void misunderstandings_are_told(void **state) {
     assert_int_equal(shell("$S train --out with_split --data text.txt --steps 2 " SIZES
                            "2>said && ! grep -q 'no validation split' said"),
                      0);
+    assert_int_equal(shell("$S train --out task --data recall:pairs=4 --steps 1 " SIZES
+                           "2>said && grep -q -- '--length 16 has no effect.*recall.* 48' said"),
+                     0);
+    assert_int_equal(shell("$S train --out task2 --data recall:pairs=2,length=16 --steps 1 " SIZES
+                           "2>said && ! grep -q 'no effect' said"),
+                     0);
 }
 
 static int enter(void **state) {
