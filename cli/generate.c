@@ -236,6 +236,22 @@ static srnn_status next_token(generator *g, int b, size_t position) {
     return s->produced > room ? end_strand(g, s, ENDING_POSITIONS) : SRNN_OK;
 }
 
+/* Whether at this position all strands that are not done go on with what the model chooses, and one of them will go on after
+ * it: then the next step need not wait for the host to see what was chosen. */
+static bool goes_by_itself(const generator *g, int count, size_t position) {
+    bool more = false;
+    if (!is_greedy(g) || !sr_session_runs_ahead(g->session) ||
+        (int64_t)position >= most_positions(g))
+        return false;
+    for (int b = 0; b < count; b++) {
+        const strand *s = &g->strands[b];
+        if (!s->done && position < s->prompt.count)
+            return false;
+        more = more || (!s->done && s->produced + 1 < g->request->tokens);
+    }
+    return more;
+}
+
 /* Prints strands in their order, the first that is not done as far as it is. */
 static void speak(generator *g, int *speaking, int count) {
     for (; *speaking < count; ++*speaking) {
@@ -257,7 +273,14 @@ static srnn_status generate_batch(generator *g, int count) {
     SR_TRY(feed_prompts(g, shortest));
     const double begin = sr_clock_seconds();
     speak(g, &speaking, count);
+    bool ahead = false;
     for (size_t position = shortest;; position++) {
+        const bool was_ahead = ahead;
+        ahead = goes_by_itself(g, count, position);
+        if (ahead)
+            SR_TRY(sr_session_feed_chosen(g->session, g->next));
+        else if (was_ahead)
+            SR_TRY(sr_session_chosen(g->session, g->next));
         for (int b = 0; b < count; b++) {
             SR_TRY(next_token(g, b, position));
             if (progress_interrupted() && !g->strands[b].done)
@@ -266,7 +289,8 @@ static srnn_status generate_batch(generator *g, int count) {
         speak(g, &speaking, count);
         if (speaking == count)
             break;
-        SR_TRY(feed(g, 1));
+        if (!ahead)
+            SR_TRY(feed(g, 1));
     }
     g->seconds += sr_clock_seconds() - begin;
     return SRNN_OK;

@@ -78,32 +78,36 @@ static double draw_query(const srnn_attention *a, double normal) {
     return 0;
 }
 
-/* The delta rule is stable where beta score(|feature(k)|^2) stays below 2: keys are made short for it. */
-static double key_size(const srnn_attention *a, sr_operand which, int D) {
-    if (which != SR_OPERAND_K || a->write != SRNN_WRITE_DELTA)
-        return 1;
+/* The delta rule is stable where beta score(|feature(k)|^2) stays below 2: features of keys are made short for it. Where
+ * one is exp(k), keys are negative. */
+static double draw_key(const srnn_attention *a, double normal, int D) {
+    const double key = draw_query(a, normal);
+    if (a->write != SRNN_WRITE_DELTA)
+        return key;
     switch (a->feature) {
     case SRNN_FEATURE_IDENTITY:
     case SRNN_FEATURE_RELU:
-        return 0.6 / sqrt((double)D);
+        return (float)key * (float)(0.6 / sqrt((double)D));
     case SRNN_FEATURE_NORM_SPLIT:
     case SRNN_FEATURE_NORM_COSINE:
-        return 0.6 / pow((double)D, 1.0 / 6);
+        return (float)key * (float)(0.6 / pow((double)D, 1.0 / 6));
     case SRNN_FEATURE_ELU1:
+        return 0.5 * normal - 0.5 * log((double)D) - 1;
     case SRNN_FEATURE_UNIT:
     case SRNN_FEATURE_UNIT_HEADS:
     case SRNN_FEATURE_UNIT_SMOOTH:
         break;
     }
-    return 1;
+    return key;
 }
 
 static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int64_t at, int D) {
     double normal = sr_random_normal(seed, which, (uint64_t)at);
     switch (which) {
     case SR_OPERAND_Q:
+        return (float)draw_query(a, normal);
     case SR_OPERAND_K:
-        return (float)draw_query(a, normal) * (float)key_size(a, which, D);
+        return (float)draw_key(a, normal, D);
     case SR_OPERAND_DECAY: /* `learned` is divided by 1024 in the equation */
         return (float)(a->decay == SRNN_DECAY_LEARNED ? normal * 256 : 2 * normal + 1);
     case SR_OPERAND_NORM_WEIGHT:

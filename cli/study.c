@@ -12,6 +12,7 @@
 #include "study_table.h"
 #include "study_view.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -21,7 +22,6 @@ typedef struct arguments {
     const char *file;         /* as named */
     int jobs, launcher;
     const char *run; /* only this one, here: what launchers start */
-    bool status;
 } arguments;
 
 /* *text = the command that repeats the study, called as `program`; free() it. */
@@ -104,7 +104,11 @@ static int show_status(const sr_study *study, const arguments *a) {
                                            : "waiting",
                (long long)v->step, (long long)study->runs[i].settings.steps);
         if (v->running)
-            printf("  on %s, last record %.0f s ago", v->place, v->seconds);
+            printf("  on %s, ", v->place);
+        if (v->running && isnan(v->seconds))
+            printf("no record yet");
+        else if (v->running)
+            printf("last record %.0f s ago", v->seconds);
         printf("%s%s\n", *v->message ? "  " : "", v->message);
     }
     free(views);
@@ -168,7 +172,7 @@ static int start(const arguments *a) {
         tell_leaks(&study);
     if (exit_code == EXIT_OK && a->request.plan_only)
         study_table_plan(&study, &way);
-    else if (exit_code == EXIT_OK && a->status)
+    else if (exit_code == EXIT_OK && a->request.status_only)
         exit_code = show_status(&study, a);
     else if (exit_code == EXIT_OK && a->run)
         exit_code = command_report(sr_study_member(&study, &a->request, a->run));
@@ -197,7 +201,8 @@ int command_study(int argc, char **argv) {
             "that mpirun started share them"),
         OPTION_TEXT("--cluster", &r->cluster, "OPTIONS",
                     "of Slurm's sbatch: partition=short,cpus-per-task=4,gpus=1,time=2:00:00"),
-        OPTION_FLAG("--status", &a.status, "print what runs where and stop"),
+        OPTION_FLAG("--status", &r->status_only,
+                    "print what runs where and stop; without FILE of the study in --out"),
         OPTION_TEXT("--run", &a.run, "NAME",
                     "only this run, in this process: what the jobs of an array do"),
         OPTION_TEXT("--text", &r->text, "FILES",
@@ -225,6 +230,8 @@ int command_study(int argc, char **argv) {
     int exit_code;
     if (!options_parse(&line, argc, argv, &exit_code))
         return exit_code;
+    if (r->plan_only && r->status_only)
+        return command_refuse("--dry-run or --status, not both");
     char found[SR_PATH_BYTES];
     if (a.file) {
         installed_find(found, a.file);

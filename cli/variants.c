@@ -1,5 +1,6 @@
 /* variants.c: `softrnn variants`, the table of what exists. */
 #include "attention/attention.h"
+#include "attention/whole_models.h"
 #include "base/units.h"
 #include "commands.h"
 #include "files/json.h"
@@ -107,7 +108,10 @@ static void print_table(int D) {
     for (size_t i = 0; row_at(&row, i); i++)
         print_row(&row, D);
     printf("\nstate: floats of one kv head, whatever the length of the sequence.\n"
-           "--attention takes a name, a text form, or a name and changes: norm,clamp=5\n");
+           "--attention takes a name, a text form, or a name and changes: norm,clamp=5\n"
+           "\nwhole models without attention, for train and study: avey_causal,chunk=64\n");
+    for (size_t i = 0; sr_whole_model_at(i); i++)
+        printf("%-16s%s\n", sr_whole_model_at(i)->name, sr_whole_model_at(i)->note);
 }
 
 int command_variants(int argc, char **argv) {

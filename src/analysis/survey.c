@@ -103,6 +103,9 @@ static srnn_status observe(void *context, int layer, const srnn_operands *in, sr
 }
 
 static srnn_status check_orders(const sr_model_config *c) {
+    if (c->is_avey)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "an Avey model has no attention: no layer of the model takes exp of q.k");
     for (int layer = 0; layer < c->L; layer++)
         if (sr_attention_has_orders(&c->attention[layer]))
             return SRNN_OK;

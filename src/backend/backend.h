@@ -190,6 +190,10 @@ struct sr_backend {
      * is a number */
     srnn_status (*largest)(sr_backend *backend, int32_t *out, sr_matrix x);
 
+    /* ---- what was chosen is read next: ids[r] = chosen[r], positions[r] = position, of `rows` sequences */
+    srnn_status (*follow)(sr_backend *backend, int32_t *ids, int32_t *positions,
+                          const int32_t *chosen, int32_t position, int64_t rows);
+
     /* ---- short convolution, number type */
     srnn_status (*short_conv_forward)(sr_backend *backend, sr_matrix out,
                                       const sr_short_conv *conv);

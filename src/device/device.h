@@ -41,6 +41,12 @@ struct srnn_device {
     srnn_status (*replay)(srnn_device *device, void *recording);
     void (*forget)(srnn_device *device, void *recording); /* accepts NULL */
 
+    /* ---- a letter to the host: what these bytes hold after all that was started before, while what is started later
+     * goes on; one at a time, and nothing writes them before it is collected. Both NULL: nothing goes on while the host does
+     * something else. */
+    srnn_status (*post)(srnn_device *device, const void *from, size_t bytes);
+    srnn_status (*collect)(srnn_device *device, void *host, size_t bytes);
+
     /* ---- attention: kernels, best first, ended by NULL; how states of a problem are kept, with a
      * fixed size or as keys and values (NULL: they are not) */
     const sr_attention_kernel *const *(*kernels)(void);

@@ -75,6 +75,17 @@ static srnn_status add_others(json_t *sums, const sr_names *names, const char *f
     return SRNN_OK;
 }
 
+/* What somebody else has read must be seen here too, under this name. */
+static srnn_status add_known(json_t *sums, const sr_names *names, const sr_file_sum *known,
+                             const char *folder) {
+    for (size_t i = 0; i < names->count; i++)
+        if (strcmp(names->names[i], known->name) == 0)
+            return add_sum(sums, known, folder);
+    return SR_FAIL(SRNN_ERR_IO,
+                   "%s: has no %s, which was written elsewhere: is it the same folder everywhere?",
+                   folder, known->name);
+}
+
 srnn_status sr_file_sums_make(json_t **sums, const char *folder, const sr_file_sum *known,
                               size_t count) {
     sr_names names;
@@ -84,7 +95,7 @@ srnn_status sr_file_sums_make(json_t **sums, const char *folder, const sr_file_s
         status = SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory for checksums", folder);
     for (size_t i = 0; status == SRNN_OK && i < count; i++)
         if (*known[i].name)
-            status = add_sum(*sums, &known[i], folder);
+            status = add_known(*sums, &names, &known[i], folder);
     if (status == SRNN_OK)
         status = add_others(*sums, &names, folder);
     sr_names_free(&names);

@@ -17,7 +17,7 @@ typedef struct sr_file_sum {
 srnn_status sr_file_sum_make(sr_file_sum *sum, const char *folder, const char *name);
 
 /* *sums = { name: { "bytes": .., "crc32": .. } } of every file in the folder, read now but for those that are known
- * (count). The caller decrefs it. */
+ * (count), which must be there. The caller decrefs it. */
 srnn_status sr_file_sums_make(json_t **sums, const char *folder, const sr_file_sum *known,
                               size_t count);
 

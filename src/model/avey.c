@@ -1,6 +1,8 @@
 /* avey.c: what an Avey model is made of: its text form, sizes and tensors. */
 #include "model/avey.h"
 
+#include "attention/whole_models.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +12,14 @@ enum { CHUNK_MAX = 4096, CHUNKS_MAX = 1024, EXPANSION_MAX = 64 };
 
 /* ---- the text form */
 
-static const char NAME[] = "avey", CAUSAL_NAME[] = "avey_causal";
+static const char *name_of(bool causal) {
+    return sr_whole_model_at(causal ? SR_WHOLE_AVEY_CAUSAL : SR_WHOLE_AVEY)->name;
+}
+
+static bool begins_with_name(const char *text, bool causal) {
+    const char *name = name_of(causal);
+    return strcspn(text, ",") == strlen(name) && strncmp(text, name, strlen(name)) == 0;
+}
 
 static srnn_status wrong(const char *text) {
     return SR_FAIL(SRNN_ERR_FORMAT,
@@ -52,13 +61,12 @@ static srnn_status parse_changes(sr_avey *a, char *words, const char *text) {
 }
 
 srnn_status sr_avey_parse(sr_avey *avey, bool *known, const char *text) {
-    const size_t length = strcspn(text, ",");
-    const bool causal = length == strlen(CAUSAL_NAME) && strncmp(text, CAUSAL_NAME, length) == 0;
-    *known = causal || (length == strlen(NAME) && strncmp(text, NAME, length) == 0);
+    const bool causal = begins_with_name(text, true);
+    *known = causal || begins_with_name(text, false);
     *avey = (sr_avey){.chunk = 64, .chunks = 8, .expansion = 4, .share = 0.5, .causal = causal};
     if (!*known)
         return SRNN_OK;
-    char *words = strdup(text + length);
+    char *words = strdup(text + strlen(name_of(causal)));
     if (!words)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a text");
     const srnn_status status = parse_changes(avey, words, text);
@@ -67,12 +75,12 @@ srnn_status sr_avey_parse(sr_avey *avey, bool *known, const char *text) {
 }
 
 bool sr_avey_leaks(const char *text) {
-    return strcspn(text, ",") == strlen(NAME) && strncmp(text, NAME, strlen(NAME)) == 0;
+    return begins_with_name(text, false);
 }
 
 int sr_avey_print(char *text, size_t size, const sr_avey *a) {
     return snprintf(text, size, "%s,chunk=%d,chunks=%d,expansion=%d,share=%.15g",
-                    a->causal ? CAUSAL_NAME : NAME, a->chunk, a->chunks, a->expansion, a->share);
+                    name_of(a->causal), a->chunk, a->chunks, a->expansion, a->share);
 }
 
 /* ---- sizes */

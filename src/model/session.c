@@ -75,6 +75,15 @@ static srnn_status take_all(sr_session *session) {
     return take(session, &session->logits, B * (size_t)c->V, number);
 }
 
+/* What is fed stays, since the ranker reads it: it grows with the text as a cache does. */
+static srnn_status check_avey_form(srnn_form form) {
+    if (form == SRNN_FORM_AUTO || form == SRNN_FORM_PARALLEL)
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                   "an Avey model has no fixed-size state: its ranker reads all tokens before; "
+                   "leave the form to it (auto)");
+}
+
 static srnn_status fill(sr_session *session) {
     const sr_model_config *c = &session->model->config;
     const sr_layer_setup layer_setup = {.B = session->setup.B,
@@ -85,6 +94,7 @@ static srnn_status fill(sr_session *session) {
                                         .state_limit = session->setup.state_limit};
     void *memory;
     if (c->is_avey) {
+        SR_TRY(check_avey_form(session->setup.form));
         SR_TRY(sr_avey_feed_create(&session->avey, session->model, session->setup.B));
         return take_all(session);
     }
@@ -142,6 +152,18 @@ srnn_status sr_session_reset(sr_session *session) {
     return SRNN_OK;
 }
 
+/* Finds room for T more tokens. */
+static srnn_status reserve(sr_session *session, int T) {
+    for (int layer = 0; layer < state_count(session); layer++) {
+        bool moved;
+        SR_TRY(sr_layer_state_reserve(session->states[layer], T, &moved));
+        if (moved)
+            sr_device_forget(session->backend->device, &session->one);
+    }
+    session->T = T;
+    return SRNN_OK;
+}
+
 /* Checks a piece, finds room for it, and copies it to the device. */
 static srnn_status load(sr_session *session, const int32_t *ids, int T) {
     srnn_device *device = session->backend->device;
@@ -156,13 +178,7 @@ static srnn_status load(sr_session *session, const int32_t *ids, int T) {
                            model->config.V);
         session->host_positions[row] = (int32_t)(session->position + row % T);
     }
-    for (int layer = 0; layer < state_count(session); layer++) {
-        bool moved;
-        SR_TRY(sr_layer_state_reserve(session->states[layer], T, &moved));
-        if (moved)
-            sr_device_forget(device, &session->one);
-    }
-    session->T = T;
+    SR_TRY(reserve(session, T));
     SR_TRY(sr_device_copy_in(device, session->ids, ids, (size_t)rows * sizeof *ids));
     return sr_device_copy_in(device, session->positions, session->host_positions,
                              (size_t)rows * sizeof *session->host_positions);
@@ -269,13 +285,18 @@ static void advance(sr_session *session) {
         sr_layer_state_advance(session->states[layer], session->T);
 }
 
-/* Loads and starts a piece. */
-static srnn_status start(sr_session *session, const int32_t *ids, int T) {
-    SR_TRY(load(session, ids, T));
-    SR_TRY(T == 1 ? sr_device_repeat(session->backend->device, &session->one, feed, session)
-                  : feed(session));
+/* Starts the piece that is loaded. */
+static srnn_status start_loaded(sr_session *session) {
+    SR_TRY(session->T == 1
+               ? sr_device_repeat(session->backend->device, &session->one, feed, session)
+               : feed(session));
     advance(session);
     return SRNN_OK;
+}
+
+static srnn_status start(sr_session *session, const int32_t *ids, int T) {
+    SR_TRY(load(session, ids, T));
+    return start_loaded(session);
 }
 
 srnn_status sr_session_feed(sr_session *session, float *logits, const int32_t *ids, int T) {
@@ -285,8 +306,32 @@ srnn_status sr_session_feed(sr_session *session, float *logits, const int32_t *i
 
 srnn_status sr_session_feed_greedy(sr_session *session, int32_t *next, const int32_t *ids, int T) {
     SR_TRY(start(session, ids, T));
+    return sr_session_chosen(session, next);
+}
+
+srnn_status sr_session_chosen(sr_session *session, int32_t *next) {
     return sr_device_copy_out(session->backend->device, next, session->chosen,
                               (size_t)session->setup.B * sizeof *next);
+}
+
+bool sr_session_runs_ahead(const sr_session *session) {
+    return session->backend->device->post != NULL;
+}
+
+srnn_status sr_session_feed_chosen(sr_session *session, int32_t *next) {
+    sr_backend *backend = session->backend;
+    srnn_device *device = backend->device;
+    const size_t bytes = (size_t)session->setup.B * sizeof *next;
+    SR_TRY(reserve(session, 1));
+    SR_TRY(backend->follow(backend, session->ids, session->positions, session->chosen,
+                           (int32_t)session->position, session->setup.B));
+    if (!sr_session_runs_ahead(session)) {
+        SR_TRY(sr_device_copy_out(device, next, session->ids, bytes));
+        return start_loaded(session);
+    }
+    SR_TRY(device->post(device, session->ids, bytes));
+    SR_TRY(start_loaded(session));
+    return device->collect(device, next, bytes);
 }
 
 srnn_status sr_session_feed_all(sr_session *session, float *logits, const int32_t *ids, int T) {

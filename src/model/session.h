@@ -27,6 +27,15 @@ srnn_status sr_session_feed(sr_session *session, float *logits, const int32_t *i
  * logits, which need not leave the device. */
 srnn_status sr_session_feed_greedy(sr_session *session, int32_t *next, const int32_t *ids, int T);
 
+/* Feeds to each sequence the most probable token after the last feed, and gives those tokens, next (B), host memory. Where
+ * sr_session_runs_ahead, the device is still busy with them then, and has the next to do before the host asks for what
+ * comes of it: sr_session_chosen, or this again. */
+srnn_status sr_session_feed_chosen(sr_session *session, int32_t *next);
+bool sr_session_runs_ahead(const sr_session *session);
+
+/* The most probable tokens after the last feed, next (B), host memory. */
+srnn_status sr_session_chosen(sr_session *session, int32_t *next);
+
 /* The first with the logits (B, T, V) of what follows each of them. */
 srnn_status sr_session_feed_all(sr_session *session, float *logits, const int32_t *ids, int T);
 

@@ -61,6 +61,10 @@ void sr_ranks_close(sr_ranks *ranks) {
     *ranks = *sr_ranks_alone();
 }
 
+void sr_ranks_break(sr_ranks *ranks) {
+    ranks->broken = ranks->broken || ranks->count > 1;
+}
+
 _Noreturn void sr_ranks_abort(const sr_ranks *ranks, int exit_code) {
     fflush(NULL);
     if (ranks->link)
@@ -141,16 +145,16 @@ static void rest(double seconds) {
     nanosleep(&time, NULL);
 }
 
-static srnn_status call_roll(sr_ranks *ranks, roll_call *roll) {
+/* Whom it cannot ask is one of those that give no answer. */
+static void call_roll(sr_ranks *ranks, roll_call *roll) {
     enum { TRIES = 300 };
     for (int other = 0; other < ranks->count; other++)
         if (other != ranks->rank)
-            SR_TRY(say(ranks, other, TAG_QUESTION));
+            (void)say(ranks, other, TAG_QUESTION);
     for (int i = 0; i < TRIES && roll->missing > 0; i++) {
-        SR_TRY(heed(ranks, roll));
+        (void)heed(ranks, roll);
         rest(0.01);
     }
-    return SRNN_OK;
 }
 
 /* Room for the names of some ranks. */
@@ -180,11 +184,11 @@ static srnn_status find_culprits(sr_ranks *ranks, culprits *found) {
     SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(answer)));
     roll_call roll = {.answers = memory, .missing = ranks->count - 1};
     roll.answers[ranks->rank] = ranks->busy ? ANSWER_BUSY : ANSWER_WAITS;
-    const srnn_status status = call_roll(ranks, &roll);
+    call_roll(ranks, &roll);
     *found =
         (culprits){name_ranks(ranks, &roll, ANSWER_NONE), name_ranks(ranks, &roll, ANSWER_BUSY)};
     free(memory);
-    return status;
+    return SRNN_OK;
 }
 
 static srnn_status give_up(sr_ranks *ranks) {
@@ -212,9 +216,10 @@ static srnn_status blame(sr_ranks *ranks, srnn_status status) {
     char why[512];
     culprits found;
     snprintf(why, sizeof why, "%s", srnn_error_detail());
-    SR_TRY(find_culprits(ranks, &found));
-    return *found.silent.text ? SR_FAIL(status, "%s gives no answer; %s", found.silent.text, why)
-                              : SR_FAIL(status, "%s", why);
+    const bool asked = find_culprits(ranks, &found) == SRNN_OK;
+    return asked && *found.silent.text
+               ? SR_FAIL(status, "%s gives no answer; %s", found.silent.text, why)
+               : SR_FAIL(status, "%s", why);
 }
 
 /* ---- messages */
@@ -226,13 +231,13 @@ srnn_status sr_ranks_test(sr_ranks *ranks, sr_link_request *request, bool *done)
     return error ? failure(ranks, error) : SRNN_OK;
 }
 
-/* Looks often at first, as most answers come soon, then lets others have the core. */
+/* Looks often at first, as most answers come soon, then lets others have the core. Patience is with the others: it does not
+ * run while this rank's own device is at work, however long that takes. */
 srnn_status sr_ranks_wait_until(sr_ranks *ranks, sr_ranks_look *look, void *context,
                                 double longest_rest) {
     enum { LOOKS = 200 };
     static const double between_calls = 0.1;
-    const double begin = sr_clock_seconds();
-    double heeded = begin, pause = 2e-5;
+    double begin = sr_clock_seconds(), heeded = begin, pause = 2e-5;
     for (int i = 0;; i++) {
         bool done;
         const srnn_status status = look(context, &done);
@@ -249,6 +254,8 @@ srnn_status sr_ranks_wait_until(sr_ranks *ranks, sr_ranks_look *look, void *cont
             SR_TRY(heed(ranks, NULL));
             heeded = now;
         }
+        if (ranks->busy)
+            begin = now;
         if (ranks->patience > 0 && now - begin > ranks->patience)
             return give_up(ranks);
     }
@@ -294,8 +301,25 @@ srnn_status sr_ranks_gather_parts(sr_ranks *ranks, sr_link_request *request, voi
     return error ? failure(ranks, error) : SRNN_OK;
 }
 
-srnn_status sr_ranks_gather(sr_ranks *ranks, void *all, size_t bytes) {
+/* Rank r's counts[r] bytes at all + starts[r], `bytes` in all. They travel in memory of their own: after a wait that was given
+ * up the others may still write there. */
+static srnn_status gather_apart(sr_ranks *ranks, void *all, size_t bytes) {
+    void *apart;
     sr_link_request request;
+    SR_TRY(sr_alloc(&apart, bytes, 1));
+    memcpy(apart, all, bytes);
+    srnn_status status =
+        sr_ranks_gather_parts(ranks, &request, apart, ranks->counts, ranks->starts);
+    if (status == SRNN_OK)
+        status = sr_ranks_wait(ranks, &request);
+    if (status == SRNN_OK)
+        memcpy(all, apart, bytes);
+    if (!ranks->broken)
+        free(apart);
+    return status;
+}
+
+srnn_status sr_ranks_gather(sr_ranks *ranks, void *all, size_t bytes) {
     if (ranks->count == 1)
         return SRNN_OK;
     SR_TRY(check_size(bytes * (size_t)ranks->count));
@@ -303,12 +327,10 @@ srnn_status sr_ranks_gather(sr_ranks *ranks, void *all, size_t bytes) {
         ranks->counts[r] = (int)bytes;
         ranks->starts[r] = r * (int)bytes;
     }
-    SR_TRY(sr_ranks_gather_parts(ranks, &request, all, ranks->counts, ranks->starts));
-    return sr_ranks_wait(ranks, &request);
+    return gather_apart(ranks, all, bytes * (size_t)ranks->count);
 }
 
 srnn_status sr_ranks_share(sr_ranks *ranks, void *data, size_t bytes) {
-    sr_link_request request;
     if (ranks->count == 1)
         return SRNN_OK;
     SR_TRY(check_size(bytes));
@@ -316,21 +338,28 @@ srnn_status sr_ranks_share(sr_ranks *ranks, void *data, size_t bytes) {
         ranks->counts[r] = r == 0 ? (int)bytes : 0;
         ranks->starts[r] = 0;
     }
-    SR_TRY(sr_ranks_gather_parts(ranks, &request, data, ranks->counts, ranks->starts));
-    return sr_ranks_wait(ranks, &request);
+    return gather_apart(ranks, data, bytes);
 }
 
 /* ---- verdicts */
 
 typedef struct verdict {
     int status;
-    char message[420];
+    char message[1024];
 } verdict;
+
+/* Its own is told as it was, another rank's with its name. */
+static srnn_status told_by(const sr_ranks *ranks, int rank, const verdict *v) {
+    const srnn_status status = (srnn_status)v->status;
+    return rank == ranks->rank
+               ? SR_FAIL(status, "%s", v->message)
+               : SR_FAIL(status, "rank %d on %s: %s", rank, ranks->hosts[rank], v->message);
+}
 
 srnn_status sr_ranks_agree(sr_ranks *ranks, srnn_status status) {
     void *memory;
-    if (ranks->count == 1)
-        return status;
+    if (ranks->count == 1 || (ranks->broken && status != SRNN_OK))
+        return status; /* nobody would answer */
     SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(verdict)));
     verdict *all = memory, *own = &all[ranks->rank];
     own->status = (int)status;
@@ -339,9 +368,7 @@ srnn_status sr_ranks_agree(sr_ranks *ranks, srnn_status status) {
     srnn_status told = sr_ranks_gather(ranks, all, sizeof *all);
     for (int r = 0; told == SRNN_OK && r < ranks->count; r++)
         if (all[r].status != SRNN_OK)
-            told = SR_FAIL((srnn_status)all[r].status, "rank %d on %s: %s", r, ranks->hosts[r],
-                           all[r].message);
-    if (!ranks->broken) /* else the others may still write there */
-        free(memory);
+            told = told_by(ranks, r, &all[r]);
+    free(memory);
     return told;
 }

@@ -20,13 +20,18 @@ typedef struct sr_ranks {
     double patience;             /* seconds; 0: for ever */
     char
         busy; /* what this rank answers those who call the roll: 1: it waits for its own device, not for them */
-    bool broken; /* a message failed or was not waited for: it may still arrive, and all must end */
+    bool
+        broken; /* a message failed or was not waited for, or this rank cannot go on with what all have begun: others may
+                  * still wait for it, and all must end */
 } sr_ranks;
 
 /* The ranks as the environment of this process tells: alone, or several by MPI. Fails, naming what is
  * missing, if a launcher started several and they cannot speak with each other. Close in any case. */
 srnn_status sr_ranks_open(sr_ranks *ranks);
 void sr_ranks_close(sr_ranks *ranks);
+
+/* This rank cannot go on, and the others may not know it yet: whatever waits for them must not be called any more. */
+void sr_ranks_break(sr_ranks *ranks);
 
 /* Ends all ranks, whatever they do, with this exit code; of a rank that is alone only itself. */
 _Noreturn void sr_ranks_abort(const sr_ranks *ranks, int exit_code);
@@ -62,13 +67,15 @@ enum { SR_RANKS_TAG = 16 };
 srnn_status sr_ranks_gather_parts(sr_ranks *ranks, sr_link_request *request, void *all,
                                   const int *counts, const int *starts);
 
-/* all (count, bytes), in which each rank has filled its own row, becomes the same everywhere. */
+/* all (count, bytes), in which each rank has filled its own row, becomes the same everywhere. If it fails, here and in the two
+ * below, the memory is the caller's again at once. */
 srnn_status sr_ranks_gather(sr_ranks *ranks, void *all, size_t bytes);
 
 /* Bytes of rank 0 for everybody. */
 srnn_status sr_ranks_share(sr_ranks *ranks, void *data, size_t bytes);
 
-/* Everybody's verdict: fails on all ranks if `status` is a failure on one of them, with its message. */
+/* Everybody's verdict: fails on all ranks if `status` is a failure on one of them, with its message; at once if it is one because
+ * the ranks do not hear each other any more. */
 srnn_status sr_ranks_agree(sr_ranks *ranks, srnn_status status);
 
 #endif

@@ -35,6 +35,21 @@ static srnn_status read_study(sr_study *study, const char *path) {
     return status;
 }
 
+/* The study whose runs are asked for. */
+static srnn_status read_present(sr_study *study, const sr_study_request *r) {
+    char own[SR_PATH_BYTES];
+    if (access(r->out, F_OK) != 0)
+        return SR_FAIL(SRNN_ERR_IO, "%s: there is no such folder; --out names that of a study",
+                       r->out);
+    if (r->file)
+        return read_study(study, r->file);
+    if (!sr_path_has(r->out, "study.yaml"))
+        return SR_FAIL(SRNN_ERR_IO,
+                       "%s: no study was run in this folder, since it has no study.yaml", r->out);
+    SR_TRY(sr_path_join(own, r->out, "study.yaml"));
+    return read_study(study, own);
+}
+
 /* Where the text is to lie; as runs name it. */
 static srnn_status find_text(char path[SR_PATH_BYTES], const sr_study *study,
                              const sr_study_request *r) {
@@ -99,16 +114,16 @@ static srnn_status add_cluster(sr_study_way *way, const sr_study *study,
 
 srnn_status sr_study_prepare(sr_study *study, sr_study_way *way, const sr_study_request *r) {
     char text[SR_PATH_BYTES];
-    SR_TRY(read_study(study, r->file));
+    SR_TRY(r->status_only ? read_present(study, r) : read_study(study, r->file));
     if (r->only)
         SR_TRY(sr_word_list_split(&way->only, r->only));
     if (r->skip)
         SR_TRY(sr_word_list_split(&way->skip, r->skip));
     SR_TRY(add_cluster(way, study, r));
-    if (!r->plan_only)
+    if (!r->plan_only && !r->status_only)
         SR_TRY(sr_folders_make(r->out));
     SR_TRY(find_text(text, study, r));
-    SR_TRY(sr_study_expand(study, text));
+    SR_TRY(r->status_only ? sr_study_list_runs(study, text) : sr_study_expand(study, text));
     return check_selection(study, way);
 }
 
@@ -134,7 +149,8 @@ srnn_status sr_study_status(const sr_study *study, const sr_study_request *reque
         views[i].ending = result.ending;
         views[i].step = result.ending == SR_ENDING_NONE ? sr_record_last_step(path) : result.step;
         snprintf(views[i].message, sizeof views[i].message, "%s", result.message);
-        sr_worker_where(&views[i], path);
+        if (result.ending == SR_ENDING_NONE)
+            sr_worker_where(&views[i], path);
     }
     return SRNN_OK;
 }

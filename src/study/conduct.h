@@ -7,15 +7,17 @@
 
 /* What `softrnn study` is asked for, in its words. */
 typedef struct sr_study_request {
-    const char *file;        /* the study in YAML; NULL: the default study */
+    const char *file;        /* the study in YAML; NULL: the default study, see status_only */
     const char *out;         /* its folder */
     const char *text;        /* the files of @text, "a,b"; NULL: the King James Bible */
     const char *only, *skip; /* "a,b"; NULL: all, none */
     const char *cluster; /* options of sbatch beside those of the study: "partition=short,gpus=1" */
     bool plan_only;      /* nothing is written */
+    bool
+        status_only; /* nor here; the folder must be there, and without a file its own study is meant */
 } sr_study_request;
 
-/* Reads the study, makes its folder and its plan, and fills only and skip of the way, which is { 0 } in both.
+/* Reads the study, makes its folder (but see the request) and its plan, and fills only and skip of the way, which is { 0 } in both.
  * Free study and way in any case. */
 srnn_status sr_study_prepare(sr_study *study, sr_study_way *way, const sr_study_request *request);
 void sr_study_way_free(sr_study_way *way);

@@ -345,11 +345,15 @@ srnn_status sr_study_price(sr_study *study) {
     return status;
 }
 
-srnn_status sr_study_expand(sr_study *study, const char *text) {
+srnn_status sr_study_list_runs(sr_study *study, const char *text) {
     for (size_t seed = 0; seed < study->seed_count; seed++)
         for (size_t task = 0; task < study->task_count; task++)
             SR_TRY(add_task(study, task, study->seeds[seed], text));
     SR_TRY(select_runs(study));
-    SR_TRY(check_names(study));
+    return check_names(study);
+}
+
+srnn_status sr_study_expand(sr_study *study, const char *text) {
+    SR_TRY(sr_study_list_runs(study, text));
     return sr_study_price(study);
 }

@@ -96,6 +96,9 @@ const char *sr_study_default(size_t *bytes);
 /* Makes the plan. `text`: the file that stands for the data "@text"; it need not exist yet. */
 srnn_status sr_study_expand(sr_study *study, const char *text);
 
+/* The same without what the runs cost: no data is opened, and it need not be there. */
+srnn_status sr_study_list_runs(sr_study *study, const char *text);
+
 /* Works out again what the runs cost, now that all data is there. */
 srnn_status sr_study_price(sr_study *study);
 

@@ -9,6 +9,7 @@
 #include "study/study_folder.h"
 #include "train/run.h"
 
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -151,12 +152,72 @@ static srnn_status write_result(sr_result *result, const char *folder) {
     return sr_result_write(result, folder);
 }
 
+/* ---- the place: who is at work in a run's folder */
+
+static void own_host(char host[64]) {
+    snprintf(host, 64, "?");
+    gethostname(host, 63);
+    host[63] = '\0';
+}
+
+/* "node7, job 123_4" or "node7, process 567" */
+static srnn_status write_place(const char *folder) {
+    char path[SR_PATH_BYTES], host[64], text[128];
+    const char *job = getenv("SLURM_ARRAY_JOB_ID"), *task = getenv("SLURM_ARRAY_TASK_ID");
+    own_host(host);
+    if (job && task)
+        snprintf(text, sizeof text, "%s, job %.20s_%.20s", host, job, task);
+    else
+        snprintf(text, sizeof text, "%s, process %ld", host, (long)getpid());
+    SR_TRY(sr_path_join(path, folder, "place"));
+    SR_TRY(sr_folders_make(folder));
+    return sr_file_replace(path, text, strlen(text));
+}
+
+static void remove_place(const char *folder) {
+    char path[SR_PATH_BYTES];
+    if (sr_path_join(path, folder, "place") == SRNN_OK)
+        unlink(path);
+}
+
+/* False if it names a process of this machine that has ended; of other machines nothing is known. */
+static bool may_live(const char *place) {
+    char host[64];
+    long process;
+    own_host(host);
+    const size_t length = strlen(host);
+    if (strncmp(place, host, length) != 0 || sscanf(place + length, ", process %ld", &process) != 1)
+        return true;
+    return process > 0 && (kill((pid_t)process, 0) == 0 || errno == EPERM);
+}
+
+void sr_worker_where(sr_run_view *view, const char *folder) {
+    char path[SR_PATH_BYTES];
+    struct stat facts;
+    if (sr_path_join(path, folder, "place") != SRNN_OK)
+        return;
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return;
+    if (!fgets(view->place, sizeof view->place, file) || !may_live(view->place))
+        view->place[0] = '\0';
+    fclose(file);
+    view->running = *view->place;
+    view->seconds = NAN;
+    if (sr_path_join(path, folder, "metrics.jsonl") == SRNN_OK && stat(path, &facts) == 0)
+        view->seconds = difftime(time(NULL), facts.st_mtime);
+}
+
+/* ---- the run */
+
 bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
                    sr_worker_board *board) {
     sr_result result = {.ending = SR_ENDING_FINISHED, .threads = threads};
     sr_run *run = NULL;
     catch_stops();
-    srnn_status status = open_run(&run, planned, folder, threads);
+    srnn_status status = write_place(folder);
+    if (status == SRNN_OK)
+        status = open_run(&run, planned, folder, threads);
     if (status == SRNN_OK) {
         result.parameters = (double)planned->parameters;
         result.memory_bytes = (double)sr_run_bytes(run);
@@ -168,26 +229,15 @@ bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
     }
     const bool ended = status != SRNN_OK || sr_run_done(run);
     sr_run_free(run);
-    if (!ended || write_result(&result, folder) == SRNN_OK)
-        return true;
-    snprintf(board->failure, sizeof board->failure, "%s",
-             *result.message ? result.message : srnn_error_detail());
-    return false;
+    const bool told = !ended || write_result(&result, folder) == SRNN_OK;
+    if (!told)
+        snprintf(board->failure, sizeof board->failure, "%s",
+                 *result.message ? result.message : srnn_error_detail());
+    remove_place(folder);
+    return told;
 }
 
 /* ---- a process of its own that a launcher started */
-
-/* "node7, job 123_4" */
-static srnn_status write_place(const char *path) {
-    char host[64] = "?", text[128];
-    const char *job = getenv("SLURM_ARRAY_JOB_ID"), *task = getenv("SLURM_ARRAY_TASK_ID");
-    gethostname(host, sizeof host - 1);
-    if (job && task)
-        snprintf(text, sizeof text, "%s, job %.20s_%.20s", host, job, task);
-    else
-        snprintf(text, sizeof text, "%s, process %ld", host, (long)getpid());
-    return sr_file_replace(path, text, strlen(text));
-}
 
 /* Slurm's cores for the job, else all that this process may use. */
 static int own_threads(void) {
@@ -196,16 +246,10 @@ static int own_threads(void) {
 }
 
 static srnn_status run_member(const sr_study_run *run, const char *folder) {
-    char place[SR_PATH_BYTES];
     sr_worker_board board = {0};
     sr_result result;
     SR_TRY(sr_worker_check(run, folder));
-    SR_TRY(sr_folders_make(folder));
-    SR_TRY(sr_path_join(place, folder, "place"));
-    SR_TRY(write_place(place));
-    const bool told = sr_worker_run(run, folder, own_threads(), &board);
-    unlink(place);
-    if (!told)
+    if (!sr_worker_run(run, folder, own_threads(), &board))
         return SR_FAIL(SRNN_ERR_IO, "%s", board.failure);
     SR_TRY(sr_result_read(&result, folder));
     if (result.ending == SR_ENDING_FAILED)
@@ -225,20 +269,4 @@ srnn_status sr_worker_member(const sr_study *study, const char *folder, const ch
             return result.ending == SR_ENDING_NONE ? run_member(&study->runs[i], path) : SRNN_OK;
         }
     return SR_FAIL(SRNN_ERR_ARGUMENT, "no run of the study is called \"%s\"", id);
-}
-
-void sr_worker_where(sr_run_view *view, const char *folder) {
-    char path[SR_PATH_BYTES];
-    struct stat facts;
-    if (sr_path_join(path, folder, "place") != SRNN_OK)
-        return;
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return;
-    if (!fgets(view->place, sizeof view->place, file))
-        view->place[0] = '\0';
-    fclose(file);
-    view->running = *view->place;
-    if (sr_path_join(path, folder, "metrics.jsonl") == SRNN_OK && stat(path, &facts) == 0)
-        view->seconds = difftime(time(NULL), facts.st_mtime);
 }

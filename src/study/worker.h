@@ -25,8 +25,9 @@ bool sr_worker_run(const sr_study_run *run, const char *folder, int threads,
  * with a failure told, also if the run itself failed. */
 srnn_status sr_worker_member(const sr_study *study, const char *folder, const char *id);
 
-/* view->place = the machine and the job of such a process, if one is at work in the run's folder: it holds the
- * file "place" while it lives; one that was killed leaves it behind, and its last record grows old. */
+/* view->place = the machine and the job or process at work in the run's folder, if one is, and view->seconds those since
+ * its last record, NaN if there is none: it keeps the file "place" while it lives. One that was killed leaves it
+ * behind: on this machine that is seen, on another its last record grows old. */
 void sr_worker_where(sr_run_view *view, const char *folder);
 
 /* True if a run was started in the folder. */

@@ -99,7 +99,8 @@ srnn_status sr_device_shares_create(sr_device_shares **shares, const sr_model *m
 void sr_device_shares_free(sr_device_shares *s) {
     if (!s)
         return;
-    sr_collective_close(s->collective);
+    if (!s->ranks->broken) /* else it would wait for ranks that do not come to its end */
+        sr_collective_close(s->collective);
     sr_device_release(s->device, s->sum);
     free(s->pieces);
     free(s->own);

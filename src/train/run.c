@@ -289,24 +289,23 @@ static srnn_status allocate(sr_run **run) {
     return SRNN_OK;
 }
 
-srnn_status sr_run_start(sr_run **run, const char *folder, const sr_run_settings *settings) {
-    SR_TRY(allocate(run));
-    const srnn_status status = start(*run, folder, settings);
+static srnn_status keep_if_made(sr_run **run, srnn_status status) {
     if (status != SRNN_OK) {
+        sr_ranks_break((*run)->ranks);
         sr_run_free(*run);
         *run = NULL;
     }
     return status;
 }
 
+srnn_status sr_run_start(sr_run **run, const char *folder, const sr_run_settings *settings) {
+    SR_TRY(allocate(run));
+    return keep_if_made(run, start(*run, folder, settings));
+}
+
 srnn_status sr_run_resume(sr_run **run, const char *folder, const sr_run_ends *ends) {
     SR_TRY(allocate(run));
-    const srnn_status status = resume(*run, folder, ends);
-    if (status != SRNN_OK) {
-        sr_run_free(*run);
-        *run = NULL;
-    }
-    return status;
+    return keep_if_made(run, resume(*run, folder, ends));
 }
 
 void sr_run_free(sr_run *run) {

@@ -82,6 +82,8 @@ srnn_status sr_checkpoint_model(char path[SR_PATH_BYTES], const char *where) {
         SR_TRY(sr_checkpoint_latest(path, where));
     if (!*path)
         SR_TRY(sr_path_print(path, "%s", where));
+    if (!sr_progress_is_there(path))
+        return SRNN_OK;
     return sr_progress_check_files(path, &(sr_file_sums_part){.except = SR_OPTIMIZER_STEM});
 }
 
@@ -242,8 +244,7 @@ static srnn_status write_together(const sr_checkpointed *run, const sr_progress 
     if (status == SRNN_OK)
         status =
             sr_ranks_agree(ranks, first ? end_folder(run, progress, writing, path, sums) : SRNN_OK);
-    if (!ranks->broken) /* else the others may still write there */
-        free(memory);
+    free(memory);
     return status;
 }
 
@@ -289,20 +290,34 @@ static bool is_whole(const char *folder, const char *name, const sr_run_settings
            sr_progress_check_files(path, &(sr_file_sums_part){0}) == SRNN_OK;
 }
 
-/* The failure just told, with the newest of the older checkpoints that is whole. */
-static srnn_status name_older(srnn_status status, const char *damaged, const char *folder,
+/* The failure just told, with the newest of the older checkpoints that is whole. What to remove is said by a name that is not
+ * cut, whatever is before it: half a path is another folder. What cannot be read here and now may be whole: it stays. */
+static srnn_status name_older(srnn_status status, const char *folder,
                               const sr_run_settings *settings) {
-    char why[1024], whole[SR_PATH_BYTES] = "";
+    char why[800], damaged[64] = "", whole[64] = "";
     sr_names names;
     snprintf(why, sizeof why, "%s", srnn_error_detail());
     SR_TRY(list_steps(&names, folder));
+    if (names.count)
+        snprintf(damaged, sizeof damaged, "%s", names.names[names.count - 1]);
     for (size_t i = names.count; i-- > 1 && !*whole;)
         if (is_whole(folder, names.names[i - 1], settings))
             snprintf(whole, sizeof whole, "%s", names.names[i - 1]);
     sr_names_free(&names);
-    return *whole ? SR_FAIL(status, "%s; %s is whole: to go on from there, remove %s", why, whole,
-                            damaged)
-                  : SR_FAIL(status, "%s; there is no older checkpoint that is whole", why);
+    if (!*whole)
+        return SR_FAIL(status, "%s; there is no older checkpoint that is whole", why);
+    return status == SRNN_ERR_FORMAT
+               ? SR_FAIL(status, "%s; %s is whole: to go on from there, remove %s", why, whole,
+                         damaged)
+               : SR_FAIL(status, "%s; the older %s is whole", why, whole);
+}
+
+/* Rank 0's message becomes everybody's. */
+static srnn_status tell_all(sr_ranks *ranks, srnn_status status) {
+    char message[1024] = "";
+    snprintf(message, sizeof message, "%s", srnn_error_detail());
+    SR_TRY(sr_ranks_share(ranks, message, sizeof message));
+    return SR_FAIL(status, "%s", message);
 }
 
 /* Rank 0 says which one it is; every rank reads some of its files. */
@@ -326,8 +341,7 @@ srnn_status sr_checkpoint_find(char path[SR_PATH_BYTES], sr_progress *progress, 
     const srnn_status status = find_together(path, progress, folder, settings, ranks);
     if ((status != SRNN_ERR_FORMAT && status != SRNN_ERR_IO) || ranks->broken)
         return status;
-    return sr_ranks_agree(ranks,
-                          ranks->rank == 0 ? name_older(status, path, folder, settings) : SRNN_OK);
+    return tell_all(ranks, ranks->rank == 0 ? name_older(status, folder, settings) : status);
 }
 
 srnn_status sr_checkpoint_read(const char *checkpoint, const sr_checkpointed *run,

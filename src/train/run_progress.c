@@ -101,10 +101,12 @@ bool sr_progress_is_optimizer(const char *name) {
     return strncmp(name, SR_OPTIMIZER_STEM, strlen(SR_OPTIMIZER_STEM)) == 0;
 }
 
+bool sr_progress_is_there(const char *folder) {
+    return sr_path_has(folder, NAME);
+}
+
 srnn_status sr_progress_check_files(const char *folder, const sr_file_sums_part *part) {
     json_t *root;
-    if (!sr_path_has(folder, NAME))
-        return SRNN_OK;
     SR_TRY(load(&root, folder));
     const json_t *files = sr_json_object_of(root, "files");
     const srnn_status status = files ? sr_file_sums_check(files, folder, part)

@@ -32,8 +32,10 @@ srnn_status sr_progress_write(const sr_progress *progress, const char *identity,
 srnn_status sr_progress_read(sr_progress *progress, const sr_run_settings *settings, int64_t step,
                              const char *folder);
 
-/* Fails if the files of the folder are not those that run.json lists. A folder without run.json is not a checkpoint, and
- * fine. */
+/* True if the folder has a run.json, as checkpoints have and other models do not. */
+bool sr_progress_is_there(const char *folder);
+
+/* Fails if the files of a checkpoint are not those that run.json lists, or if it has none. */
 srnn_status sr_progress_check_files(const char *folder, const sr_file_sums_part *part);
 
 /* True if run.json says that the checkpoint is of the run with this identity. */

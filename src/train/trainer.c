@@ -166,6 +166,7 @@ srnn_status sr_trainer_create(sr_trainer **trainer, sr_model *model,
     created->ranks = settings->ranks ? settings->ranks : sr_ranks_alone();
     const srnn_status status = fill(created);
     if (status != SRNN_OK) {
+        sr_ranks_break(created->ranks);
         sr_trainer_free(created);
         return status;
     }

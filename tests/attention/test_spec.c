@@ -218,6 +218,9 @@ static void errors_name_the_place(void **state) {
         {"order:x", 7, {"x"}},
         {"short_conv=-1", 12, {"-1"}},
         {"softmax:3", 1, {"softmax"}},
+        {"avey_causal,chunk=4", 1, {"avey_causal", "a whole model, not an attention"}},
+        {"softmax,avey", 9, {"train --attention avey", "a whole model, not an attention"}},
+        {"avey_casual", 1, {"avey_casual", "did you mean 'avey_causal'?"}},
         {"softmax,value_gate=qqqq", 20, {"off, sigmoid"}},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -36,6 +36,14 @@ expect 2 err "unknown command 'qqqqqq'" qqqqqq
 expect 2 err "unknown option '--hlep': did you mean '--help'?" info --hlep
 expect 2 err "unexpected argument 'x'" info x
 
+# A whole model is no attention, and is named so.
+expect 0 out "avey_causal     Avey made causal" variants
+expect 1 err "'avey' is a whole model, not an attention" verify --attention avey
+expect 1 err "'avey' is a whole model, not an attention" attend --attention avey \
+    --in "$work/in" --out "$work/result"
+expect 1 err "'avey_causal' is a whole model, not an attention" train --out "$work/run" \
+    --data recall:pairs=2 --layers 2 --attention 0:avey_causal,1:norm
+
 # Every command explains itself, with an example.
 for command in $("$program" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
     expect 0 out "Usage: softrnn $command" "$command" --help

@@ -206,6 +206,24 @@ static void options_do_what_they_say(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+/* Where nothing is fixed, a demand for the fixed-size state fails; nothing else does. */
+static void states_that_grow_are_refused(void **state) {
+    static const char *const growing[] = {"softmax", "avey_causal,chunk=4,chunks=2"};
+    char output[OUTPUT], command[512];
+    for (size_t i = 0; i < sizeof growing / sizeof *growing; i++) {
+        sr_model_free(make_model(*state, growing[i]));
+        generate(output, "--greedy --tokens 4 --prompt A --form auto");
+        generate(output, "--greedy --tokens 4 --prompt A --form cache");
+        snprintf(command, sizeof command,
+                 "cd '%s' && '%s' generate --model model --form state --tokens 4 --prompt A >out "
+                 "2>errors",
+                 folder, SOFTRNN_PROGRAM);
+        const int status = system(command);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+        assert_true(said("no fixed-size state"));
+    }
+}
+
 static int enter(void **state) {
     sr_backend *cpu;
     snprintf(folder, sizeof folder, "/tmp/softrnn-generate-XXXXXX");
@@ -225,7 +243,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts_side_by_side),     cmocka_unit_test(front_tokens_come_first),
         cmocka_unit_test(stops_end_the_text),       cmocka_unit_test(texts_say_why_they_end),
-        cmocka_unit_test(options_do_what_they_say),
+        cmocka_unit_test(options_do_what_they_say), cmocka_unit_test(states_that_grow_are_refused),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

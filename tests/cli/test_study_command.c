@@ -234,6 +234,79 @@ static void failures_do_not_end_a_study(void **state) {
     assert_int_equal(sr_folder_remove(broken), SRNN_OK);
 }
 
+/* `softrnn study --out STUDY --status`, with words of its own for what it says. */
+static int ask_status(const char *study) {
+    const char *const arguments[] = {"study", "--out", study, "--status", NULL};
+    snprintf(output, sizeof output, "%s/status", folder);
+    return finish(start(arguments));
+}
+
+/* Long enough to be looked at. Its data is relative to its file, and the folder's own copy of that lies elsewhere. */
+static pid_t start_long_study(void) {
+    char path[100], record[200];
+    snprintf(path, sizeof path, "%s/long.yaml", folder);
+    write_file(path, "seeds: [1]\n"
+                     "variants: {softmax: softmax, norm: norm}\n"
+                     "settings: {layers: 1, heads: 2, hidden: 16, mlp-hidden: 16, batch: 1,\n"
+                     "           length: 16, steps: 10000000, data: text.txt}\n"
+                     "tasks: {long: {}}\n");
+    const char *const arguments[] = {"study", path, "--out", broken, "--jobs", "1", NULL};
+    const pid_t child = start(arguments);
+    snprintf(record, sizeof record, "%s/runs/long.softmax.1/metrics.jsonl", broken);
+    for (int i = 0; i < 1000 && access(record, F_OK) != 0; i++)
+        usleep(20000);
+    return child;
+}
+
+static void status_says_what_runs_here(void **state) {
+    (void)state;
+    char host[64] = "", line[120], place[200];
+    gethostname(host, sizeof host - 1);
+    const pid_t child = start_long_study();
+    const int asked = ask_status(broken);
+    kill(child, SIGINT); /* before anything can fail here */
+    assert_int_equal(finish(child), 130);
+    assert_int_equal(asked, 0);
+    assert_true(said("long.softmax.1                   running   step "));
+    snprintf(line, sizeof line, "  on %s, process ", host);
+    assert_true(said(line) && said("last record "));
+    assert_true(said("long.norm.1                      waiting   step 0 of 10000000\n"));
+    assert_int_equal(ask_status(broken), 0);
+    assert_true(said("long.softmax.1                   stopped   step ") && !said("process"));
+    /* What a process that was killed leaves; that one has just ended. */
+    snprintf(place, sizeof place, "%s/runs/long.softmax.1/place", broken);
+    snprintf(line, sizeof line, "%s, process %ld", host, (long)child);
+    write_file(place, line);
+    assert_int_equal(ask_status(broken), 0);
+    assert_true(said("long.softmax.1                   stopped   step "));
+    write_file(place, "another machine, process 1");
+    assert_int_equal(ask_status(broken), 0);
+    assert_true(said("running") && said("  on another machine, process 1, last record "));
+    assert_int_equal(sr_folder_remove(broken), SRNN_OK);
+}
+
+static void status_makes_nothing(void **state) {
+    (void)state;
+    const char *const named[] = {"study", yaml, "--out", broken, "--status", NULL};
+    assert_int_equal(finish(start(named)), 1);
+    assert_true(said("there is no such folder"));
+    assert_int_equal(ask_status(broken), 1);
+    assert_true(said("there is no such folder"));
+    assert_int_not_equal(access(broken, F_OK), 0);
+    assert_int_equal(sr_folder_make(broken), SRNN_OK);
+    assert_int_equal(ask_status(broken), 1);
+    assert_true(said("no study was run in this folder"));
+    assert_int_equal(finish(start(named)), 0);
+    assert_true(said("text.elu.2                       waiting"));
+    assert_int_equal(rmdir(broken), 0); /* still empty */
+    const char *const both[] = {"study", yaml, "--dry-run", "--status", NULL};
+    assert_int_equal(finish(start(both)), 2);
+    /* Without a file it is the study of the folder, not the default one. */
+    assert_int_equal(ask_status(whole), 0);
+    assert_true(said("text.elu.2                       finished  step 40 of 40\n"));
+    assert_false(said("waiting"));
+}
+
 /* Without a normaliser and with an absurd learning rate no step stays finite. */
 static void divergence_is_a_result(void **state) {
     (void)state;
@@ -416,6 +489,8 @@ int main(void) {
         cmocka_unit_test(ended_runs_are_not_run_again),
         cmocka_unit_test(dry_runs_leave_nothing),
         cmocka_unit_test(failures_do_not_end_a_study),
+        cmocka_unit_test(status_says_what_runs_here),
+        cmocka_unit_test(status_makes_nothing),
         cmocka_unit_test(divergence_is_a_result),
         cmocka_unit_test(other_studies_are_refused),
         cmocka_unit_test(running_studies_are_left_alone),

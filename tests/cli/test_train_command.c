@@ -510,9 +510,15 @@ static void damaged_checkpoints_are_refused(void **state) {
                  "$S train --resume k --stop-step 0 2>said",
                  files[i]);
         assert_int_equal(shell(command), 1);
-        assert_int_equal(shell("grep -q 'damaged.*step-000000004 is whole' said"), 0);
+        assert_int_equal(
+            shell("grep -q 'damaged.*step-000000004 is whole.*remove step-000000006$' said"), 0);
         assert_int_equal(shell("$S eval --model k --data text.txt"), i == 1 ? 0 : 1);
     }
+    /* What cannot be opened here is not said to be damaged. */
+    assert_int_equal(shell("rm -rf k; cp -r j k; f=k/checkpoints/step-000000006/model.safetensors; "
+                           "mv $f there; ln -s there $f; $S train --resume k --stop-step 0 2>said"),
+                     1);
+    assert_int_equal(shell("grep -q 'step-000000004 is whole' said && ! grep -q remove said"), 0);
     assert_int_equal(shell("rm -r k/checkpoints/step-000000006; "
                            "$S train --resume k --stop-step 0 && $S train --resume j --stop-step 0 "
                            "&& cmp j/metrics.jsonl k/metrics.jsonl"),

@@ -1,6 +1,7 @@
-/* test_folder.c: paths that are too long, a folder's lock, and JSON in files. */
+/* test_folder.c: paths that are too long, a folder's lock, checksums, and JSON in files. */
 #include "base/clock.h"
 #include "files/file.h"
+#include "files/file_sums.h"
 #include "files/folder.h"
 #include "files/json.h"
 #include "files/path.h"
@@ -139,11 +140,26 @@ static void records_read_back(void **state) {
     assert_int_equal(sr_json_replace(NULL, folder, "record.json", 0), SRNN_ERR_MEMORY);
 }
 
+/* A checksum from elsewhere is taken for a file that is seen here, and for no other. */
+static void known_sums_are_of_files_here(void **state) {
+    (void)state;
+    json_t *sums;
+    sr_file_sum known = {.name = "record.json", .bytes = 5, .crc = 6};
+    assert_int_equal(sr_json_replace(json_object(), folder, "record.json", 0), SRNN_OK);
+    assert_int_equal(sr_file_sums_make(&sums, folder, &known, 1), SRNN_OK);
+    assert_int_equal(sr_json_integer_of(json_object_get(sums, "record.json"), "crc32"), 6);
+    json_decref(sums);
+    snprintf(known.name, sizeof known.name, "elsewhere.json");
+    assert_int_equal(sr_file_sums_make(&sums, folder, &known, 1), SRNN_ERR_IO);
+    assert_non_null(strstr(srnn_error_detail(), "has no elsewhere.json"));
+    assert_null(sums);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_paths_are_refused), cmocka_unit_test(a_lock_keeps_others_out),
         cmocka_unit_test(patience_is_rewarded),   cmocka_unit_test(whole_lines_are_read),
-        cmocka_unit_test(records_read_back),
+        cmocka_unit_test(records_read_back),      cmocka_unit_test(known_sums_are_of_files_here),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

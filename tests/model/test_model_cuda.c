@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static sr_backend *gpu, *cpu;
 static char folder[] = "/tmp/test_model_cuda_XXXXXX";
@@ -149,6 +150,51 @@ static void feeding(void **state) {
     check_feeding("gated_softmax_decay", 2, 1);
 }
 
+/* chosen (STEPS, B): what follows ids (B, 3), each fed before the next is chosen. */
+static void choose_steps(int32_t *chosen, sr_session *session, const int32_t *ids, int B) {
+    assert_int_equal(sr_session_reset(session), SRNN_OK);
+    assert_int_equal(sr_session_feed_greedy(session, chosen, ids, 3), SRNN_OK);
+    for (int step = 1; step < STEPS; step++)
+        assert_int_equal(sr_session_feed_greedy(session, chosen + (size_t)(step * B),
+                                                chosen + (size_t)((step - 1) * B), 1),
+                         SRNN_OK);
+}
+
+/* The same, left to the device. */
+static void follow_steps(int32_t *chosen, sr_session *session, const int32_t *ids, int B) {
+    assert_int_equal(sr_session_reset(session), SRNN_OK);
+    assert_int_equal(sr_session_feed_greedy(session, chosen, ids, 3), SRNN_OK);
+    for (int step = 0; step < STEPS - 1; step++)
+        assert_int_equal(sr_session_feed_chosen(session, chosen + (size_t)(step * B)), SRNN_OK);
+    assert_int_equal(sr_session_chosen(session, chosen + (size_t)((STEPS - 1) * B)), SRNN_OK);
+}
+
+static void check_following(sr_backend *backend, int B) {
+    const sr_session_setup setup = {.B = B, .T = BEFORE};
+    int32_t ids[4 * 3], want[STEPS * 4], got[STEPS * 4];
+    sr_model *model = wide_model(backend, "softmax");
+    sr_session *session;
+    assert_int_equal(sr_model_initialise(model, 0.1, 1), SRNN_OK);
+    assert_int_equal(sr_session_create(&session, model, &setup), SRNN_OK);
+    small_ids(ids, B * 3, 71, 5);
+    choose_steps(want, session, ids, B);
+    for (int again = 0; again < 2; again++) {
+        memset(got, -1, sizeof got);
+        follow_steps(got, session, ids, B);
+        assert_memory_equal(got, want, (size_t)(STEPS * B) * sizeof *got);
+        assert_int_equal(sr_session_position(session), 3 + STEPS - 1);
+    }
+    sr_session_free(session);
+    sr_model_free(model);
+}
+
+static void following(void **state) {
+    (void)state;
+    check_following(cpu, 2);
+    check_following(gpu, 1);
+    check_following(gpu, 4);
+}
+
 int main(void) {
     const sr_backend_settings host = {.threads = 1}, device = {.device = "cuda", .bf16 = true};
     if (sr_backend_create(&gpu, &device) != SRNN_OK) {
@@ -157,7 +203,7 @@ int main(void) {
     }
     assert_int_equal(sr_backend_create(&cpu, &host), SRNN_OK);
     const struct CMUnitTest tests[] = {cmocka_unit_test(folders), cmocka_unit_test(llama2c_files),
-                                       cmocka_unit_test(feeding)};
+                                       cmocka_unit_test(feeding), cmocka_unit_test(following)};
     const int failed = cmocka_run_group_tests(tests, write_models, NULL);
     sr_folder_remove(folder);
     sr_backend_free(cpu);

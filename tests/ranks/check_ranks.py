@@ -7,6 +7,7 @@ say what they show. Exit 77: what a case needs is not here. SOFTRNN_KILLS says h
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -178,11 +179,26 @@ def case_gpus(here):
     run(1, "train", "--resume", here / "three", "--stop-step", 0)
 
 
-def start_two(variable, *arguments):
-    """Two ranks, of which the second alone has this variable in its environment."""
+def start_two(variable, *arguments, second=()):
+    """Two ranks, of which the second alone has this variable in its environment, and more arguments."""
     program = [str(PROGRAM), *map(str, arguments)]
-    return subprocess.Popen(["mpirun", "-n", "1", *program, ":", "-n", "1", "-x", variable, *program], env=ENVIRONMENT,
-                            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.Popen(["mpirun", "-n", "1", *program, ":", "-n", "1", "-x", variable, *program, *map(str, second)],
+                            env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def case_gpus_begin(here):
+    """A rank on a GPU that cannot begin says why at once, though the others wait for it by then."""
+    train = [*MODEL, "--device", "cuda", "--steps", 3]
+    run(1, "train", "--out", here / "run", *train, "--stop-step", 1)
+    for name in ("good", "bad"):
+        (here / name).mkdir()
+        for file in ("config.json", "model.safetensors"):
+            shutil.copy(here / "run/checkpoints/step-000000001" / file, here / name)
+    bad = here / "bad/model.safetensors"
+    bad.write_bytes(bad.read_bytes().replace(b'"model.norm.weight"', b'"model.gone.weight"'))  # seen when weights are read
+    code, output = end(start_two("NOTHING=1", "train", "--out", here / "two", *train, "--model", here / "good",
+                                 second=["--model", here / "bad"]), 40)
+    check(code != 0 and "bad: " in output and "gave no answer" not in output, f"exit code {code}\n{output}")
 
 
 def case_gpus_lost(here):
@@ -261,7 +277,8 @@ def bytes_read(process):
 def case_sums(here):
     """Ranks share the reading of a checkpoint's files, whose checksums it keeps; one that is damaged is named."""
     train = [*MODEL, "--hidden", 96, "--mlp-hidden", 384, "--layers", 4, "--steps", 100000, "--save-every", 5]
-    name = here / "many"
+    name = here / ("long" * 50) / ("path" * 50) / "many"
+    name.parent.mkdir(parents=True)
     started = start(4, "train", "--out", name, *train)
     wait_for(lambda: list((name / "checkpoints").glob("step-*")), "a checkpoint")
     steps, found = len(records(name)), processes(name)
@@ -289,6 +306,8 @@ def case_sums(here):
     for ranks in (1, 2):
         code, output = end(start(ranks, "train", "--resume", name))
         check(code != 0 and "optimizer-00002-of-00003.safetensors: is damaged" in output and "is whole" in output, output)
+        check(f"to go on from there, remove {last.name}\n" in output, f"it is not said what to remove:\n{output}")
+        check(not re.search(r"rank 0 on \S+ ends all ranks: .*rank 0 on", output), f"rank 0 is named twice:\n{output}")
 
 
 def case_killed(here):

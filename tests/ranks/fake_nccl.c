@@ -167,8 +167,13 @@ int ncclCommInitRank(void **out, int count, ncclUniqueId id, int rank) {
     return 0;
 }
 
-int ncclCommDestroy(void *c) {
-    free(c); /* the communicator ends with MPI */
+/* NCCL's may wait for the others; the communicator ends with MPI. */
+int ncclCommDestroy(void *context) {
+    comm *c = context;
+    MPI_Request request;
+    check(MPI_Ibarrier(c->world, &request));
+    finish(c, &request);
+    free(c);
     return 0;
 }
 

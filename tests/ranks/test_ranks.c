@@ -1,7 +1,9 @@
 /* test_ranks.c: ranks that wait in vain name whom they wait for, and leave alone what may still arrive. */
+#include "base/clock.h"
 #include "ranks/ranks.h"
 #include "test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,12 +17,15 @@ static struct {
     size_t late_bytes;
     int told; /* the last answer that this rank gave */
     int asks; /* a rank that asks this one; SILENT: none */
+    int gone; /* a rank to which nothing can be sent; SILENT: none */
 } world;
 
 static int send_word(sr_link *link, sr_link_request *request, int to, int tag, const void *data,
                      int bytes) {
     (void)link, (void)bytes;
     *request = 1;
+    if (to == world.gone)
+        return 1;
     if (tag == QUESTION)
         world.asked[to] = true;
     else
@@ -68,12 +73,17 @@ static int probe(sr_link *link, int tag, int *there, int *from) {
     return 0;
 }
 
+static void explain(char text[SR_LINK_TEXT], int error) {
+    snprintf(text, SR_LINK_TEXT, "error %d", error);
+}
+
 static sr_link link_of_test = {.count = RANKS,
                                .send = send_word,
                                .receive = receive_word,
                                .gather = gather,
                                .test = is_done,
-                               .probe = probe};
+                               .probe = probe,
+                               .explain = explain};
 static char hosts[RANKS][SR_LINK_NAME] = {"a", "b", "c", "d"};
 static int counts[RANKS], starts[RANKS];
 
@@ -83,6 +93,7 @@ static sr_ranks begin(int answer1, int answer2, int answer3) {
     world.answers[2] = answer2;
     world.answers[3] = answer3;
     world.asks = SILENT;
+    world.gone = SILENT;
     return (sr_ranks){.count = RANKS,
                       .link = &link_of_test,
                       .hosts = hosts,
@@ -108,6 +119,30 @@ static void test_gives_up(void **state) {
     free(world.late);
 }
 
+/* What a caller hands over, on its stack perhaps, is never written late. */
+static void test_own_memory(void **state) {
+    (void)state;
+    int all[RANKS] = {7};
+    sr_ranks ranks = begin(0, SILENT, 0);
+    assert_int_equal(sr_ranks_gather(&ranks, all, sizeof *all), SRNN_ERR_IO);
+    assert_ptr_not_equal(world.late, all);
+    free(world.late);
+    ranks = begin(0, SILENT, 0);
+    assert_int_equal(sr_ranks_share(&ranks, all, sizeof *all), SRNN_ERR_IO);
+    assert_ptr_not_equal(world.late, all);
+    free(world.late);
+}
+
+/* A failure because nobody is heard is not told to those who do not hear. */
+static void test_agree_when_broken(void **state) {
+    (void)state;
+    sr_ranks ranks = begin(0, SILENT, 0);
+    ranks.broken = true;
+    assert_int_equal(sr_ranks_agree(&ranks, SR_FAIL(SRNN_ERR_LIMIT, "lost")), SRNN_ERR_LIMIT);
+    assert_string_equal(srnn_error_detail(), "lost");
+    assert_null(world.late);
+}
+
 static void test_all_wait(void **state) {
     (void)state;
     sr_ranks ranks = begin(0, 0, 0);
@@ -129,13 +164,32 @@ static void test_hanging_device(void **state) {
     assert_int_equal(sr_ranks_wait_until(&ranks, never, NULL, 1e-3), SRNN_ERR_IO);
     assert_told("the GPU of rank 3 on d has not ended its own part");
     assert_true(ranks.broken);
-    ranks = begin(0, 0, 0);
-    ranks.busy = 1; /* its own */
-    assert_int_equal(sr_ranks_wait_until(&ranks, never, NULL, 1e-3), SRNN_ERR_IO);
-    assert_told("the GPU of rank 0 on a has");
     ranks = begin(0, SILENT, 1); /* the process comes first */
     assert_int_equal(sr_ranks_wait_until(&ranks, never, NULL, 1e-3), SRNN_ERR_IO);
     assert_told("rank 2 on c gave no answer");
+}
+
+/* A device that is at work for twice as long as others are waited for. */
+typedef struct long_step {
+    sr_ranks *ranks;
+    double begin;
+} long_step;
+
+static srnn_status work(void *context, bool *done) {
+    const long_step *step = context;
+    *done = sr_clock_seconds() - step->begin > 2 * step->ranks->patience;
+    step->ranks->busy = !*done;
+    return SRNN_OK;
+}
+
+static void test_long_step(void **state) {
+    (void)state;
+    sr_ranks ranks = begin(1, 1, 1);
+    world.asks = 2;
+    world.told = SILENT;
+    assert_int_equal(
+        sr_ranks_wait_until(&ranks, work, &(long_step){&ranks, sr_clock_seconds()}, 1e-3), SRNN_OK);
+    assert_int_equal(world.told, 1); /* who asks hears that it is at work */
 }
 
 /* A device whose own library has noticed that others are gone. */
@@ -155,23 +209,35 @@ static void test_lost_rank(void **state) {
     assert_string_equal(srnn_error_detail(), "the link is down");
 }
 
+/* Who cannot even be asked is named, with what was known before. */
+static void test_dead_rank(void **state) {
+    (void)state;
+    sr_ranks ranks = begin(0, SILENT, 0);
+    world.gone = 2;
+    assert_int_equal(sr_ranks_wait_until(&ranks, lost, NULL, 1e-3), SRNN_ERR_IO);
+    assert_string_equal(srnn_error_detail(), "rank 2 on c gives no answer; the link is down");
+    ranks = begin(0, SILENT, 0);
+    world.gone = 2;
+    assert_int_equal(sr_ranks_wait_until(&ranks, never, NULL, 1e-3), SRNN_ERR_IO);
+    assert_told("rank 2 on c gave no answer for 0.15 seconds");
+}
+
 static void test_answers(void **state) {
     (void)state;
-    for (char busy = 0; busy < 2; busy++) {
-        sr_ranks ranks = begin(0, 0, 0);
-        ranks.busy = busy;
-        world.asks = 2;
-        world.told = SILENT;
-        assert_int_equal(sr_ranks_wait_until(&ranks, never, NULL, 1e-3), SRNN_ERR_IO);
-        assert_int_equal(world.told, busy);
-    }
+    sr_ranks ranks = begin(0, 0, 0);
+    world.asks = 2;
+    world.told = SILENT;
+    assert_int_equal(sr_ranks_wait_until(&ranks, never, NULL, 1e-3), SRNN_ERR_IO);
+    assert_int_equal(world.told, 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gives_up),       cmocka_unit_test(test_all_wait),
-        cmocka_unit_test(test_hanging_device), cmocka_unit_test(test_lost_rank),
-        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_gives_up),          cmocka_unit_test(test_all_wait),
+        cmocka_unit_test(test_hanging_device),    cmocka_unit_test(test_lost_rank),
+        cmocka_unit_test(test_answers),           cmocka_unit_test(test_dead_rank),
+        cmocka_unit_test(test_long_step),         cmocka_unit_test(test_own_memory),
+        cmocka_unit_test(test_agree_when_broken),
     };
     return cmocka_run_group_tests_name("ranks", tests, NULL, NULL);
 }

@@ -462,6 +462,15 @@ static int enter(void **state) {
     return out && fclose(out) == 0 ? 0 : -1;
 }
 
+/* A rank that does not see run.json has not read its share of the files; a model that is no checkpoint has none. */
+static void checkpoints_have_a_list(void **state) {
+    (void)state;
+    char model[SR_PATH_BYTES];
+    assert_int_equal(sr_progress_check_files(folder, &(sr_file_sums_part){.index = 1, .count = 2}),
+                     SRNN_ERR_IO);
+    assert_int_equal(sr_checkpoint_model(model, folder), SRNN_OK);
+}
+
 static int leave(void **state) {
     sr_safetensors_free(*state);
     return sr_folder_remove(folder) == SRNN_OK ? 0 : -1;
@@ -479,6 +488,7 @@ int main(void) {
         cmocka_unit_test(ends_can_be_lifted),
         cmocka_unit_test(batches_are_counted),
         cmocka_unit_test(records_wait),
+        cmocka_unit_test(checkpoints_have_a_list),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

@@ -54,6 +54,7 @@ static const sr_backend table = {
     .norm_linear_forward = sr_norm_linear_steps,
     .norm_swiglu_forward = sr_norm_swiglu_steps,
     .largest = sr_cpu_largest,
+    .follow = sr_cpu_follow,
     .short_conv_forward = sr_cpu_short_conv_forward,
     .short_conv_backward = sr_cpu_short_conv_backward,
     .short_conv_history = sr_cpu_short_conv_history,

@@ -67,6 +67,8 @@ srnn_status sr_cpu_rope_backward(sr_backend *, sr_matrix d_x, const sr_rope *rop
 srnn_status sr_cpu_cross_entropy(sr_backend *, float *losses, int32_t *hits, sr_matrix logits,
                                  const int32_t *targets, float scale);
 srnn_status sr_cpu_largest(sr_backend *, int32_t *out, sr_matrix x);
+srnn_status sr_cpu_follow(sr_backend *, int32_t *ids, int32_t *positions, const int32_t *chosen,
+                          int32_t position, int64_t rows);
 srnn_status sr_cpu_swiglu_forward(sr_backend *, sr_matrix out, sr_matrix x);
 srnn_status sr_cpu_swiglu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
 srnn_status sr_cpu_gelu_forward(sr_backend *, sr_matrix out, sr_matrix x);

@@ -86,6 +86,16 @@ srnn_status sr_cpu_largest(sr_backend *backend, int32_t *out, sr_matrix x) {
     return run(backend, largest_rows, &job);
 }
 
+srnn_status sr_cpu_follow(sr_backend *backend, int32_t *ids, int32_t *positions,
+                          const int32_t *chosen, int32_t position, int64_t rows) {
+    (void)backend;
+    for (int64_t r = 0; r < rows; r++) {
+        ids[r] = chosen[r];
+        positions[r] = position;
+    }
+    return SRNN_OK;
+}
+
 srnn_status sr_cpu_rmsnorm_forward(sr_backend *backend, void *out, const sr_rmsnorm *norm) {
     row_job job = {.out = out, .norm = norm, .rows = norm->rows};
     return run(backend, norm_rows, &job);

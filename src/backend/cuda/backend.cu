@@ -38,6 +38,7 @@ static void fill_table(sr_backend *backend) {
     backend->norm_linear_forward = sr_cuda_norm_linear_forward;
     backend->norm_swiglu_forward = sr_cuda_norm_swiglu_forward;
     backend->largest = sr_cuda_largest;
+    backend->follow = sr_cuda_follow;
     backend->short_conv_forward = sr_cuda_short_conv_forward;
     backend->short_conv_backward = sr_cuda_short_conv_backward;
     backend->short_conv_history = sr_cuda_short_conv_history;

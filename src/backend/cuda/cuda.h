@@ -81,6 +81,8 @@ srnn_status sr_cuda_norm_linear_forward(sr_backend *, sr_matrix y, const sr_norm
 srnn_status sr_cuda_norm_swiglu_forward(sr_backend *, sr_matrix out, sr_matrix up,
                                         const sr_norm_linear *of);
 srnn_status sr_cuda_largest(sr_backend *, int32_t *out, sr_matrix x);
+srnn_status sr_cuda_follow(sr_backend *, int32_t *ids, int32_t *positions, const int32_t *chosen,
+                           int32_t position, int64_t rows);
 srnn_status sr_cuda_short_conv_forward(sr_backend *, sr_matrix out, const sr_short_conv *conv);
 srnn_status sr_cuda_short_conv_backward(sr_backend *, sr_matrix d_x, float *d_weight, float *d_bias,
                                         sr_matrix d_out, const sr_short_conv *conv);

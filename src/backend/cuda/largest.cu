@@ -1,9 +1,9 @@
-/* largest.cu: the place of the largest number of each row. */
+/* largest.cu: the place of the largest number of each row, and how what is chosen by it is read next. */
 #include "backend/cuda/numbers.h"
 
 #include <limits.h>
 
-enum { MOST_THREADS = 1024 };
+enum { MOST_THREADS = 1024, FOLLOW_THREADS = 128 };
 
 struct candidate {
     float number;
@@ -60,4 +60,24 @@ srnn_status sr_cuda_largest(sr_backend *backend, int32_t *out, sr_matrix x) {
             sr_stream_of(backend), out, (const typename A::N *)x.data, x.stride, (int)x.columns));
         return SRNN_OK;
     });
+}
+
+static __global__ void __launch_bounds__(FOLLOW_THREADS)
+    follow_rows(int32_t *__restrict__ ids, int32_t *__restrict__ positions,
+                const int32_t *__restrict__ chosen, int32_t position, int64_t rows) {
+    const int64_t row = (int64_t)blockIdx.x * FOLLOW_THREADS + threadIdx.x;
+    if (row >= rows)
+        return;
+    ids[row] = chosen[row];
+    positions[row] = position;
+}
+
+srnn_status sr_cuda_follow(sr_backend *backend, int32_t *ids, int32_t *positions,
+                           const int32_t *chosen, int32_t position, int64_t rows) {
+    if (rows == 0)
+        return SRNN_OK;
+    SR_CUDA(sr_launch(follow_rows, dim3((unsigned)sr_pieces(rows, FOLLOW_THREADS)),
+                      dim3(FOLLOW_THREADS), 0, sr_stream_of(backend), ids, positions, chosen,
+                      position, rows));
+    return SRNN_OK;
 }

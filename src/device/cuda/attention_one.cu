@@ -9,9 +9,10 @@
 #include "device/cuda/launch.h"
 
 enum {
-    WARPS = 8,
-    THREADS = WARPS * SR_WARP,
-    BLOCKS_WANTED = 132 /* in all: one on each multiprocessor of a large GPU */
+    BLOCKS_WANTED = 132, /* in all: one on each multiprocessor of a large GPU */
+    WARPS_FEW_ROWS = 8,  /* of a block: a row is over the sooner the more there are, */
+    WARPS_MANY_ROWS = 2, /* and all rows, if as many blocks as possible run at a time */
+    MANY_ROWS = 3 * BLOCKS_WANTED
 };
 
 /* What another block of the kernel has written: not from the first cache. */
@@ -25,7 +26,7 @@ SR_DEVICE bool share_sums(const sr_attention_view<N> &call, const sr_kept_memory
                           const sr_partials &partials, const one_place &at, int shares,
                           key_sums<sr_warp_row<WIDTH>::count> &sums) {
     using Row = sr_warp_row<WIDTH>;
-    const int64_t first = at.row * partials.parts, own = first + blockIdx.y;
+    const int64_t first = (int64_t)at.row * partials.parts, own = first + blockIdx.y;
     const int lane = (int)threadIdx.x % SR_WARP;
     const float unit = unit_of(call.score);
     row_store<Row>(partials.x + own * call.Dv, sums.x, call.Dv);
@@ -60,28 +61,30 @@ SR_DEVICE bool share_sums(const sr_attention_view<N> &call, const sr_kept_memory
 }
 
 /* Block (x, y): query head x of all, share y of its keys. */
-template <class N, int WIDTH>
-__global__ void __launch_bounds__(THREADS, 2)
+template <class N, int WIDTH, int WARPS>
+__global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 8)
     attend_one(const __grid_constant__ sr_attention_view<N> call, const sr_kept_memory<N> memory,
                const sr_partials partials) {
     using Whole = sr_warp_row<WIDTH>;
     __shared__ one_memory<WIDTH, WARPS> shared;
     const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
-    one_place at = place_of(call, memory, (int)blockIdx.x);
-    const one_token<N> token = {call.q.at(at.b, at.h, 0), call.k.at(at.b, at.kv, 0),
-                                call.v.at(at.b, at.kv, 0)};
+    one_feed<N, false> feed = {call, memory, place_of(call, memory, (int)blockIdx.x), {}};
+    one_place &at = feed.at;
+    feed.token = {call.q.at(at.b, at.h, 0), call.k.at(at.b, at.kv, 0), call.v.at(at.b, at.kv, 0)};
     let_next_start();
     wait_for_previous();
-    at.position = call.position();
+    at.position = (int)call.position();
     const one_share<WIDTH, WARPS> share(at.position, (int)blockIdx.y, (int)gridDim.y);
     const bool busy = (int)blockIdx.y < share.shares;
     if (busy) {
+        key_round<N> round;
         key_sums<8> sums;
+        fetch_round<WIDTH>(round, feed, share.walk.first);
         sums_start(sums, call.score);
-        attend_keys<N, WIDTH>(sums, call, memory, at, token, share.walk);
+        attend_keys<WIDTH>(sums, round, feed, share.walk);
         leave_sums(shared, sums, unit_of(call.score));
         if (blockIdx.y == 0 && at.h % call.group == 0)
-            append_one(call, memory, at, token, THREADS);
+            append_one(feed, (int)threadIdx.x, WARPS * SR_WARP);
     }
     __syncthreads();
     if (warp != 0)
@@ -106,26 +109,35 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-template <class N, int WIDTH>
+template <class N, int WIDTH, int WARPS>
 static srnn_status start(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
                          const sr_partials &partials, const srnn_device *device) {
     const bool early = sr_cuda_facts(device)->capability_major >= 9;
-    SR_CUDA(sr_launch_early(early, attend_one<N, WIDTH>,
+    SR_CUDA(sr_launch_early(early, attend_one<N, WIDTH, WARPS>,
                             dim3((unsigned)(call.B * call.H), (unsigned)partials.parts),
-                            dim3(THREADS), 0, sr_cuda_stream(device), call, memory, partials));
+                            dim3(WARPS * SR_WARP), 0, sr_cuda_stream(device), call, memory,
+                            partials));
     return SRNN_OK;
+}
+
+template <class N, int WARPS>
+static srnn_status start_width(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
+                               const sr_partials &partials, const srnn_device *device) {
+    const int width = max(call.D, call.Dv);
+    if (width <= 64)
+        return start<N, 64, WARPS>(call, memory, partials, device);
+    if (width <= 128)
+        return start<N, 128, WARPS>(call, memory, partials, device);
+    return start<N, 256, WARPS>(call, memory, partials, device);
 }
 
 template <class N>
 srnn_status sr_attend_one(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
                           sr_partials partials, const srnn_device *device) {
-    const int width = max(call.D, call.Dv), wanted = BLOCKS_WANTED / (call.B * call.H);
-    partials.parts = min(max(wanted, 1), (int)SR_ONE_PARTS);
-    if (width <= 64)
-        return start<N, 64>(call, memory, partials, device);
-    if (width <= 128)
-        return start<N, 128>(call, memory, partials, device);
-    return start<N, 256>(call, memory, partials, device);
+    const int rows = call.B * call.H;
+    partials.parts = min(max(BLOCKS_WANTED / rows, 1), (int)SR_ONE_PARTS);
+    return rows < MANY_ROWS ? start_width<N, WARPS_FEW_ROWS>(call, memory, partials, device)
+                            : start_width<N, WARPS_MANY_ROWS>(call, memory, partials, device);
 }
 
 template srnn_status sr_attend_one(const sr_attention_view<float> &, const sr_kept_memory<float> &,

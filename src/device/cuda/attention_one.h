@@ -46,6 +46,54 @@ SR_DEVICE void sums_take(key_sums<COUNT> &sums, const sr_score_rule &rule, float
         sums.x[m] = fmaf(weight, value[m], sums.x[m]);
 }
 
+/* Dots of the keys that a group of lanes has at a time. */
+struct key_dots {
+    bool there[SR_ONE_TOGETHER];
+    float dot[SR_ONE_TOGETHER], decay[SR_ONE_TOGETHER];
+};
+
+/* Adds all of them at once where the weights are exponentials of the dots. */
+template <class Row, class N>
+SR_DEVICE void sums_take_exponentials(key_sums<8> &sums, const sr_score_rule &rule,
+                                      const key_dots &keys,
+                                      const sr_raw_eight<N> (&values)[SR_ONE_TOGETHER]) {
+    float log[SR_ONE_TOGETHER], now = sums.maximum;
+#pragma unroll
+    for (int i = 0; i < SR_ONE_TOGETHER; i++) {
+        log[i] = keys.there[i] ? clamp_dot(rule, keys.dot[i]) + keys.decay[i] : -INFINITY;
+        now = fmaxf(now, log[i]);
+    }
+    const float unit = rule.scale_log2, shift = now == -INFINITY ? 0 : now;
+    sums_scale(sums, exp2f((sums.maximum - shift) * unit));
+    sums.maximum = now;
+#pragma unroll
+    for (int i = 0; i < SR_ONE_TOGETHER; i++) {
+        const float weight = exp2f((log[i] - shift) * unit);
+        float value[8];
+        row_widen<Row>(value, values[i]);
+        sums.sum += weight;
+#pragma unroll
+        for (int m = 0; m < 8; m++)
+            sums.x[m] = fmaf(weight, value[m], sums.x[m]);
+    }
+}
+
+template <class Row, class N>
+SR_DEVICE void sums_take_all(key_sums<8> &sums, const sr_score_rule &rule, const key_dots &keys,
+                             const sr_raw_eight<N> (&values)[SR_ONE_TOGETHER]) {
+    if (rule.kind == SR_CLASS_EXPONENTIAL && rule.maximum) {
+        sums_take_exponentials<Row>(sums, rule, keys, values);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < SR_ONE_TOGETHER; i++) {
+        float value[8];
+        row_widen<Row>(value, values[i]);
+        if (keys.there[i])
+            sums_take(sums, rule, keys.dot[i], keys.decay[i], value);
+    }
+}
+
 /* Adds what other keys give. */
 template <int COUNT>
 SR_DEVICE void sums_add(key_sums<COUNT> &sums, const key_sums<COUNT> &other, float unit) {
@@ -60,24 +108,24 @@ SR_DEVICE void sums_add(key_sums<COUNT> &sums, const key_sums<COUNT> &other, flo
         sums.x[m] = fmaf(factor, other.x[m], sums.x[m]);
 }
 
-/* Over the groups of the warp; right in the first. */
+/* Over the groups of the warp. */
 template <class Row> SR_DEVICE void warp_sums(key_sums<Row::count> &sums, float unit) {
-    for (int mask = SR_WARP / 2; mask >= Row::lanes; mask /= 2) {
-        key_sums<Row::count> other;
-        other.maximum = shuffle_xor(sums.maximum, mask);
-        other.sum = shuffle_xor(sums.sum, mask);
+    float maximum = sums.maximum;
+    for (int mask = SR_WARP / 2; mask >= Row::lanes; mask /= 2)
+        maximum = fmaxf(maximum, shuffle_xor(maximum, mask));
+    sums_scale(sums, sums.maximum == maximum ? 1 : exp2f((sums.maximum - maximum) * unit));
+    sums.maximum = maximum;
+    sums.sum = Row::sum_of_rows(sums.sum);
 #pragma unroll
-        for (int m = 0; m < Row::count; m++)
-            other.x[m] = shuffle_xor(sums.x[m], mask);
-        sums_add(sums, other, unit);
-    }
+    for (int m = 0; m < Row::count; m++)
+        sums.x[m] = Row::sum_of_rows(sums.x[m]);
 }
 
 /* The head that a block has. */
 struct one_place {
     int b, h, kv;
-    int64_t row, position,
-        cache; /* of (B, H); of the new token; where the kv head's tokens begin */
+    int row, position; /* of (B, H); of the new token */
+    int64_t cache;     /* where the kv head's tokens begin */
 };
 
 template <class N>
@@ -97,72 +145,130 @@ template <class N> struct one_token { const N *q, *k, *v; };
 
 /* Keys first, first + step, ... of a warp. */
 struct key_walk {
-    int64_t first, step;
+    int first, step;
 };
 
-/* Which keys a warp takes: as many blocks share them as have some in the first round. */
+/* Which keys a warp takes: a round of it has `each` of them, and rounds are dealt out to the blocks of a row in turn. A
+ * block joins when the others have ALONE rounds each: as many warps run without waiting for each other's instructions. */
 template <int WIDTH, int WARPS> struct one_share {
     using Row = sr_eight_row<WIDTH>;
-    static constexpr int each = Row::rows * SR_ONE_TOGETHER,
-                         keys = WARPS * each; /* of a warp, of a block */
+    static constexpr int each = Row::rows * SR_ONE_TOGETHER, ALONE = 4;
     int shares;
     int warps; /* that have some of the block's */
     key_walk walk;
 
-    SR_DEVICE one_share(int64_t position, int part, int parts) {
-        const int64_t first = (int64_t)part * keys;
-        shares = (int)min((int64_t)parts, position / keys + 1);
-        warps = (int)min((int64_t)WARPS, max(position - first, (int64_t)0) / each + 1);
-        walk.first = first + (int)threadIdx.x / SR_WARP * each;
-        walk.step = (int64_t)shares * keys;
+    SR_DEVICE one_share(int position, int part, int parts) {
+        const int rounds = position / each + 1;
+        shares = min(parts, (rounds + ALONE - 1) / ALONE);
+        warps = min(WARPS, (max(rounds - part, 0) + shares - 1) / shares);
+        walk.first = ((int)threadIdx.x / SR_WARP * shares + part) * each;
+        walk.step = shares * WARPS * each;
     }
 };
 
-/* What the keys of the walk give, as they stand in memory; the last one is the new token itself. */
-template <class N, int WIDTH>
-SR_DEVICE void attend_keys(key_sums<8> &sums, const sr_attention_view<N> &call,
-                           const sr_kept_memory<N> &memory, const one_place &at,
-                           const one_token<N> &token, const key_walk &walk) {
+/* All of it: the call, the state's memory, and the block's place in both. WHOLE: heads have multiples of eight numbers and
+ * begin at 16 bytes. */
+template <class N, bool WHOLE> struct one_feed {
+    const sr_attention_view<N> &call;
+    const sr_kept_memory<N> &memory;
+    one_place at;
+    one_token<N> token;
+};
+
+/* Keys and values that a group of lanes has at a time, as they stand in memory. */
+template <class N> struct key_round { sr_raw_eight<N> k[SR_ONE_TOGETHER], v[SR_ONE_TOGETHER]; };
+
+/* A lane's eight neighbours of a row of n numbers. */
+template <class Row, bool WHOLE, class N>
+SR_DEVICE void fetch_eight(sr_raw_eight<N> &raw, const N *from, int n) {
+    if constexpr (WHOLE) {
+        constexpr int each = sr_vector<N>::count;
+        raw = {};
+#pragma unroll
+        for (int m = 0; m < 8; m += each)
+            if (Row::column(0) < n)
+                raw.part[m / each] = load_vector(from + Row::column(m));
+    } else {
+        row_fetch<Row>(raw, from, n);
+    }
+}
+
+/* Asks for those from token `from` on that are kept, and does not wait for them. */
+template <int WIDTH, class N, bool WHOLE>
+SR_DEVICE void fetch_round(key_round<N> &round, const one_feed<N, WHOLE> &feed, int from) {
     using Row = sr_eight_row<WIDTH>;
-    constexpr int TOGETHER = SR_ONE_TOGETHER;
+    const int D = feed.call.D, Dv = feed.call.Dv;
+    round = {};
+#pragma unroll
+    for (int i = 0; i < SR_ONE_TOGETHER; i++) {
+        const int key = from + i * Row::rows + Row::row();
+        if (key >= feed.at.position)
+            continue;
+        fetch_eight<Row, WHOLE>(round.k[i], feed.memory.keys + (feed.at.cache + key) * D, D);
+        fetch_eight<Row, WHOLE>(round.v[i], feed.memory.values + (feed.at.cache + key) * Dv, Dv);
+    }
+}
+
+/* C_i - C_j of the new token and a kept one, in units of the score. */
+template <class N, bool WHOLE>
+SR_DEVICE float decay_between(const one_feed<N, WHOLE> &feed, int key) {
+    const sr_attention_view<N> &call = feed.call;
+    if (!feed.memory.decay || key >= feed.at.position)
+        return 0;
+    return (float)((call.scratch.decay[call.row_index(call.Hkv, feed.at.b, feed.at.kv, 0)] -
+                    feed.memory.decay[feed.at.cache + key]) *
+                   (double)call.score.decay_unit);
+}
+
+/* Adds what they give; the last token of all is the new one itself. */
+template <int WIDTH, class N, bool WHOLE>
+SR_DEVICE void take_round(key_sums<8> &sums, key_round<N> &round, const float (&q)[8],
+                          const one_feed<N, WHOLE> &feed, int from) {
+    using Row = sr_eight_row<WIDTH>;
+    key_dots keys;
+#pragma unroll
+    for (int i = 0; i < SR_ONE_TOGETHER; i++) {
+        const int key = from + i * Row::rows + Row::row();
+        float k[8];
+        if (key == feed.at.position) {
+            fetch_eight<Row, WHOLE>(round.k[i], feed.token.k, feed.call.D);
+            fetch_eight<Row, WHOLE>(round.v[i], feed.token.v, feed.call.Dv);
+        }
+        row_widen<Row>(k, round.k[i]);
+        keys.dot[i] = row_dot<Row>(q, k);
+        keys.decay[i] = decay_between(feed, key);
+        keys.there[i] = key <= feed.at.position;
+    }
+    sums_take_all<Row>(sums, feed.call.score, keys, round.v);
+}
+
+/* What the keys of the walk give, the first of which are in `round`. */
+template <int WIDTH, class N, bool WHOLE>
+SR_DEVICE void attend_keys(key_sums<8> &sums, key_round<N> &round, const one_feed<N, WHOLE> &feed,
+                           const key_walk &walk) {
     float q[8];
-    row_load<Row>(q, token.q, call.D);
-    for (int64_t from = walk.first; from <= at.position; from += walk.step) {
-        float k[TOGETHER][8], v[TOGETHER][8];
-#pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
-            const int64_t key = min(from + i * Row::rows + Row::row(), at.position);
-            const bool is_new = key == at.position;
-            row_load<Row>(k[i], is_new ? token.k : memory.keys + (at.cache + key) * call.D, call.D);
-            row_load<Row>(v[i], is_new ? token.v : memory.values + (at.cache + key) * call.Dv,
-                          call.Dv);
-        }
-#pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
-            const int64_t key = from + i * Row::rows + Row::row();
-            const float dot = row_dot<Row>(q, k[i]);
-            float decay = 0;
-            if (memory.decay && key < at.position)
-                decay = (float)((call.scratch.decay[call.row_index(call.Hkv, at.b, at.kv, 0)] -
-                                 memory.decay[at.cache + key]) *
-                                (double)call.score.decay_unit);
-            if (key <= at.position)
-                sums_take(sums, call.score, dot, decay, v[i]);
-        }
+    sr_raw_eight<N> raw;
+    fetch_eight<sr_eight_row<WIDTH>, WHOLE>(raw, feed.token.q, feed.call.D);
+    row_widen<sr_eight_row<WIDTH>>(q, raw);
+    for (int from = walk.first; from <= feed.at.position; from += walk.step) {
+        if (from > walk.first)
+            fetch_round<WIDTH>(round, feed, from);
+        take_round<WIDTH>(sums, round, q, feed, from);
     }
 }
 
 /* Puts the new token behind the others; nobody reads it there in this kernel. By threads 0 .. threads-1. */
-template <class N>
-SR_DEVICE void append_one(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
-                          const one_place &at, const one_token<N> &token, int threads) {
-    const int64_t to = at.cache + at.position;
-    for (int c = (int)threadIdx.x; c < call.D; c += threads)
-        memory.keys[to * call.D + c] = token.k[c];
-    for (int c = (int)threadIdx.x; c < call.Dv; c += threads)
-        memory.values[to * call.Dv + c] = token.v[c];
-    if (threadIdx.x == 0 && memory.decay)
-        memory.decay[to] = call.scratch.decay[call.row_index(call.Hkv, at.b, at.kv, 0)];
+template <class N, bool WHOLE>
+SR_DEVICE void append_one(const one_feed<N, WHOLE> &feed, int thread, int threads) {
+    const sr_attention_view<N> &call = feed.call;
+    const int64_t to = feed.at.cache + feed.at.position;
+    for (int c = thread; c < call.D; c += threads)
+        feed.memory.keys[to * call.D + c] = feed.token.k[c];
+    for (int c = thread; c < call.Dv; c += threads)
+        feed.memory.values[to * call.Dv + c] = feed.token.v[c];
+    if (thread == 0 && feed.memory.decay)
+        feed.memory.decay[to] =
+            call.scratch.decay[call.row_index(call.Hkv, feed.at.b, feed.at.kv, 0)];
 }
 
 /* What the warps of a block have summed. */

@@ -249,7 +249,8 @@ static bool add_attention(sr_chain *chain, const sr_attention_view<sr_bf16> &cal
     const int rows = call.B * call.H, output = call.H * call.Dv;
     const int parts = minimum(chain->multiprocessors / rows < 1 ? 1 : chain->multiprocessors / rows,
                               SR_ONE_PARTS);
-    const int64_t partials = (int64_t)rows * parts * sr_chain_partial(call.Dv);
+    const int64_t partials =
+        (int64_t)rows * parts * sr_chain_partial(sr_chain_width(call.D, call.Dv));
     if (!has_room(chain, call.B * even(output) + partials) ||
         !find_source(chain, &q, &before, place_of_heads(call.q), call.B, call.H * call.D) ||
         !find_source(chain, &k, &before, place_of_heads(call.k), call.B, call.Hkv * call.D) ||
@@ -295,7 +296,7 @@ bool sr_chain_add_product(const srnn_device *device, const sr_chain_product *p) 
 }
 
 static bool side_by_side(const sr_strided<const sr_bf16> &heads, int width) {
-    return heads.head == width && width % 2 == 0;
+    return heads.head == width && width % 8 == 0;
 }
 
 bool sr_chain_add_attention(const srnn_device *device, const sr_attention_view<sr_bf16> &call,

@@ -36,11 +36,17 @@ enum {
     MEETING = WORKERS + ENDERS * SR_WARP
 };
 
+/* What a warp that computes has done so far. */
+struct progress {
+    int tasks, tiles, rounds;
+};
+
 struct chain_memory {
     alignas(16) unsigned char ring[RING][COLUMNS][ROW_BYTES];
     uint64_t full[RING], empty[RING];
-    uint32_t mark;                    /* of this run */
-    int64_t position[SR_CHAIN_TASKS]; /* of the new token, for tasks of attention */
+    uint32_t mark;                /* of this run */
+    progress past[WARPS];         /* here, for tasks need all registers */
+    int position[SR_CHAIN_TASKS]; /* of the new token, for tasks of attention */
     alignas(16) uint32_t x[WARPS][ROWS][X_STRIDE];
     alignas(16) float sums[2][ROWS][WARPS][TILES * COLUMNS]; /* every other round has the same */
     float squares[2][ROWS][WARPS];
@@ -154,31 +160,32 @@ SR_DEVICE sr_chain_source row_of(sr_chain_source source, int row) {
     return source;
 }
 
-/* x[row] = columns `column` (even) and the next of the first `rows` rows, once they are there. Lanes that want none say
- * so; all lanes of the warp come together. */
-template <int COUNT>
-SR_DEVICE void load_pairs(float (&x)[COUNT][2], const sr_chain_source &source, int rows,
-                          int64_t column, bool wanted, uint32_t mark) {
+/* x[chunk][row] = columns `column` + chunk * CHUNK (even) and the next of the first `rows` rows, once they are there; nothing
+ * of chunks that begin at `end` or behind. All lanes of the warp come together. */
+template <int CHUNKS, int COUNT>
+SR_DEVICE void load_pairs(float (&x)[CHUNKS][COUNT][2], const sr_chain_source &source, int rows,
+                          int column, int end, uint32_t mark) {
     if (!source.marked) {
 #pragma unroll
-        for (int row = 0; row < COUNT; row++)
-            if (row < rows && wanted) {
-                x[row][0] = load_plain(source.plain, row, column);
-                x[row][1] = load_plain(source.plain, row, column + 1);
-            }
+        for (int n = 0; n < 2 * CHUNKS * COUNT; n++) {
+            const int row = n / 2 % COUNT, at = column + n / 2 / COUNT * CHUNK;
+            if (row < rows && at < end)
+                x[n / 2 / COUNT][row][n % 2] = load_plain(source.plain, row, at + n % 2);
+        }
         return;
     }
     for (;;) {
         bool there = true;
 #pragma unroll
-        for (int row = 0; row < COUNT; row++) {
-            if (row >= rows || !wanted)
+        for (int n = 0; n < CHUNKS * COUNT; n++) {
+            const int row = n % COUNT, at = column + n / COUNT * CHUNK;
+            if (row >= rows || at >= end)
                 continue;
             sr_marked two[2];
-            load_marked(two, source.marked + row * source.marked_stride + column);
+            load_marked(two, source.marked + row * source.marked_stride + at);
             there = there && two[0].mark == mark && two[1].mark == mark;
-            x[row][0] = two[0].number;
-            x[row][1] = two[1].number;
+            x[n / COUNT][row][0] = two[0].number;
+            x[n / COUNT][row][1] = two[1].number;
         }
         if (warp_ballot(there) == SR_FULL_WARP)
             return;
@@ -217,9 +224,9 @@ SR_DEVICE column_end column_end_of(const sr_chain_product_task &task, int first_
     if (tile < task.tiles && end.pair < task.pairs && column_of(p, tile, n) < p.N)
         end.column = column_of(p, tile, n);
     if (task.c.marked || task.c.plain.data) {
-        float two[1][2] = {};
-        load_pairs(two, row_of(task.c, row), 1, max(end.column, 0) / 2 * 2, end.column >= 0, mark);
-        end.addend = end.column % 2 == 0 ? two[0][0] : two[0][1];
+        float two[1][1][2] = {};
+        load_pairs(two, row_of(task.c, row), 1, end.column / 2 * 2, end.column + 1, mark);
+        end.addend = end.column % 2 == 0 ? two[0][0][0] : two[0][0][1];
     }
     if (!p.swiglu && end.column >= 0 && end.column < p.turned) {
         const float *const angles = p.angles + (int64_t)p.positions[row] * p.D;
@@ -281,92 +288,180 @@ SR_DEVICE void end_all(chain_memory &memory) {
 
 /* ---- a product ---- */
 
-/* a[half] = the lane's part of 64 numbers of x from `column` on, times the norm's weights, as the instruction wants it;
+/* Where the warp's numbers of x begin, of one chunk or more. */
+struct warp_columns {
+    int first;
+    float2 norm[2]; /* the lane's weights of the norm, of each chunk */
+};
+
+/* `norm` is asked for before anything is waited for. */
+template <int CHUNKS> SR_DEVICE warp_columns columns_of(const sr_chain_product &p, int first) {
+    warp_columns columns = {first + (int)threadIdx.x / SR_WARP * GROUP,
+                            {make_float2(1, 1), make_float2(1, 1)}};
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; chunk++)
+        if (p.norm && columns.first + chunk * CHUNK < p.K)
+            columns.norm[chunk] = *reinterpret_cast<const float2 *>(
+                p.norm + columns.first + chunk * CHUNK + 2 * (threadIdx.x % SR_WARP));
+    return columns;
+}
+
+/* x[chunk][half] = the lane's part of 64 numbers of x, times the norm's weights, as the instruction wants it;
  * squares[row] += theirs. */
-SR_DEVICE void take_x(uint4 (&a)[2], float (&squares)[ROWS], const sr_chain_product_task &task,
-                      chain_memory &memory, int column, float2 norm) {
+template <int CHUNKS>
+SR_DEVICE void take_x(uint4 (&x)[CHUNKS][2], float (&squares)[ROWS],
+                      const sr_chain_product_task &task, chain_memory &memory,
+                      const warp_columns &columns) {
     const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
-    float x[ROWS][2] = {};
-    load_pairs(x, task.x, task.of.M, column + 2 * lane, true, memory.mark);
-    __syncwarp(); /* all have read what stood there */
+    float numbers[CHUNKS][ROWS][2] = {};
+    load_pairs(numbers, task.x, task.of.M, columns.first + 2 * lane, task.of.K, memory.mark);
 #pragma unroll
-    for (int row = 0; row < ROWS; row++) {
-        squares[row] = fmaf(x[row][0], x[row][0], fmaf(x[row][1], x[row][1], squares[row]));
-        if (row < task.of.M)
-            memory.x[warp][row][lane] = pack_bf16(x[row][0] * norm.x, x[row][1] * norm.y);
-    }
-    __syncwarp();
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        __syncwarp(); /* all have read what stood there */
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        a[half] = make_uint4(0, 0, 0, 0);
-        if (lane / 4 < task.of.M)
-            a[half] = *reinterpret_cast<const uint4 *>(
-                &memory.x[warp][lane / 4][half * GROUP / 4 + lane % 4 * 4]);
-    }
-}
-
-/* Rows g (the upper half of the instruction's rows is none) times eight columns; which numbers of x meet is for the two
- * of them to agree upon. */
-SR_DEVICE void multiply_piece(float (&c)[4], const uint4 &x, const uint4 &weights) {
-    const uint32_t first[4] = {x.x, 0, x.y, 0}, second[4] = {x.z, 0, x.w, 0};
-    const uint32_t low[2] = {weights.x, weights.y}, high[2] = {weights.z, weights.w};
-    mma_m16n8k16(c, first, low);
-    mma_m16n8k16(c, second, high);
-}
-
-/* The warp's sums over its numbers of x, into shared memory. */
-SR_DEVICE void leave_round(chain_memory &memory, int parity, const float (&c)[TILES][4],
-                           const float (&squares)[ROWS], const sr_chain_product &p) {
-    const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
-    if (lane / 4 < p.M)
-#pragma unroll
-        for (int tile = 0; tile < TILES; tile++) {
-            float *const to = &memory.sums[parity][lane / 4][warp][tile * COLUMNS + lane % 4 * 2];
-            *reinterpret_cast<float2 *>(to) = make_float2(c[tile][0], c[tile][1]);
+        for (int row = 0; row < ROWS; row++) {
+            if (row >= task.of.M)
+                continue;
+            const float first = numbers[chunk][row][0], second = numbers[chunk][row][1];
+            squares[row] = fmaf(first, first, fmaf(second, second, squares[row]));
+            memory.x[warp][row][lane] =
+                pack_bf16(first * columns.norm[chunk].x, second * columns.norm[chunk].y);
         }
+        __syncwarp();
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            x[chunk][half] = make_uint4(0, 0, 0, 0);
+            if (lane / 4 < task.of.M)
+                x[chunk][half] = *reinterpret_cast<const uint4 *>(
+                    &memory.x[warp][lane / 4][half * GROUP / 4 + lane % 4 * 4]);
+        }
+    }
+}
+
+/* The columns of two tiles times the rows of x, of which the instruction has eight; which numbers of x meet is for the
+ * three of them to agree upon. */
+SR_DEVICE void multiply_piece(float (&c)[4], const uint4 &tile, const uint4 &next, const uint4 &x) {
+    const uint32_t low[4] = {tile.x, next.x, tile.y, next.y}, x_low[2] = {x.x, x.y};
+    const uint32_t high[4] = {tile.z, next.z, tile.w, next.w}, x_high[2] = {x.z, x.w};
+    mma_m16n8k16(c, low, x_low);
+    mma_m16n8k16(c, high, x_high);
+}
+
+/* What a warp sums up in a round: c[pair] of two tiles, as the instruction leaves it. */
+struct round_sums {
+    float c[TILES / 2][4], squares[ROWS];
+};
+
+/* The warp's sums over its numbers of x, into shared memory: column g of a tile is in lanes 4 g .., with two rows each. */
+SR_DEVICE void leave_round(chain_memory &memory, int parity, const round_sums &sums,
+                           const sr_chain_product &p) {
+    const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
+#pragma unroll
+    for (int odd = 0; odd < 2; odd++) {
+        const int row = lane % 4 * 2 + odd;
+        if (row < p.M)
+#pragma unroll
+            for (int tile = 0; tile < TILES; tile++)
+                memory.sums[parity][row][warp][tile * COLUMNS + lane / 4] =
+                    sums.c[tile / 2][tile % 2 * 2 + odd];
+    }
 #pragma unroll
     for (int row = 0; row < ROWS; row++)
         if (row < p.M && p.norm) {
-            const float sum = warp_sum(squares[row]);
+            const float sum = warp_sum(sums.squares[row]);
             if (lane == 0)
                 memory.squares[parity][row][warp] = sum;
         }
 }
 
-/* `tiles`, `rounds`: how many the block has had. */
-SR_DEVICE void multiply(const sr_chain_product_task &task, chain_memory &memory, int &tiles,
-                        int &rounds) {
-    const int warp = (int)threadIdx.x / SR_WARP;
-    for (int round = (int)blockIdx.x; round < task.tiles; round += TILES * (int)gridDim.x) {
-        float c[TILES][4] = {}, squares[ROWS] = {};
-        for (int first = 0; first < task.of.K; first += CHUNK) {
-            const bool there = first + warp * GROUP < task.of.K;
-            const int column = first + warp * GROUP;
-            uint4 weights[TILES][2] = {}, x[2];
-            float2 norm = make_float2(1, 1); /* asked for before anything is waited for */
-            if (there && task.of.norm)
-                norm = *reinterpret_cast<const float2 *>(task.of.norm + column +
-                                                         2 * (threadIdx.x % SR_WARP));
+/* One tile alone: two chunks of x at a time, so that the second is not waited for behind the first. `number`: of the
+ * tiles that the block has had; and out. */
+SR_DEVICE void multiply_alone(round_sums &sums, const sr_chain_product_task &task,
+                              chain_memory &memory, int &number) {
+    const int K = task.of.K;
+    for (int first = 0; first < K; first += 2 * CHUNK) {
+        const warp_columns columns = columns_of<2>(task.of, first);
+        uint4 weights[2][2] = {}, x[2][2];
+        take_tile(weights[0], columns.first < K, memory, number++);
+        if (first + CHUNK < K)
+            take_tile(weights[1], columns.first + CHUNK < K, memory, number++);
+        take_x<2>(x, sums.squares, task, memory, columns);
 #pragma unroll
-            for (int i = 0; i < TILES; i++)
-                if (round + i * (int)gridDim.x < task.tiles)
-                    take_tile(weights[i], there, memory, tiles++);
-            if (!there)
-                continue;
-            take_x(x, squares, task, memory, column, norm);
+        for (int piece = 0; piece < 4; piece++)
+            multiply_piece(sums.c[0], weights[piece / 2][piece % 2], make_uint4(0, 0, 0, 0),
+                           x[piece / 2][piece % 2]);
+    }
+}
+
+/* `tiles` of them. */
+SR_DEVICE void multiply_tiles(round_sums &sums, const sr_chain_product_task &task,
+                              chain_memory &memory, int &number, int tiles) {
+    const int K = task.of.K;
+    for (int first = 0; first < K; first += CHUNK) {
+        const warp_columns columns = columns_of<1>(task.of, first);
+        uint4 weights[TILES][2] = {}, x[1][2];
 #pragma unroll
-            for (int half = 0; half < 2; half++)
+        for (int i = 0; i < TILES; i++)
+            if (i < tiles)
+                take_tile(weights[i], columns.first < K, memory, number++);
+        if (columns.first >= K)
+            continue;
+        take_x<1>(x, sums.squares, task, memory, columns);
 #pragma unroll
-                for (int i = 0; i < TILES; i++)
-                    if (round + i * (int)gridDim.x < task.tiles)
-                        multiply_piece(c[i], x[half], weights[i][half]);
-        }
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int i = 0; i < TILES; i += 2)
+                if (i < tiles)
+                    multiply_piece(sums.c[i / 2], weights[i][half], weights[i + 1][half],
+                                   x[0][half]);
+    }
+}
+
+/* What a warp does next. */
+enum next_task { NEXT_NONE, NEXT_PRODUCT, NEXT_ATTENTION_64, NEXT_ATTENTION_128 };
+
+SR_DEVICE next_task task_of_warp(const chain_memory &memory) {
+    const int number = memory.past[thread_again() / SR_WARP].tasks;
+    if (number == list_of(memory).count)
+        return NEXT_NONE;
+    if (list_of(memory).entry[number].kind == SR_CHAIN_PRODUCT)
+        return NEXT_PRODUCT;
+    const sr_chain_attention_task &task = task_at<sr_chain_attention_task>(memory, number);
+    return sr_chain_width(task.call.D, task.call.Dv) == 64 ? NEXT_ATTENTION_64 : NEXT_ATTENTION_128;
+}
+
+/* The warp is done with a task, and with so many tiles and rounds in all. */
+SR_DEVICE next_task move_on(chain_memory &memory, int tiles, int rounds) {
+    progress &past = memory.past[thread_again() / SR_WARP];
+    __syncwarp();
+    if (thread_again() % SR_WARP == 0)
+        past = {past.tasks + 1, tiles, rounds};
+    __syncwarp();
+    return task_of_warp(memory);
+}
+
+/* A call, and so is that of attention: they have all registers for themselves, and tell which comes next. */
+static __device__ __noinline__ next_task multiply() {
+    SR_SHARED(chain_memory, shared); /* not an argument: its place is known */
+    chain_memory &memory = *shared;
+    const progress &past = memory.past[threadIdx.x / SR_WARP];
+    const sr_chain_product_task &task = task_at<sr_chain_product_task>(memory, past.tasks);
+    int tiles = past.tiles, rounds = past.rounds;
+    const int blocks = (int)gridDim.x;
+    for (int round = (int)blockIdx.x; round < task.tiles; round += TILES * blocks) {
+        round_sums sums = {};
+        if (round + blocks >= task.tiles && task.of.K > CHUNK)
+            multiply_alone(sums, task, memory, tiles);
+        else
+            multiply_tiles(sums, task, memory, tiles,
+                           min((int)TILES, (task.tiles - round + blocks - 1) / blocks));
         const int parity = rounds % 2;
         if (rounds++ >= 2)
             named_barrier_sync(ENDED + parity, MEETING);
-        leave_round(memory, parity, c, squares, task.of);
+        leave_round(memory, parity, sums, task.of);
         named_barrier_arrive(SUMMED + parity, MEETING);
     }
+    return move_on(memory, tiles, rounds);
 }
 
 /* ---- attention ---- */
@@ -378,76 +473,93 @@ SR_DEVICE void take_row(sr_bf16 *to, const sr_chain_source &source, int b, int h
     const sr_chain_source row = row_of(source, b);
     for (int first = 0; first < width; first += 2 * SR_WARP) {
         const int column = first + 2 * lane;
-        float x[1][2] = {};
-        load_pairs(x, row, 1, head * width + column, column < width, mark);
+        float x[1][1][2] = {};
+        load_pairs(x, row, 1, head * width + column, (head + 1) * width, mark);
         if (column < width) {
-            to[column] = to_bf16(x[0][0]);
-            to[column + 1] = to_bf16(x[0][1]);
+            to[column] = to_bf16(x[0][0][0]);
+            to[column + 1] = to_bf16(x[0][0][1]);
         }
     }
 }
 
-/* Brings keys and values of the block's share nearer while the new token is being made. */
-template <int WIDTH>
-SR_DEVICE void fetch_share(const sr_chain_attention_task &task, const one_place &at,
-                           const key_walk &walk) {
-    using Row = sr_eight_row<WIDTH>;
-    for (int64_t from = walk.first; from < at.position; from += walk.step)
-#pragma unroll
-        for (int i = 0; i < SR_ONE_TOGETHER; i++) {
-            const int64_t key = at.cache + from + i * Row::rows + Row::row();
-            const int column = Row::column(0);
-            if (key >= at.cache + at.position)
-                continue;
-            if (column < task.call.D)
-                prefetch(task.memory.keys + key * task.call.D + column);
-            if (column < task.call.Dv)
-                prefetch(task.memory.values + key * task.call.Dv + column);
-        }
-}
-
 /* One warp: this block's sums for the first block of the row. */
-template <class Row>
-SR_DEVICE void store_partial(sr_marked *to, const key_sums<Row::count> &sums, int Dv,
+template <int WIDTH>
+SR_DEVICE void store_partial(sr_marked *to, const key_sums<sr_warp_row<WIDTH>::count> &sums, int Dv,
                              uint32_t mark) {
+    using Row = sr_warp_row<WIDTH>;
 #pragma unroll
     for (int m = 0; m < Row::count; m++)
         if (Row::column(m) < Dv)
             store_marked(to + Row::column(m), sums.x[m], mark);
     if (Row::column(0) == 0) {
-        store_marked(to + sr_chain_partial(Dv) - 2, sums.sum, mark);
-        store_marked(to + sr_chain_partial(Dv) - 1, sums.maximum, mark);
+        store_marked(to + WIDTH, sums.sum, mark);
+        store_marked(to + WIDTH + 1, sums.maximum, mark);
+    }
+}
+
+/* What a lane has of the sums of other blocks: sum and maximum of number `lane`, and two columns of each. */
+struct other_sums {
+    float own[2], x[SR_ONE_PARTS - 1][2];
+};
+
+/* Asks for all of that again and again until it is there; `column`: negative: none. */
+template <int WIDTH>
+SR_DEVICE void load_others(other_sums &others, const sr_marked *from, int count, int column,
+                           uint32_t mark) {
+    constexpr int SIZE = sr_chain_partial(WIDTH);
+    const int lane = (int)threadIdx.x % SR_WARP;
+    others = {};
+    others.own[1] = -INFINITY;
+    for (;;) {
+        sr_marked two[2];
+        bool there = true;
+        if (lane < count) {
+            load_marked(two, from + lane * SIZE + WIDTH);
+            there = two[0].mark == mark && two[1].mark == mark;
+            others.own[0] = two[0].number;
+            others.own[1] = two[1].number;
+        }
+#pragma unroll
+        for (int other = 0; other < SR_ONE_PARTS - 1; other++) {
+            if (other >= count || column < 0)
+                continue;
+            load_marked(two, from + column + other * SIZE);
+            there = there && two[0].mark == mark && two[1].mark == mark;
+            others.x[other][0] = two[0].number;
+            others.x[other][1] = two[1].number;
+        }
+        if (warp_ballot(there) == SR_FULL_WARP)
+            return;
+        wait_a_moment();
     }
 }
 
 /* Adds those of `count` other blocks, in their order. */
-template <class Row>
-SR_DEVICE void add_partials(key_sums<Row::count> &all, const sr_marked *from, int count,
-                            const sr_chain_attention_task &task, uint32_t mark) {
-    constexpr int OTHERS = SR_ONE_PARTS - 1;
-    const int lane = (int)threadIdx.x % SR_WARP, Dv = task.call.Dv, size = sr_chain_partial(Dv);
-    const sr_chain_source source = {from, size, {}};
-    float own[1][2] = {{0, -INFINITY}}; /* sum and maximum of other block number `lane` */
-    load_pairs(own, source, 1, (int64_t)lane * size + size - 2, lane < count, mark);
-    const float before = all.maximum, unit = unit_of(task.call.score);
-    float factor = lane < count ? 1 : 0, scale = 1;
-    if (task.call.score.maximum) {
-        all.maximum = fmaxf(before, warp_maximum(own[0][1]));
-        factor = own[0][1] == -INFINITY ? 0 : exp2f((own[0][1] - all.maximum) * unit);
-        scale = before == -INFINITY ? 0 : exp2f((before - all.maximum) * unit);
-    }
-    sums_scale(all, scale);
-    for (int other = 0; other < count; other++)
-        all.sum = fmaf(shuffle(factor, other), shuffle(own[0][0], other), all.sum);
+template <int WIDTH>
+SR_DEVICE void add_partials(key_sums<sr_warp_row<WIDTH>::count> &all, const sr_marked *from,
+                            int count, const sr_chain_attention_task &task, uint32_t mark) {
+    using Row = sr_warp_row<WIDTH>;
+    const float unit = unit_of(task.call.score);
+    float factor = 0; /* of block number `lane` */
 #pragma unroll
     for (int m = 0; m < Row::count; m += 2) {
-        float x[OTHERS][2] = {};
-        load_pairs(x, source, count, Row::column(m), Row::column(m) < Dv, mark);
+        other_sums others;
+        load_others<WIDTH>(others, from, count, Row::column(m) < task.call.Dv ? Row::column(m) : -1,
+                           mark);
+        if (m == 0) {
+            const float before = all.maximum, now = fmaxf(before, warp_maximum(others.own[1]));
+            const bool scaled = task.call.score.maximum;
+            factor = others.own[1] == -INFINITY ? 0 : exp2f((others.own[1] - now) * unit);
+            factor = scaled ? factor : 1;
+            all.maximum = scaled ? now : before;
+            sums_scale(all, !scaled ? 1 : before == -INFINITY ? 0 : exp2f((before - now) * unit));
+            all.sum += warp_sum(factor * others.own[0]);
+        }
 #pragma unroll
-        for (int other = 0; other < OTHERS; other++) {
+        for (int other = 0; other < SR_ONE_PARTS - 1; other++) {
             const float share = shuffle(factor, other);
-            all.x[m] = fmaf(share, x[other][0], all.x[m]);
-            all.x[m + 1] = fmaf(share, x[other][1], all.x[m + 1]);
+            all.x[m] = fmaf(share, others.x[other][0], all.x[m]);
+            all.x[m + 1] = fmaf(share, others.x[other][1], all.x[m + 1]);
         }
     }
 }
@@ -459,17 +571,17 @@ SR_DEVICE void end_head(const sr_chain_attention_task &task, const chain_memory 
     using Row = sr_warp_row<WIDTH>;
     const uint32_t mark = memory.mark;
     const sr_attention_view<sr_bf16> &call = task.call;
-    sr_marked *const partials =
-        task.partials + at.row * task.parts * (int64_t)sr_chain_partial(call.Dv);
+    constexpr int SIZE = sr_chain_partial(WIDTH);
+    sr_marked *const partials = task.partials + at.row * task.parts * SIZE;
     key_sums<Row::count> all;
     add_warps(all, reinterpret_cast<const one_memory<WIDTH, WARPS> &>(memory.attended), share.warps,
               call.score);
     if (part > 0) {
-        store_partial<Row>(partials + part * sr_chain_partial(call.Dv), all, call.Dv, mark);
+        store_partial<WIDTH>(partials + part * SIZE, all, call.Dv, mark);
         return;
     }
     if (share.shares > 1)
-        add_partials<Row>(all, partials + sr_chain_partial(call.Dv), share.shares - 1, task, mark);
+        add_partials<WIDTH>(all, partials + SIZE, share.shares - 1, task, mark);
     output_one<sr_bf16, WIDTH>(call, at, all);
 #pragma unroll
     for (int m = 0; m < Row::count; m++)
@@ -477,40 +589,44 @@ SR_DEVICE void end_head(const sr_chain_attention_task &task, const chain_memory 
             store_row(task.o, at.b, at.h * call.Dv + Row::column(m), all.x[m], mark);
 }
 
-/* A call, so that products need not keep registers for it. */
-template <int WIDTH> static __device__ __noinline__ void attend(chain_memory &memory, int number) {
-    const sr_chain_attention_task &task = task_at<sr_chain_attention_task>(memory, number);
-    const uint32_t mark = memory.mark;
+template <int WIDTH> static __device__ __noinline__ next_task attend() {
+    SR_SHARED(chain_memory, shared);
+    chain_memory &memory = *shared;
+    const sr_chain_attention_task &task =
+        task_at<sr_chain_attention_task>(memory, memory.past[thread_again() / SR_WARP].tasks);
     const sr_attention_view<sr_bf16> &call = task.call;
-    const int warp = (int)threadIdx.x / SR_WARP;
     for (int unit = (int)blockIdx.x; unit < call.B * call.H * task.parts; unit += (int)gridDim.x) {
-        const int part = unit % task.parts;
+        const int part = unit % task.parts, warp = thread_again() / SR_WARP;
         one_place at = place_of(call, task.memory, unit / task.parts);
-        at.position = memory.position[number];
+        at.position = memory.position[memory.past[warp].tasks];
         const one_share<WIDTH, WARPS> share(at.position, part, task.parts);
         if (part >= share.shares)
             continue;
-        fetch_share<WIDTH>(task, at, share.walk);
+        const one_feed<sr_bf16, true> feed = {
+            call, task.memory, at, {memory.q, memory.k, memory.v}};
+        key_round<sr_bf16> round; /* asked for while the new token is being made */
+        fetch_round<WIDTH>(round, feed, share.walk.first);
         named_barrier_sync(WORK, WORKERS); /* nobody needs the token before any more */
         if (warp == 0)
-            take_row(memory.q, task.q, at.b, at.h, call.D, mark);
+            take_row(memory.q, task.q, at.b, at.h, call.D, memory.mark);
         else if (warp == 1)
-            take_row(memory.k, task.k, at.b, at.kv, call.D, mark);
+            take_row(memory.k, task.k, at.b, at.kv, call.D, memory.mark);
         else if (warp == 2)
-            take_row(memory.v, task.v, at.b, at.kv, call.Dv, mark);
+            take_row(memory.v, task.v, at.b, at.kv, call.Dv, memory.mark);
         named_barrier_sync(WORK, WORKERS);
-        const one_token<sr_bf16> token = {memory.q, memory.k, memory.v};
         key_sums<8> sums;
         sums_start(sums, call.score);
-        attend_keys<sr_bf16, WIDTH>(sums, call, task.memory, at, token, share.walk);
+        attend_keys<WIDTH>(sums, round, feed, share.walk);
         leave_sums(reinterpret_cast<one_memory<WIDTH, WARPS> &>(memory.attended), sums,
                    unit_of(call.score));
-        if (part == 0 && at.h % call.group == 0)
-            append_one(call, task.memory, at, token, WORKERS);
         named_barrier_sync(WORK, WORKERS);
+        if (warp > 0 && part == 0 && at.h % call.group == 0)
+            append_one(feed, (int)threadIdx.x - SR_WARP, WORKERS - SR_WARP);
         if (warp == 0)
             end_head<WIDTH>(task, memory, at, part, share);
     }
+    const progress &past = memory.past[thread_again() / SR_WARP];
+    return move_on(memory, past.tiles, past.rounds);
 }
 
 /* ---- all of it ---- */
@@ -528,19 +644,12 @@ SR_DEVICE void end_run(const chain_memory &memory, sr_chain_state *state) {
             ++*task_at<sr_chain_attention_task>(memory, n).call.carry.position;
 }
 
-SR_DEVICE void work(chain_memory &memory) {
-    int tiles = 0, rounds = 0;
-    for (int n = 0; n < list_of(memory).count; n++) {
-        if (list_of(memory).entry[n].kind == SR_CHAIN_PRODUCT) {
-            multiply(task_at<sr_chain_product_task>(memory, n), memory, tiles, rounds);
-            continue;
-        }
-        const sr_chain_attention_task &task = task_at<sr_chain_attention_task>(memory, n);
-        if (max(task.call.D, task.call.Dv) <= 64)
-            attend<64>(memory, n);
-        else
-            attend<128>(memory, n);
-    }
+SR_DEVICE void work(const chain_memory &memory) {
+    next_task next = task_of_warp(memory);
+    while (next != NEXT_NONE)
+        next = next == NEXT_PRODUCT        ? multiply()
+               : next == NEXT_ATTENTION_64 ? attend<64>()
+                                           : attend<128>();
 }
 
 static __global__ void __launch_bounds__(THREADS, 1)
@@ -551,6 +660,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         reinterpret_cast<uint4 *>(memory->list)[n] = reinterpret_cast<const uint4 *>(list)[n];
     if (threadIdx.x == 0) {
         memory->mark = state->mark;
+        for (int warp = 0; warp < WARPS; warp++)
+            memory->past[warp] = {};
         for (int slot = 0; slot < RING; slot++) {
             mbarrier_init(&memory->full[slot], 1);
             mbarrier_init(&memory->empty[slot], WARPS);
@@ -561,7 +672,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     /* Read once, while everything is being fetched anyway. */
     for (int n = (int)threadIdx.x; n < list_of(*memory).count; n += THREADS)
         if (list_of(*memory).entry[n].kind == SR_CHAIN_ATTENTION)
-            memory->position[n] = task_at<sr_chain_attention_task>(*memory, n).call.position();
+            memory->position[n] = (int)task_at<sr_chain_attention_task>(*memory, n).call.position();
     __syncthreads();
     if (threadIdx.x >= WORKERS) {
         registers_decrease<HELPER_REGISTERS>();

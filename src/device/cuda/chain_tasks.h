@@ -41,13 +41,18 @@ struct sr_chain_attention_task {
     sr_kept_memory<sr_bf16> memory;
     sr_chain_source q, k, v; /* (B, heads * width) */
     sr_chain_target o;
-    sr_marked *partials; /* (B H, parts, sr_chain_partial(Dv)) */
+    sr_marked *partials; /* (B H, parts, sr_chain_partial(width)) */
     int parts;
 };
 
-/* Numerators, row sum and maximum; even. */
-SR_BOTH int sr_chain_partial(int Dv) {
-    return (Dv + 1) / 2 * 2 + 2;
+/* Heads are computed with so many numbers. */
+SR_BOTH int sr_chain_width(int D, int Dv) {
+    return D <= 64 && Dv <= 64 ? 64 : 128;
+}
+
+/* Numerators, row sum and maximum. */
+SR_BOTH constexpr int sr_chain_partial(int width) {
+    return width + 2;
 }
 
 enum sr_chain_kind { SR_CHAIN_PRODUCT, SR_CHAIN_ATTENTION };

@@ -9,6 +9,15 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* Takes letters to the host beside the device's stream. All of it is made with the first letter. */
+struct postman {
+    cudaStream_t stream;
+    cudaEvent_t written, delivered;
+    void *letter; /* host memory, `bytes` of it */
+    size_t bytes;
+};
 
 struct cuda_device {
     srnn_device base; /* first, so that a pointer to it is a pointer to the whole */
@@ -17,6 +26,7 @@ struct cuda_device {
     cudaStream_t own, stream; /* its own, and the one in use */
     sr_chain *chain;          /* NULL: nothing was gathered yet, or it is too old for that */
     void *lists;              /* (SR_CHAIN_LISTS) device memory, for what is not recorded */
+    postman letters;
 };
 
 /* A graph, and what its kernels read. */
@@ -134,6 +144,62 @@ static srnn_status set_stream(srnn_device *device, void *stream) {
     return SRNN_OK;
 }
 
+/* ---- letters ---- */
+
+static srnn_status hire(postman *p) {
+    if (p->delivered)
+        return SRNN_OK;
+    if (!p->stream)
+        SR_CUDA(cudaStreamCreateWithFlags(&p->stream, cudaStreamNonBlocking));
+    if (!p->written)
+        SR_CUDA(cudaEventCreateWithFlags(&p->written, cudaEventDisableTiming));
+    SR_CUDA(cudaEventCreateWithFlags(&p->delivered, cudaEventDisableTiming));
+    return SRNN_OK;
+}
+
+static void dismiss(postman *p) {
+    if (p->stream) {
+        cudaStreamSynchronize(p->stream);
+        cudaStreamDestroy(p->stream);
+    }
+    if (p->written)
+        cudaEventDestroy(p->written);
+    if (p->delivered)
+        cudaEventDestroy(p->delivered);
+    cudaFreeHost(p->letter);
+}
+
+/* A copy to memory that the GPU cannot reach by itself would wait for it. */
+static srnn_status letter_room(postman *p, size_t bytes) {
+    if (p->bytes >= bytes)
+        return SRNN_OK;
+    cudaFreeHost(p->letter);
+    p->letter = nullptr;
+    p->bytes = 0;
+    SR_CUDA(cudaMallocHost(&p->letter, bytes));
+    p->bytes = bytes;
+    return SRNN_OK;
+}
+
+static srnn_status post(srnn_device *device, const void *from, size_t bytes) {
+    postman *p = &cuda_of(device)->letters;
+    const cudaStream_t stream = sr_cuda_stream(device);
+    SR_TRY(hire(p));
+    SR_TRY(letter_room(p, bytes));
+    SR_CUDA(cudaEventRecord(p->written, stream));
+    SR_CUDA(cudaStreamWaitEvent(p->stream, p->written, 0));
+    SR_CUDA(cudaMemcpyAsync(p->letter, from, bytes, cudaMemcpyDeviceToHost, p->stream));
+    SR_CUDA(cudaEventRecord(p->delivered, p->stream));
+    return SRNN_OK;
+}
+
+static srnn_status collect(srnn_device *device, void *host, size_t bytes) {
+    const postman *p = &cuda_of(device)->letters;
+    SR_CUDA(cudaEventSynchronize(p->delivered));
+    memcpy(host, p->letter, bytes);
+    return SRNN_OK;
+}
+
 /* ---- gathering ---- */
 
 /* What is needed for the first time. */
@@ -228,6 +294,7 @@ static void close_device(srnn_device *device) {
     cuda_device *cuda = cuda_of(device);
     if (cuda->own) {
         cudaStreamSynchronize(sr_cuda_stream(device));
+        dismiss(&cuda->letters);
         sr_chain_free(cuda->chain);
         cudaFree(cuda->lists);
         cudaStreamDestroy(cuda->own);
@@ -258,6 +325,8 @@ static srnn_status fill(cuda_device *cuda, int index) {
     base->zero = zero;
     base->wait = wait_for_all;
     base->stream = set_stream;
+    base->post = post;
+    base->collect = collect;
     base->gather = gather;
     base->record = record;
     base->replay = replay;
