@@ -8,6 +8,7 @@
 #include "train/run_checkpoint.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 static const char *const type_words[] = {"float32", "bfloat16", "float16", NULL};
 static const sr_dtype types[] = {SR_DTYPE_F32, SR_DTYPE_BF16, SR_DTYPE_F16};
@@ -52,6 +53,14 @@ static void tell_losses(const sr_model *model, const char *out) {
                 out, BIN_BOS, BIN_EOS, c->bos, c->eos);
 }
 
+static srnn_status write_folder(const sr_model *model, const char *out, const char *in,
+                                sr_dtype dtype, const char *tokenizer) {
+    SR_TRY(sr_model_save_public(model, out, dtype));
+    SR_TRY(write_tokenizer(out, in, tokenizer, model->config.V));
+    return tell_loaders(&model->config, out);
+}
+
+/* A folder that is not finished goes: it was new or empty, and would refuse the next try. */
 static srnn_status write_model(const sr_model *model, const char *out, const char *in,
                                sr_dtype dtype, const char *tokenizer) {
     if (sr_model_is_bin(out)) {
@@ -60,9 +69,29 @@ static srnn_status write_model(const sr_model *model, const char *out, const cha
         return SRNN_OK;
     }
     SR_TRY(sr_folders_make(out));
-    SR_TRY(sr_model_save_public(model, out, dtype));
-    SR_TRY(write_tokenizer(out, in, tokenizer, model->config.V));
-    return tell_loaders(&model->config, out);
+    const srnn_status status = write_folder(model, out, in, dtype, tokenizer);
+    if (status != SRNN_OK)
+        SR_TRY(sr_folder_remove(out));
+    return status;
+}
+
+/* What lies in the folder already would be mixed with the model, or be lost. */
+static srnn_status check_empty(const char *out) {
+    char run[SR_PATH_BYTES], config[SR_PATH_BYTES];
+    sr_names names;
+    SR_TRY(sr_path_join(run, out, "run.yaml"));
+    SR_TRY(sr_path_join(config, out, "config.json"));
+    SR_TRY(sr_folder_list(&names, out));
+    const size_t count = names.count;
+    sr_names_free(&names);
+    if (count == 0)
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_ARGUMENT,
+                   "--out %s: this folder holds %s; name a new or empty folder, or remove this one",
+                   out,
+                   access(run, F_OK) == 0      ? "a run"
+                   : access(config, F_OK) == 0 ? "a model"
+                                               : "other files");
 }
 
 static srnn_status check_tokenizer(const char *name) {
@@ -75,6 +104,8 @@ static srnn_status check_tokenizer(const char *name) {
 static srnn_status convert(const char *in, const char *out, sr_dtype dtype, const char *tokenizer) {
     sr_backend *backend;
     sr_model *model;
+    if (!sr_model_is_bin(out))
+        SR_TRY(check_empty(out));
     if (tokenizer)
         SR_TRY(check_tokenizer(tokenizer));
     SR_TRY(sr_backend_create(&backend, &(sr_backend_settings){.threads = 1}));
@@ -93,7 +124,8 @@ int command_convert(int argc, char **argv) {
     const command_option options[] = {
         OPTION_TEXT("--in", &in, "FROM",
                     "a folder in Hugging Face layout, a run, or a llama2.c .bin"),
-        OPTION_TEXT("--out", &out, "TO", "a folder to be made, or a file that ends in .bin"),
+        OPTION_TEXT("--out", &out, "TO",
+                    "a folder to be made (or an empty one), or a file that ends in .bin"),
         OPTION_TEXT("--tokenizer", &tokenizer, "FILE",
                     "a tokenizer to copy into the folder; else that of FROM, or the bytes"),
         OPTION_CHOICE("--type", &type, type_words, "TYPE", "float32, bfloat16 or float16"),

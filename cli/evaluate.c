@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "commands.h"
 #include "data/rows/source_open.h"
+#include "data/rows/synthetic.h"
 #include "files/file.h"
 #include "files/json.h"
 #include "files/safetensors.h"
@@ -35,26 +36,25 @@ static srnn_status open_tokenizer(sr_tokenizer **tokenizer, const evaluation_req
     return sr_model_open_tokenizer(tokenizer, r->tokenizer, r->model, V);
 }
 
-static int length_of(const evaluation_request *r, const sr_model *model) {
-    return r->T && r->T < model->config.positions ? r->T : model->config.positions;
-}
-
 static int64_t batches_of(const evaluation_request *r, int64_t rows) {
     const int64_t all = rows / r->B + (rows % r->B > 0);
     const int64_t wanted = r->batches ? r->batches : rows == INT64_MAX ? SYNTHETIC_BATCHES : all;
     return wanted < all ? wanted : all;
 }
 
-/* *tokenizer = the one that the data was made with, as far as it is known; else NULL. */
+/* *tokenizer = the one that the data was made with, as far as it is known; else NULL. The tokens of a synthetic task
+ * stand for no text. */
 static srnn_status find_tokenizer(sr_tokenizer **tokenizer, const evaluation_request *r) {
     sr_run_settings names = {0};
     *tokenizer = NULL;
+    if (sr_synthetic_is(r->data))
+        return SRNN_OK;
     srnn_status status = sr_run_settings_create(&names);
     if (status == SRNN_OK)
         status = sr_run_settings_text(&names.data, r->data);
     if (status == SRNN_OK && r->tokenizer)
         status = sr_run_settings_text(&names.tokenizer, r->tokenizer);
-    if (status == SRNN_OK && !sr_model_is_bin(r->model))
+    if (status == SRNN_OK)
         status = sr_run_settings_text(&names.model, r->model);
     if (status == SRNN_OK)
         status = sr_run_data_tokenizer(&names);
@@ -65,37 +65,39 @@ static srnn_status find_tokenizer(sr_tokenizer **tokenizer, const evaluation_req
 }
 
 static srnn_status evaluate_source(sr_evaluation *result, sr_model *model, const sr_source *source,
-                                   const evaluation_request *r) {
+                                   const sr_tokenizer *tokenizer, const evaluation_request *r) {
     const sr_split split = (sr_split)r->split;
     const int64_t rows = source->rows[split];
-    sr_tokenizer *tokenizer;
     if (rows == 0)
         return SR_FAIL(
             SRNN_ERR_ARGUMENT, "%s: nothing in its %s split; try --split %s", r->data,
             sr_split_name(split),
             sr_split_name(split == SR_SPLIT_TRAIN ? SR_SPLIT_VALIDATION : SR_SPLIT_TRAIN));
-    SR_TRY(find_tokenizer(&tokenizer, r));
     const sr_evaluation_rows what = {.source = source,
                                      .split = split,
                                      .B = r->B,
                                      .batches = batches_of(r, rows),
                                      .tokenizer = tokenizer};
-    const srnn_status status = sr_evaluate_source(result, model, &what);
-    sr_tokenizer_free(tokenizer);
-    return status;
+    return sr_evaluate_source(result, model, &what);
 }
 
 static srnn_status evaluate_data(sr_evaluation *result, sr_model *model,
                                  const evaluation_request *r) {
+    int T;
+    SR_TRY(model_row_length(&T, model, r->T));
     const sr_source_settings settings = {.seed = (uint64_t)r->seed,
-                                         .T = length_of(r, model),
+                                         .T = T,
                                          .layout = (sr_token_layout)r->layout,
                                          .whole = true,
                                          .validation_share = r->validation_share};
-    sr_source *source;
-    SR_TRY(sr_source_open(&source, r->data, &settings));
-    const srnn_status status = evaluate_source(result, model, source, r);
+    sr_source *source = NULL;
+    sr_tokenizer *tokenizer;
+    SR_TRY(find_tokenizer(&tokenizer, r));
+    srnn_status status = sr_source_open(&source, r->data, &settings);
+    if (status == SRNN_OK)
+        status = evaluate_source(result, model, source, tokenizer, r);
     sr_source_free(source);
+    sr_tokenizer_free(tokenizer);
     return status;
 }
 
@@ -154,13 +156,14 @@ static srnn_status evaluate_texts(sr_evaluation *result, sr_model *model,
                                   const evaluation_request *r) {
     sr_tokenizer *tokenizer;
     sr_bytes bytes = {0};
+    int T;
+    SR_TRY(model_row_length(&T, model, r->T));
     SR_TRY(open_tokenizer(&tokenizer, r, model->config.V));
     const char *path = r->text ? r->text : r->last_words;
     srnn_status status = whole_file_read(&bytes, path);
     if (status == SRNN_OK)
-        status = r->text
-                     ? sr_evaluate_text(result, model, tokenizer, &bytes, r->B, length_of(r, model))
-                     : evaluate_last_words(result, model, tokenizer, &bytes, r);
+        status = r->text ? sr_evaluate_text(result, model, tokenizer, &bytes, r->B, T)
+                         : evaluate_last_words(result, model, tokenizer, &bytes, r);
     sr_bytes_free(&bytes);
     sr_tokenizer_free(tokenizer);
     return status;
@@ -316,6 +319,30 @@ static int evaluate_together(const evaluation_request *r) {
     return exit_code;
 }
 
+/* An option that would do nothing beside what is evaluated is refused. */
+static int refuse_idle(const evaluation_request *r, int argc, char *const *argv) {
+    const bool task = r->data && sr_synthetic_is(r->data), rows = r->data || r->text;
+    const struct {
+        const char *name;
+        bool works;
+        const char *with;
+    } options[] = {
+        {"--longer", r->last_words, "--last-words"},
+        {"--dump-logits", r->tokens, "--tokens"},
+        {"--batches", r->data, "--data"},
+        {"--split", r->data, "--data"},
+        {"--seed", r->data, "--data"},
+        {"--layout", r->data && !task, "--data that is not a task"},
+        {"--validation-share", r->data && !task, "--data that is not a task"},
+        {"--batch", rows, "--text or --data"},
+        {"--length", rows && !task, "--text, or --data that is not a task (recall:length=48)"},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (!options[i].works && options_given(argc, argv, options[i].name))
+            return command_refuse("%s goes with %s only", options[i].name, options[i].with);
+    return EXIT_OK;
+}
+
 int command_eval(int argc, char **argv) {
     static const char *const layouts[] = {"stream", "packed", "document", NULL};
     static const char *const longer[] = {"stop", "cut", "skip", NULL}; /* as sr_long_text */
@@ -366,9 +393,6 @@ int command_eval(int argc, char **argv) {
     if (!r.model || given != 1)
         return command_refuse("eval needs --model DIR and one of --text, --data, --tokens, "
                               "--last-words");
-    if (r.longer && !r.last_words)
-        return command_refuse("--longer goes with --last-words only");
-    if (r.logits && !r.tokens)
-        return command_refuse("--dump-logits goes with --tokens only");
-    return evaluate_together(&r);
+    exit_code = refuse_idle(&r, argc, argv);
+    return exit_code == EXIT_OK ? evaluate_together(&r) : exit_code;
 }

@@ -66,6 +66,13 @@ static int piece_of(const generator *g) {
     return g->model->config.positions < PIECE ? g->model->config.positions : PIECE;
 }
 
+/* The failure just told, with the option that chooses the other form. */
+static srnn_status fail_form(srnn_status status) {
+    char why[512];
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    return SR_FAIL(status, "--form state: %s (--form cache)", why);
+}
+
 /* What one batch of strands needs. */
 static srnn_status open_strands(generator *g) {
     static const srnn_form forms[] = {SRNN_FORM_AUTO, SRNN_FORM_PARALLEL, SRNN_FORM_RECURRENT};
@@ -76,7 +83,11 @@ static srnn_status open_strands(generator *g) {
                                       .T = piece_of(g),
                                       .form = forms[r->form],
                                       .state_limit = (size_t)r->state_megabytes << 20};
-    SR_TRY(sr_session_create(&g->session, g->model, &session));
+    const srnn_status status = sr_session_create(&g->session, g->model, &session);
+    if (session.form == SRNN_FORM_RECURRENT &&
+        (status == SRNN_ERR_UNSUPPORTED || status == SRNN_ERR_LIMIT))
+        return fail_form(status);
+    SR_TRY(status);
     SR_TRY(sr_alloc(&memory, batch * PIECE, sizeof *g->ids));
     g->ids = memory;
     SR_TRY(sr_alloc(&memory, batch * (size_t)g->model->config.V, sizeof *g->logits));

@@ -9,6 +9,15 @@ srnn_status model_open(sr_model **model, sr_backend *backend, const char *where)
     return SRNN_OK;
 }
 
+srnn_status model_row_length(int *T, const sr_model *model, int asked) {
+    const int positions = model->config.positions;
+    *T = asked ? asked : positions;
+    if (asked > positions)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "--length %d: the model has %d positions", asked,
+                       positions);
+    return SRNN_OK;
+}
+
 void model_tell(const sr_model_config *config, const char *where) {
     if (config->head_kept)
         fprintf(stderr,

@@ -7,6 +7,9 @@
 /* As sr_model_open, with what model_tell says. */
 srnn_status model_open(sr_model **model, sr_backend *backend, const char *where);
 
+/* *T = tokens in a row: those asked for, or, if that is 0, as many as the model has positions; more are refused. */
+srnn_status model_row_length(int *T, const sr_model *model, int asked);
+
 /* Says on stderr what a user must know: that a head was kept which config.json calls the embedding, that later
  * tokens reach earlier ones. */
 void model_tell(const sr_model_config *config, const char *where);

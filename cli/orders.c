@@ -60,8 +60,8 @@ static int32_t begin_token(const measurement *m) {
 }
 
 static srnn_status open_data(measurement *m, const orders_request *r) {
-    const int positions = m->model->config.positions;
-    const int T = r->T > 0 && r->T < positions ? r->T : positions;
+    int T;
+    SR_TRY(model_row_length(&T, m->model, r->T));
     const sr_source_settings settings = {.seed = (uint64_t)r->seed, .T = T};
     if (!is_source(r->data))
         return sr_token_rows_open_text(&m->rows, r->data, m->tokenizer, begin_token(m), T);

@@ -100,9 +100,9 @@ static const char *not_an_end(int argc, char *const *argv) {
 /* What the command line says beside the settings. */
 typedef struct train_request {
     const char *out, *resume;
-    const char *wrong;          /* an option that does not go with --resume, or NULL */
-    bool step, tokens, seconds; /* the ends that were given, 0 or not */
-    bool shard, patience;       /* given */
+    const char *wrong;            /* an option that does not go with --resume, or NULL */
+    bool step, tokens, seconds;   /* the ends that were given, 0 or not */
+    bool shard, patience, length; /* given */
     sr_ranks ranks;
     bool all_batches;
 } train_request;
@@ -310,11 +310,22 @@ static srnn_status start_or_resume(sr_run **run, sr_run_settings *s, train_reque
     return r->resume ? sr_run_resume(run, r->resume, &ends) : sr_run_start(run, r->out, s);
 }
 
+/* Tasks and batches have rows of their own length. */
+static void tell_length(const sr_run *run, const sr_run_settings *asked) {
+    const sr_run_settings *s = sr_run_settings_of(run);
+    if (s->T != asked->T)
+        fprintf(stderr, "softrnn: --length %d has no effect: rows of %s have %d tokens%s\n",
+                asked->T, *s->batches ? s->batches : s->data, s->T,
+                *s->batches ? "" : " (the task's own length=N sets it)");
+}
+
 static int train_together(sr_run_settings *settings, train_request *r) {
     sr_run *run;
     const srnn_status status = start_or_resume(&run, settings, r);
     if (status != SRNN_OK)
         return command_report_rank(status, &r->ranks);
+    if (r->length && r->ranks.rank == 0)
+        tell_length(run, settings);
     const int exit_code = run_all(run, r->resume ? r->resume : r->out, &r->ranks);
     sr_run_free(run);
     return exit_code;
@@ -347,6 +358,7 @@ int command_train(int argc, char **argv) {
                        .seconds = options_given(argc, argv, "--stop-seconds"),
                        .shard = options_given(argc, argv, "--shard"),
                        .patience = options_given(argc, argv, "--rank-patience"),
+                       .length = options_given(argc, argv, "--length"),
                        .all_batches = options_given(argc, argv, "--batches") &&
                                       !options_given(argc, argv, "--steps")};
     sr_run_settings settings;

@@ -18,6 +18,7 @@ import softrnn.lab
 # %% a trained Llama, and a text
 if len(sys.argv) > 2:
     folder, text = Path(sys.argv[1]), Path(sys.argv[2]).read_text(encoding="utf-8")
+    tokenizer = softrnn.lab.Tokenizer(folder)
 else:
     work = Path(tempfile.mkdtemp())
     text = "the cat sat on the mat; the dog sat on the log. " * 300
@@ -27,7 +28,7 @@ else:
     folder = work / "model"
     folder.mkdir()
     run.model.save(folder)
-tokenizer = softrnn.lab.Tokenizer(folder if (folder / "tokenizer.json").exists() else "bytes")
+    tokenizer = softrnn.lab.Tokenizer("bytes")
 ids = torch.tensor([tokenizer.encode(text[:4000])[:256]])
 
 # %% the same weights, with transformers' model and our attention

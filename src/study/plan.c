@@ -246,23 +246,44 @@ static srnn_status count(sr_study_run *run, const sr_model_config *c) {
     return SRNN_OK;
 }
 
-/* The line that says a run's data; 0: no line does. */
-static size_t data_line(const sr_study *study, const sr_study_run *run) {
-    const sr_pairs *const given[] = {study->size_count ? &study->sizes[run->size].settings : NULL,
-                                     &study->tasks[run->task].settings, &study->settings};
-    for (size_t k = 0; k < sizeof given / sizeof *given; k++)
-        for (size_t i = given[k] ? given[k]->count : 0; i-- > 0;)
-            if (strcmp(given[k]->names[i], "data") == 0)
-                return given[k]->lines[i];
+/* The line of a setting; 0: there is none. */
+static size_t line_of(const sr_pairs *settings, const char *name) {
+    for (size_t i = settings->count; i-- > 0;)
+        if (strcmp(settings->names[i], name) == 0)
+            return settings->lines[i];
     return 0;
+}
+
+/* The settings that say a run's data; none do: those of the study. */
+static const sr_pairs *beside_data(const sr_study *study, const sr_study_run *run) {
+    if (study->size_count && line_of(&study->sizes[run->size].settings, "data"))
+        return &study->sizes[run->size].settings;
+    const sr_pairs *task = &study->tasks[run->task].settings;
+    return line_of(task, "data") ? task : &study->settings;
+}
+
+/* A length beside data that has its own, as tasks do, would do nothing; one for all runs may be meant for others. */
+static srnn_status check_length(const sr_study *study, const sr_study_run *run,
+                                const data_facts *facts) {
+    const sr_pairs *beside = beside_data(study, run);
+    const size_t line = line_of(beside, "data") ? line_of(beside, "length") : 0;
+    if (!line || facts->T == facts->T_asked)
+        return SRNN_OK;
+    return name_line(SR_FAIL(SRNN_ERR_ARGUMENT,
+                             "length %d does nothing: rows of %s have %d tokens, which its own "
+                             "length=N sets",
+                             facts->T_asked, facts->data, facts->T),
+                     study, line);
 }
 
 /* The settings as the run will have them once its data is open, so that they can be compared. */
 static srnn_status work_out_cost(const sr_study *study, sr_study_run *run, data_facts *facts) {
     sr_run_settings *s = &run->settings;
+    const size_t line = line_of(beside_data(study, run), "data");
     const srnn_status opened = look_at_data(facts, s, run->text);
     if (opened != SRNN_OK)
-        return data_line(study, run) ? name_line(opened, study, data_line(study, run)) : opened;
+        return line ? name_line(opened, study, line) : opened;
+    SR_TRY(check_length(study, run, facts));
     s->T = facts->T;
     sr_model_config config;
     SR_TRY(sr_run_model_config(&config, s, "", facts->V));

@@ -10,8 +10,10 @@
 #include "data/tokenizer/tokenizer_copy.h"
 #include "files/path.h"
 #include "train/batches.h"
+#include "train/model_open.h"
 #include "train/run_checkpoint.h"
 
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -85,34 +87,70 @@ static srnn_status of_data(sr_run_settings *s) {
     return SRNN_OK;
 }
 
-/* Text is read as bytes: a model of bytes with another tokenizer beside it would be read wrongly ever after. */
-static srnn_status check_named(const sr_run_settings *s) {
-    sr_tokenizer *named, *bytes = NULL;
-    SR_TRY(sr_tokenizer_load(&named, s->tokenizer));
-    srnn_status status = sr_tokenizer_create_bytes(&bytes);
-    if (status == SRNN_OK && kind_of_data(s) == DATA_TEXT &&
-        sr_tokenizer_hash(named) != sr_tokenizer_hash(bytes))
-        status =
-            SR_FAIL(SRNN_ERR_ARGUMENT,
-                    "%s: text is read as bytes, not with --tokenizer %s; make tokens of it first: "
-                    "softrnn data prepare --tokenizer %s --out tokens %s, then --data tokens",
-                    s->data, s->tokenizer, s->tokenizer, s->data);
-    sr_tokenizer_free(bytes);
-    sr_tokenizer_free(named);
+/* True if its tokens are the bytes, in order: the built-in one, or a file that says the same. */
+static srnn_status has_bytes(bool *bytes, const sr_tokenizer *tokenizer) {
+    uint32_t ids[256];
+    sr_bytes text = {0};
+    *bytes = false;
+    if (sr_tokenizer_vocab_size(tokenizer) != SR_BYTE_TOKENS)
+        return SRNN_OK;
+    for (uint32_t id = 0; id < 256; id++)
+        ids[id] = id;
+    const srnn_status status = sr_tokenizer_decode(tokenizer, &text, ids, 256);
+    *bytes = status == SRNN_OK && text.count == 256;
+    for (size_t i = 0; *bytes && i < 256; i++)
+        *bytes = (unsigned char)text.data[i] == i;
+    sr_bytes_free(&text);
     return status;
 }
 
+/* Text is read as bytes: a model of another tokenizer would read it wrongly, and a model of bytes with another one
+ * beside it would be read wrongly ever after. `what`: in words, what named the tokenizer. */
+static srnn_status check_text(const sr_run_settings *s, const char *tokenizer, const char *what) {
+    sr_tokenizer *named;
+    bool bytes = true;
+    SR_TRY(sr_tokenizer_load(&named, tokenizer));
+    const srnn_status status = kind_of_data(s) == DATA_TEXT ? has_bytes(&bytes, named) : SRNN_OK;
+    sr_tokenizer_free(named);
+    if (status == SRNN_OK && !bytes)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "%s: text is read as bytes, not with %s %s; make tokens of it first: "
+                       "softrnn data prepare --tokenizer %s --out tokens %s, then --data tokens",
+                       s->data, what, tokenizer, tokenizer, s->data);
+    return status;
+}
+
+/* folder = where the tokenizer lies that is beside settings->model; "" if there is none. */
+static srnn_status beside_model(char folder[SR_PATH_BYTES], const sr_run_settings *s) {
+    if (sr_model_is_bin(s->model)) {
+        SR_TRY(sr_path_print(folder, "%s", s->model));
+        const char *above = dirname(folder);
+        memmove(folder, above, strlen(above) + 1);
+    } else {
+        SR_TRY(sr_checkpoint_model(folder, s->model));
+    }
+    if (!sr_tokenizer_lies_in(folder))
+        *folder = '\0';
+    return SRNN_OK;
+}
+
+/* The data's own tokenizer comes first, but text has none: it must be the model's. */
 static srnn_status of_model(sr_run_settings *s) {
     char folder[SR_PATH_BYTES];
-    SR_TRY(sr_checkpoint_model(folder, s->model));
-    return sr_tokenizer_lies_in(folder) ? sr_run_settings_text(&s->tokenizer, folder) : SRNN_OK;
+    SR_TRY(beside_model(folder, s));
+    if (!*folder)
+        return SRNN_OK;
+    if (kind_of_data(s) == DATA_TEXT)
+        return check_text(s, folder, "the tokenizer in");
+    return *s->tokenizer ? SRNN_OK : sr_run_settings_text(&s->tokenizer, folder);
 }
 
 srnn_status sr_run_data_tokenizer(sr_run_settings *s) {
     if (*s->tokenizer)
-        return check_named(s);
+        return check_text(s, s->tokenizer, "--tokenizer");
     SR_TRY(of_data(s));
-    return !*s->tokenizer && *s->model ? of_model(s) : SRNN_OK;
+    const bool settled = *s->tokenizer && kind_of_data(s) != DATA_TEXT;
+    return *s->model && !settled ? of_model(s) : SRNN_OK;
 }
 
 /* ---- what the rows are */

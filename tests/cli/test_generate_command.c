@@ -198,6 +198,12 @@ static void options_do_what_they_say(void **state) {
         const int status = system(command);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 2);
     }
+    /* The form that softmax has is named as this command names it. */
+    snprintf(command, sizeof command,
+             "cd '%s' && ! '%s' generate --model model --form state 2>errors && "
+             "grep -q -- '--form state: .* (--form cache)' errors",
+             folder, SOFTRNN_PROGRAM);
+    assert_int_equal(system(command), 0);
 }
 
 /* Where nothing is fixed, a demand for the fixed-size state fails; nothing else does. */

@@ -249,6 +249,46 @@ static void tokenizers_follow(void **state) {
     assert_int_equal(shell("$S convert --in new/model --out d.bin --type float16"), 2);
 }
 
+/* A text is bytes: a model with a tokenizer of its own would read them as other tokens. */
+static void texts_are_not_read_as_other_tokens(void **state) {
+    (void)state;
+    static const char *const models[] = {"new/model", "new/runs/a", "bin/model.bin"};
+    char command[256];
+    assert_int_equal(shell("mkdir bin && cp new/model/tokenizer.json bin && "
+                           "$S convert --in new/model --out bin/model.bin"),
+                     0);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        snprintf(command, sizeof command, "$S eval --model %s --data text.txt 2>said", models[i]);
+        assert_int_equal(shell(command), 2);
+        assert_int_equal(shell("grep -q 'text is read as bytes.*data prepare --tokenizer' said"),
+                         0);
+        snprintf(command, sizeof command,
+                 "$S eval --model %s --text text.txt && "
+                 "$S eval --model %s --data shards --split train | grep 'bits per byte'",
+                 models[i], models[i]);
+        assert_int_equal(shell(command), 0);
+    }
+    assert_int_equal(
+        shell("$S train --out fine --model new/model --data text.txt --length 16 --steps 1 2>said"),
+        2);
+    assert_int_equal(shell("grep -q 'text is read as bytes.*data prepare --tokenizer new/model ' "
+                           "said && test ! -e fine/run.yaml"),
+                     0);
+    assert_int_equal(
+        shell("$S train --out fine --model new/model --data shards --length 16 --steps 1"), 0);
+    /* A model of bytes, with their tokenizer as a file. */
+    assert_int_equal(
+        shell("$S convert --in named --out named_model && "
+              "test -e named_model/tokenizer.json && "
+              "$S train --out more --model named_model --data text.txt --length 16 --steps 1 && "
+              "$S eval --model named_model --data text.txt | grep 'bits per byte'"),
+        0);
+    /* The tokens of a task are no text. */
+    assert_int_equal(shell("$S eval --model new/model --data recall:pairs=2,length=16 >said && "
+                           "grep -q accuracy said && ! grep -q 'bits per byte' said"),
+                     0);
+}
+
 /* convert says what else can load a folder, and puts the tokenizer of bytes into it. */
 static void converted_models_say_who_loads_them(void **state) {
     (void)state;
@@ -265,6 +305,27 @@ static void converted_models_say_who_loads_them(void **state) {
               "! grep -q '\"llama\"' qm/config.json && "
               "$S generate --model qm --prompt line --tokens 2"),
         0);
+}
+
+/* A folder that holds something is not mixed with a model: neither a run, nor a model, nor notes. */
+static void converted_models_get_folders_of_their_own(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"q", "holds a run"}, {"pm", "holds a model"}, {"notes", "holds other files"}};
+    char command[256];
+    assert_int_equal(shell("mkdir notes empty && echo mine > notes/list && cp -r q q2"), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(command, sizeof command, "$S convert --in pm --out %s 2>said", cases[i][0]);
+        assert_int_equal(shell(command), 2);
+        snprintf(command, sizeof command, "grep -q 'this folder %s; name a new' said", cases[i][1]);
+        assert_int_equal(shell(command), 0);
+    }
+    assert_int_equal(shell("diff -r q q2 && test \"$(ls notes)\" = list"), 0);
+    assert_int_equal(shell("$S convert --in pm --out empty && test -e empty/config.json"), 0);
+    /* A try that fails half-way leaves nothing in the way of the next. */
+    assert_int_equal(shell("cp -r pm pb && rm pb/tokenizer.json && mkdir pb/tokenizer.json && "
+                           "! $S convert --in pb --out twice && $S convert --in pm --out twice"),
+                     0);
 }
 
 /* Files that are not models, and names of nothing. */
@@ -513,6 +574,12 @@ static void misunderstandings_are_told(void **state) {
     assert_int_equal(shell("$S train --out with_split --data text.txt --steps 2 " SIZES
                            "2>said && ! grep -q 'no validation split' said"),
                      0);
+    assert_int_equal(shell("$S train --out task --data recall:pairs=4 --steps 1 " SIZES
+                           "2>said && grep -q -- '--length 16 has no effect.*recall.* 48' said"),
+                     0);
+    assert_int_equal(shell("$S train --out task2 --data recall:pairs=2,length=16 --steps 1 " SIZES
+                           "2>said && ! grep -q 'no effect' said"),
+                     0);
 }
 
 static int enter(void **state) {
@@ -541,7 +608,9 @@ int main(void) {
         cmocka_unit_test(full_disks_keep_the_last_checkpoint),
         cmocka_unit_test(wrong_usage),
         cmocka_unit_test(tokenizers_follow),
+        cmocka_unit_test(texts_are_not_read_as_other_tokens),
         cmocka_unit_test(converted_models_say_who_loads_them),
+        cmocka_unit_test(converted_models_get_folders_of_their_own),
         cmocka_unit_test(what_is_no_model_is_called_so),
         cmocka_unit_test(resumed_runs_keep_their_settings),
         cmocka_unit_test(runs_are_shown),

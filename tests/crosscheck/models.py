@@ -61,8 +61,9 @@ def untie(model, folder):
 def check(name, model, folder, where, ids):
     with torch.no_grad():
         theirs = model(ids).logits
-    softrnn("convert", "--in", folder, "--out", f"{where}/converted")
-    again = AutoModelForCausalLM.from_pretrained(f"{where}/converted")
+    converted = tempfile.mkdtemp(dir=where)
+    softrnn("convert", "--in", folder, "--out", converted)
+    again = AutoModelForCausalLM.from_pretrained(converted)
     with torch.no_grad():
         back = again(ids).logits
     errors = distance(logits_here(folder, where, ids), theirs), distance(back, theirs)

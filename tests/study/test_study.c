@@ -182,6 +182,8 @@ static void wrong_settings(void **state) {
         {"settings: {hiden: 3}", "did you mean hidden"},
         {"settings: {hidden: many}", "hidden cannot be"},
         {"settings: {heads: 3, head-size: 5, data: copy}", "even"},
+        {"settings:\n  data: 'copy:tokens=2,vocab=6,length=8'\n  length: 20",
+         "line 6: length 20 does nothing: rows of copy:tokens=2,vocab=6,length=8 have 8"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[512];

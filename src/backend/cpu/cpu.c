@@ -73,7 +73,7 @@ static srnn_status use_bf16(sr_backend_cpu *cpu) {
         return SR_FAIL(
             SRNN_ERR_UNSUPPORTED,
             "this machine (or %s here) has no bf16 matrix products, which need AVX512_BF16 "
-            "or AMX: use --precision float",
+            "or AMX: compute in float, without bf16",
             sr_matmul_library());
     for (int worker = 0; worker < cpu->base.threads; worker++)
         if (!(cpu->packs[worker].bf16 = sr_matmul_bf16_create()))
