@@ -16,13 +16,6 @@ struct sr_masters {
 
 /* ---- making */
 
-static sr_share common(const sr_share *wide, const sr_share *own) {
-    const int64_t wide_end = wide->first + wide->count, own_end = own->first + own->count;
-    const int64_t from = wide->first > own->first ? wide->first : own->first;
-    const int64_t to = wide_end < own_end ? wide_end : own_end;
-    return (sr_share){wide->at + from - wide->first, own->at + from - own->first, to - from};
-}
-
 static srnn_status find_copies(sr_masters *m) {
     const sr_model *model = m->model;
     size_t count;
@@ -32,7 +25,7 @@ static srnn_status find_copies(sr_masters *m) {
     m->copies = memory;
     for (size_t s = 0; s < count; s++)
         for (size_t i = 0; i < model->wide_count; i++) {
-            const sr_share copy = common(&model->wide_parts[i], &own[s]);
+            const sr_share copy = sr_share_common(&model->wide_parts[i], &own[s]);
             if (copy.count > 0)
                 m->copies[m->copy_count++] = copy;
         }

@@ -6,6 +6,7 @@
 #include "files/safetensors.h"
 #include "model/tensor_stream.h"
 #include "train/run_progress.h"
+#include "train/shares.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,14 +24,9 @@ typedef struct part {
 } part;
 
 static part part_of(const sr_tensor_spec *spec, const sr_share *share) {
-    const int64_t begin = (int64_t)spec->start, end = begin + (int64_t)spec->count;
-    const int64_t share_end = share->first + share->count;
-    const int64_t from = begin > share->first ? begin : share->first;
-    const int64_t to = end < share_end ? end : share_end;
-    if (to <= from)
-        return (part){.spec = spec};
-    return (part){spec, (size_t)(from - begin), (size_t)(to - from),
-                  share->at + from - share->first};
+    const sr_share tensor = {.first = (int64_t)spec->start, .count = (int64_t)spec->count};
+    const sr_share common = sr_share_common(&tensor, share);
+    return (part){spec, (size_t)common.first, (size_t)common.count, common.at};
 }
 
 static float *moment_at(const sr_moment_files *m, int which, int64_t at) {
@@ -157,17 +153,17 @@ static bool parse_name(const char *name, const sr_tensor_table *table, int *whic
 /* Copies what the tensor of a file and a part have in common; adds how much that was. */
 static srnn_status take_common(const sr_moment_files *m, int which, const part *p,
                                const sr_tensor *tensor, size_t first, size_t *taken) {
-    const size_t end = first + tensor->count, own_end = p->first + p->count;
-    const size_t from = first > p->first ? first : p->first, to = end < own_end ? end : own_end;
-    if (to <= from)
+    const sr_share theirs = {.first = (int64_t)first, .count = (int64_t)tensor->count};
+    const sr_share own = {(int64_t)p->first, p->at, (int64_t)p->count};
+    const sr_share common = sr_share_common(&theirs, &own);
+    if (common.count == 0)
         return SRNN_OK;
-    sr_tensor common = *tensor;
-    common.data = (const char *)tensor->data + (from - first) * sr_dtype_bytes(tensor->dtype);
-    common.count = to - from;
-    common.bytes = common.count * sr_dtype_bytes(tensor->dtype);
-    *taken += common.count;
-    return sr_stream_in(m->model->backend, moment_at(m, which, p->at + (int64_t)(from - p->first)),
-                        &common);
+    sr_tensor some = *tensor;
+    some.count = (size_t)common.count;
+    some.bytes = some.count * sr_dtype_bytes(tensor->dtype);
+    some.data = (const char *)tensor->data + (size_t)common.first * sr_dtype_bytes(tensor->dtype);
+    *taken += some.count;
+    return sr_stream_in(m->model->backend, moment_at(m, which, common.at), &some);
 }
 
 static srnn_status read_tensor(const sr_moment_files *m, const sr_tensor *tensor, const char *path,

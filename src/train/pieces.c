@@ -12,7 +12,7 @@ enum {
 };
 
 static int64_t up_to_unit(int64_t number) {
-    return (number + SR_SQUARES_UNIT - 1) / SR_SQUARES_UNIT * SR_SQUARES_UNIT;
+    return sr_units(number) * SR_SQUARES_UNIT;
 }
 
 /* starts (L + 1): where each layer begins, with its norm. What comes behind the last layer is ready first; where a

@@ -11,6 +11,11 @@ typedef struct sr_piece {
     int layer;            /* its gradient is ready when backward has passed this layer */
 } sr_piece;
 
+/* How many units of SR_SQUARES_UNIT so many numbers begin. */
+static inline int64_t sr_units(int64_t numbers) {
+    return (numbers + SR_SQUARES_UNIT - 1) / SR_SQUARES_UNIT;
+}
+
 /* *pieces (count) = all of the model's numbers; free() them. */
 srnn_status sr_pieces_cut(sr_piece **pieces, size_t *count, const sr_model *model);
 

@@ -77,8 +77,8 @@ static srnn_status make_model(sr_run *run, const char *checkpoint) {
         return status;
     char why[512];
     snprintf(why, sizeof why, "%s", srnn_error_detail());
-    return SR_FAIL(status, "%s (weights, gradients and moments take %.1f MB, activations more)",
-                   why, 4e-6 * (double)(run->model->table.numbers * sizeof(float)));
+    return SR_FAIL(status, "%s (weights, gradients and moments of %.2f M numbers, and activations)",
+                   why, 1e-6 * (double)run->model->table.numbers);
 }
 
 static sr_checkpointed checkpointed(const sr_run *run) {

@@ -49,15 +49,20 @@ struct sr_shares {
     size_t sent, received, summed; /* pieces, in order */
 };
 
-/* ---- pieces */
-
-static int64_t up_to_unit(int64_t number) {
-    return (number + SR_SQUARES_UNIT - 1) / SR_SQUARES_UNIT * SR_SQUARES_UNIT;
+sr_share sr_share_common(const sr_share *a, const sr_share *b) {
+    const int64_t a_end = a->first + a->count, b_end = b->first + b->count;
+    const int64_t from = a->first > b->first ? a->first : b->first;
+    const int64_t to = a_end < b_end ? a_end : b_end;
+    if (to <= from)
+        return (sr_share){0};
+    return (sr_share){a->at + from - a->first, b->at + from - b->first, to - from};
 }
+
+/* ---- pieces */
 
 /* The part of a piece that rank r sums. */
 static sr_share part_of(int64_t first, int64_t end, int rank, int ranks) {
-    const int64_t units = (end - first + SR_SQUARES_UNIT - 1) / SR_SQUARES_UNIT;
+    const int64_t units = sr_units(end - first);
     const int64_t from = first + units * rank / ranks * SR_SQUARES_UNIT;
     const int64_t to = first + units * (rank + 1) / ranks * SR_SQUARES_UNIT;
     return (sr_share){.first = from < end ? from : end,
@@ -135,8 +140,7 @@ static srnn_status fill(sr_shares *s, const sr_model *model) {
     free(pieces);
     SR_TRY(status);
     SR_TRY(take(&s->sum, (size_t)s->own_numbers, sizeof *s->sum));
-    SR_TRY(take(&s->unit_squares, (size_t)(up_to_unit(s->numbers) / SR_SQUARES_UNIT),
-                sizeof *s->unit_squares));
+    SR_TRY(take(&s->unit_squares, (size_t)sr_units(s->numbers), sizeof *s->unit_squares));
     return take_traffic(s);
 }
 
@@ -183,7 +187,7 @@ size_t sr_shares_bytes(const sr_shares *s) {
     const size_t ranks = (size_t)s->ranks->count;
     const size_t slots = ranks > 1 ? SLOTS * ranks * (size_t)s->most_own * sizeof(float) : 0;
     return (size_t)s->own_numbers * sizeof(float) + slots +
-           (size_t)(up_to_unit(s->numbers) / SR_SQUARES_UNIT) * sizeof(double);
+           (size_t)sr_units(s->numbers) * sizeof(double);
 }
 
 const sr_share *sr_shares_own(const sr_shares *s, size_t *count) {

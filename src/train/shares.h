@@ -11,6 +11,9 @@
 #include "model/model.h"
 #include "ranks/ranks.h"
 
+/* What two shares have in common, by its places in their arrays: `first` in a's, `at` in b's. A count of 0: nothing. */
+sr_share sr_share_common(const sr_share *a, const sr_share *b);
+
 typedef struct sr_shares sr_shares;
 
 typedef struct sr_shares_setup {
