@@ -114,6 +114,8 @@ static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int6
     case SR_OPERAND_SKIP_WEIGHT:
     case SR_OPERAND_LEVEL_SCALE:
         return (float)(1 + 0.2 * normal);
+    case SR_OPERAND_POOL_GATE: /* some nearly 0 or 1: what a gate leaves of one counts too */
+        return (float)(4 * normal);
     case SR_OPERAND_WRITE_GATE: /* up to about 1 */
         return (float)(normal - 1);
     case SR_OPERAND_A_LOG:
@@ -121,7 +123,6 @@ static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int6
         return (float)(0.5 * normal - 1);
     case SR_OPERAND_V:
     case SR_OPERAND_LEVEL_GATE:
-    case SR_OPERAND_POOL_GATE:
     case SR_OPERAND_SKIP:
     case SR_OPERAND_VALUE_GATE:
     case SR_OPERAND_OUTPUT_GATE:

@@ -180,10 +180,11 @@ static void prepare_decay(const prepare_context *x, const sr_span *span, int h) 
         carried[c] = sum[c];
 }
 
-/* average (width), and a token's row of it: the gates g times what was there, and the rest of them times x. */
-static void add_to_average(real *out, double *average, const double *g, const real *x, int width) {
+/* average (width), and a token's row of it: the gates times what was there, and the rest of them times x. */
+static void add_to_average(real *out, double *average, const gate_parts *g, const real *x,
+                           int width) {
     for (int c = 0; c < width; c++) {
-        average[c] = g[c] * average[c] + (1.0 - g[c]) * (double)x[c];
+        average[c] = g->gate[c] * average[c] + g->rest[c] * (double)x[c];
         out[c] = (real)average[c];
     }
 }
@@ -194,20 +195,18 @@ static void prepare_averages(const prepare_context *x, const sr_span *span, int 
     const int heads = x->plan->core.Hkv, wide = p->D > p->Dv ? p->D : p->Dv;
     const int64_t base = sr_row_index(p, heads, span->b, h, span->start);
     double *carried = x->carry ? x->carry->pool + (span->b * heads + h) * (p->D + p->Dv) : NULL;
-    double average[2 * SR_HEAD_SIZE_MAX] = {0}, g[SR_HEAD_SIZE_MAX];
+    double average[2 * SR_HEAD_SIZE_MAX] = {0};
+    gate_parts g;
     if (carried)
         memcpy(average, carried, (size_t)(p->D + p->Dv) * sizeof *average);
     for (int64_t t = 0; t < span->length; t++) {
         const int64_t token = span->start + t;
-        const real *z = tensor_row(x->in->pool_gate, span->b, h, token);
-        for (int c = 0; c < wide; c++)
-            g[c] = (double)z[c];
-        sigmoid_of(g, g, wide);
+        gate_parts_of(&g, tensor_row(x->in->pool_gate, span->b, h, token), wide);
         if ((position_of(x) + t) % p->attention.pool == 0)
             memset(average, 0, sizeof average);
-        add_to_average(x->edges->pooled_k + (base + t) * p->D, average, g,
+        add_to_average(x->edges->pooled_k + (base + t) * p->D, average, &g,
                        tensor_row(x->in->k, span->b, sr_shared_head(p, h), token), p->D);
-        add_to_average(x->edges->pooled_v + (base + t) * p->Dv, average + p->D, g,
+        add_to_average(x->edges->pooled_v + (base + t) * p->Dv, average + p->D, &g,
                        tensor_row(x->in->v, span->b, h, token), p->Dv);
     }
     if (carried)

@@ -173,14 +173,14 @@ typedef struct average_row {
     int width;
 } average_row;
 
-/* Adds to the gradients of the gates' numbers, whose sigmoids are g. */
-static void average_backward(double *d_gates, const average_row *row, const double *g) {
+/* Adds to the gradients of the gates' numbers. */
+static void average_backward(double *d_gates, const average_row *row, const gate_parts *g) {
     for (int c = 0; c < row->width; c++) {
         const double before = row->before ? (double)row->before[c] : 0.0;
         const double d_average = row->later[c] + (double)row->d[c];
-        row->d[c] = (real)((1.0 - g[c]) * d_average);
-        row->later[c] = row->before ? g[c] * d_average : 0.0;
-        d_gates[c] += d_average * (before - (double)row->value[c]) * g[c] * (1.0 - g[c]);
+        row->d[c] = (real)(g->rest[c] * d_average);
+        row->later[c] = row->before ? g->gate[c] * d_average : 0.0;
+        d_gates[c] += d_average * (before - (double)row->value[c]) * g->gate[c] * g->rest[c];
     }
 }
 
@@ -198,22 +198,20 @@ static void pool_backward(const head_place *x) {
     const srnn_operands *in = x->call->in, *out = x->call->gradients;
     const int wide = p->D > p->Dv ? p->D : p->Dv;
     const int64_t b = x->span->b;
-    double later_k[SR_HEAD_SIZE_MAX] = {0}, later_v[SR_HEAD_SIZE_MAX] = {0}, g[SR_HEAD_SIZE_MAX];
+    double later_k[SR_HEAD_SIZE_MAX] = {0}, later_v[SR_HEAD_SIZE_MAX] = {0};
+    gate_parts g;
     for (int64_t t = x->span->length - 1; t >= 0; t--) {
         const int64_t token = x->span->start + t;
-        const real *z = tensor_row(in->pool_gate, b, x->h, token);
         double d_gates[SR_HEAD_SIZE_MAX] = {0};
-        for (int c = 0; c < wide; c++)
-            g[c] = (double)z[c];
-        sigmoid_of(g, g, wide);
+        gate_parts_of(&g, tensor_row(in->pool_gate, b, x->h, token), wide);
         average_row k = average_row_at(x, t, edges->d_k, edges->pooled_k, p->D);
         average_row v = average_row_at(x, t, edges->d_v, edges->pooled_v, p->Dv);
         k.later = later_k;
         v.later = later_v;
         k.value = tensor_row(in->k, b, sr_shared_head(p, x->h), token);
         v.value = tensor_row(in->v, b, x->h, token);
-        average_backward(d_gates, &k, g);
-        average_backward(d_gates, &v, g);
+        average_backward(d_gates, &k, &g);
+        average_backward(d_gates, &v, &g);
         for (int c = 0; out->pool_gate.data && c < wide; c++)
             tensor_row(out->pool_gate, b, x->h, token)[c] = (real)d_gates[c];
         if (out->v.data)

@@ -11,6 +11,7 @@
 #ifndef SR_CPU_ATTENTION_SIMD_H
 #define SR_CPU_ATTENTION_SIMD_H
 
+#include "attention/attention.h"
 #include "device/cpu/attention_doubles.h"
 #include "device/cpu/attention_real.h"
 
@@ -209,6 +210,20 @@ static inline void softplus_of(double *out, const double *x, int64_t n) {
 static inline void sigmoid_of(double *out, const double *x, int64_t n) {
     for (int64_t i = 0; i < n; i += LANES)
         vec_to_doubles(out + i, vec_sigmoid(vec_from_doubles(x + i, n - i)), n - i);
+}
+
+/* Sigmoids of a row, and what they leave of one, to as many digits. */
+typedef struct gate_parts {
+    double gate[SR_HEAD_SIZE_MAX], rest[SR_HEAD_SIZE_MAX];
+} gate_parts;
+
+static inline void gate_parts_of(gate_parts *parts, const real *z, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        vec rest;
+        const vec gate = vec_sigmoid_parts(vec_load_part(z + i, (int)(n - i)), &rest);
+        vec_to_doubles(parts->gate + i, gate, n - i);
+        vec_to_doubles(parts->rest + i, rest, n - i);
+    }
 }
 
 /* Which part of a product is wanted or known to be zero, for tiles on the diagonal. */

@@ -97,8 +97,8 @@ template <bool DECAYS>
 __global__ void scan_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
                             const sr_chunk_spans spans, bool from_end) {
     constexpr int TOGETHER = 8;
-    const int head_number = spans.whole + (int)blockIdx.y;
-    const int at = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    const int head_number = spans.whole + (int)blockIdx.x;
+    const int at = (int)(blockIdx.y * blockDim.x + threadIdx.x);
     const sr_chunk_head<DECAYS> head =
         chunk_head<DECAYS>(call, head_number / call.Hkv, head_number % call.Hkv);
     const auto span_of = [&](int n) { return from_end ? spans.count - 1 - n : n; };
@@ -125,7 +125,7 @@ srnn_status sr_chunked_scan(const sr_attention_view<sr_bf16> &call, const sr_chu
                             bool from_end, cudaStream_t stream) {
     if (spans.count == 2)
         return SRNN_OK; /* the one state there is has one sum */
-    const dim3 grid(SR_STATE_NUMBERS / THREADS, (unsigned)(spans.heads - spans.whole)),
+    const dim3 grid((unsigned)(spans.heads - spans.whole), SR_STATE_NUMBERS / THREADS),
         block(THREADS);
     SR_CUDA(sr_launch(call.choices.decays ? scan_states<true> : scan_states<false>, grid, block, 0,
                       stream, call, spans, from_end));

@@ -24,12 +24,15 @@ SR_DEVICE void visit_keys(sr_expanded_rows<WIDTH> &rows, const sr_chunk_head<tru
         const int row = rows.t + 16 * half;
 #pragma unroll
         for (int e = 0; e < SR_PIECE; e++)
-            w[half][e] = key > row ? 0 : order_two(coefficient, w[half][e]);
+            w[half][e] = order_two(coefficient, w[half][e]);
         decay_pairs(w[half], head, row, key, 1);
         hide_keys(w[half], head, row, key, rows.documents);
 #pragma unroll
-        for (int e = 0; e < SR_PIECE; e++)
+        for (int e = 0; e < SR_PIECE; e++) {
+            if (key > row) /* only now: a decay backwards may be infinite */
+                w[half][e] = 0;
             rows.sum[half][e / 2 % 2] += w[half][e];
+        }
         pack_piece(a[half], w[half]);
     }
     rows.multiply(a, stage + SR_CHUNK_NUMBERS, at);

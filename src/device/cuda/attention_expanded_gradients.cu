@@ -181,13 +181,17 @@ template <int WIDTH, bool FROM_END> struct gradient_rows {
                 const float d_weight =
                     d[half][e] + (FROM_END ? stage.d_row_sums[column] : d_row_sum[half][e / 2 % 2]);
                 const float by = fmaf(slope[1], r[half][e], slope[0]) * d_weight;
-                d[half][e] = !seen ? 0 : FROM_END ? by * stage.scales[column] : by;
+                d[half][e] = FROM_END ? by * stage.scales[column] : by;
             }
             decay_pairs(d[half], head, row, other, FROM_END ? -1 : 1);
             if (FROM_END)
                 hide_queries(d[half], head, row, other, documents);
             else
                 hide_keys(d[half], head, row, other, documents);
+#pragma unroll
+            for (int e = 0; e < SR_PIECE; e++)
+                if (!seen) /* only now: a decay backwards may be infinite */
+                    d[half][e] = 0;
             pack_piece(a[half], d[half]);
         }
 #pragma unroll

@@ -298,7 +298,7 @@ SR_DEVICE float factor_across(const sr_chunk_head<true> &head, int begin, int en
 __global__ void expanded_scan(const __grid_constant__ sr_attention_view<sr_bf16> call,
                               const sr_expanded expanded, bool from_end) {
     constexpr int TOGETHER = 4;
-    const int head_number = (int)blockIdx.y, group = (int)blockIdx.x, past = expanded.count;
+    const int head_number = (int)blockIdx.x, group = (int)blockIdx.y, past = expanded.count;
     const int64_t at = (int64_t)group * SR_GROUP_NUMBERS + (int)threadIdx.x * EIGHT;
     const bool vectors = group == expanded.groups();
     const sr_chunk_head<true> head =
@@ -365,7 +365,7 @@ static srnn_status make_states(const sr_attention_view<sr_bf16> &call,
         return SRNN_OK;
     const auto sums = call.D <= 16 ? make_sums<16, FROM_END> : make_sums<64, FROM_END>;
     SR_TRY(sums(call, aligned, expanded, stream));
-    const dim3 scan((unsigned)(expanded.groups() + 1), (unsigned)expanded.heads);
+    const dim3 scan((unsigned)expanded.heads, (unsigned)(expanded.groups() + 1));
     SR_CUDA(
         sr_launch(expanded_scan, scan, dim3(SCAN_THREADS), 0, stream, call, expanded, FROM_END));
     return SRNN_OK;

@@ -33,15 +33,16 @@ SR_DEVICE void visit_queries(sr_expanded_rows<WIDTH> &rows, const sr_chunk_head<
         const int row = rows.t + 16 * half;
 #pragma unroll
         for (int e = 0; e < SR_PIECE; e++)
-            w[half][e] = query < row ? 0
-                                     : order_two(coefficient, w[half][e]) *
-                                           stage.scales[at + piece_column(e)];
+            w[half][e] = order_two(coefficient, w[half][e]) * stage.scales[at + piece_column(e)];
         decay_pairs(w[half], head, row, query, -1);
         hide_queries(w[half], head, row, query, rows.documents);
 #pragma unroll
-        for (int e = 0; e < SR_PIECE; e++)
+        for (int e = 0; e < SR_PIECE; e++) {
+            if (query < row) /* only now: a decay backwards may be infinite */
+                w[half][e] = 0;
             rows.sum[half][e / 2 % 2] =
                 fmaf(w[half][e], stage.d_row_sums[at + piece_column(e)], rows.sum[half][e / 2 % 2]);
+        }
         pack_piece(a[half], w[half]);
     }
     rows.multiply(a, stage.d_numerators, at);

@@ -227,9 +227,11 @@ static srnn_status feed(const sr_attention_call *wanted, char *memory_bytes, int
 template <class T>
 __global__ void move_heads(T *to, const T *from, int64_t to_stride, int64_t from_stride,
                            int64_t length) {
-    const int64_t n = (int64_t)blockIdx.y * APPEND_THREADS + threadIdx.x;
+    const int64_t blocks = (length + APPEND_THREADS - 1) / APPEND_THREADS; /* of a head */
+    const int64_t head = blockIdx.x / blocks;
+    const int64_t n = blockIdx.x % blocks * APPEND_THREADS + threadIdx.x;
     if (n < length)
-        to[blockIdx.x * to_stride + n] = from[blockIdx.x * from_stride + n];
+        to[head * to_stride + n] = from[head * from_stride + n];
 }
 
 template <class T>
@@ -240,9 +242,9 @@ static srnn_status start_move(T *to, const T *from, const sr_state_memory *large
     const int64_t blocks = (length + APPEND_THREADS - 1) / APPEND_THREADS;
     if (length == 0)
         return SRNN_OK;
-    SR_CUDA(sr_launch(move_heads<T>, dim3((unsigned)(p->B * p->Hkv), (unsigned)blocks),
-                      dim3(APPEND_THREADS), 0, sr_cuda_stream(state->plan->device), to, from,
-                      larger->capacity * width, state->capacity * width, length));
+    SR_CUDA(sr_launch(move_heads<T>, dim3((unsigned)(p->B * p->Hkv * blocks)), dim3(APPEND_THREADS),
+                      0, sr_cuda_stream(state->plan->device), to, from, larger->capacity * width,
+                      state->capacity * width, length));
     return SRNN_OK;
 }
 

@@ -222,6 +222,7 @@ static void round_numbers(float *numbers, int64_t count) {
 typedef struct stretch {
     sr_operand which;
     double factor;
+    bool negative; /* all of it */
 } stretch;
 
 /* The same numbers for both, those that bf16 has. */
@@ -230,8 +231,12 @@ static void create_both(attention_call *call, attention_call *oracle, const srnn
     srnn_problem wide = *problem;
     wide.dtype = SRNN_F64;
     assert_int_equal(probe_create(call, problem, 7), SRNN_OK);
-    for (int64_t n = 0; n < elements_of(call, (int)by.which); n++)
-        ((float *)call->host.operand[by.which])[n] *= (float)by.factor;
+    for (int64_t n = 0; n < elements_of(call, (int)by.which); n++) {
+        float *number = (float *)call->host.operand[by.which] + n;
+        *number *= (float)by.factor;
+        if (by.negative)
+            *number = -fabsf(*number);
+    }
     assert_int_equal(call_create(oracle, &wide), SRNN_OK);
     for (int which = 0; which < SR_OPERANDS; which++) {
         if (!call->host.operand[which])
@@ -321,7 +326,7 @@ static void check_stretched(const char *spec, srnn_problem problem, arrangement 
 }
 
 static void check_case(const char *spec, srnn_problem problem, arrangement how) {
-    check_stretched(spec, problem, how, (stretch){SR_OPERAND_Q, 1});
+    check_stretched(spec, problem, how, (stretch){.which = SR_OPERAND_Q, .factor = 1});
 }
 
 /* ---- cases ---- */
@@ -444,8 +449,12 @@ static void spans(void **state) {
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
         for (size_t m = 0; m < sizeof problems / sizeof *problems; m++)
             check_kernels(expanded, specs[n], problems[m], (arrangement)((n + m) % 3),
-                          (stretch){SR_OPERAND_Q, 1});
-    check_kernels(expanded, "order:2", problems[3], BY_TOKEN, (stretch){SR_OPERAND_Q, 2048});
+                          (stretch){.which = SR_OPERAND_Q, .factor = 1});
+    check_kernels(expanded, "order:2", problems[3], BY_TOKEN,
+                  (stretch){.which = SR_OPERAND_Q, .factor = 2048});
+    /* So strong a decay that nothing holds what it would be backwards. */
+    check_kernels(expanded, "order:2,decay", problems[3], BY_TOKEN,
+                  (stretch){.which = SR_OPERAND_DECAY, .factor = 64, .negative = true});
 }
 
 /* More heads than a GPU has room for at a time: the chunked kernel cuts the last of them into spans, as it does all heads of
@@ -455,7 +464,8 @@ static void heads_left_over(void **state) {
     const size_t chunked = 2;
     const srnn_problem problem = {.B = 2, .H = 268, .Hkv = 134, .T = 193, .D = 8};
     assert_string_equal(kernels[chunked], "chunked");
-    check_kernels(chunked, "linear_elu", problem, BY_TOKEN, (stretch){SR_OPERAND_Q, 1});
+    check_kernels(chunked, "linear_elu", problem, BY_TOKEN,
+                  (stretch){.which = SR_OPERAND_Q, .factor = 1});
 }
 
 /* Scores up to about 10^4, which leave the range of float as exponentials, high orders and powers. */
@@ -475,7 +485,8 @@ static void large_scores(void **state) {
                                         "power:64,normaliser=none,norm=l2",
                                         "linear_elu"};
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
-        check_stretched(specs[n], problem, BY_TOKEN, (stretch){SR_OPERAND_Q, 2048});
+        check_stretched(specs[n], problem, BY_TOKEN,
+                        (stretch){.which = SR_OPERAND_Q, .factor = 2048});
 }
 
 /* Rows so short that an l2 norm divides them by its floor, a part of the sum of their weights, and rows of nothing. */
@@ -485,8 +496,9 @@ static void small_values(void **state) {
     static const char *const specs[] = {"norm", "norm,clamp=5",
                                         "norm,normaliser=row_length,output_gate,post_gate"};
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
-        check_stretched(specs[n], problem, BY_TOKEN, (stretch){SR_OPERAND_V, 0x1p-43});
-        check_stretched(specs[n], problem, BY_TOKEN, (stretch){SR_OPERAND_V, 0});
+        check_stretched(specs[n], problem, BY_TOKEN,
+                        (stretch){.which = SR_OPERAND_V, .factor = 0x1p-43});
+        check_stretched(specs[n], problem, BY_TOKEN, (stretch){.which = SR_OPERAND_V, .factor = 0});
     }
 }
 
@@ -501,7 +513,8 @@ static void decays(void **state) {
         check_case(specs[n], problem, BY_TOKEN);
         check_case(specs[n], wide, CONTIGUOUS);
     }
-    check_stretched("softmax,decay", problem, BY_TOKEN, (stretch){SR_OPERAND_DECAY, 4096});
+    check_stretched("softmax,decay", problem, BY_TOKEN,
+                    (stretch){.which = SR_OPERAND_DECAY, .factor = 4096});
 }
 
 /* A form that is left to the library is one that the device has, for every variant. */
