@@ -13,8 +13,8 @@ NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc
 configure = log=$$(cmake -S . -B $(1) -G Ninja $(2) 2>&1) || { echo "$$log"; exit 1; }
 compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout $(or $(2),300) --output-on-failure
-# What does not depend on how the program was compiled is tested once, by `release`: rules of the source tree, ranks that
-# die, hang or fill a disk.
+# What does not depend on how the program was compiled is tested once, by `release`: rules of the source tree, pages in
+# a browser, ranks that die, hang or fill a disk.
 compiled_only = -LE 'tree|processes'
 
 .PHONY: build test study study-full study-gpu verify deps deps-test deps-browser deps-torch test-python wheel \

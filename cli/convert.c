@@ -70,9 +70,12 @@ static srnn_status write_model(const sr_model *model, const char *out, const cha
     }
     SR_TRY(sr_folders_make(out));
     const srnn_status status = write_folder(model, out, in, dtype, tokenizer);
-    if (status != SRNN_OK)
-        SR_TRY(sr_folder_remove(out));
-    return status;
+    if (status == SRNN_OK)
+        return status;
+    char why[512];
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    sr_folder_remove(out); /* what stays behind matters less than why */
+    return SR_FAIL(status, "%s", why);
 }
 
 /* What lies in the folder already would be mixed with the model, or be lost. */

@@ -9,7 +9,10 @@
 #include "study/study_folder.h"
 #include "train/run.h"
 
+#include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -183,12 +186,13 @@ static void remove_place(const char *folder) {
 /* False if it names a process of this machine that has ended; of other machines nothing is known. */
 static bool may_live(const char *place) {
     char host[64];
-    long process;
+    static const char says[] = ", process ";
     own_host(host);
     const size_t length = strlen(host);
-    if (strncmp(place, host, length) != 0 || sscanf(place + length, ", process %ld", &process) != 1)
+    if (strncmp(place, host, length) != 0 || strncmp(place + length, says, strlen(says)) != 0)
         return true;
-    return process > 0 && (kill((pid_t)process, 0) == 0 || errno == EPERM);
+    const long process = strtol(place + length + strlen(says), NULL, 10);
+    return process > 0 && process <= INT_MAX && (kill((pid_t)process, 0) == 0 || errno == EPERM);
 }
 
 void sr_worker_where(sr_run_view *view, const char *folder) {
@@ -196,12 +200,18 @@ void sr_worker_where(sr_run_view *view, const char *folder) {
     struct stat facts;
     if (sr_path_join(path, folder, "place") != SRNN_OK)
         return;
-    FILE *file = fopen(path, "r");
-    if (!file)
+    int descriptor;
+    if (sr_descriptor_open_own(&descriptor, path, O_RDONLY) != SRNN_OK)
         return;
-    if (!fgets(view->place, sizeof view->place, file) || !may_live(view->place))
+    const ssize_t length = read(descriptor, view->place, sizeof view->place - 1);
+    close(descriptor);
+    view->place[length > 0 ? length : 0] = '\0';
+    view->place[strcspn(view->place, "\n")] = '\0';
+    for (char *c = view->place; *c; c++)
+        if (!isprint((unsigned char)*c))
+            *c = '?';
+    if (!may_live(view->place))
         view->place[0] = '\0';
-    fclose(file);
     view->running = *view->place;
     view->seconds = NAN;
     if (sr_path_join(path, folder, "metrics.jsonl") == SRNN_OK && stat(path, &facts) == 0)
