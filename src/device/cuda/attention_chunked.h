@@ -210,6 +210,15 @@ template <int THREADS> struct sr_chunk_tiles {
         }
     }
 
+    /* Zero for tokens of other documents, which count nothing in a state: there even nothing times what is not a number is
+     * not one. By all threads, between barriers. */
+    static SR_DEVICE void clear(sr_bf16 *tile, const float *factor) {
+#pragma unroll 1
+        for (int n = 0; n < pieces; n++)
+            if (factor[row() + n * apart] == 0)
+                store_vector(place(tile) + n * apart * SR_CHUNK, sr_vector<sr_bf16>{});
+    }
+
     /* change(x): the 8 numbers of the piece at `at`. */
     template <class Change> static SR_DEVICE void change_piece(sr_bf16 *at, const Change &change) {
         sr_vector<uint32_t> pairs = load_vector(reinterpret_cast<uint32_t *>(at));

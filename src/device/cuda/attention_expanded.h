@@ -86,6 +86,21 @@ SR_BOTH sr_tile_pair tile_pair(int n) {
     return {n - b * (b + 1) / 2, b};
 }
 
+/* The first token from `begin` on whose document begins there or later, if that is before `end`; else `end`. */
+SR_DEVICE int other_documents(const sr_chunk_head<true> &head, int begin, int end) {
+    if (begin >= end || head.first[end - 1] < begin)
+        return end;
+    int low = begin, high = end - 1;
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (head.first[middle] < begin)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* Without memory for states. */
 sr_expanded sr_expanded_of(const srnn_problem *problem);
 

@@ -330,14 +330,14 @@ template <int WIDTH, bool FROM_END> struct pair_stream {
     const sr_mma_alignment &aligned;
     gradient_memory<WIDTH> &memory;
     sr_expanded_block at;
-    int seen; /* by rows of queries: the first key of the span */
+    int seen; /* by rows of queries: the first key of the span; of rows of keys: past its last query */
 
     SR_DEVICE int kv() const {
         return FROM_END ? at.head : at.head / call.group;
     }
     SR_DEVICE int stages() const {
         const int from = first(0);
-        const int to = FROM_END ? at.end : min(at.t0 + SR_EXPANDED_ROWS, call.T);
+        const int to = FROM_END ? seen : min(at.t0 + SR_EXPANDED_ROWS, call.T);
         return (to - from + SR_CHUNK - 1) / SR_CHUNK * (FROM_END ? call.group : 1);
     }
     SR_DEVICE int first(int n) const {
@@ -346,7 +346,7 @@ template <int WIDTH, bool FROM_END> struct pair_stream {
 
     /* Number n of them to a place. */
     SR_DEVICE void load(int n, int place) {
-        const int from = first(n), past = call.T, b = at.b;
+        const int from = first(n), past = FROM_END ? seen : call.T, b = at.b;
         if (!FROM_END) {
             tile_load<WIDTH, SR_CHUNK, THREADS>(memory.stage[place][0],
                                                 head_rows(call.k, b, kv(), call.D, aligned.k), from,
@@ -394,7 +394,7 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
     const int head_number = at.b * call.Hkv + pairs.kv();
     const sr_chunk_head<true> head = chunk_head<true>(call, at.b, pairs.kv());
     const sr_bf16 *const state = expanded.state(head_number, at.span);
-    pairs.seen = seen_from(head, at);
+    pairs.seen = FROM_END ? seen_to(head, at) : seen_from(head, at);
     /* Stages of products of the state, tile by tile of the gradients; one of its other rows; those of pairs. */
     const bool counts = FROM_END ? at.end < past && head.first[at.end] < t0 + SR_EXPANDED_ROWS
                                  : at.begin > 0 && head.first[t0] < at.begin;

@@ -35,6 +35,11 @@ SR_DEVICE int seen_from(const sr_chunk_head<true> &head, const sr_expanded_block
     return max(at.begin, head.first[at.t0]);
 }
 
+/* And past the last query of it that sees rows of keys. */
+SR_DEVICE int seen_to(const sr_chunk_head<true> &head, const sr_expanded_block &at) {
+    return other_documents(head, at.t0 + SR_EXPANDED_ROWS, at.end);
+}
+
 /* Starts the copy of a stage of the state, as it lies in memory; by all threads. */
 SR_DEVICE void load_state(sr_bf16 *tile, const sr_bf16 *state, const sr_expanded &expanded,
                           int stage) {

@@ -235,7 +235,8 @@ template <int WIDTH, bool FROM_END> struct token_stream {
     const sr_chunk_head<true> head;
     states_memory<WIDTH> &memory;
     int b, kv, begin, end;
-    int from;    /* of keys: the first that counts after the span */
+    int from,
+        to; /* tokens that count after the span, or from the end before it; others are read as zero */
     bool differ; /* whether tokens count differently */
 
     SR_DEVICE int stages() const {
@@ -252,7 +253,7 @@ template <int WIDTH, bool FROM_END> struct token_stream {
 
     SR_DEVICE void load(int n) {
         constexpr int THREADS = sums_shape<WIDTH>::THREADS;
-        const int stage = n % sums_shape<WIDTH>::STAGES, past = call.T;
+        const int stage = n % sums_shape<WIDTH>::STAGES;
         const int h = head_of(n), t0 = first_of(n);
         if (n >= stages()) {
             cp_async_commit(); /* so that the last of those under way is always the same */
@@ -263,8 +264,8 @@ template <int WIDTH, bool FROM_END> struct token_stream {
         const auto values = FROM_END
                                 ? head_rows(call.d_numerator, b, h, call.Dv, aligned.d_numerator)
                                 : head_rows(call.v, b, kv, call.Dv, aligned.v);
-        tile_load<WIDTH, SR_CHUNK, THREADS>(memory.keys[stage], keys, t0, from, past);
-        tile_load<SR_CHUNK, SR_CHUNK, THREADS>(memory.values[stage], values, t0, from, past);
+        tile_load<WIDTH, SR_CHUNK, THREADS>(memory.keys[stage], keys, t0, from, to);
+        tile_load<SR_CHUNK, SR_CHUNK, THREADS>(memory.values[stage], values, t0, from, to);
         cp_async_commit();
     }
 
@@ -313,9 +314,10 @@ __global__ void __launch_bounds__(sums_shape<WIDTH>::THREADS, sums_shape<WIDTH>:
     const int begin = span * expanded.span, end = min(begin + expanded.span, call.T);
     const sr_chunk_head<true> head = chunk_head<true>(call, b, kv);
     const int from = FROM_END ? 0 : head.first[end - 1];
+    const int to = FROM_END ? other_documents(head, begin, end) : end;
     const bool differ = FROM_END || call.choices.decays || from > begin;
-    token_stream<WIDTH, FROM_END> tokens = {call, aligned, head, *shared, b,
-                                            kv,   begin,   end,  from,    differ};
+    token_stream<WIDTH, FROM_END> tokens = {call,  aligned, head, *shared, b,     kv,
+                                            begin, end,     from, to,      differ};
     const int number = part * WARPS + warp_number(), which = warp_number() / (SR_CHUNK / SR_WARP);
     state_task<WIDTH> task(task_of<WIDTH>(expanded, min(number, tasks - 1)));
 
