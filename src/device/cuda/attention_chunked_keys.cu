@@ -100,7 +100,7 @@ template <bool DECAYS> struct key_rows : sr_chunk_rows {
         }
         read_keys(state);
         if (sums)
-            add_column(column, {1, 1});
+            add_column(c, column, {1, 1});
     }
 
     /* Pairs with 16 queries from `query` on, which are rows `at` .. of the tiles. */

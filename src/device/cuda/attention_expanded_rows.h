@@ -192,7 +192,7 @@ template <int WIDTH> struct sr_expanded_rows {
         sr_turning own, turned;
         own.load(x.tile, 0);
         turned.load(x.tile, first / 8);
-#pragma unroll
+#pragma unroll 2
         for (int m = 0; m < COUNT; m++) {
             uint32_t a[1][4];
 #pragma unroll
