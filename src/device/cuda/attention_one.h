@@ -307,12 +307,13 @@ SR_DEVICE void add_warps(key_sums<sr_warp_row<WIDTH>::count> &all,
         all.maximum = warp_maximum(own);
         factor = own == -INFINITY ? 0 : exp2f((own - all.maximum) * unit_of(rule));
     }
-    for (int part = 0; part < warps; part++) {
+    all.sum = warp_sum(lane < warps ? factor * shared.sum[lane] : 0);
+#pragma unroll
+    for (int part = 0; part < WARPS; part++) { /* all loads at once: a loop would wait for each */
         const float scale = shuffle(factor, part);
-        all.sum = fmaf(scale, shared.sum[part], all.sum);
 #pragma unroll
         for (int m = 0; m < Whole::count; m++)
-            all.x[m] = fmaf(scale, shared.x[part][Whole::column(m)], all.x[m]);
+            all.x[m] = fmaf(scale, part < warps ? shared.x[part][Whole::column(m)] : 0, all.x[m]);
     }
 }
 

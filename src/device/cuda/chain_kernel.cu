@@ -227,6 +227,15 @@ SR_DEVICE void store_copies(const number_copies &copies, float number, uint32_t 
             store_marked(to, number, mark);
 }
 
+SR_DEVICE void store_copies_of_two(const number_copies &copies, const float (&two)[2],
+                                   uint32_t mark) {
+    sr_marked *to = copies.first;
+#pragma unroll
+    for (int copy = 0; copy < SR_CHAIN_COPIES; copy++, to += copies.step)
+        if (copy < copies.count)
+            store_marked_two(to, two, mark);
+}
+
 SR_DEVICE void store_plain(const sr_chain_place &place, int row, int column, float number) {
     const int64_t at = row * place.stride + column;
     if (!place.data)
@@ -542,13 +551,14 @@ SR_DEVICE void store_partial(sr_marked *to, const key_sums<sr_warp_row<WIDTH>::c
                              uint32_t mark) {
     using Row = sr_warp_row<WIDTH>;
 #pragma unroll
-    for (int m = 0; m < Row::count; m++)
+    for (int m = 0; m < Row::count; m += 2) {
+        const float two[2] = {sums.x[m], sums.x[m + 1]};
         if (Row::column(m) < Dv)
-            store_marked(to + Row::column(m), sums.x[m], mark);
-    if (Row::column(0) == 0) {
-        store_marked(to + WIDTH, sums.sum, mark);
-        store_marked(to + WIDTH + 1, sums.maximum, mark);
+            store_marked_two(to + Row::column(m), two, mark);
     }
+    const float row[2] = {sums.sum, sums.maximum};
+    if (Row::column(0) == 0)
+        store_marked_two(to + WIDTH, row, mark);
 }
 
 /* What a lane has of the sums of other blocks: sum and maximum of number `lane`, and two columns of each. */
@@ -637,15 +647,17 @@ SR_DEVICE void end_head(const sr_chain_attention_task &task, const chain_memory 
     if (share.shares > 1)
         add_partials<WIDTH>(all, partials + SIZE, share.shares - 1, task, mark);
     if constexpr (SOFTMAX)
-        row_multiply<Row>(all.x, 1 / (all.sum + call.choices.epsilon));
+        row_multiply<Row>(all.x, reciprocal_fast(all.sum + call.choices.epsilon));
     else
         output_one<sr_bf16, WIDTH>(call, at, all);
 #pragma unroll
-    for (int m = 0; m < Row::count; m++)
+    for (int m = 0; m < Row::count; m += 2)
         if (Row::column(m) < call.Dv) {
             const int column = at.h * call.Dv + Row::column(m);
-            store_copies(copies_of(task.o, call.B, at.b, column), all.x[m], mark);
-            store_plain(task.o.plain, at.b, column, all.x[m]);
+            const float two[2] = {all.x[m], all.x[m + 1]};
+            store_copies_of_two(copies_of(task.o, call.B, at.b, column), two, mark);
+            store_plain(task.o.plain, at.b, column, two[0]);
+            store_plain(task.o.plain, at.b, column + 1, two[1]);
         }
 }
 
