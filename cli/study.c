@@ -102,7 +102,7 @@ static int show_status(const sr_study *study, const arguments *a) {
                : v->running                ? "running"
                : v->step > 0               ? "stopped"
                                            : "waiting",
-               (long long)v->step, (long long)study->runs[i].settings.steps);
+               (long long)v->step, (long long)study->runs[i].steps);
         if (v->running)
             printf("  on %s, ", v->place);
         if (v->running && isnan(v->seconds))

@@ -26,7 +26,7 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
         if ((way->only.count && !sr_study_run_matches(study, run, &way->only)) ||
             sr_study_run_matches(study, run, &way->skip))
             continue;
-        printf("%-40s %8lld %11zu %12.0f %10.0f %9s\n", run->id, (long long)run->settings.steps,
+        printf("%-40s %8lld %11zu %12.0f %10.0f %9s\n", run->id, (long long)run->steps,
                run->parameters, run->tokens, run->flops / 1e9,
                sr_bytes_words(state, run->state_bytes));
         tokens += run->tokens;

@@ -37,7 +37,7 @@ void study_view_end(study_view *view) {
 static double share_done(const sr_study_run *run, const sr_run_view *view) {
     if (view->ending != SR_ENDING_NONE && !view->running)
         return 1;
-    return run->settings.steps ? (double)view->step / (double)run->settings.steps : 0;
+    return run->steps ? (double)view->step / (double)run->steps : 0;
 }
 
 /* FLOPs done and asked for, of the selected runs. */
@@ -88,7 +88,7 @@ static void fit_name(char *out, size_t size, const char *name, int columns) {
 static double seconds_left(const sr_study_run *run, const sr_run_view *view) {
     const double steps = (double)(view->step - (view->first_step > 0 ? view->first_step : 0));
     const double rate = view->seconds > 0 ? steps / view->seconds : 0;
-    return rate > 0 ? (double)(run->settings.steps - view->step) / rate : INFINITY;
+    return rate > 0 ? (double)(run->steps - view->step) / rate : INFINITY;
 }
 
 void study_view_line(char *line, size_t size, int columns, const sr_study_run *run,
@@ -97,8 +97,7 @@ void study_view_line(char *line, size_t size, int columns, const sr_study_run *r
     static const int by_importance[FIELDS] = {STEPS, LEFT, LOSS, ACCURACY, VALIDATION};
     char fields[FIELDS][64] = {{0}}, text[32], name[MOST + 1];
     bool shown[FIELDS] = {false};
-    snprintf(fields[STEPS], 64, " %5lld/%-5lld", (long long)view->step,
-             (long long)run->settings.steps);
+    snprintf(fields[STEPS], 64, " %5lld/%-5lld", (long long)view->step, (long long)run->steps);
     snprintf(fields[LEFT], 64, " %7s left", sr_clock_words(text, seconds_left(run, view)));
     snprintf(fields[LOSS], 64, " loss %-7s", number_text(text, 4, view->loss));
     if (isfinite(view->validation)) {

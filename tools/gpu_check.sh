@@ -7,6 +7,7 @@
 #              DATA     tokens for the steps that are timed, as `softrnn data prepare` leaves them; else a synthetic task
 #              RESULTS  where logs go; else a new folder
 #              PRESET, STEPS    of the runs that are compared: mini, 200
+#              JOBS     checks at a time: 4; what is timed runs alone
 #              RIGHT=no, SPEED=no    leave out what is checked, what is timed
 # Goes on after a failed step; the exit code is 1 if there was one.
 set -uo pipefail
@@ -18,7 +19,7 @@ data=${DATA:-recall}
 preset=${PRESET:-mini}
 steps=${STEPS:-200}
 build=${BUILD:-}
-failed=0
+jobs=${JOBS:-4}
 mkdir -p "$results" "$(dirname "$record")"
 : >"$results/steps.jsonl"
 
@@ -27,10 +28,14 @@ step() {
     local name=$1 start=$SECONDS passed=true
     shift
     "$@" >"$results/$name.log" 2>&1 || passed=false
-    [ $passed = true ] || failed=1
     printf '{"name": "%s", "passed": %s, "seconds": %d}\n' "$name" $passed $((SECONDS - start)) \
         >>"$results/steps.jsonl"
     echo "$name: $([ $passed = true ] && echo passed || echo "FAILED, see $results/$name.log"), $((SECONDS - start)) s"
+}
+# check NAME COMMAND...: a step that is not timed, beside others.
+check() {
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+    step "$@" &
 }
 
 if [ -z "$build" ]; then
@@ -114,25 +119,29 @@ sanitized_training() {
     grep -q 'finished: loss' "$words" && ! grep -E 'Error:|Invalid' "$words" | grep -v nvjet
 }
 
+# The longest first.
 check_all() {
-    for test in test_ops_cuda test_model_cuda test_attention_cuda test_attention_mma test_attention_hopper; do
-        [ ! -x "$build/tests/$test" ] || step "$test" "$build/tests/$test"
+    local sanitizer tool variant test
+    sanitizer=$(command -v compute-sanitizer)
+    [ -z "$sanitizer" ] || check racecheck_order:2 sanitized racecheck order:2
+    for test in test_attention_mma test_attention_cuda test_attention_hopper test_ops_cuda test_model_cuda; do
+        [ ! -x "$build/tests/$test" ] || check "$test" "$build/tests/$test"
     done
-    step verify_float "$softrnn" verify --device cuda
-    step verify_bf16 "$softrnn" verify --device cuda --dtype bf16
-    step same_bits same_bits
-    step stop_and_resume stop_and_resume
-    step moves moves
-    step follows follows
-    [ ! -x "$build/tests/test_golden_command" ] || step golden golden
-    if command -v compute-sanitizer >/dev/null; then
-        for tool in memcheck racecheck; do
-            for variant in softmax gated_softmax gated_softmax_decay linear_elu order:2; do
-                step "${tool}_$variant" sanitized $tool $variant
-            done
-            step "${tool}_training" sanitized_training $tool
+    check verify_bf16 "$softrnn" verify --device cuda --dtype bf16
+    check follows follows
+    [ ! -x "$build/tests/test_golden_command" ] || check golden golden
+    check verify_float "$softrnn" verify --device cuda
+    check same_bits same_bits
+    check stop_and_resume stop_and_resume
+    check moves moves
+    for tool in ${sanitizer:+memcheck racecheck}; do
+        for variant in linear_elu softmax gated_softmax gated_softmax_decay; do
+            check "${tool}_$variant" sanitized "$tool" $variant
         done
-    fi
+        check "${tool}_training" sanitized_training "$tool"
+    done
+    [ -z "$sanitizer" ] || check memcheck_order:2 sanitized memcheck order:2
+    wait
 }
 if [ "${RIGHT:-yes}" = yes ]; then
     check_all
@@ -176,4 +185,4 @@ fi
 
 tools/gpu_record.py write "$record" "$results"
 echo "$record: sources $(tools/gpu_record.py hash | cut -c 1-12), logs in $results"
-exit $failed
+! grep -q '"passed": false' "$results/steps.jsonl"

@@ -231,6 +231,16 @@ static double cache_bytes(const sr_model_config *c, double T) {
     return bytes;
 }
 
+/* A run ends with its schedule, or where its settings stop it before. */
+static int64_t steps_of(const sr_run_settings *s, double tokens_of_a_step) {
+    int64_t steps = s->steps;
+    if (s->stop_step && s->stop_step < steps)
+        steps = s->stop_step;
+    if (s->stop_tokens && (double)s->stop_tokens < tokens_of_a_step * (double)steps)
+        steps = (int64_t)ceil((double)s->stop_tokens / tokens_of_a_step);
+    return steps;
+}
+
 static srnn_status count(sr_study_run *run, const sr_model_config *c) {
     const sr_run_settings *s = &run->settings;
     const double T = c->positions;
@@ -239,7 +249,9 @@ static srnn_status count(sr_study_run *run, const sr_model_config *c) {
     run->parameters = sr_tensor_table_learned(&table);
     sr_tensor_table_free(&table);
     const double multiplying = (double)run->parameters - (c->tied ? 0.0 : (double)c->V * c->C);
-    run->tokens = (double)s->B * T * s->accumulate * (double)s->steps;
+    const double tokens_of_a_step = (double)s->B * T * s->accumulate;
+    run->steps = steps_of(s, tokens_of_a_step);
+    run->tokens = tokens_of_a_step * (double)run->steps;
     run->flops = run->tokens * (6 * multiplying + 6.0 * c->L * c->H * c->D * T);
     run->state_bytes = state_bytes(c);
     run->cache_bytes = cache_bytes(c, T);

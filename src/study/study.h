@@ -57,6 +57,7 @@ typedef struct sr_study_run {
 
     /* What it costs. */
     size_t parameters;
+    int64_t steps; /* to the end of its schedule, or to where its settings stop it */
     double tokens, flops;
     double state_bytes; /* fixed-size state of one sequence, all layers; NaN: there is none */
     double cache_bytes; /* keys and values of one sequence of T tokens, all layers */

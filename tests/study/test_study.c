@@ -92,11 +92,39 @@ static void costs_are_worked_out(void **state) {
     /* Embedding and head 2*8*16, q k v o 4*16*16, MLP 3*16*16, norms 3*16. */
     assert_int_equal(run->parameters, 256 + 1024 + 768 + 48);
     assert_true(run->flops == run->tokens * (6.0 * (2096 - 128) + 6.0 * 16 * 12));
+    assert_int_equal(run->steps, 10);
     /* Orders 0, 1, 2 of 8 numbers: 1 + 8 + 36 rows of 8 values and a row sum, 2 heads. */
     assert_true(run->state_bytes == 45.0 * 9 * 2 * 4);
     assert_true(run->cache_bytes == 2.0 * 2 * 8 * 12 * 4);
     assert_true(isnan(find(&study, "recall.softmax.small.lr0.001.1")->state_bytes));
     sr_study_free(&study);
+}
+
+/* A run that stops before its schedule ends costs what it makes until then. */
+static void stops_are_counted(void **state) {
+    (void)state;
+    static const struct {
+        const char *stop;
+        int64_t steps;
+    } cases[] = {{"stop-step: 4", 4},
+                 {"stop-step: 40", 10},
+                 {"stop-tokens: 50", 2},
+                 {"stop-tokens: 100, stop-step: 2", 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512];
+        sr_study study;
+        snprintf(
+            text, sizeof text,
+            "seeds: [1]\nvariants: {softmax: softmax}\n"
+            "settings: {layers: 1, hidden: 16, heads: 2, mlp-hidden: 16, steps: 10, batch: 4, %s}\n"
+            "tasks: {recall: {settings: {data: 'recall:pairs=2,vocab=8,length=12'}}}\n",
+            cases[i].stop);
+        assert_int_equal(read_text(&study, text), SRNN_OK);
+        assert_int_equal(sr_study_expand(&study, "text"), SRNN_OK);
+        assert_int_equal(study.runs[0].steps, cases[i].steps);
+        assert_true(study.runs[0].tokens == 4.0 * 12 * (double)cases[i].steps);
+        sr_study_free(&study);
+    }
 }
 
 static size_t count_runs(const char *more) {
@@ -474,6 +502,7 @@ int main(void) {
         cmocka_unit_test(deep_files_are_refused),
         cmocka_unit_test(grids_expand),
         cmocka_unit_test(costs_are_worked_out),
+        cmocka_unit_test(stops_are_counted),
         cmocka_unit_test(systems_have_settings_of_their_own),
         cmocka_unit_test(selections),
         cmocka_unit_test(texts_are_asked_for),

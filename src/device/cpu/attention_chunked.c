@@ -87,20 +87,6 @@ static void read_state(const context *x, const workspace *w, const chunk *c,
     }
 }
 
-/* Adds the chunk's values by their weights. */
-static void add_values(const workspace *w, const srnn_problem *p, const chunk *c) {
-    const chunk_strides ld = chunk_strides_of(p);
-    const product_target numerator = {w->numerator, ld.dv, true};
-    const product_operand weights = {w->room.s, ld.token, 1};
-    const product_rows values = {w->room.values, ld.dv};
-    const product_size size = {round_up(c->count, ROWS), round_up(p->Dv, COLUMNS), c->count};
-    if (c->count == 1 || rows_are_finite(values.data, values.ld, c->count, p->Dv))
-        product(numerator, weights, values, size, PRODUCT_A_LOWER);
-    else
-        product_seen(numerator, weights, values, size, chunk_seen_keys(&w->room, c->count),
-                     SEEN_FROM_ROWS);
-}
-
 /* Adds the pairs inside the chunk. */
 static void add_pairs(const context *x, const workspace *w, const chunk *c) {
     const srnn_problem *p = &x->call->plan->core;
@@ -115,7 +101,9 @@ static void add_pairs(const context *x, const workspace *w, const chunk *c) {
             w->row_sum[r] += vec_sum(sum);
     }
     clear_rows_from(w->room.s, ld.token, c->count, padded);
-    add_values(w, p, c);
+    chunk_product((product_target){w->numerator, ld.dv, true},
+                  (product_operand){w->room.s, ld.token, 1}, (product_rows){w->room.values, ld.dv},
+                  (product_size){padded, p->Dv, c->count}, PRODUCT_A_LOWER, &w->room);
 }
 
 static void write_outputs(const context *x, const workspace *w, const chunk *c) {

@@ -129,29 +129,20 @@ static void add_transposed(real *rows, int64_t ld, const real *columns, int64_t 
             rows[t * ld + d] += columns[d * ld_columns + t];
 }
 
-/* The gradients inside a chunk, from weights (s) and their gradients (d). Where a number is not finite, only
- * pairs that see each other are summed. */
+/* The gradients inside a chunk, from weights (s) and their gradients (d): each product by itself, so that the compiler
+ * knows which way round its operands are. */
 static void add_gradients(const workspace *w, const srnn_problem *p, const chunk *c) {
-    static const product_shape shapes[3] = {PRODUCT_A_UPPER, PRODUCT_A_UPPER, PRODUCT_A_LOWER};
     const chunk_strides ld = chunk_strides_of(p);
-    const int64_t padded = round_up(c->count, ROWS), D = round_up(p->D, COLUMNS),
-                  Dv = round_up(p->Dv, COLUMNS);
-    const product_target targets[3] = {{w->d_values + c->at * ld.dv, ld.dv, true},
-                                       {w->d_keys + c->at * ld.d, ld.d, true},
-                                       {w->d_queries, ld.d, false}};
-    const product_operand weights[3] = {
-        {w->room.s, 1, ld.token}, {w->d, 1, ld.token}, {w->d, ld.token, 1}};
-    const product_rows rows[3] = {
-        {w->d_numerator, ld.dv}, {w->room.queries, ld.d}, {w->room.keys, ld.d}};
-    const int64_t widths[3] = {p->Dv, p->D, p->D};
-    for (int n = 0; n < 3; n++) {
-        const product_size size = {padded, n == 0 ? Dv : D, c->count};
-        if (c->count == 1 || rows_are_finite(rows[n].data, rows[n].ld, c->count, widths[n]))
-            product(targets[n], weights[n], rows[n], size, shapes[n]);
-        else
-            product_seen(targets[n], weights[n], rows[n], size, chunk_seen_keys(&w->room, c->count),
-                         n < 2 ? SEEN_FROM_SUM : SEEN_FROM_ROWS);
-    }
+    const int64_t padded = round_up(c->count, ROWS);
+    chunk_product((product_target){w->d_values + c->at * ld.dv, ld.dv, true},
+                  (product_operand){w->room.s, 1, ld.token}, (product_rows){w->d_numerator, ld.dv},
+                  (product_size){padded, p->Dv, c->count}, PRODUCT_A_UPPER, &w->room);
+    chunk_product((product_target){w->d_keys + c->at * ld.d, ld.d, true},
+                  (product_operand){w->d, 1, ld.token}, (product_rows){w->room.queries, ld.d},
+                  (product_size){padded, p->D, c->count}, PRODUCT_A_UPPER, &w->room);
+    chunk_product((product_target){w->d_queries, ld.d, false}, (product_operand){w->d, ld.token, 1},
+                  (product_rows){w->room.keys, ld.d}, (product_size){padded, p->D, c->count},
+                  PRODUCT_A_LOWER, &w->room);
 }
 
 /* Pairs inside the chunk: gradients of its queries (set), keys and values (added). */

@@ -154,11 +154,19 @@ static inline score_row chunk_row(const chunk_room *room, const chunk *c, int64_
                        .decay_columns = c->decay ? room->decay : NULL};
 }
 
-/* The keys of the chunk that each of its queries sees. */
-static inline const seen_keys *chunk_seen_keys(const chunk_room *room, int64_t count) {
-    for (int64_t r = 0; r < round_up(count, ROWS); r++)
-        room->seen[r] = (seen_keys){0, r < count ? r + 1 : 0};
-    return room->seen;
+/* The product of a chunk's pairs, weights or their gradients, with its rows, size.n of each; `shape` says on which side
+ * of the diagonal they are. Where a number is not finite, only pairs that see each other are summed. */
+static inline void chunk_product(product_target c, product_operand pairs, product_rows rows,
+                                 product_size size, product_shape shape, const chunk_room *room) {
+    const product_size whole = {size.m, round_up(size.n, COLUMNS), size.k};
+    if (size.k == 1 || rows_are_finite(rows.data, rows.ld, size.k, size.n)) {
+        product(c, pairs, rows, whole, shape);
+        return;
+    }
+    for (int64_t r = 0; r < size.m; r++)
+        room->seen[r] = (seen_keys){0, r < size.k ? r + 1 : 0};
+    product_seen(c, pairs, rows, whole, room->seen,
+                 shape == PRODUCT_A_LOWER ? SEEN_FROM_ROWS : SEEN_FROM_SUM);
 }
 
 /* The tokens in columns (D, ld) of the chunk, with their features below the highest order. */

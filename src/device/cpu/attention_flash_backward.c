@@ -25,7 +25,6 @@ typedef struct workspace {
     real *s, *d;       /* (TILE, stride of TILE) */
     real *decay;       /* (2, TILE) */
     real *query_norm;  /* (tiles): the largest |query| of the tile */
-    int64_t Dv;
 } workspace;
 
 typedef struct context {
@@ -80,7 +79,6 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
             .d = take_reals(layout, TILE, ld.tile),
             .decay = take_reals(layout, 2 * TILE, 1),
             .query_norm = take_reals(layout, tiles_in(p->T), 1),
-            .Dv = p->Dv,
         };
         if (x.workers)
             x.workers[n] = w;
@@ -208,36 +206,18 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
     clear_rows_from(w->d, ld.tile, rows, TILE);
 }
 
-/* The gradients of values, keys and queries that a pair of tiles adds to: each a product of weights or their
- * gradients with the rows of the other side. */
-typedef struct pair_products {
-    product_target target[3];
-    product_operand weights[3];
-    product_rows rows[3];
-    product_size size[3];
-} pair_products;
-
-/* Where a number of the tiles is not finite, only pairs that see each other are summed. */
-static void add_gradients(const pair_products *p, const workspace *w, const position *at,
-                          int64_t tile, int64_t own) {
-    static const product_shape on_diagonal[3] = {PRODUCT_A_UPPER, PRODUCT_A_UPPER, PRODUCT_A_LOWER};
-    const int64_t keys = p->size[2].k, rows = p->size[0].k, first = own * TILE;
-    const bool finite = !tile_hides_keys(at->first + first, first, rows, tile, keys) ||
-                        (isfinite(w->query_norm[own]) && isfinite(at->key_norm) &&
-                         rows_are_finite(p->rows[0].data, p->rows[0].ld, rows, w->Dv));
-    seen_keys seen[TILE];
-    if (!finite)
-        tile_seen_keys(seen, at->first + first, first, rows, tile);
-    for (int n = 0; n < 3; n++)
-        if (finite)
-            product(p->target[n], p->weights[n], p->rows[n], p->size[n],
-                    tile == own ? on_diagonal[n] : PRODUCT_FULL);
-        else
-            product_seen(p->target[n], p->weights[n], p->rows[n], p->size[n], seen,
-                         n < 2 ? SEEN_FROM_SUM : SEEN_FROM_ROWS);
+/* True if no product of these tiles brings a number that is not finite to a pair that is hidden. */
+static bool pair_is_safe(const context *x, const workspace *w, const position *at, int64_t tile,
+                         int64_t own) {
+    const srnn_problem *p = &x->call->plan->core;
+    const int64_t rows = rows_in(p, own), first = own * TILE, ld = row_stride(p->Dv);
+    return !tile_hides_keys(at->first + first, first, rows, tile, rows_in(p, tile)) ||
+           (isfinite(w->query_norm[own]) && isfinite(at->key_norm) &&
+            rows_are_finite(w->d_numerator + first * ld, ld, rows, p->Dv));
 }
 
-/* Key tile `tile` against query tile `own`: the five products. */
+/* Key tile `tile` against query tile `own`: the five products, each called by itself, so that the compiler knows
+ * which way round its operands are. */
 static void tile_pair(const context *x, const workspace *w, const position *at, int64_t tile,
                       int64_t own) {
     const srnn_problem *p = &x->call->plan->core;
@@ -245,22 +225,36 @@ static void tile_pair(const context *x, const workspace *w, const position *at, 
     int64_t rows = rows_in(p, own), padded = round_up(rows, ROWS), keys = rows_in(p, tile);
     int64_t width = tile_width(keys), key_blocks = round_up(keys, ROWS);
     int64_t D = round_up(p->D, COLUMNS), Dv = round_up(p->Dv, COLUMNS);
-    const real *q = w->queries + own * TILE * ld.d, *dn = w->d_numerator + own * TILE * ld.dv;
+    const product_rows q = {w->queries + own * TILE * ld.d, ld.d}, k = {w->key_rows, ld.d};
+    const product_rows dn = {w->d_numerator + own * TILE * ld.dv, ld.dv};
     const product_shape lower = tile == own ? PRODUCT_C_LOWER : PRODUCT_FULL;
 
-    product((product_target){w->s, ld.tile, false}, (product_operand){q, ld.d, 1},
+    product((product_target){w->s, ld.tile, false}, (product_operand){q.data, ld.d, 1},
             (product_rows){w->keys, ld.tile}, (product_size){padded, width, p->D}, lower);
-    product((product_target){w->d, ld.tile, false}, (product_operand){dn, ld.dv, 1},
+    product((product_target){w->d, ld.tile, false}, (product_operand){dn.data, ld.dv, 1},
             (product_rows){w->values, ld.tile}, (product_size){padded, width, p->Dv}, lower);
     weigh_tile(x, w, at, tile, own, width);
-    const pair_products products = {
-        .target = {{w->d_values + tile * TILE * ld.dv, ld.dv, true},
-                   {w->d_keys + tile * TILE * ld.d, ld.d, true},
-                   {at->d_queries + own * TILE * ld.d, ld.d, true}},
-        .weights = {{w->s, 1, ld.tile}, {w->d, 1, ld.tile}, {w->d, ld.tile, 1}},
-        .rows = {{dn, ld.dv}, {q, ld.d}, {w->key_rows, ld.d}},
-        .size = {{key_blocks, Dv, rows}, {key_blocks, D, rows}, {padded, D, keys}}};
-    add_gradients(&products, w, at, tile, own);
+
+    const product_target d_values = {w->d_values + tile * TILE * ld.dv, ld.dv, true},
+                         d_keys = {w->d_keys + tile * TILE * ld.d, ld.d, true},
+                         d_queries = {at->d_queries + own * TILE * ld.d, ld.d, true};
+    const product_operand weights = {w->s, 1, ld.tile}, d_of_keys = {w->d, 1, ld.tile},
+                          d_of_queries = {w->d, ld.tile, 1};
+    const product_size of_values = {key_blocks, Dv, rows}, of_keys = {key_blocks, D, rows},
+                       of_queries = {padded, D, keys};
+    if (pair_is_safe(x, w, at, tile, own)) {
+        const product_shape A_upper = tile == own ? PRODUCT_A_UPPER : PRODUCT_FULL,
+                            A_lower = tile == own ? PRODUCT_A_LOWER : PRODUCT_FULL;
+        product(d_values, weights, dn, of_values, A_upper);
+        product(d_keys, d_of_keys, q, of_keys, A_upper);
+        product(d_queries, d_of_queries, k, of_queries, A_lower);
+        return;
+    }
+    seen_keys seen[TILE];
+    tile_seen_keys(seen, at->first + own * TILE, own * TILE, rows, tile);
+    product_seen(d_values, weights, dn, of_values, seen, SEEN_FROM_SUM);
+    product_seen(d_keys, d_of_keys, q, of_keys, seen, SEEN_FROM_SUM);
+    product_seen(d_queries, d_of_queries, k, of_queries, seen, SEEN_FROM_ROWS);
 }
 
 /* Gradients of a group's keys and values, once every query head has added to them. */

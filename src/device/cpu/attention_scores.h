@@ -387,17 +387,35 @@ static inline void row_weights(const score_row *row, const score_rule *rule, vec
     *sum = total;
 }
 
-/* Logits into weights, and gradients of weights (d) into gradients of logits:
- * ds = slope(s) (d + d_row_sum). */
-static inline void row_weights_backward(const score_row *row, const score_rule *rule, real *d,
-                                        real d_row_sum) {
+/* The usual case of what follows on its own: exp of small logits without clamp and decay, from a multiple of COLUMNS
+ * on, two vectors at a time. */
+static inline void row_weights_plain_backward(const score_row *row, real *d, real d_row_sum) {
+    real *const s = row->s;
+    const real maximum = row->maximum;
+    for (int j = row->low / COLUMNS * COLUMNS; j < row->high; j += COLUMNS) {
+        const vec w0 = vec_exp_small(vec_load(s + j) - maximum),
+                  w1 = vec_exp_small(vec_load(s + j + LANES) - maximum);
+        const vec d0 = vec_load(d + j) + d_row_sum, d1 = vec_load(d + j + LANES) + d_row_sum;
+        vec_store(s + j, w0);
+        vec_store(s + j + LANES, w1);
+        vec_store(d + j, w0 * d0);
+        vec_store(d + j + LANES, w1 * d1);
+    }
+}
+
+/* The same of linear weights, which are the logits. */
+static inline void row_weights_linear_backward(const score_row *row, real *d, real d_row_sum) {
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES)
+        vec_store(d + j, vec_load(d + j) + d_row_sum);
+}
+
+/* All other cases. `small`: no exponent is beyond what vec_exp_small takes. */
+static inline void row_weights_others_backward(const score_row *row, const score_rule *rule,
+                                               real *d, real d_row_sum, bool small) {
     const score_constants c = constants_of(row, rule);
     real *const s = row->s;
     const int from = row->low / LANES * LANES, high = row->high;
     const bool exponential = row_is_exponential(row, rule);
-    const bool small = c.decayed ? row->near && row->maximum == 0
-                                 : row->bound <= SMALL_LOGIT && row->maximum <= SMALL_LOGIT &&
-                                       row->maximum >= -SMALL_LOGIT;
     const scaled_polynomial scaled = scaled_polynomial_of(rule, exponential ? 0 : c.maximum);
     for (int j = from; j < high; j += LANES) {
         vec logits = vec_load(s + j), w, slope;
@@ -416,8 +434,25 @@ static inline void row_weights_backward(const score_row *row, const score_rule *
         vec_store(s + j, w);
         vec_store(d + j, slope * (vec_load(d + j) + d_row_sum));
     }
-    row_clear_hidden(s, row->low, high, row->width);
-    row_clear_hidden(d, row->low, high, row->width);
+}
+
+/* Logits into weights, and gradients of weights (d) into gradients of logits:
+ * ds = slope(s) (d + d_row_sum). */
+static inline void row_weights_backward(const score_row *row, const score_rule *rule, real *d,
+                                        real d_row_sum) {
+    const bool decayed = row->decay_columns != NULL;
+    const bool small = decayed ? row->near && row->maximum == 0
+                               : row->bound <= SMALL_LOGIT && row->maximum <= SMALL_LOGIT &&
+                                     row->maximum >= -SMALL_LOGIT;
+    const bool plain = !decayed && !rule->clamped;
+    if (plain && small && row_is_exponential(row, rule))
+        row_weights_plain_backward(row, d, d_row_sum);
+    else if (plain && rule->score == SRNN_SCORE_LINEAR && row->maximum == 0)
+        row_weights_linear_backward(row, d, d_row_sum);
+    else
+        row_weights_others_backward(row, rule, d, d_row_sum, small);
+    row_clear_hidden(row->s, row->low, row->high, row->width);
+    row_clear_hidden(d, row->low, row->high, row->width);
 }
 
 /* The same, and the gradient of C: returns what row i adds to that of C_i, and takes from `d_columns` (width) what it

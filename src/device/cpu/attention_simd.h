@@ -5,7 +5,7 @@
  *
  * The product is C (m, n) = or += A (m, k) B (k, n), in blocks of ROWS x COLUMNS numbers kept in
  * registers: per step of k one row of B is loaded and ROWS numbers of A are spread over vectors. A
- * may be stored either way round (two strides); B and C have rows `ld` apart. m is a multiple of
+ * may be stored either way round (two strides, one of them 1); B and C have rows `ld` apart. m is a multiple of
  * ROWS and n of COLUMNS: callers pad, with rows an odd number of cache lines apart so that columns
  * of a tile do not fall into the same cache sets. */
 #ifndef SR_CPU_ATTENTION_SIMD_H
@@ -255,9 +255,15 @@ typedef struct product_size {
     int64_t m, n, k;
 } product_size;
 
-/* One block of the product: ROWS x COLUMNS numbers of C, k steps. */
+/* One block of the product: ROWS x COLUMNS numbers of C, k steps. Rows of A are found four at a time, from a pointer and
+ * three offsets that all share: addresses of their own for all of them would not stay in registers. */
 static inline void product_block(product_target c, product_operand a, product_rows b, int64_t k) {
+    enum { GROUP = 4, GROUPS = (ROWS + GROUP - 1) / GROUP };
+    const real *rows[GROUPS];
     vec sum[ROWS][2];
+#pragma GCC unroll 16
+    for (int group = 0; group < GROUPS; group++)
+        rows[group] = a.data + group * GROUP * a.row;
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++)
         sum[r][0] = sum[r][1] = (vec){0};
@@ -265,11 +271,13 @@ static inline void product_block(product_target c, product_operand a, product_ro
         vec b0 = vec_load(b.data), b1 = vec_load(b.data + LANES);
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; r++) {
-            vec spread = vec_all(a.data[r * a.row]);
+            vec spread = vec_all(rows[r / GROUP][r % GROUP * a.row]);
             sum[r][0] += spread * b0;
             sum[r][1] += spread * b1;
         }
-        a.data += a.step;
+#pragma GCC unroll 16
+        for (int group = 0; group < GROUPS; group++)
+            rows[group] += a.step;
         b.data += b.ld;
     }
 #pragma GCC unroll 16
@@ -299,18 +307,18 @@ static inline void product(product_target c, product_operand a, product_rows b, 
 /* ---- products of numbers that are not finite: NaN or infinity times the zero of a hidden pair is NaN, and
  * would reach what must not see it */
 
-/* True if the first n numbers of all rows are finite. */
+/* True if the first n numbers of all rows are finite: times zero they then are zeros, of either sign. */
 static inline bool rows_are_finite(const real *rows, int64_t ld, int64_t count, int64_t n) {
     const int64_t whole = n / LANES * LANES;
-    vec zeros = {0};
+    vec_bits bits = {0};
     real zero = 0;
     for (int64_t r = 0; r < count; r++) {
         for (int64_t d = 0; d < whole; d += LANES)
-            zeros += vec_load(rows + r * ld + d) * (real)0;
+            bits |= (vec_bits)(vec_load(rows + r * ld + d) * (real)0);
         for (int64_t d = whole; d < n; d++)
             zero += rows[r * ld + d] * (real)0;
     }
-    return vec_sum(zeros) + zero == 0;
+    return vec_sum((vec)bits) + zero == 0;
 }
 
 /* The keys low .. high-1 of a tile that a query sees. */
