@@ -7,10 +7,12 @@
 enum { EIGHT = 8, SCAN_THREADS = SR_GROUP_NUMBERS / EIGHT }; /* numbers of a thread of the scan */
 
 /* What a warp sums up, in units of 16 rows by SR_CHUNK columns: four, or two of short keys, where one block has all there is and
- * asks early for a span. Blocks of a multiprocessor; stages on their way or read. */
+ * asks early for a span. Stages on their way or read; blocks of a multiprocessor. */
 template <int WIDTH> struct sums_shape {
     static constexpr int UNITS = WIDTH <= 16 ? 2 : 4, WARPS = WIDTH <= 16 ? 8 : 4;
-    static constexpr int THREADS = WARPS * SR_WARP, BLOCKS = 2, STAGES = WIDTH <= 16 ? 4 : 2;
+    static constexpr int THREADS = WARPS * SR_WARP, STAGES = WIDTH <= 16 ? 4 : 2;
+    /* Code for GPUs before Hopper needs some registers more than two blocks of short keys would have. */
+    static constexpr int BLOCKS = WIDTH <= 16 && SR_CHUNK_BLOCKS < 4 ? 1 : 2;
 };
 
 enum task_kind {
