@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Times the chunked kernels of the neighbouring systems beside references in PyTorch on the CPU.
+"""Times the chunked kernels of the neighbouring systems beside references in PyTorch on the CPU, forward and with backward.
 
 The references compute the cores (no gates, norms or convolutions) as the plain ones of the public code do: token by token on a
-state, and for mamba2 and gla in chunks of matrix products too. All of ours is timed: decays, gates and norms included. One
-JSON line each. Usage: bench/systems_reference.py [PROGRAM] [T] [H] [D]
+state, and in chunks of matrix products, the delta rule by a triangular solve. All of ours is timed: decays, gates and norms
+included. PyTorch keeps every state for its backward: with backward, token by token, T = 4096 needs several GB. One JSON line
+each. Usage: bench/systems_reference.py [PROGRAM] [T] [H] [D]
 """
 import json
 import subprocess
@@ -19,7 +20,7 @@ def recurrent(q, k, v, log_decay, beta):
     """log_decay (B, H, T, 1 or D) and beta (B, H, T) may be None."""
     B, H, T, D = q.shape
     state = q.new_zeros(B, H, D, v.shape[-1])
-    out = torch.empty_like(v)
+    out = []
     for t in range(T):
         if log_decay is not None:
             state = state * log_decay[:, :, t, :, None].exp()
@@ -27,13 +28,11 @@ def recurrent(q, k, v, log_decay, beta):
         if beta is not None:
             value = (value - (state * key[..., None]).sum(-2)) * beta[:, :, t, None]
         state = state + key[..., None] * value[..., None, :]
-        out[:, :, t] = (q[:, :, t, :, None] * state).sum(-2)
-    return out
+        out.append((q[:, :, t, :, None] * state).sum(-2))
+    return torch.stack(out, 2)
 
 
 def chunked(q, k, v, log_decay, beta):
-    """Without the delta rule."""
-    assert beta is None
     B, H, T, D = q.shape
     state = q.new_zeros(B, H, D, v.shape[-1])
     seen = torch.ones(CHUNK, CHUNK, dtype=torch.bool).tril()
@@ -42,11 +41,15 @@ def chunked(q, k, v, log_decay, beta):
         part = slice(t, t + CHUNK)
         total = log_decay[:, :, part].cumsum(2)
         last = total[:, :, -1:]
-        risen = q[:, :, part] * total.exp()
-        weights = (risen @ (k[:, :, part] * (-total).exp()).transpose(-1, -2)).masked_fill(~seen, 0.0)
-        out.append(risen @ state + weights @ v[:, :, part])
+        risen, near = q[:, :, part] * total.exp(), (k[:, :, part] * (-total).exp()).transpose(-1, -2)
+        value = v[:, :, part]
+        if beta is not None:
+            own, gate = k[:, :, part] * total.exp(), beta[:, :, part, None]
+            taken = gate * (own @ near).tril(-1) + torch.eye(CHUNK)
+            value = torch.linalg.solve_triangular(taken, gate * (value - own @ state), upper=False, unitriangular=True)
+        out.append(risen @ state + (risen @ near).masked_fill(~seen, 0.0) @ value)
         late = k[:, :, part] * (last - total).exp()
-        state = state * last.transpose(-1, -2).exp() + late.transpose(-1, -2) @ v[:, :, part]
+        state = state * last.transpose(-1, -2).exp() + late.transpose(-1, -2) @ value
     return torch.cat(out, 2)
 
 
@@ -71,24 +74,35 @@ def seconds(function, rounds):
     return best
 
 
+def with_backward(core, operands):
+    inputs = [x if x is None else x.detach().requires_grad_() for x in operands]
+    core(*inputs).sum().backward()
+
+
+def compare(name, core, operands, ours, rounds):
+    line = {"variant": name, "reference": core.__name__}
+    with torch.no_grad():
+        forward = seconds(lambda: core(*operands), rounds)
+    both = seconds(lambda: with_backward(core, operands), rounds)
+    for key, theirs in (("forward", forward), ("forward_backward", both)):
+        own = ours[f"seconds_{key}"]
+        line |= {f"seconds_{key}": own, f"torch_seconds_{key}": theirs, f"times_faster_{key}": theirs / own}
+    print(json.dumps(line), flush=True)
+
+
 def main():
     program = sys.argv[1] if len(sys.argv) > 1 else "build/cli/softrnn"
-    T, H, D = (int(sys.argv[n]) if len(sys.argv) > n else size for n, size in ((2, 4096), (3, 16), (4, 64)))
+    T, H, D = (int(sys.argv[n]) if len(sys.argv) > n else size for n, size in ((2, 1024), (3, 8), (4, 64)))
     torch.set_num_threads(2)
-    torch.set_grad_enabled(False)
     for name in ("mamba2", "gla", "gated_delta_net"):
         operands = problem(name, T, H, D)
         command = [program, "bench", "attention", "--attention", name, "--form", "chunked", "--T", str(T), "--H", str(H),
-                   "--D", str(D), "--threads", "2", "--repeats", "7"]
-        ours = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["seconds_forward"]
-        line = {"variant": name, "T": T, "H": H, "D": D, "seconds": ours}
-        token = seconds(lambda: recurrent(*operands), 2)
-        line |= {"torch_recurrent_seconds": token, "times_faster_than_recurrent": token / ours}
-        if name != "gated_delta_net":
+                   "--D", str(D), "--threads", "2", "--repeats", "7", "--backward"]
+        ours = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        with torch.no_grad():
             assert torch.allclose(recurrent(*operands), chunked(*operands), atol=2e-3, rtol=1e-3)
-            part = seconds(lambda: chunked(*operands), 5)
-            line |= {"torch_chunked_seconds": part, "times_faster_than_chunked": part / ours}
-        print(json.dumps(line), flush=True)
+        compare(name, recurrent, operands, ours, 2)
+        compare(name, chunked, operands, ours, 5)
 
 
 if __name__ == "__main__":

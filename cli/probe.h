@@ -29,9 +29,10 @@ srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, ui
 srnn_status probe_plain_error(double *error, const srnn_problem *problem,
                               const attention_call *oracle);
 
-/* Whether a plain computation in float loses nearly as much as this error: where terms cancel, as one key's do before a
- * norm over the row, no order of summation helps. What is not finite is never lost so, even where the plain computation
- * is infinitely wrong too. */
+/* Whether a plain computation in float loses nearly as much as this error, or an exact one on operands that are half a unit of
+ * their last place off: where terms cancel, as one key's do before a norm over the row, no order of summation helps. One such
+ * row may have most of a gradient, and the plain computation may happen to round well there. What is not finite is never
+ * lost so, even where the plain computation is infinitely wrong too. */
 bool probe_lost_by_any(const srnn_problem *problem, const attention_call *oracle, double error);
 
 /* Runs the oracle on the operands that a double call holds. */

@@ -67,13 +67,17 @@ static void require_all(sr_config_reader *r, const required *rules, size_t count
 
 /* ---- sizes */
 
-/* int(width * factor), as Python has it. */
-static int expanded(sr_config_reader *r, const char *key, double otherwise, int width) {
-    const double product = width * sr_config_real(r, r->root, key, otherwise);
+/* int(product), as Python has it, of a number that `key` gave. */
+static int whole_width(sr_config_reader *r, const char *key, double product) {
     if (product >= 1 && product <= SR_WIDTH_MAX)
         return (int)product;
     sr_config_refuse(r, key, "makes no sense");
     return 1;
+}
+
+/* int(width * factor) */
+static int expanded(sr_config_reader *r, const char *key, double otherwise, int width) {
+    return whole_width(r, key, width * sr_config_real(r, r->root, key, otherwise));
 }
 
 /* What `expanded` makes `width` of the other width with. */
@@ -94,8 +98,9 @@ static int mlp_width(sr_config_reader *r, int C) {
     enum { STEP = 256 };
     if (sr_config_value(r->root, "intermediate_size"))
         return sr_config_integer(r, "intermediate_size", 0);
-    const int ratio = expanded(r, "hidden_ratio", 4, C);
-    return (2 * ratio / 3 + STEP - 1) / STEP * STEP;
+    const double ratio = sr_config_real(r, r->root, "hidden_ratio", 4);
+    const int width = whole_width(r, "hidden_ratio", C * ratio * 2 / 3);
+    return (width + STEP - 1) / STEP * STEP;
 }
 
 static void set_mlp(json_t *root, const sr_model_config *c) {

@@ -289,6 +289,28 @@ static void nonsense_is_refused(void **state) {
     }
 }
 
+/* int(12 * 32.125 * 2 / 3) = 257, and then a multiple of 256; of 2 int(12 * 32.125) / 3 it would be 256. */
+static void width_of_the_mlp(void **state) {
+    (void)state;
+    static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
+    sr_model *model;
+    json_t *record = record_of("gla"), *config = json_object_get(record, "config");
+    json_object_del(config, "intermediate_size");
+    json_object_set_new(config, "hidden_ratio", json_real(32.125));
+    for (int n = 0; n < 6; n++) {
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%d.mlp.%s.weight", n / 3, names[n % 3]);
+        json_object_set_new(json_object_get(record, "tensors"), name,
+                            n % 3 == 2 ? json_pack("[ii]", 12, 512) : json_pack("[ii]", 512, 12));
+    }
+    write_config(config);
+    write_weights(record);
+    if (sr_model_load(&model, cpu, folder) != SRNN_OK)
+        fail_msg("%s", srnn_error_detail());
+    sr_model_free(model);
+    json_decref(record);
+}
+
 /* A tensor that would be left out, and one that is ours but not theirs. */
 static void tensors_without_a_place(void **state) {
     (void)state;
@@ -392,7 +414,7 @@ int main(void) {
         cmocka_unit_test(written_as_they_were),    cmocka_unit_test(others_keep_their_names),
         cmocka_unit_test(differences_are_refused), cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(tensors_without_a_place), cmocka_unit_test(shapes_do_not_overrule),
-        cmocka_unit_test(infinity_is_read),
+        cmocka_unit_test(infinity_is_read),        cmocka_unit_test(width_of_the_mlp),
     };
     snprintf(folder, sizeof folder, "/tmp/softrnn-published-XXXXXX");
     if (!mkdtemp(folder) ||

@@ -125,29 +125,31 @@ static void prepare_values(const prepare_context *x, const sr_span *span, int h)
     }
 }
 
-/* z (n) in place: the logarithms of gates. */
-static void gate_logarithms(double *z, int64_t n, const srnn_attention *a, const srnn_operands *in,
-                            int h) {
+/* out (n): the logarithms of gates from their numbers z (n). */
+static void gate_logarithms(double *out, const real *z, int n, const prepare_context *x, int h) {
+    const srnn_attention *a = &x->plan->problem.attention;
     double factor = 1.0 / DECAY_DIVISOR;
     switch (a->decay) {
     case SRNN_DECAY_NONE:
     case SRNN_DECAY_LEARNED:
+        for (int i = 0; i < n; i++)
+            out[i] = (double)z[i];
         break;
     case SRNN_DECAY_LOG_SIGMOID:
         factor = -1.0 / (a->decay_divisor > 0.0 ? a->decay_divisor : 1.0);
-        for (int64_t i = 0; i < n; i++)
-            z[i] = -z[i];
-        softplus_of(z, z, n);
+        for (int i = 0; i < n; i += LANES)
+            vec_to_doubles(out + i, vec_softplus(-vec_load_part(z + i, n - i)), n - i);
         break;
-    case SRNN_DECAY_SOFTPLUS:
-        factor = -exp((double)((const real *)in->a_log)[h]);
-        for (int64_t i = 0; i < n; i++)
-            z[i] += (double)((const real *)in->dt_bias)[h];
-        softplus_of(z, z, n);
+    case SRNN_DECAY_SOFTPLUS: {
+        const real bias = ((const real *)x->in->dt_bias)[h];
+        factor = -exp((double)((const real *)x->in->a_log)[h]);
+        for (int i = 0; i < n; i += LANES)
+            vec_to_doubles(out + i, vec_softplus(vec_load_part(z + i, n - i) + bias), n - i);
         break;
     }
-    for (int64_t i = 0; i < n; i++)
-        z[i] *= factor;
+    }
+    for (int i = 0; i < n; i++)
+        out[i] *= factor;
 }
 
 /* C of all tokens: with the token's own gate, or, if learned, without. */
@@ -162,13 +164,12 @@ static void prepare_decay(const prepare_context *x, const sr_span *span, int h) 
         sum[c] = carried[c];
     for (int64_t t = 0, count; t < span->length; t += count) {
         double z[SR_HEAD_SIZE_MAX]; /* at least TOKENS */
+        real numbers[TOKENS];
         const real *row = tensor_row(x->in->decay, span->b, h, span->start + t);
         count = width == 1 ? tokens_from(span, t) : 1;
-        if (width == 1)
-            token_numbers(z, x->in->decay, (sr_rows){span->b, h, span->start + t, count}, 0.0);
-        for (int c = 0; width > 1 && c < width; c++)
-            z[c] = (double)row[c];
-        gate_logarithms(z, count * width, &p->attention, x->in, h);
+        for (int64_t r = 0; width == 1 && r < count; r++)
+            numbers[r] = *tensor_row(x->in->decay, span->b, h, span->start + t + r);
+        gate_logarithms(z, width == 1 ? numbers : row, (int)count * width, x, h);
         for (int64_t r = 0; r < count; r++)
             for (int c = 0; c < width; c++) {
                 const double next = sum[c] + z[r * width + c];

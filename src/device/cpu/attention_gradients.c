@@ -67,17 +67,20 @@ static void beta_backward(const head_place *x) {
     }
 }
 
-/* A sum of gradients of C, and that of token t, channel c. */
-static double add_decay(const head_place *x, double sum, int64_t t, int c, int width) {
+/* sum (width) += the gradients of C of token t. */
+static void add_decays(double *sum, const head_place *x, int64_t t, int width) {
     const srnn_problem *p = x->p;
     const int group = p->H / x->heads;
-    if (x->edges->d_decay)
-        return sum + x->edges->d_decay[(x->base + t) * width + c];
+    const double *own = x->edges->d_decay ? x->edges->d_decay + (x->base + t) * width : NULL;
+    for (int c = 0; own && c < width; c++)
+        sum[c] += own[c];
+    if (own)
+        return;
     for (int g = 0; g < group; g++)
-        sum +=
+        *sum +=
             x->edges
                 ->row_dot[sr_row_index(p, p->H, x->span->b, x->h * group + g, x->span->start + t)];
-    return sum - (x->edges->value_dot[x->base + t] + x->edges->column_dot[x->base + t]);
+    *sum -= x->edges->value_dot[x->base + t] + x->edges->column_dot[x->base + t];
 }
 
 /* The numbers z of one token, or of several that have one each: what they become on the way back. */
@@ -92,50 +95,58 @@ typedef struct decay_strip {
 static void decay_strip_fill(decay_strip *strip, const head_place *x) {
     const srnn_attention *a = &x->p->attention;
     const srnn_operands *in = x->call->in;
-    const int64_t n = strip->count * strip->width;
-    const double divisor = a->decay_divisor > 0.0 ? a->decay_divisor : 1.0;
-    double z[SR_HEAD_SIZE_MAX];
-    for (int64_t r = 0; r < strip->count; r++)
-        for (int c = 0; c < strip->width; c++)
-            z[r * strip->width + c] = (double)tensor_row(in->decay, x->span->b, x->h,
-                                                         x->span->start + strip->from + r)[c];
+    const int n = (int)strip->count * strip->width;
+    const double factor = a->decay_divisor > 0.0 ? 1.0 / a->decay_divisor : 1.0;
+    real numbers[TOKENS];
+    const real *z = tensor_row(in->decay, x->span->b, x->h, x->span->start + strip->from);
+    for (int64_t r = 0; strip->width == 1 && r < strip->count; r++)
+        numbers[r] = z[r * in->decay.time];
+    z = strip->width == 1 ? numbers : z;
     switch (a->decay) {
     case SRNN_DECAY_NONE:
     case SRNN_DECAY_LEARNED:
-        for (int64_t i = 0; i < n; i++)
+        for (int i = 0; i < n; i++)
             strip->slope[i] = 1.0 / DECAY_DIVISOR;
         break;
     case SRNN_DECAY_LOG_SIGMOID:
-        for (int64_t i = 0; i < n; i++)
-            z[i] = -z[i];
-        sigmoid_of(strip->slope, z, n);
-        for (int64_t i = 0; i < n; i++)
-            strip->slope[i] /= divisor;
+        for (int i = 0; i < n; i += LANES)
+            vec_to_doubles(strip->slope + i, vec_sigmoid(-vec_load_part(z + i, n - i)), n - i);
+        for (int i = 0; i < n; i++)
+            strip->slope[i] *= factor;
         break;
-    case SRNN_DECAY_SOFTPLUS:
+    case SRNN_DECAY_SOFTPLUS: {
+        const real bias = ((const real *)in->dt_bias)[x->h];
         strip->rate = -exp((double)((const real *)in->a_log)[x->h]);
-        for (int64_t i = 0; i < n; i++)
-            z[i] += (double)((const real *)in->dt_bias)[x->h];
-        softplus_of(strip->step, z, n);
-        sigmoid_of(strip->slope, z, n);
+        for (int i = 0; i < n; i += LANES) {
+            const vec own = vec_load_part(z + i, n - i) + bias;
+            vec_to_doubles(strip->step + i, vec_softplus(own), n - i);
+            vec_to_doubles(strip->slope + i, vec_sigmoid(own), n - i);
+        }
         break;
+    }
     }
 }
 
-/* The gradient of number i of the strip, of token t, from that of the logarithm of its gate; with softplus, adds shares
- * in those of a_log and dt_bias. */
-static double gate_backward(const head_place *x, const decay_strip *strip, int64_t t, int64_t i,
-                            double d_a) {
+/* d (width), of the logarithms of the gates of token r of the strip, becomes that of their numbers; with softplus, adds
+ * shares in those of a_log and dt_bias. */
+static void gates_backward(double *d, const head_place *x, const decay_strip *strip, int64_t r) {
     const srnn_attention *a = &x->p->attention;
-    if (a->decay != SRNN_DECAY_SOFTPLUS)
-        return d_a * strip->slope[i];
-    double *partial = x->edges->head_partial + 2 * (x->base + t), d_step = d_a * strip->rate;
-    partial[0] += d_step * strip->step[i];
-    if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP && strip->step[i] > 0.0)
-        d_step += x->edges->value_dot[x->base + t] / strip->step[i];
-    const double d_z = d_step * strip->slope[i];
-    partial[1] += d_z;
-    return d_z;
+    const double *slope = strip->slope + r * strip->width, *step = strip->step + r * strip->width;
+    const int64_t at = x->base + strip->from + r;
+    if (a->decay != SRNN_DECAY_SOFTPLUS) {
+        for (int c = 0; c < strip->width; c++)
+            d[c] *= slope[c];
+        return;
+    }
+    double *partial = x->edges->head_partial + 2 * at;
+    for (int c = 0; c < strip->width; c++) {
+        double d_step = d[c] * strip->rate;
+        partial[0] += d_step * step[c];
+        if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP && step[c] > 0.0)
+            d_step += x->edges->value_dot[at] / step[c];
+        d[c] = d_step * slope[c];
+        partial[1] += d[c];
+    }
 }
 
 static void decay_backward(const head_place *x) {
@@ -143,7 +154,9 @@ static void decay_backward(const head_place *x) {
     const srnn_tensor out = x->call->gradients->decay;
     decay_strip strip = {.width = sr_decay_numbers(a, x->p->D)};
     const int64_t tokens = strip.width == 1 ? TOKENS : 1;
-    double later[SR_HEAD_SIZE_MAX] = {0}; /* sums of dC_i over rows i > t */
+    const size_t bytes = (size_t)strip.width * sizeof(double);
+    double later[SR_HEAD_SIZE_MAX] = {0}; /* sums of dC_i over rows i > t, then with t's own */
+    double d[SR_HEAD_SIZE_MAX];
     for (int64_t t = 0; x->edges->head_partial && t < 2 * x->span->length; t++)
         x->edges->head_partial[2 * x->base + t] = 0.0;
     for (strip.from = (x->span->length - 1) / tokens * tokens; strip.from >= 0;
@@ -151,16 +164,17 @@ static void decay_backward(const head_place *x) {
         const int64_t left = x->span->length - strip.from;
         strip.count = left < tokens ? left : tokens;
         decay_strip_fill(&strip, x);
-        for (int64_t r = strip.count - 1; r >= 0; r--)
-            for (int c = 0; c < strip.width; c++) {
-                const int64_t t = strip.from + r;
-                const double with = add_decay(x, later[c], t, c, strip.width);
-                const double d_a = a->decay == SRNN_DECAY_LEARNED ? later[c] : with;
-                const double d_z = gate_backward(x, &strip, t, r * strip.width + c, d_a);
-                later[c] = with;
-                if (out.data)
-                    tensor_row(out, x->span->b, x->h, x->span->start + t)[c] = (real)d_z;
-            }
+        for (int64_t r = strip.count - 1; r >= 0; r--) {
+            const int64_t t = strip.from + r;
+            memcpy(d, later, bytes); /* a learned decay does not have the token's own */
+            add_decays(later, x, t, strip.width);
+            if (a->decay != SRNN_DECAY_LEARNED)
+                memcpy(d, later, bytes);
+            gates_backward(d, x, &strip, r);
+            if (out.data)
+                for (int c = 0; c < strip.width; c++)
+                    tensor_row(out, x->span->b, x->h, x->span->start + t)[c] = (real)d[c];
+        }
     }
 }
 

@@ -127,7 +127,7 @@ static void feature_row(real *out, const real *x, const feature_rule *rule) {
     case SRNN_FEATURE_UNIT_SMOOTH:
         factor /= sqrt(row_dot(x, x, D) + SMOOTH);
         for (int d = 0; d < D; d++)
-            out[d] = (real)(factor * (double)x[d]);
+            out[d] = (real)factor * x[d];
         return;
     case SRNN_FEATURE_NORM_SPLIT:
     case SRNN_FEATURE_NORM_COSINE:

@@ -11,7 +11,6 @@ typedef struct workspace {
     linear_state state;
     real *weights;    /* (rows, stride of tokens) */
     real *part;       /* (rows, stride of Dv): what one level says */
-    real *result;     /* (rows, stride of Dv): of one chunk */
     real *numerators; /* (heads of a group, block, stride of Dv) */
     real *row_sums;   /* (heads of a group, block) */
 } workspace;
@@ -37,7 +36,6 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
             .state = linear_state_place(p, layout),
             .weights = take_rows(layout, row_stride(tile_width(LINEAR_BLOCK))),
             .part = take_rows(layout, dv),
-            .result = take_rows(layout, dv),
             .numerators = take_reals(layout, group * BLOCK_ROWS, dv),
             .row_sums = take_reals(layout, group, BLOCK_ROWS),
         };
@@ -54,35 +52,35 @@ size_t linear_forward_scratch(const srnn_plan *plan) {
 }
 
 /* result += level times part, row by row. */
-static void add_part(const workspace *w, const double *levels, int level, const linear_walk *x,
-                     const linear_chunk *c) {
+static void add_part(real *result, const real *part, const double *levels, int level,
+                     const linear_walk *x, const linear_chunk *c) {
     for (int64_t r = 0; r < c->count; r++) {
         const real weight = (real)levels[r * x->p->levels + level];
         for (int64_t d = 0; d < x->p->Dv; d += LANES)
-            vec_store(w->result + r * x->dv + d, vec_load(w->result + r * x->dv + d) +
-                                                     weight * vec_load(w->part + r * x->dv + d));
+            vec_store(result + r * x->dv + d,
+                      vec_load(result + r * x->dv + d) + weight * vec_load(part + r * x->dv + d));
     }
 }
 
 /* What the states hold for the chunk's queries, into result. */
-static void read_states(const workspace *w, const real *queries, const double *levels,
-                        const linear_walk *x, const linear_chunk *c, const linear_state *state) {
+static void read_states(const workspace *w, real *result, const real *queries, const double *levels,
+                        const linear_walk *x, const linear_chunk *c) {
     bool begun = false;
     for (int n = 0; n < c->parts; n++) {
         if (!c->part[n].read)
             continue;
         if (levels && !begun)
-            memset(w->result, 0, (size_t)(c->count * x->dv) * sizeof(real));
-        rows_product((product_target){levels ? w->part : w->result, x->dv, false},
+            memset(result, 0, (size_t)(c->count * x->dv) * sizeof(real));
+        rows_product((product_target){levels ? w->part : result, x->dv, false},
                      (product_operand){queries, x->d, 1},
-                     (product_rows){linear_matrix_at(state, x, c->part[n].level), x->dv},
+                     (product_rows){linear_matrix_at(&w->state, x, c->part[n].level), x->dv},
                      (product_size){c->count, value_columns(x), x->p->D}, PRODUCT_FULL);
         if (levels)
-            add_part(w, levels, c->part[n].level, x, c);
+            add_part(result, w->part, levels, c->part[n].level, x, c);
         begun = true;
     }
     if (!begun)
-        memset(w->result, 0, (size_t)(c->count * x->dv) * sizeof(real));
+        memset(result, 0, (size_t)(c->count * x->dv) * sizeof(real));
 }
 
 /* The row sums of the states and, by their weights, of the pairs. */
@@ -105,6 +103,7 @@ static void sum_rows(const workspace *w, real *sums, const real *queries, const 
 static void read_chunk(const workspace *w, const linear_keys *k, const linear_walk *x,
                        const linear_chunk *c, int g) {
     const linear_room *room = &w->room;
+    real *result = w->numerators + (g * BLOCK_ROWS + c->row) * x->dv;
     const real *queries = w->rows.queries + (g * BLOCK_ROWS + c->row) * x->d;
     const real *plain = w->rows.plain_queries + (g * BLOCK_ROWS + c->row) * x->d;
     const double *levels = chunk_levels(x, c, g);
@@ -112,20 +111,18 @@ static void read_chunk(const workspace *w, const linear_keys *k, const linear_wa
     const real *near = scaled_rows(room->near_queries, queries, k->near_rise, x, c);
     const real *risen = scaled_rows(room->risen_queries, queries, k->rise, x, c);
     const linear_pairs pairs = {near, k->near, room->key_columns, between};
-    read_states(w, risen, levels, x, c, &w->state);
+    read_states(w, result, risen, levels, x, c);
     pair_products(room->s, &pairs, x, c);
     for (int n = 0; n < c->parts; n++) {
         if (!is_written(x, &c->part[n]))
             continue;
         if (levels)
             weigh_levels(w->weights, room->s, levels, &c->part[n], x, c);
-        rows_product((product_target){w->result, x->dv, true},
+        rows_product((product_target){result, x->dv, true},
                      (product_operand){levels ? w->weights : room->s, x->token, 1},
                      (product_rows){part_u(room, k, x, n), x->dv},
                      (product_size){c->count, value_columns(x), c->count}, PRODUCT_A_LOWER);
     }
-    memcpy(w->numerators + (g * BLOCK_ROWS + c->row) * x->dv, w->result,
-           (size_t)(c->count * x->dv) * sizeof(real));
     real *sums = w->row_sums + g * BLOCK_ROWS + c->row;
     if (!x->sums) {
         memset(sums, 0, (size_t)c->count * sizeof(real));
@@ -173,7 +170,7 @@ static void walk_task(void *untyped, int64_t task, int worker) {
         for (int64_t row = 0; row < b.count;) {
             const linear_chunk c = linear_chunk_at(&walk, &b, row);
             linear_merge(&w.state, &walk, &c);
-            const linear_keys k = linear_keys_of(&w.room, &w.rows, &walk, &c, &w.state);
+            const linear_keys k = linear_keys_of(&w.room, &w.rows, &walk, &c, &w.state, true);
             linear_write(&w.room, &k, &walk, &c, &w.state);
             for (int g = 0; g < walk.group; g++)
                 read_chunk(&w, &k, &walk, &c, g);

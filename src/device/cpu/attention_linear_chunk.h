@@ -1,5 +1,5 @@
-/* attention_linear_chunk.h (private): what both halves of the linear kernel share: the rows of a block of tokens, the
- * chunks it is cut into, and what a chunk does to the state before it.
+/* attention_linear_chunk.h (private): the chunks that a block of tokens is cut into, and what a chunk does to the state
+ * before it.
  *
  *     y_i = e^(C_i - C) q_i S + sum_{j<=i} <q_i, k_j> e^(C_i - C_j) u_j     S <- e^(C_last - C) S + sum_j e^(C_last - C_j) k_j u_j^T
  *     u_j = v_j, or with the delta rule beta_j error_j, error_j = v_j - e^(C_j - C) k_j S - sum_{m<j} <k_j, k_m> e^(C_j - C_m) u_m
@@ -10,211 +10,13 @@
 #ifndef SR_CPU_ATTENTION_LINEAR_CHUNK_H
 #define SR_CPU_ATTENTION_LINEAR_CHUNK_H
 
-#include "device/cpu/attention_linear.h"
+#include "device/cpu/attention_linear_rows.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Tokens whose rows are loaded, and between whose states backward keeps one. */
-enum {
-    LINEAR_BLOCK = 96,
-    LINEAR_SHORT =
-        48, /* where pairs cost more than they do elsewhere: the delta rule, decays per channel */
-    LINEAR_TREE = 64, /* with levels: a power of two */
-};
-
-static inline int64_t linear_block_tokens(const srnn_attention *a) {
-    const bool channel = a->decay != SRNN_DECAY_NONE && a->decay_width == SRNN_WIDTH_CHANNEL;
-    if (a->levels == SRNN_LEVELS_FENWICK)
-        return LINEAR_TREE;
-    return a->write == SRNN_WRITE_DELTA || channel ? LINEAR_SHORT : LINEAR_BLOCK;
-}
-
 static const double TAME_DECAY =
     40.0; /* e^40 and e^-40 are far from the ends of the number range */
-
-/* ---- products of a few rows */
-
-/* Row c of N vectors = or += a row of A times B. */
-#define ROW_PRODUCT(N)                                                                        \
-    static inline void row_product_##N(real *c, bool accumulate, product_operand a,           \
-                                       product_rows b, int64_t k) {                           \
-        vec sum[N];                                                                           \
-        for (int n = 0; n < N; n++)                                                           \
-            sum[n] = accumulate ? vec_load(c + n * LANES) : (vec){0};                         \
-        for (int64_t step = 0; step < k; step++)                                              \
-            for (int n = 0; n < N; n++)                                                       \
-                sum[n] += a.data[step * a.step] * vec_load(b.data + step * b.ld + n * LANES); \
-        for (int n = 0; n < N; n++)                                                           \
-            vec_store(c + n * LANES, sum[n]);                                                 \
-    }
-ROW_PRODUCT(2)
-ROW_PRODUCT(4)
-#undef ROW_PRODUCT
-
-/* As `product`, for any number m of rows; what lies behind them up to whole blocks may be overwritten. A block of
- * the product for one row would be work for twelve. */
-static inline void rows_product(product_target c, product_operand a, product_rows b,
-                                product_size size, product_shape shape) {
-    if (size.m > 2) {
-        size.m = round_up(size.m, ROWS);
-        product(c, a, b, size, shape);
-        return;
-    }
-    for (int64_t row = 0; row < size.m; row++)
-        for (int64_t column = 0; column < size.n;) {
-            const product_operand own = {a.data + row * a.row, a.row, a.step};
-            const product_rows from = {b.data + column, b.ld};
-            real *to = c.data + row * c.ld + column;
-            if (size.n - column >= 2 * COLUMNS) {
-                row_product_4(to, c.accumulate, own, from, size.k);
-                column += 2 * COLUMNS;
-            } else {
-                row_product_2(to, c.accumulate, own, from, size.k);
-                column += COLUMNS;
-            }
-        }
-}
-
-/* ---- a head on its way through the state */
-
-typedef struct linear_walk {
-    const sr_edges *edges;
-    const sr_attention_call *call;
-    const srnn_problem *p; /* the core's */
-    const sr_span *span;
-    int kv, group;       /* heads of queries that share the keys */
-    int64_t position;    /* tokens before the document's part in this call */
-    int64_t d, dv;       /* strides of rows */
-    int64_t token;       /* stride of rows with one number per token of a chunk */
-    int64_t decays;      /* numbers of a decay */
-    const double *decay; /* (length, decays), or NULL */
-    bool sums, delta, turned, leveled;
-} linear_walk;
-
-static inline linear_walk linear_walk_of(const sr_edges *edges, const sr_attention_call *call,
-                                         int64_t task, int64_t position) {
-    const srnn_problem *p = &call->plan->core;
-    const sr_span *span = &call->plan->spans[task / p->Hkv];
-    const int kv = (int)(task % p->Hkv);
-    const int64_t first = sr_row_index(p, p->Hkv, span->b, kv, span->start);
-    return (linear_walk){
-        .edges = edges,
-        .call = call,
-        .p = p,
-        .span = span,
-        .kv = kv,
-        .group = p->H / p->Hkv,
-        .position = position,
-        .d = row_stride(p->D),
-        .dv = row_stride(p->Dv),
-        .token = row_stride(tile_width(LINEAR_BLOCK)),
-        .decays = linear_decays(p),
-        .decay = edges->decay ? edges->decay + first * linear_decays(p) : NULL,
-        .sums = sr_needs_row_sum(&p->attention),
-        .delta = p->attention.write == SRNN_WRITE_DELTA,
-        .turned = p->attention.position == SRNN_POSITION_ROPE_FEATURES,
-        .leveled = p->attention.levels == SRNN_LEVELS_FENWICK,
-    };
-}
-
-static inline bool linear_per_channel(const linear_walk *x) {
-    return x->decay && x->p->attention.decay_width == SRNN_WIDTH_CHANNEL;
-}
-
-/* Buffers of a chunk have rows for whole blocks, and one behind them that products may look into. */
-static inline real *take_rows(sr_layout *layout, int64_t stride) {
-    return take_reals(layout, LINEAR_BLOCK + ROWS, stride);
-}
-
-/* ---- blocks of rows */
-
-/* Where nothing is turned, both kinds of keys and queries are the same. */
-typedef struct linear_rows {
-    real *keys, *plain_keys;       /* (block, stride of D) */
-    real *queries, *plain_queries; /* (heads of a group, block, stride of D) */
-    real *values;                  /* (block, stride of Dv) */
-} linear_rows;
-
-enum { BLOCK_ROWS = LINEAR_BLOCK + ROWS };
-
-static inline linear_rows linear_rows_place(const srnn_problem *p, sr_layout *layout) {
-    const int64_t group = p->H / p->Hkv, d = row_stride(p->D);
-    const bool turned = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
-    linear_rows rows = {
-        .keys = take_rows(layout, d),
-        .queries = take_reals(layout, group * BLOCK_ROWS, d),
-        .values = take_rows(layout, row_stride(p->Dv)),
-    };
-    rows.plain_keys = turned ? take_rows(layout, d) : rows.keys;
-    rows.plain_queries = turned ? take_reals(layout, group * BLOCK_ROWS, d) : rows.queries;
-    return rows;
-}
-
-/* Tokens at .. at+count-1 of the document's part. */
-typedef struct linear_block {
-    int64_t at, count;
-    bool finite; /* all of its numbers are */
-} linear_block;
-
-static inline sr_rows linear_key_rows(const linear_walk *x, const linear_block *b) {
-    return (sr_rows){x->span->b, x->kv, x->span->start + b->at, b->count};
-}
-
-static inline sr_rows linear_query_rows(const linear_walk *x, const linear_block *b, int g) {
-    return (sr_rows){x->span->b, x->kv * x->group + g, x->span->start + b->at, b->count};
-}
-
-static inline int64_t linear_block_length(const linear_walk *x) {
-    return linear_block_tokens(&x->p->attention);
-}
-
-/* The delta rule's, from the document's first token on; NULL without it. */
-static inline const real *linear_beta(const linear_walk *x) {
-    const int64_t first = sr_row_index(x->p, x->p->Hkv, x->span->b, x->kv, x->span->start);
-    return x->delta ? x->edges->beta + first : NULL;
-}
-
-static inline linear_block linear_block_at(const linear_walk *x, int64_t at) {
-    const int64_t left = x->span->length - at, most = linear_block_length(x);
-    linear_block b = {.at = at, .count = left < most ? left : most};
-    const real *beta = linear_beta(x);
-    double zero = 0.0;
-    for (int64_t n = at * x->decays; n < (at + b.count) * x->decays; n++)
-        zero += x->decay[n] * 0.0;
-    for (int64_t t = at; beta && t < at + b.count; t++)
-        zero += (double)beta[t] * 0.0;
-    b.finite = zero == 0.0;
-    return b;
-}
-
-static inline void linear_load_keys(const linear_rows *rows, const linear_walk *x,
-                                    linear_block *b) {
-    const sr_rows at = linear_key_rows(x, b);
-    SR_ISA_REAL(sr_edges_key_rows)(rows->plain_keys, x->d, x->edges, x->call, at);
-    memset(rows->values, 0, (size_t)(b->count * x->dv) * sizeof(real));
-    SR_ISA_REAL(sr_edges_value_rows)(rows->values, x->dv, x->edges, x->call, at);
-    b->finite = b->finite && rows_are_finite(rows->plain_keys, x->d, b->count, x->p->D) &&
-                rows_are_finite(rows->values, x->dv, b->count, x->p->Dv);
-    if (!x->turned)
-        return;
-    memcpy(rows->keys, rows->plain_keys, (size_t)(b->count * x->d) * sizeof(real));
-    SR_ISA_REAL(sr_edges_turn)(rows->keys, x->d, x->edges, x->call, at, false);
-}
-
-/* The queries of head g of the group. */
-static inline void linear_load_queries(const linear_rows *rows, const linear_walk *x,
-                                       linear_block *b, int g) {
-    const sr_rows at = linear_query_rows(x, b, g);
-    real *plain = rows->plain_queries + g * BLOCK_ROWS * x->d;
-    real *turned = rows->queries + g * BLOCK_ROWS * x->d;
-    SR_ISA_REAL(sr_edges_query_rows)(plain, x->d, x->edges, x->call, at);
-    b->finite = b->finite && rows_are_finite(plain, x->d, b->count, x->p->D);
-    if (!x->turned)
-        return;
-    memcpy(turned, plain, (size_t)(b->count * x->d) * sizeof(real));
-    SR_ISA_REAL(sr_edges_turn)(turned, x->d, x->edges, x->call, at, false);
-}
 
 /* ---- chunks */
 
@@ -422,9 +224,9 @@ static inline void pair_factors(const linear_room *room, const linear_walk *x,
         }
 }
 
-/* Per channel: near factors, and the others from them. */
+/* Per channel: near factors, and the others from them; those of queries where `read` says so. */
 static inline void channel_factors(const linear_room *room, const linear_walk *x,
-                                   const linear_chunk *c, const double *before) {
+                                   const linear_chunk *c, const double *before, bool read) {
     const double *first = x->decay + c->at * x->decays;
     const double *last = first + (c->count - 1) * x->decays;
     real *row = room->near_queries; /* is free */
@@ -434,26 +236,30 @@ static inline void channel_factors(const linear_room *room, const linear_walk *x
             vec_store(room->near_fall + t * x->d + d,
                       (real)1 / vec_load(room->near_rise + t * x->d + d));
     }
-    factor_row(row, x, before, first);
-    multiply_rows(room->rise, room->near_rise, row, 0, x, c->count);
+    if (read) {
+        factor_row(row, x, before, first);
+        multiply_rows(room->rise, room->near_rise, row, 0, x, c->count);
+    }
     factor_row(row, x, first, last);
     multiply_rows(room->fall, room->near_fall, row, 0, x, c->count);
 }
 
 /* The factors of a chunk; `before`: C of the token before it. */
 static inline void chunk_factors(const linear_room *room, const linear_walk *x,
-                                 const linear_chunk *c, const double *before) {
+                                 const linear_chunk *c, const double *before, bool read) {
     const double *first = x->decay + c->at * x->decays;
     const double *last = first + (c->count - 1) * x->decays;
     if (c->position == 0)
         before = first;
     factor_row(room->whole, x, before, last);
     if (linear_per_channel(x)) {
-        channel_factors(room, x, c, before);
+        channel_factors(room, x, c, before, read);
         return;
     }
-    spread_factors(room->rise, x, c, *before, 1.0);
     spread_factors(room->fall, x, c, *last, -1.0);
+    if (!read)
+        return;
+    spread_factors(room->rise, x, c, *before, 1.0);
     pair_factors(room, x, c);
 }
 
@@ -481,10 +287,11 @@ typedef struct linear_pairs {
     const real *between;        /* or NULL */
 } linear_pairs;
 
-/* Numbers of a row of pairs after the diagonal become zero. */
+/* Numbers of a row of pairs after the diagonal become zero, as far as products of a triangle read them: to the end of the
+ * diagonal's block of rows. */
 static inline void clear_later(real *s, const linear_walk *x, const linear_chunk *c) {
     for (int64_t i = 0; i < c->count; i++)
-        for (int64_t j = i + 1; j < c->width; j++)
+        for (int64_t j = i + 1; j < (i / ROWS + 1) * ROWS; j++)
             s[i * x->token + j] = 0;
 }
 
@@ -497,7 +304,7 @@ static inline void decay_pairs(real *s, const real *between, const linear_walk *
                       vec_load(s + i * x->token + j) * vec_load(between + i * x->token + j));
 }
 
-/* s (count, width) of the pairs, zero where a key is later. */
+/* s (count, width) of the pairs, for products of a lower triangle. */
 static inline void pair_products(real *s, const linear_pairs *pairs, const linear_walk *x,
                                  const linear_chunk *c) {
     if (c->count == 1) {
@@ -541,25 +348,29 @@ static inline void erasing_of(const linear_room *room, const real *keys, linear_
     }
 }
 
+/* The keys of a chunk that only moves the state, `read` false, or is read too: the delta rule reads by itself. */
 static inline linear_keys linear_keys_of(const linear_room *room, const linear_rows *rows,
                                          const linear_walk *x, const linear_chunk *c,
-                                         const linear_state *state) {
+                                         const linear_state *state, bool read) {
     const real *keys = rows->keys + c->row * x->d, *plain = rows->plain_keys + c->row * x->d;
     const bool channel = linear_per_channel(x);
     linear_keys k = {.values = rows->values + c->row * x->dv};
+    read = read || x->delta;
     if (x->decay) {
-        chunk_factors(room, x, c, state->reference);
+        chunk_factors(room, x, c, state->reference, read);
         k.rise = room->rise;
         k.fall = room->fall;
         k.near_rise = channel ? room->near_rise : NULL;
         k.near_fall = channel ? room->near_fall : NULL;
     }
-    k.near = scaled_rows(room->near_keys, keys, k.near_fall, x, c);
     k.late = scaled_rows(room->late_keys, keys, k.fall, x, c);
+    k.plain_late = x->turned ? scaled_rows(room->plain_late_keys, plain, k.fall, x, c) : k.late;
+    if (!read)
+        return k;
+    k.near = scaled_rows(room->near_keys, keys, k.near_fall, x, c);
     columns_of(room->key_columns, k.near, x, c);
     k.plain_near =
         x->turned ? scaled_rows(room->near_plain_keys, plain, k.near_fall, x, c) : k.near;
-    k.plain_late = x->turned ? scaled_rows(room->plain_late_keys, plain, k.fall, x, c) : k.late;
     if (x->turned && x->sums)
         columns_of(room->plain_columns, k.plain_near, x, c);
     if (!x->delta)

@@ -134,7 +134,7 @@ typedef struct row_facts {
 } row_facts;
 
 /* What a gate makes of its numbers, and its slope. */
-static vec gate_of(vec *slope, srnn_gate_shape shape, vec z) {
+static inline vec gate_of(vec *slope, srnn_gate_shape shape, vec z) {
     vec rest;
     const vec sigmoid = vec_sigmoid_parts(z, &rest);
     const vec silu = z * sigmoid, silu_slope = sigmoid * ((real)1 + z * rest);
@@ -483,7 +483,7 @@ static row_gradient wide_row_backward(const wide_place *w) {
         for (int d = 0; d < p->Dv; d++)
             d_gate[d] *= slope[d];
         put_gate_gradient(call, w->at, d_gate, false);
-    } else {
+    } else if (a->output_gate != SRNN_GATE_NONE) {
         gate_backward(&g, a, f.gate, sr_row_total(d_gate, p->Dv));
         memset(d_gate, 0, sizeof d_gate);
         d_gate[0] = g.logit;

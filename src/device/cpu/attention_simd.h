@@ -181,6 +181,17 @@ static inline vec vec_sigmoid(vec x) {
     return vec_sigmoid_parts(x, &rest);
 }
 
+/* The sum of all lanes, halves onto halves. */
+static inline double wide_vec_sum(const wide_vec *v) {
+    double part[LANES];
+    memcpy(part, v, sizeof part);
+#pragma GCC unroll 8
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; lane++)
+            part[lane] += part[lane + half];
+    return part[0];
+}
+
 /* Doubles of any alignment as numbers, and numbers as doubles: `count` of them, zeros in further lanes. */
 static inline vec vec_from_doubles(const double *from, int64_t count) {
     wide_vec numbers = {0};

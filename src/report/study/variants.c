@@ -8,7 +8,7 @@
 
 const char sr_variant_symbols[] =
     "Per head and causal: row i sees the keys j = 1 \u2026 i. Heads have d numbers. q and k carry "
-    "their positions; \u03c3 is the sigmoid; b, g and c are learned.";
+    "their positions unless it says otherwise; \u03c3 is the sigmoid; b, g and c are learned.";
 
 void sr_variant_write_equation(FILE *out, const sr_variant_record *variant) {
     fputs("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Equation of ", out);
