@@ -1,7 +1,7 @@
 /* rmsnorm.cu: the norm of each row, and its gradient.
  *
- * A block has a row and reads it twice, the second time from its cache. Bytes a number: forward 4 + 2 (bf16; float
- * 4 + 4); backward x 4, d_out 2, d_x 4 + 4, narrow 2 (float: 4, 4, 4 + 4). */
+ * A block has a row, and reads what its threads cannot keep of it twice, the second time from its cache. Bytes a number:
+ * forward 4 + 2 (bf16; float 4 + 4); backward x 4, d_out 2, d_x 4 + 4, narrow 2 (float: 4, 4, 4 + 4). */
 #include "backend/cuda/numbers.h"
 
 enum {
@@ -11,29 +11,38 @@ enum {
     MOST_COLUMNS = 40 * 1024 /* whose sums a block can keep in shared memory */
 };
 
+/* A thread's first numbers stay with it, and their weights come beside them: of rows that are not long that is all. */
 template <class N, int W>
 static __global__ void __launch_bounds__(MOST_THREADS) norm_row(N *out, const sr_rmsnorm norm) {
     __shared__ float shared[SR_WARP];
     const float *x = norm.x + blockIdx.x * norm.C;
-    const int C = (int)norm.C, step = (int)blockDim.x * W;
-    float squares = 0;
+    const int C = (int)norm.C, first = (int)threadIdx.x * W, step = (int)blockDim.x * W;
+    float squares = 0, numbers[W] = {}, weight[W] = {};
     let_next_start();
     wait_for_previous();
-    for (int c = threadIdx.x * W; c < C; c += step) {
-        float numbers[W];
-        load_numbers<W>(numbers, x + c);
+    if (first < C) {
+        load_numbers<W>(numbers, x + first);
+        load_numbers<W>(weight, norm.weight + first);
+    }
+#pragma unroll
+    for (int k = 0; k < W; k++)
+        squares += numbers[k] * numbers[k];
+    for (int c = first + step; c < C; c += step) {
+        float more[W];
+        load_numbers<W>(more, x + c);
 #pragma unroll
         for (int k = 0; k < W; k++)
-            squares += numbers[k] * numbers[k];
+            squares += more[k] * more[k];
     }
     squares = block_sum(squares, shared);
     const float rstd = 1.0f / sqrtf(squares / (float)C + norm.epsilon);
     if (threadIdx.x == 0)
         norm.rstd[blockIdx.x] = rstd;
-    for (int c = threadIdx.x * W; c < C; c += step) {
-        float numbers[W], weight[W];
-        load_numbers<W>(numbers, x + c);
-        load_numbers<W>(weight, norm.weight + c);
+    for (int c = first; c < C; c += step) {
+        if (c > first) {
+            load_numbers<W>(numbers, x + c);
+            load_numbers<W>(weight, norm.weight + c);
+        }
 #pragma unroll
         for (int k = 0; k < W; k++)
             numbers[k] *= rstd * weight[k];

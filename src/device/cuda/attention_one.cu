@@ -61,14 +61,15 @@ SR_DEVICE bool share_sums(const sr_attention_view<N> &call, const sr_kept_memory
 }
 
 /* Block (x, y): query head x of all, share y of its keys. */
-template <class N, int WIDTH, int WARPS>
+template <class N, int WIDTH, int WARPS, bool EXPONENTIAL>
 __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 8)
     attend_one(const __grid_constant__ sr_attention_view<N> call, const sr_kept_memory<N> memory,
                const sr_partials partials) {
     using Whole = sr_warp_row<WIDTH>;
     __shared__ one_memory<WIDTH, WARPS> shared;
     const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
-    one_feed<N, false> feed = {call, memory, place_of(call, memory, (int)blockIdx.x), {}};
+    one_feed<N, false, EXPONENTIAL> feed = {
+        call, memory, place_of(call, memory, (int)blockIdx.x), {}};
     one_place &at = feed.at;
     feed.token = {call.q.at(at.b, at.h, 0), call.k.at(at.b, at.kv, 0), call.v.at(at.b, at.kv, 0)};
     let_next_start();
@@ -109,26 +110,34 @@ __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 
     }
 }
 
-template <class N, int WIDTH, int WARPS>
+template <class N, int WIDTH, int WARPS, bool EXPONENTIAL>
 static srnn_status start(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
                          const sr_partials &partials, const srnn_device *device) {
     const bool early = sr_cuda_facts(device)->capability_major >= 9;
-    SR_CUDA(sr_launch_early(early, attend_one<N, WIDTH, WARPS>,
+    SR_CUDA(sr_launch_early(early, attend_one<N, WIDTH, WARPS, EXPONENTIAL>,
                             dim3((unsigned)(call.B * call.H), (unsigned)partials.parts),
                             dim3(WARPS * SR_WARP), 0, sr_cuda_stream(device), call, memory,
                             partials));
     return SRNN_OK;
 }
 
-template <class N, int WARPS>
+template <class N, int WARPS, bool EXPONENTIAL>
 static srnn_status start_width(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
                                const sr_partials &partials, const srnn_device *device) {
     const int width = max(call.D, call.Dv);
     if (width <= 64)
-        return start<N, 64, WARPS>(call, memory, partials, device);
+        return start<N, 64, WARPS, EXPONENTIAL>(call, memory, partials, device);
     if (width <= 128)
-        return start<N, 128, WARPS>(call, memory, partials, device);
-    return start<N, 256, WARPS>(call, memory, partials, device);
+        return start<N, 128, WARPS, EXPONENTIAL>(call, memory, partials, device);
+    return start<N, 256, WARPS, EXPONENTIAL>(call, memory, partials, device);
+}
+
+template <class N, int WARPS>
+static srnn_status start_rule(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
+                              const sr_partials &partials, const srnn_device *device) {
+    if (sr_is_exponential(call.score, memory))
+        return start_width<N, WARPS, true>(call, memory, partials, device);
+    return start_width<N, WARPS, false>(call, memory, partials, device);
 }
 
 template <class N>
@@ -136,8 +145,8 @@ srnn_status sr_attend_one(const sr_attention_view<N> &call, const sr_kept_memory
                           sr_partials partials, const srnn_device *device) {
     const int rows = call.B * call.H;
     partials.parts = min(max(BLOCKS_WANTED / rows, 1), (int)SR_ONE_PARTS);
-    return rows < MANY_ROWS ? start_width<N, WARPS_FEW_ROWS>(call, memory, partials, device)
-                            : start_width<N, WARPS_MANY_ROWS>(call, memory, partials, device);
+    return rows < MANY_ROWS ? start_rule<N, WARPS_FEW_ROWS>(call, memory, partials, device)
+                            : start_rule<N, WARPS_MANY_ROWS>(call, memory, partials, device);
 }
 
 template srnn_status sr_attend_one(const sr_attention_view<float> &, const sr_kept_memory<float> &,

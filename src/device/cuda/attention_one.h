@@ -79,12 +79,8 @@ SR_DEVICE void sums_take_exponentials(key_sums<8> &sums, const sr_score_rule &ru
 }
 
 template <class Row, class N>
-SR_DEVICE void sums_take_all(key_sums<8> &sums, const sr_score_rule &rule, const key_dots &keys,
-                             const sr_raw_eight<N> (&values)[SR_ONE_TOGETHER]) {
-    if (rule.kind == SR_CLASS_EXPONENTIAL && rule.maximum) {
-        sums_take_exponentials<Row>(sums, rule, keys, values);
-        return;
-    }
+SR_DEVICE void sums_take_each(key_sums<8> &sums, const sr_score_rule &rule, const key_dots &keys,
+                              const sr_raw_eight<N> (&values)[SR_ONE_TOGETHER]) {
 #pragma unroll
     for (int i = 0; i < SR_ONE_TOGETHER; i++) {
         float value[8];
@@ -133,9 +129,9 @@ SR_DEVICE one_place place_of(const sr_attention_view<N> &call, const sr_kept_mem
                              int row) {
     one_place at = {};
     at.row = row;
-    at.b = row / call.H;
-    at.h = row % call.H;
-    at.kv = at.h / call.group;
+    at.b = call.B == 1 ? 0 : row / call.H; /* divisions take long */
+    at.h = row - at.b * call.H;
+    at.kv = call.group == 1 ? at.h : at.h / call.group;
     at.cache = ((int64_t)at.b * call.Hkv + at.kv) * memory.capacity;
     return at;
 }
@@ -161,14 +157,15 @@ template <int WIDTH, int WARPS> struct one_share {
         const int rounds = position / each + 1;
         shares = min(parts, (rounds + ALONE - 1) / ALONE);
         warps = min(WARPS, (max(rounds - part, 0) + shares - 1) / shares);
-        walk.first = ((int)threadIdx.x / SR_WARP * shares + part) * each;
+        walk.first = ((int)(threadIdx.x / SR_WARP) * shares + part) * each;
         walk.step = shares * WARPS * each;
     }
 };
 
 /* All of it: the call, the state's memory, and the block's place in both. WHOLE: heads have multiples of eight numbers and
- * begin at 16 bytes. */
-template <class N, bool WHOLE> struct one_feed {
+ * begin at 16 bytes. EXPONENTIAL: sr_is_exponential; the rest of the table makes a long program, which is slow to run through
+ * even where nothing of it is done. */
+template <class N, bool WHOLE, bool EXPONENTIAL> struct one_feed {
     const sr_attention_view<N> &call;
     const sr_kept_memory<N> &memory;
     one_place at;
@@ -187,15 +184,16 @@ SR_DEVICE void fetch_eight(sr_raw_eight<N> &raw, const N *from, int n) {
 #pragma unroll
         for (int m = 0; m < 8; m += each)
             if (Row::column(0) < n)
-                raw.part[m / each] = load_vector(from + Row::column(m));
+                raw_load(raw, m, from + Row::column(m));
     } else {
         row_fetch<Row>(raw, from, n);
     }
 }
 
 /* Asks for those from token `from` on that are kept, and does not wait for them. */
-template <int WIDTH, class N, bool WHOLE>
-SR_DEVICE void fetch_round(key_round<N> &round, const one_feed<N, WHOLE> &feed, int from) {
+template <int WIDTH, class N, bool WHOLE, bool EXPONENTIAL>
+SR_DEVICE void fetch_round(key_round<N> &round, const one_feed<N, WHOLE, EXPONENTIAL> &feed,
+                           int from) {
     using Row = sr_eight_row<WIDTH>;
     const int D = feed.call.D, Dv = feed.call.Dv;
     round = {};
@@ -210,10 +208,10 @@ SR_DEVICE void fetch_round(key_round<N> &round, const one_feed<N, WHOLE> &feed, 
 }
 
 /* C_i - C_j of the new token and a kept one, in units of the score. */
-template <class N, bool WHOLE>
-SR_DEVICE float decay_between(const one_feed<N, WHOLE> &feed, int key) {
+template <class N, bool WHOLE, bool EXPONENTIAL>
+SR_DEVICE float decay_between(const one_feed<N, WHOLE, EXPONENTIAL> &feed, int key) {
     const sr_attention_view<N> &call = feed.call;
-    if (!feed.memory.decay || key >= feed.at.position)
+    if (EXPONENTIAL || !feed.memory.decay || key >= feed.at.position)
         return 0;
     return (float)((call.scratch.decay[call.row_index(call.Hkv, feed.at.b, feed.at.kv, 0)] -
                     feed.memory.decay[feed.at.cache + key]) *
@@ -221,9 +219,9 @@ SR_DEVICE float decay_between(const one_feed<N, WHOLE> &feed, int key) {
 }
 
 /* Adds what they give; the last token of all is the new one itself. */
-template <int WIDTH, class N, bool WHOLE>
+template <int WIDTH, class N, bool WHOLE, bool EXPONENTIAL>
 SR_DEVICE void take_round(key_sums<8> &sums, key_round<N> &round, const float (&q)[8],
-                          const one_feed<N, WHOLE> &feed, int from) {
+                          const one_feed<N, WHOLE, EXPONENTIAL> &feed, int from) {
     using Row = sr_eight_row<WIDTH>;
     key_dots keys;
 #pragma unroll
@@ -239,27 +237,31 @@ SR_DEVICE void take_round(key_sums<8> &sums, key_round<N> &round, const float (&
         keys.decay[i] = decay_between(feed, key);
         keys.there[i] = key <= feed.at.position;
     }
-    sums_take_all<Row>(sums, feed.call.score, keys, round.v);
+    if constexpr (EXPONENTIAL)
+        sums_take_exponentials<Row>(sums, feed.call.score, keys, round.v);
+    else
+        sums_take_each<Row>(sums, feed.call.score, keys, round.v);
 }
 
 /* What the keys of the walk give, the first of which are in `round`. */
-template <int WIDTH, class N, bool WHOLE>
-SR_DEVICE void attend_keys(key_sums<8> &sums, key_round<N> &round, const one_feed<N, WHOLE> &feed,
-                           const key_walk &walk) {
+template <int WIDTH, class N, bool WHOLE, bool EXPONENTIAL>
+SR_DEVICE void attend_keys(key_sums<8> &sums, key_round<N> &round,
+                           const one_feed<N, WHOLE, EXPONENTIAL> &feed, const key_walk &walk) {
     float q[8];
     sr_raw_eight<N> raw;
     fetch_eight<sr_eight_row<WIDTH>, WHOLE>(raw, feed.token.q, feed.call.D);
     row_widen<sr_eight_row<WIDTH>>(q, raw);
     for (int from = walk.first; from <= feed.at.position; from += walk.step) {
-        if (from > walk.first)
-            fetch_round<WIDTH>(round, feed, from);
+        key_round<N> next; /* asked for before this one is waited for */
+        fetch_round<WIDTH>(next, feed, from + walk.step);
         take_round<WIDTH>(sums, round, q, feed, from);
+        round = next;
     }
 }
 
 /* Puts the new token behind the others; nobody reads it there in this kernel. By threads 0 .. threads-1. */
-template <class N, bool WHOLE>
-SR_DEVICE void append_one(const one_feed<N, WHOLE> &feed, int thread, int threads) {
+template <class N, bool WHOLE, bool EXPONENTIAL>
+SR_DEVICE void append_one(const one_feed<N, WHOLE, EXPONENTIAL> &feed, int thread, int threads) {
     const sr_attention_view<N> &call = feed.call;
     const int64_t to = feed.at.cache + feed.at.position;
     for (int c = thread; c < call.D; c += threads)
@@ -280,7 +282,7 @@ template <int WIDTH, int WARPS> struct one_memory {
 template <int WIDTH, int WARPS>
 SR_DEVICE void leave_sums(one_memory<WIDTH, WARPS> &shared, key_sums<8> &sums, float unit) {
     using Row = sr_eight_row<WIDTH>;
-    const int warp = (int)threadIdx.x / SR_WARP;
+    const int warp = (int)(threadIdx.x / SR_WARP);
     warp_sums<Row>(sums, unit);
     if (Row::row() != 0)
         return;
@@ -297,7 +299,7 @@ SR_DEVICE void add_warps(key_sums<sr_warp_row<WIDTH>::count> &all,
                          const one_memory<WIDTH, WARPS> &shared, int warps,
                          const sr_score_rule &rule) {
     using Whole = sr_warp_row<WIDTH>;
-    const int lane = (int)threadIdx.x % SR_WARP;
+    const int lane = (int)(threadIdx.x % SR_WARP);
     const float own = lane < warps ? shared.maximum[lane] : -INFINITY;
     float factor = lane < warps ? 1 : 0;
     sums_start(all, rule);
@@ -305,12 +307,13 @@ SR_DEVICE void add_warps(key_sums<sr_warp_row<WIDTH>::count> &all,
         all.maximum = warp_maximum(own);
         factor = own == -INFINITY ? 0 : exp2f((own - all.maximum) * unit_of(rule));
     }
-    for (int part = 0; part < warps; part++) {
+    all.sum = warp_sum(lane < warps ? factor * shared.sum[lane] : 0);
+#pragma unroll
+    for (int part = 0; part < WARPS; part++) { /* all loads at once: a loop would wait for each */
         const float scale = shuffle(factor, part);
-        all.sum = fmaf(scale, shared.sum[part], all.sum);
 #pragma unroll
         for (int m = 0; m < Whole::count; m++)
-            all.x[m] = fmaf(scale, shared.x[part][Whole::column(m)], all.x[m]);
+            all.x[m] = fmaf(scale, part < warps ? shared.x[part][Whole::column(m)] : 0, all.x[m]);
     }
 }
 

@@ -105,8 +105,18 @@ template <class Row, class N> SR_DEVICE bool moves_eight(const N *row, int n) {
     return Row::adjacent == 8 && (uintptr_t)row % 16 == 0 && Row::column(0) + 8 <= n;
 }
 
-/* A lane's eight neighbours as they lie in memory. */
-template <class N> struct sr_raw_eight { sr_vector<N> part[8 / sr_vector<N>::count]; };
+/* A lane's eight neighbours as they lie in memory: in whole words, for taking numbers out of one waits until it is there. */
+template <class N> struct sr_raw_eight { uint32_t word[8 * sizeof(N) / 4]; };
+
+/* 16 bytes of them, from number m on. */
+template <class N> SR_DEVICE void raw_load(sr_raw_eight<N> &raw, int m, const N *from) {
+    const uint4 four = *reinterpret_cast<const uint4 *>(from);
+    uint32_t *const to = raw.word + m * (int)sizeof(N) / 4;
+    to[0] = four.x;
+    to[1] = four.y;
+    to[2] = four.z;
+    to[3] = four.w;
+}
 
 /* Asks for this lane's of the n numbers at `from`, and does not wait for them. */
 template <class Row, class N> SR_DEVICE void row_fetch(sr_raw_eight<N> &raw, const N *from, int n) {
@@ -114,22 +124,26 @@ template <class Row, class N> SR_DEVICE void row_fetch(sr_raw_eight<N> &raw, con
     if (moves_eight<Row>(from, n)) {
 #pragma unroll
         for (int m = 0; m < 8; m += each)
-            raw.part[m / each] = load_vector(from + Row::column(m));
+            raw_load(raw, m, from + Row::column(m));
         return;
     }
+    N number[8];
 #pragma unroll
-    for (int m = 0; m < 8; m++) {
-        const int column = Row::column(m);
-        raw.part[m / each].number[m % each] = column < n ? from[column] : from_float<N>(0);
-    }
+    for (int m = 0; m < 8; m++)
+        number[m] = Row::column(m) < n ? from[Row::column(m)] : from_float<N>(0);
+    memcpy(raw.word, number, sizeof number);
 }
 
 template <class Row, class N>
 SR_DEVICE void row_widen(float (&x)[Row::count], const sr_raw_eight<N> &raw) {
-    constexpr int each = sr_vector<N>::count;
 #pragma unroll
-    for (int m = 0; m < 8; m++)
-        x[m] = to_float(raw.part[m / each].number[m % each]);
+    for (int m = 0; m < 8; m++) {
+        const uint32_t word = raw.word[m * (int)sizeof(N) / 4];
+        if constexpr (sizeof(N) == 4)
+            x[m] = bits_float(word);
+        else
+            x[m] = bits_float(m % 2 == 0 ? word << 16 : word & 0xffff0000u); /* bf16 */
+    }
 }
 
 /* x = the n numbers at `from`. */

@@ -24,6 +24,12 @@ template <class N> struct sr_kept_memory {
     int64_t capacity;
 };
 
+/* Whether its weights are exponentials of dots alone, relative to the largest. */
+template <class N>
+inline bool sr_is_exponential(const sr_score_rule &rule, const sr_kept_memory<N> &memory) {
+    return rule.kind == SR_CLASS_EXPONENTIAL && rule.maximum && !memory.decay;
+}
+
 /* A feed of one token: appends it, attends, and moves on. */
 template <class N>
 srnn_status sr_attend_one(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { MARKED = 1 << 20, ACCESSES = 4 * SR_CHAIN_TASKS };
+enum { MARKED = 1 << 21, ACCESSES = 4 * SR_CHAIN_TASKS };
 
 /* Which tasks come before one, whatever the blocks do. */
 struct task_set {
@@ -138,7 +138,7 @@ static int64_t column_in(const access &a, const sr_chain_place &place, int rows,
 /* True if the rows can be read: by *source, from tasks that *before then knows. */
 static bool find_source(sr_chain *chain, sr_chain_source *source, task_set *before,
                         const sr_chain_place &place, int rows, int columns) {
-    *source = {nullptr, 0, place};
+    *source = {nullptr, 0, 1, place};
     for (int i = chain->access_count - 1; i >= 0; i--) {
         const access &a = chain->accesses[i];
         if (!a.target || !meet(a, place, rows, columns))
@@ -148,6 +148,7 @@ static bool find_source(sr_chain *chain, sr_chain_source *source, task_set *befo
             return false;
         source->marked = a.target->marked + column;
         source->marked_stride = a.target->marked_stride;
+        source->copies = a.target->copies = sr_chain_copies(rows);
         set_add(before, a.task);
         set_join(before, chain->before[a.task]);
         return true;
@@ -188,14 +189,20 @@ static int64_t even(int64_t n) {
     return (n + 1) / 2 * 2;
 }
 
+/* Of all copies of so many rows. */
+static int64_t marked_numbers(int rows, int columns) {
+    return sr_chain_copies(rows) * rows * even(columns);
+}
+
 static bool has_room(const sr_chain *chain, int64_t marked) {
     return chain->marked_used + marked <= MARKED && chain->access_count + 8 <= ACCESSES;
 }
 
 static sr_chain_target take_target(sr_chain *chain, const sr_chain_place &place, int rows,
                                    int columns) {
-    const sr_chain_target target = {chain->marked + chain->marked_used, even(columns), place};
-    chain->marked_used += rows * even(columns);
+    const sr_chain_target target = {chain->marked + chain->marked_used, (int32_t)even(columns), 0,
+                                    place};
+    chain->marked_used += marked_numbers(rows, columns);
     return target;
 }
 
@@ -214,7 +221,7 @@ static bool add_product(sr_chain *chain, const sr_chain_product *p) {
     task_set before = {};
     sr_chain_source x, c = {};
     const int columns = p->swiglu ? p->turned : p->N;
-    if (!has_room(chain, p->M * even(columns)) ||
+    if (!has_room(chain, marked_numbers(p->M, columns)) ||
         !find_source(chain, &x, &before, p->x, p->M, p->K) ||
         (p->c.data && !find_source(chain, &c, &before, p->c, p->M, p->N)) ||
         !may_write(chain, before, p->d, p->M, columns))
@@ -242,16 +249,30 @@ template <class N> static sr_chain_place place_of_heads(const sr_strided<N> &hea
     return {(void *)heads.data, heads.batch, SRNN_BF16};
 }
 
+/* A power of two, so that blocks know their part without dividing. */
+static int parts_of(int blocks) {
+    int parts = 1;
+    while (2 * parts <= minimum(blocks, SR_ONE_PARTS))
+        parts *= 2;
+    return parts;
+}
+
+static bool is_softmax(const sr_attention_view<sr_bf16> &call,
+                       const sr_kept_memory<sr_bf16> &memory) {
+    const sr_choices &c = call.choices;
+    return sr_is_exponential(call.score, memory) && c.normaliser == SRNN_NORMALISER_ROW_SUM &&
+           c.norm == SRNN_NORM_NONE && !c.gated && !c.post_gate;
+}
+
 static bool add_attention(sr_chain *chain, const sr_attention_view<sr_bf16> &call,
                           const sr_kept_memory<sr_bf16> &memory) {
     task_set before = {};
     sr_chain_source q, k, v, gate;
     const int rows = call.B * call.H, output = call.H * call.Dv;
-    const int parts = minimum(chain->multiprocessors / rows < 1 ? 1 : chain->multiprocessors / rows,
-                              SR_ONE_PARTS);
+    const int parts = parts_of(chain->multiprocessors / rows);
     const int64_t partials =
         (int64_t)rows * parts * sr_chain_partial(sr_chain_width(call.D, call.Dv));
-    if (!has_room(chain, call.B * even(output) + partials) ||
+    if (!has_room(chain, marked_numbers(call.B, output) + partials) ||
         !find_source(chain, &q, &before, place_of_heads(call.q), call.B, call.H * call.D) ||
         !find_source(chain, &k, &before, place_of_heads(call.k), call.B, call.Hkv * call.D) ||
         !find_source(chain, &v, &before, place_of_heads(call.v), call.B, call.Hkv * call.Dv) ||
@@ -267,12 +288,13 @@ static bool add_attention(sr_chain *chain, const sr_attention_view<sr_bf16> &cal
     chain->before[chain->list->count - 1] = before;
     task->call = call;
     task->memory = memory;
-    task->q = q;
-    task->k = k;
-    task->v = v;
+    task->token[0] = q;
+    task->token[1] = k;
+    task->token[2] = v;
     task->o = take_target(chain, place_of_heads(call.o), call.B, output);
     task->partials = chain->marked + chain->marked_used;
     task->parts = parts;
+    task->softmax = is_softmax(call, memory);
     chain->marked_used += partials;
     note_read(chain, q, call.B, call.H * call.D);
     note_read(chain, k, call.B, call.Hkv * call.D);

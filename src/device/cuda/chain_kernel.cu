@@ -51,7 +51,7 @@ struct chain_memory {
     alignas(16) float sums[2][ROWS][WARPS][TILES * COLUMNS]; /* every other round has the same */
     float squares[2][ROWS][WARPS];
     one_memory<128, WARPS> attended;
-    alignas(16) sr_bf16 q[128], k[128], v[128]; /* of the new token */
+    alignas(16) sr_bf16 token[3][128]; /* q, k and v of the new one */
     alignas(16) unsigned char list[SR_CHAIN_BYTES];
 };
 
@@ -88,17 +88,17 @@ SR_DEVICE int column_of(const sr_chain_product &p, int tile, int n) {
 
 /* The place in the ring of the tile that is number `tile` of all, and which time round it is. */
 SR_DEVICE int slot_of(int tile) {
-    return tile % RING;
+    return (int)((unsigned)tile % RING);
 }
 
 SR_DEVICE int turn_of(int tile) {
-    return tile / RING % 2;
+    return (int)((unsigned)tile / RING % 2);
 }
 
 /* The loading warp: the weights of one tile for numbers `first` .. of x. */
 SR_DEVICE void load_tile(const sr_chain_product &p, int tile, int first, chain_memory &memory,
                          int number) {
-    const int lane = (int)threadIdx.x % SR_WARP, bytes = min((int)CHUNK, p.K - first) * 2;
+    const int lane = (int)(threadIdx.x % SR_WARP), bytes = min((int)CHUNK, p.K - first) * 2;
     const int slot = slot_of(number);
     mbarrier_wait(&memory.empty[slot], turn_of(number) ^ 1);
     if (lane == 0)
@@ -130,7 +130,7 @@ SR_DEVICE void load_all(chain_memory &memory) {
  * have column g. `there`: whether x has such a group. */
 SR_DEVICE void take_tile(uint4 (&weights)[2], bool there, chain_memory &memory, int number) {
     const int slot = slot_of(number);
-    const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
+    const int warp = (int)(threadIdx.x / SR_WARP), lane = (int)(threadIdx.x % SR_WARP);
     mbarrier_wait(&memory.full[slot], turn_of(number));
 #pragma unroll
     for (int half = 0; half < 2; half++)
@@ -144,19 +144,32 @@ SR_DEVICE void take_tile(uint4 (&weights)[2], bool there, chain_memory &memory, 
 
 /* ---- reading and writing rows ---- */
 
+/* Whether there is such a row, of MOST at most. One row is what all of this is made for: it is compiled for it alone, since
+ * what the warps of a block take for instructions adds up. */
+template <int MOST> SR_DEVICE bool has_row(int rows, int row) {
+    return MOST == 1 || row < rows;
+}
+
 SR_DEVICE float load_plain(const sr_chain_place &place, int64_t row, int64_t column) {
     const int64_t at = row * place.stride + column;
     return place.dtype == SRNN_BF16 ? to_float(((const sr_bf16 *)place.data)[at])
                                     : ((const float *)place.data)[at];
 }
 
-/* Row `row` alone. */
-SR_DEVICE sr_chain_source row_of(sr_chain_source source, int row) {
+/* The copy of the block. */
+SR_DEVICE const sr_marked *marked_of(const sr_chain_source &source, int rows) {
+    return source.marked + ((int)blockIdx.x & (source.copies - 1)) * rows * source.marked_stride;
+}
+
+/* Row `row` alone, of so many. */
+SR_DEVICE sr_chain_source row_of(sr_chain_source source, int rows, int row) {
     const int64_t bytes = source.plain.dtype == SRNN_BF16 ? 2 : 4;
-    if (source.marked)
-        source.marked += row * source.marked_stride;
-    else
+    if (source.marked) {
+        source.marked = marked_of(source, rows) + row * source.marked_stride;
+        source.copies = 1;
+    } else {
         source.plain.data = (char *)source.plain.data + row * source.plain.stride * bytes;
+    }
     return source;
 }
 
@@ -169,20 +182,21 @@ SR_DEVICE void load_pairs(float (&x)[CHUNKS][COUNT][2], const sr_chain_source &s
 #pragma unroll
         for (int n = 0; n < 2 * CHUNKS * COUNT; n++) {
             const int row = n / 2 % COUNT, at = column + n / 2 / COUNT * CHUNK;
-            if (row < rows && at < end)
+            if (has_row<COUNT>(rows, row) && at < end)
                 x[n / 2 / COUNT][row][n % 2] = load_plain(source.plain, row, at + n % 2);
         }
         return;
     }
+    const sr_marked *const own = marked_of(source, COUNT == 1 ? 1 : rows) + column;
     for (;;) {
         bool there = true;
 #pragma unroll
         for (int n = 0; n < CHUNKS * COUNT; n++) {
             const int row = n % COUNT, at = column + n / COUNT * CHUNK;
-            if (row >= rows || at >= end)
+            if (!has_row<COUNT>(rows, row) || at >= end)
                 continue;
             sr_marked two[2];
-            load_marked(two, source.marked + row * source.marked_stride + at);
+            load_marked(two, own + row * source.marked_stride + n / COUNT * CHUNK);
             there = there && two[0].mark == mark && two[1].mark == mark;
             x[n / COUNT][row][0] = two[0].number;
             x[n / COUNT][row][1] = two[1].number;
@@ -193,72 +207,102 @@ SR_DEVICE void load_pairs(float (&x)[CHUNKS][COUNT][2], const sr_chain_source &s
     }
 }
 
-SR_DEVICE void store_row(const sr_chain_target &target, int64_t row, int64_t column, float number,
-                         uint32_t mark) {
-    store_marked(target.marked + row * target.marked_stride + column, number, mark);
-    const int64_t at = row * target.plain.stride + column;
-    if (!target.plain.data)
+/* Where the copies of a number of a row of a target go. */
+struct number_copies {
+    sr_marked *first;
+    int64_t step;
+    int count;
+};
+
+SR_DEVICE number_copies copies_of(const sr_chain_target &target, int rows, int row, int column) {
+    return {target.marked + row * target.marked_stride + column,
+            (int64_t)rows * target.marked_stride, target.copies};
+}
+
+SR_DEVICE void store_copies(const number_copies &copies, float number, uint32_t mark) {
+    sr_marked *to = copies.first;
+#pragma unroll
+    for (int copy = 0; copy < SR_CHAIN_COPIES; copy++, to += copies.step)
+        if (copy < copies.count)
+            store_marked(to, number, mark);
+}
+
+SR_DEVICE void store_copies_of_two(const number_copies &copies, const float (&two)[2],
+                                   uint32_t mark) {
+    sr_marked *to = copies.first;
+#pragma unroll
+    for (int copy = 0; copy < SR_CHAIN_COPIES; copy++, to += copies.step)
+        if (copy < copies.count)
+            store_marked_two(to, two, mark);
+}
+
+SR_DEVICE void store_plain(const sr_chain_place &place, int row, int column, float number) {
+    const int64_t at = row * place.stride + column;
+    if (!place.data)
         return;
-    if (target.plain.dtype == SRNN_BF16)
-        store_number((sr_bf16 *)target.plain.data + at, number);
+    if (place.dtype == SRNN_BF16)
+        store_number((sr_bf16 *)place.data + at, number);
     else
-        store_number((float *)target.plain.data + at, number);
+        store_number((float *)place.data + at, number);
 }
 
 /* ---- the end of a product ---- */
 
-/* What a lane of the warp that ends a row knows before the sums are there: its column of the round's, and what becomes
- * of the sum. */
+/* What a lane of the warp that ends a row knows before the sums are there: which column of d becomes of its column of the
+ * round's, and how. */
 struct column_end {
-    int pair;
     int column; /* negative: none */
+    bool swiglu;
     float addend, cosine, sine;
+    float inverse, epsilon; /* of the norm: 1 / K; 0: none */
+    number_copies to;
 };
 
 SR_DEVICE column_end column_end_of(const sr_chain_product_task &task, int first_tile, int row,
                                    uint32_t mark) {
     const sr_chain_product &p = task.of;
-    const int lane = (int)threadIdx.x % SR_WARP;
+    const int lane = (int)(threadIdx.x % SR_WARP);
     const int tile = first_tile + lane / COLUMNS * (int)gridDim.x, n = lane % COLUMNS;
-    column_end end = {tile * 4 + n % 4, -1, 0, 1, 0};
-    if (tile < task.tiles && end.pair < task.pairs && column_of(p, tile, n) < p.N)
-        end.column = column_of(p, tile, n);
+    const int pair = tile * 4 + n % 4;
+    column_end end = {-1, p.swiglu, 0, 1, 0, p.norm ? 1 / (float)p.K : 0, p.epsilon, {}};
+    if (tile < task.tiles && pair < task.pairs && column_of(p, tile, n) < p.N)
+        end.column = !p.swiglu ? column_of(p, tile, n) : n < 4 ? pair : -1;
     if (task.c.marked || task.c.plain.data) {
         float two[1][1][2] = {};
-        load_pairs(two, row_of(task.c, row), 1, end.column / 2 * 2, end.column + 1, mark);
+        load_pairs(two, row_of(task.c, p.M, row), 1, end.column / 2 * 2, end.column + 1, mark);
         end.addend = end.column % 2 == 0 ? two[0][0][0] : two[0][0][1];
     }
     if (!p.swiglu && end.column >= 0 && end.column < p.turned) {
         const float *const angles = p.angles + (int64_t)p.positions[row] * p.D;
-        end.cosine = angles[end.pair % (p.D / 2)];
-        end.sine = angles[p.D / 2 + end.pair % (p.D / 2)];
+        end.cosine = angles[pair % (p.D / 2)];
+        end.sine = angles[p.D / 2 + pair % (p.D / 2)];
         end.sine = n < 4 ? -end.sine : end.sine;
     }
+    end.to = copies_of(task.d, p.M, row, end.column);
     return end;
 }
 
 /* The warp ends a row, a lane a column. */
 SR_DEVICE void end_row(const sr_chain_product_task &task, const column_end &end, int row,
                        const chain_memory &memory, int parity) {
-    const int lane = (int)threadIdx.x % SR_WARP;
-    const uint32_t mark = memory.mark;
+    const int lane = (int)(threadIdx.x % SR_WARP);
     float sum = 0, squares = 0;
 #pragma unroll
-    for (int w = 0; w < WARPS; w++) {
+    for (int w = 0; w < WARPS; w++)
         sum += memory.sums[parity][row][w][lane];
-        if (task.of.norm)
+    if (end.inverse > 0) {
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
             squares += memory.squares[parity][row][w];
+        sum *= rsqrt_fast(fmaf(squares, end.inverse, end.epsilon));
     }
-    if (task.of.norm)
-        sum *= 1 / sqrtf(squares / (float)task.of.K + task.of.epsilon);
     const float other = shuffle_xor(sum, COLUMNS / 2);
-    if (end.column < 0 || (task.of.swiglu && lane % COLUMNS >= 4))
+    if (end.column < 0)
         return;
-    if (task.of.swiglu)
-        store_row(task.d, row, end.pair, other * sum / (1 + expf(-sum)), mark);
-    else
-        store_row(task.d, row, end.column, fmaf(sum, end.cosine, fmaf(other, end.sine, end.addend)),
-                  mark);
+    const float number = end.swiglu ? other * sum * reciprocal_fast(1 + exp2_fast(-sum * SR_LOG2_E))
+                                    : fmaf(sum, end.cosine, fmaf(other, end.sine, end.addend));
+    store_copies(end.to, number, memory.mark);
+    store_plain(task.d.plain, row, end.column, number);
 }
 
 /* The warps that end rows: they look ahead for what they need, and then wait for the workers' sums. */
@@ -296,7 +340,7 @@ struct warp_columns {
 
 /* `norm` is asked for before anything is waited for. */
 template <int CHUNKS> SR_DEVICE warp_columns columns_of(const sr_chain_product &p, int first) {
-    warp_columns columns = {first + (int)threadIdx.x / SR_WARP * GROUP,
+    warp_columns columns = {first + (int)(threadIdx.x / SR_WARP) * GROUP,
                             {make_float2(1, 1), make_float2(1, 1)}};
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; chunk++)
@@ -308,19 +352,19 @@ template <int CHUNKS> SR_DEVICE warp_columns columns_of(const sr_chain_product &
 
 /* x[chunk][half] = the lane's part of 64 numbers of x, times the norm's weights, as the instruction wants it;
  * squares[row] += theirs. */
-template <int CHUNKS>
-SR_DEVICE void take_x(uint4 (&x)[CHUNKS][2], float (&squares)[ROWS],
+template <int CHUNKS, int MOST>
+SR_DEVICE void take_x(uint4 (&x)[CHUNKS][2], float (&squares)[MOST],
                       const sr_chain_product_task &task, chain_memory &memory,
                       const warp_columns &columns) {
-    const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
-    float numbers[CHUNKS][ROWS][2] = {};
+    const int warp = (int)(threadIdx.x / SR_WARP), lane = (int)(threadIdx.x % SR_WARP);
+    float numbers[CHUNKS][MOST][2] = {};
     load_pairs(numbers, task.x, task.of.M, columns.first + 2 * lane, task.of.K, memory.mark);
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         __syncwarp(); /* all have read what stood there */
 #pragma unroll
-        for (int row = 0; row < ROWS; row++) {
-            if (row >= task.of.M)
+        for (int row = 0; row < MOST; row++) {
+            if (!has_row<MOST>(task.of.M, row))
                 continue;
             const float first = numbers[chunk][row][0], second = numbers[chunk][row][1];
             squares[row] = fmaf(first, first, fmaf(second, second, squares[row]));
@@ -331,7 +375,7 @@ SR_DEVICE void take_x(uint4 (&x)[CHUNKS][2], float (&squares)[ROWS],
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             x[chunk][half] = make_uint4(0, 0, 0, 0);
-            if (lane / 4 < task.of.M)
+            if (lane / 4 < (MOST == 1 ? 1 : task.of.M))
                 x[chunk][half] = *reinterpret_cast<const uint4 *>(
                     &memory.x[warp][lane / 4][half * GROUP / 4 + lane % 4 * 4]);
         }
@@ -348,26 +392,25 @@ SR_DEVICE void multiply_piece(float (&c)[4], const uint4 &tile, const uint4 &nex
 }
 
 /* What a warp sums up in a round: c[pair] of two tiles, as the instruction leaves it. */
-struct round_sums {
-    float c[TILES / 2][4], squares[ROWS];
-};
+template <int MOST> struct round_sums { float c[TILES / 2][4], squares[MOST]; };
 
 /* The warp's sums over its numbers of x, into shared memory: column g of a tile is in lanes 4 g .., with two rows each. */
-SR_DEVICE void leave_round(chain_memory &memory, int parity, const round_sums &sums,
+template <int MOST>
+SR_DEVICE void leave_round(chain_memory &memory, int parity, const round_sums<MOST> &sums,
                            const sr_chain_product &p) {
-    const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
+    const int warp = (int)(threadIdx.x / SR_WARP), lane = (int)(threadIdx.x % SR_WARP);
 #pragma unroll
-    for (int odd = 0; odd < 2; odd++) {
+    for (int odd = 0; odd < min(MOST, 2); odd++) {
         const int row = lane % 4 * 2 + odd;
-        if (row < p.M)
+        if (row < (MOST == 1 ? 1 : p.M))
 #pragma unroll
             for (int tile = 0; tile < TILES; tile++)
                 memory.sums[parity][row][warp][tile * COLUMNS + lane / 4] =
                     sums.c[tile / 2][tile % 2 * 2 + odd];
     }
 #pragma unroll
-    for (int row = 0; row < ROWS; row++)
-        if (row < p.M && p.norm) {
+    for (int row = 0; row < MOST; row++)
+        if (has_row<MOST>(p.M, row) && p.norm) {
             const float sum = warp_sum(sums.squares[row]);
             if (lane == 0)
                 memory.squares[parity][row][warp] = sum;
@@ -376,7 +419,8 @@ SR_DEVICE void leave_round(chain_memory &memory, int parity, const round_sums &s
 
 /* One tile alone: two chunks of x at a time, so that the second is not waited for behind the first. `number`: of the
  * tiles that the block has had; and out. */
-SR_DEVICE void multiply_alone(round_sums &sums, const sr_chain_product_task &task,
+template <int MOST>
+SR_DEVICE void multiply_alone(round_sums<MOST> &sums, const sr_chain_product_task &task,
                               chain_memory &memory, int &number) {
     const int K = task.of.K;
     for (int first = 0; first < K; first += 2 * CHUNK) {
@@ -385,7 +429,7 @@ SR_DEVICE void multiply_alone(round_sums &sums, const sr_chain_product_task &tas
         take_tile(weights[0], columns.first < K, memory, number++);
         if (first + CHUNK < K)
             take_tile(weights[1], columns.first + CHUNK < K, memory, number++);
-        take_x<2>(x, sums.squares, task, memory, columns);
+        take_x(x, sums.squares, task, memory, columns);
 #pragma unroll
         for (int piece = 0; piece < 4; piece++)
             multiply_piece(sums.c[0], weights[piece / 2][piece % 2], make_uint4(0, 0, 0, 0),
@@ -394,7 +438,8 @@ SR_DEVICE void multiply_alone(round_sums &sums, const sr_chain_product_task &tas
 }
 
 /* `tiles` of them. */
-SR_DEVICE void multiply_tiles(round_sums &sums, const sr_chain_product_task &task,
+template <int MOST>
+SR_DEVICE void multiply_tiles(round_sums<MOST> &sums, const sr_chain_product_task &task,
                               chain_memory &memory, int &number, int tiles) {
     const int K = task.of.K;
     for (int first = 0; first < K; first += CHUNK) {
@@ -406,7 +451,7 @@ SR_DEVICE void multiply_tiles(round_sums &sums, const sr_chain_product_task &tas
                 take_tile(weights[i], columns.first < K, memory, number++);
         if (columns.first >= K)
             continue;
-        take_x<1>(x, sums.squares, task, memory, columns);
+        take_x(x, sums.squares, task, memory, columns);
 #pragma unroll
         for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -417,17 +462,36 @@ SR_DEVICE void multiply_tiles(round_sums &sums, const sr_chain_product_task &tas
     }
 }
 
+/* Tiles `round`, `round` + blocks, ...: a division would take longer. */
+SR_DEVICE int tiles_of_round(const sr_chain_product_task &task, int round) {
+    int tiles = 1;
+#pragma unroll
+    for (int i = 1; i < TILES; i++)
+        tiles += round + i * (int)gridDim.x < task.tiles;
+    return tiles;
+}
+
 /* What a warp does next. */
-enum next_task { NEXT_NONE, NEXT_PRODUCT, NEXT_ATTENTION_64, NEXT_ATTENTION_128 };
+enum next_task {
+    NEXT_NONE,
+    NEXT_ROW, /* the product of one */
+    NEXT_ROWS,
+    NEXT_SOFTMAX_64,
+    NEXT_SOFTMAX_128,
+    NEXT_ATTENTION_64,
+    NEXT_ATTENTION_128
+};
 
 SR_DEVICE next_task task_of_warp(const chain_memory &memory) {
     const int number = memory.past[thread_again() / SR_WARP].tasks;
     if (number == list_of(memory).count)
         return NEXT_NONE;
     if (list_of(memory).entry[number].kind == SR_CHAIN_PRODUCT)
-        return NEXT_PRODUCT;
+        return task_at<sr_chain_product_task>(memory, number).of.M == 1 ? NEXT_ROW : NEXT_ROWS;
     const sr_chain_attention_task &task = task_at<sr_chain_attention_task>(memory, number);
-    return sr_chain_width(task.call.D, task.call.Dv) == 64 ? NEXT_ATTENTION_64 : NEXT_ATTENTION_128;
+    if (sr_chain_width(task.call.D, task.call.Dv) == 64)
+        return task.softmax ? NEXT_SOFTMAX_64 : NEXT_ATTENTION_64;
+    return task.softmax ? NEXT_SOFTMAX_128 : NEXT_ATTENTION_128;
 }
 
 /* The warp is done with a task, and with so many tiles and rounds in all. */
@@ -441,7 +505,7 @@ SR_DEVICE next_task move_on(chain_memory &memory, int tiles, int rounds) {
 }
 
 /* A call, and so is that of attention: they have all registers for themselves, and tell which comes next. */
-static __device__ __noinline__ next_task multiply() {
+template <int MOST> static __device__ __noinline__ next_task multiply() {
     SR_SHARED(chain_memory, shared); /* not an argument: its place is known */
     chain_memory &memory = *shared;
     const progress &past = memory.past[threadIdx.x / SR_WARP];
@@ -449,12 +513,11 @@ static __device__ __noinline__ next_task multiply() {
     int tiles = past.tiles, rounds = past.rounds;
     const int blocks = (int)gridDim.x;
     for (int round = (int)blockIdx.x; round < task.tiles; round += TILES * blocks) {
-        round_sums sums = {};
+        round_sums<MOST> sums = {};
         if (round + blocks >= task.tiles && task.of.K > CHUNK)
             multiply_alone(sums, task, memory, tiles);
         else
-            multiply_tiles(sums, task, memory, tiles,
-                           min((int)TILES, (task.tiles - round + blocks - 1) / blocks));
+            multiply_tiles(sums, task, memory, tiles, tiles_of_round(task, round));
         const int parity = rounds % 2;
         if (rounds++ >= 2)
             named_barrier_sync(ENDED + parity, MEETING);
@@ -466,19 +529,19 @@ static __device__ __noinline__ next_task multiply() {
 
 /* ---- attention ---- */
 
-/* The head's row of `width` numbers of sequence b, by one warp. */
-SR_DEVICE void take_row(sr_bf16 *to, const sr_chain_source &source, int b, int head, int width,
-                        uint32_t mark) {
-    const int lane = (int)threadIdx.x % SR_WARP;
-    const sr_chain_source row = row_of(source, b);
+/* q (0), k (1) or v (2) of the new token and the head, by one warp. */
+SR_DEVICE void take_row(chain_memory &memory, const sr_chain_attention_task &task,
+                        const one_place &at, int which) {
+    const int lane = (int)(threadIdx.x % SR_WARP), head = which == 0 ? at.h : at.kv;
+    const int width = which == 2 ? task.call.Dv : task.call.D;
+    const sr_chain_source row = row_of(task.token[which], task.call.B, at.b);
     for (int first = 0; first < width; first += 2 * SR_WARP) {
         const int column = first + 2 * lane;
         float x[1][1][2] = {};
-        load_pairs(x, row, 1, head * width + column, (head + 1) * width, mark);
-        if (column < width) {
-            to[column] = to_bf16(x[0][0][0]);
-            to[column + 1] = to_bf16(x[0][0][1]);
-        }
+        load_pairs(x, row, 1, head * width + column, (head + 1) * width, memory.mark);
+        if (column < width)
+            reinterpret_cast<uint32_t *>(memory.token[which])[column / 2] =
+                pack_bf16(x[0][0][0], x[0][0][1]);
     }
 }
 
@@ -488,13 +551,14 @@ SR_DEVICE void store_partial(sr_marked *to, const key_sums<sr_warp_row<WIDTH>::c
                              uint32_t mark) {
     using Row = sr_warp_row<WIDTH>;
 #pragma unroll
-    for (int m = 0; m < Row::count; m++)
+    for (int m = 0; m < Row::count; m += 2) {
+        const float two[2] = {sums.x[m], sums.x[m + 1]};
         if (Row::column(m) < Dv)
-            store_marked(to + Row::column(m), sums.x[m], mark);
-    if (Row::column(0) == 0) {
-        store_marked(to + WIDTH, sums.sum, mark);
-        store_marked(to + WIDTH + 1, sums.maximum, mark);
+            store_marked_two(to + Row::column(m), two, mark);
     }
+    const float row[2] = {sums.sum, sums.maximum};
+    if (Row::column(0) == 0)
+        store_marked_two(to + WIDTH, row, mark);
 }
 
 /* What a lane has of the sums of other blocks: sum and maximum of number `lane`, and two columns of each. */
@@ -507,7 +571,7 @@ template <int WIDTH>
 SR_DEVICE void load_others(other_sums &others, const sr_marked *from, int count, int column,
                            uint32_t mark) {
     constexpr int SIZE = sr_chain_partial(WIDTH);
-    const int lane = (int)threadIdx.x % SR_WARP;
+    const int lane = (int)(threadIdx.x % SR_WARP);
     others = {};
     others.own[1] = -INFINITY;
     for (;;) {
@@ -565,7 +629,7 @@ SR_DEVICE void add_partials(key_sums<sr_warp_row<WIDTH>::count> &all, const sr_m
 }
 
 /* The first warp, when the warps have left their sums. */
-template <int WIDTH>
+template <int WIDTH, bool SOFTMAX>
 SR_DEVICE void end_head(const sr_chain_attention_task &task, const chain_memory &memory,
                         const one_place &at, int part, const one_share<WIDTH, WARPS> &share) {
     using Row = sr_warp_row<WIDTH>;
@@ -582,37 +646,42 @@ SR_DEVICE void end_head(const sr_chain_attention_task &task, const chain_memory 
     }
     if (share.shares > 1)
         add_partials<WIDTH>(all, partials + SIZE, share.shares - 1, task, mark);
-    output_one<sr_bf16, WIDTH>(call, at, all);
+    if constexpr (SOFTMAX)
+        row_multiply<Row>(all.x, reciprocal_fast(all.sum + call.choices.epsilon));
+    else
+        output_one<sr_bf16, WIDTH>(call, at, all);
 #pragma unroll
-    for (int m = 0; m < Row::count; m++)
-        if (Row::column(m) < call.Dv)
-            store_row(task.o, at.b, at.h * call.Dv + Row::column(m), all.x[m], mark);
+    for (int m = 0; m < Row::count; m += 2)
+        if (Row::column(m) < call.Dv) {
+            const int column = at.h * call.Dv + Row::column(m);
+            const float two[2] = {all.x[m], all.x[m + 1]};
+            store_copies_of_two(copies_of(task.o, call.B, at.b, column), two, mark);
+            store_plain(task.o.plain, at.b, column, two[0]);
+            store_plain(task.o.plain, at.b, column + 1, two[1]);
+        }
 }
 
-template <int WIDTH> static __device__ __noinline__ next_task attend() {
+/* SOFTMAX: as the task says. */
+template <int WIDTH, bool SOFTMAX> static __device__ __noinline__ next_task attend() {
     SR_SHARED(chain_memory, shared);
     chain_memory &memory = *shared;
     const sr_chain_attention_task &task =
         task_at<sr_chain_attention_task>(memory, memory.past[thread_again() / SR_WARP].tasks);
     const sr_attention_view<sr_bf16> &call = task.call;
     for (int unit = (int)blockIdx.x; unit < call.B * call.H * task.parts; unit += (int)gridDim.x) {
-        const int part = unit % task.parts, warp = thread_again() / SR_WARP;
-        one_place at = place_of(call, task.memory, unit / task.parts);
+        const int part = unit & (task.parts - 1), warp = thread_again() / SR_WARP;
+        one_place at = place_of(call, task.memory, unit >> (__ffs(task.parts) - 1));
         at.position = memory.position[memory.past[warp].tasks];
         const one_share<WIDTH, WARPS> share(at.position, part, task.parts);
         if (part >= share.shares)
             continue;
-        const one_feed<sr_bf16, true> feed = {
-            call, task.memory, at, {memory.q, memory.k, memory.v}};
+        const one_feed<sr_bf16, true, SOFTMAX> feed = {
+            call, task.memory, at, {memory.token[0], memory.token[1], memory.token[2]}};
         key_round<sr_bf16> round; /* asked for while the new token is being made */
         fetch_round<WIDTH>(round, feed, share.walk.first);
         named_barrier_sync(WORK, WORKERS); /* nobody needs the token before any more */
-        if (warp == 0)
-            take_row(memory.q, task.q, at.b, at.h, call.D, memory.mark);
-        else if (warp == 1)
-            take_row(memory.k, task.k, at.b, at.kv, call.D, memory.mark);
-        else if (warp == 2)
-            take_row(memory.v, task.v, at.b, at.kv, call.Dv, memory.mark);
+        if (warp < 3)
+            take_row(memory, task, at, warp);
         named_barrier_sync(WORK, WORKERS);
         key_sums<8> sums;
         sums_start(sums, call.score);
@@ -623,7 +692,7 @@ template <int WIDTH> static __device__ __noinline__ next_task attend() {
         if (warp > 0 && part == 0 && at.h % call.group == 0)
             append_one(feed, (int)threadIdx.x - SR_WARP, WORKERS - SR_WARP);
         if (warp == 0)
-            end_head<WIDTH>(task, memory, at, part, share);
+            end_head<WIDTH, SOFTMAX>(task, memory, at, part, share);
     }
     const progress &past = memory.past[thread_again() / SR_WARP];
     return move_on(memory, past.tiles, past.rounds);
@@ -647,9 +716,12 @@ SR_DEVICE void end_run(const chain_memory &memory, sr_chain_state *state) {
 SR_DEVICE void work(const chain_memory &memory) {
     next_task next = task_of_warp(memory);
     while (next != NEXT_NONE)
-        next = next == NEXT_PRODUCT        ? multiply()
-               : next == NEXT_ATTENTION_64 ? attend<64>()
-                                           : attend<128>();
+        next = next == NEXT_ROW            ? multiply<1>()
+               : next == NEXT_SOFTMAX_64   ? attend<64, true>()
+               : next == NEXT_SOFTMAX_128  ? attend<128, true>()
+               : next == NEXT_ROWS         ? multiply<ROWS>()
+               : next == NEXT_ATTENTION_64 ? attend<64, false>()
+                                           : attend<128, false>();
 }
 
 static __global__ void __launch_bounds__(THREADS, 1)

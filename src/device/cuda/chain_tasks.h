@@ -1,7 +1,8 @@
 /* chain_tasks.h (private): a chain as its kernel sees it, and how a device keeps one.
  *
  * What a task makes for later tasks stands in marked numbers (together.h), each with the mark of this run of the kernel: whoever
- * needs it loads until the marks are right. Every task of a chain has its own, so nothing is overwritten. */
+ * needs it loads until the marks are right. Every task of a chain has its own, so nothing is overwritten. All blocks ask for
+ * the same numbers at the same time: there are copies of them, among which the blocks divide themselves. */
 #ifndef SR_CUDA_CHAIN_TASKS_H
 #define SR_CUDA_CHAIN_TASKS_H
 
@@ -18,16 +19,25 @@ enum {
 /* Where rows are read: marked, or if that is NULL in memory, where a kernel in front has left them. */
 struct sr_chain_source {
     const sr_marked *marked;
-    int64_t marked_stride; /* even */
+    int32_t marked_stride; /* even */
+    int32_t copies;        /* a power of two; all rows of one, then all of the next */
     sr_chain_place plain;
 };
 
 /* Where rows go. plain.data NULL: a later task writes there anyway. */
 struct sr_chain_target {
     sr_marked *marked;
-    int64_t marked_stride;
+    int32_t marked_stride;
+    int32_t copies; /* 0: nobody in the chain reads them */
     sr_chain_place plain;
 };
+
+enum { SR_CHAIN_COPIES = 8 }; /* at most */
+
+/* So many for so many rows: more of them spread what is asked for, and take longer to write. */
+SR_BOTH int sr_chain_copies(int rows) {
+    return rows == 1 ? SR_CHAIN_COPIES : rows == 2 ? 4 : 2;
+}
 
 struct sr_chain_product_task {
     sr_chain_product of; /* the places in it are not used */
@@ -39,10 +49,12 @@ struct sr_chain_product_task {
 struct sr_chain_attention_task {
     sr_attention_view<sr_bf16> call;
     sr_kept_memory<sr_bf16> memory;
-    sr_chain_source q, k, v; /* (B, heads * width) */
+    sr_chain_source token[3]; /* q, k, v: (B, heads * width) */
     sr_chain_target o;
     sr_marked *partials; /* (B H, parts, sr_chain_partial(width)) */
-    int parts;
+    int parts;           /* a power of two */
+    bool
+        softmax; /* weights are exponentials of dots, divided by their sum, and nothing else is done */
 };
 
 /* Heads are computed with so many numbers. */

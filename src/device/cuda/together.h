@@ -26,11 +26,17 @@ cudaError_t sr_launch_together(void (*kernel)(P...), dim3 grid, dim3 block, size
     return cudaLaunchCooperativeKernel(function, grid, block, addresses, shared_bytes, stream);
 }
 
-/* A number that one block stores, and two neighbours (at a multiple of 16 bytes) that another loads again and again until
- * their marks are right. Nothing else is ordered by that. */
+/* A number that one block stores, or two neighbours (at a multiple of 16 bytes), and two that another loads again and again
+ * until their marks are right. Nothing else is ordered by that. */
 SR_DEVICE void store_marked(sr_marked *to, float number, uint32_t mark) {
     asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(float_bits(number)),
                  "r"(mark)
+                 : "memory");
+}
+
+SR_DEVICE void store_marked_two(sr_marked *to, const float (&two)[2], uint32_t mark) {
+    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %2};" ::"l"(to),
+                 "r"(float_bits(two[0])), "r"(mark), "r"(float_bits(two[1]))
                  : "memory");
 }
 

@@ -50,6 +50,11 @@ SR_DEVICE void store_marked(sr_marked *to, float number, uint32_t mark) {
     sr_emulator_word_store(to, word);
 }
 
+SR_DEVICE void store_marked_two(sr_marked *to, const float (&two)[2], uint32_t mark) {
+    store_marked(to, two[0], mark);
+    store_marked(to + 1, two[1], mark);
+}
+
 SR_DEVICE void load_marked(sr_marked (&two)[2], const sr_marked *from) {
     for (int i = 0; i < 2; i++) {
         const uint64_t word = sr_emulator_word_load(from + i);
