@@ -371,10 +371,12 @@ static void combinations(void **state) {
     static const int64_t offsets[] = {0, 40, 41, 90, 160, 180};
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
         srnn_problem problem = {.B = 2, .H = 4, .Hkv = 2, .T = 90, .D = 32, .Dv = 24};
-        check_case(specs[n], problem, n % 2 ? CONTIGUOUS : BY_TOKEN);
+        if (n % 2 == 0)
+            check_case(specs[n], problem, n % 4 ? CONTIGUOUS : BY_TOKEN);
         problem.offsets = offsets;
         problem.documents = 5;
-        check_case(specs[n], problem, n % 2 ? BY_TOKEN_ODD : CONTIGUOUS);
+        if (n % 2)
+            check_case(specs[n], problem, n % 4 == 1 ? BY_TOKEN_ODD : CONTIGUOUS);
         problem.D = problem.Dv = 64; /* of which Hopper has more kernels */
         check_case(specs[n], problem, n % 4 == 3 ? BY_TOKEN_ODD : BY_TOKEN);
     }
@@ -446,10 +448,12 @@ static void spans(void **state) {
         {.B = 1, .H = 1, .T = 385, .D = 64, .Dv = 20, .chunk = 64},
         {.B = 1, .H = 2, .Hkv = 1, .T = 300, .D = 16, .Dv = 8}, /* two spans that are chosen */
     };
+    /* All of them with the first, every other with the rest. */
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
         for (size_t m = 0; m < sizeof problems / sizeof *problems; m++)
-            check_kernels(expanded, specs[n], problems[m], (arrangement)((n + m) % 3),
-                          (stretch){.which = SR_OPERAND_Q, .factor = 1});
+            if (n == 0 || (n + m) % 2)
+                check_kernels(expanded, specs[n], problems[m], (arrangement)((n + m) % 3),
+                              (stretch){.which = SR_OPERAND_Q, .factor = 1});
     check_kernels(expanded, "order:2", problems[3], BY_TOKEN,
                   (stretch){.which = SR_OPERAND_Q, .factor = 2048});
     /* So strong a decay that nothing holds what it would be backwards. */
