@@ -371,10 +371,12 @@ static void combinations(void **state) {
     static const int64_t offsets[] = {0, 40, 41, 90, 160, 180};
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
         srnn_problem problem = {.B = 2, .H = 4, .Hkv = 2, .T = 90, .D = 32, .Dv = 24};
-        check_case(specs[n], problem, n % 2 ? CONTIGUOUS : BY_TOKEN);
+        if (n % 2 == 0)
+            check_case(specs[n], problem, n % 4 ? CONTIGUOUS : BY_TOKEN);
         problem.offsets = offsets;
         problem.documents = 5;
-        check_case(specs[n], problem, n % 2 ? BY_TOKEN_ODD : CONTIGUOUS);
+        if (n % 2)
+            check_case(specs[n], problem, n % 4 == 1 ? BY_TOKEN_ODD : CONTIGUOUS);
         problem.D = problem.Dv = 64; /* of which Hopper has more kernels */
         check_case(specs[n], problem, n % 4 == 3 ? BY_TOKEN_ODD : BY_TOKEN);
     }
@@ -454,10 +456,12 @@ static void spans(void **state) {
                                  .offsets = offsets,
                                  .documents = 7,
                                  .chunk = 64};
+    /* All of them with the first, every other with the rest. */
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
         for (size_t m = 0; m < sizeof problems / sizeof *problems; m++)
-            check_kernels(expanded, specs[n], problems[m], (arrangement)((n + m) % 3),
-                          (stretch){.which = SR_OPERAND_Q, .factor = 1});
+            if (n == 0 || (n + m) % 2)
+                check_kernels(expanded, specs[n], problems[m], (arrangement)((n + m) % 3),
+                              (stretch){.which = SR_OPERAND_Q, .factor = 1});
     for (size_t n = 0; n < 3; n++) /* not order 1, whose sums of weights can be about zero */
         check_kernels(expanded, specs[n], narrow, (arrangement)n,
                       (stretch){.which = SR_OPERAND_Q, .factor = 1});
