@@ -14,12 +14,16 @@ configure = log=$$(cmake -S . -B $(1) -G Ninja $(2) 2>&1) || { echo "$$log"; exi
 compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout $(or $(2),300) --output-on-failure
 # What does not depend on how the program was compiled is tested once, by `release`: rules of the source tree, pages in
-# a browser, ranks that die, hang or fill a disk.
+# a browser, ranks that die, hang or fill a disk. Under sanitizers whole commands run too; another compiler changes what
+# they compute with, which has tests of its own.
 compiled_only = -LE 'tree|processes'
+computing_only = -LE 'tree|processes|commands'
+# Builds that try something else than the CPU's kernels have those of one instruction set.
+one_level = -DSOFTRNN_CPU_LEVELS=OFF
 
 .PHONY: build test study study-full study-gpu verify deps deps-test deps-browser deps-torch test-python wheel \
         bench fuzz sanitize clang release nightly \
-        cuda emulated races format check-format install clean help
+        cuda cuda-check emulated races format check-format install clean help
 
 build: deps ## the library and the program, in build/ (the default)
 	@$(call configure,build,-DCMAKE_BUILD_TYPE=Release)
@@ -67,12 +71,12 @@ sanitize: deps-test ## the build with address and undefined-behaviour sanitizers
 clang: deps-test ## the build with clang, and its tests
 	@$(call configure,build-clang,-DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=clang)
 	@$(call compile,build-clang)
-	@$(call run_tests,build-clang) $(compiled_only)
+	@$(call run_tests,build-clang) $(computing_only)
 
 fuzz: deps-test ## each fuzzer for FUZZ_SECONDS (10)
 	@$(call configure,build-fuzz,-DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang \
 	    -DSOFTRNN_FUZZ=ON -DSOFTRNN_FUZZ_SECONDS=$(FUZZ_SECONDS) -DSOFTRNN_FUZZ_RUNS=$(FUZZ_RUNS) \
-	    -DSOFTRNN_FUZZ_SEED=$(FUZZ_SEED))
+	    -DSOFTRNN_FUZZ_SEED=$(FUZZ_SEED) $(one_level))
 	@$(call compile,build-fuzz) --target fuzzers
 	@$(call run_tests,build-fuzz,7200) -R '^fuzz_'
 
@@ -81,13 +85,19 @@ cuda: deps ## the build with CUDA, in build-cuda/
 	@$(call configure,build-cuda,-DSOFTRNN_CUDA=ON -DCMAKE_CUDA_COMPILER=$(NVCC))
 	@$(call compile,build-cuda) --target softrnn softrnn_lab_shared gpu_tests test_golden_command test_lab
 
+cuda-check: deps ## that the kernels for GPUs compile for Ampere and Hopper, and link; in build-cuda-check/
+	@test -n "$(NVCC)" || { echo "nvcc not found: install the CUDA toolkit or set NVCC" >&2; exit 1; }
+	@$(call configure,build-cuda-check,-DSOFTRNN_CUDA=ON -DCMAKE_CUDA_COMPILER=$(NVCC) $(one_level) \
+	    "-DCMAKE_CUDA_ARCHITECTURES=80-real;90-real")
+	@$(call compile,build-cuda-check) --target softrnn gpu_tests
+
 emulated: deps-test ## the kernels for GPUs on an emulated one, in build-emulated/
-	@$(call configure,build-emulated,-DCMAKE_BUILD_TYPE=Release -DSOFTRNN_CUDA=emulated)
+	@$(call configure,build-emulated,-DCMAKE_BUILD_TYPE=Release -DSOFTRNN_CUDA=emulated $(one_level))
 	@$(call compile,build-emulated) --target gpu_tests
 	@$(call run_tests,build-emulated) -L gpu
 
 races: deps-test ## the same, looking for races between the threads of a block, in build-races/
-	@$(call configure,build-races,-DCMAKE_BUILD_TYPE=Release -DSOFTRNN_CUDA=emulated -DSOFTRNN_CUDA_RACES=ON)
+	@$(call configure,build-races,-DCMAKE_BUILD_TYPE=Release -DSOFTRNN_CUDA=emulated -DSOFTRNN_CUDA_RACES=ON $(one_level))
 	@$(call compile,build-races) --target gpu_tests test_emulator
 	@build-races/tests/test_emulator
 	@ctest --test-dir build-races -j $(JOBS) --timeout 3000 --output-on-failure -L gpu

@@ -7,7 +7,9 @@
 #include "options.h"
 #include "train/run_checkpoint.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 static const char *const type_words[] = {"float32", "bfloat16", "float16", NULL};
@@ -53,29 +55,21 @@ static void tell_losses(const sr_model *model, const char *out) {
                 out, BIN_BOS, BIN_EOS, c->bos, c->eos);
 }
 
+/* What kept others out of a folder is no part of a model. */
+static srnn_status remove_lock(const char *out) {
+    char path[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(path, out, "lock"));
+    return unlink(path) == 0
+               ? SRNN_OK
+               : SR_FAIL(SRNN_ERR_IO, "%s: cannot be removed: %s", path, strerror(errno));
+}
+
 static srnn_status write_folder(const sr_model *model, const char *out, const char *in,
                                 sr_dtype dtype, const char *tokenizer) {
     SR_TRY(sr_model_save_public(model, out, dtype));
     SR_TRY(write_tokenizer(out, in, tokenizer, model->config.V));
+    SR_TRY(remove_lock(out));
     return tell_loaders(&model->config, out);
-}
-
-/* A folder that is not finished goes: it was new or empty, and would refuse the next try. */
-static srnn_status write_model(const sr_model *model, const char *out, const char *in,
-                               sr_dtype dtype, const char *tokenizer) {
-    if (sr_model_is_bin(out)) {
-        SR_TRY(sr_model_save_llama2c(model, out));
-        tell_losses(model, out);
-        return SRNN_OK;
-    }
-    SR_TRY(sr_folders_make(out));
-    const srnn_status status = write_folder(model, out, in, dtype, tokenizer);
-    if (status == SRNN_OK)
-        return status;
-    char why[512];
-    snprintf(why, sizeof why, "%s", srnn_error_detail());
-    sr_folder_remove(out); /* what stays behind matters less than why */
-    return SR_FAIL(status, "%s", why);
 }
 
 /* What lies in the folder already would be mixed with the model, or be lost. */
@@ -85,7 +79,9 @@ static srnn_status check_empty(const char *out) {
     SR_TRY(sr_path_join(run, out, "run.yaml"));
     SR_TRY(sr_path_join(config, out, "config.json"));
     SR_TRY(sr_folder_list(&names, out));
-    const size_t count = names.count;
+    size_t count = names.count;
+    for (size_t i = 0; i < names.count; i++)
+        count -= strcmp(names.names[i], "lock") == 0; /* who asks for it sees if it is held */
     sr_names_free(&names);
     if (count == 0)
         return SRNN_OK;
@@ -95,6 +91,38 @@ static srnn_status check_empty(const char *out) {
                    access(run, F_OK) == 0      ? "a run"
                    : access(config, F_OK) == 0 ? "a model"
                                                : "other files");
+}
+
+/* A folder that is not finished goes: it was new or empty, and would refuse the next try. */
+static srnn_status fill_folder(const sr_model *model, const char *out, const char *in,
+                               sr_dtype dtype, const char *tokenizer) {
+    char why[512];
+    const srnn_status status = write_folder(model, out, in, dtype, tokenizer);
+    if (status == SRNN_OK)
+        return status;
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    sr_folder_remove(out); /* what stays behind matters less than why */
+    return SR_FAIL(status, "%s", why);
+}
+
+/* Of two that were started for the same folder one writes it, and the other says why not. */
+static srnn_status write_model(const sr_model *model, const char *out, const char *in,
+                               sr_dtype dtype, const char *tokenizer) {
+    int lock;
+    if (sr_model_is_bin(out)) {
+        SR_TRY(sr_model_save_llama2c(model, out));
+        tell_losses(model, out);
+        return SRNN_OK;
+    }
+    SR_TRY(sr_folders_make(out));
+    SR_TRY(sr_folder_lock(&lock, out, 0));
+    srnn_status status = check_empty(out);
+    if (status == SRNN_OK)
+        status = fill_folder(model, out, in, dtype, tokenizer);
+    else
+        (void)remove_lock(out);
+    sr_folder_unlock(lock);
+    return status;
 }
 
 static srnn_status check_tokenizer(const char *name) {

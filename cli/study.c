@@ -91,12 +91,14 @@ static srnn_status conduct(sr_study *study, const arguments *a, sr_study_way *wa
 }
 
 /* What runs where. */
-static int show_status(const sr_study *study, const arguments *a) {
+static int show_status(const sr_study *study, const arguments *a, const sr_study_way *way) {
     sr_run_view *views = calloc(study->run_count, sizeof *views);
-    srnn_status status = views ? sr_study_status(study, &a->request, views)
+    srnn_status status = views ? sr_study_status(study, a->request.out, way, views)
                                : SR_FAIL(SRNN_ERR_MEMORY, "no memory to look at the runs");
     for (size_t i = 0; status == SRNN_OK && i < study->run_count; i++) {
         const sr_run_view *v = &views[i];
+        if (!v->selected)
+            continue;
         printf("%-32s %-9s step %lld of %lld", study->runs[i].id,
                v->ending != SR_ENDING_NONE ? sr_ending_name(v->ending)
                : v->running                ? "running"
@@ -173,7 +175,7 @@ static int start(const arguments *a) {
     if (exit_code == EXIT_OK && a->request.plan_only)
         study_table_plan(&study, &way);
     else if (exit_code == EXIT_OK && a->request.status_only)
-        exit_code = show_status(&study, a);
+        exit_code = show_status(&study, a, &way);
     else if (exit_code == EXIT_OK && a->run)
         exit_code = command_report(sr_study_member(&study, &a->request, a->run));
     else if (exit_code == EXIT_OK)
@@ -192,8 +194,8 @@ int command_study(int argc, char **argv) {
         OPTION_TEXT("--out", &r->out, "DIR", "the study's folder; what has ended there stays"),
         OPTION_FLAG("--dry-run", &r->plan_only, "print the plan with its cost and stop"),
         OPTION_TEXT("--only", &r->only, "NAMES",
-                    "run only these tasks, variants, sizes or runs: a,b or 'recall.*'"),
-        OPTION_TEXT("--skip", &r->skip, "NAMES", "do not run these"),
+                    "only these tasks, variants, sizes or runs: a,b or 'recall.*'"),
+        OPTION_TEXT("--skip", &r->skip, "NAMES", "but not these"),
         OPTION_INTEGER("--jobs", &a.jobs, 0, 1024, "N", "runs at a time; 0: one per core"),
         OPTION_CHOICE(
             "--launcher", &a.launcher, launchers, "WORD",

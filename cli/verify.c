@@ -8,6 +8,7 @@
 #include "options.h"
 #include "probe.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -73,7 +74,7 @@ typedef struct reference {
 typedef struct verification {
     method methods[METHODS_MAX];
     size_t method_count, shape_count;
-    int threads, random;
+    int threads, random, longest;
     srnn_device *device; /* NULL: the CPU */
     srnn_dtype dtype;
     uint64_t seed;
@@ -232,7 +233,7 @@ static srnn_status verify_shapes(verification *v, cell *cells, const char *name,
     srnn_status status = SRNN_OK;
     for (size_t i = 0; i < v->shape_count; i++) {
         const srnn_problem problem = problem_of(v, a, &shapes[i]);
-        if (well_conditioned(a, &shapes[i]) && is_computed(&problem))
+        if (shapes[i].T <= v->longest && well_conditioned(a, &shapes[i]) && is_computed(&problem))
             all.of[i].problem = problem;
     }
     sr_parallel(find_reference_task, &all, (int64_t)v->shape_count, sr_thread_count(v->threads));
@@ -377,7 +378,7 @@ int command_verify(int argc, char **argv) {
     bool quick = false;
     int dtype = 0;
     int64_t seed = 1;
-    verification v = {.shape_count = SHAPES, .random = 12};
+    verification v = {.shape_count = SHAPES, .random = 12, .longest = INT_MAX};
     const command_option options[] = {
         OPTION_TEXT("--attention", &attention, "SPEC", "a variant, or all"),
         OPTION_INTEGER("--threads", &v.threads, 0, 1024, "N", "threads to use; 0: all cores"),
@@ -385,6 +386,7 @@ int command_verify(int argc, char **argv) {
         OPTION_INTEGER("--random", &v.random, 0, 100000, "N",
                        "random combinations beside the table"),
         OPTION_FLAG("--quick", &quick, "fewer shapes"),
+        OPTION_INTEGER("--longest", &v.longest, 1, INT_MAX, "N", "no shapes of more tokens"),
         OPTION_DEVICE(&device),
         OPTION_CHOICE("--dtype", &dtype, dtypes, "TYPE",
                       "numbers to compute with; bf16 on GPUs only"),

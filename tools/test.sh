@@ -27,7 +27,7 @@ step sanitize build-sanitize
 step clang build-clang
 step emulated build-emulated
 if [ -n "${NVCC:-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)}" ]; then
-    step cuda
+    step cuda-check
 else
     echo "== cuda: left out, there is no nvcc here"
 fi

@@ -2,6 +2,7 @@
 #include "base/threads.h"
 
 #include "base/clock.h"
+#include "base/cpu_quota.h"
 
 #include <dlfcn.h>
 #include <linux/futex.h>
@@ -115,7 +116,8 @@ static void wake(atomic_int *state) {
 
 /* How long a thread without work stays awake: longer than threads wait for the slowest of a call. One that sleeps wakes
  * too late for the next call, which then lasts longer and lets others fall asleep. All but the first moment is
- * offered to other programs; where one takes the core, the machine has other work, and the thread sleeps. */
+ * offered to other programs; where one takes the core, the machine has other work, and the thread sleeps. It sleeps at
+ * once where the system grants less than a core to each thread: what is spent waiting would be missing for work. */
 static const double awake_seconds = 1e-3, alone_seconds = 50e-6, taken_seconds = 20e-6;
 
 /* Offers this core to other programs. Returns whether one took it. */
@@ -124,9 +126,14 @@ static bool core_is_wanted(double now) {
     return sr_clock_seconds() - now > taken_seconds;
 }
 
+static double granted;     /* cores' worth of time for all threads */
+static atomic_bool scarce; /* less than a core for each thread of the last call */
+
 /* Stays awake for a moment while the state is `value`. */
 static void watch(atomic_int *state, int value) {
     double begin = 0, waited = 0;
+    if (atomic_load(&scarce))
+        return;
     do {
         for (int i = 0; i < 32; i++) {
             if (atomic_load(state) != value)
@@ -212,8 +219,9 @@ static void in_child(void) {
     pthread_mutex_unlock(&idle.lock);
 }
 
-static void watch_forks(void) {
+static void prepare(void) {
     (void)pthread_atfork(before_fork, after_fork, in_child);
+    granted = sr_cpu_quota("/sys/fs/cgroup", "/proc/self/cgroup");
 }
 
 /* A list of up to `count` helpers; fewer where the system gives no more threads. */
@@ -222,7 +230,8 @@ static helper *take_helpers(int count) {
     helper *list = NULL;
     if (count <= 0)
         return NULL;
-    pthread_once(&once, watch_forks);
+    pthread_once(&once, prepare);
+    atomic_store(&scarce, granted < count + 1);
     pthread_mutex_lock(&idle.lock);
     for (; count > 0; count--) {
         helper *h = idle.first;

@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { OPEN_FOLDERS = 16, LOOK_MICROSECONDS = 50000 };
+enum { OPEN_FOLDERS = 16, LOOK_MICROSECONDS = 5000 };
 
 static srnn_status fail(const char *path, const char *what) {
     return SR_FAIL(SRNN_ERR_IO, "%s: %s: %s", path, what, strerror(errno));

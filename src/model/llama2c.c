@@ -154,6 +154,17 @@ static srnn_status load(sr_model **model, sr_backend *backend, const char *path,
     return status;
 }
 
+srnn_status sr_model_llama2c_tokens(int *V, const char *path) {
+    sr_mapping file;
+    sr_model_config config = {0};
+    SR_TRY(sr_mapping_open(&file, path));
+    const srnn_status status = read_header(&config, path, &file);
+    *V = config.V;
+    sr_model_config_free(&config);
+    sr_mapping_close(&file);
+    return status;
+}
+
 srnn_status sr_model_load_llama2c(sr_model **model, sr_backend *backend, const char *path) {
     sr_mapping file;
     *model = NULL;

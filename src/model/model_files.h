@@ -47,4 +47,7 @@ srnn_status sr_model_save_public(const sr_model *model, const char *folder, sr_d
 srnn_status sr_model_load_llama2c(sr_model **model, sr_backend *backend, const char *path);
 srnn_status sr_model_save_llama2c(const sr_model *model, const char *path);
 
+/* *V = how many tokens the model of a .bin file knows. */
+srnn_status sr_model_llama2c_tokens(int *V, const char *path);
+
 #endif

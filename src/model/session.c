@@ -309,7 +309,16 @@ srnn_status sr_session_feed_greedy(sr_session *session, int32_t *next, const int
     return sr_session_chosen(session, next);
 }
 
+/* What nothing came before has no most probable token. */
+static srnn_status check_fed(const sr_session *session) {
+    if (session->position == 0)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "nothing was fed to the session yet, so that no token "
+                                          "is the most probable next one: feed one first");
+    return SRNN_OK;
+}
+
 srnn_status sr_session_chosen(sr_session *session, int32_t *next) {
+    SR_TRY(check_fed(session));
     return sr_device_copy_out(session->backend->device, next, session->chosen,
                               (size_t)session->setup.B * sizeof *next);
 }
@@ -322,6 +331,7 @@ srnn_status sr_session_feed_chosen(sr_session *session, int32_t *next) {
     sr_backend *backend = session->backend;
     srnn_device *device = backend->device;
     const size_t bytes = (size_t)session->setup.B * sizeof *next;
+    SR_TRY(check_fed(session));
     SR_TRY(reserve(session, 1));
     SR_TRY(backend->follow(backend, session->ids, session->positions, session->chosen,
                            (int32_t)session->position, session->setup.B));
@@ -344,7 +354,7 @@ srnn_status sr_session_feed_all(sr_session *session, float *logits, const int32_
         SR_TRY(logits_after(session, t));
         SR_TRY(fetch_logits(session, logits + (size_t)t * V, (size_t)T * V));
     }
-    return SRNN_OK;
+    return session->backend->largest(session->backend, session->chosen, logits_of(session));
 }
 
 int64_t sr_session_position(const sr_session *session) {

@@ -89,8 +89,7 @@ static srnn_status check_selection(const sr_study *study, const sr_study_way *wa
     SR_TRY(sr_study_words_check(study, &way->only, "--only"));
     SR_TRY(sr_study_words_check(study, &way->skip, "--skip"));
     for (size_t i = 0; i < study->run_count; i++)
-        if ((!way->only.count || sr_study_run_matches(study, &study->runs[i], &way->only)) &&
-            !sr_study_run_matches(study, &study->runs[i], &way->skip))
+        if (sr_study_selects(study, way, &study->runs[i]))
             return SRNN_OK;
     return SR_FAIL(SRNN_ERR_ARGUMENT, "--only and --skip leave nothing to run");
 }
@@ -138,13 +137,15 @@ srnn_status sr_study_member(const sr_study *study, const sr_study_request *reque
     return sr_worker_member(study, request->out, id);
 }
 
-srnn_status sr_study_status(const sr_study *study, const sr_study_request *request,
+srnn_status sr_study_status(const sr_study *study, const char *folder, const sr_study_way *way,
                             sr_run_view *views) {
     char path[SR_PATH_BYTES];
     for (size_t i = 0; i < study->run_count; i++) {
         sr_result result;
-        views[i] = (sr_run_view){.selected = true};
-        SR_TRY(sr_study_run_path(path, request->out, study->runs[i].id));
+        views[i] = (sr_run_view){.selected = sr_study_selects(study, way, &study->runs[i])};
+        if (!views[i].selected)
+            continue;
+        SR_TRY(sr_study_run_path(path, folder, study->runs[i].id));
         SR_TRY(sr_result_read(&result, path));
         views[i].ending = result.ending;
         views[i].step = result.ending == SR_ENDING_NONE ? sr_record_last_step(path) : result.step;

@@ -25,8 +25,8 @@ void sr_study_way_free(sr_study_way *way);
 /* Runs one run of a prepared study in this process, and nothing else: what launchers start. */
 srnn_status sr_study_member(const sr_study *study, const sr_study_request *request, const char *id);
 
-/* views (study->run_count) = how the runs of a prepared study stand, by their records. */
-srnn_status sr_study_status(const sr_study *study, const sr_study_request *request,
+/* views (study->run_count) = how the runs of a prepared study that the way selects stand, by their records. */
+srnn_status sr_study_status(const sr_study *study, const char *folder, const sr_study_way *way,
                             sr_run_view *views);
 
 /* Runs a prepared study, and sums up all records that are there, also when it was interrupted (the status says

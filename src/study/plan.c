@@ -323,6 +323,8 @@ static srnn_status add_run(sr_study *study, sr_study_run run, double rate, int64
     sr_study_run *added = &grown[study->run_count++];
     *added = run;
     SR_TRY(make_settings(added, study, rate, seed, text));
+    const sr_run_settings *s = &added->settings; /* whose length the data may still change */
+    added->steps = steps_of(s, (double)s->B * s->T * s->accumulate);
     return make_id(added, study);
 }
 

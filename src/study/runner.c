@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LOOK_MICROSECONDS = 50000, MOST_JOBS = 1024 };
+enum { LOOK_NANOSECONDS = 50000000, MOST_JOBS = 1024 };
 
 /* A process that runs one run. */
 typedef struct job {
@@ -76,6 +76,20 @@ static srnn_status run_folder(char path[SR_PATH_BYTES], const runner *r, size_t 
 
 /* ---- starting and ending jobs */
 
+static sigset_t child_ends(void) {
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    return child;
+}
+
+/* Until a child ends, which is blocked so that it is not missed, or it is time to look again. */
+static void wait_for_child(void) {
+    const struct timespec look = {.tv_nsec = LOOK_NANOSECONDS};
+    const sigset_t child = child_ends();
+    (void)sigtimedwait(&child, NULL, &look);
+}
+
 static srnn_status start(runner *r, int slot, size_t run) {
     char path[SR_PATH_BYTES];
     sigset_t both, before;
@@ -90,6 +104,8 @@ static srnn_status start(runner *r, int slot, size_t run) {
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         if (getppid() != parent)
             _exit(1);
+        const sigset_t child = child_ends();
+        sigprocmask(SIG_UNBLOCK, &child, NULL);
         pin(r, slot);
         _exit(sr_worker_run(&r->study->runs[run], path, r->threads, &r->boards[run]) ? 0 : 1);
     }
@@ -128,8 +144,7 @@ static void collect_broken(const runner *r, const job *ended, const char *path, 
         snprintf(result.message, sizeof result.message, "its process was ended by signal %d",
                  WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0);
     fail(view, result.message);
-    if (sr_folder_make(path) == SRNN_OK)
-        (void)sr_result_write(&result, path); /* the failure itself is what matters */
+    (void)sr_worker_tell(&result, path); /* the failure itself is what matters */
 }
 
 /* A process has ended: how did its run? */
@@ -204,7 +219,7 @@ static srnn_status supervise(runner *r) {
             stopping = true;
             stop_all(r);
         }
-        usleep(LOOK_MICROSECONDS);
+        wait_for_child();
     }
     if (r->way->watch)
         (void)r->way->watch(r->way->context, r->study, r->views);
@@ -214,6 +229,11 @@ static srnn_status supervise(runner *r) {
 }
 
 /* ---- what is there already */
+
+bool sr_study_selects(const sr_study *study, const sr_study_way *way, const sr_study_run *run) {
+    return (!way->only.count || sr_study_run_matches(study, run, &way->only)) &&
+           !sr_study_run_matches(study, run, &way->skip);
+}
 
 /* A run that failed is to be tried again. */
 static srnn_status forget_failure(sr_result *result, const char *path) {
@@ -230,8 +250,7 @@ static srnn_status stock_of(sr_run_view *view, const sr_study *study, const sr_s
     sr_result result;
     *view = (sr_run_view){.loss = NAN, .validation = NAN, .accuracy = NAN, .first_step = -1};
     SR_TRY(sr_result_read(&result, path));
-    view->selected = (!way->only.count || sr_study_run_matches(study, run, &way->only)) &&
-                     !sr_study_run_matches(study, run, &way->skip);
+    view->selected = sr_study_selects(study, way, run);
     if (view->selected && result.ending == SR_ENDING_FAILED)
         SR_TRY(forget_failure(&result, path));
     view->ending = result.ending;
@@ -259,7 +278,12 @@ static srnn_status execute(runner *r) {
         atomic_store(&r->boards[i].validation, NAN);
         atomic_store(&r->boards[i].accuracy, NAN);
     }
-    return supervise(r);
+    const sigset_t child = child_ends();
+    sigset_t before;
+    sigprocmask(SIG_BLOCK, &child, &before);
+    const srnn_status status = supervise(r);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return status;
 }
 
 srnn_status sr_study_execute(const sr_study *study, const char *folder, const sr_study_way *way,

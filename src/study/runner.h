@@ -8,7 +8,7 @@
 
 /* Where a run of the plan stands. */
 typedef struct sr_run_view {
-    bool selected; /* to be run now */
+    bool selected; /* asked for */
     bool running;
     sr_ending ending;
     int64_t step;
@@ -41,6 +41,9 @@ typedef struct sr_study_way {
     sr_word_list cluster; /* options of Slurm's sbatch: "partition=short" */
     const char *member;   /* the shell's words that run one run of the study, before "--run NAME" */
 } sr_study_way;
+
+/* True if the run is one of those that are asked for. */
+bool sr_study_selects(const sr_study *study, const sr_study_way *way, const sr_study_run *run);
 
 /* How many runs at a time, and threads for each. */
 void sr_study_shares(int *jobs, int *threads, int asked);

@@ -148,11 +148,19 @@ static srnn_status add_records(sr_result *result, const char *folder) {
     return status;
 }
 
+srnn_status sr_worker_tell(const sr_result *result, const char *folder) {
+    int lock;
+    SR_TRY(sr_folders_make(folder));
+    SR_TRY(sr_folder_lock(&lock, folder, 0));
+    const srnn_status status = sr_result_write(result, folder);
+    sr_folder_unlock(lock);
+    return status;
+}
+
 static srnn_status write_result(sr_result *result, const char *folder) {
     result->cpu_seconds = cpu_seconds();
-    SR_TRY(sr_folder_make(folder));
     SR_TRY(add_records(result, folder));
-    return sr_result_write(result, folder);
+    return sr_worker_tell(result, folder);
 }
 
 /* ---- the place: who is at work in a run's folder */
@@ -163,7 +171,7 @@ static void own_host(char host[64]) {
     host[63] = '\0';
 }
 
-/* "node7, job 123_4" or "node7, process 567" */
+/* "node7, job 123_4" or "node7, process 567"; only by who holds the folder. */
 static srnn_status write_place(const char *folder) {
     char path[SR_PATH_BYTES], host[64], text[128];
     const char *job = getenv("SLURM_ARRAY_JOB_ID"), *task = getenv("SLURM_ARRAY_TASK_ID");
@@ -173,7 +181,6 @@ static srnn_status write_place(const char *folder) {
     else
         snprintf(text, sizeof text, "%s, process %ld", host, (long)getpid());
     SR_TRY(sr_path_join(path, folder, "place"));
-    SR_TRY(sr_folders_make(folder));
     return sr_file_replace(path, text, strlen(text));
 }
 
@@ -225,9 +232,9 @@ bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
     sr_result result = {.ending = SR_ENDING_FINISHED, .threads = threads};
     sr_run *run = NULL;
     catch_stops();
-    srnn_status status = write_place(folder);
+    srnn_status status = open_run(&run, planned, folder, threads);
     if (status == SRNN_OK)
-        status = open_run(&run, planned, folder, threads);
+        status = write_place(folder);
     if (status == SRNN_OK) {
         result.parameters = (double)planned->parameters;
         result.memory_bytes = (double)sr_run_bytes(run);
@@ -238,12 +245,13 @@ bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
         snprintf(result.message, sizeof result.message, "%s", srnn_error_detail());
     }
     const bool ended = status != SRNN_OK || sr_run_done(run);
+    if (run)
+        remove_place(folder);
     sr_run_free(run);
     const bool told = !ended || write_result(&result, folder) == SRNN_OK;
     if (!told)
         snprintf(board->failure, sizeof board->failure, "%s",
                  *result.message ? result.message : srnn_error_detail());
-    remove_place(folder);
     return told;
 }
 

@@ -25,6 +25,9 @@ bool sr_worker_run(const sr_study_run *run, const char *folder, int threads,
  * with a failure told, also if the run itself failed. */
 srnn_status sr_worker_member(const sr_study *study, const char *folder, const char *id);
 
+/* Writes how a run ended, unless another process is at work in its folder: that one will tell. */
+srnn_status sr_worker_tell(const sr_result *result, const char *folder);
+
 /* view->place = the machine and the job or process at work in the run's folder, if one is, and view->seconds those since
  * its last record, NaN if there is none: it keeps the file "place" while it lives. One that was killed leaves it
  * behind: on this machine that is seen, on another its last record grows old. */

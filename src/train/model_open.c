@@ -1,6 +1,7 @@
 /* model_open.c: a model, and its tokenizer, from whatever a user names. */
 #include "train/model_open.h"
 
+#include "data/tokenizer/tokenizer_copy.h"
 #include "train/run_checkpoint.h"
 
 #include <libgen.h>
@@ -19,16 +20,49 @@ srnn_status sr_model_open(sr_model **model, sr_backend *backend, const char *whe
     return sr_model_load(model, backend, path);
 }
 
+/* A tokenizer in the folder of a .bin file need not have to do with it. One of another size has not: folder = "" for
+ * a model of bytes, which needs none. */
+static srnn_status check_beside(char folder[SR_PATH_BYTES], const char *bin) {
+    sr_tokenizer *tokenizer;
+    int V;
+    SR_TRY(sr_model_llama2c_tokens(&V, bin));
+    SR_TRY(sr_tokenizer_load(&tokenizer, folder));
+    const uint32_t tokens = sr_tokenizer_vocab_size(tokenizer);
+    sr_tokenizer_free(tokenizer);
+    if (tokens == (uint32_t)V)
+        return SRNN_OK;
+    if (V != SR_BYTE_TOKENS)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "%s has %d tokens, the tokenizer in its folder %u: it seems to be that of "
+                       "another model; name the right one",
+                       bin, V, tokens);
+    *folder = '\0';
+    return SRNN_OK;
+}
+
+srnn_status sr_model_tokenizer_folder(char folder[SR_PATH_BYTES], const char *model) {
+    const bool is_bin = sr_model_is_bin(model);
+    if (is_bin) {
+        SR_TRY(sr_path_print(folder, "%s", model));
+        const char *above = dirname(folder);
+        memmove(folder, above, strlen(above) + 1);
+    } else {
+        SR_TRY(sr_checkpoint_model(folder, model));
+    }
+    if (!sr_tokenizer_lies_in(folder))
+        *folder = '\0';
+    return is_bin && *folder ? check_beside(folder, model) : SRNN_OK;
+}
+
 srnn_status sr_model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, const char *model,
                                     int V) {
-    char path[SR_PATH_BYTES];
+    char folder[SR_PATH_BYTES];
     if (name)
         return sr_tokenizer_load(tokenizer, name);
-    SR_TRY(sr_model_is_bin(model) ? sr_path_print(path, "%s", model)
-                                  : sr_checkpoint_model(path, model));
-    const srnn_status status =
-        sr_tokenizer_load(tokenizer, sr_model_is_bin(model) ? dirname(path) : path);
-    if (status != SRNN_OK && V == SR_BYTE_TOKENS)
+    SR_TRY(sr_model_tokenizer_folder(folder, model));
+    if (*folder)
+        return sr_tokenizer_load(tokenizer, folder);
+    if (V == SR_BYTE_TOKENS)
         return sr_tokenizer_create_bytes(tokenizer);
-    return status;
+    return SR_FAIL(SRNN_ERR_IO, "%s: there is no tokenizer beside it; name one", model);
 }

@@ -7,13 +7,10 @@
 #include "data/rows/synthetic.h"
 #include "data/shards/manifest.h"
 #include "data/tokenizer/tokenizer.h"
-#include "data/tokenizer/tokenizer_copy.h"
 #include "files/path.h"
 #include "train/batches.h"
 #include "train/model_open.h"
-#include "train/run_checkpoint.h"
 
-#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -120,24 +117,10 @@ static srnn_status check_text(const sr_run_settings *s, const char *tokenizer, c
     return status;
 }
 
-/* folder = where the tokenizer lies that is beside settings->model; "" if there is none. */
-static srnn_status beside_model(char folder[SR_PATH_BYTES], const sr_run_settings *s) {
-    if (sr_model_is_bin(s->model)) {
-        SR_TRY(sr_path_print(folder, "%s", s->model));
-        const char *above = dirname(folder);
-        memmove(folder, above, strlen(above) + 1);
-    } else {
-        SR_TRY(sr_checkpoint_model(folder, s->model));
-    }
-    if (!sr_tokenizer_lies_in(folder))
-        *folder = '\0';
-    return SRNN_OK;
-}
-
 /* The data's own tokenizer comes first, but text has none: it must be the model's. */
 static srnn_status of_model(sr_run_settings *s) {
     char folder[SR_PATH_BYTES];
-    SR_TRY(beside_model(folder, s));
+    SR_TRY(sr_model_tokenizer_folder(folder, s->model));
     if (!*folder)
         return SRNN_OK;
     if (kind_of_data(s) == DATA_TEXT)

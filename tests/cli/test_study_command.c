@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -243,7 +244,7 @@ static int ask_status(const char *study) {
 
 /* Long enough to be looked at. Its data is relative to its file, and the folder's own copy of that lies elsewhere. */
 static pid_t start_long_study(void) {
-    char path[100], record[200];
+    char path[100], place[200], record[200];
     snprintf(path, sizeof path, "%s/long.yaml", folder);
     write_file(path, "seeds: [1]\n"
                      "variants: {softmax: softmax, norm: norm}\n"
@@ -252,8 +253,12 @@ static pid_t start_long_study(void) {
                      "tasks: {long: {}}\n");
     const char *const arguments[] = {"study", path, "--out", broken, "--jobs", "1", NULL};
     const pid_t child = start(arguments);
+    snprintf(place, sizeof place, "%s/runs/long.softmax.1/place", broken);
     snprintf(record, sizeof record, "%s/runs/long.softmax.1/metrics.jsonl", broken);
-    for (int i = 0; i < 1000 && access(record, F_OK) != 0; i++)
+    struct stat facts = {0};
+    for (int i = 0;
+         i < 1000 && (access(place, F_OK) != 0 || stat(record, &facts) != 0 || facts.st_size == 0);
+         i++)
         usleep(20000);
     return child;
 }
@@ -282,6 +287,38 @@ static void status_says_what_runs_here(void **state) {
     write_file(place, "another machine, process 1");
     assert_int_equal(ask_status(broken), 0);
     assert_true(said("running") && said("  on another machine, process 1, last record "));
+    assert_int_equal(sr_folder_remove(broken), SRNN_OK);
+}
+
+/* A run that is at work is left alone by one of the same name, and goes on. */
+static void a_living_run_is_left_alone(void **state) {
+    (void)state;
+    char path[100], place[200], result[200];
+    sr_mapping before, after;
+    snprintf(path, sizeof path, "%s/long.yaml", folder);
+    snprintf(place, sizeof place, "%s/runs/long.softmax.1/place", broken);
+    snprintf(result, sizeof result, "%s/runs/long.softmax.1/result.json", broken);
+    const pid_t child = start_long_study();
+    const bool found = sr_mapping_open(&before, place) == SRNN_OK;
+    const char *const arguments[] = {"study",          path, "--out", broken, "--run",
+                                     "long.softmax.1", NULL};
+    snprintf(output, sizeof output, "%s/second", folder);
+    const int second = finish(start(arguments));
+    const bool refused = said("another process is at work in this folder");
+    const bool left = sr_mapping_open(&after, place) == SRNN_OK && access(result, F_OK) != 0;
+    const char *const only[] = {"study", "--out", broken, "--status", "--only", "norm", NULL};
+    const int asked = finish(start(only));
+    const bool one = said("long.norm.1") && !said("long.softmax.1");
+    kill(child, SIGINT); /* before anything can fail here */
+    assert_int_equal(finish(child), 130);
+    assert_int_equal(second, 1);
+    assert_true(found && refused && left);
+    assert_int_equal(after.bytes, before.bytes);
+    assert_memory_equal(after.data, before.data, after.bytes);
+    sr_mapping_close(&before);
+    sr_mapping_close(&after);
+    assert_true(asked == 0 && one); /* of those that were asked for only */
+    assert_int_not_equal(access(place, F_OK), 0);
     assert_int_equal(sr_folder_remove(broken), SRNN_OK);
 }
 
@@ -490,6 +527,7 @@ int main(void) {
         cmocka_unit_test(dry_runs_leave_nothing),
         cmocka_unit_test(failures_do_not_end_a_study),
         cmocka_unit_test(status_says_what_runs_here),
+        cmocka_unit_test(a_living_run_is_left_alone),
         cmocka_unit_test(status_makes_nothing),
         cmocka_unit_test(divergence_is_a_result),
         cmocka_unit_test(other_studies_are_refused),

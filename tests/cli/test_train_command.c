@@ -268,6 +268,22 @@ static void texts_are_not_read_as_other_tokens(void **state) {
                  models[i], models[i]);
         assert_int_equal(shell(command), 0);
     }
+    /* What lies beside a .bin file may be of another model: one of bytes does without, others say so. */
+    assert_int_equal(shell("$S train --out named/bytes --data text.txt --steps 1 " SIZES " && "
+                           "$S convert --in named/bytes --out bin/bytes.bin && "
+                           "$S eval --model bin/bytes.bin --data text.txt && "
+                           "$S eval --model bin/bytes.bin --text text.txt && "
+                           "$S generate --model bin/bytes.bin --prompt line --tokens 4"),
+                     0);
+    assert_int_equal(shell("mkdir alien && $S tokenizer train text.txt --vocab 290 "
+                           "--out alien/tokenizer.json && cp bin/model.bin alien && "
+                           "$S eval --model alien/model.bin --text text.txt 2>said"),
+                     2);
+    assert_int_equal(
+        shell("grep -q 'model.bin has [0-9]* tokens, the tokenizer in its folder' said"), 0);
+    assert_int_equal(shell("$S eval --model alien/model.bin --data shards --split train"), 0);
+    assert_int_equal(shell("$S eval --model alien/model.bin --tokenizer new/model --text text.txt"),
+                     0);
     assert_int_equal(
         shell("$S train --out fine --model new/model --data text.txt --length 16 --steps 1 2>said"),
         2);
@@ -321,7 +337,21 @@ static void converted_models_get_folders_of_their_own(void **state) {
         assert_int_equal(shell(command), 0);
     }
     assert_int_equal(shell("diff -r q q2 && test \"$(ls notes)\" = list"), 0);
-    assert_int_equal(shell("$S convert --in pm --out empty && test -e empty/config.json"), 0);
+    assert_int_equal(shell("$S convert --in pm --out empty && test -e empty/config.json && "
+                           "test ! -e empty/lock"),
+                     0);
+    /* One that another process is at work in stays as it is. */
+    assert_int_equal(
+        shell("mkdir held && ! flock held/lock $S convert --in pm --out held 2>said && "
+              "grep -q 'held: another process is at work in this folder' said && "
+              "test \"$(ls held)\" = lock && $S convert --in pm --out held && "
+              "cmp held/model.safetensors empty/model.safetensors"),
+        0);
+    /* Of several at once one writes it, and nobody disturbs that. */
+    assert_int_equal(shell("for i in 1 2 3 4; do ($S convert --in pm --out raced 2>said$i && "
+                           "echo $i >>first) & done; wait; test $(wc -l <first) = 1 && "
+                           "diff -r raced empty"),
+                     0);
     /* A try that fails half-way leaves nothing in the way of the next. */
     assert_int_equal(shell("cp -r pm pb && rm pb/tokenizer.json && mkdir pb/tokenizer.json && "
                            "! $S convert --in pb --out twice && $S convert --in pm --out twice"),

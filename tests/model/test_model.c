@@ -63,6 +63,37 @@ static void check_decoding(const char *attention) {
     sr_model_free(model);
 }
 
+/* The token that a session follows by itself is the one after the last feed, whatever feed that was. */
+static void chosen_follows_the_last_feed(void **state) {
+    (void)state;
+    sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false);
+    const int V = model->config.V;
+    int32_t ids[ROWS], next[B], fed[B];
+    float logits[ROWS * 64];
+    sr_session *session;
+    assert_true(V <= 64);
+    small_ids(ids, ROWS, V, 3);
+    assert_int_equal(sr_session_create(&session, model, &(sr_session_setup){.B = B, .T = T}),
+                     SRNN_OK);
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(sr_session_feed_chosen(session, fed), SRNN_ERR_ARGUMENT);
+        assert_non_null(strstr(srnn_error_detail(), "nothing was fed"));
+        assert_int_equal(sr_session_chosen(session, next), SRNN_ERR_ARGUMENT);
+        assert_int_equal(sr_session_feed_greedy(session, next, ids, 3), SRNN_OK);
+        assert_int_equal(sr_session_feed_all(session, logits, ids, T), SRNN_OK);
+        assert_int_equal(sr_session_chosen(session, next), SRNN_OK);
+        for (int b = 0; b < B; b++)
+            for (int v = 0; v < V; v++)
+                assert_true(logits[(b * T + T - 1) * V + v] <=
+                            logits[(b * T + T - 1) * V + next[b]]);
+        assert_int_equal(sr_session_feed_chosen(session, fed), SRNN_OK);
+        assert_memory_equal(fed, next, sizeof fed);
+        assert_int_equal(sr_session_reset(session), SRNN_OK);
+    }
+    sr_session_free(session);
+    sr_model_free(model);
+}
+
 static void decoding_is_prefill(void **state) {
     (void)state;
     for (size_t i = 0; srnn_variant_at(i) && !sr_beyond_plain(&srnn_variant_at(i)->attention); i++)
@@ -393,6 +424,7 @@ static void wrong_requests(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decoding_is_prefill),
+        cmocka_unit_test(chosen_follows_the_last_feed),
         cmocka_unit_test(gradients_are_slopes),
         cmocka_unit_test(projections_are_one_matrix),
         cmocka_unit_test(bits_stay),

@@ -147,6 +147,32 @@ static void kernels_agree_on_random_combinations(void **state) {
     }
 }
 
+/* Gates near one leave little of each token: what they leave must have as many digits as they have. */
+static void pool_gates_near_one(void **state) {
+    (void)state;
+    srnn_problem problem = {.B = 1, .H = 2, .Hkv = 2, .T = 37, .D = 16, .Dv = 16};
+    attention_call oracle, run;
+    assert_int_equal(srnn_attention_parse(&problem.attention, "softmax,pool=4"), SRNN_OK);
+    assert_int_equal(probe_oracle(&oracle, &problem, 1), SRNN_OK);
+    const sr_shape shape = sr_operand_shape(SR_OPERAND_POOL_GATE, &oracle.problem);
+    for (int64_t n = 0; n < sr_shape_numbers(&shape); n++)
+        ((double *)oracle.host.operand[SR_OPERAND_POOL_GATE])[n] =
+            (double)(float)(10 + 0.3 * sr_random_normal(3, 0, (uint64_t)n));
+    assert_int_equal(probe_oracle_run(&oracle), SRNN_OK);
+    static const char *const kernels[] = {"generic", "pooled"};
+    for (size_t n = 0; n < sizeof kernels / sizeof *kernels; n++) {
+        problem.kernel = kernels[n];
+        assert_int_equal(probe_copy(&run, &problem, &oracle), SRNN_OK);
+        assert_int_equal(call_forward_backward(&run), SRNN_OK);
+        const double output = probe_output_error(&run, &oracle),
+                     gradient = probe_gradient_error(&run, &oracle);
+        if (!(output <= 1e-6 && gradient <= 1e-5))
+            fail_msg("kernel %s: output off by %g, gradients by %g", run.kernel, output, gradient);
+        call_free(&run);
+    }
+    call_free(&oracle);
+}
+
 /* The combinations above hold every word of every axis of the equation at least once. */
 static void combinations_cover_every_axis(void **state) {
     (void)state;
@@ -215,6 +241,7 @@ int main(void) {
         cmocka_unit_test(nothing_infinite_is_excused),
         cmocka_unit_test(derivatives_are_those_of_the_values),
         cmocka_unit_test(kernels_agree_on_random_combinations),
+        cmocka_unit_test(pool_gates_near_one),
         cmocka_unit_test(combinations_cover_every_axis),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,7 +37,7 @@ static srnn_status allocate_counted(srnn_device *device, void **out, size_t byte
     if (bytes > cpu->memory || cpu->taken > cpu->memory - bytes)
         return SR_FAIL(SRNN_ERR_MEMORY,
                        "%.1f MB more are needed, but of the %.1f MB that were free %.1f MB are "
-                       "taken: use a smaller batch, shorter rows or --recompute",
+                       "taken: use a smaller batch or shorter rows (train also has --recompute)",
                        (double)bytes / 1e6, (double)cpu->memory / 1e6, (double)cpu->taken / 1e6);
     SR_TRY(sr_alloc(out, bytes, 1));
     cpu->taken += malloc_usable_size(*out);

@@ -145,17 +145,17 @@ struct key_walk {
 };
 
 /* Which keys a warp takes: a round of it has `each` of them, and rounds are dealt out to the blocks of a row in turn. A
- * block joins when the others have ALONE rounds each: as many warps run without waiting for each other's instructions. */
+ * block joins when every warp of the others has one: to wait for what other blocks have takes longer than that. */
 template <int WIDTH, int WARPS> struct one_share {
     using Row = sr_eight_row<WIDTH>;
-    static constexpr int each = Row::rows * SR_ONE_TOGETHER, ALONE = 4;
+    static constexpr int each = Row::rows * SR_ONE_TOGETHER;
     int shares;
     int warps; /* that have some of the block's */
     key_walk walk;
 
     SR_DEVICE one_share(int position, int part, int parts) {
         const int rounds = position / each + 1;
-        shares = min(parts, (rounds + ALONE - 1) / ALONE);
+        shares = min(parts, (rounds + WARPS - 1) / WARPS);
         warps = min(WARPS, (max(rounds - part, 0) + shares - 1) / shares);
         walk.first = ((int)(threadIdx.x / SR_WARP) * shares + part) * each;
         walk.step = shares * WARPS * each;
