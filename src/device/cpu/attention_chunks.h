@@ -31,7 +31,7 @@ static inline int64_t state_rows(const feature_basis *basis) {
 static inline running_state running_state_place(const srnn_problem *p, const feature_basis *basis,
                                                 sr_layout *layout) {
     int64_t rows = state_rows(basis) + ROWS; /* a block may start anywhere */
-    running_state state = {.ld = row_stride(p->Dv), .width = round_up(p->Dv, COLUMNS)};
+    running_state state = {.ld = row_stride(p->Dv), .width = round_up(p->Dv, LANES)};
     state.matrix = take_reals(layout, rows, state.ld);
     state.column = take_reals(layout, rows, 1);
     state.reference = sr_layout_take(layout, 1, sizeof(double));
@@ -154,13 +154,45 @@ static inline score_row chunk_row(const chunk_room *room, const chunk *c, int64_
                        .decay_columns = c->decay ? room->decay : NULL};
 }
 
+/* One block of a product that is ROWS numbers high and one vector wide. */
+static inline void narrow_block(product_target c, product_operand a, product_rows b, int64_t k) {
+    vec sum[ROWS];
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++)
+        sum[r] = (vec){0};
+    for (int64_t step = 0; step < k; step++) {
+        const vec row = vec_load(b.data + step * b.ld);
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++)
+            sum[r] += a.data[r * a.row + step * a.step] * row;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++)
+        vec_store(c.data + r * c.ld, c.accumulate ? sum[r] + vec_load(c.data + r * c.ld) : sum[r]);
+}
+
+/* As `product`, for an n of whole vectors: where they are odd, the last is by itself. Values of 16 numbers would
+ * otherwise cost as much as those of 32. */
+static inline void vectors_product(product_target c, product_operand a, product_rows b,
+                                   product_size size, product_shape shape) {
+    const int64_t whole = size.n / COLUMNS * COLUMNS;
+    product(c, a, b, (product_size){size.m, whole, size.k}, shape);
+    for (int64_t row = 0; whole < size.n && row < size.m; row += ROWS) {
+        const int64_t first = shape == PRODUCT_A_UPPER ? row : 0;
+        const int64_t past = shape == PRODUCT_A_LOWER && row + ROWS < size.k ? row + ROWS : size.k;
+        narrow_block((product_target){c.data + row * c.ld + whole, c.ld, c.accumulate},
+                     (product_operand){a.data + row * a.row + first * a.step, a.row, a.step},
+                     (product_rows){b.data + first * b.ld + whole, b.ld}, past - first);
+    }
+}
+
 /* The product of a chunk's pairs, weights or their gradients, with its rows, size.n of each; `shape` says on which side
  * of the diagonal they are. Where a number is not finite, only pairs that see each other are summed. */
 static inline void chunk_product(product_target c, product_operand pairs, product_rows rows,
                                  product_size size, product_shape shape, const chunk_room *room) {
-    const product_size whole = {size.m, round_up(size.n, COLUMNS), size.k};
+    const product_size whole = {size.m, round_up(size.n, LANES), size.k};
     if (size.k == 1 || rows_are_finite(rows.data, rows.ld, size.k, size.n)) {
-        product(c, pairs, rows, whole, shape);
+        vectors_product(c, pairs, rows, whole, shape);
         return;
     }
     for (int64_t r = 0; r < size.m; r++)
@@ -207,10 +239,10 @@ static inline void state_read(real *out, real *sums, const running_state *state,
     for (int64_t from = first; from < tokens->basis->count;) {
         const feature_block block = feature_block_at(tokens, from);
         const int64_t row = from - first;
-        product((product_target){out, state->ld, from > first},
-                (product_operand){block.rows, 1, ld},
-                (product_rows){state->matrix + row * state->ld, state->ld},
-                (product_size){padded, state->width, block.count}, PRODUCT_FULL);
+        vectors_product((product_target){out, state->ld, from > first},
+                        (product_operand){block.rows, 1, ld},
+                        (product_rows){state->matrix + row * state->ld, state->ld},
+                        (product_size){padded, state->width, block.count}, PRODUCT_FULL);
         for (int64_t m = 0; sums && m < block.count; m++) {
             vec weight = vec_all(state->column[row + m]);
             for (int64_t t = 0; t < tokens->width; t += LANES)
@@ -229,9 +261,10 @@ static inline void state_add(const running_state *state, const feature_tokens *t
     for (int64_t from = first; from < tokens->basis->count;) {
         const feature_block block = feature_block_at(tokens, from);
         const int64_t row = from - first;
-        product((product_target){state->matrix + row * state->ld, state->ld, true},
-                (product_operand){block.rows, ld, 1}, (product_rows){rows, state->ld},
-                (product_size){round_up(block.count, ROWS), state->width, count}, PRODUCT_FULL);
+        vectors_product((product_target){state->matrix + row * state->ld, state->ld, true},
+                        (product_operand){block.rows, ld, 1}, (product_rows){rows, state->ld},
+                        (product_size){round_up(block.count, ROWS), state->width, count},
+                        PRODUCT_FULL);
         for (int64_t m = 0; ones && m < block.count; m++) {
             vec sum = {0};
             for (int64_t t = 0; t < tokens->width; t += LANES)
