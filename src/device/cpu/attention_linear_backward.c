@@ -27,12 +27,15 @@ static linear_workspace workspace_place(const srnn_problem *p, sr_layout *layout
     const int64_t length = linear_block_tokens(&p->attention);
     const size_t decays = (size_t)linear_decays(p);
     const bool turned = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
+    const bool errors =
+        p->attention.write == SRNN_WRITE_DELTA && p->attention.levels != SRNN_LEVELS_FENWICK;
     linear_workspace w = {
         .rows = linear_rows_place(p, layout),
         .room = linear_room_place(p, layout),
         .state = linear_state_place(p, layout),
         .gradient = linear_state_place(p, layout),
         .before = take_states(p, (p->T + length - 1) / length, layout),
+        .errors = errors ? take_reals(layout, p->T, dv) : NULL,
         .inside = take_states(p, length, layout),
         .d_numerators = take_reals(layout, group * BLOCK_ROWS, dv),
         .weights = take_rows(layout, token),
@@ -100,19 +103,22 @@ static int64_t walk_block(const linear_workspace *w, const linear_walk *x, const
         }
         const linear_keys k = linear_keys_of(&w->room, &w->rows, x, &c, &w->state, false);
         linear_write(&w->room, &k, x, &c, &w->state);
+        if (w->errors && !inside)
+            memcpy(w->errors + c.at * x->dv, w->room.error,
+                   (size_t)(c.count * x->dv) * sizeof(real));
         linear_move(&w->state, &w->room, &k, x, &c);
     }
     return count;
 }
 
-/* First walk: the state before every block. */
+/* First walk: the state before every block, and the errors of its tokens. */
 static void keep_states(const linear_workspace *w, const linear_walk *x) {
     linear_state_clear(&w->state, x->p);
     for (int64_t at = 0; at < x->span->length;) {
         linear_block b = linear_block_at(x, at);
         copy_state(&w->before[at / linear_block_length(x)], &w->state, x->p);
         at += b.count;
-        if (at == x->span->length)
+        if (at == x->span->length && !w->errors)
             return;
         linear_load_keys(&w->rows, x, &b);
         walk_block(w, x, &b, NULL, NULL);

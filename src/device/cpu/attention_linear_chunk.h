@@ -405,6 +405,25 @@ static inline const real *part_u(const linear_room *room, const linear_keys *k,
     return x->delta ? room->u + n * linear_part_rows(x->p) * x->dv : k->values;
 }
 
+/* A vector's columns of the rows from .. from+ROWS-1, as far as the chunk has them, where error holds what those rows
+ * have not been taken back from yet. */
+static inline void solve_block(real *error, real *u, const real *erasing, const real *beta,
+                               const linear_walk *x, int64_t rows) {
+    vec own[ROWS];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; i++) {
+        if (i >= rows)
+            return;
+        vec left = vec_load(error + i * x->dv);
+#pragma GCC unroll 16
+        for (int j = 0; j < i; j++)
+            left += erasing[i * x->token + j] * own[j];
+        own[i] = beta[i] * left;
+        vec_store(error + i * x->dv, left);
+        vec_store(u + i * x->dv, own[i]);
+    }
+}
+
 /* u = beta error, where error holds what no token of the chunk has been taken back from yet: block by block. */
 static inline void solve_rows(real *error, real *u, const linear_room *room, const linear_keys *k,
                               const linear_walk *x, const linear_chunk *c) {
@@ -414,15 +433,9 @@ static inline void solve_rows(real *error, real *u, const linear_room *room, con
                     (product_operand){room->erasing + from * x->token, x->token, 1},
                     (product_rows){u, x->dv}, (product_size){ROWS, value_columns(x), from},
                     PRODUCT_FULL);
-        for (int64_t i = from; i < from + ROWS && i < c->count; i++) {
-            for (int64_t d = 0; d < value_columns(x); d += LANES) {
-                vec own = vec_load(error + i * x->dv + d);
-                for (int64_t j = from; j < i; j++)
-                    own += room->erasing[i * x->token + j] * vec_load(u + j * x->dv + d);
-                vec_store(error + i * x->dv + d, own);
-                vec_store(u + i * x->dv + d, k->beta[i] * own);
-            }
-        }
+        for (int64_t d = 0; d < value_columns(x); d += LANES)
+            solve_block(error + from * x->dv + d, u + from * x->dv + d,
+                        room->erasing + from * x->token + from, k->beta + from, x, c->count - from);
     }
 }
 

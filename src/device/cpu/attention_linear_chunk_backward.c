@@ -339,6 +339,27 @@ static void sums_backward(const query_at *q) {
 
 /* ---- the delta rule */
 
+/* A vector's columns of a block of ROWS rows, as far as the chunk has them, where d_u has what later blocks give. */
+static void solve_block_backward(real *d_u, real *B, const real *erasing, const real *beta,
+                                 const linear_walk *x, int64_t rows) {
+    vec own[ROWS] = {{0}};
+#pragma GCC unroll 16
+    for (int j = ROWS - 1; j >= 0; j--) {
+        if (j >= rows)
+            continue;
+        vec left = vec_load(d_u + j * x->dv);
+#pragma GCC unroll 16
+        for (int i = j + 1; i < ROWS; i++) {
+            if (i >= rows)
+                break;
+            left += erasing[i * x->token + j] * own[i];
+        }
+        own[j] = beta[j] * left;
+        vec_store(d_u + j * x->dv, left);
+        vec_store(B + j * x->dv, own[j]);
+    }
+}
+
 /* d_u becomes r, and product_dv B = beta r. */
 static void solve_backward(const linear_chunk_place *at, real *d_u) {
     const linear_workspace *w = at->w;
@@ -353,19 +374,15 @@ static void solve_backward(const linear_chunk_place *at, real *d_u) {
                     (product_operand){erasing + past * x->token + from, 1, x->token},
                     (product_rows){B + past * x->dv, x->dv},
                     (product_size){ROWS, value_columns(x), c->count - past}, PRODUCT_FULL);
-        for (int64_t j = past - 1; j >= from; j--) {
-            for (int64_t d = 0; d < value_columns(x); d += LANES) {
-                vec own = vec_load(d_u + j * x->dv + d);
-                for (int64_t i = j + 1; i < past; i++)
-                    own += erasing[i * x->token + j] * vec_load(B + i * x->dv + d);
-                vec_store(d_u + j * x->dv + d, own);
-                vec_store(B + j * x->dv + d, at->k->beta[j] * own);
-            }
-        }
+        for (int64_t d = 0; d < value_columns(x); d += LANES)
+            solve_block_backward(d_u + from * x->dv + d, B + from * x->dv + d,
+                                 erasing + from * x->token + from, at->k->beta + from, x,
+                                 past - from);
     }
 }
 
-/* Through the rule for part n: gradients of beta, keys, the state; product_dv is that of its values. */
+/* Through the rule for part n, whose matrix is in `transposed`: gradients of beta, keys, the state; product_dv is that
+ * of its values. */
 static void rule_backward(const linear_chunk_place *at, int n) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
@@ -380,7 +397,6 @@ static void rule_backward(const linear_chunk_place *at, int n) {
         d_beta[r] += row_dot(d_u + r * x->dv,
                              w->room.error + (n * linear_part_rows(x->p) + r) * x->dv, x->p->Dv);
     if (part->read) {
-        transpose_matrix(at, linear_matrix_at(at->state, x, part->level));
         through_transposed(at, B);
         add_changes(at, at->k->erasing, w->product_d, 1.0);
         for (int64_t r = 0; r < c->count; r++)
@@ -407,6 +423,18 @@ static void rule_backward(const linear_chunk_place *at, int n) {
 }
 
 /* ---- all of a chunk */
+
+/* As linear_write left it on the first walk. */
+static void recall_errors(const linear_chunk_place *at) {
+    const linear_walk *x = at->x;
+    const real *errors = at->w->errors + at->c->at * x->dv;
+    for (int64_t r = 0; r < at->c->count; r++)
+        for (int64_t d = 0; d < value_columns(x); d += LANES) {
+            const vec error = vec_load(errors + r * x->dv + d);
+            vec_store(at->w->room.error + r * x->dv + d, error);
+            vec_store(at->w->room.u + r * x->dv + d, at->k->beta[r] * error);
+        }
+}
 
 /* Gradients of C, of which edges want the differences. */
 static void write_decays(const linear_chunk_place *at) {
@@ -444,7 +472,10 @@ void linear_chunk_backward(const linear_chunk_place *at) {
     const linear_chunk *c = at->c;
     memset(w->change, 0, (size_t)(c->count * x->decays) * sizeof(double));
     memset(w->onward, 0, (size_t)x->decays * sizeof(double));
-    linear_write(&w->room, at->k, x, c, at->state);
+    if (w->errors)
+        recall_errors(at);
+    else
+        linear_write(&w->room, at->k, x, c, at->state);
     states_backward(at);
     for (int64_t n = 0; n < c->count * x->decays; n += x->decays)
         for (int64_t e = 0; e < x->decays; e++) /* what the late keys took, the gate behind has */

@@ -237,6 +237,48 @@ static inline void gate_parts_of(gate_parts *parts, const real *z, int64_t n) {
     }
 }
 
+/* ---- squares of LANES x LANES numbers */
+
+/* The numbers of two vectors in turns: those of their first halves, and of their second. */
+#if SR_VECTOR_BYTES * 8 / SR_REAL_BITS == 2
+#define FIRST_TURNS  0, 2
+#define SECOND_TURNS 1, 3
+#elif SR_VECTOR_BYTES * 8 / SR_REAL_BITS == 4
+#define FIRST_TURNS  0, 4, 1, 5
+#define SECOND_TURNS 2, 6, 3, 7
+#elif SR_VECTOR_BYTES * 8 / SR_REAL_BITS == 8
+#define FIRST_TURNS  0, 8, 1, 9, 2, 10, 3, 11
+#define SECOND_TURNS 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define FIRST_TURNS  0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define SECOND_TURNS 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#endif
+
+/* out = rows transposed, both of any alignment: taking turns with the row half a square further down moves the highest
+ * bit of a row's number to the lowest of a column's. */
+static inline void transpose_square(real *out, int64_t ld_out, const real *rows, int64_t ld) {
+    vec from[LANES], to[LANES];
+#pragma GCC unroll 16
+    for (int r = 0; r < LANES; r++)
+        memcpy(&from[r], rows + r * ld, sizeof(vec));
+#pragma GCC unroll 4
+    for (int step = 1; step < LANES; step *= 2) {
+#pragma GCC unroll 8
+        for (int r = 0; r < LANES / 2; r++) {
+            to[2 * r] = __builtin_shufflevector(from[r], from[r + LANES / 2], FIRST_TURNS);
+            to[2 * r + 1] = __builtin_shufflevector(from[r], from[r + LANES / 2], SECOND_TURNS);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < LANES; r++)
+            from[r] = to[r];
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < LANES; r++)
+        memcpy(out + r * ld_out, &from[r], sizeof(vec));
+}
+#undef FIRST_TURNS
+#undef SECOND_TURNS
+
 /* Which part of a product is wanted or known to be zero, for tiles on the diagonal. */
 typedef enum product_shape {
     PRODUCT_FULL,

@@ -81,18 +81,16 @@ static inline void clear_rows_from(real *rows, int64_t ld, int64_t count, int64_
         memset(rows + count * ld, 0, (size_t)((past - count) * ld) * sizeof(real));
 }
 
-/* out (columns, ld_out) = the first `count` rows (count, ld) transposed; zeros up to `width`. Sixteen rows
- * at a time stay in the nearest cache. Seven parameters: two matrices and their sizes. */
+/* out (columns, ld_out) = the first `count` rows (count, ld) transposed; zeros up to `width`. Seven parameters: two
+ * matrices and their sizes. */
 static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, int64_t ld,
                                   int64_t count, int64_t columns, int64_t width) {
-    enum { STRIP = 16 };
-    int64_t whole = count / STRIP * STRIP;
-    for (int64_t from = 0; from < whole; from += STRIP)
-        for (int64_t d = 0; d < columns; d++)
-            for (int64_t t = from; t < from + STRIP; t++)
-                out[d * ld_out + t] = rows[t * ld + d];
+    const int64_t whole = count / LANES * LANES, squares = columns / LANES * LANES;
+    for (int64_t t = 0; t < whole; t += LANES)
+        for (int64_t d = 0; d < squares; d += LANES)
+            transpose_square(out + d * ld_out + t, ld_out, rows + t * ld + d, ld);
     for (int64_t d = 0; d < columns; d++)
-        for (int64_t t = whole; t < width; t++)
+        for (int64_t t = d < squares ? whole : 0; t < width; t++)
             out[d * ld_out + t] = t < count ? rows[t * ld + d] : 0;
 }
 
