@@ -42,7 +42,11 @@ static srnn_status forward(const sr_attention_call *wanted) {
     return SRNN_OK;
 }
 
-static srnn_status backward(const sr_attention_call *wanted) {
+/* Starts a backward pass between its edges; scratch memory goes on in `layout`. */
+typedef cudaError_t core_backward(const view &call, const srnn_plan *plan, sr_layout *layout,
+                                  cudaStream_t stream);
+
+static srnn_status backward_by(const sr_attention_call *wanted, core_backward *core) {
     const srnn_plan *plan = wanted->plan;
     sr_layout layout = {(char *)plan->scratch, 0};
     const view call = sr_attention_backward_view<sr_bf16>(wanted, &layout);
@@ -51,9 +55,23 @@ static srnn_status backward(const sr_attention_call *wanted) {
         return sr_cuda_attention_mma.backward(wanted);
     SR_TRY(sr_attention_prepare(call, stream));
     SR_TRY(sr_attention_outputs_backward(call, stream));
-    SR_CUDA(hopper_backward(call, take_counters(&layout),
-                            sr_cuda_facts(plan->device)->multiprocessors, stream));
+    SR_CUDA(core(call, plan, &layout, stream));
     return sr_attention_inputs_backward(call, stream);
+}
+
+static int multiprocessors_of(const srnn_plan *plan) {
+    return sr_cuda_facts(plan->device)->multiprocessors;
+}
+
+/* ---- gradients of queries by a kernel of their own ---- */
+
+static cudaError_t core_apart(const view &call, const srnn_plan *plan, sr_layout *layout,
+                              cudaStream_t stream) {
+    return hopper_backward(call, take_counters(layout), multiprocessors_of(plan), stream);
+}
+
+static srnn_status backward(const sr_attention_call *wanted) {
+    return backward_by(wanted, core_apart);
 }
 
 static size_t scratch_bytes(const srnn_plan *plan) {
@@ -77,4 +95,50 @@ static bool supports(const srnn_problem *problem) {
 
 const sr_attention_kernel sr_cuda_attention_hopper = {
     "hopper", SRNN_FORM_PARALLEL, SRNN_BF16, supports, scratch_bytes, forward, backward,
+};
+
+/* ---- all gradients by one kernel, those of queries summed in turns ---- */
+
+static hopper_sums take_sums(const srnn_problem *p, sr_layout *layout) {
+    const size_t heads = (size_t)p->B * (size_t)p->H;
+    const size_t tiles = ((size_t)p->T + HOPPER_SUM_ROWS - 1) / HOPPER_SUM_ROWS;
+    const size_t numbers = heads * tiles * HOPPER_SUM_ROWS * (size_t)p->D;
+    hopper_sums sums = {};
+    sums.sums = (float *)sr_layout_take(layout, numbers, sizeof(float));
+    sums.turns = (int *)sr_layout_take(layout, heads * tiles * HOPPER_SUM_TURNS, sizeof(int));
+    return sums;
+}
+
+static cudaError_t core_ordered(const view &call, const srnn_plan *plan, sr_layout *layout,
+                                cudaStream_t stream) {
+    int *const counters = take_counters(layout);
+    if (!call.d_q.data)
+        return hopper_backward(call, counters, multiprocessors_of(plan), stream);
+    hopper_sums sums = take_sums(&plan->problem, layout);
+    sums.drawn = counters;
+    return hopper_backward_ordered(call, sums, multiprocessors_of(plan), stream);
+}
+
+static srnn_status backward_ordered(const sr_attention_call *wanted) {
+    return backward_by(wanted, core_ordered);
+}
+
+static size_t scratch_bytes_ordered(const srnn_plan *plan) {
+    sr_layout layout = {};
+    layout.used = scratch_bytes(plan);
+    take_sums(&plan->problem, &layout);
+    return layout.used;
+}
+
+/* For exponentials: polynomials and decays lack the registers, and linear scores were slower. Unasked, for lengths at which it
+ * was measured to be faster. */
+static bool supports_ordered(const srnn_problem *problem) {
+    return supports(problem) && problem->attention.decay == SRNN_DECAY_NONE &&
+           sr_score_class_of(&problem->attention) == SR_CLASS_EXPONENTIAL &&
+           (problem->kernel || problem->T >= 64 * problem->D);
+}
+
+const sr_attention_kernel sr_cuda_attention_hopper_ordered = {
+    "hopper_ordered", SRNN_FORM_PARALLEL, SRNN_BF16, supports_ordered, scratch_bytes_ordered,
+    forward,          backward_ordered,
 };

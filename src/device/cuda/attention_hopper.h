@@ -1,9 +1,12 @@
-/* attention_hopper.h (private): the attention kernel of Hopper GPUs, in bf16. */
+/* attention_hopper.h (private): the attention kernels of Hopper GPUs, in bf16. */
 #ifndef SR_CUDA_ATTENTION_HOPPER_H
 #define SR_CUDA_ATTENTION_HOPPER_H
 
 #include "device/attention_kernel.h"
 
 extern const sr_attention_kernel sr_cuda_attention_hopper;
+
+/* The same forward; backward in one kernel, for long sequences, with more scratch memory. */
+extern const sr_attention_kernel sr_cuda_attention_hopper_ordered;
 
 #endif

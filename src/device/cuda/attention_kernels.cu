@@ -10,9 +10,13 @@
 #include "device/cuda/attention_states.h"
 
 const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
-    static const sr_attention_kernel *const kernels[] = {
-        &sr_cuda_attention_hopper,  &sr_cuda_attention_mma,      &sr_cuda_attention_generic,
-        &sr_cuda_attention_chunked, &sr_cuda_attention_expanded, nullptr};
+    static const sr_attention_kernel *const kernels[] = {&sr_cuda_attention_hopper_ordered,
+                                                         &sr_cuda_attention_hopper,
+                                                         &sr_cuda_attention_mma,
+                                                         &sr_cuda_attention_generic,
+                                                         &sr_cuda_attention_chunked,
+                                                         &sr_cuda_attention_expanded,
+                                                         nullptr};
     return kernels;
 }
 

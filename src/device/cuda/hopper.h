@@ -143,6 +143,40 @@ template <int pending> SR_DEVICE void tensor_store_wait() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
 }
 
+/* ---- bulk copies without a map: one thread starts one; tensor_store_commit and the waits count these too. Addresses
+ * and bytes are multiples of 16 ---- */
+
+SR_DEVICE void bulk_store(void *global, const void *shared, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+                 "r"(shared_address(shared)), "r"(bytes)
+                 : "memory");
+}
+
+/* Adds, number by number, to what is there. */
+SR_DEVICE void bulk_add(float *global, const float *shared, int bytes) {
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(global),
+        "r"(shared_address(shared)), "r"(bytes)
+        : "memory");
+}
+
+/* ---- turns: blocks store and add with bulk copies to the same memory, in an order. By one thread ---- */
+
+/* Waits until it is this turn, and what was added before is there. Whoever has an earlier turn must be running. */
+SR_DEVICE void turn_wait(const int *turn, int mine) {
+    int now;
+    do
+        asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+    while (now != mine);
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+/* After tensor_store_wait: it is this turn. */
+SR_DEVICE void turn_pass(int *turn, int next) {
+    asm volatile("fence.proxy.async;" ::: "memory");
+    asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
+}
+
 /* ---- products of a warpgroup: four warps, 128 threads, together ---- */
 
 /* Orders register accesses before products; once before each batch. */

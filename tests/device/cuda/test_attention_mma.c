@@ -20,7 +20,7 @@ static const double OUTPUT_LIMIT = 6e-3, GRADIENT_LIMIT = 1e-2;
 enum { TENSORS = SR_OPERAND_DECAY + 1, HOLE = 0x7fff }; /* a NaN where nobody may read */
 
 /* The one that has everything first. */
-static const char *const kernels[] = {"mma", "hopper", "chunked", "expanded"};
+static const char *const kernels[] = {"mma", "hopper", "hopper_ordered", "chunked", "expanded"};
 
 static srnn_device *gpu;
 
@@ -461,6 +461,19 @@ static void spans(void **state) {
                   (stretch){.which = SR_OPERAND_DECAY, .factor = 64, .negative = true});
 }
 
+/* The same with longer spans, of up to 1,024 tokens, as they are chosen for long texts. */
+static void long_spans(void **state) {
+    (void)state;
+    const size_t expanded = 3;
+    static const srnn_problem problems[] = {
+        {.B = 1, .H = 1, .T = 1324, .D = 64},
+        {.B = 1, .H = 1, .T = 773, .D = 40, .chunk = 64},
+    };
+    for (size_t m = 0; m < sizeof problems / sizeof *problems; m++)
+        check_kernels(expanded, m == 0 ? "order:2,decay" : "order:2", problems[m], BY_TOKEN,
+                      (stretch){.which = SR_OPERAND_Q, .factor = 1});
+}
+
 /* More heads than a GPU has room for at a time: the chunked kernel cuts the last of them into spans, as it does all heads of
  * the cases above. */
 static void heads_left_over(void **state) {
@@ -555,17 +568,12 @@ static int close_gpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(named_variants),
-        cmocka_unit_test(combinations),
-        cmocka_unit_test(shapes),
-        cmocka_unit_test(documents),
-        cmocka_unit_test(chunks),
-        cmocka_unit_test(heads_left_over),
-        cmocka_unit_test(spans),
-        cmocka_unit_test(large_scores),
-        cmocka_unit_test(small_values),
-        cmocka_unit_test(decays),
-        cmocka_unit_test(every_variant_has_a_kernel),
+        cmocka_unit_test(named_variants), cmocka_unit_test(combinations),
+        cmocka_unit_test(shapes),         cmocka_unit_test(documents),
+        cmocka_unit_test(chunks),         cmocka_unit_test(heads_left_over),
+        cmocka_unit_test(spans),          cmocka_unit_test(long_spans),
+        cmocka_unit_test(large_scores),   cmocka_unit_test(small_values),
+        cmocka_unit_test(decays),         cmocka_unit_test(every_variant_has_a_kernel),
     };
     srnn_device *found;
     if (srnn_device_open(&found, "cuda") != SRNN_OK) {

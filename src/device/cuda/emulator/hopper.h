@@ -68,6 +68,22 @@ template <int pending> SR_DEVICE void tensor_store_wait_read() {
 template <int pending> SR_DEVICE void tensor_store_wait() {
 }
 
+SR_DEVICE void bulk_store(void *global, const void *shared, int bytes) {
+    sr_emulator_bulk_store(global, shared, bytes);
+}
+
+SR_DEVICE void bulk_add(float *global, const float *shared, int bytes) {
+    sr_emulator_bulk_add(global, shared, bytes);
+}
+
+SR_DEVICE void turn_wait(const int *turn, int mine) {
+    sr_emulator_turn_wait(turn, mine);
+}
+
+SR_DEVICE void turn_pass(int *turn, int next) {
+    sr_emulator_turn_pass(turn, next);
+}
+
 SR_DEVICE void wgmma_fence() {
 }
 

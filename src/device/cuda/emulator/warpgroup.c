@@ -7,7 +7,9 @@
 
 #include "device/cuda/emulator/together.h"
 
+#include <sched.h>
 #include <string.h>
+#include <time.h>
 
 enum { LANES = SR_EMULATOR_WARP, GROUP = 4, ROWS = 16, DEPTH = 16, COLUMNS_MAX = 256 };
 
@@ -129,14 +131,44 @@ void sr_emulator_tensor_load(void *shared, const CUtensorMap *map, uint64_t *bar
     mbarrier_check(b);
 }
 
-void sr_emulator_bulk_load(void *shared, const void *global, int bytes, uint64_t *barrier) {
-    mbarrier *b = mbarrier_of(barrier);
+static void bulk_check(const void *shared, const void *global, int bytes) {
     const uint32_t offset = sr_emulator_shared_offset(shared);
     if (offset % UNIT != 0 || (uintptr_t)global % UNIT != 0 || bytes < UNIT || bytes % UNIT != 0)
         sr_emulator_fail("a bulk copy that is no multiple of 16 bytes, or begins at none");
+}
+
+void sr_emulator_bulk_load(void *shared, const void *global, int bytes, uint64_t *barrier) {
+    mbarrier *b = mbarrier_of(barrier);
+    bulk_check(shared, global, bytes);
     memcpy(shared, global, (size_t)bytes);
     mbarrier_expect(b, -bytes);
     mbarrier_check(b);
+}
+
+void sr_emulator_bulk_store(void *global, const void *shared, int bytes) {
+    bulk_check(shared, global, bytes);
+    memcpy(global, shared, (size_t)bytes);
+}
+
+void sr_emulator_bulk_add(float *global, const float *shared, int bytes) {
+    bulk_check(shared, global, bytes);
+    for (int i = 0; i < bytes / (int)sizeof *global; i++)
+        global[i] += shared[i];
+}
+
+/* Blocks with earlier turns run on other threads of the host, or are over. */
+void sr_emulator_turn_wait(const int *turn, int mine) {
+    enum { PATIENCE = 60 };
+    const time_t from = time(NULL);
+    while (__atomic_load_n(turn, __ATOMIC_ACQUIRE) != mine) {
+        if (time(NULL) - from > PATIENCE)
+            sr_emulator_fail("turn %d does not come", mine);
+        sched_yield();
+    }
+}
+
+void sr_emulator_turn_pass(int *turn, int next) {
+    __atomic_store_n(turn, next, __ATOMIC_RELEASE);
 }
 
 void sr_emulator_tensor_store(const CUtensorMap *map, const void *shared, const int *at) {

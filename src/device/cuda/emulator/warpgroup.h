@@ -21,6 +21,13 @@ void sr_emulator_tensor_load(void *shared, const CUtensorMap *map, uint64_t *bar
                              const int *at);
 void sr_emulator_tensor_store(const CUtensorMap *map, const void *shared, const int *at);
 
+/* ---- bulk copies without a map, and turns among blocks ---- */
+
+void sr_emulator_bulk_store(void *global, const void *shared, int bytes);
+void sr_emulator_bulk_add(float *global, const float *shared, int bytes);
+void sr_emulator_turn_wait(const int *turn, int mine);
+void sr_emulator_turn_pass(int *turn, int next);
+
 /* ---- products: each warp has 16 of the 64 rows, so that warps multiply on their own ---- */
 
 typedef struct sr_emulated_wgmma {
