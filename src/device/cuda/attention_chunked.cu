@@ -27,8 +27,10 @@ static size_t scratch_bytes(const srnn_plan *plan) {
 static srnn_status forward(const sr_attention_call *call) {
     const cudaStream_t stream = sr_cuda_stream(call->plan->device);
     sr_layout layout = {(char *)call->plan->scratch, 0};
-    const sr_attention_view<sr_bf16> view =
+    sr_attention_view<sr_bf16> view =
         sr_attention_forward_view<sr_bf16>(call, &layout, SR_FEATURES_IN_CORE);
+    if (sr_chunked_plain(view))
+        view.numerator = nullptr;
     SR_TRY(sr_attention_prepare(view, stream));
     return sr_chunked_forward(view, sr_mma_alignment_of(view), take_room(call->plan, &layout),
                               stream);
@@ -42,7 +44,8 @@ static srnn_status backward(const sr_attention_call *call) {
     const sr_mma_alignment aligned = sr_mma_alignment_of(view);
     const sr_chunk_room room = take_room(call->plan, &layout);
     SR_TRY(sr_attention_prepare(view, stream));
-    SR_TRY(sr_attention_outputs_backward(view, stream));
+    if (!sr_chunked_plain(view))
+        SR_TRY(sr_attention_outputs_backward(view, stream));
     SR_TRY(sr_chunked_backward_queries(view, aligned, room, stream));
     SR_TRY(sr_chunked_backward_keys(view, aligned, room, stream));
     return sr_attention_inputs_backward(view, stream);

@@ -75,6 +75,12 @@ SR_DEVICE sr_chunk_walk chunk_walk(const sr_chunk_spans &spans, int block) {
     return {before + row, span, start, min(start + spans.each, spans.chunks)};
 }
 
+/* Whether what backward asks of rows follows from <d_o, numerator>, which for a query is that of its features and their
+ * gradient: then numerators are not kept, and the gradients of queries come with it. */
+static inline bool sr_chunked_plain(const sr_attention_view<sr_bf16> &call) {
+    return call.choices.norm == SRNN_NORM_NONE;
+}
+
 /* The cores; each has memory for states, and makes what it begins with. */
 struct sr_chunk_room {
     int multiprocessors;
@@ -208,6 +214,15 @@ template <int THREADS> struct sr_chunk_tiles {
                     vector.number[c] = from[c];
             store_vector(to, vector);
         }
+    }
+
+    /* Zero for tokens of other documents, which count nothing in a state: there even nothing times what is not a number is
+     * not one. By all threads, between barriers. */
+    static SR_DEVICE void clear(sr_bf16 *tile, const float *factor) {
+#pragma unroll 1
+        for (int n = 0; n < pieces; n++)
+            if (factor[row() + n * apart] == 0)
+                store_vector(place(tile) + n * apart * SR_CHUNK, sr_vector<sr_bf16>{});
     }
 
     /* change(x): the 8 numbers of the piece at `at`. */
@@ -575,7 +590,7 @@ SR_DEVICE void store_outputs(const sr_attention_view<sr_bf16> &call,
         const int i = t + piece_row(half);
         const float all = call.choices.sums_rows ? quad_sum(sum[half]) : 0;
         const sr_row_facts facts = row_facts(call, b, h, min(i, call.T - 1), all, 0);
-        if (call.numerator && threadIdx.x % 4 == 0 && i < call.T) {
+        if (call.row_sum && threadIdx.x % 4 == 0 && i < call.T) {
             call.row_sum[at + i] = facts.row_sum;
             call.maximum[at + i] = 0;
         }
@@ -585,6 +600,21 @@ SR_DEVICE void store_outputs(const sr_attention_view<sr_bf16> &call,
         set_row(c, o, half);
     }
     store_rows<COLUMNS>(head_rows(call.o, b, h, call.Dv, aligned.o), c, t, tile, call.T);
+}
+
+/* C += factor[row] z. */
+SR_DEVICE void add_column(float (&c)[SR_CHUNK / 8][4], const sr_bf16 *column,
+                          const float (&factor)[2]) {
+#pragma unroll
+    for (int n = 0; n < SR_CHUNK / 8; n++) {
+        const sr_bf16 *const z = column + 8 * n + 2 * (threadIdx.x % 4);
+        const float2 pair = unpack_bf16(*reinterpret_cast<const uint32_t *>(z));
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            c[n][2 * half] = fmaf(factor[half], pair.x, c[n][2 * half]);
+            c[n][2 * half + 1] = fmaf(factor[half], pair.y, c[n][2 * half + 1]);
+        }
+    }
 }
 
 /* 16 rows of a warp: X and the sums C. */
@@ -631,20 +661,6 @@ struct sr_chunk_rows {
             uint32_t a[4];
             x.get(a, k);
             multiply_rows<SR_CHUNK>(c, a, state, 16 * k);
-        }
-    }
-
-    /* C += factor[row] z. */
-    SR_DEVICE void add_column(const sr_bf16 *column, const float (&factor)[2]) {
-#pragma unroll
-        for (int n = 0; n < P; n++) {
-            const sr_bf16 *const z = column + 8 * n + 2 * (threadIdx.x % 4);
-            const float2 pair = unpack_bf16(*reinterpret_cast<const uint32_t *>(z));
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                c[n][2 * half] = fmaf(factor[half], pair.x, c[n][2 * half]);
-                c[n][2 * half + 1] = fmaf(factor[half], pair.y, c[n][2 * half + 1]);
-            }
         }
     }
 
@@ -745,19 +761,26 @@ SR_DEVICE void features_back(float (&c)[SR_CHUNK / 8][4], const sr_bf16 *rows,
     }
 }
 
+/* <feature of a row, its gradient> for the lane's two of 16 rows. */
+SR_DEVICE void feature_dots(float (&dot)[2], const float (&gradient)[SR_CHUNK / 8][4],
+                            const sr_bf16 *rows) {
+    dot[0] = dot[1] = 0;
+    each_feature(rows,
+                 [&](int n, int e, float f) { dot[e / 2] = fmaf(f, gradient[n][e], dot[e / 2]); });
+    dot[0] = quad_sum(dot[0]);
+    dot[1] = quad_sum(dot[1]);
+}
+
 /* dot[i] = <feature of row i, its gradient>, which is sum_j w'_ij dw'_ij where weights are linear in the feature; the
  * first `past` of 16 rows. */
 SR_DEVICE void linear_dots(float *dot, const float (&gradient)[SR_CHUNK / 8][4],
                            const sr_bf16 *rows, int past) {
-    float sum[2] = {0, 0};
-    each_feature(rows,
-                 [&](int n, int e, float f) { sum[e / 2] = fmaf(f, gradient[n][e], sum[e / 2]); });
+    float own[2];
+    feature_dots(own, gradient, rows);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const float all = quad_sum(sum[half]);
+    for (int half = 0; half < 2; half++)
         if (threadIdx.x % 4 == 0 && piece_row(half) < past)
-            dot[piece_row(half)] = all;
-    }
+            dot[piece_row(half)] = own[half];
 }
 
 #endif

@@ -136,6 +136,11 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 2 : SR_CHUNK_BLOCKS)
         if (chunk + 1 >= walk.end)
             break;
         const float *const factor = DECAYS || documents ? shared->factor : nullptr;
+        if (documents) {
+            Tiles::clear(keys, factor);
+            Tiles::clear(values, factor);
+            __syncthreads(); /* what does not count is zero */
+        }
         if (DECAYS || begins >= t0)
             state.multiply(head.across(t0, last, begins));
         state.add(keys, values, sums, {factor, factor});

@@ -74,7 +74,14 @@ struct query_stream {
         return differ;
     }
 
-    SR_DEVICE void add(sr_chunk_state<WARPS> &state, int stage, bool differ) const {
+    /* By all threads, once nobody reads queries any more: adds what counts before the chunk, of which some may be of other
+     * documents than the token before it. */
+    SR_DEVICE void add(sr_chunk_state<WARPS> &state, int stage, bool differ, bool documents) const {
+        if (documents) {
+            Tiles::clear(memory.queries[stage], memory.factor);
+            Tiles::clear(memory.d_numerators[stage], memory.factor);
+            __syncthreads(); /* what does not count is zero */
+        }
         state.add(
             memory.queries[stage], memory.d_numerators[stage], call.choices.sums_rows,
             {differ ? memory.factor : nullptr, differ ? memory.ones : memory.d_row_sums[stage]});
@@ -93,7 +100,7 @@ template <bool DECAYS> struct key_rows : sr_chunk_rows {
         }
         read_keys(state);
         if (sums)
-            add_column(column, {1, 1});
+            add_column(c, column, {1, 1});
     }
 
     /* Pairs with 16 queries from `query` on, which are rows `at` .. of the tiles. */
@@ -219,7 +226,7 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 1 : 2)
             break;
         if (first_head && (DECAYS || after >= t0))
             state.multiply(head.back_across(t0, t0 + SR_CHUNK, after));
-        queries.add(state, stage, differ);
+        queries.add(state, stage, differ, begins >= t0);
         g = last_head ? 0 : g + 1;
         if (last_head) {
             state.publish(shared->state, shared->column);
@@ -256,11 +263,12 @@ __global__ void __launch_bounds__(THREADS, 2)
             queries.load(last_head ? t0 - SR_CHUNK : t0, last_head ? 0 : g + 1, stage ^ 1);
             cp_async_commit();
         }
-        const bool differ = queries.count(head, t0, head.first[min(t1, past) - 1], stage);
+        const int begins = head.first[min(t1, past) - 1];
+        const bool differ = queries.count(head, t0, begins, stage);
         __syncthreads(); /* factors are there */
         if (g == 0 && t1 < past)
             state.multiply(head.back_across(t0, t1, head.first[t1]));
-        queries.add(state, stage, differ);
+        queries.add(state, stage, differ, begins >= t0);
         g = last_head ? 0 : g + 1;
         chunk -= last_head;
     }

@@ -73,6 +73,11 @@ __global__ void __launch_bounds__(THREADS, 4)
             shared->factor[tid] = head.until(last, t0 + tid);
         __syncthreads(); /* factors are there */
         const float *const factor = differ ? shared->factor : nullptr;
+        if (begins > t0) {
+            Tiles::clear(shared->keys[chunk % 2], factor);
+            Tiles::clear(shared->values[chunk % 2], factor);
+            __syncthreads(); /* what does not count is zero */
+        }
         if (DECAYS || begins >= t0)
             state.multiply(head.across(t0, last, begins));
         state.add(shared->keys[chunk % 2], shared->values[chunk % 2], call.choices.sums_rows,

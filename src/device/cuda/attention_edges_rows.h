@@ -2,6 +2,7 @@
 #ifndef SR_CUDA_ATTENTION_EDGES_ROWS_H
 #define SR_CUDA_ATTENTION_EDGES_ROWS_H
 
+#include "device/cuda/attention_outputs.h"
 #include "device/cuda/attention_rows.h"
 #include "device/cuda/check.h"
 #include "device/cuda/launch.h"
@@ -11,11 +12,6 @@ enum { WARPS = 8, THREADS = WARPS * SR_WARP };
 static inline unsigned blocks_for(int64_t count, int64_t each) {
     return (unsigned)((count + each - 1) / each);
 }
-
-/* Row number n of a (B, heads, T) array. */
-struct row_place {
-    int b, h, t;
-};
 
 /* Divisions of 64 bits cost more than the rest of a row; few problems need them. */
 SR_DEVICE row_place place_of(int64_t n, int heads, int T) {

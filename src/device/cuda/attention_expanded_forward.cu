@@ -29,7 +29,7 @@ SR_DEVICE void visit_keys(sr_expanded_rows<WIDTH> &rows, const sr_chunk_head<tru
         hide_keys(w[half], head, row, key, rows.documents);
 #pragma unroll
         for (int e = 0; e < SR_PIECE; e++) {
-            if (key > row) /* only now: a decay backwards may be infinite */
+            if (HALVES > 1 && key > row) /* only now: a decay backwards may be infinite */
                 w[half][e] = 0;
             rows.sum[half][e / 2 % 2] += w[half][e];
         }
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
     const sr_bf16 *const state = expanded.state(head_number, at.span);
     /* Stages of the state, none where the rows' documents begin inside the span; and of keys. */
     const bool before = begin > 0 && head.first[t0] < begin;
-    const int of_state = before ? 2 * expanded.pairs + 1 : 0;
+    const int of_state = before ? expanded.stages() : 0;
     const int seen = seen_from(head, at), first = seen / SR_CHUNK * SR_CHUNK;
     const int of_keys = (min(t0 + SR_EXPANDED_ROWS, past) - first + SR_CHUNK - 1) / SR_CHUNK;
     const auto load = [&](int n) {

@@ -2,7 +2,8 @@
  *
  * What the state gives the gradient of a query is, but for coefficients, sum_a q_a <dN, S_a> with the gradient dN of its
  * numerator: rows of dN, times one number of the query, times a block of the state. Of keys it is the same with values in
- * place of dN and the state of queries after the span. */
+ * place of dN and the state of queries after the span. Of one tile it is for each product of two numbers of the query first
+ * <dN, its row of the state>, which each of the two gets times the other. */
 #include "device/cuda/attention_expanded_rows.h"
 
 #include "device/cuda/check.h"
@@ -29,13 +30,71 @@ struct pair_stage {
 SR_DEVICE void load_products(sr_bf16 *tile, const sr_bf16 *state, int eight, int b) {
     const int a = eight / 2, low = min(a, b), high = max(a, b);
     const sr_bf16 *const pair = state + (high * (high + 1) / 2 + low) * 16 * SR_GROUP_NUMBERS;
-    for (int n = (int)threadIdx.x; n < SR_EXPANDED_STAGE * (SR_CHUNK / 8); n += (int)blockDim.x) {
+    for (int n = (int)threadIdx.x; n < SR_STAGE_GROUPS * (SR_GROUP_NUMBERS / 8);
+         n += (int)blockDim.x) {
         const int row = n / 8, of_a = eight % 2 * 8 + row / 16, of_b = row % 16;
         const int group = a <= b ? of_a : of_b, inside = a <= b ? of_b : of_a;
         cp_async_16(tile + sr_tile<SR_CHUNK>::offset(row, n % 8),
                     pair + (group * 16 + inside) * SR_CHUNK + n % 8 * 8);
     }
 }
+
+/* What the products of one tile give their numbers: as C, of the order of sr_turning. */
+struct turned_gradients {
+    sr_turning own, turned;
+    float early[2][4],
+        late[2][4]; /* of the first number of products, and the second, which turns with it */
+
+    SR_DEVICE explicit turned_gradients(const sr_bf16 *tile) {
+        own.load(tile, 0);
+        turned.load(tile, 0);
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+            early[n / 4][n % 4] = late[n / 4][n % 4] = 0;
+    }
+
+    /* d: the gradients of the products of a group; then the next. */
+    SR_DEVICE void add(const float (&d)[2][4]) {
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int row = 0; row < 2; row++) {
+                const float2 first = unpack_bf16(own.a[2 * n + row]);
+                const float2 second = unpack_bf16(turned.a[2 * n + row]);
+                float *const to = early[n] + 2 * row, *const other = late[n] + 2 * row;
+                to[0] = fmaf(second.x, d[n][2 * row], to[0]);
+                to[1] = fmaf(second.y, d[n][2 * row + 1], to[1]);
+                other[0] = fmaf(first.x, d[n][2 * row], other[0]);
+                other[1] = fmaf(first.y, d[n][2 * row + 1], other[1]);
+            }
+    }
+    SR_DEVICE void turn() {
+        turned.turn();
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            const float next = shuffle(late[0][2 * row], sr_turning::next_lane());
+            late[0][2 * row] = late[0][2 * row + 1];
+            late[0][2 * row + 1] = late[1][2 * row];
+            late[1][2 * row] = late[1][2 * row + 1];
+            late[1][2 * row + 1] = next;
+        }
+    }
+
+    /* After eight turns: C, of the order of numbers. */
+    SR_DEVICE void put(float (&c)[2][4]) const {
+        const int lane = (int)threadIdx.x % SR_WARP, from = lane / 4 * 4 + lane % 4 / 2;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float lower = early[0][e] + shuffle(late[0][e], sr_turning::next_lane(2));
+            const float upper = early[1][e] + shuffle(late[1][e], sr_turning::next_lane(2));
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const float even = shuffle(lower, from + 2 * n), odd = shuffle(upper, from + 2 * n);
+                c[n][e] = lane % 2 == 0 ? even : odd;
+            }
+        }
+    }
+};
 
 /* The rows of a warp. */
 template <int WIDTH, bool FROM_END> struct gradient_rows {
@@ -95,6 +154,25 @@ template <int WIDTH, bool FROM_END> struct gradient_rows {
                     add(half, b, a, columns);
                 }
             }
+    }
+
+    /* COUNT groups of one tile. */
+    template <int COUNT>
+    SR_DEVICE void read_turns(turned_gradients &gradients, const sr_bf16 *state) const {
+#pragma unroll
+        for (int m = 0; m < COUNT; m++) {
+            float d[2][4] = {};
+#pragma unroll
+            for (int k = 0; k < V; k++) {
+                uint32_t columns[4];
+                load_b<SR_CHUNK>(columns, state, 16 * m, k);
+                mma_m16n8k16(d[0], rows[0][k], columns);
+                mma_m16n8k16(d[1], rows[0][k], columns + 2);
+            }
+            gradients.add(d);
+            if (COUNT == SR_STAGE_GROUPS) /* not after the last of all */
+                gradients.turn();
+        }
     }
 
     /* The columns of tile b += A times two pieces of columns. b is known when this is compiled. */
@@ -190,7 +268,7 @@ template <int WIDTH, bool FROM_END> struct gradient_rows {
                 hide_keys(d[half], head, row, other, documents);
 #pragma unroll
             for (int e = 0; e < SR_PIECE; e++)
-                if (!seen) /* only now: a decay backwards may be infinite */
+                if (HALVES > 1 && !seen) /* only now: a decay backwards may be infinite */
                     d[half][e] = 0;
             pack_piece(a[half], d[half]);
         }
@@ -252,14 +330,14 @@ template <int WIDTH, bool FROM_END> struct pair_stream {
     const sr_mma_alignment &aligned;
     gradient_memory<WIDTH> &memory;
     sr_expanded_block at;
-    int seen; /* by rows of queries: the first key of the span */
+    int seen; /* by rows of queries: the first key of the span; of rows of keys: past its last query */
 
     SR_DEVICE int kv() const {
         return FROM_END ? at.head : at.head / call.group;
     }
     SR_DEVICE int stages() const {
         const int from = first(0);
-        const int to = FROM_END ? at.end : min(at.t0 + SR_EXPANDED_ROWS, call.T);
+        const int to = FROM_END ? seen : min(at.t0 + SR_EXPANDED_ROWS, call.T);
         return (to - from + SR_CHUNK - 1) / SR_CHUNK * (FROM_END ? call.group : 1);
     }
     SR_DEVICE int first(int n) const {
@@ -268,7 +346,7 @@ template <int WIDTH, bool FROM_END> struct pair_stream {
 
     /* Number n of them to a place. */
     SR_DEVICE void load(int n, int place) {
-        const int from = first(n), past = call.T, b = at.b;
+        const int from = first(n), past = FROM_END ? seen : call.T, b = at.b;
         if (!FROM_END) {
             tile_load<WIDTH, SR_CHUNK, THREADS>(memory.stage[place][0],
                                                 head_rows(call.k, b, kv(), call.D, aligned.k), from,
@@ -316,18 +394,19 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
     const int head_number = at.b * call.Hkv + pairs.kv();
     const sr_chunk_head<true> head = chunk_head<true>(call, at.b, pairs.kv());
     const sr_bf16 *const state = expanded.state(head_number, at.span);
-    pairs.seen = seen_from(head, at);
+    pairs.seen = FROM_END ? seen_to(head, at) : seen_from(head, at);
     /* Stages of products of the state, tile by tile of the gradients; one of its other rows; those of pairs. */
     const bool counts = FROM_END ? at.end < past && head.first[at.end] < t0 + SR_EXPANDED_ROWS
                                  : at.begin > 0 && head.first[t0] < at.begin;
-    const int each = expanded.pairs > 0 ? 2 * tiles : 0;
-    const int products = counts ? each * tiles : 0, of_state = counts ? products + 1 : 0;
+    const int each = 2 * tiles,
+              products = counts && WIDTH > 16 && expanded.pairs > 0 ? each * tiles : 0;
+    const int of_state = !counts ? 0 : WIDTH <= 16 ? expanded.stages() : products + 1;
     const auto load = [&](int n) {
         sr_bf16 *const stage = shared->stage[n % STAGES][0];
         if (n < products)
             load_products(stage, state, n % each, n / each);
         else if (n < of_state)
-            load_state(stage, state, expanded, 2 * expanded.pairs);
+            load_state(stage, state, expanded, WIDTH <= 16 ? n : 2 * expanded.pairs);
         else if (n < of_state + pairs.stages())
             pairs.load(n - of_state, n % STAGES);
         cp_async_commit();
@@ -359,13 +438,26 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
     __syncthreads(); /* rows are there */
     rows.load_rows();
     if (counts) {
+        const sr_bf16 *other; /* the stage of the keys' own rows, and where they begin */
+        if constexpr (WIDTH > 16) {
 #pragma unroll
-        for (int b = 0; b < WIDTH / 16; b++)
-            if (b < tiles)
+            for (int b = 0; b < WIDTH / 16; b++)
+                if (b * each < products)
 #pragma unroll 1
-                for (int eight = 0; eight < each; eight++)
-                    rows.read_products(next(), eight, b);
-        rows.read_keys(next(), tiles, expanded.vectors(head_number, at.span) + SR_CHUNK,
+                    for (int eight = 0; eight < each; eight++)
+                        rows.read_products(next(), eight, b);
+            other = next();
+        } else if (expanded.pairs > 0) {
+            turned_gradients gradients(rows.x.tile);
+            rows.template read_turns<SR_STAGE_GROUPS>(gradients, next());
+            other = next();
+            rows.template read_turns<SR_TURN_GROUPS - SR_STAGE_GROUPS>(gradients, other);
+            gradients.put(rows.c[0]);
+            other += (SR_TURN_GROUPS - SR_STAGE_GROUPS) * SR_GROUP_NUMBERS;
+        } else {
+            other = next();
+        }
+        rows.read_keys(other, tiles, expanded.vectors(head_number, at.span) + SR_CHUNK,
                        call.score.coefficient[1]);
         rows.scale([&](int t) {
             return FROM_END ? head.from_after(at.end, min(t, past - 1))

@@ -35,12 +35,18 @@ SR_DEVICE int seen_from(const sr_chunk_head<true> &head, const sr_expanded_block
     return max(at.begin, head.first[at.t0]);
 }
 
+/* And past the last query of it that sees rows of keys. */
+SR_DEVICE int seen_to(const sr_chunk_head<true> &head, const sr_expanded_block &at) {
+    return other_documents(head, at.t0 + SR_EXPANDED_ROWS, at.end);
+}
+
 /* Starts the copy of a stage of the state, as it lies in memory; by all threads. */
 SR_DEVICE void load_state(sr_bf16 *tile, const sr_bf16 *state, const sr_expanded &expanded,
                           int stage) {
-    const int count = stage < 2 * expanded.pairs ? (int)SR_EXPANDED_STAGE : 32 * expanded.tiles;
-    const sr_bf16 *const rows = state + (int64_t)stage * SR_EXPANDED_STAGE * SR_CHUNK;
-    for (int n = (int)threadIdx.x; n < count * (SR_CHUNK / 8); n += (int)blockDim.x)
+    const int first = stage * SR_STAGE_GROUPS;
+    const int count = min((int)SR_STAGE_GROUPS, expanded.groups() - first);
+    const sr_bf16 *const rows = state + (int64_t)first * SR_GROUP_NUMBERS;
+    for (int n = (int)threadIdx.x; n < count * (SR_GROUP_NUMBERS / 8); n += (int)blockDim.x)
         cp_async_16(tile + sr_tile<SR_CHUNK>::offset(n / 8, n % 8), rows + 8 * n);
 }
 
@@ -53,6 +59,39 @@ SR_DEVICE float order_two(const float *coefficient, float w) {
 SR_DEVICE uint32_t twice(uint32_t pair, int which) {
     return which ? (pair & 0xffff0000u) | pair >> 16 : (pair & 0xffffu) | pair << 16;
 }
+
+/* Four numbers that follow each other in each of 16 rows, over the four lanes that have a row: as A, of a group of one tile. */
+struct sr_turning {
+    uint32_t a[4];
+
+    /* From 16 rows of a tile, the numbers 8 `eights` after their own, around. */
+    SR_DEVICE void load(const sr_bf16 *tile, int eights) {
+        const int q = (int)threadIdx.x % 4, chunk = (q / 2 + eights) % 2;
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            const sr_bf16 *const from =
+                tile + sr_tile<16>::offset(piece_row(row), chunk) + q % 2 * 4;
+            const uint2 four = *reinterpret_cast<const uint2 *>(from);
+            a[row] = four.x;
+            a[2 + row] = four.y;
+        }
+    }
+
+    /* Each number becomes the next, around. */
+    SR_DEVICE void turn() {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            const uint32_t next = shuffle(a[row], sr_turning::next_lane());
+            a[row] = a[row] >> 16 | a[2 + row] << 16;
+            a[2 + row] = a[2 + row] >> 16 | next << 16;
+        }
+    }
+
+    static SR_DEVICE int next_lane(int distance = 1) {
+        const int lane = (int)threadIdx.x % SR_WARP;
+        return lane / 4 * 4 + (lane + distance) % 4;
+    }
+};
 
 /* The rows of a warp in shared memory. */
 template <int WIDTH> struct sr_expanded_numbers {
@@ -148,6 +187,22 @@ template <int WIDTH> struct sr_expanded_rows {
         }
     }
 
+    /* Groups of one tile: numbers times those `first` .. after them; first is 0 or 8. */
+    template <int COUNT> SR_DEVICE void read_turns(const sr_bf16 *state, int first) {
+        sr_turning own, turned;
+        own.load(x.tile, 0);
+        turned.load(x.tile, first / 8);
+#pragma unroll 2
+        for (int m = 0; m < COUNT; m++) {
+            uint32_t a[1][4];
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                a[0][e] = multiply_bf16(own.a[e], turned.a[e]);
+            multiply(a, state, 16 * m);
+            turned.turn();
+        }
+    }
+
     /* The keys' own rows of the state: by values, and by keys for the sums. */
     SR_DEVICE void read_keys(const sr_bf16 *state, int tiles, bool sums) {
 #pragma unroll 1
@@ -224,11 +279,18 @@ template <int WIDTH> struct sr_expanded_rows {
     /* A stage of the state, number n of them. */
     SR_DEVICE void read(const sr_attention_view<sr_bf16> &call, const sr_expanded &expanded,
                         const sr_bf16 *stage, int n, const float *vectors) {
-        if (n < 2 * expanded.pairs) {
-            read_products(stage, tile_pair(n / 2), n % 2);
+        const int products = expanded.product_groups(), left = products % SR_STAGE_GROUPS;
+        if (n < products / SR_STAGE_GROUPS) {
+            if constexpr (WIDTH <= 16)
+                read_turns<SR_STAGE_GROUPS>(stage, 0);
+            else
+                read_products(stage, tile_pair(n / 2), n % 2);
             return;
         }
-        read_keys(stage, expanded.tiles, call.choices.sums_rows);
+        if constexpr (WIDTH <= 16)
+            if (left > 0)
+                read_turns<SR_TURN_GROUPS - SR_STAGE_GROUPS>(stage, SR_STAGE_GROUPS);
+        read_keys(stage + left * SR_GROUP_NUMBERS, expanded.tiles, call.choices.sums_rows);
         read_vectors(vectors, call.score.coefficient, expanded.tiles);
     }
 

@@ -4,11 +4,16 @@
 #include "device/cuda/check.h"
 #include "device/cuda/launch.h"
 
-enum { WARPS = 4, THREADS = WARPS * SR_WARP };
 enum { EIGHT = 8, SCAN_THREADS = SR_GROUP_NUMBERS / EIGHT }; /* numbers of a thread of the scan */
 
-/* What a warp sums up, in units of 16 rows by SR_CHUNK columns: four, or two of short keys, where more warps hide more. */
-template <int WIDTH> constexpr int units_of = WIDTH <= 16 ? 2 : 4;
+/* What a warp sums up, in units of 16 rows by SR_CHUNK columns: four, or two of short keys, where one block has all there is and
+ * asks early for a span. Stages on their way or read; blocks of a multiprocessor. */
+template <int WIDTH> struct sums_shape {
+    static constexpr int UNITS = WIDTH <= 16 ? 2 : 4, WARPS = WIDTH <= 16 ? 8 : 4;
+    static constexpr int THREADS = WARPS * SR_WARP, STAGES = WIDTH <= 16 ? 4 : 2;
+    /* Code for GPUs before Hopper needs some registers more than two blocks of short keys would have. */
+    static constexpr int BLOCKS = WIDTH <= 16 && SR_CHUNK_BLOCKS < 4 ? 1 : 2;
+};
 
 enum task_kind {
     PRODUCTS, /* some numbers of A times those of B, by values */
@@ -19,12 +24,14 @@ enum task_kind {
 
 struct task_place {
     task_kind kind;
-    int a, b, first; /* of products: numbers first .. of tile a; tile b */
+    int a, b,
+        first; /* of products: numbers first .. of tile a; tile b. Of one tile: groups first .. */
     int units;
 };
 
 template <int WIDTH> SR_BOTH int product_tasks(const sr_expanded &expanded) {
-    return 16 / units_of<WIDTH> * expanded.pairs;
+    constexpr int UNITS = sums_shape<WIDTH>::UNITS;
+    return (expanded.product_groups() + UNITS - 1) / UNITS;
 }
 
 template <int WIDTH> SR_BOTH int task_count(const sr_expanded &expanded) {
@@ -36,20 +43,22 @@ template <int WIDTH> SR_DEVICE task_place task_of(const sr_expanded &expanded, i
     if (other >= 0)
         return {(task_kind)(VALUES + other), 0, 0, 0,
                 VALUES + other == VECTORS ? 2 : expanded.tiles};
-    const sr_tile_pair pair = tile_pair(n * units_of<WIDTH> / 16);
-    return {PRODUCTS, pair.a, pair.b, n * units_of<WIDTH> % 16, units_of<WIDTH>};
+    constexpr int UNITS = sums_shape<WIDTH>::UNITS;
+    const sr_tile_pair pair = tile_pair(n * UNITS / 16);
+    return {PRODUCTS, pair.a, pair.b, n * UNITS % 16,
+            min((int)UNITS, expanded.product_groups() - n * UNITS)};
 }
 
 /* Where unit 0 of a task lies in the numbers of a state. */
 template <int WIDTH> SR_DEVICE int64_t task_offset(const sr_expanded &expanded, int n) {
     const int other = n - product_tasks<WIDTH>(expanded);
-    const int group =
-        other < 0 ? n * units_of<WIDTH> : 16 * expanded.pairs + other * expanded.tiles;
+    const int group = other < 0 ? n * sums_shape<WIDTH>::UNITS
+                                : expanded.product_groups() + other * expanded.tiles;
     return (int64_t)group * SR_GROUP_NUMBERS;
 }
 
 template <int WIDTH> struct state_task {
-    static constexpr int UNITS = units_of<WIDTH>;
+    static constexpr int UNITS = sums_shape<WIDTH>::UNITS;
     task_place at;
     float c[UNITS][SR_CHUNK / 8][4];
     float count; /* the lane's share */
@@ -80,6 +89,31 @@ template <int WIDTH> struct state_task {
 #pragma unroll
         for (int n = 0; n < SR_CHUNK / 8; n++)
             mma_m16n8k16(unit[n], a, b[n / 2] + n % 2 * 2);
+    }
+
+    /* Keys of one tile times their numbers some places after, around, by values. */
+    SR_DEVICE void add_turns(const sr_bf16 *keys, const columns &b, const float *factor, int step) {
+        const int lane = (int)threadIdx.x % SR_WARP;
+        uint32_t a[4], numbers[4];
+        load_a_columns<WIDTH>(numbers, keys, 16 * step, 0);
+        load_a_columns<WIDTH>(a, keys, 16 * step, 0);
+        if (factor)
+            scale_columns(a, factor, step);
+#pragma unroll
+        for (int unit = 0; unit < UNITS; unit++) {
+            const int row = lane / 4 + at.first + unit, from = row % 8 * 4 + lane % 4;
+            const bool other = row / 8 % 2 == 1; /* half of the 16 rows */
+            uint32_t turned[4], product[4];
+            if (unit >= at.units)
+                continue;
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                turned[e] = shuffle(numbers[e], from);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                product[e] = multiply_bf16(a[e], other ? turned[e ^ 1] : turned[e]);
+            multiply(c[unit], product, b);
+        }
     }
 
     /* Keys times some of their numbers, by values. */
@@ -138,7 +172,10 @@ template <int WIDTH> struct state_task {
             switch (at.kind) {
             case PRODUCTS:
                 load_values(b, values, step);
-                add_products(keys, b, factors.values, step);
+                if constexpr (WIDTH <= 16)
+                    add_turns(keys, b, factors.values, step);
+                else
+                    add_products(keys, b, factors.values, step);
                 break;
             case VALUES:
                 load_values(b, values, step);
@@ -174,8 +211,9 @@ template <int WIDTH> struct state_task {
                     const int row = piece_row(half);
                     if (unit >= at.units || (at.kind == VECTORS && row > 0))
                         continue;
+                    const int place = WIDTH <= 16 && at.kind == PRODUCTS ? turn_row(row) : row;
                     float *const to =
-                        numbers + unit * apart + row * SR_CHUNK + 8 * n + 2 * (lane % 4);
+                        numbers + unit * apart + place * SR_CHUNK + 8 * n + 2 * (lane % 4);
                     *reinterpret_cast<float2 *>(to) = {c[unit][n][2 * half],
                                                        c[unit][n][2 * half + 1]};
                 }
@@ -185,9 +223,10 @@ template <int WIDTH> struct state_task {
 };
 
 template <int WIDTH> struct states_memory {
-    alignas(16) sr_bf16 keys[2][SR_CHUNK * WIDTH];
-    sr_bf16 values[2][SR_CHUNK_NUMBERS];
-    float factor[2][SR_CHUNK], ones[2][SR_CHUNK];
+    static constexpr int STAGES = sums_shape<WIDTH>::STAGES;
+    alignas(16) sr_bf16 keys[STAGES][SR_CHUNK * WIDTH];
+    sr_bf16 values[STAGES][SR_CHUNK_NUMBERS];
+    float factor[STAGES][SR_CHUNK], ones[STAGES][SR_CHUNK];
 };
 
 /* The tokens that a span adds, 64 at a time: keys and values, or from the end queries and gradients of numerators of all
@@ -198,50 +237,76 @@ template <int WIDTH, bool FROM_END> struct token_stream {
     const sr_chunk_head<true> head;
     states_memory<WIDTH> &memory;
     int b, kv, begin, end;
-    int from;    /* of keys: the first that counts after the span */
+    int from,
+        to; /* tokens that count after the span, or from the end before it; others are read as zero */
     bool differ; /* whether tokens count differently */
 
     SR_DEVICE int stages() const {
         return (end - begin + SR_CHUNK - 1) / SR_CHUNK * (FROM_END ? call.group : 1);
     }
 
+    /* The head of queries, and the first token, of stage n. */
+    SR_DEVICE int head_of(int n) const {
+        return kv * call.group + (FROM_END ? n % call.group : 0);
+    }
+    SR_DEVICE int first_of(int n) const {
+        return begin + (FROM_END ? n / call.group : n) * SR_CHUNK;
+    }
+
     SR_DEVICE void load(int n) {
-        const int stage = n % 2, past = call.T, tid = (int)threadIdx.x;
-        const int g = FROM_END ? n % call.group : 0, h = kv * call.group + g;
-        const int t0 = begin + (FROM_END ? n / call.group : n) * SR_CHUNK, t = t0 + tid;
+        constexpr int THREADS = sums_shape<WIDTH>::THREADS;
+        const int stage = n % sums_shape<WIDTH>::STAGES;
+        const int h = head_of(n), t0 = first_of(n);
+        if (n >= stages()) {
+            cp_async_commit(); /* so that the last of those under way is always the same */
+            return;
+        }
         const auto keys = FROM_END ? head_rows(call.q, b, h, call.D, aligned.q)
                                    : head_rows(call.k, b, kv, call.D, aligned.k);
         const auto values = FROM_END
                                 ? head_rows(call.d_numerator, b, h, call.Dv, aligned.d_numerator)
                                 : head_rows(call.v, b, kv, call.Dv, aligned.v);
-        tile_load<WIDTH, SR_CHUNK, THREADS>(memory.keys[stage], keys, t0, from, past);
-        tile_load<SR_CHUNK, SR_CHUNK, THREADS>(memory.values[stage], values, t0, from, past);
+        tile_load<WIDTH, SR_CHUNK, THREADS>(memory.keys[stage], keys, t0, from, to);
+        tile_load<SR_CHUNK, SR_CHUNK, THREADS>(memory.values[stage], values, t0, from, to);
         cp_async_commit();
-        if (!differ || tid >= SR_CHUNK)
-            return;
+    }
+
+    /* What the thread's token of stage n counts, in S and z; it is read long before it is put where all see it. */
+    SR_DEVICE float2 fetch_factors(int n) const {
+        const int t = first_of(n) + (int)threadIdx.x % SR_CHUNK;
+        if (!differ || n >= stages())
+            return {0, 0};
         if (!FROM_END) {
-            memory.factor[stage][tid] = memory.ones[stage][tid] = head.until(end - 1, t);
-            return;
+            const float factor = head.until(end - 1, t);
+            return {factor, factor};
         }
-        const int64_t at = call.row_index(call.H, b, h, min(t, past - 1));
+        const int64_t at = call.row_index(call.H, b, head_of(n), min(t, call.T - 1));
         const float factor = counted(call.scratch.row_scale[at], head.back_to(begin, t));
-        memory.factor[stage][tid] = factor;
-        memory.ones[stage][tid] = counted(call.scratch.d_row_sum[at], factor);
+        return {factor, counted(call.scratch.d_row_sum[at], factor)};
+    }
+    SR_DEVICE void put_factors(int n, const float2 &pair) {
+        const int stage = n % sums_shape<WIDTH>::STAGES, token = (int)threadIdx.x % SR_CHUNK;
+        if (!differ)
+            return;
+        memory.factor[stage][token] = pair.x;
+        memory.ones[stage][token] = pair.y;
     }
 
     SR_DEVICE sr_token_factors factors(int n) const {
+        const int stage = n % sums_shape<WIDTH>::STAGES;
         if (!differ)
             return {nullptr, nullptr};
-        return {memory.factor[n % 2], memory.ones[n % 2]};
+        return {memory.factor[stage], memory.ones[stage]};
     }
 };
 
 /* What a span adds, but for the last, or from the end the first: as many tasks as warps. */
 template <int WIDTH, bool FROM_END>
-__global__ void __launch_bounds__(THREADS, WIDTH <= 16 ? 4 : 2)
+__global__ void __launch_bounds__(sums_shape<WIDTH>::THREADS, sums_shape<WIDTH>::BLOCKS)
     expanded_sums(const __grid_constant__ sr_attention_view<sr_bf16> call,
                   const __grid_constant__ sr_mma_alignment aligned, const sr_expanded expanded) {
     using memory = states_memory<WIDTH>;
+    constexpr int WARPS = sums_shape<WIDTH>::WARPS, AHEAD = sums_shape<WIDTH>::STAGES - 1;
     SR_SHARED(memory, shared);
     const int tasks = task_count<WIDTH>(expanded), parts = (tasks + WARPS - 1) / WARPS;
     const int part = (int)blockIdx.x % parts, row = (int)blockIdx.x / parts;
@@ -251,33 +316,42 @@ __global__ void __launch_bounds__(THREADS, WIDTH <= 16 ? 4 : 2)
     const int begin = span * expanded.span, end = min(begin + expanded.span, call.T);
     const sr_chunk_head<true> head = chunk_head<true>(call, b, kv);
     const int from = FROM_END ? 0 : head.first[end - 1];
+    const int to = FROM_END ? other_documents(head, begin, end) : end;
     const bool differ = FROM_END || call.choices.decays || from > begin;
-    token_stream<WIDTH, FROM_END> tokens = {call, aligned, head, *shared, b,
-                                            kv,   begin,   end,  from,    differ};
-    const int number = part * WARPS + warp_number();
+    token_stream<WIDTH, FROM_END> tokens = {call,  aligned, head, *shared, b,     kv,
+                                            begin, end,     from, to,      differ};
+    const int number = part * WARPS + warp_number(), which = warp_number() / (SR_CHUNK / SR_WARP);
     state_task<WIDTH> task(task_of<WIDTH>(expanded, min(number, tasks - 1)));
 
-    tokens.load(0);
+    for (int n = 0; n < AHEAD; n++)
+        tokens.load(n);
+    if (which < AHEAD)
+        tokens.put_factors(which, tokens.fetch_factors(which));
     for (int n = 0; n < tokens.stages(); n++) {
-        cp_async_wait<0>();
+        const int stage = n % (AHEAD + 1);
+        cp_async_wait<AHEAD - 1>();
         __syncthreads(); /* tiles and factors are there, and nobody reads those before */
-        if (n + 1 < tokens.stages())
-            tokens.load(n + 1);
+        tokens.load(n + AHEAD);
+        const float2 later = which == 0 ? tokens.fetch_factors(n + AHEAD) : float2{0, 0};
         if (number < tasks)
-            task.add(shared->keys[n % 2], shared->values[n % 2], tokens.factors(n));
+            task.add(shared->keys[stage], shared->values[stage], tokens.factors(n));
+        if (which == 0)
+            tokens.put_factors(n + AHEAD, later);
     }
     if (number < tasks)
         task.put(expanded.sum(head_number, span) + task_offset<WIDTH>(expanded, number));
 }
 
-/* What a group of the state is multiplied with: that of a pair A < B stands for two. */
+/* What a group of the state is multiplied with: that of a pair A < B stands for two, and so does that of d in one tile for 16 - d
+ * too, but for 0 and 8. */
 SR_DEVICE float group_coefficient(const sr_expanded &expanded, const float *coefficient,
                                   int group) {
-    if (group < 16 * expanded.pairs) {
-        const sr_tile_pair pair = tile_pair(group / 16);
-        return coefficient[2] * (pair.a < pair.b ? 2.0f : 1.0f);
-    }
-    return coefficient[group < 16 * expanded.pairs + expanded.tiles ? 1 : 2];
+    const int products = expanded.product_groups();
+    if (group >= products)
+        return coefficient[group < products + expanded.tiles ? 1 : 2];
+    const sr_tile_pair pair = tile_pair(group / 16);
+    const bool twice = expanded.tiles > 1 ? pair.a < pair.b : group % (SR_TURN_GROUPS - 1) > 0;
+    return coefficient[2] * (twice ? 2.0f : 1.0f);
 }
 
 /* What spans add becomes the state before each. A thread has eight numbers of it, and loads those of some spans together. */
@@ -350,9 +424,10 @@ template <int WIDTH, bool FROM_END>
 static srnn_status make_sums(const sr_attention_view<sr_bf16> &call,
                              const sr_mma_alignment &aligned, const sr_expanded &expanded,
                              cudaStream_t stream) {
-    const int parts = (task_count<WIDTH>(expanded) + WARPS - 1) / WARPS;
+    using shape = sums_shape<WIDTH>;
+    const int parts = (task_count<WIDTH>(expanded) + shape::WARPS - 1) / shape::WARPS;
     const dim3 grid((unsigned)(expanded.heads * (expanded.count - 1) * parts));
-    SR_CUDA(sr_launch(expanded_sums<WIDTH, FROM_END>, grid, dim3(THREADS),
+    SR_CUDA(sr_launch(expanded_sums<WIDTH, FROM_END>, grid, dim3(shape::THREADS),
                       sizeof(states_memory<WIDTH>), stream, call, aligned, expanded));
     return SRNN_OK;
 }

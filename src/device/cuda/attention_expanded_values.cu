@@ -38,7 +38,7 @@ SR_DEVICE void visit_queries(sr_expanded_rows<WIDTH> &rows, const sr_chunk_head<
         hide_queries(w[half], head, row, query, rows.documents);
 #pragma unroll
         for (int e = 0; e < SR_PIECE; e++) {
-            if (query < row) /* only now: a decay backwards may be infinite */
+            if (HALVES > 1 && query < row) /* only now: a decay backwards may be infinite */
                 w[half][e] = 0;
             rows.sum[half][e / 2 % 2] =
                 fmaf(w[half][e], stage.d_row_sums[at + piece_column(e)], rows.sum[half][e / 2 % 2]);
@@ -75,7 +75,7 @@ SR_DEVICE void store_values(const sr_attention_view<sr_bf16> &call, const sr_row
 }
 
 template <int WIDTH>
-__global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
+__global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, WIDTH <= 16 ? 3 : 2)
     expanded_values(const __grid_constant__ sr_attention_view<sr_bf16> call,
                     const __grid_constant__ sr_mma_alignment aligned, const sr_expanded expanded) {
     using memory = rows_memory<WIDTH>;
@@ -89,8 +89,9 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
     const sr_bf16 *const state = expanded.state(head_number, at.span);
     /* Stages of the state, none where a document begins after the rows and before its queries; and of queries. */
     const bool after = end < past && head.first[end] < t0 + SR_EXPANDED_ROWS;
-    const int of_state = after ? 2 * expanded.pairs + 1 : 0;
-    const int of_queries = (end - t0 + SR_CHUNK - 1) / SR_CHUNK * call.group;
+    const int of_state = after ? expanded.stages() : 0;
+    const int to = seen_to(head, at);
+    const int of_queries = (to - t0 + SR_CHUNK - 1) / SR_CHUNK * call.group;
     const auto query = [&](int n) { return t0 + (n - of_state) / call.group * SR_CHUNK; };
     const auto load = [&](int n) {
         const int place = n % STAGES;
@@ -101,12 +102,12 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
             const int h = kv * call.group + (n - of_state) % call.group, from = query(n);
             const int64_t row = call.row_index(call.H, b, h, 0);
             tile_load<WIDTH, SR_CHUNK, THREADS>(
-                stage[0], head_rows(call.q, b, h, call.D, aligned.q), from, 0, past);
+                stage[0], head_rows(call.q, b, h, call.D, aligned.q), from, 0, to);
             tile_load<SR_CHUNK, SR_CHUNK, THREADS>(
                 stage[1], head_rows(call.d_numerator, b, h, call.Dv, aligned.d_numerator), from, 0,
-                past);
-            load_row_numbers(shared->scales[place], call.scratch.row_scale + row, from, past);
-            load_row_numbers(shared->d_row_sums[place], call.scratch.d_row_sum + row, from, past);
+                to);
+            load_row_numbers(shared->scales[place], call.scratch.row_scale + row, from, to);
+            load_row_numbers(shared->d_row_sums[place], call.scratch.d_row_sum + row, from, to);
         }
         cp_async_commit();
     };
