@@ -262,6 +262,19 @@ static void speak(generator *g, int *speaking, int count) {
     }
 }
 
+/* How many tokens the session will hold, as far as it is worth finding room for them at once: what grows moves, and a recorded
+ * step is recorded anew. */
+static int64_t room_of(const generator *g, int count) {
+    enum { MOST_AHEAD = 2048 };
+    size_t longest = 0;
+    for (int b = 0; b < count; b++)
+        if (g->strands[b].prompt.count > longest)
+            longest = g->strands[b].prompt.count;
+    const int64_t ahead = g->request->tokens < MOST_AHEAD ? g->request->tokens : MOST_AHEAD;
+    const int64_t room = (int64_t)longest + ahead, most = most_positions(g);
+    return room < most ? room : most;
+}
+
 /* Continues the prompts in strands 0 .. count-1 until all are done. */
 static srnn_status generate_batch(generator *g, int count) {
     size_t shortest = SIZE_MAX;
@@ -270,6 +283,7 @@ static srnn_status generate_batch(generator *g, int count) {
         if (g->strands[b].prompt.count < shortest)
             shortest = g->strands[b].prompt.count;
     sr_session_reset(g->session);
+    SR_TRY(sr_session_make_room(g->session, room_of(g, count)));
     SR_TRY(feed_prompts(g, shortest));
     const double begin = sr_clock_seconds();
     speak(g, &speaking, count);

@@ -89,6 +89,10 @@ srnn_status sr_layer_state_reserve(sr_layer_state *state, int T, bool *moved) {
     return sr_state_reserve(state->attention, state->position + T, moved);
 }
 
+srnn_status sr_layer_state_make_room(sr_layer_state *state, int64_t tokens, bool *moved) {
+    return sr_state_reserve(state->attention, tokens, moved);
+}
+
 /* Keeps the last inputs of the convolutions. They end up where they were read from, so that the same
  * call can be replayed. */
 static srnn_status remember(const sr_layer_state *state, const sr_layer_arrays *arrays,

@@ -152,6 +152,16 @@ srnn_status sr_session_reset(sr_session *session) {
     return SRNN_OK;
 }
 
+srnn_status sr_session_make_room(sr_session *session, int64_t tokens) {
+    for (int layer = 0; layer < state_count(session); layer++) {
+        bool moved;
+        SR_TRY(sr_layer_state_make_room(session->states[layer], tokens, &moved));
+        if (moved)
+            sr_device_forget(session->backend->device, &session->one);
+    }
+    return SRNN_OK;
+}
+
 /* Finds room for T more tokens. */
 static srnn_status reserve(sr_session *session, int T) {
     for (int layer = 0; layer < state_count(session); layer++) {

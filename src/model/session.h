@@ -20,6 +20,9 @@ void sr_session_free(sr_session *session);
 /* Forgets everything: the next token is the first. */
 srnn_status sr_session_reset(sr_session *session);
 
+/* Finds room for so many tokens at once where states grow with the text; without this they move as it goes on. */
+srnn_status sr_session_make_room(sr_session *session, int64_t tokens);
+
 /* Feeds ids (B, T) and gives the logits (B, V), host memory, of what follows the last of them. */
 srnn_status sr_session_feed(sr_session *session, float *logits, const int32_t *ids, int T);
 

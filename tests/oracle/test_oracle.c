@@ -173,6 +173,42 @@ static void pool_gates_near_one(void **state) {
     call_free(&oracle);
 }
 
+/* A decay of 11 at every token, and one of hundreds at one: what a key would have been worth to the queries before it is
+ * more than a float holds, and must be worth nothing. */
+static void check_steep_decay(const char *name, float a_log, float once) {
+    srnn_problem problem = {.B = 1, .H = 1, .Hkv = 1, .T = 70, .D = 16, .Dv = 16};
+    attention_call oracle, run;
+    assert_int_equal(srnn_attention_parse(&problem.attention, name), SRNN_OK);
+    assert_int_equal(probe_oracle(&oracle, &problem, 1), SRNN_OK);
+    const sr_shape shape = sr_operand_shape(SR_OPERAND_DECAY, &oracle.problem);
+    double *decay = oracle.host.operand[SR_OPERAND_DECAY];
+    *(double *)oracle.host.operand[SR_OPERAND_A_LOG] = (double)a_log;
+    for (int64_t n = 0; n < sr_shape_numbers(&shape); n++)
+        decay[n] = n == 20 ? (double)once : 0;
+    assert_int_equal(probe_oracle_run(&oracle), SRNN_OK);
+    problem.kernel = "linear";
+    assert_int_equal(probe_copy(&run, &problem, &oracle), SRNN_OK);
+    assert_int_equal(call_forward_backward(&run), SRNN_OK);
+    const double output = probe_output_error(&run, &oracle),
+                 gradient = probe_gradient_error(&run, &oracle);
+    double plain; /* of levels it loses more than the limit, as hardly anything is left of a key */
+    assert_int_equal(probe_plain_error(&plain, &problem, &oracle), SRNN_OK);
+    const double limit = fmax(probe_limit(&problem, SRNN_FORM_CHUNKED), 2 * plain);
+    if (!(output <= limit && gradient <= limit))
+        fail_msg("%s: output off by %g, gradients by %g", name, output, gradient);
+    call_free(&run);
+    call_free(&oracle);
+}
+
+static void steep_decays(void **state) {
+    (void)state;
+    static const char *const names[] = {"mamba2", "gated_delta_net", "log_linear_mamba2"};
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        check_steep_decay(names[n], 2.77F, 0);
+        check_steep_decay(names[n], 0, 200);
+    }
+}
+
 /* The combinations above hold every word of every axis of the equation at least once. */
 static void combinations_cover_every_axis(void **state) {
     (void)state;
@@ -358,6 +394,7 @@ int main(void) {
         cmocka_unit_test(derivatives_are_those_of_the_values),
         cmocka_unit_test(kernels_agree_on_random_combinations),
         cmocka_unit_test(pool_gates_near_one),
+        cmocka_unit_test(steep_decays),
         cmocka_unit_test(combinations_cover_every_axis),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,9 +9,10 @@ enum { SORT_TILE = 256, AHEAD = 8 };
 
 template <int W>
 static __global__ void __launch_bounds__(256)
-    copy_rows(const sr_matrix out, const float *__restrict__ weight,
-              const int32_t *__restrict__ ids) {
+    copy_rows(const sr_matrix out, const float *weight, const int32_t *ids) {
     const int64_t row = grid_row(), c = (int64_t)grid_item() * W;
+    wait_for_previous(); /* first: it may have written weights, which the next ones read before they wait */
+    let_next_start();
     if (row >= out.rows || c >= out.columns)
         return;
     float x[W] = {0};
@@ -113,8 +114,8 @@ srnn_status sr_cuda_embed_forward(sr_backend *backend, sr_matrix out, const floa
     return sr_with_access<4>(SRNN_F32, out.columns, places, 2, [&](auto access) -> srnn_status {
         using A = decltype(access);
         const sr_row_grid blocks = sr_row_grid_of(out.rows, out.columns / A::W);
-        SR_CUDA(sr_launch(copy_rows<A::W>, blocks.grid, blocks.block, 0, sr_stream_of(backend), out,
-                          weight, ids));
+        SR_CUDA(sr_launch_early(sr_may_start_early(backend), copy_rows<A::W>, blocks.grid,
+                                blocks.block, 0, sr_stream_of(backend), out, weight, ids));
         return SRNN_OK;
     });
 }

@@ -63,9 +63,11 @@ srnn_status sr_cuda_largest(sr_backend *backend, int32_t *out, sr_matrix x) {
 }
 
 static __global__ void __launch_bounds__(FOLLOW_THREADS)
-    follow_rows(int32_t *__restrict__ ids, int32_t *__restrict__ positions,
-                const int32_t *__restrict__ chosen, int32_t position, int64_t rows) {
+    follow_rows(int32_t *ids, int32_t *positions, const int32_t *chosen, int32_t position,
+                int64_t rows) {
     const int64_t row = (int64_t)blockIdx.x * FOLLOW_THREADS + threadIdx.x;
+    let_next_start();
+    wait_for_previous();
     if (row >= rows)
         return;
     ids[row] = chosen[row];
@@ -76,8 +78,8 @@ srnn_status sr_cuda_follow(sr_backend *backend, int32_t *ids, int32_t *positions
                            const int32_t *chosen, int32_t position, int64_t rows) {
     if (rows == 0)
         return SRNN_OK;
-    SR_CUDA(sr_launch(follow_rows, dim3((unsigned)sr_pieces(rows, FOLLOW_THREADS)),
-                      dim3(FOLLOW_THREADS), 0, sr_stream_of(backend), ids, positions, chosen,
-                      position, rows));
+    SR_CUDA(sr_launch_early(sr_may_start_early(backend), follow_rows,
+                            dim3((unsigned)sr_pieces(rows, FOLLOW_THREADS)), dim3(FOLLOW_THREADS),
+                            0, sr_stream_of(backend), ids, positions, chosen, position, rows));
     return SRNN_OK;
 }

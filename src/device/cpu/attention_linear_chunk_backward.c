@@ -231,9 +231,11 @@ static double gates_between(double *change, const real *s, const real *d, int64_
     wide_vec sum = {0};
     for (int64_t j = 0; j < i; j += LANES) {
         const vec_bits later = (vec_bits)(vec_count() + (real)j >= (real)i);
+        /* Both: what stands after the diagonal may be infinite, where the decay is steep. */
         const vec before = vec_select(later, (vec){0}, vec_load(d + j));
-        const wide_vec both = __builtin_convertvector(vec_load(s + j), wide_vec) *
-                              __builtin_convertvector(before, wide_vec);
+        const vec seen = vec_select(later, (vec){0}, vec_load(s + j));
+        const wide_vec both =
+            __builtin_convertvector(seen, wide_vec) * __builtin_convertvector(before, wide_vec);
         wide_vec column;
         memcpy(&column, change + j, sizeof column);
         column -= both;

@@ -20,7 +20,7 @@ static const double OUTPUT_LIMIT = 6e-3, GRADIENT_LIMIT = 1e-2;
 enum { TENSORS = SR_OPERAND_DECAY + 1, HOLE = 0x7fff }; /* a NaN where nobody may read */
 
 /* The one that has everything first. */
-static const char *const kernels[] = {"mma", "hopper", "hopper_ordered", "chunked", "expanded"};
+static const char *const kernels[] = {"mma", "hopper", "chunked", "expanded", "hopper_ordered"};
 
 static srnn_device *gpu;
 
