@@ -137,10 +137,13 @@ SR_DEVICE void ordered_produce_queries(const ordered_task &task, ordered_shared<
                 }
                 SR_UNROLL
                 for (int i = 0; i < shape::QUERIES; i += SR_WARP) {
-                    const int t = min(query + i + lane, call.T - 1);
+                    const int wanted = query + i + lane, t = min(wanted, call.T - 1);
+                    const int bytes = wanted < call.T
+                                          ? 4
+                                          : 0; /* nothing past the end: a weight of one for zeros */
                     backward_row *const to = &shared->row[at.stage][i + lane];
-                    cp_async_4(&to->scale, call.scratch.row_scale + row + t);
-                    cp_async_4(&to->d_row_sum, call.scratch.d_row_sum + row + t);
+                    cp_async_4(&to->scale, call.scratch.row_scale + row + t, bytes);
+                    cp_async_4(&to->d_row_sum, call.scratch.d_row_sum + row + t, bytes);
                     cp_async_4(&shared->first[at.stage][i + lane],
                                call.first + (int64_t)work.b * call.T + t);
                 }
