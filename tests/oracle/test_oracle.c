@@ -191,7 +191,8 @@ static void check_steep_decay(const char *name, float a_log, float once) {
     assert_int_equal(call_forward_backward(&run), SRNN_OK);
     const double output = probe_output_error(&run, &oracle),
                  gradient = probe_gradient_error(&run, &oracle);
-    probe_errors plain; /* of levels it loses more than the limit, as hardly anything is left of a key */
+    probe_errors
+        plain; /* of levels it loses more than the limit, as hardly anything is left of a key */
     assert_int_equal(probe_plain_errors(&plain, &problem, &oracle), SRNN_OK);
     const double limit = fmax(probe_limit(&problem, SRNN_FORM_CHUNKED), 2 * probe_worst(&plain));
     if (!(output <= limit && gradient <= limit))
