@@ -91,7 +91,9 @@ SR_DEVICE void ordered_produce(const ordered_task &task, ordered_shared<shape> *
             i = atomicAdd(task.backward.drawn, 1);
         const key_work work = ordered_work_at<shape>(task, shuffle(i, 0));
         if (threadIdx.x == 0) {
-            shared->work = work; /* seen by whoever waits for k_full */
+            /* Seen by whoever waits for k_full. All have read the one before: each warp arrives at k_empty by one lane, behind a
+             * __syncwarp that needs no instruction, which is why racecheck, which sees instructions, suspects the others. */
+            shared->work = work;
             mbarrier_arrive_expect(&shared->k_full,
                                    work.past > 0 ? 2 * shape::GROUPS * shape::KEY_BYTES : 0);
         }
