@@ -68,8 +68,8 @@ static srnn_status write_folder(const sr_model *model, const char *out, const ch
                                 sr_dtype dtype, const char *tokenizer) {
     SR_TRY(sr_model_save_public(model, out, dtype));
     SR_TRY(write_tokenizer(out, in, tokenizer, model->config.V));
-    SR_TRY(remove_lock(out));
-    return tell_loaders(&model->config, out);
+    SR_TRY(tell_loaders(&model->config, out));
+    return remove_lock(out);
 }
 
 /* What lies in the folder already would be mixed with the model, or be lost. */

@@ -283,7 +283,9 @@ static srnn_status generate_batch(generator *g, int count) {
         if (g->strands[b].prompt.count < shortest)
             shortest = g->strands[b].prompt.count;
     sr_session_reset(g->session);
-    SR_TRY(sr_session_make_room(g->session, room_of(g, count)));
+    const srnn_status room = sr_session_make_room(g->session, room_of(g, count));
+    if (room != SRNN_OK && room != SRNN_ERR_MEMORY) /* texts may end before they need so much */
+        return room;
     SR_TRY(feed_prompts(g, shortest));
     const double begin = sr_clock_seconds();
     speak(g, &speaking, count);

@@ -52,11 +52,25 @@ static double element(const void *array, srnn_dtype dtype, int64_t at) {
     return 0;
 }
 
+/* Weights of exp that no row's maximum may be taken from: exp(s) itself is a number of float, and s has to stay below 88. */
+static bool undivided_exp(const srnn_attention *a) {
+    return a->score == SRNN_SCORE_EXP && a->clamp == 0 && !sr_row_scale_invariant(a);
+}
+
+/* A query for those: where the equation divides no product by sqrt(D), the query is that much shorter. */
+static double draw_small_query(const srnn_attention *a, double normal, int D) {
+    if (a->scale != SRNN_SCALE_ONE)
+        return 1.5 * normal;
+    if (a->feature == SRNN_FEATURE_ELU1)
+        return 0.5 * normal - 0.5 * log((double)D) - 1;
+    return 1.5 * normal / sqrt((double)D);
+}
+
 /* Moderate numbers. Clamped scores are to pass the clamp now and then, but never so close to it
  * that float and double fall on different sides, where the gradient jumps: q and k on a grid of
  * eighths make <q, k> exact. A row sum should stay away from zero: truncated series get small
  * scores, and scores that may be negative positive queries and keys. So should a length that divides. */
-static double draw_query(const srnn_attention *a, double normal) {
+static double draw_query(const srnn_attention *a, double normal, int D) {
     const bool powers = a->score == SRNN_SCORE_LINEAR || a->score == SRNN_SCORE_POWER;
     const bool unit = a->feature == SRNN_FEATURE_UNIT || a->feature == SRNN_FEATURE_UNIT_HEADS;
     const bool clamped_series = a->score == SRNN_SCORE_TAYLOR && a->clamp > 0;
@@ -68,7 +82,7 @@ static double draw_query(const srnn_attention *a, double normal) {
         return normal + copysign(0.5, normal);
     switch (a->score) {
     case SRNN_SCORE_EXP:
-        return 1.5 * normal;
+        return undivided_exp(a) ? draw_small_query(a, normal, D) : 1.5 * normal;
     case SRNN_SCORE_TAYLOR:
         return 0.7 * normal;
     case SRNN_SCORE_LINEAR:
@@ -78,19 +92,24 @@ static double draw_query(const srnn_attention *a, double normal) {
     return 0;
 }
 
+/* Where products of the grid are rounded all the same, none may stand at a clamp: times this number none of them comes near. */
+static const double OFF_GRID = 0.6180339887498949;
+
 /* The delta rule is stable where beta score(|feature(k)|^2) stays below 2: features of keys are made short for it. Where
  * one is exp(k), keys are negative. */
 static double draw_key(const srnn_attention *a, double normal, int D) {
-    const double key = draw_query(a, normal);
+    const double key = draw_query(a, normal, D);
     if (a->write != SRNN_WRITE_DELTA)
         return key;
+    const bool exponential = a->score == SRNN_SCORE_EXP;
     switch (a->feature) {
     case SRNN_FEATURE_IDENTITY:
     case SRNN_FEATURE_RELU:
-        return (float)key * (float)(0.6 / sqrt((double)D));
+        return (float)key * (float)(OFF_GRID / sqrt((double)D));
     case SRNN_FEATURE_NORM_SPLIT:
     case SRNN_FEATURE_NORM_COSINE:
-        return (float)key * (float)(0.6 / pow((double)D, 1.0 / 6));
+        /* sums of k^6, whose largest are far from their mean: exp has to have them all well below 1 */
+        return (float)key * (float)((exponential ? 0.3 : 0.6) / pow((double)D, 1.0 / 6));
     case SRNN_FEATURE_ELU1:
         return 0.5 * normal - 0.5 * log((double)D) - 1;
     case SRNN_FEATURE_UNIT:
@@ -119,15 +138,25 @@ static double draw_write_gate(const srnn_attention *a, double normal, int D) {
     return normal - 1 - log((double)D);
 }
 
+/* `learned` is divided by 1024 in the equation, and of either sign: its sums grow. As a factor of the logits of exp it is kept
+ * near 1, or logits of some hundreds make sums that float does not hold. */
+static double draw_decay(const srnn_attention *a, double normal) {
+    if (a->decay != SRNN_DECAY_LEARNED)
+        return 2 * normal + 1;
+    return a->score == SRNN_SCORE_EXP && sr_decay_in_logits(a) ? normal * 16 : normal * 256;
+}
+
 static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int64_t at, int D) {
     double normal = sr_random_normal(seed, which, (uint64_t)at);
     switch (which) {
-    case SR_OPERAND_Q:
-        return (float)draw_query(a, normal);
+    case SR_OPERAND_Q: /* turned features meet again where positions are the same, but rounded */
+        return (
+            float)(draw_query(a, normal, D) *
+                   (a->clamp > 0 && a->position == SRNN_POSITION_ROPE_FEATURES ? 2 * OFF_GRID : 1));
     case SR_OPERAND_K:
         return (float)draw_key(a, normal, D);
-    case SR_OPERAND_DECAY: /* `learned` is divided by 1024 in the equation */
-        return (float)(a->decay == SRNN_DECAY_LEARNED ? normal * 256 : 2 * normal + 1);
+    case SR_OPERAND_DECAY:
+        return (float)draw_decay(a, normal);
     case SR_OPERAND_NORM_WEIGHT:
     case SR_OPERAND_SKIP_WEIGHT:
     case SR_OPERAND_LEVEL_SCALE:
@@ -308,55 +337,67 @@ srnn_status probe_oracle_run(attention_call *oracle) {
     return run_oracle_in(oracle, SRNN_F64);
 }
 
-srnn_status probe_plain_error(double *error, const srnn_problem *problem,
-                              const attention_call *oracle) {
+srnn_status probe_plain_errors(probe_errors *errors, const srnn_problem *problem,
+                               const attention_call *oracle) {
     attention_call plain;
     SR_TRY(probe_copy(&plain, &oracle->problem, oracle));
     const srnn_status status = run_oracle_in(&plain, problem->dtype);
     if (status == SRNN_OK)
-        *error = fmax(probe_output_error(&plain, oracle), probe_gradient_error(&plain, oracle));
+        *errors = probe_errors_of(&plain, oracle, true);
     call_free(&plain);
     return status;
 }
 
-/* Moves every operand by half a unit of float's last place, up or down. */
+/* Moves every operand by half a unit of float's last place, up or down; not what a clamp may stand exactly at, where the
+ * slope jumps however small the move. */
 static void nudge_operands(attention_call *call, uint64_t seed) {
     for (int which = 0; which < SR_OPERANDS; which++) {
         const sr_shape shape = sr_operand_shape((sr_operand)which, &call->problem);
         double *numbers = call->host.operand[which];
+        if (call->problem.attention.clamp > 0 &&
+            (which == SR_OPERAND_Q || which == SR_OPERAND_K || which == SR_OPERAND_DECAY))
+            continue;
         for (int64_t i = 0; numbers && i < sr_shape_numbers(&shape); i++)
             numbers[i] *=
                 sr_random_below(seed, (uint64_t)which, (uint64_t)i, 2) ? 1 + 0x1p-24 : 1 - 0x1p-24;
     }
 }
 
-/* The largest error of exact computations on operands that were nudged: what is asked for is not better known than that. */
-static srnn_status nudged_error(double *error, const attention_call *oracle) {
-    enum { DRAWS = 3 };
-    srnn_status status = SRNN_OK;
-    *error = 0;
-    for (uint64_t seed = 1; seed <= DRAWS && status == SRNN_OK; seed++) {
-        attention_call nudged;
-        SR_TRY(probe_copy(&nudged, &oracle->problem, oracle));
-        nudge_operands(&nudged, seed);
-        status = probe_oracle_run(&nudged);
-        const double own =
-            fmax(probe_output_error(&nudged, oracle), probe_gradient_error(&nudged, oracle));
-        *error = fmax(*error, own);
-        call_free(&nudged);
-    }
+/* The errors of one exact computation on operands that were nudged: what is asked for is not better known than that. */
+static srnn_status nudged_errors(probe_errors *errors, const attention_call *oracle,
+                                 uint64_t seed) {
+    attention_call nudged;
+    SR_TRY(probe_copy(&nudged, &oracle->problem, oracle));
+    nudge_operands(&nudged, seed);
+    const srnn_status status = probe_oracle_run(&nudged);
+    if (status == SRNN_OK)
+        *errors = probe_errors_of(&nudged, oracle, true);
+    call_free(&nudged);
     return status;
 }
 
-bool probe_lost_by_any(const srnn_problem *problem, const attention_call *oracle, double error) {
-    /* Sums in these computations are exact; in kernels each of their terms may round, of a row's numbers at least 16. */
-    enum { ROUNDINGS = 16 };
-    double plain = 0, nudged = 0;
-    if (!isfinite(error) || problem->dtype != SRNN_F32 ||
-        probe_plain_error(&plain, problem, oracle) != SRNN_OK)
-        return false;
-    return error <= ROUNDINGS * plain ||
-           (nudged_error(&nudged, oracle) == SRNN_OK && error <= ROUNDINGS * nudged);
+srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
+                              const attention_call *oracle) {
+    enum { NUDGES = 5 };
+    probe_errors own;
+    SR_TRY(probe_plain_errors(losses, problem, oracle));
+    for (uint64_t seed = 1; seed <= NUDGES; seed++) {
+        SR_TRY(nudged_errors(&own, oracle, seed));
+        for (int n = 0; n < PROBE_TENSORS; n++)
+            if (!(own.of[n] <= losses->of[n])) /* this way round a NaN stays */
+                losses->of[n] = own.of[n];
+    }
+    return SRNN_OK;
+}
+
+bool probe_is_excused(const probe_errors *errors, const probe_errors *losses, double limit) {
+    /* Sums in those computations are exact; a kernel rounds each term as well. More than MOST is no answer at all. */
+    static const double ROUNDINGS = 16, MOST = 1e-3;
+    for (int n = 0; n < PROBE_TENSORS; n++)
+        if (!(errors->of[n] <= limit) &&
+            !(errors->of[n] <= MOST && errors->of[n] <= ROUNDINGS * losses->of[n]))
+            return false;
+    return true;
 }
 
 /* Twice; and where rounding happened to cost next to nothing, half a unit of the output's last place. */
@@ -452,19 +493,32 @@ double probe_output_error(const attention_call *run, const attention_call *oracl
                           0);
 }
 
-double probe_gradient_error(const attention_call *run, const attention_call *oracle) {
-    double worst = 0, floor = cancelled(&run->problem) * root_mean_square(oracle, SR_OPERAND_V);
-    for (int which = 0; which < SR_OPERANDS; which++) {
+probe_errors probe_errors_of(const attention_call *run, const attention_call *oracle,
+                             bool gradients) {
+    probe_errors errors = {{0}};
+    const double floor = cancelled(&run->problem) * root_mean_square(oracle, SR_OPERAND_V);
+    for (int which = 0; which < SR_OPERANDS && gradients; which++) {
         if (!run->host.gradient[which])
             continue;
-        sr_shape shape = sr_operand_shape((sr_operand)which, &run->problem);
-        double error = relative_error(
+        const sr_shape shape = sr_operand_shape((sr_operand)which, &run->problem);
+        errors.of[which] = relative_error(
             run->host.gradient[which], sr_operand_dtype((sr_operand)which, &run->problem),
             oracle->host.gradient[which], sr_shape_numbers(&shape), floor);
-        if (!(error <= worst))
-            worst = error;
-        if (isnan(worst))
-            return worst;
     }
+    errors.of[PROBE_OUTPUT] = probe_output_error(run, oracle);
+    return errors;
+}
+
+double probe_worst(const probe_errors *errors) {
+    double worst = 0;
+    for (int n = 0; n < PROBE_TENSORS && !isnan(worst); n++)
+        if (!(errors->of[n] <= worst))
+            worst = errors->of[n];
     return worst;
+}
+
+double probe_gradient_error(const attention_call *run, const attention_call *oracle) {
+    probe_errors errors = probe_errors_of(run, oracle, true);
+    errors.of[PROBE_OUTPUT] = 0;
+    return probe_worst(&errors);
 }

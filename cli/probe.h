@@ -25,15 +25,35 @@ srnn_status probe_feed_tokens(attention_call *run);
 /* A double probe with the same numbers, run by src/oracle, which is not a kernel. `oracle` must be freed. */
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed);
 
-/* The error of a plain computation in the problem's number type, as src/oracle does it; `oracle` is the right answer. */
-srnn_status probe_plain_error(double *error, const srnn_problem *problem,
+/* The relative errors of one run: of the gradient of each operand that has one, then of the output. */
+enum { PROBE_OUTPUT = SR_OPERANDS, PROBE_TENSORS };
+
+typedef struct probe_errors {
+    double of[PROBE_TENSORS];
+} probe_errors;
+
+/* Norm of the difference by norm of the oracle; NaN if either has one. Gradients that cancel are measured against a part of
+ * the gradient of v; without `gradients` their errors are 0. */
+probe_errors probe_errors_of(const attention_call *run, const attention_call *oracle,
+                             bool gradients);
+
+/* The largest of them; NaN if one is. */
+double probe_worst(const probe_errors *errors);
+
+/* The errors of a plain computation in the problem's number type, as src/oracle does it; `oracle` is the right answer. */
+srnn_status probe_plain_errors(probe_errors *errors, const srnn_problem *problem,
+                               const attention_call *oracle);
+
+/* What no kernel can be asked to know: the worst errors, tensor by tensor, of a plain computation in float and of exact ones
+ * on operands that are half a unit of their last place off. Where terms cancel, as one key's do before a norm over the row,
+ * no order of summation helps. One such row may have most of a gradient, and the plain computation may happen to round well
+ * there. */
+srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
                               const attention_call *oracle);
 
-/* Whether a plain computation in float loses nearly as much as this error, or an exact one on operands that are half a unit of
- * their last place off: where terms cancel, as one key's do before a norm over the row, no order of summation helps. One such
- * row may have most of a gradient, and the plain computation may happen to round well there. What is not finite is never
- * lost so, even where the plain computation is infinitely wrong too. */
-bool probe_lost_by_any(const srnn_problem *problem, const attention_call *oracle, double error);
+/* Whether every tensor is within the limit or within sixteen times what is lost anyway, and 1e-3 at most. What is not finite is
+ * never excused. */
+bool probe_is_excused(const probe_errors *errors, const probe_errors *losses, double limit);
 
 /* Runs the oracle on the operands that a double call holds. */
 srnn_status probe_oracle_run(attention_call *oracle);
@@ -41,8 +61,7 @@ srnn_status probe_oracle_run(attention_call *oracle);
 /* A combination of all axes of the equation that makes sense, each at its default half of the time. */
 srnn_attention probe_attention(uint64_t seed);
 
-/* Norm of the difference by norm of the oracle; NaN if either has one. For the gradients the worst
- * of them, those that cancel measured against a part of the gradient of v. */
+/* The output's error; the worst of the gradients'. */
 double probe_output_error(const attention_call *run, const attention_call *oracle);
 double probe_gradient_error(const attention_call *run, const attention_call *oracle);
 

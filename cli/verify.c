@@ -63,11 +63,13 @@ static const shape shapes[] = {
 
 enum { SHAPES = sizeof shapes / sizeof *shapes, QUICK = 4 };
 
-/* The right answer for one shape, and in bf16 the largest error that passes. */
+/* The right answer for one shape, and in bf16 the largest error that passes; what is lost anyway is found when it is needed. */
 typedef struct reference {
     srnn_problem problem;
     attention_call oracle;
     double plain_limit;
+    probe_errors losses;
+    bool losses_known;
     srnn_status status;
 } reference;
 
@@ -79,7 +81,7 @@ typedef struct verification {
     srnn_dtype dtype;
     uint64_t seed;
     sr_cpu_level best, lowest; /* the instruction sets, tried from the best down */
-    int64_t comparisons;
+    int64_t comparisons, excused;
     bool failed;
 } verification;
 
@@ -89,6 +91,10 @@ static bool well_conditioned(const srnn_attention *a, const shape *s) {
     bool near_zero = a->score == SRNN_SCORE_LINEAR || a->score == SRNN_SCORE_POWER;
     bool divided = a->norm != SRNN_NORM_NONE;
     if (a->feature == SRNN_FEATURE_UNIT_HEADS && s->Hkv == 1)
+        return false;
+    /* Such keys have a length of sqrt(D), and the delta rule is stable only where it writes with e^-D: next to nothing. */
+    if (a->feature == SRNN_FEATURE_UNIT_HEADS && a->write == SRNN_WRITE_DELTA &&
+        a->score == SRNN_SCORE_EXP && s->D > 8)
         return false;
     return s->D > 1 || !(a->feature == SRNN_FEATURE_UNIT || (near_zero && divided));
 }
@@ -116,8 +122,8 @@ static bool unavailable(srnn_status status) {
     return status == SRNN_ERR_UNSUPPORTED || status == SRNN_ERR_LIMIT;
 }
 
-/* Runs one method on a problem and finds its error; *error is untouched where it fails. */
-static srnn_status measure(double *error, const method *m, srnn_problem problem,
+/* Runs one method on a problem and finds its errors; *errors is untouched where it fails. */
+static srnn_status measure(probe_errors *errors, const method *m, srnn_problem problem,
                            const attention_call *oracle, uint64_t seed) {
     attention_call run;
     problem.kernel = m->kernel;
@@ -127,12 +133,8 @@ static srnn_status measure(double *error, const method *m, srnn_problem problem,
     srnn_status status = !m->kernel ? probe_feed(&run, seed)
                          : backward ? call_forward_backward(&run)
                                     : call_forward(&run);
-    if (status == SRNN_OK) {
-        double gradient = backward ? probe_gradient_error(&run, oracle) : 0;
-        *error = probe_output_error(&run, oracle);
-        if (!(gradient <= *error) && !isnan(*error))
-            *error = gradient;
-    }
+    if (status == SRNN_OK)
+        *errors = probe_errors_of(&run, oracle, backward);
     call_free(&run);
     return status;
 }
@@ -154,24 +156,39 @@ static void report_failure(const verification *v, const char *name, const method
 /* What the table says of a method: its worst error, infinity for a failure, -1 for nothing yet. */
 typedef struct cell {
     double worst;
-    bool failed;
+    bool failed, excused;
 } cell;
+
+/* Whether what passes the limit is lost by any computation in float. */
+static bool excused(reference *right, const probe_errors *errors, double limit) {
+    if (right->problem.dtype != SRNN_F32)
+        return false;
+    if (!right->losses_known &&
+        probe_find_losses(&right->losses, &right->problem, &right->oracle) != SRNN_OK)
+        return false;
+    right->losses_known = true;
+    return probe_is_excused(errors, &right->losses, limit);
+}
 
 /* Compares one method on one problem, with every chunk size it can have. */
 static void compare(verification *v, cell *of, const char *name, const method *m,
-                    const reference *right) {
+                    reference *right) {
     double limit =
         v->dtype == SRNN_BF16 ? right->plain_limit : probe_limit(&right->problem, m->form);
     size_t chunks = m->form == SRNN_FORM_CHUNKED ? CHUNKS : 1;
     for (size_t i = 0; i < chunks; i++) {
         srnn_problem chunked = right->problem;
         chunked.chunk = chunk_sizes[i];
-        double error = (double)INFINITY;
-        srnn_status status = measure(&error, m, chunked, &right->oracle, v->seed);
+        probe_errors errors = {.of[PROBE_OUTPUT] = (double)INFINITY};
+        srnn_status status = measure(&errors, m, chunked, &right->oracle, v->seed);
         if (unavailable(status))
             continue;
         v->comparisons++;
-        if (!(error <= limit) && !probe_lost_by_any(&chunked, &right->oracle, error)) {
+        const double error = probe_worst(&errors);
+        if (!(error <= limit) && excused(right, &errors, limit)) {
+            of->excused = true;
+            v->excused++;
+        } else if (!(error <= limit)) {
             v->failed = of->failed = true;
             report_failure(v, name, m, &chunked, error, status);
             if (status == SRNN_OK)
@@ -183,7 +200,7 @@ static void compare(verification *v, cell *of, const char *name, const method *m
 }
 
 /* Compares every method on one problem, with the kernels of every instruction set. */
-static void compare_all(verification *v, cell *cells, const char *name, const reference *right) {
+static void compare_all(verification *v, cell *cells, const char *name, reference *right) {
     for (int level = (int)v->best; level >= (int)v->lowest; level--) {
         sr_cpu_level_use((sr_cpu_level)level);
         for (size_t i = 0; i < v->method_count; i++)
@@ -202,11 +219,11 @@ typedef struct references {
 
 /* Errors of bf16 are judged by those of a plain computation in it. */
 static srnn_status find_reference(reference *right, const verification *v) {
-    double error;
+    probe_errors errors;
     SR_TRY(probe_oracle(&right->oracle, &right->problem, v->seed));
     if (v->dtype == SRNN_BF16) {
-        SR_TRY(probe_plain_error(&error, &right->problem, &right->oracle));
-        right->plain_limit = probe_plain_limit(error);
+        SR_TRY(probe_plain_errors(&errors, &right->problem, &right->oracle));
+        right->plain_limit = probe_plain_limit(probe_worst(&errors));
     }
     return SRNN_OK;
 }
@@ -252,7 +269,7 @@ static void print_cell(const cell *of) {
     if (of->worst < 0)
         printf(" %11s", "-");
     else
-        printf(" %10.1e%c", of->worst, of->failed ? '!' : ' ');
+        printf(" %10.1e%c", of->worst, of->failed ? '!' : of->excused ? '~' : ' ');
 }
 
 static srnn_status verify_variant(verification *v, const char *name, const srnn_attention *a) {
@@ -261,7 +278,7 @@ static srnn_status verify_variant(verification *v, const char *name, const srnn_
     const int64_t before = v->comparisons;
     v->failed = false;
     for (size_t i = 0; i < METHODS_MAX; i++)
-        cells[i] = (cell){-1, false};
+        cells[i] = (cell){.worst = -1};
     SR_TRY(verify_shapes(v, cells, name, a));
     printf("%-58s", name);
     for (size_t i = 0; i < v->method_count; i++)
@@ -362,13 +379,13 @@ static void list_levels(verification *v) {
 
 static srnn_status verify(verification *v, const char *attention) {
     srnn_attention a;
-    const bool all = strcmp(attention, "all") == 0;
-    if (!all)
+    const bool all = strcmp(attention, "all") == 0, random = strcmp(attention, "random") == 0;
+    if (!all && !random)
         SR_TRY(srnn_attention_parse(&a, attention));
     list_methods(v);
     list_levels(v);
     print_header(v);
-    return all ? verify_all(v) : verify_variant(v, attention, &a);
+    return all ? verify_all(v) : random ? verify_random(v) : verify_variant(v, attention, &a);
 }
 
 int command_verify(int argc, char **argv) {
@@ -380,7 +397,9 @@ int command_verify(int argc, char **argv) {
     int64_t seed = 1;
     verification v = {.shape_count = SHAPES, .random = 12, .longest = INT_MAX};
     const command_option options[] = {
-        OPTION_TEXT("--attention", &attention, "SPEC", "a variant, or all"),
+        OPTION_TEXT(
+            "--attention", &attention, "SPEC",
+            "a variant, all, or random: the random combinations alone, the first from --seed"),
         OPTION_INTEGER("--threads", &v.threads, 0, 1024, "N", "threads to use; 0: all cores"),
         OPTION_INTEGER64("--seed", &seed, 0, INT64_MAX, "N", "other random inputs"),
         OPTION_INTEGER("--random", &v.random, 0, 100000, "N",
@@ -399,9 +418,11 @@ int command_verify(int argc, char **argv) {
             "odd lengths, lengths about a\n"
             "tile's edge, head sizes from 1 to 128, grouped heads, packed documents. Exit code 1 "
             "if\na relative error passes 1e-5 (parallel) or 2e-5 (through a state), or 1e-6 p for "
-            "power:p, 1e-4 on a GPU, unless a plain computation in float loses nearly as much or "
-            "the last place of the operands decides, or "
-            "in bf16 twice that of a plain computation in bf16. On the "
+            "power:p, 1e-4 on a GPU, or "
+            "in bf16 twice that of a plain computation in bf16. Float is excused, and a ~ says "
+            "so, where a plain computation in it, or exact ones on operands half a unit of their "
+            "last "
+            "place off, lose a sixteenth as much of the same tensor, up to 1e-3. On the "
             "CPU, all of it with the kernels of every instruction set that it "
             "has,\n"
             "up to SOFTRNN_CPU (base, v3, v4) where that is set.",
@@ -423,6 +444,9 @@ int command_verify(int argc, char **argv) {
     srnn_device_close(v.device);
     if (status != SRNN_OK)
         return command_report(status);
+    if (v.excused)
+        printf("%lld errors past the limit that any computation in float has (~)\n",
+               (long long)v.excused);
     printf("%lld comparisons: %s\n", (long long)v.comparisons,
            v.failed         ? "FAIL"
            : !v.comparisons ? "FAIL, nothing could be compared"

@@ -22,11 +22,13 @@ build=${BUILD:-}
 jobs=${JOBS:-4}
 mkdir -p "$results" "$(dirname "$record")"
 : >"$results/steps.jsonl"
+: >"$results/started"
 
 # step NAME COMMAND...: runs it, keeps its words in NAME.log and notes how it went.
 step() {
     local name=$1 start=$SECONDS passed=true
     shift
+    echo "$name" >>"$results/started"
     "$@" >"$results/$name.log" 2>&1 || passed=false
     printf '{"name": "%s", "passed": %s, "seconds": %d}\n' "$name" $passed $((SECONDS - start)) \
         >>"$results/steps.jsonl"
@@ -183,6 +185,11 @@ if [ "${SPEED:-yes}" = yes ]; then
     step step_peer python3 bench/peers.py step
 fi
 
+# A step that was killed has said nothing.
+while read -r name; do
+    grep -qF "{\"name\": \"$name\"," "$results/steps.jsonl" ||
+        printf '{"name": "%s", "passed": false, "seconds": 0}\n' "$name" >>"$results/steps.jsonl"
+done <"$results/started"
 tools/gpu_record.py write "$record" "$results"
 echo "$record: sources $(tools/gpu_record.py hash | cut -c 1-12), logs in $results"
 ! grep -q '"passed": false' "$results/steps.jsonl"

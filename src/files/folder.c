@@ -59,13 +59,24 @@ static bool take(int lock, double patience) {
     }
 }
 
+/* Whether the open file is still the one of that name. */
+static bool is_file(int open_file, const char *name) {
+    struct stat own, named;
+    return fstat(open_file, &own) == 0 && stat(name, &named) == 0 && own.st_ino == named.st_ino &&
+           own.st_dev == named.st_dev;
+}
+
 srnn_status sr_folder_lock(int *lock, const char *path, double patience) {
     char name[SR_PATH_BYTES];
     *lock = -1;
     SR_TRY(sr_path_join(name, path, "lock"));
     SR_TRY(sr_descriptor_open_own(lock, name, O_RDWR | O_CREAT));
-    if (take(*lock, patience))
-        return SRNN_OK;
+    if (take(*lock, patience)) {
+        if (is_file(*lock, name))
+            return SRNN_OK;
+        sr_folder_unlock(*lock);
+        return sr_folder_lock(lock, path, patience); /* who held it took it away */
+    }
     const srnn_status status =
         errno == EWOULDBLOCK
             ? SR_FAIL(SRNN_ERR_IO, "%s: another process is at work in this folder", path)

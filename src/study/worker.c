@@ -148,11 +148,15 @@ static srnn_status add_records(sr_result *result, const char *folder) {
     return status;
 }
 
+/* Another process may have come in between: what it finished stays, and what it only looks at is free in a moment. */
 srnn_status sr_worker_tell(const sr_result *result, const char *folder) {
+    sr_result there;
     int lock;
     SR_TRY(sr_folders_make(folder));
-    SR_TRY(sr_folder_lock(&lock, folder, 0));
-    const srnn_status status = sr_result_write(result, folder);
+    SR_TRY(sr_folder_lock(&lock, folder, 1));
+    const bool finished =
+        sr_result_read(&there, folder) == SRNN_OK && there.ending == SR_ENDING_FINISHED;
+    const srnn_status status = finished ? SRNN_OK : sr_result_write(result, folder);
     sr_folder_unlock(lock);
     return status;
 }

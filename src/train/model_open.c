@@ -20,23 +20,23 @@ srnn_status sr_model_open(sr_model **model, sr_backend *backend, const char *whe
     return sr_model_load(model, backend, path);
 }
 
-/* A tokenizer in the folder of a .bin file need not have to do with it. One of another size has not: folder = "" for
- * a model of bytes, which needs none. */
+/* Whether a model of V tokens may be of a tokenizer: its vocabulary may have been rounded up. */
+static bool fits(int V, int64_t tokens) {
+    bool found = V == tokens;
+    for (int unit = 8; unit <= 128; unit *= 2)
+        found |= V == (tokens + unit - 1) / unit * unit;
+    return found;
+}
+
+/* A tokenizer in the folder of a .bin file need not have to do with it: folder = "" where it cannot. */
 static srnn_status check_beside(char folder[SR_PATH_BYTES], const char *bin) {
     sr_tokenizer *tokenizer;
     int V;
     SR_TRY(sr_model_llama2c_tokens(&V, bin));
     SR_TRY(sr_tokenizer_load(&tokenizer, folder));
-    const uint32_t tokens = sr_tokenizer_vocab_size(tokenizer);
+    if (!fits(V, (int64_t)sr_tokenizer_vocab_size(tokenizer)))
+        *folder = '\0';
     sr_tokenizer_free(tokenizer);
-    if (tokens == (uint32_t)V)
-        return SRNN_OK;
-    if (V != SR_BYTE_TOKENS)
-        return SR_FAIL(SRNN_ERR_ARGUMENT,
-                       "%s has %d tokens, the tokenizer in its folder %u: it seems to be that of "
-                       "another model; name the right one",
-                       bin, V, tokens);
-    *folder = '\0';
     return SRNN_OK;
 }
 
@@ -64,5 +64,6 @@ srnn_status sr_model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, 
         return sr_tokenizer_load(tokenizer, folder);
     if (V == SR_BYTE_TOKENS)
         return sr_tokenizer_create_bytes(tokenizer);
-    return SR_FAIL(SRNN_ERR_IO, "%s: there is no tokenizer beside it; name one", model);
+    return SR_FAIL(SRNN_ERR_IO, "%s: there is no tokenizer for its %d tokens beside it; name one",
+                   model, V);
 }

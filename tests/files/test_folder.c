@@ -91,6 +91,26 @@ static void patience_is_rewarded(void **state) {
     close(ready[1]);
 }
 
+/* A lock that was taken away while somebody waited for it keeps nobody out: whoever gets it has one that is there. */
+static void a_lock_that_went_is_made_again(void **state) {
+    (void)state;
+    int lock, status;
+    char name[SR_PATH_BYTES];
+    assert_int_equal(sr_path_join(name, folder, "lock"), SRNN_OK);
+    assert_int_equal(sr_folder_lock(&lock, folder, 0), SRNN_OK);
+    const pid_t waiting = fork();
+    if (waiting == 0) {
+        int own;
+        sr_folder_unlock(lock);
+        _exit(sr_folder_lock(&own, folder, 60) == SRNN_OK && access(name, F_OK) == 0 ? 0 : 1);
+    }
+    usleep(200000);
+    assert_int_equal(unlink(name), 0);
+    sr_folder_unlock(lock);
+    assert_int_equal(waitpid(waiting, &status, 0), waiting);
+    assert_int_equal(status, 0);
+}
+
 typedef struct seen_lines {
     size_t lines, broken, stop_at;
     double sum;
@@ -157,9 +177,10 @@ static void known_sums_are_of_files_here(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(long_paths_are_refused), cmocka_unit_test(a_lock_keeps_others_out),
-        cmocka_unit_test(patience_is_rewarded),   cmocka_unit_test(whole_lines_are_read),
-        cmocka_unit_test(records_read_back),      cmocka_unit_test(known_sums_are_of_files_here),
+        cmocka_unit_test(long_paths_are_refused),         cmocka_unit_test(a_lock_keeps_others_out),
+        cmocka_unit_test(a_lock_that_went_is_made_again), cmocka_unit_test(patience_is_rewarded),
+        cmocka_unit_test(whole_lines_are_read),           cmocka_unit_test(records_read_back),
+        cmocka_unit_test(known_sums_are_of_files_here),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

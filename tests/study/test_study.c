@@ -1,7 +1,9 @@
 /* test_study.c: reading a study, its plan, and the summary of its records. */
 #include "base/clock.h"
+#include "files/folder.h"
 #include "model/model.h"
 #include "study/summary.h"
+#include "study/worker.h"
 #include "test.h"
 
 #include <math.h>
@@ -125,6 +127,22 @@ static void stops_are_counted(void **state) {
         assert_true(study.runs[0].tokens == 4.0 * 12 * (double)cases[i].steps);
         sr_study_free(&study);
     }
+}
+
+/* Who was too late to see that a run is finished does not call it failed. */
+static void what_is_finished_stays(void **state) {
+    (void)state;
+    char folder[] = "/tmp/softrnn-told-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    sr_result read;
+    assert_int_equal(sr_worker_tell(&(sr_result){.ending = SR_ENDING_FAILED}, folder), SRNN_OK);
+    assert_int_equal(sr_worker_tell(&(sr_result){.ending = SR_ENDING_FINISHED, .step = 7}, folder),
+                     SRNN_OK);
+    assert_int_equal(sr_worker_tell(&(sr_result){.ending = SR_ENDING_FAILED}, folder), SRNN_OK);
+    assert_int_equal(sr_result_read(&read, folder), SRNN_OK);
+    assert_int_equal(read.ending, SR_ENDING_FINISHED);
+    assert_int_equal(read.step, 7);
+    assert_int_equal(sr_folder_remove(folder), SRNN_OK);
 }
 
 static size_t count_runs(const char *more) {
@@ -503,6 +521,7 @@ int main(void) {
         cmocka_unit_test(grids_expand),
         cmocka_unit_test(costs_are_worked_out),
         cmocka_unit_test(stops_are_counted),
+        cmocka_unit_test(what_is_finished_stays),
         cmocka_unit_test(systems_have_settings_of_their_own),
         cmocka_unit_test(selections),
         cmocka_unit_test(texts_are_asked_for),

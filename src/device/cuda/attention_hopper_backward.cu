@@ -377,10 +377,13 @@ SR_DEVICE void keys_produce_rows(const backward_task &task, keys_shared<shape> *
                 mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
                 SR_ROLLED
                 for (int i = lane; i < shape::QUERIES; i += SR_WARP) {
-                    const int t = min(j * shape::QUERIES + i, call.T - 1);
+                    const int wanted = j * shape::QUERIES + i, t = min(wanted, call.T - 1);
+                    const int bytes = wanted < call.T
+                                          ? 4
+                                          : 0; /* nothing past the end: a weight of one for zeros */
                     backward_row *const to = &shared->row[at.stage][i];
-                    cp_async_4(&to->scale, call.scratch.row_scale + row + t);
-                    cp_async_4(&to->d_row_sum, call.scratch.d_row_sum + row + t);
+                    cp_async_4(&to->scale, call.scratch.row_scale + row + t, bytes);
+                    cp_async_4(&to->d_row_sum, call.scratch.d_row_sum + row + t, bytes);
                     cp_async_4(&shared->first[at.stage][i],
                                call.first + (int64_t)work.b * call.T + t);
                 }
@@ -417,9 +420,10 @@ SR_DEVICE void keys_produce_decaying(const backward_task &task, keys_shared<shap
                     const int t = j * shape::QUERIES + i * SR_WARP + lane;
                     const int64_t there = row + min(t, call.T - 1);
                     first[i] = call.first[(int64_t)work.b * call.T + min(t, call.T - 1)];
-                    rows[i] = {call.scratch.row_scale[there] - queries.of[i],
-                               t < call.T ? call.scratch.d_row_sum[there]
-                                          : 0}; /* past the end no gradient, whatever the weight */
+                    rows[i] = {1e30F, 0}; /* past the end: no weight, no gradient */
+                    if (t < call.T)
+                        rows[i] = {call.scratch.row_scale[there] - queries.of[i],
+                                   call.scratch.d_row_sum[there]};
                 }
                 mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
                 SR_UNROLL

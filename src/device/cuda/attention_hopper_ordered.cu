@@ -91,7 +91,9 @@ SR_DEVICE void ordered_produce(const ordered_task &task, ordered_shared<shape> *
             i = atomicAdd(task.backward.drawn, 1);
         const key_work work = ordered_work_at<shape>(task, shuffle(i, 0));
         if (threadIdx.x == 0) {
-            shared->work = work; /* seen by whoever waits for k_full */
+            /* Seen by whoever waits for k_full. All have read the one before: each warp arrives at k_empty by one lane, behind a
+             * __syncwarp that needs no instruction, which is why racecheck, which sees instructions, suspects the others. */
+            shared->work = work;
             mbarrier_arrive_expect(&shared->k_full,
                                    work.past > 0 ? 2 * shape::GROUPS * shape::KEY_BYTES : 0);
         }
@@ -137,10 +139,13 @@ SR_DEVICE void ordered_produce_queries(const ordered_task &task, ordered_shared<
                 }
                 SR_UNROLL
                 for (int i = 0; i < shape::QUERIES; i += SR_WARP) {
-                    const int t = min(query + i + lane, call.T - 1);
+                    const int wanted = query + i + lane, t = min(wanted, call.T - 1);
+                    const int bytes = wanted < call.T
+                                          ? 4
+                                          : 0; /* nothing past the end: a weight of one for zeros */
                     backward_row *const to = &shared->row[at.stage][i + lane];
-                    cp_async_4(&to->scale, call.scratch.row_scale + row + t);
-                    cp_async_4(&to->d_row_sum, call.scratch.d_row_sum + row + t);
+                    cp_async_4(&to->scale, call.scratch.row_scale + row + t, bytes);
+                    cp_async_4(&to->d_row_sum, call.scratch.d_row_sum + row + t, bytes);
                     cp_async_4(&shared->first[at.stage][i + lane],
                                call.first + (int64_t)work.b * call.T + t);
                 }

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { MARKED = 1 << 21, ACCESSES = 4 * SR_CHAIN_TASKS };
+enum { MARKED = 1 << 23, ACCESSES = 4 * SR_CHAIN_TASKS };
 
 /* Which tasks come before one, whatever the blocks do. */
 struct task_set {

@@ -597,6 +597,12 @@ static void large_scores(void **state) {
     for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
         check_stretched(specs[n], problem, BY_TOKEN,
                         (stretch){.which = SR_OPERAND_Q, .factor = 2048});
+    /* Half of sixteen logits are far below zero, and nothing stands beside them: what a tile has past the end of the
+     * sequence must not take its scale from there. */
+    const srnn_problem alone = {.B = 4, .H = 4, .T = 1, .D = 64};
+    for (size_t n = 0; n < 4; n++)
+        check_stretched(specs[n], alone, BY_TOKEN,
+                        (stretch){.which = SR_OPERAND_Q, .factor = 2048});
 }
 
 /* Rows so short that an l2 norm divides them by its floor, a part of the sum of their weights, and rows of nothing. */
