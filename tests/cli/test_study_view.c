@@ -28,7 +28,7 @@ static void texts_fill_their_columns(void **state) {
 }
 
 static sr_study_run run = {.id = (char[]){"text.both_gates___layer_norm.small.lr0.001.12"},
-                           .settings.steps = 600};
+                           .steps = 600};
 
 static void lines_fit_the_terminal(void **state) {
     (void)state;
