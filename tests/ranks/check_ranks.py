@@ -224,7 +224,7 @@ def measure(ranks, name, sharding, *train):
     started = start(ranks, "train", "--out", name, *train, "--shard", sharding)
     wait_for(lambda: len(records(name)) > 2, "a step")
     status, used = Path("/proc") / str(processes(name)[1]) / "status", []
-    for _ in range(40):  # the least: between messages, which take memory too
+    for _ in range(100):  # the least: between messages, which take memory too
         used.append(int(status.read_text().split("RssAnon:")[1].split()[0]) * 1024)
         time.sleep(0.05)
     os.kill(started.pid, signal.SIGUSR1)
