@@ -63,7 +63,8 @@ template <class shape> SR_DEVICE void ordered_barriers(ordered_shared<shape> *sh
         mbarrier_init(&shared->sum_empty[group], 1);
     }
     mbarrier_init(&shared->k_full, 1);
-    mbarrier_init(&shared->k_empty, warps + 3); /* three more producers */
+    /* Each thread that reads the work: of consumers, of the warp that brings queries, and two that add. */
+    mbarrier_init(&shared->k_empty, HOPPER_GROUP * shape::GROUPS + SR_WARP + shape::GROUPS);
     mbarrier_init_fence();
 }
 
@@ -91,9 +92,7 @@ SR_DEVICE void ordered_produce(const ordered_task &task, ordered_shared<shape> *
             i = atomicAdd(task.backward.drawn, 1);
         const key_work work = ordered_work_at<shape>(task, shuffle(i, 0));
         if (threadIdx.x == 0) {
-            /* Seen by whoever waits for k_full. All have read the one before: each warp arrives at k_empty by one lane, behind a
-             * __syncwarp that needs no instruction, which is why racecheck, which sees instructions, suspects the others. */
-            shared->work = work;
+            shared->work = work; /* seen by whoever waits for k_full */
             mbarrier_arrive_expect(&shared->k_full,
                                    work.past > 0 ? 2 * shape::GROUPS * shape::KEY_BYTES : 0);
         }
@@ -118,7 +117,7 @@ SR_DEVICE void ordered_produce_queries(const ordered_task &task, ordered_shared<
     for (int n = 0;; n++) {
         mbarrier_wait(&shared->k_full, n & 1);
         const key_work work = shared->work;
-        warp_arrive(&shared->k_empty);
+        mbarrier_arrive(&shared->k_empty);
         if (work.past == 0)
             return;
         for (int h = 0; h < call.group; h++) {
@@ -347,7 +346,7 @@ SR_DEVICE void ordered_consume(const ordered_task &task, ordered_shared<ordered_
         warp_arrive(&shared->slope_empty[before.stage]);
         const key_work work = shared->work; /* again: there were no registers to keep it */
         const int key = work.key + HOPPER_ROWS * consumer();
-        warp_arrive(&shared->k_empty);
+        mbarrier_arrive(&shared->k_empty);
         ordered_hand_over<shape>(dq, shared, parity);
         parity ^= 1;
         if (key < call.T) {
