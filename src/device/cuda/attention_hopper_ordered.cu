@@ -70,13 +70,43 @@ template <class shape> SR_DEVICE void ordered_barriers(ordered_shared<shape> *sh
 
 /* ---- producers: a warp each ---- */
 
+/* Whether a head's keys are taken from the first on, and its queries from the last. */
+SR_DEVICE bool ordered_rises(const ordered_task &task, int head) {
+    const sr_tile_order &order = task.backward.order;
+    return (((order.heads - 1) / order.heads_a_group - head / order.heads_a_group) & 1) == 0;
+}
+
+/* The query tiles that see a tile of keys, in the order in which they come. */
+struct ordered_queries {
+    int from, past;
+    bool rises; /* the keys; queries then come down */
+    bool whole; /* all of the row is one document */
+
+    SR_DEVICE int count() const {
+        return past - from;
+    }
+    SR_DEVICE int at(int i) const {
+        return rises ? past - 1 - i : from + i;
+    }
+};
+
+template <class shape>
+SR_DEVICE ordered_queries ordered_queries_of(const ordered_task &task, const key_work &work) {
+    const hopper_view &call = task.backward.call;
+    return {work.key / shape::QUERIES, work.past,
+            ordered_rises(task, work.b * call.Hkv + work.head),
+            call.first[(int64_t)work.b * call.T + call.T - 1] == 0};
+}
+
 template <class shape> SR_DEVICE key_work ordered_work_at(const ordered_task &task, int i) {
     const hopper_view &call = task.backward.call;
     const sr_tile_order &order = task.backward.order;
     if (i >= tile_count(order))
         return {};
     const sr_tile_place at = tile_place(order, i);
-    const int b = at.head / call.Hkv, key = (order.tiles - 1 - at.rank) * shape::KEYS;
+    const int b = at.head / call.Hkv;
+    const int key =
+        (ordered_rises(task, at.head) ? at.rank : order.tiles - 1 - at.rank) * shape::KEYS;
     const int last = min(call.T, key + shape::KEYS) - 1;
     return {b, at.head - b * call.Hkv, key,
             key_work_past<shape::QUERIES>(call, b, key / shape::QUERIES, last)};
@@ -120,16 +150,17 @@ SR_DEVICE void ordered_produce_queries(const ordered_task &task, ordered_shared<
         mbarrier_arrive(&shared->k_empty);
         if (work.past == 0)
             return;
+        const ordered_queries queries = ordered_queries_of<shape>(task, work);
         for (int h = 0; h < call.group; h++) {
             const int head = work.head * call.group + h;
             const int64_t row = call.row_index(call.H, work.b, head, 0);
             SR_ROLLED
-            for (int j = work.key / shape::QUERIES; j < work.past; j++, at.advance()) {
+            for (int i = 0; i < queries.count(); i++, at.advance()) {
                 uint64_t *const full = &shared->full[at.stage];
-                const int query = j * shape::QUERIES;
+                const int j = queries.at(i), query = j * shape::QUERIES;
                 mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
                 if (lane == 0) {
-                    shared->rank[at.stage] = j - work.key / shape::QUERIES;
+                    shared->rank[at.stage] = j - queries.from;
                     mbarrier_arrive_expect(full, 2 * shape::QUERY_BYTES);
                     tile_load<shape::D, shape::QUERIES>(shared->q[at.stage], &task.backward.q, full,
                                                         query, head, work.b);
@@ -137,15 +168,15 @@ SR_DEVICE void ordered_produce_queries(const ordered_task &task, ordered_shared<
                                                         query, head, work.b);
                 }
                 SR_UNROLL
-                for (int i = 0; i < shape::QUERIES; i += SR_WARP) {
-                    const int wanted = query + i + lane, t = min(wanted, call.T - 1);
+                for (int r = lane; r < shape::QUERIES; r += SR_WARP) {
+                    const int wanted = query + r, t = min(wanted, call.T - 1);
                     const int bytes = wanted < call.T
                                           ? 4
                                           : 0; /* nothing past the end: a weight of one for zeros */
-                    backward_row *const to = &shared->row[at.stage][i + lane];
+                    backward_row *const to = &shared->row[at.stage][r];
                     cp_async_4(&to->scale, call.scratch.row_scale + row + t, bytes);
                     cp_async_4(&to->d_row_sum, call.scratch.d_row_sum + row + t, bytes);
-                    cp_async_4(&shared->first[at.stage][i + lane],
+                    cp_async_4(&shared->first[at.stage][r],
                                call.first + (int64_t)work.b * call.T + t);
                 }
                 mbarrier_arrive_copies(full);
@@ -154,10 +185,31 @@ SR_DEVICE void ordered_produce_queries(const ordered_task &task, ordered_shared<
     }
 }
 
-/* Adds a consumer's halves, each when it is its turn: later keys come first. By one thread. */
+/* Half of a tile's sums, and how many tiles of keys add to it before this one. */
+struct ordered_turn {
+    int64_t half;
+    int number;
+};
+
+/* Of the i-th tile of queries of all heads that see the keys. */
+template <class shape>
+SR_DEVICE ordered_turn ordered_turn_at(const ordered_task &task, const key_work &work,
+                                       const ordered_queries &queries, int i) {
+    const hopper_view &call = task.backward.call;
+    const int h = i / queries.count(), j = queries.at(i - h * queries.count());
+    const int64_t head = (int64_t)work.b * call.H + work.head * call.group + h;
+    const int first = j * shape::QUERIES, here = work.key / shape::KEYS;
+    int number = (first + shape::QUERIES - 1) / shape::KEYS - here;
+    if (queries.rises) /* a load only where there are documents: others wait meanwhile */
+        number =
+            here - (queries.whole ? 0 : call.first[(int64_t)work.b * call.T + first] / shape::KEYS);
+    return {(head * task.query_tiles + j) * shape::GROUPS, number};
+}
+
+/* Adds a consumer's halves, each when it is its turn. By one thread, whom the consumer waits for if it takes longer than a
+ * tile: whether it is the next turn is asked while the copy reads. */
 template <class shape>
 SR_DEVICE void ordered_add(const ordered_task &task, ordered_shared<shape> *shared, int group) {
-    const hopper_view &call = task.backward.call;
     int parity = 0;
     for (int n = 0;; n++) {
         mbarrier_wait(&shared->k_full, n & 1);
@@ -165,26 +217,32 @@ SR_DEVICE void ordered_add(const ordered_task &task, ordered_shared<shape> *shar
         mbarrier_arrive(&shared->k_empty);
         if (work.past == 0)
             return;
-        for (int h = 0; h < call.group; h++) {
-            const int64_t head = (int64_t)work.b * call.H + work.head * call.group + h;
-            SR_ROLLED
-            for (int j = work.key / shape::QUERIES; j < work.past; j++, parity ^= 1) {
-                const int64_t half = (head * task.query_tiles + j) * shape::GROUPS + group;
-                float *const to = task.sums + half * (shape::SUM_BYTES / 4);
-                const int turn = ((j + 1) * shape::QUERIES - 1 - work.key) / shape::KEYS;
-                mbarrier_wait(&shared->sum_full[group], parity);
-                if (turn > 0) {
-                    turn_wait(task.turns + half, turn);
-                    bulk_add(to, &shared->sum[group][0][0].x, shape::SUM_BYTES);
-                } else {
-                    bulk_store(to, shared->sum[group], shape::SUM_BYTES);
-                }
-                tensor_store_commit();
-                tensor_store_wait_read<0>();
-                mbarrier_arrive(&shared->sum_empty[group]);
-                tensor_store_wait<0>();
-                turn_pass(task.turns + half, turn + 1);
+        const ordered_queries queries = ordered_queries_of<shape>(task, work);
+        const int tiles = queries.count() * task.backward.call.group;
+        ordered_turn turn = ordered_turn_at<shape>(task, work, queries, 0);
+        bool come = false;
+        SR_ROLLED
+        for (int i = 0; i < tiles; i++, parity ^= 1) {
+            int *const counter = task.turns + turn.half + group;
+            float *const to = task.sums + (turn.half + group) * (shape::SUM_BYTES / 4);
+            const int number = turn.number;
+            while (!come)
+                come = turn_has_come(counter, number);
+            mbarrier_wait(&shared->sum_full[group], parity);
+            if (number > 0)
+                bulk_add(to, &shared->sum[group][0][0].x, shape::SUM_BYTES);
+            else
+                bulk_store(to, shared->sum[group], shape::SUM_BYTES);
+            tensor_store_commit();
+            come = false;
+            if (i + 1 < tiles) {
+                turn = ordered_turn_at<shape>(task, work, queries, i + 1);
+                come = turn_has_come(task.turns + turn.half + group, turn.number);
             }
+            tensor_store_wait_read<0>();
+            mbarrier_arrive(&shared->sum_empty[group]);
+            tensor_store_wait<0>();
+            turn_pass(counter, number + 1);
         }
     }
 }
