@@ -4,10 +4,15 @@
  *
  *     R' = K Q',  dW' = V dN',    dV += W' dN,  dK += dR' Q,    dQ += dR K
  *
- * The same bits every time: a tile of queries has counters that say whose turn it is. Of a head the last keys are taken
- * first, and each block begins at the diagonal: whoever adds to a tile of queries earlier took its keys earlier, so that
- * nobody waits for ever, and blocks that begin together do not meet, so that few wait at all. The first stores instead of
- * adding. At the end another kernel makes rows of the sums.
+ * The same bits every time: a tile of queries has counters that say whose turn it is. The first stores instead of adding.
+ * At the end another kernel makes rows of the sums. A head is taken in one of two ways:
+ *
+ *     falling: the last keys first; a block begins with the queries at the diagonal and goes on to the last
+ *     rising:  the first keys first; a block begins with the last queries and goes back to the diagonal
+ *
+ * Either way whoever adds to a tile of queries earlier took its keys earlier, so that nobody waits for ever. Blocks that
+ * begin together on a falling head do not meet; they end one after the other, those with the first keys last. On a rising
+ * head blocks that begin one after the other do not meet, and end together. So groups of heads fall and rise in turns.
  *
  * The last product needs what both consumers have of dR, through shared memory. It is made one tile of queries later, so
  * that one may be ahead of the other: while one multiplies, the other computes weights. */
@@ -63,12 +68,12 @@ template <class shape> SR_DEVICE void ordered_barriers(ordered_shared<shape> *sh
         mbarrier_init(&shared->sum_empty[group], 1);
     }
     mbarrier_init(&shared->k_full, 1);
-    /* Each thread that reads the work: of consumers, of the warp that brings queries, and two that add. */
-    mbarrier_init(&shared->k_empty, HOPPER_GROUP * shape::GROUPS + SR_WARP + shape::GROUPS);
+    /* Each thread that reads the work: consumers, and one for each that adds. */
+    mbarrier_init(&shared->k_empty, HOPPER_GROUP * shape::GROUPS + shape::GROUPS);
     mbarrier_init_fence();
 }
 
-/* ---- producers: a warp each ---- */
+/* ---- the producer, and those who add ---- */
 
 /* Whether a head's keys are taken from the first on, and its queries from the last. */
 SR_DEVICE bool ordered_rises(const ordered_task &task, int head) {
@@ -112,76 +117,70 @@ template <class shape> SR_DEVICE key_work ordered_work_at(const ordered_task &ta
             key_work_past<shape::QUERIES>(call, b, key / shape::QUERIES, last)};
 }
 
-/* Takes tiles of keys, when the one before is done: others may wait for it. Brings keys and values. */
+/* Queries, their gradients, and what else is known of them. */
+template <class shape>
+SR_DEVICE void ordered_produce_queries(const ordered_task &task, ordered_shared<shape> *shared,
+                                       const key_work &work, ring_place<shape::STAGES> &at) {
+    const hopper_view &call = task.backward.call;
+    const ordered_queries queries = ordered_queries_of<shape>(task, work);
+    const int lane = (int)threadIdx.x;
+    for (int h = 0; h < call.group; h++) {
+        const int head = work.head * call.group + h;
+        SR_ROLLED
+        for (int i = 0; i < queries.count(); i++, at.advance()) {
+            uint64_t *const full = &shared->full[at.stage];
+            const int j = queries.at(i), query = j * shape::QUERIES;
+            mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
+            if (lane == 0) {
+                shared->rank[at.stage] = j - queries.from;
+                mbarrier_arrive_expect(full, 2 * shape::QUERY_BYTES);
+                tile_load<shape::D, shape::QUERIES>(shared->q[at.stage], &task.backward.q, full,
+                                                    query, head, work.b);
+                tile_load<shape::D, shape::QUERIES>(shared->d[at.stage], &task.backward.d, full,
+                                                    query, head, work.b);
+            }
+            SR_ROLLED
+            for (int r = lane; r < shape::QUERIES; r += SR_WARP) {
+                const int wanted = query + r, t = min(wanted, call.T - 1);
+                const int bytes =
+                    wanted < call.T ? 4 : 0; /* nothing past the end: a weight of one for zeros */
+                backward_row *const to = &shared->row[at.stage][r];
+                const int64_t row = call.row_index(call.H, work.b, head, t);
+                cp_async_4(&to->scale, call.scratch.row_scale + row, bytes);
+                cp_async_4(&to->d_row_sum, call.scratch.d_row_sum + row, bytes);
+                cp_async_4(&shared->first[at.stage][r], call.first + (int64_t)work.b * call.T + t);
+            }
+            mbarrier_arrive_copies(full);
+        }
+    }
+}
+
+/* Takes tiles of keys, the next when all queries of the one before are on their way: not earlier, others may wait for it.
+ * Brings keys and values, then queries. By a warp. */
 template <class shape>
 SR_DEVICE void ordered_produce(const ordered_task &task, ordered_shared<shape> *shared) {
+    ring_place<shape::STAGES> at = {};
     for (int n = 0;; n++) {
         int i = 0;
-        mbarrier_wait(&shared->k_empty, (n & 1) ^ 1);
         if (threadIdx.x == 0)
             i = atomicAdd(task.backward.drawn, 1);
         const key_work work = ordered_work_at<shape>(task, shuffle(i, 0));
+        mbarrier_wait(&shared->k_empty, (n & 1) ^ 1);
         if (threadIdx.x == 0) {
             shared->work = work; /* seen by whoever waits for k_full */
             mbarrier_arrive_expect(&shared->k_full,
                                    work.past > 0 ? 2 * shape::GROUPS * shape::KEY_BYTES : 0);
         }
-        for (int group = 0; group < shape::GROUPS && threadIdx.x == 0 && work.past > 0; group++) {
+        if (work.past == 0)
+            return;
+        for (int group = 0; group < shape::GROUPS && threadIdx.x == 0; group++) {
             const int key = work.key + HOPPER_ROWS * group;
             tile_load<shape::D, HOPPER_ROWS>(shared->k[group], &task.backward.k, &shared->k_full,
                                              key, work.head, work.b);
             tile_load<shape::D, HOPPER_ROWS>(shared->v[group], &task.backward.v, &shared->k_full,
                                              key, work.head, work.b);
         }
-        if (work.past == 0)
-            return;
-    }
-}
-
-/* Queries, their gradients, and what else is known of them. */
-template <class shape>
-SR_DEVICE void ordered_produce_queries(const ordered_task &task, ordered_shared<shape> *shared) {
-    const hopper_view &call = task.backward.call;
-    const int lane = (int)threadIdx.x % SR_WARP;
-    ring_place<shape::STAGES> at = {};
-    for (int n = 0;; n++) {
-        mbarrier_wait(&shared->k_full, n & 1);
-        const key_work work = shared->work;
-        mbarrier_arrive(&shared->k_empty);
-        if (work.past == 0)
-            return;
-        const ordered_queries queries = ordered_queries_of<shape>(task, work);
-        for (int h = 0; h < call.group; h++) {
-            const int head = work.head * call.group + h;
-            const int64_t row = call.row_index(call.H, work.b, head, 0);
-            SR_ROLLED
-            for (int i = 0; i < queries.count(); i++, at.advance()) {
-                uint64_t *const full = &shared->full[at.stage];
-                const int j = queries.at(i), query = j * shape::QUERIES;
-                mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
-                if (lane == 0) {
-                    shared->rank[at.stage] = j - queries.from;
-                    mbarrier_arrive_expect(full, 2 * shape::QUERY_BYTES);
-                    tile_load<shape::D, shape::QUERIES>(shared->q[at.stage], &task.backward.q, full,
-                                                        query, head, work.b);
-                    tile_load<shape::D, shape::QUERIES>(shared->d[at.stage], &task.backward.d, full,
-                                                        query, head, work.b);
-                }
-                SR_UNROLL
-                for (int r = lane; r < shape::QUERIES; r += SR_WARP) {
-                    const int wanted = query + r, t = min(wanted, call.T - 1);
-                    const int bytes = wanted < call.T
-                                          ? 4
-                                          : 0; /* nothing past the end: a weight of one for zeros */
-                    backward_row *const to = &shared->row[at.stage][r];
-                    cp_async_4(&to->scale, call.scratch.row_scale + row + t, bytes);
-                    cp_async_4(&to->d_row_sum, call.scratch.d_row_sum + row + t, bytes);
-                    cp_async_4(&shared->first[at.stage][r],
-                               call.first + (int64_t)work.b * call.T + t);
-                }
-                mbarrier_arrive_copies(full);
-            }
-        }
+        ordered_produce_queries<shape>(task, shared, work, at);
     }
 }
 
@@ -317,7 +316,7 @@ SR_DEVICE void ordered_multiply_slopes(float (&dq)[shape::SUMS], const uint8_t *
     wgmma_settle(dq);
 }
 
-/* Hands it to the one who adds. */
+/* Hands it to the one who adds; of two slopes the stage is the parity of sums, too. */
 template <class shape>
 SR_DEVICE void ordered_hand_over(const float (&dq)[shape::SUMS], ordered_shared<shape> *shared,
                                  int parity) {
@@ -337,8 +336,7 @@ SR_DEVICE void ordered_consume(const ordered_task &task, ordered_shared<ordered_
     const hopper_view &call = task.backward.call;
     const score_numbers numbers = score_numbers_of<rule::kind>(call.score);
     ring_place<shape::STAGES> at = {};
-    ring_place<shape::SLOPES> slope = {}, before = {};
-    int parity = 0; /* of what is handed over */
+    ring_place<shape::SLOPES> slope = {};
     keys_sums<D> sums;
     keys_tile<shape::QUERIES> tile;
     float dq[shape::SUMS];
@@ -371,42 +369,39 @@ SR_DEVICE void ordered_consume(const ordered_task &task, ordered_shared<ordered_
                                                   shared->row[at.stage]);
                 mbarrier_wait(&shared->slope_empty[slope.stage], slope.parity ^ 1);
                 if (i > 0) /* what the other has of the tile before */
-                    mbarrier_wait(&shared->slope_full[before.stage], before.parity);
+                    mbarrier_wait(&shared->slope_full[slope.before()], slope.parity_before());
                 ordered_weigh_and_multiply<shape, rule>(sums, tile, shared, at.stage, slope.stage,
                                                         numbers);
             } else { /* the first tile, which sees only earlier keys, of each head */
                 mbarrier_wait(&shared->slope_empty[slope.stage], slope.parity ^ 1);
                 if (i > 0)
-                    mbarrier_wait(&shared->slope_full[before.stage], before.parity);
+                    mbarrier_wait(&shared->slope_full[slope.before()], slope.parity_before());
                 ordered_clear_slopes<shape>(shared->slope[slope.stage]);
             }
             fence_proxy_async();
             warp_arrive(&shared->slope_full[slope.stage]);
             if (i > 0) {
-                ordered_multiply_slopes<shape>(dq, shared->slope[before.stage], shared);
+                ordered_multiply_slopes<shape>(dq, shared->slope[slope.before()], shared);
                 wgmma_settle(sums.dk);
                 wgmma_settle(sums.dv);
-                warp_arrive(&shared->slope_empty[before.stage]);
+                warp_arrive(&shared->slope_empty[slope.before()]);
                 warp_arrive(&shared->empty[at.stage]);
-                ordered_hand_over<shape>(dq, shared, parity);
-                parity ^= 1;
+                ordered_hand_over<shape>(dq, shared, slope.before());
             } else {
                 wgmma_wait<0>();
                 wgmma_settle(sums.dk);
                 wgmma_settle(sums.dv);
                 warp_arrive(&shared->empty[at.stage]);
             }
-            before = slope;
             slope.advance();
         }
-        mbarrier_wait(&shared->slope_full[before.stage], before.parity);
-        ordered_multiply_slopes<shape>(dq, shared->slope[before.stage], shared);
-        warp_arrive(&shared->slope_empty[before.stage]);
+        mbarrier_wait(&shared->slope_full[slope.before()], slope.parity_before());
+        ordered_multiply_slopes<shape>(dq, shared->slope[slope.before()], shared);
+        warp_arrive(&shared->slope_empty[slope.before()]);
         const key_work work = shared->work; /* again: there were no registers to keep it */
         const int key = work.key + HOPPER_ROWS * consumer();
         mbarrier_arrive(&shared->k_empty);
-        ordered_hand_over<shape>(dq, shared, parity);
-        parity ^= 1;
+        ordered_hand_over<shape>(dq, shared, slope.before());
         if (key < call.T) {
             store_feature_rows<D>(call.d_k, call.raw_k, sums.dk, call, work.b, work.head, key);
             store_value_rows<D>(sums.dv, call, work.b, work.head, key);
@@ -426,10 +421,8 @@ __global__ void __launch_bounds__(ordered_shape<D>::THREADS, 1)
         registers_decrease<shape::FEW>();
         if (threadIdx.x < SR_WARP)
             ordered_produce<shape>(task, shared);
-        else if (threadIdx.x < 2 * SR_WARP)
-            ordered_produce_queries<shape>(task, shared);
-        else if (threadIdx.x % SR_WARP == 0)
-            ordered_add<shape>(task, shared, (int)threadIdx.x / SR_WARP - 2);
+        else if (threadIdx.x == SR_WARP || threadIdx.x == 2 * SR_WARP)
+            ordered_add<shape>(task, shared, (int)threadIdx.x / SR_WARP - 1);
     } else {
         registers_increase<shape::MANY>();
         ordered_consume<D, rule>(task, shared);
