@@ -450,7 +450,8 @@ static void wide_norm_backward(double *dx, const wide_place *w, double *row) {
     norm_row_backward(dx, w->partial, du, row, w->rule, room);
 }
 
-/* d_numerator, d_skip and the scalar gradients of a row from dx. */
+/* d_numerator, d_skip, the row's share in the gradients of the skip's weights, and its scalar gradients from dx: in double as
+ * long as a norm may let terms of them cancel, a gate's where a head alone is normed, a skip's where it is most of the row. */
 static row_gradient wide_row_backward(const wide_place *w) {
     const sr_attention_call *call = w->x->call;
     const sr_edges *edges = w->x->edges;
@@ -460,17 +461,22 @@ static row_gradient wide_row_backward(const wide_place *w) {
     const int64_t at = sr_row_index(p, p->H, w->at.b, w->at.h, w->at.t);
     double gate[SR_HEAD_SIZE_MAX], y[SR_HEAD_SIZE_MAX], dx[SR_HEAD_SIZE_MAX];
     double d_gate[SR_HEAD_SIZE_MAX], row[SR_HEAD_SIZE_MAX], slope[SR_HEAD_SIZE_MAX];
+    const real *v = tensor_row(call->in->v, w->at.b, sr_value_head(p, w->at.h), w->at.t);
+    double *skipped =
+        edges->skip_partial ? edges->skip_partial + (w->at.b * p->H + w->at.h) * p->Dv : NULL;
     row_gradient g = {0};
     wide_row(gate, slope, y, call, w->at, w->facts);
-    for (int d = 0; d < p->Dv; d++) {
+    for (int d = 0; d < p->Dv; d++)
         row[d] = gate[d] * y[d];
-        dx[d] = (double)edges->d_numerator[at * p->Dv + d];
-    }
-    if (!norm_is_wide(a))
+    if (edges->d_before)
+        memcpy(dx, edges->d_before + at * p->Dv, (size_t)p->Dv * sizeof *dx);
+    else
         wide_norm_backward(dx, w, row);
     const double inverse = 1.0 / f.normaliser;
     for (int d = 0; d < p->Dv; d++) {
         const double dy = gate[d] * dx[d];
+        if (skipped)
+            skipped[d] += dy * (double)v[d];
         d_gate[d] = dx[d] * y[d];
         row[d] = dy * (double)w->facts->numerator[d];
         edges->d_numerator[at * p->Dv + d] = (real)(dy * inverse);
@@ -492,18 +498,7 @@ static row_gradient wide_row_backward(const wide_place *w) {
     return g;
 }
 
-/* Adds a row's share in the gradients of the skip's weights. */
-static void skip_row_backward(const wide_place *w) {
-    const sr_edges *edges = w->x->edges;
-    const srnn_problem *p = &w->x->call->plan->problem;
-    const int64_t at = sr_row_index(p, p->H, w->at.b, w->at.h, w->at.t);
-    const real *v = tensor_row(w->x->call->in->v, w->at.b, sr_value_head(p, w->at.h), w->at.t);
-    double *partial = edges->skip_partial + (w->at.b * p->H + w->at.h) * p->Dv;
-    for (int d = 0; d < p->Dv; d++)
-        partial[d] += (double)edges->d_skip[at * p->Dv + d] * (double)v[d];
-}
-
-/* A norm over several heads, token by token: dx into d_numerator, shares in the gradients of its
+/* A norm over several heads, token by token: dx into d_before, shares in the gradients of its
  * parameters. `normed` is what it gave, `row` what it was given. */
 static void wide_token_backward(const outputs_context *x, const sr_row_norm *rule, int64_t b,
                                 int first, int64_t t, double *rows) {
@@ -533,11 +528,9 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
     }
     double *partial = room + 2 * n; /* weight, bias of the whole group */
     norm_row_backward(dx, partial, du, row, rule, room);
-    for (int h = 0; h < heads; h++) {
-        real *out = x->edges->d_numerator + sr_row_index(p, p->H, b, first + h, t) * p->Dv;
-        for (int d = 0; d < p->Dv; d++)
-            out[d] = (real)dx[h * p->Dv + d];
-    }
+    for (int h = 0; h < heads; h++)
+        memcpy(x->edges->d_before + sr_row_index(p, p->H, b, first + h, t) * p->Dv,
+               dx + (int64_t)h * p->Dv, (size_t)p->Dv * sizeof *dx);
 }
 
 static void wide_task(void *context, int64_t task, int worker) {
@@ -601,8 +594,6 @@ static void document_backward(const outputs_context *x, const sr_span *span, int
             wide ? wide_row_backward(&place)
                  : row_backward(edges->d_numerator + at * p->Dv, partial,
                                 tensor_row(call->o, span->b, h, span->start + t), &facts, a, rule);
-        if (edges->skip_partial)
-            skip_row_backward(&place);
         edges->d_row_sum[at] = (real)g.row_sum;
         if (edges->d_cumulative)
             edges->d_cumulative[at] = g.cumulative;
