@@ -83,8 +83,8 @@ static double draw_query(const srnn_attention *a, double normal, int D) {
     switch (a->score) {
     case SRNN_SCORE_EXP:
         return undivided_exp(a) ? draw_small_query(a, normal, D) : 1.5 * normal;
-    case SRNN_SCORE_TAYLOR:
-        return 0.7 * normal;
+    case SRNN_SCORE_TAYLOR: /* of both sides of a product that nothing divides by sqrt(D) */
+        return 0.7 * normal * (a->scale == SRNN_SCALE_ONE ? pow((double)D, -0.25) : 1);
     case SRNN_SCORE_LINEAR:
     case SRNN_SCORE_POWER:
         return sr_needs_row_sum(a) ? 0.7 * normal + 0.3 : 0.7 * normal;
@@ -351,14 +351,21 @@ srnn_status probe_plain_errors(probe_errors *errors, const srnn_problem *problem
     return status;
 }
 
-/* Moves every operand by half a unit of float's last place, up or down; not what a clamp may stand exactly at, where the
- * slope jumps however small the move. */
+/* Whether a clamp may stand exactly at a product that the operand makes, where the slope jumps however small a move: products
+ * of features that stay on the grid on which q and k are drawn. */
+static bool stands_at_clamp(const srnn_attention *a, sr_operand which) {
+    const bool grid = a->feature == SRNN_FEATURE_IDENTITY || a->feature == SRNN_FEATURE_RELU ||
+                      a->feature == SRNN_FEATURE_ELU1;
+    const bool key = which == SR_OPERAND_Q || which == SR_OPERAND_K;
+    return a->clamp > 0 && grid && (key || (which == SR_OPERAND_DECAY && sr_decay_in_logits(a)));
+}
+
+/* Moves every operand by half a unit of float's last place, up or down, where that may be done. */
 static void nudge_operands(attention_call *call, uint64_t seed) {
     for (int which = 0; which < SR_OPERANDS; which++) {
         const sr_shape shape = sr_operand_shape((sr_operand)which, &call->problem);
         double *numbers = call->host.operand[which];
-        if (call->problem.attention.clamp > 0 &&
-            (which == SR_OPERAND_Q || which == SR_OPERAND_K || which == SR_OPERAND_DECAY))
+        if (stands_at_clamp(&call->problem.attention, (sr_operand)which))
             continue;
         for (int64_t i = 0; numbers && i < sr_shape_numbers(&shape); i++)
             numbers[i] *=

@@ -201,6 +201,37 @@ static void check_steep_decay(const char *name, float a_log, float once) {
     call_free(&oracle);
 }
 
+static void check_wide_values(const char *name, srnn_form form) {
+    srnn_problem problem = {.B = 1, .H = 2, .Hkv = 2, .T = 21, .D = 12, .Dv = 512, .form = form};
+    attention_call oracle, run;
+    assert_int_equal(srnn_attention_parse(&problem.attention, name), SRNN_OK);
+    assert_int_equal(probe_oracle(&oracle, &problem, 1), SRNN_OK);
+    assert_int_equal(probe_copy(&run, &problem, &oracle), SRNN_OK);
+    assert_int_equal(call_forward_backward(&run), SRNN_OK);
+    const probe_errors errors = probe_errors_of(&run, &oracle, true);
+    if (!(probe_worst(&errors) <= probe_limit(&problem, form)))
+        fail_msg("%s, %s: off by %g", name, run.kernel, probe_worst(&errors));
+    assert_int_equal(probe_feed(&run, 1), SRNN_OK);
+    const double fed = probe_output_error(&run, &oracle);
+    if (!(fed <= probe_limit(&problem, SRNN_FORM_RECURRENT)))
+        fail_msg("%s, fed: off by %g", name, fed);
+    call_free(&run);
+    call_free(&oracle);
+}
+
+/* As published models of gla and gated_delta_net have them. */
+static void wide_values(void **state) {
+    (void)state;
+    static const char *const parallel[] = {"softmax",         "norm",      "mamba2", "gla",
+                                           "gated_delta_net", "rat,pool=4"};
+    static const char *const chunked[] = {"linear_elu",        "power", "mamba2",
+                                          "log_linear_mamba2", "gla",   "gated_delta_net"};
+    for (size_t n = 0; n < sizeof parallel / sizeof *parallel; n++)
+        check_wide_values(parallel[n], SRNN_FORM_PARALLEL);
+    for (size_t n = 0; n < sizeof chunked / sizeof *chunked; n++)
+        check_wide_values(chunked[n], SRNN_FORM_CHUNKED);
+}
+
 /* A combination, the numbers of its operands, and a way to compute it. */
 typedef struct cancelling_case {
     const char *attention, *kernel;
@@ -441,6 +472,7 @@ int main(void) {
         cmocka_unit_test(kernels_agree_on_random_combinations),
         cmocka_unit_test(pool_gates_near_one),
         cmocka_unit_test(steep_decays),
+        cmocka_unit_test(wide_values),
         cmocka_unit_test(cancelling_terms),
         cmocka_unit_test(combinations_cover_every_axis),
     };

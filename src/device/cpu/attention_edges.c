@@ -199,7 +199,7 @@ static void prepare_averages(const prepare_context *x, const sr_span *span, int 
     const int heads = x->plan->core.Hkv, wide = p->D > p->Dv ? p->D : p->Dv;
     const int64_t base = sr_row_index(p, heads, span->b, h, span->start);
     double *carried = x->carry ? x->carry->pool + (span->b * heads + h) * (p->D + p->Dv) : NULL;
-    double average[2 * SR_HEAD_SIZE_MAX] = {0};
+    double average[SR_HEAD_SIZE_MAX + SR_VALUE_SIZE_MAX] = {0};
     gate_parts g;
     if (carried)
         memcpy(average, carried, (size_t)(p->D + p->Dv) * sizeof *average);

@@ -13,7 +13,7 @@
 
 /* A norm over `n` channels with its parameters in double; the floor is each row's own. */
 typedef struct norm_numbers {
-    double weight[SR_HEAD_SIZE_MAX], bias[SR_HEAD_SIZE_MAX];
+    double weight[SR_VALUE_SIZE_MAX], bias[SR_VALUE_SIZE_MAX];
 } norm_numbers;
 
 static void load_norm(double *weight, double *bias, const srnn_problem *p, const srnn_operands *in,
@@ -47,7 +47,7 @@ static sr_row_norm norm_of(const srnn_problem *p, const srnn_operands *in, norm_
 /* out = post * norm(factor * x). Without a norm, which is the usual case, in one multiplication. */
 static void norm_row(real *out, const real *x, const sr_row_norm *rule, double factor,
                      double post) {
-    double row[SR_HEAD_SIZE_MAX];
+    double row[SR_VALUE_SIZE_MAX];
     if (rule->norm == SRNN_NORM_NONE) {
         const real whole = (real)(factor * post);
         for (int d = 0; d < rule->n; d++)
@@ -199,7 +199,7 @@ static void wide_row(double *gate, double *slope, double *y, const sr_attention_
 }
 
 static void post_row(double *row, const srnn_attention *a, const real *z, int n) {
-    double gate[SR_HEAD_SIZE_MAX];
+    double gate[SR_VALUE_SIZE_MAX];
     if (!a->post_gate)
         return;
     gate_row(gate, NULL, a, z, n);
@@ -211,7 +211,7 @@ static void post_row(double *row, const srnn_attention *a, const real *z, int n)
 static void write_wide_row(const sr_attention_call *call, sr_rows at, const row_facts *facts,
                            const sr_row_norm *rule) {
     const srnn_attention *a = &call->plan->problem.attention;
-    double row[SR_HEAD_SIZE_MAX], y[SR_HEAD_SIZE_MAX];
+    double row[SR_VALUE_SIZE_MAX], y[SR_VALUE_SIZE_MAX];
     wide_row(row, NULL, y, call, at, facts);
     for (int d = 0; d < rule->n; d++)
         row[d] *= y[d];
@@ -364,13 +364,13 @@ static row_gradient row_backward(real *d_numerator, double *partial, const real 
     const sr_row_factors s = row->factors;
     const real *numerator = row->numerator;
     const int n = rule->n;
-    double x[SR_HEAD_SIZE_MAX], du[SR_HEAD_SIZE_MAX], dx[SR_HEAD_SIZE_MAX];
-    double room[2 * SR_HEAD_SIZE_MAX];
+    double x[SR_VALUE_SIZE_MAX], du[SR_VALUE_SIZE_MAX], dx[SR_VALUE_SIZE_MAX];
+    double room[2 * SR_VALUE_SIZE_MAX];
     row_gradient g = {0};
     for (int d = 0; d < n; d++)
         x[d] = s.gate / s.normaliser * (double)numerator[d];
     if (a->post_gate) {
-        real unscaled[SR_HEAD_SIZE_MAX];
+        real unscaled[SR_VALUE_SIZE_MAX];
         norm_row(unscaled, numerator, rule, s.gate / s.normaliser, 1.0);
         g.logit = row_dot(d_o, unscaled, n) * s.post * (1.0 - s.post);
     }
@@ -423,7 +423,7 @@ static void post_backward(double *du, double *d_z, const sr_attention_call *call
     const srnn_attention *a = &call->plan->problem.attention;
     const real *d_o = tensor_row(call->o, at.b, at.h, at.t);
     const int n = call->plan->problem.Dv;
-    double gate[SR_HEAD_SIZE_MAX], slope[SR_HEAD_SIZE_MAX];
+    double gate[SR_VALUE_SIZE_MAX], slope[SR_VALUE_SIZE_MAX];
     for (int d = 0; d < n; d++) {
         gate[d] = 1.0;
         slope[d] = 0.0;
@@ -440,8 +440,8 @@ static void post_backward(double *du, double *d_z, const sr_attention_call *call
 static void wide_norm_backward(double *dx, const wide_place *w, double *row) {
     const sr_attention_call *call = w->x->call;
     const int n = w->rule->n;
-    double normed[SR_HEAD_SIZE_MAX], du[SR_HEAD_SIZE_MAX], d_z[SR_HEAD_SIZE_MAX];
-    double room[2 * SR_HEAD_SIZE_MAX];
+    double normed[SR_VALUE_SIZE_MAX], du[SR_VALUE_SIZE_MAX], d_z[SR_VALUE_SIZE_MAX];
+    double room[2 * SR_VALUE_SIZE_MAX];
     memcpy(normed, row, (size_t)n * sizeof *normed);
     if (w->rule->norm != SRNN_NORM_NONE)
         sr_row_normalise(normed, w->rule, 1.0, 1.0);
@@ -459,8 +459,8 @@ static row_gradient wide_row_backward(const wide_place *w) {
     const srnn_attention *a = &p->attention;
     const sr_row_factors f = w->facts->factors;
     const int64_t at = sr_row_index(p, p->H, w->at.b, w->at.h, w->at.t);
-    double gate[SR_HEAD_SIZE_MAX], y[SR_HEAD_SIZE_MAX], dx[SR_HEAD_SIZE_MAX];
-    double d_gate[SR_HEAD_SIZE_MAX], row[SR_HEAD_SIZE_MAX], slope[SR_HEAD_SIZE_MAX];
+    double gate[SR_VALUE_SIZE_MAX], y[SR_VALUE_SIZE_MAX], dx[SR_VALUE_SIZE_MAX];
+    double d_gate[SR_VALUE_SIZE_MAX], row[SR_VALUE_SIZE_MAX], slope[SR_VALUE_SIZE_MAX];
     const real *v = tensor_row(call->in->v, w->at.b, sr_value_head(p, w->at.h), w->at.t);
     double *skipped =
         edges->skip_partial ? edges->skip_partial + (w->at.b * p->H + w->at.h) * p->Dv : NULL;
@@ -514,7 +514,7 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
                                    (double)(t - start + 1), z ? (double)*z : 0.0,
                                    x->edges->cumulative ? x->edges->cumulative[at] : 0.0}};
         facts.factors = sr_row_factors_of(&p->attention, &facts.row);
-        double y[SR_HEAD_SIZE_MAX];
+        double y[SR_VALUE_SIZE_MAX];
         wide_row(row + from, NULL, y, x->call, (sr_rows){b, h, t, 1}, &facts);
         for (int d = 0; d < p->Dv; d++)
             normed[from + d] = row[from + d] *= y[d];
@@ -522,7 +522,7 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
     sr_row_normalise(normed, rule, 1.0, 1.0);
     for (int h = first; h < first + heads; h++) {
         const int64_t from = (int64_t)(h - first) * p->Dv;
-        double d_z[SR_HEAD_SIZE_MAX];
+        double d_z[SR_VALUE_SIZE_MAX];
         post_backward(du + from, d_z, x->call, (sr_rows){b, h, t, 1}, normed + from);
         put_gate_gradient(x->call, (sr_rows){b, h, t, 1}, d_z, true);
     }

@@ -73,6 +73,9 @@ template <int stages> struct ring_place {
     SR_DEVICE int before() const {
         return stage == 0 ? stages - 1 : stage - 1;
     }
+    SR_DEVICE int parity_before() const {
+        return stage == 0 ? parity ^ 1 : parity;
+    }
 };
 
 /* One arrival for this warp, when all its lanes are here. */
