@@ -433,7 +433,7 @@ int command_verify(int argc, char **argv) {
             "in bf16 twice that of a plain computation in bf16. Float is excused, and a ~ says "
             "so, where a plain computation in it, or exact ones on operands half a unit of their "
             "last "
-            "place off, lose a quarter as much of the same tensor, up to 1e-3. On the "
+            "place off, lose a sixteenth as much of the same tensor, up to 1e-3. On the "
             "CPU, all of it with the kernels of every instruction set that it "
             "has,\n"
             "up to SOFTRNN_CPU (base, v3, v4) where that is set.",
