@@ -20,7 +20,8 @@ static const double OUTPUT_LIMIT = 6e-3, GRADIENT_LIMIT = 1e-2;
 enum { TENSORS = SR_OPERAND_DECAY + 1, HOLE = 0x7fff }; /* a NaN where nobody may read */
 
 /* The one that has everything first. */
-static const char *const kernels[] = {"mma", "hopper", "chunked", "expanded", "hopper_ordered"};
+static const char *const kernels[] = {"mma",      "hopper",         "chunked",
+                                      "expanded", "hopper_ordered", "hopper_chunked"};
 
 static srnn_device *gpu;
 
@@ -536,17 +537,19 @@ static void documents_apart(void **state) {
     static const struct {
         size_t kernel;
         const char *spec;
-        int D, chunk;
-    } cases[] = {{2, "linear_elu", 64, 0},
-                 {2, "linear_elu,decay", 16, 0},
-                 {2, "score=linear,normaliser=none,norm=l2", 64, 0},
-                 {3, "order:2", 16, 64},
-                 {3, "order:2", 16, 0},
-                 {3, "order:2,decay", 64, 64}};
+        int Hkv, D, chunk;
+    } cases[] = {{2, "linear_elu", 1, 64, 0},
+                 {2, "linear_elu,decay", 1, 16, 0},
+                 {2, "score=linear,normaliser=none,norm=l2", 1, 64, 0},
+                 {3, "order:2", 1, 16, 64},
+                 {3, "order:2", 1, 16, 0},
+                 {3, "order:2,decay", 1, 64, 64},
+                 {5, "linear_elu", 2, 64, 0},
+                 {5, "score=linear,normaliser=none,norm=l2", 2, 64, 0}};
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         srnn_problem problem = {.B = 1,
                                 .H = 2,
-                                .Hkv = 1,
+                                .Hkv = cases[n].Hkv,
                                 .T = T,
                                 .D = cases[n].D,
                                 .Dv = cases[n].D,
