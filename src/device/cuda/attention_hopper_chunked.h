@@ -17,6 +17,11 @@ enum { CHUNK_THREADS = 128, CHUNK_TILE_BYTES = SR_CHUNK_NUMBERS * (int)sizeof(sr
 /* How many blocks of the walks a multiprocessor has at a time. */
 enum { HOPPER_FORWARD_BLOCKS = 5, HOPPER_QUERY_BLOCKS = 4, HOPPER_KEY_BLOCKS = 4 };
 
+/* Whether their shared memory has room for them; each block takes 1 KiB more. */
+SR_BOTH constexpr bool chunk_blocks_fit(size_t bytes, int blocks) {
+    return (bytes + 1024) * (size_t)blocks <= 228 * 1024;
+}
+
 struct chunk_task {
     CUtensorMap q, k, v, d; /* d: gradients of numerators, backward */
     sr_attention_view<sr_bf16> call;
@@ -214,23 +219,23 @@ SR_DEVICE void hide_queries_of_chunk(chunk_sums &w, const sr_chunk_head<false> &
 
 /* ---- the state ---- */
 
-/* A thread's share of z = sum_j k_j as products of 64 x 8: a pair of columns adds up to the sum of a key's number. It waits in
- * shared memory, since registers are few. */
+/* z = sum_j k_j, as products of 64 x 8 whose pairs of columns add up to it: a thread has two of its numbers. They wait in shared
+ * memory, since registers are few. */
 struct chunk_ones {
-    float z[4][CHUNK_THREADS];
+    float z[2][CHUNK_THREADS];
 
     SR_DEVICE void get(float (&to)[4]) const {
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            to[e] = z[e][threadIdx.x];
+            to[e] = e % 2 == 0 ? sum(e / 2) : 0;
     }
     SR_DEVICE void put(const float (&from)[4]) {
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            z[e][threadIdx.x] = from[e];
+        for (int half = 0; half < 2; half++)
+            z[half][threadIdx.x] = from[2 * half] + from[2 * half + 1];
     }
     SR_DEVICE float sum(int half) const {
-        return z[2 * half][threadIdx.x] + z[2 * half + 1][threadIdx.x];
+        return z[half][threadIdx.x];
     }
 };
 
@@ -247,6 +252,7 @@ struct chunk_state {
 #pragma unroll
         for (int n = 0; n < SR_CHUNK / 2; n++)
             flat(s)[n] = 0;
+        wgmma_settle(flat(s)); /* zero in front of the fence of products, not behind it */
         ones.put({0, 0, 0, 0});
     }
 
@@ -268,17 +274,25 @@ struct chunk_state {
         ones.put(z);
     }
 
-    /* Adds a chunk of keys and values; each key counts in z as the pairs of rows of `counts` say. */
-    SR_DEVICE void add(const sr_bf16 *keys, const sr_bf16 *values, const sr_bf16 *counts) {
+    /* Adds a chunk of keys and values, and makes more products with these; each key counts in z as the pairs of rows of `counts`
+     * say. */
+    template <class More>
+    SR_DEVICE void add(const sr_bf16 *keys, const sr_bf16 *values, const sr_bf16 *counts,
+                       const More &more) {
         float z[4];
         ones.get(z);
+        wgmma_settle(z); /* as above */
         products([&] {
-            multiply_tiles<SR_CHUNK, ACROSS, ACROSS>(flat(s), values, keys, true);
             multiply_tiles<8, ACROSS, ALONG>(z, keys, counts, true);
+            multiply_tiles<SR_CHUNK, ACROSS, ACROSS>(flat(s), values, keys, true);
+            more();
         });
         wgmma_settle(flat(s));
         wgmma_settle(z);
         ones.put(z);
+    }
+    SR_DEVICE void add(const sr_bf16 *keys, const sr_bf16 *values, const sr_bf16 *counts) {
+        add(keys, values, counts, [] {});
     }
 
     /* Rounded: `tile` (values, keys) = S^T. */

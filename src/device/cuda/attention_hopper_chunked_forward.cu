@@ -9,58 +9,67 @@ struct forward_memory {
     sr_bf16 state[SR_CHUNK_NUMBERS];   /* before the chunk */
     sr_bf16 weights[SR_CHUNK_NUMBERS]; /* and rows on their way out */
     sr_bf16 sums[8 * SR_CHUNK];        /* z in pairs of rows, before the chunk */
-    sr_bf16 ones[8 * SR_CHUNK];        /* 1 and 0, in pairs of rows */
+    sr_bf16 ones[8 * SR_CHUNK];        /* 1 and 0, in pairs of rows: what keys count in z */
     chunk_ones z;
     uint64_t full;
     int b, h, kv, end; /* what is walked, and where that ends */
 };
+static_assert(chunk_blocks_fit(sizeof(forward_memory), HOPPER_FORWARD_BLOCKS), "too much memory");
 
-/* The weights of the chunk's pairs, rounded. */
-SR_DEVICE void weigh(forward_memory *shared, const sr_chunk_head<false> &head, int t0,
-                     bool documents) {
+/* The weights of the chunk's pairs, rounded; and sums of the weights of a thread's two rows, but for the score's coefficient, of
+ * the chunk's keys and, where `before`, of those before it. */
+SR_DEVICE void weigh(float (&sum)[2], forward_memory *shared, const sr_chunk_head<false> &head,
+                     int t0, bool documents, const float (&before)[2]) {
     chunk_sums w;
+    float earlier[4];
     products([&] {
         multiply_tiles<SR_CHUNK, ALONG, ALONG>(flat(w), shared->queries, shared->keys, false);
+        multiply_tiles<8, ALONG, ALONG>(earlier, shared->queries, shared->sums, false);
     });
     wgmma_settle(flat(w));
+    wgmma_settle(earlier);
     hide_keys_of_chunk(w, head, t0, documents);
     pieces_to_tile<SR_CHUNK>(shared->weights + warp_row() * SR_CHUNK, w);
     fence_proxy_async();
     __syncwarp(); /* a warp multiplies its own rows */
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float own = 0;
+#pragma unroll
+        for (int n = 0; n < SR_CHUNK / 8; n++)
+            own += w[n][2 * half] + w[n][2 * half + 1];
+        sum[half] = counted(earlier[2 * half] + earlier[2 * half + 1], before[half]) + quad_sum(own);
+    }
 }
 
-/* Sums of the weights of a thread's two rows, but for the score's coefficient: of keys before the chunk, where a row sees them,
- * and of the chunk's own. */
-SR_DEVICE void sum_weights(float (&sum)[2], const forward_memory *shared,
-                           const float (&before)[2]) {
-    float earlier[4], own[4];
-    products([&] {
-        multiply_tiles<8, ALONG, ALONG>(earlier, shared->queries, shared->sums, false);
-        multiply_tiles<8, ALONG, ALONG>(own, shared->weights, shared->ones, false);
-    });
-    wgmma_settle(earlier);
-    wgmma_settle(own);
+/* Products for the numerators of 64 rows: with the state, and with the chunk's own values. */
+SR_DEVICE void read_state(chunk_sums &c, const forward_memory *shared) {
+    multiply_tiles<SR_CHUNK, ALONG, ALONG>(flat(c), shared->queries, shared->state, false);
+}
+SR_DEVICE void visit_values(chunk_sums &c, const forward_memory *shared) {
+    multiply_tiles<SR_CHUNK, ALONG, ACROSS>(flat(c), shared->weights, shared->values, true);
+}
+
+/* Where a document begins in the chunk: rows of it see nothing before, and the state afterwards has nothing else. */
+SR_DEVICE void walk_documents(chunk_sums &c, chunk_state &state, forward_memory *shared, int begun,
+                              const float (&before)[2]) {
+    products([&] { read_state(c, shared); });
+    wgmma_settle(flat(c));
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        sum[half] = counted(earlier[2 * half] + earlier[2 * half + 1], before[half]) +
-                    own[2 * half] + own[2 * half + 1];
-}
-
-/* Numerators of 64 rows, but for the score's coefficient. */
-SR_DEVICE void multiply_values(chunk_sums &c, const forward_memory *shared,
-                               const float (&before)[2], bool begins) {
-    products([&] {
-        multiply_tiles<SR_CHUNK, ALONG, ALONG>(flat(c), shared->queries, shared->state, false);
-    });
+        scale_row(c, half, before[half]);
+    products([&] { visit_values(c, shared); });
     wgmma_settle(flat(c));
-    if (begins)
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            scale_row(c, half, before[half]);
-    products([&] {
-        multiply_tiles<SR_CHUNK, ALONG, ACROSS>(flat(c), shared->weights, shared->values, true);
-    });
-    wgmma_settle(flat(c));
+    state.clear();
+    if (begun > 0) {
+        const auto kept = [&](int row) { return row >= begun; };
+        __syncthreads(); /* nobody reads tiles */
+        clear_rows(shared->keys, kept);
+        clear_rows(shared->values, kept);
+        fence_proxy_async();
+        __syncthreads(); /* what does not count is zero */
+    }
+    state.add(shared->keys, shared->values, shared->ones);
 }
 
 /* Where rows have no norm, what their numerators are multiplied with, and the sums of their weights kept for backward; else
@@ -141,7 +150,6 @@ __global__ void __launch_bounds__(CHUNK_THREADS, PLAIN ? HOPPER_FORWARD_BLOCKS :
         const sr_chunk_head<false> head = chunk_head<false>(call, shared->b, shared->kv);
         /* Where the document of the chunk's last token begins. */
         const int begins = head.first[min(t0 + SR_CHUNK, past) - 1];
-        const bool documents = begins > t0; /* one begins inside */
         float before[2] = {1, 1}, sum[2];   /* whether a row sees what is before the chunk */
         chunk_sums c;
         state.publish(shared->state);
@@ -153,25 +161,20 @@ __global__ void __launch_bounds__(CHUNK_THREADS, PLAIN ? HOPPER_FORWARD_BLOCKS :
         chunk_pieces().features(shared->keys, key_map(call, shared->b), t0, past);
         fence_proxy_async();
         __syncthreads(); /* features and state are there */
-        weigh(shared, head, t0, documents);
         if (begins >= t0)
 #pragma unroll
             for (int half = 0; half < 2; half++)
                 before[half] = head.from_before(t0, t0 + sums_row() + 8 * half);
-        sum_weights(sum, shared, before);
+        weigh(sum, shared, head, t0, begins > t0, before);
         finish_sums<PLAIN>(sum, call, {shared->b, shared->h, t0 + warp_row()});
-        multiply_values(c, shared, before, begins >= t0);
-        if (documents) {
-            const auto kept = [&](int row) { return t0 + row >= begins; };
-            __syncthreads(); /* nobody reads tiles */
-            clear_rows(shared->keys, kept);
-            clear_rows(shared->values, kept);
-            fence_proxy_async();
-            __syncthreads(); /* what does not count is zero */
-        }
         if (begins >= t0)
-            state.clear();
-        state.add(shared->keys, shared->values, shared->ones);
+            walk_documents(c, state, shared, begins - t0, before);
+        else
+            state.add(shared->keys, shared->values, shared->ones, [&] {
+                read_state(c, shared);
+                visit_values(c, shared);
+            });
+        wgmma_settle(flat(c));
         __syncthreads(); /* nobody reads tiles and state any more */
         if (chunk + 1 < shared->end)
             load(t0 + SR_CHUNK);

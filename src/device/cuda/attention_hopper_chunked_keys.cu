@@ -18,18 +18,16 @@ struct key_memory {
     uint64_t full;
     int b, kv, start; /* what is walked; its first chunk, which comes last */
 };
+static_assert(chunk_blocks_fit(sizeof(key_memory), HOPPER_KEY_BLOCKS), "too much memory");
 
 /* 64 rows: C = X state + (X Y^T) Z, where the second is by the chunk's own queries. */
 struct key_rows {
     chunk_sums c;
 
-    template <contiguous STATE> SR_DEVICE void read(const sr_bf16 *x, const sr_bf16 *state) {
-        products([&] { multiply_tiles<SR_CHUNK, ALONG, STATE>(flat(c), x, state, false); });
-        wgmma_settle(flat(c));
-    }
-    SR_DEVICE void visit(const uint32_t (&a)[SR_CHUNK / 4], const sr_bf16 *z) {
-        products([&] { multiply_packed(c, a, z); });
-        wgmma_settle(flat(c));
+    /* C = X state, or C += where `add`. */
+    template <contiguous STATE>
+    SR_DEVICE void read(const sr_bf16 *x, const sr_bf16 *state, bool add) {
+        multiply_tiles<SR_CHUNK, ALONG, STATE>(flat(c), x, state, add);
     }
 
     SR_DEVICE void finish_values(const chunk_task &task, const sr_rows_place &at, sr_bf16 *rows) {
@@ -73,10 +71,13 @@ struct key_chunk {
         after = t1 < call.T ? head.first[t1] : call.T;
     }
 
+    /* No document begins in the chunk, nor in front of it or behind. */
+    SR_DEVICE bool inside() const {
+        return begins < t0 && after < t0;
+    }
+
     /* Rows of keys that later queries do not see get nothing from them. */
     SR_DEVICE void scale(chunk_sums &c) const {
-        if (after <= t0)
-            return;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int t = min(t0 + sums_row() + 8 * half, head.T - 1);
@@ -96,12 +97,25 @@ SR_DEVICE void value_gradients(key_rows &rows, const key_memory *shared, const k
         hide_queries_of_chunk(w, at.head, at.t0, at.begins > at.t0);
         pack_sums(a, w);
     }
-    rows.read<ALONG>(shared->keys, shared->state);
-    at.scale(rows.c);
-    rows.visit(a, shared->d_numerators);
+    const auto read = [&] { rows.read<ALONG>(shared->keys, shared->state, false); };
+    const auto visit = [&] { multiply_packed(rows.c, a, shared->d_numerators); };
+    if (at.inside()) {
+        products([&] {
+            read();
+            visit();
+        });
+    } else {
+        products(read);
+        wgmma_settle(flat(rows.c));
+        at.scale(rows.c);
+        products(visit);
+    }
+    wgmma_settle(flat(rows.c));
 }
 
-SR_DEVICE void key_gradients(key_rows &rows, const key_memory *shared, const key_chunk &at) {
+/* And the state, where no document begins. */
+SR_DEVICE void key_gradients(key_rows &rows, chunk_state &state, const key_memory *shared,
+                             const key_chunk &at) {
     uint32_t a[SR_CHUNK / 4];
     {
         chunk_sums d;
@@ -118,14 +132,25 @@ SR_DEVICE void key_gradients(key_rows &rows, const key_memory *shared, const key
         hide_queries_of_chunk(d, at.head, at.t0, at.begins > at.t0);
         pack_sums(a, d);
     }
-    rows.read<ACROSS>(shared->values, shared->state);
 #pragma unroll
     for (int n = 0; n < SR_CHUNK / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            rows.c[n][e] += shared->column[8 * n + sums_column() + e % 2];
-    at.scale(rows.c);
-    rows.visit(a, shared->queries);
+            rows.c[n][e] = shared->column[8 * n + sums_column() + e % 2];
+    const auto read = [&] { rows.read<ACROSS>(shared->values, shared->state, true); };
+    const auto visit = [&] { multiply_packed(rows.c, a, shared->queries); };
+    if (at.inside()) {
+        state.add(shared->queries, shared->d_numerators, shared->counts, [&] {
+            read();
+            visit();
+        });
+    } else {
+        products(read);
+        wgmma_settle(flat(rows.c));
+        at.scale(rows.c);
+        products(visit);
+    }
+    wgmma_settle(flat(rows.c));
 }
 
 /* What belongs to the chunk's queries; those past the end count nothing. */
@@ -142,6 +167,27 @@ SR_DEVICE void load_rows(key_memory *shared, const sr_attention_view<sr_bf16> &c
     if ((int)threadIdx.x < SR_CHUNK)
         shared->d_row_sums[query] = d_row_sum;
     pair_column(shared->counts, d_row_sum);
+}
+
+/* The state, where documents begin: of queries that see what is before the chunk. */
+SR_DEVICE void add_documents(chunk_state &state, key_memory *shared, const key_chunk &at) {
+    if (at.inside())
+        return;
+    if (at.begins >= at.t0) {
+        const auto kept = [&](int n) {
+            return at.t0 + n < at.head.T && at.head.first[at.t0 + n] < at.t0;
+        };
+        const int query = (int)threadIdx.x % SR_CHUNK;
+        __syncthreads(); /* nobody reads tiles */
+        clear_rows(shared->queries, kept);
+        clear_rows(shared->d_numerators, kept);
+        pair_column(shared->counts, kept(query) ? shared->d_row_sums[query] : 0);
+        fence_proxy_async();
+        __syncthreads(); /* what does not count is zero */
+    }
+    if (at.after >= at.t0)
+        state.clear();
+    state.add(shared->queries, shared->d_numerators, shared->counts);
 }
 
 __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_KEY_BLOCKS)
@@ -195,27 +241,14 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_KEY_BLOCKS)
         if (t0 + warp_row() < past)
             rows.finish_values(task, {shared->b, shared->kv, t0 + warp_row()},
                                shared->out + warp_row() * SR_CHUNK);
-        key_gradients(rows, shared, key_chunk(shared, call, chunk));
+        key_gradients(rows, state, shared, key_chunk(shared, call, chunk));
         if (t0 + warp_row() < past)
             rows.finish_keys(task, {shared->b, shared->kv, t0 + warp_row()},
                              shared->keys + warp_row() * SR_CHUNK,
                              shared->out + warp_row() * SR_CHUNK);
         if (chunk <= shared->start)
             break;
-        const key_chunk at(shared, call, chunk);
-        if (at.begins >= t0) {
-            const auto kept = [&](int n) { return t0 + n < past && at.head.first[t0 + n] < t0; };
-            const int query = (int)threadIdx.x % SR_CHUNK;
-            __syncthreads(); /* nobody reads tiles */
-            clear_rows(shared->queries, kept);
-            clear_rows(shared->d_numerators, kept);
-            pair_column(shared->counts, kept(query) ? shared->d_row_sums[query] : 0);
-            fence_proxy_async();
-            __syncthreads(); /* what does not count is zero */
-        }
-        if (at.after >= t0)
-            state.clear();
-        state.add(shared->queries, shared->d_numerators, shared->counts);
+        add_documents(state, shared, key_chunk(shared, call, chunk));
         __syncthreads(); /* nobody reads tiles and state any more */
         load(t0 - SR_CHUNK);
     }

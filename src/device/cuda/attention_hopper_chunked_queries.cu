@@ -16,6 +16,7 @@ struct query_memory {
     uint64_t full, queries_full;
     int b, h, kv, end; /* what is walked, and where that ends */
 };
+static_assert(chunk_blocks_fit(sizeof(query_memory), HOPPER_QUERY_BLOCKS), "too much memory");
 
 /* Gradients of the features of 64 queries. Those of the sums of weights, which are not known before the numerators' part is,
  * are multiplied with the sums of the keys that each query sees, E. */
@@ -24,19 +25,13 @@ struct gradient_rows {
     float sum[2];    /* gradients of the sums of weights */
     float factor[2]; /* what the score and its row multiply with */
 
-    /* What numerators give, by the state before the chunk. */
+    /* Products with the state before the chunk; of A with the chunk's own keys. */
     SR_DEVICE void read(const query_memory *shared) {
-        products([&] {
-            multiply_tiles<SR_CHUNK, ALONG, ACROSS>(flat(c), shared->d_numerators, shared->state,
-                                                    false);
-        });
-        wgmma_settle(flat(c));
+        multiply_tiles<SR_CHUNK, ALONG, ACROSS>(flat(c), shared->d_numerators, shared->state,
+                                                false);
     }
-
-    /* C += A K. */
-    SR_DEVICE void visit(const uint32_t (&a)[SR_CHUNK / 4], const sr_bf16 *keys) {
-        products([&] { multiply_packed(c, a, keys); });
-        wgmma_settle(flat(c));
+    SR_DEVICE void visit(const uint32_t (&a)[SR_CHUNK / 4], const query_memory *shared) {
+        multiply_packed(c, a, shared->keys);
     }
 
     /* What backward asks of rows: here where there is no norm, else it was computed before. */
@@ -80,7 +75,8 @@ struct gradient_rows {
                 flat(w)[n] = left[n / 2 % 2];
             hide_keys_of_chunk(w, head, t0, documents);
             pack_sums(a, w);
-            visit(a, shared->keys);
+            products([&] { visit(a, shared); });
+            wgmma_settle(flat(c));
 #pragma unroll
             for (int half = 0; half < 2; half++)
                 left[half] -= to_float(to_bf16(left[half]));
@@ -182,14 +178,22 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_QUERY_BLOCKS)
         fence_proxy_async();
         __syncthreads(); /* features and state are there */
         differentiate(a, shared, head, t0, documents);
-        rows.read(shared);
-        if (begins >= t0)
+        if (begins >= t0) {
+            products([&] { rows.read(shared); });
+            wgmma_settle(flat(rows.c));
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 before[half] = head.from_before(t0, t0 + sums_row() + 8 * half) != 0;
                 scale_row(rows.c, half, before[half] ? 1.0f : 0.0f);
             }
-        rows.visit(a, shared->keys);
+            products([&] { rows.visit(a, shared); });
+        } else {
+            state.add(shared->keys, shared->values, shared->ones, [&] {
+                rows.read(shared);
+                rows.visit(a, shared);
+            });
+        }
+        wgmma_settle(flat(rows.c));
         mbarrier_wait(&shared->queries_full, chunk % 2);
         chunk_pieces().features(shared->queries, query_map(call, shared->b), t0, past);
         __syncthreads(); /* and those of queries */
@@ -204,9 +208,10 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_QUERY_BLOCKS)
             fence_proxy_async();
             __syncthreads(); /* what does not count is zero */
         }
-        if (begins >= t0)
+        if (begins >= t0) {
             state.clear();
-        state.add(shared->keys, shared->values, shared->ones);
+            state.add(shared->keys, shared->values, shared->ones);
+        }
         __syncthreads(); /* nobody reads tiles and state any more, but for queries */
         const bool more = chunk + 1 < shared->end;
         if (more)
