@@ -38,7 +38,8 @@ SR_DEVICE void weigh(float (&sum)[2], forward_memory *shared, const sr_chunk_hea
 #pragma unroll
         for (int n = 0; n < SR_CHUNK / 8; n++)
             own += w[n][2 * half] + w[n][2 * half + 1];
-        sum[half] = counted(earlier[2 * half] + earlier[2 * half + 1], before[half]) + quad_sum(own);
+        sum[half] =
+            counted(earlier[2 * half] + earlier[2 * half + 1], before[half]) + quad_sum(own);
     }
 }
 
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS, PLAIN ? HOPPER_FORWARD_BLOCKS :
         const sr_chunk_head<false> head = chunk_head<false>(call, shared->b, shared->kv);
         /* Where the document of the chunk's last token begins. */
         const int begins = head.first[min(t0 + SR_CHUNK, past) - 1];
-        float before[2] = {1, 1}, sum[2];   /* whether a row sees what is before the chunk */
+        float before[2] = {1, 1}, sum[2]; /* whether a row sees what is before the chunk */
         chunk_sums c;
         state.publish(shared->state);
 #pragma unroll
