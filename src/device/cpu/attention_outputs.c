@@ -473,16 +473,18 @@ static row_gradient wide_row_backward(const wide_place *w) {
     else
         wide_norm_backward(dx, w, row);
     const double inverse = 1.0 / f.normaliser;
+    real *d_numerator = edges->d_numerator + at * p->Dv;
     for (int d = 0; d < p->Dv; d++) {
-        const double dy = gate[d] * dx[d];
-        if (skipped)
-            skipped[d] += dy * (double)v[d];
         d_gate[d] = dx[d] * y[d];
-        row[d] = dy * (double)w->facts->numerator[d];
-        edges->d_numerator[at * p->Dv + d] = (real)(dy * inverse);
-        if (edges->d_skip)
-            edges->d_skip[at * p->Dv + d] = (real)dy;
+        dx[d] *= gate[d]; /* of y from here on */
+        row[d] = dx[d] * (double)w->facts->numerator[d];
     }
+    for (int d = 0; d < p->Dv; d++)
+        d_numerator[d] = (real)(dx[d] * inverse);
+    for (int d = 0; edges->d_skip && d < p->Dv; d++)
+        edges->d_skip[at * p->Dv + d] = (real)dx[d];
+    for (int d = 0; skipped && d < p->Dv; d++)
+        skipped[d] += dx[d] * (double)v[d];
     const double divided = sr_row_total(row, p->Dv) * inverse * inverse;
     denominator_backward(&g, a, -divided, w->facts->row.row_sum, w->facts->row.gate_sum);
     if (a->output_gate == SRNN_GATE_SIGMOID) {
