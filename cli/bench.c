@@ -1,5 +1,6 @@
 /* bench.c: `softrnn bench`, which checks and then times; one JSON line per case. */
 #include "attention/attention.h"
+#include "attention/head_sizes.h"
 #include "base/threads.h"
 #include "bench_case.h"
 #include "commands.h"
@@ -203,7 +204,7 @@ static int command_bench_attention(int argc, char **argv) {
         OPTION_INTEGER("--B", &request.problem.B, 1, 4096, "N", "batch rows"),
         OPTION_INTEGER("--H", &request.problem.H, 1, 4096, "N", "heads"),
         OPTION_INTEGER("--D", &request.problem.D, 1, SR_HEAD_SIZE_MAX, "N", "head size"),
-        OPTION_INTEGER("--Dv", &request.problem.Dv, 0, SR_HEAD_SIZE_MAX, "N",
+        OPTION_INTEGER("--Dv", &request.problem.Dv, 0, SR_VALUE_SIZE_MAX, "N",
                        "size of a head's values; 0: its head size"),
         OPTION_INTEGER("--threads", &request.problem.threads, 0, 1024, "N",
                        "threads to use; 0: all cores"),

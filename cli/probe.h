@@ -51,7 +51,7 @@ srnn_status probe_plain_errors(probe_errors *errors, const srnn_problem *problem
 srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
                               const attention_call *oracle);
 
-/* Whether every tensor is within the limit or within sixteen times what is lost anyway, and 1e-3 at most. What is not finite is
+/* Whether every tensor is within the limit or within four times what is lost anyway, and 1e-3 at most. What is not finite is
  * never excused. */
 bool probe_is_excused(const probe_errors *errors, const probe_errors *losses, double limit);
 

@@ -1,5 +1,6 @@
 /* verify.c: `softrnn verify`, every kernel and form against the double oracle. */
 #include "attention/attention.h"
+#include "attention/operands.h"
 #include "base/cpu_level.h"
 #include "base/status.h"
 #include "base/threads.h"
@@ -139,6 +140,16 @@ static srnn_status measure(probe_errors *errors, const method *m, srnn_problem p
     return status;
 }
 
+/* Which tensors pass the limit, by how much, and what of them is lost anyway. */
+static void report_tensors(const reference *right, const probe_errors *errors, double limit) {
+    for (int n = 0; n < PROBE_TENSORS; n++)
+        if (!(errors->of[n] <= limit))
+            fprintf(stderr, "softrnn:   %s%s: %.2g, limit %.2g, lost anyway %.2g\n",
+                    n == PROBE_OUTPUT ? "" : "gradient of ",
+                    n == PROBE_OUTPUT ? "output" : sr_operand_at((sr_operand)n)->name,
+                    errors->of[n], limit, right->losses.of[n]);
+}
+
 static void report_failure(const verification *v, const char *name, const method *m,
                            const srnn_problem *p, double error, srnn_status status) {
     fprintf(stderr,
@@ -192,7 +203,7 @@ static void compare(verification *v, cell *of, const char *name, const method *m
             v->failed = of->failed = true;
             report_failure(v, name, m, &chunked, error, status);
             if (status == SRNN_OK)
-                fprintf(stderr, "softrnn: which passes the limit of %.2g\n", limit);
+                report_tensors(right, &errors, limit);
         }
         if (!(error <= of->worst))
             of->worst = isnan(error) ? (double)INFINITY : error;
@@ -422,7 +433,7 @@ int command_verify(int argc, char **argv) {
             "in bf16 twice that of a plain computation in bf16. Float is excused, and a ~ says "
             "so, where a plain computation in it, or exact ones on operands half a unit of their "
             "last "
-            "place off, lose a sixteenth as much of the same tensor, up to 1e-3. On the "
+            "place off, lose a quarter as much of the same tensor, up to 1e-3. On the "
             "CPU, all of it with the kernels of every instruction set that it "
             "has,\n"
             "up to SOFTRNN_CPU (base, v3, v4) where that is set.",

@@ -2,6 +2,7 @@
 #include "device/attention_problem.h"
 
 #include "attention/attention.h"
+#include "attention/head_sizes.h"
 #include "attention/operands.h"
 #include "base/cpu_level.h"
 #include "base/memory.h"
@@ -23,10 +24,16 @@ static srnn_status check_sizes(const srnn_problem *p) {
     if (p->H % p->Hkv != 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%d query heads cannot share %d key/value heads evenly",
                        p->H, p->Hkv);
-    if (p->D < 1 || p->D > SR_HEAD_SIZE_MAX || p->Dv < 1 || p->Dv > SR_HEAD_SIZE_MAX)
-        return SR_FAIL(SRNN_ERR_ARGUMENT, "head sizes D=%d and Dv=%d must be between 1 and %d",
-                       p->D, p->Dv, SR_HEAD_SIZE_MAX);
-    if ((int64_t)p->B * p->T > MOST_NUMBERS / p->H / SR_HEAD_SIZE_MAX)
+    const int widest =
+        p->device && p->device->record ? SR_HEAD_SIZE_MAX : SR_VALUE_SIZE_MAX; /* of values */
+    if (p->D < 1 || p->D > SR_HEAD_SIZE_MAX || p->Dv < 1 || p->Dv > widest)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "head sizes D=%d and Dv=%d must be between 1 and %d, and 1 and %d%s", p->D,
+                       p->Dv, SR_HEAD_SIZE_MAX, widest,
+                       p->Dv > widest && p->Dv <= SR_VALUE_SIZE_MAX
+                           ? " on a GPU: kernels of the CPU take such values"
+                           : "");
+    if ((int64_t)p->B * p->T > MOST_NUMBERS / p->H / SR_VALUE_SIZE_MAX)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "B=%d, H=%d, T=%d is too large to address", p->B, p->H,
                        p->T);
     if (sr_feature_width(&p->attention, p->D) > SR_HEAD_SIZE_MAX)

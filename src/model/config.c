@@ -2,6 +2,7 @@
 #include "model/config.h"
 
 #include "attention/attention.h"
+#include "attention/head_sizes.h"
 #include "base/memory.h"
 #include "base/memory_stream.h"
 
@@ -58,7 +59,7 @@ static srnn_status check_sizes(const sr_model_config *c, int layer) {
     const sr_layer_sizes *s = &c->sizes[layer];
     const bound bounds[] = {
         {"heads", s->H, 1, SR_WIDTH_MAX},        {"groups of heads", s->Hkv, 1, s->H},
-        {"key size", s->D, 1, SR_HEAD_SIZE_MAX}, {"value size", s->Dv, 1, SR_HEAD_SIZE_MAX},
+        {"key size", s->D, 1, SR_HEAD_SIZE_MAX}, {"value size", s->Dv, 1, SR_VALUE_SIZE_MAX},
         {"rank", s->rank, 0, SR_WIDTH_MAX},      {"levels", s->levels, 0, SR_LEVELS_MAX},
     };
     char where[64];
@@ -87,7 +88,7 @@ srnn_status sr_model_config_check(const sr_model_config *c) {
         {"num_hidden_layers", c->L, 1, SR_LAYERS_MAX},
         {"num_attention_heads", c->H, 1, SR_WIDTH_MAX},
         {"num_key_value_heads", c->Hkv, 1, c->H},
-        {"head_dim", c->D, 1, SR_HEAD_SIZE_MAX},
+        {"head_dim", c->D, 1, SR_VALUE_SIZE_MAX},
         {"max_position_embeddings", c->positions, 1, SR_POSITIONS_MAX},
     };
     SR_TRY(check_bounds(bounds, sizeof bounds / sizeof *bounds, ""));

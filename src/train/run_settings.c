@@ -2,6 +2,7 @@
 #include "train/run_settings.h"
 
 #include "attention/attention.h"
+#include "attention/head_sizes.h"
 #include "base/text.h"
 #include "model/config.h"
 
@@ -53,7 +54,7 @@ static const sr_setting table[] = {
     INTEGER("head-size", D, 0, SR_HEAD_SIZE_MAX, "width of a head; 0: hidden / heads"),
     INTEGER("key-size", key_size, 0, SR_HEAD_SIZE_MAX,
             "width of a head's keys, Mamba's state; 0: as the attention's authors have it"),
-    INTEGER("value-size", value_size, 0, SR_HEAD_SIZE_MAX,
+    INTEGER("value-size", value_size, 0, SR_VALUE_SIZE_MAX,
             "width of a head's values; 0: the head size"),
     INTEGER("rank", rank, 0, SR_WIDTH_MAX, "of projections in two steps (gla); 0: 16"),
     INTEGER("levels", levels, 0, SR_LEVELS_MAX, "of attention with levels; 0: 15"),

@@ -13,6 +13,15 @@ typedef struct sr_batch_tally {
     int64_t targets, hits;
 } sr_batch_tally;
 
+/* Tokens of a batch, in host memory. */
+typedef struct token_batch {
+    int32_t *ids, *targets; /* (B, T) */
+    int64_t *offsets;       /* (B*T + 1) */
+    int64_t documents;
+    const sr_source *source; /* whose training batch `number` it is; NULL: none */
+    int64_t number;
+} token_batch;
+
 struct sr_trainer {
     sr_model *model;
     sr_backend *backend;
@@ -27,8 +36,8 @@ struct sr_trainer {
     sr_tally *decided;               /* device memory, of device shares */
     sr_batch_tally *batches;         /* (ranks, rounds), of shares */
     sr_moments moments;
-    int32_t *ids, *targets;     /* (B, T) */
-    int64_t *offsets;           /* (B*T + 1) */
+    token_batch batch;          /* what is computed with */
+    token_batch next;           /* what is read while a GPU computes */
     float *losses;              /* (B, T), of validation */
     sr_tally *tally;            /* device memory */
     sr_repeated update;         /* of the weights */
@@ -120,6 +129,23 @@ static srnn_status ready(void *context, int layer) {
     return trainer->shares ? sr_shares_ready(trainer->shares, layer) : SRNN_OK;
 }
 
+static srnn_status take_batch(token_batch *batch, size_t rows) {
+    void *memory;
+    SR_TRY(sr_alloc(&memory, rows, sizeof(int32_t)));
+    batch->ids = memory;
+    SR_TRY(sr_alloc(&memory, rows, sizeof(int32_t)));
+    batch->targets = memory;
+    SR_TRY(sr_alloc(&memory, rows + 1, sizeof(int64_t)));
+    batch->offsets = memory;
+    return SRNN_OK;
+}
+
+static void free_batch(token_batch *batch) {
+    free(batch->ids);
+    free(batch->targets);
+    free(batch->offsets);
+}
+
 static srnn_status fill(sr_trainer *trainer) {
     const sr_trainer_settings *s = &trainer->settings;
     const sr_pass_setup setup = {.B = s->B,
@@ -135,12 +161,8 @@ static srnn_status fill(sr_trainer *trainer) {
     SR_TRY(sr_pass_create(&trainer->pass, trainer->model, &setup));
     SR_TRY(take_shares(trainer));
     const size_t rows = (size_t)s->B * (size_t)s->T;
-    SR_TRY(sr_alloc(&memory, rows, sizeof(int32_t)));
-    trainer->ids = memory;
-    SR_TRY(sr_alloc(&memory, rows, sizeof(int32_t)));
-    trainer->targets = memory;
-    SR_TRY(sr_alloc(&memory, rows + 1, sizeof(int64_t)));
-    trainer->offsets = memory;
+    SR_TRY(take_batch(&trainer->batch, rows));
+    SR_TRY(take_batch(&trainer->next, rows));
     SR_TRY(sr_alloc(&memory, rows, sizeof(float)));
     trainer->losses = memory;
     SR_TRY(sr_alloc(&memory, trainer->model->table.count, sizeof *trainer->undecayed));
@@ -188,9 +210,8 @@ void sr_trainer_free(sr_trainer *trainer) {
     sr_masters_free(trainer->masters);
     sr_device_shares_free(trainer->device_shares);
     free(trainer->batches);
-    free(trainer->ids);
-    free(trainer->targets);
-    free(trainer->offsets);
+    free_batch(&trainer->batch);
+    free_batch(&trainer->next);
     free(trainer->losses);
     free(trainer->undecayed);
     free(trainer);
@@ -236,19 +257,39 @@ size_t sr_trainer_bytes(const sr_trainer *trainer) {
            sr_pass_bytes(trainer->pass);
 }
 
-static srnn_status read_batch(sr_trainer *trainer, const sr_source *source, sr_split split,
-                              int64_t number) {
-    sr_batch batch = {.B = trainer->settings.B,
-                      .ids = trainer->ids,
-                      .targets = trainer->targets,
-                      .offsets = trainer->offsets};
+static srnn_status read_tokens(const sr_trainer *trainer, token_batch *to, const sr_source *source,
+                               sr_split split, int64_t number) {
+    sr_batch batch = {
+        .B = trainer->settings.B, .ids = to->ids, .targets = to->targets, .offsets = to->offsets};
+    to->source = NULL;
     if (source->T != trainer->settings.T)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "the data has rows of %d tokens, the run asks for %d",
                        source->T, trainer->settings.T);
     SR_TRY(sr_source_batch(source, &batch, split, number));
     if (!source->exact)
         sr_batch_front(&batch, source->T, sr_model_config_front_tokens(&trainer->model->config));
-    return sr_pass_documents(trainer->pass, batch.offsets, batch.documents);
+    to->documents = batch.documents;
+    to->number = number;
+    to->source = split == SR_SPLIT_TRAIN ? source : NULL;
+    return SRNN_OK;
+}
+
+/* While a GPU is busy. What fails here fails again where the batch is needed, and is told then. */
+static void read_ahead(sr_trainer *trainer, const sr_source *source, int64_t number) {
+    (void)read_tokens(trainer, &trainer->next, source, SR_SPLIT_TRAIN, number);
+}
+
+static srnn_status read_batch(sr_trainer *trainer, const sr_source *source, sr_split split,
+                              int64_t number) {
+    const token_batch next = trainer->next;
+    if (split == SR_SPLIT_TRAIN && next.source == source && next.number == number) {
+        trainer->next = trainer->batch;
+        trainer->next.source = NULL;
+        trainer->batch = next;
+    } else {
+        SR_TRY(read_tokens(trainer, &trainer->batch, source, split, number));
+    }
+    return sr_pass_documents(trainer->pass, trainer->batch.offsets, trainer->batch.documents);
 }
 
 /* Adds the losses of the batch just computed to a sum and a count. */
@@ -256,7 +297,7 @@ static void add_losses(const sr_trainer *trainer, double *sum, int64_t *count) {
     const int64_t rows = (int64_t)trainer->settings.B * trainer->settings.T;
     for (int64_t row = 0; row < rows; row++) {
         *sum += (double)trainer->losses[row];
-        *count += trainer->targets[row] >= 0;
+        *count += trainer->batch.targets[row] >= 0;
     }
 }
 
@@ -308,7 +349,7 @@ static sr_step step_of(const sr_tally *tally) {
 
 static srnn_status compute(sr_trainer *trainer, const sr_source *source, int64_t batch) {
     SR_TRY(read_batch(trainer, source, SR_SPLIT_TRAIN, batch));
-    return sr_pass_step(trainer->pass, trainer->tally, trainer->ids, trainer->targets,
+    return sr_pass_step(trainer->pass, trainer->tally, trainer->batch.ids, trainer->batch.targets,
                         1.0 / nominal_targets(&trainer->settings));
 }
 
@@ -322,6 +363,7 @@ static srnn_status step_alone(sr_trainer *trainer, sr_tally *tally, const sr_sou
     for (int i = 0; i < count; i++)
         SR_TRY(compute(trainer, source, (step - 1) * count + i));
     SR_TRY(sr_device_repeat(device, &trainer->update, update, trainer));
+    read_ahead(trainer, source, step * count);
     return sr_device_copy_out(device, tally, trainer->tally, sizeof *tally);
 }
 
@@ -478,8 +520,8 @@ static srnn_status validate_batch(sr_trainer *trainer, sr_batch_tally *result,
                                   const sr_source *source, int64_t batch) {
     *result = (sr_batch_tally){0};
     SR_TRY(read_batch(trainer, source, SR_SPLIT_VALIDATION, batch));
-    SR_TRY(sr_pass_evaluate(trainer->pass, trainer->losses, &result->hits, trainer->ids,
-                            trainer->targets));
+    SR_TRY(sr_pass_evaluate(trainer->pass, trainer->losses, &result->hits, trainer->batch.ids,
+                            trainer->batch.targets));
     add_losses(trainer, &result->loss, &result->targets);
     return SRNN_OK;
 }

@@ -32,8 +32,9 @@ typedef struct result {
     int reserved[4];
 } result;
 
-/* How often it was asked what to do; read by the test. */
+/* How often it was asked what to do, and which of its proposals was taken last; read by the test. */
 EXPORT int fake_questions;
+EXPORT int fake_taken;
 int cublasLtCreate(void **handle);
 int cublasLtDestroy(void *handle);
 const char *cublasLtGetStatusString(int status);
@@ -49,6 +50,8 @@ int cublasLtMatmulPreferenceSetAttribute(void *out, int attribute, const void *v
 /* cuBLASLt's own parameters. */
 int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, void *b, void *c, void *d,
                                    void *wish, int wanted, void *results, int *found);
+int cublasLtMatmulAlgoConfigGetAttribute(const void *algorithm, int attribute, void *value,
+                                         size_t bytes, size_t *written);
 /* cuBLASLt's own parameters. */
 int cublasLtMatmul(void *handle, void *desc, const void *alpha, const void *a, void *a_layout,
                    const void *b, void *b_layout, const void *beta, const void *c, void *c_layout,
@@ -147,22 +150,48 @@ static int fits(const description *desc, const layout *a, const layout *b, const
            d->stride >= (int64_t)d->rows;
 }
 
-/* It knows nothing for matrices of 13 columns, so that a refusal can be tried. cuBLASLt's own parameters. */
+/* What is proposed, and said of each: family, tile, parts of K. */
+static const struct {
+    int32_t config[3];
+    float waves;
+} proposals[] = {
+    {{66, 24, 1}, 8.7f}, {{66, 20, 4}, 8.0f},  {{66, 29, 1}, 2.2f}, {{13, 29, 1}, 9.9f},
+    {{66, 20, 1}, 7.9f}, {{66, 29, 1}, 14.0f}, {{66, 20, 1}, 8.0f}, {{66, 29, 1}, 14.0f},
+};
+enum { PROPOSALS = sizeof proposals / sizeof *proposals, FIRST_NAME = 42 };
+
+/* It knows nothing for matrices of 13 columns, so that a refusal can be tried; of 12, only the first three. cuBLASLt's
+ * own parameters. */
 EXPORT int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, void *b, void *c,
                                           void *d, void *wish, int wanted, void *results,
                                           int *found) {
     const preference *wishes = wish;
     fake_questions++;
     *found = 0;
-    if (!handle || wanted != 1 || !fits(desc, a, b, c, d) || wishes->workspace == 0)
+    if (!handle || wanted < 1 || wanted > PROPOSALS || !fits(desc, a, b, c, d) ||
+        wishes->workspace == 0)
         return 7;
     for (int i = 0; i < 4; i++)
         if (wishes->alignment[i] == 0 || (wishes->alignment[i] & (wishes->alignment[i] - 1)))
             return 7;
     if (((const layout *)d)->columns == 13)
         return 15;
-    *(result *)results = (result){.algorithm = {42}};
-    *found = 1;
+    *found = ((const layout *)d)->columns == 12 && wanted > 3 ? 3 : wanted;
+    for (int i = 0; i < *found; i++)
+        ((result *)results)[i] =
+            (result){.algorithm = {(uint64_t)(FIRST_NAME + i)}, .waves = proposals[i].waves};
+    return 0;
+}
+
+EXPORT int cublasLtMatmulAlgoConfigGetAttribute(const void *algorithm, int attribute, void *value,
+                                                size_t bytes, size_t *written) {
+    uint64_t name;
+    memcpy(&name, algorithm, sizeof name);
+    if (attribute < 0 || attribute > 2 || bytes != sizeof(int32_t) || name < FIRST_NAME ||
+        name >= FIRST_NAME + PROPOSALS)
+        return 7;
+    memcpy(value, &proposals[name - FIRST_NAME].config[attribute], bytes);
+    *written = bytes;
     return 0;
 }
 
@@ -197,9 +226,12 @@ EXPORT int cublasLtMatmul(void *handle, void *desc, const void *alpha, const voi
     memcpy(&factor, alpha, sizeof factor);
     memcpy(&more, beta, sizeof more);
     memcpy(&chosen, algorithm, sizeof chosen);
-    if (!handle || chosen != 42 || !workspace || bytes == 0 || !stream || to->type != 0 ||
+    if (!handle || chosen < FIRST_NAME || !workspace || bytes == 0 || !stream ||
         !fits(how, a_layout, b_layout, c_layout, d_layout))
         return 7;
+    fake_taken = (int)(chosen - FIRST_NAME);
+    if (to->type != 0) /* it stores floats only */
+        return 0;
     const uint64_t K = op_columns(a_layout, how->transpose[0]);
     for (uint64_t row = 0; row < to->rows; row++)
         for (uint64_t column = 0; column < to->columns; column++) {

@@ -123,6 +123,26 @@ static void questions(void **state) {
     dlclose(file);
 }
 
+/* Of the proposals (fake_cublaslt.c): the tile for what is stored, whole along K, that fills the GPU; else the first. */
+static void proposals(void **state) {
+    (void)state;
+    void *file = dlopen(SOFTRNN_FAKE_CUBLASLT, RTLD_NOW);
+    assert_non_null(file);
+    int *taken = dlsym(file, "fake_taken");
+    assert_non_null(taken);
+    bool started;
+    sr_cuda_product product = square(6, 4);
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &product, &place), SRNN_OK);
+    assert_int_equal(*taken, 4);
+    product.in = product.out = SRNN_BF16;
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &product, &place), SRNN_OK);
+    assert_int_equal(*taken, 5);
+    product.M = 12;
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &product, &place), SRNN_OK);
+    assert_int_equal(*taken, 0);
+    dlclose(file);
+}
+
 static void refusals(void **state) {
     (void)state;
     bool started = true;
@@ -154,10 +174,8 @@ static void libraries(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products),
-        cmocka_unit_test(questions),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(libraries),
+        cmocka_unit_test(products), cmocka_unit_test(questions), cmocka_unit_test(proposals),
+        cmocka_unit_test(refusals), cmocka_unit_test(libraries),
     };
     return cmocka_run_group_tests(tests, open_library, close_library);
 }

@@ -267,8 +267,8 @@ static void documents_can_change(void **state) {
 static void wrong_problems_are_refused(void **state) {
     (void)state;
     const srnn_problem good = {.B = 1, .H = 4, .Hkv = 2, .T = 5, .D = 6};
-    srnn_problem wrong[10];
-    for (size_t i = 0; i < 10; i++)
+    srnn_problem wrong[11];
+    for (size_t i = 0; i < 11; i++)
         wrong[i] = good;
     wrong[0].form = (srnn_form)9;
     wrong[1].form = (srnn_form)100000;
@@ -280,7 +280,8 @@ static void wrong_problems_are_refused(void **state) {
     wrong[7].chunk = -1;
     wrong[8].threads = -1;
     wrong[9].kernel = "nonesuch";
-    for (size_t i = 0; i < 10; i++) {
+    wrong[10].Dv = 513;
+    for (size_t i = 0; i < 11; i++) {
         srnn_plan *plan;
         if (srnn_plan_create(&plan, &wrong[i]) != SRNN_ERR_ARGUMENT || plan)
             fail_msg("wrong problem %zu is not refused", i);

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 
 #include <dlfcn.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +34,12 @@ enum {
     DESC_TRANSB = 4,
     PREF_MAX_WORKSPACE_BYTES = 1,
     PREF_MIN_ALIGNMENT_A_BYTES = 5, /* B, C and D follow */
+    CONFIG_FAMILY = 0,              /* "algorithm id" */
+    CONFIG_TILE = 1,
+    CONFIG_PARTS = 2, /* into which K is split */
+    FAMILY_HOPPER = 66,
+    TILE_128_128 = 20,
+    TILE_128_160 = 29,
 };
 
 typedef struct functions {
@@ -53,6 +60,8 @@ typedef struct functions {
     status_code (*MatmulAlgoGetHeuristic)(void *handle, void *desc, void *a, void *b, void *c,
                                           void *d, void *preference, int wanted,
                                           heuristic_result *results, int *found);
+    status_code (*MatmulAlgoConfigGetAttribute)(const algorithm *algo, int attribute, void *value,
+                                                size_t bytes, size_t *written);
     status_code (*Matmul)(void *handle, void *desc, const void *alpha, const void *a,
                           void *a_layout, const void *b, void *b_layout, const void *beta,
                           const void *c, void *c_layout, void *d, void *d_layout,
@@ -78,6 +87,7 @@ static const struct {
     FUNCTION(MatmulPreferenceDestroy),
     FUNCTION(MatmulPreferenceSetAttribute),
     FUNCTION(MatmulAlgoGetHeuristic),
+    FUNCTION(MatmulAlgoConfigGetAttribute),
     FUNCTION(Matmul),
 };
 
@@ -241,11 +251,43 @@ static bool describe(const sr_cublaslt *library, way *w) {
     return good;
 }
 
+/* -1: the library does not say. */
+static int32_t config_of(const sr_cublaslt *library, const heuristic_result *result,
+                         int attribute) {
+    int32_t value = -1;
+    size_t written;
+    const status_code status = library->call.MatmulAlgoConfigGetAttribute(
+        &result->chosen, attribute, &value, sizeof value, &written);
+    return status == 0 ? value : -1;
+}
+
+/* Whether the last round of tiles leaves no more than a tenth of the GPU's time unused. */
+static bool fills_rounds(const heuristic_result *result) {
+    return result->waves >= 0.9f * ceilf(result->waves);
+}
+
+/* Of what the library proposes for Hopper the first is a tile of 256 x 128 or more, which waits for its results to be
+ * stored. Smaller ones, two at a time, were faster on an H200 wherever they fill it, most of all where an addend is read
+ * (docs/PERFORMANCE.md). What is added up in which order does not depend on tiles where K is not split. */
+static const heuristic_result *preferred(const sr_cublaslt *library, const product_key *key,
+                                         const heuristic_result *results, int count) {
+    const int32_t tiles[] = {key->out == SRNN_BF16 ? TILE_128_160 : TILE_128_128, TILE_128_128};
+    for (int t = 0; t < 2; t++)
+        for (int i = 0; i < count; i++)
+            if (results[i].state == 0 && fills_rounds(&results[i]) &&
+                config_of(library, &results[i], CONFIG_FAMILY) == FAMILY_HOPPER &&
+                config_of(library, &results[i], CONFIG_TILE) == tiles[t] &&
+                config_of(library, &results[i], CONFIG_PARTS) == 1)
+                return &results[i];
+    return &results[0];
+}
+
 /* Asks the library once what it thinks best; nothing is timed. */
 static bool choose(const sr_cublaslt *library, way *w, uint64_t workspace_bytes) {
+    enum { PROPOSALS = 8 };
     const functions *call = &library->call;
     void *preference = NULL;
-    heuristic_result best;
+    heuristic_result best[PROPOSALS];
     int found = 0;
     bool good = call->MatmulPreferenceCreate(&preference) == 0 &&
                 call->MatmulPreferenceSetAttribute(preference, PREF_MAX_WORKSPACE_BYTES,
@@ -258,12 +300,12 @@ static bool choose(const sr_cublaslt *library, way *w, uint64_t workspace_bytes)
     good = good &&
            call->MatmulAlgoGetHeuristic(library->handle, w->desc, w->layouts[FIRST],
                                         w->layouts[SECOND], w->layouts[ADDEND], w->layouts[RESULT],
-                                        preference, 1, &best, &found) == 0 &&
-           found == 1 && best.state == 0;
+                                        preference, PROPOSALS, best, &found) == 0 &&
+           found >= 1 && best[0].state == 0;
     if (preference)
         call->MatmulPreferenceDestroy(preference);
     if (good)
-        w->chosen = best.chosen;
+        w->chosen = preferred(library, &w->key, best, found)->chosen;
     return good;
 }
 

@@ -19,7 +19,9 @@ typedef struct workspace {
     real *d_top;             /* (FEATURE_BLOCK, stride of tokens) */
     real *row;               /* (stride of tokens) */
     real *d_keys, *d_values; /* (T, strides of D and Dv) */
-    real *column_dot;        /* (T) */
+    double *d_decay; /* (T and a vector): of C, each pair of different tokens in two of them */
+    real *d_weights; /* (stride of tokens): of a row's weights */
+    double *along;   /* (stride of tokens) */
 } workspace;
 
 typedef struct context {
@@ -34,7 +36,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int64_t rows = round_up(p->chunk, ROWS), T = p->T + rows;
-    context x = {0};
+    context x = {.edges = {.core_decays = true}};
     SR_ISA_REAL(sr_edges_place)(&x.edges, plan, true, layout);
     x.basis = feature_basis_place(&p->attention, p->D, layout);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
@@ -52,7 +54,9 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
             .row = take_reals(layout, 1, ld.token),
             .d_keys = take_reals(layout, T, ld.d),
             .d_values = take_reals(layout, T, ld.dv),
-            .column_dot = take_reals(layout, T, 1),
+            .d_decay = sr_layout_take(layout, (size_t)(T + LANES), sizeof(double)),
+            .d_weights = take_reals(layout, 1, ld.token),
+            .along = sr_layout_take(layout, (size_t)ld.token, sizeof(double)),
         };
         if (x.workers)
             x.workers[n] = w;
@@ -91,14 +95,35 @@ static void scale_rows(real *rows, int64_t ld, const real *factor, int64_t count
             rows[r * ld + d] *= factor[r];
 }
 
+/* along (tokens) += the features from .. from + count - 1 times their gradients (count, ld), token by token. */
+static void add_along(double *along, const real *d, const feature_tokens *tokens, int64_t from,
+                      int64_t count) {
+    const feature_basis *basis = tokens->basis;
+    const int64_t ld = tokens->ld;
+    for (int64_t t = 0; t < tokens->width; t += LANES) {
+        vec sum = {0};
+        for (int64_t m = from; m < from + count; m++) {
+            const vec own = vec_load(d + (m - from) * ld + t);
+            if (m < basis->top)
+                sum += own * vec_load(tokens->low + m * ld + t);
+            else
+                sum += own * (basis->ratio[m] * vec_load(tokens->x + basis->variable[m] * ld + t) *
+                              vec_load(tokens->low + basis->parent[m] * ld + t));
+        }
+        for (int64_t lane = 0; lane < LANES; lane++)
+            along[t + lane] += (double)sum[lane];
+    }
+}
+
 /* d_columns (D, tokens) = gradient of the tokens through their features, whose gradient is state.matrix
- * times value_columns plus, with `sums`, state.column times row. */
-static void features_backward(const workspace *w, const feature_tokens *tokens, int64_t D,
-                              int64_t Dv, bool sums) {
+ * times value_columns plus, with `sums`, state.column times row. along (tokens), or NULL: of all features together. */
+static void features_backward(const workspace *w, const feature_tokens *tokens,
+                              const srnn_problem *p, double *along) {
     const running_state *state = &w->room.state;
     const feature_basis *basis = tokens->basis;
     const int64_t ld = tokens->ld;
-    memset(w->d_columns, 0, (size_t)(D * ld) * sizeof(real));
+    const bool sums = sr_needs_row_sum(&p->attention);
+    memset(w->d_columns, 0, (size_t)(p->D * ld) * sizeof(real));
     memset(w->d_low, 0, (size_t)((basis->top + ROWS) * ld) * sizeof(real));
     for (int64_t from = basis->first, count; from < basis->count; from += count) {
         const bool low = from < basis->top;
@@ -109,12 +134,14 @@ static void features_backward(const workspace *w, const feature_tokens *tokens, 
         product((product_target){d, ld, false},
                 (product_operand){state->matrix + row * state->ld, state->ld, 1},
                 (product_rows){w->value_columns, ld},
-                (product_size){round_up(count, ROWS), tokens->width, Dv}, PRODUCT_FULL);
+                (product_size){round_up(count, ROWS), tokens->width, p->Dv}, PRODUCT_FULL);
         for (int64_t m = 0; sums && m < count; m++) {
             vec weight = vec_all(state->column[row + m]);
             for (int64_t t = 0; t < tokens->width; t += LANES)
                 vec_store(d + m * ld + t, vec_load(d + m * ld + t) + weight * vec_load(w->row + t));
         }
+        if (along)
+            add_along(along, d, tokens, from, count);
         if (!low)
             feature_rows_backward(w->d_columns, w->d_low, d, tokens, from, from + count);
     }
@@ -159,9 +186,11 @@ static void inside_chunk(const context *x, const workspace *w, const chunk *c) {
     for (int64_t r = 0; r < c->count; r++) {
         score_row row = chunk_row(&w->room, c, ld.token, r);
         real d_row_sum = x->edges.d_row_sum[base + r];
+        for (int64_t j = 0; c->decay && j < r; j += LANES)
+            vec_store(w->d_weights + j, vec_load(w->d + r * ld.token + j) + d_row_sum);
         row_weights_backward(&row, &x->rule, w->d + r * ld.token, d_row_sum);
-        for (int64_t j = 0; c->decay && j <= r; j++)
-            w->column_dot[c->at + j] += row.s[j] * d_row_sum;
+        if (c->decay)
+            w->d_decay[c->at + r] += gates_between(w->d_decay + c->at, row.s, w->d_weights, r);
     }
     clear_rows_from(w->room.s, ld.token, c->count, padded);
     clear_rows_from(w->d, ld.token, c->count, padded);
@@ -182,7 +211,10 @@ static void queries_through_state(const context *x, const workspace *w, const ch
                    c->width);
     const feature_tokens queries =
         chunk_tokens(&w->room, &x->basis, w->room.query_columns, ld.token, c);
-    features_backward(w, &queries, p->D, p->Dv, sr_needs_row_sum(&p->attention));
+    memset(w->along, 0, (size_t)ld.token * sizeof *w->along);
+    features_backward(w, &queries, p, c->decay ? w->along : NULL);
+    for (int64_t r = 0; c->decay && r < c->count; r++)
+        w->d_decay[c->at + r] += w->along[r];
     add_transposed(w->d_queries, ld.d, w->d_columns, ld.token, c->count, p->D);
 }
 
@@ -252,17 +284,19 @@ static void keys_through_state(const context *x, const workspace *w, const chunk
     state_read(w->from_state, sums ? w->row : NULL, &w->room.state, &keys,
                round_up(c->count, ROWS));
     for (int64_t r = 0; r < c->count; r++) {
+        const real *later = w->from_state + r * ld.dv;
         for (int64_t d = 0; d < p->Dv; d++)
-            w->d_values[(c->at + r) * ld.dv + d] +=
-                w->room.factor[r] * w->from_state[r * ld.dv + d];
-        if (sums)
-            w->column_dot[c->at + r] += w->room.factor[r] * w->row[r];
+            w->d_values[(c->at + r) * ld.dv + d] += w->room.factor[r] * later[d];
+        if (c->decay)
+            w->d_decay[c->at + r] -=
+                (double)w->room.factor[r] * (row_dot(later, w->room.values + r * ld.dv, p->Dv) +
+                                             (sums ? (double)w->row[r] : 0.0));
     }
     memcpy(w->row, w->room.factor, (size_t)ld.token * sizeof(real));
     memcpy(w->from_state, w->room.values, (size_t)(c->count * ld.dv) * sizeof(real));
     scale_rows(w->from_state, ld.dv, w->room.factor, c->count, p->Dv);
     transpose_rows(w->value_columns, ld.token, w->from_state, ld.dv, c->count, p->Dv, c->width);
-    features_backward(w, &keys, p->D, p->Dv, sums);
+    features_backward(w, &keys, p, NULL);
     add_transposed(w->d_keys + c->at * ld.d, ld.d, w->d_columns, ld.token, c->count, p->D);
 }
 
@@ -274,9 +308,9 @@ static void write_keys(const context *x, const workspace *w, const chunk *c) {
     SR_ISA_REAL(sr_edges_value_rows_backward)
     (w->d_values + c->at * ld.dv, w->room.values, ld.dv, &x->edges, x->call,
      (sr_rows){c->b, c->kv, c->t, c->count});
-    for (int64_t j = 0; x->edges.column_dot && j < c->count; j++)
-        x->edges.column_dot[sr_row_index(p, p->Hkv, c->b, c->kv, c->t + j)] =
-            (double)w->column_dot[c->at + j];
+    if (x->edges.d_decay)
+        memcpy(x->edges.d_decay + sr_row_index(p, p->Hkv, c->b, c->kv, c->t), w->d_decay + c->at,
+               (size_t)c->count * sizeof *w->d_decay);
 }
 
 /* Second walk: state of queries and numerator gradients, from the end. */
@@ -317,7 +351,7 @@ static void document_task(void *untyped, int64_t task, int worker) {
     size_t rows = (size_t)(span->length + round_up(p->chunk, ROWS));
     memset(w->d_keys, 0, rows * (size_t)ld.d * sizeof(real));
     memset(w->d_values, 0, rows * (size_t)ld.dv * sizeof(real));
-    memset(w->column_dot, 0, rows * sizeof(real));
+    memset(w->d_decay, 0, (rows + LANES) * sizeof *w->d_decay);
     walk_queries(x, w, span, c);
     walk_keys(x, w, span, c);
 }

@@ -19,8 +19,9 @@ void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool ba
     const srnn_attention *a = &p->attention;
     size_t rows = (size_t)p->B * (size_t)p->T, q_rows = rows * (size_t)p->H;
     size_t k_rows = rows * (size_t)plan->core.Hkv, D = (size_t)p->D, Dv = (size_t)p->Dv;
-    bool decay = sr_operand_used(SR_OPERAND_DECAY, a), direct = decay && !sr_pairs_are_plain(a);
+    bool decay = sr_operand_used(SR_OPERAND_DECAY, a);
     bool gate = a->value_gate != SRNN_VALUE_GATE_OFF;
+    bool direct = decay && (edges->core_decays || !sr_pairs_are_plain(a));
     bool power = sr_operand_used(SR_OPERAND_VALUE_POWER, a);
     bool across = a->feature == SRNN_FEATURE_UNIT_HEADS;
     bool cumulative = a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
@@ -44,6 +45,8 @@ void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool ba
     TAKE(turn, turned, (size_t)p->T * D);
     TAKE(norm_room, a->norm_width == SRNN_NORM_WIDTH_ROW,
          (size_t)(p->B > p->threads ? p->B : p->threads) * (size_t)p->H * SR_NORM_ROOM * Dv);
+    TAKE(d_before, backward && a->norm != SRNN_NORM_NONE && a->norm_width == SRNN_NORM_WIDTH_ROW,
+         q_rows * Dv);
     TAKE(d_numerator, backward, q_rows * Dv);
     TAKE(d_row_sum, backward, q_rows);
     TAKE(d_cumulative, backward && cumulative, q_rows);
@@ -196,7 +199,7 @@ static void prepare_averages(const prepare_context *x, const sr_span *span, int 
     const int heads = x->plan->core.Hkv, wide = p->D > p->Dv ? p->D : p->Dv;
     const int64_t base = sr_row_index(p, heads, span->b, h, span->start);
     double *carried = x->carry ? x->carry->pool + (span->b * heads + h) * (p->D + p->Dv) : NULL;
-    double average[2 * SR_HEAD_SIZE_MAX] = {0};
+    double average[SR_HEAD_SIZE_MAX + SR_VALUE_SIZE_MAX] = {0};
     gate_parts g;
     if (carried)
         memcpy(average, carried, (size_t)(p->D + p->Dv) * sizeof *average);

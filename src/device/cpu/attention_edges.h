@@ -26,6 +26,7 @@ typedef struct sr_edges {
     double *norm_room; /* (B or threads, H, SR_NORM_ROOM Dv): for norms over several heads */
     real *turn;        /* (T, D/2, 2): cosine and sine of the tokens of a document */
     /* Backward only: */
+    double *d_before;     /* (B, H, T, Dv): of what stands before a norm over several heads */
     real *d_numerator;    /* (B, H, T, Dv) */
     real *d_row_sum;      /* (B, H, T) */
     double *d_cumulative; /* (B, H, T) */
@@ -33,6 +34,8 @@ typedef struct sr_edges {
     double *value_dot;    /* (B, Hkv, T): gradient of factor*v, times factor*v */
     double *column_dot;   /* (B, Hkv, T): sum_i w_ij d_row_sum_i */
     double *norm_partial; /* (B, H, 2 Dv): gradients of norm weight and bias */
+    bool
+        core_decays; /* set before the arrays are placed: the core has d_decay whatever the pairs are */
     double *d_decay; /* as decay: of C, by the core, where row_dot and its like do not tell it */
     double *d_level; /* as level, by the core */
     double *d_beta;  /* as beta, by the core */

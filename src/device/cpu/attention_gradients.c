@@ -212,11 +212,11 @@ static void pool_backward(const head_place *x) {
     const srnn_operands *in = x->call->in, *out = x->call->gradients;
     const int wide = p->D > p->Dv ? p->D : p->Dv;
     const int64_t b = x->span->b;
-    double later_k[SR_HEAD_SIZE_MAX] = {0}, later_v[SR_HEAD_SIZE_MAX] = {0};
+    double later_k[SR_HEAD_SIZE_MAX] = {0}, later_v[SR_VALUE_SIZE_MAX] = {0};
     gate_parts g;
     for (int64_t t = x->span->length - 1; t >= 0; t--) {
         const int64_t token = x->span->start + t;
-        double d_gates[SR_HEAD_SIZE_MAX] = {0};
+        double d_gates[SR_VALUE_SIZE_MAX] = {0};
         gate_parts_of(&g, tensor_row(in->pool_gate, b, x->h, token), wide);
         average_row k = average_row_at(x, t, edges->d_k, edges->pooled_k, p->D);
         average_row v = average_row_at(x, t, edges->d_v, edges->pooled_v, p->Dv);

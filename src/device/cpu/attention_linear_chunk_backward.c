@@ -225,26 +225,6 @@ typedef struct pair_gradients {
     const real *rise, *fall;  /* what made the rows of the pairs of those; NULL: one */
 } pair_gradients;
 
-/* The sum of s d over the keys before i, each of which is taken from its `change` too: in double, so that of what
- * cancels nothing is left. */
-static double gates_between(double *change, const real *s, const real *d, int64_t i) {
-    wide_vec sum = {0};
-    for (int64_t j = 0; j < i; j += LANES) {
-        const vec_bits later = (vec_bits)(vec_count() + (real)j >= (real)i);
-        /* Both: what stands after the diagonal may be infinite, where the decay is steep. */
-        const vec before = vec_select(later, (vec){0}, vec_load(d + j));
-        const vec seen = vec_select(later, (vec){0}, vec_load(s + j));
-        const wide_vec both =
-            __builtin_convertvector(seen, wide_vec) * __builtin_convertvector(before, wide_vec);
-        wide_vec column;
-        memcpy(&column, change + j, sizeof column);
-        column -= both;
-        memcpy(change + j, &column, sizeof column);
-        sum += both;
-    }
-    return wide_vec_sum(&sum);
-}
-
 /* d (count, tokens) of the pairs s: into gradients of both sides and of the gates between. */
 static void pairs_backward(const linear_chunk_place *at, const real *s, real *d,
                            const pair_gradients *to) {

@@ -13,7 +13,7 @@
 
 /* A norm over `n` channels with its parameters in double; the floor is each row's own. */
 typedef struct norm_numbers {
-    double weight[SR_HEAD_SIZE_MAX], bias[SR_HEAD_SIZE_MAX];
+    double weight[SR_VALUE_SIZE_MAX], bias[SR_VALUE_SIZE_MAX];
 } norm_numbers;
 
 static void load_norm(double *weight, double *bias, const srnn_problem *p, const srnn_operands *in,
@@ -47,7 +47,7 @@ static sr_row_norm norm_of(const srnn_problem *p, const srnn_operands *in, norm_
 /* out = post * norm(factor * x). Without a norm, which is the usual case, in one multiplication. */
 static void norm_row(real *out, const real *x, const sr_row_norm *rule, double factor,
                      double post) {
-    double row[SR_HEAD_SIZE_MAX];
+    double row[SR_VALUE_SIZE_MAX];
     if (rule->norm == SRNN_NORM_NONE) {
         const real whole = (real)(factor * post);
         for (int d = 0; d < rule->n; d++)
@@ -199,7 +199,7 @@ static void wide_row(double *gate, double *slope, double *y, const sr_attention_
 }
 
 static void post_row(double *row, const srnn_attention *a, const real *z, int n) {
-    double gate[SR_HEAD_SIZE_MAX];
+    double gate[SR_VALUE_SIZE_MAX];
     if (!a->post_gate)
         return;
     gate_row(gate, NULL, a, z, n);
@@ -211,7 +211,7 @@ static void post_row(double *row, const srnn_attention *a, const real *z, int n)
 static void write_wide_row(const sr_attention_call *call, sr_rows at, const row_facts *facts,
                            const sr_row_norm *rule) {
     const srnn_attention *a = &call->plan->problem.attention;
-    double row[SR_HEAD_SIZE_MAX], y[SR_HEAD_SIZE_MAX];
+    double row[SR_VALUE_SIZE_MAX], y[SR_VALUE_SIZE_MAX];
     wide_row(row, NULL, y, call, at, facts);
     for (int d = 0; d < rule->n; d++)
         row[d] *= y[d];
@@ -364,13 +364,13 @@ static row_gradient row_backward(real *d_numerator, double *partial, const real 
     const sr_row_factors s = row->factors;
     const real *numerator = row->numerator;
     const int n = rule->n;
-    double x[SR_HEAD_SIZE_MAX], du[SR_HEAD_SIZE_MAX], dx[SR_HEAD_SIZE_MAX];
-    double room[2 * SR_HEAD_SIZE_MAX];
+    double x[SR_VALUE_SIZE_MAX], du[SR_VALUE_SIZE_MAX], dx[SR_VALUE_SIZE_MAX];
+    double room[2 * SR_VALUE_SIZE_MAX];
     row_gradient g = {0};
     for (int d = 0; d < n; d++)
         x[d] = s.gate / s.normaliser * (double)numerator[d];
     if (a->post_gate) {
-        real unscaled[SR_HEAD_SIZE_MAX];
+        real unscaled[SR_VALUE_SIZE_MAX];
         norm_row(unscaled, numerator, rule, s.gate / s.normaliser, 1.0);
         g.logit = row_dot(d_o, unscaled, n) * s.post * (1.0 - s.post);
     }
@@ -423,7 +423,7 @@ static void post_backward(double *du, double *d_z, const sr_attention_call *call
     const srnn_attention *a = &call->plan->problem.attention;
     const real *d_o = tensor_row(call->o, at.b, at.h, at.t);
     const int n = call->plan->problem.Dv;
-    double gate[SR_HEAD_SIZE_MAX], slope[SR_HEAD_SIZE_MAX];
+    double gate[SR_VALUE_SIZE_MAX], slope[SR_VALUE_SIZE_MAX];
     for (int d = 0; d < n; d++) {
         gate[d] = 1.0;
         slope[d] = 0.0;
@@ -440,8 +440,8 @@ static void post_backward(double *du, double *d_z, const sr_attention_call *call
 static void wide_norm_backward(double *dx, const wide_place *w, double *row) {
     const sr_attention_call *call = w->x->call;
     const int n = w->rule->n;
-    double normed[SR_HEAD_SIZE_MAX], du[SR_HEAD_SIZE_MAX], d_z[SR_HEAD_SIZE_MAX];
-    double room[2 * SR_HEAD_SIZE_MAX];
+    double normed[SR_VALUE_SIZE_MAX], du[SR_VALUE_SIZE_MAX], d_z[SR_VALUE_SIZE_MAX];
+    double room[2 * SR_VALUE_SIZE_MAX];
     memcpy(normed, row, (size_t)n * sizeof *normed);
     if (w->rule->norm != SRNN_NORM_NONE)
         sr_row_normalise(normed, w->rule, 1.0, 1.0);
@@ -450,7 +450,8 @@ static void wide_norm_backward(double *dx, const wide_place *w, double *row) {
     norm_row_backward(dx, w->partial, du, row, w->rule, room);
 }
 
-/* d_numerator, d_skip and the scalar gradients of a row from dx. */
+/* d_numerator, d_skip, the row's share in the gradients of the skip's weights, and its scalar gradients from dx: in double as
+ * long as a norm may let terms of them cancel, a gate's where a head alone is normed, a skip's where it is most of the row. */
 static row_gradient wide_row_backward(const wide_place *w) {
     const sr_attention_call *call = w->x->call;
     const sr_edges *edges = w->x->edges;
@@ -458,25 +459,32 @@ static row_gradient wide_row_backward(const wide_place *w) {
     const srnn_attention *a = &p->attention;
     const sr_row_factors f = w->facts->factors;
     const int64_t at = sr_row_index(p, p->H, w->at.b, w->at.h, w->at.t);
-    double gate[SR_HEAD_SIZE_MAX], y[SR_HEAD_SIZE_MAX], dx[SR_HEAD_SIZE_MAX];
-    double d_gate[SR_HEAD_SIZE_MAX], row[SR_HEAD_SIZE_MAX], slope[SR_HEAD_SIZE_MAX];
+    double gate[SR_VALUE_SIZE_MAX], y[SR_VALUE_SIZE_MAX], dx[SR_VALUE_SIZE_MAX];
+    double d_gate[SR_VALUE_SIZE_MAX], row[SR_VALUE_SIZE_MAX], slope[SR_VALUE_SIZE_MAX];
+    const real *v = tensor_row(call->in->v, w->at.b, sr_value_head(p, w->at.h), w->at.t);
+    double *skipped =
+        edges->skip_partial ? edges->skip_partial + (w->at.b * p->H + w->at.h) * p->Dv : NULL;
     row_gradient g = {0};
     wide_row(gate, slope, y, call, w->at, w->facts);
-    for (int d = 0; d < p->Dv; d++) {
+    for (int d = 0; d < p->Dv; d++)
         row[d] = gate[d] * y[d];
-        dx[d] = (double)edges->d_numerator[at * p->Dv + d];
-    }
-    if (!norm_is_wide(a))
+    if (edges->d_before)
+        memcpy(dx, edges->d_before + at * p->Dv, (size_t)p->Dv * sizeof *dx);
+    else
         wide_norm_backward(dx, w, row);
     const double inverse = 1.0 / f.normaliser;
+    real *d_numerator = edges->d_numerator + at * p->Dv;
     for (int d = 0; d < p->Dv; d++) {
-        const double dy = gate[d] * dx[d];
         d_gate[d] = dx[d] * y[d];
-        row[d] = dy * (double)w->facts->numerator[d];
-        edges->d_numerator[at * p->Dv + d] = (real)(dy * inverse);
-        if (edges->d_skip)
-            edges->d_skip[at * p->Dv + d] = (real)dy;
+        dx[d] *= gate[d]; /* of y from here on */
+        row[d] = dx[d] * (double)w->facts->numerator[d];
     }
+    for (int d = 0; d < p->Dv; d++)
+        d_numerator[d] = (real)(dx[d] * inverse);
+    for (int d = 0; edges->d_skip && d < p->Dv; d++)
+        edges->d_skip[at * p->Dv + d] = (real)dx[d];
+    for (int d = 0; skipped && d < p->Dv; d++)
+        skipped[d] += dx[d] * (double)v[d];
     const double divided = sr_row_total(row, p->Dv) * inverse * inverse;
     denominator_backward(&g, a, -divided, w->facts->row.row_sum, w->facts->row.gate_sum);
     if (a->output_gate == SRNN_GATE_SIGMOID) {
@@ -492,18 +500,7 @@ static row_gradient wide_row_backward(const wide_place *w) {
     return g;
 }
 
-/* Adds a row's share in the gradients of the skip's weights. */
-static void skip_row_backward(const wide_place *w) {
-    const sr_edges *edges = w->x->edges;
-    const srnn_problem *p = &w->x->call->plan->problem;
-    const int64_t at = sr_row_index(p, p->H, w->at.b, w->at.h, w->at.t);
-    const real *v = tensor_row(w->x->call->in->v, w->at.b, sr_value_head(p, w->at.h), w->at.t);
-    double *partial = edges->skip_partial + (w->at.b * p->H + w->at.h) * p->Dv;
-    for (int d = 0; d < p->Dv; d++)
-        partial[d] += (double)edges->d_skip[at * p->Dv + d] * (double)v[d];
-}
-
-/* A norm over several heads, token by token: dx into d_numerator, shares in the gradients of its
+/* A norm over several heads, token by token: dx into d_before, shares in the gradients of its
  * parameters. `normed` is what it gave, `row` what it was given. */
 static void wide_token_backward(const outputs_context *x, const sr_row_norm *rule, int64_t b,
                                 int first, int64_t t, double *rows) {
@@ -519,7 +516,7 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
                                    (double)(t - start + 1), z ? (double)*z : 0.0,
                                    x->edges->cumulative ? x->edges->cumulative[at] : 0.0}};
         facts.factors = sr_row_factors_of(&p->attention, &facts.row);
-        double y[SR_HEAD_SIZE_MAX];
+        double y[SR_VALUE_SIZE_MAX];
         wide_row(row + from, NULL, y, x->call, (sr_rows){b, h, t, 1}, &facts);
         for (int d = 0; d < p->Dv; d++)
             normed[from + d] = row[from + d] *= y[d];
@@ -527,17 +524,15 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
     sr_row_normalise(normed, rule, 1.0, 1.0);
     for (int h = first; h < first + heads; h++) {
         const int64_t from = (int64_t)(h - first) * p->Dv;
-        double d_z[SR_HEAD_SIZE_MAX];
+        double d_z[SR_VALUE_SIZE_MAX];
         post_backward(du + from, d_z, x->call, (sr_rows){b, h, t, 1}, normed + from);
         put_gate_gradient(x->call, (sr_rows){b, h, t, 1}, d_z, true);
     }
     double *partial = room + 2 * n; /* weight, bias of the whole group */
     norm_row_backward(dx, partial, du, row, rule, room);
-    for (int h = 0; h < heads; h++) {
-        real *out = x->edges->d_numerator + sr_row_index(p, p->H, b, first + h, t) * p->Dv;
-        for (int d = 0; d < p->Dv; d++)
-            out[d] = (real)dx[h * p->Dv + d];
-    }
+    for (int h = 0; h < heads; h++)
+        memcpy(x->edges->d_before + sr_row_index(p, p->H, b, first + h, t) * p->Dv,
+               dx + (int64_t)h * p->Dv, (size_t)p->Dv * sizeof *dx);
 }
 
 static void wide_task(void *context, int64_t task, int worker) {
@@ -601,8 +596,6 @@ static void document_backward(const outputs_context *x, const sr_span *span, int
             wide ? wide_row_backward(&place)
                  : row_backward(edges->d_numerator + at * p->Dv, partial,
                                 tensor_row(call->o, span->b, h, span->start + t), &facts, a, rule);
-        if (edges->skip_partial)
-            skip_row_backward(&place);
         edges->d_row_sum[at] = (real)g.row_sum;
         if (edges->d_cumulative)
             edges->d_cumulative[at] = g.cumulative;

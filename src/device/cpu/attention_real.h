@@ -6,6 +6,8 @@
 #ifndef SR_CPU_ATTENTION_REAL_H
 #define SR_CPU_ATTENTION_REAL_H
 
+#include "attention/head_sizes.h"
+
 #include "softrnn.h"
 
 #if SR_REAL_BITS == 64

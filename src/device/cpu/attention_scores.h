@@ -489,4 +489,24 @@ static inline double row_weights_decay_backward(score_row *row, const score_rule
     return total;
 }
 
+/* What the gates between pairs of a row get: the sum of w dw over the keys before i, each of which is taken from its
+ * `change` too: in double, so that of what cancels nothing is left. `change` has room for a whole vector behind key i. */
+static inline double gates_between(double *change, const real *w, const real *d, int64_t i) {
+    wide_vec sum = {0};
+    for (int64_t j = 0; j < i; j += LANES) {
+        const vec_bits later = (vec_bits)(vec_count() + (real)j >= (real)i);
+        /* Both: what stands after the diagonal may be infinite, where the decay is steep. */
+        const vec before = vec_select(later, (vec){0}, vec_load(d + j));
+        const vec seen = vec_select(later, (vec){0}, vec_load(w + j));
+        const wide_vec both =
+            __builtin_convertvector(seen, wide_vec) * __builtin_convertvector(before, wide_vec);
+        wide_vec column;
+        memcpy(&column, change + j, sizeof column);
+        column -= both;
+        memcpy(change + j, &column, sizeof column);
+        sum += both;
+    }
+    return wide_vec_sum(&sum);
+}
+
 #endif

@@ -225,7 +225,7 @@ static inline void sigmoid_of(double *out, const double *x, int64_t n) {
 
 /* Sigmoids of a row, and what they leave of one, to as many digits. */
 typedef struct gate_parts {
-    double gate[SR_HEAD_SIZE_MAX], rest[SR_HEAD_SIZE_MAX];
+    double gate[SR_VALUE_SIZE_MAX], rest[SR_VALUE_SIZE_MAX];
 } gate_parts;
 
 static inline void gate_parts_of(gate_parts *parts, const real *z, int64_t n) {

@@ -577,7 +577,8 @@ template <int D> static backward_kernels backward_choose(const hopper_view &call
     case WEIGHT_LINEAR:
         return backward_pair<D, backward_rule<WEIGHT_LINEAR, false>>();
     case WEIGHT_POLYNOMIAL:
-        return backward_pair<D, backward_rule<WEIGHT_POLYNOMIAL, true>>();
+        return is_line(score) ? backward_pair<D, backward_rule<WEIGHT_LINEAR, true>>()
+                              : backward_pair<D, backward_rule<WEIGHT_POLYNOMIAL, true>>();
     case WEIGHT_EXP:
         break;
     }

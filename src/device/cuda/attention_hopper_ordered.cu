@@ -4,10 +4,15 @@
  *
  *     R' = K Q',  dW' = V dN',    dV += W' dN,  dK += dR' Q,    dQ += dR K
  *
- * The same bits every time: a tile of queries has counters that say whose turn it is. Of a head the last keys are taken
- * first, and each block begins at the diagonal: whoever adds to a tile of queries earlier took its keys earlier, so that
- * nobody waits for ever, and blocks that begin together do not meet, so that few wait at all. The first stores instead of
- * adding. At the end another kernel makes rows of the sums.
+ * The same bits every time: a tile of queries has counters that say whose turn it is. The first stores instead of adding.
+ * At the end another kernel makes rows of the sums. A head is taken in one of two ways:
+ *
+ *     falling: the last keys first; a block begins with the queries at the diagonal and goes on to the last
+ *     rising:  the first keys first; a block begins with the last queries and goes back to the diagonal
+ *
+ * Either way whoever adds to a tile of queries earlier took its keys earlier, so that nobody waits for ever. Blocks that
+ * begin together on a falling head do not meet; they end one after the other, those with the first keys last. On a rising
+ * head blocks that begin one after the other do not meet, and end together. So groups of heads fall and rise in turns.
  *
  * The last product needs what both consumers have of dR, through shared memory. It is made one tile of queries later, so
  * that one may be ahead of the other: while one multiplies, the other computes weights. */
@@ -63,11 +68,40 @@ template <class shape> SR_DEVICE void ordered_barriers(ordered_shared<shape> *sh
         mbarrier_init(&shared->sum_empty[group], 1);
     }
     mbarrier_init(&shared->k_full, 1);
-    mbarrier_init(&shared->k_empty, warps + 3); /* three more producers */
+    /* Each thread that reads the work: consumers, and one for each that adds. */
+    mbarrier_init(&shared->k_empty, HOPPER_GROUP * shape::GROUPS + shape::GROUPS);
     mbarrier_init_fence();
 }
 
-/* ---- producers: a warp each ---- */
+/* ---- the producer, and those who add ---- */
+
+/* Whether a head's keys are taken from the first on, and its queries from the last. */
+SR_DEVICE bool ordered_rises(const ordered_task &task, int head) {
+    const sr_tile_order &order = task.backward.order;
+    return (((order.heads - 1) / order.heads_a_group - head / order.heads_a_group) & 1) == 0;
+}
+
+/* The query tiles that see a tile of keys, in the order in which they come. */
+struct ordered_queries {
+    int from, past;
+    bool rises; /* the keys; queries then come down */
+    bool whole; /* all of the row is one document */
+
+    SR_DEVICE int count() const {
+        return past - from;
+    }
+    SR_DEVICE int at(int i) const {
+        return rises ? past - 1 - i : from + i;
+    }
+};
+
+template <class shape>
+SR_DEVICE ordered_queries ordered_queries_of(const ordered_task &task, const key_work &work) {
+    const hopper_view &call = task.backward.call;
+    return {work.key / shape::QUERIES, work.past,
+            ordered_rises(task, work.b * call.Hkv + work.head),
+            call.first[(int64_t)work.b * call.T + call.T - 1] == 0};
+}
 
 template <class shape> SR_DEVICE key_work ordered_work_at(const ordered_task &task, int i) {
     const hopper_view &call = task.backward.call;
@@ -75,90 +109,106 @@ template <class shape> SR_DEVICE key_work ordered_work_at(const ordered_task &ta
     if (i >= tile_count(order))
         return {};
     const sr_tile_place at = tile_place(order, i);
-    const int b = at.head / call.Hkv, key = (order.tiles - 1 - at.rank) * shape::KEYS;
+    const int b = at.head / call.Hkv;
+    const int key =
+        (ordered_rises(task, at.head) ? at.rank : order.tiles - 1 - at.rank) * shape::KEYS;
     const int last = min(call.T, key + shape::KEYS) - 1;
     return {b, at.head - b * call.Hkv, key,
             key_work_past<shape::QUERIES>(call, b, key / shape::QUERIES, last)};
 }
 
-/* Takes tiles of keys, when the one before is done: others may wait for it. Brings keys and values. */
+/* Queries, their gradients, and what else is known of them. */
+template <class shape>
+SR_DEVICE void ordered_produce_queries(const ordered_task &task, ordered_shared<shape> *shared,
+                                       const key_work &work, ring_place<shape::STAGES> &at) {
+    const hopper_view &call = task.backward.call;
+    const ordered_queries queries = ordered_queries_of<shape>(task, work);
+    const int lane = (int)threadIdx.x;
+    for (int h = 0; h < call.group; h++) {
+        const int head = work.head * call.group + h;
+        SR_ROLLED
+        for (int i = 0; i < queries.count(); i++, at.advance()) {
+            uint64_t *const full = &shared->full[at.stage];
+            const int j = queries.at(i), query = j * shape::QUERIES;
+            mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
+            if (lane == 0) {
+                shared->rank[at.stage] = j - queries.from;
+                mbarrier_arrive_expect(full, 2 * shape::QUERY_BYTES);
+                tile_load<shape::D, shape::QUERIES>(shared->q[at.stage], &task.backward.q, full,
+                                                    query, head, work.b);
+                tile_load<shape::D, shape::QUERIES>(shared->d[at.stage], &task.backward.d, full,
+                                                    query, head, work.b);
+            }
+            SR_ROLLED
+            for (int r = lane; r < shape::QUERIES; r += SR_WARP) {
+                const int wanted = query + r, t = min(wanted, call.T - 1);
+                const int bytes =
+                    wanted < call.T ? 4 : 0; /* nothing past the end: a weight of one for zeros */
+                backward_row *const to = &shared->row[at.stage][r];
+                const int64_t row = call.row_index(call.H, work.b, head, t);
+                cp_async_4(&to->scale, call.scratch.row_scale + row, bytes);
+                cp_async_4(&to->d_row_sum, call.scratch.d_row_sum + row, bytes);
+                cp_async_4(&shared->first[at.stage][r], call.first + (int64_t)work.b * call.T + t);
+            }
+            mbarrier_arrive_copies(full);
+        }
+    }
+}
+
+/* Takes tiles of keys, the next when all queries of the one before are on their way: not earlier, others may wait for it.
+ * Brings keys and values, then queries. By a warp. */
 template <class shape>
 SR_DEVICE void ordered_produce(const ordered_task &task, ordered_shared<shape> *shared) {
+    ring_place<shape::STAGES> at = {};
     for (int n = 0;; n++) {
         int i = 0;
-        mbarrier_wait(&shared->k_empty, (n & 1) ^ 1);
         if (threadIdx.x == 0)
             i = atomicAdd(task.backward.drawn, 1);
         const key_work work = ordered_work_at<shape>(task, shuffle(i, 0));
+        mbarrier_wait(&shared->k_empty, (n & 1) ^ 1);
         if (threadIdx.x == 0) {
-            /* Seen by whoever waits for k_full. All have read the one before: each warp arrives at k_empty by one lane, behind a
-             * __syncwarp that needs no instruction, which is why racecheck, which sees instructions, suspects the others. */
-            shared->work = work;
+            shared->work = work; /* seen by whoever waits for k_full */
             mbarrier_arrive_expect(&shared->k_full,
                                    work.past > 0 ? 2 * shape::GROUPS * shape::KEY_BYTES : 0);
         }
-        for (int group = 0; group < shape::GROUPS && threadIdx.x == 0 && work.past > 0; group++) {
+        if (work.past == 0)
+            return;
+        for (int group = 0; group < shape::GROUPS && threadIdx.x == 0; group++) {
             const int key = work.key + HOPPER_ROWS * group;
             tile_load<shape::D, HOPPER_ROWS>(shared->k[group], &task.backward.k, &shared->k_full,
                                              key, work.head, work.b);
             tile_load<shape::D, HOPPER_ROWS>(shared->v[group], &task.backward.v, &shared->k_full,
                                              key, work.head, work.b);
         }
-        if (work.past == 0)
-            return;
+        ordered_produce_queries<shape>(task, shared, work, at);
     }
 }
 
-/* Queries, their gradients, and what else is known of them. */
+/* Half of a tile's sums, and how many tiles of keys add to it before this one. */
+struct ordered_turn {
+    int64_t half;
+    int number;
+};
+
+/* Of the i-th tile of queries of all heads that see the keys. */
 template <class shape>
-SR_DEVICE void ordered_produce_queries(const ordered_task &task, ordered_shared<shape> *shared) {
+SR_DEVICE ordered_turn ordered_turn_at(const ordered_task &task, const key_work &work,
+                                       const ordered_queries &queries, int i) {
     const hopper_view &call = task.backward.call;
-    const int lane = (int)threadIdx.x % SR_WARP;
-    ring_place<shape::STAGES> at = {};
-    for (int n = 0;; n++) {
-        mbarrier_wait(&shared->k_full, n & 1);
-        const key_work work = shared->work;
-        warp_arrive(&shared->k_empty);
-        if (work.past == 0)
-            return;
-        for (int h = 0; h < call.group; h++) {
-            const int head = work.head * call.group + h;
-            const int64_t row = call.row_index(call.H, work.b, head, 0);
-            SR_ROLLED
-            for (int j = work.key / shape::QUERIES; j < work.past; j++, at.advance()) {
-                uint64_t *const full = &shared->full[at.stage];
-                const int query = j * shape::QUERIES;
-                mbarrier_wait(&shared->empty[at.stage], at.parity ^ 1);
-                if (lane == 0) {
-                    shared->rank[at.stage] = j - work.key / shape::QUERIES;
-                    mbarrier_arrive_expect(full, 2 * shape::QUERY_BYTES);
-                    tile_load<shape::D, shape::QUERIES>(shared->q[at.stage], &task.backward.q, full,
-                                                        query, head, work.b);
-                    tile_load<shape::D, shape::QUERIES>(shared->d[at.stage], &task.backward.d, full,
-                                                        query, head, work.b);
-                }
-                SR_UNROLL
-                for (int i = 0; i < shape::QUERIES; i += SR_WARP) {
-                    const int wanted = query + i + lane, t = min(wanted, call.T - 1);
-                    const int bytes = wanted < call.T
-                                          ? 4
-                                          : 0; /* nothing past the end: a weight of one for zeros */
-                    backward_row *const to = &shared->row[at.stage][i + lane];
-                    cp_async_4(&to->scale, call.scratch.row_scale + row + t, bytes);
-                    cp_async_4(&to->d_row_sum, call.scratch.d_row_sum + row + t, bytes);
-                    cp_async_4(&shared->first[at.stage][i + lane],
-                               call.first + (int64_t)work.b * call.T + t);
-                }
-                mbarrier_arrive_copies(full);
-            }
-        }
-    }
+    const int h = i / queries.count(), j = queries.at(i - h * queries.count());
+    const int64_t head = (int64_t)work.b * call.H + work.head * call.group + h;
+    const int first = j * shape::QUERIES, here = work.key / shape::KEYS;
+    int number = (first + shape::QUERIES - 1) / shape::KEYS - here;
+    if (queries.rises) /* a load only where there are documents: others wait meanwhile */
+        number =
+            here - (queries.whole ? 0 : call.first[(int64_t)work.b * call.T + first] / shape::KEYS);
+    return {(head * task.query_tiles + j) * shape::GROUPS, number};
 }
 
-/* Adds a consumer's halves, each when it is its turn: later keys come first. By one thread. */
+/* Adds a consumer's halves, each when it is its turn. By one thread, whom the consumer waits for if it takes longer than a
+ * tile: whether it is the next turn is asked while the copy reads. */
 template <class shape>
 SR_DEVICE void ordered_add(const ordered_task &task, ordered_shared<shape> *shared, int group) {
-    const hopper_view &call = task.backward.call;
     int parity = 0;
     for (int n = 0;; n++) {
         mbarrier_wait(&shared->k_full, n & 1);
@@ -166,26 +216,32 @@ SR_DEVICE void ordered_add(const ordered_task &task, ordered_shared<shape> *shar
         mbarrier_arrive(&shared->k_empty);
         if (work.past == 0)
             return;
-        for (int h = 0; h < call.group; h++) {
-            const int64_t head = (int64_t)work.b * call.H + work.head * call.group + h;
-            SR_ROLLED
-            for (int j = work.key / shape::QUERIES; j < work.past; j++, parity ^= 1) {
-                const int64_t half = (head * task.query_tiles + j) * shape::GROUPS + group;
-                float *const to = task.sums + half * (shape::SUM_BYTES / 4);
-                const int turn = ((j + 1) * shape::QUERIES - 1 - work.key) / shape::KEYS;
-                mbarrier_wait(&shared->sum_full[group], parity);
-                if (turn > 0) {
-                    turn_wait(task.turns + half, turn);
-                    bulk_add(to, &shared->sum[group][0][0].x, shape::SUM_BYTES);
-                } else {
-                    bulk_store(to, shared->sum[group], shape::SUM_BYTES);
-                }
-                tensor_store_commit();
-                tensor_store_wait_read<0>();
-                mbarrier_arrive(&shared->sum_empty[group]);
-                tensor_store_wait<0>();
-                turn_pass(task.turns + half, turn + 1);
+        const ordered_queries queries = ordered_queries_of<shape>(task, work);
+        const int tiles = queries.count() * task.backward.call.group;
+        ordered_turn turn = ordered_turn_at<shape>(task, work, queries, 0);
+        bool come = false;
+        SR_ROLLED
+        for (int i = 0; i < tiles; i++, parity ^= 1) {
+            int *const counter = task.turns + turn.half + group;
+            float *const to = task.sums + (turn.half + group) * (shape::SUM_BYTES / 4);
+            const int number = turn.number;
+            while (!come)
+                come = turn_has_come(counter, number);
+            mbarrier_wait(&shared->sum_full[group], parity);
+            if (number > 0)
+                bulk_add(to, &shared->sum[group][0][0].x, shape::SUM_BYTES);
+            else
+                bulk_store(to, shared->sum[group], shape::SUM_BYTES);
+            tensor_store_commit();
+            come = false;
+            if (i + 1 < tiles) {
+                turn = ordered_turn_at<shape>(task, work, queries, i + 1);
+                come = turn_has_come(task.turns + turn.half + group, turn.number);
             }
+            tensor_store_wait_read<0>();
+            mbarrier_arrive(&shared->sum_empty[group]);
+            tensor_store_wait<0>();
+            turn_pass(counter, number + 1);
         }
     }
 }
@@ -260,7 +316,7 @@ SR_DEVICE void ordered_multiply_slopes(float (&dq)[shape::SUMS], const uint8_t *
     wgmma_settle(dq);
 }
 
-/* Hands it to the one who adds. */
+/* Hands it to the one who adds; of two slopes the stage is the parity of sums, too. */
 template <class shape>
 SR_DEVICE void ordered_hand_over(const float (&dq)[shape::SUMS], ordered_shared<shape> *shared,
                                  int parity) {
@@ -280,8 +336,7 @@ SR_DEVICE void ordered_consume(const ordered_task &task, ordered_shared<ordered_
     const hopper_view &call = task.backward.call;
     const score_numbers numbers = score_numbers_of<rule::kind>(call.score);
     ring_place<shape::STAGES> at = {};
-    ring_place<shape::SLOPES> slope = {}, before = {};
-    int parity = 0; /* of what is handed over */
+    ring_place<shape::SLOPES> slope = {};
     keys_sums<D> sums;
     keys_tile<shape::QUERIES> tile;
     float dq[shape::SUMS];
@@ -314,42 +369,39 @@ SR_DEVICE void ordered_consume(const ordered_task &task, ordered_shared<ordered_
                                                   shared->row[at.stage]);
                 mbarrier_wait(&shared->slope_empty[slope.stage], slope.parity ^ 1);
                 if (i > 0) /* what the other has of the tile before */
-                    mbarrier_wait(&shared->slope_full[before.stage], before.parity);
+                    mbarrier_wait(&shared->slope_full[slope.before()], slope.parity_before());
                 ordered_weigh_and_multiply<shape, rule>(sums, tile, shared, at.stage, slope.stage,
                                                         numbers);
             } else { /* the first tile, which sees only earlier keys, of each head */
                 mbarrier_wait(&shared->slope_empty[slope.stage], slope.parity ^ 1);
                 if (i > 0)
-                    mbarrier_wait(&shared->slope_full[before.stage], before.parity);
+                    mbarrier_wait(&shared->slope_full[slope.before()], slope.parity_before());
                 ordered_clear_slopes<shape>(shared->slope[slope.stage]);
             }
             fence_proxy_async();
             warp_arrive(&shared->slope_full[slope.stage]);
             if (i > 0) {
-                ordered_multiply_slopes<shape>(dq, shared->slope[before.stage], shared);
+                ordered_multiply_slopes<shape>(dq, shared->slope[slope.before()], shared);
                 wgmma_settle(sums.dk);
                 wgmma_settle(sums.dv);
-                warp_arrive(&shared->slope_empty[before.stage]);
+                warp_arrive(&shared->slope_empty[slope.before()]);
                 warp_arrive(&shared->empty[at.stage]);
-                ordered_hand_over<shape>(dq, shared, parity);
-                parity ^= 1;
+                ordered_hand_over<shape>(dq, shared, slope.before());
             } else {
                 wgmma_wait<0>();
                 wgmma_settle(sums.dk);
                 wgmma_settle(sums.dv);
                 warp_arrive(&shared->empty[at.stage]);
             }
-            before = slope;
             slope.advance();
         }
-        mbarrier_wait(&shared->slope_full[before.stage], before.parity);
-        ordered_multiply_slopes<shape>(dq, shared->slope[before.stage], shared);
-        warp_arrive(&shared->slope_empty[before.stage]);
+        mbarrier_wait(&shared->slope_full[slope.before()], slope.parity_before());
+        ordered_multiply_slopes<shape>(dq, shared->slope[slope.before()], shared);
+        warp_arrive(&shared->slope_empty[slope.before()]);
         const key_work work = shared->work; /* again: there were no registers to keep it */
         const int key = work.key + HOPPER_ROWS * consumer();
-        warp_arrive(&shared->k_empty);
-        ordered_hand_over<shape>(dq, shared, parity);
-        parity ^= 1;
+        mbarrier_arrive(&shared->k_empty);
+        ordered_hand_over<shape>(dq, shared, slope.before());
         if (key < call.T) {
             store_feature_rows<D>(call.d_k, call.raw_k, sums.dk, call, work.b, work.head, key);
             store_value_rows<D>(sums.dv, call, work.b, work.head, key);
@@ -369,10 +421,8 @@ __global__ void __launch_bounds__(ordered_shape<D>::THREADS, 1)
         registers_decrease<shape::FEW>();
         if (threadIdx.x < SR_WARP)
             ordered_produce<shape>(task, shared);
-        else if (threadIdx.x < 2 * SR_WARP)
-            ordered_produce_queries<shape>(task, shared);
-        else if (threadIdx.x % SR_WARP == 0)
-            ordered_add<shape>(task, shared, (int)threadIdx.x / SR_WARP - 2);
+        else if (threadIdx.x == SR_WARP || threadIdx.x == 2 * SR_WARP)
+            ordered_add<shape>(task, shared, (int)threadIdx.x / SR_WARP - 1);
     } else {
         registers_increase<shape::MANY>();
         ordered_consume<D, rule>(task, shared);

@@ -73,6 +73,9 @@ template <int stages> struct ring_place {
     SR_DEVICE int before() const {
         return stage == 0 ? stages - 1 : stage - 1;
     }
+    SR_DEVICE int parity_before() const {
+        return stage == 0 ? parity ^ 1 : parity;
+    }
 };
 
 /* One arrival for this warp, when all its lanes are here. */
@@ -228,11 +231,15 @@ template <int D> SR_DEVICE void fragment_store(sr_bf16 *to, const float (&x)[D /
 /* Logits into weights, for templates: exponentials; r times a factor; other polynomials. */
 enum weight_kind { WEIGHT_EXP, WEIGHT_LINEAR, WEIGHT_POLYNOMIAL };
 
+/* Whether a polynomial is r times a factor, up to its clamp. */
+static inline bool is_line(const sr_score_rule &score) {
+    return score.degree == 1 && score.coefficient[0] == 0;
+}
+
 static inline weight_kind weight_kind_of(const sr_score_rule &score) {
     if (score.kind == SR_CLASS_EXPONENTIAL)
         return WEIGHT_EXP;
-    return score.degree == 1 && score.coefficient[0] == 0 && !score.clamped ? WEIGHT_LINEAR
-                                                                            : WEIGHT_POLYNOMIAL;
+    return is_line(score) && !score.clamped ? WEIGHT_LINEAR : WEIGHT_POLYNOMIAL;
 }
 
 /* What a kernel keeps in registers of the rule: the factor of r, and its upper bound. */

@@ -141,6 +141,11 @@ __global__ void __launch_bounds__(THREADS, 2)
                               d_weight, d_bias, call.Dv);
 }
 
+/* Lane `i` of this lane's row, in its warp. */
+template <class Row> SR_DEVICE int lane_of_row(int i) {
+    return (int)threadIdx.x % SR_WARP / Row::lanes * Row::lanes + i;
+}
+
 /* What an l2 norm makes of a row: the gradient of sum_j w'_ij v_j is d times that of the output less x times the
  * numerator. */
 struct sr_length_gradient {
@@ -213,8 +218,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         store_row_gradient(call, {at.b, at.h, mine}, first + mine, g.row);
 #pragma unroll
     for (int i = 0; i < LENGTH_TOGETHER; i++) {
-        const int from = (int)threadIdx.x % SR_WARP / Row::lanes * Row::lanes + i;
-        const int t = pieces::row(at.t, i);
+        const int from = lane_of_row<Row>(i), t = pieces::row(at.t, i);
         const float of_d = shuffle(g.d, from), of_x = shuffle(g.x, from);
         float left[Row::count], right[Row::count];
         row_widen<Row>(left, raw[i].d);
@@ -227,6 +231,145 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
+/* What a norm that divides by the spread of a row makes of it, with x the numerator less its mean: the normalised row is
+ * factor x, and the gradient of sum_j w'_ij v_j is post d weight - shift - pull x. */
+struct sr_spread_gradient {
+    sr_row_gradient row;
+    float post, factor, shift, pull;
+};
+
+/* Over the numbers of a row. */
+struct sr_spread_sums {
+    float square;    /* <before x, before x>: the numerator enters the norm times `before` */
+    float dot;       /* <d weight, x> */
+    float sum, bias; /* of d weight, and <d, bias>; 0 where no mean is taken off */
+};
+
+/* Rows have n numbers. <gradient, x> is `dot` times what the epsilon has of the spread: the rest cancels. */
+SR_DEVICE sr_spread_gradient row_spread_backward(const sr_choices &c, const sr_row_facts &row,
+                                                 int n, const sr_spread_sums &sums) {
+    const sr_row_scalars s = row_scalars(c, row);
+    const float epsilon = c.norm == SRNN_NORM_LAYER ? SR_LAYER_EPSILON : SR_RMS_EPSILON;
+    const float inverse = 1 / sqrtf(sums.square / (float)n + epsilon);
+    sr_spread_gradient g = {};
+    g.post = s.post;
+    g.factor = s.gate / s.denominator * inverse;
+    g.shift = s.post * sums.sum / (float)n;
+    g.pull = s.post * g.factor * sums.dot / (float)n * g.factor;
+    if (c.post_gate)
+        g.row.logit = (g.factor * sums.dot + sums.bias) * s.post * (1 - s.post);
+    row_scalars_backward(&g.row, c, row, s, inverse,
+                         s.post * sums.dot * (epsilon * inverse * inverse) / s.denominator);
+    g.row.scale = g.factor;
+    return g;
+}
+
+/* With a layer or rms norm all that the core asks of a row follows from a few sums; each lane has one row's. */
+enum { SPREAD_TOGETHER = 4 };
+template <class N, int WIDTH>
+__global__ void __launch_bounds__(THREADS, 2)
+    spread_rows_backward(const sr_attention_view<N> call, int64_t total) {
+    using Row = sr_eight_row<WIDTH>;
+    using pieces = row_pieces<Row, SPREAD_TOGETHER>;
+    const bool centred = call.choices.norm == SRNN_NORM_LAYER;
+    float d_weight[Row::count] = {}, d_bias[Row::count] = {}, weight[Row::count];
+#pragma unroll
+    for (int m = 0; m < Row::count; m++)
+        weight[m] = Row::column(m) < call.Dv ? call.norm_weight[Row::column(m)] : 0;
+    for (int64_t piece = blockIdx.x; piece < total; piece += gridDim.x) {
+        const row_place at = place_of(piece, call.H, pieces::of_head(call.T));
+        const int64_t first = call.row_index(call.H, at.b, at.h, 0);
+        raw_row<N> raw[SPREAD_TOGETHER];
+#pragma unroll
+        for (int i = 0; i < SPREAD_TOGETHER; i++) {
+            const int wanted = pieces::row(at.t, i), t = min(wanted, call.T - 1);
+            row_fetch<Row>(raw[i].d, call.d_o.at(at.b, at.h, t), wanted == t ? call.Dv : 0);
+            row_fetch<Row>(raw[i].x, call.numerator + (first + t) * call.Dv, call.Dv);
+        }
+        const int mine = min(pieces::row(at.t, Row::lane() % 4), call.T - 1);
+        const sr_row_facts facts = row_facts(call, at.b, at.h, mine, call.row_sum[first + mine],
+                                             call.maximum[first + mine]);
+        const sr_row_scalars scalars = row_scalars(call.choices, facts);
+        const float before = scalars.gate / scalars.denominator;
+        const bool upper = Row::lane() & 4;
+        float sums[2 * SPREAD_TOGETHER], mean = 0, sum = 0, bias = 0;
+        if (centred) { /* the sum of x, and of d weight */
+#pragma unroll
+            for (int i = 0; i < SPREAD_TOGETHER; i++) {
+                float d[Row::count], x[Row::count];
+                row_widen<Row>(d, raw[i].d);
+                row_widen<Row>(x, raw[i].x);
+                sums[i] = sums[SPREAD_TOGETHER + i] = 0;
+#pragma unroll
+                for (int m = 0; m < Row::count; m++) {
+                    sums[i] += x[m];
+                    sums[SPREAD_TOGETHER + i] = fmaf(d[m], weight[m], sums[SPREAD_TOGETHER + i]);
+                }
+            }
+            const float one = Row::sum_eight(sums), other = shuffle_xor(one, 4);
+            mean = (upper ? other : one) / (float)call.Dv;
+            sum = upper ? one : other;
+        }
+        if (call.choices.post_gate && centred) { /* <d, bias> */
+#pragma unroll
+            for (int i = 0; i < SPREAD_TOGETHER; i++) {
+                float d[Row::count];
+                row_widen<Row>(d, raw[i].d);
+                sums[i] = sums[SPREAD_TOGETHER + i] = 0;
+#pragma unroll
+                for (int m = 0; m < Row::count; m++)
+                    if (Row::column(m) < call.Dv)
+                        sums[i] = fmaf(d[m], call.norm_bias[Row::column(m)], sums[i]);
+            }
+            const float one = Row::sum_eight(sums), other = shuffle_xor(one, 4);
+            bias = upper ? other : one;
+        }
+#pragma unroll
+        for (int i = 0; i < SPREAD_TOGETHER; i++) { /* <before x, before x>, and <d weight, x> */
+            const float its_mean = shuffle(mean, lane_of_row<Row>(i));
+            const float its_before = shuffle(before, lane_of_row<Row>(i));
+            float d[Row::count], x[Row::count];
+            row_widen<Row>(d, raw[i].d);
+            row_widen<Row>(x, raw[i].x);
+            sums[i] = sums[SPREAD_TOGETHER + i] = 0;
+#pragma unroll
+            for (int m = 0; m < Row::count; m++) {
+                const float off = Row::column(m) < call.Dv ? x[m] - its_mean : 0;
+                const float scaled = its_before * off;
+                sums[i] = fmaf(scaled, scaled, sums[i]);
+                sums[SPREAD_TOGETHER + i] = fmaf(d[m] * weight[m], off, sums[SPREAD_TOGETHER + i]);
+            }
+        }
+        const float one = Row::sum_eight(sums), other = shuffle_xor(one, 4);
+        const sr_spread_sums all = {upper ? other : one, upper ? one : other, sum, bias};
+        const sr_spread_gradient g = row_spread_backward(call.choices, facts, call.Dv, all);
+        if (Row::lane() < SPREAD_TOGETHER && pieces::row(at.t, Row::lane()) < call.T)
+            store_row_gradient(call, {at.b, at.h, mine}, first + mine, g.row);
+#pragma unroll
+        for (int i = 0; i < SPREAD_TOGETHER; i++) {
+            const int from = lane_of_row<Row>(i), t = pieces::row(at.t, i);
+            const float its_mean = shuffle(mean, from), post = shuffle(g.post, from);
+            const float factor = shuffle(g.factor, from), pull = shuffle(g.pull, from);
+            const float shift = shuffle(g.shift, from);
+            float d[Row::count], x[Row::count];
+            row_widen<Row>(d, raw[i].d);
+            row_widen<Row>(x, raw[i].x);
+#pragma unroll
+            for (int m = 0; m < Row::count; m++) {
+                const float off = x[m] - its_mean, posted = post * d[m];
+                d_weight[m] = fmaf(posted, factor * off, d_weight[m]);
+                d_bias[m] += posted;
+                d[m] = fmaf(posted, weight[m], -shift) - pull * off;
+            }
+            if (t < call.T)
+                row_store<Row>(call.scratch.d_numerator.at(at.b, at.h, t), d, call.Dv);
+        }
+    }
+    if (call.scratch.norm_partial)
+        store_block_sums<Row>(call.scratch.norm_partial + (int64_t)blockIdx.x * 2 * call.Dv,
+                              d_weight, d_bias, call.Dv);
+}
+
 /* Pieces of all heads together. */
 template <int together, class N> static int64_t pieces_of(const sr_attention_view<N> &call) {
     const int of_head = call.Dv <= 64    ? row_pieces<sr_eight_row<64>, together>::of_head(call.T)
@@ -235,10 +378,16 @@ template <int together, class N> static int64_t pieces_of(const sr_attention_vie
     return (int64_t)call.B * call.H * of_head;
 }
 
-/* Blocks that share the pieces of a call with a norm; each leaves a part of the norm's gradients. */
-template <class N> static unsigned norm_parts(const sr_attention_view<N> &call) {
-    const int64_t pieces = pieces_of<NORMED_TOGETHER>(call), most = SR_NORM_PARTS;
-    return (unsigned)(pieces < most ? pieces : most);
+/* Blocks that share so many pieces of a call with a norm; each leaves a part of the norm's gradients. */
+static unsigned norm_parts(int64_t pieces) {
+    return (unsigned)(pieces < SR_NORM_PARTS ? pieces : (int64_t)SR_NORM_PARTS);
+}
+
+/* In float a lane has no registers for four rows; a logarithm has no sign. */
+template <class N> static bool has_spread(const sr_attention_view<N> &call) {
+    const srnn_norm norm = call.choices.norm;
+    return sizeof(N) < sizeof(float) && (norm == SRNN_NORM_LAYER || norm == SRNN_NORM_RMS) &&
+           call.score.kind != SR_CLASS_LONG;
 }
 
 /* out (width): sums over partial (parts, 2, width), `half` 0 or 1 of each; a block has 32 columns. */
@@ -256,20 +405,24 @@ template <class N>
 srnn_status sr_attention_outputs_backward(const sr_attention_view<N> &call, cudaStream_t stream) {
     const srnn_norm norm = call.choices.norm;
     const dim3 square(SR_WARP, SR_WARP), columns(blocks_for(call.Dv, SR_WARP));
+    const int64_t pieces =
+        has_spread(call) ? pieces_of<SPREAD_TOGETHER>(call) : pieces_of<NORMED_TOGETHER>(call);
     if ((norm == SRNN_NORM_L2 || norm == SRNN_NORM_L2_SCALED) && call.score.kind != SR_CLASS_LONG) {
         START(length_rows_backward, call.Dv, (unsigned)pieces_of<LENGTH_TOGETHER>(call), call);
+    } else if (has_spread(call)) {
+        if constexpr (sizeof(N) < sizeof(float))
+            START(spread_rows_backward, call.Dv, norm_parts(pieces), call, pieces);
     } else if (call.scratch.d_numerator.data) {
-        START(normed_rows_backward, call.Dv, norm_parts(call), call,
-              pieces_of<NORMED_TOGETHER>(call));
+        START(normed_rows_backward, call.Dv, norm_parts(pieces), call, pieces);
     } else {
         START(plain_rows_backward, call.Dv, (unsigned)pieces_of<PLAIN_TOGETHER>(call), call);
     }
     if (call.scratch.norm_partial && call.d_norm_weight)
         SR_CUDA(sr_launch(sum_parts, columns, square, 0, stream, call.d_norm_weight,
-                          call.scratch.norm_partial, (int)norm_parts(call), call.Dv, 0));
+                          call.scratch.norm_partial, (int)norm_parts(pieces), call.Dv, 0));
     if (call.scratch.norm_partial && call.d_norm_bias && call.choices.norm == SRNN_NORM_LAYER)
         SR_CUDA(sr_launch(sum_parts, columns, square, 0, stream, call.d_norm_bias,
-                          call.scratch.norm_partial, (int)norm_parts(call), call.Dv, 1));
+                          call.scratch.norm_partial, (int)norm_parts(pieces), call.Dv, 1));
     return SRNN_OK;
 }
 

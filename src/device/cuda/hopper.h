@@ -162,13 +162,12 @@ SR_DEVICE void bulk_add(float *global, const float *shared, int bytes) {
 
 /* ---- turns: blocks store and add with bulk copies to the same memory, in an order. By one thread ---- */
 
-/* Waits until it is this turn, and what was added before is there. Whoever has an earlier turn must be running. */
-SR_DEVICE void turn_wait(const int *turn, int mine) {
+/* Whether it is this turn; then what was added before is there. Who waits for one needs whoever has an earlier one running. */
+SR_DEVICE bool turn_has_come(const int *turn, int mine) {
     int now;
-    do
-        asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
-    while (now != mine);
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
     asm volatile("fence.proxy.async;" ::: "memory");
+    return now == mine;
 }
 
 /* After tensor_store_wait: it is this turn. */

@@ -7,6 +7,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <string.h>
 
 /* A sentence of parts. */
 typedef struct sentence {
@@ -111,12 +112,13 @@ static forms find_linear(const sr_cell_record *cell) {
 }
 
 static void write_range(sentence *s, const forms *f) {
-    if (f->worse == 1)
+    const sr_formatted least = sr_format_size(sr_entry_cost(f->least).mean);
+    const sr_formatted most = sr_format_size(sr_entry_cost(f->most).mean);
+    if (strcmp(least.text, most.text) == 0)
         write_size(s, "costs", f->most);
     else
-        fprintf(s->out, " costs <strong>%s to %s%s</strong>",
-                sr_format_size(sr_entry_cost(f->least).mean).text,
-                sr_format_size(sr_entry_cost(f->most).mean).text, unit_of(f->most));
+        fprintf(s->out, " costs <strong>%s to %s%s</strong>", least.text, most.text,
+                unit_of(f->most));
     if (f->worse < f->all)
         fprintf(s->out, " in %zu of %zu forms", f->worse, f->all);
     if (f->unstable)

@@ -1,6 +1,6 @@
 /* test_attention_hopper.c: the kernels for Hopper against a reference in double on random rows of problems with many tiles,
  * twice for the same bits. With the argument "large", on a GPU: five large problems with their times, or one of them:
- * "large 0" .. "large 4", and of one variant: "large 0 norm". */
+ * "large 0" .. "large 4", and of one variant: "large 0 norm", by one kernel: "large 0 norm hopper_ordered". */
 #include "base/bf16.h"
 #include "device/device.h"
 #include "test.h"
@@ -402,6 +402,7 @@ static const struct {
     {{.B = 1, .H = 2, .T = 700, .D = 64}, 1},
     {{.B = 1, .H = 2, .Hkv = 1, .T = 449, .D = 128}, 1},
     {{.B = 2, .H = 2, .Hkv = 1, .T = 700, .D = 64, .offsets = documents, .documents = 8}, 1},
+    {{.B = 2, .H = 2, .T = 700, .D = 128, .offsets = documents, .documents = 8}, 1},
     {{.B = 1, .H = 1, .T = 65, .D = 128}, 1},
     {{.B = 1, .H = 1, .T = 700, .D = 64}, 12},
     {{.B = 1, .H = 1, .T = 300, .D = 128}, 60},
@@ -424,6 +425,45 @@ static void random_rows(void **state) {
             check(&x, 40, 6, 1000, text, sizeof text);
             run_free(&x);
         }
+}
+
+/* A device that has no piece of memory larger than `most`. */
+static srnn_status (*allocate_any)(srnn_device *device, void **out, size_t bytes);
+static size_t most;
+
+static srnn_status allocate_up_to_most(srnn_device *device, void **out, size_t bytes) {
+    return bytes > most ? SRNN_ERR_MEMORY : allocate_any(device, out, bytes);
+}
+
+static srnn_status plan_with(srnn_plan **plan, const srnn_problem *problem, size_t bytes) {
+    most = bytes;
+    gpu->allocate = allocate_up_to_most;
+    const srnn_status status = srnn_plan_create(plan, problem);
+    gpu->allocate = allocate_any;
+    return status;
+}
+
+/* Without memory for the sums of queries' gradients two kernels take the place of one, unless that was asked for. */
+static void little_memory(void **state) {
+    (void)state;
+    run x = {.problem = {.B = 1, .H = 2, .T = 4096, .D = 64}};
+    allocate_any = gpu->allocate;
+    if (!run_plan(&x, &variants[0]) || strcmp(srnn_plan_kernel(x.plan), "hopper_ordered") != 0) {
+        srnn_plan_free(x.plan);
+        skip();
+    }
+    const size_t bytes = srnn_plan_scratch_bytes(x.plan);
+    srnn_plan_free(x.plan);
+    assert_int_equal(plan_with(&x.plan, &x.problem, bytes), SRNN_OK);
+    assert_string_equal(srnn_plan_kernel(x.plan), "hopper_ordered");
+    srnn_plan_free(x.plan);
+    assert_int_equal(plan_with(&x.plan, &x.problem, bytes - 1), SRNN_OK);
+    assert_string_equal(srnn_plan_kernel(x.plan), "hopper");
+    assert_true(srnn_plan_scratch_bytes(x.plan) < bytes);
+    srnn_plan_free(x.plan);
+    assert_int_equal(plan_with(&x.plan, &x.problem, 1024), SRNN_ERR_MEMORY);
+    x.problem.kernel = "hopper_ordered";
+    assert_int_equal(plan_with(&x.plan, &x.problem, bytes - 1), SRNN_ERR_MEMORY);
 }
 
 static double milliseconds(void (*work)(run *), run *x) {
@@ -462,8 +502,8 @@ static void measure(run *x) {
     printf("    errors%s\n", text);
 }
 
-/* Of all five problems, or of the one with this number; of all variants, or of this one. */
-static int large(const char *number, const char *spec) {
+/* Of all five problems, or of the one with this number; of all variants, or of this one; by the kernel that is chosen, or by this. */
+static int large(const char *number, const char *spec, const char *kernel) {
     static const srnn_problem five[] = {{.B = 36, .H = 16, .T = 1024, .D = 64},
                                         {.B = 8, .H = 16, .T = 4096, .D = 64},
                                         {.B = 2, .H = 16, .T = 16384, .D = 64},
@@ -473,6 +513,7 @@ static int large(const char *number, const char *spec) {
         run x = {.problem = five[n]};
         if (number && strtoul(number, NULL, 10) != n)
             continue;
+        x.problem.kernel = kernel;
         if (!run_create(&x, &variants[0], 1)) {
             printf("%s\n", srnn_error_detail());
             return 1;
@@ -489,7 +530,8 @@ static int large(const char *number, const char *spec) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_rows),
+                                       cmocka_unit_test(little_memory)};
     if (srnn_device_open(&gpu, "cuda") != SRNN_OK) {
         fprintf(stderr, "left out: %s\n", srnn_error_detail());
         return 77;
@@ -497,7 +539,7 @@ int main(int argc, char **argv) {
     const bool one = argc > 2; /* that problem and nothing else */
     int failed = one ? 0 : cmocka_run_group_tests(tests, NULL, NULL);
     if (argc > 1 && strcmp(argv[1], "large") == 0)
-        failed += large(one ? argv[2] : NULL, argc > 3 ? argv[3] : NULL);
+        failed += large(one ? argv[2] : NULL, argc > 3 ? argv[3] : NULL, argc > 4 ? argv[4] : NULL);
     srnn_device_close(gpu);
     return failed;
 }

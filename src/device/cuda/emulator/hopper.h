@@ -76,8 +76,8 @@ SR_DEVICE void bulk_add(float *global, const float *shared, int bytes) {
     sr_emulator_bulk_add(global, shared, bytes);
 }
 
-SR_DEVICE void turn_wait(const int *turn, int mine) {
-    sr_emulator_turn_wait(turn, mine);
+SR_DEVICE bool turn_has_come(const int *turn, int mine) {
+    return sr_emulator_turn_has_come(turn, mine);
 }
 
 SR_DEVICE void turn_pass(int *turn, int next) {

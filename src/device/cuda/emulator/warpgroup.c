@@ -17,12 +17,11 @@ enum { LANES = SR_EMULATOR_WARP, GROUP = 4, ROWS = 16, DEPTH = 16, COLUMNS_MAX =
 
 /* `pending` arrivals and `missing` times 16 bytes are still to come in this phase. */
 typedef struct mbarrier {
-    uint32_t phase; /* how many are over */
-    uint8_t arrivals, pending;
-    int16_t missing;
+    uint32_t phase;                                   /* how many are over */
+    uint32_t arrivals : 9, pending : 9, missing : 14; /* missing: modulo MISSING */
 } mbarrier;
 
-enum { UNIT = 16, ARRIVALS_MAX = 255, MISSING_MAX = 32767 };
+enum { UNIT = 16, ARRIVALS_MAX = 511, MISSING = 1 << 14, MISSING_MAX = MISSING / 2 - 1 };
 
 static mbarrier *mbarrier_of(uint64_t *barrier) {
     sr_emulator_shared_offset(barrier);
@@ -38,24 +37,26 @@ static void mbarrier_check(mbarrier *b) {
 }
 
 static void mbarrier_expect(mbarrier *b, int bytes) {
-    const int missing = b->missing + bytes / UNIT;
+    const int before = (int)b->missing - (b->missing > MISSING_MAX ? MISSING : 0);
+    const int missing = before + bytes / UNIT;
     if (bytes % UNIT != 0 || missing > MISSING_MAX || missing < -MISSING_MAX)
         sr_emulator_fail("an mbarrier cannot count %d bytes more", bytes);
-    b->missing = (int16_t)missing;
+    b->missing = (uint32_t)missing & (MISSING - 1);
 }
 
 void sr_emulator_mbarrier_init(uint64_t *barrier, int arrivals) {
     if (arrivals < 1 || arrivals > ARRIVALS_MAX)
         sr_emulator_fail("an mbarrier for %d arrivals", arrivals);
-    *mbarrier_of(barrier) = (mbarrier){0, (uint8_t)arrivals, (uint8_t)arrivals, 0};
+    *mbarrier_of(barrier) = (mbarrier){.arrivals = (uint32_t)arrivals & ARRIVALS_MAX,
+                                       .pending = (uint32_t)arrivals & ARRIVALS_MAX};
 }
 
 void sr_emulator_mbarrier_arrive(uint64_t *barrier, int bytes) {
     mbarrier *b = mbarrier_of(barrier);
     mbarrier_expect(b, bytes);
     if (b->pending == 0)
-        sr_emulator_fail("more arrivals at an mbarrier than the %d of a phase", b->arrivals);
-    b->pending--;
+        sr_emulator_fail("more arrivals at an mbarrier than the %d of a phase", (int)b->arrivals);
+    b->pending = (b->pending - 1u) & ARRIVALS_MAX;
     mbarrier_check(b);
 }
 
@@ -157,14 +158,18 @@ void sr_emulator_bulk_add(float *global, const float *shared, int bytes) {
 }
 
 /* Blocks with earlier turns run on other threads of the host, or are over. */
-void sr_emulator_turn_wait(const int *turn, int mine) {
+bool sr_emulator_turn_has_come(const int *turn, int mine) {
     enum { PATIENCE = 60 };
-    const time_t from = time(NULL);
-    while (__atomic_load_n(turn, __ATOMIC_ACQUIRE) != mine) {
-        if (time(NULL) - from > PATIENCE)
-            sr_emulator_fail("turn %d does not come", mine);
-        sched_yield();
-    }
+    static _Thread_local time_t since; /* when asked in vain first; 0: not */
+    const time_t now = time(NULL), from = since;
+    since = 0;
+    if (__atomic_load_n(turn, __ATOMIC_ACQUIRE) == mine)
+        return true;
+    if (from != 0 && now - from > PATIENCE)
+        sr_emulator_fail("turn %d does not come", mine);
+    since = from != 0 ? from : now;
+    sched_yield();
+    return false;
 }
 
 void sr_emulator_turn_pass(int *turn, int next) {

@@ -25,7 +25,7 @@ void sr_emulator_tensor_store(const CUtensorMap *map, const void *shared, const 
 
 void sr_emulator_bulk_store(void *global, const void *shared, int bytes);
 void sr_emulator_bulk_add(float *global, const float *shared, int bytes);
-void sr_emulator_turn_wait(const int *turn, int mine);
+bool sr_emulator_turn_has_come(const int *turn, int mine);
 void sr_emulator_turn_pass(int *turn, int next);
 
 /* ---- products: each warp has 16 of the 64 rows, so that warps multiply on their own ---- */
