@@ -52,7 +52,7 @@ static inline void sr_attribute_early(sr_launch_attributes *attributes) {
     attribute.val.programmaticStreamSerializationAllowed = 1;
 }
 
-/* sr_launch with them. */
+/* sr_launch with them. The parameters of CUDA's launch, and the kernel's. */
 template <class... P>
 cudaError_t sr_launch_with(sr_launch_attributes attributes, void (*kernel)(P...), dim3 grid,
                            dim3 block, size_t shared_bytes, cudaStream_t stream,

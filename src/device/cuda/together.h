@@ -1,4 +1,4 @@
-/* together.h (private): kernels whose blocks run at the same time and wait for each other, all of them or those of a cluster, and
+/* together.h: kernels whose blocks run at the same time and wait for each other, all of them or those of a cluster, and
  * what they tell each other by. */
 #ifndef SR_DEVICE_CUDA_TOGETHER_H
 #define SR_DEVICE_CUDA_TOGETHER_H
@@ -27,7 +27,7 @@ cudaError_t sr_launch_together(void (*kernel)(P...), dim3 grid, dim3 block, size
 }
 
 /* Hopper: sr_launch_early for a kernel whose blocks run in clusters of `size` neighbours in x, of which grid.x has a
- * multiple: 1, 2, 4 or 8. */
+ * multiple: 1, 2, 4 or 8. The parameters of CUDA's launch, and the kernel's. */
 template <class... P>
 cudaError_t sr_launch_clusters(int size, void (*kernel)(P...), dim3 grid, dim3 block,
                                size_t shared_bytes, cudaStream_t stream,

@@ -1,4 +1,4 @@
-/* together.h (private): blocks that run together, emulated; ../together.h says what these do. */
+/* together.h: blocks that run together, emulated; ../together.h says what these do. */
 #ifndef SR_EMULATOR_TOGETHER_H
 #define SR_EMULATOR_TOGETHER_H
 
@@ -46,6 +46,7 @@ void sr_emulator_bulk_load(void *shared, const void *global, int bytes, uint64_t
 #ifdef __cplusplus
 }
 
+/* The parameters of CUDA's launch, and the kernel's. */
 template <class... P>
 cudaError_t sr_launch_clusters(int size, void (*kernel)(P...), dim3 grid, dim3 block,
                                size_t shared_bytes, cudaStream_t stream,
