@@ -1,7 +1,7 @@
 /* test_ops_cuda.c: every op of the CUDA backend, in float and in bf16, against plain double arithmetic.
  *
  * Runs on a GPU, or on an emulated one; skipped where there is neither. */
-#include "backend/backend.h"
+#include "backend/cuda/product.h"
 #include "base/bf16.h"
 #include "test.h"
 
@@ -155,6 +155,8 @@ static const linear_case linear_cases[] = {
     {3, 512, {24, 8, 1}, 3, 0, false, false, 2, true},
     {7, 264, {24, 9}, 2, 8, true, true, 1, false},
     {8, 64, {130}, 1, 0, false, false, 0, true},
+    {32, 1032, {33, 40}, 2, 8, false, false, 2, true},
+    {27, 2568, {71}, 1, 0, false, false, 1, false},
     {17, 33, {9, 30, 1}, 3, 1, false, true, 1, false},
     {130, 72, {64, 80, 8}, 3, 0, false, false, 1, true},
     {129, 257, {31, 100}, 2, 2, true, true, 2, true},
@@ -411,12 +413,23 @@ typedef struct normed_case {
     int heads, D, turned;   /* of the heads, so many turn */
 } normed_case;
 
+/* x (rows, C) times the norm's weights as they are multiplied: more rows than a few are in the number type then. */
+static float *scaled_rows(const float *x, const float *norm, int64_t rows, int64_t C) {
+    float *scaled = host_array((size_t)(rows * C) * sizeof *scaled);
+    for (int64_t i = 0; i < rows * C; i++) {
+        scaled[i] = x[i] * norm[i % C];
+        if (gpu->number == SRNN_BF16 && rows > SR_CUDA_FEW_ROWS)
+            scaled[i] = sr_bf16_float(sr_bf16_of(scaled[i]));
+    }
+    return scaled;
+}
+
 /* sum_k norm(x)[r][k] weight[n][k]. */
-static double normed_product(const float *x, const float *norm, const float *weight, int64_t C) {
+static double normed_product(const float *x, const float *scaled, const float *weight, int64_t C) {
     double squares = 0, sum = 0;
     for (int64_t k = 0; k < C; k++) {
         squares += (double)x[k] * (double)x[k];
-        sum += (double)x[k] * (double)norm[k] * (double)weight[k];
+        sum += (double)scaled[k] * (double)weight[k];
     }
     return sum / sqrt(squares / (double)C + 1e-5);
 }
@@ -436,13 +449,15 @@ static void check_normed_linear(const normed_case *c) {
     float *x = numbers(c->rows * c->C, 1, SRNN_F32), *norm = numbers(c->C, 2, SRNN_F32);
     float *weight = numbers(N * c->C, 3, gpu->number), *bias = numbers(c->gates, 4, SRNN_F32);
     float *table = numbers(positions * c->D, 5, SRNN_F32);
+    const float *scaled = scaled_rows(x, norm, c->rows, c->C);
     int32_t *places = host_array((size_t)c->rows * sizeof *places);
     double *want = doubles(c->rows * N);
     for (int64_t r = 0; r < c->rows; r++) {
         places[r] = (int32_t)((r * 5 + 2) % positions);
         for (int64_t n = 0; n < N; n++)
-            want[r * N + n] = normed_product(x + r * c->C, norm, weight + n * c->C, c->C) +
-                              (n < plain ? 0 : (double)bias[n - plain]);
+            want[r * N + n] =
+                normed_product(x + r * c->C, scaled + r * c->C, weight + n * c->C, c->C) +
+                (n < plain ? 0 : (double)bias[n - plain]);
         for (int64_t n = 0; n < turned; n++) {
             const int64_t half = c->D / 2;
             const float *angles = table + places[r] * c->D + n % c->D;
@@ -471,12 +486,14 @@ static void check_normed_linear(const normed_case *c) {
 static void check_normed_swiglu(int64_t rows, int64_t C, int64_t F) {
     float *x = numbers(rows * C, 1, SRNN_F32), *norm = numbers(C, 2, SRNN_F32);
     float *weight = numbers(2 * F * C, 3, gpu->number);
+    const float *scaled = scaled_rows(x, norm, rows, C);
     double *want = doubles(rows * F);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t n = 0; n < F; n++) {
-            const double g = normed_product(x + r * C, norm, weight + n * C, C);
+            const float *from = scaled + r * C;
+            const double g = normed_product(x + r * C, from, weight + n * C, C);
             want[r * F + n] =
-                g * sigmoid(g) * normed_product(x + r * C, norm, weight + (F + n) * C, C);
+                g * sigmoid(g) * normed_product(x + r * C, from, weight + (F + n) * C, C);
         }
     both out = matrix(rows, F, 8, 4, gpu->number), up = matrix(rows, 2 * F, 0, 5, gpu->number);
     char *weights = on_device(weight, 2 * F * C, gpu->number);
@@ -502,10 +519,14 @@ static void normed_products(void **state) {
         check_normed_linear(&cases[i]);
     check_normed_swiglu(1, 264, 7);
     check_normed_swiglu(4, 1032, 66);
-    if (gpu->number == SRNN_BF16)
+    if (gpu->number == SRNN_BF16 && sr_cuda_few_rows(gpu, 1) < SR_CUDA_MANY_ROWS)
         return; /* more rows go step by step, and are rounded at each */
-    check_normed_linear(&(normed_case){11, 20, 3, 3, 8, 2});
-    check_normed_swiglu(9, 12, 5);
+    check_normed_linear(&(normed_case){11, 24, 3, 3, 8, 2});
+    check_normed_linear(&(normed_case){32, 1032, 5, 3, 64, 2});
+    check_normed_linear(&(normed_case){17, 264, 0, 7, 6, 5});
+    check_normed_swiglu(9, 16, 5);
+    check_normed_swiglu(32, 520, 66);
+    check_normed_swiglu(29, 2056, 3);
 }
 
 static void largest_of_rows(void **state) {

@@ -70,7 +70,7 @@ static void llama2c_files(void **state) {
 
 /* ---- feeding one token at a time ---- */
 
-enum { BEFORE = 140, STEPS = 4, LONGEST = BEFORE + STEPS };
+enum { BEFORE = 140, STEPS = 4, LONGEST = BEFORE + STEPS, TEXTS = 9 };
 
 /* Wide enough for every kernel of generation; the heads of a layer differ in width from what 32 lanes hold. */
 static sr_model *wide_model(sr_backend *backend, const char *attention) {
@@ -93,9 +93,22 @@ static sr_model *wide_model(sr_backend *backend, const char *attention) {
     return model;
 }
 
+/* The session has chosen the first of the largest logits (B, V). */
+static void check_chosen(sr_session *session, const float *logits, int B) {
+    int32_t chosen[TEXTS];
+    assert_int_equal(sr_session_chosen(session, chosen), SRNN_OK);
+    for (int b = 0; b < B; b++) {
+        int32_t largest = 0;
+        for (int32_t v = 1; v < 71; v++)
+            if (logits[b * 71 + v] > logits[b * 71 + largest])
+                largest = v;
+        assert_int_equal(chosen[b], largest);
+    }
+}
+
 /* logits (STEPS, B, V) of tokens fed one by one behind `before` at once, all from the same ids (B, LONGEST). */
 static void feed_steps(float *logits, sr_session *session, const int32_t *ids, int B, int before) {
-    int32_t piece[4 * BEFORE];
+    int32_t piece[TEXTS * BEFORE];
     for (int b = 0; b < B; b++)
         for (int t = 0; t < before; t++)
             piece[b * before + t] = ids[b * LONGEST + t];
@@ -107,6 +120,7 @@ static void feed_steps(float *logits, sr_session *session, const int32_t *ids, i
             piece[b] = ids[b * LONGEST + before + step];
         assert_int_equal(sr_session_feed(session, logits + (size_t)(step * B) * 71, piece, 1),
                          SRNN_OK);
+        check_chosen(session, logits + (size_t)(step * B) * 71, B);
     }
 }
 
@@ -117,7 +131,7 @@ static void check_feeding(const char *attention, int B, int before) {
     const sr_session_setup setup = {.B = B, .T = BEFORE};
     float *want = malloc(numbers * sizeof *want), *got = malloc(numbers * sizeof *got);
     float *again = malloc(numbers * sizeof *again);
-    int32_t ids[4 * LONGEST];
+    int32_t ids[TEXTS * LONGEST];
     sr_session *session;
     sr_model *model = wide_model(cpu, attention), *moved;
     assert_true(want && got && again);
@@ -148,6 +162,8 @@ static void feeding(void **state) {
     check_feeding("norm", 3, 2);
     check_feeding("gated_softmax", 4, 1); /* kernels between those that go together */
     check_feeding("gated_softmax_decay", 2, 1);
+    check_feeding("softmax", TEXTS, 2); /* too many for one kernel */
+    check_feeding("gated_softmax", 5, 1);
 }
 
 /* chosen (STEPS, B): what follows ids (B, 3), each fed before the next is chosen. */
@@ -171,7 +187,7 @@ static void follow_steps(int32_t *chosen, sr_session *session, const int32_t *id
 
 static void check_following(sr_backend *backend, int B) {
     const sr_session_setup setup = {.B = B, .T = BEFORE};
-    int32_t ids[4 * 3], want[STEPS * 4], got[STEPS * 4];
+    int32_t ids[TEXTS * 3], want[STEPS * TEXTS], got[STEPS * TEXTS];
     sr_model *model = wide_model(backend, "softmax");
     sr_session *session;
     assert_int_equal(sr_model_initialise(model, 0.1, 1), SRNN_OK);
@@ -193,6 +209,7 @@ static void following(void **state) {
     check_following(cpu, 2);
     check_following(gpu, 1);
     check_following(gpu, 4);
+    check_following(gpu, TEXTS);
 }
 
 int main(void) {

@@ -154,8 +154,9 @@ srnn_status sr_cuda_linear_backward_weight(sr_backend *backend, const sr_linear_
 /* Whether the kernels for few rows can do it: no bias before what the end reads, weights in one piece. */
 static bool is_fused(const sr_backend *backend, const sr_norm_linear *of, int64_t end_columns) {
     int64_t N, first = 0;
-    if (backend->number != SRNN_BF16 || of->norm.rows > SR_CUDA_FEW_ROWS || of->norm.C % 8 != 0 ||
-        one_piece(&N, of->layers, of->count, of->norm.C, SRNN_BF16) != of->count)
+    if (backend->number != SRNN_BF16 || of->norm.C % 8 != 0 ||
+        one_piece(&N, of->layers, of->count, of->norm.C, SRNN_BF16) != of->count ||
+        of->norm.rows > sr_cuda_few_rows(backend, N))
         return false;
     for (int i = 0; i < of->count; first += of->layers[i++].N)
         if (of->layers[i].bias && first < end_columns)

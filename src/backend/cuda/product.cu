@@ -257,7 +257,7 @@ srnn_status sr_cuda_multiply(sr_backend *backend, const sr_cuda_product *product
     bool started = false;
     if (product->M == 0 || product->N == 0)
         return SRNN_OK;
-    if (sr_cuda_is_few(product))
+    if (sr_cuda_is_few(backend, product))
         return sr_cuda_multiply_few(backend, product);
     if (cuda->library && product->K > 0) {
         const sr_cublaslt_place place = {sr_stream_of(backend), cuda->workspace,

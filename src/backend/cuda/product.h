@@ -25,9 +25,12 @@ typedef struct sr_cuda_product {
  * product.cu. */
 srnn_status sr_cuda_multiply(sr_backend *backend, const sr_cuda_product *product);
 
-/* Whether M is so small, and the rest such, that the kernels of product_few.cu are the best; and they. */
-enum { SR_CUDA_FEW_ROWS = 4 };
-bool sr_cuda_is_few(const sr_cuda_product *product);
+/* Whether M is so small, and the rest such, that the kernels for few rows are the best; and they: those of product_few.cu
+ * up to the first number of rows, that of product_many.cu, which is Hopper's, up to the second, if there are not too many
+ * columns: sr_cuda_few_rows of N columns. */
+enum { SR_CUDA_FEW_ROWS = 4, SR_CUDA_MANY_ROWS = 32, SR_CUDA_MANY_COLUMNS = 8192 };
+int64_t sr_cuda_few_rows(const sr_backend *backend, int64_t N);
+bool sr_cuda_is_few(const sr_backend *backend, const sr_cuda_product *product);
 srnn_status sr_cuda_multiply_few(sr_backend *backend, const sr_cuda_product *product);
 
 /* What becomes of two columns of a normed product that belong together. */
@@ -45,6 +48,7 @@ typedef struct sr_few_product {
 } sr_few_product;
 
 srnn_status sr_cuda_start_few(sr_backend *backend, const sr_few_product *product);
+srnn_status sr_cuda_start_many(sr_backend *backend, const sr_few_product *product);
 
 #ifdef __cplusplus
 }

@@ -7,9 +7,7 @@
  * A norm in front costs no kernel: every warp reads all of x anyway, adds up its squares beside the products, and
  * multiplies by 1/rms in the end. Where two columns of y belong together, one warp has both: a channel and the one it
  * turns with (rotary position), a gate and its up (SwiGLU). */
-#include "backend/cuda/product.h"
-
-#include "backend/cuda/numbers.h"
+#include "backend/cuda/product_end.h"
 #include "device/cuda/chain.h"
 
 enum {
@@ -19,22 +17,6 @@ enum {
     VECTORS = 8, /* of weights that a lane has under way */
     BLOCKS = 4   /* on a multiprocessor: so many registers a thread */
 };
-
-/* ---- which columns of y a warp has ---- */
-
-struct column_pair {
-    int64_t first, second;
-};
-
-/* The pair number `unit`; see sr_few_end. */
-SR_DEVICE column_pair pair_of(const sr_few_end &end, int64_t unit) {
-    if (end.swiglu)
-        return {unit, unit + end.turned};
-    if (2 * unit >= end.turned)
-        return {2 * unit, 2 * unit + 1};
-    const int64_t half = end.rope.D / 2, head = unit / half, first = unit + head * half;
-    return {first, first + half};
-}
 
 /* ---- what a lane multiplies ---- */
 
@@ -104,28 +86,6 @@ SR_DEVICE void load_weights(sr_vector<sr_bf16> (*weights)[COLUMNS], const sr_cud
 
 /* ---- what becomes of the sums ---- */
 
-/* y's numbers (row, pair) by one lane; `sums` are those of the whole warp. */
-template <class Out>
-SR_DEVICE void finish_pair(const sr_few_product &p, int row, const column_pair &at, float first,
-                           float second) {
-    Out *const y = (Out *)p.product.d + row * p.product.d_stride;
-    if (p.end.swiglu) {
-        store_number(y + at.first, second * first * sigmoid_for<Out>(first));
-        return;
-    }
-    if (at.first < p.end.turned) {
-        const int64_t half = p.end.rope.D / 2, channel = at.first % p.end.rope.D;
-        const float *const angles =
-            p.end.rope.table + (int64_t)p.end.rope.positions[row] * p.end.rope.D + channel;
-        const float cosine = angles[0], sine = angles[half], low = first;
-        first = low * cosine - second * sine;
-        second = second * cosine + low * sine;
-    }
-    store_number(y + at.first, first);
-    if (at.second < p.product.N)
-        store_number(y + at.second, second);
-}
-
 template <class Out>
 SR_DEVICE void finish_one(const sr_cuda_product &p, int row, int64_t n, float sum) {
     if (p.c)
@@ -135,7 +95,7 @@ SR_DEVICE void finish_one(const sr_cuda_product &p, int row, int64_t n, float su
 
 /* How many warps have something to do. */
 SR_BOTH int64_t units_of(const sr_few_product &p, int columns) {
-    return p.end.swiglu ? p.end.turned : (p.product.N + columns - 1) / columns;
+    return columns == 2 ? pairs_of(p) : p.product.N;
 }
 
 /* X: float where x is normed, else bf16. */
@@ -146,7 +106,8 @@ static __global__ void __launch_bounds__(WARPS *SR_WARP, ROWS == 1 ? BLOCKS : 3)
     constexpr bool normed = sizeof(X) == sizeof(float);
     const int lane = threadIdx.x % SR_WARP;
     const int64_t unit = (int64_t)blockIdx.x * WARPS + threadIdx.x / SR_WARP;
-    const column_pair pair = COLUMNS == 2 ? pair_of(p.end, unit) : column_pair{unit, unit};
+    const column_pair pair =
+        COLUMNS == 2 ? pair_of(p.end, (int)unit) : column_pair{(int)unit, (int)unit};
     const int64_t columns[] = {pair.first, pair.second};
     const X *x = (const X *)p.product.a;
     lane_sums<COLUMNS> sums[ROWS] = {};
@@ -176,7 +137,8 @@ static __global__ void __launch_bounds__(WARPS *SR_WARP, ROWS == 1 ? BLOCKS : 3)
         if (lane != 0 || unit >= units_of(p, COLUMNS))
             continue;
         if constexpr (COLUMNS == 2)
-            finish_pair<Out>(p, row, pair, first, second);
+            store_pair<Out>(p, row, pair, pair_end_of<Out>(p, row, pair, position_of(p, row)),
+                            first, second);
         else
             finish_one<Out>(p.product, row, pair.first, first);
     }
@@ -227,12 +189,20 @@ srnn_status sr_cuda_start_few(sr_backend *backend, const sr_few_product *p) {
         return SRNN_OK;
     if (p->product.M == 1)
         return start_rows<1>(backend, p);
-    return start_rows<SR_CUDA_FEW_ROWS>(backend, p);
+    return p->product.M <= SR_CUDA_FEW_ROWS ? start_rows<SR_CUDA_FEW_ROWS>(backend, p)
+                                            : sr_cuda_start_many(backend, p);
 }
 
-bool sr_cuda_is_few(const sr_cuda_product *p) {
-    return p->in == SRNN_BF16 && p->M <= SR_CUDA_FEW_ROWS && !p->transpose_a && p->transpose_b &&
-           p->K % WIDTH == 0 && sr_is_aligned({p->a, p->a_stride, p->in}, WIDTH) &&
+int64_t sr_cuda_few_rows(const sr_backend *backend, int64_t N) {
+    const bool many =
+        sr_cuda_facts(backend->device)->capability_major == 9 && N <= SR_CUDA_MANY_COLUMNS;
+    return many ? SR_CUDA_MANY_ROWS : SR_CUDA_FEW_ROWS;
+}
+
+bool sr_cuda_is_few(const sr_backend *backend, const sr_cuda_product *p) {
+    return p->in == SRNN_BF16 && p->M <= sr_cuda_few_rows(backend, p->N) && !p->transpose_a &&
+           p->transpose_b && p->K % WIDTH == 0 &&
+           sr_is_aligned({p->a, p->a_stride, p->in}, WIDTH) &&
            sr_is_aligned({p->b, p->b_stride, p->in}, WIDTH);
 }
 

@@ -12,7 +12,14 @@ static bool supports(const srnn_problem *problem) {
 
 static sr_chunk_room take_room(const srnn_plan *plan, sr_layout *layout) {
     const int multiprocessors = sr_cuda_facts(plan->device)->multiprocessors;
-    const size_t states = sr_chunked_states(&plan->problem, multiprocessors);
+    const srnn_problem *const p = &plan->problem;
+    const int group = p->H / p->Hkv;
+    const size_t of_cores[] = {sr_chunked_states(p, group, SR_FORWARD_BLOCKS * multiprocessors),
+                               sr_chunked_states(p, group, SR_QUERY_BLOCKS * multiprocessors),
+                               sr_chunked_states(p, 1, SR_KEY_BLOCKS * multiprocessors)};
+    size_t states = 0;
+    for (const size_t of_core : of_cores)
+        states = of_core > states ? of_core : states;
     return {multiprocessors,
             (float *)sr_layout_take(layout, states, SR_STATE_NUMBERS * sizeof(float))};
 }

@@ -110,14 +110,18 @@ enum { SR_FORWARD_BLOCKS = 4, SR_QUERY_BLOCKS = 3, SR_KEY_BLOCKS = 2 };
 /* Where `blocks` blocks run at a time; `states` is not set. */
 sr_chunk_spans sr_chunked_spans(int heads, int group, int T, int blocks);
 
-/* How many states the cores need room for. */
-size_t sr_chunked_states(const srnn_problem *problem, int multiprocessors);
+/* How many states such spans need room for. */
+size_t sr_chunked_states(const srnn_problem *problem, int group, int blocks);
 
-/* spans.states: the states of keys and values before all spans but the first; and from what the span before each adds, the
- * states before spans of a walk forwards or from the end. */
+/* spans.states: the states of keys and values before all spans but the first; of queries and gradients of numerators after all
+ * but the last, of a walk from the end, where heads have no group; and from what the span before each adds, the states before
+ * spans of a walk forwards or from the end. */
 srnn_status sr_chunked_key_states(const sr_attention_view<sr_bf16> &call,
                                   const sr_mma_alignment &aligned, const sr_chunk_spans &spans,
                                   cudaStream_t stream);
+srnn_status sr_chunked_query_states(const sr_attention_view<sr_bf16> &call,
+                                    const sr_mma_alignment &aligned, const sr_chunk_spans &spans,
+                                    cudaStream_t stream);
 srnn_status sr_chunked_scan(const sr_attention_view<sr_bf16> &call, const sr_chunk_spans &spans,
                             bool from_end, cudaStream_t stream);
 

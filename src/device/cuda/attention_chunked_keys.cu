@@ -275,20 +275,25 @@ __global__ void __launch_bounds__(THREADS, 2)
     state.put(spans.state(head_number, span - 1));
 }
 
+srnn_status sr_chunked_query_states(const sr_attention_view<sr_bf16> &call,
+                                    const sr_mma_alignment &aligned, const sr_chunk_spans &spans,
+                                    cudaStream_t stream) {
+    SR_CUDA(sr_launch(call.choices.decays ? query_states<true> : query_states<false>,
+                      dim3((unsigned)spans.cut_blocks(spans.count - 1)), dim3(THREADS),
+                      sizeof(query_memory), stream, call, aligned, spans));
+    return sr_chunked_scan(call, spans, true, stream);
+}
+
 srnn_status sr_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
                                      const sr_mma_alignment &aligned, const sr_chunk_room &room,
                                      cudaStream_t stream) {
-    const bool decays = call.choices.decays;
     sr_chunk_spans spans =
         sr_chunked_spans(call.B * call.Hkv, 1, call.T, SR_KEY_BLOCKS * room.multiprocessors);
     spans.states = room.states;
-    if (spans.count > 1) {
-        SR_CUDA(sr_launch(decays ? query_states<true> : query_states<false>,
-                          dim3((unsigned)spans.cut_blocks(spans.count - 1)), dim3(THREADS),
-                          sizeof(query_memory), stream, call, aligned, spans));
-        SR_TRY(sr_chunked_scan(call, spans, true, stream));
-    }
-    SR_CUDA(sr_launch(decays ? key_chunks<true> : key_chunks<false>, dim3((unsigned)spans.blocks()),
-                      dim3(THREADS), sizeof(key_memory), stream, call, aligned, spans));
+    if (spans.count > 1)
+        SR_TRY(sr_chunked_query_states(call, aligned, spans, stream));
+    SR_CUDA(sr_launch(call.choices.decays ? key_chunks<true> : key_chunks<false>,
+                      dim3((unsigned)spans.blocks()), dim3(THREADS), sizeof(key_memory), stream,
+                      call, aligned, spans));
     return SRNN_OK;
 }

@@ -20,17 +20,9 @@ sr_chunk_spans sr_chunked_spans(int heads, int group, int T, int blocks) {
     return {heads, group, chunks, heads - left, (chunks + each - 1) / each, each, nullptr};
 }
 
-size_t sr_chunked_states(const srnn_problem *p, int multiprocessors) {
-    const int blocks[] = {SR_FORWARD_BLOCKS, SR_QUERY_BLOCKS, SR_KEY_BLOCKS};
-    size_t most = 0;
-    for (int n = 0; n < 3; n++) {
-        const int group = blocks[n] == SR_KEY_BLOCKS ? 1 : p->H / p->Hkv;
-        const sr_chunk_spans spans =
-            sr_chunked_spans(p->B * p->Hkv, group, p->T, blocks[n] * multiprocessors);
-        const size_t states = (size_t)(spans.heads - spans.whole) * (size_t)spans.count;
-        most = states > most ? states : most;
-    }
-    return most;
+size_t sr_chunked_states(const srnn_problem *p, int group, int blocks) {
+    const sr_chunk_spans spans = sr_chunked_spans(p->B * p->Hkv, group, p->T, blocks);
+    return (size_t)(spans.heads - spans.whole) * (size_t)spans.count;
 }
 
 struct states_memory {

@@ -135,7 +135,7 @@ static size_t scratch_bytes_ordered(const srnn_plan *plan) {
 static bool supports_ordered(const srnn_problem *problem) {
     return supports(problem) && problem->attention.decay == SRNN_DECAY_NONE &&
            sr_score_class_of(&problem->attention) == SR_CLASS_EXPONENTIAL &&
-           (problem->kernel || problem->T >= 64 * problem->D);
+           (problem->kernel || problem->T >= 16 * problem->D);
 }
 
 const sr_attention_kernel sr_cuda_attention_hopper_ordered = {

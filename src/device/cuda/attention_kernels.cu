@@ -14,6 +14,7 @@ const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
                                                          &sr_cuda_attention_hopper,
                                                          &sr_cuda_attention_mma,
                                                          &sr_cuda_attention_generic,
+                                                         &sr_cuda_attention_hopper_chunked,
                                                          &sr_cuda_attention_chunked,
                                                          &sr_cuda_attention_expanded,
                                                          nullptr};

@@ -3,6 +3,7 @@
  * A block has a query head and a share of the keys. Where the keys are shared, the last block of a row to be done finds
  * the others' sums in memory, and adds them up in a fixed order. */
 #include "device/cuda/attention_one.h"
+#include "device/cuda/chain_tasks.h"
 
 #include "device/cuda/check.h"
 #include "device/cuda/device.h"
@@ -60,11 +61,12 @@ SR_DEVICE bool share_sums(const sr_attention_view<N> &call, const sr_kept_memory
     return true;
 }
 
-/* Block (x, y): query head x of all, share y of its keys. */
+/* Block (x, y): query head x of all, share y of its keys. `recorded`, with the rest of a step: what is kept was written before the
+ * recording was started, and is read before the token is there. */
 template <class N, int WIDTH, int WARPS, bool EXPONENTIAL>
 __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 8)
     attend_one(const __grid_constant__ sr_attention_view<N> call, const sr_kept_memory<N> memory,
-               const sr_partials partials) {
+               const sr_partials partials, bool recorded) {
     using Whole = sr_warp_row<WIDTH>;
     __shared__ one_memory<WIDTH, WARPS> shared;
     const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
@@ -73,14 +75,18 @@ __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 
     one_place &at = feed.at;
     feed.token = {call.q.at(at.b, at.h, 0), call.k.at(at.b, at.kv, 0), call.v.at(at.b, at.kv, 0)};
     let_next_start();
-    wait_for_previous();
+    if (!recorded)
+        wait_for_previous();
     at.position = (int)call.position();
     const one_share<WIDTH, WARPS> share(at.position, (int)blockIdx.y, (int)gridDim.y);
     const bool busy = (int)blockIdx.y < share.shares;
-    if (busy) {
-        key_round<N> round;
-        key_sums<8> sums;
+    key_round<N> round;
+    if (busy)
         fetch_round<WIDTH>(round, feed, share.walk.first);
+    if (recorded)
+        wait_for_previous();
+    if (busy) {
+        key_sums<8> sums;
         sums_start(sums, call.score);
         attend_keys<WIDTH>(sums, round, feed, share.walk);
         leave_sums(shared, sums, unit_of(call.score));
@@ -117,7 +123,7 @@ static srnn_status start(const sr_attention_view<N> &call, const sr_kept_memory<
     SR_CUDA(sr_launch_early(early, attend_one<N, WIDTH, WARPS, EXPONENTIAL>,
                             dim3((unsigned)(call.B * call.H), (unsigned)partials.parts),
                             dim3(WARPS * SR_WARP), 0, sr_cuda_stream(device), call, memory,
-                            partials));
+                            partials, sr_chain_is_recorded(sr_cuda_chain(device))));
     return SRNN_OK;
 }
 

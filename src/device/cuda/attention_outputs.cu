@@ -383,11 +383,12 @@ static unsigned norm_parts(int64_t pieces) {
     return (unsigned)(pieces < SR_NORM_PARTS ? pieces : (int64_t)SR_NORM_PARTS);
 }
 
-/* In float a lane has no registers for four rows; a logarithm has no sign. */
+/* In float a lane has no registers for four rows; a logarithm has no sign; and nothing is left of a row of one number less
+ * its mean, not even what sums round. */
 template <class N> static bool has_spread(const sr_attention_view<N> &call) {
     const srnn_norm norm = call.choices.norm;
     return sizeof(N) < sizeof(float) && (norm == SRNN_NORM_LAYER || norm == SRNN_NORM_RMS) &&
-           call.score.kind != SR_CLASS_LONG;
+           call.Dv > 1 && call.score.kind != SR_CLASS_LONG;
 }
 
 /* out (width): sums over partial (parts, 2, width), `half` 0 or 1 of each; a block has 32 columns. */

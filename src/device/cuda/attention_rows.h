@@ -455,15 +455,21 @@ SR_DEVICE void row_affine(float (&x)[Row::count], srnn_norm norm, const float *w
     }
 }
 
+/* Without a norm: what the numerator is multiplied with. */
+SR_DEVICE float row_plain_factor(const sr_choices &c, const sr_row_facts &row) {
+    const sr_row_scalars s = row_scalars(c, row);
+    return s.post * s.gate / s.denominator;
+}
+
 /* x: the numerator in, the output out. */
 template <class Row, class N>
 SR_DEVICE void row_output(float (&x)[Row::count], const sr_attention_view<N> &call,
                           const sr_row_facts &row) {
-    const sr_row_scalars s = row_scalars(call.choices, row);
     if (call.choices.norm == SRNN_NORM_NONE) {
-        row_multiply<Row>(x, s.post * s.gate / s.denominator);
+        row_multiply<Row>(x, row_plain_factor(call.choices, row));
         return;
     }
+    const sr_row_scalars s = row_scalars(call.choices, row);
     bool floored;
     row_multiply<Row>(x, s.gate / s.denominator);
     row_normalise<Row>(x, &floored, call.choices, call.Dv, row_floor(call.choices, row));

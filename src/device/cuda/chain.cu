@@ -391,6 +391,10 @@ bool sr_chain_is_open(const sr_chain *chain) {
     return chain && chain->open;
 }
 
+bool sr_chain_is_recorded(const sr_chain *chain) {
+    return sr_chain_is_open(chain) && chain->recorded;
+}
+
 srnn_status sr_chain_close(sr_chain *chain) {
     chain->open = false;
     return chain->status;

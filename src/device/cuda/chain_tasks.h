@@ -100,6 +100,7 @@ void sr_chain_free(sr_chain *chain);
  * kernel or, if what happens is recorded, when the recording is over: sr_chain_send. */
 void sr_chain_open(sr_chain *chain, char *lists, bool recorded);
 bool sr_chain_is_open(const sr_chain *chain);
+bool sr_chain_is_recorded(const sr_chain *chain); /* open, and what happens is recorded */
 
 /* Starts what was collected. */
 void sr_chain_start(sr_chain *chain, cudaStream_t stream);

@@ -228,6 +228,7 @@ SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
+#define SR_REGISTERS_4 "%0, %1, %2, %3"
 #define SR_REGISTERS_32                                                                          \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
     "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -246,6 +247,7 @@ SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
 #define SR_SUMS_8(i)                                                                            \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
         "+f"(d[i + 6]), "+f"(d[i + 7])
+#define SR_SUMS_4(i)   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define SR_SUMS_32(i)  SR_SUMS_8(i), SR_SUMS_8(i + 8), SR_SUMS_8(i + 16), SR_SUMS_8(i + 24)
 #define SR_SUMS_64(i)  SR_SUMS_32(i), SR_SUMS_32(i + 32)
 #define SR_SUMS_96(i)  SR_SUMS_64(i), SR_SUMS_32(i + 64)
@@ -256,8 +258,14 @@ SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
  * memory; transpose_x = 0: contiguous along the sum, 1: contiguous along the rows of A, the columns of B. */
 template <int N, int transpose_a, int transpose_b>
 SR_DEVICE void wgmma_shared(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {
-    static_assert(N == 64 || N == 128 || N == 192 || N == 256, "no such product here");
-    if constexpr (N == 64)
+    static_assert(N == 8 || N == 64 || N == 128 || N == 192 || N == 256, "no such product here");
+    if constexpr (N == 8)
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %6, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {" SR_REGISTERS_4
+                     "}, %4, %5, add, 1, 1, %7, %8;\n}"
+                     : SR_SUMS_4(0)
+                     : "l"(a), "l"(b), "r"(add), "n"(transpose_a), "n"(transpose_b));
+    else if constexpr (N == 64)
         asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
                      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" SR_REGISTERS_32
                      "}, %32, %33, add, 1, 1, %35, %36;\n}"
@@ -317,10 +325,12 @@ SR_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t *a, uint64_t b,
                        "n"(transpose_b));
 }
 
+#undef SR_REGISTERS_4
 #undef SR_REGISTERS_32
 #undef SR_REGISTERS_64
 #undef SR_REGISTERS_96
 #undef SR_REGISTERS_128
+#undef SR_SUMS_4
 #undef SR_SUMS_8
 #undef SR_SUMS_32
 #undef SR_SUMS_64

@@ -39,6 +39,39 @@ cudaError_t sr_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared
     return cudaLaunchKernel(function, grid, block, addresses, shared_bytes, stream);
 }
 
+/* How a kernel is started beside that. */
+struct sr_launch_attributes {
+    cudaLaunchAttribute attribute[2];
+    unsigned count;
+};
+
+/* The kernel may start before the one in front of it is over. */
+static inline void sr_attribute_early(sr_launch_attributes *attributes) {
+    cudaLaunchAttribute &attribute = attributes->attribute[attributes->count++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+}
+
+/* sr_launch with them. The parameters of CUDA's launch, and the kernel's. */
+template <class... P>
+cudaError_t sr_launch_with(sr_launch_attributes attributes, void (*kernel)(P...), dim3 grid,
+                           dim3 block, size_t shared_bytes, cudaStream_t stream,
+                           typename sr_as_declared<P>::type... arguments) {
+    void *addresses[] = {(void *)&arguments..., nullptr};
+    const void *function = reinterpret_cast<const void *>(kernel);
+    const cudaError_t error = sr_allow_shared(function, shared_bytes);
+    if (error != cudaSuccess)
+        return error;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = attributes.attribute;
+    config.numAttrs = attributes.count;
+    return cudaLaunchKernelExC(&config, function, addresses);
+}
+
 /* The same, and if `early` (Hopper and newer) the kernel may start before the one in front of it is over, once each
  * block of that has called let_next_start. Until it has called wait_for_previous (ptx.h), which every thread must, it
  * reads only what has not been written lately, and writes nothing. The parameters of CUDA's launch, and the
@@ -47,22 +80,11 @@ template <class... P>
 cudaError_t sr_launch_early(bool early, void (*kernel)(P...), dim3 grid, dim3 block,
                             size_t shared_bytes, cudaStream_t stream,
                             typename sr_as_declared<P>::type... arguments) {
-    void *addresses[] = {(void *)&arguments..., nullptr};
-    const void *function = reinterpret_cast<const void *>(kernel);
-    const cudaError_t error = sr_allow_shared(function, shared_bytes);
-    if (error != cudaSuccess)
-        return error;
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = block;
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = early ? 1 : 0;
-    return cudaLaunchKernelExC(&config, function, addresses);
+    sr_launch_attributes attributes = {};
+    if (early)
+        sr_attribute_early(&attributes);
+    return sr_launch_with<P...>(attributes, kernel, grid, block, shared_bytes, stream,
+                                arguments...);
 }
 
 #else

@@ -1,5 +1,5 @@
-/* together.h (private): kernels whose blocks all run at the same time and wait for each other, and what they tell each other by.
- */
+/* together.h: kernels whose blocks run at the same time and wait for each other, all of them or those of a cluster, and
+ * what they tell each other by. */
 #ifndef SR_DEVICE_CUDA_TOGETHER_H
 #define SR_DEVICE_CUDA_TOGETHER_H
 
@@ -24,6 +24,51 @@ cudaError_t sr_launch_together(void (*kernel)(P...), dim3 grid, dim3 block, size
     if (error != cudaSuccess)
         return error;
     return cudaLaunchCooperativeKernel(function, grid, block, addresses, shared_bytes, stream);
+}
+
+/* Hopper: sr_launch_early for a kernel whose blocks run in clusters of `size` neighbours in x, of which grid.x has a
+ * multiple: 1, 2, 4 or 8. The parameters of CUDA's launch, and the kernel's. */
+template <class... P>
+cudaError_t sr_launch_clusters(int size, void (*kernel)(P...), dim3 grid, dim3 block,
+                               size_t shared_bytes, cudaStream_t stream,
+                               typename sr_as_declared<P>::type... arguments) {
+    sr_launch_attributes attributes = {};
+    cudaLaunchAttribute &cluster = attributes.attribute[attributes.count++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = (unsigned)size;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    sr_attribute_early(&attributes);
+    return sr_launch_with<P...>(attributes, kernel, grid, block, shared_bytes, stream,
+                                arguments...);
+}
+
+/* All threads of all blocks of the cluster; orders what they wrote to shared memory before what they read there. */
+SR_DEVICE void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+/* The last barrier: until all have read what this block has, its shared memory stays. Orders nothing. */
+SR_DEVICE void cluster_leave() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"
+                 "barrier.cluster.wait.aligned;" ::
+                     : "memory");
+}
+
+/* What block number `block` of the cluster has where this one has *shared. None may end before the others have read:
+ * cluster_leave. */
+SR_DEVICE float cluster_load(const float *shared, int block) {
+    float number;
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %1, %2;\n"
+                 "ld.shared::cluster.f32 %0, [there];\n"
+                 "}"
+                 : "=f"(number)
+                 : "r"(shared_address(shared)), "r"(block)
+                 : "memory");
+    return number;
 }
 
 /* A number that one block stores, or two neighbours (at a multiple of 16 bytes), and two that another loads again and again

@@ -20,12 +20,13 @@ static const double OUTPUT_LIMIT = 6e-3, GRADIENT_LIMIT = 1e-2;
 enum { TENSORS = SR_OPERAND_DECAY + 1, HOLE = 0x7fff }; /* a NaN where nobody may read */
 
 /* The one that has everything first. */
-enum { MMA, HOPPER, CHUNKED, EXPANDED, HOPPER_ORDERED, KERNELS };
+enum { MMA, HOPPER, CHUNKED, EXPANDED, HOPPER_ORDERED, HOPPER_CHUNKED, KERNELS };
 static const char *const kernels[KERNELS] = {[MMA] = "mma",
                                              [HOPPER] = "hopper",
                                              [CHUNKED] = "chunked",
                                              [EXPANDED] = "expanded",
-                                             [HOPPER_ORDERED] = "hopper_ordered"};
+                                             [HOPPER_ORDERED] = "hopper_ordered",
+                                             [HOPPER_CHUNKED] = "hopper_chunked"};
 
 static srnn_device *gpu;
 
@@ -536,17 +537,19 @@ static void documents_apart(void **state) {
     static const struct {
         size_t kernel;
         const char *spec;
-        int D, chunk;
-    } cases[] = {{CHUNKED, "linear_elu", 64, 0},
-                 {CHUNKED, "linear_elu,decay", 16, 0},
-                 {CHUNKED, "score=linear,normaliser=none,norm=l2", 64, 0},
-                 {EXPANDED, "order:2", 16, 64},
-                 {EXPANDED, "order:2", 16, 0},
-                 {EXPANDED, "order:2,decay", 64, 64}};
+        int Hkv, D, chunk;
+    } cases[] = {{CHUNKED, "linear_elu", 1, 64, 0},
+                 {CHUNKED, "linear_elu,decay", 1, 16, 0},
+                 {CHUNKED, "score=linear,normaliser=none,norm=l2", 1, 64, 0},
+                 {EXPANDED, "order:2", 1, 16, 64},
+                 {EXPANDED, "order:2", 1, 16, 0},
+                 {EXPANDED, "order:2,decay", 1, 64, 64},
+                 {HOPPER_CHUNKED, "linear_elu", 2, 64, 0},
+                 {HOPPER_CHUNKED, "score=linear,normaliser=none,norm=l2", 2, 64, 0}};
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         srnn_problem problem = {.B = 1,
                                 .H = 2,
-                                .Hkv = 1,
+                                .Hkv = cases[n].Hkv,
                                 .T = T,
                                 .D = cases[n].D,
                                 .Dv = cases[n].D,

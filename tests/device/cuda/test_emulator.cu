@@ -290,6 +290,45 @@ static void test_blocks_together(void **state) {
     assert_fails("pass_on", "need not run at the same time");
 }
 
+/* out[x] = the number that thread x of the next block of the cluster has, twice with a barrier between. */
+__global__ void ask_neighbour(float *out, int size) {
+    SR_SHARED(float, memory);
+    const int block = (int)blockIdx.x, thread = (int)threadIdx.x;
+    for (int round = 0; round < 2; round++) {
+        memory[thread] = (float)(1000 * round + 100 * block + thread);
+        cluster_barrier();
+        out[(round * (int)gridDim.x + block) * (int)blockDim.x + thread] =
+            cluster_load(memory + thread, (block + 1) % size);
+        if (round == 0)
+            cluster_barrier();
+        else
+            cluster_leave();
+    }
+}
+
+static void test_clusters(void **state) {
+    (void)state;
+    enum { BLOCKS = 8, THREADS = 64 };
+    float host[2 * BLOCKS * THREADS];
+    float *out = device_array<float>(nullptr, 2 * BLOCKS * THREADS);
+    for (int size = 1; size <= BLOCKS; size *= 2) {
+        RIGHT(sr_launch_clusters(size, ask_neighbour, dim3(BLOCKS), dim3(THREADS),
+                                 THREADS * sizeof(float), stream, out, size));
+        fetch(host, out, 2 * BLOCKS * THREADS);
+        for (int i = 0; i < 2 * BLOCKS * THREADS; i++) {
+            const int block = i / THREADS % BLOCKS, next = block / size * size + (block + 1) % size;
+            const int round = i / THREADS / BLOCKS;
+            assert_true(host[i] == (float)(1000 * round + 100 * next + i % THREADS));
+        }
+    }
+    assert_int_equal(sr_launch_clusters(4, ask_neighbour, dim3(6), dim3(THREADS),
+                                        THREADS * sizeof(float), stream, out, 4),
+                     cudaErrorInvalidConfiguration);
+    RIGHT(
+        sr_launch(ask_neighbour, dim3(2), dim3(THREADS), THREADS * sizeof(float), stream, out, 2));
+    assert_fails("ask_neighbour", "need not run at the same time");
+}
+
 __global__ void count_blocks(int *count, float *sum, int *largest) {
     const int before = atomicAdd(count, 1);
     atomicAdd(sum, 0.5f);
@@ -666,6 +705,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_named_barriers),
         cmocka_unit_test(test_deadlocks_are_told),
         cmocka_unit_test(test_blocks_together),
+        cmocka_unit_test(test_clusters),
         cmocka_unit_test(test_atomic_functions),
         cmocka_unit_test(test_shuffles),
         cmocka_unit_test(test_products),

@@ -68,8 +68,8 @@ typedef struct block {
 SR_EMULATOR_THREAD_LOCAL sr_emulated_place *sr_emulated_thread;
 SR_EMULATOR_THREAD_LOCAL unsigned char *sr_emulated_shared;
 static _Thread_local block *here;
-/* Whether one of the blocks that run together has failed; NULL: this thread of the host runs them one after the other. */
-static _Thread_local const bool *others_failed;
+/* The blocks that run at the same time as this one; NULL: this thread of the host runs them one after the other. */
+static _Thread_local sr_emulated_party *party;
 
 static pthread_mutex_t failure_lock = PTHREAD_MUTEX_INITIALIZER;
 static char failure[2 * NAME_BYTES];
@@ -188,19 +188,23 @@ static double worked(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+static void check_party(void) {
+    if (party == NULL)
+        sr_emulator_fail("it waits for other blocks, which need not run at the same time");
+}
+
 /* The first lane does it for its warp, whose others come no further without it. Time counts as long as the block says
  * nothing to others. */
 void sr_emulator_pause(void) {
     thread *from = current(), *to = next_elsewhere((int)(from - here->thread));
     if (from->place.lane != 0)
         return;
-    if (others_failed == NULL)
-        sr_emulator_fail("it waits for other blocks, which need not run at the same time");
+    check_party();
     if (to == NULL || to < from) { /* all have had their turn */
         const double now = worked();
         if (here->paused == 0)
             here->paused = now;
-        if (now - here->paused > PATIENCE || __atomic_load_n(others_failed, __ATOMIC_RELAXED))
+        if (now - here->paused > PATIENCE || __atomic_load_n(party->failed, __ATOMIC_RELAXED))
             sr_emulator_fail("it has waited for other blocks in vain");
         sched_yield();
     }
@@ -217,6 +221,36 @@ void sr_emulator_word_store(void *to, uint64_t word) {
 
 uint64_t sr_emulator_word_load(const void *from) {
     return __atomic_load_n((const uint64_t *)from, __ATOMIC_RELAXED);
+}
+
+/* One thread goes to the others for its block. */
+void sr_emulator_cluster_barrier(void) {
+    const char *name = "the barrier of a cluster";
+    check_party();
+    sr_emulator_barrier(0, 0, true, name);
+    if (current() == here->thread) {
+        const uint32_t met = __atomic_load_n(&party->met, __ATOMIC_ACQUIRE);
+        if (__atomic_add_fetch(&party->arrived, 1, __ATOMIC_ACQ_REL) == party->blocks) {
+            party->arrived = 0;
+            __atomic_store_n(&party->met, met + 1, __ATOMIC_RELEASE);
+        }
+        while (__atomic_load_n(&party->met, __ATOMIC_ACQUIRE) == met)
+            sr_emulator_pause();
+        here->paused = 0;
+    }
+    sr_emulator_barrier(0, 0, true, name);
+}
+
+float sr_emulator_cluster_load(const float *shared, int rank) {
+    const ptrdiff_t at = (const unsigned char *)shared - here->shared;
+    float number;
+    check_party();
+    if (at < 0 || (size_t)at + sizeof number > here->kernel->shared_bytes || rank < 0 ||
+        rank >= party->blocks)
+        sr_emulator_fail("block %d of a cluster of %d has nothing at byte %td of its shared memory",
+                         rank, party->blocks, at);
+    memcpy(&number, party->shared[rank] + at, sizeof number);
+    return number;
 }
 
 /* ---- meetings ---- */
@@ -373,7 +407,7 @@ static block *block_memory(void) {
     if (b == NULL)
         return NULL;
     b->thread = calloc(SR_EMULATOR_THREADS, sizeof *b->thread);
-    b->fiber = sr_fibers_create(SR_EMULATOR_THREADS, others_failed == NULL);
+    b->fiber = sr_fibers_create(SR_EMULATOR_THREADS, party == NULL);
     void *shared = NULL;
     if (posix_memalign(&shared, 1024, SR_EMULATOR_SHARED_BYTES + FENCE_BYTES) != 0)
         shared = NULL;
@@ -471,10 +505,12 @@ bool sr_emulator_block_run(const sr_emulated_kernel *kernel, uint3 index, bool l
 }
 
 bool sr_emulator_block_run_among(const sr_emulated_kernel *kernel, uint3 index, bool late,
-                                 const bool *failed) {
-    others_failed = failed;
+                                 sr_emulated_party *among, int number) {
+    party = among;
+    if (number < SR_EMULATOR_CLUSTER && block_memory() != NULL)
+        party->shared[number] = kept->shared;
     const bool right = sr_emulator_block_run(kernel, index, late);
-    others_failed = NULL;
+    party = NULL;
     block_release();
     return right;
 }

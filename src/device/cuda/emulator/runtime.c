@@ -23,7 +23,7 @@ typedef struct work {
     work_kind kind;
     int holders;
     sr_emulated_kernel kernel; /* with its arguments */
-    bool together;             /* its blocks wait for each other */
+    int64_t together;          /* so many neighbours among its blocks wait for each other */
     struct {
         char *to;
         const char *from;
@@ -156,25 +156,27 @@ static void run_block(void *context, int64_t task, int worker) {
 typedef struct lone_block {
     pthread_t thread;
     grid *grid;
-    int64_t number;
+    sr_emulated_party *party;
+    int64_t first, number; /* of the party; of this one in it */
 } lone_block;
 
 static void *run_lone_block(void *context) {
     const lone_block *b = context;
     grid *g = b->grid;
-    const uint64_t n = (uint64_t)b->number;
+    const uint64_t n = (uint64_t)(b->first + b->number);
     if (!sr_emulator_block_run_among(g->kernel, block_index(g, n), (n + kernels_run) % 2 == 0,
-                                     &g->failed))
+                                     b->party, (int)b->number))
         __atomic_store_n(&g->failed, true, __ATOMIC_RELAXED);
     return NULL;
 }
 
-/* Blocks that wait for each other. */
-static void run_together(grid *g, int64_t blocks) {
+/* Blocks that wait for each other: `first` and the next of them. */
+static void run_together(grid *g, int64_t first, int64_t blocks) {
     lone_block *all = calloc((size_t)blocks, sizeof *all);
+    sr_emulated_party party = {.failed = &g->failed, .blocks = (int)blocks};
     int64_t started = 0;
     for (; all && started < blocks; started++) {
-        all[started] = (lone_block){.grid = g, .number = started};
+        all[started] = (lone_block){.grid = g, .party = &party, .first = first, .number = started};
         if (pthread_create(&all[started].thread, NULL, run_lone_block, &all[started]) != 0)
             break;
     }
@@ -185,13 +187,13 @@ static void run_together(grid *g, int64_t blocks) {
     free(all);
 }
 
-static void run_kernel(const sr_emulated_kernel *kernel, bool together) {
+static void run_kernel(const sr_emulated_kernel *kernel, int64_t together) {
     grid g = {kernel, false};
     const int64_t blocks =
         (int64_t)kernel->grid.x * (int64_t)kernel->grid.y * (int64_t)kernel->grid.z;
-    if (together)
-        run_together(&g, blocks);
-    else
+    for (int64_t first = 0; together > 0 && first < blocks && !g.failed; first += together)
+        run_together(&g, first, together);
+    if (together == 0)
         sr_parallel(run_block, &g, blocks, sr_thread_count(0));
     kernels_run++;
     if (g.failed)
@@ -296,12 +298,13 @@ static work *work_create(work_kind kind) {
     return w;
 }
 
-static cudaError_t launch(const sr_emulated_kernel *kernel, cudaStream_t stream, bool together) {
+static cudaError_t launch(const sr_emulated_kernel *kernel, cudaStream_t stream, int64_t together) {
     const dim3 g = kernel->grid, b = kernel->block;
     const size_t threads = (size_t)b.x * b.y * b.z;
     const bool right = threads > 0 && threads <= SR_EMULATOR_THREADS && b.z <= 64 && g.x > 0 &&
                        g.y > 0 && g.z > 0 && g.x < 1u << 31 && g.y < 1u << 16 && g.z < 1u << 16 &&
-                       kernel->shared_bytes <= SR_EMULATOR_SHARED_BYTES;
+                       kernel->shared_bytes <= SR_EMULATOR_SHARED_BYTES &&
+                       (together == 0 || (int64_t)g.x * g.y * g.z % together == 0);
     pthread_mutex_lock(&lock);
     work *w = right ? work_create(KERNEL) : NULL;
     if (w == NULL) {
@@ -314,11 +317,13 @@ static cudaError_t launch(const sr_emulated_kernel *kernel, cudaStream_t stream,
 }
 
 cudaError_t sr_emulator_launch(const sr_emulated_kernel *kernel, cudaStream_t stream) {
-    return launch(kernel, stream, false);
+    return launch(kernel, stream, 0);
 }
 
-cudaError_t sr_emulator_launch_together(const sr_emulated_kernel *kernel, cudaStream_t stream) {
-    return launch(kernel, stream, true);
+cudaError_t sr_emulator_launch_together(const sr_emulated_kernel *kernel, int size,
+                                        cudaStream_t stream) {
+    const int64_t blocks = (int64_t)kernel->grid.x * kernel->grid.y * kernel->grid.z;
+    return launch(kernel, stream, size > 0 ? size : blocks);
 }
 
 /* ---- memory ---- */

@@ -1,4 +1,4 @@
-/* together.h (private): blocks that run together, emulated; ../together.h says what these do. */
+/* together.h: blocks that run together, emulated; ../together.h says what these do. */
 #ifndef SR_EMULATOR_TOGETHER_H
 #define SR_EMULATOR_TOGETHER_H
 
@@ -8,12 +8,24 @@
 extern "C" {
 #endif
 
-/* Puts the kernel into the queue; each of its blocks will have a thread of the host. */
-cudaError_t sr_emulator_launch_together(const sr_emulated_kernel *kernel, cudaStream_t stream);
+enum { SR_EMULATOR_CLUSTER = 8 }; /* blocks, at most */
 
-/* sr_emulator_block_run of one of them, on a thread of the host that does nothing else; *failed: whether another has. */
+/* Puts the kernel into the queue; its blocks will run together, each on a thread of the host: `size` neighbours at a time
+ * (0: all of them). */
+cudaError_t sr_emulator_launch_together(const sr_emulated_kernel *kernel, int size,
+                                        cudaStream_t stream);
+
+/* Blocks that run at the same time. */
+typedef struct sr_emulated_party {
+    const bool *failed; /* whether one of the kernel's has */
+    int blocks, arrived;
+    uint32_t met;                               /* how often, at their barrier */
+    unsigned char *shared[SR_EMULATOR_CLUSTER]; /* memory of the first of them */
+} sr_emulated_party;
+
+/* sr_emulator_block_run of number `number` of them, on a thread of the host that does nothing else. */
 bool sr_emulator_block_run_among(const sr_emulated_kernel *kernel, uint3 block, bool late,
-                                 const bool *failed);
+                                 sr_emulated_party *party, int number);
 
 /* ---- called by the threads of a kernel ---- */
 
@@ -24,15 +36,21 @@ void sr_emulator_pause(void);
 void sr_emulator_word_store(void *to, uint64_t word);
 uint64_t sr_emulator_word_load(const void *from);
 
+/* The barrier of a cluster, and a number of another block of it. */
+void sr_emulator_cluster_barrier(void);
+float sr_emulator_cluster_load(const float *shared, int block);
+
 /* A bulk copy to shared memory. */
 void sr_emulator_bulk_load(void *shared, const void *global, int bytes, uint64_t *barrier);
 
 #ifdef __cplusplus
 }
 
+/* The parameters of CUDA's launch, and the kernel's. */
 template <class... P>
-cudaError_t sr_launch_together(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
-                               cudaStream_t stream, typename sr_as_declared<P>::type... arguments) {
+cudaError_t sr_launch_clusters(int size, void (*kernel)(P...), dim3 grid, dim3 block,
+                               size_t shared_bytes, cudaStream_t stream,
+                               typename sr_as_declared<P>::type... arguments) {
     using call = sr_emulated_call<P...>;
     void *memory = nullptr;
     if (posix_memalign(&memory, 64, sizeof(call)) != 0)
@@ -40,7 +58,25 @@ cudaError_t sr_launch_together(void (*kernel)(P...), dim3 grid, dim3 block, size
     new (memory) call{kernel, std::tuple<P...>(arguments...)};
     const sr_emulated_kernel queued = {
         "of blocks that run together", call::run, memory, grid, block, shared_bytes};
-    return sr_emulator_launch_together(&queued, stream);
+    return sr_emulator_launch_together(&queued, size, stream);
+}
+
+template <class... P>
+cudaError_t sr_launch_together(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
+                               cudaStream_t stream, typename sr_as_declared<P>::type... arguments) {
+    return sr_launch_clusters<P...>(0, kernel, grid, block, shared_bytes, stream, arguments...);
+}
+
+SR_DEVICE void cluster_barrier() {
+    sr_emulator_cluster_barrier();
+}
+
+SR_DEVICE void cluster_leave() {
+    sr_emulator_cluster_barrier();
+}
+
+SR_DEVICE float cluster_load(const float *shared, int block) {
+    return sr_emulator_cluster_load(shared, block);
 }
 
 SR_DEVICE void store_marked(sr_marked *to, float number, uint32_t mark) {
