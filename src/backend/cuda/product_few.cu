@@ -201,7 +201,7 @@ int64_t sr_cuda_few_rows(const sr_backend *backend, int64_t N) {
 
 bool sr_cuda_is_few(const sr_backend *backend, const sr_cuda_product *p) {
     return p->in == SRNN_BF16 && p->M <= sr_cuda_few_rows(backend, p->N) && !p->transpose_a &&
-           p->transpose_b && p->K % WIDTH == 0 &&
+           p->transpose_b && p->K > 0 && p->K % WIDTH == 0 &&
            sr_is_aligned({p->a, p->a_stride, p->in}, WIDTH) &&
            sr_is_aligned({p->b, p->b_stride, p->in}, WIDTH);
 }

@@ -16,7 +16,8 @@ static sr_chunk_room take_room(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *const p = &plan->problem;
     const int multiprocessors = sr_cuda_facts(plan->device)->multiprocessors;
     const int group = p->H / p->Hkv;
-    const size_t of_cores[] = {sr_chunked_states(p, group, HOPPER_FORWARD_BLOCKS * multiprocessors),
+    const size_t of_cores[] = {sr_chunked_states(p, group, HOPPER_PLAIN_BLOCKS * multiprocessors),
+                               sr_chunked_states(p, group, HOPPER_FORWARD_BLOCKS * multiprocessors),
                                sr_chunked_states(p, group, HOPPER_QUERY_BLOCKS * multiprocessors),
                                sr_chunked_states(p, 1, SR_KEY_BLOCKS * multiprocessors),
                                sr_chunked_states(p, 1, HOPPER_KEY_BLOCKS * multiprocessors)};

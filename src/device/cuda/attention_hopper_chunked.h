@@ -14,8 +14,13 @@
 
 enum { CHUNK_THREADS = 128, CHUNK_TILE_BYTES = SR_CHUNK_NUMBERS * (int)sizeof(sr_bf16) };
 
-/* How many blocks of the walks a multiprocessor has at a time. */
-enum { HOPPER_FORWARD_BLOCKS = 5, HOPPER_QUERY_BLOCKS = 4, HOPPER_KEY_BLOCKS = 4 };
+/* How many blocks of the walks a multiprocessor has at a time; forward of plain rows and of others. */
+enum {
+    HOPPER_PLAIN_BLOCKS = 5,
+    HOPPER_FORWARD_BLOCKS = 4,
+    HOPPER_QUERY_BLOCKS = 4,
+    HOPPER_KEY_BLOCKS = 4
+};
 
 /* Whether their shared memory has room for them; each block takes 1 KiB more. */
 SR_BOTH constexpr bool chunk_blocks_fit(size_t bytes, int blocks) {

@@ -14,7 +14,7 @@ struct forward_memory {
     uint64_t full;
     int b, h, kv, end; /* what is walked, and where that ends */
 };
-static_assert(chunk_blocks_fit(sizeof(forward_memory), HOPPER_FORWARD_BLOCKS), "too much memory");
+static_assert(chunk_blocks_fit(sizeof(forward_memory), HOPPER_PLAIN_BLOCKS), "too much memory");
 
 /* The weights of the chunk's pairs, rounded; and sums of the weights of a thread's two rows, but for the score's coefficient, of
  * the chunk's keys and, where `before`, of those before it. */
@@ -114,7 +114,8 @@ SR_DEVICE void finish_outputs(chunk_sums &c, const float (&sum)[2], const chunk_
 }
 
 template <bool PLAIN>
-__global__ void __launch_bounds__(CHUNK_THREADS, PLAIN ? HOPPER_FORWARD_BLOCKS : 4)
+__global__ void __launch_bounds__(CHUNK_THREADS,
+                                  PLAIN ? HOPPER_PLAIN_BLOCKS : HOPPER_FORWARD_BLOCKS)
     hopper_forward_chunks(const __grid_constant__ chunk_task task) {
     const sr_attention_view<sr_bf16> &call = task.call;
     SR_SHARED(forward_memory, shared);
@@ -191,14 +192,16 @@ srnn_status hopper_chunked_forward(const sr_attention_view<sr_bf16> &call,
                                    const sr_mma_alignment &aligned, const sr_chunk_room &room,
                                    cudaStream_t stream) {
     chunk_task task;
-    sr_chunk_spans spans = sr_chunked_spans(call.B * call.Hkv, call.group, call.T,
-                                            HOPPER_FORWARD_BLOCKS * room.multiprocessors);
+    const bool plain = sr_chunked_plain(call);
+    const int blocks = plain ? HOPPER_PLAIN_BLOCKS : HOPPER_FORWARD_BLOCKS;
+    sr_chunk_spans spans =
+        sr_chunked_spans(call.B * call.Hkv, call.group, call.T, blocks * room.multiprocessors);
     spans.states = room.states;
     if (spans.count > 1)
         SR_TRY(sr_chunked_key_states(call, aligned, spans, stream));
     SR_CUDA(chunk_task_make(&task, call, aligned, spans));
-    SR_CUDA(sr_launch(
-        sr_chunked_plain(call) ? hopper_forward_chunks<true> : hopper_forward_chunks<false>,
-        dim3((unsigned)spans.blocks()), dim3(CHUNK_THREADS), sizeof(forward_memory), stream, task));
+    SR_CUDA(sr_launch(plain ? hopper_forward_chunks<true> : hopper_forward_chunks<false>,
+                      dim3((unsigned)spans.blocks()), dim3(CHUNK_THREADS), sizeof(forward_memory),
+                      stream, task));
     return SRNN_OK;
 }

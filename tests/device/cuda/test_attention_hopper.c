@@ -463,7 +463,7 @@ static void little_memory(void **state) {
     assert_string_equal(srnn_plan_kernel(x.plan), "hopper");
     assert_true(srnn_plan_scratch_bytes(x.plan) < bytes);
     srnn_plan_free(x.plan);
-    assert_int_equal(plan_with(&x.plan, &x.problem, 1024), SRNN_ERR_MEMORY);
+    assert_int_equal(plan_with(&x.plan, &x.problem, 8192), SRNN_ERR_MEMORY);
     x.problem.kernel = "hopper_ordered";
     assert_int_equal(plan_with(&x.plan, &x.problem, bytes - 1), SRNN_ERR_MEMORY);
 }

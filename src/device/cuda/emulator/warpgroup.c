@@ -160,14 +160,20 @@ void sr_emulator_bulk_add(float *global, const float *shared, int bytes) {
 /* Blocks with earlier turns run on other threads of the host, or are over. */
 bool sr_emulator_turn_has_come(const int *turn, int mine) {
     enum { PATIENCE = 60 };
-    static _Thread_local time_t since; /* when asked in vain first; 0: not */
-    const time_t now = time(NULL), from = since;
-    since = 0;
+    static _Thread_local struct {
+        const int *turn;
+        int mine;
+        time_t since;
+    } vain; /* the last that was asked for in vain, again and again since then */
     if (__atomic_load_n(turn, __ATOMIC_ACQUIRE) == mine)
         return true;
-    if (from != 0 && now - from > PATIENCE)
+    if (vain.turn != turn || vain.mine != mine) {
+        vain.turn = turn;
+        vain.mine = mine;
+        vain.since = time(NULL);
+    }
+    if (time(NULL) - vain.since > PATIENCE)
         sr_emulator_fail("turn %d does not come", mine);
-    since = from != 0 ? from : now;
     sched_yield();
     return false;
 }
