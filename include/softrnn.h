@@ -331,7 +331,7 @@ typedef enum srnn_form {
 typedef struct srnn_problem {
     srnn_attention attention;
     srnn_dtype dtype;
-    int B, H, Hkv, T, D, Dv; /* Hkv 0: H; Dv 0: D. D and Dv from 1 to 256 */
+    int B, H, Hkv, T, D, Dv; /* Hkv 0: H; Dv 0: D. D from 1 to 256, Dv too, or to 512 on a CPU */
     int levels; /* numbers of a level gate: documents have up to 2^(levels-1) tokens. 0: 15 */
     double rope_theta; /* of rotations that the equation does itself; 0: 10000 */
 
