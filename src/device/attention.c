@@ -62,14 +62,11 @@ static srnn_status alloc_spans(srnn_plan *plan) {
 /* Through a state the terms of a high order cancel in float: such a form is used when asked for. */
 enum { AUTO_ORDER_MAX = 8 };
 
-static bool computes(const sr_attention_kernel *kernel, const srnn_problem *p, srnn_form form) {
-    return kernel->dtype == p->dtype && kernel->form == form && kernel->supports(p);
-}
-
 /* Whether the device computes the problem in this form. */
 static bool has_kernel(const srnn_plan *plan, srnn_form form) {
+    const srnn_problem *p = &plan->problem;
     for (const sr_attention_kernel *const *k = plan->device->kernels(); *k; k++)
-        if (computes(*k, &plan->problem, form))
+        if ((*k)->dtype == p->dtype && (*k)->form == form && (*k)->supports(p))
             return true;
     return false;
 }
@@ -101,7 +98,7 @@ static srnn_status choose_kernel(srnn_plan *plan) {
         if (p->kernel && strcmp(p->kernel, (*k)->name) != 0)
             continue;
         known = true;
-        if (computes(*k, p, p->form)) {
+        if ((*k)->dtype == p->dtype && (*k)->form == p->form && (*k)->supports(p)) {
             plan->kernel = *k;
             return SRNN_OK;
         }
@@ -116,21 +113,6 @@ static srnn_status choose_kernel(srnn_plan *plan) {
                        plan->device->name, forms[p->form], text, sr_number_name(p->dtype));
     return SR_FAIL(SRNN_ERR_UNSUPPORTED, "kernel '%s' has no %s form of %s in %s", p->kernel,
                    forms[p->form], text, sr_number_name(p->dtype));
-}
-
-/* Where the device has not enough for the kernel, another of its kernels that wants less takes its place. */
-static srnn_status take_scratch(srnn_plan *plan) {
-    const srnn_problem *p = &plan->problem;
-    plan->scratch_bytes = plan->kernel->scratch(plan);
-    srnn_status status = sr_device_allocate(plan->device, &plan->scratch, plan->scratch_bytes);
-    const sr_attention_kernel *const *k = plan->device->kernels();
-    for (; *k && status == SRNN_ERR_MEMORY && !p->kernel; k++)
-        if (computes(*k, p, p->form) && (*k)->scratch(plan) < plan->scratch_bytes) {
-            plan->kernel = *k;
-            plan->scratch_bytes = (*k)->scratch(plan);
-            status = sr_device_allocate(plan->device, &plan->scratch, plan->scratch_bytes);
-        }
-    return status;
 }
 
 /* ---- plans ---- */
@@ -154,7 +136,8 @@ static srnn_status plan_fill(srnn_plan *plan, const srnn_problem *problem) {
         SR_TRY(sr_problem_check_state(p));
     SR_TRY(choose_kernel(plan));
     sr_plan_fill_core(plan);
-    return take_scratch(plan);
+    plan->scratch_bytes = plan->kernel->scratch(plan);
+    return sr_device_allocate(plan->device, &plan->scratch, plan->scratch_bytes);
 }
 
 srnn_status srnn_plan_create(srnn_plan **plan, const srnn_problem *problem) {

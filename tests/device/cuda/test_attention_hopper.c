@@ -429,45 +429,6 @@ static void random_rows(void **state) {
         }
 }
 
-/* A device that has no piece of memory larger than `most`. */
-static srnn_status (*allocate_any)(srnn_device *device, void **out, size_t bytes);
-static size_t most;
-
-static srnn_status allocate_up_to_most(srnn_device *device, void **out, size_t bytes) {
-    return bytes > most ? SRNN_ERR_MEMORY : allocate_any(device, out, bytes);
-}
-
-static srnn_status plan_with(srnn_plan **plan, const srnn_problem *problem, size_t bytes) {
-    most = bytes;
-    gpu->allocate = allocate_up_to_most;
-    const srnn_status status = srnn_plan_create(plan, problem);
-    gpu->allocate = allocate_any;
-    return status;
-}
-
-/* Without memory for the sums of queries' gradients two kernels take the place of one, unless that was asked for. */
-static void little_memory(void **state) {
-    (void)state;
-    run x = {.problem = {.B = 1, .H = 2, .T = 1024, .D = 64}};
-    allocate_any = gpu->allocate;
-    if (!run_plan(&x, &variants[0]) || strcmp(srnn_plan_kernel(x.plan), "hopper_ordered") != 0) {
-        srnn_plan_free(x.plan);
-        skip();
-    }
-    const size_t bytes = srnn_plan_scratch_bytes(x.plan);
-    srnn_plan_free(x.plan);
-    assert_int_equal(plan_with(&x.plan, &x.problem, bytes), SRNN_OK);
-    assert_string_equal(srnn_plan_kernel(x.plan), "hopper_ordered");
-    srnn_plan_free(x.plan);
-    assert_int_equal(plan_with(&x.plan, &x.problem, bytes - 1), SRNN_OK);
-    assert_string_equal(srnn_plan_kernel(x.plan), "hopper");
-    assert_true(srnn_plan_scratch_bytes(x.plan) < bytes);
-    srnn_plan_free(x.plan);
-    assert_int_equal(plan_with(&x.plan, &x.problem, 8192), SRNN_ERR_MEMORY);
-    x.problem.kernel = "hopper_ordered";
-    assert_int_equal(plan_with(&x.plan, &x.problem, bytes - 1), SRNN_ERR_MEMORY);
-}
-
 static double milliseconds(void (*work)(run *), run *x) {
     enum { REPEATS = 20 };
     struct timespec from, to;
@@ -532,8 +493,7 @@ static int large(const char *number, const char *spec, const char *kernel) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_rows),
-                                       cmocka_unit_test(little_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_rows)};
     if (srnn_device_open(&gpu, "cuda") != SRNN_OK) {
         fprintf(stderr, "left out: %s\n", srnn_error_detail());
         return 77;
