@@ -15,10 +15,10 @@ compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout $(or $(2),300) --output-on-failure
 # What does not depend on how the program was compiled is tested once, by `release`: rules of the source tree, pages in
 # a browser, ranks that die, hang or fill a disk. Under sanitizers whole commands run too; another compiler changes what
-# they compute with, which has tests of its own. Both go through the instruction sets with verify_quick alone.
+# they compute with, which has tests of its own. Sanitizers go through the instruction sets with verify_quick alone.
 compiled_only = -LE 'tree|processes|levels'
 computing_only = -LE 'tree|processes|levels|commands'
-# Builds that try something else than the CPU's kernels have those of one instruction set.
+# Builds that try something else than the CPU's kernels have those of one instruction set; `make nightly` tries clang with all.
 one_level = -DSOFTRNN_CPU_LEVELS=OFF
 
 .PHONY: build test study study-full study-gpu verify deps deps-test deps-browser deps-torch test-python wheel \
@@ -55,6 +55,7 @@ release: deps-test build ## the release build and its tests
 
 nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, 20 of a rank, a study on a real Slurm, every allocation and every touch of a file failing once, new input for the fuzzers
 	@$(call compile,build)
+	@$(MAKE) --no-print-directory clang one_level=-DSOFTRNN_CPU_LEVELS=ON
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
 	@SOFTRNN_KILLS=20 SOFTRNN_KILL_SEED=2 tests/ranks/check_ranks.py build/cli/softrnn killed
 	@tools/deps.sh slurm
@@ -69,7 +70,7 @@ sanitize: deps-test ## the build with address and undefined-behaviour sanitizers
 	@$(call run_tests,build-sanitize) $(compiled_only)
 
 clang: deps-test ## the build with clang, and its tests
-	@$(call configure,build-clang,-DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=clang)
+	@$(call configure,build-clang,-DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=clang $(one_level))
 	@$(call compile,build-clang)
 	@$(call run_tests,build-clang) $(computing_only)
 
