@@ -15,10 +15,10 @@ compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout $(or $(2),300) --output-on-failure
 # What does not depend on how the program was compiled is tested once, by `release`: rules of the source tree, pages in
 # a browser, ranks that die, hang or fill a disk. Under sanitizers whole commands run too; another compiler changes what
-# they compute with, which has tests of its own. Sanitizers go through the instruction sets with verify_quick alone.
+# they compute with, which has tests of its own.
 compiled_only = -LE 'tree|processes|levels'
 computing_only = -LE 'tree|processes|levels|commands'
-# Builds that try something else than the CPU's kernels have those of one instruction set; `make nightly` tries clang with all.
+# Builds beside the release have the CPU's kernels of one instruction set; `make nightly` tries sanitizers and clang with all.
 one_level = -DSOFTRNN_CPU_LEVELS=OFF
 
 .PHONY: build test study study-full study-gpu verify deps deps-test deps-browser deps-torch test-python wheel \
@@ -53,9 +53,9 @@ release: deps-test build ## the release build and its tests
 	@$(call compile,build)
 	@$(call run_tests,build)
 
-nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, 20 of a rank, a study on a real Slurm, every allocation and every touch of a file failing once, new input for the fuzzers
+nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, 20 of a rank, a study on a real Slurm, sanitizers and clang with every instruction set, every allocation and every touch of a file failing once, new input for the fuzzers
 	@$(call compile,build)
-	@$(MAKE) --no-print-directory clang one_level=-DSOFTRNN_CPU_LEVELS=ON
+	@$(MAKE) --no-print-directory sanitize clang one_level=-DSOFTRNN_CPU_LEVELS=ON
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
 	@SOFTRNN_KILLS=20 SOFTRNN_KILL_SEED=2 tests/ranks/check_ranks.py build/cli/softrnn killed
 	@tools/deps.sh slurm
@@ -65,7 +65,7 @@ nightly: deps-test build races ## what takes too long for every day: 200 kills o
 	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=0 FUZZ_RUNS=1000000
 
 sanitize: deps-test ## the build with address and undefined-behaviour sanitizers, and its tests
-	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON)
+	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON $(one_level))
 	@$(call compile,build-sanitize)
 	@$(call run_tests,build-sanitize) $(compiled_only)
 
