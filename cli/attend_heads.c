@@ -1,7 +1,6 @@
 /* attend_heads.c: attention on q, k, v and gates from a file. */
 #include "attend.h"
 #include "attention/attention.h"
-#include "attention/head_sizes.h"
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "call.h"

@@ -1,6 +1,5 @@
 /* bench.c: `softrnn bench`, which checks and then times; one JSON line per case. */
 #include "attention/attention.h"
-#include "attention/head_sizes.h"
 #include "base/threads.h"
 #include "bench_case.h"
 #include "commands.h"

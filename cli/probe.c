@@ -76,8 +76,8 @@ static double draw_query(const srnn_attention *a, double normal, int D) {
     const bool clamped_series = a->score == SRNN_SCORE_TAYLOR && a->clamp > 0;
     if (sr_needs_row_sum(a) && (powers || clamped_series))
         normal = fabs(normal);
-    if (a->clamp >
-        0) /* never 0 where numbers are divided by their length over the heads, which may be of two of them */
+    /* Never 0 where numbers are divided by their length over the heads, which may be of two of them. */
+    if (a->clamp > 0)
         return (rint(normal * 12) + (normal == fabs(normal) ? 1 : unit ? -1 : 0)) / 8;
     if (unit)
         return normal + copysign(0.5, normal);

@@ -15,7 +15,8 @@ enum {
     SR_SHORT_CONV_MAX = 64,
     SR_FRONT_TOKENS_MAX = 1024,
     SR_POOL_MAX = 4096,
-    SR_HEAD_SIZE_MAX = 256, /* D and Dv; srnn_plan_create enforces it */
+    SR_HEAD_SIZE_MAX = 256,  /* D, and Dv on GPUs; srnn_plan_create enforces it */
+    SR_VALUE_SIZE_MAX = 512, /* Dv on the CPU, as published models have it */
     SR_LEVELS_MAX = 32,
     SR_LEVELS_USUAL = 15, /* what problem.levels = 0 means */
 };

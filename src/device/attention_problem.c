@@ -2,7 +2,6 @@
 #include "device/attention_problem.h"
 
 #include "attention/attention.h"
-#include "attention/head_sizes.h"
 #include "attention/operands.h"
 #include "base/cpu_level.h"
 #include "base/memory.h"

@@ -2,7 +2,6 @@
 #include "model/config.h"
 
 #include "attention/attention.h"
-#include "attention/head_sizes.h"
 #include "base/memory.h"
 #include "base/memory_stream.h"
 

@@ -2,7 +2,6 @@
 #include "train/run_settings.h"
 
 #include "attention/attention.h"
-#include "attention/head_sizes.h"
 #include "base/text.h"
 #include "model/config.h"
 

@@ -6,7 +6,7 @@
 #ifndef SR_CPU_ATTENTION_REAL_H
 #define SR_CPU_ATTENTION_REAL_H
 
-#include "attention/head_sizes.h"
+#include "attention/attention.h"
 
 #include "softrnn.h"
 
