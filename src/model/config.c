@@ -41,6 +41,23 @@ sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer) {
     return dims;
 }
 
+bool sr_model_config_is_softmax(const sr_model_config *c) {
+    static const srnn_attention softmax;
+    const sr_layer_sizes sizes = {.H = c->H, .Hkv = c->Hkv, .D = c->D, .Dv = c->D};
+    for (int layer = 0; layer < c->L && !c->is_avey; layer++)
+        if (!sr_attention_same(&c->attention[layer], &softmax) ||
+            memcmp(&c->sizes[layer], &sizes, sizeof sizes) != 0)
+            return false;
+    return !c->is_avey;
+}
+
+int sr_model_config_rope_width(const sr_model_config *c) {
+    for (int layer = 0; layer < c->L && !c->is_avey; layer++)
+        if (c->attention[layer].position == SRNN_POSITION_ROPE)
+            return c->sizes[layer].D;
+    return c->D;
+}
+
 typedef struct bound {
     const char *name;
     int value, least, most;
@@ -70,12 +87,17 @@ static srnn_status check_sizes(const sr_model_config *c, int layer) {
     if (c->attention[layer].position != SRNN_POSITION_ROPE)
         return SRNN_OK;
     if (s->D % 2)
+        return SR_FAIL(
+            SRNN_ERR_ARGUMENT,
+            "rotary position turns pairs of channels: keys need an even width, not %d; use "
+            "position=none",
+            s->D);
+    const int width = sr_model_config_rope_width(c);
+    if (s->D != width)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
-                       "rotary position needs an even head_dim, not %d; use position=none", s->D);
-    if (s->D != c->D)
-        return SR_FAIL(SRNN_ERR_ARGUMENT,
-                       "layer %d: rotary position needs keys as wide as head_dim, %d, not %d",
-                       layer, c->D, s->D);
+                       "layer %d: rotary position turns keys of one width in all layers, %d in an "
+                       "earlier one and %d here; use position=none in one of them, or --key-size",
+                       layer, width, s->D);
     return SRNN_OK;
 }
 

@@ -61,16 +61,8 @@ const sr_family *sr_family_named(const json_t *model_type) {
     return NULL;
 }
 
-static bool is_softmax(const sr_model_config *config) {
-    static const srnn_attention softmax;
-    for (int layer = 0; layer < config->L; layer++)
-        if (!sr_attention_same(&config->attention[layer], &softmax))
-            return false;
-    return true;
-}
-
 const sr_family *sr_family_of(const sr_model_config *config) {
-    if (config->is_avey || !is_softmax(config) || config->mlp != SR_MLP_SWIGLU)
+    if (!sr_model_config_is_softmax(config) || config->mlp != SR_MLP_SWIGLU)
         return &families[SOFTRNN];
     if (config->qkv_bias == config->o_bias)
         return &families[LLAMA];

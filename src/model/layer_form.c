@@ -28,11 +28,15 @@
     }
 #define SKIP_CONV \
     { "skip_conv1d", {V}, .target = SKIP, ALWAYS, .start = FAN }
+#define QKV_CONVS                                         \
+    {"q_conv1d", {Q}, NEVER}, {"k_conv1d", {K}, NEVER}, { \
+        "v_conv1d", {V}, NEVER                            \
+    }
 
 /* Mamba-2's layer: one projection of everything, one convolution of x, B and C, which are v, k and q. */
 #define MAMBA                                                                        \
     .projections = {{"in_proj", {GATE, V, K, Q, DECAY, LEVEL}, .start = FAN, ZERO}}, \
-    .convs = {{"conv1d", {V, K, Q}, ALWAYS, .start = FAN}},                          \
+    .convs = {{"conv1d", {V, K, Q}, ALWAYS, .start = FAN}, SKIP_CONV},               \
     .output = {"out_proj", .start = {.rule = SR_START_FAN_DEPTH}, ZERO}
 #define MAMBA_NORM \
     { "norm.weight", SR_OPERAND_NORM_WEIGHT, VALUE(1) }
@@ -42,6 +46,7 @@
     .rules = {{SR_SIZE_HEADS, "A_log", 0}, {SR_SIZE_LEVELS, "L", 1},                         \
               {SR_SIZE_VALUE, "norm.weight", 0}, {SR_SIZE_KEY, "in_proj.weight", 0},         \
               {SR_SIZE_CONV, "conv1d.weight", 2}}
+#define CONV_RULE {SR_SIZE_CONV, "q_conv1d.weight", 2}
 #define QKV_RULES {SR_SIZE_KEY, "q_proj.weight", 0}, {SR_SIZE_VALUE, "v_proj.weight", 0}
 
 static const sr_layer_form plain = {
@@ -61,6 +66,7 @@ static const sr_layer_form forms[] = {
     [SRNN_LAYER_POWER] = {
         .projections = {QKV_PROJECTIONS,
                         {"g_proj", {DECAY}, ALWAYS, .bias_start = VALUE(6.906768)}}, /* sigmoid: 0.999 */
+        .convs = {QKV_CONVS, SKIP_CONV},
         .output = OUT},
     [SRNN_LAYER_MAMBA2] = {
         MAMBA, MAMBA_RULES, .learned = {MAMBA_NORM},
@@ -78,32 +84,35 @@ static const sr_layer_form forms[] = {
     [SRNN_LAYER_GLA] = {
         .projections = {QKV_PROJECTIONS, {"g_proj", {GATE}, ZERO}, {"gk_proj.0", {RANK}, NEVER},
                         {"gk_proj.1", {DECAY}, .source = RANK, ALWAYS, ZERO}},
+        .convs = {QKV_CONVS, SKIP_CONV},
         .learned = {{"g_norm_swish_gate.weight", SR_OPERAND_NORM_WEIGHT, VALUE(1)}},
         .output = OUT,
         .sizes = {.key_denominator = 2, .rank = 16},
-        .rules = {QKV_RULES, {SR_SIZE_RANK, "gk_proj.0.weight", 0}}},
+        .rules = {QKV_RULES, {SR_SIZE_RANK, "gk_proj.0.weight", 0}, CONV_RULE}},
     [SRNN_LAYER_DELTA_NET] = {
         .projections = {QKV_PROJECTIONS, {"b_proj", {WRITE}, NEVER}, {"a_proj", {DECAY}, NEVER},
                         {"g_proj", {GATE}, NEVER}, {"l_proj", {LEVEL}, NEVER}},
-        .convs = {{"q_conv1d", {Q}, NEVER}, {"k_conv1d", {K}, NEVER}, {"v_conv1d", {V}, NEVER}},
+        .convs = {QKV_CONVS, SKIP_CONV},
         .learned = {{"o_norm.weight", SR_OPERAND_NORM_WEIGHT, VALUE(1)},
                     {"A_log", SR_OPERAND_A_LOG, {SR_START_LOG_UNIFORM, 0, 16}}},
         .output = OUT,
         .rules = {{SR_SIZE_HEADS, "b_proj.weight", 0}, {SR_SIZE_HEADS, "L", 0},
-                  {SR_SIZE_LEVELS, "L", 1}, QKV_RULES, {SR_SIZE_CONV, "q_conv1d.weight", 2}}},
+                  {SR_SIZE_LEVELS, "L", 1}, QKV_RULES, CONV_RULE}},
     [SRNN_LAYER_RAT] = {
         .projections = {{"in_proj", {GATE, V, POOL, Q, K}, NEVER}},
+        .convs = {QKV_CONVS, SKIP_CONV},
         .learned = {{"gate_bias", SR_OPERAND_POOL_GATE, {.rule = SR_START_LOG_POOL}}},
         .output = {"out_proj", ZERO},
         .rules = {{SR_SIZE_GROUPS, "in_proj.weight", 0}}},
     [SRNN_LAYER_GRELA] = {
         .projections = {{"in_proj", {V}, ALWAYS, ZERO}, {"act_proj", {GATE}, ALWAYS, ZERO},
                         {"attn.qk", {Q, K}, .source = V, ALWAYS, ZERO}},
-        .convs = {{"attn.conv1d", {V}, .target = SKIP, ALWAYS, .start = FAN}},
+        .convs = {QKV_CONVS, {"attn.conv1d", {V}, .target = SKIP, ALWAYS, .start = FAN}},
         .output = {"out_proj", ALWAYS, ZERO},
         .rules = {{SR_SIZE_SKIP_CONV, "attn.conv1d.weight", 2}}},
     [SRNN_LAYER_NALA] = {
         .projections = {QKV_PROJECTIONS, {"g_proj", {GATE}, ZERO}},
+        .convs = {QKV_CONVS, SKIP_CONV},
         .output = OUT},
 };
 /* clang-format on */

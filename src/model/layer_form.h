@@ -1,7 +1,8 @@
 /* layer_form.h: the forms of a layer, as data: from which projections, convolutions and learned vectors it makes what
  * the equation reads, and what files call them.
  *
- * What a form does not mention is made as the table of operands says, so that every form goes with every variant. */
+ * What a form does not mention is made as the table of operands says, and each has the convolutions that its variant may
+ * lack, so that every form goes with every variant. */
 #ifndef SR_MODEL_LAYER_FORM_H
 #define SR_MODEL_LAYER_FORM_H
 
@@ -43,7 +44,7 @@ typedef enum sr_form_bias {
 enum {
     SR_FORM_PARTS = 6,
     SR_FORM_PROJECTIONS = 7,
-    SR_FORM_CONVS = 3,
+    SR_FORM_CONVS = 4,
     SR_FORM_LEARNED = 6,
     SR_FORM_RULES = 8
 };
@@ -60,8 +61,8 @@ typedef struct sr_form_projection {
 typedef struct sr_form_conv {
     const char *name; /* NULL ends the list */
     int parts[SR_FORM_PARTS];
-    int target; /* the part that it makes, with the variant's skip_conv taps; SR_PART_NONE: short_conv taps, and
-                   the equation reads the parts as the convolution leaves them */
+    int target; /* the part that it makes, with the variant's skip_conv taps, of the parts as they are projected;
+                   SR_PART_NONE: short_conv taps, and the equation reads the parts as the convolution leaves them */
     sr_form_bias bias;
     sr_start start;
 } sr_form_conv;

@@ -224,22 +224,6 @@ static void add_conv(builder *b, const sr_form_conv *form) {
         move_parts(b, form, conv);
 }
 
-static bool has_target(const sr_layer_form *form, int target) {
-    for (int c = 0; c < SR_FORM_CONVS && form->convs[c].name; c++)
-        if (form->convs[c].target == target)
-            return true;
-    return false;
-}
-
-/* A convolution that the variant asks for and the form does not know. */
-static srnn_status check_convs(const builder *b) {
-    if (b->attention->short_conv && !has_target(b->w->form, SR_PART_NONE))
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "this layer has no place for short_conv");
-    if (b->attention->skip_conv && !has_target(b->w->form, SR_PART(SKIP)))
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "this layer has no place for skip=conv");
-    return SRNN_OK;
-}
-
 /* ---- the whole */
 
 static void add_learned(builder *b) {
@@ -258,7 +242,6 @@ srnn_status sr_layer_wire(sr_layer_wiring *wiring, const srnn_attention *attenti
                  .problem = sr_layer_problem(attention, dims)};
     *wiring = (sr_layer_wiring){.form = sr_layer_form_of(attention),
                                 .output = (int64_t)dims->H * b.problem.Dv};
-    SR_TRY(check_convs(&b));
     if (is_read(&b, SR_PART_RANK) && dims->rank < 1)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "this layer needs a rank of at least 1");
     SR_TRY(add_projections(&b, true));

@@ -175,10 +175,11 @@ srnn_status sr_model_load_llama2c(sr_model **model, sr_backend *backend, const c
 }
 
 static srnn_status check_llama2c(const sr_model_config *c, const char *path) {
-    static const srnn_attention softmax;
-    for (int layer = 0; layer < c->L; layer++)
-        if (!sr_attention_same(&c->attention[layer], &softmax))
-            return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: llama2.c knows softmax attention only", path);
+    if (!sr_model_config_is_softmax(c))
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "%s: llama2.c knows softmax attention only, with keys and values as wide as "
+                       "head_dim",
+                       path);
     if (c->qkv_bias || c->o_bias || c->mlp_bias || c->mlp != SR_MLP_SWIGLU || c->D * c->H != c->C)
         return SR_FAIL(
             SRNN_ERR_UNSUPPORTED,

@@ -128,18 +128,19 @@ void sr_model_pointers_free(sr_model_pointers *pointers) {
 /* By pieces, so that a long table is never in memory twice. */
 static srnn_status fill_rope_table(const sr_model *model, float *piece, int64_t piece_rows) {
     const sr_model_config *c = &model->config;
+    const int D = sr_model_config_rope_width(c);
     for (int64_t first = 0; first < c->positions; first += piece_rows) {
         const int64_t left = c->positions - first, count = left < piece_rows ? left : piece_rows;
-        sr_rope_rows(piece, first, count, c->D, c->rope_theta, &c->rope_scaling);
-        SR_TRY(sr_device_copy_in(model->backend->device, model->rope_table + first * c->D, piece,
-                                 (size_t)(count * c->D) * sizeof *piece));
+        sr_rope_rows(piece, first, count, D, c->rope_theta, &c->rope_scaling);
+        SR_TRY(sr_device_copy_in(model->backend->device, model->rope_table + first * D, piece,
+                                 (size_t)(count * D) * sizeof *piece));
     }
     return SRNN_OK;
 }
 
 static srnn_status make_rope_table(sr_model *model) {
     enum { PIECE_ROWS = 1024 };
-    const size_t D = (size_t)model->config.D;
+    const size_t D = (size_t)sr_model_config_rope_width(&model->config);
     void *memory, *piece;
     SR_TRY(sr_device_allocate(model->backend->device, &memory,
                               (size_t)model->config.positions * D * sizeof(float)));

@@ -11,6 +11,17 @@ enum { B = 2, T = 13, ROWS = B * T };
 
 static sr_backend *cpu;
 
+/* Every layer of its own with convolutions that its authors do not give it, and keys of another width turned. */
+static const char *const layers[] = {"forget,short_conv=3,skip=conv:2",
+                                     "mamba2,short_conv=3,skip=conv:2,position=rope",
+                                     "gated_softmax_plusplus_mamba,short_conv=3,skip=conv:2",
+                                     "linear_mamba,short_conv=3,skip=conv:2",
+                                     "gla,short_conv=3,skip=conv:2",
+                                     "gated_delta_net,short_conv=3,skip=conv:2,position=rope",
+                                     "rat,short_conv=3,skip=conv:2,pool=3",
+                                     "grela,short_conv=3,skip=conv:2",
+                                     "nala,feature=elu1,short_conv=3,skip=conv:2"};
+
 static float *whole_logits(sr_model *model, const int32_t *ids) {
     const sr_pass_setup setup = {.B = B, .T = T};
     sr_pass *pass;
@@ -102,6 +113,8 @@ static void decoding_is_prefill(void **state) {
     check_decoding("order:2");
     check_decoding("elu:2");
     check_decoding("power:2");
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
+        check_decoding(layers[i]);
     check_decoding("0:norm,1-:order:2");
     check_decoding("0:gated_softmax_plusplus,1:linear_elu");
 }
@@ -163,6 +176,8 @@ static void gradients_are_slopes(void **state) {
     check_slope("0:gated_softmax_decay,1:linear_cosine", SR_MLP_SWIGLU, false, true);
     check_slope("order:2", SR_MLP_SWIGLU, false, false);
     check_slope("gated_softmax_plusplus", SR_MLP_NONE, true, true);
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
+        check_slope(layers[i], SR_MLP_SWIGLU, i % 2 == 0, false);
 }
 
 /* Weights of all that an attention layer projects its input to follow each other, which lets a backend
@@ -231,8 +246,10 @@ static void bits_stay(void **state) {
 static void documents_are_apart(void **state) {
     (void)state;
     const int64_t offsets[] = {0, 5, 13, 26};
-    const char *const variants[] = {"softmax", "gated_softmax_plusplus", "linear_elu",
-                                    "gated_softmax_decay"};
+    const char *const variants[] = {"softmax",           "gated_softmax_plusplus",
+                                    "linear_elu",        "gated_softmax_decay",
+                                    "gla,short_conv=3",  "rat,pool=3,skip=conv:2",
+                                    "log_linear_mamba2", "log_linear_gated_delta_net"};
     for (size_t v = 0; v < sizeof variants / sizeof *variants; v++) {
         sr_model *model = small_model(cpu, variants[v], SR_MLP_SWIGLU, false, false);
         const sr_pass_setup packed = {.B = B, .T = T, .offsets = offsets, .documents = 3};

@@ -336,6 +336,33 @@ static void what_is_no_llama_says_so(void **state) {
                      SRNN_OK);
 }
 
+/* Nor softmax with keys or values of another width than head_dim, which no Llama has. */
+static void other_widths_are_no_llama(void **state) {
+    (void)state;
+    static const sr_layer_sizes given[] = {{.D = 10}, {.Dv = 10}};
+    char path[256];
+    path_in(path, "other.bin");
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false), *loaded;
+        sr_model_config config;
+        assert_int_equal(sr_model_config_copy(&config, &model->config), SRNN_OK);
+        sr_model_free(model);
+        config.given = given[i];
+        config.rope_theta = 10000;
+        assert_int_equal(sr_model_config_attention(&config, "softmax"), SRNN_OK);
+        assert_int_equal(sr_model_create(&model, cpu, &config), SRNN_OK);
+        assert_int_equal(sr_model_initialise(model, 0.02, 1), SRNN_OK);
+        assert_int_equal(sr_model_save(model, folder, SR_DTYPE_F32), SRNN_OK);
+        assert_true(config_holds("\"model_type\": \"softrnn\""));
+        assert_int_equal(sr_model_load(&loaded, cpu, folder), SRNN_OK);
+        compare_models(model, loaded, 0);
+        assert_int_equal(sr_model_save_llama2c(model, path), SRNN_ERR_UNSUPPORTED);
+        sr_model_free(loaded);
+        sr_model_free(model);
+        sr_model_config_free(&config);
+    }
+}
+
 /* The tensors of a tied model, with a head that is the embedding, but for `change` in one number. */
 static void write_with_head(const sr_model *model, float change) {
     char path[256];
@@ -435,6 +462,7 @@ static void foreign_tensors(void **state) {
         {"model.layers.1.self_attn.out_gate_proj.bias", SR_DTYPE_F32, false},
         {"model.layers.1.mlp.up_proj.bias", SR_DTYPE_F32, false},
         {"model.norm.bias", SR_DTYPE_F32, false},
+        {"lm_head.bias", SR_DTYPE_F32, false},
         {"model.norm.weight", SR_DTYPE_I32, false},
         {"model.norm.weight", SR_DTYPE_F32, true},
         {"model.layers.0.self_attn.rotary_emb.inv_freq", SR_DTYPE_F32, true},
