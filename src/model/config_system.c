@@ -14,7 +14,6 @@ enum { REQUIRED = 8, ATTENTION_BYTES = 256 };
 /* A member that must be this JSON, or be left out. */
 typedef struct required {
     const char *name, *value, *why;
-    bool always; /* left out it is something else */
 } required;
 
 /* What a file says of its layers, all of which are alike. */
@@ -36,9 +35,9 @@ struct sr_config_system {
 /* ---- members that must have one value */
 
 static const required common[] = {
-    {"attn", "null", "layers of another attention between them are not read", false},
-    {"attnres_block_size", "null", "attention over earlier layers is not here", false},
-    {"quantization_config", "null", "quantised weights are not read", false},
+    {"attn", "null", "layers of another attention between them are not read"},
+    {"attnres_block_size", "null", "attention over earlier layers is not here"},
+    {"quantization_config", "null", "quantised weights are not read"},
 };
 
 /* A word of JSON, a text in its quotes or a number. */
@@ -54,7 +53,7 @@ static bool is_json(const json_t *value, const char *text) {
 
 static void require(sr_config_reader *r, const required *rule) {
     const json_t *value = sr_config_value(r->root, rule->name);
-    if (r->status != SRNN_OK || (value ? is_json(value, rule->value) : !rule->always))
+    if (r->status != SRNN_OK || !value || is_json(value, rule->value))
         return;
     r->status = SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: %s must be %s: %s", r->path, rule->name,
                         rule->value, rule->why);
@@ -133,7 +132,7 @@ static void check_time_steps(sr_config_reader *r, const char *key) {
 static void read_mamba2(sr_config_reader *r, system_layer *layer, sr_model_config *c) {
     sr_layer_sizes *s = &layer->sizes;
     *s = (sr_layer_sizes){.H = sr_config_integer(r, "num_heads", 128),
-                          .Hkv = 1,
+                          .Hkv = sr_config_integer(r, "n_groups", 8),
                           .D = sr_config_integer(r, "state_size", 128),
                           .Dv = sr_config_integer(r, "head_dim", 64)};
     if (expanded(r, "expand", 2, c->C) != (int64_t)s->H * s->Dv)
@@ -168,17 +167,12 @@ const sr_config_system sr_system_mamba2 = {
     .mlp = SR_MLP_NONE,
     .epsilon = "layer_norm_epsilon",
     .usual_epsilon = 1e-5,
-    .own =
-        {{"n_groups", "1",
-          "with more groups transformers takes the norm over all channels, this program over those "
-          "of a group as Mamba-2's own code does",
-          .always = true},
-         {"hidden_act", "\"silu\"", "other functions after the convolution are not here", false},
-         {"use_conv_bias", "true", "the convolution has a bias here", false},
-         {"norm_eps", "null", "the epsilon is layer_norm_epsilon's", false},
-         {"rmsnorm", "true", "the layer has its norm here", false},
-         {"norm_before_gate", "false", "the gate comes before the norm here", false},
-         {"D_has_hdim", "false", "D is one number a head here", false}},
+    .own = {{"hidden_act", "\"silu\"", "other functions after the convolution are not here"},
+            {"use_conv_bias", "true", "the convolution has a bias here"},
+            {"norm_eps", "null", "the epsilon is layer_norm_epsilon's"},
+            {"rmsnorm", "true", "the layer has its norm here"},
+            {"norm_before_gate", "false", "the gate comes before the norm here"},
+            {"D_has_hdim", "false", "D is one number a head here"}},
     .read = read_mamba2,
     .set = set_mamba2,
 };
@@ -193,10 +187,10 @@ const sr_config_system sr_system_mamba2 = {
                          {"post_attention_layernorm.", "mlp_norm."}}}, \
     .mlp = SR_MLP_SWIGLU, .epsilon = "norm_eps", .usual_epsilon = 1e-6
 #define FLA_SWISH \
-    { "hidden_act", "\"swish\"", "other functions in the MLP are not here", false }
-#define DELTA_RULES                                                                          \
-    {"use_short_conv", "true", "the delta rule's layer has its convolutions here", false}, { \
-        "allow_neg_eigval", "false", "beta is below 1 here", false                           \
+    { "hidden_act", "\"swish\"", "other functions in the MLP are not here" }
+#define DELTA_RULES                                                                   \
+    {"use_short_conv", "true", "the delta rule's layer has its convolutions here"}, { \
+        "allow_neg_eigval", "false", "beta is below 1 here"                           \
     }
 /* The gate behind the norm, as text after a variant with it and without. */
 #define WITH_GATE    ",post_gate=sigmoid,gate_width=channel,gate_shape=silu"
@@ -221,25 +215,30 @@ static void read_gla(sr_config_reader *r, system_layer *layer, sr_model_config *
     s->Hkv = sr_config_integer(r, "num_kv_heads", s->H);
     s->rank = RANK;
     read_expansion(r, s, 0.5, c->C);
-    snprintf(layer->attention, sizeof layer->attention, "gla");
+    snprintf(layer->attention, sizeof layer->attention, "gla,short_conv=%d",
+             sr_config_flag(r, r->root, "use_short_conv", false)
+                 ? sr_config_integer(r, "conv_size", 4)
+                 : 0);
 }
 
 static void set_gla(json_t *root, const sr_model_config *c) {
     set_mlp(root, c);
     set_expansion(root, c);
     sr_json_set(root, "num_kv_heads", json_integer(c->sizes[0].Hkv));
+    sr_json_set(root, "use_short_conv", json_boolean(c->attention[0].short_conv));
+    if (c->attention[0].short_conv)
+        sr_json_set(root, "conv_size", json_integer(c->attention[0].short_conv));
 }
 
 const sr_config_system sr_system_gla = {
     FLA_NAMES,
     .own = {FLA_SWISH,
-            {"feature_map", "null", "q and k are taken as they are", false},
-            {"use_short_conv", "false", "the layer has no convolutions here", false},
-            {"use_output_gate", "true", "the layer has its gate here", false},
-            {"clamp_min", "null", "gates are not limited here", false},
-            {"elementwise_affine", "true", "the norm has a weight here", false},
-            {"fuse_norm", "true", "the norm's weight would have another name", false},
-            {"use_gv", "false", "values have no gate of their own here", false}},
+            {"feature_map", "null", "q and k are taken as they are"},
+            {"use_output_gate", "true", "the layer has its gate here"},
+            {"clamp_min", "null", "gates are not limited here"},
+            {"elementwise_affine", "true", "the norm has a weight here"},
+            {"fuse_norm", "true", "the norm's weight would have another name"},
+            {"use_gv", "false", "values have no gate of their own here"}},
     .read = read_gla,
     .set = set_gla,
 };
@@ -264,10 +263,10 @@ const sr_config_system sr_system_delta_net = {
     FLA_NAMES,
     .own = {FLA_SWISH,
             DELTA_RULES,
-            {"use_beta", "true", "the delta rule has its beta here", false},
-            {"use_output_norm", "true", "the layer has its norm here", false},
-            {"qk_norm", "\"l2\"", "q and k have unit length here", false},
-            {"qk_activation", "\"silu\"", "SiLU follows the convolutions here", false}},
+            {"use_beta", "true", "the delta rule has its beta here"},
+            {"use_output_norm", "true", "the layer has its norm here"},
+            {"qk_norm", "\"l2\"", "q and k have unit length here"},
+            {"qk_activation", "\"silu\"", "SiLU follows the convolutions here"}},
     .read = read_delta_net,
     .set = set_delta_net,
 };

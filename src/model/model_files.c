@@ -16,6 +16,7 @@
 #include <string.h>
 
 #define EMBEDDING "model.embed_tokens.weight"
+#define HEAD      "lm_head.weight"
 
 /* ---- the configuration */
 
@@ -53,7 +54,7 @@ static bool same_numbers(const sr_tensor *a, const sr_tensor *b) {
 
 /* A head that differs from the embedding is not tied, whatever config.json says. */
 static void find_head(sr_model_config *config, const sr_weight_files *files) {
-    const sr_tensor *head = sr_weight_files_find(files, "lm_head.weight");
+    const sr_tensor *head = sr_weight_files_find(files, HEAD);
     const sr_tensor *embedding = sr_weight_files_find(files, EMBEDDING);
     config->head_kept = config->tied && head && embedding && !same_numbers(head, embedding);
     if (config->head_kept)
@@ -120,6 +121,15 @@ static bool is_of_reference(const char *name) {
     return false;
 }
 
+static bool begins(const char *text, const char *with) {
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+/* Whether logits would need it. The head itself has no place in a tied model, which has it as its embedding. */
+static bool is_of_model(const char *name, const char *root) {
+    return begins(name, root) || (begins(name, "lm_head.") && strcmp(name, HEAD) != 0);
+}
+
 /* Refuses a tensor inside the model that would be left out: the model would be another one. */
 static srnn_status check_tensor(const sr_tensor *tensor, const sr_tensor_names *names,
                                 const sr_model_config *config, const sr_tensor_table *table,
@@ -129,7 +139,7 @@ static srnn_status check_tensor(const sr_tensor *tensor, const sr_tensor_names *
     sr_tensor_name_here(here, names, tensor->name);
     sr_tensor_name_there(there, names, here);
     const bool has_place = strcmp(there, tensor->name) == 0 && sr_tensor_table_find(table, here);
-    if (strncmp(tensor->name, root, strlen(root)) != 0 || has_place || is_buffer(tensor->name) ||
+    if (!is_of_model(tensor->name, root) || has_place || is_buffer(tensor->name) ||
         (config->reference && is_of_reference(tensor->name)))
         return SRNN_OK;
     return SR_FAIL(SRNN_ERR_UNSUPPORTED,
@@ -152,18 +162,20 @@ static srnn_status check_tensors(const sr_weight_files *files, const sr_model_co
 static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
                                const sr_weight_files *files, const char *folder) {
     const sr_tensor *tensor = sr_weight_files_find(files, spec->name);
+    char there[SR_SPEC_NAME];
+    sr_tensor_name_there(there, files->names, spec->name);
     if (!tensor && model->config.tied && strcmp(spec->name, EMBEDDING) == 0)
-        tensor = sr_weight_files_find(files, "lm_head.weight");
+        tensor = sr_weight_files_find(files, HEAD);
     if (!tensor)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: the files hold no %s, which the model needs", folder,
-                       spec->name);
+                       there);
     if (!sr_tensor_has_shape(tensor, spec->rank, spec->shape))
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: %s has another shape than config.json says", folder,
-                       spec->name);
+                       there);
     if (tensor->dtype != SR_DTYPE_F32 && tensor->dtype != SR_DTYPE_F64 &&
         tensor->dtype != SR_DTYPE_F16 && tensor->dtype != SR_DTYPE_BF16)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: %s is of type %s; weights are floating-point",
-                       folder, spec->name, sr_dtype_name(tensor->dtype));
+                       folder, there, sr_dtype_name(tensor->dtype));
     return sr_stream_in(model->backend, model->weights + spec->start, tensor);
 }
 

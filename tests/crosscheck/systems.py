@@ -9,7 +9,7 @@ flash-linear-attention's description of its layers. Each model is read, converte
 The second form writes what tests/model/test_published.c compares with: config.json, names and shapes of
 tensors, tokens and logits. Weights are no part of it: both compute them from the tensors' names.
 
-Needs the PyPI packages torch and transformers."""
+Needs the PyPI packages torch and transformers (5.23 or newer: older ones take Mamba-2's norm over all groups)."""
 import json
 import math
 import os
@@ -40,6 +40,7 @@ def mamba2_cases():
     sizes = dict(SIZES, num_heads=4, head_dim=6, state_size=5, n_groups=1, chunk_size=8, pad_token_id=None,
                  bos_token_id=None, eos_token_id=2)
     yield "mamba2", sizes
+    yield "mamba2_groups", dict(sizes, n_groups=2)
     yield "mamba2_tied", dict(sizes, tie_word_embeddings=True, conv_kernel=3, use_bias=True,
                               layer_norm_epsilon=1e-3)
 
@@ -76,6 +77,7 @@ def fla_cases():
                  use_short_conv=True, use_gate=True, allow_neg_eigval=False)
     yield "gla", gla
     yield "gla_shared", dict(gla, num_heads=6, num_kv_heads=2, expand_v=2, tie_word_embeddings=True)
+    yield "gla_conv", dict(gla, use_short_conv=True, conv_size=3)
     yield "delta_net", delta
     yield "delta_net_gate", dict(delta, use_gate=True, conv_size=3, intermediate_size=None)
     yield "gated_deltanet", gated
@@ -97,6 +99,7 @@ def fla_shapes(c):
     inner = c["intermediate_size"] or 256 * -(-int(C * 4 * 2 / 3) // 256)
     kind = c["model_type"]
     if kind == "gla":
+        widths = (("q", H * Dk), ("k", G * Dk), ("v", G * Dv))
         layer = {"q_proj.weight": [H * Dk, C], "k_proj.weight": [G * Dk, C], "v_proj.weight": [G * Dv, C],
                  "g_proj.weight": [H * Dv, C], "gk_proj.0.weight": [16, C],
                  "gk_proj.1.weight": [G * Dk, 16], "gk_proj.1.bias": [G * Dk],
@@ -104,12 +107,13 @@ def fla_shapes(c):
     else:
         layer = {"q_proj.weight": [G * Dk, C], "k_proj.weight": [G * Dk, C], "v_proj.weight": [H * Dv, C],
                  "b_proj.weight": [H, C], "o_norm.weight": [Dv]}
-        for part, width in (("q", G * Dk), ("k", G * Dk), ("v", H * Dv)):
-            layer[f"{part}_conv1d.weight"] = [width, 1, c["conv_size"]]
+        widths = (("q", G * Dk), ("k", G * Dk), ("v", H * Dv))
         if kind == "gated_deltanet":
             layer.update({"a_proj.weight": [H, C], "A_log": [H], "dt_bias": [H]})
         if c["use_gate"]:
             layer["g_proj.weight"] = [H * Dv, C]
+    if c.get("use_short_conv", kind != "gla"):
+        layer.update({f"{part}_conv1d.weight": [width, 1, c["conv_size"]] for part, width in widths})
     layer["o_proj.weight"] = [C, H * Dv]
     shapes = {"model.embeddings.weight": [c["vocab_size"], C], "model.norm.weight": [C]}
     if not c["tie_word_embeddings"]:
@@ -149,13 +153,14 @@ def fla_layer(x, w, c):
     H, G, Dk, Dv = fla_widths(c)
     T, kind = x.shape[0], c["model_type"]
     q, k, v = (x @ w[f"{part}_proj.weight"].T for part in "qkv")
+    if c.get("use_short_conv", kind != "gla"):
+        q, k, v = (convolved(y, w[f"{part}_conv1d.weight"]) for part, y in (("q", q), ("k", k), ("v", v)))
     if kind == "gla":
         gate = F.logsigmoid((x @ w["gk_proj.0.weight"].T) @ w["gk_proj.1.weight"].T + w["gk_proj.1.bias"]) / 16
         k, gate, v = (y.reshape(T, G, -1).repeat_interleave(H // G, 1) for y in (k, gate, v))
         o = recur(q.reshape(T, H, Dk), k, v, gate, None)
         o = rms(o, w["g_norm_swish_gate.weight"], c["norm_eps"]) * F.silu(x @ w["g_proj.weight"].T).reshape(T, H, Dv)
         return o.reshape(T, -1) @ w["o_proj.weight"].T
-    q, k, v = (convolved(y, w[f"{part}_conv1d.weight"]) for part, y in (("q", q), ("k", k), ("v", v)))
     q, k = (y.reshape(T, G, Dk).repeat_interleave(H // G, 1) for y in (q, k))
     q, k = (y * torch.rsqrt(y.pow(2).sum(-1, keepdim=True) + 1e-6) for y in (q, k))
     decay = torch.zeros(T, H, dtype=x.dtype)

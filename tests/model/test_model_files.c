@@ -580,6 +580,7 @@ int main(void) {
         cmocka_unit_test(folders_come_back),
         cmocka_unit_test(shards_are_found),
         cmocka_unit_test(llama2c_comes_back),
+        cmocka_unit_test(other_widths_are_no_llama),
         cmocka_unit_test(bad_configurations),
         cmocka_unit_test(rope_scalings),
         cmocka_unit_test(yarn_is_that_of_transformers),
