@@ -158,7 +158,9 @@ int command_attend(int argc, char **argv) {
             "checkpoints (q_proj.weight, out_gate_proj.bias, out_norm.weight, conv1d.weight,\n"
             "norm_const ..., with or without a prefix such as model.layers.0.self_attn.), dy\n"
             "(B, T, C) for --backward, and metadata num_attention_heads, num_key_value_heads\n"
-            "(default: as many), head_dim (default: C / heads), rope_theta (default: 10000).\n"
+            "(default: as many; with share=qk n_groups, default: 1), head_dim (default: C / "
+            "heads,\n"
+            "or as the shapes say), rope_theta (default: 10000).\n"
             "Writes y, dx and d.<name> of every weight. Empty front tokens are the model's: x has\n"
             "them already.",
         .options = options,

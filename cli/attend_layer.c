@@ -92,18 +92,36 @@ static const sr_tensor *find_tensor(const void *file, const char *name) {
     return sr_safetensors_find(file, name);
 }
 
+/* Whether the shape of a tensor says how wide a head is. */
+static bool shapes_tell_width(const srnn_attention *attention) {
+    const sr_form_rule *rules = sr_layer_form_of(attention)->rules;
+    for (int i = 0; i < SR_FORM_RULES && rules[i].size; i++)
+        if (rules[i].size == SR_SIZE_VALUE)
+            return true;
+    return false;
+}
+
+/* Groups of heads that share keys and values, or queries and keys, as config.json calls them too. */
+static srnn_status read_groups(int *groups, const layer_run *run, int H) {
+    static const char n_groups[] = "n_groups";
+    const bool queries =
+        sr_shares_queries(&run->setup.attention) && sr_safetensors_metadata(run->in, n_groups);
+    return read_count(groups, run, queries ? n_groups : "num_key_value_heads", H);
+}
+
 /* From the metadata, and from the shapes of the weights. */
 static srnn_status read_sizes(layer_run *run, int C) {
     sr_layer_setup *s = &run->setup;
     int H, Hkv, D;
     SR_TRY(read_count(&H, run, "num_attention_heads", 0));
-    SR_TRY(read_count(&Hkv, run, "num_key_value_heads", H));
-    if (C % H != 0 && !sr_safetensors_metadata(run->in, "head_dim"))
+    SR_TRY(read_groups(&Hkv, run, H));
+    if (C % H != 0 && !sr_safetensors_metadata(run->in, "head_dim") &&
+        !shapes_tell_width(&s->attention))
         return SR_FAIL(SRNN_ERR_FORMAT,
                        "%s: 'x' has %d channels, which %d heads do not divide; the metadata "
                        "'head_dim' may say the size of a head",
                        run->request->in_path, C, H);
-    SR_TRY(read_count(&D, run, "head_dim", C / H));
+    SR_TRY(read_count(&D, run, "head_dim", C / H > 0 ? C / H : 1));
     const sr_layer_sizes sizes =
         sr_layer_sizes_usual(&s->attention, H, Hkv, D, &(sr_layer_sizes){0});
     s->dims = sr_layer_sizes_dims(&sizes, C);

@@ -274,6 +274,38 @@ static void plain_layer(double *y, const float *x, float *const *weights) {
         }
 }
 
+/* A layer of Mamba-2 with heads of 3 numbers in 2 groups, whose keys have 2; `heads` do not divide C. */
+static void attend_groups(float *y, const char *key) {
+    enum { HEADS = 10, WIDTH = 3, GROUPS = 2, KEY = 2, INNER = HEADS * WIDTH };
+    content file = begin();
+    add(&file, "in_proj.weight", SHAPE(2 * INNER + 2 * GROUPS * KEY + HEADS, C));
+    add(&file, "conv1d.weight", SHAPE(INNER + 2 * GROUPS * KEY, 1, 4));
+    add(&file, "conv1d.bias", SHAPE(INNER + 2 * GROUPS * KEY));
+    add(&file, "A_log", SHAPE(HEADS)), add(&file, "dt_bias", SHAPE(HEADS));
+    add(&file, "D", SHAPE(HEADS)), add(&file, "norm.weight", SHAPE(INNER));
+    add(&file, "out_proj.weight", SHAPE(C, INNER));
+    add(&file, "x", SHAPE(B, T, C));
+    sr_safetensors_writer_metadata(file.writer, "num_attention_heads", "10");
+    sr_safetensors_writer_metadata(file.writer, key, "2");
+    finish(&file);
+    assert_int_not_equal(C % HEADS, 0);
+    assert_int_equal(attend("mamba2", ""), 0);
+    sr_safetensors *out = results();
+    memcpy(y, result(out, "y", SHAPE(B, T, C)), B * T * C * sizeof *y);
+    sr_safetensors_free(out);
+}
+
+/* No shape tells groups: read as one they would give other numbers. */
+static void groups_have_two_names(void **state) {
+    (void)state;
+    static float named[B * T * C], shared[B * T * C], one[B * T * C];
+    attend_groups(named, "n_groups");
+    attend_groups(shared, "num_key_value_heads");
+    attend_groups(one, "nobody_reads_this");
+    assert_memory_equal(named, shared, sizeof named);
+    assert_memory_not_equal(named, one, sizeof named);
+}
+
 static void layer_agrees_with_the_equation(void **state) {
     (void)state;
     static const char *const prefixes[] = {"", "model.layers.0.self_attn."};
@@ -422,6 +454,7 @@ int main(void) {
         cmocka_unit_test(gradient_is_a_difference_quotient),
         cmocka_unit_test(nan_goes_through),
         cmocka_unit_test(layer_agrees_with_the_equation),
+        cmocka_unit_test(groups_have_two_names),
         cmocka_unit_test(bad_heads_are_named),
         cmocka_unit_test(bad_requests_are_named),
         cmocka_unit_test(bad_layers_are_named),
