@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "files/folder.h"
 #include "files/path.h"
+#include "model_open.h"
 #include "options.h"
 #include "report/orders/orders.h"
 #include "report/runs/runs.h"
@@ -31,22 +32,27 @@ static srnn_status check_runs(const command_arguments *folders) {
     return SRNN_OK;
 }
 
-static srnn_status write_page(const command_arguments *folders, const char *out, size_t *bytes) {
+static srnn_status write_page(const command_arguments *folders, const char *out, size_t *bytes,
+                              bool *leaks) {
     const char *first = folders->values[0];
+    *leaks = false; /* orders are of models with attention */
     if (folders->count == 1 && is_study(first))
-        return sr_report_write(first, out, bytes);
+        return sr_report_write(first, out, bytes, leaks);
     if (folders->count == 1 && is_orders(first))
         return sr_report_write_orders(first, out, bytes);
-    return sr_report_write_runs(folders->values, (size_t)folders->count, out, bytes);
+    return sr_report_write_runs(folders->values, (size_t)folders->count, out, bytes, leaks);
 }
 
 static srnn_status write_report(const command_arguments *folders, const char *out) {
     const char *first = folders->values[0];
     size_t bytes;
+    bool leaks;
     if (folders->count > 1 || !(is_study(first) || is_orders(first)))
         SR_TRY(check_runs(folders));
     SR_TRY(sr_folders_make(out));
-    SR_TRY(write_page(folders, out, &bytes));
+    SR_TRY(write_page(folders, out, &bytes, &leaks));
+    if (leaks)
+        model_tell_leak();
     printf("%s/report.html\n", out);
     fprintf(stderr, "%.0f KB; figures (SVG) and tables (CSV, LaTeX) are beside it\n",
             (double)bytes / 1024);

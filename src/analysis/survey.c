@@ -102,15 +102,33 @@ static srnn_status observe(void *context, int layer, const srnn_operands *in, sr
     return SRNN_OK;
 }
 
+/* Sums, states and costs are those of heads as the model has them. */
+static srnn_status check_heads(const sr_model_config *c, int layer) {
+    const sr_layer_sizes *s = &c->sizes[layer];
+    if (s->H == c->H && s->Hkv == c->Hkv && s->D == c->D && s->Dv == c->D)
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                   "layer %d has %d heads with keys of %d and values of %d, the model %d of %d: "
+                   "orders are measured only in layers with the model's own heads",
+                   layer, s->H, s->D, s->Dv, c->H, c->D);
+}
+
 static srnn_status check_orders(const sr_model_config *c) {
     if (c->is_avey)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED,
                        "an Avey model has no attention: no layer of the model takes exp of q.k");
-    for (int layer = 0; layer < c->L; layer++)
-        if (sr_attention_has_orders(&c->attention[layer]))
-            return SRNN_OK;
-    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "no layer of the model takes exp of q.k: each is a finite "
-                                         "series already, or has features or decay");
+    bool any = false;
+    for (int layer = 0; layer < c->L; layer++) {
+        if (!sr_attention_has_orders(&c->attention[layer]))
+            continue;
+        SR_TRY(check_heads(c, layer));
+        any = true;
+    }
+    if (any)
+        return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                   "no layer of the model takes exp of q.k and nothing else: each is a finite "
+                   "series already, or has features, decay, levels, pool or the delta rule");
 }
 
 static srnn_status fill(sr_survey_pass *pass) {

@@ -80,8 +80,7 @@ static srnn_status check_avey_form(srnn_form form) {
     if (form == SRNN_FORM_AUTO || form == SRNN_FORM_PARALLEL)
         return SRNN_OK;
     return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                   "an Avey model has no fixed-size state: its ranker reads all tokens before; "
-                   "leave the form to it (auto)");
+                   "an Avey model has no fixed-size state: its ranker reads all tokens before");
 }
 
 static srnn_status fill(sr_session *session) {

@@ -44,6 +44,19 @@ expect 1 err "'avey' is a whole model, not an attention" attend --attention avey
 expect 1 err "'avey_causal' is a whole model, not an attention" train --out "$work/run" \
     --data recall:pairs=2 --layers 2 --attention 0:avey_causal,1:norm
 
+# What shows losses of Avey as published says that it is not causal.
+"$program" train --out "$work/leaking" --data recall:pairs=2,vocab=16,length=16 --attention avey,chunk=4,chunks=2 \
+    --hidden 8 --layers 1 --batch 2 --steps 1 --validate-batches 1 >"$work/out" 2>"$work/err"
+for leaking in "train --resume $work/leaking" "eval --model $work/leaking --data recall:pairs=2,vocab=16,length=16 --batches 1" \
+    "generate --model $work/leaking --tokens 1" "convert --in $work/leaking --out $work/leaking-copy" \
+    "orders --model $work/leaking --data recall:pairs=2,vocab=16,length=16" "compare $work/leaking" "report $work/leaking"; do
+    "$program" $leaking >"$work/out" 2>"$work/err"
+    if ! grep -q "avey is not causal" "$work/err"; then
+        echo "softrnn $leaking says nothing of the leak: $(cat "$work/err")"
+        failures=$((failures + 1))
+    fi
+done
+
 # Every command explains itself, with an example.
 for command in $("$program" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
     expect 0 out "Usage: softrnn $command" "$command" --help

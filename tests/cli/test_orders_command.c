@@ -298,12 +298,14 @@ static void refuse(const char *const *arguments, int code, const char *words) {
 
 static void wrong_input_is_refused(void **state) {
     (void)state;
-    char series[PATH_BYTES], avey[PATH_BYTES], below_file[PATH_BYTES];
+    char series[PATH_BYTES], avey[PATH_BYTES], wide[PATH_BYTES], below_file[PATH_BYTES];
     snprintf(series, sizeof series, "%s/series", folder);
     snprintf(below_file, sizeof below_file, "%s/below", text);
     snprintf(avey, sizeof avey, "%s/avey", folder);
+    snprintf(wide, sizeof wide, "%s/wide", folder);
     save_model(series, "order:2", 0.15);
     save_model(avey, "avey_causal,chunk=4,chunks=2", 0.15);
+    save_model(wide, "softmax,layer=mamba_block,position=none", 0.15);
     const char *const none[] = {"orders", "--model", model_folder, NULL};
     const char *const both[] = {"orders", "--model", model_folder, "--run",
                                 run,      "--data",  text,         NULL};
@@ -317,6 +319,7 @@ static void wrong_input_is_refused(void **state) {
     const char *const few[] = {"orders", "--model",  model_folder, "--data",
                                text,     "--tokens", "8",          NULL};
     const char *const finite[] = {"orders", "--model", series, "--data", text, NULL};
+    const char *const other_heads[] = {"orders", "--model", wide, "--data", text, SMALL, NULL};
     const char *const no_attention[] = {"orders", "--model", avey, "--data", text, SMALL, NULL};
     /* Said before anything is read. */
     const char *const nowhere[] = {"orders", "--model", "/nonexistent/model", "--data",
@@ -329,6 +332,7 @@ static void wrong_input_is_refused(void **state) {
     refuse(no_run, 2, "no checkpoints in this run");
     refuse(few, 2, "less than one row of 32 tokens");
     refuse(finite, 1, "no layer of the model takes exp of q.k");
+    refuse(other_heads, 1, "the model's own heads");
     refuse(no_attention, 1, "an Avey model has no attention");
     refuse(nowhere, 1, "text.txt");
 }

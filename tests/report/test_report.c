@@ -388,7 +388,8 @@ static void unstable_variants_stay(void **state) {
 
 static void report_again(const char *folder, srnn_status want) {
     size_t bytes;
-    assert_int_equal(sr_report_write(folder, folder, &bytes), want);
+    bool leaks;
+    assert_int_equal(sr_report_write(folder, folder, &bytes, &leaks), want);
 }
 
 /* Replaces the first `from` in a file of the folder; the caller writes the old text back. */
@@ -595,9 +596,10 @@ static void absurd_numbers_are_survived(void **state) {
 
 static int make(char folder[64], made_kind kind) {
     size_t bytes;
+    bool leaks;
     snprintf(folder, 64, "/tmp/softrnn-report-XXXXXX");
     return mkdtemp(folder) && made_study_write(folder, kind) == 0 &&
-                   sr_report_write(folder, folder, &bytes) == SRNN_OK
+                   sr_report_write(folder, folder, &bytes, &leaks) == SRNN_OK
                ? 0
                : -1;
 }

@@ -161,3 +161,8 @@ const sr_system *sr_system_of(const char *text) {
             return &systems[i];
     return NULL;
 }
+
+bool sr_system_leaks(const char *text) {
+    const sr_system *system = sr_system_of(text);
+    return system && system->leaks;
+}

@@ -23,6 +23,9 @@ const sr_system *sr_system_at(size_t index);
 /* The system that a text form begins with the name of; NULL: none. */
 const sr_system *sr_system_of(const char *text);
 
+/* True if the text form names a system that leaks. */
+bool sr_system_leaks(const char *text);
+
 /* What must be said of a system that leaks. */
 extern const char sr_system_leak[];
 

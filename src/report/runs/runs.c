@@ -156,13 +156,16 @@ static srnn_status put_curves(sr_page *page, const run_list *list, const char *n
 
 /* ---- the page */
 
+static bool run_leaks(const sr_run_files *run) {
+    char attention[SR_SETTING_TEXT_BYTES];
+    sr_run_setting(attention, run, "attention");
+    return sr_system_leaks(attention);
+}
+
 /* Runs of a system that leaks are named. */
 static void put_leaks(sr_page *page, const run_list *list) {
-    char attention[SR_SETTING_TEXT_BYTES];
     for (size_t i = 0; i < list->count; i++) {
-        sr_run_setting(attention, &list->runs[i], "attention");
-        const sr_system *system = sr_system_of(attention);
-        if (!system || !system->leaks)
+        if (!run_leaks(&list->runs[i]))
             continue;
         fputs("<p class=\"warning\" role=\"note\"><strong>Not causal: ", page->body);
         sr_escape_html(page->body, list->runs[i].name);
@@ -198,9 +201,10 @@ static srnn_status write_page(const run_list *list, const char *folder, size_t *
     return status;
 }
 
-srnn_status sr_report_write_runs(char *const *runs, size_t count, const char *folder,
-                                 size_t *bytes) {
+srnn_status sr_report_write_runs(char *const *runs, size_t count, const char *folder, size_t *bytes,
+                                 bool *leaks) {
     void *memory;
+    *leaks = false;
     SR_TRY(sr_alloc_zero(&memory, count, sizeof(sr_run_files)));
     const run_list list = {memory, count};
     srnn_status status = SRNN_OK;
@@ -208,8 +212,10 @@ srnn_status sr_report_write_runs(char *const *runs, size_t count, const char *fo
         status = sr_run_files_read(&list.runs[i], runs[i]);
     if (status == SRNN_OK)
         status = write_page(&list, folder, bytes);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        *leaks = *leaks || (status == SRNN_OK && run_leaks(&list.runs[i]));
         sr_run_files_free(&list.runs[i]);
+    }
     free(memory);
     return status;
 }

@@ -90,8 +90,7 @@ static void write_damage(FILE *out, const sr_records *records) {
 /* Avey as it is published: what it reads of the past depends on what comes. */
 static void write_leak(FILE *out, const sr_records *records) {
     for (size_t i = 0; i < records->variant_count; i++) {
-        const sr_system *system = sr_system_of(records->variants[i].attention);
-        if (!system || !system->leaks)
+        if (!sr_system_leaks(records->variants[i].attention))
             continue;
         fputs("<p class=\"warning\" role=\"note\"><strong>Not causal: ", out);
         sr_escape_html(out, records->variants[i].name);
