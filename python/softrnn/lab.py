@@ -13,6 +13,7 @@ pandas and matplotlib are imported where they are used.
 import html
 import io
 import json
+import warnings
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
@@ -28,6 +29,12 @@ lab = _open("libsoftrnn_lab")
 
 def __dir__() -> List[str]:
     return __all__
+
+
+def _tell_leak(attention: str) -> None:
+    if attention.split(",")[0].strip() == "avey":
+        warnings.warn("avey is not causal: a chunk's later tokens weigh what its earlier ones read, so that losses and logits over "
+                      "a whole text are not those of a model that predicts; avey_causal is", stacklevel=3)
 
 
 def _path(where: Any, argument: str) -> bytes:
@@ -111,6 +118,7 @@ class Model:
         self.front_tokens = int(lab.srnl_model_front_tokens(self._model[0]))
         self.parameters = int(lab.srnl_model_parameters(self._model[0]))
         self._tokenizer: Optional[Tokenizer] = None
+        _tell_leak(self._attention(0))
 
     @property
     def attention(self) -> List[Variant]:
@@ -283,10 +291,12 @@ def train(folder: Any, callback: Optional[Callable[[Step], Any]] = None, resume:
     """Trains a model in a new folder, as `softrnn train --out folder` does, or goes on with the one in it (resume=True).
 
     values: settings by their names, with _ for -: data, attention, steps, batch, length, ... (softrnn.lab.settings()).
-    callback: called with a Step after each one; False ends the training there, with a checkpoint.
+    callback: called with a Step after each one; False ends the training there, with a checkpoint. Of avey, which is not causal,
+    train, Model and Study warn.
     """
     out = ffi.new("srnl_run **")
     where = _path(folder, "folder")
+    _tell_leak(str(values.get("attention", "")))
     if resume:
         if values:
             raise ArgumentError(f"a run that goes on keeps its settings: {', '.join(values)}")
@@ -430,6 +440,8 @@ class Study:
         self.folder = Path(folder)
         if not (self.folder / "study.json").exists():
             raise ArgumentError(f"{folder} is not the folder of a study: it has no study.json")
+        for variant in self.plan["variants"]:
+            _tell_leak(variant["attention"])
 
     @property
     def plan(self) -> Dict[str, Any]:

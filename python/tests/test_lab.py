@@ -101,6 +101,12 @@ class Lab(unittest.TestCase):
         self.assertIn("2 layers of avey_causal,chunk=8", repr(model))
         self.assertEqual(model.attention, [])
 
+    def test_what_leaks_says_so(self):
+        with self.assertWarnsRegex(UserWarning, "avey is not causal"):
+            run = softrnn.lab.train(self.folder / "leaking", data=self.text, attention="avey,chunk=8", **SMALL)
+        with self.assertWarnsRegex(UserWarning, "avey is not causal"):
+            run.model
+
     def test_session(self):
         model = self.run_.model
         ids = np.arange(10)[None]
