@@ -669,7 +669,13 @@ static void systems_have_pages(void **state) {
     expect_no_text(systems, "systems/15-avey-causal/report.html", "Not causal");
     expect_text(systems, "report.html", "Not causal: avey");
     expect_text(systems, "report.html", "href=\"systems/11-rat/report.html\"");
-    expect_text(systems, "report.html", "systems <strong>");
+    expect_text(systems, "report.html", "systems, <strong>");
+    /* What the equation's four lines alone would say wrongly. */
+    expect_text(systems, "systems/5-gla/report.html", "<msub><mi>C</mi><mi>jc</mi></msub>");
+    expect_no_text(systems, "systems/5-gla/report.html", "<msub><mi>C</mi><mi>j</mi></msub>");
+    expect_text(systems, "systems/11-rat/report.html", "of its own only itself");
+    expect_text(systems, "systems/11-rat/report.html", "Positions are the numbers of chunks");
+    expect_text(systems, "systems/12-grela/report.html", "and not in the row sum below");
     /* They are more than linear attention, about which the paper speaks. */
     expect_no_text(systems, "report.html", "The paper says");
     expect_no_text(systems, "report.html", "against the order");

@@ -130,6 +130,19 @@ static size_t few_places(double places[FEW], const sr_chart *chart) {
     return count;
 }
 
+/* A logarithmic axis of few decades has ticks at 1, 2 and 5 in each of them. */
+static void write_x_ticks(FILE *out, const axis *a, double bottom) {
+    enum { FEW_DECADES = 3 };
+    static const double leads[] = {1, 2, 5};
+    const size_t parts = a->logarithmic && a->high - a->low < FEW_DECADES ? 3 : 1;
+    for (double v = floor(a->low / a->step) * a->step; v <= a->high; v += a->step)
+        for (size_t i = 0; i < parts; i++) {
+            const double at = v + log10(leads[i]);
+            if (at >= a->low && at <= a->high)
+                write_x_tick(out, a, at, TOP, bottom);
+        }
+}
+
 /* Ticks at these places, or, if there are none, at even steps. */
 static void write_x_axis(FILE *out, const axis *a, const sr_chart *chart, double bottom,
                          const char *title) {
@@ -137,8 +150,8 @@ static void write_x_axis(FILE *out, const axis *a, const sr_chart *chart, double
     const size_t count = chart->kind == SR_CHART_LINES ? few_places(places, chart) : FEW + 1;
     for (size_t i = 0; i < count && count <= FEW; i++)
         write_x_tick(out, a, a->logarithmic ? log10(places[i]) : places[i], TOP, bottom);
-    for (double v = ceil(a->low / a->step) * a->step; v <= a->high && count > FEW; v += a->step)
-        write_x_tick(out, a, v, TOP, bottom);
+    if (count > FEW)
+        write_x_ticks(out, a, bottom);
     fprintf(out, "<text class=\"axis\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">",
             (a->from + a->to) / 2, bottom + 38);
     sr_escape_html(out, title);

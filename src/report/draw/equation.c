@@ -43,15 +43,33 @@ static void write_feature(FILE *out, srnn_feature feature, const char *vector) {
     }
 }
 
+#define FADED(now, then) \
+    "<mi>exp</mi><mo>(</mo>" VARIABLE("C", now) "<mo>\u2212</mo>" VARIABLE("C", then) "<mo>)</mo>"
+
+/* A decay per channel: the product is a sum over channels, each with its own. */
+static void write_channels(FILE *out, srnn_feature feature) {
+    fputs("<munder><mo>\u2211</mo><mi>c</mi></munder>", out);
+    write_feature(out, feature, VARIABLE("q", "ic"));
+    write_feature(out, feature, VARIABLE("k", "jc"));
+    fputs(TIMES FADED("ic", "jc"), out);
+}
+
 static void write_logit(FILE *out, const srnn_attention *a) {
     fputs(PAIR("s") "</mtd><mtd><mo>=</mo>", out);
     if (a->scale == SRNN_SCALE_INVERSE_SQRT)
         fputs("<mfrac><mn>1</mn><msqrt><mi>d</mi></msqrt></mfrac>", out);
+    const bool decays = a->decay != SRNN_DECAY_NONE;
+    if (decays && a->decay_width == SRNN_WIDTH_CHANNEL) {
+        write_channels(out, a->feature);
+        return;
+    }
     fputs("<mo>\u27e8</mo>", out);
     write_feature(out, a->feature, VARIABLE("q", "i"));
     fputs("<mo>,</mo>", out);
     write_feature(out, a->feature, VARIABLE("k", "j"));
     fputs("<mo>\u27e9</mo>", out);
+    if (decays && a->decay_place == SRNN_DECAY_PLACE_LOGIT)
+        fputs(TIMES FADED("i", "j"), out);
 }
 
 static void write_clamped(FILE *out, const srnn_attention *a) {
@@ -105,10 +123,9 @@ static void write_weight(FILE *out, const srnn_attention *a) {
         fputs(TIMES "<msub><mi>\u03bb</mi><mi>i</mi></msub><mo>[</mo><mtext>level</mtext><mo>(</mo>"
                     "<mi>i</mi><mo>,</mo><mi>j</mi><mo>)</mo><mo>]</mo>",
               out);
-    if (a->decay != SRNN_DECAY_NONE && a->decay_place == SRNN_DECAY_PLACE_WEIGHT)
-        fputs(TIMES "<mi>exp</mi><mo>(</mo>" VARIABLE("C", "i") "<mo>\u2212</mo>" VARIABLE(
-                  "C", "j") "<mo>)</mo>",
-              out);
+    if (a->decay != SRNN_DECAY_NONE && a->decay_place == SRNN_DECAY_PLACE_WEIGHT &&
+        a->decay_width == SRNN_WIDTH_HEAD)
+        fputs(TIMES FADED("i", "j"), out);
 }
 
 static void write_sum(FILE *out, const srnn_attention *a) {
@@ -239,8 +256,17 @@ void sr_equation_write(FILE *out, const srnn_attention *a) {
 void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
     if (a->position == SRNN_POSITION_NONE)
         fputs("Positions are not marked. ", out);
+    if (a->position == SRNN_POSITION_ROPE_FEATURES)
+        fputs("Features are turned by their positions in the weights of the values, and not in the "
+              "row sum below. ",
+              out);
+    if (a->position == SRNN_POSITION_ROPE_CHUNKS)
+        fputs("Positions are the numbers of chunks. ", out);
+    if (a->feature == SRNN_FEATURE_NORM_SPLIT || a->feature == SRNN_FEATURE_NORM_COSINE)
+        fputs("\u03c6, another one for q than for k, has twice as many numbers; it is said below. ",
+              out);
     if (a->short_conv)
-        fprintf(out, "A causal convolution of width %d runs over q, k and v first. ",
+        fprintf(out, "A causal convolution of width %d runs over q, k and v first, and SiLU. ",
                 a->short_conv);
     if (a->front_tokens)
         fprintf(out, "%d empty tokens stand in front of every sequence. ", a->front_tokens);
@@ -257,15 +283,16 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
     if (a->skip == SRNN_SKIP_CONV)
         fprintf(out, "skip is SiLU of a causal convolution of the values, %d wide. ", a->skip_conv);
     if (a->levels == SRNN_LEVELS_FENWICK)
-        fputs("\u03bb is a learned positive number for each level, the bit length of i xor j from "
-              "0. ",
+        fputs("\u03bb is a learned positive number for each level, the bit length of i xor j, "
+              "both counted from 0. ",
               out);
-    if (a->decay_place == SRNN_DECAY_PLACE_LOGIT || a->decay_width == SRNN_WIDTH_CHANNEL)
-        fputs("The decay acts inside the product of q and k. ", out);
     if (a->write == SRNN_WRITE_DELTA)
         fputs("u is what the delta rule makes of v: v less what its key reads from earlier writes, "
               "times a learned gate. ",
               out);
     if (a->pool)
-        fprintf(out, "k and v are running averages in chunks of %d tokens. ", a->pool);
+        fprintf(out,
+                "k and v are gated running averages that begin anew every %d tokens; of the chunks "
+                "before its own, row i sees only the last token, and of its own only itself. ",
+                a->pool);
 }

@@ -11,16 +11,29 @@
     "state. Without exp the weight is the product itself, the first order of the series, and the " \
     "sum over the past can be kept as one matrix. "
 #define NO_ROW_SUM "The row sum goes too: a norm of the output bounds it instead. "
-#define MAMBA_LINES                                                                   \
-    "z, x, B, C, Δ = projections of the token, x, B and C convolved over 4 tokens\n" \
-    "Δ ← softplus(Δ + dt_bias),  a = −e^A_log Δ\n"                             \
-    "S ← e^a S + Δ B xᵀ\n"                                                       \
-    "y = Cᵀ S + D x,  out = W (RMS(y · SiLU(z)))"
-#define DELTA_LINES(decay, gate)                                     \
-    "q, k, v convolved over 4 tokens, q and k at length one\n" decay \
-    "u = β (v − Sᵀ k),  β = σ(W_b h)\n"                       \
-    "S ← S + k uᵀ\n"                                             \
-    "y = qᵀ S / √Dk,  out = W_o (RMS(y)" gate ")"
+#define MAMBA_INPUT(convolved)                                \
+    "z, x, B, C, Δ = projections of the token" convolved "\n" \
+    "Δ ← softplus(Δ + dt_bias),  a = −e^A_log Δ\n"
+#define MAMBA_LINES(convolved, gate) \
+    MAMBA_INPUT(convolved)           \
+    "S ← e^a S + Δ B xᵀ\n"      \
+    "y = Cᵀ S + D x,  out = W (RMS(y · " gate "))"
+#define CONVOLVED ", x, B and C convolved over 4 tokens and through SiLU"
+#define MAMBA_SOFTMAX(convolved, divisor, gate)         \
+    MAMBA_INPUT(convolved)                              \
+    "c ← c + a,  append B, Δ x and c to the cache\n" \
+    "s = C·B e^(c − c of the key)\n"                 \
+    "y = Σ exp(s) Δ x / " divisor " + D x,  " gate
+#define DELTA_LINES(decay, scale, gate)                                               \
+    "q, k, v convolved over 4 tokens and through SiLU, q and k at length one\n" decay \
+    "u = β (v − Sᵀ k),  β = σ(W_b h)\n"                                        \
+    "S ← S + k uᵀ\n"                                                              \
+    "y = qᵀ S" scale ",  out = W_o (RMS(y)" gate ")"
+#define DELTA_DECAY "S ← e^a S,  a = −e^A_log softplus(W_a h + dt_bias)\n"
+#define LEVELS_LINES                                                                             \
+    "\nwith one S for every level, of which what is new goes to level 0, after levels below m, " \
+    "the trailing zeros of the token's number plus 1, went to level m\n"                         \
+    "q reads Σ λ[ℓ] S[ℓ],  λ = softplus(L · W_l h)"
 #define FENWICK                                                                           \
     "The past is cut like a Fenwick tree into stretches that double in length, and each " \
     "stretch has a weight that the token chooses: between one state and all of them. "
@@ -61,38 +74,40 @@ static const sr_system systems[] = {
     {"power", "Power attention, gated", "2507.04239", "score=power:2, decay=log_sigmoid",
      "exp is the sum of all powers of q·k, each divided by n!. Power attention keeps one of them, the square, and with it the "
      "row sum, which an even power keeps positive. A gate lets old keys fade, which exp would do by large differences.",
-     "a = log σ(W_g h + b)\nS ← e^a S + φ₂(k) vᵀ,  z ← e^a z + φ₂(k),  φ₂ all products of two entries\ny = φ₂(q)ᵀ S / φ₂(q)·z",
+     "a = log σ(W_g h + b)\nS ← e^a S + φ₂(k) vᵀ,  z ← e^a z + φ₂(k),  φ₂ all products of two entries\ny = φ₂(q)ᵀ S / φ₂(q)·z,  out = W_o y",
      "D (D + 1)/2 rows of Dv + 1 numbers a key head, however long the text is: larger than the others' by D/2, and in return "
      "the weights are as sharp as a square.",
      "D² Dv / 2 multiplications a token and head. 4 C² weights a layer and one gate a key head.", false},
     {"forget", "Forgetting attention", NULL, "decay=log_sigmoid",
-     "Softmax with one thing more: what lies between multiplies the weight of a key by its gates. All of exp and of the row sum stays, "
+     "Softmax with one thing more: the gates of all tokens after a key multiply its weight. All of exp and of the row sum stays, "
      "so that it tells what forgetting alone is worth.",
-     "append k, v and C to the cache,  C ← C + log σ(W_g h + b)\ns = q·k / √D + C − C of the key\ny = Σ exp(s) v / Σ exp(s)",
+     "C ← C + log σ(W_g h + b),  append k, v and C to the cache\ns = q·k / √D + C − C of the key\ny = Σ exp(s) v / Σ exp(s),  out = W_o y",
      "Keys and values of every token, as softmax, and one number more.",
      "As softmax: all that came before, for every token. 4 C² weights a layer and one gate a key head.", false},
     {"mamba2", "Mamba-2", "2405.21060",
      "linear, no normaliser, scale one, no position; share=qk, decay=softplus, value_gate=time_step, skip=head; a silu gate per channel before an rms norm over the row",
      GIVES_UP_EXP NO_ROW_SUM "What it adds is a decay that each token chooses, by the same time step that weighs its value; all heads of a "
      "group share q and k, there called C and B, and the value itself is added.",
-     MAMBA_LINES,
+     MAMBA_LINES(CONVOLVED, "SiLU(z)"),
      LINEAR_STATE " Dk is its state size, 128 as published; and 3 tokens of the convolution.",
      LINEAR_WORK " 6 C² weights a layer; the published models are such layers alone, without MLPs.", false},
     {"linear_mamba", "Mamba-2 in the paper's own code", "2507.23632", "mamba2 with skip=channel and a shorter convolution",
-     GIVES_UP_EXP NO_ROW_SUM "It is Mamba-2 with a skip of its own for every channel.", MAMBA_LINES, LINEAR_STATE, LINEAR_WORK " 3 C² weights a layer.", false},
+     GIVES_UP_EXP NO_ROW_SUM "It is Mamba-2 with a skip of its own for every channel.",
+     MAMBA_LINES(", x, B and C convolved over 2 tokens and through SiLU", "SiLU(z)"), LINEAR_STATE " And 1 token of the convolution.", LINEAR_WORK " 3 C² weights a layer.", false},
     {"gated_softmax_plusplus_mamba", "Softmax in Mamba-2's layer", "2507.23632", "mamba2 with exp and the row sum, decay_place=logit",
      "Mamba-2's layer with exp and the row sum put back. Its decay sits on the logit: the logit of an old key goes to 0, and its weight to that "
      "of any other old key.",
-     "append B, Δ x and C to the cache\ns = C·B e^(C of now − C of then)\ny = Σ exp(s) Δ x / Σ exp(s) + D x",
+     MAMBA_SOFTMAX(CONVOLVED, "Σ exp(s)", "out = h + W (RMS(y · SiLU(z))), of RMS(h) as the token: a norm and a residual of its own"),
      "Keys and values of every token, as softmax.", "As softmax: all that came before, for every token. 6 C² weights a layer.", false},
     {"gated_softmax_plusplus_mamba2", "The second of these", "2507.23632",
      "mamba2 without convolution, skip=channel, gate_shape=silu_square; `_intended`: exp, decay_place=logit, row_length",
-     GIVES_UP_EXP NO_ROW_SUM "The softmax of its name is commented out in the published code, and the gate is applied twice.", MAMBA_LINES,
+     GIVES_UP_EXP NO_ROW_SUM "The softmax of its name is commented out in the published code, and the gate is applied twice.",
+     MAMBA_LINES("", "SiLU(z)²"),
      LINEAR_STATE, LINEAR_WORK " 3 C² weights a layer.", false},
     {"gated_softmax_plusplus_mamba2_intended", "The second of these, as its comments say", "2507.23632",
      "mamba2 without convolution, skip=channel, gate_shape=silu_square; `_intended`: exp, decay_place=logit, row_length",
      "exp of a decayed product, divided by the length of the row instead of its sum. What was intended is not certain.",
-     "append B, Δ x and C to the cache\ns = C·B e^(C of now − C of then)\ny = Σ exp(s) Δ x / i + D x",
+     MAMBA_SOFTMAX("", "i", "out = W (RMS(y · SiLU(z)²))"),
      "Keys and values of every token, as softmax.", "As softmax: all that came before, for every token. 3 C² weights a layer.", false},
     {"gla", "Gated linear attention", "2312.06635",
      "linear, no normaliser; decay=log_sigmoid over 16, per channel; rms norm, then a silu gate per channel",
@@ -103,28 +118,28 @@ static const sr_system systems[] = {
      "linear, no normaliser; write=delta, feature=unit_smooth, a convolution of 4; rms norm",
      GIVES_UP_EXP NO_ROW_SUM "A sum can only add: two values under like keys blur. The delta rule first takes back what its key reads, so that a key "
      "can be overwritten. Keys have length one, which keeps that stable.",
-     DELTA_LINES("", ""), LINEAR_STATE,
+     DELTA_LINES("", " / √Dk", ""), LINEAR_STATE,
      "2 Dk Dv multiplications a token and head; over a chunk a triangle of equations is solved. 4 C² weights a layer.", false},
     {"gated_delta_net", "Gated DeltaNet", "2412.06464", "delta_net, decay=softplus, a silu gate per channel after the norm",
      GIVES_UP_EXP NO_ROW_SUM "It has both remedies at once: the delta rule overwrites one key, a decay forgets all of them.",
-     DELTA_LINES("S ← e^a S,  a = −e^A_log softplus(W_a h + dt_bias)\n", " · SiLU(W_g h)"), LINEAR_STATE " As published Dv is twice Dk.",
+     DELTA_LINES(DELTA_DECAY, " / √Dk", " · SiLU(W_g h)"), LINEAR_STATE " As published Dv is twice Dk.",
      "2 Dk Dv multiplications a token and head. 5 C² weights a layer with Dk = Dv, 6 C² as published.", false},
     {"log_linear", "Log-linear attention", "2506.04761", "linear, no normaliser, levels=fenwick, rms norm",
      GIVES_UP_EXP NO_ROW_SUM FENWICK,
-     "m = trailing zeros of t, plus 1:  S[m] = Σ of S below,  those below = 0\nS[0] = k vᵀ\ny = Σ λ[ℓ] qᵀ S[ℓ] / √D,  λ = softplus(L · W_l h)",
+     "m = trailing zeros of t, plus 1:  S[m] = Σ of S below,  those below = 0\nS[0] = k vᵀ\ny = Σ λ[ℓ] qᵀ S[ℓ] / √D,  λ = softplus(L · W_l h),  out = W_o RMS(y)",
      "One matrix of Dk × Dv numbers a head and level: their number grows with the logarithm of the text.",
-     "Dk Dv multiplications a token, head and level that holds something.", false},
+     "Dk Dv multiplications a token, head and level that holds something. 4 C² weights a layer, and C for every level and head.", false},
     {"log_linear_mamba2", "Log-linear Mamba-2", "2506.04761", "mamba2, gated_delta_net with levels=fenwick; the second without 1/√d",
-     GIVES_UP_EXP NO_ROW_SUM FENWICK "All else is Mamba-2's.", MAMBA_LINES "\nwith one S for every level, read with λ = softplus(L · W_l h)",
+     GIVES_UP_EXP NO_ROW_SUM FENWICK "All else is Mamba-2's.", MAMBA_LINES(CONVOLVED, "SiLU(z)") LEVELS_LINES,
      "Mamba-2's state once for every level.", "Mamba-2's work for every level that holds something.", false},
     {"log_linear_gated_delta_net", "Log-linear Gated DeltaNet", "2506.04761", "mamba2, gated_delta_net with levels=fenwick; the second without 1/√d",
      GIVES_UP_EXP NO_ROW_SUM FENWICK "All else is Gated DeltaNet's.",
-     DELTA_LINES("S ← e^a S,  a = −e^A_log softplus(W_a h + dt_bias)\n", " · SiLU(W_g h)") "\nwith one S for every level, read with λ = softplus(L · W_l h)",
+     DELTA_LINES(DELTA_DECAY, "", " · SiLU(W_g h)") LEVELS_LINES,
      "Gated DeltaNet's state once for every level.", "Gated DeltaNet's work for every level that holds something.", false},
     {"rat", "RAT", "2507.04416", "exp over pool=16, position=rope_chunks, share=qk_tiled, a sigmoid gate per channel",
      "All of softmax stays: exp, the row sum, positions. What changes is what it looks at: inside a chunk a gated running average stands for "
      "the tokens, and of an earlier chunk only its last average is seen.",
-     "k~ ← g k~ + (1 − g) k,  v~ ← g v~ + (1 − g) v,  both from zero at the start of a chunk\nsoftmax of q·k~ / √D over the last k~ of every earlier chunk, and this one\nout = W_out (σ(z) · y)",
+     "k~ ← g k~ + (1 − g) k,  v~ ← g v~ + (1 − g) v,  both from zero at the start of a chunk\nq and k~ turned by the number of their chunk\nsoftmax of q·k~ / √D over the last k~ of every earlier chunk, and this one\nout = W_out (σ(z) · y)",
      "One key and one value for every chunk of L tokens, and those of the running chunk: softmax's cache, L times smaller.",
      "Each token looks at one key of every chunk: softmax's work, L times less. 4 C² weights a layer.", false},
     {"grela", "RecGRELA, causal", "2506.13315", "linear on elu1, position=rope_features, epsilon, skip=conv:4, a silu gate per channel",

@@ -194,12 +194,13 @@ static void say_systems(sentence *s) {
     if (all < 2)
         return;
     begin(s, "of ");
-    fprintf(s->out, "%zu systems <strong>%zu</strong> keep up with the baseline", all, level);
+    fprintf(s->out, "%zu systems, <strong>%zu</strong> keep up with the baseline", all, level);
     if (!least || !(s->cell->length > 0))
         return;
-    fputs(", with the smallest memory ", s->out);
+    fputs("; of these ", s->out);
     sr_escape_html(s->out, least->variant->name);
-    fprintf(s->out, ": <strong>%s</strong> a token of context where the baseline has %s",
+    fprintf(s->out,
+            " keeps least of the past: <strong>%s</strong> a token of context, the baseline %s",
             sr_format_bytes(sr_entry_memory(least) / s->cell->length).text,
             sr_format_bytes(sr_entry_memory(s->cell->baseline) / s->cell->length).text);
 }

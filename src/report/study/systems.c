@@ -33,9 +33,13 @@ static void put_lines(FILE *out, const char *lines) {
 static void put_paper(FILE *out, const sr_system *system, const sr_variant_record *variant) {
     fputs("<p>In this study: <b>", out);
     sr_escape_html(out, variant->name);
-    fputs("</b>, <code>", out);
-    sr_escape_html(out, variant->attention);
-    fputs("</code>.", out);
+    fputs("</b>", out);
+    if (strcmp(variant->name, variant->attention) != 0) {
+        fputs(", <code>", out);
+        sr_escape_html(out, variant->attention);
+        fputs("</code>", out);
+    }
+    putc('.', out);
     if (system->paper)
         fprintf(out, " The paper: <a href=\"https://arxiv.org/abs/%s\">arXiv %s</a>.",
                 system->paper, system->paper);
