@@ -38,6 +38,11 @@ expect 2 err "unexpected argument 'x'" info x
 
 # A whole model is no attention, and is named so.
 expect 0 out "avey_causal     Avey made causal" variants
+
+# What a layer learns has its names in files, and every level has a state.
+expect 0 out "    learns g_proj, gk_proj.0, gk_proj.1, g_norm_swish_gate" variants
+expect 0 out "    learns in_proj, conv1d, out_proj, norm, A_log, dt_bias, D" variants
+expect 0 out "log_linear                                                        240 KB" variants
 expect 1 err "'avey' is a whole model, not an attention" verify --attention avey
 expect 1 err "'avey' is a whole model, not an attention" attend --attention avey \
     --in "$work/in" --out "$work/result"
