@@ -137,6 +137,7 @@ static void wrong_descriptors(void **state) {
         {{.skip_conv = 3}, "taps"},
         {{.norm_epsilon = -1}, "norm_epsilon"},
         {{.decay = SRNN_DECAY_SOFTPLUS, .decay_divisor = 2}, "log_sigmoid"},
+        {{.decay_divisor = 16}, "decay_divisor=1"}, /* what gla,decay=none is told to add */
         {{.decay = SRNN_DECAY_LOG_SIGMOID, .decay_width = SRNN_WIDTH_CHANNEL}, "decay_place=logit"},
         {{.value_gate = SRNN_VALUE_GATE_TIME_STEP}, "decay=softplus"},
         {{.position = SRNN_POSITION_ROPE_CHUNKS}, "pool=L"},
