@@ -92,8 +92,8 @@ static srnn_status check_decay(const srnn_attention *a) {
     const bool per_channel = a->decay != SRNN_DECAY_NONE && a->decay_width == SRNN_WIDTH_CHANNEL;
     const conflict conflicts[] = {
         {a->decay_divisor != 0 && a->decay != SRNN_DECAY_LOG_SIGMOID,
-         "decay_divisor divides the logarithm of a sigmoid: it needs decay=log_sigmoid; without that "
-         "it is decay_divisor=1"},
+         "decay_divisor divides the logarithm of a sigmoid: it needs decay=log_sigmoid; without "
+         "that it is decay_divisor=1"},
         {per_channel && a->score != SRNN_SCORE_LINEAR && a->decay_place == SRNN_DECAY_PLACE_WEIGHT,
          "a decay per channel acts inside the product of q and k: it needs decay_place=logit, or "
          "score=linear, where both places are the same"},
