@@ -48,7 +48,7 @@ static srnn_status check(const bench_case *timed) {
     srnn_problem small = smaller(timed);
     attention_call run, oracle;
     SR_TRY(probe_oracle(&oracle, &small, 1));
-    srnn_status status = probe_create(&run, &small, 1);
+    srnn_status status = probe_copy(&run, &small, &oracle);
     if (status == SRNN_OK) {
         status = compare(&run, &oracle);
         call_free(&run);

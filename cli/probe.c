@@ -57,10 +57,14 @@ static bool undivided_exp(const srnn_attention *a) {
     return a->score == SRNN_SCORE_EXP && a->clamp == 0 && !sr_row_scale_invariant(a);
 }
 
-/* A query for those: where the equation divides no product by sqrt(D), the query is that much shorter. */
+/* A query for those: where the equation divides no product by sqrt(D), the query is that much shorter. Numbers that are
+ * turned before elu1 would come out above 0 as often as below, however far below they were: near 0 their features are near
+ * 1, and products near D. */
 static double draw_small_query(const srnn_attention *a, double normal, int D) {
     if (a->scale != SRNN_SCALE_ONE)
         return 1.5 * normal;
+    if (a->feature == SRNN_FEATURE_ELU1 && a->position == SRNN_POSITION_ROPE_CHUNKS)
+        return 0.25 * normal;
     if (a->feature == SRNN_FEATURE_ELU1)
         return 0.5 * normal - 0.5 * log((double)D) - 1;
     return 1.5 * normal / sqrt((double)D);
@@ -324,17 +328,36 @@ static srnn_status run_oracle_in(attention_call *oracle, srnn_dtype dtype) {
     return sr_oracle_run(oracle->host.o, &gradients, oracle->host.d_o, &problem, &in);
 }
 
-srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
+/* probe_oracle with the numbers of one seed. */
+static srnn_status oracle_of_seed(attention_call *oracle, const srnn_problem *problem,
+                                  uint64_t seed, double *clearance) {
     srnn_problem wide = *problem;
     wide.dtype = SRNN_F64;
     wide.device = NULL;
     SR_TRY(probe_create(oracle, &wide, seed));
     if (problem->dtype == SRNN_BF16)
         round_operands(oracle);
-    const srnn_status status = run_oracle_in(oracle, SRNN_F64);
+    const srnn_operands in = call_operands(oracle), gradients = call_gradients(oracle);
+    const srnn_status status = sr_oracle_run_clear(oracle->host.o, &gradients, oracle->host.d_o,
+                                                   &oracle->problem, &in, clearance);
     if (status != SRNN_OK)
         call_free(oracle);
     return status;
+}
+
+srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed) {
+    /* Of the tens of thousands of pairs of a problem whose features leave the grid on which they are drawn, one in a
+     * million's distance from the clamp is not rare. Float's sums are a few units of their last place off; bf16's
+     * are so many that no draw would do, and it has limits of its own. */
+    static const double CLEAR = 4e-6;
+    enum { ATTEMPTS = 16 };
+    double clearance = 0;
+    for (uint64_t attempt = 0;; attempt++) {
+        SR_TRY(oracle_of_seed(oracle, problem, seed + (attempt << 32), &clearance));
+        if (clearance >= CLEAR || problem->dtype != SRNN_F32 || attempt == ATTEMPTS)
+            return SRNN_OK;
+        call_free(oracle);
+    }
 }
 
 srnn_status probe_oracle_run(attention_call *oracle) {
@@ -387,16 +410,47 @@ static srnn_status nudged_errors(probe_errors *errors, const attention_call *ora
     return status;
 }
 
+/* The same of one through a state whose numbers were. */
+static srnn_status state_errors(probe_errors *errors, const attention_call *oracle, uint64_t seed) {
+    attention_call nudged;
+    SR_TRY(probe_copy(&nudged, &oracle->problem, oracle));
+    const srnn_operands in = call_operands(&nudged), gradients = call_gradients(&nudged);
+    const srnn_status status =
+        sr_oracle_run_state(nudged.host.o, &gradients, nudged.host.d_o, &nudged.problem, &in, seed);
+    if (status == SRNN_OK)
+        *errors = probe_errors_of(&nudged, oracle, true);
+    call_free(&nudged);
+    return status;
+}
+
+/* A linear state holds the keys' own numbers, which are nudged as operands. */
+static bool has_products(const srnn_problem *problem) {
+    const srnn_attention *a = &problem->attention;
+    const bool state = problem->form == SRNN_FORM_CHUNKED || problem->form == SRNN_FORM_RECURRENT;
+    return state && srnn_attention_has_state(a) && a->score != SRNN_SCORE_LINEAR;
+}
+
+static void keep_worst(probe_errors *worst, const probe_errors *errors, double share) {
+    for (int n = 0; n < PROBE_TENSORS; n++)
+        if (!(share * errors->of[n] <= worst->of[n])) /* this way round a NaN stays */
+            worst->of[n] = share * errors->of[n];
+}
+
 srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
                               const attention_call *oracle) {
     enum { NUDGES = 5 };
+    /* Thousands of products of a state are many to tell by: kernels lose up to twice what such a computation does. They are
+     * excused four times that, where they are excused sixteen times all else. */
+    static const double STATE_SHARE = 0.25;
     probe_errors own;
     SR_TRY(probe_plain_errors(losses, problem, oracle));
     for (uint64_t seed = 1; seed <= NUDGES; seed++) {
         SR_TRY(nudged_errors(&own, oracle, seed));
-        for (int n = 0; n < PROBE_TENSORS; n++)
-            if (!(own.of[n] <= losses->of[n])) /* this way round a NaN stays */
-                losses->of[n] = own.of[n];
+        keep_worst(losses, &own, 1);
+        if (!has_products(problem))
+            continue;
+        SR_TRY(state_errors(&own, oracle, seed));
+        keep_worst(losses, &own, STATE_SHARE);
     }
     return SRNN_OK;
 }

@@ -22,7 +22,8 @@ srnn_status probe_feed(attention_call *run, uint64_t seed);
 /* The same token by token, as generation does, in one state. */
 srnn_status probe_feed_tokens(attention_call *run);
 
-/* A double probe with the same numbers, run by src/oracle, which is not a kernel. `oracle` must be freed. */
+/* A double probe, run by src/oracle, which is not a kernel. `oracle` must be freed. Its numbers are those that probe_create
+ * has for this seed, or, where these stand so near a clamp that float may fall on its other side, those of another seed. */
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed);
 
 /* The relative errors of one run: of the gradient of each operand that has one, then of the output. */
@@ -47,7 +48,8 @@ srnn_status probe_plain_errors(probe_errors *errors, const srnn_problem *problem
 /* What no kernel can be asked to know: the worst errors, tensor by tensor, of a plain computation in float and of exact ones
  * on operands that are half a unit of their last place off. Where terms cancel, as one key's do before a norm over the row,
  * no order of summation helps. One such row may have most of a gradient, and the plain computation may happen to round well
- * there. */
+ * there. Where the problem's form is chunked or recurrent, and its score a series or a power, also a quarter of those of
+ * exact ones through a state whose numbers are off like that. */
 srnn_status probe_find_losses(probe_errors *losses, const srnn_problem *problem,
                               const attention_call *oracle);
 

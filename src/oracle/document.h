@@ -23,9 +23,12 @@ typedef struct sr_document {
     const srnn_attention *a;
     sr_tape *tape;
     int64_t b, start, length;
-    int64_t width;  /* of a feature: D or 2 D */
-    int64_t levels; /* numbers of a level gate */
+    int64_t width;              /* of a feature: D or 2 D */
+    int64_t levels;             /* numbers of a level gate */
+    const uint64_t *state_seed; /* NULL: no state stands between keys and queries */
     sr_heads heads;
+    double
+        clearance; /* the least distance from an edge so far, as a part of where the edge is; 0 does not count */
     sr_target *targets;
     int64_t target_count, target_room;
 
@@ -44,12 +47,13 @@ typedef struct sr_document {
     sr_term *skip_weight, *level_scale;     /* (H) or (H, Dv); (H, levels) */
 
     /* What is made of them. */
-    sr_term *plain_v;               /* v as it came */
-    sr_term *turned_q, *turned_k;   /* rotated features, or q and k themselves */
-    sr_term *u;                     /* (heads.value, length, Dv): what is summed; without levels */
-    sr_term *kappa;                 /* (length, length) of one head: beta_j kappa_jm; with levels */
-    int64_t kappa_head;             /* whose */
-    sr_term *gate_sum;              /* (H, length): sum_{m<=i} exp(output gate_m) */
+    sr_term *plain_v;             /* v as it came */
+    sr_term *turned_q, *turned_k; /* rotated features, or q and k themselves */
+    sr_term *signed_k;            /* k with signs by channel, for what a state is off by; or NULL */
+    sr_term *u;                   /* (heads.value, length, Dv): what is summed; without levels */
+    sr_term *kappa;               /* (length, length) of one head: beta_j kappa_jm; with levels */
+    int64_t kappa_head;           /* whose */
+    sr_term *gate_sum;            /* (H, length): sum_{m<=i} exp(output gate_m) */
     sr_term *weights, *sum_weights; /* (length) of one row: of the numerator, of the row sum */
     sr_term *row_sums;              /* (H, length) */
     sr_term *scratch;               /* (H Dv) */

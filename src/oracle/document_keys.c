@@ -2,6 +2,7 @@
 #include "oracle/document.h"
 
 #include "base/memory.h"
+#include "base/random.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -129,6 +130,18 @@ static srnn_status turned_copy(const sr_document *x, sr_term **copy, const sr_te
         rotate_all(x, *copy, heads, x->width, 1);
     for (size_t n = 0; n < numbers; n++)
         (*copy)[n] = sr_tape_round(x->tape, (*copy)[n]);
+    return SRNN_OK;
+}
+
+/* ---- what a state is off by */
+
+static srnn_status signed_copy(sr_document *x) {
+    const int64_t numbers = x->heads.key * x->length * x->width;
+    SR_TRY(sr_alloc((void **)&x->signed_k, (size_t)numbers, sizeof *x->signed_k));
+    for (int64_t n = 0; n < numbers; n++) {
+        const bool up = sr_random_below(*x->state_seed, 0, (uint64_t)(n % x->width), 2);
+        x->signed_k[n] = sr_tape_affine(x->tape, x->k[n], up ? 1 : -1, 0);
+    }
     return SRNN_OK;
 }
 
@@ -326,6 +339,8 @@ srnn_status sr_document_prepare(sr_document *x) {
     SR_TRY(features(x, &x->k, x->heads.key, false));
     SR_TRY(turned_copy(x, &x->turned_q, x->q, x->heads.query));
     SR_TRY(turned_copy(x, &x->turned_k, x->k, x->heads.key));
+    if (x->state_seed)
+        SR_TRY(signed_copy(x));
     value_factors(x); /* reads the decay's z */
     if (x->decay)
         running_decay(x);

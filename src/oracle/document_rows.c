@@ -21,11 +21,20 @@ sr_query sr_document_query(const sr_document *x, int64_t h, int64_t i) {
     return (sr_query){h, i, own, x->heads.key == H ? h : own, h};
 }
 
-static sr_term at_least(const sr_document *x, sr_term a, double least) {
+/* Numbers that stand exactly at an edge are there in any arithmetic. */
+static void note_edge(sr_document *x, sr_term a, double edge) {
+    const double distance = fabs(sr_value_of(x, a) / edge - 1);
+    if (distance > 0)
+        x->clearance = fmin(x->clearance, distance);
+}
+
+static sr_term at_least(sr_document *x, sr_term a, double least) {
+    note_edge(x, a, least);
     return sr_value_of(x, a) < least ? sr_number(x, least) : a;
 }
 
-static sr_term at_most(const sr_document *x, sr_term a, double most) {
+static sr_term at_most(sr_document *x, sr_term a, double most) {
+    note_edge(x, a, most);
     return sr_value_of(x, a) > most ? sr_number(x, most) : a;
 }
 
@@ -149,9 +158,24 @@ static int64_t level_of(int64_t i, int64_t j) {
     return bits;
 }
 
+static double logit_scale(const sr_document *x) {
+    return x->a->scale == SRNN_SCALE_ONE ? 1 : 1 / sqrt((double)x->problem->D);
+}
+
+/* What the weight of a pair is off by if every number of a state is off by half a unit of float's last place. Of order n a
+ * state has the products of n numbers of each key, and (q k)^n is a sum of such products: with a sign for each channel, those
+ * of a product's channels say together which way it is off. */
+static sr_term state_error(const sr_document *x, sr_query at, int64_t j) {
+    const sr_term *q = x->q + (at.query * x->length + at.i) * x->width;
+    const sr_term *k = x->signed_k + (at.key * x->length + j) * x->width;
+    const sr_term dot = sr_tape_dot(x->tape, sr_each(q), sr_each(k), x->width);
+    const sr_term sum = score(x, sr_tape_affine(x->tape, dot, logit_scale(x), 0));
+    return sr_tape_affine(x->tape, sum, 0x1p-24, 0);
+}
+
 /* out[j] = what the score is taken of; for exp the decay of the weight is in it. */
-static double row_logits(const sr_document *x, sr_query at, sr_term *out, bool turned) {
-    const double scale = x->a->scale == SRNN_SCALE_ONE ? 1 : 1 / sqrt((double)x->problem->D);
+static double row_logits(sr_document *x, sr_query at, sr_term *out, bool turned) {
+    const double scale = logit_scale(x);
     const sr_term *q = (turned ? x->turned_q : x->q) + (at.query * x->length + at.i) * x->width;
     const sr_term *k = (turned ? x->turned_k : x->k) + at.key * x->length * x->width;
     double maximum = -INFINITY;
@@ -183,6 +207,8 @@ static void row_weights(const sr_document *x, sr_query at, sr_term *row, double 
         if (exponents)
             w = sr_tape_affine(x->tape, w, 1, factor_cancels(x->a) ? -maximum : 0);
         w = score(x, w);
+        if (x->signed_k)
+            w = sr_tape_add(x->tape, w, state_error(x, at, j));
         if (!exponents && decays_weights(x))
             w = sr_tape_multiply(
                 x->tape, w,
@@ -230,7 +256,7 @@ void sr_document_weigh(sr_document *x, sr_query at) {
 
 /* ---- from the weights of a row to its output */
 
-static sr_term normaliser(const sr_document *x, sr_query at, sr_term row_sum) {
+static sr_term normaliser(sr_document *x, sr_query at, sr_term row_sum) {
     sr_term n = sr_number(x, 1);
     switch (x->a->normaliser) {
     case SRNN_NORMALISER_ROW_SUM:
@@ -344,7 +370,7 @@ static void subtract_mean(const sr_document *x, int64_t count) {
 }
 
 /* |row|, at least `floor`. Squares of a row divided by its largest entry stay in range. */
-static sr_term length_of(const sr_document *x, int64_t count, double floor) {
+static sr_term length_of(sr_document *x, int64_t count, double floor) {
     double largest = 0;
     for (int64_t d = 0; d < count; d++)
         largest = fmax(largest, fabs(sr_value_of(x, x->scratch[d])));
@@ -367,7 +393,7 @@ static double length_floor(const sr_document *x, sr_term row_sum) {
     return undivided ? 1e-12 * sr_value_of(x, row_sum) : 1e-12;
 }
 
-static void normalise(const sr_document *x, int64_t count, sr_term row_sum) {
+static void normalise(sr_document *x, int64_t count, sr_term row_sum) {
     switch (x->a->norm) {
     case SRNN_NORM_NONE:
         return;

@@ -133,13 +133,12 @@ static srnn_status load_all(sr_document *x, const srnn_operands *in, const srnn_
 }
 
 static void clear(sr_document *x) {
-    sr_term *const arrays[] = {x->q,           x->k,           x->v,           x->value_gate,
-                               x->write_gate,  x->output_gate, x->decay,       x->level_gate,
-                               x->pool_gate,   x->skip,        x->norm_weight, x->norm_bias,
-                               x->value_power, x->a_log,       x->dt_bias,     x->skip_weight,
-                               x->level_scale, x->plain_v,     x->turned_q,    x->turned_k,
-                               x->u,           x->kappa,       x->gate_sum,    x->weights,
-                               x->sum_weights, x->row_sums,    x->scratch,     x->o};
+    sr_term *const arrays[] = {
+        x->q,           x->k,          x->v,         x->value_gate,  x->write_gate,  x->output_gate,
+        x->decay,       x->level_gate, x->pool_gate, x->skip,        x->norm_weight, x->norm_bias,
+        x->value_power, x->a_log,      x->dt_bias,   x->skip_weight, x->level_scale, x->plain_v,
+        x->turned_q,    x->turned_k,   x->u,         x->kappa,       x->gate_sum,    x->weights,
+        x->sum_weights, x->row_sums,   x->scratch,   x->o,           x->signed_k};
     for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++)
         free(arrays[n]);
     free(x->targets);
@@ -216,29 +215,50 @@ static void zero_gradients(const srnn_operands *g, const srnn_problem *p) {
     }
 }
 
-srnn_status sr_oracle_run(double *o, const srnn_operands *gradients, const double *d_o,
-                          const srnn_problem *p, const srnn_operands *in) {
+/* Runs every document of the problem; `common` has what they have in common, and gets their clearance. */
+static srnn_status run(sr_document *common, double *o, const srnn_operands *gradients,
+                       const double *d_o, const srnn_operands *in) {
+    const srnn_problem *p = common->problem;
     const srnn_operands none = {0};
     const int64_t documents = p->offsets ? p->documents : p->B;
-    sr_tape *tape;
-    SR_TRY(sr_tape_create(&tape));
-    sr_tape_use_bits(tape, p->dtype == SRNN_BF16 ? 8 : p->dtype == SRNN_F32 ? 24 : 0);
+    SR_TRY(sr_tape_create(&common->tape));
+    sr_tape_use_bits(common->tape, p->dtype == SRNN_BF16 ? 8 : p->dtype == SRNN_F32 ? 24 : 0);
     if (gradients)
         zero_gradients(gradients, p);
     srnn_status status = SRNN_OK;
     for (int64_t n = 0; n < documents && status == SRNN_OK; n++) {
         const int64_t first = p->offsets ? p->offsets[n] : n * p->T;
         const int64_t past = p->offsets ? p->offsets[n + 1] : first + p->T;
-        sr_document x = {.problem = p,
-                         .a = &p->attention,
-                         .tape = tape,
-                         .b = first / p->T,
-                         .start = first % p->T,
-                         .length = past - first};
+        sr_document x = *common;
+        x.b = first / p->T;
+        x.start = first % p->T;
+        x.length = past - first;
         measure(&x);
         status = run_document(&x, o, in, gradients ? gradients : &none, d_o);
+        common->clearance = x.clearance;
         clear(&x);
     }
-    sr_tape_free(tape);
+    sr_tape_free(common->tape);
     return status;
+}
+
+srnn_status sr_oracle_run(double *o, const srnn_operands *gradients, const double *d_o,
+                          const srnn_problem *p, const srnn_operands *in) {
+    double clearance;
+    return sr_oracle_run_clear(o, gradients, d_o, p, in, &clearance);
+}
+
+srnn_status sr_oracle_run_clear(double *o, const srnn_operands *gradients, const double *d_o,
+                                const srnn_problem *p, const srnn_operands *in, double *clearance) {
+    sr_document common = {.problem = p, .a = &p->attention, .clearance = INFINITY};
+    const srnn_status status = run(&common, o, gradients, d_o, in);
+    *clearance = common.clearance;
+    return status;
+}
+
+srnn_status sr_oracle_run_state(double *o, const srnn_operands *gradients, const double *d_o,
+                                const srnn_problem *p, const srnn_operands *in, uint64_t seed) {
+    sr_document common = {
+        .problem = p, .a = &p->attention, .state_seed = &seed, .clearance = INFINITY};
+    return run(&common, o, gradients, d_o, in);
 }

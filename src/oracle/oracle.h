@@ -16,4 +16,17 @@
 srnn_status sr_oracle_run(double *o, const srnn_operands *gradients, const double *d_o,
                           const srnn_problem *problem, const srnn_operands *in);
 
+/* The same, and how near anything came to an edge where the equation's slope jumps (a clamp, the least that a normaliser is):
+ * the least distance as a part of where the edge is. What stands exactly there does not count; infinity: nothing has an edge. */
+srnn_status sr_oracle_run_clear(double *o, const srnn_operands *gradients, const double *d_o,
+                                const srnn_problem *problem, const srnn_operands *in,
+                                double *clearance);
+
+/* In double, but as through a state of floats, for series and powers that have one: every product of n numbers of a key that
+ * stands in it is half a unit of float's last place off, up or down by the seed. No order of summation knows the answer
+ * better than that: (q k)^n may be small where the products that it is the sum of are not. */
+srnn_status sr_oracle_run_state(double *o, const srnn_operands *gradients, const double *d_o,
+                                const srnn_problem *problem, const srnn_operands *in,
+                                uint64_t seed);
+
 #endif

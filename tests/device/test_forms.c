@@ -46,7 +46,7 @@ static srnn_problem problem_of(const char *spec) {
 static void check_double(const char *spec, srnn_problem problem, const attention_call *oracle) {
     attention_call run;
     problem.dtype = SRNN_F64;
-    assert_int_equal(probe_create(&run, &problem, 3), SRNN_OK);
+    assert_int_equal(probe_copy(&run, &problem, oracle), SRNN_OK);
     bool fed = problem.kernel && strcmp(problem.kernel, "fed") == 0;
     bool backward = problem.form != SRNN_FORM_RECURRENT && !fed;
     if (fed)

@@ -36,7 +36,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int64_t rows = round_up(p->chunk, ROWS), T = p->T + rows;
-    context x = {.edges = {.core_decays = true}};
+    context x = {0};
     SR_ISA_REAL(sr_edges_place)(&x.edges, plan, true, layout);
     x.basis = feature_basis_place(&p->attention, p->D, layout);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);

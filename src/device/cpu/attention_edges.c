@@ -21,7 +21,6 @@ void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool ba
     size_t k_rows = rows * (size_t)plan->core.Hkv, D = (size_t)p->D, Dv = (size_t)p->Dv;
     bool decay = sr_operand_used(SR_OPERAND_DECAY, a);
     bool gate = a->value_gate != SRNN_VALUE_GATE_OFF;
-    bool direct = decay && (edges->core_decays || !sr_pairs_are_plain(a));
     bool power = sr_operand_used(SR_OPERAND_VALUE_POWER, a);
     bool across = a->feature == SRNN_FEATURE_UNIT_HEADS;
     bool cumulative = a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
@@ -50,12 +49,10 @@ void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool ba
     TAKE(d_numerator, backward, q_rows * Dv);
     TAKE(d_row_sum, backward, q_rows);
     TAKE(d_cumulative, backward && cumulative, q_rows);
-    TAKE(row_dot, backward && decay && !direct, q_rows);
-    TAKE(value_dot, backward && (decay || gate || power), k_rows);
-    TAKE(column_dot, backward && decay && !direct, k_rows);
+    TAKE(value_dot, backward && (gate || power), k_rows);
     TAKE(norm_partial, backward && sr_operand_used(SR_OPERAND_NORM_WEIGHT, a),
          (size_t)p->B * (size_t)p->H * 2 * Dv);
-    TAKE(d_decay, backward && direct, decays);
+    TAKE(d_decay, backward && decay, decays);
     TAKE(d_level, backward && levels, q_rows * (size_t)p->levels);
     TAKE(d_beta, backward && delta, k_rows);
     TAKE(d_skip, backward && a->skip != SRNN_SKIP_NONE, q_rows * Dv);

@@ -30,16 +30,12 @@ typedef struct sr_edges {
     real *d_numerator;    /* (B, H, T, Dv) */
     real *d_row_sum;      /* (B, H, T) */
     double *d_cumulative; /* (B, H, T) */
-    double *row_dot;      /* (B, H, T): sum_j w_ij dw_ij */
     double *value_dot;    /* (B, Hkv, T): gradient of factor*v, times factor*v */
-    double *column_dot;   /* (B, Hkv, T): sum_i w_ij d_row_sum_i */
     double *norm_partial; /* (B, H, 2 Dv): gradients of norm weight and bias */
-    bool
-        core_decays; /* set before the arrays are placed: the core has d_decay whatever the pairs are */
-    double *d_decay; /* as decay: of C, by the core, where row_dot and its like do not tell it */
-    double *d_level; /* as level, by the core */
-    double *d_beta;  /* as beta, by the core */
-    real *d_skip;    /* (B, H, T, Dv): of y */
+    double *d_decay;      /* as decay: of C, by the core */
+    double *d_level;      /* as level, by the core */
+    double *d_beta;       /* as beta, by the core */
+    real *d_skip;         /* (B, H, T, Dv): of y */
     double *skip_partial; /* (B, H, Dv): of the weights of the skip */
     double *head_partial; /* (B, Hkv, T, 2): shares in the gradients of a_log and dt_bias */
     real *d_q, *d_k; /* (B, H, T, D), (B, Hkv, T, D): where several heads or tokens share one */
@@ -90,7 +86,7 @@ void SR_ISA_REAL(sr_edges_output_rows)(sr_row_results results, const sr_edges *e
 /* After all rows: norms over several heads. */
 void SR_ISA_REAL(sr_edges_finish)(const sr_edges *edges, const sr_attention_call *call);
 
-/* First pass of the backward: d_numerator, d_row_sum, row_dot and norm_partial from call->o and
+/* First pass of the backward: d_numerator, d_row_sum and norm_partial from call->o and
  * saved, and the gradients of the output gate. */
 void SR_ISA_REAL(sr_edges_backward_outputs)(const sr_edges *edges, const sr_attention_call *call);
 

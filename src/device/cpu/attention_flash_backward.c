@@ -17,13 +17,13 @@ typedef struct workspace {
     real *d_numerator; /* (T rounded up, stride of Dv) */
     real *d_keys;      /* (T rounded up, stride of D) */
     real *d_values;    /* (T rounded up, stride of Dv) */
-    real *column_dot;  /* (T rounded up) */
     real *key_rows;    /* (TILE, stride of D) */
     real *value_rows;  /* (TILE, stride of Dv) */
     real *keys;        /* (D, stride of TILE): transposed */
     real *values;      /* (Dv, stride of TILE): transposed */
     real *s, *d;       /* (TILE, stride of TILE) */
     real *decay;       /* (2, TILE) */
+    real *pairs;       /* (TILE): what the pairs of a row add to the gradient of C_i */
     real *query_norm;  /* (tiles): the largest |query| of the tile */
 } workspace;
 
@@ -31,8 +31,7 @@ typedef struct context {
     const sr_attention_call *call;
     sr_edges edges;
     real *d_queries; /* (groups, B, H, T rounded up, stride of D) */
-    double *
-        d_decay; /* (groups, B, Hkv, T rounded up): of C, or NULL where sums over rows and columns tell it */
+    double *d_decay; /* (groups, B, Hkv, T rounded up): of C, or NULL */
     workspace *workers;
     int64_t groups;
     score_rule rule;
@@ -60,7 +59,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     context x = {.groups = groups_of(p)};
     SR_ISA_REAL(sr_edges_place)(&x.edges, plan, true, layout);
     x.d_queries = take_reals(layout, x.groups * p->B * p->H * T, ld.d);
-    if (sr_operand_used(SR_OPERAND_DECAY, &p->attention) && !sr_pairs_are_plain(&p->attention))
+    if (sr_operand_used(SR_OPERAND_DECAY, &p->attention))
         x.d_decay =
             sr_layout_take(layout, (size_t)(x.groups * p->B * p->Hkv * T), sizeof *x.d_decay);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
@@ -70,7 +69,6 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
             .d_numerator = take_reals(layout, T, ld.dv),
             .d_keys = take_reals(layout, T, ld.d),
             .d_values = take_reals(layout, T, ld.dv),
-            .column_dot = take_reals(layout, T, 1),
             .key_rows = take_reals(layout, TILE, ld.d),
             .value_rows = take_reals(layout, TILE, ld.dv),
             .keys = take_reals(layout, p->D, ld.tile),
@@ -78,6 +76,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
             .s = take_reals(layout, TILE, ld.tile),
             .d = take_reals(layout, TILE, ld.tile),
             .decay = take_reals(layout, 2 * TILE, 1),
+            .pairs = take_reals(layout, TILE, 1),
             .query_norm = take_reals(layout, tiles_in(p->T), 1),
         };
         if (x.workers)
@@ -174,8 +173,8 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
     real bound = pair_bound(p, w, at, own);
     const bool near =
         at->decay && !x->rule.logit_decay && decay_is_near(pair_range(p, at, tile, own), bound);
-    const tile_decays decays =
-        tile_decays_of(w->decay, at->decay, own * TILE, rows, tile, p->T, at->d_decay != NULL);
+    const tile_decays decays = tile_decays_of(w->decay, at->decay, own * TILE, rows, tile, p->T,
+                                              !sr_pairs_are_plain(&p->attention));
     for (int64_t r = 0; r < rows; r++) {
         int64_t i = own * TILE + r, low = at->first[i] - tile * TILE, high = i + 1 - tile * TILE;
         real d_row_sum = x->edges.d_row_sum[base + r];
@@ -193,14 +192,14 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
         if (row.low > row.high)
             row.low = row.high;
         row_set_decay(&row, &decays, r);
-        if (at->d_decay) {
-            at->d_decay[i] += row_weights_decay_backward(&row, &x->rule, w->d + r * ld.tile,
-                                                         d_row_sum, at->d_decay + tile * TILE);
-            continue;
-        }
-        row_weights_backward(&row, &x->rule, w->d + r * ld.tile, d_row_sum);
-        for (int64_t j = row.low; decays.rows && j < row.high; j++)
-            w->column_dot[tile * TILE + j] += row.s[j] * d_row_sum;
+        real *const d = w->d + r * ld.tile;
+        if (at->d_decay)
+            at->d_decay[i] +=
+                decays_between(at->d_decay + tile * TILE,
+                               row_weights_decay_backward(&row, &x->rule, d, d_row_sum, w->pairs),
+                               high - 1 < keys ? high - 1 : keys);
+        else
+            row_weights_backward(&row, &x->rule, d, d_row_sum);
     }
     clear_rows_from(w->s, ld.tile, rows, TILE);
     clear_rows_from(w->d, ld.tile, rows, TILE);
@@ -269,9 +268,6 @@ static void write_keys(const context *x, const workspace *w, const position *at,
     SR_ISA_REAL(sr_edges_value_rows_backward)
     (w->d_values + t * ld.dv, w->value_rows, ld.dv, &x->edges, call,
      (sr_rows){at->b, at->kv, t, count});
-    for (int64_t j = 0; x->edges.column_dot && j < count; j++)
-        x->edges.column_dot[sr_row_index(p, p->Hkv, at->b, at->kv, t + j)] =
-            (double)w->column_dot[t + j];
 }
 
 static void keys_task(void *untyped, int64_t task, int worker) {
@@ -289,7 +285,6 @@ static void keys_task(void *untyped, int64_t task, int worker) {
     memset(w->d_keys + from * TILE * ld.d, 0, (size_t)((past - from) * TILE * ld.d) * sizeof(real));
     memset(w->d_values + from * TILE * ld.dv, 0,
            (size_t)((past - from) * TILE * ld.dv) * sizeof(real));
-    memset(w->column_dot + from * TILE, 0, (size_t)((past - from) * TILE) * sizeof(real));
     if (x->d_decay) {
         at.d_decay = x->d_decay + (group * p->B * p->Hkv + head) * tiles * TILE;
         memset(at.d_decay + from * TILE, 0, (size_t)((tiles - from) * TILE) * sizeof(double));

@@ -29,7 +29,6 @@ typedef struct workspace {
     double *d_turned_queries;   /* (T, D): the same of turned ones */
     double *d_keys, *d_turned;  /* (T, D) */
     double *d_values;           /* (T, Dv) */
-    double *column_dot;         /* (T) */
 } workspace;
 
 typedef struct scratch {
@@ -70,7 +69,6 @@ static inline scratch generic_place(const srnn_plan *plan, bool backward, sr_lay
             .d_keys = sr_layout_take(layout, back * T * D, sizeof(double)),
             .d_turned = sr_layout_take(layout, back * turned * T * D, sizeof(double)),
             .d_values = sr_layout_take(layout, back * T * Dv, sizeof(double)),
-            .column_dot = sr_layout_take(layout, back * T, sizeof(double)),
         };
         if (!turned) {
             w.turned = w.keys;
@@ -97,7 +95,7 @@ typedef struct head {
     const sr_span *span;
     int h, kv;
     const double *decay; /* (length, width), or NULL */
-    double *d_decay;     /* the same, or NULL where sums over rows and columns tell it */
+    double *d_decay;     /* the same, or NULL without decay */
     int width;           /* numbers of a decay: 1 or D */
 } head;
 

@@ -79,7 +79,6 @@ static void weights_backward(const head *a, int64_t i, bool sums, bool numerator
                 w->d_values[j * p->Dv + d] += level * weight * (double)d_numerator[d];
         }
         w->d_weight[j] = level * d_weight;
-        w->column_dot[j] += level * weight * d_row_sum;
         if (d_levels)
             d_levels[pair_level(i, j)] += weight * d_weight;
     }
@@ -172,7 +171,6 @@ static void clear_gradients(const head *a) {
     memset(w->d_keys, 0, T * D * sizeof *w->d_keys);
     memset(w->d_turned, 0, T * D * sizeof *w->d_turned);
     memset(w->d_values, 0, T * Dv * sizeof *w->d_values);
-    memset(w->column_dot, 0, T * sizeof *w->column_dot);
     if (a->d_decay)
         memset(a->d_decay, 0, T * (size_t)a->width * sizeof *a->d_decay);
     if (d_beta)
@@ -235,8 +233,6 @@ static void backward_task(void *untyped, int64_t task, int worker) {
             w->row[d] = (real)w->d_values[j * p->Dv + d];
         SR_ISA_REAL(sr_edges_value_rows_backward)
         (w->row, w->values + j * p->Dv, p->Dv, edges, x->call, at);
-        if (edges->column_dot)
-            edges->column_dot[sr_row_index(p, p->Hkv, at.b, a.kv, at.t)] = w->column_dot[j];
     }
 }
 

@@ -69,18 +69,9 @@ static void beta_backward(const head_place *x) {
 
 /* sum (width) += the gradients of C of token t. */
 static void add_decays(double *sum, const head_place *x, int64_t t, int width) {
-    const srnn_problem *p = x->p;
-    const int group = p->H / x->heads;
-    const double *own = x->edges->d_decay ? x->edges->d_decay + (x->base + t) * width : NULL;
-    for (int c = 0; own && c < width; c++)
+    const double *own = x->edges->d_decay + (x->base + t) * width;
+    for (int c = 0; c < width; c++)
         sum[c] += own[c];
-    if (own)
-        return;
-    for (int g = 0; g < group; g++)
-        *sum +=
-            x->edges
-                ->row_dot[sr_row_index(p, p->H, x->span->b, x->h * group + g, x->span->start + t)];
-    *sum -= x->edges->value_dot[x->base + t] + x->edges->column_dot[x->base + t];
 }
 
 /* The numbers z of one token, or of several that have one each: what they become on the way back. */
@@ -422,7 +413,7 @@ void SR_ISA_REAL(sr_edges_backward_inputs)(const sr_edges *edges, const sr_atten
     const srnn_problem *p = &plan->problem;
     const int heads = plan->core.Hkv;
     inputs_context context = {edges, call};
-    if (edges->value_dot || edges->d_beta || edges->d_v || edges->d_skip)
+    if (edges->value_dot || edges->d_decay || edges->d_beta || edges->d_v || edges->d_skip)
         sr_parallel(inputs_task, &context, plan->span_count * heads,
                     sr_workers_worth(100.0 * (double)p->B * p->T * heads, p->threads));
     if (edges->q_inverse || edges->d_q || edges->d_k)

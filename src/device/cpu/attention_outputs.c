@@ -599,9 +599,6 @@ static void document_backward(const outputs_context *x, const sr_span *span, int
         edges->d_row_sum[at] = (real)g.row_sum;
         if (edges->d_cumulative)
             edges->d_cumulative[at] = g.cumulative;
-        if (edges->row_dot)
-            edges->row_dot[at] = row_dot(edges->d_numerator + at * p->Dv, facts.numerator, p->Dv) +
-                                 g.row_sum * facts.row.row_sum;
         if (wants_gate && !wide)
             *tensor_row(call->gradients->output_gate, span->b, h, span->start + t) = (real)g.logit;
     }

@@ -403,6 +403,22 @@ static inline void row_weights_plain_backward(const score_row *row, real *d, rea
     }
 }
 
+/* The same with decay. */
+static inline void row_weights_near_backward(const score_row *row, const score_rule *rule, real *d,
+                                             real d_row_sum) {
+    const score_constants c = constants_of(row, rule);
+    real *const s = row->s;
+    for (int j = row->low / COLUMNS * COLUMNS; j < row->high; j += COLUMNS) {
+        const vec w0 = vec_exp_small(exponent_of(vec_load(s + j), c, j)),
+                  w1 = vec_exp_small(exponent_of(vec_load(s + j + LANES), c, j + LANES));
+        const vec d0 = vec_load(d + j) + d_row_sum, d1 = vec_load(d + j + LANES) + d_row_sum;
+        vec_store(s + j, w0);
+        vec_store(s + j + LANES, w1);
+        vec_store(d + j, w0 * d0);
+        vec_store(d + j + LANES, w1 * d1);
+    }
+}
+
 /* The same of linear weights, which are the logits. */
 static inline void row_weights_linear_backward(const score_row *row, real *d, real d_row_sum) {
     for (int j = row->low / LANES * LANES; j < row->high; j += LANES)
@@ -445,8 +461,11 @@ static inline void row_weights_backward(const score_row *row, const score_rule *
                                : row->bound <= SMALL_LOGIT && row->maximum <= SMALL_LOGIT &&
                                      row->maximum >= -SMALL_LOGIT;
     const bool plain = !decayed && !rule->clamped;
-    if (plain && small && row_is_exponential(row, rule))
+    const bool exponential = row_is_exponential(row, rule);
+    if (plain && small && exponential)
         row_weights_plain_backward(row, d, d_row_sum);
+    else if (!rule->clamped && small && exponential)
+        row_weights_near_backward(row, rule, d, d_row_sum);
     else if (plain && rule->score == SRNN_SCORE_LINEAR && row->maximum == 0)
         row_weights_linear_backward(row, d, d_row_sum);
     else
@@ -455,42 +474,57 @@ static inline void row_weights_backward(const score_row *row, const score_rule *
     row_clear_hidden(d, row->low, row->high, row->width);
 }
 
-/* The same, and the gradient of C: returns what row i adds to that of C_i, and takes from `d_columns` (width) what it
- * takes from those of C_j. Both are sums in double of the same products, so that where C_i of many rows
- * are summed what cancels leaves nothing. */
-static inline double row_weights_decay_backward(score_row *row, const score_rule *rule, real *d,
-                                                real d_row_sum, double *d_columns) {
-    real factor[TILE] __attribute__((aligned(64))), kept[TILE] __attribute__((aligned(64)));
+/* The same, and returns (width) what each pair of the row adds to the gradient of C_i and takes from that of C_j: w dw on
+ * the weights, s ds on the logits. It is in `room` (width), or d itself: exp is its own slope. */
+static inline const real *row_weights_decay_backward(score_row *row, const score_rule *rule,
+                                                     real *d, real d_row_sum, real *room) {
+    real factor[TILE] __attribute__((aligned(64)));
     const int from = row->low / LANES * LANES;
-    /* d C = w dw on the weights, s ds on the logits: `kept` is what the weights' backward writes over. */
-    const real *other = rule->logit_decay ? d : row->s;
-    if (rule->logit_decay)
+    const bool logits = rule->logit_decay;
+    if (!logits && !rule->clamped && row_is_exponential(row, rule)) {
+        row_weights_backward(row, rule, d, d_row_sum);
+        return d;
+    }
+    if (logits)
         row_decay_logits(row, rule, factor);
     for (int j = from; j < row->high; j += LANES)
-        vec_store(kept + j, rule->logit_decay
-                                ? vec_load(row->s + j)
-                                : hide_columns(vec_load(d + j) + d_row_sum, row, j, 0));
+        vec_store(room + j, logits ? vec_load(row->s + j) : vec_load(d + j) + d_row_sum);
     row_weights_backward(row, rule, d, d_row_sum);
-    wide_vec sum = {0};
+    const real *other = logits ? d : row->s;
     for (int j = from; j < row->high; j += LANES) {
-        const wide_vec along = __builtin_convertvector(vec_load(kept + j), wide_vec) *
-                               __builtin_convertvector(vec_load(other + j), wide_vec);
-        wide_vec column;
-        memcpy(&column, d_columns + j, sizeof column);
-        column -= along;
-        memcpy(d_columns + j, &column, sizeof column);
-        sum += along;
-        if (rule->logit_decay)
+        vec_store(room + j, hide_columns(vec_load(room + j) * vec_load(other + j), row, j, 0));
+        if (logits)
             vec_store(d + j, vec_load(d + j) * hide_columns(vec_load(factor + j), row, j, 0));
     }
-    double total = 0.0;
-    for (int lane = 0; lane < LANES; lane++)
-        total += sum[lane];
-    return total;
+    row_clear_hidden(room, row->low, row->high, row->width);
+    return room;
 }
 
-/* What the gates between pairs of a row get: the sum of w dw over the keys before i, each of which is taken from its
- * `change` too: in double, so that of what cancels nothing is left. `change` has room for a whole vector behind key i. */
+/* What the gates between pairs of a row get, so far: the sum of the pairs, each of which is taken from its `change` too. All
+ * in double, so that of what cancels nothing is left where C of many tokens are summed. */
+static inline void take_between(double *change, wide_vec *sum, wide_vec pairs) {
+    wide_vec column;
+    memcpy(&column, change, sizeof column);
+    column -= pairs;
+    memcpy(change, &column, sizeof column);
+    *sum += pairs;
+}
+
+/* The sum of a row's `pairs` with the keys before i, the row's own token: a pair with itself does not decay. `change` has
+ * room for a whole vector behind key i. */
+static inline double decays_between(double *change, const real *pairs, int64_t i) {
+    const int64_t whole = i / LANES * LANES;
+    wide_vec sum = {0};
+    for (int64_t j = 0; j < whole; j += LANES)
+        take_between(change + j, &sum, __builtin_convertvector(vec_load(pairs + j), wide_vec));
+    if (whole < i) {
+        const vec rest = vec_load_part(pairs + whole, (int)(i - whole));
+        take_between(change + whole, &sum, __builtin_convertvector(rest, wide_vec));
+    }
+    return wide_vec_sum(&sum);
+}
+
+/* The same of pairs that are w dw. */
 static inline double gates_between(double *change, const real *w, const real *d, int64_t i) {
     wide_vec sum = {0};
     for (int64_t j = 0; j < i; j += LANES) {
@@ -498,13 +532,9 @@ static inline double gates_between(double *change, const real *w, const real *d,
         /* Both: what stands after the diagonal may be infinite, where the decay is steep. */
         const vec before = vec_select(later, (vec){0}, vec_load(d + j));
         const vec seen = vec_select(later, (vec){0}, vec_load(w + j));
-        const wide_vec both =
-            __builtin_convertvector(seen, wide_vec) * __builtin_convertvector(before, wide_vec);
-        wide_vec column;
-        memcpy(&column, change + j, sizeof column);
-        column -= both;
-        memcpy(change + j, &column, sizeof column);
-        sum += both;
+        take_between(change + j, &sum,
+                     __builtin_convertvector(seen, wide_vec) *
+                         __builtin_convertvector(before, wide_vec));
     }
     return wide_vec_sum(&sum);
 }

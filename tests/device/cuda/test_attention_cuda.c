@@ -70,7 +70,7 @@ static srnn_problem problem_of(const char *spec, size_t shape) {
 static void create_both(attention_call *run, attention_call *oracle, srnn_problem problem) {
     assert_int_equal(probe_oracle(oracle, &problem, 3), SRNN_OK);
     problem.device = gpu;
-    assert_int_equal(probe_create(run, &problem, 3), SRNN_OK);
+    assert_int_equal(probe_copy(run, &problem, oracle), SRNN_OK);
 }
 
 /* Every kernel on the operands that `run` holds. A gate before a norm cancels in it: its gradient is what the sums of a
