@@ -35,7 +35,7 @@ static linear_workspace workspace_place(const srnn_problem *p, sr_layout *layout
         .state = linear_state_place(p, layout),
         .gradient = linear_state_place(p, layout),
         .before = take_states(p, (p->T + length - 1) / length, layout),
-        .errors = errors ? take_reals(layout, p->T, dv) : NULL,
+        .errors = errors ? take_reals(layout, p->T + ROWS, dv) : NULL,
         .inside = take_states(p, length, layout),
         .d_numerators = take_reals(layout, group * BLOCK_ROWS, dv),
         .weights = take_rows(layout, token),
@@ -101,12 +101,12 @@ static int64_t walk_block(const linear_workspace *w, const linear_walk *x, const
             if (row == b->count)
                 continue;
         }
-        const linear_keys k = linear_keys_of(&w->room, &w->rows, x, &c, &w->state, false);
-        linear_write(&w->room, &k, x, &c, &w->state);
+        linear_room room = w->room;
         if (w->errors && !inside)
-            memcpy(w->errors + c.at * x->dv, w->room.error,
-                   (size_t)(c.count * x->dv) * sizeof(real));
-        linear_move(&w->state, &w->room, &k, x, &c);
+            room.error = w->errors + c.at * x->dv;
+        const linear_keys k = linear_keys_of(&room, &w->rows, x, &c, &w->state, false);
+        linear_write(&room, &k, x, &c, &w->state);
+        linear_move(&w->state, &room, &k, x, &c);
     }
     return count;
 }

@@ -285,37 +285,44 @@ typedef struct linear_pairs {
     const real *queries, *keys; /* (count, stride of D) */
     const real *columns;        /* the keys, (D, stride of tokens) */
     const real *between;        /* or NULL */
+    real sign;                  /* 1, or -1 for less their products */
 } linear_pairs;
 
-/* Numbers of a row of pairs after the diagonal become zero, as far as products of a triangle read them: to the end of the
+/* Numbers of row i of pairs after the diagonal become zero, as far as products of a triangle read them: to the end of the
  * diagonal's block of rows. */
-static inline void clear_later(real *s, const linear_walk *x, const linear_chunk *c) {
-    for (int64_t i = 0; i < c->count; i++)
-        for (int64_t j = i + 1; j < (i / ROWS + 1) * ROWS; j++)
-            s[i * x->token + j] = 0;
+static inline void clear_later(real *row, int64_t i) {
+    const int64_t own = i / LANES * LANES, past = (i / ROWS + 1) * ROWS;
+    const vec_bits later = (vec_bits)(vec_count() + (real)own > (real)i);
+    vec_store(row + own, vec_select(later, (vec){0}, vec_load(row + own)));
+    for (int64_t j = own + LANES; j < past; j += LANES)
+        vec_store(row + j, (vec){0});
 }
 
-/* s *= between, up to the diagonal. */
-static inline void decay_pairs(real *s, const real *between, const linear_walk *x,
+/* s times what multiplies products of the pairs, up to the diagonal; zeros behind it. */
+static inline void weigh_pairs(real *s, const linear_pairs *pairs, const linear_walk *x,
                                const linear_chunk *c) {
-    for (int64_t i = 0; between && i < c->count; i++)
-        for (int64_t j = 0; j <= i; j += LANES)
-            vec_store(s + i * x->token + j,
-                      vec_load(s + i * x->token + j) * vec_load(between + i * x->token + j));
+    for (int64_t i = 0; i < c->count; i++) {
+        real *row = s + i * x->token;
+        const real *between = pairs->between ? pairs->between + i * x->token : NULL;
+        for (int64_t j = 0; between && j <= i; j += LANES)
+            vec_store(row + j, vec_load(row + j) * (pairs->sign * vec_load(between + j)));
+        for (int64_t j = 0; !between && pairs->sign < 0 && j <= i; j += LANES)
+            vec_store(row + j, -vec_load(row + j));
+        clear_later(row, i);
+    }
 }
 
 /* s (count, width) of the pairs, for products of a lower triangle. */
 static inline void pair_products(real *s, const linear_pairs *pairs, const linear_walk *x,
                                  const linear_chunk *c) {
     if (c->count == 1) {
-        s[0] = (real)row_dot(pairs->queries, pairs->keys, x->p->D);
+        s[0] = pairs->sign * (real)row_dot(pairs->queries, pairs->keys, x->p->D);
         return;
     }
     product((product_target){s, x->token, false}, (product_operand){pairs->queries, x->d, 1},
             (product_rows){pairs->columns, x->token},
             (product_size){round_up(c->count, ROWS), c->width, x->p->D}, PRODUCT_C_LOWER);
-    decay_pairs(s, pairs->between, x, c);
-    clear_later(s, x, c);
+    weigh_pairs(s, pairs, x, c);
 }
 
 static inline void columns_of(real *columns, const real *rows, const linear_walk *x,
@@ -326,6 +333,12 @@ static inline void columns_of(real *columns, const real *rows, const linear_walk
 
 static inline const real *pair_decays(const linear_room *room, const linear_walk *x) {
     return x->decay && !linear_per_channel(x) ? room->between : NULL;
+}
+
+/* Keys with those before them, less which the delta rule takes. */
+static inline linear_pairs erasing_pairs(const linear_room *room, const linear_keys *k,
+                                         const linear_walk *x) {
+    return (linear_pairs){k->own, k->near, room->key_columns, pair_decays(room, x), -1};
 }
 
 /* What the delta rule takes back: room->erasing_keys, and room->erasing, strictly lower. */
@@ -339,13 +352,10 @@ static inline void erasing_of(const linear_room *room, const real *keys, linear_
             vec_store(room->erasing_keys + r * x->d + d,
                       k->rise ? -(key * vec_load(k->rise + r * x->d + d)) : -key);
         }
-    const linear_pairs pairs = {k->own, k->near, room->key_columns, pair_decays(room, x)};
+    const linear_pairs pairs = erasing_pairs(room, k, x);
     pair_products(room->erasing, &pairs, x, c);
-    for (int64_t i = 0; i < c->count; i++) {
-        for (int64_t j = 0; j < i; j++)
-            room->erasing[i * x->token + j] = -room->erasing[i * x->token + j];
+    for (int64_t i = 0; i < c->count; i++)
         room->erasing[i * x->token + i] = 0;
-    }
 }
 
 /* The keys of a chunk that only moves the state, `read` false, or is read too: the delta rule reads by itself. */
@@ -545,8 +555,8 @@ static inline void weigh_levels(real *out, const real *s, const double *levels,
                 to[j] = (real)own[bit + 1] * from[j];
         }
     }
-    if (out != s)
-        clear_later(out, x, c);
+    for (int64_t i = 0; out != s && i < c->count; i++)
+        clear_later(out + i * x->token, i);
 }
 
 #endif
