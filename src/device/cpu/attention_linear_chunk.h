@@ -96,7 +96,7 @@ static inline int merged_level(const linear_walk *x, int64_t position) {
 /* ---- what a chunk works with */
 
 typedef struct linear_room {
-    real *rise, *fall;           /* (rows, stride of D): e^(C_i - C), e^(C_last - C_j) */
+    real *rise, *fall; /* (rows), per channel (rows, stride of D): e^(C_i - C), e^(C_last - C_j) */
     real *near_rise, *near_fall; /* the same with C_first in place of both; per channel only */
     real *whole;                 /* (stride of D): e^(C_last - C) */
     real *between;               /* (rows, stride of tokens): e^(C_i - C_j); per head only */
@@ -187,27 +187,24 @@ static inline void factor_row(real *out, const linear_walk *x, const double *fro
         out[d] = out[0];
 }
 
-/* The same for all tokens of a chunk, whose numbers are one a token: e^(sign (C_t - from)). */
-static inline void spread_factors(real *out, const linear_walk *x, const linear_chunk *c,
-                                  double from, double sign) {
+/* out (count) = e^(sign (C_t - from)) of the tokens of a chunk, whose numbers are one a token. */
+static inline void token_factors(real *out, const linear_walk *x, const linear_chunk *c,
+                                 double from, double sign) {
     const double *decay = x->decay + c->at;
     for (int64_t t = 0; t < c->count; t += LANES) {
         wide_vec exponents = {0};
         for (int64_t lane = 0; lane < LANES && t + lane < c->count; lane++)
             exponents[lane] = sign * (decay[t + lane] - from);
-        const vec factors = decay_factor_of(&exponents);
-        for (int64_t lane = 0; lane < LANES && t + lane < c->count; lane++)
-            for (int64_t d = 0; d < x->p->D; d += LANES)
-                vec_store(out + (t + lane) * x->d + d, vec_all(factors[lane]));
+        vec_store(out + t, decay_factor_of(&exponents));
     }
 }
 
-/* out = a b, row by row; b may be one row for all (ld 0). */
-static inline void multiply_rows(real *out, const real *a, const real *b, int64_t ld_b,
-                                 const linear_walk *x, int64_t count) {
+/* out = a b, row by row, where b is one row for all. */
+static inline void multiply_rows(real *out, const real *a, const real *b, const linear_walk *x,
+                                 int64_t count) {
     for (int64_t r = 0; r < count; r++)
         for (int64_t d = 0; d < x->p->D; d += LANES)
-            vec_store(out + r * x->d + d, vec_load(a + r * x->d + d) * vec_load(b + r * ld_b + d));
+            vec_store(out + r * x->d + d, vec_load(a + r * x->d + d) * vec_load(b + d));
 }
 
 /* between (i, j) = e^(C_i - C_j) for j <= i, and something up to whole vectors. */
@@ -238,10 +235,10 @@ static inline void channel_factors(const linear_room *room, const linear_walk *x
     }
     if (read) {
         factor_row(row, x, before, first);
-        multiply_rows(room->rise, room->near_rise, row, 0, x, c->count);
+        multiply_rows(room->rise, room->near_rise, row, x, c->count);
     }
     factor_row(row, x, first, last);
-    multiply_rows(room->fall, room->near_fall, row, 0, x, c->count);
+    multiply_rows(room->fall, room->near_fall, row, x, c->count);
 }
 
 /* The factors of a chunk; `before`: C of the token before it. */
@@ -256,11 +253,29 @@ static inline void chunk_factors(const linear_room *room, const linear_walk *x,
         channel_factors(room, x, c, before, read);
         return;
     }
-    spread_factors(room->fall, x, c, *last, -1.0);
+    token_factors(room->fall, x, c, *last, -1.0);
     if (!read)
         return;
-    spread_factors(room->rise, x, c, *before, 1.0);
+    token_factors(room->rise, x, c, *before, 1.0);
     pair_factors(room, x, c);
+}
+
+/* out (stride of D) = or += sign times row r times its factors; factors NULL: one. */
+static inline void scale_row(real *out, bool add, const real *row, const real *factors, int64_t r,
+                             real sign, const linear_walk *x) {
+    const bool channel = factors && linear_per_channel(x);
+    const vec all = vec_all(factors && !channel ? sign * factors[r] : sign);
+    const int64_t D = x->p->D;
+    for (int64_t e = 0; e < D; e += LANES) {
+        const vec factor = channel ? all * vec_load(factors + r * x->d + e) : all;
+        vec_store(out + e, (add ? vec_load(out + e) : (vec){0}) + factor * vec_load(row + e));
+    }
+}
+
+static inline void scale_rows(real *out, const real *rows, const real *factors, real sign,
+                              const linear_walk *x, const linear_chunk *c) {
+    for (int64_t r = 0; r < c->count; r++)
+        scale_row(out + r * x->d, false, rows + r * x->d, factors, r, sign, x);
 }
 
 /* rows times factors, or the rows themselves where there is no decay (or none of this kind). */
@@ -268,7 +283,7 @@ static inline const real *scaled_rows(real *out, const real *rows, const real *f
                                       const linear_walk *x, const linear_chunk *c) {
     if (!factors)
         return rows;
-    multiply_rows(out, rows, factors, x->d, x, c->count);
+    scale_rows(out, rows, factors, 1, x, c);
     return out;
 }
 
@@ -346,12 +361,7 @@ static inline void erasing_of(const linear_room *room, const real *keys, linear_
                               const linear_walk *x, const linear_chunk *c) {
     k->own = scaled_rows(room->near_own, keys, k->near_rise, x, c);
     k->erasing = room->erasing_keys;
-    for (int64_t r = 0; r < c->count; r++)
-        for (int64_t d = 0; d < x->p->D; d += LANES) {
-            const vec key = vec_load(keys + r * x->d + d);
-            vec_store(room->erasing_keys + r * x->d + d,
-                      k->rise ? -(key * vec_load(k->rise + r * x->d + d)) : -key);
-        }
+    scale_rows(room->erasing_keys, keys, k->rise, -1, x, c);
     const linear_pairs pairs = erasing_pairs(room, k, x);
     pair_products(room->erasing, &pairs, x, c);
     for (int64_t i = 0; i < c->count; i++)

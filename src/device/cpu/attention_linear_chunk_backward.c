@@ -10,15 +10,12 @@
  *     d_erasing_keys = B S^T            d_erasing = B u^T         R <- R + erasing_keys^T B */
 #include "device/cpu/attention_linear_backward.h"
 
-/* out += a b, row by row; b NULL: one. */
-static void add_scaled(real *out, const real *a, const real *b, const linear_chunk_place *at) {
+/* out += sign times rows times factors; factors NULL: one. */
+static void add_scaled(real *out, const real *rows, const real *factors, real sign,
+                       const linear_chunk_place *at) {
     const int64_t d = at->x->d;
     for (int64_t r = 0; r < at->c->count; r++)
-        for (int64_t e = 0; e < at->x->p->D; e += LANES) {
-            const vec own = vec_load(a + r * d + e);
-            vec_store(out + r * d + e,
-                      vec_load(out + r * d + e) + (b ? own * vec_load(b + r * d + e) : own));
-        }
+        scale_row(out + r * d, true, rows + r * d, factors, r, sign, at->x);
 }
 
 /* change of token r += sign <a, b>, number by number of the decay. */
@@ -113,12 +110,11 @@ static void states_backward(const linear_chunk_place *at) {
                          (product_size){c->count, value_columns(x), x->p->D}, PRODUCT_FULL);
             transpose_matrix(at, R);
             through_transposed(at, part_u(&w->room, at->k, x, n));
-            add_scaled(w->d_late, w->product_d, NULL, at);
+            add_scaled(w->d_late, w->product_d, NULL, 1, at);
         }
         for (int64_t r = 0; x->sums && part->values && r < c->count; r++) {
             real *to = w->d_plain_keys + (c->row + r) * x->d;
-            for (int64_t e = 0; e < x->p->D; e++)
-                to[e] += column[e] * (at->k->fall ? at->k->fall[r * x->d + e] : 1);
+            scale_row(to, true, column, at->k->fall, r, 1, x);
             if (x->decay)
                 add_change(at, r, at->k->plain_late + r * x->d, column, -1.0);
         }
@@ -132,7 +128,7 @@ static void states_backward(const linear_chunk_place *at) {
             column[e] *= part->read ? (x->decay ? w->room.whole[e] : 1) : 0;
     }
     add_changes(at, at->k->late, w->d_late, -1.0);
-    add_scaled(w->d_keys + c->row * x->d, w->d_late, at->k->fall, at);
+    add_scaled(w->d_keys + c->row * x->d, w->d_late, at->k->fall, 1, at);
 }
 
 /* ---- the queries of head g */
@@ -186,8 +182,8 @@ static void column_backward(const query_at *q, const linear_part *part) {
         for (int64_t e = 0; e < x->p->D; e++) {
             row[e] = weight * s[e];
             gradient[e] += weight * plain[r * x->d + e];
-            q->d_plain[r * x->d + e] += row[e] * (at->k->rise ? at->k->rise[r * x->d + e] : 1);
         }
+        scale_row(q->d_plain + r * x->d, true, row, at->k->rise, r, 1, x);
         if (x->decay)
             add_change(at, r, plain + r * x->d, row, 1.0);
     }
@@ -214,7 +210,7 @@ static void read_backward(const query_at *q, const linear_part *part) {
     }
     add_to_gradient(at, part->level, risen, q->levels ? w->product_dv : dy);
     add_changes(at, risen, w->product_d, 1.0);
-    add_scaled(q->d_queries, w->product_d, at->k->rise, at);
+    add_scaled(q->d_queries, w->product_d, at->k->rise, 1, at);
     if (x->sums)
         column_backward(q, part);
 }
@@ -258,13 +254,13 @@ static void pairs_backward(const linear_chunk_place *at, const real *s, real *d,
                  PRODUCT_A_LOWER);
     if (channel)
         add_changes(at, to->pairs->queries, w->product_d, 1.0);
-    add_scaled(to->d_queries, w->product_d, to->rise, at);
+    add_scaled(to->d_queries, w->product_d, to->rise, 1, at);
     rows_product((product_target){w->product_d, x->d, false}, (product_operand){d, 1, x->token},
                  (product_rows){to->pairs->queries, x->d},
                  (product_size){c->count, columns, c->count}, PRODUCT_A_UPPER);
     if (channel)
         add_changes(at, to->pairs->keys, w->product_d, -1.0);
-    add_scaled(to->d_keys, w->product_d, to->fall, at);
+    add_scaled(to->d_keys, w->product_d, to->fall, 1, at);
 }
 
 /* d (count, tokens) = dy u^T, whose columns are there. */
@@ -403,10 +399,7 @@ static void rule_backward(const linear_chunk_place *at, int n) {
     if (part->read) {
         through_transposed(at, B);
         add_changes(at, at->k->erasing, w->product_d, 1.0);
-        for (int64_t r = 0; r < c->count; r++)
-            for (int64_t e = 0; e < x->p->D; e++)
-                d_keys[r * x->d + e] -=
-                    w->product_d[r * x->d + e] * (at->k->rise ? at->k->rise[r * x->d + e] : 1);
+        add_scaled(d_keys, w->product_d, at->k->rise, -1, at);
         add_to_gradient(at, part->level, at->k->erasing, B);
     }
     if (c->count == 1)
