@@ -131,7 +131,7 @@ static void load_gradients(const linear_workspace *w, const linear_walk *x, line
     const sr_rows at = linear_query_rows(x, b, g);
     const real *from = x->edges->d_numerator + sr_row_index(p, p->H, at.b, at.h, at.t) * p->Dv;
     real *to = w->d_numerators + g * BLOCK_ROWS * x->dv;
-    memset(to, 0, (size_t)(b->count * x->dv) * sizeof(real));
+    clear_columns(to, x, b->count);
     for (int64_t r = 0; r < b->count; r++)
         memcpy(to + r * x->dv, from + r * p->Dv, (size_t)p->Dv * sizeof(real));
     b->finite = b->finite && rows_are_finite(to, x->dv, b->count, p->Dv);

@@ -260,14 +260,22 @@ static inline void chunk_factors(const linear_room *room, const linear_walk *x,
     pair_factors(room, x, c);
 }
 
-/* out (stride of D) = or += sign times row r times its factors; factors NULL: one. */
-static inline void scale_row(real *out, bool add, const real *row, const real *factors, int64_t r,
-                             real sign, const linear_walk *x) {
-    const bool channel = factors && linear_per_channel(x);
-    const vec all = vec_all(factors && !channel ? sign * factors[r] : sign);
-    const int64_t D = x->p->D;
+/* What a row of a chunk is multiplied by. */
+typedef struct row_scale {
+    const real *factors; /* of all rows, or NULL for one */
+    int64_t row;
+    real sign;
+} row_scale;
+
+/* out (stride of D) = or, if `add`, += a row times its scale. */
+static inline void scale_row(real *out, bool add, const real *row, row_scale scale,
+                             const linear_walk *x) {
+    const bool channel = scale.factors && linear_per_channel(x);
+    const vec all =
+        vec_all(scale.factors && !channel ? scale.sign * scale.factors[scale.row] : scale.sign);
+    const int64_t D = x->p->D, from = scale.row * x->d;
     for (int64_t e = 0; e < D; e += LANES) {
-        const vec factor = channel ? all * vec_load(factors + r * x->d + e) : all;
+        const vec factor = channel ? all * vec_load(scale.factors + from + e) : all;
         vec_store(out + e, (add ? vec_load(out + e) : (vec){0}) + factor * vec_load(row + e));
     }
 }
@@ -275,7 +283,7 @@ static inline void scale_row(real *out, bool add, const real *row, const real *f
 static inline void scale_rows(real *out, const real *rows, const real *factors, real sign,
                               const linear_walk *x, const linear_chunk *c) {
     for (int64_t r = 0; r < c->count; r++)
-        scale_row(out + r * x->d, false, rows + r * x->d, factors, r, sign, x);
+        scale_row(out + r * x->d, false, rows + r * x->d, (row_scale){factors, r, sign}, x);
 }
 
 /* rows times factors, or the rows themselves where there is no decay (or none of this kind). */
@@ -408,10 +416,6 @@ static inline real *linear_matrix_at(const linear_state *state, const linear_wal
 
 static inline real *linear_column_at(const linear_state *state, const linear_walk *x, int level) {
     return state->column + level * x->d;
-}
-
-static inline int64_t value_columns(const linear_walk *x) {
-    return round_up(x->p->Dv, COLUMNS);
 }
 
 /* The chunk writes into this part: its values, or what the delta rule takes back. */

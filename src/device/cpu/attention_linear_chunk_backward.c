@@ -15,7 +15,7 @@ static void add_scaled(real *out, const real *rows, const real *factors, real si
                        const linear_chunk_place *at) {
     const int64_t d = at->x->d;
     for (int64_t r = 0; r < at->c->count; r++)
-        scale_row(out + r * d, true, rows + r * d, factors, r, sign, at->x);
+        scale_row(out + r * d, true, rows + r * d, (row_scale){factors, r, sign}, at->x);
 }
 
 /* change of token r += sign <a, b>, number by number of the decay. */
@@ -87,7 +87,8 @@ static void add_onward(const linear_chunk_place *at, int level) {
     double *onward = at->w->onward;
     const real *whole = at->w->room.whole;
     if (x->decays == 1)
-        onward[0] += (double)whole[0] * (matrix_dot(R, S, x) + (x->sums ? row_dot(r, s, x->p->D) : 0.0));
+        onward[0] +=
+            (double)whole[0] * (matrix_dot(R, S, x) + (x->sums ? row_dot(r, s, x->p->D) : 0.0));
     for (int64_t e = 0; x->decays > 1 && e < x->p->D; e++) {
         const double sums = x->sums ? (double)r[e] * (double)s[e] : 0.0;
         onward[e] += (double)whole[e] * (row_dot(R + e * x->dv, S + e * x->dv, x->p->Dv) + sums);
@@ -114,7 +115,7 @@ static void states_backward(const linear_chunk_place *at) {
         }
         for (int64_t r = 0; x->sums && part->values && r < c->count; r++) {
             real *to = w->d_plain_keys + (c->row + r) * x->d;
-            scale_row(to, true, column, at->k->fall, r, 1, x);
+            scale_row(to, true, column, (row_scale){at->k->fall, r, 1}, x);
             if (x->decay)
                 add_change(at, r, at->k->plain_late + r * x->d, column, -1.0);
         }
@@ -183,7 +184,7 @@ static void column_backward(const query_at *q, const linear_part *part) {
             row[e] = weight * s[e];
             gradient[e] += weight * plain[r * x->d + e];
         }
-        scale_row(q->d_plain + r * x->d, true, row, at->k->rise, r, 1, x);
+        scale_row(q->d_plain + r * x->d, true, row, (row_scale){at->k->rise, r, 1}, x);
         if (x->decay)
             add_change(at, r, plain + r * x->d, row, 1.0);
     }
@@ -205,7 +206,7 @@ static void read_backward(const query_at *q, const linear_part *part) {
             row_dot(risen + r * x->d, w->product_d + r * x->d, x->p->D);
         for (int64_t e = 0; e < x->p->D; e++)
             w->product_d[r * x->d + e] *= (real)level;
-        for (int64_t d = 0; d < x->dv; d += LANES)
+        for (int64_t d = 0; d < value_columns(x); d += LANES)
             vec_store(w->product_dv + r * x->dv + d, (real)level * vec_load(dy + r * x->dv + d));
     }
     add_to_gradient(at, part->level, risen, q->levels ? w->product_dv : dy);
@@ -317,7 +318,8 @@ static void sums_backward(const query_at *q) {
     const linear_part *part = &c->part[c->parts - 1];
     const real *near = scaled_rows(room->near_queries, queries_of(q, w->rows.plain_queries),
                                    at->k->near_rise, x, c);
-    const linear_pairs pairs = {near, at->k->plain_near, room->plain_columns, pair_decays(room, x), 1};
+    const linear_pairs pairs = {near, at->k->plain_near, room->plain_columns, pair_decays(room, x),
+                                1};
     pair_products(room->plain_s, &pairs, x, c);
     for (int64_t i = 0; i < c->count; i++)
         for (int64_t j = 0; j <= i; j++)
