@@ -11,6 +11,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 enum { SR_ROW_SUMS = 8 };
 
@@ -20,30 +21,39 @@ static const double SR_L2_FLOOR = 1e-12;
 
 /* ---- sums over a row, eight that do not wait for each other */
 
-static inline double sr_row_sums_total(const double sum[SR_ROW_SUMS]) {
-    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+typedef double sr_row_sums __attribute__((vector_size(SR_ROW_SUMS * sizeof(double))));
+
+/* ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)) */
+static inline double sr_row_sums_total(const sr_row_sums *sums) {
+    sr_row_sums sum = *sums;
+    sum += __builtin_shufflevector(sum, sum, 1, 0, 3, 2, 5, 4, 7, 6);
+    sum += __builtin_shufflevector(sum, sum, 2, 3, 0, 1, 6, 7, 4, 5);
+    return sum[0] + sum[4];
 }
 
 static inline double sr_row_dot(const double *a, const double *b, int n) {
-    double sum[SR_ROW_SUMS] = {0};
+    sr_row_sums sum = {0}, x, y;
     int whole = n / SR_ROW_SUMS * SR_ROW_SUMS;
-    for (int d = 0; d < whole; d += SR_ROW_SUMS)
-        for (int i = 0; i < SR_ROW_SUMS; i++)
-            sum[i] += a[d + i] * b[d + i];
+    for (int d = 0; d < whole; d += SR_ROW_SUMS) {
+        memcpy(&x, a + d, sizeof x);
+        memcpy(&y, b + d, sizeof y);
+        sum += x * y;
+    }
     for (int d = whole; d < n; d++)
         sum[0] += a[d] * b[d];
-    return sr_row_sums_total(sum);
+    return sr_row_sums_total(&sum);
 }
 
 static inline double sr_row_total(const double *a, int n) {
-    double sum[SR_ROW_SUMS] = {0};
+    sr_row_sums sum = {0}, x;
     int whole = n / SR_ROW_SUMS * SR_ROW_SUMS;
-    for (int d = 0; d < whole; d += SR_ROW_SUMS)
-        for (int i = 0; i < SR_ROW_SUMS; i++)
-            sum[i] += a[d + i];
+    for (int d = 0; d < whole; d += SR_ROW_SUMS) {
+        memcpy(&x, a + d, sizeof x);
+        sum += x;
+    }
     for (int d = whole; d < n; d++)
         sum[0] += a[d];
-    return sr_row_sums_total(sum);
+    return sr_row_sums_total(&sum);
 }
 
 /* ---- normaliser and gates */

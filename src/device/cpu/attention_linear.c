@@ -110,7 +110,7 @@ static void read_chunk(const workspace *w, const linear_keys *k, const linear_wa
     const real *between = pair_decays(room, x);
     const real *near = scaled_rows(room->near_queries, queries, k->near_rise, x, c);
     const real *risen = scaled_rows(room->risen_queries, queries, k->rise, x, c);
-    const linear_pairs pairs = {near, k->near, room->key_columns, between};
+    const linear_pairs pairs = {near, k->near, room->key_columns, between, 1};
     read_states(w, result, risen, levels, x, c);
     pair_products(room->s, &pairs, x, c);
     for (int n = 0; n < c->parts; n++) {
@@ -131,7 +131,7 @@ static void read_chunk(const workspace *w, const linear_keys *k, const linear_wa
     if (x->turned) {
         const linear_pairs plain_pairs = {
             scaled_rows(room->near_queries, plain, k->near_rise, x, c), k->plain_near,
-            room->plain_columns, between};
+            room->plain_columns, between, 1};
         pair_products(room->plain_s, &plain_pairs, x, c);
         risen = scaled_rows(room->risen_queries, plain, k->rise, x, c);
     }

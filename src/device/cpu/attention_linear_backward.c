@@ -35,7 +35,7 @@ static linear_workspace workspace_place(const srnn_problem *p, sr_layout *layout
         .state = linear_state_place(p, layout),
         .gradient = linear_state_place(p, layout),
         .before = take_states(p, (p->T + length - 1) / length, layout),
-        .errors = errors ? take_reals(layout, p->T, dv) : NULL,
+        .errors = errors ? take_reals(layout, p->T + ROWS, dv) : NULL,
         .inside = take_states(p, length, layout),
         .d_numerators = take_reals(layout, group * BLOCK_ROWS, dv),
         .weights = take_rows(layout, token),
@@ -101,12 +101,12 @@ static int64_t walk_block(const linear_workspace *w, const linear_walk *x, const
             if (row == b->count)
                 continue;
         }
-        const linear_keys k = linear_keys_of(&w->room, &w->rows, x, &c, &w->state, false);
-        linear_write(&w->room, &k, x, &c, &w->state);
+        linear_room room = w->room;
         if (w->errors && !inside)
-            memcpy(w->errors + c.at * x->dv, w->room.error,
-                   (size_t)(c.count * x->dv) * sizeof(real));
-        linear_move(&w->state, &w->room, &k, x, &c);
+            room.error = w->errors + c.at * x->dv;
+        const linear_keys k = linear_keys_of(&room, &w->rows, x, &c, &w->state, false);
+        linear_write(&room, &k, x, &c, &w->state);
+        linear_move(&w->state, &room, &k, x, &c);
     }
     return count;
 }
@@ -131,7 +131,7 @@ static void load_gradients(const linear_workspace *w, const linear_walk *x, line
     const sr_rows at = linear_query_rows(x, b, g);
     const real *from = x->edges->d_numerator + sr_row_index(p, p->H, at.b, at.h, at.t) * p->Dv;
     real *to = w->d_numerators + g * BLOCK_ROWS * x->dv;
-    memset(to, 0, (size_t)(b->count * x->dv) * sizeof(real));
+    clear_columns(to, x, b->count);
     for (int64_t r = 0; r < b->count; r++)
         memcpy(to + r * x->dv, from + r * p->Dv, (size_t)p->Dv * sizeof(real));
     b->finite = b->finite && rows_are_finite(to, x->dv, b->count, p->Dv);

@@ -96,7 +96,7 @@ static inline int merged_level(const linear_walk *x, int64_t position) {
 /* ---- what a chunk works with */
 
 typedef struct linear_room {
-    real *rise, *fall;           /* (rows, stride of D): e^(C_i - C), e^(C_last - C_j) */
+    real *rise, *fall; /* (rows), per channel (rows, stride of D): e^(C_i - C), e^(C_last - C_j) */
     real *near_rise, *near_fall; /* the same with C_first in place of both; per channel only */
     real *whole;                 /* (stride of D): e^(C_last - C) */
     real *between;               /* (rows, stride of tokens): e^(C_i - C_j); per head only */
@@ -187,27 +187,24 @@ static inline void factor_row(real *out, const linear_walk *x, const double *fro
         out[d] = out[0];
 }
 
-/* The same for all tokens of a chunk, whose numbers are one a token: e^(sign (C_t - from)). */
-static inline void spread_factors(real *out, const linear_walk *x, const linear_chunk *c,
-                                  double from, double sign) {
+/* out (count) = e^(sign (C_t - from)) of the tokens of a chunk, whose numbers are one a token. */
+static inline void token_factors(real *out, const linear_walk *x, const linear_chunk *c,
+                                 double from, double sign) {
     const double *decay = x->decay + c->at;
     for (int64_t t = 0; t < c->count; t += LANES) {
         wide_vec exponents = {0};
         for (int64_t lane = 0; lane < LANES && t + lane < c->count; lane++)
             exponents[lane] = sign * (decay[t + lane] - from);
-        const vec factors = decay_factor_of(&exponents);
-        for (int64_t lane = 0; lane < LANES && t + lane < c->count; lane++)
-            for (int64_t d = 0; d < x->p->D; d += LANES)
-                vec_store(out + (t + lane) * x->d + d, vec_all(factors[lane]));
+        vec_store(out + t, decay_factor_of(&exponents));
     }
 }
 
-/* out = a b, row by row; b may be one row for all (ld 0). */
-static inline void multiply_rows(real *out, const real *a, const real *b, int64_t ld_b,
-                                 const linear_walk *x, int64_t count) {
+/* out = a b, row by row, where b is one row for all. */
+static inline void multiply_rows(real *out, const real *a, const real *b, const linear_walk *x,
+                                 int64_t count) {
     for (int64_t r = 0; r < count; r++)
         for (int64_t d = 0; d < x->p->D; d += LANES)
-            vec_store(out + r * x->d + d, vec_load(a + r * x->d + d) * vec_load(b + r * ld_b + d));
+            vec_store(out + r * x->d + d, vec_load(a + r * x->d + d) * vec_load(b + d));
 }
 
 /* between (i, j) = e^(C_i - C_j) for j <= i, and something up to whole vectors. */
@@ -238,10 +235,10 @@ static inline void channel_factors(const linear_room *room, const linear_walk *x
     }
     if (read) {
         factor_row(row, x, before, first);
-        multiply_rows(room->rise, room->near_rise, row, 0, x, c->count);
+        multiply_rows(room->rise, room->near_rise, row, x, c->count);
     }
     factor_row(row, x, first, last);
-    multiply_rows(room->fall, room->near_fall, row, 0, x, c->count);
+    multiply_rows(room->fall, room->near_fall, row, x, c->count);
 }
 
 /* The factors of a chunk; `before`: C of the token before it. */
@@ -256,11 +253,37 @@ static inline void chunk_factors(const linear_room *room, const linear_walk *x,
         channel_factors(room, x, c, before, read);
         return;
     }
-    spread_factors(room->fall, x, c, *last, -1.0);
+    token_factors(room->fall, x, c, *last, -1.0);
     if (!read)
         return;
-    spread_factors(room->rise, x, c, *before, 1.0);
+    token_factors(room->rise, x, c, *before, 1.0);
     pair_factors(room, x, c);
+}
+
+/* What a row of a chunk is multiplied by. */
+typedef struct row_scale {
+    const real *factors; /* of all rows, or NULL for one */
+    int64_t row;
+    real sign;
+} row_scale;
+
+/* out (stride of D) = or, if `add`, += a row times its scale. */
+static inline void scale_row(real *out, bool add, const real *row, row_scale scale,
+                             const linear_walk *x) {
+    const bool channel = scale.factors && linear_per_channel(x);
+    const vec all =
+        vec_all(scale.factors && !channel ? scale.sign * scale.factors[scale.row] : scale.sign);
+    const int64_t D = x->p->D, from = scale.row * x->d;
+    for (int64_t e = 0; e < D; e += LANES) {
+        const vec factor = channel ? all * vec_load(scale.factors + from + e) : all;
+        vec_store(out + e, (add ? vec_load(out + e) : (vec){0}) + factor * vec_load(row + e));
+    }
+}
+
+static inline void scale_rows(real *out, const real *rows, const real *factors, real sign,
+                              const linear_walk *x, const linear_chunk *c) {
+    for (int64_t r = 0; r < c->count; r++)
+        scale_row(out + r * x->d, false, rows + r * x->d, (row_scale){factors, r, sign}, x);
 }
 
 /* rows times factors, or the rows themselves where there is no decay (or none of this kind). */
@@ -268,7 +291,7 @@ static inline const real *scaled_rows(real *out, const real *rows, const real *f
                                       const linear_walk *x, const linear_chunk *c) {
     if (!factors)
         return rows;
-    multiply_rows(out, rows, factors, x->d, x, c->count);
+    scale_rows(out, rows, factors, 1, x, c);
     return out;
 }
 
@@ -285,37 +308,44 @@ typedef struct linear_pairs {
     const real *queries, *keys; /* (count, stride of D) */
     const real *columns;        /* the keys, (D, stride of tokens) */
     const real *between;        /* or NULL */
+    real sign;                  /* 1, or -1 for less their products */
 } linear_pairs;
 
-/* Numbers of a row of pairs after the diagonal become zero, as far as products of a triangle read them: to the end of the
+/* Numbers of row i of pairs after the diagonal become zero, as far as products of a triangle read them: to the end of the
  * diagonal's block of rows. */
-static inline void clear_later(real *s, const linear_walk *x, const linear_chunk *c) {
-    for (int64_t i = 0; i < c->count; i++)
-        for (int64_t j = i + 1; j < (i / ROWS + 1) * ROWS; j++)
-            s[i * x->token + j] = 0;
+static inline void clear_later(real *row, int64_t i) {
+    const int64_t own = i / LANES * LANES, past = (i / ROWS + 1) * ROWS;
+    const vec_bits later = (vec_bits)(vec_count() + (real)own > (real)i);
+    vec_store(row + own, vec_select(later, (vec){0}, vec_load(row + own)));
+    for (int64_t j = own + LANES; j < past; j += LANES)
+        vec_store(row + j, (vec){0});
 }
 
-/* s *= between, up to the diagonal. */
-static inline void decay_pairs(real *s, const real *between, const linear_walk *x,
+/* s times what multiplies products of the pairs, up to the diagonal; zeros behind it. */
+static inline void weigh_pairs(real *s, const linear_pairs *pairs, const linear_walk *x,
                                const linear_chunk *c) {
-    for (int64_t i = 0; between && i < c->count; i++)
-        for (int64_t j = 0; j <= i; j += LANES)
-            vec_store(s + i * x->token + j,
-                      vec_load(s + i * x->token + j) * vec_load(between + i * x->token + j));
+    for (int64_t i = 0; i < c->count; i++) {
+        real *row = s + i * x->token;
+        const real *between = pairs->between ? pairs->between + i * x->token : NULL;
+        for (int64_t j = 0; between && j <= i; j += LANES)
+            vec_store(row + j, vec_load(row + j) * (pairs->sign * vec_load(between + j)));
+        for (int64_t j = 0; !between && pairs->sign < 0 && j <= i; j += LANES)
+            vec_store(row + j, -vec_load(row + j));
+        clear_later(row, i);
+    }
 }
 
 /* s (count, width) of the pairs, for products of a lower triangle. */
 static inline void pair_products(real *s, const linear_pairs *pairs, const linear_walk *x,
                                  const linear_chunk *c) {
     if (c->count == 1) {
-        s[0] = (real)row_dot(pairs->queries, pairs->keys, x->p->D);
+        s[0] = pairs->sign * (real)row_dot(pairs->queries, pairs->keys, x->p->D);
         return;
     }
     product((product_target){s, x->token, false}, (product_operand){pairs->queries, x->d, 1},
             (product_rows){pairs->columns, x->token},
             (product_size){round_up(c->count, ROWS), c->width, x->p->D}, PRODUCT_C_LOWER);
-    decay_pairs(s, pairs->between, x, c);
-    clear_later(s, x, c);
+    weigh_pairs(s, pairs, x, c);
 }
 
 static inline void columns_of(real *columns, const real *rows, const linear_walk *x,
@@ -328,24 +358,22 @@ static inline const real *pair_decays(const linear_room *room, const linear_walk
     return x->decay && !linear_per_channel(x) ? room->between : NULL;
 }
 
+/* Keys with those before them, less which the delta rule takes. */
+static inline linear_pairs erasing_pairs(const linear_room *room, const linear_keys *k,
+                                         const linear_walk *x) {
+    return (linear_pairs){k->own, k->near, room->key_columns, pair_decays(room, x), -1};
+}
+
 /* What the delta rule takes back: room->erasing_keys, and room->erasing, strictly lower. */
 static inline void erasing_of(const linear_room *room, const real *keys, linear_keys *k,
                               const linear_walk *x, const linear_chunk *c) {
     k->own = scaled_rows(room->near_own, keys, k->near_rise, x, c);
     k->erasing = room->erasing_keys;
-    for (int64_t r = 0; r < c->count; r++)
-        for (int64_t d = 0; d < x->p->D; d += LANES) {
-            const vec key = vec_load(keys + r * x->d + d);
-            vec_store(room->erasing_keys + r * x->d + d,
-                      k->rise ? -(key * vec_load(k->rise + r * x->d + d)) : -key);
-        }
-    const linear_pairs pairs = {k->own, k->near, room->key_columns, pair_decays(room, x)};
+    scale_rows(room->erasing_keys, keys, k->rise, -1, x, c);
+    const linear_pairs pairs = erasing_pairs(room, k, x);
     pair_products(room->erasing, &pairs, x, c);
-    for (int64_t i = 0; i < c->count; i++) {
-        for (int64_t j = 0; j < i; j++)
-            room->erasing[i * x->token + j] = -room->erasing[i * x->token + j];
+    for (int64_t i = 0; i < c->count; i++)
         room->erasing[i * x->token + i] = 0;
-    }
 }
 
 /* The keys of a chunk that only moves the state, `read` false, or is read too: the delta rule reads by itself. */
@@ -388,10 +416,6 @@ static inline real *linear_matrix_at(const linear_state *state, const linear_wal
 
 static inline real *linear_column_at(const linear_state *state, const linear_walk *x, int level) {
     return state->column + level * x->d;
-}
-
-static inline int64_t value_columns(const linear_walk *x) {
-    return round_up(x->p->Dv, COLUMNS);
 }
 
 /* The chunk writes into this part: its values, or what the delta rule takes back. */
@@ -545,8 +569,8 @@ static inline void weigh_levels(real *out, const real *s, const double *levels,
                 to[j] = (real)own[bit + 1] * from[j];
         }
     }
-    if (out != s)
-        clear_later(out, x, c);
+    for (int64_t i = 0; out != s && i < c->count; i++)
+        clear_later(out + i * x->token, i);
 }
 
 #endif

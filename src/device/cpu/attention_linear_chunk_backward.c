@@ -10,15 +10,12 @@
  *     d_erasing_keys = B S^T            d_erasing = B u^T         R <- R + erasing_keys^T B */
 #include "device/cpu/attention_linear_backward.h"
 
-/* out += a b, row by row; b NULL: one. */
-static void add_scaled(real *out, const real *a, const real *b, const linear_chunk_place *at) {
+/* out += sign times rows times factors; factors NULL: one. */
+static void add_scaled(real *out, const real *rows, const real *factors, real sign,
+                       const linear_chunk_place *at) {
     const int64_t d = at->x->d;
     for (int64_t r = 0; r < at->c->count; r++)
-        for (int64_t e = 0; e < at->x->p->D; e += LANES) {
-            const vec own = vec_load(a + r * d + e);
-            vec_store(out + r * d + e,
-                      vec_load(out + r * d + e) + (b ? own * vec_load(b + r * d + e) : own));
-        }
+        scale_row(out + r * d, true, rows + r * d, (row_scale){factors, r, sign}, at->x);
 }
 
 /* change of token r += sign <a, b>, number by number of the decay. */
@@ -65,18 +62,36 @@ static real *part_d_u(const linear_chunk_place *at, int n) {
     return at->w->d_u + (at->x->delta ? n * linear_part_rows(at->x->p) * at->x->dv : 0);
 }
 
-/* <a, b> of two matrices of a state, row by row: onto what the gates of the whole chunk get. */
+/* <a, b> of two matrices of a state, in as many sums as two vectors have numbers. */
+static double matrix_dot(const real *a, const real *b, const linear_walk *x) {
+    const int64_t Dv = x->p->Dv, vectors = Dv / LANES * LANES;
+    wide_vec sums = {0};
+    double rest = 0.0;
+    for (int64_t row = 0; row < x->p->D * x->dv; row += x->dv) {
+        for (int64_t d = row; d < row + vectors; d += LANES)
+            sums += __builtin_convertvector(vec_load(a + d), wide_vec) *
+                    __builtin_convertvector(vec_load(b + d), wide_vec);
+        for (int64_t d = row + vectors; d < row + Dv; d++)
+            rest += (double)a[d] * (double)b[d];
+    }
+    return rest + wide_vec_sum(&sums);
+}
+
+/* <R, S> of a level, all of it or row by row: onto what the gates of the whole chunk get. */
 static void add_onward(const linear_chunk_place *at, int level) {
     const linear_walk *x = at->x;
     const real *R = linear_matrix_at(&at->w->gradient, x, level);
     const real *S = linear_matrix_at(at->state, x, level);
     const real *r = linear_column_at(&at->w->gradient, x, level);
     const real *s = linear_column_at(at->state, x, level);
-    for (int64_t e = 0; e < x->p->D; e++) {
-        double dot = row_dot(R + e * x->dv, S + e * x->dv, x->p->Dv);
-        if (x->sums)
-            dot += (double)r[e] * (double)s[e];
-        at->w->onward[x->decays == 1 ? 0 : e] += (double)at->w->room.whole[e] * dot;
+    double *onward = at->w->onward;
+    const real *whole = at->w->room.whole;
+    if (x->decays == 1)
+        onward[0] +=
+            (double)whole[0] * (matrix_dot(R, S, x) + (x->sums ? row_dot(r, s, x->p->D) : 0.0));
+    for (int64_t e = 0; x->decays > 1 && e < x->p->D; e++) {
+        const double sums = x->sums ? (double)r[e] * (double)s[e] : 0.0;
+        onward[e] += (double)whole[e] * (row_dot(R + e * x->dv, S + e * x->dv, x->p->Dv) + sums);
     }
 }
 
@@ -96,12 +111,11 @@ static void states_backward(const linear_chunk_place *at) {
                          (product_size){c->count, value_columns(x), x->p->D}, PRODUCT_FULL);
             transpose_matrix(at, R);
             through_transposed(at, part_u(&w->room, at->k, x, n));
-            add_scaled(w->d_late, w->product_d, NULL, at);
+            add_scaled(w->d_late, w->product_d, NULL, 1, at);
         }
         for (int64_t r = 0; x->sums && part->values && r < c->count; r++) {
             real *to = w->d_plain_keys + (c->row + r) * x->d;
-            for (int64_t e = 0; e < x->p->D; e++)
-                to[e] += column[e] * (at->k->fall ? at->k->fall[r * x->d + e] : 1);
+            scale_row(to, true, column, (row_scale){at->k->fall, r, 1}, x);
             if (x->decay)
                 add_change(at, r, at->k->plain_late + r * x->d, column, -1.0);
         }
@@ -115,7 +129,7 @@ static void states_backward(const linear_chunk_place *at) {
             column[e] *= part->read ? (x->decay ? w->room.whole[e] : 1) : 0;
     }
     add_changes(at, at->k->late, w->d_late, -1.0);
-    add_scaled(w->d_keys + c->row * x->d, w->d_late, at->k->fall, at);
+    add_scaled(w->d_keys + c->row * x->d, w->d_late, at->k->fall, 1, at);
 }
 
 /* ---- the queries of head g */
@@ -169,8 +183,8 @@ static void column_backward(const query_at *q, const linear_part *part) {
         for (int64_t e = 0; e < x->p->D; e++) {
             row[e] = weight * s[e];
             gradient[e] += weight * plain[r * x->d + e];
-            q->d_plain[r * x->d + e] += row[e] * (at->k->rise ? at->k->rise[r * x->d + e] : 1);
         }
+        scale_row(q->d_plain + r * x->d, true, row, (row_scale){at->k->rise, r, 1}, x);
         if (x->decay)
             add_change(at, r, plain + r * x->d, row, 1.0);
     }
@@ -192,12 +206,12 @@ static void read_backward(const query_at *q, const linear_part *part) {
             row_dot(risen + r * x->d, w->product_d + r * x->d, x->p->D);
         for (int64_t e = 0; e < x->p->D; e++)
             w->product_d[r * x->d + e] *= (real)level;
-        for (int64_t d = 0; d < x->dv; d += LANES)
+        for (int64_t d = 0; d < value_columns(x); d += LANES)
             vec_store(w->product_dv + r * x->dv + d, (real)level * vec_load(dy + r * x->dv + d));
     }
     add_to_gradient(at, part->level, risen, q->levels ? w->product_dv : dy);
     add_changes(at, risen, w->product_d, 1.0);
-    add_scaled(q->d_queries, w->product_d, at->k->rise, at);
+    add_scaled(q->d_queries, w->product_d, at->k->rise, 1, at);
     if (x->sums)
         column_backward(q, part);
 }
@@ -235,20 +249,19 @@ static void pairs_backward(const linear_chunk_place *at, const real *s, real *d,
     const int64_t columns = round_up(x->p->D, COLUMNS);
     for (int64_t i = 0; x->decay && !channel && i < c->count; i++)
         w->change[i] += gates_between(w->change, s + i * x->token, d + i * x->token, i);
-    decay_pairs(d, to->pairs->between, x, c);
-    clear_later(d, x, c);
+    weigh_pairs(d, to->pairs, x, c);
     rows_product((product_target){w->product_d, x->d, false}, (product_operand){d, x->token, 1},
                  (product_rows){to->pairs->keys, x->d}, (product_size){c->count, columns, c->count},
                  PRODUCT_A_LOWER);
     if (channel)
         add_changes(at, to->pairs->queries, w->product_d, 1.0);
-    add_scaled(to->d_queries, w->product_d, to->rise, at);
+    add_scaled(to->d_queries, w->product_d, to->rise, 1, at);
     rows_product((product_target){w->product_d, x->d, false}, (product_operand){d, 1, x->token},
                  (product_rows){to->pairs->queries, x->d},
                  (product_size){c->count, columns, c->count}, PRODUCT_A_UPPER);
     if (channel)
         add_changes(at, to->pairs->keys, w->product_d, -1.0);
-    add_scaled(to->d_keys, w->product_d, to->fall, at);
+    add_scaled(to->d_keys, w->product_d, to->fall, 1, at);
 }
 
 /* d (count, tokens) = dy u^T, whose columns are there. */
@@ -274,7 +287,7 @@ static void part_pairs_backward(const query_at *q, int n) {
     const real *u = part_u(room, at->k, x, n);
     const real *near =
         scaled_rows(room->near_queries, queries_of(q, w->rows.queries), at->k->near_rise, x, c);
-    const linear_pairs pairs = {near, at->k->near, room->key_columns, pair_decays(room, x)};
+    const linear_pairs pairs = {near, at->k->near, room->key_columns, pair_decays(room, x), 1};
     const bool sums = x->sums && !x->turned && part->values;
     pair_products(room->s, &pairs, x, c);
     weights_gradient(w->d_weights, at, q->dy, u);
@@ -305,7 +318,8 @@ static void sums_backward(const query_at *q) {
     const linear_part *part = &c->part[c->parts - 1];
     const real *near = scaled_rows(room->near_queries, queries_of(q, w->rows.plain_queries),
                                    at->k->near_rise, x, c);
-    const linear_pairs pairs = {near, at->k->plain_near, room->plain_columns, pair_decays(room, x)};
+    const linear_pairs pairs = {near, at->k->plain_near, room->plain_columns, pair_decays(room, x),
+                                1};
     pair_products(room->plain_s, &pairs, x, c);
     for (int64_t i = 0; i < c->count; i++)
         for (int64_t j = 0; j <= i; j++)
@@ -320,6 +334,13 @@ static void sums_backward(const query_at *q) {
 }
 
 /* ---- the delta rule */
+
+/* The errors of part n: those that the first walk kept, or of this one. */
+static const real *part_error(const linear_chunk_place *at, int n) {
+    const linear_workspace *w = at->w;
+    return w->errors ? w->errors + at->c->at * at->x->dv
+                     : w->room.error + n * linear_part_rows(at->x->p) * at->x->dv;
+}
 
 /* A vector's columns of a block of ROWS rows, as far as the chunk has them, where d_u has what later blocks give. */
 static void solve_block_backward(real *d_u, real *B, const real *erasing, const real *beta,
@@ -342,13 +363,12 @@ static void solve_block_backward(real *d_u, real *B, const real *erasing, const 
     }
 }
 
-/* d_u becomes r, and product_dv B = beta r. */
-static void solve_backward(const linear_chunk_place *at, real *d_u) {
+/* d_u becomes r; B = beta r. */
+static void solve_backward(const linear_chunk_place *at, real *B, real *d_u) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
     const linear_chunk *c = at->c;
     const real *erasing = w->room.erasing;
-    real *B = w->product_dv;
     for (int64_t from = (c->count - 1) / ROWS * ROWS; from >= 0; from -= ROWS) {
         const int64_t past = from + ROWS < c->count ? from + ROWS : c->count;
         if (past < c->count) /* d_u has whole blocks of rows before its last */
@@ -363,59 +383,47 @@ static void solve_backward(const linear_chunk_place *at, real *d_u) {
     }
 }
 
-/* Through the rule for part n, whose matrix is in `transposed`: gradients of beta, keys, the state; product_dv is that
- * of its values. */
+/* Through the rule for part n, whose matrix is in `transposed`: gradients of beta, keys, the state and, B, of its
+ * values. */
 static void rule_backward(const linear_chunk_place *at, int n) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
     const linear_chunk *c = at->c;
     const linear_part *part = &c->part[n];
-    const real *u = part_u(&w->room, at->k, x, n), *B = w->product_dv;
+    const real *u = part_u(&w->room, at->k, x, n), *error = part_error(at, n);
+    real *B = part->values ? w->d_values + c->row * x->dv : w->product_dv;
     real *d_u = part_d_u(at, n), *d_keys = w->d_keys + c->row * x->d;
     double *d_beta =
         x->edges->d_beta + sr_row_index(x->p, x->p->Hkv, x->span->b, x->kv, x->span->start) + c->at;
-    solve_backward(at, d_u);
+    solve_backward(at, B, d_u);
     for (int64_t r = 0; r < c->count; r++)
-        d_beta[r] += row_dot(d_u + r * x->dv,
-                             w->room.error + (n * linear_part_rows(x->p) + r) * x->dv, x->p->Dv);
+        d_beta[r] += row_dot(d_u + r * x->dv, error + r * x->dv, x->p->Dv);
     if (part->read) {
         through_transposed(at, B);
         add_changes(at, at->k->erasing, w->product_d, 1.0);
-        for (int64_t r = 0; r < c->count; r++)
-            for (int64_t e = 0; e < x->p->D; e++)
-                d_keys[r * x->d + e] -=
-                    w->product_d[r * x->d + e] * (at->k->rise ? at->k->rise[r * x->d + e] : 1);
+        add_scaled(d_keys, w->product_d, at->k->rise, -1, at);
         add_to_gradient(at, part->level, at->k->erasing, B);
     }
     if (c->count == 1)
         return;
     weights_gradient(w->d_weights, at, B, u);
-    const linear_pairs pairs = {at->k->own, at->k->near, w->room.key_columns,
-                                pair_decays(&w->room, x)};
-    for (int64_t i = 0; i < c->count; i++) {
-        real *d = w->d_weights + i * x->token, *s = w->room.erasing + i * x->token;
-        for (int64_t j = 0; j < i; j++) { /* kappa itself from here on */
-            d[j] = -d[j];
-            s[j] = -s[j];
-        }
-        d[i] = 0;
-    }
+    const linear_pairs pairs = erasing_pairs(&w->room, at->k, x);
+    for (int64_t i = 0; i < c->count; i++)
+        w->d_weights[i * x->token + i] = 0;
     pairs_backward(at, w->room.erasing, w->d_weights,
                    &(pair_gradients){&pairs, d_keys, d_keys, at->k->near_rise, at->k->near_fall});
 }
 
 /* ---- all of a chunk */
 
-/* As linear_write left it on the first walk. */
-static void recall_errors(const linear_chunk_place *at) {
+/* u as linear_write left it on the first walk. */
+static void recall_u(const linear_chunk_place *at) {
     const linear_walk *x = at->x;
-    const real *errors = at->w->errors + at->c->at * x->dv;
+    const real *error = part_error(at, 0);
     for (int64_t r = 0; r < at->c->count; r++)
-        for (int64_t d = 0; d < value_columns(x); d += LANES) {
-            const vec error = vec_load(errors + r * x->dv + d);
-            vec_store(at->w->room.error + r * x->dv + d, error);
-            vec_store(at->w->room.u + r * x->dv + d, at->k->beta[r] * error);
-        }
+        for (int64_t d = 0; d < value_columns(x); d += LANES)
+            vec_store(at->w->room.u + r * x->dv + d,
+                      at->k->beta[r] * vec_load(error + r * x->dv + d));
 }
 
 /* Gradients of C, of which edges want the differences. */
@@ -455,7 +463,7 @@ void linear_chunk_backward(const linear_chunk_place *at) {
     memset(w->change, 0, (size_t)(c->count * x->decays) * sizeof(double));
     memset(w->onward, 0, (size_t)x->decays * sizeof(double));
     if (w->errors)
-        recall_errors(at);
+        recall_u(at);
     else
         linear_write(&w->room, at->k, x, c, at->state);
     states_backward(at);
@@ -483,8 +491,8 @@ void linear_chunk_backward(const linear_chunk_place *at) {
         }
         if (x->delta)
             rule_backward(at, n);
-        if (part->values)
-            memcpy(w->d_values + c->row * x->dv, x->delta ? w->product_dv : part_d_u(at, n),
+        else
+            memcpy(w->d_values + c->row * x->dv, part_d_u(at, n),
                    (size_t)(c->count * x->dv) * sizeof(real));
     }
     if (x->decay)

@@ -111,6 +111,18 @@ static inline bool linear_per_channel(const linear_walk *x) {
     return x->decay && x->p->attention.decay_width == SRNN_WIDTH_CHANNEL;
 }
 
+/* Columns of values that products run over. */
+static inline int64_t value_columns(const linear_walk *x) {
+    return round_up(x->p->Dv, COLUMNS);
+}
+
+/* Zeros for the columns behind those of values, of `count` rows. */
+static inline void clear_columns(real *rows, const linear_walk *x, int64_t count) {
+    const int64_t Dv = x->p->Dv, rest = value_columns(x) - Dv;
+    for (int64_t r = 0; rest > 0 && r < count; r++)
+        memset(rows + r * x->dv + Dv, 0, (size_t)rest * sizeof(real));
+}
+
 /* Buffers of a chunk have rows for whole blocks, and one behind them that products may look into. */
 static inline real *take_rows(sr_layout *layout, int64_t stride) {
     return take_reals(layout, LINEAR_BLOCK + ROWS, stride);
@@ -193,7 +205,7 @@ static inline void linear_load_keys(const linear_rows *rows, const linear_walk *
                                     linear_block *b) {
     const sr_rows at = linear_key_rows(x, b);
     SR_ISA_REAL(sr_edges_key_rows)(rows->plain_keys, x->d, x->edges, x->call, at);
-    memset(rows->values, 0, (size_t)(b->count * x->dv) * sizeof(real));
+    clear_columns(rows->values, x, b->count);
     SR_ISA_REAL(sr_edges_value_rows)(rows->values, x->dv, x->edges, x->call, at);
     b->finite = b->finite && rows_are_finite(rows->plain_keys, x->d, b->count, x->p->D) &&
                 rows_are_finite(rows->values, x->dv, b->count, x->p->Dv);

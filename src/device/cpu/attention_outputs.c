@@ -133,6 +133,15 @@ typedef struct row_facts {
     sr_row_factors factors;
 } row_facts;
 
+/* Of a wide row without what gate_row makes of its numbers. */
+static sr_row_factors factors_of(const srnn_attention *a, const sr_query_row *row, bool wide) {
+    if (!wide)
+        return sr_row_factors_of(a, row);
+    const bool later = a->output_gate == SRNN_GATE_SIGMOID;
+    return (sr_row_factors){sr_row_normaliser(a, row), later ? 1.0 : sr_row_output_gate(a, row),
+                            1.0};
+}
+
 /* What a gate makes of its numbers, and its slope. */
 static inline vec gate_of(vec *slope, srnn_gate_shape shape, vec z) {
     vec rest;
@@ -242,7 +251,7 @@ void SR_ISA_REAL(sr_edges_output_rows)(sr_row_results results, const sr_edges *e
         row_facts facts = {.numerator = results.numerator + r * results.ld,
                            .row = {row_sum, (double)(results.length + r), logit,
                                    cumulative ? cumulative[r] : 0.0}};
-        const sr_row_factors f = facts.factors = sr_row_factors_of(a, &facts.row);
+        const sr_row_factors f = facts.factors = factors_of(a, &facts.row, wide);
         rule.floor = sr_row_norm_floor(a, row_sum);
         if (wide)
             write_wide_row(call, (sr_rows){rows.b, rows.h, rows.t + r, 1}, &facts, &rule);
@@ -515,7 +524,7 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
                            .row = {(double)((const real *)x->call->saved.row_sum)[at],
                                    (double)(t - start + 1), z ? (double)*z : 0.0,
                                    x->edges->cumulative ? x->edges->cumulative[at] : 0.0}};
-        facts.factors = sr_row_factors_of(&p->attention, &facts.row);
+        facts.factors = factors_of(&p->attention, &facts.row, true);
         double y[SR_VALUE_SIZE_MAX];
         wide_row(row + from, NULL, y, x->call, (sr_rows){b, h, t, 1}, &facts);
         for (int d = 0; d < p->Dv; d++)
@@ -589,7 +598,7 @@ static void document_backward(const outputs_context *x, const sr_span *span, int
         row_facts facts = {.numerator = (const real *)call->saved.numerator + at * p->Dv,
                            .row = {(double)((const real *)call->saved.row_sum)[at], (double)(t + 1),
                                    logit, edges->cumulative ? edges->cumulative[at] : 0.0}};
-        facts.factors = sr_row_factors_of(a, &facts.row);
+        facts.factors = factors_of(a, &facts.row, wide);
         rule->floor = sr_row_norm_floor(a, facts.row.row_sum);
         const wide_place place = {x, {span->b, h, span->start + t, 1}, &facts, rule, partial};
         row_gradient g =

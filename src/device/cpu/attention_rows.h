@@ -5,6 +5,7 @@
 #include "device/cpu/attention_real.h"
 
 #include <math.h>
+#include <string.h>
 
 /* The row (or, for gates, the number) of batch row b, head h, position t. */
 static inline real *tensor_row(srnn_tensor tensor, int64_t b, int h, int64_t t) {
@@ -13,15 +14,23 @@ static inline real *tensor_row(srnn_tensor tensor, int64_t b, int h, int64_t t) 
 
 enum { ROW_SUMS = 8 }; /* sums that do not wait for each other */
 
+typedef real row_part __attribute__((vector_size(ROW_SUMS * sizeof(real))));
+typedef double row_sums __attribute__((vector_size(ROW_SUMS * sizeof(double))));
+
 static inline double row_dot(const real *a, const real *b, int n) {
-    double sum[ROW_SUMS] = {0};
+    row_sums sum = {0};
     int whole = n / ROW_SUMS * ROW_SUMS;
-    for (int d = 0; d < whole; d += ROW_SUMS)
-        for (int i = 0; i < ROW_SUMS; i++)
-            sum[i] += (double)a[d + i] * (double)b[d + i];
+    for (int d = 0; d < whole; d += ROW_SUMS) {
+        row_part x, y;
+        memcpy(&x, a + d, sizeof x);
+        memcpy(&y, b + d, sizeof y);
+        sum += __builtin_convertvector(x, row_sums) * __builtin_convertvector(y, row_sums);
+    }
     for (int d = whole; d < n; d++)
         sum[0] += (double)a[d] * (double)b[d];
-    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+    sum += __builtin_shufflevector(sum, sum, 1, 0, 3, 2, 5, 4, 7, 6);
+    sum += __builtin_shufflevector(sum, sum, 2, 3, 0, 1, 6, 7, 4, 5);
+    return sum[0] + sum[4];
 }
 
 static inline double row_norm(const real *x, int n) {

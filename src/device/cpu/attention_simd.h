@@ -54,12 +54,14 @@ static inline void vec_store(real *to, vec value) {
 
 /* Rows of a caller, of any alignment: `count` numbers, zeros in further lanes. */
 static inline vec vec_load_part(const real *from, int count) {
-    vec value = {0};
-    if (count >= LANES)
+    vec value;
+    if (count >= LANES) {
         memcpy(&value, from, sizeof value);
-    else
-        for (int lane = 0; lane < count; lane++)
-            value[lane] = from[lane];
+        return value;
+    }
+    value = (vec){0};
+    for (int lane = 0; lane < count; lane++)
+        value[lane] = from[lane];
     return value;
 }
 
@@ -194,22 +196,25 @@ static inline double wide_vec_sum(const wide_vec *v) {
 
 /* Doubles of any alignment as numbers, and numbers as doubles: `count` of them, zeros in further lanes. */
 static inline vec vec_from_doubles(const double *from, int64_t count) {
-    wide_vec numbers = {0};
-    if (count >= LANES)
+    wide_vec numbers;
+    if (count >= LANES) {
         memcpy(&numbers, from, sizeof numbers);
-    else
-        for (int64_t lane = 0; lane < count; lane++)
-            numbers[lane] = from[lane];
-    return __builtin_convertvector(numbers, vec);
+        return __builtin_convertvector(numbers, vec);
+    }
+    vec value = {0};
+    for (int64_t lane = 0; lane < count; lane++)
+        value[lane] = (real)from[lane];
+    return value;
 }
 
 static inline void vec_to_doubles(double *to, vec value, int64_t count) {
-    const wide_vec numbers = __builtin_convertvector(value, wide_vec);
-    if (count >= LANES)
+    if (count >= LANES) {
+        const wide_vec numbers = __builtin_convertvector(value, wide_vec);
         memcpy(to, &numbers, sizeof numbers);
-    else
-        for (int64_t lane = 0; lane < count; lane++)
-            to[lane] = numbers[lane];
+        return;
+    }
+    for (int64_t lane = 0; lane < count; lane++)
+        to[lane] = (double)value[lane];
 }
 
 /* out[i] = f(x[i]) for n doubles; out may be x. */
