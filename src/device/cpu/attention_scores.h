@@ -502,24 +502,26 @@ static inline const real *row_weights_decay_backward(score_row *row, const score
 
 /* What the gates between pairs of a row get, so far: the sum of the pairs, each of which is taken from its `change` too. All
  * in double, so that of what cancels nothing is left where C of many tokens are summed. */
-static inline void take_between(double *change, wide_vec *sum, wide_vec pairs) {
+static inline void take_between(double *change, wide_vec *sum, const wide_vec *pairs) {
     wide_vec column;
     memcpy(&column, change, sizeof column);
-    column -= pairs;
+    column -= *pairs;
     memcpy(change, &column, sizeof column);
-    *sum += pairs;
+    *sum += *pairs;
 }
 
 /* The sum of a row's `pairs` with the keys before i, the row's own token: a pair with itself does not decay. `change` has
  * room for a whole vector behind key i. */
 static inline double decays_between(double *change, const real *pairs, int64_t i) {
     const int64_t whole = i / LANES * LANES;
-    wide_vec sum = {0};
-    for (int64_t j = 0; j < whole; j += LANES)
-        take_between(change + j, &sum, __builtin_convertvector(vec_load(pairs + j), wide_vec));
+    wide_vec sum = {0}, both;
+    for (int64_t j = 0; j < whole; j += LANES) {
+        both = __builtin_convertvector(vec_load(pairs + j), wide_vec);
+        take_between(change + j, &sum, &both);
+    }
     if (whole < i) {
-        const vec rest = vec_load_part(pairs + whole, (int)(i - whole));
-        take_between(change + whole, &sum, __builtin_convertvector(rest, wide_vec));
+        both = __builtin_convertvector(vec_load_part(pairs + whole, (int)(i - whole)), wide_vec);
+        take_between(change + whole, &sum, &both);
     }
     return wide_vec_sum(&sum);
 }
@@ -532,9 +534,9 @@ static inline double gates_between(double *change, const real *w, const real *d,
         /* Both: what stands after the diagonal may be infinite, where the decay is steep. */
         const vec before = vec_select(later, (vec){0}, vec_load(d + j));
         const vec seen = vec_select(later, (vec){0}, vec_load(w + j));
-        take_between(change + j, &sum,
-                     __builtin_convertvector(seen, wide_vec) *
-                         __builtin_convertvector(before, wide_vec));
+        const wide_vec both =
+            __builtin_convertvector(seen, wide_vec) * __builtin_convertvector(before, wide_vec);
+        take_between(change + j, &sum, &both);
     }
     return wide_vec_sum(&sum);
 }
