@@ -126,9 +126,9 @@ static void feed_steps(float *logits, sr_session *session, const int32_t *ids, i
 
 /* Feeding a GPU gives what feeding the CPU does, and the same bits again: the first time by starting kernels, then by
  * repeating what was recorded. */
-static void check_feeding(const char *attention, int B, int before) {
+static void check_feeding(const char *attention, srnn_form form, int B, int before) {
     const size_t numbers = (size_t)(STEPS * B) * 71;
-    const sr_session_setup setup = {.B = B, .T = BEFORE};
+    const sr_session_setup setup = {.B = B, .T = BEFORE, .form = form};
     float *want = malloc(numbers * sizeof *want), *got = malloc(numbers * sizeof *got);
     float *again = malloc(numbers * sizeof *again);
     int32_t ids[TEXTS * LONGEST];
@@ -157,13 +157,17 @@ static void check_feeding(const char *attention, int B, int before) {
 
 static void feeding(void **state) {
     (void)state;
-    check_feeding("softmax", 1, 0);
-    check_feeding("softmax", 1, BEFORE); /* keys that blocks share */
-    check_feeding("norm", 3, 2);
-    check_feeding("gated_softmax", 4, 1); /* kernels between those that go together */
-    check_feeding("gated_softmax_decay", 2, 1);
-    check_feeding("softmax", TEXTS, 2); /* too many for one kernel */
-    check_feeding("gated_softmax", 5, 1);
+    check_feeding("softmax", SRNN_FORM_AUTO, 1, 0);
+    check_feeding("softmax", SRNN_FORM_AUTO, 1, BEFORE); /* keys that blocks share */
+    check_feeding("norm", SRNN_FORM_AUTO, 3, 2);
+    check_feeding("gated_softmax", SRNN_FORM_AUTO, 4,
+                  1); /* kernels between those that go together */
+    check_feeding("gated_softmax_decay", SRNN_FORM_AUTO, 2, 1);
+    check_feeding("softmax", SRNN_FORM_AUTO, TEXTS, 2); /* too many for one kernel */
+    check_feeding("gated_softmax", SRNN_FORM_AUTO, 5, 1);
+    check_feeding("linear_elu", SRNN_FORM_PARALLEL, 3, 1);
+    check_feeding("linear_elu", SRNN_FORM_RECURRENT, 1, 2); /* a state that is asked for */
+    check_feeding("linear_elu", SRNN_FORM_RECURRENT, 5, 0);
 }
 
 /* chosen (STEPS, B): what follows ids (B, 3), each fed before the next is chosen. */
