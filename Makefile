@@ -9,8 +9,12 @@ PREFIX ?= /usr/local
 # Where the CUDA toolkit usually is when it is not on the path.
 NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 
+# Most files are compiled alike in several builds; where ccache is, once.
+CCACHE_DIR ?= $(CURDIR)/build/ccache
+export CCACHE_DIR
+remember = $(if $(shell command -v ccache),-DCMAKE_C_COMPILER_LAUNCHER=ccache)
 # Silent unless it fails.
-configure = log=$$(cmake -S . -B $(1) -G Ninja $(2) 2>&1) || { echo "$$log"; exit 1; }
+configure = log=$$(cmake -S . -B $(1) -G Ninja $(remember) $(2) 2>&1) || { echo "$$log"; exit 1; }
 compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout $(or $(2),300) --output-on-failure
 # What does not depend on how the program was compiled is tested once, by `release`: rules of the source tree, pages in
@@ -56,6 +60,7 @@ release: deps-test build ## the release build and its tests
 nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, 20 of a rank, a study on a real Slurm, sanitizers and clang with every instruction set, every allocation and every touch of a file failing once, new input for the fuzzers
 	@$(call compile,build)
 	@$(MAKE) --no-print-directory sanitize clang one_level=-DSOFTRNN_CPU_LEVELS=ON
+	@SOFTRNN_CPU=base build/tests/test_reach
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
 	@SOFTRNN_KILLS=20 SOFTRNN_KILL_SEED=2 tests/ranks/check_ranks.py build/cli/softrnn killed
 	@tools/deps.sh slurm

@@ -34,6 +34,7 @@ python3          command python3
 python3-numpy    python  numpy
 python3-cffi     python  cffi
 valgrind         command valgrind
+ccache           command ccache
 openmpi-bin      command mpirun
 libopenmpi-dev   file    /usr/lib/*/openmpi/include/mpi.h
 '
