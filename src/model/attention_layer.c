@@ -129,8 +129,8 @@ static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) 
                        SR_LINEAR_GROUP_MAX);
     measure(layer);
     set_problem(layer, setup);
-    if (setup
-            ->positions) /* what is fed by pieces has a state in place of a plan, and the kernels of states */
+    /* What is fed by pieces has a state in place of a plan, and the kernels of states. */
+    if (setup->positions)
         SR_TRY(srnn_plan_create(&layer->plan, &layer->problem));
     layer->problem.offsets = NULL;
     layer->problem.documents = 0;
