@@ -25,6 +25,9 @@ typedef struct sr_saved {
 
 typedef struct sr_attention_kernel sr_attention_kernel;
 
+/* Integers of a plan that are zero between calls: a kernel that counts in them leaves them so. */
+enum { SR_PLAN_COUNTERS = 2 };
+
 struct srnn_plan {
     srnn_device *device;
     srnn_problem problem; /* with Hkv, Dv, threads and chunk filled in; offsets is NULL */
@@ -38,6 +41,7 @@ struct srnn_plan {
     int64_t *row_spans;  /* (B + 1): where the spans of a row start */
     int32_t *host_first; /* (B, T): where the document of a token starts in its row */
     int32_t *first;      /* the same, device memory */
+    int32_t *counters;   /* (SR_PLAN_COUNTERS), behind it; NULL where the device is the host */
 
     const sr_attention_kernel *kernel;
     void *scratch; /* device memory */

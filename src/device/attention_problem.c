@@ -111,10 +111,12 @@ srnn_status sr_plan_take_first(srnn_plan *plan) {
     if (!plan->device->record) /* the device is the host */
         return SRNN_OK;
     void *memory;
+    const size_t bytes = (tokens + SR_PLAN_COUNTERS) * sizeof *plan->first;
     plan->first = NULL;
-    SR_TRY(sr_device_allocate(plan->device, &memory, tokens * sizeof *plan->first));
+    SR_TRY(sr_device_allocate(plan->device, &memory, bytes));
     plan->first = memory;
-    return sr_device_zero(plan->device, memory, tokens * sizeof *plan->first);
+    plan->counters = plan->first + tokens;
+    return sr_device_zero(plan->device, memory, bytes);
 }
 
 void sr_plan_clear(srnn_plan *plan) {

@@ -29,6 +29,10 @@ static int *take_counters(sr_layout *layout) {
     return (int *)sr_layout_take(layout, HOPPER_COUNTERS, sizeof(int));
 }
 
+static int multiprocessors_of(const srnn_plan *plan) {
+    return sr_cuda_facts(plan->device)->multiprocessors;
+}
+
 static srnn_status forward(const sr_attention_call *wanted) {
     const srnn_plan *plan = wanted->plan;
     sr_layout layout = {(char *)plan->scratch, 0};
@@ -37,8 +41,8 @@ static srnn_status forward(const sr_attention_call *wanted) {
     if (!forward_aligned(call))
         return sr_cuda_attention_mma.forward(wanted);
     SR_TRY(sr_attention_prepare(call, stream));
-    SR_CUDA(hopper_forward(call, take_counters(&layout),
-                           sr_cuda_facts(plan->device)->multiprocessors, stream));
+    static_assert((int)FORWARD_COUNTERS <= (int)SR_PLAN_COUNTERS, "a plan has too few");
+    SR_CUDA(hopper_forward(call, plan->counters, multiprocessors_of(plan), stream));
     return SRNN_OK;
 }
 
@@ -57,10 +61,6 @@ static srnn_status backward_by(const sr_attention_call *wanted, core_backward *c
     SR_TRY(sr_attention_outputs_backward(call, stream));
     SR_CUDA(core(call, plan, &layout, stream));
     return sr_attention_inputs_backward(call, stream);
-}
-
-static int multiprocessors_of(const srnn_plan *plan) {
-    return sr_cuda_facts(plan->device)->multiprocessors;
 }
 
 /* ---- gradients of queries by a kernel of their own ---- */

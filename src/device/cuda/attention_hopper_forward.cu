@@ -9,10 +9,10 @@
  * Meanwhile the other consumers are at other points of this: some multiply while others weigh.
  *
  * Exponentials need a reference near the row's maximum. The maximum of the first tile stands for it, and is raised only
- * when a row's sum passes 2^24: rarely, and at a point where no product is under way. Weights so far above it that a sum
- * passes 2^100 within one tile set a flag, and the launch that follows computes everything again with a true running
- * maximum. Without the flag it ends at once. Where rows are divided by their length nobody asks for their sums: then the
- * reference stays what it was, and the flag says that a length is not of a size to trust. */
+ * when a row's sum passes 2^24: rarely, and at a point where no product is under way. Where rows are divided by their
+ * length nobody asks for their sums: then the reference stays what it was. A tile with weights so far above it that a sum
+ * passes 2^100 within 128 keys, or with a length that is not of a size to trust, has failed. A block notes which of its
+ * tiles failed, and computes them again with a true running maximum when it has drawn its last one. */
 #include "device/cuda/attention_hopper_tiles.h"
 
 /* How a row's exponents are kept in range. */
@@ -26,9 +26,14 @@ struct forward_rule {
     static constexpr bool sums = sums_; /* of rows */
     static constexpr bool clamped = clamped_;
     static constexpr bool decays = decays_;
+    static constexpr bool may_fail = reference == REFERENCE_LAZY;
     /* Rows end in an l2 norm, which asks for no sum: their length alone tells whether the reference was a good one. */
-    static constexpr bool by_length = reference == REFERENCE_LAZY && !sums;
+    static constexpr bool by_length = may_fail && !sums;
 };
+
+/* By which tiles that failed are computed again. */
+template <class rule>
+using running_rule = forward_rule<rule::kind, REFERENCE_RUNNING, true, rule::clamped, rule::decays>;
 
 template <int D> struct forward_shape {
     static constexpr int KEYS = 128, GROUPS = D == 64 ? 3 : 2, ROWS = HOPPER_ROWS * GROUPS;
@@ -36,6 +41,12 @@ template <int D> struct forward_shape {
     static constexpr int QUERY_BYTES = HOPPER_ROWS * D * 2, KEY_BYTES = KEYS * D * 2;
     /* Registers of a consumer's thread and of a producer's: together those of the block's start. */
     static constexpr int MANY = D == 64 ? 160 : 232, FEW = D == 64 ? 32 : 40;
+};
+
+enum { TILES_DRAWN = 256 }; /* by a block at most: it remembers each */
+
+struct drawn_tile {
+    int tile, failed;
 };
 
 template <int D> struct forward_shared {
@@ -47,7 +58,16 @@ template <int D> struct forward_shared {
     uint64_t q_full[2][shape::GROUPS], q_empty[2][shape::GROUPS];
     uint64_t k_full[shape::STAGES], k_empty[shape::STAGES];
     uint64_t v_full[shape::STAGES], v_empty[shape::STAGES];
+    uint64_t ended; /* every warp of the consumers has finished all that was drawn */
     row_work work[2];
+    drawn_tile drawn[TILES_DRAWN];
+    int failed; /* one of them at least */
+};
+
+/* How many tiles a warp has seen, and where in the ring it is. */
+template <int D> struct forward_place {
+    int n;
+    ring_place<forward_shape<D>::STAGES> at;
 };
 
 /* With a decay there is one more producer: it brings a part of what is full, and reads the work too. */
@@ -64,58 +84,112 @@ template <int D> SR_DEVICE void forward_barriers(forward_shared<D> *shared, bool
             mbarrier_init(&shared->q_full[slot][group], 1);
             mbarrier_init(&shared->q_empty[slot][group], decays && group == 0 ? 5 : 4);
         }
+    mbarrier_init(&shared->ended, 4 * shape::GROUPS);
     mbarrier_init_fence();
+    shared->failed = 0;
+}
+
+/* ---- tiles that failed ---- */
+
+template <int D> SR_DEVICE void note_failure(forward_shared<D> *shared, int n) {
+    atomicExch(&shared->drawn[n].failed, 1);
+    atomicExch(&shared->failed, 1);
+}
+
+/* Whether some are computed again; known when all consumers have finished. */
+template <int D> SR_DEVICE bool some_failed(forward_shared<D> *shared) {
+    mbarrier_wait(&shared->ended, 0);
+    return shared->failed != 0;
 }
 
 /* ---- the producer: one thread ---- */
 
+/* Queries, keys and values of a tile; where `work` says that there is no more, only that. */
 template <int D>
+SR_DEVICE void produce_tile(const forward_task &task, forward_shared<D> *shared,
+                            forward_place<D> &place, const row_work &work) {
+    using shape = forward_shape<D>;
+    const int slot = place.n & 1, parity = place.n >> 1 & 1;
+    auto &at = place.at;
+    place.n++;
+    for (int group = 0; group < shape::GROUPS; group++)
+        mbarrier_wait(&shared->q_empty[slot][group], parity ^ 1);
+    shared->work[slot] = work; /* seen by whoever waits for q_full */
+    for (int group = 0; group < shape::GROUPS; group++) {
+        const int row = work.row + HOPPER_ROWS * group;
+        uint64_t *const full = &shared->q_full[slot][group];
+        if (work.past == 0 || row < 0) {
+            mbarrier_arrive(full);
+            continue;
+        }
+        mbarrier_arrive_expect(full, shape::QUERY_BYTES);
+        tile_load<D, HOPPER_ROWS>(shared->q[slot][group], &task.q, full, row, work.h, work.b);
+    }
+    const int head = work.h / task.call.group;
+    SR_ROLLED
+    for (int j = work.past - 1; j >= work.from; j--, at.advance()) {
+        mbarrier_wait(&shared->k_empty[at.stage], at.parity ^ 1);
+        mbarrier_arrive_expect(&shared->k_full[at.stage], shape::KEY_BYTES);
+        tile_load<D, shape::KEYS>(shared->k[at.stage], &task.k, &shared->k_full[at.stage],
+                                  j * shape::KEYS, head, work.b);
+        mbarrier_wait(&shared->v_empty[at.stage], at.parity ^ 1);
+        mbarrier_arrive_expect(&shared->v_full[at.stage], shape::KEY_BYTES);
+        tile_load<D, shape::KEYS>(shared->v[at.stage], &task.v, &shared->v_full[at.stage],
+                                  j * shape::KEYS, head, work.b);
+    }
+}
+
+/* The last block to draw leaves the counters zero for the next call. */
+SR_DEVICE void end_drawing(int *counters) {
+    __threadfence();
+    if (atomicAdd(&counters[FORWARD_ENDED], 1) == (int)gridDim.x - 1)
+        counters[FORWARD_DRAWN] = counters[FORWARD_ENDED] = 0;
+}
+
+/* Those of the `drawn` tiles that failed, once more. */
+template <int D>
+SR_DEVICE void produce_failed(const forward_task &task, forward_shared<D> *shared,
+                              forward_place<D> &place, int drawn) {
+    using shape = forward_shape<D>;
+    for (int n = 0; n < drawn; n++)
+        if (shared->drawn[n].failed)
+            produce_tile(task, shared, place,
+                         row_work_at<shape::ROWS, shape::KEYS>(task.call, task.order,
+                                                               shared->drawn[n].tile));
+    produce_tile(task, shared, place, {});
+}
+
+template <int D, class rule>
 SR_DEVICE void forward_produce(const forward_task &task, forward_shared<D> *shared) {
     using shape = forward_shape<D>;
-    ring_place<shape::STAGES> at = {};
-    for (int n = 0, i = (int)blockIdx.x;; n++) {
-        const int slot = n & 1;
+    forward_place<D> place = {};
+    const int tiles = tile_count(task.order);
+    for (int i = (int)blockIdx.x; i < tiles;) {
         const row_work work = row_work_at<shape::ROWS, shape::KEYS>(task.call, task.order, i);
-        if (work.past > 0) /* the next one, known by the time it is needed */
-            i = (int)gridDim.x + atomicAdd(task.drawn, 1);
-        for (int group = 0; group < shape::GROUPS; group++)
-            mbarrier_wait(&shared->q_empty[slot][group], (n >> 1 & 1) ^ 1);
-        shared->work[slot] = work; /* seen by whoever waits for q_full */
-        for (int group = 0; group < shape::GROUPS; group++) {
-            const int row = work.row + HOPPER_ROWS * group;
-            uint64_t *const full = &shared->q_full[slot][group];
-            if (work.past == 0 || row < 0) {
-                mbarrier_arrive(full);
-                continue;
-            }
-            mbarrier_arrive_expect(full, shape::QUERY_BYTES);
-            tile_load<D, HOPPER_ROWS>(shared->q[slot][group], &task.q, full, row, work.h, work.b);
-        }
-        if (work.past == 0)
-            return;
-        const int head = work.h / task.call.group;
-        SR_ROLLED
-        for (int j = work.past - 1; j >= work.from; j--, at.advance()) {
-            mbarrier_wait(&shared->k_empty[at.stage], at.parity ^ 1);
-            mbarrier_arrive_expect(&shared->k_full[at.stage], shape::KEY_BYTES);
-            tile_load<D, shape::KEYS>(shared->k[at.stage], &task.k, &shared->k_full[at.stage],
-                                      j * shape::KEYS, head, work.b);
-            mbarrier_wait(&shared->v_empty[at.stage], at.parity ^ 1);
-            mbarrier_arrive_expect(&shared->v_full[at.stage], shape::KEY_BYTES);
-            tile_load<D, shape::KEYS>(shared->v[at.stage], &task.v, &shared->v_full[at.stage],
-                                      j * shape::KEYS, head, work.b);
-        }
+        shared->drawn[place.n] = {i, 0};
+        i = tiles;
+        if (place.n + 1 < TILES_DRAWN) /* the next one, known by the time it is needed */
+            i = (int)gridDim.x + atomicAdd(&task.counters[FORWARD_DRAWN], 1);
+        produce_tile(task, shared, place, work);
     }
+    const int drawn = place.n;
+    end_drawing(task.counters);
+    produce_tile(task, shared, place, {});
+    if constexpr (rule::may_fail)
+        if (some_failed(shared))
+            produce_failed(task, shared, place, drawn);
 }
 
 /* What a decay takes from the exponents of the keys; by a warp. */
 template <int D>
-SR_DEVICE void forward_produce_decay(const forward_task &task, forward_shared<D> *shared) {
+SR_DEVICE void produce_decay(const forward_task &task, forward_shared<D> *shared,
+                             forward_place<D> &place) {
     using shape = forward_shape<D>;
-    ring_place<shape::STAGES> at = {};
-    for (int n = 0;; n++) {
-        const int slot = n & 1;
-        mbarrier_wait(&shared->q_full[slot][0], n >> 1 & 1);
+    auto &at = place.at;
+    for (;;) {
+        const int slot = place.n & 1, parity = place.n >> 1 & 1;
+        place.n++;
+        mbarrier_wait(&shared->q_full[slot][0], parity);
         const row_work work = shared->work[slot];
         warp_arrive(&shared->q_empty[slot][0]);
         if (work.past == 0)
@@ -130,6 +204,14 @@ SR_DEVICE void forward_produce_decay(const forward_task &task, forward_shared<D>
             mbarrier_arrive(&shared->v_full[at.stage]);
         }
     }
+}
+
+template <int D, class rule>
+SR_DEVICE void forward_produce_decay(const forward_task &task, forward_shared<D> *shared) {
+    forward_place<D> place = {};
+    produce_decay(task, shared, place);
+    if (rule::may_fail && some_failed(shared))
+        produce_decay(task, shared, place);
 }
 
 /* ---- references ---- */
@@ -166,8 +248,9 @@ template <int D> SR_DEVICE void move_reference(forward_sums<D> &sums, const floa
         sums.numerator[n] *= factor[fragment_half(n)];
 }
 
-/* A lazy reference: moved by the size of the row sums once they are large. */
-template <int D> SR_DEVICE void raise_reference(forward_sums<D> &sums, int *overflow) {
+/* A lazy reference, in the block's tile n: moved by the size of the row sums once they are large. */
+template <int D>
+SR_DEVICE void raise_reference(forward_sums<D> &sums, forward_shared<D> *shared, int n) {
     if (warp_ballot(fmaxf(sums.sum[0], sums.sum[1]) > 0x1p24f) == 0)
         return;
     float reference[2];
@@ -175,7 +258,7 @@ template <int D> SR_DEVICE void raise_reference(forward_sums<D> &sums, int *over
     for (int half = 0; half < 2; half++) {
         const float bits = log2_fast(fmaxf(1, quad_maximum(sums.sum[half])));
         if (!(bits < 100))
-            atomicExch(overflow, 1);
+            note_failure(shared, n);
         reference[half] = sums.reference[half] + bits;
     }
     move_reference(sums, reference);
@@ -296,12 +379,12 @@ SR_DEVICE bool row_by_length(float (&x)[D / 4], const hopper_view &call, const s
     return square < 0x1p120f && before * before * square > 0x1p-30f;
 }
 
-/* Outputs of finished rows, and what is left for the backward pass. */
+/* Outputs of finished rows, and what is left for the backward pass; false where a lazy reference failed. */
 template <int D, class rule>
-SR_DEVICE void forward_finish(const forward_task &task, const forward_sums<D> &sums,
+SR_DEVICE bool forward_finish(const hopper_view &call, const forward_sums<D> &sums,
                               const row_work &work, int row) {
     using Row = sr_quad_row<D>;
-    const hopper_view &call = task.call;
+    bool good = true;
     SR_UNROLL
     for (int half = 0; half < 2; half++) {
         const int t = row + fragment_row() + 8 * half, there = min(t, call.T - 1);
@@ -329,27 +412,30 @@ SR_DEVICE void forward_finish(const forward_task &task, const forward_sums<D> &s
             trusted = row_by_length<D>(x, call, facts);
         else
             row_output<Row>(x, call, facts);
-        if (rule::reference == REFERENCE_LAZY && write && !trusted)
-            atomicExch(task.overflow, 1);
+        good = good && (trusted || !write);
         fragment_store<D>(call.o.at(work.b, work.h, there), x, write);
     }
+    return good || !rule::may_fail;
 }
 
 template <int D, class rule>
-SR_DEVICE void forward_consume(const forward_task &task, forward_shared<D> *shared, int group) {
+SR_DEVICE void forward_consume(const hopper_view &call, forward_shared<D> *shared,
+                               forward_place<D> &place, int group) {
     using shape = forward_shape<D>;
-    const hopper_view &call = task.call;
     const score_numbers numbers = score_numbers_of<rule::kind>(call.score);
-    ring_place<shape::STAGES> at = {};
+    auto &at = place.at;
     forward_sums<D> sums;
     float s[64];
     uint32_t w[32];
-    for (int n = 0;; n++) {
-        const int slot = n & 1;
-        mbarrier_wait(&shared->q_full[slot][group], n >> 1 & 1);
+    for (;; place.n++) {
+        const int slot = place.n & 1;
+        mbarrier_wait(&shared->q_full[slot][group], place.n >> 1 & 1);
         const row_work work = shared->work[slot];
-        if (work.past == 0)
+        if (work.past == 0) {
+            warp_arrive(&shared->q_empty[slot][group]);
+            place.n++;
             return;
+        }
         const int row = work.row + HOPPER_ROWS * group;
         const int mine = row < 0 ? work.from : row_work_past<shape::KEYS>(call, row);
         SR_ROLLED
@@ -407,7 +493,7 @@ SR_DEVICE void forward_consume(const forward_task &task, forward_shared<D> *shar
             else if (rule::reference == REFERENCE_LAZY && diagonal)
                 begin_reference(sums, s, of_exponent);
             else if (rule::reference == REFERENCE_LAZY && rule::sums)
-                raise_reference(sums, task.overflow);
+                raise_reference(sums, shared, place.n);
             mbarrier_wait(&shared->v_full[at.stage], at.parity);
             weigh_and_multiply<D, rule>(sums, s, w, shared->v[at.stage], numbers, call.score);
             at.advance();
@@ -416,7 +502,20 @@ SR_DEVICE void forward_consume(const forward_task &task, forward_shared<D> *shar
         wgmma_wait<0>();
         wgmma_settle(sums.numerator);
         warp_arrive(&shared->v_empty[at.before()]);
-        forward_finish<D, rule>(task, sums, work, row);
+        if (!forward_finish<D, rule>(call, sums, work, row))
+            note_failure(shared, place.n);
+    }
+}
+
+/* All that is drawn, then what of it failed. */
+template <int D, class rule>
+SR_DEVICE void forward_consume_all(const hopper_view &call, forward_shared<D> *shared, int group) {
+    forward_place<D> place = {};
+    forward_consume<D, rule>(call, shared, place, group);
+    if constexpr (rule::may_fail) {
+        warp_arrive(&shared->ended);
+        if (some_failed(shared))
+            forward_consume<D, running_rule<rule>>(call, shared, place, group);
     }
 }
 
@@ -427,30 +526,22 @@ __global__ void __launch_bounds__(forward_shape<D>::THREADS, 1)
     SR_SHARED(forward_shared<D>, shared);
     if (threadIdx.x == 0)
         forward_barriers(shared, rule::decays);
-    wait_for_previous(); /* which cleared the counters, or may have set the flag */
-    if (task.wanted && *task.wanted == 0)
-        return;
+    wait_for_previous(); /* which may have drawn from the same counters */
     let_next_start();
     __syncthreads();
     if (threadIdx.x < HOPPER_GROUP) {
         registers_decrease<shape::FEW>();
         if (threadIdx.x == 0)
-            forward_produce<D>(task, shared);
+            forward_produce<D, rule>(task, shared);
         if (rule::decays && threadIdx.x / SR_WARP == 1)
-            forward_produce_decay<D>(task, shared);
+            forward_produce_decay<D, rule>(task, shared);
     } else {
         registers_increase<shape::MANY>();
-        forward_consume<D, rule>(task, shared, (int)threadIdx.x / HOPPER_GROUP - 1);
+        forward_consume_all<D, rule>(task.call, shared, (int)threadIdx.x / HOPPER_GROUP - 1);
     }
 }
 
-/* ---- launching: each kernel's start is hidden behind the one in front ---- */
-
-__global__ void clear_counters(int *counters) {
-    let_next_start();
-    if (threadIdx.x < HOPPER_COUNTERS)
-        counters[threadIdx.x] = 0;
-}
+/* ---- launching: the start is hidden behind the kernel in front ---- */
 
 typedef void forward_function(const forward_task);
 
@@ -489,22 +580,11 @@ template <int D> static forward_function *forward_choose(const hopper_view &call
     return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, true, false>>;
 }
 
-/* What computes everything again where a lazy reference failed. */
-template <int D> static forward_function *forward_choose_running(const hopper_view &call) {
-    if constexpr (decay_fits(D))
-        if (call.choices.decays)
-            return forward_kernel<D,
-                                  forward_rule<WEIGHT_EXP, REFERENCE_RUNNING, true, false, true>>;
-    return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_RUNNING, true, true>>;
-}
-
-template <int D>
-static cudaError_t forward_launch(forward_function *kernel, const forward_task &task,
-                                  int multiprocessors, cudaStream_t stream) {
-    const int tiles = tile_count(task.order),
-              blocks = tiles < multiprocessors ? tiles : multiprocessors;
-    return sr_launch_early(true, kernel, dim3((unsigned)blocks), dim3(forward_shape<D>::THREADS),
-                           sizeof(forward_shared<D>), stream, task);
+/* One block on each multiprocessor, or as many as remember all tiles. */
+static int forward_blocks(int tiles, int multiprocessors) {
+    const int least = (tiles + TILES_DRAWN - 1) / TILES_DRAWN;
+    const int most = tiles < multiprocessors ? tiles : multiprocessors;
+    return least > most ? least : most;
 }
 
 template <int D>
@@ -515,22 +595,17 @@ static cudaError_t forward(const hopper_view &call, int *counters, int multiproc
     task.call = call;
     task.order = tile_order(call.B * call.H, (call.T + shape::ROWS - 1) / shape::ROWS,
                             (int64_t)call.T * D * 4, call.group);
-    task.drawn = counters;
-    task.overflow = counters + 1;
+    task.counters = counters;
     cudaError_t error = tile_map_encode(&task.q, call.q, call, call.H, HOPPER_ROWS);
     if (error == cudaSuccess)
         error = tile_map_encode(&task.k, call.k, call, call.Hkv, shape::KEYS);
     if (error == cudaSuccess)
         error = tile_map_encode(&task.v, call.v, call, call.Hkv, shape::KEYS);
-    if (error == cudaSuccess)
-        error = sr_launch(clear_counters, dim3(1), dim3(SR_WARP), 0, stream, counters);
-    if (error == cudaSuccess)
-        error = forward_launch<D>(forward_choose<D>(call), task, multiprocessors, stream);
-    if (error != cudaSuccess || !call.score.maximum)
+    if (error != cudaSuccess)
         return error;
-    task.wanted = task.overflow;
-    task.drawn = counters + 2;
-    return forward_launch<D>(forward_choose_running<D>(call), task, multiprocessors, stream);
+    const int blocks = forward_blocks(tile_count(task.order), multiprocessors);
+    return sr_launch_early(true, forward_choose<D>(call), dim3((unsigned)blocks),
+                           dim3(shape::THREADS), sizeof(forward_shared<D>), stream, task);
 }
 
 cudaError_t hopper_forward(const hopper_view &call, int *counters, int multiprocessors,

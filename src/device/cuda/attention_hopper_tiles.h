@@ -299,13 +299,13 @@ template <int count> struct decay_stage {
 
 /* ---- the kernels; counters are zero when they draw ---- */
 
+/* Tiles that were drawn beyond the first of each block; blocks that draw no more. */
+enum { FORWARD_DRAWN, FORWARD_ENDED, FORWARD_COUNTERS };
 struct forward_task {
     CUtensorMap q, k, v;
     hopper_view call;
     sr_tile_order order;
-    int *drawn;        /* how many tiles were drawn beyond the first of each block */
-    int *overflow;     /* becomes 1 where a lazy reference failed */
-    const int *wanted; /* nothing is computed where this is 0; NULL: all is */
+    int *counters; /* (FORWARD_COUNTERS), zero again in the end */
 };
 
 /* The two kernels of the backward pass have one each, with maps of their own. */
@@ -316,9 +316,9 @@ struct backward_task {
     int *drawn;
 };
 
-/* Starts the forward pass, or the backward pass between its edges, on so many multiprocessors. `counters` are
- * HOPPER_COUNTERS integers in device memory. */
-enum { HOPPER_COUNTERS = 4 };
+/* Starts the forward pass, or the backward pass between its edges, on so many multiprocessors. `counters` are integers in
+ * device memory: FORWARD_COUNTERS that are zero between calls, or HOPPER_COUNTERS of any value. */
+enum { HOPPER_COUNTERS = 2 };
 cudaError_t hopper_forward(const hopper_view &call, int *counters, int multiprocessors,
                            cudaStream_t stream);
 cudaError_t hopper_backward(const hopper_view &call, int *counters, int multiprocessors,

@@ -353,6 +353,28 @@ static void run_twice(run *x) {
     }
 }
 
+/* Its arrays in `memory`: 3 (T + D) numbers. */
+static reference reference_in(const run *x, double *memory) {
+    const size_t T = (size_t)x->problem.T, D = (size_t)x->problem.D;
+    return (reference){.x = x,
+                       .w = memory,
+                       .slope = memory + T,
+                       .dw = memory + 2 * T,
+                       .numerator = memory + 3 * T,
+                       .o = memory + 3 * T + D,
+                       .d_numerator = memory + 3 * T + 2 * D};
+}
+
+/* So many random rows of queries. */
+static void check_queries(error_sum *errors, reference *r, int queries) {
+    const srnn_problem *p = &r->x->problem;
+    for (int n = 0; n < queries; n++) {
+        const uint64_t at = mix((uint64_t)n + 77);
+        check_query(errors, r, (int)(at % (uint64_t)p->B), (int)((at >> 16) % (uint64_t)p->H),
+                    (int64_t)((at >> 32) % (uint64_t)p->T));
+    }
+}
+
 /* Compares random rows: `queries` of all, `keys` among the last `late` of a sequence. */
 static void check(const run *x, int queries, int keys, int late, char *text, size_t bytes) {
     const srnn_problem *p = &x->problem;
@@ -360,18 +382,8 @@ static void check(const run *x, int queries, int keys, int late, char *text, siz
     error_sum errors[OUTPUTS] = {{0}};
     double *memory = malloc((3 * T + 3 * D) * sizeof *memory);
     assert_non_null(memory);
-    reference r = {.x = x,
-                   .w = memory,
-                   .slope = memory + T,
-                   .dw = memory + 2 * T,
-                   .numerator = memory + 3 * T,
-                   .o = memory + 3 * T + D,
-                   .d_numerator = memory + 3 * T + 2 * D};
-    for (int n = 0; n < queries; n++) {
-        const uint64_t at = mix((uint64_t)n + 77);
-        check_query(errors, &r, (int)(at % (uint64_t)p->B), (int)((at >> 16) % (uint64_t)p->H),
-                    (int64_t)((at >> 32) % T));
-    }
+    reference r = reference_in(x, memory);
+    check_queries(errors, &r, queries);
     for (int n = 0; n < keys; n++) {
         const uint64_t at = mix((uint64_t)n + 99), among = T < (uint64_t)late ? T : (uint64_t)late;
         check_key(errors, &r, (int)(at % (uint64_t)p->B), (int)((at >> 16) % (uint64_t)p->Hkv),
@@ -394,7 +406,7 @@ static void check(const run *x, int queries, int keys, int late, char *text, siz
 
 static const int64_t documents[] = {0, 1, 60, 200, 512, 513, 700, 1000, 1400};
 
-/* Longer early keys move the reference of the exponentials (12), and beyond what it can follow (60). */
+/* Longer early keys move the reference of the exponentials (12), and beyond what it can follow (20, 60). */
 static const struct {
     srnn_problem problem;
     float longer;
@@ -406,6 +418,7 @@ static const struct {
     {{.B = 1, .H = 1, .T = 65, .D = 128}, 1},
     {{.B = 1, .H = 1, .T = 700, .D = 64}, 12},
     {{.B = 1, .H = 1, .T = 300, .D = 128}, 60},
+    {{.B = 2, .H = 2, .Hkv = 1, .T = 700, .D = 64, .offsets = documents, .documents = 8}, 20},
 };
 
 static void random_rows(void **state) {
@@ -425,6 +438,47 @@ static void random_rows(void **state) {
                 skip();
             run_twice(&x);
             check(&x, 40, 6, 1000, text, sizeof text);
+            run_free(&x);
+        }
+}
+
+/* Outputs alone, of which none is left as it was; random rows compared. */
+static void check_outputs(run *x, int queries) {
+    const srnn_problem *p = &x->problem;
+    const size_t T = (size_t)p->T, D = (size_t)p->D;
+    const size_t bytes = (size_t)numbers_of(x, false) * 2;
+    memset(x->output[O], 0xff, bytes);
+    assert_int_equal(sr_device_copy_in(gpu, x->output_there[O], x->output[O], bytes), SRNN_OK);
+    forward(x);
+    assert_int_equal(sr_device_copy_out(gpu, x->output[O], x->output_there[O], bytes), SRNN_OK);
+    for (int64_t n = 0; n < numbers_of(x, false); n++)
+        assert_true(isfinite(number_at(x->output[O], n)) != 0);
+    error_sum errors[OUTPUTS] = {{0}};
+    double *memory = malloc((3 * T + 3 * D) * sizeof *memory);
+    assert_non_null(memory);
+    reference r = reference_in(x, memory);
+    check_queries(errors, &r, queries);
+    free(memory);
+    if (!(relative_error(errors, O, x->steep) <= OUTPUT_LIMIT))
+        fail_msg("%s B%d H%d T%d D%d: error %.1e", x->variant->spec, p->B, p->H, p->T, p->D,
+                 relative_error(errors, O, x->steep));
+}
+
+/* More tiles than blocks, and more than a block of the forward pass remembers where few of them run at a time: each is computed
+ * by some block, and again by it where a reference failed, which is every other one of T = 200; and by the next call too. */
+static void many_tiles(void **state) {
+    (void)state;
+    static const srnn_problem many[] = {{.B = 2, .H = 50, .T = 200, .D = 64},
+                                        {.B = 9, .H = 100, .T = 1, .D = 64},
+                                        {.B = 1, .H = 70, .T = 200, .D = 128}};
+    for (size_t n = 0; n < sizeof many / sizeof *many; n++)
+        for (size_t m = 0; m < 2; m++) { /* softmax, norm */
+            run x = {.problem = many[n]};
+            x.problem.kernel = "hopper";
+            if (!run_create(&x, &variants[m], 30))
+                skip();
+            check_outputs(&x, 200);
+            check_outputs(&x, 200);
             run_free(&x);
         }
 }
@@ -493,7 +547,7 @@ static int large(const char *number, const char *spec, const char *kernel) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_rows), cmocka_unit_test(many_tiles)};
     if (srnn_device_open(&gpu, "cuda") != SRNN_OK) {
         fprintf(stderr, "left out: %s\n", srnn_error_detail());
         return 77;
