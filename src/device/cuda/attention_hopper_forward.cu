@@ -379,8 +379,28 @@ SR_DEVICE bool row_by_length(float (&x)[D / 4], const hopper_view &call, const s
     return square < 0x1p120f && before * before * square > 0x1p-30f;
 }
 
-/* Outputs of finished rows, and what is left for the backward pass; false where a lazy reference failed. */
-template <int D, class rule>
+/* The same of a row that nothing else is done to. */
+template <int D> SR_DEVICE bool plain_by_length(float (&x)[D / 4]) {
+    using Row = sr_quad_row<D>;
+    const float square = row_dot<Row>(x, x);
+    row_multiply<Row>(x, 1 / sqrtf(square));
+    return square < 0x1p120f && square > 0x1p-30f;
+}
+
+/* What of a finished row is left for the backward pass; x: the numerator. */
+template <int D>
+SR_DEVICE void save_row(const float (&x)[D / 4], const hopper_view &call, int64_t index, float sum,
+                        float maximum, bool write) {
+    fragment_store<D>(call.numerator + index * D, x, write);
+    if (write && threadIdx.x % 4 == 0) {
+        call.row_sum[index] = sum;
+        call.maximum[index] = maximum * SR_LN_2;
+    }
+}
+
+/* Outputs of finished rows, and what is left for the backward pass; false where a lazy reference failed. Of plain rows nothing
+ * is asked: each question costs more here than its answer, and most rows are plain. */
+template <int D, class rule, bool plain>
 SR_DEVICE bool forward_finish(const hopper_view &call, const forward_sums<D> &sums,
                               const row_work &work, int row) {
     using Row = sr_quad_row<D>;
@@ -396,22 +416,24 @@ SR_DEVICE bool forward_finish(const hopper_view &call, const forward_sums<D> &su
                 rule::reference == REFERENCE_NONE
                     ? 0
                     : maximum + decay_since(call, work.b, work.h / call.group, work.row).at(t);
-        const int64_t index = call.row_index(call.H, work.b, work.h, there);
         float x[D / 4];
         fragment_take<D>(x, sums.numerator, half);
-        if (call.numerator) {
-            fragment_store<D>(call.numerator + index * D, x, write);
-            if (write && threadIdx.x % 4 == 0) {
-                call.row_sum[index] = rule::by_length || rule::sums ? sum : 0;
-                call.maximum[index] = maximum * SR_LN_2;
-            }
-        }
-        const sr_row_facts facts = row_facts(call, work.b, work.h, there, sum, maximum * SR_LN_2);
+        if (call.numerator)
+            save_row<D>(x, call, call.row_index(call.H, work.b, work.h, there),
+                        rule::by_length || rule::sums ? sum : 0, maximum, write);
         bool trusted = sum < 0x1p100f;
-        if (rule::by_length)
-            trusted = row_by_length<D>(x, call, facts);
-        else
-            row_output<Row>(x, call, facts);
+        if constexpr (plain && rule::by_length)
+            trusted = plain_by_length<D>(x);
+        else if constexpr (plain)
+            row_multiply<Row>(x, 1 / (sum + call.choices.epsilon));
+        else {
+            const sr_row_facts facts =
+                row_facts(call, work.b, work.h, there, sum, maximum * SR_LN_2);
+            if (rule::by_length)
+                trusted = row_by_length<D>(x, call, facts);
+            else
+                row_output<Row>(x, call, facts);
+        }
         good = good && (trusted || !write);
         fragment_store<D>(call.o.at(work.b, work.h, there), x, write);
     }
@@ -420,7 +442,7 @@ SR_DEVICE bool forward_finish(const hopper_view &call, const forward_sums<D> &su
 
 template <int D, class rule>
 SR_DEVICE void forward_consume(const hopper_view &call, forward_shared<D> *shared,
-                               forward_place<D> &place, int group) {
+                               forward_place<D> &place, int group, bool plain) {
     using shape = forward_shape<D>;
     const score_numbers numbers = score_numbers_of<rule::kind>(call.score);
     auto &at = place.at;
@@ -502,20 +524,24 @@ SR_DEVICE void forward_consume(const hopper_view &call, forward_shared<D> *share
         wgmma_wait<0>();
         wgmma_settle(sums.numerator);
         warp_arrive(&shared->v_empty[at.before()]);
-        if (!forward_finish<D, rule>(call, sums, work, row))
+        const bool good = rule::may_fail && plain
+                              ? forward_finish<D, rule, true>(call, sums, work, row)
+                              : forward_finish<D, rule, false>(call, sums, work, row);
+        if (!good)
             note_failure(shared, place.n);
     }
 }
 
 /* All that is drawn, then what of it failed. */
 template <int D, class rule>
-SR_DEVICE void forward_consume_all(const hopper_view &call, forward_shared<D> *shared, int group) {
+SR_DEVICE void forward_consume_all(const forward_task &task, forward_shared<D> *shared, int group) {
     forward_place<D> place = {};
-    forward_consume<D, rule>(call, shared, place, group);
+    forward_consume<D, rule>(task.call, shared, place, group,
+                             task.plain == (rule::by_length ? PLAIN_LENGTH : PLAIN_SUM));
     if constexpr (rule::may_fail) {
         warp_arrive(&shared->ended);
         if (some_failed(shared))
-            forward_consume<D, running_rule<rule>>(call, shared, place, group);
+            forward_consume<D, running_rule<rule>>(task.call, shared, place, group, false);
     }
 }
 
@@ -537,7 +563,7 @@ __global__ void __launch_bounds__(forward_shape<D>::THREADS, 1)
             forward_produce_decay<D, rule>(task, shared);
     } else {
         registers_increase<shape::MANY>();
-        forward_consume_all<D, rule>(task.call, shared, (int)threadIdx.x / HOPPER_GROUP - 1);
+        forward_consume_all<D, rule>(task, shared, (int)threadIdx.x / HOPPER_GROUP - 1);
     }
 }
 
@@ -580,6 +606,16 @@ template <int D> static forward_function *forward_choose(const hopper_view &call
     return forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_LAZY, true, false>>;
 }
 
+static plain_end plain_end_of(const sr_choices &c) {
+    if (c.output_gate != SRNN_GATE_NONE || c.post_gate)
+        return PLAIN_NOT;
+    if (c.normaliser == SRNN_NORMALISER_ROW_SUM && c.norm == SRNN_NORM_NONE)
+        return PLAIN_SUM;
+    return c.normaliser == SRNN_NORMALISER_NONE && c.norm == SRNN_NORM_L2 && c.epsilon == 0
+               ? PLAIN_LENGTH
+               : PLAIN_NOT;
+}
+
 /* One block on each multiprocessor, or as many as remember all tiles. */
 static int forward_blocks(int tiles, int multiprocessors) {
     const int least = (tiles + TILES_DRAWN - 1) / TILES_DRAWN;
@@ -596,6 +632,7 @@ static cudaError_t forward(const hopper_view &call, int *counters, int multiproc
     task.order = tile_order(call.B * call.H, (call.T + shape::ROWS - 1) / shape::ROWS,
                             (int64_t)call.T * D * 4, call.group);
     task.counters = counters;
+    task.plain = plain_end_of(call.choices);
     cudaError_t error = tile_map_encode(&task.q, call.q, call, call.H, HOPPER_ROWS);
     if (error == cudaSuccess)
         error = tile_map_encode(&task.k, call.k, call, call.Hkv, shape::KEYS);

@@ -301,11 +301,15 @@ template <int count> struct decay_stage {
 
 /* Tiles that were drawn beyond the first of each block; blocks that draw no more. */
 enum { FORWARD_DRAWN, FORWARD_ENDED, FORWARD_COUNTERS };
+
+/* Whether a row is only divided by its sum, or only by its length, or more than that is done to it. */
+enum plain_end { PLAIN_NOT, PLAIN_SUM, PLAIN_LENGTH };
 struct forward_task {
     CUtensorMap q, k, v;
     hopper_view call;
     sr_tile_order order;
     int *counters; /* (FORWARD_COUNTERS), zero again in the end */
+    plain_end plain;
 };
 
 /* The two kernels of the backward pass have one each, with maps of their own. */
