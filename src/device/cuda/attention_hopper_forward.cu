@@ -500,7 +500,10 @@ SR_DEVICE void forward_consume(const hopper_view &call, forward_shared<D> *share
             const float hidden = hidden_logit<rule::kind>();
             if (diagonal) {
                 const int past = row + fragment_row() - j * shape::KEYS - fragment_column();
-                mask_past(s, {past, past + 8}, {hidden, hidden});
+                static_assert(shape::KEYS == 2 * HOPPER_ROWS, "rows are in one half of the tile");
+                mask_past<32, 64>(s, {past, past + 8}, {hidden, hidden});
+                if (row % shape::KEYS == 0) /* else they see all of the first half */
+                    mask_past<0, 32>(s, {past, past + 8}, {hidden, hidden});
             }
             if (j * shape::KEYS < work.latest) {
                 const int from = j * shape::KEYS + fragment_column(), t = row + fragment_row();

@@ -172,13 +172,19 @@ SR_BOTH constexpr int fragment_half(int n) {
     return n >> 1 & 1;
 }
 
-/* Columns past `high` of each row, or before `low`, become `hidden`; they count from fragment_column(). */
-template <int count>
+/* Columns past `high` of each row, or before `low`, become `hidden`; they count from fragment_column(). Of numbers from ..
+ * past-1, or of all. */
+template <int from, int past, int count>
 SR_DEVICE void mask_past(float (&s)[count], const int (&high)[2], const float (&hidden)[2]) {
     SR_UNROLL
-    for (int n = 0; n < count; n++)
+    for (int n = from; n < past; n++)
         if (8 * (n / 4) + (n & 1) > high[fragment_half(n)])
             s[n] = hidden[fragment_half(n)];
+}
+
+template <int count>
+SR_DEVICE void mask_past(float (&s)[count], const int (&high)[2], const float (&hidden)[2]) {
+    mask_past<0, count>(s, high, hidden);
 }
 
 template <int count>
