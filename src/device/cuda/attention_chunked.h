@@ -49,6 +49,8 @@ struct sr_chunk_spans {
     int whole;                /* so many heads are not cut */
     int count, each;          /* spans of the others; chunks of a span */
     float *states;            /* (heads - whole, count, SR_STATE_NUMBERS) */
+    bool
+        apart; /* they are what the span before each adds: a walk sums them up where it reads them */
 
     SR_BOTH int cut_blocks(int spans) const {
         return (heads - whole) * group * spans;
@@ -114,8 +116,8 @@ sr_chunk_spans sr_chunked_spans(int heads, int group, int T, int blocks);
 size_t sr_chunked_states(const srnn_problem *problem, int group, int blocks);
 
 /* spans.states: the states of keys and values before all spans but the first; of queries and gradients of numerators after all
- * but the last, of a walk from the end, where heads have no group; and from what the span before each adds, the states before
- * spans of a walk forwards or from the end. */
+ * but the last, of a walk from the end, where heads have no group; and from what the span before each adds, unless it stays
+ * `apart`, the states before spans of a walk forwards or from the end. */
 srnn_status sr_chunked_key_states(const sr_attention_view<sr_bf16> &call,
                                   const sr_mma_alignment &aligned, const sr_chunk_spans &spans,
                                   cudaStream_t stream);
@@ -335,6 +337,16 @@ SR_DEVICE sr_chunk_head<DECAYS> chunk_head(const sr_attention_view<sr_bf16> &cal
     const double *const decay = DECAYS ? call.scratch.decay : nullptr;
     return {call.first + (int64_t)b * call.T,
             decay ? decay + call.row_index(call.Hkv, b, kv, 0) : nullptr, call.T};
+}
+
+/* What a state before span n of a walk counts in the state after it: for sums of what spans add. */
+template <bool DECAYS>
+SR_DEVICE float factor_across(const sr_chunk_head<DECAYS> &head, const sr_chunk_spans &spans,
+                              int span, bool from_end) {
+    const int t0 = span * spans.each * SR_CHUNK, t1 = t0 + spans.each * SR_CHUNK;
+    if (!from_end)
+        return t1 <= head.T ? head.across(t0, t1 - 1, head.first[t1 - 1]) : 0;
+    return t1 < head.T ? head.back_across(t0, t1, head.first[t1]) : 0;
 }
 
 /* Weights of a 16 x 16 piece times exp(sign (C_row - C_column)). */

@@ -15,9 +15,9 @@ sr_chunk_spans sr_chunked_spans(int heads, int group, int T, int blocks) {
     if (most > chunks / shortest)
         most = chunks / shortest;
     if (most <= 1)
-        return {heads, group, chunks, heads, 1, chunks, nullptr};
+        return {heads, group, chunks, heads, 1, chunks, nullptr, false};
     const int each = (chunks + most - 1) / most;
-    return {heads, group, chunks, heads - left, (chunks + each - 1) / each, each, nullptr};
+    return {heads, group, chunks, heads - left, (chunks + each - 1) / each, each, nullptr, false};
 }
 
 size_t sr_chunked_states(const srnn_problem *p, int group, int blocks) {
@@ -78,16 +78,6 @@ __global__ void __launch_bounds__(THREADS, 4)
     state.put(spans.state(head_number, span + 1));
 }
 
-/* What span n of a walk counts in the state after it, if it is there before: for the states of scan_states. */
-template <bool DECAYS>
-SR_DEVICE float factor_across(const sr_chunk_head<DECAYS> &head, const sr_chunk_spans &spans,
-                              int span, bool from_end) {
-    const int t0 = span * spans.each * SR_CHUNK, t1 = t0 + spans.each * SR_CHUNK;
-    if (!from_end)
-        return t1 <= head.T ? head.across(t0, t1 - 1, head.first[t1 - 1]) : 0;
-    return t1 < head.T ? head.back_across(t0, t1, head.first[t1]) : 0;
-}
-
 /* What the spans before each, but for the first, add becomes the state before it; a thread has one number of it, and loads those
  * of some spans together. */
 template <bool DECAYS>
@@ -120,8 +110,8 @@ __global__ void scan_states(const __grid_constant__ sr_attention_view<sr_bf16> c
 
 srnn_status sr_chunked_scan(const sr_attention_view<sr_bf16> &call, const sr_chunk_spans &spans,
                             bool from_end, cudaStream_t stream) {
-    if (spans.count == 2)
-        return SRNN_OK; /* the one state there is has one sum */
+    if (spans.count == 2 || spans.apart)
+        return SRNN_OK; /* the one state there is has one sum; or the walk makes them */
     const dim3 grid((unsigned)(spans.heads - spans.whole), SR_STATE_NUMBERS / THREADS),
         block(THREADS);
     SR_CUDA(sr_launch(call.choices.decays ? scan_states<true> : scan_states<false>, grid, block, 0,

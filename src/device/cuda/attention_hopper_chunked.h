@@ -22,6 +22,19 @@ enum {
     HOPPER_KEY_BLOCKS = 4
 };
 
+/* So many spans of a head at most are summed up where their states are read. */
+enum { HOPPER_SPANS_APART = 8 };
+
+/* The spans of a walk of which a multiprocessor has `blocks` blocks at a time. */
+static inline sr_chunk_spans hopper_chunked_spans(const sr_attention_view<sr_bf16> &call, int group,
+                                                  int blocks, const sr_chunk_room &room) {
+    sr_chunk_spans spans =
+        sr_chunked_spans(call.B * call.Hkv, group, call.T, blocks * room.multiprocessors);
+    spans.states = room.states;
+    spans.apart = spans.count <= HOPPER_SPANS_APART;
+    return spans;
+}
+
 /* Whether their shared memory has room for them; each block takes 1 KiB more. */
 SR_BOTH constexpr bool chunk_blocks_fit(size_t bytes, int blocks) {
     return (bytes + 1024) * (size_t)blocks <= 228 * 1024;
@@ -261,8 +274,23 @@ struct chunk_state {
         ones.put({0, 0, 0, 0});
     }
 
-    /* As sr_chunk_state<WARPS> left it. */
-    template <int WARPS> SR_DEVICE void get(const float *numbers) {
+    /* What `span` of head `number` begins with, in a walk forwards or from the end: one of spans.states, or the sum of some, in
+     * the order of sr_chunked_scan. The state is zero so far. */
+    template <int WARPS>
+    SR_DEVICE void get(const sr_chunk_spans &spans, const sr_chunk_head<false> &head, int number,
+                       int span, bool from_end) {
+        const auto walked = [&](int n) { return from_end ? spans.count - 1 - n : n; };
+        const int last = walked(span);
+#pragma unroll 1
+        for (int n = spans.apart ? 1 : last; n <= last; n++) {
+            if (factor_across(head, spans, walked(n - 1), from_end) == 0)
+                clear();
+            add<WARPS>(spans.state(number, walked(n)));
+        }
+    }
+
+    /* A state that sr_chunk_state<WARPS> left. */
+    template <int WARPS> SR_DEVICE void add(const float *numbers) {
         constexpr int P = sr_chunk_state<WARPS>::P, THREADS = WARPS * SR_WARP;
         const int thread = (int)threadIdx.x;
         float z[4] = {};
@@ -270,11 +298,12 @@ struct chunk_state {
         for (int n = 0; n < SR_CHUNK / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                s[n][e] = numbers[(4 * (n % P) + e) * THREADS + n / P * CHUNK_THREADS + thread];
+                s[n][e] += numbers[(4 * (n % P) + e) * THREADS + n / P * CHUNK_THREADS + thread];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int key = sums_row() + 8 * half, e = key % 16 / 8 * 2 + key % 2;
-            z[2 * half] = numbers[(4 * P + e) * THREADS + key / 16 * SR_WARP + key % 8 / 2];
+            z[2 * half] =
+                ones.sum(half) + numbers[(4 * P + e) * THREADS + key / 16 * SR_WARP + key % 8 / 2];
         }
         ones.put(z);
     }

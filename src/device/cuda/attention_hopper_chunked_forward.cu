@@ -145,7 +145,8 @@ __global__ void __launch_bounds__(CHUNK_THREADS,
         load(chunk * SR_CHUNK);
         pair_column(shared->ones, 1);
         if (chunk > 0)
-            state.get<SR_CHUNK_ROWS>(task.spans.state(walk.row / call.group, walk.span));
+            state.get<SR_CHUNK_ROWS>(task.spans, chunk_head<false>(call, b, h / call.group),
+                                     walk.row / call.group, walk.span, false);
     }
     for (;; chunk++) {
         const int t0 = chunk * SR_CHUNK;
@@ -194,9 +195,7 @@ srnn_status hopper_chunked_forward(const sr_attention_view<sr_bf16> &call,
     chunk_task task;
     const bool plain = sr_chunked_plain(call);
     const int blocks = plain ? HOPPER_PLAIN_BLOCKS : HOPPER_FORWARD_BLOCKS;
-    sr_chunk_spans spans =
-        sr_chunked_spans(call.B * call.Hkv, call.group, call.T, blocks * room.multiprocessors);
-    spans.states = room.states;
+    const sr_chunk_spans spans = hopper_chunked_spans(call, call.group, blocks, room);
     if (spans.count > 1)
         SR_TRY(sr_chunked_key_states(call, aligned, spans, stream));
     SR_CUDA(chunk_task_make(&task, call, aligned, spans));

@@ -220,7 +220,9 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_KEY_BLOCKS)
         __syncthreads();
         load(chunk * SR_CHUNK);
         if (walk.end < task.spans.chunks)
-            state.get<2 * SR_CHUNK_ROWS>(task.spans.state(walk.row, walk.span));
+            state.get<2 * SR_CHUNK_ROWS>(task.spans,
+                                         chunk_head<false>(call, b, walk.row - b * call.Hkv),
+                                         walk.row, walk.span, true);
     }
     for (;; chunk--) {
         const int t0 = chunk * SR_CHUNK;
@@ -258,9 +260,7 @@ srnn_status hopper_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
                                          const sr_mma_alignment &aligned, const sr_chunk_room &room,
                                          cudaStream_t stream) {
     chunk_task task;
-    sr_chunk_spans spans =
-        sr_chunked_spans(call.B * call.Hkv, 1, call.T, HOPPER_KEY_BLOCKS * room.multiprocessors);
-    spans.states = room.states;
+    const sr_chunk_spans spans = hopper_chunked_spans(call, 1, HOPPER_KEY_BLOCKS, room);
     if (spans.count > 1)
         SR_TRY(sr_chunked_query_states(call, aligned, spans, stream));
     SR_CUDA(chunk_task_make(&task, call, aligned, spans));

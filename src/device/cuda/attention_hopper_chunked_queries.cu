@@ -157,7 +157,8 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_QUERY_BLOCKS)
         load_queries(chunk * SR_CHUNK);
         pair_column(shared->ones, 1);
         if (chunk > 0)
-            state.get<SR_CHUNK_ROWS>(task.spans.state(walk.row / call.group, walk.span));
+            state.get<SR_CHUNK_ROWS>(task.spans, chunk_head<false>(call, b, h / call.group),
+                                     walk.row / call.group, walk.span, false);
     }
     for (;; chunk++) {
         const int t0 = chunk * SR_CHUNK, own = warp_row();
@@ -230,9 +231,7 @@ srnn_status hopper_chunked_backward_queries(const sr_attention_view<sr_bf16> &ca
                                             const sr_mma_alignment &aligned,
                                             const sr_chunk_room &room, cudaStream_t stream) {
     chunk_task task;
-    sr_chunk_spans spans = sr_chunked_spans(call.B * call.Hkv, call.group, call.T,
-                                            HOPPER_QUERY_BLOCKS * room.multiprocessors);
-    spans.states = room.states;
+    const sr_chunk_spans spans = hopper_chunked_spans(call, call.group, HOPPER_QUERY_BLOCKS, room);
     if (spans.count > 1)
         SR_TRY(sr_chunked_key_states(call, aligned, spans, stream));
     SR_CUDA(chunk_task_make(&task, call, aligned, spans));

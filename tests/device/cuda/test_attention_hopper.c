@@ -419,6 +419,7 @@ static const struct {
     {{.B = 1, .H = 1, .T = 700, .D = 64}, 12},
     {{.B = 1, .H = 1, .T = 300, .D = 128}, 60},
     {{.B = 2, .H = 2, .Hkv = 1, .T = 700, .D = 64, .offsets = documents, .documents = 8}, 20},
+    {{.B = 1, .H = 1, .T = 1100, .D = 64}, 1},
 };
 
 static void random_rows(void **state) {
