@@ -243,6 +243,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     query_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
                  const __grid_constant__ sr_mma_alignment aligned, const sr_chunk_spans spans) {
     SR_SHARED(query_memory, shared);
+    let_next_start();
     const int head_number = spans.whole + (int)blockIdx.x / (spans.count - 1);
     const int span = (int)blockIdx.x % (spans.count - 1) + 1, start = span * spans.each;
     const int b = head_number / call.Hkv, kv = head_number % call.Hkv, past = call.T;

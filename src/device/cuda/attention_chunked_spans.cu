@@ -38,6 +38,7 @@ __global__ void __launch_bounds__(THREADS, 4)
                const sr_mma_alignment aligned, const sr_chunk_spans spans) {
     using Tiles = sr_chunk_tiles<THREADS>;
     SR_SHARED(states_memory, shared);
+    let_next_start();
     const int head_number = spans.whole + (int)blockIdx.x / (spans.count - 1);
     const int span = (int)blockIdx.x % (spans.count - 1), start = span * spans.each;
     const int b = head_number / call.Hkv, kv = head_number % call.Hkv;
@@ -84,6 +85,7 @@ template <bool DECAYS>
 __global__ void scan_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
                             const sr_chunk_spans spans, bool from_end) {
     constexpr int TOGETHER = 8;
+    let_next_start();
     const int head_number = spans.whole + (int)blockIdx.x;
     const int at = (int)(blockIdx.y * blockDim.x + threadIdx.x);
     const sr_chunk_head<DECAYS> head =

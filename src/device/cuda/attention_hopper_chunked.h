@@ -88,6 +88,15 @@ static inline cudaError_t chunk_task_make(chunk_task *task, const sr_attention_v
     return error;
 }
 
+/* Starts a walk; early behind the kernels that make the states of its spans. These start when all before them is over, and read
+ * nothing that a walk writes: heads that are not cut are walked beside them, and the blocks of spans, of which there are some
+ * then, call wait_for_previous before they read a state. */
+static inline cudaError_t chunk_walk_start(void (*walk)(const chunk_task), const chunk_task &task,
+                                           size_t shared_bytes, cudaStream_t stream) {
+    return sr_launch_early(task.spans.count > 1, walk, dim3((unsigned)task.spans.blocks()),
+                           dim3(CHUNK_THREADS), shared_bytes, stream, task);
+}
+
 /* ---- tiles ---- */
 
 /* Features of all rows of a tile, which a thread has pieces of; `scale` as there. */
@@ -279,6 +288,7 @@ struct chunk_state {
     template <int WARPS>
     SR_DEVICE void get(const sr_chunk_spans &spans, const sr_chunk_head<false> &head, int number,
                        int span, bool from_end) {
+        wait_for_previous();
         const auto walked = [&](int n) { return from_end ? spans.count - 1 - n : n; };
         const int last = walked(span);
 #pragma unroll 1

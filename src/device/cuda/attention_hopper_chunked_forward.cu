@@ -199,8 +199,7 @@ srnn_status hopper_chunked_forward(const sr_attention_view<sr_bf16> &call,
     if (spans.count > 1)
         SR_TRY(sr_chunked_key_states(call, aligned, spans, stream));
     SR_CUDA(chunk_task_make(&task, call, aligned, spans));
-    SR_CUDA(sr_launch(plain ? hopper_forward_chunks<true> : hopper_forward_chunks<false>,
-                      dim3((unsigned)spans.blocks()), dim3(CHUNK_THREADS), sizeof(forward_memory),
-                      stream, task));
+    SR_CUDA(chunk_walk_start(plain ? hopper_forward_chunks<true> : hopper_forward_chunks<false>,
+                             task, sizeof(forward_memory), stream));
     return SRNN_OK;
 }

@@ -264,7 +264,6 @@ srnn_status hopper_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
     if (spans.count > 1)
         SR_TRY(sr_chunked_query_states(call, aligned, spans, stream));
     SR_CUDA(chunk_task_make(&task, call, aligned, spans));
-    SR_CUDA(sr_launch(hopper_key_chunks, dim3((unsigned)spans.blocks()), dim3(CHUNK_THREADS),
-                      sizeof(key_memory), stream, task));
+    SR_CUDA(chunk_walk_start(hopper_key_chunks, task, sizeof(key_memory), stream));
     return SRNN_OK;
 }

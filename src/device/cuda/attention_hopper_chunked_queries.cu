@@ -235,7 +235,6 @@ srnn_status hopper_chunked_backward_queries(const sr_attention_view<sr_bf16> &ca
     if (spans.count > 1)
         SR_TRY(sr_chunked_key_states(call, aligned, spans, stream));
     SR_CUDA(chunk_task_make(&task, call, aligned, spans));
-    SR_CUDA(sr_launch(hopper_query_chunks, dim3((unsigned)spans.blocks()), dim3(CHUNK_THREADS),
-                      sizeof(query_memory), stream, task));
+    SR_CUDA(chunk_walk_start(hopper_query_chunks, task, sizeof(query_memory), stream));
     return SRNN_OK;
 }
