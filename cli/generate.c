@@ -275,6 +275,19 @@ static int64_t room_of(const generator *g, int count) {
     return room < most ? room : most;
 }
 
+/* An empty session for the texts in strands 0 .. count-1. */
+static srnn_status begin_texts(generator *g, int count) {
+    enum { WORTH_PREPARING = 16 }; /* tokens: a preparation takes as long as a few of them */
+    const int64_t room = room_of(g, count);
+    SR_TRY(sr_session_reset(g->session));
+    const srnn_status status = sr_session_make_room(g->session, room);
+    if (status != SRNN_OK && status != SRNN_ERR_MEMORY) /* texts may end before they need so much */
+        return status;
+    return g->request->tokens >= WORTH_PREPARING && room >= WORTH_PREPARING
+               ? sr_session_prepare(g->session)
+               : SRNN_OK;
+}
+
 /* Continues the prompts in strands 0 .. count-1 until all are done. */
 static srnn_status generate_batch(generator *g, int count) {
     size_t shortest = SIZE_MAX;
@@ -282,10 +295,7 @@ static srnn_status generate_batch(generator *g, int count) {
     for (int b = 0; b < count; b++)
         if (g->strands[b].prompt.count < shortest)
             shortest = g->strands[b].prompt.count;
-    sr_session_reset(g->session);
-    const srnn_status room = sr_session_make_room(g->session, room_of(g, count));
-    if (room != SRNN_OK && room != SRNN_ERR_MEMORY) /* texts may end before they need so much */
-        return room;
+    SR_TRY(begin_texts(g, count));
     SR_TRY(feed_prompts(g, shortest));
     const double begin = sr_clock_seconds();
     speak(g, &speaking, count);

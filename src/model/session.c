@@ -353,6 +353,24 @@ srnn_status sr_session_feed_chosen(sr_session *session, int32_t *next) {
     return device->collect(device, next, bytes);
 }
 
+/* Feeds two tokens as generation will, the first by calls and the second by a recording of them, and forgets both. */
+static srnn_status rehearse(sr_session *session, int32_t *ids) {
+    SR_TRY(sr_session_feed_greedy(session, ids, ids, 1));
+    SR_TRY(sr_session_feed_chosen(session, ids));
+    return sr_session_reset(session);
+}
+
+srnn_status sr_session_prepare(sr_session *session) {
+    void *ids;
+    if (!session->backend->device->record || session->one.recording || session->avey ||
+        session->position > 0)
+        return SRNN_OK;
+    SR_TRY(sr_alloc_zero(&ids, (size_t)session->setup.B, sizeof(int32_t)));
+    const srnn_status status = rehearse(session, ids);
+    free(ids);
+    return status;
+}
+
 srnn_status sr_session_feed_all(sr_session *session, float *logits, const int32_t *ids, int T) {
     const size_t V = (size_t)session->model->config.V;
     SR_TRY(load(session, ids, T));

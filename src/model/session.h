@@ -23,6 +23,11 @@ srnn_status sr_session_reset(sr_session *session);
 /* Finds room for so many tokens at once where states grow with the text; without this they move as it goes on. */
 srnn_status sr_session_make_room(sr_session *session, int64_t tokens);
 
+/* Where a device repeats what was recorded, has a step of one token recorded before the text begins: what comes first would
+ * else be slower than the rest. For texts of two tokens or more. Nothing else changes, and nothing happens behind the first
+ * token, nor again while states stay where they are. */
+srnn_status sr_session_prepare(sr_session *session);
+
 /* Feeds ids (B, T) and gives the logits (B, V), host memory, of what follows the last of them. */
 srnn_status sr_session_feed(sr_session *session, float *logits, const int32_t *ids, int T);
 

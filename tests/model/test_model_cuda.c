@@ -112,7 +112,6 @@ static void feed_steps(float *logits, sr_session *session, const int32_t *ids, i
     for (int b = 0; b < B; b++)
         for (int t = 0; t < before; t++)
             piece[b * before + t] = ids[b * LONGEST + t];
-    assert_int_equal(sr_session_reset(session), SRNN_OK);
     if (before > 0)
         assert_int_equal(sr_session_feed(session, logits, piece, before), SRNN_OK);
     for (int step = 0; step < STEPS; step++) {
@@ -144,6 +143,7 @@ static void check_feeding(const char *attention, srnn_form form, int B, int befo
     assert_int_equal(sr_model_initialise(moved, 0.1, 1), SRNN_OK);
     assert_int_equal(sr_session_create(&session, moved, &setup), SRNN_OK);
     feed_steps(got, session, ids, B, before);
+    assert_int_equal(sr_session_reset(session), SRNN_OK);
     feed_steps(again, session, ids, B, before);
     sr_session_free(session);
     if (!(small_error(got, want, numbers) < 0.02))
@@ -216,6 +216,86 @@ static void following(void **state) {
     check_following(gpu, TEXTS);
 }
 
+/* ---- a step that is recorded before the text begins ---- */
+
+static srnn_status (*record)(srnn_device *, void **, srnn_status (*)(void *), void *);
+static int recordings;
+
+static srnn_status count_recording(srnn_device *device, void **recording,
+                                   srnn_status (*work)(void *), void *context) {
+    recordings++;
+    return record(device, recording, work, context);
+}
+
+/* Makes ready, which records so often, and feeds as if nothing had happened. */
+static void check_ready(sr_session *session, const float *want, const int32_t *ids, int B,
+                        int expected) {
+    const size_t numbers = (size_t)(STEPS * B) * 71;
+    float *got = malloc(numbers * sizeof *got);
+    int32_t chosen[TEXTS];
+    assert_non_null(got);
+    recordings = 0;
+    assert_int_equal(sr_session_prepare(session), SRNN_OK);
+    assert_int_equal(recordings, expected);
+    assert_int_equal(sr_session_position(session), 0);
+    assert_int_equal(sr_session_chosen(session, chosen), SRNN_ERR_ARGUMENT);
+    feed_steps(got, session, ids, B, 3);
+    assert_int_equal(sr_session_prepare(session), SRNN_OK); /* too late: nothing happens */
+    assert_int_equal(sr_session_position(session), 3 + STEPS);
+    assert_int_equal(recordings, expected);
+    assert_memory_equal(got, want, numbers * sizeof *got);
+    free(got);
+}
+
+static void check_preparing(const char *attention, srnn_form form, int B) {
+    const sr_session_setup setup = {.B = B, .T = BEFORE, .form = form};
+    float *want = malloc((size_t)(STEPS * B) * 71 * sizeof *want);
+    int32_t ids[TEXTS * LONGEST];
+    sr_session *plain, *session;
+    sr_model *model = wide_model(gpu, attention);
+    assert_non_null(want);
+    assert_int_equal(sr_model_initialise(model, 0.1, 1), SRNN_OK);
+    small_ids(ids, B * LONGEST, 71, 5);
+    assert_int_equal(sr_session_create(&plain, model, &setup), SRNN_OK);
+    feed_steps(want, plain, ids, B, 3);
+    assert_int_equal(sr_session_create(&session, model, &setup), SRNN_OK);
+    check_ready(session, want, ids, B, 1);
+    assert_int_equal(sr_session_reset(session), SRNN_OK);
+    check_ready(session, want, ids, B, 0); /* it still is */
+    assert_int_equal(sr_session_reset(session), SRNN_OK);
+    assert_int_equal(sr_session_make_room(session, 5000), SRNN_OK);
+    check_ready(session, want, ids, B, sr_session_is_fixed(session) ? 0 : 1); /* keys have moved */
+    sr_session_free(plain);
+    sr_session_free(session);
+    sr_model_free(model);
+    free(want);
+}
+
+static void preparing(void **state) {
+    (void)state;
+    record = gpu->device->record;
+    gpu->device->record = count_recording;
+    check_preparing("softmax", SRNN_FORM_AUTO, 1);
+    check_preparing("gated_softmax_decay", SRNN_FORM_AUTO, 2);
+    check_preparing("gated_softmax_plusplus", SRNN_FORM_PARALLEL, 2); /* convolutions */
+    check_preparing("linear_elu", SRNN_FORM_AUTO, TEXTS);             /* a state of fixed size */
+    check_preparing("linear_elu", SRNN_FORM_PARALLEL, TEXTS);
+    gpu->device->record = record;
+}
+
+/* The CPU has nothing to record. */
+static void preparing_a_cpu(void **state) {
+    (void)state;
+    sr_model *model = wide_model(cpu, "softmax");
+    sr_session *session;
+    assert_int_equal(sr_session_create(&session, model, &(sr_session_setup){.B = 1, .T = 1}),
+                     SRNN_OK);
+    assert_int_equal(sr_session_prepare(session), SRNN_OK);
+    assert_int_equal(sr_session_position(session), 0);
+    sr_session_free(session);
+    sr_model_free(model);
+}
+
 int main(void) {
     const sr_backend_settings host = {.threads = 1}, device = {.device = "cuda", .bf16 = true};
     if (sr_backend_create(&gpu, &device) != SRNN_OK) {
@@ -223,8 +303,10 @@ int main(void) {
         return 77;
     }
     assert_int_equal(sr_backend_create(&cpu, &host), SRNN_OK);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(folders), cmocka_unit_test(llama2c_files),
-                                       cmocka_unit_test(feeding), cmocka_unit_test(following)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(folders),   cmocka_unit_test(llama2c_files),
+        cmocka_unit_test(feeding),   cmocka_unit_test(following),
+        cmocka_unit_test(preparing), cmocka_unit_test(preparing_a_cpu)};
     const int failed = cmocka_run_group_tests(tests, write_models, NULL);
     sr_folder_remove(folder);
     sr_backend_free(cpu);
