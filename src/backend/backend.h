@@ -80,6 +80,9 @@ typedef struct sr_norm_linear {
     const sr_linear *layers; /* (count) */
     int count;
     const sr_rope *rope; /* of the first heads * D columns of the products; NULL: none */
+
+    /* Not NULL: what would turn in a step of its own is left to the caller, and this says whether it was turned. */
+    bool *turned;
 } sr_norm_linear;
 
 /* Depthwise causal convolution over the tokens of a document, then SiLU. */

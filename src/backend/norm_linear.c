@@ -5,7 +5,9 @@ srnn_status sr_norm_linear_steps(sr_backend *backend, sr_matrix y, const sr_norm
     const sr_matrix normed = sr_matrix_of(of->normed, of->norm.rows, of->norm.C, backend->number);
     SR_TRY(backend->rmsnorm_forward(backend, of->normed, &of->norm));
     SR_TRY(backend->linear_forward(backend, y, (sr_matrix){0}, normed, of->layers, of->count));
-    if (!of->rope)
+    if (of->turned)
+        *of->turned = false;
+    if (!of->rope || of->turned)
         return SRNN_OK;
     const int64_t turned = (int64_t)of->rope->heads * of->rope->D;
     return backend->rope_forward(backend, sr_matrix_columns(y, 0, turned), of->rope);

@@ -48,6 +48,12 @@ struct srnn_plan {
     size_t scratch_bytes;
 };
 
+/* Rotary position that q and k still lack: channel c of a head turns with channel c + D/2. table NULL: they lack nothing. */
+typedef struct sr_turn {
+    const float *table;       /* (positions, D): cosines of the D/2 angles, then their sines */
+    const int32_t *positions; /* (B*T) of each token in its sequence */
+} sr_turn;
+
 /* One call: the plan, the tensors with their strides filled in, and the scratch memory. */
 typedef struct sr_attention_call {
     const srnn_plan *plan;
@@ -55,6 +61,7 @@ typedef struct sr_attention_call {
     srnn_tensor o;                  /* forward: output; backward: gradient of the output */
     const srnn_operands *gradients; /* backward */
     sr_saved saved;                 /* numerator is NULL when forward need not save */
+    sr_turn turn;                   /* feeding a state whose kernel `turns`; else empty */
 } sr_attention_call;
 
 struct sr_attention_kernel {
@@ -105,6 +112,9 @@ typedef struct sr_state_kernel {
 
     /* The same numbers in larger, empty memory. NULL: through the plain form. */
     srnn_status (*move)(const sr_state_memory *larger, const sr_state_memory *state);
+
+    /* Whether feeding T tokens turns q and k where the call has a turn. NULL: never. */
+    bool (*turns)(const srnn_problem *problem, int T);
 } sr_state_kernel;
 
 /* How many running sums a carry has in all. */

@@ -207,7 +207,12 @@ srnn_status sr_state_reserve(srnn_state *state, int64_t tokens, bool *moved) {
     return SRNN_OK;
 }
 
-srnn_status sr_state_run(srnn_state *state, srnn_tensor o, const srnn_operands *in, int T) {
+bool sr_state_turns(const srnn_state *state, int T) {
+    return state->kernel->turns && state->kernel->turns(&state->plan.problem, T);
+}
+
+srnn_status sr_state_run(srnn_state *state, srnn_tensor o, const srnn_operands *in, int T,
+                         sr_turn turn) {
     srnn_problem *p = &state->plan.problem;
     SR_TRY(sr_problem_check_operands(in, p));
     SR_TRY(sr_problem_check_output(o, p, "o"));
@@ -215,8 +220,10 @@ srnn_status sr_state_run(srnn_state *state, srnn_tensor o, const srnn_operands *
     for (int b = 0; b < p->B; b++)
         state->plan.spans[b] = (sr_span){b, 0, T};
     srnn_operands operands = sr_problem_stride_operands(in, p);
-    sr_attention_call call = {
-        .plan = &state->plan, .in = &operands, .o = sr_problem_stride(o, p, p->H, p->Dv)};
+    sr_attention_call call = {.plan = &state->plan,
+                              .in = &operands,
+                              .o = sr_problem_stride(o, p, p->H, p->Dv),
+                              .turn = turn};
     return state->kernel->feed(&call, state->memory, state->capacity, &state->carry);
 }
 
@@ -234,7 +241,7 @@ srnn_status srnn_state_feed(srnn_state *state, srnn_tensor o, const srnn_operand
     SR_TRY(sr_problem_check_operands(in, &state->plan.problem));
     SR_TRY(sr_problem_check_length(&state->plan.problem, state->position + T));
     SR_TRY(sr_state_reserve(state, state->position + T, NULL));
-    SR_TRY(sr_state_run(state, o, in, T));
+    SR_TRY(sr_state_run(state, o, in, T, (sr_turn){0}));
     sr_state_advance(state, T);
     return SRNN_OK;
 }

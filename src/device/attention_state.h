@@ -5,14 +5,18 @@
 #ifndef SR_DEVICE_ATTENTION_STATE_H
 #define SR_DEVICE_ATTENTION_STATE_H
 
-#include "softrnn.h"
+#include "device/attention_kernel.h"
 
 /* Room for so many tokens in all. *moved (or NULL): the state has other memory now, and what was
  * recorded with the old one must be recorded again. */
 srnn_status sr_state_reserve(srnn_state *state, int64_t tokens, bool *moved);
 
-/* Starts the kernels for T tokens, for which there is room. */
-srnn_status sr_state_run(srnn_state *state, srnn_tensor o, const srnn_operands *in, int T);
+/* Whether a feed of T tokens can turn q and k itself. */
+bool sr_state_turns(const srnn_state *state, int T);
+
+/* Starts the kernels for T tokens, for which there is room. `turn`: empty unless sr_state_turns. */
+srnn_status sr_state_run(srnn_state *state, srnn_tensor o, const srnn_operands *in, int T,
+                         sr_turn turn);
 
 /* The host's count of tokens goes on. */
 void sr_state_advance(srnn_state *state, int T);

@@ -123,8 +123,9 @@ static srnn_status multiply_norm(sr_attention_layer *layer, sr_matrix y, sr_matr
     const sr_layer_wiring *w = &layer->wiring;
     const int64_t turned = w->places[SR_OPERAND_Q].at.count + w->places[SR_OPERAND_K].at.count;
     const sr_rope rope = rope_of(layer, turned, piece->positions);
-    const sr_norm_linear of = {*piece->norm, x.data, linears, w->input_linears,
-                               turns_at_once(layer) ? &rope : NULL};
+    const sr_norm_linear of = {
+        *piece->norm, x.data, linears, w->input_linears, turns_at_once(layer) ? &rope : NULL,
+        piece->turned};
     return layer->backend->norm_linear_forward(layer->backend, y, &of);
 }
 
@@ -164,8 +165,12 @@ srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *a
         SR_TRY(backend->short_conv_forward(backend, columns(arrays->convolved, w->convs[i].to),
                                            &conv));
     }
-    const bool turned = piece->norm && !w->form->own_norm && turns_at_once(layer);
-    return turned ? SRNN_OK : sr_layer_turn(layer, arrays, piece->positions, false);
+    if (piece->norm && !w->form->own_norm && turns_at_once(layer))
+        return SRNN_OK;
+    if (!piece->turned)
+        return sr_layer_turn(layer, arrays, piece->positions, false);
+    *piece->turned = false;
+    return SRNN_OK;
 }
 
 /* ---- as the equation takes it */

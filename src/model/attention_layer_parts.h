@@ -49,6 +49,7 @@ typedef struct sr_layer_piece {
     const int32_t *positions;   /* (rows) */
     const void *const *history; /* of each convolution, or NULL */
     const sr_rmsnorm *norm;     /* x is room for this norm; NULL: x is there */
+    bool *turned; /* not NULL: q and k need not be turned, and this says whether they were */
 } sr_layer_piece;
 
 sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_layer_layout *layout,

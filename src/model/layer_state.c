@@ -110,20 +110,29 @@ static srnn_status remember(const sr_layer_state *state, const sr_layer_arrays *
     return SRNN_OK;
 }
 
+/* Whether q and k may be turned by who attends to them. */
+static bool leaves_turn(const sr_layer_state *state, int T) {
+    return state->layer->attention.position == SRNN_POSITION_ROPE &&
+           sr_state_turns(state->attention, T);
+}
+
 srnn_status sr_layer_state_run(sr_layer_state *state, sr_matrix y, sr_matrix x,
                                const sr_layer_weights *weights, const sr_layer_piece_place *place) {
     sr_attention_layer *layer = state->layer;
+    bool turned = true;
     const sr_layer_piece piece = {.rows = x.rows,
                                   .T = place->T,
                                   .positions = place->positions,
                                   .history = (const void *const *)state->history,
-                                  .norm = place->norm};
+                                  .norm = place->norm,
+                                  .turned = leaves_turn(state, place->T) ? &turned : NULL};
     const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, place->saved, x.rows);
     SR_TRY(sr_layer_project(layer, &arrays, x, weights, &piece));
     SR_TRY(remember(state, &arrays, weights, &piece));
     const srnn_operands in = sr_layer_operands(layer, &arrays, weights, place->T);
-    SR_TRY(
-        sr_state_run(state->attention, sr_layer_output(layer, &arrays, place->T), &in, place->T));
+    const sr_turn turn = {turned ? NULL : layer->rope_table, place->positions};
+    SR_TRY(sr_state_run(state->attention, sr_layer_output(layer, &arrays, place->T), &in, place->T,
+                        turn));
     return sr_attention_layer_finish(layer, y, y, x, weights, place->saved);
 }
 

@@ -3,6 +3,7 @@
  * Runs on a GPU, or on an emulated one; skipped where there is neither. */
 #include "backend/cuda/product.h"
 #include "base/bf16.h"
+#include "device/attention_state.h"
 #include "test.h"
 
 #include <math.h>
@@ -356,6 +357,106 @@ static void positions_turn(void **state) {
     check_rope(20, 128, 3, 0);
 }
 
+/* Texts that are fed a token each. */
+typedef struct turned_case {
+    const char *attention;
+    int B, H, Hkv, D;
+    int64_t gap;
+} turned_case;
+
+static srnn_state *state_of(const turned_case *c) {
+    srnn_problem p = {.B = c->B,
+                      .H = c->H,
+                      .Hkv = c->Hkv,
+                      .T = 2,
+                      .D = c->D,
+                      .dtype = gpu->number,
+                      .form = SRNN_FORM_PARALLEL,
+                      .device = gpu->device};
+    srnn_state *state;
+    right(srnn_attention_parse(&p.attention, c->attention));
+    right(srnn_state_create(&state, &p));
+    return state;
+}
+
+static srnn_tensor heads_of(sr_matrix m, int64_t first, int D) {
+    return (srnn_tensor){.data = sr_number_at(m.data, first, m.dtype),
+                         .batch = m.stride,
+                         .head = D,
+                         .time = m.stride};
+}
+
+/* Feeds q, k and v, side by side in the rows of x; out (B, H * D). */
+static float *feed_one(srnn_state *state, const turned_case *c, sr_matrix x, sr_turn turn) {
+    const both o = matrix(c->B, (int64_t)c->H * c->D, 0, 3, gpu->number);
+    const int64_t q = (int64_t)c->H * c->D, k = (int64_t)c->Hkv * c->D;
+    const srnn_operands in = {
+        .q = heads_of(x, 0, c->D), .k = heads_of(x, q, c->D), .v = heads_of(x, q + k, c->D)};
+    right(sr_state_run(state, heads_of(o.device, 0, c->D), &in, 1, turn));
+    sr_state_advance(state, 1);
+    return fetched_matrix(o);
+}
+
+static void *saved_state(const srnn_state *state, size_t *bytes) {
+    *bytes = srnn_state_saved_bytes(state);
+    void *saved = host_array(*bytes);
+    right(srnn_state_save(state, saved, *bytes));
+    return saved;
+}
+
+/* A state that turns what it is fed gives the bits of one that is fed what was turned, and keeps them. */
+static void check_turned_state(const turned_case *c) {
+    enum { POSITIONS = 9, TOKENS = 5 };
+    const int64_t turned = c->H + c->Hkv, columns = (turned + c->Hkv) * c->D;
+    srnn_state *before = state_of(c), *inside = state_of(c);
+    const float *table = numbers((int64_t)POSITIONS * c->D, 2, SRNN_F32);
+    int32_t *positions = host_array((size_t)c->B * sizeof *positions);
+    const float *angles = on_device(table, (int64_t)POSITIONS * c->D, SRNN_F32);
+    assert_true(sr_state_turns(inside, 1));
+    for (uint32_t token = 0; token < TOKENS; token++) {
+        both x = matrix(c->B, columns, c->gap, 10 + token, gpu->number);
+        for (int b = 0; b < c->B; b++)
+            positions[b] = (int32_t)((uint32_t)b * 5 + token) % POSITIONS;
+        const int32_t *places = device_bytes(positions, (size_t)c->B * sizeof *positions);
+        const sr_rope rope = {angles, places, (int)turned, c->D};
+        const float *got = feed_one(inside, c, x.device, (sr_turn){angles, places});
+        right(gpu->rope_forward(gpu, sr_matrix_columns(x.device, 0, turned * c->D), &rope));
+        const float *want = feed_one(before, c, x.device, (sr_turn){0});
+        assert_memory_equal(got, want, (size_t)(c->B * c->H * c->D) * sizeof *got);
+    }
+    size_t bytes, same;
+    const void *want = saved_state(before, &bytes), *got = saved_state(inside, &same);
+    assert_int_equal(same, bytes);
+    assert_memory_equal(got, want, bytes);
+    srnn_state_free(before);
+    srnn_state_free(inside);
+    free_arrays();
+}
+
+static void states_turn(void **state) {
+    (void)state;
+    static const turned_case cases[] = {
+        {"softmax", 5, 3, 3, 64, 0},
+        {"softmax", 7, 4, 2, 32, 16},
+        {"softmax", 34, 12, 4, 16,
+         5}, /* more rows than blocks are wanted, and rows that do not begin at 16 bytes */
+        {"norm", 6, 2, 1, 22, 3},
+        {"norm", 6, 2, 1, 96, 8},
+        {"softmax_taylor_80terms_intended", 5, 2, 2, 144, 0}};
+    static const turned_case others[] = {{"softmax", 4, 2, 2, 64, 0},
+                                         {"linear_elu", 5, 2, 2, 64, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_turned_state(&cases[i]);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        srnn_state *made = state_of(&others[i]);
+        assert_false(sr_state_turns(made, 1));
+        srnn_state_free(made);
+    }
+    srnn_state *made = state_of(&cases[0]);
+    assert_false(sr_state_turns(made, 2));
+    srnn_state_free(made);
+}
+
 /* ---- activations ---- */
 
 static double sigmoid(double x) {
@@ -476,8 +577,11 @@ static void check_normed_linear(const normed_case *c) {
     const sr_rope rope = {on_device(table, positions * c->D, SRNN_F32),
                           device_bytes(places, (size_t)c->rows * sizeof *places), c->turned, c->D};
     const sr_norm_linear of = {norm_over(x, norm, c->rows, c->C),
-                               on_device(x, c->rows * c->C, gpu->number), layers, c->gates ? 2 : 1,
-                               c->turned ? &rope : NULL};
+                               on_device(x, c->rows * c->C, gpu->number),
+                               layers,
+                               c->gates ? 2 : 1,
+                               c->turned ? &rope : NULL,
+                               NULL};
     right(gpu->norm_linear_forward(gpu, y.device, &of));
     close_to(fetched_matrix(y), want, c->rows * N, gpu->number);
     free_arrays();
@@ -1058,19 +1162,13 @@ static int close_backend(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),
-        cmocka_unit_test(norms),
-        cmocka_unit_test(positions_turn),
-        cmocka_unit_test(activations),
-        cmocka_unit_test(normed_products),
-        cmocka_unit_test(largest_of_rows),
-        cmocka_unit_test(short_convolutions),
-        cmocka_unit_test(embeddings),
-        cmocka_unit_test(losses),
-        cmocka_unit_test(losses_of_nan),
-        cmocka_unit_test(tallies),
-        cmocka_unit_test(updates),
-        cmocka_unit_test(sums_and_copies),
+        cmocka_unit_test(linear),          cmocka_unit_test(norms),
+        cmocka_unit_test(positions_turn),  cmocka_unit_test(states_turn),
+        cmocka_unit_test(activations),     cmocka_unit_test(normed_products),
+        cmocka_unit_test(largest_of_rows), cmocka_unit_test(short_convolutions),
+        cmocka_unit_test(embeddings),      cmocka_unit_test(losses),
+        cmocka_unit_test(losses_of_nan),   cmocka_unit_test(tallies),
+        cmocka_unit_test(updates),         cmocka_unit_test(sums_and_copies),
         cmocka_unit_test(steps),
     };
     if (open_backend(false) != 0) {

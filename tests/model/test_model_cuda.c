@@ -70,7 +70,7 @@ static void llama2c_files(void **state) {
 
 /* ---- feeding one token at a time ---- */
 
-enum { BEFORE = 140, STEPS = 4, LONGEST = BEFORE + STEPS, TEXTS = 9 };
+enum { BEFORE = 140, STEPS = 4, LONGEST = BEFORE + STEPS, TEXTS = 9, MANY = 33 };
 
 /* Wide enough for every kernel of generation; the heads of a layer differ in width from what 32 lanes hold. */
 static sr_model *wide_model(sr_backend *backend, const char *attention) {
@@ -95,7 +95,7 @@ static sr_model *wide_model(sr_backend *backend, const char *attention) {
 
 /* The session has chosen the first of the largest logits (B, V). */
 static void check_chosen(sr_session *session, const float *logits, int B) {
-    int32_t chosen[TEXTS];
+    int32_t chosen[MANY];
     assert_int_equal(sr_session_chosen(session, chosen), SRNN_OK);
     for (int b = 0; b < B; b++) {
         int32_t largest = 0;
@@ -108,7 +108,7 @@ static void check_chosen(sr_session *session, const float *logits, int B) {
 
 /* logits (STEPS, B, V) of tokens fed one by one behind `before` at once, all from the same ids (B, LONGEST). */
 static void feed_steps(float *logits, sr_session *session, const int32_t *ids, int B, int before) {
-    int32_t piece[TEXTS * BEFORE];
+    int32_t piece[MANY * BEFORE];
     for (int b = 0; b < B; b++)
         for (int t = 0; t < before; t++)
             piece[b * before + t] = ids[b * LONGEST + t];
@@ -130,7 +130,7 @@ static void check_feeding(const char *attention, srnn_form form, int B, int befo
     const sr_session_setup setup = {.B = B, .T = BEFORE, .form = form};
     float *want = malloc(numbers * sizeof *want), *got = malloc(numbers * sizeof *got);
     float *again = malloc(numbers * sizeof *again);
-    int32_t ids[TEXTS * LONGEST];
+    int32_t ids[MANY * LONGEST];
     sr_session *session;
     sr_model *model = wide_model(cpu, attention), *moved;
     assert_true(want && got && again);
@@ -168,6 +168,9 @@ static void feeding(void **state) {
     check_feeding("linear_elu", SRNN_FORM_PARALLEL, 3, 1);
     check_feeding("linear_elu", SRNN_FORM_RECURRENT, 1, 2); /* a state that is asked for */
     check_feeding("linear_elu", SRNN_FORM_RECURRENT, 5, 0);
+    check_feeding("softmax", SRNN_FORM_AUTO, MANY, 2); /* products of the library, and attention that turns */
+    check_feeding("gated_softmax_plusplus", SRNN_FORM_AUTO, TEXTS,
+                  2); /* what convolutions made is turned there too */
 }
 
 /* chosen (STEPS, B): what follows ids (B, 3), each fed before the next is chosen. */
@@ -232,7 +235,7 @@ static void check_ready(sr_session *session, const float *want, const int32_t *i
                         int expected) {
     const size_t numbers = (size_t)(STEPS * B) * 71;
     float *got = malloc(numbers * sizeof *got);
-    int32_t chosen[TEXTS];
+    int32_t chosen[MANY];
     assert_non_null(got);
     recordings = 0;
     assert_int_equal(sr_session_prepare(session), SRNN_OK);

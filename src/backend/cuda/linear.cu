@@ -196,6 +196,8 @@ srnn_status sr_cuda_norm_linear_forward(sr_backend *backend, sr_matrix y,
     p.end.turned = turned;
     if (of->rope)
         p.end.rope = *of->rope;
+    if (of->turned)
+        *of->turned = of->rope != nullptr;
     SR_TRY(sr_cuda_start_few(backend, &p));
     return add_biases(backend, y, of->layers, of->count);
 }

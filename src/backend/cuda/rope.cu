@@ -1,5 +1,6 @@
 /* rope.cu: rotary position, in place. Bytes a number: 2 + 2 (bf16), 4 + 4 (float); the table stays in the caches. */
 #include "backend/cuda/numbers.h"
+#include "device/cuda/turn.h"
 
 /* sign 1 turns forward, -1 back. An item is W channels of a head's first half, with those they turn with. */
 template <class N, int W>
@@ -21,8 +22,8 @@ static __global__ void __launch_bounds__(256)
     load_numbers<W>(high, at + half);
 #pragma unroll
     for (int k = 0; k < W; k++) {
-        turned_low[k] = low[k] * cosine[k] - high[k] * sign * sine[k];
-        turned_high[k] = high[k] * cosine[k] + low[k] * sign * sine[k];
+        turned_low[k] = turned(low[k], high[k], cosine[k], -sign * sine[k]);
+        turned_high[k] = turned(high[k], low[k], cosine[k], sign * sine[k]);
     }
     store_numbers<W>(at, turned_low);
     store_numbers<W>(at + half, turned_high);

@@ -85,7 +85,7 @@ const sr_state_kernel SR_ISA_REAL(sr_state_fixed) = {
     fixed_bytes,    chunked_forward_scratch,
     chunked_feed,   fixed_plain_bytes,
     fixed_to_plain, fixed_from_plain,
-    NULL,
+    NULL,           NULL,
 };
 
 /* ---- fixed size, of linear scores: as above, of every level, and C of the last token ---- */
@@ -150,6 +150,7 @@ const sr_state_kernel SR_ISA_REAL(sr_state_linear) = {
     linear_to_plain,
     linear_from_plain,
     NULL,
+    NULL,
 };
 
 /* ---- keys and values ---- */
@@ -205,8 +206,11 @@ static srnn_status kept_from_plain(const sr_state_memory *to, const char *plain)
 }
 
 const sr_state_kernel SR_ISA_REAL(sr_state_kept) = {
-    SR_REAL_DTYPE, false,           kept_bytes, flash_feed_scratch, flash_feed, kept_plain_bytes,
-    kept_to_plain, kept_from_plain, NULL,
+    SR_REAL_DTYPE, false,
+    kept_bytes,    flash_feed_scratch,
+    flash_feed,    kept_plain_bytes,
+    kept_to_plain, kept_from_plain,
+    NULL,          NULL,
 };
 
 /* ---- keys and values for the generic feed: per kv head keys, turned keys if there are any, values, then decay,
@@ -280,6 +284,9 @@ static srnn_status rows_from_plain(const sr_state_memory *to, const char *plain)
 }
 
 const sr_state_kernel SR_ISA_REAL(sr_state_rows) = {
-    SR_REAL_DTYPE, false,           rows_bytes, kept_feed_scratch, kept_feed, rows_plain_bytes,
-    rows_to_plain, rows_from_plain, NULL,
+    SR_REAL_DTYPE, false,
+    rows_bytes,    kept_feed_scratch,
+    kept_feed,     rows_plain_bytes,
+    rows_to_plain, rows_from_plain,
+    NULL,          NULL,
 };

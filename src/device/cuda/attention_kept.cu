@@ -189,6 +189,12 @@ static srnn_status attend(const sr_attention_view<N> &call, const sr_kept_memory
     return SRNN_OK;
 }
 
+/* One token's are turned as they are read, unless features are made of them first; texts that go into a chain have products
+ * that turn. */
+static bool turns(const srnn_problem *p, int T) {
+    return T == 1 && p->B > SR_CHAIN_ROWS && p->attention.feature == SRNN_FEATURE_IDENTITY;
+}
+
 template <class N>
 static srnn_status feed(const sr_attention_call *wanted, char *memory_bytes, int64_t capacity,
                         sr_carry *carry) {
@@ -207,7 +213,7 @@ static srnn_status feed(const sr_attention_call *wanted, char *memory_bytes, int
     cudaStream_t stream = sr_cuda_stream(wanted->plan->device);
     SR_TRY(sr_attention_prepare(call, stream));
     if (p->T == 1)
-        return sr_attend_one(call, memory, partials, wanted->plan->device);
+        return sr_attend_one(call, memory, partials, wanted->turn, wanted->plan->device);
     SR_CUDA(sr_launch(append_tokens<N>,
                       dim3((unsigned)((numbers + APPEND_THREADS - 1) / APPEND_THREADS)),
                       dim3(APPEND_THREADS), 0, stream, call, memory));
@@ -321,7 +327,7 @@ template <class N> static srnn_status from_plain(const sr_state_memory *state, c
 
 const sr_state_kernel sr_cuda_state_kept_f32 = {
     SRNN_F32,           false,           memory_bytes<float>, scratch_bytes<float>, feed<float>,
-    plain_bytes<float>, to_plain<float>, from_plain<float>,   move_kept<float>,
+    plain_bytes<float>, to_plain<float>, from_plain<float>,   move_kept<float>,     turns,
 };
 const sr_state_kernel sr_cuda_state_kept_bf16 = {
     SRNN_BF16,
@@ -333,4 +339,5 @@ const sr_state_kernel sr_cuda_state_kept_bf16 = {
     to_plain<sr_bf16>,
     from_plain<sr_bf16>,
     move_kept<sr_bf16>,
+    turns,
 };

@@ -8,6 +8,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/device.h"
 #include "device/cuda/launch.h"
+#include "device/cuda/turn.h"
 
 enum {
     BLOCKS_WANTED = 132, /* in all: one on each multiprocessor of a large GPU */
@@ -61,14 +62,41 @@ SR_DEVICE bool share_sums(const sr_attention_view<N> &call, const sr_kept_memory
     return true;
 }
 
-/* Block (x, y): query head x of all, share y of its keys. `recorded`, with the rest of a step: what is kept was written before the
- * recording was started, and is read before the token is there. */
+/* q and k of the head's token after their turn. */
+template <class N, int WIDTH> struct alignas(16) turned_token { N q[WIDTH], k[WIDTH]; };
+
+/* Number c of a head of D, rounded as if it had been stored. angles (D): cosines, then sines. */
+template <class N> SR_DEVICE N turned_number(const N *x, const float *angles, int c, int D) {
+    const int half = D / 2;
+    const bool first = c < half;
+    const int partner = first ? c + half : c - half, angle = first ? c : c - half;
+    const float sine = angles[half + angle];
+    return from_float<N>(
+        turned(to_float(x[c]), to_float(x[partner]), angles[angle], first ? -sine : sine));
+}
+
+/* By all threads of the block: turns q and k, which are read there from then on. */
+template <class N, int WIDTH>
+SR_DEVICE void turn_token(turned_token<N, WIDTH> &to, one_token<N> &token, const float *angles,
+                          int D) {
+    for (int c = (int)threadIdx.x; c < D; c += (int)blockDim.x) {
+        to.q[c] = turned_number(token.q, angles, c, D);
+        to.k[c] = turned_number(token.k, angles, c, D);
+    }
+    __syncthreads();
+    token.q = to.q;
+    token.k = to.k;
+}
+
+/* Block (x, y): query head x of all, share y of its keys. `recorded`, with the rest of a step: what is kept, and positions, were
+ * written before the recording was started, and are read before the token is there. */
 template <class N, int WIDTH, int WARPS, bool EXPONENTIAL>
 __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 8)
     attend_one(const __grid_constant__ sr_attention_view<N> call, const sr_kept_memory<N> memory,
-               const sr_partials partials, bool recorded) {
+               const sr_partials partials, const sr_turn turn, bool recorded) {
     using Whole = sr_warp_row<WIDTH>;
     __shared__ one_memory<WIDTH, WARPS> shared;
+    __shared__ turned_token<N, WIDTH> turned_here;
     const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
     one_feed<N, false, EXPONENTIAL> feed = {
         call, memory, place_of(call, memory, (int)blockIdx.x), {}};
@@ -78,6 +106,8 @@ __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 
     if (!recorded)
         wait_for_previous();
     at.position = (int)call.position();
+    const float *const angles =
+        turn.table ? turn.table + (int64_t)turn.positions[at.b] * call.D : nullptr;
     const one_share<WIDTH, WARPS> share(at.position, (int)blockIdx.y, (int)gridDim.y);
     const bool busy = (int)blockIdx.y < share.shares;
     key_round<N> round;
@@ -85,6 +115,8 @@ __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 
         fetch_round<WIDTH>(round, feed, share.walk.first);
     if (recorded)
         wait_for_previous();
+    if (angles)
+        turn_token(turned_here, feed.token, angles, call.D);
     if (busy) {
         key_sums<8> sums;
         sums_start(sums, call.score);
@@ -118,45 +150,48 @@ __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 
 
 template <class N, int WIDTH, int WARPS, bool EXPONENTIAL>
 static srnn_status start(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
-                         const sr_partials &partials, const srnn_device *device) {
+                         const sr_partials &partials, const sr_turn &turn,
+                         const srnn_device *device) {
     const bool early = sr_cuda_facts(device)->capability_major >= 9;
     SR_CUDA(sr_launch_early(early, attend_one<N, WIDTH, WARPS, EXPONENTIAL>,
                             dim3((unsigned)(call.B * call.H), (unsigned)partials.parts),
                             dim3(WARPS * SR_WARP), 0, sr_cuda_stream(device), call, memory,
-                            partials, sr_chain_is_recorded(sr_cuda_chain(device))));
+                            partials, turn, sr_chain_is_recorded(sr_cuda_chain(device))));
     return SRNN_OK;
 }
 
 template <class N, int WARPS, bool EXPONENTIAL>
 static srnn_status start_width(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
-                               const sr_partials &partials, const srnn_device *device) {
+                               const sr_partials &partials, const sr_turn &turn,
+                               const srnn_device *device) {
     const int width = max(call.D, call.Dv);
     if (width <= 64)
-        return start<N, 64, WARPS, EXPONENTIAL>(call, memory, partials, device);
+        return start<N, 64, WARPS, EXPONENTIAL>(call, memory, partials, turn, device);
     if (width <= 128)
-        return start<N, 128, WARPS, EXPONENTIAL>(call, memory, partials, device);
-    return start<N, 256, WARPS, EXPONENTIAL>(call, memory, partials, device);
+        return start<N, 128, WARPS, EXPONENTIAL>(call, memory, partials, turn, device);
+    return start<N, 256, WARPS, EXPONENTIAL>(call, memory, partials, turn, device);
 }
 
 template <class N, int WARPS>
 static srnn_status start_rule(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
-                              const sr_partials &partials, const srnn_device *device) {
+                              const sr_partials &partials, const sr_turn &turn,
+                              const srnn_device *device) {
     if (sr_is_exponential(call.score, memory))
-        return start_width<N, WARPS, true>(call, memory, partials, device);
-    return start_width<N, WARPS, false>(call, memory, partials, device);
+        return start_width<N, WARPS, true>(call, memory, partials, turn, device);
+    return start_width<N, WARPS, false>(call, memory, partials, turn, device);
 }
 
 template <class N>
 srnn_status sr_attend_one(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
-                          sr_partials partials, const srnn_device *device) {
+                          sr_partials partials, const sr_turn &turn, const srnn_device *device) {
     const int rows = call.B * call.H;
     partials.parts = min(max(BLOCKS_WANTED / rows, 1), (int)SR_ONE_PARTS);
-    return rows < MANY_ROWS ? start_rule<N, WARPS_FEW_ROWS>(call, memory, partials, device)
-                            : start_rule<N, WARPS_MANY_ROWS>(call, memory, partials, device);
+    return rows < MANY_ROWS ? start_rule<N, WARPS_FEW_ROWS>(call, memory, partials, turn, device)
+                            : start_rule<N, WARPS_MANY_ROWS>(call, memory, partials, turn, device);
 }
 
 template srnn_status sr_attend_one(const sr_attention_view<float> &, const sr_kept_memory<float> &,
-                                   sr_partials, const srnn_device *);
+                                   sr_partials, const sr_turn &, const srnn_device *);
 template srnn_status sr_attend_one(const sr_attention_view<sr_bf16> &,
-                                   const sr_kept_memory<sr_bf16> &, sr_partials,
+                                   const sr_kept_memory<sr_bf16> &, sr_partials, const sr_turn &,
                                    const srnn_device *);

@@ -30,10 +30,10 @@ inline bool sr_is_exponential(const sr_score_rule &rule, const sr_kept_memory<N>
     return rule.kind == SR_CLASS_EXPONENTIAL && rule.maximum && !memory.decay;
 }
 
-/* A feed of one token: appends it, attends, and moves on. */
+/* A feed of one token: turns it, appends it, attends, and moves on. */
 template <class N>
 srnn_status sr_attend_one(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
-                          sr_partials partials, const srnn_device *device);
+                          sr_partials partials, const sr_turn &turn, const srnn_device *device);
 
 /* Parts of a row of such a feed, for partials: at most so many. */
 enum { SR_ONE_PARTS = 8 };
