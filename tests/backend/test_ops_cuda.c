@@ -314,8 +314,8 @@ static void check_norm(int64_t rows, int64_t C, int64_t offset) {
 
 static void norms(void **state) {
     (void)state;
-    static const int64_t shapes[][3] = {{1, 1, 0},    {3, 5, 0},    {17, 64, 0}, {5, 1030, 0},
-                                        {70, 128, 1}, {1200, 8, 0}, {2, 2600, 0}};
+    static const int64_t shapes[][3] = {{1, 1, 0},    {3, 5, 0},    {17, 64, 0},  {5, 1030, 0},
+                                        {70, 128, 1}, {1200, 8, 0}, {2, 2600, 0}, {3, 4104, 0}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_norm(shapes[i][0], shapes[i][1], shapes[i][2]);
 }

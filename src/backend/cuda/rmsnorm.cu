@@ -11,23 +11,41 @@ enum {
     MOST_COLUMNS = 40 * 1024 /* whose sums a block can keep in shared memory */
 };
 
-/* A thread's first numbers stay with it, and their weights come beside them: of rows that are not long that is all. */
-template <class N, int W>
-static __global__ void __launch_bounds__(MOST_THREADS) norm_row(N *out, const sr_rmsnorm norm) {
-    __shared__ float shared[SR_WARP];
-    const float *x = norm.x + blockIdx.x * norm.C;
-    const int C = (int)norm.C, first = (int)threadIdx.x * W, step = (int)blockDim.x * W;
-    float squares = 0, numbers[W] = {}, weight[W] = {};
-    let_next_start();
-    wait_for_previous();
-    if (first < C) {
-        load_numbers<W>(numbers, x + first);
-        load_numbers<W>(weight, norm.weight + first);
-    }
+/* The norm of W numbers, which are spoilt. */
+template <int W, class N>
+SR_DEVICE void store_scaled(N *to, float *numbers, const float *weight, float rstd) {
 #pragma unroll
     for (int k = 0; k < W; k++)
-        squares += numbers[k] * numbers[k];
-    for (int c = first + step; c < C; c += step) {
+        numbers[k] *= rstd * weight[k];
+    store_numbers<W>(to, numbers);
+}
+
+/* A thread's first numbers stay with it, which of rows that are not long is all of them; all are asked for at once, and their
+ * weights before the kernel in front is over. */
+template <class N, int W>
+static __global__ void __launch_bounds__(MOST_THREADS) norm_row(N *out, const sr_rmsnorm norm) {
+    enum { KEPT = 2 }; /* pieces of a thread: as many as sr_row_threads gives it */
+    __shared__ float shared[SR_WARP];
+    const float *x = norm.x + blockIdx.x * norm.C;
+    N *const to = out + blockIdx.x * norm.C;
+    const int C = (int)norm.C, first = (int)threadIdx.x * W, step = (int)blockDim.x * W;
+    float squares = 0, numbers[KEPT][W] = {}, weight[KEPT][W] = {};
+    let_next_start();
+#pragma unroll
+    for (int i = 0; i < KEPT; i++)
+        if (first + i * step < C)
+            load_numbers<W>(weight[i], norm.weight + first + i * step);
+    wait_for_previous();
+#pragma unroll
+    for (int i = 0; i < KEPT; i++)
+        if (first + i * step < C)
+            load_numbers<W>(numbers[i], x + first + i * step);
+#pragma unroll
+    for (int i = 0; i < KEPT; i++)
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            squares += numbers[i][k] * numbers[i][k];
+    for (int c = first + KEPT * step; c < C; c += step) {
         float more[W];
         load_numbers<W>(more, x + c);
 #pragma unroll
@@ -38,15 +56,14 @@ static __global__ void __launch_bounds__(MOST_THREADS) norm_row(N *out, const sr
     const float rstd = 1.0f / sqrtf(squares / (float)C + norm.epsilon);
     if (threadIdx.x == 0)
         norm.rstd[blockIdx.x] = rstd;
-    for (int c = first; c < C; c += step) {
-        if (c > first) {
-            load_numbers<W>(numbers, x + c);
-            load_numbers<W>(weight, norm.weight + c);
-        }
 #pragma unroll
-        for (int k = 0; k < W; k++)
-            numbers[k] *= rstd * weight[k];
-        store_numbers<W>(out + blockIdx.x * norm.C + c, numbers);
+    for (int i = 0; i < KEPT; i++)
+        if (first + i * step < C)
+            store_scaled<W>(to + first + i * step, numbers[i], weight[i], rstd);
+    for (int c = first + KEPT * step; c < C; c += step) {
+        load_numbers<W>(numbers[0], x + c);
+        load_numbers<W>(weight[0], norm.weight + c);
+        store_scaled<W>(to + c, numbers[0], weight[0], rstd);
     }
 }
 
