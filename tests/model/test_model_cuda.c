@@ -168,7 +168,8 @@ static void feeding(void **state) {
     check_feeding("linear_elu", SRNN_FORM_PARALLEL, 3, 1);
     check_feeding("linear_elu", SRNN_FORM_RECURRENT, 1, 2); /* a state that is asked for */
     check_feeding("linear_elu", SRNN_FORM_RECURRENT, 5, 0);
-    check_feeding("softmax", SRNN_FORM_AUTO, MANY, 2); /* products of the library, and attention that turns */
+    check_feeding("softmax", SRNN_FORM_AUTO, MANY,
+                  2); /* products of the library, and attention that turns */
     check_feeding("gated_softmax_plusplus", SRNN_FORM_AUTO, TEXTS,
                   2); /* what convolutions made is turned there too */
 }

@@ -440,6 +440,74 @@ SR_DEVICE bool forward_finish(const hopper_view &call, const forward_sums<D> &su
     return good || !rule::may_fail;
 }
 
+/* What is known of a tile of keys without asking. Of most tiles a consumer's rows see all: these have a loop of their own,
+ * as short as it can be. */
+enum tile_kind {
+    TILE_DIAGONAL, /* the first: it may begin with other documents too */
+    TILE_WHOLE,    /* seen by all rows */
+    TILE_OLDER,    /* before the diagonal; it may have other documents */
+    TILE_ANY
+};
+template <tile_kind kind> using known_kind = std::integral_constant<tile_kind, kind>;
+
+/* Where a consumer is. */
+struct forward_rows {
+    int slot, group; /* of its queries */
+    int row;         /* the first */
+    int diagonal;    /* the tile of keys that they see a part of */
+    int n;           /* the block's tile */
+};
+
+/* The keys from j * KEYS on. Products with the values of the tile before are under way, but for the first; those of this
+ * one are in the end. */
+template <int D, class rule, tile_kind kind>
+SR_DEVICE void forward_tile(const hopper_view &call, forward_shared<D> *shared,
+                            forward_place<D> &place, forward_sums<D> &sums, float (&s)[64],
+                            uint32_t (&w)[32], const score_numbers &numbers, const row_work &work,
+                            const forward_rows &rows, int j) {
+    using shape = forward_shape<D>;
+    const bool diagonal = kind == TILE_DIAGONAL || (kind == TILE_ANY && j == rows.diagonal);
+    auto &at = place.at;
+    mbarrier_wait(&shared->k_full[at.stage], at.parity);
+    wgmma_fence();
+    multiply_rows<D, shape::KEYS>(s, shared->q[rows.slot][rows.group], shared->k[at.stage]);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_settle(s);
+    wgmma_settle(sums.numerator);
+    warp_arrive(&shared->k_empty[at.stage]);
+    if (!diagonal)
+        warp_arrive(&shared->v_empty[at.before()]);
+    if (rule::decays) {
+        mbarrier_wait(&shared->v_full[at.stage], at.parity);
+        decay_logits(s, shared->decay[at.stage] + fragment_column(), numbers);
+    }
+    const float hidden = hidden_logit<rule::kind>();
+    if (diagonal) {
+        const int past = rows.row + fragment_row() - j * shape::KEYS - fragment_column();
+        static_assert(shape::KEYS == 2 * HOPPER_ROWS, "rows are in one half of the tile");
+        mask_past<32, 64>(s, {past, past + 8}, {hidden, hidden});
+        if (rows.row % shape::KEYS == 0) /* else they see all of the first half */
+            mask_past<0, 32>(s, {past, past + 8}, {hidden, hidden});
+    }
+    if (kind != TILE_WHOLE && j * shape::KEYS < work.latest) {
+        const int from = j * shape::KEYS + fragment_column(), t = rows.row + fragment_row();
+        mask_before(
+            s, {row_work_first(call, work, t) - from, row_work_first(call, work, t + 8) - from},
+            {hidden, hidden});
+    }
+    const score_numbers of_exponent = rule::decays ? score_numbers{1, INFINITY} : numbers;
+    if (rule::reference == REFERENCE_RUNNING)
+        follow_maximum(sums, s, of_exponent);
+    else if (rule::reference == REFERENCE_LAZY && diagonal)
+        begin_reference(sums, s, of_exponent);
+    else if (rule::reference == REFERENCE_LAZY && rule::sums)
+        raise_reference(sums, shared, rows.n);
+    mbarrier_wait(&shared->v_full[at.stage], at.parity);
+    weigh_and_multiply<D, rule>(sums, s, w, shared->v[at.stage], numbers, call.score);
+    at.advance();
+}
+
 template <int D, class rule>
 SR_DEVICE void forward_consume(const hopper_view &call, forward_shared<D> *shared,
                                forward_place<D> &place, int group, bool plain) {
@@ -481,47 +549,22 @@ SR_DEVICE void forward_consume(const hopper_view &call, forward_shared<D> *share
         SR_UNROLL
         for (int i = 0; i < D / 2; i++)
             sums.numerator[i] = 0;
-        for (int j = mine - 1; j >= work.from; j--) {
-            mbarrier_wait(&shared->k_full[at.stage], at.parity);
-            wgmma_fence();
-            multiply_rows<D, shape::KEYS>(s, shared->q[slot][group], shared->k[at.stage]);
-            wgmma_commit();
-            wgmma_wait<0>();
-            wgmma_settle(s);
-            wgmma_settle(sums.numerator);
-            warp_arrive(&shared->k_empty[at.stage]);
-            const bool diagonal = j == mine - 1;
-            if (!diagonal)
-                warp_arrive(&shared->v_empty[at.before()]);
-            if (rule::decays) {
-                mbarrier_wait(&shared->v_full[at.stage], at.parity);
-                decay_logits(s, shared->decay[at.stage] + fragment_column(), numbers);
-            }
-            const float hidden = hidden_logit<rule::kind>();
-            if (diagonal) {
-                const int past = row + fragment_row() - j * shape::KEYS - fragment_column();
-                static_assert(shape::KEYS == 2 * HOPPER_ROWS, "rows are in one half of the tile");
-                mask_past<32, 64>(s, {past, past + 8}, {hidden, hidden});
-                if (row % shape::KEYS == 0) /* else they see all of the first half */
-                    mask_past<0, 32>(s, {past, past + 8}, {hidden, hidden});
-            }
-            if (j * shape::KEYS < work.latest) {
-                const int from = j * shape::KEYS + fragment_column(), t = row + fragment_row();
-                mask_before(s,
-                            {row_work_first(call, work, t) - from,
-                             row_work_first(call, work, t + 8) - from},
-                            {hidden, hidden});
-            }
-            const score_numbers of_exponent = rule::decays ? score_numbers{1, INFINITY} : numbers;
-            if (rule::reference == REFERENCE_RUNNING)
-                follow_maximum(sums, s, of_exponent);
-            else if (rule::reference == REFERENCE_LAZY && diagonal)
-                begin_reference(sums, s, of_exponent);
-            else if (rule::reference == REFERENCE_LAZY && rule::sums)
-                raise_reference(sums, shared, place.n);
-            mbarrier_wait(&shared->v_full[at.stage], at.parity);
-            weigh_and_multiply<D, rule>(sums, s, w, shared->v[at.stage], numbers, call.score);
-            at.advance();
+        const forward_rows rows = {slot, group, row, mine - 1, place.n};
+        const auto tile = [&](auto kind, int j) {
+            forward_tile<D, rule, decltype(kind)::value>(call, shared, place, sums, s, w, numbers,
+                                                         work, rows, j);
+        };
+        int j = mine - 1;
+        if constexpr (rule::decays) { /* registers are short */
+            for (; j >= work.from; j--)
+                tile(known_kind<TILE_ANY>{}, j);
+        } else {
+            tile(known_kind<TILE_DIAGONAL>{}, j--);
+            if (rule::reference != REFERENCE_RUNNING) /* which is rare */
+                for (; j >= work.from && j * shape::KEYS >= work.latest; j--)
+                    tile(known_kind<TILE_WHOLE>{}, j);
+            for (; j >= work.from; j--)
+                tile(known_kind<TILE_OLDER>{}, j);
         }
         warp_arrive(&shared->q_empty[slot][group]);
         wgmma_wait<0>();
