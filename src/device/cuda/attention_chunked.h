@@ -24,10 +24,6 @@ extern const sr_attention_kernel sr_cuda_attention_chunked;
 /* Tokens of a chunk, and the most that D and Dv can be. */
 enum { SR_CHUNK = 64, SR_CHUNK_ROWS = SR_CHUNK / 16, SR_CHUNK_NUMBERS = SR_CHUNK * SR_CHUNK };
 
-/* A number that all lanes of a warp have, in a way that shows the compiler that they do; and the warp's. */
-SR_DEVICE int of_warp(int x) {
-    return shuffle(x, 0);
-}
 SR_DEVICE int warp_number() {
     return of_warp((int)threadIdx.x / SR_WARP);
 }

@@ -520,7 +520,7 @@ SR_DEVICE void forward_consume(const hopper_view &call, forward_shared<D> *share
     for (;; place.n++) {
         const int slot = place.n & 1;
         mbarrier_wait(&shared->q_full[slot][group], place.n >> 1 & 1);
-        const row_work work = shared->work[slot];
+        const row_work work = of_warp(shared->work[slot]);
         if (work.past == 0) {
             warp_arrive(&shared->q_empty[slot][group]);
             place.n++;
@@ -609,7 +609,7 @@ __global__ void __launch_bounds__(forward_shape<D>::THREADS, 1)
             forward_produce_decay<D, rule>(task, shared);
     } else {
         registers_increase<shape::MANY>();
-        forward_consume_all<D, rule>(task, shared, (int)threadIdx.x / HOPPER_GROUP - 1);
+        forward_consume_all<D, rule>(task, shared, consumer());
     }
 }
 

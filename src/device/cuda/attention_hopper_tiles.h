@@ -60,6 +60,13 @@ SR_DEVICE int row_work_first(const hopper_view &call, const row_work &work, int 
     return call.first[(int64_t)work.b * call.T + min(t, call.T - 1)];
 }
 
+/* The same in all lanes, and known to be: the places in shared memory that follow from it then take no register of each
+ * thread, and products no instructions that bring them there. */
+SR_DEVICE row_work of_warp(const row_work &work) {
+    return {of_warp(work.b),    of_warp(work.h),    of_warp(work.row),
+            of_warp(work.from), of_warp(work.past), of_warp(work.latest)};
+}
+
 /* ---- waiting ---- */
 
 /* A stage of a ring, and the parity of the pass through it. */
@@ -154,9 +161,9 @@ SR_DEVICE void multiply_columns(float (&d)[D / 2], const uint32_t *a, const uint
 /* ---- a consumer's numbers: thread 32 w + 4 g + i holds rows 16 w + g and 16 w + g + 8, of each row the columns
  * 8 j + 2 i and 8 j + 2 i + 1; number n is of the second row where n & 2 ---- */
 
-/* Which of the consumers this thread is of, asked again where registers are short. */
+/* Which of the consumers this warp is of. */
 SR_DEVICE int consumer() {
-    return thread_index_again() / HOPPER_GROUP - 1;
+    return of_warp((int)threadIdx.x / HOPPER_GROUP - 1);
 }
 
 SR_DEVICE int fragment_row() {

@@ -177,6 +177,11 @@ template <class T> SR_DEVICE T shuffle(T value, int lane) {
     return __shfl_sync(SR_FULL_WARP, value, lane);
 }
 
+/* A number that all lanes of a warp have, in a way that shows the compiler that they do. */
+SR_DEVICE int of_warp(int x) {
+    return shuffle(x, 0);
+}
+
 template <class T> SR_DEVICE T shuffle_down(T value, int distance) {
     return __shfl_down_sync(SR_FULL_WARP, value, distance);
 }

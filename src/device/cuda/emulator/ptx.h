@@ -125,6 +125,10 @@ template <class T> SR_DEVICE T shuffle(T value, int lane) {
     return sr_emulator_shuffle_from(value, lane, "shuffle");
 }
 
+SR_DEVICE int of_warp(int x) {
+    return shuffle(x, 0);
+}
+
 template <class T> SR_DEVICE T shuffle_down(T value, int distance) {
     const int lane = sr_emulated_thread->lane, from = lane + distance;
     return sr_emulator_shuffle_from(value, from < SR_WARP ? from : lane, "shuffle_down");
