@@ -120,7 +120,7 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
     uint32_t q_rows[D / 4], d_rows[D / 4], dr[shape::KEYS / 4];
     for (int n = 0;; n++) {
         mbarrier_wait(&shared->q_full[group], n & 1);
-        const row_work work = shared->work[n & 1];
+        const row_work work = of_warp(shared->work[n & 1]);
         if (work.past == 0)
             return;
         const int row = work.row + HOPPER_ROWS * group;
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(queries_shape<D>::THREADS, 1)
             queries_produce_decay<D>(task, shared);
     } else {
         registers_increase<shape::MANY>();
-        queries_consume<D, rule>(task, shared, (int)threadIdx.x / HOPPER_GROUP - 1);
+        queries_consume<D, rule>(task, shared, consumer());
     }
 }
 
@@ -448,7 +448,9 @@ SR_DEVICE void keys_weigh_and_multiply(keys_sums<D> &sums,
     SR_UNROLL
     for (int part = 0; part < QUERIES / 32; part++) {
         const uint32_t *w = tile.w + 8 * part, *dr = tile.dr + 8 * part;
-        keys_weigh<D, rule>(sums, tile, part, row, numbers);
+        keys_rows rows; /* asked for late: registers are short */
+        rows.ask(row, part);
+        keys_weigh<D, rule>(sums, tile, part, rows, numbers);
         wgmma_fence();
         multiply_columns<D, QUERIES>(sums.dv, w, shared->d[stage], 2 * part);
         multiply_columns<D, QUERIES>(sums.dv, w + 4, shared->d[stage], 2 * part + 1);
@@ -460,7 +462,8 @@ SR_DEVICE void keys_weigh_and_multiply(keys_sums<D> &sums,
 }
 
 template <int D, class rule>
-SR_DEVICE void keys_consume(const backward_task &task, keys_shared<keys_shape<D, rule>> *shared) {
+SR_DEVICE void keys_consume(const backward_task &task, keys_shared<keys_shape<D, rule>> *shared,
+                            int group) {
     using shape = keys_shape<D, rule>;
     const hopper_view &call = task.call;
     const score_numbers numbers = score_numbers_of<rule::kind>(call.score);
@@ -469,7 +472,7 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<keys_shape<D,
     keys_tile<shape::QUERIES> tile;
     for (int n = 0;; n++) {
         const int slot = n & 1;
-        mbarrier_wait(&shared->k_full[slot][consumer()], n >> 1 & 1);
+        mbarrier_wait(&shared->k_full[slot][group], n >> 1 & 1);
         if (shared->work[slot].past == 0)
             return;
         SR_UNROLL
@@ -479,16 +482,16 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<keys_shape<D,
         if (rule::decays) {
             const key_work work = shared->work[slot];
             const decay_since since(call, work.b, work.head, work.key);
-            const int key = work.key + HOPPER_ROWS * consumer() + fragment_row();
+            const int key = work.key + HOPPER_ROWS * group + fragment_row();
             sums.decay[0] = since.at(key);
             sums.decay[1] = since.at(key + 8);
         }
-        const int tiles = shared->work[slot].past - shared->work[slot].key / shape::QUERIES;
+        const int tiles =
+            of_warp(shared->work[slot].past - shared->work[slot].key / shape::QUERIES);
         for (int left = tiles * call.group; left > 0; left--, at.advance()) {
             mbarrier_wait(&shared->full[at.stage], at.parity);
-            if (shared->rank[at.stage] >= consumer()) { /* else they see only earlier keys */
+            if (shared->rank[at.stage] >= group) { /* else they see only earlier keys */
                 wgmma_fence();
-                const int group = consumer();
                 multiply_rows<D, shape::QUERIES>(tile.s, shared->k[slot][group],
                                                  shared->q[at.stage]);
                 multiply_rows<D, shape::QUERIES>(tile.d, shared->v[slot][group],
@@ -497,8 +500,8 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<keys_shape<D,
                 wgmma_wait<0>();
                 wgmma_settle(tile.s);
                 wgmma_settle(tile.d);
-                const int key = shared->work[slot].key + HOPPER_ROWS * consumer();
-                if (shared->rank[at.stage] == consumer())
+                const int key = shared->work[slot].key + HOPPER_ROWS * group;
+                if (shared->rank[at.stage] == group)
                     keys_mask_later<rule::kind>(tile.s, tile.d, 0, shared->row[at.stage]);
                 if (shared->first[at.stage][shape::QUERIES - 1] > key)
                     keys_mask_earlier<rule::kind>(tile.s, tile.d, key, shared->first[at.stage],
@@ -519,8 +522,8 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<keys_shape<D,
             warp_arrive(&shared->empty[at.stage]);
         }
         const key_work work = shared->work[slot]; /* again: there were no registers to keep it */
-        const int key = work.key + HOPPER_ROWS * consumer();
-        warp_arrive(&shared->k_empty[slot][consumer()]);
+        const int key = work.key + HOPPER_ROWS * group;
+        warp_arrive(&shared->k_empty[slot][group]);
         if (key < call.T) {
             store_feature_rows<D>(call.d_k, call.raw_k, sums.dk, call, work.b, work.head, key);
             store_value_rows<D>(sums.dv, call, work.b, work.head, key);
@@ -551,7 +554,7 @@ __global__ void __launch_bounds__(keys_shape<D, rule>::THREADS, 1)
             keys_produce_queries<shape>(task, shared);
     } else {
         registers_increase<shape::MANY>();
-        keys_consume<D, rule>(task, shared);
+        keys_consume<D, rule>(task, shared, consumer());
     }
 }
 

@@ -186,14 +186,27 @@ template <int queries> struct keys_tile {
     uint32_t w[queries / 4], dr[queries / 4];
 };
 
-/* 32 queries; `row` begins at this thread's first. */
+/* What is known of 32 queries, as a thread needs it. Asked for before products are started: shared memory answers late
+ * while they read from it. */
+struct keys_rows {
+    float4 two[4];
+
+    /* `row` begins at this thread's first. */
+    SR_DEVICE void ask(const backward_row *row, int part) {
+        SR_UNROLL
+        for (int i = 0; i < 4; i++)
+            two[i] = *reinterpret_cast<const float4 *>(row + 32 * part + 8 * i);
+    }
+};
+
+/* 32 queries. */
 template <int D, class rule, int queries>
 SR_DEVICE void keys_weigh(keys_sums<D> &sums, keys_tile<queries> &tile, int part,
-                          const backward_row *row, const score_numbers &numbers) {
+                          const keys_rows &rows, const score_numbers &numbers) {
     float(&s)[queries / 2] = tile.s, (&d)[queries / 2] = tile.d;
     SR_UNROLL
     for (int i = 16 * part; i < 16 * part + 16; i += 4) {
-        const float4 both = *reinterpret_cast<const float4 *>(row + 2 * i);
+        const float4 both = rows.two[i / 4 % 4];
         const backward_row left = {both.x, both.y}, right = {both.z, both.w};
         sums.dot[0] += differentiate<rule>(s[i], d[i], left, numbers, sums.decay[0]) +
                        differentiate<rule>(s[i + 1], d[i + 1], right, numbers, sums.decay[0]);

@@ -26,6 +26,9 @@ template <int D_> struct ordered_shape {
     static constexpr int KEY_BYTES = HOPPER_ROWS * D * 2, QUERY_BYTES = QUERIES * D * 2;
     static constexpr int SLOPE_BYTES = KEYS * QUERIES * 2;
     static constexpr int SUMS = 32, SUM_BYTES = SUMS * HOPPER_GROUP * 4; /* of a half */
+    /* Between the stores of sums and the copy that adds them, the one who adds fences for all, or each who stored: either
+     * will do, and which is quicker was measured. */
+    static constexpr bool ADDER_FENCES = D == 64;
 };
 
 template <class shape> struct ordered_shared {
@@ -228,6 +231,8 @@ SR_DEVICE void ordered_add(const ordered_task &task, ordered_shared<shape> *shar
             while (!come)
                 come = turn_has_come(counter, number);
             mbarrier_wait(&shared->sum_full[group], parity);
+            if (shape::ADDER_FENCES)
+                fence_proxy_async();
             if (number > 0)
                 bulk_add(to, &shared->sum[group][0][0].x, shape::SUM_BYTES);
             else
@@ -263,27 +268,27 @@ SR_DEVICE void ordered_store_slopes(uint8_t *to, const uint32_t *dr, int part) {
 }
 
 /* None of these keys is seen. */
-template <class shape> SR_DEVICE void ordered_clear_slopes(uint8_t *to) {
-    uint4 *const mine =
-        reinterpret_cast<uint4 *>(to + consumer() * HOPPER_ROWS * HOPPER_ROW_BYTES) +
-        thread_index_again() % HOPPER_GROUP;
+template <class shape> SR_DEVICE void ordered_clear_slopes(uint8_t *to, int group) {
+    uint4 *const mine = reinterpret_cast<uint4 *>(to + group * HOPPER_ROWS * HOPPER_ROW_BYTES) +
+                        thread_index_again() % HOPPER_GROUP;
     SR_UNROLL
     for (int i = 0; i < HOPPER_ROWS * HOPPER_ROW_BYTES / 16 / HOPPER_GROUP; i++)
         mine[i * HOPPER_GROUP] = make_uint4(0, 0, 0, 0);
 }
 
-/* The weights of a tile, 32 queries at a time, and their products. */
+/* The weights of a tile, 32 queries at a time, and their products; `rows` has the first of these. */
 template <class shape, class rule>
 SR_DEVICE void ordered_weigh_and_multiply(keys_sums<shape::D> &sums,
-                                          keys_tile<shape::QUERIES> &tile,
+                                          keys_tile<shape::QUERIES> &tile, keys_rows &rows,
                                           ordered_shared<shape> *shared, int stage, int slope,
                                           const score_numbers &numbers) {
     constexpr int D = shape::D, QUERIES = shape::QUERIES;
-    const backward_row *row = shared->row[stage] + fragment_column();
     SR_UNROLL
     for (int part = 0; part < QUERIES / 32; part++) {
         const uint32_t *w = tile.w + 8 * part, *dr = tile.dr + 8 * part;
-        keys_weigh<D, rule>(sums, tile, part, row, numbers);
+        keys_weigh<D, rule>(sums, tile, part, rows, numbers);
+        if (part + 1 < QUERIES / 32)
+            rows.ask(shared->row[stage] + fragment_column(), part + 1);
         ordered_store_slopes<shape>(shared->slope[slope], dr, part);
         wgmma_fence();
         multiply_columns<D, QUERIES>(sums.dv, w, shared->d[stage], 2 * part);
@@ -298,8 +303,7 @@ SR_DEVICE void ordered_weigh_and_multiply(keys_sums<shape::D> &sums,
 /* dq (64 x 64) = dR K, this consumer's half. */
 template <class shape>
 SR_DEVICE void ordered_multiply_slopes(float (&dq)[shape::SUMS], const uint8_t *slope,
-                                       const ordered_shared<shape> *shared) {
-    const int half = consumer();
+                                       const ordered_shared<shape> *shared, int half) {
     const uint64_t left =
         wgmma_descriptor(slope + (shape::D == 64 ? half * shape::KEYS * HOPPER_ROW_BYTES : 0));
     const uint64_t right = wgmma_descriptor(
@@ -319,14 +323,15 @@ SR_DEVICE void ordered_multiply_slopes(float (&dq)[shape::SUMS], const uint8_t *
 /* Hands it to the one who adds; of two slopes the stage is the parity of sums, too. */
 template <class shape>
 SR_DEVICE void ordered_hand_over(const float (&dq)[shape::SUMS], ordered_shared<shape> *shared,
-                                 int parity) {
-    const int thread = thread_index_again() % HOPPER_GROUP, group = consumer();
+                                 int group, int parity) {
+    const int thread = thread_index_again() % HOPPER_GROUP;
     mbarrier_wait(&shared->sum_empty[group], parity ^ 1);
     SR_UNROLL
     for (int i = 0; i < shape::SUMS / 4; i++)
         shared->sum[group][i][thread] =
             make_float4(dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
-    fence_proxy_async();
+    if (!shape::ADDER_FENCES)
+        fence_proxy_async();
     warp_arrive(&shared->sum_full[group]);
 }
 
@@ -335,6 +340,7 @@ SR_DEVICE void ordered_consume(const ordered_task &task, ordered_shared<ordered_
     using shape = ordered_shape<D>;
     const hopper_view &call = task.backward.call;
     const score_numbers numbers = score_numbers_of<rule::kind>(call.score);
+    const int group = consumer();
     ring_place<shape::STAGES> at = {};
     ring_place<shape::SLOPES> slope = {};
     keys_sums<D> sums;
@@ -348,45 +354,48 @@ SR_DEVICE void ordered_consume(const ordered_task &task, ordered_shared<ordered_
         for (int i = 0; i < D / 2; i++)
             sums.dk[i] = sums.dv[i] = 0;
         sums.dot[0] = sums.dot[1] = sums.decay[0] = sums.decay[1] = 0;
-        const int tiles = (shared->work.past - shared->work.key / shape::QUERIES) * call.group;
+        const int tiles =
+            of_warp((shared->work.past - shared->work.key / shape::QUERIES) * call.group);
         for (int i = 0; i < tiles; i++, at.advance()) {
             mbarrier_wait(&shared->full[at.stage], at.parity);
-            const int behind = HOPPER_ROWS * consumer() - shared->rank[at.stage] * shape::QUERIES;
+            const int behind = HOPPER_ROWS * group - shared->rank[at.stage] * shape::QUERIES;
             if (shape::QUERIES > HOPPER_ROWS || behind < shape::QUERIES) {
                 wgmma_fence();
-                const int group = consumer();
                 multiply_rows<D, shape::QUERIES>(tile.s, shared->k[group], shared->q[at.stage]);
                 multiply_rows<D, shape::QUERIES>(tile.d, shared->v[group], shared->d[at.stage]);
                 wgmma_commit();
+                keys_rows rows; /* and all that can be asked meanwhile */
+                rows.ask(shared->row[at.stage] + fragment_column(), 0);
+                const int key = shared->work.key + HOPPER_ROWS * group;
+                const bool cut = shared->first[at.stage][shape::QUERIES - 1] > key;
                 wgmma_wait<0>();
                 wgmma_settle(tile.s);
                 wgmma_settle(tile.d);
-                if (behind > -HOPPER_ROWS)
+                if (behind > -HOPPER_ROWS || cut) {
                     keys_mask_later<rule::kind>(tile.s, tile.d, behind, shared->row[at.stage]);
-                const int key = shared->work.key + HOPPER_ROWS * consumer();
-                if (shared->first[at.stage][shape::QUERIES - 1] > key)
                     keys_mask_earlier<rule::kind>(tile.s, tile.d, key, shared->first[at.stage],
                                                   shared->row[at.stage]);
+                }
                 mbarrier_wait(&shared->slope_empty[slope.stage], slope.parity ^ 1);
                 if (i > 0) /* what the other has of the tile before */
                     mbarrier_wait(&shared->slope_full[slope.before()], slope.parity_before());
-                ordered_weigh_and_multiply<shape, rule>(sums, tile, shared, at.stage, slope.stage,
-                                                        numbers);
+                ordered_weigh_and_multiply<shape, rule>(sums, tile, rows, shared, at.stage,
+                                                        slope.stage, numbers);
             } else { /* the first tile, which sees only earlier keys, of each head */
                 mbarrier_wait(&shared->slope_empty[slope.stage], slope.parity ^ 1);
                 if (i > 0)
                     mbarrier_wait(&shared->slope_full[slope.before()], slope.parity_before());
-                ordered_clear_slopes<shape>(shared->slope[slope.stage]);
+                ordered_clear_slopes<shape>(shared->slope[slope.stage], group);
             }
             fence_proxy_async();
             warp_arrive(&shared->slope_full[slope.stage]);
             if (i > 0) {
-                ordered_multiply_slopes<shape>(dq, shared->slope[slope.before()], shared);
+                ordered_multiply_slopes<shape>(dq, shared->slope[slope.before()], shared, group);
                 wgmma_settle(sums.dk);
                 wgmma_settle(sums.dv);
                 warp_arrive(&shared->slope_empty[slope.before()]);
                 warp_arrive(&shared->empty[at.stage]);
-                ordered_hand_over<shape>(dq, shared, slope.before());
+                ordered_hand_over<shape>(dq, shared, group, slope.before());
             } else {
                 wgmma_wait<0>();
                 wgmma_settle(sums.dk);
@@ -396,12 +405,12 @@ SR_DEVICE void ordered_consume(const ordered_task &task, ordered_shared<ordered_
             slope.advance();
         }
         mbarrier_wait(&shared->slope_full[slope.before()], slope.parity_before());
-        ordered_multiply_slopes<shape>(dq, shared->slope[slope.before()], shared);
+        ordered_multiply_slopes<shape>(dq, shared->slope[slope.before()], shared, group);
         warp_arrive(&shared->slope_empty[slope.before()]);
         const key_work work = shared->work; /* again: there were no registers to keep it */
-        const int key = work.key + HOPPER_ROWS * consumer();
+        const int key = work.key + HOPPER_ROWS * group;
         mbarrier_arrive(&shared->k_empty);
-        ordered_hand_over<shape>(dq, shared, slope.before());
+        ordered_hand_over<shape>(dq, shared, group, slope.before());
         if (key < call.T) {
             store_feature_rows<D>(call.d_k, call.raw_k, sums.dk, call, work.b, work.head, key);
             store_value_rows<D>(sums.dv, call, work.b, work.head, key);
