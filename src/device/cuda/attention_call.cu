@@ -85,6 +85,8 @@ static sr_choices choices_of(const srnn_attention *a) {
     c.gated = sr_uses_output_gate(a);
     c.floor_follows_rows = sr_floor_follows_rows(a);
     c.sums_rows = sr_needs_row_sum(a) || c.floor_follows_rows;
+    c.only_divided = c.normaliser == SRNN_NORMALISER_ROW_SUM && !c.detach &&
+                     c.norm == SRNN_NORM_NONE && c.output_gate == SRNN_GATE_NONE && !c.post_gate;
     c.epsilon = (float)a->epsilon;
     return c;
 }

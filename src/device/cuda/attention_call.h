@@ -28,6 +28,7 @@ struct sr_choices {
     bool gated;     /* reads the output gate */
     bool sums_rows; /* the normaliser, or the floor of the norm, is made of row sums */
     bool floor_follows_rows;
+    bool only_divided; /* rows are divided by their sums, and that is all */
     float epsilon;
 };
 

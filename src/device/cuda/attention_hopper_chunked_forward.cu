@@ -84,13 +84,17 @@ SR_DEVICE void finish_sums(float (&sum)[2], const sr_attention_view<sr_bf16> &ca
         const int t = place.t + piece_row(half), inside = min(t, call.T - 1);
         sum[half] *= coefficient;
         if constexpr (PLAIN) {
-            const sr_row_facts facts = row_facts(call, place.b, place.h, inside, sum[half], 0);
             const int64_t at = call.row_index(call.H, place.b, place.h, inside);
             if (call.row_sum && threadIdx.x % 4 == 0 && t < call.T) {
-                call.row_sum[at] = facts.row_sum;
+                call.row_sum[at] = sum[half];
                 call.maximum[at] = 0;
             }
-            sum[half] = coefficient * row_plain_factor(call.choices, facts);
+            if (call.choices.only_divided) /* as most are: without the questions of row_facts */
+                sum[half] = coefficient / (sum[half] + call.choices.epsilon);
+            else
+                sum[half] =
+                    coefficient * row_plain_factor(call.choices, row_facts(call, place.b, place.h,
+                                                                           inside, sum[half], 0));
         }
     }
 }

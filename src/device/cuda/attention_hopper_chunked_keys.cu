@@ -153,21 +153,29 @@ SR_DEVICE void key_gradients(key_rows &rows, chunk_state &state, const key_memor
     wgmma_settle(flat(rows.c));
 }
 
-/* What belongs to the chunk's queries; those past the end count nothing. */
-SR_DEVICE void load_rows(key_memory *shared, const sr_attention_view<sr_bf16> &call, int t0) {
-    const int64_t row = call.row_index(call.H, shared->b, shared->kv, t0);
-    const int query = (int)threadIdx.x % SR_CHUNK;
-    const float d_row_sum = t0 + query < call.T ? call.scratch.d_row_sum[row + query] : 0;
+/* What belongs to a chunk's queries; those past the end count nothing. It is on its way together with the tiles. */
+struct query_numbers {
+    float d_row_sum, scale[chunk_tiles::pieces];
+
+    SR_DEVICE void ask(const key_memory *shared, const sr_attention_view<sr_bf16> &call, int t0) {
+        const int64_t row = call.row_index(call.H, shared->b, shared->kv, t0);
+        const int query = (int)threadIdx.x % SR_CHUNK;
+        d_row_sum = t0 + query < call.T ? call.scratch.d_row_sum[row + query] : 0;
 #pragma unroll
-    for (int n = 0; n < chunk_tiles::pieces; n++) {
-        const int t = chunk_tiles::row() + n * chunk_tiles::apart;
-        const float scale = t0 + t < call.T ? call.scratch.row_scale[row + t] : 0;
-        shared->scales[n][threadIdx.x] = call.score.coefficient[1] * scale;
+        for (int n = 0; n < chunk_tiles::pieces; n++) {
+            const int t = chunk_tiles::row() + n * chunk_tiles::apart;
+            scale[n] = t0 + t < call.T ? call.scratch.row_scale[row + t] : 0;
+        }
     }
-    if ((int)threadIdx.x < SR_CHUNK)
-        shared->d_row_sums[query] = d_row_sum;
-    pair_column(shared->counts, d_row_sum);
-}
+    SR_DEVICE void store(key_memory *shared, float coefficient) const {
+#pragma unroll
+        for (int n = 0; n < chunk_tiles::pieces; n++)
+            shared->scales[n][threadIdx.x] = coefficient * scale[n];
+        if ((int)threadIdx.x < SR_CHUNK)
+            shared->d_row_sums[threadIdx.x] = d_row_sum;
+        pair_column(shared->counts, d_row_sum);
+    }
+};
 
 /* The state, where documents begin: of queries that see what is before the chunk. */
 SR_DEVICE void add_documents(chunk_state &state, key_memory *shared, const key_chunk &at) {
@@ -207,6 +215,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_KEY_BLOCKS)
         tensor_load_4d(shared->values, &task.v, full, {0, t0, shared->kv, shared->b});
     };
     chunk_state state(shared->z);
+    query_numbers numbers;
     {
         const sr_chunk_walk walk = chunk_walk(task.spans, (int)blockIdx.x);
         const int b = of_warp(walk.row / call.Hkv);
@@ -219,6 +228,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_KEY_BLOCKS)
         }
         __syncthreads();
         load(chunk * SR_CHUNK);
+        numbers.ask(shared, call, chunk * SR_CHUNK);
         if (walk.end < task.spans.chunks)
             state.get<2 * SR_CHUNK_ROWS>(task.spans,
                                          chunk_head<false>(call, b, walk.row - b * call.Hkv),
@@ -226,13 +236,13 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_KEY_BLOCKS)
     }
     for (;; chunk--) {
         const int t0 = chunk * SR_CHUNK;
-        load_rows(shared, call, t0);
         key_rows rows;
         state.publish(shared->state);
 #pragma unroll
         for (int half = 0; half < 2; half++)
             if (sums_column() == 0)
                 shared->column[sums_row() + 8 * half] = shared->z.sum(half);
+        numbers.store(shared, call.score.coefficient[1]);
         mbarrier_wait(&shared->full, chunk % 2);
         chunk_pieces().features(shared->queries, query_map(call, shared->b), t0, past,
                                 [&](int n) { return shared->scales[n][thread_again()]; });
@@ -253,6 +263,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_KEY_BLOCKS)
         add_documents(state, shared, key_chunk(shared, call, chunk));
         __syncthreads(); /* nobody reads tiles and state any more */
         load(t0 - SR_CHUNK);
+        numbers.ask(shared, call, t0 - SR_CHUNK);
     }
 }
 

@@ -34,9 +34,20 @@ struct gradient_rows {
         multiply_packed(c, a, shared->keys);
     }
 
-    /* What backward asks of rows: here where there is no norm, else it was computed before. */
-    SR_DEVICE void ask(const sr_attention_view<sr_bf16> &call, int b, int h, int t,
-                       const sr_bf16 *features) {
+    /* What was saved of rows: their sums where there is no norm, else gradients that were computed before. */
+    SR_DEVICE void ask(const sr_attention_view<sr_bf16> &call, int b, int h, int t) {
+        const bool plain = call.choices.norm == SRNN_NORM_NONE;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int64_t at = call.row_index(call.H, b, h, min(t + piece_row(half), call.T - 1));
+            sum[half] = plain ? call.row_sum[at] : call.scratch.d_row_sum[at];
+            factor[half] = plain ? 1 : call.scratch.row_scale[at];
+        }
+    }
+
+    /* What backward asks of rows, of what was asked for. */
+    SR_DEVICE void answer(const sr_attention_view<sr_bf16> &call, int b, int h, int t,
+                          const sr_bf16 *features) {
         const float coefficient = call.score.coefficient[1];
         const bool plain = call.choices.norm == SRNN_NORM_NONE;
         float dot[2] = {0, 0};
@@ -46,15 +57,25 @@ struct gradient_rows {
         for (int half = 0; half < 2; half++) {
             const int i = t + piece_row(half), inside = min(i, call.T - 1);
             const int64_t at = call.row_index(call.H, b, h, inside);
+            const bool write = threadIdx.x % 4 == 0 && i < call.T;
             if (!plain) {
-                sum[half] = call.scratch.d_row_sum[at];
-                factor[half] = coefficient * call.scratch.row_scale[at];
+                factor[half] *= coefficient;
                 continue;
             }
-            const sr_row_facts facts = row_facts(call, b, h, inside, call.row_sum[at], 0);
+            if (call.choices.only_divided) { /* as most are: without the questions below */
+                const float scale = 1 / (sum[half] + call.choices.epsilon);
+                sum[half] = -coefficient * dot[half] * scale;
+                factor[half] = coefficient * scale;
+                if (write) {
+                    call.scratch.row_scale[at] = scale;
+                    call.scratch.d_row_sum[at] = sum[half];
+                }
+                continue;
+            }
+            const sr_row_facts facts = row_facts(call, b, h, inside, sum[half], 0);
             const sr_row_gradient g =
                 row_plain_backward(call.choices, facts, coefficient * dot[half]);
-            if (threadIdx.x % 4 == 0 && i < call.T)
+            if (write)
                 store_row_gradient(call, {b, h, i}, at, g);
             sum[half] = g.row_sum;
             factor[half] = coefficient * g.scale;
@@ -195,10 +216,11 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_QUERY_BLOCKS)
             });
         }
         wgmma_settle(flat(rows.c));
+        rows.ask(call, shared->b, shared->h, t0 + own);
         mbarrier_wait(&shared->queries_full, chunk % 2);
         chunk_pieces().features(shared->queries, query_map(call, shared->b), t0, past);
         __syncthreads(); /* and those of queries */
-        rows.ask(call, shared->b, shared->h, t0 + own, shared->queries + own * SR_CHUNK);
+        rows.answer(call, shared->b, shared->h, t0 + own, shared->queries + own * SR_CHUNK);
         if (call.choices.sums_rows)
             rows.add_sums(shared, head, t0, documents, before);
         if (documents) {
