@@ -241,6 +241,14 @@ srnn_status srnn_attention_forward(srnn_plan *plan, srnn_tensor o, const srnn_op
 
 srnn_status srnn_attention_backward(srnn_plan *plan, const srnn_operands *gradients,
                                     srnn_tensor d_o, const srnn_operands *in, const void *saved) {
+    sr_turn_back nothing = {0};
+    return sr_attention_turn_backward(plan, gradients, d_o, in, saved, &nothing);
+}
+
+srnn_status sr_attention_turn_backward(srnn_plan *plan, const srnn_operands *gradients,
+                                       srnn_tensor d_o, const srnn_operands *in, const void *saved,
+                                       sr_turn_back *back) {
+    back->done = false;
     SR_TRY(check_plan(plan));
     const srnn_problem *p = &plan->problem;
     SR_TRY(sr_problem_check_operands(in, p));
@@ -261,6 +269,8 @@ srnn_status srnn_attention_backward(srnn_plan *plan, const srnn_operands *gradie
                               .in = &operands,
                               .gradients = &wanted,
                               .o = sr_problem_stride(d_o, p, p->H, p->Dv),
-                              .saved = place_saved(p, &layout)};
+                              .saved = place_saved(p, &layout),
+                              .turn = back->turn,
+                              .turned = &back->done};
     return plan->kernel->backward(&call);
 }

@@ -48,7 +48,8 @@ struct srnn_plan {
     size_t scratch_bytes;
 };
 
-/* Rotary position that q and k still lack: channel c of a head turns with channel c + D/2. table NULL: they lack nothing. */
+/* Rotary position that q and k still lack, or that their gradients still have: channel c of a head turns with channel c + D/2.
+ * table NULL: there is nothing to turn. */
 typedef struct sr_turn {
     const float *table;       /* (positions, D): cosines of the D/2 angles, then their sines */
     const int32_t *positions; /* (B*T) of each token in its sequence */
@@ -61,8 +62,22 @@ typedef struct sr_attention_call {
     srnn_tensor o;                  /* forward: output; backward: gradient of the output */
     const srnn_operands *gradients; /* backward */
     sr_saved saved;                 /* numerator is NULL when forward need not save */
-    sr_turn turn;                   /* feeding a state whose kernel `turns`; else empty */
+    sr_turn
+        turn; /* feeding a state whose kernel `turns`, or backward of what was turned; else empty */
+    bool *
+        turned; /* backward with a turn: whether gradients were turned back, which only some kernels do */
 } sr_attention_call;
+
+/* The turn of q and k before attention; whether their gradients were turned back. */
+typedef struct sr_turn_back {
+    sr_turn turn;
+    bool done;
+} sr_turn_back;
+
+/* srnn_attention_backward of q and k that were turned. Where `back` is not done then, it is left to the caller. */
+srnn_status sr_attention_turn_backward(srnn_plan *plan, const srnn_operands *gradients,
+                                       srnn_tensor d_o, const srnn_operands *in, const void *saved,
+                                       sr_turn_back *back);
 
 struct sr_attention_kernel {
     const char *name;

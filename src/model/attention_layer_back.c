@@ -1,4 +1,5 @@
 /* attention_layer_back.c: one attention layer, backward. */
+#include "device/attention_kernel.h"
 #include "model/attention_layer_parts.h"
 
 /* What one call is about. */
@@ -72,16 +73,19 @@ static srnn_status add_small(const back *b) {
     return SRNN_OK;
 }
 
-/* From the gradient of o to those of everything that the equation read. */
-static srnn_status attend_back(const back *b) {
+/* From the gradient of o to those of everything that the equation read. `position`: of q and k, and whether their gradients
+ * are freed of it. */
+static srnn_status attend_back(const back *b, sr_turn_back *position) {
     sr_attention_layer *layer = b->layer;
     const srnn_operands in = sr_layer_operands(layer, &b->in, b->weights, layer->T);
     srnn_operands out = sr_layer_operands(layer, &b->d, b->weights, layer->T);
     for (int which = 0; which < SR_OPERANDS; which++)
         if (layer->wiring.learned[which])
             sr_operand_place((sr_operand)which, &out, b->d.learned[which]);
-    SR_TRY(srnn_attention_backward(layer->plan, &out, sr_layer_output(layer, &b->d, layer->T), &in,
-                                   b->in.attention));
+    if (layer->attention.position == SRNN_POSITION_ROPE)
+        position->turn = (sr_turn){layer->rope_table, layer->positions};
+    SR_TRY(sr_attention_turn_backward(layer->plan, &out, sr_layer_output(layer, &b->d, layer->T),
+                                      &in, b->in.attention, position));
     return add_small(b);
 }
 
@@ -101,9 +105,10 @@ static srnn_status conv_back(const back *b, int which) {
 
 /* From the gradients of operands to those of their projections: position and convolutions, of which those that
  * write come before those that add. */
-static srnn_status place_back(const back *b) {
+static srnn_status place_back(const back *b, bool turned) {
     const sr_layer_wiring *w = &b->layer->wiring;
-    SR_TRY(sr_layer_turn(b->layer, &b->d, b->layer->positions, true));
+    if (!turned)
+        SR_TRY(sr_layer_turn(b->layer, &b->d, b->layer->positions, true));
     for (int adds = 0; adds < 2; adds++)
         for (int i = 0; i < w->conv_count; i++)
             if (w->convs[i].shared == (adds == 1))
@@ -139,8 +144,9 @@ srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x
     const bool own_norm = layer->wiring.form->own_norm != NULL;
     SR_TRY(backend->linear_backward_input(backend, b.d.o, d_y, &output, 1));
     SR_TRY(backend->linear_backward_weight(backend, &d_output, 1, d_y, b.in.o));
-    SR_TRY(attend_back(&b));
-    SR_TRY(place_back(&b));
+    sr_turn_back position = {0};
+    SR_TRY(attend_back(&b, &position));
+    SR_TRY(place_back(&b, position.done));
     SR_TRY(project_back(&b, own_norm ? b.d.normed : d_x, sr_layer_input(layer, &b.in, x)));
     return own_norm ? own_norm_back(&b, d_x, d_y, x) : SRNN_OK;
 }

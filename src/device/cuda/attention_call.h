@@ -83,6 +83,7 @@ template <class N> struct sr_attention_view {
     sr_strided<const N> d_numerator; /* in scratch memory, or d_o */
     sr_strided<N> d_q, d_k, d_v, d_value_gate, d_output_gate, d_decay;
     float *d_norm_weight, *d_norm_bias, *d_value_power;
+    sr_turn turn; /* that d_q and d_k are freed of as they are stored, by a core that can */
 
     sr_attention_scratch<N> scratch;
 

@@ -53,10 +53,14 @@ typedef cudaError_t core_backward(const view &call, const srnn_plan *plan, sr_la
 static srnn_status backward_by(const sr_attention_call *wanted, core_backward *core) {
     const srnn_plan *plan = wanted->plan;
     sr_layout layout = {(char *)plan->scratch, 0};
-    const view call = sr_attention_backward_view<sr_bf16>(wanted, &layout);
+    view call = sr_attention_backward_view<sr_bf16>(wanted, &layout);
     cudaStream_t stream = sr_cuda_stream(plan->device);
     if (!backward_aligned(call))
         return sr_cuda_attention_mma.backward(wanted);
+    /* Features across heads come after the core, and turning after them. */
+    if (call.choices.feature != SRNN_FEATURE_UNIT_HEADS)
+        call.turn = wanted->turn;
+    *wanted->turned = call.turn.table != NULL;
     SR_TRY(sr_attention_prepare(call, stream));
     SR_TRY(sr_attention_outputs_backward(call, stream));
     SR_CUDA(core(call, plan, &layout, stream));

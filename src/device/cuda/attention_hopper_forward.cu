@@ -459,7 +459,7 @@ struct forward_rows {
 };
 
 /* The keys from j * KEYS on. Products with the values of the tile before are under way, but for the first; those of this
- * one are in the end. */
+ * one are in the end. Parameters, not a struct: they stay in registers. */
 template <int D, class rule, tile_kind kind>
 SR_DEVICE void forward_tile(const hopper_view &call, forward_shared<D> *shared,
                             forward_place<D> &place, forward_sums<D> &sums, float (&s)[64],

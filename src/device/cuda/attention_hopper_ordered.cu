@@ -276,7 +276,8 @@ template <class shape> SR_DEVICE void ordered_clear_slopes(uint8_t *to, int grou
         mine[i * HOPPER_GROUP] = make_uint4(0, 0, 0, 0);
 }
 
-/* The weights of a tile, 32 queries at a time, and their products; `rows` has the first of these. */
+/* The weights of a tile, 32 queries at a time, and their products; `rows` has the first of these. Parameters, not a struct:
+ * they stay in registers. */
 template <class shape, class rule>
 SR_DEVICE void ordered_weigh_and_multiply(keys_sums<shape::D> &sums,
                                           keys_tile<shape::QUERIES> &tile, keys_rows &rows,

@@ -2,6 +2,7 @@
  * twice for the same bits. With the argument "large", on a GPU: five large problems with their times, or one of them:
  * "large 0" .. "large 4", and of one variant: "large 0 norm", by one kernel: "large 0 norm hopper_ordered". */
 #include "base/bf16.h"
+#include "device/attention_kernel.h"
 #include "device/device.h"
 #include "test.h"
 
@@ -249,7 +250,7 @@ static void check_key(error_sum *errors, reference *r, int b, int kv, int64_t j)
 
 /* ---- a run ---- */
 
-static void *take(const uint16_t *host, size_t bytes) {
+static void *take(const void *host, size_t bytes) {
     void *memory;
     assert_int_equal(sr_device_allocate(gpu, &memory, bytes), SRNN_OK);
     if (host)
@@ -484,6 +485,92 @@ static void many_tiles(void **state) {
         }
 }
 
+/* ---- gradients of q and k that are freed of their position on the way ---- */
+
+/* Any angles and places will do. */
+static double angle_at(int64_t position, int c) {
+    return 0.37 * (double)position / (1 + c);
+}
+
+static int32_t position_at(int64_t token) {
+    return (int32_t)(token * 7 % 100);
+}
+
+static sr_turn turn_create(int64_t tokens, int D) {
+    enum { POSITIONS = 100 };
+    float *table = malloc((size_t)POSITIONS * (size_t)D * sizeof *table);
+    int32_t *positions = malloc((size_t)tokens * sizeof *positions);
+    assert_non_null(table);
+    assert_non_null(positions);
+    for (int64_t n = 0; n < POSITIONS; n++)
+        for (int c = 0; c < D / 2; c++) {
+            table[n * D + c] = (float)cos(angle_at(n, c));
+            table[n * D + D / 2 + c] = (float)sin(angle_at(n, c));
+        }
+    for (int64_t n = 0; n < tokens; n++)
+        positions[n] = position_at(n);
+    const sr_turn turn = {take(table, (size_t)POSITIONS * (size_t)D * sizeof *table),
+                          take(positions, (size_t)tokens * sizeof *positions)};
+    free(table);
+    free(positions);
+    return turn;
+}
+
+/* Rows of `turned` against those of `plain`, turned back here. */
+static void check_turned(const run *x, const uint16_t *turned, const uint16_t *plain, bool keys) {
+    const int D = x->problem.D;
+    for (int64_t row = 0; row < numbers_of(x, keys) / D; row++) {
+        const int64_t t = row % x->problem.T, b = row / x->problem.T / heads_of(x, keys);
+        const int32_t position = position_at(b * x->problem.T + t);
+        for (int c = 0; c < D / 2; c++) {
+            const double cosine = cos(angle_at(position, c)), sine = sin(angle_at(position, c));
+            const double low = number_at(plain, row * D + c),
+                         high = number_at(plain, row * D + c + D / 2);
+            const double limit = 0x1p-7 * hypot(low, high) + 1e-30;
+            assert_true(fabs(number_at(turned, row * D + c) - (low * cosine + high * sine)) <=
+                        limit);
+            assert_true(fabs(number_at(turned, row * D + c + D / 2) -
+                             (high * cosine - low * sine)) <= limit);
+        }
+    }
+}
+
+static void turned_back(void **state) {
+    (void)state;
+    static const char *const kernels[] = {"hopper", "hopper_ordered"};
+    for (size_t n = 0; n < 4; n++) {
+        run x = {.problem = {.B = 2, .H = 2, .Hkv = 1, .T = 200, .D = n < 2 ? 64 : 128}};
+        uint16_t *turned[OUTPUTS];
+        x.problem.kernel = kernels[n % 2];
+        if (!run_create(&x, &variants[0], 1))
+            skip();
+        const srnn_operands in = operands_of(x.input_there, Q),
+                            out = operands_of(x.output_there, D_Q);
+        sr_turn_back back = {turn_create((int64_t)x.problem.B * x.problem.T, x.problem.D), false};
+        forward(&x);
+        backward(&x);
+        fetch(&x, x.output);
+        assert_int_equal(sr_attention_turn_backward(x.plan, &out,
+                                                    (srnn_tensor){.data = x.input_there[D_O]}, &in,
+                                                    x.saved, &back),
+                         SRNN_OK);
+        assert_true(back.done);
+        for (int m = 0; m < OUTPUTS; m++) {
+            turned[m] = malloc((size_t)numbers_of(&x, m == D_K || m == D_V) * 2);
+            assert_non_null(turned[m]);
+        }
+        fetch(&x, turned);
+        check_turned(&x, turned[D_Q], x.output[D_Q], false);
+        check_turned(&x, turned[D_K], x.output[D_K], true);
+        assert_memory_equal(turned[D_V], x.output[D_V], (size_t)numbers_of(&x, true) * 2);
+        for (int m = 0; m < OUTPUTS; m++)
+            free(turned[m]);
+        sr_device_release(gpu, (void *)(uintptr_t)back.turn.table);
+        sr_device_release(gpu, (void *)(uintptr_t)back.turn.positions);
+        run_free(&x);
+    }
+}
+
 static double milliseconds(void (*work)(run *), run *x) {
     enum { REPEATS = 20 };
     struct timespec from, to;
@@ -548,7 +635,8 @@ static int large(const char *number, const char *spec, const char *kernel) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_rows), cmocka_unit_test(many_tiles)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_rows), cmocka_unit_test(many_tiles),
+                                       cmocka_unit_test(turned_back)};
     if (srnn_device_open(&gpu, "cuda") != SRNN_OK) {
         fprintf(stderr, "left out: %s\n", srnn_error_detail());
         return 77;
