@@ -60,6 +60,7 @@ release: deps-test build ## the release build and its tests
 nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, 20 of a rank, a study on a real Slurm, sanitizers and clang with every instruction set, every allocation and every touch of a file failing once, new input for the fuzzers
 	@$(call compile,build)
 	@$(MAKE) --no-print-directory sanitize clang one_level=-DSOFTRNN_CPU_LEVELS=ON
+	@build-clang/cli/softrnn verify --quick
 	@SOFTRNN_CPU=base build/tests/test_reach
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
 	@SOFTRNN_KILLS=20 SOFTRNN_KILL_SEED=2 tests/ranks/check_ranks.py build/cli/softrnn killed
