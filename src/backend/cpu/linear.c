@@ -349,16 +349,17 @@ srnn_status sr_cpu_linear_backward_input(sr_backend *backend, sr_matrix d_x, sr_
                                          const sr_linear *layers, int count) {
     biased_product items[SR_LINEAR_GROUP_MAX];
     for (int64_t i = 0, first = 0; i < count; first += layers[i++].N)
-        items[i].product = (sr_product){.a = sr_matrix_columns(d_y, first, layers[i].N).data,
-                                        .b = layers[i].weight,
-                                        .c = d_x.data,
-                                        .a_stride = d_y.stride,
-                                        .b_stride = d_x.columns,
-                                        .c_stride = d_x.stride,
-                                        .M = d_x.rows,
-                                        .N = d_x.columns,
-                                        .K = layers[i].N,
-                                        .add = i > 0};
+        items[i] =
+            (biased_product){.product = {.a = sr_matrix_columns(d_y, first, layers[i].N).data,
+                                         .b = layers[i].weight,
+                                         .c = d_x.data,
+                                         .a_stride = d_y.stride,
+                                         .b_stride = d_x.columns,
+                                         .c_stride = d_x.stride,
+                                         .M = d_x.rows,
+                                         .N = d_x.columns,
+                                         .K = layers[i].N,
+                                         .add = i > 0}};
     return add_up(backend, items, count);
 }
 
