@@ -72,15 +72,14 @@ static void llama2c_files(void **state) {
 
 enum { BEFORE = 140, STEPS = 4, LONGEST = BEFORE + STEPS, TEXTS = 9, MANY = 33 };
 
-/* Wide enough for every kernel of generation; the heads of a layer differ in width from what 32 lanes hold. */
-static sr_model *wide_model(sr_backend *backend, const char *attention) {
+static sr_model *model_of(sr_backend *backend, const char *attention, int D) {
     sr_model_config config = {.V = 71,
                               .C = 128,
                               .F = 192,
                               .L = 2,
                               .H = 4,
                               .Hkv = 2,
-                              .D = 32,
+                              .D = D,
                               .positions = LONGEST,
                               .norm_epsilon = 1e-5,
                               .rope_theta = 100,
@@ -91,6 +90,11 @@ static sr_model *wide_model(sr_backend *backend, const char *attention) {
     assert_int_equal(sr_model_create(&model, backend, &config), SRNN_OK);
     sr_model_config_free(&config);
     return model;
+}
+
+/* Wide enough for every kernel of generation; the heads of a layer differ in width from what 32 lanes hold. */
+static sr_model *wide_model(sr_backend *backend, const char *attention) {
+    return model_of(backend, attention, 32);
 }
 
 /* The session has chosen the first of the largest logits (B, V). */
@@ -300,6 +304,50 @@ static void preparing_a_cpu(void **state) {
     sr_model_free(model);
 }
 
+/* ---- gradients ---- */
+
+/* Of all weights, in host memory. */
+static float *gradients_of(sr_model *model, const int32_t *ids, const int32_t *targets) {
+    enum { B = 2, T = 130 };
+    const size_t bytes = model->table.numbers * sizeof(float);
+    float losses[B * T], *gradients = malloc(bytes);
+    sr_pass *pass;
+    assert_non_null(gradients);
+    assert_int_equal(sr_model_initialise(model, 0.1, 1), SRNN_OK);
+    assert_int_equal(sr_pass_create(&pass, model, &(sr_pass_setup){.B = B, .T = T, .train = true}),
+                     SRNN_OK);
+    assert_int_equal(sr_pass_zero_gradient(pass), SRNN_OK);
+    assert_int_equal(sr_pass_gradients(pass, losses, ids, targets, 1.0 / (B * T)), SRNN_OK);
+    assert_int_equal(
+        sr_device_copy_out(model->backend->device, gradients, sr_pass_gradient(pass), bytes),
+        SRNN_OK);
+    sr_pass_free(pass);
+    return gradients;
+}
+
+/* Heads of the kernels for Hopper (64, 128) and of others: positions are turned back once, whoever does it. */
+static void gradients(void **state) {
+    (void)state;
+    static const int heads[] = {32, 64, 128};
+    int32_t ids[2 * 130], targets[2 * 130];
+    small_ids(ids, 2 * 130, 71, 5);
+    small_ids(targets, 2 * 130, 71, 6);
+    for (size_t n = 0; n < sizeof heads / sizeof *heads; n++) {
+        sr_model *model = model_of(cpu, "softmax", heads[n]),
+                 *moved = model_of(gpu, "softmax", heads[n]);
+        float *want = gradients_of(model, ids, targets), *got = gradients_of(moved, ids, targets);
+        for (size_t i = 0; i < model->table.count; i++) {
+            const sr_tensor_spec *spec = &model->table.specs[i];
+            const double error = small_error(got + spec->start, want + spec->start, spec->count);
+            if (!(error < 0.05))
+                fail_msg("heads of %d, %s: off by %g", heads[n], spec->name, error);
+        }
+        sr_model_free(model);
+        sr_model_free(moved);
+        free(want), free(got);
+    }
+}
+
 int main(void) {
     const sr_backend_settings host = {.threads = 1}, device = {.device = "cuda", .bf16 = true};
     if (sr_backend_create(&gpu, &device) != SRNN_OK) {
@@ -310,7 +358,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folders),   cmocka_unit_test(llama2c_files),
         cmocka_unit_test(feeding),   cmocka_unit_test(following),
-        cmocka_unit_test(preparing), cmocka_unit_test(preparing_a_cpu)};
+        cmocka_unit_test(preparing), cmocka_unit_test(preparing_a_cpu),
+        cmocka_unit_test(gradients)};
     const int failed = cmocka_run_group_tests(tests, write_models, NULL);
     sr_folder_remove(folder);
     sr_backend_free(cpu);
