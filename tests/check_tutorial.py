@@ -41,10 +41,10 @@ def run_python(found):
 def run_commands(found, program):
     """Runs the commands of console blocks, in an empty folder."""
     commands = [line[2:] for language, text in found if language == "console" for line in text.splitlines()]
-    path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": os.pathsep.join([str(program.parent), os.environ["PATH"]])}
     with tempfile.TemporaryDirectory() as folder:
         for command in commands:
-            done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, env={**os.environ, "PATH": path})
+            done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, env=environment)
             assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
     return len(commands)
 
