@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """check_docs.py: what the documents name and link to exists, every page can be reached from the README or from
-docs/README.md, and the README's way through the sources is short.
+docs/README.md, the page about GPU kernels names what there is, and the README's way through the sources is short.
 
 Usage: check_docs.py ROOT. Prints what is wrong; exit 1 if anything is. Links to other sites are not followed.
 """
@@ -57,6 +57,15 @@ def missing(root, document):
             yield f"{name}: {file.name} has no heading for the link {link}"
 
 
+def renamed(root):
+    """Names of code in the page about GPU kernels that the sources no longer have."""
+    document = root / "docs/GPU_KERNELS.md"
+    sources = [file.read_text(encoding="utf-8") for file in root.glob("src/**/*") if file.suffix in (".cu", ".h", ".c")]
+    known = set(re.findall(r"\w+", " ".join(sources)))
+    for name in sorted(set(re.findall(r"`(\w+)`", document.read_text(encoding="utf-8"))) - known):
+        yield f"{document.relative_to(root)}: no source has the name {name}"
+
+
 def unreachable(root, documents):
     """Documents that no chain of links leads to."""
     waiting = [root / entrance for entrance in ENTRANCES]
@@ -83,7 +92,7 @@ def main():
     root = Path(sys.argv[1]).resolve()
     documents = sorted([*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("examples/*.md")])
     wrong = [line for document in documents for line in missing(root, document)]
-    wrong += [*unreachable(root, documents), *reading(root)]
+    wrong += [*unreachable(root, documents), *renamed(root), *reading(root)]
     print("\n".join(wrong + [f"{len(documents)} documents, {len(wrong)} wrong"]))
     return 1 if wrong else 0
 
