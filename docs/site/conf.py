@@ -24,6 +24,8 @@ exclude_patterns = ["build*", ".*", "src", "tests", "cli", "python"]
 
 html_theme = "furo"
 html_title = f"softrnn {version}"
+html_static_path = ["style.css"]
+html_css_files = ["style.css"]
 html_copy_source = False
 html_show_copyright = False
 highlight_language = "none"
