@@ -84,9 +84,9 @@ def add_navigation(app, name, source):
         return
     groups = navigation()
     listed = {page for pages in groups.values() for page in pages}
-    groups["More"] = {page: Path(page).stem.capitalize() for page in sorted(app.env.found_docs - listed)}
+    groups["More"] = {page: "" for page in sorted(app.env.found_docs - listed)}  # by their own titles
     for caption, pages in groups.items():
-        lines = [f"{title} <{page}>" for page, title in pages.items() if page != root_doc]
+        lines = [f"{title} <{page}>" if title else page for page, title in pages.items() if page != root_doc]
         if lines:
             source[0] += "\n\n```{{toctree}}\n:caption: {}\n:hidden:\n\n{}\n```\n".format(caption, "\n".join(lines))
 
