@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from myst_parser.parsers.sphinx_ import MystParser
+from sphinx.util import inspect
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = Path(os.environ["SOFTRNN_DOCS"])  # where Doxygen left its XML
@@ -122,6 +123,15 @@ def leave_folders_alone(app, env, node, text):
     return text if folder.is_dir() else None
 
 
+def show_parameters(app, what, name, found, options, signature, returns):
+    """A class that derives from a library which is not installed still shows the parameters of its own __init__."""
+    init = vars(found).get("__init__") if what == "class" else None
+    if init and signature.startswith("(*args"):
+        own = inspect.signature(init, bound_method=True)
+        return inspect.stringify_signature(own, show_return_annotation=False, unqualified_typehints=True), returns
+    return None
+
+
 def add_front_door(app, exception):
     """index.html, which leads to the first page."""
     if not exception and app.builder.format == "html":
@@ -135,5 +145,6 @@ def setup(app):
     app.connect("source-read", add_navigation)
     app.connect("source-read", add_commands)
     app.connect("source-read", add_groups)
+    app.connect("autodoc-process-signature", show_parameters)
     app.connect("missing-reference", leave_folders_alone)
     app.connect("build-finished", add_front_door)
