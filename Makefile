@@ -141,7 +141,7 @@ docs: build ## the documents, the C and the Python interface as one searchable s
 	@mkdir -p build-docs
 	@SOFTRNN_DOCS=$(CURDIR)/build-docs doxygen docs/site/Doxyfile
 	@SOFTRNN_DOCS=$(CURDIR)/build-docs SOFTRNN_LIBRARIES=$(CURDIR)/build PYTHONDONTWRITEBYTECODE=1 \
-	    sphinx-build -q -W --keep-going -j $(JOBS) -c docs/site -d build-docs/doctrees . build-docs/html
+	    sphinx-build -q -E -a -W --keep-going -j $(JOBS) -c docs/site -d build-docs/doctrees . build-docs/html
 	@echo build-docs/html/index.html
 
 clean: ## remove everything that was built

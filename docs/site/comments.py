@@ -14,7 +14,8 @@ groups = 0
 
 
 def escape(text):
-    """Keeps < and @ from starting a tag or a command, except in lines that are indented as code."""
+    """Keeps < and @ from starting a tag or a command, except in lines that are indented as code. These begin a block."""
+    text = re.sub(r":\n( \*\s{5})", r":\n *\n\1", text)
     return "\n".join(line if re.match(r" \*\s{5}", line) else re.sub(r"([<>@])", r"\\\1", line)
                      for line in text.split("\n"))
 
