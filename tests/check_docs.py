@@ -10,18 +10,28 @@ from pathlib import Path
 READING_LINES = 2000
 # Paths as the documents write them: from the root, in backticks or as links.
 PATH = re.compile(r"[`(]((?:src|include|tests|cli|docs|studies|tools|cmake|bench|examples|python|emulator)/[\w./-]*\w)[`)]")
-LINK = re.compile(r"\]\(([\w./-]+\.md)\)")
+LINK = re.compile(r"\]\(([\w./-]+\.md)(?:#([\w-]+))?\)")
+HEADING = re.compile(r"^#+ (.*)$", re.M)
+
+
+def anchors(document):
+    """The names that links give to a page's headings: lower case, punctuation dropped, spaces as dashes."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+            for heading in HEADING.findall(document.read_text(encoding="utf-8"))}
 
 
 def missing(root, document):
-    """Names in a document of files that are not there."""
+    """Names in a document of files, and of headings in them, that do not exist."""
     text = document.read_text(encoding="utf-8")
     for match in PATH.finditer(text):
         if not (root / match.group(1)).exists():
             yield f"{document.relative_to(root)}: {match.group(1)} does not exist"
     for match in LINK.finditer(text):
-        if not (document.parent / match.group(1)).exists():
+        target, anchor = document.parent / match.group(1), match.group(2)
+        if not target.exists():
             yield f"{document.relative_to(root)}: the link {match.group(1)} leads nowhere"
+        elif anchor and anchor not in anchors(target):
+            yield f"{document.relative_to(root)}: {match.group(1)} has no heading #{anchor}"
 
 
 def reading(root):
