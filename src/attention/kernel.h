@@ -3,7 +3,7 @@
 #ifndef SR_ATTENTION_KERNEL_H
 #define SR_ATTENTION_KERNEL_H
 
-#include "softrnn.h"
+#include "device/device.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -131,6 +131,19 @@ typedef struct sr_state_kernel {
     /* Whether feeding T tokens turns q and k where the call has a turn. NULL: never. */
     bool (*turns)(const srnn_problem *problem, int T);
 } sr_state_kernel;
+
+/* The attention of a device. */
+typedef struct sr_attention_kernels {
+    const sr_attention_kernel *const *(*list)(void); /* best first, ended by NULL */
+
+    /* How states of a problem are kept, with a fixed size or as a KV cache; NULL: they are not. */
+    const sr_state_kernel *(*state)(const srnn_problem *problem, bool fixed);
+
+    /* Whether the chunked form of a problem that has a state is faster here than the parallel one. */
+    bool (*chunked_pays)(const srnn_problem *problem);
+
+    int value_size_max; /* of Dv */
+} sr_attention_kernels;
 
 /* How many running sums a carry has in all. */
 size_t sr_carry_numbers(const srnn_plan *plan);

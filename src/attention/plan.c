@@ -65,7 +65,7 @@ enum { AUTO_ORDER_MAX = 8 };
 /* Whether the device computes the problem in this form. */
 static bool has_kernel(const srnn_plan *plan, srnn_form form) {
     const srnn_problem *p = &plan->problem;
-    for (const sr_attention_kernel *const *k = plan->device->kernels(); *k; k++)
+    for (const sr_attention_kernel *const *k = plan->device->attention->list(); *k; k++)
         if ((*k)->dtype == p->dtype && (*k)->form == form && (*k)->supports(p))
             return true;
     return false;
@@ -75,9 +75,9 @@ static srnn_form choose_form(const srnn_plan *plan) {
     const srnn_problem *p = &plan->problem;
     if (p->form != SRNN_FORM_AUTO)
         return p->form;
-    const bool chunked = sr_highest_order(&p->attention) <= AUTO_ORDER_MAX &&
-                         sr_problem_check_state(p) == SRNN_OK && plan->device->chunked_pays(p) &&
-                         has_kernel(plan, SRNN_FORM_CHUNKED);
+    const bool chunked =
+        sr_highest_order(&p->attention) <= AUTO_ORDER_MAX && sr_problem_check_state(p) == SRNN_OK &&
+        plan->device->attention->chunked_pays(p) && has_kernel(plan, SRNN_FORM_CHUNKED);
     return chunked ? SRNN_FORM_CHUNKED : SRNN_FORM_PARALLEL;
 }
 
@@ -94,7 +94,7 @@ static srnn_status unknown_kernel(const srnn_device *device, const char *name) {
 static srnn_status choose_kernel(srnn_plan *plan) {
     const srnn_problem *p = &plan->problem;
     bool known = !p->kernel;
-    for (const sr_attention_kernel *const *k = plan->device->kernels(); *k; k++) {
+    for (const sr_attention_kernel *const *k = plan->device->attention->list(); *k; k++) {
         if (p->kernel && strcmp(p->kernel, (*k)->name) != 0)
             continue;
         known = true;
@@ -126,7 +126,7 @@ static srnn_status plan_fill(srnn_plan *plan, const srnn_problem *problem) {
     SR_TRY(srnn_plan_documents(plan, p->offsets, p->documents));
     p->offsets = NULL;
     /* A kernel that was asked for by name brings its form. */
-    for (const sr_attention_kernel *const *k = plan->device->kernels(); *k; k++)
+    for (const sr_attention_kernel *const *k = plan->device->attention->list(); *k; k++)
         if (p->kernel && p->form == SRNN_FORM_AUTO && strcmp((*k)->name, p->kernel) == 0)
             p->form = (*k)->form;
     p->form = choose_form(plan);
@@ -193,7 +193,8 @@ size_t srnn_plan_saved_bytes(const srnn_plan *plan) {
 
 /* A name may stand for several number types; it is told once. */
 const char *srnn_kernel_name(const srnn_device *device, size_t index) {
-    const sr_attention_kernel *const *kernels = (device ? device : sr_device_cpu())->kernels();
+    const sr_attention_kernel *const *kernels =
+        (device ? device : sr_device_cpu())->attention->list();
     for (size_t n = 0; kernels[n]; n++) {
         size_t before = 0;
         while (before < n && strcmp(kernels[before]->name, kernels[n]->name) != 0)

@@ -57,11 +57,11 @@ static const kernel_set *set_in_use(void) {
     return &set_base;
 }
 
-const sr_attention_kernel *const *sr_cpu_attention_kernels(void) {
+static const sr_attention_kernel *const *list(void) {
     return set_in_use()->attention;
 }
 
-const sr_state_kernel *sr_cpu_state_kernel(const srnn_problem *problem, bool fixed) {
+static const sr_state_kernel *state(const srnn_problem *problem, bool fixed) {
     const srnn_dtype dtype = problem->dtype;
     const srnn_attention *a = &problem->attention;
     if (dtype == SRNN_BF16)
@@ -78,7 +78,8 @@ static const sr_attention_kernel *flash_of(srnn_dtype dtype) {
     return dtype == SRNN_BF16 ? NULL : set_in_use()->attention[dtype];
 }
 
-bool sr_cpu_chunked_pays(const srnn_problem *p) {
+/* Whether the chunked form has fewer operations than the parallel one. */
+static bool chunked_pays(const srnn_problem *p) {
     const sr_attention_kernel *flash = flash_of(p->dtype);
     if (flash && !flash->supports(p))
         return true; /* the other is the generic kernel */
@@ -91,3 +92,10 @@ bool sr_cpu_chunked_pays(const srnn_problem *p) {
     const double chunked = 2.5 * state + pair * p->chunk;
     return chunked < 0.5 * pair * p->T;
 }
+
+const sr_attention_kernels sr_cpu_attention = {
+    .list = list,
+    .state = state,
+    .chunked_pays = chunked_pays,
+    .value_size_max = SR_VALUE_SIZE_MAX,
+};

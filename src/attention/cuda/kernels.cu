@@ -1,6 +1,4 @@
 /* kernels.cu: which attention kernels a GPU has. */
-#include "attention/cuda/kernels.h"
-
 #include "attention/cuda/decode/state.h"
 #include "attention/cuda/generic/generic.h"
 #include "attention/cuda/hopper/hopper.h"
@@ -9,7 +7,7 @@
 #include "attention/cuda/order2/order2.h"
 #include "equation/facts.h"
 
-const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
+static const sr_attention_kernel *const *list(void) {
     static const sr_attention_kernel *const kernels[] = {&sr_cuda_attention_hopper_ordered,
                                                          &sr_cuda_attention_hopper,
                                                          &sr_cuda_attention_mma,
@@ -21,7 +19,7 @@ const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
     return kernels;
 }
 
-const sr_state_kernel *sr_cuda_state_kernel(const srnn_problem *problem, bool fixed) {
+static const sr_state_kernel *state(const srnn_problem *problem, bool fixed) {
     if (sr_beyond_plain(&problem->attention))
         return nullptr;
     switch (problem->dtype) {
@@ -38,7 +36,7 @@ const sr_state_kernel *sr_cuda_state_kernel(const srnn_problem *problem, bool fi
 /* H200, bf16: up to about so many pairs of positions in all heads, of calls that do not fill the GPU, the parallel form of
  * linear_elu with D = 64 was as fast or faster; and of order 2 up to about so many tokens with forward and backward together.
  * docs/PERFORMANCE.md has the times. */
-bool sr_cuda_chunked_pays(const srnn_problem *p) {
+static bool chunked_pays(const srnn_problem *p) {
     const double pairs = (double)p->B * p->H * p->T * p->T;
     const int tokens = sr_highest_order(&p->attention) < 2 ? 0
                        : p->D <= 16                        ? 512
@@ -46,3 +44,10 @@ bool sr_cuda_chunked_pays(const srnn_problem *p) {
                                                            : 8192;
     return pairs > 33e6 && p->T >= tokens;
 }
+
+extern "C" const sr_attention_kernels sr_cuda_attention = {
+    list,
+    state,
+    chunked_pays,
+    SR_HEAD_SIZE_MAX,
+};

@@ -1,4 +1,4 @@
-/* call.h (private): one call of attention as CUDA kernels see it: by value, built on the host, and the scratch memory
+/* call.h: one call of attention as CUDA kernels see it: by value, built on the host, and the scratch memory
  * that all of them share. N is the problem's number: sr_bf16 or float. */
 #ifndef SR_ATTENTION_CUDA_SHARED_CALL_H
 #define SR_ATTENTION_CUDA_SHARED_CALL_H

@@ -1,4 +1,4 @@
-/* rows.h (private): the mathematics of one row before and after the core: features, normaliser, gates, norms, and the
+/* rows.h: the mathematics of one row before and after the core: features, normaliser, gates, norms, and the
  * backward of each; no memory, no state.
  *
  * A row of up to WIDTH numbers is spread over lanes. A Row says how: a lane has `count` of them, number n is column(n) of
