@@ -18,12 +18,18 @@ static const sr_axis axes[] = {
     {.name = "position",
      .offset = FIELD(position),
      .words = {"rope", "none", "rope_features", "rope_chunks"}},
-    {.name = "short_conv", .kind = SR_AXIS_COUNT, .offset = FIELD(short_conv), .words = {"none"}},
+    {.name = "short_conv",
+     .of = SR_AXIS_OF_LAYER,
+     .kind = SR_AXIS_COUNT,
+     .offset = FIELD(short_conv),
+     .words = {"none"}},
     {.name = "front_tokens",
+     .of = SR_AXIS_OF_LAYER,
      .kind = SR_AXIS_COUNT,
      .offset = FIELD(front_tokens),
      .words = {"none"}},
     {.name = "layer",
+     .of = SR_AXIS_OF_LAYER,
      .offset = FIELD(layer),
      .words = {"plain", "power", "mamba2", "mamba_layer", "mamba_block", "gla", "delta_net", "rat",
                "grela", "nala"}},
@@ -39,11 +45,18 @@ static const sr_axis axes[] = {
      .words = {"none", "learned", "log_sigmoid", "softplus"},
      .alone = true},
     {.name = "decay_divisor",
+     .of_decay = true,
      .kind = SR_AXIS_NUMBER,
      .offset = FIELD(decay_divisor),
      .words = {"1"}},
-    {.name = "decay_width", .offset = FIELD(decay_width), .words = {"head", "channel"}},
-    {.name = "decay_place", .offset = FIELD(decay_place), .words = {"weight", "logit"}},
+    {.name = "decay_width",
+     .of_decay = true,
+     .offset = FIELD(decay_width),
+     .words = {"head", "channel"}},
+    {.name = "decay_place",
+     .of_decay = true,
+     .offset = FIELD(decay_place),
+     .words = {"weight", "logit"}},
     {.name = "pool", .kind = SR_AXIS_COUNT, .offset = FIELD(pool), .words = {"none"}},
     {.name = "value_gate",
      .offset = FIELD(value_gate),
@@ -84,10 +97,17 @@ static const sr_axis axes[] = {
      .kind = SR_AXIS_NUMBER,
      .offset = FIELD(norm_epsilon),
      .words = {"own"}},
+    {.name = NULL},
 };
 
+enum { AXES = sizeof axes / sizeof *axes - 1 };
+
 const sr_axis *sr_axis_at(size_t index) {
-    return index < sizeof axes / sizeof *axes ? &axes[index] : NULL;
+    return index < AXES ? &axes[index] : NULL;
+}
+
+bool sr_axis_matters(const sr_axis *axis, const srnn_attention *a) {
+    return !axis->of_decay || a->decay != SRNN_DECAY_NONE;
 }
 
 size_t sr_axis_words(const sr_axis *axis) {
