@@ -2,6 +2,7 @@
 #include "equation/facts.h"
 
 #include "equation/axes.h"
+#include "equation/norm.h"
 
 #include <math.h>
 
@@ -212,24 +213,10 @@ bool sr_needs_row_sum(const srnn_attention *a) {
     return false;
 }
 
-/* True if the norm leaves nothing of a factor of its row. */
-static bool norm_ignores_factors(srnn_norm norm) {
-    switch (norm) {
-    case SRNN_NORM_L2:
-    case SRNN_NORM_L2_SCALED:
-        return true;
-    case SRNN_NORM_NONE:
-    case SRNN_NORM_LAYER:
-    case SRNN_NORM_RMS:
-        return false;
-    }
-    return false;
-}
-
-/* The same of what stands before the norm, if nothing else does: a skip has another factor, and a norm
- * over several heads has several. */
+/* True if the norm leaves nothing of a factor of the row before it, and nothing else stands there: a
+ * skip has another factor, and a norm over several heads has several. */
 static bool norm_ignores_rows(const srnn_attention *a) {
-    return norm_ignores_factors(a->norm) && a->skip == SRNN_SKIP_NONE &&
+    return sr_norm_is_length(a->norm) && a->skip == SRNN_SKIP_NONE &&
            a->norm_width == SRNN_NORM_WIDTH_HEAD;
 }
 
