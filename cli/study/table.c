@@ -23,8 +23,7 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
     for (size_t i = 0; i < study->run_count; i++) {
         const sr_study_run *run = &study->runs[i];
         char state[SR_BYTES_WORDS];
-        if ((way->only.count && !sr_study_run_matches(study, run, &way->only)) ||
-            sr_study_run_matches(study, run, &way->skip))
+        if (!sr_study_selects(study, way, run))
             continue;
         printf("%-40s %8lld %11zu %12.0f %10.0f %9s\n", run->id, (long long)run->steps,
                run->parameters, run->tokens, run->flops / 1e9,

@@ -381,7 +381,7 @@ static void unstable_variants_stay(void **state) {
     expect_no_text(broken, "report.html", "Better:");
     expect_no_text(broken, "report.html", "Stale statistics");
     expect_text(broken, "figures/2-kjv-differences-in-loss.svg", "diverged in 3 of 3 seeds");
-    expect_text(broken, "report.html", "in 2 of 3 forms and is unstable in 1");
+    expect_text(broken, "report.html", "in 2 of 3 forms and is <strong>unstable</strong> in 1");
     expect_text(broken, "tables/claims.csv",
                 "seen here: linear elu: unstable, diverged in 3 of 3 seeds");
 }

@@ -14,12 +14,14 @@ typedef struct sr_variant_record {
     bool known;                /* the text form is one that this program reads */
     srnn_attention descriptor; /* if known */
     int style;                 /* in charts; 0 is the baseline */
+    bool used;                 /* in a cell: some run of it was asked for, or has ended */
 } sr_variant_record;
 
 /* The verdict of summary.json on a variant. */
 typedef enum sr_effect {
     SR_EFFECT_UNKNOWN = 0, /* nothing to compare */
     SR_EFFECT_BASELINE,
+    SR_EFFECT_TOO_FEW, /* a difference without an interval: too few runs to judge it */
     SR_EFFECT_UNCLEAR, /* the interval includes zero */
     SR_EFFECT_BETTER,
     SR_EFFECT_WORSE,
@@ -33,8 +35,13 @@ typedef struct sr_cost {
     double mean, low, high;
 } sr_cost;
 
+struct sr_run_record;
+
 typedef struct sr_entry {
     const sr_variant_record *variant;
+    double learning_rate;                 /* of its runs */
+    const struct sr_run_record **members; /* (member_count), owned: its runs */
+    size_t member_count;
     double mean, deviation; /* of the cell's measure over seeds */
     double loss, best_loss; /* means */
     bool of_accuracy;       /* the difference is one of accuracy (more is better), else of loss */
@@ -59,8 +66,11 @@ sr_cost sr_entry_cost(const sr_entry *entry);
 /* Bytes of its state, else of keys and values. */
 double sr_entry_memory(const sr_entry *entry);
 
-/* True if the variant has a verdict beside the baseline's. */
+/* True if the variant is compared with the baseline, whether or not its runs are enough to judge. */
 bool sr_entry_compared(const sr_entry *entry);
+
+/* True if its runs are enough to judge it. */
+bool sr_entry_judged(const sr_entry *entry);
 
 /* True if it is worse, or unstable. */
 bool sr_entry_falls_short(const sr_entry *entry);
