@@ -94,6 +94,7 @@ srnn_status sr_entry_read(sr_entry *entry, const sr_variant_record *variant, con
     entry->tokens_per_second = sr_json_number_of(object, "tokens_per_second");
     entry->memory_bytes = sr_json_number_of(object, "memory_bytes");
     entry->parameters = sr_json_number_of(object, "parameters");
+    entry->more_parameters = sr_json_number_of(object, "more_parameters");
     entry->state_bytes = sr_json_number_of(object, "state_bytes");
     entry->cache_bytes = sr_json_number_of(object, "cache_bytes");
     return read_difference(entry, sr_json_object_of(object, "difference"), accuracy);
@@ -149,4 +150,12 @@ void sr_entry_write_broken(char *words, size_t size, const sr_entry *entry) {
         }
     if (!*words)
         snprintf(words, size, "not all seeds ended with a number");
+}
+
+void sr_entry_write_parameters(char words[48], const sr_entry *entry) {
+    const double percent = 100 * fabs(entry->more_parameters);
+    *words = '\0';
+    if (percent < 1e6)
+        snprintf(words, 48, "%.*f\u202f%% %s parameters", percent < 10 ? 1 : 0, percent,
+                 entry->more_parameters > 0 ? "more" : "fewer");
 }

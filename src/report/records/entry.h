@@ -52,7 +52,8 @@ typedef struct sr_entry {
     sr_effect effect;
     bool contradicts; /* the verdict says better or worse, and the interval includes zero */
     double runs, finished, diverged, failed, skipped;
-    double not_finite; /* of the finished: ended without a finite number */
+    double not_finite;      /* of the finished: ended without a finite number */
+    double more_parameters; /* share beyond the baseline's; NAN: not so different that it matters */
     double tokens_per_second, memory_bytes, parameters, state_bytes, cache_bytes;
 } sr_entry;
 
@@ -71,6 +72,9 @@ bool sr_entry_compared(const sr_entry *entry);
 
 /* True if its runs are enough to judge it. */
 bool sr_entry_judged(const sr_entry *entry);
+
+/* "12 % more parameters" than the baseline, where that matters; else "". */
+void sr_entry_write_parameters(char words[48], const sr_entry *entry);
 
 /* True if it is worse, or unstable. */
 bool sr_entry_falls_short(const sr_entry *entry);

@@ -360,11 +360,3 @@ bool sr_cell_keeps_up(const sr_cell_record *cell, const sr_entry *entry) {
     return sr_entry_compared(entry) && entry->effect != SR_EFFECT_UNSTABLE &&
            sr_entry_cost(entry).high <= sr_cell_margin(cell, entry);
 }
-
-void sr_cell_write_parameters(char words[48], const sr_cell_record *cell, const sr_entry *entry) {
-    const double share = cell->baseline ? entry->parameters / cell->baseline->parameters - 1 : NAN;
-    *words = '\0';
-    if (isfinite(share) && fabs(share) > SR_PARAMETER_MARGIN && fabs(share) < 1e6)
-        snprintf(words, 48, "%.*f\u202f%% %s parameters", fabs(share) < 0.1 ? 1 : 0,
-                 100 * fabs(share), share > 0 ? "more" : "fewer");
-}

@@ -57,11 +57,6 @@ const sr_entry *sr_cell_entry(const sr_cell_record *cell, const sr_variant_recor
 #define SR_MARGIN 0.02
 double sr_cell_margin(const sr_cell_record *cell, const sr_entry *entry);
 
-/* "12 % more parameters" where their number differs from the baseline's by more than
- * SR_PARAMETER_MARGIN; else "". */
-#define SR_PARAMETER_MARGIN 0.02
-void sr_cell_write_parameters(char words[48], const sr_cell_record *cell, const sr_entry *entry);
-
 /* True if, by its interval, the variant costs no more than the margin. */
 bool sr_cell_keeps_up(const sr_cell_record *cell, const sr_entry *entry);
 

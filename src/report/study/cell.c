@@ -118,10 +118,10 @@ static troubles find_troubles(const sr_cell_record *cell) {
 }
 
 /* What is better may be so by its size. */
-static void add_verdict(sr_table *table, const sr_cell_record *cell, const sr_entry *entry) {
+static void add_verdict(sr_table *table, const sr_entry *entry) {
     char parameters[48] = "";
     if (entry->effect == SR_EFFECT_BETTER)
-        sr_cell_write_parameters(parameters, cell, entry);
+        sr_entry_write_parameters(parameters, entry);
     sr_table_cell(table, "%s%s%s", sr_effect_word(entry->effect), *parameters ? ", " : "",
                   parameters);
 }
@@ -139,7 +139,7 @@ static void add_row(sr_table *table, const sr_cell_record *cell, const sr_entry 
     sr_table_number(table, entry->difference, sr_format_signed(entry->difference, decimals).text);
     sr_table_number(table, entry->low, sr_format_signed(entry->low, decimals).text);
     sr_table_number(table, entry->high, sr_format_signed(entry->high, decimals).text);
-    add_verdict(table, cell, entry);
+    add_verdict(table, entry);
     sr_table_cell(table, "%s", entry->method);
     sr_table_number(table, baseline ? NAN : (double)entry->seed_count,
                     baseline ? "" : sr_format_count((double)entry->seed_count).text);

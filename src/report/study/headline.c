@@ -36,7 +36,7 @@ static void write_size(sentence *s, const char *verb, const sr_entry *entry) {
 static void write_gain(sentence *s, const sr_entry *entry) {
     char parameters[48];
     write_size(s, "gains", entry);
-    sr_cell_write_parameters(parameters, s->cell, entry);
+    sr_entry_write_parameters(parameters, entry);
     if (*parameters)
         fprintf(s->out, " (with %s)", parameters);
 }

@@ -100,7 +100,7 @@ static void write_baseline(FILE *out, const sr_cell_record *cell) {
 
 /* The difference with its interval, and whether more parameters may have made a better one; of an
  * unstable variant what broke. */
-static void write_item(FILE *out, const sr_cell_record *cell, const sr_entry *entry) {
+static void write_item(FILE *out, const sr_entry *entry) {
     char broken[160], parameters[48];
     fputs("<span class=\"item\"><b>", out);
     sr_escape_html(out, entry->variant->name);
@@ -110,7 +110,7 @@ static void write_item(FILE *out, const sr_cell_record *cell, const sr_entry *en
         fputs(broken, out);
     } else {
         fputs(sr_format_interval(entry->difference, entry->low, entry->high).text, out);
-        sr_cell_write_parameters(parameters, cell, entry);
+        sr_entry_write_parameters(parameters, entry);
         if (entry->effect == SR_EFFECT_BETTER && *parameters)
             fprintf(out, " (with %s)", parameters);
     }
@@ -126,7 +126,7 @@ static void write_effect(FILE *out, const sr_cell_record *cell, sr_effect effect
         if (first)
             fprintf(out, "<li class=\"%s\"><strong>%s</strong> ", class, words);
         fputs(first ? "" : ", ", out);
-        write_item(out, cell, cell->ranked[i]);
+        write_item(out, cell->ranked[i]);
         first = false;
     }
     fputs(first ? "" : "</li>\n", out);

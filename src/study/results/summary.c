@@ -237,6 +237,11 @@ static sr_verdict judge(const sr_summary_variant *v) {
                                                                     : SR_VERDICT_WORSE;
 }
 
+static double more_parameters(const sr_summary_variant *v, const sr_summary_variant *baseline) {
+    const double share = baseline ? v->parameters / baseline->parameters - 1 : NAN;
+    return fabs(share) > SR_PARAMETER_MARGIN ? share : NAN;
+}
+
 static srnn_status fill_differences(sr_summary_cell *cell, const maker *m) {
     sr_prior prior;
     for (size_t v = 0; v < cell->count; v++)
@@ -245,6 +250,8 @@ static srnn_status fill_differences(sr_summary_cell *cell, const maker *m) {
     for (size_t v = 0; v < cell->count; v++) {
         SR_TRY(find_interval(&cell->variants[v], m, cell, &prior));
         cell->variants[v].difference.verdict = judge(&cell->variants[v]);
+        cell->variants[v].more_parameters =
+            more_parameters(&cell->variants[v], baseline_of(m, cell));
     }
     return SRNN_OK;
 }

@@ -35,6 +35,9 @@ typedef struct sr_difference {
     sr_verdict verdict;
 } sr_difference;
 
+/* A better variant is marked if the number of its parameters differs by more. */
+#define SR_PARAMETER_MARGIN 0.02
+
 /* A variant in a cell. */
 typedef struct sr_summary_variant {
     size_t variant; /* of the study */
@@ -47,6 +50,8 @@ typedef struct sr_summary_variant {
     sr_difference difference;               /* meaningless for the baseline */
     double tokens_per_second, memory_bytes; /* means */
     double parameters, state_bytes, cache_bytes;
+    double
+        more_parameters; /* share beyond the baseline's, less than 0: fewer; NaN: within SR_PARAMETER_MARGIN */
 } sr_summary_variant;
 
 /* All runs of one task, size and learning rate; or of one task and size, every variant at the
