@@ -22,6 +22,7 @@ typedef struct family {
     dimension of;
     const sr_cell_record **cells; /* (count), by place */
     size_t count;
+    bool *taken; /* (cells of the study): in an earlier family of this dimension */
 } family;
 
 static double place_of(const sr_cell_record *cell, dimension of) {
@@ -59,7 +60,7 @@ static void make_family(family *f, const sr_records *records, size_t first) {
         f->cells[0]->accuracy && f->cells[0]->leads && isfinite(place_of(f->cells[0], f->of));
     for (int pass = 0; f->count && pass < 2; pass++)
         for (size_t i = first + 1; i < records->cell_count; i++)
-            if (belongs(f, &records->cells[i], pass == 0))
+            if (!f->taken[i] && belongs(f, &records->cells[i], pass == 0))
                 f->cells[f->count++] = &records->cells[i];
     qsort_r(f->cells, f->count, sizeof *f->cells, compare_places, &f->of);
 }
@@ -101,27 +102,19 @@ static srnn_status put_family(sr_page *page, const sr_records *records, const fa
     return sr_page_chart(page, chart);
 }
 
-/* True if an earlier cell's family has this one. */
-static bool is_taken(family *f, const sr_records *records, size_t cell) {
-    for (size_t first = 0; first < cell; first++) {
-        make_family(f, records, first);
-        for (size_t i = 0; i < f->count && f->count > 1; i++)
-            if (f->cells[i] == &records->cells[cell])
-                return true;
-    }
-    return false;
-}
-
 static srnn_status put_families(sr_page *page, const sr_records *records, family *f) {
     size_t sections = 0;
     for (f->of = LENGTH; f->of < DIMENSIONS; f->of++) {
         size_t number = 0;
+        memset(f->taken, 0, records->cell_count * sizeof *f->taken);
         for (size_t first = 0; first < records->cell_count; first++) {
-            if (is_taken(f, records, first))
+            if (f->taken[first])
                 continue;
             make_family(f, records, first);
             if (f->count < 2)
                 continue;
+            for (size_t i = 0; i < f->count; i++)
+                f->taken[f->cells[i] - records->cells] = true;
             if (sections++ == 0)
                 sr_page_section(page, "lengths", "Accuracy over length and pairs");
             SR_TRY(put_family(page, records, f, number++));
@@ -131,11 +124,12 @@ static srnn_status put_families(sr_page *page, const sr_records *records, family
 }
 
 srnn_status sr_section_lengths(sr_page *page, const sr_records *records) {
-    void *memory;
-    family f = {.of = LENGTH};
-    SR_TRY(sr_alloc(&memory, records->cell_count + 1, sizeof *f.cells));
-    f.cells = memory;
-    const srnn_status status = put_families(page, records, &f);
-    free(f.cells);
+    void *cells, *taken = NULL;
+    SR_TRY(sr_alloc(&cells, records->cell_count + 1, sizeof(sr_cell_record *)));
+    srnn_status status = sr_alloc(&taken, records->cell_count + 1, sizeof(bool));
+    if (status == SRNN_OK)
+        status = put_families(page, records, &(family){.cells = cells, .taken = taken});
+    free(cells);
+    free(taken);
     return status;
 }
