@@ -112,7 +112,8 @@ static void print_variant(const sr_study *study, const sr_summary_cell *cell,
     print_number(v->accuracy.mean, 4);
     print_difference(study, cell, v);
     print_number(v->tokens_per_second, 0);
-    printf(" %9s %9s", sr_bytes_words(memory, v->memory_bytes),
+    putchar(v->apart ? '*' : ' ');
+    printf("%9s %9s", sr_bytes_words(memory, v->memory_bytes),
            sr_bytes_words(state, v->state_bytes));
     if (v->variant != study->baseline)
         print_parameters(v);
@@ -144,8 +145,14 @@ static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
     for (size_t i = 0; i < cell->count; i++)
         places[i] = (place){rank_of(cell, &cell->variants[i]), &cell->variants[i]};
     qsort(places, cell->count, sizeof *places, compare);
-    for (size_t i = 0; i < cell->count; i++)
+    bool apart = false;
+    for (size_t i = 0; i < cell->count; i++) {
         print_variant(study, cell, places[i].variant);
+        apart = apart || places[i].variant->apart;
+    }
+    if (apart)
+        printf("* not side by side with the baseline: on another machine, with another number of "
+               "threads, or beside\n  more or fewer other runs; these speeds cannot be compared\n");
     free(places);
 }
 

@@ -481,6 +481,17 @@ static void verdicts_are_read(void **state) {
     report_again(plain, SRNN_OK);
 }
 
+/* A speed that was not measured side by side with the baseline's has a mark, and the mark a note. */
+static void speeds_apart_are_marked(void **state) {
+    (void)state;
+    expect_no_text(plain, "report.html", "side by side");
+    expect_after(plain, "summary.json", "\"tokens_per_second\": 93000",
+                 "\"apart\": true, \"tokens_per_second\": 93000", "Not side by side");
+    expect_text(plain, "report.html", "93\u202f000*</td>");
+    expect_field(plain, "tables/1-recall-costs.csv", "norm", "tokens/s", "93000");
+    report_again(plain, SRNN_OK);
+}
+
 static void damaged_records_are_said(void **state) {
     (void)state;
     expect_after(plain, "runs/kjv.v0.1/metrics.jsonl", "{\"step\": 3,", "\"step\": 3,",
@@ -700,6 +711,7 @@ int main(void) {
         cmocka_unit_test(one_seed_is_judged_by_loss),
         cmocka_unit_test(unstable_variants_stay),
         cmocka_unit_test(verdicts_are_read),
+        cmocka_unit_test(speeds_apart_are_marked),
         cmocka_unit_test(damaged_records_are_said),
         cmocka_unit_test(no_order_is_dropped),
         cmocka_unit_test(the_question_comes_first),

@@ -512,6 +512,32 @@ static void what_was_not_asked_for(void **state) {
     unmake(&m);
 }
 
+/* softmax and norm ran beside each other, elu alone; then norm on another machine. */
+static void speeds_that_do_not_compare(void **state) {
+    (void)state;
+    made m;
+    const double losses[3][2] = {{1, 1.2}, {0.9, 1.1}, {2, 2.2}};
+    (void)make(&m, pair_text, losses);
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < m.study.run_count; i++) {
+            const sr_study_run *run = &m.study.runs[i];
+            sr_result *r = &m.records[i].result;
+            snprintf(r->host, sizeof r->host, "%s", pass && run->variant == 1 ? "there" : "here");
+            r->threads = 1;
+            r->started = 100 * (double)run->settings.seed + (run->variant == 2 ? 50 : 0);
+            r->ended = r->started + 40;
+        }
+        sr_summary_free(&m.summary);
+        assert_int_equal(sr_summary_make(&m.summary, &m.study, m.records, NULL), SRNN_OK);
+        const sr_summary_variant *variants = m.summary.cells[0].variants;
+        assert_false(variants[0].apart);
+        assert_true(variants[1].apart == (pass == 1));
+        assert_true(variants[2].apart ==
+                    (pass == 0)); /* in the second pass softmax is alone, too */
+    }
+    unmake(&m);
+}
+
 /* With one seed the interval is of the loss, also where accuracy ranks, and so is the verdict. */
 static void one_seed_compares_losses(void **state) {
     (void)state;
@@ -597,6 +623,7 @@ int main(void) {
         cmocka_unit_test(verdicts),
         cmocka_unit_test(each_at_its_best_rate),
         cmocka_unit_test(what_was_not_asked_for),
+        cmocka_unit_test(speeds_that_do_not_compare),
         cmocka_unit_test(divergence_is_unstable),
         cmocka_unit_test(numbers_that_are_not_finite),
         cmocka_unit_test(one_seed_compares_losses),

@@ -94,6 +94,7 @@ srnn_status sr_entry_read(sr_entry *entry, const sr_variant_record *variant, con
     entry->tokens_per_second = sr_json_number_of(object, "tokens_per_second");
     entry->memory_bytes = sr_json_number_of(object, "memory_bytes");
     entry->parameters = sr_json_number_of(object, "parameters");
+    entry->apart = json_is_true(json_object_get(object, "apart"));
     entry->more_parameters = sr_json_number_of(object, "more_parameters");
     entry->state_bytes = sr_json_number_of(object, "state_bytes");
     entry->cache_bytes = sr_json_number_of(object, "cache_bytes");

@@ -53,6 +53,7 @@ typedef struct sr_entry {
     bool contradicts; /* the verdict says better or worse, and the interval includes zero */
     double runs, finished, diverged, failed, skipped;
     double not_finite;      /* of the finished: ended without a finite number */
+    bool apart;             /* its speed was not measured side by side with the baseline's */
     double more_parameters; /* share beyond the baseline's; NAN: not so different that it matters */
     double tokens_per_second, memory_bytes, parameters, state_bytes, cache_bytes;
 } sr_entry;

@@ -237,6 +237,58 @@ static sr_verdict judge(const sr_summary_variant *v) {
                                                                     : SR_VERDICT_WORSE;
 }
 
+/* ---- speeds */
+
+/* How many other runs of the study were at work on the machine of a run while it ran, on average. */
+static double company_of(const maker *m, size_t run) {
+    const sr_result *own = &m->records[run].result;
+    double shared = 0;
+    for (size_t i = 0; i < m->study->run_count; i++) {
+        const sr_result *other = &m->records[i].result;
+        if (i != run && other->ended > other->started && strcmp(other->host, own->host) == 0)
+            shared += fmax(0, fmin(own->ended, other->ended) - fmax(own->started, other->started));
+    }
+    return shared / (own->ended - own->started);
+}
+
+/* Under what conditions the finished runs of a variant ran. */
+typedef struct conditions {
+    const char *host; /* NULL: none is known; "": several */
+    int threads;      /* 0: several numbers */
+    double company;   /* mean */
+} conditions;
+
+static conditions conditions_of(const maker *m, const sr_summary_cell *cell,
+                                const sr_summary_variant *v) {
+    conditions c = {0};
+    double count = 0;
+    for (size_t i = 0; i < m->study->run_count; i++) {
+        const sr_result *r = &m->records[i].result;
+        if (m->study->runs[i].variant != v->variant || !in_cell(m, cell, v->learning_rate, i) ||
+            !finished(m, i) || !*r->host || !(r->ended > r->started))
+            continue;
+        c.threads = !c.host || c.threads == r->threads ? r->threads : 0;
+        c.host = !c.host || strcmp(c.host, r->host) == 0 ? r->host : "";
+        c.company = (count * c.company + company_of(m, i)) / (count + 1);
+        count++;
+    }
+    return c;
+}
+
+/* Half a run more or less beside it: cores, caches and memory are shared with others. */
+static const double company_margin = 0.5;
+
+static bool is_apart(const maker *m, const sr_summary_cell *cell, const sr_summary_variant *v,
+                     const sr_summary_variant *baseline) {
+    if (!baseline || baseline == v)
+        return false;
+    const conditions own = conditions_of(m, cell, v), base = conditions_of(m, cell, baseline);
+    if (!own.host || !base.host)
+        return false;
+    return strcmp(own.host, base.host) != 0 || !*own.host || own.threads != base.threads ||
+           !own.threads || fabs(own.company - base.company) > company_margin;
+}
+
 static double more_parameters(const sr_summary_variant *v, const sr_summary_variant *baseline) {
     const double share = baseline ? v->parameters / baseline->parameters - 1 : NAN;
     return fabs(share) > SR_PARAMETER_MARGIN ? share : NAN;
@@ -250,6 +302,7 @@ static srnn_status fill_differences(sr_summary_cell *cell, const maker *m) {
     for (size_t v = 0; v < cell->count; v++) {
         SR_TRY(find_interval(&cell->variants[v], m, cell, &prior));
         cell->variants[v].difference.verdict = judge(&cell->variants[v]);
+        cell->variants[v].apart = is_apart(m, cell, &cell->variants[v], baseline_of(m, cell));
         cell->variants[v].more_parameters =
             more_parameters(&cell->variants[v], baseline_of(m, cell));
     }

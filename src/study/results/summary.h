@@ -49,6 +49,7 @@ typedef struct sr_summary_variant {
     sr_spread loss, best_loss, accuracy;
     sr_difference difference;               /* meaningless for the baseline */
     double tokens_per_second, memory_bytes; /* means */
+    bool apart; /* its runs were not side by side with the baseline's: speeds cannot be compared */
     double parameters, state_bytes, cache_bytes;
     double
         more_parameters; /* share beyond the baseline's, less than 0: fewer; NaN: within SR_PARAMETER_MARGIN */
