@@ -2,8 +2,8 @@
  *
  * Usage: bench_ops [DEVICE [float|bf16 [ROWS HIDDEN MLP VOCAB]]]. Prints one JSON line an op: microseconds, the bytes
  * that it must move and the operations that it must do, and both as rates. */
-#include "backend/backend.h"
 #include "base/clock.h"
+#include "ops/backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 /* info.c: `softrnn info`, what this build and this machine offer. */
 #include "base/threads.h"
 #include "base/units.h"
-#include "commands.h"
+#include "cli/commands.h"
+#include "cli/line/libraries.h"
+#include "cli/line/options.h"
 #include "device/cuda/device.h"
 #include "files/origin.h"
-#include "libraries.h"
-#include "options.h"
 
 #include <stdio.h>
 

@@ -7,8 +7,8 @@
 #ifndef SR_DEVICE_DEVICE_H
 #define SR_DEVICE_DEVICE_H
 
+#include "attention/kernel.h"
 #include "base/status.h"
-#include "device/attention_kernel.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,9 +2,9 @@
 #include "model/pass.h"
 
 #include "base/memory.h"
-#include "model/block.h"
-#include "model/contexts.h"
-#include "model/layer_kinds.h"
+#include "model/avey/contexts.h"
+#include "model/layer/block.h"
+#include "model/layer/kinds.h"
 
 #include <stdlib.h>
 

@@ -2,9 +2,9 @@
 #include "model/session.h"
 
 #include "base/memory.h"
-#include "model/avey_feed.h"
-#include "model/block.h"
-#include "model/layer_kinds.h"
+#include "model/avey/feed.h"
+#include "model/layer/block.h"
+#include "model/layer/kinds.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #include "train/trainer.h"
 
 #include "base/memory.h"
-#include "train/masters.h"
+#include "train/parallel/masters.h"
 
 #include <math.h>
 #include <stdlib.h>

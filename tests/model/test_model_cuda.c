@@ -1,7 +1,7 @@
 /* test_model_cuda.c: a model that was read from files onto a GPU, real or emulated, multiplies with what it read. */
 #include "base/bf16.h"
 #include "files/folder.h"
-#include "model/model_files.h"
+#include "model/files/model_folder.h"
 #include "model/session.h"
 #include "small_model.h"
 

@@ -1,9 +1,9 @@
 /* device.cu: the GPUs of this machine, and one of them as a device: memory, order, recordings. */
 #include "device/cuda/device.h"
 
+#include "attention/cuda/decode/tasks.h"
+#include "attention/cuda/kernels.h"
 #include "base/memory.h"
-#include "device/cuda/attention_kernels.h"
-#include "device/cuda/chain_tasks.h"
 #include "device/cuda/check.h"
 #include "device/cuda/platform.h"
 
