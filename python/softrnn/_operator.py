@@ -2,6 +2,7 @@
 
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,17 @@ def _options(form: str, chunk: int, kernel: str, threads: int, state_limit: int,
     return Options(form, chunk, kernel or None, threads, state_limit, levels, rope_theta)
 
 
+def _offsets(documents: Optional[Tensor], shape: Sequence[int]) -> Optional[np.ndarray]:
+    """Document offsets as C reads them; the end may be there more than once, so that their number need not depend on what
+    tensors hold. None: each row is a document."""
+    offsets = as_offsets(documents.cpu() if documents is not None else None)
+    if offsets is None:
+        return None
+    offsets = offsets[:int(np.searchsorted(offsets, offsets[-1])) + 1]
+    rows = np.arange(shape[0] + 1) * shape[2]
+    return None if np.array_equal(offsets, rows) else offsets
+
+
 def saved_bytes(shape: Sequence[Any], dtype: torch.dtype) -> Any:
     """srnn_plan_saved_bytes of an output (B, H, T, Dv), also where torch has sizes only as symbols: the numerator, and two
     numbers for each row, each part aligned."""
@@ -27,7 +39,7 @@ def saved_bytes(shape: Sequence[Any], dtype: torch.dtype) -> Any:
 @torch.library.custom_op("softrnn::attention", mutates_args=())
 def _forward(operands: Sequence[Tensor], documents: Optional[Tensor], attention: str, form: str, chunk: int,
              kernel: str, threads: int, state_limit: int, levels: int, rope_theta: float) -> Tuple[Tensor, Tensor]:
-    offsets = as_offsets(documents.cpu() if documents is not None else None)
+    offsets = _offsets(documents, operands[0].shape)
     options = _options(form, chunk, kernel, threads, state_limit, levels, rope_theta)
     plan = _torch._take_plan(parse(attention), operands, options)
     try:
@@ -52,7 +64,7 @@ def _(operands: Sequence[Tensor], documents: Optional[Tensor], attention: str, f
 @torch.library.custom_op("softrnn::attention_gradient", mutates_args=())
 def _backward(d_o: Tensor, operands: Sequence[Tensor], saved: Tensor, documents: Optional[Tensor], attention: str,
               form: str, chunk: int, kernel: str, threads: int, state_limit: int, levels: int, rope_theta: float) -> List[Tensor]:
-    offsets = as_offsets(documents.cpu() if documents is not None else None)
+    offsets = _offsets(documents, operands[0].shape)
     gradients = _torch._run_backward(parse(attention), d_o, operands, saved, offsets,
                                      _options(form, chunk, kernel, threads, state_limit, levels, rope_theta), [True] * len(operands))
     return [gradient for gradient in gradients if gradient is not None]

@@ -66,17 +66,19 @@ def _offsets(cuts: Tensor) -> Tensor:
     return torch.cat((starts, starts.new_tensor([cuts.numel()]))).cpu()
 
 
-_last: Tuple[Any, Optional[int], Optional[Tensor]] = (lambda: None, None, None)
+_last: Tuple[Any, Any, Optional[Tensor]] = (lambda: None, None, None)
 
 
-def _documents(mask: Optional[Tensor], positions: Optional[Tensor]) -> Optional[Tensor]:
+def _documents(mask: Optional[Tensor], positions: Optional[Tensor], B: int) -> Optional[Tensor]:
     """Padding (mask (B, T), true for tokens) is a document of its own, and so is each packed sequence, whose positions
-    (B, T) start anew. All layers of a model ask for the same."""
+    (B or 1, T) start anew. All layers of a model ask for the same."""
     global _last
     given = mask if mask is not None else positions
     if given is None or given.dim() != 2 or given.shape[1] < 2:
         return None
-    last, version = _last, None if given.is_inference() else given._version  # one read: threads share it
+    if torch.compiler.is_compiling():
+        return _all_documents(given.expand(B, -1), mask is not None)
+    last, version = _last, None if given.is_inference() else (given._version, B)  # one read: threads share it
     if version is not None and last[0]() is given and last[1] == version:
         return last[2]
     if mask is not None:
@@ -89,9 +91,24 @@ def _documents(mask: Optional[Tensor], positions: Optional[Tensor]) -> Optional[
         follows = given[:, 1:] == given[:, :-1] + 1
     offsets = None
     if not bool(follows.all()):
-        offsets = _offsets(torch.cat((torch.ones_like(follows[:, :1]), ~follows), dim=1))
+        offsets = _offsets(torch.cat((torch.ones_like(follows[:, :1]), ~follows), dim=1).repeat(B // len(follows), 1))
     _last = (weakref.ref(given), version, offsets)
     return offsets
+
+
+@torch.library.custom_op("softrnn::documents", mutates_args=())
+def _all_documents(given: Tensor, is_mask: bool) -> Tensor:
+    """_documents for torch.compile, from a mask or from positions (B, T): B*T + 1 offsets, the last of which repeat the end,
+    since a graph knows no size that depends on numbers."""
+    offsets = _documents(given if is_mask else None, None if is_mask else given, len(given))
+    tokens, T = given.numel(), given.shape[1]
+    found = offsets if offsets is not None else torch.arange(0, tokens + 1, T)
+    return torch.cat((found, found.new_full((tokens + 1 - len(found),), tokens)))
+
+
+@_all_documents.register_fake
+def _(given: Tensor, is_mask: bool) -> Tensor:
+    return given.new_empty(given.shape[0] * given.shape[1] + 1, dtype=torch.int64, device="cpu")
 
 
 # ---- attn_implementation="softrnn"
@@ -119,7 +136,7 @@ class AttentionCache(StatesCache):
         key_states.softrnn_memory = (self, layer_idx)  # type: ignore[attr-defined]
         return key_states, value_states
 
-    def feed(self, layer: int, query: Tensor, key: Tensor, value: Tensor, variant: Variant, mask: Optional[Tensor]) -> Tensor:
+    def feed(self, layer: int, query: Tensor, key: Tensor, value: Tensor, variant: str, mask: Optional[Tensor]) -> Tensor:
         """What layer number `layer` gives for the next tokens; mask (B, T), or None: true for tokens, false for padding."""
         self.asked.discard(layer)
         kept = query.dtype == torch.float64 or (query.is_cuda and query.dtype == torch.bfloat16)
@@ -180,13 +197,19 @@ def _refuse_weights(module: Any, config: Any, keywords: Dict[str, Any]) -> None:
                                'attention does not keep: load the model with attn_implementation="eager" for them')
 
 
-def _variant_of(module: Any) -> Variant:
-    text = getattr(module.config, "softrnn_attention", None) or "softmax"
-    variant = layer_variants(text, module.config.num_hidden_layers)[module.layer_idx]
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _variant_text(text: str, layers: int, layer: int, kind: str) -> str:
+    """The text form of a layer's variant, if it reads nothing but q, k and v."""
+    variant = layer_variants(text, layers)[layer]
     if len(variant.operands) > 3:
-        raise UnsupportedError(f"{variant} reads {', '.join(variant.operands[3:])}, which {type(module).__name__} does not "
-                               "have: load a model that softrnn made")
-    return variant
+        raise UnsupportedError(f"{variant} reads {', '.join(variant.operands[3:])}, which {kind} does not have: load a model "
+                               "that softrnn made")
+    return variant.text
+
+
+def _variant_of(module: Any) -> str:
+    text = getattr(module.config, "softrnn_attention", None) or "softmax"
+    return _variant_text(text, module.config.num_hidden_layers, module.layer_idx, type(module).__name__)
 
 
 def _refuse_other_masks(keywords: Dict[str, Any], end: int) -> None:
@@ -215,7 +238,11 @@ def _mask_names(function: Any) -> str:
 def _mask(**keywords: Any) -> Optional[Tensor]:
     """What transformers gives attention_forward as attention_mask: that of padding, also where nothing is padded but the
     cache has room for tokens to come, and None otherwise."""
-    mask: Optional[Tensor] = flash_attention_mask(**keywords)
+    mask: Optional[Tensor] = keywords.get("attention_mask")
+    if torch.compiler.is_compiling():  # what a mask holds is not known there: attention_forward takes one of all tokens too
+        mask = mask[:, -keywords["kv_length"]:] if mask is not None else None
+    else:
+        mask = flash_attention_mask(**keywords)
     where = keywords.get("cache_position")  # before transformers 5
     end = int(where[-1]) + 1 if where is not None else int(keywords.get("q_offset", 0)) + int(keywords["q_length"])
     _refuse_other_masks(keywords, end)
@@ -246,7 +273,7 @@ def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, at
     if past:  # the equation has a query at every position: those of the past are not looked at
         query = torch.cat((query.new_zeros(*query.shape[:2], past, D), query), dim=2)
     positions = keywords.get("position_ids") if not past else None
-    documents = _documents(attention_mask, positions)
+    documents = _documents(attention_mask, positions, query.shape[0])
     o = attend(query, key, value, _variant_of(module), documents=documents)
     return o[:, :, past:].transpose(1, 2).contiguous(), None
 
@@ -332,7 +359,7 @@ class _SelfAttention(Attention):
         _refuse_weights(self, self.config, keywords)
         if past_key_values is None:
             return super().forward(hidden_states, position=position_embeddings,
-                                   documents=_documents(attention_mask, position_ids)), None
+                                   documents=_documents(attention_mask, position_ids, hidden_states.shape[0])), None
         memory = past_key_values.memories[self.layer_idx]
         mask = attention_mask[:, -hidden_states.shape[1]:] if attention_mask is not None else None
         return memory.feed(self._step, 1, (hidden_states, *position_embeddings), mask), None

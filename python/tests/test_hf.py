@@ -287,6 +287,30 @@ class Transformers(unittest.TestCase):
             torch.testing.assert_close(model(torch.cat((a, b), 1), position_ids=positions).logits,
                                        model(torch.cat((a, b), 1)).logits)
 
+    def test_packed_rows_of_one_pattern(self):
+        model = self.llama(attn_implementation="softrnn")
+        ids, positions = torch.randint(1, 97, (2, 12)), torch.cat((torch.arange(5), torch.arange(7)))[None]
+        with torch.no_grad():
+            packed = model(ids, position_ids=positions).logits
+            torch.testing.assert_close(packed[:, 5:], model(ids[:, 5:]).logits, atol=1e-5, rtol=1e-4)
+
+    def test_compiled_without_graph_breaks(self):
+        config = softrnn.hf.SoftrnnConfig(vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                                          num_attention_heads=4, num_key_value_heads=4, softrnn_attention="0:gate,1-:mamba2")
+        ids, mask = torch.randint(1, 97, (2, 12)), torch.ones(2, 12, dtype=torch.long)
+        mask[1, :3] = 0
+        positions = torch.cat((torch.arange(5), torch.arange(7)))[None]
+        for model in (self.llama(attn_implementation="softrnn"), softrnn.hf.SoftrnnForCausalLM(config)):
+            torch._dynamo.reset()
+            compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+            for given in ({}, {"attention_mask": mask}, {"position_ids": positions}):
+                expected = model(ids, labels=ids, use_cache=False, **given)
+                found = compiled(ids, labels=ids, use_cache=False, **given)
+                torch.testing.assert_close(found.logits, expected.logits, atol=1e-5, rtol=1e-4)
+                gradients = [torch.autograd.grad(out.loss, list(model.parameters())) for out in (found, expected)]
+                for a, b in zip(*gradients):
+                    torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
     def test_training_step_and_saving(self):
         _, folder = self.checkpoint("gate")
         model = transformers.AutoModelForCausalLM.from_pretrained(folder)
