@@ -326,6 +326,73 @@ static void incomplete_calls_are_refused(void **state) {
     call_free(&call);
 }
 
+/* ---- gates that forget everything ---- */
+
+/* One way to compute a problem. */
+typedef struct way {
+    srnn_form form;
+    const char *kernel;
+    bool fed, backward;
+} way;
+
+static const way ways[] = {
+    {SRNN_FORM_PARALLEL, "generic", false, true}, {SRNN_FORM_PARALLEL, NULL, false, true},
+    {SRNN_FORM_PARALLEL, NULL, true, false},      {SRNN_FORM_CHUNKED, NULL, false, true},
+    {SRNN_FORM_CHUNKED, NULL, true, false},       {SRNN_FORM_RECURRENT, NULL, false, false},
+};
+
+/* Every way of computing what the oracle, a double call, holds, against what the equation gives. */
+static void check_ways(const char *spec, srnn_problem problem, attention_call *oracle,
+                       double limit) {
+    assert_int_equal(probe_oracle_run(oracle), SRNN_OK);
+    for (size_t n = 0; n < sizeof ways / sizeof *ways; n++) {
+        const way *w = &ways[n];
+        attention_call run;
+        if (w->form != SRNN_FORM_PARALLEL && !srnn_attention_has_state(&problem.attention))
+            continue;
+        problem.form = w->form;
+        problem.kernel = w->kernel;
+        assert_int_equal(probe_copy(&run, &problem, oracle), SRNN_OK);
+        assert_int_equal(w->fed        ? probe_feed(&run, 4)
+                         : w->backward ? call_forward_backward(&run)
+                                       : call_forward(&run),
+                         SRNN_OK);
+        const probe_errors errors = probe_errors_of(&run, oracle, w->backward);
+        const double output = errors.of[PROBE_OUTPUT], worst = probe_worst(&errors);
+        if (!(output <= limit) || !(worst <= 10 * limit))
+            fail_msg("%s, way %zu: off by %g, gradients by %g", spec, n, output, worst);
+        call_free(&run);
+    }
+}
+
+/* -G at every 16th token: what is remembered after it has all its digits. */
+static void strong_gates_leave_every_digit(void **state) {
+    (void)state;
+    static const char *const specs[] = {"forget",
+                                        "power",
+                                        "order:2,decay=log_sigmoid",
+                                        "gla",
+                                        "softmax,decay=log_sigmoid,decay_place=logit",
+                                        "score=exp,decay=log_sigmoid,normaliser=none,norm=l2",
+                                        "gated_delta_net,decay=log_sigmoid"};
+    static const double strengths[] = {300, 1000, 1e4};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
+        for (size_t i = 0; i < sizeof strengths / sizeof *strengths; i++) {
+            srnn_problem problem = problem_of(specs[n]), wide = problem;
+            attention_call oracle;
+            wide.dtype = SRNN_F64;
+            assert_int_equal(probe_create(&oracle, &wide, 6), SRNN_OK);
+            const sr_shape shape = sr_operand_shape(SR_OPERAND_DECAY, &problem);
+            const int64_t width = shape.rank == 4 ? shape.sizes[3] : 1;
+            double *gates = oracle.host.operand[SR_OPERAND_DECAY];
+            for (int64_t at = 0; at < sr_shape_numbers(&shape); at++)
+                if (at / width % problem.T % 16 == 15)
+                    gates[at] = -strengths[i] * fmax(1, problem.attention.decay_divisor);
+            check_ways(specs[n], problem, &oracle, 1e-6);
+            call_free(&oracle);
+        }
+}
+
 /* A long series through a state cancels: it is not chosen, however cheap. */
 static void automatic_forms_are_sound(void **state) {
     (void)state;
@@ -459,6 +526,7 @@ int main(void) {
         cmocka_unit_test(threads_do_not_change_bits),
         cmocka_unit_test(large_logits_stay_exact),
         cmocka_unit_test(small_rows_stay_exact),
+        cmocka_unit_test(strong_gates_leave_every_digit),
         cmocka_unit_test(documents_can_change),
         cmocka_unit_test(wrong_problems_are_refused),
         cmocka_unit_test(incomplete_calls_are_refused),
