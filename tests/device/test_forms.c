@@ -326,7 +326,7 @@ static void incomplete_calls_are_refused(void **state) {
     call_free(&call);
 }
 
-/* ---- gates that forget everything ---- */
+/* ---- gates that forget everything, rows without weights ---- */
 
 /* One way to compute a problem. */
 typedef struct way {
@@ -391,6 +391,48 @@ static void strong_gates_leave_every_digit(void **state) {
             check_ways(specs[n], problem, &oracle, 1e-6);
             call_free(&oracle);
         }
+}
+
+/* Queries of zeros, and keys of zeros at the start: no weight is left, and 0/0 is 0. */
+static void rows_without_weights_are_zero(void **state) {
+    (void)state;
+    static const char *const specs[] = {
+        "power:2",
+        "power:3,norm=l2",
+        "power:2,norm=rms,output_gate",
+        "power:2,norm=layer,post_gate",
+        "power:2,normaliser=row_sum_min1",
+        "power:2,normaliser=row_length",
+        "power:2,normaliser=none,norm=l2",
+        "power:2,normaliser=value_power",
+        "power:2,normaliser=cumulative_gate,output_gate=inverse_cumulative",
+        "power:2,detach",
+        "score=linear",
+        "score=linear,feature=relu",
+        "score=linear,skip=head",
+        "score=linear,normaliser=none",
+        "score=linear,write=delta,feature=unit",
+        "score=linear,norm=rms,norm_width=row",
+        "power",
+    };
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+        srnn_problem problem = problem_of(specs[n]), wide = problem;
+        attention_call oracle;
+        wide.dtype = SRNN_F64;
+        assert_int_equal(probe_create(&oracle, &wide, 6), SRNN_OK);
+        double *q = oracle.host.operand[SR_OPERAND_Q], *k = oracle.host.operand[SR_OPERAND_K];
+        const int64_t T = problem.T, D = problem.D;
+        for (int64_t i = 0; i < problem.B * problem.H * T * D; i++)
+            q[i] *= i / D % T % 32 != 7;
+        for (int64_t i = 0; i < problem.B * problem.Hkv * T * D; i++)
+            k[i] *= i / D % T > 2;
+        check_ways(specs[n], problem, &oracle, 2e-6);
+        const double *o = oracle.host.o;
+        const sr_shape shape = sr_output_shape(&problem);
+        for (int64_t i = 0; i < sr_shape_numbers(&shape); i++)
+            assert_true(isfinite(o[i]));
+        call_free(&oracle);
+    }
 }
 
 /* A long series through a state cancels: it is not chosen, however cheap. */
@@ -527,6 +569,7 @@ int main(void) {
         cmocka_unit_test(large_logits_stay_exact),
         cmocka_unit_test(small_rows_stay_exact),
         cmocka_unit_test(strong_gates_leave_every_digit),
+        cmocka_unit_test(rows_without_weights_are_zero),
         cmocka_unit_test(documents_can_change),
         cmocka_unit_test(wrong_problems_are_refused),
         cmocka_unit_test(incomplete_calls_are_refused),
