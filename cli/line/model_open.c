@@ -1,6 +1,9 @@
 /* model_open.c: opening a model, and saying what a user should know of it. */
 #include "cli/line/model_open.h"
 
+#include "cli/line/cautions.h"
+#include "equation/facts.h"
+
 #include <stdio.h>
 
 srnn_status model_open(sr_model **model, sr_backend *backend, const char *where) {
@@ -26,6 +29,9 @@ void model_tell(const sr_model_config *config, const char *where) {
                 where);
     if (config->is_avey && !config->avey.causal)
         model_tell_leak();
+    for (int l = 0; !config->is_avey && l < config->L; l++)
+        if (l == 0 || !sr_attention_same(&config->attention[l], &config->attention[l - 1]))
+            caution_attention(&config->attention[l]);
 }
 
 void model_tell_leak(void) {
