@@ -154,9 +154,11 @@ static void describe(const sr_run *run, const char *folder, const sr_ranks *rank
         fprintf(stderr, "softrnn: %zu of %zu tensors are new, the others those of %s\n",
                 sr_run_fresh(run), model->table.count, s->model);
     if (s->validate_every > 0 && !*s->batches && !sr_run_can_validate(run))
-        fprintf(stderr,
-                "softrnn: the data has no validation split that fills a row: there will be no "
-                "validation (--validation names a file)\n");
+        fprintf(
+            stderr,
+            "softrnn: the data has no validation split that fills a row: there will be no "
+            "validation (--validation names one: another file or folder of the kind that --data "
+            "names)\n");
     if (sr_run_other_instructions(run))
         fprintf(stderr,
                 "softrnn: the run began with the instructions of %s, this machine has others: the "

@@ -18,6 +18,9 @@
 /* ---- rows */
 
 static srnn_status open_batches(sr_source **source, sr_run_settings *s) {
+    if (*s->validation)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "validation %s: a run on --batches has no validation",
+                       s->validation);
     SR_TRY(sr_batches_open(source, &s->B, s->batches));
     const int64_t held = (*source)->rows[SR_SPLIT_TRAIN] / s->B / s->accumulate;
     s->T = (*source)->T;

@@ -606,6 +606,14 @@ static void misunderstandings_are_told(void **state) {
     assert_int_equal(shell("$S train --out p2 --data text.txt --validation-share 0 --steps 2 " SIZES
                            "2>said && grep -q 'no validation split' said"),
                      0);
+    assert_int_equal(
+        shell("$S data prepare --tokenizer bytes --out unsplit --validation 0 text.txt && "
+              "$S train --out p3 --data unsplit --validation text.txt --steps 2 " SIZES "2>said"),
+        2);
+    assert_int_equal(shell("grep -q 'data prepare --tokenizer bytes .*text.txt, then' said"), 0);
+    assert_int_equal(shell("$S train --out p3 --data unsplit --validation unsplit --steps 2 " SIZES
+                           "2>said && grep -q ' validation loss [0-9.]*, at step 2' said"),
+                     0);
     assert_int_equal(shell("$S train --out with_split --data text.txt --steps 2 " SIZES
                            "2>said && ! grep -q 'no validation split' said"),
                      0);
