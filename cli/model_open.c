@@ -1,6 +1,8 @@
 /* model_open.c: opening a model, and saying what a user should know of it. */
 #include "model_open.h"
 
+#include "command.h"
+
 #include <stdio.h>
 
 srnn_status model_open(sr_model **model, sr_backend *backend, const char *where) {
@@ -20,10 +22,10 @@ srnn_status model_row_length(int *T, const sr_model *model, int asked) {
 
 void model_tell(const sr_model_config *config, const char *where) {
     if (config->head_kept)
-        fprintf(stderr,
-                "softrnn: %s: tie_word_embeddings is true, but lm_head.weight differs from the "
-                "embedding and is used, as transformers does\n",
-                where);
+        command_say(
+            "%s: tie_word_embeddings is true, but lm_head.weight differs from the embedding "
+            "and is used, as transformers does",
+            where);
     if (config->is_avey && !config->avey.causal)
         model_tell_leak();
 }

@@ -582,6 +582,17 @@ static void changed_data_is_refused(void **state) {
     }
 }
 
+static void a_missing_record_is_explained(void **state) {
+    (void)state;
+    assert_int_equal(shell("$S train --out moved --data text.txt --steps 4 --stop-step 2 " SIZES
+                           "&& mv moved/metrics.jsonl elsewhere"),
+                     0);
+    assert_int_equal(shell("$S train --resume moved --stop-step 0 2>said"), 1);
+    assert_int_equal(shell("grep -q 'metrics.jsonl: .*put it back.*--model moved' said"), 0);
+    assert_int_equal(
+        shell("mv elsewhere moved/metrics.jsonl && $S train --resume moved --stop-step 0"), 0);
+}
+
 static void other_instructions_are_told(void **state) {
     (void)state;
     assert_int_equal(shell("$S train --out m --data text.txt --steps 4 --stop-step 2 " SIZES), 0);
@@ -590,6 +601,10 @@ static void other_instructions_are_told(void **state) {
     assert_int_equal(shell("sed -i 's/^instructions: .*/instructions: \"z80\"/' n/run.yaml && "
                            "$S train --resume n --stop-step 0 2>said && grep -q 'z80.*bits' said"),
                      0);
+    assert_int_equal(
+        shell("sed -i 's/^instructions: .*/instructions: \"\\\\e[31mz80\"/' n/run.yaml && "
+              "$S train --resume n --stop-step 0 2>said && grep -qF '\\x1b[31mz80' said"),
+        0);
 }
 
 /* What would train something else than was meant is refused, or told. */
@@ -665,6 +680,7 @@ int main(void) {
         cmocka_unit_test(damaged_checkpoints_are_refused),
         cmocka_unit_test(changed_data_is_refused),
         cmocka_unit_test(other_instructions_are_told),
+        cmocka_unit_test(a_missing_record_is_explained),
         cmocka_unit_test(misunderstandings_are_told),
     };
     return cmocka_run_group_tests(tests, enter, leave);
