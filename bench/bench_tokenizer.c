@@ -8,7 +8,7 @@
  * from minute to minute, and only what was timed side by side can be compared. */
 #include "base/clock.h"
 #include "base/threads.h"
-#include "data/tokenizer/bpe_train.h"
+#include "data/tokenizer/bpe/train.h"
 #include "data/tokenizer/tokenizer.h"
 #include "files/file.h"
 

@@ -2,8 +2,8 @@
  *
  * Usage: bench_ops [DEVICE [float|bf16 [ROWS HIDDEN MLP VOCAB]]]. Prints one JSON line an op: microseconds, the bytes
  * that it must move and the operations that it must do, and both as rates. */
-#include "backend/backend.h"
 #include "base/clock.h"
+#include "ops/backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -373,15 +373,15 @@ static srnn_status call_often(void *context) {
 static srnn_status measure(bench *b, const char *name, srnn_status (*call)(bench *b)) {
     srnn_device *device = b->backend->device;
     repeated work = {b, call};
-    sr_repeated recording = {0};
+    sr_graph graph = {0};
     double best = 1e30;
     b->bytes = b->operations = 0;
     for (int warm = 0; warm < 2; warm++) /* called, then recorded */
-        SR_TRY(sr_device_repeat(device, &recording, call_often, &work));
+        SR_TRY(sr_device_repeat(device, &graph, call_often, &work));
     SR_TRY(srnn_device_wait(device));
     for (int round = 0; round < ROUNDS; round++) {
         const double begin = sr_clock_seconds();
-        SR_TRY(sr_device_repeat(device, &recording, call_often, &work));
+        SR_TRY(sr_device_repeat(device, &graph, call_often, &work));
         SR_TRY(srnn_device_wait(device));
         const double taken = (sr_clock_seconds() - begin) / CALLS;
         best = taken < best ? taken : best;

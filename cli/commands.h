@@ -2,7 +2,7 @@
 #ifndef SR_CLI_COMMANDS_H
 #define SR_CLI_COMMANDS_H
 
-#include "command.h"
+#include "cli/line/command.h"
 
 int command_attend(int argc, char **argv);
 int command_bench(int argc, char **argv);

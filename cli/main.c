@@ -1,6 +1,6 @@
 /* main.c: what the program does before and after its command. */
+#include "cli/program.h"
 #include "files/json.h"
-#include "program.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 /* program.c: the table of commands, and the words that stand before any of them. */
-#include "program.h"
+#include "cli/program.h"
 
-#include "commands.h"
-#include "options.h"
+#include "cli/commands.h"
+#include "cli/line/options.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef SR_CLI_PROGRAM_H
 #define SR_CLI_PROGRAM_H
 
-#include "command.h"
+#include "cli/line/command.h"
 
 extern const command_table program_table;
 

@@ -16,23 +16,26 @@ MAY_INCLUDE = {
     "files": {"base"},
     "ranks": {"base"},
     "data": {"files", "base"},
-    "attention": {"base"},
-    "oracle": {"base"},
-    "device": {"attention", "base"},
-    "backend": {"device", "attention", "base"},
-    "model": {"backend", "device", "attention", "data", "files", "base"},
-    "train": {"ranks", "model", "backend", "device", "attention", "data", "files", "base"},
-    "analysis": {"model", "backend", "device", "attention", "data", "files", "base"},
+    "equation": {"base"},
+    "device": {"base"},
+    "attention": {"device", "equation", "base"},
+    "ops": {"attention", "device", "equation", "base"},
+    "verify": {"attention", "device", "equation", "base"},
+    "model": {"ops", "attention", "device", "equation", "data", "files", "base"},
+    "train": {"ranks", "model", "ops", "attention", "device", "equation", "data", "files", "base"},
+    "analysis": {"model", "ops", "attention", "device", "equation", "data", "files", "base"},
     "report": {"files", "base"},
-    "study": {"report", "ranks", "train", "model", "attention", "data", "files", "base"},
-    "lab": {"study", "ranks", "train", "model", "backend", "device", "attention", "data", "files", "base"},
-    "cli": {"study", "report", "analysis", "ranks", "train", "model", "oracle", "backend", "device", "attention", "data",
-            "files", "base"},
+    "study": {"report", "ranks", "train", "model", "equation", "data", "files", "base"},
+    "api": {"study", "ranks", "train", "model", "ops", "attention", "device", "equation", "data", "files", "base"},
+    "cli": {"study", "report", "analysis", "ranks", "train", "model", "verify", "ops", "attention", "device", "equation",
+            "data", "files", "base"},
 }
-# The rooms of a module that has some: each may include those before it.
+# The rooms of a module that has some: each may include those before it. What lies in the module's own folder comes last.
 ROOMS = {
     "data": ["text", "tokenizer", "shards", "rows"],
     "report": ["draw", "records", "page", "orders", "runs", "study"],
+    "study": ["plan", "results", "execute"],
+    "verify": ["oracle"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 PRIVATE = re.compile(r"^/\* \S+ \(private\):")
@@ -52,7 +55,7 @@ def room_of(path):
 
 def find(root, source, included):
     """The included file as a path from the root; None if there is none."""
-    for folder in (source.parent, Path("src"), Path("include"), Path("cli")):
+    for folder in (source.parent, Path("src"), Path("include"), Path(".")):
         if (root / folder / included).exists():
             return Path((root / folder / included).resolve().relative_to(root))
     return None

@@ -15,17 +15,23 @@ import os
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FOLDERS = ("src/backend/cuda", "src/device/cuda")  # without the folder emulator/, which no GPU sees
+FOLDERS = ("src/attention/cuda", "src/device/cuda", "src/ops/cuda")  # without the folder emulator/, which no GPU sees
+
+
+def sources_in(folder):
+    """The sources below a folder, as paths from the root."""
+    for path, _, names in os.walk(os.path.join(ROOT, folder)):
+        below = os.path.relpath(path, ROOT)
+        if "emulator" not in below.split(os.sep):
+            yield from (f"{below}/{name}" for name in names if name.endswith((".cu", ".h", ".c")))
 
 
 def source_hash():
     """Of names and contents, in the order of the names."""
     digest = hashlib.sha256()
-    for folder in FOLDERS:
-        for name in sorted(os.listdir(os.path.join(ROOT, folder))):
-            if name.endswith((".cu", ".h", ".c")):
-                with open(os.path.join(ROOT, folder, name), "rb") as source:
-                    digest.update(f"{folder}/{name}\0".encode() + source.read())
+    for name in sorted(name for folder in FOLDERS for name in sources_in(folder)):
+        with open(os.path.join(ROOT, name), "rb") as source:
+            digest.update(f"{name}\0".encode() + source.read())
     return digest.hexdigest()
 
 

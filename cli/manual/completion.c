@@ -1,6 +1,6 @@
 /* completion.c: completion of commands, options and their words for bash, zsh and fish. */
-#include "manual.h"
-#include "walk.h"
+#include "cli/manual/manual.h"
+#include "cli/manual/walk.h"
 
 #include <string.h>
 

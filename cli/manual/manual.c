@@ -1,5 +1,5 @@
 /* manual.c: writes the manual pages and completions into a folder: `softrnn_manual FOLDER`. */
-#include "manual.h"
+#include "cli/manual/manual.h"
 
 #include "softrnn.h"
 

@@ -1,7 +1,7 @@
 /* walk.c: every command of the program, one after the other, with its table of options. */
-#include "walk.h"
+#include "cli/manual/walk.h"
 
-#include "program.h"
+#include "cli/program.h"
 
 #include <stdio.h>
 #include <string.h>

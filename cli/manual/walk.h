@@ -2,8 +2,8 @@
 #ifndef SR_CLI_MANUAL_WALK_H
 #define SR_CLI_MANUAL_WALK_H
 
-#include "command.h"
-#include "options.h"
+#include "cli/line/command.h"
+#include "cli/line/options.h"
 
 /* Called in the order of the program's tables. `path` is what is typed after "softrnn": "train",
  * "data prepare"; "" for the program itself, which is a group. Texts are valid during the call. */

@@ -1,7 +1,7 @@
 /* bill.c: what a layer with a state of finite order costs, against one with a cache. */
 #include "analysis/bill.h"
 
-#include "analysis/truncated_model.h"
+#include "analysis/truncated/model.h"
 
 #include <math.h>
 

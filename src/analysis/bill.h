@@ -3,7 +3,7 @@
 #ifndef SR_ANALYSIS_BILL_H
 #define SR_ANALYSIS_BILL_H
 
-#include "model/config.h"
+#include "model/config/config.h"
 
 /* Numbers are double: states soon have more bytes than whole numbers count. */
 typedef struct sr_bill {

@@ -1,9 +1,9 @@
 /* logit_rows.c: the logits of every query of an attention layer, in double, row by row. */
 #include "analysis/logit_rows.h"
 
-#include "attention/score.h"
 #include "base/memory.h"
 #include "base/threads.h"
+#include "equation/score.h"
 
 #include <stdlib.h>
 

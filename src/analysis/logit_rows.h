@@ -2,7 +2,7 @@
 #ifndef SR_ANALYSIS_LOGIT_ROWS_H
 #define SR_ANALYSIS_LOGIT_ROWS_H
 
-#include "analysis/row_equation.h"
+#include "analysis/truncated/row_equation.h"
 
 typedef struct sr_logit_rows_setup {
     int B, T, H, Hkv, D;

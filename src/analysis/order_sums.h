@@ -12,7 +12,7 @@
 #define SR_ANALYSIS_ORDER_SUMS_H
 
 #include "analysis/logit_histogram.h"
-#include "attention/attention.h"
+#include "equation/facts.h"
 
 enum { SR_ORDERS = SR_TAYLOR_ORDER_MAX + 1 };
 

@@ -4,9 +4,9 @@
 #include "analysis/orders_bill.h"
 #include "analysis/orders_record.h"
 #include "analysis/orders_verdict.h"
-#include "attention/attention.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "equation/facts.h"
 #include "files/json.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 #define SR_ANALYSIS_ORDERS_BILL_H
 
 #include "analysis/orders.h"
-#include "analysis/truncated_model.h"
+#include "analysis/truncated/model.h"
 
 /* What truncated models are run with. */
 typedef struct sr_orders_work {

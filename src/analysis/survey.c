@@ -1,7 +1,7 @@
 /* survey.c: a model over text, every head of every layer measured. */
 #include "analysis/survey.h"
 
-#include "analysis/truncated_model.h"
+#include "analysis/truncated/model.h"
 #include "base/memory.h"
 #include "model/pass.h"
 

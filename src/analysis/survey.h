@@ -5,7 +5,7 @@
 #include "analysis/logit_rows.h"
 #include "analysis/order_sums.h"
 #include "analysis/token_rows.h"
-#include "analysis/truncation.h"
+#include "analysis/truncated/head.h"
 #include "model/model.h"
 
 /* Logits of one head on the text that its centres are taken from. */

@@ -2,8 +2,8 @@
 #ifndef SR_MODEL_MODEL_H
 #define SR_MODEL_MODEL_H
 
-#include "backend/backend.h"
-#include "model/config.h"
+#include "model/config/config.h"
+#include "ops/backend.h"
 
 /* The tensors of a decoder layer around its attention, numbered after the attention's own. */
 typedef enum sr_block_slot {

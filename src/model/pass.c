@@ -2,9 +2,9 @@
 #include "model/pass.h"
 
 #include "base/memory.h"
-#include "model/block.h"
-#include "model/contexts.h"
-#include "model/layer_kinds.h"
+#include "model/avey/contexts.h"
+#include "model/layer/block.h"
+#include "model/layer/kinds.h"
 
 #include <stdlib.h>
 
@@ -41,8 +41,8 @@ struct sr_pass {
     int64_t logit_rows;
     sr_tally *tally; /* of sr_pass_step; NULL: nobody counts */
     float scale;
-    sr_repeated step; /* of sr_pass_step */
-    void **memory;    /* everything from the device, for freeing */
+    sr_graph step; /* of sr_pass_step */
+    void **memory; /* everything from the device, for freeing */
     size_t memories, bytes;
 };
 

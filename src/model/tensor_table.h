@@ -4,7 +4,7 @@
 #ifndef SR_MODEL_TENSOR_TABLE_H
 #define SR_MODEL_TENSOR_TABLE_H
 
-#include "backend/backend.h"
+#include "ops/backend.h"
 
 #include <stdbool.h>
 #include <stddef.h>

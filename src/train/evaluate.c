@@ -2,7 +2,7 @@
 #include "train/evaluate.h"
 
 #include "base/memory.h"
-#include "train/turns.h"
+#include "train/parallel/evaluation_parts.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* model_open.c: a model, and its tokenizer, from whatever a user names. */
 #include "train/model_open.h"
 
-#include "data/tokenizer/tokenizer_copy.h"
-#include "train/run_checkpoint.h"
+#include "data/tokenizer/files/copy.h"
+#include "train/run/checkpoint.h"
 
 #include <libgen.h>
 #include <string.h>

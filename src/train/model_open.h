@@ -3,7 +3,7 @@
 #define SR_TRAIN_MODEL_OPEN_H
 
 #include "data/tokenizer/tokenizer.h"
-#include "model/model_files.h"
+#include "model/files/model_folder.h"
 
 #include <stdbool.h>
 

@@ -4,9 +4,9 @@
 #include "files/folder.h"
 #include "files/path.h"
 #include "files/safetensors.h"
-#include "model/tensor_stream.h"
-#include "train/run_progress.h"
-#include "train/shares.h"
+#include "model/files/tensor_stream.h"
+#include "train/parallel/shares.h"
+#include "train/run/progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,8 +5,8 @@
 #include "data/rows/source.h"
 #include "model/pass.h"
 #include "ranks/ranks.h"
+#include "train/parallel/shares.h"
 #include "train/schedule.h"
-#include "train/shares.h"
 
 typedef struct sr_trainer_settings {
     int B, T;

@@ -3,9 +3,9 @@
 #include "analysis/logit_rows.h"
 #include "analysis/order_sums.h"
 #include "analysis/orders_verdict.h"
-#include "analysis/truncated_model.h"
-#include "analysis/truncation.h"
-#include "attention/score.h"
+#include "analysis/truncated/head.h"
+#include "analysis/truncated/model.h"
+#include "equation/score.h"
 #include "small_model.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* test_orders_real.c: real models truncated about centres: losses converge to the untruncated one.
  * Skipped unless SOFTRNN_REAL_DATA names the folder of real models and texts. */
-#include "analysis/truncated_model.h"
-#include "model/model_files.h"
+#include "analysis/truncated/model.h"
+#include "model/files/model_folder.h"
 #include "test.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
 #include "test.h"
 
 #include "base/random.h"
-#include "commands.h"
+#include "cli/commands.h"
 #include "files/safetensors.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "files/file.h"
 #include "files/folder.h"
 #include "files/safetensors.h"
-#include "model/model_files.h"
+#include "model/files/model_folder.h"
 #include "test.h"
 
 #include <jansson.h>

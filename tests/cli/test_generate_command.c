@@ -3,7 +3,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "files/file.h"
 #include "files/folder.h"
-#include "model/model_files.h"
+#include "model/files/model_folder.h"
 #include "model/pass.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 /* test_options.c: a command line is read by its table, and a wrong one is refused with a reason. */
-#include "command.h"
-#include "options.h"
+#include "cli/line/command.h"
+#include "cli/line/options.h"
 #include "test.h"
 
 #include <stdio.h>

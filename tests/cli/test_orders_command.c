@@ -2,7 +2,7 @@
 #include "analysis/orders.h"
 #include "files/file.h"
 #include "files/folder.h"
-#include "model/model_files.h"
+#include "model/files/model_folder.h"
 #include "model/pass.h"
 #include "small_model.h"
 #include "test.h"

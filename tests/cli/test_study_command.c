@@ -3,7 +3,7 @@
 #include "base/random.h"
 #include "files/file.h"
 #include "files/folder.h"
-#include "study/record.h"
+#include "study/results/record.h"
 #include "test.h"
 
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 /* test_study_view.c: lines and columns of the study's tables and of progress, whatever the names and the terminal. */
 #include "base/units.h"
-#include "columns.h"
-#include "progress.h"
-#include "study_view.h"
+#include "cli/line/columns.h"
+#include "cli/line/progress.h"
+#include "cli/study/view.h"
 #include "test.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* test_file.c: a mapped file has its bytes; a replaced one is whole, old or new. */
 #include "files/file.h"
 #include "test.h"
-#include "train/log_file.h"
+#include "train/run/log_file.h"
 
 #include <dirent.h>
 #include <fcntl.h>

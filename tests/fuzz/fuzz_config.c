@@ -1,6 +1,6 @@
 /* fuzz_config.c: any bytes as the config.json of a model. */
 #include "fuzz_file.h"
-#include "model/config_family.h"
+#include "model/config/family.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sr_model_config config;

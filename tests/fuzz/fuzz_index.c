@@ -1,6 +1,6 @@
 /* fuzz_index.c: any bytes as the index of a model's files. */
 #include "fuzz_file.h"
-#include "model/weight_files.h"
+#include "model/files/weight_files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sr_weight_files files;

@@ -1,7 +1,7 @@
 /* fuzz_model_llama2c.c: any bytes as a model of llama2.c. */
-#include "backend/backend.h"
 #include "fuzz_file.h"
-#include "model/model_files.h"
+#include "model/files/model_folder.h"
+#include "ops/backend.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static sr_backend *backend;

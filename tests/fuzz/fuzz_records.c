@@ -1,6 +1,6 @@
 /* fuzz_records.c: any bytes as the records of a run. */
 #include "fuzz_file.h"
-#include "study/record.h"
+#include "study/results/record.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const names[] = {"metrics.jsonl", "timings.jsonl", "result.json"};

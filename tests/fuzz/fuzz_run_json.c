@@ -1,6 +1,6 @@
 /* fuzz_run_json.c: any bytes as the run.json of a checkpoint. */
 #include "fuzz_file.h"
-#include "train/run_progress.h"
+#include "train/run/progress.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const sr_run_settings settings = {

@@ -1,6 +1,6 @@
 /* fuzz_run_yaml.c: any bytes as the settings of a run. */
 #include "fuzz_file.h"
-#include "train/run_settings.h"
+#include "train/run/settings.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sr_run_settings settings;

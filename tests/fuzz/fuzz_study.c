@@ -1,5 +1,5 @@
 /* fuzz_study.c: libFuzzer program: any bytes as a study's file. */
-#include "study/study.h"
+#include "study/plan/study.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

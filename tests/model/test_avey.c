@@ -1,7 +1,7 @@
 /* test_avey.c: Avey's ranker and block give the golden numbers, their gradients are those of the values, and what
  * is said about later tokens is so. */
 #include "golden.h"
-#include "model/avey.h"
+#include "model/avey/avey.h"
 #include "model/pass.h"
 #include "model/session.h"
 

@@ -1,8 +1,8 @@
 /* test_golden_layer.c: one attention layer gives the reference's outputs and gradients. */
 #include "golden.h"
-#include "model/attention_layer.h"
-#include "model/layer_sizes.h"
-#include "model/rope.h"
+#include "model/layer/attention.h"
+#include "model/layer/rope.h"
+#include "model/layer/sizes.h"
 
 enum { ROWS = GOLDEN_B * GOLDEN_T };
 

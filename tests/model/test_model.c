@@ -1,6 +1,6 @@
 /* test_model.c: decoding equals prefill, gradients are slopes, documents do not see each other. */
-#include "attention/attention.h"
 #include "base/random.h"
+#include "equation/facts.h"
 #include "model/sampler.h"
 #include "model/session.h"
 #include "small_model.h"

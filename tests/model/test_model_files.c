@@ -1,9 +1,9 @@
 /* test_model_files.c: configurations and models survive their files, and bad files are refused. */
 #include "files/file.h"
 #include "files/safetensors.h"
-#include "model/config_family.h"
-#include "model/model_files.h"
-#include "model/rope.h"
+#include "model/config/family.h"
+#include "model/files/model_folder.h"
+#include "model/layer/rope.h"
 #include "small_model.h"
 
 #include <stdio.h>

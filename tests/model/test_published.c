@@ -6,8 +6,8 @@
 #include "files/file.h"
 #include "files/json.h"
 #include "files/safetensors.h"
-#include "model/config_family.h"
-#include "model/model_files.h"
+#include "model/config/family.h"
+#include "model/files/model_folder.h"
 #include "model/session.h"
 #include "small_model.h"
 

@@ -1,6 +1,6 @@
 /* test_statistics.c: statistics against numbers worked out by hand or printed in tables. */
 #include "base/random.h"
-#include "study/moderated.h"
+#include "study/results/shrinkage.h"
 #include "test.h"
 
 #include <math.h>

@@ -2,8 +2,8 @@
 #include "base/clock.h"
 #include "files/folder.h"
 #include "model/model.h"
-#include "study/summary.h"
-#include "study/worker.h"
+#include "study/execute/worker.h"
+#include "study/results/summary.h"
 #include "test.h"
 
 #include <math.h>

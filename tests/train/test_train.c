@@ -3,9 +3,9 @@
 #include "files/folder.h"
 #include "files/safetensors.h"
 #include "golden.h"
-#include "model/model_files.h"
-#include "train/log_file.h"
-#include "train/run.h"
+#include "model/files/model_folder.h"
+#include "train/run/log_file.h"
+#include "train/run/run.h"
 
 #include <signal.h>
 #include <sys/resource.h>

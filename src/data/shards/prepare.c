@@ -9,7 +9,7 @@
 #include "data/shards/manifest.h"
 #include "data/shards/shard_set.h"
 #include "data/text/pipeline.h"
-#include "data/tokenizer/tokenizer_copy.h"
+#include "data/tokenizer/files/copy.h"
 #include "files/folder.h"
 #include "files/json.h"
 #include "files/path.h"

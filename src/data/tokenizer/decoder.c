@@ -1,5 +1,5 @@
 /* decoder.c: token ids to text, never half a character at a time. */
-#include "data/tokenizer/tokenizer_parts.h"
+#include "data/tokenizer/parts.h"
 
 #include "base/memory.h"
 #include "data/text/unicode.h"

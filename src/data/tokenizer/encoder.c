@@ -1,5 +1,5 @@
 /* encoder.c: text to token ids: added tokens, normalizer, splitter, merges. */
-#include "data/tokenizer/tokenizer_parts.h"
+#include "data/tokenizer/parts.h"
 
 #include "base/memory.h"
 #include "data/text/unicode.h"

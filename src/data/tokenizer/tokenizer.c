@@ -1,5 +1,5 @@
 /* tokenizer.c: what all kinds of tokenizers share, and the built-in one. */
-#include "data/tokenizer/tokenizer_parts.h"
+#include "data/tokenizer/parts.h"
 
 #include "base/memory.h"
 

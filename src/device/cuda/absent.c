@@ -1,88 +1,29 @@
 /* absent.c: the GPUs of a build without CUDA: none. */
-#include "device/cuda/device.h"
+#include "device/registry.h"
 
-#include "device/collective.h"
+static const char *const REASON = "this build has no CUDA: build it with `make cuda`";
 
-srnn_status sr_cuda_device_count(int *count, const char **reason) {
+static srnn_status count_none(int *count, const char **reason) {
     *count = 0;
-    *reason = "this build has no CUDA: build it with `make cuda`";
+    *reason = REASON;
     return SRNN_OK;
 }
 
-srnn_status sr_device_cuda_open(srnn_device **device, int index) {
+static srnn_status describe(char text[SR_DEVICE_TEXT], int index) {
+    text[0] = '\0';
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "cuda:%d: %s", index, REASON);
+}
+
+static srnn_status open_none(srnn_device **device, int index, int threads) {
+    (void)threads;
     *device = NULL;
-    return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                   "cuda:%d: this build has no CUDA: build it with `make cuda`", index);
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "cuda:%d: %s", index, REASON);
 }
 
-srnn_status sr_cuda_device_describe(sr_cuda_device *device, int index) {
-    (void)device;
-    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "GPU %d: this build has no CUDA", index);
-}
-
-/* Nobody has a device to open it for; the other functions of collective.h have none to be called with. */
-static srnn_status no_gpus(void) {
-    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "this build has no CUDA: its ranks compute on CPUs");
-}
-
-srnn_status sr_collective_id(char id[SR_COLLECTIVE_ID]) {
-    (void)id;
-    return no_gpus();
-}
-
-srnn_status sr_collective_open(sr_collective **collective, srnn_device *device,
-                               const char id[SR_COLLECTIVE_ID], int rank, int count) {
-    (void)device, (void)id, (void)rank, (void)count;
-    *collective = NULL;
-    return no_gpus();
-}
-
-void sr_collective_close(sr_collective *collective) {
-    (void)collective;
-}
-
-void sr_collective_begin(sr_collective *collective) {
-    (void)collective;
-}
-
-srnn_status sr_collective_look(sr_collective *collective, sr_collective_state *state) {
-    (void)collective, (void)state;
-    return no_gpus();
-}
-
-srnn_status sr_collective_fork(sr_collective *collective) {
-    (void)collective;
-    return no_gpus();
-}
-
-srnn_status sr_collective_join(sr_collective *collective) {
-    (void)collective;
-    return no_gpus();
-}
-
-srnn_status sr_collective_scatter(sr_collective *collective, float *own, const float *all,
-                                  sr_divided divided) {
-    (void)collective, (void)own, (void)all, (void)divided;
-    return no_gpus();
-}
-
-srnn_status sr_collective_gather(sr_collective *collective, void *all, srnn_dtype dtype,
-                                 sr_divided divided) {
-    (void)collective, (void)all, (void)dtype, (void)divided;
-    return no_gpus();
-}
-
-srnn_status sr_collective_sum(sr_collective *collective, float *numbers, int64_t count) {
-    (void)collective, (void)numbers, (void)count;
-    return no_gpus();
-}
-
-srnn_status sr_collective_sum_doubles(sr_collective *collective, double *numbers, int64_t count) {
-    (void)collective, (void)numbers, (void)count;
-    return no_gpus();
-}
-
-srnn_status sr_collective_sum_integers(sr_collective *collective, int64_t *numbers, int64_t count) {
-    (void)collective, (void)numbers, (void)count;
-    return no_gpus();
-}
+const sr_device_kind sr_device_kind_cuda = {
+    .name = "cuda",
+    .numbered = true,
+    .count = count_none,
+    .describe = describe,
+    .open = open_none,
+};

@@ -1,4 +1,4 @@
-/* hopper.h (private): the instructions of sm_90a: barriers that count bytes, bulk tensor copies, products of a warpgroup.
+/* hopper.h: the instructions of sm_90a: barriers that count bytes, bulk tensor copies, products of a warpgroup.
  *
  * Only files that are compiled for 90a alone include it (softrnn_hopper_objects in cmake/cuda.cmake). Tiles in shared
  * memory have rows of 128 bytes, swizzled over 8 rows (1024 bytes), and begin at multiples of 1024 bytes. */

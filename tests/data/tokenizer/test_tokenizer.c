@@ -1,8 +1,8 @@
 /* test_tokenizer.c: encoding is what the formats say, and decoding undoes it. */
 #include "base/random.h"
 #include "data/text/unicode.h"
-#include "data/tokenizer/bpe.h"
-#include "data/tokenizer/bpe_train.h"
+#include "data/tokenizer/bpe/bpe.h"
+#include "data/tokenizer/bpe/train.h"
 #include "test.h"
 #include "tokenizer_samples.h"
 

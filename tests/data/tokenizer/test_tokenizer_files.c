@@ -1,6 +1,6 @@
 /* test_tokenizer_files.c: what a tokenizer file asks for and is not supported, or what is wrong
  * with it, is named; no damaged file is believed. */
-#include "data/tokenizer/tokenizer_copy.h"
+#include "data/tokenizer/files/copy.h"
 #include "test.h"
 #include "tokenizer_samples.h"
 

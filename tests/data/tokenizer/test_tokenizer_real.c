@@ -1,6 +1,6 @@
 /* test_tokenizer_real.c: known ids of known tokenizers, and a known training. Reads the folder that
  * SOFTRNN_REAL_DATA names; without it these tests are skipped. */
-#include "data/tokenizer/bpe_train.h"
+#include "data/tokenizer/bpe/train.h"
 #include "data/tokenizer/tokenizer.h"
 #include "files/file.h"
 #include "test.h"

@@ -1,7 +1,7 @@
 /* tokenizer_samples.c: small tokenizers in every format, made in memory. */
 #include "tokenizer_samples.h"
 
-#include "data/tokenizer/bpe_train.h"
+#include "data/tokenizer/bpe/train.h"
 #include "test.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* test_emulator.cu: the emulated GPU: each instruction against its definition, and the mistakes that it must find. */
+#include "device/cuda/cooperative.h"
 #include "device/cuda/launch.h"
 #include "device/cuda/ptx.h"
-#include "device/cuda/together.h"
 
 extern "C" {
 #include "test.h"

@@ -1,6 +1,6 @@
 /* test_emulator_hopper.cu: Hopper's instructions on the emulated GPU, each against its definition; the order of tiles. */
-#include "device/cuda/attention_hopper_tiles.h"
-#include "device/cuda/together.h"
+#include "attention/cuda/hopper/tiles.h"
+#include "device/cuda/cooperative.h"
 
 extern "C" {
 #include "test.h"

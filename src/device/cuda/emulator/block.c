@@ -1,9 +1,9 @@
 /* block.c: the threads of a block, and how they meet. */
 #include "device/cuda/emulator/block.h"
 
+#include "device/cuda/emulator/cooperative.h"
 #include "device/cuda/emulator/fiber.h"
 #include "device/cuda/emulator/races.h"
-#include "device/cuda/emulator/together.h"
 
 #include <pthread.h>
 #include <sched.h>

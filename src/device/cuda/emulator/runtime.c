@@ -8,8 +8,8 @@
 
 #include "base/clock.h"
 #include "base/threads.h"
+#include "device/cuda/emulator/cooperative.h"
 #include "device/cuda/emulator/memory.h"
-#include "device/cuda/emulator/together.h"
 
 #include <pthread.h>
 #include <stdio.h>

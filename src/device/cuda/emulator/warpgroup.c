@@ -5,7 +5,7 @@
  * Products are computed as soon as they are started in one half of the blocks, when they are waited for in the other. */
 #include "device/cuda/emulator/warpgroup.h"
 
-#include "device/cuda/emulator/together.h"
+#include "device/cuda/emulator/cooperative.h"
 
 #include <sched.h>
 #include <string.h>

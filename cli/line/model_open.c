@@ -1,0 +1,39 @@
+/* model_open.c: opening a model, and saying what a user should know of it. */
+#include "cli/line/model_open.h"
+
+#include "command.h"
+
+#include <stdio.h>
+
+srnn_status model_open(sr_model **model, sr_backend *backend, const char *where) {
+    SR_TRY(sr_model_open(model, backend, where));
+    model_tell(&(*model)->config, where);
+    return SRNN_OK;
+}
+
+srnn_status model_row_length(int *T, const sr_model *model, int asked) {
+    const int positions = model->config.positions;
+    *T = asked ? asked : positions;
+    if (asked > positions)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "--length %d: the model has %d positions", asked,
+                       positions);
+    return SRNN_OK;
+}
+
+void model_tell(const sr_model_config *config, const char *where) {
+    if (config->head_kept)
+        command_say(
+            "%s: tie_word_embeddings is true, but lm_head.weight differs from the embedding "
+            "and is used, as transformers does",
+            where);
+    if (config->is_avey && !config->avey.causal)
+        model_tell_leak();
+}
+
+void model_tell_leak(void) {
+    fputs(
+        "softrnn: avey is not causal: a chunk's later tokens weigh what its earlier ones read, so "
+        "that losses and logits over a whole text are not those of a model that predicts; "
+        "avey_causal is\n",
+        stderr);
+}

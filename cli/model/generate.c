@@ -1,0 +1,596 @@
+/* generate.c: `softrnn generate`. */
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/memory_stream.h"
+#include "cli/commands.h"
+#include "cli/line/model_open.h"
+#include "cli/line/numbers.h"
+#include "cli/line/options.h"
+#include "cli/line/progress.h"
+#include "cli/line/whole_file.h"
+#include "cli/model/stream.h"
+#include "model/sampler.h"
+#include "model/session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE = 128 };
+
+typedef struct generation_request {
+    sr_backend_settings numbers;
+    const char *model, *tokenizer, *prompt, *prompts;
+    const char *stops[STRAND_STOPS];
+    int tokens, batch, form;
+    int64_t seed, state_megabytes;
+    double temperature, top_p;
+    int top_k;
+    bool greedy, stats, no_begin;
+} generation_request;
+
+/* Why a text ended. */
+typedef enum ending {
+    ENDING_TOKENS = 0, /* --tokens */
+    ENDING_TOKEN,      /* the model's own end of a text */
+    ENDING_STOP,       /* --stop */
+    ENDING_POSITIONS,  /* the model has no position for another token */
+    ENDING_INTERRUPT,
+    ENDINGS,
+} ending;
+
+/* Strands side by side are always at the same position: where one still reads its prompt, another
+ * may already continue its own. */
+typedef struct generator {
+    const generation_request *request;
+    sr_backend *backend;
+    sr_model *model;
+    sr_tokenizer *tokenizer;
+    sr_encoder *encoder;
+    sr_session *session;
+    sr_sampler *sampler;
+    strand *strands; /* (batch) */
+    int batch;
+    int32_t *ids;  /* (batch, PIECE) */
+    float *logits; /* (batch, V) */
+    int32_t *next; /* (batch): the most probable tokens, where those are wanted */
+    sr_tokens encoded;
+    int64_t produced; /* tokens, over all prompts */
+    double seconds;   /* that producing them took */
+    int64_t endings[ENDINGS];
+    sr_ranks *ranks; /* that share the prompts */
+    FILE *out;       /* where texts go */
+} generator;
+
+static int piece_of(const generator *g) {
+    return g->model->config.positions < PIECE ? g->model->config.positions : PIECE;
+}
+
+/* The failure just told, with the option that chooses the other form. */
+static srnn_status fail_form(srnn_status status) {
+    char why[512];
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    return SR_FAIL(status, "--form state: %s (--form cache)", why);
+}
+
+/* What one batch of strands needs. */
+static srnn_status open_strands(generator *g) {
+    static const srnn_form forms[] = {SRNN_FORM_AUTO, SRNN_FORM_PARALLEL, SRNN_FORM_RECURRENT};
+    const generation_request *r = g->request;
+    const size_t batch = (size_t)g->batch;
+    void *memory;
+    const sr_session_setup session = {.B = g->batch,
+                                      .T = piece_of(g),
+                                      .form = forms[r->form],
+                                      .state_limit = (size_t)r->state_megabytes << 20};
+    const srnn_status status = sr_session_create(&g->session, g->model, &session);
+    if (session.form == SRNN_FORM_RECURRENT &&
+        (status == SRNN_ERR_UNSUPPORTED || status == SRNN_ERR_LIMIT))
+        return fail_form(status);
+    SR_TRY(status);
+    SR_TRY(sr_alloc(&memory, batch * PIECE, sizeof *g->ids));
+    g->ids = memory;
+    SR_TRY(sr_alloc(&memory, batch * (size_t)g->model->config.V, sizeof *g->logits));
+    g->logits = memory;
+    SR_TRY(sr_alloc_zero(&memory, batch, sizeof *g->next));
+    g->next = memory;
+    SR_TRY(sr_alloc_zero(&memory, batch, sizeof *g->strands));
+    g->strands = memory;
+    for (int b = 0; b < g->batch; b++)
+        SR_TRY(strand_open(&g->strands[b], g->tokenizer, r->stops));
+    return SRNN_OK;
+}
+
+static srnn_status generator_open(generator *g, const generation_request *r, int batch) {
+    g->request = r;
+    g->batch = batch;
+    sr_backend_settings numbers = r->numbers;
+    numbers.threads = sr_ranks_threads(g->ranks, numbers.threads);
+    SR_TRY(sr_backend_create(&g->backend, &numbers));
+    SR_TRY(model_open(&g->model, g->backend, r->model));
+    SR_TRY(sr_model_open_tokenizer(&g->tokenizer, r->tokenizer, r->model, g->model->config.V));
+    SR_TRY(sr_encoder_create(&g->encoder, g->tokenizer));
+    const sr_sampler_settings sampler = {.temperature = r->greedy ? 0 : r->temperature,
+                                         .top_k = r->top_k,
+                                         .top_p = r->top_p,
+                                         .seed = (uint64_t)r->seed};
+    SR_TRY(sr_sampler_create(&g->sampler, &sampler, g->model->config.V));
+    return open_strands(g);
+}
+
+static void generator_close(generator *g) {
+    for (int b = 0; g->strands && b < g->batch; b++)
+        strand_close(&g->strands[b]);
+    free(g->strands);
+    free(g->ids);
+    free(g->logits);
+    free(g->next);
+    sr_tokens_free(&g->encoded);
+    sr_sampler_free(g->sampler);
+    sr_session_free(g->session);
+    sr_encoder_free(g->encoder);
+    sr_tokenizer_free(g->tokenizer);
+    sr_model_free(g->model);
+    sr_backend_free(g->backend);
+}
+
+static int32_t begin_token(const generator *g) {
+    const int64_t bos = sr_tokenizer_bos(g->tokenizer);
+    return bos >= 0 ? (int32_t)bos : g->model->config.bos;
+}
+
+static bool is_end(const generator *g, int32_t token) {
+    return token == begin_token(g) || sr_model_config_ends(&g->model->config, token) ||
+           token == sr_tokenizer_eos(g->tokenizer);
+}
+
+/* Tokens that fit: only rotary position ends somewhere. */
+static int64_t most_positions(const generator *g) {
+    const sr_model_config *c = &g->model->config;
+    for (int layer = 0; layer < c->L; layer++)
+        if (c->attention[layer].position == SRNN_POSITION_ROPE)
+            return c->positions;
+    return INT64_MAX;
+}
+
+static srnn_status end_strand(generator *g, strand *s, ending why) {
+    g->endings[why]++;
+    return s->done ? SRNN_OK : strand_end(s);
+}
+
+/* The model's front tokens, the beginning of a text, the prompt. */
+static srnn_status read_prompt(generator *g, strand *s, const char *prompt, size_t bytes) {
+    const int front = sr_model_config_front_tokens(&g->model->config);
+    const int32_t bos = g->request->no_begin ? -1 : begin_token(g);
+    for (int i = 0; i < front; i++)
+        SR_TRY(strand_prompt(s, 0, true));
+    if (bos >= 0)
+        SR_TRY(strand_prompt(s, (uint32_t)bos, true));
+    g->encoded.count = 0;
+    SR_TRY(sr_encoder_encode(g->encoder, &g->encoded, prompt, bytes));
+    for (size_t i = 0; i < g->encoded.count; i++)
+        SR_TRY(strand_prompt(s, g->encoded.ids[i], false));
+    if (s->prompt.count == (size_t)front)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: give a prompt",
+                       g->request->no_begin ? "without a beginning-of-text token there is nothing"
+                                            : "the model has no beginning-of-text token");
+    if ((int64_t)s->prompt.count >= most_positions(g))
+        return SR_FAIL(SRNN_ERR_LIMIT, "the prompt has %zu tokens, the model %d positions",
+                       s->prompt.count, g->model->config.positions);
+    return SRNN_OK;
+}
+
+static bool is_greedy(const generator *g) {
+    return g->request->greedy || g->request->temperature == 0;
+}
+
+/* Feeds `count` tokens of every strand, ids (batch, count). */
+static srnn_status feed(generator *g, int count) {
+    return is_greedy(g) ? sr_session_feed_greedy(g->session, g->next, g->ids, count)
+                        : sr_session_feed(g->session, g->logits, g->ids, count);
+}
+
+static int32_t choose(const generator *g, int b, const strand *s) {
+    const float *logits = g->logits + (size_t)b * (size_t)g->model->config.V;
+    return is_greedy(g) ? g->next[b]
+                        : sr_sampler_choose(g->sampler, logits, s->number, (uint64_t)s->produced);
+}
+
+/* Feeds by pieces what every prompt has: as many tokens as the shortest. */
+static srnn_status feed_prompts(generator *g, size_t shortest) {
+    const size_t piece = (size_t)piece_of(g);
+    for (size_t at = 0; at < shortest;) {
+        const size_t count = shortest - at < piece ? shortest - at : piece;
+        for (int b = 0; b < g->batch; b++)
+            for (size_t t = 0; t < count; t++) {
+                const sr_tokens *prompt = &g->strands[b].prompt;
+                g->ids[(size_t)b * count + t] =
+                    at + t < prompt->count ? (int32_t)prompt->ids[at + t] : 0;
+            }
+        SR_TRY(feed(g, (int)count));
+        at += count;
+    }
+    return SRNN_OK;
+}
+
+/* The token of a strand at a position: its prompt's, or the next of its continuation. */
+static srnn_status next_token(generator *g, int b, size_t position) {
+    strand *s = &g->strands[b];
+    const int64_t room = most_positions(g) - (int64_t)s->prompt.count;
+    g->ids[b] = 0;
+    if (s->done)
+        return SRNN_OK;
+    if (position < s->prompt.count) {
+        g->ids[b] = (int32_t)s->prompt.ids[position];
+        return SRNN_OK;
+    }
+    g->ids[b] = choose(g, b, s);
+    if (is_end(g, g->ids[b]))
+        return end_strand(g, s, ENDING_TOKEN);
+    SR_TRY(strand_add(s, (uint32_t)g->ids[b]));
+    g->produced++;
+    if (s->done)
+        return end_strand(g, s, ENDING_STOP);
+    if (s->produced == g->request->tokens)
+        return end_strand(g, s, ENDING_TOKENS);
+    return s->produced > room ? end_strand(g, s, ENDING_POSITIONS) : SRNN_OK;
+}
+
+/* Whether at this position all strands that are not done go on with what the model chooses, and one of them will go on after
+ * it: then the next step need not wait for the host to see what was chosen. */
+static bool goes_by_itself(const generator *g, int count, size_t position) {
+    bool more = false;
+    if (!is_greedy(g) || !sr_session_runs_ahead(g->session) ||
+        (int64_t)position >= most_positions(g))
+        return false;
+    for (int b = 0; b < count; b++) {
+        const strand *s = &g->strands[b];
+        if (!s->done && position < s->prompt.count)
+            return false;
+        more = more || (!s->done && s->produced + 1 < g->request->tokens);
+    }
+    return more;
+}
+
+/* Prints strands in their order, the first that is not done as far as it is. */
+static void speak(generator *g, int *speaking, int count) {
+    for (; *speaking < count; ++*speaking) {
+        strand_show(&g->strands[*speaking], g->out);
+        if (!g->strands[*speaking].done)
+            return;
+        putc('\n', g->out);
+    }
+}
+
+/* How many tokens the session will hold, as far as it is worth finding room for them at once: what grows moves, and a recorded
+ * step is recorded anew. */
+static int64_t room_of(const generator *g, int count) {
+    enum { MOST_AHEAD = 2048 };
+    size_t longest = 0;
+    for (int b = 0; b < count; b++)
+        if (g->strands[b].prompt.count > longest)
+            longest = g->strands[b].prompt.count;
+    const int64_t ahead = g->request->tokens < MOST_AHEAD ? g->request->tokens : MOST_AHEAD;
+    const int64_t room = (int64_t)longest + ahead, most = most_positions(g);
+    return room < most ? room : most;
+}
+
+/* An empty session for the texts in strands 0 .. count-1. */
+static srnn_status begin_texts(generator *g, int count) {
+    enum { WORTH_PREPARING = 16 }; /* tokens: a preparation takes as long as a few of them */
+    const int64_t room = room_of(g, count);
+    SR_TRY(sr_session_reset(g->session));
+    const srnn_status status = sr_session_make_room(g->session, room);
+    if (status != SRNN_OK && status != SRNN_ERR_MEMORY) /* texts may end before they need so much */
+        return status;
+    return g->request->tokens >= WORTH_PREPARING && room >= WORTH_PREPARING
+               ? sr_session_prepare(g->session)
+               : SRNN_OK;
+}
+
+/* Continues the prompts in strands 0 .. count-1 until all are done. */
+static srnn_status generate_batch(generator *g, int count) {
+    size_t shortest = SIZE_MAX;
+    int speaking = 0;
+    for (int b = 0; b < count; b++)
+        if (g->strands[b].prompt.count < shortest)
+            shortest = g->strands[b].prompt.count;
+    SR_TRY(begin_texts(g, count));
+    SR_TRY(feed_prompts(g, shortest));
+    const double begin = sr_clock_seconds();
+    speak(g, &speaking, count);
+    bool ahead = false;
+    for (size_t position = shortest;; position++) {
+        const bool was_ahead = ahead;
+        ahead = goes_by_itself(g, count, position);
+        if (ahead)
+            SR_TRY(sr_session_feed_chosen(g->session, g->next));
+        else if (was_ahead)
+            SR_TRY(sr_session_chosen(g->session, g->next));
+        for (int b = 0; b < count; b++) {
+            SR_TRY(next_token(g, b, position));
+            if (progress_interrupted() && !g->strands[b].done)
+                SR_TRY(end_strand(g, &g->strands[b], ENDING_INTERRUPT));
+        }
+        speak(g, &speaking, count);
+        if (speaking == count)
+            break;
+        if (!ahead)
+            SR_TRY(feed(g, 1));
+    }
+    g->seconds += sr_clock_seconds() - begin;
+    return SRNN_OK;
+}
+
+static srnn_status generate_one(generator *g, const char *prompt) {
+    strand_begin(&g->strands[0], 0);
+    SR_TRY(read_prompt(g, &g->strands[0], prompt, strlen(prompt)));
+    return generate_batch(g, 1);
+}
+
+/* The next lines are prompts of strands; how many. */
+static srnn_status take_lines(generator *g, const sr_bytes *lines, size_t *at, uint64_t *number,
+                              int *count) {
+    for (*count = 0; *count < g->batch && *at < lines->count; ++*count) {
+        const char *end = memchr(lines->data + *at, '\n', lines->count - *at);
+        const size_t length = end ? (size_t)(end - lines->data) - *at : lines->count - *at;
+        strand_begin(&g->strands[*count], (*number)++);
+        SR_TRY(read_prompt(g, &g->strands[*count], lines->data + *at, length));
+        *at += length + 1;
+    }
+    return SRNN_OK;
+}
+
+/* One prompt per line, some side by side. */
+static srnn_status generate_lines(generator *g, const sr_bytes *lines) {
+    uint64_t number = 0;
+    for (size_t at = 0; at < lines->count && !progress_interrupted();) {
+        int count;
+        SR_TRY(take_lines(g, lines, &at, &number, &count));
+        SR_TRY(generate_batch(g, count));
+    }
+    return SRNN_OK;
+}
+
+/* ---- ranks: each continues one batch of a round, and the first prints them in order */
+
+/* Prints what every rank has written in this round. */
+static srnn_status print_round(sr_ranks *ranks, const char *text, size_t bytes) {
+    void *memory, *all;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)ranks->count, sizeof(size_t)));
+    size_t *sizes = memory, most = 0;
+    sizes[ranks->rank] = bytes;
+    srnn_status status = sr_ranks_gather(ranks, sizes, sizeof *sizes);
+    for (int r = 0; r < ranks->count; r++)
+        most = sizes[r] > most ? sizes[r] : most;
+    if (status == SRNN_OK)
+        status = sr_alloc_zero(&all, (size_t)ranks->count, most + 1);
+    if (status == SRNN_OK) {
+        memcpy((char *)all + (size_t)ranks->rank * most, text, bytes);
+        status = sr_ranks_gather(ranks, all, most);
+        for (int r = 0; r < ranks->count && ranks->rank == 0 && status == SRNN_OK; r++)
+            fwrite((char *)all + (size_t)r * most, 1, sizes[r], stdout);
+        free(all);
+    }
+    free(memory);
+    return status;
+}
+
+/* One round: of its batches only this rank's is continued, into memory. */
+static srnn_status generate_round(generator *g, const sr_bytes *lines, size_t *at,
+                                  uint64_t *number) {
+    char *text = NULL;
+    size_t bytes = 0;
+    g->out = sr_memory_stream(&text, &bytes);
+    if (!g->out)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the texts");
+    srnn_status status = SRNN_OK;
+    for (int r = 0; r < g->ranks->count && status == SRNN_OK; r++) {
+        int count;
+        status = take_lines(g, lines, at, number, &count);
+        if (status == SRNN_OK && r == g->ranks->rank && count > 0)
+            status = generate_batch(g, count);
+    }
+    if (fclose(g->out) != 0 && status == SRNN_OK)
+        status = SR_FAIL(SRNN_ERR_MEMORY, "no memory for the texts");
+    g->out = stdout;
+    if (status == SRNN_OK)
+        status = print_round(g->ranks, text, bytes);
+    free(text);
+    return status;
+}
+
+static srnn_status generate_shared(generator *g, const sr_bytes *lines) {
+    uint64_t number = 0;
+    for (size_t at = 0; at < lines->count;)
+        SR_TRY(generate_round(g, lines, &at, &number));
+    return SRNN_OK;
+}
+
+/* What all ranks have produced, in the time of the slowest. */
+static srnn_status add_ranks(generator *g) {
+    typedef struct work {
+        int64_t produced, endings[ENDINGS];
+        double seconds;
+    } work;
+    void *memory;
+    if (g->ranks->count == 1)
+        return SRNN_OK;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)g->ranks->count, sizeof(work)));
+    work *all = memory, *own = &all[g->ranks->rank];
+    *own = (work){.produced = g->produced, .seconds = g->seconds};
+    memcpy(own->endings, g->endings, sizeof own->endings);
+    const srnn_status status = sr_ranks_gather(g->ranks, all, sizeof *all);
+    for (int r = 0; r < g->ranks->count && status == SRNN_OK; r++) {
+        if (r == g->ranks->rank)
+            continue;
+        g->produced += all[r].produced;
+        g->seconds = all[r].seconds > g->seconds ? all[r].seconds : g->seconds;
+        for (int i = 0; i < ENDINGS; i++)
+            g->endings[i] += all[r].endings[i];
+    }
+    free(memory);
+    return status;
+}
+
+/* As many strands as prompts, up to the limit. */
+static int batch_for(const generation_request *r, const sr_bytes *lines) {
+    int count = 0;
+    for (size_t at = 0; at < lines->count && count < r->batch; count++) {
+        const char *end = memchr(lines->data + at, '\n', lines->count - at);
+        at = end ? (size_t)(end - lines->data) + 1 : lines->count;
+    }
+    return count > 0 ? count : 1;
+}
+
+static void print_stats(const generator *g) {
+    fprintf(stderr, "softrnn: %lld tokens, %.1f tokens/s, state %.1f KB, %s\n",
+            (long long)g->produced, g->seconds > 0 ? (double)g->produced / g->seconds : 0.0,
+            (double)sr_session_state_bytes(g->session) / 1024,
+            sr_session_is_fixed(g->session) ? "of fixed size" : "growing with the text");
+    fprintf(stderr, "softrnn: texts ended: %lld by --tokens, %lld by the model, %lld by --stop\n",
+            (long long)g->endings[ENDING_TOKENS], (long long)g->endings[ENDING_TOKEN],
+            (long long)g->endings[ENDING_STOP]);
+}
+
+/* A text that is shorter than it was asked for without the model having ended it. */
+static void tell_positions(const generator *g) {
+    if (g->endings[ENDING_POSITIONS])
+        fprintf(stderr,
+                "softrnn: %lld %s ended before --tokens %d: the model has only %d positions\n",
+                (long long)g->endings[ENDING_POSITIONS],
+                g->endings[ENDING_POSITIONS] == 1 ? "text" : "texts", g->request->tokens,
+                g->model->config.positions);
+}
+
+static srnn_status generate_all(generator *g, const generation_request *r, const sr_bytes *lines) {
+    SR_TRY(generator_open(g, r, batch_for(r, lines)));
+    if (!r->prompts)
+        SR_TRY(generate_one(g, r->prompt ? r->prompt : ""));
+    else
+        SR_TRY(g->ranks->count > 1 ? generate_shared(g, lines) : generate_lines(g, lines));
+    fflush(stdout);
+    SR_TRY(add_ranks(g));
+    if (g->ranks->rank == 0)
+        tell_positions(g);
+    if (r->stats && g->ranks->rank == 0)
+        print_stats(g);
+    return SRNN_OK;
+}
+
+static srnn_status generate(const generation_request *r, sr_ranks *ranks) {
+    generator g = {.ranks = ranks, .out = stdout};
+    sr_bytes lines = {0};
+    srnn_status status = r->prompts ? whole_file_read(&lines, r->prompts) : SRNN_OK;
+    if (status == SRNN_OK)
+        status = generate_all(&g, r, &lines);
+    generator_close(&g);
+    sr_bytes_free(&lines);
+    return status;
+}
+
+/* Ranks share the prompts of a file; a single one is the first rank's alone. */
+static int generate_together(const generation_request *r) {
+    sr_ranks ranks;
+    int exit_code = command_report(sr_ranks_open(&ranks));
+    if (exit_code != EXIT_OK)
+        return exit_code;
+    sr_ranks *those = r->prompts ? &ranks : sr_ranks_alone();
+    if (r->prompts || ranks.rank == 0)
+        exit_code = command_report_rank(generate(r, those), &ranks);
+    sr_ranks_close(&ranks);
+    return exit_code;
+}
+
+/* Takes `text` apart at every | that has no backslash before it, in place. False if there are more
+ * stops than a strand takes. */
+static bool split_stops(const char *stops[STRAND_STOPS], char *text) {
+    int count = 0;
+    for (char *from = text, *to = text; text; from++) {
+        if (from[0] == '\\' && from[1] == '|') {
+            *to++ = *++from;
+            continue;
+        }
+        const char c = *from;
+        *to++ = c == '|' ? '\0' : c;
+        if (c && c != '|')
+            continue;
+        if (count == STRAND_STOPS)
+            return false;
+        stops[count++] = text;
+        text = c ? to : NULL;
+    }
+    return true;
+}
+
+int command_generate(int argc, char **argv) {
+    static const char *const forms[] = {"auto", "cache", "state", NULL};
+    const char *stop = NULL;
+    const bool only_k =
+        options_given(argc, argv, "--top-k") && !options_given(argc, argv, "--top-p");
+    generation_request r = {.tokens = 200,
+                            .batch = 8,
+                            .temperature = 1,
+                            .top_p = 0.9,
+                            .seed = 1,
+                            .state_megabytes = 1024};
+    const command_option options[] = {
+        OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
+        OPTION_TEXT("--tokenizer", &r.tokenizer, "NAME", "if it is not in the model's folder"),
+        OPTION_TEXT("--prompt", &r.prompt, "TEXT", "what to continue"),
+        OPTION_TEXT("--prompts", &r.prompts, "FILE", "one prompt per line, each continued"),
+        OPTION_FLAG("--no-begin", &r.no_begin,
+                    "leave out the beginning-of-text token, which else stands before a prompt"),
+        OPTION_INTEGER("--batch", &r.batch, 1, 1 << 16, "N",
+                       "at most so many prompts side by side"),
+        OPTION_INTEGER("--tokens", &r.tokens, 1, 1 << 24, "N", "at most so many new tokens"),
+        OPTION_FLAG("--greedy", &r.greedy, "always the most probable token"),
+        OPTION_NUMBER("--temperature", &r.temperature, 0, 100, "X", "0: as --greedy"),
+        OPTION_INTEGER("--top-k", &r.top_k, 0, 1 << 24, "K", "only the K most probable; 0: all"),
+        OPTION_NUMBER(
+            "--top-p", &r.top_p, 0, 1, "P",
+            "only the most probable that make up P together; 1: all, also if only --top-k "
+            "is given"),
+        OPTION_INTEGER64("--seed", &r.seed, 0, INT64_MAX, "N", "of the choice"),
+        OPTION_TEXT("--stop", &stop, "TEXT",
+                    "end before this text; several separated by |, which is \\| inside one"),
+        OPTION_CHOICE("--form", &r.form, forms, "FORM",
+                      "auto; cache: keys and values; state: the fixed-size state"),
+        OPTION_INTEGER64("--state-limit", &r.state_megabytes, 1, 1 << 24, "MB",
+                         "most memory for a fixed-size state"),
+        OPTIONS_NUMBERS(&r.numbers),
+        OPTION_FLAG("--stats", &r.stats, "speed and size of the state, on stderr"),
+    };
+    const command_line line = {
+        .usage = "softrnn generate --model DIR [options]",
+        .purpose =
+            "Continues a text, token by token, with the variant's own state. The tokenizer's "
+            "beginning-of-text\ntoken, or the model's, is put before every prompt, if there is "
+            "one.",
+        .options = options,
+        .option_count = sizeof options / sizeof *options,
+        .examples = "  softrnn generate --model stories --greedy --tokens 200\n"
+                    "  softrnn generate --model runs/norm --prompt \"Once upon\" --top-k 40 "
+                    "--stop \"The end|THE END\"\n",
+    };
+    int exit_code;
+    if (!options_parse(&line, argc, argv, &exit_code))
+        return exit_code;
+    if (!r.model)
+        return command_refuse("generate needs --model DIR");
+    if (r.prompt && r.prompts)
+        return command_refuse("give either --prompt or --prompts");
+    if (only_k)
+        r.top_p = 1;
+    char *stops = stop ? strdup(stop) : NULL;
+    if (!split_stops(r.stops, stops)) {
+        free(stops);
+        return command_refuse("--stop takes at most %d texts", STRAND_STOPS);
+    }
+    progress_catch_interrupt();
+    exit_code = generate_together(&r);
+    if (exit_code == EXIT_OK && progress_interrupted())
+        exit_code = EXIT_SIGNAL + progress_interrupted();
+    free(stops);
+    return exit_code;
+}

@@ -1,0 +1,42 @@
+/* stream.h: one prompt and the text that continues it, up to a stop. */
+#ifndef SR_CLI_MODEL_STREAM_H
+#define SR_CLI_MODEL_STREAM_H
+
+#include "data/tokenizer/tokenizer.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+enum { STRAND_STOPS = 16 };
+
+typedef struct strand {
+    const char *const *stops; /* (STRAND_STOPS), the rest NULL: texts to end before */
+    sr_decoder *decoder;      /* owned */
+    sr_tokens prompt;
+    sr_bytes text;      /* of prompt and continuation so far */
+    size_t prompt_text; /* bytes of it that are the prompt's */
+    size_t shown;       /* bytes of it that were printed */
+    uint64_t number;    /* of the prompt, for the choice of tokens */
+    int produced;       /* tokens behind the prompt */
+    bool done;
+} strand;
+
+srnn_status strand_open(strand *s, const sr_tokenizer *tokenizer, const char *const *stops);
+void strand_close(strand *s);
+
+/* Forgets the last prompt and its continuation. */
+void strand_begin(strand *s, uint64_t number);
+
+/* Adds a token of the prompt; unless `silent`, its text too. */
+srnn_status strand_prompt(strand *s, uint32_t token, bool silent);
+
+/* Adds a token behind the prompt. Ends the strand where a stop text begins. */
+srnn_status strand_add(strand *s, uint32_t token);
+
+/* No token will follow. */
+srnn_status strand_end(strand *s);
+
+/* Writes what is new. An ending that could grow into a stop text is held back. */
+void strand_show(strand *s, FILE *out);
+
+#endif

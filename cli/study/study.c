@@ -1,0 +1,243 @@
+/* study.c: `softrnn study`. */
+#include "base/memory_stream.h"
+#include "cli/commands.h"
+#include "cli/line/installed.h"
+#include "cli/line/model_open.h"
+#include "cli/line/options.h"
+#include "cli/line/origin.h"
+#include "cli/line/progress.h"
+#include "cli/study/table.h"
+#include "cli/study/view.h"
+#include "model/avey/avey.h"
+#include "study/execute/execute.h"
+#include "study/execute/ranks.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+typedef struct arguments {
+    sr_study_request request; /* its file as found */
+    const char *file;         /* as named */
+    int jobs, launcher;
+    const char *run; /* only this one, here: what launchers start */
+} arguments;
+
+/* *text = the command that repeats the study, called as `program`; free() it. */
+static srnn_status command_text(char **text, const arguments *a, const char *program) {
+    const sr_study_request *r = &a->request;
+    size_t length;
+    FILE *out = sr_memory_stream(text, &length);
+    if (!out)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a line");
+    origin_quote(out, program);
+    fputs(" study", out);
+    if (a->file) {
+        putc(' ', out);
+        origin_quote(out, a->file);
+    }
+    if (r->text) {
+        fputs(" --text ", out);
+        origin_quote(out, r->text);
+    }
+    if (r->only) {
+        fputs(" --only ", out);
+        origin_quote(out, r->only);
+    }
+    if (r->skip) {
+        fputs(" --skip ", out);
+        origin_quote(out, r->skip);
+    }
+    fputs(" --out ", out);
+    origin_quote(out, r->out);
+    return fclose(out) == 0 ? SRNN_OK : SR_FAIL(SRNN_ERR_MEMORY, "no memory for a line");
+}
+
+/* This program, for processes that others start. */
+static const char *program_path(char path[SR_PATH_BYTES]) {
+    const ssize_t length = readlink("/proc/self/exe", path, SR_PATH_BYTES - 1);
+    if (length <= 0)
+        return "softrnn";
+    path[length] = '\0';
+    return path;
+}
+
+static void report_failures(const sr_study *study, const sr_run_view *views) {
+    for (size_t i = 0; i < study->run_count; i++)
+        if (views[i].ending == SR_ENDING_FAILED)
+            fprintf(stderr, "softrnn: run %s failed: %s\n", study->runs[i].id, views[i].message);
+}
+
+static srnn_status conduct(sr_study *study, const arguments *a, sr_study_way *way,
+                           sr_run_view *views, sr_summary *summary) {
+    char *repeat = NULL, *member = NULL, own[SR_PATH_BYTES];
+    study_view view;
+    SR_TRY(command_text(&repeat, a, "softrnn"));
+    srnn_status status = command_text(&member, a, program_path(own));
+    way->member = member;
+    if (status == SRNN_OK)
+        status = study_view_begin(&view, study);
+    if (status == SRNN_OK) {
+        way->watch = study_view_look;
+        way->context = &view;
+        progress_catch_interrupt();
+        status = sr_study_conduct(study, way, &a->request, repeat, views, summary);
+        study_view_end(&view);
+    }
+    free(repeat);
+    free(member);
+    return status;
+}
+
+/* What runs where. */
+static int show_status(const sr_study *study, const arguments *a, const sr_study_way *way) {
+    sr_run_view *views = calloc(study->run_count, sizeof *views);
+    srnn_status status = views ? sr_study_status(study, a->request.out, way, views)
+                               : SR_FAIL(SRNN_ERR_MEMORY, "no memory to look at the runs");
+    for (size_t i = 0; status == SRNN_OK && i < study->run_count; i++) {
+        const sr_run_view *v = &views[i];
+        if (!v->selected)
+            continue;
+        printf("%-32s %-9s step %lld of %lld", study->runs[i].id,
+               v->ending != SR_ENDING_NONE ? sr_ending_name(v->ending)
+               : v->running                ? "running"
+               : v->step > 0               ? "stopped"
+                                           : "waiting",
+               (long long)v->step, (long long)study->runs[i].steps);
+        if (v->running)
+            printf("  on %s, ", v->place);
+        if (v->running && isnan(v->seconds))
+            printf("no record yet");
+        else if (v->running)
+            printf("last record %.0f s ago", v->seconds);
+        printf("%s%s\n", *v->message ? "  " : "", v->message);
+    }
+    free(views);
+    return command_report(status);
+}
+
+static int run_study(sr_study *study, const arguments *a, sr_study_way *way) {
+    sr_run_view *views = calloc(study->run_count, sizeof *views);
+    sr_summary summary = {0};
+    const srnn_status status = views ? conduct(study, a, way, views, &summary)
+                                     : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
+    int exit_code = way->ranks && status != SRNN_ERR_INTERRUPTED
+                        ? command_report_rank(status, way->ranks)
+                        : command_report(status);
+    if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {
+        report_failures(study, views);
+        if (status == SRNN_OK)
+            study_table_summary(study, &summary);
+        if (summary.failed)
+            exit_code = EXIT_FAILED;
+    }
+    sr_summary_free(&summary);
+    free(views);
+    return exit_code;
+}
+
+/* Ranks but the first only run what is theirs. */
+static int serve(const sr_study *study, const arguments *a, const sr_study_way *way) {
+    sr_run_view *views = calloc(study->run_count, sizeof *views);
+    const srnn_status status = views ? sr_study_execute_ranked(study, a->request.out, way, views)
+                                     : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
+    free(views);
+    return status == SRNN_ERR_INTERRUPTED ? command_report(status)
+                                          : command_report_rank(status, way->ranks);
+}
+
+static int run_ranked(sr_study *study, const arguments *a, sr_study_way *way) {
+    sr_ranks ranks;
+    int exit_code = command_report(sr_ranks_open(&ranks));
+    if (exit_code != EXIT_OK)
+        return exit_code;
+    way->ranks = &ranks;
+    exit_code = ranks.rank == 0 ? run_study(study, a, way) : serve(study, a, way);
+    sr_ranks_close(&ranks);
+    return exit_code;
+}
+
+static void tell_leaks(const sr_study *study) {
+    for (size_t i = 0; i < study->variant_count; i++)
+        if (sr_avey_leaks(study->variants[i].attention)) {
+            model_tell_leak();
+            return;
+        }
+}
+
+static int start(const arguments *a) {
+    sr_study study = {0};
+    sr_study_way way = {.jobs = a->jobs, .launcher = (sr_launcher)a->launcher};
+    int exit_code = command_report(sr_study_prepare(&study, &way, &a->request));
+    if (exit_code == EXIT_OK)
+        tell_leaks(&study);
+    if (exit_code == EXIT_OK && a->request.plan_only)
+        study_table_plan(&study, &way);
+    else if (exit_code == EXIT_OK && a->request.status_only)
+        exit_code = show_status(&study, a, &way);
+    else if (exit_code == EXIT_OK && a->run)
+        exit_code = command_report(sr_study_member(&study, &a->request, a->run));
+    else if (exit_code == EXIT_OK)
+        exit_code = a->launcher == SR_LAUNCHER_MPI ? run_ranked(&study, a, &way)
+                                                   : run_study(&study, a, &way);
+    sr_study_way_free(&way);
+    sr_study_free(&study);
+    return exit_code;
+}
+
+int command_study(int argc, char **argv) {
+    static const char *const launchers[] = {"local", "slurm", "mpi", NULL}; /* as sr_launcher */
+    arguments a = {.request = {.out = "runs/study"}};
+    sr_study_request *r = &a.request;
+    const command_option options[] = {
+        OPTION_TEXT("--out", &r->out, "DIR", "the study's folder; what has ended there stays"),
+        OPTION_FLAG("--dry-run", &r->plan_only, "print the plan with its cost and stop"),
+        OPTION_TEXT("--only", &r->only, "NAMES",
+                    "only these tasks, variants, sizes or runs: a,b or 'recall.*'"),
+        OPTION_TEXT("--skip", &r->skip, "NAMES", "but not these"),
+        OPTION_INTEGER("--jobs", &a.jobs, 0, 1024, "N", "runs at a time; 0: one per core"),
+        OPTION_CHOICE(
+            "--launcher", &a.launcher, launchers, "WORD",
+            "who starts the runs: local, on this machine; slurm, as an array of jobs; mpi: ranks "
+            "that mpirun started share them"),
+        OPTION_TEXT("--cluster", &r->cluster, "OPTIONS",
+                    "of Slurm's sbatch: partition=short,cpus-per-task=4,gpus=1,time=2:00:00"),
+        OPTION_FLAG("--status", &r->status_only,
+                    "print what runs where and stop; without FILE of the study in --out"),
+        OPTION_TEXT("--run", &a.run, "NAME",
+                    "only this run, in this process: what the jobs of an array do"),
+        OPTION_TEXT("--text", &r->text, "FILES",
+                    "the text of @text: a,b; without it the King James Bible"),
+    };
+    const command_argument study_file = {
+        "FILE", &a.file, "a study in YAML; studies/full.yaml comes with the program", true};
+    const command_line line = {
+        .usage = "softrnn study [FILE.yaml] [options]",
+        .purpose =
+            "Trains variants of attention under identical conditions (data, order, initial "
+            "weights)\n"
+            "and says which of them differ. Without a file: the default study, ten minutes on two\n"
+            "cores. Ctrl-C leaves cleanly; the same command goes on where it stopped.",
+        .options = options,
+        .option_count = sizeof options / sizeof *options,
+        .arguments = &study_file,
+        .argument_count = 1,
+        .examples = "  softrnn study --out runs/study\n"
+                    "  softrnn study --text mytext.txt --out runs/mine\n"
+                    "  softrnn study studies/full.yaml --dry-run\n"
+                    "  softrnn study --only recall --skip 'recall.relu.*'\n"
+                    "  softrnn study --launcher slurm --cluster partition=short,time=1:00:00\n",
+    };
+    int exit_code;
+    if (!options_parse(&line, argc, argv, &exit_code))
+        return exit_code;
+    if (r->plan_only && r->status_only)
+        return command_refuse("--dry-run or --status, not both");
+    char found[SR_PATH_BYTES];
+    if (a.file) {
+        installed_find(found, a.file);
+        r->file = found;
+    }
+    return start(&a);
+}

@@ -1,0 +1,141 @@
+/* table.c: a study's plan and its results as tables of text. */
+#include "cli/study/table.h"
+
+#include "base/units.h"
+
+#include "cli/line/columns.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Training FLOP/s a core reaches on models as small as a study's; measured with the default study. */
+static const double typical_rate = 3e10;
+
+void study_table_plan(const sr_study *study, const sr_study_way *way) {
+    double tokens = 0, flops = 0;
+    size_t count = 0;
+    int jobs, threads;
+    char time[SR_TIME_WORDS];
+    printf("%-40s %8s %11s %12s %10s %9s\n", "run", "steps", "parameters", "tokens", "GFLOP",
+           "state");
+    for (size_t i = 0; i < study->run_count; i++) {
+        const sr_study_run *run = &study->runs[i];
+        char state[SR_BYTES_WORDS];
+        if ((way->only.count && !sr_study_run_matches(study, run, &way->only)) ||
+            sr_study_run_matches(study, run, &way->skip))
+            continue;
+        printf("%-40s %8lld %11zu %12.0f %10.0f %9s\n", run->id, (long long)run->steps,
+               run->parameters, run->tokens, run->flops / 1e9,
+               sr_bytes_words(state, run->state_bytes));
+        tokens += run->tokens;
+        flops += run->flops;
+        count++;
+    }
+    sr_study_shares(&jobs, &threads, way->jobs);
+    const double seconds = flops / (typical_rate * jobs * threads);
+    printf("\n%zu runs, %.3g tokens, %.3g FLOP; %d at a time with %d thread%s each: about %s "
+           "at %.0f GFLOP/s per core\n",
+           count, tokens, flops, jobs, threads, threads == 1 ? "" : "s",
+           sr_duration_words(time, seconds), typical_rate / 1e9);
+}
+
+/* What variants are sorted by; worst for those without a number. */
+static double rank_of(const sr_summary_cell *cell, const sr_summary_variant *v) {
+    const double value = cell->measure == SR_MEASURE_LOSS ? v->loss.mean : -v->accuracy.mean;
+    return isnan(value) ? INFINITY : value;
+}
+
+typedef struct place {
+    double rank;
+    const sr_summary_variant *variant;
+} place;
+
+static int compare(const void *left, const void *right) {
+    const place *a = left, *b = right;
+    if (a->rank != b->rank)
+        return a->rank < b->rank ? -1 : 1;
+    return (a->variant > b->variant) - (a->variant < b->variant);
+}
+
+static void print_difference(const sr_study *study, const sr_summary_cell *cell,
+                             const sr_summary_variant *v) {
+    const sr_difference *d = &v->difference;
+    char verdict[32];
+    /* With one seed the loss is compared, also where accuracy ranks. */
+    snprintf(verdict, sizeof verdict, "%s%s", sr_verdict_name(d->verdict),
+             d->of == cell->measure ? "" : " (loss)");
+    if (v->variant == study->baseline)
+        printf("  %-45s", "(the baseline)");
+    else if (d->interval.degrees > 0)
+        printf("  %+8.4f [%+8.4f, %+8.4f] %-15s", d->interval.mean, d->interval.low,
+               d->interval.high, verdict);
+    else
+        printf("  %-29s %-15s", d->pairs ? "one pair, no interval" : "no pair of runs", verdict);
+}
+
+/* Right-aligned; "-" for what there is not. */
+static void print_number(double value, int decimals) {
+    if (isfinite(value))
+        printf(" %9.*f", decimals, value);
+    else
+        printf(" %9s", "-");
+}
+
+/* The widest name of a variant: none is cut. */
+static int name_width(const sr_study *study) {
+    int widest = (int)strlen("variant");
+    for (size_t i = 0; i < study->variant_count; i++) {
+        const int width = column_width(study->variants[i].name);
+        widest = width > widest ? width : widest;
+    }
+    return widest;
+}
+
+static void print_variant(const sr_study *study, const sr_summary_cell *cell,
+                          const sr_summary_variant *v) {
+    char state[32], memory[32], name[1024];
+    fputs(column_text(name, sizeof name, study->variants[v->variant].name, name_width(study)),
+          stdout);
+    print_number(v->loss.mean, 4);
+    print_number(v->loss.standard_deviation, 4);
+    print_number(v->best_loss.mean, 4);
+    print_number(v->accuracy.mean, 4);
+    print_difference(study, cell, v);
+    print_number(v->tokens_per_second, 0);
+    printf(" %9s %9s", sr_bytes_words(memory, v->memory_bytes),
+           sr_bytes_words(state, v->state_bytes));
+    if (v->skipped || v->diverged || v->failed || v->not_finite || v->finished < v->runs)
+        printf("  %zu of %zu finished, %zu diverged, %zu failed, %zu without a finite number, "
+               "%lld steps skipped",
+               v->finished, v->runs, v->diverged, v->failed, v->not_finite, (long long)v->skipped);
+    putchar('\n');
+}
+
+static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
+    place *places = malloc(cell->count * sizeof *places);
+    if (!places)
+        return;
+    printf("\n%s", study->tasks[cell->task].name);
+    if (study->size_count)
+        printf(", %s", study->sizes[cell->size].name);
+    printf(", learning rate %g: by %s", cell->learning_rate, sr_measure_name(cell->measure));
+    if (isfinite(cell->noise))
+        printf("; seeds of the baseline scatter by %.4f", cell->noise);
+    printf("\n%-*s %9s %9s %9s %9s  %-45s %9s %9s %9s\n", name_width(study), "variant", "loss",
+           "+-", "best", "accuracy", "difference, 95 % interval", "tokens/s", "memory", "state");
+    for (size_t i = 0; i < cell->count; i++)
+        places[i] = (place){rank_of(cell, &cell->variants[i]), &cell->variants[i]};
+    qsort(places, cell->count, sizeof *places, compare);
+    for (size_t i = 0; i < cell->count; i++)
+        print_variant(study, cell, places[i].variant);
+    free(places);
+}
+
+void study_table_summary(const sr_study *study, const sr_summary *summary) {
+    for (size_t i = 0; i < summary->count; i++)
+        print_cell(study, &summary->cells[i]);
+    printf("\n%zu runs: %zu finished, %zu diverged, %zu failed, %zu not ended\n", study->run_count,
+           summary->finished, summary->diverged, summary->failed, summary->missing);
+}

@@ -1,0 +1,47 @@
+/* study.c: studies for other languages. */
+#include "base/memory.h"
+#include "softrnn_lab.h"
+#include "study/execute/execute.h"
+
+#include <stdlib.h>
+
+/* Calls the caller's watch with two numbers instead of all views. */
+static bool watch(void *context, const sr_study *study, const sr_run_view *views) {
+    const srnl_study *asked = context;
+    size_t ended = 0;
+    for (size_t i = 0; i < study->run_count; i++)
+        ended += views[i].ending != SR_ENDING_NONE && !views[i].running;
+    return !asked->watch || asked->watch(asked->context, ended, study->run_count);
+}
+
+static srnn_status conduct(sr_study *study, const sr_study_way *way,
+                           const sr_study_request *request, size_t *failed) {
+    void *views;
+    sr_summary summary = {0};
+    SR_TRY(sr_alloc_zero(&views, study->run_count, sizeof(sr_run_view)));
+    const srnn_status status =
+        sr_study_conduct(study, way, request, "srnl_study_run", views, &summary);
+    if (failed)
+        *failed = summary.failed;
+    sr_summary_free(&summary);
+    free(views);
+    return status;
+}
+
+srnn_status srnl_study_run(const srnl_study *asked, size_t *failed) {
+    sr_study study = {0};
+    sr_study_way way = {.jobs = asked->jobs, .watch = watch, .context = (void *)asked};
+    const sr_study_request request = {.file = asked->file,
+                                      .out = asked->out,
+                                      .text = asked->text,
+                                      .only = asked->only,
+                                      .skip = asked->skip};
+    if (failed)
+        *failed = 0;
+    srnn_status status = sr_study_prepare(&study, &way, &request);
+    if (status == SRNN_OK)
+        status = conduct(&study, &way, &request, failed);
+    sr_study_way_free(&way);
+    sr_study_free(&study);
+    return status;
+}

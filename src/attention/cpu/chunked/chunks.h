@@ -1,0 +1,288 @@
+/* chunks.h (private): what the two halves of the chunked kernel share: a chunk and the state before
+ * it. */
+#ifndef SR_ATTENTION_CPU_CHUNKED_CHUNKS_H
+#define SR_ATTENTION_CPU_CHUNKED_CHUNKS_H
+
+#include "attention/cpu/shared/features.h"
+#include "attention/cpu/shared/tiles.h"
+
+/* sum_j exp(C - C_j) features(k_j) v_j^T over the tokens seen, C being the decay reference. */
+typedef struct running_state {
+    real *matrix; /* (features, stride of Dv): features of the score, then room for whole blocks */
+    real *column; /* (features): the same with v = 1 */
+    double *reference; /* C; only with decay */
+    int64_t ld;        /* stride of Dv */
+    int64_t width;     /* columns that products run over */
+} running_state;
+
+/* Strides of chunk buffers; `token` separates rows with one column per token. */
+typedef struct chunk_strides {
+    int64_t d, dv, token;
+} chunk_strides;
+
+static inline chunk_strides chunk_strides_of(const srnn_problem *p) {
+    return (chunk_strides){row_stride(p->D), row_stride(p->Dv), row_stride(tile_width(p->chunk))};
+}
+
+static inline int64_t state_rows(const feature_basis *basis) {
+    return basis->count - basis->first;
+}
+
+static inline running_state running_state_place(const srnn_problem *p, const feature_basis *basis,
+                                                sr_layout *layout) {
+    int64_t rows = state_rows(basis) + ROWS; /* a block may start anywhere */
+    running_state state = {.ld = row_stride(p->Dv), .width = round_up(p->Dv, LANES)};
+    state.matrix = take_reals(layout, rows, state.ld);
+    state.column = take_reals(layout, rows, 1);
+    state.reference = sr_layout_take(layout, 1, sizeof(double));
+    return state;
+}
+
+/* The features of one chunk of tokens. */
+typedef struct chunk_features {
+    real *low; /* (orders below the highest, stride of tokens), then ROWS rows of zeros */
+    real *top; /* (FEATURE_BLOCK, stride of tokens) */
+} chunk_features;
+
+static inline chunk_features chunk_features_place(const srnn_problem *p, const feature_basis *basis,
+                                                  sr_layout *layout) {
+    int64_t ld = row_stride(tile_width(p->chunk));
+    return (chunk_features){
+        take_reals(layout, basis->top + ROWS, ld),
+        take_reals(layout, FEATURE_BLOCK, ld),
+    };
+}
+
+/* Tokens t .. t+count-1 of row b of the batch, one head of queries and its kv head. */
+typedef struct chunk {
+    int64_t b, t;
+    int64_t at;           /* t, counted from the start of the document */
+    int64_t count, width; /* width: columns that products run over */
+    int h, kv;
+    const double *decay; /* C of the row, or NULL */
+} chunk;
+
+static inline chunk chunk_of(const srnn_problem *p, const sr_edges *edges, const sr_span *span,
+                             int kv) {
+    chunk c = {.b = span->b, .h = kv * (p->H / p->Hkv), .kv = kv};
+    c.decay = edges->decay ? edges->decay + sr_row_index(p, p->Hkv, c.b, kv, 0) : NULL;
+    return c;
+}
+
+static inline void chunk_move(chunk *c, const srnn_problem *p, const sr_span *span, int64_t at) {
+    c->at = at;
+    c->t = span->start + at;
+    c->count = span->length - at < p->chunk ? span->length - at : p->chunk;
+    c->width = tile_width(c->count);
+}
+
+/* What a walk over chunks works in. */
+typedef struct chunk_room {
+    real *queries, *keys; /* (chunk, stride of D) */
+    real *values;         /* (chunk, stride of Dv) */
+    real *query_columns;  /* (D, stride of tokens) */
+    real *key_columns;    /* (D, stride of tokens) */
+    real *s;              /* (chunk, stride of tokens) */
+    real *decay, *factor; /* (stride of tokens) */
+    seen_keys *seen;      /* (chunk) */
+    chunk_features features;
+    running_state state;
+} chunk_room;
+
+static inline chunk_room chunk_room_place(const srnn_problem *p, const feature_basis *basis,
+                                          sr_layout *layout) {
+    chunk_strides ld = chunk_strides_of(p);
+    int64_t rows = round_up(p->chunk, ROWS);
+    chunk_room room = {
+        .queries = take_reals(layout, rows, ld.d),
+        .keys = take_reals(layout, rows, ld.d),
+        .values = take_reals(layout, rows, ld.dv),
+        .query_columns = take_reals(layout, p->D, ld.token),
+        .key_columns = take_reals(layout, p->D, ld.token),
+        .s = take_reals(layout, rows, ld.token),
+        .decay = take_reals(layout, 1, ld.token),
+        .factor = take_reals(layout, 1, ld.token),
+        .seen = sr_layout_take(layout, (size_t)rows, sizeof(seen_keys)),
+    };
+    room.features = chunk_features_place(p, basis, layout);
+    /* The state is zeroed as one piece. */
+    sr_layout measured = {0}, state = {0};
+    running_state_place(p, basis, &measured);
+    state.base = sr_layout_take(layout, measured.used, 1);
+    room.state = running_state_place(p, basis, &state);
+    return room;
+}
+
+static inline void chunk_load_keys(const chunk_room *room, const sr_edges *edges,
+                                   const sr_attention_call *call, const chunk *c) {
+    const srnn_problem *p = &call->plan->core;
+    chunk_strides ld = chunk_strides_of(p);
+    SR_ISA_REAL(sr_edges_key_rows)
+    (room->keys, ld.d, edges, call, (sr_rows){c->b, c->kv, c->t, c->count});
+    transpose_rows(room->key_columns, ld.token, room->keys, ld.d, c->count, p->D, c->width);
+    /* What lies past Dv gets into states, and states into files. */
+    memset(room->values, 0, (size_t)(c->count * ld.dv) * sizeof(real));
+    SR_ISA_REAL(sr_edges_value_rows)
+    (room->values, ld.dv, edges, call, (sr_rows){c->b, c->kv, c->t, c->count});
+    for (int64_t t = 0; c->decay && t < c->width; t++)
+        room->decay[t] = t < c->count ? (real)(c->decay[c->t + t] - c->decay[c->t]) : 0;
+}
+
+static inline void chunk_load_queries(const chunk_room *room, const sr_edges *edges,
+                                      const sr_attention_call *call, const chunk *c) {
+    chunk_strides ld = chunk_strides_of(&call->plan->core);
+    SR_ISA_REAL(sr_edges_query_rows)
+    (room->queries, ld.d, edges, call, (sr_rows){c->b, c->h, c->t, c->count});
+    clear_rows_from(room->queries, ld.d, c->count, round_up(c->count, ROWS));
+}
+
+/* s = q k^T for the pairs inside the chunk. */
+static inline void chunk_logits(const chunk_room *room, const srnn_problem *p, const chunk *c) {
+    chunk_strides ld = chunk_strides_of(p);
+    product((product_target){room->s, ld.token, false}, (product_operand){room->queries, ld.d, 1},
+            (product_rows){room->key_columns, ld.token},
+            (product_size){round_up(c->count, ROWS), c->width, p->D}, PRODUCT_C_LOWER);
+}
+
+/* Row r of s: the query r of the chunk with the keys up to itself. */
+static inline score_row chunk_row(const chunk_room *room, const chunk *c, int64_t ld, int64_t r) {
+    return (score_row){.s = room->s + r * ld,
+                       .bound = (real)INFINITY,
+                       .high = (int)r + 1,
+                       .width = (int)c->width,
+                       .decay = c->decay ? room->decay[r] : 0,
+                       .decay_columns = c->decay ? room->decay : NULL};
+}
+
+/* One block of a product that is ROWS numbers high and one vector wide. */
+static inline void narrow_block(product_target c, product_operand a, product_rows b, int64_t k) {
+    vec sum[ROWS];
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++)
+        sum[r] = (vec){0};
+    for (int64_t step = 0; step < k; step++) {
+        const vec row = vec_load(b.data + step * b.ld);
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++)
+            sum[r] += a.data[r * a.row + step * a.step] * row;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++)
+        vec_store(c.data + r * c.ld, c.accumulate ? sum[r] + vec_load(c.data + r * c.ld) : sum[r]);
+}
+
+/* As `product`, for an n of whole vectors: where they are odd, the last is by itself. Values of 16 numbers would
+ * otherwise cost as much as those of 32. */
+static inline void vectors_product(product_target c, product_operand a, product_rows b,
+                                   product_size size, product_shape shape) {
+    const int64_t whole = size.n / COLUMNS * COLUMNS;
+    product(c, a, b, (product_size){size.m, whole, size.k}, shape);
+    for (int64_t row = 0; whole < size.n && row < size.m; row += ROWS) {
+        const int64_t first = shape == PRODUCT_A_UPPER ? row : 0;
+        const int64_t past = shape == PRODUCT_A_LOWER && row + ROWS < size.k ? row + ROWS : size.k;
+        narrow_block((product_target){c.data + row * c.ld + whole, c.ld, c.accumulate},
+                     (product_operand){a.data + row * a.row + first * a.step, a.row, a.step},
+                     (product_rows){b.data + first * b.ld + whole, b.ld}, past - first);
+    }
+}
+
+/* The product of a chunk's pairs, weights or their gradients, with its rows, size.n of each; `shape` says on which side
+ * of the diagonal they are. Where a number is not finite, only pairs that see each other are summed. */
+static inline void chunk_product(product_target c, product_operand pairs, product_rows rows,
+                                 product_size size, product_shape shape, const chunk_room *room) {
+    const product_size whole = {size.m, round_up(size.n, LANES), size.k};
+    if (size.k == 1 || rows_are_finite(rows.data, rows.ld, size.k, size.n)) {
+        vectors_product(c, pairs, rows, whole, shape);
+        return;
+    }
+    for (int64_t r = 0; r < size.m; r++)
+        room->seen[r] = (seen_keys){0, r < size.k ? r + 1 : 0};
+    product_seen(c, pairs, rows, whole, room->seen,
+                 shape == PRODUCT_A_LOWER ? SEEN_FROM_ROWS : SEEN_FROM_SUM);
+}
+
+/* The tokens in columns (D, ld) of the chunk, with their features below the highest order. */
+static inline feature_tokens chunk_tokens(const chunk_room *room, const feature_basis *basis,
+                                          const real *columns, int64_t ld, const chunk *c) {
+    const feature_tokens tokens = {basis, columns, room->features.low, room->features.top,
+                                   ld,    c->width};
+    feature_rows(tokens.low, &tokens, 0, basis->top);
+    memset(tokens.low + basis->top * ld, 0, (size_t)(ROWS * ld) * sizeof(real));
+    return tokens;
+}
+
+/* A run of feature rows. */
+typedef struct feature_block {
+    const real *rows; /* (count, ld of the tokens), zeros up to whole blocks of ROWS */
+    int64_t count;
+} feature_block;
+
+/* The block that starts at feature `from`: the part of the lower orders, or a piece of the highest.
+ */
+static inline feature_block feature_block_at(const feature_tokens *tokens, int64_t from) {
+    const int64_t top = tokens->basis->top, left = tokens->basis->count - from;
+    if (from < top)
+        return (feature_block){tokens->low + from * tokens->ld, top - from};
+    const int64_t count = left < FEATURE_BLOCK ? left : FEATURE_BLOCK;
+    feature_rows(tokens->top, tokens, from, from + count);
+    clear_rows_from(tokens->top, tokens->ld, count, round_up(count, ROWS));
+    return (feature_block){tokens->top, count};
+}
+
+/* out (padded, ld of the state) = features^T (tokens, features) state, and sums (width) likewise with the
+ * column where sums is not NULL. */
+static inline void state_read(real *out, real *sums, const running_state *state,
+                              const feature_tokens *tokens, int64_t padded) {
+    const int64_t first = tokens->basis->first, ld = tokens->ld;
+    for (int64_t t = 0; sums && t < tokens->width; t++)
+        sums[t] = 0;
+    for (int64_t from = first; from < tokens->basis->count;) {
+        const feature_block block = feature_block_at(tokens, from);
+        const int64_t row = from - first;
+        vectors_product((product_target){out, state->ld, from > first},
+                        (product_operand){block.rows, 1, ld},
+                        (product_rows){state->matrix + row * state->ld, state->ld},
+                        (product_size){padded, state->width, block.count}, PRODUCT_FULL);
+        for (int64_t m = 0; sums && m < block.count; m++) {
+            vec weight = vec_all(state->column[row + m]);
+            for (int64_t t = 0; t < tokens->width; t += LANES)
+                vec_store(sums + t,
+                          vec_load(sums + t) + weight * vec_load(block.rows + m * ld + t));
+        }
+        from += block.count;
+    }
+}
+
+/* state += features (features, count tokens) rows (count, ld of the state); the column likewise with
+ * `ones` (width, zero past the count) where it is not NULL. */
+static inline void state_add(const running_state *state, const feature_tokens *tokens,
+                             const real *rows, const real *ones, int64_t count) {
+    const int64_t first = tokens->basis->first, ld = tokens->ld;
+    for (int64_t from = first; from < tokens->basis->count;) {
+        const feature_block block = feature_block_at(tokens, from);
+        const int64_t row = from - first;
+        vectors_product((product_target){state->matrix + row * state->ld, state->ld, true},
+                        (product_operand){block.rows, ld, 1}, (product_rows){rows, state->ld},
+                        (product_size){round_up(block.count, ROWS), state->width, count},
+                        PRODUCT_FULL);
+        for (int64_t m = 0; ones && m < block.count; m++) {
+            vec sum = {0};
+            for (int64_t t = 0; t < tokens->width; t += LANES)
+                sum += vec_load(block.rows + m * ld + t) * vec_load(ones + t);
+            state->column[row + m] += vec_sum(sum);
+        }
+        from += block.count;
+    }
+}
+
+/* state *= factor. */
+static inline void state_scale(const running_state *state, const feature_basis *basis,
+                               real factor) {
+    int64_t rows = state_rows(basis);
+    for (int64_t n = 0; n < rows * state->ld; n += LANES)
+        vec_store(state->matrix + n, factor * vec_load(state->matrix + n));
+    for (int64_t m = 0; m < rows; m++)
+        state->column[m] *= factor;
+}
+
+#endif

@@ -1,0 +1,357 @@
+/* backward.c: the parallel form in tiles, backward; weights are recomputed.
+ *
+ * A task is a group of key tiles of one kv head. For each key tile it walks the query tiles that
+ * see it: two products give logits and gradients of weights, three more add to the gradients of
+ * values, keys and queries. How many groups a head is cut into depends on the problem alone, and
+ * each group has its own sum for the queries, added up in order afterwards: bits do not depend on
+ * the threads. */
+#include "attention/cpu/flash/flash.h"
+#include "attention/cpu/shared/tiles.h"
+#include "base/threads.h"
+
+/* Every group has gradients of all queries of its own: more of them would cost memory. */
+enum { TASKS_WANTED = 8, GROUPS_MAX = 4 };
+
+typedef struct workspace {
+    real *queries;     /* (T rounded up, stride of D) */
+    real *d_numerator; /* (T rounded up, stride of Dv) */
+    real *d_keys;      /* (T rounded up, stride of D) */
+    real *d_values;    /* (T rounded up, stride of Dv) */
+    real *key_rows;    /* (TILE, stride of D) */
+    real *value_rows;  /* (TILE, stride of Dv) */
+    real *keys;        /* (D, stride of TILE): transposed */
+    real *values;      /* (Dv, stride of TILE): transposed */
+    real *s, *d;       /* (TILE, stride of TILE) */
+    real *decay;       /* (2, TILE) */
+    real *pairs;       /* (TILE): what the pairs of a row add to the gradient of C_i */
+    real *query_norm;  /* (tiles): the largest |query| of the tile */
+} workspace;
+
+typedef struct context {
+    const sr_attention_call *call;
+    sr_edges edges;
+    real *d_queries; /* (groups, B, H, T rounded up, stride of D) */
+    double *d_decay; /* (groups, B, Hkv, T rounded up): of C, or NULL */
+    workspace *workers;
+    int64_t groups;
+    score_rule rule;
+} context;
+
+static int64_t groups_of(const srnn_problem *p) {
+    int64_t heads = (int64_t)p->B * p->Hkv, tiles = tiles_in(p->T);
+    int64_t groups = (TASKS_WANTED + heads - 1) / heads;
+    groups = groups < GROUPS_MAX ? groups : GROUPS_MAX;
+    return groups < tiles ? groups : tiles;
+}
+
+/* The first key tile of a group: groups see about the same number of (query, key) tile pairs. */
+static int64_t group_start(int64_t group, int64_t groups, int64_t tiles) {
+    int64_t pairs = tiles * (tiles + 1) / 2, before = 0, tile = 0;
+    while (tile < tiles && before * groups < group * pairs)
+        before += tiles - tile++;
+    return tile;
+}
+
+static context place(const srnn_plan *plan, sr_layout *layout) {
+    const srnn_problem *p = &plan->core;
+    tile_strides ld = tile_strides_of(p);
+    int64_t T = tiles_in(p->T) * TILE;
+    context x = {.groups = groups_of(p)};
+    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, true, layout);
+    x.d_queries = take_reals(layout, x.groups * p->B * p->H * T, ld.d);
+    if (sr_operand_used(SR_OPERAND_DECAY, &p->attention))
+        x.d_decay =
+            sr_layout_take(layout, (size_t)(x.groups * p->B * p->Hkv * T), sizeof *x.d_decay);
+    x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
+    for (int n = 0; n < p->threads; n++) {
+        workspace w = {
+            .queries = take_reals(layout, T, ld.d),
+            .d_numerator = take_reals(layout, T, ld.dv),
+            .d_keys = take_reals(layout, T, ld.d),
+            .d_values = take_reals(layout, T, ld.dv),
+            .key_rows = take_reals(layout, TILE, ld.d),
+            .value_rows = take_reals(layout, TILE, ld.dv),
+            .keys = take_reals(layout, p->D, ld.tile),
+            .values = take_reals(layout, p->Dv, ld.tile),
+            .s = take_reals(layout, TILE, ld.tile),
+            .d = take_reals(layout, TILE, ld.tile),
+            .decay = take_reals(layout, 2 * TILE, 1),
+            .pairs = take_reals(layout, TILE, 1),
+            .query_norm = take_reals(layout, tiles_in(p->T), 1),
+        };
+        if (x.workers)
+            x.workers[n] = w;
+    }
+    return x;
+}
+
+size_t flash_backward_scratch(const srnn_plan *plan) {
+    sr_layout layout = {.apart = true};
+    place(plan, &layout);
+    return layout.used;
+}
+
+/* One query head against one key tile, or a run of both. */
+typedef struct position {
+    int64_t b;
+    int h, kv;
+    const int32_t *first; /* (T) */
+    const double *decay;  /* (T) or NULL */
+    real *d_queries;      /* (T rounded up, stride of D) */
+    double *d_decay;      /* (T rounded up), or NULL */
+    real key_norm;        /* of the key tile at hand */
+} position;
+
+static int64_t rows_in(const srnn_problem *p, int64_t tile) {
+    return p->T - tile * TILE < TILE ? p->T - tile * TILE : TILE;
+}
+
+/* Queries and numerator gradients of one head, from row `t` on, padded with zeros to whole tiles.
+ */
+static void load_head(const context *x, const workspace *w, const position *at, int64_t t) {
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->core;
+    tile_strides ld = tile_strides_of(p);
+    int64_t padded = tiles_in(p->T) * TILE;
+    SR_ISA_REAL(sr_edges_query_rows)
+    (w->queries + t * ld.d, ld.d, &x->edges, x->call, (sr_rows){at->b, at->h, t, p->T - t});
+    clear_rows_from(w->queries, ld.d, p->T, padded);
+    for (int64_t tile = t / TILE; tile < tiles_in(p->T); tile++)
+        w->query_norm[tile] = largest_norm(w->queries + tile * TILE * ld.d, ld.d, TILE, p->D);
+    const real *d_numerator = x->edges.d_numerator + sr_row_index(p, p->H, at->b, at->h, 0) * p->Dv;
+    for (int64_t i = t; i < p->T; i++)
+        memcpy(w->d_numerator + i * ld.dv, d_numerator + i * p->Dv, (size_t)p->Dv * sizeof(real));
+    clear_rows_from(w->d_numerator, ld.dv, p->T, padded);
+}
+
+static void load_keys(const context *x, const workspace *w, const position *at, int64_t tile) {
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->core;
+    tile_strides ld = tile_strides_of(p);
+    int64_t count = rows_in(p, tile);
+    SR_ISA_REAL(sr_edges_key_rows)
+    (w->key_rows, ld.d, &x->edges, x->call, (sr_rows){at->b, at->kv, tile * TILE, count});
+    clear_rows_from(w->key_rows, ld.d, count, TILE);
+    transpose_rows(w->keys, ld.tile, w->key_rows, ld.d, count, p->D, TILE);
+    SR_ISA_REAL(sr_edges_value_rows)
+    (w->value_rows, ld.dv, &x->edges, x->call, (sr_rows){at->b, at->kv, tile * TILE, count});
+    clear_rows_from(w->value_rows, ld.dv, count, TILE);
+    transpose_rows(w->values, ld.tile, w->value_rows, ld.dv, count, p->Dv, TILE);
+}
+
+/* On |s| of the key tile at hand and a query tile. */
+static real pair_bound(const srnn_problem *p, const workspace *w, const position *at, int64_t own) {
+    return p->attention.decay == SRNN_DECAY_LEARNED ? (real)INFINITY
+                                                    : w->query_norm[own] * at->key_norm;
+}
+
+/* C_i - C_j of a query tile and a key tile. */
+static decay_range pair_range(const srnn_problem *p, const position *at, int64_t tile,
+                              int64_t own) {
+    return tile_decay(at->decay, own * TILE, rows_in(p, own), tile, rows_in(p, tile));
+}
+
+/* Nothing of the weights of these tiles is left by decay, less what was subtracted of their logarithms. */
+static bool is_hidden(const context *x, const workspace *w, const position *at, int64_t tile,
+                      int64_t own) {
+    const srnn_problem *p = &x->call->plan->core;
+    const real *maximum =
+        (const real *)x->call->saved.maximum + sr_row_index(p, p->H, at->b, at->h, own * TILE);
+    real least = 0;
+    for (int64_t r = 0; r < rows_in(p, own); r++)
+        least = maximum[r] < least ? maximum[r] : least;
+    return at->decay &&
+           decay_hides(&x->rule, pair_range(p, at, tile, own), pair_bound(p, w, at, own) - least);
+}
+
+static void weigh_tile(const context *x, const workspace *w, const position *at, int64_t tile,
+                       int64_t own, int64_t width) {
+    const srnn_problem *p = &x->call->plan->core;
+    tile_strides ld = tile_strides_of(p);
+    int64_t rows = rows_in(p, own), keys = rows_in(p, tile);
+    int64_t base = sr_row_index(p, p->H, at->b, at->h, own * TILE);
+    real bound = pair_bound(p, w, at, own);
+    const bool near =
+        at->decay && !x->rule.logit_decay && decay_is_near(pair_range(p, at, tile, own), bound);
+    const tile_decays decays = tile_decays_of(w->decay, at->decay, own * TILE, rows, tile, p->T,
+                                              !sr_pairs_are_plain(&p->attention));
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t i = own * TILE + r, low = at->first[i] - tile * TILE, high = i + 1 - tile * TILE;
+        real d_row_sum = x->edges.d_row_sum[base + r];
+        score_row row = {
+            .s = w->s + r * ld.tile,
+            .low = low < 0      ? 0
+                   : low < keys ? (int)low
+                                : (int)keys,
+            .high = high < keys ? (int)high : (int)keys,
+            .width = (int)width,
+            .maximum = ((const real *)x->call->saved.maximum)[base + r],
+            .bound = bound,
+            .near = near,
+        };
+        if (row.low > row.high)
+            row.low = row.high;
+        row_set_decay(&row, &decays, r);
+        real *const d = w->d + r * ld.tile;
+        if (at->d_decay)
+            at->d_decay[i] +=
+                decays_between(at->d_decay + tile * TILE,
+                               row_weights_decay_backward(&row, &x->rule, d, d_row_sum, w->pairs),
+                               high - 1 < keys ? high - 1 : keys);
+        else
+            row_weights_backward(&row, &x->rule, d, d_row_sum);
+    }
+    clear_rows_from(w->s, ld.tile, rows, TILE);
+    clear_rows_from(w->d, ld.tile, rows, TILE);
+}
+
+/* True if no product of these tiles brings a number that is not finite to a pair that is hidden. */
+static bool pair_is_safe(const context *x, const workspace *w, const position *at, int64_t tile,
+                         int64_t own) {
+    const srnn_problem *p = &x->call->plan->core;
+    const int64_t rows = rows_in(p, own), first = own * TILE, ld = row_stride(p->Dv);
+    return !tile_hides_keys(at->first + first, first, rows, tile, rows_in(p, tile)) ||
+           (isfinite(w->query_norm[own]) && isfinite(at->key_norm) &&
+            rows_are_finite(w->d_numerator + first * ld, ld, rows, p->Dv));
+}
+
+/* Key tile `tile` against query tile `own`: the five products, each called by itself, so that the compiler knows
+ * which way round its operands are. */
+static void tile_pair(const context *x, const workspace *w, const position *at, int64_t tile,
+                      int64_t own) {
+    const srnn_problem *p = &x->call->plan->core;
+    tile_strides ld = tile_strides_of(p);
+    int64_t rows = rows_in(p, own), padded = round_up(rows, ROWS), keys = rows_in(p, tile);
+    int64_t width = tile_width(keys), key_blocks = round_up(keys, ROWS);
+    int64_t D = round_up(p->D, COLUMNS), Dv = round_up(p->Dv, COLUMNS);
+    const product_rows q = {w->queries + own * TILE * ld.d, ld.d}, k = {w->key_rows, ld.d};
+    const product_rows dn = {w->d_numerator + own * TILE * ld.dv, ld.dv};
+    const product_shape lower = tile == own ? PRODUCT_C_LOWER : PRODUCT_FULL;
+
+    product((product_target){w->s, ld.tile, false}, (product_operand){q.data, ld.d, 1},
+            (product_rows){w->keys, ld.tile}, (product_size){padded, width, p->D}, lower);
+    product((product_target){w->d, ld.tile, false}, (product_operand){dn.data, ld.dv, 1},
+            (product_rows){w->values, ld.tile}, (product_size){padded, width, p->Dv}, lower);
+    weigh_tile(x, w, at, tile, own, width);
+
+    const product_target d_values = {w->d_values + tile * TILE * ld.dv, ld.dv, true},
+                         d_keys = {w->d_keys + tile * TILE * ld.d, ld.d, true},
+                         d_queries = {at->d_queries + own * TILE * ld.d, ld.d, true};
+    const product_operand weights = {w->s, 1, ld.tile}, d_of_keys = {w->d, 1, ld.tile},
+                          d_of_queries = {w->d, ld.tile, 1};
+    const product_size of_values = {key_blocks, Dv, rows}, of_keys = {key_blocks, D, rows},
+                       of_queries = {padded, D, keys};
+    if (pair_is_safe(x, w, at, tile, own)) {
+        const product_shape A_upper = tile == own ? PRODUCT_A_UPPER : PRODUCT_FULL,
+                            A_lower = tile == own ? PRODUCT_A_LOWER : PRODUCT_FULL;
+        product(d_values, weights, dn, of_values, A_upper);
+        product(d_keys, d_of_keys, q, of_keys, A_upper);
+        product(d_queries, d_of_queries, k, of_queries, A_lower);
+        return;
+    }
+    seen_keys seen[TILE];
+    tile_seen_keys(seen, at->first + own * TILE, own * TILE, rows, tile);
+    product_seen(d_values, weights, dn, of_values, seen, SEEN_FROM_SUM);
+    product_seen(d_keys, d_of_keys, q, of_keys, seen, SEEN_FROM_SUM);
+    product_seen(d_queries, d_of_queries, k, of_queries, seen, SEEN_FROM_ROWS);
+}
+
+/* Gradients of a group's keys and values, once every query head has added to them. */
+static void write_keys(const context *x, const workspace *w, const position *at, int64_t tile) {
+    const sr_attention_call *call = x->call;
+    const srnn_problem *p = &call->plan->core;
+    tile_strides ld = tile_strides_of(p);
+    int64_t t = tile * TILE, count = rows_in(p, tile);
+    load_keys(x, w, at, tile);
+    SR_ISA_REAL(sr_edges_key_rows_backward)
+    (w->d_keys + t * ld.d, ld.d, &x->edges, call, (sr_rows){at->b, at->kv, t, count});
+    SR_ISA_REAL(sr_edges_value_rows_backward)
+    (w->d_values + t * ld.dv, w->value_rows, ld.dv, &x->edges, call,
+     (sr_rows){at->b, at->kv, t, count});
+}
+
+static void keys_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_problem *p = &x->call->plan->core;
+    const workspace *w = &x->workers[worker];
+    tile_strides ld = tile_strides_of(p);
+    int64_t tiles = tiles_in(p->T), group = task % x->groups, head = task / x->groups;
+    int64_t from = group_start(group, x->groups, tiles),
+            past = group_start(group + 1, x->groups, tiles);
+    int heads = p->H / p->Hkv;
+    position at = {.b = head / p->Hkv, .kv = (int)(head % p->Hkv)};
+    at.first = x->call->plan->first + at.b * p->T;
+    at.decay = x->edges.decay ? x->edges.decay + sr_row_index(p, p->Hkv, at.b, at.kv, 0) : NULL;
+    memset(w->d_keys + from * TILE * ld.d, 0, (size_t)((past - from) * TILE * ld.d) * sizeof(real));
+    memset(w->d_values + from * TILE * ld.dv, 0,
+           (size_t)((past - from) * TILE * ld.dv) * sizeof(real));
+    if (x->d_decay) {
+        at.d_decay = x->d_decay + (group * p->B * p->Hkv + head) * tiles * TILE;
+        memset(at.d_decay + from * TILE, 0, (size_t)((tiles - from) * TILE) * sizeof(double));
+    }
+    for (at.h = at.kv * heads; at.h < (at.kv + 1) * heads; at.h++) {
+        at.d_queries = x->d_queries + ((group * p->B + at.b) * p->H + at.h) * tiles * TILE * ld.d;
+        memset(at.d_queries + from * TILE * ld.d, 0,
+               (size_t)((tiles - from) * TILE * ld.d) * sizeof(real));
+        load_head(x, w, &at, from * TILE);
+        for (int64_t tile = from; tile < past; tile++) {
+            load_keys(x, w, &at, tile);
+            at.key_norm = largest_norm(w->key_rows, ld.d, TILE, p->D);
+            for (int64_t own = tile; own < tiles && at.first[own * TILE] < (tile + 1) * TILE; own++)
+                if (!is_hidden(x, w, &at, tile, own))
+                    tile_pair(x, w, &at, tile, own);
+        }
+    }
+    for (int64_t tile = from; tile < past; tile++)
+        write_keys(x, w, &at, tile);
+}
+
+/* Gradients of C of a tile: the sum over the groups that saw it, in order. */
+static void add_decay(const context *x, int64_t head, int64_t tile) {
+    const srnn_problem *p = &x->call->plan->core;
+    int64_t tiles = tiles_in(p->T), heads = (int64_t)p->B * p->Hkv;
+    double *sum = x->edges.d_decay + head * p->T + tile * TILE;
+    for (int64_t r = 0; r < rows_in(p, tile); r++) {
+        sum[r] = 0.0;
+        for (int64_t group = 0; group < x->groups && group_start(group, x->groups, tiles) <= tile;
+             group++)
+            sum[r] += x->d_decay[((group * heads + head) * tiles + tile) * TILE + r];
+    }
+}
+
+/* Gradients of a tile of queries: the sum over the groups that saw it, in order. */
+static void queries_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_problem *p = &x->call->plan->core;
+    tile_strides ld = tile_strides_of(p);
+    int64_t tiles = tiles_in(p->T), tile = task % tiles, head = task / tiles,
+            heads = (int64_t)p->B * p->H;
+    real *sum = x->d_queries + (head * tiles + tile) * TILE * ld.d;
+    (void)worker;
+    for (int64_t group = 1; group < x->groups && group_start(group, x->groups, tiles) <= tile;
+         group++) {
+        const real *part = x->d_queries + ((group * heads + head) * tiles + tile) * TILE * ld.d;
+        for (int64_t n = 0; n < TILE * ld.d; n++)
+            sum[n] += part[n];
+    }
+    SR_ISA_REAL(sr_edges_query_rows_backward)
+    (sum, ld.d, &x->edges, x->call,
+     (sr_rows){head / p->H, (int)(head % p->H), tile * TILE, rows_in(p, tile)});
+    if (x->d_decay && head % (p->H / p->Hkv) == 0)
+        add_decay(x, head / (p->H / p->Hkv), tile);
+}
+
+srnn_status flash_backward(const sr_attention_call *call) {
+    const srnn_plan *plan = call->plan;
+    const srnn_problem *p = &plan->core;
+    sr_layout layout = {.base = plan->scratch, .apart = true};
+    context x = place(plan, &layout);
+    x.call = call;
+    x.rule = score_rule_of(&p->attention);
+    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
+    SR_ISA_REAL(sr_edges_backward_outputs)(&x.edges, call);
+    sr_parallel(keys_task, &x, x.groups * p->B * p->Hkv, p->threads);
+    sr_parallel(queries_task, &x, tiles_in(p->T) * p->B * p->H, p->threads);
+    SR_ISA_REAL(sr_edges_backward_inputs)(&x.edges, call);
+    return SRNN_OK;
+}

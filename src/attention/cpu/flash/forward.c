@@ -1,0 +1,298 @@
+/* forward.c: the parallel form in tiles of keys, forward; never a T x T matrix.
+ *
+ * A task is one tile of query rows of one head. It walks the key tiles its rows can see: logits by
+ * one product, weights row by row in cache, numerators by a second product. */
+#include "attention/cpu/flash/flash.h"
+
+#include "attention/cpu/shared/tiles.h"
+#include "base/threads.h"
+
+typedef struct context {
+    const sr_attention_call *call;
+    sr_edges edges;
+    packed_head *heads;      /* (B, Hkv) */
+    tile_workspace *workers; /* (threads) */
+    score_rule rule;
+    bool subtract;    /* the row maximum may be subtracted */
+    int64_t position; /* tokens that a state holds before those of the call */
+} context;
+
+/* Everything but the keys and values. */
+static context place_rows(const srnn_plan *plan, sr_layout *layout) {
+    const srnn_problem *p = &plan->core;
+    context x = {.rule = score_rule_of(&p->attention),
+                 .subtract = sr_row_scale_invariant(&p->attention)};
+    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
+    x.heads = sr_layout_take(layout, (size_t)p->B * (size_t)p->Hkv, sizeof *x.heads);
+    x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
+    for (int n = 0; n < p->threads; n++) {
+        tile_workspace workspace = tile_workspace_place(p, layout);
+        if (x.workers)
+            x.workers[n] = workspace;
+    }
+    return x;
+}
+
+static context place(const srnn_plan *plan, sr_layout *layout) {
+    const srnn_problem *p = &plan->core;
+    context x = place_rows(plan, layout);
+    for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++) {
+        packed_head head = packed_head_place(p, p->T, layout);
+        if (x.edges.decay)
+            head.decay = x.edges.decay + n * p->T;
+        if (x.heads)
+            x.heads[n] = head;
+    }
+    return x;
+}
+
+size_t flash_forward_scratch(const srnn_plan *plan) {
+    sr_layout layout = {.apart = true};
+    place(plan, &layout);
+    return layout.used;
+}
+
+static void pack_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->core;
+    tile_strides ld = tile_strides_of(p);
+    int64_t tiles = tiles_in(p->T), tile = task % tiles, head = task / tiles, t = tile * TILE;
+    int64_t count = p->T - t < TILE ? p->T - t : TILE;
+    const packed_head *packed = &x->heads[head];
+    real *rows = x->workers[worker].queries;
+    SR_ISA_REAL(sr_edges_key_rows)
+    (rows, ld.d, &x->edges, x->call, (sr_rows){head / p->Hkv, (int)(head % p->Hkv), t, count});
+    transpose_rows(packed->keys + tile * p->D * ld.tile, ld.tile, rows, ld.d, count, p->D, TILE);
+    packed->key_norm[tile] = largest_norm(rows, ld.d, count, p->D);
+    real *values = packed->values + t * ld.dv;
+    memset(values, 0, (size_t)(TILE * ld.dv) * sizeof(real));
+    SR_ISA_REAL(sr_edges_value_rows)
+    (values, ld.dv, &x->edges, x->call, (sr_rows){head / p->Hkv, (int)(head % p->Hkv), t, count});
+}
+
+/* The tile of query rows a task works on. */
+typedef struct query_tile {
+    int64_t b, t, rows, padded; /* first row, rows, rows rounded up to whole blocks */
+    int64_t at;                 /* where the first row stands among the keys */
+    int h;
+    const int32_t *first; /* of these rows: where their documents start in the call */
+    const double *decay;  /* of all keys, or NULL */
+    real bound;           /* on the logits; infinity or NaN if none is known */
+    decay_range range;    /* against the key tile at hand */
+} query_tile;
+
+/* Asks for row r's share of the next key tile, which is then near when the weights are done. */
+static void prefetch_share(const packed_head *head, int64_t tile, int64_t r, const srnn_problem *p,
+                           tile_strides ld) {
+    enum { CACHE_LINE = 64 };
+    const char *keys = (const char *)(head->keys + tile * p->D * ld.tile);
+    const char *values = (const char *)(head->values + tile * TILE * ld.dv);
+    int64_t key_bytes = p->D * ld.tile * (int64_t)sizeof(real);
+    int64_t value_bytes = TILE * ld.dv * (int64_t)sizeof(real);
+    for (int64_t at = r * CACHE_LINE; at < key_bytes; at += TILE * CACHE_LINE)
+        __builtin_prefetch(keys + at, 0, 2);
+    for (int64_t at = r * CACHE_LINE; at < value_bytes; at += TILE * CACHE_LINE)
+        __builtin_prefetch(values + at, 0, 2);
+}
+
+static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
+                       const packed_head *head, int64_t tile, int64_t keys) {
+    const srnn_problem *p = &x->call->plan->core;
+    tile_strides ld = tile_strides_of(p);
+    const tile_decays decays = tile_decays_of(w->decay, q->decay, q->at, q->rows, tile,
+                                              q->at + q->rows, !sr_pairs_are_plain(&p->attention));
+    const bool sums = sr_needs_row_sum(&p->attention) || sr_floor_follows_rows(&p->attention);
+    const bool scaled = x->subtract && !logits_are_tame(&x->rule, q->bound);
+    const bool near = q->decay && !x->rule.logit_decay && decay_is_near(q->range, q->bound);
+    int width = (int)tile_width(keys);
+    for (int64_t r = 0; r < q->rows; r++) {
+        int64_t low = q->first[r] - tile * TILE, high = q->at + r + 1 - tile * TILE;
+        score_row row = {
+            .s = w->s + r * ld.tile,
+            .low = low < 0      ? 0
+                   : low < keys ? (int)low
+                                : (int)keys,
+            .high = high < keys ? (int)high : (int)keys,
+            .width = width,
+            .bound = q->bound,
+            .near = near,
+        };
+        if (row.low >= row.high) {
+            row_clear_hidden(row.s, 0, 0, width);
+            continue;
+        }
+        if (high > keys) /* there are more tiles */
+            prefetch_share(head, tile + 1, r, p, ld);
+        row_set_decay(&row, &decays, r);
+        if (x->rule.logit_decay)
+            row_decay_logits(&row, &x->rule, NULL);
+        if (scaled)
+            raise_maximum(w, &row, &x->rule, r, ld.dv);
+        row_weights(&row, &x->rule, sums ? &w->row_sums[r] : NULL);
+    }
+    clear_rows_from(w->s, ld.tile, q->rows, q->padded);
+}
+
+/* Adds the tile's values by their weights. */
+static void add_values(const tile_workspace *w, const query_tile *q, const packed_head *head,
+                       int64_t tile, int64_t keys, int64_t Dv) {
+    const int64_t ld = row_stride(TILE), ld_values = row_stride(Dv);
+    const product_target numerator = {w->numerator, ld_values, true};
+    const product_operand weights = {w->s, ld, 1};
+    const product_rows values = {head->values + tile * TILE * ld_values, ld_values};
+    const product_size size = {q->padded, round_up(Dv, COLUMNS), keys};
+    if (tile_hides_keys(q->first, q->at, q->rows, tile, keys) &&
+        !rows_are_finite(values.data, values.ld, keys, Dv)) {
+        seen_keys seen[TILE];
+        tile_seen_keys(seen, q->first, q->at, q->rows, tile);
+        product_seen(numerator, weights, values, size, seen, SEEN_FROM_ROWS);
+    } else {
+        product(numerator, weights, values, size,
+                tile * TILE == q->at ? PRODUCT_A_LOWER : PRODUCT_FULL);
+    }
+}
+
+/* A bound on the logits of these rows against these key tiles: |s| <= |q| |k|. */
+static real logit_bound(const tile_workspace *w, const packed_head *head, const query_tile *q,
+                        int64_t from, int64_t past, int D) {
+    real norm = 0;
+    for (int64_t tile = from; tile < past; tile++)
+        norm = larger_or_nan(norm, head->key_norm[tile]);
+    return largest_norm(w->queries, row_stride(D), q->rows, D) * norm;
+}
+
+/* Outputs of finished rows, one call per run of rows that belong to one document. */
+static void write_outputs(const context *x, const tile_workspace *w, const query_tile *q) {
+    const sr_attention_call *call = x->call;
+    const srnn_problem *p = &call->plan->core;
+    tile_strides ld = tile_strides_of(p);
+    for (int64_t r = 0, past; r < q->rows; r = past) {
+        for (past = r + 1; past < q->rows && q->first[past] == q->first[r];)
+            past++;
+        SR_ISA_REAL(sr_edges_output_rows)
+        ((sr_row_results){w->numerator + r * ld.dv, ld.dv, w->row_sum + r,
+                          q->at + r - q->first[r] + 1},
+         &x->edges, call, (sr_rows){q->b, q->h, q->t + r, past - r});
+    }
+    save_rows(call, (sr_rows){q->b, q->h, q->t, q->rows},
+              (sr_row_results){.numerator = w->numerator, .ld = ld.dv, .row_sum = w->row_sum},
+              w->maximum);
+}
+
+static void rows_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->core;
+    tile_strides ld = tile_strides_of(p);
+    tile_workspace *w = &x->workers[worker];
+    /* Head by head, whose keys and values then stay in cache, and long rows first, so that threads finish
+     * together. */
+    int64_t tiles = tiles_in(p->T), own = tiles - 1 - task % tiles, head = task / tiles;
+    query_tile q = {.b = head / p->H, .h = (int)(head % p->H), .t = own * TILE};
+    const packed_head *packed = &x->heads[q.b * p->Hkv + q.h / (p->H / p->Hkv)];
+    q.at = x->position + q.t;
+    q.rows = p->T - q.t < TILE ? p->T - q.t : TILE;
+    q.padded = round_up(q.rows, ROWS);
+    q.first = plan->first + q.b * p->T + q.t;
+    q.decay = packed->decay;
+
+    SR_ISA_REAL(sr_edges_query_rows)
+    (w->queries, ld.d, &x->edges, x->call, (sr_rows){q.b, q.h, q.t, q.rows});
+    clear_rows_from(w->queries, ld.d, q.rows, q.padded);
+    memset(w->numerator, 0, (size_t)(q.padded * ld.dv) * sizeof(real));
+    memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
+    int64_t keys_seen = q.at + q.rows, from = q.first[0] / TILE, past = tiles_in(keys_seen);
+    q.bound = logit_bound(w, packed, &q, from, past, p->D);
+    if (p->attention.decay == SRNN_DECAY_LEARNED)
+        q.bound = (real)INFINITY; /* weights can rise from key to query */
+    const bool scaled = x->subtract && !logits_are_tame(&x->rule, q.bound);
+    for (int64_t r = 0; r < TILE; r++)
+        w->maximum[r] = scaled ? (real)-INFINITY : 0;
+
+    for (int64_t tile = from; tile < past; tile++) {
+        int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
+        q.range = tile_decay(q.decay, q.at, q.rows, tile, keys);
+        if (q.decay && !scaled && decay_hides(&x->rule, q.range, q.bound))
+            continue;
+        product((product_target){w->s, ld.tile, false}, (product_operand){w->queries, ld.d, 1},
+                (product_rows){packed->keys + tile * p->D * ld.tile, ld.tile},
+                (product_size){q.padded, tile_width(keys), p->D},
+                tile * TILE == q.at ? PRODUCT_C_LOWER : PRODUCT_FULL);
+        weigh_tile(x, w, &q, packed, tile, keys);
+        add_values(w, &q, packed, tile, keys, p->Dv);
+    }
+    for (int64_t r = 0; r < q.rows; r++)
+        w->row_sum[r] = vec_sum(w->row_sums[r]);
+    write_outputs(x, w, &q);
+}
+
+/* Threads worth waking for queries of the call against so many keys. */
+static int workers_for(const srnn_problem *p, int64_t keys) {
+    double pairs = (double)p->B * p->H * p->T * (double)keys;
+    return sr_workers_worth(pairs * (p->D + p->Dv), p->threads);
+}
+
+srnn_status flash_forward(const sr_attention_call *call) {
+    const srnn_plan *plan = call->plan;
+    const srnn_problem *p = &plan->core;
+    sr_layout layout = {.base = plan->scratch, .apart = true};
+    context x = place(plan, &layout);
+    x.call = call;
+    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
+    int64_t tiles = tiles_in(p->T);
+    int workers = workers_for(p, p->T);
+    sr_parallel(pack_task, &x, tiles * p->B * p->Hkv, workers);
+    sr_parallel(rows_task, &x, tiles * p->B * p->H, workers);
+    SR_ISA_REAL(sr_edges_finish)(&x.edges, call);
+    return SRNN_OK;
+}
+
+/* ---- the same against kept keys and values ---- */
+
+size_t flash_feed_scratch(const srnn_plan *plan) {
+    sr_layout layout = {.apart = true};
+    place_rows(plan, &layout);
+    return layout.used;
+}
+
+/* Adds the keys and values of the call to what is kept, TILE rows at a time. */
+static void keep_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->core;
+    tile_strides ld = tile_strides_of(p);
+    const packed_head *head = &x->heads[task];
+    real *rows = x->workers[worker].queries;
+    int64_t b = task / p->Hkv;
+    int kv = (int)(task % p->Hkv);
+    for (int64_t t = 0; t < p->T; t += TILE) {
+        int64_t count = p->T - t < TILE ? p->T - t : TILE;
+        SR_ISA_REAL(sr_edges_key_rows)(rows, ld.d, &x->edges, x->call, (sr_rows){b, kv, t, count});
+        packed_head_keep_keys(head, p, rows, ld.d, x->position + t, count);
+    }
+    SR_ISA_REAL(sr_edges_value_rows)
+    (head->values + x->position * ld.dv, ld.dv, &x->edges, x->call, (sr_rows){b, kv, 0, p->T});
+    if (head->decay)
+        memcpy(head->decay + x->position, x->edges.decay + task * p->T,
+               (size_t)p->T * sizeof *head->decay);
+}
+
+srnn_status flash_feed(const sr_attention_call *call, char *kept, int64_t capacity,
+                       sr_carry *carry) {
+    const srnn_plan *plan = call->plan;
+    const srnn_problem *p = &plan->core;
+    sr_layout layout = {.base = plan->scratch, .apart = true}, memory = {.base = kept};
+    context x = place_rows(plan, &layout);
+    x.call = call;
+    x.position = *carry->position;
+    for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++)
+        x.heads[n] = kept_head_place(p, capacity, &memory);
+    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, carry);
+    int workers = workers_for(p, x.position + p->T);
+    sr_parallel(keep_task, &x, (int64_t)p->B * p->Hkv, workers);
+    sr_parallel(rows_task, &x, tiles_in(p->T) * p->B * p->H, workers);
+    SR_ISA_REAL(sr_edges_finish)(&x.edges, call);
+    *carry->position += p->T;
+    return SRNN_OK;
+}

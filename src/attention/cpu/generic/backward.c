@@ -1,0 +1,248 @@
+/* backward.c: the gradients of the generic kernel, pair by pair. */
+#include "attention/cpu/generic/generic.h"
+#include "base/threads.h"
+
+/* Adds what the gradient of that product means for q, k and C. Its parameters are the forward's and the
+ * gradients. */
+static void product_backward(const head *a, const real *q, const real *k, double *d_q, double *d_k,
+                             double d_s, int64_t i, int64_t j) {
+    const int D = a->p->D;
+    const bool inside = a->decay && sr_decay_in_logits(&a->p->attention);
+    const double factor = inside && a->width == 1 ? exp(a->decay[i] - a->decay[j]) : 1.0;
+    double dot = 0.0;
+    for (int d = 0; d < D; d++) {
+        const double own =
+            inside && a->width > 1 ? exp(a->decay[i * D + d] - a->decay[j * D + d]) : factor;
+        const double along = d_s * own * (double)q[d] * (double)k[d];
+        d_q[d] += d_s * own * (double)k[d];
+        d_k[d] += d_s * own * (double)q[d];
+        dot += along;
+        if (inside && a->width > 1) {
+            a->d_decay[i * D + d] += along;
+            a->d_decay[j * D + d] -= along;
+        }
+    }
+    if (inside && a->width == 1) {
+        a->d_decay[i] += dot;
+        a->d_decay[j] -= dot;
+    }
+}
+
+/* Adds the gradients of q_i (D), keys (T, D) and C of w->d_weight[j], from <= j <= i, where w->s holds the
+ * logits. Its parameters are the forward's and the gradients. */
+static void pairs_backward(const head *a, const real *query, const real *keys, double *d_query,
+                           double *d_keys, int64_t i, int64_t from) {
+    const workspace *w = a->w;
+    const int D = a->p->D;
+    const bool explicit_weight = a->d_decay && !sr_decay_in_logits(&a->p->attention);
+    for (int64_t j = first_seen(a, i, from); j <= i; j = next_seen(a, i, j)) {
+        const pair own = pair_at(a, i, j);
+        product_backward(a, query, keys + j * D, d_query, d_keys + j * D,
+                         own.slope * w->d_weight[j], i, j);
+        if (explicit_weight) {
+            a->d_decay[i] += own.weight * w->d_weight[j];
+            a->d_decay[j] -= own.weight * w->d_weight[j];
+        }
+    }
+}
+
+static const real *d_numerator_of(const head *a, int64_t i) {
+    return a->x->scratch.edges.d_numerator +
+           sr_row_index(a->p, a->p->H, a->span->b, a->h, a->span->start + i) * a->p->Dv;
+}
+
+/* <a, b> of a row of gradients and one of double. */
+static double mixed_dot(const real *a, const double *b, int n) {
+    double sum = 0.0;
+    for (int d = 0; d < n; d++)
+        sum += (double)a[d] * b[d];
+    return sum;
+}
+
+/* Through the row sum, and without the delta rule through the numerator: w->s holds the logits of one or
+ * both. */
+static void weights_backward(const head *a, int64_t i, bool sums, bool numerators) {
+    const workspace *w = a->w;
+    const srnn_problem *p = a->p;
+    const sr_edges *edges = &a->x->scratch.edges;
+    const int64_t at = sr_row_index(p, p->H, a->span->b, a->h, a->span->start + i);
+    const double d_row_sum = sums ? (double)edges->d_row_sum[at] : 0.0;
+    const real *d_numerator = d_numerator_of(a, i);
+    const double *levels = row_levels(a, edges->level, i);
+    double *d_levels = row_levels(a, edges->d_level, i);
+    for (int64_t j = first_seen(a, i, 0); j <= i; j = next_seen(a, i, j)) {
+        const double level = level_at(levels, i, j), weight = pair_at(a, i, j).weight;
+        double d_weight = d_row_sum;
+        if (numerators) {
+            d_weight += row_dot(d_numerator, w->values + j * p->Dv, p->Dv);
+            for (int d = 0; d < p->Dv; d++)
+                w->d_values[j * p->Dv + d] += level * weight * (double)d_numerator[d];
+        }
+        w->d_weight[j] = level * d_weight;
+        if (d_levels)
+            d_levels[pair_level(i, j)] += weight * d_weight;
+    }
+}
+
+static void backward_row(const head *a, int64_t i) {
+    const workspace *w = a->w;
+    const srnn_problem *p = a->p;
+    const bool turned = is_turned(p), delta = p->attention.write == SRNN_WRITE_DELTA;
+    load_query(a, i);
+    row_logits(a, w->query, w->keys, i, 0);
+    weights_backward(a, i, true, !turned && !delta);
+    pairs_backward(a, w->query, w->keys, w->d_queries + i * p->D, w->d_keys, i, 0);
+    if (!turned || delta)
+        return;
+    row_logits(a, w->turned_query, w->turned, i, 0);
+    weights_backward(a, i, false, true);
+    pairs_backward(a, w->turned_query, w->turned, w->d_turned_queries + i * p->D, w->d_turned, i,
+                   0);
+}
+
+/* Gradients of the weights that read a segment's u, and of u. */
+static void read_segment_backward(const head *a, const segment *s) {
+    const workspace *w = a->w;
+    const srnn_problem *p = a->p;
+    const sr_edges *edges = &a->x->scratch.edges;
+    for (int64_t i = s->query_from; i < s->past; i++) {
+        const real *d_numerator = d_numerator_of(a, i);
+        const double *levels = row_levels(a, edges->level, i);
+        double *d_levels = row_levels(a, edges->d_level, i);
+        const double level = levels ? levels[s->level] : 1.0;
+        load_query(a, i);
+        row_logits(a, w->turned_query, w->turned, i, s->start);
+        for (int64_t j = s->start; j <= i; j++) {
+            const double weight = pair_at(a, i, j).weight;
+            const double d_weight = mixed_dot(d_numerator, w->u + j * p->Dv, p->Dv);
+            w->d_weight[j] = level * d_weight;
+            if (d_levels)
+                d_levels[s->level] += weight * d_weight;
+            for (int d = 0; d < p->Dv; d++)
+                w->d_u[j * p->Dv + d] += level * weight * (double)d_numerator[d];
+        }
+        pairs_backward(a, w->turned_query, w->turned, w->d_turned_queries + i * p->D, w->d_turned,
+                       i, s->start);
+    }
+}
+
+/* Gradients through the rule itself, from the last token to the first: w->d_u becomes R = X^T d_u. */
+static void segment_backward(const head *a, const segment *s) {
+    const workspace *w = a->w;
+    const srnn_problem *p = a->p;
+    const int D = p->D, Dv = p->Dv;
+    const real *beta = beta_of(a);
+    double *d_beta =
+        a->x->scratch.edges.d_beta + sr_row_index(p, p->Hkv, a->span->b, a->kv, a->span->start);
+    const bool weighted = a->d_decay && !sr_decay_in_logits(&p->attention);
+    write_segment(a, s);
+    memset(w->d_u + s->start * Dv, 0, (size_t)((s->past - s->start) * Dv) * sizeof *w->d_u);
+    read_segment_backward(a, s);
+    for (int64_t j = s->past - 1; j >= s->start; j--) {
+        const double *R = w->d_u + j * Dv;
+        for (int d = 0; d < Dv; d++) {
+            d_beta[j] += R[d] * w->error[j * Dv + d];
+            if (j < s->values_past)
+                w->d_values[j * Dv + d] += (double)beta[j] * R[d];
+        }
+        for (int64_t m = s->start; m < j; m++) {
+            const pair kappa = kappa_at(a, j, m);
+            double d_kappa = 0.0;
+            for (int d = 0; d < Dv; d++) {
+                d_kappa -= (double)beta[j] * R[d] * w->u[m * Dv + d];
+                w->d_u[m * Dv + d] -= (double)beta[j] * kappa.weight * R[d];
+            }
+            product_backward(a, w->turned + j * D, w->turned + m * D, w->d_turned + j * D,
+                             w->d_turned + m * D, kappa.slope * d_kappa, j, m);
+            if (weighted) {
+                a->d_decay[j] += kappa.weight * d_kappa;
+                a->d_decay[m] -= kappa.weight * d_kappa;
+            }
+        }
+    }
+}
+
+/* Zeros for what the head adds to. */
+static void clear_gradients(const head *a) {
+    const workspace *w = a->w;
+    const srnn_problem *p = a->p;
+    const size_t T = (size_t)a->span->length, D = (size_t)p->D, Dv = (size_t)p->Dv;
+    double *d_beta = a->x->scratch.edges.d_beta;
+    memset(w->d_keys, 0, T * D * sizeof *w->d_keys);
+    memset(w->d_turned, 0, T * D * sizeof *w->d_turned);
+    memset(w->d_values, 0, T * Dv * sizeof *w->d_values);
+    if (a->d_decay)
+        memset(a->d_decay, 0, T * (size_t)a->width * sizeof *a->d_decay);
+    if (d_beta)
+        memset(d_beta + sr_row_index(p, p->Hkv, a->span->b, a->kv, a->span->start), 0,
+               T * sizeof *d_beta);
+}
+
+/* The row of gradients of features in w->row: those of turned ones are turned back and added. */
+static void join_rows(const head *a, const double *plain, const double *turned, sr_rows at) {
+    const workspace *w = a->w;
+    const int D = a->p->D;
+    for (int d = 0; d < D; d++)
+        w->row[d] = (real)turned[d];
+    if (plain == turned)
+        return;
+    SR_ISA_REAL(sr_edges_turn)(w->row, D, &a->x->scratch.edges, a->x->call, at, true);
+    for (int d = 0; d < D; d++)
+        w->row[d] += (real)plain[d];
+}
+
+static void backward_query_head(const head *a) {
+    const workspace *w = a->w;
+    const srnn_problem *p = a->p;
+    const sr_edges *edges = &a->x->scratch.edges;
+    const size_t T = (size_t)a->span->length, D = (size_t)p->D;
+    const int64_t first = sr_row_index(p, p->H, a->span->b, a->h, a->span->start);
+    memset(w->d_queries, 0, T * D * sizeof *w->d_queries);
+    memset(w->d_turned_queries, 0, T * D * sizeof *w->d_turned_queries);
+    if (edges->d_level)
+        memset(edges->d_level + first * p->levels, 0, T * (size_t)p->levels * sizeof(double));
+    for (int64_t i = 0; i < a->span->length; i++)
+        w->maxima[i] = (double)((const real *)a->x->call->saved.maximum)[first + i];
+    for (int64_t i = 0; i < a->span->length; i++)
+        backward_row(a, i);
+    if (p->attention.write == SRNN_WRITE_DELTA)
+        for_segments(a, segment_backward);
+    for (int64_t i = 0; i < a->span->length; i++) {
+        const sr_rows at = {a->span->b, a->h, a->span->start + i, 1};
+        join_rows(a, w->d_queries + i * p->D, w->d_turned_queries + i * p->D, at);
+        SR_ISA_REAL(sr_edges_query_rows_backward)(w->row, p->D, edges, a->x->call, at);
+    }
+}
+
+static void backward_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_problem *p = &x->call->plan->core;
+    const sr_edges *edges = &x->scratch.edges;
+    const workspace *w = &x->scratch.workers[worker];
+    const int group = p->H / p->Hkv;
+    head a = head_of(x, w, &x->call->plan->spans[task / p->Hkv], (int)(task % p->Hkv));
+    load_keys_values(&a);
+    clear_gradients(&a);
+    for (a.h = a.kv * group; a.h < (a.kv + 1) * group; a.h++)
+        backward_query_head(&a);
+    for (int64_t j = 0; j < a.span->length; j++) {
+        const sr_rows at = {a.span->b, a.kv, a.span->start + j, 1};
+        join_rows(&a, w->d_keys + j * p->D, w->d_turned + j * p->D, at);
+        SR_ISA_REAL(sr_edges_key_rows_backward)(w->row, p->D, edges, x->call, at);
+        for (int d = 0; d < p->Dv; d++)
+            w->row[d] = (real)w->d_values[j * p->Dv + d];
+        SR_ISA_REAL(sr_edges_value_rows_backward)
+        (w->row, w->values + j * p->Dv, p->Dv, edges, x->call, at);
+    }
+}
+
+srnn_status generic_backward(const sr_attention_call *call) {
+    const srnn_plan *plan = call->plan;
+    sr_layout layout = {.base = plan->scratch, .apart = true};
+    context x = {call, generic_place(plan, true, &layout)};
+    SR_ISA_REAL(sr_edges_prepare)(&x.scratch.edges, plan, call->in, NULL);
+    SR_ISA_REAL(sr_edges_backward_outputs)(&x.scratch.edges, call);
+    sr_parallel(backward_task, &x, plan->span_count * plan->core.Hkv, plan->core.threads);
+    SR_ISA_REAL(sr_edges_backward_inputs)(&x.scratch.edges, call);
+    return SRNN_OK;
+}

@@ -1,0 +1,116 @@
+/* forward.c: the equation as plainly as it can be written; supports everything.
+ *
+ * Sums in double, one row at a time, O(T) memory a thread. A head is a row of queries after the other against
+ * its keys; with the delta rule, segment by segment. */
+#include "attention/cpu/generic/generic.h"
+
+#include "attention/cpu/kernels.h"
+#include "base/threads.h"
+
+static size_t scratch_bytes(const srnn_plan *plan) {
+    sr_layout layout = {.apart = true};
+    generic_place(plan, true, &layout);
+    return layout.used;
+}
+
+static void read_segment(const head *a, const segment *s) {
+    const workspace *w = a->w;
+    const int Dv = a->p->Dv;
+    write_segment(a, s);
+    for (int64_t i = s->query_from; i < s->past; i++) {
+        const double *levels = row_levels(a, a->x->scratch.edges.level, i);
+        const double level = levels ? levels[s->level] : 1.0;
+        load_query(a, i);
+        row_logits(a, w->turned_query, w->turned, i, s->start);
+        for (int64_t j = s->start; j <= i; j++) {
+            const double weight = level * pair_at(a, i, j).weight;
+            for (int d = 0; d < Dv; d++)
+                w->numerators[i * Dv + d] += weight * w->u[j * Dv + d];
+        }
+    }
+}
+
+/* ---- forward ---- */
+
+/* Row i of the head: its maximum, its row sum, and without the delta rule its numerator. */
+static void forward_row(const head *a, int64_t i) {
+    const workspace *w = a->w;
+    const srnn_problem *p = a->p;
+    const bool turned = is_turned(p), delta = p->attention.write == SRNN_WRITE_DELTA;
+    const double *levels = row_levels(a, a->x->scratch.edges.level, i);
+    double *numerator = w->numerators + i * p->Dv, row_sum = 0.0;
+    load_query(a, i);
+    double maximum = turned ? row_logits(a, w->turned_query, w->turned, i, 0) : -INFINITY;
+    maximum = fmax(maximum, row_logits(a, w->query, w->keys, i, 0));
+    w->maxima[i] = maximum;
+    memset(numerator, 0, (size_t)p->Dv * sizeof *numerator);
+    for (int64_t j = first_seen(a, i, 0); j <= i; j = next_seen(a, i, j)) {
+        const double weight = level_at(levels, i, j) * pair_at(a, i, j).weight;
+        row_sum += weight;
+        for (int d = 0; !turned && !delta && d < p->Dv; d++)
+            numerator[d] += weight * (double)w->values[j * p->Dv + d];
+    }
+    w->row_sums[i] = row_sum;
+    if (!turned || delta)
+        return;
+    row_logits(a, w->turned_query, w->turned, i, 0);
+    for (int64_t j = first_seen(a, i, 0); j <= i; j = next_seen(a, i, j))
+        for (int d = 0; d < p->Dv; d++)
+            numerator[d] +=
+                level_at(levels, i, j) * pair_at(a, i, j).weight * (double)w->values[j * p->Dv + d];
+}
+
+static void write_row(const head *a, int64_t i) {
+    const workspace *w = a->w;
+    const srnn_problem *p = a->p;
+    const sr_attention_call *call = a->x->call;
+    const real sum = (real)w->row_sums[i];
+    for (int d = 0; d < p->Dv; d++)
+        w->row[d] = (real)w->numerators[i * p->Dv + d];
+    SR_ISA_REAL(sr_edges_output_rows)
+    ((sr_row_results){w->row, p->Dv, &sum, i + 1}, &a->x->scratch.edges, call,
+     (sr_rows){a->span->b, a->h, a->span->start + i, 1});
+    if (!call->saved.numerator)
+        return;
+    const int64_t at = sr_row_index(p, p->H, a->span->b, a->h, a->span->start + i);
+    memcpy((real *)call->saved.numerator + at * p->Dv, w->row, (size_t)p->Dv * sizeof(real));
+    ((real *)call->saved.row_sum)[at] = sum;
+    ((real *)call->saved.maximum)[at] = (real)w->maxima[i];
+}
+
+static void forward_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_problem *p = &x->call->plan->core;
+    const int group = p->H / p->Hkv;
+    head a = head_of(x, &x->scratch.workers[worker], &x->call->plan->spans[task / p->Hkv],
+                     (int)(task % p->Hkv));
+    load_keys_values(&a);
+    for (a.h = a.kv * group; a.h < (a.kv + 1) * group; a.h++) {
+        for (int64_t i = 0; i < a.span->length; i++)
+            forward_row(&a, i);
+        if (p->attention.write == SRNN_WRITE_DELTA)
+            for_segments(&a, read_segment);
+        for (int64_t i = 0; i < a.span->length; i++)
+            write_row(&a, i);
+    }
+}
+
+static srnn_status forward(const sr_attention_call *call) {
+    const srnn_plan *plan = call->plan;
+    sr_layout layout = {.base = plan->scratch, .apart = true};
+    context x = {call, generic_place(plan, false, &layout)};
+    SR_ISA_REAL(sr_edges_prepare)(&x.scratch.edges, plan, call->in, NULL);
+    sr_parallel(forward_task, &x, plan->span_count * plan->core.Hkv, plan->core.threads);
+    SR_ISA_REAL(sr_edges_finish)(&x.scratch.edges, call);
+    return SRNN_OK;
+}
+
+static bool supports(const srnn_problem *problem) {
+    (void)problem;
+    return true;
+}
+
+const sr_attention_kernel SR_ISA_REAL(sr_attention_generic) = {
+    "generic", SRNN_FORM_PARALLEL, SR_REAL_DTYPE, supports, scratch_bytes,
+    forward,   generic_backward,
+};

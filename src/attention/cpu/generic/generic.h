@@ -1,0 +1,257 @@
+/* generic.h (private): what both halves of the generic kernel share: a head's rows, its pairs, and the
+ * segments of the delta rule. */
+#ifndef SR_ATTENTION_CPU_GENERIC_GENERIC_H
+#define SR_ATTENTION_CPU_GENERIC_GENERIC_H
+
+#include "attention/cpu/generic/pairs.h"
+#include "attention/cpu/shared/prologue.h"
+
+#include <string.h>
+
+#define generic_backward SR_ISA_REAL(sr_generic_backward)
+
+srnn_status generic_backward(const sr_attention_call *call);
+
+/* What one thread works with: one head of keys and values of one document. */
+typedef struct workspace {
+    real *keys,
+        *turned;  /* (T, D): features; turned where the numerator takes others than the row sum */
+    real *values; /* (T, Dv) */
+    real *query, *turned_query; /* (D) */
+    real *row;                  /* (max(D, Dv)) */
+    double *s;                  /* (T): s_ij, then w_ij */
+    double *d_weight;           /* (T): gradient of w_ij without its level */
+    double *numerators;         /* (T, Dv) of one head of queries */
+    double *row_sums, *maxima;  /* (T) */
+    double *u, *error;          /* (T, Dv): what the delta rule writes, and that by beta */
+    double *d_u;                /* (T, Dv) */
+    double *d_queries;          /* (T, D) of one head of queries */
+    double *d_turned_queries;   /* (T, D): the same of turned ones */
+    double *d_keys, *d_turned;  /* (T, D) */
+    double *d_values;           /* (T, Dv) */
+} workspace;
+
+typedef struct scratch {
+    sr_edges edges;
+    workspace *workers; /* NULL while measuring */
+} scratch;
+
+static inline bool is_turned(const srnn_problem *p) {
+    return p->attention.position == SRNN_POSITION_ROPE_FEATURES;
+}
+
+static inline scratch generic_place(const srnn_plan *plan, bool backward, sr_layout *layout) {
+    const srnn_problem *p = &plan->core;
+    const size_t T = (size_t)p->T, D = (size_t)p->D, Dv = (size_t)p->Dv;
+    const size_t turned = is_turned(p) ? 1 : 0, delta = p->attention.write == SRNN_WRITE_DELTA;
+    const size_t back = backward ? 1 : 0;
+    scratch s = {0};
+    SR_ISA_REAL(sr_edges_place)(&s.edges, plan, backward, layout);
+    s.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *s.workers);
+    for (int n = 0; n < p->threads; n++) {
+        workspace w = {
+            .keys = sr_layout_take(layout, T * D, sizeof(real)),
+            .turned = sr_layout_take(layout, turned * T * D, sizeof(real)),
+            .values = sr_layout_take(layout, T * Dv, sizeof(real)),
+            .query = sr_layout_take(layout, D, sizeof(real)),
+            .turned_query = sr_layout_take(layout, turned * D, sizeof(real)),
+            .row = sr_layout_take(layout, D > Dv ? D : Dv, sizeof(real)),
+            .s = sr_layout_take(layout, T, sizeof(double)),
+            .d_weight = sr_layout_take(layout, back * T, sizeof(double)),
+            .numerators = sr_layout_take(layout, T * Dv, sizeof(double)),
+            .row_sums = sr_layout_take(layout, T, sizeof(double)),
+            .maxima = sr_layout_take(layout, T, sizeof(double)),
+            .u = sr_layout_take(layout, delta * T * Dv, sizeof(double)),
+            .error = sr_layout_take(layout, delta * T * Dv, sizeof(double)),
+            .d_u = sr_layout_take(layout, back * delta * T * Dv, sizeof(double)),
+            .d_queries = sr_layout_take(layout, back * T * D, sizeof(double)),
+            .d_turned_queries = sr_layout_take(layout, back * turned * T * D, sizeof(double)),
+            .d_keys = sr_layout_take(layout, back * T * D, sizeof(double)),
+            .d_turned = sr_layout_take(layout, back * turned * T * D, sizeof(double)),
+            .d_values = sr_layout_take(layout, back * T * Dv, sizeof(double)),
+        };
+        if (!turned) {
+            w.turned = w.keys;
+            w.turned_query = w.query;
+            w.d_turned_queries = w.d_queries;
+            w.d_turned = w.d_keys;
+        }
+        if (s.workers)
+            s.workers[n] = w;
+    }
+    return s;
+}
+
+typedef struct context {
+    const sr_attention_call *call;
+    scratch scratch;
+} context;
+
+/* One head of queries and one of keys and values of one document, on one thread. */
+typedef struct head {
+    const context *x;
+    const srnn_problem *p; /* the core's */
+    const workspace *w;
+    const sr_span *span;
+    int h, kv;
+    const double *decay; /* (length, width), or NULL */
+    double *d_decay;     /* the same, or NULL without decay */
+    int width;           /* numbers of a decay: 1 or D */
+} head;
+
+static inline head head_of(const context *x, const workspace *w, const sr_span *span, int kv) {
+    const srnn_plan *plan = x->call->plan;
+    const sr_edges *edges = &x->scratch.edges;
+    head a = {.x = x, .p = &plan->core, .w = w, .span = span, .kv = kv};
+    a.width = sr_decay_numbers(&a.p->attention, plan->problem.D);
+    const int64_t base = sr_row_index(a.p, a.p->Hkv, span->b, kv, span->start) * a.width;
+    a.decay = edges->decay ? edges->decay + base : NULL;
+    a.d_decay = edges->d_decay ? edges->d_decay + base : NULL;
+    return a;
+}
+
+/* ---- pairs ---- */
+
+/* C of a token, or NULL. */
+static inline const double *decay_at(const head *a, int64_t i) {
+    return a->decay ? a->decay + i * a->width : NULL;
+}
+
+static inline double weight_decay(const head *a, int64_t i, int64_t j) {
+    return pair_decay(&a->p->attention, decay_at(a, i), decay_at(a, j));
+}
+
+static inline double product_of(const head *a, const real *q, const real *k, int64_t i, int64_t j) {
+    return pair_product(a->p, a->width, q, k, decay_at(a, i), decay_at(a, j));
+}
+
+/* The keys that row i sees, in order: all, or the last of each earlier chunk and itself. */
+static inline int64_t first_seen(const head *a, int64_t i, int64_t from) {
+    const int64_t chunk = a->p->attention.pool;
+    return !chunk ? from : i < chunk ? i : chunk - 1;
+}
+
+static inline int64_t next_seen(const head *a, int64_t i, int64_t j) {
+    const int64_t chunk = a->p->attention.pool;
+    if (!chunk || j == i)
+        return j + 1;
+    return (j + chunk) / chunk < i / chunk ? j + chunk : i;
+}
+
+/* The levels of row i, or NULL. */
+static inline double *row_levels(const head *a, double *levels, int64_t i) {
+    const srnn_problem *p = a->p;
+    return levels ? levels + sr_row_index(p, p->H, a->span->b, a->h, a->span->start + i) * p->levels
+                  : NULL;
+}
+
+static inline double level_at(const double *levels, int64_t i, int64_t j) {
+    return levels ? levels[pair_level(i, j)] : 1.0;
+}
+
+/* ---- rows ---- */
+
+static inline void load_keys_values(const head *a) {
+    const context *x = a->x;
+    const srnn_problem *p = a->p;
+    const sr_rows rows = {a->span->b, a->kv, a->span->start, a->span->length};
+    SR_ISA_REAL(sr_edges_key_rows)(a->w->keys, p->D, &x->scratch.edges, x->call, rows);
+    SR_ISA_REAL(sr_edges_value_rows)(a->w->values, p->Dv, &x->scratch.edges, x->call, rows);
+    if (!is_turned(p))
+        return;
+    memcpy(a->w->turned, a->w->keys, (size_t)(rows.count * p->D) * sizeof(real));
+    SR_ISA_REAL(sr_edges_turn)(a->w->turned, p->D, &x->scratch.edges, x->call, rows, false);
+}
+
+static inline void load_query(const head *a, int64_t i) {
+    const context *x = a->x;
+    const srnn_problem *p = a->p;
+    const sr_rows row = {a->span->b, a->h, a->span->start + i, 1};
+    SR_ISA_REAL(sr_edges_query_rows)(a->w->query, p->D, &x->scratch.edges, x->call, row);
+    if (!is_turned(p))
+        return;
+    memcpy(a->w->turned_query, a->w->query, (size_t)p->D * sizeof(real));
+    SR_ISA_REAL(sr_edges_turn)(a->w->turned_query, p->D, &x->scratch.edges, x->call, row, false);
+}
+
+/* s_ij of a query for from <= j <= i into w->s; returns what the logarithms of the row's weights may be
+ * reduced by. */
+static inline double row_logits(const head *a, const real *query, const real *keys, int64_t i,
+                                int64_t from) {
+    const srnn_attention *v = &a->p->attention;
+    double maximum = -INFINITY, largest = 0.0;
+    for (int64_t j = first_seen(a, i, from); j <= i; j = next_seen(a, i, j)) {
+        double s = product_of(a, query, keys + j * a->p->D, i, j);
+        double x = v->clamp != 0.0 && s > v->clamp ? v->clamp : s;
+        maximum = fmax(maximum, x + weight_decay(a, i, j));
+        largest = fmax(largest, fabs(x));
+        a->w->s[j] = s;
+    }
+    if (!sr_row_scale_invariant(v))
+        return 0.0;
+    return v->score == SRNN_SCORE_EXP ? maximum : sr_score_log_scale(v->score, v->order, largest);
+}
+
+static inline pair pair_at(const head *a, int64_t i, int64_t j) {
+    return pair_of(&a->p->attention, a->w->s[j], weight_decay(a, i, j), a->w->maxima[i]);
+}
+
+/* ---- the delta rule, segment by segment
+ *
+ * Without levels there is one segment: all tokens. With levels the weights of v are taken apart by level, and
+ * a level sees of a stretch of the past only: its values are those of one block, read by the tokens of
+ * the block behind it, while the rule runs over both. */
+typedef struct segment {
+    int64_t start, values_past, query_from, past;
+    int level; /* -1: none */
+} segment;
+
+/* Calls `work` for every segment of the document. */
+static inline void for_segments(const head *a, void (*work)(const head *a, const segment *s)) {
+    const int64_t T = a->span->length;
+    if (a->p->attention.levels == SRNN_LEVELS_NONE) {
+        work(a, &(segment){0, T, 0, T, -1});
+        return;
+    }
+    for (int64_t i = 0; i < T; i++)
+        work(a, &(segment){i, i + 1, i, i + 1, 0});
+    for (int level = 1; (int64_t)1 << (level - 1) < T; level++) {
+        const int64_t block = (int64_t)1 << (level - 1);
+        for (int64_t start = 0; start + block < T; start += 2 * block)
+            work(a, &(segment){start, start + block, start + block,
+                               start + 2 * block < T ? start + 2 * block : T, level});
+    }
+}
+
+static inline const real *beta_of(const head *a) {
+    return a->x->scratch.edges.beta +
+           sr_row_index(a->p, a->p->Hkv, a->span->b, a->kv, a->span->start);
+}
+
+static inline pair kappa_at(const head *a, int64_t j, int64_t m) {
+    const int D = a->p->D;
+    const real *k = a->w->turned;
+    return kappa_of(&a->p->attention, product_of(a, k + j * D, k + m * D, j, m),
+                    weight_decay(a, j, m));
+}
+
+/* w->u = beta w->error, w->error_j = v_j - sum_{m<j} kappa_jm u_m, over the segment. */
+static inline void write_segment(const head *a, const segment *s) {
+    const workspace *w = a->w;
+    const int Dv = a->p->Dv;
+    const real *beta = beta_of(a);
+    for (int64_t j = s->start; j < s->past; j++) {
+        double *error = w->error + j * Dv;
+        for (int d = 0; d < Dv; d++)
+            error[d] = j < s->values_past ? (double)w->values[j * Dv + d] : 0.0;
+        for (int64_t m = s->start; m < j; m++) {
+            const double kappa = kappa_at(a, j, m).weight;
+            for (int d = 0; d < Dv; d++)
+                error[d] -= kappa * w->u[m * Dv + d];
+        }
+        for (int d = 0; d < Dv; d++)
+            w->u[j * Dv + d] = (double)beta[j] * error[d];
+    }
+}
+
+#endif

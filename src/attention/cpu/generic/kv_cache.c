@@ -1,0 +1,260 @@
+/* kv_cache.c: keys and values kept for whatever the equation may be, one token at a time.
+ *
+ * The generic kernel's counterpart: for variants that neither a state of fixed size nor the tiles of the flash
+ * kernel can do. With pool only the last token of each chunk stays. */
+#include "attention/cpu/generic/kv_cache.h"
+
+#include "attention/cpu/generic/pairs.h"
+#include "base/threads.h"
+
+#include <string.h>
+
+static bool is_turned(const srnn_problem *p) {
+    return p->attention.position == SRNN_POSITION_ROPE_FEATURES;
+}
+
+static int decay_width(const srnn_problem *p) {
+    return p->attention.decay == SRNN_DECAY_NONE ? 0 : sr_decay_numbers(&p->attention, p->D);
+}
+
+int64_t SR_ISA_REAL(sr_kept_entries)(const srnn_problem *p, int64_t tokens) {
+    return p->attention.pool ? tokens / p->attention.pool : tokens;
+}
+
+kept_rows SR_ISA_REAL(sr_kept_place)(const srnn_problem *p, int64_t capacity, sr_layout *layout) {
+    const size_t entries = (size_t)SR_ISA_REAL(sr_kept_entries)(p, capacity) + 1;
+    const size_t delta = p->attention.write == SRNN_WRITE_DELTA, Dv = (size_t)p->Dv;
+    kept_rows rows = {
+        .keys = sr_layout_take(layout, entries * (size_t)p->D, sizeof(real)),
+        .values = sr_layout_take(layout, entries * Dv, sizeof(real)),
+        .decay = sr_layout_take(layout, entries * (size_t)decay_width(p), sizeof(double)),
+        .beta = sr_layout_take(layout, delta * entries, sizeof(real)),
+        .u = sr_layout_take(layout, delta * entries * Dv, sizeof(double)),
+        .weights = sr_layout_take(layout, entries, sizeof(double)),
+    };
+    rows.turned =
+        is_turned(p) ? sr_layout_take(layout, entries * (size_t)p->D, sizeof(real)) : rows.keys;
+    return rows;
+}
+
+typedef struct workspace {
+    real *query, *turned; /* (D) */
+    double *numerator;    /* (Dv) */
+    real *row;            /* (Dv) */
+} workspace;
+
+typedef struct context {
+    const sr_attention_call *call;
+    sr_edges edges;
+    workspace *workers;
+    char *memory;
+    int64_t capacity, position;
+    size_t head_bytes;
+} context;
+
+static context place(const srnn_plan *plan, sr_layout *layout) {
+    const srnn_problem *p = &plan->core;
+    context x = {0};
+    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
+    x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
+    for (int n = 0; n < p->threads; n++) {
+        workspace w = {
+            .query = sr_layout_take(layout, (size_t)p->D, sizeof(real)),
+            .turned = sr_layout_take(layout, (size_t)p->D, sizeof(real)),
+            .numerator = sr_layout_take(layout, (size_t)p->Dv, sizeof(double)),
+            .row = sr_layout_take(layout, (size_t)p->Dv, sizeof(real)),
+        };
+        if (x.workers)
+            x.workers[n] = w;
+    }
+    return x;
+}
+
+size_t kept_feed_scratch(const srnn_plan *plan) {
+    sr_layout layout = {.apart = true};
+    place(plan, &layout);
+    return layout.used;
+}
+
+/* One token of one head: entry `last` is its own, those before it are all that it sees. */
+typedef struct place_of_token {
+    const context *x;
+    const srnn_problem *p;
+    kept_rows rows;
+    int64_t b, t, last;
+    int h, kv;
+} place_of_token;
+
+static const double *decay_at(const place_of_token *a, int64_t j) {
+    const int width = decay_width(a->p);
+    return width ? a->rows.decay + j * width : NULL;
+}
+
+static int64_t position_at(const place_of_token *a, int64_t j) {
+    const int64_t own = a->x->position + a->t;
+    return j == a->last ? own : a->p->attention.pool ? (j + 1) * a->p->attention.pool - 1 : j;
+}
+
+static double product_at(const place_of_token *a, const real *q, int64_t i, const real *keys,
+                         int64_t j) {
+    return pair_product(a->p, decay_width(a->p), q, keys + j * a->p->D, decay_at(a, i),
+                        decay_at(a, j));
+}
+
+static double kappa_at(const place_of_token *a, int64_t j, int64_t m) {
+    const double s = product_at(a, a->rows.turned + j * a->p->D, j, a->rows.turned, m);
+    return kappa_of(&a->p->attention, s,
+                    pair_decay(&a->p->attention, decay_at(a, j), decay_at(a, m)))
+        .weight;
+}
+
+/* The token's own entry. */
+static void keep_token(const place_of_token *a) {
+    const context *x = a->x;
+    const srnn_problem *p = a->p;
+    const sr_rows at = {a->b, a->kv, a->t, 1};
+    const int64_t row = sr_row_index(p, p->Hkv, a->b, a->kv, a->t);
+    const int width = decay_width(p);
+    real *key = a->rows.keys + a->last * p->D, *turned = a->rows.turned + a->last * p->D;
+    SR_ISA_REAL(sr_edges_key_rows)(key, p->D, &x->edges, x->call, at);
+    if (turned != key) {
+        memcpy(turned, key, (size_t)p->D * sizeof *key);
+        SR_ISA_REAL(sr_edges_turn)(turned, p->D, &x->edges, x->call, at, false);
+    }
+    SR_ISA_REAL(sr_edges_value_rows)
+    (a->rows.values + a->last * p->Dv, p->Dv, &x->edges, x->call, at);
+    if (width)
+        memcpy(a->rows.decay + a->last * width, x->edges.decay + row * width,
+               (size_t)width * sizeof(double));
+    if (p->attention.write != SRNN_WRITE_DELTA)
+        return;
+    const double beta = (double)x->edges.beta[row];
+    double *u = a->rows.u + a->last * p->Dv;
+    a->rows.beta[a->last] = x->edges.beta[row];
+    for (int d = 0; d < p->Dv; d++)
+        u[d] = beta * (double)a->rows.values[a->last * p->Dv + d];
+    for (int64_t m = 0; x->edges.level == NULL && m < a->last; m++) {
+        const double kappa = kappa_at(a, a->last, m);
+        for (int d = 0; d < p->Dv; d++)
+            u[d] -= beta * kappa * a->rows.u[m * p->Dv + d];
+    }
+}
+
+/* Weights of what the rule writes into weights of beta v, from the last entry to the first. */
+static void take_apart(const place_of_token *a) {
+    double *weights = a->rows.weights;
+    for (int64_t m = a->last; m > 0; m--)
+        for (int64_t j = 0; j < m; j++)
+            weights[j] -= weights[m] * (double)a->rows.beta[m] * kappa_at(a, m, j);
+}
+
+static double row_maximum(const place_of_token *a, const real *query, const real *keys) {
+    const srnn_attention *v = &a->p->attention;
+    double maximum = -INFINITY, largest = 0.0;
+    for (int64_t j = 0; j <= a->last; j++) {
+        const double s = product_at(a, query, a->last, keys, j);
+        const double x = v->clamp != 0.0 && s > v->clamp ? v->clamp : s;
+        maximum = fmax(maximum, x + pair_decay(v, decay_at(a, a->last), decay_at(a, j)));
+        largest = fmax(largest, fabs(x));
+    }
+    if (!sr_row_scale_invariant(v))
+        return 0.0;
+    return v->score == SRNN_SCORE_EXP ? maximum : sr_score_log_scale(v->score, v->order, largest);
+}
+
+/* weights (entries) of the row; returns their sum with levels. */
+static double weigh_row(const place_of_token *a, const real *query, const real *keys,
+                        double maximum) {
+    const srnn_problem *p = a->p;
+    const double *levels =
+        a->x->edges.level ? a->x->edges.level + sr_row_index(p, p->H, a->b, a->h, a->t) * p->levels
+                          : NULL;
+    double sum = 0.0;
+    for (int64_t j = 0; j <= a->last; j++) {
+        const double s = product_at(a, query, a->last, keys, j);
+        const double decay = pair_decay(&p->attention, decay_at(a, a->last), decay_at(a, j));
+        a->rows.weights[j] = pair_of(&p->attention, s, decay, maximum).weight;
+        sum += a->rows.weights[j] *
+               (levels ? levels[pair_level(position_at(a, a->last), position_at(a, j))] : 1.0);
+    }
+    return sum;
+}
+
+static void add_values(const place_of_token *a, double *numerator) {
+    const srnn_problem *p = a->p;
+    const bool delta = p->attention.write == SRNN_WRITE_DELTA;
+    const double *levels =
+        a->x->edges.level ? a->x->edges.level + sr_row_index(p, p->H, a->b, a->h, a->t) * p->levels
+                          : NULL;
+    memset(numerator, 0, (size_t)p->Dv * sizeof *numerator);
+    for (int64_t j = 0; j <= a->last; j++) {
+        const double level =
+            levels ? levels[pair_level(position_at(a, a->last), position_at(a, j))] : 1.0;
+        for (int d = 0; d < p->Dv; d++)
+            numerator[d] +=
+                level * a->rows.weights[j] *
+                (delta ? a->rows.u[j * p->Dv + d] : (double)a->rows.values[j * p->Dv + d]);
+    }
+}
+
+static void attend_row(const place_of_token *a, const workspace *w) {
+    const context *x = a->x;
+    const srnn_problem *p = a->p;
+    const sr_rows at = {a->b, a->h, a->t, 1};
+    const real *turned = w->query;
+    SR_ISA_REAL(sr_edges_query_rows)(w->query, p->D, &x->edges, x->call, at);
+    double maximum = row_maximum(a, w->query, a->rows.keys);
+    if (is_turned(p)) {
+        memcpy(w->turned, w->query, (size_t)p->D * sizeof(real));
+        SR_ISA_REAL(sr_edges_turn)(w->turned, p->D, &x->edges, x->call, at, false);
+        turned = w->turned;
+        maximum = fmax(maximum, row_maximum(a, turned, a->rows.turned));
+    }
+    const real sum = (real)weigh_row(a, w->query, a->rows.keys, maximum);
+    if (is_turned(p))
+        weigh_row(a, turned, a->rows.turned, maximum);
+    if (p->attention.write == SRNN_WRITE_DELTA && x->edges.level)
+        take_apart(a);
+    add_values(a, w->numerator);
+    for (int d = 0; d < p->Dv; d++)
+        w->row[d] = (real)w->numerator[d];
+    SR_ISA_REAL(sr_edges_output_rows)
+    ((sr_row_results){w->row, p->Dv, &sum, x->position + a->t + 1}, &x->edges, x->call, at);
+}
+
+static void feed_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    const srnn_problem *p = &x->call->plan->core;
+    const int group = p->H / p->Hkv;
+    sr_layout layout = {.base = x->memory + (size_t)task * x->head_bytes};
+    place_of_token a = {.x = x,
+                        .p = p,
+                        .rows = SR_ISA_REAL(sr_kept_place)(p, x->capacity, &layout),
+                        .b = task / p->Hkv,
+                        .kv = (int)(task % p->Hkv)};
+    for (a.t = 0; a.t < p->T; a.t++) {
+        a.last = SR_ISA_REAL(sr_kept_entries)(p, x->position + a.t);
+        keep_token(&a);
+        for (a.h = a.kv * group; a.h < (a.kv + 1) * group; a.h++)
+            attend_row(&a, &x->workers[worker]);
+    }
+}
+
+srnn_status kept_feed(const sr_attention_call *call, char *kept, int64_t capacity,
+                      sr_carry *carry) {
+    const srnn_plan *plan = call->plan;
+    const srnn_problem *p = &plan->core;
+    sr_layout layout = {.base = plan->scratch, .apart = true}, head = {0};
+    context x = place(plan, &layout);
+    SR_ISA_REAL(sr_kept_place)(p, capacity, &head);
+    x.call = call;
+    x.memory = kept;
+    x.capacity = capacity;
+    x.position = *carry->position;
+    x.head_bytes = head.used;
+    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, carry);
+    sr_parallel(feed_task, &x, (int64_t)p->B * p->Hkv, p->threads);
+    SR_ISA_REAL(sr_edges_finish)(&x.edges, call);
+    *carry->position += p->T;
+    return SRNN_OK;
+}

@@ -1,0 +1,30 @@
+/* kv_cache.h (private): keys and values kept for whatever the equation may be, one token at a time. */
+#ifndef SR_ATTENTION_CPU_GENERIC_KV_CACHE_H
+#define SR_ATTENTION_CPU_GENERIC_KV_CACHE_H
+
+#include "attention/cpu/shared/prologue.h"
+
+#define kept_feed         SR_ISA_REAL(sr_kept_feed)
+#define kept_feed_scratch SR_ISA_REAL(sr_kept_feed_scratch)
+
+/* The entries of one head of keys and values: tokens, or with pool the last ones of chunks. */
+typedef struct kept_rows {
+    real *keys, *turned; /* (entries, D): one where nothing is turned */
+    real *values;        /* (entries, Dv) */
+    double *decay;       /* (entries, numbers of a decay) */
+    real *beta;          /* (entries), the delta rule only */
+    double *u;           /* (entries, Dv): what it writes */
+    double *weights;     /* (entries): room for a row */
+} kept_rows;
+
+/* Entries after so many tokens. */
+int64_t SR_ISA_REAL(sr_kept_entries)(const srnn_problem *core, int64_t tokens);
+
+/* Room for a capacity of tokens, and one entry that does not stay. */
+kept_rows SR_ISA_REAL(sr_kept_place)(const srnn_problem *core, int64_t capacity, sr_layout *layout);
+
+/* As flash_feed. */
+size_t kept_feed_scratch(const srnn_plan *plan);
+srnn_status kept_feed(const sr_attention_call *call, char *kept, int64_t capacity, sr_carry *carry);
+
+#endif

@@ -1,0 +1,66 @@
+/* pairs.h (private): one pair of the equation as plainly as it can be written. */
+#ifndef SR_ATTENTION_CPU_GENERIC_PAIRS_H
+#define SR_ATTENTION_CPU_GENERIC_PAIRS_H
+
+#include "attention/cpu/shared/rows.h"
+#include "equation/facts.h"
+#include "equation/score.h"
+
+#include <math.h>
+
+/* w_ij without its level, and its derivative by s_ij. */
+typedef struct pair {
+    double weight, slope;
+} pair;
+
+static inline pair pair_of(const srnn_attention *a, double s, double decay, double maximum) {
+    bool clamped = a->clamp != 0.0 && s > a->clamp;
+    double x = clamped ? a->clamp : s;
+    pair result;
+    if (a->score == SRNN_SCORE_EXP) {
+        result.weight = exp(x + decay - maximum);
+        result.slope = result.weight;
+    } else {
+        double factor = exp(decay - (maximum == -INFINITY ? 0.0 : maximum));
+        result.weight = factor * sr_score_value(a->score, a->order, x);
+        result.slope = factor * sr_score_slope(a->score, a->order, x);
+    }
+    if (clamped)
+        result.slope = 0.0;
+    return result;
+}
+
+/* The same of a key for a key, which no clamp and no maximum touch. */
+static inline pair kappa_of(const srnn_attention *a, double s, double decay) {
+    srnn_attention free = *a;
+    free.clamp = 0.0;
+    return pair_of(&free, s, decay, 0.0);
+}
+
+/* C_i - C_j where it is a factor of the weight; up and down: C_i and C_j, or NULL. */
+static inline double pair_decay(const srnn_attention *a, const double *up, const double *down) {
+    return !up || sr_decay_in_logits(a) ? 0.0 : *up - *down;
+}
+
+/* <q_i, k_j> with the decay where it stands before the score; `width` numbers of it. */
+static inline double pair_product(const srnn_problem *p, int width, const real *q, const real *k,
+                                  const double *up, const double *down) {
+    if (!up || !sr_decay_in_logits(&p->attention))
+        return row_dot(q, k, p->D);
+    if (width == 1)
+        return row_dot(q, k, p->D) * exp(*up - *down);
+    double sum = 0.0;
+    for (int d = 0; d < p->D; d++)
+        sum += (double)q[d] * (double)k[d] * exp(up[d] - down[d]);
+    return sum;
+}
+
+/* The level of two positions: the bits of i xor j. */
+static inline int pair_level(int64_t i, int64_t j) {
+    int bits = 0;
+    for (int64_t rest = i ^ j; rest; rest >>= 1)
+        bits++;
+    return bits;
+}
+
+#endif

@@ -1,0 +1,101 @@
+/* kernels.c: which attention kernels this machine has. */
+#include "attention/cpu/kernels.h"
+
+#include "base/cpu_level.h"
+#include "equation/facts.h"
+
+/* What was compiled for one instruction set; kernels best first, ended by NULL. */
+typedef struct kernel_set {
+    const sr_attention_kernel *attention[15];
+    const sr_state_kernel *fixed[2], *linear[2], *kept[2], *rows[2]; /* by srnn_dtype */
+} kernel_set;
+
+#define DECLARE_REAL(isa, real)                                                                 \
+    extern const sr_attention_kernel sr_attention_flash_##isa##_##real,                         \
+        sr_attention_pooled_##isa##_##real, sr_attention_chunked_##isa##_##real,                \
+        sr_attention_recurrent_##isa##_##real, sr_attention_linear_##isa##_##real,              \
+        sr_attention_linear_recurrent_##isa##_##real, sr_attention_generic_##isa##_##real;      \
+    extern const sr_state_kernel sr_state_fixed_##isa##_##real, sr_state_linear_##isa##_##real, \
+        sr_state_kept_##isa##_##real, sr_state_rows_##isa##_##real
+
+#define DECLARE(isa)        \
+    DECLARE_REAL(isa, f32); \
+    DECLARE_REAL(isa, f64)
+
+#define BOTH(name, isa) &name##_##isa##_f32, &name##_##isa##_f64
+
+#define SET(isa)                                                                                 \
+    {                                                                                            \
+        .attention = {BOTH(sr_attention_flash, isa),   BOTH(sr_attention_pooled, isa),           \
+                      BOTH(sr_attention_chunked, isa), BOTH(sr_attention_recurrent, isa),        \
+                      BOTH(sr_attention_linear, isa),  BOTH(sr_attention_linear_recurrent, isa), \
+                      BOTH(sr_attention_generic, isa)},                                          \
+        .fixed = {BOTH(sr_state_fixed, isa)}, .linear = {BOTH(sr_state_linear, isa)},            \
+        .kept = {BOTH(sr_state_kept, isa)}, .rows = {BOTH(sr_state_rows, isa)},                  \
+    }
+
+DECLARE(base);
+static const kernel_set set_base = SET(base);
+#ifdef SR_HAVE_X86_LEVELS
+DECLARE(v3);
+DECLARE(v4);
+static const kernel_set set_v3 = SET(v3);
+static const kernel_set set_v4 = SET(v4);
+#endif
+
+static const kernel_set *set_in_use(void) {
+#ifdef SR_HAVE_X86_LEVELS
+    switch (sr_cpu_level_used()) {
+    case SR_CPU_V4:
+        return &set_v4;
+    case SR_CPU_V3:
+        return &set_v3;
+    case SR_CPU_BASE:
+        break;
+    }
+#endif
+    return &set_base;
+}
+
+static const sr_attention_kernel *const *list(void) {
+    return set_in_use()->attention;
+}
+
+static const sr_state_kernel *state(const srnn_problem *problem, bool fixed) {
+    const srnn_dtype dtype = problem->dtype;
+    const srnn_attention *a = &problem->attention;
+    if (dtype == SRNN_BF16)
+        return NULL;
+    if (sr_pairs_are_plain(a))
+        return fixed ? set_in_use()->fixed[dtype] : set_in_use()->kept[dtype];
+    if (!fixed)
+        return set_in_use()->rows[dtype];
+    return a->score == SRNN_SCORE_LINEAR ? set_in_use()->linear[dtype] : NULL;
+}
+
+/* The best kernel of the parallel form: tiles. */
+static const sr_attention_kernel *flash_of(srnn_dtype dtype) {
+    return dtype == SRNN_BF16 ? NULL : set_in_use()->attention[dtype];
+}
+
+/* Whether the chunked form has fewer operations than the parallel one. */
+static bool chunked_pays(const srnn_problem *p) {
+    const sr_attention_kernel *flash = flash_of(p->dtype);
+    if (flash && !flash->supports(p))
+        return true; /* the other is the generic kernel */
+    const double state =
+        (double)srnn_attention_state_numbers(&p->attention, p->D, p->Dv) *
+        (p->attention.levels == SRNN_LEVELS_FENWICK ? 4 : 1); /* about half of them are read */
+    const double pair = (double)(p->D + p->Dv);
+    /* Multiply-adds of a token: reading and updating the state, a chunk of pairs, and the features;
+     * against half of T pairs. */
+    const double chunked = 2.5 * state + pair * p->chunk;
+    return chunked < 0.5 * pair * p->T;
+}
+
+const sr_attention_kernels sr_cpu_attention = {
+    .list = list,
+    .state = state,
+    .chunked_pays = chunked_pays,
+    .value_size_max = SR_VALUE_SIZE_MAX,
+};

@@ -1,0 +1,576 @@
+/* chunk.h (private): the chunks that a block of tokens is cut into, and what a chunk does to the state
+ * before it.
+ *
+ *     y_i = e^(C_i - C) q_i S + sum_{j<=i} <q_i, k_j> e^(C_i - C_j) u_j     S <- e^(C_last - C) S + sum_j e^(C_last - C_j) k_j u_j^T
+ *     u_j = v_j, or with the delta rule beta_j error_j, error_j = v_j - e^(C_j - C) k_j S - sum_{m<j} <k_j, k_m> e^(C_j - C_m) u_m
+ *
+ * where C without an index is that of the token before the chunk. With one number of decay per head, e^(C_i - C_j) of all
+ * pairs is a matrix; per channel it is e^(C_i - C_first) e^(C_first - C_j), and chunks end before that leaves the
+ * range of numbers. With levels, a chunk is a block of the binary tree: its tokens read the same states. */
+#ifndef SR_ATTENTION_CPU_LINEAR_CHUNK_H
+#define SR_ATTENTION_CPU_LINEAR_CHUNK_H
+
+#include "attention/cpu/linear/rows.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double TAME_DECAY =
+    40.0; /* e^40 and e^-40 are far from the ends of the number range */
+
+/* ---- chunks */
+
+/* A state as a chunk meets it. */
+typedef struct linear_part {
+    int level;
+    bool read;   /* it holds something */
+    bool values; /* the chunk's values go into it */
+} linear_part;
+
+/* Tokens `row` .. row+count-1 of a block. */
+typedef struct linear_chunk {
+    int64_t at, row, count;
+    int64_t width;    /* columns that products run over */
+    int64_t position; /* of the first token in the document */
+    int parts;
+    linear_part part[SR_LEVELS_MAX + 1];
+} linear_chunk;
+
+/* True if no channel decays between two tokens, given by their numbers, by more than e^x may be. */
+static inline bool is_tame(const linear_walk *x, const double *first, const double *later) {
+    double largest = 0.0;
+    for (int64_t c = 0; c < x->decays; c++) {
+        const double size = fabs(later[c] - first[c]);
+        largest = size > largest ? size : largest;
+    }
+    return largest <= TAME_DECAY;
+}
+
+/* Tokens from `at` on, per channel, before a decay since the first leaves what e^x may be. All but learned ones only
+ * fall, so that the last token tells for all. */
+static inline int64_t linear_tame(const linear_walk *x, int64_t at, int64_t count) {
+    const double *first = x->decay + at * x->decays;
+    if (x->p->attention.decay != SRNN_DECAY_LEARNED &&
+        is_tame(x, first, first + (count - 1) * x->decays))
+        return count;
+    for (int64_t t = 1; t < count; t++)
+        if (!is_tame(x, first, first + t * x->decays))
+            return t;
+    return count;
+}
+
+/* How many tokens from `row` on go together. Numbers that are not finite go alone: a product would bring them to
+ * tokens that do not see them. So do those of the delta rule with levels, which parts its weights by level. */
+static inline int64_t linear_count(const linear_walk *x, const linear_block *b, int64_t row) {
+    const int64_t position = x->position + b->at + row, left = b->count - row;
+    int64_t count = x->p->chunk < left ? x->p->chunk : left;
+    if (!b->finite || (x->delta && x->leveled))
+        return 1;
+    if (linear_per_channel(x))
+        count = linear_tame(x, b->at + row, count);
+    if (!x->leveled)
+        return count;
+    while (count & (count - 1))
+        count &= count - 1;
+    const int64_t aligned = position & -position;
+    return position > 0 && aligned < count ? aligned : count;
+}
+
+static inline linear_chunk linear_chunk_at(const linear_walk *x, const linear_block *b,
+                                           int64_t row) {
+    linear_chunk c = {.at = b->at + row, .row = row, .count = linear_count(x, b, row)};
+    c.width = tile_width(c.count);
+    c.position = x->position + c.at;
+    for (int bit = 0; x->leveled && bit < x->p->levels - 1; bit++)
+        if (c.position >> bit & 1)
+            c.part[c.parts++] = (linear_part){.level = bit + 1, .read = true};
+    c.part[c.parts++] = (linear_part){.read = !x->leveled && c.position > 0, .values = true};
+    return c;
+}
+
+/* The level that takes in all lower ones before a chunk at this position; 0: none. */
+static inline int merged_level(const linear_walk *x, int64_t position) {
+    return x->leveled && position > 0 ? __builtin_ctzll((unsigned long long)position) + 1 : 0;
+}
+
+/* ---- what a chunk works with */
+
+typedef struct linear_room {
+    real *rise, *fall; /* (rows), per channel (rows, stride of D): e^(C_i - C), e^(C_last - C_j) */
+    real *near_rise, *near_fall; /* the same with C_first in place of both; per channel only */
+    real *whole;                 /* (stride of D): e^(C_last - C) */
+    real *between;               /* (rows, stride of tokens): e^(C_i - C_j); per head only */
+    real *late_keys;             /* (rows, stride of D): keys times fall */
+    real *erasing_keys;          /* less keys times rise; the delta rule only */
+    real *near_keys;             /* keys as pairs have them on their far side */
+    real *near_own;              /* and on the side of a query; the delta rule only */
+    real *near_plain_keys;       /* as near_keys, not turned */
+    real *plain_late_keys;
+    real *key_columns, *plain_columns; /* (D, stride of tokens): near keys */
+    real *erasing;       /* (rows, stride of tokens): less kappa; the delta rule only */
+    real *error, *u;     /* (parts, rows, stride of Dv): the delta rule only */
+    real *risen_queries; /* (rows, stride of D) */
+    real *near_queries;  /* (rows, stride of D) */
+    real *s, *plain_s;   /* (rows, stride of tokens) */
+} linear_room;
+
+/* Rows of u of a part, and of all parts: one token at a time has more than one. */
+static inline int64_t linear_part_rows(const srnn_problem *p) {
+    return linear_levels(p) > 1 ? ROWS : BLOCK_ROWS;
+}
+
+static inline int64_t linear_u_rows(const srnn_problem *p) {
+    const bool delta = p->attention.write == SRNN_WRITE_DELTA;
+    return delta ? (linear_levels(p) + 1) * linear_part_rows(p) : 0;
+}
+
+static inline linear_room linear_room_place(const srnn_problem *p, sr_layout *layout) {
+    const int64_t d = row_stride(p->D), dv = row_stride(p->Dv);
+    const int64_t token = row_stride(tile_width(LINEAR_BLOCK));
+    const bool turned = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
+    linear_room room = {
+        .rise = take_rows(layout, d),
+        .fall = take_rows(layout, d),
+        .near_rise = take_rows(layout, d),
+        .near_fall = take_rows(layout, d),
+        .whole = take_reals(layout, 1, d),
+        .between = take_rows(layout, token),
+        .late_keys = take_rows(layout, d),
+        .erasing_keys = take_rows(layout, d),
+        .near_keys = take_rows(layout, d),
+        .near_own = take_rows(layout, d),
+        .key_columns = take_reals(layout, p->D, token),
+        .erasing = take_rows(layout, token),
+        .error = take_reals(layout, linear_u_rows(p), dv),
+        .u = take_reals(layout, linear_u_rows(p), dv),
+        .risen_queries = take_rows(layout, d),
+        .near_queries = take_rows(layout, d),
+        .s = take_rows(layout, token),
+    };
+    room.near_plain_keys = turned ? take_rows(layout, d) : room.near_keys;
+    room.plain_late_keys = turned ? take_rows(layout, d) : room.late_keys;
+    room.plain_columns = turned ? take_reals(layout, p->D, token) : room.key_columns;
+    room.plain_s = turned ? take_rows(layout, token) : room.s;
+    return room;
+}
+
+/* e^x; what float cannot hold of x is made good. */
+static inline vec decay_factor_of(const wide_vec *exponent) {
+    const wide_vec x = *exponent;
+    const vec high = __builtin_convertvector(x, vec), e = vec_exp_decayed(high);
+    return e + e * __builtin_convertvector(x - __builtin_convertvector(high, wide_vec), vec);
+}
+
+/* out (n) = e^(to - from) */
+static inline void decay_factors(real *out, const double *from, const double *to, int64_t n) {
+    const int64_t whole = n / LANES * LANES;
+    wide_vec x, before;
+    for (int64_t d = 0; d < whole; d += LANES) {
+        memcpy(&x, to + d, sizeof x);
+        memcpy(&before, from + d, sizeof before);
+        x -= before;
+        vec_store(out + d, decay_factor_of(&x));
+    }
+    if (whole == n)
+        return;
+    x = (wide_vec){0};
+    for (int64_t d = whole; d < n; d++)
+        x[d - whole] = to[d] - from[d];
+    vec_store(out + whole, decay_factor_of(&x));
+}
+
+/* A row of factors (stride of D). */
+static inline void factor_row(real *out, const linear_walk *x, const double *from,
+                              const double *to) {
+    decay_factors(out, from, to, x->decays);
+    for (int64_t d = x->decays; d < x->p->D; d++)
+        out[d] = out[0];
+}
+
+/* out (count) = e^(sign (C_t - from)) of the tokens of a chunk, whose numbers are one a token. */
+static inline void token_factors(real *out, const linear_walk *x, const linear_chunk *c,
+                                 double from, double sign) {
+    const double *decay = x->decay + c->at;
+    for (int64_t t = 0; t < c->count; t += LANES) {
+        wide_vec exponents = {0};
+        for (int64_t lane = 0; lane < LANES && t + lane < c->count; lane++)
+            exponents[lane] = sign * (decay[t + lane] - from);
+        vec_store(out + t, decay_factor_of(&exponents));
+    }
+}
+
+/* out = a b, row by row, where b is one row for all. */
+static inline void multiply_rows(real *out, const real *a, const real *b, const linear_walk *x,
+                                 int64_t count) {
+    for (int64_t r = 0; r < count; r++)
+        for (int64_t d = 0; d < x->p->D; d += LANES)
+            vec_store(out + r * x->d + d, vec_load(a + r * x->d + d) * vec_load(b + d));
+}
+
+/* between (i, j) = e^(C_i - C_j) for j <= i, and something up to whole vectors. */
+static inline void pair_factors(const linear_room *room, const linear_walk *x,
+                                const linear_chunk *c) {
+    double decay[LINEAR_BLOCK + LANES] = {0};
+    memcpy(decay, x->decay + c->at, (size_t)c->count * sizeof(double));
+    for (int64_t i = 0; i < c->count; i++)
+        for (int64_t j = 0; j <= i; j += LANES) {
+            wide_vec own;
+            memcpy(&own, decay + j, sizeof own);
+            own = decay[i] - own;
+            vec_store(room->between + i * x->token + j, decay_factor_of(&own));
+        }
+}
+
+/* Per channel: near factors, and the others from them; those of queries where `read` says so. */
+static inline void channel_factors(const linear_room *room, const linear_walk *x,
+                                   const linear_chunk *c, const double *before, bool read) {
+    const double *first = x->decay + c->at * x->decays;
+    const double *last = first + (c->count - 1) * x->decays;
+    real *row = room->near_queries; /* is free */
+    for (int64_t t = 0; t < c->count; t++) {
+        factor_row(room->near_rise + t * x->d, x, first, first + t * x->decays);
+        for (int64_t d = 0; d < x->p->D; d += LANES)
+            vec_store(room->near_fall + t * x->d + d,
+                      (real)1 / vec_load(room->near_rise + t * x->d + d));
+    }
+    if (read) {
+        factor_row(row, x, before, first);
+        multiply_rows(room->rise, room->near_rise, row, x, c->count);
+    }
+    factor_row(row, x, first, last);
+    multiply_rows(room->fall, room->near_fall, row, x, c->count);
+}
+
+/* The factors of a chunk; `before`: C of the token before it. */
+static inline void chunk_factors(const linear_room *room, const linear_walk *x,
+                                 const linear_chunk *c, const double *before, bool read) {
+    const double *first = x->decay + c->at * x->decays;
+    const double *last = first + (c->count - 1) * x->decays;
+    if (c->position == 0)
+        before = first;
+    factor_row(room->whole, x, before, last);
+    if (linear_per_channel(x)) {
+        channel_factors(room, x, c, before, read);
+        return;
+    }
+    token_factors(room->fall, x, c, *last, -1.0);
+    if (!read)
+        return;
+    token_factors(room->rise, x, c, *before, 1.0);
+    pair_factors(room, x, c);
+}
+
+/* What a row of a chunk is multiplied by. */
+typedef struct row_scale {
+    const real *factors; /* of all rows, or NULL for one */
+    int64_t row;
+    real sign;
+} row_scale;
+
+/* out (stride of D) = or, if `add`, += a row times its scale. */
+static inline void scale_row(real *out, bool add, const real *row, row_scale scale,
+                             const linear_walk *x) {
+    const bool channel = scale.factors && linear_per_channel(x);
+    const vec all =
+        vec_all(scale.factors && !channel ? scale.sign * scale.factors[scale.row] : scale.sign);
+    const int64_t D = x->p->D, from = scale.row * x->d;
+    for (int64_t e = 0; e < D; e += LANES) {
+        const vec factor = channel ? all * vec_load(scale.factors + from + e) : all;
+        vec_store(out + e, (add ? vec_load(out + e) : (vec){0}) + factor * vec_load(row + e));
+    }
+}
+
+static inline void scale_rows(real *out, const real *rows, const real *factors, real sign,
+                              const linear_walk *x, const linear_chunk *c) {
+    for (int64_t r = 0; r < c->count; r++)
+        scale_row(out + r * x->d, false, rows + r * x->d, (row_scale){factors, r, sign}, x);
+}
+
+/* rows times factors, or the rows themselves where there is no decay (or none of this kind). */
+static inline const real *scaled_rows(real *out, const real *rows, const real *factors,
+                                      const linear_walk *x, const linear_chunk *c) {
+    if (!factors)
+        return rows;
+    scale_rows(out, rows, factors, 1, x, c);
+    return out;
+}
+
+/* A chunk's keys in all their kinds, which point to rows of the block where nothing changes them. */
+typedef struct linear_keys {
+    const real *near, *own, *late, *erasing;
+    const real *plain_near, *plain_late;
+    const real *values, *beta;
+    const real *rise, *fall, *near_rise, *near_fall; /* factors, or NULL for one */
+} linear_keys;
+
+/* Both sides of pairs, and what multiplies their products. */
+typedef struct linear_pairs {
+    const real *queries, *keys; /* (count, stride of D) */
+    const real *columns;        /* the keys, (D, stride of tokens) */
+    const real *between;        /* or NULL */
+    real sign;                  /* 1, or -1 for less their products */
+} linear_pairs;
+
+/* Numbers of row i of pairs after the diagonal become zero, as far as products of a triangle read them: to the end of the
+ * diagonal's block of rows. */
+static inline void clear_later(real *row, int64_t i) {
+    const int64_t own = i / LANES * LANES, past = (i / ROWS + 1) * ROWS;
+    const vec_bits later = (vec_bits)(vec_count() + (real)own > (real)i);
+    vec_store(row + own, vec_select(later, (vec){0}, vec_load(row + own)));
+    for (int64_t j = own + LANES; j < past; j += LANES)
+        vec_store(row + j, (vec){0});
+}
+
+/* s times what multiplies products of the pairs, up to the diagonal; zeros behind it. */
+static inline void weigh_pairs(real *s, const linear_pairs *pairs, const linear_walk *x,
+                               const linear_chunk *c) {
+    for (int64_t i = 0; i < c->count; i++) {
+        real *row = s + i * x->token;
+        const real *between = pairs->between ? pairs->between + i * x->token : NULL;
+        for (int64_t j = 0; between && j <= i; j += LANES)
+            vec_store(row + j, vec_load(row + j) * (pairs->sign * vec_load(between + j)));
+        for (int64_t j = 0; !between && pairs->sign < 0 && j <= i; j += LANES)
+            vec_store(row + j, -vec_load(row + j));
+        clear_later(row, i);
+    }
+}
+
+/* s (count, width) of the pairs, for products of a lower triangle. */
+static inline void pair_products(real *s, const linear_pairs *pairs, const linear_walk *x,
+                                 const linear_chunk *c) {
+    if (c->count == 1) {
+        s[0] = pairs->sign * (real)row_dot(pairs->queries, pairs->keys, x->p->D);
+        return;
+    }
+    product((product_target){s, x->token, false}, (product_operand){pairs->queries, x->d, 1},
+            (product_rows){pairs->columns, x->token},
+            (product_size){round_up(c->count, ROWS), c->width, x->p->D}, PRODUCT_C_LOWER);
+    weigh_pairs(s, pairs, x, c);
+}
+
+static inline void columns_of(real *columns, const real *rows, const linear_walk *x,
+                              const linear_chunk *c) {
+    if (c->count > 1)
+        transpose_rows(columns, x->token, rows, x->d, c->count, x->p->D, c->width);
+}
+
+static inline const real *pair_decays(const linear_room *room, const linear_walk *x) {
+    return x->decay && !linear_per_channel(x) ? room->between : NULL;
+}
+
+/* Keys with those before them, less which the delta rule takes. */
+static inline linear_pairs erasing_pairs(const linear_room *room, const linear_keys *k,
+                                         const linear_walk *x) {
+    return (linear_pairs){k->own, k->near, room->key_columns, pair_decays(room, x), -1};
+}
+
+/* What the delta rule takes back: room->erasing_keys, and room->erasing, strictly lower. */
+static inline void erasing_of(const linear_room *room, const real *keys, linear_keys *k,
+                              const linear_walk *x, const linear_chunk *c) {
+    k->own = scaled_rows(room->near_own, keys, k->near_rise, x, c);
+    k->erasing = room->erasing_keys;
+    scale_rows(room->erasing_keys, keys, k->rise, -1, x, c);
+    const linear_pairs pairs = erasing_pairs(room, k, x);
+    pair_products(room->erasing, &pairs, x, c);
+    for (int64_t i = 0; i < c->count; i++)
+        room->erasing[i * x->token + i] = 0;
+}
+
+/* The keys of a chunk that only moves the state, `read` false, or is read too: the delta rule reads by itself. */
+static inline linear_keys linear_keys_of(const linear_room *room, const linear_rows *rows,
+                                         const linear_walk *x, const linear_chunk *c,
+                                         const linear_state *state, bool read) {
+    const real *keys = rows->keys + c->row * x->d, *plain = rows->plain_keys + c->row * x->d;
+    const bool channel = linear_per_channel(x);
+    linear_keys k = {.values = rows->values + c->row * x->dv};
+    read = read || x->delta;
+    if (x->decay) {
+        chunk_factors(room, x, c, state->reference, read);
+        k.rise = room->rise;
+        k.fall = room->fall;
+        k.near_rise = channel ? room->near_rise : NULL;
+        k.near_fall = channel ? room->near_fall : NULL;
+    }
+    k.late = scaled_rows(room->late_keys, keys, k.fall, x, c);
+    k.plain_late = x->turned ? scaled_rows(room->plain_late_keys, plain, k.fall, x, c) : k.late;
+    if (!read)
+        return k;
+    k.near = scaled_rows(room->near_keys, keys, k.near_fall, x, c);
+    columns_of(room->key_columns, k.near, x, c);
+    k.plain_near =
+        x->turned ? scaled_rows(room->near_plain_keys, plain, k.near_fall, x, c) : k.near;
+    if (x->turned && x->sums)
+        columns_of(room->plain_columns, k.plain_near, x, c);
+    if (!x->delta)
+        return k;
+    k.beta = linear_beta(x) + c->at;
+    erasing_of(room, keys, &k, x, c);
+    return k;
+}
+
+/* ---- what is written */
+
+static inline real *linear_matrix_at(const linear_state *state, const linear_walk *x, int level) {
+    return state->matrix + level * linear_matrix(x->p);
+}
+
+static inline real *linear_column_at(const linear_state *state, const linear_walk *x, int level) {
+    return state->column + level * x->d;
+}
+
+/* The chunk writes into this part: its values, or what the delta rule takes back. */
+static inline bool is_written(const linear_walk *x, const linear_part *part) {
+    return x->delta || part->values;
+}
+
+/* u of part n (count, stride of Dv). */
+static inline const real *part_u(const linear_room *room, const linear_keys *k,
+                                 const linear_walk *x, int n) {
+    return x->delta ? room->u + n * linear_part_rows(x->p) * x->dv : k->values;
+}
+
+/* A vector's columns of the rows from .. from+ROWS-1, as far as the chunk has them, where error holds what those rows
+ * have not been taken back from yet. */
+static inline void solve_block(real *error, real *u, const real *erasing, const real *beta,
+                               const linear_walk *x, int64_t rows) {
+    vec own[ROWS];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; i++) {
+        if (i >= rows)
+            return;
+        vec left = vec_load(error + i * x->dv);
+#pragma GCC unroll 16
+        for (int j = 0; j < i; j++)
+            left += erasing[i * x->token + j] * own[j];
+        own[i] = beta[i] * left;
+        vec_store(error + i * x->dv, left);
+        vec_store(u + i * x->dv, own[i]);
+    }
+}
+
+/* u = beta error, where error holds what no token of the chunk has been taken back from yet: block by block. */
+static inline void solve_rows(real *error, real *u, const linear_room *room, const linear_keys *k,
+                              const linear_walk *x, const linear_chunk *c) {
+    for (int64_t from = 0; from < c->count; from += ROWS) {
+        if (from > 0)
+            product((product_target){error + from * x->dv, x->dv, true},
+                    (product_operand){room->erasing + from * x->token, x->token, 1},
+                    (product_rows){u, x->dv}, (product_size){ROWS, value_columns(x), from},
+                    PRODUCT_FULL);
+        for (int64_t d = 0; d < value_columns(x); d += LANES)
+            solve_block(error + from * x->dv + d, u + from * x->dv + d,
+                        room->erasing + from * x->token + from, k->beta + from, x, c->count - from);
+    }
+}
+
+/* error and u of all parts; nothing without the delta rule. */
+static inline void linear_write(const linear_room *room, const linear_keys *k, const linear_walk *x,
+                                const linear_chunk *c, const linear_state *state) {
+    for (int n = 0; x->delta && n < c->parts; n++) {
+        const int64_t at = n * linear_part_rows(x->p) * x->dv;
+        const size_t bytes = (size_t)(c->count * x->dv) * sizeof(real);
+        if (c->part[n].values)
+            memcpy(room->error + at, k->values, bytes);
+        else
+            memset(room->error + at, 0, bytes);
+        if (c->part[n].read)
+            rows_product((product_target){room->error + at, x->dv, true},
+                         (product_operand){k->erasing, x->d, 1},
+                         (product_rows){linear_matrix_at(state, x, c->part[n].level), x->dv},
+                         (product_size){c->count, value_columns(x), x->p->D}, PRODUCT_FULL);
+        solve_rows(room->error + at, room->u + at, room, k, x, c);
+    }
+}
+
+/* Rows of a matrix (D, stride of Dv) times e^(C_last - C). */
+static inline void decay_matrix(real *matrix, const linear_room *room, const linear_walk *x) {
+    for (int64_t e = 0; x->decay && e < x->p->D; e++)
+        for (int64_t d = 0; d < value_columns(x); d += LANES)
+            vec_store(matrix + e * x->dv + d, room->whole[e] * vec_load(matrix + e * x->dv + d));
+}
+
+/* Moves the states past the chunk. */
+static inline void linear_move(const linear_state *state, const linear_room *room,
+                               const linear_keys *k, const linear_walk *x, const linear_chunk *c) {
+    const int64_t D = x->p->D;
+    for (int n = 0; n < c->parts; n++) {
+        const linear_part *part = &c->part[n];
+        real *matrix = linear_matrix_at(state, x, part->level);
+        real *column = linear_column_at(state, x, part->level);
+        if (part->read)
+            decay_matrix(matrix, room, x);
+        if (is_written(x, part))
+            product((product_target){matrix, x->dv, part->read},
+                    (product_operand){k->late, 1, x->d},
+                    (product_rows){part_u(room, k, x, n), x->dv},
+                    (product_size){round_up(D, ROWS), value_columns(x), c->count}, PRODUCT_FULL);
+        for (int64_t e = 0; x->sums && e < D; e++) {
+            column[e] = part->read ? column[e] * (x->decay ? room->whole[e] : 1) : 0;
+            for (int64_t t = 0; part->values && t < c->count; t++)
+                column[e] += k->plain_late[t * x->d + e];
+        }
+    }
+    if (x->decay)
+        memcpy(state->reference, x->decay + (c->at + c->count - 1) * x->decays,
+               (size_t)x->decays * sizeof(double));
+}
+
+/* The lower levels go into the one that the chunk's position says. */
+static inline void linear_merge(const linear_state *state, const linear_walk *x,
+                                const linear_chunk *c) {
+    const int merged = merged_level(x, c->position);
+    const int64_t numbers = linear_matrix(x->p);
+    real *matrix = linear_matrix_at(state, x, merged), *column = linear_column_at(state, x, merged);
+    for (int level = 0; level < merged; level++) {
+        real *lower = linear_matrix_at(state, x, level);
+        real *lower_column = linear_column_at(state, x, level);
+        for (int64_t n = 0; n < numbers; n += LANES)
+            vec_store(matrix + n, (level ? vec_load(matrix + n) : (vec){0}) + vec_load(lower + n));
+        for (int64_t e = 0; e < x->p->D; e++)
+            column[e] = (level ? column[e] : 0) + lower_column[e];
+        memset(lower, 0, (size_t)numbers * sizeof(real));
+        memset(lower_column, 0, (size_t)x->d * sizeof(real));
+    }
+}
+
+static inline void linear_state_clear(const linear_state *state, const srnn_problem *p) {
+    const size_t levels = (size_t)linear_levels(p);
+    memset(state->matrix, 0, levels * (size_t)linear_matrix(p) * sizeof(real));
+    memset(state->column, 0, levels * (size_t)row_stride(p->D) * sizeof(real));
+}
+
+/* ---- levels */
+
+/* Those of a chunk's first query of head g, or NULL. */
+static inline const double *chunk_levels(const linear_walk *x, const linear_chunk *c, int g) {
+    const int64_t row =
+        sr_row_index(x->p, x->p->H, x->span->b, x->kv * x->group + g, x->span->start + c->at);
+    return x->leveled ? x->edges->level + row * x->p->levels : NULL;
+}
+
+/* Earlier keys of row i of a chunk whose level is one more than the bit, which i has. */
+static inline seen_keys level_keys(int64_t i, int bit) {
+    const int64_t low = i >> (bit + 1) << (bit + 1);
+    return (seen_keys){low, low + ((int64_t)1 << bit)};
+}
+
+/* out = s times the levels of the part: of each pair, or where only the row's own reads, of the part. */
+static inline void weigh_levels(real *out, const real *s, const double *levels,
+                                const linear_part *part, const linear_walk *x,
+                                const linear_chunk *c) {
+    for (int64_t i = 0; i < c->count; i++) {
+        const double *own = levels + i * x->p->levels;
+        const real *from = s + i * x->token;
+        real *to = out + i * x->token;
+        to[i] = (real)own[part->level] * from[i];
+        for (int bit = 0; i >> bit; bit++) {
+            const seen_keys keys = level_keys(i, bit);
+            for (int64_t j = keys.low; i >> bit & 1 && j < keys.high; j++)
+                to[j] = (real)own[bit + 1] * from[j];
+        }
+    }
+    for (int64_t i = 0; out != s && i < c->count; i++)
+        clear_later(out + i * x->token, i);
+}
+
+#endif

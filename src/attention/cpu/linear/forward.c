@@ -1,0 +1,214 @@
+/* forward.c: linear scores through a state, chunk by chunk, forward: decay per channel, the delta rule,
+ * levels, turned features. The recurrent form and feeding a state are the same walk. */
+#include "attention/cpu/linear/linear.h"
+
+#include "attention/cpu/linear/chunk.h"
+#include "base/threads.h"
+
+typedef struct workspace {
+    linear_rows rows;
+    linear_room room;
+    linear_state state;
+    real *weights;    /* (rows, stride of tokens) */
+    real *part;       /* (rows, stride of Dv): what one level says */
+    real *numerators; /* (heads of a group, block, stride of Dv) */
+    real *row_sums;   /* (heads of a group, block) */
+} workspace;
+
+typedef struct context {
+    const sr_attention_call *call;
+    sr_edges edges;
+    workspace *workers;
+    char *states;     /* NULL: every document starts from nothing */
+    int64_t position; /* tokens before the first of this call */
+} context;
+
+static context place(const srnn_plan *plan, sr_layout *layout) {
+    const srnn_problem *p = &plan->core;
+    const int64_t group = p->H / p->Hkv, dv = row_stride(p->Dv);
+    context x = {0};
+    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
+    x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
+    for (int n = 0; n < p->threads; n++) {
+        workspace w = {
+            .rows = linear_rows_place(p, layout),
+            .room = linear_room_place(p, layout),
+            .state = linear_state_place(p, layout),
+            .weights = take_rows(layout, row_stride(tile_width(LINEAR_BLOCK))),
+            .part = take_rows(layout, dv),
+            .numerators = take_reals(layout, group * BLOCK_ROWS, dv),
+            .row_sums = take_reals(layout, group, BLOCK_ROWS),
+        };
+        if (x.workers)
+            x.workers[n] = w;
+    }
+    return x;
+}
+
+size_t linear_forward_scratch(const srnn_plan *plan) {
+    sr_layout layout = {.apart = true};
+    place(plan, &layout);
+    return layout.used;
+}
+
+/* result += level times part, row by row. */
+static void add_part(real *result, const real *part, const double *levels, int level,
+                     const linear_walk *x, const linear_chunk *c) {
+    for (int64_t r = 0; r < c->count; r++) {
+        const real weight = (real)levels[r * x->p->levels + level];
+        for (int64_t d = 0; d < x->p->Dv; d += LANES)
+            vec_store(result + r * x->dv + d,
+                      vec_load(result + r * x->dv + d) + weight * vec_load(part + r * x->dv + d));
+    }
+}
+
+/* What the states hold for the chunk's queries, into result. */
+static void read_states(const workspace *w, real *result, const real *queries, const double *levels,
+                        const linear_walk *x, const linear_chunk *c) {
+    bool begun = false;
+    for (int n = 0; n < c->parts; n++) {
+        if (!c->part[n].read)
+            continue;
+        if (levels && !begun)
+            memset(result, 0, (size_t)(c->count * x->dv) * sizeof(real));
+        rows_product((product_target){levels ? w->part : result, x->dv, false},
+                     (product_operand){queries, x->d, 1},
+                     (product_rows){linear_matrix_at(&w->state, x, c->part[n].level), x->dv},
+                     (product_size){c->count, value_columns(x), x->p->D}, PRODUCT_FULL);
+        if (levels)
+            add_part(result, w->part, levels, c->part[n].level, x, c);
+        begun = true;
+    }
+    if (!begun)
+        memset(result, 0, (size_t)(c->count * x->dv) * sizeof(real));
+}
+
+/* The row sums of the states and, by their weights, of the pairs. */
+static void sum_rows(const workspace *w, real *sums, const real *queries, const double *levels,
+                     const linear_walk *x, const linear_chunk *c) {
+    for (int64_t r = 0; r < c->count; r++) {
+        double sum = 0.0;
+        for (int64_t j = 0; j <= r; j++)
+            sum += (double)w->room.plain_s[r * x->token + j];
+        for (int n = 0; n < c->parts; n++)
+            if (c->part[n].read)
+                sum += row_dot(queries + r * x->d, linear_column_at(&w->state, x, c->part[n].level),
+                               x->p->D) *
+                       (levels ? levels[r * x->p->levels + c->part[n].level] : 1.0);
+        sums[r] = (real)sum;
+    }
+}
+
+/* Numerators and row sums of the chunk's queries of head g. */
+static void read_chunk(const workspace *w, const linear_keys *k, const linear_walk *x,
+                       const linear_chunk *c, int g) {
+    const linear_room *room = &w->room;
+    real *result = w->numerators + (g * BLOCK_ROWS + c->row) * x->dv;
+    const real *queries = w->rows.queries + (g * BLOCK_ROWS + c->row) * x->d;
+    const real *plain = w->rows.plain_queries + (g * BLOCK_ROWS + c->row) * x->d;
+    const double *levels = chunk_levels(x, c, g);
+    const real *between = pair_decays(room, x);
+    const real *near = scaled_rows(room->near_queries, queries, k->near_rise, x, c);
+    const real *risen = scaled_rows(room->risen_queries, queries, k->rise, x, c);
+    const linear_pairs pairs = {near, k->near, room->key_columns, between, 1};
+    read_states(w, result, risen, levels, x, c);
+    pair_products(room->s, &pairs, x, c);
+    for (int n = 0; n < c->parts; n++) {
+        if (!is_written(x, &c->part[n]))
+            continue;
+        if (levels)
+            weigh_levels(w->weights, room->s, levels, &c->part[n], x, c);
+        rows_product((product_target){result, x->dv, true},
+                     (product_operand){levels ? w->weights : room->s, x->token, 1},
+                     (product_rows){part_u(room, k, x, n), x->dv},
+                     (product_size){c->count, value_columns(x), c->count}, PRODUCT_A_LOWER);
+    }
+    real *sums = w->row_sums + g * BLOCK_ROWS + c->row;
+    if (!x->sums) {
+        memset(sums, 0, (size_t)c->count * sizeof(real));
+        return;
+    }
+    if (x->turned) {
+        const linear_pairs plain_pairs = {
+            scaled_rows(room->near_queries, plain, k->near_rise, x, c), k->plain_near,
+            room->plain_columns, between, 1};
+        pair_products(room->plain_s, &plain_pairs, x, c);
+        risen = scaled_rows(room->risen_queries, plain, k->rise, x, c);
+    }
+    if (levels)
+        weigh_levels(room->plain_s, room->plain_s, levels, &c->part[c->parts - 1], x, c);
+    sum_rows(w, sums, risen, levels, x, c);
+}
+
+static void write_outputs(const context *x, const workspace *w, const linear_walk *walk,
+                          const linear_block *b) {
+    for (int g = 0; g < walk->group; g++) {
+        const sr_rows rows = linear_query_rows(walk, b, g);
+        const sr_row_results results = {w->numerators + g * BLOCK_ROWS * walk->dv, walk->dv,
+                                        w->row_sums + g * BLOCK_ROWS, x->position + b->at + 1};
+        SR_ISA_REAL(sr_edges_output_rows)(results, &x->edges, x->call, rows);
+        save_rows(x->call, rows, results, NULL);
+    }
+}
+
+static void walk_task(void *untyped, int64_t task, int worker) {
+    const context *x = untyped;
+    workspace w = x->workers[worker];
+    const linear_walk walk = linear_walk_of(&x->edges, x->call, task, x->position);
+    if (x->states) {
+        const int64_t head = walk.span->b * walk.p->Hkv + walk.kv;
+        sr_layout layout = {.base = x->states + (size_t)head * linear_state_bytes(walk.p)};
+        w.state = linear_state_place(walk.p, &layout);
+    } else {
+        linear_state_clear(&w.state, walk.p);
+    }
+    for (int64_t at = 0; at < walk.span->length;) {
+        linear_block b = linear_block_at(&walk, at);
+        linear_load_keys(&w.rows, &walk, &b);
+        for (int g = 0; g < walk.group; g++)
+            linear_load_queries(&w.rows, &walk, &b, g);
+        for (int64_t row = 0; row < b.count;) {
+            const linear_chunk c = linear_chunk_at(&walk, &b, row);
+            linear_merge(&w.state, &walk, &c);
+            const linear_keys k = linear_keys_of(&w.room, &w.rows, &walk, &c, &w.state, true);
+            linear_write(&w.room, &k, &walk, &c, &w.state);
+            for (int g = 0; g < walk.group; g++)
+                read_chunk(&w, &k, &walk, &c, g);
+            row += c.count;
+            if (x->states || at + row < walk.span->length)
+                linear_move(&w.state, &w.room, &k, &walk, &c);
+        }
+        write_outputs(x, &w, &walk, &b);
+        at += b.count;
+    }
+}
+
+static void walk(context *x, sr_carry *carry) {
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->core;
+    SR_ISA_REAL(sr_edges_prepare)(&x->edges, plan, x->call->in, carry);
+    const double work = 4.0 * (double)p->B * p->H * p->T * p->D * p->Dv;
+    sr_parallel(walk_task, x, plan->span_count * p->Hkv, sr_workers_worth(work, p->threads));
+    SR_ISA_REAL(sr_edges_finish)(&x->edges, x->call);
+}
+
+srnn_status linear_forward(const sr_attention_call *call) {
+    sr_layout layout = {.base = call->plan->scratch, .apart = true};
+    context x = place(call->plan, &layout);
+    x.call = call;
+    walk(&x, NULL);
+    return SRNN_OK;
+}
+
+srnn_status linear_feed(const sr_attention_call *call, char *states, int64_t capacity,
+                        sr_carry *carry) {
+    (void)capacity;
+    sr_layout layout = {.base = call->plan->scratch, .apart = true};
+    context x = place(call->plan, &layout);
+    x.call = call;
+    x.states = states;
+    x.position = *carry->position;
+    walk(&x, carry);
+    *carry->position += call->plan->core.T;
+    return SRNN_OK;
+}

@@ -1,0 +1,59 @@
+/* linear.h (private): linear scores with everything that pairs may have, through a state. */
+#ifndef SR_ATTENTION_CPU_LINEAR_LINEAR_H
+#define SR_ATTENTION_CPU_LINEAR_LINEAR_H
+
+#include "attention/cpu/shared/prologue.h"
+#include "attention/cpu/shared/tiles.h"
+
+#define linear_forward          SR_ISA_REAL(sr_linear_forward)
+#define linear_forward_scratch  SR_ISA_REAL(sr_linear_forward_scratch)
+#define linear_feed             SR_ISA_REAL(sr_linear_feed)
+#define linear_backward         SR_ISA_REAL(sr_linear_backward)
+#define linear_backward_scratch SR_ISA_REAL(sr_linear_backward_scratch)
+
+size_t linear_forward_scratch(const srnn_plan *plan);
+srnn_status linear_forward(const sr_attention_call *call);
+size_t linear_backward_scratch(const srnn_plan *plan);
+srnn_status linear_backward(const sr_attention_call *call);
+
+/* As chunked_feed. */
+srnn_status linear_feed(const sr_attention_call *call, char *states, int64_t capacity,
+                        sr_carry *carry);
+
+/* sum_j exp(C - C_j) k_j u_j^T over the tokens seen, of each level. Level 0 holds what came since the last of the
+ * merges that make room for a block of twice the length. */
+typedef struct linear_state {
+    real *matrix;      /* (levels, rows of a level, stride of Dv) */
+    real *column;      /* (levels, stride of D): the same with v = 1, of keys that are not turned */
+    double *reference; /* (numbers of a decay): C of the last token */
+} linear_state;
+
+static inline int64_t linear_levels(const srnn_problem *p) {
+    return p->attention.levels == SRNN_LEVELS_FENWICK ? p->levels : 1;
+}
+
+/* Numbers of a decay where D is that of the core. */
+static inline int64_t linear_decays(const srnn_problem *p) {
+    return p->attention.decay == SRNN_DECAY_NONE ? 0 : sr_decay_numbers(&p->attention, p->D);
+}
+
+/* Numbers of the matrix of one level: D rows, and room for whole blocks. */
+static inline int64_t linear_matrix(const srnn_problem *p) {
+    return round_up(p->D, ROWS) * row_stride(p->Dv);
+}
+
+static inline linear_state linear_state_place(const srnn_problem *p, sr_layout *layout) {
+    return (linear_state){
+        .matrix = take_reals(layout, linear_levels(p), linear_matrix(p)),
+        .column = take_reals(layout, linear_levels(p), row_stride(p->D)),
+        .reference = sr_layout_take(layout, (size_t)linear_decays(p), sizeof(double)),
+    };
+}
+
+static inline size_t linear_state_bytes(const srnn_problem *p) {
+    sr_layout layout = {0};
+    linear_state_place(p, &layout);
+    return layout.used;
+}
+
+#endif

@@ -1,0 +1,431 @@
+/* prologue_backward.c: the last pass of the backward: gradients that need all rows or all heads; compiled
+ * per number type. */
+#include "attention/cpu/shared/heads.h"
+#include "attention/cpu/shared/prologue.h"
+#include "attention/cpu/shared/rows.h"
+#include "attention/cpu/shared/simd.h"
+#include "equation/operands.h"
+#include "equation/score.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct inputs_context {
+    const sr_edges *edges;
+    const sr_attention_call *call;
+} inputs_context;
+
+/* In place: gradients of x from gradients of x / norm across the heads. Its parameters are the forward's and the
+ * gradient. */
+static void across_backward(srnn_tensor gradient, srnn_tensor x, const real *inverse, int heads,
+                            int64_t b, int64_t t, int D) {
+    double along[SR_HEAD_SIZE_MAX] = {
+        0}; /* <x, gradient> / norm^2, 0 where the norm is at its floor */
+    for (int h = 0; h < heads; h++) {
+        const real *row = tensor_row(x, b, h, t), *g = tensor_row(gradient, b, h, t);
+        for (int d = 0; d < D; d++)
+            along[d] += (double)row[d] * (double)g[d];
+    }
+    for (int d = 0; d < D; d++) {
+        const real floored = (real)(1.0 / NORM_FLOOR);
+        along[d] *= inverse[d] < floored ? (double)inverse[d] * (double)inverse[d] : 0.0;
+    }
+    for (int h = 0; h < heads; h++) {
+        const real *row = tensor_row(x, b, h, t);
+        real *g = tensor_row(gradient, b, h, t);
+        for (int d = 0; d < D; d++)
+            g[d] = (real)((double)inverse[d] * ((double)g[d] - along[d] * (double)row[d]));
+    }
+}
+
+/* ---- one head of keys and values of one document ---- */
+
+/* Where a head of a document stands. */
+typedef struct head_place {
+    const sr_edges *edges;
+    const sr_attention_call *call;
+    const srnn_problem *p;
+    const sr_span *span;
+    int h, heads;
+    int64_t base; /* of its first token in arrays (B, Hkv, T) */
+} head_place;
+
+static void value_gate_backward(const head_place *x) {
+    for (int64_t t = 0; t < x->span->length; t++) {
+        double gate = sr_sigmoid(
+            (double)*tensor_row(x->call->in->value_gate, x->span->b, x->h, x->span->start + t));
+        *tensor_row(x->call->gradients->value_gate, x->span->b, x->h, x->span->start + t) =
+            (real)(x->edges->value_dot[x->base + t] * (1.0 - gate));
+    }
+}
+
+static void beta_backward(const head_place *x) {
+    for (int64_t t = 0; t < x->span->length; t++) {
+        const double beta = (double)x->edges->beta[x->base + t];
+        *tensor_row(x->call->gradients->write_gate, x->span->b, x->h, x->span->start + t) =
+            (real)(x->edges->d_beta[x->base + t] * beta * (1.0 - beta));
+    }
+}
+
+/* sum (width) += the gradients of C of token t. */
+static void add_decays(double *sum, const head_place *x, int64_t t, int width) {
+    const double *own = x->edges->d_decay + (x->base + t) * width;
+    for (int c = 0; c < width; c++)
+        sum[c] += own[c];
+}
+
+/* The numbers z of one token, or of several that have one each: what they become on the way back. */
+typedef struct decay_strip {
+    int64_t from, count; /* tokens */
+    int width;
+    double rate;                    /* softplus: -exp(a_log) */
+    double step[SR_HEAD_SIZE_MAX];  /* softplus: of z */
+    double slope[SR_HEAD_SIZE_MAX]; /* of what a gate's logarithm is made of, by z */
+} decay_strip;
+
+static void decay_strip_fill(decay_strip *strip, const head_place *x) {
+    const srnn_attention *a = &x->p->attention;
+    const srnn_operands *in = x->call->in;
+    const int n = (int)strip->count * strip->width;
+    const double factor = a->decay_divisor > 0.0 ? 1.0 / a->decay_divisor : 1.0;
+    real numbers[TOKENS];
+    const real *z = tensor_row(in->decay, x->span->b, x->h, x->span->start + strip->from);
+    for (int64_t r = 0; strip->width == 1 && r < strip->count; r++)
+        numbers[r] = z[r * in->decay.time];
+    z = strip->width == 1 ? numbers : z;
+    switch (a->decay) {
+    case SRNN_DECAY_NONE:
+    case SRNN_DECAY_LEARNED:
+        for (int i = 0; i < n; i++)
+            strip->slope[i] = 1.0 / DECAY_DIVISOR;
+        break;
+    case SRNN_DECAY_LOG_SIGMOID:
+        for (int i = 0; i < n; i += LANES)
+            vec_to_doubles(strip->slope + i, vec_sigmoid(-vec_load_part(z + i, n - i)), n - i);
+        for (int i = 0; i < n; i++)
+            strip->slope[i] *= factor;
+        break;
+    case SRNN_DECAY_SOFTPLUS: {
+        const real bias = ((const real *)in->dt_bias)[x->h];
+        strip->rate = -exp((double)((const real *)in->a_log)[x->h]);
+        for (int i = 0; i < n; i += LANES) {
+            const vec own = vec_load_part(z + i, n - i) + bias;
+            vec_to_doubles(strip->step + i, vec_softplus(own), n - i);
+            vec_to_doubles(strip->slope + i, vec_sigmoid(own), n - i);
+        }
+        break;
+    }
+    }
+}
+
+/* d (width), of the logarithms of the gates of token r of the strip, becomes that of their numbers; with softplus, adds
+ * shares in those of a_log and dt_bias. */
+static void gates_backward(double *d, const head_place *x, const decay_strip *strip, int64_t r) {
+    const srnn_attention *a = &x->p->attention;
+    const double *slope = strip->slope + r * strip->width, *step = strip->step + r * strip->width;
+    const int64_t at = x->base + strip->from + r;
+    if (a->decay != SRNN_DECAY_SOFTPLUS) {
+        for (int c = 0; c < strip->width; c++)
+            d[c] *= slope[c];
+        return;
+    }
+    double *partial = x->edges->head_partial + 2 * at;
+    for (int c = 0; c < strip->width; c++) {
+        double d_step = d[c] * strip->rate;
+        partial[0] += d_step * step[c];
+        if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP && step[c] > 0.0)
+            d_step += x->edges->value_dot[at] / step[c];
+        d[c] = d_step * slope[c];
+        partial[1] += d[c];
+    }
+}
+
+static void decay_backward(const head_place *x) {
+    const srnn_attention *a = &x->p->attention;
+    const srnn_tensor out = x->call->gradients->decay;
+    decay_strip strip = {.width = sr_decay_numbers(a, x->p->D)};
+    const int64_t tokens = strip.width == 1 ? TOKENS : 1;
+    const size_t bytes = (size_t)strip.width * sizeof(double);
+    double later[SR_HEAD_SIZE_MAX] = {0}; /* sums of dC_i over rows i > t, then with t's own */
+    double d[SR_HEAD_SIZE_MAX];
+    for (int64_t t = 0; x->edges->head_partial && t < 2 * x->span->length; t++)
+        x->edges->head_partial[2 * x->base + t] = 0.0;
+    for (strip.from = (x->span->length - 1) / tokens * tokens; strip.from >= 0;
+         strip.from -= tokens) {
+        const int64_t left = x->span->length - strip.from;
+        strip.count = left < tokens ? left : tokens;
+        decay_strip_fill(&strip, x);
+        for (int64_t r = strip.count - 1; r >= 0; r--) {
+            const int64_t t = strip.from + r;
+            memcpy(d, later, bytes); /* a learned decay does not have the token's own */
+            add_decays(later, x, t, strip.width);
+            if (a->decay != SRNN_DECAY_LEARNED)
+                memcpy(d, later, bytes);
+            gates_backward(d, x, &strip, r);
+            if (out.data)
+                for (int c = 0; c < strip.width; c++)
+                    tensor_row(out, x->span->b, x->h, x->span->start + t)[c] = (real)d[c];
+        }
+    }
+}
+
+/* Rows of one token on the way back through a running average. */
+typedef struct average_row {
+    real *d;            /* in: of the average, out: of x */
+    double *later;      /* of the average, from the tokens behind */
+    const real *before; /* the average of the token before, or NULL */
+    const real *value;
+    int width;
+} average_row;
+
+/* Adds to the gradients of the gates' numbers. */
+static void average_backward(double *d_gates, const average_row *row, const gate_parts *g) {
+    for (int c = 0; c < row->width; c++) {
+        const double before = row->before ? (double)row->before[c] : 0.0;
+        const double d_average = row->later[c] + (double)row->d[c];
+        row->d[c] = (real)(g->rest[c] * d_average);
+        row->later[c] = row->before ? g->gate[c] * d_average : 0.0;
+        d_gates[c] += d_average * (before - (double)row->value[c]) * g->gate[c] * g->rest[c];
+    }
+}
+
+/* The row of d (B, Hkv, T, width) and its like at a token of the head. */
+static average_row average_row_at(const head_place *x, int64_t t, real *d, const real *pooled,
+                                  int width) {
+    const int64_t at = (x->base + t) * width;
+    const bool first = t % x->p->attention.pool == 0;
+    return (average_row){.d = d + at, .before = first ? NULL : pooled + at - width, .width = width};
+}
+
+static void pool_backward(const head_place *x) {
+    const srnn_problem *p = x->p;
+    const sr_edges *edges = x->edges;
+    const srnn_operands *in = x->call->in, *out = x->call->gradients;
+    const int wide = p->D > p->Dv ? p->D : p->Dv;
+    const int64_t b = x->span->b;
+    double later_k[SR_HEAD_SIZE_MAX] = {0}, later_v[SR_VALUE_SIZE_MAX] = {0};
+    gate_parts g;
+    for (int64_t t = x->span->length - 1; t >= 0; t--) {
+        const int64_t token = x->span->start + t;
+        double d_gates[SR_VALUE_SIZE_MAX] = {0};
+        gate_parts_of(&g, tensor_row(in->pool_gate, b, x->h, token), wide);
+        average_row k = average_row_at(x, t, edges->d_k, edges->pooled_k, p->D);
+        average_row v = average_row_at(x, t, edges->d_v, edges->pooled_v, p->Dv);
+        k.later = later_k;
+        v.later = later_v;
+        k.value = tensor_row(in->k, b, sr_shared_head(p, x->h), token);
+        v.value = tensor_row(in->v, b, x->h, token);
+        average_backward(d_gates, &k, &g);
+        average_backward(d_gates, &v, &g);
+        for (int c = 0; out->pool_gate.data && c < wide; c++)
+            tensor_row(out->pool_gate, b, x->h, token)[c] = (real)d_gates[c];
+        if (out->v.data)
+            memcpy(tensor_row(out->v, b, x->h, token), v.d, (size_t)p->Dv * sizeof(real));
+    }
+}
+
+/* What of the gradient of y a value gets: of v itself, or of the operand. */
+static void skip_backward(const head_place *x) {
+    const srnn_problem *p = x->p;
+    const int group = p->H / x->heads;
+    const bool conv = p->attention.skip == SRNN_SKIP_CONV;
+    const srnn_tensor out = conv ? x->call->gradients->skip : x->call->gradients->v;
+    const real *weight = x->call->in->skip_weight;
+    for (int64_t t = 0; out.data && t < x->span->length; t++)
+        for (int d = 0; d < p->Dv; d++) {
+            double sum = 0.0;
+            for (int h = x->h * group; h < (x->h + 1) * group; h++) {
+                const int64_t at = sr_row_index(p, p->H, x->span->b, h, x->span->start + t);
+                const double own = conv ? 1.0
+                                   : p->attention.skip == SRNN_SKIP_CHANNEL
+                                       ? (double)weight[h * p->Dv + d]
+                                       : (double)weight[h];
+                sum += own * (double)x->edges->d_skip[at * p->Dv + d];
+            }
+            real *to = &tensor_row(out, x->span->b, x->h, x->span->start + t)[d];
+            *to = (real)(conv ? sum : (double)*to + sum);
+        }
+}
+
+static void inputs_task(void *context, int64_t task, int worker) {
+    const inputs_context *x = context;
+    const srnn_plan *plan = x->call->plan;
+    const srnn_problem *p = &plan->problem;
+    const srnn_attention *a = &p->attention;
+    head_place at = {.edges = x->edges,
+                     .call = x->call,
+                     .p = p,
+                     .span = &plan->spans[task / plan->core.Hkv],
+                     .h = (int)(task % plan->core.Hkv),
+                     .heads = plan->core.Hkv};
+    (void)worker;
+    at.base = sr_row_index(p, at.heads, at.span->b, at.h, at.span->start);
+    if (sr_operand_used(SR_OPERAND_VALUE_GATE, a) && x->call->gradients->value_gate.data)
+        value_gate_backward(&at);
+    if (x->edges->d_beta && x->call->gradients->write_gate.data)
+        beta_backward(&at);
+    if (x->edges->decay && (x->call->gradients->decay.data || x->edges->head_partial))
+        decay_backward(&at);
+    if (x->edges->d_v)
+        pool_backward(&at);
+    if (x->edges->d_skip)
+        skip_backward(&at);
+}
+
+/* ---- all heads of a token ---- */
+
+/* gradient (B, heads, T, D) = sums of d (B, own, T, D) over the heads that share a row. */
+static void sum_shared(srnn_tensor gradient, const real *d, const srnn_problem *p, int own,
+                       int64_t b, int64_t t) {
+    for (int g = 0; g < p->Hkv; g++)
+        for (int c = 0; c < p->D; c++)
+            tensor_row(gradient, b, g, t)[c] = 0;
+    for (int h = 0; h < own; h++) {
+        real *out = tensor_row(gradient, b, sr_shared_head(p, h), t);
+        const real *row = d + sr_row_index(p, own, b, h, t) * p->D;
+        for (int c = 0; c < p->D; c++)
+            out[c] += row[c];
+    }
+}
+
+static void tokens_task(void *context, int64_t task, int worker) {
+    const inputs_context *x = context;
+    const sr_attention_call *call = x->call;
+    const srnn_problem *p = &call->plan->problem;
+    const srnn_operands *out = call->gradients;
+    (void)worker;
+    for (int64_t n = task * TOKENS; n < (task + 1) * TOKENS && n < p->B * p->T; n++) {
+        const int64_t b = n / p->T, t = n % p->T;
+        if (x->edges->d_q && out->q.data)
+            sum_shared(out->q, x->edges->d_q, p, p->H, b, t);
+        if (x->edges->d_k && out->k.data)
+            sum_shared(out->k, x->edges->d_k, p, call->plan->core.Hkv, b, t);
+        if (x->edges->q_inverse && out->q.data)
+            across_backward(out->q, call->in->q, x->edges->q_inverse + n * p->D, sr_query_heads(p),
+                            b, t, p->D);
+        if (x->edges->k_inverse && out->k.data)
+            across_backward(out->k, call->in->k, x->edges->k_inverse + n * p->D, p->Hkv, b, t,
+                            p->D);
+    }
+}
+
+/* ---- what is learned itself ---- */
+
+static void value_power_backward(const sr_edges *edges, const sr_attention_call *call) {
+    const srnn_problem *p = &call->plan->problem;
+    const int heads = call->plan->core.Hkv;
+    for (int h = 0; h < heads; h++) {
+        double sum = 0.0;
+        for (int64_t n = 0; n < call->plan->span_count; n++) {
+            const sr_span *span = &call->plan->spans[n];
+            int64_t base = sr_row_index(p, heads, span->b, h, span->start);
+            for (int64_t t = 0; t < span->length; t++)
+                sum -= edges->value_dot[base + t] * log((double)(t + 1));
+        }
+        double c = sr_sigmoid((double)((const real *)call->in->value_power)[h]);
+        ((real *)call->gradients->value_power)[h] = (real)(sum * c * (1.0 - c));
+    }
+}
+
+/* Sums of partial[n * stride] over the batch, for each of `count` numbers of all heads. */
+static double partial_sum(const double *partial, int64_t parts, int64_t stride) {
+    double sum = 0.0;
+    for (int64_t n = 0; n < parts; n++)
+        sum += partial[n * stride];
+    return sum;
+}
+
+static void norm_parameters_backward(const sr_edges *edges, const sr_attention_call *call) {
+    const srnn_problem *p = &call->plan->problem;
+    const bool wide = p->attention.norm_width == SRNN_NORM_WIDTH_ROW;
+    const int64_t stride = 2 * p->Dv, heads = wide ? p->H : 1;
+    const int64_t parts = wide ? p->B : (int64_t)p->B * p->H;
+    real *weight = call->gradients->norm_weight, *bias = call->gradients->norm_bias;
+    for (int64_t h = 0; h < heads; h++)
+        for (int d = 0; d < p->Dv; d++) {
+            const double *own = edges->norm_partial + h * stride + d;
+            if (weight)
+                weight[h * p->Dv + d] = (real)partial_sum(own, parts, heads * stride);
+            if (bias && sr_operand_used(SR_OPERAND_NORM_BIAS, &p->attention))
+                bias[h * p->Dv + d] = (real)partial_sum(own + p->Dv, parts, heads * stride);
+        }
+}
+
+static void skip_weight_backward(const sr_edges *edges, const sr_attention_call *call) {
+    const srnn_problem *p = &call->plan->problem;
+    real *out = call->gradients->skip_weight;
+    for (int h = 0; h < p->H; h++) {
+        double all = 0.0;
+        for (int d = 0; d < p->Dv; d++) {
+            const double sum = partial_sum(edges->skip_partial + (int64_t)h * p->Dv + d, p->B,
+                                           (int64_t)p->H * p->Dv);
+            all += sum;
+            if (p->attention.skip == SRNN_SKIP_CHANNEL)
+                out[h * p->Dv + d] = (real)sum;
+        }
+        if (p->attention.skip == SRNN_SKIP_HEAD)
+            out[h] = (real)all;
+    }
+}
+
+static void decay_parameters_backward(const sr_edges *edges, const sr_attention_call *call) {
+    const srnn_problem *p = &call->plan->problem;
+    const int heads = call->plan->core.Hkv;
+    real *const out[2] = {call->gradients->a_log, call->gradients->dt_bias};
+    for (int h = 0; h < heads; h++)
+        for (int which = 0; which < 2; which++) {
+            double sum = 0.0;
+            for (int64_t b = 0; b < p->B; b++)
+                sum += partial_sum(
+                    edges->head_partial + 2 * sr_row_index(p, heads, b, h, 0) + which, p->T, 2);
+            if (out[which])
+                out[which][h] = (real)sum;
+        }
+}
+
+/* lambda = softplus(L z): gradients of z and of L, head by head. */
+static void levels_task(void *context, int64_t task, int worker) {
+    const inputs_context *x = context;
+    const sr_attention_call *call = x->call;
+    const srnn_problem *p = &call->plan->problem;
+    const int h = (int)task;
+    const real *scale = (const real *)call->in->level_scale + (int64_t)h * p->levels;
+    double sums[SR_LEVELS_MAX] = {0};
+    (void)worker;
+    for (int64_t b = 0; b < p->B; b++)
+        for (int64_t t = 0; t < p->T; t++) {
+            const real *z = tensor_row(call->in->level_gate, b, h, t);
+            const double *d = x->edges->d_level + sr_row_index(p, p->H, b, h, t) * p->levels;
+            for (int n = 0; n < p->levels; n++) {
+                const double slope = d[n] * sr_sigmoid((double)scale[n] * (double)z[n]);
+                sums[n] += slope * (double)z[n];
+                if (call->gradients->level_gate.data)
+                    tensor_row(call->gradients->level_gate, b, h, t)[n] =
+                        (real)(slope * (double)scale[n]);
+            }
+        }
+    for (int n = 0; call->gradients->level_scale && n < p->levels; n++)
+        ((real *)call->gradients->level_scale)[(int64_t)h * p->levels + n] = (real)sums[n];
+}
+
+void SR_ISA_REAL(sr_edges_backward_inputs)(const sr_edges *edges, const sr_attention_call *call) {
+    const srnn_plan *plan = call->plan;
+    const srnn_problem *p = &plan->problem;
+    const int heads = plan->core.Hkv;
+    inputs_context context = {edges, call};
+    if (edges->value_dot || edges->d_decay || edges->d_beta || edges->d_v || edges->d_skip)
+        sr_parallel(inputs_task, &context, plan->span_count * heads,
+                    sr_workers_worth(100.0 * (double)p->B * p->T * heads, p->threads));
+    if (edges->q_inverse || edges->d_q || edges->d_k)
+        sr_for_tokens(tokens_task, &context, p);
+    if (edges->d_level)
+        sr_parallel(levels_task, &context, p->H, p->threads);
+    if (sr_operand_used(SR_OPERAND_VALUE_POWER, &p->attention) && call->gradients->value_power)
+        value_power_backward(edges, call);
+    if (edges->norm_partial)
+        norm_parameters_backward(edges, call);
+    if (edges->skip_partial && call->gradients->skip_weight)
+        skip_weight_backward(edges, call);
+    if (edges->head_partial)
+        decay_parameters_backward(edges, call);
+}

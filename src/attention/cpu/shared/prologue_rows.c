@@ -1,0 +1,357 @@
+/* prologue_rows.c: rows of q, k and v on their way to the core, and their gradients on the way back;
+ * compiled per number type. */
+#include "attention/cpu/shared/heads.h"
+#include "attention/cpu/shared/prologue.h"
+#include "attention/cpu/shared/rows.h"
+#include "attention/cpu/shared/simd.h"
+#include "equation/operands.h"
+#include "equation/score.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double SMOOTH = 1e-6; /* of unit_smooth */
+
+/* ---- features ---- */
+
+/* How a row becomes a feature. */
+typedef struct feature_rule {
+    srnn_feature feature;
+    bool query;
+    double factor;
+    const real *inverse; /* (D), unit_heads only */
+    int D;
+} feature_rule;
+
+/* What features of powers are made of: c = x / |x|, |x|, and for queries their power. */
+typedef struct norm_parts {
+    double unit[SR_HEAD_SIZE_MAX], size[SR_HEAD_SIZE_MAX];
+    double length, power;
+} norm_parts;
+
+static void norm_parts_of(norm_parts *parts, const real *x, const feature_rule *rule) {
+    parts->length = fmax(row_norm(x, rule->D), NORM_FLOOR);
+    parts->power = 3.0 * (0.5 + tanh(row_norm(x, rule->D)));
+    for (int d = 0; d < rule->D; d++) {
+        const double size = fabs((double)x[d]);
+        parts->unit[d] = (double)x[d] / parts->length;
+        parts->size[d] = rule->query ? pow(fabs(parts->unit[d]), parts->power) : size * size * size;
+    }
+}
+
+/* out (2 D) */
+static void norm_feature_row(real *out, const real *x, const feature_rule *rule) {
+    norm_parts parts;
+    norm_parts_of(&parts, x, rule);
+    for (int d = 0; d < rule->D; d++) {
+        const double size = rule->factor * parts.size[d];
+        if (rule->feature == SRNN_FEATURE_NORM_COSINE) {
+            out[d] = (real)(size * cos(parts.unit[d]));
+            out[rule->D + d] = (real)(size * sin(parts.unit[d]));
+        } else {
+            out[d] = x[d] > 0 ? (real)size : 0;
+            out[rule->D + d] = x[d] > 0 ? 0 : (real)size;
+        }
+    }
+}
+
+/* d |x|^power by x, where value is |x|^power; 0 at 0. */
+static double power_slope(double x, double value, double power) {
+    return x == 0.0 ? 0.0 : power * value / x;
+}
+
+static void norm_feature_row_backward(real *out, const real *gradient, const real *x,
+                                      const feature_rule *rule) {
+    norm_parts parts;
+    norm_parts_of(&parts, x, rule);
+    const int D = rule->D;
+    double d_unit[SR_HEAD_SIZE_MAX], d_x[SR_HEAD_SIZE_MAX], d_power = 0.0, along = 0.0;
+    for (int d = 0; d < D; d++) {
+        const double first = rule->factor * (double)gradient[d];
+        const double second = rule->factor * (double)gradient[D + d];
+        double d_size = x[d] > 0 ? first : second;
+        d_unit[d] = 0.0;
+        if (rule->feature == SRNN_FEATURE_NORM_COSINE) {
+            const double c = cos(parts.unit[d]), s = sin(parts.unit[d]);
+            d_size = first * c + second * s;
+            d_unit[d] = parts.size[d] * (second * c - first * s);
+        }
+        if (rule->query) {
+            d_unit[d] += d_size * power_slope(parts.unit[d], parts.size[d], parts.power);
+            if (parts.unit[d] != 0.0)
+                d_power += d_size * parts.size[d] * log(fabs(parts.unit[d]));
+            d_x[d] = 0.0;
+        } else {
+            d_x[d] = d_size * power_slope((double)x[d], parts.size[d], 3.0);
+        }
+        along += d_unit[d] * parts.unit[d];
+    }
+    const bool floored = row_norm(x, D) < NORM_FLOOR;
+    const double t = tanh(parts.length),
+                 d_length = rule->query ? 3.0 * (1.0 - t * t) * d_power : 0.0;
+    for (int d = 0; d < D; d++)
+        out[d] =
+            (real)(d_x[d] + (d_unit[d] - (floored ? 0.0 : along * parts.unit[d])) / parts.length +
+                   (floored ? 0.0 : d_length * parts.unit[d]));
+}
+
+/* out = factor * feature(x) */
+static void feature_row(real *out, const real *x, const feature_rule *rule) {
+    const int D = rule->D;
+    double factor = rule->factor;
+    switch (rule->feature) {
+    case SRNN_FEATURE_IDENTITY:
+        for (int d = 0; d < D; d++)
+            out[d] = (real)factor * x[d];
+        return;
+    case SRNN_FEATURE_RELU:
+        for (int d = 0; d < D; d++)
+            out[d] = x[d] < 0 ? 0 : (real)factor * x[d]; /* this way round a NaN stays one */
+        return;
+    case SRNN_FEATURE_ELU1:
+        for (int d = 0; d < D; d += LANES) {
+            vec v = vec_load_part(x + d, D - d);
+            v = vec_select((vec_bits)(v > (vec){0}), v + (real)1, vec_exp(v));
+            vec_store_part(out + d, (real)factor * v, D - d);
+        }
+        return;
+    case SRNN_FEATURE_UNIT:
+        factor /= fmax(row_norm(x, D), NORM_FLOOR);
+        for (int d = 0; d < D; d++)
+            out[d] = (real)(factor * (double)x[d]);
+        return;
+    case SRNN_FEATURE_UNIT_HEADS:
+        for (int d = 0; d < D; d++)
+            out[d] = (real)factor * x[d] * rule->inverse[d];
+        return;
+    case SRNN_FEATURE_UNIT_SMOOTH:
+        factor /= sqrt(row_dot(x, x, D) + SMOOTH);
+        for (int d = 0; d < D; d++)
+            out[d] = (real)factor * x[d];
+        return;
+    case SRNN_FEATURE_NORM_SPLIT:
+    case SRNN_FEATURE_NORM_COSINE:
+        norm_feature_row(out, x, rule);
+        return;
+    }
+}
+
+/* out = gradient of x from the gradient of factor * feature(x). For unit_heads only the factor is
+ * applied here: the rest needs all heads. */
+static void feature_row_backward(real *out, const real *gradient, const real *x,
+                                 const feature_rule *rule) {
+    const int D = rule->D;
+    const double factor = rule->factor;
+    switch (rule->feature) {
+    case SRNN_FEATURE_IDENTITY:
+    case SRNN_FEATURE_UNIT_HEADS:
+        for (int d = 0; d < D; d++)
+            out[d] = (real)factor * gradient[d];
+        return;
+    case SRNN_FEATURE_RELU:
+        for (int d = 0; d < D; d++)
+            out[d] = x[d] > 0 ? (real)factor * gradient[d] : 0;
+        return;
+    case SRNN_FEATURE_ELU1:
+        for (int d = 0; d < D; d += LANES) {
+            vec v = vec_load_part(x + d, D - d);
+            v = vec_select((vec_bits)(v > (vec){0}), vec_all(1), vec_exp(v));
+            vec_store_part(out + d, (real)factor * v * vec_load_part(gradient + d, D - d), D - d);
+        }
+        return;
+    case SRNN_FEATURE_UNIT:
+        unit_backward(out, gradient, x, factor, NORM_FLOOR, D);
+        return;
+    case SRNN_FEATURE_UNIT_SMOOTH: {
+        const double square = row_dot(x, x, D) + SMOOTH, inverse = 1.0 / sqrt(square);
+        const double along = row_dot(x, gradient, D) / square;
+        for (int d = 0; d < D; d++)
+            out[d] = (real)(factor * inverse * ((double)gradient[d] - along * (double)x[d]));
+        return;
+    }
+    case SRNN_FEATURE_NORM_SPLIT:
+    case SRNN_FEATURE_NORM_COSINE:
+        norm_feature_row_backward(out, gradient, x, rule);
+        return;
+    }
+}
+
+/* ---- rotation ---- */
+
+/* out = x, each D of its width turned; `sign` -1: turned back. */
+static void turn_row(real *out, const real *x, const real *turn, int D, int width, real sign) {
+    const int half = D / 2;
+    for (int from = 0; from < width; from += D) {
+        for (int c = 0; c < half; c++) {
+            const real a = x[from + c], b = x[from + c + half];
+            const real cosine = turn[2 * c], sine = sign * turn[2 * c + 1];
+            out[from + c] = a * cosine - b * sine;
+            out[from + c + half] = b * cosine + a * sine;
+        }
+        if (D % 2)
+            out[from + D - 1] = x[from + D - 1];
+    }
+}
+
+/* What token t of row b of the batch is turned by. */
+static const real *turn_of(const sr_edges *edges, const srnn_plan *plan, int64_t b, int64_t t) {
+    const srnn_problem *p = &plan->problem;
+    return edges->turn + (t - plan->first[b * p->T + t]) * (p->D / 2) * 2;
+}
+
+void SR_ISA_REAL(sr_edges_turn)(real *rows, int64_t ld, const sr_edges *edges,
+                                const sr_attention_call *call, sr_rows which, bool back) {
+    const srnn_plan *plan = call->plan;
+    for (int64_t r = 0; r < which.count; r++)
+        turn_row(rows + r * ld, rows + r * ld, turn_of(edges, plan, which.b, which.t + r),
+                 plan->problem.D, plan->core.D, back ? -1 : 1);
+}
+
+static bool turns_first(const srnn_problem *p) {
+    return p->attention.position == SRNN_POSITION_ROPE_CHUNKS;
+}
+
+/* The row itself, or turned in `room` where positions come before features. */
+static const real *placed_row(real *room, const real *x, const sr_edges *edges,
+                              const srnn_plan *plan, int64_t b, int64_t t) {
+    const int D = plan->problem.D;
+    if (!turns_first(&plan->problem))
+        return x;
+    turn_row(room, x, turn_of(edges, plan, b, t), D, D, 1);
+    return room;
+}
+
+/* ---- rows of queries and keys ---- */
+
+static feature_rule query_rule(const sr_edges *edges, const srnn_problem *p, int64_t b, int64_t t) {
+    return (feature_rule){.feature = p->attention.feature,
+                          .query = true,
+                          .factor = sr_scale_factor(&p->attention, p->D),
+                          .inverse =
+                              edges->q_inverse ? edges->q_inverse + (b * p->T + t) * p->D : NULL,
+                          .D = p->D};
+}
+
+static feature_rule key_rule(const sr_edges *edges, const srnn_problem *p, int64_t b, int64_t t) {
+    return (feature_rule){.feature = p->attention.feature,
+                          .factor = 1.0,
+                          .inverse =
+                              edges->k_inverse ? edges->k_inverse + (b * p->T + t) * p->D : NULL,
+                          .D = p->D};
+}
+
+static const real *key_source(const sr_edges *edges, const sr_attention_call *call, int64_t b,
+                              int kv, int64_t t) {
+    const srnn_problem *p = &call->plan->problem;
+    if (edges->pooled_k)
+        return edges->pooled_k + sr_row_index(p, call->plan->core.Hkv, b, kv, t) * p->D;
+    return tensor_row(call->in->k, b, sr_shared_head(p, kv), t);
+}
+
+void SR_ISA_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                      const sr_attention_call *call, sr_rows rows) {
+    const srnn_problem *p = &call->plan->problem;
+    const int head = sr_shared_head(p, rows.h);
+    real room[SR_HEAD_SIZE_MAX];
+    feature_rule rule = query_rule(edges, p, rows.b, rows.t);
+    for (int64_t r = 0; r < rows.count; r++) {
+        const real *x = tensor_row(call->in->q, rows.b, head, rows.t + r);
+        feature_row(out + r * ld, placed_row(room, x, edges, call->plan, rows.b, rows.t + r),
+                    &rule);
+        rule.inverse += rule.inverse ? p->D : 0;
+    }
+}
+
+void SR_ISA_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                    const sr_attention_call *call, sr_rows rows) {
+    const srnn_problem *p = &call->plan->problem;
+    real room[SR_HEAD_SIZE_MAX];
+    feature_rule rule = key_rule(edges, p, rows.b, rows.t);
+    for (int64_t r = 0; r < rows.count; r++) {
+        const real *x = key_source(edges, call, rows.b, rows.h, rows.t + r);
+        feature_row(out + r * ld, placed_row(room, x, edges, call->plan, rows.b, rows.t + r),
+                    &rule);
+        rule.inverse += rule.inverse ? p->D : 0;
+    }
+}
+
+/* out = gradient of the row x from that of its feature. */
+static void row_backward(real *out, const real *gradient, const real *x, const feature_rule *rule,
+                         const real *turn) {
+    real room[SR_HEAD_SIZE_MAX];
+    if (turn)
+        turn_row(room, x, turn, rule->D, rule->D, 1);
+    feature_row_backward(out, gradient, turn ? room : x, rule);
+    if (turn)
+        turn_row(out, out, turn, rule->D, rule->D, -1);
+}
+
+void SR_ISA_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld,
+                                               const sr_edges *edges, const sr_attention_call *call,
+                                               sr_rows rows) {
+    const srnn_plan *plan = call->plan;
+    const srnn_problem *p = &plan->problem;
+    if (!call->gradients->q.data)
+        return;
+    const feature_rule rule = query_rule(edges, p, rows.b, rows.t);
+    for (int64_t r = 0; r < rows.count; r++) {
+        const int64_t t = rows.t + r;
+        real *out = edges->d_q ? edges->d_q + sr_row_index(p, p->H, rows.b, rows.h, t) * p->D
+                               : tensor_row(call->gradients->q, rows.b, rows.h, t);
+        row_backward(out, gradient + r * ld,
+                     tensor_row(call->in->q, rows.b, sr_shared_head(p, rows.h), t), &rule,
+                     turns_first(p) ? turn_of(edges, plan, rows.b, t) : NULL);
+    }
+}
+
+void SR_ISA_REAL(sr_edges_key_rows_backward)(const real *gradient, int64_t ld,
+                                             const sr_edges *edges, const sr_attention_call *call,
+                                             sr_rows rows) {
+    const srnn_plan *plan = call->plan;
+    const srnn_problem *p = &plan->problem;
+    if (!call->gradients->k.data && !edges->d_k)
+        return;
+    const feature_rule rule = key_rule(edges, p, rows.b, rows.t);
+    for (int64_t r = 0; r < rows.count; r++) {
+        const int64_t t = rows.t + r;
+        real *out = edges->d_k
+                        ? edges->d_k + sr_row_index(p, plan->core.Hkv, rows.b, rows.h, t) * p->D
+                        : tensor_row(call->gradients->k, rows.b, rows.h, t);
+        row_backward(out, gradient + r * ld, key_source(edges, call, rows.b, rows.h, t), &rule,
+                     turns_first(p) ? turn_of(edges, plan, rows.b, t) : NULL);
+    }
+}
+
+/* ---- values ---- */
+
+void SR_ISA_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edges,
+                                      const sr_attention_call *call, sr_rows rows) {
+    const srnn_problem *p = &call->plan->problem;
+    const int64_t base = sr_row_index(p, call->plan->core.Hkv, rows.b, rows.h, rows.t);
+    const real *factor = edges->value_factor ? edges->value_factor + base : NULL;
+    for (int64_t r = 0; r < rows.count; r++) {
+        const real *v = edges->pooled_v ? edges->pooled_v + (base + r) * p->Dv
+                                        : tensor_row(call->in->v, rows.b, rows.h, rows.t + r);
+        const real f = factor ? factor[r] : (real)1;
+        for (int d = 0; d < p->Dv; d++)
+            out[r * ld + d] = f * v[d];
+    }
+}
+
+void SR_ISA_REAL(sr_edges_value_rows_backward)(const real *gradient, const real *value, int64_t ld,
+                                               const sr_edges *edges, const sr_attention_call *call,
+                                               sr_rows rows) {
+    const srnn_problem *p = &call->plan->problem;
+    const int64_t base = sr_row_index(p, call->plan->core.Hkv, rows.b, rows.h, rows.t);
+    for (int64_t r = 0; r < rows.count; r++) {
+        if (edges->value_dot)
+            edges->value_dot[base + r] = row_dot(gradient + r * ld, value + r * ld, p->Dv);
+        if (!call->gradients->v.data && !edges->d_v)
+            continue;
+        const real f = edges->value_factor ? edges->value_factor[base + r] : (real)1;
+        real *out = edges->d_v ? edges->d_v + (base + r) * p->Dv
+                               : tensor_row(call->gradients->v, rows.b, rows.h, rows.t + r);
+        for (int d = 0; d < p->Dv; d++)
+            out[d] = f * gradient[r * ld + d];
+    }
+}

@@ -1,0 +1,544 @@
+/* scores.h (private): rows of logits into rows of weights, and back, in vectors.
+ *
+ * A row holds logits s_ij against the keys of one tile. Only columns low .. high-1 are visible; the
+ * others, up to `width`, become zero, so that a product may run over the whole row. */
+#ifndef SR_ATTENTION_CPU_SHARED_SCORES_H
+#define SR_ATTENTION_CPU_SHARED_SCORES_H
+
+#include "attention/cpu/shared/simd.h"
+#include "equation/facts.h"
+#include "equation/score.h"
+
+enum {
+    SHORT_SERIES = 8
+}; /* up to this order a plain sum in `real` is accurate for negative s too */
+
+typedef struct score_rule {
+    srnn_score score;
+    int order;
+    bool clamped;
+    bool logit_decay; /* decay multiplies logits, not weights */
+    real clamp;
+    real inverse_factorial[SHORT_SERIES + 1];
+    /* A longer series and its derivative equal exp to rounding between these; outside they are summed in
+     * double. */
+    real exp_from, exp_to;
+} score_rule;
+
+static inline score_rule score_rule_of(const srnn_attention *a) {
+    score_rule rule = {.score = a->score,
+                       .order = a->order,
+                       .clamped = a->clamp != 0.0,
+                       .logit_decay = sr_decay_in_logits(a),
+                       .clamp = (real)a->clamp};
+    if (a->score == SRNN_SCORE_TAYLOR) {
+        double factorial = 1.0;
+        for (int n = 0; n <= SHORT_SERIES; n++) {
+            rule.inverse_factorial[n] = (real)(1.0 / factorial);
+            factorial *= n + 1;
+        }
+        const double precision = sizeof(real) == 8 ? 1e-16 : 3e-8;
+        rule.exp_from = (real)-sr_taylor_reach(a->order - 1, -1.0, precision);
+        rule.exp_to = (real)sr_taylor_reach(a->order - 1, 1.0, precision);
+    }
+    return rule;
+}
+
+static inline bool vec_any(vec_bits mask) {
+    real_bits any = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        any |= mask[lane];
+    return any != 0;
+}
+
+/* The order-N series for N > SHORT_SERIES (or its derivative: the series of one order less). */
+static inline vec long_series(vec s, const score_rule *rule, int order) {
+    if (!vec_any((vec_bits)(s < rule->exp_from) | (vec_bits)(s > rule->exp_to)))
+        return vec_exp(s);
+    wide_vec x = __builtin_convertvector(s, wide_vec), sum = {0};
+    sum += 1.0;
+    for (int n = order; n > 0; n--)
+        sum = sum * (x * (1.0 / n)) + 1.0;
+    vec result = __builtin_convertvector(sum, vec);
+    for (int lane = 0; lane < LANES; lane++)
+        if (s[lane] < (real)-4) /* here the plain sum starts to cancel */
+            result[lane] = (real)sr_taylor((double)s[lane], order);
+    return result;
+}
+
+static inline vec series(vec s, const score_rule *rule, int order) {
+    if (order > SHORT_SERIES)
+        return long_series(s, rule, order);
+    if (order < 0)
+        return (vec){0};
+    vec sum = vec_all(rule->inverse_factorial[order]);
+    for (int n = order - 1; n >= 0; n--)
+        sum = sum * s + rule->inverse_factorial[n];
+    return sum;
+}
+
+static inline vec power(vec s, int order) {
+    vec result = vec_all(1);
+    for (vec square = s; order > 0; order >>= 1, square *= square)
+        if (order & 1)
+            result *= square;
+    return result;
+}
+
+/* score(s) and its slope for the scores that are polynomials. */
+static inline vec polynomial_value(vec s, const score_rule *rule) {
+    switch (rule->score) {
+    case SRNN_SCORE_EXP:
+    case SRNN_SCORE_LINEAR:
+        return s;
+    case SRNN_SCORE_TAYLOR:
+        return series(s, rule, rule->order);
+    case SRNN_SCORE_POWER:
+        return power(s, rule->order);
+    }
+    return s;
+}
+
+static inline vec polynomial_slope(vec s, const score_rule *rule) {
+    switch (rule->score) {
+    case SRNN_SCORE_EXP:
+    case SRNN_SCORE_LINEAR:
+        return vec_all(1);
+    case SRNN_SCORE_TAYLOR:
+        return series(s, rule, rule->order - 1);
+    case SRNN_SCORE_POWER:
+        return (real)rule->order * power(s, rule->order - 1);
+    }
+    return s;
+}
+
+/* The same divided by e^maximum where a plain power or series would leave the range: in double, or with
+ * the logits of a power scaled before. */
+typedef struct scaled_polynomial {
+    const score_rule *rule;
+    double maximum;
+    real logit_factor; /* of a power */
+} scaled_polynomial;
+
+static inline scaled_polynomial scaled_polynomial_of(const score_rule *rule, real maximum) {
+    const double reduction = maximum == (real)-INFINITY ? 0.0 : (double)maximum;
+    const bool is_power = rule->score == SRNN_SCORE_POWER;
+    return (scaled_polynomial){rule, reduction, is_power ? (real)exp(-reduction / rule->order) : 1};
+}
+
+static inline vec scaled_value(vec s, const scaled_polynomial *p) {
+    if (p->rule->score == SRNN_SCORE_POWER)
+        return power(s * p->logit_factor, p->rule->order);
+    for (int lane = 0; lane < LANES; lane++)
+        s[lane] = (real)(sr_score_value(p->rule->score, p->rule->order, (double)s[lane]) *
+                         exp(-p->maximum));
+    return s;
+}
+
+static inline vec scaled_slope(vec s, const scaled_polynomial *p) {
+    if (p->rule->score == SRNN_SCORE_POWER)
+        return (real)p->rule->order * p->logit_factor *
+               power(s * p->logit_factor, p->rule->order - 1);
+    for (int lane = 0; lane < LANES; lane++)
+        s[lane] = (real)(sr_score_slope(p->rule->score, p->rule->order, (double)s[lane]) *
+                         exp(-p->maximum));
+    return s;
+}
+
+/* A row of a tile and what applies to it. */
+typedef struct score_row {
+    real *s;       /* (width), logits in, weights out */
+    int low, high; /* visible columns */
+    int width;     /* a multiple of LANES */
+    real decay;    /* C_i and, per column, C_j, both less the same reference; columns NULL: none */
+    const real *decay_columns;
+    /* What of both float could not hold, where the gradient of C is wanted to the last digits; columns NULL: nothing. */
+    real decay_rest;
+    const real *decay_column_rests;
+    real maximum; /* the logarithm of what all weights are divided by */
+    real bound;   /* on |s|; infinity or NaN if none is known */
+    bool
+        near; /* with decay: no exponent is beyond what vec_exp_small takes, if nothing is subtracted */
+} score_row;
+
+/* Weights that decay made smaller than e^this are zero: their products would be numbers that are not normal, which
+ * take the processor a hundred times as long. */
+#define LEAST_EXPONENT ((real)-80)
+
+/* e^x, zero where it is less than that. */
+static inline vec vec_exp_decayed(vec x) {
+    return vec_select((vec_bits)(x < LEAST_EXPONENT), (vec){0}, vec_exp(x));
+}
+
+/* Below this bound on |s|, exp and its row sums stay far from the ends of the number range: the row
+ * maximum need not be subtracted, nor exp be guarded. */
+#define SMALL_LOGIT ((real)40)
+
+/* Weights of logits up to this bound need no scaling. */
+static inline bool logits_are_tame(const score_rule *rule, real bound) {
+    if (rule->score == SRNN_SCORE_EXP)
+        return bound <= SMALL_LOGIT;
+    if (rule->score == SRNN_SCORE_POWER && rule->order > SR_TAME_POWER)
+        return false;
+    return sr_score_log_scale(rule->score, rule->order, (double)bound) == 0.0;
+}
+
+/* The row's weights are exponentials, be it by name or because its series has converged. */
+static inline bool row_is_exponential(const score_row *row, const score_rule *rule) {
+    bool converged = rule->score == SRNN_SCORE_TAYLOR && rule->order > SHORT_SERIES &&
+                     row->bound <= rule->exp_to && row->bound <= -rule->exp_from;
+    return rule->score == SRNN_SCORE_EXP || converged;
+}
+
+static inline void row_clear_hidden(real *row, int low, int high, int width) {
+    for (int j = 0; j < low; j++)
+        row[j] = 0;
+    for (int j = high; j < width; j++)
+        row[j] = 0;
+}
+
+/* The rule and the row as loop constants: stores into the row then cannot make them be read again.
+ */
+typedef struct score_constants {
+    bool clamped, decayed;
+    real clamp, decay, decay_rest, maximum;
+    const real *decay_columns, *decay_column_rests;
+} score_constants;
+
+static inline score_constants constants_of(const score_row *row, const score_rule *rule) {
+    return (score_constants){.clamped = rule->clamped,
+                             .decayed = row->decay_columns != NULL,
+                             .clamp = rule->clamp,
+                             .decay = row->decay,
+                             .decay_rest = row->decay_rest,
+                             .maximum = row->maximum,
+                             .decay_columns = row->decay_columns,
+                             .decay_column_rests = row->decay_column_rests};
+}
+
+static inline vec clamp_logits(vec s, score_constants c) {
+    return c.clamped ? vec_min(vec_all(c.clamp), s) : s; /* this way round a NaN passes */
+}
+
+/* C_i - C_j */
+static inline vec decay_between(score_constants c, int j) {
+    const vec x = c.decay - vec_load(c.decay_columns + j);
+    return c.decay_column_rests ? x + (c.decay_rest - vec_load(c.decay_column_rests + j)) : x;
+}
+
+static inline vec exponent_of(vec s, score_constants c, int j) {
+    vec x = clamp_logits(s, c) - c.maximum;
+    if (c.decayed)
+        x += decay_between(c, j);
+    return x;
+}
+
+static inline vec decay_factor(score_constants c, int j) {
+    return vec_exp_decayed(decay_between(c, j));
+}
+
+/* Hidden columns of the vector at j become `value`. */
+static inline vec hide_columns(vec x, const score_row *row, int j, real value) {
+    if (j >= row->low && j + LANES <= row->high)
+        return x;
+    vec column = vec_count() + (real)j;
+    vec_bits hidden = (vec_bits)(column < (real)row->low) | (vec_bits)(column >= (real)row->high);
+    return vec_select(hidden, vec_all(value), x);
+}
+
+/* Largest exponent of the visible columns. */
+static inline real row_largest_exponent(const score_row *row, const score_rule *rule) {
+    score_constants c = constants_of(row, rule);
+    vec maximum = vec_all((real)-INFINITY);
+    c.maximum = 0;
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
+        vec x = exponent_of(vec_load(row->s + j), c, j);
+        maximum = vec_max(hide_columns(x, row, j, (real)-INFINITY), maximum);
+    }
+    return vec_maximum(maximum);
+}
+
+/* Largest |s| of the visible columns, clamped. */
+static inline real row_largest_logit(const score_row *row, const score_rule *rule) {
+    const score_constants c = constants_of(row, rule);
+    vec largest = {0};
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
+        vec x = hide_columns(clamp_logits(vec_load(row->s + j), c), row, j, 0);
+        largest = vec_max(vec_max(x, -x), largest);
+    }
+    return vec_maximum(largest);
+}
+
+/* What the logarithms of this row's weights should be reduced by. */
+static inline real row_log_scale(const score_row *row, const score_rule *rule) {
+    if (rule->score == SRNN_SCORE_EXP)
+        return row_largest_exponent(row, rule);
+    return (real)sr_score_log_scale(rule->score, rule->order, (double)row_largest_logit(row, rule));
+}
+
+/* The usual case on its own: exp of small logits without decay, every column visible. */
+static inline void row_weights_plain(real *s, int width, score_constants c, vec *sum) {
+    vec total = {0};
+    if (c.clamped)
+        for (int j = 0; j < width; j += LANES) {
+            vec w = vec_exp_small(vec_min(vec_all(c.clamp), vec_load(s + j)));
+            vec_store(s + j, w);
+            total += w;
+        }
+    else
+        for (int j = 0; j < width; j += LANES) {
+            vec w = vec_exp_small(vec_load(s + j));
+            vec_store(s + j, w);
+            total += w;
+        }
+    if (sum)
+        *sum += total;
+}
+
+/* The same with decay. */
+static inline void row_weights_near(real *s, int width, score_constants c, vec *sum) {
+    vec total = {0};
+    for (int j = 0; j < width; j += LANES) {
+        vec w = vec_exp_small(exponent_of(vec_load(s + j), c, j));
+        vec_store(s + j, w);
+        total += w;
+    }
+    if (sum)
+        *sum += total;
+}
+
+/* The polynomials without clamp and decay, from a multiple of COLUMNS on. */
+static inline void row_weights_polynomial(real *s, int from, int high, const score_rule *rule) {
+    if (rule->score == SRNN_SCORE_LINEAR)
+        return;
+    if (rule->score == SRNN_SCORE_TAYLOR && rule->order <= SHORT_SERIES) {
+        /* Two vectors a turn share the coefficients and the loop. */
+        for (int j = from; j < high; j += COLUMNS) {
+            const vec x0 = vec_load(s + j), x1 = vec_load(s + j + LANES);
+            vec sum0 = vec_all(rule->inverse_factorial[rule->order]), sum1 = sum0;
+            for (int n = rule->order - 1; n >= 0; n--) {
+                const vec next = vec_all(rule->inverse_factorial[n]);
+                sum0 = sum0 * x0 + next;
+                sum1 = sum1 * x1 + next;
+            }
+            vec_store(s + j, sum0);
+            vec_store(s + j + LANES, sum1);
+        }
+        return;
+    }
+    for (int j = from; j < high; j += LANES)
+        vec_store(s + j, polynomial_value(vec_load(s + j), rule));
+}
+
+/* Multiplies the visible logits by their decay, which is then done with, and leaves it in `factor` (width) where
+ * that is not NULL. */
+static inline void row_decay_logits(score_row *row, const score_rule *rule, real *factor) {
+    const score_constants c = constants_of(row, rule);
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES) {
+        const vec decay = decay_factor(c, j);
+        vec_store(row->s + j, hide_columns(decay * vec_load(row->s + j), row, j, 0));
+        if (factor)
+            vec_store(factor + j, decay);
+    }
+    row->decay_columns = NULL;
+}
+
+/* Logits into weights; adds the weights to *sum where it is not NULL. */
+static inline void row_weights(const score_row *row, const score_rule *rule, vec *sum) {
+    const score_constants c = constants_of(row, rule);
+    real *const s = row->s;
+    const int from = row->low / LANES * LANES, high = row->high;
+    const bool exponential = row_is_exponential(row, rule);
+    const bool whole = row->low == 0 && high == row->width && row->maximum == 0;
+    if (exponential && whole && row->bound <= SMALL_LOGIT && !c.decayed) {
+        row_weights_plain(s, row->width, c, sum);
+        return;
+    }
+    if (exponential && whole && row->near) {
+        row_weights_near(s, row->width, c, sum);
+        return;
+    }
+    if (exponential && c.decayed) {
+        for (int j = from; j < high; j += LANES)
+            vec_store(s + j, vec_exp_decayed(exponent_of(vec_load(s + j), c, j)));
+    } else if (exponential) {
+        for (int j = from; j < high; j += LANES)
+            vec_store(s + j, vec_exp(exponent_of(vec_load(s + j), c, j)));
+    } else if (c.maximum != 0) {
+        const scaled_polynomial scaled = scaled_polynomial_of(rule, c.maximum);
+        for (int j = from; j < high; j += LANES) {
+            vec w = scaled_value(clamp_logits(vec_load(s + j), c), &scaled);
+            vec_store(s + j, c.decayed ? w * decay_factor(c, j) : w);
+        }
+    } else if (!c.clamped && !c.decayed) {
+        row_weights_polynomial(s, row->low / COLUMNS * COLUMNS, high, rule);
+    } else {
+        for (int j = from; j < high; j += LANES) {
+            vec w = polynomial_value(clamp_logits(vec_load(s + j), c), rule);
+            vec_store(s + j, c.decayed ? w * decay_factor(c, j) : w);
+        }
+    }
+    row_clear_hidden(s, row->low, high, row->width);
+    if (!sum)
+        return;
+    vec total = *sum;
+    for (int j = from; j < high; j += LANES)
+        total += vec_load(s + j);
+    *sum = total;
+}
+
+/* The usual case of what follows on its own: exp of small logits without clamp and decay, from a multiple of COLUMNS
+ * on, two vectors at a time. */
+static inline void row_weights_plain_backward(const score_row *row, real *d, real d_row_sum) {
+    real *const s = row->s;
+    const real maximum = row->maximum;
+    for (int j = row->low / COLUMNS * COLUMNS; j < row->high; j += COLUMNS) {
+        const vec w0 = vec_exp_small(vec_load(s + j) - maximum),
+                  w1 = vec_exp_small(vec_load(s + j + LANES) - maximum);
+        const vec d0 = vec_load(d + j) + d_row_sum, d1 = vec_load(d + j + LANES) + d_row_sum;
+        vec_store(s + j, w0);
+        vec_store(s + j + LANES, w1);
+        vec_store(d + j, w0 * d0);
+        vec_store(d + j + LANES, w1 * d1);
+    }
+}
+
+/* The same with decay. */
+static inline void row_weights_near_backward(const score_row *row, const score_rule *rule, real *d,
+                                             real d_row_sum) {
+    const score_constants c = constants_of(row, rule);
+    real *const s = row->s;
+    for (int j = row->low / COLUMNS * COLUMNS; j < row->high; j += COLUMNS) {
+        const vec w0 = vec_exp_small(exponent_of(vec_load(s + j), c, j)),
+                  w1 = vec_exp_small(exponent_of(vec_load(s + j + LANES), c, j + LANES));
+        const vec d0 = vec_load(d + j) + d_row_sum, d1 = vec_load(d + j + LANES) + d_row_sum;
+        vec_store(s + j, w0);
+        vec_store(s + j + LANES, w1);
+        vec_store(d + j, w0 * d0);
+        vec_store(d + j + LANES, w1 * d1);
+    }
+}
+
+/* The same of linear weights, which are the logits. */
+static inline void row_weights_linear_backward(const score_row *row, real *d, real d_row_sum) {
+    for (int j = row->low / LANES * LANES; j < row->high; j += LANES)
+        vec_store(d + j, vec_load(d + j) + d_row_sum);
+}
+
+/* All other cases. `small`: no exponent is beyond what vec_exp_small takes. */
+static inline void row_weights_others_backward(const score_row *row, const score_rule *rule,
+                                               real *d, real d_row_sum, bool small) {
+    const score_constants c = constants_of(row, rule);
+    real *const s = row->s;
+    const int from = row->low / LANES * LANES, high = row->high;
+    const bool exponential = row_is_exponential(row, rule);
+    const scaled_polynomial scaled = scaled_polynomial_of(rule, exponential ? 0 : c.maximum);
+    for (int j = from; j < high; j += LANES) {
+        vec logits = vec_load(s + j), w, slope;
+        if (exponential) {
+            vec x = exponent_of(logits, c, j);
+            w = slope = small ? vec_exp_small(x) : c.decayed ? vec_exp_decayed(x) : vec_exp(x);
+        } else {
+            vec x = clamp_logits(logits, c);
+            vec factor = c.decayed ? decay_factor(c, j) : vec_all(1);
+            w = factor * (c.maximum != 0 ? scaled_value(x, &scaled) : polynomial_value(x, rule));
+            slope =
+                factor * (c.maximum != 0 ? scaled_slope(x, &scaled) : polynomial_slope(x, rule));
+        }
+        if (c.clamped)
+            slope = vec_select((vec_bits)(logits > c.clamp), (vec){0}, slope);
+        vec_store(s + j, w);
+        vec_store(d + j, slope * (vec_load(d + j) + d_row_sum));
+    }
+}
+
+/* Logits into weights, and gradients of weights (d) into gradients of logits:
+ * ds = slope(s) (d + d_row_sum). */
+static inline void row_weights_backward(const score_row *row, const score_rule *rule, real *d,
+                                        real d_row_sum) {
+    const bool decayed = row->decay_columns != NULL;
+    const bool small = decayed ? row->near && row->maximum == 0
+                               : row->bound <= SMALL_LOGIT && row->maximum <= SMALL_LOGIT &&
+                                     row->maximum >= -SMALL_LOGIT;
+    const bool plain = !decayed && !rule->clamped;
+    const bool exponential = row_is_exponential(row, rule);
+    if (plain && small && exponential)
+        row_weights_plain_backward(row, d, d_row_sum);
+    else if (!rule->clamped && small && exponential)
+        row_weights_near_backward(row, rule, d, d_row_sum);
+    else if (plain && rule->score == SRNN_SCORE_LINEAR && row->maximum == 0)
+        row_weights_linear_backward(row, d, d_row_sum);
+    else
+        row_weights_others_backward(row, rule, d, d_row_sum, small);
+    row_clear_hidden(row->s, row->low, row->high, row->width);
+    row_clear_hidden(d, row->low, row->high, row->width);
+}
+
+/* The same, and returns (width) what each pair of the row adds to the gradient of C_i and takes from that of C_j: w dw on
+ * the weights, s ds on the logits. It is in `room` (width), or d itself: exp is its own slope. */
+static inline const real *row_weights_decay_backward(score_row *row, const score_rule *rule,
+                                                     real *d, real d_row_sum, real *room) {
+    real factor[TILE] __attribute__((aligned(64)));
+    const int from = row->low / LANES * LANES;
+    const bool logits = rule->logit_decay;
+    if (!logits && !rule->clamped && row_is_exponential(row, rule)) {
+        row_weights_backward(row, rule, d, d_row_sum);
+        return d;
+    }
+    if (logits)
+        row_decay_logits(row, rule, factor);
+    for (int j = from; j < row->high; j += LANES)
+        vec_store(room + j, logits ? vec_load(row->s + j) : vec_load(d + j) + d_row_sum);
+    row_weights_backward(row, rule, d, d_row_sum);
+    const real *other = logits ? d : row->s;
+    for (int j = from; j < row->high; j += LANES) {
+        vec_store(room + j, hide_columns(vec_load(room + j) * vec_load(other + j), row, j, 0));
+        if (logits)
+            vec_store(d + j, vec_load(d + j) * hide_columns(vec_load(factor + j), row, j, 0));
+    }
+    row_clear_hidden(room, row->low, row->high, row->width);
+    return room;
+}
+
+/* What the gates between pairs of a row get, so far: the sum of the pairs, each of which is taken from its `change` too. All
+ * in double, so that of what cancels nothing is left where C of many tokens are summed. */
+static inline void take_between(double *change, wide_vec *sum, const wide_vec *pairs) {
+    wide_vec column;
+    memcpy(&column, change, sizeof column);
+    column -= *pairs;
+    memcpy(change, &column, sizeof column);
+    *sum += *pairs;
+}
+
+/* The sum of a row's `pairs` with the keys before i, the row's own token: a pair with itself does not decay. `change` has
+ * room for a whole vector behind key i. */
+static inline double decays_between(double *change, const real *pairs, int64_t i) {
+    const int64_t whole = i / LANES * LANES;
+    wide_vec sum = {0}, both;
+    for (int64_t j = 0; j < whole; j += LANES) {
+        both = __builtin_convertvector(vec_load(pairs + j), wide_vec);
+        take_between(change + j, &sum, &both);
+    }
+    if (whole < i) {
+        both = __builtin_convertvector(vec_load_part(pairs + whole, (int)(i - whole)), wide_vec);
+        take_between(change + whole, &sum, &both);
+    }
+    return wide_vec_sum(&sum);
+}
+
+/* The same of pairs that are w dw. */
+static inline double gates_between(double *change, const real *w, const real *d, int64_t i) {
+    wide_vec sum = {0};
+    for (int64_t j = 0; j < i; j += LANES) {
+        const vec_bits later = (vec_bits)(vec_count() + (real)j >= (real)i);
+        /* Both: what stands after the diagonal may be infinite, where the decay is steep. */
+        const vec before = vec_select(later, (vec){0}, vec_load(d + j));
+        const vec seen = vec_select(later, (vec){0}, vec_load(w + j));
+        const wide_vec both =
+            __builtin_convertvector(seen, wide_vec) * __builtin_convertvector(before, wide_vec);
+        take_between(change + j, &sum, &both);
+    }
+    return wide_vec_sum(&sum);
+}
+
+#endif

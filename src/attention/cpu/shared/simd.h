@@ -1,0 +1,411 @@
+/* simd.h (private): vectors, exp and the tile product that the fast kernels are made of.
+ *
+ * Plain C over compiler vectors. The build compiles it once per instruction set with
+ * SR_VECTOR_BYTES; everything here follows from that and from the number type.
+ *
+ * The product is C (m, n) = or += A (m, k) B (k, n), in blocks of ROWS x COLUMNS numbers kept in
+ * registers: per step of k one row of B is loaded and ROWS numbers of A are spread over vectors. A
+ * may be stored either way round (two strides, one of them 1); B and C have rows `ld` apart. m is a multiple of
+ * ROWS and n of COLUMNS: callers pad, with rows an odd number of cache lines apart so that columns
+ * of a tile do not fall into the same cache sets. */
+#ifndef SR_ATTENTION_CPU_SHARED_SIMD_H
+#define SR_ATTENTION_CPU_SHARED_SIMD_H
+
+#include "attention/cpu/shared/exp_double.h"
+#include "attention/cpu/shared/real.h"
+#include "equation/facts.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+typedef real vec __attribute__((vector_size(SR_VECTOR_BYTES)));
+typedef real_bits vec_bits __attribute__((vector_size(SR_VECTOR_BYTES)));
+typedef real_pattern vec_pattern __attribute__((vector_size(SR_VECTOR_BYTES)));
+typedef real vec_memory __attribute__((vector_size(SR_VECTOR_BYTES), may_alias));
+
+enum {
+    LANES = SR_VECTOR_BYTES / (int)sizeof(real),
+    COLUMNS = 2 * LANES,
+    ROWS = SR_VECTOR_BYTES == 64 ? 12 : 6, /* 32 registers or 16 */
+    LINE = 64 / (int)sizeof(real),
+    TILE = 96, /* a multiple of ROWS and COLUMNS for every type and instruction set */
+};
+
+typedef double wide_vec __attribute__((vector_size(LANES * sizeof(double))));
+
+static inline int64_t round_up(int64_t n, int64_t multiple) {
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+/* Distance between rows of n numbers: whole columns, an odd number of cache lines. */
+static inline int64_t row_stride(int64_t n) {
+    int64_t lines = round_up(round_up(n, COLUMNS), LINE) / LINE;
+    return (lines | 1) * LINE;
+}
+
+static inline vec vec_load(const real *from) {
+    return *(const vec_memory *)from;
+}
+
+static inline void vec_store(real *to, vec value) {
+    *(vec_memory *)to = value;
+}
+
+/* Rows of a caller, of any alignment: `count` numbers, zeros in further lanes. */
+static inline vec vec_load_part(const real *from, int count) {
+    vec value;
+    if (count >= LANES) {
+        memcpy(&value, from, sizeof value);
+        return value;
+    }
+    value = (vec){0};
+    for (int lane = 0; lane < count; lane++)
+        value[lane] = from[lane];
+    return value;
+}
+
+static inline void vec_store_part(real *to, vec value, int count) {
+    if (count >= LANES)
+        memcpy(to, &value, sizeof value);
+    else
+        for (int lane = 0; lane < count; lane++)
+            to[lane] = value[lane];
+}
+
+static inline vec vec_all(real value) {
+    return value - (vec){0};
+}
+
+static inline vec vec_select(vec_bits mask, vec yes, vec no) {
+    return (vec)((mask & (vec_bits)yes) | (~mask & (vec_bits)no));
+}
+
+static inline vec vec_max(vec a, vec b) {
+    return vec_select((vec_bits)(a > b), a, b);
+}
+
+static inline vec vec_min(vec a, vec b) {
+    return vec_select((vec_bits)(a < b), a, b);
+}
+
+static inline real vec_sum(vec v) {
+    real sum = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        sum += v[lane];
+    return sum;
+}
+
+static inline real vec_maximum(vec v) {
+    real maximum = v[0];
+    for (int lane = 1; lane < LANES; lane++)
+        maximum = v[lane] > maximum ? v[lane] : maximum;
+    return maximum;
+}
+
+/* 0, 1, .. LANES-1 */
+static inline vec vec_count(void) {
+    vec v;
+    for (int lane = 0; lane < LANES; lane++)
+        v[lane] = (real)lane;
+    return v;
+}
+
+/* e^x = 2^n p(r) with x = n ln 2 + r, |r| <= ln 2 / 2: p(r), and n in the low bits of *shifted. */
+static inline vec vec_exp_parts(vec x, vec *shifted) {
+#if SR_REAL_BITS == 64
+    return doubles_exp_parts(x, shifted);
+#else
+    const real magic = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
+    static const real p[] = {0.5f, 0.166665752173736494f, 0.0416665524031902174f,
+                             0.0083634727221610281f, 0.00139265504284959209f};
+    enum { TERMS = 5 };
+    *shifted = x * (real)1.4426950408889634 + magic;
+    vec n = *shifted - magic;
+    vec r = x - n * ln2_high - n * ln2_low;
+    vec sum = vec_all(p[TERMS - 1]);
+#pragma GCC unroll 16
+    for (int term = TERMS - 2; term >= 0; term--)
+        sum = sum * r + p[term];
+    return sum * (r * r) + (r + (real)1);
+#endif
+}
+
+enum { MANTISSA = SR_REAL_BITS == 64 ? 52 : 23 };
+
+/* e^x for every lane. Relative error below 1.2e-7 (float) and 4e-16 (double). Infinity where e^x is;
+ * never below the smallest normal number; NaN stays NaN. */
+static inline vec vec_exp(vec x) {
+    const real least = (real)(SR_REAL_BITS == 64 ? -707.5 : -86.6);
+    const real most = (real)(SR_REAL_BITS == 64 ? 710.0 : 89.0);
+    vec shifted;
+    x = vec_min(vec_all(most), vec_max(vec_all(least), x)); /* this way round a NaN passes */
+    vec p = vec_exp_parts(x, &shifted);
+    /* 2^(n-1), doubled at the end: n itself may be one more than an exponent can say. */
+    p *= (vec)(((vec_pattern)shifted << MANTISSA) + (vec_pattern)vec_all((real)0.5));
+    return p + p;
+}
+
+/* The same for |x| up to 80, which leaves nothing to check. */
+static inline vec vec_exp_small(vec x) {
+    vec shifted, p = vec_exp_parts(x, &shifted);
+    return (vec)((vec_pattern)p + ((vec_pattern)shifted << MANTISSA));
+}
+
+/* ---- gates, to the precision of `real` */
+
+/* log(1 + x) for x from 0 to 1, as 2 artanh(x / (x + 2)). */
+static inline vec vec_log1p(vec x) {
+    enum { TERMS = SR_REAL_BITS == 64 ? 16 : 7 };
+    const vec s = x / (x + (real)2), square = s * s;
+    vec sum = vec_all((real)(1.0 / (2 * TERMS + 1)));
+#pragma GCC unroll 16
+    for (int n = TERMS - 1; n >= 0; n--)
+        sum = sum * square + (real)(1.0 / (2 * n + 1));
+    return (real)2 * s * sum;
+}
+
+/* log(1 + e^x) */
+static inline vec vec_softplus(vec x) {
+    return vec_max(x, (vec){0}) + vec_log1p(vec_exp(-vec_max(x, -x)));
+}
+
+/* The sigmoid; *rest is one less it, to as many digits. */
+static inline vec vec_sigmoid_parts(vec x, vec *rest) {
+    const vec e = vec_exp(-vec_max(x, -x)), large = (real)1 / ((real)1 + e), small = e * large;
+    const vec_bits positive = (vec_bits)(x > (vec){0});
+    *rest = vec_select(positive, small, large);
+    return vec_select(positive, large, small);
+}
+
+static inline vec vec_sigmoid(vec x) {
+    vec rest;
+    return vec_sigmoid_parts(x, &rest);
+}
+
+/* The sum of all lanes, halves onto halves. */
+static inline double wide_vec_sum(const wide_vec *v) {
+    double part[LANES];
+    memcpy(part, v, sizeof part);
+#pragma GCC unroll 8
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; lane++)
+            part[lane] += part[lane + half];
+    return part[0];
+}
+
+/* Doubles of any alignment as numbers, and numbers as doubles: `count` of them, zeros in further lanes. */
+static inline vec vec_from_doubles(const double *from, int64_t count) {
+    wide_vec numbers;
+    if (count >= LANES) {
+        memcpy(&numbers, from, sizeof numbers);
+        return __builtin_convertvector(numbers, vec);
+    }
+    vec value = {0};
+    for (int64_t lane = 0; lane < count; lane++)
+        value[lane] = (real)from[lane];
+    return value;
+}
+
+static inline void vec_to_doubles(double *to, vec value, int64_t count) {
+    if (count >= LANES) {
+        const wide_vec numbers = __builtin_convertvector(value, wide_vec);
+        memcpy(to, &numbers, sizeof numbers);
+        return;
+    }
+    for (int64_t lane = 0; lane < count; lane++)
+        to[lane] = (double)value[lane];
+}
+
+/* out[i] = f(x[i]) for n doubles; out may be x. */
+static inline void softplus_of(double *out, const double *x, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES)
+        vec_to_doubles(out + i, vec_softplus(vec_from_doubles(x + i, n - i)), n - i);
+}
+
+static inline void sigmoid_of(double *out, const double *x, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES)
+        vec_to_doubles(out + i, vec_sigmoid(vec_from_doubles(x + i, n - i)), n - i);
+}
+
+/* Sigmoids of a row, and what they leave of one, to as many digits. */
+typedef struct gate_parts {
+    double gate[SR_VALUE_SIZE_MAX], rest[SR_VALUE_SIZE_MAX];
+} gate_parts;
+
+static inline void gate_parts_of(gate_parts *parts, const real *z, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        vec rest;
+        const vec gate = vec_sigmoid_parts(vec_load_part(z + i, (int)(n - i)), &rest);
+        vec_to_doubles(parts->gate + i, gate, n - i);
+        vec_to_doubles(parts->rest + i, rest, n - i);
+    }
+}
+
+/* ---- squares of LANES x LANES numbers */
+
+/* The numbers of two vectors in turns: those of their first halves, and of their second. */
+#if SR_VECTOR_BYTES * 8 / SR_REAL_BITS == 2
+#define FIRST_TURNS  0, 2
+#define SECOND_TURNS 1, 3
+#elif SR_VECTOR_BYTES * 8 / SR_REAL_BITS == 4
+#define FIRST_TURNS  0, 4, 1, 5
+#define SECOND_TURNS 2, 6, 3, 7
+#elif SR_VECTOR_BYTES * 8 / SR_REAL_BITS == 8
+#define FIRST_TURNS  0, 8, 1, 9, 2, 10, 3, 11
+#define SECOND_TURNS 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define FIRST_TURNS  0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define SECOND_TURNS 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#endif
+
+/* out = rows transposed, both of any alignment: taking turns with the row half a square further down moves the highest
+ * bit of a row's number to the lowest of a column's. */
+static inline void transpose_square(real *out, int64_t ld_out, const real *rows, int64_t ld) {
+    vec from[LANES], to[LANES];
+#pragma GCC unroll 16
+    for (int r = 0; r < LANES; r++)
+        memcpy(&from[r], rows + r * ld, sizeof(vec));
+#pragma GCC unroll 4
+    for (int step = 1; step < LANES; step *= 2) {
+#pragma GCC unroll 8
+        for (int r = 0; r < LANES / 2; r++) {
+            to[2 * r] = __builtin_shufflevector(from[r], from[r + LANES / 2], FIRST_TURNS);
+            to[2 * r + 1] = __builtin_shufflevector(from[r], from[r + LANES / 2], SECOND_TURNS);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < LANES; r++)
+            from[r] = to[r];
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < LANES; r++)
+        memcpy(out + r * ld_out, &from[r], sizeof(vec));
+}
+#undef FIRST_TURNS
+#undef SECOND_TURNS
+
+/* Which part of a product is wanted or known to be zero, for tiles on the diagonal. */
+typedef enum product_shape {
+    PRODUCT_FULL,
+    PRODUCT_C_LOWER, /* only blocks of C that touch row >= column */
+    PRODUCT_A_LOWER, /* A is zero where column > row */
+    PRODUCT_A_UPPER, /* A is zero where column < row */
+} product_shape;
+
+/* C and whether the product is added to it; A by its two strides; B by rows. */
+typedef struct product_target {
+    real *data;
+    int64_t ld;
+    bool accumulate;
+} product_target;
+
+typedef struct product_operand {
+    const real *data;
+    int64_t row, step; /* strides along m and k */
+} product_operand;
+
+typedef struct product_rows {
+    const real *data;
+    int64_t ld;
+} product_rows;
+
+typedef struct product_size {
+    int64_t m, n, k;
+} product_size;
+
+/* One block of the product: ROWS x COLUMNS numbers of C, k steps. Rows of A are found four at a time, from a pointer and
+ * three offsets that all share: addresses of their own for all of them would not stay in registers. */
+static inline void product_block(product_target c, product_operand a, product_rows b, int64_t k) {
+    enum { GROUP = 4, GROUPS = (ROWS + GROUP - 1) / GROUP };
+    const real *rows[GROUPS];
+    vec sum[ROWS][2];
+#pragma GCC unroll 16
+    for (int group = 0; group < GROUPS; group++)
+        rows[group] = a.data + group * GROUP * a.row;
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++)
+        sum[r][0] = sum[r][1] = (vec){0};
+    for (int64_t step = 0; step < k; step++) {
+        vec b0 = vec_load(b.data), b1 = vec_load(b.data + LANES);
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++) {
+            vec spread = vec_all(rows[r / GROUP][r % GROUP * a.row]);
+            sum[r][0] += spread * b0;
+            sum[r][1] += spread * b1;
+        }
+#pragma GCC unroll 16
+        for (int group = 0; group < GROUPS; group++)
+            rows[group] += a.step;
+        b.data += b.ld;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) {
+        if (c.accumulate) {
+            sum[r][0] += vec_load(c.data + r * c.ld);
+            sum[r][1] += vec_load(c.data + r * c.ld + LANES);
+        }
+        vec_store(c.data + r * c.ld, sum[r][0]);
+        vec_store(c.data + r * c.ld + LANES, sum[r][1]);
+    }
+}
+
+static inline void product(product_target c, product_operand a, product_rows b, product_size size,
+                           product_shape shape) {
+    for (int64_t column = 0; column < size.n; column += COLUMNS)
+        for (int64_t row = shape == PRODUCT_C_LOWER ? column / ROWS * ROWS : 0; row < size.m;
+             row += ROWS) {
+            int64_t first = shape == PRODUCT_A_UPPER ? row : 0;
+            int64_t past = shape == PRODUCT_A_LOWER && row + ROWS < size.k ? row + ROWS : size.k;
+            product_block((product_target){c.data + row * c.ld + column, c.ld, c.accumulate},
+                          (product_operand){a.data + row * a.row + first * a.step, a.row, a.step},
+                          (product_rows){b.data + first * b.ld + column, b.ld}, past - first);
+        }
+}
+
+/* ---- products of numbers that are not finite: NaN or infinity times the zero of a hidden pair is NaN, and
+ * would reach what must not see it */
+
+/* True if the first n numbers of all rows are finite: times zero they then are zeros, of either sign. */
+static inline bool rows_are_finite(const real *rows, int64_t ld, int64_t count, int64_t n) {
+    const int64_t whole = n / LANES * LANES;
+    vec_bits bits = {0};
+    real zero = 0;
+    for (int64_t r = 0; r < count; r++) {
+        for (int64_t d = 0; d < whole; d += LANES)
+            bits |= (vec_bits)(vec_load(rows + r * ld + d) * (real)0);
+        for (int64_t d = whole; d < n; d++)
+            zero += rows[r * ld + d] * (real)0;
+    }
+    return vec_sum((vec)bits) + zero == 0;
+}
+
+/* The keys low .. high-1 of a tile that a query sees. */
+typedef struct seen_keys {
+    int64_t low, high;
+} seen_keys;
+
+/* Which of a product's operands are queries: rows of C, or what is summed over. */
+typedef enum seen_from {
+    SEEN_FROM_ROWS,
+    SEEN_FROM_SUM,
+} seen_from;
+
+/* As `product`, over the pairs that `seen` (one for each query) has; for the few tiles with numbers that are
+ * not finite. */
+static inline void product_seen(product_target c, product_operand a, product_rows b,
+                                product_size size, const seen_keys *seen, seen_from from) {
+    for (int64_t row = 0; row < size.m; row++)
+        for (int64_t column = 0; column < size.n; column += LANES) {
+            vec sum = c.accumulate ? vec_load(c.data + row * c.ld + column) : (vec){0};
+            for (int64_t step = 0; step < size.k; step++) {
+                const int64_t key = from == SEEN_FROM_ROWS ? step : row;
+                const seen_keys *keys = &seen[from == SEEN_FROM_ROWS ? row : step];
+                if (key >= keys->low && key < keys->high)
+                    sum += a.data[row * a.row + step * a.step] *
+                           vec_load(b.data + step * b.ld + column);
+            }
+            vec_store(c.data + row * c.ld + column, sum);
+        }
+}
+
+#endif

@@ -1,0 +1,292 @@
+/* states.c: the memory of states and its plain form, per number type and instruction set.
+ *
+ * In memory both kinds of state are padded for products, differently on every instruction set; the plain
+ * form has no padding:
+ *     fixed size    per kv head: matrix (features, Dv), column (features) if row sums matter, reference
+ *     keys, values  per kv head: keys (position, D), values (position, Dv), decay (position) if learned */
+#include "attention/cpu/chunked/chunked.h"
+#include "attention/cpu/chunked/chunks.h"
+#include "attention/cpu/flash/flash.h"
+#include "attention/cpu/generic/kv_cache.h"
+#include "attention/cpu/linear/linear.h"
+#include "attention/cpu/shared/tiles.h"
+
+static int64_t heads_of(const srnn_problem *p) {
+    return (int64_t)p->B * p->Hkv;
+}
+
+/* Appends bytes to, or takes them from, a plain block. */
+static char *put(char *plain, const void *from, size_t bytes) {
+    memcpy(plain, from, bytes);
+    return plain + bytes;
+}
+
+static const char *get(void *to, const char *plain, size_t bytes) {
+    memcpy(to, plain, bytes);
+    return plain + bytes;
+}
+
+/* ---- fixed size ---- */
+
+static bool decays(const srnn_problem *p) {
+    return sr_operand_used(SR_OPERAND_DECAY, &p->attention);
+}
+
+static size_t fixed_bytes(const srnn_problem *p, int64_t capacity) {
+    (void)capacity;
+    return chunked_state_bytes(p) * (size_t)heads_of(p);
+}
+
+static size_t fixed_plain_bytes(const srnn_problem *p, int64_t position) {
+    (void)position;
+    const feature_basis basis = feature_basis_place(&p->attention, p->D, &(sr_layout){0});
+    const size_t numbers =
+        (size_t)state_rows(&basis) * (size_t)(p->Dv + sr_needs_row_sum(&p->attention));
+    return (size_t)heads_of(p) * (numbers * sizeof(real) + (decays(p) ? sizeof(double) : 0));
+}
+
+static running_state state_at(char *memory, const srnn_problem *p, int64_t head, int64_t *rows) {
+    feature_basis basis = feature_basis_place(&p->attention, p->D, &(sr_layout){0});
+    sr_layout layout = {.base = memory + (size_t)head * chunked_state_bytes(p)};
+    *rows = state_rows(&basis);
+    return running_state_place(p, &basis, &layout);
+}
+
+static srnn_status fixed_to_plain(char *plain, const sr_state_memory *from) {
+    const srnn_problem *p = &from->plan->core;
+    for (int64_t head = 0, rows; head < heads_of(p); head++) {
+        running_state state = state_at(from->memory, p, head, &rows);
+        for (int64_t m = 0; m < rows; m++)
+            plain = put(plain, state.matrix + m * row_stride(p->Dv), (size_t)p->Dv * sizeof(real));
+        if (sr_needs_row_sum(&p->attention))
+            plain = put(plain, state.column, (size_t)rows * sizeof(real));
+        if (decays(p))
+            plain = put(plain, state.reference, sizeof(double));
+    }
+    return SRNN_OK;
+}
+
+static srnn_status fixed_from_plain(const sr_state_memory *to, const char *plain) {
+    const srnn_problem *p = &to->plan->core;
+    for (int64_t head = 0, rows; head < heads_of(p); head++) {
+        running_state state = state_at(to->memory, p, head, &rows);
+        for (int64_t m = 0; m < rows; m++)
+            plain = get(state.matrix + m * row_stride(p->Dv), plain, (size_t)p->Dv * sizeof(real));
+        if (sr_needs_row_sum(&p->attention))
+            plain = get(state.column, plain, (size_t)rows * sizeof(real));
+        if (decays(p))
+            plain = get(state.reference, plain, sizeof(double));
+    }
+    return SRNN_OK;
+}
+
+const sr_state_kernel SR_ISA_REAL(sr_state_fixed) = {
+    SR_REAL_DTYPE,  true,
+    fixed_bytes,    chunked_forward_scratch,
+    chunked_feed,   fixed_plain_bytes,
+    fixed_to_plain, fixed_from_plain,
+    NULL,           NULL,
+};
+
+/* ---- fixed size, of linear scores: as above, of every level, and C of the last token ---- */
+
+static size_t linear_bytes(const srnn_problem *p, int64_t capacity) {
+    (void)capacity;
+    return linear_state_bytes(p) * (size_t)heads_of(p);
+}
+
+static size_t linear_plain_bytes(const srnn_problem *p, int64_t position) {
+    (void)position;
+    const size_t columns = (size_t)(p->Dv + sr_needs_row_sum(&p->attention));
+    return (size_t)heads_of(p) * ((size_t)(linear_levels(p) * p->D) * columns * sizeof(real) +
+                                  (size_t)linear_decays(p) * sizeof(double));
+}
+
+/* Row m of the matrices of all levels. */
+static real *linear_row(const linear_state *state, const srnn_problem *p, int64_t m) {
+    return state->matrix + m / p->D * linear_matrix(p) + m % p->D * row_stride(p->Dv);
+}
+
+static linear_state linear_at(char *memory, const srnn_problem *p, int64_t head) {
+    sr_layout layout = {.base = memory + (size_t)head * linear_state_bytes(p)};
+    return linear_state_place(p, &layout);
+}
+
+static srnn_status linear_to_plain(char *plain, const sr_state_memory *from) {
+    const srnn_problem *p = &from->plan->core;
+    const int64_t levels = linear_levels(p), rows = levels * p->D;
+    for (int64_t head = 0; head < heads_of(p); head++) {
+        const linear_state state = linear_at(from->memory, p, head);
+        for (int64_t m = 0; m < rows; m++)
+            plain = put(plain, linear_row(&state, p, m), (size_t)p->Dv * sizeof(real));
+        for (int64_t n = 0; sr_needs_row_sum(&p->attention) && n < levels; n++)
+            plain = put(plain, state.column + n * row_stride(p->D), (size_t)p->D * sizeof(real));
+        plain = put(plain, state.reference, (size_t)linear_decays(p) * sizeof(double));
+    }
+    return SRNN_OK;
+}
+
+static srnn_status linear_from_plain(const sr_state_memory *to, const char *plain) {
+    const srnn_problem *p = &to->plan->core;
+    const int64_t levels = linear_levels(p), rows = levels * p->D;
+    for (int64_t head = 0; head < heads_of(p); head++) {
+        const linear_state state = linear_at(to->memory, p, head);
+        for (int64_t m = 0; m < rows; m++)
+            plain = get(linear_row(&state, p, m), plain, (size_t)p->Dv * sizeof(real));
+        for (int64_t n = 0; sr_needs_row_sum(&p->attention) && n < levels; n++)
+            plain = get(state.column + n * row_stride(p->D), plain, (size_t)p->D * sizeof(real));
+        plain = get(state.reference, plain, (size_t)linear_decays(p) * sizeof(double));
+    }
+    return SRNN_OK;
+}
+
+const sr_state_kernel SR_ISA_REAL(sr_state_linear) = {
+    SR_REAL_DTYPE,
+    true,
+    linear_bytes,
+    linear_forward_scratch,
+    linear_feed,
+    linear_plain_bytes,
+    linear_to_plain,
+    linear_from_plain,
+    NULL,
+    NULL,
+};
+
+/* ---- keys and values ---- */
+
+static size_t kept_bytes(const srnn_problem *p, int64_t capacity) {
+    sr_layout layout = {0};
+    for (int64_t head = 0; head < heads_of(p); head++)
+        kept_head_place(p, capacity, &layout);
+    return layout.used;
+}
+
+static size_t kept_plain_bytes(const srnn_problem *p, int64_t position) {
+    size_t token = (size_t)(p->D + p->Dv) * sizeof(real) + (decays(p) ? sizeof(double) : 0);
+    return (size_t)heads_of(p) * (size_t)position * token;
+}
+
+static srnn_status kept_to_plain(char *plain, const sr_state_memory *from) {
+    const srnn_problem *p = &from->plan->core;
+    const int64_t position = from->position;
+    sr_layout layout = {.base = from->memory};
+    int64_t stride = row_stride(TILE);
+    for (int64_t head = 0; head < heads_of(p); head++) {
+        packed_head kept = kept_head_place(p, from->capacity, &layout);
+        for (int64_t t = 0; t < position; t++)
+            for (int64_t d = 0; d < p->D; d++)
+                plain =
+                    put(plain, kept.keys + (t / TILE * p->D + d) * stride + t % TILE, sizeof(real));
+        for (int64_t t = 0; t < position; t++)
+            plain = put(plain, kept.values + t * row_stride(p->Dv), (size_t)p->Dv * sizeof(real));
+        if (kept.decay)
+            plain = put(plain, kept.decay, (size_t)position * sizeof(double));
+    }
+    return SRNN_OK;
+}
+
+static srnn_status kept_from_plain(const sr_state_memory *to, const char *plain) {
+    const srnn_problem *p = &to->plan->core;
+    const int64_t position = to->position;
+    sr_layout layout = {.base = to->memory};
+    for (int64_t head = 0; head < heads_of(p); head++) {
+        packed_head kept = kept_head_place(p, to->capacity, &layout);
+        for (int64_t t = 0; t < position; t++) {
+            _Alignas(64) real row[SR_HEAD_SIZE_MAX]; /* its norm is taken in vectors */
+            plain = get(row, plain, (size_t)p->D * sizeof(real));
+            packed_head_keep_keys(&kept, p, row, p->D, t, 1);
+        }
+        for (int64_t t = 0; t < position; t++)
+            plain = get(kept.values + t * row_stride(p->Dv), plain, (size_t)p->Dv * sizeof(real));
+        if (kept.decay)
+            plain = get(kept.decay, plain, (size_t)position * sizeof(double));
+    }
+    return SRNN_OK;
+}
+
+const sr_state_kernel SR_ISA_REAL(sr_state_kept) = {
+    SR_REAL_DTYPE, false,
+    kept_bytes,    flash_feed_scratch,
+    flash_feed,    kept_plain_bytes,
+    kept_to_plain, kept_from_plain,
+    NULL,          NULL,
+};
+
+/* ---- keys and values for the generic feed: per kv head keys, turned keys if there are any, values, then decay,
+ * beta and u where the variant has them, of all entries ---- */
+
+/* One array of an entry. */
+typedef struct entry_part {
+    void *data;
+    size_t bytes; /* of one entry */
+} entry_part;
+
+enum { ENTRY_PARTS = 6 };
+
+static void list_parts(entry_part parts[ENTRY_PARTS], const kept_rows *rows,
+                       const srnn_problem *p) {
+    const size_t key = (size_t)p->D * sizeof(real), value = (size_t)p->Dv;
+    const size_t delta = p->attention.write == SRNN_WRITE_DELTA;
+    const bool turned = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
+    const entry_part all[ENTRY_PARTS] = {
+        {rows->keys, key},
+        {rows->turned, turned ? key : 0},
+        {rows->values, value * sizeof(real)},
+        {rows->decay, (size_t)linear_decays(p) * sizeof(double)},
+        {rows->beta, delta * sizeof(real)},
+        {rows->u, delta * value * sizeof(double)},
+    };
+    memcpy(parts, all, sizeof all);
+}
+
+static size_t rows_bytes(const srnn_problem *p, int64_t capacity) {
+    sr_layout layout = {0};
+    SR_ISA_REAL(sr_kept_place)(p, capacity, &layout);
+    return layout.used * (size_t)heads_of(p);
+}
+
+static size_t rows_plain_bytes(const srnn_problem *p, int64_t position) {
+    entry_part parts[ENTRY_PARTS];
+    size_t entry = 0;
+    list_parts(parts, &(kept_rows){0}, p);
+    for (int n = 0; n < ENTRY_PARTS; n++)
+        entry += parts[n].bytes;
+    return (size_t)heads_of(p) * (size_t)SR_ISA_REAL(sr_kept_entries)(p, position) * entry;
+}
+
+/* Calls for each part of each head, in order. */
+static void copy_rows(const sr_state_memory *state, char *out, const char *in) {
+    const srnn_problem *p = &state->plan->core;
+    const size_t entries = (size_t)SR_ISA_REAL(sr_kept_entries)(p, state->position);
+    sr_layout layout = {.base = state->memory};
+    for (int64_t head = 0; head < heads_of(p); head++) {
+        const kept_rows rows = SR_ISA_REAL(sr_kept_place)(p, state->capacity, &layout);
+        entry_part parts[ENTRY_PARTS];
+        list_parts(parts, &rows, p);
+        for (int n = 0; n < ENTRY_PARTS; n++) {
+            if (out)
+                out = put(out, parts[n].data, entries * parts[n].bytes);
+            else
+                in = get(parts[n].data, in, entries * parts[n].bytes);
+        }
+    }
+}
+
+static srnn_status rows_to_plain(char *plain, const sr_state_memory *from) {
+    copy_rows(from, plain, NULL);
+    return SRNN_OK;
+}
+
+static srnn_status rows_from_plain(const sr_state_memory *to, const char *plain) {
+    copy_rows(to, NULL, plain);
+    return SRNN_OK;
+}
+
+const sr_state_kernel SR_ISA_REAL(sr_state_rows) = {
+    SR_REAL_DTYPE, false,
+    rows_bytes,    kept_feed_scratch,
+    kept_feed,     rows_plain_bytes,
+    rows_to_plain, rows_from_plain,
+    NULL,          NULL,
+};

@@ -1,0 +1,275 @@
+/* tiles.h (private): keys and values packed in tiles, and rows of queries run against them.
+ *
+ * Tiles stand at multiples of TILE of the position in a row, whatever documents are packed in it.
+ */
+#ifndef SR_ATTENTION_CPU_SHARED_TILES_H
+#define SR_ATTENTION_CPU_SHARED_TILES_H
+
+#include "attention/cpu/shared/prologue.h"
+#include "attention/cpu/shared/rows.h"
+#include "attention/cpu/shared/scores.h"
+#include "equation/facts.h"
+#include "equation/operands.h"
+
+static inline real *take_reals(sr_layout *layout, int64_t rows, int64_t stride) {
+    return sr_layout_take(layout, (size_t)(rows * stride), sizeof(real));
+}
+
+/* Row strides of the buffers of a problem. */
+typedef struct tile_strides {
+    int64_t d, dv, tile; /* rows of D, of Dv, and of TILE numbers */
+} tile_strides;
+
+static inline tile_strides tile_strides_of(const srnn_problem *p) {
+    return (tile_strides){row_stride(p->D), row_stride(p->Dv), row_stride(TILE)};
+}
+
+static inline int64_t tiles_in(int64_t T) {
+    return (T + TILE - 1) / TILE;
+}
+
+/* Columns of a tile with this many keys that products run over: whole blocks either way round. */
+static inline int64_t tile_width(int64_t keys) {
+    return round_up(round_up(keys, ROWS), COLUMNS);
+}
+
+/* The keys and values of one kv head. */
+typedef struct packed_head {
+    real *keys;     /* (tiles, D, stride of TILE): transposed */
+    real *values;   /* (T rounded up to TILE, stride of Dv) */
+    real *key_norm; /* (tiles): the largest |key| of the tile */
+    double *decay;  /* (T): C_j, or NULL */
+} packed_head;
+
+/* What a thread needs to run a tile of queries. */
+typedef struct tile_workspace {
+    real *queries;   /* (TILE, stride of D) */
+    real *s;         /* (TILE, stride of TILE): logits, then weights */
+    real *numerator; /* (TILE, stride of Dv) */
+    vec *row_sums;   /* (TILE), lane by lane */
+    real *row_sum;   /* (TILE) */
+    real *maximum;   /* (TILE) */
+    real *decay;     /* (2, TILE): C_j less the reference, and what is left of it */
+} tile_workspace;
+
+static inline tile_workspace tile_workspace_place(const srnn_problem *p, sr_layout *layout) {
+    tile_strides ld = tile_strides_of(p);
+    return (tile_workspace){
+        .queries = take_reals(layout, TILE, ld.d),
+        .s = take_reals(layout, TILE, ld.tile),
+        .numerator = take_reals(layout, TILE, ld.dv),
+        .row_sums = sr_layout_take(layout, TILE, sizeof(vec)),
+        .row_sum = take_reals(layout, TILE, 1),
+        .maximum = take_reals(layout, TILE, 1),
+        .decay = take_reals(layout, 2 * TILE, 1),
+    };
+}
+
+static inline packed_head packed_head_place(const srnn_problem *p, int64_t T, sr_layout *layout) {
+    tile_strides ld = tile_strides_of(p);
+    int64_t tiles = tiles_in(T);
+    return (packed_head){
+        .keys = take_reals(layout, tiles * p->D, ld.tile),
+        .values = take_reals(layout, tiles * TILE, ld.dv),
+        .key_norm = take_reals(layout, tiles, 1),
+    };
+}
+
+/* Rows count .. TILE-1 of a (TILE, ld) buffer become zero. */
+static inline void clear_rows_from(real *rows, int64_t ld, int64_t count, int64_t past) {
+    if (count < past)
+        memset(rows + count * ld, 0, (size_t)((past - count) * ld) * sizeof(real));
+}
+
+/* out (columns, ld_out) = the first `count` rows (count, ld) transposed; zeros up to `width`. Seven parameters: two
+ * matrices and their sizes. */
+static inline void transpose_rows(real *out, int64_t ld_out, const real *rows, int64_t ld,
+                                  int64_t count, int64_t columns, int64_t width) {
+    const int64_t whole = count / LANES * LANES, squares = columns / LANES * LANES;
+    for (int64_t t = 0; t < whole; t += LANES)
+        for (int64_t d = 0; d < squares; d += LANES)
+            transpose_square(out + d * ld_out + t, ld_out, rows + t * ld + d, ld);
+    for (int64_t d = 0; d < columns; d++)
+        for (int64_t t = d < squares ? whole : 0; t < width; t++)
+            out[d * ld_out + t] = t < count ? rows[t * ld + d] : 0;
+}
+
+/* Leaves what backward needs of some rows, where that is wanted; `maximum` NULL: nothing was subtracted. */
+static inline void save_rows(const sr_attention_call *call, sr_rows rows, sr_row_results results,
+                             const real *maximum) {
+    const srnn_problem *p = &call->plan->core;
+    const int64_t at = sr_row_index(p, p->H, rows.b, rows.h, rows.t);
+    const size_t bytes = (size_t)rows.count * sizeof(real);
+    if (!call->saved.numerator)
+        return;
+    for (int64_t r = 0; r < rows.count; r++)
+        memcpy((real *)call->saved.numerator + (at + r) * p->Dv, results.numerator + r * results.ld,
+               (size_t)p->Dv * sizeof(real));
+    memcpy((real *)call->saved.row_sum + at, results.row_sum, bytes);
+    if (maximum)
+        memcpy((real *)call->saved.maximum + at, maximum, bytes);
+    else
+        memset((real *)call->saved.maximum + at, 0, bytes);
+}
+
+/* The larger of two; NaN if there is one. */
+static inline real larger_or_nan(real a, real b) {
+    return a >= b || a != a ? a : b;
+}
+
+/* The largest |row| of (count, ld), rounded up a little; NaN if there is one. */
+static inline real largest_norm(const real *rows, int64_t ld, int64_t count, int D) {
+    real largest = 0;
+    int whole = D / LANES * LANES;
+    for (int64_t r = 0; r < count; r++) {
+        const real *row = rows + r * ld;
+        vec squares = {0};
+        for (int d = 0; d < whole; d += LANES)
+            squares += vec_load(row + d) * vec_load(row + d);
+        real square = vec_sum(squares);
+        for (int d = whole; d < D; d++)
+            square += row[d] * row[d];
+        largest = larger_or_nan(largest, square);
+    }
+    return (real)sqrt((double)largest) * (real)1.0001;
+}
+
+/* Moves a row's maximum up to what this tile brings, rescaling what was summed so far. */
+static inline void raise_maximum(tile_workspace *w, score_row *row, const score_rule *rule,
+                                 int64_t r, int64_t ld) {
+    real maximum = row_log_scale(row, rule), before = w->maximum[r];
+    if (maximum > before) {
+        real factor = (real)exp((double)(before - maximum));
+        w->row_sums[r] *= factor;
+        for (int64_t d = 0; d < ld; d += LANES)
+            vec_store(w->numerator + r * ld + d, factor * vec_load(w->numerator + r * ld + d));
+        w->maximum[r] = maximum;
+    }
+    row->maximum = w->maximum[r];
+}
+
+/* Keys at positions `at` .. at+count-1 from rows (count, ld) into their places. */
+static inline void packed_head_keep_keys(const packed_head *head, const srnn_problem *p,
+                                         const real *rows, int64_t ld, int64_t at, int64_t count) {
+    int64_t stride = row_stride(TILE);
+    for (int64_t r = 0; r < count; r++) {
+        int64_t tile = (at + r) / TILE, column = (at + r) % TILE;
+        real *keys = head->keys + tile * p->D * stride + column;
+        real norm = largest_norm(rows + r * ld, ld, 1, p->D);
+        for (int64_t d = 0; d < p->D; d++)
+            keys[d * stride] = rows[r * ld + d];
+        head->key_norm[tile] = column == 0 ? norm : larger_or_nan(head->key_norm[tile], norm);
+    }
+}
+
+/* A head that a state keeps: room for `capacity` tokens, decay included. */
+static inline packed_head kept_head_place(const srnn_problem *p, int64_t capacity,
+                                          sr_layout *layout) {
+    packed_head head = packed_head_place(p, capacity, layout);
+    if (sr_operand_used(SR_OPERAND_DECAY, &p->attention))
+        head.decay = sr_layout_take(layout, (size_t)capacity, sizeof *head.decay);
+    return head;
+}
+
+/* seen (TILE) = which keys of a tile each query of a tile sees; those past `rows` see none. `first` (rows): where
+ * their documents start; `at`: where the first query stands among the keys. */
+static inline void tile_seen_keys(seen_keys *seen, const int32_t *first, int64_t at, int64_t rows,
+                                  int64_t tile) {
+    for (int64_t r = 0; r < TILE; r++)
+        seen[r] = r < rows ? (seen_keys){first[r] - tile * TILE, at + r + 1 - tile * TILE}
+                           : (seen_keys){0, 0};
+}
+
+/* True if one of the queries does not see all of the tile's keys. */
+static inline bool tile_hides_keys(const int32_t *first, int64_t at, int64_t rows, int64_t tile,
+                                   int64_t keys) {
+    return at + 1 - tile * TILE < keys || first[rows - 1] > tile * TILE;
+}
+
+/* Between what C_i - C_j lies for queries i and keys j; NaN if one of them is not finite. */
+typedef struct decay_range {
+    double least, most;
+} decay_range;
+
+static inline decay_range range_of(const double *numbers, int64_t count) {
+    decay_range range = {INFINITY, -INFINITY};
+    double zero = 0.0;
+    for (int64_t n = 0; n < count; n++) {
+        range.least = numbers[n] < range.least ? numbers[n] : range.least;
+        range.most = numbers[n] > range.most ? numbers[n] : range.most;
+        zero += numbers[n] * 0.0;
+    }
+    return (decay_range){range.least + zero, range.most + zero};
+}
+
+/* The same of two tiles; `decay` NULL: none. */
+static inline decay_range tile_decay(const double *decay, int64_t at, int64_t rows, int64_t tile,
+                                     int64_t keys) {
+    if (!decay)
+        return (decay_range){0};
+    const decay_range queries = range_of(decay + at, rows);
+    const decay_range own = range_of(decay + tile * TILE, keys);
+    return (decay_range){queries.least - own.most, queries.most - own.least};
+}
+
+/* True if decay leaves nothing of any pair: all are below LEAST_EXPONENT. `bound`: on |s|. A logit that decay makes
+ * zero has a weight. */
+static inline bool decay_hides(const score_rule *rule, decay_range range, real bound) {
+    return !rule->logit_decay &&
+           range.most + (rule->score == SRNN_SCORE_EXP ? (double)bound : 0.0) <
+               (double)LEAST_EXPONENT;
+}
+
+/* True if no exponent is far from 0. */
+static inline bool decay_is_near(decay_range range, real bound) {
+    return fmax(-range.least, range.most) + (double)bound <= -(double)LEAST_EXPONENT;
+}
+
+/* What the decays of a tile of queries are taken relative to: the first that is a number. */
+static inline double decay_reference(const double *decay, int64_t at, int64_t rows) {
+    for (int64_t r = 0; decay && r < rows; r++)
+        if (isfinite(decay[at + r]))
+            return decay[at + r];
+    return 0.0;
+}
+
+/* The decays of a tile of queries and one of keys, each as the nearest number and what is left, less the same
+ * reference. */
+typedef struct tile_decays {
+    double reference;
+    const double *rows;                 /* (rows): C_i as it is; NULL: no decay */
+    const real *columns, *column_rests; /* (TILE), or NULL */
+} tile_decays;
+
+/* Columns are put into `room` (2, TILE); those from T on are zero. Rests are there where `rests` says so. Seven
+ * parameters: two tiles, and where to put it. */
+static inline tile_decays tile_decays_of(real *room, const double *decay, int64_t at, int64_t rows,
+                                         int64_t tile, int64_t T, bool rests) {
+    tile_decays own = {.reference = decay_reference(decay, at, rows)};
+    if (!decay)
+        return own;
+    own.rows = decay + at;
+    own.columns = room;
+    own.column_rests = rests ? room + TILE : NULL;
+    for (int64_t j = 0; j < TILE; j++) {
+        const bool there = tile * TILE + j < T;
+        const double exact = there ? decay[tile * TILE + j] - own.reference : 0.0;
+        room[j] = (real)exact;
+        if (rests)
+            room[TILE + j] = (real)(exact - (double)room[j]);
+    }
+    return own;
+}
+
+/* Row r of a tile gets its decay. */
+static inline void row_set_decay(score_row *row, const tile_decays *decays, int64_t r) {
+    if (!decays->rows)
+        return;
+    const double exact = decays->rows[r] - decays->reference;
+    row->decay = (real)exact;
+    row->decay_rest = (real)(exact - (double)row->decay);
+    row->decay_columns = decays->columns;
+    row->decay_column_rests = decays->column_rests;
+}
+
+#endif

@@ -1,0 +1,196 @@
+/* one_token.cu: one more token for a state that keeps keys and values: appended, attended to, and counted, in one kernel.
+ *
+ * A block has a query head and a share of the keys. Where the keys are shared, the last block of a row to be done finds
+ * the others' sums in memory, and adds them up in a fixed order. */
+#include "attention/cuda/decode/one_token.h"
+
+#include "attention/cuda/shared/rope.h"
+#include "device/cuda/check.h"
+#include "device/cuda/device.h"
+#include "device/cuda/launch.h"
+
+enum {
+    BLOCKS_WANTED = 132, /* in all: one on each multiprocessor of a large GPU */
+    WARPS_FEW_ROWS = 8,  /* of a block: a row is over the sooner the more there are, */
+    WARPS_MANY_ROWS = 2, /* and all rows, if as many blocks as possible run at a time */
+    MANY_ROWS = 3 * BLOCKS_WANTED
+};
+
+/* What another block of the kernel has written: not from the first cache. */
+SR_DEVICE float load_shared_by_blocks(const float *from) {
+    return *(const volatile float *)from;
+}
+
+/* One warp: leaves this block's sums for the last block of the row, which gets those of all of them; true for it. */
+template <class N, int WIDTH>
+SR_DEVICE bool share_sums(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
+                          const sr_partials &partials, const one_place &at, int shares,
+                          key_sums<sr_warp_row<WIDTH>::count> &sums) {
+    using Row = sr_warp_row<WIDTH>;
+    const int64_t first = (int64_t)at.row * partials.parts, own = first + blockIdx.y;
+    const int lane = (int)threadIdx.x % SR_WARP;
+    const float unit = unit_of(call.score);
+    row_store<Row>(partials.x + own * call.Dv, sums.x, call.Dv);
+    if (lane == 0) {
+        partials.sum[own] = sums.sum;
+        partials.maximum[own] = sums.maximum;
+    }
+    __threadfence();
+    __syncwarp();
+    int before = 0;
+    if (lane == 0)
+        before = atomicAdd(memory.arrived + at.row, 1);
+    if (shuffle(before, 0) != shares - 1)
+        return false;
+    __threadfence();
+    sums_start(sums, call.score);
+    for (int part = 0; part < shares; part++) {
+        key_sums<Row::count> some;
+        some.maximum = load_shared_by_blocks(partials.maximum + first + part);
+        some.sum = load_shared_by_blocks(partials.sum + first + part);
+#pragma unroll
+        for (int m = 0; m < Row::count; m++)
+            some.x[m] =
+                Row::column(m) < call.Dv
+                    ? load_shared_by_blocks(partials.x + (first + part) * call.Dv + Row::column(m))
+                    : 0;
+        sums_add(sums, some, unit);
+    }
+    if (lane == 0)
+        memory.arrived[at.row] = 0;
+    return true;
+}
+
+/* q and k of the head's token after their turn. */
+template <class N, int WIDTH> struct alignas(16) turned_token { N q[WIDTH], k[WIDTH]; };
+
+/* Number c of a head of D, rounded as if it had been stored. angles (D): cosines, then sines. */
+template <class N> SR_DEVICE N turned_number(const N *x, const float *angles, int c, int D) {
+    const int half = D / 2;
+    const bool first = c < half;
+    const int partner = first ? c + half : c - half, angle = first ? c : c - half;
+    const float sine = angles[half + angle];
+    return from_float<N>(
+        turned(to_float(x[c]), to_float(x[partner]), angles[angle], first ? -sine : sine));
+}
+
+/* By all threads of the block: turns q and k, which are read there from then on. */
+template <class N, int WIDTH>
+SR_DEVICE void turn_token(turned_token<N, WIDTH> &to, one_token<N> &token, const float *angles,
+                          int D) {
+    for (int c = (int)threadIdx.x; c < D; c += (int)blockDim.x) {
+        to.q[c] = turned_number(token.q, angles, c, D);
+        to.k[c] = turned_number(token.k, angles, c, D);
+    }
+    __syncthreads();
+    token.q = to.q;
+    token.k = to.k;
+}
+
+/* Block (x, y): query head x of all, share y of its keys. `recorded`, with the rest of a step: what is kept, and positions, were
+ * written before the recording was started, and are read before the token is there. */
+template <class N, int WIDTH, int WARPS, bool EXPONENTIAL>
+__global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 8)
+    attend_one(const __grid_constant__ sr_attention_view<N> call, const sr_kept_memory<N> memory,
+               const sr_partials partials, const sr_turn turn, bool recorded) {
+    using Whole = sr_warp_row<WIDTH>;
+    __shared__ one_memory<WIDTH, WARPS> shared;
+    __shared__ turned_token<N, WIDTH> turned_here;
+    const int warp = (int)threadIdx.x / SR_WARP, lane = (int)threadIdx.x % SR_WARP;
+    one_feed<N, false, EXPONENTIAL> feed = {
+        call, memory, place_of(call, memory, (int)blockIdx.x), {}};
+    one_place &at = feed.at;
+    feed.token = {call.q.at(at.b, at.h, 0), call.k.at(at.b, at.kv, 0), call.v.at(at.b, at.kv, 0)};
+    let_next_start();
+    if (!recorded)
+        wait_for_previous();
+    at.position = (int)call.position();
+    const float *const angles =
+        turn.table ? turn.table + (int64_t)turn.positions[at.b] * call.D : nullptr;
+    const one_share<WIDTH, WARPS> share(at.position, (int)blockIdx.y, (int)gridDim.y);
+    const bool busy = (int)blockIdx.y < share.shares;
+    key_round<N> round;
+    if (busy)
+        fetch_round<WIDTH>(round, feed, share.walk.first);
+    if (recorded)
+        wait_for_previous();
+    if (angles)
+        turn_token(turned_here, feed.token, angles, call.D);
+    if (busy) {
+        key_sums<8> sums;
+        sums_start(sums, call.score);
+        attend_keys<WIDTH>(sums, round, feed, share.walk);
+        leave_sums(shared, sums, unit_of(call.score));
+        if (blockIdx.y == 0 && at.h % call.group == 0)
+            append_one(feed, (int)threadIdx.x, WARPS * SR_WARP);
+    }
+    __syncthreads();
+    if (warp != 0)
+        return;
+    if (busy) {
+        key_sums<Whole::count> all;
+        add_warps(all, shared, share.warps, call.score);
+        if (share.shares == 1 ||
+            share_sums<N, WIDTH>(call, memory, partials, at, share.shares, all)) {
+            output_one<N, WIDTH>(call, at, all);
+            row_store<Whole>(call.o.at(at.b, at.h, 0), all.x, call.Dv);
+        }
+    }
+    /* The position moves on when every block, and every lane of this one, has read it. */
+    __syncwarp();
+    if (lane == 0) {
+        int *const done = memory.arrived + call.B * call.H;
+        if (atomicAdd(done, 1) == (int)(gridDim.x * gridDim.y) - 1) {
+            *done = 0;
+            *call.carry.position = at.position + 1;
+        }
+    }
+}
+
+template <class N, int WIDTH, int WARPS, bool EXPONENTIAL>
+static srnn_status start(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
+                         const sr_partials &partials, const sr_turn &turn,
+                         const srnn_device *device) {
+    const bool early = sr_cuda_facts(device)->capability_major >= 9;
+    SR_CUDA(sr_launch_early(early, attend_one<N, WIDTH, WARPS, EXPONENTIAL>,
+                            dim3((unsigned)(call.B * call.H), (unsigned)partials.parts),
+                            dim3(WARPS * SR_WARP), 0, sr_cuda_stream(device), call, memory,
+                            partials, turn, sr_cuda_coalesces_graph(device)));
+    return SRNN_OK;
+}
+
+template <class N, int WARPS, bool EXPONENTIAL>
+static srnn_status start_width(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
+                               const sr_partials &partials, const sr_turn &turn,
+                               const srnn_device *device) {
+    const int width = max(call.D, call.Dv);
+    if (width <= 64)
+        return start<N, 64, WARPS, EXPONENTIAL>(call, memory, partials, turn, device);
+    if (width <= 128)
+        return start<N, 128, WARPS, EXPONENTIAL>(call, memory, partials, turn, device);
+    return start<N, 256, WARPS, EXPONENTIAL>(call, memory, partials, turn, device);
+}
+
+template <class N, int WARPS>
+static srnn_status start_rule(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
+                              const sr_partials &partials, const sr_turn &turn,
+                              const srnn_device *device) {
+    if (sr_is_exponential(call.score, memory))
+        return start_width<N, WARPS, true>(call, memory, partials, turn, device);
+    return start_width<N, WARPS, false>(call, memory, partials, turn, device);
+}
+
+template <class N>
+srnn_status sr_attend_one(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
+                          sr_partials partials, const sr_turn &turn, const srnn_device *device) {
+    const int rows = call.B * call.H;
+    partials.parts = min(max(BLOCKS_WANTED / rows, 1), (int)SR_ONE_PARTS);
+    return rows < MANY_ROWS ? start_rule<N, WARPS_FEW_ROWS>(call, memory, partials, turn, device)
+                            : start_rule<N, WARPS_MANY_ROWS>(call, memory, partials, turn, device);
+}
+
+template srnn_status sr_attend_one(const sr_attention_view<float> &, const sr_kept_memory<float> &,
+                                   sr_partials, const sr_turn &, const srnn_device *);
+template srnn_status sr_attend_one(const sr_attention_view<sr_bf16> &,
+                                   const sr_kept_memory<sr_bf16> &, sr_partials, const sr_turn &,
+                                   const srnn_device *);

@@ -1,0 +1,9 @@
+/* generic.h (private): the attention kernel of GPUs that computes everything, in float. */
+#ifndef SR_ATTENTION_CUDA_GENERIC_GENERIC_H
+#define SR_ATTENTION_CUDA_GENERIC_GENERIC_H
+
+#include "attention/kernel.h"
+
+extern const sr_attention_kernel sr_cuda_attention_generic;
+
+#endif

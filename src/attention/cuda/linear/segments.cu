@@ -1,0 +1,131 @@
+/* segments.cu: heads cut into spans that are walked side by side: the states between them. */
+#include "attention/cuda/linear/linear.h"
+
+#include "device/cuda/check.h"
+#include "device/cuda/launch.h"
+
+enum { WARPS = SR_CHUNK_ROWS, THREADS = WARPS * SR_WARP };
+
+sr_chunk_spans sr_chunked_spans(int heads, int group, int T, int blocks) {
+    const int shortest = 2; /* chunks of a span */
+    const int chunks = (T + SR_CHUNK - 1) / SR_CHUNK;
+    const int together = blocks > group ? blocks / group : 1; /* heads that are walked at a time */
+    const int left = heads % together;
+    int most = left > 0 ? together / left : 1;
+    if (most > chunks / shortest)
+        most = chunks / shortest;
+    if (most <= 1)
+        return {heads, group, chunks, heads, 1, chunks, nullptr, false};
+    const int each = (chunks + most - 1) / most;
+    return {heads, group, chunks, heads - left, (chunks + each - 1) / each, each, nullptr, false};
+}
+
+size_t sr_chunked_states(const srnn_problem *p, int group, int blocks) {
+    const sr_chunk_spans spans = sr_chunked_spans(p->B * p->Hkv, group, p->T, blocks);
+    return (size_t)(spans.heads - spans.whole) * (size_t)spans.count;
+}
+
+struct states_memory {
+    alignas(16) sr_bf16 keys[2][SR_CHUNK_NUMBERS];
+    sr_bf16 values[2][SR_CHUNK_NUMBERS];
+    float factor[SR_CHUNK];
+};
+
+/* What the spans but the last add to the state. */
+template <bool DECAYS>
+__global__ void __launch_bounds__(THREADS, 4)
+    key_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
+               const sr_mma_alignment aligned, const sr_chunk_spans spans) {
+    using Tiles = sr_chunk_tiles<THREADS>;
+    SR_SHARED(states_memory, shared);
+    let_next_start();
+    const int head_number = spans.whole + (int)blockIdx.x / (spans.count - 1);
+    const int span = (int)blockIdx.x % (spans.count - 1), start = span * spans.each;
+    const int b = head_number / call.Hkv, kv = head_number % call.Hkv;
+    const int past = call.T, tid = (int)threadIdx.x;
+    const sr_chunk_head<DECAYS> head = chunk_head<DECAYS>(call, b, kv);
+    const Tiles k = {head_rows(call.k, b, kv, call.D, aligned.k)};
+    const Tiles v = {head_rows(call.v, b, kv, call.Dv, aligned.v)};
+    const auto load = [&](int chunk) {
+        k.load(shared->keys[chunk % 2], chunk * SR_CHUNK, past);
+        v.load(shared->values[chunk % 2], chunk * SR_CHUNK, past);
+        cp_async_commit();
+    };
+    sr_chunk_state<WARPS> state(warp_number());
+
+    load(start);
+    for (int chunk = start; chunk < start + spans.each; chunk++) {
+        const int t0 = chunk * SR_CHUNK, last = t0 + SR_CHUNK - 1, begins = head.first[last];
+        const bool differ = DECAYS || begins > t0;
+        cp_async_wait<0>();
+        k.features(shared->keys[chunk % 2], key_map(call, b), t0, past);
+        __syncthreads(); /* tiles are there, and nobody reads those before */
+        if (chunk + 1 < start + spans.each)
+            load(chunk + 1);
+        if (differ && tid < SR_CHUNK)
+            shared->factor[tid] = head.until(last, t0 + tid);
+        __syncthreads(); /* factors are there */
+        const float *const factor = differ ? shared->factor : nullptr;
+        if (begins > t0) {
+            Tiles::clear(shared->keys[chunk % 2], factor);
+            Tiles::clear(shared->values[chunk % 2], factor);
+            __syncthreads(); /* what does not count is zero */
+        }
+        if (DECAYS || begins >= t0)
+            state.multiply(head.across(t0, last, begins));
+        state.add(shared->keys[chunk % 2], shared->values[chunk % 2], call.choices.sums_rows,
+                  {factor, factor});
+    }
+    state.put(spans.state(head_number, span + 1));
+}
+
+/* What the spans before each, but for the first, add becomes the state before it; a thread has one number of it, and loads those
+ * of some spans together. */
+template <bool DECAYS>
+__global__ void scan_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
+                            const sr_chunk_spans spans, bool from_end) {
+    constexpr int TOGETHER = 8;
+    let_next_start();
+    const int head_number = spans.whole + (int)blockIdx.x;
+    const int at = (int)(blockIdx.y * blockDim.x + threadIdx.x);
+    const sr_chunk_head<DECAYS> head =
+        chunk_head<DECAYS>(call, head_number / call.Hkv, head_number % call.Hkv);
+    const auto span_of = [&](int n) { return from_end ? spans.count - 1 - n : n; };
+    float before = 0;
+    for (int begin = 1; begin < spans.count; begin += TOGETHER) {
+        float adds[TOGETHER], factor[TOGETHER];
+#pragma unroll
+        for (int m = 0; m < TOGETHER; m++) {
+            const int n = min(begin + m, spans.count - 1);
+            adds[m] = spans.state(head_number, span_of(n))[at];
+            factor[m] = factor_across(head, spans, span_of(n - 1), from_end);
+        }
+#pragma unroll
+        for (int m = 0; m < TOGETHER; m++) {
+            if (begin + m >= spans.count)
+                break;
+            before = counted(before, factor[m]) + adds[m];
+            spans.state(head_number, span_of(begin + m))[at] = before;
+        }
+    }
+}
+
+srnn_status sr_chunked_scan(const sr_attention_view<sr_bf16> &call, const sr_chunk_spans &spans,
+                            bool from_end, cudaStream_t stream) {
+    if (spans.count == 2 || spans.apart)
+        return SRNN_OK; /* the one state there is has one sum; or the walk makes them */
+    const dim3 grid((unsigned)(spans.heads - spans.whole), SR_STATE_NUMBERS / THREADS),
+        block(THREADS);
+    SR_CUDA(sr_launch(call.choices.decays ? scan_states<true> : scan_states<false>, grid, block, 0,
+                      stream, call, spans, from_end));
+    return SRNN_OK;
+}
+
+srnn_status sr_chunked_key_states(const sr_attention_view<sr_bf16> &call,
+                                  const sr_mma_alignment &aligned, const sr_chunk_spans &spans,
+                                  cudaStream_t stream) {
+    const dim3 grid((unsigned)((spans.heads - spans.whole) * (spans.count - 1)));
+    SR_CUDA(sr_launch(call.choices.decays ? key_states<true> : key_states<false>, grid,
+                      dim3(THREADS), sizeof(states_memory), stream, call, aligned, spans));
+    return sr_chunked_scan(call, spans, false, stream);
+}

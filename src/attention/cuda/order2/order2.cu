@@ -1,0 +1,75 @@
+/* order2.cu: attention of order 2 in bf16 chunk by chunk: the kernel around its cores. */
+#include "attention/cuda/order2/order2.h"
+
+#include "attention/cuda/shared/prologue.h"
+#include "device/cuda/device.h"
+#include "equation/facts.h"
+
+static bool supports(const srnn_problem *problem) {
+    const srnn_attention *a = &problem->attention;
+    return !sr_beyond_plain(a) && srnn_attention_has_state(a) && a->score != SRNN_SCORE_LINEAR &&
+           sr_highest_order(a) <= 2 && problem->D <= 64 && problem->Dv <= 64;
+}
+
+/* Tokens of a span: with so many the state, its sums in memory and the pairs inside take about as long. A chunk that is asked
+ * for is that of the CPU, whose longest stands for none: any other gives the shortest spans. */
+static int span_of(const srnn_problem *p) {
+    enum { LONGEST_CHUNK = 96 };
+    if (p->chunk < LONGEST_CHUNK)
+        return SR_EXPANDED_ROWS;
+    return p->D <= 16 ? 2 * SR_EXPANDED_ROWS : 8 * SR_EXPANDED_ROWS;
+}
+
+sr_expanded sr_expanded_of(const srnn_problem *p) {
+    const int span = span_of(p), tiles = (p->D + 15) / 16;
+    const int pairs = sr_highest_order(&p->attention) < 2 ? 0 : tiles * (tiles + 1) / 2;
+    return {p->B * p->Hkv, span, (p->T + span - 1) / span, tiles, pairs, nullptr, nullptr};
+}
+
+static sr_expanded take_states(const srnn_plan *plan, sr_layout *layout) {
+    sr_expanded expanded = sr_expanded_of(&plan->problem);
+    const size_t states = expanded.count > 1 ? (size_t)expanded.heads * (size_t)expanded.count : 0;
+    expanded.sums =
+        (float *)sr_layout_take(layout, states, (size_t)expanded.sum_numbers() * sizeof(float));
+    expanded.states = (sr_bf16 *)sr_layout_take(layout, states,
+                                                (size_t)expanded.state_numbers() * sizeof(sr_bf16));
+    return expanded;
+}
+
+static size_t scratch_bytes(const srnn_plan *plan) {
+    sr_layout layout = {};
+    sr_attention_scratch_place<sr_bf16>(plan, &layout);
+    take_states(plan, &layout);
+    return layout.used;
+}
+
+static srnn_status forward(const sr_attention_call *call) {
+    const cudaStream_t stream = sr_cuda_stream(call->plan->device);
+    sr_layout layout = {(char *)call->plan->scratch, 0};
+    const sr_attention_view<sr_bf16> view = sr_attention_forward_view<sr_bf16>(call, &layout);
+    const sr_mma_alignment aligned = sr_mma_alignment_of(view);
+    const sr_expanded expanded = take_states(call->plan, &layout);
+    SR_TRY(sr_attention_prepare(view, stream));
+    SR_TRY(sr_expanded_states_before(view, aligned, expanded, stream));
+    return sr_expanded_forward(view, aligned, expanded, stream);
+}
+
+static srnn_status backward(const sr_attention_call *call) {
+    const cudaStream_t stream = sr_cuda_stream(call->plan->device);
+    sr_layout layout = {(char *)call->plan->scratch, 0};
+    const sr_attention_view<sr_bf16> view = sr_attention_backward_view<sr_bf16>(call, &layout);
+    const sr_mma_alignment aligned = sr_mma_alignment_of(view);
+    const sr_expanded expanded = take_states(call->plan, &layout);
+    SR_TRY(sr_attention_prepare(view, stream));
+    SR_TRY(sr_attention_outputs_backward(view, stream));
+    SR_TRY(sr_expanded_states_before(view, aligned, expanded, stream));
+    SR_TRY(sr_expanded_backward_queries(view, aligned, expanded, stream));
+    SR_TRY(sr_expanded_states_after(view, aligned, expanded, stream));
+    SR_TRY(sr_expanded_backward_keys(view, aligned, expanded, stream));
+    SR_TRY(sr_expanded_backward_values(view, aligned, expanded, stream));
+    return sr_attention_inputs_backward(view, stream);
+}
+
+const sr_attention_kernel sr_cuda_attention_expanded = {
+    "expanded", SRNN_FORM_CHUNKED, SRNN_BF16, supports, scratch_bytes, forward, backward,
+};

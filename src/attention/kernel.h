@@ -1,0 +1,177 @@
+/* kernel.h: the contract between the public attention calls and the kernels behind them.
+ */
+#ifndef SR_ATTENTION_KERNEL_H
+#define SR_ATTENTION_KERNEL_H
+
+#include "device/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One document: tokens start .. start+length-1 of batch row b. */
+typedef struct sr_span {
+    int64_t b, start, length;
+} sr_span;
+
+/* What forward leaves for backward, and every kernel of a device writes alike, so that any backward
+ * can follow any forward. Rows may be scaled by exp(-maximum): see sr_row_scale_invariant. The
+ * numerator has the problem's number type, the statistics its wider one (sr_number_sum). */
+typedef struct sr_saved {
+    void *numerator; /* (B, H, T, Dv): sum_j w_ij value_gate_j v_j, times exp(-maximum_i) */
+    void *row_sum;   /* (B, H, T): sum_j w_ij, times exp(-maximum_i); 0 if nothing needs it */
+    void *maximum;   /* (B, H, T): 0 where the variant is not row-scale invariant */
+} sr_saved;
+
+typedef struct sr_attention_kernel sr_attention_kernel;
+
+/* Integers of a plan that are zero between calls: a kernel that counts in them leaves them so. */
+enum { SR_PLAN_COUNTERS = 2 };
+
+struct srnn_plan {
+    srnn_device *device;
+    srnn_problem problem; /* with Hkv, Dv, threads and chunk filled in; offsets is NULL */
+    srnn_problem
+        core; /* the same as the loop over pairs sees it, behind the edges: D is the width of
+                             a feature, Hkv counts heads of keys and values that go together */
+
+    /* The documents, in host memory, and once more where kernels of the device can read them. */
+    sr_span *spans; /* (B*T at most), row by row */
+    int64_t span_count;
+    int64_t *row_spans;  /* (B + 1): where the spans of a row start */
+    int32_t *host_first; /* (B, T): where the document of a token starts in its row */
+    int32_t *first;      /* the same, device memory */
+    int32_t *counters;   /* (SR_PLAN_COUNTERS), behind it; NULL where the device is the host */
+
+    const sr_attention_kernel *kernel;
+    void *scratch; /* device memory */
+    size_t scratch_bytes;
+};
+
+/* Rotary position that q and k still lack, or that their gradients still have: channel c of a head turns with channel c + D/2.
+ * table NULL: there is nothing to turn. */
+typedef struct sr_turn {
+    const float *table;       /* (positions, D): cosines of the D/2 angles, then their sines */
+    const int32_t *positions; /* (B*T) of each token in its sequence */
+} sr_turn;
+
+/* One call: the plan, the tensors with their strides filled in, and the scratch memory. */
+typedef struct sr_attention_call {
+    const srnn_plan *plan;
+    const srnn_operands *in;
+    srnn_tensor o;                  /* forward: output; backward: gradient of the output */
+    const srnn_operands *gradients; /* backward */
+    sr_saved saved;                 /* numerator is NULL when forward need not save */
+    sr_turn
+        turn; /* feeding a state whose kernel `turns`, or backward of what was turned; else empty */
+    bool *
+        turned; /* backward with a turn: whether gradients were turned back, which only some kernels do */
+} sr_attention_call;
+
+/* The turn of q and k before attention; whether their gradients were turned back. */
+typedef struct sr_turn_back {
+    sr_turn turn;
+    bool done;
+} sr_turn_back;
+
+/* srnn_attention_backward of q and k that were turned. Where `back` is not done then, it is left to the caller. */
+srnn_status sr_attention_turn_backward(srnn_plan *plan, const srnn_operands *gradients,
+                                       srnn_tensor d_o, const srnn_operands *in, const void *saved,
+                                       sr_turn_back *back);
+
+struct sr_attention_kernel {
+    const char *name;
+    srnn_form form;
+    srnn_dtype dtype;
+    bool (*supports)(const srnn_problem *problem);
+    size_t (*scratch)(const srnn_plan *plan); /* bytes */
+    srnn_status (*forward)(const sr_attention_call *call);
+    srnn_status (*backward)(const sr_attention_call *call); /* NULL: no backward in this form */
+};
+
+/* Running sums at the end of what a state has seen, so that the next piece can go on. All in device
+ * memory: a recorded feed finds there how far it has come. */
+typedef struct sr_carry {
+    int64_t *position;  /* (1): tokens before this piece */
+    double *decay;      /* (B, Hkv), or (B, Hkv, D) per channel: C of the next token */
+    double *cumulative; /* (B, H): sum of exp(output gate) */
+    double *pool;       /* (B, Hkv, D + Dv): running averages of k and v; NULL without pool */
+} sr_carry;
+
+/* Where the numbers of a state are, for copying them. */
+typedef struct sr_state_memory {
+    const srnn_plan *plan; /* its device, its problem */
+    char *memory;          /* device memory */
+    int64_t capacity;      /* tokens that it has room for */
+    int64_t position;      /* tokens that it has seen */
+} sr_state_memory;
+
+/* How a state is kept between calls. */
+typedef struct sr_state_kernel {
+    srnn_dtype dtype;
+    bool fixed; /* a fixed-size state; else keys and values */
+
+    /* Memory for `capacity` tokens (a fixed-size state ignores it); zero bytes are the empty state. */
+    size_t (*bytes)(const srnn_problem *problem, int64_t capacity);
+
+    /* Scratch for feeding plan->problem.T tokens, and feeding them; moves the carry on. */
+    size_t (*scratch)(const srnn_plan *plan);
+    srnn_status (*feed)(const sr_attention_call *call, char *memory, int64_t capacity,
+                        sr_carry *carry);
+
+    /* The state as plain numbers without padding, the same on every machine, in host memory: how many
+     * bytes, out, in. */
+    size_t (*plain_bytes)(const srnn_problem *problem, int64_t position);
+    srnn_status (*to_plain)(char *plain, const sr_state_memory *state);
+    srnn_status (*from_plain)(const sr_state_memory *state, const char *plain);
+
+    /* The same numbers in larger, empty memory. NULL: through the plain form. */
+    srnn_status (*move)(const sr_state_memory *larger, const sr_state_memory *state);
+
+    /* Whether feeding T tokens turns q and k where the call has a turn. NULL: never. */
+    bool (*turns)(const srnn_problem *problem, int T);
+} sr_state_kernel;
+
+/* The attention of a device. */
+typedef struct sr_attention_kernels {
+    const sr_attention_kernel *const *(*list)(void); /* best first, ended by NULL */
+
+    /* How states of a problem are kept, with a fixed size or as a KV cache; NULL: they are not. */
+    const sr_state_kernel *(*state)(const srnn_problem *problem, bool fixed);
+
+    /* Whether the chunked form of a problem that has a state is faster here than the parallel one. */
+    bool (*chunked_pays)(const srnn_problem *problem);
+
+    int value_size_max; /* of Dv */
+} sr_attention_kernels;
+
+/* How many running sums a carry has in all. */
+size_t sr_carry_numbers(const srnn_plan *plan);
+
+/* Rows of numbers in one contiguous (B, heads, T) array of a plan. */
+static inline int64_t sr_row_index(const srnn_problem *p, int heads, int64_t b, int h, int64_t t) {
+    return (b * heads + h) * p->T + t;
+}
+
+/* Bytes of one number, and the type in which such numbers are summed. */
+static inline size_t sr_number_bytes(srnn_dtype dtype) {
+    switch (dtype) {
+    case SRNN_F32:
+        return sizeof(float);
+    case SRNN_F64:
+        return sizeof(double);
+    case SRNN_BF16:
+        break;
+    }
+    return 2;
+}
+
+static inline srnn_dtype sr_number_sum(srnn_dtype dtype) {
+    return dtype == SRNN_F64 ? SRNN_F64 : SRNN_F32;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,24 @@
+/* state.h: a feed in parts, for callers that record it and replay it.
+ *
+ * srnn_state_feed is reserve, run and advance in one. A recording holds what run starts; the host's
+ * part stays outside of it. */
+#ifndef SR_ATTENTION_STATE_H
+#define SR_ATTENTION_STATE_H
+
+#include "attention/kernel.h"
+
+/* Room for so many tokens in all. *moved (or NULL): the state has other memory now, and what was
+ * recorded with the old one must be recorded again. */
+srnn_status sr_state_reserve(srnn_state *state, int64_t tokens, bool *moved);
+
+/* Whether a feed of T tokens can turn q and k itself. */
+bool sr_state_turns(const srnn_state *state, int T);
+
+/* Starts the kernels for T tokens, for which there is room. `turn`: empty unless sr_state_turns. */
+srnn_status sr_state_run(srnn_state *state, srnn_tensor o, const srnn_operands *in, int T,
+                         sr_turn turn);
+
+/* The host's count of tokens goes on. */
+void sr_state_advance(srnn_state *state, int T);
+
+#endif

@@ -1,0 +1,161 @@
+/* axes.c: the table of axes. */
+#include "equation/axes.h"
+
+#include "equation/facts.h"
+
+#include <string.h>
+
+#define FIELD(name) offsetof(srnn_attention, name)
+
+/* The score first, then the order of the struct. */
+static const sr_axis axes[] = {
+    {.name = "score",
+     .always = true,
+     .offset = FIELD(score),
+     .words = {"exp", "linear", "taylor", "power"},
+     .counted = 1U << SRNN_SCORE_TAYLOR | 1U << SRNN_SCORE_POWER,
+     .count_offset = FIELD(order)},
+    {.name = "position",
+     .offset = FIELD(position),
+     .words = {"rope", "none", "rope_features", "rope_chunks"}},
+    {.name = "short_conv", .kind = SR_AXIS_COUNT, .offset = FIELD(short_conv), .words = {"none"}},
+    {.name = "front_tokens",
+     .kind = SR_AXIS_COUNT,
+     .offset = FIELD(front_tokens),
+     .words = {"none"}},
+    {.name = "layer",
+     .offset = FIELD(layer),
+     .words = {"plain", "power", "mamba2", "mamba_layer", "mamba_block", "gla", "delta_net", "rat",
+               "grela", "nala"}},
+    {.name = "share", .offset = FIELD(share), .words = {"kv", "qk", "qk_tiled"}},
+    {.name = "scale", .offset = FIELD(scale), .words = {"inverse_sqrt", "one"}},
+    {.name = "feature",
+     .offset = FIELD(feature),
+     .words = {"identity", "relu", "elu1", "unit", "unit_heads", "unit_smooth", "norm_split",
+               "norm_cosine"}},
+    {.name = "clamp", .kind = SR_AXIS_NUMBER, .offset = FIELD(clamp), .words = {"none"}},
+    {.name = "decay",
+     .offset = FIELD(decay),
+     .words = {"none", "learned", "log_sigmoid", "softplus"},
+     .alone = true},
+    {.name = "decay_divisor",
+     .kind = SR_AXIS_NUMBER,
+     .offset = FIELD(decay_divisor),
+     .words = {"1"}},
+    {.name = "decay_width", .offset = FIELD(decay_width), .words = {"head", "channel"}},
+    {.name = "decay_place", .offset = FIELD(decay_place), .words = {"weight", "logit"}},
+    {.name = "pool", .kind = SR_AXIS_COUNT, .offset = FIELD(pool), .words = {"none"}},
+    {.name = "value_gate",
+     .offset = FIELD(value_gate),
+     .words = {"off", "sigmoid", "time_step"},
+     .alone = true},
+    {.name = "write", .offset = FIELD(write), .words = {"add", "delta"}},
+    {.name = "levels", .offset = FIELD(levels), .words = {"none", "fenwick"}},
+    {.name = "normaliser",
+     .offset = FIELD(normaliser),
+     .words = {"row_sum", "row_sum_min1", "row_length", "none", "cumulative_gate", "value_power"}},
+    {.name = "detach",
+     .kind = SR_AXIS_SWITCH,
+     .offset = FIELD(detach),
+     .words = {"off", "on"},
+     .alone = true},
+    {.name = "epsilon", .kind = SR_AXIS_NUMBER, .offset = FIELD(epsilon), .words = {"none"}},
+    {.name = "skip",
+     .offset = FIELD(skip),
+     .words = {"none", "head", "channel", "conv"},
+     .counted = 1U << SRNN_SKIP_CONV,
+     .count_offset = FIELD(skip_conv)},
+    {.name = "output_gate",
+     .offset = FIELD(output_gate),
+     .words = {"none", "sigmoid", "inverse_exp", "inverse_cumulative"},
+     .alone = true},
+    {.name = "post_gate",
+     .kind = SR_AXIS_SWITCH,
+     .offset = FIELD(post_gate),
+     .words = {"off", "sigmoid"},
+     .alone = true},
+    {.name = "gate_width", .offset = FIELD(gate_width), .words = {"head", "channel"}},
+    {.name = "gate_shape",
+     .offset = FIELD(gate_shape),
+     .words = {"sigmoid", "silu", "silu_square"}},
+    {.name = "norm", .offset = FIELD(norm), .words = {"none", "layer", "rms", "l2", "l2_scaled"}},
+    {.name = "norm_width", .offset = FIELD(norm_width), .words = {"head", "row"}},
+    {.name = "norm_epsilon",
+     .kind = SR_AXIS_NUMBER,
+     .offset = FIELD(norm_epsilon),
+     .words = {"own"}},
+};
+
+const sr_axis *sr_axis_at(size_t index) {
+    return index < sizeof axes / sizeof *axes ? &axes[index] : NULL;
+}
+
+size_t sr_axis_words(const sr_axis *axis) {
+    size_t count = 0;
+    while (axis->words[count])
+        count++;
+    return count;
+}
+
+static const char *field_of(size_t offset, const srnn_attention *a) {
+    return (const char *)a + offset;
+}
+
+static int read_int(size_t offset, const srnn_attention *a) {
+    int value;
+    memcpy(&value, field_of(offset, a), sizeof value);
+    return value;
+}
+
+double sr_axis_value(const sr_axis *axis, const srnn_attention *a) {
+    double number;
+    switch (axis->kind) {
+    case SR_AXIS_WORD: /* enumerations have the size of an int; one without meaning may be negative */
+        return (double)(unsigned)read_int(axis->offset, a);
+    case SR_AXIS_COUNT:
+        return (double)read_int(axis->offset, a);
+    case SR_AXIS_SWITCH:
+        return *(const bool *)(const void *)field_of(axis->offset, a);
+    case SR_AXIS_NUMBER:
+        memcpy(&number, field_of(axis->offset, a), sizeof number);
+        return number;
+    }
+    return 0;
+}
+
+void sr_axis_set(const sr_axis *axis, srnn_attention *a, double value) {
+    char *field = (char *)a + axis->offset;
+    const bool on = value != 0;
+    int whole = 0;
+    switch (axis->kind) {
+    case SR_AXIS_WORD:
+    case SR_AXIS_COUNT:
+        whole = (int)value;
+        memcpy(field, &whole, sizeof whole);
+        break;
+    case SR_AXIS_SWITCH:
+        memcpy(field, &on, sizeof on);
+        break;
+    case SR_AXIS_NUMBER:
+        memcpy(field, &value, sizeof value);
+        break;
+    }
+}
+
+int sr_axis_count(const sr_axis *axis, const srnn_attention *a) {
+    return axis->counted ? read_int(axis->count_offset, a) : 0;
+}
+
+void sr_axis_set_count(const sr_axis *axis, srnn_attention *a, int count) {
+    if (axis->counted)
+        memcpy((char *)a + axis->count_offset, &count, sizeof count);
+}
+
+bool sr_attention_same(const srnn_attention *a, const srnn_attention *b) {
+    const sr_axis *axis;
+    for (size_t i = 0; (axis = sr_axis_at(i)); i++)
+        if (sr_axis_value(axis, a) != sr_axis_value(axis, b) ||
+            sr_axis_count(axis, a) != sr_axis_count(axis, b))
+            return false;
+    return true;
+}

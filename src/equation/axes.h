@@ -1,0 +1,42 @@
+/* axes.h: the axes of the equation as one table, from which the text form, its checks and comparisons
+ * follow. A new axis is a field of srnn_attention and a row here. */
+#ifndef SR_EQUATION_AXES_H
+#define SR_EQUATION_AXES_H
+
+#include "softrnn.h"
+
+enum { SR_AXIS_WORDS = 10 };
+
+typedef enum sr_axis_kind {
+    SR_AXIS_WORD,   /* an enumeration: one of the words, in its order */
+    SR_AXIS_SWITCH, /* a bool: one of two words */
+    SR_AXIS_COUNT,  /* an int, or the first word, which is 0 */
+    SR_AXIS_NUMBER, /* a double, or the first word, which is 0 */
+} sr_axis_kind;
+
+typedef struct sr_axis {
+    const char *name;
+    sr_axis_kind kind;
+    size_t offset;                        /* of its field in srnn_attention */
+    const char *words[SR_AXIS_WORDS + 1]; /* the first is the default; ends in NULL */
+    bool always;                          /* printed even if it is the default */
+    bool alone;                           /* the name alone means its second word */
+    unsigned counted;                     /* bit n: word n takes a number, as in taylor:3 */
+    size_t count_offset;                  /* of the field (an int) for that number */
+} sr_axis;
+
+/* In the order in which they are printed; NULL past the end. */
+const sr_axis *sr_axis_at(size_t index);
+
+/* The number of words. */
+size_t sr_axis_words(const sr_axis *axis);
+
+/* The number of a word, or the number itself. */
+double sr_axis_value(const sr_axis *axis, const srnn_attention *attention);
+void sr_axis_set(const sr_axis *axis, srnn_attention *attention, double value);
+
+/* The number beside a word; 0 if there is none. */
+int sr_axis_count(const sr_axis *axis, const srnn_attention *attention);
+void sr_axis_set_count(const sr_axis *axis, srnn_attention *attention, int count);
+
+#endif

@@ -1,0 +1,341 @@
+/* facts.c: what follows from a descriptor. */
+#include "equation/facts.h"
+
+#include "equation/axes.h"
+
+#include <math.h>
+
+static srnn_status check_words(const srnn_attention *a) {
+    const sr_axis *axis;
+    for (size_t i = 0; (axis = sr_axis_at(i)); i++) {
+        const double value = sr_axis_value(axis, a), last = (double)sr_axis_words(axis) - 1;
+        if (axis->kind == SR_AXIS_WORD && value > last)
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: %s has no value number %.0f (0 to %.0f)",
+                           axis->name, value, last);
+    }
+    return SRNN_OK;
+}
+
+static srnn_status check_order(const srnn_attention *a) {
+    int low = 0, high = 0;
+    const char *score = "";
+    switch (a->score) {
+    case SRNN_SCORE_EXP:
+        score = "exp";
+        break;
+    case SRNN_SCORE_LINEAR:
+        score = "linear";
+        break;
+    case SRNN_SCORE_TAYLOR:
+        score = "taylor";
+        high = SR_TAYLOR_ORDER_MAX;
+        break;
+    case SRNN_SCORE_POWER:
+        score = "power";
+        low = 1;
+        high = SR_POWER_ORDER_MAX;
+        break;
+    }
+    if (a->order < low || a->order > high)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "attention: score=%s takes an order from %d to %d, not %d", score, low, high,
+                       a->order);
+    return SRNN_OK;
+}
+
+static srnn_status check_count(const char *name, int count, int most) {
+    if (count < 0 || count > most)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: %s is from 0 to %d, not %d", name, most,
+                       count);
+    return SRNN_OK;
+}
+
+static srnn_status check_number(const char *name, double number) {
+    if (!isfinite(number) || number < 0)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: %s is 0 or more, not %g", name, number);
+    return SRNN_OK;
+}
+
+srnn_status sr_attention_check_values(const srnn_attention *a) {
+    SR_TRY(check_words(a));
+    SR_TRY(check_order(a));
+    SR_TRY(check_count("short_conv", a->short_conv, SR_SHORT_CONV_MAX));
+    SR_TRY(check_count("front_tokens", a->front_tokens, SR_FRONT_TOKENS_MAX));
+    SR_TRY(check_count("pool", a->pool, SR_POOL_MAX));
+    if (!isfinite(a->clamp) || a->clamp < 0)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: clamp is a positive number or none, not %g",
+                       a->clamp);
+    SR_TRY(check_number("epsilon", a->epsilon));
+    SR_TRY(check_number("decay_divisor", a->decay_divisor));
+    SR_TRY(check_number("norm_epsilon", a->norm_epsilon));
+    const bool taps = a->skip == SRNN_SKIP_CONV;
+    if (a->skip_conv < (taps ? 1 : 0) || a->skip_conv > (taps ? SR_SHORT_CONV_MAX : 0))
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "attention: skip=conv takes from 1 to %d taps and other skips none, not %d",
+                       SR_SHORT_CONV_MAX, a->skip_conv);
+    return SRNN_OK;
+}
+
+/* Two axes that exclude each other, and why. */
+typedef struct conflict {
+    bool there;
+    const char *why;
+} conflict;
+
+static bool gate_is_summed(const srnn_attention *a) {
+    return a->normaliser == SRNN_NORMALISER_CUMULATIVE_GATE ||
+           a->output_gate == SRNN_GATE_INVERSE_EXP ||
+           a->output_gate == SRNN_GATE_INVERSE_CUMULATIVE;
+}
+
+static srnn_status check_decay(const srnn_attention *a) {
+    const bool per_channel = a->decay != SRNN_DECAY_NONE && a->decay_width == SRNN_WIDTH_CHANNEL;
+    const conflict conflicts[] = {
+        {a->decay_divisor != 0 && a->decay != SRNN_DECAY_LOG_SIGMOID,
+         "decay_divisor divides the logarithm of a sigmoid: it needs decay=log_sigmoid; without "
+         "that it is decay_divisor=1"},
+        {per_channel && a->score != SRNN_SCORE_LINEAR && a->decay_place == SRNN_DECAY_PLACE_WEIGHT,
+         "a decay per channel acts inside the product of q and k: it needs decay_place=logit, or "
+         "score=linear, where both places are the same"},
+        {per_channel && sr_feature_width(a, 1) != 1,
+         "a decay per channel has one number for each channel of k, but this feature makes two of "
+         "each"},
+        {a->value_gate == SRNN_VALUE_GATE_TIME_STEP && a->decay != SRNN_DECAY_SOFTPLUS,
+         "value_gate=time_step is the number that drives the decay: it needs decay=softplus"},
+        {a->value_gate == SRNN_VALUE_GATE_TIME_STEP && per_channel,
+         "value_gate=time_step is one number per head: it needs decay_width=head"},
+    };
+    for (size_t i = 0; i < sizeof conflicts / sizeof *conflicts; i++)
+        if (conflicts[i].there)
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: %s", conflicts[i].why);
+    return SRNN_OK;
+}
+
+srnn_status srnn_attention_check(const srnn_attention *a) {
+    SR_TRY(sr_attention_check_values(a));
+    SR_TRY(check_decay(a));
+    const conflict conflicts[] = {
+        {a->position == SRNN_POSITION_ROPE_CHUNKS && !a->pool,
+         "position=rope_chunks counts chunks of pool: it needs pool=L"},
+        {a->position == SRNN_POSITION_ROPE_FEATURES && a->feature == SRNN_FEATURE_UNIT_HEADS,
+         "position=rope_features rotates within a head, and feature=unit_heads is made across "
+         "them: "
+         "use feature=unit"},
+        {a->pool && a->write == SRNN_WRITE_DELTA,
+         "write=delta takes back what earlier keys stored, and with pool a key is seen by its own "
+         "token only until its chunk ends: there is no one sequence of writes"},
+        {a->pool && a->feature == SRNN_FEATURE_UNIT_HEADS,
+         "pool averages keys per head, and feature=unit_heads is made across the heads that share "
+         "them: use feature=unit"},
+        {a->gate_width == SRNN_WIDTH_CHANNEL && gate_is_summed(a),
+         "gates that are summed over positions or inverted have one number per head: they need "
+         "gate_width=head"},
+        {a->gate_shape != SRNN_GATE_SHAPE_SIGMOID && gate_is_summed(a),
+         "gate_shape is that of output_gate=sigmoid and post_gate: gates that are summed over "
+         "positions or inverted have their own"},
+    };
+    for (size_t i = 0; i < sizeof conflicts / sizeof *conflicts; i++)
+        if (conflicts[i].there)
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: %s", conflicts[i].why);
+    return SRNN_OK;
+}
+
+const char *sr_beyond_plain(const srnn_attention *a) {
+    const struct {
+        bool beyond;
+        const char *axis;
+    } axes[] = {
+        {a->position == SRNN_POSITION_ROPE_FEATURES || a->position == SRNN_POSITION_ROPE_CHUNKS,
+         "position"},
+        {a->share != SRNN_SHARE_KV, "share"},
+        {a->feature > SRNN_FEATURE_UNIT_HEADS, "feature"},
+        {a->decay > SRNN_DECAY_LEARNED, "decay"},
+        {a->decay != SRNN_DECAY_NONE && a->decay_width != SRNN_WIDTH_HEAD, "decay_width"},
+        {a->decay != SRNN_DECAY_NONE && a->decay_place != SRNN_DECAY_PLACE_WEIGHT, "decay_place"},
+        {a->pool != 0, "pool"},
+        {a->value_gate > SRNN_VALUE_GATE_SIGMOID, "value_gate"},
+        {a->write != SRNN_WRITE_ADD, "write"},
+        {a->levels != SRNN_LEVELS_NONE, "levels"},
+        {a->skip != SRNN_SKIP_NONE, "skip"},
+        {a->gate_width != SRNN_WIDTH_HEAD, "gate_width"},
+        {a->gate_shape != SRNN_GATE_SHAPE_SIGMOID, "gate_shape"},
+        {a->norm_width != SRNN_NORM_WIDTH_HEAD, "norm_width"},
+        {a->norm_epsilon != 0, "norm_epsilon"},
+    };
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
+        if (axes[i].beyond)
+            return axes[i].axis;
+    return NULL;
+}
+
+bool sr_pairs_are_plain(const srnn_attention *a) {
+    return !sr_decay_in_logits(a) && a->decay != SRNN_DECAY_SOFTPLUS &&
+           a->position != SRNN_POSITION_ROPE_FEATURES && !a->pool && a->write == SRNN_WRITE_ADD &&
+           a->levels == SRNN_LEVELS_NONE;
+}
+
+int sr_feature_width(const srnn_attention *a, int D) {
+    switch (a->feature) {
+    case SRNN_FEATURE_IDENTITY:
+    case SRNN_FEATURE_RELU:
+    case SRNN_FEATURE_ELU1:
+    case SRNN_FEATURE_UNIT:
+    case SRNN_FEATURE_UNIT_HEADS:
+    case SRNN_FEATURE_UNIT_SMOOTH:
+        return D;
+    case SRNN_FEATURE_NORM_SPLIT:
+    case SRNN_FEATURE_NORM_COSINE:
+        break;
+    }
+    return 2 * D;
+}
+
+int sr_decay_numbers(const srnn_attention *a, int D) {
+    switch (a->decay_width) {
+    case SRNN_WIDTH_HEAD:
+        return 1;
+    case SRNN_WIDTH_CHANNEL:
+        break;
+    }
+    return D;
+}
+
+bool sr_decay_in_logits(const srnn_attention *a) {
+    return a->decay != SRNN_DECAY_NONE &&
+           (a->decay_place == SRNN_DECAY_PLACE_LOGIT || a->decay_width == SRNN_WIDTH_CHANNEL);
+}
+
+bool sr_shares_queries(const srnn_attention *a) {
+    switch (a->share) {
+    case SRNN_SHARE_KV:
+        return false;
+    case SRNN_SHARE_QK:
+    case SRNN_SHARE_QK_TILED:
+        break;
+    }
+    return true;
+}
+
+double sr_scale_factor(const srnn_attention *attention, int D) {
+    switch (attention->scale) {
+    case SRNN_SCALE_INVERSE_SQRT:
+        return 1.0 / sqrt((double)D);
+    case SRNN_SCALE_ONE:
+        break;
+    }
+    return 1.0;
+}
+
+bool sr_needs_row_sum(const srnn_attention *a) {
+    switch (a->normaliser) {
+    case SRNN_NORMALISER_ROW_SUM:
+    case SRNN_NORMALISER_ROW_SUM_MIN1:
+        return true;
+    case SRNN_NORMALISER_ROW_LENGTH:
+    case SRNN_NORMALISER_NONE:
+    case SRNN_NORMALISER_CUMULATIVE_GATE:
+    case SRNN_NORMALISER_VALUE_POWER:
+        return false;
+    }
+    return false;
+}
+
+/* True if the norm leaves nothing of a factor of its row. */
+static bool norm_ignores_factors(srnn_norm norm) {
+    switch (norm) {
+    case SRNN_NORM_L2:
+    case SRNN_NORM_L2_SCALED:
+        return true;
+    case SRNN_NORM_NONE:
+    case SRNN_NORM_LAYER:
+    case SRNN_NORM_RMS:
+        return false;
+    }
+    return false;
+}
+
+/* The same of what stands before the norm, if nothing else does: a skip has another factor, and a norm
+ * over several heads has several. */
+static bool norm_ignores_rows(const srnn_attention *a) {
+    return norm_ignores_factors(a->norm) && a->skip == SRNN_SKIP_NONE &&
+           a->norm_width == SRNN_NORM_WIDTH_HEAD;
+}
+
+bool sr_row_scale_invariant(const srnn_attention *a) {
+    bool cancels_in_norm = norm_ignores_rows(a);
+    bool cancels_in_division = a->normaliser == SRNN_NORMALISER_ROW_SUM && a->epsilon == 0;
+    return cancels_in_norm || cancels_in_division;
+}
+
+bool sr_floor_follows_rows(const srnn_attention *a) {
+    return a->score == SRNN_SCORE_EXP && a->normaliser != SRNN_NORMALISER_ROW_SUM &&
+           norm_ignores_rows(a);
+}
+
+/* True if sums over powers of keys tell a query all that it needs of them. */
+static bool is_polynomial(srnn_score score) {
+    switch (score) {
+    case SRNN_SCORE_EXP:
+        return false;
+    case SRNN_SCORE_LINEAR:
+    case SRNN_SCORE_TAYLOR:
+    case SRNN_SCORE_POWER:
+        return true;
+    }
+    return false;
+}
+
+bool srnn_attention_has_state(const srnn_attention *a) {
+    const bool series = is_polynomial(a->score) && a->clamp == 0 && a->pool == 0;
+    return series && (a->score == SRNN_SCORE_LINEAR || sr_pairs_are_plain(a));
+}
+
+bool sr_has_order(const srnn_attention *a, int n) {
+    switch (a->score) {
+    case SRNN_SCORE_EXP:
+        return true;
+    case SRNN_SCORE_LINEAR:
+        return n == 1;
+    case SRNN_SCORE_TAYLOR:
+        return n <= a->order;
+    case SRNN_SCORE_POWER:
+        return n == a->order;
+    }
+    return false;
+}
+
+int sr_highest_order(const srnn_attention *a) {
+    switch (a->score) {
+    case SRNN_SCORE_EXP:
+        return 0;
+    case SRNN_SCORE_LINEAR:
+        return 1;
+    case SRNN_SCORE_TAYLOR:
+    case SRNN_SCORE_POWER:
+        return a->order;
+    }
+    return 0;
+}
+
+/* C(D+n-1, n) from C(D+n-2, n-1), exact without a product larger than the result. */
+static bool next_multisets(size_t *count, size_t D, size_t n) {
+    size_t factor = D + n - 1, whole;
+    if (__builtin_mul_overflow(*count / n, factor, &whole))
+        return false;
+    return !__builtin_add_overflow(whole, *count % n * factor / n, count);
+}
+
+size_t srnn_attention_state_numbers(const srnn_attention *a, int D, int Dv) {
+    if (!srnn_attention_has_state(a) || D < 1 || Dv < 1)
+        return 0;
+    size_t multisets = 1, rows = 0, numbers;
+    const int width = sr_feature_width(a, D);
+    for (int n = 0; n <= sr_highest_order(a); n++) {
+        if (n > 0 && !next_multisets(&multisets, (size_t)width, (size_t)n))
+            return SIZE_MAX;
+        if (sr_has_order(a, n) && __builtin_add_overflow(rows, multisets, &rows))
+            return SIZE_MAX;
+    }
+    size_t columns = (size_t)Dv + sr_needs_row_sum(a);
+    return __builtin_mul_overflow(rows, columns, &numbers) ? SIZE_MAX : numbers;
+}

@@ -1,0 +1,94 @@
+/* facts.h: what the library derives from a descriptor, beside the public facts. */
+#ifndef SR_EQUATION_FACTS_H
+#define SR_EQUATION_FACTS_H
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bounds that srnn_attention_check enforces. 170! is the last factorial that fits a double. */
+enum {
+    SR_TAYLOR_ORDER_MAX = 170,
+    SR_POWER_ORDER_MAX = 64,
+    SR_SHORT_CONV_MAX = 64,
+    SR_FRONT_TOKENS_MAX = 1024,
+    SR_POOL_MAX = 4096,
+    SR_HEAD_SIZE_MAX = 256,  /* D, and Dv on GPUs; srnn_plan_create enforces it */
+    SR_VALUE_SIZE_MAX = 512, /* Dv on the CPU, as published models have it */
+    SR_LEVELS_MAX = 32,
+    SR_LEVELS_USUAL = 15, /* what problem.levels = 0 means */
+};
+
+enum { SR_ATTENTION_TEXT = 768 }; /* room for any text form */
+
+/* SRNN_OK if every field has a value that exists, whatever the others are. */
+srnn_status sr_attention_check_values(const srnn_attention *attention);
+
+/* The first axis on which the variant leaves what kernels of the plain equation compute, which knows no
+ * gates but one number per head, no decay but `learned`, every key and value as it came; NULL if none. */
+const char *sr_beyond_plain(const srnn_attention *attention);
+
+/* True if what is beyond the plain equation happens to rows before and after the loop over pairs, which is
+ * the plain one: one decay per head on the weights, every key seen, its value as it came. Not with
+ * decay=softplus: what a_log and dt_bias get is a sum over all tokens of differences between rows and columns
+ * of w dw, which cancel in float; other kernels find each of them directly. */
+bool sr_pairs_are_plain(const srnn_attention *attention);
+
+/* The numbers that a feature makes of D, and those of a vector of decay: 1 or the key's width. */
+int sr_feature_width(const srnn_attention *attention, int D);
+int sr_decay_numbers(const srnn_attention *attention, int D);
+
+/* True where C_i - C_j goes into the logits: decay_place=logit, or per channel. */
+bool sr_decay_in_logits(const srnn_attention *attention);
+
+/* True if heads share q and k rather than k and v. */
+bool sr_shares_queries(const srnn_attention *attention);
+
+/* True if multiplying every w_ij of a row by one constant leaves o_i unchanged.
+ * Then, and only then, a kernel may subtract the row maximum before exp, or divide a row's weights. */
+bool sr_row_scale_invariant(const srnn_attention *attention);
+
+/* True if the floor of the norm is a share of the row sum: then a common factor of the row's weights
+ * cancels below the floor too, and a row whose logits are all very negative is not a zero row. */
+bool sr_floor_follows_rows(const srnn_attention *attention);
+
+/* The factor between <feature(q), feature(k)> and s. */
+double sr_scale_factor(const srnn_attention *attention, int D);
+
+/* True if the normaliser is made of sum_j w_ij. */
+bool sr_needs_row_sum(const srnn_attention *attention);
+
+/* True if the variant reads operands.output_gate. */
+bool sr_uses_output_gate(const srnn_attention *attention);
+
+/* True if order n of the power series of the score is present: its state has one entry per multiset
+ * of n indices. Meaningful for variants with a state. */
+bool sr_has_order(const srnn_attention *attention, int n);
+
+/* The highest order of the score's power series; 0 if the score is none. */
+int sr_highest_order(const srnn_attention *attention);
+
+/* What a layer of the variant learns beside the q, k, v and o projections. */
+typedef struct sr_learned {
+    char name[24];    /* as the reference's checkpoints call it: "out_gate_proj" */
+    char tensors[64]; /* "weight (H, C), bias (H)" */
+} sr_learned;
+
+enum { SR_LEARNED_MAX = 16 };
+
+/* Fills `learned` (SR_LEARNED_MAX entries) and returns how many there are. */
+size_t sr_attention_learned(sr_learned *learned, const srnn_attention *attention);
+
+/* True if both describe the same combination. */
+bool sr_attention_same(const srnn_attention *a, const srnn_attention *b);
+
+/* The named variant, or NULL. */
+const srnn_variant *sr_variant_find(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,76 @@
+/* avey.h: Avey (2506.11305), a mixer that is not attention: chunks of a sequence that a ranker finds stand before
+ * each chunk, and blocks mix the rows of each such context. On the CPU, in float. */
+#ifndef SR_MODEL_AVEY_AVEY_H
+#define SR_MODEL_AVEY_AVEY_H
+
+#include "model/layer/tensors.h"
+#include "ops/backend.h"
+
+/* What a model of this kind is made of. */
+typedef struct sr_avey {
+    int chunk;     /* tokens that are looked for and mixed together */
+    int chunks;    /* of a context, the last of which is the asking one */
+    int expansion; /* rows are so many times wider inside a block */
+    double share;  /* of that width which is mixed between rows */
+    bool
+        causal; /* the previous chunk asks. As published the whole current one does, and so later tokens reach
+                      earlier ones */
+} sr_avey;
+
+#define SR_AVEY_EPSILON 1e-10 /* of its norms */
+
+/* Reads "avey" or "avey_causal" and changes after it ("avey,chunk=4,chunks=3,expansion=4,share=0.5"); *known is
+ * false if the text begins with another name. */
+srnn_status sr_avey_parse(sr_avey *avey, bool *known, const char *text);
+
+/* True if the text names Avey as published, which is not causal. */
+bool sr_avey_leaks(const char *text);
+
+/* What sr_avey_parse reads back. Like snprintf. */
+int sr_avey_print(char *text, size_t size, const sr_avey *avey);
+
+/* Rows of one context; channels of x0, of x1, and of all that a block joins again. */
+int64_t sr_avey_rows(const sr_avey *avey);
+int64_t sr_avey_mixed(const sr_avey *avey, int C);
+int64_t sr_avey_joined(const sr_avey *avey, int C);
+
+/* Appends a block's tensors after its norm. */
+srnn_status sr_avey_tensors(sr_tensor_table *table, const char *prefix, const sr_avey *avey, int C);
+
+/* ---- the ranker: from B sequences of N whole chunks to N contexts of each */
+
+typedef struct sr_avey_ranking {
+    const sr_avey *avey;
+    int64_t B, N, C;
+    int threads;
+    int64_t first; /* the chunk from which on contexts are made */
+} sr_avey_ranking;
+
+/* out (B * (N - first) * rows, C) = the contexts of e (B * N * chunk, C). Fails where memory ends. */
+srnn_status sr_avey_rank(const sr_avey_ranking *ranking, float *out, const float *e);
+
+/* d_e = the gradient of e, given that of the contexts. */
+srnn_status sr_avey_rank_back(const sr_avey_ranking *ranking, float *d_e, const float *d_out,
+                              const float *e);
+
+/* ---- a block's mixer, over any number of contexts */
+
+typedef struct sr_avey_layer sr_avey_layer;
+
+srnn_status sr_avey_layer_create(sr_avey_layer **layer, sr_backend *backend, const sr_avey *avey,
+                                 int C, int64_t rows);
+void sr_avey_layer_free(sr_avey_layer *layer);
+size_t sr_avey_layer_saved_bytes(const sr_avey_layer *layer);
+size_t sr_avey_layer_scratch_bytes(const sr_avey_layer *layer);
+
+/* As in attention_layer.h. */
+srnn_status sr_avey_layer_attend(sr_avey_layer *layer, sr_matrix x, const sr_layer_weights *weights,
+                                 void *saved);
+srnn_status sr_avey_layer_finish(sr_avey_layer *layer, sr_matrix y, sr_matrix addend,
+                                 const sr_layer_weights *weights, void *saved);
+/* Its parameters are forward's, and a gradient for each. */
+srnn_status sr_avey_layer_backward(sr_avey_layer *layer, sr_matrix d_x,
+                                   const sr_layer_pointers *gradients, sr_matrix d_y, sr_matrix x,
+                                   const sr_layer_weights *weights, void *saved, void *scratch);
+
+#endif

@@ -1,0 +1,275 @@
+/* config.c: checks of a model's shape, and the attention of its layers as text. */
+#include "model/config/config.h"
+
+#include "base/memory.h"
+#include "base/memory_stream.h"
+#include "equation/facts.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void sr_model_config_free(sr_model_config *config) {
+    free(config->attention);
+    free(config->sizes);
+    *config = (sr_model_config){0};
+}
+
+srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *from) {
+    void *attention, *sizes;
+    *to = (sr_model_config){0};
+    SR_TRY(sr_alloc(&attention, (size_t)from->L, sizeof *from->attention));
+    const srnn_status status = sr_alloc(&sizes, (size_t)from->L, sizeof *from->sizes);
+    if (status != SRNN_OK) {
+        free(attention);
+        return status;
+    }
+    memcpy(attention, from->attention, (size_t)from->L * sizeof *from->attention);
+    memcpy(sizes, from->sizes, (size_t)from->L * sizeof *from->sizes);
+    *to = *from;
+    to->attention = attention;
+    to->sizes = sizes;
+    return SRNN_OK;
+}
+
+sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer) {
+    sr_layer_dims dims = sr_layer_sizes_dims(&config->sizes[layer], config->C);
+    dims.layers = config->L;
+    dims.qkv_bias = config->qkv_bias;
+    dims.o_bias = config->o_bias;
+    return dims;
+}
+
+bool sr_model_config_is_softmax(const sr_model_config *c) {
+    static const srnn_attention softmax;
+    const sr_layer_sizes sizes = {.H = c->H, .Hkv = c->Hkv, .D = c->D, .Dv = c->D};
+    for (int layer = 0; layer < c->L && !c->is_avey; layer++)
+        if (!sr_attention_same(&c->attention[layer], &softmax) ||
+            memcmp(&c->sizes[layer], &sizes, sizeof sizes) != 0)
+            return false;
+    return !c->is_avey;
+}
+
+int sr_model_config_rope_width(const sr_model_config *c) {
+    for (int layer = 0; layer < c->L && !c->is_avey; layer++)
+        if (c->attention[layer].position == SRNN_POSITION_ROPE)
+            return c->sizes[layer].D;
+    return c->D;
+}
+
+typedef struct bound {
+    const char *name;
+    int value, least, most;
+} bound;
+
+static srnn_status check_bounds(const bound *bounds, size_t count, const char *where) {
+    for (size_t i = 0; i < count; i++)
+        if (bounds[i].value < bounds[i].least || bounds[i].value > bounds[i].most)
+            return SR_FAIL(SRNN_ERR_ARGUMENT, "%s%s is %d; it must be %d to %d", where,
+                           bounds[i].name, bounds[i].value, bounds[i].least, bounds[i].most);
+    return SRNN_OK;
+}
+
+static srnn_status check_sizes(const sr_model_config *c, int layer) {
+    const sr_layer_sizes *s = &c->sizes[layer];
+    const bound bounds[] = {
+        {"heads", s->H, 1, SR_WIDTH_MAX},        {"groups of heads", s->Hkv, 1, s->H},
+        {"key size", s->D, 1, SR_HEAD_SIZE_MAX}, {"value size", s->Dv, 1, SR_VALUE_SIZE_MAX},
+        {"rank", s->rank, 0, SR_WIDTH_MAX},      {"levels", s->levels, 0, SR_LEVELS_MAX},
+    };
+    char where[64];
+    snprintf(where, sizeof where, "layer %d: ", layer);
+    SR_TRY(check_bounds(bounds, sizeof bounds / sizeof *bounds, where));
+    if (s->H % s->Hkv)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "layer %d: %d heads cannot share %d", layer, s->H,
+                       s->Hkv);
+    if (c->attention[layer].position != SRNN_POSITION_ROPE)
+        return SRNN_OK;
+    if (s->D % 2)
+        return SR_FAIL(
+            SRNN_ERR_ARGUMENT,
+            "rotary position turns pairs of channels: keys need an even width, not %d; use "
+            "position=none",
+            s->D);
+    const int width = sr_model_config_rope_width(c);
+    if (s->D != width)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "layer %d: rotary position turns keys of one width in all layers, %d in an "
+                       "earlier one and %d here; use position=none in one of them, or --key-size",
+                       layer, width, s->D);
+    return SRNN_OK;
+}
+
+srnn_status sr_model_config_check(const sr_model_config *c) {
+    const bound bounds[] = {
+        {"vocab_size", c->V, 1, SR_VOCAB_MAX},
+        {"hidden_size", c->C, 1, SR_WIDTH_MAX},
+        {"intermediate_size", c->F, sr_model_config_has_mlp(c) ? 1 : 0, SR_WIDTH_MAX},
+        {"num_hidden_layers", c->L, 1, SR_LAYERS_MAX},
+        {"num_attention_heads", c->H, 1, SR_WIDTH_MAX},
+        {"num_key_value_heads", c->Hkv, 1, c->H},
+        {"head_dim", c->D, 1, SR_VALUE_SIZE_MAX},
+        {"max_position_embeddings", c->positions, 1, SR_POSITIONS_MAX},
+    };
+    SR_TRY(check_bounds(bounds, sizeof bounds / sizeof *bounds, ""));
+    if (c->H % c->Hkv)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "num_attention_heads (%d) is not a multiple of num_key_value_heads (%d)",
+                       c->H, c->Hkv);
+    if (!(c->norm_epsilon >= 0) || !(c->rope_theta > 0))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "rms_norm_eps must be 0 or more, rope_theta above 0");
+    for (int layer = 0; layer < c->L; layer++) {
+        if (c->is_avey)
+            break;
+        SR_TRY(srnn_attention_check(&c->attention[layer]));
+        SR_TRY(check_sizes(c, layer));
+    }
+    return SRNN_OK;
+}
+
+/* A range of layers at the start of a text: "3:", "3-5:", "3-:". NULL if there is none, else what
+ * follows it. `last` is -1 if open. */
+static const char *range_read(const char *text, long *first, long *last) {
+    char *end;
+    if (!isdigit((unsigned char)*text))
+        return NULL;
+    *first = strtol(text, &end, 10);
+    *last = *first;
+    if (*end == '-') {
+        *last = -1;
+        text = end + 1;
+        if (isdigit((unsigned char)*text))
+            *last = strtol(text, &end, 10);
+        else
+            end++;
+    }
+    return *end == ':' ? end + 1 : NULL;
+}
+
+/* Where the next range starts after a comma, or the end of the text. */
+static const char *range_next(const char *text) {
+    long first, last;
+    for (const char *p = text; *p; p++)
+        if (*p == ',' && range_read(p + 1, &first, &last))
+            return p;
+    return text + strlen(text);
+}
+
+static srnn_status set_range(sr_model_config *config, bool *known, const char *text, size_t length,
+                             long first, long last) {
+    srnn_attention attention;
+    char *variant = strndup(text, length);
+    if (!variant)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a text of %zu bytes", length);
+    const srnn_status status = srnn_attention_parse(&attention, variant);
+    free(variant);
+    SR_TRY(status);
+    if (last < 0)
+        last = config->L - 1;
+    if (first > last || last >= config->L)
+        return SR_FAIL(SRNN_ERR_FORMAT, "attention of layers %ld-%ld: the model has layers 0-%d",
+                       first, last, config->L - 1);
+    for (long layer = first; layer <= last; layer++) {
+        if (known[layer])
+            return SR_FAIL(SRNN_ERR_FORMAT, "the attention of layer %ld is given twice", layer);
+        known[layer] = true;
+        config->attention[layer] = attention;
+    }
+    return SRNN_OK;
+}
+
+/* A model of another kind: one text for all layers, a tied head, its own epsilon. */
+static srnn_status set_avey(sr_model_config *config, const char *text) {
+    SR_TRY(sr_avey_parse(&config->avey, &config->is_avey, text));
+    if (config->is_avey) {
+        config->tied = true;
+        config->norm_epsilon = SR_AVEY_EPSILON;
+    }
+    return SRNN_OK;
+}
+
+static srnn_status set_ranges(sr_model_config *config, bool *known, const char *text) {
+    long first, last;
+    SR_TRY(set_avey(config, text));
+    if (config->is_avey)
+        return SRNN_OK;
+    if (!range_read(text, &first, &last))
+        return set_range(config, known, text, strlen(text), 0, -1);
+    while (true) {
+        const char *variant = range_read(text, &first, &last);
+        const char *end = range_next(variant);
+        SR_TRY(set_range(config, known, variant, (size_t)(end - variant), first, last));
+        if (!*end)
+            break;
+        text = end + 1;
+    }
+    for (int layer = 0; layer < config->L; layer++)
+        if (!known[layer])
+            return SR_FAIL(SRNN_ERR_FORMAT, "no attention is given for layer %d; end with \"%d-:\"",
+                           layer, layer);
+    return SRNN_OK;
+}
+
+srnn_status sr_model_config_attention(sr_model_config *config, const char *text) {
+    void *memory;
+    if (config->L < 1 || config->L > SR_LAYERS_MAX)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "num_hidden_layers is %d; it must be 1 to %d", config->L,
+                       SR_LAYERS_MAX);
+    free(config->attention);
+    free(config->sizes);
+    config->attention = NULL;
+    config->sizes = NULL;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof *config->attention));
+    config->attention = memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof *config->sizes));
+    config->sizes = memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof(bool)));
+    const srnn_status status = set_ranges(config, memory, text);
+    free(memory);
+    for (int layer = 0; layer < config->L; layer++)
+        config->sizes[layer] = sr_layer_sizes_usual(&config->attention[layer], config->H,
+                                                    config->Hkv, config->D, &config->given);
+    return status;
+}
+
+int sr_model_config_front_tokens(const sr_model_config *config) {
+    int most = 0;
+    for (int layer = 0; layer < config->L; layer++)
+        if (config->attention[layer].front_tokens > most)
+            most = config->attention[layer].front_tokens;
+    return most;
+}
+
+bool sr_model_config_ends(const sr_model_config *config, int32_t token) {
+    bool ends = token == config->eos;
+    for (int i = 0; i < config->other_end_count; i++)
+        ends = ends || token == config->other_ends[i];
+    return ends;
+}
+
+srnn_status sr_model_config_attention_text(char **text, const sr_model_config *config) {
+    size_t length;
+    FILE *out = sr_memory_stream(text, &length);
+    if (!out)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a text");
+    char avey[128];
+    if (config->is_avey) {
+        sr_avey_print(avey, sizeof avey, &config->avey);
+        fputs(avey, out);
+    }
+    for (int first = config->is_avey ? config->L : 0, next; first < config->L; first = next) {
+        char variant[512];
+        for (next = first + 1; next < config->L; next++)
+            if (!sr_attention_same(&config->attention[first], &config->attention[next]))
+                break;
+        srnn_attention_print(variant, sizeof variant, &config->attention[first]);
+        if (first == 0 && next == config->L)
+            fputs(variant, out);
+        else
+            fprintf(out, "%s%d-%d:%s", first ? "," : "", first, next - 1, variant);
+    }
+    if (fclose(out) != 0)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for a text");
+    return SRNN_OK;
+}

@@ -1,0 +1,91 @@
+/* config.h: the shape of a Llama, as Hugging Face's config.json says it, with any attention. */
+#ifndef SR_MODEL_CONFIG_CONFIG_H
+#define SR_MODEL_CONFIG_CONFIG_H
+
+#include "equation/facts.h"
+#include "files/tensor.h"
+#include "model/avey/avey.h"
+#include "model/files/tensor_names.h"
+#include "model/layer/rope.h"
+#include "model/layer/sizes.h"
+
+typedef enum sr_mlp {
+    SR_MLP_SWIGLU = 0, /* down(silu(gate(x)) * up(x)) */
+    SR_MLP_GELU,       /* down(gelu(up(x))): the reference's plain MLP */
+    SR_MLP_NONE,       /* a layer is its attention alone, as in Mamba-2's models */
+} sr_mlp;
+
+/* How far sizes may go: far beyond use, near enough to keep products in 64 bits. */
+enum { SR_LAYERS_MAX = 4096, SR_WIDTH_MAX = 1 << 20, SR_VOCAB_MAX = 1 << 24 };
+enum { SR_POSITIONS_MAX = 1 << 24, SR_OTHER_ENDS = 15 };
+
+typedef struct sr_model_config {
+    int V;         /* vocab_size */
+    int C;         /* hidden_size */
+    int F;         /* intermediate_size */
+    int L;         /* num_hidden_layers */
+    int H, Hkv, D; /* num_attention_heads, num_key_value_heads, head_dim */
+    int positions; /* max_position_embeddings */
+    sr_mlp mlp;
+    double norm_epsilon; /* rms_norm_eps */
+    double rope_theta;
+    sr_rope_scaling rope_scaling;
+    bool tied;             /* tie_word_embeddings: the head is the embedding */
+    bool qkv_bias, o_bias; /* attention_bias */
+    bool mlp_bias;
+    int bos, eos;                                   /* token ids, -1: none */
+    int other_ends[SR_OTHER_ENDS], other_end_count; /* further tokens that end a text */
+    bool head_kept; /* the file says tied, but a head that differs lies beside it and is used */
+    bool reference; /* the file names the attention as the reference does, without a text form */
+    const sr_tensor_names *names; /* that the files beside config.json have; NULL: those of here */
+
+    sr_layer_sizes given; /* for sr_model_config_attention, see sr_layer_sizes_usual */
+
+    bool is_avey; /* blocks of Avey in place of attention and MLP, which then mean nothing */
+    sr_avey avey;
+
+    srnn_attention *attention; /* (L), owned */
+    sr_layer_sizes *sizes;     /* (L), owned */
+} sr_model_config;
+
+/* Leaves { 0 }, which may be freed again. */
+void sr_model_config_free(sr_model_config *config);
+
+/* *to = a copy of *from, to be freed. */
+srnn_status sr_model_config_copy(sr_model_config *to, const sr_model_config *from);
+
+/* SRNN_OK if the sizes make a model. */
+srnn_status sr_model_config_check(const sr_model_config *config);
+
+/* Sets the attention of all L layers (config->L is set) from a text: one variant for all, or
+ * variants by layers, "0-3:norm,4-:order:2", that name every layer once; and their sizes, from the other
+ * members. */
+srnn_status sr_model_config_attention(sr_model_config *config, const char *text);
+
+/* *text = what sr_model_config_attention reads back; free() it. */
+srnn_status sr_model_config_attention_text(char **text, const sr_model_config *config);
+
+/* Empty tokens in front of every sequence: as many as the layer that wants most. */
+int sr_model_config_front_tokens(const sr_model_config *config);
+
+/* True if blocks have an MLP after their mixer. */
+static inline bool sr_model_config_has_mlp(const sr_model_config *config) {
+    return !config->is_avey && config->mlp != SR_MLP_NONE;
+}
+
+/* True if the model says of this token that it ends a text. */
+bool sr_model_config_ends(const sr_model_config *config, int32_t token);
+
+/* The sizes of one attention layer. */
+sr_layer_dims sr_model_config_dims(const sr_model_config *config, int layer);
+
+/* True if every layer is softmax attention with the heads of the model, which is what others call a Llama's. */
+bool sr_model_config_is_softmax(const sr_model_config *config);
+
+/* Width of the keys that rotary position turns, the same in all layers that have it. */
+int sr_model_config_rope_width(const sr_model_config *config);
+
+/* Reads config.json. Unknown keys are ignored; known keys with values that this program does not have are refused. */
+srnn_status sr_model_config_read(sr_model_config *config, const char *path);
+
+#endif

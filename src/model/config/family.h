@@ -1,0 +1,55 @@
+/* family.h: the kinds of model that config.json may name. */
+#ifndef SR_MODEL_CONFIG_FAMILY_H
+#define SR_MODEL_CONFIG_FAMILY_H
+
+#include "model/config/config.h"
+
+#include <jansson.h>
+
+typedef enum sr_family_bias {
+    SR_FAMILY_BIAS_MEMBER = 0, /* as attention_bias says */
+    SR_FAMILY_BIAS_NONE,
+    SR_FAMILY_BIAS_QKV, /* on q, k and v, whatever the file says */
+} sr_family_bias;
+
+typedef enum sr_family_window {
+    SR_FAMILY_WINDOW_OFFERED = 0, /* counts unless use_sliding_window is false */
+    SR_FAMILY_WINDOW_ASKED,       /* counts only if use_sliding_window is true */
+    SR_FAMILY_WINDOW_ALWAYS,
+} sr_family_window;
+
+/* A family, and what transformers takes for members that its file leaves out. */
+typedef struct sr_family {
+    const char *model_type;
+    const char *architecture;
+    int key_heads; /* num_key_value_heads; 0: num_attention_heads */
+    int positions; /* max_position_embeddings */
+    int window;    /* sliding_window; 0: none */
+    sr_family_window window_use;
+    sr_family_bias bias;
+    const struct sr_config_system *system; /* NULL: the file is a Llama's */
+    const char *loader;                    /* who else loads such a folder; NULL: nobody */
+} sr_family;
+
+/* The family a file names, Llama if it names none; NULL if it is none of these. */
+const sr_family *sr_family_named(const json_t *model_type);
+
+/* The family by number, NULL past the end. */
+const sr_family *sr_family_at(size_t index);
+
+/* The family with tensors named as here under which transformers computes what this program computes: Llama or
+ * Qwen2, and for all that they are not "softrnn", which a transformers without softrnn refuses. */
+const sr_family *sr_family_of(const sr_model_config *config);
+
+/* The family whose files others load as this very model: one of the neighbouring systems where it fits, else
+ * sr_family_of. */
+srnn_status sr_model_config_public(const sr_family **family, const sr_model_config *config);
+
+/* Writes config.json as files of this family are, which must fit. `dtype`: of the weights beside it. */
+srnn_status sr_model_config_write(const sr_model_config *config, const sr_family *family,
+                                  sr_dtype dtype, const char *path);
+
+/* Their names, for a message: "llama, mistral, ...". */
+void sr_family_names(char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,189 @@
+/* json.c: a model's shape from Hugging Face's config.json. */
+#include "model/config/json.h"
+
+#include "base/memory.h"
+#include "files/file.h"
+#include "files/json.h"
+#include "model/config/foreign.h"
+#include "model/config/member.h"
+#include "model/config/rope.h"
+#include "model/config/sizes.h"
+#include "model/config/system.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int needed(sr_config_reader *r, const char *key) {
+    if (!sr_config_value(r->root, key))
+        sr_config_refuse(r, key, "is missing");
+    return sr_config_integer(r, key, 0);
+}
+
+static int token_of(sr_config_reader *r, const char *key, const json_t *found) {
+    const json_int_t id = json_integer_value(found);
+    if (!json_is_integer(found) || id < -1 || id > INT_MAX) {
+        sr_config_refuse(r, key, "is not a token id");
+        return -1;
+    }
+    return (int)id;
+}
+
+/* A token id may be a number, or a list: of beginnings the first counts, of ends all do. */
+static int token(sr_config_reader *r, const char *key) {
+    const json_t *found = sr_config_value(r->root, key);
+    if (json_is_array(found))
+        found = json_array_get(found, 0);
+    return found ? token_of(r, key, found) : -1;
+}
+
+static void read_other_ends(sr_config_reader *r, sr_model_config *config) {
+    const json_t *found = sr_config_value(r->root, "eos_token_id");
+    const size_t count = json_is_array(found) ? json_array_size(found) : 0;
+    if (count > SR_OTHER_ENDS + 1)
+        sr_config_refuse(r, "eos_token_id", "has more tokens than this program keeps");
+    for (size_t i = 1; i < count && i <= SR_OTHER_ENDS; i++)
+        config->other_ends[config->other_end_count++] =
+            token_of(r, "eos_token_id", json_array_get(found, i));
+}
+
+static void read_mlp(sr_config_reader *r, sr_model_config *config) {
+    const char *act = sr_config_word(r, r->root, "hidden_act", "silu");
+    const char *kind = sr_config_word(r, r->root, "mlp_type", "gated");
+    config->mlp_bias = sr_config_flag(r, r->root, "mlp_bias", false);
+    config->mlp = strcmp(kind, "gelu") == 0   ? SR_MLP_GELU
+                  : strcmp(kind, "none") == 0 ? SR_MLP_NONE
+                                              : SR_MLP_SWIGLU;
+    config->F = config->mlp == SR_MLP_NONE ? sr_config_integer(r, "intermediate_size", 0)
+                                           : needed(r, "intermediate_size");
+    if (config->mlp == SR_MLP_SWIGLU && strcmp(act, "silu") != 0)
+        sr_config_refuse(r, "hidden_act", "must be silu (or mlp_type gelu for a plain MLP)");
+}
+
+static void read_biases(sr_config_reader *r, const sr_family *family, sr_model_config *config) {
+    const bool given = sr_config_flag(r, r->root, "attention_bias", false);
+    switch (family->bias) {
+    case SR_FAMILY_BIAS_MEMBER:
+        config->qkv_bias = given;
+        config->o_bias = sr_config_flag(r, r->root, "softrnn_output_bias", given);
+        break;
+    case SR_FAMILY_BIAS_NONE:
+        break;
+    case SR_FAMILY_BIAS_QKV:
+        config->qkv_bias = true;
+        break;
+    }
+}
+
+static void read_sizes(sr_config_reader *r, const sr_family *family, sr_model_config *config) {
+    config->H = needed(r, "num_attention_heads");
+    const bool silent = !json_object_get(r->root, "num_key_value_heads"); /* null says H */
+    config->Hkv = sr_config_integer(r, "num_key_value_heads",
+                                    silent && family->key_heads ? family->key_heads : config->H);
+    config->D = sr_config_integer(r, "head_dim", config->H > 0 ? config->C / config->H : 0);
+    config->positions = sr_config_integer(r, "max_position_embeddings", family->positions);
+    config->norm_epsilon = sr_config_real(r, r->root, "rms_norm_eps", 1e-6);
+    read_biases(r, family, config);
+}
+
+/* What every family has. */
+static void read_common(sr_config_reader *r, sr_model_config *config) {
+    config->V = needed(r, "vocab_size");
+    config->C = needed(r, "hidden_size");
+    config->L = needed(r, "num_hidden_layers");
+    config->tied = sr_config_flag(r, r->root, "tie_word_embeddings", false);
+    config->bos = token(r, "bos_token_id");
+    config->eos = token(r, "eos_token_id");
+    read_other_ends(r, config);
+}
+
+/* The failure just told, with the file it was found in. */
+static srnn_status name_file(srnn_status status, const char *path) {
+    char why[512];
+    snprintf(why, sizeof why, "%s", srnn_error_detail());
+    return SR_FAIL(status, "%s: %s", path, why);
+}
+
+static srnn_status find_family(const sr_family **family, const json_t *type, const char *path) {
+    char names[128];
+    *family = sr_family_named(type);
+    if (*family)
+        return SRNN_OK;
+    sr_family_names(names, sizeof names);
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: model_type is %s; supported are %s", path,
+                   json_is_string(type) ? json_string_value(type) : "no text", names);
+}
+
+/* A Llama, with any attention. */
+static srnn_status read_llama(sr_config_reader *r, const sr_family *family,
+                              sr_model_config *config) {
+    read_sizes(r, family, config);
+    sr_config_rope_read(r, config);
+    read_mlp(r, config);
+    const char *attention = sr_config_word(r, r->root, "softrnn_attention",
+                                           sr_config_word(r, r->root, "attention_type", "softmax"));
+    config->reference = sr_config_value(r->root, "attention_type") &&
+                        !sr_config_value(r->root, "softrnn_attention");
+    SR_TRY(r->status);
+    r->status = sr_config_foreign(r->root, family, config->positions, r->path);
+    SR_TRY(r->status);
+    SR_TRY(sr_model_config_attention(config, attention));
+    sr_config_sizes_read(r, config);
+    return r->status;
+}
+
+srnn_status sr_config_from_json(sr_model_config *config, const char *path, const json_t *root) {
+    sr_config_reader r = {.root = root, .path = path};
+    const sr_family *family;
+    if (!json_is_object(root))
+        return SR_FAIL(SRNN_ERR_FORMAT, "%s: not a JSON object", path);
+    SR_TRY(find_family(&family, json_object_get(root, "model_type"), path));
+    read_common(&r, config);
+    srnn_status status = family->system ? sr_config_system_read(&r, family->system, config)
+                                        : read_llama(&r, family, config);
+    SR_TRY(r.status); /* which names the file */
+    if (status == SRNN_OK)
+        status = sr_model_config_check(config);
+    return status == SRNN_OK ? SRNN_OK : name_file(status, path);
+}
+
+/* Python writes a number that JSON has no word for; the same length of something as good. */
+static void replace_infinity(char *text, size_t bytes) {
+    static const char word[] = "Infinity", number[] = "1.0e+308";
+    bool quoted = false;
+    for (size_t i = 0; i < bytes; i++) {
+        if (quoted && text[i] == '\\')
+            i++;
+        else if (text[i] == '"')
+            quoted = !quoted;
+        else if (!quoted && bytes - i >= strlen(word) && memcmp(text + i, word, strlen(word)) == 0)
+            memcpy(text + i, number, strlen(number));
+    }
+}
+
+static srnn_status load_root(json_t **root, const char *path) {
+    sr_mapping file;
+    void *text;
+    SR_TRY(sr_mapping_open(&file, path));
+    srnn_status status = sr_alloc(&text, file.bytes + 1, 1);
+    if (status == SRNN_OK) {
+        memcpy(text, file.data, file.bytes);
+        replace_infinity(text, file.bytes);
+        status = sr_json_parse(root, path, text, file.bytes, JSON_REJECT_DUPLICATES);
+        free(text);
+    }
+    sr_mapping_close(&file);
+    return status;
+}
+
+srnn_status sr_model_config_read(sr_model_config *config, const char *path) {
+    json_t *root = NULL;
+    *config = (sr_model_config){0};
+    SR_TRY(load_root(&root, path));
+    const srnn_status status = sr_config_from_json(config, path, root);
+    json_decref(root);
+    if (status != SRNN_OK)
+        sr_model_config_free(config);
+    return status;
+}

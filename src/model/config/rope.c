@@ -1,0 +1,103 @@
+/* rope.c: rotary position in config.json. */
+#include "model/config/rope.h"
+
+#include <math.h>
+#include <string.h>
+
+static void read_original(sr_config_reader *r, const json_t *scaling, sr_model_config *config) {
+    static const char name[] = "original_max_position_embeddings";
+    const double original =
+        sr_config_real(r, r->root, name, sr_config_real(r, scaling, name, config->positions));
+    if (!(original >= 1 && original <= SR_POSITIONS_MAX))
+        sr_config_refuse(r, name, "makes no sense");
+    else
+        config->rope_scaling.original_positions = (int64_t)original;
+}
+
+static void read_llama3(sr_config_reader *r, const json_t *scaling, sr_model_config *config) {
+    sr_rope_scaling *s = &config->rope_scaling;
+    s->kind = SR_ROPE_LLAMA3;
+    s->low_frequency_factor = sr_config_real(r, scaling, "low_freq_factor", 1.0);
+    s->high_frequency_factor = sr_config_real(r, scaling, "high_freq_factor", 4.0);
+    read_original(r, scaling, config);
+    if (!(s->high_frequency_factor > s->low_frequency_factor))
+        sr_config_refuse(r, "rope_scaling", "needs high_freq_factor above low_freq_factor");
+}
+
+static double yarn_amplitude(double factor, double size) {
+    return factor <= 1 ? 1.0 : 0.1 * size * log(factor) + 1.0;
+}
+
+/* Zero stands for "not given" where transformers takes it so. */
+static double given(sr_config_reader *r, const json_t *scaling, const char *key, double otherwise) {
+    const double number = sr_config_real(r, scaling, key, 0);
+    return number != 0 ? number : otherwise;
+}
+
+static void read_yarn(sr_config_reader *r, const json_t *scaling, sr_model_config *config) {
+    sr_rope_scaling *s = &config->rope_scaling;
+    s->kind = SR_ROPE_YARN;
+    read_original(r, scaling, config);
+    if (!sr_config_value(scaling, "factor") && s->original_positions)
+        s->factor = (double)config->positions / (double)s->original_positions;
+    s->fast_turns = given(r, scaling, "beta_fast", 32);
+    s->slow_turns = given(r, scaling, "beta_slow", 1);
+    s->fractional = !sr_config_flag(r, scaling, "truncate", true);
+    const double over = given(r, scaling, "mscale", 0),
+                 under = given(r, scaling, "mscale_all_dim", 0);
+    const double inferred = over != 0 && under != 0
+                                ? yarn_amplitude(s->factor, over) / yarn_amplitude(s->factor, under)
+                                : yarn_amplitude(s->factor, 1);
+    s->amplitude = sr_config_real(r, scaling, "attention_factor", inferred);
+    if (!(s->slow_turns > 0 && s->fast_turns >= s->slow_turns) || !isfinite(s->amplitude) ||
+        !(config->rope_theta > 1))
+        sr_config_refuse(r, "rope_scaling",
+                         "of yarn needs beta_fast of beta_slow or more, both above 0, a finite "
+                         "attention_factor, and a rope_theta above 1");
+}
+
+void sr_config_rope_read(sr_config_reader *r, sr_model_config *config) {
+    const json_t *scaling = sr_config_value(r->root, "rope_scaling");
+    /* Newer files keep theta and scaling together. */
+    const json_t *parameters = sr_config_value(r->root, "rope_parameters");
+    config->rope_theta = sr_config_real(r, r->root, "rope_theta", 10000.0);
+    if (parameters) {
+        config->rope_theta = sr_config_real(r, parameters, "rope_theta", config->rope_theta);
+        scaling = parameters;
+    }
+    if (!scaling)
+        return;
+    const char *kind =
+        sr_config_word(r, scaling, "rope_type", sr_config_word(r, scaling, "type", "default"));
+    config->rope_scaling.factor = sr_config_real(r, scaling, "factor", 1.0);
+    if (strcmp(kind, "linear") == 0)
+        config->rope_scaling.kind = SR_ROPE_LINEAR;
+    else if (strcmp(kind, "llama3") == 0)
+        read_llama3(r, scaling, config);
+    else if (strcmp(kind, "yarn") == 0)
+        read_yarn(r, scaling, config);
+    else if (strcmp(kind, "default") != 0)
+        sr_config_refuse(r, "rope_scaling", "must be default, linear, llama3 or yarn");
+    if (!(config->rope_scaling.factor > 0))
+        sr_config_refuse(r, "rope_scaling", "needs a factor above 0");
+}
+
+json_t *sr_config_rope_json(const sr_rope_scaling *s) {
+    switch (s->kind) {
+    case SR_ROPE_DEFAULT:
+        return json_null();
+    case SR_ROPE_LINEAR:
+        return json_pack("{s:s, s:f}", "rope_type", "linear", "factor", s->factor);
+    case SR_ROPE_LLAMA3:
+        return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor", s->factor,
+                         "low_freq_factor", s->low_frequency_factor, "high_freq_factor",
+                         s->high_frequency_factor, "original_max_position_embeddings",
+                         (json_int_t)s->original_positions);
+    case SR_ROPE_YARN:
+        return json_pack("{s:s, s:f, s:f, s:f, s:f, s:b, s:I}", "rope_type", "yarn", "factor",
+                         s->factor, "beta_fast", s->fast_turns, "beta_slow", s->slow_turns,
+                         "attention_factor", s->amplitude, "truncate", (int)!s->fractional,
+                         "original_max_position_embeddings", (json_int_t)s->original_positions);
+    }
+    return NULL;
+}

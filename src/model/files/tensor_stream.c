@@ -1,0 +1,80 @@
+/* tensor_stream.c: numbers between backend memory and files, a block at a time. */
+#include "model/files/tensor_stream.h"
+
+#include "base/bf16.h"
+
+#include <string.h>
+
+enum { BLOCK = 4096 };
+
+/* Rounds to nearest, ties to even; NaN stays one: half of the spacing of its numbers decides. */
+static uint16_t to_f16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const uint32_t sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+    if (size > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u);
+    if (size >= 0x477ff000u) /* 65520 and more */
+        return (uint16_t)(sign | 0x7c00u);
+    if (size < 0x38800000u) { /* below 2^-14 the numbers are multiples of 2^-24 */
+        float magnitude;
+        memcpy(&magnitude, &size, sizeof magnitude);
+        const float shifted = magnitude * 16777216.0f + 8388608.0f; /* rounds to a whole number */
+        memcpy(&bits, &shifted, sizeof bits);
+        return (uint16_t)(sign | (bits & 0x7fffu));
+    }
+    return (uint16_t)(sign | ((size + 0xfffu + (size >> 13 & 1u) - 0x38000000u) >> 13));
+}
+
+static srnn_status narrow_out(sr_backend *backend, uint16_t *to, const float *from, size_t count,
+                              sr_dtype dtype) {
+    float block[BLOCK];
+    for (size_t done = 0; done < count; done += BLOCK) {
+        const size_t here = count - done < BLOCK ? count - done : BLOCK;
+        SR_TRY(sr_device_copy_out(backend->device, block, from + done, here * sizeof *block));
+        for (size_t i = 0; i < here; i++)
+            to[done + i] = dtype == SR_DTYPE_BF16 ? sr_bf16_of(block[i]) : to_f16(block[i]);
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_stream_out(void *context, void *to, const sr_tensor *tensor, size_t first,
+                          size_t count) {
+    sr_backend *backend = context;
+    const float *from = (const float *)tensor->data + first;
+    return tensor->dtype == SR_DTYPE_F32
+               ? sr_device_copy_out(backend->device, to, from, count * sizeof *from)
+               : narrow_out(backend, to, from, count, tensor->dtype);
+}
+
+srnn_status sr_stream_in(sr_backend *backend, float *to, const sr_tensor *tensor) {
+    float block[BLOCK];
+    const size_t bytes = sr_dtype_bytes(tensor->dtype);
+    for (size_t done = 0; done < tensor->count; done += BLOCK) {
+        sr_tensor part = *tensor;
+        part.data = (const char *)tensor->data + done * bytes;
+        part.count = tensor->count - done < BLOCK ? tensor->count - done : BLOCK;
+        part.bytes = part.count * bytes;
+        sr_tensor_to_float(block, &part);
+        SR_TRY(sr_device_copy_in(backend->device, to + done, block, part.count * sizeof *block));
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_stream_compare(sr_backend *backend, const float *numbers, size_t count,
+                              const sr_tensor *tensor, const char *path) {
+    char block[BLOCK * sizeof(float)];
+    sr_tensor written = *tensor;
+    if (tensor->count != count || tensor->dtype != SR_DTYPE_F32)
+        return SR_FAIL(SRNN_ERR_IO, "%s: %s reads back with another size than was written", path,
+                       tensor->name);
+    written.data = numbers;
+    for (size_t first = 0; first < count; first += BLOCK) {
+        const size_t here = count - first < BLOCK ? count - first : BLOCK;
+        SR_TRY(sr_stream_out(backend, block, &written, first, here));
+        if (memcmp(block, (const float *)tensor->data + first, here * sizeof(float)) != 0)
+            return SR_FAIL(SRNN_ERR_IO, "%s: %s reads back as something else than was written",
+                           path, tensor->name);
+    }
+    return SRNN_OK;
+}

@@ -1,0 +1,213 @@
+/* attention.c: one attention layer: how it is made, and forward. */
+#include "model/layer/attention.h"
+
+#include "base/memory.h"
+#include "model/layer/attention_parts.h"
+
+#include <stdlib.h>
+
+enum { ALIGNMENT = 64 };
+
+static size_t take(size_t *bytes, size_t size) {
+    const size_t start = *bytes;
+    *bytes += (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return start;
+}
+
+/* Where each array stands in the saved bytes. */
+static void lay_out_saved(sr_attention_layer *layer) {
+    const size_t tokens = (size_t)layer->B * (size_t)layer->T;
+    const size_t rows = tokens * sr_number_bytes(layer->backend->number);
+    const size_t own = layer->wiring.form->own_norm ? 1 : 0;
+    sr_layer_layout *s = &layer->saved;
+    s->projected = take(&s->bytes, rows * (size_t)layer->stride);
+    s->convolved = take(&s->bytes, rows * (size_t)layer->wiring.convolved);
+    s->o = take(&s->bytes, rows * (size_t)layer->wiring.output);
+    s->normed = take(&s->bytes, own * rows * (size_t)layer->dims.C);
+    s->rstd = take(&s->bytes, own * tokens * sizeof(float));
+    s->attention = take(&s->bytes, layer->plan ? srnn_plan_saved_bytes(layer->plan) : 0);
+}
+
+/* Backward's scratch has the gradient of each saved array in the same place, and then what it needs beside. */
+static void lay_out_scratch(sr_attention_layer *layer) {
+    const size_t rows =
+        (size_t)layer->B * (size_t)layer->T * sr_number_bytes(layer->backend->number);
+    const size_t own = layer->wiring.form->own_norm ? 1 : 0;
+    sr_layer_layout *s = &layer->scratch;
+    *s = layer->saved;
+    s->bytes = s->attention;
+    for (int which = 0; which < SR_OPERANDS; which++)
+        s->learned[which] = take(&s->bytes, (size_t)layer->wiring.learned[which] * sizeof(float));
+    s->share = take(&s->bytes, rows * (size_t)layer->shared_columns);
+    s->parts = take(&s->bytes, own * SR_ROW_PARTS * (size_t)layer->dims.C * sizeof(float));
+}
+
+void sr_layer_positions(int32_t *positions, int64_t rows, int T, const int64_t *offsets,
+                        int64_t documents) {
+    int64_t start = 0, document = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        if (offsets && document < documents && row == offsets[document])
+            start = offsets[document++];
+        if (!offsets && row % T == 0)
+            start = row;
+        positions[row] = (int32_t)(row - start);
+    }
+}
+
+static srnn_status check(const sr_layer_setup *setup) {
+    const sr_layer_dims *d = &setup->dims;
+    const bool rope = setup->attention.position == SRNN_POSITION_ROPE;
+    SR_TRY(srnn_attention_check(&setup->attention));
+    if (d->C < 1 || d->H < 1 || d->Hkv < 1 || d->D < 1 || setup->B < 1 || setup->T < 1)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "an attention layer needs sizes of at least 1");
+    if (d->H % d->Hkv)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%d query heads cannot share %d key and value heads",
+                       d->H, d->Hkv);
+    if (rope && d->D % 2)
+        return SR_FAIL(SRNN_ERR_ARGUMENT,
+                       "rotary position needs an even head width, not %d; use position=none", d->D);
+    if (rope && setup->rope_positions < setup->T)
+        return SR_FAIL(SRNN_ERR_LIMIT, "%d tokens are more than the model's %lld positions",
+                       setup->T, (long long)setup->rope_positions);
+    return SRNN_OK;
+}
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static void measure(sr_attention_layer *layer) {
+    enum { ROW_NUMBERS = 16 }; /* rows start where copies of 16 bytes may */
+    const sr_layer_wiring *w = &layer->wiring;
+    layer->stride = (w->projected + ROW_NUMBERS - 1) / ROW_NUMBERS * ROW_NUMBERS;
+    for (int i = w->input_count; i < w->projection_count; i++)
+        if (w->projections[i].shared)
+            layer->shared_columns = larger(layer->shared_columns, w->projections[i].from.count);
+    for (int i = 0; i < w->conv_count; i++)
+        if (w->convs[i].shared)
+            layer->shared_columns = larger(layer->shared_columns, w->convs[i].from.count);
+}
+
+/* The norm of a layer reads and adds floats, as the residual stream has them. */
+static srnn_status check_own_norm(const sr_attention_layer *layer) {
+    if (layer->wiring.form->own_norm && layer->backend->number != SRNN_F32)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "a layer with a norm and a residual of its own is computed in float only");
+    return SRNN_OK;
+}
+
+static void set_problem(sr_attention_layer *layer, const sr_layer_setup *setup) {
+    srnn_problem *p = &layer->problem;
+    *p = sr_layer_problem(&setup->attention, &setup->dims);
+    p->dtype = layer->backend->number;
+    p->B = setup->B;
+    p->T = setup->T;
+    p->offsets = setup->offsets;
+    p->documents = setup->documents;
+    p->form = setup->form;
+    p->chunk = setup->chunk;
+    p->kernel = setup->kernel;
+    p->threads = layer->backend->threads;
+    p->state_limit = setup->state_limit;
+    p->rope_theta = setup->rope_theta;
+    p->device = layer->backend->device;
+}
+
+static srnn_status fill(sr_attention_layer *layer, const sr_layer_setup *setup) {
+    const sr_layer_dims *d = &setup->dims;
+    layer->attention = setup->attention;
+    layer->dims = *d;
+    layer->B = setup->B;
+    layer->T = setup->T;
+    layer->rope_table = setup->rope_table;
+    layer->rope_positions = setup->rope_positions;
+    layer->positions = setup->positions;
+    SR_TRY(sr_layer_wire(&layer->wiring, &setup->attention, d));
+    SR_TRY(check_own_norm(layer));
+    if (layer->wiring.input_linears > SR_LINEAR_GROUP_MAX)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "a layer projects its input to at most %d matrices",
+                       SR_LINEAR_GROUP_MAX);
+    measure(layer);
+    set_problem(layer, setup);
+    /* What is fed by pieces has a state in place of a plan, and the kernels of states. */
+    if (setup->positions)
+        SR_TRY(srnn_plan_create(&layer->plan, &layer->problem));
+    layer->problem.offsets = NULL;
+    layer->problem.documents = 0;
+    lay_out_saved(layer);
+    lay_out_scratch(layer);
+    return SRNN_OK;
+}
+
+srnn_status sr_attention_layer_create(sr_attention_layer **layer, sr_backend *backend,
+                                      const sr_layer_setup *setup) {
+    *layer = NULL;
+    SR_TRY(check(setup));
+    void *memory;
+    SR_TRY(sr_alloc_zero(&memory, 1, sizeof **layer));
+    sr_attention_layer *created = memory;
+    created->backend = backend;
+    const srnn_status status = fill(created, setup);
+    if (status != SRNN_OK) {
+        sr_attention_layer_free(created);
+        return status;
+    }
+    *layer = created;
+    return SRNN_OK;
+}
+
+void sr_attention_layer_free(sr_attention_layer *layer) {
+    if (!layer)
+        return;
+    srnn_plan_free(layer->plan);
+    free(layer);
+}
+
+srnn_status sr_attention_layer_documents(sr_attention_layer *layer, const int64_t *offsets,
+                                         int64_t documents) {
+    return srnn_plan_documents(layer->plan, offsets, documents);
+}
+
+size_t sr_attention_layer_saved_bytes(const sr_attention_layer *layer) {
+    return layer->saved.bytes;
+}
+
+size_t sr_attention_layer_scratch_bytes(const sr_attention_layer *layer) {
+    return layer->scratch.bytes;
+}
+
+size_t sr_attention_layer_own_bytes(const sr_attention_layer *layer) {
+    return srnn_plan_scratch_bytes(layer->plan);
+}
+
+srnn_status sr_attention_layer_attend(sr_attention_layer *layer, sr_matrix x,
+                                      const sr_layer_weights *weights, void *saved) {
+    const sr_layer_piece piece = {.rows = x.rows, .T = layer->T, .positions = layer->positions};
+    const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, saved, x.rows);
+    SR_TRY(sr_layer_project(layer, &arrays, x, weights, &piece));
+    const srnn_operands in = sr_layer_operands(layer, &arrays, weights, layer->T);
+    return srnn_attention_forward(layer->plan, sr_layer_output(layer, &arrays, layer->T), &in,
+                                  arrays.attention);
+}
+
+sr_linear sr_layer_output_linear(const sr_layer_weights *weights, int64_t N) {
+    return (sr_linear){weights->working->slot[SR_LAYER_OUTPUT],
+                       weights->master->slot[SR_LAYER_OUTPUT + 1], N};
+}
+
+srnn_status sr_attention_layer_finish(sr_attention_layer *layer, sr_matrix y, sr_matrix addend,
+                                      sr_matrix x, const sr_layer_weights *weights, void *saved) {
+    sr_backend *backend = layer->backend;
+    const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, saved, y.rows);
+    const sr_linear output = sr_layer_output_linear(weights, y.columns);
+    SR_TRY(backend->linear_forward(backend, y, addend, arrays.o, &output, 1));
+    return layer->wiring.form->own_norm ? backend->add_rows(backend, y, x) : SRNN_OK;
+}
+
+srnn_operands sr_attention_layer_operands(const sr_attention_layer *layer, srnn_tensor *o,
+                                          const sr_layer_weights *weights, void *saved) {
+    const sr_layer_arrays arrays =
+        sr_layer_arrays_at(layer, &layer->saved, saved, (int64_t)layer->B * layer->T);
+    *o = sr_layer_output(layer, &arrays, layer->T);
+    return sr_layer_operands(layer, &arrays, weights, layer->T);
+}

@@ -1,0 +1,152 @@
+/* attention_backward.c: one attention layer, backward. */
+#include "attention/kernel.h"
+#include "model/layer/attention_parts.h"
+
+/* What one call is about. */
+typedef struct back {
+    sr_attention_layer *layer;
+    sr_layer_arrays in, d; /* what forward left; the gradients of it */
+    const sr_layer_weights *weights;
+    const sr_layer_pointers *gradients;
+} back;
+
+static void linear_gradients(sr_linear_gradient *out, const back *b) {
+    const sr_layer_wiring *w = &b->layer->wiring;
+    for (int i = 0; i < w->linear_count; i++) {
+        const sr_wire_linear *l = &w->linears[i];
+        const sr_wire_projection *p = &w->projections[l->projection];
+        const int64_t in = p->from_input ? b->layer->dims.C : p->from.count;
+        out[i] =
+            (sr_linear_gradient){(float *)b->gradients->slot[p->weight] + l->row * in,
+                                 l->bias < 0 ? NULL : b->gradients->slot[l->bias], l->to.count};
+    }
+}
+
+static sr_matrix columns(sr_matrix m, sr_columns c) {
+    return sr_matrix_columns(m, c.first, c.count);
+}
+
+/* A gradient beside those that are there already, until it is added to them. */
+static sr_matrix beside(const back *b, int64_t count) {
+    return sr_matrix_of(b->d.share, b->d.projected.rows, count, b->layer->backend->number);
+}
+
+/* One product whose input is made of columns of `projected`. */
+static srnn_status inner_back(const back *b, const sr_linear *linear,
+                              const sr_linear_gradient *d_linear, const sr_wire_linear *wire) {
+    sr_backend *backend = b->layer->backend;
+    const sr_wire_projection *p = &b->layer->wiring.projections[wire->projection];
+    const sr_matrix d_out = columns(b->d.projected, wire->to);
+    const sr_matrix d_from = columns(b->d.projected, p->from);
+    const sr_matrix d_in = p->shared ? beside(b, p->from.count) : d_from;
+    SR_TRY(backend->linear_backward_input(backend, d_in, d_out, linear, 1));
+    SR_TRY(backend->linear_backward_weight(backend, d_linear, 1, d_out,
+                                           columns(b->in.projected, p->from)));
+    return p->shared ? backend->add_rows(backend, d_from, d_in) : SRNN_OK;
+}
+
+/* From the gradients of all projections to those of their input and of their weights. */
+static srnn_status project_back(const back *b, sr_matrix d_input, sr_matrix input) {
+    sr_backend *backend = b->layer->backend;
+    const sr_layer_wiring *w = &b->layer->wiring;
+    sr_linear linears[SR_WIRE_LINEARS];
+    sr_linear_gradient d_linears[SR_WIRE_LINEARS];
+    sr_layer_linears(linears, b->layer, b->weights, 0, w->linear_count);
+    linear_gradients(d_linears, b);
+    for (int i = w->linear_count - 1; i >= w->input_linears; i--)
+        SR_TRY(inner_back(b, &linears[i], &d_linears[i], &w->linears[i]));
+    const sr_wire_linear *last = &w->linears[w->input_linears - 1];
+    const sr_matrix d_out = sr_matrix_columns(b->d.projected, 0, last->to.first + last->to.count);
+    SR_TRY(backend->linear_backward_input(backend, d_input, d_out, linears, w->input_linears));
+    return backend->linear_backward_weight(backend, d_linears, w->input_linears, d_out, input);
+}
+
+/* The equation writes the gradients of its small tensors; the layer adds them up. */
+static srnn_status add_small(const back *b) {
+    sr_backend *backend = b->layer->backend;
+    for (int n = 0; n < SR_OPERANDS; n++) {
+        const int64_t numbers = b->layer->wiring.learned[n];
+        if (numbers)
+            SR_TRY(backend->add(backend, b->gradients->slot[sr_layer_operand_slot((sr_operand)n)],
+                                b->d.learned[n], numbers));
+    }
+    return SRNN_OK;
+}
+
+/* From the gradient of o to those of everything that the equation read. `position`: of q and k, and whether their gradients
+ * are freed of it. */
+static srnn_status attend_back(const back *b, sr_turn_back *position) {
+    sr_attention_layer *layer = b->layer;
+    const srnn_operands in = sr_layer_operands(layer, &b->in, b->weights, layer->T);
+    srnn_operands out = sr_layer_operands(layer, &b->d, b->weights, layer->T);
+    for (int which = 0; which < SR_OPERANDS; which++)
+        if (layer->wiring.learned[which])
+            sr_operand_place((sr_operand)which, &out, b->d.learned[which]);
+    if (layer->attention.position == SRNN_POSITION_ROPE)
+        position->turn = (sr_turn){layer->rope_table, layer->positions};
+    SR_TRY(sr_attention_turn_backward(layer->plan, &out, sr_layer_output(layer, &b->d, layer->T),
+                                      &in, b->in.attention, position));
+    return add_small(b);
+}
+
+static srnn_status conv_back(const back *b, int which) {
+    sr_backend *backend = b->layer->backend;
+    const sr_wire_conv *wire = &b->layer->wiring.convs[which];
+    const sr_layer_piece piece = {
+        .rows = b->d.projected.rows, .T = b->layer->T, .positions = b->layer->positions};
+    const sr_short_conv conv = sr_layer_conv(b->layer, &b->in, b->weights, &piece, which);
+    const sr_matrix d_from = columns(b->d.projected, wire->from);
+    const sr_matrix d_x = wire->shared ? beside(b, wire->from.count) : d_from;
+    SR_TRY(backend->short_conv_backward(backend, d_x, b->gradients->slot[wire->weight],
+                                        b->gradients->slot[wire->weight + 1],
+                                        columns(b->d.convolved, wire->to), &conv));
+    return wire->shared ? backend->add_rows(backend, d_from, d_x) : SRNN_OK;
+}
+
+/* From the gradients of operands to those of their projections: position and convolutions, of which those that
+ * write come before those that add. */
+static srnn_status place_back(const back *b, bool turned) {
+    const sr_layer_wiring *w = &b->layer->wiring;
+    if (!turned)
+        SR_TRY(sr_layer_turn(b->layer, &b->d, b->layer->positions, true));
+    for (int adds = 0; adds < 2; adds++)
+        for (int i = 0; i < w->conv_count; i++)
+            if (w->convs[i].shared == (adds == 1))
+                SR_TRY(conv_back(b, i));
+    return SRNN_OK;
+}
+
+/* The layer's own norm, and the residual around it. */
+static srnn_status own_norm_back(const back *b, sr_matrix d_x, sr_matrix d_y, sr_matrix x) {
+    sr_backend *backend = b->layer->backend;
+    const sr_rmsnorm norm = sr_layer_own_norm(b->layer, &b->in, x, b->weights);
+    const sr_rmsnorm_gradient out = {d_x.data, d_x.data, b->gradients->slot[SR_LAYER_OWN_NORM],
+                                     b->d.parts};
+    SR_TRY(sr_device_copy(backend->device, d_x.data, d_y.data,
+                          (size_t)(x.rows * x.columns) * sizeof(float)));
+    return backend->rmsnorm_backward(backend, &out, b->d.normed.data, &norm);
+}
+
+/* Its parameters are forward's, and a gradient for each. */
+srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x,
+                                        const sr_layer_pointers *gradients, sr_matrix d_y,
+                                        sr_matrix x, const sr_layer_weights *weights, void *saved,
+                                        void *scratch) {
+    sr_backend *backend = layer->backend;
+    const back b = {.layer = layer,
+                    .in = sr_layer_arrays_at(layer, &layer->saved, saved, x.rows),
+                    .d = sr_layer_arrays_at(layer, &layer->scratch, scratch, x.rows),
+                    .weights = weights,
+                    .gradients = gradients};
+    const sr_linear output = sr_layer_output_linear(weights, d_y.columns);
+    const sr_linear_gradient d_output = {gradients->slot[SR_LAYER_OUTPUT],
+                                         gradients->slot[SR_LAYER_OUTPUT + 1], output.N};
+    const bool own_norm = layer->wiring.form->own_norm != NULL;
+    SR_TRY(backend->linear_backward_input(backend, b.d.o, d_y, &output, 1));
+    SR_TRY(backend->linear_backward_weight(backend, &d_output, 1, d_y, b.in.o));
+    sr_turn_back position = {0};
+    SR_TRY(attend_back(&b, &position));
+    SR_TRY(place_back(&b, position.done));
+    SR_TRY(project_back(&b, own_norm ? b.d.normed : d_x, sr_layer_input(layer, &b.in, x)));
+    return own_norm ? own_norm_back(&b, d_x, d_y, x) : SRNN_OK;
+}

@@ -1,0 +1,201 @@
+/* attention_parts.c: what forward, backward and feeding by pieces share. */
+#include "model/layer/attention_parts.h"
+
+/* Of the norm that a layer brings along. */
+static const float OWN_NORM_EPSILON = 1e-5f;
+
+sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_layer_layout *layout,
+                                   void *base, int64_t rows) {
+    char *bytes = base;
+    const srnn_dtype number = layer->backend->number;
+    const sr_layer_wiring *w = &layer->wiring;
+    sr_layer_arrays arrays = {
+        .projected = {bytes + layout->projected, rows, w->projected, layer->stride, number},
+        .convolved = sr_matrix_of(bytes + layout->convolved, rows, w->convolved, number),
+        .o = sr_matrix_of(bytes + layout->o, rows, w->output, number),
+        .normed = sr_matrix_of(bytes + layout->normed, rows, layer->dims.C, number),
+        .rstd = (float *)(void *)(bytes + layout->rstd),
+        .attention = bytes + layout->attention,
+        .share = bytes + layout->share,
+        .parts = (float *)(void *)(bytes + layout->parts),
+    };
+    for (int which = 0; which < SR_OPERANDS; which++)
+        arrays.learned[which] = (float *)(void *)(bytes + layout->learned[which]);
+    return arrays;
+}
+
+void sr_layer_linears(sr_linear *linears, const sr_attention_layer *layer,
+                      const sr_layer_weights *weights, int first, int count) {
+    const sr_layer_wiring *w = &layer->wiring;
+    for (int i = 0; i < count; i++) {
+        const sr_wire_linear *l = &w->linears[first + i];
+        const sr_wire_projection *p = &w->projections[l->projection];
+        const int64_t in = p->from_input ? layer->dims.C : p->from.count;
+        linears[i] = (sr_linear){
+            sr_number_at(weights->working->slot[p->weight], l->row * in, layer->backend->number),
+            l->bias < 0 ? NULL : weights->master->slot[l->bias], l->to.count};
+    }
+}
+
+static sr_matrix columns(sr_matrix m, sr_columns c) {
+    return sr_matrix_columns(m, c.first, c.count);
+}
+
+/* ---- position */
+
+static sr_matrix place_of(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                          sr_operand which) {
+    const sr_wire_place *place = &layer->wiring.places[which];
+    return columns(place->convolved ? arrays->convolved : arrays->projected, place->at);
+}
+
+static sr_rope rope_of(const sr_attention_layer *layer, int64_t columns, const int32_t *positions) {
+    return (sr_rope){.table = layer->rope_table,
+                     .positions = positions,
+                     .heads = (int)(columns / layer->dims.D),
+                     .D = layer->dims.D};
+}
+
+static srnn_status turn(const sr_attention_layer *layer, sr_matrix x, const int32_t *positions,
+                        bool back) {
+    sr_backend *backend = layer->backend;
+    const sr_rope rope = rope_of(layer, x.columns, positions);
+    return back ? backend->rope_backward(backend, x, &rope)
+                : backend->rope_forward(backend, x, &rope);
+}
+
+srnn_status sr_layer_turn(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                          const int32_t *positions, bool back) {
+    const sr_wire_place *q = &layer->wiring.places[SR_OPERAND_Q];
+    const sr_wire_place *k = &layer->wiring.places[SR_OPERAND_K];
+    sr_matrix first = place_of(layer, arrays, SR_OPERAND_Q);
+    if (layer->attention.position != SRNN_POSITION_ROPE)
+        return SRNN_OK;
+    if (q->convolved == k->convolved && q->at.first + q->at.count == k->at.first) {
+        first.columns += k->at.count; /* they follow each other */
+        return turn(layer, first, positions, back);
+    }
+    SR_TRY(turn(layer, first, positions, back));
+    return turn(layer, place_of(layer, arrays, SR_OPERAND_K), positions, back);
+}
+
+/* ---- from x to operands */
+
+sr_short_conv sr_layer_conv(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                            const sr_layer_weights *weights, const sr_layer_piece *piece,
+                            int which) {
+    const sr_wire_conv *conv = &layer->wiring.convs[which];
+    return (sr_short_conv){.x = columns(arrays->projected, conv->from),
+                           .weight = weights->master->slot[conv->weight],
+                           .bias = weights->master->slot[conv->weight + 1],
+                           .positions = piece->positions,
+                           .width = conv->width,
+                           .T = piece->T,
+                           .history = piece->history ? piece->history[which] : NULL};
+}
+
+sr_matrix sr_layer_input(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                         sr_matrix x) {
+    return layer->wiring.form->own_norm ? arrays->normed : x;
+}
+
+sr_rmsnorm sr_layer_own_norm(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                             sr_matrix x, const sr_layer_weights *weights) {
+    return (sr_rmsnorm){.x = x.data,
+                        .weight = weights->master->slot[SR_LAYER_OWN_NORM],
+                        .rstd = arrays->rstd,
+                        .epsilon = OWN_NORM_EPSILON,
+                        .rows = x.rows,
+                        .C = layer->dims.C};
+}
+
+/* Whether q and k are the first columns of what the input is projected to, with nothing between that and their turn. */
+static bool turns_at_once(const sr_attention_layer *layer) {
+    const sr_layer_wiring *w = &layer->wiring;
+    const sr_wire_place *q = &w->places[SR_OPERAND_Q], *k = &w->places[SR_OPERAND_K];
+    return layer->attention.position == SRNN_POSITION_ROPE && !q->convolved && !k->convolved &&
+           q->at.first == 0 && k->at.first == q->at.count && w->linear_count == w->input_linears;
+}
+
+/* The projections of what x is the norm of; q and k turned where that can be done at once. */
+static srnn_status multiply_norm(sr_attention_layer *layer, sr_matrix y, sr_matrix x,
+                                 const sr_linear *linears, const sr_layer_piece *piece) {
+    const sr_layer_wiring *w = &layer->wiring;
+    const int64_t turned = w->places[SR_OPERAND_Q].at.count + w->places[SR_OPERAND_K].at.count;
+    const sr_rope rope = rope_of(layer, turned, piece->positions);
+    const sr_norm_linear of = {
+        *piece->norm, x.data, linears, w->input_linears, turns_at_once(layer) ? &rope : NULL,
+        piece->turned};
+    return layer->backend->norm_linear_forward(layer->backend, y, &of);
+}
+
+/* Projections of the input in one call; then those of what came out, one by one. */
+static srnn_status multiply(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
+                            const sr_layer_weights *weights, const sr_layer_piece *piece) {
+    sr_backend *backend = layer->backend;
+    const sr_layer_wiring *w = &layer->wiring;
+    sr_linear linears[SR_WIRE_LINEARS];
+    sr_layer_linears(linears, layer, weights, 0, w->linear_count);
+    const sr_wire_linear *last = &w->linears[w->input_linears - 1];
+    const sr_matrix y = sr_matrix_columns(arrays->projected, 0, last->to.first + last->to.count);
+    SR_TRY(piece->norm && !w->form->own_norm
+               ? multiply_norm(layer, y, x, linears, piece)
+               : backend->linear_forward(backend, y, (sr_matrix){0}, x, linears, w->input_linears));
+    for (int i = w->input_linears; i < w->linear_count; i++)
+        SR_TRY(backend->linear_forward(
+            backend, columns(arrays->projected, w->linears[i].to), (sr_matrix){0},
+            columns(arrays->projected, w->projections[w->linears[i].projection].from), &linears[i],
+            1));
+    return SRNN_OK;
+}
+
+srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
+                             const sr_layer_weights *weights, const sr_layer_piece *piece) {
+    sr_backend *backend = layer->backend;
+    const sr_layer_wiring *w = &layer->wiring;
+    if (w->form->own_norm) {
+        const sr_rmsnorm norm = sr_layer_own_norm(layer, arrays, x, weights);
+        if (piece->norm)
+            SR_TRY(backend->rmsnorm_forward(backend, x.data, piece->norm));
+        SR_TRY(backend->rmsnorm_forward(backend, arrays->normed.data, &norm));
+    }
+    SR_TRY(multiply(layer, arrays, sr_layer_input(layer, arrays, x), weights, piece));
+    for (int i = 0; i < w->conv_count; i++) {
+        const sr_short_conv conv = sr_layer_conv(layer, arrays, weights, piece, i);
+        SR_TRY(backend->short_conv_forward(backend, columns(arrays->convolved, w->convs[i].to),
+                                           &conv));
+    }
+    if (piece->norm && !w->form->own_norm && turns_at_once(layer))
+        return SRNN_OK;
+    if (!piece->turned)
+        return sr_layer_turn(layer, arrays, piece->positions, false);
+    *piece->turned = false;
+    return SRNN_OK;
+}
+
+/* ---- as the equation takes it */
+
+/* Heads of `width` numbers each that stand side by side in the rows of a matrix. */
+static srnn_tensor heads(sr_matrix m, int64_t T, int64_t width) {
+    return (srnn_tensor){.data = m.data, .batch = T * m.stride, .head = width, .time = m.stride};
+}
+
+srnn_operands sr_layer_operands(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                                const sr_layer_weights *weights, int64_t T) {
+    srnn_operands operands = {0};
+    for (int n = 0; n < SR_OPERANDS; n++) {
+        const sr_operand which = (sr_operand)n;
+        if (layer->wiring.places[n].there)
+            sr_operand_set_tensor(
+                which, &operands,
+                heads(place_of(layer, arrays, which), T, layer->wiring.places[n].width));
+        if (layer->wiring.learned[n])
+            sr_operand_place(which, &operands, weights->master->slot[sr_layer_operand_slot(which)]);
+    }
+    return operands;
+}
+
+srnn_tensor sr_layer_output(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                            int64_t T) {
+    return heads(arrays->o, T, layer->problem.Dv);
+}

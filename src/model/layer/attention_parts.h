@@ -1,0 +1,90 @@
+/* attention_parts.h (private): what forward, backward and feeding by pieces share. */
+#ifndef SR_MODEL_LAYER_ATTENTION_PARTS_H
+#define SR_MODEL_LAYER_ATTENTION_PARTS_H
+
+#include "model/layer/attention.h"
+
+/* Offsets in bytes of a layer's arrays. */
+typedef struct sr_layer_layout {
+    size_t projected, convolved, o, normed, rstd, attention;
+    size_t learned[SR_OPERANDS]; /* what the equation learns itself */
+    size_t share;                /* one gradient of columns that several read */
+    size_t parts;                /* of the own norm's sum */
+    size_t bytes;                /* in all */
+} sr_layer_layout;
+
+/* The arrays themselves, or their gradients; matrices of the backend's number type. */
+typedef struct sr_layer_arrays {
+    sr_matrix projected; /* (rows, width): all projections side by side */
+    sr_matrix convolved; /* (rows, channels): what convolutions make of some of them */
+    sr_matrix o;         /* (rows, H * Dv) */
+    sr_matrix normed;    /* (rows, C): the input after the layer's own norm, where it has one */
+    float *rstd;         /* (rows), the same */
+    void *attention;     /* what the equation saves */
+    float *learned[SR_OPERANDS]; /* gradients only, as the next two */
+    void *share;                 /* (rows, C or more) */
+    float *parts;                /* (SR_ROW_PARTS, C) */
+} sr_layer_arrays;
+
+struct sr_attention_layer {
+    sr_backend *backend;
+    srnn_attention attention;
+    sr_layer_dims dims;
+    sr_layer_wiring wiring;
+    int B, T;
+    int64_t stride;         /* rows of `projected` stand so many numbers apart */
+    int64_t shared_columns; /* the widest gradient that is added to another */
+    const float *rope_table;
+    int64_t rope_positions;
+    const int32_t *positions; /* (B*T) of each token in its document; not owned */
+    srnn_problem problem;
+    srnn_plan *plan;
+    sr_layer_layout saved, scratch;
+};
+
+/* Some tokens of every batch row. */
+typedef struct sr_layer_piece {
+    int64_t rows; /* B*T */
+    int64_t T;
+    const int32_t *positions;   /* (rows) */
+    const void *const *history; /* of each convolution, or NULL */
+    const sr_rmsnorm *norm;     /* x is room for this norm; NULL: x is there */
+    bool *turned; /* not NULL: q and k need not be turned, and this says whether they were */
+} sr_layer_piece;
+
+sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_layer_layout *layout,
+                                   void *base, int64_t rows);
+
+/* Products of the wiring from `first` on, as the backend multiplies them. */
+void sr_layer_linears(sr_linear *linears, const sr_attention_layer *layer,
+                      const sr_layer_weights *weights, int first, int count);
+
+/* From x to everything that the equation reads, with convolution and position applied. */
+srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *arrays, sr_matrix x,
+                             const sr_layer_weights *weights, const sr_layer_piece *piece);
+
+/* What is projected: x, or what the layer's own norm makes of it. */
+sr_matrix sr_layer_input(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                         sr_matrix x);
+sr_rmsnorm sr_layer_own_norm(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                             sr_matrix x, const sr_layer_weights *weights);
+
+/* The arrays as the equation takes them, for T tokens in each batch row. */
+srnn_operands sr_layer_operands(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                                const sr_layer_weights *weights, int64_t T);
+srnn_tensor sr_layer_output(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                            int64_t T);
+
+/* The projection of what the equation makes, to N columns. */
+sr_linear sr_layer_output_linear(const sr_layer_weights *weights, int64_t N);
+
+/* Turns the heads of q and k, or back. */
+srnn_status sr_layer_turn(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                          const int32_t *positions, bool back);
+
+/* One convolution of the wiring. */
+sr_short_conv sr_layer_conv(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+                            const sr_layer_weights *weights, const sr_layer_piece *piece,
+                            int which);
+
+#endif

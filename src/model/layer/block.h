@@ -1,0 +1,74 @@
+/* block.h: one decoder layer: norm, mixer, norm, MLP, each pair inside a residual. A model of Avey has no MLPs. */
+#ifndef SR_MODEL_LAYER_BLOCK_H
+#define SR_MODEL_LAYER_BLOCK_H
+
+#include "model/layer/mixer.h"
+#include "model/model.h"
+
+/* What forward leaves for backward, in device memory; void: of the backend's number type. */
+typedef struct sr_block_saved {
+    float *x;         /* (rows, C) input of the layer */
+    void *normed;     /* (rows, C) */
+    float *rstd;      /* (rows) */
+    void *mixer;      /* sr_mixer_saved_bytes */
+    float *middle;    /* (rows, C) after the mixer */
+    void *mlp_normed; /* (rows, C) */
+    float *mlp_rstd;  /* (rows) */
+    void *up;         /* (rows, inner): gate and up side by side, or up alone */
+    void *activated;  /* (rows, F) */
+} sr_block_saved;
+
+/* What backward needs beside, shared by all layers. */
+typedef struct sr_block_scratch {
+    void *d_normed;    /* (rows, C) */
+    void *d_activated; /* (rows, F) */
+    void *d_up;        /* (rows, inner); d_activated where there is no gate */
+    float *parts;      /* (SR_ROW_PARTS, C) */
+    void *mixer;       /* sr_mixer_scratch_bytes */
+} sr_block_scratch;
+
+/* The gradient of the residual stream, (rows, C): float, and once more in the number type. */
+typedef struct sr_block_gradient {
+    float *wide;
+    void *narrow; /* `wide` where the number type is float */
+} sr_block_gradient;
+
+/* Sees what the equation reads in a layer and what it makes, as floats in host memory, and may change
+ * o before the layer goes on. */
+typedef struct sr_observer {
+    srnn_status (*see)(void *context, int layer, const srnn_operands *in, srnn_tensor o);
+    void *context;
+} sr_observer;
+
+/* One layer of a model. */
+typedef struct sr_block {
+    sr_backend *backend;
+    const sr_model_config *config;
+    const sr_mixer *mixer;
+    const sr_block_pointers *master, *worker;
+    int64_t rows;
+    int layer;            /* its number, for the observer */
+    sr_observer observer; /* of sr_block_forward; { 0 }: nobody */
+} sr_block;
+
+/* Bytes of one saved, without x; and its arrays in that many bytes, x NULL. */
+size_t sr_block_saved_bytes(const sr_block *block);
+sr_block_saved sr_block_saved_at(const sr_block *block, void *memory);
+size_t sr_block_scratch_bytes(const sr_block *block);
+sr_block_scratch sr_block_scratch_at(const sr_block *block, void *memory);
+
+/* out (rows, C) = the layer's output for saved->x; fills the rest of saved. out may be NULL: only
+ * saved is wanted. */
+srnn_status sr_block_forward(const sr_block *block, float *out, const sr_block_saved *saved);
+
+/* d: the gradient of the output turns into that of the input. Adds to the gradients. */
+srnn_status sr_block_backward(const sr_block *block, sr_block_gradient d,
+                              const sr_block_pointers *gradient, const sr_block_saved *saved,
+                              const sr_block_scratch *scratch);
+
+/* x (rows, C), a piece of every batch row, turns into the layer's output, with what came before in
+ * `state`. saved is scratch; its x is not used, place->saved neither. */
+srnn_status sr_block_feed(const sr_block *block, float *x, sr_layer_state *state,
+                          const sr_block_saved *saved, const sr_layer_piece_place *place);
+
+#endif

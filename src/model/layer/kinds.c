@@ -1,0 +1,74 @@
+/* kinds.c: the different mixers of a model, each made once. */
+#include "model/layer/kinds.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The earlier layer with the same attention, or -1. */
+static int find_same(const sr_model_config *config, int layer) {
+    for (int earlier = 0; earlier < layer; earlier++)
+        if (sr_attention_same(&config->attention[earlier], &config->attention[layer]) &&
+            memcmp(&config->sizes[earlier], &config->sizes[layer], sizeof *config->sizes) == 0)
+            return earlier;
+    return -1;
+}
+
+/* B * T rows are whole contexts of Avey. */
+static srnn_status make_mixer(sr_mixer *mixer, sr_backend *backend, const sr_model_config *config,
+                              const sr_layer_setup *setup, int layer) {
+    sr_layer_setup own = *setup;
+    if (config->is_avey)
+        return sr_avey_layer_create(&mixer->avey, backend, &config->avey, config->C,
+                                    (int64_t)setup->B * setup->T);
+    own.attention = config->attention[layer];
+    own.dims = sr_model_config_dims(config, layer);
+    own.rope_theta = config->rope_theta;
+    return sr_attention_layer_create(&mixer->attention, backend, &own);
+}
+
+static srnn_status fill(sr_layer_kinds *kinds, sr_backend *backend, const sr_model_config *config,
+                        const sr_layer_setup *setup) {
+    void *memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof *kinds->of_layer));
+    kinds->of_layer = memory;
+    SR_TRY(sr_alloc_zero(&memory, (size_t)config->L, sizeof *kinds->kinds));
+    kinds->kinds = memory;
+    for (int layer = 0; layer < config->L; layer++) {
+        const int same = find_same(config, layer);
+        if (same < 0) {
+            sr_mixer *made = &kinds->kinds[kinds->count];
+            SR_TRY(make_mixer(made, backend, config, setup, layer));
+            kinds->of_layer[layer] = made;
+            kinds->count++;
+        } else {
+            kinds->of_layer[layer] = kinds->of_layer[same];
+        }
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_layer_kinds_create(sr_layer_kinds *kinds, sr_backend *backend,
+                                  const sr_model_config *config, const sr_layer_setup *setup) {
+    *kinds = (sr_layer_kinds){0};
+    const srnn_status status = fill(kinds, backend, config, setup);
+    if (status != SRNN_OK)
+        sr_layer_kinds_free(kinds);
+    return status;
+}
+
+void sr_layer_kinds_free(sr_layer_kinds *kinds) {
+    for (int i = 0; i < kinds->count; i++)
+        sr_mixer_free(&kinds->kinds[i]);
+    free(kinds->kinds);
+    free(kinds->of_layer);
+    *kinds = (sr_layer_kinds){0};
+}
+
+size_t sr_layer_kinds_bytes(const sr_layer_kinds *kinds) {
+    size_t bytes = 0;
+    for (int i = 0; i < kinds->count; i++)
+        bytes += sr_mixer_own_bytes(&kinds->kinds[i]);
+    return bytes;
+}

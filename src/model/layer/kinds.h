@@ -1,0 +1,22 @@
+/* kinds.h (private): the different mixers of a model, each made once. */
+#ifndef SR_MODEL_LAYER_KINDS_H
+#define SR_MODEL_LAYER_KINDS_H
+
+#include "model/config/config.h"
+#include "model/layer/mixer.h"
+
+typedef struct sr_layer_kinds {
+    const sr_mixer **of_layer; /* (L): layers with one descriptor share one */
+    sr_mixer *kinds;           /* (L), of which `count` are made; owned */
+    int count;
+} sr_layer_kinds;
+
+/* `setup` without its attention and sizes, which come from each layer of the configuration. */
+srnn_status sr_layer_kinds_create(sr_layer_kinds *kinds, sr_backend *backend,
+                                  const sr_model_config *config, const sr_layer_setup *setup);
+void sr_layer_kinds_free(sr_layer_kinds *kinds);
+
+/* Bytes that the layers hold. */
+size_t sr_layer_kinds_bytes(const sr_layer_kinds *kinds);
+
+#endif

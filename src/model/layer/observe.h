@@ -1,0 +1,11 @@
+/* observe.h (private): what an observer of a decoder layer is shown. (private) */
+#ifndef SR_MODEL_LAYER_OBSERVE_H
+#define SR_MODEL_LAYER_OBSERVE_H
+
+#include "model/layer/block.h"
+
+/* Shows the observer what the equation has read and made, `saved` by the attention layer, and takes
+ * its changes of o over. */
+srnn_status sr_block_observe(const sr_block *block, const sr_layer_weights *weights, void *saved);
+
+#endif

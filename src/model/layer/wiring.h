@@ -1,0 +1,100 @@
+/* wiring.h: a form with a variant and sizes put into it: which columns of which array each projection,
+ * convolution and operand of a layer has. Tensors, forward, backward and feeding by pieces all walk these lists. */
+#ifndef SR_MODEL_LAYER_WIRING_H
+#define SR_MODEL_LAYER_WIRING_H
+
+#include "model/layer/form.h"
+
+/* The sizes of an attention layer. */
+typedef struct sr_layer_dims {
+    int C;      /* width of the model */
+    int H, Hkv; /* heads; heads of what a group of them shares */
+    int D, Dv;  /* widths of a head of keys and of values; Dv 0: D */
+    int rank;   /* of projections in two steps; 0: none here */
+    int levels; /* of a variant with levels; 0: the equation's own */
+    int layers; /* of the model; 0: 1 */
+    bool qkv_bias, o_bias;
+} sr_layer_dims;
+
+enum { SR_WIRE_PROJECTIONS = SR_FORM_PROJECTIONS + SR_OPERANDS, SR_WIRE_LINEARS = 12 };
+
+/* What a tensor is to its layer. */
+typedef enum sr_layer_slot {
+    SR_LAYER_PROJECTIONS, /* a weight and a bias for each */
+    SR_LAYER_CONVS = SR_LAYER_PROJECTIONS + 2 * SR_WIRE_PROJECTIONS, /* the same */
+    SR_LAYER_OUTPUT = SR_LAYER_CONVS + 2 * SR_FORM_CONVS,            /* the same, of one */
+    SR_LAYER_OWN_NORM = SR_LAYER_OUTPUT + 2,
+    SR_LAYER_SPATIAL,  /* of Avey, whose blocks have the first projection and the output too */
+    SR_LAYER_OPERANDS, /* one for each that is learned itself, or the bias of a part */
+    SR_LAYER_SLOTS = SR_LAYER_OPERANDS + SR_OPERANDS,
+} sr_layer_slot;
+
+static inline sr_layer_slot sr_layer_operand_slot(sr_operand which) {
+    return (sr_layer_slot)(SR_LAYER_OPERANDS + (int)which);
+}
+
+/* Columns of a matrix. */
+typedef struct sr_columns {
+    int64_t first, count;
+} sr_columns;
+
+/* A projection with a tensor of its own. */
+typedef struct sr_wire_projection {
+    const char *name;
+    sr_layer_slot weight; /* its bias follows */
+    bool bias;
+    sr_start start, bias_start;
+    sr_columns to;   /* of `projected` */
+    bool from_input; /* else from these columns of `projected`, */
+    sr_columns from;
+    bool shared; /* which somebody else reads too */
+} sr_wire_projection;
+
+/* Some rows of a projection's weight, as one product: parts with a bias of their own stand alone. */
+typedef struct sr_wire_linear {
+    int projection;
+    int64_t row; /* the first, of the weight */
+    sr_columns to;
+    int bias; /* slot, or -1 */
+} sr_wire_linear;
+
+typedef struct sr_wire_conv {
+    const char *name;
+    sr_layer_slot weight; /* its bias follows */
+    bool bias;
+    sr_start start;
+    int width;
+    sr_columns from, to; /* of `projected`; of `convolved` */
+    bool shared;         /* somebody else reads `from` too */
+} sr_wire_conv;
+
+/* Where an operand over positions stands. */
+typedef struct sr_wire_place {
+    bool there, convolved; /* else in `projected` */
+    sr_columns at;
+    int64_t width; /* of a head */
+} sr_wire_place;
+
+typedef struct sr_layer_wiring {
+    const sr_layer_form *form;
+    sr_wire_projection projections[SR_WIRE_PROJECTIONS]; /* those of the input come first */
+    int projection_count, input_count;
+    sr_wire_linear linears[SR_WIRE_LINEARS]; /* in the same order */
+    int linear_count, input_linears;
+    sr_wire_conv convs[SR_FORM_CONVS];
+    int conv_count;
+    sr_wire_place places[SR_OPERANDS];
+    int64_t learned[SR_OPERANDS]; /* numbers of what is learned itself, 0: not there */
+    bool part_bias[SR_OPERANDS];  /* the operand's columns have a bias of their own */
+    int64_t projected, convolved; /* columns */
+    int64_t output;               /* columns of the equation's output, H * Dv */
+} sr_layer_wiring;
+
+/* The equation's sizes for a layer, B and T being 1. */
+srnn_problem sr_layer_problem(const srnn_attention *attention, const sr_layer_dims *dims);
+
+/* Fails where the variant needs what the form cannot make. */
+srnn_status sr_layer_wire(sr_layer_wiring *wiring, const srnn_attention *attention,
+                          const sr_layer_dims *dims);
+
+#endif

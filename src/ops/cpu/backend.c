@@ -1,0 +1,114 @@
+/* backend.c: the CPU backend's table and its memory. */
+#include "ops/cpu/backend.h"
+#include "base/memory.h"
+#include "base/threads.h"
+
+#include <stdlib.h>
+
+static void destroy(sr_backend *backend) {
+    sr_backend_cpu *cpu = (sr_backend_cpu *)backend;
+    for (int worker = 0; cpu->packs && worker < cpu->base.threads; worker++)
+        sr_matmul_bf16_free(cpu->packs[worker].bf16);
+    free(cpu->packs);
+    free(cpu->room);
+    srnn_device_close(cpu->base.device);
+    free(cpu);
+}
+
+static srnn_status make_packs(sr_backend_cpu *cpu) {
+    const size_t a = SR_PACK_DEPTH * (SR_PACK_A + SR_PACK_GAP);
+    const size_t b = SR_PACK_DEPTH * (SR_PACK_B + SR_PACK_GAP);
+    const size_t parts = SR_PRODUCT_PARTS * SR_PACK_A * SR_PACK_B;
+    const size_t threads = (size_t)cpu->base.threads;
+    void *memory;
+    SR_TRY(sr_alloc_zero(&memory, threads, sizeof *cpu->packs));
+    cpu->packs = memory;
+    SR_TRY(sr_alloc(&memory, threads * (a + b) + parts, sizeof(float)));
+    cpu->room = memory;
+    cpu->parts = cpu->room + threads * (a + b);
+    for (int worker = 0; worker < cpu->base.threads; worker++) {
+        cpu->packs[worker].a = cpu->room + (size_t)worker * (a + b);
+        cpu->packs[worker].b = cpu->packs[worker].a + a;
+    }
+    return SRNN_OK;
+}
+
+static const sr_backend table = {
+    .number = SRNN_F32,
+    .logit_numbers = 1 << 20,
+    .destroy = destroy,
+    .narrow = sr_cpu_narrow,
+    .embed_forward = sr_cpu_embed_forward,
+    .embed_backward = sr_cpu_embed_backward,
+    .linear_forward = sr_cpu_linear_forward,
+    .linear_backward_input = sr_cpu_linear_backward_input,
+    .linear_backward_weight = sr_cpu_linear_backward_weight,
+    .rmsnorm_forward = sr_cpu_rmsnorm_forward,
+    .rmsnorm_backward = sr_cpu_rmsnorm_backward,
+    .rope_forward = sr_cpu_rope_forward,
+    .rope_backward = sr_cpu_rope_backward,
+    .swiglu_forward = sr_cpu_swiglu_forward,
+    .swiglu_backward = sr_cpu_swiglu_backward,
+    .gelu_forward = sr_cpu_gelu_forward,
+    .gelu_backward = sr_cpu_gelu_backward,
+    .norm_linear_forward = sr_norm_linear_steps,
+    .norm_swiglu_forward = sr_norm_swiglu_steps,
+    .largest = sr_cpu_largest,
+    .follow = sr_cpu_follow,
+    .short_conv_forward = sr_cpu_short_conv_forward,
+    .short_conv_backward = sr_cpu_short_conv_backward,
+    .short_conv_history = sr_cpu_short_conv_history,
+    .add = sr_cpu_add,
+    .add_rows = sr_cpu_add_rows,
+    .cross_entropy = sr_cpu_cross_entropy,
+    .tally_losses = sr_cpu_tally_losses,
+    .tally_squares = sr_cpu_tally_squares,
+    .unit_squares = sr_cpu_unit_squares,
+    .adamw = sr_cpu_adamw,
+};
+
+/* From now on linear layers multiply in bf16 with sums in float. */
+static srnn_status use_bf16(sr_backend_cpu *cpu) {
+    if (!sr_matmul_bf16_available())
+        return SR_FAIL(
+            SRNN_ERR_UNSUPPORTED,
+            "this machine (or %s here) has no bf16 matrix products, which need AVX512_BF16 "
+            "or AMX: compute in float, without bf16",
+            sr_matmul_library());
+    for (int worker = 0; worker < cpu->base.threads; worker++)
+        if (!(cpu->packs[worker].bf16 = sr_matmul_bf16_create()))
+            return SR_FAIL(SRNN_ERR_MEMORY, "%s had no memory for bf16 products",
+                           sr_matmul_library());
+    return SRNN_OK;
+}
+
+static srnn_status open_device(sr_backend_cpu *cpu) {
+    sr_device_choice choice;
+    SR_TRY(sr_device_choose(&choice, "cpu"));
+    return choice.kind->open(&cpu->base.device, choice.index, cpu->base.threads);
+}
+
+static srnn_status fill(sr_backend_cpu *cpu, const sr_backend_settings *settings) {
+    cpu->base.threads = sr_thread_count(settings->threads);
+    SR_TRY(open_device(cpu));
+    SR_TRY(make_packs(cpu));
+    SR_TRY(sr_cpu_level_check());
+    if (sr_cpu_level_asked())
+        sr_matmul_limit(sr_cpu_level_used());
+    return settings->bf16 ? use_bf16(cpu) : SRNN_OK;
+}
+
+srnn_status sr_backend_cpu_create(sr_backend **backend, const sr_backend_settings *settings) {
+    void *memory;
+    *backend = NULL;
+    SR_TRY(sr_alloc(&memory, 1, sizeof(sr_backend_cpu)));
+    sr_backend_cpu *cpu = memory;
+    *cpu = (sr_backend_cpu){.base = table, .rows = sr_cpu_rows_best()};
+    const srnn_status status = fill(cpu, settings);
+    if (status != SRNN_OK) {
+        destroy(&cpu->base);
+        return status;
+    }
+    *backend = &cpu->base;
+    return SRNN_OK;
+}

@@ -1,0 +1,84 @@
+/* backend.h (private): what the files of the CPU backend share. */
+#ifndef SR_OPS_CPU_BACKEND_H
+#define SR_OPS_CPU_BACKEND_H
+
+#include "ops/backend.h"
+#include "ops/cpu/gemm.h"
+#include "ops/cpu/rows.h"
+
+/* Room for the operands of one tile of a product, and what was copied there. */
+typedef struct sr_pack {
+    float *a, *b;
+    const float *a_from, *b_from;
+    sr_matmul_bf16
+        *bf16; /* what multiplies, if the operands are to be bf16; NULL: they are float */
+} sr_pack;
+
+typedef struct sr_backend_cpu {
+    sr_backend base; /* first, so that a pointer to it is a pointer to the whole */
+    const sr_cpu_rows *rows;
+    sr_pack *packs; /* (threads) */
+    float *parts;   /* (SR_PRODUCT_PARTS, SR_PACK_A, SR_PACK_B): parts of sums */
+    float *room;    /* of all packs and parts */
+} sr_backend_cpu;
+
+/* Numbers that the two operands of one pack take. */
+enum { SR_PACK_DEPTH = 1024, SR_PACK_A = 128, SR_PACK_B = 256, SR_PACK_GAP = 16 };
+enum { SR_PRODUCT_PARTS = 64 };
+
+static inline const sr_cpu_rows *sr_cpu_rows_of(const sr_backend *backend) {
+    return ((const sr_backend_cpu *)backend)->rows;
+}
+
+static inline int64_t sr_min(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static inline int64_t sr_tiles(int64_t length, int64_t tile) {
+    return (length + tile - 1) / tile;
+}
+
+/* Row `row` of a matrix of floats, which all of the CPU's are. */
+static inline float *sr_cpu_row(sr_matrix m, int64_t row) {
+    return (float *)m.data + row * m.stride;
+}
+
+/* The ops, each in the file named after it; contracts in backend.h. */
+srnn_status sr_cpu_narrow(sr_backend *, void *out, const float *x, int64_t n);
+srnn_status sr_cpu_embed_forward(sr_backend *, sr_matrix out, const float *weight,
+                                 const int32_t *ids);
+srnn_status sr_cpu_embed_backward(sr_backend *, float *d_weight, sr_matrix d_out,
+                                  const int32_t *ids);
+srnn_status sr_cpu_linear_forward(sr_backend *, sr_matrix y, sr_matrix addend, sr_matrix x,
+                                  const sr_linear *layers, int count);
+srnn_status sr_cpu_linear_backward_input(sr_backend *, sr_matrix d_x, sr_matrix d_y,
+                                         const sr_linear *layers, int count);
+srnn_status sr_cpu_linear_backward_weight(sr_backend *, const sr_linear_gradient *layers, int count,
+                                          sr_matrix d_y, sr_matrix x);
+srnn_status sr_cpu_short_conv_forward(sr_backend *, sr_matrix out, const sr_short_conv *conv);
+srnn_status sr_cpu_short_conv_backward(sr_backend *, sr_matrix d_x, float *d_weight, float *d_bias,
+                                       sr_matrix d_out, const sr_short_conv *conv);
+srnn_status sr_cpu_short_conv_history(sr_backend *, void *history, const sr_short_conv *conv);
+srnn_status sr_cpu_rmsnorm_forward(sr_backend *, void *out, const sr_rmsnorm *norm);
+srnn_status sr_cpu_rmsnorm_backward(sr_backend *, const sr_rmsnorm_gradient *gradient,
+                                    const void *d_out, const sr_rmsnorm *norm);
+srnn_status sr_cpu_rope_forward(sr_backend *, sr_matrix x, const sr_rope *rope);
+srnn_status sr_cpu_rope_backward(sr_backend *, sr_matrix d_x, const sr_rope *rope);
+srnn_status sr_cpu_cross_entropy(sr_backend *, float *losses, int32_t *hits, sr_matrix logits,
+                                 const int32_t *targets, float scale);
+srnn_status sr_cpu_largest(sr_backend *, int32_t *out, sr_matrix x);
+srnn_status sr_cpu_follow(sr_backend *, int32_t *ids, int32_t *positions, const int32_t *chosen,
+                          int32_t position, int64_t rows);
+srnn_status sr_cpu_swiglu_forward(sr_backend *, sr_matrix out, sr_matrix x);
+srnn_status sr_cpu_swiglu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
+srnn_status sr_cpu_gelu_forward(sr_backend *, sr_matrix out, sr_matrix x);
+srnn_status sr_cpu_gelu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
+srnn_status sr_cpu_add(sr_backend *, float *y, const float *x, int64_t n);
+srnn_status sr_cpu_add_rows(sr_backend *, sr_matrix y, sr_matrix x);
+srnn_status sr_cpu_tally_losses(sr_backend *, sr_tally *tally, const float *losses,
+                                const int32_t *hits, const int32_t *targets, int64_t rows);
+srnn_status sr_cpu_tally_squares(sr_backend *, sr_tally *tally, const float *x, int64_t n);
+srnn_status sr_cpu_unit_squares(sr_backend *, double *units, const float *x, int64_t n);
+srnn_status sr_cpu_adamw(sr_backend *, sr_tally *tally, const sr_adamw *adamw);
+
+#endif

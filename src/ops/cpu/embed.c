@@ -1,0 +1,58 @@
+/* embed.c: rows of a table by token, and their gradient. */
+#include "base/threads.h"
+#include "ops/cpu/backend.h"
+
+#include <string.h>
+
+enum { TILE_ROWS = 128, TILE_COLUMNS = 16 }; /* a cache line of columns: no two tasks share one */
+
+typedef struct embedding {
+    sr_matrix rows;
+    const float *weight;
+    float *d_weight;
+    const int32_t *ids;
+} embedding;
+
+static void copy_rows(void *context, int64_t task, int worker) {
+    (void)worker;
+    const embedding *job = context;
+    const int64_t C = job->rows.columns;
+    const int64_t end = sr_min((task + 1) * TILE_ROWS, job->rows.rows);
+    for (int64_t row = task * TILE_ROWS; row < end; row++) {
+        float *to = sr_cpu_row(job->rows, row);
+        if (job->ids[row] < 0)
+            memset(to, 0, (size_t)C * sizeof *to);
+        else
+            memcpy(to, job->weight + job->ids[row] * C, (size_t)C * sizeof *to);
+    }
+}
+
+/* A task owns some columns of every row, so that sums have one order and no two tasks meet. */
+static void add_columns(void *context, int64_t task, int worker) {
+    (void)worker;
+    const embedding *job = context;
+    const int64_t C = job->rows.columns;
+    const int64_t first = task * TILE_COLUMNS, end = sr_min(first + TILE_COLUMNS, C);
+    for (int64_t row = 0; row < job->rows.rows; row++) {
+        if (job->ids[row] < 0)
+            continue;
+        float *restrict to = job->d_weight + job->ids[row] * C;
+        const float *restrict from = sr_cpu_row(job->rows, row);
+        for (int64_t c = first; c < end; c++)
+            to[c] += from[c];
+    }
+}
+
+srnn_status sr_cpu_embed_forward(sr_backend *backend, sr_matrix out, const float *weight,
+                                 const int32_t *ids) {
+    embedding job = {.rows = out, .weight = weight, .ids = ids};
+    sr_parallel(copy_rows, &job, sr_tiles(out.rows, TILE_ROWS), backend->threads);
+    return SRNN_OK;
+}
+
+srnn_status sr_cpu_embed_backward(sr_backend *backend, float *d_weight, sr_matrix d_out,
+                                  const int32_t *ids) {
+    embedding job = {.rows = d_out, .d_weight = d_weight, .ids = ids};
+    sr_parallel(add_columns, &job, sr_tiles(d_out.columns, TILE_COLUMNS), backend->threads);
+    return SRNN_OK;
+}

@@ -1,0 +1,21 @@
+/* gemm_bf16_absent.c: what stands for products of bf16 numbers where the library has none. */
+#include "ops/cpu/gemm.h"
+
+#include <stddef.h>
+
+bool sr_matmul_bf16_available(void) {
+    return false;
+}
+
+sr_matmul_bf16 *sr_matmul_bf16_create(void) {
+    return NULL;
+}
+
+void sr_matmul_bf16_free(sr_matmul_bf16 *keeper) {
+    (void)keeper;
+}
+
+bool sr_matmul_bf16_run(sr_matmul_bf16 *keeper, const sr_product_bf16 *product) {
+    (void)keeper, (void)product;
+    return false;
+}

@@ -1,0 +1,148 @@
+/* gemm_bf16_dnnl.c: one matrix product of bf16 numbers by oneDNN 2. */
+#include "ops/cpu/gemm.h"
+
+#include <dnnl.h>
+#include <stdlib.h>
+
+/* Making a primitive takes longer than a small product, so a worker keeps the last ones. */
+enum { KEPT = 64 };
+
+typedef struct kept_product {
+    sr_product_bf16 shape; /* without pointers */
+    dnnl_primitive_t primitive;
+    dnnl_memory_t a, b, c;
+} kept_product;
+
+struct sr_matmul_bf16 {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    kept_product kept[KEPT];
+    int count, next; /* next: the place of the oldest once all are taken */
+};
+
+bool sr_matmul_bf16_available(void) {
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) ==
+           dnnl_cpu_isa_avx512_core_bf16;
+}
+
+sr_matmul_bf16 *sr_matmul_bf16_create(void) {
+    sr_matmul_bf16 *keeper = calloc(1, sizeof *keeper);
+    if (!keeper)
+        return NULL;
+    if (dnnl_engine_create(&keeper->engine, dnnl_cpu, 0) == dnnl_success &&
+        dnnl_stream_create(&keeper->stream, keeper->engine, dnnl_stream_default_flags) ==
+            dnnl_success)
+        return keeper;
+    sr_matmul_bf16_free(keeper);
+    return NULL;
+}
+
+static void drop(kept_product *kept) {
+    dnnl_primitive_destroy(kept->primitive);
+    dnnl_memory_destroy(kept->a);
+    dnnl_memory_destroy(kept->b);
+    dnnl_memory_destroy(kept->c);
+    *kept = (kept_product){.primitive = NULL};
+}
+
+void sr_matmul_bf16_free(sr_matmul_bf16 *keeper) {
+    if (!keeper)
+        return;
+    for (int i = 0; i < keeper->count; i++)
+        drop(&keeper->kept[i]);
+    dnnl_stream_destroy(keeper->stream);
+    dnnl_engine_destroy(keeper->engine);
+    free(keeper);
+}
+
+static bool same_shape(const sr_product_bf16 *x, const sr_product_bf16 *y) {
+    return x->M == y->M && x->N == y->N && x->K == y->K && x->a_stride == y->a_stride &&
+           x->b_stride == y->b_stride && x->c_stride == y->c_stride &&
+           x->transpose_a == y->transpose_a && x->transpose_b == y->transpose_b && x->add == y->add;
+}
+
+/* A matrix (rows, columns) whose stored rows, or columns if it is transposed, lie `stride` apart. */
+static bool describe(dnnl_memory_desc_t *out, dnnl_data_type_t type, int64_t rows, int64_t columns,
+                     int64_t stride, bool transposed) {
+    const dnnl_dims_t sizes = {rows, columns};
+    const dnnl_dims_t strides = {transposed ? 1 : stride, transposed ? stride : 1};
+    return dnnl_memory_desc_init_by_strides(out, 2, sizes, type, strides) == dnnl_success;
+}
+
+static bool make_primitive(kept_product *kept, dnnl_engine_t engine,
+                           const dnnl_memory_desc_t descs[3], dnnl_primitive_attr_t attributes) {
+    dnnl_matmul_desc_t product;
+    dnnl_primitive_desc_t desc;
+    if (dnnl_matmul_desc_init(&product, &descs[0], &descs[1], NULL, &descs[2]) != dnnl_success ||
+        dnnl_primitive_desc_create(&desc, &product, attributes, engine, NULL) != dnnl_success)
+        return false;
+    const bool made = dnnl_primitive_create(&kept->primitive, desc) == dnnl_success;
+    dnnl_primitive_desc_destroy(desc);
+    return made &&
+           dnnl_memory_create(&kept->a, &descs[0], engine, DNNL_MEMORY_NONE) == dnnl_success &&
+           dnnl_memory_create(&kept->b, &descs[1], engine, DNNL_MEMORY_NONE) == dnnl_success &&
+           dnnl_memory_create(&kept->c, &descs[2], engine, DNNL_MEMORY_NONE) == dnnl_success;
+}
+
+/* Attributes that say whether the product is added to what is there. */
+static bool make_attributes(dnnl_primitive_attr_t *attributes, bool add) {
+    dnnl_post_ops_t after;
+    if (dnnl_primitive_attr_create(attributes) != dnnl_success)
+        return false;
+    if (!add)
+        return true;
+    bool made = dnnl_post_ops_create(&after) == dnnl_success;
+    if (made) {
+        made = dnnl_post_ops_append_sum(after, 1.0f) == dnnl_success &&
+               dnnl_primitive_attr_set_post_ops(*attributes, after) == dnnl_success;
+        dnnl_post_ops_destroy(after);
+    }
+    if (!made)
+        dnnl_primitive_attr_destroy(*attributes);
+    return made;
+}
+
+static bool make(kept_product *kept, dnnl_engine_t engine, const sr_product_bf16 *p) {
+    dnnl_memory_desc_t descs[3];
+    dnnl_primitive_attr_t attributes;
+    kept->shape = *p;
+    if (!describe(&descs[0], dnnl_bf16, p->M, p->K, p->a_stride, p->transpose_a) ||
+        !describe(&descs[1], dnnl_bf16, p->K, p->N, p->b_stride, p->transpose_b) ||
+        !describe(&descs[2], dnnl_f32, p->M, p->N, p->c_stride, false) ||
+        !make_attributes(&attributes, p->add))
+        return false;
+    const bool made = make_primitive(kept, engine, descs, attributes);
+    dnnl_primitive_attr_destroy(attributes);
+    if (!made)
+        drop(kept);
+    return made;
+}
+
+/* The product with this shape, made if need be; NULL if it cannot be. */
+static kept_product *find(sr_matmul_bf16 *keeper, const sr_product_bf16 *p) {
+    for (int i = 0; i < keeper->count; i++)
+        if (keeper->kept[i].primitive && same_shape(&keeper->kept[i].shape, p))
+            return &keeper->kept[i];
+    kept_product *place = &keeper->kept[keeper->next];
+    keeper->next = (keeper->next + 1) % KEPT;
+    if (keeper->count < KEPT)
+        keeper->count++;
+    else
+        drop(place);
+    return make(place, keeper->engine, p) ? place : NULL;
+}
+
+bool sr_matmul_bf16_run(sr_matmul_bf16 *keeper, const sr_product_bf16 *p) {
+    kept_product *kept = find(keeper, p);
+    if (!kept)
+        return false;
+    /* The library's handles are not const; it only reads its sources. */
+    if (dnnl_memory_set_data_handle(kept->a, (void *)(uintptr_t)p->a) != dnnl_success ||
+        dnnl_memory_set_data_handle(kept->b, (void *)(uintptr_t)p->b) != dnnl_success ||
+        dnnl_memory_set_data_handle(kept->c, p->c) != dnnl_success)
+        return false;
+    const dnnl_exec_arg_t arguments[] = {
+        {DNNL_ARG_SRC, kept->a}, {DNNL_ARG_WEIGHTS, kept->b}, {DNNL_ARG_DST, kept->c}};
+    return dnnl_primitive_execute(kept->primitive, keeper->stream, 3, arguments) == dnnl_success &&
+           dnnl_stream_wait(keeper->stream) == dnnl_success;
+}

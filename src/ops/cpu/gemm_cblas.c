@@ -1,0 +1,20 @@
+/* gemm_cblas.c: one matrix product by a CBLAS library. */
+#include "ops/cpu/gemm.h"
+
+#include <cblas.h>
+
+const char *sr_matmul_library(void) {
+    return "CBLAS";
+}
+
+void sr_matmul_limit(sr_cpu_level level) {
+    (void)level; /* BLAS has no call for it */
+}
+
+bool sr_matmul(const sr_product *p) {
+    cblas_sgemm(CblasRowMajor, p->transpose_a ? CblasTrans : CblasNoTrans,
+                p->transpose_b ? CblasTrans : CblasNoTrans, (int)p->M, (int)p->N, (int)p->K, 1.0f,
+                p->a, (int)p->a_stride, p->b, (int)p->b_stride, p->add ? 1.0f : 0.0f, p->c,
+                (int)p->c_stride);
+    return true;
+}

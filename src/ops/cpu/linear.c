@@ -1,0 +1,398 @@
+/* linear.c: the products of a linear layer, in fixed tiles handed to threads. */
+#include "base/threads.h"
+#include "ops/cpu/backend.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+/* Each tile of a result is one single-threaded library call: the bits do not depend on the number
+ * of threads, and skinny shapes keep every core busy. For tiles this small libraries do not copy
+ * their operands; rows that lie a power of two apart then fall into the same few cache lines (a third
+ * of the speed was measured). So operands whose rows run along the sum are copied first, to rows a
+ * little farther apart; a worker keeps its last copies, which the next tile mostly needs again.
+ *
+ * Gradients of weights are small results of long sums: too few tiles for many cores. There the sum is
+ * cut too, into parts that are added in order afterwards. */
+enum { TILE_M = SR_PACK_A, TILE_N = SR_PACK_B, TILE_NUMBERS = TILE_M * TILE_N };
+
+typedef struct tile_size {
+    int64_t m, n;
+} tile_size;
+
+/* Where only B is copied, more rows to a tile copy less of it. Where nothing is, and tiles would be few, smaller ones
+ * let threads end together. */
+static tile_size tile_size_of(const sr_product *p) {
+    enum { FEW = 32 };
+    if (p->transpose_a)
+        return (tile_size){TILE_M, TILE_N};
+    if (!p->transpose_b)
+        return (tile_size){TILE_N, TILE_M};
+    const bool few = sr_tiles(p->M, TILE_M) * sr_tiles(p->N, TILE_N) < FEW;
+    return (tile_size){few ? TILE_M / 2 : TILE_M, TILE_N};
+}
+
+/* A product, and what is added to each of its rows: (N) or NULL. */
+typedef struct biased_product {
+    sr_product product;
+    const float *bias;
+} biased_product;
+
+/* Products that run side by side, of each, one stretch of the sum; or whose sum is wanted. */
+typedef struct tiled_products {
+    const biased_product *items;
+    int added;     /* so many have the same result, and are added up there; 0: each has its own */
+    int64_t tiles; /* of all of them */
+    int64_t depth; /* of a part; 0: the sum is whole */
+    int64_t parts;
+    float *room;    /* (parts, tiles, TILE_NUMBERS) */
+    sr_pack *packs; /* (threads) */
+    const sr_cpu_rows *loops;
+    atomic_bool failed;
+} tiled_products;
+
+static int64_t tiles_in(const sr_product *p) {
+    const tile_size size = tile_size_of(p);
+    return sr_tiles(p->M, size.m) * sr_tiles(p->N, size.n);
+}
+
+/* A tile of one of the products, and where it stands there. */
+typedef struct placed_tile {
+    const biased_product *item;
+    sr_product product;
+    int64_t n;
+} placed_tile;
+
+static placed_tile tile_of(const biased_product *item, int64_t number) {
+    const sr_product *whole = &item->product;
+    const tile_size size = tile_size_of(whole);
+    const int64_t down = sr_tiles(whole->M, size.m), m = number % down * size.m;
+    placed_tile at = {item, *whole, number / down * size.n};
+    at.product.M = sr_min(size.m, whole->M - m);
+    at.product.N = sr_min(size.n, whole->N - at.n);
+    at.product.a += whole->transpose_a ? m : m * whole->a_stride;
+    at.product.b += whole->transpose_b ? at.n * whole->b_stride : at.n;
+    at.product.c += m * whole->c_stride + at.n;
+    return at;
+}
+
+/* Tile `number` of all products side by side. */
+static placed_tile tile_at(const tiled_products *job, int64_t number) {
+    const biased_product *item = job->items;
+    for (; number >= tiles_in(&item->product); item++)
+        number -= tiles_in(&item->product);
+    return tile_of(item, number);
+}
+
+/* Numbers first .. first + depth of the sum. */
+static sr_product stretch_of(sr_product p, int64_t first, int64_t depth) {
+    p.K = sr_min(depth, p.K - first);
+    p.a += p.transpose_a ? first * p.a_stride : first;
+    p.b += p.transpose_b ? first : first * p.b_stride;
+    p.add = p.add || first > 0;
+    return p;
+}
+
+/* Rows of an operand, to be copied. */
+typedef struct panel {
+    const float *from;
+    int64_t stride, rows, columns;
+} panel;
+
+static void copy_panel(float *to, int64_t to_stride, panel p) {
+    for (int64_t row = 0; row < p.rows; row++)
+        memcpy(to + row * to_stride, p.from + row * p.stride, (size_t)p.columns * sizeof *to);
+}
+
+static void pack_tile(sr_product *tile, sr_pack *pack) {
+    enum { A_STRIDE = SR_PACK_A + SR_PACK_GAP, B_STRIDE = SR_PACK_B + SR_PACK_GAP };
+    if (tile->transpose_a) {
+        if (pack->a_from != tile->a)
+            copy_panel(pack->a, A_STRIDE, (panel){tile->a, tile->a_stride, tile->K, tile->M});
+        pack->a_from = tile->a;
+        tile->a = pack->a;
+        tile->a_stride = A_STRIDE;
+    }
+    if (!tile->transpose_b) {
+        if (pack->b_from != tile->b)
+            copy_panel(pack->b, B_STRIDE, (panel){tile->b, tile->b_stride, tile->K, tile->N});
+        pack->b_from = tile->b;
+        tile->b = pack->b;
+        tile->b_stride = B_STRIDE;
+    }
+}
+
+static void round_panel(uint16_t *to, int64_t to_stride, panel p, const sr_cpu_rows *loops) {
+    for (int64_t row = 0; row < p.rows; row++)
+        loops->to_bf16(to + row * to_stride, p.from + row * p.stride, p.columns);
+}
+
+/* Both operands are copied, as bf16, in the order in which they are stored. */
+static bool multiply_bf16(const sr_product *tile, sr_pack *pack, const sr_cpu_rows *loops) {
+    enum { A_STRIDE = SR_PACK_A + SR_PACK_GAP, B_STRIDE = SR_PACK_B + SR_PACK_GAP };
+    enum { K_STRIDE = SR_PACK_DEPTH + SR_PACK_GAP };
+    uint16_t *a = (uint16_t *)(void *)pack->a, *b = (uint16_t *)(void *)pack->b;
+    const int64_t a_stride = tile->transpose_a ? A_STRIDE : K_STRIDE;
+    const int64_t b_stride = tile->transpose_b ? K_STRIDE : B_STRIDE;
+    if (pack->a_from != tile->a)
+        round_panel(a, a_stride,
+                    (panel){tile->a, tile->a_stride, tile->transpose_a ? tile->K : tile->M,
+                            tile->transpose_a ? tile->M : tile->K},
+                    loops);
+    if (pack->b_from != tile->b)
+        round_panel(b, b_stride,
+                    (panel){tile->b, tile->b_stride, tile->transpose_b ? tile->N : tile->K,
+                            tile->transpose_b ? tile->K : tile->N},
+                    loops);
+    pack->a_from = tile->a;
+    pack->b_from = tile->b;
+    const sr_product_bf16 product = {.a = a,
+                                     .b = b,
+                                     .c = tile->c,
+                                     .a_stride = a_stride,
+                                     .b_stride = b_stride,
+                                     .c_stride = tile->c_stride,
+                                     .M = tile->M,
+                                     .N = tile->N,
+                                     .K = tile->K,
+                                     .transpose_a = tile->transpose_a,
+                                     .transpose_b = tile->transpose_b,
+                                     .add = tile->add};
+    return sr_matmul_bf16_run(pack->bf16, &product);
+}
+
+static bool multiply_float(sr_product *tile, sr_pack *pack) {
+    pack_tile(tile, pack);
+    return sr_matmul(tile);
+}
+
+static void multiply_one(tiled_products *job, sr_product *tile, int worker) {
+    sr_pack *pack = &job->packs[worker];
+    if (!(pack->bf16 ? multiply_bf16(tile, pack, job->loops) : multiply_float(tile, pack)))
+        atomic_store(&job->failed, true);
+}
+
+static void multiply_tile(void *context, int64_t task, int worker) {
+    tiled_products *job = context;
+    placed_tile at = tile_at(job, task);
+    const sr_product tile = at.product;
+    multiply_one(job, &at.product, worker);
+    for (int64_t row = 0; at.item->bias && row < tile.M; row++)
+        for (int64_t column = 0; column < tile.N; column++)
+            tile.c[row * tile.c_stride + column] += at.item->bias[at.n + column];
+}
+
+/* All products that make up one tile of a sum, in order; long sums in stretches that fit the packs. */
+static void add_up_tile(void *context, int64_t task, int worker) {
+    tiled_products *job = context;
+    for (int i = 0; i < job->added; i++) {
+        const sr_product tile = tile_of(&job->items[i], task).product;
+        for (int64_t k = 0; k < tile.K; k += SR_PACK_DEPTH) {
+            sr_product stretch = stretch_of(tile, k, SR_PACK_DEPTH);
+            multiply_one(job, &stretch, worker);
+        }
+    }
+}
+
+static void multiply_part(void *context, int64_t task, int worker) {
+    tiled_products *job = context;
+    const placed_tile at = tile_at(job, task % job->tiles);
+    sr_product part = stretch_of(at.product, task / job->tiles * job->depth, job->depth);
+    part.c = job->room + task * TILE_NUMBERS;
+    part.c_stride = tile_size_of(&at.item->product).n;
+    part.add = false;
+    multiply_one(job, &part, worker);
+}
+
+/* Few rows to a task: tiles are few where a sum is cut. */
+enum { ADD_ROWS = 16 };
+
+static int64_t additions(const tiled_products *job) {
+    return sr_tiles(tile_size_of(&job->items->product).m, ADD_ROWS);
+}
+
+static void add_parts(void *context, int64_t task, int worker) {
+    const tiled_products *job = context;
+    const int64_t number = task / additions(job), first = task % additions(job) * ADD_ROWS;
+    const sr_product tile = tile_at(job, number).product;
+    (void)worker;
+    const int64_t stride = tile_size_of(&tile).n;
+    for (int64_t row = first; row < sr_min(first + ADD_ROWS, tile.M); row++) {
+        float *c = tile.c + row * tile.c_stride;
+        if (!tile.add)
+            memset(c, 0, (size_t)tile.N * sizeof *c);
+        for (int64_t part = 0; part < job->parts; part++)
+            job->loops->add(c, c,
+                            job->room + (part * job->tiles + number) * TILE_NUMBERS + row * stride,
+                            tile.N);
+    }
+}
+
+static srnn_status run(sr_backend *backend, tiled_products *job) {
+    for (int worker = 0; worker < backend->threads; worker++)
+        job->packs[worker].a_from = job->packs[worker].b_from = NULL;
+    if (job->depth) {
+        sr_parallel(multiply_part, job, job->tiles * job->parts, backend->threads);
+        sr_parallel(add_parts, job, job->tiles * additions(job), backend->threads);
+    } else if (job->added) {
+        sr_parallel(add_up_tile, job, job->tiles, backend->threads);
+    } else {
+        sr_parallel(multiply_tile, job, job->tiles, backend->threads);
+    }
+    const sr_product *first = &job->items->product;
+    if (atomic_load(&job->failed))
+        return SR_FAIL(SRNN_ERR_MEMORY, "%s had no memory for a product of %lld x %lld x %lld",
+                       sr_matmul_library(), (long long)first->M, (long long)first->N,
+                       (long long)first->K);
+    return SRNN_OK;
+}
+
+/* True if rows of an operand run along the sum. */
+static bool runs_along(const sr_product *p) {
+    return p->transpose_a || !p->transpose_b;
+}
+
+static tiled_products job_of(sr_backend *backend, const biased_product *items, int64_t tiles) {
+    const sr_backend_cpu *cpu = (const sr_backend_cpu *)backend;
+    const sr_product *first = &items->product;
+    tiled_products job = {.items = items,
+                          .tiles = tiles,
+                          .room = cpu->parts,
+                          .packs = cpu->packs,
+                          .loops = cpu->rows};
+    enum { TILES_WANTED = 16, PART_DEPTH = 256 };
+    if (runs_along(first) && tiles < TILES_WANTED && first->K > PART_DEPTH)
+        job.depth = PART_DEPTH;
+    return job;
+}
+
+/* Products that need not wait for each other, with sums of one length, of which one stretch at a time fits
+ * packs and room. How they are cut depends on shapes alone, as threads must not change the bits. */
+static srnn_status multiply(sr_backend *backend, const biased_product *items, int count) {
+    const sr_product *first = &items->product;
+    const bool packs = runs_along(first) || ((const sr_backend_cpu *)backend)->packs->bf16;
+    int64_t tiles = 0;
+    for (int i = 0; i < count; i++)
+        tiles += tiles_in(&items[i].product);
+    tiled_products job = job_of(backend, items, tiles);
+    const int64_t stretch = job.depth ? SR_PRODUCT_PARTS / tiles * job.depth
+                            : packs   ? SR_PACK_DEPTH
+                                      : first->K;
+    for (int64_t k = 0; k < first->K; k += stretch) {
+        biased_product cut[SR_LINEAR_GROUP_MAX];
+        for (int i = 0; i < count; i++)
+            cut[i] = (biased_product){stretch_of(items[i].product, k, stretch),
+                                      k == 0 ? items[i].bias : NULL};
+        job.items = cut;
+        job.parts = job.depth ? sr_tiles(cut->product.K, job.depth) : 1;
+        SR_TRY(run(backend, &job));
+    }
+    return SRNN_OK;
+}
+
+/* The sum of products, each of which says whether it is added. */
+static srnn_status add_up(sr_backend *backend, const biased_product *items, int count) {
+    tiled_products job = job_of(backend, items, tiles_in(&items->product));
+    if (job.depth) { /* cut sums have their own order */
+        for (int i = 0; i < count; i++)
+            SR_TRY(multiply(backend, &items[i], 1));
+        return SRNN_OK;
+    }
+    job.added = count;
+    return run(backend, &job);
+}
+
+/* Columns of y, beside those of the other layers of a group. */
+static biased_product forward_one(sr_matrix y, sr_matrix x, const sr_linear *layer, bool add) {
+    const sr_product product = {.a = x.data,
+                                .b = layer->weight,
+                                .c = y.data,
+                                .a_stride = x.stride,
+                                .b_stride = x.columns,
+                                .c_stride = y.stride,
+                                .M = y.rows,
+                                .N = y.columns,
+                                .K = x.columns,
+                                .transpose_b = true,
+                                .add = add};
+    return (biased_product){product, layer->bias};
+}
+
+typedef struct row_copy {
+    sr_matrix to, from;
+} row_copy;
+
+enum { COPY_ROWS = 64 };
+
+static void copy_rows(void *context, int64_t task, int worker) {
+    (void)worker;
+    const row_copy *job = context;
+    const int64_t end = sr_min((task + 1) * COPY_ROWS, job->to.rows);
+    for (int64_t row = task * COPY_ROWS; row < end; row++)
+        memcpy(sr_cpu_row(job->to, row), sr_cpu_row(job->from, row),
+               (size_t)job->to.columns * sizeof(float));
+}
+
+srnn_status sr_cpu_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
+                                  const sr_linear *layers, int count) {
+    if (addend.data && addend.data != y.data) {
+        row_copy job = {y, addend};
+        sr_parallel(copy_rows, &job, sr_tiles(y.rows, COPY_ROWS), backend->threads);
+    }
+    biased_product items[SR_LINEAR_GROUP_MAX];
+    for (int64_t i = 0, first = 0; i < count; first += layers[i++].N)
+        items[i] = forward_one(sr_matrix_columns(y, first, layers[i].N), x, &layers[i],
+                               addend.data != NULL);
+    return multiply(backend, items, count);
+}
+
+srnn_status sr_cpu_linear_backward_input(sr_backend *backend, sr_matrix d_x, sr_matrix d_y,
+                                         const sr_linear *layers, int count) {
+    biased_product items[SR_LINEAR_GROUP_MAX];
+    for (int64_t i = 0, first = 0; i < count; first += layers[i++].N)
+        items[i] =
+            (biased_product){.product = {.a = sr_matrix_columns(d_y, first, layers[i].N).data,
+                                         .b = layers[i].weight,
+                                         .c = d_x.data,
+                                         .a_stride = d_y.stride,
+                                         .b_stride = d_x.columns,
+                                         .c_stride = d_x.stride,
+                                         .M = d_x.rows,
+                                         .N = d_x.columns,
+                                         .K = layers[i].N,
+                                         .add = i > 0}};
+    return add_up(backend, items, count);
+}
+
+static biased_product backward_weight_one(const sr_linear_gradient *layer, sr_matrix d_y,
+                                          sr_matrix x) {
+    const sr_product product = {.a = d_y.data,
+                                .b = x.data,
+                                .c = layer->weight,
+                                .a_stride = d_y.stride,
+                                .b_stride = x.stride,
+                                .c_stride = x.columns,
+                                .M = d_y.columns,
+                                .N = x.columns,
+                                .K = x.rows,
+                                .transpose_a = true,
+                                .add = true};
+    return (biased_product){.product = product};
+}
+
+static void backward_bias(float *bias, sr_matrix d_y) {
+    for (int64_t row = 0; row < d_y.rows; row++)
+        for (int64_t column = 0; column < d_y.columns; column++)
+            bias[column] += sr_cpu_row(d_y, row)[column];
+}
+
+srnn_status sr_cpu_linear_backward_weight(sr_backend *backend, const sr_linear_gradient *layers,
+                                          int count, sr_matrix d_y, sr_matrix x) {
+    biased_product items[SR_LINEAR_GROUP_MAX];
+    for (int64_t i = 0, first = 0; i < count; first += layers[i++].N) {
+        const sr_matrix columns = sr_matrix_columns(d_y, first, layers[i].N);
+        items[i] = backward_weight_one(&layers[i], columns, x);
+        if (layers[i].bias)
+            backward_bias(layers[i].bias, columns);
+    }
+    return multiply(backend, items, count);
+}

@@ -1,0 +1,201 @@
+/* rows.c: the loops behind rows.h, compiled once for each instruction set. */
+#include "ops/cpu/rows.h"
+
+#include "ops/cpu/vector_math.h"
+
+#include <math.h>
+#include <string.h>
+
+static void rmsnorm_forward(float *out, const sr_rmsnorm *norm, int64_t first, int64_t end) {
+    const int64_t C = norm->C;
+    const float *restrict weight = norm->weight;
+    for (int64_t row = first; row < end; row++) {
+        const float *restrict x = norm->x + row * C;
+        float *restrict y = out + row * C;
+        float squares = 0;
+#pragma omp simd reduction(+ : squares)
+        for (int64_t c = 0; c < C; c++)
+            squares += x[c] * x[c];
+        const float rstd = 1.0f / sqrtf(squares / (float)C + norm->epsilon);
+        norm->rstd[row] = rstd;
+        for (int64_t c = 0; c < C; c++)
+            y[c] = x[c] * rstd * weight[c];
+    }
+}
+
+/* With n = x rstd:  d_x = rstd (d_out w - n mean(d_out w n)),  d_w = d_out n. */
+static void rmsnorm_backward(float *d_x, float *part, const float *d_out, const sr_rmsnorm *norm,
+                             int64_t first, int64_t end) {
+    const int64_t C = norm->C;
+    const float *restrict weight = norm->weight;
+    float *restrict d_weight = part;
+    memset(part, 0, (size_t)C * sizeof *part);
+    for (int64_t row = first; row < end; row++) {
+        const float *restrict x = norm->x + row * C;
+        const float *restrict d_y = d_out + row * C;
+        float *restrict d = d_x + row * C;
+        const float rstd = norm->rstd[row];
+        float dot = 0;
+#pragma omp simd reduction(+ : dot)
+        for (int64_t c = 0; c < C; c++)
+            dot += d_y[c] * weight[c] * x[c];
+        const float pull = dot * rstd * rstd * rstd / (float)C;
+        for (int64_t c = 0; c < C; c++) {
+            d[c] += d_y[c] * weight[c] * rstd - x[c] * pull;
+            d_weight[c] += d_y[c] * x[c] * rstd;
+        }
+    }
+}
+
+static void rope(sr_matrix x, const sr_rope *turn, float sign, int64_t first, int64_t end) {
+    const int D = turn->D, half = D / 2;
+    for (int64_t row = first; row < end; row++) {
+        const float *restrict cosine = turn->table + (int64_t)turn->positions[row] * D;
+        const float *restrict sine = cosine + half;
+        for (int head = 0; head < turn->heads; head++) {
+            float *restrict low = (float *)x.data + row * x.stride + (int64_t)head * D;
+            float *restrict high = low + half;
+#pragma omp simd
+            for (int c = 0; c < half; c++) {
+                const float a = low[c], b = high[c], s = sign * sine[c];
+                low[c] = a * cosine[c] - b * s;
+                high[c] = b * cosine[c] + a * s;
+            }
+        }
+    }
+}
+
+static void swiglu_forward(float *out, const float *gate, const float *up, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = gate[i] * sr_fast_sigmoid(gate[i]) * up[i];
+}
+
+static void swiglu_backward(float *d_gate, float *d_up, const float *d_out, const float *gate,
+                            const float *up, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const float s = sr_fast_sigmoid(gate[i]), d = d_out[i], g = gate[i], u = up[i];
+        d_up[i] = d * g * s;
+        d_gate[i] = d * u * s * (1.0f + g * (1.0f - s));
+    }
+}
+
+static void silu_forward(float *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] * sr_fast_sigmoid(x[i]);
+}
+
+static void silu_backward(float *d_out, const float *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const float s = sr_fast_sigmoid(x[i]);
+        d_out[i] *= s * (1.0f + x[i] * (1.0f - s));
+    }
+}
+
+static void add(float *out, const float *x, const float *y, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = x[i] + y[i];
+}
+
+static void multiply_add(float *restrict y, const float *restrict a, const float *restrict x,
+                         int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] += a[i] * x[i];
+}
+
+/* Lanes by hand: not every compiler turns a maximum into vectors. */
+static float largest_of(const float *x, int64_t n) {
+    enum { LANES = 16 };
+    float lanes[LANES], largest = x[0];
+    int64_t i = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        lanes[lane] = x[0];
+    for (; i + LANES <= n; i += LANES)
+        for (int lane = 0; lane < LANES; lane++)
+            lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
+    for (; i < n; i++)
+        largest = x[i] > largest ? x[i] : largest;
+    for (int lane = 0; lane < LANES; lane++)
+        largest = lanes[lane] > largest ? lanes[lane] : largest;
+    return largest;
+}
+
+static void cross_entropy(float *losses, sr_matrix logits, const int32_t *targets, float scale,
+                          int64_t first, int64_t end) {
+    const int64_t V = logits.columns;
+    for (int64_t row = first; row < end; row++) {
+        float *restrict x = (float *)logits.data + row * logits.stride;
+        if (targets[row] < 0) {
+            losses[row] = 0;
+            memset(x, 0, (size_t)V * sizeof *x);
+            continue;
+        }
+        const float target = x[targets[row]];
+        const float largest = largest_of(x, V);
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t v = 0; v < V; v++) {
+            x[v] = sr_fast_exp(x[v] - largest);
+            sum += x[v];
+        }
+        losses[row] = logf(sum) + largest - target;
+        const float factor = scale / sum;
+        for (int64_t v = 0; v < V; v++)
+            x[v] *= factor;
+        x[targets[row]] -= scale;
+    }
+}
+
+static void adamw(float *restrict weight, float *restrict mean, float *restrict square,
+                  const float *restrict gradient, int64_t n, const sr_adamw_factors *factors) {
+    const sr_adamw_factors f = *factors;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const float g = gradient[i] * f.gradient_scale;
+        mean[i] += f.new1 * (g - mean[i]);
+        square[i] = f.beta2 * square[i] + f.new2 * (g * g);
+        const float root = sqrtf(square[i]) * f.inverse_root_correction + f.epsilon;
+        weight[i] = weight[i] * f.keep - f.step_size * (mean[i] / root);
+    }
+}
+
+static void to_bf16(uint16_t *out, const float *x, int64_t n) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+        const uint32_t nan = bits >> 16 | 0x40u;
+        out[i] = (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+    }
+}
+
+static double square_sum(const float *x, int64_t n) {
+    double total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t i = 0; i < n; i++)
+        total += (double)x[i] * (double)x[i];
+    return total;
+}
+
+extern const sr_cpu_rows SR_ROWS_TABLE;
+const sr_cpu_rows SR_ROWS_TABLE = {
+    .rmsnorm_forward = rmsnorm_forward,
+    .rmsnorm_backward = rmsnorm_backward,
+    .rope = rope,
+    .swiglu_forward = swiglu_forward,
+    .swiglu_backward = swiglu_backward,
+    .silu_forward = silu_forward,
+    .silu_backward = silu_backward,
+    .add = add,
+    .multiply_add = multiply_add,
+    .cross_entropy = cross_entropy,
+    .adamw = adamw,
+    .to_bf16 = to_bf16,
+    .square_sum = square_sum,
+};

@@ -1,0 +1,44 @@
+/* rows.h (private): the CPU's vectorised loops, single-threaded over a range of rows or numbers.
+ *
+ * rows.c is compiled once per instruction set; each copy fills one table. The
+ * callers in ops_*.c cut the work into fixed tiles, so that results do not depend on the number of
+ * threads. */
+#ifndef SR_OPS_CPU_ROWS_H
+#define SR_OPS_CPU_ROWS_H
+
+#include "ops/backend.h"
+
+/* AdamW with everything that depends on the step already worked out. */
+typedef struct sr_adamw_factors {
+    float gradient_scale, keep, new1, beta2, new2, step_size, inverse_root_correction, epsilon;
+} sr_adamw_factors;
+
+typedef struct sr_cpu_rows {
+    void (*rmsnorm_forward)(float *out, const sr_rmsnorm *norm, int64_t first, int64_t end);
+    /* part (C) receives the weight's gradient of these rows. */
+    void (*rmsnorm_backward)(float *d_x, float *part, const float *d_out, const sr_rmsnorm *norm,
+                             int64_t first, int64_t end);
+    /* sign 1 turns forward, -1 back. */
+    void (*rope)(sr_matrix x, const sr_rope *rope, float sign, int64_t first, int64_t end);
+    void (*swiglu_forward)(float *out, const float *gate, const float *up, int64_t n);
+    void (*swiglu_backward)(float *d_gate, float *d_up, const float *d_out, const float *gate,
+                            const float *up, int64_t n);
+    /* x = x * sigmoid(x); and d_out = d_out * derivative of that at x. */
+    void (*silu_forward)(float *x, int64_t n);
+    void (*silu_backward)(float *d_out, const float *x, int64_t n);
+    void (*add)(float *out, const float *x, const float *y, int64_t n);
+    /* y += a * x over n numbers. */
+    void (*multiply_add)(float *y, const float *a, const float *x, int64_t n);
+    void (*cross_entropy)(float *losses, sr_matrix logits, const int32_t *targets, float scale,
+                          int64_t first, int64_t end);
+    void (*adamw)(float *weight, float *mean, float *square, const float *gradient, int64_t n,
+                  const sr_adamw_factors *factors);
+    /* bf16, to nearest, ties to even; NaN stays NaN. */
+    void (*to_bf16)(uint16_t *out, const float *x, int64_t n);
+    double (*square_sum)(const float *x, int64_t n);
+} sr_cpu_rows;
+
+/* The table for the instruction set in use (base/cpu_level.h). */
+const sr_cpu_rows *sr_cpu_rows_best(void);
+
+#endif

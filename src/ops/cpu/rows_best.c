@@ -1,0 +1,23 @@
+/* rows_best.c: which copy of the vectorised loops is in use. */
+#include "ops/cpu/rows.h"
+
+#include "base/cpu_level.h"
+
+extern const sr_cpu_rows sr_cpu_rows_base;
+#ifdef __x86_64__
+extern const sr_cpu_rows sr_cpu_rows_v3, sr_cpu_rows_v4;
+#endif
+
+const sr_cpu_rows *sr_cpu_rows_best(void) {
+#ifdef __x86_64__
+    switch (sr_cpu_level_used()) {
+    case SR_CPU_V4:
+        return &sr_cpu_rows_v4;
+    case SR_CPU_V3:
+        return &sr_cpu_rows_v3;
+    case SR_CPU_BASE:
+        break;
+    }
+#endif
+    return &sr_cpu_rows_base;
+}

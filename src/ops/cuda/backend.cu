@@ -1,0 +1,78 @@
+/* backend.cu: the CUDA backend's table, its device and its workspace. */
+#include "base/memory.h"
+#include "ops/backends.h"
+#include "ops/cuda/backend.h"
+#include "ops/cuda/decode/queue.h"
+
+#include <stdlib.h>
+
+enum {
+    WORKSPACE_BYTES = 64 << 20, /* cuBLASLt asks for 32 MiB on Hopper */
+    LOGIT_NUMBERS = 1 << 28     /* large products, half a GiB in bf16 */
+};
+
+static void destroy(sr_backend *backend) {
+    sr_backend_cuda *cuda = (sr_backend_cuda *)backend;
+    sr_cublaslt_close(cuda->library);
+    if (backend->device)
+        sr_device_release(backend->device, cuda->workspace);
+    srnn_device_close(backend->device);
+    free(cuda);
+}
+
+static void fill_table(sr_backend *backend) {
+    backend->destroy = destroy;
+    backend->narrow = sr_cuda_narrow;
+    backend->embed_forward = sr_cuda_embed_forward;
+    backend->embed_backward = sr_cuda_embed_backward;
+    backend->linear_forward = sr_cuda_linear_forward;
+    backend->linear_backward_input = sr_cuda_linear_backward_input;
+    backend->linear_backward_weight = sr_cuda_linear_backward_weight;
+    backend->rmsnorm_forward = sr_cuda_rmsnorm_forward;
+    backend->rmsnorm_backward = sr_cuda_rmsnorm_backward;
+    backend->rope_forward = sr_cuda_rope_forward;
+    backend->rope_backward = sr_cuda_rope_backward;
+    backend->swiglu_forward = sr_cuda_swiglu_forward;
+    backend->swiglu_backward = sr_cuda_swiglu_backward;
+    backend->gelu_forward = sr_cuda_gelu_forward;
+    backend->gelu_backward = sr_cuda_gelu_backward;
+    backend->norm_linear_forward = sr_cuda_norm_linear_forward;
+    backend->norm_swiglu_forward = sr_cuda_norm_swiglu_forward;
+    backend->largest = sr_cuda_largest;
+    backend->follow = sr_cuda_follow;
+    backend->short_conv_forward = sr_cuda_short_conv_forward;
+    backend->short_conv_backward = sr_cuda_short_conv_backward;
+    backend->short_conv_history = sr_cuda_short_conv_history;
+    backend->add = sr_cuda_add;
+    backend->add_rows = sr_cuda_add_rows;
+    backend->cross_entropy = sr_cuda_cross_entropy;
+    backend->tally_losses = sr_cuda_tally_losses;
+    backend->tally_squares = sr_cuda_tally_squares;
+    backend->adamw = sr_cuda_adamw;
+}
+
+static srnn_status open_parts(sr_backend_cuda *cuda, const sr_backend_settings *settings) {
+    SR_TRY(srnn_device_open(&cuda->base.device, settings->device));
+    sr_decode_install(cuda->base.device);
+    SR_TRY(sr_device_allocate(cuda->base.device, &cuda->workspace, WORKSPACE_BYTES));
+    cuda->workspace_bytes = WORKSPACE_BYTES;
+    return sr_cublaslt_open(&cuda->library);
+}
+
+srnn_status sr_backend_cuda_create(sr_backend **backend, const sr_backend_settings *settings) {
+    void *memory;
+    *backend = nullptr;
+    SR_TRY(sr_alloc_zero(&memory, 1, sizeof(sr_backend_cuda)));
+    sr_backend_cuda *cuda = (sr_backend_cuda *)memory;
+    fill_table(&cuda->base);
+    cuda->base.number = settings->bf16 ? SRNN_BF16 : SRNN_F32;
+    cuda->base.logit_numbers = LOGIT_NUMBERS;
+    cuda->base.threads = settings->threads;
+    const srnn_status status = open_parts(cuda, settings);
+    if (status != SRNN_OK) {
+        destroy(&cuda->base);
+        return status;
+    }
+    *backend = &cuda->base;
+    return SRNN_OK;
+}

@@ -1,0 +1,97 @@
+/* backend.h (private): what the files of the CUDA backend share. */
+#ifndef SR_OPS_CUDA_BACKEND_H
+#define SR_OPS_CUDA_BACKEND_H
+
+#include "device/cuda/check.h"
+#include "device/cuda/device.h"
+#include "device/cuda/launch.h"
+#include "ops/backend.h"
+#include "ops/cuda/gemm/cublaslt.h"
+
+typedef struct sr_backend_cuda {
+    sr_backend base;      /* first, so that a pointer to it is a pointer to the whole */
+    sr_cublaslt *library; /* NULL: not on this machine */
+
+    /* Room for partial sums, sorting and products. Kernels run in the order in which they were
+     * started, so each op may have all of it. */
+    void *workspace;
+    size_t workspace_bytes;
+} sr_backend_cuda;
+
+static inline cudaStream_t sr_stream_of(const sr_backend *backend) {
+    return sr_cuda_stream(backend->device);
+}
+
+/* Whether the small kernels of generation may overlap their start with the end of those in front of them. */
+static inline bool sr_may_start_early(const sr_backend *backend) {
+    return sr_cuda_facts(backend->device)->capability_major >= 9;
+}
+
+static inline float *sr_workspace_of(const sr_backend *backend) {
+    return (float *)((const sr_backend_cuda *)backend)->workspace;
+}
+
+/* How many floats the workspace holds. */
+static inline int64_t sr_workspace_floats(const sr_backend *backend) {
+    return (int64_t)(((const sr_backend_cuda *)backend)->workspace_bytes / sizeof(float));
+}
+
+static inline int64_t sr_minimum(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static inline int64_t sr_maximum(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static inline int64_t sr_pieces(int64_t length, int64_t piece) {
+    return (length + piece - 1) / piece;
+}
+
+/* out (columns) += the sum of the rows of parts (count, columns), in a fixed order. */
+srnn_status sr_cuda_add_parts(sr_backend *, float *out, const float *parts, int64_t count,
+                              int64_t columns);
+/* out (columns) += the sums of the columns of x, in a fixed order. */
+srnn_status sr_cuda_add_columns(sr_backend *, float *out, sr_matrix x);
+
+/* The ops, each in the file named after it; contracts in backend.h. */
+srnn_status sr_cuda_narrow(sr_backend *, void *out, const float *x, int64_t n);
+srnn_status sr_cuda_add(sr_backend *, float *y, const float *x, int64_t n);
+srnn_status sr_cuda_add_rows(sr_backend *, sr_matrix y, sr_matrix x);
+srnn_status sr_cuda_embed_forward(sr_backend *, sr_matrix out, const float *weight,
+                                  const int32_t *ids);
+srnn_status sr_cuda_embed_backward(sr_backend *, float *d_weight, sr_matrix d_out,
+                                   const int32_t *ids);
+srnn_status sr_cuda_linear_forward(sr_backend *, sr_matrix y, sr_matrix addend, sr_matrix x,
+                                   const sr_linear *layers, int count);
+srnn_status sr_cuda_linear_backward_input(sr_backend *, sr_matrix d_x, sr_matrix d_y,
+                                          const sr_linear *layers, int count);
+srnn_status sr_cuda_linear_backward_weight(sr_backend *, const sr_linear_gradient *layers,
+                                           int count, sr_matrix d_y, sr_matrix x);
+srnn_status sr_cuda_rmsnorm_forward(sr_backend *, void *out, const sr_rmsnorm *norm);
+srnn_status sr_cuda_rmsnorm_backward(sr_backend *, const sr_rmsnorm_gradient *gradient,
+                                     const void *d_out, const sr_rmsnorm *norm);
+srnn_status sr_cuda_rope_forward(sr_backend *, sr_matrix x, const sr_rope *rope);
+srnn_status sr_cuda_rope_backward(sr_backend *, sr_matrix d_x, const sr_rope *rope);
+srnn_status sr_cuda_swiglu_forward(sr_backend *, sr_matrix out, sr_matrix x);
+srnn_status sr_cuda_swiglu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
+srnn_status sr_cuda_gelu_forward(sr_backend *, sr_matrix out, sr_matrix x);
+srnn_status sr_cuda_gelu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
+srnn_status sr_cuda_norm_linear_forward(sr_backend *, sr_matrix y, const sr_norm_linear *of);
+srnn_status sr_cuda_norm_swiglu_forward(sr_backend *, sr_matrix out, sr_matrix up,
+                                        const sr_norm_linear *of);
+srnn_status sr_cuda_largest(sr_backend *, int32_t *out, sr_matrix x);
+srnn_status sr_cuda_follow(sr_backend *, int32_t *ids, int32_t *positions, const int32_t *chosen,
+                           int32_t position, int64_t rows);
+srnn_status sr_cuda_short_conv_forward(sr_backend *, sr_matrix out, const sr_short_conv *conv);
+srnn_status sr_cuda_short_conv_backward(sr_backend *, sr_matrix d_x, float *d_weight, float *d_bias,
+                                        sr_matrix d_out, const sr_short_conv *conv);
+srnn_status sr_cuda_short_conv_history(sr_backend *, void *history, const sr_short_conv *conv);
+srnn_status sr_cuda_cross_entropy(sr_backend *, float *losses, int32_t *hits, sr_matrix logits,
+                                  const int32_t *targets, float scale);
+srnn_status sr_cuda_tally_losses(sr_backend *, sr_tally *tally, const float *losses,
+                                 const int32_t *hits, const int32_t *targets, int64_t rows);
+srnn_status sr_cuda_tally_squares(sr_backend *, sr_tally *tally, const float *x, int64_t n);
+srnn_status sr_cuda_adamw(sr_backend *, sr_tally *tally, const sr_adamw *adamw);
+
+#endif

@@ -1,0 +1,130 @@
+/* cross_entropy.cu: the loss of each row of logits, and its gradient in their place.
+ *
+ * A block has a row: one pass finds maximum, sum and whether the target is the largest, another writes the gradient;
+ * the rows under way fit the second-level cache, so that memory sees 2 + 2 bytes a number (bf16; float 4 + 4). */
+#include "ops/cuda/elements.h"
+
+#include <float.h>
+
+/* Numbers of a row so far: sum = sum of exp(x - maximum). */
+struct row_total {
+    float maximum, sum;
+};
+
+template <class N> SR_DEVICE row_total total_of_both(row_total a, row_total b) {
+    const float maximum = fmaxf(a.maximum, b.maximum);
+    return {maximum,
+            a.sum * exp_for<N>(a.maximum - maximum) + b.sum * exp_for<N>(b.maximum - maximum)};
+}
+
+/* Over the block; every thread gets the same bits. */
+template <class N> SR_DEVICE row_total block_total(row_total total, row_total *shared) {
+    const int lane = threadIdx.x % SR_WARP, warps = (int)blockDim.x / SR_WARP;
+#pragma unroll
+    for (int mask = SR_WARP / 2; mask > 0; mask /= 2)
+        total = total_of_both<N>(total,
+                                 {shuffle_xor(total.maximum, mask), shuffle_xor(total.sum, mask)});
+    if (lane == 0)
+        shared[threadIdx.x / SR_WARP] = total;
+    __syncthreads();
+    total = lane < warps ? shared[lane] : row_total{-FLT_MAX, 0};
+#pragma unroll
+    for (int mask = SR_WARP / 2; mask > 0; mask /= 2)
+        total = total_of_both<N>(total,
+                                 {shuffle_xor(total.maximum, mask), shuffle_xor(total.sum, mask)});
+    return total;
+}
+
+struct losses_of_rows {
+    float *losses;
+    int32_t *hits;
+    const int32_t *targets;
+    int64_t stride;
+    float scale;
+    int V;
+};
+
+/* This thread's part of the row. *beaten: whether the target's logit is not the largest, the first of equals, or NaN.
+ * The maximum begins finite, so that -inf can be subtracted from it. */
+template <class N, int W> SR_DEVICE row_total read_row(int *beaten, const N *x, int V, int target) {
+    const float target_logit = load_number(x + target);
+    row_total total = {-FLT_MAX, 0};
+    *beaten = target_logit != target_logit;
+    for (int v = threadIdx.x * W; v < V; v += (int)blockDim.x * W) {
+        float logits[W];
+        load_numbers<W>(logits, x + v);
+        float largest = total.maximum;
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            largest = fmaxf(largest, logits[k]);
+            *beaten |= v + k < target ? logits[k] >= target_logit : logits[k] > target_logit;
+        }
+        float sum = total.sum * exp_for<N>(total.maximum - largest);
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            sum += exp_for<N>(logits[k] - largest);
+        total = {largest, sum};
+    }
+    return total;
+}
+
+template <class N, int W> SR_DEVICE void zero_row(N *x, int V) {
+    const float zeros[W] = {0};
+    for (int v = threadIdx.x * W; v < V; v += (int)blockDim.x * W)
+        store_numbers<W>(x + v, zeros);
+}
+
+template <class N, int W>
+static __global__ void __launch_bounds__(512) lose_row(N *logits, const losses_of_rows rows) {
+    __shared__ row_total shared[SR_WARP];
+    __shared__ int counts[SR_WARP];
+    const int64_t row = blockIdx.x;
+    const int target = rows.targets[row];
+    N *x = logits + row * rows.stride;
+    if (target < 0) {
+        if (threadIdx.x == 0)
+            rows.losses[row] = 0;
+        if (threadIdx.x == 0 && rows.hits)
+            rows.hits[row] = 0;
+        if (rows.scale != 0)
+            zero_row<N, W>(x, rows.V);
+        return;
+    }
+    int beaten;
+    const row_total total = block_total<N>(read_row<N, W>(&beaten, x, rows.V, target), shared);
+    beaten = block_sum(beaten, counts);
+    if (threadIdx.x == 0) {
+        rows.losses[row] = logf(total.sum) + total.maximum - load_number(x + target);
+        if (rows.hits)
+            rows.hits[row] = beaten == 0;
+    }
+    if (rows.scale == 0)
+        return;
+    __syncthreads(); /* the target's logit has been read */
+    const float factor = rows.scale / total.sum;
+    for (int v = threadIdx.x * W; v < rows.V; v += (int)blockDim.x * W) {
+        float gradient[W];
+        load_numbers<W>(gradient, x + v);
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            gradient[k] = factor * exp_for<N>(gradient[k] - total.maximum) -
+                          (v + k == target ? rows.scale : 0.0f);
+        store_numbers<W>(x + v, gradient);
+    }
+}
+
+srnn_status sr_cuda_cross_entropy(sr_backend *backend, float *losses, int32_t *hits,
+                                  sr_matrix logits, const int32_t *targets, float scale) {
+    const sr_place place = sr_place_of(logits);
+    const losses_of_rows rows = {losses, hits, targets, logits.stride, scale, (int)logits.columns};
+    if (logits.rows == 0)
+        return SRNN_OK;
+    return sr_with_access<8>(
+        logits.dtype, logits.columns, &place, 1, [&](auto access) -> srnn_status {
+            using A = decltype(access);
+            SR_CUDA(sr_launch(lose_row<typename A::N, A::W>, dim3((unsigned)logits.rows),
+                              dim3(sr_row_threads(logits.columns / A::W)), 0, sr_stream_of(backend),
+                              (typename A::N *)logits.data, rows));
+            return SRNN_OK;
+        });
+}

@@ -1,0 +1,79 @@
+/* epilogue.h (private): the columns of a product of few rows that belong together, and what becomes of them.
+ *
+ * A channel and the one it turns with (rotary position), a gate and its up (SwiGLU), or else neighbours. */
+#ifndef SR_OPS_CUDA_GEMM_EPILOGUE_H
+#define SR_OPS_CUDA_GEMM_EPILOGUE_H
+
+#include "ops/cuda/elements.h"
+#include "ops/cuda/gemm/gemm.h"
+
+struct column_pair {
+    int first, second; /* N or more: there is none */
+};
+
+/* How many pairs there are. */
+SR_BOTH int pairs_of(const sr_few_product &p) {
+    return (int)(p.end.swiglu ? p.end.turned : (p.product.N + 1) / 2);
+}
+
+/* Number `pair` of them; see sr_few_end. */
+SR_DEVICE column_pair pair_of(const sr_few_end &end, int pair) {
+    const int turned = (int)end.turned;
+    if (end.swiglu)
+        return {pair, pair + turned};
+    if (2 * pair >= turned)
+        return {2 * pair, 2 * pair + 1};
+    const int half = end.rope.D / 2, first = pair + pair / half * half;
+    return {first, first + half};
+}
+
+/* Of a row, where something turns. */
+SR_DEVICE int32_t position_of(const sr_few_product &p, int row) {
+    return p.end.swiglu || p.end.turned == 0 ? 0 : p.end.rope.positions[row];
+}
+
+/* What is to be known beside a pair's sums. */
+struct pair_end {
+    bool turns;
+    float cosine, sine, addend[2];
+};
+
+/* `position`: of the row. */
+template <class Out>
+SR_DEVICE pair_end pair_end_of(const sr_few_product &p, int row, const column_pair &at,
+                               int32_t position) {
+    pair_end end = {!p.end.swiglu && at.first < p.end.turned, 1, 0, {}};
+    const Out *const c = (const Out *)p.product.c + row * p.product.c_stride;
+    if (end.turns) {
+        const int D = p.end.rope.D;
+        const float *const angles = p.end.rope.table + (int64_t)position * D + at.first % D;
+        end.cosine = angles[0];
+        end.sine = angles[D / 2];
+    }
+    if (p.product.c && at.first < p.product.N)
+        end.addend[0] = load_number(c + at.first);
+    if (p.product.c && at.second < p.product.N)
+        end.addend[1] = load_number(c + at.second);
+    return end;
+}
+
+/* d's numbers of the pair, from its sums. */
+template <class Out>
+SR_DEVICE void store_pair(const sr_few_product &p, int row, const column_pair &at,
+                          const pair_end &end, float first, float second) {
+    Out *const d = (Out *)p.product.d + row * p.product.d_stride;
+    if (p.end.swiglu) {
+        store_number(d + at.first, second * first * sigmoid_for<Out>(first));
+        return;
+    }
+    if (end.turns) {
+        const float low = first;
+        first = low * end.cosine - second * end.sine;
+        second = second * end.cosine + low * end.sine;
+    }
+    store_number(d + at.first, first + end.addend[0]);
+    if (at.second < p.product.N)
+        store_number(d + at.second, second + end.addend[1]);
+}
+
+#endif

@@ -1,0 +1,215 @@
+/* linear.cu: the products of linear layers side by side.
+ *
+ * Layers whose weights follow each other in memory are one product; the others, one each. */
+#include "ops/cuda/elements.h"
+#include "ops/cuda/gemm/gemm.h"
+
+/* y += bias, row by row. */
+template <class N>
+static __global__ void __launch_bounds__(256)
+    add_bias(const sr_matrix y, const float *__restrict__ bias) {
+    const int64_t row = grid_row(), c = grid_item();
+    if (row >= y.rows || c >= y.columns)
+        return;
+    N *const at = (N *)y.data + row * y.stride + c;
+    store_number(at, load_number(at) + bias[c]);
+}
+
+static srnn_status add_bias_to(sr_backend *backend, sr_matrix y, const float *bias) {
+    const sr_row_grid blocks = sr_row_grid_of(y.rows, y.columns);
+    if (y.rows == 0 || y.columns == 0)
+        return SRNN_OK;
+    if (y.dtype == SRNN_BF16)
+        SR_CUDA(sr_launch(add_bias<sr_bf16>, blocks.grid, blocks.block, 0, sr_stream_of(backend), y,
+                          bias));
+    else
+        SR_CUDA(sr_launch(add_bias<float>, blocks.grid, blocks.block, 0, sr_stream_of(backend), y,
+                          bias));
+    return SRNN_OK;
+}
+
+/* After the product: gates have biases, the many columns beside them in the same product have none. */
+static srnn_status add_biases(sr_backend *backend, sr_matrix y, const sr_linear *layers,
+                              int count) {
+    int64_t first = 0;
+    for (int i = 0; i < count; first += layers[i++].N)
+        if (layers[i].bias)
+            SR_TRY(add_bias_to(backend, sr_matrix_columns(y, first, layers[i].N), layers[i].bias));
+    return SRNN_OK;
+}
+
+/* How many of the layers, from the first on, have their weights (N, K) in one piece; *N = their outputs. */
+static int one_piece(int64_t *N, const sr_linear *layers, int count, int64_t K, srnn_dtype dtype) {
+    int taken = 1;
+    *N = layers[0].N;
+    while (taken < count && layers[taken].weight == (const char *)layers[0].weight +
+                                                        *N * K * (int64_t)sr_number_bytes(dtype))
+        *N += layers[taken++].N;
+    return taken;
+}
+
+static int one_piece_of_gradients(int64_t *N, const sr_linear_gradient *layers, int count,
+                                  int64_t K) {
+    int taken = 1;
+    *N = layers[0].N;
+    while (taken < count && layers[taken].weight == layers[0].weight + *N * K)
+        *N += layers[taken++].N;
+    return taken;
+}
+
+/* y = x weight^T + addend. */
+static srnn_status multiply_layers(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
+                                   const sr_linear *layers, int count) {
+    int64_t N;
+    for (int64_t first = 0; count > 0; first += N) {
+        const int taken = one_piece(&N, layers, count, x.columns, x.dtype);
+        const sr_cuda_product product = {.a = x.data,
+                                         .b = layers->weight,
+                                         .c = sr_number_at(addend.data, first, y.dtype),
+                                         .d = sr_number_at(y.data, first, y.dtype),
+                                         .a_stride = x.stride,
+                                         .b_stride = x.columns,
+                                         .c_stride = addend.stride,
+                                         .d_stride = y.stride,
+                                         .M = x.rows,
+                                         .N = N,
+                                         .K = x.columns,
+                                         .transpose_a = false,
+                                         .transpose_b = true,
+                                         .in = x.dtype,
+                                         .out = y.dtype};
+        SR_TRY(sr_cuda_multiply(backend, &product));
+        layers += taken;
+        count -= taken;
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_linear_forward(sr_backend *backend, sr_matrix y, sr_matrix addend, sr_matrix x,
+                                   const sr_linear *layers, int count) {
+    SR_TRY(multiply_layers(backend, y, addend, x, layers, count));
+    return add_biases(backend, y, layers, count);
+}
+
+srnn_status sr_cuda_linear_backward_input(sr_backend *backend, sr_matrix d_x, sr_matrix d_y,
+                                          const sr_linear *layers, int count) {
+    int64_t N;
+    for (int64_t first = 0; count > 0; first += N) {
+        const int taken = one_piece(&N, layers, count, d_x.columns, d_y.dtype);
+        const sr_cuda_product product = {.a = sr_number_at(d_y.data, first, d_y.dtype),
+                                         .b = layers->weight,
+                                         .c = first > 0 ? d_x.data : nullptr,
+                                         .d = d_x.data,
+                                         .a_stride = d_y.stride,
+                                         .b_stride = d_x.columns,
+                                         .c_stride = d_x.stride,
+                                         .d_stride = d_x.stride,
+                                         .M = d_x.rows,
+                                         .N = d_x.columns,
+                                         .K = N,
+                                         .transpose_a = false,
+                                         .transpose_b = false,
+                                         .in = d_y.dtype,
+                                         .out = d_x.dtype};
+        SR_TRY(sr_cuda_multiply(backend, &product));
+        layers += taken;
+        count -= taken;
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_linear_backward_weight(sr_backend *backend, const sr_linear_gradient *layers,
+                                           int count, sr_matrix d_y, sr_matrix x) {
+    int64_t N, first = 0;
+    for (int i = 0; i < count; first += layers[i++].N)
+        if (layers[i].bias)
+            SR_TRY(sr_cuda_add_columns(backend, layers[i].bias,
+                                       sr_matrix_columns(d_y, first, layers[i].N)));
+    for (first = 0; count > 0; first += N) {
+        const int taken = one_piece_of_gradients(&N, layers, count, x.columns);
+        const sr_cuda_product product = {.a = sr_number_at(d_y.data, first, d_y.dtype),
+                                         .b = x.data,
+                                         .c = layers->weight,
+                                         .d = layers->weight,
+                                         .a_stride = d_y.stride,
+                                         .b_stride = x.stride,
+                                         .c_stride = x.columns,
+                                         .d_stride = x.columns,
+                                         .M = N,
+                                         .N = x.columns,
+                                         .K = x.rows,
+                                         .transpose_a = true,
+                                         .transpose_b = false,
+                                         .in = d_y.dtype,
+                                         .out = SRNN_F32};
+        SR_TRY(sr_cuda_multiply(backend, &product));
+        layers += taken;
+        count -= taken;
+    }
+    return SRNN_OK;
+}
+
+/* ---- norm, product and what follows in one kernel ---- */
+
+/* Whether the kernels for few rows can do it: no bias before what the end reads, weights in one piece. */
+static bool is_fused(const sr_backend *backend, const sr_norm_linear *of, int64_t end_columns) {
+    int64_t N, first = 0;
+    if (backend->number != SRNN_BF16 || of->norm.C % 8 != 0 ||
+        one_piece(&N, of->layers, of->count, of->norm.C, SRNN_BF16) != of->count ||
+        of->norm.rows > sr_cuda_few_rows(backend, N))
+        return false;
+    for (int i = 0; i < of->count; first += of->layers[i++].N)
+        if (of->layers[i].bias && first < end_columns)
+            return false;
+    const sr_place places[] = {{of->norm.x, of->norm.C, SRNN_F32},
+                               {of->norm.weight, 0, SRNN_F32},
+                               {of->layers->weight, of->norm.C, SRNN_BF16}};
+    bool aligned = true;
+    for (int i = 0; i < 3; i++)
+        aligned = aligned && sr_is_aligned(places[i], 8);
+    return aligned;
+}
+
+static sr_few_product fused_product(sr_matrix y, const sr_norm_linear *of) {
+    sr_few_product p = {};
+    p.product.a = of->norm.x;
+    p.product.b = of->layers->weight;
+    p.product.d = y.data;
+    p.product.a_stride = p.product.b_stride = p.product.K = of->norm.C;
+    p.product.d_stride = y.stride;
+    p.product.M = of->norm.rows;
+    p.product.in = p.product.out = SRNN_BF16;
+    for (int i = 0; i < of->count; i++)
+        p.product.N += of->layers[i].N;
+    p.norm = of->norm;
+    return p;
+}
+
+srnn_status sr_cuda_norm_linear_forward(sr_backend *backend, sr_matrix y,
+                                        const sr_norm_linear *of) {
+    const int64_t turned = of->rope ? (int64_t)of->rope->heads * of->rope->D : 0;
+    if (y.rows == 0)
+        return SRNN_OK;
+    if (!is_fused(backend, of, turned))
+        return sr_norm_linear_steps(backend, y, of);
+    sr_few_product p = fused_product(y, of);
+    p.end.turned = turned;
+    if (of->rope)
+        p.end.rope = *of->rope;
+    if (of->turned)
+        *of->turned = of->rope != nullptr;
+    SR_TRY(sr_cuda_start_few(backend, &p));
+    return add_biases(backend, y, of->layers, of->count);
+}
+
+srnn_status sr_cuda_norm_swiglu_forward(sr_backend *backend, sr_matrix out, sr_matrix up,
+                                        const sr_norm_linear *of) {
+    if (out.rows == 0)
+        return SRNN_OK;
+    if (!is_fused(backend, of, up.columns))
+        return sr_norm_swiglu_steps(backend, out, up, of);
+    sr_few_product p = fused_product(out, of);
+    p.end.swiglu = true;
+    p.end.turned = out.columns;
+    return sr_cuda_start_few(backend, &p);
+}

@@ -1,0 +1,186 @@
+/* rmsnorm.cu: the norm of each row, and its gradient.
+ *
+ * A block has a row, and reads what its threads cannot keep of it twice, the second time from its cache. Bytes a number:
+ * forward 4 + 2 (bf16; float 4 + 4); backward x 4, d_out 2, d_x 4 + 4, narrow 2 (float: 4, 4, 4 + 4). */
+#include "ops/cuda/elements.h"
+
+enum {
+    RESIDENT_THREADS =
+        1536,           /* of backward, on a multiprocessor: what its registers leave room for */
+    MOST_THREADS = 512, /* of a block */
+    MOST_COLUMNS = 40 * 1024 /* whose sums a block can keep in shared memory */
+};
+
+/* The norm of W numbers, which are spoilt. */
+template <int W, class N>
+SR_DEVICE void store_scaled(N *to, float *numbers, const float *weight, float rstd) {
+#pragma unroll
+    for (int k = 0; k < W; k++)
+        numbers[k] *= rstd * weight[k];
+    store_numbers<W>(to, numbers);
+}
+
+/* A thread's first numbers stay with it, which of rows that are not long is all of them; all are asked for at once, and their
+ * weights before the kernel in front is over. */
+template <class N, int W>
+static __global__ void __launch_bounds__(MOST_THREADS) norm_row(N *out, const sr_rmsnorm norm) {
+    enum { KEPT = 2 }; /* pieces of a thread: as many as sr_row_threads gives it */
+    __shared__ float shared[SR_WARP];
+    const float *x = norm.x + blockIdx.x * norm.C;
+    N *const to = out + blockIdx.x * norm.C;
+    const int C = (int)norm.C, first = (int)threadIdx.x * W, step = (int)blockDim.x * W;
+    float squares = 0, numbers[KEPT][W] = {}, weight[KEPT][W] = {};
+    let_next_start();
+#pragma unroll
+    for (int i = 0; i < KEPT; i++)
+        if (first + i * step < C)
+            load_numbers<W>(weight[i], norm.weight + first + i * step);
+    wait_for_previous();
+#pragma unroll
+    for (int i = 0; i < KEPT; i++)
+        if (first + i * step < C)
+            load_numbers<W>(numbers[i], x + first + i * step);
+#pragma unroll
+    for (int i = 0; i < KEPT; i++)
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            squares += numbers[i][k] * numbers[i][k];
+    for (int c = first + KEPT * step; c < C; c += step) {
+        float more[W];
+        load_numbers<W>(more, x + c);
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            squares += more[k] * more[k];
+    }
+    squares = block_sum(squares, shared);
+    const float rstd = 1.0f / sqrtf(squares / (float)C + norm.epsilon);
+    if (threadIdx.x == 0)
+        norm.rstd[blockIdx.x] = rstd;
+#pragma unroll
+    for (int i = 0; i < KEPT; i++)
+        if (first + i * step < C)
+            store_scaled<W>(to + first + i * step, numbers[i], weight[i], rstd);
+    for (int c = first + KEPT * step; c < C; c += step) {
+        load_numbers<W>(numbers[0], x + c);
+        load_numbers<W>(weight[0], norm.weight + c);
+        store_scaled<W>(to + c, numbers[0], weight[0], rstd);
+    }
+}
+
+/* sum_c d_out w x of a row, by all threads of its block. */
+template <class N, int W>
+SR_DEVICE float row_dot(const N *__restrict__ d_out, const float *__restrict__ x,
+                        const float *__restrict__ weight, int C) {
+    __shared__ float shared[SR_WARP];
+    float dot = 0;
+    for (int c = threadIdx.x * W; c < C; c += (int)blockDim.x * W) {
+        float d[W], numbers[W], w[W];
+        load_numbers<W>(d, d_out + c);
+        load_numbers<W>(numbers, x + c);
+        load_numbers<W>(w, weight + c);
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            dot += d[k] * w[k] * numbers[k];
+    }
+    return block_sum(dot, shared);
+}
+
+/* With n = x rstd:  d_x = rstd (d_out w - n mean(d_out w n)),  d_w = d_out n. A block has several rows; a thread
+ * has the same columns in each, and keeps their part of d_w in shared memory. */
+template <class N, int W>
+static __global__ void __launch_bounds__(MOST_THREADS, RESIDENT_THREADS / MOST_THREADS)
+    norm_rows_back(const sr_rmsnorm_gradient gradient, const N *__restrict__ d_out,
+                   const sr_rmsnorm norm, int64_t part_rows) {
+    SR_SHARED(float, d_weight); /* (C) */
+    const int C = (int)norm.C, step = (int)blockDim.x * W;
+    const int64_t first = blockIdx.x * part_rows, end = min(first + part_rows, norm.rows);
+    for (int c = threadIdx.x * W; c < C; c += step)
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            d_weight[c + k] = 0;
+    for (int64_t row = first; row < end; row++) {
+        const float rstd = norm.rstd[row];
+        const float *__restrict__ x_row = norm.x + row * C;
+        const N *__restrict__ d_row = d_out + row * C;
+        const float dot = row_dot<N, W>(d_row, x_row, norm.weight, C);
+        const float pull = dot * rstd * rstd * rstd / (float)C;
+        for (int c = threadIdx.x * W; c < C; c += step) {
+            float d[W], x[W], weight[W], sum[W], d_x[W];
+            load_numbers<W>(d, d_row + c);
+            load_numbers<W>(x, x_row + c);
+            load_numbers<W>(weight, norm.weight + c);
+            load_numbers<W>(sum, d_weight + c);
+            load_numbers<W>(d_x, gradient.d_x + row * C + c);
+#pragma unroll
+            for (int k = 0; k < W; k++) {
+                d_x[k] += d[k] * weight[k] * rstd - x[k] * pull;
+                sum[k] += d[k] * x[k] * rstd;
+            }
+            store_numbers<W>(d_weight + c, sum);
+            store_numbers<W>(gradient.d_x + row * C + c, d_x);
+            if (gradient.narrow != gradient.d_x)
+                store_numbers<W>((N *)gradient.narrow + row * C + c, d_x);
+        }
+    }
+    for (int c = threadIdx.x * W; c < C; c += step) {
+        float sum[W];
+        load_numbers<W>(sum, d_weight + c);
+        store_numbers<W>(gradient.scratch + blockIdx.x * norm.C + c, sum);
+    }
+}
+
+srnn_status sr_cuda_rmsnorm_forward(sr_backend *backend, void *out, const sr_rmsnorm *norm) {
+    const sr_place places[] = {
+        {out, norm->C, backend->number}, {norm->x, norm->C, SRNN_F32}, {norm->weight, 0, SRNN_F32}};
+    if (norm->rows == 0)
+        return SRNN_OK;
+    return sr_with_access<4>(backend->number, norm->C, places, 3, [&](auto access) -> srnn_status {
+        using A = decltype(access);
+        SR_CUDA(sr_launch_early(sr_may_start_early(backend), norm_row<typename A::N, A::W>,
+                                dim3((unsigned)norm->rows), dim3(sr_row_threads(norm->C / A::W)), 0,
+                                sr_stream_of(backend), (typename A::N *)out, *norm));
+        return SRNN_OK;
+    });
+}
+
+/* Threads of a block of backward: each has four columns, as far as that goes. */
+static unsigned back_threads(int64_t C) {
+    return sr_row_threads(C / 2);
+}
+
+/* Blocks that run at the same time: as many parts have no last round that leaves the GPU half empty. */
+static int64_t resident_blocks(const sr_backend *backend, unsigned threads) {
+    const int multiprocessors = sr_cuda_facts(backend->device)->multiprocessors;
+    return (int64_t)multiprocessors * (RESIDENT_THREADS / threads);
+}
+
+srnn_status sr_cuda_rmsnorm_backward(sr_backend *backend, const sr_rmsnorm_gradient *gradient,
+                                     const void *d_out, const sr_rmsnorm *norm) {
+    const sr_place places[] = {{gradient->narrow, norm->C, backend->number},
+                               {d_out, norm->C, backend->number},
+                               {gradient->d_x, norm->C, SRNN_F32},
+                               {norm->x, norm->C, SRNN_F32},
+                               {norm->weight, 0, SRNN_F32}};
+    if (norm->rows == 0)
+        return SRNN_OK;
+    if (norm->C > MOST_COLUMNS)
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED,
+                       "the gradient of a norm over %lld channels: CUDA has it for %d at most",
+                       (long long)norm->C, MOST_COLUMNS);
+    const int64_t most = sr_minimum(resident_blocks(backend, back_threads(norm->C)),
+                                    sr_workspace_floats(backend) / norm->C);
+    const int64_t part_rows = sr_pieces(norm->rows, most);
+    const int64_t parts = sr_pieces(norm->rows, part_rows);
+    /* More parts than the caller's scratch has room for. */
+    sr_rmsnorm_gradient parted = *gradient;
+    parted.scratch = sr_workspace_of(backend);
+    SR_TRY(sr_with_access<4>(backend->number, norm->C, places, 5, [&](auto access) -> srnn_status {
+        using A = decltype(access);
+        SR_CUDA(sr_launch(norm_rows_back<typename A::N, A::W>, dim3((unsigned)parts),
+                          dim3(sr_row_threads(2 * norm->C / A::W)), (size_t)norm->C * sizeof(float),
+                          sr_stream_of(backend), parted, (const typename A::N *)d_out, *norm,
+                          part_rows));
+        return SRNN_OK;
+    }));
+    return sr_cuda_add_parts(backend, gradient->d_weight, parted.scratch, parts, norm->C);
+}

@@ -1,0 +1,285 @@
+/* short_conv.cu: depthwise causal convolution over the tokens of a document, then SiLU.
+ *
+ * A block has some channels of some rows; a thread W channels of every blockDim.y-th of these rows. Earlier tokens
+ * come from the caches. Bytes a number in bf16 (twice that in float): forward 2 + 2; backward reads x, d_out and
+ * d_out again, writes d_out and d_x: 10. */
+#include "ops/cuda/elements.h"
+
+enum { FORWARD_ROWS = 64, BACK_ROWS = 256, ROWS_AT_ONCE = 8, SHARED_BYTES = 64 * 1024 };
+
+/* The block's taps, turned so that a tap's channels are neighbours: taps[j] meets the token j before; then, as
+ * taps[width], the bias. */
+template <int W> struct conv_taps {
+    static constexpr int channels = SR_WARP * W;
+    float *numbers; /* (width + 1, channels) */
+
+    SR_DEVICE float *at(int j) const {
+        return numbers + j * channels + threadIdx.x * W;
+    }
+};
+
+template <int W> SR_DEVICE int64_t first_channel() {
+    return ((int64_t)blockIdx.y * SR_WARP + threadIdx.x) * W;
+}
+
+template <int W> SR_DEVICE void load_taps(conv_taps<W> taps, const sr_short_conv &conv) {
+    const int64_t first = (int64_t)blockIdx.y * taps.channels;
+    const int thread = threadIdx.y * SR_WARP + threadIdx.x, width = conv.width;
+    const int threads = (int)blockDim.y * SR_WARP;
+    for (int i = thread; i < taps.channels * width; i += threads) {
+        const int c = i / width, tap = i - c * width;
+        if (first + c < conv.x.columns)
+            taps.numbers[(width - 1 - tap) * taps.channels + c] = conv.weight[first * width + i];
+    }
+    for (int c = thread; c < taps.channels; c += threads)
+        if (first + c < conv.x.columns)
+            taps.numbers[width * taps.channels + c] = conv.bias ? conv.bias[first + c] : 0.0f;
+    __syncthreads();
+}
+
+/* Channel c of the token j before `row`, or NULL if its document has none. */
+template <class N>
+SR_DEVICE const N *earlier(const sr_short_conv &conv, int64_t row, int j, int64_t c) {
+    const int64_t batch = row / conv.T, token = row - batch * conv.T - j;
+    if (conv.positions[row] < j)
+        return nullptr;
+    if (token >= 0)
+        return (const N *)conv.x.data + (row - j) * conv.x.stride + c;
+    if (!conv.history)
+        return nullptr;
+    const int64_t kept = conv.width - 1;
+    return (const N *)conv.history + (batch * kept + kept + token) * conv.x.columns + c;
+}
+
+/* sum (W) = the convolution, before SiLU. */
+template <class N, int W>
+SR_DEVICE void convolve(float *sum, conv_taps<W> taps, const sr_short_conv &conv, int64_t row) {
+    load_numbers<W>(sum, taps.at(conv.width));
+    for (int j = 0; j < conv.width; j++) {
+        const N *from = earlier<N>(conv, row, j, first_channel<W>());
+        if (!from)
+            break;
+        float x[W], tap[W];
+        load_numbers<W>(x, from);
+        load_numbers<W>(tap, taps.at(j));
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            sum[k] += tap[k] * x[k];
+    }
+}
+
+template <class N, int W>
+static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
+    conv_forward(const sr_matrix out, const sr_short_conv conv) {
+    SR_SHARED(float, shared);
+    const conv_taps<W> taps = {shared};
+    const int64_t c = first_channel<W>(), first = (int64_t)blockIdx.x * FORWARD_ROWS;
+    const int64_t end = min(first + FORWARD_ROWS, out.rows);
+    load_taps<W>(taps, conv);
+    if (c >= out.columns)
+        return;
+    for (int64_t row = first + threadIdx.y; row < end; row += blockDim.y) {
+        float sum[W];
+        convolve<N, W>(sum, taps, conv, row);
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            sum[k] *= sigmoid_for<N>(sum[k]);
+        store_numbers<W>((N *)out.data + row * out.stride + c, sum);
+    }
+}
+
+/* The sums of the block's rows for its taps and bias: sums (blockDim.y, width + 1, channels), a thread's own. */
+template <int W> SR_DEVICE void add_to_sums(float *sums, const float *d, const float *x) {
+    float total[W];
+    load_numbers<W>(total, sums);
+#pragma unroll
+    for (int k = 0; k < W; k++)
+        total[k] += x ? d[k] * x[k] : d[k];
+    store_numbers<W>(sums, total);
+}
+
+/* Where the parts of the gradients of weight and bias go: (parts, channels, width) and (parts, channels). */
+struct conv_parts {
+    float *weight, *bias;
+    int64_t rows; /* of a part */
+};
+
+/* Adds up what the threads of each channel have, in their order, into this block's part. */
+template <int W>
+SR_DEVICE void write_parts(const conv_parts &parts, const float *sums, const sr_short_conv &conv) {
+    constexpr int channels = conv_taps<W>::channels;
+    const int thread = threadIdx.y * SR_WARP + threadIdx.x, width = conv.width;
+    const int64_t first = (int64_t)blockIdx.y * channels, C = conv.x.columns;
+    for (int i = thread; i < (width + 1) * channels; i += (int)blockDim.y * SR_WARP) {
+        const int j = i / channels, c = i % channels;
+        if (first + c >= C)
+            continue;
+        float sum = 0;
+        for (int y = 0; y < (int)blockDim.y; y++)
+            sum += sums[y * (width + 1) * channels + i];
+        if (j == width)
+            parts.bias[blockIdx.x * C + first + c] = sum;
+        else
+            parts.weight[(blockIdx.x * C + first + c) * width + width - 1 - j] = sum;
+    }
+}
+
+/* Turns d_out into the gradient before SiLU, and adds up the gradients of taps and bias. */
+template <class N, int W>
+static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
+    conv_back_to_weights(const conv_parts parts, const sr_matrix d_out, const sr_short_conv conv) {
+    SR_SHARED(float, shared);
+    constexpr int channels = conv_taps<W>::channels;
+    const int block_numbers = (conv.width + 1) * channels;
+    const conv_taps<W> taps = {shared};
+    const conv_taps<W> own = {shared + (1 + threadIdx.y) * block_numbers};
+    const int64_t c = first_channel<W>(), first = (int64_t)blockIdx.x * parts.rows;
+    const int64_t end = min(first + parts.rows, d_out.rows);
+    for (int i = threadIdx.y * SR_WARP + threadIdx.x; i < (int)blockDim.y * block_numbers;
+         i += (int)blockDim.y * SR_WARP)
+        shared[block_numbers + i] = 0;
+    load_taps<W>(taps, conv);
+    for (int64_t row = first + threadIdx.y; c < d_out.columns && row < end; row += blockDim.y) {
+        float before[W], d[W];
+        N *at = (N *)d_out.data + row * d_out.stride + c;
+        convolve<N, W>(before, taps, conv, row);
+        load_numbers<W>(d, at);
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            const float s = sigmoid_for<N>(before[k]);
+            d[k] *= s * (1.0f + before[k] * (1.0f - s));
+        }
+        store_numbers<W>(at, d);
+        add_to_sums<W>(own.at(conv.width), d, nullptr);
+        for (int j = 0; j < conv.width; j++) {
+            const N *from = earlier<N>(conv, row, j, c);
+            if (!from)
+                break;
+            float x[W];
+            load_numbers<W>(x, from);
+            add_to_sums<W>(own.at(j), d, x);
+        }
+    }
+    __syncthreads();
+    write_parts<W>(parts, shared + block_numbers, conv);
+}
+
+/* d_out is already the gradient before SiLU. */
+template <class N, int W>
+static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
+    conv_back_to_inputs(const sr_matrix d_x, const sr_matrix d_out, const sr_short_conv conv) {
+    SR_SHARED(float, shared);
+    const conv_taps<W> taps = {shared};
+    const int64_t c = first_channel<W>(), first = (int64_t)blockIdx.x * FORWARD_ROWS;
+    const int64_t end = min(first + FORWARD_ROWS, d_x.rows);
+    load_taps<W>(taps, conv);
+    if (c >= d_x.columns)
+        return;
+    for (int64_t row = first + threadIdx.y; row < end; row += blockDim.y) {
+        const int64_t after =
+            conv.T - row % conv.T; /* tokens from here to the end of the batch row */
+        float sum[W] = {0};
+        for (int j = 0; j < conv.width && j < after; j++) {
+            if (conv.positions[row + j] < j)
+                break;
+            float d[W], tap[W];
+            load_numbers<W>(d, (const N *)d_out.data + (row + j) * d_out.stride + c);
+            load_numbers<W>(tap, taps.at(j));
+#pragma unroll
+            for (int k = 0; k < W; k++)
+                sum[k] += tap[k] * d[k];
+        }
+        store_numbers<W>((N *)d_x.data + row * d_x.stride + c, sum);
+    }
+}
+
+/* Row i of a batch row's history is token T - (width - 1) + i. */
+template <class N>
+static __global__ void __launch_bounds__(256)
+    keep_history(N *__restrict__ history, const sr_short_conv conv, int64_t rows) {
+    const int64_t row = grid_row(), c = grid_item(), kept = conv.width - 1;
+    if (row >= rows || c >= conv.x.columns)
+        return;
+    const int64_t batch = row / kept, token = conv.T - kept + row % kept;
+    N x = from_float<N>(0);
+    if (token >= 0)
+        x = ((const N *)conv.x.data)[(batch * conv.T + token) * conv.x.stride + c];
+    else if (conv.history)
+        x = ((const N *)conv.history)[(batch * kept + kept + token) * conv.x.columns + c];
+    history[row * conv.x.columns + c] = x;
+}
+
+static size_t tap_bytes(const sr_short_conv *conv, int W) {
+    return (size_t)(conv->width + 1) * SR_WARP * (size_t)W * sizeof(float);
+}
+
+static dim3 conv_grid(const sr_short_conv *conv, int64_t rows_of_block, int W) {
+    return dim3((unsigned)sr_pieces(conv->x.rows, rows_of_block),
+                (unsigned)sr_pieces(conv->x.columns, SR_WARP * W));
+}
+
+srnn_status sr_cuda_short_conv_forward(sr_backend *backend, sr_matrix out,
+                                       const sr_short_conv *conv) {
+    const sr_place places[] = {
+        sr_place_of(out), sr_place_of(conv->x), {conv->history, conv->x.columns, conv->x.dtype}};
+    if (out.rows == 0)
+        return SRNN_OK;
+    return sr_with_access<8>(out.dtype, out.columns, places, 3, [&](auto access) -> srnn_status {
+        using A = decltype(access);
+        SR_CUDA(sr_launch(conv_forward<typename A::N, A::W>, conv_grid(conv, FORWARD_ROWS, A::W),
+                          dim3(SR_WARP, ROWS_AT_ONCE), tap_bytes(conv, A::W), sr_stream_of(backend),
+                          out, *conv));
+        return SRNN_OK;
+    });
+}
+
+/* The two kernels of backward, W numbers at a time. */
+template <class N, int W>
+static srnn_status start_back(sr_backend *backend, sr_matrix d_x, const conv_parts &parts,
+                              sr_matrix d_out, const sr_short_conv *conv) {
+    const size_t taps = tap_bytes(conv, W);
+    const unsigned at_once =
+        (unsigned)sr_maximum(1, sr_minimum(ROWS_AT_ONCE, (int64_t)(SHARED_BYTES / taps)));
+    SR_CUDA(sr_launch(conv_back_to_weights<N, W>, conv_grid(conv, parts.rows, W),
+                      dim3(SR_WARP, at_once), taps * (1 + at_once), sr_stream_of(backend), parts,
+                      d_out, *conv));
+    SR_CUDA(sr_launch(conv_back_to_inputs<N, W>, conv_grid(conv, FORWARD_ROWS, W),
+                      dim3(SR_WARP, ROWS_AT_ONCE), taps, sr_stream_of(backend), d_x, d_out, *conv));
+    return SRNN_OK;
+}
+
+srnn_status sr_cuda_short_conv_backward(sr_backend *backend, sr_matrix d_x, float *d_weight,
+                                        float *d_bias, sr_matrix d_out, const sr_short_conv *conv) {
+    const sr_place places[] = {sr_place_of(d_x), sr_place_of(d_out), sr_place_of(conv->x)};
+    sr_short_conv whole = *conv;
+    const int64_t C = conv->x.columns, width = conv->width;
+    if (d_x.rows == 0)
+        return SRNN_OK;
+    whole.history = nullptr;
+    const int64_t room = sr_maximum(1, sr_workspace_floats(backend) / (C * (width + 1)));
+    const int64_t most = sr_minimum(room, sr_pieces(d_x.rows, BACK_ROWS));
+    const int64_t part_rows = sr_pieces(d_x.rows, most), count = sr_pieces(d_x.rows, part_rows);
+    float *workspace = sr_workspace_of(backend);
+    const conv_parts parts = {workspace, workspace + count * C * width, part_rows};
+    SR_TRY(sr_with_access<8>(d_x.dtype, C, places, 3, [&](auto access) -> srnn_status {
+        using A = decltype(access);
+        return start_back<typename A::N, A::W>(backend, d_x, parts, d_out, &whole);
+    }));
+    SR_TRY(sr_cuda_add_parts(backend, d_weight, parts.weight, count, C * width));
+    return d_bias ? sr_cuda_add_parts(backend, d_bias, parts.bias, count, C) : SRNN_OK;
+}
+
+srnn_status sr_cuda_short_conv_history(sr_backend *backend, void *history,
+                                       const sr_short_conv *conv) {
+    const int64_t rows = conv->x.rows / conv->T * (conv->width - 1);
+    const sr_row_grid blocks = sr_row_grid_of(rows, conv->x.columns);
+    if (rows == 0)
+        return SRNN_OK;
+    if (conv->x.dtype == SRNN_BF16)
+        SR_CUDA(sr_launch(keep_history<sr_bf16>, blocks.grid, blocks.block, 0,
+                          sr_stream_of(backend), (sr_bf16 *)history, *conv, rows));
+    else
+        SR_CUDA(sr_launch(keep_history<float>, blocks.grid, blocks.block, 0, sr_stream_of(backend),
+                          (float *)history, *conv, rows));
+    return SRNN_OK;
+}

@@ -1,0 +1,188 @@
+/* execute.c: a study from its file to its summary, in a folder. */
+#include "study/execute/execute.h"
+
+#include "files/file.h"
+#include "files/folder.h"
+#include "files/path.h"
+#include "study/execute/files.h"
+#include "study/execute/folder.h"
+#include "study/execute/ranks.h"
+#include "study/execute/slurm.h"
+#include "study/execute/worker.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Seconds to wait for the workers of a study that was killed, which hold its folder until they end. */
+static const double lock_patience = 5;
+
+static srnn_status read_study(sr_study *study, const char *path) {
+    sr_mapping file;
+    size_t bytes;
+    if (!path) {
+        const char *text = sr_study_default(&bytes);
+        return sr_study_read(study, "the default study", text, bytes);
+    }
+    SR_TRY(sr_mapping_open(&file, path));
+    srnn_status status = sr_study_read(study, path, (const char *)file.data, file.bytes);
+    sr_mapping_close(&file);
+    const char *slash = strrchr(path, '/');
+    study->folder = strndup(slash ? path : ".", slash ? (size_t)(slash - path) + 1 : 1);
+    if (status == SRNN_OK && !study->folder)
+        status = SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to read it", path);
+    return status;
+}
+
+/* The study whose runs are asked for. */
+static srnn_status read_present(sr_study *study, const sr_study_request *r) {
+    char own[SR_PATH_BYTES];
+    if (access(r->out, F_OK) != 0)
+        return SR_FAIL(SRNN_ERR_IO, "%s: there is no such folder; --out names that of a study",
+                       r->out);
+    if (r->file)
+        return read_study(study, r->file);
+    if (!sr_path_has(r->out, "study.yaml"))
+        return SR_FAIL(SRNN_ERR_IO,
+                       "%s: no study was run in this folder, since it has no study.yaml", r->out);
+    SR_TRY(sr_path_join(own, r->out, "study.yaml"));
+    return read_study(study, own);
+}
+
+/* Where the text is to lie; as runs name it. */
+static srnn_status find_text(char path[SR_PATH_BYTES], const sr_study *study,
+                             const sr_study_request *r) {
+    snprintf(path, SR_PATH_BYTES, "@text");
+    if (r->text && !sr_study_needs_text(study))
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "--text: no task of the study trains on @text");
+    if (r->plan_only)
+        return SRNN_OK;
+    char *absolute = realpath(r->out, NULL);
+    const srnn_status status = sr_path_join(path, absolute ? absolute : r->out, SR_STUDY_TEXT);
+    free(absolute);
+    return status;
+}
+
+static srnn_status make_text(sr_study *study, const sr_study_request *r) {
+    char folder[SR_PATH_BYTES], path[SR_PATH_BYTES];
+    sr_word_list files = {0};
+    if (!sr_study_needs_text(study))
+        return SRNN_OK;
+    SR_TRY(find_text(path, study, r));
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    SR_TRY(sr_folder_make(folder));
+    const bool made = access(path, F_OK) != 0;
+    srnn_status status = r->text ? sr_word_list_split(&files, r->text) : SRNN_OK;
+    if (status == SRNN_OK)
+        status = sr_study_text(path, &files);
+    sr_word_list_free(&files);
+    SR_TRY(status);
+    status = sr_study_price(study);
+    if (status != SRNN_OK && made)
+        unlink(path); /* one that does not do must not keep out the next */
+    return status;
+}
+
+/* Refuses words that select nothing. */
+static srnn_status check_selection(const sr_study *study, const sr_study_way *way) {
+    SR_TRY(sr_study_words_check(study, &way->only, "--only"));
+    SR_TRY(sr_study_words_check(study, &way->skip, "--skip"));
+    for (size_t i = 0; i < study->run_count; i++)
+        if (sr_study_selects(study, way, &study->runs[i]))
+            return SRNN_OK;
+    return SR_FAIL(SRNN_ERR_ARGUMENT, "--only and --skip leave nothing to run");
+}
+
+/* What the study's file says of the cluster, then what was asked for here: sbatch heeds the last. */
+static srnn_status add_cluster(sr_study_way *way, const sr_study *study,
+                               const sr_study_request *r) {
+    for (size_t i = 0; i < study->cluster.count; i++) {
+        char word[512];
+        snprintf(word, sizeof word, "%.120s=%.380s", study->cluster.names[i],
+                 study->cluster.values[i]);
+        SR_TRY(sr_word_list_add(&way->cluster, word));
+    }
+    sr_word_list asked = {0};
+    srnn_status status = r->cluster ? sr_word_list_split(&asked, r->cluster) : SRNN_OK;
+    for (size_t i = 0; status == SRNN_OK && i < asked.count; i++)
+        status = sr_word_list_add(&way->cluster, asked.words[i]);
+    sr_word_list_free(&asked);
+    return status;
+}
+
+srnn_status sr_study_prepare(sr_study *study, sr_study_way *way, const sr_study_request *r) {
+    char text[SR_PATH_BYTES];
+    SR_TRY(r->status_only ? read_present(study, r) : read_study(study, r->file));
+    if (r->only)
+        SR_TRY(sr_word_list_split(&way->only, r->only));
+    if (r->skip)
+        SR_TRY(sr_word_list_split(&way->skip, r->skip));
+    SR_TRY(add_cluster(way, study, r));
+    if (!r->plan_only && !r->status_only)
+        SR_TRY(sr_folders_make(r->out));
+    SR_TRY(find_text(text, study, r));
+    SR_TRY(r->status_only ? sr_study_list_runs(study, text) : sr_study_expand(study, text));
+    return check_selection(study, way);
+}
+
+void sr_study_way_free(sr_study_way *way) {
+    sr_word_list_free(&way->only);
+    sr_word_list_free(&way->skip);
+    sr_word_list_free(&way->cluster);
+}
+
+srnn_status sr_study_member(const sr_study *study, const sr_study_request *request,
+                            const char *id) {
+    return sr_worker_member(study, request->out, id);
+}
+
+srnn_status sr_study_status(const sr_study *study, const char *folder, const sr_study_way *way,
+                            sr_run_view *views) {
+    char path[SR_PATH_BYTES];
+    for (size_t i = 0; i < study->run_count; i++) {
+        sr_result result;
+        views[i] = (sr_run_view){.selected = sr_study_selects(study, way, &study->runs[i])};
+        if (!views[i].selected)
+            continue;
+        SR_TRY(sr_study_run_path(path, folder, study->runs[i].id));
+        SR_TRY(sr_result_read(&result, path));
+        views[i].ending = result.ending;
+        views[i].step = result.ending == SR_ENDING_NONE ? sr_record_last_step(path) : result.step;
+        snprintf(views[i].message, sizeof views[i].message, "%s", result.message);
+        if (result.ending == SR_ENDING_NONE)
+            sr_worker_where(&views[i], path);
+    }
+    return SRNN_OK;
+}
+
+/* In a folder that is locked. Nothing is written before it is sure that the runs there, and the
+ * text, are of this study. */
+static srnn_status take_folder(sr_study *study, const sr_study_request *r, const char *command) {
+    SR_TRY(sr_study_check(study, r->out));
+    SR_TRY(make_text(study, r));
+    return sr_study_write(study, r->out, command);
+}
+
+typedef srnn_status executor(const sr_study *study, const char *folder, const sr_study_way *way,
+                             sr_run_view *views);
+static executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute,
+                                       [SR_LAUNCHER_SLURM] = sr_study_execute_slurm,
+                                       [SR_LAUNCHER_MPI] = sr_study_execute_ranked};
+
+srnn_status sr_study_conduct(sr_study *study, const sr_study_way *way,
+                             const sr_study_request *request, const char *command,
+                             sr_run_view *views, sr_summary *summary) {
+    int lock;
+    *summary = (sr_summary){0};
+    SR_TRY(sr_folder_lock(&lock, request->out, lock_patience));
+    srnn_status status = take_folder(study, request, command);
+    if (status == SRNN_OK)
+        status = execute_by[way->launcher](study, request->out, way, views);
+    if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {
+        const srnn_status summed = sr_study_summarise(summary, study, request->out);
+        status = summed == SRNN_OK ? status : summed;
+    }
+    sr_folder_unlock(lock);
+    return status;
+}

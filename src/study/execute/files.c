@@ -1,0 +1,219 @@
+/* files.c: writes study.json and summary.json. */
+#include "study/execute/files.h"
+
+#include "equation/facts.h"
+#include "files/file.h"
+#include "files/json.h"
+#include "files/origin.h"
+#include "study/execute/folder.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LAYOUT = JSON_INDENT(1) | JSON_REAL_PRECISION(12) };
+
+/* ---- pieces of JSON; NULL means no memory, which json_pack and sr_json_replace notice */
+
+static json_t *number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+/* ---- study.json */
+
+static const char *feature_name(srnn_feature feature) {
+    switch (feature) {
+    case SRNN_FEATURE_IDENTITY:
+        return "identity";
+    case SRNN_FEATURE_RELU:
+        return "relu";
+    case SRNN_FEATURE_ELU1:
+        return "elu1";
+    case SRNN_FEATURE_UNIT:
+        return "unit";
+    case SRNN_FEATURE_UNIT_HEADS:
+        return "unit_heads";
+    case SRNN_FEATURE_UNIT_SMOOTH:
+        return "unit_smooth";
+    case SRNN_FEATURE_NORM_SPLIT:
+        return "norm_split";
+    case SRNN_FEATURE_NORM_COSINE:
+        return "norm_cosine";
+    }
+    return "";
+}
+
+static json_t *variant_json(const sr_study_variant *variant) {
+    const srnn_attention *a = &variant->descriptor;
+    char form[1024];
+    srnn_attention_print(form, sizeof form, a);
+    const int order = variant->is_avey ? 0 : sr_highest_order(a);
+    if (variant->is_avey)
+        snprintf(form, sizeof form, "%s", variant->attention);
+    return json_pack("{s:o, s:o, s:s, s:o, s:s, s:b}", "name", sr_json_plain_text(variant->name),
+                     "attention", sr_json_plain_text(variant->attention), "text", form, "order",
+                     order ? json_integer(order) : json_null(), "feature", feature_name(a->feature),
+                     "fixed_state", !variant->is_avey && srnn_attention_has_state(a));
+}
+
+/* The data as the study's file says it: tasks come before the settings of all. */
+static const char *data_of(const sr_study *study, const sr_study_task *task) {
+    for (size_t i = task->settings.count; i-- > 0;)
+        if (strcmp(task->settings.names[i], "data") == 0)
+            return task->settings.values[i];
+    for (size_t i = study->settings.count; i-- > 0;)
+        if (strcmp(study->settings.names[i], "data") == 0)
+            return study->settings.values[i];
+    return "";
+}
+
+static json_t *task_json(const sr_study *study, const sr_study_task *task) {
+    return json_pack("{s:o, s:o, s:o, s:s}", "name", sr_json_plain_text(task->name), "title",
+                     sr_json_plain_text(task->title ? task->title : task->name), "data",
+                     sr_json_plain_text(data_of(study, task)), "measure",
+                     sr_measure_name(task->measure));
+}
+
+static json_t *run_json(const sr_study *study, const sr_study_run *run) {
+    const sr_run_settings *s = &run->settings;
+    char folder[SR_PATH_BYTES];
+    snprintf(folder, sizeof folder, "runs/%s", run->id);
+    return json_pack(
+        "{s:s, s:s, s:o, s:o, s:o, s:f, s:I, s:I, s:i, s:i, s:I, s:f, s:f, s:o, s:f}", "id",
+        run->id, "folder", folder, "task", sr_json_plain_text(study->tasks[run->task].name),
+        "variant", sr_json_plain_text(study->variants[run->variant].name), "size",
+        sr_json_plain_text(study->size_count ? study->sizes[run->size].name : ""), "learning_rate",
+        s->learning_rate, "seed", (json_int_t)s->seed, "steps", (json_int_t)s->steps, "batch", s->B,
+        "length", s->T, "parameters", (json_int_t)run->parameters, "tokens", run->tokens, "flops",
+        run->flops, "state_bytes", number(run->state_bytes), "cache_bytes", run->cache_bytes);
+}
+
+static json_t *plan_json(const sr_study *study) {
+    json_t *variants = json_array(), *tasks = json_array(), *runs = json_array();
+    for (size_t i = 0; i < study->variant_count; i++)
+        sr_json_append(variants, variant_json(&study->variants[i]));
+    for (size_t i = 0; i < study->task_count; i++)
+        sr_json_append(tasks, task_json(study, &study->tasks[i]));
+    for (size_t i = 0; i < study->run_count; i++)
+        sr_json_append(runs, run_json(study, &study->runs[i]));
+    return json_pack("{s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "format", "softrnn-study",
+                     "version", 1, "name", sr_json_plain_text(study->name), "title",
+                     sr_json_plain_text(study->title), "baseline",
+                     sr_json_plain_text(study->variants[study->baseline].name), "variants",
+                     variants, "tasks", tasks, "runs", runs);
+}
+
+srnn_status sr_study_write(const sr_study *study, const char *folder, const char *command) {
+    char path[SR_PATH_BYTES];
+    SR_TRY(sr_path_join(path, folder, "study.yaml"));
+    SR_TRY(sr_file_replace(path, study->text, strlen(study->text)));
+    json_t *plan = plan_json(study), *origin = sr_origin_json(command);
+    if (!origin || json_object_update(plan, origin) != 0) {
+        json_decref(plan);
+        plan = NULL;
+    }
+    json_decref(origin);
+    return sr_json_replace(plan, folder, "study.json", LAYOUT);
+}
+
+/* ---- summary.json */
+
+static json_t *spread_json(const sr_spread *spread, size_t count) {
+    json_t *values = json_array();
+    for (size_t i = 0; i < count; i++)
+        sr_json_append(values, number(spread->values[i]));
+    return json_pack("{s:o, s:o, s:I, s:o}", "mean", number(spread->mean), "standard_deviation",
+                     number(spread->standard_deviation), "count", (json_int_t)spread->count,
+                     "values", values);
+}
+
+static json_t *own_json(const sr_interval *own) {
+    if (!(own->degrees > 0))
+        return json_null();
+    return json_pack("{s:o, s:o, s:f}", "low", number(own->low), "high", number(own->high),
+                     "degrees", own->degrees);
+}
+
+static json_t *difference_json(const sr_difference *d) {
+    json_t *pairs = json_array();
+    for (size_t i = 0; i < d->pairs; i++)
+        sr_json_append(pairs, json_pack("{s:I, s:o}", "seed", (json_int_t)d->seeds[i], "difference",
+                                        number(d->differences[i])));
+    return json_pack("{s:s, s:o, s:o, s:o, s:s, s:f, s:o, s:s, s:o}", "of", sr_measure_name(d->of),
+                     "mean", number(d->interval.mean), "low", number(d->interval.low), "high",
+                     number(d->interval.high), "method", d->method, "degrees", d->interval.degrees,
+                     "pairs", pairs, "verdict", sr_verdict_name(d->verdict), "own",
+                     own_json(&d->own));
+}
+
+static json_t *summary_variant_json(const sr_study *study, const sr_summary_variant *v) {
+    json_t *seeds = json_array();
+    for (size_t i = 0; i < v->finished; i++)
+        sr_json_append(seeds, json_integer((json_int_t)v->seeds[i]));
+    const bool baseline = v->variant == study->baseline;
+    return json_pack(
+        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "variant", sr_json_plain_text(study->variants[v->variant].name), "runs",
+        (json_int_t)v->runs, "finished", (json_int_t)v->finished, "diverged",
+        (json_int_t)v->diverged, "failed", (json_int_t)v->failed, "not_finite",
+        (json_int_t)v->not_finite, "skipped", (json_int_t)v->skipped, "seeds", seeds, "loss",
+        spread_json(&v->loss, v->finished), "best_loss", spread_json(&v->best_loss, v->finished),
+        "accuracy", spread_json(&v->accuracy, v->finished), "difference",
+        baseline ? json_null() : difference_json(&v->difference), "tokens_per_second",
+        number(v->tokens_per_second), "memory_bytes", number(v->memory_bytes), "parameters",
+        number(v->parameters), "state_bytes", number(v->state_bytes), "cache_bytes",
+        number(v->cache_bytes));
+}
+
+static json_t *cell_json(const sr_study *study, const sr_summary_cell *cell) {
+    json_t *variants = json_array();
+    for (size_t v = 0; v < cell->count; v++)
+        sr_json_append(variants, summary_variant_json(study, &cell->variants[v]));
+    return json_pack("{s:o, s:o, s:f, s:s, s:{s:I, s:o, s:o}, s:o}", "task",
+                     sr_json_plain_text(study->tasks[cell->task].name), "size",
+                     sr_json_plain_text(study->size_count ? study->sizes[cell->size].name : ""),
+                     "learning_rate", cell->learning_rate, "measure",
+                     sr_measure_name(cell->measure), "noise", "seeds",
+                     (json_int_t)cell->noise_seeds, "standard_deviation", number(cell->noise),
+                     "floor", number(sqrt(2.0) * cell->noise), "variants", variants);
+}
+
+static json_t *summary_json(const sr_study *study, const sr_summary *summary) {
+    json_t *cells = json_array();
+    for (size_t i = 0; i < summary->count; i++)
+        sr_json_append(cells, cell_json(study, &summary->cells[i]));
+    return json_pack(
+        "{s:s, s:i, s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:o}", "format", "softrnn-summary",
+        "version", 1, "baseline", sr_json_plain_text(study->variants[study->baseline].name),
+        "confidence", SR_CONFIDENCE, "runs", (json_int_t)study->run_count, "finished",
+        (json_int_t)summary->finished, "diverged", (json_int_t)summary->diverged, "failed",
+        (json_int_t)summary->failed, "missing", (json_int_t)summary->missing, "cells", cells);
+}
+
+static srnn_status read_records(sr_record *records, const sr_study *study, const char *folder) {
+    for (size_t i = 0; i < study->run_count; i++) {
+        char path[SR_PATH_BYTES];
+        SR_TRY(sr_study_run_path(path, folder, study->runs[i].id));
+        SR_TRY(sr_record_read(&records[i], path));
+    }
+    return SRNN_OK;
+}
+
+srnn_status sr_study_summarise(sr_summary *summary, const sr_study *study, const char *folder) {
+    sr_record *records = calloc(study->run_count, sizeof *records);
+    *summary = (sr_summary){0};
+    if (!records)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the records of %zu runs", study->run_count);
+    srnn_status status = read_records(records, study, folder);
+    if (status == SRNN_OK)
+        status = sr_summary_make(summary, study, records);
+    if (status == SRNN_OK)
+        status = sr_json_replace(summary_json(study, summary), folder, "summary.json", LAYOUT);
+    for (size_t i = 0; i < study->run_count; i++)
+        sr_record_free(&records[i]);
+    free(records);
+    return status;
+}

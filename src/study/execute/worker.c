@@ -1,0 +1,294 @@
+/* worker.c: one run of a study in a process of its own. */
+#include "study/execute/worker.h"
+
+#include "base/threads.h"
+#include "files/file.h"
+#include "files/folder.h"
+#include "files/path.h"
+#include "study/execute/folder.h"
+#include "study/results/record.h"
+#include "train/run/run.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t stopped;
+
+static void note_stop(int signal_number) {
+    (void)signal_number;
+    stopped = 1;
+}
+
+static void catch_stops(void) {
+    static const int stops[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU};
+    struct sigaction action = {.sa_handler = note_stop, .sa_flags = SA_RESTART};
+    sigset_t blocked; /* the parent forks with some of them blocked */
+    sigemptyset(&action.sa_mask);
+    sigemptyset(&blocked);
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+        sigaction(stops[i], &action, NULL);
+        sigaddset(&blocked, stops[i]);
+    }
+    sigprocmask(SIG_UNBLOCK, &blocked, NULL);
+}
+
+bool sr_worker_has_run(const char *folder) {
+    return sr_path_has(folder, "run.yaml");
+}
+
+/* True if both are the text of a study, which lies in its folder wherever that is. */
+static bool same_text(const sr_study_run *run, const char *data) {
+    const size_t length = strlen(data), end = strlen(SR_STUDY_TEXT);
+    return run->text && length > end && data[length - end - 1] == '/' &&
+           strcmp(data + length - end, SR_STUDY_TEXT) == 0;
+}
+
+/* The settings of the run in the folder; *moved: its text lies elsewhere now, as they then say. */
+static srnn_status read_settings(sr_run_settings *settings, bool *moved, const sr_study_run *run,
+                                 const char *folder) {
+    char yaml[SR_PATH_BYTES];
+    snprintf(yaml, sizeof yaml, "%s/run.yaml", folder);
+    SR_TRY(sr_run_settings_create(settings));
+    SR_TRY(sr_run_settings_read(settings, yaml));
+    *moved = same_text(run, settings->data) && strcmp(settings->data, run->settings.data) != 0;
+    return *moved ? sr_run_settings_text(&settings->data, run->settings.data) : SRNN_OK;
+}
+
+srnn_status sr_worker_check(const sr_study_run *run, const char *folder) {
+    sr_run_settings before = {0};
+    bool moved;
+    if (!sr_worker_has_run(folder))
+        return SRNN_OK;
+    srnn_status status = read_settings(&before, &moved, run, folder);
+    const char *differs =
+        status == SRNN_OK ? sr_run_settings_difference(&before, &run->settings) : NULL;
+    if (differs)
+        status = SR_FAIL(SRNN_ERR_ARGUMENT,
+                         "%s: there is a run with another %s in this folder; use another --out, or "
+                         "remove it",
+                         folder, differs);
+    sr_run_settings_free(&before);
+    return status;
+}
+
+/* Goes on with a run, whose run.yaml learns where the text lies now. */
+static srnn_status resume(sr_run **run, const sr_study_run *planned, const char *folder,
+                          int threads) {
+    char yaml[SR_PATH_BYTES];
+    sr_run_settings settings = {0};
+    bool moved;
+    snprintf(yaml, sizeof yaml, "%s/run.yaml", folder);
+    srnn_status status = read_settings(&settings, &moved, planned, folder);
+    if (status == SRNN_OK && moved)
+        status = sr_run_settings_write(&settings, yaml);
+    sr_run_settings_free(&settings);
+    SR_TRY(status);
+    return sr_run_resume(run, folder, &(sr_run_ends){.threads = threads});
+}
+
+static srnn_status open_run(sr_run **run, const sr_study_run *planned, const char *folder,
+                            int threads) {
+    if (sr_worker_has_run(folder))
+        return resume(run, planned, folder, threads);
+    sr_run_settings settings;
+    srnn_status status = sr_run_settings_create(&settings);
+    if (status == SRNN_OK)
+        status = sr_run_settings_copy(&settings, &planned->settings);
+    settings.threads = threads;
+    if (status == SRNN_OK)
+        status = sr_run_start(run, folder, &settings);
+    sr_run_settings_free(&settings);
+    return status;
+}
+
+static srnn_status take_steps(sr_run *run, sr_worker_board *board) {
+    double loss = NAN;
+    atomic_store(&board->step, sr_run_progress(run)->step);
+    while (!sr_run_done(run) && !stopped) {
+        sr_run_report report;
+        SR_TRY(sr_run_step(run, &report));
+        loss = isfinite(loss) ? 0.9 * loss + 0.1 * report.step.loss : report.step.loss;
+        atomic_store(&board->loss, loss);
+        if (!isnan(report.validation)) {
+            atomic_store(&board->validation, report.validation);
+            atomic_store(&board->accuracy, report.accuracy);
+        }
+        atomic_store(&board->step, sr_run_progress(run)->step);
+    }
+    return sr_run_save(run);
+}
+
+static double cpu_seconds(void) {
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+}
+
+/* What the records say of the whole run, processes before this one included. */
+static srnn_status add_records(sr_result *result, const char *folder) {
+    sr_record record;
+    const srnn_status status = sr_record_read(&record, folder);
+    result->step = record.count ? record.points[record.count - 1].step : 0;
+    result->tokens = record.tokens;
+    result->skipped = record.skipped;
+    result->seconds = record.seconds;
+    sr_record_free(&record);
+    return status;
+}
+
+/* Another process may have come in between: what it finished stays, and what it only looks at is free in a moment. */
+srnn_status sr_worker_tell(const sr_result *result, const char *folder) {
+    sr_result there;
+    int lock;
+    SR_TRY(sr_folders_make(folder));
+    SR_TRY(sr_folder_lock(&lock, folder, 1));
+    const bool finished =
+        sr_result_read(&there, folder) == SRNN_OK && there.ending == SR_ENDING_FINISHED;
+    const srnn_status status = finished ? SRNN_OK : sr_result_write(result, folder);
+    sr_folder_unlock(lock);
+    return status;
+}
+
+static srnn_status write_result(sr_result *result, const char *folder) {
+    result->cpu_seconds = cpu_seconds();
+    SR_TRY(add_records(result, folder));
+    return sr_worker_tell(result, folder);
+}
+
+/* ---- the place: who is at work in a run's folder */
+
+static void own_host(char host[64]) {
+    snprintf(host, 64, "?");
+    gethostname(host, 63);
+    host[63] = '\0';
+}
+
+/* "node7, job 123_4" or "node7, process 567"; only by who holds the folder. */
+static srnn_status write_place(const char *folder) {
+    char path[SR_PATH_BYTES], host[64], text[128];
+    const char *job = getenv("SLURM_ARRAY_JOB_ID"), *task = getenv("SLURM_ARRAY_TASK_ID");
+    own_host(host);
+    if (job && task)
+        snprintf(text, sizeof text, "%s, job %.20s_%.20s", host, job, task);
+    else
+        snprintf(text, sizeof text, "%s, process %ld", host, (long)getpid());
+    SR_TRY(sr_path_join(path, folder, "place"));
+    return sr_file_replace(path, text, strlen(text));
+}
+
+static void remove_place(const char *folder) {
+    char path[SR_PATH_BYTES];
+    if (sr_path_join(path, folder, "place") == SRNN_OK)
+        unlink(path);
+}
+
+/* False if it names a process of this machine that has ended; of other machines nothing is known. */
+static bool may_live(const char *place) {
+    char host[64];
+    static const char says[] = ", process ";
+    own_host(host);
+    const size_t length = strlen(host);
+    if (strncmp(place, host, length) != 0 || strncmp(place + length, says, strlen(says)) != 0)
+        return true;
+    const long process = strtol(place + length + strlen(says), NULL, 10);
+    return process > 0 && process <= INT_MAX && (kill((pid_t)process, 0) == 0 || errno == EPERM);
+}
+
+void sr_worker_where(sr_run_view *view, const char *folder) {
+    char path[SR_PATH_BYTES];
+    struct stat facts;
+    if (sr_path_join(path, folder, "place") != SRNN_OK)
+        return;
+    int descriptor;
+    if (sr_descriptor_open_own(&descriptor, path, O_RDONLY) != SRNN_OK)
+        return;
+    const ssize_t length = read(descriptor, view->place, sizeof view->place - 1);
+    close(descriptor);
+    view->place[length > 0 ? length : 0] = '\0';
+    view->place[strcspn(view->place, "\n")] = '\0';
+    for (char *c = view->place; *c; c++)
+        if (!isprint((unsigned char)*c))
+            *c = '?';
+    if (!may_live(view->place))
+        view->place[0] = '\0';
+    view->running = *view->place;
+    view->seconds = NAN;
+    if (sr_path_join(path, folder, "metrics.jsonl") == SRNN_OK && stat(path, &facts) == 0)
+        view->seconds = difftime(time(NULL), facts.st_mtime);
+}
+
+/* ---- the run */
+
+bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
+                   sr_worker_board *board) {
+    sr_result result = {.ending = SR_ENDING_FINISHED, .threads = threads};
+    sr_run *run = NULL;
+    catch_stops();
+    srnn_status status = open_run(&run, planned, folder, threads);
+    if (status == SRNN_OK)
+        status = write_place(folder);
+    if (status == SRNN_OK) {
+        result.parameters = (double)planned->parameters;
+        result.memory_bytes = (double)sr_run_bytes(run);
+        status = take_steps(run, board);
+    }
+    if (status != SRNN_OK) {
+        result.ending = run && status == SRNN_ERR_LIMIT ? SR_ENDING_DIVERGED : SR_ENDING_FAILED;
+        snprintf(result.message, sizeof result.message, "%s", srnn_error_detail());
+    }
+    const bool ended = status != SRNN_OK || sr_run_done(run);
+    if (run)
+        remove_place(folder);
+    sr_run_free(run);
+    const bool told = !ended || write_result(&result, folder) == SRNN_OK;
+    if (!told)
+        snprintf(board->failure, sizeof board->failure, "%s",
+                 *result.message ? result.message : srnn_error_detail());
+    return told;
+}
+
+/* ---- a process of its own that a launcher started */
+
+/* Slurm's cores for the job, else all that this process may use. */
+static int own_threads(void) {
+    const char *cores = getenv("SLURM_CPUS_PER_TASK");
+    return sr_thread_count(cores ? atoi(cores) : 0);
+}
+
+static srnn_status run_member(const sr_study_run *run, const char *folder) {
+    sr_worker_board board = {0};
+    sr_result result;
+    SR_TRY(sr_worker_check(run, folder));
+    if (!sr_worker_run(run, folder, own_threads(), &board))
+        return SR_FAIL(SRNN_ERR_IO, "%s", board.failure);
+    SR_TRY(sr_result_read(&result, folder));
+    if (result.ending == SR_ENDING_FAILED)
+        return SR_FAIL(SRNN_ERR_IO, "%s", result.message);
+    return result.ending == SR_ENDING_NONE
+               ? SR_FAIL(SRNN_ERR_INTERRUPTED, "%s: stopped, with a checkpoint", run->id)
+               : SRNN_OK;
+}
+
+srnn_status sr_worker_member(const sr_study *study, const char *folder, const char *id) {
+    char path[SR_PATH_BYTES];
+    sr_result result;
+    for (size_t i = 0; i < study->run_count; i++)
+        if (strcmp(study->runs[i].id, id) == 0) {
+            SR_TRY(sr_study_run_path(path, folder, id));
+            SR_TRY(sr_result_read(&result, path));
+            return result.ending == SR_ENDING_NONE ? run_member(&study->runs[i], path) : SRNN_OK;
+        }
+    return SR_FAIL(SRNN_ERR_ARGUMENT, "no run of the study is called \"%s\"", id);
+}

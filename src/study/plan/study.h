@@ -1,0 +1,126 @@
+/* study.h: a study: variants x tasks x seeds (x sizes, learning rates), and the runs that makes. */
+#ifndef SR_STUDY_PLAN_STUDY_H
+#define SR_STUDY_PLAN_STUDY_H
+
+#include "train/run/settings.h"
+
+/* Settings by name, in the order given; a later one wins. */
+typedef struct sr_pairs {
+    char **names, **values; /* (count), owned */
+    size_t *lines;          /* (count) of the file that gave them, from 1; owned */
+    size_t count;
+} sr_pairs;
+
+/* A list of words. */
+typedef struct sr_word_list {
+    char **words; /* (count), owned */
+    size_t count;
+} sr_word_list;
+
+/* What a task is ranked by. */
+typedef enum sr_measure {
+    SR_MEASURE_LOSS = 0, /* less is better */
+    SR_MEASURE_ACCURACY, /* more is better */
+} sr_measure;
+const char *sr_measure_name(sr_measure measure);
+
+typedef struct sr_study_variant {
+    char *name, *attention; /* owned */
+    srnn_attention descriptor;
+    bool is_avey;      /* no attention, and the descriptor means nothing */
+    sr_pairs settings; /* of its runs alone, after all others */
+} sr_study_variant;
+
+typedef struct sr_study_task {
+    char *name, *title; /* owned */
+    sr_measure measure;
+    sr_word_list variants; /* names; none: all of the study */
+    sr_pairs settings;
+} sr_study_task;
+
+typedef struct sr_study_size {
+    char *name; /* owned */
+    sr_pairs settings;
+} sr_study_size;
+
+/* Where the text of a study lies in its folder. */
+#define SR_STUDY_TEXT "data/text.txt"
+
+/* One run of the plan. */
+typedef struct sr_study_run {
+    char *id; /* "recall.norm.1", unique and fit for the name of a folder; owned */
+    size_t task;
+    size_t variant;
+    size_t size; /* meaningless if the study has no sizes */
+    bool text;   /* it trains on the text of the study */
+    sr_run_settings settings;
+
+    /* What it costs. */
+    size_t parameters;
+    int64_t steps; /* to the end of its schedule, or to where its settings stop it */
+    double tokens, flops;
+    double state_bytes; /* fixed-size state of one sequence, all layers; NaN: there is none */
+    double cache_bytes; /* keys and values of one sequence of T tokens, all layers */
+} sr_study_run;
+
+typedef struct sr_study {
+    char *name, *title; /* owned */
+    char *text;         /* the file it was read from, owned */
+    char *where;        /* its name, for messages, owned */
+    char *folder;       /* where its relative paths begin; NULL: the current folder; owned */
+    size_t baseline;    /* of the variants */
+    sr_pairs settings;
+    sr_study_variant *variants; /* owned, as are the following */
+    size_t variant_count;
+    sr_study_task *tasks;
+    size_t task_count;
+    sr_study_size *sizes;
+    size_t size_count;
+    double *rates; /* learning rates; none: those of the settings */
+    size_t rate_count;
+    int64_t *seeds;
+    size_t seed_count;
+    sr_word_list only, skip;
+    sr_pairs cluster; /* options of sbatch */
+
+    sr_study_run *runs; /* made by sr_study_expand */
+    size_t run_count;
+} sr_study;
+
+/* Reads a study in YAML; `where` names it in messages. Free with sr_study_free in any case. */
+srnn_status sr_study_read(sr_study *study, const char *where, const char *text, size_t bytes);
+void sr_study_free(sr_study *study);
+
+/* The study that needs no file. Static text. */
+const char *sr_study_default(size_t *bytes);
+
+/* Makes the plan. `text`: the file that stands for the data "@text"; it need not exist yet. */
+srnn_status sr_study_expand(sr_study *study, const char *text);
+
+/* The same without what the runs cost: no data is opened, and it need not be there. */
+srnn_status sr_study_list_runs(sr_study *study, const char *text);
+
+/* Works out again what the runs cost, now that all data is there. */
+srnn_status sr_study_price(sr_study *study);
+
+/* Fails, naming the nearest name, if one of the words fits no run; `where` says where they stand. */
+srnn_status sr_study_words_check(const sr_study *study, const sr_word_list *words,
+                                 const char *where);
+
+/* True if one of the words is the run's id, its task, its variant or its size, or a pattern (with *
+ * and ?) that fits its id. */
+bool sr_study_run_matches(const sr_study *study, const sr_study_run *run,
+                          const sr_word_list *words);
+
+/* Words between commas; free with sr_word_list_free. */
+srnn_status sr_word_list_split(sr_word_list *words, const char *text);
+srnn_status sr_word_list_add(sr_word_list *words, const char *word);
+void sr_word_list_free(sr_word_list *words);
+
+srnn_status sr_pairs_add(sr_pairs *pairs, const char *name, const char *value, size_t line);
+void sr_pairs_free(sr_pairs *pairs);
+
+/* True if any task, or a size, trains on the data "@text". */
+bool sr_study_needs_text(const sr_study *study);
+
+#endif

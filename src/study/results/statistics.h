@@ -1,0 +1,43 @@
+/* statistics.h: means, spreads and confidence intervals of differences.
+ *
+ * Intervals are Student's, two-sided. docs/RECORDS.md says what each of them assumes. */
+#ifndef SR_STUDY_RESULTS_STATISTICS_H
+#define SR_STUDY_RESULTS_STATISTICS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define SR_CONFIDENCE 0.95
+
+/* NaN for none. */
+double sr_mean(const double *values, size_t count);
+
+/* Of a sample: divided by count - 1. NaN for fewer than two. */
+double sr_standard_deviation(const double *values, size_t count);
+
+/* The median; reorders the values. NaN for none. */
+double sr_median(double *values, size_t count);
+
+/* t such that a share `confidence` of Student's distribution lies between -t and t. */
+double sr_student_t(double degrees, double confidence);
+
+/* How often Fisher's ratio of two variances with so many degrees of freedom is above `ratio`;
+ * a million stand for a variance that is known. */
+double sr_fisher_above(double ratio, double upper_degrees, double lower_degrees);
+
+typedef struct sr_interval {
+    double mean, low, high;
+    double degrees; /* 0: there is no interval, low and high are NaN */
+} sr_interval;
+
+/* True if 0 lies outside. */
+bool sr_interval_decides(const sr_interval *interval);
+
+/* The mean of differences d_s. */
+sr_interval sr_interval_of(const double *differences, size_t count, double confidence);
+
+/* The mean of `count` differences of a standard deviation that has so many degrees of freedom. */
+sr_interval sr_interval_around(double mean, double deviation, size_t count, double degrees,
+                               double confidence);
+
+#endif

@@ -1,0 +1,71 @@
+/* summary.h: the records of a study's runs -> statistics: means, spreads, differences to the
+ * baseline. Pure functions over records. */
+#ifndef SR_STUDY_RESULTS_SUMMARY_H
+#define SR_STUDY_RESULTS_SUMMARY_H
+
+#include "study/plan/study.h"
+#include "study/results/record.h"
+#include "study/results/statistics.h"
+
+/* One number of every finished run of a variant. */
+typedef struct sr_spread {
+    double mean, standard_deviation; /* of the values that are finite */
+    size_t count;                    /* of those */
+    double *values;                  /* (runs finished), owned */
+} sr_spread;
+
+typedef enum sr_verdict {
+    SR_VERDICT_UNCLEAR = 0, /* the interval holds 0, or there is none */
+    SR_VERDICT_BETTER,
+    SR_VERDICT_WORSE,
+    SR_VERDICT_UNSTABLE, /* a run of it diverged or ended without a number: whatever the others say */
+} sr_verdict;
+const char *sr_verdict_name(sr_verdict verdict); /* "better"; static text */
+
+/* A variant minus the baseline, on pairs of runs of the same seed. */
+typedef struct sr_difference {
+    sr_measure of;        /* what is subtracted; loss where one seed is planned */
+    int64_t *seeds;       /* (pairs), owned */
+    double *differences;  /* (pairs), owned */
+    size_t pairs;         /* that ended with numbers */
+    sr_interval interval; /* what the verdict rests on */
+    sr_interval own;      /* from these pairs alone */
+    const char *method;   /* of the interval: "moderated", "seeds", "batches", or "none" */
+    sr_verdict verdict;
+} sr_difference;
+
+/* A variant in a cell. */
+typedef struct sr_summary_variant {
+    size_t variant; /* of the study */
+    size_t runs, finished, diverged, failed;
+    size_t not_finite; /* of the finished: the last loss or measure is not a finite number */
+    int64_t skipped;
+    int64_t *seeds; /* (finished), owned */
+    sr_spread loss, best_loss, accuracy;
+    sr_difference difference;               /* meaningless for the baseline */
+    double tokens_per_second, memory_bytes; /* means */
+    double parameters, state_bytes, cache_bytes;
+} sr_summary_variant;
+
+/* All runs of one task, size and learning rate. */
+typedef struct sr_summary_cell {
+    size_t task, size;
+    double learning_rate;
+    sr_measure measure;
+    size_t noise_seeds;
+    double noise; /* standard deviation of the measure over the baseline's seeds; NaN: < 2 */
+    sr_summary_variant *variants; /* (count), owned */
+    size_t count;
+} sr_summary_cell;
+
+typedef struct sr_summary {
+    sr_summary_cell *cells; /* (count), owned */
+    size_t count;
+    size_t finished, diverged, failed, missing; /* runs */
+} sr_summary;
+
+/* `records` (study->run_count), in the order of the plan. Free with sr_summary_free in any case. */
+srnn_status sr_summary_make(sr_summary *summary, const sr_study *study, const sr_record *records);
+void sr_summary_free(sr_summary *summary);
+
+#endif

@@ -1,0 +1,22 @@
+/* evaluation_parts.h: parts of an evaluation that ranks take turns at; their sums are the same with any number of ranks. */
+#ifndef SR_TRAIN_PARALLEL_EVALUATION_PARTS_H
+#define SR_TRAIN_PARALLEL_EVALUATION_PARTS_H
+
+#include "train/evaluate.h"
+
+/* Begins as { .ranks = .. }; free with sr_turns_free. */
+typedef struct sr_turns {
+    sr_ranks *ranks;    /* NULL: one */
+    int64_t taken;      /* turns of all ranks so far */
+    sr_evaluation *own; /* (count), owned: of this rank's turns */
+    size_t count, capacity;
+} sr_turns;
+
+/* The next turn: *mine receives what it adds if it is this rank's, else it is NULL. */
+srnn_status sr_turns_next(sr_turns *turns, sr_evaluation **mine);
+
+/* Adds the turns of all ranks to `result`, in their order. */
+srnn_status sr_turns_end(sr_turns *turns, sr_evaluation *result);
+void sr_turns_free(sr_turns *turns);
+
+#endif

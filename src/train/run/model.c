@@ -1,0 +1,168 @@
+/* model.c: which model a run trains, and the weights it begins with. */
+#include "train/run/model.h"
+
+#include "model/files/model_folder.h"
+#include "train/run/checkpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static srnn_status new_config(sr_model_config *config, sr_run_settings *s, int vocab) {
+    SR_TRY(sr_run_settings_apply_preset(s));
+    s->V = s->V ? s->V : vocab;
+    if (!*s->attention)
+        SR_TRY(sr_run_settings_text(&s->attention, "softmax"));
+    *config = (sr_model_config){
+        .V = s->V,
+        .C = s->C,
+        .F = s->F,
+        .L = s->L,
+        .H = s->H,
+        .Hkv = s->Hkv,
+        .D = s->D,
+        .given = {.D = s->key_size, .Dv = s->value_size, .rank = s->rank, .levels = s->levels},
+        .positions = s->T,
+        .mlp = (sr_mlp)s->mlp,
+        .norm_epsilon = s->norm_epsilon,
+        .rope_theta = s->rope_theta,
+        .tied = s->tied,
+        .bos = -1,
+        .eos = -1};
+    return sr_model_config_attention(config, s->attention);
+}
+
+/* ---- settings beside a model that is there already */
+
+static srnn_status refuse(const char *name, double asked, double has, const char *where) {
+    return SR_FAIL(SRNN_ERR_ARGUMENT,
+                   "%s %g does not go with the model in %s, which has %g: a model's shape cannot "
+                   "be changed",
+                   name, asked, where, has);
+}
+
+typedef struct size_setting {
+    const char *name;
+    int *asked; /* 0: not given */
+    int has;
+} size_setting;
+
+static srnn_status settle_sizes(sr_run_settings *s, const sr_model_config *c, const char *where) {
+    const size_setting sizes[] = {{"vocab", &s->V, c->V},      {"hidden", &s->C, c->C},
+                                  {"mlp-hidden", &s->F, c->F}, {"layers", &s->L, c->L},
+                                  {"heads", &s->H, c->H},      {"kv-heads", &s->Hkv, c->Hkv},
+                                  {"head-size", &s->D, c->D}};
+    if (*s->preset && strcmp(s->preset, SR_PRESET_DEFAULT) != 0)
+        SR_TRY(sr_run_settings_apply_preset(s));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (*sizes[i].asked && *sizes[i].asked != sizes[i].has)
+            return refuse(sizes[i].name, *sizes[i].asked, sizes[i].has, where);
+        *sizes[i].asked = sizes[i].has;
+    }
+    return SRNN_OK;
+}
+
+typedef struct number_setting {
+    const char *name;
+    double asked, otherwise, has;
+} number_setting;
+
+/* These have defaults that do something: only another value was given for certain. */
+static srnn_status settle_others(sr_run_settings *s, const sr_run_settings *defaults,
+                                 const sr_model_config *c, const char *where) {
+    const number_setting numbers[] = {
+        {"mlp", s->mlp, defaults->mlp, c->mlp},
+        {"tied", s->tied, defaults->tied, c->tied},
+        {"rope-theta", s->rope_theta, defaults->rope_theta, c->rope_theta},
+        {"norm-epsilon", s->norm_epsilon, defaults->norm_epsilon, c->norm_epsilon}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].asked != numbers[i].has && numbers[i].asked != numbers[i].otherwise)
+            return refuse(numbers[i].name, numbers[i].asked, numbers[i].has, where);
+    s->mlp = (int)c->mlp;
+    s->tied = c->tied;
+    s->rope_theta = c->rope_theta;
+    s->norm_epsilon = c->norm_epsilon;
+    return SRNN_OK;
+}
+
+static srnn_status settle(sr_run_settings *s, const sr_model_config *c, const char *where) {
+    sr_run_settings defaults = {0};
+    SR_TRY(settle_sizes(s, c, where));
+    srnn_status status = sr_run_settings_create(&defaults);
+    if (status == SRNN_OK)
+        status = settle_others(s, &defaults, c, where);
+    sr_run_settings_free(&defaults);
+    return status;
+}
+
+/* The attention that is asked for, or the one that the model has. */
+static srnn_status settle_attention(sr_model_config *config, sr_run_settings *s) {
+    if (*s->attention)
+        return sr_model_config_attention(config, s->attention);
+    char *text = NULL;
+    srnn_status status = sr_model_config_attention_text(&text, config);
+    if (status == SRNN_OK)
+        status = sr_run_settings_text(&s->attention, text);
+    free(text);
+    return status;
+}
+
+/* The weights of a checkpoint are those of its own attention. */
+static srnn_status check_attention(const sr_model_config *config, const sr_run_settings *s,
+                                   const char *checkpoint) {
+    sr_model_config asked = {.L = config->L};
+    srnn_status status = *s->attention ? sr_model_config_attention(&asked, s->attention) : SRNN_OK;
+    const bool other =
+        asked.is_avey != config->is_avey ||
+        (asked.is_avey && memcmp(&asked.avey, &config->avey, sizeof asked.avey) != 0);
+    for (int layer = 0; status == SRNN_OK && asked.attention && layer < config->L; layer++)
+        if (other || !sr_attention_same(&asked.attention[layer], &config->attention[layer]))
+            status = SR_FAIL(SRNN_ERR_FORMAT,
+                             "%s: layer %d has another attention than run.yaml says; to continue "
+                             "with another one start a new run with --model and --attention",
+                             checkpoint, layer);
+    sr_model_config_free(&asked);
+    return status;
+}
+
+static srnn_status adjust(sr_model_config *config, sr_run_settings *s, const char *checkpoint) {
+    if (!*checkpoint) {
+        SR_TRY(settle(s, config, s->model));
+        return settle_attention(config, s);
+    }
+    SR_TRY(settle(s, config, checkpoint));
+    return check_attention(config, s, checkpoint);
+}
+
+srnn_status sr_run_model_config(sr_model_config *config, sr_run_settings *s, const char *checkpoint,
+                                int vocab) {
+    char folder[SR_PATH_BYTES];
+    *config = (sr_model_config){0};
+    srnn_status status;
+    if (!*checkpoint && !*s->model) {
+        status = new_config(config, s, vocab);
+    } else {
+        /* The files of a checkpoint that is resumed were checked when it was found. */
+        SR_TRY(*checkpoint ? sr_path_print(folder, "%s", checkpoint)
+                           : sr_checkpoint_model(folder, s->model));
+        SR_TRY(sr_model_load_config(config, folder));
+        status = adjust(config, s, checkpoint);
+    }
+    if (status == SRNN_OK && vocab > config->V)
+        status = SR_FAIL(SRNN_ERR_ARGUMENT, "the data has %d tokens, the model only %d", vocab,
+                         config->V);
+    if (status != SRNN_OK)
+        sr_model_config_free(config);
+    return status;
+}
+
+srnn_status sr_run_model_begin(sr_model *model, size_t *fresh, const sr_run_settings *s) {
+    char folder[SR_PATH_BYTES];
+    size_t shared = 0;
+    SR_TRY(sr_model_initialise(model, s->initial_range, (uint64_t)s->seed));
+    if (*s->model) {
+        SR_TRY(sr_checkpoint_model(folder, s->model));
+        SR_TRY(sr_model_load_shared(model, &shared, folder));
+    }
+    *fresh = model->table.count - shared;
+    return SRNN_OK;
+}

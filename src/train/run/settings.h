@@ -1,0 +1,120 @@
+/* settings.h: what a run is asked to do: one table of settings for options, run.yaml and
+ * resuming. */
+#ifndef SR_TRAIN_RUN_SETTINGS_H
+#define SR_TRAIN_RUN_SETTINGS_H
+
+#include "base/status.h"
+#include "ranks/ranks.h"
+
+#include <stddef.h>
+
+typedef enum sr_precision {
+    SR_PRECISION_FLOAT = 0,
+    SR_PRECISION_BF16,
+} sr_precision;
+
+/* What each of several ranks keeps. */
+typedef enum sr_sharding {
+    SR_SHARD_OPTIMIZER = 0, /* its share of the moments */
+    SR_SHARD_NONE,          /* everything */
+} sr_sharding;
+
+typedef struct sr_run_settings {
+    /* Texts are owned, "" where not given. */
+    char *data, *validation, *batches;    /* where rows come from */
+    char *model;                          /* a folder to start from, instead of a new model */
+    char *preset, *attention, *tokenizer; /* attention "": softmax, or that of `model` */
+    int layout;                           /* sr_token_layout */
+    double validation_share;
+
+    /* The shape of a new model; 0: the preset's. */
+    int V, C, F, L, H, Hkv, D;
+    int key_size, value_size, rank, levels; /* of layers; 0: what their form has */
+    int mlp;                                /* sr_mlp */
+    bool tied;
+    double rope_theta, norm_epsilon, initial_range;
+
+    int B, T, accumulate;
+    bool recompute;
+    int64_t steps;
+    double learning_rate, beta1, beta2, epsilon, weight_decay, clip;
+    bool decay_all; /* weight decay also where a tensor's authors have none */
+    int schedule;   /* sr_schedule_kind */
+    int64_t warmup, decay;
+    double floor;
+
+    int64_t validate_every, validate_batches, save_every;
+    int keep;
+    int64_t stop_step, stop_tokens; /* 0: not */
+    double stop_seconds;            /* 0: not */
+    int bad_steps;                  /* steps in a row that may be skipped */
+    int64_t seed;
+    char *device;  /* "cpu", "cuda", "cuda:1"; "": cpu */
+    int precision; /* sr_precision */
+    int threads;
+    int shard;            /* sr_sharding */
+    double rank_patience; /* seconds that ranks wait for each other; 0: for ever */
+
+    sr_ranks *ranks; /* that the run is shared by; NULL: it is alone. Not owned, not a setting */
+
+    /* Not asked for, but what the run was given when it began; "" in others. */
+    char identity[33];     /* of the run and its checkpoints: random */
+    char instructions[32]; /* the machine's, see sr_machine: the bits depend on them */
+} sr_run_settings;
+
+typedef enum sr_setting_kind {
+    SR_SETTING_FLAG,
+    SR_SETTING_TEXT,
+    SR_SETTING_INTEGER,
+    SR_SETTING_INTEGER64,
+    SR_SETTING_NUMBER,
+    SR_SETTING_CHOICE,
+} sr_setting_kind;
+
+typedef struct sr_setting {
+    const char *name; /* "learning-rate" */
+    sr_setting_kind kind;
+    size_t offset; /* in sr_run_settings */
+    const char *argument, *help;
+    double least, most;
+    const char *const *choices; /* ends in NULL */
+} sr_setting;
+
+/* The table; NULL past the end. */
+const sr_setting *sr_setting_at(size_t index);
+
+/* Every setting at its default. */
+srnn_status sr_run_settings_create(sr_run_settings *settings);
+void sr_run_settings_free(sr_run_settings *settings);
+
+/* Copies every setting into settings that were created. */
+srnn_status sr_run_settings_copy(sr_run_settings *to, const sr_run_settings *from);
+
+/* Sets one by its name. Fails, naming the nearest, if there is none, or if the text is not a value of
+ * it. */
+srnn_status sr_run_settings_set(sr_run_settings *settings, const char *name, const char *value);
+
+/* The name of a setting whose values differ, but for those that change no result, as threads;
+ * NULL if there is none. Two names of one file are the same. */
+const char *sr_run_settings_difference(const sr_run_settings *a, const sr_run_settings *b);
+
+/* Replaces an owned text. */
+srnn_status sr_run_settings_text(char **text, const char *value);
+
+/* Names of files and folders become absolute, so that they mean the same from everywhere. */
+srnn_status sr_run_settings_absolute(sr_run_settings *settings);
+
+/* The preset of settings that name none. */
+#define SR_PRESET_DEFAULT "tiny"
+
+/* Where no value was given, the preset's. Fails if there is no such preset. */
+srnn_status sr_run_settings_apply_preset(sr_run_settings *settings);
+
+/* The presets' names; NULL past the end. */
+const char *sr_preset_name(size_t index);
+
+/* run.yaml: every setting by name, the program's version and revision, and the machine. */
+srnn_status sr_run_settings_write(const sr_run_settings *settings, const char *path);
+srnn_status sr_run_settings_read(sr_run_settings *settings, const char *path);
+
+#endif

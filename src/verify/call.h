@@ -1,0 +1,47 @@
+/* call.h: the arrays of one attention call, allocated together, and the call itself. */
+#ifndef SR_VERIFY_CALL_H
+#define SR_VERIFY_CALL_H
+
+#include "equation/operands.h"
+
+/* The words for srnn_form, in its order; ends in NULL. */
+extern const char *const form_words[];
+
+/* The arrays of a call: contiguous, of the problem's dtype (see sr_operand_dtype). */
+typedef struct call_arrays {
+    void *operand[SR_OPERANDS];  /* NULL where the variant has no use for it */
+    void *gradient[SR_OPERANDS]; /* beside every operand */
+    void *o, *d_o;               /* (B, H, T, Dv) */
+} call_arrays;
+
+/* What goes in, what comes out. */
+typedef struct attention_call {
+    srnn_problem problem; /* sizes all given; offsets are the caller's */
+    call_arrays host;
+    call_arrays
+        device; /* the same in the memory of the problem's device; the host's own on the CPU */
+    const char *kernel; /* what the last call ran: static text */
+    srnn_form form;
+} attention_call;
+
+/* Allocates the arrays, zeroed. Zero Hkv and Dv are replaced by their defaults. */
+srnn_status call_create(attention_call *call, const srnn_problem *problem);
+
+/* Leaves { 0 }, which may be freed again. */
+void call_free(attention_call *call);
+
+/* Copies what goes in to the device, and what came out back; nothing to do on the CPU. */
+srnn_status call_send(attention_call *call);
+srnn_status call_fetch(attention_call *call);
+
+/* The operands, and their gradients, as the library takes them: on the device. */
+srnn_operands call_operands(const attention_call *call);
+srnn_operands call_gradients(const attention_call *call);
+
+/* Forward only: o. Sent and fetched. */
+srnn_status call_forward(attention_call *call);
+
+/* Forward and backward: o and the gradients. Sent and fetched. */
+srnn_status call_forward_backward(attention_call *call);
+
+#endif

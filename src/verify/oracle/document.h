@@ -1,0 +1,104 @@
+/* document.h (private): one document of a problem as terms on a tape, step by step through the equation. */
+#ifndef SR_VERIFY_ORACLE_DOCUMENT_H
+#define SR_VERIFY_ORACLE_DOCUMENT_H
+
+#include "verify/oracle/tape.h"
+
+#include <math.h>
+
+/* Where the derivative by a term is to be added. */
+typedef struct sr_target {
+    sr_term term;
+    double *gradient;
+} sr_target;
+
+/* How many heads there are of what, and which of them head h reads. */
+typedef struct sr_heads {
+    int64_t query, key, value; /* of the operands; once pooled there are as many keys as values */
+} sr_heads;
+
+/* One document: its operands as terms, and what the equation makes of them. */
+typedef struct sr_document {
+    const srnn_problem *problem;
+    const srnn_attention *a;
+    sr_tape *tape;
+    int64_t b, start, length;
+    int64_t width;              /* of a feature: D or 2 D */
+    int64_t levels;             /* numbers of a level gate */
+    const uint64_t *state_seed; /* NULL: no state stands between keys and queries */
+    sr_heads heads;
+    double
+        clearance; /* the least distance from an edge so far, as a part of where the edge is; 0 does not count */
+    sr_target *targets;
+    int64_t target_count, target_room;
+
+    /* Operands. q and k become features, v is multiplied by its factors. */
+    sr_term *q;                             /* (heads.query, length, width) */
+    sr_term *k;                             /* (heads.key, length, width) */
+    sr_term *v;                             /* (heads.value, length, Dv) */
+    sr_term *value_gate, *write_gate;       /* (heads.value, length) */
+    sr_term *output_gate;                   /* (H, length) or (H, length, Dv) */
+    sr_term *decay;                         /* (heads.value, length) or (.., D): z, then C */
+    sr_term *level_gate;                    /* (H, length, levels): z, then lambda */
+    sr_term *pool_gate;                     /* (heads.value, length, max(D, Dv)) */
+    sr_term *skip;                          /* (heads.value, length, Dv) */
+    sr_term *norm_weight, *norm_bias;       /* (Dv) or (H, Dv) */
+    sr_term *value_power, *a_log, *dt_bias; /* (heads.value) */
+    sr_term *skip_weight, *level_scale;     /* (H) or (H, Dv); (H, levels) */
+
+    /* What is made of them. */
+    sr_term *plain_v;             /* v as it came */
+    sr_term *turned_q, *turned_k; /* rotated features, or q and k themselves */
+    sr_term *signed_k;            /* k with signs by channel, for what a state is off by; or NULL */
+    sr_term *u;                   /* (heads.value, length, Dv): what is summed; without levels */
+    sr_term *kappa;               /* (length, length) of one head: beta_j kappa_jm; with levels */
+    int64_t kappa_head;           /* whose */
+    sr_term *gate_sum;            /* (H, length): sum_{m<=i} exp(output gate_m) */
+    sr_term *weights, *sum_weights; /* (length) of one row: of the numerator, of the row sum */
+    sr_term *row_sums;              /* (H, length) */
+    sr_term *scratch;               /* (H Dv) */
+    sr_term *o;                     /* (H, length, Dv) */
+} sr_document;
+
+/* One query: row i of head h, and the heads of queries, keys and values that it reads. */
+typedef struct sr_query {
+    int64_t h, i, query, key, value;
+} sr_query;
+
+sr_query sr_document_query(const sr_document *x, int64_t h, int64_t i);
+
+/* ---- small things that all parts use */
+
+static inline sr_terms sr_each(const sr_term *terms) {
+    return (sr_terms){terms, 1};
+}
+
+static inline double sr_value_of(const sr_document *x, sr_term a) {
+    return sr_tape_value(x->tape, a);
+}
+
+static inline sr_term sr_number(const sr_document *x, double value) {
+    return sr_tape_number(x->tape, value);
+}
+
+sr_term sr_exponential(const sr_document *x, sr_term a);
+sr_term sr_sigmoid_term(const sr_document *x, sr_term a);
+sr_term sr_softplus_term(const sr_document *x, sr_term a);
+sr_term sr_square_root(const sr_document *x, sr_term a);
+
+/* ---- the parts, in the order in which they run */
+
+/* Pools, rotates and makes features, decays and value factors of the operands. */
+srnn_status sr_document_prepare(sr_document *x);
+
+/* u, where the delta rule has one for all rows. */
+void sr_document_write(sr_document *x, int64_t value_head);
+
+/* x->weights and x->sum_weights (j <= i) of a query, all divided by one number where that has no effect. */
+void sr_document_weigh(sr_document *x, sr_query at);
+
+/* o from the weights, and then the norm and the gate after it. */
+void sr_document_attend(sr_document *x, sr_query at);
+void sr_document_finish(sr_document *x);
+
+#endif

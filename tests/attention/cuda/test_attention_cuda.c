@@ -1,0 +1,323 @@
+/* test_attention_cuda.c: every attention kernel of a GPU, real or emulated, against the double oracle. */
+#include "equation/facts.h"
+#include "test.h"
+#include "verify/probe.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static srnn_device *gpu;
+
+static size_t operand_bytes(const attention_call *run, sr_operand which) {
+    const sr_shape shape = sr_operand_shape(which, &run->problem);
+    return (size_t)sr_shape_numbers(&shape) * sizeof(float);
+}
+
+static size_t output_bytes(const attention_call *run) {
+    const sr_shape shape = sr_output_shape(&run->problem);
+    return (size_t)sr_shape_numbers(&shape) * sizeof(float);
+}
+
+/* Families, gates on scores that have none in the table, and scores of high order. */
+static const char *const others[] = {
+    "order:1",
+    "order:4",
+    "order:12",
+    "elu:2",
+    "cosine:3",
+    "power:3",
+    "power:16",
+    "score=taylor:40,norm=l2",
+    "linear_elu,decay,value_gate,output_gate,norm=rms",
+    "order:2,decay,value_gate,output_gate,post_gate,norm=l2",
+    "order:2,value_gate,normaliser=cumulative_gate,norm=layer",
+    "order:2,normaliser=row_sum_min1,detach,epsilon=0.1",
+    "softmax,decay,clamp=0.5",
+};
+
+/* The text of case n: the named variants, then the others; NULL past the end. */
+static const char *spec_at(size_t n) {
+    size_t named = 0;
+    while (srnn_variant_at(named))
+        named++;
+    if (n < named)
+        return srnn_variant_at(n)->name;
+    return n - named < sizeof others / sizeof *others ? others[n - named] : NULL;
+}
+
+static const int64_t documents[] = {0, 1, 18, 70, 71, 80, 140};
+
+/* The first for every variant, the others for one in each score's class. */
+static const srnn_problem shapes[] = {
+    {.B = 2, .H = 4, .Hkv = 2, .T = 70, .D = 20, .Dv = 12, .offsets = documents, .documents = 6},
+    {.B = 1, .H = 1, .Hkv = 1, .T = 1, .D = 8, .Dv = 8},
+    {.B = 1, .H = 2, .Hkv = 2, .T = 33, .D = 64, .Dv = 64},
+    {.B = 1, .H = 3, .Hkv = 1, .T = 64, .D = 3, .Dv = 128},
+    {.B = 2, .H = 2, .Hkv = 1, .T = 40, .D = 130, .Dv = 255},
+};
+
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static srnn_problem problem_of(const char *spec, size_t shape) {
+    srnn_problem problem = shapes[shape];
+    assert_int_equal(srnn_attention_parse(&problem.attention, spec), SRNN_OK);
+    return problem;
+}
+
+/* A call on the GPU, and the oracle with the same numbers. */
+static void create_both(attention_call *run, attention_call *oracle, srnn_problem problem) {
+    assert_int_equal(probe_oracle(oracle, &problem, 3), SRNN_OK);
+    problem.device = gpu;
+    assert_int_equal(probe_copy(run, &problem, oracle), SRNN_OK);
+}
+
+/* Every kernel on the operands that `run` holds. A gate before a norm cancels in it: its gradient is what the sums of a
+ * row leave of it in float. */
+static void check_kernels(const char *spec, attention_call *run, const attention_call *oracle,
+                          double limit) {
+    const double gradient_limit = 1e-4;
+    const srnn_problem *p = &run->problem;
+    int ran = 0;
+    for (size_t n = 0; srnn_kernel_name(gpu, n); n++) {
+        run->problem.kernel = srnn_kernel_name(gpu, n);
+        const srnn_status status = call_forward_backward(run);
+        if (status == SRNN_ERR_UNSUPPORTED ||
+            status == SRNN_ERR_LIMIT) /* of a state that is too large */
+            continue;
+        assert_int_equal(status, SRNN_OK);
+        const double output = probe_output_error(run, oracle);
+        const double gradient = probe_gradient_error(run, oracle);
+        if (!(output <= limit) || !(gradient <= gradient_limit))
+            fail_msg("%s, %s, H=%d Hkv=%d T=%d D=%d Dv=%d documents=%d: off by %g, gradients by %g",
+                     spec, p->kernel, p->H, p->Hkv, p->T, p->D, p->Dv, (int)p->documents, output,
+                     gradient);
+        ran++;
+    }
+    assert_true(ran > 0);
+}
+
+static void check_problem(const char *spec, const srnn_problem *problem) {
+    attention_call run, oracle;
+    create_both(&run, &oracle, *problem);
+    check_kernels(spec, &run, &oracle, probe_limit(problem, SRNN_FORM_PARALLEL));
+    call_free(&run);
+    call_free(&oracle);
+}
+
+static void every_variant(void **state) {
+    (void)state;
+    for (size_t n = 0; spec_at(n); n++) {
+        const srnn_problem problem = problem_of(spec_at(n), 0);
+        if (!sr_beyond_plain(&problem.attention)) /* GPUs refuse those by name */
+            check_problem(spec_at(n), &problem);
+    }
+}
+
+static void every_shape(void **state) {
+    (void)state;
+    static const char *const specs[] = {"gated_softmax_decay", "linear_elu,value_gate,norm=rms",
+                                        "order:12"};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
+        for (size_t shape = 1; shape < SHAPES; shape++) {
+            const srnn_problem problem = problem_of(specs[n], shape);
+            check_problem(specs[n], &problem);
+        }
+}
+
+/* Integers whose products float holds exactly, so that only the score is tested; |s| up to about 10^4. */
+static void large_logits(void **state) {
+    (void)state;
+    static const char *const specs[] = {"softmax,scale=one", "norm,scale=one",
+                                        "score=exp,scale=one,value_gate,output_gate,norm=rms"};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+        attention_call run, oracle;
+        create_both(&run, &oracle, problem_of(specs[n], 0));
+        for (int which = SR_OPERAND_Q; which <= SR_OPERAND_K; which++) {
+            float *narrow = run.host.operand[which];
+            double *exact = oracle.host.operand[which];
+            for (size_t i = 0; i < operand_bytes(&run, (sr_operand)which) / sizeof *narrow; i++)
+                exact[i] = (double)(narrow[i] = (which == SR_OPERAND_Q ? 40.0f : 16.0f) *
+                                                (float)(int)(2 * narrow[i]));
+        }
+        assert_int_equal(probe_oracle_run(&oracle), SRNN_OK);
+        check_kernels(specs[n], &run, &oracle, 1e-6);
+        call_free(&run);
+        call_free(&oracle);
+    }
+}
+
+/* An emulated GPU runs its threads in another order the second time. */
+static void the_same_bits_twice(void **state) {
+    (void)state;
+    static const char *const specs[] = {"gated_softmax_decay", "linear_elu,value_gate,norm=layer"};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+        srnn_problem problem = problem_of(specs[n], 0);
+        attention_call one, two;
+        problem.device = gpu;
+        assert_int_equal(probe_create(&one, &problem, 5), SRNN_OK);
+        assert_int_equal(probe_create(&two, &problem, 5), SRNN_OK);
+        assert_int_equal(call_forward_backward(&one), SRNN_OK);
+        assert_int_equal(call_forward_backward(&two), SRNN_OK);
+        assert_memory_equal(one.host.o, two.host.o, output_bytes(&one));
+        for (int which = 0; which < SR_OPERANDS; which++)
+            if (one.host.operand[which])
+                assert_memory_equal(one.host.gradient[which], two.host.gradient[which],
+                                    operand_bytes(&one, (sr_operand)which));
+        call_free(&one);
+        call_free(&two);
+    }
+}
+
+/* ---- states ---- */
+
+static void check_state(const char *spec, srnn_problem problem) {
+    attention_call run, oracle;
+    create_both(&run, &oracle, problem);
+    if (probe_feed(&run, 4) != SRNN_OK)
+        fail_msg("%s: %s", spec, srnn_error_detail());
+    const double error = probe_output_error(&run, &oracle);
+    if (!(error <= probe_limit(&problem, problem.form)))
+        fail_msg("%s, %s state, number type %d, T=%d D=%d: off by %g", spec,
+                 problem.form == SRNN_FORM_PARALLEL ? "kept" : "fixed", (int)problem.dtype,
+                 problem.T, problem.D, error);
+    call_free(&run);
+    call_free(&oracle);
+}
+
+/* Keys and values, and the fixed size where there is one that float can do. */
+static void check_states(const char *spec, srnn_problem problem) {
+    problem.form = SRNN_FORM_PARALLEL;
+    check_state(spec, problem);
+    problem.form = SRNN_FORM_CHUNKED;
+    if (srnn_attention_has_state(&problem.attention) && problem.attention.order < 9)
+        check_state(spec, problem);
+}
+
+static void states_of_every_variant(void **state) {
+    (void)state;
+    for (size_t n = 0; spec_at(n); n++) {
+        srnn_problem problem = problem_of(spec_at(n), 0);
+        problem.offsets = NULL;
+        problem.documents = 0;
+        if (!sr_beyond_plain(&problem.attention))
+            check_states(spec_at(n), problem);
+    }
+}
+
+/* Token by token over so many keys that several blocks share them. */
+static void one_token_at_a_time(void **state) {
+    (void)state;
+    static const char *const specs[] = {"softmax", "norm,decay,value_gate", "order:3"};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+        srnn_problem problem = {.B = 1, .H = 2, .Hkv = 1, .T = 150, .D = 12, .Dv = 20};
+        attention_call run, oracle;
+        assert_int_equal(srnn_attention_parse(&problem.attention, specs[n]), SRNN_OK);
+        problem.form = SRNN_FORM_PARALLEL;
+        create_both(&run, &oracle, problem);
+        assert_int_equal(probe_feed_tokens(&run), SRNN_OK);
+        const double error = probe_output_error(&run, &oracle);
+        if (!(error <= 1e-5))
+            fail_msg("%s, token by token: off by %g", specs[n], error);
+        call_free(&run);
+        call_free(&oracle);
+    }
+}
+
+static void states_in_bf16(void **state) {
+    (void)state;
+    static const char *const specs[] = {"softmax", "gated_softmax_decay", "norm", "linear_elu",
+                                        "order:2,value_gate,norm=layer"};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+        srnn_problem problem = {.B = 2, .H = 4, .Hkv = 2, .T = 40, .D = 16, .dtype = SRNN_BF16};
+        problem.Dv = 24;
+        assert_int_equal(srnn_attention_parse(&problem.attention, specs[n]), SRNN_OK);
+        check_states(specs[n], problem);
+    }
+}
+
+/* Longer than what a state first has room for, wide heads, one query head more than go over a state at a time. */
+static void long_and_wide_states(void **state) {
+    (void)state;
+    static const char *const specs[] = {"gated_softmax_decay", "linear_elu,decay,norm=rms",
+                                        "power:2", "order:12"};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+        srnn_problem problem = {.B = 1, .H = 5, .Hkv = 1, .T = 130, .D = 7, .Dv = 129};
+        assert_int_equal(srnn_attention_parse(&problem.attention, specs[n]), SRNN_OK);
+        check_states(specs[n], problem);
+    }
+}
+
+/* *to = another state of the problem, with what the first has seen. */
+static void move_state(srnn_state **to, const srnn_state *from, const srnn_problem *problem) {
+    const size_t bytes = srnn_state_saved_bytes(from);
+    void *saved = malloc(bytes);
+    assert_non_null(saved);
+    assert_int_equal(srnn_state_create(to, problem), SRNN_OK);
+    assert_int_equal(srnn_state_save(from, saved, bytes), SRNN_OK);
+    assert_int_equal(srnn_state_load(*to, saved, bytes), SRNN_OK);
+    assert_int_equal(srnn_state_saved_bytes(*to), bytes);
+    free(saved);
+}
+
+/* After T tokens on the CPU the same again, there and on the GPU. */
+static void check_move(const char *spec, srnn_form form) {
+    srnn_problem problem = {.B = 1, .H = 2, .Hkv = 1, .T = 20, .D = 5, .Dv = 6, .form = form};
+    attention_call run, moved;
+    srnn_state *on_cpu, *on_gpu;
+    assert_int_equal(srnn_attention_parse(&problem.attention, spec), SRNN_OK);
+    assert_int_equal(probe_create(&run, &problem, 3), SRNN_OK);
+    assert_int_equal(srnn_state_create(&on_cpu, &problem), SRNN_OK);
+    srnn_operands in = call_operands(&run);
+    float *expected = run.host.o;
+    assert_int_equal(srnn_state_feed(on_cpu, (srnn_tensor){.data = expected}, &in, 20), SRNN_OK);
+    problem.device = gpu;
+    assert_int_equal(probe_create(&moved, &problem, 3), SRNN_OK);
+    move_state(&on_gpu, on_cpu, &problem);
+    assert_int_equal(srnn_state_feed(on_cpu, (srnn_tensor){.data = expected}, &in, 20), SRNN_OK);
+    assert_int_equal(call_send(&moved), SRNN_OK);
+    in = call_operands(&moved);
+    assert_int_equal(srnn_state_feed(on_gpu, (srnn_tensor){.data = moved.device.o}, &in, 20),
+                     SRNN_OK);
+    assert_int_equal(call_fetch(&moved), SRNN_OK);
+    const float *found = moved.host.o;
+    for (size_t i = 0; i < output_bytes(&run) / sizeof *found; i++)
+        if (!(fabsf(found[i] - expected[i]) <= 1e-4f * fmaxf(1, fabsf(expected[i]))))
+            fail_msg("%s: number %zu is %g, on the CPU %g", spec, i, (double)found[i],
+                     (double)expected[i]);
+    srnn_state_free(on_cpu);
+    srnn_state_free(on_gpu);
+    call_free(&run);
+    call_free(&moved);
+}
+
+/* Their plain form is the same everywhere. */
+static void states_move_between_devices(void **state) {
+    (void)state;
+    check_move("gated_softmax_decay", SRNN_FORM_PARALLEL);
+    check_move("order:2,decay,value_gate,output_gate,post_gate,norm=l2", SRNN_FORM_CHUNKED);
+    check_move("order:3", SRNN_FORM_CHUNKED);
+    check_move("power:3,normaliser=row_length", SRNN_FORM_CHUNKED);
+}
+
+int main(void) {
+    if (srnn_device_open(&gpu, "cuda") != SRNN_OK) {
+        fprintf(stderr, "left out: %s\n", srnn_error_detail());
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_variant),
+        cmocka_unit_test(every_shape),
+        cmocka_unit_test(large_logits),
+        cmocka_unit_test(the_same_bits_twice),
+        cmocka_unit_test(states_of_every_variant),
+        cmocka_unit_test(one_token_at_a_time),
+        cmocka_unit_test(states_in_bf16),
+        cmocka_unit_test(long_and_wide_states),
+        cmocka_unit_test(states_move_between_devices),
+    };
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    srnn_device_close(gpu);
+    return failed;
+}

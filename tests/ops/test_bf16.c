@@ -1,0 +1,104 @@
+/* test_bf16.c: rounding to bf16, and linear layers in bf16 where the machine has them. */
+#include "base/random.h"
+#include "ops/backend.h"
+#include "ops/cpu/rows.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static float from_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static void rounding(void **state) {
+    (void)state;
+    static const uint32_t bits[] = {0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001, 0xbf807fff,
+                                    0x7f7fffff, 0x7f800000, 0x7fffffff, 0x00000000, 0xff800001};
+    static const uint16_t want[] = {0x3f80, 0x3f80, 0x3f82, 0x3f81, 0xbf80,
+                                    0x7f80, 0x7f80, 0x7fff, 0x0000, 0xffc0};
+    enum { COUNT = sizeof bits / sizeof *bits };
+    float x[COUNT];
+    uint16_t got[COUNT];
+    for (size_t i = 0; i < COUNT; i++)
+        x[i] = from_bits(bits[i]);
+    sr_cpu_rows_best()->to_bf16(got, x, COUNT);
+    assert_memory_equal(got, want, sizeof want);
+}
+
+static float *numbers(int64_t count, uint64_t stream) {
+    float *x = malloc((size_t)(count + 1) * sizeof *x);
+    assert_non_null(x);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = (float)sr_random_normal(5, stream, (uint64_t)i);
+    return x;
+}
+
+/* The three products of a linear layer, one after the other, in one array. */
+static float *products(sr_backend *cpu, int64_t rows, int64_t N, int64_t K) {
+    const int64_t y_count = rows * N, x_count = rows * K, w_count = N * K;
+    float *x = numbers(x_count, 1), *weight = numbers(w_count, 2), *d_y = numbers(y_count, 3);
+    float *bias = numbers(N, 4), *all = numbers(y_count + x_count + w_count, 5);
+    const sr_matrix X = sr_matrix_of(x, rows, K, SRNN_F32),
+                    d_Y = sr_matrix_of(d_y, rows, N, SRNN_F32);
+    const sr_matrix Y = sr_matrix_of(all, rows, N, SRNN_F32);
+    const sr_matrix d_X = sr_matrix_of(all + y_count, rows, K, SRNN_F32);
+    const sr_linear layer = {weight, bias, N};
+    const sr_linear_gradient gradient = {all + y_count + x_count, NULL, N};
+    assert_int_equal(cpu->linear_forward(cpu, Y, (sr_matrix){0}, X, &layer, 1), SRNN_OK);
+    assert_int_equal(cpu->linear_backward_input(cpu, d_X, d_Y, &layer, 1), SRNN_OK);
+    assert_int_equal(cpu->linear_backward_weight(cpu, &gradient, 1, d_Y, X), SRNN_OK);
+    free(x), free(weight), free(d_y), free(bias);
+    return all;
+}
+
+static double error_of(const float *got, const float *want, int64_t count) {
+    double difference = 0, size = 1e-30;
+    for (int64_t i = 0; i < count; i++) {
+        difference += pow((double)got[i] - (double)want[i], 2);
+        size += pow((double)want[i], 2);
+    }
+    return sqrt(difference / size);
+}
+
+static void check_shape(sr_backend *whole, sr_backend *half, int64_t rows, int64_t N, int64_t K) {
+    const int64_t sizes[3] = {rows * N, rows * K, N * K};
+    float *want = products(whole, rows, N, K), *got = products(half, rows, N, K);
+    for (int64_t part = 0, at = 0; part < 3; at += sizes[part++]) {
+        /* Each operand is off by at most 2^-9 of itself. */
+        const double error = error_of(got + at, want + at, sizes[part]);
+        if (!(error <= 4e-3))
+            fail_msg("%lld x %lld x %lld: product %lld is off by %.2e", (long long)rows,
+                     (long long)N, (long long)K, (long long)part, error);
+    }
+    free(want), free(got);
+}
+
+static void linear_layers(void **state) {
+    (void)state;
+    static const int64_t shapes[][3] = {{1, 1, 1},      {3, 5, 7},      {17, 33, 9},
+                                        {129, 257, 31}, {300, 520, 65}, {256, 512, 1500}};
+    sr_backend *whole, *half;
+    assert_int_equal(sr_backend_create(&whole, &(sr_backend_settings){.threads = 0}), SRNN_OK);
+    const srnn_status status =
+        sr_backend_create(&half, &(sr_backend_settings){.threads = 2, .bf16 = true});
+    for (size_t i = 0; status == SRNN_OK && i < sizeof shapes / sizeof *shapes; i++)
+        check_shape(whole, half, shapes[i][0], shapes[i][1], shapes[i][2]);
+    sr_backend_free(whole);
+    sr_backend_free(half);
+    if (status == SRNN_OK)
+        return;
+    assert_int_equal(status, SRNN_ERR_UNSUPPORTED);
+    skip();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rounding),
+        cmocka_unit_test(linear_layers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

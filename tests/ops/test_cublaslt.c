@@ -1,0 +1,181 @@
+/* test_cublaslt.c: what cuBLASLt is asked for, with a library of the test's own in its place (fake_cublaslt.c). */
+#include "base/bf16.h"
+#include "ops/cuda/gemm/cublaslt.h"
+#include "test.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 64 * 64 };
+
+static sr_cublaslt *library;
+static char room[64];
+static const sr_cublaslt_place place = {room, room, sizeof room};
+
+static int open_library(void **state) {
+    (void)state;
+    return setenv("SOFTRNN_CUBLASLT", SOFTRNN_FAKE_CUBLASLT, 1) == 0 &&
+                   sr_cublaslt_open(&library) == SRNN_OK && library
+               ? 0
+               : -1;
+}
+
+static int close_library(void **state) {
+    (void)state;
+    sr_cublaslt_close(library);
+    return unsetenv("SOFTRNN_CUBLASLT");
+}
+
+static float a[MOST], b[MOST], c[MOST], d[MOST];
+static uint16_t narrow_a[MOST], narrow_b[MOST];
+
+static void fill(void) {
+    for (int i = 0; i < MOST; i++) {
+        a[i] = (float)(i * 37 % 29 - 14) / 8;
+        b[i] = (float)(i * 23 % 31 - 15) / 8;
+        c[i] = (float)(i * 11 % 17);
+        d[i] = NAN;
+        narrow_a[i] = sr_bf16_of(a[i]);
+        narrow_b[i] = sr_bf16_of(b[i]);
+    }
+}
+
+static double wanted(const sr_cuda_product *p, int64_t m, int64_t n) {
+    double sum = p->c ? (double)c[m * p->c_stride + n] : 0;
+    for (int64_t k = 0; k < p->K; k++)
+        sum += (double)a[p->transpose_a ? k * p->a_stride + m : m * p->a_stride + k] *
+               (double)b[p->transpose_b ? n * p->b_stride + k : k * p->b_stride + n];
+    return sum;
+}
+
+static void check(sr_cuda_product p) {
+    bool started = false;
+    fill();
+    p.a = p.in == SRNN_BF16 ? (void *)narrow_a : (void *)a;
+    p.b = p.in == SRNN_BF16 ? (void *)narrow_b : (void *)b;
+    p.d = d;
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &p, &place), SRNN_OK);
+    assert_true(started);
+    for (int64_t m = 0; m < p.M; m++) {
+        for (int64_t n = 0; n < p.N; n++)
+            assert_true(fabs((double)d[m * p.d_stride + n] - wanted(&p, m, n)) < 1e-3);
+        for (int64_t n = p.N; n < p.d_stride; n++)
+            assert_true(isnan(d[m * p.d_stride + n]));
+    }
+}
+
+/* The three products of a linear layer, with and without addend, strides larger than rows. */
+static void products(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 12; kind++) {
+        const bool transpose_a = kind % 3 == 2, transpose_b = kind % 3 == 0;
+        const int64_t M = 5, N = 7, K = 11;
+        check((sr_cuda_product){.c = kind / 3 % 2 ? c : NULL,
+                                .a_stride = (transpose_a ? M : K) + 3,
+                                .b_stride = (transpose_b ? K : N) + 1,
+                                .c_stride = N + 2,
+                                .d_stride = N + 4,
+                                .M = M,
+                                .N = N,
+                                .K = K,
+                                .transpose_a = transpose_a,
+                                .transpose_b = transpose_b,
+                                .in = kind < 6 ? SRNN_F32 : SRNN_BF16,
+                                .out = SRNN_F32});
+    }
+}
+
+static sr_cuda_product square(int64_t M, int64_t K) {
+    return (sr_cuda_product){.a = a,
+                             .b = b,
+                             .d = d,
+                             .a_stride = K,
+                             .b_stride = 3,
+                             .d_stride = 3,
+                             .M = M,
+                             .N = 3,
+                             .K = K,
+                             .in = SRNN_F32,
+                             .out = SRNN_F32};
+}
+
+/* One question a shape; more shapes than there is room for are forgotten and asked again. */
+static void questions(void **state) {
+    (void)state;
+    void *file = dlopen(SOFTRNN_FAKE_CUBLASLT, RTLD_NOW);
+    assert_non_null(file);
+    int *count = dlsym(file, "fake_questions");
+    assert_non_null(count);
+    const int before = *count;
+    for (int round = 0; round < 3; round++)
+        check(square(2, 9));
+    assert_int_equal(*count, before + 1);
+    sr_cuda_product elsewhere = square(2, 9);
+    bool started;
+    elsewhere.d = (char *)d + 4;
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &elsewhere, &place), SRNN_OK);
+    assert_int_equal(*count, before + 2); /* another alignment */
+    for (int64_t K = 10; K < 1200; K++)
+        check(square(1, K));
+    check(square(2, 9));
+    dlclose(file);
+}
+
+/* Of the proposals (fake_cublaslt.c): the tile for what is stored, whole along K, that fills the GPU; else the first. */
+static void proposals(void **state) {
+    (void)state;
+    void *file = dlopen(SOFTRNN_FAKE_CUBLASLT, RTLD_NOW);
+    assert_non_null(file);
+    int *taken = dlsym(file, "fake_taken");
+    assert_non_null(taken);
+    bool started;
+    sr_cuda_product product = square(6, 4);
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &product, &place), SRNN_OK);
+    assert_int_equal(*taken, 4);
+    product.in = product.out = SRNN_BF16;
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &product, &place), SRNN_OK);
+    assert_int_equal(*taken, 5);
+    product.M = 12;
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &product, &place), SRNN_OK);
+    assert_int_equal(*taken, 0);
+    dlclose(file);
+}
+
+static void refusals(void **state) {
+    (void)state;
+    bool started = true;
+    const sr_cuda_product unknown = square(13, 4);
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(sr_cublaslt_multiply(library, &started, &unknown, &place), SRNN_OK);
+        assert_false(started);
+    }
+    const sr_cublaslt_place nowhere = {NULL, room, sizeof room};
+    const sr_cuda_product known = square(2, 4);
+    assert_int_equal(sr_cublaslt_multiply(library, &started, &known, &nowhere),
+                     SRNN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(srnn_error_detail(), "2 x 3 x 4"));
+}
+
+static void libraries(void **state) {
+    (void)state;
+    sr_cublaslt *other;
+    setenv("SOFTRNN_CUBLASLT", "none", 1);
+    assert_int_equal(sr_cublaslt_open(&other), SRNN_OK);
+    assert_null(other);
+    setenv("SOFTRNN_CUBLASLT", "/nowhere/at.all", 1);
+    assert_int_equal(sr_cublaslt_open(&other), SRNN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(srnn_error_detail(), "/nowhere/at.all"));
+    setenv("SOFTRNN_CUBLASLT", "libm.so.6", 1);
+    assert_int_equal(sr_cublaslt_open(&other), SRNN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(srnn_error_detail(), "not cuBLASLt"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products), cmocka_unit_test(questions), cmocka_unit_test(proposals),
+        cmocka_unit_test(refusals), cmocka_unit_test(libraries),
+    };
+    return cmocka_run_group_tests(tests, open_library, close_library);
+}

@@ -1,0 +1,1181 @@
+/* test_ops_cuda.c: every op of the CUDA backend, in float and in bf16, against plain double arithmetic.
+ *
+ * Runs on a GPU, or on an emulated one; skipped where there is neither. */
+#include "attention/state.h"
+#include "base/bf16.h"
+#include "ops/cuda/gemm/gemm.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sr_backend *gpu;
+
+/* ---- numbers on the host and on the device ---- */
+
+enum { ARRAYS = 256 };
+static void *device_arrays[ARRAYS], *host_arrays[ARRAYS];
+static int device_count, host_count;
+
+static void *host_array(size_t bytes) {
+    void *memory = calloc(bytes + 1, 1);
+    assert_non_null(memory);
+    assert_true(host_count < ARRAYS);
+    return host_arrays[host_count++] = memory;
+}
+
+static void free_arrays(void) {
+    while (host_count > 0)
+        free(host_arrays[--host_count]);
+    while (device_count > 0)
+        sr_device_release(gpu->device, device_arrays[--device_count]);
+}
+
+static float noise(uint32_t *seed) {
+    *seed = *seed * 1664525u + 1013904223u;
+    return (float)(*seed >> 8) / 8388608.0f - 1.0f;
+}
+
+/* Numbers that the type can hold. */
+static float *numbers(int64_t count, uint32_t seed, srnn_dtype dtype) {
+    float *x = host_array((size_t)count * sizeof *x);
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = noise(&seed);
+        if (dtype == SRNN_BF16)
+            x[i] = sr_bf16_float(sr_bf16_of(x[i]));
+    }
+    return x;
+}
+
+static double *doubles(int64_t count) {
+    return host_array((size_t)count * sizeof(double));
+}
+
+static void *device_bytes(const void *host, size_t bytes) {
+    void *memory;
+    assert_int_equal(sr_device_allocate(gpu->device, &memory, bytes + 1), SRNN_OK);
+    assert_true(device_count < ARRAYS);
+    device_arrays[device_count++] = memory;
+    assert_int_equal(sr_device_copy_in(gpu->device, memory, host, bytes), SRNN_OK);
+    assert_int_equal(srnn_device_wait(gpu->device), SRNN_OK); /* the host's may change now */
+    return memory;
+}
+
+static void *on_device(const float *x, int64_t count, srnn_dtype dtype) {
+    if (dtype == SRNN_F32)
+        return device_bytes(x, (size_t)count * sizeof *x);
+    uint16_t *narrow = host_array((size_t)count * sizeof *narrow);
+    for (int64_t i = 0; i < count; i++)
+        narrow[i] = sr_bf16_of(x[i]);
+    return device_bytes(narrow, (size_t)count * sizeof *narrow);
+}
+
+static float *fetched(const void *memory, int64_t count, srnn_dtype dtype) {
+    const size_t bytes = sr_number_bytes(dtype);
+    float *x = host_array((size_t)count * sizeof *x);
+    char *raw = host_array((size_t)count * bytes);
+    assert_int_equal(sr_device_copy_out(gpu->device, raw, memory, (size_t)count * bytes), SRNN_OK);
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t narrow;
+        if (dtype == SRNN_F32) {
+            memcpy(&x[i], raw + (size_t)i * bytes, bytes);
+        } else {
+            memcpy(&narrow, raw + (size_t)i * bytes, bytes);
+            x[i] = sr_bf16_float(narrow);
+        }
+    }
+    return x;
+}
+
+/* A matrix of noise whose rows lie `gap` numbers apart, on both sides. */
+typedef struct both {
+    float *host; /* (rows, columns), without gaps */
+    sr_matrix device;
+    int64_t offset; /* where it begins in its memory */
+    void *memory;
+} both;
+
+static both matrix(int64_t rows, int64_t columns, int64_t gap, uint32_t seed, srnn_dtype dtype) {
+    const int64_t stride = columns + gap;
+    float *all = numbers(rows * stride + gap, seed, dtype);
+    both m = {.host = host_array((size_t)(rows * columns) * sizeof(float)), .offset = gap / 2};
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(m.host + r * columns, all + m.offset + r * stride, (size_t)columns * sizeof *all);
+    m.memory = on_device(all, rows * stride + gap, dtype);
+    m.device = (sr_matrix){sr_number_at(m.memory, m.offset, dtype), rows, columns, stride, dtype};
+    return m;
+}
+
+static float *fetched_matrix(both m) {
+    const sr_matrix d = m.device;
+    float *all = fetched(m.memory, m.offset + d.rows * d.stride, d.dtype);
+    float *x = host_array((size_t)(d.rows * d.columns) * sizeof *x);
+    for (int64_t r = 0; r < d.rows; r++)
+        memcpy(x + r * d.columns, all + m.offset + r * d.stride, (size_t)d.columns * sizeof *x);
+    return x;
+}
+
+/* Close as numbers of this type can be: the errors together, and each with what it is rounded to. */
+static void close_to(const float *got, const double *want, int64_t count, srnn_dtype dtype) {
+    const double each = dtype == SRNN_BF16 ? 1.0 / 128 : 1e-5;
+    double difference = 0, size = 1e-30;
+    for (int64_t i = 0; i < count; i++) {
+        difference += pow((double)got[i] - want[i], 2);
+        size += want[i] * want[i];
+    }
+    const double typical = sqrt(size / (double)(count > 0 ? count : 1));
+    assert_true(sqrt(difference / size) <= (dtype == SRNN_BF16 ? 3e-3 : 3e-6));
+    for (int64_t i = 0; i < count; i++)
+        assert_true(fabs((double)got[i] - want[i]) <= each * (fabs(want[i]) + typical));
+}
+
+static void right(srnn_status status) {
+    if (status != SRNN_OK)
+        fail_msg("%s", srnn_error_detail());
+}
+
+/* ---- linear layers ---- */
+
+typedef struct linear_case {
+    int64_t rows, K, N[3];
+    int count;
+    int64_t gap;    /* between rows, and before the first: 1 leaves nothing aligned */
+    bool apart;     /* weights do not follow each other */
+    bool bias;      /* of the second layer, or the only one */
+    int addend;     /* 0: none, 1: another matrix, 2: y itself */
+    bool float_out; /* y is float whatever the numbers are */
+} linear_case;
+
+static const linear_case linear_cases[] = {
+    {1, 1, {1}, 1, 0, false, false, 0, false},
+    {3, 5, {7}, 1, 0, false, true, 1, false},
+    {1, 64, {40, 24}, 2, 0, false, false, 0, false},
+    {1, 2824, {35}, 1, 8, false, true, 1, true},
+    {3, 512, {24, 8, 1}, 3, 0, false, false, 2, true},
+    {7, 264, {24, 9}, 2, 8, true, true, 1, false},
+    {8, 64, {130}, 1, 0, false, false, 0, true},
+    {32, 1032, {33, 40}, 2, 8, false, false, 2, true},
+    {27, 2568, {71}, 1, 0, false, false, 1, false},
+    {17, 33, {9, 30, 1}, 3, 1, false, true, 1, false},
+    {130, 72, {64, 80, 8}, 3, 0, false, false, 1, true},
+    {129, 257, {31, 100}, 2, 2, true, true, 2, true},
+    {65, 40, {16, 24}, 2, 8, true, false, 2, false},
+    {300, 136, {264}, 1, 8, false, true, 0, true},
+};
+
+typedef struct linear_layers {
+    float *weight[3], *bias[3];
+    float *d_weight[3], *d_bias[3];
+    sr_linear forward[3];
+    sr_linear_gradient back[3];
+    int64_t N;
+} linear_layers;
+
+static linear_layers layers_of(const linear_case *c) {
+    linear_layers l = {0};
+    for (int i = 0; i < c->count; i++)
+        l.N += c->N[i];
+    const int64_t gap = c->apart ? 16 : 0, all = c->K * l.N + gap * c->count;
+    float *weights = numbers(all, 21, gpu->number), *gradients = numbers(all, 22, SRNN_F32);
+    char *weight = on_device(weights, all, gpu->number);
+    float *gradient = on_device(gradients, all, SRNN_F32);
+    int64_t at = 0;
+    for (int i = 0; i < c->count; at += c->N[i++] * c->K + gap) {
+        const bool has_bias = c->bias && i == (c->count > 1);
+        l.weight[i] = weights + at;
+        l.d_weight[i] = gradients + at;
+        l.bias[i] = has_bias ? numbers(c->N[i], 23, SRNN_F32) : NULL;
+        l.d_bias[i] = has_bias ? numbers(c->N[i], 24, SRNN_F32) : NULL;
+        l.forward[i] =
+            (sr_linear){sr_number_at(weight, at, gpu->number),
+                        has_bias ? on_device(l.bias[i], c->N[i], SRNN_F32) : NULL, c->N[i]};
+        l.back[i] = (sr_linear_gradient){
+            gradient + at, has_bias ? on_device(l.d_bias[i], c->N[i], SRNN_F32) : NULL, c->N[i]};
+    }
+    return l;
+}
+
+static void check_forward(const linear_case *c, const linear_layers *l) {
+    const srnn_dtype out = c->float_out ? SRNN_F32 : gpu->number;
+    both x = matrix(c->rows, c->K, c->gap, 1, gpu->number);
+    both y = matrix(c->rows, l->N, c->gap, 2, out), other = matrix(c->rows, l->N, 2, 3, out);
+    double *want = doubles(c->rows * l->N);
+    const float *addend = c->addend == 1 ? other.host : c->addend == 2 ? y.host : NULL;
+    for (int64_t r = 0; r < c->rows; r++) {
+        int64_t column = 0;
+        for (int i = 0; i < c->count; i++)
+            for (int64_t n = 0; n < c->N[i]; n++, column++) {
+                double s = l->bias[i] ? (double)l->bias[i][n] : 0;
+                s += addend ? (double)addend[r * l->N + column] : 0;
+                for (int64_t k = 0; k < c->K; k++)
+                    s += (double)x.host[r * c->K + k] * (double)l->weight[i][n * c->K + k];
+                want[r * l->N + column] = s;
+            }
+    }
+    const sr_matrix none = {0};
+    right(gpu->linear_forward(gpu, y.device,
+                              c->addend == 1   ? other.device
+                              : c->addend == 2 ? y.device
+                                               : none,
+                              x.device, l->forward, c->count));
+    close_to(fetched_matrix(y), want, c->rows * l->N, out);
+}
+
+static void check_backward(const linear_case *c, const linear_layers *l) {
+    both x = matrix(c->rows, c->K, c->gap, 4, gpu->number);
+    both d_y = matrix(c->rows, l->N, c->gap, 5, gpu->number);
+    both d_x = matrix(c->rows, c->K, c->gap, 6, gpu->number);
+    double *want = doubles(c->rows * c->K);
+    int64_t column = 0;
+    right(gpu->linear_backward_input(gpu, d_x.device, d_y.device, l->forward, c->count));
+    right(gpu->linear_backward_weight(gpu, l->back, c->count, d_y.device, x.device));
+    for (int i = 0; i < c->count; i++) {
+        double *want_w = doubles(c->N[i] * c->K), *want_b = doubles(c->N[i]);
+        for (int64_t n = 0; n < c->N[i]; n++, column++) {
+            for (int64_t k = 0; k < c->K; k++)
+                want_w[n * c->K + k] = (double)l->d_weight[i][n * c->K + k];
+            want_b[n] = l->d_bias[i] ? (double)l->d_bias[i][n] : 0;
+            for (int64_t r = 0; r < c->rows; r++) {
+                const double d = (double)d_y.host[r * l->N + column];
+                want_b[n] += d;
+                for (int64_t k = 0; k < c->K; k++) {
+                    want[r * c->K + k] += d * (double)l->weight[i][n * c->K + k];
+                    want_w[n * c->K + k] += d * (double)x.host[r * c->K + k];
+                }
+            }
+        }
+        close_to(fetched(l->back[i].weight, c->N[i] * c->K, SRNN_F32), want_w, c->N[i] * c->K,
+                 SRNN_F32);
+        if (l->d_bias[i])
+            close_to(fetched(l->back[i].bias, c->N[i], SRNN_F32), want_b, c->N[i], SRNN_F32);
+    }
+    close_to(fetched_matrix(d_x), want, c->rows * c->K, gpu->number);
+}
+
+static void linear(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof linear_cases / sizeof *linear_cases; i++) {
+        const linear_layers l = layers_of(&linear_cases[i]);
+        check_forward(&linear_cases[i], &l);
+        check_backward(&linear_cases[i], &l);
+        free_arrays();
+    }
+}
+
+/* ---- norms ---- */
+
+static void check_norm(int64_t rows, int64_t C, int64_t offset) {
+    const srnn_dtype number = gpu->number;
+    float *x = numbers(rows * C + offset, 1, SRNN_F32) + offset, *w = numbers(C, 2, SRNN_F32);
+    float *d_out = numbers(rows * C, 3, number), *d_x = numbers(rows * C, 4, SRNN_F32);
+    float *d_w = numbers(C, 5, SRNN_F32);
+    const double epsilon = 1e-5;
+    double *out = doubles(rows * C), *want_x = doubles(rows * C), *want_w = doubles(C);
+    double *rstds = doubles(rows);
+    for (int64_t c = 0; c < C; c++)
+        want_w[c] = (double)(d_w[c] += 3); /* nothing that a single product could cancel */
+    for (int64_t r = 0; r < rows; r++) {
+        double squares = 0, dot = 0;
+        for (int64_t i = r * C; i < (r + 1) * C; i++) {
+            squares += (double)x[i] * (double)x[i];
+            dot += (double)x[i] * (double)d_out[i] * (double)w[i - r * C];
+        }
+        const double rstd = 1 / sqrt(squares / (double)C + epsilon);
+        rstds[r] = rstd;
+        for (int64_t c = 0, i = r * C; c < C; c++, i++) {
+            out[i] = (double)x[i] * rstd * (double)w[c];
+            want_x[i] = (double)d_x[i] + (double)d_out[i] * (double)w[c] * rstd -
+                        (double)x[i] * dot * pow(rstd, 3) / (double)C;
+            want_w[c] += (double)d_out[i] * (double)x[i] * rstd;
+        }
+    }
+    const sr_rmsnorm norm = {(float *)on_device(x - offset, rows * C + offset, SRNN_F32) + offset,
+                             on_device(w, C, SRNN_F32),
+                             on_device(numbers(rows, 6, SRNN_F32), rows, SRNN_F32),
+                             (float)epsilon,
+                             rows,
+                             C};
+    void *got = on_device(numbers(rows * C, 7, number), rows * C, number);
+    right(gpu->rmsnorm_forward(gpu, got, &norm));
+    close_to(fetched(got, rows * C, number), out, rows * C, number);
+    close_to(fetched(norm.rstd, rows, SRNN_F32), rstds, rows, SRNN_F32);
+    float *wide = on_device(d_x, rows * C, SRNN_F32);
+    const sr_rmsnorm_gradient gradient = {
+        wide, number == SRNN_F32 ? wide : got, on_device(d_w, C, SRNN_F32),
+        on_device(numbers(SR_ROW_PARTS * C, 8, SRNN_F32), SR_ROW_PARTS * C, SRNN_F32)};
+    right(gpu->rmsnorm_backward(gpu, &gradient, on_device(d_out, rows * C, number), &norm));
+    close_to(fetched(wide, rows * C, SRNN_F32), want_x, rows * C, SRNN_F32);
+    close_to(fetched(gradient.narrow, rows * C, number), want_x, rows * C, number);
+    close_to(fetched(gradient.d_weight, C, SRNN_F32), want_w, C, SRNN_F32);
+    free_arrays();
+}
+
+static void norms(void **state) {
+    (void)state;
+    static const int64_t shapes[][3] = {{1, 1, 0},    {3, 5, 0},    {17, 64, 0},  {5, 1030, 0},
+                                        {70, 128, 1}, {1200, 8, 0}, {2, 2600, 0}, {3, 4104, 0}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        check_norm(shapes[i][0], shapes[i][1], shapes[i][2]);
+}
+
+/* ---- position ---- */
+
+static void check_rope(int heads, int D, int64_t rows, int64_t gap) {
+    enum { POSITIONS = 9 };
+    both x = matrix(rows, (int64_t)heads * D, gap, 1, gpu->number);
+    float *table = numbers((int64_t)POSITIONS * D, 2, SRNN_F32);
+    int32_t *positions = host_array((size_t)rows * sizeof *positions);
+    double *want = doubles(rows * heads * D), *back = doubles(rows * heads * D);
+    for (int64_t r = 0; r < rows; r++)
+        positions[r] = (int32_t)(r * 5 % POSITIONS);
+    const sr_rope rope = {on_device(table, (int64_t)POSITIONS * D, SRNN_F32),
+                          device_bytes(positions, (size_t)rows * sizeof *positions), heads, D};
+    for (int64_t i = 0; i < rows * heads * D; i++) {
+        const int64_t c = i % D, half = D / 2, r = i / (heads * D);
+        const double cosine = (double)table[positions[r] * D + c % half];
+        const double sine = (double)table[positions[r] * D + half + c % half];
+        const double own = (double)x.host[i];
+        const double other = c < half ? -(double)x.host[i + half] : (double)x.host[i - half];
+        want[i] = own * cosine + other * sine;
+        back[i] = own * cosine - other * sine;
+    }
+    right(gpu->rope_forward(gpu, x.device, &rope));
+    close_to(fetched_matrix(x), want, rows * heads * D, gpu->number);
+    x = matrix(rows, (int64_t)heads * D, gap, 1, gpu->number);
+    right(gpu->rope_backward(gpu, x.device, &rope));
+    close_to(fetched_matrix(x), back, rows * heads * D, gpu->number);
+    free_arrays();
+}
+
+static void positions_turn(void **state) {
+    (void)state;
+    check_rope(1, 2, 1, 0);
+    check_rope(3, 6, 5, 1);
+    check_rope(4, 64, 37, 64);
+    check_rope(20, 128, 3, 0);
+}
+
+/* Texts that are fed a token each. */
+typedef struct turned_case {
+    const char *attention;
+    int B, H, Hkv, D;
+    int64_t gap;
+} turned_case;
+
+static srnn_state *state_of(const turned_case *c) {
+    srnn_problem p = {.B = c->B,
+                      .H = c->H,
+                      .Hkv = c->Hkv,
+                      .T = 2,
+                      .D = c->D,
+                      .dtype = gpu->number,
+                      .form = SRNN_FORM_PARALLEL,
+                      .device = gpu->device};
+    srnn_state *state;
+    right(srnn_attention_parse(&p.attention, c->attention));
+    right(srnn_state_create(&state, &p));
+    return state;
+}
+
+static srnn_tensor heads_of(sr_matrix m, int64_t first, int D) {
+    return (srnn_tensor){.data = sr_number_at(m.data, first, m.dtype),
+                         .batch = m.stride,
+                         .head = D,
+                         .time = m.stride};
+}
+
+/* Feeds q, k and v, side by side in the rows of x; out (B, H * D). */
+static float *feed_one(srnn_state *state, const turned_case *c, sr_matrix x, sr_turn turn) {
+    const both o = matrix(c->B, (int64_t)c->H * c->D, 0, 3, gpu->number);
+    const int64_t q = (int64_t)c->H * c->D, k = (int64_t)c->Hkv * c->D;
+    const srnn_operands in = {
+        .q = heads_of(x, 0, c->D), .k = heads_of(x, q, c->D), .v = heads_of(x, q + k, c->D)};
+    right(sr_state_run(state, heads_of(o.device, 0, c->D), &in, 1, turn));
+    sr_state_advance(state, 1);
+    return fetched_matrix(o);
+}
+
+static void *saved_state(const srnn_state *state, size_t *bytes) {
+    *bytes = srnn_state_saved_bytes(state);
+    void *saved = host_array(*bytes);
+    right(srnn_state_save(state, saved, *bytes));
+    return saved;
+}
+
+/* A state that turns what it is fed gives the bits of one that is fed what was turned, and keeps them. */
+static void check_turned_state(const turned_case *c) {
+    enum { POSITIONS = 9, TOKENS = 5 };
+    const int64_t turned = c->H + c->Hkv, columns = (turned + c->Hkv) * c->D;
+    srnn_state *before = state_of(c), *inside = state_of(c);
+    const float *table = numbers((int64_t)POSITIONS * c->D, 2, SRNN_F32);
+    int32_t *positions = host_array((size_t)c->B * sizeof *positions);
+    const float *angles = on_device(table, (int64_t)POSITIONS * c->D, SRNN_F32);
+    assert_true(sr_state_turns(inside, 1));
+    for (uint32_t token = 0; token < TOKENS; token++) {
+        both x = matrix(c->B, columns, c->gap, 10 + token, gpu->number);
+        for (int b = 0; b < c->B; b++)
+            positions[b] = (int32_t)((uint32_t)b * 5 + token) % POSITIONS;
+        const int32_t *places = device_bytes(positions, (size_t)c->B * sizeof *positions);
+        const sr_rope rope = {angles, places, (int)turned, c->D};
+        const float *got = feed_one(inside, c, x.device, (sr_turn){angles, places});
+        right(gpu->rope_forward(gpu, sr_matrix_columns(x.device, 0, turned * c->D), &rope));
+        const float *want = feed_one(before, c, x.device, (sr_turn){0});
+        assert_memory_equal(got, want, (size_t)(c->B * c->H * c->D) * sizeof *got);
+    }
+    size_t bytes, same;
+    const void *want = saved_state(before, &bytes), *got = saved_state(inside, &same);
+    assert_int_equal(same, bytes);
+    assert_memory_equal(got, want, bytes);
+    srnn_state_free(before);
+    srnn_state_free(inside);
+    free_arrays();
+}
+
+static void states_turn(void **state) {
+    (void)state;
+    static const turned_case cases[] = {
+        {"softmax", 5, 3, 3, 64, 0},
+        {"softmax", 7, 4, 2, 32, 16},
+        {"softmax", 34, 12, 4, 16,
+         5}, /* more rows than blocks are wanted, and rows that do not begin at 16 bytes */
+        {"norm", 6, 2, 1, 22, 3},
+        {"norm", 6, 2, 1, 96, 8},
+        {"softmax_taylor_80terms_intended", 5, 2, 2, 144, 0}};
+    static const turned_case others[] = {{"softmax", 4, 2, 2, 64, 0},
+                                         {"linear_elu", 5, 2, 2, 64, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_turned_state(&cases[i]);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        srnn_state *made = state_of(&others[i]);
+        assert_false(sr_state_turns(made, 1));
+        srnn_state_free(made);
+    }
+    srnn_state *made = state_of(&cases[0]);
+    assert_false(sr_state_turns(made, 2));
+    srnn_state_free(made);
+}
+
+/* ---- activations ---- */
+
+static double sigmoid(double x) {
+    return 1 / (1 + exp(-x));
+}
+
+static void check_swiglu(int64_t rows, int64_t F, int64_t gap) {
+    both x = matrix(rows, 2 * F, gap, 1, gpu->number), out = matrix(rows, F, gap, 2, gpu->number);
+    both d_out = matrix(rows, F, gap, 3, gpu->number);
+    both d_x = matrix(rows, 2 * F, gap, 4, gpu->number);
+    double *want = doubles(rows * F), *want_x = doubles(rows * 2 * F);
+    for (int64_t i = 0; i < rows * F; i++) {
+        const int64_t at = i / F * 2 * F + i % F;
+        const double g = (double)x.host[at], u = (double)x.host[at + F], s = sigmoid(g);
+        want[i] = g * s * u;
+        want_x[at] = (double)d_out.host[i] * u * s * (1 + g * (1 - s));
+        want_x[at + F] = (double)d_out.host[i] * g * s;
+    }
+    right(gpu->swiglu_forward(gpu, out.device, x.device));
+    right(gpu->swiglu_backward(gpu, d_x.device, d_out.device, x.device));
+    close_to(fetched_matrix(out), want, rows * F, gpu->number);
+    close_to(fetched_matrix(d_x), want_x, rows * 2 * F, gpu->number);
+    free_arrays();
+}
+
+static void check_gelu(int64_t rows, int64_t F, int64_t gap) {
+    both x = matrix(rows, F, gap, 1, gpu->number), out = matrix(rows, F, gap, 2, gpu->number);
+    both d_out = matrix(rows, F, gap, 3, gpu->number);
+    double *want = doubles(rows * F), *want_x = doubles(rows * F);
+    for (int64_t i = 0; i < rows * F; i++) {
+        const double v = (double)x.host[i], below = 0.5 * (1 + erf(v * M_SQRT1_2));
+        want[i] = v * below;
+        want_x[i] = (double)d_out.host[i] * (below + v * exp(-v * v / 2) / sqrt(2 * M_PI));
+    }
+    right(gpu->gelu_forward(gpu, out.device, x.device));
+    right(gpu->gelu_backward(gpu, d_out.device, d_out.device, x.device));
+    close_to(fetched_matrix(out), want, rows * F, gpu->number);
+    close_to(fetched_matrix(d_out), want_x, rows * F, gpu->number);
+    free_arrays();
+}
+
+static void activations(void **state) {
+    (void)state;
+    static const int64_t shapes[][3] = {{1, 1, 0}, {5, 7, 1}, {13, 64, 8}, {3, 2608, 0}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        check_swiglu(shapes[i][0], shapes[i][1], shapes[i][2]);
+        check_gelu(shapes[i][0], shapes[i][1], shapes[i][2]);
+    }
+}
+
+/* ---- products of a norm, all at once for few rows ---- */
+
+typedef struct normed_case {
+    int64_t rows, C, gates; /* columns behind the heads, with a bias */
+    int heads, D, turned;   /* of the heads, so many turn */
+} normed_case;
+
+/* x (rows, C) times the norm's weights as they are multiplied: more rows than a few are in the number type then. */
+static float *scaled_rows(const float *x, const float *norm, int64_t rows, int64_t C) {
+    float *scaled = host_array((size_t)(rows * C) * sizeof *scaled);
+    for (int64_t i = 0; i < rows * C; i++) {
+        scaled[i] = x[i] * norm[i % C];
+        if (gpu->number == SRNN_BF16 && rows > SR_CUDA_FEW_ROWS)
+            scaled[i] = sr_bf16_float(sr_bf16_of(scaled[i]));
+    }
+    return scaled;
+}
+
+/* sum_k norm(x)[r][k] weight[n][k]. */
+static double normed_product(const float *x, const float *scaled, const float *weight, int64_t C) {
+    double squares = 0, sum = 0;
+    for (int64_t k = 0; k < C; k++) {
+        squares += (double)x[k] * (double)x[k];
+        sum += (double)scaled[k] * (double)weight[k];
+    }
+    return sum / sqrt(squares / (double)C + 1e-5);
+}
+
+static sr_rmsnorm norm_over(const float *x, const float *weight, int64_t rows, int64_t C) {
+    return (sr_rmsnorm){.x = on_device(x, rows * C, SRNN_F32),
+                        .weight = on_device(weight, C, SRNN_F32),
+                        .rstd = on_device(x, rows, SRNN_F32),
+                        .epsilon = 1e-5f,
+                        .rows = rows,
+                        .C = C};
+}
+
+static void check_normed_linear(const normed_case *c) {
+    const int64_t turned = c->turned * c->D, plain = c->heads * c->D, N = plain + c->gates;
+    const int64_t positions = c->rows + 3;
+    float *x = numbers(c->rows * c->C, 1, SRNN_F32), *norm = numbers(c->C, 2, SRNN_F32);
+    float *weight = numbers(N * c->C, 3, gpu->number), *bias = numbers(c->gates, 4, SRNN_F32);
+    float *table = numbers(positions * c->D, 5, SRNN_F32);
+    const float *scaled = scaled_rows(x, norm, c->rows, c->C);
+    int32_t *places = host_array((size_t)c->rows * sizeof *places);
+    double *want = doubles(c->rows * N);
+    for (int64_t r = 0; r < c->rows; r++) {
+        places[r] = (int32_t)((r * 5 + 2) % positions);
+        for (int64_t n = 0; n < N; n++)
+            want[r * N + n] =
+                normed_product(x + r * c->C, scaled + r * c->C, weight + n * c->C, c->C) +
+                (n < plain ? 0 : (double)bias[n - plain]);
+        for (int64_t n = 0; n < turned; n++) {
+            const int64_t half = c->D / 2;
+            const float *angles = table + places[r] * c->D + n % c->D;
+            double *low = want + r * N + n, before = *low;
+            if (n % c->D >= half)
+                continue;
+            *low = before * (double)angles[0] - low[half] * (double)angles[half];
+            low[half] = low[half] * (double)angles[0] + before * (double)angles[half];
+        }
+    }
+    both y = matrix(c->rows, N, 8, 6, gpu->number);
+    char *weights = on_device(weight, N * c->C, gpu->number);
+    const sr_linear layers[] = {{weights, NULL, plain},
+                                {sr_number_at(weights, plain * c->C, gpu->number),
+                                 on_device(bias, c->gates, SRNN_F32), c->gates}};
+    const sr_rope rope = {on_device(table, positions * c->D, SRNN_F32),
+                          device_bytes(places, (size_t)c->rows * sizeof *places), c->turned, c->D};
+    const sr_norm_linear of = {norm_over(x, norm, c->rows, c->C),
+                               on_device(x, c->rows * c->C, gpu->number),
+                               layers,
+                               c->gates ? 2 : 1,
+                               c->turned ? &rope : NULL,
+                               NULL};
+    right(gpu->norm_linear_forward(gpu, y.device, &of));
+    close_to(fetched_matrix(y), want, c->rows * N, gpu->number);
+    free_arrays();
+}
+
+static void check_normed_swiglu(int64_t rows, int64_t C, int64_t F) {
+    float *x = numbers(rows * C, 1, SRNN_F32), *norm = numbers(C, 2, SRNN_F32);
+    float *weight = numbers(2 * F * C, 3, gpu->number);
+    const float *scaled = scaled_rows(x, norm, rows, C);
+    double *want = doubles(rows * F);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t n = 0; n < F; n++) {
+            const float *from = scaled + r * C;
+            const double g = normed_product(x + r * C, from, weight + n * C, C);
+            want[r * F + n] =
+                g * sigmoid(g) * normed_product(x + r * C, from, weight + (F + n) * C, C);
+        }
+    both out = matrix(rows, F, 8, 4, gpu->number), up = matrix(rows, 2 * F, 0, 5, gpu->number);
+    char *weights = on_device(weight, 2 * F * C, gpu->number);
+    const sr_linear layers[] = {{weights, NULL, F},
+                                {sr_number_at(weights, F * C, gpu->number), NULL, F}};
+    const sr_norm_linear of = {.norm = norm_over(x, norm, rows, C),
+                               .normed = on_device(x, rows * C, gpu->number),
+                               .layers = layers,
+                               .count = 2};
+    right(gpu->norm_swiglu_forward(gpu, out.device, up.device, &of));
+    close_to(fetched_matrix(out), want, rows * F, gpu->number);
+    free_arrays();
+}
+
+static void normed_products(void **state) {
+    (void)state;
+    static const normed_case cases[] = {{1, 8, 0, 1, 2, 0},
+                                        {1, 264, 3, 3, 16, 2},
+                                        {4, 1032, 5, 2, 8, 1},
+                                        {3, 64, 1, 4, 64, 4},
+                                        {2, 2056, 0, 5, 6, 5}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_normed_linear(&cases[i]);
+    check_normed_swiglu(1, 264, 7);
+    check_normed_swiglu(4, 1032, 66);
+    if (gpu->number == SRNN_BF16 && sr_cuda_few_rows(gpu, 1) < SR_CUDA_MANY_ROWS)
+        return; /* more rows go step by step, and are rounded at each */
+    check_normed_linear(&(normed_case){11, 24, 3, 3, 8, 2});
+    check_normed_linear(&(normed_case){32, 1032, 5, 3, 64, 2});
+    check_normed_linear(&(normed_case){17, 264, 0, 7, 6, 5});
+    check_normed_swiglu(9, 16, 5);
+    check_normed_swiglu(32, 520, 66);
+    check_normed_swiglu(29, 2056, 3);
+}
+
+static void largest_of_rows(void **state) {
+    (void)state;
+    static const int64_t columns[] = {1, 7, 264, 32000, 33001};
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        const int64_t V = columns[i], rows = 4;
+        float *x = numbers(rows * V, (uint32_t)i, gpu->number);
+        int32_t want[4] = {0}, got[4] = {0};
+        for (int64_t v = 0; v < V; v++) /* the last row is all of one size, but for a NaN */
+            x[3 * V + v] = v == 0 && V > 1 ? NAN : -INFINITY;
+        x[V + V / 2] = x[V + V - 1] = 2; /* the first of equals */
+        want[1] = (int32_t)(V / 2);
+        want[3] = V > 1;
+        for (int64_t r = 0; r < 3; r += 2)
+            for (int32_t v = 1; v < V; v++)
+                if (x[r * V + v] > x[r * V + want[r]])
+                    want[r] = v;
+        int32_t *out = device_bytes(got, sizeof got);
+        const sr_matrix m = sr_matrix_of(on_device(x, rows * V, gpu->number), rows, V, gpu->number);
+        right(gpu->largest(gpu, out, m));
+        right(sr_device_copy_out(gpu->device, got, out, sizeof got));
+        assert_memory_equal(got, want, sizeof want);
+        free_arrays();
+    }
+}
+
+/* ---- short convolution ---- */
+
+typedef struct conv_case {
+    int64_t B, T, C;
+    int width;
+    int64_t gap;
+    bool bias, history;
+} conv_case;
+
+static const conv_case conv_cases[] = {
+    {1, 1, 1, 1, 0, false, false},  {2, 5, 7, 4, 1, true, false}, {3, 70, 24, 4, 0, true, false},
+    {2, 9, 72, 3, 8, false, true},  {1, 2, 40, 5, 0, true, true}, {1, 90, 16, 64, 0, true, false},
+    {2, 300, 8, 2, 0, false, false}};
+
+/* Channel c of the token j before row `row`; false if there is none. Its parameters are the members of what it fills. */
+static bool conv_input(double *x, const conv_case *c, const float *inputs, const float *history,
+                       const int32_t *positions, int64_t row, int j, int64_t channel) {
+    const int64_t token = row % c->T - j, kept = c->width - 1;
+    if (positions[row] < j || (token < 0 && !history))
+        return false;
+    *x = (double)(token >= 0 ? inputs[(row - j) * c->C + channel]
+                             : history[(row / c->T * kept + kept + token) * c->C + channel]);
+    return true;
+}
+
+/* Documents of 7 tokens, or, with a history, one that goes on. */
+static int32_t *conv_positions(const conv_case *c) {
+    int32_t *positions = host_array((size_t)(c->B * c->T) * sizeof *positions);
+    for (int64_t row = 0; row < c->B * c->T; row++)
+        positions[row] = (int32_t)(c->history ? row % c->T + 2 : row % c->T % 67);
+    return positions;
+}
+
+static void check_conv(const conv_case *c) {
+    const srnn_dtype number = gpu->number;
+    const int64_t rows = c->B * c->T, kept = c->B * (c->width - 1) * c->C;
+    both x = matrix(rows, c->C, c->gap, 1, number), out = matrix(rows, c->C, c->gap, 2, number);
+    both d_out = matrix(rows, c->C, c->gap, 3, number), d_x = matrix(rows, c->C, c->gap, 4, number);
+    float *weight = numbers(c->C * c->width, 5, SRNN_F32), *bias = numbers(c->C, 6, SRNN_F32);
+    float *history = numbers(kept, 7, number), *d_w = numbers(c->C * c->width, 8, SRNN_F32);
+    float *d_b = numbers(c->C, 9, SRNN_F32);
+    int32_t *positions = conv_positions(c);
+    double *want = doubles(rows * c->C), *want_x = doubles(rows * c->C);
+    double *want_w = doubles(c->C * c->width), *want_b = doubles(c->C);
+    for (int64_t i = 0; i < c->C * c->width; i++)
+        want_w[i] = (double)d_w[i];
+    for (int64_t i = 0; i < c->C; i++)
+        want_b[i] = (double)d_b[i];
+    for (int64_t i = 0; i < rows * c->C; i++) {
+        const int64_t row = i / c->C, channel = i % c->C;
+        double s = c->bias ? (double)bias[channel] : 0, v;
+        for (int j = 0; j < c->width; j++)
+            if (conv_input(&v, c, x.host, c->history ? history : NULL, positions, row, j, channel))
+                s += v * (double)weight[channel * c->width + c->width - 1 - j];
+        want[i] = s * sigmoid(s);
+        const double d = (double)d_out.host[i] * sigmoid(s) * (1 + s * (1 - sigmoid(s)));
+        want_b[channel] += d;
+        for (int j = 0; !c->history && j < c->width; j++)
+            if (conv_input(&v, c, x.host, NULL, positions, row, j, channel)) {
+                const int64_t tap = channel * c->width + c->width - 1 - j;
+                want_w[tap] += d * v;
+                want_x[(row - j) * c->C + channel] += d * (double)weight[tap];
+            }
+    }
+    const sr_short_conv conv = {x.device,
+                                on_device(weight, c->C * c->width, SRNN_F32),
+                                c->bias ? on_device(bias, c->C, SRNN_F32) : NULL,
+                                device_bytes(positions, (size_t)rows * sizeof *positions),
+                                c->width,
+                                c->T,
+                                c->history ? on_device(history, kept, number) : NULL};
+    right(gpu->short_conv_forward(gpu, out.device, &conv));
+    close_to(fetched_matrix(out), want, rows * c->C, number);
+    if (c->history)
+        return;
+    float *got_w = on_device(d_w, c->C * c->width, SRNN_F32);
+    float *got_b = c->bias ? on_device(d_b, c->C, SRNN_F32) : NULL;
+    right(gpu->short_conv_backward(gpu, d_x.device, got_w, got_b, d_out.device, &conv));
+    close_to(fetched_matrix(d_x), want_x, rows * c->C, number);
+    /* The exponential of bf16 kernels has fewer bits than these sums. */
+    close_to(fetched(got_w, c->C * c->width, SRNN_F32), want_w, c->C * c->width, SRNN_F32);
+    if (got_b)
+        close_to(fetched(got_b, c->C, SRNN_F32), want_b, c->C, SRNN_F32);
+}
+
+static void check_history(const conv_case *c) {
+    const srnn_dtype number = gpu->number;
+    const int64_t kept = c->width - 1, count = c->B * kept * c->C;
+    both x = matrix(c->B * c->T, c->C, c->gap, 1, number);
+    float *old = numbers(count, 2, number), *want = host_array((size_t)count * sizeof *want);
+    void *got = on_device(numbers(count, 3, number), count, number);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t batch = i / (kept * c->C), row = i / c->C % kept, channel = i % c->C;
+        const int64_t token = c->T - kept + row;
+        want[i] = token >= 0 ? x.host[(batch * c->T + token) * c->C + channel]
+                             : old[(batch * kept + kept + token) * c->C + channel];
+    }
+    const sr_short_conv conv = {
+        .x = x.device, .width = c->width, .T = c->T, .history = on_device(old, count, number)};
+    right(gpu->short_conv_history(gpu, got, &conv));
+    assert_memory_equal(fetched(got, count, number), want, (size_t)count * sizeof *want);
+}
+
+static void short_convolutions(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++) {
+        check_conv(&conv_cases[i]);
+        check_history(&conv_cases[i]);
+        free_arrays();
+    }
+}
+
+/* ---- embedding ---- */
+
+/* Sums are done row by row, as here: the same bits. */
+static void check_embed(int64_t rows, int64_t C, int64_t V, int64_t gap) {
+    both out = matrix(rows, C, gap, 1, SRNN_F32), d_out = matrix(rows, C, gap, 2, SRNN_F32);
+    float *weight = numbers(V * C, 3, SRNN_F32), *d_weight = numbers(V * C, 4, SRNN_F32);
+    float *want = host_array((size_t)(rows * C) * sizeof *want);
+    int32_t *ids = host_array((size_t)rows * sizeof *ids);
+    uint32_t seed = 5;
+    for (int64_t r = 0; r < rows; r++) {
+        ids[r] = (int32_t)((double)(noise(&seed) + 1) / 2 * (double)(V + 1)) - 1; /* some are -1 */
+        if (ids[r] >= 0)
+            memcpy(want + r * C, weight + ids[r] * C, (size_t)C * sizeof *want);
+    }
+    const int32_t *tokens = device_bytes(ids, (size_t)rows * sizeof *ids);
+    float *sums = on_device(d_weight, V * C, SRNN_F32);
+    right(gpu->embed_forward(gpu, out.device, on_device(weight, V * C, SRNN_F32), tokens));
+    right(gpu->embed_backward(gpu, sums, d_out.device, tokens));
+    assert_memory_equal(fetched_matrix(out), want, (size_t)(rows * C) * sizeof *want);
+    for (int64_t i = 0; i < rows * C; i++)
+        if (ids[i / C] >= 0)
+            d_weight[ids[i / C] * C + i % C] += d_out.host[i];
+    assert_memory_equal(fetched(sums, V * C, SRNN_F32), d_weight, (size_t)(V * C) * sizeof *want);
+    free_arrays();
+}
+
+static void embeddings(void **state) {
+    (void)state;
+    check_embed(1, 1, 3, 0);
+    check_embed(5, 7, 2, 1);
+    check_embed(256, 4, 300, 0);
+    check_embed(257, 8, 1, 0);
+    check_embed(1500, 12, 70, 4);
+}
+
+/* ---- loss ---- */
+
+/* Its parameters are the op's, in double. */
+static void want_losses(double *losses, int32_t *hits, double *gradient, const float *x, int64_t V,
+                        int32_t target, double scale) {
+    double sum = 0, largest = -INFINITY;
+    *losses = *hits = 0;
+    memset(gradient, 0, (size_t)V * sizeof *gradient);
+    if (target < 0)
+        return;
+    *hits = 1;
+    for (int64_t v = 0; v < V; v++) {
+        largest = fmax(largest, (double)x[v]);
+        *hits = *hits && (v < target ? x[v] < x[target] : x[v] <= x[target]);
+    }
+    for (int64_t v = 0; v < V; v++)
+        sum += exp((double)x[v] - largest);
+    *losses = log(sum) + largest - (double)x[target];
+    for (int64_t v = 0; v < V; v++)
+        gradient[v] = scale * (exp((double)x[v] - largest) / sum - (v == target));
+}
+
+static void check_losses(int64_t rows, int64_t V, int64_t gap, float size, float scale) {
+    const srnn_dtype number = gpu->number;
+    both x = matrix(rows, V, gap, 1, number);
+    int32_t *targets = host_array((size_t)rows * sizeof *targets);
+    int32_t *want_hits = host_array((size_t)rows * sizeof *want_hits);
+    double *want = doubles(rows), *gradient = doubles(rows * V);
+    for (int64_t i = 0; i < rows * V; i++)
+        x.host[i] = sr_bf16_float(sr_bf16_of(x.host[i] * size));
+    for (int64_t r = 0; r < rows; r++) {
+        float *row = x.host + r * V;
+        targets[r] = (int32_t)(r * 7 % V);
+        if (r % 3 == 1)
+            row[targets[r]] = size; /* the largest, and often a tie */
+        if (r % 6 == 1)
+            row[V - 1] = row[V / 2] = size;
+        if (r % 5 == 4)
+            targets[r] = -1;
+        if (r % 7 == 3 && V > 2)
+            row[(targets[r] + 1) % V] = -INFINITY;
+        want_losses(want + r, want_hits + r, gradient + r * V, row, V, targets[r], (double)scale);
+    }
+    float *spaced = numbers(rows * x.device.stride, 1, number);
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(spaced + r * x.device.stride, x.host + r * V, (size_t)V * sizeof *spaced);
+    x.memory = on_device(spaced, rows * x.device.stride, number);
+    x.offset = 0;
+    x.device.data = x.memory;
+    float *losses = on_device(numbers(rows, 2, SRNN_F32), rows, SRNN_F32);
+    int32_t *hits = device_bytes(targets, (size_t)rows * sizeof *hits);
+    const int32_t *wanted = device_bytes(targets, (size_t)rows * sizeof *targets);
+    right(gpu->cross_entropy(gpu, losses, hits, x.device, wanted, scale));
+    close_to(fetched(losses, rows, SRNN_F32), want, rows, SRNN_F32);
+    int32_t *got_hits = host_array((size_t)rows * sizeof *got_hits);
+    right(sr_device_copy_out(gpu->device, got_hits, hits, (size_t)rows * sizeof *hits));
+    assert_memory_equal(got_hits, want_hits, (size_t)rows * sizeof *hits);
+    if (scale != 0)
+        close_to(fetched_matrix(x), gradient, rows * V, number);
+    free_arrays();
+}
+
+static void losses(void **state) {
+    (void)state;
+    check_losses(1, 1, 0, 1, 1);
+    check_losses(11, 5, 1, 4, 0.25f);
+    check_losses(20, 64, 0, 4, 1);
+    check_losses(13, 1003, 0, 10, 1);
+    check_losses(9, 4096, 8, 9984, 0.5f); /* about 10^4 */
+    check_losses(9, 100, 0, 4, 0);
+}
+
+/* A row of NaN gives NaN, is not a hit and leaves its neighbours alone; one that does not count gives zeros. */
+static void losses_of_nan(void **state) {
+    (void)state;
+    enum { V = 40 };
+    float *x = numbers(3 * V, 1, gpu->number);
+    const int32_t targets[] = {3, 5, -1};
+    int32_t hits[3];
+    for (int v = 0; v < V; v++)
+        x[v] = x[2 * V + v] = NAN;
+    void *logits = on_device(x, 3 * V, gpu->number);
+    float *out = on_device(x, 3, SRNN_F32);
+    int32_t *got = device_bytes(targets, sizeof targets);
+    right(gpu->cross_entropy(gpu, out, got, sr_matrix_of(logits, 3, V, gpu->number),
+                             device_bytes(targets, sizeof targets), 1));
+    const float *values = fetched(out, 3, SRNN_F32),
+                *gradient = fetched(logits, 3 * V, gpu->number);
+    right(sr_device_copy_out(gpu->device, hits, got, sizeof hits));
+    assert_true(isnan(values[0]) && isfinite(values[1]) && values[2] == 0);
+    assert_true(hits[0] == 0 && hits[2] == 0);
+    for (int v = 0; v < V; v++)
+        assert_true(isfinite(gradient[V + v]) && gradient[2 * V + v] == 0);
+    free_arrays();
+}
+
+/* ---- the step: tally, AdamW ---- */
+
+static void tallies(void **state) {
+    (void)state;
+    for (int64_t rows = 0; rows < 3000; rows = rows * 3 + 1) {
+        float *values = numbers(rows, 1, SRNN_F32);
+        int32_t *targets = host_array((size_t)rows * sizeof *targets);
+        int32_t *hits = host_array((size_t)rows * sizeof *hits);
+        sr_tally want = {.loss = 2, .hits = 3, .targets = 4, .squares = 5, .updates = 6};
+        sr_tally *tally = device_bytes(&want, sizeof want), got;
+        want.squares = 0;
+        for (int64_t i = 0; i < rows; i++) {
+            targets[i] = i % 3 == 1 ? -1 : 1;
+            hits[i] = i % 4 == 0;
+            want.loss += (double)values[i];
+            want.squares += (double)values[i] * (double)values[i];
+            want.targets += targets[i] >= 0;
+            want.hits += 2 * hits[i]; /* once more below */
+        }
+        const float *x = on_device(values, rows, SRNN_F32);
+        const int32_t *t = device_bytes(targets, (size_t)rows * sizeof *targets);
+        const int32_t *h = device_bytes(hits, (size_t)rows * sizeof *hits);
+        right(gpu->tally_losses(gpu, tally, x, h, t, rows));
+        right(gpu->tally_losses(gpu, tally, x, h, t, 0));
+        const float *zeros = on_device(host_array((size_t)rows * sizeof *zeros), rows, SRNN_F32);
+        right(gpu->tally_losses(gpu, tally, zeros, h, t, rows));
+        right(gpu->tally_losses(gpu, tally, zeros, NULL, t, rows));
+        right(gpu->tally_squares(gpu, tally, x, rows));
+        right(sr_device_copy_out(gpu->device, &got, tally, sizeof got));
+        assert_true(fabs(got.loss - want.loss) < 1e-9 && fabs(got.squares - want.squares) < 1e-9);
+        assert_int_equal(got.hits, want.hits);
+        assert_int_equal(got.targets, 4 + 3 * (want.targets - 4));
+        assert_int_equal(got.updates, 6);
+        free_arrays();
+    }
+}
+
+typedef struct adamw_case {
+    int64_t n;
+    double loss, clip;
+    float gradient; /* a number to put among the gradients; 0: none */
+    bool applied;
+} adamw_case;
+
+static const adamw_case adamw_cases[] = {{1, 1, 0, 0, true},           {5, 1, 0, 0, true},
+                                         {1030, 1, 0.5, 0, true},      {4096, 1, 1e9, 0, true},
+                                         {100, 1, 1, INFINITY, false}, {100, NAN, 1, 0, false},
+                                         {100, INFINITY, 0, 0, false}};
+
+static void check_adamw(const adamw_case *c) {
+    const double rate = 1e-2, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, decay = 0.1;
+    float *w = numbers(c->n, 1, SRNN_F32), *m = numbers(c->n, 2, SRNN_F32);
+    float *v = numbers(c->n, 3, SRNN_F32), *g = numbers(c->n, 4, SRNN_F32);
+    double *want_w = doubles(c->n), *want_m = doubles(c->n), *want_v = doubles(c->n), squares = 0;
+    if (c->gradient != 0)
+        g[c->n / 2] = c->gradient;
+    for (int64_t i = 0; i < c->n; i++) {
+        v[i] = fabsf(v[i]);
+        squares += (double)g[i] * (double)g[i];
+    }
+    const sr_tally before = {.loss = c->loss, .learning_rate = rate, .targets = 8, .updates = 2};
+    sr_tally *tally = device_bytes(&before, sizeof before), after;
+    float *weight = on_device(w, c->n, SRNN_F32);
+    const sr_adamw adamw = {.weight = weight,
+                            .mean = on_device(m, c->n, SRNN_F32),
+                            .square = on_device(v, c->n, SRNN_F32),
+                            .gradient = on_device(g, c->n, SRNN_F32),
+                            .working = gpu->number == SRNN_F32 ? (void *)weight
+                                                               : on_device(w, c->n, gpu->number),
+                            .n = c->n,
+                            .beta1 = beta1,
+                            .beta2 = beta2,
+                            .epsilon = epsilon,
+                            .weight_decay = decay,
+                            .clip = c->clip,
+                            .nominal = 16};
+    const double norm = sqrt(squares) * 2;
+    const double factor = c->clip > 0 && norm > c->clip ? 2 * c->clip / norm : 2;
+    for (int64_t i = 0; i < c->n; i++) {
+        want_m[i] = beta1 * (double)m[i] + (1 - beta1) * factor * (double)g[i];
+        want_v[i] = beta2 * (double)v[i] + (1 - beta2) * pow(factor * (double)g[i], 2);
+        want_w[i] = (double)w[i] * (1 - rate * decay) -
+                    rate / (1 - pow(beta1, 3)) * want_m[i] /
+                        (sqrt(want_v[i] / (1 - pow(beta2, 3))) + epsilon);
+        if (!c->applied)
+            want_w[i] = (double)w[i], want_m[i] = (double)m[i], want_v[i] = (double)v[i];
+    }
+    right(gpu->tally_squares(gpu, tally, adamw.gradient, c->n));
+    right(gpu->adamw(gpu, tally, &adamw));
+    right(sr_device_copy_out(gpu->device, &after, tally, sizeof after));
+    assert_int_equal(after.applied, c->applied);
+    assert_int_equal(after.updates, c->applied ? 3 : 2);
+    if (c->applied)
+        assert_true(fabs(after.gradient_norm - norm) <= 1e-9 * norm);
+    close_to(fetched(weight, c->n, SRNN_F32), want_w, c->n, SRNN_F32);
+    close_to(fetched(adamw.mean, c->n, SRNN_F32), want_m, c->n, SRNN_F32);
+    close_to(fetched(adamw.square, c->n, SRNN_F32), want_v, c->n, SRNN_F32);
+    close_to(fetched(adamw.working, c->n, gpu->number), want_w, c->n, gpu->number);
+    free_arrays();
+}
+
+static void updates(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof adamw_cases / sizeof *adamw_cases; i++)
+        check_adamw(&adamw_cases[i]);
+}
+
+static void sums_and_copies(void **state) {
+    (void)state;
+    for (int64_t n = 1; n < 3000; n = n * 5 + 2) {
+        for (int offset = 0; offset < 2; offset++) {
+            float *x = numbers(n, 1, SRNN_F32), *y = numbers(n + 1, 2, SRNN_F32);
+            double *want = doubles(n), *sum = doubles(n);
+            for (int64_t i = 0; i < n; i++) {
+                want[i] = (double)x[i];
+                sum[i] = (double)x[i] + (double)y[offset + i];
+            }
+            const float *from = on_device(x, n, SRNN_F32);
+            float *to = (float *)on_device(y, n + 1, SRNN_F32) + offset;
+            void *narrow = on_device(y, n, gpu->number);
+            right(gpu->narrow(gpu, narrow, from, n));
+            right(gpu->add(gpu, to, from, n));
+            close_to(fetched(narrow, n, gpu->number), want, n, gpu->number);
+            close_to(fetched(to, n, SRNN_F32), sum, n, SRNN_F32);
+            free_arrays();
+        }
+    }
+}
+
+/* ---- a step: called, and recorded and replayed, with the same bits ---- */
+
+enum { STEP_ROWS = 300, STEP_C = 24, STEP_V = 40, STEP_N = (2 * STEP_V + 1) * STEP_C };
+
+/* A model of a table, a norm and a head, in one arena in this order. */
+typedef struct step {
+    float *weight, *gradient, *mean, *square; /* (STEP_N) */
+    char *working;                            /* (STEP_N), number type */
+    float *x, *d_x, *rstd, *losses, *scratch;
+    void *h, *d_h, *logits;
+    int32_t *ids, *targets, *hits;
+    sr_tally *tally;
+} step;
+
+static srnn_status run_step(void *context) {
+    const step *s = context;
+    const srnn_dtype number = gpu->number;
+    const int64_t rows = STEP_ROWS, C = STEP_C, V = STEP_V, norm_at = V * C, head_at = norm_at + C;
+    const sr_rmsnorm norm = {s->x, s->weight + norm_at, s->rstd, 1e-5f, rows, C};
+    const sr_rmsnorm_gradient back = {s->d_x, number == SRNN_F32 ? (void *)s->d_x : s->d_h,
+                                      s->gradient + norm_at, s->scratch};
+    void *working = number == SRNN_F32 ? (void *)s->weight : s->working;
+    const sr_linear head = {sr_number_at(working, head_at, number), NULL, V};
+    const sr_linear_gradient d_head = {s->gradient + head_at, NULL, V};
+    const sr_matrix h = sr_matrix_of(s->h, rows, C, number), none = {0};
+    const sr_matrix d_h = sr_matrix_of(s->d_h, rows, C, number);
+    const sr_matrix logits = sr_matrix_of(s->logits, rows, V, number);
+    const sr_matrix x = sr_matrix_of(s->x, rows, C, SRNN_F32);
+    const sr_adamw adamw = {.weight = s->weight,
+                            .mean = s->mean,
+                            .square = s->square,
+                            .gradient = s->gradient,
+                            .working = working,
+                            .n = STEP_N,
+                            .beta1 = 0.9,
+                            .beta2 = 0.95,
+                            .epsilon = 1e-8,
+                            .clip = 1,
+                            .nominal = STEP_ROWS};
+    SR_TRY(sr_device_zero(gpu->device, s->gradient, STEP_N * sizeof(float)));
+    SR_TRY(sr_device_zero(gpu->device, s->d_x, STEP_ROWS * STEP_C * sizeof(float)));
+    SR_TRY(gpu->embed_forward(gpu, x, s->weight, s->ids));
+    SR_TRY(gpu->rmsnorm_forward(gpu, s->h, &norm));
+    SR_TRY(gpu->linear_forward(gpu, logits, none, h, &head, 1));
+    SR_TRY(gpu->cross_entropy(gpu, s->losses, s->hits, logits, s->targets, 1.0f / STEP_ROWS));
+    SR_TRY(gpu->tally_losses(gpu, s->tally, s->losses, s->hits, s->targets, rows));
+    SR_TRY(gpu->linear_backward_weight(gpu, &d_head, 1, logits, h));
+    SR_TRY(gpu->linear_backward_input(gpu, d_h, logits, &head, 1));
+    SR_TRY(gpu->rmsnorm_backward(gpu, &back, s->d_h, &norm));
+    SR_TRY(gpu->embed_backward(gpu, s->gradient, sr_matrix_of(s->d_x, rows, C, SRNN_F32), s->ids));
+    SR_TRY(gpu->tally_squares(gpu, s->tally, s->gradient, STEP_N));
+    return gpu->adamw(gpu, s->tally, &adamw);
+}
+
+static step make_step(void) {
+    const srnn_dtype number = gpu->number;
+    const int64_t activations_count = STEP_ROWS * STEP_C;
+    const sr_tally tally = {.learning_rate = 0.1};
+    int32_t *ids = host_array(STEP_ROWS * sizeof *ids);
+    for (int i = 0; i < STEP_ROWS; i++)
+        ids[i] = i * 7 % STEP_V;
+    float *weights = numbers(STEP_N, 1, number), *zeros = host_array(STEP_N * sizeof *zeros);
+    void *any = host_array(STEP_ROWS * STEP_V * sizeof(float));
+    return (step){.weight = on_device(weights, STEP_N, SRNN_F32),
+                  .gradient = on_device(zeros, STEP_N, SRNN_F32),
+                  .mean = on_device(zeros, STEP_N, SRNN_F32),
+                  .square = on_device(zeros, STEP_N, SRNN_F32),
+                  .working = on_device(weights, STEP_N, number),
+                  .x = on_device(any, activations_count, SRNN_F32),
+                  .d_x = on_device(any, activations_count, SRNN_F32),
+                  .rstd = on_device(any, STEP_ROWS, SRNN_F32),
+                  .losses = on_device(any, STEP_ROWS, SRNN_F32),
+                  .scratch = on_device(any, SR_ROW_PARTS * STEP_C, SRNN_F32),
+                  .h = on_device(any, activations_count, number),
+                  .d_h = on_device(any, activations_count, number),
+                  .logits = on_device(any, STEP_ROWS * STEP_V, number),
+                  .ids = device_bytes(ids, STEP_ROWS * sizeof *ids),
+                  .targets = device_bytes(ids, STEP_ROWS * sizeof *ids),
+                  .hits = device_bytes(ids, STEP_ROWS * sizeof *ids),
+                  .tally = device_bytes(&tally, sizeof tally)};
+}
+
+static void steps(void **state) {
+    (void)state;
+    enum { STEPS = 3 };
+    step called = make_step(), replayed = make_step();
+    void *recording = NULL;
+    sr_tally a, b;
+    right(gpu->device->capture(gpu->device, &recording, run_step, &replayed));
+    double first_loss = 0;
+    for (int i = 0; i < STEPS; i++) {
+        right(run_step(&called));
+        right(gpu->device->replay(gpu->device, recording));
+        right(sr_device_copy_out(gpu->device, &a, called.tally, sizeof a));
+        right(sr_device_copy_out(gpu->device, &b, replayed.tally, sizeof b));
+        assert_memory_equal(&a, &b, sizeof a);
+        first_loss = i == 0 ? a.loss : first_loss;
+    }
+    assert_memory_equal(fetched(called.weight, STEP_N, SRNN_F32),
+                        fetched(replayed.weight, STEP_N, SRNN_F32), STEP_N * sizeof(float));
+    assert_int_equal(a.updates, STEPS);
+    assert_int_equal(a.targets, STEPS * STEP_ROWS); /* the host would have begun anew each time */
+    assert_true(a.loss < STEPS * first_loss);
+    gpu->device->forget(gpu->device, recording);
+    free_arrays();
+}
+
+static int open_backend(bool bf16) {
+    const sr_backend_settings settings = {.device = "cuda", .bf16 = bf16};
+    return sr_backend_create(&gpu, &settings) == SRNN_OK ? 0 : -1;
+}
+
+static int open_float(void **state) {
+    (void)state;
+    return open_backend(false);
+}
+
+static int open_bf16(void **state) {
+    (void)state;
+    return open_backend(true);
+}
+
+static int close_backend(void **state) {
+    (void)state;
+    free_arrays();
+    sr_backend_free(gpu);
+    gpu = NULL;
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linear),          cmocka_unit_test(norms),
+        cmocka_unit_test(positions_turn),  cmocka_unit_test(states_turn),
+        cmocka_unit_test(activations),     cmocka_unit_test(normed_products),
+        cmocka_unit_test(largest_of_rows), cmocka_unit_test(short_convolutions),
+        cmocka_unit_test(embeddings),      cmocka_unit_test(losses),
+        cmocka_unit_test(losses_of_nan),   cmocka_unit_test(tallies),
+        cmocka_unit_test(updates),         cmocka_unit_test(sums_and_copies),
+        cmocka_unit_test(steps),
+    };
+    if (open_backend(false) != 0) {
+        printf("skipped: %s\n", srnn_error_detail());
+        return 77;
+    }
+    sr_backend_free(gpu);
+    return cmocka_run_group_tests_name("float", tests, open_float, close_backend) +
+           cmocka_run_group_tests_name("bf16", tests, open_bf16, close_backend);
+}
