@@ -1,12 +1,14 @@
 /* model_open.c: opening a model, and saying what a user should know of it. */
 #include "cli/line/model_open.h"
 
-#include "command.h"
+#include "cli/line/command.h"
 
 #include <stdio.h>
 
-srnn_status model_open(sr_model **model, sr_backend *backend, const char *where) {
-    SR_TRY(sr_model_open(model, backend, where));
+srnn_status model_open(sr_model **model, sr_backend *backend, const char *where,
+                       const char *attention) {
+    SR_TRY(attention ? sr_model_open_as(model, backend, where, attention)
+                     : sr_model_open(model, backend, where));
     model_tell(&(*model)->config, where);
     return SRNN_OK;
 }

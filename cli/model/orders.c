@@ -86,7 +86,7 @@ static srnn_status encode_prompt(measurement *m, const char *prompt) {
 /* Token data needs no tokenizer: without one there is no text to show. */
 static srnn_status open_all(measurement *m, const orders_request *r, const char *model) {
     SR_TRY(sr_backend_create(&m->backend, &r->numbers));
-    SR_TRY(model_open(&m->model, m->backend, model));
+    SR_TRY(model_open(&m->model, m->backend, model, NULL));
     const srnn_status status =
         sr_model_open_tokenizer(&m->tokenizer, r->tokenizer, model, m->model->config.V);
     if (status != SRNN_OK && (r->tokenizer || !is_source(r->data)))
