@@ -6,6 +6,7 @@
 #include "attention/cuda/mma/mma.h"
 #include "attention/cuda/order2/order2.h"
 #include "equation/facts.h"
+#include "equation/support.h"
 
 static const sr_attention_kernel *const *list(void) {
     static const sr_attention_kernel *const kernels[] = {&sr_cuda_attention_hopper_ordered,
@@ -20,17 +21,18 @@ static const sr_attention_kernel *const *list(void) {
 }
 
 static const sr_state_kernel *state(const srnn_problem *problem, bool fixed) {
-    if (sr_beyond_plain(&problem->attention))
-        return nullptr;
+    const sr_state_kernel *kernel = nullptr;
     switch (problem->dtype) {
     case SRNN_F32:
-        return fixed ? &sr_cuda_state_fixed_f32 : &sr_cuda_state_kept_f32;
-    case SRNN_BF16:
-        return fixed ? &sr_cuda_state_fixed_bf16 : &sr_cuda_state_kept_bf16;
-    case SRNN_F64:
+        kernel = fixed ? &sr_cuda_state_fixed_f32 : &sr_cuda_state_kept_f32;
         break;
+    case SRNN_BF16:
+        kernel = fixed ? &sr_cuda_state_fixed_bf16 : &sr_cuda_state_kept_bf16;
+        break;
+    case SRNN_F64:
+        return nullptr;
     }
-    return nullptr;
+    return sr_computes(kernel->computes, &problem->attention, nullptr) ? kernel : nullptr;
 }
 
 /* H200, bf16: up to about so many pairs of positions in all heads, of calls that do not fill the GPU, the parallel form of

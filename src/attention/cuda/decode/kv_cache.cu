@@ -6,6 +6,7 @@
  * there are is read from device memory: a recorded feed can be replayed. */
 #include "attention/cuda/decode/coalesce.h"
 
+#include "attention/cuda/shared/computes.h"
 #include "attention/cuda/shared/prologue.h"
 #include "device/cuda/check.h"
 #include "device/cuda/device.h"
@@ -325,12 +326,22 @@ template <class N> static srnn_status from_plain(const sr_state_memory *state, c
 }
 
 const sr_state_kernel sr_cuda_state_kept_f32 = {
-    SRNN_F32,           false,           memory_bytes<float>, scratch_bytes<float>, feed<float>,
-    plain_bytes<float>, to_plain<float>, from_plain<float>,   move_kept<float>,     turns,
+    SRNN_F32,
+    false,
+    SR_CUDA_KV_CACHE,
+    memory_bytes<float>,
+    scratch_bytes<float>,
+    feed<float>,
+    plain_bytes<float>,
+    to_plain<float>,
+    from_plain<float>,
+    move_kept<float>,
+    turns,
 };
 const sr_state_kernel sr_cuda_state_kept_bf16 = {
     SRNN_BF16,
     false,
+    SR_CUDA_KV_CACHE,
     memory_bytes<sr_bf16>,
     scratch_bytes<sr_bf16>,
     feed<sr_bf16>,
