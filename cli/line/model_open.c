@@ -2,12 +2,15 @@
 #include "cli/line/model_open.h"
 
 #include "cli/line/cautions.h"
+#include "cli/line/command.h"
 #include "equation/facts.h"
 
 #include <stdio.h>
 
-srnn_status model_open(sr_model **model, sr_backend *backend, const char *where) {
-    SR_TRY(sr_model_open(model, backend, where));
+srnn_status model_open(sr_model **model, sr_backend *backend, const char *where,
+                       const char *attention) {
+    SR_TRY(attention ? sr_model_open_as(model, backend, where, attention)
+                     : sr_model_open(model, backend, where));
     model_tell(&(*model)->config, where);
     return SRNN_OK;
 }
@@ -23,10 +26,10 @@ srnn_status model_row_length(int *T, const sr_model *model, int asked) {
 
 void model_tell(const sr_model_config *config, const char *where) {
     if (config->head_kept)
-        fprintf(stderr,
-                "softrnn: %s: tie_word_embeddings is true, but lm_head.weight differs from the "
-                "embedding and is used, as transformers does\n",
-                where);
+        command_say(
+            "%s: tie_word_embeddings is true, but lm_head.weight differs from the embedding "
+            "and is used, as transformers does",
+            where);
     if (config->is_avey && !config->avey.causal)
         model_tell_leak();
     for (int l = 0; !config->is_avey && l < config->L; l++)
