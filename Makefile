@@ -6,6 +6,8 @@ FUZZ_RUNS ?= -1
 # The same inputs each time, so that a commit that passed passes again; 0: others each time.
 FUZZ_SEED ?= 1
 PREFIX ?= /usr/local
+# Where packages go.
+DIST ?= build-dist
 # Where the CUDA toolkit usually is when it is not on the path.
 NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 need_nvcc = test -n "$(NVCC)" || { echo "nvcc not found: install NVIDIA's CUDA toolkit, version 12 or newer,\
@@ -32,7 +34,7 @@ quick_only = -LE 'processes|levels|gpu'
 one_level = -DSOFTRNN_CPU_LEVELS=OFF
 
 .PHONY: build check test study study-full study-gpu verify deps deps-cuda deps-mpi deps-python deps-test deps-browser \
-        deps-torch test-python wheel \
+        deps-package deps-torch test-python wheel deb dist \
         bench fuzz sanitize clang release nightly \
         cuda cuda-check emulated races format check-format install clean help
 
@@ -143,6 +145,9 @@ deps-mpi: ## install MPI, for training on several ranks
 deps-python: ## install what makes environments for Python packages
 	@tools/deps.sh python
 
+deps-package: ## install what makes wheels and Debian packages
+	@tools/deps.sh package
+
 deps-test: ## install what is missing to build and test
 	@tools/deps.sh test
 
@@ -155,8 +160,16 @@ deps-torch: ## install Debian's torch, on which the tests then also try the Pyth
 test-python: deps-python ## the Python package in an environment of its own, with the newest torch and transformers (a large download)
 	@tools/test_python.sh
 
-wheel: deps-python ## the Python package as a wheel for other machines, into build-python/wheels
+wheel: deps-package ## the Python package with the program as a wheel for other machines, into build-python/wheels
 	@tools/wheel.sh
+
+deb: build deps-package ## a Debian package of what `make install` installs, into DIST (build-dist)
+	@cd build && cpack -G DEB -B "$(abspath $(DIST))" >cpack.log || { cat cpack.log; exit 1; }
+	@rm -rf "$(DIST)/_CPack_Packages"
+	@ls "$(DIST)"/softrnn_*.deb
+
+dist: build deps-package ## source archive, wheels, Debian package, bill of materials and checksums, into DIST (build-dist)
+	@NVCC=$(NVCC) tools/dist.sh $(DIST)
 
 clean: ## remove everything that was built
 	@rm -rf build build-*

@@ -9,6 +9,7 @@
 #   torch    the tests, and Debian's torch for the Python package
 #   slurm    the tests, and Slurm for a nightly study
 #   python   an environment of its own for Python packages
+#   package  wheels and Debian packages, in such an environment
 set -euo pipefail
 
 # package        how to see that it is there: a command, a pkg-config module, a file, a Python module
@@ -61,6 +62,11 @@ python='
 python3          command python3
 python3-venv     python  ensurepip
 '
+package='
+libblis-serial-dev file  /usr/lib/*/blis-serial/libblis.a
+binutils         command strip
+dpkg-dev         command dpkg-shlibdeps
+'
 case ${1:-} in
 '') needed=$build ;;
 cuda) needed=$build$cuda ;;
@@ -68,8 +74,9 @@ mpi) needed=$build$mpi ;;
 test) needed=$build$cuda$mpi$test ;;
 browser | torch | slurm) needed=$build$cuda$mpi$test${!1} ;;
 python) needed=$build$python ;;
+package) needed=$build$python$package ;;
 *)
-    echo "deps.sh: $1 is not a kind; expected cuda, mpi, test, browser, torch, slurm or python" >&2
+    echo "deps.sh: $1 is not a kind; expected cuda, mpi, test, browser, torch, slurm, python or package" >&2
     exit 2
     ;;
 esac
