@@ -373,15 +373,15 @@ static srnn_status call_often(void *context) {
 static srnn_status measure(bench *b, const char *name, srnn_status (*call)(bench *b)) {
     srnn_device *device = b->backend->device;
     repeated work = {b, call};
-    sr_repeated recording = {0};
+    sr_graph graph = {0};
     double best = 1e30;
     b->bytes = b->operations = 0;
     for (int warm = 0; warm < 2; warm++) /* called, then recorded */
-        SR_TRY(sr_device_repeat(device, &recording, call_often, &work));
+        SR_TRY(sr_device_repeat(device, &graph, call_often, &work));
     SR_TRY(srnn_device_wait(device));
     for (int round = 0; round < ROUNDS; round++) {
         const double begin = sr_clock_seconds();
-        SR_TRY(sr_device_repeat(device, &recording, call_often, &work));
+        SR_TRY(sr_device_repeat(device, &graph, call_often, &work));
         SR_TRY(srnn_device_wait(device));
         const double taken = (sr_clock_seconds() - begin) / CALLS;
         best = taken < best ? taken : best;

@@ -1,26 +1,32 @@
 /* info.c: `softrnn info`, what this build and this machine offer. */
-#include "base/threads.h"
 #include "base/units.h"
 #include "cli/commands.h"
 #include "cli/line/libraries.h"
 #include "cli/line/options.h"
-#include "device/cuda/device.h"
+#include "device/device.h"
 #include "files/origin.h"
 
 #include <stdio.h>
 
-static srnn_status print_devices(void) {
+static srnn_status print_kind(const sr_device_kind *kind) {
     int count;
     const char *reason;
-    SR_TRY(sr_cuda_device_count(&count, &reason));
-    printf("GPUs          %d%s%s\n", count, reason ? ": " : "", reason ? reason : "");
+    SR_TRY(kind->count(&count, &reason));
+    if (reason)
+        printf("%-13s none: %s\n", kind->name, reason);
     for (int i = 0; i < count; i++) {
-        sr_cuda_device device;
-        SR_TRY(sr_cuda_device_describe(&device, i));
-        printf("GPU %-9d %s, %.1f GiB, %d multiprocessors, compute capability %d.%d\n", i,
-               device.name, (double)device.memory_bytes / 0x1p30, device.multiprocessors,
-               device.capability_major, device.capability_minor);
+        char text[SR_DEVICE_TEXT], name[SR_DEVICE_NAME];
+        SR_TRY(kind->describe(text, i));
+        snprintf(name, sizeof name, kind->numbered ? "%s:%d" : "%s", kind->name, i);
+        printf("%-13s %s\n", name, text);
     }
+    return SRNN_OK;
+}
+
+static srnn_status print_devices(void) {
+    const sr_device_kind *kind;
+    for (size_t i = 0; (kind = sr_device_kind_at(i)); i++)
+        SR_TRY(print_kind(kind));
     return SRNN_OK;
 }
 
@@ -31,7 +37,6 @@ static void print_machine(void) {
     printf("processor     %s, %d cores, %s\n", machine.processor, machine.processors,
            sr_bytes_words(memory, machine.memory_bytes));
     printf("instructions  %s\n", machine.instructions);
-    printf("threads       %d\n", sr_thread_count(0));
 }
 
 int command_info(int argc, char **argv) {

@@ -17,7 +17,7 @@ MAY_INCLUDE = {
     "ranks": {"base"},
     "data": {"files", "base"},
     "equation": {"base"},
-    "device": {"attention", "base"},
+    "device": {"base"},
     "attention": {"device", "equation", "base"},
     "ops": {"attention", "device", "equation", "base"},
     "verify": {"attention", "device", "equation", "base"},

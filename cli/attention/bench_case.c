@@ -83,7 +83,7 @@ void bench_case_close(bench_case *timed) {
 /* On a device that only starts its work, several calls are one measurement. */
 static int calls_of(bench_case *timed) {
     enum { CALLS = 10 };
-    return device_of(timed)->record ? CALLS : 1;
+    return sr_device_is_host(device_of(timed)) ? 1 : CALLS;
 }
 
 srnn_status bench_forward(double *seconds, bench_case *timed) {
@@ -137,7 +137,7 @@ static srnn_status product_fill(bench_product *product, const srnn_problem *prob
         .bf16 = problem->dtype == SRNN_BF16};
     SR_TRY(sr_backend_create(&product->backend, &numbers));
     srnn_device *device = product->backend->device;
-    product->size = device->record ? DEVICE_SIZE : HOST_SIZE;
+    product->size = sr_device_is_host(device) ? HOST_SIZE : DEVICE_SIZE;
     const size_t count = (size_t)(product->size * product->size);
     const size_t size = sr_number_bytes(product->backend->number);
     for (int i = 0; i < 3; i++)

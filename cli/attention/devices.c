@@ -1,9 +1,7 @@
 /* devices.c: `softrnn devices`, where this program can compute. */
-#include "base/threads.h"
 #include "cli/commands.h"
 #include "cli/line/options.h"
-#include "device/cuda/device.h"
-#include "equation/facts.h"
+#include "device/device.h"
 
 #include <stdio.h>
 
@@ -15,16 +13,13 @@ static void print_kernels(const srnn_device *device) {
     printf("\n");
 }
 
-static srnn_status print_gpu(int index) {
-    sr_cuda_device facts;
-    char name[24];
+static srnn_status print_device(const sr_device_kind *kind, int index) {
+    char text[SR_DEVICE_TEXT], name[SR_DEVICE_NAME];
     srnn_device *device;
-    snprintf(name, sizeof name, "cuda:%d", index);
-    SR_TRY(sr_cuda_device_describe(&facts, index));
-    printf("%-8s %s, %.1f GiB, %d multiprocessors, compute capability %d.%d\n", name, facts.name,
-           (double)facts.memory_bytes / 0x1p30, facts.multiprocessors, facts.capability_major,
-           facts.capability_minor);
-    if (srnn_device_open(&device, name) != SRNN_OK) {
+    snprintf(name, sizeof name, kind->numbered ? "%s:%d" : "%s", kind->name, index);
+    SR_TRY(kind->describe(text, index));
+    printf("%-8s %s\n", name, text);
+    if (kind->open(&device, index, 0) != SRNN_OK) {
         printf("  cannot be used: %s\n", srnn_error_detail());
         return SRNN_OK;
     }
@@ -34,15 +29,16 @@ static srnn_status print_gpu(int index) {
 }
 
 static srnn_status print_devices(void) {
-    int count;
-    const char *reason;
-    printf("%-8s %d threads\n", "cpu", sr_thread_count(0));
-    print_kernels(NULL);
-    SR_TRY(sr_cuda_device_count(&count, &reason));
-    if (reason)
-        printf("%-8s none: %s\n", "cuda", reason);
-    for (int index = 0; index < count; index++)
-        SR_TRY(print_gpu(index));
+    const sr_device_kind *kind;
+    for (size_t i = 0; (kind = sr_device_kind_at(i)); i++) {
+        int count;
+        const char *reason;
+        SR_TRY(kind->count(&count, &reason));
+        if (reason)
+            printf("%-8s none: %s\n", kind->name, reason);
+        for (int index = 0; index < count; index++)
+            SR_TRY(print_device(kind, index));
+    }
     return SRNN_OK;
 }
 

@@ -1,5 +1,6 @@
 /* variants.c: `softrnn variants`, the table of what exists. */
 #include "base/units.h"
+#include "cli/attention/support.h"
 #include "cli/commands.h"
 #include "cli/line/options.h"
 #include "equation/facts.h"
@@ -179,10 +180,12 @@ static void print_table(int D) {
 }
 
 int command_variants(int argc, char **argv) {
-    bool json = false;
+    bool json = false, support = false;
     int D = 64;
     const command_option options[] = {
         OPTION_FLAG("--json", &json, "one array instead of a table"),
+        OPTION_FLAG("--support", &support,
+                    "which kernel computes each variant: by device, number type and form"),
         OPTION_INTEGER("--head-size", &D, 1, SR_HEAD_SIZE_MAX, "D",
                        "head size for the size of the state"),
     };
@@ -194,11 +197,14 @@ int command_variants(int argc, char **argv) {
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .examples = "  softrnn variants --head-size 32\n"
+                    "  softrnn variants --support\n"
                     "  softrnn variants --json | jq '.[] | select(.state_bytes) | .name'\n",
     };
     int exit_code;
     if (!options_parse(&line, argc, argv, &exit_code))
         return exit_code;
+    if (support)
+        return command_report(support_print(row_at, D));
     if (json)
         return command_report(print_json(D));
     print_table(D);

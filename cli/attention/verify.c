@@ -394,8 +394,8 @@ static srnn_status verify_all(verification *v) {
 /* A GPU has one set. */
 static void list_levels(verification *v) {
     v->best = sr_cpu_level_used();
-    v->lowest = v->device->record ? v->best : SR_CPU_BASE;
-    if (v->device->record)
+    v->lowest = sr_device_is_host(v->device) ? SR_CPU_BASE : v->best;
+    if (!sr_device_is_host(v->device))
         return;
     printf("instruction sets:");
     for (int level = (int)v->best; level >= (int)v->lowest; level--)

@@ -3,7 +3,7 @@
 #ifndef SR_ATTENTION_KERNEL_H
 #define SR_ATTENTION_KERNEL_H
 
-#include "softrnn.h"
+#include "device/device.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -83,11 +83,25 @@ struct sr_attention_kernel {
     const char *name;
     srnn_form form;
     srnn_dtype dtype;
-    bool (*supports)(const srnn_problem *problem);
+
+    /* What it can compute: the axes and values of the equation (equation/support.h); and of those which
+     * sizes, GPUs and combinations (NULL: all). */
+    const char *computes;
+    bool (*fits)(const srnn_problem *problem);
+
+    /* Whether it is the kernel to choose where it can compute a problem (NULL: always); else it runs
+     * only if it is requested by name. */
+    bool (*pays)(const srnn_problem *problem);
+
     size_t (*scratch)(const srnn_plan *plan); /* bytes */
     srnn_status (*forward)(const sr_attention_call *call);
     srnn_status (*backward)(const sr_attention_call *call); /* NULL: no backward in this form */
 };
+
+/* Whether it can compute the problem; and whether it has this type and form too. */
+bool sr_kernel_can(const sr_attention_kernel *kernel, const srnn_problem *problem);
+bool sr_kernel_serves(const sr_attention_kernel *kernel, const srnn_problem *problem,
+                      srnn_form form);
 
 /* Running sums at the end of what a state has seen, so that the next piece can go on. All in device
  * memory: a recorded feed finds there how far it has come. */
@@ -109,7 +123,8 @@ typedef struct sr_state_memory {
 /* How a state is kept between calls. */
 typedef struct sr_state_kernel {
     srnn_dtype dtype;
-    bool fixed; /* a fixed-size state; else keys and values */
+    bool fixed;           /* a fixed-size state; else a KV cache */
+    const char *computes; /* as that of a kernel */
 
     /* Memory for `capacity` tokens (a fixed-size state ignores it); zero bytes are the empty state. */
     size_t (*bytes)(const srnn_problem *problem, int64_t capacity);
@@ -131,6 +146,19 @@ typedef struct sr_state_kernel {
     /* Whether feeding T tokens turns q and k where the call has a turn. NULL: never. */
     bool (*turns)(const srnn_problem *problem, int T);
 } sr_state_kernel;
+
+/* The attention of a device. */
+typedef struct sr_attention_kernels {
+    const sr_attention_kernel *const *(*list)(void); /* best first, ended by NULL */
+
+    /* How states of a problem are kept, with a fixed size or as a KV cache; NULL: they are not. */
+    const sr_state_kernel *(*state)(const srnn_problem *problem, bool fixed);
+
+    /* Whether the chunked form of a problem that has a state is faster here than the parallel one. */
+    bool (*chunked_pays)(const srnn_problem *problem);
+
+    int value_size_max; /* of Dv */
+} sr_attention_kernels;
 
 /* How many running sums a carry has in all. */
 size_t sr_carry_numbers(const srnn_plan *plan);

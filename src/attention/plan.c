@@ -5,7 +5,9 @@
 #include "base/text.h"
 #include "device/device.h"
 #include "equation/facts.h"
+#include "equation/support.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,11 +64,23 @@ static srnn_status alloc_spans(srnn_plan *plan) {
 /* Through a state the terms of a high order cancel in float: such a form is used when asked for. */
 enum { AUTO_ORDER_MAX = 8 };
 
+bool sr_kernel_can(const sr_attention_kernel *kernel, const srnn_problem *problem) {
+    return sr_computes(kernel->computes, &problem->attention, NULL) &&
+           (!kernel->fits || kernel->fits(problem));
+}
+
+bool sr_kernel_serves(const sr_attention_kernel *kernel, const srnn_problem *problem,
+                      srnn_form form) {
+    return kernel->dtype == problem->dtype && kernel->form == form &&
+           sr_kernel_can(kernel, problem) &&
+           (problem->kernel || !kernel->pays || kernel->pays(problem));
+}
+
 /* Whether the device computes the problem in this form. */
 static bool has_kernel(const srnn_plan *plan, srnn_form form) {
     const srnn_problem *p = &plan->problem;
-    for (const sr_attention_kernel *const *k = plan->device->kernels(); *k; k++)
-        if ((*k)->dtype == p->dtype && (*k)->form == form && (*k)->supports(p))
+    for (const sr_attention_kernel *const *k = plan->device->attention->list(); *k; k++)
+        if (sr_kernel_serves(*k, p, form))
             return true;
     return false;
 }
@@ -75,9 +89,9 @@ static srnn_form choose_form(const srnn_plan *plan) {
     const srnn_problem *p = &plan->problem;
     if (p->form != SRNN_FORM_AUTO)
         return p->form;
-    const bool chunked = sr_highest_order(&p->attention) <= AUTO_ORDER_MAX &&
-                         sr_problem_check_state(p) == SRNN_OK && plan->device->chunked_pays(p) &&
-                         has_kernel(plan, SRNN_FORM_CHUNKED);
+    const bool chunked =
+        sr_highest_order(&p->attention) <= AUTO_ORDER_MAX && sr_problem_check_state(p) == SRNN_OK &&
+        plan->device->attention->chunked_pays(p) && has_kernel(plan, SRNN_FORM_CHUNKED);
     return chunked ? SRNN_FORM_CHUNKED : SRNN_FORM_PARALLEL;
 }
 
@@ -91,14 +105,31 @@ static srnn_status unknown_kernel(const srnn_device *device, const char *name) {
                    nearest ? ": did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
 }
 
+/* ": it does not compute decay_width=channel" where that is the reason why no kernel of this type and
+ * form takes the problem; "" where it is another. */
+static const char *missing_axis(char text[96], const srnn_plan *plan) {
+    const srnn_problem *p = &plan->problem;
+    const sr_axis *missing = NULL;
+    text[0] = '\0';
+    for (const sr_attention_kernel *const *k = plan->device->attention->list(); *k; k++)
+        if ((*k)->dtype == p->dtype && (*k)->form == p->form &&
+            (!p->kernel || strcmp(p->kernel, (*k)->name) == 0) &&
+            sr_computes((*k)->computes, &p->attention, &missing))
+            return text;
+    if (missing)
+        snprintf(text, 96, ": it does not compute this %s (see `softrnn variants --support`)",
+                 missing->name);
+    return text;
+}
+
 static srnn_status choose_kernel(srnn_plan *plan) {
     const srnn_problem *p = &plan->problem;
     bool known = !p->kernel;
-    for (const sr_attention_kernel *const *k = plan->device->kernels(); *k; k++) {
+    for (const sr_attention_kernel *const *k = plan->device->attention->list(); *k; k++) {
         if (p->kernel && strcmp(p->kernel, (*k)->name) != 0)
             continue;
         known = true;
-        if ((*k)->dtype == p->dtype && (*k)->form == p->form && (*k)->supports(p)) {
+        if (sr_kernel_serves(*k, p, p->form)) {
             plan->kernel = *k;
             return SRNN_OK;
         }
@@ -106,13 +137,14 @@ static srnn_status choose_kernel(srnn_plan *plan) {
     if (!known)
         return unknown_kernel(plan->device, p->kernel);
     static const char *const forms[] = {"auto", "parallel", "chunked", "recurrent"};
-    char text[SR_ATTENTION_TEXT];
+    char text[SR_ATTENTION_TEXT], why[96];
     srnn_attention_print(text, sizeof text, &p->attention);
+    missing_axis(why, plan);
     if (!p->kernel)
-        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s has no kernel for the %s form of %s in %s",
-                       plan->device->name, forms[p->form], text, sr_number_name(p->dtype));
-    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "kernel '%s' has no %s form of %s in %s", p->kernel,
-                   forms[p->form], text, sr_number_name(p->dtype));
+        return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s has no kernel for the %s form of %s in %s%s",
+                       plan->device->name, forms[p->form], text, sr_number_name(p->dtype), why);
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "kernel '%s' has no %s form of %s in %s%s", p->kernel,
+                   forms[p->form], text, sr_number_name(p->dtype), why);
 }
 
 /* ---- plans ---- */
@@ -126,7 +158,7 @@ static srnn_status plan_fill(srnn_plan *plan, const srnn_problem *problem) {
     SR_TRY(srnn_plan_documents(plan, p->offsets, p->documents));
     p->offsets = NULL;
     /* A kernel that was asked for by name brings its form. */
-    for (const sr_attention_kernel *const *k = plan->device->kernels(); *k; k++)
+    for (const sr_attention_kernel *const *k = plan->device->attention->list(); *k; k++)
         if (p->kernel && p->form == SRNN_FORM_AUTO && strcmp((*k)->name, p->kernel) == 0)
             p->form = (*k)->form;
     p->form = choose_form(plan);
@@ -193,7 +225,8 @@ size_t srnn_plan_saved_bytes(const srnn_plan *plan) {
 
 /* A name may stand for several number types; it is told once. */
 const char *srnn_kernel_name(const srnn_device *device, size_t index) {
-    const sr_attention_kernel *const *kernels = (device ? device : sr_device_cpu())->kernels();
+    const sr_attention_kernel *const *kernels =
+        (device ? device : sr_device_cpu())->attention->list();
     for (size_t n = 0; kernels[n]; n++) {
         size_t before = 0;
         while (before < n && strcmp(kernels[before]->name, kernels[n]->name) != 0)

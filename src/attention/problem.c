@@ -23,8 +23,7 @@ static srnn_status check_sizes(const srnn_problem *p) {
     if (p->H % p->Hkv != 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%d query heads cannot share %d key/value heads evenly",
                        p->H, p->Hkv);
-    const int widest =
-        p->device && p->device->record ? SR_HEAD_SIZE_MAX : SR_VALUE_SIZE_MAX; /* of values */
+    const int widest = p->device->attention->value_size_max;
     if (p->D < 1 || p->D > SR_HEAD_SIZE_MAX || p->Dv < 1 || p->Dv > widest)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "head sizes D=%d and Dv=%d must be between 1 and %d, and 1 and %d%s", p->D,
@@ -66,10 +65,10 @@ srnn_status sr_problem_fill(srnn_problem *p) {
         p->rope_theta = 10000;
     if (p->state_limit == 0)
         p->state_limit = DEFAULT_STATE_LIMIT;
-    SR_TRY(srnn_attention_check(&p->attention));
-    SR_TRY(check_sizes(p));
     if (!p->device)
         p->device = sr_device_cpu();
+    SR_TRY(srnn_attention_check(&p->attention));
+    SR_TRY(check_sizes(p));
     SR_TRY(sr_cpu_level_check());
     p->threads = sr_thread_count(p->threads ? p->threads : p->device->threads);
     if (p->chunk == 0 || p->chunk > LONGEST_CHUNK)
@@ -108,7 +107,7 @@ srnn_status sr_plan_take_first(srnn_plan *plan) {
     const size_t tokens = (size_t)plan->problem.B * (size_t)plan->problem.T;
     SR_TRY(sr_alloc_zero((void **)&plan->host_first, tokens, sizeof *plan->host_first));
     plan->first = plan->host_first;
-    if (!plan->device->record) /* the device is the host */
+    if (sr_device_is_host(plan->device))
         return SRNN_OK;
     void *memory;
     const size_t bytes = (tokens + SR_PLAN_COUNTERS) * sizeof *plan->first;

@@ -42,7 +42,7 @@ static srnn_status choose_kind(bool *fixed, const srnn_problem *p) {
         return SRNN_OK;
     srnn_status status = sr_problem_check_state(p);
     *fixed = status == SRNN_OK &&
-             (p->form != SRNN_FORM_AUTO || p->device->state_kernel(p, true) != NULL);
+             (p->form != SRNN_FORM_AUTO || p->device->attention->state(p, true) != NULL);
     return p->form == SRNN_FORM_AUTO ? SRNN_OK : status;
 }
 
@@ -95,7 +95,7 @@ static srnn_status take_memory(srnn_state *state, char **memory, int64_t capacit
 }
 
 static srnn_status choose_kernel(srnn_state *state, const srnn_problem *p, bool fixed) {
-    state->kernel = p->device->state_kernel(p, fixed);
+    state->kernel = p->device->attention->state(p, fixed);
     if (state->kernel)
         return SRNN_OK;
     char text[SR_ATTENTION_TEXT];
@@ -125,7 +125,8 @@ static srnn_status state_fill(srnn_state *state, const srnn_problem *problem) {
     SR_TRY(sr_device_allocate(p.device, &state->plan.scratch, state->plan.scratch_bytes));
     SR_TRY(take_sums(state));
     SR_TRY(sr_device_zero(p.device, state->sums, sums_bytes(state)));
-    const int64_t capacity = p.device->record ? FIRST_CAPACITY_RECORDED : FIRST_CAPACITY;
+    const int64_t capacity =
+        sr_device_captures(p.device) ? FIRST_CAPACITY_RECORDED : FIRST_CAPACITY;
     SR_TRY(take_memory(state, &state->memory, capacity));
     state->capacity = capacity;
     return SRNN_OK;
@@ -261,7 +262,7 @@ size_t srnn_state_bytes(const srnn_problem *problem, int64_t tokens) {
     if (sr_problem_fill(&p) != SRNN_OK || choose_kind(&fixed, &p) != SRNN_OK || tokens < 0 ||
         tokens > INT64_MAX / 8 / (p.D + p.Dv + 1) / p.B / p.Hkv)
         return SIZE_MAX;
-    const sr_state_kernel *kernel = p.device->state_kernel(&p, fixed);
+    const sr_state_kernel *kernel = p.device->attention->state(&p, fixed);
     srnn_plan plan = {.problem = p};
     sr_plan_fill_core(&plan);
     return kernel ? kernel->plain_bytes(&plan.core, tokens) : SIZE_MAX;

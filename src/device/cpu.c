@@ -1,7 +1,6 @@
 /* cpu.c: the CPU as a device: host memory, kernels that are over when they return. */
-#include "device/device.h"
+#include "device/registry.h"
 
-#include "attention/cpu/kernels.h"
 #include "base/memory.h"
 #include "base/threads.h"
 
@@ -108,6 +107,8 @@ static void close_nothing(srnn_device *device) {
 
 static srnn_device table = {
     .name = "cpu",
+    .flags = SR_DEVICE_IS_HOST,
+    .attention = &sr_cpu_attention,
     .close = close_nothing,
     .allocate = allocate,
     .release = release,
@@ -117,17 +118,28 @@ static srnn_device table = {
     .zero = zero,
     .wait = wait_for_nothing,
     .stream = stream,
-    .kernels = sr_cpu_attention_kernels,
-    .state_kernel = sr_cpu_state_kernel,
-    .chunked_pays = sr_cpu_chunked_pays,
 };
 
 srnn_device *sr_device_cpu(void) {
     return &table;
 }
 
-srnn_status sr_device_cpu_open(srnn_device **device, int threads) {
+static srnn_status count_one(int *count, const char **reason) {
+    *count = 1;
+    *reason = NULL;
+    return SRNN_OK;
+}
+
+static srnn_status describe(char text[SR_DEVICE_TEXT], int index) {
+    (void)index;
+    snprintf(text, SR_DEVICE_TEXT, "%d threads", sr_thread_count(0));
+    return SRNN_OK;
+}
+
+/* It gives out no more memory than the machine had free when it was opened. */
+static srnn_status open_counted(srnn_device **device, int index, int threads) {
     void *memory;
+    (void)index;
     SR_TRY(sr_alloc_zero(&memory, 1, sizeof(cpu_device)));
     cpu_device *cpu = memory;
     *cpu = (cpu_device){.base = table, .memory = available_memory()};
@@ -138,3 +150,10 @@ srnn_status sr_device_cpu_open(srnn_device **device, int threads) {
     *device = &cpu->base;
     return SRNN_OK;
 }
+
+const sr_device_kind sr_device_kind_cpu = {
+    .name = "cpu",
+    .count = count_one,
+    .describe = describe,
+    .open = open_counted,
+};

@@ -1,22 +1,33 @@
-/* device.h: where arrays live and attention kernels run, declared once for every device.
+/* device.h: where arrays live and kernels run: memory, order, graphs; one table of functions per device.
  *
- * A device is a table of functions, none of them NULL but those that say so. Its memory belongs to
- * its kernels: nobody else reads or writes it but through the copies here. Kernels run in the order
- * in which they were started; what they write may be read by the next one, and by the host after
- * wait, or after a copy out, which waits. */
+ * Device memory belongs to kernels: everyone else goes through the copies here. Kernels run in the
+ * order in which they were launched; what they write may be read by the next one, and by the host
+ * after wait, or after a copy out, which waits. */
 #ifndef SR_DEVICE_DEVICE_H
 #define SR_DEVICE_DEVICE_H
 
-#include "attention/kernel.h"
 #include "base/status.h"
+#include "softrnn.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+/* The attention kernels of a device: attention/kernel.h. */
+struct sr_attention_kernels;
+
+/* What a device can do. */
+enum {
+    SR_DEVICE_IS_HOST = 1 << 0,          /* its memory is the host's; kernels are over on return */
+    SR_DEVICE_CAPTURES = 1 << 1,         /* capture, replay, forget and coalesce are there */
+    SR_DEVICE_READS_BACK_ASYNC = 1 << 2, /* readback_begin and readback_end are there */
+};
+
 struct srnn_device {
     char name[24]; /* "cpu", "cuda:0" */
-    int threads;   /* of the host's kernels; 0: every core */
+    unsigned flags;
+    int threads; /* of the host's kernels; 0: every core */
+    const struct sr_attention_kernels *attention;
     void (*close)(srnn_device *device);
 
     /* ---- memory: 64-byte aligned at least, uninitialised unless zeroed */
@@ -27,34 +38,33 @@ struct srnn_device {
     srnn_status (*copy)(srnn_device *device, void *to, const void *from, size_t bytes);
     srnn_status (*zero)(srnn_device *device, void *memory, size_t bytes);
 
-    /* ---- order: everything started so far is over; kernels run on this stream from now on (NULL:
-     * the device's own) */
+    /* ---- order: wait until all launched work is done; launch on this stream from now on (NULL: the
+     * device's own) */
     srnn_status (*wait)(srnn_device *device);
     srnn_status (*stream)(srnn_device *device, void *stream);
 
-    /* ---- recording: what `work` starts is kept and started again by replay, with the same
-     * arguments and without calling `work`; a device without a recorder (all NULL) calls it. gather calls it too, and
-     * starts the same: what belongs together may be put together, here as in a recording. */
-    srnn_status (*gather)(srnn_device *device, srnn_status (*work)(void *context), void *context);
-    srnn_status (*record)(srnn_device *device, void **recording, srnn_status (*work)(void *context),
-                          void *context);
-    srnn_status (*replay)(srnn_device *device, void *recording);
-    void (*forget)(srnn_device *device, void *recording); /* accepts NULL */
+    /* ---- graphs (SR_DEVICE_CAPTURES): capture keeps what `work` launches, and replay launches it
+     * again with the same arguments, without calling `work`. coalesce calls `work` and launches the
+     * same; in both, small kernels that belong together may be merged into one. */
+    srnn_status (*coalesce)(srnn_device *device, srnn_status (*work)(void *context), void *context);
+    srnn_status (*capture)(srnn_device *device, void **graph, srnn_status (*work)(void *context),
+                           void *context);
+    srnn_status (*replay)(srnn_device *device, void *graph);
+    void (*forget)(srnn_device *device, void *graph); /* accepts NULL */
 
-    /* ---- a letter to the host: what these bytes hold after all that was started before, while what is started later
-     * goes on; one at a time, and nothing writes them before it is collected. Both NULL: nothing goes on while the host does
-     * something else. */
-    srnn_status (*post)(srnn_device *device, const void *from, size_t bytes);
-    srnn_status (*collect)(srnn_device *device, void *host, size_t bytes);
-
-    /* ---- attention: kernels, best first, ended by NULL; how states of a problem are kept, with a
-     * fixed size or as keys and values (NULL: they are not) */
-    const sr_attention_kernel *const *(*kernels)(void);
-    const sr_state_kernel *(*state_kernel)(const srnn_problem *problem, bool fixed);
-
-    /* Whether the chunked form of a problem that has a state is faster here than the parallel one. */
-    bool (*chunked_pays)(const srnn_problem *problem);
+    /* ---- asynchronous readback (SR_DEVICE_READS_BACK_ASYNC): begin copies the bytes once everything
+     * launched before is done, while later work runs; end waits for them. One at a time, and nothing
+     * may write the bytes in between. */
+    srnn_status (*readback_begin)(srnn_device *device, const void *from, size_t bytes);
+    srnn_status (*readback_end)(srnn_device *device, void *host, size_t bytes);
 };
+
+static inline bool sr_device_is_host(const srnn_device *device) {
+    return device->flags & SR_DEVICE_IS_HOST;
+}
+static inline bool sr_device_captures(const srnn_device *device) {
+    return device->flags & SR_DEVICE_CAPTURES;
+}
 
 /* The same as plain calls. */
 static inline srnn_status sr_device_allocate(srnn_device *device, void **out, size_t bytes) {
@@ -79,40 +89,66 @@ static inline srnn_status sr_device_zero(srnn_device *device, void *memory, size
     return device->zero(device, memory, bytes);
 }
 
-/* Work that is done again and again: {0} at first, sr_device_forget at the end. */
-typedef struct sr_repeated {
-    bool warm;       /* it was called once, so that everything it uses is loaded */
-    void *recording; /* NULL: not yet */
-} sr_repeated;
+/* Work that is launched again and again: {0} at first, sr_device_forget at the end. */
+typedef struct sr_graph {
+    bool warm;      /* it was called once, so that everything it uses is loaded */
+    void *captured; /* NULL: not yet */
+} sr_graph;
 
-/* Starts `work`: by calling it at first and where the device has no recorder, by a recording of it later. */
-static inline srnn_status sr_device_repeat(srnn_device *device, sr_repeated *repeated,
+/* Launches `work`: by a call the first time and where the device captures nothing, by replaying a
+ * captured graph later. */
+static inline srnn_status sr_device_repeat(srnn_device *device, sr_graph *graph,
                                            srnn_status (*work)(void *context), void *context) {
-    if (!device->record || !repeated->warm) {
-        repeated->warm = true;
-        return device->gather ? device->gather(device, work, context) : work(context);
+    const bool captures = sr_device_captures(device);
+    if (!captures || !graph->warm) {
+        graph->warm = true;
+        return captures ? device->coalesce(device, work, context) : work(context);
     }
-    if (!repeated->recording)
-        SR_TRY(device->record(device, &repeated->recording, work, context));
-    return device->replay(device, repeated->recording);
+    if (!graph->captured)
+        SR_TRY(device->capture(device, &graph->captured, work, context));
+    return device->replay(device, graph->captured);
 }
 
-/* Work that uses other memory from now on must be recorded again. */
-static inline void sr_device_forget(srnn_device *device, sr_repeated *repeated) {
-    if (repeated->recording)
-        device->forget(device, repeated->recording);
-    repeated->recording = NULL;
+/* Work that uses other memory from now on must be captured again. */
+static inline void sr_device_forget(srnn_device *device, sr_graph *graph) {
+    if (graph->captured)
+        device->forget(device, graph->captured);
+    graph->captured = NULL;
 }
 
-/* The CPU as problems without a device have it: always there, never closed. */
+/* The CPU for problems without a device: always there, never closed. */
 srnn_device *sr_device_cpu(void);
 
-/* The CPU with `threads` threads (0: every core), which gives no more memory than the machine had
- * free when it was opened. */
-srnn_status sr_device_cpu_open(srnn_device **device, int threads);
+/* ---- the registry: a kind of device is its folder and one row of registry.c */
 
-/* GPU number `index`, or the reason why there is none. */
-srnn_status sr_device_cuda_open(srnn_device **device, int index);
+enum { SR_DEVICE_NAME = 24, SR_DEVICE_TEXT = 320 };
+
+typedef struct sr_device_kind {
+    const char *name; /* "cpu"; "cuda", of which "cuda:1" is the second */
+    bool numbered;    /* there may be several, counted from 0 */
+
+    /* *count = the devices that can be used. 0 where there are none, and then *reason (static text)
+     * says why. */
+    srnn_status (*count)(int *count, const char **reason);
+
+    /* One line about device number `index`, for people. */
+    srnn_status (*describe)(char text[SR_DEVICE_TEXT], int index);
+
+    /* `threads`: of the host's kernels; 0: every core. */
+    srnn_status (*open)(srnn_device **device, int index, int threads);
+} sr_device_kind;
+
+/* In the order in which they are listed; NULL past the end. */
+const sr_device_kind *sr_device_kind_at(size_t index);
+
+typedef struct sr_device_choice {
+    const sr_device_kind *kind;
+    int index; /* 0 where none was given */
+    bool has_index;
+} sr_device_choice;
+
+/* Which device a name means ("cpu", "cuda", "cuda:1"; NULL: cpu), whether or not it is there. */
+srnn_status sr_device_choose(sr_device_choice *choice, const char *name);
 
 #ifdef __cplusplus
 }

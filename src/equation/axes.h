@@ -5,7 +5,15 @@
 
 #include "softrnn.h"
 
-enum { SR_AXIS_WORDS = 10 };
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What an axis says something about. */
+typedef enum sr_axis_of {
+    SR_AXIS_OF_EQUATION, /* kernels compute it: they declare what they can (support.h) */
+    SR_AXIS_OF_LAYER,    /* the layer around the equation */
+} sr_axis_of;
 
 typedef enum sr_axis_kind {
     SR_AXIS_WORD,   /* an enumeration: one of the words, in its order */
@@ -17,16 +25,22 @@ typedef enum sr_axis_kind {
 typedef struct sr_axis {
     const char *name;
     sr_axis_kind kind;
-    size_t offset;                        /* of its field in srnn_attention */
-    const char *words[SR_AXIS_WORDS + 1]; /* the first is the default; ends in NULL */
-    bool always;                          /* printed even if it is the default */
-    bool alone;                           /* the name alone means its second word */
-    unsigned counted;                     /* bit n: word n takes a number, as in taylor:3 */
-    size_t count_offset;                  /* of the field (an int) for that number */
+    size_t offset;            /* of its field in srnn_attention */
+    const char *const *words; /* the first is the default; ends in NULL */
+    sr_axis_of of;
+    bool always;         /* printed even if it is the default */
+    bool alone;          /* the name alone means its second word */
+    unsigned counted;    /* bit n: word n takes a number, as in taylor:3 */
+    size_t count_offset; /* of the field (an int) for that number */
+    bool of_decay;       /* without effect where there is no decay */
 } sr_axis;
 
-/* In the order in which they are printed; NULL past the end. */
+/* In the order in which they are printed; NULL past the end. They are one array that ends in an axis
+ * without a name. */
 const sr_axis *sr_axis_at(size_t index);
+
+/* False if another axis leaves it without effect. */
+bool sr_axis_matters(const sr_axis *axis, const srnn_attention *attention);
 
 /* The number of words. */
 size_t sr_axis_words(const sr_axis *axis);
@@ -38,5 +52,9 @@ void sr_axis_set(const sr_axis *axis, srnn_attention *attention, double value);
 /* The number beside a word; 0 if there is none. */
 int sr_axis_count(const sr_axis *axis, const srnn_attention *attention);
 void sr_axis_set_count(const sr_axis *axis, srnn_attention *attention, int count);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -2,6 +2,7 @@
 #include "equation/facts.h"
 
 #include "equation/axes.h"
+#include "equation/norm.h"
 
 #include <math.h>
 
@@ -140,34 +141,6 @@ srnn_status srnn_attention_check(const srnn_attention *a) {
     return SRNN_OK;
 }
 
-const char *sr_beyond_plain(const srnn_attention *a) {
-    const struct {
-        bool beyond;
-        const char *axis;
-    } axes[] = {
-        {a->position == SRNN_POSITION_ROPE_FEATURES || a->position == SRNN_POSITION_ROPE_CHUNKS,
-         "position"},
-        {a->share != SRNN_SHARE_KV, "share"},
-        {a->feature > SRNN_FEATURE_UNIT_HEADS, "feature"},
-        {a->decay > SRNN_DECAY_LEARNED, "decay"},
-        {a->decay != SRNN_DECAY_NONE && a->decay_width != SRNN_WIDTH_HEAD, "decay_width"},
-        {a->decay != SRNN_DECAY_NONE && a->decay_place != SRNN_DECAY_PLACE_WEIGHT, "decay_place"},
-        {a->pool != 0, "pool"},
-        {a->value_gate > SRNN_VALUE_GATE_SIGMOID, "value_gate"},
-        {a->write != SRNN_WRITE_ADD, "write"},
-        {a->levels != SRNN_LEVELS_NONE, "levels"},
-        {a->skip != SRNN_SKIP_NONE, "skip"},
-        {a->gate_width != SRNN_WIDTH_HEAD, "gate_width"},
-        {a->gate_shape != SRNN_GATE_SHAPE_SIGMOID, "gate_shape"},
-        {a->norm_width != SRNN_NORM_WIDTH_HEAD, "norm_width"},
-        {a->norm_epsilon != 0, "norm_epsilon"},
-    };
-    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
-        if (axes[i].beyond)
-            return axes[i].axis;
-    return NULL;
-}
-
 bool sr_pairs_are_plain(const srnn_attention *a) {
     return !sr_decay_in_logits(a) && a->decay != SRNN_DECAY_SOFTPLUS &&
            a->position != SRNN_POSITION_ROPE_FEATURES && !a->pool && a->write == SRNN_WRITE_ADD &&
@@ -240,24 +213,10 @@ bool sr_needs_row_sum(const srnn_attention *a) {
     return false;
 }
 
-/* True if the norm leaves nothing of a factor of its row. */
-static bool norm_ignores_factors(srnn_norm norm) {
-    switch (norm) {
-    case SRNN_NORM_L2:
-    case SRNN_NORM_L2_SCALED:
-        return true;
-    case SRNN_NORM_NONE:
-    case SRNN_NORM_LAYER:
-    case SRNN_NORM_RMS:
-        return false;
-    }
-    return false;
-}
-
-/* The same of what stands before the norm, if nothing else does: a skip has another factor, and a norm
- * over several heads has several. */
+/* True if the norm leaves nothing of a factor of the row before it, and nothing else stands there: a
+ * skip has another factor, and a norm over several heads has several. */
 static bool norm_ignores_rows(const srnn_attention *a) {
-    return norm_ignores_factors(a->norm) && a->skip == SRNN_SKIP_NONE &&
+    return sr_norm_is_length(a->norm) && a->skip == SRNN_SKIP_NONE &&
            a->norm_width == SRNN_NORM_WIDTH_HEAD;
 }
 

@@ -26,10 +26,6 @@ enum { SR_ATTENTION_TEXT = 768 }; /* room for any text form */
 /* SRNN_OK if every field has a value that exists, whatever the others are. */
 srnn_status sr_attention_check_values(const srnn_attention *attention);
 
-/* The first axis on which the variant leaves what kernels of the plain equation compute, which knows no
- * gates but one number per head, no decay but `learned`, every key and value as it came; NULL if none. */
-const char *sr_beyond_plain(const srnn_attention *attention);
-
 /* True if what is beyond the plain equation happens to rows before and after the loop over pairs, which is
  * the plain one: one decay per head on the weights, every key seen, its value as it came. Not with
  * decay=softplus: what a_log and dt_bias get is a sum over all tokens of differences between rows and columns

@@ -41,8 +41,8 @@ struct sr_pass {
     int64_t logit_rows;
     sr_tally *tally; /* of sr_pass_step; NULL: nobody counts */
     float scale;
-    sr_repeated step; /* of sr_pass_step */
-    void **memory;    /* everything from the device, for freeing */
+    sr_graph step; /* of sr_pass_step */
+    void **memory; /* everything from the device, for freeing */
     size_t memories, bytes;
 };
 

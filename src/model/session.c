@@ -25,8 +25,8 @@ struct sr_session {
     void *logits;            /* (B, V), number type, device memory */
     int32_t *chosen;         /* (B): the most probable tokens, device memory */
     int64_t position;
-    int T;           /* tokens of the piece that is being fed */
-    sr_repeated one; /* pieces of one token */
+    int T;        /* tokens of the piece that is being fed */
+    sr_graph one; /* pieces of one token */
 };
 
 static srnn_status take(sr_session *session, void **out, size_t count, size_t size) {
@@ -333,7 +333,7 @@ srnn_status sr_session_chosen(sr_session *session, int32_t *next) {
 }
 
 bool sr_session_runs_ahead(const sr_session *session) {
-    return session->backend->device->post != NULL;
+    return session->backend->device->flags & SR_DEVICE_READS_BACK_ASYNC;
 }
 
 srnn_status sr_session_feed_chosen(sr_session *session, int32_t *next) {
@@ -348,9 +348,9 @@ srnn_status sr_session_feed_chosen(sr_session *session, int32_t *next) {
         SR_TRY(sr_device_copy_out(device, next, session->ids, bytes));
         return start_loaded(session);
     }
-    SR_TRY(device->post(device, session->ids, bytes));
+    SR_TRY(device->readback_begin(device, session->ids, bytes));
     SR_TRY(start_loaded(session));
-    return device->collect(device, next, bytes);
+    return device->readback_end(device, next, bytes);
 }
 
 /* Feeds two tokens as generation will, the first by calls and the second by a recording of them, and forgets both. */
@@ -362,7 +362,7 @@ static srnn_status rehearse(sr_session *session, int32_t *ids) {
 
 srnn_status sr_session_prepare(sr_session *session) {
     void *ids;
-    if (!session->backend->device->record || session->one.recording || session->avey ||
+    if (!sr_device_captures(session->backend->device) || session->one.captured || session->avey ||
         session->position > 0)
         return SRNN_OK;
     SR_TRY(sr_alloc_zero(&ids, (size_t)session->setup.B, sizeof(int32_t)));

@@ -5,14 +5,24 @@
 
 #include <string.h>
 
+/* Which kinds of devices (device/registry.c) have the ops of a model. */
+static const struct {
+    const char *kind;
+    srnn_status (*create)(sr_backend **backend, const sr_backend_settings *settings);
+} rows[] = {
+    {"cpu", sr_backend_cpu_create},
+    {"cuda", sr_backend_cuda_create},
+};
+
 srnn_status sr_backend_create(sr_backend **backend, const sr_backend_settings *settings) {
-    const char *device = settings->device ? settings->device : "cpu";
+    sr_device_choice choice;
     *backend = NULL;
-    if (strcmp(device, "cpu") == 0)
-        return sr_backend_cpu_create(backend, settings);
-    if (strncmp(device, "cuda", 4) == 0)
-        return sr_backend_cuda_create(backend, settings);
-    return SR_FAIL(SRNN_ERR_ARGUMENT, "there is no device '%s': use cpu, cuda or cuda:N", device);
+    SR_TRY(sr_device_choose(&choice, settings->device));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].kind, choice.kind->name) == 0)
+            return rows[i].create(backend, settings);
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s computes attention only, not models",
+                   choice.kind->name);
 }
 
 void sr_backend_free(sr_backend *backend) {

@@ -40,7 +40,7 @@ struct sr_trainer {
     token_batch next;           /* what is read while a GPU computes */
     float *losses;              /* (B, T), of validation */
     sr_tally *tally;            /* device memory */
-    sr_repeated update;         /* of the weights */
+    sr_graph update;            /* of the weights */
     sr_number_range *undecayed; /* (undecayed_count) without weight decay */
     size_t undecayed_count;
 };

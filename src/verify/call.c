@@ -1,8 +1,8 @@
 /* call.c: the arrays of one attention call, and the call itself. */
 #include "verify/call.h"
 
+#include "attention/kernel.h"
 #include "base/memory.h"
-#include "device/device.h"
 
 #include <stdlib.h>
 
@@ -40,7 +40,7 @@ static void list_arrays(call_array *arrays, attention_call *call) {
 
 /* True if the arrays of the host are those of the device. */
 static bool at_home(const attention_call *call) {
-    return !call->problem.device || !call->problem.device->record;
+    return !call->problem.device || sr_device_is_host(call->problem.device);
 }
 
 static srnn_status create_arrays(attention_call *call) {

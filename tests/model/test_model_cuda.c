@@ -281,14 +281,14 @@ static void check_preparing(const char *attention, srnn_form form, int B) {
 
 static void preparing(void **state) {
     (void)state;
-    record = gpu->device->record;
-    gpu->device->record = count_recording;
+    record = gpu->device->capture;
+    gpu->device->capture = count_recording;
     check_preparing("softmax", SRNN_FORM_AUTO, 1);
     check_preparing("gated_softmax_decay", SRNN_FORM_AUTO, 2);
     check_preparing("gated_softmax_plusplus", SRNN_FORM_PARALLEL, 2); /* convolutions */
     check_preparing("linear_elu", SRNN_FORM_AUTO, TEXTS);             /* a state of fixed size */
     check_preparing("linear_elu", SRNN_FORM_PARALLEL, TEXTS);
-    gpu->device->record = record;
+    gpu->device->capture = record;
 }
 
 /* The CPU has nothing to record. */

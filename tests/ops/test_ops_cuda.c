@@ -1118,7 +1118,7 @@ static void steps(void **state) {
     step called = make_step(), replayed = make_step();
     void *recording = NULL;
     sr_tally a, b;
-    right(gpu->device->record(gpu->device, &recording, run_step, &replayed));
+    right(gpu->device->capture(gpu->device, &recording, run_step, &replayed));
     double first_loss = 0;
     for (int i = 0; i < STEPS; i++) {
         right(run_step(&called));

@@ -4,6 +4,7 @@
 #include "analysis/truncated/centred_layers.h"
 #include "base/memory.h"
 #include "equation/facts.h"
+#include "equation/support.h"
 #include "model/pass.h"
 #include "model/sampler.h"
 #include "model/session.h"
@@ -12,9 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What can be measured order by order: softmax with any epilogue whose parts have one number per head
+ * and position. */
+static const char MEASURED[] =
+    "score=exp position=rope|none scale=inverse_sqrt|one clamp=any value_gate=off|sigmoid "
+    "normaliser=row_sum|row_sum_min1|row_length|none|cumulative_gate|value_power detach=off|on "
+    "epsilon=any output_gate=none|sigmoid|inverse_exp|inverse_cumulative post_gate=off|sigmoid "
+    "norm=none|layer|rms|l2|l2_scaled";
+
 bool sr_attention_has_orders(const srnn_attention *a) {
-    return a->score == SRNN_SCORE_EXP && a->feature == SRNN_FEATURE_IDENTITY &&
-           a->decay == SRNN_DECAY_NONE && !sr_beyond_plain(a);
+    return sr_computes(MEASURED, a, NULL);
 }
 
 srnn_attention sr_attention_truncated(const srnn_attention *attention, int order) {

@@ -3,6 +3,7 @@
 
 #include "base/cpu_level.h"
 #include "equation/facts.h"
+#include "equation/support.h"
 
 /* What was compiled for one instruction set; kernels best first, ended by NULL. */
 typedef struct kernel_set {
@@ -57,20 +58,21 @@ static const kernel_set *set_in_use(void) {
     return &set_base;
 }
 
-const sr_attention_kernel *const *sr_cpu_attention_kernels(void) {
+static const sr_attention_kernel *const *list(void) {
     return set_in_use()->attention;
 }
 
-const sr_state_kernel *sr_cpu_state_kernel(const srnn_problem *problem, bool fixed) {
-    const srnn_dtype dtype = problem->dtype;
-    const srnn_attention *a = &problem->attention;
-    if (dtype == SRNN_BF16)
+/* The first that computes the variant, of those for plain pairs before those for everything. */
+static const sr_state_kernel *state(const srnn_problem *problem, bool fixed) {
+    if (problem->dtype == SRNN_BF16)
         return NULL;
-    if (sr_pairs_are_plain(a))
-        return fixed ? set_in_use()->fixed[dtype] : set_in_use()->kept[dtype];
-    if (!fixed)
-        return set_in_use()->rows[dtype];
-    return a->score == SRNN_SCORE_LINEAR ? set_in_use()->linear[dtype] : NULL;
+    const kernel_set *set = set_in_use();
+    const srnn_dtype dtype = problem->dtype;
+    const sr_state_kernel *const plain = fixed ? set->fixed[dtype] : set->kept[dtype],
+                                 *const other = fixed ? set->linear[dtype] : set->rows[dtype];
+    if (sr_computes(plain->computes, &problem->attention, NULL))
+        return plain;
+    return sr_computes(other->computes, &problem->attention, NULL) ? other : NULL;
 }
 
 /* The best kernel of the parallel form: tiles. */
@@ -78,9 +80,10 @@ static const sr_attention_kernel *flash_of(srnn_dtype dtype) {
     return dtype == SRNN_BF16 ? NULL : set_in_use()->attention[dtype];
 }
 
-bool sr_cpu_chunked_pays(const srnn_problem *p) {
+/* Whether the chunked form has fewer operations than the parallel one. */
+static bool chunked_pays(const srnn_problem *p) {
     const sr_attention_kernel *flash = flash_of(p->dtype);
-    if (flash && !flash->supports(p))
+    if (flash && !sr_kernel_can(flash, p))
         return true; /* the other is the generic kernel */
     const double state =
         (double)srnn_attention_state_numbers(&p->attention, p->D, p->Dv) *
@@ -91,3 +94,10 @@ bool sr_cpu_chunked_pays(const srnn_problem *p) {
     const double chunked = 2.5 * state + pair * p->chunk;
     return chunked < 0.5 * pair * p->T;
 }
+
+const sr_attention_kernels sr_cpu_attention = {
+    .list = list,
+    .state = state,
+    .chunked_pays = chunked_pays,
+    .value_size_max = SR_VALUE_SIZE_MAX,
+};

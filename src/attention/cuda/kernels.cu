@@ -1,6 +1,4 @@
 /* kernels.cu: which attention kernels a GPU has. */
-#include "attention/cuda/kernels.h"
-
 #include "attention/cuda/decode/state.h"
 #include "attention/cuda/generic/generic.h"
 #include "attention/cuda/hopper/hopper.h"
@@ -8,8 +6,9 @@
 #include "attention/cuda/mma/mma.h"
 #include "attention/cuda/order2/order2.h"
 #include "equation/facts.h"
+#include "equation/support.h"
 
-const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
+static const sr_attention_kernel *const *list(void) {
     static const sr_attention_kernel *const kernels[] = {&sr_cuda_attention_hopper_ordered,
                                                          &sr_cuda_attention_hopper,
                                                          &sr_cuda_attention_mma,
@@ -21,24 +20,25 @@ const sr_attention_kernel *const *sr_cuda_attention_kernels(void) {
     return kernels;
 }
 
-const sr_state_kernel *sr_cuda_state_kernel(const srnn_problem *problem, bool fixed) {
-    if (sr_beyond_plain(&problem->attention))
-        return nullptr;
+static const sr_state_kernel *state(const srnn_problem *problem, bool fixed) {
+    const sr_state_kernel *kernel = nullptr;
     switch (problem->dtype) {
     case SRNN_F32:
-        return fixed ? &sr_cuda_state_fixed_f32 : &sr_cuda_state_kept_f32;
-    case SRNN_BF16:
-        return fixed ? &sr_cuda_state_fixed_bf16 : &sr_cuda_state_kept_bf16;
-    case SRNN_F64:
+        kernel = fixed ? &sr_cuda_state_fixed_f32 : &sr_cuda_state_kept_f32;
         break;
+    case SRNN_BF16:
+        kernel = fixed ? &sr_cuda_state_fixed_bf16 : &sr_cuda_state_kept_bf16;
+        break;
+    case SRNN_F64:
+        return nullptr;
     }
-    return nullptr;
+    return sr_computes(kernel->computes, &problem->attention, nullptr) ? kernel : nullptr;
 }
 
 /* H200, bf16: up to about so many pairs of positions in all heads, of calls that do not fill the GPU, the parallel form of
  * linear_elu with D = 64 was as fast or faster; and of order 2 up to about so many tokens with forward and backward together.
  * docs/PERFORMANCE.md has the times. */
-bool sr_cuda_chunked_pays(const srnn_problem *p) {
+static bool chunked_pays(const srnn_problem *p) {
     const double pairs = (double)p->B * p->H * p->T * p->T;
     const int tokens = sr_highest_order(&p->attention) < 2 ? 0
                        : p->D <= 16                        ? 512
@@ -46,3 +46,10 @@ bool sr_cuda_chunked_pays(const srnn_problem *p) {
                                                            : 8192;
     return pairs > 33e6 && p->T >= tokens;
 }
+
+extern "C" const sr_attention_kernels sr_cuda_attention = {
+    list,
+    state,
+    chunked_pays,
+    SR_HEAD_SIZE_MAX,
+};

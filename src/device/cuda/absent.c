@@ -1,19 +1,29 @@
 /* absent.c: the GPUs of a build without CUDA: none. */
-#include "device/cuda/device.h"
+#include "device/registry.h"
 
-srnn_status sr_cuda_device_count(int *count, const char **reason) {
+static const char *const REASON = "this build has no CUDA: build it with `make cuda`";
+
+static srnn_status count_none(int *count, const char **reason) {
     *count = 0;
-    *reason = "this build has no CUDA: build it with `make cuda`";
+    *reason = REASON;
     return SRNN_OK;
 }
 
-srnn_status sr_device_cuda_open(srnn_device **device, int index) {
-    *device = NULL;
-    return SR_FAIL(SRNN_ERR_UNSUPPORTED,
-                   "cuda:%d: this build has no CUDA: build it with `make cuda`", index);
+static srnn_status describe(char text[SR_DEVICE_TEXT], int index) {
+    text[0] = '\0';
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "cuda:%d: %s", index, REASON);
 }
 
-srnn_status sr_cuda_device_describe(sr_cuda_device *device, int index) {
-    (void)device;
-    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "GPU %d: this build has no CUDA", index);
+static srnn_status open_none(srnn_device **device, int index, int threads) {
+    (void)threads;
+    *device = NULL;
+    return SR_FAIL(SRNN_ERR_UNSUPPORTED, "cuda:%d: %s", index, REASON);
 }
+
+const sr_device_kind sr_device_kind_cuda = {
+    .name = "cuda",
+    .numbered = true,
+    .count = count_none,
+    .describe = describe,
+    .open = open_none,
+};

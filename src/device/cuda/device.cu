@@ -1,21 +1,20 @@
-/* device.cu: the GPUs of this machine, and one of them as a device: memory, order, recordings. */
+/* device.cu: the GPUs of this machine, and one of them as a device: memory, order, graphs. */
 #include "device/cuda/device.h"
 
-#include "attention/cuda/decode/tasks.h"
-#include "attention/cuda/kernels.h"
 #include "base/memory.h"
 #include "device/cuda/check.h"
 #include "device/cuda/platform.h"
+#include "device/registry.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes letters to the host beside the device's stream. All of it is made with the first letter. */
-struct postman {
+/* Copies to the host on a stream of its own. All of it is created by the first readback. */
+struct readback {
     cudaStream_t stream;
-    cudaEvent_t written, delivered;
-    void *letter; /* host memory, `bytes` of it */
+    cudaEvent_t written, copied;
+    void *host; /* pinned memory, `bytes` of it */
     size_t bytes;
 };
 
@@ -23,19 +22,21 @@ struct cuda_device {
     srnn_device base; /* first, so that a pointer to it is a pointer to the whole */
     int index;
     sr_cuda_device facts;
-    cudaStream_t own, stream; /* its own, and the one in use */
-    sr_chain *chain;          /* NULL: nothing was gathered yet, or it is too old for that */
-    void *lists;              /* (SR_CHAIN_LISTS) device memory, for what is not recorded */
-    postman letters;
+    cudaStream_t own, stream;           /* its own, and the one in use */
+    const sr_cuda_coalescer_kind *kind; /* NULL: none is installed */
+    sr_cuda_coalescer *coalescer;       /* NULL: not used yet, or not on this GPU */
+    bool coalesces, captures;           /* now; and into a graph */
+    void *lists;                        /* device memory, for what is not captured */
+    readback reader;
 };
 
-/* A graph, and what its kernels read. */
-struct recording {
-    cudaGraphExec_t graph;
+/* A CUDA graph, and what its kernels read. */
+struct graph {
+    cudaGraphExec_t exec;
     void *lists; /* device memory */
 };
 
-srnn_status sr_cuda_device_count(int *count, const char **reason) {
+static srnn_status count_gpus(int *count, const char **reason) {
     *count = 0;
     *reason = nullptr;
     const cudaError_t error = cudaGetDeviceCount(count);
@@ -52,7 +53,7 @@ srnn_status sr_cuda_device_count(int *count, const char **reason) {
     return SRNN_OK;
 }
 
-srnn_status sr_cuda_device_describe(sr_cuda_device *device, int index) {
+static srnn_status look(sr_cuda_device *device, int index) {
     cudaDeviceProp facts;
     SR_CUDA(cudaGetDeviceProperties(&facts, index));
     *device = {};
@@ -64,6 +65,15 @@ srnn_status sr_cuda_device_describe(sr_cuda_device *device, int index) {
     return SRNN_OK;
 }
 
+static srnn_status describe(char text[SR_DEVICE_TEXT], int index) {
+    sr_cuda_device facts;
+    SR_TRY(look(&facts, index));
+    snprintf(text, SR_DEVICE_TEXT, "%s, %.1f GiB, %d multiprocessors, compute capability %d.%d",
+             facts.name, (double)facts.memory_bytes / 0x1p30, facts.multiprocessors,
+             facts.capability_major, facts.capability_minor);
+    return SRNN_OK;
+}
+
 static cuda_device *cuda_of(srnn_device *device) {
     return (cuda_device *)device;
 }
@@ -72,13 +82,27 @@ cudaStream_t sr_cuda_stream(const srnn_device *device) {
     const cuda_device *cuda = (const cuda_device *)device;
     cudaSetDevice(
         cuda->index); /* a number in this thread; what fails will fail again at the launch */
-    if (cuda->chain)
-        sr_chain_start(cuda->chain, cuda->stream);
+    if (cuda->coalesces)
+        cuda->kind->flush(cuda->coalescer, cuda->stream);
     return cuda->stream;
 }
 
-sr_chain *sr_cuda_chain(const srnn_device *device) {
-    return ((const cuda_device *)device)->chain;
+void sr_cuda_install_coalescer(srnn_device *device, const sr_cuda_coalescer_kind *kind) {
+    ((cuda_device *)device)->kind = kind;
+}
+
+const sr_cuda_coalescer_kind *sr_cuda_coalescer_installed(const srnn_device *device) {
+    return ((const cuda_device *)device)->kind;
+}
+
+sr_cuda_coalescer *sr_cuda_coalescer_open(const srnn_device *device) {
+    const cuda_device *cuda = (const cuda_device *)device;
+    return cuda->coalesces ? cuda->coalescer : nullptr;
+}
+
+bool sr_cuda_coalesces_graph(const srnn_device *device) {
+    const cuda_device *cuda = (const cuda_device *)device;
+    return cuda->coalesces && cuda->captures;
 }
 
 const sr_cuda_device *sr_cuda_facts(const srnn_device *device) {
@@ -143,147 +167,153 @@ static srnn_status set_stream(srnn_device *device, void *stream) {
     return SRNN_OK;
 }
 
-/* ---- letters ---- */
+/* ---- asynchronous readback ---- */
 
-static srnn_status hire(postman *p) {
-    if (p->delivered)
+static srnn_status create_reader(readback *r) {
+    if (r->copied)
         return SRNN_OK;
-    if (!p->stream)
-        SR_CUDA(cudaStreamCreateWithFlags(&p->stream, cudaStreamNonBlocking));
-    if (!p->written)
-        SR_CUDA(cudaEventCreateWithFlags(&p->written, cudaEventDisableTiming));
-    SR_CUDA(cudaEventCreateWithFlags(&p->delivered, cudaEventDisableTiming));
+    if (!r->stream)
+        SR_CUDA(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
+    if (!r->written)
+        SR_CUDA(cudaEventCreateWithFlags(&r->written, cudaEventDisableTiming));
+    SR_CUDA(cudaEventCreateWithFlags(&r->copied, cudaEventDisableTiming));
     return SRNN_OK;
 }
 
-static void dismiss(postman *p) {
-    if (p->stream) {
-        cudaStreamSynchronize(p->stream);
-        cudaStreamDestroy(p->stream);
+static void destroy_reader(readback *r) {
+    if (r->stream) {
+        cudaStreamSynchronize(r->stream);
+        cudaStreamDestroy(r->stream);
     }
-    if (p->written)
-        cudaEventDestroy(p->written);
-    if (p->delivered)
-        cudaEventDestroy(p->delivered);
-    cudaFreeHost(p->letter);
+    if (r->written)
+        cudaEventDestroy(r->written);
+    if (r->copied)
+        cudaEventDestroy(r->copied);
+    cudaFreeHost(r->host);
 }
 
-/* A copy to memory that the GPU cannot reach by itself would wait for it. */
-static srnn_status letter_room(postman *p, size_t bytes) {
-    if (p->bytes >= bytes)
+/* A copy to memory that is not pinned would wait for the GPU. */
+static srnn_status reserve_pinned(readback *r, size_t bytes) {
+    if (r->bytes >= bytes)
         return SRNN_OK;
-    cudaFreeHost(p->letter);
-    p->letter = nullptr;
-    p->bytes = 0;
-    SR_CUDA(cudaMallocHost(&p->letter, bytes));
-    p->bytes = bytes;
+    cudaFreeHost(r->host);
+    r->host = nullptr;
+    r->bytes = 0;
+    SR_CUDA(cudaMallocHost(&r->host, bytes));
+    r->bytes = bytes;
     return SRNN_OK;
 }
 
-static srnn_status post(srnn_device *device, const void *from, size_t bytes) {
-    postman *p = &cuda_of(device)->letters;
+static srnn_status readback_begin(srnn_device *device, const void *from, size_t bytes) {
+    readback *r = &cuda_of(device)->reader;
     const cudaStream_t stream = sr_cuda_stream(device);
-    SR_TRY(hire(p));
-    SR_TRY(letter_room(p, bytes));
-    SR_CUDA(cudaEventRecord(p->written, stream));
-    SR_CUDA(cudaStreamWaitEvent(p->stream, p->written, 0));
-    SR_CUDA(cudaMemcpyAsync(p->letter, from, bytes, cudaMemcpyDeviceToHost, p->stream));
-    SR_CUDA(cudaEventRecord(p->delivered, p->stream));
+    SR_TRY(create_reader(r));
+    SR_TRY(reserve_pinned(r, bytes));
+    SR_CUDA(cudaEventRecord(r->written, stream));
+    SR_CUDA(cudaStreamWaitEvent(r->stream, r->written, 0));
+    SR_CUDA(cudaMemcpyAsync(r->host, from, bytes, cudaMemcpyDeviceToHost, r->stream));
+    SR_CUDA(cudaEventRecord(r->copied, r->stream));
     return SRNN_OK;
 }
 
-static srnn_status collect(srnn_device *device, void *host, size_t bytes) {
-    const postman *p = &cuda_of(device)->letters;
-    SR_CUDA(cudaEventSynchronize(p->delivered));
-    memcpy(host, p->letter, bytes);
+static srnn_status readback_end(srnn_device *device, void *host, size_t bytes) {
+    const readback *r = &cuda_of(device)->reader;
+    SR_CUDA(cudaEventSynchronize(r->copied));
+    memcpy(host, r->host, bytes);
     return SRNN_OK;
 }
 
-/* ---- gathering ---- */
+/* ---- coalescing ---- */
 
-/* What is needed for the first time. */
-static srnn_status chain_take(cuda_device *cuda) {
-    if (cuda->chain || cuda->facts.capability_major != 9)
+/* Creates what the first coalesced call needs. */
+static srnn_status create_coalescer(cuda_device *cuda) {
+    if (cuda->coalescer || !cuda->kind)
         return SRNN_OK;
-    SR_TRY(allocate(&cuda->base, &cuda->lists, SR_CHAIN_LISTS));
-    return sr_chain_create(&cuda->chain, cuda->facts.multiprocessors, sr_cuda_stream(&cuda->base));
+    SR_TRY(cuda->kind->create(&cuda->coalescer, &cuda->facts, sr_cuda_stream(&cuda->base)));
+    if (!cuda->coalescer || cuda->lists)
+        return SRNN_OK;
+    return allocate(&cuda->base, &cuda->lists, cuda->kind->list_bytes);
 }
 
-/* Small kernels that `work` starts are put together; `lists`: as sr_chain_open. */
-static srnn_status gather_into(cuda_device *cuda, void *lists, bool recorded,
-                               srnn_status (*work)(void *context), void *context) {
-    if (!cuda->chain || sr_chain_is_open(cuda->chain))
+/* Small kernels that `work` launches are merged; `lists`: as sr_cuda_coalescer_kind.open. */
+static srnn_status coalesce_into(cuda_device *cuda, void *lists, bool captured,
+                                 srnn_status (*work)(void *context), void *context) {
+    if (!cuda->coalescer || cuda->coalesces)
         return work(context);
-    sr_chain_open(cuda->chain, (char *)lists, recorded);
+    cuda->kind->open(cuda->coalescer, (char *)lists, captured);
+    cuda->coalesces = true;
+    cuda->captures = captured;
     const srnn_status status = work(context);
-    sr_cuda_stream(&cuda->base); /* starts the rest */
-    const srnn_status started = sr_chain_close(cuda->chain);
-    return status != SRNN_OK ? status : started;
+    sr_cuda_stream(&cuda->base); /* launches the rest */
+    cuda->coalesces = false;
+    const srnn_status launched = cuda->kind->close(cuda->coalescer);
+    return status != SRNN_OK ? status : launched;
 }
 
-static srnn_status gather(srnn_device *device, srnn_status (*work)(void *context), void *context) {
+static srnn_status coalesce(srnn_device *device, srnn_status (*work)(void *context),
+                            void *context) {
     cuda_device *cuda = cuda_of(device);
-    SR_TRY(chain_take(cuda));
-    return gather_into(cuda, cuda->lists, false, work, context);
+    SR_TRY(create_coalescer(cuda));
+    return coalesce_into(cuda, cuda->lists, false, work, context);
 }
 
-/* ---- recordings: graphs ---- */
+/* ---- graphs ---- */
 
-static void forget(srnn_device *device, void *recorded) {
-    recording *r = (recording *)recorded;
-    if (!r)
+static void forget(srnn_device *device, void *captured) {
+    graph *g = (graph *)captured;
+    if (!g)
         return;
     cudaStreamSynchronize(sr_cuda_stream(device));
-    if (r->graph)
-        cudaGraphExecDestroy(r->graph);
-    cudaFree(r->lists);
-    free(r);
+    if (g->exec)
+        cudaGraphExecDestroy(g->exec);
+    cudaFree(g->lists);
+    free(g);
 }
 
-static srnn_status capture(cuda_device *cuda, recording *r, srnn_status (*work)(void *context),
-                           void *context) {
+static srnn_status capture_stream(cuda_device *cuda, graph *g, srnn_status (*work)(void *context),
+                                  void *context) {
     const cudaStream_t stream = sr_cuda_stream(&cuda->base);
-    cudaGraph_t graph = nullptr;
+    cudaGraph_t captured = nullptr;
     SR_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    srnn_status status = gather_into(cuda, r->lists, true, work, context);
-    const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+    srnn_status status = coalesce_into(cuda, g->lists, true, work, context);
+    const cudaError_t ended = cudaStreamEndCapture(stream, &captured);
     if (status == SRNN_OK && ended != cudaSuccess)
         status =
-            SR_FAIL(SRNN_ERR_UNSUPPORTED, "CUDA: recording a step: %s", cudaGetErrorString(ended));
-    if (status == SRNN_OK && cudaGraphInstantiate(&r->graph, graph, 0) != cudaSuccess)
-        status = SR_FAIL(SRNN_ERR_UNSUPPORTED, "CUDA: a recorded step: %s",
+            SR_FAIL(SRNN_ERR_UNSUPPORTED, "CUDA: capturing a graph: %s", cudaGetErrorString(ended));
+    if (status == SRNN_OK && cudaGraphInstantiate(&g->exec, captured, 0) != cudaSuccess)
+        status = SR_FAIL(SRNN_ERR_UNSUPPORTED, "CUDA: instantiating a captured graph: %s",
                          cudaGetErrorString(cudaGetLastError()));
-    if (graph)
-        cudaGraphDestroy(graph);
+    if (captured)
+        cudaGraphDestroy(captured);
     return status;
 }
 
-static srnn_status fill_recording(cuda_device *cuda, recording *r,
-                                  srnn_status (*work)(void *context), void *context) {
-    SR_TRY(chain_take(cuda));
-    if (!cuda->chain)
-        return capture(cuda, r, work, context);
-    SR_TRY(allocate(&cuda->base, &r->lists, SR_CHAIN_LISTS));
-    SR_TRY(capture(cuda, r, work, context));
-    return sr_chain_send(cuda->chain, cuda->stream);
+static srnn_status fill_graph(cuda_device *cuda, graph *g, srnn_status (*work)(void *context),
+                              void *context) {
+    SR_TRY(create_coalescer(cuda));
+    if (!cuda->coalescer)
+        return capture_stream(cuda, g, work, context);
+    SR_TRY(allocate(&cuda->base, &g->lists, cuda->kind->list_bytes));
+    SR_TRY(capture_stream(cuda, g, work, context));
+    return cuda->kind->send(cuda->coalescer, cuda->stream);
 }
 
-static srnn_status record(srnn_device *device, void **recorded, srnn_status (*work)(void *context),
-                          void *context) {
+static srnn_status capture(srnn_device *device, void **captured, srnn_status (*work)(void *context),
+                           void *context) {
     void *memory;
-    *recorded = nullptr;
-    SR_TRY(sr_alloc_zero(&memory, 1, sizeof(recording)));
-    const srnn_status status = fill_recording(cuda_of(device), (recording *)memory, work, context);
+    *captured = nullptr;
+    SR_TRY(sr_alloc_zero(&memory, 1, sizeof(graph)));
+    const srnn_status status = fill_graph(cuda_of(device), (graph *)memory, work, context);
     if (status != SRNN_OK) {
         forget(device, memory);
         return status;
     }
-    *recorded = memory;
+    *captured = memory;
     return SRNN_OK;
 }
 
-static srnn_status replay(srnn_device *device, void *recorded) {
-    SR_CUDA(cudaGraphLaunch(((recording *)recorded)->graph, sr_cuda_stream(device)));
+static srnn_status replay(srnn_device *device, void *captured) {
+    SR_CUDA(cudaGraphLaunch(((graph *)captured)->exec, sr_cuda_stream(device)));
     return SRNN_OK;
 }
 
@@ -293,8 +323,9 @@ static void close_device(srnn_device *device) {
     cuda_device *cuda = cuda_of(device);
     if (cuda->own) {
         cudaStreamSynchronize(sr_cuda_stream(device));
-        dismiss(&cuda->letters);
-        sr_chain_free(cuda->chain);
+        destroy_reader(&cuda->reader);
+        if (cuda->kind)
+            cuda->kind->destroy(cuda->coalescer);
         cudaFree(cuda->lists);
         cudaStreamDestroy(cuda->own);
     }
@@ -311,10 +342,12 @@ static srnn_status check(const sr_cuda_device *facts, int index) {
 
 static srnn_status fill(cuda_device *cuda, int index) {
     srnn_device *base = &cuda->base;
-    SR_TRY(sr_cuda_device_describe(&cuda->facts, index));
+    SR_TRY(look(&cuda->facts, index));
     SR_TRY(check(&cuda->facts, index));
     snprintf(base->name, sizeof base->name, "cuda:%d", index);
+    base->flags = SR_DEVICE_CAPTURES | SR_DEVICE_READS_BACK_ASYNC;
     base->threads = 1;
+    base->attention = &sr_cuda_attention;
     base->close = close_device;
     base->allocate = allocate;
     base->release = release;
@@ -324,15 +357,12 @@ static srnn_status fill(cuda_device *cuda, int index) {
     base->zero = zero;
     base->wait = wait_for_all;
     base->stream = set_stream;
-    base->post = post;
-    base->collect = collect;
-    base->gather = gather;
-    base->record = record;
+    base->readback_begin = readback_begin;
+    base->readback_end = readback_end;
+    base->coalesce = coalesce;
+    base->capture = capture;
     base->replay = replay;
     base->forget = forget;
-    base->kernels = sr_cuda_attention_kernels;
-    base->state_kernel = sr_cuda_state_kernel;
-    base->chunked_pays = sr_cuda_chunked_pays;
     cuda->index = index;
     SR_CUDA(cudaSetDevice(index));
     SR_CUDA(cudaStreamCreateWithFlags(&cuda->own, cudaStreamNonBlocking));
@@ -340,12 +370,13 @@ static srnn_status fill(cuda_device *cuda, int index) {
     return SRNN_OK;
 }
 
-srnn_status sr_device_cuda_open(srnn_device **device, int index) {
+static srnn_status open_gpu(srnn_device **device, int index, int threads) {
     int count;
     const char *reason;
     void *memory;
+    (void)threads;
     *device = nullptr;
-    SR_TRY(sr_cuda_device_count(&count, &reason));
+    SR_TRY(count_gpus(&count, &reason));
     if (reason)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "cuda:%d: %s", index, reason);
     if (index >= count)
@@ -361,3 +392,7 @@ srnn_status sr_device_cuda_open(srnn_device **device, int index) {
     *device = &cuda->base;
     return SRNN_OK;
 }
+
+extern "C" const sr_device_kind sr_device_kind_cuda = {
+    "cuda", true, count_gpus, describe, open_gpu,
+};

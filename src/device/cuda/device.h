@@ -1,4 +1,4 @@
-/* device.h: the GPUs of this machine, and one of them as a device. */
+/* device.h: one GPU as a device, as kernels that run on it see it. */
 #ifndef SR_DEVICE_CUDA_DEVICE_H
 #define SR_DEVICE_CUDA_DEVICE_H
 
@@ -15,17 +15,43 @@ typedef struct sr_cuda_device {
     int capability_major, capability_minor; /* compute capability: 9, 0 is Hopper */
 } sr_cuda_device;
 
-/* *count = the GPUs that can be used; 0 where there is no GPU or no driver for one, and then *reason (static
- * text, or NULL) says which. */
-srnn_status sr_cuda_device_count(int *count, const char **reason);
-
-/* Facts about GPU number `index`, 0 .. count-1. */
-srnn_status sr_cuda_device_describe(sr_cuda_device *device, int index);
-
-/* What kernels of an open device are started with: its stream (a cudaStream_t), on the GPU that is made the
- * calling thread's; and its facts. */
+/* What kernels of an open device are launched with: its stream (a cudaStream_t), on the GPU that is
+ * made the calling thread's; and its facts. */
 struct CUstream_st *sr_cuda_stream(const srnn_device *device);
 const sr_cuda_device *sr_cuda_facts(const srnn_device *device);
+
+/* ---- coalescing: small kernels merged into one
+ *
+ * While a device coalesces (srnn_device.coalesce, and capture), a coalescer may collect what would
+ * be launched. sr_cuda_stream flushes it first, so that other kernels need not know. The one there
+ * is, the persistent decode kernel, belongs to ops, which installs it. */
+
+typedef struct sr_cuda_coalescer sr_cuda_coalescer;
+
+typedef struct sr_cuda_coalescer_kind {
+    size_t list_bytes; /* device memory for what one coalesced call, or graph, collects */
+
+    /* *coalescer stays NULL where the GPU cannot do it. */
+    srnn_status (*create)(sr_cuda_coalescer **coalescer, const sr_cuda_device *facts,
+                          struct CUstream_st *stream);
+    void (*destroy)(sr_cuda_coalescer *coalescer); /* accepts NULL */
+
+    /* Collect from now on into `lists`; while a graph is captured nothing is copied there before
+     * `send`. close fails if something could not be launched. */
+    void (*open)(sr_cuda_coalescer *coalescer, char *lists, bool captured);
+    void (*flush)(sr_cuda_coalescer *coalescer, struct CUstream_st *stream);
+    srnn_status (*close)(sr_cuda_coalescer *coalescer);
+    srnn_status (*send)(sr_cuda_coalescer *coalescer, struct CUstream_st *stream);
+} sr_cuda_coalescer_kind;
+
+void sr_cuda_install_coalescer(srnn_device *device, const sr_cuda_coalescer_kind *kind);
+
+/* What is installed, and the coalescer that collects now; NULL: nothing does. */
+const sr_cuda_coalescer_kind *sr_cuda_coalescer_installed(const srnn_device *device);
+sr_cuda_coalescer *sr_cuda_coalescer_open(const srnn_device *device);
+
+/* Whether it collects into a graph that is being captured. */
+bool sr_cuda_coalesces_graph(const srnn_device *device);
 
 #ifdef __cplusplus
 }

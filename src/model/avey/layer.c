@@ -54,7 +54,7 @@ srnn_status sr_avey_layer_create(sr_avey_layer **layer, sr_backend *backend, con
                                  int C, int64_t rows) {
     void *memory;
     *layer = NULL;
-    if (backend->number != SRNN_F32 || backend->device->record)
+    if (backend->number != SRNN_F32 || !sr_device_is_host(backend->device))
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "avey is computed on the CPU, in float");
     SR_TRY(sr_alloc_zero(&memory, 1, sizeof **layer));
     *layer = memory;

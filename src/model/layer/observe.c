@@ -69,7 +69,7 @@ srnn_status sr_block_observe(const sr_block *b, const sr_layer_weights *weights,
     srnn_device *device = b->backend->device;
     srnn_tensor o;
     srnn_operands in = sr_attention_layer_operands(b->mixer->attention, &o, weights, saved);
-    if (!device->record) /* the device is the host */
+    if (sr_device_is_host(device))
         return b->observer.see(b->observer.context, b->layer, &in, o);
     const sr_layer_arrays arrays =
         sr_layer_arrays_at(b->mixer->attention, &b->mixer->attention->saved, saved, b->rows);

@@ -82,9 +82,15 @@ static srnn_status use_bf16(sr_backend_cpu *cpu) {
     return SRNN_OK;
 }
 
+static srnn_status open_device(sr_backend_cpu *cpu) {
+    sr_device_choice choice;
+    SR_TRY(sr_device_choose(&choice, "cpu"));
+    return choice.kind->open(&cpu->base.device, choice.index, cpu->base.threads);
+}
+
 static srnn_status fill(sr_backend_cpu *cpu, const sr_backend_settings *settings) {
     cpu->base.threads = sr_thread_count(settings->threads);
-    SR_TRY(sr_device_cpu_open(&cpu->base.device, cpu->base.threads));
+    SR_TRY(open_device(cpu));
     SR_TRY(make_packs(cpu));
     SR_TRY(sr_cpu_level_check());
     if (sr_cpu_level_asked())

@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "ops/backends.h"
 #include "ops/cuda/backend.h"
+#include "ops/cuda/decode/queue.h"
 
 #include <stdlib.h>
 
@@ -52,6 +53,7 @@ static void fill_table(sr_backend *backend) {
 
 static srnn_status open_parts(sr_backend_cuda *cuda, const sr_backend_settings *settings) {
     SR_TRY(srnn_device_open(&cuda->base.device, settings->device));
+    sr_decode_install(cuda->base.device);
     SR_TRY(sr_device_allocate(cuda->base.device, &cuda->workspace, WORKSPACE_BYTES));
     cuda->workspace_bytes = WORKSPACE_BYTES;
     return sr_cublaslt_open(&cuda->library);

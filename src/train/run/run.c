@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "data/tokenizer/files/copy.h"
-#include "device/cuda/device.h"
+#include "device/device.h"
 #include "files/folder.h"
 #include "files/origin.h"
 #include "train/run/data.h"
@@ -85,20 +85,22 @@ static sr_checkpointed checkpointed(const sr_run *run) {
     return (sr_checkpointed){run->folder, &run->settings, run->trainer, run->model, run->ranks};
 }
 
-/* The device that this rank computes on: of several that were told "cuda", each on a machine has a GPU of its own, as
- * far as there are any. NULL: the CPU. */
-static srnn_status rank_device(char name[24], const char **device, const sr_run *run) {
+/* The device that this rank computes on. Ranks of one machine that were given "cuda", without a
+ * number, get a GPU each, as far as there are enough. NULL: the CPU. */
+static srnn_status rank_device(char name[SR_DEVICE_NAME], const char **device, const sr_run *run) {
     const char *asked = run->settings.device;
     const sr_ranks *ranks = run->ranks;
     const char *reason;
+    sr_device_choice choice;
     int count, before = 0;
     *device = asked && *asked ? asked : NULL;
-    if (!*device || strcmp(*device, "cuda") != 0 || ranks->count == 1)
+    SR_TRY(sr_device_choose(&choice, *device));
+    if (!choice.kind->numbered || choice.has_index || ranks->count == 1)
         return SRNN_OK;
     for (int r = 0; r < ranks->rank; r++)
         before += strcmp(ranks->hosts[r], ranks->hosts[ranks->rank]) == 0;
-    SR_TRY(sr_cuda_device_count(&count, &reason));
-    snprintf(name, 24, "cuda:%d", count > 0 ? before % count : 0);
+    SR_TRY(choice.kind->count(&count, &reason));
+    snprintf(name, SR_DEVICE_NAME, "%s:%d", choice.kind->name, count > 0 ? before % count : 0);
     *device = name;
     return SRNN_OK;
 }
@@ -106,7 +108,7 @@ static srnn_status rank_device(char name[24], const char **device, const sr_run 
 /* All memory is taken before weights are computed or read, so that what does not fit fails soon. */
 static srnn_status make(sr_run *run, const char *folder, const char *checkpoint) {
     SR_TRY(sr_path_print(run->folder, "%s", folder));
-    char name[24];
+    char name[SR_DEVICE_NAME];
     const char *device;
     SR_TRY(rank_device(name, &device, run));
     const sr_backend_settings numbers = {.device = device,

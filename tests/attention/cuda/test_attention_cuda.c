@@ -1,5 +1,7 @@
 /* test_attention_cuda.c: every attention kernel of a GPU, real or emulated, against the double oracle. */
+#include "attention/cuda/shared/computes.h"
 #include "equation/facts.h"
+#include "equation/support.h"
 #include "test.h"
 #include "verify/probe.h"
 
@@ -110,7 +112,7 @@ static void every_variant(void **state) {
     (void)state;
     for (size_t n = 0; spec_at(n); n++) {
         const srnn_problem problem = problem_of(spec_at(n), 0);
-        if (!sr_beyond_plain(&problem.attention)) /* GPUs refuse those by name */
+        if (sr_computes(SR_CUDA_KV_CACHE, &problem.attention, NULL)) /* GPUs refuse those by name */
             check_problem(spec_at(n), &problem);
     }
 }
@@ -201,7 +203,7 @@ static void states_of_every_variant(void **state) {
         srnn_problem problem = problem_of(spec_at(n), 0);
         problem.offsets = NULL;
         problem.documents = 0;
-        if (!sr_beyond_plain(&problem.attention))
+        if (sr_computes(SR_CUDA_KV_CACHE, &problem.attention, NULL))
             check_states(spec_at(n), problem);
     }
 }

@@ -5,9 +5,11 @@
  * features, factors on v, weights and the output once each, so an output is off by 2e-3 to 3e-3 of its norm; a gradient
  * by as much again for the saved numerator, the gradient of the weights, and its own rounding. Twice that is 6e-3
  * and 1e-2. */
+#include "attention/cuda/shared/computes.h"
 #include "base/bf16.h"
 #include "device/device.h"
 #include "equation/facts.h"
+#include "equation/support.h"
 #include "test.h"
 #include "verify/probe.h"
 
@@ -341,7 +343,7 @@ static void named_variants(void **state) {
     (void)state;
     const srnn_problem problem = {.B = 2, .H = 2, .T = 130, .D = 64};
     for (size_t n = 0; srnn_variant_at(n); n++)
-        if (!sr_beyond_plain(&srnn_variant_at(n)->attention))
+        if (sr_computes(SR_CUDA_KV_CACHE, &srnn_variant_at(n)->attention, NULL))
             check_case(srnn_variant_at(n)->name, problem, n % 2 ? BY_TOKEN : CONTIGUOUS);
 }
 
@@ -640,7 +642,7 @@ static void decays(void **state) {
 static void every_variant_has_a_kernel(void **state) {
     (void)state;
     for (size_t n = 0; srnn_variant_at(n); n++) {
-        if (sr_beyond_plain(&srnn_variant_at(n)->attention))
+        if (!sr_computes(SR_CUDA_KV_CACHE, &srnn_variant_at(n)->attention, NULL))
             continue; /* refused by name */
         srnn_plan *plan;
         const srnn_problem problem = {.attention = srnn_variant_at(n)->attention,

@@ -5,6 +5,7 @@
 #include "attention/cpu/generic/generic.h"
 
 #include "attention/cpu/kernels.h"
+#include "attention/cpu/shared/computes.h"
 #include "base/threads.h"
 
 static size_t scratch_bytes(const srnn_plan *plan) {
@@ -105,12 +106,12 @@ static srnn_status forward(const sr_attention_call *call) {
     return SRNN_OK;
 }
 
-static bool supports(const srnn_problem *problem) {
-    (void)problem;
-    return true;
-}
-
 const sr_attention_kernel SR_ISA_REAL(sr_attention_generic) = {
-    "generic", SRNN_FORM_PARALLEL, SR_REAL_DTYPE, supports, scratch_bytes,
-    forward,   generic_backward,
+    .name = "generic",
+    .form = SRNN_FORM_PARALLEL,
+    .dtype = SR_REAL_DTYPE,
+    .computes = SR_CPU_EVERYTHING,
+    .scratch = scratch_bytes,
+    .forward = forward,
+    .backward = generic_backward,
 };

@@ -9,6 +9,7 @@
 #include "attention/cpu/flash/flash.h"
 #include "attention/cpu/generic/kv_cache.h"
 #include "attention/cpu/linear/linear.h"
+#include "attention/cpu/shared/computes.h"
 #include "attention/cpu/shared/tiles.h"
 
 static int64_t heads_of(const srnn_problem *p) {
@@ -81,11 +82,15 @@ static srnn_status fixed_from_plain(const sr_state_memory *to, const char *plain
 }
 
 const sr_state_kernel SR_ISA_REAL(sr_state_fixed) = {
-    SR_REAL_DTYPE,  true,
-    fixed_bytes,    chunked_forward_scratch,
-    chunked_feed,   fixed_plain_bytes,
-    fixed_to_plain, fixed_from_plain,
-    NULL,           NULL,
+    .dtype = SR_REAL_DTYPE,
+    .fixed = true,
+    .computes = SR_CPU_SERIES SR_CPU_PLAIN_PAIRS SR_CPU_EDGES,
+    .bytes = fixed_bytes,
+    .scratch = chunked_forward_scratch,
+    .feed = chunked_feed,
+    .plain_bytes = fixed_plain_bytes,
+    .to_plain = fixed_to_plain,
+    .from_plain = fixed_from_plain,
 };
 
 /* ---- fixed size, of linear scores: as above, of every level, and C of the last token ---- */
@@ -141,16 +146,15 @@ static srnn_status linear_from_plain(const sr_state_memory *to, const char *plai
 }
 
 const sr_state_kernel SR_ISA_REAL(sr_state_linear) = {
-    SR_REAL_DTYPE,
-    true,
-    linear_bytes,
-    linear_forward_scratch,
-    linear_feed,
-    linear_plain_bytes,
-    linear_to_plain,
-    linear_from_plain,
-    NULL,
-    NULL,
+    .dtype = SR_REAL_DTYPE,
+    .fixed = true,
+    .computes = SR_CPU_LINEAR,
+    .bytes = linear_bytes,
+    .scratch = linear_forward_scratch,
+    .feed = linear_feed,
+    .plain_bytes = linear_plain_bytes,
+    .to_plain = linear_to_plain,
+    .from_plain = linear_from_plain,
 };
 
 /* ---- keys and values ---- */
@@ -206,11 +210,15 @@ static srnn_status kept_from_plain(const sr_state_memory *to, const char *plain)
 }
 
 const sr_state_kernel SR_ISA_REAL(sr_state_kept) = {
-    SR_REAL_DTYPE, false,
-    kept_bytes,    flash_feed_scratch,
-    flash_feed,    kept_plain_bytes,
-    kept_to_plain, kept_from_plain,
-    NULL,          NULL,
+    .dtype = SR_REAL_DTYPE,
+    .fixed = false,
+    .computes = SR_CPU_SCORES SR_CPU_PLAIN_PAIRS SR_CPU_EDGES,
+    .bytes = kept_bytes,
+    .scratch = flash_feed_scratch,
+    .feed = flash_feed,
+    .plain_bytes = kept_plain_bytes,
+    .to_plain = kept_to_plain,
+    .from_plain = kept_from_plain,
 };
 
 /* ---- keys and values for the generic feed: per kv head keys, turned keys if there are any, values, then decay,
@@ -284,9 +292,13 @@ static srnn_status rows_from_plain(const sr_state_memory *to, const char *plain)
 }
 
 const sr_state_kernel SR_ISA_REAL(sr_state_rows) = {
-    SR_REAL_DTYPE, false,
-    rows_bytes,    kept_feed_scratch,
-    kept_feed,     rows_plain_bytes,
-    rows_to_plain, rows_from_plain,
-    NULL,          NULL,
+    .dtype = SR_REAL_DTYPE,
+    .fixed = false,
+    .computes = SR_CPU_EVERYTHING,
+    .bytes = rows_bytes,
+    .scratch = kept_feed_scratch,
+    .feed = kept_feed,
+    .plain_bytes = rows_plain_bytes,
+    .to_plain = rows_to_plain,
+    .from_plain = rows_from_plain,
 };

@@ -4,9 +4,9 @@
  * (capacity): without padding, as in the plain form. A feed appends its tokens, then each warp goes over a part of the
  * keys for up to 4 rows that read the same ones, and what the parts hold is added up. Where the tokens go and how many
  * there are is read from device memory: a recorded feed can be replayed. */
-#include "attention/cuda/decode/state.h"
+#include "attention/cuda/decode/coalesce.h"
 
-#include "attention/cuda/decode/tasks.h"
+#include "attention/cuda/shared/computes.h"
 #include "attention/cuda/shared/prologue.h"
 #include "device/cuda/check.h"
 #include "device/cuda/device.h"
@@ -192,7 +192,7 @@ static srnn_status attend(const sr_attention_view<N> &call, const sr_kept_memory
 /* One token's are turned as they are read, unless features are made of them first; texts that go into a chain have products
  * that turn. */
 static bool turns(const srnn_problem *p, int T) {
-    return T == 1 && p->B > SR_CHAIN_ROWS && p->attention.feature == SRNN_FEATURE_IDENTITY;
+    return T == 1 && p->B > SR_DECODE_ROWS && p->attention.feature == SRNN_FEATURE_IDENTITY;
 }
 
 template <class N>
@@ -208,7 +208,7 @@ static srnn_status feed(const sr_attention_call *wanted, char *memory_bytes, int
     partials.parts = stretches * warps_of(p);
     call.carry = *carry;
     if constexpr (sizeof(N) == sizeof(sr_bf16))
-        if (sr_chain_add_attention(wanted->plan->device, call, memory))
+        if (sr_coalesce_attention(wanted->plan->device, call, memory))
             return SRNN_OK;
     cudaStream_t stream = sr_cuda_stream(wanted->plan->device);
     SR_TRY(sr_attention_prepare(call, stream));
@@ -326,12 +326,22 @@ template <class N> static srnn_status from_plain(const sr_state_memory *state, c
 }
 
 const sr_state_kernel sr_cuda_state_kept_f32 = {
-    SRNN_F32,           false,           memory_bytes<float>, scratch_bytes<float>, feed<float>,
-    plain_bytes<float>, to_plain<float>, from_plain<float>,   move_kept<float>,     turns,
+    SRNN_F32,
+    false,
+    SR_CUDA_KV_CACHE,
+    memory_bytes<float>,
+    scratch_bytes<float>,
+    feed<float>,
+    plain_bytes<float>,
+    to_plain<float>,
+    from_plain<float>,
+    move_kept<float>,
+    turns,
 };
 const sr_state_kernel sr_cuda_state_kept_bf16 = {
     SRNN_BF16,
     false,
+    SR_CUDA_KV_CACHE,
     memory_bytes<sr_bf16>,
     scratch_bytes<sr_bf16>,
     feed<sr_bf16>,

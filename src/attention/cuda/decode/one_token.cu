@@ -3,7 +3,6 @@
  * A block has a query head and a share of the keys. Where the keys are shared, the last block of a row to be done finds
  * the others' sums in memory, and adds them up in a fixed order. */
 #include "attention/cuda/decode/one_token.h"
-#include "attention/cuda/decode/tasks.h"
 
 #include "attention/cuda/shared/rope.h"
 #include "device/cuda/check.h"
@@ -156,7 +155,7 @@ static srnn_status start(const sr_attention_view<N> &call, const sr_kept_memory<
     SR_CUDA(sr_launch_early(early, attend_one<N, WIDTH, WARPS, EXPONENTIAL>,
                             dim3((unsigned)(call.B * call.H), (unsigned)partials.parts),
                             dim3(WARPS * SR_WARP), 0, sr_cuda_stream(device), call, memory,
-                            partials, turn, sr_chain_is_recorded(sr_cuda_chain(device))));
+                            partials, turn, sr_cuda_coalesces_graph(device)));
     return SRNN_OK;
 }
 

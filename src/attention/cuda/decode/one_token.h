@@ -1,4 +1,4 @@
-/* one_token.h (private): attention of one more token over kept keys and values: what a block of either kernel does.
+/* one_token.h: attention of one more token over kept keys and values: what a block of either kernel does.
  *
  * Lanes take eight numbers of a key each, so that a warp has several keys at a time and 16 bytes a lane; each group of
  * lanes adds up what its keys give, then the groups of a warp and the warps of the block, all in a fixed order. */

@@ -6,6 +6,7 @@
  * part of the state is its own, and no sums cross blocks. */
 #include "attention/cuda/decode/state.h"
 
+#include "attention/cuda/shared/computes.h"
 #include "attention/cuda/shared/prologue.h"
 #include "device/cuda/check.h"
 #include "device/cuda/device.h"
@@ -286,10 +287,28 @@ static srnn_status from_plain(const sr_state_memory *state, const char *plain) {
 }
 
 const sr_state_kernel sr_cuda_state_fixed_f32 = {
-    SRNN_F32,   true,    memory_bytes, scratch_bytes<float>, feed<float>, plain_bytes, to_plain,
-    from_plain, nullptr, nullptr,
+    SRNN_F32,
+    true,
+    SR_CUDA_RECURRENT_STATE,
+    memory_bytes,
+    scratch_bytes<float>,
+    feed<float>,
+    plain_bytes,
+    to_plain,
+    from_plain,
+    nullptr,
+    nullptr,
 };
 const sr_state_kernel sr_cuda_state_fixed_bf16 = {
-    SRNN_BF16,  true,    memory_bytes, scratch_bytes<sr_bf16>, feed<sr_bf16>, plain_bytes, to_plain,
-    from_plain, nullptr, nullptr,
+    SRNN_BF16,
+    true,
+    SR_CUDA_RECURRENT_STATE,
+    memory_bytes,
+    scratch_bytes<sr_bf16>,
+    feed<sr_bf16>,
+    plain_bytes,
+    to_plain,
+    from_plain,
+    nullptr,
+    nullptr,
 };

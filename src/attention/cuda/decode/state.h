@@ -1,4 +1,4 @@
-/* state.h (private): states of attention on a GPU. */
+/* state.h: states of attention on a GPU. */
 #ifndef SR_ATTENTION_CUDA_DECODE_STATE_H
 #define SR_ATTENTION_CUDA_DECODE_STATE_H
 

@@ -6,6 +6,7 @@
  * bits every time. */
 #include "attention/cuda/generic/generic.h"
 
+#include "attention/cuda/shared/computes.h"
 #include "attention/cuda/shared/lanes.h"
 #include "attention/cuda/shared/prologue.h"
 #include "device/cuda/check.h"
@@ -345,10 +346,9 @@ static size_t scratch_bytes(const srnn_plan *plan) {
     return layout.used;
 }
 
-static bool supports(const srnn_problem *problem) {
-    return !sr_beyond_plain(&problem->attention);
-}
+static const char COMPUTES[] = SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_EDGES;
 
 const sr_attention_kernel sr_cuda_attention_generic = {
-    "generic", SRNN_FORM_PARALLEL, SRNN_F32, supports, scratch_bytes, forward, backward,
+    "generic", SRNN_FORM_PARALLEL, SRNN_F32, COMPUTES, nullptr,
+    nullptr,   scratch_bytes,      forward,  backward,
 };

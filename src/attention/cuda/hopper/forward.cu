@@ -374,7 +374,7 @@ SR_DEVICE bool row_by_length(float (&x)[D / 4], const hopper_view &call, const s
     using Row = sr_quad_row<D>;
     const sr_row_scalars s = row_scalars(call.choices, row);
     const float square = row_dot<Row>(x, x), before = s.gate / s.denominator;
-    const float unit = call.choices.norm == SRNN_NORM_L2_SCALED ? (float)D : 1.0f;
+    const float unit = sr_norm_length_factor(call.choices.norm, D);
     row_multiply<Row>(x, s.post * unit / sqrtf(square));
     return square < 0x1p120f && before * before * square > 0x1p-30f;
 }

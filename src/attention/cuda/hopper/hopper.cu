@@ -3,6 +3,7 @@
 
 #include "attention/cuda/hopper/tiles.h"
 #include "attention/cuda/mma/mma.h"
+#include "attention/cuda/shared/computes.h"
 #include "attention/cuda/shared/prologue.h"
 #include "device/cuda/check.h"
 #include "device/cuda/device.h"
@@ -86,19 +87,21 @@ static size_t scratch_bytes(const srnn_plan *plan) {
 }
 
 /* Decay is a term of an exponent here. */
-static bool supports(const srnn_problem *problem) {
+static const char COMPUTES[] = SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_EDGES;
+
+static bool fits(const srnn_problem *problem) {
     const sr_cuda_device *gpu = sr_cuda_facts(problem->device);
     const sr_score_class kind = sr_score_class_of(&problem->attention);
     const bool decays = problem->attention.decay != SRNN_DECAY_NONE;
-    return !sr_beyond_plain(&problem->attention) && gpu->capability_major == 9 &&
-           gpu->capability_minor == 0 && (problem->D == 64 || problem->D == 128) &&
-           problem->Dv == problem->D &&
+    return gpu->capability_major == 9 && gpu->capability_minor == 0 &&
+           (problem->D == 64 || problem->D == 128) && problem->Dv == problem->D &&
            (decays ? kind == SR_CLASS_EXPONENTIAL && decay_fits(problem->D)
                    : kind != SR_CLASS_LONG);
 }
 
 const sr_attention_kernel sr_cuda_attention_hopper = {
-    "hopper", SRNN_FORM_PARALLEL, SRNN_BF16, supports, scratch_bytes, forward, backward,
+    "hopper", SRNN_FORM_PARALLEL, SRNN_BF16, COMPUTES, fits,
+    nullptr,  scratch_bytes,      forward,   backward,
 };
 
 /* ---- all gradients by one kernel, those of queries summed in turns ---- */
@@ -136,13 +139,18 @@ static size_t scratch_bytes_ordered(const srnn_plan *plan) {
 
 /* For exponentials: polynomials and decays lack the registers, and linear scores were slower. Unasked, for lengths at which it
  * was measured to be faster. */
-static bool supports_ordered(const srnn_problem *problem) {
-    return supports(problem) && problem->attention.decay == SRNN_DECAY_NONE &&
-           sr_score_class_of(&problem->attention) == SR_CLASS_EXPONENTIAL &&
-           (problem->kernel || problem->T >= 16 * problem->D);
+static const char COMPUTES_ORDERED[] = "score=exp clamp=any " SR_CUDA_EDGES;
+
+static bool fits_ordered(const srnn_problem *problem) {
+    return fits(problem) && sr_score_class_of(&problem->attention) == SR_CLASS_EXPONENTIAL;
+}
+
+/* Shorter sequences have too few tiles to hide that blocks add in order. */
+static bool pays_ordered(const srnn_problem *problem) {
+    return problem->T >= 16 * problem->D;
 }
 
 const sr_attention_kernel sr_cuda_attention_hopper_ordered = {
-    "hopper_ordered", SRNN_FORM_PARALLEL, SRNN_BF16, supports_ordered, scratch_bytes_ordered,
-    forward,          backward_ordered,
+    "hopper_ordered", SRNN_FORM_PARALLEL,    SRNN_BF16, COMPUTES_ORDERED, fits_ordered,
+    pays_ordered,     scratch_bytes_ordered, forward,   backward_ordered,
 };

@@ -1,15 +1,17 @@
 /* hopper.cu: linear attention chunk by chunk on Hopper: which problems, and the steps of a call. */
 #include "attention/cuda/linear/hopper.h"
 
+#include "attention/cuda/shared/computes.h"
 #include "attention/cuda/shared/prologue.h"
 #include "device/cuda/device.h"
 #include "equation/facts.h"
 
-static bool supports(const srnn_problem *problem) {
+static const char COMPUTES[] = "score=linear " SR_CUDA_EDGES;
+
+static bool fits(const srnn_problem *problem) {
     const sr_cuda_device *gpu = sr_cuda_facts(problem->device);
-    return sr_cuda_attention_chunked.supports(problem) && gpu->capability_major == 9 &&
-           gpu->capability_minor == 0 && problem->D == SR_CHUNK && problem->Dv == SR_CHUNK &&
-           problem->attention.decay == SRNN_DECAY_NONE;
+    return gpu->capability_major == 9 && gpu->capability_minor == 0 && problem->D == SR_CHUNK &&
+           problem->Dv == SR_CHUNK;
 }
 
 static sr_chunk_room take_room(const srnn_plan *plan, sr_layout *layout) {
@@ -72,5 +74,6 @@ static srnn_status backward(const sr_attention_call *wanted) {
 }
 
 const sr_attention_kernel sr_cuda_attention_hopper_chunked = {
-    "hopper_chunked", SRNN_FORM_CHUNKED, SRNN_BF16, supports, scratch_bytes, forward, backward,
+    "hopper_chunked", SRNN_FORM_CHUNKED, SRNN_BF16, COMPUTES, fits,
+    nullptr,          scratch_bytes,     forward,   backward,
 };

@@ -1,13 +1,15 @@
 /* linear.cu: attention in bf16 chunk by chunk: the kernel around its cores. */
 #include "attention/cuda/linear/linear.h"
 
+#include "attention/cuda/shared/computes.h"
 #include "attention/cuda/shared/prologue.h"
 #include "device/cuda/device.h"
 #include "equation/facts.h"
 
-static bool supports(const srnn_problem *problem) {
-    return !sr_beyond_plain(&problem->attention) && problem->attention.score == SRNN_SCORE_LINEAR &&
-           srnn_attention_has_state(&problem->attention) && problem->D <= 64 && problem->Dv <= 64;
+static const char COMPUTES[] = "score=linear " SR_CUDA_DECAY SR_CUDA_EDGES;
+
+static bool fits(const srnn_problem *problem) {
+    return problem->D <= 64 && problem->Dv <= 64;
 }
 
 static sr_chunk_room take_room(const srnn_plan *plan, sr_layout *layout) {
@@ -59,5 +61,6 @@ static srnn_status backward(const sr_attention_call *call) {
 }
 
 const sr_attention_kernel sr_cuda_attention_chunked = {
-    "chunked", SRNN_FORM_CHUNKED, SRNN_BF16, supports, scratch_bytes, forward, backward,
+    "chunked", SRNN_FORM_CHUNKED, SRNN_BF16, COMPUTES, fits,
+    nullptr,   scratch_bytes,     forward,   backward,
 };

@@ -1,12 +1,15 @@
 /* mma.cu: attention in bf16 on the tensor cores of sm_80 and newer: the kernel around its cores. */
 #include "attention/cuda/mma/mma.h"
 
+#include "attention/cuda/shared/computes.h"
 #include "attention/cuda/shared/prologue.h"
 #include "device/cuda/device.h"
 #include "equation/facts.h"
 
-static bool supports(const srnn_problem *problem) {
-    return !sr_beyond_plain(&problem->attention) && problem->D <= 256 && problem->Dv <= 256;
+static const char COMPUTES[] = SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_EDGES;
+
+static bool fits(const srnn_problem *problem) {
+    return problem->D <= 256 && problem->Dv <= 256;
 }
 
 static size_t scratch_bytes(const srnn_plan *plan) {
@@ -50,5 +53,5 @@ static srnn_status backward(const sr_attention_call *call) {
 }
 
 const sr_attention_kernel sr_cuda_attention_mma = {
-    "mma", SRNN_FORM_PARALLEL, SRNN_BF16, supports, scratch_bytes, forward, backward,
+    "mma", SRNN_FORM_PARALLEL, SRNN_BF16, COMPUTES, fits, nullptr, scratch_bytes, forward, backward,
 };

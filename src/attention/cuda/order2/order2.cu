@@ -1,14 +1,15 @@
 /* order2.cu: attention of order 2 in bf16 chunk by chunk: the kernel around its cores. */
 #include "attention/cuda/order2/order2.h"
 
+#include "attention/cuda/shared/computes.h"
 #include "attention/cuda/shared/prologue.h"
 #include "device/cuda/device.h"
 #include "equation/facts.h"
 
-static bool supports(const srnn_problem *problem) {
-    const srnn_attention *a = &problem->attention;
-    return !sr_beyond_plain(a) && srnn_attention_has_state(a) && a->score != SRNN_SCORE_LINEAR &&
-           sr_highest_order(a) <= 2 && problem->D <= 64 && problem->Dv <= 64;
+static const char COMPUTES[] = "score=taylor|power " SR_CUDA_DECAY SR_CUDA_EDGES;
+
+static bool fits(const srnn_problem *problem) {
+    return sr_highest_order(&problem->attention) <= 2 && problem->D <= 64 && problem->Dv <= 64;
 }
 
 /* Tokens of a span: with so many the state, its sums in memory and the pairs inside take about as long. A chunk that is asked
@@ -71,5 +72,6 @@ static srnn_status backward(const sr_attention_call *call) {
 }
 
 const sr_attention_kernel sr_cuda_attention_expanded = {
-    "expanded", SRNN_FORM_CHUNKED, SRNN_BF16, supports, scratch_bytes, forward, backward,
+    "expanded", SRNN_FORM_CHUNKED, SRNN_BF16, COMPUTES, fits,
+    nullptr,    scratch_bytes,     forward,   backward,
 };

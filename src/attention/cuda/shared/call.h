@@ -1,4 +1,4 @@
-/* call.h (private): one call of attention as CUDA kernels see it: by value, built on the host, and the scratch memory
+/* call.h: one call of attention as CUDA kernels see it: by value, built on the host, and the scratch memory
  * that all of them share. N is the problem's number: sr_bf16 or float. */
 #ifndef SR_ATTENTION_CUDA_SHARED_CALL_H
 #define SR_ATTENTION_CUDA_SHARED_CALL_H
@@ -6,6 +6,7 @@
 #include "attention/cuda/shared/score.h"
 #include "attention/kernel.h"
 #include "base/memory.h"
+#include "equation/norm.h"
 
 /* An array with a row (for gates: a number) per batch row, head and position. data NULL: not there, or not wanted. */
 template <class N> struct sr_strided {

@@ -1,4 +1,4 @@
-/* lanes.h (private): attention in float by warps: rows that stay, 4 of a warp, and rows that come in tiles of 32, one a
+/* lanes.h: attention in float by warps: rows that stay, 4 of a warp, and rows that come in tiles of 32, one a
  * lane. For the generic kernel and for states. */
 #ifndef SR_ATTENTION_CUDA_SHARED_LANES_H
 #define SR_ATTENTION_CUDA_SHARED_LANES_H

@@ -1,4 +1,4 @@
-/* rows.h (private): the mathematics of one row before and after the core: features, normaliser, gates, norms, and the
+/* rows.h: the mathematics of one row before and after the core: features, normaliser, gates, norms, and the
  * backward of each; no memory, no state.
  *
  * A row of up to WIDTH numbers is spread over lanes. A Row says how: a lane has `count` of them, number n is column(n) of
@@ -12,8 +12,6 @@
 #include <float.h>
 
 #define SR_NORM_FLOOR    1e-12f /* of unit features and l2 norms */
-#define SR_LAYER_EPSILON 1e-5f
-#define SR_RMS_EPSILON   FLT_EPSILON
 #define SR_DECAY_DIVISOR 1024
 
 /* ---- how a row is spread ---- */
@@ -414,11 +412,10 @@ SR_DEVICE float row_normalise(float (&x)[Row::count], bool *floored, const sr_ch
     case SRNN_NORM_NONE:
         return 1;
     case SRNN_NORM_LAYER:
-        row_centre<Row>(x, n);
-        inverse = 1 / sqrtf(row_dot<Row>(x, x) / (float)n + SR_LAYER_EPSILON);
-        break;
     case SRNN_NORM_RMS:
-        inverse = 1 / sqrtf(row_dot<Row>(x, x) / (float)n + SR_RMS_EPSILON);
+        if (sr_norm_is_centred(c.norm))
+            row_centre<Row>(x, n);
+        inverse = 1 / sqrtf(row_dot<Row>(x, x) / (float)n + (float)sr_norm_usual_epsilon(c.norm));
         break;
     case SRNN_NORM_L2:
     case SRNN_NORM_L2_SCALED: {
@@ -432,7 +429,7 @@ SR_DEVICE float row_normalise(float (&x)[Row::count], bool *floored, const sr_ch
     return inverse;
 }
 
-/* x: what the norm is made of, weights and constant factors applied; `bias` of layer. */
+/* x: what the norm is made of, weights and constant factors applied; `bias`: NULL where none is added. */
 template <class Row>
 SR_DEVICE void row_affine(float (&x)[Row::count], srnn_norm norm, const float *weight,
                           const float *bias, int n) {
@@ -449,7 +446,7 @@ SR_DEVICE void row_affine(float (&x)[Row::count], srnn_norm norm, const float *w
         for (int m = 0; m < Row::count; m++) {
             const int column = Row::column(m);
             if (column < n)
-                x[m] = fmaf(x[m], weight[column], norm == SRNN_NORM_LAYER ? bias[column] : 0.0f);
+                x[m] = fmaf(x[m], weight[column], bias ? bias[column] : 0.0f);
         }
         return;
     }
@@ -596,14 +593,13 @@ SR_DEVICE sr_row_gradient row_output_backward(float (&d)[Row::count], float (&x)
         g.logit = row_dot<Row>(d, u) * s.post * (1 - s.post);
     }
     row_multiply<Row>(d, s.post);
-    if (c.norm == SRNN_NORM_LAYER || c.norm == SRNN_NORM_RMS)
+    if (sr_norm_has_weight(c.norm))
 #pragma unroll
         for (int m = 0; m < Row::count; m++) {
             d_weight[m] = fmaf(d[m], hat[m], d_weight[m]);
             d_bias[m] += d[m];
         }
-    row_affine<Row>(d, c.norm == SRNN_NORM_LAYER ? SRNN_NORM_RMS : c.norm, call.norm_weight,
-                    nullptr, call.Dv);
+    row_affine<Row>(d, c.norm, call.norm_weight, nullptr, call.Dv);
     row_normalise_backward<Row>(d, hat, c, call.Dv, floored);
     row_multiply<Row>(x, 1 / s.denominator);
     row_scalars_backward(&g, c, row, s, inverse, row_dot<Row>(d, x));

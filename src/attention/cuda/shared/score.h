@@ -1,4 +1,4 @@
-/* score.h (private): dot products into weights and slopes, in float, for kernels of any shape.
+/* score.h: dot products into weights and slopes, in float, for kernels of any shape.
  *
  * Everything is a function of r = <feature(q), feature(k)>; s = scale * r. Three classes, so that a kernel is compiled
  * three times and not once per variant:

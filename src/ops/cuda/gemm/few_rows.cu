@@ -7,7 +7,7 @@
  * A norm in front costs no kernel: every warp reads all of x anyway, adds up its squares beside the products, and
  * multiplies by 1/rms in the end. Where two columns of y belong together, one warp has both: a channel and the one it
  * turns with (rotary position), a gate and its up (SwiGLU). */
-#include "attention/cuda/decode/queue.h"
+#include "ops/cuda/decode/queue.h"
 #include "ops/cuda/gemm/epilogue.h"
 
 enum {
@@ -162,10 +162,10 @@ template <int ROWS> static srnn_status start_rows(sr_backend *backend, const sr_
                                        : start<ROWS, 1, sr_bf16, float>(backend, p);
 }
 
-/* The same product as one of a chain. */
-static sr_chain_product chain_product(const sr_few_product *few) {
+/* The same product as a task of the decode kernel. */
+static sr_decode_product decode_product(const sr_few_product *few) {
     const sr_cuda_product *p = &few->product;
-    sr_chain_product product = {};
+    sr_decode_product product = {};
     product.x = {(void *)p->a, p->a_stride, few->norm.weight ? SRNN_F32 : p->in};
     product.c = {(void *)p->c, p->c_stride, p->out};
     product.d = {p->d, p->d_stride, p->out};
@@ -184,8 +184,8 @@ static sr_chain_product chain_product(const sr_few_product *few) {
 }
 
 srnn_status sr_cuda_start_few(sr_backend *backend, const sr_few_product *p) {
-    const sr_chain_product product = chain_product(p);
-    if (p->product.b_stride == p->product.K && sr_chain_add_product(backend->device, &product))
+    const sr_decode_product product = decode_product(p);
+    if (p->product.b_stride == p->product.K && sr_decode_add_product(backend->device, &product))
         return SRNN_OK;
     if (p->product.M == 1)
         return start_rows<1>(backend, p);

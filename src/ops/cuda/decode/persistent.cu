@@ -9,16 +9,16 @@
  * multiply them with the weights of up to four tiles; the sums of the warps are added up in their order. Pairs belong
  * together: a channel and the one it turns with (rotary position), a gate and its up (SwiGLU), or neighbours. */
 #include "attention/cuda/decode/one_token.h"
-#include "attention/cuda/decode/tasks.h"
 #include "device/cuda/check.h"
 #include "device/cuda/hopper.h"
+#include "ops/cuda/decode/tasks.h"
 
 enum {
     WARPS = 16, /* that compute */
     WORKERS = WARPS * SR_WARP,
     ENDERS = 3,                                     /* warps that end rows */
     THREADS = WORKERS + SR_WARP + ENDERS * SR_WARP, /* one more warp loads */
-    ROWS = SR_CHAIN_ROWS,
+    ROWS = SR_DECODE_ROWS,
     TILES = 4,                  /* of a block at a time */
     COLUMNS = 8,                /* of a tile */
     GROUP = 64,                 /* numbers of x that a warp takes at a time: two halves */
@@ -44,19 +44,19 @@ struct progress {
 struct chain_memory {
     alignas(16) unsigned char ring[RING][COLUMNS][ROW_BYTES];
     uint64_t full[RING], empty[RING];
-    uint32_t mark;                /* of this run */
-    progress past[WARPS];         /* here, for tasks need all registers */
-    int position[SR_CHAIN_TASKS]; /* of the new token, for tasks of attention */
+    uint32_t mark;                 /* of this run */
+    progress past[WARPS];          /* here, for tasks need all registers */
+    int position[SR_DECODE_TASKS]; /* of the new token, for tasks of attention */
     alignas(16) uint32_t x[WARPS][ROWS][X_STRIDE];
     alignas(16) float sums[2][ROWS][WARPS][TILES * COLUMNS]; /* every other round has the same */
     float squares[2][ROWS][WARPS];
     one_memory<128, WARPS> attended;
     alignas(16) sr_bf16 token[3][128]; /* q, k and v of the new one */
-    alignas(16) unsigned char list[SR_CHAIN_BYTES];
+    alignas(16) unsigned char list[SR_DECODE_BYTES];
 };
 
-SR_DEVICE const sr_chain_list &list_of(const chain_memory &memory) {
-    return *reinterpret_cast<const sr_chain_list *>(memory.list);
+SR_DEVICE const sr_decode_list &list_of(const chain_memory &memory) {
+    return *reinterpret_cast<const sr_decode_list *>(memory.list);
 }
 
 template <class Task> SR_DEVICE const Task &task_at(const chain_memory &memory, int number) {
@@ -69,7 +69,7 @@ struct column_pair {
     int first, second;
 };
 
-SR_DEVICE column_pair pair_of(const sr_chain_product &p, int pair) {
+SR_DEVICE column_pair pair_of(const sr_decode_product &p, int pair) {
     if (p.swiglu)
         return {pair, pair + p.turned};
     if (2 * pair >= p.turned)
@@ -79,7 +79,7 @@ SR_DEVICE column_pair pair_of(const sr_chain_product &p, int pair) {
 }
 
 /* Column n of a tile: four first ones, then their seconds. */
-SR_DEVICE int column_of(const sr_chain_product &p, int tile, int n) {
+SR_DEVICE int column_of(const sr_decode_product &p, int tile, int n) {
     const column_pair pair = pair_of(p, tile * 4 + n % 4);
     return n < 4 ? pair.first : pair.second;
 }
@@ -96,7 +96,7 @@ SR_DEVICE int turn_of(int tile) {
 }
 
 /* The loading warp: the weights of one tile for numbers `first` .. of x. */
-SR_DEVICE void load_tile(const sr_chain_product &p, int tile, int first, chain_memory &memory,
+SR_DEVICE void load_tile(const sr_decode_product &p, int tile, int first, chain_memory &memory,
                          int number) {
     const int lane = (int)(threadIdx.x % SR_WARP), bytes = min((int)CHUNK, p.K - first) * 2;
     const int slot = slot_of(number);
@@ -115,9 +115,9 @@ SR_DEVICE void load_tile(const sr_chain_product &p, int tile, int first, chain_m
 SR_DEVICE void load_all(chain_memory &memory) {
     int number = 0;
     for (int n = 0; n < list_of(memory).count; n++) {
-        if (list_of(memory).entry[n].kind != SR_CHAIN_PRODUCT)
+        if (list_of(memory).entry[n].kind != SR_DECODE_PRODUCT)
             continue;
-        const sr_chain_product_task &task = task_at<sr_chain_product_task>(memory, n);
+        const sr_decode_product_task &task = task_at<sr_decode_product_task>(memory, n);
         for (int round = (int)blockIdx.x; round < task.tiles; round += TILES * (int)gridDim.x)
             for (int first = 0; first < task.of.K; first += CHUNK)
                 for (int i = 0; i < TILES; i++)
@@ -150,19 +150,19 @@ template <int MOST> SR_DEVICE bool has_row(int rows, int row) {
     return MOST == 1 || row < rows;
 }
 
-SR_DEVICE float load_plain(const sr_chain_place &place, int64_t row, int64_t column) {
+SR_DEVICE float load_plain(const sr_decode_place &place, int64_t row, int64_t column) {
     const int64_t at = row * place.stride + column;
     return place.dtype == SRNN_BF16 ? to_float(((const sr_bf16 *)place.data)[at])
                                     : ((const float *)place.data)[at];
 }
 
 /* The copy of the block. */
-SR_DEVICE const sr_marked *marked_of(const sr_chain_source &source, int rows) {
+SR_DEVICE const sr_marked *marked_of(const sr_decode_source &source, int rows) {
     return source.marked + ((int)blockIdx.x & (source.copies - 1)) * rows * source.marked_stride;
 }
 
 /* Row `row` alone, of so many. */
-SR_DEVICE sr_chain_source row_of(sr_chain_source source, int rows, int row) {
+SR_DEVICE sr_decode_source row_of(sr_decode_source source, int rows, int row) {
     const int64_t bytes = source.plain.dtype == SRNN_BF16 ? 2 : 4;
     if (source.marked) {
         source.marked = marked_of(source, rows) + row * source.marked_stride;
@@ -176,7 +176,7 @@ SR_DEVICE sr_chain_source row_of(sr_chain_source source, int rows, int row) {
 /* x[chunk][row] = columns `column` + chunk * CHUNK (even) and the next of the first `rows` rows, once they are there; nothing
  * of chunks that begin at `end` or behind. All lanes of the warp come together. */
 template <int CHUNKS, int COUNT>
-SR_DEVICE void load_pairs(float (&x)[CHUNKS][COUNT][2], const sr_chain_source &source, int rows,
+SR_DEVICE void load_pairs(float (&x)[CHUNKS][COUNT][2], const sr_decode_source &source, int rows,
                           int column, int end, uint32_t mark) {
     if (!source.marked) {
 #pragma unroll
@@ -214,7 +214,7 @@ struct number_copies {
     int count;
 };
 
-SR_DEVICE number_copies copies_of(const sr_chain_target &target, int rows, int row, int column) {
+SR_DEVICE number_copies copies_of(const sr_decode_target &target, int rows, int row, int column) {
     return {target.marked + row * target.marked_stride + column,
             (int64_t)rows * target.marked_stride, target.copies};
 }
@@ -222,7 +222,7 @@ SR_DEVICE number_copies copies_of(const sr_chain_target &target, int rows, int r
 SR_DEVICE void store_copies(const number_copies &copies, float number, uint32_t mark) {
     sr_marked *to = copies.first;
 #pragma unroll
-    for (int copy = 0; copy < SR_CHAIN_COPIES; copy++, to += copies.step)
+    for (int copy = 0; copy < SR_DECODE_COPIES; copy++, to += copies.step)
         if (copy < copies.count)
             store_marked(to, number, mark);
 }
@@ -231,12 +231,12 @@ SR_DEVICE void store_copies_of_two(const number_copies &copies, const float (&tw
                                    uint32_t mark) {
     sr_marked *to = copies.first;
 #pragma unroll
-    for (int copy = 0; copy < SR_CHAIN_COPIES; copy++, to += copies.step)
+    for (int copy = 0; copy < SR_DECODE_COPIES; copy++, to += copies.step)
         if (copy < copies.count)
             store_marked_two(to, two, mark);
 }
 
-SR_DEVICE void store_plain(const sr_chain_place &place, int row, int column, float number) {
+SR_DEVICE void store_plain(const sr_decode_place &place, int row, int column, float number) {
     const int64_t at = row * place.stride + column;
     if (!place.data)
         return;
@@ -258,9 +258,9 @@ struct column_end {
     number_copies to;
 };
 
-SR_DEVICE column_end column_end_of(const sr_chain_product_task &task, int first_tile, int row,
+SR_DEVICE column_end column_end_of(const sr_decode_product_task &task, int first_tile, int row,
                                    uint32_t mark) {
-    const sr_chain_product &p = task.of;
+    const sr_decode_product &p = task.of;
     const int lane = (int)(threadIdx.x % SR_WARP);
     const int tile = first_tile + lane / COLUMNS * (int)gridDim.x, n = lane % COLUMNS;
     const int pair = tile * 4 + n % 4;
@@ -283,7 +283,7 @@ SR_DEVICE column_end column_end_of(const sr_chain_product_task &task, int first_
 }
 
 /* The warp ends a row, a lane a column. */
-SR_DEVICE void end_row(const sr_chain_product_task &task, const column_end &end, int row,
+SR_DEVICE void end_row(const sr_decode_product_task &task, const column_end &end, int row,
                        const chain_memory &memory, int parity) {
     const int lane = (int)(threadIdx.x % SR_WARP);
     float sum = 0, squares = 0;
@@ -310,9 +310,9 @@ SR_DEVICE void end_all(chain_memory &memory) {
     const int own = (int)(threadIdx.x - WORKERS) / SR_WARP - 1;
     int rounds = 0;
     for (int n = 0; n < list_of(memory).count; n++) {
-        if (list_of(memory).entry[n].kind != SR_CHAIN_PRODUCT)
+        if (list_of(memory).entry[n].kind != SR_DECODE_PRODUCT)
             continue;
-        const sr_chain_product_task &task = task_at<sr_chain_product_task>(memory, n);
+        const sr_decode_product_task &task = task_at<sr_decode_product_task>(memory, n);
         for (int round = (int)blockIdx.x; round < task.tiles; round += TILES * (int)gridDim.x) {
             const int parity = rounds++ % 2;
             for (int row = own; row == own || row < task.of.M; row += ENDERS) {
@@ -339,7 +339,7 @@ struct warp_columns {
 };
 
 /* `norm` is asked for before anything is waited for. */
-template <int CHUNKS> SR_DEVICE warp_columns columns_of(const sr_chain_product &p, int first) {
+template <int CHUNKS> SR_DEVICE warp_columns columns_of(const sr_decode_product &p, int first) {
     warp_columns columns = {first + (int)(threadIdx.x / SR_WARP) * GROUP,
                             {make_float2(1, 1), make_float2(1, 1)}};
 #pragma unroll
@@ -354,7 +354,7 @@ template <int CHUNKS> SR_DEVICE warp_columns columns_of(const sr_chain_product &
  * squares[row] += theirs. */
 template <int CHUNKS, int MOST>
 SR_DEVICE void take_x(uint4 (&x)[CHUNKS][2], float (&squares)[MOST],
-                      const sr_chain_product_task &task, chain_memory &memory,
+                      const sr_decode_product_task &task, chain_memory &memory,
                       const warp_columns &columns) {
     const int warp = (int)(threadIdx.x / SR_WARP), lane = (int)(threadIdx.x % SR_WARP);
     float numbers[CHUNKS][MOST][2] = {};
@@ -397,7 +397,7 @@ template <int MOST> struct round_sums { float c[TILES / 2][4], squares[MOST]; };
 /* The warp's sums over its numbers of x, into shared memory: column g of a tile is in lanes 4 g .., with two rows each. */
 template <int MOST>
 SR_DEVICE void leave_round(chain_memory &memory, int parity, const round_sums<MOST> &sums,
-                           const sr_chain_product &p) {
+                           const sr_decode_product &p) {
     const int warp = (int)(threadIdx.x / SR_WARP), lane = (int)(threadIdx.x % SR_WARP);
 #pragma unroll
     for (int odd = 0; odd < min(MOST, 2); odd++) {
@@ -420,7 +420,7 @@ SR_DEVICE void leave_round(chain_memory &memory, int parity, const round_sums<MO
 /* One tile alone: two chunks of x at a time, so that the second is not waited for behind the first. `number`: of the
  * tiles that the block has had; and out. */
 template <int MOST>
-SR_DEVICE void multiply_alone(round_sums<MOST> &sums, const sr_chain_product_task &task,
+SR_DEVICE void multiply_alone(round_sums<MOST> &sums, const sr_decode_product_task &task,
                               chain_memory &memory, int &number) {
     const int K = task.of.K;
     for (int first = 0; first < K; first += 2 * CHUNK) {
@@ -439,7 +439,7 @@ SR_DEVICE void multiply_alone(round_sums<MOST> &sums, const sr_chain_product_tas
 
 /* `tiles` of them. */
 template <int MOST>
-SR_DEVICE void multiply_tiles(round_sums<MOST> &sums, const sr_chain_product_task &task,
+SR_DEVICE void multiply_tiles(round_sums<MOST> &sums, const sr_decode_product_task &task,
                               chain_memory &memory, int &number, int tiles) {
     const int K = task.of.K;
     for (int first = 0; first < K; first += CHUNK) {
@@ -463,7 +463,7 @@ SR_DEVICE void multiply_tiles(round_sums<MOST> &sums, const sr_chain_product_tas
 }
 
 /* Tiles `round`, `round` + blocks, ...: a division would take longer. */
-SR_DEVICE int tiles_of_round(const sr_chain_product_task &task, int round) {
+SR_DEVICE int tiles_of_round(const sr_decode_product_task &task, int round) {
     int tiles = 1;
 #pragma unroll
     for (int i = 1; i < TILES; i++)
@@ -486,10 +486,10 @@ SR_DEVICE next_task task_of_warp(const chain_memory &memory) {
     const int number = memory.past[thread_again() / SR_WARP].tasks;
     if (number == list_of(memory).count)
         return NEXT_NONE;
-    if (list_of(memory).entry[number].kind == SR_CHAIN_PRODUCT)
-        return task_at<sr_chain_product_task>(memory, number).of.M == 1 ? NEXT_ROW : NEXT_ROWS;
-    const sr_chain_attention_task &task = task_at<sr_chain_attention_task>(memory, number);
-    if (sr_chain_width(task.call.D, task.call.Dv) == 64)
+    if (list_of(memory).entry[number].kind == SR_DECODE_PRODUCT)
+        return task_at<sr_decode_product_task>(memory, number).of.M == 1 ? NEXT_ROW : NEXT_ROWS;
+    const sr_decode_attention_task &task = task_at<sr_decode_attention_task>(memory, number);
+    if (sr_decode_width(task.call.D, task.call.Dv) == 64)
         return task.softmax ? NEXT_SOFTMAX_64 : NEXT_ATTENTION_64;
     return task.softmax ? NEXT_SOFTMAX_128 : NEXT_ATTENTION_128;
 }
@@ -509,7 +509,7 @@ template <int MOST> static __device__ __noinline__ next_task multiply() {
     SR_SHARED(chain_memory, shared); /* not an argument: its place is known */
     chain_memory &memory = *shared;
     const progress &past = memory.past[threadIdx.x / SR_WARP];
-    const sr_chain_product_task &task = task_at<sr_chain_product_task>(memory, past.tasks);
+    const sr_decode_product_task &task = task_at<sr_decode_product_task>(memory, past.tasks);
     int tiles = past.tiles, rounds = past.rounds;
     const int blocks = (int)gridDim.x;
     for (int round = (int)blockIdx.x; round < task.tiles; round += TILES * blocks) {
@@ -530,11 +530,11 @@ template <int MOST> static __device__ __noinline__ next_task multiply() {
 /* ---- attention ---- */
 
 /* q (0), k (1) or v (2) of the new token and the head, by one warp. */
-SR_DEVICE void take_row(chain_memory &memory, const sr_chain_attention_task &task,
+SR_DEVICE void take_row(chain_memory &memory, const sr_decode_attention_task &task,
                         const one_place &at, int which) {
     const int lane = (int)(threadIdx.x % SR_WARP), head = which == 0 ? at.h : at.kv;
     const int width = which == 2 ? task.call.Dv : task.call.D;
-    const sr_chain_source row = row_of(task.token[which], task.call.B, at.b);
+    const sr_decode_source row = row_of(task.token[which], task.call.B, at.b);
     for (int first = 0; first < width; first += 2 * SR_WARP) {
         const int column = first + 2 * lane;
         float x[1][1][2] = {};
@@ -570,7 +570,7 @@ struct other_sums {
 template <int WIDTH>
 SR_DEVICE void load_others(other_sums &others, const sr_marked *from, int count, int column,
                            uint32_t mark) {
-    constexpr int SIZE = sr_chain_partial(WIDTH);
+    constexpr int SIZE = sr_decode_partial(WIDTH);
     const int lane = (int)(threadIdx.x % SR_WARP);
     others = {};
     others.own[1] = -INFINITY;
@@ -601,7 +601,7 @@ SR_DEVICE void load_others(other_sums &others, const sr_marked *from, int count,
 /* Adds those of `count` other blocks, in their order. */
 template <int WIDTH>
 SR_DEVICE void add_partials(key_sums<sr_warp_row<WIDTH>::count> &all, const sr_marked *from,
-                            int count, const sr_chain_attention_task &task, uint32_t mark) {
+                            int count, const sr_decode_attention_task &task, uint32_t mark) {
     using Row = sr_warp_row<WIDTH>;
     const float unit = unit_of(task.call.score);
     float factor = 0; /* of block number `lane` */
@@ -630,12 +630,12 @@ SR_DEVICE void add_partials(key_sums<sr_warp_row<WIDTH>::count> &all, const sr_m
 
 /* The first warp, when the warps have left their sums. */
 template <int WIDTH, bool SOFTMAX>
-SR_DEVICE void end_head(const sr_chain_attention_task &task, const chain_memory &memory,
+SR_DEVICE void end_head(const sr_decode_attention_task &task, const chain_memory &memory,
                         const one_place &at, int part, const one_share<WIDTH, WARPS> &share) {
     using Row = sr_warp_row<WIDTH>;
     const uint32_t mark = memory.mark;
     const sr_attention_view<sr_bf16> &call = task.call;
-    constexpr int SIZE = sr_chain_partial(WIDTH);
+    constexpr int SIZE = sr_decode_partial(WIDTH);
     sr_marked *const partials = task.partials + at.row * task.parts * SIZE;
     key_sums<Row::count> all;
     add_warps(all, reinterpret_cast<const one_memory<WIDTH, WARPS> &>(memory.attended), share.warps,
@@ -665,8 +665,8 @@ SR_DEVICE void end_head(const sr_chain_attention_task &task, const chain_memory 
 template <int WIDTH, bool SOFTMAX> static __device__ __noinline__ next_task attend() {
     SR_SHARED(chain_memory, shared);
     chain_memory &memory = *shared;
-    const sr_chain_attention_task &task =
-        task_at<sr_chain_attention_task>(memory, memory.past[thread_again() / SR_WARP].tasks);
+    const sr_decode_attention_task &task =
+        task_at<sr_decode_attention_task>(memory, memory.past[thread_again() / SR_WARP].tasks);
     const sr_attention_view<sr_bf16> &call = task.call;
     for (int unit = (int)blockIdx.x; unit < call.B * call.H * task.parts; unit += (int)gridDim.x) {
         const int part = unit & (task.parts - 1), warp = thread_again() / SR_WARP;
@@ -701,16 +701,16 @@ template <int WIDTH, bool SOFTMAX> static __device__ __noinline__ next_task atte
 /* ---- all of it ---- */
 
 /* When all blocks are done, positions and the mark move on. */
-SR_DEVICE void end_run(const chain_memory &memory, sr_chain_state *state) {
-    const sr_chain_list &list = list_of(memory);
+SR_DEVICE void end_run(const chain_memory &memory, sr_decode_state *state) {
+    const sr_decode_list &list = list_of(memory);
     named_barrier_sync(DONE, MEETING);
     if (threadIdx.x != 0 || atomicAdd(&state->done, 1) != (int)gridDim.x - 1)
         return;
     state->done = 0;
     state->mark = memory.mark + 1 == 0 ? 1 : memory.mark + 1;
     for (int n = 0; n < list.count; n++)
-        if (list.entry[n].kind == SR_CHAIN_ATTENTION)
-            ++*task_at<sr_chain_attention_task>(memory, n).call.carry.position;
+        if (list.entry[n].kind == SR_DECODE_ATTENTION)
+            ++*task_at<sr_decode_attention_task>(memory, n).call.carry.position;
 }
 
 SR_DEVICE void work(const chain_memory &memory) {
@@ -725,7 +725,7 @@ SR_DEVICE void work(const chain_memory &memory) {
 }
 
 static __global__ void __launch_bounds__(THREADS, 1)
-    run_chain(const sr_chain_list *list, sr_chain_state *state) {
+    run_chain(const sr_decode_list *list, sr_decode_state *state) {
     SR_SHARED(chain_memory, memory);
     const int pieces = list->bytes / 16;
     for (int n = (int)threadIdx.x; n < pieces; n += THREADS)
@@ -743,8 +743,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     /* Read once, while everything is being fetched anyway. */
     for (int n = (int)threadIdx.x; n < list_of(*memory).count; n += THREADS)
-        if (list_of(*memory).entry[n].kind == SR_CHAIN_ATTENTION)
-            memory->position[n] = (int)task_at<sr_chain_attention_task>(*memory, n).call.position();
+        if (list_of(*memory).entry[n].kind == SR_DECODE_ATTENTION)
+            memory->position[n] =
+                (int)task_at<sr_decode_attention_task>(*memory, n).call.position();
     __syncthreads();
     if (threadIdx.x >= WORKERS) {
         registers_decrease<HELPER_REGISTERS>();
@@ -759,8 +760,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     end_run(*memory, state);
 }
 
-srnn_status sr_chain_launch(const sr_chain_list *list, sr_chain_state *state, int blocks,
-                            cudaStream_t stream) {
+srnn_status sr_decode_launch(const sr_decode_list *list, sr_decode_state *state, int blocks,
+                             cudaStream_t stream) {
     static_assert(sizeof(chain_memory) <= 227 * 1024, "what a block of Hopper has");
     SR_CUDA(sr_launch_together(run_chain, dim3((unsigned)blocks), dim3(THREADS),
                                sizeof(chain_memory), stream, list, state));

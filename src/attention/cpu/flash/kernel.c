@@ -1,0 +1,23 @@
+/* kernel.c: what the flash kernel computes, and its row in the list of kernels. */
+#include "attention/cpu/flash/flash.h"
+#include "attention/cpu/shared/computes.h"
+
+/* One decay per head at most, on weights or logits, and nothing besides that only some pairs have. */
+static const char COMPUTES[] =
+    SR_CPU_SCORES "position=rope|none decay=none|learned|log_sigmoid|softplus decay_divisor=any "
+                  "decay_place=weight|logit " SR_CPU_EDGES;
+
+static size_t scratch_bytes(const srnn_plan *plan) {
+    const size_t forward = flash_forward_scratch(plan), backward = flash_backward_scratch(plan);
+    return forward > backward ? forward : backward;
+}
+
+const sr_attention_kernel SR_ISA_REAL(sr_attention_flash) = {
+    .name = "flash",
+    .form = SRNN_FORM_PARALLEL,
+    .dtype = SR_REAL_DTYPE,
+    .computes = COMPUTES,
+    .scratch = scratch_bytes,
+    .forward = flash_forward,
+    .backward = flash_backward,
+};

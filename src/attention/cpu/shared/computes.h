@@ -1,0 +1,38 @@
+/* computes.h (private): what the kernels of the CPU have in common to declare (equation/support.h). */
+#ifndef SR_ATTENTION_CPU_SHARED_COMPUTES_H
+#define SR_ATTENTION_CPU_SHARED_COMPUTES_H
+
+/* Prologue and epilogue, which all kernels share, compute every value of these. */
+#define SR_CPU_PROLOGUE                                                             \
+    "share=kv|qk|qk_tiled scale=inverse_sqrt|one value_gate=off|sigmoid|time_step " \
+    "feature=identity|relu|elu1|unit|unit_heads|unit_smooth|norm_split|norm_cosine "
+
+#define SR_CPU_EPILOGUE                                                                          \
+    "normaliser=row_sum|row_sum_min1|row_length|none|cumulative_gate|value_power detach=off|on " \
+    "epsilon=any skip=none|head|channel|conv "                                                   \
+    "output_gate=none|sigmoid|inverse_exp|inverse_cumulative post_gate=off|sigmoid "             \
+    "gate_width=head|channel gate_shape=sigmoid|silu|silu_square "                               \
+    "norm=none|layer|rms|l2|l2_scaled norm_width=head|row norm_epsilon=any"
+
+#define SR_CPU_EDGES SR_CPU_PROLOGUE SR_CPU_EPILOGUE
+
+#define SR_CPU_SCORES "score=exp|linear|taylor|power clamp=any "
+#define SR_CPU_SERIES "score=linear|taylor|power "
+
+/* What every pair of positions has alike: one decay per head on the weights. */
+#define SR_CPU_PLAIN_PAIRS "position=rope|none decay=none|learned|log_sigmoid decay_divisor=any "
+
+/* Linear scores through a state. A decay in the logits is that of the weights there. */
+#define SR_CPU_LINEAR                                                                     \
+    "score=linear position=rope|none|rope_features "                                      \
+    "decay=none|learned|log_sigmoid|softplus decay_divisor=any decay_width=head|channel " \
+    "decay_place=weight|logit write=add|delta levels=none|fenwick " SR_CPU_EDGES
+
+/* The generic kernel: everything. */
+#define SR_CPU_EVERYTHING                                                                 \
+    SR_CPU_SCORES                                                                         \
+    "position=rope|none|rope_features|rope_chunks "                                       \
+    "decay=none|learned|log_sigmoid|softplus decay_divisor=any decay_width=head|channel " \
+    "decay_place=weight|logit pool=any write=add|delta levels=none|fenwick " SR_CPU_EDGES
+
+#endif

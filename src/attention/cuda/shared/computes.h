@@ -1,0 +1,22 @@
+/* computes.h (private): what the kernels for GPUs have in common to declare (equation/support.h). */
+#ifndef SR_ATTENTION_CUDA_SHARED_COMPUTES_H
+#define SR_ATTENTION_CUDA_SHARED_COMPUTES_H
+
+/* Prologue and epilogue, which all kernels share. */
+#define SR_CUDA_EDGES                                                                            \
+    "position=rope|none scale=inverse_sqrt|one feature=identity|relu|elu1|unit|unit_heads "      \
+    "value_gate=off|sigmoid "                                                                    \
+    "normaliser=row_sum|row_sum_min1|row_length|none|cumulative_gate|value_power detach=off|on " \
+    "epsilon=any output_gate=none|sigmoid|inverse_exp|inverse_cumulative post_gate=off|sigmoid " \
+    "norm=none|layer|rms|l2|l2_scaled "
+
+#define SR_CUDA_SCORES "score=exp|linear|taylor|power clamp=any "
+#define SR_CUDA_SERIES "score=linear|taylor|power "
+
+/* One decay per head, on the weights. */
+#define SR_CUDA_DECAY "decay=none|learned "
+
+#define SR_CUDA_KV_CACHE        SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_EDGES
+#define SR_CUDA_RECURRENT_STATE SR_CUDA_SERIES SR_CUDA_DECAY SR_CUDA_EDGES
+
+#endif
