@@ -3,9 +3,9 @@
 # gcc compiles, so that the kernels are those of every other build. tools/manylinux_link.sh links against the symbols of
 # glibc 2.28. Other libraries are linked statically: the wheel then loads nothing but the C library.
 set(link ${CMAKE_CURRENT_LIST_DIR}/../tools/manylinux_link.sh)
+set(CMAKE_C_LINK_EXECUTABLE "${link} <FLAGS> <LINK_FLAGS> <OBJECTS> -o <TARGET> <LINK_LIBRARIES>")
+set(CMAKE_CUDA_LINK_EXECUTABLE "${link} <LINK_FLAGS> <OBJECTS> -o <TARGET> <LINK_LIBRARIES>") # flags are nvcc's
 foreach(language C CUDA)
-  set(CMAKE_${language}_LINK_EXECUTABLE
-    "${link} <FLAGS> <LINK_FLAGS> <OBJECTS> -o <TARGET> <LINK_LIBRARIES>")
   set(CMAKE_${language}_CREATE_SHARED_LIBRARY
     "${link} -shared <LINK_FLAGS> <SONAME_FLAG><TARGET_SONAME> -o <TARGET> <OBJECTS> <LINK_LIBRARIES>")
 endforeach()

@@ -4,6 +4,7 @@
 #
 # Usage: tools/wheel.sh [cpu|cuda] [FOLDER]        (cpu, build-python/wheels)
 #
+# cuda: sm_80, sm_90a, and PTX for newer GPUs; it computes on the CPU where there is no GPU.
 # Needs the network, for Python packages: zig (as a linker), auditwheel, and what builds wheels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +18,17 @@ trap 'rm -rf "$fresh"' EXIT
 
 export SOFTRNN_ZIG=$(ls "$tools"/lib/python3*/site-packages/ziglang/zig) ZIG_GLOBAL_CACHE_DIR=$PWD/build-python/zig
 settings=(-C "cmake.define.CMAKE_TOOLCHAIN_FILE=$PWD/cmake/manylinux.cmake" -C "build-dir=build-python/$kind")
+case $kind in
+cpu) ;;
+cuda)
+    export NVCC=${NVCC:-$(command -v nvcc)}
+    settings+=(-C cmake.define.SOFTRNN_CUDA=ON -C "cmake.define.CMAKE_CUDA_COMPILER=$NVCC")
+    ;;
+*)
+    echo "wheel.sh: $kind is not a kind of wheel; expected cpu or cuda" >&2
+    exit 2
+    ;;
+esac
 if command -v ccache >/dev/null; then
     settings+=(-C cmake.define.CMAKE_C_COMPILER_LAUNCHER=ccache)
 fi
