@@ -1,5 +1,5 @@
-/* activation.cu: SwiGLU and GELU. Bytes a number of out in bf16 (twice that in float): SwiGLU forward 4 + 2,
- * backward 6 + 4; GELU 2 + 2, backward 4 + 2. */
+/* activation.cu: SwiGLU and GELU. Bytes a number of out in bf16 (twice that in float): SwiGLU
+ * forward 4 + 2, backward 6 + 4; GELU 2 + 2, backward 4 + 2. */
 #include "ops/cuda/elements.h"
 
 /* Three matrices of one shape, or of 2F columns where they hold gate and up. */

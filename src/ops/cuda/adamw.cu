@@ -1,6 +1,7 @@
 /* adamw.cu: one update of all weights, decided by what is in the tally.
  *
- * Bytes a weight: reads 4 gradient, 4 weight, 4 + 4 moments; writes 4, 4 + 4 and 2 of the bf16 copy: 30 (float: 28). */
+ * Bytes a weight: reads 4 gradient, 4 weight, 4 + 4 moments; writes 4, 4 + 4 and 2 of the bf16
+ * copy: 30 (float: 28). */
 #include "ops/cuda/elements.h"
 
 enum { THREADS = 256 };
@@ -11,7 +12,8 @@ struct adamw_factors {
     int applied;
 };
 
-/* torch.optim.AdamW: weight *= 1 - lr wd;  weight -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps). */
+/* torch.optim.AdamW: weight *= 1 - lr wd;  weight -= lr / (1 - beta1^t) * m / (sqrt(v / (1 -
+ * beta2^t)) + eps). */
 static __global__ void decide(adamw_factors *factors, sr_tally *tally, const sr_adamw s) {
     const double targets = tally->targets > 0 ? (double)tally->targets : 1.0;
     const double to_mean = s.nominal / targets, norm = sqrt(tally->squares) * to_mean;

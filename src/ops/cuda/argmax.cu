@@ -1,4 +1,5 @@
-/* argmax.cu: the place of the largest number of each row, and how what is chosen by it is read next. */
+/* argmax.cu: the place of the largest number of each row, and how what is chosen by it is read
+ * next. */
 #include "ops/cuda/elements.h"
 
 #include <limits.h>

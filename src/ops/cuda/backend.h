@@ -22,7 +22,8 @@ static inline cudaStream_t sr_stream_of(const sr_backend *backend) {
     return sr_cuda_stream(backend->device);
 }
 
-/* Whether the small kernels of generation may overlap their start with the end of those in front of them. */
+/* Whether the small kernels of generation may overlap their start with the end of those in front of
+ * them. */
 static inline bool sr_may_start_early(const sr_backend *backend) {
     return sr_cuda_facts(backend->device)->capability_major >= 9;
 }

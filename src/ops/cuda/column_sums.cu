@@ -1,11 +1,12 @@
-/* column_sums.cu: sums down columns, in two stages of fixed order: parts of the rows, then the parts. */
+/* column_sums.cu: sums down columns, in two stages of fixed order: parts of the rows, then the
+ * parts. */
 #include "ops/cuda/elements.h"
 
 /* A block has 32 columns, and as many threads for each as it has warps. */
 enum { PART_WARPS = 32, ROW_WARPS = 8, PART_ROWS = 256, PARTS = 256 };
 
-/* The sum over the warps of a block, of each lane's column; warp 0 has it. `shared` has room for a number of every
- * thread. */
+/* The sum over the warps of a block, of each lane's column; warp 0 has it. `shared` has room for a
+ * number of every thread. */
 template <int warps> SR_DEVICE float sum_over_warps(float x, float *shared) {
     shared[threadIdx.y * SR_WARP + threadIdx.x] = x;
     __syncthreads();

@@ -1,7 +1,8 @@
 /* cross_entropy.cu: the loss of each row of logits, and its gradient in their place.
  *
- * A block has a row: one pass finds maximum, sum and whether the target is the largest, another writes the gradient;
- * the rows under way fit the second-level cache, so that memory sees 2 + 2 bytes a number (bf16; float 4 + 4). */
+ * A block has a row: one pass finds maximum, sum and whether the target is the largest, another
+ * writes the gradient; the rows under way fit the second-level cache, so that memory sees 2 + 2
+ * bytes a number (bf16; float 4 + 4). */
 #include "ops/cuda/elements.h"
 
 #include <float.h>
@@ -44,8 +45,8 @@ struct losses_of_rows {
     int V;
 };
 
-/* This thread's part of the row. *beaten: whether the target's logit is not the largest, the first of equals, or NaN.
- * The maximum begins finite, so that -inf can be subtracted from it. */
+/* This thread's part of the row. *beaten: whether the target's logit is not the largest, the first
+ * of equals, or NaN. The maximum begins finite, so that -inf can be subtracted from it. */
 template <class N, int W> SR_DEVICE row_total read_row(int *beaten, const N *x, int V, int target) {
     const float target_logit = load_number(x + target);
     row_total total = {-FLT_MAX, 0};

@@ -29,8 +29,8 @@ static inline bool sr_is_aligned(sr_place place, int W) {
     return (uintptr_t)place.data % step == 0 && (size_t)place.stride * bytes % step == 0;
 }
 
-/* Calls work(sr_access<N, W>()) with N the number type and W > 1 where `columns` is a multiple of it and
- * all places allow it. `places` are given as they would be for W = bf16 ? bf16_width : 4. */
+/* Calls work(sr_access<N, W>()) with N the number type and W > 1 where `columns` is a multiple of
+ * it and all places allow it. `places` are given as they would be for W = bf16 ? bf16_width : 4. */
 template <int bf16_width, class Work>
 srnn_status sr_with_access(srnn_dtype number, int64_t columns, const sr_place *places, int count,
                            Work work) {
@@ -107,8 +107,8 @@ template <class N> SR_DEVICE float sigmoid_for(float x) {
         return reciprocal_fast(1.0f + exp2_fast(x * -1.44269504f));
 }
 
-/* Over the threads of a block, a multiple of 32 in one dimension; every thread gets the same bits. `shared` has
- * room for 32. */
+/* Over the threads of a block, a multiple of 32 in one dimension; every thread gets the same bits.
+ * `shared` has room for 32. */
 template <class T> SR_DEVICE T block_sum(T x, T *shared) {
     const int lane = threadIdx.x % SR_WARP, warp = threadIdx.x / SR_WARP;
     x = warp_sum(x);

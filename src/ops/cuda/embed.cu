@@ -1,8 +1,9 @@
 /* embed.cu: rows of a table by token, and their gradient.
  *
- * Forward moves 8 bytes a number. Backward sorts the rows by token and gives each token that occurs to one block,
- * which adds the token's rows in their order: sums without atomics, the same bits each time. It moves 4 bytes a
- * number of d_out, and 8 a number of those rows of d_weight that occur. */
+ * Forward moves 8 bytes a number. Backward sorts the rows by token and gives each token that occurs
+ * to one block, which adds the token's rows in their order: sums without atomics, the same bits
+ * each time. It moves 4 bytes a number of d_out, and 8 a number of those rows of d_weight that
+ * occur. */
 #include "ops/cuda/elements.h"
 
 enum { SORT_TILE = 256, AHEAD = 8 };
@@ -11,7 +12,8 @@ template <int W>
 static __global__ void __launch_bounds__(256)
     copy_rows(const sr_matrix out, const float *weight, const int32_t *ids) {
     const int64_t row = grid_row(), c = (int64_t)grid_item() * W;
-    wait_for_previous(); /* first: it may have written weights, which the next ones read before they wait */
+    /* first: it may have written weights, which the next ones read before they wait */
+    wait_for_previous();
     let_next_start();
     if (row >= out.rows || c >= out.columns)
         return;
@@ -21,12 +23,14 @@ static __global__ void __launch_bounds__(256)
     store_numbers<W>((float *)out.data + row * out.stride + c, x);
 }
 
-/* A token and its row as one number; sorted, tokens come in order, and their rows too. Tokens below 0 come last. */
+/* A token and its row as one number; sorted, tokens come in order, and their rows too. Tokens below
+ * 0 come last. */
 SR_DEVICE uint64_t sort_key(int32_t id, int64_t row) {
     return (uint64_t)(uint32_t)id << 32 | (uint64_t)row;
 }
 
-/* Makes the keys, and sorts each SORT_TILE of them: no two are equal, so a key's place is the count of lesser ones. */
+/* Makes the keys, and sorts each SORT_TILE of them: no two are equal, so a key's place is the count
+ * of lesser ones. */
 static __global__ void __launch_bounds__(SORT_TILE)
     sort_tiles(uint64_t *__restrict__ keys, const int32_t *__restrict__ ids, int64_t rows) {
     __shared__ uint64_t tile[SORT_TILE];
@@ -41,8 +45,8 @@ static __global__ void __launch_bounds__(SORT_TILE)
         keys[first + place] = key;
 }
 
-/* Merges neighbouring runs of `run` sorted keys: a key goes as far as it stands in its own run, and past the lesser
- * keys of the other. */
+/* Merges neighbouring runs of `run` sorted keys: a key goes as far as it stands in its own run, and
+ * past the lesser keys of the other. */
 static __global__ void __launch_bounds__(256)
     merge_runs(uint64_t *__restrict__ to, const uint64_t *__restrict__ from, int64_t rows,
                int64_t run) {

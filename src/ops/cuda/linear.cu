@@ -28,7 +28,8 @@ static srnn_status add_bias_to(sr_backend *backend, sr_matrix y, const float *bi
     return SRNN_OK;
 }
 
-/* After the product: gates have biases, the many columns beside them in the same product have none. */
+/* After the product: gates have biases, the many columns beside them in the same product have
+ * none. */
 static srnn_status add_biases(sr_backend *backend, sr_matrix y, const sr_linear *layers,
                               int count) {
     int64_t first = 0;
@@ -38,7 +39,8 @@ static srnn_status add_biases(sr_backend *backend, sr_matrix y, const sr_linear 
     return SRNN_OK;
 }
 
-/* How many of the layers, from the first on, have their weights (N, K) in one piece; *N = their outputs. */
+/* How many of the layers, from the first on, have their weights (N, K) in one piece; *N = their
+ * outputs. */
 static int one_piece(int64_t *N, const sr_linear *layers, int count, int64_t K, srnn_dtype dtype) {
     int taken = 1;
     *N = layers[0].N;
@@ -151,7 +153,8 @@ srnn_status sr_cuda_linear_backward_weight(sr_backend *backend, const sr_linear_
 
 /* ---- norm, product and what follows in one kernel ---- */
 
-/* Whether the kernels for few rows can do it: no bias before what the end reads, weights in one piece. */
+/* Whether the kernels for few rows can do it: no bias before what the end reads, weights in one
+ * piece. */
 static bool is_fused(const sr_backend *backend, const sr_norm_linear *of, int64_t end_columns) {
     int64_t N, first = 0;
     if (backend->number != SRNN_BF16 || of->norm.C % 8 != 0 ||

@@ -1,4 +1,5 @@
-/* nccl.cu: sums and copies between the GPUs of several ranks, by NCCL, which is loaded at run time. */
+/* nccl.cu: sums and copies between the GPUs of several ranks, by NCCL, which is loaded at run
+ * time. */
 #include "ops/collective.h"
 
 #include "base/memory.h"

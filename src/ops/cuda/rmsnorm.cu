@@ -1,7 +1,8 @@
 /* rmsnorm.cu: the norm of each row, and its gradient.
  *
- * A block has a row, and reads what its threads cannot keep of it twice, the second time from its cache. Bytes a number:
- * forward 4 + 2 (bf16; float 4 + 4); backward x 4, d_out 2, d_x 4 + 4, narrow 2 (float: 4, 4, 4 + 4). */
+ * A block has a row, and reads what its threads cannot keep of it twice, the second time from its
+ * cache. Bytes a number: forward 4 + 2 (bf16; float 4 + 4); backward x 4, d_out 2, d_x 4 + 4,
+ * narrow 2 (float: 4, 4, 4 + 4). */
 #include "ops/cuda/elements.h"
 
 enum {
@@ -20,8 +21,8 @@ SR_DEVICE void store_scaled(N *to, float *numbers, const float *weight, float rs
     store_numbers<W>(to, numbers);
 }
 
-/* A thread's first numbers stay with it, which of rows that are not long is all of them; all are asked for at once, and their
- * weights before the kernel in front is over. */
+/* A thread's first numbers stay with it, which of rows that are not long is all of them; all are
+ * asked for at once, and their weights before the kernel in front is over. */
 template <class N, int W>
 static __global__ void __launch_bounds__(MOST_THREADS) norm_row(N *out, const sr_rmsnorm norm) {
     enum { KEPT = 2 }; /* pieces of a thread: as many as sr_row_threads gives it */
@@ -85,8 +86,8 @@ SR_DEVICE float row_dot(const N *__restrict__ d_out, const float *__restrict__ x
     return block_sum(dot, shared);
 }
 
-/* With n = x rstd:  d_x = rstd (d_out w - n mean(d_out w n)),  d_w = d_out n. A block has several rows; a thread
- * has the same columns in each, and keeps their part of d_w in shared memory. */
+/* With n = x rstd:  d_x = rstd (d_out w - n mean(d_out w n)),  d_w = d_out n. A block has several
+ * rows; a thread has the same columns in each, and keeps their part of d_w in shared memory. */
 template <class N, int W>
 static __global__ void __launch_bounds__(MOST_THREADS, RESIDENT_THREADS / MOST_THREADS)
     norm_rows_back(const sr_rmsnorm_gradient gradient, const N *__restrict__ d_out,
@@ -148,7 +149,8 @@ static unsigned back_threads(int64_t C) {
     return sr_row_threads(C / 2);
 }
 
-/* Blocks that run at the same time: as many parts have no last round that leaves the GPU half empty. */
+/* Blocks that run at the same time: as many parts have no last round that leaves the GPU half
+ * empty. */
 static int64_t resident_blocks(const sr_backend *backend, unsigned threads) {
     const int multiprocessors = sr_cuda_facts(backend->device)->multiprocessors;
     return (int64_t)multiprocessors * (RESIDENT_THREADS / threads);

@@ -1,14 +1,14 @@
 /* short_conv.cu: depthwise causal convolution over the tokens of a document, then SiLU.
  *
- * A block has some channels of some rows; a thread W channels of every blockDim.y-th of these rows. Earlier tokens
- * come from the caches. Bytes a number in bf16 (twice that in float): forward 2 + 2; backward reads x, d_out and
- * d_out again, writes d_out and d_x: 10. */
+ * A block has some channels of some rows; a thread W channels of every blockDim.y-th of these rows.
+ * Earlier tokens come from the caches. Bytes a number in bf16 (twice that in float): forward 2 + 2;
+ * backward reads x, d_out and d_out again, writes d_out and d_x: 10. */
 #include "ops/cuda/elements.h"
 
 enum { FORWARD_ROWS = 64, BACK_ROWS = 256, ROWS_AT_ONCE = 8, SHARED_BYTES = 64 * 1024 };
 
-/* The block's taps, turned so that a tap's channels are neighbours: taps[j] meets the token j before; then, as
- * taps[width], the bias. */
+/* The block's taps, turned so that a tap's channels are neighbours: taps[j] meets the token j
+ * before; then, as taps[width], the bias. */
 template <int W> struct conv_taps {
     static constexpr int channels = SR_WARP * W;
     float *numbers; /* (width + 1, channels) */
@@ -88,7 +88,8 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     }
 }
 
-/* The sums of the block's rows for its taps and bias: sums (blockDim.y, width + 1, channels), a thread's own. */
+/* The sums of the block's rows for its taps and bias: sums (blockDim.y, width + 1, channels), a
+ * thread's own. */
 template <int W> SR_DEVICE void add_to_sums(float *sums, const float *d, const float *x) {
     float total[W];
     load_numbers<W>(total, sums);
@@ -98,7 +99,8 @@ template <int W> SR_DEVICE void add_to_sums(float *sums, const float *d, const f
     store_numbers<W>(sums, total);
 }
 
-/* Where the parts of the gradients of weight and bias go: (parts, channels, width) and (parts, channels). */
+/* Where the parts of the gradients of weight and bias go: (parts, channels, width) and (parts,
+ * channels). */
 struct conv_parts {
     float *weight, *bias;
     int64_t rows; /* of a part */

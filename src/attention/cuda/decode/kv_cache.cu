@@ -1,9 +1,10 @@
 /* kv_cache.cu: a state that is all keys and values so far.
  *
- * In memory, per kv head: keys (capacity, D) with their features, values (capacity, Dv) with their factors, decay
- * (capacity): without padding, as in the plain form. A feed appends its tokens, then each warp goes over a part of the
- * keys for up to 4 rows that read the same ones, and what the parts hold is added up. Where the tokens go and how many
- * there are is read from device memory: a recorded feed can be replayed. */
+ * In memory, per kv head: keys (capacity, D) with their features, values (capacity, Dv) with their
+ * factors, decay (capacity): without padding, as in the plain form. A feed appends its tokens, then
+ * each warp goes over a part of the keys for up to 4 rows that read the same ones, and what the
+ * parts hold is added up. Where the tokens go and how many there are is read from device memory: a
+ * recorded feed can be replayed. */
 #include "attention/cuda/decode/coalesce.h"
 
 #include "attention/cuda/shared/computes.h"
@@ -81,8 +82,8 @@ SR_DEVICE void warp_load(sr_float_tile<WIDTH> &tile, const N *rows, int columns,
     __syncwarp();
 }
 
-/* Block (x, y): rows 4 x' .. 4 x' + 3 of the group * T rows of kv head x / sets, heads of one token together; the y-th of
- * the stretches into which the capacity is cut. */
+/* Block (x, y): rows 4 x' .. 4 x' + 3 of the group * T rows of kv head x / sets, heads of one token
+ * together; the y-th of the stretches into which the capacity is cut. */
 template <class N, int WIDTH>
 __global__ void __launch_bounds__(shape<WIDTH>::threads, 1)
     attend_kept(const __grid_constant__ sr_attention_view<N> call, const sr_kept_memory<N> memory,
@@ -146,7 +147,8 @@ __global__ void __launch_bounds__(shape<WIDTH>::threads, 1)
 
 /* ---- feeding ---- */
 
-/* Into how many stretches the capacity is cut: enough to keep a GPU busy, few where there are many rows. */
+/* Into how many stretches the capacity is cut: enough to keep a GPU busy, few where there are many
+ * rows. */
 static int stretches_of(const srnn_problem *p, int64_t capacity, int warps) {
     const int64_t rows = (int64_t)p->B * p->H * p->T, keys = (int64_t)warps * SR_TILE;
     int64_t most = PARTIALS_FEW / warps / rows;
@@ -189,8 +191,8 @@ static srnn_status attend(const sr_attention_view<N> &call, const sr_kept_memory
     return SRNN_OK;
 }
 
-/* One token's are turned as they are read, unless features are made of them first; texts that go into a chain have products
- * that turn. */
+/* One token's are turned as they are read, unless features are made of them first; texts that go
+ * into a chain have products that turn. */
 static bool turns(const srnn_problem *p, int T) {
     return T == 1 && p->B > SR_DECODE_ROWS && p->attention.feature == SRNN_FEATURE_IDENTITY;
 }

@@ -1,7 +1,8 @@
-/* one_token.cu: one more token for a state that keeps keys and values: appended, attended to, and counted, in one kernel.
+/* one_token.cu: one more token for a state that keeps keys and values: appended, attended to, and
+ * counted, in one kernel.
  *
- * A block has a query head and a share of the keys. Where the keys are shared, the last block of a row to be done finds
- * the others' sums in memory, and adds them up in a fixed order. */
+ * A block has a query head and a share of the keys. Where the keys are shared, the last block of a
+ * row to be done finds the others' sums in memory, and adds them up in a fixed order. */
 #include "attention/cuda/decode/one_token.h"
 
 #include "attention/cuda/shared/rope.h"
@@ -21,7 +22,8 @@ SR_DEVICE float load_shared_by_blocks(const float *from) {
     return *(const volatile float *)from;
 }
 
-/* One warp: leaves this block's sums for the last block of the row, which gets those of all of them; true for it. */
+/* One warp: leaves this block's sums for the last block of the row, which gets those of all of
+ * them; true for it. */
 template <class N, int WIDTH>
 SR_DEVICE bool share_sums(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
                           const sr_partials &partials, const one_place &at, int shares,
@@ -87,8 +89,9 @@ SR_DEVICE void turn_token(turned_token<N, WIDTH> &to, one_token<N> &token, const
     token.k = to.k;
 }
 
-/* Block (x, y): query head x of all, share y of its keys. `recorded`, with the rest of a step: what is kept, and positions, were
- * written before the recording was started, and are read before the token is there. */
+/* Block (x, y): query head x of all, share y of its keys. `recorded`, with the rest of a step: what
+ * is kept, and positions, were written before the recording was started, and are read before the
+ * token is there. */
 template <class N, int WIDTH, int WARPS, bool EXPONENTIAL>
 __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 8)
     attend_one(const __grid_constant__ sr_attention_view<N> call, const sr_kept_memory<N> memory,

@@ -1,7 +1,9 @@
-/* one_token.h: attention of one more token over kept keys and values: what a block of either kernel does.
+/* one_token.h: attention of one more token over kept keys and values: what a block of either kernel
+ * does.
  *
- * Lanes take eight numbers of a key each, so that a warp has several keys at a time and 16 bytes a lane; each group of
- * lanes adds up what its keys give, then the groups of a warp and the warps of the block, all in a fixed order. */
+ * Lanes take eight numbers of a key each, so that a warp has several keys at a time and 16 bytes a
+ * lane; each group of lanes adds up what its keys give, then the groups of a warp and the warps of
+ * the block, all in a fixed order. */
 #ifndef SR_ATTENTION_CUDA_DECODE_ONE_TOKEN_H
 #define SR_ATTENTION_CUDA_DECODE_ONE_TOKEN_H
 
@@ -144,8 +146,9 @@ struct key_walk {
     int first, step;
 };
 
-/* Which keys a warp takes: a round of it has `each` of them, and rounds are dealt out to the blocks of a row in turn. A
- * block joins when every warp of the others has one: to wait for what other blocks have takes longer than that. */
+/* Which keys a warp takes: a round of it has `each` of them, and rounds are dealt out to the blocks
+ * of a row in turn. A block joins when every warp of the others has one: to wait for what other
+ * blocks have takes longer than that. */
 template <int WIDTH, int WARPS> struct one_share {
     using Row = sr_eight_row<WIDTH>;
     static constexpr int each = Row::rows * SR_ONE_TOGETHER;
@@ -162,9 +165,9 @@ template <int WIDTH, int WARPS> struct one_share {
     }
 };
 
-/* All of it: the call, the state's memory, and the block's place in both. WHOLE: heads have multiples of eight numbers and
- * begin at 16 bytes. EXPONENTIAL: sr_is_exponential; the rest of the table makes a long program, which is slow to run through
- * even where nothing of it is done. */
+/* All of it: the call, the state's memory, and the block's place in both. WHOLE: heads have
+ * multiples of eight numbers and begin at 16 bytes. EXPONENTIAL: sr_is_exponential; the rest of the
+ * table makes a long program, which is slow to run through even where nothing of it is done. */
 template <class N, bool WHOLE, bool EXPONENTIAL> struct one_feed {
     const sr_attention_view<N> &call;
     const sr_kept_memory<N> &memory;
@@ -259,7 +262,8 @@ SR_DEVICE void attend_keys(key_sums<8> &sums, key_round<N> &round,
     }
 }
 
-/* Puts the new token behind the others; nobody reads it there in this kernel. By threads 0 .. threads-1. */
+/* Puts the new token behind the others; nobody reads it there in this kernel. By threads 0 ..
+ * threads-1. */
 template <class N, bool WHOLE, bool EXPONENTIAL>
 SR_DEVICE void append_one(const one_feed<N, WHOLE, EXPONENTIAL> &feed, int thread, int threads) {
     const sr_attention_view<N> &call = feed.call;

@@ -1,9 +1,11 @@
-/* recurrent_state.cu: a state of fixed size: sums over the keys of their features times their values.
+/* recurrent_state.cu: a state of fixed size: sums over the keys of their features times their
+ * values.
  *
- * The features are those of src/attention/cpu/shared/features.h in their order: one per multiset of indices. In memory,
- * per kv head: matrix (features, Dv), column (features) if row sums matter, in float; then the decay references of all
- * heads. A block has all features of one kv head and some columns, and goes over the tokens of a feed one by one: its
- * part of the state is its own, and no sums cross blocks. */
+ * The features are those of src/attention/cpu/shared/features.h in their order: one per multiset of
+ * indices. In memory, per kv head: matrix (features, Dv), column (features) if row sums matter, in
+ * float; then the decay references of all heads. A block has all features of one kv head and some
+ * columns, and goes over the tokens of a feed one by one: its part of the state is its own, and no
+ * sums cross blocks. */
 #include "attention/cuda/decode/state.h"
 
 #include "attention/cuda/shared/computes.h"
@@ -51,8 +53,9 @@ static feature_table table_place(const srnn_problem *p, sr_layout *layout) {
     return table;
 }
 
-/* A thread a feature. Those of one order stand by their smallest index, then by the rest as features of the order below
- * that begin there or later. `lowest`: the first order that is present; a power has all orderings of its factors. */
+/* A thread a feature. Those of one order stand by their smallest index, then by the rest as
+ * features of the order below that begin there or later. `lowest`: the first order that is present;
+ * a power has all orderings of its factors. */
 __global__ void fill_table(const feature_table table, int lowest, int D, bool power) {
     const int64_t m = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (m >= table.count)

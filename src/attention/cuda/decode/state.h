@@ -19,8 +19,8 @@ struct sr_partials {
 template <class N> struct sr_kept_memory {
     N *keys, *values; /* (B Hkv, capacity, D or Dv) */
     double *decay;    /* (B Hkv, capacity), or NULL */
-    int *
-        arrived; /* (B H + 1): blocks that are done with a row, and with the feed; 0 between feeds */
+    /* (B H + 1): blocks that are done with a row, and with the feed; 0 between feeds */
+    int *arrived;
     int64_t capacity;
 };
 

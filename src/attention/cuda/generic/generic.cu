@@ -1,9 +1,9 @@
-/* generic.cu: the equation in float for every variant and every shape, without tensor cores: the measure for
- * the fast kernels of a GPU.
+/* generic.cu: the equation in float for every variant and every shape, without tensor cores: the
+ * measure for the fast kernels of a GPU.
  *
- * A block has 32 rows that stay, and walks over tiles of 32 rows that come; a warp has 4 of those that stay, a lane one of
- * those that come. Backward in two kernels, of queries and of keys, each of which owns the rows that it writes: the same
- * bits every time. */
+ * A block has 32 rows that stay, and walks over tiles of 32 rows that come; a warp has 4 of those
+ * that stay, a lane one of those that come. Backward in two kernels, of queries and of keys, each
+ * of which owns the rows that it writes: the same bits every time. */
 #include "attention/cuda/generic/generic.h"
 
 #include "attention/cuda/shared/computes.h"
@@ -18,8 +18,8 @@ enum { TILE = SR_TILE, OWN = SR_OWN, WARPS = TILE / OWN, THREADS = WARPS * SR_WA
 
 typedef sr_attention_view<float> view;
 
-/* Rows t0 .. t0+31 of a head; rows outside from .. past-1 and columns past the end are zero. By the whole block.
- * Parameters, not a struct: they stay in registers. */
+/* Rows t0 .. t0+31 of a head; rows outside from .. past-1 and columns past the end are zero. By the
+ * whole block. Parameters, not a struct: they stay in registers. */
 template <int WIDTH>
 SR_DEVICE void tile_load(sr_float_tile<WIDTH> &to, const float *rows, int64_t stride, int columns,
                          int t0, int from, int past) {
@@ -45,8 +45,8 @@ struct sr_pair_gradient {
     float weight, slope;
 };
 
-/* What w becomes w' by: the maximum that forward saved, and a, or minus its logarithm. They stay apart because their sum
- * would round what is left of large logits. */
+/* What w becomes w' by: the maximum that forward saved, and a, or minus its logarithm. They stay
+ * apart because their sum would round what is left of large logits. */
 struct sr_row_shift {
     float maximum, scale;
 };
@@ -157,8 +157,9 @@ SR_DEVICE void pairs_clear(sr_pair_rows &to) {
     pairs_store(to, zero);
 }
 
-/* From the dot products of the lane's pairs to what is added up. The warp's rows, from `own` on, are queries of head h and
- * the lane's, `other`, is a key; or, if keys stay, the other way round. */
+/* From the dot products of the lane's pairs to what is added up. The warp's rows, from `own` on,
+ * are queries of head h and the lane's, `other`, is a key; or, if keys stay, the other way
+ * round. */
 template <bool KEYS_STAY, int WIDTH>
 SR_DEVICE void pairs_backward(backward_memory<WIDTH> &shared, const view &call, int b, int h,
                               int own, int other) {
@@ -307,7 +308,8 @@ __global__ void __launch_bounds__(THREADS, 1) backward_keys(const __grid_constan
 
 /* ---- calls ---- */
 
-/* START(kernel, memory, heads): kernel<WIDTH> with memory<WIDTH>, a block for each 32 rows of each head. */
+/* START(kernel, memory, heads): kernel<WIDTH> with memory<WIDTH>, a block for each 32 rows of each
+ * head. */
 #define START(kernel, memory, heads)                                                         \
     do {                                                                                     \
         const int width = max(call.D, call.Dv), tiles = (call.T + TILE - 1) / TILE;          \

@@ -1,14 +1,14 @@
 /* backward.cu: gradients of attention on Hopper, between the edges.
  *
- * Two kernels, so that every sum belongs to one consumer and has one order: the same bits every time. With dw = <dN, v> +
- * dR, the gradient of a weight, and dr = slope dw, that of <q, k>:
+ * Two kernels, so that every sum belongs to one consumer and has one order: the same bits every
+ * time. With dw = <dN, v> + dR, the gradient of a weight, and dr = slope dw, that of <q, k>:
  *
  *     queries stay, keys pass by:    R = Q K',  dW = dN V',    dQ += dR K
  *     keys stay, queries pass by:    R' = K Q', dW' = V dN',   dV += W' dN,  dK += dR' Q
  *
- * The last products of a tile start 32 columns at a time, each while the weights of the next 32 are computed. Of the
- * queries' kernel, where registers allow it, the first products of the next tile start before these end, or what stays is
- * kept in them. */
+ * The last products of a tile start 32 columns at a time, each while the weights of the next 32 are
+ * computed. Of the queries' kernel, where registers allow it, the first products of the next tile
+ * start before these end, or what stays is kept in them. */
 #include "attention/cuda/hopper/backward.h"
 
 /* ---- queries stay ---- */
@@ -34,7 +34,8 @@ template <int D> struct queries_shared {
     row_work work[2];
 };
 
-/* With a decay there is one more producer: it brings a part of what is full, and reads the work too. */
+/* With a decay there is one more producer: it brings a part of what is full, and reads the work
+ * too. */
 template <int D> SR_DEVICE void queries_barriers(queries_shared<D> *shared, bool decays) {
     using shape = queries_shape<D>;
     for (int i = 0; i < shape::STAGES; i++) {
@@ -250,7 +251,8 @@ __global__ void __launch_bounds__(queries_shape<D>::THREADS, 1)
 
 /* ---- keys stay ---- */
 
-/* Three consumers hide each other's waiting, if registers allow: not with wide heads, and not with a decay. */
+/* Three consumers hide each other's waiting, if registers allow: not with wide heads, and not with
+ * a decay. */
 template <int D_, class rule> struct keys_shape {
     static constexpr int D = D_, QUERIES = 64, GROUPS = D == 64 && !rule::decays ? 3 : 2;
     static constexpr int ROWS = HOPPER_ROWS * GROUPS, THREADS = HOPPER_GROUP * (GROUPS + 1);

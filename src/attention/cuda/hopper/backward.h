@@ -1,5 +1,5 @@
-/* backward.h (private): what the kernels of the backward pass for Hopper share: the gradients of scores, tiles of
- * keys that stay while queries pass by, the ends of rows. */
+/* backward.h (private): what the kernels of the backward pass for Hopper share: the gradients of
+ * scores, tiles of keys that stay while queries pass by, the ends of rows. */
 #ifndef SR_ATTENTION_CUDA_HOPPER_BACKWARD_H
 #define SR_ATTENTION_CUDA_HOPPER_BACKWARD_H
 
@@ -18,8 +18,9 @@ struct backward_row {
     float d_row_sum;
 };
 
-/* r into its weight, the gradient of the weight into that of r (without slope_unit). Polynomials come as both. `decay` is
- * what the exponent loses by it; what returns is the exponent's gradient, which a clamp does not stop. */
+/* r into its weight, the gradient of the weight into that of r (without slope_unit). Polynomials
+ * come as both. `decay` is what the exponent loses by it; what returns is the exponent's gradient,
+ * which a clamp does not stop. */
 template <class rule>
 SR_DEVICE float differentiate(float &r, float &d, const backward_row &row,
                               const score_numbers &numbers, float decay = 0) {
@@ -42,7 +43,8 @@ SR_DEVICE float differentiate(float &r, float &d, const backward_row &row,
     return d_exponent;
 }
 
-/* The same for a polynomial. A loop between products would serialise them: this comes before all of a tile's. */
+/* The same for a polynomial. A loop between products would serialise them: this comes before all of
+ * a tile's. */
 SR_DEVICE void differentiate_polynomial(float &r, float &d, const backward_row &row, float limit,
                                         const sr_score_rule &score) {
     const bool hidden = r == -INFINITY, flat = hidden || r > limit;
@@ -56,7 +58,8 @@ SR_DEVICE void differentiate_polynomial(float &r, float &d, const backward_row &
     d = flat ? 0 : row.scale * slope * (d + row.d_row_sum);
 }
 
-/* Frees a gradient row of token t of its position. Channels that turn with each other are in the same thread. */
+/* Frees a gradient row of token t of its position. Channels that turn with each other are in the
+ * same thread. */
 template <int D> SR_DEVICE void turn_back(float (&g)[D / 4], const sr_turn &turn, int64_t token) {
     constexpr int half = D / 8;
     const float *angles = turn.table + (int64_t)turn.positions[token] * D + fragment_column();
@@ -129,7 +132,8 @@ SR_DEVICE void store_value_rows(const float (&sum)[D / 2], const hopper_view &ca
     }
 }
 
-/* The sums of d_exponent over a row or column of pairs, of which a decay's gradient is made; `to` is of the head. */
+/* The sums of d_exponent over a row or column of pairs, of which a decay's gradient is made; `to`
+ * is of the head. */
 SR_DEVICE void store_dots(float *to, const float (&dot)[2], int row, int T) {
     SR_UNROLL
     for (int half = 0; half < 2; half++) {
@@ -164,8 +168,8 @@ SR_DEVICE int key_work_past(const hopper_view &call, int b, int from, int last) 
     }
 }
 
-/* Rows are keys, columns queries; the first query is `behind` positions before the first key. Hides what is later than the
- * query. */
+/* Rows are keys, columns queries; the first query is `behind` positions before the first key. Hides
+ * what is later than the query. */
 template <weight_kind kind, int count>
 SR_DEVICE void keys_mask_later(float (&s)[count], float (&d)[count], int behind,
                                const backward_row *row) {
@@ -199,14 +203,15 @@ template <int D> struct keys_sums {
     float dot[2], decay[2];
 };
 
-/* A tile's logits and gradients of weights in; weights and gradients of logits out, two in a register. */
+/* A tile's logits and gradients of weights in; weights and gradients of logits out, two in a
+ * register. */
 template <int queries> struct keys_tile {
     float s[queries / 2], d[queries / 2];
     uint32_t w[queries / 4], dr[queries / 4];
 };
 
-/* What is known of 32 queries, as a thread needs it. Asked for before products are started: shared memory answers late
- * while they read from it. */
+/* What is known of 32 queries, as a thread needs it. Asked for before products are started: shared
+ * memory answers late while they read from it. */
 struct keys_rows {
     float4 two[4];
 

@@ -1,24 +1,30 @@
-/* backward_ordered.cu: gradients of attention on Hopper, between the edges, by one kernel and in five products.
+/* backward_ordered.cu: gradients of attention on Hopper, between the edges, by one kernel and in
+ * five products.
  *
- * Keys stay, queries pass by. Each block adds what its keys give to the gradients of the queries to sums in global memory:
+ * Keys stay, queries pass by. Each block adds what its keys give to the gradients of the queries to
+ * sums in global memory:
  *
  *     R' = K Q',  dW' = V dN',    dV += W' dN,  dK += dR' Q,    dQ += dR K
  *
- * The same bits every time: a tile of queries has counters that say whose turn it is. The first stores instead of adding.
- * At the end another kernel makes rows of the sums. A head is taken in one of two ways:
+ * The same bits every time: a tile of queries has counters that say whose turn it is. The first
+ * stores instead of adding. At the end another kernel makes rows of the sums. A head is taken in
+ * one of two ways:
  *
  *     falling: the last keys first; a block begins with the queries at the diagonal and goes on to the last
  *     rising:  the first keys first; a block begins with the last queries and goes back to the diagonal
  *
- * Either way whoever adds to a tile of queries earlier took its keys earlier, so that nobody waits for ever. Blocks that
- * begin together on a falling head do not meet; they end one after the other, those with the first keys last. On a rising
- * head blocks that begin one after the other do not meet, and end together. So groups of heads fall and rise in turns.
+ * Either way whoever adds to a tile of queries earlier took its keys earlier, so that nobody waits
+ * for ever. Blocks that begin together on a falling head do not meet; they end one after the other,
+ * those with the first keys last. On a rising head blocks that begin one after the other do not
+ * meet, and end together. So groups of heads fall and rise in turns.
  *
- * The last product needs what both consumers have of dR, through shared memory. It is made one tile of queries later, so
- * that one may be ahead of the other: while one multiplies, the other computes weights. */
+ * The last product needs what both consumers have of dR, through shared memory. It is made one tile
+ * of queries later, so that one may be ahead of the other: while one multiplies, the other computes
+ * weights. */
 #include "attention/cuda/hopper/backward.h"
 
-/* Each consumer computes a half of dQ of a tile: of its queries with heads of 64, of its columns with wider ones. */
+/* Each consumer computes a half of dQ of a tile: of its queries with heads of 64, of its columns
+ * with wider ones. */
 template <int D_> struct ordered_shape {
     static constexpr int D = D_, GROUPS = 2, KEYS = HOPPER_ROWS * GROUPS;
     static constexpr int QUERIES = D == 64 ? 128 : 64, STAGES = D == 64 ? 2 : 3, SLOPES = 2;
@@ -26,8 +32,8 @@ template <int D_> struct ordered_shape {
     static constexpr int KEY_BYTES = HOPPER_ROWS * D * 2, QUERY_BYTES = QUERIES * D * 2;
     static constexpr int SLOPE_BYTES = KEYS * QUERIES * 2;
     static constexpr int SUMS = 32, SUM_BYTES = SUMS * HOPPER_GROUP * 4; /* of a half */
-    /* Between the stores of sums and the copy that adds them, the one who adds fences for all, or each who stored: either
-     * will do, and which is quicker was measured. */
+    /* Between the stores of sums and the copy that adds them, the one who adds fences for all, or
+     * each who stored: either will do, and which is quicker was measured. */
     static constexpr bool ADDER_FENCES = D == 64;
 };
 
@@ -158,8 +164,8 @@ SR_DEVICE void ordered_produce_queries(const ordered_task &task, ordered_shared<
     }
 }
 
-/* Takes tiles of keys, the next when all queries of the one before are on their way: not earlier, others may wait for it.
- * Brings keys and values, then queries. By a warp. */
+/* Takes tiles of keys, the next when all queries of the one before are on their way: not earlier,
+ * others may wait for it. Brings keys and values, then queries. By a warp. */
 template <class shape>
 SR_DEVICE void ordered_produce(const ordered_task &task, ordered_shared<shape> *shared) {
     ring_place<shape::STAGES> at = {};
@@ -208,8 +214,8 @@ SR_DEVICE ordered_turn ordered_turn_at(const ordered_task &task, const key_work 
     return {(head * task.query_tiles + j) * shape::GROUPS, number};
 }
 
-/* Adds a consumer's halves, each when it is its turn. By one thread, whom the consumer waits for if it takes longer than a
- * tile: whether it is the next turn is asked while the copy reads. */
+/* Adds a consumer's halves, each when it is its turn. By one thread, whom the consumer waits for if
+ * it takes longer than a tile: whether it is the next turn is asked while the copy reads. */
 template <class shape>
 SR_DEVICE void ordered_add(const ordered_task &task, ordered_shared<shape> *shared, int group) {
     int parity = 0;
@@ -276,8 +282,8 @@ template <class shape> SR_DEVICE void ordered_clear_slopes(uint8_t *to, int grou
         mine[i * HOPPER_GROUP] = make_uint4(0, 0, 0, 0);
 }
 
-/* The weights of a tile, 32 queries at a time, and their products; `rows` has the first of these. Parameters, not a struct:
- * they stay in registers. */
+/* The weights of a tile, 32 queries at a time, and their products; `rows` has the first of these.
+ * Parameters, not a struct: they stay in registers. */
 template <class shape, class rule>
 SR_DEVICE void ordered_weigh_and_multiply(keys_sums<shape::D> &sums,
                                           keys_tile<shape::QUERIES> &tile, keys_rows &rows,

@@ -1,6 +1,7 @@
 /* forward.cu: attention on Hopper, forward.
  *
- * A consumer has 64 queries and walks the tiles of 128 keys that they see, from the diagonal back. Of a tile:
+ * A consumer has 64 queries and walks the tiles of 128 keys that they see, from the diagonal back.
+ * Of a tile:
  *
  *     products            R = Q K'                     after the last tile's products
  *     for 32 keys each    weights from R, then         the weights of the next 32 keys are computed
@@ -8,11 +9,12 @@
  *
  * Meanwhile the other consumers are at other points of this: some multiply while others weigh.
  *
- * Exponentials need a reference near the row's maximum. The maximum of the first tile stands for it, and is raised only
- * when a row's sum passes 2^24: rarely, and at a point where no product is under way. Where rows are divided by their
- * length nobody asks for their sums: then the reference stays what it was. A tile with weights so far above it that a sum
- * passes 2^100 within 128 keys, or with a length that is not of a size to trust, has failed. A block notes which of its
- * tiles failed, and computes them again with a true running maximum when it has drawn its last one. */
+ * Exponentials need a reference near the row's maximum. The maximum of the first tile stands for
+ * it, and is raised only when a row's sum passes 2^24: rarely, and at a point where no product is
+ * under way. Where rows are divided by their length nobody asks for their sums: then the reference
+ * stays what it was. A tile with weights so far above it that a sum passes 2^100 within 128 keys,
+ * or with a length that is not of a size to trust, has failed. A block notes which of its tiles
+ * failed, and computes them again with a true running maximum when it has drawn its last one. */
 #include "attention/cuda/hopper/tiles.h"
 
 /* How a row's exponents are kept in range. */
@@ -27,7 +29,8 @@ struct forward_rule {
     static constexpr bool clamped = clamped_;
     static constexpr bool decays = decays_;
     static constexpr bool may_fail = reference == REFERENCE_LAZY;
-    /* Rows end in an l2 norm, which asks for no sum: their length alone tells whether the reference was a good one. */
+    /* Rows end in an l2 norm, which asks for no sum: their length alone tells whether the reference
+     * was a good one. */
     static constexpr bool by_length = may_fail && !sums;
 };
 
@@ -70,7 +73,8 @@ template <int D> struct forward_place {
     ring_place<forward_shape<D>::STAGES> at;
 };
 
-/* With a decay there is one more producer: it brings a part of what is full, and reads the work too. */
+/* With a decay there is one more producer: it brings a part of what is full, and reads the work
+ * too. */
 template <int D> SR_DEVICE void forward_barriers(forward_shared<D> *shared, bool decays) {
     using shape = forward_shape<D>;
     for (int i = 0; i < shape::STAGES; i++) {
@@ -248,7 +252,8 @@ template <int D> SR_DEVICE void move_reference(forward_sums<D> &sums, const floa
         sums.numerator[n] *= factor[fragment_half(n)];
 }
 
-/* A lazy reference, in the block's tile n: moved by the size of the row sums once they are large. */
+/* A lazy reference, in the block's tile n: moved by the size of the row sums once they are
+ * large. */
 template <int D>
 SR_DEVICE void raise_reference(forward_sums<D> &sums, forward_shared<D> *shared, int n) {
     if (warp_ballot(fmaxf(sums.sum[0], sums.sum[1]) > 0x1p24f) == 0)
@@ -300,7 +305,8 @@ SR_DEVICE float weigh(float r, float reference, const score_numbers &numbers) {
                                                        : fmaf(r, numbers.factor, -reference));
 }
 
-/* Logits into exponents, less what the decay takes for their keys; `decay` begins at this thread's first column. */
+/* Logits into exponents, less what the decay takes for their keys; `decay` begins at this thread's
+ * first column. */
 SR_DEVICE void decay_logits(float (&s)[64], const float *decay, const score_numbers &numbers) {
     SR_UNROLL
     for (int n = 0; n < 64; n += 4) {
@@ -312,8 +318,8 @@ SR_DEVICE void decay_logits(float (&s)[64], const float *decay, const score_numb
     }
 }
 
-/* 16 logits into their polynomial; hidden ones get no weight. A loop between products would serialise them: this comes
- * before all of a tile's. */
+/* 16 logits into their polynomial; hidden ones get no weight. A loop between products would
+ * serialise them: this comes before all of a tile's. */
 SR_DEVICE void weigh_polynomial(float *s, float limit, const sr_score_rule &score) {
     float w[16];
     SR_UNROLL
@@ -367,8 +373,8 @@ SR_DEVICE void weigh_and_multiply(forward_sums<D> &sums, float (&s)[64], uint32_
 
 /* ---- a consumer ---- */
 
-/* x: the numerator in; its l2 norm out, and whether it is to be trusted: no weight was too large, and the row is far from
- * the floor of its length, which a sum would be needed for. */
+/* x: the numerator in; its l2 norm out, and whether it is to be trusted: no weight was too large,
+ * and the row is far from the floor of its length, which a sum would be needed for. */
 template <int D>
 SR_DEVICE bool row_by_length(float (&x)[D / 4], const hopper_view &call, const sr_row_facts &row) {
     using Row = sr_quad_row<D>;
@@ -398,8 +404,9 @@ SR_DEVICE void save_row(const float (&x)[D / 4], const hopper_view &call, int64_
     }
 }
 
-/* Outputs of finished rows, and what is left for the backward pass; false where a lazy reference failed. Of plain rows nothing
- * is asked: each question costs more here than its answer, and most rows are plain. */
+/* Outputs of finished rows, and what is left for the backward pass; false where a lazy reference
+ * failed. Of plain rows nothing is asked: each question costs more here than its answer, and most
+ * rows are plain. */
 template <int D, class rule, bool plain>
 SR_DEVICE bool forward_finish(const hopper_view &call, const forward_sums<D> &sums,
                               const row_work &work, int row) {
@@ -440,8 +447,8 @@ SR_DEVICE bool forward_finish(const hopper_view &call, const forward_sums<D> &su
     return good || !rule::may_fail;
 }
 
-/* What is known of a tile of keys without asking. Of most tiles a consumer's rows see all: these have a loop of their own,
- * as short as it can be. */
+/* What is known of a tile of keys without asking. Of most tiles a consumer's rows see all: these
+ * have a loop of their own, as short as it can be. */
 enum tile_kind {
     TILE_DIAGONAL, /* the first: it may begin with other documents too */
     TILE_WHOLE,    /* seen by all rows */
@@ -458,8 +465,8 @@ struct forward_rows {
     int n;           /* the block's tile */
 };
 
-/* The keys from j * KEYS on. Products with the values of the tile before are under way, but for the first; those of this
- * one are in the end. Parameters, not a struct: they stay in registers. */
+/* The keys from j * KEYS on. Products with the values of the tile before are under way, but for the
+ * first; those of this one are in the end. Parameters, not a struct: they stay in registers. */
 template <int D, class rule, tile_kind kind>
 SR_DEVICE void forward_tile(const hopper_view &call, forward_shared<D> *shared,
                             forward_place<D> &place, forward_sums<D> &sums, float (&s)[64],

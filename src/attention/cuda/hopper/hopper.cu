@@ -11,8 +11,8 @@
 
 typedef hopper_view view;
 
-/* The bulk copy wants rows that begin at multiples of 16 bytes; other calls are the mma kernel's, which leaves the same
- * for the backward pass and has no more scratch memory. */
+/* The bulk copy wants rows that begin at multiples of 16 bytes; other calls are the mma kernel's,
+ * which leaves the same for the backward pass and has no more scratch memory. */
 static bool rows_aligned(const view &call) {
     return sr_rows_aligned(call.q) && sr_rows_aligned(call.k) && sr_rows_aligned(call.v);
 }
@@ -137,8 +137,8 @@ static size_t scratch_bytes_ordered(const srnn_plan *plan) {
     return layout.used;
 }
 
-/* For exponentials: polynomials and decays lack the registers, and linear scores were slower. Unasked, for lengths at which it
- * was measured to be faster. */
+/* For exponentials: polynomials and decays lack the registers, and linear scores were slower.
+ * Unasked, for lengths at which it was measured to be faster. */
 static const char COMPUTES_ORDERED[] = "score=exp clamp=any " SR_CUDA_EDGES;
 
 static bool fits_ordered(const srnn_problem *problem) {

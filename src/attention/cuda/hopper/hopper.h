@@ -9,7 +9,8 @@ extern const sr_attention_kernel sr_cuda_attention_hopper;
 /* The same forward; backward in one kernel, for long sequences, with more scratch memory. */
 extern const sr_attention_kernel sr_cuda_attention_hopper_ordered;
 
-/* The chunked form of linear scores with heads of 64 numbers and no decay; other calls are those of chunked. */
+/* The chunked form of linear scores with heads of 64 numbers and no decay; other calls are those of
+ * chunked. */
 extern const sr_attention_kernel sr_cuda_attention_hopper_chunked;
 
 #endif

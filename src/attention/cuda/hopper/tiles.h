@@ -1,13 +1,15 @@
-/* tiles.h (private): what the attention kernels for Hopper share: the order of tiles, copies, products of
- * tiles, masks.
+/* tiles.h (private): what the attention kernels for Hopper share: the order of tiles, copies,
+ * products of tiles, masks.
  *
- * Every kernel here has the same shape. A block stays for the whole launch and draws tiles of rows from a counter. Its
- * first warpgroup is the producer: it draws, and keeps bulk copies under way into a ring of stages. The others are
- * consumers, each with 64 rows of its own: products of the rows with a stage give logits, these become weights in
- * registers, and products of the weights with the stage are summed in registers. Who is ready for what is said by
- * barriers: `full` (the bytes are there), `empty` (every warp that reads them is done).
+ * Every kernel here has the same shape. A block stays for the whole launch and draws tiles of rows
+ * from a counter. Its first warpgroup is the producer: it draws, and keeps bulk copies under way
+ * into a ring of stages. The others are consumers, each with 64 rows of its own: products of the
+ * rows with a stage give logits, these become weights in registers, and products of the weights
+ * with the stage are summed in registers. Who is ready for what is said by barriers: `full` (the
+ * bytes are there), `empty` (every warp that reads them is done).
  *
- * Which block draws a tile never shows in the results: a tile is summed by one consumer, in a fixed order. */
+ * Which block draws a tile never shows in the results: a tile is summed by one consumer, in a fixed
+ * order. */
 #ifndef SR_ATTENTION_CUDA_HOPPER_TILES_H
 #define SR_ATTENTION_CUDA_HOPPER_TILES_H
 
@@ -38,7 +40,8 @@ struct row_work {
     int latest;     /* where the document of the last row starts */
 };
 
-/* Rows are cut from the end, in multiples of 64 from the beginning: the incomplete tile is the shortest. */
+/* Rows are cut from the end, in multiples of 64 from the beginning: the incomplete tile is the
+ * shortest. */
 template <int rows, int keys>
 SR_DEVICE row_work row_work_at(const hopper_view &call, const sr_tile_order &order, int i) {
     if (i >= tile_count(order))
@@ -60,8 +63,8 @@ SR_DEVICE int row_work_first(const hopper_view &call, const row_work &work, int 
     return call.first[(int64_t)work.b * call.T + min(t, call.T - 1)];
 }
 
-/* The same in all lanes, and known to be: the places in shared memory that follow from it then take no register of each
- * thread, and products no instructions that bring them there. */
+/* The same in all lanes, and known to be: the places in shared memory that follow from it then take
+ * no register of each thread, and products no instructions that bring them there. */
 SR_DEVICE row_work of_warp(const row_work &work) {
     return {of_warp(work.b),    of_warp(work.h),    of_warp(work.row),
             of_warp(work.from), of_warp(work.past), of_warp(work.latest)};
@@ -151,15 +154,16 @@ template <int D> SR_DEVICE void tile_fragments(uint32_t (&a)[D / 4], const uint8
     }
 }
 
-/* d (64 x D) += A B, A 64 x 16 in registers, B the rows from 16 c on of a tile of `rows` rows of D. */
+/* d (64 x D) += A B, A 64 x 16 in registers, B the rows from 16 c on of a tile of `rows` rows of
+ * D. */
 template <int D, int rows>
 SR_DEVICE void multiply_columns(float (&d)[D / 2], const uint32_t *a, const uint8_t *b, int c) {
     const uint64_t right = wgmma_descriptor(b, rows * HOPPER_ROW_BYTES);
     wgmma_registers<D, 1>(d, a, wgmma_descriptor_further(right, c * 16 * HOPPER_ROW_BYTES), 1);
 }
 
-/* ---- a consumer's numbers: thread 32 w + 4 g + i holds rows 16 w + g and 16 w + g + 8, of each row the columns
- * 8 j + 2 i and 8 j + 2 i + 1; number n is of the second row where n & 2 ---- */
+/* ---- a consumer's numbers: thread 32 w + 4 g + i holds rows 16 w + g and 16 w + g + 8, of each
+ * row the columns 8 j + 2 i and 8 j + 2 i + 1; number n is of the second row where n & 2 ---- */
 
 /* Which of the consumers this warp is of. */
 SR_DEVICE int consumer() {
@@ -179,8 +183,8 @@ SR_BOTH constexpr int fragment_half(int n) {
     return n >> 1 & 1;
 }
 
-/* Columns past `high` of each row, or before `low`, become `hidden`; they count from fragment_column(). Of numbers from ..
- * past-1, or of all. */
+/* Columns past `high` of each row, or before `low`, become `hidden`; they count from
+ * fragment_column(). Of numbers from .. past-1, or of all. */
 template <int from, int past, int count>
 SR_DEVICE void mask_past(float (&s)[count], const int (&high)[2], const float (&hidden)[2]) {
     SR_UNROLL
@@ -210,8 +214,9 @@ SR_DEVICE void fragment_take(float (&x)[D / 4], const float (&sum)[D / 2], int h
         x[m] = sum[m / 2 * 4 + 2 * half + m % 2];
 }
 
-/* A row as bf16. The four lanes that share it swap, a transposition of 4 x 4 words, so that each stores 16 bytes at a
- * time. All lanes of the warp together; nothing is written where `write` is false. */
+/* A row as bf16. The four lanes that share it swap, a transposition of 4 x 4 words, so that each
+ * stores 16 bytes at a time. All lanes of the warp together; nothing is written where `write` is
+ * false. */
 template <int D> SR_DEVICE void fragment_store(sr_bf16 *to, const float (&x)[D / 4], bool write) {
     const int i = thread_index_again() % 4;
     const bool odd = i & 1, upper = i & 2;
@@ -272,14 +277,16 @@ template <weight_kind kind> SR_BOTH constexpr float hidden_logit() {
     return kind == WEIGHT_LINEAR ? 0 : -INFINITY;
 }
 
-/* ---- decay: an exponent gains log2(e) (C_i - C_j), with C counted from a position near the rows that stay ---- */
+/* ---- decay: an exponent gains log2(e) (C_i - C_j), with C counted from a position near the rows
+ * that stay ---- */
 
 /* Wider heads leave no registers for it in the backward pass. */
 SR_BOTH constexpr bool decay_fits(int D) {
     return D == 64;
 }
 
-/* The C of a kv head from position `from` on, in base 2. The difference is of doubles: C may be large. */
+/* The C of a kv head from position `from` on, in base 2. The difference is of doubles: C may be
+ * large. */
 struct decay_since {
     const double *decay; /* (T) */
     int from, T;
@@ -294,7 +301,8 @@ struct decay_since {
     }
 };
 
-/* A warp that brings `count` of these to each stage of a ring. They are asked for before the stage is free. */
+/* A warp that brings `count` of these to each stage of a ring. They are asked for before the stage
+ * is free. */
 template <int count> struct decay_stage {
     float of[count / SR_WARP];
 
@@ -315,7 +323,8 @@ template <int count> struct decay_stage {
 /* Tiles that were drawn beyond the first of each block; blocks that draw no more. */
 enum { FORWARD_DRAWN, FORWARD_ENDED, FORWARD_COUNTERS };
 
-/* Whether a row is only divided by its sum, or only by its length, or more than that is done to it. */
+/* Whether a row is only divided by its sum, or only by its length, or more than that is done to
+ * it. */
 enum plain_end { PLAIN_NOT, PLAIN_SUM, PLAIN_LENGTH };
 struct forward_task {
     CUtensorMap q, k, v;
@@ -333,16 +342,17 @@ struct backward_task {
     int *drawn;
 };
 
-/* Starts the forward pass, or the backward pass between its edges, on so many multiprocessors. `counters` are integers in
- * device memory: FORWARD_COUNTERS that are zero between calls, or HOPPER_COUNTERS of any value. */
+/* Starts the forward pass, or the backward pass between its edges, on so many multiprocessors.
+ * `counters` are integers in device memory: FORWARD_COUNTERS that are zero between calls, or
+ * HOPPER_COUNTERS of any value. */
 enum { HOPPER_COUNTERS = 2 };
 cudaError_t hopper_forward(const hopper_view &call, int *counters, int multiprocessors,
                            cudaStream_t stream);
 cudaError_t hopper_backward(const hopper_view &call, int *counters, int multiprocessors,
                             cudaStream_t stream);
 
-/* The same by one kernel, if gradients of queries are wanted. Device memory for (B, H, T / HOPPER_SUM_ROWS, rounded up)
- * tiles of them. */
+/* The same by one kernel, if gradients of queries are wanted. Device memory for (B, H, T /
+ * HOPPER_SUM_ROWS, rounded up) tiles of them. */
 enum { HOPPER_SUM_ROWS = 128, HOPPER_SUM_TURNS = 4 };
 struct hopper_sums {
     float *sums; /* HOPPER_SUM_ROWS x D for each */

@@ -1,6 +1,7 @@
-/* backward_dkv.cu: linear attention chunk by chunk, gradients of keys and values: a walk from the end, whose state
- * sums up queries times gradients of numerators, of all heads that share the keys. What a query's weights are scaled with
- * is in its features. Four warps have rows of keys, for gradients of values, four have values, for those of keys. */
+/* backward_dkv.cu: linear attention chunk by chunk, gradients of keys and values: a walk from the
+ * end, whose state sums up queries times gradients of numerators, of all heads that share the keys.
+ * What a query's weights are scaled with is in its features. Four warps have rows of keys, for
+ * gradients of values, four have values, for those of keys. */
 #include "attention/cuda/linear/linear.h"
 
 #include "device/cuda/check.h"
@@ -60,8 +61,8 @@ struct query_stream {
                           [&](int n) { return call.score.coefficient[1] * scale[n * THREADS]; });
     }
 
-    /* After a barrier, and before the one in front of add: what queries of this chunk count before it. True if it is
-     * not 1 for all; `begins`: where the document of its last token begins. */
+    /* After a barrier, and before the one in front of add: what queries of this chunk count before
+     * it. True if it is not 1 for all; `begins`: where the document of its last token begins. */
     template <bool DECAYS>
     SR_DEVICE bool count(const sr_chunk_head<DECAYS> &head, int t0, int begins, int stage) {
         const bool differ = DECAYS || begins >= t0;
@@ -74,8 +75,8 @@ struct query_stream {
         return differ;
     }
 
-    /* By all threads, once nobody reads queries any more: adds what counts before the chunk, of which some may be of other
-     * documents than the token before it. */
+    /* By all threads, once nobody reads queries any more: adds what counts before the chunk, of
+     * which some may be of other documents than the token before it. */
     SR_DEVICE void add(sr_chunk_state<WARPS> &state, int stage, bool differ, bool documents) const {
         if (documents) {
             Tiles::clear(memory.queries[stage], memory.factor);

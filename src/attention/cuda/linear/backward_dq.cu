@@ -1,5 +1,5 @@
-/* backward_dq.cu: linear attention chunk by chunk, gradients of the queries: the walk of the forward pass, with
- * gradients of numerators in place of queries. */
+/* backward_dq.cu: linear attention chunk by chunk, gradients of the queries: the walk of the
+ * forward pass, with gradients of numerators in place of queries. */
 #include "attention/cuda/linear/linear.h"
 
 #include "attention/cuda/shared/backward_preprocess.h"
@@ -19,8 +19,9 @@ struct query_memory {
     sr_bf16 column[SR_CHUNK];
 };
 
-/* 16 rows of a warp: gradients but for row_scale and the score's coefficient. Of plain rows the gradient of the sum of weights
- * follows from what the numerators alone give, and is multiplied with E = sum_j k_j in the end. */
+/* 16 rows of a warp: gradients but for row_scale and the score's coefficient. Of plain rows the
+ * gradient of the sum of weights follows from what the numerators alone give, and is multiplied
+ * with E = sum_j k_j in the end. */
 template <bool DECAYS, bool PLAIN> struct gradient_rows : sr_chunk_rows {
     using Rows = sr_chunk_rows;
     const float *d_row_sums; /* of the warp's rows; not of plain ones */
@@ -76,7 +77,8 @@ template <bool DECAYS, bool PLAIN> struct gradient_rows : sr_chunk_rows {
         multiply_rows<SR_CHUNK>(e, a, keys, at);
     }
 
-    /* Of plain rows: what backward asks of them, from their numerators' part of the gradient; then all of it. */
+    /* Of plain rows: what backward asks of them, from their numerators' part of the gradient; then
+     * all of it. */
     SR_DEVICE void finish_rows(const sr_attention_view<sr_bf16> &call, int b, int h,
                                const sr_bf16 *features) {
         const float coefficient = call.score.coefficient[1];
@@ -100,7 +102,8 @@ template <bool DECAYS, bool PLAIN> struct gradient_rows : sr_chunk_rows {
         }
     }
 
-    /* `scales`: row_scale of the warp's rows; `features` of its queries, whose place becomes that of the gradients. */
+    /* `scales`: row_scale of the warp's rows; `features` of its queries, whose place becomes that
+     * of the gradients. */
     SR_DEVICE void finish(const sr_attention_view<sr_bf16> &call, int b, int h, const float *scales,
                           sr_bf16 *features, bool aligned) {
         const int left = call.T - this->t;

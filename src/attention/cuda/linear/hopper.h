@@ -1,9 +1,11 @@
 /* hopper.h (private): linear attention chunk by chunk with the products of Hopper's warpgroups.
  *
- * The walks are those of attention_chunked.h, for heads of 64 numbers and weights that do not decay. A block is one warpgroup
- * and walks the chunks of a head. Tiles come by bulk copies, one barrier for all of a chunk; features are made where they lie;
- * every product is one of 64 x 64 x 64, for all four warps together. The state stays in registers as float sums, and lies in
- * shared memory rounded, as it was before the chunk. What one block waits for, the others on its multiprocessor hide. */
+ * The walks are those of attention_chunked.h, for heads of 64 numbers and weights that do not
+ * decay. A block is one warpgroup and walks the chunks of a head. Tiles come by bulk copies, one
+ * barrier for all of a chunk; features are made where they lie; every product is one of 64 x 64 x
+ * 64, for all four warps together. The state stays in registers as float sums, and lies in shared
+ * memory rounded, as it was before the chunk. What one block waits for, the others on its
+ * multiprocessor hide. */
 #ifndef SR_ATTENTION_CUDA_LINEAR_HOPPER_H
 #define SR_ATTENTION_CUDA_LINEAR_HOPPER_H
 
@@ -14,7 +16,8 @@
 
 enum { CHUNK_THREADS = 128, CHUNK_TILE_BYTES = SR_CHUNK_NUMBERS * (int)sizeof(sr_bf16) };
 
-/* How many blocks of the walks a multiprocessor has at a time; forward of plain rows and of others. */
+/* How many blocks of the walks a multiprocessor has at a time; forward of plain rows and of
+ * others. */
 enum {
     HOPPER_PLAIN_BLOCKS = 5,
     HOPPER_FORWARD_BLOCKS = 4,
@@ -88,9 +91,10 @@ static inline cudaError_t chunk_task_make(chunk_task *task, const sr_attention_v
     return error;
 }
 
-/* Starts a walk; early behind the kernels that make the states of its spans. These start when all before them is over, and read
- * nothing that a walk writes: heads that are not cut are walked beside them, and the blocks of spans, of which there are some
- * then, call wait_for_previous before they read a state. */
+/* Starts a walk; early behind the kernels that make the states of its spans. These start when all
+ * before them is over, and read nothing that a walk writes: heads that are not cut are walked
+ * beside them, and the blocks of spans, of which there are some then, call wait_for_previous before
+ * they read a state. */
 static inline cudaError_t chunk_walk_start(void (*walk)(const chunk_task), const chunk_task &task,
                                            size_t shared_bytes, cudaStream_t stream) {
     return sr_launch_early(task.spans.count > 1, walk, dim3((unsigned)task.spans.blocks()),
@@ -105,7 +109,8 @@ SR_DEVICE chunk_tiles chunk_pieces() {
     return {{nullptr, 0, SR_CHUNK, true}};
 }
 
-/* Rows of a tile that are not `kept` become zero: see sr_chunk_tiles::clear. By all threads, between barriers. */
+/* Rows of a tile that are not `kept` become zero: see sr_chunk_tiles::clear. By all threads,
+ * between barriers. */
 template <class Kept> SR_DEVICE void clear_rows(sr_bf16 *tile, const Kept &kept) {
 #pragma unroll 1
     for (int n = 0; n < chunk_tiles::pieces; n++) {
@@ -115,7 +120,8 @@ template <class Kept> SR_DEVICE void clear_rows(sr_bf16 *tile, const Kept &kept)
     }
 }
 
-/* The first row of this warp, and this thread's first row and column of 64 x 64 sums, as hopper.h spreads them. */
+/* The first row of this warp, and this thread's first row and column of 64 x 64 sums, as hopper.h
+ * spreads them. */
 SR_DEVICE int warp_row() {
     return thread_again() / SR_WARP * 16;
 }
@@ -126,8 +132,8 @@ SR_DEVICE int sums_column() {
     return 2 * (thread_again() % 4);
 }
 
-/* A barrier for the copies of a chunk, of which the first is `chunk`: the parity of a phase is that of its chunk. By one thread,
- * before a barrier of the block. */
+/* A barrier for the copies of a chunk, of which the first is `chunk`: the parity of a phase is that
+ * of its chunk. By one thread, before a barrier of the block. */
 SR_DEVICE void chunk_barrier_init(uint64_t *full, int chunk) {
     mbarrier_init(full, 1);
     mbarrier_init_fence();
@@ -142,7 +148,8 @@ SR_DEVICE float (&flat(chunk_sums &c))[SR_CHUNK / 2] {
     return reinterpret_cast<float(&)[SR_CHUNK / 2]>(c);
 }
 
-/* How an operand's tile is contiguous: along what is summed over, or across it; and bytes to the next 16 of the sum. */
+/* How an operand's tile is contiguous: along what is summed over, or across it; and bytes to the
+ * next 16 of the sum. */
 enum contiguous { ALONG = 0, ACROSS = 1 };
 SR_BOTH constexpr int next_sixteen(contiguous how) {
     return how == ALONG ? 32 : 16 * SR_CHUNK * (int)sizeof(sr_bf16);
@@ -185,7 +192,8 @@ template <class Start> SR_DEVICE void products(const Start &start) {
 
 /* ---- what rows do not see ---- */
 
-/* Weights 0 of keys (columns) after their query (row), and of keys before the query's document, where one begins inside. */
+/* Weights 0 of keys (columns) after their query (row), and of keys before the query's document,
+ * where one begins inside. */
 SR_DEVICE void hide_keys_of_chunk(chunk_sums &w, const sr_chunk_head<false> &head, int t0,
                                   bool documents) {
     const int apart = sums_row() - sums_column();
@@ -208,7 +216,8 @@ SR_DEVICE void hide_keys_of_chunk(chunk_sums &w, const sr_chunk_head<false> &hea
     }
 }
 
-/* Past the last query of the chunk that sees key t0 + row; there is one. Documents begin in order. */
+/* Past the last query of the chunk that sees key t0 + row; there is one. Documents begin in
+ * order. */
 SR_DEVICE int seen_until(const sr_chunk_head<false> &head, int t0, int row) {
     int sees = row, past = SR_CHUNK;
 #pragma unroll 1
@@ -222,7 +231,8 @@ SR_DEVICE int seen_until(const sr_chunk_head<false> &head, int t0, int row) {
     return past;
 }
 
-/* The same of queries (columns) before their key (row), and of queries whose documents begin after it. */
+/* The same of queries (columns) before their key (row), and of queries whose documents begin after
+ * it. */
 SR_DEVICE void hide_queries_of_chunk(chunk_sums &w, const sr_chunk_head<false> &head, int t0,
                                      bool documents) {
     const int apart = sums_row() - sums_column();
@@ -246,8 +256,8 @@ SR_DEVICE void hide_queries_of_chunk(chunk_sums &w, const sr_chunk_head<false> &
 
 /* ---- the state ---- */
 
-/* z = sum_j k_j, as products of 64 x 8 whose pairs of columns add up to it: a thread has two of its numbers. They wait in shared
- * memory, since registers are few. */
+/* z = sum_j k_j, as products of 64 x 8 whose pairs of columns add up to it: a thread has two of its
+ * numbers. They wait in shared memory, since registers are few. */
 struct chunk_ones {
     float z[2][CHUNK_THREADS];
 
@@ -283,8 +293,9 @@ struct chunk_state {
         ones.put({0, 0, 0, 0});
     }
 
-    /* What `span` of head `number` begins with, in a walk forwards or from the end: one of spans.states, or the sum of some, in
-     * the order of sr_chunked_scan. The state is zero so far. */
+    /* What `span` of head `number` begins with, in a walk forwards or from the end: one of
+     * spans.states, or the sum of some, in the order of sr_chunked_scan. The state is zero so
+     * far. */
     template <int WARPS>
     SR_DEVICE void get(const sr_chunk_spans &spans, const sr_chunk_head<false> &head, int number,
                        int span, bool from_end) {
@@ -318,8 +329,8 @@ struct chunk_state {
         ones.put(z);
     }
 
-    /* Adds a chunk of keys and values, and makes more products with these; each key counts in z as the pairs of rows of `counts`
-     * say. */
+    /* Adds a chunk of keys and values, and makes more products with these; each key counts in z as
+     * the pairs of rows of `counts` say. */
     template <class More>
     SR_DEVICE void add(const sr_bf16 *keys, const sr_bf16 *values, const sr_bf16 *counts,
                        const More &more) {
@@ -345,7 +356,8 @@ struct chunk_state {
     }
 };
 
-/* A number in the rows 2 i and 2 i + 1 of column `column` of a tile of 8 rows, rounded, and what rounding it left. */
+/* A number in the rows 2 i and 2 i + 1 of column `column` of a tile of 8 rows, rounded, and what
+ * rounding it left. */
 SR_DEVICE void pair_store(sr_bf16 *tile, int column, int i, float x) {
     const sr_bf16 high = to_bf16(x), low = to_bf16(x - to_float(high));
     tile[sr_tile<SR_CHUNK>::offset(2 * i, column / 8) + column % 8] = high;

@@ -1,5 +1,6 @@
-/* hopper_backward_dkv.cu: linear attention chunk by chunk on Hopper, gradients of keys and values: a walk from the
- * end, whose state sums up queries times gradients of numerators. What a query's weights are scaled with is in its features. */
+/* hopper_backward_dkv.cu: linear attention chunk by chunk on Hopper, gradients of keys and values:
+ * a walk from the end, whose state sums up queries times gradients of numerators. What a query's
+ * weights are scaled with is in its features. */
 #include "attention/cuda/linear/hopper.h"
 
 #include "device/cuda/check.h"
@@ -58,7 +59,8 @@ struct key_rows {
     }
 };
 
-/* Where documents begin around a chunk. It is asked for anew where it is needed, since registers are few. */
+/* Where documents begin around a chunk. It is asked for anew where it is needed, since registers
+ * are few. */
 struct key_chunk {
     sr_chunk_head<false> head;
     int t0;
@@ -153,7 +155,8 @@ SR_DEVICE void key_gradients(key_rows &rows, chunk_state &state, const key_memor
     wgmma_settle(flat(rows.c));
 }
 
-/* What belongs to a chunk's queries; those past the end count nothing. It is on its way together with the tiles. */
+/* What belongs to a chunk's queries; those past the end count nothing. It is on its way together
+ * with the tiles. */
 struct query_numbers {
     float d_row_sum, scale[chunk_tiles::pieces];
 

@@ -1,5 +1,5 @@
-/* hopper_backward_dq.cu: linear attention chunk by chunk on Hopper, gradients of the queries: the walk of the
- * forward pass, with gradients of numerators in place of queries. */
+/* hopper_backward_dq.cu: linear attention chunk by chunk on Hopper, gradients of the queries: the
+ * walk of the forward pass, with gradients of numerators in place of queries. */
 #include "attention/cuda/linear/hopper.h"
 
 #include "attention/cuda/shared/backward_preprocess.h"
@@ -18,8 +18,8 @@ struct query_memory {
 };
 static_assert(chunk_blocks_fit(sizeof(query_memory), HOPPER_QUERY_BLOCKS), "too much memory");
 
-/* Gradients of the features of 64 queries. Those of the sums of weights, which are not known before the numerators' part is,
- * are multiplied with the sums of the keys that each query sees, E. */
+/* Gradients of the features of 64 queries. Those of the sums of weights, which are not known before
+ * the numerators' part is, are multiplied with the sums of the keys that each query sees, E. */
 struct gradient_rows {
     chunk_sums c;
     float sum[2];    /* gradients of the sums of weights */
@@ -34,7 +34,8 @@ struct gradient_rows {
         multiply_packed(c, a, shared->keys);
     }
 
-    /* What was saved of rows: their sums where there is no norm, else gradients that were computed before. */
+    /* What was saved of rows: their sums where there is no norm, else gradients that were computed
+     * before. */
     SR_DEVICE void ask(const sr_attention_view<sr_bf16> &call, int b, int h, int t) {
         const bool plain = call.choices.norm == SRNN_NORM_NONE;
 #pragma unroll
@@ -82,8 +83,8 @@ struct gradient_rows {
         }
     }
 
-    /* C += sum E: first the rounded sums times the chunk's keys, then what rounding them left; `before`: whether a row sees what
-     * is before the chunk. */
+    /* C += sum E: first the rounded sums times the chunk's keys, then what rounding them left;
+     * `before`: whether a row sees what is before the chunk. */
     SR_DEVICE void add_sums(const query_memory *shared, const sr_chunk_head<false> &head, int t0,
                             bool documents, const bool (&before)[2]) {
         float left[2] = {sum[0], sum[1]};

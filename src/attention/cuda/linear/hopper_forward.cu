@@ -16,8 +16,8 @@ struct forward_memory {
 };
 static_assert(chunk_blocks_fit(sizeof(forward_memory), HOPPER_PLAIN_BLOCKS), "too much memory");
 
-/* The weights of the chunk's pairs, rounded; and sums of the weights of a thread's two rows, but for the score's coefficient, of
- * the chunk's keys and, where `before`, of those before it. */
+/* The weights of the chunk's pairs, rounded; and sums of the weights of a thread's two rows, but
+ * for the score's coefficient, of the chunk's keys and, where `before`, of those before it. */
 SR_DEVICE void weigh(float (&sum)[2], forward_memory *shared, const sr_chunk_head<false> &head,
                      int t0, bool documents, const float (&before)[2]) {
     chunk_sums w;
@@ -51,7 +51,8 @@ SR_DEVICE void visit_values(chunk_sums &c, const forward_memory *shared) {
     multiply_tiles<SR_CHUNK, ALONG, ACROSS>(flat(c), shared->weights, shared->values, true);
 }
 
-/* Where a document begins in the chunk: rows of it see nothing before, and the state afterwards has nothing else. */
+/* Where a document begins in the chunk: rows of it see nothing before, and the state afterwards has
+ * nothing else. */
 SR_DEVICE void walk_documents(chunk_sums &c, chunk_state &state, forward_memory *shared, int begun,
                               const float (&before)[2]) {
     products([&] { read_state(c, shared); });
@@ -73,8 +74,8 @@ SR_DEVICE void walk_documents(chunk_sums &c, chunk_state &state, forward_memory 
     state.add(shared->keys, shared->values, shared->ones);
 }
 
-/* Where rows have no norm, what their numerators are multiplied with, and the sums of their weights kept for backward; else
- * these sums. */
+/* Where rows have no norm, what their numerators are multiplied with, and the sums of their weights
+ * kept for backward; else these sums. */
 template <bool PLAIN>
 SR_DEVICE void finish_sums(float (&sum)[2], const sr_attention_view<sr_bf16> &call,
                            const sr_rows_place &place) {

@@ -1,18 +1,21 @@
-/* linear.h (private): attention chunk by chunk on tensor cores: pairs inside a chunk, and a state between chunks.
+/* linear.h (private): attention chunk by chunk on tensor cores: pairs inside a chunk, and a state
+ * between chunks.
  *
  * A block walks the chunks of a head. The state of linear attention, S = sum_j k_j v_j^T, stays in
- * the registers of its warps as float sums; before each chunk it is rounded to bf16 in shared memory, where all rows of
- * the chunk multiply with it. A warp has 16 rows of the chunk and 16 columns of the values.
+ * the registers of its warps as float sums; before each chunk it is rounded to bf16 in shared
+ * memory, where all rows of the chunk multiply with it. A warp has 16 rows of the chunk and 16
+ * columns of the values.
  *
- * There are four walks of one kind: rows X of a chunk get C = X M + sum over pieces of (X Y^T) Z, where M, the state, is the
- * sum of Y Z^T over the chunks that were walked before:
+ * There are four walks of one kind: rows X of a chunk get C = X M + sum over pieces of (X Y^T) Z,
+ * where M, the state, is the sum of Y Z^T over the chunks that were walked before:
  *     outputs              X = q    Y = k    Z = v     forwards
  *     gradients of q       X = dN   Y = v    Z = k     forwards
  *     gradients of v       X = k    Y = q    Z = dN    from the end
  *     gradients of k       X = v    Y = dN   Z = q     from the end
  *
- * Products and bytes are few, so instructions beside the products decide the time: a thread copies the same columns of each
- * tile and makes features of what it copied itself, and what a row has in common is multiplied once. */
+ * Products and bytes are few, so instructions beside the products decide the time: a thread copies
+ * the same columns of each tile and makes features of what it copied itself, and what a row has in
+ * common is multiplied once. */
 #ifndef SR_ATTENTION_CUDA_LINEAR_LINEAR_H
 #define SR_ATTENTION_CUDA_LINEAR_LINEAR_H
 
@@ -28,8 +31,8 @@ SR_DEVICE int warp_number() {
     return of_warp((int)threadIdx.x / SR_WARP);
 }
 
-/* The first of a warp's 16 rows of a chunk. Rows have 1 to SR_CHUNK_ROWS pieces to visit: each warp has each place in turn,
- * since warp n of all blocks is in the same quarter of a multiprocessor. */
+/* The first of a warp's 16 rows of a chunk. Rows have 1 to SR_CHUNK_ROWS pieces to visit: each warp
+ * has each place in turn, since warp n of all blocks is in the same quarter of a multiprocessor. */
 SR_DEVICE int chunk_own(int warp, int chunk) {
     return 16 * ((warp + chunk) % SR_CHUNK_ROWS);
 }
@@ -37,16 +40,17 @@ SR_DEVICE int chunk_own(int warp, int chunk) {
 /* Numbers of a state as its warps keep it. */
 enum { SR_STATE_NUMBERS = 2 * SR_CHUNK_ROWS * SR_WARP * 20 };
 
-/* Heads that are too few to fill a GPU, or the last of many that are left over when it was filled some times, are cut into
- * spans that are walked side by side, once the states before them are known. Heads are those of keys and values, b * Hkv +
- * kv; each has `group` blocks, or that many a span. */
+/* Heads that are too few to fill a GPU, or the last of many that are left over when it was filled
+ * some times, are cut into spans that are walked side by side, once the states before them are
+ * known. Heads are those of keys and values, b * Hkv + kv; each has `group` blocks, or that many a
+ * span. */
 struct sr_chunk_spans {
     int heads, group, chunks; /* chunks of a head */
     int whole;                /* so many heads are not cut */
     int count, each;          /* spans of the others; chunks of a span */
     float *states;            /* (heads - whole, count, SR_STATE_NUMBERS) */
-    bool
-        apart; /* they are what the span before each adds: a walk sums them up where it reads them */
+    /* they are what the span before each adds: a walk sums them up where it reads them */
+    bool apart;
 
     SR_BOTH int cut_blocks(int spans) const {
         return (heads - whole) * group * spans;
@@ -59,7 +63,8 @@ struct sr_chunk_spans {
     }
 };
 
-/* What a block walks: chunks start .. end-1 of a head, where row = (b * Hkv + kv) * group + its place in the group. */
+/* What a block walks: chunks start .. end-1 of a head, where row = (b * Hkv + kv) * group + its
+ * place in the group. */
 struct sr_chunk_walk {
     int row, span, start, end;
 };
@@ -73,8 +78,9 @@ SR_DEVICE sr_chunk_walk chunk_walk(const sr_chunk_spans &spans, int block) {
     return {before + row, span, start, min(start + spans.each, spans.chunks)};
 }
 
-/* Whether what backward asks of rows follows from <d_o, numerator>, which for a query is that of its features and their
- * gradient: then numerators are not kept, and the gradients of queries come with it. */
+/* Whether what backward asks of rows follows from <d_o, numerator>, which for a query is that of
+ * its features and their gradient: then numerators are not kept, and the gradients of queries come
+ * with it. */
 static inline bool sr_chunked_plain(const sr_attention_view<sr_bf16> &call) {
     return call.choices.norm == SRNN_NORM_NONE;
 }
@@ -94,8 +100,8 @@ srnn_status sr_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
                                      const sr_mma_alignment &aligned, const sr_chunk_room &room,
                                      cudaStream_t stream);
 
-/* Blocks of four warps that registers are shared out for, where weights do not decay; before Hopper shared memory has no room
- * for more than two or three. */
+/* Blocks of four warps that registers are shared out for, where weights do not decay; before Hopper
+ * shared memory has no room for more than two or three. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define SR_CHUNK_BLOCKS 2
 #else
@@ -111,9 +117,10 @@ sr_chunk_spans sr_chunked_spans(int heads, int group, int T, int blocks);
 /* How many states such spans need room for. */
 size_t sr_chunked_states(const srnn_problem *problem, int group, int blocks);
 
-/* spans.states: the states of keys and values before all spans but the first; of queries and gradients of numerators after all
- * but the last, of a walk from the end, where heads have no group; and from what the span before each adds, unless it stays
- * `apart`, the states before spans of a walk forwards or from the end. */
+/* spans.states: the states of keys and values before all spans but the first; of queries and
+ * gradients of numerators after all but the last, of a walk from the end, where heads have no
+ * group; and from what the span before each adds, unless it stays `apart`, the states before spans
+ * of a walk forwards or from the end. */
 srnn_status sr_chunked_key_states(const sr_attention_view<sr_bf16> &call,
                                   const sr_mma_alignment &aligned, const sr_chunk_spans &spans,
                                   cudaStream_t stream);
@@ -161,8 +168,8 @@ struct sr_piece_row {
     }
 };
 
-/* One head's rows, chunk by chunk; a thread of the block moves 8 columns of `pieces` rows of each. Where they are is not kept in
- * registers, which are few. */
+/* One head's rows, chunk by chunk; a thread of the block moves 8 columns of `pieces` rows of each.
+ * Where they are is not kept in registers, which are few. */
 template <int THREADS> struct sr_chunk_tiles {
     using Tile = sr_tile<SR_CHUNK>;
     static constexpr int apart = THREADS / Tile::chunks, pieces = SR_CHUNK / apart;
@@ -170,7 +177,8 @@ template <int THREADS> struct sr_chunk_tiles {
 
     sr_head_rows<const sr_bf16> head;
 
-    /* The thread's first row; where its first piece lies in a tile; how many of its columns exist. */
+    /* The thread's first row; where its first piece lies in a tile; how many of its columns
+     * exist. */
     static SR_DEVICE int row() {
         return thread_again() / Tile::chunks;
     }
@@ -181,8 +189,8 @@ template <int THREADS> struct sr_chunk_tiles {
         return max(0, min(8, head.columns - sr_piece_row::column(0)));
     }
 
-    /* Starts the copy of rows t0 .. t0+SR_CHUNK-1; those from `past` on and columns past the end become zero. Complete
-     * after cp_async_wait and a barrier. */
+    /* Starts the copy of rows t0 .. t0+SR_CHUNK-1; those from `past` on and columns past the end
+     * become zero. Complete after cp_async_wait and a barrier. */
     SR_DEVICE void load(sr_bf16 *tile, int t0, int past) const {
         if (!head.aligned || head.columns < SR_CHUNK || t0 + SR_CHUNK > past) {
             load_some(tile, t0, past);
@@ -218,8 +226,8 @@ template <int THREADS> struct sr_chunk_tiles {
         }
     }
 
-    /* Zero for tokens of other documents, which count nothing in a state: there even nothing times what is not a number is
-     * not one. By all threads, between barriers. */
+    /* Zero for tokens of other documents, which count nothing in a state: there even nothing times
+     * what is not a number is not one. By all threads, between barriers. */
     static SR_DEVICE void clear(sr_bf16 *tile, const float *factor) {
 #pragma unroll 1
         for (int n = 0; n < pieces; n++)
@@ -244,8 +252,9 @@ template <int THREADS> struct sr_chunk_tiles {
         store_vector(reinterpret_cast<uint32_t *>(at), pairs);
     }
 
-    /* Features of the thread's own pieces, which become zero past the last column, and finite from row `past` on; piece n
-     * times scale(n). After the thread's own copies have come, and before the barrier that shows them to others. */
+    /* Features of the thread's own pieces, which become zero past the last column, and finite from
+     * row `past` on; piece n times scale(n). After the thread's own copies have come, and before
+     * the barrier that shows them to others. */
     template <class Scale>
     SR_DEVICE void features(sr_bf16 *tile, const sr_feature_map &map, int t0, int past,
                             const Scale &scale) const {
@@ -286,8 +295,8 @@ template <int THREADS> struct sr_chunk_tiles {
 /* What a head says about its tokens. */
 template <bool DECAYS> struct sr_chunk_head {
     const int32_t *first; /* (T) of the batch row */
-    const double
-        *decay; /* (T) of the kv head; read only where weights decay; NULL: they do not after all */
+    /* (T) of the kv head; read only where weights decay; NULL: they do not after all */
+    const double *decay;
     int T;
 
     /* exp(C_to - C_from); one document has both. */
@@ -297,7 +306,8 @@ template <bool DECAYS> struct sr_chunk_head {
         return 1;
     }
 
-    /* What the state before t0 counts for token t at t0 or later: nothing where a document begins between. */
+    /* What the state before t0 counts for token t at t0 or later: nothing where a document begins
+     * between. */
     SR_DEVICE float from_before(int t0, int t) const {
         const int inside = min(t, T - 1);
         return t0 == 0 || first[inside] >= t0 ? 0 : between(t0 - 1, inside);
@@ -308,13 +318,14 @@ template <bool DECAYS> struct sr_chunk_head {
         return t > last || t < first[last] ? 0 : between(t, last);
     }
 
-    /* What the state before t0 counts in the state after `last`; the document of `last` begins at `begins`. */
+    /* What the state before t0 counts in the state after `last`; the document of `last` begins at
+     * `begins`. */
     SR_DEVICE float across(int t0, int last, int begins) const {
         return begins < t0 ? between(t0 - 1, last) : 0;
     }
 
-    /* The same for a walk from the end: what queries from t1 on count for token t before; what query t, at t0 or later,
-     * counts for tokens before t0. */
+    /* The same for a walk from the end: what queries from t1 on count for token t before; what
+     * query t, at t0 or later, counts for tokens before t0. */
     SR_DEVICE float from_after(int t1, int t) const {
         return t1 >= T || t < first[t1] ? 0 : between(t, t1);
     }
@@ -360,8 +371,8 @@ SR_DEVICE void decay_pairs(float (&w)[SR_PIECE], const sr_chunk_head<DECAYS> &he
     }
 }
 
-/* Weights 0 for what query t + row of a 16 x 16 piece does not see: keys after it, and of other documents where some begin in
- * the chunk. Pieces from key `key` on, up to the queries' own. */
+/* Weights 0 for what query t + row of a 16 x 16 piece does not see: keys after it, and of other
+ * documents where some begin in the chunk. Pieces from key `key` on, up to the queries' own. */
 template <bool DECAYS>
 SR_DEVICE void hide_keys(float (&w)[SR_PIECE], const sr_chunk_head<DECAYS> &head, int t, int key,
                          bool documents) {
@@ -403,7 +414,8 @@ SR_DEVICE float counted(float x, float factor) {
     return factor == 0 ? 0 : x * factor;
 }
 
-/* Row `half` of the lane's two of C times factor, where that can be 0 because the row does not count. */
+/* Row `half` of the lane's two of C times factor, where that can be 0 because the row does not
+ * count. */
 template <int P> SR_DEVICE void scale_row(float (&c)[P][4], int half, float factor) {
 #pragma unroll
     for (int n = 0; n < P; n++) {
@@ -412,7 +424,8 @@ template <int P> SR_DEVICE void scale_row(float (&c)[P][4], int half, float fact
     }
 }
 
-/* P pieces of 16 rows of a tile, from column 8 `begin` on, = C. By a warp; complete after a barrier or __syncwarp. */
+/* P pieces of 16 rows of a tile, from column 8 `begin` on, = C. By a warp; complete after a barrier
+ * or __syncwarp. */
 template <int WIDTH, int P>
 SR_DEVICE void pieces_to_tile(sr_bf16 *rows, const float (&c)[P][4], int begin = 0) {
     const int lane = thread_again() % SR_WARP;
@@ -426,7 +439,8 @@ SR_DEVICE void pieces_to_tile(sr_bf16 *rows, const float (&c)[P][4], int begin =
 
 /* ---- the state ---- */
 
-/* A: the transposed columns 16 c .. 16 c + 15 of the tile, as rows; it is summed over rows row .. row+15. */
+/* A: the transposed columns 16 c .. 16 c + 15 of the tile, as rows; it is summed over rows row ..
+ * row+15. */
 template <int WIDTH>
 SR_DEVICE void load_a_columns(uint32_t (&a)[4], const sr_bf16 *tile, int row, int c) {
     const int lane = threadIdx.x % SR_WARP;
@@ -434,7 +448,8 @@ SR_DEVICE void load_a_columns(uint32_t (&a)[4], const sr_bf16 *tile, int row, in
         a, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, c, lane / 8 % 2));
 }
 
-/* What the tokens of a chunk count in the state after it. Shared memory, (tokens) each; NULL: all are 1. */
+/* What the tokens of a chunk count in the state after it. Shared memory, (tokens) each; NULL: all
+ * are 1. */
 struct sr_token_factors {
     const float *values, *ones; /* in S; in z */
 };
@@ -450,8 +465,8 @@ SR_DEVICE void scale_columns(uint32_t (&a)[4], const float *factor, int step) {
     }
 }
 
-/* A warp's part of S^T: 16 columns of the values by all columns of the keys, or half of them where eight warps share it; and
- * where rows are summed, 16 numbers of z = sum_j k_j. */
+/* A warp's part of S^T: 16 columns of the values by all columns of the keys, or half of them where
+ * eight warps share it; and where rows are summed, 16 numbers of z = sum_j k_j. */
 template <int WARPS> struct sr_chunk_state {
     static constexpr int P = SR_CHUNK / 8 * SR_CHUNK_ROWS / WARPS;
     float s[P][4];
@@ -561,8 +576,8 @@ SR_DEVICE void rows_out(const sr_head_rows<sr_bf16> &head, const sr_bf16 *rows, 
     }
 }
 
-/* Rows t .. t+15, those before `past`, = C, COLUMNS of them at a time. By a warp, through 16 rows of COLUMNS that no other
- * uses. */
+/* Rows t .. t+15, those before `past`, = C, COLUMNS of them at a time. By a warp, through 16 rows
+ * of COLUMNS that no other uses. */
 template <int COLUMNS>
 SR_DEVICE void store_rows(sr_head_rows<sr_bf16> to, const float (&c)[SR_CHUNK / 8][4], int t,
                           sr_bf16 *rows, int past) {
@@ -586,8 +601,9 @@ struct sr_rows_place {
     int b, h, t;
 };
 
-/* Rows of queries: from numerators C and the lane's share of the sums of their weights, what backward wants of them and the
- * outputs. By a warp, through 16 rows of COLUMNS that no other uses. */
+/* Rows of queries: from numerators C and the lane's share of the sums of their weights, what
+ * backward wants of them and the outputs. By a warp, through 16 rows of COLUMNS that no other
+ * uses. */
 template <int COLUMNS>
 SR_DEVICE void store_outputs(const sr_attention_view<sr_bf16> &call,
                              const sr_mma_alignment &aligned, const sr_rows_place &place,
@@ -688,8 +704,8 @@ struct sr_chunk_rows {
         scale_row(c, half, factor);
     }
 
-    /* Pairs with rows at .. at+15 of Y and Z; weigh(w) makes weights of the 16 x 16 products of X and Y, of whose four steps
-     * AHEAD are loaded at a time. */
+    /* Pairs with rows at .. at+15 of Y and Z; weigh(w) makes weights of the 16 x 16 products of X
+     * and Y, of whose four steps AHEAD are loaded at a time. */
     template <int AHEAD = 4, class Weigh>
     SR_DEVICE void visit(const sr_bf16 *y, const sr_bf16 *z, int at, const Weigh &weigh) {
         float w[SR_PIECE] = {};
@@ -712,8 +728,8 @@ struct sr_chunk_rows {
     }
 };
 
-/* Starts the copy of numbers t0 .. t0+SR_CHUNK-1 of rows; those from `past` on become zero. Complete after cp_async_wait and a
- * barrier. */
+/* Starts the copy of numbers t0 .. t0+SR_CHUNK-1 of rows; those from `past` on become zero.
+ * Complete after cp_async_wait and a barrier. */
 SR_DEVICE void load_row_numbers(float *to, const float *from, int t0, int past) {
     const int n = (int)threadIdx.x;
     if (n < SR_CHUNK)
@@ -742,7 +758,8 @@ template <class Use> SR_DEVICE void each_feature(const sr_bf16 *rows, const Use 
     }
 }
 
-/* Gradients of features to those of q or k. `rows`: the features in shared memory; `raw`: their 16 rows of q or k. */
+/* Gradients of features to those of q or k. `rows`: the features in shared memory; `raw`: their 16
+ * rows of q or k. */
 SR_DEVICE void features_back(float (&c)[SR_CHUNK / 8][4], const sr_bf16 *rows,
                              const sr_head_rows<const sr_bf16> &raw, srnn_feature feature,
                              int past) {
@@ -783,8 +800,8 @@ SR_DEVICE void feature_dots(float (&dot)[2], const float (&gradient)[SR_CHUNK / 
     dot[1] = quad_sum(dot[1]);
 }
 
-/* dot[i] = <feature of row i, its gradient>, which is sum_j w'_ij dw'_ij where weights are linear in the feature; the
- * first `past` of 16 rows. */
+/* dot[i] = <feature of row i, its gradient>, which is sum_j w'_ij dw'_ij where weights are linear
+ * in the feature; the first `past` of 16 rows. */
 SR_DEVICE void linear_dots(float *dot, const float (&gradient)[SR_CHUNK / 8][4],
                            const sr_bf16 *rows, int past) {
     float own[2];

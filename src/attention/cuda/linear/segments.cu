@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(THREADS, 4)
     state.put(spans.state(head_number, span + 1));
 }
 
-/* What the spans before each, but for the first, add becomes the state before it; a thread has one number of it, and loads those
- * of some spans together. */
+/* What the spans before each, but for the first, add becomes the state before it; a thread has one
+ * number of it, and loads those of some spans together. */
 template <bool DECAYS>
 __global__ void scan_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
                             const sr_chunk_spans spans, bool from_end) {

@@ -1,6 +1,7 @@
-/* backward_dkv.cu: the core's backward on tensor cores, gradients of keys and values: those rows stay, queries and
- * gradients of numerators come in tiles, of all heads that share the keys. Pieces of pairs lie on their side: their rows
- * are keys, so that weights and gradients feed the next products from registers. */
+/* backward_dkv.cu: the core's backward on tensor cores, gradients of keys and values: those rows
+ * stay, queries and gradients of numerators come in tiles, of all heads that share the keys. Pieces
+ * of pairs lie on their side: their rows are keys, so that weights and gradients feed the next
+ * products from registers. */
 #include "attention/cuda/mma/mma.h"
 
 #include "device/cuda/check.h"
@@ -126,7 +127,8 @@ template <class Rows> struct key_pairs {
     }
 };
 
-/* A tile of queries: d_v += W' dN and d_k += dS' Q, without the tile's pieces that no key of the warp is seen by. */
+/* A tile of queries: d_v += W' dN and d_k += dS' Q, without the tile's pieces that no key of the
+ * warp is seen by. */
 template <int WIDTH, sr_score_class KIND, bool KEY, bool VALUE>
 SR_DEVICE void visit(key_rows<WIDTH, KIND, KEY, VALUE> &rows, const query_stage<WIDTH> &stage,
                      const sr_attention_view<sr_bf16> &call, const key_block &block, int query) {
@@ -267,7 +269,8 @@ SR_DEVICE void pass(const sr_attention_view<sr_bf16> &call, const key_block &blo
     __syncthreads(); /* before the tiles are used for other things */
     if (rows.key >= call.T)
         return;
-    /* The stages are free: 16 rows of them for each warp. Keys and values stay for the next pass. */
+    /* The stages are free: 16 rows of them for each warp. Keys and values stay for the next
+     * pass. */
     sr_bf16 *const tile = stages + own * WIDTH;
     if constexpr (KEY)
         finish_keys(rows, call, block, tile, aligned.d_k);

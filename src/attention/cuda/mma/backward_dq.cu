@@ -1,5 +1,5 @@
-/* backward_dq.cu: the core's backward on tensor cores, gradients of queries: query rows stay, keys and values
- * come in tiles. */
+/* backward_dq.cu: the core's backward on tensor cores, gradients of queries: query rows stay, keys
+ * and values come in tiles. */
 #include "attention/cuda/mma/mma.h"
 
 #include "device/cuda/check.h"

@@ -7,7 +7,8 @@
 enum { WARPS = 4, THREADS = WARPS * SR_WARP };
 
 template <int WIDTH, sr_score_class KIND> struct shape {
-    /* 16 rows a warp, or twice that, so that each fragment of keys and values serves two products. */
+    /* 16 rows a warp, or twice that, so that each fragment of keys and values serves two
+     * products. */
     static constexpr int row_tiles = WIDTH <= 64 && KIND != SR_CLASS_LONG ? 2 : 1;
     static constexpr int warp_rows = 16 * row_tiles;
     static constexpr int rows = WARPS * warp_rows;
@@ -313,7 +314,8 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
         return maximum[m][half] == -INFINITY ? 0 : maximum[m][half] * unit;
     }
 
-    /* Numerators and statistics to memory where they are wanted, then the outputs. `tile`: the warp's. */
+    /* Numerators and statistics to memory where they are wanted, then the outputs. `tile`: the
+     * warp's. */
     SR_DEVICE void finish(sr_bf16 *tile, const sr_mma_alignment &aligned) {
         const int past = call.T;
         const sr_head_rows<sr_bf16> out = head_rows(call.o, b, h, call.Dv, aligned.o);

@@ -50,22 +50,23 @@ SR_DEVICE void polynomial_of(float (&w)[COUNT], const float (&r)[COUNT], const f
             w[n] = fmaf(w[n], r[n], coefficient[power]);
 }
 
-/* C_i - C_j for a tile of pairs: differences from one of them in double, the rest in float. `decay` is the kv head's. */
+/* C_i - C_j for a tile of pairs: differences from one of them in double, the rest in float. `decay`
+ * is the kv head's. */
 SR_DEVICE float decay_from(const double *decay, int t, double reference, float unit) {
     return (float)(decay[t] - reference) * unit;
 }
 
 /* ---- gradients of a 16 x 16 piece of pairs ----
  *
- * r: dot products in, weights w' out; d: <d_numerator, v> in, gradients of r (of which slope_unit is left) out. A lane
- * has 8 pairs; Pairs says of pair e
+ * r: dot products in, weights w' out; d: <d_numerator, v> in, gradients of r (of which slope_unit
+ * is left) out. A lane has 8 pairs; Pairs says of pair e
  *     scale(e), d_row_sum(e)   of its row, as sr_attention_outputs_backward left them
  *     hidden(e)                asked only where pairs.masked
  *     decay(e), take(e, x)     C_i - C_j in decay_units, and x = w' dw'; only where pairs.decays */
 enum { SR_PIECE = 8 };
 
-/* What a piece has beside its scores, known when it is compiled: most pieces have nothing, and should not have to ask
- * pair by pair. OTHER: hidden pairs, decay. */
+/* What a piece has beside its scores, known when it is compiled: most pieces have nothing, and
+ * should not have to ask pair by pair. OTHER: hidden pairs, decay. */
 enum sr_piece_kind { SR_PIECE_PLAIN, SR_PIECE_CLAMPED, SR_PIECE_OTHER };
 
 SR_DEVICE bool is_clamped(sr_piece_kind kind, const sr_score_rule &rule, float r) {
@@ -166,7 +167,8 @@ SR_DEVICE int piece_column(int e) {
     return e / 4 * 8 + 2 * (int)(threadIdx.x % 4) + e % 2;
 }
 
-/* C of the lane's rows and columns of a piece whose first position is (row, column), less one of them. */
+/* C of the lane's rows and columns of a piece whose first position is (row, column), less one of
+ * them. */
 struct sr_piece_decay {
     float of_row[2], of_column[4];
 
@@ -224,7 +226,8 @@ SR_DEVICE void value_gradient(float (&x)[Row::count], const sr_attention_view<sr
     }
 }
 
-/* c (MT times 16 x 16) = A times the transposed rows row .. row+15 of the tile. operand(m) is the A of c[m]. */
+/* c (MT times 16 x 16) = A times the transposed rows row .. row+15 of the tile. operand(m) is the A
+ * of c[m]. */
 template <int WIDTH, int MT, class Operands>
 SR_DEVICE void multiply_pieces(float (&c)[MT][SR_PIECE], const Operands &operand,
                                const sr_bf16 *tile, int row) {

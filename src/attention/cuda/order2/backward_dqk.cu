@@ -1,16 +1,17 @@
 /* backward_dqk.cu: attention of order 2 chunk by chunk, gradients of queries and of keys.
  *
- * What the state gives the gradient of a query is, but for coefficients, sum_a q_a <dN, S_a> with the gradient dN of its
- * numerator: rows of dN, times one number of the query, times a block of the state. Of keys it is the same with values in
- * place of dN and the state of queries after the span. Of one tile it is for each product of two numbers of the query first
- * <dN, its row of the state>, which each of the two gets times the other. */
+ * What the state gives the gradient of a query is, but for coefficients, sum_a q_a <dN, S_a> with
+ * the gradient dN of its numerator: rows of dN, times one number of the query, times a block of the
+ * state. Of keys it is the same with values in place of dN and the state of queries after the span.
+ * Of one tile it is for each product of two numbers of the query first <dN, its row of the state>,
+ * which each of the two gets times the other. */
 #include "attention/cuda/order2/rows.h"
 
 #include "device/cuda/check.h"
 #include "device/cuda/launch.h"
 
-/* Rows of queries (keys), of gradients of numerators (values). A stage has 128 rows of the state, or 64 keys and values
- * (queries, gradients of numerators and what their rows have in common). */
+/* Rows of queries (keys), of gradients of numerators (values). A stage has 128 rows of the state,
+ * or 64 keys and values (queries, gradients of numerators and what their rows have in common). */
 template <int WIDTH> struct gradient_memory {
     alignas(16) sr_bf16 x[SR_EXPANDED_ROWS * WIDTH];
     sr_bf16 w[SR_EXPANDED_ROWS * SR_CHUNK];
@@ -25,8 +26,8 @@ struct pair_stage {
     int t0;
 };
 
-/* Starts the copy of the stage of numbers 8 `eight` .. by tile b: rows of the state, of which only one of (a, b) and (b, a)
- * is kept. */
+/* Starts the copy of the stage of numbers 8 `eight` .. by tile b: rows of the state, of which only
+ * one of (a, b) and (b, a) is kept. */
 SR_DEVICE void load_products(sr_bf16 *tile, const sr_bf16 *state, int eight, int b) {
     const int a = eight / 2, low = min(a, b), high = max(a, b);
     const sr_bf16 *const pair = state + (high * (high + 1) / 2 + low) * 16 * SR_GROUP_NUMBERS;
@@ -283,7 +284,8 @@ template <int WIDTH, bool FROM_END> struct gradient_rows {
     }
 };
 
-/* Queries: row_scale, and what a decay asks of rows: sum_j w'_ij dw'_ij = <dN, sum_j w' v> + d_row_sum sum_j w'. */
+/* Queries: row_scale, and what a decay asks of rows: sum_j w'_ij dw'_ij = <dN, sum_j w' v> +
+ * d_row_sum sum_j w'. */
 SR_DEVICE float finish_query(const sr_attention_view<sr_bf16> &call, int b, int h, int i) {
     using Row = sr_quad_row<SR_CHUNK>;
     const int inside = min(i, call.T - 1);
@@ -322,15 +324,16 @@ SR_DEVICE void store_gradients(const sr_attention_view<sr_bf16> &call, const sr_
                           call.T);
 }
 
-/* What a block pairs with: keys and values of the span up to its rows; or queries and gradients of numerators from its rows
- * on, of all heads that share the keys. */
+/* What a block pairs with: keys and values of the span up to its rows; or queries and gradients of
+ * numerators from its rows on, of all heads that share the keys. */
 template <int WIDTH, bool FROM_END> struct pair_stream {
     static constexpr int THREADS = sr_expanded_shape<WIDTH>::THREADS;
     const sr_attention_view<sr_bf16> &call;
     const sr_mma_alignment &aligned;
     gradient_memory<WIDTH> &memory;
     sr_expanded_block at;
-    int seen; /* by rows of queries: the first key of the span; of rows of keys: past its last query */
+    /* by rows of queries: the first key of the span; of rows of keys: past its last query */
+    int seen;
 
     SR_DEVICE int kv() const {
         return FROM_END ? at.head : at.head / call.group;
@@ -395,7 +398,8 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
     const sr_chunk_head<true> head = chunk_head<true>(call, at.b, pairs.kv());
     const sr_bf16 *const state = expanded.state(head_number, at.span);
     pairs.seen = FROM_END ? seen_to(head, at) : seen_from(head, at);
-    /* Stages of products of the state, tile by tile of the gradients; one of its other rows; those of pairs. */
+    /* Stages of products of the state, tile by tile of the gradients; one of its other rows; those
+     * of pairs. */
     const bool counts = FROM_END ? at.end < past && head.first[at.end] < t0 + SR_EXPANDED_ROWS
                                  : at.begin > 0 && head.first[t0] < at.begin;
     const int each = 2 * tiles,

@@ -1,11 +1,12 @@
-/* backward_dv.cu: attention of order 2 chunk by chunk, gradients of values: rows of keys read the state of queries
- * after their span, and pair with the queries of the span. */
+/* backward_dv.cu: attention of order 2 chunk by chunk, gradients of values: rows of keys read the
+ * state of queries after their span, and pair with the queries of the span. */
 #include "attention/cuda/order2/rows.h"
 
 #include "device/cuda/check.h"
 #include "device/cuda/launch.h"
 
-/* A stage has 128 rows of the state, or 64 queries, their gradients of numerators and what rows have in common. */
+/* A stage has 128 rows of the state, or 64 queries, their gradients of numerators and what rows
+ * have in common. */
 template <int WIDTH> struct rows_memory {
     alignas(16) sr_bf16 keys[SR_EXPANDED_ROWS * WIDTH];
     sr_bf16 stage[STAGES][2][SR_CHUNK_NUMBERS];
@@ -87,7 +88,8 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, WIDTH <= 16
     const int head_number = b * call.Hkv + kv;
     const sr_chunk_head<true> head = chunk_head<true>(call, b, kv);
     const sr_bf16 *const state = expanded.state(head_number, at.span);
-    /* Stages of the state, none where a document begins after the rows and before its queries; and of queries. */
+    /* Stages of the state, none where a document begins after the rows and before its queries; and
+     * of queries. */
     const bool after = end < past && head.first[end] < t0 + SR_EXPANDED_ROWS;
     const int of_state = after ? expanded.stages() : 0;
     const int to = seen_to(head, at);

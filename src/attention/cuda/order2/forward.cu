@@ -1,5 +1,5 @@
-/* forward.cu: attention of order 2 chunk by chunk, forward: rows of queries read the state before their span,
- * and pair with the keys of the span. */
+/* forward.cu: attention of order 2 chunk by chunk, forward: rows of queries read the state before
+ * their span, and pair with the keys of the span. */
 #include "attention/cuda/order2/rows.h"
 
 #include "device/cuda/check.h"

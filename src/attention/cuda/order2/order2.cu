@@ -12,8 +12,9 @@ static bool fits(const srnn_problem *problem) {
     return sr_highest_order(&problem->attention) <= 2 && problem->D <= 64 && problem->Dv <= 64;
 }
 
-/* Tokens of a span: with so many the state, its sums in memory and the pairs inside take about as long. A chunk that is asked
- * for is that of the CPU, whose longest stands for none: any other gives the shortest spans. */
+/* Tokens of a span: with so many the state, its sums in memory and the pairs inside take about as
+ * long. A chunk that is asked for is that of the CPU, whose longest stands for none: any other
+ * gives the shortest spans. */
 static int span_of(const srnn_problem *p) {
     enum { LONGEST_CHUNK = 96 };
     if (p->chunk < LONGEST_CHUNK)

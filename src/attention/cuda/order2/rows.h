@@ -6,7 +6,8 @@
 
 enum { STAGES = 3 }; /* on their way or read */
 
-/* A warp has two times 16 rows, which share what they read; of short rows 16, since many warps hide more than that saves. */
+/* A warp has two times 16 rows, which share what they read; of short rows 16, since many warps hide
+ * more than that saves. */
 template <int WIDTH> struct sr_expanded_shape {
     static constexpr int HALVES = WIDTH <= 16 ? 1 : 2, WARP_ROWS = 16 * HALVES;
     static constexpr int THREADS = SR_EXPANDED_ROWS / WARP_ROWS * SR_WARP;
@@ -60,7 +61,8 @@ SR_DEVICE uint32_t twice(uint32_t pair, int which) {
     return which ? (pair & 0xffff0000u) | pair >> 16 : (pair & 0xffffu) | pair << 16;
 }
 
-/* Four numbers that follow each other in each of 16 rows, over the four lanes that have a row: as A, of a group of one tile. */
+/* Four numbers that follow each other in each of 16 rows, over the four lanes that have a row: as
+ * A, of a group of one tile. */
 struct sr_turning {
     uint32_t a[4];
 
@@ -168,7 +170,8 @@ template <int WIDTH> struct sr_expanded_rows {
         }
     }
 
-    /* 128 features: tile b of the rows times eight of their numbers, the lower or upper of tile a. */
+    /* 128 features: tile b of the rows times eight of their numbers, the lower or upper of tile
+     * a. */
     SR_DEVICE void read_products(const sr_bf16 *state, const sr_tile_pair &pair, int upper) {
         uint32_t own[HALVES][4];
         sr_vector<uint32_t> number[HALVES][2];

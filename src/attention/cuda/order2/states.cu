@@ -6,12 +6,14 @@
 
 enum { EIGHT = 8, SCAN_THREADS = SR_GROUP_NUMBERS / EIGHT }; /* numbers of a thread of the scan */
 
-/* What a warp sums up, in units of 16 rows by SR_CHUNK columns: four, or two of short keys, where one block has all there is and
- * asks early for a span. Stages on their way or read; blocks of a multiprocessor. */
+/* What a warp sums up, in units of 16 rows by SR_CHUNK columns: four, or two of short keys, where
+ * one block has all there is and asks early for a span. Stages on their way or read; blocks of a
+ * multiprocessor. */
 template <int WIDTH> struct sums_shape {
     static constexpr int UNITS = WIDTH <= 16 ? 2 : 4, WARPS = WIDTH <= 16 ? 8 : 4;
     static constexpr int THREADS = WARPS * SR_WARP, STAGES = WIDTH <= 16 ? 4 : 2;
-    /* Code for GPUs before Hopper needs some registers more than two blocks of short keys would have. */
+    /* Code for GPUs before Hopper needs some registers more than two blocks of short keys would
+     * have. */
     static constexpr int BLOCKS = WIDTH <= 16 && SR_CHUNK_BLOCKS < 4 ? 1 : 2;
 };
 
@@ -229,8 +231,8 @@ template <int WIDTH> struct states_memory {
     float factor[STAGES][SR_CHUNK], ones[STAGES][SR_CHUNK];
 };
 
-/* The tokens that a span adds, 64 at a time: keys and values, or from the end queries and gradients of numerators of all
- * heads that share the keys. */
+/* The tokens that a span adds, 64 at a time: keys and values, or from the end queries and gradients
+ * of numerators of all heads that share the keys. */
 template <int WIDTH, bool FROM_END> struct token_stream {
     const sr_attention_view<sr_bf16> &call;
     const sr_mma_alignment &aligned;
@@ -238,7 +240,8 @@ template <int WIDTH, bool FROM_END> struct token_stream {
     states_memory<WIDTH> &memory;
     int b, kv, begin, end;
     int from,
-        to; /* tokens that count after the span, or from the end before it; others are read as zero */
+        /* tokens that count after the span, or from the end before it; others are read as zero */
+        to;
     bool differ; /* whether tokens count differently */
 
     SR_DEVICE int stages() const {
@@ -271,7 +274,8 @@ template <int WIDTH, bool FROM_END> struct token_stream {
         cp_async_commit();
     }
 
-    /* What the thread's token of stage n counts, in S and z; it is read long before it is put where all see it. */
+    /* What the thread's token of stage n counts, in S and z; it is read long before it is put where
+     * all see it. */
     SR_DEVICE float2 fetch_factors(int n) const {
         const int t = first_of(n) + (int)threadIdx.x % SR_CHUNK;
         if (!differ || n >= stages())
@@ -342,8 +346,8 @@ __global__ void __launch_bounds__(sums_shape<WIDTH>::THREADS, sums_shape<WIDTH>:
         task.put(expanded.sum(head_number, span) + task_offset<WIDTH>(expanded, number));
 }
 
-/* What a group of the state is multiplied with: that of a pair A < B stands for two, and so does that of d in one tile for 16 - d
- * too, but for 0 and 8. */
+/* What a group of the state is multiplied with: that of a pair A < B stands for two, and so does
+ * that of d in one tile for 16 - d too, but for 0 and 8. */
 SR_DEVICE float group_coefficient(const sr_expanded &expanded, const float *coefficient,
                                   int group) {
     const int products = expanded.product_groups();
@@ -354,7 +358,8 @@ SR_DEVICE float group_coefficient(const sr_expanded &expanded, const float *coef
     return coefficient[2] * (twice ? 2.0f : 1.0f);
 }
 
-/* What spans add becomes the state before each. A thread has eight numbers of it, and loads those of some spans together. */
+/* What spans add becomes the state before each. A thread has eight numbers of it, and loads those
+ * of some spans together. */
 struct eight_sums {
     sr_vector<float> half[2];
     SR_DEVICE float &at(int n) {

@@ -1,5 +1,5 @@
-/* backward_preprocess.cu: rows of the output before the backward pass of the core: from the output's gradient to what the core
- * reads of a row. */
+/* backward_preprocess.cu: rows of the output before the backward pass of the core: from the
+ * output's gradient to what the core reads of a row. */
 #include "attention/cuda/shared/backward_preprocess.h"
 #include "attention/cuda/shared/prologue.h"
 #include "attention/cuda/shared/prologue_rows.h"
@@ -18,8 +18,9 @@ template <class Row, int together> struct row_pieces {
     }
 };
 
-/* Without a norm, and with weights that are not negative, all that the core asks of a row follows from <d_o, numerator>.
- * Eight loads of a warp are under way at once; at the end each lane has a row of its own. */
+/* Without a norm, and with weights that are not negative, all that the core asks of a row follows
+ * from <d_o, numerator>. Eight loads of a warp are under way at once; at the end each lane has a
+ * row of its own. */
 enum { PLAIN_TOGETHER = 8 };
 
 /* A lane's share of <x, y>. */
@@ -89,7 +90,8 @@ SR_DEVICE void store_block_sums(float *to, const float (&d_weight)[Row::count],
 /* A lane's part of a row: the gradient of the output, and the numerator. */
 template <class N> struct raw_row { sr_raw_eight<N> d, x; };
 
-/* One row with any norm; adds to the lane's share of the gradients of the norm's weight and bias. */
+/* One row with any norm; adds to the lane's share of the gradients of the norm's weight and
+ * bias. */
 template <class Row, class N>
 SR_DEVICE void normed_row_backward(const sr_attention_view<N> &call, const row_place &at,
                                    const sr_row_facts &facts, const raw_row<N> &raw,
@@ -146,15 +148,15 @@ template <class Row> SR_DEVICE int lane_of_row(int i) {
     return (int)threadIdx.x % SR_WARP / Row::lanes * Row::lanes + i;
 }
 
-/* What an l2 norm makes of a row: the gradient of sum_j w'_ij v_j is d times that of the output less x times the
- * numerator. */
+/* What an l2 norm makes of a row: the gradient of sum_j w'_ij v_j is d times that of the output
+ * less x times the numerator. */
 struct sr_length_gradient {
     sr_row_gradient row;
     float d, x;
 };
 
-/* With an l2 norm: all follows from `square` = <x, x>, and `dot` = <d, x> of the gradient of the output and the numerator;
- * rows have n numbers. */
+/* With an l2 norm: all follows from `square` = <x, x>, and `dot` = <d, x> of the gradient of the
+ * output and the numerator; rows have n numbers. */
 SR_DEVICE sr_length_gradient row_length_backward(const sr_choices &c, const sr_row_facts &row,
                                                  int n, float square, float dot) {
     const sr_row_scalars s = row_scalars(c, row);
@@ -173,9 +175,9 @@ SR_DEVICE sr_length_gradient row_length_backward(const sr_choices &c, const sr_r
     return g;
 }
 
-/* With an l2 norm, and with weights that are not negative, all follows from <x, x> and <d_o, x> of the numerator x: each
- * lane has one row's, and the row's gradient is d d_o - x along. Lengths that a square does not hold are left to the
- * other way. */
+/* With an l2 norm, and with weights that are not negative, all follows from <x, x> and <d_o, x> of
+ * the numerator x: each lane has one row's, and the row's gradient is d d_o - x along. Lengths that
+ * a square does not hold are left to the other way. */
 enum { LENGTH_TOGETHER = 4 };
 template <class N, int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
@@ -231,8 +233,9 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* What a norm that divides by the spread of a row makes of it, with x the numerator less its mean: the normalised row is
- * factor x, and the gradient of sum_j w'_ij v_j is post d weight - shift - pull x. */
+/* What a norm that divides by the spread of a row makes of it, with x the numerator less its mean:
+ * the normalised row is factor x, and the gradient of sum_j w'_ij v_j is post d weight - shift -
+ * pull x. */
 struct sr_spread_gradient {
     sr_row_gradient row;
     float post, factor, shift, pull;
@@ -245,7 +248,8 @@ struct sr_spread_sums {
     float sum, bias; /* of d weight, and <d, bias>; 0 where no mean is taken off */
 };
 
-/* Rows have n numbers. <gradient, x> is `dot` times what the epsilon has of the spread: the rest cancels. */
+/* Rows have n numbers. <gradient, x> is `dot` times what the epsilon has of the spread: the rest
+ * cancels. */
 SR_DEVICE sr_spread_gradient row_spread_backward(const sr_choices &c, const sr_row_facts &row,
                                                  int n, const sr_spread_sums &sums) {
     const sr_row_scalars s = row_scalars(c, row);
@@ -264,7 +268,8 @@ SR_DEVICE sr_spread_gradient row_spread_backward(const sr_choices &c, const sr_r
     return g;
 }
 
-/* With a layer or rms norm all that the core asks of a row follows from a few sums; each lane has one row's. */
+/* With a layer or rms norm all that the core asks of a row follows from a few sums; each lane has
+ * one row's. */
 enum { SPREAD_TOGETHER = 4 };
 template <class N, int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
@@ -378,20 +383,22 @@ template <int together, class N> static int64_t pieces_of(const sr_attention_vie
     return (int64_t)call.B * call.H * of_head;
 }
 
-/* Blocks that share so many pieces of a call with a norm; each leaves a part of the norm's gradients. */
+/* Blocks that share so many pieces of a call with a norm; each leaves a part of the norm's
+ * gradients. */
 static unsigned norm_parts(int64_t pieces) {
     return (unsigned)(pieces < SR_NORM_PARTS ? pieces : (int64_t)SR_NORM_PARTS);
 }
 
-/* In float a lane has no registers for four rows; a logarithm has no sign; and nothing is left of a row of one number less
- * its mean, not even what sums round. */
+/* In float a lane has no registers for four rows; a logarithm has no sign; and nothing is left of a
+ * row of one number less its mean, not even what sums round. */
 template <class N> static bool has_spread(const sr_attention_view<N> &call) {
     const srnn_norm norm = call.choices.norm;
     return sizeof(N) < sizeof(float) && (norm == SRNN_NORM_LAYER || norm == SRNN_NORM_RMS) &&
            call.Dv > 1 && call.score.kind != SR_CLASS_LONG;
 }
 
-/* out (width): sums over partial (parts, 2, width), `half` 0 or 1 of each; a block has 32 columns. */
+/* out (width): sums over partial (parts, 2, width), `half` 0 or 1 of each; a block has 32
+ * columns. */
 __global__ void sum_parts(float *out, const float *partial, int parts, int width, int half) {
     const int column = (int)(blockIdx.x * SR_WARP + threadIdx.x);
     double sum = 0;

@@ -1,4 +1,5 @@
-/* backward_preprocess.h (private): what the core's backward reads of one row, and how it is kept. */
+/* backward_preprocess.h (private): what the core's backward reads of one row, and how it is
+ * kept. */
 #ifndef SR_ATTENTION_CUDA_SHARED_BACKWARD_PREPROCESS_H
 #define SR_ATTENTION_CUDA_SHARED_BACKWARD_PREPROCESS_H
 
@@ -9,7 +10,8 @@ struct row_place {
     int b, h, t;
 };
 
-/* What the core multiplies weights with, or subtracts from their logarithms. In float the maximum is not yet in it. */
+/* What the core multiplies weights with, or subtracts from their logarithms. In float the maximum
+ * is not yet in it. */
 template <class N>
 SR_DEVICE float row_scale_of(const sr_score_rule &rule, float scale, float maximum) {
     if (rule.kind == SR_CLASS_POLYNOMIAL)

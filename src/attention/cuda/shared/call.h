@@ -1,5 +1,5 @@
-/* call.h: one call of attention as CUDA kernels see it: by value, built on the host, and the scratch memory
- * that all of them share. N is the problem's number: sr_bf16 or float. */
+/* call.h: one call of attention as CUDA kernels see it: by value, built on the host, and the
+ * scratch memory that all of them share. N is the problem's number: sr_bf16 or float. */
 #ifndef SR_ATTENTION_CUDA_SHARED_CALL_H
 #define SR_ATTENTION_CUDA_SHARED_CALL_H
 
@@ -7,7 +7,8 @@
 #include "attention/kernel.h"
 #include "base/memory.h"
 
-/* An array with a row (for gates: a number) per batch row, head and position. data NULL: not there, or not wanted. */
+/* An array with a row (for gates: a number) per batch row, head and position. data NULL: not there,
+ * or not wanted. */
 template <class N> struct sr_strided {
     N *data;
     int64_t batch, head, time; /* strides in numbers */
@@ -32,8 +33,8 @@ struct sr_choices {
     float epsilon;
 };
 
-/* Arrays over all positions in the plan's scratch memory; NULL where the variant has no use for one. Rows of q, k, v and
- * d_numerator begin at multiples of 16 bytes. */
+/* Arrays over all positions in the plan's scratch memory; NULL where the variant has no use for
+ * one. Rows of q, k, v and d_numerator begin at multiples of 16 bytes. */
 template <class N> struct sr_attention_scratch {
     sr_strided<N> q, k, v; /* features of q and k, v times its factor */
     float *value_factor;   /* (B, Hkv, T) */
@@ -41,14 +42,14 @@ template <class N> struct sr_attention_scratch {
     double *cumulative;    /* (B, H, T): sum_{m<=i} exp(output gate_m) */
     float *q_inverse;      /* (B, T, D): 1 / norm across the heads, unit_heads only */
     float *k_inverse;
-    /* Backward only. The core works with weights w' = a w, where a_i is such that the gradient of the sum of w' v is of
-     * the size of d_o: see sr_row_backward. */
-    float *
-        row_scale; /* (B, H, T): a_i (polynomial); else what is subtracted from log2 w; in float without the maximum,
-                       * which is subtracted first */
+    /* Backward only. The core works with weights w' = a w, where a_i is such that the gradient of
+     * the sum of w' v is of the size of d_o: see sr_row_backward. */
+    /* (B, H, T): a_i (polynomial); else what is subtracted from log2 w; in float without the
+     * maximum, which is subtracted first */
+    float *row_scale;
     float *d_row_sum; /* (B, H, T): gradient of sum_j w'_ij */
-    sr_strided<N>
-        d_numerator;     /* (B, H, T, Dv): gradient of sum_j w'_ij v_j; data NULL: it is d_o */
+    /* (B, H, T, Dv): gradient of sum_j w'_ij v_j; data NULL: it is d_o */
+    sr_strided<N> d_numerator;
     float *d_cumulative; /* (B, H, T) */
     float *row_dot;      /* (B, H, T): sum_j w'_ij dw'_ij, by the core */
     float *column_dot;   /* (B, Hkv, T): the same over i and the heads of the group, by the core */
@@ -66,7 +67,8 @@ template <class N> struct sr_attention_view {
     const int32_t *first; /* (B, T): the first position a row sees */
     sr_carry carry;       /* of a state that T more tokens are fed to; position NULL: no state */
 
-    /* As the core reads them: features and factors applied, in scratch memory or where the caller has them. */
+    /* As the core reads them: features and factors applied, in scratch memory or where the caller
+     * has them. */
     sr_strided<const N> q, k, v;
     /* As the caller gave them. */
     sr_strided<const N> raw_q, raw_k, raw_v;
@@ -75,7 +77,8 @@ template <class N> struct sr_attention_view {
 
     sr_strided<N> o; /* forward */
 
-    /* What forward leaves for backward: (B, H, T, Dv) without gaps, and (B, H, T). numerator NULL: nothing to leave. */
+    /* What forward leaves for backward: (B, H, T, Dv) without gaps, and (B, H, T). numerator NULL:
+     * nothing to leave. */
     N *numerator;
     float *row_sum, *maximum;
 

@@ -1,5 +1,5 @@
-/* lanes.h: attention in float by warps: rows that stay, 4 of a warp, and rows that come in tiles of 32, one a
- * lane. For the generic kernel and for states. */
+/* lanes.h: attention in float by warps: rows that stay, 4 of a warp, and rows that come in tiles of
+ * 32, one a lane. For the generic kernel and for states. */
 #ifndef SR_ATTENTION_CUDA_SHARED_LANES_H
 #define SR_ATTENTION_CUDA_SHARED_LANES_H
 
@@ -56,7 +56,8 @@ SR_DEVICE void add_rows(float (&x)[SR_OWN][WIDTH / SR_WARP], const sr_pair_rows 
 
 /* ---- scores ---- */
 
-/* A weight before it is divided by the largest of its row: its logarithm in units of base 2, or itself. */
+/* A weight before it is divided by the largest of its row: its logarithm in units of base 2, or
+ * itself. */
 SR_DEVICE sr_signed_log weight_before(const sr_score_rule &rule, float r, float decay) {
     const float x = clamp_dot(rule, r);
     switch (rule.kind) {

@@ -1,12 +1,13 @@
-/* prologue.cu: running sums, features and factors before the core, and their gradients after its backward. */
+/* prologue.cu: running sums, features and factors before the core, and their gradients after its
+ * backward. */
 #include "attention/cuda/shared/prologue.h"
 
 #include "attention/cuda/shared/prologue_rows.h"
 
 /* ---- running sums along a document, by one warp a head ---- */
 
-/* A Sum says what is summed, in which direction, where the sum before and with each term goes, and where a state keeps
- * the sum of what it has seen (NULL: nowhere). */
+/* A Sum says what is summed, in which direction, where the sum before and with each term goes, and
+ * where a state keeps the sum of what it has seen (NULL: nowhere). */
 
 template <class N> struct decay_sum {
     static constexpr bool reverse = false;
@@ -36,7 +37,8 @@ template <class N> struct cumulative_sum {
     }
 };
 
-/* dC_i = the weights of row i times their gradients, less those of column i; a gate acts on all later C. */
+/* dC_i = the weights of row i times their gradients, less those of column i; a gate acts on all
+ * later C. */
 template <class N> struct decay_gradient {
     static constexpr bool reverse = true;
     SR_DEVICE static double term(const sr_attention_view<N> &call, int b, int h, int t) {

@@ -16,12 +16,13 @@
 template <class N>
 srnn_status sr_attention_prepare(const sr_attention_view<N> &call, cudaStream_t stream);
 
-/* From d_o and what forward saved: what the core's backward reads; gradients of the output gate, but for its running sums,
- * and of the norm's weight and bias. */
+/* From d_o and what forward saved: what the core's backward reads; gradients of the output gate,
+ * but for its running sums, and of the norm's weight and bias. */
 template <class N>
 srnn_status sr_attention_outputs_backward(const sr_attention_view<N> &call, cudaStream_t stream);
 
-/* After the core: what needs more than one row. Running sums of gates, norms across the heads, learned powers of v. */
+/* After the core: what needs more than one row. Running sums of gates, norms across the heads,
+ * learned powers of v. */
 template <class N>
 srnn_status sr_attention_inputs_backward(const sr_attention_view<N> &call, cudaStream_t stream);
 

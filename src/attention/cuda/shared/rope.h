@@ -4,8 +4,9 @@
 
 #include "device/cuda/platform.h"
 
-/* A channel's number after the turn, from its own and that of the channel it turns with; the sine is negative for the first half
- * of a head. What is rounded is said here, so that all who turn have the same bits. */
+/* A channel's number after the turn, from its own and that of the channel it turns with; the sine
+ * is negative for the first half of a head. What is rounded is said here, so that all who turn have
+ * the same bits. */
 SR_DEVICE float turned(float own, float partner, float cosine, float sine) {
     return fmaf(own, cosine, partner * sine);
 }

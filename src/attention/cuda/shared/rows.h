@@ -1,9 +1,10 @@
-/* rows.h: the mathematics of one row before and after the core: features, normaliser, gates, norms, and the
- * backward of each; no memory, no state.
+/* rows.h: the mathematics of one row before and after the core: features, normaliser, gates, norms,
+ * and the backward of each; no memory, no state.
  *
- * A row of up to WIDTH numbers is spread over lanes. A Row says how: a lane has `count` of them, number n is column(n) of
- * the row, `adjacent` of them at a time are neighbours, and sum() and maximum() go over the lanes of the row, all of which
- * get the same bits. Numbers past the end of a row are zero. All lanes of the warp call together. */
+ * A row of up to WIDTH numbers is spread over lanes. A Row says how: a lane has `count` of them,
+ * number n is column(n) of the row, `adjacent` of them at a time are neighbours, and sum() and
+ * maximum() go over the lanes of the row, all of which get the same bits. Numbers past the end of a
+ * row are zero. All lanes of the warp call together. */
 #ifndef SR_ATTENTION_CUDA_SHARED_ROWS_H
 #define SR_ATTENTION_CUDA_SHARED_ROWS_H
 
@@ -46,8 +47,8 @@ template <int WIDTH> struct sr_warp_row {
     }
 };
 
-/* Eight neighbours a lane, which 16 bytes of bf16 are: a warp has several rows and many bytes under way. WIDTH is 64, 128
- * or 256. */
+/* Eight neighbours a lane, which 16 bytes of bf16 are: a warp has several rows and many bytes under
+ * way. WIDTH is 64, 128 or 256. */
 template <int WIDTH> struct sr_eight_row {
     static constexpr int count = 8, adjacent = 8;
     static constexpr int lanes = WIDTH / 8, rows = SR_WARP / lanes; /* of a row; of a warp */
@@ -105,7 +106,8 @@ template <class Row, class N> SR_DEVICE bool moves_eight(const N *row, int n) {
     return Row::adjacent == 8 && (uintptr_t)row % 16 == 0 && Row::column(0) + 8 <= n;
 }
 
-/* A lane's eight neighbours as they lie in memory: in whole words, for taking numbers out of one waits until it is there. */
+/* A lane's eight neighbours as they lie in memory: in whole words, for taking numbers out of one
+ * waits until it is there. */
 template <class N> struct sr_raw_eight { uint32_t word[8 * sizeof(N) / 4]; };
 
 /* 16 bytes of them, from number m on. */
@@ -395,7 +397,8 @@ SR_DEVICE sr_row_facts row_facts(const sr_attention_view<N> &call, int b, int h,
     return row;
 }
 
-/* The floor of an l2 norm: of rows divided by their sum, or of undivided ones, of which it then has the scale. */
+/* The floor of an l2 norm: of rows divided by their sum, or of undivided ones, of which it then has
+ * the scale. */
 SR_DEVICE float row_floor(const sr_choices &c, const sr_row_facts &row) {
     if (c.floor_follows_rows)
         return SR_NORM_FLOOR * row.row_sum;
@@ -403,8 +406,9 @@ SR_DEVICE float row_floor(const sr_choices &c, const sr_row_facts &row) {
                                                    : SR_NORM_FLOOR * expf(-row.maximum);
 }
 
-/* x: factor times the numerator in, its norm out: less the mean where the norm says so, divided by what is returned
- * as 1/inverse; weight and bias are not applied. *floored: an l2 norm is at its floor. */
+/* x: factor times the numerator in, its norm out: less the mean where the norm says so, divided by
+ * what is returned as 1/inverse; weight and bias are not applied. *floored: an l2 norm is at its
+ * floor. */
 template <class Row>
 SR_DEVICE float row_normalise(float (&x)[Row::count], bool *floored, const sr_choices &c, int n,
                               float floor) {
@@ -487,7 +491,8 @@ struct sr_row_gradient {
     float cumulative; /* of its running sum */
 };
 
-/* d: the gradient of the normalised row in, without its factor `inverse` that of the row before out. */
+/* d: the gradient of the normalised row in, without its factor `inverse` that of the row before
+ * out. */
 template <class Row>
 SR_DEVICE void row_normalise_backward(float (&d)[Row::count], const float (&hat)[Row::count],
                                       const sr_choices &c, int n, bool floored) {
@@ -563,12 +568,13 @@ SR_DEVICE sr_row_gradient row_plain_backward(const sr_choices &c, const sr_row_f
     return g;
 }
 
-/* d: the gradient of the output in, of sum_j w'_ij v_j out. x: the numerator in, spoilt out. Adds to the lane's share of
- * the gradients of the norm's weight and bias.
+/* d: the gradient of the output in, of sum_j w'_ij v_j out. x: the numerator in, spoilt out. Adds
+ * to the lane's share of the gradients of the norm's weight and bias.
  *
- * With y = x / denominator, the row before the norm is gate y, and its gradient is `inverse` times a row d of the size
- * of the output's gradient. So with a = gate inverse / denominator the gradient of the sum of w v is a d, and that of the
- * sum of w' v is d: for softmax the output's gradient itself. The sum of w' has the gradient -<d, y>. */
+ * With y = x / denominator, the row before the norm is gate y, and its gradient is `inverse` times
+ * a row d of the size of the output's gradient. So with a = gate inverse / denominator the gradient
+ * of the sum of w v is a d, and that of the sum of w' v is d: for softmax the output's gradient
+ * itself. The sum of w' has the gradient -<d, y>. */
 template <class Row, class N>
 SR_DEVICE sr_row_gradient row_output_backward(float (&d)[Row::count], float (&x)[Row::count],
                                               float (&d_weight)[Row::count],

@@ -4,8 +4,8 @@
 
 #include "device/cuda/platform.h"
 
-/* Tiles of all heads, numbered so that blocks that run together read few heads, and longest tiles of a group of heads
- * come first. */
+/* Tiles of all heads, numbered so that blocks that run together read few heads, and longest tiles
+ * of a group of heads come first. */
 struct sr_tile_order {
     int heads, tiles;  /* in all; of a head */
     int heads_a_group; /* what they read together stays in the second-level cache */
@@ -27,7 +27,8 @@ SR_BOTH sr_tile_place tile_place(const sr_tile_order &order, int index) {
     return {before + inside - rank * heads, rank};
 }
 
-/* For `heads` heads of which each reads `bytes`; `shared` neighbours read the same. Groups are of nearly equal size. */
+/* For `heads` heads of which each reads `bytes`; `shared` neighbours read the same. Groups are of
+ * nearly equal size. */
 static inline sr_tile_order tile_order(int heads, int tiles, int64_t bytes, int shared) {
     const int64_t cache = (int64_t)40 << 20;
     int64_t most = cache / (bytes > 0 ? bytes : 1) * shared;

@@ -1,13 +1,16 @@
-/* persistent.cu: products of few rows and attention of one token, one after the other in one kernel.
+/* persistent.cu: products of few rows and attention of one token, one after the other in one
+ * kernel.
  *
- * A block stays on each multiprocessor. What it waits for from others comes as marked numbers, so that a task begins a
- * microsecond after the last number of the one in front is there. Weights depend on nobody: one warp of the block does
- * nothing but ask for them, tile after tile into a ring in shared memory, and is tasks ahead of the others. Three more end
- * rows, while the workers already take the weights of the next task into their registers.
+ * A block stays on each multiprocessor. What it waits for from others comes as marked numbers, so
+ * that a task begins a microsecond after the last number of the one in front is there. Weights
+ * depend on nobody: one warp of the block does nothing but ask for them, tile after tile into a
+ * ring in shared memory, and is tasks ahead of the others. Three more end rows, while the workers
+ * already take the weights of the next task into their registers.
  *
- * A product: a tile is four pairs of columns of the result. The other warps share the numbers of x, 64 each, and
- * multiply them with the weights of up to four tiles; the sums of the warps are added up in their order. Pairs belong
- * together: a channel and the one it turns with (rotary position), a gate and its up (SwiGLU), or neighbours. */
+ * A product: a tile is four pairs of columns of the result. The other warps share the numbers of x,
+ * 64 each, and multiply them with the weights of up to four tiles; the sums of the warps are added
+ * up in their order. Pairs belong together: a channel and the one it turns with (rotary position),
+ * a gate and its up (SwiGLU), or neighbours. */
 #include "attention/cuda/decode/one_token.h"
 #include "device/cuda/check.h"
 #include "device/cuda/hopper.h"
@@ -28,7 +31,8 @@ enum {
     X_STRIDE = 48,              /* of GROUP / 2 pairs, so that eight lanes read from all banks */
     HELPER_REGISTERS = 64,
     WORKER_REGISTERS = 104,
-    /* Barriers: of the workers; of these and those who end rows, for one and the other half of the sums. */
+    /* Barriers: of the workers; of these and those who end rows, for one and the other half of the
+     * sums. */
     WORK = 1,
     SUMMED = 2,
     ENDED = 4,
@@ -126,8 +130,8 @@ SR_DEVICE void load_all(chain_memory &memory) {
     }
 }
 
-/* A worker's part of the next tile, and the warp needs it no more: those of group number `warp`, in halves; lanes 4 g ..
- * have column g. `there`: whether x has such a group. */
+/* A worker's part of the next tile, and the warp needs it no more: those of group number `warp`, in
+ * halves; lanes 4 g .. have column g. `there`: whether x has such a group. */
 SR_DEVICE void take_tile(uint4 (&weights)[2], bool there, chain_memory &memory, int number) {
     const int slot = slot_of(number);
     const int warp = (int)(threadIdx.x / SR_WARP), lane = (int)(threadIdx.x % SR_WARP);
@@ -144,8 +148,8 @@ SR_DEVICE void take_tile(uint4 (&weights)[2], bool there, chain_memory &memory, 
 
 /* ---- reading and writing rows ---- */
 
-/* Whether there is such a row, of MOST at most. One row is what all of this is made for: it is compiled for it alone, since
- * what the warps of a block take for instructions adds up. */
+/* Whether there is such a row, of MOST at most. One row is what all of this is made for: it is
+ * compiled for it alone, since what the warps of a block take for instructions adds up. */
 template <int MOST> SR_DEVICE bool has_row(int rows, int row) {
     return MOST == 1 || row < rows;
 }
@@ -173,8 +177,9 @@ SR_DEVICE sr_decode_source row_of(sr_decode_source source, int rows, int row) {
     return source;
 }
 
-/* x[chunk][row] = columns `column` + chunk * CHUNK (even) and the next of the first `rows` rows, once they are there; nothing
- * of chunks that begin at `end` or behind. All lanes of the warp come together. */
+/* x[chunk][row] = columns `column` + chunk * CHUNK (even) and the next of the first `rows` rows,
+ * once they are there; nothing of chunks that begin at `end` or behind. All lanes of the warp come
+ * together. */
 template <int CHUNKS, int COUNT>
 SR_DEVICE void load_pairs(float (&x)[CHUNKS][COUNT][2], const sr_decode_source &source, int rows,
                           int column, int end, uint32_t mark) {
@@ -248,8 +253,8 @@ SR_DEVICE void store_plain(const sr_decode_place &place, int row, int column, fl
 
 /* ---- the end of a product ---- */
 
-/* What a lane of the warp that ends a row knows before the sums are there: which column of d becomes of its column of the
- * round's, and how. */
+/* What a lane of the warp that ends a row knows before the sums are there: which column of d
+ * becomes of its column of the round's, and how. */
 struct column_end {
     int column; /* negative: none */
     bool swiglu;
@@ -305,7 +310,8 @@ SR_DEVICE void end_row(const sr_decode_product_task &task, const column_end &end
     store_plain(task.d.plain, row, end.column, number);
 }
 
-/* The warps that end rows: they look ahead for what they need, and then wait for the workers' sums. */
+/* The warps that end rows: they look ahead for what they need, and then wait for the workers'
+ * sums. */
 SR_DEVICE void end_all(chain_memory &memory) {
     const int own = (int)(threadIdx.x - WORKERS) / SR_WARP - 1;
     int rounds = 0;
@@ -350,8 +356,8 @@ template <int CHUNKS> SR_DEVICE warp_columns columns_of(const sr_decode_product 
     return columns;
 }
 
-/* x[chunk][half] = the lane's part of 64 numbers of x, times the norm's weights, as the instruction wants it;
- * squares[row] += theirs. */
+/* x[chunk][half] = the lane's part of 64 numbers of x, times the norm's weights, as the instruction
+ * wants it; squares[row] += theirs. */
 template <int CHUNKS, int MOST>
 SR_DEVICE void take_x(uint4 (&x)[CHUNKS][2], float (&squares)[MOST],
                       const sr_decode_product_task &task, chain_memory &memory,
@@ -382,8 +388,8 @@ SR_DEVICE void take_x(uint4 (&x)[CHUNKS][2], float (&squares)[MOST],
     }
 }
 
-/* The columns of two tiles times the rows of x, of which the instruction has eight; which numbers of x meet is for the
- * three of them to agree upon. */
+/* The columns of two tiles times the rows of x, of which the instruction has eight; which numbers
+ * of x meet is for the three of them to agree upon. */
 SR_DEVICE void multiply_piece(float (&c)[4], const uint4 &tile, const uint4 &next, const uint4 &x) {
     const uint32_t low[4] = {tile.x, next.x, tile.y, next.y}, x_low[2] = {x.x, x.y};
     const uint32_t high[4] = {tile.z, next.z, tile.w, next.w}, x_high[2] = {x.z, x.w};
@@ -394,7 +400,8 @@ SR_DEVICE void multiply_piece(float (&c)[4], const uint4 &tile, const uint4 &nex
 /* What a warp sums up in a round: c[pair] of two tiles, as the instruction leaves it. */
 template <int MOST> struct round_sums { float c[TILES / 2][4], squares[MOST]; };
 
-/* The warp's sums over its numbers of x, into shared memory: column g of a tile is in lanes 4 g .., with two rows each. */
+/* The warp's sums over its numbers of x, into shared memory: column g of a tile is in lanes 4 g ..,
+ * with two rows each. */
 template <int MOST>
 SR_DEVICE void leave_round(chain_memory &memory, int parity, const round_sums<MOST> &sums,
                            const sr_decode_product &p) {
@@ -417,8 +424,8 @@ SR_DEVICE void leave_round(chain_memory &memory, int parity, const round_sums<MO
         }
 }
 
-/* One tile alone: two chunks of x at a time, so that the second is not waited for behind the first. `number`: of the
- * tiles that the block has had; and out. */
+/* One tile alone: two chunks of x at a time, so that the second is not waited for behind the first.
+ * `number`: of the tiles that the block has had; and out. */
 template <int MOST>
 SR_DEVICE void multiply_alone(round_sums<MOST> &sums, const sr_decode_product_task &task,
                               chain_memory &memory, int &number) {
@@ -504,7 +511,8 @@ SR_DEVICE next_task move_on(chain_memory &memory, int tiles, int rounds) {
     return task_of_warp(memory);
 }
 
-/* A call, and so is that of attention: they have all registers for themselves, and tell which comes next. */
+/* A call, and so is that of attention: they have all registers for themselves, and tell which comes
+ * next. */
 template <int MOST> static __device__ __noinline__ next_task multiply() {
     SR_SHARED(chain_memory, shared); /* not an argument: its place is known */
     chain_memory &memory = *shared;
@@ -561,7 +569,8 @@ SR_DEVICE void store_partial(sr_marked *to, const key_sums<sr_warp_row<WIDTH>::c
         store_marked_two(to + WIDTH, row, mark);
 }
 
-/* What a lane has of the sums of other blocks: sum and maximum of number `lane`, and two columns of each. */
+/* What a lane has of the sums of other blocks: sum and maximum of number `lane`, and two columns of
+ * each. */
 struct other_sums {
     float own[2], x[SR_ONE_PARTS - 1][2];
 };

@@ -1,4 +1,5 @@
-/* queue.cu: queues the tasks of a persistent decode kernel: which task reads what which one wrote. */
+/* queue.cu: queues the tasks of a persistent decode kernel: which task reads what which one
+ * wrote. */
 #include "ops/cuda/decode/queue.h"
 
 #include "base/memory.h"
@@ -89,7 +90,8 @@ static void flush(sr_cuda_coalescer *queue, cudaStream_t stream) {
     begin_list(queue);
 }
 
-/* Room for a task of so many bytes in the list. NULL: start the list first, or there is none at all. */
+/* Room for a task of so many bytes in the list. NULL: start the list first, or there is none at
+ * all. */
 static void *take_task(sr_cuda_coalescer *queue, sr_decode_kind kind, size_t bytes) {
     const size_t rounded = (bytes + 15) / 16 * 16;
     const size_t head = queue->list ? 0 : sizeof(sr_decode_list);
@@ -158,8 +160,8 @@ static bool find_source(sr_cuda_coalescer *queue, sr_decode_source *source, task
     return true;
 }
 
-/* Whether a task may write these rows without anybody in the queue noticing: what was written there is written whole
- * again, and who reads from there comes before it. */
+/* Whether a task may write these rows without anybody in the queue noticing: what was written there
+ * is written whole again, and who reads from there comes before it. */
 static bool may_write(const sr_cuda_coalescer *queue, const task_set &before,
                       const sr_decode_place &place, int rows, int columns) {
     for (int i = 0; i < queue->access_count; i++) {

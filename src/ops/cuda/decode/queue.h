@@ -1,9 +1,9 @@
 /* queue.h (private): the small kernels of a decode step, merged into one persistent kernel.
  *
- * A GEMM of one row takes a few microseconds, and a kernel that waits for the one before it loses as
- * many. While a device coalesces (sr_device_repeat), products of few rows and attention of one token
- * are queued instead of launched. sr_cuda_stream launches what was queued first, as one kernel, so
- * that nothing else needs to know. */
+ * A GEMM of one row takes a few microseconds, and a kernel that waits for the one before it loses
+ * as many. While a device coalesces (sr_device_repeat), products of few rows and attention of one
+ * token are queued instead of launched. sr_cuda_stream launches what was queued first, as one
+ * kernel, so that nothing else needs to know. */
 #ifndef SR_OPS_CUDA_DECODE_QUEUE_H
 #define SR_OPS_CUDA_DECODE_QUEUE_H
 
@@ -16,8 +16,8 @@ typedef struct sr_decode_place {
     srnn_dtype dtype;
 } sr_decode_place;
 
-/* d (M, N) = x (M, K) weight^T + c, and what stands around that: x may be normed before; then pairs of columns turn by
- * a rotary position, or become one by SwiGLU. */
+/* d (M, N) = x (M, K) weight^T + c, and what stands around that: x may be normed before; then pairs
+ * of columns turn by a rotary position, or become one by SwiGLU. */
 typedef struct sr_decode_product {
     sr_decode_place x, c, d; /* c.data NULL: nothing is added */
     const void *weight;      /* (N, K) bf16 */

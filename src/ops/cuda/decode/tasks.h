@@ -1,8 +1,9 @@
 /* tasks.h (private): a queue as its kernel sees it, and how a device keeps one.
  *
- * What a task makes for later tasks stands in marked numbers (together.h), each with the mark of this run of the kernel: whoever
- * needs it loads until the marks are right. Every task of a queue has its own, so nothing is overwritten. All blocks ask for
- * the same numbers at the same time: there are copies of them, among which the blocks divide themselves. */
+ * What a task makes for later tasks stands in marked numbers (together.h), each with the mark of
+ * this run of the kernel: whoever needs it loads until the marks are right. Every task of a queue
+ * has its own, so nothing is overwritten. All blocks ask for the same numbers at the same time:
+ * there are copies of them, among which the blocks divide themselves. */
 #ifndef SR_OPS_CUDA_DECODE_TASKS_H
 #define SR_OPS_CUDA_DECODE_TASKS_H
 
@@ -16,7 +17,8 @@ enum {
     SR_DECODE_LISTS = 512 << 10, /* of the tasks of all kernels of one gathering */
 };
 
-/* Where rows are read: marked, or if that is NULL in memory, where a kernel in front has left them. */
+/* Where rows are read: marked, or if that is NULL in memory, where a kernel in front has left
+ * them. */
 struct sr_decode_source {
     const sr_marked *marked;
     int32_t marked_stride; /* even */
@@ -53,8 +55,8 @@ struct sr_decode_attention_task {
     sr_decode_target o;
     sr_marked *partials; /* (B H, parts, sr_decode_partial(width)) */
     int parts;           /* a power of two */
-    bool
-        softmax; /* weights are exponentials of dots, divided by their sum, and nothing else is done */
+    /* weights are exponentials of dots, divided by their sum, and nothing else is done */
+    bool softmax;
 };
 
 /* Heads are computed with so many numbers. */

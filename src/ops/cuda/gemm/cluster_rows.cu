@@ -1,11 +1,11 @@
-/* cluster_rows.cu: products of up to 32 rows, as texts side by side have them, in bf16: y = x W^T + c, and what stands
- * around them.
+/* cluster_rows.cu: products of up to 32 rows, as texts side by side have them, in bf16: y = x W^T +
+ * c, and what stands around them.
  *
- * W is still what takes the time, and all multiprocessors have to ask for it at once, before the kernel in front is over. A
- * block has 64 pairs of columns of y (product_end.h) and a part of the sum; the blocks of a cluster have the other
- * parts. Each leaves its sums in its shared memory, and then ends some of the rows, with what all of them have summed, in
- * a fixed order. A norm in front costs no kernel: the squares are summed beside the products, and 1/rms multiplies in the
- * end. */
+ * W is still what takes the time, and all multiprocessors have to ask for it at once, before the
+ * kernel in front is over. A block has 64 pairs of columns of y (product_end.h) and a part of the
+ * sum; the blocks of a cluster have the other parts. Each leaves its sums in its shared memory, and
+ * then ends some of the rows, with what all of them have summed, in a fixed order. A norm in front
+ * costs no kernel: the squares are summed beside the products, and 1/rms multiplies in the end. */
 #include "device/cuda/cooperative.h"
 #include "ops/cuda/gemm/epilogue.h"
 
@@ -32,7 +32,8 @@ struct stage {
     alignas(16) sr_bf16 x[ROWS][STRIDE], weights[COLUMNS][STRIDE];
 };
 
-/* What a block has summed: the first columns of its pairs, then the second. In the place of the first stage. */
+/* What a block has summed: the first columns of its pairs, then the second. In the place of the
+ * first stage. */
 struct block_sums {
     float product[ROWS][COLUMNS + 8], squares[ROWS];
 };
@@ -76,8 +77,8 @@ SR_DEVICE void copy_weights(stage &to, const sr_few_product &p, const block_part
     }
 }
 
-/* What a thread has of x on its way to shared memory. As it is, it is copied there, steps ahead; to be normed, it takes
- * four numbers of each row of the warp, which has every WARPS-th. */
+/* What a thread has of x on its way to shared memory. As it is, it is copied there, steps ahead; to
+ * be normed, it takes four numbers of each row of the warp, which has every WARPS-th. */
 template <class X> struct x_part {};
 
 template <> struct x_part<float> {
@@ -287,7 +288,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     cluster_leave();
 }
 
-/* Into how many parts the sum goes: as many as let all blocks run at the same time. Clusters do not fill a GPU whole. */
+/* Into how many parts the sum goes: as many as let all blocks run at the same time. Clusters do not
+ * fill a GPU whole. */
 static int parts_of(const sr_few_product *p, int64_t tiles, int multiprocessors) {
     const int64_t pieces = sr_pieces(p->product.K, DEPTH);
     int parts = PARTS;

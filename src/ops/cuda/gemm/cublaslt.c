@@ -1,7 +1,7 @@
 /* cublaslt.c: products by cuBLASLt, loaded at run time.
  *
- * The library stores matrices by columns. What we store by rows is the transposed matrix to it, so it is asked for
- * D^T = B^T A^T + C^T: its first operand is our b, its second our a. */
+ * The library stores matrices by columns. What we store by rows is the transposed matrix to it, so
+ * it is asked for D^T = B^T A^T + C^T: its first operand is our b, its second our a. */
 #include "ops/cuda/gemm/cublaslt.h"
 
 #include "base/memory.h"
@@ -266,9 +266,10 @@ static bool fills_rounds(const heuristic_result *result) {
     return result->waves >= 0.9f * ceilf(result->waves);
 }
 
-/* Of what the library proposes for Hopper the first is a tile of 256 x 128 or more, which waits for its results to be
- * stored. Smaller ones, two at a time, were faster on an H200 wherever they fill it, most of all where an addend is read
- * (docs/PERFORMANCE.md). What is added up in which order does not depend on tiles where K is not split. */
+/* Of what the library proposes for Hopper the first is a tile of 256 x 128 or more, which waits for
+ * its results to be stored. Smaller ones, two at a time, were faster on an H200 wherever they fill
+ * it, most of all where an addend is read (docs/PERFORMANCE.md). What is added up in which order
+ * does not depend on tiles where K is not split. */
 static const heuristic_result *preferred(const sr_cublaslt *library, const product_key *key,
                                          const heuristic_result *results, int count) {
     const int32_t tiles[] = {key->out == SRNN_BF16 ? TILE_128_160 : TILE_128_128, TILE_128_128};

@@ -1,6 +1,8 @@
-/* epilogue.h (private): the columns of a product of few rows that belong together, and what becomes of them.
+/* epilogue.h (private): the columns of a product of few rows that belong together, and what becomes
+ * of them.
  *
- * A channel and the one it turns with (rotary position), a gate and its up (SwiGLU), or else neighbours. */
+ * A channel and the one it turns with (rotary position), a gate and its up (SwiGLU), or else
+ * neighbours. */
 #ifndef SR_OPS_CUDA_GEMM_EPILOGUE_H
 #define SR_OPS_CUDA_GEMM_EPILOGUE_H
 

@@ -1,12 +1,14 @@
-/* few_rows.cu: products with few rows, as generation has them, in bf16: y = x W^T + c, and what stands around them.
+/* few_rows.cu: products with few rows, as generation has them, in bf16: y = x W^T + c, and what
+ * stands around them.
  *
- * What counts is to read W once, 2 bytes a weight, with as many loads under way as there can be, and few kernels one
- * after the other. A warp has one row of W (a column of y) or two; its lanes go along them, 8 numbers each. x comes from
- * the caches. The first loads begin before the kernel in front, which makes x, is over.
+ * What counts is to read W once, 2 bytes a weight, with as many loads under way as there can be,
+ * and few kernels one after the other. A warp has one row of W (a column of y) or two; its lanes go
+ * along them, 8 numbers each. x comes from the caches. The first loads begin before the kernel in
+ * front, which makes x, is over.
  *
- * A norm in front costs no kernel: every warp reads all of x anyway, adds up its squares beside the products, and
- * multiplies by 1/rms in the end. Where two columns of y belong together, one warp has both: a channel and the one it
- * turns with (rotary position), a gate and its up (SwiGLU). */
+ * A norm in front costs no kernel: every warp reads all of x anyway, adds up its squares beside the
+ * products, and multiplies by 1/rms in the end. Where two columns of y belong together, one warp
+ * has both: a channel and the one it turns with (rotary position), a gate and its up (SwiGLU). */
 #include "ops/cuda/decode/queue.h"
 #include "ops/cuda/gemm/epilogue.h"
 
@@ -69,8 +71,8 @@ SR_DEVICE void multiply_part(lane_sums<COLUMNS> *sums, const sr_vector<sr_bf16> 
     }
 }
 
-/* weights[step][column] = this lane's numbers at start + step * STEP, as far as the rows go. The last row comes twice
- * where the columns of y end. */
+/* weights[step][column] = this lane's numbers at start + step * STEP, as far as the rows go. The
+ * last row comes twice where the columns of y end. */
 template <int COLUMNS, int AHEAD>
 SR_DEVICE void load_weights(sr_vector<sr_bf16> (*weights)[COLUMNS], const sr_cuda_product &p,
                             const int64_t *columns, int64_t start) {

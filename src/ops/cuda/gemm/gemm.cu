@@ -1,20 +1,21 @@
 /* gemm.cu: matrix products where there is no library for them: any shape, stride and alignment.
  *
- * bf16 by mma.sync: a block of 8 warps has a tile of 128 x 128 of d, each warp 64 x 32 of it; the operands come in
- * steps of 32 along the sum, copied two steps ahead. float by plain multiplication, a tile of 64 x 64 a block. */
+ * bf16 by mma.sync: a block of 8 warps has a tile of 128 x 128 of d, each warp 64 x 32 of it; the
+ * operands come in steps of 32 along the sum, copied two steps ahead. float by plain
+ * multiplication, a tile of 64 x 64 a block. */
 #include "ops/cuda/gemm/gemm.h"
 
 #include "ops/cuda/elements.h"
 
 #include <assert.h>
 
-/* An operand as a kernel sees it: `count` rows of length K. along: a row's numbers follow each other, element (row, k)
- * is data[row * stride + k]; else data[k * stride + row]. */
+/* An operand as a kernel sees it: `count` rows of length K. along: a row's numbers follow each
+ * other, element (row, k) is data[row * stride + k]; else data[k * stride + row]. */
 template <class N> struct operand {
     const N *data;
     int64_t stride, count, K;
-    bool
-        aligned; /* every eighth number of what follows each other stands at a multiple of 16 bytes */
+    /* every eighth number of what follows each other stands at a multiple of 16 bytes */
+    bool aligned;
 };
 
 template <class Out> struct product_result {
@@ -101,7 +102,8 @@ SR_DEVICE void second_fragments(uint32_t *fragments, const sr_bf16 *tile, int ro
                                tile + (k + lane % 16) * ACROSS_STRIDE + row + lane / 16 * 8);
 }
 
-/* sums[i][j] += what this step gives to rows 16 i .. and columns 8 j .. of the warp's part of the tile. */
+/* sums[i][j] += what this step gives to rows 16 i .. and columns 8 j .. of the warp's part of the
+ * tile. */
 template <bool along_a, bool along_b>
 SR_DEVICE void multiply_step(float (*sums)[4][4], const sr_bf16 *a_tile, const sr_bf16 *b_tile) {
     const int warp = threadIdx.x / SR_WARP, row = warp / 4 * 64, column = warp % 4 * 32;
