@@ -25,7 +25,7 @@ computing_only = -LE 'tree|processes|levels|commands'
 # Builds beside the release have the CPU's kernels of one instruction set; `make nightly` tries sanitizers and clang with all.
 one_level = -DSOFTRNN_CPU_LEVELS=OFF
 
-.PHONY: build test study study-full study-gpu verify deps deps-test deps-browser deps-torch test-python wheel \
+.PHONY: build test study study-full study-gpu verify deps deps-test deps-browser deps-torch test-python wheel docs \
         bench fuzz sanitize clang release nightly \
         cuda cuda-check emulated races format check-format install clean help
 
@@ -135,6 +135,14 @@ test-python: deps ## the Python package in an environment of its own, with the n
 
 wheel: deps ## the Python package as a wheel for other machines, into build-python/wheels
 	@tools/wheel.sh
+
+docs: build ## the documents, the C and the Python interface as one searchable site: build-docs/html/index.html
+	@tools/deps.sh docs
+	@mkdir -p build-docs
+	@SOFTRNN_DOCS=$(CURDIR)/build-docs doxygen docs/site/Doxyfile
+	@SOFTRNN_DOCS=$(CURDIR)/build-docs SOFTRNN_LIBRARIES=$(CURDIR)/build PYTHONDONTWRITEBYTECODE=1 \
+	    sphinx-build -q -E -a -W --keep-going -j $(JOBS) -c docs/site -d build-docs/doctrees . build-docs/html
+	@echo build-docs/html/index.html
 
 clean: ## remove everything that was built
 	@rm -rf build build-*

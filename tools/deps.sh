@@ -3,7 +3,7 @@
 # too. Installs only what is missing, with apt-get; says nothing when nothing is. `deps.sh browser`:
 # also a browser, without which the test of the report's page is left out. `deps.sh torch`: also torch,
 # without which the tests of the Python package on its tensors are left out. `deps.sh slurm`: also Slurm, on
-# which a nightly test runs a study.
+# which a nightly test runs a study. `deps.sh docs`: also what makes the site of `make docs`.
 set -euo pipefail
 
 # package        how to see that it is there: a command, a pkg-config module, a file, a Python module
@@ -43,6 +43,14 @@ chromium         command chromium
 '
 [ "${1:-}" != torch ] || needed+='
 python3-torch    python  torch
+'
+
+[ "${1:-}" != docs ] || needed+='
+doxygen          command doxygen
+python3-sphinx   command sphinx-build
+python3-breathe  python  breathe
+python3-myst-parser python myst_parser
+furo             python  furo
 '
 
 [ "${1:-}" != slurm ] || needed+='
