@@ -13,8 +13,10 @@ NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc
 CCACHE_DIR ?= $(CURDIR)/build/ccache
 export CCACHE_DIR
 remember = $(if $(shell command -v ccache),-DCMAKE_C_COMPILER_LAUNCHER=ccache)
-# Silent unless it fails.
-configure = log=$$(cmake -S . -B $(1) -G Ninja $(remember) $(2) 2>&1) || { echo "$$log"; exit 1; }
+# Says what is missing, and all if it fails. ccache is for new folders: in one that was configured without it, all would
+# be compiled again.
+configure = log=$$(cmake -S . -B $(1) -G Ninja $(if $(wildcard $(1)/CMakeCache.txt),,$(remember)) $(2) 2>&1) || \
+    { echo "$$log"; exit 1; }; echo "$$log" | sed -n 's/^-- \(.* is not there: \)/\1/p'
 compile = cmake --build $(1) -j $(JOBS)
 run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout $(or $(2),300) --output-on-failure
 # What does not depend on how the program was compiled is tested once, by `release`: rules of the source tree, pages in
@@ -26,7 +28,7 @@ computing_only = -LE 'tree|processes|levels|commands'
 one_level = -DSOFTRNN_CPU_LEVELS=OFF
 
 .PHONY: build test study study-full study-gpu verify deps deps-test deps-browser deps-torch test-python wheel docs \
-        bench fuzz sanitize clang release nightly \
+        bench fuzz sanitize msan msan-all clang release nightly \
         cuda cuda-check emulated races format check-format install clean help
 
 build: deps ## the library and the program, in build/ (the default)
@@ -60,6 +62,7 @@ release: deps-test build ## the release build and its tests
 nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, 20 of a rank, a study on a real Slurm, sanitizers and clang with every instruction set, every allocation and every touch of a file failing once, new input for the fuzzers
 	@$(call compile,build)
 	@$(MAKE) --no-print-directory sanitize clang one_level=-DSOFTRNN_CPU_LEVELS=ON
+	@$(MAKE) --no-print-directory msan-all
 	@build-clang/cli/softrnn verify --quick
 	@SOFTRNN_CPU=base build/tests/test_reach
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
@@ -70,10 +73,25 @@ nightly: deps-test build races ## what takes too long for every day: 200 kills o
 	@seq $(JOBS) | xargs -P $(JOBS) -I{} env SOFTRNN_FAULTS={}/$(JOBS) build/tests/test_bad_disk
 	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=0 FUZZ_RUNS=1000000
 
-sanitize: deps-test ## the build with address and undefined-behaviour sanitizers, and its tests
-	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON $(one_level))
+sanitize: deps-test ## the build by clang with address and undefined-behaviour sanitizers, and its tests
+	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON $(one_level) \
+	    -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++)
 	@$(call compile,build-sanitize)
 	@$(call run_tests,build-sanitize) $(compiled_only)
+
+# Of these no library but the stand-in for CBLAS touches memory.
+msan_tests = test_ops test_bf16 test_model test_gradients test_random test_threads test_text test_status \
+    test_facts test_spec
+empty :=
+msan: deps-test ## the numeric core with MemorySanitizer, which reports uninitialised memory, in build-msan/
+	@tools/msan.sh build-msan
+	@$(call compile,build-msan) --target $(msan_tests)
+	@$(call run_tests,build-msan) -R '^($(subst $(empty) $(empty),|,$(msan_tests)))$$'
+
+msan-all: deps-test ## the same with every library built so, and all tests; downloads sources of Debian
+	@tools/msan.sh build-msan-all libraries
+	@$(call compile,build-msan-all)
+	@$(call run_tests,build-msan-all,3000) $(compiled_only)
 
 clang: deps-test ## the build with clang, and its tests
 	@$(call configure,build-clang,-DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=clang $(one_level))
