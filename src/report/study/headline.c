@@ -242,7 +242,7 @@ static void write_part(sentence *s, size_t count, const char *one, const char *m
 static void write_parts(sentence *s, const tally *t) {
     bool first = true;
     write_part(s, t->better, "is better than the baseline", "are better than the baseline", &first);
-    write_part(s, t->level, "keeps up with it", "keep up with it", &first);
+    write_part(s, t->level, "keeps up with the baseline", "keep up with the baseline", &first);
     write_part(s, t->worse, "is worse", "are worse", &first);
     write_part(s, t->unstable, "is unstable", "are unstable", &first);
     write_part(s, t->open, "cannot be judged at this size", "cannot be judged at this size",
