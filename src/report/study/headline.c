@@ -337,18 +337,21 @@ static void say_best(sentence *s, const tally *t) {
                 t->better > 2 ? "are" : "is");
 }
 
-/* No variant is better than the baseline, by what can be judged. */
+/* No variant with an interval is better than the baseline. */
 static void say_none(sentence *s, const tally *t) {
     const size_t judged = t->all - t->too_few;
     begin(s, "<strong>");
-    fprintf(s->out,
-            judged == 1 ? "The variant that can be judged is not better than "
-                        : "None of the %zu variants that can be judged is better than ",
-            judged);
+    if (judged == 1)
+        fputs("No variant", s->out);
+    else
+        fprintf(s->out, "None of the %zu variants%s", judged,
+                t->too_few ? " with enough runs" : "");
+    fputs(" is shown to be better than ", s->out);
     sr_escape_html(s->out, s->cell->baseline->variant->name);
     fputs("</strong>", s->out);
     if (t->too_few)
-        fprintf(s->out, ", %zu more %s too few runs", t->too_few, t->too_few > 1 ? "have" : "has");
+        fprintf(s->out, ", and %zu %s too few runs to judge", t->too_few,
+                t->too_few > 1 ? "have" : "has");
 }
 
 /* Who won: the first sentence. False: there is nothing more to say. */
