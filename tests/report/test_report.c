@@ -677,10 +677,10 @@ static void orders_are_of_one_family(void **state) {
     }
 }
 
-/* Every name with a layer of its own, and what docs/VARIANTS.md says it chooses. */
+/* Every name with a layer of its own, and what docs/SYSTEMS.md says it chooses. */
 static void every_system_is_told(void **state) {
     (void)state;
-    char *document = read_text(SOFTRNN_TEST_INPUTS "/../../docs", "VARIANTS.md");
+    char *document = read_text(SOFTRNN_TEST_INPUTS "/../../docs", "SYSTEMS.md");
     const srnn_variant *variant;
     const sr_system *system;
     for (size_t i = 0; (variant = srnn_variant_at(i)); i++)
@@ -690,7 +690,7 @@ static void every_system_is_told(void **state) {
         char cell[256];
         snprintf(cell, sizeof cell, "| %s |\n", system->chooses);
         if (!strstr(system->name, "avey") && *system->chooses && !strstr(document, cell))
-            fail_msg("docs/VARIANTS.md does not say that %s chooses %s", system->name,
+            fail_msg("docs/SYSTEMS.md does not say that %s chooses %s", system->name,
                      system->chooses);
     }
     free(document);
