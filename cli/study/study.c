@@ -119,6 +119,7 @@ static int show_status(const sr_study *study, const arguments *a, const sr_study
 
 /* How to see the results as a page. */
 static void tell_report(const arguments *a) {
+    fflush(stdout);
     fputs("softrnn report ", stderr);
     origin_quote(stderr, a->request.out);
     fputs("   writes the results as a page\n", stderr);

@@ -490,9 +490,9 @@ class Check:
             more = re.search(r"and (\d+) more (?:is|are) better", text)
             self.expect((int(more[1]) if more else 0) == len(better) - 1, "headline:", text)
         else:
-            found = re.search(r"(None of the (\d+) variants|The variant) that can be judged is (not )?better", text)
-            self.expect(found and int(found[2] or 1) == len(cell.judged), "headline:", text, len(cell.judged))
-            more = re.search(r", (\d+) more ha(?:s|ve) too few runs", text)
+            found = re.search(r"(?:None of the (\d+) variants(?: with enough runs)?|No variant) is shown to be better", text)
+            self.expect(found and int(found[1] or 1) == len(cell.judged), "headline:", text, len(cell.judged))
+            more = re.search(r", and (\d+) ha(?:s|ve) too few runs to judge\.", text)
             self.expect((int(more[1]) if more else 0) == len(cell.of("too few")), "headline:", text)
 
     def predicate(self, words, cell, entry):

@@ -191,11 +191,11 @@ static json_t *plan_run(int t, int v, int seed, made_kind kind) {
     char id[64], path[80];
     run_id(id, t, v, seed);
     snprintf(path, sizeof path, "runs/%s", id);
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:f, s:i, s:i, s:i, s:i, s:f, s:o}", "id", id,
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:f, s:i, s:i, s:i, s:i, s:f, s:f, s:o}", "id", id,
                      "folder", path, "task", tasks[t].name, "variant", variant_name(v, kind),
                      "size", "", "learning_rate", tasks[t].learning_rate, "seed", seed, "steps",
                      STEPS, "batch", 64, "length", tasks[t].length, "tokens",
-                     64.0 * STEPS * tasks[t].length, "state_bytes",
+                     64.0 * STEPS * tasks[t].length, "flops", 2e11 * (1 + 0.01 * v), "state_bytes",
                      number(variants[v].state_bytes));
 }
 

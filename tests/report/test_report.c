@@ -492,6 +492,35 @@ static void speeds_apart_are_marked(void **state) {
     report_again(plain, SRNN_OK);
 }
 
+/* What training took: FLOPs as an axis and a figure, gradient norms, and the axes one by one. */
+static void training_is_shown(void **state) {
+    (void)state;
+    expect_text(plain, "figures/2-kjv-gradient-norm.svg", "Gradient norm by step");
+    expect_text(plain, "figures/2-kjv-flops.svg", "Quality against training FLOPs");
+    expect_text(plain, "report.html", "\"flops\":3.3333e+08");
+    expect_field(plain, "tables/2-kjv-axes.csv", "normaliser", "variant", "no denominator");
+    expect_field(plain, "tables/2-kjv-axes.csv", "normaliser", "here", "none");
+    expect_field(plain, "tables/2-kjv-axes.csv", "score", "baseline", "exp");
+    expect_field(plain, "tables/2-kjv-axes.csv", "score", "here", "taylor:4"); /* best first */
+    expect_no_text(plain, "tables/2-kjv-axes.csv", "norm,");                   /* two axes */
+}
+
+/* Only checkpoints that are there have links, as paths of the study's folder. */
+static void checkpoints_have_links(void **state) {
+    (void)state;
+    char path[PATH];
+    expect_no_text(plain, "report.html", "/checkpoints\"");
+    snprintf(path, sizeof path, "%s/runs/recall.v0.1/checkpoints", plain);
+    assert_int_equal(sr_folder_make(path), SRNN_OK);
+    report_again(plain, SRNN_OK);
+    char *page = read_text(plain, "report.html");
+    assert_int_equal(occurrences(page, "/checkpoints\""), 1);
+    assert_non_null(strstr(page, "<a href=\"./runs/recall.v0.1/checkpoints\">recall.v0.1</a>"));
+    free(page);
+    assert_int_equal(sr_folder_remove(path), SRNN_OK);
+    report_again(plain, SRNN_OK);
+}
+
 static void damaged_records_are_said(void **state) {
     (void)state;
     expect_after(plain, "runs/kjv.v0.1/metrics.jsonl", "{\"step\": 3,", "\"step\": 3,",
@@ -712,6 +741,8 @@ int main(void) {
         cmocka_unit_test(unstable_variants_stay),
         cmocka_unit_test(verdicts_are_read),
         cmocka_unit_test(speeds_apart_are_marked),
+        cmocka_unit_test(training_is_shown),
+        cmocka_unit_test(checkpoints_have_links),
         cmocka_unit_test(damaged_records_are_said),
         cmocka_unit_test(no_order_is_dropped),
         cmocka_unit_test(the_question_comes_first),

@@ -119,11 +119,16 @@ void sr_chart_point(sr_chart *chart, double x, double y, double low, double high
     series->high[series->count++] = drawable(high) ? high : y;
 }
 
-void sr_chart_scale(sr_chart *chart, double tokens, double seconds) {
-    if (chart->broken || !drawable(tokens) || !drawable(seconds) || !(tokens > 0 && seconds > 0))
+static double known(double scale) {
+    return drawable(scale) && scale > 0 ? scale : 0;
+}
+
+void sr_chart_scale(sr_chart *chart, double tokens, double seconds, double flops) {
+    if (chart->broken)
         return;
-    chart->series[chart->count - 1].tokens = tokens;
-    chart->series[chart->count - 1].seconds = seconds;
+    chart->series[chart->count - 1].tokens = known(tokens);
+    chart->series[chart->count - 1].seconds = known(seconds);
+    chart->series[chart->count - 1].flops = known(flops);
 }
 
 void sr_chart_band(sr_chart *chart, double half) {
@@ -188,7 +193,11 @@ static void write_series(FILE *out, const sr_series *series) {
     sr_escape_script(out, series->name);
     fprintf(out, ",\"style\":%d", series->style);
     if (series->tokens > 0)
-        fprintf(out, ",\"tokens\":%.9g,\"seconds\":%.5g", series->tokens, series->seconds);
+        fprintf(out, ",\"tokens\":%.9g", series->tokens);
+    if (series->seconds > 0)
+        fprintf(out, ",\"seconds\":%.5g", series->seconds);
+    if (series->flops > 0)
+        fprintf(out, ",\"flops\":%.5g", series->flops);
     write_numbers(out, "x", series->x, series->count);
     write_numbers(out, "y", series->y, series->count);
     if (has_bars(series)) {

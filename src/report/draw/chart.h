@@ -19,8 +19,8 @@ typedef struct sr_series {
     double *x, *y;      /* (count) */
     double *low, *high; /* (count); equal to y where nothing is known */
     size_t count, capacity;
-    double tokens, seconds; /* what one unit of x is in these, of lines; 0: not known */
-    double *dots;           /* (dot_count): single observations, of ranks */
+    double tokens, seconds, flops; /* what one unit of x is in these, of lines; 0: not known */
+    double *dots;                  /* (dot_count): single observations, of ranks */
     size_t dot_count, dot_capacity;
     char *note; /* words instead of points, of ranks; NULL: none */
 } sr_series;
@@ -52,8 +52,9 @@ void sr_chart_describe(sr_chart *chart, const char *format, ...)
 /* Starts a series; points then go to it. */
 void sr_chart_series(sr_chart *chart, const char *name, int style);
 
-/* One unit of the series' x is so many tokens and seconds: the page then offers both as axes. */
-void sr_chart_scale(sr_chart *chart, double tokens, double seconds);
+/* One unit of the series' x is so many tokens, seconds and floating-point operations: the page then offers these as
+ * axes, where all series have them. What is not finite or not above 0 is not known. */
+void sr_chart_scale(sr_chart *chart, double tokens, double seconds, double flops);
 
 /* A point whose y is not finite (or beyond 1e30) is left out; so is an x of 0 or less on a logarithmic axis. */
 void sr_chart_point(sr_chart *chart, double x, double y, double low, double high);

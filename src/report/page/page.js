@@ -40,7 +40,7 @@
   }
 
   /* What x can be counted in, where the series know it: the factor is a member of each series. */
-  var UNITS = { steps: null, tokens: "tokens", seconds: "seconds" };
+  var UNITS = { steps: null, tokens: "tokens", seconds: "seconds", FLOPs: "flops" };
 
   function valueOf(board, series, i) {
     return series.x[i] * (UNITS[board.unit] ? series[UNITS[board.unit]] : 1);
@@ -431,12 +431,15 @@
     return label;
   }
 
-  /* Steps, tokens or seconds, and logarithms, where the series have numbers for them. */
+  /* Steps, tokens, seconds or FLOPs, and logarithms, where the series have numbers for them. */
   function axisTools(board) {
     var series = board.chart.series.filter(function (one) { return one.x.length > 0; }), tools = [];
-    if (series.every(function (one) { return one.tokens > 0; })) {
+    var units = Object.keys(UNITS).filter(function (unit) {
+      return !UNITS[unit] || series.every(function (one) { return one[UNITS[unit]] > 0; });
+    });
+    if (units.length > 1) {
       var label = element("label", "", "Against "), select = element("select");
-      Object.keys(UNITS).forEach(function (unit) { select.append(element("option", "", unit)); });
+      units.forEach(function (unit) { select.append(element("option", "", unit)); });
       select.addEventListener("change", function () { board.unit = select.value; changeAxes(board); });
       label.append(select);
       tools.push(label);

@@ -30,6 +30,7 @@ static void add_line(sr_curve *curve, const json_t *line) {
     curve->last_step = step;
     curve->skipped = sr_json_number_of(line, "skipped");
     add(&curve->loss[bin], step, sr_json_number_of(line, "loss"));
+    add(&curve->gradient[bin], step, sr_json_number_of(line, "gradient_norm"));
     if (!json_object_get(line, "validation_loss"))
         return;
     curve->last_loss = sr_json_number_of(line, "validation_loss");

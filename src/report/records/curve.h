@@ -16,6 +16,7 @@ typedef struct sr_curve_bin {
 typedef struct sr_curve {
     double steps;                           /* of the whole run */
     sr_curve_bin loss[SR_CURVE_BINS];       /* of training */
+    sr_curve_bin gradient[SR_CURVE_BINS];   /* its norm, before clipping */
     sr_curve_bin validation[SR_CURVE_BINS]; /* loss */
     sr_curve_bin accuracy[SR_CURVE_BINS];   /* of validation */
     double last_step;                       /* 0: the file says nothing */

@@ -145,7 +145,7 @@ static srnn_status put_curves(sr_page *page, const run_list *list, const char *n
     for (size_t i = 0; i < list->count; i++) {
         const sr_run_files *run = &list->runs[i];
         sr_chart_series(chart, run->name, (int)i);
-        sr_chart_scale(chart, tokens_per_step(run), run->seconds / run->curve.last_step);
+        sr_chart_scale(chart, tokens_per_step(run), run->seconds / run->curve.last_step, 0);
         for (size_t b = 0; b < SR_CURVE_BINS; b++) {
             const sr_curve_bin *bin = &bins(&run->curve)[b];
             sr_chart_point(chart, sr_curve_bin_step(bin), sr_curve_bin_value(bin), NAN, NAN);

@@ -1,4 +1,5 @@
 /* cell_costs.c: what quality costs in a cell. */
+#include "files/json.h"
 #include "report/draw/format.h"
 #include "report/study/sections.h"
 
@@ -30,6 +31,40 @@ static srnn_status put_memory(sr_page *page, const sr_cell_record *cell, const c
                        entry->mean + spread);
     }
     return sr_page_chart(page, chart);
+}
+
+/* Of the whole training of one run; NAN: not known. */
+static double flops_of(const sr_entry *entry) {
+    return entry->member_count ? sr_json_number_of(entry->members[0]->plan, "flops") : NAN;
+}
+
+/* Over FLOPs that are the same for all there is nothing to see. */
+static srnn_status put_flops(sr_page *page, const sr_cell_record *cell, const char *stem) {
+    char name[64];
+    double least = INFINITY, most = 0;
+    sr_chart *chart;
+    snprintf(name, sizeof name, "%s-flops", stem);
+    SR_TRY(sr_chart_create(&chart, SR_CHART_POINTS, name, "Quality against training FLOPs"));
+    chart->x_log = true;
+    sr_chart_describe(chart, "One mark a variant: floating-point operations of all its training "
+                             "steps, forward and backward, as the plan estimates them.");
+    sr_chart_axes(chart, "training FLOPs",
+                  cell->accuracy ? "validation accuracy" : "validation loss");
+    for (size_t i = 0; i < cell->count; i++) {
+        const sr_entry *entry = &cell->entries[i];
+        const double spread = isfinite(entry->deviation) ? entry->deviation : 0;
+        if (!isfinite(entry->mean) || !isfinite(flops_of(entry)))
+            continue;
+        least = fmin(least, flops_of(entry));
+        most = fmax(most, flops_of(entry));
+        sr_chart_series(chart, entry->variant->name, entry->variant->style);
+        sr_chart_point(chart, flops_of(entry), entry->mean, entry->mean - spread,
+                       entry->mean + spread);
+    }
+    if (most > 1.01 * least)
+        return sr_page_chart(page, chart);
+    sr_chart_free(chart);
+    return SRNN_OK;
 }
 
 static srnn_status put_table(sr_page *page, const sr_cell_record *cell, const char *stem) {
@@ -71,5 +106,6 @@ static srnn_status put_table(sr_page *page, const sr_cell_record *cell, const ch
 srnn_status sr_cell_costs(sr_page *page, const sr_cell_record *cell, const char *stem) {
     fputs("<h3>Cost against quality</h3>\n", page->body);
     SR_TRY(put_memory(page, cell, stem));
+    SR_TRY(put_flops(page, cell, stem));
     return put_table(page, cell, stem);
 }

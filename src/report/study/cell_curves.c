@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* One of the three curves of a run. */
+/* One of the curves of a run. */
 typedef const sr_curve_bin *(*bins_of)(const sr_curve *curve);
 
 static const sr_curve_bin *loss_of(const sr_curve *curve) {
@@ -22,6 +22,10 @@ static const sr_curve_bin *accuracy_of(const sr_curve *curve) {
     return curve->accuracy;
 }
 
+static const sr_curve_bin *gradient_of(const sr_curve *curve) {
+    return curve->gradient;
+}
+
 /* Points of all curves of a page together; a page of this many stays well below 2 MB. */
 enum { POINTS_MAX = 16000 };
 
@@ -29,7 +33,7 @@ enum { POINTS_MAX = 16000 };
 static size_t stride_of(const sr_records *records) {
     size_t points = 0;
     for (size_t i = 0; i < records->cell_count; i++)
-        points += records->cells[i].count * (records->cells[i].accuracy ? 3 : 2) * SR_CURVE_BINS;
+        points += records->cells[i].count * (records->cells[i].accuracy ? 4 : 3) * SR_CURVE_BINS;
     const size_t stride = 1 + points / POINTS_MAX;
     return stride < SR_CURVE_BINS ? stride : SR_CURVE_BINS;
 }
@@ -44,13 +48,15 @@ static sr_curve_bin join(const sr_curve_bin *bins, size_t from, size_t stride) {
     return joined;
 }
 
-/* What a step is in tokens, and in seconds at the variant's speed. */
+/* What a step is in tokens, in seconds at the variant's speed, and in FLOPs. */
 static void set_scale(sr_chart *chart, const sr_entry *entry) {
     if (entry->member_count == 0)
         return;
     const json_t *plan = entry->members[0]->plan;
-    const double tokens = sr_json_number_of(plan, "tokens") / sr_json_number_of(plan, "steps");
-    sr_chart_scale(chart, tokens, tokens / entry->tokens_per_second);
+    const double steps = sr_json_number_of(plan, "steps");
+    const double tokens = sr_json_number_of(plan, "tokens") / steps;
+    sr_chart_scale(chart, tokens, tokens / entry->tokens_per_second,
+                   sr_json_number_of(plan, "flops") / steps);
 }
 
 /* A variant's mean over seeds, with the least and the most of them. Only bins that every seed has
@@ -124,5 +130,6 @@ srnn_status sr_cell_curves(sr_page *page, const sr_records *records, const sr_ce
     if (cell->accuracy)
         SR_TRY(put_curves(page, records, cell, stem, "Validation accuracy", accuracy_of));
     SR_TRY(put_curves(page, records, cell, stem, "Validation loss", validation_of));
-    return put_curves(page, records, cell, stem, "Training loss", loss_of);
+    SR_TRY(put_curves(page, records, cell, stem, "Training loss", loss_of));
+    return put_curves(page, records, cell, stem, "Gradient norm", gradient_of);
 }

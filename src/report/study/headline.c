@@ -242,7 +242,7 @@ static void write_part(sentence *s, size_t count, const char *one, const char *m
 static void write_parts(sentence *s, const tally *t) {
     bool first = true;
     write_part(s, t->better, "is better than the baseline", "are better than the baseline", &first);
-    write_part(s, t->level, "keeps up with it", "keep up with it", &first);
+    write_part(s, t->level, "keeps up with the baseline", "keep up with the baseline", &first);
     write_part(s, t->worse, "is worse", "are worse", &first);
     write_part(s, t->unstable, "is unstable", "are unstable", &first);
     write_part(s, t->open, "cannot be judged at this size", "cannot be judged at this size",
@@ -337,18 +337,21 @@ static void say_best(sentence *s, const tally *t) {
                 t->better > 2 ? "are" : "is");
 }
 
-/* No variant is better than the baseline, by what can be judged. */
+/* No variant with an interval is better than the baseline. */
 static void say_none(sentence *s, const tally *t) {
     const size_t judged = t->all - t->too_few;
     begin(s, "<strong>");
-    fprintf(s->out,
-            judged == 1 ? "The variant that can be judged is not better than "
-                        : "None of the %zu variants that can be judged is better than ",
-            judged);
+    if (judged == 1)
+        fputs("No variant", s->out);
+    else
+        fprintf(s->out, "None of the %zu variants%s", judged,
+                t->too_few ? " with enough runs" : "");
+    fputs(" is shown to be better than ", s->out);
     sr_escape_html(s->out, s->cell->baseline->variant->name);
     fputs("</strong>", s->out);
     if (t->too_few)
-        fprintf(s->out, ", %zu more %s too few runs", t->too_few, t->too_few > 1 ? "have" : "has");
+        fprintf(s->out, ", and %zu %s too few runs to judge", t->too_few,
+                t->too_few > 1 ? "have" : "has");
 }
 
 /* Who won: the first sentence. False: there is nothing more to say. */

@@ -105,9 +105,34 @@ static srnn_status put_runs(sr_page *page, const sr_records *records) {
     return status;
 }
 
+/* Links to the models that the runs left; only of a page that lies in the study's folder. */
+static srnn_status put_checkpoints(sr_page *page, const sr_records *records) {
+    char path[SR_PATH_BYTES];
+    bool first = true;
+    for (size_t i = 0; i < records->run_count && strcmp(page->folder, records->folder) == 0; i++) {
+        const char *folder = sr_json_text_of(records->runs[i].plan, "folder");
+        SR_TRY(sr_path_print(path, "%s/%s/checkpoints", records->folder, folder));
+        if (access(path, F_OK) != 0)
+            continue;
+        fputs(first ? "<details><summary>Checkpoints, which <code>softrnn generate</code>, "
+                      "<code>eval</code> and <code>orders</code> read</summary>\n<ul>\n"
+                    : "",
+              page->body);
+        fputs("<li><a href=\"./", page->body); /* a path, whatever it is called */
+        sr_escape_html(page->body, folder);
+        fputs("/checkpoints\">", page->body);
+        sr_escape_html(page->body, sr_json_text_of(records->runs[i].plan, "id"));
+        fputs("</a></li>\n", page->body);
+        first = false;
+    }
+    fputs(first ? "" : "</ul></details>\n", page->body);
+    return SRNN_OK;
+}
+
 srnn_status sr_section_provenance(sr_page *page, const sr_records *records) {
     sr_origin_section(page, records->plan);
     SR_TRY(put_origin(page, records));
     SR_TRY(put_settings(page, records));
-    return put_runs(page, records);
+    SR_TRY(put_runs(page, records));
+    return put_checkpoints(page, records);
 }

@@ -23,6 +23,9 @@ srnn_status sr_section_claims(sr_page *page, const sr_records *records);
 /* Cell `index`: differences, orders, curves, costs. */
 srnn_status sr_section_cell(sr_page *page, const sr_records *records, size_t index);
 
+/* Variants that differ from the baseline in one axis alone, axis by axis, if there are two or more. */
+srnn_status sr_cell_axes(sr_page *page, const sr_cell_record *cell, const char *stem);
+
 /* Quality over the order of the Taylor series, where a cell has orders. */
 srnn_status sr_cell_orders(sr_page *page, const sr_cell_record *cell, const char *stem);
 
