@@ -7,6 +7,9 @@ attention, gradients: over whole sequences. State: one piece at a time. parse, v
 layers for torch. softrnn.lab: models, tokenizers, training and studies. softrnn.hf: transformers.
 """
 
+import importlib
+from typing import Any
+
 from ._attention import attention, gradients
 from ._library import (ArgumentError, ArgumentTypeError, FileError, FormatError, Interrupted, LimitError,
                        OutOfMemoryError, SoftrnnError, UnsupportedError)
@@ -24,3 +27,11 @@ __all__ = ["attention", "gradients", "State", "Variant", "parse", "variants", "S
 for _error in (SoftrnnError, ArgumentError, ArgumentTypeError, FileError, FormatError, Interrupted, LimitError,
                OutOfMemoryError, UnsupportedError):
     _error.__module__ = "softrnn"
+
+_MODULES = ("nn", "lab", "hf")  # imported where they are first used: nn and hf need torch
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module 'softrnn' has no attribute '{name}'")

@@ -4,9 +4,9 @@ import sys
 from typing import Any, Dict, Optional, Union
 
 from . import _numpy
-from ._library import ArgumentTypeError
-from ._plans import Options, named_operands
-from ._variants import Variant, parse
+from ._library import ArgumentError, ArgumentTypeError
+from ._plans import TENSORS, Options, named_operands, operand_table
+from ._variants import Variant, described_scale, parse
 
 
 def is_torch(value: Any) -> bool:
@@ -28,7 +28,8 @@ def _torch_module() -> Any:
 
 def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax", *, documents: Any = None,
               form: str = "auto", chunk: int = 0, kernel: Optional[str] = None, threads: int = 0,
-              state_limit: int = 0, levels: int = 0, rope_theta: float = 0.0, **operands: Any) -> Any:
+              state_limit: int = 0, levels: int = 0, rope_theta: float = 0.0, scale: Optional[float] = None,
+              layout: str = "bhtd", **operands: Any) -> Any:
     """Causal attention of any variant: o (B, H, T, Dv).
 
     q is (B, H, T, D), k (B, Hkv, T, D) and v (B, Hkv, T, Dv), with their position applied; H is a multiple of Hkv.
@@ -37,13 +38,15 @@ def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax"
     last is 1. Other floating types are computed in float32 and rounded back.
 
     attention: a name, a text form or softrnn.parse's result. Gates and learned vectors that the variant reads
-    (softrnn.parse(...).operands) are given by name, before their sigmoid, with the shapes that softrnn.h gives to
-    srnn_operands: output_gate (B, H, T), value_gate and decay (B, Hkv, T), norm_weight (Dv), ...
+    (softrnn.parse(...).operands) are given by name, before their sigmoid, with the shapes below.
 
     documents: where packed documents start, counted over all B*T tokens, and where the last one ends; a token sees its
     own document only. form: "auto", "parallel", "chunked" (a state between chunks of `chunk` tokens) or "recurrent".
     kernel, threads, state_limit (bytes), levels (of a level gate) and rope_theta (of rotations that the equation does
     itself; 0: 10000): as in softrnn.h.
+
+    scale: of the scores, in place of the variant's own (1 / sqrt(D), where it has one). layout: "bthd": q, k, v, gates and o have
+    their tokens before their heads, (B, T, H, ..), as in flash-linear-attention.
 
     >>> q, k, v = numpy.random.default_rng(0).normal(size=(3, 1, 4, 32, 16))
     >>> softrnn.attention(q, k, v, "norm").shape
@@ -57,6 +60,35 @@ def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax"
     softrnn.ArgumentError: gate reads output_gate, which was not given
     """
     options = Options(form, chunk, kernel, threads, state_limit, levels, rope_theta)
+    if layout != "bhtd":
+        turned = _turned(layout, dict(operands, q=q, k=k, v=v))
+        o = _attend(turned.pop("q"), turned.pop("k"), turned.pop("v"), attention, documents, options, scale, turned)
+        return o.swapaxes(1, 2)
+    return _attend(q, k, v, attention, documents, options, scale, operands)
+
+
+def _turned(layout: str, values: Dict[str, Any]) -> Dict[str, Any]:
+    """Operands (B, T, heads, ..) as (B, heads, T, ..)."""
+    if layout != "bthd":
+        raise ArgumentError(f"layout must be bhtd, for (B, H, T, D), or bthd, for (B, T, H, D), not {layout!r}")
+    return {name: value.swapaxes(1, 2) if name in TENSORS and hasattr(value, "swapaxes") and value.ndim > 2 else value
+            for name, value in values.items()}
+
+
+def _scaled(q: Any, scale: Any, attention: Union[str, Variant]) -> Any:
+    """q such that the scores have another scale than the variant's own."""
+    own, feature = (_torch_module().described_scale if is_torch(q) else described_scale)(attention)
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        raise ArgumentTypeError(f"scale must be a number, not {type(scale).__name__}")
+    if feature != "identity":
+        raise ArgumentError(f"scale is given, and the variant's feature={feature} does not keep it: scale the output or the values")
+    return q * (scale * q.shape[-1] ** 0.5 if own == "inverse_sqrt" else scale)
+
+
+def _attend(q: Any, k: Any, v: Any, attention: Union[str, Variant], documents: Any, options: Options, scale: Optional[float],
+            operands: Dict[str, Any]) -> Any:
+    if scale is not None:
+        q = _scaled(q, scale, attention)
     torch = _torch_module() if is_torch(q) else None
     if torch is not None:
         given = (q, k, v, *operands.values()) if operands else (q, k, v)
@@ -86,3 +118,10 @@ def gradients(d_o: Any, q: Any, k: Any, v: Any, attention: Union[str, Variant] =
         raise ArgumentTypeError("q is a torch tensor, whose gradients backward() gives")
     options = Options(form, chunk, kernel, threads, state_limit, levels, rope_theta)
     return _numpy.gradients(variant, d_o, values, documents, options)
+
+
+attention.__doc__ = f"""{attention.__doc__}
+    Operands (H: heads of the output; Hkv, Hq and Hv: of k, q and v, where heads share them):
+
+{operand_table()}
+    """

@@ -70,18 +70,23 @@ def _library_folder() -> Path:
                       ": install the package (pip install .), or build the clone with make")
 
 
-def _header(name: str) -> str:
-    """The declarations of a C header, without what only the C compiler understands."""
+def header(name: str) -> str:
+    """The text of a C header."""
     path = next((f / name for f in _folders("include", "include") if (f / name).exists()), None)
     if path is None:
         raise ImportError(f"{name} is not part of this installation of softrnn")
-    text = re.sub(r"#ifdef __cplusplus.*?#endif", "", path.read_text(encoding="utf-8"), flags=re.S)
+    return path.read_text(encoding="utf-8")
+
+
+def _declarations(name: str) -> str:
+    """Those of a C header, without what only the C compiler understands."""
+    text = re.sub(r"#ifdef __cplusplus.*?#endif", "", header(name), flags=re.S)
     text = re.sub(r"^#.*$", "", text, flags=re.M)
     return text.replace("SRNN_API ", "")
 
 
 def _open(name: str) -> Any:
-    ffi.cdef(_header(name.replace("lib", "", 1) + ".h"))
+    ffi.cdef(_declarations(name.replace("lib", "", 1) + ".h"))
     return ffi.dlopen(str(_library_folder() / f"{name}.so"), ffi.RTLD_NOW)
 
 

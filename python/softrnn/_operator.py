@@ -227,6 +227,8 @@ def attention(attention: Union[str, Variant], values: Tuple[Any, ...], documents
     text, operands, vectors = _described(attention).split(" ")
     names = operands.split(",")
     tensors = ordered_operands(text, names, *values)
+    if not _torch._is_compiling():
+        _torch._check_tensors(names, tensors)
     converted, result = _torch._converted(names, vectors.split(","), tensors)
     q, v = converted[0], converted[2]
     if q.dim() == 4 and (q.shape[0] == 0 or q.shape[2] == 0):

@@ -4,11 +4,13 @@ A plan costs more than a small attention, and only one thread may use it at a ti
 takes one that waits, or makes one.
 """
 
+import re
 import threading
+import warnings
 from contextlib import nullcontext
 from typing import Any, Dict, Hashable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from ._library import ArgumentError, ArgumentTypeError, check, encoded, ffi, lib, owned, text, words
+from ._library import ArgumentError, ArgumentTypeError, check, encoded, ffi, header, lib, owned, text, words
 from ._variants import Variant, operands_of
 
 NULL = ffi.NULL
@@ -297,6 +299,28 @@ def check_layout(operand: Operand, shape: Tuple[int, ...], strides: Sequence[int
 
 
 ALL_OPERANDS = tuple(name for name, _ in ffi.typeof("srnn_operands").fields)
+TENSORS = tuple(name for name, field in ffi.typeof("srnn_operands").fields if field.type.kind == "struct")  # over tokens
+
+# What others call things.
+_HINTS = {
+    **dict.fromkeys(("causal", "is_causal"), "attention is always causal"),
+    **dict.fromkeys(("attn_mask", "attention_mask", "mask"), "packed sequences and padding are documents=..."),
+    **dict.fromkeys(("cu_seqlens", "offsets"), "packed sequences are documents=..., counted over all B*T tokens"),
+    **dict.fromkeys(("head_first",), 'layout="bthd" puts tokens before heads'),
+    **dict.fromkeys(("initial_state", "output_final_state", "state"), "softrnn.State feeds a sequence in pieces"),
+    **dict.fromkeys(("g", "gk", "f", "alpha"), "the decay is decay=..., before its activation"),
+    **dict.fromkeys(("beta", "b"), "the delta rule's beta is write_gate=..., before its sigmoid"),
+    **dict.fromkeys(("sm_scale", "scaling", "softmax_scale"), "the scale of scores is scale=..."),
+    **dict.fromkeys(("dropout", "dropout_p"), "weights have no dropout"),
+    "variant": "the variant is attention=...",
+}
+
+
+def operand_table() -> str:
+    """A line for each operand: its name and shape, as softrnn.h documents them."""
+    found = re.findall(r"(?:srnn_tensor |void \*)(\w+); +/\* (.*?) *\*/", header("softrnn.h"), flags=re.S)
+    shapes = {name: " ".join(comment.split()) for name, comment in found}
+    return "\n".join(f"    {name:<12} {shapes[name]}" for name in ALL_OPERANDS if name in shapes)
 
 
 def named_operands(variant: Variant, q: Any, k: Any, v: Any, others: Dict[str, Any]) -> List[Any]:
@@ -311,8 +335,8 @@ def ordered_operands(variant: str, names: Sequence[str], q: Any, k: Any, v: Any,
     given = {"q": q, "k": k, "v": v}
     for name, value in others.items():
         if name not in ALL_OPERANDS:
-            raise ArgumentTypeError(f"attention has no argument {name}; gates and vectors are "
-                                    f"{', '.join(ALL_OPERANDS[3:])}")
+            hint = _HINTS.get(name) or f"gates and vectors are {', '.join(ALL_OPERANDS[3:])}"
+            raise ArgumentTypeError(f"attention has no argument {name}; {hint}")
         if value is not None and name not in names:
             raise ArgumentError(f"{name} is not read by {variant}: leave it out")
         if value is not None:
@@ -321,6 +345,9 @@ def ordered_operands(variant: str, names: Sequence[str], q: Any, k: Any, v: Any,
         if name not in given:
             raise ArgumentError(f"{variant} reads {name}, which was not given")
     return [given[name] for name in names]
+
+
+_MANY_HEADS = 128  # more of them are rather tokens
 
 
 def sizes_of(variant: Variant, dtype: str, q: Tuple[int, ...], k: Tuple[int, ...], v: Tuple[int, ...]) -> Sizes:
@@ -332,6 +359,9 @@ def sizes_of(variant: Variant, dtype: str, q: Tuple[int, ...], k: Tuple[int, ...
             raise ArgumentError(f"{name} has the shape {tuple(shape)}, which is empty: heads and widths must be 1 or more, and B "
                                 "and T those of q")
     heads = v[1] if variant._shares_queries else q[1]
+    if heads > _MANY_HEADS and heads > 2 * q[2] > 2:
+        warnings.warn(f"q has the shape {tuple(q)}: {heads} heads of {q[2]} tokens. Tensors (B, T, H, D) need layout=\"bthd\"",
+                      stacklevel=2)
     return Sizes(dtype, q[0], heads, k[1], q[2], q[3], v[3])
 
 

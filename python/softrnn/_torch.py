@@ -9,6 +9,7 @@ from ._library import ArgumentError, ArgumentTypeError, SoftrnnError, Unsupporte
 from ._numpy import ALIGNMENT, as_offsets
 from ._plans import CPU, Options, Place, Plan, empty_output, pool, sizes_of
 from ._variants import Variant
+from ._variants import described_scale as _described_scale
 
 Tensor = torch.Tensor
 
@@ -307,9 +308,12 @@ def feed(state: Any, tensors: Sequence[Any]) -> Tensor:
 
 # ---- tracers and transforms: the same as an operator that torch's compilers know
 
-_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+_compiler = getattr(torch, "compiler", None)
+_is_compiling = getattr(_compiler, "is_compiling", lambda: False)
+described_scale = getattr(_compiler, "assume_constant_result", lambda function: function)(_described_scale)
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _transforms = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_stack", lambda: None)
+_unpack_dual: Callable[[Tensor], Any] = torch.autograd.forward_ad.unpack_dual
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -327,7 +331,7 @@ def refuse_tangents(tensors: Sequence[Any]) -> None:
         return
     transforms = _transforms() or []
     if any("Jvp" in str(transform.key()) for transform in transforms) or not transforms and any(
-            torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors if isinstance(tensor, Tensor)):
+            _unpack_dual(tensor).tangent is not None for tensor in tensors if isinstance(tensor, Tensor)):
         raise UnsupportedError("attention has no forward-mode derivative (jvp, forward_ad): use backward(), torch.func.grad or "
                                "jacrev")
 

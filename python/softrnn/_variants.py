@@ -1,6 +1,6 @@
 """Variants of softmax attention: the descriptor of softrnn.h, read from a text, and the named ones."""
 
-from typing import Any, Dict, Iterator, List, Optional, Union
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from ._library import ArgumentTypeError, check, encoded, ffi, lib, text, words
 
@@ -132,3 +132,10 @@ def variants() -> List[Variant]:
         if not row:
             return found
         found.append(Variant(ffi.new("srnn_attention *", row.attention), text(row.name), text(row.note)))
+
+
+def described_scale(attention: Union[str, Variant]) -> Tuple[str, str]:
+    """The scale and the feature of a variant, as words."""
+    variant = parse(attention)
+    return variant.scale, variant.feature
+

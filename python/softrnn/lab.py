@@ -13,16 +13,22 @@ pandas and matplotlib are imported where they are used.
 import html
 import io
 import json
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
 import warnings
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
-from ._library import ArgumentError, ArgumentTypeError, _open, check, encoded, ffi, owned, text
+from ._library import (PACKAGE, ArgumentError, ArgumentTypeError, FileError, SoftrnnError, _open, check, encoded, ffi, owned,
+                       text)
 from ._variants import Variant, parse
 
-__all__ = ["Model", "Run", "Session", "Step", "Study", "Tokenizer", "settings", "study", "train"]
+__all__ = ["Model", "Run", "Session", "Step", "Study", "Tokenizer", "convert", "prepare", "settings", "study", "train"]
 
 lab = _open("libsoftrnn_lab")
 
@@ -55,6 +61,50 @@ def _numbers(array: np.ndarray) -> Any:
     return ffi.cast("int32_t *" if array.dtype == np.int32 else "float *", array.ctypes.data)
 
 
+# ---- the program, for what is a command of its own
+
+
+def _program() -> str:
+    """softrnn: of the clone around the package, of this Python, or of the system."""
+    asked = os.environ.get("SOFTRNN_LIBRARIES")
+    built = Path(asked) if asked else PACKAGE.parent.parent / "build"
+    for path in (built / "cli" / "softrnn", Path(sysconfig.get_path("scripts")) / "softrnn"):
+        if path.exists():
+            return str(path)
+    found = shutil.which("softrnn")
+    if found is None:
+        raise FileError("the program softrnn is neither beside this Python nor in PATH: install the package (pip install softrnn), "
+                        "or build the clone with make")
+    return found
+
+
+def _run_command(words: Sequence[Any], options: Dict[str, Any]) -> None:
+    """softrnn words --option value ..; its message as an exception where it fails."""
+    arguments = [str(word) for word in words]
+    for name, value in options.items():
+        if value is not None and value is not False:
+            arguments += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]
+    done = subprocess.run([_program(), *arguments], text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    if done.returncode:
+        kind = ArgumentError if done.returncode == 2 else SoftrnnError
+        raise kind(done.stderr.strip() or f"softrnn {arguments[0]} ended with status {done.returncode}")
+
+
+def prepare(out: Any, *files: Any, tokenizer: Any = "bytes", **options: Any) -> Path:
+    """Text files (plain, JSON lines, compressed) to a folder of token shards, as `softrnn data prepare` does; gives the folder, which
+    train(data=...) takes. tokenizer: "bytes", a tokenizer's file, or the folder of a model. options: those of the command: field,
+    validation, seed, shard_tokens, document_bytes, invalid, no_end, overwrite, threads."""
+    _run_command(["data", "prepare", *files], {"tokenizer": tokenizer, "out": out, **options})
+    return Path(out)
+
+
+def convert(where: Any, out: Any, **options: Any) -> Path:
+    """A model in another format, as `softrnn convert` does: a folder in Hugging Face layout, a run or a llama2.c .bin, to a new
+    folder or a .bin; gives where it is. options: tokenizer, type ("float32", "bfloat16", "float16")."""
+    _run_command(["convert"], {"in": where, "out": out, **options})
+    return Path(out)
+
+
 # ---- models and tokenizers
 
 
@@ -77,6 +127,13 @@ class Tokenizer:
         begin, end = lab.srnl_tokenizer_begin(self._tokenizer[0]), lab.srnl_tokenizer_end(self._tokenizer[0])
         self.begin: Optional[int] = begin if begin >= 0 else None  # of a text
         self.end: Optional[int] = end if end >= 0 else None
+
+    @classmethod
+    def train(cls, out: Any, *files: Any, vocabulary: int, **options: Any) -> "Tokenizer":
+        """Learns a byte-level BPE from text files, writes it as the tokenizer.json `out` and gives it, as `softrnn tokenizer train`
+        does. vocabulary: tokens in all. options: special ("<|endoftext|>"), ties, threads."""
+        _run_command(["tokenizer", "train", *files], {"vocab": vocabulary, "out": out, **options})
+        return cls(out)
 
     def encode(self, value: Union[str, bytes]) -> List[int]:
         """The ids of a text; neither begin nor end is added."""
@@ -277,7 +334,25 @@ def settings() -> List[str]:
         names.append(text(name))
 
 
+# What softrnn.nn and others call settings.
+_SETTINGS = {"lr": "learning_rate", "dim": "hidden", "hidden_size": "hidden", "head_dim": "head_size", "theta": "rope_theta",
+             "vocab_size": "vocab", "vocabulary": "vocab", "batch_size": "batch", "seq_len": "length", "max_steps": "steps",
+             "num_heads": "heads", "num_kv_heads": "kv_heads", "num_layers": "layers"}
+
+
+def _own_names(values: Dict[str, Any]) -> Dict[str, Any]:
+    """Settings by the names of softrnn train."""
+    found: Dict[str, Any] = {}
+    for given, value in values.items():
+        name = _SETTINGS.get(given, given)
+        if name in found:
+            raise ArgumentError(f"{name} is given twice: {given} is another name for it")
+        found[name] = value
+    return found
+
+
 def _make_settings(values: Dict[str, Any]) -> Any:
+    values = _own_names(values)
     out = ffi.new("srnl_settings **")
     check(lab.srnl_settings_create(out))
     made = ffi.gc(out[0], lab.srnl_settings_free)
@@ -290,7 +365,8 @@ def _make_settings(values: Dict[str, Any]) -> Any:
 def train(folder: Any, callback: Optional[Callable[[Step], Any]] = None, resume: bool = False, **values: Any) -> "Run":
     """Trains a model in a new folder, as `softrnn train --out folder` does, or goes on with the one in it (resume=True).
 
-    values: settings by their names, with _ for -: data, attention, steps, batch, length, ... (softrnn.lab.settings()).
+    values: settings by their names, with _ for -: data, attention, steps, batch, length, ... (softrnn.lab.settings()); lr, dim, head_dim,
+    batch_size and the like are taken for learning_rate, hidden, head_size, batch.
     callback: called with a Step after each one; False ends the training there, with a checkpoint. Of avey, which is not causal,
     train, Model and Study warn.
     """
@@ -350,8 +426,17 @@ class Run:
 
     @property
     def result(self) -> Dict[str, Any]:
-        """How it ended: result.json; empty if it has not."""
-        return _read_json(self.folder / "result.json")
+        """How it ended: result.json of a study's run; else status, step, tokens, loss, validation_loss, .. of the last step done.
+        Empty before the first."""
+        written = _read_json(self.folder / "result.json")
+        if written or not (self.folder / "metrics.jsonl").exists():
+            return written
+        last: Dict[str, Any] = {}
+        for line in _lines(self.folder / "metrics.jsonl"):
+            last.update({name: value for name, value in line.items() if value is not None})
+        steps = re.search(r"^steps: *(\d+)", (self.folder / "run.yaml").read_text(encoding="utf-8"), flags=re.M)
+        ended = bool(last) and steps is not None and last.get("step") == int(steps.group(1))
+        return {"status": "finished" if ended else "stopped", **last} if last else {}
 
     @property
     def model(self) -> Model:

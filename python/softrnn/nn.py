@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ._attention import attention as attend
 from ._layer import Convolution, layer_of
-from ._library import ArgumentError
+from ._library import ArgumentError, ArgumentTypeError
 from ._plans import Options
 from ._state import State
 from ._variants import Variant, parse
@@ -23,6 +23,13 @@ from ._variants import Variant, parse
 __all__ = ["Attention", "AttentionState", "rotary"]
 
 _OWN_NORM_EPSILON = 1e-5
+
+# What others call the arguments of Attention.
+_NAMES = {**dict.fromkeys(("hidden", "hidden_size", "embed_dim", "d_model"), "dim"),
+          **dict.fromkeys(("num_heads", "n_heads", "num_attention_heads", "nhead"), "heads"),
+          **dict.fromkeys(("num_kv_heads", "num_key_value_heads"), "kv_heads"),
+          **dict.fromkeys(("head_size", "key_size", "d_head"), "head_dim"),
+          **dict.fromkeys(("variant", "attn_implementation"), "attention"), "rope_theta": "theta"}
 
 
 def __dir__() -> List[str]:
@@ -117,8 +124,11 @@ class Attention(nn.Module):
     def __init__(self, dim: int, heads: int, kv_heads: Optional[int] = None, head_dim: Optional[int] = None, *,
                  attention: Union[str, Variant] = "softmax", bias: bool = False, output_bias: Optional[bool] = None,
                  theta: float = 10000.0, layers: int = 1, sizes: Optional[Dict[str, int]] = None, form: str = "auto",
-                 chunk: int = 0, kernel: Optional[str] = None, threads: int = 0, state_limit: int = 0):
+                 chunk: int = 0, kernel: Optional[str] = None, threads: int = 0, state_limit: int = 0, **others: Any):
         super().__init__()
+        for name in others:
+            hint = f": did you mean {_NAMES[name]}?" if name in _NAMES else ""
+            raise ArgumentTypeError(f"Attention got an unexpected keyword argument '{name}'{hint}")
         self.variant = parse(attention)
         options = Options(form, chunk, kernel, threads, state_limit).checked()
         if head_dim is None and heads > 0 and dim % heads:

@@ -187,6 +187,38 @@ class Lab(unittest.TestCase):
                 call()
             self.assertTrue(any(word in str(caught.exception) for word in words.split("|")), str(caught.exception))
 
+    def test_result(self):
+        """What a training leaves is its result, also without a study around it."""
+        result = self.run_.result
+        self.assertEqual((result["status"], result["step"]), ("finished", 4))
+        self.assertAlmostEqual(result["loss"], self.steps[-1].loss, places=5)
+        stopped = softrnn.lab.train(self.folder / "early", lambda step: step.step < 2, data=self.text, attention="order:2", **SMALL)
+        self.assertEqual((stopped.result["status"], stopped.result["step"]), ("stopped", 2))
+
+    def test_other_names_of_settings(self):
+        values = {**SMALL, "steps": 1}
+        values["dim"] = values.pop("hidden")
+        run = softrnn.lab.train(self.folder / "named", data=self.text, attention="order:2", lr=0.01, **values)
+        written = (run.folder / "run.yaml").read_text()
+        self.assertRegex(written, r"(?m)^hidden: 32$")
+        self.assertRegex(written, r"(?m)^learning-rate: 0.01$")
+        with self.assertRaises(softrnn.ArgumentError) as caught:
+            softrnn.lab.train(self.folder / "twice", data=self.text, lr=1, learning_rate=1)
+        self.assertIn("given twice", str(caught.exception))
+
+    def test_from_text_to_a_converted_model(self):
+        tokenizer = softrnn.lab.Tokenizer.train(self.folder / "tokenizer.json", self.text, vocabulary=270)
+        self.assertEqual(tokenizer.vocabulary, 270)
+        data = softrnn.lab.prepare(self.folder / "tokens", self.text, tokenizer=self.folder / "tokenizer.json", validation=0)
+        run = softrnn.lab.train(self.folder / "tokens_run", data=data, attention="norm", **{**SMALL, "validate_every": 0})
+        where = softrnn.lab.convert(run.folder, self.folder / "converted", type="bfloat16")
+        self.assertEqual(softrnn.lab.Model(where).tokenizer.encode("the cat"), tokenizer.encode("the cat"))
+        with self.assertRaises(softrnn.SoftrnnError) as caught:
+            softrnn.lab.convert(self.folder / "nowhere", self.folder / "x")
+        self.assertIn("nowhere", str(caught.exception))
+        with self.assertRaises(softrnn.ArgumentError):
+            softrnn.lab.prepare(self.folder / "y", self.text, nonesuch=3)
+
     def test_shown(self):
         self.assertEqual(dir(softrnn.lab), sorted(softrnn.lab.__all__))
 

@@ -112,6 +112,7 @@ class Layers(unittest.TestCase):
         for words, arguments in (
                 ("unexpected keyword argument 'causal'", dict(causal=False)),
                 ("unexpected keyword argument 'device'", dict(device="cuda")),
+                ("did you mean heads?", dict(num_heads=4)), ("did you mean dim?", dict(hidden_size=4)),
                 ("form must be one of", dict(form="serial")), ("chunk must be a whole number", dict(chunk="many")),
                 ("among 5 heads: give head_dim", dict(heads=5)), ("among 5 heads", dict(heads=5, attention="mamba2")),
                 ("heads is 0", dict(heads=0)), ("whole model", dict(attention="avey_causal")),

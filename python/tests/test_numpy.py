@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import unittest
+import warnings
 
 import numpy as np
 
@@ -217,6 +218,55 @@ class Edges(unittest.TestCase):
         wide = {n: np.broadcast_to(x[n], (1, 4, 5, 4)) for n in "kv"}
         np.testing.assert_allclose(softrnn.attention(x["q"], **wide), softrnn.attention(**x), atol=1e-12)
 
+    def test_scale(self):
+        x = operands("softmax", H=2, Hkv=2, D=4, Dv=4)
+        expected = softmax(x["q"] * 0.3 * 2, x["k"], x["v"])  # 2 = sqrt(D)
+        np.testing.assert_allclose(softrnn.attention(**x, scale=0.3), expected, atol=1e-12)
+        linear = operands("gla", H=2, Hkv=2, D=4, Dv=4)
+        np.testing.assert_allclose(softrnn.attention(**linear, attention="gla", scale=4 ** -0.5),
+                                   softrnn.attention(**linear, attention="gla"), atol=1e-12)
+        for words, call in (("feature=", lambda: softrnn.attention(**x, attention="linear_elu", scale=0.3)),
+                            ("scale must be a number", lambda: softrnn.attention(**x, scale="large"))):
+            with self.assertRaises(softrnn.SoftrnnError) as caught:
+                call()
+            self.assertIn(words, str(caught.exception))
+
+    def test_layout(self):
+        """Tokens before heads: everything that has tokens is turned, and vectors are not."""
+        for attention in ("gated_softmax", "gla", "mamba2"):
+            x = operands(attention, B=2, H=4, Hkv=2, T=6)
+            vectors = softrnn.parse(attention).vectors
+            turned = {n: a if n in vectors else a.swapaxes(1, 2) for n, a in x.items()}
+            o = softrnn.attention(**turned, attention=attention, layout="bthd")
+            np.testing.assert_array_equal(o.swapaxes(1, 2), softrnn.attention(**x, attention=attention), err_msg=attention)
+        with self.assertRaises(softrnn.ArgumentError):
+            softrnn.attention(**operands("softmax"), layout="thd")
+
+    def test_swapped_axes_are_told(self):
+        swapped = np.ones((3, 1, 300, 4, 8))
+        with self.assertWarnsRegex(UserWarning, "300 heads of 4 tokens.*bthd"):
+            softrnn.attention(*swapped)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            softrnn.attention(*swapped, layout="bthd")
+            softrnn.attention(*np.ones((3, 1, 300, 1, 8)))  # the next token of many heads
+
+    def test_shapes_are_documented(self):
+        for name in softrnn._plans.ALL_OPERANDS:
+            self.assertRegex(softrnn.attention.__doc__, rf"\n    {name} +(\(|the same)")
+
+    def test_names_of_others_are_hinted(self):
+        x = operands("softmax")
+        for name, words in (("cu_seqlens", "documents="), ("beta", "write_gate"), ("causal", "always causal")):
+            with self.assertRaises(TypeError) as caught:
+                softrnn.attention(**x, **{name: x["q"]})
+            self.assertIn(words, str(caught.exception))
+
+    def test_modules_are_there(self):
+        self.assertTrue(callable(softrnn.lab.train))
+        with self.assertRaises(AttributeError):
+            softrnn.nonesuch
+
     def test_pool_forgets_shapes(self):
         from softrnn._plans import pool
         for T in range(1, 200):
@@ -236,6 +286,55 @@ class Edges(unittest.TestCase):
             pool.give_back(plan)  # the second one drops the key of the first
         pool.give_back(out)
         self.assertIs(pool.take("a"), out)
+
+
+def recurrence(q, k, v, g, beta=None, scale=None):
+    """S = exp(g) S + k v, or the delta rule's k (v - k S) beta: what flash-linear-attention's operators compute, plainly.
+    g (B, H, T) or (B, H, T, D)."""
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    S = np.zeros((*q.shape[:2], q.shape[3], v.shape[3]))
+    out = np.empty((*q.shape[:3], v.shape[3]))
+    for t in range(q.shape[2]):
+        decay = np.exp(g[:, :, t])
+        S = S * (decay[..., None] if decay.ndim == 3 else decay[..., None, None])
+        new = v[:, :, t] if beta is None else (v[:, :, t] - np.einsum("bhd,bhde->bhe", k[:, :, t], S)) * beta[:, :, t, None]
+        S = S + k[:, :, t, :, None] * new[:, :, None]
+        out[:, :, t] = np.einsum("bhd,bhde->bhe", q[:, :, t], S) * scale
+    return out
+
+
+class Porting(unittest.TestCase):
+    """The table of docs/PYTHON.md for those who come from flash-linear-attention."""
+
+    def setUp(self):
+        random = np.random.default_rng(1)
+        self.q, self.k, self.v = random.normal(size=(3, 2, 2, 9, 4))
+        self.gate, self.beta = random.normal(size=(2, 2, 2, 9))
+        self.wide = random.normal(size=(2, 2, 9, 4))
+
+    def check(self, expected, attention, **operands):
+        o = softrnn.attention(self.q, self.k, self.v, "score=linear,normaliser=none" + attention, **operands)
+        np.testing.assert_allclose(o, expected, atol=1e-5)
+
+    def test_linear(self):
+        self.check(recurrence(self.q, self.k, self.v, 0 * self.gate), "")
+        self.check(recurrence(self.q, self.k, self.v, 0 * self.gate, scale=1.5), "", scale=1.5)
+
+    def test_gla(self):
+        log_sigmoid = lambda x: -np.log1p(np.exp(-x))
+        self.check(recurrence(self.q, self.k, self.v, log_sigmoid(self.gate)), ",decay=log_sigmoid", decay=self.gate)
+        self.check(recurrence(self.q, self.k, self.v, log_sigmoid(self.wide)), ",decay=log_sigmoid,decay_width=channel",
+                   decay=self.wide)
+
+    def test_delta_rules(self):
+        sigmoid = lambda x: 1 / (1 + np.exp(-x))
+        unit = lambda x: x / np.sqrt((x ** 2).sum(-1, keepdims=True) + 1e-6)
+        q, k, beta = unit(self.q), unit(self.k), sigmoid(self.beta)
+        self.check(recurrence(q, k, self.v, 0 * self.gate, beta), ",feature=unit_smooth,write=delta", write_gate=self.beta)
+        a_log, dt_bias = np.array([0.1, -0.3]), np.array([0.2, 0.5])
+        g = -np.exp(a_log)[:, None] * np.log1p(np.exp(self.gate + dt_bias[:, None]))
+        self.check(recurrence(q, k, self.v, g, beta), ",feature=unit_smooth,write=delta,decay=softplus", write_gate=self.beta,
+                   decay=self.gate, a_log=a_log, dt_bias=dt_bias)
 
 
 class States(unittest.TestCase):
