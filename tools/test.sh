@@ -4,6 +4,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
+echo "Every check: about 25 minutes on two cores. \`make check\` runs the quick ones in under four."
+
 broken=() # steps that did not even get as far as testing
 logs=()
 stumbled=0 # steps that failed for whatever reason

@@ -1,7 +1,9 @@
 /* model_open.c: opening a model, and saying what a user should know of it. */
 #include "cli/line/model_open.h"
 
+#include "cli/line/cautions.h"
 #include "cli/line/command.h"
+#include "equation/facts.h"
 
 #include <stdio.h>
 
@@ -30,6 +32,9 @@ void model_tell(const sr_model_config *config, const char *where) {
             where);
     if (config->is_avey && !config->avey.causal)
         model_tell_leak();
+    for (int l = 0; !config->is_avey && l < config->L; l++)
+        if (l == 0 || !sr_attention_same(&config->attention[l], &config->attention[l - 1]))
+            caution_attention(&config->attention[l]);
 }
 
 void model_tell_leak(void) {
