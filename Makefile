@@ -75,7 +75,6 @@ release: deps-test build ## the release build and its tests
 nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, 20 of a rank, a study on a real Slurm, sanitizers and clang with every instruction set, every allocation and every touch of a file failing once, new input for the fuzzers
 	@$(call compile,build)
 	@$(MAKE) --no-print-directory sanitize clang one_level=-DSOFTRNN_CPU_LEVELS=ON
-	@$(MAKE) --no-print-directory msan-all
 	@build-clang/cli/softrnn verify --quick
 	@SOFTRNN_CPU=base build/tests/test_reach
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
@@ -85,6 +84,7 @@ nightly: deps-test build races ## what takes too long for every day: 200 kills o
 	@seq $(JOBS) | xargs -P $(JOBS) -I{} env SOFTRNN_FAULTS={}/$(JOBS) build/tests/test_no_memory
 	@seq $(JOBS) | xargs -P $(JOBS) -I{} env SOFTRNN_FAULTS={}/$(JOBS) build/tests/test_bad_disk
 	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=0 FUZZ_RUNS=1000000
+	@$(MAKE) --no-print-directory msan-all
 
 sanitize: deps-test ## the build by clang with address and undefined-behaviour sanitizers, and its tests
 	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON $(one_level) \

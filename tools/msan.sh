@@ -24,7 +24,7 @@ Cflags: -I$prefix/include
 Libs: -L$prefix/lib -lcblas_plain
 END
 
-# The other libraries, each with what its tests and tools are switched off by.
+# The other libraries (make: ninja refuses the files of xz), each with what its tests and tools are switched off by.
 sources='
 jansson   .            -DJANSSON_BUILD_DOCS=OFF -DJANSSON_WITHOUT_TESTS=ON -DJANSSON_EXAMPLES=OFF
 libyaml   .            -DBUILD_TESTING=OFF
@@ -61,7 +61,7 @@ build_library() {
     local name=$1 within=$2
     shift 2
     [ -d "$name" ] || get "$name"
-    cmake -S "$name/$within" -B "$name/build-msan" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang \
+    cmake -S "$name/$within" -B "$name/build-msan" -G "Unix Makefiles" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang \
         -DCMAKE_C_FLAGS="$flags" -DBUILD_SHARED_LIBS=OFF -DCMAKE_INSTALL_PREFIX="$prefix" \
         -DCMAKE_INSTALL_LIBDIR=lib "$@" >"$name.log"
     cmake --build "$name/build-msan" --target install >>"$name.log" || { tail -n 20 "$name.log"; exit 1; }

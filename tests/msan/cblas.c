@@ -9,6 +9,7 @@ static float at(const float *x, CBLAS_TRANSPOSE transpose, int stride, int row, 
                                      : x[(ptrdiff_t)column * stride + row];
 }
 
+/* The parameters are those of CBLAS. */
 void cblas_sgemm(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transpose_a, CBLAS_TRANSPOSE transpose_b,
                  int M, int N, int K, float alpha, const float *a, int lda, const float *b, int ldb,
                  float beta, float *c, int ldc) {
