@@ -16,7 +16,7 @@ static __global__ void __launch_bounds__(THREADS)
     store_numbers<W>(out + i, numbers);
 }
 
-/* y += x. A thread owns W consecutive numbers of y: loads both, adds, stores; nobody else touches
+/* y += x. A thread owns W consecutive numbers of y: loads both, adds, stores; no other thread touches
  * them. */
 template <int W>
 static __global__ void __launch_bounds__(THREADS)

@@ -23,7 +23,7 @@ typedef struct work {
     work_kind kind;
     int holders;
     sr_emulated_kernel kernel; /* with its arguments */
-    int64_t together;          /* so many neighbours among its blocks wait for each other */
+    int64_t together;          /* this many neighbouring blocks are co-resident */
     struct {
         char *to;
         const char *from;
