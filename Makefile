@@ -6,13 +6,19 @@ FUZZ_RUNS ?= -1
 # The same inputs each time, so that a commit that passed passes again; 0: others each time.
 FUZZ_SEED ?= 1
 PREFIX ?= /usr/local
+# Where packages go.
+DIST ?= build-dist
 # Where the CUDA toolkit usually is when it is not on the path.
 NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+need_nvcc = test -n "$(NVCC)" || { echo "nvcc not found: install NVIDIA's CUDA toolkit, version 12 or newer,\
+    or say where it is: make $@ NVCC=/path/to/nvcc" >&2; exit 1; }
 
 # Most files are compiled alike in several builds; where ccache is, once.
 CCACHE_DIR ?= $(CURDIR)/build/ccache
 export CCACHE_DIR
-remember = $(if $(shell command -v ccache),-DCMAKE_C_COMPILER_LAUNCHER=ccache)
+# A folder that was built without it stays without: another launcher would compile every file again.
+remember = $(if $(shell command -v ccache),$(if $(wildcard $(1)/build.ninja),,-DCMAKE_C_COMPILER_LAUNCHER=ccache),\
+    -DCMAKE_C_COMPILER_LAUNCHER=)
 # Silent unless it fails.
 configure = log=$$(cmake -S . -B $(1) -G Ninja $(remember) $(2) 2>&1) || { echo "$$log"; exit 1; }
 compile = cmake --build $(1) -j $(JOBS)
@@ -22,16 +28,25 @@ run_tests = ctest --test-dir $(1) -j $(JOBS) --timeout $(or $(2),300) --output-o
 # they compute with, which has tests of its own.
 compiled_only = -LE 'tree|processes|levels'
 computing_only = -LE 'tree|processes|levels|commands'
+# `make check` leaves out lower instruction sets, ranks that fail, and GPUs.
+quick_only = -LE 'processes|levels|gpu'
 # Builds beside the release have the CPU's kernels of one instruction set; `make nightly` tries sanitizers and clang with all.
 one_level = -DSOFTRNN_CPU_LEVELS=OFF
 
-.PHONY: build test study study-full study-gpu verify deps deps-test deps-browser deps-torch test-python wheel \
-        bench fuzz sanitize clang release nightly \
+.PHONY: build check test study study-full study-gpu verify deps deps-cuda deps-mpi deps-python deps-test deps-browser \
+        deps-package deps-torch test-python wheel deb dist docs \
+        bench fuzz sanitize msan msan-all clang release nightly \
         cuda cuda-check emulated races format check-format install clean help
 
 build: deps ## the library and the program, in build/ (the default)
 	@$(call configure,build,-DCMAKE_BUILD_TYPE=Release)
 	@$(call compile,build) --target softrnn softrnn_lab_shared manual
+	@$(if $(filter build,$(or $(MAKECMDGOALS),build)),cat build/left_out.txt)
+
+check: deps-test ## the quick tests, while you work: under four minutes on two cores, also the first time
+	@$(call configure,build,-DCMAKE_BUILD_TYPE=Release)
+	@$(call compile,build)
+	@$(call run_tests,build) $(quick_only)
 
 test: deps-test ## every check there is; the last line counts them
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/test.sh
@@ -60,6 +75,7 @@ release: deps-test build ## the release build and its tests
 nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, 20 of a rank, a study on a real Slurm, sanitizers and clang with every instruction set, every allocation and every touch of a file failing once, new input for the fuzzers
 	@$(call compile,build)
 	@$(MAKE) --no-print-directory sanitize clang one_level=-DSOFTRNN_CPU_LEVELS=ON
+	@$(MAKE) --no-print-directory msan-all
 	@build-clang/cli/softrnn verify --quick
 	@SOFTRNN_CPU=base build/tests/test_reach
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
@@ -70,10 +86,25 @@ nightly: deps-test build races ## what takes too long for every day: 200 kills o
 	@seq $(JOBS) | xargs -P $(JOBS) -I{} env SOFTRNN_FAULTS={}/$(JOBS) build/tests/test_bad_disk
 	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=0 FUZZ_RUNS=1000000
 
-sanitize: deps-test ## the build with address and undefined-behaviour sanitizers, and its tests
-	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON $(one_level))
+sanitize: deps-test ## the build by clang with address and undefined-behaviour sanitizers, and its tests
+	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON $(one_level) \
+	    -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++)
 	@$(call compile,build-sanitize)
 	@$(call run_tests,build-sanitize) $(compiled_only)
+
+# Of these no library but the stand-in for CBLAS touches memory.
+msan_tests = test_ops test_bf16 test_model test_gradients test_random test_threads test_text test_status \
+    test_facts test_spec
+empty :=
+msan: deps-test ## the numeric core with MemorySanitizer, which reports uninitialised memory, in build-msan/
+	@tools/msan.sh build-msan
+	@$(call compile,build-msan) --target $(msan_tests)
+	@$(call run_tests,build-msan) -R '^($(subst $(empty) $(empty),|,$(msan_tests)))$$'
+
+msan-all: deps-test ## the same with every library built so, and all tests; downloads sources of Debian
+	@tools/msan.sh build-msan-all libraries
+	@$(call compile,build-msan-all)
+	@$(call run_tests,build-msan-all,3000) $(compiled_only)
 
 clang: deps-test ## the build with clang, and its tests
 	@$(call configure,build-clang,-DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=clang $(one_level))
@@ -87,13 +118,13 @@ fuzz: deps-test ## each fuzzer for FUZZ_SECONDS (10)
 	@$(call compile,build-fuzz) --target fuzzers
 	@$(call run_tests,build-fuzz,7200) -R '^fuzz_'
 
-cuda: deps ## the build with CUDA, in build-cuda/
-	@test -n "$(NVCC)" || { echo "nvcc not found: install the CUDA toolkit or set NVCC" >&2; exit 1; }
+cuda: deps-cuda ## the build with CUDA, in build-cuda/
+	@$(need_nvcc)
 	@$(call configure,build-cuda,-DSOFTRNN_CUDA=ON -DCMAKE_CUDA_COMPILER=$(NVCC))
-	@$(call compile,build-cuda) --target softrnn softrnn_lab_shared gpu_tests test_golden_command test_lab
+	@$(call compile,build-cuda) --target softrnn softrnn_lab_shared gpu_tests
 
-cuda-check: deps ## that the kernels for GPUs compile, Hopper's own for Hopper and the others for Ampere, and link; in build-cuda-check/
-	@test -n "$(NVCC)" || { echo "nvcc not found: install the CUDA toolkit or set NVCC" >&2; exit 1; }
+cuda-check: deps-cuda ## that the kernels for GPUs compile, Hopper's own for Hopper and the others for Ampere, and link; in build-cuda-check/
+	@$(need_nvcc)
 	@$(call configure,build-cuda-check,-DSOFTRNN_CUDA=ON -DCMAKE_CUDA_COMPILER=$(NVCC) $(one_level) \
 	    -DCMAKE_CUDA_ARCHITECTURES=80-real)
 	@$(call compile,build-cuda-check) --target softrnn gpu_tests
@@ -121,6 +152,18 @@ install: build ## header, libraries, program and package files into PREFIX (/usr
 deps: ## install what is missing to build (Debian 12)
 	@tools/deps.sh
 
+deps-cuda: ## install what a build with CUDA needs besides the CUDA toolkit
+	@tools/deps.sh cuda
+
+deps-mpi: ## install MPI, for training on several ranks
+	@tools/deps.sh mpi
+
+deps-python: ## install what makes environments for Python packages
+	@tools/deps.sh python
+
+deps-package: ## install what makes wheels and Debian packages
+	@tools/deps.sh package
+
 deps-test: ## install what is missing to build and test
 	@tools/deps.sh test
 
@@ -130,11 +173,27 @@ deps-browser: ## install a browser, in which the tests then also open the report
 deps-torch: ## install Debian's torch, on which the tests then also try the Python package (215 packages)
 	@tools/deps.sh torch
 
-test-python: deps ## the Python package in an environment of its own, with the newest torch and transformers (a large download)
+test-python: deps-python ## the Python package in an environment of its own, with the newest torch and transformers (a large download)
 	@tools/test_python.sh
 
-wheel: deps ## the Python package as a wheel for other machines, into build-python/wheels
+wheel: deps-package ## the Python package with the program as a wheel for other machines, into build-python/wheels
 	@tools/wheel.sh
+
+docs: build ## the documents, the C and the Python interface as one searchable site: build-docs/html/index.html
+	@tools/deps.sh docs
+	@mkdir -p build-docs
+	@SOFTRNN_DOCS=$(CURDIR)/build-docs doxygen docs/site/Doxyfile
+	@SOFTRNN_DOCS=$(CURDIR)/build-docs SOFTRNN_LIBRARIES=$(CURDIR)/build PYTHONDONTWRITEBYTECODE=1 \
+	    sphinx-build -q -E -a -W --keep-going -j $(JOBS) -c docs/site -d build-docs/doctrees . build-docs/html
+	@echo build-docs/html/index.html
+
+deb: build deps-package ## a Debian package of what `make install` installs, into DIST (build-dist)
+	@cd build && cpack -G DEB -B "$(abspath $(DIST))" >cpack.log || { cat cpack.log; exit 1; }
+	@rm -rf "$(DIST)/_CPack_Packages"
+	@ls "$(DIST)"/softrnn_*.deb
+
+dist: build deps-package ## source archive, wheels, Debian package, bill of materials and checksums, into DIST (build-dist)
+	@NVCC=$(NVCC) tools/dist.sh $(DIST)
 
 clean: ## remove everything that was built
 	@rm -rf build build-*

@@ -4,7 +4,8 @@
 # instructions exist for 90a only, and older targets refuse them.
 set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual CACHE STRING "GPUs to compile for")
 enable_language(CXX CUDA)
-find_package(CUDAToolkit REQUIRED)
+# Not by FindCUDAToolkit: that of CMake 3.25 (Debian 12) fails with CUDA 13, which has no nvToolsExt.
+find_library(CUDA_cudart_static_LIBRARY cudart_static REQUIRED HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES})
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)

@@ -10,6 +10,7 @@ install(FILES ${manual}/softrnn.bash RENAME softrnn
   DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 install(FILES ${manual}/_softrnn DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 install(FILES ${manual}/softrnn.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
 install(DIRECTORY studies DESTINATION ${CMAKE_INSTALL_DATADIR}/softrnn)
 install(TARGETS softrnn_static softrnn_shared softrnn_lab_static softrnn_lab_shared EXPORT softrnn)
 install(EXPORT softrnn NAMESPACE softrnn:: FILE softrnnTargets.cmake
@@ -42,3 +43,17 @@ write_basic_package_version_file(softrnnConfigVersion.cmake COMPATIBILITY SameMi
 install(FILES
   ${PROJECT_BINARY_DIR}/softrnnConfig.cmake ${PROJECT_BINARY_DIR}/softrnnConfigVersion.cmake
   DESTINATION ${package_folder})
+
+# `make deb`: what is installed, as a package for the Debian that built it.
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME softrnn)
+set(CPACK_PACKAGE_CONTACT "softrnn <softrnn@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+# Both libraries are in the package itself.
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR})
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS openmpi-bin)
+include(CPack)

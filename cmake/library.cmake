@@ -5,6 +5,21 @@
 
 find_package(PkgConfig REQUIRED)
 
+# softrnn_left_out(NAME text): a part that this build lacks, and how to get it. `make` prints these at its end.
+function(softrnn_left_out name text)
+  message(STATUS "without ${name}: ${text}")
+  set_property(GLOBAL APPEND_STRING PROPERTY softrnn_left_out "  ${name}: ${text}\n")
+endfunction()
+
+# softrnn_left_out_write(): all of them, into left_out.txt of the build folder.
+function(softrnn_left_out_write)
+  get_property(text GLOBAL PROPERTY softrnn_left_out)
+  if(text)
+    string(PREPEND text "built without\n")
+  endif()
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/left_out.txt CONTENT "${text}" @ONLY)
+endfunction()
+
 # softrnn_library_begin(NAME): what follows, up to softrnn_library_end, belongs to library NAME.
 macro(softrnn_library_begin name)
   set(SOFTRNN_LIBRARY ${name})

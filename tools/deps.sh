@@ -1,13 +1,20 @@
 #!/bin/bash
-# deps.sh: makes sure that everything the build needs is there; `deps.sh test`: what the tests need
-# too. Installs only what is missing, with apt-get; says nothing when nothing is. `deps.sh browser`:
-# also a browser, without which the test of the report's page is left out. `deps.sh torch`: also torch,
-# without which the tests of the Python package on its tensors are left out. `deps.sh slurm`: also Slurm, on
-# which a nightly test runs a study.
+# deps.sh: installs with apt-get whatever is missing to build; prints nothing when nothing is.
+#
+# Usage: deps.sh [KIND]
+#   cuda     a build with CUDA, apart from the toolkit itself
+#   mpi      training on several ranks
+#   test     the tests
+#   browser  the tests, and a browser that opens the report
+#   torch    the tests, and Debian's torch for the Python package
+#   slurm    the tests, and Slurm for a nightly study
+#   python   an environment of its own for Python packages
+#   docs     the site of `make docs`
+#   package  wheels and Debian packages, in such an environment
 set -euo pipefail
 
 # package        how to see that it is there: a command, a pkg-config module, a file, a Python module
-needed='
+build='
 gcc              command gcc
 libc6-dev        file    /usr/include/stdio.h
 cmake            command cmake
@@ -24,9 +31,15 @@ liblzma-dev      module  liblzma
 libjs-dygraphs   file    /usr/share/javascript/dygraphs/dygraph.min.js
 bible-kjv        command bible
 '
-[ "${1:-}" = "" ] || needed+='
-libcmocka-dev    module  cmocka
+cuda='
 g++              command g++
+'
+mpi='
+openmpi-bin      command mpirun
+libopenmpi-dev   file    /usr/lib/*/openmpi/include/mpi.h
+'
+test='
+libcmocka-dev    module  cmocka
 clang            command clang
 clang-format     command clang-format
 libclang-rt-dev  file    /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a
@@ -35,20 +48,47 @@ python3-numpy    python  numpy
 python3-cffi     python  cffi
 valgrind         command valgrind
 ccache           command ccache
-openmpi-bin      command mpirun
-libopenmpi-dev   file    /usr/lib/*/openmpi/include/mpi.h
 '
-[ "${1:-}" != browser ] || needed+='
+browser='
 chromium         command chromium
 '
-[ "${1:-}" != torch ] || needed+='
+torch='
 python3-torch    python  torch
 '
-
-[ "${1:-}" != slurm ] || needed+='
+docs='
+doxygen          command doxygen
+python3-sphinx   command sphinx-build
+python3-breathe  python  breathe
+python3-myst-parser python myst_parser
+furo             python  furo
+'
+slurm='
 slurm-wlm        command slurmctld
 munge            command munged
 '
+python='
+python3          command python3
+python3-venv     python  ensurepip
+'
+package='
+libblis-serial-dev file  /usr/lib/*/blis-serial/libblis.a
+binutils         command strip
+dpkg-dev         command dpkg-shlibdeps
+'
+case ${1:-} in
+'') needed=$build ;;
+cuda) needed=$build$cuda ;;
+mpi) needed=$build$mpi ;;
+test) needed=$build$cuda$mpi$test ;;
+browser | torch | slurm) needed=$build$cuda$mpi$test${!1} ;;
+docs) needed=$build$python$docs ;;
+python) needed=$build$python ;;
+package) needed=$build$python$package ;;
+*)
+    echo "deps.sh: $1 is not a kind; expected cuda, mpi, test, browser, torch, slurm, docs, python or package" >&2
+    exit 2
+    ;;
+esac
 
 is_there() {
     case $1 in

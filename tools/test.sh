@@ -4,6 +4,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
+echo "Every check: about 25 minutes on two cores. \`make check\` runs the quick ones in under four."
+
 broken=() # steps that did not even get as far as testing
 logs=()
 stumbled=0 # steps that failed for whatever reason
@@ -24,7 +26,7 @@ step() {
 
 step release build
 step sanitize build-sanitize
-step clang build-clang
+step msan build-msan
 step emulated build-emulated
 if [ -n "${NVCC:-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)}" ]; then
     step cuda-check

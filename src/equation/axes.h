@@ -9,8 +9,6 @@
 extern "C" {
 #endif
 
-enum { SR_AXIS_WORDS = 15 };
-
 /* What an axis says something about. */
 typedef enum sr_axis_of {
     SR_AXIS_OF_EQUATION, /* kernels compute it: they declare what they can (support.h) */
@@ -27,8 +25,8 @@ typedef enum sr_axis_kind {
 typedef struct sr_axis {
     const char *name;
     sr_axis_kind kind;
-    size_t offset;                        /* of its field in srnn_attention */
-    const char *words[SR_AXIS_WORDS + 1]; /* the first is the default; ends in NULL */
+    size_t offset;            /* of its field in srnn_attention */
+    const char *const *words; /* the first is the default; ends in NULL */
     sr_axis_of of;
     bool always;         /* printed even if it is the default */
     bool alone;          /* the name alone means its second word */

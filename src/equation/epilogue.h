@@ -7,6 +7,7 @@
 #define SR_EQUATION_EPILOGUE_H
 
 #include "equation/facts.h"
+#include "equation/norm.h"
 #include "equation/score.h"
 
 #include <float.h>
@@ -15,8 +16,6 @@
 
 enum { SR_ROW_SUMS = 8 };
 
-static const double SR_LAYER_EPSILON = 1e-5;
-static const double SR_RMS_EPSILON = (double)FLT_EPSILON;
 static const double SR_L2_FLOOR = 1e-12;
 
 /* ---- sums over a row, eight that do not wait for each other */
@@ -66,10 +65,14 @@ typedef struct sr_query_row {
     double gate_sum; /* sum of exp(output gate) over the positions up to here */
 } sr_query_row;
 
+/* What the numerator is divided by. Infinity where that would be zero, or too small for float to
+ * hold its inverse: a row whose weights are all zero, as those of a zero query under a power,
+ * becomes a row of zeros and passes no gradient. */
 static inline double sr_row_normaliser(const srnn_attention *a, const sr_query_row *row) {
+    const double whole = row->row_sum + a->epsilon;
     switch (a->normaliser) {
     case SRNN_NORMALISER_ROW_SUM:
-        return row->row_sum + a->epsilon;
+        return fabs(whole) < (double)FLT_MIN ? (double)INFINITY : whole;
     case SRNN_NORMALISER_ROW_SUM_MIN1:
         return (row->row_sum < 1.0 ? 1.0 : row->row_sum) + a->epsilon;
     case SRNN_NORMALISER_ROW_LENGTH:
@@ -120,9 +123,7 @@ typedef struct sr_row_norm {
 
 /* The epsilon of layer and rms. */
 static inline double sr_row_norm_epsilon(const srnn_attention *a) {
-    if (a->norm_epsilon > 0.0)
-        return a->norm_epsilon;
-    return a->norm == SRNN_NORM_LAYER ? SR_LAYER_EPSILON : SR_RMS_EPSILON;
+    return a->norm_epsilon > 0.0 ? a->norm_epsilon : sr_norm_usual_epsilon(a->norm);
 }
 
 /* The floor of an l2 norm, for a row with this sum of weights. */
@@ -167,8 +168,7 @@ static inline void sr_row_normalise(double *x, const sr_row_norm *rule, double f
     case SRNN_NORM_L2_SCALED: {
         const double length = fabs(factor) * sqrt(sr_row_dot(x, x, n));
         double whole = post * factor / (length < rule->floor ? rule->floor : length);
-        if (rule->norm == SRNN_NORM_L2_SCALED)
-            whole *= n;
+        whole *= sr_norm_length_factor(rule->norm, n);
         for (int d = 0; d < n; d++)
             x[d] = whole * x[d];
         return;

@@ -2,6 +2,7 @@
 #include "equation/facts.h"
 
 #include "equation/axes.h"
+#include "equation/norm.h"
 
 #include <math.h>
 
@@ -212,24 +213,10 @@ bool sr_needs_row_sum(const srnn_attention *a) {
     return false;
 }
 
-/* True if the norm leaves nothing of a factor of its row. */
-static bool norm_ignores_factors(srnn_norm norm) {
-    switch (norm) {
-    case SRNN_NORM_L2:
-    case SRNN_NORM_L2_SCALED:
-        return true;
-    case SRNN_NORM_NONE:
-    case SRNN_NORM_LAYER:
-    case SRNN_NORM_RMS:
-        return false;
-    }
-    return false;
-}
-
-/* The same of what stands before the norm, if nothing else does: a skip has another factor, and a norm
- * over several heads has several. */
+/* True if the norm leaves nothing of a factor of the row before it, and nothing else stands there: a
+ * skip has another factor, and a norm over several heads has several. */
 static bool norm_ignores_rows(const srnn_attention *a) {
-    return norm_ignores_factors(a->norm) && a->skip == SRNN_SKIP_NONE &&
+    return sr_norm_is_length(a->norm) && a->skip == SRNN_SKIP_NONE &&
            a->norm_width == SRNN_NORM_WIDTH_HEAD;
 }
 
@@ -237,6 +224,22 @@ bool sr_row_scale_invariant(const srnn_attention *a) {
     bool cancels_in_norm = norm_ignores_rows(a);
     bool cancels_in_division = a->normaliser == SRNN_NORMALISER_ROW_SUM && a->epsilon == 0;
     return cancels_in_norm || cancels_in_division;
+}
+
+bool sr_delta_is_stable(const srnn_attention *a) {
+    const bool unit = a->feature == SRNN_FEATURE_UNIT || a->feature == SRNN_FEATURE_UNIT_SMOOTH;
+    if (a->write != SRNN_WRITE_DELTA)
+        return true;
+    switch (a->score) {
+    case SRNN_SCORE_LINEAR:
+    case SRNN_SCORE_POWER:
+        return unit;
+    case SRNN_SCORE_TAYLOR:
+        return unit && a->order <= 1;
+    case SRNN_SCORE_EXP:
+        break;
+    }
+    return false;
 }
 
 bool sr_floor_follows_rows(const srnn_attention *a) {

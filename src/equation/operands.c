@@ -2,6 +2,7 @@
 #include "equation/operands.h"
 
 #include "equation/facts.h"
+#include "equation/norm.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -48,32 +49,6 @@ const sr_operand_row *sr_operand_at(sr_operand which) {
 }
 
 /* ---- who reads what: no switch has a default, so that a new value on an axis is answered here */
-
-static bool norm_has_weight(srnn_norm norm) {
-    switch (norm) {
-    case SRNN_NORM_LAYER:
-    case SRNN_NORM_RMS:
-        return true;
-    case SRNN_NORM_NONE:
-    case SRNN_NORM_L2:
-    case SRNN_NORM_L2_SCALED:
-        return false;
-    }
-    return false;
-}
-
-static bool norm_has_bias(srnn_norm norm) {
-    switch (norm) {
-    case SRNN_NORM_LAYER:
-        return true;
-    case SRNN_NORM_NONE:
-    case SRNN_NORM_RMS:
-    case SRNN_NORM_L2:
-    case SRNN_NORM_L2_SCALED:
-        return false;
-    }
-    return false;
-}
 
 static bool gate_is_read(srnn_gate gate) {
     switch (gate) {
@@ -156,9 +131,9 @@ bool sr_operand_used(sr_operand which, const srnn_attention *a) {
     case SR_OPERAND_SKIP_WEIGHT:
         return skip_reads(a->skip) == which;
     case SR_OPERAND_NORM_WEIGHT:
-        return norm_has_weight(a->norm);
+        return sr_norm_has_weight(a->norm);
     case SR_OPERAND_NORM_BIAS:
-        return norm_has_bias(a->norm);
+        return sr_norm_is_centred(a->norm);
     case SR_OPERAND_VALUE_POWER:
         return normaliser_reads(a->normaliser) == which;
     }

@@ -49,11 +49,14 @@ typedef struct place {
     size_t column; /* 1-based */
 } place;
 
+/* As many words as a message can list. */
+enum { LISTED_WORDS = 10 };
+
 /* 'X' is not a known Y; did you mean 'Z'? Where nothing is near and the words are few: there are A, B, C. */
 static srnn_status fail_word(place at, const char *what, const char *const *words, size_t count) {
     const char *nearest = sr_nearest_word(at.word, words, count);
     char list[128] = "";
-    if (!nearest && count > 1 && count <= SR_AXIS_WORDS) {
+    if (!nearest && count > 1 && count <= LISTED_WORDS) {
         for (size_t i = 0, used = 0; i < count && used < sizeof list; i++)
             used +=
                 (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", words[i]);
@@ -198,7 +201,13 @@ static srnn_status fail_name(place at) {
         words[count++] = sr_whole_model_at(i)->name;
     for (size_t i = 0; srnn_variant_at(i) && count < sizeof words / sizeof *words; i++)
         words[count++] = srnn_variant_at(i)->name;
-    return fail_word(at, "variant and no key", words, count);
+    if (sr_nearest_word(at.word, words, count))
+        return fail_word(at, "variant or key", words, count);
+    return SR_FAIL(
+        SRNN_ERR_FORMAT,
+        "attention text, column %zu: '%s' is not a known variant or key; softrnn variants "
+        "lists the names",
+        at.column, at.word);
 }
 
 static srnn_status parse_name(srnn_attention *a, char *text, size_t column) {

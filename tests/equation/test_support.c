@@ -89,7 +89,7 @@ static void an_axis_that_nobody_declares(void **state) {
     axes[count] = (sr_axis){.name = "window",
                             .kind = SR_AXIS_COUNT,
                             .offset = offsetof(newer_attention, window),
-                            .words = {"none"}};
+                            .words = (const char *const[]){"none", NULL}};
     newer_attention newer = {.window = 0};
     const srnn_attention *attention = &newer.attention;
     for (const sr_attention_kernel *const *k = sr_device_cpu()->attention->list(); *k; k++) {

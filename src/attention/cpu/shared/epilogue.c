@@ -103,7 +103,7 @@ static void norm_row_backward(double *dx, double *partial, const double *du, con
         const double length = sqrt(sr_row_dot(x, x, n));
         const bool floored = length < rule->floor;
         const double inverse = 1.0 / (floored ? rule->floor : length);
-        const double factor = rule->norm == SRNN_NORM_L2_SCALED ? n : 1.0;
+        const double factor = sr_norm_length_factor(rule->norm, n);
         const double along = floored ? 0.0 : sr_row_dot(x, du, n) * inverse * inverse;
         for (int d = 0; d < n; d++)
             dx[d] = factor * inverse * (du[d] - along * x[d]);

@@ -386,7 +386,7 @@ SR_DEVICE bool row_by_length(float (&x)[D / 4], const hopper_view &call, const s
     using Row = sr_quad_row<D>;
     const sr_row_scalars s = row_scalars(call.choices, row);
     const float square = row_dot<Row>(x, x), before = s.gate / s.denominator;
-    const float unit = call.choices.norm == SRNN_NORM_L2_SCALED ? (float)D : 1.0f;
+    const float unit = sr_norm_length_factor(call.choices.norm, D);
     row_multiply<Row>(x, s.post * unit / sqrtf(square));
     return square < 0x1p120f && before * before * square > 0x1p-30f;
 }
@@ -438,7 +438,7 @@ SR_DEVICE bool forward_finish(const hopper_view &call, const forward_sums<D> &su
         if constexpr (plain && rule::by_length)
             trusted = plain_by_length<D>(x);
         else if constexpr (plain)
-            row_multiply<Row>(x, 1 / (sum + call.choices.epsilon));
+            row_multiply<Row>(x, 1 / sum_denominator(call.choices, sum));
         else {
             const sr_row_facts facts =
                 row_facts(call, work.b, work.h, there, sum, maximum * SR_LN_2);

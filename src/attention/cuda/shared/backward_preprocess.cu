@@ -171,7 +171,7 @@ SR_DEVICE sr_length_gradient row_length_backward(const sr_choices &c, const sr_r
                                                  int n, float square, float dot) {
     const sr_row_scalars s = row_scalars(c, row);
     const float before = s.gate / s.denominator, length = before * sqrtf(square);
-    const float floor = row_floor(c, row), unit = c.norm == SRNN_NORM_L2_SCALED ? (float)n : 1.0f;
+    const float floor = row_floor(c, row), unit = sr_norm_length_factor(c.norm, n);
     const bool floored = length < floor;
     const float inverse = 1 / (floored ? floor : length), factor = before * inverse;
     const float along = factor * dot; /* <d, normalised row> */
@@ -267,7 +267,7 @@ struct sr_spread_sums {
 SR_DEVICE sr_spread_gradient row_spread_backward(const sr_choices &c, const sr_row_facts &row,
                                                  int n, const sr_spread_sums &sums) {
     const sr_row_scalars s = row_scalars(c, row);
-    const float epsilon = c.norm == SRNN_NORM_LAYER ? SR_LAYER_EPSILON : SR_RMS_EPSILON;
+    const float epsilon = (float)sr_norm_usual_epsilon(c.norm);
     const float inverse = 1 / sqrtf(sums.square / (float)n + epsilon);
     sr_spread_gradient g = {};
     g.post = s.post;
@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     spread_rows_backward(const sr_attention_view<N> call, int64_t total) {
     using Row = sr_eight_row<WIDTH>;
     using pieces = row_pieces<Row, SPREAD_TOGETHER>;
-    const bool centred = call.choices.norm == SRNN_NORM_LAYER;
+    const bool centred = sr_norm_is_centred(call.choices.norm);
     float d_weight[Row::count] = {}, d_bias[Row::count] = {}, weight[Row::count];
 #pragma unroll
     for (int m = 0; m < Row::count; m++)
@@ -413,8 +413,8 @@ static unsigned norm_parts(int64_t pieces) {
  * less its mean is zero, without even the rounding of sums. */
 template <class N> static bool has_spread(const sr_attention_view<N> &call) {
     const srnn_norm norm = call.choices.norm;
-    return sizeof(N) < sizeof(float) && (norm == SRNN_NORM_LAYER || norm == SRNN_NORM_RMS) &&
-           call.Dv > 1 && call.score.kind != SR_CLASS_LONG;
+    return sizeof(N) < sizeof(float) && sr_norm_has_weight(norm) && call.Dv > 1 &&
+           call.score.kind != SR_CLASS_LONG;
 }
 
 /* out (width): sums over partial (parts, 2, width), `half` 0 or 1 of each. A block owns 32 columns:
@@ -437,7 +437,7 @@ srnn_status sr_attention_outputs_backward(const sr_attention_view<N> &call, cuda
     const dim3 square(SR_WARP, SR_WARP), columns(blocks_for(call.Dv, SR_WARP));
     const int64_t pieces =
         has_spread(call) ? pieces_of<SPREAD_TOGETHER>(call) : pieces_of<NORMED_TOGETHER>(call);
-    if ((norm == SRNN_NORM_L2 || norm == SRNN_NORM_L2_SCALED) && call.score.kind != SR_CLASS_LONG) {
+    if (sr_norm_is_length(norm) && call.score.kind != SR_CLASS_LONG) {
         START(length_rows_backward, call.Dv, (unsigned)pieces_of<LENGTH_TOGETHER>(call), call);
     } else if (has_spread(call)) {
         if constexpr (sizeof(N) < sizeof(float))
@@ -450,7 +450,7 @@ srnn_status sr_attention_outputs_backward(const sr_attention_view<N> &call, cuda
     if (call.scratch.norm_partial && call.d_norm_weight)
         SR_CUDA(sr_launch(sum_parts, columns, square, 0, stream, call.d_norm_weight,
                           call.scratch.norm_partial, (int)norm_parts(pieces), call.Dv, 0));
-    if (call.scratch.norm_partial && call.d_norm_bias && call.choices.norm == SRNN_NORM_LAYER)
+    if (call.scratch.norm_partial && call.d_norm_bias && sr_norm_is_centred(norm))
         SR_CUDA(sr_launch(sum_parts, columns, square, 0, stream, call.d_norm_bias,
                           call.scratch.norm_partial, (int)norm_parts(pieces), call.Dv, 1));
     return SRNN_OK;

@@ -141,7 +141,7 @@ sr_attention_scratch<N> sr_attention_scratch_place(const srnn_plan *plan, sr_lay
     s.d_row_sum = take<float>(q_rows, layout);
     if (c.norm != SRNN_NORM_NONE || sr_score_class_of(&p->attention) == SR_CLASS_LONG)
         s.d_numerator = take_rows<N>(p, p->H, p->Dv, layout);
-    if (c.norm == SRNN_NORM_LAYER || c.norm == SRNN_NORM_RMS)
+    if (sr_norm_has_weight(c.norm))
         s.norm_partial = take<float>((size_t)SR_NORM_PARTS * 2 * (size_t)p->Dv, layout);
     return s;
 }
@@ -180,7 +180,7 @@ static sr_attention_view<N> view_of(const sr_attention_call *call, sr_layout *la
     view.output_gate = strided<const N>(in->output_gate);
     view.decay = strided<const N>(in->decay);
     view.norm_weight = (const float *)in->norm_weight;
-    view.norm_bias = (const float *)in->norm_bias;
+    view.norm_bias = sr_norm_is_centred(p->attention.norm) ? (const float *)in->norm_bias : nullptr;
     view.value_power = (const float *)in->value_power;
     view.numerator = (N *)call->saved.numerator;
     view.row_sum = (float *)call->saved.row_sum;

@@ -6,6 +6,7 @@
 #include "attention/cuda/shared/score.h"
 #include "attention/kernel.h"
 #include "base/memory.h"
+#include "equation/norm.h"
 
 /* An array with a row (for gates: a number) per batch row, head and position. data NULL: absent, or
  * not requested. */

@@ -13,8 +13,6 @@
 #include <float.h>
 
 #define SR_NORM_FLOOR    1e-12f /* of unit features and l2 norms */
-#define SR_LAYER_EPSILON 1e-5f
-#define SR_RMS_EPSILON   FLT_EPSILON
 #define SR_DECAY_DIVISOR 1024
 
 /* ---- how a row is spread ---- */
@@ -349,10 +347,17 @@ struct sr_row_scalars {
     float denominator, gate, post;
 };
 
+/* The denominator of a row with this row sum. Infinity where that would be zero or nearly:
+ * a row whose weights are all zero becomes a row of zeros and passes no gradient. */
+SR_DEVICE float sum_denominator(const sr_choices &c, float row_sum) {
+    const float whole = row_sum + c.epsilon;
+    return fabsf(whole) < FLT_MIN ? INFINITY : whole;
+}
+
 SR_DEVICE float row_denominator(const sr_choices &c, const sr_row_facts &row) {
     switch (c.normaliser) {
     case SRNN_NORMALISER_ROW_SUM:
-        return row.row_sum + c.epsilon;
+        return sum_denominator(c, row.row_sum);
     case SRNN_NORMALISER_ROW_SUM_MIN1:
         return (row.row_sum < 1 ? 1 : row.row_sum) + c.epsilon;
     case SRNN_NORMALISER_ROW_LENGTH:
@@ -418,11 +423,10 @@ SR_DEVICE float row_normalise(float (&x)[Row::count], bool *floored, const sr_ch
     case SRNN_NORM_NONE:
         return 1;
     case SRNN_NORM_LAYER:
-        row_centre<Row>(x, n);
-        inverse = 1 / sqrtf(row_dot<Row>(x, x) / (float)n + SR_LAYER_EPSILON);
-        break;
     case SRNN_NORM_RMS:
-        inverse = 1 / sqrtf(row_dot<Row>(x, x) / (float)n + SR_RMS_EPSILON);
+        if (sr_norm_is_centred(c.norm))
+            row_centre<Row>(x, n);
+        inverse = 1 / sqrtf(row_dot<Row>(x, x) / (float)n + (float)sr_norm_usual_epsilon(c.norm));
         break;
     case SRNN_NORM_L2:
     case SRNN_NORM_L2_SCALED: {
@@ -436,7 +440,7 @@ SR_DEVICE float row_normalise(float (&x)[Row::count], bool *floored, const sr_ch
     return inverse;
 }
 
-/* x: the normalised row; applies weights and constant factors, and the `bias` of a layer norm. */
+/* x: the normalised row; applies weights and constant factors; `bias`: NULL where none is added. */
 template <class Row>
 SR_DEVICE void row_affine(float (&x)[Row::count], srnn_norm norm, const float *weight,
                           const float *bias, int n) {
@@ -453,7 +457,7 @@ SR_DEVICE void row_affine(float (&x)[Row::count], srnn_norm norm, const float *w
         for (int m = 0; m < Row::count; m++) {
             const int column = Row::column(m);
             if (column < n)
-                x[m] = fmaf(x[m], weight[column], norm == SRNN_NORM_LAYER ? bias[column] : 0.0f);
+                x[m] = fmaf(x[m], weight[column], bias ? bias[column] : 0.0f);
         }
         return;
     }
@@ -605,14 +609,13 @@ SR_DEVICE sr_row_gradient row_output_backward(float (&d)[Row::count], float (&x)
         g.logit = row_dot<Row>(d, u) * s.post * (1 - s.post);
     }
     row_multiply<Row>(d, s.post);
-    if (c.norm == SRNN_NORM_LAYER || c.norm == SRNN_NORM_RMS)
+    if (sr_norm_has_weight(c.norm))
 #pragma unroll
         for (int m = 0; m < Row::count; m++) {
             d_weight[m] = fmaf(d[m], hat[m], d_weight[m]);
             d_bias[m] += d[m];
         }
-    row_affine<Row>(d, c.norm == SRNN_NORM_LAYER ? SRNN_NORM_RMS : c.norm, call.norm_weight,
-                    nullptr, call.Dv);
+    row_affine<Row>(d, c.norm, call.norm_weight, nullptr, call.Dv);
     row_normalise_backward<Row>(d, hat, c, call.Dv, floored);
     row_multiply<Row>(x, 1 / s.denominator);
     row_scalars_backward(&g, c, row, s, inverse, row_dot<Row>(d, x));
