@@ -1,4 +1,4 @@
-/* device.cu: the GPUs of this machine, and one of them as a device: memory, order, graphs. */
+/* device.cu: the GPUs of this machine, and one of them as a device: memory, streams, graphs. */
 #include "device/cuda/device.h"
 
 #include "base/memory.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Copies to the host on a stream of its own. All of it is created by the first readback. */
+/* Copies to the host on its own stream. Created by the first readback. */
 struct readback {
     cudaStream_t stream;
     cudaEvent_t written, copied;
@@ -30,7 +30,7 @@ struct cuda_device {
     readback reader;
 };
 
-/* A CUDA graph, and what its kernels read. */
+/* A CUDA graph, and the task lists that its kernels read. */
 struct graph {
     cudaGraphExec_t exec;
     void *lists; /* device memory */
@@ -48,7 +48,8 @@ static srnn_status count_gpus(int *count, const char **reason) {
         SR_CUDA(error);
     if (*reason) {
         *count = 0;
-        cudaGetLastError(); /* takes the error back, so that it is not seen again later */
+        /* clears the error, so that it is not reported again later */
+        cudaGetLastError();
     }
     return SRNN_OK;
 }
@@ -80,8 +81,8 @@ static cuda_device *cuda_of(srnn_device *device) {
 
 cudaStream_t sr_cuda_stream(const srnn_device *device) {
     const cuda_device *cuda = (const cuda_device *)device;
-    cudaSetDevice(
-        cuda->index); /* a number in this thread; what fails will fail again at the launch */
+    /* a number in this thread; what fails will fail again at the launch */
+    cudaSetDevice(cuda->index);
     if (cuda->coalesces)
         cuda->kind->flush(cuda->coalescer, cuda->stream);
     return cuda->stream;
@@ -162,7 +163,7 @@ static srnn_status zero(srnn_device *device, void *memory, size_t bytes) {
 
 static srnn_status set_stream(srnn_device *device, void *stream) {
     cuda_device *cuda = cuda_of(device);
-    sr_cuda_stream(device); /* what was put off belongs to the one before */
+    sr_cuda_stream(device); /* queued launches belong to the previous stream */
     cuda->stream = stream ? (cudaStream_t)stream : cuda->own;
     return SRNN_OK;
 }
@@ -192,7 +193,7 @@ static void destroy_reader(readback *r) {
     cudaFreeHost(r->host);
 }
 
-/* A copy to memory that is not pinned would wait for the GPU. */
+/* A copy to memory that is not pinned would block on the GPU. */
 static srnn_status reserve_pinned(readback *r, size_t bytes) {
     if (r->bytes >= bytes)
         return SRNN_OK;

@@ -1,4 +1,4 @@
-/* device.h: one GPU as a device, as kernels that run on it see it. */
+/* device.h: one GPU as a device, for the kernels that run on it. */
 #ifndef SR_DEVICE_CUDA_DEVICE_H
 #define SR_DEVICE_CUDA_DEVICE_H
 
@@ -15,23 +15,23 @@ typedef struct sr_cuda_device {
     int capability_major, capability_minor; /* compute capability: 9, 0 is Hopper */
 } sr_cuda_device;
 
-/* What kernels of an open device are launched with: its stream (a cudaStream_t), on the GPU that is
- * made the calling thread's; and its facts. */
+/* For launches on an open device: its stream (a cudaStream_t), with its GPU made current for the
+ * calling thread; and its facts. */
 struct CUstream_st *sr_cuda_stream(const srnn_device *device);
 const sr_cuda_device *sr_cuda_facts(const srnn_device *device);
 
 /* ---- coalescing: small kernels merged into one
  *
- * While a device coalesces (srnn_device.coalesce, and capture), a coalescer may collect what would
- * be launched. sr_cuda_stream flushes it first, so that other kernels need not know. The one there
- * is, the persistent decode kernel, belongs to ops, which installs it. */
+ * While a device coalesces (srnn_device.coalesce, and capture), a coalescer may collect launches.
+ * sr_cuda_stream flushes it first, so that other kernels do not depend on it. The only one, the
+ * persistent decode kernel, belongs to ops, which installs it. */
 
 typedef struct sr_cuda_coalescer sr_cuda_coalescer;
 
 typedef struct sr_cuda_coalescer_kind {
     size_t list_bytes; /* device memory for what one coalesced call, or graph, collects */
 
-    /* *coalescer stays NULL where the GPU cannot do it. */
+    /* *coalescer stays NULL where the GPU does not support it. */
     srnn_status (*create)(sr_cuda_coalescer **coalescer, const sr_cuda_device *facts,
                           struct CUstream_st *stream);
     void (*destroy)(sr_cuda_coalescer *coalescer); /* accepts NULL */
@@ -46,7 +46,7 @@ typedef struct sr_cuda_coalescer_kind {
 
 void sr_cuda_install_coalescer(srnn_device *device, const sr_cuda_coalescer_kind *kind);
 
-/* What is installed, and the coalescer that collects now; NULL: nothing does. */
+/* The installed kind, and the coalescer that collects now; NULL: none. */
 const sr_cuda_coalescer_kind *sr_cuda_coalescer_installed(const srnn_device *device);
 sr_cuda_coalescer *sr_cuda_coalescer_open(const srnn_device *device);
 

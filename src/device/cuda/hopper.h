@@ -1,9 +1,9 @@
-/* hopper.h: the instructions of sm_90a: barriers that count bytes, bulk tensor copies, products of
- * a warpgroup.
+/* hopper.h: the instructions of sm_90a: mbarriers, TMA (bulk tensor copies), warpgroup GEMM
+ * (wgmma).
  *
  * Only files that are compiled for 90a alone include it (softrnn_hopper_objects in
  * cmake/cuda.cmake). Tiles in shared memory have rows of 128 bytes, swizzled over 8 rows (1024
- * bytes), and begin at multiples of 1024 bytes. */
+ * bytes), and are aligned to 1024 bytes. */
 #ifndef SR_DEVICE_CUDA_HOPPER_H
 #define SR_DEVICE_CUDA_HOPPER_H
 
@@ -17,11 +17,11 @@ struct sr_tensor_shape {
     uint32_t box[5];    /* numbers one copy moves; box[0] is 64: rows of 128 bytes */
 };
 
-/* The map of a tensor for bulk copies, on the host; passed to a kernel by value, as a
- * __grid_constant__ parameter. What lies beyond the sizes is read as zero. */
+/* The tensor map for TMA, encoded on the host; passed to a kernel by value, as a __grid_constant__
+ * parameter. Numbers outside the sizes are read as zero. */
 cudaError_t sr_tensor_map_encode(CUtensorMap *map, const void *data, const sr_tensor_shape *shape);
 
-/* The operand of a product so many bytes further, a multiple of 16: see wgmma_descriptor. One
+/* The descriptor of an operand that many bytes further, a multiple of 16: see wgmma_descriptor. One
  * addition. */
 SR_DEVICE uint64_t wgmma_descriptor_further(uint64_t descriptor, int bytes) {
     return (descriptor & 0xffffffff00000000u) | ((uint32_t)descriptor + (uint32_t)(bytes >> 4));
@@ -29,7 +29,7 @@ SR_DEVICE uint64_t wgmma_descriptor_further(uint64_t descriptor, int bytes) {
 
 #ifdef __CUDACC__
 
-/* ---- barriers that count arrivals and bytes: 8 bytes of shared memory each ---- */
+/* ---- mbarriers: they count arrivals and bytes; 8 bytes of shared memory each ---- */
 
 /* A phase is over after `arrivals` arrivals and all bytes expected in it. By one thread, before a
  * fence and a barrier of the block. */
@@ -39,7 +39,7 @@ SR_DEVICE void mbarrier_init(uint64_t *barrier, int arrivals) {
                  : "memory");
 }
 
-/* Makes the initialised barriers known to the copy engine; then __syncthreads. */
+/* Makes the initialised mbarriers visible to TMA; then __syncthreads. */
 SR_DEVICE void mbarrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -49,7 +49,7 @@ SR_DEVICE void mbarrier_arrive(uint64_t *barrier) {
                  : "memory");
 }
 
-/* Arrives, and adds `bytes` to what this phase waits for. */
+/* Arrives, and adds `bytes` to the expected bytes of this phase. */
 SR_DEVICE void mbarrier_arrive_expect(uint64_t *barrier, int bytes) {
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
@@ -57,7 +57,7 @@ SR_DEVICE void mbarrier_arrive_expect(uint64_t *barrier, int bytes) {
         : "memory");
 }
 
-/* Returns when the phase of this parity is over; parity 1 returns at once on a fresh barrier. */
+/* Returns when the phase of this parity is over; parity 1 returns at once on a fresh mbarrier. */
 SR_DEVICE void mbarrier_wait(uint64_t *barrier, int parity) {
     asm volatile("{\n"
                  ".reg .pred over;\n"
@@ -70,23 +70,23 @@ SR_DEVICE void mbarrier_wait(uint64_t *barrier, int parity) {
                  : "memory");
 }
 
-/* Orders this thread's writes to shared memory before what copies and warpgroup products read
- * there. */
+/* Orders this thread's writes to shared memory before reads of them by TMA and wgmma (async
+ * proxy). */
 SR_DEVICE void fence_proxy_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* One arrival of this thread, made when all copies of cp_async_4 and cp_async_16 that it started
- * are there. */
+/* One arrival of this thread, triggered when all its cp_async_4 and cp_async_16 copies have
+ * landed. */
 SR_DEVICE void mbarrier_arrive_copies(uint64_t *barrier) {
     asm volatile(
         "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
         : "memory");
 }
 
-/* ---- bulk tensor copies: one thread starts one, the barrier counts its bytes ---- */
+/* ---- TMA: one thread starts a bulk tensor copy, the mbarrier counts its bytes ---- */
 
-/* A box to shared memory; `at` is the box's first number in each dimension, and may lie outside. */
+/* A box to shared memory; `at` is the box's first number in each dimension, and may be outside. */
 SR_DEVICE void tensor_load_2d(void *shared, const CUtensorMap *map, uint64_t *barrier,
                               const int (&at)[2]) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -134,7 +134,7 @@ SR_DEVICE void tensor_store_4d(const CUtensorMap *map, const void *shared, const
                  : "memory");
 }
 
-/* Ends a group of this thread's stores; waits until at most `pending` groups still read shared
+/* Commits a group of this thread's stores; waits until at most `pending` groups still read shared
  * memory; until at most `pending` are not yet written. */
 SR_DEVICE void tensor_store_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
@@ -148,8 +148,8 @@ template <int pending> SR_DEVICE void tensor_store_wait() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* ---- bulk copies without a map: one thread starts one; tensor_store_commit and the waits count
- * these too. Addresses and bytes are multiples of 16 ---- */
+/* ---- bulk copies without a tensor map: one thread starts one; tensor_store_commit and the waits
+ * count these too. Addresses and bytes are multiples of 16 ---- */
 
 SR_DEVICE void bulk_store(void *global, const void *shared, int bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
@@ -157,7 +157,7 @@ SR_DEVICE void bulk_store(void *global, const void *shared, int bytes) {
                  : "memory");
 }
 
-/* Adds, number by number, to what is there. */
+/* Reduction: adds, number by number, to global memory. */
 SR_DEVICE void bulk_add(float *global, const float *shared, int bytes) {
     asm volatile(
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(global),
@@ -165,11 +165,11 @@ SR_DEVICE void bulk_add(float *global, const float *shared, int bytes) {
         : "memory");
 }
 
-/* ---- turns: blocks store and add with bulk copies to the same memory, in an order. By one thread
- * ---- */
+/* ---- ordered additions: blocks store and add to the same memory by bulk copies, in a fixed order
+ * given by a counter. By one thread ---- */
 
-/* Whether it is this turn; then what was added before is there. Who waits for one needs whoever has
- * an earlier one running. */
+/* Whether the counter has reached `mine`; then all earlier additions are visible. A block that
+ * polls relies on the blocks before it being resident. */
 SR_DEVICE bool turn_has_come(const int *turn, int mine) {
     int now;
     asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
@@ -177,37 +177,37 @@ SR_DEVICE bool turn_has_come(const int *turn, int mine) {
     return now == mine;
 }
 
-/* After tensor_store_wait: it is this turn. */
+/* After tensor_store_wait: advances the counter to the next block's number. */
 SR_DEVICE void turn_pass(int *turn, int next) {
     asm volatile("fence.proxy.async;" ::: "memory");
     asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
 }
 
-/* ---- products of a warpgroup: four warps, 128 threads, together ---- */
+/* ---- warpgroup GEMM (wgmma): four warps, 128 threads, together ---- */
 
-/* Orders register accesses before products; once before each batch. */
+/* Orders register accesses before wgmma; once before each batch. */
 SR_DEVICE void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-/* Ends a batch of products. */
+/* Commits a batch. */
 SR_DEVICE void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Waits until at most `pending` batches are under way. */
+/* Waits until at most `pending` batches are in flight. */
 template <int pending> SR_DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-/* After a wait: keeps the compiler from reading these sums earlier. */
+/* After a wait: keeps the compiler from reading these accumulators earlier. */
 template <int count> SR_DEVICE void wgmma_settle(float (&d)[count]) {
 #pragma unroll
     for (int i = 0; i < count; i++)
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* threadIdx.x, read here and now: what follows from it is not computed early and kept in registers
+/* threadIdx.x, read here: values derived from it are not computed early and kept in registers
  * across a loop that has none to spare. */
 SR_DEVICE int thread_index_again() {
     int index;
@@ -215,8 +215,8 @@ SR_DEVICE int thread_index_again() {
     return index;
 }
 
-/* Gives registers back, or takes them: threads x registers of the block's start are shared out. A
- * multiple of 8. */
+/* setmaxnreg: gives registers back, or takes them; the total is that of the launch. A multiple of
+ * 8. */
 template <int registers> SR_DEVICE void registers_decrease() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
@@ -225,14 +225,14 @@ template <int registers> SR_DEVICE void registers_increase() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-/* Where an operand of a product lies. Contiguous along the summed dimension: lead_bytes is not
- * looked at, + 32 bytes is 16 further. Transposed (contiguous along the other dimension): + 2048
- * bytes is 16 further in the sum, and lead_bytes leads from one piece of 64 contiguous numbers to
- * the next. */
+/* The descriptor of an operand in shared memory. Contiguous along the summed dimension: lead_bytes
+ * is ignored, + 32 bytes is 16 further. Transposed (contiguous along the other dimension): + 2048
+ * bytes is 16 further in the sum, and lead_bytes is the distance between pieces of 64 contiguous
+ * numbers. */
 SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
     uint32_t address = shared_address(shared);
-    asm volatile(""
-                 : "+r"(address)); /* else the compiler keeps a loop's descriptors in registers */
+    /* else the compiler keeps a loop's descriptors in registers */
+    asm volatile("" : "+r"(address));
     return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(lead_bytes >> 4) << 16 |
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
@@ -262,10 +262,10 @@ SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
 #define SR_SUMS_96(i)  SR_SUMS_64(i), SR_SUMS_32(i + 64)
 #define SR_SUMS_128(i) SR_SUMS_64(i), SR_SUMS_64(i + 64)
 
-/* d (64 x N) = A (64 x 16) B (16 x N), or d += where `add`; thread 32 w + lane of the warpgroup
- * holds of d the rows 16 w + g and 16 w + g + 8, d[4 j .. 4 j + 3] as the C of ptx.h for columns 8
- * j .. 8 j + 7. Both operands lie in shared memory; transpose_x = 0: contiguous along the sum, 1:
- * contiguous along the rows of A, the columns of B. */
+/* wgmma: d (64 x N) = A (64 x 16) B (16 x N), or d += where `add`; thread 32 w + lane of the
+ * warpgroup holds of d the rows 16 w + g and 16 w + g + 8, d[4 j .. 4 j + 3] as the C of ptx.h for
+ * columns 8 j .. 8 j + 7. Both operands are in shared memory; transpose_x = 0: contiguous along the
+ * sum, 1: contiguous along the rows of A, the columns of B. */
 template <int N, int transpose_a, int transpose_b>
 SR_DEVICE void wgmma_shared(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {
     static_assert(N == 8 || N == 64 || N == 128 || N == 192 || N == 256, "no such product here");

@@ -8,7 +8,7 @@
 
 #include "device/cuda/platform.h"
 
-/* More dynamic shared memory than this has to be asked for. */
+/* More dynamic shared memory than this needs cudaFuncSetAttribute. */
 #define SR_SHARED_BYTES_FREE (48 * 1024)
 
 /* Hides a parameter from deduction, so that arguments convert to what the kernel takes. */
@@ -21,14 +21,15 @@ template <class T> struct sr_as_declared { using type = T; };
 extern __shared__ __align__(1024) unsigned char sr_shared_memory[];
 #define SR_SHARED(type, name) type *const name = reinterpret_cast<type *>(sr_shared_memory)
 
-/* Lets the kernel have so much dynamic shared memory. */
+/* Allows the kernel that much dynamic shared memory. */
 static inline cudaError_t sr_allow_shared(const void *function, size_t bytes) {
     if (bytes <= SR_SHARED_BYTES_FREE)
         return cudaSuccess;
     return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-/* Starts kernel(arguments...) on the stream. Failures while it runs show at the next wait. */
+/* Launches kernel(arguments...) on the stream. Failures while it runs are reported by the next
+ * wait. */
 template <class... P>
 cudaError_t sr_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                       cudaStream_t stream, typename sr_as_declared<P>::type... arguments) {
@@ -40,13 +41,13 @@ cudaError_t sr_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared
     return cudaLaunchKernel(function, grid, block, addresses, shared_bytes, stream);
 }
 
-/* How a kernel is started beside that. */
+/* Attributes of a launch. */
 struct sr_launch_attributes {
     cudaLaunchAttribute attribute[2];
     unsigned count;
 };
 
-/* The kernel may start before the one in front of it is over. */
+/* Programmatic dependent launch: the kernel may start before the previous one is over. */
 static inline void sr_attribute_early(sr_launch_attributes *attributes) {
     cudaLaunchAttribute &attribute = attributes->attribute[attributes->count++];
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -73,10 +74,11 @@ cudaError_t sr_launch_with(sr_launch_attributes attributes, void (*kernel)(P...)
     return cudaLaunchKernelExC(&config, function, addresses);
 }
 
-/* The same, and if `early` (Hopper and newer) the kernel may start before the one in front of it is
- * over, once each block of that has called let_next_start. Until it has called wait_for_previous
- * (ptx.h), which every thread must, it reads only what has not been written lately, and writes
- * nothing. The parameters of CUDA's launch, and the kernel's. */
+/* The same, and if `early` (Hopper and newer) by programmatic dependent launch: the kernel may
+ * start before the previous one is over, once each block of that has called let_next_start. Until
+ * it has called wait_for_previous (ptx.h), which every thread must, it reads only what the previous
+ * kernels have not written, and writes nothing. The parameters of CUDA's launch, and the
+ * kernel's. */
 template <class... P>
 cudaError_t sr_launch_early(bool early, void (*kernel)(P...), dim3 grid, dim3 block,
                             size_t shared_bytes, cudaStream_t stream,

@@ -1,7 +1,7 @@
-/* platform.h: the CUDA language as every .cu file sees it, and numbers of 16 bits in it.
+/* platform.h: the CUDA language as every .cu file sees it, and bf16 in it.
  *
- * The only include of CUDA's own headers. A file that includes nothing else of CUDA, takes what PTX
- * it needs from ptx.h and starts its kernels with launch.h can also be compiled for the CPU
+ * The only include of CUDA's own headers. A file that includes nothing else of CUDA, takes the PTX
+ * it needs from ptx.h and launches its kernels with launch.h can also be compiled for the CPU
  * (emulator/). */
 #ifndef SR_DEVICE_CUDA_PLATFORM_H
 #define SR_DEVICE_CUDA_PLATFORM_H
@@ -15,7 +15,7 @@
 #define SR_DEVICE __device__ __forceinline__          /* a function of kernels */
 #define SR_BOTH   __host__ __device__ __forceinline__ /* a function of kernels and of the host */
 
-/* A number of 16 bits: the upper half of a float's. */
+/* bf16: the upper half of a float's bits. */
 struct sr_bf16 {
     uint16_t bits;
 };
@@ -62,7 +62,7 @@ SR_BOTH sr_bf16 to_bf16(float x) {
 #endif
 }
 
-/* Two bf16 in one register, as matrix instructions want them: the first number in the lower
+/* Two bf16 in one register, as matrix instructions take them: the first number in the lower
  * half. */
 SR_BOTH uint32_t pack_bf16(float low, float high) {
 #ifdef __CUDA_ARCH__

@@ -1,15 +1,16 @@
-/* ptx.h: the instructions for which CUDA C++ has no name, Ampere and newer; Hopper's are in
+/* ptx.h: PTX instructions that CUDA C++ has no name for, Ampere and newer; Hopper's are in
  * hopper.h.
  *
  * Fragments are those of the PTX ISA. With lane = 4 g + i (g the lane's group, i its place in the
  * group):
  *
- *     A, 16 x 16 bf16, a[0..3]: row g, columns 2i 2i+1; row g+8; row g, columns 2i+8 2i+9; row g+8, those columns
+ *     A, 16 x 16 bf16, a[0..3]: row g, columns 2i 2i+1; row g+8, those columns;
+ *                               row g, columns 2i+8 2i+9; row g+8, those columns
  *     B, 16 x 8 bf16,  b[0..1]: rows 2i 2i+1 of column g; rows 2i+8 2i+9 of column g
  *     C, 16 x 8 float, c[0..3]: row g, columns 2i 2i+1; row g+8, columns 2i 2i+1
  *
  * Collective functions are called by all 32 lanes of a warp together. Pointers to shared memory are
- * plain pointers. */
+ * generic pointers. */
 #ifndef SR_DEVICE_CUDA_PTX_H
 #define SR_DEVICE_CUDA_PTX_H
 
@@ -20,7 +21,7 @@
 
 #ifdef __CUDACC__
 
-/* A pointer to shared memory as instructions want it. */
+/* A generic pointer as an address in the shared state space. */
 SR_DEVICE uint32_t shared_address(const void *shared) {
     return (uint32_t)__cvta_generic_to_shared(shared);
 }
@@ -40,9 +41,9 @@ SR_DEVICE uint32_t multiply_bf16(uint32_t a, uint32_t b) {
     return product;
 }
 
-/* c += A B in tf32: floats of which the last 13 bits are not looked at; collective.
- * A, 16 x 8, a[0..3]: row g column i; row g+8 column i; row g column i+4; row g+8 column i+4.
- * B, 8 x 8, b[0..1]: row i column g; row i+4 column g. */
+/* c += A B in tf32: the last 13 bits of the floats are ignored; collective. A, 16 x 8, a[0..3]: row
+ * g column i; row g+8 column i; row g column i+4; row g+8 column i+4. B, 8 x 8, b[0..1]: row i
+ * column g; row i+4 column g. */
 SR_DEVICE void mma_m16n8k8_tf32(float *c, const uint32_t *a, const uint32_t *b) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -121,18 +122,18 @@ SR_DEVICE void cp_async_4(void *shared, const void *global, int bytes = 4) {
                  : "memory");
 }
 
-/* Ends a group of this thread's copies. */
+/* Commits a group of this thread's copies. */
 SR_DEVICE void cp_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits until at most `pending` of this thread's groups are under way; other threads see them after
- * a barrier. */
+/* Waits until at most `pending` of this thread's groups are in flight; visible to other threads
+ * after a barrier. */
 template <int pending> SR_DEVICE void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* 2^x, log2 x, 1/x, 1/sqrt x and tanh x to about 22 (tanh: 11) bits; subnormal numbers count as
+/* 2^x, log2 x, 1/x, 1/sqrt x and tanh x to about 22 (tanh: 11) bits; subnormals are flushed to
  * zero. */
 SR_DEVICE float exp2_fast(float x) {
     float y;
@@ -164,8 +165,8 @@ SR_DEVICE float tanh_fast(float x) {
     return y;
 }
 
-/* threadIdx.x, asked for anew each time: what is made of it is made again in each turn of a loop
- * and takes no registers meanwhile. */
+/* threadIdx.x, read each time: values derived from it are recomputed in each iteration of a loop
+ * and take no registers in between. */
 SR_DEVICE int thread_again() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -173,7 +174,7 @@ SR_DEVICE int thread_again() {
 }
 
 /* The value of lane `lane` ^ mask, of lane `lane`, of the lane `distance` above or below (at the
- * warp's end: one's own); collective. T has 4 or 8 bytes. */
+ * warp's end: its own); collective. T has 4 or 8 bytes. */
 template <class T> SR_DEVICE T shuffle_xor(T value, int mask) {
     return __shfl_xor_sync(SR_FULL_WARP, value, mask);
 }
@@ -182,7 +183,7 @@ template <class T> SR_DEVICE T shuffle(T value, int lane) {
     return __shfl_sync(SR_FULL_WARP, value, lane);
 }
 
-/* A number that all lanes of a warp have, in a way that shows the compiler that they do. */
+/* A number that is the same in all lanes of a warp, made uniform for the compiler. */
 SR_DEVICE int of_warp(int x) {
     return shuffle(x, 0);
 }
@@ -195,24 +196,24 @@ template <class T> SR_DEVICE T shuffle_up(T value, int distance) {
     return __shfl_up_sync(SR_FULL_WARP, value, distance);
 }
 
-/* Bit l: whether lane l says true; collective. */
+/* Bit l: lane l's truth; collective. */
 SR_DEVICE uint32_t warp_ballot(bool truth) {
     return __ballot_sync(SR_FULL_WARP, truth);
 }
 
-/* Barrier `id` (1 .. 15; 0 is __syncthreads) among `threads` threads of the block, a multiple of
- * 32. */
+/* Named barrier `id` (1 .. 15; 0 is __syncthreads) among `threads` threads of the block, a multiple
+ * of 32. */
 SR_DEVICE void named_barrier_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* Counts as one of those threads, without waiting. */
+/* Arrives as one of those threads, without waiting. */
 SR_DEVICE void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* In a kernel of sr_launch_early: waits until the kernel in front is over, and sees all that it
- * wrote. Pointers to that must not be const __restrict__, or their loads may move in front of
+/* In a kernel of sr_launch_early: waits until the previous kernel is over, and makes all its writes
+ * visible. Pointers to them must not be const __restrict__, or their loads may move ahead of
  * this. */
 SR_DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
@@ -220,8 +221,8 @@ SR_DEVICE void wait_for_previous() {
 #endif
 }
 
-/* As far as this block is concerned, the next kernel may start, if it may start early. Never in a
- * kernel that writes weights, which the next ones read before they wait. */
+/* This block allows the next kernel to start, if it is launched early. Never in a kernel that
+ * writes weights, which the next ones read before they wait. */
 SR_DEVICE void let_next_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

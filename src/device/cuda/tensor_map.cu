@@ -1,15 +1,16 @@
-/* tensor_map.cu: maps of tensors for bulk copies. */
+/* tensor_map.cu: tensor maps for TMA. */
 #include "device/cuda/hopper.h"
 
 #include <pthread.h>
 
-/* The driver's function, found at run time so that the program starts where no driver is. */
+/* The driver's function, found at run time so that the program starts on machines without a
+ * driver. */
 typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
                                     const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
                                     const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* Looked for once: that takes longer than using it. */
+/* Looked up once: that takes longer than calling it. */
 static pthread_once_t looked_for = PTHREAD_ONCE_INIT;
 static encode_function encode;
 static cudaError_t not_found;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 enum {
-    WORKSPACE_BYTES = 64 << 20, /* cuBLASLt asks for 32 MiB on Hopper */
+    WORKSPACE_BYTES = 64 << 20, /* cuBLASLt recommends 32 MiB on Hopper */
     LOGIT_NUMBERS = 1 << 28     /* large products, half a GiB in bf16 */
 };
 

@@ -16,8 +16,8 @@ static __global__ void __launch_bounds__(THREADS)
     store_numbers<W>(out + i, numbers);
 }
 
-/* y += x. A thread owns W consecutive numbers of y: loads both, adds, stores; nobody else touches
- * them. */
+/* y += x. A thread owns W consecutive numbers of y: loads both, adds, stores; no other thread
+ * touches them. */
 template <int W>
 static __global__ void __launch_bounds__(THREADS)
     add(float *y, const float *__restrict__ x, int64_t n) {

@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(THREADS, 1) forward_rows(const __grid_constant
     running_start(rows, call.score);
     tile_load(shared->q, call.q.at(b, h, 0), call.q.time, call.D, t0, t0, past);
     for (int key = first[t0] / TILE * TILE; key < past; key += TILE) {
-        __syncthreads(); /* nobody reads the tiles before */
+        __syncthreads(); /* no warp reads the previous tiles */
         tile_load(shared->k, call.k.at(b, kv, 0), call.k.time, call.D, key, first[t0], past);
         tile_load(shared->v, call.v.at(b, kv, 0), call.v.time, call.Dv, key, first[t0], past);
         __syncthreads();

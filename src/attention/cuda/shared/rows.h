@@ -347,7 +347,7 @@ struct sr_row_scalars {
     float denominator, gate, post;
 };
 
-/* What a row with this sum of weights is divided by. Infinity where that would be zero or nearly:
+/* The denominator of a row with this row sum. Infinity where that would be zero or nearly:
  * a row whose weights are all zero becomes a row of zeros and passes no gradient. */
 SR_DEVICE float sum_denominator(const sr_choices &c, float row_sum) {
     const float whole = row_sum + c.epsilon;
@@ -440,7 +440,7 @@ SR_DEVICE float row_normalise(float (&x)[Row::count], bool *floored, const sr_ch
     return inverse;
 }
 
-/* x: the normalised row; applies weights and constant factors. `bias`: NULL where none is added. */
+/* x: the normalised row; applies weights and constant factors; `bias`: NULL where none is added. */
 template <class Row>
 SR_DEVICE void row_affine(float (&x)[Row::count], srnn_norm norm, const float *weight,
                           const float *bias, int n) {

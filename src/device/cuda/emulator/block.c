@@ -1,4 +1,4 @@
-/* block.c: the threads of a block, and how they meet. */
+/* block.c: the threads of a block, and their barriers. */
 #include "device/cuda/emulator/block.h"
 
 #include "device/cuda/emulator/cooperative.h"
@@ -16,10 +16,10 @@ enum {
     COPIES_FIRST = 16,
     FENCE_BYTES = 1024,
     FENCE = 0xa5,
-    PATIENCE = 20 /* seconds of work that a block spends on waiting for others */
+    PATIENCE = 20 /* seconds of CPU time that a block may spend waiting for others */
 };
 
-/* Copies a thread has asked for; groups are numbered from 0, `group` is the one not yet ended. */
+/* Copies a thread has started; groups are numbered from 0, `group` is the one not yet committed. */
 typedef struct copy {
     void *to;
     const void *from;
@@ -29,15 +29,15 @@ typedef struct copy {
 typedef struct thread {
     sr_emulated_place place; /* first: sr_emulated_thread points here */
     sr_fiber *fiber;
-    const volatile uint32_t *word; /* waits until *word != seen; NULL: it can go on */
+    const volatile uint32_t *word; /* waits until *word != seen; NULL: it is runnable */
     uint32_t seen;
     const char *waits_at;
     bool ended;
-    copy *copies; /* asked for and not made: (copy_count), oldest first */
+    copy *copies; /* started and not performed: (copy_count), oldest first */
     int copy_count, copy_capacity, group;
 } thread;
 
-/* A meeting of the lanes of a warp. */
+/* A rendezvous of the lanes of a warp. */
 typedef struct warp {
     sr_emulator_perform *perform;
     const char *name;
@@ -57,7 +57,7 @@ typedef struct block {
     bool late, failed;
     int threads, running; /* in all; not yet ended */
     uint32_t time;        /* barriers passed, in this block and those before */
-    double paused;        /* since when no other thread of the block can go on; 0: one can */
+    double paused;        /* since when no other thread of the block is runnable; 0: one is */
     thread *thread;       /* (SR_EMULATOR_THREADS) */
     warp warp[SR_EMULATOR_THREADS / SR_EMULATOR_WARP];
     barrier barrier[SR_EMULATOR_BARRIERS];
@@ -68,8 +68,8 @@ typedef struct block {
 SR_EMULATOR_THREAD_LOCAL sr_emulated_place *sr_emulated_thread;
 SR_EMULATOR_THREAD_LOCAL unsigned char *sr_emulated_shared;
 static _Thread_local block *here;
-/* The blocks that run at the same time as this one; NULL: this thread of the host runs them one
- * after the other. */
+/* The blocks that are co-resident with this one; NULL: this host thread runs blocks one after the
+ * other. */
 static _Thread_local sr_emulated_party *party;
 
 static pthread_mutex_t failure_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -79,7 +79,7 @@ const char *sr_emulator_failure(void) {
     return failure;
 }
 
-/* Says "kernel NAME, block (x, y, z): ..."; the name is the text of the launch, which may be
+/* Reports "kernel NAME, block (x, y, z): ..."; the name is the text of the launch, which may be
  * long. */
 __attribute__((format(printf, 2, 0))) static void note_failure_list(uint3 index, const char *format,
                                                                     va_list arguments) {
@@ -100,7 +100,7 @@ __attribute__((format(printf, 2, 3))) static void note_failure(uint3 index, cons
     va_end(arguments);
 }
 
-/* ---- one thread after the other ---- */
+/* ---- one thread at a time ---- */
 
 static thread *current(void) {
     return (thread *)(void *)sr_emulated_thread;
@@ -110,8 +110,8 @@ static bool can_run(const thread *t) {
     return !t->ended && (t->word == NULL || *t->word != t->seen);
 }
 
-/* The next thread after number `from` that can run; the rest of its warp first, again and again, so
- * that warps come as far apart as they can. NULL: none can. */
+/* The next thread after number `from` that is runnable; the rest of its warp first, again and
+ * again, so that warps get as far apart as they can. NULL: none is. */
 static thread *next_thread(int from) {
     const int threads = here->threads, first = from / SR_EMULATOR_WARP * SR_EMULATOR_WARP;
     const int lanes = threads - first < SR_EMULATOR_WARP ? threads - first : SR_EMULATOR_WARP;
@@ -137,7 +137,8 @@ static thread *next_thread(int from) {
     return NULL;
 }
 
-/* Leaves this thread for the next that can run; for the caller of the block if there is none. */
+/* Switches from this thread to the next that is runnable; to the caller of the block if there is
+ * none. */
 static void leave(void) {
     thread *from = current(), *to = next_thread((int)(from - here->thread));
     if (to == from) {
@@ -167,12 +168,12 @@ void sr_emulator_fail(const char *format, ...) {
     va_end(arguments);
     here->failed = true;
     sr_fiber_switch(current()->fiber, &here->fiber[SR_EMULATOR_THREADS]);
-    abort(); /* nobody comes back to a failed block */
+    abort(); /* a failed block is never resumed */
 }
 
-/* ---- blocks that run together ---- */
+/* ---- co-resident blocks ---- */
 
-/* The next thread of another warp that can run. */
+/* The next runnable thread of another warp. */
 static thread *next_elsewhere(int from) {
     const int first = from / SR_EMULATOR_WARP * SR_EMULATOR_WARP;
     for (int i = SR_EMULATOR_WARP; i < here->threads; i++) {
@@ -183,7 +184,7 @@ static thread *next_elsewhere(int from) {
     return NULL;
 }
 
-/* Seconds that this thread of the host has worked: others may have kept it waiting. */
+/* CPU time of this host thread in seconds: it may have been preempted. */
 static double worked(void) {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -195,14 +196,14 @@ static void check_party(void) {
         sr_emulator_fail("it waits for other blocks, which need not run at the same time");
 }
 
-/* The first lane does it for its warp, whose others come no further without it. Time counts as long
- * as the block says nothing to others. */
+/* The first lane does it for its warp, whose other lanes cannot proceed without it. The timeout
+ * runs as long as the block writes nothing for others. */
 void sr_emulator_pause(void) {
     thread *from = current(), *to = next_elsewhere((int)(from - here->thread));
     if (from->place.lane != 0)
         return;
     check_party();
-    if (to == NULL || to < from) { /* all have had their turn */
+    if (to == NULL || to < from) { /* all have had a turn */
         const double now = worked();
         if (here->paused == 0)
             here->paused = now;
@@ -225,7 +226,7 @@ uint64_t sr_emulator_word_load(const void *from) {
     return __atomic_load_n((const uint64_t *)from, __ATOMIC_RELAXED);
 }
 
-/* One thread goes to the others for its block. */
+/* One thread arrives for its block. */
 void sr_emulator_cluster_barrier(void) {
     const char *name = "the barrier of a cluster";
     check_party();
@@ -255,7 +256,7 @@ float sr_emulator_cluster_load(const float *shared, int rank) {
     return number;
 }
 
-/* ---- meetings ---- */
+/* ---- barriers ---- */
 
 void sr_emulator_nothing(void *const *operands) {
     (void)operands;
@@ -384,11 +385,10 @@ static void thread_start(void) {
     if (all->arrived > 0 && all->expected == 0 && all->arrived == here->running)
         barrier_open(all);
     leave();
-    abort(); /* nobody goes on with an ended thread */
+    abort(); /* an ended thread is never resumed */
 }
 
-/* The memory of this host thread's blocks, kept while it lives: thousands of blocks follow each
- * other. */
+/* The memory of this host thread's blocks, kept while it lives: thousands of blocks follow. */
 static _Thread_local block *kept;
 
 static void block_release(void) {
@@ -446,7 +446,7 @@ static void threads_prepare(block *b, uint3 index) {
     }
 }
 
-/* The threads that have not ended all wait: says where, place by place. */
+/* All threads that have not ended are waiting: reports where. */
 static void note_deadlock(uint3 index) {
     char places[NAME_BYTES / 2] = "";
     size_t used = 0;
@@ -466,7 +466,7 @@ static void note_deadlock(uint3 index) {
     note_failure(index, "its threads wait for each other: %s", places);
 }
 
-/* What lies behind the dynamic shared memory is as it was. */
+/* Whether the bytes past the dynamic shared memory are untouched. */
 static bool fence_stands(void) {
     for (int i = 0; i < FENCE_BYTES; i++)
         if (here->shared[here->kernel->shared_bytes + (size_t)i] != FENCE)

@@ -1,9 +1,9 @@
-/* block.h: the threads of a block, played by fibers on one thread of the host.
+/* block.h: the threads of a block, as fibers on one host thread.
  *
  * They run one at a time, warp after warp, each until it has to wait for others. Half of the blocks
- * take their threads in reverse order and copy what cp.async asks for at once, the other half as
- * late as allowed: whatever a kernel leaves to chance then goes wrong in one half or the other.
- * Shared memory begins as 0xff, a NaN in every format. */
+ * run their threads in reverse order and perform cp.async copies at once, the other half as late as
+ * allowed: races then show in one half or the other. Shared memory is initialised to 0xff, a NaN in
+ * every format. */
 #ifndef SR_EMULATOR_BLOCK_H
 #define SR_EMULATOR_BLOCK_H
 
@@ -23,20 +23,20 @@ enum {
     SR_EMULATOR_SHARED_BYTES = 227 * 1024, /* dynamic and static, at most */
 };
 
-/* What a thread of a kernel knows about itself. */
+/* The built-in variables of a thread of a kernel. */
 typedef struct sr_emulated_place {
     uint3 index, block;
     dim3 block_size, grid_size;
     int lane;
 } sr_emulated_place;
 
-/* The thread that runs now, and its block's dynamic shared memory. */
+/* The running thread, and its block's dynamic shared memory. */
 extern SR_EMULATOR_THREAD_LOCAL sr_emulated_place *sr_emulated_thread
     __attribute__((tls_model("initial-exec")));
 extern SR_EMULATOR_THREAD_LOCAL unsigned char *sr_emulated_shared
     __attribute__((tls_model("initial-exec")));
 
-/* A kernel with its arguments; call(arguments) is what one thread does. */
+/* A kernel with its arguments; call(arguments) runs one thread. */
 typedef struct sr_emulated_kernel {
     const char *name;
     void (*call)(const void *arguments);
@@ -45,17 +45,17 @@ typedef struct sr_emulated_kernel {
     size_t shared_bytes;
 } sr_emulated_kernel;
 
-/* Runs one block of it. `late`: threads in their order and asynchronous copies as late as allowed;
- * else the contrary. False: the threads cannot go on; sr_emulator_failure() says why. */
+/* Runs one block of it. `late`: threads in order and asynchronous copies as late as allowed; else
+ * the opposite. False: the threads cannot proceed; sr_emulator_failure() says why. */
 bool sr_emulator_block_run(const sr_emulated_kernel *kernel, uint3 block, bool late);
 
-/* What went wrong last, in any block; "" if nothing did. */
+/* The last failure, in any block; "" if there was none. */
 const char *sr_emulator_failure(void);
 
 /* ---- called by the threads of a kernel ---- */
 
-/* The 32 lanes of a warp meet; the last one calls perform(operands), one of each lane, and all go
- * on. They must all ask for the same. */
+/* Rendezvous of the 32 lanes of a warp; the last one calls perform(operands), one of each lane, and
+ * all proceed. They must all call for the same instruction. */
 typedef void sr_emulator_perform(void *const *operands);
 void sr_emulator_collect(sr_emulator_perform *perform, void *operand, const char *name);
 void sr_emulator_nothing(void *const *operands);
@@ -64,20 +64,20 @@ void sr_emulator_nothing(void *const *operands);
  * have not ended). */
 void sr_emulator_barrier(int id, int threads, bool wait, const char *name);
 
-/* Waits until the word is another than `seen`. */
+/* Waits until the word differs from `seen`. */
 void sr_emulator_wait(const volatile uint32_t *word, uint32_t seen, const char *name);
 
 /* The asynchronous copy of `bytes` bytes to `size` bytes of shared memory, the rest becoming zero;
- * the end of a group of them; the wait until at most `pending` groups are under way. */
+ * the commit of a group of them; the wait until at most `pending` groups are in flight. */
 void sr_emulator_copy(void *to, const void *from, int size, int bytes);
 void sr_emulator_copy_commit(void);
 void sr_emulator_copy_wait(int pending);
 
-/* Whether this block does what is asynchronous as late as allowed. */
+/* Whether this block performs asynchronous work as late as allowed. */
 bool sr_emulator_is_late(void);
 
-/* When something happens: by which thread of the block, after how many barriers (counted on and on
- * from block to block), and after how many of its warp. */
+/* The time of an access: by which thread of the block, after how many barriers (counted across
+ * blocks), and after how many of its warp. */
 typedef struct sr_emulated_moment {
     int thread;
     uint32_t time, warp_time;
@@ -87,10 +87,10 @@ typedef struct sr_emulated_moment {
  * kernel runs, or the address is on the stack of one. */
 bool sr_emulator_moment(sr_emulated_moment *now, int lane, const void *address);
 
-/* What some threads did so far comes before what others do from now on. */
+/* Orders what some threads did so far before what others do from now on. */
 void sr_emulator_order(void);
 
-/* Ends the block: the kernel did what no GPU allows. */
+/* Fails the block: the kernel did something that no GPU allows. */
 __attribute__((noreturn, format(printf, 1, 2))) void sr_emulator_fail(const char *format, ...);
 
 #ifdef __cplusplus

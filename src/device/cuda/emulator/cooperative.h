@@ -1,4 +1,4 @@
-/* cooperative.h: blocks that run together, emulated; ../cooperative.h says what these do. */
+/* cooperative.h: co-resident blocks, emulated; see ../cooperative.h. */
 #ifndef SR_DEVICE_CUDA_EMULATOR_COOPERATIVE_H
 #define SR_DEVICE_CUDA_EMULATOR_COOPERATIVE_H
 
@@ -10,35 +10,34 @@ extern "C" {
 
 enum { SR_EMULATOR_CLUSTER = 8 }; /* blocks, at most */
 
-/* Puts the kernel into the queue; its blocks will run together, each on a thread of the host:
- * `size` neighbours at a time (0: all of them). */
+/* Queues the kernel; its blocks will be co-resident, each on a host thread: `size` neighbours at a
+ * time (0: all of them). */
 cudaError_t sr_emulator_launch_together(const sr_emulated_kernel *kernel, int size,
                                         cudaStream_t stream);
 
-/* Blocks that run at the same time. */
+/* Co-resident blocks. */
 typedef struct sr_emulated_party {
-    const bool *failed; /* whether one of the kernel's has */
+    const bool *failed; /* whether one of the kernel's blocks has */
     int blocks, arrived;
-    uint32_t met;                               /* how often, at their barrier */
+    uint32_t met;                               /* number of completed barriers */
     unsigned char *shared[SR_EMULATOR_CLUSTER]; /* memory of the first of them */
 } sr_emulated_party;
 
-/* sr_emulator_block_run of number `number` of them, on a thread of the host that does nothing
- * else. */
+/* sr_emulator_block_run of number `number` of them, on a host thread of its own. */
 bool sr_emulator_block_run_among(const sr_emulated_kernel *kernel, uint3 block, bool late,
                                  sr_emulated_party *party, int number);
 
 /* ---- called by the threads of a kernel ---- */
 
-/* Lets other warps of the block go on, and other blocks; fails when nothing has come of that for
- * too long. */
+/* Lets other warps of the block proceed, and other blocks; fails if that has had no effect for too
+ * long. */
 void sr_emulator_pause(void);
 
-/* Eight bytes that blocks share; no race. */
+/* Eight bytes that blocks share; not a race. */
 void sr_emulator_word_store(void *to, uint64_t word);
 uint64_t sr_emulator_word_load(const void *from);
 
-/* The barrier of a cluster, and a number of another block of it. */
+/* The barrier of a cluster, and a load from another block of it. */
 void sr_emulator_cluster_barrier(void);
 float sr_emulator_cluster_load(const float *shared, int block);
 

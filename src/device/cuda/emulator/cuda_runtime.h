@@ -1,7 +1,7 @@
-/* cuda_runtime.h: the part of CUDA that this project uses, for a GPU that the CPU plays.
+/* cuda_runtime.h: the part of CUDA that this project uses, for a GPU emulated on the CPU.
  *
  * Found in place of the toolkit's file of this name where SOFTRNN_CUDA is "emulated". Names, values
- * and contracts are the toolkit's; the work behind them is in the .c files of this folder. */
+ * and contracts are the toolkit's; the implementation is in the .c files of this folder. */
 #ifndef SR_EMULATOR_CUDA_RUNTIME_H
 #define SR_EMULATOR_CUDA_RUNTIME_H
 
@@ -27,7 +27,7 @@ typedef struct dim3 {
 #endif
 } dim3;
 
-/* name2 and name4 lie at multiples of their size, at most 16 bytes, as on the GPU. */
+/* name2 and name4 are aligned to their size, at most 16 bytes, as on the GPU. */
 #define SR_EMULATOR_VECTORS(type, name)                                                         \
     typedef struct __attribute__((aligned(sizeof(type) * 2))) name##2 {                         \
         type x, y;                                                                              \

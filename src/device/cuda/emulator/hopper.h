@@ -1,4 +1,4 @@
-/* hopper.h: the instructions of ../hopper.h, emulated; that file says what they do. */
+/* hopper.h: the instructions of ../hopper.h, emulated; that file documents them. */
 #ifndef SR_EMULATOR_HOPPER_H
 #define SR_EMULATOR_HOPPER_H
 

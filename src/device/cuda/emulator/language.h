@@ -13,7 +13,7 @@
 #define __noinline__    __attribute__((noinline))
 #define __align__(n)    __attribute__((aligned(n)))
 #define __launch_bounds__(...)
-/* A block's threads share one thread of the host, and no two blocks at a time do. */
+/* A block's threads share one host thread, and no two concurrent blocks do. */
 #define __shared__ static thread_local
 
 #define threadIdx (sr_emulated_thread->index)
@@ -31,7 +31,7 @@ static inline void __syncwarp() {
     sr_emulator_collect(sr_emulator_nothing, nullptr, "__syncwarp");
 }
 
-/* Blocks run one after the other, or apart: a fence has nothing to order. */
+/* Blocks run one after the other, or on separate host threads: a fence has nothing to order. */
 static inline void __threadfence() {
     __asm__ volatile("" ::: "memory");
 }
@@ -95,7 +95,7 @@ static inline double rsqrt(double x) {
     return 1.0 / sqrt(x);
 }
 
-/* Names that the C library has for something else. */
+/* Names that the C library uses for something else. */
 #define __expf  expf
 #define __logf  logf
 #define __log2f log2f
@@ -163,9 +163,9 @@ template <class T> static inline void __stcg(T *to, T x) {
     *to = x;
 }
 
-/* ---- atomic functions: what was there before ---- */
+/* ---- atomic functions: they return the old value ---- */
 
-/* Two of them at a time are no race. */
+/* Concurrent ones are not a race. */
 #define SR_EMULATOR_ATOMIC __attribute__((no_sanitize("thread")))
 
 template <class T> SR_EMULATOR_ATOMIC static inline T atomicAdd(T *to, T x) {

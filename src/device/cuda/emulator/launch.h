@@ -1,4 +1,4 @@
-/* launch.h: sr_launch and SR_SHARED, emulated; ../launch.h says what they do. */
+/* launch.h: sr_launch and SR_SHARED, emulated; see ../launch.h. */
 #ifndef SR_EMULATOR_LAUNCH_H
 #define SR_EMULATOR_LAUNCH_H
 
@@ -9,7 +9,7 @@
 
 #define SR_SHARED(type, name) type *const name = reinterpret_cast<type *>(sr_emulated_shared)
 
-/* A kernel and its arguments, as they wait in the queue. */
+/* A kernel and its arguments, as stored in the queue. */
 template <class... P> struct sr_emulated_call {
     void (*kernel)(P...);
     std::tuple<P...> arguments;
@@ -37,7 +37,7 @@ cudaError_t sr_emulator_launch_call(const char *name, void (*kernel)(P...), dim3
 /* The text of the launch names the kernel in messages. */
 #define sr_launch(...) sr_emulator_launch_call(#__VA_ARGS__, __VA_ARGS__)
 
-/* Nothing starts early here. */
+/* No early start here. */
 #define sr_launch_early(early, ...) ((void)(early), sr_launch(__VA_ARGS__))
 
 #endif

@@ -1,4 +1,4 @@
-/* memory.c: one range of addresses, cut into pieces. */
+/* memory.c: one address range, cut into allocations. */
 #include "device/cuda/emulator/memory.h"
 
 #include <signal.h>
@@ -22,9 +22,8 @@
 
 enum { PIECE_ALIGNMENT = 256, PAGE = 4096 };
 
-/* A piece ends where its pages end, as nearly as its alignment allows, so that what runs over the
- * end runs into closed pages. Pieces lie in the order of their addresses, with a closed page
- * between them. */
+/* An allocation ends where its pages end, as nearly as its alignment allows, so that an overrun
+ * hits protected pages. Allocations are sorted by address, with a protected page between them. */
 typedef struct piece {
     char *start, *pages;
     size_t bytes, page_bytes;
@@ -77,8 +76,8 @@ void sr_emulator_memory_close(void) {
     mprotect(base, (size_t)(last->pages - base) + last->page_bytes, PROT_NONE);
 }
 
-/* Where so many bytes of pages fit with a closed page on both sides, and before which piece; NULL:
- * nowhere. */
+/* Where that many bytes of pages fit with a protected page on both sides, and before which
+ * allocation; NULL: nowhere. */
 static char *gap_find(size_t page_bytes, size_t *before) {
     char *from = base + PAGE;
     for (*before = 0; *before < piece_count; ++*before) {
@@ -126,7 +125,7 @@ void *sr_emulator_memory_take(size_t bytes) {
     return start;
 }
 
-/* The piece in which the address lies; NULL: none. */
+/* The allocation that contains the address; NULL: none. */
 static const piece *piece_find(const void *address) {
     const char *at = address;
     size_t low = 0, high = piece_count;

@@ -1,29 +1,29 @@
 /* memory.h (private): the memory of the emulated GPU.
  *
- * The host cannot touch it: outside of sr_emulator_memory_open its pages are closed, and an access
- * ends the program with a message. New memory is 0xff throughout. */
+ * The host cannot access it: outside of sr_emulator_memory_open its pages are protected, and an
+ * access ends the program with a message. New memory is 0xff throughout. */
 #ifndef SR_EMULATOR_MEMORY_H
 #define SR_EMULATOR_MEMORY_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* How much there is. */
+/* Its size. */
 #define SR_EMULATOR_MEMORY_BYTES ((size_t)16 << 30)
 
-/* Lets kernels and copies at it; closes it again. */
+/* Opens it for kernels and copies; protects it again. */
 void sr_emulator_memory_open(void);
 void sr_emulator_memory_close(void);
 
-/* `bytes` bytes at a multiple of 256; NULL: there is no room. */
+/* `bytes` bytes at a multiple of 256; NULL: out of memory. */
 void *sr_emulator_memory_take(size_t bytes);
 
-/* False: nothing begins there. */
+/* False: no allocation starts there. */
 bool sr_emulator_memory_give(void *memory);
 void sr_emulator_memory_give_all(void);
 
-/* Whether the address lies in the GPU's memory, and whether all of these bytes lie in one piece of
- * it. */
+/* Whether the address is in the GPU's memory, and whether all of these bytes are in one
+ * allocation. */
 bool sr_emulator_memory_has(const void *address);
 bool sr_emulator_memory_holds(const void *address, size_t bytes);
 

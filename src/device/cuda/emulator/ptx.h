@@ -1,10 +1,10 @@
-/* ptx.h: the instructions of ../ptx.h, emulated; that file says what they do. */
+/* ptx.h: the instructions of ../ptx.h, emulated; that file documents them. */
 #ifndef SR_EMULATOR_PTX_H
 #define SR_EMULATOR_PTX_H
 
 #include "device/cuda/emulator/warp.h"
 
-/* ---- products and their operands ---- */
+/* ---- mma and its operands ---- */
 
 SR_DEVICE void mma_m16n8k16(float *c, const uint32_t *a, const uint32_t *b) {
     sr_emulated_mma operand = {c, a, b};
@@ -73,7 +73,7 @@ template <int pending> SR_DEVICE void cp_async_wait() {
 
 /* ---- functions ---- */
 
-/* A subnormal number counts as zero. */
+/* Subnormals are flushed to zero. */
 SR_DEVICE float flushed(float x) {
     return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
 }
@@ -82,7 +82,7 @@ SR_DEVICE float exp2_fast(float x) {
     return flushed(exp2f(flushed(x)));
 }
 
-/* As far off as the GPU's may be: by 2^-22, or that part of itself. */
+/* With the largest error that the GPU may have: 2^-22, absolute or relative. */
 SR_DEVICE float log2_fast(float x) {
     const float y = log2f(flushed(x)), size = fabsf(y) < 1 ? 1 : fabsf(y);
     const bool more = float_bits(x) * 2654435761u >> 31;
@@ -101,7 +101,7 @@ SR_DEVICE float tanh_fast(float x) {
     return tanhf(x);
 }
 
-/* ---- between the lanes ---- */
+/* ---- shuffles ---- */
 
 SR_DEVICE int thread_again() {
     return (int)threadIdx.x;
@@ -153,7 +153,7 @@ SR_DEVICE void named_barrier_arrive(int id, int threads) {
     sr_emulator_barrier(id, threads, false, "named_barrier_arrive");
 }
 
-/* ---- kernels that start early: none do ---- */
+/* ---- programmatic dependent launch: no kernel starts early ---- */
 
 SR_DEVICE void wait_for_previous() {
 }

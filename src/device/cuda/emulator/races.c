@@ -1,4 +1,4 @@
-/* races.c: who touched each word last, and what the compiler calls before each access. */
+/* races.c: race detector: which thread touched each word last; called before each access. */
 #include "device/cuda/emulator/races.h"
 
 #include "device/cuda/emulator/block.h"
@@ -8,14 +8,14 @@
 
 enum { WORD = 4, TRACES = 1 << 18 };
 
-/* Of a word. `time` counts barriers of blocks and never begins anew, so that what earlier blocks
- * left is simply old; `warp_time` counts those of a warp. Threads that touch other bytes of the
- * word do not meet, and may push each other's traces out, as words far apart do: a race may be
- * missed, none is made up. */
+/* The last accesses to a word. `time` counts barriers of blocks and is never reset, so that what
+ * earlier blocks left is simply old; `warp_time` counts those of a warp. Threads that touch other
+ * bytes of the word do not conflict, and may evict each other's traces, as distant words do: a race
+ * may be missed, none is invented. */
 typedef struct trace {
     uintptr_t word;
     uint32_t write_time, write_warp_time, read_time, read_warp_time;
-    uint32_t reader_warps; /* all that read at read_time */
+    uint32_t reader_warps; /* all warps that read at read_time */
     int16_t writer, reader;
     uint8_t written, read; /* which bytes */
     bool many_lanes;       /* of the last reader's warp read, at read_warp_time */
@@ -37,7 +37,7 @@ static int warp_of(int thread) {
     return thread / SR_EMULATOR_WARP;
 }
 
-/* Whether this access may happen while the word is written. */
+/* Whether this access may be concurrent with a write of the word. */
 static bool meets_writer(const trace *t, const sr_emulated_moment *now, uint8_t bytes) {
     if (t->writer < 0 || t->writer == now->thread || t->write_time != now->time ||
         (t->written & bytes) == 0)
@@ -45,7 +45,7 @@ static bool meets_writer(const trace *t, const sr_emulated_moment *now, uint8_t 
     return warp_of(t->writer) != warp_of(now->thread) || t->write_warp_time == now->warp_time;
 }
 
-/* Whether a write may happen while the word is read. */
+/* Whether a write may be concurrent with a read of the word. */
 static bool meets_reader(const trace *t, const sr_emulated_moment *now, uint8_t bytes) {
     if (t->reader < 0 || t->read_time != now->time || (t->read & bytes) == 0)
         return false;
@@ -124,7 +124,7 @@ void sr_emulator_touch(int lane, const void *address, size_t bytes, bool write) 
     touch(lane, &a, bytes);
 }
 
-/* ---- what -fsanitize=thread calls ---- */
+/* ---- called by -fsanitize=thread ---- */
 
 #define ACCESS(name, bytes, writes)                                      \
     void name(const void *address);                                      \
@@ -177,7 +177,7 @@ void __tsan_func_exit(void);
 void __tsan_func_exit(void) {
 }
 
-/* Two atomic accesses at a time are no race. */
+/* Concurrent atomic accesses are not a race. */
 #define ATOMIC(bits)                                                                             \
     uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *from, int order);   \
     uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *from, int order) {  \

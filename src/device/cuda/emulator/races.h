@@ -1,10 +1,10 @@
-/* races.h (private): finds threads of a block that touch the same memory with no barrier between,
- * one of them writing.
+/* races.h (private): race detector: threads of a block that access the same memory with no barrier
+ * in between, one of them writing.
  *
- * In a build with SOFTRNN_CUDA_RACES the compiler calls __tsan_read4 and its like for every access
- * of a kernel (-fsanitize=thread, without its library), and so does the emulator for what it does
- * in a kernel's name. Barriers of the block order everything; __syncwarp orders the lanes of a
- * warp, other collective instructions do not. */
+ * In a build with SOFTRNN_CUDA_RACES the compiler calls __tsan_read4 and similar functions for
+ * every access of a kernel (-fsanitize=thread, without its library), and the emulator calls them
+ * for what it does on a kernel's behalf. Barriers of the block order everything; __syncwarp orders
+ * the lanes of a warp, other collective instructions do not. */
 #ifndef SR_EMULATOR_RACES_H
 #define SR_EMULATOR_RACES_H
 

@@ -1,9 +1,9 @@
-/* runtime.c: the host's side of CUDA: what is queued, recorded and replayed.
+/* runtime.c: the host side of CUDA: work that is queued, captured and replayed.
  *
- * There is one queue for all streams, and it is worked off as late as allowed: only when the host
- * waits for something. A host that reads a result too early, or reuses a buffer that a copy has yet
- * to read, gets wrong numbers here as it would on a GPU on a bad day. Work is done in the order in
- * which it was asked for, which every order of streams allows. One lock guards everything. */
+ * There is one queue for all streams, drained as late as allowed: only when the host waits for
+ * something. A host that reads a result too early, or reuses a buffer that a copy has yet to read,
+ * gets wrong numbers here as it might on a GPU. Work is done in the order of the calls, which every
+ * order of streams allows. One lock guards everything. */
 #include "device/cuda/emulator/runtime.h"
 
 #include "base/clock.h"
@@ -18,18 +18,18 @@ enum { DRIVER_VERSION = 13000, MULTIPROCESSORS = 132 };
 
 typedef enum work_kind { KERNEL, COPY, FILL, CALL, EVENT, GRAPH } work_kind;
 
-/* One thing to do. A graph and the queue may both hold it. */
+/* One item of work. A graph and the queue may both hold it. */
 typedef struct work {
     work_kind kind;
     int holders;
     sr_emulated_kernel kernel; /* with its arguments */
-    int64_t together;          /* so many neighbours among its blocks wait for each other */
+    int64_t together;          /* this many neighbouring blocks are co-resident */
     struct {
         char *to;
         const char *from;
         size_t to_pitch, from_pitch, width, height;
     } copy;
-    void *staged; /* a copy of what is to be copied, from memory that is not pinned */
+    void *staged; /* a copy of the source, from memory that is not pinned */
     int value;    /* to fill with */
     cudaHostFn_t function;
     void *context;
@@ -48,24 +48,24 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
     work_list list;
-    int holders; /* whoever created it, and each launch in the queue */
+    int holders; /* its creator, and each launch in the queue */
 };
 
 struct CUstream_st {
-    cudaGraph_t recording; /* NULL: it is not */
-    bool began;            /* recording began on this stream */
+    cudaGraph_t recording; /* NULL: not capturing */
+    bool began;            /* capture began on this stream */
     struct CUstream_st *next;
 };
 
-/* Its last record may be deleted before the queue comes to it: the queue keeps it alive. */
+/* Its last record may be deleted before the queue reaches it: the queue keeps it alive. */
 struct CUevent_st {
-    cudaGraph_t recording; /* was recorded on a recording stream */
+    cudaGraph_t recording; /* was recorded on a capturing stream */
     double seconds;
-    bool waiting; /* recorded, and the queue has not come to it */
+    bool waiting; /* recorded, and the queue has not reached it */
     int holders;
 };
 
-/* Memory of the host that the GPU reads and writes while the host goes on. */
+/* Host memory that the GPU reads and writes asynchronously. */
 typedef struct pinned {
     char *start;
     size_t bytes;
@@ -76,7 +76,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static work_list queue;
 static struct CUstream_st legacy_stream; /* NULL, to the caller */
 static struct CUstream_st *streams = &legacy_stream;
-static cudaError_t last_error, broken; /* of a call; of a kernel, for ever */
+static cudaError_t last_error, broken; /* of a call; of a kernel, permanent */
 static uint64_t kernels_run;
 static pinned *pinned_memory;
 
@@ -129,7 +129,7 @@ static void graph_release(cudaGraphExec_t graph) {
     free(graph);
 }
 
-/* ---- doing it ---- */
+/* ---- executing it ---- */
 
 typedef struct grid {
     const sr_emulated_kernel *kernel;
@@ -152,7 +152,7 @@ static void run_block(void *context, int64_t task, int worker) {
         __atomic_store_n(&g->failed, true, __ATOMIC_RELAXED);
 }
 
-/* A block on a thread of its own. */
+/* A block on its own host thread. */
 typedef struct lone_block {
     pthread_t thread;
     grid *grid;
@@ -170,7 +170,7 @@ static void *run_lone_block(void *context) {
     return NULL;
 }
 
-/* Blocks that wait for each other: `first` and the next of them. */
+/* Co-resident blocks: `first` and those after it. */
 static void run_together(grid *g, int64_t first, int64_t blocks) {
     lone_block *all = calloc((size_t)blocks, sizeof *all);
     sr_emulated_party party = {.failed = &g->failed, .blocks = (int)blocks};
@@ -233,7 +233,7 @@ static void run_list(const work_list *list) {
         run_work(list->work[i]);
 }
 
-/* Works the queue off. */
+/* Drains the queue. */
 static void drain(void) {
     if (queue.count == 0)
         return;
@@ -266,13 +266,13 @@ static bool anything_records(void) {
     return false;
 }
 
-/* Taking memory has no place in a recording. Locks. */
+/* Allocation is not allowed during capture. Locks. */
 static cudaError_t begin_outside(void) {
     pthread_mutex_lock(&lock);
     return anything_records() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
 }
 
-/* Nor has waiting. Locks. */
+/* Nor is waiting. Locks. */
 static cudaError_t begin_wait(void) {
     cudaError_t error = begin_outside();
     if (error == cudaSuccess)
@@ -280,7 +280,7 @@ static cudaError_t begin_wait(void) {
     return error;
 }
 
-/* Hands w, which is the caller's no more, to the queue or the recording; locked. */
+/* Passes w, and its ownership, to the queue or the capturing graph; locked. */
 static cudaError_t submit(work *w, cudaStream_t stream) {
     cudaGraph_t recording = stream_of(stream)->recording;
     w->holders = 1;
@@ -391,7 +391,7 @@ static bool is_pinned(const void *address) {
     return false;
 }
 
-/* Whether `address` is where `on_device` says, with `bytes` bytes of it. */
+/* Whether `bytes` bytes at `address` are device memory or not, as `on_device` says. */
 static bool lies(const void *address, size_t bytes, bool on_device) {
     return on_device ? sr_emulator_memory_holds(address, bytes)
                      : address != NULL && !sr_emulator_memory_has(address);
@@ -535,8 +535,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
     (void)flags;
     pthread_mutex_lock(&lock);
-    /* A stream that waits for recorded work becomes part of the recording; else the queue's order
-     * does it. */
+    /* A stream that waits for captured work joins the capture; otherwise the queue's order
+     * suffices. */
     if (event->recording != NULL)
         stream_of(stream)->recording = event->recording;
     return answer(cudaSuccess);
@@ -759,8 +759,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     return cudaErrorInvalidValue;
 }
 
-/* A new start, also after a kernel that failed: the memory is given back and what was queued
- * forgotten. */
+/* Resets the device, also after a kernel that failed: memory is freed and the queue dropped. */
 cudaError_t cudaDeviceReset(void) {
     pthread_mutex_lock(&lock);
     list_clear(&queue);

@@ -23,7 +23,7 @@ void sr_emulator_vote(void *const *operands) {
         ((sr_emulated_vote *)operands[lane])->ballot = ballot;
 }
 
-/* ---- products ---- */
+/* ---- mma ---- */
 
 static float bits_float(uint32_t bits) {
     float x;
@@ -65,7 +65,8 @@ void sr_emulator_mma_bf16(void *const *operands) {
     for (int lane = 0; lane < LANES; lane++) {
         const sr_emulated_mma *operand = operands[lane];
         const int g = lane / GROUP, i = lane % GROUP;
-        for (int r = 0; r < 4; r++) { /* the register: lower or upper rows, left or right columns */
+        /* the register: lower or upper rows, left or right columns */
+        for (int r = 0; r < 4; r++) {
             float *pair = &a[g + 8 * (r % 2)][2 * i + 8 * (r / 2)];
             pair[0] = bf16_low(operand->a[r]);
             pair[1] = bf16_high(operand->a[r]);
@@ -78,7 +79,7 @@ void sr_emulator_mma_bf16(void *const *operands) {
     multiply(operands, (const float(*)[16])a, (const float(*)[8])b, 16);
 }
 
-/* The bits of a float that the instruction looks at. */
+/* The bits of a float that the instruction reads. */
 static float tf32(uint32_t bits) {
     return bits_float(bits & 0xffffe000u);
 }
@@ -98,7 +99,7 @@ void sr_emulator_mma_tf32(void *const *operands) {
 
 /* ---- matrices of 8 x 8 numbers of 16 bits ---- */
 
-/* Row r of matrix m: where the lane that is responsible for it says. */
+/* Row r of matrix m: at the address given by the lane responsible for it. */
 static char *row_of(void *const *operands, int m, int r, bool write) {
     char *row = ((const sr_emulated_matrices *)operands[8 * m + r])->row;
     if ((uintptr_t)row % 16 != 0)

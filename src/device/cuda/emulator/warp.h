@@ -1,5 +1,5 @@
-/* warp.h: what the 32 lanes of a warp compute together: operands of sr_emulator_collect, and who
- * works on them. */
+/* warp.h: collective instructions of a warp: operands of sr_emulator_collect, and the functions
+ * that perform them. */
 #ifndef SR_EMULATOR_WARP_H
 #define SR_EMULATOR_WARP_H
 
@@ -31,7 +31,7 @@ typedef struct sr_emulated_mma {
 void sr_emulator_mma_bf16(void *const *operands);
 void sr_emulator_mma_tf32(void *const *operands);
 
-/* `count` matrices of 8 x 8 from or to the rows that lane 8 m + r names. */
+/* `count` matrices of 8 x 8 from or to the rows whose addresses lane 8 m + r gives. */
 typedef struct sr_emulated_matrices {
     uint32_t *fragment;
     void *row;

@@ -1,9 +1,9 @@
-/* warpgroup.c: what only Hopper has, from its definition in the PTX ISA.
+/* warpgroup.c: Hopper's instructions (mbarrier, TMA, wgmma), from their definition in the PTX ISA.
  *
- * Bulk copies are made at once. Half of the blocks run their threads in reverse order, consumers
- * before producers, so that data read without waiting for it is missing there, and data overwritten
- * too early is spoilt in the other half. Products are computed as soon as they are started in one
- * half of the blocks, when they are waited for in the other. */
+ * TMA copies are performed at once. Half of the blocks run their threads in reverse order,
+ * consumers before producers, so that data read without waiting for it is missing there, and data
+ * overwritten too early is corrupted in the other half. wgmma is computed when it is issued in one
+ * half of the blocks, when it is waited for in the other. */
 #include "device/cuda/emulator/warpgroup.h"
 
 #include "device/cuda/emulator/cooperative.h"
@@ -14,11 +14,11 @@
 
 enum { LANES = SR_EMULATOR_WARP, GROUP = 4, ROWS = 16, DEPTH = 16, COLUMNS_MAX = 256 };
 
-/* ---- barriers ---- */
+/* ---- mbarriers ---- */
 
-/* `pending` arrivals and `missing` times 16 bytes are still to come in this phase. */
+/* `pending` arrivals and `missing` times 16 bytes are still outstanding in this phase. */
 typedef struct mbarrier {
-    uint32_t phase;                                   /* how many are over */
+    uint32_t phase;                                   /* number of completed phases */
     uint32_t arrivals : 9, pending : 9, missing : 14; /* missing: modulo MISSING */
 } mbarrier;
 
@@ -76,12 +76,12 @@ uint32_t sr_emulator_shared_offset(const void *shared) {
     return (uint32_t)offset;
 }
 
-/* Pieces of 16 bytes change places within 8 rows of 128 bytes. */
+/* 128-byte swizzle: pieces of 16 bytes are permuted within 8 rows of 128 bytes. */
 static unsigned char *swizzled(uint32_t offset) {
     return sr_emulated_shared + (offset ^ (offset >> 7 & 7) << 4);
 }
 
-/* ---- bulk tensor copies ---- */
+/* ---- TMA ---- */
 
 /* One row of 64 numbers of a box: where in global memory, NULL if outside. */
 static char *box_row(const CUtensorMap *map, const int *at, uint64_t row) {
@@ -103,7 +103,7 @@ static uint64_t box_rows(const CUtensorMap *map) {
     return rows;
 }
 
-/* Moves a box; `load`: to shared memory. */
+/* Copies a box; `load`: to shared memory. */
 static void box_move(const CUtensorMap *map, uint32_t offset, const int *at, bool load) {
     enum { ROW = 64, NUMBER = 2 };
     if (offset % 1024 != 0)
@@ -158,14 +158,14 @@ void sr_emulator_bulk_add(float *global, const float *shared, int bytes) {
         global[i] += shared[i];
 }
 
-/* Blocks with earlier turns run on other threads of the host, or are over. */
+/* Blocks earlier in the order run on other host threads, or have ended. */
 bool sr_emulator_turn_has_come(const int *turn, int mine) {
     enum { PATIENCE = 60 };
     static _Thread_local struct {
         const int *turn;
         int mine;
         time_t since;
-    } vain; /* the last that was asked for in vain, again and again since then */
+    } vain; /* the last counter polled in vain, repeatedly since then */
     if (__atomic_load_n(turn, __ATOMIC_ACQUIRE) == mine)
         return true;
     if (vain.turn != turn || vain.mine != mine) {
@@ -187,7 +187,7 @@ void sr_emulator_tensor_store(const CUtensorMap *map, const void *shared, const 
     box_move(map, sr_emulator_shared_offset(shared), at, false);
 }
 
-/* cuTensorMapEncodeTiled, for what this project asks of it. The parameters of CUDA's function. */
+/* cuTensorMapEncodeTiled, as far as this project uses it. The parameters of CUDA's function. */
 static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t dimensions,
                        void *data, const cuuint64_t *size, const cuuint64_t *stride,
                        const cuuint32_t *box, const cuuint32_t *every,
@@ -224,9 +224,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
     return cudaSuccess;
 }
 
-/* ---- products ---- */
+/* ---- wgmma ---- */
 
-/* A warp's products that were started: one of each lane. */
+/* A warp's issued wgmma: one of each lane. */
 typedef struct started {
     sr_emulated_wgmma lane[LANES];
     int batch;
@@ -278,7 +278,8 @@ static void left_side(float a[ROWS][DEPTH], const sr_emulated_wgmma *product, in
         for (int k = 0; k < DEPTH; k++)
             a[row][k] = operand_at(product->a_place, product->transpose_a, ROWS * warp + row, k);
     for (int lane = 0; lane < LANES && product->a != NULL; lane++)
-        for (int r = 0; r < 4; r++) /* the register: lower or upper rows, left or right columns */
+        /* the register: lower or upper rows, left or right columns */
+        for (int r = 0; r < 4; r++)
             for (int half = 0; half < 2; half++)
                 a[lane / GROUP + 8 * (r % 2)][2 * (lane % GROUP) + 8 * (r / 2) + half] =
                     bf16_at((const unsigned char *)&product[lane].a[r] + 2 * half);
@@ -308,7 +309,7 @@ static int warp_in_group(void) {
     return (int)sr_emulated_thread->index.x / LANES % 4;
 }
 
-/* The lanes meet: their product is queued, or computed. */
+/* The lanes' rendezvous: their wgmma is queued, or computed. */
 static void start(void *const *operands) {
     queue *q = queue_of_warp();
     if (q->count == STARTED_MAX)

@@ -1,5 +1,4 @@
-/* warpgroup.h: Hopper's barriers that count bytes, bulk tensor copies and products of a warpgroup,
- * emulated. */
+/* warpgroup.h: Hopper's mbarriers, TMA copies and warpgroup GEMM (wgmma), emulated. */
 #ifndef SR_EMULATOR_WARPGROUP_H
 #define SR_EMULATOR_WARPGROUP_H
 
@@ -10,26 +9,26 @@
 extern "C" {
 #endif
 
-/* ---- barriers: 8 bytes of shared memory ---- */
+/* ---- mbarriers: 8 bytes of shared memory ---- */
 
 void sr_emulator_mbarrier_init(uint64_t *barrier, int arrivals);
-void sr_emulator_mbarrier_arrive(uint64_t *barrier, int bytes); /* expecting so many bytes more */
+void sr_emulator_mbarrier_arrive(uint64_t *barrier, int bytes); /* and expects `bytes` more */
 void sr_emulator_mbarrier_wait(uint64_t *barrier, int parity);
 
-/* ---- bulk tensor copies ---- */
+/* ---- TMA ---- */
 
 void sr_emulator_tensor_load(void *shared, const CUtensorMap *map, uint64_t *barrier,
                              const int *at);
 void sr_emulator_tensor_store(const CUtensorMap *map, const void *shared, const int *at);
 
-/* ---- bulk copies without a map, and turns among blocks ---- */
+/* ---- bulk copies without a tensor map, and ordered additions of blocks ---- */
 
 void sr_emulator_bulk_store(void *global, const void *shared, int bytes);
 void sr_emulator_bulk_add(float *global, const float *shared, int bytes);
 bool sr_emulator_turn_has_come(const int *turn, int mine);
 void sr_emulator_turn_pass(int *turn, int next);
 
-/* ---- products: each warp has 16 of the 64 rows, so that warps multiply on their own ---- */
+/* ---- wgmma: each warp has 16 of the 64 rows, so that warps multiply independently ---- */
 
 typedef struct sr_emulated_wgmma {
     float *d;                  /* (columns / 2) */
@@ -39,12 +38,12 @@ typedef struct sr_emulated_wgmma {
     int columns;
 } sr_emulated_wgmma;
 
-/* Starts a product; ends a batch of them; waits until at most `pending` batches are under way. */
+/* Issues a wgmma; commits a batch; waits until at most `pending` batches are in flight. */
 void sr_emulator_wgmma(const sr_emulated_wgmma *product);
 void sr_emulator_wgmma_commit(void);
 void sr_emulator_wgmma_wait(int pending);
 
-/* Where in the block's shared memory this is; an operand of a product there. */
+/* The offset in the block's shared memory; the descriptor of an operand there. */
 uint32_t sr_emulator_shared_offset(const void *shared);
 
 #ifdef __cplusplus

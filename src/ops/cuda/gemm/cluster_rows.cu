@@ -279,7 +279,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int items = PAIRS * ROWS / parts;
     end_item item = item_of(p, own, (int)threadIdx.x);
     pair_end end = {};
-    /* asked for while others get here */
+    /* loaded while other blocks arrive */
     if (item.row < ROWS)
         end = pair_end_of<Out>(p, item.row, item.at, positions[item.row]);
     cluster_barrier();
