@@ -34,8 +34,8 @@ quick_only = -LE 'processes|levels|gpu'
 one_level = -DSOFTRNN_CPU_LEVELS=OFF
 
 .PHONY: build check test study study-full study-gpu verify deps deps-cuda deps-mpi deps-python deps-test deps-browser \
-        deps-package deps-torch test-python wheel deb dist \
-        bench fuzz sanitize clang release nightly \
+        deps-package deps-torch test-python wheel deb dist docs \
+        bench fuzz sanitize msan msan-all clang release nightly \
         cuda cuda-check emulated races format check-format install clean help
 
 build: deps ## the library and the program, in build/ (the default)
@@ -75,6 +75,7 @@ release: deps-test build ## the release build and its tests
 nightly: deps-test build races ## what takes too long for every day: 200 kills of a run, 20 of a rank, a study on a real Slurm, sanitizers and clang with every instruction set, every allocation and every touch of a file failing once, new input for the fuzzers
 	@$(call compile,build)
 	@$(MAKE) --no-print-directory sanitize clang one_level=-DSOFTRNN_CPU_LEVELS=ON
+	@$(MAKE) --no-print-directory msan-all
 	@build-clang/cli/softrnn verify --quick
 	@SOFTRNN_CPU=base build/tests/test_reach
 	@SOFTRNN_KILLS=200 build/tests/test_train_command
@@ -85,10 +86,25 @@ nightly: deps-test build races ## what takes too long for every day: 200 kills o
 	@seq $(JOBS) | xargs -P $(JOBS) -I{} env SOFTRNN_FAULTS={}/$(JOBS) build/tests/test_bad_disk
 	@$(MAKE) --no-print-directory fuzz FUZZ_SEED=0 FUZZ_SECONDS=0 FUZZ_RUNS=1000000
 
-sanitize: deps-test ## the build with address and undefined-behaviour sanitizers, and its tests
-	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON $(one_level))
+sanitize: deps-test ## the build by clang with address and undefined-behaviour sanitizers, and its tests
+	@$(call configure,build-sanitize,-DCMAKE_BUILD_TYPE=Debug -DSOFTRNN_SANITIZE=ON $(one_level) \
+	    -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++)
 	@$(call compile,build-sanitize)
 	@$(call run_tests,build-sanitize) $(compiled_only)
+
+# Of these no library but the stand-in for CBLAS touches memory.
+msan_tests = test_ops test_bf16 test_model test_gradients test_random test_threads test_text test_status \
+    test_facts test_spec
+empty :=
+msan: deps-test ## the numeric core with MemorySanitizer, which reports uninitialised memory, in build-msan/
+	@tools/msan.sh build-msan
+	@$(call compile,build-msan) --target $(msan_tests)
+	@$(call run_tests,build-msan) -R '^($(subst $(empty) $(empty),|,$(msan_tests)))$$'
+
+msan-all: deps-test ## the same with every library built so, and all tests; downloads sources of Debian
+	@tools/msan.sh build-msan-all libraries
+	@$(call compile,build-msan-all)
+	@$(call run_tests,build-msan-all,3000) $(compiled_only)
 
 clang: deps-test ## the build with clang, and its tests
 	@$(call configure,build-clang,-DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=clang $(one_level))
@@ -170,6 +186,14 @@ deb: build deps-package ## a Debian package of what `make install` installs, int
 
 dist: build deps-package ## source archive, wheels, Debian package, bill of materials and checksums, into DIST (build-dist)
 	@NVCC=$(NVCC) tools/dist.sh $(DIST)
+
+docs: build ## the documents, the C and the Python interface as one searchable site: build-docs/html/index.html
+	@tools/deps.sh docs
+	@mkdir -p build-docs
+	@SOFTRNN_DOCS=$(CURDIR)/build-docs doxygen docs/site/Doxyfile
+	@SOFTRNN_DOCS=$(CURDIR)/build-docs SOFTRNN_LIBRARIES=$(CURDIR)/build PYTHONDONTWRITEBYTECODE=1 \
+	    sphinx-build -q -E -a -W --keep-going -j $(JOBS) -c docs/site -d build-docs/doctrees . build-docs/html
+	@echo build-docs/html/index.html
 
 clean: ## remove everything that was built
 	@rm -rf build build-*

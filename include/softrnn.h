@@ -466,7 +466,8 @@ SRNN_API bool srnn_state_is_fixed(const srnn_state *state);
 SRNN_API size_t srnn_state_bytes(const srnn_problem *problem, int64_t tokens);
 
 /* Copies the state out to, or in from, srnn_state_saved_bytes(state) bytes. Loading checks that the
- * bytes belong to a state of the same problem. */
+ * bytes belong to a state of the same problem and are those that were saved (a checksum); SRNN_ERR_FORMAT
+ * otherwise. */
 SRNN_API size_t srnn_state_saved_bytes(const srnn_state *state);
 SRNN_API srnn_status srnn_state_save(const srnn_state *state, void *bytes, size_t size);
 SRNN_API srnn_status srnn_state_load(srnn_state *state, const void *bytes, size_t size);

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""check_docs.py: what the documents name exists, and the README's way through the sources is short.
+"""check_docs.py: what the documents name and link to exists, every page can be reached from the README or from
+docs/README.md, the page about GPU kernels names what there is, and the README's way through the sources is short.
 
-Usage: check_docs.py ROOT. Prints what is wrong; exit 1 if anything is.
+Usage: check_docs.py ROOT. Prints what is wrong; exit 1 if anything is. Links to other sites are not followed.
 """
+import os
 import re
 import sys
 from pathlib import Path
@@ -10,18 +12,71 @@ from pathlib import Path
 READING_LINES = 2000
 # Paths as the documents write them: from the root, in backticks or as links.
 PATH = re.compile(r"[`(]((?:src|include|tests|cli|docs|studies|tools|cmake|bench|examples|python|emulator)/[\w./-]*\w)[`)]")
-LINK = re.compile(r"\]\(([\w./-]+\.md)\)")
+LINK = re.compile(r"\]\(([^()\s]+)\)")
+ELSEWHERE = ("http://", "https://", "mailto:")
+ENTRANCES = ("README.md", "docs/README.md")
+
+
+def text_of(document):
+    """Without blocks of code, whose brackets are not links."""
+    return re.sub(r"^(```+).*?^\1", "", document.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def anchors(document):
+    """Of the headings, as GitHub and the site name them."""
+    found = set()
+    for heading in re.findall(r"^#+ +(.*?) *$", text_of(document), re.M):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower().replace(" ", "-")
+        name = base = re.sub(r"[^\w-]", "", words)
+        number = 0
+        while name in found:
+            number += 1
+            name = f"{base}-{number}"
+        found.add(name)
+    return found
+
+
+def links(document):
+    """(link, file, anchor) of each link within the tree."""
+    for link in LINK.findall(text_of(document)):
+        if not link.startswith(ELSEWHERE):
+            file, _, anchor = link.partition("#")
+            yield link, Path(os.path.normpath(document.parent / file)) if file else document, anchor
 
 
 def missing(root, document):
-    """Names in a document of files that are not there."""
-    text = document.read_text(encoding="utf-8")
-    for match in PATH.finditer(text):
+    """Names in a document of files and headings that are not there."""
+    name = document.relative_to(root)
+    for match in PATH.finditer(document.read_text(encoding="utf-8")):
         if not (root / match.group(1)).exists():
-            yield f"{document.relative_to(root)}: {match.group(1)} does not exist"
-    for match in LINK.finditer(text):
-        if not (document.parent / match.group(1)).exists():
-            yield f"{document.relative_to(root)}: the link {match.group(1)} leads nowhere"
+            yield f"{name}: {match.group(1)} does not exist"
+    for link, file, anchor in links(document):
+        if not file.exists():
+            yield f"{name}: the link {link} leads nowhere"
+        elif anchor and file.suffix == ".md" and anchor not in anchors(file):
+            yield f"{name}: {file.name} has no heading for the link {link}"
+
+
+def renamed(root):
+    """Names of code in the page about GPU kernels that the sources no longer have."""
+    document = root / "docs/GPU_KERNELS.md"
+    sources = [file.read_text(encoding="utf-8") for file in root.glob("src/**/*") if file.suffix in (".cu", ".h", ".c")]
+    known = set(re.findall(r"\w+", " ".join(sources)))
+    for name in sorted(set(re.findall(r"`(\w+)`", document.read_text(encoding="utf-8"))) - known):
+        yield f"{document.relative_to(root)}: no source has the name {name}"
+
+
+def unreachable(root, documents):
+    """Documents that no chain of links leads to."""
+    waiting = [root / entrance for entrance in ENTRANCES]
+    reached = set(waiting)
+    while waiting:
+        found = {file for _, file, _ in links(waiting.pop()) if file in documents} - reached
+        reached |= found
+        waiting += found
+    for document in documents:
+        if document not in reached:
+            yield f"{document.relative_to(root)}: not linked from {' or '.join(ENTRANCES)}; add it to docs/README.md"
 
 
 def reading(root):
@@ -35,8 +90,9 @@ def reading(root):
 
 def main():
     root = Path(sys.argv[1]).resolve()
-    documents = [root / "README.md", root / "CONTRIBUTING.md", root / "CHANGELOG.md", *sorted((root / "docs").glob("*.md"))]
-    wrong = [line for document in documents for line in missing(root, document)] + list(reading(root))
+    documents = sorted([*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("examples/*.md")])
+    wrong = [line for document in documents for line in missing(root, document)]
+    wrong += [*unreachable(root, documents), *renamed(root), *reading(root)]
     print("\n".join(wrong + [f"{len(documents)} documents, {len(wrong)} wrong"]))
     return 1 if wrong else 0
 

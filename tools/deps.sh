@@ -10,6 +10,7 @@
 #   slurm    the tests, and Slurm for a nightly study
 #   python   an environment of its own for Python packages
 #   package  wheels and Debian packages, in such an environment
+#   docs     the tests, and the site of `make docs`
 set -euo pipefail
 
 # package        how to see that it is there: a command, a pkg-config module, a file, a Python module
@@ -54,6 +55,13 @@ chromium         command chromium
 torch='
 python3-torch    python  torch
 '
+docs='
+doxygen          command doxygen
+python3-sphinx   command sphinx-build
+python3-breathe  python  breathe
+python3-myst-parser python myst_parser
+furo             python  furo
+'
 slurm='
 slurm-wlm        command slurmctld
 munge            command munged
@@ -72,11 +80,11 @@ case ${1:-} in
 cuda) needed=$build$cuda ;;
 mpi) needed=$build$mpi ;;
 test) needed=$build$cuda$mpi$test ;;
-browser | torch | slurm) needed=$build$cuda$mpi$test${!1} ;;
+browser | torch | slurm | docs) needed=$build$cuda$mpi$test${!1} ;;
 python) needed=$build$python ;;
 package) needed=$build$python$package ;;
 *)
-    echo "deps.sh: $1 is not a kind; expected cuda, mpi, test, browser, torch, slurm, python or package" >&2
+    echo "deps.sh: $1 is not a kind; expected cuda, mpi, test, browser, torch, slurm, docs, python or package" >&2
     exit 2
     ;;
 esac

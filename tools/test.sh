@@ -26,7 +26,7 @@ step() {
 
 step release build
 step sanitize build-sanitize
-step clang build-clang
+step msan build-msan
 step emulated build-emulated
 if [ -n "${NVCC:-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)}" ]; then
     step cuda-check

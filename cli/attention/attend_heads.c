@@ -2,6 +2,7 @@
 #include "base/bf16.h"
 #include "base/memory.h"
 #include "cli/attention/attend.h"
+#include "cli/line/cautions.h"
 #include "equation/facts.h"
 #include "verify/call.h"
 
@@ -145,6 +146,7 @@ srnn_status attend_heads(const attend_request *request, const sr_safetensors *in
     SR_TRY(read_sizes(&problem, request, in));
     SR_TRY(attend_offsets(&offsets, &problem.documents, request, in));
     problem.offsets = offsets;
+    caution_problem(&problem);
     srnn_status status = call_create(&call, &problem);
     if (status == SRNN_OK)
         status = run(&call, request, in);

@@ -1,6 +1,7 @@
 /* attend_layer.c: a whole attention layer on x and its weights from a file. */
 #include "base/memory.h"
 #include "cli/attention/attend.h"
+#include "cli/line/cautions.h"
 #include "model/layer/attention.h"
 #include "model/layer/rope.h"
 #include "model/layer/sizes.h"
@@ -109,6 +110,18 @@ static srnn_status read_groups(int *groups, const layer_run *run, int H) {
     return read_count(groups, run, queries ? n_groups : "num_key_value_heads", H);
 }
 
+static void caution_layer(const layer_run *run) {
+    const sr_layer_dims *dims = &run->setup.dims;
+    srnn_problem problem = run->request->problem;
+    problem.B = run->setup.B;
+    problem.T = run->setup.T;
+    problem.H = dims->H;
+    problem.Hkv = dims->Hkv;
+    problem.D = dims->D;
+    problem.Dv = dims->Dv;
+    caution_problem(&problem);
+}
+
 /* From the metadata, and from the shapes of the weights. */
 static srnn_status read_sizes(layer_run *run, int C) {
     sr_layer_setup *s = &run->setup;
@@ -143,6 +156,7 @@ static srnn_status read_setup(layer_run *run) {
     s->B = (int)x->shape[0];
     s->T = (int)x->shape[1];
     SR_TRY(read_sizes(run, (int)x->shape[2]));
+    caution_layer(run);
     SR_TRY(read_metadata(&run->rope_theta, run, "rope_theta", 10000));
     s->rope_theta = run->rope_theta;
     return attend_offsets(&run->offsets, &s->documents, run->request, run->in);

@@ -2,6 +2,7 @@
 #include "base/threads.h"
 #include "cli/attention/bench_case.h"
 #include "cli/commands.h"
+#include "cli/line/cautions.h"
 #include "cli/line/options.h"
 #include "equation/facts.h"
 #include "files/json.h"
@@ -120,6 +121,7 @@ static srnn_status bench_variant(const char *name, const bench_request *request,
     bench_case timed;
     problem.T = T;
     SR_TRY(srnn_attention_parse(&problem.attention, name));
+    caution_problem(&problem);
     SR_TRY(bench_case_open(&timed, &problem));
     srnn_status status = time_beside(name, request, &timed);
     bench_case_close(&timed);

@@ -133,9 +133,16 @@ static json_t *row_object(const srnn_variant *variant, int D) {
         if (numbers < SIZE_MAX)
             bytes = json_real(4 * (double)numbers);
     }
-    return json_pack("{s:s, s:s, s:o, s:o, s:i, s:o, s:s}", "name", variant->name, "attention",
+    return json_pack("{s:s, s:s, s:o, s:o, s:i, s:o, s:s, s:b}", "name", variant->name, "attention",
                      text, "learned", names, "forms", forms, "head_size", D, "state_bytes", bytes,
-                     "note", variant->note);
+                     "note", variant->note, "whole_model", false);
+}
+
+/* The same of a model without attention: no head, no form, no state. */
+static json_t *whole_model_object(const sr_whole_model *model) {
+    return json_pack("{s:s, s:n, s:[], s:[], s:n, s:n, s:s, s:b}", "name", model->name, "attention",
+                     "learned", "forms", "head_size", "state_bytes", "note", model->note,
+                     "whole_model", true);
 }
 
 /* Row `index` of the named variants followed by the families; false past the end. */
@@ -158,6 +165,8 @@ static srnn_status print_json(int D) {
     srnn_variant row;
     for (size_t i = 0; row_at(&row, i); i++)
         sr_json_append(rows, row_object(&row, D));
+    for (size_t i = 0; sr_whole_model_at(i); i++)
+        sr_json_append(rows, whole_model_object(sr_whole_model_at(i)));
     const srnn_status status = sr_json_print(stdout, rows, JSON_INDENT(2));
     json_decref(rows);
     return status;

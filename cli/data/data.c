@@ -1,6 +1,7 @@
 /* data.c: `softrnn data`, the table of its commands and those that only describe. */
 #include "cli/data/data.h"
 
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/line/options.h"
 #include "data/rows/synthetic.h"
@@ -14,8 +15,11 @@
 #include <string.h>
 
 static srnn_status print_text(const sr_manifest *manifest, const sr_dataset datasets[SR_SPLITS]) {
-    printf("tokenizer     %s (%s), vocabulary %u, hash %016llx\n", manifest->tokenizer,
-           manifest->tokenizer_kind, manifest->vocab, (unsigned long long)manifest->tokenizer_hash);
+    char tokenizer[256], kind[64];
+    sr_text_escape(tokenizer, sizeof tokenizer, manifest->tokenizer);
+    sr_text_escape(kind, sizeof kind, manifest->tokenizer_kind);
+    printf("tokenizer     %s (%s), vocabulary %u, hash %016llx\n", tokenizer, kind, manifest->vocab,
+           (unsigned long long)manifest->tokenizer_hash);
     if (manifest->end_token >= 0)
         printf("documents     end in token %lld\n", (long long)manifest->end_token);
     else

@@ -21,6 +21,19 @@ static bool show(void *context, const sr_prepare_progress *state) {
     return !progress_interrupted();
 }
 
+/* No document validates: one cannot be split, of several more can. */
+static void advise_validation(const sr_prepare_settings *settings, int64_t documents) {
+    if (documents > 1)
+        fprintf(stderr,
+                "softrnn: none of the %lld documents fell into the validation split: raise "
+                "--validation (%g), or prepare another text, for train --validation\n",
+                (long long)documents, settings->validation);
+    else
+        fprintf(stderr, "softrnn: there is no validation split: the text is one document, and "
+                        "documents are not split; separate documents by lines <|endoftext|>, or "
+                        "prepare another text, for train --validation\n");
+}
+
 static void print_result(const sr_prepare_settings *settings, const sr_prepare_progress *done,
                          double seconds) {
     for (sr_split split = SR_SPLIT_TRAIN; split < SR_SPLITS; split++)
@@ -33,9 +46,7 @@ static void print_result(const sr_prepare_settings *settings, const sr_prepare_p
                 (long long)done->empty_documents);
     fprintf(stderr, "\n");
     if (settings->validation > 0 && done->documents[SR_SPLIT_VALIDATION] == 0)
-        fprintf(stderr,
-                "softrnn: no document fell into the validation split: there are too few; separate "
-                "them by lines\n<|endoftext|>, or raise --validation\n");
+        advise_validation(settings, done->documents[SR_SPLIT_TRAIN]);
 }
 
 int data_prepare(int argc, char **argv) {

@@ -86,6 +86,16 @@ int command_report_rank(srnn_status status, const sr_ranks *ranks) {
     sr_ranks_abort(ranks, status == SRNN_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED);
 }
 
+void command_say(const char *format, ...) {
+    char raw[2048], text[sizeof raw];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(raw, sizeof raw, format, arguments);
+    va_end(arguments);
+    sr_text_escape(text, sizeof text, raw);
+    fprintf(stderr, "softrnn: %s\n", text);
+}
+
 int command_refuse(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);

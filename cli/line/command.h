@@ -53,6 +53,10 @@ int command_report_rank(srnn_status status, const sr_ranks *ranks);
 /* Prints "softrnn: <message>" to stderr; returns EXIT_USAGE, for arguments that do not fit. */
 int command_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Prints "softrnn: <message>", one line, to stderr; what it quotes from a file cannot steer the terminal
+ * (sr_text_escape). */
+void command_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Flushes stdout. The exit code is EXIT_FAILED, with a message, if any of the output was lost on a
  * full disk, say; without one if its reader has seen enough (| head); else it stays as it is. */
 int command_finish(int exit_code);

@@ -1,10 +1,16 @@
 /* model_open.c: opening a model, and saying what a user should know of it. */
 #include "cli/line/model_open.h"
 
+#include "cli/line/cautions.h"
+#include "cli/line/command.h"
+#include "equation/facts.h"
+
 #include <stdio.h>
 
-srnn_status model_open(sr_model **model, sr_backend *backend, const char *where) {
-    SR_TRY(sr_model_open(model, backend, where));
+srnn_status model_open(sr_model **model, sr_backend *backend, const char *where,
+                       const char *attention) {
+    SR_TRY(attention ? sr_model_open_as(model, backend, where, attention)
+                     : sr_model_open(model, backend, where));
     model_tell(&(*model)->config, where);
     return SRNN_OK;
 }
@@ -20,12 +26,15 @@ srnn_status model_row_length(int *T, const sr_model *model, int asked) {
 
 void model_tell(const sr_model_config *config, const char *where) {
     if (config->head_kept)
-        fprintf(stderr,
-                "softrnn: %s: tie_word_embeddings is true, but lm_head.weight differs from the "
-                "embedding and is used, as transformers does\n",
-                where);
+        command_say(
+            "%s: tie_word_embeddings is true, but lm_head.weight differs from the embedding "
+            "and is used, as transformers does",
+            where);
     if (config->is_avey && !config->avey.causal)
         model_tell_leak();
+    for (int l = 0; !config->is_avey && l < config->L; l++)
+        if (l == 0 || !sr_attention_same(&config->attention[l], &config->attention[l - 1]))
+            caution_attention(&config->attention[l]);
 }
 
 void model_tell_leak(void) {

@@ -15,16 +15,14 @@
 static const char *const type_words[] = {"float32", "bfloat16", "float16", NULL};
 static const sr_dtype types[] = {SR_DTYPE_F32, SR_DTYPE_BF16, SR_DTYPE_F16};
 
-/* A tokenizer that was named, or the one beside a model that is a folder, or the built-in one. */
+/* A tokenizer that was named, or the one beside the model, or the built-in one. */
 static srnn_status write_tokenizer(const char *out, const char *in, const char *tokenizer, int V) {
-    char folder[SR_PATH_BYTES];
+    char beside[SR_PATH_BYTES];
     if (tokenizer)
         return sr_tokenizer_keep(out, tokenizer);
-    if (!sr_model_is_bin(in)) {
-        SR_TRY(sr_checkpoint_model(folder, in));
-        if (sr_tokenizer_lies_in(folder))
-            return sr_tokenizer_keep(out, folder);
-    }
+    SR_TRY(sr_model_tokenizer_beside(beside, in));
+    if (*beside)
+        return sr_tokenizer_keep(out, beside);
     return V == SR_BYTE_TOKENS ? sr_tokenizer_write_bytes(out) : SRNN_OK;
 }
 
@@ -140,7 +138,7 @@ static srnn_status convert(const char *in, const char *out, sr_dtype dtype, cons
     if (tokenizer)
         SR_TRY(check_tokenizer(tokenizer));
     SR_TRY(sr_backend_create(&backend, &(sr_backend_settings){.threads = 1}));
-    srnn_status status = model_open(&model, backend, in);
+    srnn_status status = model_open(&model, backend, in, NULL);
     if (status == SRNN_OK) {
         status = write_model(model, out, in, dtype, tokenizer);
         sr_model_free(model);

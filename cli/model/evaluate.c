@@ -25,7 +25,7 @@ enum { SYNTHETIC_BATCHES = 64 };
 
 typedef struct evaluation_request {
     sr_backend_settings numbers;
-    const char *model, *tokenizer, *data, *text, *tokens, *last_words, *logits;
+    const char *model, *attention, *tokenizer, *data, *text, *tokens, *last_words, *logits;
     int B, T, split, layout, longer;
     int64_t batches, seed;
     double validation_share;
@@ -292,7 +292,7 @@ static srnn_status evaluate(const evaluation_request *r, sr_ranks *ranks) {
     sr_model *model;
     numbers.threads = sr_ranks_threads(ranks, numbers.threads);
     SR_TRY(sr_backend_create(&backend, &numbers));
-    srnn_status status = model_open(&model, backend, r->model);
+    srnn_status status = model_open(&model, backend, r->model, r->attention);
     if (status == SRNN_OK) {
         status = r->tokens ? evaluate_tokens(&result, model, r)
                  : r->data ? evaluate_data(&result, model, r)
@@ -351,6 +351,8 @@ int command_eval(int argc, char **argv) {
         .B = 8, .split = SR_SPLIT_VALIDATION, .seed = 1, .validation_share = 0.1};
     const command_option options[] = {
         OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
+        OPTION_TEXT("--attention", &r.attention, "TEXT",
+                    "another attention, as train takes it, that needs no other tensors: order:4"),
         OPTION_TEXT("--tokenizer", &r.tokenizer, "NAME", "if it is not in the model's folder"),
         OPTION_TEXT("--text", &r.text, "FILE", "loss, perplexity and bits per byte of a text"),
         OPTION_TEXT("--data", &r.data, "WHERE",
@@ -382,6 +384,7 @@ int command_eval(int argc, char **argv) {
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .examples = "  softrnn eval --model runs/norm --text wikitext2_valid.txt\n"
+                    "  softrnn eval --model stories --attention order:8 --text tinystories.txt\n"
                     "  softrnn eval --model runs/recall --data recall:pairs=8 --batches 16\n"
                     "  softrnn eval --model stories --tokens rows.safetensors --dump-logits "
                     "logits.safetensors\n",

@@ -20,7 +20,7 @@ enum { PIECE = 128 };
 
 typedef struct generation_request {
     sr_backend_settings numbers;
-    const char *model, *tokenizer, *prompt, *prompts;
+    const char *model, *attention, *tokenizer, *prompt, *prompts;
     const char *stops[STRAND_STOPS];
     int tokens, batch, form;
     int64_t seed, state_megabytes;
@@ -107,7 +107,7 @@ static srnn_status generator_open(generator *g, const generation_request *r, int
     sr_backend_settings numbers = r->numbers;
     numbers.threads = sr_ranks_threads(g->ranks, numbers.threads);
     SR_TRY(sr_backend_create(&g->backend, &numbers));
-    SR_TRY(model_open(&g->model, g->backend, r->model));
+    SR_TRY(model_open(&g->model, g->backend, r->model, r->attention));
     SR_TRY(sr_model_open_tokenizer(&g->tokenizer, r->tokenizer, r->model, g->model->config.V));
     SR_TRY(sr_encoder_create(&g->encoder, g->tokenizer));
     const sr_sampler_settings sampler = {.temperature = r->greedy ? 0 : r->temperature,
@@ -536,6 +536,8 @@ int command_generate(int argc, char **argv) {
                             .state_megabytes = 1024};
     const command_option options[] = {
         OPTION_TEXT("--model", &r.model, "DIR", "a model's folder, a run, or a llama2.c .bin"),
+        OPTION_TEXT("--attention", &r.attention, "TEXT",
+                    "another attention, as train takes it, that needs no other tensors: order:4"),
         OPTION_TEXT("--tokenizer", &r.tokenizer, "NAME", "if it is not in the model's folder"),
         OPTION_TEXT("--prompt", &r.prompt, "TEXT", "what to continue"),
         OPTION_TEXT("--prompts", &r.prompts, "FILE", "one prompt per line, each continued"),

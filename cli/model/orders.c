@@ -19,6 +19,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* Rows no longer than this unless --length asks for it: work grows with the square of their length. */
+enum { USUAL_LENGTH = 256 };
+
 typedef struct orders_request {
     sr_backend_settings numbers;
     const char *model, *run, *data, *tokenizer, *prompt, *out;
@@ -62,6 +65,7 @@ static int32_t begin_token(const measurement *m) {
 static srnn_status open_data(measurement *m, const orders_request *r) {
     int T;
     SR_TRY(model_row_length(&T, m->model, r->T));
+    T = r->T || T < USUAL_LENGTH ? T : USUAL_LENGTH;
     const sr_source_settings settings = {.seed = (uint64_t)r->seed, .T = T};
     if (!is_source(r->data))
         return sr_token_rows_open_text(&m->rows, r->data, m->tokenizer, begin_token(m), T);
@@ -82,7 +86,7 @@ static srnn_status encode_prompt(measurement *m, const char *prompt) {
 /* Token data needs no tokenizer: without one there is no text to show. */
 static srnn_status open_all(measurement *m, const orders_request *r, const char *model) {
     SR_TRY(sr_backend_create(&m->backend, &r->numbers));
-    SR_TRY(model_open(&m->model, m->backend, model));
+    SR_TRY(model_open(&m->model, m->backend, model, NULL));
     const srnn_status status =
         sr_model_open_tokenizer(&m->tokenizer, r->tokenizer, model, m->model->config.V);
     if (status != SRNN_OK && (r->tokenizer || !is_source(r->data)))
@@ -99,6 +103,16 @@ static void close_all(measurement *m) {
     sr_tokenizer_free(m->tokenizer);
     sr_model_free(m->model);
     sr_backend_free(m->backend);
+}
+
+/* How much is looked at: a small part unless more is requested. */
+static void tell_size(const orders_request *r, int T) {
+    fprintf(
+        stderr,
+        "softrnn: reads %lld tokens in rows of %d, and tries orders up to %d on the first %lld; "
+        "--tokens, --length, --most-order and --trial-tokens ask for more\n",
+        (long long)r->tokens, T, r->most_order,
+        (long long)(r->trial_tokens > T ? r->trial_tokens / T * T : T));
 }
 
 static srnn_status measure(json_t **record, const orders_request *r, const char *model) {
@@ -118,6 +132,8 @@ static srnn_status measure(json_t **record, const orders_request *r, const char 
                                            .text_tokens = r->text_tokens,
                                            .progress = show_progress,
                                            .progress_context = &m.bar};
+        if (!r->run)
+            tell_size(r, sr_token_rows_length(m.rows));
         progress_begin(&m.bar);
         status = sr_orders_measure(record, &request);
         progress_end(&m.bar);
@@ -211,10 +227,10 @@ static int start(const orders_request *r) {
 
 int command_orders(int argc, char **argv) {
     orders_request r = {.prompt = "",
-                        .tokens = 20000,
-                        .trial_tokens = 1024,
+                        .tokens = 2048,
+                        .trial_tokens = USUAL_LENGTH,
                         .orders = 64,
-                        .most_order = 64,
+                        .most_order = 32,
                         .text_tokens = 48,
                         .seed = 1,
                         .wide = 1e-2,
@@ -225,10 +241,11 @@ int command_orders(int argc, char **argv) {
         OPTION_TEXT("--data", &r.data, "WHERE", "a text, shards, tokens in .bin, or a task"),
         OPTION_TEXT("--tokenizer", &r.tokenizer, "NAME", "if it is not in the model's folder"),
         OPTION_INTEGER64("--tokens", &r.tokens, 1, INT64_MAX / 2, "N",
-                         "read at most so many for logits and sizes of orders"),
+                         "read at most N for logits and sizes of orders"),
         OPTION_INTEGER64("--trial-tokens", &r.trial_tokens, 1, 1 << 24, "N",
                          "the first of them, to try truncation on"),
-        OPTION_INTEGER("--length", &r.T, 0, 1 << 24, "N", "tokens in a row; 0: the model's"),
+        OPTION_INTEGER("--length", &r.T, 0, 1 << 24, "N",
+                       "tokens in a row; 0: the model's, at most 256"),
         OPTION_INTEGER("--orders", &r.orders, 1, 170, "N", "measure the size of so many orders"),
         OPTION_INTEGER("--most-order", &r.most_order, 2, 170, "N", "try truncation up to it"),
         OPTION_NUMBER("--tolerance", &r.wide, 1e-12, 1, "X", "relative, the wider one"),
@@ -248,6 +265,8 @@ int command_orders(int argc, char **argv) {
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .examples = "  softrnn orders --model stories --data tinystories.txt\n"
+                    "  softrnn orders --model stories --data tinystories.txt --tokens 20000 "
+                    "--length 512 --trial-tokens 1024 --most-order 64\n"
                     "  softrnn orders --run runs/softmax --data shards --json\n",
     };
     int exit_code = command_report(origin_command(&r.command, "softrnn orders", argc, argv));

@@ -117,6 +117,13 @@ static int show_status(const sr_study *study, const arguments *a, const sr_study
     return command_report(status);
 }
 
+/* How to see the results as a page. */
+static void tell_report(const arguments *a) {
+    fputs("softrnn report ", stderr);
+    origin_quote(stderr, a->request.out);
+    fputs("   writes the results as a page\n", stderr);
+}
+
 static int run_study(sr_study *study, const arguments *a, sr_study_way *way) {
     sr_run_view *views = calloc(study->run_count, sizeof *views);
     sr_summary summary = {0};
@@ -129,6 +136,7 @@ static int run_study(sr_study *study, const arguments *a, sr_study_way *way) {
         report_failures(study, views);
         if (status == SRNN_OK)
             study_table_summary(study, &summary);
+        tell_report(a);
         if (summary.failed)
             exit_code = EXIT_FAILED;
     }
@@ -193,8 +201,10 @@ int command_study(int argc, char **argv) {
     const command_option options[] = {
         OPTION_TEXT("--out", &r->out, "DIR", "the study's folder; what has ended there stays"),
         OPTION_FLAG("--dry-run", &r->plan_only, "print the plan with its cost and stop"),
-        OPTION_TEXT("--only", &r->only, "NAMES",
-                    "only these tasks, variants, sizes or runs: a,b or 'recall.*'"),
+        OPTION_TEXT(
+            "--only", &r->only, "NAMES",
+            "only these tasks, variants, sizes or runs, such as 'recall.*.1'; words of one kind "
+            "add up, kinds narrow: recall,softmax,gate are two variants of one task"),
         OPTION_TEXT("--skip", &r->skip, "NAMES", "but not these"),
         OPTION_INTEGER("--jobs", &a.jobs, 0, 1024, "N", "runs at a time; 0: one per core"),
         OPTION_CHOICE(

@@ -23,8 +23,7 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
     for (size_t i = 0; i < study->run_count; i++) {
         const sr_study_run *run = &study->runs[i];
         char state[SR_BYTES_WORDS];
-        if ((way->only.count && !sr_study_run_matches(study, run, &way->only)) ||
-            sr_study_run_matches(study, run, &way->skip))
+        if (!sr_study_selects(study, way, run))
             continue;
         printf("%-40s %8lld %11zu %12.0f %10.0f %9s\n", run->id, (long long)run->steps,
                run->parameters, run->tokens, run->flops / 1e9,
@@ -62,17 +61,19 @@ static int compare(const void *left, const void *right) {
 static void print_difference(const sr_study *study, const sr_summary_cell *cell,
                              const sr_summary_variant *v) {
     const sr_difference *d = &v->difference;
-    char verdict[32];
+    char verdict[32], alone[32] = "no pair of runs";
     /* With one seed the loss is compared, also where accuracy ranks. */
     snprintf(verdict, sizeof verdict, "%s%s", sr_verdict_name(d->verdict),
              d->of == cell->measure ? "" : " (loss)");
+    if (d->pairs)
+        snprintf(alone, sizeof alone, "%+8.4f, no interval", d->interval.mean);
     if (v->variant == study->baseline)
         printf("  %-45s", "(the baseline)");
     else if (d->interval.degrees > 0)
         printf("  %+8.4f [%+8.4f, %+8.4f] %-15s", d->interval.mean, d->interval.low,
                d->interval.high, verdict);
     else
-        printf("  %-29s %-15s", d->pairs ? "one pair, no interval" : "no pair of runs", verdict);
+        printf("  %-29s %-15s", alone, verdict);
 }
 
 /* Right-aligned; "-" for what there is not. */
@@ -93,6 +94,13 @@ static int name_width(const sr_study *study) {
     return widest;
 }
 
+/* What is better may be so by its size. */
+static void print_parameters(const sr_summary_variant *v) {
+    if (v->difference.verdict == SR_VERDICT_BETTER && isfinite(v->more_parameters))
+        printf("  with %.1f %% %s parameters", 100 * fabs(v->more_parameters),
+               v->more_parameters > 0 ? "more" : "fewer");
+}
+
 static void print_variant(const sr_study *study, const sr_summary_cell *cell,
                           const sr_summary_variant *v) {
     char state[32], memory[32], name[1024];
@@ -104,8 +112,13 @@ static void print_variant(const sr_study *study, const sr_summary_cell *cell,
     print_number(v->accuracy.mean, 4);
     print_difference(study, cell, v);
     print_number(v->tokens_per_second, 0);
-    printf(" %9s %9s", sr_bytes_words(memory, v->memory_bytes),
+    putchar(v->apart ? '*' : ' ');
+    printf("%9s %9s", sr_bytes_words(memory, v->memory_bytes),
            sr_bytes_words(state, v->state_bytes));
+    if (v->variant != study->baseline)
+        print_parameters(v);
+    if (isnan(cell->learning_rate))
+        printf("  learning rate %g", v->learning_rate);
     if (v->skipped || v->diverged || v->failed || v->not_finite || v->finished < v->runs)
         printf("  %zu of %zu finished, %zu diverged, %zu failed, %zu without a finite number, "
                "%lld steps skipped",
@@ -120,7 +133,11 @@ static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
     printf("\n%s", study->tasks[cell->task].name);
     if (study->size_count)
         printf(", %s", study->sizes[cell->size].name);
-    printf(", learning rate %g: by %s", cell->learning_rate, sr_measure_name(cell->measure));
+    if (isnan(cell->learning_rate))
+        printf(", each variant at its best learning rate");
+    else
+        printf(", learning rate %g", cell->learning_rate);
+    printf(": by %s", sr_measure_name(cell->measure));
     if (isfinite(cell->noise))
         printf("; seeds of the baseline scatter by %.4f", cell->noise);
     printf("\n%-*s %9s %9s %9s %9s  %-45s %9s %9s %9s\n", name_width(study), "variant", "loss",
@@ -128,14 +145,25 @@ static void print_cell(const sr_study *study, const sr_summary_cell *cell) {
     for (size_t i = 0; i < cell->count; i++)
         places[i] = (place){rank_of(cell, &cell->variants[i]), &cell->variants[i]};
     qsort(places, cell->count, sizeof *places, compare);
-    for (size_t i = 0; i < cell->count; i++)
+    bool apart = false;
+    for (size_t i = 0; i < cell->count; i++) {
         print_variant(study, cell, places[i].variant);
+        apart = apart || places[i].variant->apart;
+    }
+    if (apart)
+        printf("* not side by side with the baseline: on another machine, with another number of "
+               "threads, or beside\n  more or fewer other runs; these speeds cannot be compared\n");
     free(places);
 }
 
 void study_table_summary(const sr_study *study, const sr_summary *summary) {
     for (size_t i = 0; i < summary->count; i++)
         print_cell(study, &summary->cells[i]);
-    printf("\n%zu runs: %zu finished, %zu diverged, %zu failed, %zu not ended\n", study->run_count,
-           summary->finished, summary->diverged, summary->failed, summary->missing);
+    for (size_t i = 0; i < summary->best_count; i++)
+        print_cell(study, &summary->best[i]);
+    printf("\n%zu runs: %zu finished, %zu diverged, %zu failed, %zu not ended\n",
+           study->run_count - summary->left_out, summary->finished, summary->diverged,
+           summary->failed, summary->missing);
+    if (summary->left_out)
+        printf("%zu more are planned and were not asked for\n", summary->left_out);
 }

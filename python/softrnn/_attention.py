@@ -58,8 +58,11 @@ def attention(q: Any, k: Any, v: Any, attention: Union[str, Variant] = "softmax"
     """
     options = Options(form, chunk, kernel, threads, state_limit, levels, rope_theta)
     torch = _torch_module() if is_torch(q) else None
-    if torch is not None and torch.is_traced(q):
-        return torch.traced(attention, (q, k, v, operands), documents, options)
+    if torch is not None:
+        given = (q, k, v, *operands.values()) if operands else (q, k, v)
+        torch.refuse_tangents(given)
+        if torch.is_traced(given):
+            return torch.traced(attention, (q, k, v, operands), documents, options)
     variant = parse(attention)
     values = named_operands(variant, q, k, v, operands)
     if torch is not None:

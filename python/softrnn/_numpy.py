@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from ._library import ArgumentError, ArgumentTypeError
-from ._plans import CPU, Options, Plan, pool, sizes_of
+from ._plans import CPU, Options, Plan, empty_output, pool, sizes_of
 from ._variants import Variant
 
 ALIGNMENT = 64
@@ -111,13 +111,31 @@ def _arrays(variant: Variant, values: Sequence[Any]) -> Tuple[List[np.ndarray], 
     if dtype == np.float16:
         _check_types(variant.operands, arrays)
         arrays = [array.astype(np.float32) for array in arrays]
-    return arrays, dtype
+    return [_plain(array) for array in arrays], dtype
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """The same numbers, none of which lies at the place of another: an expanded axis is copied out."""
+    expanded = 0 in array.strides and any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape))
+    return np.ascontiguousarray(array) if expanded else array
+
+
+def _nothing(variant: Variant, arrays: Sequence[np.ndarray]) -> Optional[np.ndarray]:
+    """o where there is no sequence (B = 0) or no token (T = 0); None otherwise."""
+    if arrays[0].size:
+        return None
+    _check_types(variant.operands, arrays)
+    shape = empty_output(variant, [array.shape for array in arrays])
+    return None if shape[0] and shape[2] else np.zeros(shape, arrays[0].dtype)
 
 
 def attention(variant: Variant, values: Sequence[Any], documents: Optional[Any], options: Options) -> np.ndarray:
     """o (B, H, T, Dv)."""
     arrays, dtype = _arrays(variant, values)
     offsets = as_offsets(documents)
+    empty = _nothing(variant, arrays)
+    if empty is not None:
+        return empty.astype(dtype)
     plan = _take_plan(variant, arrays, options)
     try:
         o = _forward(plan, arrays[0].dtype, offsets, 0)
@@ -132,6 +150,10 @@ def gradients(variant: Variant, d_o: Any, values: Sequence[Any], documents: Opti
     arrays, dtype = _arrays(variant, values)
     offsets = as_offsets(documents)
     d_o = as_array(d_o, "d_o")
+    empty = _nothing(variant, arrays)
+    if empty is not None:
+        return {"o": empty.astype(dtype),
+                **{name: np.zeros(array.shape, dtype) for name, array in zip(variant.operands, arrays)}}
     plan = _take_plan(variant, arrays, options)
     try:
         if d_o.shape != plan.shape or d_o.dtype != dtype:

@@ -1,13 +1,15 @@
-"""Attention as operators of torch.library, which torch.compile and torch.export know: torch 2.4 and newer."""
+"""Attention as operators of torch.library, which torch's compilers, tracers and transforms know: torch 2.4 and newer."""
 
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from . import _torch
-from ._numpy import as_offsets
-from ._plans import Options, ordered_operands, pool
+from ._library import UnsupportedError, lib
+from ._numpy import ALIGNMENT, as_offsets
+from ._plans import CPU, FORMS, Options, Plan, ordered_operands, pool, sizes_of
 from ._variants import Variant, parse
 
 
@@ -15,15 +17,35 @@ def _options(form: str, chunk: int, kernel: str, threads: int, state_limit: int,
     return Options(form, chunk, kernel or None, threads, state_limit, levels, rope_theta)
 
 
+def _offsets(documents: Optional[Tensor], shape: Sequence[int]) -> Optional[np.ndarray]:
+    """Document offsets as C reads them; the end may be there more than once, so that their number need not depend on what
+    tensors hold. None: each row is a document."""
+    offsets = as_offsets(documents.cpu() if documents is not None else None)
+    if offsets is None:
+        return None
+    offsets = offsets[:int(np.searchsorted(offsets, offsets[-1])) + 1]
+    rows = np.arange(shape[0] + 1) * shape[2]
+    return None if np.array_equal(offsets, rows) else offsets
+
+
+def saved_bytes(shape: Sequence[Any], dtype: torch.dtype) -> Any:
+    """srnn_plan_saved_bytes of an output (B, H, T, Dv), also where torch has sizes only as symbols: the numerator, and two
+    numbers for each row, each part aligned."""
+    B, H, T, Dv = shape
+    parts = (B * H * T * Dv * dtype.itemsize, *[B * H * T * max(4, dtype.itemsize)] * 2)
+    return sum((part + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT for part in parts)
+
+
 @torch.library.custom_op("softrnn::attention", mutates_args=())
 def _forward(operands: Sequence[Tensor], documents: Optional[Tensor], attention: str, form: str, chunk: int,
              kernel: str, threads: int, state_limit: int, levels: int, rope_theta: float) -> Tuple[Tensor, Tensor]:
-    offsets = as_offsets(documents.cpu() if documents is not None else None)
+    offsets = _offsets(documents, operands[0].shape)
     options = _options(form, chunk, kernel, threads, state_limit, levels, rope_theta)
     plan = _torch._take_plan(parse(attention), operands, options)
     try:
         # The kernels leave gaps, and an operator's results must be the same each time.
         saved = torch.zeros(plan.saved_bytes, dtype=torch.uint8, device=operands[0].device)
+        assert plan.saved_bytes == saved_bytes(plan.shape, operands[0].dtype)
         o = _torch._forward(plan, operands, offsets, saved)
     finally:
         pool.give_back(plan)
@@ -36,13 +58,13 @@ def _(operands: Sequence[Tensor], documents: Optional[Tensor], attention: str, f
     q, v = operands[0], operands[2]
     heads = (v if parse(attention)._shares_queries else q).shape[1]
     o = _torch._output(q, (q.shape[0], heads, q.shape[2], v.shape[3]))
-    return o, q.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.uint8)
+    return o, q.new_empty(saved_bytes(o.shape, q.dtype), dtype=torch.uint8)
 
 
 @torch.library.custom_op("softrnn::attention_gradient", mutates_args=())
 def _backward(d_o: Tensor, operands: Sequence[Tensor], saved: Tensor, documents: Optional[Tensor], attention: str,
               form: str, chunk: int, kernel: str, threads: int, state_limit: int, levels: int, rope_theta: float) -> List[Tensor]:
-    offsets = as_offsets(documents.cpu() if documents is not None else None)
+    offsets = _offsets(documents, operands[0].shape)
     gradients = _torch._run_backward(parse(attention), d_o, operands, saved, offsets,
                                      _options(form, chunk, kernel, threads, state_limit, levels, rope_theta), [True] * len(operands))
     return [gradient for gradient in gradients if gradient is not None]
@@ -74,6 +96,124 @@ _forward.register_autograd(_differentiate, setup_context=_keep)
 _backward.register_autograd(_refuse, setup_context=lambda ctx, inputs, output: None)
 
 
+# ---- torch.func: vmap is one call in which B is larger
+
+
+def _fold(variant: Variant, tensors: Sequence[Tensor], dims: Sequence[Optional[int]], N: int) -> List[Tensor]:
+    """(N, B, ..) as (N*B, ..); learned vectors stay."""
+    folded = []
+    for name, tensor, dim in zip(variant.operands, tensors, dims):
+        if name not in variant.vectors:
+            tensor = tensor.movedim(dim, 0) if dim is not None else tensor.expand(N, *tensor.shape)
+            tensor = _torch._plain(tensor.flatten(0, 1))
+        folded.append(tensor)
+    return folded
+
+
+def _fold_documents(documents: Optional[Tensor], dim: Optional[int], N: int) -> Optional[Tensor]:
+    if dim is not None:
+        raise UnsupportedError("vmap over documents: those of all calls must be the same")
+    if documents is None:
+        return None
+    starts = torch.arange(N, device=documents.device)[:, None] * documents[-1] + documents[:-1]
+    return torch.cat((starts.flatten(), N * documents[-1:]))
+
+
+def _one(tensor: Any, dim: Optional[int], n: int) -> Any:
+    return tensor.select(dim, n) if dim is not None else tensor
+
+
+class _Gradient(torch.autograd.Function):
+    """The gradients of all operands."""
+
+    @staticmethod
+    def forward(settings: Tuple[Any, ...], documents: Optional[Tensor], d_o: Tensor, saved: Tensor, *operands: Tensor) -> Any:
+        return tuple(_backward(d_o, list(operands), saved, documents, *settings))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise _torch._twice()
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, settings: Tuple[Any, ...], documents: Optional[Tensor], d_o: Tensor, saved: Tensor,
+             *operands: Tensor) -> Any:
+        variant, N, (_, documents_dim, d_dim, saved_dim, *dims) = parse(settings[0]), info.batch_size, in_dims
+        d_all = d_o.movedim(d_dim, 0) if d_dim is not None else d_o.expand(N, *d_o.shape)
+        if all(dim is None for dim in dims) or saved_dim is not None:  # saved by one call for each, or by one for all
+            calls = [_Gradient.apply(settings, documents, d_all[n], _one(saved, saved_dim, n),
+                                     *[_one(x, dim, n) for x, dim in zip(operands, dims)]) for n in range(N)]
+            return tuple(torch.stack(parts) for parts in zip(*calls)), (0,) * len(operands)
+        if variant.vectors:
+            raise UnsupportedError(f"vmap over the gradient of {variant} would need one of {', '.join(variant.vectors)} for each "
+                                   "call: expand these over the axis that vmap maps over")
+        gradients = _Gradient.apply(settings, _fold_documents(documents, documents_dim, N), d_all.flatten(0, 1), saved,
+                                    *_fold(variant, operands, dims, N))
+        return tuple(gradient.unflatten(0, (N, -1)) for gradient in gradients), (0,) * len(operands)
+
+
+class _Transformed(torch.autograd.Function):
+    """The operator for torch.func, whose transforms do not take those of torch.library: o, and what backward needs."""
+
+    @staticmethod
+    def forward(settings: Tuple[Any, ...], documents: Optional[Tensor], *operands: Tensor) -> Tuple[Tensor, Tensor]:
+        return _forward(list(operands), documents, *settings)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor]) -> None:
+        ctx.settings, documents, *operands = inputs
+        ctx.save_for_backward(documents, output[1], *operands)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Tensor, d_saved: Optional[Tensor]) -> Any:
+        documents, saved, *operands = ctx.saved_tensors
+        return (None, None, *_Gradient.apply(ctx.settings, documents, d_o, saved, *operands))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, settings: Tuple[Any, ...], documents: Optional[Tensor], *operands: Tensor) -> Any:
+        variant, N, (_, documents_dim, *dims) = parse(settings[0]), info.batch_size, in_dims
+        if not any(dim is not None and name in variant.vectors for name, dim in zip(variant.operands, dims)):
+            o, saved = _Transformed.apply(settings, _fold_documents(documents, documents_dim, N),
+                                          *_fold(variant, operands, dims, N))
+            return (o.unflatten(0, (N, -1)), saved), (0, None)
+        calls = [_Transformed.apply(settings, documents, *[_one(x, dim, n) for x, dim in zip(operands, dims)]) for n in range(N)]
+        return (torch.stack([o for o, _ in calls]), torch.stack([saved for _, saved in calls])), (0, 0)
+
+
+# ---- FLOPs, as torch counts those of its own attention: of all pairs of tokens
+
+
+def _flops(shapes: Sequence[Sequence[int]], attention: str, form: str, chunk: int) -> int:
+    """Of the products of the forward pass."""
+    variant = parse(attention)
+    sizes = sizes_of(variant, "float32", *map(tuple, shapes[:3]))  # type: ignore[arg-type]
+    plan = Plan(None, variant, sizes, Options(form, chunk), CPU)
+    computed = int(lib.srnn_plan_form(plan.plan))
+    plan.free()
+    if computed == FORMS["parallel"]:
+        return 2 * sizes.B * sizes.H * sizes.T * sizes.T * (sizes.D + sizes.Dv)
+    return 4 * sizes.B * sizes.H * sizes.T * variant.state_numbers(sizes.D, sizes.Dv)
+
+
+try:
+    from torch.utils.flop_counter import register_flop_formula
+except ImportError:
+    pass
+else:
+    @register_flop_formula(torch.ops.softrnn.attention)
+    def _(operands: Any, documents: Any, attention: str, form: str, chunk: int, *others: Any, **keywords: Any) -> int:
+        return _flops(operands, attention, form, chunk)
+
+    @register_flop_formula(torch.ops.softrnn.attention_gradient)
+    def _(d_o: Any, operands: Any, saved: Any, documents: Any, attention: str, form: str, chunk: int, *others: Any,
+          **keywords: Any) -> int:
+        return _flops(operands, attention, form, chunk) * 5 // 2  # scores once more, and two products for each of the two
+
+
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _described(attention: Union[str, Variant]) -> str:
     """The canonical text, the operands and the vectors of a variant, in one text."""
@@ -88,8 +228,15 @@ def attention(attention: Union[str, Variant], values: Tuple[Any, ...], documents
     names = operands.split(",")
     tensors = ordered_operands(text, names, *values)
     converted, result = _torch._converted(names, vectors.split(","), tensors)
+    q, v = converted[0], converted[2]
+    if q.dim() == 4 and (q.shape[0] == 0 or q.shape[2] == 0):
+        empty = _torch.nothing((q.shape[0], max(q.shape[1], v.shape[1]), q.shape[2], v.shape[3]), converted)
+        return empty.to(result)  # type: ignore[union-attr]
     if documents is not None and not isinstance(documents, Tensor):
         documents = torch.as_tensor(documents)
     form, chunk, kernel, threads, state_limit, levels, rope_theta = options
-    o = _forward(converted, documents, text, form, chunk, kernel or "", threads, state_limit, levels, rope_theta)[0]
+    settings = (text, form, chunk, kernel or "", threads, state_limit, levels, rope_theta)
+    if not _torch._is_compiling() and _torch._transforms() is not None:
+        return _Transformed.apply(settings, documents, *converted)[0].to(result)
+    o = _forward(converted, documents, *settings)[0]
     return o.to(result)

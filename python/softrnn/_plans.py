@@ -166,7 +166,7 @@ class Plan:
         self.saved_bytes = int(lib.srnn_plan_saved_bytes(self.plan))
         self.scratch_bytes = int(lib.srnn_plan_scratch_bytes(self.plan))
         self.packed = False
-        self.siblings: Optional[List["Plan"]] = None  # the pool's
+        self.siblings: Optional["_Siblings"] = None  # the pool's
         self.used = 0
 
     def set_strides(self, shapes: Sequence[Tuple[int, ...]], strides: Sequence[Sequence[int]]) -> None:
@@ -206,6 +206,12 @@ class Plan:
         lib.srnn_plan_free(self.plan)
 
 
+class _Siblings(List["Plan"]):
+    """Plans of one key that wait."""
+
+    forgotten = False  # the pool has no plan of this key any more, and dropped the key
+
+
 class Pool:
     """Plans that wait to be used again: the most recently used ones, within limits.
 
@@ -218,7 +224,7 @@ class Pool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: Dict[Hashable, List[Plan]] = {}
+        self._waiting: Dict[Hashable, _Siblings] = {}
         self._count = 0
         self._bytes = 0
         self._uses = 0
@@ -237,8 +243,8 @@ class Pool:
     def give_back(self, plan: Plan) -> None:
         """Also a new one."""
         with self._lock:
-            if plan.siblings is None:
-                plan.siblings = self._waiting.setdefault(plan.key, [])
+            if plan.siblings is None or plan.siblings.forgotten:
+                plan.siblings = self._waiting.setdefault(plan.key, _Siblings())
             plan.siblings.append(plan)
             self._uses += 1
             plan.used = self._uses
@@ -256,8 +262,11 @@ class Pool:
             for plan in waiting[:-1]:
                 if self._count <= self.MOST_PLANS and self._bytes <= self.MOST_BYTES:
                     break
-                assert plan.siblings is not None
-                plan.siblings.remove(plan)
+                siblings = self._waiting[plan.key]
+                siblings.remove(plan)
+                if not siblings:
+                    siblings.forgotten = True
+                    del self._waiting[plan.key]
                 self._count -= 1
                 self._bytes -= plan.scratch_bytes
                 old.append(plan)
@@ -320,6 +329,17 @@ def sizes_of(variant: Variant, dtype: str, q: Tuple[int, ...], k: Tuple[int, ...
         if len(shape) != 4:
             raise ArgumentError(f"{name} has the shape {tuple(shape)}; four axes are needed: (B, heads, T, width)")
         if 0 in shape:
-            raise ArgumentError(f"{name} has the shape {tuple(shape)}, which is empty")
+            raise ArgumentError(f"{name} has the shape {tuple(shape)}, which is empty: heads and widths must be 1 or more, and B "
+                                "and T those of q")
     heads = v[1] if variant._shares_queries else q[1]
     return Sizes(dtype, q[0], heads, k[1], q[2], q[3], v[3])
+
+
+def empty_output(variant: Variant, shapes: Sequence[Tuple[int, ...]]) -> Tuple[int, ...]:
+    """The shape of o where B or T is 0; the other sizes are checked as ever."""
+    whole = [tuple(size or 1 for size in shape[:1]) + shape[1:2] + tuple(size or 1 for size in shape[2:3]) + shape[3:]
+             for shape in shapes[:3]]
+    sizes = sizes_of(variant, "float32", *whole)  # type: ignore[arg-type]
+    if any(shape[0] != shapes[0][0] or shape[2] != shapes[0][2] for shape in shapes[:3]):
+        raise ArgumentError(f"q, k and v have the shapes {shapes[0]}, {shapes[1]} and {shapes[2]}; B and T must be the same")
+    return (shapes[0][0], sizes.H, shapes[0][2], sizes.Dv)

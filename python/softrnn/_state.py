@@ -1,7 +1,7 @@
 """Attention one piece at a time."""
 
 import threading
-from typing import Any, List, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 import numpy as np
 
@@ -131,6 +131,14 @@ class State:
         other.load(self.save())
         return other
 
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: Any) -> "State":
+        return self.copy()
+
+    def __reduce__(self) -> Any:
+        return _restored, (self.variant, self._arguments, self.save())
+
     @property
     def position(self) -> int:
         """Tokens fed since the start."""
@@ -149,3 +157,10 @@ class State:
     def __repr__(self) -> str:
         kind = "fixed size" if self.is_fixed else "keys and values"
         return f"<softrnn.State of {self.variant}: {self.position} tokens, {self.nbytes} bytes, {kind}>"
+
+
+def _restored(variant: Variant, arguments: Dict[str, Any], saved: bytes) -> State:
+    """What pickle makes of a state."""
+    state = State(variant, **arguments)
+    state.load(saved)
+    return state

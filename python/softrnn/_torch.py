@@ -6,8 +6,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 import torch
 
 from ._library import ArgumentError, ArgumentTypeError, SoftrnnError, UnsupportedError, check, ffi, lib
-from ._numpy import as_offsets
-from ._plans import CPU, Options, Place, Plan, pool, sizes_of
+from ._numpy import ALIGNMENT, as_offsets
+from ._plans import CPU, Options, Place, Plan, empty_output, pool, sizes_of
 from ._variants import Variant
 
 Tensor = torch.Tensor
@@ -96,7 +96,7 @@ def _converted(names: Sequence[str], vectors: Sequence[str], tensors: Sequence[T
             raise ArgumentTypeError(f"{name} is of type {tensor.dtype}; like q it must be {dtype}")
         if not vector and result != dtype:
             tensor = tensor.to(result)  # autocast rounds what goes in
-        converted.append(tensor.to(learned if vector else computed))
+        converted.append(_plain(tensor.to(learned if vector else computed)))
     return converted, result
 
 
@@ -197,6 +197,8 @@ def _run_backward(variant: Variant, d_o: Tensor, tensors: Sequence[Tensor], save
             results.append(gradient)
         plan.inputs.set_addresses([tensor.data_ptr() for tensor in tensors])
         plan.gradients.set_addresses([x.data_ptr() if x is not None else 0 for x in results])
+        if saved.data_ptr() % ALIGNMENT:  # part of another tensor
+            saved = saved.clone()
         plan.backward(d_o.data_ptr(), saved.data_ptr())
     finally:
         pool.give_back(plan)
@@ -207,8 +209,8 @@ class _Gradient(torch.autograd.Function):
     """The backward pass as a function, so that asking for its gradient is refused with a reason."""
 
     @staticmethod
-    def forward(ctx: Any, call: Tuple[Any, ...], d_o: Tensor, *tensors: Tensor) -> Any:
-        variant, documents, options, wanted, saved = call
+    def forward(ctx: Any, call: Tuple[Any, ...], d_o: Tensor, saved: Tensor, *tensors: Tensor) -> Any:
+        variant, documents, options, wanted = call
         return tuple(_run_backward(variant, d_o, tensors, saved, documents, options, wanted))
 
     @staticmethod
@@ -230,18 +232,30 @@ class _Attention(torch.autograd.Function):
         else:
             saved = torch.empty(plan.saved_bytes, dtype=torch.uint8, device=tensors[0].device)
         ctx.call = call[1:]
-        ctx.saved = saved  # neither an input nor an output, so that it keeps nothing else alive
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(saved, *tensors)  # hooks, offloading and checkpointing see all of it
         return _forward(plan, tensors, call[2], saved)
 
     @staticmethod
     def backward(ctx: Any, d_o: Tensor) -> Any:
         variant, documents, options = ctx.call
-        tensors = ctx.saved_tensors
-        call = (variant, documents, options, ctx.needs_input_grad[1:], ctx.saved)
+        saved, *tensors = ctx.saved_tensors
+        call = (variant, documents, options, ctx.needs_input_grad[1:])
         if torch.is_grad_enabled():  # create_graph=True
-            return (None,) + _Gradient.apply(call, d_o, *tensors)
-        return (None,) + tuple(_run_backward(variant, d_o, tensors, ctx.saved, documents, options, call[3]))
+            return (None,) + _Gradient.apply(call, d_o, saved, *tensors)
+        return (None,) + tuple(_run_backward(variant, d_o, tensors, saved, documents, options, call[3]))
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """The same numbers, none of which lies at the place of another: an expanded axis is copied out."""
+    expanded = any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape))
+    return tensor.contiguous() if expanded else tensor
+
+
+def nothing(shape: Tuple[int, ...], tensors: Sequence[Tensor]) -> Optional[Tensor]:
+    """o where there is no sequence (B = 0) or no token (T = 0); None otherwise. Gradients are zeros."""
+    if shape[0] and shape[2]:
+        return None
+    return tensors[0].new_zeros(shape) + sum(tensor.sum() * 0 for tensor in tensors)
 
 
 def attention(variant: Variant, tensors: Sequence[Any], documents: Optional[Any], options: Options) -> Tensor:
@@ -250,6 +264,10 @@ def attention(variant: Variant, tensors: Sequence[Any], documents: Optional[Any]
     if plan is None:
         _check_tensors(variant.operands, tensors)
         tensors, result = _converted(variant.operands, variant.vectors, tensors)
+        if not tensors[0].numel():
+            empty = nothing(empty_output(variant, [tuple(tensor.shape) for tensor in tensors]), tensors)
+            if empty is not None:
+                return empty.to(result)
         plan = _take_plan(variant, tensors, options)
     try:
         offsets = None
@@ -287,14 +305,31 @@ def feed(state: Any, tensors: Sequence[Any]) -> Tensor:
     return o
 
 
-# ---- torch.compile: the same as an operator that torch's compilers know
+# ---- tracers and transforms: the same as an operator that torch's compilers know
 
 _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+_transforms = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_stack", lambda: None)
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def is_traced(q: Tensor) -> bool:
-    """Whether torch only wants to know what would be computed."""
-    return _is_compiling() or not (type(q) is Tensor or type(q) is torch.nn.Parameter)
+def is_traced(tensors: Sequence[Any]) -> bool:
+    """Whether torch wants to know what is computed (torch.compile, make_fx, torch.jit.trace, FlopCounterMode) or changes it
+    (vmap, func.grad): the operator says so, where a call of the library would pass unseen."""
+    if _is_compiling() or _modes() or torch._C._get_tracing_state() is not None or _transforms() is not None:
+        return True
+    return any([type(tensor) not in _PLAIN or tensor.is_meta for tensor in tensors if isinstance(tensor, Tensor)])
+
+
+def refuse_tangents(tensors: Sequence[Any]) -> None:
+    """Forward-mode derivatives, which would be lost."""
+    if _is_compiling() or torch.autograd.forward_ad._current_level < 0:
+        return
+    transforms = _transforms() or []
+    if any("Jvp" in str(transform.key()) for transform in transforms) or not transforms and any(
+            torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors if isinstance(tensor, Tensor)):
+        raise UnsupportedError("attention has no forward-mode derivative (jvp, forward_ad): use backward(), torch.func.grad or "
+                               "jacrev")
 
 
 if hasattr(torch.library, "custom_op"):
@@ -303,4 +338,4 @@ else:
 
     def traced(attention: Union[str, Variant], values: Tuple[Any, ...], documents: Optional[Any],
                options: Options) -> Tensor:
-        raise UnsupportedError("q is not a plain tensor, or torch.compile is at work; both need torch 2.4 or newer")
+        raise UnsupportedError("q is not a plain tensor, or torch traces or transforms the call; both need torch 2.4 or newer")

@@ -10,18 +10,19 @@ all layers, or by layers, "0-3:norm,4-:order:2".
 
 import re
 import weakref
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import (AttentionInterface, AutoConfig, AutoModelForCausalLM, GenerationMixin, LlamaConfig,
                           LlamaForCausalLM, PreTrainedModel)
-from transformers.cache_utils import Cache
 from transformers.generation import GenerationMode
 from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ._attention import attention as attend
+from ._caches import Memory, StatesCache, count_of
 from ._library import ArgumentError, FormatError, UnsupportedError
 from ._state import State
 from ._variants import Variant, parse
@@ -65,17 +66,19 @@ def _offsets(cuts: Tensor) -> Tensor:
     return torch.cat((starts, starts.new_tensor([cuts.numel()]))).cpu()
 
 
-_last: Tuple[Any, Optional[int], Optional[Tensor]] = (lambda: None, None, None)
+_last: Tuple[Any, Any, Optional[Tensor]] = (lambda: None, None, None)
 
 
-def _documents(mask: Optional[Tensor], positions: Optional[Tensor]) -> Optional[Tensor]:
+def _documents(mask: Optional[Tensor], positions: Optional[Tensor], B: int) -> Optional[Tensor]:
     """Padding (mask (B, T), true for tokens) is a document of its own, and so is each packed sequence, whose positions
-    (B, T) start anew. All layers of a model ask for the same."""
+    (B or 1, T) start anew. All layers of a model ask for the same."""
     global _last
     given = mask if mask is not None else positions
     if given is None or given.dim() != 2 or given.shape[1] < 2:
         return None
-    last, version = _last, None if given.is_inference() else given._version  # one read: threads share it
+    if torch.compiler.is_compiling():
+        return _all_documents(given.expand(B, -1), mask is not None)
+    last, version = _last, None if given.is_inference() else (given._version, B)  # one read: threads share it
     if version is not None and last[0]() is given and last[1] == version:
         return last[2]
     if mask is not None:
@@ -88,92 +91,71 @@ def _documents(mask: Optional[Tensor], positions: Optional[Tensor]) -> Optional[
         follows = given[:, 1:] == given[:, :-1] + 1
     offsets = None
     if not bool(follows.all()):
-        offsets = _offsets(torch.cat((torch.ones_like(follows[:, :1]), ~follows), dim=1))
+        offsets = _offsets(torch.cat((torch.ones_like(follows[:, :1]), ~follows), dim=1).repeat(B // len(follows), 1))
     _last = (weakref.ref(given), version, offsets)
     return offsets
+
+
+@torch.library.custom_op("softrnn::documents", mutates_args=())
+def _all_documents(given: Tensor, is_mask: bool) -> Tensor:
+    """_documents for torch.compile, from a mask or from positions (B, T): B*T + 1 offsets, the last of which repeat the end,
+    since a graph knows no size that depends on numbers."""
+    offsets = _documents(given if is_mask else None, None if is_mask else given, len(given))
+    tokens, T = given.numel(), given.shape[1]
+    found = offsets if offsets is not None else torch.arange(0, tokens + 1, T)
+    return torch.cat((found, found.new_full((tokens + 1 - len(found),), tokens)))
+
+
+@_all_documents.register_fake
+def _(given: Tensor, is_mask: bool) -> Tensor:
+    return given.new_empty(given.shape[0] * given.shape[1] + 1, dtype=torch.int64, device="cpu")
 
 
 # ---- attn_implementation="softrnn"
 
 
-def _count(tokens: Any) -> int:
-    """How many tokens come: what transformers gives a cache is their number, and before version 5 their positions."""
-    return len(tokens) if isinstance(tokens, Tensor) and tokens.dim() else int(tokens)
-
-
-class _States(Cache):  # type: ignore[misc]
-    """A cache of states, which forget no token and whose sequences keep their places."""
-
-    is_compileable = False
-
-    def _refuse(self, *arguments: Any, **keywords: Any) -> None:
-        raise UnsupportedError("a state forgets no token and its sequences keep their places: generate without beams and "
-                               "assistants")
-
-    crop = reset = reorder_cache = batch_repeat_interleave = batch_select_indices = _refuse
-
-
-def _refuse_padding(mask: Optional[Tensor]) -> None:
-    if mask is not None and not bool(mask.all()):
-        raise UnsupportedError("sequences of different lengths cannot generate side by side: attention_mask has padding")
-
-
-class _LayerMemory:
-    """What one layer of a model with attn_implementation="softrnn" remembers while it generates."""
-
-    def __init__(self) -> None:
-        self.state: Optional[State] = None
-        self.asked = False  # keys were stored, and attention has not been computed yet
-
-    def feed(self, query: Tensor, key: Tensor, value: Tensor, variant: Variant) -> Tensor:
-        self.asked = False
-        kept = query.dtype == torch.float64 or (query.is_cuda and query.dtype == torch.bfloat16)
-        dtype = query.dtype if kept else torch.float32
-        if self.state is None:
-            (B, H, _, D), Hkv, Dv = query.shape, key.shape[1], value.shape[3]
-            self.state = State(variant, B=B, H=H, Hkv=Hkv, D=D, Dv=Dv, dtype=dtype, device=query.device)
-        return self.state.feed(*(x.detach().to(dtype) for x in (query, key, value))).to(query.dtype)
-
-
-class AttentionCache(_States):
+class AttentionCache(StatesCache):
     """The cache of a model with attn_implementation="softrnn": a softrnn.State for each layer, of fixed size where the
-    variant has such a state, in place of all keys and values. generate() takes it where all sequences begin together."""
+    variant has such a state, in place of all keys and values.
 
-    def __init__(self) -> None:
-        super().__init__(layers=[])
-        self.memories: Dict[int, _LayerMemory] = {}
+    apart: each sequence has a state of its own, which padding, beams and copies need. rewinds: tokens can be taken back, as
+    an assistant and the model that it assists do. generate() chooses both."""
+
+    def __init__(self, apart: bool = False, rewinds: bool = False) -> None:
+        super().__init__()
+        self.apart, self.rewinds = apart, rewinds
+        self.asked: Set[int] = set()  # layers whose keys were stored, and whose attention has not been computed yet
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *others: Any,
                **keywords: Any) -> Tuple[Tensor, Tensor]:
         """Gives the new keys and values back, with a way to what came before them."""
-        memory = self.memories.setdefault(layer_idx, _LayerMemory())
-        if memory.asked:
+        if layer_idx in self.asked:
             raise UnsupportedError("this model does not give the keys of its cache to its attention: generate with "
                                    "past_key_values=transformers.DynamicCache()")
-        memory.asked = True
-        key_states.softrnn_memory = memory  # type: ignore[attr-defined]
+        self.asked.add(layer_idx)
+        key_states.softrnn_memory = (self, layer_idx)  # type: ignore[attr-defined]
         return key_states, value_states
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        memory = self.memories.get(layer_idx)
-        return memory.state.position if memory is not None and memory.state is not None else 0
-
-    def get_mask_sizes(self, query_length: Any, layer_idx: int) -> Tuple[int, int]:
-        return self.get_seq_length(layer_idx) + _count(query_length), 0
-
-    @property
-    def is_sliding(self) -> List[bool]:
-        return [False] * max(1, len(self.memories))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all layers."""
-        return sum(memory.state.nbytes for memory in self.memories.values() if memory.state is not None)
+    def feed(self, layer: int, query: Tensor, key: Tensor, value: Tensor, variant: str, mask: Optional[Tensor]) -> Tensor:
+        """What layer number `layer` gives for the next tokens; mask (B, T), or None: true for tokens, false for padding."""
+        self.asked.discard(layer)
+        kept = query.dtype == torch.float64 or (query.is_cuda and query.dtype == torch.bfloat16)
+        dtype = query.dtype if kept else torch.float32
+        if layer not in self.memories:
+            (_, H, _, D), Hkv, Dv = query.shape, key.shape[1], value.shape[3]
+            sizes = dict(H=H, Hkv=Hkv, D=D, Dv=Dv, dtype=dtype, device=query.device)
+            self.memories[layer] = Memory(lambda B: State(variant, B=B, **sizes),  # type: ignore[arg-type]
+                                          self.apart, self.rewinds)
+        inputs = tuple(x.detach().to(dtype) for x in (query, key, value))
+        return self.memories[layer].feed(State.feed, 2, inputs, mask).to(query.dtype)
 
 
-def _begin_together(keywords: Dict[str, Any]) -> bool:
+def _cache_kind(config: Any, mode: Any, keywords: Dict[str, Any]) -> Dict[str, bool]:
+    """How the states of a call of generate() are kept."""
     mask = keywords.get("attention_mask")
-    return mask is None or (mask.dim() == 2 and bool(mask.all()))
+    together = mode in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE) and (mask is None or bool(mask.all()))
+    assisted = mode == GenerationMode.ASSISTED_GENERATION or bool(getattr(config, "is_assistant", False))
+    return {"apart": not together, "rewinds": assisted}
 
 
 _prepare_cache = GenerationMixin._prepare_cache_for_generation
@@ -182,11 +164,11 @@ _prepare_cache = GenerationMixin._prepare_cache_for_generation
 def _prepare_states(self: Any, generation_config: Any, model_kwargs: Dict[str, Any], generation_mode: Any,
                     *others: Any) -> Any:
     """transformers asks here for the cache that a call of generate() works with: AttentionCache where that can be."""
-    plain = generation_mode in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
-    if (self.config._attn_implementation == "softrnn" and plain and generation_config.use_cache is not False and
+    mask = model_kwargs.get("attention_mask")
+    if (self.config._attn_implementation == "softrnn" and generation_config.use_cache is not False and
             model_kwargs.get("past_key_values") is None and generation_config.cache_implementation is None and
-            _begin_together(model_kwargs)):
-        model_kwargs["past_key_values"] = AttentionCache()
+            (mask is None or mask.dim() == 2)):
+        model_kwargs["past_key_values"] = AttentionCache(**_cache_kind(generation_config, generation_mode, model_kwargs))
         return None
     return _prepare_cache(self, generation_config, model_kwargs, generation_mode, *others)
 
@@ -209,21 +191,61 @@ def _refuse_what_is_not_here(module: Any, keywords: Dict[str, Any], dropout: flo
             raise UnsupportedError(f"{type(module).__name__} asks for {reason}, which softrnn's attention does not have")
 
 
-def _variant_of(module: Any) -> Variant:
-    text = getattr(module.config, "softrnn_attention", None) or "softmax"
-    variant = layer_variants(text, module.config.num_hidden_layers)[module.layer_idx]
+def _refuse_weights(module: Any, config: Any, keywords: Dict[str, Any]) -> None:
+    if keywords.get("output_attentions", getattr(config, "output_attentions", False)):
+        raise UnsupportedError(f"{type(module).__name__} was asked for its weights (output_attentions=True), which softrnn's "
+                               'attention does not keep: load the model with attn_implementation="eager" for them')
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _variant_text(text: str, layers: int, layer: int, kind: str) -> str:
+    """The text form of a layer's variant, if it reads nothing but q, k and v."""
+    variant = layer_variants(text, layers)[layer]
     if len(variant.operands) > 3:
-        raise UnsupportedError(f"{variant} reads {', '.join(variant.operands[3:])}, which {type(module).__name__} does not "
-                               "have: load a model that softrnn made")
-    return variant
+        raise UnsupportedError(f"{variant} reads {', '.join(variant.operands[3:])}, which {kind} does not have: load a model "
+                               "that softrnn made")
+    return variant.text
+
+
+def _variant_of(module: Any) -> str:
+    text = getattr(module.config, "softrnn_attention", None) or "softmax"
+    return _variant_text(text, module.config.num_hidden_layers, module.layer_idx, type(module).__name__)
+
+
+def _refuse_other_masks(keywords: Dict[str, Any], end: int) -> None:
+    """Masks that are neither causal nor of padding or packed rows; sliding windows are attention_forward's to refuse."""
+    chunk = getattr(keywords.get("config"), "attention_chunk_size", None)
+    reasons = {
+        f"attention within chunks of {chunk} tokens": chunk is not None and keywords.get("local_size") == chunk < end,
+        "a mask of its own": bool(keywords.get("use_vmap")),
+        "blocks that are seen in both directions": "blockwise_overlay" in _mask_names(keywords.get("mask_function")),
+    }
+    for reason, is_so in reasons.items():
+        if is_so:
+            raise UnsupportedError(f"the model asks for {reason}, which softrnn's attention does not have")
+
+
+def _mask_names(function: Any) -> str:
+    """The names of the mask functions that one is made of."""
+    if isinstance(function, tuple):
+        return " ".join(map(_mask_names, function))
+    if not callable(function):
+        return ""
+    inside = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    return " ".join([getattr(function, "__qualname__", ""), *map(_mask_names, inside)])
 
 
 def _mask(**keywords: Any) -> Optional[Tensor]:
     """What transformers gives attention_forward as attention_mask: that of padding, also where nothing is padded but the
     cache has room for tokens to come, and None otherwise."""
-    mask: Optional[Tensor] = flash_attention_mask(**keywords)
+    mask: Optional[Tensor] = keywords.get("attention_mask")
+    if torch.compiler.is_compiling():  # what a mask holds is not known there: attention_forward takes one of all tokens too
+        mask = mask[:, -keywords["kv_length"]:] if mask is not None else None
+    else:
+        mask = flash_attention_mask(**keywords)
     where = keywords.get("cache_position")  # before transformers 5
     end = int(where[-1]) + 1 if where is not None else int(keywords.get("q_offset", 0)) + int(keywords["q_length"])
+    _refuse_other_masks(keywords, end)
     if mask is None and end < int(keywords["kv_length"]):
         mask = torch.ones(int(keywords["batch_size"]), end, dtype=torch.bool)
     return mask
@@ -234,24 +256,44 @@ def attention_forward(module: Any, query: Tensor, key: Tensor, value: Tensor, at
     """What transformers calls: (B, T, H, Dv) from query (B, H, T, D) and key, value (B, Hkv, all tokens so far, ..)."""
     T, D = query.shape[2:]
     memory = getattr(key, "softrnn_memory", None)
-    seen = memory.state.position if memory is not None and memory.state is not None else 0
+    seen = memory[0].get_seq_length(memory[1]) if memory is not None else 0
     _refuse_what_is_not_here(module, keywords, dropout, seen + key.shape[2])
+    _refuse_weights(module, module.config, keywords)
     if attention_mask is not None and attention_mask.dim() != 2:
         raise UnsupportedError("attention_mask has four axes; softrnn's attention takes masks of padding (B, T) only")
     if scaling is not None and scaling != D ** -0.5:
         query = query * (scaling * D ** 0.5)
     if memory is not None:
-        _refuse_padding(attention_mask)
-        return memory.feed(query, key, value, _variant_of(module)).transpose(1, 2).contiguous(), None
+        cache, layer = memory
+        mask = attention_mask[:, -T:] if attention_mask is not None else None
+        return cache.feed(layer, query, key, value, _variant_of(module), mask).transpose(1, 2).contiguous(), None
     if attention_mask is not None and attention_mask.shape[1] < key.shape[2]:  # a cache with room for tokens to come
         key, value = key[:, :, :attention_mask.shape[1]], value[:, :, :attention_mask.shape[1]]
     past = key.shape[2] - T
     if past:  # the equation has a query at every position: those of the past are not looked at
         query = torch.cat((query.new_zeros(*query.shape[:2], past, D), query), dim=2)
     positions = keywords.get("position_ids") if not past else None
-    documents = _documents(attention_mask, positions)
+    documents = _documents(attention_mask, positions, query.shape[0])
     o = attend(query, key, value, _variant_of(module), documents=documents)
     return o[:, :, past:].transpose(1, 2).contiguous(), None
+
+
+_choose_implementation = PreTrainedModel.get_correct_attn_implementation
+
+
+def _choose_softrnn(self: Any, requested_attention: Optional[str], *others: Any, **keywords: Any) -> Any:
+    """transformers asks here whether a model has an implementation, and which one if none was named: that is softrnn where
+    config.softrnn_attention names a variant."""
+    if requested_attention is None and getattr(self.config, "softrnn_attention", None):
+        requested_attention = "softrnn"
+    if requested_attention == "softrnn" and not self._supports_attention_backend:
+        raise UnsupportedError(f"{type(self).__name__} computes its attention itself, not through transformers' "
+                               'AttentionInterface: attn_implementation="softrnn" would not reach it, or would without a '
+                               "causal mask")
+    return _choose_implementation(self, requested_attention, *others, **keywords)
+
+
+PreTrainedModel.get_correct_attn_implementation = _choose_softrnn
 
 
 # ---- models of any variant
@@ -267,30 +309,27 @@ class SoftrnnConfig(LlamaConfig):  # type: ignore[misc]
     mlp_type: str = "gated"
 
 
-class StateCache(_States):
-    """What a model remembers of B sequences while it generates: one state a layer, of fixed size where the variant has
-    such a state."""
+class StateCache(StatesCache):
+    """What a model remembers of B sequences while it generates: one state for each layer, of fixed size where the variant has
+    such a state. apart and rewinds: as in AttentionCache."""
 
-    def __init__(self, model: "SoftrnnForCausalLM", B: int):
-        super().__init__(layers=[])
-        self.states: List[AttentionState] = [layer.self_attn.new_state(B) for layer in model.model.layers]
+    def __init__(self, model: "SoftrnnForCausalLM", B: int, apart: bool = False, rewinds: bool = False):
+        super().__init__()
+        self.B = B
+        self.memories = {index: Memory(layer.self_attn.new_state, apart, rewinds)
+                         for index, layer in enumerate(model.model.layers)}
         self.front = 0  # empty tokens that the model put in front
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        position = self.states[layer_idx].position
-        return position - self.front if position else 0
+        length = self.memories[layer_idx].length
+        return length - self.front if length else 0
 
     def get_mask_sizes(self, query_length: Any, layer_idx: int) -> Tuple[int, int]:
-        return self.states[layer_idx].position + _count(query_length), 0
+        return self.memories[layer_idx].length + count_of(query_length), 0
 
-    @property
-    def is_sliding(self) -> List[bool]:
-        return [False] * len(self.states)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all layers."""
-        return sum(state.nbytes for state in self.states)
+    def crop(self, *arguments: Any, **keywords: Any) -> None:
+        length = int(arguments[0] if arguments else next(iter(keywords.values())))
+        super().crop(length if length <= 0 else length + self.front)
 
 
 def _theta(config: Any) -> float:
@@ -308,7 +347,7 @@ class _SelfAttention(Attention):
                          attention=variant, bias=config.attention_bias, output_bias=config.softrnn_output_bias,
                          theta=_theta(config), layers=config.num_hidden_layers,
                          sizes=sizes[layer_idx] if isinstance(sizes, list) else sizes)
-        self.layer_idx = layer_idx
+        self.layer_idx, self.config = layer_idx, config
         if not self.get_submodule(self.layer.output).weight.is_meta:
             parts: List[Any] = [*self.modules(), *self.parameters()]
             for part in parts:
@@ -317,12 +356,17 @@ class _SelfAttention(Attention):
     def forward(self, hidden_states: Tensor, position_embeddings: Any = None,  # type: ignore[override]
                 attention_mask: Optional[Tensor] = None, past_key_values: Optional[StateCache] = None,
                 position_ids: Optional[Tensor] = None, **keywords: Any) -> Any:
-        state = past_key_values.states[self.layer_idx] if past_key_values is not None else None
-        if state is not None:
-            _refuse_padding(attention_mask)
-            return super().forward(hidden_states, position=position_embeddings, state=state), None
-        return super().forward(hidden_states, position=position_embeddings,
-                               documents=_documents(attention_mask, position_ids)), None
+        _refuse_weights(self, self.config, keywords)
+        if past_key_values is None:
+            return super().forward(hidden_states, position=position_embeddings,
+                                   documents=_documents(attention_mask, position_ids, hidden_states.shape[0])), None
+        memory = past_key_values.memories[self.layer_idx]
+        mask = attention_mask[:, -hidden_states.shape[1]:] if attention_mask is not None else None
+        return memory.feed(self._step, 1, (hidden_states, *position_embeddings), mask), None
+
+    def _step(self, state: AttentionState, hidden_states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """The next tokens of a state."""
+        return super().forward(hidden_states, position=(cos, sin), state=state)
 
 
 class _PlainMLP(torch.nn.Module):
@@ -381,7 +425,8 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
                                       batch_size: int, *others: Any) -> Any:
         if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
             beams = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
-            model_kwargs["past_key_values"] = StateCache(self, batch_size * beams)
+            model_kwargs["past_key_values"] = StateCache(self, batch_size * beams,
+                                                         **_cache_kind(generation_config, mode, model_kwargs))
 
     def forward(self, input_ids: Optional[Tensor] = None, past_key_values: Optional[StateCache] = None,
                 attention_mask: Optional[Tensor] = None, position_ids: Optional[Tensor] = None,
@@ -390,21 +435,20 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
         front = self.front_tokens if past_key_values is None or not past_key_values.get_seq_length() else 0
         if self.front_tokens:
             keywords.pop("cache_position", None)  # of transformers before version 5, which counts no tokens in front
+            tokens: Any = input_ids if input_ids is not None else inputs_embeds
+            T = tokens.shape[1] + front
+            attention_mask = _front_mask(attention_mask, self.front_tokens)
+            position_ids = None if front else torch.arange(T, device=tokens.device)[None] + \
+                past_key_values.get_mask_sizes(0, 0)[0]  # type: ignore[union-attr]
+            if attention_mask is not None:
+                position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -T:]
         if front:
-            if past_key_values is not None:
-                _refuse_padding(attention_mask)
-            input_ids, attention_mask = self._with_front(input_ids, attention_mask, front)
-            position_ids = None
+            input_ids = self._with_front(input_ids, attention_mask, front)
             labels = keywords.pop("labels", None)
             if labels is not None:
                 keywords["labels"] = torch.nn.functional.pad(labels, (front, 0), value=-100)
             if past_key_values is not None:
                 past_key_values.front = front
-        elif self.front_tokens and past_key_values is not None:
-            tokens: Any = input_ids if input_ids is not None else inputs_embeds
-            start = past_key_values.states[0].position
-            position_ids = torch.arange(start, start + tokens.shape[1], device=tokens.device)[None]
-            attention_mask = None
         output = super().forward(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
                                  inputs_embeds=inputs_embeds, past_key_values=past_key_values, use_cache=False, **keywords)
         if front and input_ids is not None and output.logits is not None and \
@@ -413,32 +457,64 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
         output.past_key_values = past_key_values
         return output
 
-    def _with_front(self, input_ids: Optional[Tensor], mask: Optional[Tensor], front: int) -> Tuple[Tensor, None]:
+    def _with_front(self, input_ids: Optional[Tensor], mask: Optional[Tensor], front: int) -> Tensor:
         if input_ids is None:
             raise ArgumentError("inputs_embeds were given; this model puts tokens in front and needs input_ids")
-        if mask is not None and not bool(mask[:, 0].all()):
-            raise UnsupportedError("this model puts tokens in front of every sequence: padding must be on the right")
-        return torch.nn.functional.pad(input_ids, (front, 0), value=0), None
+        fronted = torch.nn.functional.pad(input_ids, (front, 0), value=0)
+        if mask is None:
+            return fronted
+        text = torch.nn.functional.pad(mask[:, front:].bool() & mask[:, :-front].bool(), (front, 0))
+        return fronted.where(text, 0)  # padding on the left makes room for the tokens in front
+
+
+def _front_mask(mask: Optional[Tensor], front: int) -> Optional[Tensor]:
+    """A mask of padding (B, T) for sequences that start with `front` tokens more: (B, front + T)."""
+    if mask is None or bool(mask.all()):
+        return None
+    shifted = [torch.nn.functional.pad(mask.bool(), (n, front - n)) for n in range(front + 1)]
+    return torch.stack(shifted).any(0)
 
 
 # ---- models that only the laboratory computes
 
 
-class SessionCache(_States):
-    """A softrnn.lab.Session as transformers' cache."""
+class SessionCache(StatesCache):
+    """Sessions of softrnn.lab as transformers' cache: one for all sequences, or, where they have padding, one for each."""
 
     def __init__(self, model: Model, B: int):
-        super().__init__(layers=[])
-        self.session = model.session(B)
+        super().__init__()
+        self.model, self.B = model, B
+        self.sessions: List[Any] = []
+        self.length = 0  # tokens fed, padding included
+
+    def feed(self, ids: Any, mask: Optional[Any]) -> Any:
+        """Logits (B, V) of what follows the last tokens of ids (B, T); mask (B, T), or None: false for padding."""
+        if not self.sessions:
+            self.sessions = [self.model.session(self.B)] if mask is None else [self.model.session() for _ in range(self.B)]
+        if len(self.sessions) == 1 and self.B > 1:
+            if mask is not None:
+                raise UnsupportedError("padding follows tokens of sequences that were fed without any: start with a new cache")
+            logits = self.sessions[0].feed(ids, logits=True)
+        else:
+            rows = [row if mask is None else row[mask[b]] for b, row in enumerate(ids)]
+            logits = np.concatenate([session.feed(row[None], logits=True) for session, row in zip(self.sessions, rows)])
+        self.length += ids.shape[1]
+        return logits
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.session.position  # these models put nothing in front
+        return self.length  # these models put nothing in front
+
+    def _refuse(self, *arguments: Any, **keywords: Any) -> None:
+        raise UnsupportedError("a session of softrnn.lab cannot be copied or cut: generate without beams and assistants")
+
+    crop = reset = reorder_cache = batch_repeat_interleave = batch_select_indices = _refuse
 
 
 class LabForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """A model of softrnn.lab in the place of one of torch: logits and generate, on the CPU, without gradients."""
 
     config_class = SoftrnnConfig
+    _supports_attention_backend = True  # there is no attention that softrnn would not reach
 
     def __init__(self, config: SoftrnnConfig, folder: Any):
         super().__init__(config)
@@ -454,23 +530,25 @@ class LabForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
                 attention_mask: Optional[Tensor] = None, labels: Optional[Tensor] = None,
                 **keywords: Any) -> CausalLMOutputWithPast:
         """logits (B, T, V); with a cache (B, 1, V): those of what follows the last token."""
+        ids, mask = input_ids.cpu().numpy(), None
         if attention_mask is not None and not bool(attention_mask.all()):
-            raise UnsupportedError("this model takes no padding: give it sequences of one length")
-        ids = input_ids.cpu().numpy()
-        if past_key_values is None:
-            logits = torch.from_numpy(self.lab_model.logits(ids))
+            mask = attention_mask[:, -ids.shape[1]:].bool().cpu().numpy()
+        if past_key_values is not None:
+            logits = torch.from_numpy(past_key_values.feed(ids, mask))[:, None]
+        elif mask is not None:
+            raise UnsupportedError("this model takes padding only where it generates: give it sequences of one length")
         else:
-            logits = torch.from_numpy(past_key_values.session.feed(ids, logits=True))[:, None]
+            logits = torch.from_numpy(self.lab_model.logits(ids))
         loss = None
         if labels is not None:
             loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, past_key_values: Optional[SessionCache] = None,
-                                      **keywords: Any) -> Dict[str, Any]:
+                                      attention_mask: Optional[Tensor] = None, **keywords: Any) -> Dict[str, Any]:
         fed = past_key_values.get_seq_length() if past_key_values is not None else 0
         return {"input_ids": input_ids[:, fed:], "past_key_values": past_key_values,
-                "attention_mask": keywords.get("attention_mask")}
+                "attention_mask": attention_mask}
 
     def save_pretrained(self, save_directory: Any, **keywords: Any) -> None:
         self.lab_model.save(save_directory)

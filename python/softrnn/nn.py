@@ -7,6 +7,7 @@ torch.Size([2, 10, 64])
 ['k_proj.weight', 'o_proj.weight']
 """
 
+import copy
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
@@ -60,6 +61,19 @@ class AttentionState:
         o: Tensor = self.attention.feed(**operands)
         self.before = self.after
         return o
+
+    def copy(self) -> "AttentionState":
+        """Another state of the same layer that remembers the same."""
+        other = copy.copy(self)
+        other.attention = self.attention.copy()
+        other.before = {name: x.clone() for name, x in self.before.items()}
+        return other
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> "AttentionState":
+        """Of the same layer, unless that is copied too."""
+        other = self.copy()
+        other.layer = memo.get(id(self.layer), self.layer)
+        return other
 
     @property
     def position(self) -> int:

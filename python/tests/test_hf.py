@@ -1,4 +1,5 @@
 """transformers: softrnn as an attention implementation, and models of any variant."""
+import copy
 import os
 import tempfile
 import unittest
@@ -31,6 +32,7 @@ class Transformers(unittest.TestCase):
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory()
         cls.folder = Path(cls.temporary.name)
+        cls.made = {}  # checkpoints of models_with_states
         (cls.folder / "text.txt").write_text("the cat sat on the mat; the dog sat on the log. " * 60)
 
     @classmethod
@@ -84,18 +86,137 @@ class Transformers(unittest.TestCase):
                 parts = [model(ids[:, :5], past_key_values=cache).logits]
                 parts += [model(ids[:, t:t + 1], past_key_values=cache).logits for t in range(5, 12)]
             np.testing.assert_allclose(torch.cat(parts, dim=1).numpy(), whole.numpy(), atol=2e-5, err_msg=attention)
-            for change in (cache.crop, cache.reset, cache.reorder_cache):
-                with self.assertRaises(softrnn.UnsupportedError):
-                    change(1)
+            with self.assertRaises(softrnn.UnsupportedError) as caught:
+                cache.crop(1)
+            self.assertIn("rewinds=True", str(caught.exception))
+            with self.assertRaises(softrnn.UnsupportedError):
+                cache.reorder_cache(torch.tensor([1, 0]))
+            cache.reset()
+            with torch.no_grad():
+                torch.testing.assert_close(model(ids, past_key_values=cache).logits, whole, atol=2e-5, rtol=1e-4)
 
-    def test_padding_is_refused_where_states_are_kept(self):
-        ids, mask = torch.ones(2, 6, dtype=torch.long), torch.ones(2, 6, dtype=torch.long)
-        mask[1, 4:] = 0
-        model = self.llama(attn_implementation="softrnn")
-        fronted = transformers.AutoModelForCausalLM.from_pretrained(self.checkpoint("softmax,front_tokens=2")[1])
-        for which, cache in ((model, softrnn.hf.AttentionCache()), (fronted, softrnn.hf.StateCache(fronted, 2))):
-            with self.assertRaises(softrnn.UnsupportedError), torch.no_grad():
-                which(ids, attention_mask=mask, past_key_values=cache)
+    def models_with_states(self):
+        """Models that generate with states, by name."""
+        yield "softmax", self.llama(attn_implementation="softrnn").eval()
+        linear = self.llama(attn_implementation="softrnn").eval()
+        linear.config.softrnn_attention = "linear_elu"
+        yield "linear_elu", linear
+        for attention in ("order:2", "gated_softmax,short_conv=4", "linear_elu,front_tokens=2", "0:gla,1-:mamba2"):
+            shared = {} if attention != "0:gla,1-:mamba2" else {"kv_heads": 4}
+            if attention not in self.made:
+                self.made[attention] = self.checkpoint(attention, steps=20, **shared)[1]
+            folder = self.made[attention]
+            yield attention, transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+
+    def padded(self, ids, lengths):
+        """The first tokens of ids (B, T), so many of each, with padding on the left."""
+        T = max(lengths)
+        rows, mask = torch.zeros(len(lengths), T, dtype=torch.long), torch.zeros(len(lengths), T, dtype=torch.long)
+        for b, length in enumerate(lengths):
+            rows[b, T - length:], mask[b, T - length:] = ids[b, :length], 1
+        return rows, mask
+
+    def test_padded_batches(self):
+        """Sequences of different lengths generate side by side what each generates alone."""
+        ids, lengths = torch.randint(1, 97, (4, 9)), (9, 3, 1, 6)
+        rows, mask = self.padded(ids, lengths)
+        models = [*self.models_with_states(), ("avey_causal", transformers.AutoModelForCausalLM.from_pretrained(
+            self.checkpoint("avey_causal")[1]))]
+        for name, model in models:
+            made = model.generate(rows, attention_mask=mask, max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=-1)
+            for b, length in enumerate(lengths):
+                alone = model.generate(ids[b:b + 1, :length], max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=-1)
+                self.assertEqual(made[b, 9:].tolist(), alone[0, length:].tolist(), f"{name}: {length}")
+
+    def test_padding_with_front_tokens(self):
+        model = transformers.AutoModelForCausalLM.from_pretrained(self.checkpoint("softmax,front_tokens=2", steps=20)[1])
+        ids = torch.randint(1, 97, (2, 6))
+        rows, mask = self.padded(ids, (6, 1))
+        with torch.no_grad():
+            padded = model(rows, attention_mask=mask).logits
+            torch.testing.assert_close(padded[1, 5:], model(ids[1:, :1]).logits[0], atol=1e-5, rtol=1e-4)
+
+    def test_beams(self):
+        ids = torch.randint(1, 97, (2, 7))
+        rows, mask = self.padded(ids, (7, 4))
+        for name, model in self.models_with_states():
+            settings = dict(max_new_tokens=5, do_sample=False, num_beams=3, pad_token_id=0)
+            made = model.generate(rows, attention_mask=mask, **settings)
+            expected = model.generate(rows, attention_mask=mask, use_cache=False, **settings)
+            self.assertTrue(torch.equal(made, expected), name)
+
+    def test_assistants(self):
+        """A draft model with states, and a model with states that is assisted: what is generated does not change."""
+        ids = torch.randint(1, 97, (1, 7))
+        for name, model in self.models_with_states():
+            if name in ("softmax", "linear_elu"):
+                draft = self.llama(attn_implementation="softrnn").eval()
+                draft.config.softrnn_attention = "order:2"
+            else:
+                draft = transformers.AutoModelForCausalLM.from_pretrained(self.made["order:2"]).eval()
+            expected = model.generate(ids, max_new_tokens=14, do_sample=False, pad_token_id=0)
+            made = model.generate(ids, max_new_tokens=14, do_sample=False, pad_token_id=0, assistant_model=draft)
+            self.assertTrue(torch.equal(made, expected), name)
+
+    def test_caches_are_copied_and_cut(self):
+        for name, model in self.models_with_states():
+            ids = torch.randint(1, 97, (2, 12))
+            cache = (softrnn.hf.AttentionCache(rewinds=True) if isinstance(model, transformers.LlamaForCausalLM) and
+                     not isinstance(model, softrnn.hf.SoftrnnForCausalLM) else softrnn.hf.StateCache(model, 2, rewinds=True))
+            with torch.no_grad():
+                whole = model(ids).logits
+                model(ids[:, :8], past_key_values=cache)
+                other = copy.deepcopy(cache)
+                model(ids.flip(1)[:, :3], past_key_values=cache)
+                cache.crop(-5)
+                self.assertEqual((cache.get_seq_length(), other.get_seq_length()), (6, 8), name)
+                for used, start in ((cache, 6), (other, 8)):
+                    rest = model(ids[:, start:], past_key_values=used).logits
+                    torch.testing.assert_close(rest, whole[:, start:], atol=2e-5, rtol=1e-4, msg=lambda m: f"{name}: {m}")
+
+    def test_models_outside_the_interface_are_refused(self):
+        """They would compute without a causal mask, or crash."""
+        small = dict(vocab_size=97, attn_implementation="softrnn")
+        for kind, config in (
+                ("Bloom", transformers.BloomConfig(hidden_size=32, n_layer=1, n_head=4, **small)),
+                ("CodeGen", transformers.CodeGenConfig(n_embd=32, n_layer=1, n_head=4, rotary_dim=4, **small)),
+                ("GPTJ", transformers.GPTJConfig(n_embd=32, n_layer=1, n_head=4, rotary_dim=4, **small))):
+            with self.assertRaises(softrnn.UnsupportedError) as caught:
+                getattr(transformers, f"{kind}ForCausalLM")(config)
+            self.assertIn(f"{kind}ForCausalLM computes its attention itself", str(caught.exception))
+
+    def test_chunked_attention_is_refused(self):
+        torch.manual_seed(0)
+        model = transformers.Llama4ForCausalLM(transformers.Llama4TextConfig(
+            vocab_size=97, hidden_size=32, intermediate_size=64, intermediate_size_mlp=64, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=8, attention_chunk_size=4, num_local_experts=2,
+            num_experts_per_tok=1, pad_token_id=0)).eval()
+        ids = torch.randint(1, 97, (1, 9))
+        with torch.no_grad():
+            expected = model(ids[:, :4]).logits
+            model.set_attn_implementation("softrnn")
+            torch.testing.assert_close(model(ids[:, :4]).logits, expected, atol=1e-5, rtol=1e-4)
+            with self.assertRaises(softrnn.UnsupportedError) as caught:
+                model(ids)
+        self.assertIn("within chunks of 4 tokens", str(caught.exception))
+
+    def test_configuration_names_the_implementation(self):
+        model = self.llama(attn_implementation="softrnn").eval()
+        model.config.softrnn_attention = "linear_elu"
+        model.save_pretrained(self.folder / "linear")
+        ids = torch.arange(9)[None]
+        again = transformers.AutoModelForCausalLM.from_pretrained(self.folder / "linear")
+        with torch.no_grad():
+            torch.testing.assert_close(again(ids).logits, model(ids).logits)
+        plain = transformers.AutoModelForCausalLM.from_pretrained(self.folder / "linear", attn_implementation="sdpa")
+        self.assertEqual(plain.config._attn_implementation, "sdpa")
+
+    def test_weights_are_refused(self):
+        softrnn_model = transformers.AutoModelForCausalLM.from_pretrained(self.checkpoint("norm")[1])
+        for model in (self.llama(attn_implementation="softrnn"), softrnn_model):
+            with self.assertRaises(softrnn.UnsupportedError) as caught:
+                model(torch.arange(5)[None], output_attentions=True)
+            self.assertIn("output_attentions", str(caught.exception))
 
     def test_states_of_any_model(self):
         """generate() with attn_implementation="softrnn" keeps states; the text is that of keys and values."""
@@ -152,8 +273,6 @@ class Transformers(unittest.TestCase):
             left = model(torch.cat((pad, ids), 1), attention_mask=torch.cat((zeros, ones), 1)).logits[:, 3:]
         torch.testing.assert_close(right, whole)
         torch.testing.assert_close(left, whole, atol=1e-5, rtol=1e-4)  # rotary position is relative
-        with self.assertRaises(softrnn.UnsupportedError):
-            model.generate(torch.cat((pad, ids), 1), attention_mask=torch.cat((zeros, ones), 1), max_new_tokens=2)
 
     def test_packed_rows(self):
         _, folder = self.checkpoint("norm")
@@ -167,6 +286,30 @@ class Transformers(unittest.TestCase):
             positions[0, 5:] += 5  # the same tensor with other numbers: one row
             torch.testing.assert_close(model(torch.cat((a, b), 1), position_ids=positions).logits,
                                        model(torch.cat((a, b), 1)).logits)
+
+    def test_packed_rows_of_one_pattern(self):
+        model = self.llama(attn_implementation="softrnn")
+        ids, positions = torch.randint(1, 97, (2, 12)), torch.cat((torch.arange(5), torch.arange(7)))[None]
+        with torch.no_grad():
+            packed = model(ids, position_ids=positions).logits
+            torch.testing.assert_close(packed[:, 5:], model(ids[:, 5:]).logits, atol=1e-5, rtol=1e-4)
+
+    def test_compiled_without_graph_breaks(self):
+        config = softrnn.hf.SoftrnnConfig(vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                                          num_attention_heads=4, num_key_value_heads=4, softrnn_attention="0:gate,1-:mamba2")
+        ids, mask = torch.randint(1, 97, (2, 12)), torch.ones(2, 12, dtype=torch.long)
+        mask[1, :3] = 0
+        positions = torch.cat((torch.arange(5), torch.arange(7)))[None]
+        for model in (self.llama(attn_implementation="softrnn"), softrnn.hf.SoftrnnForCausalLM(config)):
+            torch._dynamo.reset()
+            compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+            for given in ({}, {"attention_mask": mask}, {"position_ids": positions}):
+                expected = model(ids, labels=ids, use_cache=False, **given)
+                found = compiled(ids, labels=ids, use_cache=False, **given)
+                torch.testing.assert_close(found.logits, expected.logits, atol=1e-5, rtol=1e-4)
+                gradients = [torch.autograd.grad(out.loss, list(model.parameters())) for out in (found, expected)]
+                for a, b in zip(*gradients):
+                    torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
     def test_training_step_and_saving(self):
         _, folder = self.checkpoint("gate")

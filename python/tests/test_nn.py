@@ -1,5 +1,6 @@
 """Layers for torch."""
 import copy
+import pickle
 import unittest
 
 import softrnn
@@ -46,6 +47,20 @@ class Layers(unittest.TestCase):
             layer(x[:, 5:], state=state)  # with gradients
         with torch.no_grad():
             torch.testing.assert_close(torch.cat((first, layer(x[:, 4:], state=state)), 1), whole)
+
+    def test_states_are_copied(self):
+        layer = softrnn.nn.Attention(16, heads=2, attention="gate,short_conv=4").double()
+        x = torch.randn(1, 9, 16, dtype=torch.float64)
+        with torch.no_grad():
+            whole, state = layer(x), layer.new_state(1)
+            layer(x[:, :4], state=state)
+            for other in (state.copy(), copy.deepcopy(state)):
+                torch.testing.assert_close(layer(x[:, 4:], state=other), whole[:, 4:])
+            model, kept = pickle.loads(pickle.dumps((layer, state)))
+            torch.testing.assert_close(model(x[:, 4:], state=kept), whole[:, 4:])
+            model, kept = copy.deepcopy((layer, state))
+            torch.testing.assert_close(model(x[:, 4:], state=kept), whole[:, 4:])
+        self.assertEqual(state.position, 4)
 
     def test_documents(self):
         layer = softrnn.nn.Attention(16, heads=2, attention="gate,short_conv=3").double()

@@ -1,5 +1,7 @@
 """Attention and states on NumPy arrays."""
+import copy
 import gc
+import pickle
 import resource
 import sys
 import threading
@@ -198,6 +200,44 @@ class Threads(unittest.TestCase):
         self.assertGreater(len(middle), 3, f"ticks while a kernel ran for {end - start:.3f} s")
 
 
+class Edges(unittest.TestCase):
+    def test_nothing(self):
+        """No sequence, or no token."""
+        inputs = operands("gate", B=2)
+        for cut in (np.s_[:0], np.s_[:, :, :0]):
+            given = {n: x[cut] for n, x in inputs.items()}
+            o = softrnn.attention(**given, attention="gate")
+            self.assertEqual(o.shape, (*given["q"].shape[:3], 3))
+            found = softrnn.gradients(o, **given, attention="gate")
+            self.assertEqual({n: x.shape for n, x in found.items() if n != "o"}, {n: x.shape for n, x in given.items()})
+
+    def test_expanded(self):
+        """An axis of stride 0 is copied out."""
+        x = operands("softmax", H=4, Hkv=1, D=4, Dv=4)
+        wide = {n: np.broadcast_to(x[n], (1, 4, 5, 4)) for n in "kv"}
+        np.testing.assert_allclose(softrnn.attention(x["q"], **wide), softrnn.attention(**x), atol=1e-12)
+
+    def test_pool_forgets_shapes(self):
+        from softrnn._plans import pool
+        for T in range(1, 200):
+            softrnn.attention(*np.ones((3, 1, 1, T, 2)))
+        self.assertLessEqual(len(pool._waiting), pool.MOST_PLANS)
+
+    def test_pool_takes_back_what_it_forgot(self):
+        from softrnn._plans import CPU, Options, Plan, Pool, Sizes
+        pool = Pool()
+        pool.MOST_PLANS = 1
+        variant = softrnn.parse("softmax")
+        made = [Plan(key, variant, Sizes("float64", 1, 1, 1, 1, 1, 1), Options(), CPU) for key in ("a", "a", "b")]
+        out, *others = made
+        pool.give_back(out)
+        self.assertIs(pool.take("a"), out)
+        for plan in others:
+            pool.give_back(plan)  # the second one drops the key of the first
+        pool.give_back(out)
+        self.assertIs(pool.take("a"), out)
+
+
 class States(unittest.TestCase):
     def test_every_variant(self):
         for variant in each_variant():
@@ -226,6 +266,8 @@ class States(unittest.TestCase):
             softrnn.State("order:3", H=2, D=4, dtype="float64").load(one.save())
         with self.assertRaises(softrnn.SoftrnnError):
             one.load(b"short")
+        for again in (copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+            self.assertEqual((again.position, again.save()), (one.position, one.save()))
         one.reset()
         self.assertEqual(one.position, 0)
 

@@ -1,6 +1,7 @@
 """Attention on torch tensors."""
 import threading
 import unittest
+import warnings
 
 import numpy as np
 
@@ -224,6 +225,166 @@ class Compiled(unittest.TestCase):
             with self.assertRaises(softrnn.SoftrnnError) as caught:
                 torch.ops.softrnn.attention(operands, None, "score=exp", "auto", 0, "", 0, 0, 0, 0.0)
             self.assertIn(words, str(caught.exception))
+
+
+@needs_torch
+class Traced(unittest.TestCase):
+    """Tracers, transforms and modes see the operator, or are refused: a call of the library would pass unseen."""
+
+    def setUp(self):
+        if not hasattr(torch.library, "custom_op"):
+            self.skipTest("needs torch 2.4")
+        torch.manual_seed(0)
+        self.first, self.other = ([torch.randn(1, 2, 9, 4) for _ in range(3)] for _ in range(2))
+
+    @staticmethod
+    def norm(q, k, v):
+        return softrnn.attention(q, k, v, "norm")
+
+    def loss(self, q, k, v):
+        return self.norm(q, k, v).square().sum()
+
+    def gradients(self, inputs):
+        inputs = [x.clone().requires_grad_() for x in inputs]
+        return torch.autograd.grad(self.loss(*inputs), inputs)
+
+    def test_tracers_record_the_operator(self):
+        from torch.fx.experimental.proxy_tensor import make_fx
+        traced = {mode: make_fx(self.norm, tracing_mode=mode)(*self.first) for mode in ("real", "fake", "symbolic")}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            traced["jit"] = torch.jit.trace(self.norm, tuple(self.first))
+        for mode, function in traced.items():
+            self.assertTrue(torch.equal(function(*self.other), self.norm(*self.other)), mode)
+
+    def test_flops(self):
+        from torch.utils.flop_counter import FlopCounterMode
+        def counted(function, T, **options):
+            inputs = [torch.randn(2, 3, T, 16, requires_grad=True) for _ in range(3)]
+            with FlopCounterMode(display=False) as mode:
+                function(*inputs, **options).sum().backward()
+            return mode.get_total_flops()
+        self.assertEqual(counted(self.norm, 50),
+                         counted(torch.nn.functional.scaled_dot_product_attention, 50, is_causal=True))
+        chunked = [counted(softrnn.attention, T, attention="order:2", form="chunked", chunk=8) for T in (64, 128)]
+        self.assertEqual(2 * chunked[0], chunked[1])
+
+    def test_forward_mode_is_refused(self):
+        def dual():
+            with torch.autograd.forward_ad.dual_level():
+                return self.norm(torch.autograd.forward_ad.make_dual(self.first[0], self.other[0]), *self.first[1:])
+        for call in (dual, lambda: torch.func.jvp(self.norm, tuple(self.first), tuple(self.other)),
+                     lambda: torch.func.jacfwd(self.norm)(*self.first)):
+            with self.assertRaises(softrnn.UnsupportedError) as caught:
+                call()
+            self.assertIn("forward-mode", str(caught.exception))
+
+    def test_func_grad(self):
+        for a, b in zip(torch.func.grad(self.loss, argnums=(0, 1, 2))(*self.first), self.gradients(self.first)):
+            self.assertTrue(torch.equal(a, b))
+        with self.assertRaises(softrnn.UnsupportedError):
+            torch.func.hessian(self.loss)(*self.first)
+
+    def test_vmap(self):
+        stacked = [torch.stack(pair) for pair in zip(self.first, self.other)]
+        expected = torch.stack([self.norm(*self.first), self.norm(*self.other)])
+        torch.testing.assert_close(torch.vmap(self.norm)(*stacked), expected)
+        shared = torch.vmap(self.norm, in_dims=(1, None, None))(stacked[0].transpose(0, 1), *self.first[1:])
+        torch.testing.assert_close(shared[1], self.norm(self.other[0], *self.first[1:]))
+        gradients = torch.vmap(torch.func.grad(self.loss, argnums=(0, 1, 2)), in_dims=(0, None, 0))(
+            stacked[0], self.first[1], stacked[2])
+        for a, b in zip(gradients, self.gradients([self.other[0], self.first[1], self.other[2]])):
+            torch.testing.assert_close(a[1], b)
+
+    def test_vmap_of_packed_rows_and_vectors(self):
+        inputs = tensors("gated_softmax", "float32", gradient=False, T=7)
+        names = list(inputs)
+        def packed(*values):
+            return softrnn.attention(**dict(zip(names, values)), attention="gated_softmax", documents=[0, 3, 7])
+        stacked = [torch.stack((x, x.flip(0) * 2)) for x in inputs.values()]
+        expected = torch.stack([packed(*(x[n] for x in stacked)) for n in range(2)])
+        torch.testing.assert_close(torch.vmap(packed)(*stacked), expected)
+        def loss(*values):
+            return packed(*values).square().sum()
+        gradients = torch.vmap(torch.func.grad(loss, argnums=tuple(range(len(names)))))(*stacked)
+        ones = [x[1].clone().requires_grad_() for x in stacked]
+        for name, a, b in zip(names, gradients, torch.autograd.grad(loss(*ones), ones)):
+            torch.testing.assert_close(a[1], b, msg=lambda m: f"{name}: {m}")
+
+    def test_jacrev(self):
+        jacobian = torch.func.jacrev(self.norm)(*self.first)
+        d_o = torch.randn_like(self.first[0])
+        q = self.first[0].clone().requires_grad_()
+        expected, = torch.autograd.grad(self.norm(q, *self.first[1:]), q, d_o)
+        torch.testing.assert_close(torch.einsum("abcd,abcdefgh->efgh", d_o, jacobian), expected)
+
+    def test_sizes_alone(self):
+        """Meta and fake tensors, forward and backward."""
+        from torch._subclasses import FakeTensorMode
+        meta = [x.to("meta").requires_grad_() for x in self.first]
+        self.norm(*meta).sum().backward()
+        self.assertEqual(meta[1].grad.shape, self.first[1].shape)
+        with FakeTensorMode():
+            fake = [torch.randn(1, 2, 9, 4, requires_grad=True) for _ in range(3)]
+            self.norm(*fake).sum().backward()
+        self.assertEqual(fake[1].grad.shape, self.first[1].shape)
+
+    def test_saved_bytes(self):
+        from softrnn import _operator
+        for dtype in (torch.float32, torch.float64):
+            for shape in ((1, 1, 1, 1), (2, 4, 37, 5), (1, 2, 64, 16)):
+                q, k, v = (torch.zeros(shape, dtype=dtype) for _ in range(3))
+                plan = _torch._take_plan(softrnn.parse("norm"), (q, k, v), softrnn._plans.Options())
+                self.assertEqual(_operator.saved_bytes(shape, dtype), plan.saved_bytes)
+                softrnn._plans.pool.give_back(plan)
+
+
+@needs_torch
+class Saved(unittest.TestCase):
+    def test_hooks_see_what_backward_needs(self):
+        inputs = tensors("norm", "float32", T=64, H=2, Hkv=2, D=16, Dv=16)
+        seen = {}
+        def pack(tensor):
+            seen[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+            return tensor.clone()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            o = softrnn.attention(**inputs, attention="norm")
+        self.assertGreater(sum(seen.values()), sum(x.numel() * 4 for x in inputs.values()) + o.numel() * 4)
+        expected = torch.autograd.grad(softrnn.attention(**inputs, attention="norm").sum(), list(inputs.values()))
+        for a, b in zip(torch.autograd.grad(o.sum(), list(inputs.values())), expected):
+            self.assertTrue(torch.equal(a, b))
+
+    def test_checkpointing(self):
+        from torch.utils.checkpoint import checkpoint
+        inputs = tensors("norm", "float32", T=33)
+        def loss(*values):
+            return softrnn.attention(*values, "norm").square().sum()
+        expected = torch.autograd.grad(loss(*inputs.values()), list(inputs.values()))
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+            o = checkpoint(loss, *inputs.values(), use_reentrant=False)
+        self.assertFalse(any(x.dtype == torch.uint8 for x in kept))  # what the library keeps is computed again
+        for a, b in zip(torch.autograd.grad(o, list(inputs.values())), expected):
+            self.assertTrue(torch.equal(a, b))
+
+    def test_nothing(self):
+        """No sequence, or no token."""
+        for cut in ((slice(0), slice(None)), (slice(None), slice(0))):
+            inputs = tensors("gated_softmax", gradient=False)
+            given = {n: (x[cut[0], :, cut[1]] if x.dim() > 2 else x).clone().requires_grad_() for n, x in inputs.items()}
+            o = softrnn.attention(**given, attention="gated_softmax")
+            self.assertEqual(o.shape, (0 if cut[0].stop == 0 else 1, 2, 0 if cut[1].stop == 0 else 5, 3))
+            o.sum().backward()
+            self.assertEqual(given["norm_weight"].grad.abs().sum(), 0)
+            self.assertEqual(given["k"].grad.shape, given["k"].shape)
+
+    def test_expanded_keys(self):
+        q, k, v = tensors("softmax", H=4, Hkv=1, Dv=4).values()
+        wide = [x.expand(1, 4, 5, 4) for x in (k, v)]
+        o = softrnn.attention(q, *wide)
+        torch.testing.assert_close(o, softrnn.attention(q, k, v))
+        for a, b in zip(torch.autograd.grad(o.sum(), (k, v)), torch.autograd.grad(softrnn.attention(q, k, v).sum(), (k, v))):
+            torch.testing.assert_close(a, b)
 
 
 if __name__ == "__main__":

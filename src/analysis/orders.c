@@ -76,14 +76,21 @@ static srnn_status survey_text(sr_survey *survey, trial_rows *trial, const sr_or
 
 enum { ALL_LAYERS = -1 };
 
+/* What a series of runs is called in the progress, and which of how many it is. */
+typedef struct part_of_work {
+    const char *what;
+    int index, count;
+} part_of_work;
+
 /* Order after order, one layer or all: curves, and what is needed. */
 static srnn_status run_cuts(json_t **curve, json_t **needed, const sr_orders_work *work, int layer,
-                            sr_centre centre) {
+                            sr_centre centre, part_of_work part) {
     const sr_orders_request *r = work->request;
     const double fine = enough * r->tolerances[SR_TOLERANCES - 1];
     double losses[SR_CUTS], errors[SR_CUTS];
+    const int cuts = sr_cut_count(r->most_order);
     int count = 0;
-    for (bool done = false; count < sr_cut_count(r->most_order) && !done; count++) {
+    for (bool done = false; count < cuts && !done; count++) {
         for (int l = 0; l < r->model->config.L; l++)
             work->cuts[l] = layer == ALL_LAYERS || layer == l
                                 ? (sr_cut){sr_cut_order(count), centre}
@@ -91,6 +98,8 @@ static srnn_status run_cuts(json_t **curve, json_t **needed, const sr_orders_wor
         SR_TRY(sr_trial_run(&losses[count], &errors[count], work->trial, r->model, work->survey,
                             work->cuts));
         done = count > 0 && errors[count] < fine && errors[count - 1] < fine;
+        if (told(r, part.what, (part.index + (count + 1.0) / cuts) / part.count))
+            return stopped();
     }
     *curve = json_pack("{so, so}", "loss", sr_record_numbers(losses, count), "logits_error",
                        sr_record_numbers(errors, count));
@@ -115,11 +124,11 @@ static srnn_status run_centres(json_t *all, const sr_orders_work *work) {
         return SRNN_OK;
     for (int centre = SR_CENTRE_HEAD_MEAN; centre < SR_CENTRES; centre++) {
         json_t *curve, *needed;
-        SR_TRY(run_cuts(&curve, &needed, work, ALL_LAYERS, (sr_centre)centre));
+        SR_TRY(run_cuts(&curve, &needed, work, ALL_LAYERS, (sr_centre)centre,
+                        (part_of_work){"truncating about centres", centre - SR_CENTRE_HEAD_MEAN,
+                                       SR_CENTRES - SR_CENTRE_HEAD_MEAN}));
         sr_json_append(list, json_pack("{ss, so, so}", "centre", sr_centre_name((sr_centre)centre),
                                        "truncated", curve, "needed", needed));
-        if (told(work->request, "truncating about centres", (double)centre / (SR_CENTRES - 1)))
-            return stopped();
     }
     return SRNN_OK;
 }
@@ -133,11 +142,10 @@ static srnn_status run_layers(json_t *record, const sr_orders_work *work) {
         json_t *to = layer == ALL_LAYERS ? all : own;
         if (layer != ALL_LAYERS && !sr_attention_has_orders(&c->attention[layer]))
             continue;
-        SR_TRY(run_cuts(&curve, &needed, work, layer, SR_CENTRE_ZERO));
+        SR_TRY(run_cuts(&curve, &needed, work, layer, SR_CENTRE_ZERO,
+                        (part_of_work){"truncating layers", layer - ALL_LAYERS, c->L + 1}));
         sr_json_set(to, "truncated", curve);
         sr_json_set(json_object_get(to, "needed"), "logits", needed);
-        if (told(work->request, "truncating layers", (layer + 2.0) / (c->L + 1)))
-            return stopped();
     }
     return run_centres(all, work);
 }

@@ -2,6 +2,7 @@
 #include "attention/state.h"
 #include "attention/kernel.h"
 #include "attention/problem.h"
+#include "base/hash.h"
 #include "base/memory.h"
 #include "device/device.h"
 #include "equation/facts.h"
@@ -23,12 +24,15 @@ struct srnn_state {
 /* What a saved state starts with; the numbers follow. */
 typedef struct saved_header {
     char magic[8];
+    uint64_t checksum; /* of all bytes, itself being 0 */
     int64_t position;
     int32_t dtype, fixed, B, H, Hkv, D, Dv, levels;
     char attention[SR_ATTENTION_TEXT]; /* text form */
 } saved_header;
 
-static const char saved_magic[8] = {'s', 'r', 'n', 'n', 's', 't', '0', '2'};
+/* The last two characters are the version of the format. */
+static const char saved_magic[8] = {'s', 'r', 'n', 'n', 's', 't', '0', '3'};
+enum { MAGIC_KIND = 6 };
 
 /* Tokens that the first memory has room for. A recorded feed ends when memory moves, so GPUs begin with more. */
 enum { FIRST_CAPACITY = 96, FIRST_CAPACITY_RECORDED = 1024 };
@@ -296,18 +300,42 @@ size_t srnn_state_saved_bytes(const srnn_state *state) {
     return saved_bytes(state, state->position);
 }
 
+/* Of a saved state, what its header holds as the checksum being 0. */
+static uint64_t checksum_of(const void *bytes, size_t size) {
+    saved_header header;
+    uint64_t hash = sr_hash_add(SR_HASH_BEGIN, size);
+    memcpy(&header, bytes, sizeof header);
+    header.checksum = 0;
+    hash = sr_hash_bytes(hash, &header, sizeof header);
+    return sr_hash_bytes(hash, (const char *)bytes + sizeof header, size - sizeof header);
+}
+
 srnn_status srnn_state_save(const srnn_state *state, void *bytes, size_t size) {
     srnn_device *device = state->plan.device;
     const size_t sums = sums_of(state) * sizeof(double);
     if (size < srnn_state_saved_bytes(state))
         return SR_FAIL(SRNN_ERR_ARGUMENT, "a state of %zu bytes does not fit into %zu",
                        srnn_state_saved_bytes(state), size);
-    const saved_header header = header_of(state);
+    saved_header header = header_of(state);
     const sr_state_memory memory = memory_of(state);
     char *at = bytes;
     memcpy(at, &header, sizeof header);
     SR_TRY(sr_device_copy_out(device, at + sizeof header, state->carry.decay, sums));
-    return state->kernel->to_plain(at + sizeof header + sums, &memory);
+    SR_TRY(state->kernel->to_plain(at + sizeof header + sums, &memory));
+    header.checksum = checksum_of(bytes, srnn_state_saved_bytes(state));
+    memcpy(at, &header, sizeof header);
+    return SRNN_OK;
+}
+
+static srnn_status check_version(const saved_header *header) {
+    if (memcmp(header->magic, saved_magic, MAGIC_KIND) != 0)
+        return SR_FAIL(SRNN_ERR_FORMAT, "these bytes are not a saved state");
+    if (memcmp(header->magic, saved_magic, sizeof saved_magic) != 0)
+        return SR_FAIL(SRNN_ERR_FORMAT,
+                       "the saved state has version %.2s of the format; version %.2s is read: "
+                       "save it again with this version of softrnn",
+                       header->magic + MAGIC_KIND, saved_magic + MAGIC_KIND);
+    return SRNN_OK;
 }
 
 static srnn_status check_saved(const srnn_state *state, const void *bytes, size_t size) {
@@ -315,10 +343,13 @@ static srnn_status check_saved(const srnn_state *state, const void *bytes, size_
     if (size < sizeof header)
         return SR_FAIL(SRNN_ERR_FORMAT, "%zu bytes are too few for a saved state", size);
     memcpy(&header, bytes, sizeof header);
+    SR_TRY(check_version(&header));
+    if (header.checksum != checksum_of(bytes, size))
+        return SR_FAIL(SRNN_ERR_FORMAT, "the saved state is damaged: its checksum is wrong");
     expected.position = header.position;
+    expected.checksum = header.checksum;
     if (memcmp(&header, &expected, sizeof header) != 0)
-        return SR_FAIL(SRNN_ERR_FORMAT,
-                       "the saved state is damaged or belongs to another problem than %s",
+        return SR_FAIL(SRNN_ERR_FORMAT, "the saved state belongs to another problem than %s",
                        expected.attention);
     if (header.position < 0 ||
         header.position >

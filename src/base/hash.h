@@ -2,13 +2,26 @@
 #ifndef SR_BASE_HASH_H
 #define SR_BASE_HASH_H
 
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define SR_HASH_BEGIN UINT64_C(0xcbf29ce484222325)
 
 /* Any single number that changes changes the result. */
 static inline uint64_t sr_hash_add(uint64_t hash, uint64_t number) {
     return (hash ^ number) * UINT64_C(0x100000001b3);
+}
+
+/* Eight bytes at a time; what is left over is filled with zeros. */
+static inline uint64_t sr_hash_bytes(uint64_t hash, const void *bytes, size_t count) {
+    const char *at = bytes;
+    for (size_t n = 0; n < count; n += sizeof(uint64_t)) {
+        uint64_t number = 0;
+        memcpy(&number, at + n, count - n < sizeof number ? count - n : sizeof number);
+        hash = sr_hash_add(hash, number);
+    }
+    return hash;
 }
 
 /* As a count that JSON can hold. */

@@ -1,16 +1,21 @@
 /* status.c: status names and the thread-local detail text of the last failure. */
 #include "base/status.h"
 
+#include "base/text.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 
 static _Thread_local char detail[1024];
 
+/* Details quote names and words of files that anyone may have written. */
 srnn_status sr_fail(srnn_status status, const char *format, ...) {
+    char raw[sizeof detail];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(detail, sizeof detail, format, arguments);
+    vsnprintf(raw, sizeof raw, format, arguments);
     va_end(arguments);
+    sr_text_escape(detail, sizeof detail, raw);
     return status;
 }
 

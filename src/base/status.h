@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* Sets this thread's detail text (printf style) and returns `status`. */
+/* Sets this thread's detail text (printf style), with sr_text_escape, and returns `status`. */
 srnn_status sr_fail(srnn_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

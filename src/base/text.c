@@ -1,7 +1,8 @@
-/* text.c: comparing words, for messages that say what was probably meant. */
+/* text.c: text in messages: what was probably meant, and what is safe to show. */
 #include "base/text.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -74,23 +75,58 @@ static size_t length_of(unsigned char first) {
     return first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
 }
 
-bool sr_text_is_utf8(const char *text, size_t bytes) {
+/* The bytes of the UTF-8 character at `at`, and the character; 0: there is none. */
+static size_t decode(uint32_t *character, const unsigned char *at, size_t bytes) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    const size_t length = length_of(*at);
+    if (length == 0 || length > bytes)
+        return 0;
+    *character = length == 1 ? *at : *at & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if ((at[i] & 0xc0) != 0x80)
+            return 0;
+        *character = *character << 6 | (at[i] & 0x3fu);
+    }
+    return *character < least[length] || *character > 0x10ffff ||
+                   (*character >= 0xd800 && *character < 0xe000)
+               ? 0
+               : length;
+}
+
+bool sr_text_is_utf8(const char *text, size_t bytes) {
     const unsigned char *at = (const unsigned char *)text, *end = at + bytes;
+    uint32_t character;
     while (at < end) {
-        const size_t length = length_of(*at);
-        if (length == 0 || length > (size_t)(end - at))
-            return false;
-        uint32_t character = length == 1 ? *at : *at & (0x7fu >> length);
-        for (size_t i = 1; i < length; i++) {
-            if ((at[i] & 0xc0) != 0x80)
-                return false;
-            character = character << 6 | (at[i] & 0x3fu);
-        }
-        if (character < least[length] || character > 0x10ffff ||
-            (character >= 0xd800 && character < 0xe000))
+        const size_t length = decode(&character, at, (size_t)(end - at));
+        if (length == 0)
             return false;
         at += length;
     }
     return true;
+}
+
+/* Control characters (C0, DEL, C1), line and paragraph separators, and the bidirectional ones. */
+static bool steers(uint32_t c) {
+    return c < 0x20 || (c >= 0x7f && c < 0xa0) || (c >= 0x2028 && c <= 0x202e) ||
+           (c >= 0x2066 && c <= 0x2069) || c == 0x200e || c == 0x200f || c == 0x61c;
+}
+
+void sr_text_escape(char *to, size_t size, const char *text) {
+    const unsigned char *at = (const unsigned char *)text, *end = at + strlen(text);
+    const char *const last = to + size - 1; /* of the zero */
+    uint32_t character;
+    while (at < end) {
+        const size_t length = decode(&character, at, (size_t)(end - at));
+        const bool plain = length > 0 && !steers(character);
+        const size_t taken = length > 0 ? length : 1, needed = plain ? taken : 4 * taken;
+        if (needed > (size_t)(last - to))
+            break;
+        for (size_t i = 0; i < taken; i++)
+            if (plain)
+                *to++ = (char)at[i];
+            else
+                to += snprintf(to, 5, "\\x%02x", at[i]);
+        at += taken;
+    }
+    *to = 0;
 }

@@ -1,4 +1,4 @@
-/* text.h: comparing words, for messages that say what was probably meant. */
+/* text.h: text in messages: what was probably meant, and what is safe to show. */
 #ifndef SR_BASE_TEXT_H
 #define SR_BASE_TEXT_H
 
@@ -13,5 +13,9 @@ const char *sr_nearest_word(const char *word, const char *const *words, size_t c
 /* Whether a text is UTF-8 as JSON wants it: no byte out of place, nothing longer than it need be, no
  * halves of pairs. */
 bool sr_text_is_utf8(const char *text, size_t bytes);
+
+/* to (size > 0) = the text as it may go to a terminal, cut where it does not fit: bytes of control characters, of those
+ * that reorder or break lines, and bytes that are not UTF-8 become \xNN. */
+void sr_text_escape(char *to, size_t size, const char *text);
 
 #endif

@@ -226,6 +226,22 @@ bool sr_row_scale_invariant(const srnn_attention *a) {
     return cancels_in_norm || cancels_in_division;
 }
 
+bool sr_delta_is_stable(const srnn_attention *a) {
+    const bool unit = a->feature == SRNN_FEATURE_UNIT || a->feature == SRNN_FEATURE_UNIT_SMOOTH;
+    if (a->write != SRNN_WRITE_DELTA)
+        return true;
+    switch (a->score) {
+    case SRNN_SCORE_LINEAR:
+    case SRNN_SCORE_POWER:
+        return unit;
+    case SRNN_SCORE_TAYLOR:
+        return unit && a->order <= 1;
+    case SRNN_SCORE_EXP:
+        break;
+    }
+    return false;
+}
+
 bool sr_floor_follows_rows(const srnn_attention *a) {
     return a->score == SRNN_SCORE_EXP && a->normaliser != SRNN_NORMALISER_ROW_SUM &&
            norm_ignores_rows(a);

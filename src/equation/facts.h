@@ -50,6 +50,10 @@ bool sr_row_scale_invariant(const srnn_attention *attention);
  * cancels below the floor too, and a row whose logits are all very negative is not a zero row. */
 bool sr_floor_follows_rows(const srnn_attention *attention);
 
+/* True unless the delta rule may grow without bound: it is stable while beta score(|feature(k)|^2) stays
+ * below 2, which keys of length one ensure where the score of 1 is at most 2. */
+bool sr_delta_is_stable(const srnn_attention *attention);
+
 /* The factor between <feature(q), feature(k)> and s. */
 double sr_scale_factor(const srnn_attention *attention, int D);
 

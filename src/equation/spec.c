@@ -201,7 +201,13 @@ static srnn_status fail_name(place at) {
         words[count++] = sr_whole_model_at(i)->name;
     for (size_t i = 0; srnn_variant_at(i) && count < sizeof words / sizeof *words; i++)
         words[count++] = srnn_variant_at(i)->name;
-    return fail_word(at, "variant and no key", words, count);
+    if (sr_nearest_word(at.word, words, count))
+        return fail_word(at, "variant or key", words, count);
+    return SR_FAIL(
+        SRNN_ERR_FORMAT,
+        "attention text, column %zu: '%s' is not a known variant or key; softrnn variants "
+        "lists the names",
+        at.column, at.word);
 }
 
 static srnn_status parse_name(srnn_attention *a, char *text, size_t column) {

@@ -5,7 +5,9 @@
 #include "train/run/checkpoint.h"
 
 #include <libgen.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 bool sr_model_is_bin(const char *where) {
     const size_t length = strlen(where);
@@ -20,6 +22,69 @@ srnn_status sr_model_open(sr_model **model, sr_backend *backend, const char *whe
     return sr_model_load(model, backend, path);
 }
 
+/* The name of a tensor that only `one` has, or has with another shape; NULL: none. */
+static const char *only_in(const sr_tensor_table *one, const sr_tensor_table *other) {
+    for (size_t i = 0; i < one->count; i++) {
+        const sr_tensor_spec *spec = &one->specs[i];
+        const sr_tensor_spec *same = sr_tensor_table_find(other, spec->name);
+        if (!same || same->rank != spec->rank ||
+            memcmp(same->shape, spec->shape, (size_t)spec->rank * sizeof *spec->shape) != 0)
+            return spec->name;
+    }
+    return NULL;
+}
+
+/* Nothing is learned here: the weights have to be those that the attention takes, all of them. */
+static srnn_status check_same_tensors(const sr_model_config *config, const sr_model *model,
+                                      const char *where, const char *attention) {
+    sr_tensor_table table = {0};
+    srnn_status status = sr_model_tensors(&table, config);
+    const char *new = status == SRNN_OK ? only_in(&table, &model->table) : NULL;
+    const char *old = status == SRNN_OK ? only_in(&model->table, &table) : NULL;
+    if (new || old)
+        status = SR_FAIL(SRNN_ERR_ARGUMENT,
+                         "%s: with attention %s it %s %s; softrnn train --model %s --attention %s "
+                         "trains such a model",
+                         where, attention,
+                         new ? "needs a tensor that it does not have:" : "has no use for",
+                         new ? new : old, where, attention);
+    sr_tensor_table_free(&table);
+    return status;
+}
+
+/* *changed = the model's weights with the attention of `config`. */
+static srnn_status copy_model(sr_model **changed, const sr_model *model,
+                              const sr_model_config *config) {
+    SR_TRY(sr_model_create(changed, model->backend, config));
+    srnn_status status = sr_device_copy(model->backend->device, (*changed)->weights, model->weights,
+                                        model->table.numbers * sizeof *model->weights);
+    if (status == SRNN_OK)
+        status = sr_model_narrow(*changed);
+    if (status != SRNN_OK)
+        sr_model_free(*changed);
+    return status;
+}
+
+srnn_status sr_model_open_as(sr_model **model, sr_backend *backend, const char *where,
+                             const char *attention) {
+    sr_model *own, *changed;
+    sr_model_config config;
+    *model = NULL;
+    SR_TRY(sr_model_open(&own, backend, where));
+    srnn_status status = sr_model_config_copy(&config, &own->config);
+    if (status == SRNN_OK)
+        status = sr_model_config_attention(&config, attention);
+    if (status == SRNN_OK)
+        status = check_same_tensors(&config, own, where, attention);
+    if (status == SRNN_OK)
+        status = copy_model(&changed, own, &config);
+    if (status == SRNN_OK)
+        *model = changed;
+    sr_model_config_free(&config);
+    sr_model_free(own);
+    return status;
+}
+
 /* Whether a model of V tokens may be of a tokenizer: its vocabulary may have been rounded up. */
 static bool fits(int V, int64_t tokens) {
     bool found = V == tokens;
@@ -28,42 +93,68 @@ static bool fits(int V, int64_t tokens) {
     return found;
 }
 
-/* A tokenizer in the folder of a .bin file need not have to do with it: folder = "" where it cannot. */
-static srnn_status check_beside(char folder[SR_PATH_BYTES], const char *bin) {
+/* A tokenizer in the folder of a .bin file need not have to do with it: name = "" where it cannot. */
+static srnn_status check_beside(char name[SR_PATH_BYTES], int V) {
     sr_tokenizer *tokenizer;
-    int V;
-    SR_TRY(sr_model_llama2c_tokens(&V, bin));
-    SR_TRY(sr_tokenizer_load(&tokenizer, folder));
+    SR_TRY(sr_tokenizer_load(&tokenizer, name));
     if (!fits(V, (int64_t)sr_tokenizer_vocab_size(tokenizer)))
-        *folder = '\0';
+        *name = '\0';
     sr_tokenizer_free(tokenizer);
     return SRNN_OK;
 }
 
-srnn_status sr_model_tokenizer_folder(char folder[SR_PATH_BYTES], const char *model) {
-    const bool is_bin = sr_model_is_bin(model);
-    if (is_bin) {
-        SR_TRY(sr_path_print(folder, "%s", model));
-        const char *above = dirname(folder);
-        memmove(folder, above, strlen(above) + 1);
-    } else {
-        SR_TRY(sr_checkpoint_model(folder, model));
+/* llama2.c calls the tokenizers that it trained by their number of tokens: name = that of V, or "". */
+static srnn_status find_numbered(char name[SR_PATH_BYTES], const char *folder, int V) {
+    static const char *const endings[] = {"bin", "model"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        SR_TRY(sr_path_print(name, "%s/tok%d.%s", folder, V, endings[i]));
+        if (access(name, F_OK) == 0)
+            return SRNN_OK;
     }
-    if (!sr_tokenizer_lies_in(folder))
-        *folder = '\0';
-    return is_bin && *folder ? check_beside(folder, model) : SRNN_OK;
+    *name = '\0';
+    return SRNN_OK;
+}
+
+static srnn_status find_beside_bin(char name[SR_PATH_BYTES], const char *bin) {
+    char path[SR_PATH_BYTES];
+    int V;
+    SR_TRY(sr_path_print(path, "%s", bin));
+    const char *folder = dirname(path);
+    SR_TRY(sr_model_llama2c_tokens(&V, bin));
+    SR_TRY(sr_path_print(name, "%s", folder));
+    if (!sr_tokenizer_lies_in(name))
+        SR_TRY(find_numbered(name, folder, V));
+    return *name ? check_beside(name, V) : SRNN_OK;
+}
+
+srnn_status sr_model_tokenizer_beside(char name[SR_PATH_BYTES], const char *model) {
+    if (sr_model_is_bin(model))
+        return find_beside_bin(name, model);
+    SR_TRY(sr_checkpoint_model(name, model));
+    if (!sr_tokenizer_lies_in(name))
+        *name = '\0';
+    return SRNN_OK;
+}
+
+/* Names the files that were looked for. */
+static srnn_status fail_without(const char *model, int V) {
+    char numbered[64] = "";
+    if (sr_model_is_bin(model))
+        snprintf(numbered, sizeof numbered, ", tok%d.bin, tok%d.model", V, V);
+    return SR_FAIL(
+        SRNN_ERR_IO,
+        "%s: no tokenizer for its %d tokens lies beside it (tokenizer.json, "
+        "tokenizer.json.gz, tokenizer.model, tokenizer.bin%s); name one with --tokenizer",
+        model, V, numbered);
 }
 
 srnn_status sr_model_open_tokenizer(sr_tokenizer **tokenizer, const char *name, const char *model,
                                     int V) {
-    char folder[SR_PATH_BYTES];
+    char beside[SR_PATH_BYTES];
     if (name)
         return sr_tokenizer_load(tokenizer, name);
-    SR_TRY(sr_model_tokenizer_folder(folder, model));
-    if (*folder)
-        return sr_tokenizer_load(tokenizer, folder);
-    if (V == SR_BYTE_TOKENS)
-        return sr_tokenizer_create_bytes(tokenizer);
-    return SR_FAIL(SRNN_ERR_IO, "%s: there is no tokenizer for its %d tokens beside it; name one",
-                   model, V);
+    SR_TRY(sr_model_tokenizer_beside(beside, model));
+    if (*beside)
+        return sr_tokenizer_load(tokenizer, beside);
+    return V == SR_BYTE_TOKENS ? sr_tokenizer_create_bytes(tokenizer) : fail_without(model, V);
 }

@@ -14,7 +14,7 @@
 #include <string.h>
 
 /* Streams of random numbers: one per operand, then these. */
-enum { STREAM_D_O = SR_OPERANDS, STREAM_CUTS };
+enum { STREAM_D_O = SR_OPERANDS, STREAM_CUTS, STREAM_STRONG, STREAM_PLACES, STREAM_STRENGTH };
 
 /* A gradient whose terms cancel to less than this part of the gradient of v, as that of a gate in
  * front of an l2 norm does, is measured against this part: float cannot know it better. With one
@@ -328,6 +328,38 @@ static srnn_status run_oracle_in(attention_call *oracle, srnn_dtype dtype) {
     return sr_oracle_run(oracle->host.o, &gradients, oracle->host.d_o, &problem, &in);
 }
 
+/* The number z of a gate that multiplies what is remembered by about e^-strength. */
+static double strong_gate(const srnn_attention *a, double strength) {
+    switch (a->decay) {
+    case SRNN_DECAY_NONE:
+        break;
+    case SRNN_DECAY_LEARNED:
+        return -1024 * strength;
+    case SRNN_DECAY_LOG_SIGMOID:
+        return -strength;
+    case SRNN_DECAY_SOFTPLUS:
+        return strength;
+    }
+    return 0;
+}
+
+/* For about half of all lengths T, one gate in 16 forgets everything: by a factor of e^-10 to
+ * e^-3000, or to e^-100 where the same number scales the token's value, next to which other values
+ * would be rounding noise. What follows such a gate, and other documents, must stay exact. */
+static void strengthen_gates(attention_call *call, uint64_t seed) {
+    const srnn_problem *p = &call->problem;
+    const sr_shape shape = sr_operand_shape(SR_OPERAND_DECAY, p);
+    const double powers = p->attention.value_gate == SRNN_VALUE_GATE_TIME_STEP ? 1 : 2.5;
+    double *numbers = call->host.operand[SR_OPERAND_DECAY];
+    if (!numbers || sr_random_below(seed, STREAM_STRONG, (uint64_t)p->T, 2) == 0)
+        return;
+    for (int64_t i = 0; i < sr_shape_numbers(&shape); i++) {
+        const double power = powers * sr_random_uniform(seed, STREAM_STRENGTH, (uint64_t)i);
+        if (sr_random_below(seed, STREAM_PLACES, (uint64_t)i, 16) == 0)
+            numbers[i] = (double)(float)strong_gate(&p->attention, pow(10, 1 + power));
+    }
+}
+
 /* probe_oracle with the numbers of one seed. */
 static srnn_status oracle_of_seed(attention_call *oracle, const srnn_problem *problem,
                                   uint64_t seed, double *clearance) {
@@ -335,6 +367,7 @@ static srnn_status oracle_of_seed(attention_call *oracle, const srnn_problem *pr
     wide.dtype = SRNN_F64;
     wide.device = NULL;
     SR_TRY(probe_create(oracle, &wide, seed));
+    strengthen_gates(oracle, seed);
     if (problem->dtype == SRNN_BF16)
         round_operands(oracle);
     const srnn_operands in = call_operands(oracle), gradients = call_gradients(oracle);

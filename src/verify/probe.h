@@ -23,7 +23,8 @@ srnn_status probe_feed(attention_call *run, uint64_t seed);
 srnn_status probe_feed_tokens(attention_call *run);
 
 /* A double probe, run by src/oracle, which is not a kernel. `oracle` must be freed. Its numbers are those that probe_create
- * has for this seed, or, where these stand so near a clamp that float may fall on its other side, those of another seed. */
+ * has for this seed, or, where these stand so near a clamp that float may fall on its other side, those of another seed.
+ * For about half of all lengths T some gates of a decay forget everything before them. */
 srnn_status probe_oracle(attention_call *oracle, const srnn_problem *problem, uint64_t seed);
 
 /* The relative errors of one run: of the gradient of each operand that has one, then of the output. */

@@ -326,6 +326,115 @@ static void incomplete_calls_are_refused(void **state) {
     call_free(&call);
 }
 
+/* ---- gates that forget everything, rows without weights ---- */
+
+/* One way to compute a problem. */
+typedef struct way {
+    srnn_form form;
+    const char *kernel;
+    bool fed, backward;
+} way;
+
+static const way ways[] = {
+    {SRNN_FORM_PARALLEL, "generic", false, true}, {SRNN_FORM_PARALLEL, NULL, false, true},
+    {SRNN_FORM_PARALLEL, NULL, true, false},      {SRNN_FORM_CHUNKED, NULL, false, true},
+    {SRNN_FORM_CHUNKED, NULL, true, false},       {SRNN_FORM_RECURRENT, NULL, false, false},
+};
+
+/* Every way of computing what the oracle, a double call, holds, against what the equation gives. */
+static void check_ways(const char *spec, srnn_problem problem, attention_call *oracle,
+                       double limit) {
+    assert_int_equal(probe_oracle_run(oracle), SRNN_OK);
+    for (size_t n = 0; n < sizeof ways / sizeof *ways; n++) {
+        const way *w = &ways[n];
+        attention_call run;
+        if (w->form != SRNN_FORM_PARALLEL && !srnn_attention_has_state(&problem.attention))
+            continue;
+        problem.form = w->form;
+        problem.kernel = w->kernel;
+        assert_int_equal(probe_copy(&run, &problem, oracle), SRNN_OK);
+        assert_int_equal(w->fed        ? probe_feed(&run, 4)
+                         : w->backward ? call_forward_backward(&run)
+                                       : call_forward(&run),
+                         SRNN_OK);
+        const probe_errors errors = probe_errors_of(&run, oracle, w->backward);
+        const double output = errors.of[PROBE_OUTPUT], worst = probe_worst(&errors);
+        if (!(output <= limit) || !(worst <= 10 * limit))
+            fail_msg("%s, way %zu: off by %g, gradients by %g", spec, n, output, worst);
+        call_free(&run);
+    }
+}
+
+/* -G at every 16th token: what is remembered after it has all its digits. */
+static void strong_gates_leave_every_digit(void **state) {
+    (void)state;
+    static const char *const specs[] = {"forget",
+                                        "power",
+                                        "order:2,decay=log_sigmoid",
+                                        "gla",
+                                        "softmax,decay=log_sigmoid,decay_place=logit",
+                                        "score=exp,decay=log_sigmoid,normaliser=none,norm=l2",
+                                        "gated_delta_net,decay=log_sigmoid"};
+    static const double strengths[] = {300, 1000, 1e4};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
+        for (size_t i = 0; i < sizeof strengths / sizeof *strengths; i++) {
+            srnn_problem problem = problem_of(specs[n]), wide = problem;
+            attention_call oracle;
+            wide.dtype = SRNN_F64;
+            assert_int_equal(probe_create(&oracle, &wide, 6), SRNN_OK);
+            const sr_shape shape = sr_operand_shape(SR_OPERAND_DECAY, &problem);
+            const int64_t width = shape.rank == 4 ? shape.sizes[3] : 1;
+            double *gates = oracle.host.operand[SR_OPERAND_DECAY];
+            for (int64_t at = 0; at < sr_shape_numbers(&shape); at++)
+                if (at / width % problem.T % 16 == 15)
+                    gates[at] = -strengths[i] * fmax(1, problem.attention.decay_divisor);
+            check_ways(specs[n], problem, &oracle, 1e-6);
+            call_free(&oracle);
+        }
+}
+
+/* Queries of zeros, and keys of zeros at the start: no weight is left, and 0/0 is 0. */
+static void rows_without_weights_are_zero(void **state) {
+    (void)state;
+    static const char *const specs[] = {
+        "power:2",
+        "power:3,norm=l2",
+        "power:2,norm=rms,output_gate",
+        "power:2,norm=layer,post_gate",
+        "power:2,normaliser=row_sum_min1",
+        "power:2,normaliser=row_length",
+        "power:2,normaliser=none,norm=l2",
+        "power:2,normaliser=value_power",
+        "power:2,normaliser=cumulative_gate,output_gate=inverse_cumulative",
+        "power:2,detach",
+        "score=linear",
+        "score=linear,feature=relu",
+        "score=linear,skip=head",
+        "score=linear,normaliser=none",
+        "score=linear,write=delta,feature=unit",
+        "score=linear,norm=rms,norm_width=row",
+        "power",
+    };
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+        srnn_problem problem = problem_of(specs[n]), wide = problem;
+        attention_call oracle;
+        wide.dtype = SRNN_F64;
+        assert_int_equal(probe_create(&oracle, &wide, 6), SRNN_OK);
+        double *q = oracle.host.operand[SR_OPERAND_Q], *k = oracle.host.operand[SR_OPERAND_K];
+        const int64_t T = problem.T, D = problem.D;
+        for (int64_t i = 0; i < problem.B * problem.H * T * D; i++)
+            q[i] *= i / D % T % 32 != 7;
+        for (int64_t i = 0; i < problem.B * problem.Hkv * T * D; i++)
+            k[i] *= i / D % T > 2;
+        check_ways(specs[n], problem, &oracle, 2e-6);
+        const double *o = oracle.host.o;
+        const sr_shape shape = sr_output_shape(&problem);
+        for (int64_t i = 0; i < sr_shape_numbers(&shape); i++)
+            assert_true(isfinite(o[i]));
+        call_free(&oracle);
+    }
+}
+
 /* A long series through a state cancels: it is not chosen, however cheap. */
 static void automatic_forms_are_sound(void **state) {
     (void)state;
@@ -459,6 +568,8 @@ int main(void) {
         cmocka_unit_test(threads_do_not_change_bits),
         cmocka_unit_test(large_logits_stay_exact),
         cmocka_unit_test(small_rows_stay_exact),
+        cmocka_unit_test(strong_gates_leave_every_digit),
+        cmocka_unit_test(rows_without_weights_are_zero),
         cmocka_unit_test(documents_can_change),
         cmocka_unit_test(wrong_problems_are_refused),
         cmocka_unit_test(incomplete_calls_are_refused),

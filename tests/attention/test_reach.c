@@ -1,5 +1,5 @@
-/* test_reach.c: NaN or infinity at one position reaches only what may see it: no earlier token, no other
- * document, row or head. */
+/* test_reach.c: NaN, infinity or a gate that forgets everything at one position reaches only what may
+ * see it: no earlier token, no other document, row or head. */
 #include "equation/facts.h"
 #include "test.h"
 #include "verify/probe.h"
@@ -30,6 +30,8 @@ static const char *const specs[] = {
     "log_linear,decay=log_sigmoid",
     "softmax,decay=log_sigmoid,decay_place=logit",
     "softmax,decay=softplus",
+    "forget",
+    "score=linear,decay=softplus,value_gate=time_step,normaliser=none",
     "softmax,pool=7",
 };
 
@@ -58,9 +60,10 @@ typedef struct poison {
     int operand;
     int64_t b, t;
     int head;
-    bool across; /* heads are mixed by the variant's feature */
-    bool later;  /* the gate of a row is read by later rows too */
-    bool whole;  /* a batch row is one document */
+    bool across;   /* heads are mixed by the variant's feature */
+    bool later;    /* the gate of a row is read by later rows too */
+    bool whole;    /* a batch row is one document */
+    double within; /* what others may differ by, as a part of their size */
 } poison;
 
 static int64_t document_of(int64_t token) {
@@ -112,7 +115,7 @@ static void check(const char *spec, const char *how, const poison *p, const arra
         if (may_be_spoilt(p, a, b, head, t))
             continue;
         for (int64_t i = row * a->width; i < (row + 1) * a->width; i++)
-            if (!(fabs((double)a->got[i] - (double)a->clean[i]) <= 1e-3 * size))
+            if (!(fabs((double)a->got[i] - (double)a->clean[i]) <= p->within * size))
                 fail_msg("%s, %s: operand %d at row %d, head %d, token %d reaches %s of row %d, "
                          "head %d, token %d: "
                          "%g, not %g",
@@ -184,12 +187,15 @@ static void spoil(attention_call *run, const poison *p, float value) {
     numbers[((p->b * shape.sizes[1] + p->head) * T + p->t) * width + width / 2] = value;
 }
 
+/* Strong finite gates leave others as they are, but for the order of sums that overflow. */
 static void try_place(const char *spec, const way *w, const attention_call *clean, poison p) {
-    static const float values[] = {NAN, INFINITY};
-    for (size_t n = 0; n < 2; n++) {
+    static const float values[] = {NAN, INFINITY, -1e5f, 1e5f, -3e38f, 3e38f};
+    const size_t count = p.operand == SR_OPERAND_DECAY ? 6 : 2;
+    for (size_t n = 0; n < count; n++) {
         const srnn_problem problem = problem_of(spec, w);
         attention_call run;
         assert_int_equal(probe_copy(&run, &problem, clean), SRNN_OK);
+        p.within = isfinite(values[n]) ? 1e-5 : 1e-3;
         spoil(&run, &p, values[n]);
         assert_int_equal(compute(&run, w), SRNN_OK);
         compare(spec, w, &p, &run, clean);
@@ -213,7 +219,7 @@ static void try_way(const char *spec, const way *w) {
         for (size_t n = 0; used && n < sizeof places / sizeof *places; n++)
             try_place(spec, w, &clean,
                       (poison){operand, places[n] / T, places[n] % T, 1, across,
-                               operand == SR_OPERAND_OUTPUT_GATE && cumulative, w->fed});
+                               operand == SR_OPERAND_OUTPUT_GATE && cumulative, w->fed, 0});
     }
     call_free(&clean);
 }

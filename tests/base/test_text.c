@@ -1,4 +1,4 @@
-/* test_text.c: a mistyped word finds the one that was meant; bytes in words. */
+/* test_text.c: a mistyped word finds the one that was meant; bytes in words; text that is safe to show. */
 #include "base/text.h"
 #include "base/units.h"
 #include "test.h"
@@ -74,10 +74,43 @@ static void utf8_is_told_apart(void **state) {
     assert_true(sr_text_is_utf8("a\0b", 3));
 }
 
+static void what_steers_a_terminal_is_escaped(void **state) {
+    (void)state;
+    static const char *const pairs[][2] = {
+        {"plain \xc3\xa9 \xe2\x82\xac", "plain \xc3\xa9 \xe2\x82\xac"},
+        {"\x1b[31mred\a", "\\x1b[31mred\\x07"},
+        {"two\nlines\t\x7f", "two\\x0alines\\x09\\x7f"},
+        {"\xc2\x9b"
+         "31m",
+         "\\xc2\\x9b31m"}, /* CSI, a C1 control */
+        {"\x9b"
+         "31m",
+         "\\x9b31m"}, /* the same in Latin-1 */
+        {"a\xe2\x80\xae"
+         "b",
+         "a\\xe2\\x80\\xaeb"}, /* right-to-left override */
+        {"cut \xe2\x82", "cut \\xe2\\x82"},
+    };
+    char got[64];
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        sr_text_escape(got, sizeof got, pairs[i][0]);
+        assert_string_equal(got, pairs[i][1]);
+    }
+    sr_text_escape(got, 4, "ab\xc3\xa9"); /* not half a character */
+    assert_string_equal(got, "ab");
+    sr_text_escape(got, 5, "\n\n");
+    assert_string_equal(got, "\\x0a");
+    sr_text_escape(got, 1, "a");
+    assert_string_equal(got, "");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(utf8_is_told_apart), cmocka_unit_test(near_words_are_found),
-        cmocka_unit_test(far_words_are_not),  cmocka_unit_test(long_words_are_harmless),
+        cmocka_unit_test(what_steers_a_terminal_is_escaped),
+        cmocka_unit_test(utf8_is_told_apart),
+        cmocka_unit_test(near_words_are_found),
+        cmocka_unit_test(far_words_are_not),
+        cmocka_unit_test(long_words_are_harmless),
         cmocka_unit_test(bytes_in_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,6 +49,28 @@ expect 1 err "'avey' is a whole model, not an attention" attend --attention avey
 expect 1 err "'avey_causal' is a whole model, not an attention" train --out "$work/run" \
     --data recall:pairs=2 --layers 2 --attention 0:avey_causal,1:norm
 
+# caution TEXT ARGUMENTS...: the program succeeds, and TEXT is in stderr; no text: stderr is empty.
+caution() {
+    local text=$1
+    shift
+    if ! "$program" "$@" >"$work/out" 2>"$work/err" || ! grep -qF -- "$text" "$work/err" &&
+        { [ -n "$text" ] || [ -s "$work/err" ]; }; then
+        echo "softrnn $*: expected '$text' in stderr"
+        cat "$work/err"
+        failures=$((failures + 1))
+    fi
+}
+
+# A form that only the generic kernel has, and a delta rule that may diverge.
+small="--T 16 --H 1 --D 4 --repeats 1"
+caution "delta_net: the parallel form is left to the generic kernel" bench attention --attention delta_net \
+    --form parallel $small
+caution "" bench attention --attention delta_net $small
+caution "" bench attention --attention forget --form parallel $small
+caution "the delta rule is stable while" bench attention --attention softmax,write=delta $small
+caution "the delta rule is stable while" train --out "$work/delta" --data recall:pairs=2,vocab=16,length=16 \
+    --attention softmax,write=delta --hidden 8 --heads 1 --layers 2 --batch 2 --steps 1 --validate-batches 1
+
 # What shows losses of Avey as published says that it is not causal.
 "$program" train --out "$work/leaking" --data recall:pairs=2,vocab=16,length=16 --attention avey,chunk=4,chunks=2 \
     --hidden 8 --layers 1 --batch 2 --steps 1 --validate-batches 1 >"$work/out" 2>"$work/err"

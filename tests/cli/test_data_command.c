@@ -149,6 +149,26 @@ static void exit_codes_and_messages(void **state) {
     empty_out();
 }
 
+static void assert_advice(const char *text, const char *advice) {
+    RUN(0, "0 documents", "prepare", "--validation", "1e-9", "--tokenizer", "bytes", "--out", out,
+        text);
+    if (!strstr(messages, advice))
+        fail_msg("%s", messages);
+    empty_out();
+}
+
+/* Advice that would help: one document stays one whatever the share is. */
+static void no_validation_split_is_explained(void **state) {
+    (void)state;
+    char single[160];
+    snprintf(single, sizeof single, "%s/single.txt", folder);
+    write_text(single, "a line", 1, 3);
+    assert_advice(small, "raise --validation (1e-09)");
+    assert_advice(single, "one document");
+    assert_null(strstr(messages, "raise"));
+    unlink(single);
+}
+
 /* Files under final names, each of which must be whole. */
 static int check_shards(void) {
     int count = 0;
@@ -224,6 +244,7 @@ static void a_full_disk_is_a_message(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exit_codes_and_messages),
+        cmocka_unit_test(no_validation_split_is_explained),
         cmocka_unit_test(a_killed_process_leaves_whole_shards_only),
         cmocka_unit_test(an_interrupt_cleans_up),
         cmocka_unit_test(a_full_disk_is_a_message),

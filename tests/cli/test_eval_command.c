@@ -74,6 +74,27 @@ static void tasks_have_no_end(void **state) {
     assert_true(fabs(eval_number(arguments, "loss") - loss) < 1e-6 * loss);
 }
 
+/* A model of softmax may be tried with another attention that takes the same tensors. */
+static void attention_may_be_another(void **state) {
+    (void)state;
+    assert_int_equal(sr_file_replace(path_of("tried.txt"), "The cat sat on the mat.", 23), SRNN_OK);
+    const char text[] = "--text tried.txt --tokenizer bytes";
+    char arguments[160];
+    const double loss = eval_number(text, "loss");
+    snprintf(arguments, sizeof arguments, "%s --attention softmax", text);
+    assert_true(eval_number(arguments, "loss") == loss);
+    snprintf(arguments, sizeof arguments, "%s --attention order:24", text);
+    assert_true(fabs(eval_number(arguments, "loss") - loss) < 1e-4 * loss);
+    snprintf(arguments, sizeof arguments, "%s --attention order:1", text);
+    assert_true(fabs(eval_number(arguments, "loss") - loss) > 1e-6 * loss);
+    assert_int_equal(run_eval("--model model --text tried.txt --tokenizer bytes --attention gate"),
+                     2);
+    assert_true(said("softrnn train --model model --attention gate"));
+    assert_int_equal(
+        run_eval("--model model --text tried.txt --tokenizer bytes --attention sofmax"), 1);
+    assert_true(said("did you mean 'softmax'"));
+}
+
 /* Each row of a file counts once, however rows fall into batches. */
 static void splits_count_once(void **state) {
     (void)state;
@@ -277,11 +298,17 @@ static int leave(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tasks_have_no_end),        cmocka_unit_test(splits_count_once),
-        cmocka_unit_test(measures_agree),           cmocka_unit_test(every_target_counts),
-        cmocka_unit_test(results_make_sense),       cmocka_unit_test(last_words_end_the_text),
-        cmocka_unit_test(words_may_end_in_a_space), cmocka_unit_test(long_texts_have_a_line),
-        cmocka_unit_test(idle_options_are_refused), cmocka_unit_test(wrong_usage),
+        cmocka_unit_test(tasks_have_no_end),
+        cmocka_unit_test(attention_may_be_another),
+        cmocka_unit_test(splits_count_once),
+        cmocka_unit_test(measures_agree),
+        cmocka_unit_test(every_target_counts),
+        cmocka_unit_test(results_make_sense),
+        cmocka_unit_test(last_words_end_the_text),
+        cmocka_unit_test(words_may_end_in_a_space),
+        cmocka_unit_test(long_texts_have_a_line),
+        cmocka_unit_test(idle_options_are_refused),
+        cmocka_unit_test(wrong_usage),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

@@ -190,6 +190,10 @@ static void options_do_what_they_say(void **state) {
     assert_string_equal(one, other);
     generate(other, "--temperature 3 --top-k 200 --tokens 40 --prompt A --stop 'not\\|here|nor'");
     assert_string_equal(one, other);
+    generate(other, "--temperature 3 --top-k 200 --tokens 40 --prompt A --attention softmax");
+    assert_string_equal(one, other);
+    generate(other, "--temperature 3 --top-k 200 --tokens 40 --prompt A --attention order:1");
+    assert_string_not_equal(one, other);
     static const char *const refused[] = {"--prompt a --prompts prompts",
                                           "--stop '1|2|3|4|5|6|7|8|9|a|b|c|d|e|f|g|h'"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {

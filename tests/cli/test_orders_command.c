@@ -234,6 +234,28 @@ static void pages_are_written(void **state) {
     assert_true(holds(path, "softrnn orders --model "));
 }
 
+/* A model of long rows does not make the defaults long work, and what was left out is said. */
+static void defaults_are_short_work(void **state) {
+    (void)state;
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/long", folder);
+    sr_model *model = small_byte_model(backend, "softmax", 0.15);
+    model->config.positions = 4096;
+    assert_int_equal(sr_folders_make(path), SRNN_OK);
+    assert_int_equal(sr_model_save(model, path, SR_DTYPE_F32), SRNN_OK);
+    sr_model_free(model);
+    const char *const arguments[] = {"orders", "--model", path, "--data", text, "--json", NULL};
+    assert_int_equal(call(arguments), 0);
+    json_t *record = read_json(output);
+    const json_t *data = json_object_get(record, "data");
+    assert_int_equal(json_integer_value(json_object_get(data, "row_length")), 256);
+    assert_int_equal(json_integer_value(json_object_get(data, "trial_tokens")), 256);
+    assert_int_equal(json_integer_value(json_object_get(record, "most_order")), 32);
+    json_decref(record);
+    assert_true(holds(messages, "reads 2048 tokens in rows of 256"));
+    assert_true(holds(messages, "--trial-tokens ask for more"));
+}
+
 static void runs_are_followed(void **state) {
     (void)state;
     char path[PATH_BYTES];
@@ -368,9 +390,13 @@ static int leave(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(json_agrees),         cmocka_unit_test(tables_are_shown),
-        cmocka_unit_test(pages_are_written),   cmocka_unit_test(runs_are_followed),
-        cmocka_unit_test(studies_show_orders), cmocka_unit_test(wrong_input_is_refused),
+        cmocka_unit_test(json_agrees),
+        cmocka_unit_test(tables_are_shown),
+        cmocka_unit_test(pages_are_written),
+        cmocka_unit_test(runs_are_followed),
+        cmocka_unit_test(defaults_are_short_work),
+        cmocka_unit_test(studies_show_orders),
+        cmocka_unit_test(wrong_input_is_refused),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

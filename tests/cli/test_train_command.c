@@ -226,6 +226,9 @@ static void tokenizers_follow(void **state) {
                      0);
     assert_int_equal(shell("$S train --out new/runs/a --data shards --steps 4 " SIZES), 0);
     assert_int_equal(shell("$S generate --model new/runs/a --prompt line --tokens 4"), 0);
+    assert_int_equal(shell("grep -qx 'rope-theta: 10000' new/runs/a/run.yaml && "
+                           "grep -qx 'epsilon: 1e-07' new/runs/a/run.yaml"),
+                     0);
     assert_int_equal(shell("grep -q 'tokenizer: \".*/shards/tokenizer.json\"' new/runs/a/run.yaml"),
                      0);
     assert_int_equal(shell("$S convert --in new/runs/a --out new/model"), 0);
@@ -247,6 +250,30 @@ static void tokenizers_follow(void **state) {
         shell("$S train --out named --data text.txt --tokenizer bytes --steps 1 " SIZES), 0);
     assert_int_equal(shell("$S convert --in new/model --out d --tokenizer nothing"), 1);
     assert_int_equal(shell("$S convert --in new/model --out d.bin --type float16"), 2);
+}
+
+/* A tokenizer of llama2.c: the three special tokens, the bytes, and words that no text has. */
+static void write_tokenizer(const char *name, int tokens) {
+    static const char *const special[] = {"<unk>", "<s>", "</s>"};
+    char path[160];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *out = fopen(path, "w");
+    assert_non_null(out);
+    const uint32_t longest = 8;
+    fwrite(&longest, sizeof longest, 1, out);
+    for (int i = 0; i < tokens; i++) {
+        char word[16];
+        const float score = (float)-i;
+        if (i < 3)
+            snprintf(word, sizeof word, "%s", special[i]);
+        else
+            snprintf(word, sizeof word, i < 259 ? "<0x%02X>" : "#%d#", i - 3);
+        const uint32_t length = (uint32_t)strlen(word);
+        fwrite(&score, sizeof score, 1, out);
+        fwrite(&length, sizeof length, 1, out);
+        fputs(word, out);
+    }
+    assert_int_equal(fclose(out), 0);
 }
 
 /* A text is bytes: a model with a tokenizer of its own would read them as other tokens. */
@@ -279,7 +306,17 @@ static void texts_are_not_read_as_other_tokens(void **state) {
                            "--out alien/tokenizer.json && cp bin/model.bin alien && "
                            "$S eval --model alien/model.bin --text text.txt 2>said"),
                      1);
-    assert_int_equal(shell("grep -q 'no tokenizer for its [0-9]* tokens beside it' said"), 0);
+    assert_int_equal(
+        shell("grep -q 'no tokenizer for its [0-9]* tokens .*tokenizer.json, .*tok[0-9]*.bin, "
+              ".*--tokenizer' said"),
+        0);
+    /* llama2.c's name for a tokenizer of 300 tokens. */
+    assert_int_equal(shell("mkdir numbered && cp bin/model.bin numbered"), 0);
+    write_tokenizer("numbered/tok300.bin", 300);
+    assert_int_equal(shell("$S eval --model numbered/model.bin --text text.txt && "
+                           "$S convert --in numbered/model.bin --out numbered/converted && "
+                           "cmp numbered/tok300.bin numbered/converted/tokenizer.bin"),
+                     0);
     /* A vocabulary may have been rounded up, and is still that tokenizer's. */
     assert_int_equal(shell("mkdir padded && cp tok.json padded/tokenizer.json && "
                            "$S train --out padded/run --data shards --vocab 320 --steps 1 " SIZES
@@ -396,7 +433,7 @@ static void runs_are_shown(void **state) {
     assert_int_equal(
         shell("grep -q 'finished: loss [0-9.]*, validation loss [0-9.]*, at step 4 ' said"), 0);
     assert_int_equal(shell("grep -qa tokens_per_second seed1/events.out.tfevents.softrnn && "
-                           "grep -qa 'rope-theta: 1e+04' seed1/events.out.tfevents.softrnn"),
+                           "grep -qa 'rope-theta: 10000$' seed1/events.out.tfevents.softrnn"),
                      0);
     assert_int_equal(shell("$S train --out norm-with-a-name-that-is-rather-long-for-a-column "
                            "--data text.txt --steps 4 --stop-step 2 --attention norm " SIZES
@@ -582,6 +619,17 @@ static void changed_data_is_refused(void **state) {
     }
 }
 
+static void a_missing_record_is_explained(void **state) {
+    (void)state;
+    assert_int_equal(shell("$S train --out moved --data text.txt --steps 4 --stop-step 2 " SIZES
+                           "&& mv moved/metrics.jsonl elsewhere"),
+                     0);
+    assert_int_equal(shell("$S train --resume moved --stop-step 0 2>said"), 1);
+    assert_int_equal(shell("grep -q 'metrics.jsonl: .*put it back.*--model moved' said"), 0);
+    assert_int_equal(
+        shell("mv elsewhere moved/metrics.jsonl && $S train --resume moved --stop-step 0"), 0);
+}
+
 static void other_instructions_are_told(void **state) {
     (void)state;
     assert_int_equal(shell("$S train --out m --data text.txt --steps 4 --stop-step 2 " SIZES), 0);
@@ -590,6 +638,10 @@ static void other_instructions_are_told(void **state) {
     assert_int_equal(shell("sed -i 's/^instructions: .*/instructions: \"z80\"/' n/run.yaml && "
                            "$S train --resume n --stop-step 0 2>said && grep -q 'z80.*bits' said"),
                      0);
+    assert_int_equal(
+        shell("sed -i 's/^instructions: .*/instructions: \"\\\\e[31mz80\"/' n/run.yaml && "
+              "$S train --resume n --stop-step 0 2>said && grep -qF '\\x1b[31mz80' said"),
+        0);
 }
 
 /* What would train something else than was meant is refused, or told. */
@@ -605,6 +657,14 @@ static void misunderstandings_are_told(void **state) {
     assert_int_equal(shell("grep -q 'a model, not tokens' said"), 0);
     assert_int_equal(shell("$S train --out p2 --data text.txt --validation-share 0 --steps 2 " SIZES
                            "2>said && grep -q 'no validation split' said"),
+                     0);
+    assert_int_equal(
+        shell("$S data prepare --tokenizer bytes --out unsplit --validation 0 text.txt && "
+              "$S train --out p3 --data unsplit --validation text.txt --steps 2 " SIZES "2>said"),
+        2);
+    assert_int_equal(shell("grep -q 'data prepare --tokenizer bytes .*text.txt, then' said"), 0);
+    assert_int_equal(shell("$S train --out p3 --data unsplit --validation unsplit --steps 2 " SIZES
+                           "2>said && grep -q ' validation loss [0-9.]*, at step 2' said"),
                      0);
     assert_int_equal(shell("$S train --out with_split --data text.txt --steps 2 " SIZES
                            "2>said && ! grep -q 'no validation split' said"),
@@ -657,6 +717,7 @@ int main(void) {
         cmocka_unit_test(damaged_checkpoints_are_refused),
         cmocka_unit_test(changed_data_is_refused),
         cmocka_unit_test(other_instructions_are_told),
+        cmocka_unit_test(a_missing_record_is_explained),
         cmocka_unit_test(misunderstandings_are_told),
     };
     return cmocka_run_group_tests(tests, enter, leave);

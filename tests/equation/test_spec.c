@@ -221,6 +221,8 @@ static void errors_name_the_place(void **state) {
         {"avey_causal,chunk=4", 1, {"avey_causal", "a whole model, not an attention"}},
         {"softmax,avey", 9, {"train --attention avey", "a whole model, not an attention"}},
         {"avey_casual", 1, {"avey_casual", "did you mean 'avey_causal'?"}},
+        {"nrom", 1, {"nrom", "did you mean 'norm'?"}},
+        {"retentive", 1, {"retentive", "softrnn variants"}},
         {"softmax,value_gate=qqqq", 20, {"off, sigmoid"}},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -1,8 +1,17 @@
 /* fuzz_state.c: any bytes as a saved state. */
+#include "base/hash.h"
 #include "fuzz_file.h"
 #include "softrnn.h"
 
 #include <string.h>
+
+enum { CHECKSUM_AT = 8 };
+
+static void set_checksum(uint8_t *bytes, size_t size) {
+    memset(bytes + CHECKSUM_AT, 0, sizeof(uint64_t));
+    const uint64_t sum = sr_hash_bytes(sr_hash_add(SR_HASH_BEGIN, size), bytes, size);
+    memcpy(bytes + CHECKSUM_AT, &sum, sizeof sum);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static srnn_state *state;
@@ -16,10 +25,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     const size_t whole = srnn_state_saved_bytes(state);
     (void)srnn_state_load(state, data, size);
-    /* What a fuzzer does not guess: its length, and its beginning. */
+    /* What a fuzzer does not guess: its length, its beginning, and its checksum. */
     if (!bytes || srnn_state_save(state, bytes, whole) != SRNN_OK)
         abort();
     memcpy(bytes + whole - (size < whole ? size : whole), data, size < whole ? size : whole);
+    set_checksum(bytes, whole);
     (void)srnn_state_load(state, bytes, whole);
     return 0;
 }

@@ -35,6 +35,28 @@ static void ranker(void **state) {
     free(want);
 }
 
+/* Half of the mixed channels, as the authors count them: floor(share width), made even upwards. */
+static void odd_shares_are_rounded_up(void **state) {
+    (void)state;
+    static const struct {
+        int C, expansion;
+        double share;
+        int64_t mixed, joined;
+    } cases[] = {
+        {768, 4, 0.5, 768, 2304}, /* 1536 of 3072, as published */
+        {5, 3, 0.5, 4, 11},       /* 7 of 15, so 8 */
+        {6, 3, 0.3, 3, 15},       /* 5 of 18, so 6 */
+        {10, 1, 0.75, 4, 6},      /* 7 of 10, so 8 */
+        {5, 1, 1, 2, 3},          /* 5 of 5: there is no sixth */
+    };
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+        const sr_avey a = {
+            .chunk = 4, .chunks = 2, .expansion = cases[n].expansion, .share = cases[n].share};
+        assert_int_equal(sr_avey_mixed(&a, cases[n].C), cases[n].mixed);
+        assert_int_equal(sr_avey_joined(&a, cases[n].C), cases[n].joined);
+    }
+}
+
 /* sum of contexts times fixed numbers */
 static double value(const sr_avey_ranking *ranking, const float *e, const float *d) {
     static float y[GOLDEN_B * N * ROWS * E];
@@ -237,8 +259,11 @@ static int leave(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ranker), cmocka_unit_test(ranker_gradients),
-                                       cmocka_unit_test(block), cmocka_unit_test(generation),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ranker),
+                                       cmocka_unit_test(ranker_gradients),
+                                       cmocka_unit_test(odd_shares_are_rounded_up),
+                                       cmocka_unit_test(block),
+                                       cmocka_unit_test(generation),
                                        cmocka_unit_test(later_tokens)};
     return cmocka_run_group_tests(tests, enter, leave);
 }

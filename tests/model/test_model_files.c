@@ -88,6 +88,36 @@ static void folders_come_back(void **state) {
         }
 }
 
+/* config.json of a saved model with one word changed. */
+static void change_config(const char *from, const char *to) {
+    char path[256], text[4096], changed[4096];
+    path_in(path, "config.json");
+    FILE *in = fopen(path, "r");
+    assert_non_null(in);
+    text[fread(text, 1, sizeof text - 1, in)] = 0;
+    fclose(in);
+    const char *at = strstr(text, from);
+    assert_non_null(at);
+    snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    write_text("config.json", changed);
+}
+
+/* Shapes are compared before a model is made, which would take the memory that config.json asks for. */
+static void shapes_come_before_memory(void **state) {
+    (void)state;
+    sr_model *model = small_model(cpu, "softmax", SR_MLP_SWIGLU, false, false);
+    sr_model_config config;
+    char vocabulary[64];
+    snprintf(vocabulary, sizeof vocabulary, "\"vocab_size\": %d", model->config.V);
+    assert_int_equal(sr_model_save(model, folder, SR_DTYPE_F32), SRNN_OK);
+    assert_int_equal(sr_model_load_config(&config, folder), SRNN_OK);
+    sr_model_config_free(&config);
+    change_config(vocabulary, "\"vocab_size\": 16000000");
+    assert_int_equal(sr_model_load_config(&config, folder), SRNN_ERR_FORMAT);
+    assert_non_null(strstr(srnn_error_detail(), "embed_tokens"));
+    sr_model_free(model);
+}
+
 /* The tensors of a saved model in two files and an index. */
 static void write_shards(const sr_model *model) {
     char path[256];
@@ -579,6 +609,7 @@ int main(void) {
         cmocka_unit_test(layers_have_their_own),
         cmocka_unit_test(folders_come_back),
         cmocka_unit_test(shards_are_found),
+        cmocka_unit_test(shapes_come_before_memory),
         cmocka_unit_test(llama2c_comes_back),
         cmocka_unit_test(other_widths_are_no_llama),
         cmocka_unit_test(bad_configurations),

@@ -45,7 +45,8 @@ static const int64_t shapes[][3] = {{1, 1, 1},      {3, 5, 7},      {17, 33, 9},
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 /* All three products of one linear layer, over strided matrices, with and without bias. */
-static void check_linear(int64_t rows, int64_t N, int64_t K) {
+/* Two layers side by side, of `left` and of the other columns, or one. */
+static void check_linear(int64_t rows, int64_t N, int64_t K, int64_t left) {
     const int64_t wide = N + 3;
     float *x = numbers((size_t)(rows * K), 1), *weight = numbers((size_t)(N * K), 2);
     float *bias = numbers((size_t)N, 3), *y = numbers((size_t)(rows * wide), 4);
@@ -55,8 +56,7 @@ static void check_linear(int64_t rows, int64_t N, int64_t K) {
     double *want_w = doubles((size_t)(N * K)), *want_b = doubles((size_t)N);
     const sr_matrix Y = {y + 1, rows, N, wide, SRNN_F32}, X = sr_matrix_of(x, rows, K, SRNN_F32);
     const sr_matrix d_X = sr_matrix_of(d_x, rows, K, SRNN_F32);
-    /* Two layers side by side, or one. */
-    const int64_t left = N / 2, right = N - left;
+    const int64_t right = N - left;
     const int from = left == 0, count = 2 - from;
     const sr_linear layers[] = {{weight, bias, left}, {weight + left * K, bias + left, right}};
     const sr_linear_gradient gradients[] = {{d_weight, d_bias, left},
@@ -98,7 +98,8 @@ static void check_linear(int64_t rows, int64_t N, int64_t K) {
 static void linear_layers(void **state) {
     (void)state;
     for (int s = 0; s < SHAPES; s++)
-        check_linear(shapes[s][0], shapes[s][1], shapes[s][2]);
+        check_linear(shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][1] / 2);
+    check_linear(5, 520, 12, 320); /* the first one's sum is cut into parts, the other's is not */
 }
 
 static double norm_loss(const double *x, const double *w, const float *d_out, int64_t rows,

@@ -381,7 +381,7 @@ static void unstable_variants_stay(void **state) {
     expect_no_text(broken, "report.html", "Better:");
     expect_no_text(broken, "report.html", "Stale statistics");
     expect_text(broken, "figures/2-kjv-differences-in-loss.svg", "diverged in 3 of 3 seeds");
-    expect_text(broken, "report.html", "in 2 of 3 forms and is unstable in 1");
+    expect_text(broken, "report.html", "in 2 of 3 forms and is <strong>unstable</strong> in 1");
     expect_text(broken, "tables/claims.csv",
                 "seen here: linear elu: unstable, diverged in 3 of 3 seeds");
 }
@@ -478,6 +478,17 @@ static void verdicts_are_read(void **state) {
     expect_after(plain, "summary.json", "\"verdict\": \"unclear\"", "\"verdict\": \"better\"",
                  "a verdict that its interval denies");
     expect_no_text(plain, "report.html", "Better:");
+    report_again(plain, SRNN_OK);
+}
+
+/* A speed that was not measured side by side with the baseline's has a mark, and the mark a note. */
+static void speeds_apart_are_marked(void **state) {
+    (void)state;
+    expect_no_text(plain, "report.html", "side by side");
+    expect_after(plain, "summary.json", "\"tokens_per_second\": 93000",
+                 "\"apart\": true, \"tokens_per_second\": 93000", "Not side by side");
+    expect_text(plain, "report.html", "93\u202f000*</td>");
+    expect_field(plain, "tables/1-recall-costs.csv", "norm", "tokens/s", "93000");
     report_again(plain, SRNN_OK);
 }
 
@@ -637,10 +648,10 @@ static void orders_are_of_one_family(void **state) {
     }
 }
 
-/* Every name with a layer of its own, and what docs/VARIANTS.md says it chooses. */
+/* Every name with a layer of its own, and what docs/SYSTEMS.md says it chooses. */
 static void every_system_is_told(void **state) {
     (void)state;
-    char *document = read_text(SOFTRNN_TEST_INPUTS "/../../docs", "VARIANTS.md");
+    char *document = read_text(SOFTRNN_TEST_INPUTS "/../../docs", "SYSTEMS.md");
     const srnn_variant *variant;
     const sr_system *system;
     for (size_t i = 0; (variant = srnn_variant_at(i)); i++)
@@ -650,7 +661,7 @@ static void every_system_is_told(void **state) {
         char cell[256];
         snprintf(cell, sizeof cell, "| %s |\n", system->chooses);
         if (!strstr(system->name, "avey") && *system->chooses && !strstr(document, cell))
-            fail_msg("docs/VARIANTS.md does not say that %s chooses %s", system->name,
+            fail_msg("docs/SYSTEMS.md does not say that %s chooses %s", system->name,
                      system->chooses);
     }
     free(document);
@@ -700,6 +711,7 @@ int main(void) {
         cmocka_unit_test(one_seed_is_judged_by_loss),
         cmocka_unit_test(unstable_variants_stay),
         cmocka_unit_test(verdicts_are_read),
+        cmocka_unit_test(speeds_apart_are_marked),
         cmocka_unit_test(damaged_records_are_said),
         cmocka_unit_test(no_order_is_dropped),
         cmocka_unit_test(the_question_comes_first),

@@ -163,6 +163,13 @@ static void selections(void **state) {
     assert_int_equal(count_runs("only: [norm]"), 16);
     assert_int_equal(count_runs("only: [recall]\nskip: ['*.7', deep]"), 6);
     assert_int_equal(count_runs("only: ['a/b <i>']"), 8);
+    /* Words of one kind add up, kinds narrow each other. */
+    assert_int_equal(count_runs("only: [copy, recall]"),
+                     count_runs("only: [copy]") + count_runs("only: [recall]"));
+    assert_int_equal(count_runs("only: [copy, norm]"), 8);
+    assert_int_equal(count_runs("only: [copy, norm, softmax, deep]"), 8);
+    assert_int_equal(count_runs("only: [copy, norm, '*.7']"), 4);
+    assert_int_equal(count_runs("skip: [copy, norm]"), 16); /* each for itself */
     assert_int_equal(count_runs("only: [nothing]"), 0);
     assert_non_null(strstr(srnn_error_detail(), "only: "));
     assert_int_equal(count_runs("only: [recall, coppy]"), 0);
@@ -371,7 +378,7 @@ static const sr_summary_cell *make(made *m, const char *text, const double losse
     assert_int_equal(read_text(&m->study, text), SRNN_OK);
     assert_int_equal(sr_study_expand(&m->study, "text"), SRNN_OK);
     m->records = make_records(&m->study, losses);
-    assert_int_equal(sr_summary_make(&m->summary, &m->study, m->records), SRNN_OK);
+    assert_int_equal(sr_summary_make(&m->summary, &m->study, m->records, NULL), SRNN_OK);
     assert_int_equal(m->summary.count, 1);
     return &m->summary.cells[0];
 }
@@ -434,7 +441,7 @@ static void divergence_is_unstable(void **state) {
     const double both[3][2] = {{1, 1.1}, {NAN, NAN}, {1.0, 1.11}};
     assert_int_equal(verdict_of(both, 1), SR_VERDICT_UNSTABLE);
     const double baseline[3][2] = {{1, NAN}, {0.5, 0.6}, {1.0, 1.11}};
-    assert_int_equal(verdict_of(baseline, 1), SR_VERDICT_UNCLEAR);
+    assert_int_equal(verdict_of(baseline, 1), SR_VERDICT_TOO_FEW);
 }
 
 /* A run that came to its end with no number: its mean is that of the others, and it counts. */
@@ -446,6 +453,88 @@ static void numbers_that_are_not_finite(void **state) {
     assert_true(norm->finished == 2 && norm->not_finite == 1 && norm->diverged == 0);
     assert_true(norm->loss.mean == 0.5 && norm->loss.count == 1);
     assert_int_equal(norm->difference.verdict, SR_VERDICT_UNSTABLE);
+    unmake(&m);
+}
+
+/* Two learning rates, of which softmax likes the first and norm the second. */
+static void each_at_its_best_rate(void **state) {
+    (void)state;
+    made m;
+    const double losses[3][2] = {{1, 1.2}, {0.9, 1.1}, {2, 2.2}};
+    assert_int_equal(read_text(&m.study,
+                               "variants: {softmax: softmax, norm: norm, elu: linear_elu}\n"
+                               "seeds: [1, 2]\n"
+                               "learning-rates: [0.001, 0.01]\n"
+                               "tasks: {t: {settings: {data: copy}}}\n"),
+                     SRNN_OK);
+    assert_int_equal(sr_study_expand(&m.study, "text"), SRNN_OK);
+    m.records = make_records(&m.study, losses);
+    for (size_t i = 0; i < m.study.run_count; i++)
+        if (m.study.runs[i].settings.learning_rate > 0.005)
+            m.records[i].last_loss += m.study.runs[i].variant == 1 ? -0.5 : 0.5;
+    assert_int_equal(sr_summary_make(&m.summary, &m.study, m.records, NULL), SRNN_OK);
+    assert_int_equal(m.summary.count, 2);
+    assert_int_equal(m.summary.best_count, 1);
+    const sr_summary_cell *best = &m.summary.best[0];
+    assert_true(isnan(best->learning_rate) && best->count == 3);
+    assert_true(best->variants[0].learning_rate == 0.001);
+    assert_true(best->variants[1].learning_rate == 0.01);
+    assert_true(fabs(best->variants[1].difference.interval.mean + 0.6) < 1e-12);
+    assert_int_equal(best->variants[1].difference.verdict, SR_VERDICT_BETTER);
+    assert_int_equal(best->variants[1].runs, 2);
+    unmake(&m);
+}
+
+/* Runs that were not asked for count only once they have ended; a variant of one run in a cell of two seeds is
+ * compared by what the others are, and not judged. */
+static void what_was_not_asked_for(void **state) {
+    (void)state;
+    made m;
+    const double losses[3][2] = {{1, 1.2}, {0.9, 1.1}, {2, 2.2}};
+    (void)make(&m, pair_text, losses);
+    bool asked[6];
+    for (size_t i = 0; i < 6; i++) {
+        const sr_study_run *run = &m.study.runs[i];
+        asked[i] = run->variant == 0 || (run->variant == 1 && run->settings.seed == 1);
+        if (run->variant == 2 || !asked[i])
+            m.records[i].result.ending = SR_ENDING_NONE;
+    }
+    m.study.tasks[0].measure = SR_MEASURE_ACCURACY;
+    sr_summary_free(&m.summary);
+    assert_int_equal(sr_summary_make(&m.summary, &m.study, m.records, asked), SRNN_OK);
+    assert_int_equal(m.summary.left_out, 3);
+    assert_int_equal(m.summary.missing, 0);
+    const sr_summary_cell *cell = &m.summary.cells[0];
+    assert_int_equal(cell->count, 2);
+    assert_int_equal(cell->variants[1].runs, 1);
+    assert_int_equal(cell->variants[1].difference.of, SR_MEASURE_ACCURACY);
+    assert_int_equal(cell->variants[1].difference.verdict, SR_VERDICT_TOO_FEW);
+    unmake(&m);
+}
+
+/* softmax and norm ran beside each other, elu alone; then norm on another machine. */
+static void speeds_that_do_not_compare(void **state) {
+    (void)state;
+    made m;
+    const double losses[3][2] = {{1, 1.2}, {0.9, 1.1}, {2, 2.2}};
+    (void)make(&m, pair_text, losses);
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < m.study.run_count; i++) {
+            const sr_study_run *run = &m.study.runs[i];
+            sr_result *r = &m.records[i].result;
+            snprintf(r->host, sizeof r->host, "%s", pass && run->variant == 1 ? "there" : "here");
+            r->threads = 1;
+            r->started = 100 * (double)run->settings.seed + (run->variant == 2 ? 50 : 0);
+            r->ended = r->started + 40;
+        }
+        sr_summary_free(&m.summary);
+        assert_int_equal(sr_summary_make(&m.summary, &m.study, m.records, NULL), SRNN_OK);
+        const sr_summary_variant *variants = m.summary.cells[0].variants;
+        assert_false(variants[0].apart);
+        assert_true(variants[1].apart == (pass == 1));
+        assert_true(variants[2].apart ==
+                    (pass == 0)); /* in the second pass softmax is alone, too */
+    }
     unmake(&m);
 }
 
@@ -532,6 +621,9 @@ int main(void) {
         cmocka_unit_test(shared_tensors_start_equal),
         cmocka_unit_test(summaries),
         cmocka_unit_test(verdicts),
+        cmocka_unit_test(each_at_its_best_rate),
+        cmocka_unit_test(what_was_not_asked_for),
+        cmocka_unit_test(speeds_that_do_not_compare),
         cmocka_unit_test(divergence_is_unstable),
         cmocka_unit_test(numbers_that_are_not_finite),
         cmocka_unit_test(one_seed_compares_losses),

@@ -7,8 +7,15 @@
 /* Below this the plain sum of the series loses digits that matter; above this exp overflows. */
 static const double cancels = -8, overflows = 690;
 
-/* Terms of the series that are smaller than this are as good as zero. */
-static const double vanishes = 1e-200;
+/* Terms of the series that are smaller than this share of exp(x) are as good as zero. */
+static const double vanishes = 1e-20;
+
+/* Reciprocals, and the last term that is computed: where |x| is at most the order, those after it have vanished. */
+enum { FAR = 3 * SR_TAYLOR_ORDER_MAX };
+typedef struct reciprocals {
+    double of[FAR + 1]; /* from 1 on */
+    int far;
+} reciprocals;
 
 const char *sr_centre_name(sr_centre centre) {
     switch (centre) {
@@ -75,28 +82,35 @@ static parts parts_of(double *scratch, const sr_truncation_row *row, int cuts) {
 
 /* table (cuts) of one column: for x far below zero, orders of |x| and more are exp(x) less the rest
  * of the series, whose terms alternate and fall. The rest begins where its terms do not count. */
-static void mend(double *table, int stride, double x, int cuts, int most_order) {
-    const int far = 3 * most_order > most_order + 48 ? 3 * most_order : most_order + 48;
+static void mend(double *table, int stride, double x, int cuts, const reciprocals *one_by) {
+    const double whole = exp(x), enough = vanishes * whole, inverse_x = 1 / x;
     double term = 1, rest = 0;
     int n = 0, cut = cuts - 1;
-    while (n < far && (n < -x || fabs(term) > vanishes))
-        term *= x / ++n;
+    if (sr_cut_order(cut) < -x)
+        return;
+    while (n < one_by->far && (n < -x || fabs(term) > enough))
+        term *= x * one_by->of[++n];
     for (; cut >= 0 && sr_cut_order(cut) >= -x; n--) {
         for (; cut >= 0 && sr_cut_order(cut) >= n && sr_cut_order(cut) >= -x; cut--)
-            table[(size_t)cut * (size_t)stride] = exp(x) - rest;
+            table[(size_t)cut * (size_t)stride] = whole - rest;
         rest += term;
-        term *= n / x;
+        term *= n * inverse_x;
     }
 }
 
 /* p->table = T_N(p->x) for all cuts. */
 static void fill_table(const parts *p, int count, int most_order) {
     const int cuts = sr_cut_count(most_order);
+    const int far = 3 * most_order > most_order + 48 ? 3 * most_order : most_order + 48;
+    reciprocals one_by;
+    one_by.far = far < FAR ? far : FAR;
+    for (int n = 1; n <= one_by.far; n++)
+        one_by.of[n] = 1.0 / n;
     for (int j = 0; j < count; j++)
         p->term[j] = p->sum[j] = 1;
     for (int n = 1, cut = 0; n <= most_order; n++) {
         for (int j = 0; j < count; j++) {
-            p->term[j] *= p->x[j] / n;
+            p->term[j] *= p->x[j] * one_by.of[n];
             p->sum[j] += p->term[j];
         }
         if (cut < cuts && n == sr_cut_order(cut))
@@ -105,7 +119,7 @@ static void fill_table(const parts *p, int count, int most_order) {
     }
     for (int j = 0; j < count; j++)
         if (p->x[j] < cancels)
-            mend(p->table + j, count, p->x[j], cuts, most_order);
+            mend(p->table + j, count, p->x[j], cuts, &one_by);
 }
 
 /* out (D) = what the layer makes of these weights. */

@@ -3,8 +3,10 @@
 
 #include "base/memory.h"
 #include "data/rows/synthetic.h"
+#include "data/shards/manifest.h"
 #include "data/text/buffer.h"
 #include "data/text/input.h"
+#include "files/path.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,18 +102,54 @@ static srnn_status open_bin(sr_dataset datasets[SR_SPLITS], const char *where,
     return SRNN_OK;
 }
 
-static srnn_status open_folder(sr_dataset datasets[SR_SPLITS], const char *where) {
-    for (sr_split split = SR_SPLIT_TRAIN; split < SR_SPLITS; split++)
-        SR_TRY(sr_dataset_open(&datasets[split], where, split));
+static bool is_folder(const char *path) {
+    struct stat facts;
+    return stat(path, &facts) == 0 && S_ISDIR(facts.st_mode);
+}
+
+/* What to do with a file that is to validate the shards of a folder. */
+static srnn_status refuse_file(const char *file, const char *folder) {
+    char path[SR_PATH_BYTES];
+    sr_manifest manifest;
+    SR_TRY(sr_manifest_read(&manifest, folder));
+    srnn_status status = sr_path_join(path, folder, manifest.tokenizer);
+    if (status == SRNN_OK)
+        status =
+            SR_FAIL(SRNN_ERR_ARGUMENT,
+                    "validation %s: %s is a folder of shards, so its validation data must be "
+                    "one too: softrnn data prepare --tokenizer %s --validation 0 --out "
+                    "validation %s, then --validation validation",
+                    file, folder, manifest.tokenizer_is_built_in ? manifest.tokenizer : path, file);
+    sr_manifest_free(&manifest);
+    return status;
+}
+
+static srnn_status open_other_folder(sr_dataset datasets[SR_SPLITS], const char *where,
+                                     const char *validation) {
+    const sr_dataset *train = &datasets[SR_SPLIT_TRAIN], *other = &datasets[SR_SPLIT_VALIDATION];
+    if (!is_folder(validation))
+        return refuse_file(validation, where);
+    SR_TRY(sr_dataset_open_whole(&datasets[SR_SPLIT_VALIDATION], validation));
+    if (train->shard_count > 0 && other->shard_count > 0 &&
+        train->shards[0].tokenizer_hash != other->shards[0].tokenizer_hash)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "%s and %s were made with different tokenizers", where,
+                       validation);
     return SRNN_OK;
+}
+
+static srnn_status open_folder(sr_dataset datasets[SR_SPLITS], const char *where,
+                               const sr_source_settings *settings) {
+    SR_TRY(sr_dataset_open(&datasets[SR_SPLIT_TRAIN], where, SR_SPLIT_TRAIN));
+    return settings->validation
+               ? open_other_folder(datasets, where, settings->validation)
+               : sr_dataset_open(&datasets[SR_SPLIT_VALIDATION], where, SR_SPLIT_VALIDATION);
 }
 
 static srnn_status open_datasets(sr_dataset datasets[SR_SPLITS], const char *where,
                                  const sr_source_settings *settings) {
-    struct stat facts;
     size_t length = strlen(where);
-    if (stat(where, &facts) == 0 && S_ISDIR(facts.st_mode))
-        return open_folder(datasets, where);
+    if (is_folder(where))
+        return open_folder(datasets, where, settings);
     if (length > 4 && strcmp(where + length - 4, ".bin") == 0)
         return open_bin(datasets, where, settings);
     return open_text(datasets, where, settings);
@@ -135,7 +173,12 @@ srnn_status sr_source_open(sr_source **source, const char *where,
     /* A name with a colon that is not a file was meant to be a task: its error says which there are.
      */
     if (sr_synthetic_is(where) || (strchr(where, ':') && access(where, F_OK) != 0))
-        return sr_synthetic_create(source, where, settings->seed);
+        return settings->validation
+                   ? SR_FAIL(
+                         SRNN_ERR_ARGUMENT,
+                         "validation %s: the synthetic task %s makes validation rows of its own",
+                         settings->validation, where)
+                   : sr_synthetic_create(source, where, settings->seed);
     sr_dataset datasets[SR_SPLITS] = {{0}};
     srnn_status status = open_datasets(datasets, where, settings);
     return shuffle(source, datasets, status, settings);

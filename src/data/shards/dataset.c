@@ -60,13 +60,14 @@ static srnn_status open_listed(sr_shard *shard, const sr_manifest *manifest, int
     return status;
 }
 
-static srnn_status open_split(sr_dataset *dataset, const sr_manifest *manifest, sr_split split) {
+static srnn_status open_shards(sr_dataset *dataset, const sr_manifest *manifest,
+                               const bool wanted[SR_SPLITS]) {
     sr_shard *shards;
     SR_TRY(sr_alloc_zero((void **)&shards, (size_t)manifest->shard_count, sizeof *shards));
     int64_t count = 0;
     srnn_status status = SRNN_OK;
     for (int64_t n = 0; status == SRNN_OK && n < manifest->shard_count; n++) {
-        if (manifest->shards[n].split != split)
+        if (!wanted[manifest->shards[n].split])
             continue;
         status = open_listed(&shards[count], manifest, n);
         count += status == SRNN_OK;
@@ -79,15 +80,26 @@ static srnn_status open_split(sr_dataset *dataset, const sr_manifest *manifest, 
     return status;
 }
 
-srnn_status sr_dataset_open(sr_dataset *dataset, const char *folder, sr_split split) {
+static srnn_status open_wanted(sr_dataset *dataset, const char *folder,
+                               const bool wanted[SR_SPLITS]) {
     *dataset = (sr_dataset){0};
     sr_manifest manifest;
     SR_TRY(sr_manifest_read(&manifest, folder));
-    srnn_status status = open_split(dataset, &manifest, split);
+    srnn_status status = open_shards(dataset, &manifest, wanted);
     dataset->vocab = manifest.vocab;
     dataset->end_token = manifest.end_token;
     sr_manifest_free(&manifest);
     return status;
+}
+
+srnn_status sr_dataset_open(sr_dataset *dataset, const char *folder, sr_split split) {
+    bool wanted[SR_SPLITS] = {false};
+    wanted[split] = true;
+    return open_wanted(dataset, folder, wanted);
+}
+
+srnn_status sr_dataset_open_whole(sr_dataset *dataset, const char *folder) {
+    return open_wanted(dataset, folder, (const bool[SR_SPLITS]){true, true});
 }
 
 uint64_t sr_dataset_sum(const sr_dataset *dataset, uint64_t hash) {

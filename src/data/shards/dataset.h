@@ -22,6 +22,9 @@ typedef struct sr_dataset {
  */
 srnn_status sr_dataset_open(sr_dataset *dataset, const char *folder, sr_split split);
 
+/* The same for all documents of the folder, whatever their split. */
+srnn_status sr_dataset_open_whole(sr_dataset *dataset, const char *folder);
+
 /* From shards that agree in tokenizer and vocabulary; takes them over, also on failure. */
 srnn_status sr_dataset_create(sr_dataset *dataset, sr_shard *shards, int64_t count);
 

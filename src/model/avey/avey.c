@@ -89,8 +89,10 @@ int64_t sr_avey_rows(const sr_avey *a) {
     return (int64_t)a->chunk * a->chunks;
 }
 
+/* An odd share is made even upwards, as the authors do, as long as the block is that wide. */
 int64_t sr_avey_mixed(const sr_avey *a, int C) {
-    return (int64_t)(a->share * a->expansion * C) / 2;
+    const int64_t wide = (int64_t)a->expansion * C, shared = (int64_t)(a->share * (double)wide);
+    return (shared < wide ? shared + 1 : shared) / 2;
 }
 
 int64_t sr_avey_joined(const sr_avey *a, int C) {

@@ -61,20 +61,6 @@ static void find_head(sr_model_config *config, const sr_weight_files *files) {
         config->tied = false;
 }
 
-srnn_status sr_model_load_config(sr_model_config *config, const char *folder) {
-    sr_weight_files files;
-    SR_TRY(read_config(config, folder));
-    srnn_status status = sr_weight_files_open(&files, folder, config->names);
-    if (status == SRNN_OK)
-        status = find_sizes(config, &files);
-    if (status == SRNN_OK)
-        find_head(config, &files);
-    if (status != SRNN_OK)
-        sr_model_config_free(config);
-    sr_weight_files_close(&files);
-    return status;
-}
-
 /* ---- tensors that no row of the table asks for */
 
 static bool ends_in(const char *text, const char *ending) {
@@ -159,12 +145,13 @@ static srnn_status check_tensors(const sr_weight_files *files, const sr_model_co
 
 /* ---- weights */
 
-static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
-                               const sr_weight_files *files, const char *folder) {
+/* *found: the tensor of the files that `spec` of a model asks for, which fits it. */
+static srnn_status find_fitting(const sr_tensor **found, const sr_tensor_spec *spec, bool tied,
+                                const sr_weight_files *files, const char *folder) {
     const sr_tensor *tensor = sr_weight_files_find(files, spec->name);
     char there[SR_SPEC_NAME];
     sr_tensor_name_there(there, files->names, spec->name);
-    if (!tensor && model->config.tied && strcmp(spec->name, EMBEDDING) == 0)
+    if (!tensor && tied && strcmp(spec->name, EMBEDDING) == 0)
         tensor = sr_weight_files_find(files, HEAD);
     if (!tensor)
         return SR_FAIL(SRNN_ERR_FORMAT, "%s: the files hold no %s, which the model needs", folder,
@@ -176,6 +163,44 @@ static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
         tensor->dtype != SR_DTYPE_F16 && tensor->dtype != SR_DTYPE_BF16)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s: %s is of type %s; weights are floating-point",
                        folder, there, sr_dtype_name(tensor->dtype));
+    *found = tensor;
+    return SRNN_OK;
+}
+
+/* The files hold the tensors of this configuration, and no others. */
+static srnn_status check_files(const sr_weight_files *files, const sr_model_config *config,
+                               const char *folder) {
+    sr_tensor_table table = {0};
+    const sr_tensor *found;
+    srnn_status status = sr_model_tensors(&table, config);
+    if (status == SRNN_OK)
+        status = check_tensors(files, config, &table, folder);
+    for (size_t i = 0; i < table.count && status == SRNN_OK; i++)
+        status = find_fitting(&found, &table.specs[i], config->tied, files, folder);
+    sr_tensor_table_free(&table);
+    return status;
+}
+
+srnn_status sr_model_load_config(sr_model_config *config, const char *folder) {
+    sr_weight_files files;
+    SR_TRY(read_config(config, folder));
+    srnn_status status = sr_weight_files_open(&files, folder, config->names);
+    if (status == SRNN_OK)
+        status = find_sizes(config, &files);
+    if (status == SRNN_OK)
+        find_head(config, &files);
+    if (status == SRNN_OK)
+        status = check_files(&files, config, folder);
+    if (status != SRNN_OK)
+        sr_model_config_free(config);
+    sr_weight_files_close(&files);
+    return status;
+}
+
+static srnn_status load_tensor(sr_model *model, const sr_tensor_spec *spec,
+                               const sr_weight_files *files, const char *folder) {
+    const sr_tensor *tensor = NULL;
+    SR_TRY(find_fitting(&tensor, spec, model->config.tied, files, folder));
     return sr_stream_in(model->backend, model->weights + spec->start, tensor);
 }
 

@@ -13,8 +13,8 @@
  * names of their own. */
 srnn_status sr_model_load(sr_model **model, sr_backend *backend, const char *folder);
 
-/* The two halves of it: what model a folder holds (free with sr_model_config_free), and its weights
- * into a model made from that. */
+/* The two halves of it: what model a folder holds (free with sr_model_config_free), the shapes of its tensors compared
+ * with config.json, before memory is taken for them; and its weights into a model made from that. */
 srnn_status sr_model_load_config(sr_model_config *config, const char *folder);
 srnn_status sr_model_load_weights(sr_model *model, const char *folder);
 

@@ -9,7 +9,7 @@ typedef struct sr_system {
     const char *name;    /* of the variant */
     const char *title;   /* of the system */
     const char *paper;   /* arXiv's number; NULL: none */
-    const char *chooses; /* which axes, as the table in docs/VARIANTS.md says it; "" for softmax */
+    const char *chooses; /* which axes, as the table in docs/SYSTEMS.md says it; "" for softmax */
     const char *from_softmax; /* sentences */
     const char *lines;        /* what is done for each token, one line each */
     const char *state;        /* what it keeps of the past: sentences */

@@ -8,9 +8,12 @@
 #include "report/draw/escape.h"
 #include "report/page/page_files.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 srnn_status sr_page_make_folder(const char *folder, const char *name) {
     char path[SR_PATH_BYTES];
@@ -74,6 +77,25 @@ void sr_page_paragraph(sr_page *page, const char *format, ...) {
     free(text);
 }
 
+/* A figure or a table can be made again from the records at any time: it is neither made durable nor
+ * written beside the old one, which took a minute for the thousands of a large study. */
+static srnn_status write_simply(const char *path, const char *text, size_t bytes) {
+    int descriptor;
+    SR_TRY(sr_descriptor_open_own(&descriptor, path, O_WRONLY | O_CREAT | O_TRUNC));
+    FILE *out = fdopen(descriptor, "w");
+    if (!out) {
+        close(descriptor);
+        return SR_FAIL(SRNN_ERR_IO, "%s: could not be written: %s", path, strerror(errno));
+    }
+    const bool written = fwrite(text, 1, bytes, out) == bytes;
+    if (fclose(out) != 0 || !written) {
+        const int error = errno;
+        unlink(path);
+        return SR_FAIL(SRNN_ERR_IO, "%s: could not be written: %s", path, strerror(error));
+    }
+    return SRNN_OK;
+}
+
 /* Writes FOLDER/kind/name.ending with what `write` makes of `what`. */
 static srnn_status write_file(const sr_page *page, const char *kind, const char *name,
                               const char *ending, void (*write)(FILE *, const void *),
@@ -90,7 +112,7 @@ static srnn_status write_file(const sr_page *page, const char *kind, const char 
     if (fclose(out) != 0)
         status = SR_FAIL(SRNN_ERR_MEMORY, "%s: no memory to write it", path);
     if (status == SRNN_OK)
-        status = sr_file_replace(path, text, bytes);
+        status = write_simply(path, text, bytes);
     free(text);
     return status;
 }

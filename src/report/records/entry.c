@@ -16,6 +16,8 @@ const char *sr_effect_word(sr_effect effect) {
         break;
     case SR_EFFECT_BASELINE:
         return "baseline";
+    case SR_EFFECT_TOO_FEW:
+        return "too few";
     case SR_EFFECT_UNCLEAR:
         return "unclear";
     case SR_EFFECT_BETTER:
@@ -29,8 +31,8 @@ const char *sr_effect_word(sr_effect effect) {
 }
 
 static sr_effect effect_of(const char *verdict) {
-    static const sr_effect effects[] = {SR_EFFECT_UNCLEAR, SR_EFFECT_BETTER, SR_EFFECT_WORSE,
-                                        SR_EFFECT_UNSTABLE};
+    static const sr_effect effects[] = {SR_EFFECT_TOO_FEW, SR_EFFECT_UNCLEAR, SR_EFFECT_BETTER,
+                                        SR_EFFECT_WORSE, SR_EFFECT_UNSTABLE};
     for (size_t i = 0; i < sizeof effects / sizeof *effects; i++)
         if (strcmp(verdict, sr_effect_word(effects[i])) == 0)
             return effects[i];
@@ -51,6 +53,14 @@ static srnn_status read_seeds(sr_entry *entry, const json_t *difference) {
     return SRNN_OK;
 }
 
+/* Summaries of before said "unclear" of a difference without an interval, too. */
+static sr_effect without_interval(sr_effect effect, const sr_entry *entry) {
+    const bool bounded = isfinite(entry->low) && isfinite(entry->high);
+    if (effect == SR_EFFECT_UNCLEAR && !bounded)
+        effect = SR_EFFECT_TOO_FEW;
+    return effect == SR_EFFECT_TOO_FEW && !isfinite(entry->difference) ? SR_EFFECT_UNKNOWN : effect;
+}
+
 /* The verdict is the summary's. Only one that its own interval denies is not repeated. */
 static srnn_status read_difference(sr_entry *entry, const json_t *difference, bool accuracy) {
     entry->of_accuracy = accuracy && strcmp(sr_json_text_of(difference, "of"), "loss") != 0;
@@ -62,8 +72,7 @@ static srnn_status read_difference(sr_entry *entry, const json_t *difference, bo
                                                : effect_of(sr_json_text_of(difference, "verdict"));
     const bool claims = entry->effect == SR_EFFECT_BETTER || entry->effect == SR_EFFECT_WORSE;
     entry->contradicts = claims && !(entry->low > 0) && !(entry->high < 0);
-    if (entry->contradicts || (entry->effect == SR_EFFECT_UNCLEAR && !isfinite(entry->difference)))
-        entry->effect = SR_EFFECT_UNKNOWN;
+    entry->effect = entry->contradicts ? SR_EFFECT_UNKNOWN : without_interval(entry->effect, entry);
     return read_seeds(entry, difference);
 }
 
@@ -71,6 +80,7 @@ srnn_status sr_entry_read(sr_entry *entry, const sr_variant_record *variant, con
                           bool accuracy) {
     const json_t *measure = sr_json_object_of(object, accuracy ? "accuracy" : "loss");
     *entry = (sr_entry){.variant = variant};
+    entry->learning_rate = sr_json_number_of(object, "learning_rate");
     entry->mean = sr_json_number_of(measure, "mean");
     entry->deviation = sr_json_number_of(measure, "standard_deviation");
     entry->loss = sr_json_number_of(sr_json_object_of(object, "loss"), "mean");
@@ -84,6 +94,8 @@ srnn_status sr_entry_read(sr_entry *entry, const sr_variant_record *variant, con
     entry->tokens_per_second = sr_json_number_of(object, "tokens_per_second");
     entry->memory_bytes = sr_json_number_of(object, "memory_bytes");
     entry->parameters = sr_json_number_of(object, "parameters");
+    entry->apart = json_is_true(json_object_get(object, "apart"));
+    entry->more_parameters = sr_json_number_of(object, "more_parameters");
     entry->state_bytes = sr_json_number_of(object, "state_bytes");
     entry->cache_bytes = sr_json_number_of(object, "cache_bytes");
     return read_difference(entry, sr_json_object_of(object, "difference"), accuracy);
@@ -91,7 +103,9 @@ srnn_status sr_entry_read(sr_entry *entry, const sr_variant_record *variant, con
 
 void sr_entry_free(sr_entry *entry) {
     free(entry->seeds);
+    free(entry->members);
     entry->seeds = NULL;
+    entry->members = NULL;
 }
 
 sr_cost sr_entry_cost(const sr_entry *entry) {
@@ -109,6 +123,10 @@ double sr_entry_memory(const sr_entry *entry) {
 }
 
 bool sr_entry_compared(const sr_entry *entry) {
+    return sr_entry_judged(entry) || entry->effect == SR_EFFECT_TOO_FEW;
+}
+
+bool sr_entry_judged(const sr_entry *entry) {
     return sr_entry_falls_short(entry) || entry->effect == SR_EFFECT_BETTER ||
            entry->effect == SR_EFFECT_UNCLEAR;
 }
@@ -133,4 +151,12 @@ void sr_entry_write_broken(char *words, size_t size, const sr_entry *entry) {
         }
     if (!*words)
         snprintf(words, size, "not all seeds ended with a number");
+}
+
+void sr_entry_write_parameters(char words[48], const sr_entry *entry) {
+    const double percent = 100 * fabs(entry->more_parameters);
+    *words = '\0';
+    if (percent < 1e6)
+        snprintf(words, 48, "%.*f\u202f%% %s parameters", percent < 10 ? 1 : 0, percent,
+                 entry->more_parameters > 0 ? "more" : "fewer");
 }

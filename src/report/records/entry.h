@@ -14,12 +14,14 @@ typedef struct sr_variant_record {
     bool known;                /* the text form is one that this program reads */
     srnn_attention descriptor; /* if known */
     int style;                 /* in charts; 0 is the baseline */
+    bool used;                 /* in a cell: some run of it was asked for, or has ended */
 } sr_variant_record;
 
 /* The verdict of summary.json on a variant. */
 typedef enum sr_effect {
     SR_EFFECT_UNKNOWN = 0, /* nothing to compare */
     SR_EFFECT_BASELINE,
+    SR_EFFECT_TOO_FEW, /* a difference without an interval: too few runs to judge it */
     SR_EFFECT_UNCLEAR, /* the interval includes zero */
     SR_EFFECT_BETTER,
     SR_EFFECT_WORSE,
@@ -33,8 +35,13 @@ typedef struct sr_cost {
     double mean, low, high;
 } sr_cost;
 
+struct sr_run_record;
+
 typedef struct sr_entry {
     const sr_variant_record *variant;
+    double learning_rate;                 /* of its runs */
+    const struct sr_run_record **members; /* (member_count), owned: its runs */
+    size_t member_count;
     double mean, deviation; /* of the cell's measure over seeds */
     double loss, best_loss; /* means */
     bool of_accuracy;       /* the difference is one of accuracy (more is better), else of loss */
@@ -45,7 +52,9 @@ typedef struct sr_entry {
     sr_effect effect;
     bool contradicts; /* the verdict says better or worse, and the interval includes zero */
     double runs, finished, diverged, failed, skipped;
-    double not_finite; /* of the finished: ended without a finite number */
+    double not_finite;      /* of the finished: ended without a finite number */
+    bool apart;             /* its speed was not measured side by side with the baseline's */
+    double more_parameters; /* share beyond the baseline's; NAN: not so different that it matters */
     double tokens_per_second, memory_bytes, parameters, state_bytes, cache_bytes;
 } sr_entry;
 
@@ -59,8 +68,14 @@ sr_cost sr_entry_cost(const sr_entry *entry);
 /* Bytes of its state, else of keys and values. */
 double sr_entry_memory(const sr_entry *entry);
 
-/* True if the variant has a verdict beside the baseline's. */
+/* True if the variant is compared with the baseline, whether or not its runs are enough to judge. */
 bool sr_entry_compared(const sr_entry *entry);
+
+/* True if its runs are enough to judge it. */
+bool sr_entry_judged(const sr_entry *entry);
+
+/* "12 % more parameters" than the baseline, where that matters; else "". */
+void sr_entry_write_parameters(char words[48], const sr_entry *entry);
 
 /* True if it is worse, or unstable. */
 bool sr_entry_falls_short(const sr_entry *entry);

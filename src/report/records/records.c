@@ -31,7 +31,7 @@ static srnn_status read_variants(sr_records *records) {
     return SRNN_OK;
 }
 
-static const sr_variant_record *find_variant(const sr_records *records, const char *name) {
+static sr_variant_record *find_variant(const sr_records *records, const char *name) {
     for (size_t i = 0; i < records->variant_count; i++)
         if (strcmp(records->variants[i].name, name) == 0)
             return &records->variants[i];
@@ -99,21 +99,32 @@ static double task_pairs(const sr_records *records, const char *task) {
     return NAN;
 }
 
-/* The baseline costs nothing. */
-static double rank_of(const sr_entry *entry) {
+/* Variants with a difference come first, then those that have a number alone, unstable ones, and
+ * what has none. */
+static int class_of(const sr_entry *entry) {
+    if (!isfinite(entry->mean) && !isfinite(entry->difference))
+        return 3;
+    if (entry->effect == SR_EFFECT_UNSTABLE)
+        return 2;
+    return entry->effect != SR_EFFECT_BASELINE && !isfinite(entry->difference);
+}
+
+/* What a class is sorted by: less is better; the baseline costs nothing. */
+static double rank_of(const sr_entry *entry, bool accuracy) {
+    if (class_of(entry) == 1)
+        return accuracy ? -entry->mean : entry->mean;
     return entry->effect == SR_EFFECT_BASELINE ? 0 : sr_entry_cost(entry).mean;
 }
 
-/* Unstable variants come after all that have a number and are not. */
-static int class_of(const sr_entry *entry) {
-    return isnan(rank_of(entry)) ? 2 : entry->effect == SR_EFFECT_UNSTABLE;
-}
-
-static int by_rank(const void *a, const void *b) {
+static int by_rank(const void *a, const void *b, void *accuracy) {
     const sr_entry *left = *(const sr_entry *const *)a, *right = *(const sr_entry *const *)b;
     if (class_of(left) != class_of(right))
         return class_of(left) - class_of(right);
-    return (rank_of(left) > rank_of(right)) - (rank_of(left) < rank_of(right));
+    const double first = rank_of(left, *(bool *)accuracy);
+    const double second = rank_of(right, *(bool *)accuracy);
+    if (isnan(first) != isnan(second))
+        return isnan(first) - isnan(second);
+    return first > second ? 1 : first < second ? -1 : (left > right) - (left < right);
 }
 
 static srnn_status rank_entries(sr_cell_record *cell) {
@@ -122,14 +133,77 @@ static srnn_status rank_entries(sr_cell_record *cell) {
     cell->ranked = memory;
     for (size_t i = 0; i < cell->count; i++)
         cell->ranked[i] = &cell->entries[i];
-    qsort(cell->ranked, cell->count, sizeof *cell->ranked, by_rank);
+    qsort_r(cell->ranked, cell->count, sizeof *cell->ranked, by_rank, &cell->accuracy);
+    return SRNN_OK;
+}
+
+static bool same_number(double a, double b) {
+    return a == b || (isnan(a) && isnan(b));
+}
+
+/* True if the run is of the cell's task and size, at whatever learning rate. */
+static bool run_fits(const sr_run_record *run, const sr_cell_record *cell) {
+    return strcmp(run->task, cell->task) == 0 && strcmp(run->size, cell->size) == 0;
+}
+
+static srnn_status add_member(sr_entry *entry, const sr_run_record *run) {
+    if ((entry->member_count & (entry->member_count - 1)) == 0) {
+        const size_t capacity = entry->member_count ? 2 * entry->member_count : 1;
+        const sr_run_record **grown = realloc(entry->members, capacity * sizeof *grown);
+        if (!grown)
+            return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the runs of a variant");
+        entry->members = grown;
+    }
+    entry->members[entry->member_count++] = run;
+    return SRNN_OK;
+}
+
+static sr_entry *entry_of(sr_cell_record *cell, const sr_variant_record *variant) {
+    for (size_t i = 0; i < cell->count; i++)
+        if (cell->entries[i].variant == variant)
+            return &cell->entries[i];
+    return NULL;
+}
+
+/* Gives every entry its runs, once: sections then need not look through all of them. */
+static srnn_status find_members(const sr_records *records, sr_cell_record *cell) {
+    cell->length = NAN;
+    for (size_t i = 0; i < records->run_count; i++) {
+        const sr_run_record *run = &records->runs[i];
+        sr_entry *entry = run_fits(run, cell) ? entry_of(cell, run->variant) : NULL;
+        if (!entry || !same_number(run->learning_rate, entry->learning_rate))
+            continue;
+        if (isnan(cell->length))
+            cell->length = sr_json_number_of(run->plan, "length");
+        SR_TRY(add_member(entry, run));
+    }
+    return SRNN_OK;
+}
+
+static srnn_status read_entries(sr_records *records, sr_cell_record *cell, const json_t *object) {
+    void *memory;
+    const size_t count = sr_json_count_of(object, "variants");
+    SR_TRY(sr_alloc_zero(&memory, count, sizeof *cell->entries));
+    cell->entries = memory;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *entry = sr_json_element_of(object, "variants", i);
+        sr_variant_record *variant = find_variant(records, sr_json_text_of(entry, "variant"));
+        if (!variant)
+            return SR_FAIL(SRNN_ERR_FORMAT, "%s/summary.json: variant \"%s\" is not in study.json",
+                           records->folder, sr_json_text_of(entry, "variant"));
+        sr_entry *read = &cell->entries[cell->count++];
+        SR_TRY(sr_entry_read(read, variant, entry, cell->accuracy));
+        variant->used = true;
+        if (!cell->at_best)
+            read->learning_rate = cell->learning_rate;
+        if (variant->style == 0)
+            cell->baseline = read;
+    }
     return SRNN_OK;
 }
 
 static srnn_status read_cell(sr_records *records, sr_cell_record *cell, const json_t *object) {
-    void *memory;
     const json_t *noise = sr_json_object_of(object, "noise");
-    const size_t count = sr_json_count_of(object, "variants");
     cell->task = sr_json_text_of(object, "task");
     cell->size = sr_json_text_of(object, "size");
     cell->learning_rate = sr_json_number_of(object, "learning_rate");
@@ -138,45 +212,42 @@ static srnn_status read_cell(sr_records *records, sr_cell_record *cell, const js
     cell->noise_floor = sr_json_number_of(noise, "floor");
     cell->noise_seeds = sr_json_number_of(noise, "seeds");
     cell->pairs = task_pairs(records, cell->task);
-    cell->length = NAN;
-    for (size_t i = 0; i < records->run_count && isnan(cell->length); i++)
-        if (sr_run_in_cell(&records->runs[i], cell))
-            cell->length = sr_json_number_of(records->runs[i].plan, "length");
-    SR_TRY(sr_alloc_zero(&memory, count, sizeof *cell->entries));
-    cell->entries = memory;
-    for (size_t i = 0; i < count; i++) {
-        const json_t *entry = sr_json_element_of(object, "variants", i);
-        const sr_variant_record *variant = find_variant(records, sr_json_text_of(entry, "variant"));
-        if (!variant)
-            return SR_FAIL(SRNN_ERR_FORMAT, "%s/summary.json: variant \"%s\" is not in study.json",
-                           records->folder, sr_json_text_of(entry, "variant"));
-        sr_entry *read = &cell->entries[cell->count++];
-        SR_TRY(sr_entry_read(read, variant, entry, cell->accuracy));
-        if (variant->style == 0)
-            cell->baseline = read;
-    }
+    SR_TRY(read_entries(records, cell, object));
+    SR_TRY(find_members(records, cell));
     return rank_entries(cell);
 }
 
-size_t sr_cell_rate(const sr_records *records, const sr_cell_record *cell, bool *others) {
-    size_t before = 0;
-    *others = false;
-    for (size_t i = 0; i < records->cell_count; i++) {
-        const sr_cell_record *other = &records->cells[i];
-        if (other == cell || strcmp(other->task, cell->task) != 0 ||
-            strcmp(other->size, cell->size) != 0)
-            continue;
-        *others = true;
-        before += other < cell;
-    }
-    return before;
+static bool are_alike(const sr_cell_record *a, const sr_cell_record *b) {
+    return strcmp(a->task, b->task) == 0 && strcmp(a->size, b->size) == 0;
+}
+
+/* Less is better: how the baseline ends in a cell. */
+static double baseline_rank(const sr_cell_record *cell) {
+    const double mean = cell->baseline ? cell->baseline->mean : NAN;
+    return isnan(mean) ? INFINITY : cell->accuracy ? -mean : mean;
+}
+
+/* The cell at best rates; in a summary that has none, the one where the baseline ends best. */
+static bool comes_before(const sr_cell_record *a, const sr_cell_record *b) {
+    if (a->at_best != b->at_best)
+        return a->at_best;
+    return baseline_rank(a) < baseline_rank(b) || (baseline_rank(a) == baseline_rank(b) && a < b);
 }
 
 static srnn_status name_cell(const sr_records *records, sr_cell_record *cell) {
     char rate[64] = "";
-    bool others;
-    (void)sr_cell_rate(records, cell, &others);
-    if (others)
+    bool others = false;
+    cell->leads = true;
+    for (size_t i = 0; i < records->cell_count; i++) {
+        const sr_cell_record *other = &records->cells[i];
+        if (other == cell || !are_alike(other, cell))
+            continue;
+        others = true;
+        cell->leads = cell->leads && comes_before(cell, other);
+    }
+    if (cell->at_best)
+        snprintf(rate, sizeof rate, ", each variant at its best learning rate");
+    else if (others)
         snprintf(rate, sizeof rate, ", learning rate %g", cell->learning_rate);
     if (asprintf(&cell->title, "%s%s%s%s", task_title(records, cell->task), *cell->size ? ", " : "",
                  cell->size, rate) < 0) {
@@ -186,18 +257,43 @@ static srnn_status name_cell(const sr_records *records, sr_cell_record *cell) {
     return SRNN_OK;
 }
 
+static srnn_status add_cell(sr_records *records, const json_t *object, bool at_best) {
+    sr_cell_record *cell = &records->cells[records->cell_count++];
+    cell->at_best = at_best;
+    return read_cell(records, cell, object);
+}
+
+static bool same_text(const json_t *a, const json_t *b, const char *key) {
+    return strcmp(sr_json_text_of(a, key), sr_json_text_of(b, key)) == 0;
+}
+
+/* Before the first cell of a task and size, that of its best rates, if there is one. */
+static srnn_status add_best(sr_records *records, const json_t *before) {
+    for (size_t i = 0; i < sr_json_count_of(records->summary, "best"); i++) {
+        const json_t *best = sr_json_element_of(records->summary, "best", i);
+        if (!same_text(best, before, "task") || !same_text(best, before, "size"))
+            continue;
+        for (size_t c = 0; c < records->cell_count; c++)
+            if (strcmp(records->cells[c].task, sr_json_text_of(before, "task")) == 0 &&
+                strcmp(records->cells[c].size, sr_json_text_of(before, "size")) == 0)
+                return SRNN_OK;
+        return add_cell(records, best, true);
+    }
+    return SRNN_OK;
+}
+
 static srnn_status read_cells(sr_records *records) {
     void *memory;
     const size_t count = sr_json_count_of(records->summary, "cells");
     records->confidence = sr_json_number_of(records->summary, "confidence");
-    SR_TRY(sr_alloc_zero(&memory, count, sizeof *records->cells));
+    SR_TRY(sr_alloc_zero(&memory, 2 * count, sizeof *records->cells));
     records->cells = memory;
     for (size_t i = 0; i < count; i++) {
-        records->cell_count = i + 1;
-        SR_TRY(read_cell(records, &records->cells[i],
-                         sr_json_element_of(records->summary, "cells", i)));
+        const json_t *object = sr_json_element_of(records->summary, "cells", i);
+        SR_TRY(add_best(records, object));
+        SR_TRY(add_cell(records, object, false));
     }
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < records->cell_count; i++)
         SR_TRY(name_cell(records, &records->cells[i]));
     return SRNN_OK;
 }
@@ -247,20 +343,11 @@ void sr_records_free(sr_records *records) {
     *records = (sr_records){0};
 }
 
-static bool same_number(double a, double b) {
-    return a == b || (isnan(a) && isnan(b));
-}
-
 const sr_entry *sr_cell_entry(const sr_cell_record *cell, const sr_variant_record *variant) {
     for (size_t i = 0; i < cell->count; i++)
         if (cell->entries[i].variant == variant)
             return &cell->entries[i];
     return NULL;
-}
-
-bool sr_run_in_cell(const sr_run_record *run, const sr_cell_record *cell) {
-    return strcmp(run->task, cell->task) == 0 && strcmp(run->size, cell->size) == 0 &&
-           same_number(run->learning_rate, cell->learning_rate);
 }
 
 double sr_cell_margin(const sr_cell_record *cell, const sr_entry *entry) {

@@ -17,10 +17,12 @@ typedef struct sr_run_record {
     sr_curve curve;
 } sr_run_record;
 
-/* One task, size and learning rate. */
+/* One task, size and learning rate; or one task and size, each variant at its best learning rate. */
 typedef struct sr_cell_record {
     const char *task, *size;
-    char *title; /* owned: the task's, with what else tells the cell from others */
+    char *title;  /* owned: the task's, with what else tells the cell from others */
+    bool at_best; /* each variant at its best learning rate; that of the cell is then NAN */
+    bool leads;   /* of the cells of its task and size, the one to speak of first */
     double learning_rate, length;
     double pairs;  /* of a recall task, as its data says; NAN: it says none */
     bool accuracy; /* the measure is accuracy, and more is better; else loss, and less is */
@@ -39,7 +41,7 @@ typedef struct sr_records {
     size_t variant_count;
     sr_run_record *runs; /* (run_count) */
     size_t run_count;
-    sr_cell_record *cells; /* (cell_count) */
+    sr_cell_record *cells; /* (cell_count), one at best rates before those of single rates */
     size_t cell_count;
 } sr_records;
 
@@ -49,13 +51,6 @@ void sr_records_free(sr_records *records);
 
 /* The variant in the cell, or NULL. */
 const sr_entry *sr_cell_entry(const sr_cell_record *cell, const sr_variant_record *variant);
-
-/* True if the run belongs to the cell. */
-bool sr_run_in_cell(const sr_run_record *run, const sr_cell_record *cell);
-
-/* Which of the learning rates of its task and size the cell is of, from 0; *others: there are more
- * than one. */
-size_t sr_cell_rate(const sr_records *records, const sr_cell_record *cell, bool *others);
 
 /* The margin within which a difference counts as none: SR_MARGIN of what the baseline ends with, in
  * what the entry's difference is of. NAN: no baseline. */

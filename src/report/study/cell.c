@@ -16,6 +16,7 @@ static int effect_style(sr_effect effect) {
         return 3;
     case SR_EFFECT_UNSTABLE:
         return 5 + 2 * SR_CHART_COLOURS;
+    case SR_EFFECT_TOO_FEW:
     case SR_EFFECT_UNCLEAR:
     case SR_EFFECT_UNKNOWN:
         break;
@@ -49,6 +50,33 @@ static size_t count_compared(const sr_cell_record *cell, bool of_accuracy) {
     return count;
 }
 
+static bool has_effect(const sr_cell_record *cell, sr_effect effect) {
+    for (size_t i = 0; i < cell->count; i++)
+        if (cell->entries[i].effect == effect)
+            return true;
+    return false;
+}
+
+/* What the marks of this figure mean; nothing of marks that it does not have. */
+static void describe_ranks(sr_chart *chart, const sr_records *records, const sr_cell_record *cell,
+                           bool floor) {
+    char bars[80] = "";
+    const bool decided = has_effect(cell, SR_EFFECT_BETTER) || has_effect(cell, SR_EFFECT_WORSE);
+    const bool unclear = has_effect(cell, SR_EFFECT_UNCLEAR);
+    if (decided || unclear)
+        snprintf(bars, sizeof bars, "Bars are %.0f\u202f%% confidence intervals, small dots ",
+                 100 * records->confidence);
+    sr_chart_describe(
+        chart, "%sthe single seeds.%s%s%s%s%s The table below holds the same numbers.",
+        *bars ? bars : "Small dots are ",
+        floor ? " The band is the noise floor, by which two seeds of the baseline differ." : "",
+        decided ? " Filled: the interval excludes zero." : "",
+        unclear ? " Hollow: it includes zero, and no difference is shown." : "",
+        has_effect(cell, SR_EFFECT_TOO_FEW) ? " Hollow without a bar: too few runs to judge." : "",
+        has_effect(cell, SR_EFFECT_UNSTABLE) ? " Squares: unstable, only the seeds that are left."
+                                             : "");
+}
+
 /* The variants whose difference is of one quantity: in a cell usually all of them. */
 static srnn_status put_ranks(sr_page *page, const sr_records *records, const sr_cell_record *cell,
                              const char *stem, bool of_accuracy) {
@@ -64,13 +92,7 @@ static srnn_status put_ranks(sr_page *page, const sr_records *records, const sr_
     sr_chart_axes(chart, "",
                   of_accuracy ? "accuracy minus the baseline's (more is better)"
                               : "loss minus the baseline's, nats (less is better)");
-    sr_chart_describe(
-        chart,
-        "Bars are %.0f\u202f%% confidence intervals, small dots the single seeds.%s Filled: the "
-        "interval excludes zero. Hollow: it includes zero, and no difference is shown. Squares: "
-        "unstable, only the seeds that are left. The table below holds the same numbers.",
-        100 * records->confidence,
-        floor ? " The band is the noise floor, by which two seeds of the baseline differ." : "");
+    describe_ranks(chart, records, cell, floor);
     chart->has_reference = true;
     if (floor)
         sr_chart_band(chart, cell->noise_floor);
@@ -95,18 +117,32 @@ static troubles find_troubles(const sr_cell_record *cell) {
     return met;
 }
 
-static void add_row(sr_table *table, const sr_entry *entry, const troubles *met) {
+/* What is better may be so by its size. */
+static void add_verdict(sr_table *table, const sr_entry *entry) {
+    char parameters[48] = "";
+    if (entry->effect == SR_EFFECT_BETTER)
+        sr_entry_write_parameters(parameters, entry);
+    sr_table_cell(table, "%s%s%s", sr_effect_word(entry->effect), *parameters ? ", " : "",
+                  parameters);
+}
+
+static void add_row(sr_table *table, const sr_cell_record *cell, const sr_entry *entry,
+                    const troubles *met) {
     const int decimals = sr_format_decimals(entry->low, entry->high, 4);
     const bool baseline = entry->effect == SR_EFFECT_BASELINE;
     sr_table_cell(table, "%s", entry->variant->name);
+    if (cell->at_best)
+        sr_table_number(table, entry->learning_rate, sr_format_size(entry->learning_rate).text);
     sr_table_number(table, entry->mean, sr_format_fixed(entry->mean, 4).text);
     sr_table_number(table, entry->deviation, sr_format_fixed(entry->deviation, 4).text);
     sr_table_cell(table, "%s", baseline ? "" : entry->of_accuracy ? "accuracy" : "loss");
     sr_table_number(table, entry->difference, sr_format_signed(entry->difference, decimals).text);
     sr_table_number(table, entry->low, sr_format_signed(entry->low, decimals).text);
     sr_table_number(table, entry->high, sr_format_signed(entry->high, decimals).text);
-    sr_table_cell(table, "%s", sr_effect_word(entry->effect));
+    add_verdict(table, entry);
     sr_table_cell(table, "%s", entry->method);
+    sr_table_number(table, baseline ? NAN : (double)entry->seed_count,
+                    baseline ? "" : sr_format_count((double)entry->seed_count).text);
     sr_table_number(table, entry->best_loss, sr_format_fixed(entry->best_loss, 4).text);
     sr_table_number(table, entry->finished, sr_format_count(entry->finished).text);
     sr_table_number(table, entry->runs, sr_format_count(entry->runs).text);
@@ -122,9 +158,10 @@ static srnn_status put_table(sr_page *page, const sr_records *records, const sr_
         const char *title;
         bool number;
     } columns[] = {
-        {"variant", false},   {"mean", true},      {"std. dev.", true}, {"difference of", false},
-        {"difference", true}, {"from", true},      {"to", true},        {"verdict", false},
-        {"interval", false},  {"best loss", true}, {"finished", true},  {"planned", true}};
+        {"variant", false},   {"mean", true},  {"std. dev.", true}, {"difference of", false},
+        {"difference", true}, {"from", true},  {"to", true},        {"verdict", false},
+        {"interval", false},  {"pairs", true}, {"best loss", true}, {"finished", true},
+        {"planned", true}};
     const troubles met = find_troubles(cell);
     char name[64], caption[200];
     sr_table *table;
@@ -134,17 +171,20 @@ static srnn_status put_table(sr_page *page, const sr_records *records, const sr_
              "interval, best first",
              cell->accuracy ? "accuracy" : "loss (nats per token)", 100 * records->confidence);
     SR_TRY(sr_table_create(&table, name, caption));
-    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        if (i == 1 && cell->at_best)
+            sr_table_number_column(table, "learning rate");
         if (columns[i].number)
             sr_table_number_column(table, columns[i].title);
         else
             sr_table_column(table, columns[i].title);
+    }
     if (met.diverged)
         sr_table_number_column(table, "diverged");
     if (met.skipped)
         sr_table_number_column(table, "skipped steps");
     for (size_t i = 0; i < cell->count; i++)
-        add_row(table, cell->ranked[i], &met);
+        add_row(table, cell, cell->ranked[i], &met);
     return sr_page_table(page, table);
 }
 
@@ -154,6 +194,10 @@ srnn_status sr_section_cell(sr_page *page, const sr_records *records, size_t ind
     sr_format_stem(stem, sizeof stem, index + 1, cell->task);
     snprintf(id, sizeof id, "task-%zu", index + 1);
     sr_page_section(page, id, cell->title);
+    if (cell->at_best)
+        sr_page_paragraph(page, "Of the learning rates below, each variant and the baseline are "
+                                "taken at the one where they end best, by the same validation: "
+                                "of more rates, the best is a little better by chance.");
     SR_TRY(put_ranks(page, records, cell, stem, cell->accuracy));
     SR_TRY(put_ranks(page, records, cell, stem, !cell->accuracy));
     SR_TRY(put_table(page, records, cell, stem));

@@ -35,6 +35,7 @@ static srnn_status put_memory(sr_page *page, const sr_cell_record *cell, const c
 static srnn_status put_table(sr_page *page, const sr_cell_record *cell, const char *stem) {
     char name[64];
     sr_table *table;
+    bool apart = false;
     snprintf(name, sizeof name, "%s-costs", stem);
     SR_TRY(sr_table_create(&table, name, "What each variant costs"));
     sr_table_column(table, "variant");
@@ -50,12 +51,21 @@ static srnn_status put_table(sr_page *page, const sr_cell_record *cell, const ch
         sr_table_number(table, entry->mean, sr_format_fixed(entry->mean, 4).text);
         sr_table_number(table, entry->state_bytes, sr_format_bytes(entry->state_bytes).text);
         sr_table_number(table, entry->cache_bytes, sr_format_bytes(entry->cache_bytes).text);
-        sr_table_number(table, entry->tokens_per_second,
-                        sr_format_count(entry->tokens_per_second).text);
+        char speed[100];
+        snprintf(speed, sizeof speed, "%s%s", sr_format_count(entry->tokens_per_second).text,
+                 entry->apart ? "*" : "");
+        sr_table_number(table, entry->tokens_per_second, speed);
+        apart = apart || entry->apart;
         sr_table_number(table, entry->memory_bytes, sr_format_bytes(entry->memory_bytes).text);
         sr_table_number(table, entry->parameters, sr_format_count(entry->parameters).text);
     }
-    return sr_page_table(page, table);
+    SR_TRY(sr_page_table(page, table));
+    if (apart)
+        sr_page_paragraph(page,
+                          "* Not side by side with the baseline: on another machine, with another "
+                          "number of threads, or beside more or fewer other runs. These speeds "
+                          "cannot be compared with the baseline\u2019s.");
+    return SRNN_OK;
 }
 
 srnn_status sr_cell_costs(sr_page *page, const sr_cell_record *cell, const char *stem) {

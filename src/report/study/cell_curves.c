@@ -5,6 +5,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 /* One of the three curves of a run. */
 typedef const sr_curve_bin *(*bins_of)(const sr_curve *curve);
@@ -44,34 +45,27 @@ static sr_curve_bin join(const sr_curve_bin *bins, size_t from, size_t stride) {
 }
 
 /* What a step is in tokens, and in seconds at the variant's speed. */
-static void set_scale(sr_chart *chart, const sr_records *records, const sr_cell_record *cell,
-                      const sr_entry *entry) {
-    for (size_t r = 0; r < records->run_count; r++)
-        if (sr_run_in_cell(&records->runs[r], cell)) {
-            const json_t *plan = records->runs[r].plan;
-            const double tokens =
-                sr_json_number_of(plan, "tokens") / sr_json_number_of(plan, "steps");
-            sr_chart_scale(chart, tokens, tokens / entry->tokens_per_second);
-            return;
-        }
+static void set_scale(sr_chart *chart, const sr_entry *entry) {
+    if (entry->member_count == 0)
+        return;
+    const json_t *plan = entry->members[0]->plan;
+    const double tokens = sr_json_number_of(plan, "tokens") / sr_json_number_of(plan, "steps");
+    sr_chart_scale(chart, tokens, tokens / entry->tokens_per_second);
 }
 
 /* A variant's mean over seeds, with the least and the most of them. Only bins that every seed has
  * count, so that a seed that ended early makes no jump. */
-static void add_variant(sr_chart *chart, const sr_records *records, const sr_cell_record *cell,
-                        const sr_entry *entry, bins_of bins) {
-    const sr_variant_record *variant = entry->variant;
-    sr_chart_series(chart, variant->name, variant->style);
-    set_scale(chart, records, cell, entry);
-    const size_t stride = stride_of(records);
+static void add_variant(sr_chart *chart, const sr_entry *entry, size_t stride, bins_of bins) {
+    sr_chart_series(chart, entry->variant->name, entry->variant->style);
+    set_scale(chart, entry);
     for (size_t i = 0; i < SR_CURVE_BINS; i += stride) {
         double sum = 0, step = NAN, least = DBL_MAX, most = -DBL_MAX;
         size_t count = 0;
-        for (size_t r = 0; r < records->run_count; r++) {
-            const sr_run_record *run = &records->runs[r];
-            if (!sr_run_in_cell(run, cell) || run->variant != variant || run->curve.last_step == 0)
+        for (size_t r = 0; r < entry->member_count; r++) {
+            const sr_curve *curve = &entry->members[r]->curve;
+            if (curve->last_step == 0)
                 continue;
-            const sr_curve_bin bin = join(bins(&run->curve), i, stride);
+            const sr_curve_bin bin = join(bins(curve), i, stride);
             const double value = sr_curve_bin_value(&bin);
             sum += value;
             step = sr_curve_bin_step(&bin);
@@ -84,6 +78,22 @@ static void add_variant(sr_chart *chart, const sr_records *records, const sr_cel
     }
 }
 
+/* True if a run of the cell has not come to its end: its curve ends before. */
+static bool is_cut(const sr_cell_record *cell) {
+    for (size_t i = 0; i < cell->count; i++)
+        for (size_t r = 0; r < cell->entries[i].member_count; r++)
+            if (strcmp(cell->entries[i].members[r]->status, "finished") != 0)
+                return true;
+    return false;
+}
+
+static bool has_seeds(const sr_cell_record *cell) {
+    for (size_t i = 0; i < cell->count; i++)
+        if (cell->entries[i].member_count > 1)
+            return true;
+    return false;
+}
+
 static srnn_status put_curves(sr_page *page, const sr_records *records, const sr_cell_record *cell,
                               const char *stem, const char *what, bins_of bins) {
     char name[80], title[120];
@@ -94,12 +104,18 @@ static srnn_status put_curves(sr_page *page, const sr_records *records, const sr
     snprintf(full, sizeof full, "%s%s", stem, name + 1);
     SR_TRY(sr_chart_create(&chart, SR_CHART_LINES, full, title));
     sr_chart_axes(chart, "step", what);
-    sr_chart_describe(
-        chart, "One line per variant: the mean over its seeds, with a band from the "
-               "least to the most of them, named where it ends. The table above holds the numbers "
-               "there. Seconds are those of the median speed.");
+    sr_chart_describe(chart,
+                      "One line per variant%s, named where it ends. %s Seconds are those of "
+                      "the median speed.",
+                      has_seeds(cell) ? ": the mean over its seeds, with a band from the least to "
+                                        "the most of them"
+                                      : "",
+                      is_cut(cell) ? "A line ends where the first of its runs did; the table above "
+                                     "is of the runs that finished."
+                                   : "The table above holds the numbers there.");
+    const size_t stride = stride_of(records);
     for (size_t i = 0; i < cell->count; i++)
-        add_variant(chart, records, cell, &cell->entries[i], bins);
+        add_variant(chart, &cell->entries[i], stride, bins);
     return sr_page_chart(page, chart);
 }
 

@@ -33,9 +33,9 @@ static bool same_but_order(const sr_entry *a, const sr_entry *b) {
 /* The orders of a cell while they are put into series. */
 typedef struct picture {
     const sr_cell_record *cell;
-    bool *placed; /* (entries) */
-    double first, last;
-    size_t points;
+    bool *placed;       /* (entries) */
+    double first, last; /* order that has a number */
+    bool joins;         /* a line joins two of them */
 } picture;
 
 /* The entry of the same series with the next order above; NULL: none that is not yet placed. */
@@ -75,42 +75,76 @@ static void add_series(sr_chart *chart, picture *p, const sr_entry *first, int s
         const double order = order_of(entry);
         p->placed[entry - p->cell->entries] = true;
         sr_chart_point(chart, order, entry->mean, entry->mean - spread, entry->mean + spread);
+        p->joins = p->joins || entry != first;
+        if (!isfinite(entry->mean))
+            continue;
         p->first = fmin(p->first, order);
         p->last = fmax(p->last, order);
-        p->points += isfinite(entry->mean) ? 1 : 0;
     }
 }
 
 /* Those without a number cannot be drawn, and are named. */
-static void describe(sr_chart *chart, const sr_cell_record *cell) {
-    char absent[TEXT] = "";
+static void list_absent(char absent[TEXT], const sr_cell_record *cell) {
+    *absent = '\0';
     for (size_t i = 0; i < cell->count; i++)
         if (order_of(&cell->entries[i]) >= 0 && !isfinite(cell->entries[i].mean)) {
             const size_t used = strlen(absent);
-            snprintf(absent + used, sizeof absent - used, "%s%.60s",
+            snprintf(absent + used, TEXT - used, "%s%.60s",
                      used ? ", " : " Without a number, hence not drawn: ",
                      cell->entries[i].variant->name);
         }
-    sr_chart_describe(chart,
-                      "Means over seeds; bands are one standard deviation to each side. A line "
-                      "joins variants that differ in nothing but the order; linear attention "
-                      "stands at order 1. The level line is the baseline, which holds every "
-                      "order.%s%s",
-                      absent, *absent ? "." : "");
+}
+
+static bool has_linear(const sr_cell_record *cell) {
+    for (size_t i = 0; i < cell->count; i++)
+        if (order_of(&cell->entries[i]) == 1 &&
+            cell->entries[i].variant->descriptor.score == SRNN_SCORE_LINEAR)
+            return true;
+    return false;
+}
+
+/* What the baseline's level line is. */
+static const char *baseline_words(const sr_cell_record *cell) {
+    if (!cell->baseline || !isfinite(cell->baseline->mean))
+        return "";
+    return cell->baseline->variant->known &&
+                   cell->baseline->variant->descriptor.score == SRNN_SCORE_EXP
+               ? " The level line is the baseline, which holds every order."
+               : " The level line is the baseline.";
+}
+
+static bool has_deviation(const sr_cell_record *cell) {
+    for (size_t i = 0; i < cell->count; i++)
+        if (order_of(&cell->entries[i]) >= 0 && isfinite(cell->entries[i].deviation))
+            return true;
+    return false;
+}
+
+static void describe(sr_chart *chart, const picture *p) {
+    char absent[TEXT];
+    list_absent(absent, p->cell);
+    sr_chart_describe(
+        chart, "%s%s%s%s%s%s",
+        has_deviation(p->cell) ? "Means over seeds; bands are one standard deviation to each side."
+                               : "Of one seed each.",
+        p->joins ? " A line joins variants that differ in nothing but the order." : "",
+        has_linear(p->cell) ? " Linear attention stands at order 1." : "", baseline_words(p->cell),
+        absent, *absent ? "." : "");
 }
 
 static void fill(sr_chart *chart, picture *p) {
     int style = 1;
     for (const sr_entry *first; (first = least_left(p));)
         add_series(chart, p, first, style++);
-    if (p->cell->baseline && p->points && isfinite(p->cell->baseline->mean)) {
+    if (p->cell->baseline && isfinite(p->first) && isfinite(p->cell->baseline->mean)) {
         sr_chart_series(chart, p->cell->baseline->variant->name, 0);
         sr_chart_point(chart, p->first, p->cell->baseline->mean, NAN, NAN);
         sr_chart_point(chart, p->last, p->cell->baseline->mean, NAN, NAN);
     }
-    describe(chart, p->cell);
+    describe(chart, p);
 }
 
+/* Two orders or more: over one there is nothing to see. */
 srnn_status sr_cell_orders(sr_page *page, const sr_cell_record *cell, const char *stem) {
     char name[64];
     void *placed;
@@ -127,7 +161,7 @@ srnn_status sr_cell_orders(sr_page *page, const sr_cell_record *cell, const char
     picture p = {.cell = cell, .placed = placed, .first = INFINITY, .last = -INFINITY};
     fill(chart, &p);
     free(placed);
-    if (p.points < 2) {
+    if (!(p.first < p.last)) {
         sr_chart_free(chart);
         return SRNN_OK;
     }

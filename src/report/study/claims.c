@@ -83,7 +83,9 @@ static const char *judge_norm(const sr_cell_record *cell, FILE *why) {
     if (t.all == 0)
         return "";
     write_kind(why, cell, sr_kind_normed);
-    return t.level == t.all ? seen : t.short_of ? not_seen : cannot_tell;
+    if (t.level == t.all)
+        return seen;
+    return !t.short_of ? cannot_tell : t.level ? in_part : not_seen;
 }
 
 static const char *judge_orders(const sr_cell_record *cell, FILE *why) {
@@ -127,6 +129,8 @@ static srnn_status add_claim(sr_table *table, const sr_records *records, size_t 
     sr_table_cell(table, "%s", claims[claim].words);
     for (size_t i = 0; i < records->cell_count; i++) {
         judgement j = {"", NULL};
+        if (!records->cells[i].leads)
+            continue;
         const srnn_status status = judge(&j, claim, &records->cells[i]);
         if (status == SRNN_OK)
             sr_table_judgement(table, *j.word ? j.word : "\u2013", j.why);
@@ -141,6 +145,8 @@ static srnn_status is_met(bool *met, const sr_records *records, size_t claim) {
     *met = false;
     for (size_t i = 0; i < records->cell_count && !*met; i++) {
         judgement j = {"", NULL};
+        if (!records->cells[i].leads)
+            continue;
         const srnn_status status = judge(&j, claim, &records->cells[i]);
         *met = *j.word;
         free(j.why);
@@ -152,7 +158,8 @@ static srnn_status is_met(bool *met, const sr_records *records, size_t claim) {
 static srnn_status fill(sr_table *table, const sr_records *records) {
     sr_table_column(table, "The paper says");
     for (size_t i = 0; i < records->cell_count; i++)
-        sr_table_column(table, records->cells[i].title);
+        if (records->cells[i].leads)
+            sr_table_column(table, records->cells[i].title);
     for (size_t claim = 0; claim < CLAIMS; claim++) {
         bool met;
         SR_TRY(is_met(&met, records, claim));
@@ -164,6 +171,8 @@ static srnn_status fill(sr_table *table, const sr_records *records) {
 
 srnn_status sr_section_claims(sr_page *page, const sr_records *records) {
     sr_table *table;
+    if (!sr_study_is_about_paper(records))
+        return SRNN_OK;
     SR_TRY(sr_table_create(&table, "claims",
                            "What the paper says, and whether it is seen in these small models"));
     const srnn_status status = fill(table, records);

@@ -32,12 +32,19 @@ static void write_size(sentence *s, const char *verb, const sr_entry *entry) {
             sr_format_size(sr_entry_cost(entry).mean).text, unit_of(entry));
 }
 
+/* What is better may be so by its size. */
+static void write_gain(sentence *s, const sr_entry *entry) {
+    char parameters[48];
+    write_size(s, "gains", entry);
+    sr_entry_write_parameters(parameters, entry);
+    if (*parameters)
+        fprintf(s->out, " (with %s)", parameters);
+}
+
 /* What an interval that includes zero leaves open. */
 static void write_open(sentence *s, const sr_entry *entry) {
     const sr_cost cost = sr_entry_cost(entry);
-    if (!isfinite(cost.low) || !isfinite(cost.high)) {
-        fputs(" has too few runs to judge", s->out);
-    } else if (sr_cell_keeps_up(s->cell, entry)) {
+    if (sr_cell_keeps_up(s->cell, entry)) {
         fprintf(s->out, " costs <strong>nothing that shows here</strong> (at most %s%s)",
                 sr_format_bound(cost.high, cost.low, cost.high).text, unit_of(entry));
     } else {
@@ -55,7 +62,7 @@ static void write_predicate(sentence *s, const sr_entry *entry) {
         write_size(s, "costs", entry);
         break;
     case SR_EFFECT_BETTER:
-        write_size(s, "gains", entry);
+        write_gain(s, entry);
         break;
     case SR_EFFECT_UNSTABLE:
         sr_entry_write_broken(broken, sizeof broken, entry);
@@ -63,6 +70,9 @@ static void write_predicate(sentence *s, const sr_entry *entry) {
         break;
     case SR_EFFECT_UNCLEAR:
         write_open(s, entry);
+        break;
+    case SR_EFFECT_TOO_FEW:
+        fputs(" has too few runs to judge", s->out);
         break;
     case SR_EFFECT_UNKNOWN:
     case SR_EFFECT_BASELINE:
@@ -88,61 +98,106 @@ static const sr_entry *first_of(const sr_cell_record *cell, sr_kind *kind) {
     return NULL;
 }
 
-typedef struct forms {
+/* How many entries of a group are what: each is counted once. */
+typedef struct tally {
+    size_t all, better, level, worse, unstable, open, too_few;
     const sr_entry *least, *most; /* of those that are worse, by their cost; NULL: none is */
-    size_t all, worse, unstable, level;
-} forms;
+    const sr_entry *best;         /* of those that are better; NULL: none is */
+} tally;
 
-static forms find_linear(const sr_cell_record *cell) {
-    forms f = {0};
-    for (size_t i = 0; i < cell->count; i++) {
-        const sr_entry *entry = cell->ranked[i];
-        if (!sr_entry_is(entry, sr_kind_linear))
-            continue;
-        f.all++;
-        f.unstable += entry->effect == SR_EFFECT_UNSTABLE;
-        f.level += sr_cell_keeps_up(cell, entry);
-        if (entry->effect != SR_EFFECT_WORSE)
-            continue;
-        f.worse++;
-        f.least = f.least ? f.least : entry;
-        f.most = entry;
+static void count_entry(tally *t, const sr_cell_record *cell, const sr_entry *entry) {
+    t->all++;
+    switch (entry->effect) {
+    case SR_EFFECT_BETTER:
+        t->better++;
+        t->best = t->best ? t->best : entry;
+        break;
+    case SR_EFFECT_WORSE:
+        t->worse++;
+        t->least = t->least ? t->least : entry;
+        t->most = entry;
+        break;
+    case SR_EFFECT_UNSTABLE:
+        t->unstable++;
+        break;
+    case SR_EFFECT_UNCLEAR:
+        t->level += sr_cell_keeps_up(cell, entry);
+        t->open += !sr_cell_keeps_up(cell, entry);
+        break;
+    case SR_EFFECT_TOO_FEW:
+        t->too_few++;
+        break;
+    case SR_EFFECT_UNKNOWN:
+    case SR_EFFECT_BASELINE:
+        break;
     }
-    return f;
 }
 
-static void write_range(sentence *s, const forms *f) {
-    const sr_formatted least = sr_format_size(sr_entry_cost(f->least).mean);
-    const sr_formatted most = sr_format_size(sr_entry_cost(f->most).mean);
+/* Of the compared entries of a kind, best first; NULL: of all of them. */
+static tally take_tally(const sr_cell_record *cell, sr_kind *kind) {
+    tally t = {0};
+    for (size_t i = 0; i < cell->count; i++)
+        if (sr_entry_compared(cell->ranked[i]) && (!kind || sr_entry_is(cell->ranked[i], kind)))
+            count_entry(&t, cell, cell->ranked[i]);
+    return t;
+}
+
+static void write_range(sentence *s, const tally *t) {
+    const sr_formatted least = sr_format_size(sr_entry_cost(t->least).mean);
+    const sr_formatted most = sr_format_size(sr_entry_cost(t->most).mean);
     if (strcmp(least.text, most.text) == 0)
-        write_size(s, "costs", f->most);
+        write_size(s, "costs", t->most);
     else
         fprintf(s->out, " costs <strong>%s to %s%s</strong>", least.text, most.text,
-                unit_of(f->most));
-    if (f->worse < f->all)
-        fprintf(s->out, " in %zu of %zu forms", f->worse, f->all);
-    if (f->unstable)
-        fprintf(s->out, " and is unstable in %zu", f->unstable);
+                unit_of(t->most));
+}
+
+/* One way that a group of entries went: "in 2 of 3 forms", then "in 1". */
+static void write_forms(sentence *s, const tally *t, size_t count, size_t *said) {
+    if (count < t->all)
+        fprintf(s->out, *said == 0 ? " in %zu of %zu forms" : " in %zu", count, t->all);
+    *said += count;
+}
+
+/* What joins a way to those before it. */
+static const char *joint(const tally *t, size_t count, size_t said) {
+    return said == 0 ? "" : said + count == t->all ? " and" : ",";
+}
+
+static void write_ways(sentence *s, const tally *t) {
+    const struct {
+        size_t count;
+        const char *words;
+    } ways[] = {{t->unstable, " is <strong>unstable</strong>"},
+                {t->level, " costs <strong>nothing that shows here</strong>"},
+                {t->open, " <strong>cannot be judged at this size</strong>"},
+                {t->too_few, " has <strong>too few runs to judge</strong>"}};
+    size_t said = 0;
+    if (t->worse) {
+        write_range(s, t);
+        write_forms(s, t, t->worse, &said);
+    }
+    if (t->better) {
+        fputs(joint(t, t->better, said), s->out);
+        write_gain(s, t->best);
+        fputs(t->better > 1 ? " at most" : "", s->out);
+        write_forms(s, t, t->better, &said);
+    }
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        if (ways[i].count) {
+            fprintf(s->out, "%s%s", joint(t, ways[i].count, said), ways[i].words);
+            write_forms(s, t, ways[i].count, &said);
+        }
 }
 
 static void say_linear(sentence *s) {
-    const forms f = find_linear(s->cell);
-    if (f.all == 0)
-        return;
-    if (f.all == 1) {
+    const tally t = take_tally(s->cell, sr_kind_linear);
+    if (t.all == 1)
         say(s, "linear attention", first_of(s->cell, sr_kind_linear));
+    if (t.all < 2)
         return;
-    }
     begin(s, "linear attention");
-    if (f.worse)
-        write_range(s, &f);
-    else if (f.unstable)
-        fprintf(s->out, " is <strong>unstable</strong> in %zu of %zu forms", f.unstable, f.all);
-    else if (f.level == f.all)
-        fprintf(s->out, " costs <strong>nothing that shows here</strong> (less than %g\u202f%%)",
-                100 * SR_MARGIN);
-    else
-        fputs(" <strong>cannot be judged at this size</strong>", s->out);
+    write_ways(s, &t);
 }
 
 /* The least order from which on all that were tried keep up. */
@@ -176,28 +231,48 @@ static void say_orders(sentence *s) {
     say(s, subject, highest);
 }
 
-/* Of the neighbouring systems: how many keep up, and which of these needs least of the past. */
+/* "2 are better", "1 is worse": a part of a count, after a comma where others came before. */
+static void write_part(sentence *s, size_t count, const char *one, const char *many, bool *first) {
+    if (!count)
+        return;
+    fprintf(s->out, "%s<strong>%zu</strong> %s", *first ? "" : ", ", count, count > 1 ? many : one);
+    *first = false;
+}
+
+static void write_parts(sentence *s, const tally *t) {
+    bool first = true;
+    write_part(s, t->better, "is better than the baseline", "are better than the baseline", &first);
+    write_part(s, t->level, "keeps up with it", "keep up with it", &first);
+    write_part(s, t->worse, "is worse", "are worse", &first);
+    write_part(s, t->unstable, "is unstable", "are unstable", &first);
+    write_part(s, t->open, "cannot be judged at this size", "cannot be judged at this size",
+               &first);
+    write_part(s, t->too_few, "has too few runs to judge", "have too few runs to judge", &first);
+}
+
+/* Of the neighbouring systems: how they do, and which of those that do well needs least of the
+ * past. */
 static void say_systems(sentence *s) {
     const sr_entry *least = NULL;
-    size_t all = 0, level = 0;
+    tally t = {0};
     for (size_t i = 0; i < s->cell->count; i++) {
-        const sr_entry *entry = &s->cell->entries[i];
+        const sr_entry *entry = s->cell->ranked[i];
         if (!sr_system_of(entry->variant->attention) || !sr_entry_compared(entry))
             continue;
-        all++;
+        count_entry(&t, s->cell, entry);
         if (entry->effect != SR_EFFECT_BETTER && !sr_cell_keeps_up(s->cell, entry))
             continue;
-        level++;
         if (!least || sr_entry_memory(entry) < sr_entry_memory(least))
             least = entry;
     }
-    if (all < 2)
+    if (t.all < 2)
         return;
     begin(s, "of ");
-    fprintf(s->out, "%zu systems, <strong>%zu</strong> keep up with the baseline", all, level);
+    fprintf(s->out, "%zu systems, ", t.all);
+    write_parts(s, &t);
     if (!least || !(s->cell->length > 0))
         return;
-    fputs("; of these ", s->out);
+    fputs("; of those that are better or keep up, ", s->out);
     sr_escape_html(s->out, least->variant->name);
     fprintf(s->out,
             " keeps least of the past: <strong>%s</strong> a token of context, the baseline %s",
@@ -205,19 +280,123 @@ static void say_systems(sentence *s) {
             sr_format_bytes(sr_entry_memory(s->cell->baseline) / s->cell->length).text);
 }
 
-/* Where the paper's kinds are not among the variants: the two ends. */
-static void say_ends(sentence *s) {
-    const sr_entry *best = NULL, *worst = NULL;
-    for (size_t i = 0; i < s->cell->count; i++)
-        if (sr_entry_compared(s->cell->ranked[i])) {
-            best = best ? best : s->cell->ranked[i];
-            worst = s->cell->ranked[i];
-        }
-    if (!best)
+/* ---- the winner */
+
+/* The entry that ends best by its mean, where nothing can be compared; NULL: none has a number. */
+static const sr_entry *best_mean(const sr_cell_record *cell) {
+    const sr_entry *best = NULL;
+    for (size_t i = 0; i < cell->count; i++) {
+        const sr_entry *entry = cell->ranked[i];
+        const bool less =
+            best && (cell->accuracy ? entry->mean > best->mean : entry->mean < best->mean);
+        if (isfinite(entry->mean) && entry->effect != SR_EFFECT_UNSTABLE && (!best || less))
+            best = entry;
+    }
+    return best;
+}
+
+static void say_nothing_compared(sentence *s) {
+    const sr_entry *best = best_mean(s->cell);
+    begin(s,
+          s->cell->baseline && isfinite(s->cell->baseline->mean)
+              ? "there is nothing to compare yet"
+              : "nothing can be compared, since the baseline has no run that ended with a number");
+    if (!best || best->effect == SR_EFFECT_BASELINE)
         return;
-    say_name(s, best);
-    if (worst != best)
-        say_name(s, worst);
+    begin(s, "of what has finished, ");
+    sr_escape_html(s->out, best->variant->name);
+    fprintf(s->out, " ends best, at %s", sr_format_fixed(best->mean, 4).text);
+}
+
+/* Nothing has an interval: who is ahead, without a judgement. */
+static void say_too_few(sentence *s, const tally *t) {
+    const sr_entry *first = s->cell->ranked[0];
+    begin(s, "there are <strong>too few runs to judge</strong> ");
+    fprintf(s->out, t->all == 1 ? "the variant" : "any of %zu variants", t->all);
+    begin(s, "so far ");
+    if (first->effect == SR_EFFECT_BASELINE) {
+        fputs("the baseline ", s->out);
+        sr_escape_html(s->out, first->variant->name);
+        fputs(" is ahead", s->out);
+    } else {
+        sr_escape_html(s->out, first->variant->name);
+        fprintf(s->out, " is ahead, by %s%s", sr_format_size(sr_entry_cost(first).mean).text,
+                unit_of(first));
+    }
+}
+
+static void say_best(sentence *s, const tally *t) {
+    begin(s, "the best variant is <strong>");
+    sr_escape_html(s->out, t->best->variant->name);
+    fputs("</strong>: it", s->out);
+    write_gain(s, t->best);
+    fputs(" over ", s->out);
+    sr_escape_html(s->out, s->cell->baseline->variant->name);
+    if (t->better > 1)
+        fprintf(s->out, ", and %zu more %s better, too", t->better - 1,
+                t->better > 2 ? "are" : "is");
+}
+
+/* No variant is better than the baseline, by what can be judged. */
+static void say_none(sentence *s, const tally *t) {
+    const size_t judged = t->all - t->too_few;
+    begin(s, "<strong>");
+    fprintf(s->out,
+            judged == 1 ? "The variant that can be judged is not better than "
+                        : "None of the %zu variants that can be judged is better than ",
+            judged);
+    sr_escape_html(s->out, s->cell->baseline->variant->name);
+    fputs("</strong>", s->out);
+    if (t->too_few)
+        fprintf(s->out, ", %zu more %s too few runs", t->too_few, t->too_few > 1 ? "have" : "has");
+}
+
+/* Who won: the first sentence. False: there is nothing more to say. */
+static bool say_winner(sentence *s) {
+    const tally t = take_tally(s->cell, NULL);
+    const bool judged = t.all > t.too_few;
+    if (t.all == 0)
+        say_nothing_compared(s);
+    else if (!judged)
+        say_too_few(s, &t);
+    else if (t.best)
+        say_best(s, &t);
+    else
+        say_none(s, &t);
+    return judged;
+}
+
+/* ---- the rest */
+
+/* Few enough to name each. */
+enum { FEW = 4 };
+
+/* Every variant that was not named as the winner. */
+static void say_each(sentence *s, const sr_entry *winner) {
+    for (size_t i = 0; i < s->cell->count; i++)
+        if (sr_entry_compared(s->cell->ranked[i]) && s->cell->ranked[i] != winner)
+            say_name(s, s->cell->ranked[i]);
+}
+
+/* The other end of the ranking. */
+static void say_last(sentence *s, const sr_entry *winner) {
+    const sr_entry *last = NULL;
+    for (size_t i = 0; i < s->cell->count; i++)
+        if (sr_entry_judged(s->cell->ranked[i]))
+            last = s->cell->ranked[i];
+    if (last && last != winner)
+        say_name(s, last);
+}
+
+static void say_kinds(sentence *s) {
+    const sr_entry *unbounded = first_of(s->cell, sr_kind_unbounded);
+    const sr_entry *normed = first_of(s->cell, sr_kind_normed);
+    if (unbounded)
+        say(s, "dropping the denominator", unbounded);
+    if (normed)
+        say(s, unbounded ? "a norm in its place" : "a norm in place of the denominator", normed);
+    say_linear(s);
+    say_orders(s);
 }
 
 static bool has_one_seed(const sr_cell_record *cell) {
@@ -227,40 +406,55 @@ static bool has_one_seed(const sr_cell_record *cell) {
     return true;
 }
 
-static void write_sentence(FILE *out, const sr_cell_record *cell) {
+/* What the study is about: each variant where they are few, the paper's kinds where it is about
+ * them, else the systems, else the last. */
+static void write_details(sentence *s, bool of_paper) {
+    const tally t = take_tally(s->cell, NULL);
+    if (t.all <= FEW) {
+        say_each(s, t.best);
+        return;
+    }
+    if (of_paper && sr_cell_has_softmax(s->cell))
+        say_kinds(s);
+    if (s->parts == 0)
+        say_systems(s);
+    if (s->parts == 0)
+        say_last(s, t.best);
+}
+
+static void write_sentence(FILE *out, const sr_cell_record *cell, bool of_paper) {
     sentence s = {out, cell, 0};
-    const bool claims = sr_cell_has_softmax(cell);
-    const sr_entry *unbounded = claims ? first_of(cell, sr_kind_unbounded) : NULL;
-    const sr_entry *normed = claims ? first_of(cell, sr_kind_normed) : NULL;
     fputs("<p class=\"headline\"><span class=\"task\">", out);
     sr_escape_html(out, cell->title);
     fputs(":</span> ", out);
-    if (unbounded)
-        say(&s, "dropping the denominator", unbounded);
-    if (normed)
-        say(&s, unbounded ? "a norm in its place" : "a norm in place of the denominator", normed);
-    if (claims) {
-        say_linear(&s);
-        say_orders(&s);
+    if (say_winner(&s)) {
+        fputs(". ", out);
+        s.parts = 0;
+        write_details(&s, of_paper);
+        fputs(has_one_seed(cell) ? s.parts ? " (of one seed: another may say otherwise)."
+                                           : "Of one seed: another may say otherwise."
+              : s.parts          ? "."
+                                 : "",
+              out);
+    } else {
+        putc('.', out);
     }
-    if (s.parts == 0 && cell->baseline)
-        say_systems(&s);
-    if (s.parts == 0)
-        say_ends(&s);
-    fputs(s.parts == 0         ? "There is nothing to compare yet"
-          : has_one_seed(cell) ? " (of one seed: another may say otherwise)"
-                               : "",
-          out);
-    fputs(".</p>\n", out);
+    fputs("</p>\n", out);
 }
 
-/* At most two sentences: of the first cell of each measure. */
+/* The first task of each measure, in all its sizes. */
 void sr_headline_write(FILE *out, const sr_records *records) {
-    bool said[2] = {false, false};
-    for (size_t i = 0; i < records->cell_count; i++) {
+    enum { SENTENCES = 4 };
+    const bool of_paper = sr_study_is_about_paper(records);
+    const char *tasks[2] = {NULL, NULL};
+    size_t said = 0;
+    for (size_t i = 0; i < records->cell_count && said < SENTENCES; i++) {
         const sr_cell_record *cell = &records->cells[i];
-        if (!said[cell->accuracy])
-            write_sentence(out, cell);
-        said[cell->accuracy] = true;
+        const char **task = &tasks[cell->accuracy];
+        *task = *task ? *task : cell->task;
+        if (!cell->leads || strcmp(*task, cell->task) != 0)
+            continue;
+        write_sentence(out, cell, of_paper);
+        said++;
     }
 }

@@ -56,3 +56,26 @@ const sr_entry *sr_cell_extreme_order(const sr_cell_record *cell, bool most) {
     }
     return found;
 }
+
+static bool is_of_paper(const sr_variant_record *variant) {
+    sr_kind *const kinds[] = {sr_kind_linear, sr_kind_truncated, sr_kind_normed, sr_kind_unbounded};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        if (variant->known && kinds[k](&variant->descriptor))
+            return true;
+    return false;
+}
+
+bool sr_study_is_about_paper(const sr_records *records) {
+    size_t others = 0, of_paper = 0;
+    bool softmax = false;
+    for (size_t i = 0; i < records->variant_count; i++) {
+        const sr_variant_record *variant = &records->variants[i];
+        if (variant->style == 0)
+            softmax = variant->known && sr_kind_softmax(&variant->descriptor);
+        else if (variant->used) {
+            others++;
+            of_paper += is_of_paper(variant);
+        }
+    }
+    return softmax && of_paper > 0 && 2 * of_paper >= others;
+}

@@ -16,6 +16,9 @@ bool sr_kind_unbounded(const srnn_attention *attention); /* neither denominator 
 /* True if the entry has a verdict and is of the kind. */
 bool sr_entry_is(const sr_entry *entry, sr_kind *kind);
 
+/* True if the paper's claims are about most of what the study compares with plain softmax. */
+bool sr_study_is_about_paper(const sr_records *records);
+
 /* True if claims can be made of the cell: its baseline is plain softmax. */
 bool sr_cell_has_softmax(const sr_cell_record *cell);
 

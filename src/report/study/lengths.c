@@ -16,11 +16,13 @@ static const struct {
     {"pairs", "Accuracy against the number of pairs to recall", "pairs"},
 };
 
-/* Cells that measure accuracy, of one size and learning rate, each place of the dimension once. */
+/* Cells that measure accuracy, of one size, each place of the dimension once; of several learning rates the cell
+ * that leads. */
 typedef struct family {
     dimension of;
     const sr_cell_record **cells; /* (count), by place */
     size_t count;
+    bool *taken; /* (cells of the study): in an earlier family of this dimension */
 } family;
 
 static double place_of(const sr_cell_record *cell, dimension of) {
@@ -33,14 +35,11 @@ static bool same(double a, double b) {
 
 /* True if a cell may stand beside the family's first, at another place. Lengths are compared at one
  * number of pairs; `alike`: and pairs at one length. */
-static bool belongs(const sr_records *records, const family *f, const sr_cell_record *cell,
-                    bool alike) {
-    bool others;
+static bool belongs(const family *f, const sr_cell_record *cell, bool alike) {
     const sr_cell_record *first = f->cells[0];
     const dimension other = f->of == LENGTH ? PAIRS : LENGTH;
-    if (!cell->accuracy || !isfinite(place_of(cell, f->of)) ||
-        strcmp(first->size, cell->size) != 0 ||
-        sr_cell_rate(records, first, &others) != sr_cell_rate(records, cell, &others))
+    if (!cell->accuracy || !cell->leads || !isfinite(place_of(cell, f->of)) ||
+        strcmp(first->size, cell->size) != 0)
         return false;
     for (size_t i = 0; i < f->count; i++)
         if (place_of(f->cells[i], f->of) == place_of(cell, f->of))
@@ -57,10 +56,11 @@ static int compare_places(const void *a, const void *b, void *of) {
 /* The family of cell `first`; pairs at its own length come before those at others. */
 static void make_family(family *f, const sr_records *records, size_t first) {
     f->cells[0] = &records->cells[first];
-    f->count = records->cells[first].accuracy && isfinite(place_of(f->cells[0], f->of));
+    f->count =
+        f->cells[0]->accuracy && f->cells[0]->leads && isfinite(place_of(f->cells[0], f->of));
     for (int pass = 0; f->count && pass < 2; pass++)
         for (size_t i = first + 1; i < records->cell_count; i++)
-            if (belongs(records, f, &records->cells[i], pass == 0))
+            if (!f->taken[i] && belongs(f, &records->cells[i], pass == 0))
                 f->cells[f->count++] = &records->cells[i];
     qsort_r(f->cells, f->count, sizeof *f->cells, compare_places, &f->of);
 }
@@ -84,17 +84,13 @@ static void add_variant(sr_chart *chart, const family *f, const sr_variant_recor
 
 static srnn_status put_family(sr_page *page, const sr_records *records, const family *f,
                               size_t number) {
-    char name[48], title[160], rate[48] = "", ending[16] = "";
-    bool others;
+    char name[48], title[160], ending[16] = "";
     sr_chart *chart;
-    (void)sr_cell_rate(records, f->cells[0], &others);
-    if (others)
-        snprintf(rate, sizeof rate, ", learning rate %g", f->cells[0]->learning_rate);
     if (number)
         snprintf(ending, sizeof ending, "-%zu", number + 1);
     snprintf(name, sizeof name, "%s%s", dimensions[f->of].name, ending);
-    snprintf(title, sizeof title, "%s%s%.60s%s", dimensions[f->of].title,
-             *f->cells[0]->size ? ", " : "", f->cells[0]->size, rate);
+    snprintf(title, sizeof title, "%s%s%.60s", dimensions[f->of].title,
+             *f->cells[0]->size ? ", " : "", f->cells[0]->size);
     SR_TRY(sr_chart_create(&chart, SR_CHART_LINES, name, title));
     sr_chart_axes(chart, dimensions[f->of].axis, "validation accuracy");
     sr_chart_describe(chart,
@@ -106,27 +102,19 @@ static srnn_status put_family(sr_page *page, const sr_records *records, const fa
     return sr_page_chart(page, chart);
 }
 
-/* True if an earlier cell's family has this one. */
-static bool is_taken(family *f, const sr_records *records, size_t cell) {
-    for (size_t first = 0; first < cell; first++) {
-        make_family(f, records, first);
-        for (size_t i = 0; i < f->count && f->count > 1; i++)
-            if (f->cells[i] == &records->cells[cell])
-                return true;
-    }
-    return false;
-}
-
 static srnn_status put_families(sr_page *page, const sr_records *records, family *f) {
     size_t sections = 0;
     for (f->of = LENGTH; f->of < DIMENSIONS; f->of++) {
         size_t number = 0;
+        memset(f->taken, 0, records->cell_count * sizeof *f->taken);
         for (size_t first = 0; first < records->cell_count; first++) {
-            if (is_taken(f, records, first))
+            if (f->taken[first])
                 continue;
             make_family(f, records, first);
             if (f->count < 2)
                 continue;
+            for (size_t i = 0; i < f->count; i++)
+                f->taken[f->cells[i] - records->cells] = true;
             if (sections++ == 0)
                 sr_page_section(page, "lengths", "Accuracy over length and pairs");
             SR_TRY(put_family(page, records, f, number++));
@@ -136,11 +124,12 @@ static srnn_status put_families(sr_page *page, const sr_records *records, family
 }
 
 srnn_status sr_section_lengths(sr_page *page, const sr_records *records) {
-    void *memory;
-    family f = {.of = LENGTH};
-    SR_TRY(sr_alloc(&memory, records->cell_count + 1, sizeof *f.cells));
-    f.cells = memory;
-    const srnn_status status = put_families(page, records, &f);
-    free(f.cells);
+    void *cells, *taken = NULL;
+    SR_TRY(sr_alloc(&cells, records->cell_count + 1, sizeof(sr_cell_record *)));
+    srnn_status status = sr_alloc(&taken, records->cell_count + 1, sizeof(bool));
+    if (status == SRNN_OK)
+        status = put_families(page, records, &(family){.cells = cells, .taken = taken});
+    free(cells);
+    free(taken);
     return status;
 }

@@ -46,20 +46,26 @@ static srnn_status put_file(sr_page *page, const sr_records *records, const char
     return SRNN_OK;
 }
 
+/* NULL: it has none. */
+static const sr_run_record *first_run(const sr_cell_record *cell) {
+    for (size_t i = 0; i < cell->count; i++)
+        if (cell->entries[i].member_count)
+            return cell->entries[i].members[0];
+    return NULL;
+}
+
 /* The settings of one run of each task; the others differ in variant and seed. */
 static srnn_status put_settings(sr_page *page, const sr_records *records) {
     SR_TRY(put_file(page, records, "", "study.yaml", "study.yaml: what was asked for"));
-    for (size_t c = 0; c < records->cell_count; c++)
-        for (size_t i = 0; i < records->run_count; i++) {
-            if (!sr_run_in_cell(&records->runs[i], &records->cells[c]))
-                continue;
-            char summary[200];
-            const json_t *plan = records->runs[i].plan;
-            snprintf(summary, sizeof summary, "run.yaml of %s: every setting",
-                     sr_json_text_of(plan, "id"));
-            SR_TRY(put_file(page, records, sr_json_text_of(plan, "folder"), "run.yaml", summary));
-            break;
-        }
+    for (size_t c = 0; c < records->cell_count; c++) {
+        const sr_run_record *run = first_run(&records->cells[c]);
+        char summary[200];
+        if (!run || records->cells[c].at_best)
+            continue;
+        snprintf(summary, sizeof summary, "run.yaml of %s: every setting",
+                 sr_json_text_of(run->plan, "id"));
+        SR_TRY(put_file(page, records, sr_json_text_of(run->plan, "folder"), "run.yaml", summary));
+    }
     return SRNN_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "report/study/kinds.h"
 #include "report/study/sections.h"
 
+#include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -30,37 +31,60 @@ static const char neighbours[] =
     "softmax\u2019s, "
     "or fewer, the study\u2019s file may give its MLP less or more. ";
 
-static bool is_about_paper(const sr_records *records) {
-    sr_kind *const kinds[] = {sr_kind_linear, sr_kind_truncated, sr_kind_normed, sr_kind_unbounded};
+/* Seeds that a variant has in a cell: the least and the most. */
+typedef struct seed_range {
+    double least, most;
+} seed_range;
+
+static seed_range find_seeds(const sr_records *records) {
+    seed_range range = {INFINITY, 0};
     for (size_t c = 0; c < records->cell_count; c++)
-        for (size_t i = 0; i < records->cells[c].count; i++)
-            for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-                if (sr_cell_has_softmax(&records->cells[c]) &&
-                    sr_entry_is(&records->cells[c].entries[i], kinds[k]))
-                    return true;
+        for (size_t i = 0; i < records->cells[c].count; i++) {
+            range.least = fmin(range.least, records->cells[c].entries[i].runs);
+            range.most = fmax(range.most, records->cells[c].entries[i].runs);
+        }
+    return range;
+}
+
+static size_t count_used(const sr_records *records) {
+    size_t count = 0;
+    for (size_t i = 0; i < records->variant_count; i++)
+        count += records->variants[i].used;
+    return count;
+}
+
+/* True if a variant has settings of its own, such as another width of its MLP. */
+static bool has_settings(const sr_records *records) {
+    for (size_t i = 0; i < sr_json_count_of(records->plan, "variants"); i++)
+        if (json_object_size(
+                json_object_get(sr_json_element_of(records->plan, "variants", i), "settings")) > 0)
+            return true;
     return false;
 }
 
-static size_t count_seeds(const sr_records *records) {
-    double most = 0;
-    for (size_t c = 0; c < records->cell_count; c++)
-        for (size_t i = 0; i < records->cells[c].count; i++)
-            most =
-                records->cells[c].entries[i].runs > most ? records->cells[c].entries[i].runs : most;
-    return most < 1e6 ? (size_t)most : 0;
-}
-
 static void write_design(FILE *out, const sr_records *records) {
-    const size_t seeds = count_seeds(records);
+    const seed_range seeds = find_seeds(records);
+    const size_t count = count_used(records);
+    const bool alone = !sr_study_has_systems(records) && !has_settings(records);
     fprintf(out,
-            "Here %zu small models that differ in their attention%s are trained on the same data "
+            "Here %zu small model%s that differ in their attention%s are trained on the same data "
             "in the same order from the same initial weights",
-            records->variant_count, sr_study_has_systems(records) ? "" : " alone");
-    if (seeds > 1)
-        fprintf(out, ", each with %zu seeds of random numbers", seeds);
+            count, count == 1 ? "" : "s", alone ? " alone" : "");
+    if (seeds.most > 1 && seeds.least < seeds.most)
+        fprintf(out, ", each with %s to %s seeds of random numbers",
+                sr_format_count(seeds.least).text, sr_format_count(seeds.most).text);
+    else if (seeds.most > 1)
+        fprintf(out, ", each with %s seeds of random numbers", sr_format_count(seeds.most).text);
     fputs(", and compared with <b>", out);
     sr_escape_html(out, sr_json_text_of(records->plan, "baseline"));
     fputs("</b>, the baseline.</p>\n", out);
+}
+
+static bool has_cell(const sr_records *records, const char *task) {
+    for (size_t i = 0; i < records->cell_count; i++)
+        if (strcmp(records->cells[i].task, task) == 0)
+            return true;
+    return false;
 }
 
 /* The files of `--text` in the study's command; else what it takes by itself. */
@@ -89,6 +113,8 @@ static void write_tasks(FILE *out, const sr_records *records) {
     fputs("<ul class=\"tasks\">\n", out);
     json_array_foreach(tasks, i, task) {
         const char *data = sr_json_text_of(task, "data");
+        if (!has_cell(records, sr_json_text_of(task, "name")))
+            continue;
         fputs("<li><b>", out);
         sr_escape_html(out, sr_json_text_of(task, "title"));
         fputs("</b>: ", out);
@@ -110,6 +136,8 @@ static void write_variants(FILE *out, const sr_records *records) {
     for (size_t i = 0; i < records->variant_count; i++) {
         const sr_variant_record *variant = &records->variants[i];
         const sr_system *system = sr_system_of(variant->attention);
+        if (!variant->used)
+            continue;
         fputs("<div><dt>", out);
         sr_escape_html(out, variant->name);
         fputs("</dt> <dd>", out);
@@ -124,9 +152,9 @@ static void write_variants(FILE *out, const sr_records *records) {
 
 srnn_status sr_section_question(sr_page *page, const sr_records *records) {
     sr_page_section(page, "question", "The question");
-    fputs(is_about_paper(records)         ? paper
-          : sr_study_has_systems(records) ? neighbours
-                                          : "<p>",
+    fputs(sr_study_is_about_paper(records) ? paper
+          : sr_study_has_systems(records)  ? neighbours
+                                           : "<p>",
           page->body);
     write_design(page->body, records);
     write_tasks(page->body, records);

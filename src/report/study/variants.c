@@ -49,7 +49,8 @@ srnn_status sr_section_variants(sr_page *page, const sr_records *records) {
     sr_page_paragraph(page, "%s", sr_variant_symbols);
     fputs("<div class=\"variants\">\n", page->body);
     for (size_t i = 0; i < records->variant_count; i++)
-        write_variant(page->body, &records->variants[i]);
+        if (records->variants[i].used)
+            write_variant(page->body, &records->variants[i]);
     fputs("</div>\n", page->body);
     return SRNN_OK;
 }

@@ -20,14 +20,30 @@ static void write_share(FILE *out, size_t count, const char *words) {
         fprintf(out, "<strong>none</strong> is %s", words);
 }
 
+/* Why a cell compares nothing. */
+static void write_nothing(FILE *out, const sr_cell_record *cell) {
+    if (cell->baseline && cell->count == 1)
+        fputs("There is nothing to compare: the baseline is the only variant here.</p>\n", out);
+    else if (!cell->baseline)
+        fputs("Nothing can be compared: the baseline has no run here.</p>\n", out);
+    else if (!isfinite(cell->baseline->mean))
+        fputs("Nothing can be compared: the baseline has no run that ended with a number.</p>\n",
+              out);
+    else
+        fputs("There is nothing to compare yet: no variant has a run beside one of the baseline "
+              "with the same seed.</p>\n",
+              out);
+}
+
 /* Every variant but the baseline is counted once. */
 static void write_lead(FILE *out, const sr_cell_record *cell) {
     const size_t unstable = count_effect(cell, SR_EFFECT_UNSTABLE);
     const size_t unknown = count_effect(cell, SR_EFFECT_UNKNOWN);
+    const size_t too_few = count_effect(cell, SR_EFFECT_TOO_FEW);
     const size_t all = cell->count - count_effect(cell, SR_EFFECT_BASELINE);
     fputs("<p class=\"lead\">", out);
     if (!cell->baseline || all == unknown) {
-        fputs("There is nothing to compare yet.</p>\n", out);
+        write_nothing(out, cell);
         return;
     }
     fprintf(out, "Of %zu variant%s, ", all, all == 1 ? "" : "s");
@@ -39,6 +55,9 @@ static void write_lead(FILE *out, const sr_cell_record *cell) {
         fputs(", ", out);
         write_share(out, unstable, "unstable");
     }
+    if (too_few)
+        fprintf(out, ", <strong>%zu</strong> %s too few runs to judge", too_few,
+                too_few > 1 ? "have" : "has");
     if (unknown)
         fprintf(out, ", <strong>%zu</strong> cannot be compared yet", unknown);
     fprintf(out, ", and <strong>%zu</strong> cannot be told apart from it here.</p>\n",
@@ -54,7 +73,8 @@ static void write_noise(FILE *out, const sr_cell_record *cell) {
                 sr_format_fixed(cell->noise_deviation, 4).text,
                 sr_format_fixed(cell->noise_floor, 4).text);
     else
-        fputs(" (one seed, hence the noise between seeds is not known).", out);
+        fprintf(out, " (one seed%s, hence the noise between seeds is not known).",
+                cell->baseline->runs > 1 ? " so far" : "");
 }
 
 static void write_baseline(FILE *out, const sr_cell_record *cell) {
@@ -78,9 +98,10 @@ static void write_baseline(FILE *out, const sr_cell_record *cell) {
     fputs("</p>\n", out);
 }
 
-/* The difference with its interval; of an unstable variant what broke. */
+/* The difference with its interval, and whether more parameters may have made a better one; of an
+ * unstable variant what broke. */
 static void write_item(FILE *out, const sr_entry *entry) {
-    char broken[160];
+    char broken[160], parameters[48];
     fputs("<span class=\"item\"><b>", out);
     sr_escape_html(out, entry->variant->name);
     fputs("</b> ", out);
@@ -89,6 +110,9 @@ static void write_item(FILE *out, const sr_entry *entry) {
         fputs(broken, out);
     } else {
         fputs(sr_format_interval(entry->difference, entry->low, entry->high).text, out);
+        sr_entry_write_parameters(parameters, entry);
+        if (entry->effect == SR_EFFECT_BETTER && *parameters)
+            fprintf(out, " (with %s)", parameters);
     }
     fputs("</span>", out);
 }
@@ -108,11 +132,18 @@ static void write_effect(FILE *out, const sr_cell_record *cell, sr_effect effect
     fputs(first ? "" : "</li>\n", out);
 }
 
+/* A comparison that is missing needs a word unless the baseline is what is missing. */
+static bool has_trouble(const sr_cell_record *cell, const sr_entry *entry) {
+    const bool alone = !cell->baseline || !isfinite(cell->baseline->mean);
+    return entry->failed > 0 || entry->skipped > 0 || entry->contradicts ||
+           (entry->effect == SR_EFFECT_UNKNOWN && !alone);
+}
+
 /* What else the runs of a variant met. */
 static void write_troubles(FILE *out, const sr_cell_record *cell) {
     for (size_t i = 0; i < cell->count; i++) {
         const sr_entry *entry = &cell->entries[i];
-        if (!(entry->failed > 0) && !(entry->skipped > 0) && entry->effect != SR_EFFECT_UNKNOWN)
+        if (!has_trouble(cell, entry))
             continue;
         fputs("<li class=\"trouble\"><strong>", out);
         sr_escape_html(out, entry->variant->name);
@@ -155,6 +186,7 @@ static void write_cell(FILE *out, const sr_cell_record *cell) {
     write_effect(out, cell, SR_EFFECT_UNSTABLE, "worse", "Unstable:");
     write_effect(out, cell, SR_EFFECT_UNCLEAR, "unclear",
                  "No difference shown (the interval includes zero):");
+    write_effect(out, cell, SR_EFFECT_TOO_FEW, "unclear", "Too few runs to judge:");
     write_troubles(out, cell);
     fputs("</ul>\n</div>\n", out);
 }
@@ -165,6 +197,11 @@ static bool has_method(const sr_records *records, const char *method) {
             if (strcmp(records->cells[c].entries[i].method, method) == 0)
                 return true;
     return false;
+}
+
+static bool has_intervals(const sr_records *records) {
+    return has_method(records, "moderated") || has_method(records, "seeds") ||
+           has_method(records, "batches");
 }
 
 /* How the intervals of this study were made. */
@@ -178,6 +215,8 @@ static void write_footnote(FILE *out, const sr_records *records) {
         {"batches", "from the validation batches of one seed; it is about these trained models "
                     "and says nothing about another seed"},
     };
+    if (!has_intervals(records))
+        return;
     fputs("<p class=\"footnote\" id=\"note-interval\"><sup>1</sup> How an interval was made is in "
           "the tables. All are Student\u2019s, two-sided.",
           out);
@@ -185,6 +224,24 @@ static void write_footnote(FILE *out, const sr_records *records) {
         if (has_method(records, notes[i].method))
             fprintf(out, " <em>%s</em>: %s.", notes[i].method, notes[i].words);
     fputs("</p>\n", out);
+}
+
+/* How to read the numbers after the names. */
+static void write_reading(FILE *out, const sr_records *records) {
+    if (!has_intervals(records)) {
+        fputs("<p>Numbers after a name are its difference to the baseline. None of them has a "
+              "confidence interval, which takes two seeds or more at which both have ended, hence "
+              "none of them is judged.</p>\n",
+              out);
+        return;
+    }
+    fprintf(out,
+            "<p>Numbers after a name are its difference to the baseline and the %.0f\u202f%% "
+            "confidence interval<a href=\"#note-interval\"><sup>1</sup></a> of that difference, on "
+            "runs that saw the same data in the same order from the same initial weights. An "
+            "interval that includes zero shows no difference; it does not show that there is none. "
+            "Of many intervals, about %.0f in a hundred exclude zero by chance.</p>\n",
+            100 * records->confidence, 100 - 100 * records->confidence);
 }
 
 srnn_status sr_section_verdict(sr_page *page, const sr_records *records) {
@@ -195,13 +252,7 @@ srnn_status sr_section_verdict(sr_page *page, const sr_records *records) {
     SR_TRY(sr_section_claims(page, records));
     for (size_t i = 0; i < records->cell_count; i++)
         write_cell(out, &records->cells[i]);
-    fprintf(out,
-            "<p>Numbers after a name are its difference to the baseline and the %.0f\u202f%% "
-            "confidence interval<a href=\"#note-interval\"><sup>1</sup></a> of that difference, on "
-            "runs that saw the same data in the same order from the same initial weights. An "
-            "interval that includes zero shows no difference; it does not show that there is none. "
-            "Of many intervals, about %.0f in a hundred exclude zero by chance.</p>\n",
-            100 * records->confidence, 100 - 100 * records->confidence);
+    write_reading(out, records);
     write_footnote(out, records);
     return SRNN_OK;
 }

@@ -10,13 +10,12 @@
 #include <string.h>
 
 /* The statistics were made of the runs: say so if they no longer are. */
-static bool agrees(const sr_records *records, const sr_cell_record *cell, const sr_entry *entry) {
+static bool agrees(const sr_cell_record *cell, const sr_entry *entry) {
     double sum = 0, count = 0;
-    for (size_t i = 0; i < records->run_count; i++) {
-        const sr_run_record *run = &records->runs[i];
+    for (size_t i = 0; i < entry->member_count; i++) {
+        const sr_run_record *run = entry->members[i];
         const double last = cell->accuracy ? run->curve.last_accuracy : run->curve.last_loss;
-        if (strcmp(run->status, "finished") == 0 && sr_run_in_cell(run, cell) &&
-            run->variant == entry->variant && isfinite(last)) {
+        if (strcmp(run->status, "finished") == 0 && isfinite(last)) {
             sum += last;
             count++;
         }
@@ -29,7 +28,7 @@ static bool agrees(const sr_records *records, const sr_cell_record *cell, const 
 static void write_disagreements(FILE *out, const sr_records *records) {
     for (size_t c = 0; c < records->cell_count; c++)
         for (size_t i = 0; i < records->cells[c].count; i++)
-            if (!agrees(records, &records->cells[c], &records->cells[c].entries[i])) {
+            if (!agrees(&records->cells[c], &records->cells[c].entries[i])) {
                 fputs("<p class=\"warning\" role=\"note\"><strong>Stale statistics.</strong> "
                       "summary.json does not agree with the runs' metrics.jsonl (task ",
                       out);
@@ -42,14 +41,28 @@ static void write_disagreements(FILE *out, const sr_records *records) {
             }
 }
 
+static void write_warning(FILE *out, const char *strong, double count, double all,
+                          const char *words) {
+    fprintf(out, "<p class=\"warning\" role=\"note\"><strong>%s</strong> %s of %s runs %s.</p>\n",
+            strong, sr_format_count(count).text, sr_format_count(all).text, words);
+}
+
+/* Runs that were not asked for are not missed. */
 static void write_unfinished(FILE *out, const sr_records *records) {
     const double missing = sr_json_number_of(records->summary, "missing");
+    const double failed = sr_json_number_of(records->summary, "failed");
+    const double left_out = sr_json_number_of(records->summary, "left_out");
+    const double planned = sr_json_number_of(records->summary, "runs");
+    const double asked = left_out > 0 ? planned - left_out : planned;
     if (missing > 0)
-        fprintf(out,
-                "<p class=\"warning\" role=\"note\"><strong>This study is not complete:</strong> "
-                "%s of %s runs have not ended. What follows is about the others.</p>\n",
-                sr_format_count(missing).text,
-                sr_format_count(sr_json_number_of(records->summary, "runs")).text);
+        write_warning(out, "This study is not complete:", missing, asked,
+                      "have not ended. What follows is about the others");
+    if (failed > 0)
+        write_warning(out, "Failed:", failed, asked,
+                      "failed. The study\u2019s command tries them again");
+    if (left_out > 0)
+        write_warning(out, "A part of the study:", asked, planned,
+                      "were asked for (--only, --skip) or have ended. The others are not counted");
 }
 
 static bool is_damaged(const sr_run_record *run) {

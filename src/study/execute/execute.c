@@ -170,6 +170,19 @@ static executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute,
                                        [SR_LAUNCHER_SLURM] = sr_study_execute_slurm,
                                        [SR_LAUNCHER_MPI] = sr_study_execute_ranked};
 
+/* Over the runs that were asked for, and those that have ended. */
+static srnn_status sum_up(sr_summary *summary, const sr_study *study, const sr_study_way *way,
+                          const char *folder) {
+    bool *asked = calloc(study->run_count, sizeof *asked);
+    if (!asked)
+        return SR_FAIL(SRNN_ERR_MEMORY, "no memory for %zu runs", study->run_count);
+    for (size_t i = 0; i < study->run_count; i++)
+        asked[i] = sr_study_selects(study, way, &study->runs[i]);
+    const srnn_status status = sr_study_summarise(summary, study, folder, asked);
+    free(asked);
+    return status;
+}
+
 srnn_status sr_study_conduct(sr_study *study, const sr_study_way *way,
                              const sr_study_request *request, const char *command,
                              sr_run_view *views, sr_summary *summary) {
@@ -180,7 +193,7 @@ srnn_status sr_study_conduct(sr_study *study, const sr_study_way *way,
     if (status == SRNN_OK)
         status = execute_by[way->launcher](study, request->out, way, views);
     if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {
-        const srnn_status summed = sr_study_summarise(summary, study, request->out);
+        const srnn_status summed = sum_up(summary, study, way, request->out);
         status = summed == SRNN_OK ? status : summed;
     }
     sr_folder_unlock(lock);

@@ -46,6 +46,17 @@ static const char *feature_name(srnn_feature feature) {
     return "";
 }
 
+static json_t *settings_json(const sr_pairs *settings) {
+    json_t *object = json_object();
+    for (size_t i = 0; i < settings->count; i++)
+        if (json_object_set_new(object, settings->names[i],
+                                sr_json_plain_text(settings->values[i])) != 0) {
+            json_decref(object);
+            return NULL;
+        }
+    return object;
+}
+
 static json_t *variant_json(const sr_study_variant *variant) {
     const srnn_attention *a = &variant->descriptor;
     char form[1024];
@@ -53,10 +64,12 @@ static json_t *variant_json(const sr_study_variant *variant) {
     const int order = variant->is_avey ? 0 : sr_highest_order(a);
     if (variant->is_avey)
         snprintf(form, sizeof form, "%s", variant->attention);
-    return json_pack("{s:o, s:o, s:s, s:o, s:s, s:b}", "name", sr_json_plain_text(variant->name),
-                     "attention", sr_json_plain_text(variant->attention), "text", form, "order",
+    return json_pack("{s:o, s:o, s:s, s:o, s:s, s:b, s:o}", "name",
+                     sr_json_plain_text(variant->name), "attention",
+                     sr_json_plain_text(variant->attention), "text", form, "order",
                      order ? json_integer(order) : json_null(), "feature", feature_name(a->feature),
-                     "fixed_state", !variant->is_avey && srnn_attention_has_state(a));
+                     "fixed_state", !variant->is_avey && srnn_attention_has_state(a), "settings",
+                     settings_json(&variant->settings));
 }
 
 /* The data as the study's file says it: tasks come before the settings of all. */
@@ -155,42 +168,46 @@ static json_t *summary_variant_json(const sr_study *study, const sr_summary_vari
         sr_json_append(seeds, json_integer((json_int_t)v->seeds[i]));
     const bool baseline = v->variant == study->baseline;
     return json_pack(
-        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "variant", sr_json_plain_text(study->variants[v->variant].name), "runs",
-        (json_int_t)v->runs, "finished", (json_int_t)v->finished, "diverged",
-        (json_int_t)v->diverged, "failed", (json_int_t)v->failed, "not_finite",
+        "{s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+        "s:o, s:o, s:b}",
+        "variant", sr_json_plain_text(study->variants[v->variant].name), "learning_rate",
+        v->learning_rate, "runs", (json_int_t)v->runs, "finished", (json_int_t)v->finished,
+        "diverged", (json_int_t)v->diverged, "failed", (json_int_t)v->failed, "not_finite",
         (json_int_t)v->not_finite, "skipped", (json_int_t)v->skipped, "seeds", seeds, "loss",
         spread_json(&v->loss, v->finished), "best_loss", spread_json(&v->best_loss, v->finished),
         "accuracy", spread_json(&v->accuracy, v->finished), "difference",
         baseline ? json_null() : difference_json(&v->difference), "tokens_per_second",
         number(v->tokens_per_second), "memory_bytes", number(v->memory_bytes), "parameters",
         number(v->parameters), "state_bytes", number(v->state_bytes), "cache_bytes",
-        number(v->cache_bytes));
+        number(v->cache_bytes), "more_parameters", number(v->more_parameters), "apart", v->apart);
 }
 
 static json_t *cell_json(const sr_study *study, const sr_summary_cell *cell) {
     json_t *variants = json_array();
     for (size_t v = 0; v < cell->count; v++)
         sr_json_append(variants, summary_variant_json(study, &cell->variants[v]));
-    return json_pack("{s:o, s:o, s:f, s:s, s:{s:I, s:o, s:o}, s:o}", "task",
+    return json_pack("{s:o, s:o, s:o, s:s, s:{s:I, s:o, s:o}, s:o}", "task",
                      sr_json_plain_text(study->tasks[cell->task].name), "size",
                      sr_json_plain_text(study->size_count ? study->sizes[cell->size].name : ""),
-                     "learning_rate", cell->learning_rate, "measure",
+                     "learning_rate", number(cell->learning_rate), "measure",
                      sr_measure_name(cell->measure), "noise", "seeds",
                      (json_int_t)cell->noise_seeds, "standard_deviation", number(cell->noise),
                      "floor", number(sqrt(2.0) * cell->noise), "variants", variants);
 }
 
 static json_t *summary_json(const sr_study *study, const sr_summary *summary) {
-    json_t *cells = json_array();
+    json_t *cells = json_array(), *best = json_array();
     for (size_t i = 0; i < summary->count; i++)
         sr_json_append(cells, cell_json(study, &summary->cells[i]));
-    return json_pack(
-        "{s:s, s:i, s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:o}", "format", "softrnn-summary",
-        "version", 1, "baseline", sr_json_plain_text(study->variants[study->baseline].name),
-        "confidence", SR_CONFIDENCE, "runs", (json_int_t)study->run_count, "finished",
-        (json_int_t)summary->finished, "diverged", (json_int_t)summary->diverged, "failed",
-        (json_int_t)summary->failed, "missing", (json_int_t)summary->missing, "cells", cells);
+    for (size_t i = 0; i < summary->best_count; i++)
+        sr_json_append(best, cell_json(study, &summary->best[i]));
+    return json_pack("{s:s, s:i, s:o, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "format",
+                     "softrnn-summary", "version", 1, "baseline",
+                     sr_json_plain_text(study->variants[study->baseline].name), "confidence",
+                     SR_CONFIDENCE, "runs", (json_int_t)study->run_count, "finished",
+                     (json_int_t)summary->finished, "diverged", (json_int_t)summary->diverged,
+                     "failed", (json_int_t)summary->failed, "missing", (json_int_t)summary->missing,
+                     "left_out", (json_int_t)summary->left_out, "cells", cells, "best", best);
 }
 
 static srnn_status read_records(sr_record *records, const sr_study *study, const char *folder) {
@@ -202,14 +219,15 @@ static srnn_status read_records(sr_record *records, const sr_study *study, const
     return SRNN_OK;
 }
 
-srnn_status sr_study_summarise(sr_summary *summary, const sr_study *study, const char *folder) {
+srnn_status sr_study_summarise(sr_summary *summary, const sr_study *study, const char *folder,
+                               const bool *asked) {
     sr_record *records = calloc(study->run_count, sizeof *records);
     *summary = (sr_summary){0};
     if (!records)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for the records of %zu runs", study->run_count);
     srnn_status status = read_records(records, study, folder);
     if (status == SRNN_OK)
-        status = sr_summary_make(summary, study, records);
+        status = sr_summary_make(summary, study, records, asked);
     if (status == SRNN_OK)
         status = sr_json_replace(summary_json(study, summary), folder, "summary.json", LAYOUT);
     for (size_t i = 0; i < study->run_count; i++)

@@ -11,7 +11,8 @@ srnn_status sr_study_write(const sr_study *study, const char *folder, const char
 
 /* Reads the records of all runs of the plan, makes the summary and writes summary.json. Free
  * `summary` in any case. */
-srnn_status sr_study_summarise(sr_summary *summary, const sr_study *study, const char *folder);
+srnn_status sr_study_summarise(sr_summary *summary, const sr_study *study, const char *folder,
+                               const bool *asked);
 
 /* Makes `path` the text of the study: these files one after the other, or the King James Bible if
  * there are none. A file that is there already must hold the same. */

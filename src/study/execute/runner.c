@@ -231,8 +231,7 @@ static srnn_status supervise(runner *r) {
 /* ---- what is there already */
 
 bool sr_study_selects(const sr_study *study, const sr_study_way *way, const sr_study_run *run) {
-    return (!way->only.count || sr_study_run_matches(study, run, &way->only)) &&
-           !sr_study_run_matches(study, run, &way->skip);
+    return sr_study_run_selected(study, run, &way->only, &way->skip);
 }
 
 /* A run that failed is to be tried again. */

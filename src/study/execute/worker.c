@@ -129,6 +129,18 @@ static srnn_status take_steps(sr_run *run, sr_worker_board *board) {
     return sr_run_save(run);
 }
 
+static void own_host(char host[64]) {
+    snprintf(host, 64, "?");
+    gethostname(host, 63);
+    host[63] = '\0';
+}
+
+static double time_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 static double cpu_seconds(void) {
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
@@ -163,17 +175,12 @@ srnn_status sr_worker_tell(const sr_result *result, const char *folder) {
 
 static srnn_status write_result(sr_result *result, const char *folder) {
     result->cpu_seconds = cpu_seconds();
+    result->ended = time_now();
     SR_TRY(add_records(result, folder));
     return sr_worker_tell(result, folder);
 }
 
 /* ---- the place: who is at work in a run's folder */
-
-static void own_host(char host[64]) {
-    snprintf(host, 64, "?");
-    gethostname(host, 63);
-    host[63] = '\0';
-}
 
 /* "node7, job 123_4" or "node7, process 567"; only by who holds the folder. */
 static srnn_status write_place(const char *folder) {
@@ -233,7 +240,8 @@ void sr_worker_where(sr_run_view *view, const char *folder) {
 
 bool sr_worker_run(const sr_study_run *planned, const char *folder, int threads,
                    sr_worker_board *board) {
-    sr_result result = {.ending = SR_ENDING_FINISHED, .threads = threads};
+    sr_result result = {.ending = SR_ENDING_FINISHED, .threads = threads, .started = time_now()};
+    own_host(result.host);
     sr_run *run = NULL;
     catch_stops();
     srnn_status status = open_run(&run, planned, folder, threads);

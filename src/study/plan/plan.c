@@ -48,19 +48,58 @@ static bool uses(const sr_study_task *task, const char *variant) {
     return task->variants.count == 0;
 }
 
-static bool fits(const sr_study *study, const sr_study_run *run, const char *word) {
-    return strcmp(word, study->tasks[run->task].name) == 0 ||
-           strcmp(word, study->variants[run->variant].name) == 0 ||
-           (study->size_count && strcmp(word, study->sizes[run->size].name) == 0) ||
-           fnmatch(word, run->id, 0) == 0;
+/* What a word of a selection names. */
+typedef enum word_kind { TASK, VARIANT, SIZE, RUNS, WORD_KINDS } word_kind;
+
+static word_kind kind_of(const sr_study *study, const char *word) {
+    for (size_t i = 0; i < study->task_count; i++)
+        if (strcmp(word, study->tasks[i].name) == 0)
+            return TASK;
+    for (size_t i = 0; i < study->variant_count; i++)
+        if (strcmp(word, study->variants[i].name) == 0)
+            return VARIANT;
+    for (size_t i = 0; i < study->size_count; i++)
+        if (strcmp(word, study->sizes[i].name) == 0)
+            return SIZE;
+    return RUNS;
 }
 
-bool sr_study_run_matches(const sr_study *study, const sr_study_run *run,
-                          const sr_word_list *words) {
-    for (size_t i = 0; i < words->count; i++)
-        if (fits(study, run, words->words[i]))
-            return true;
-    return false;
+static bool fits(const sr_study *study, const sr_study_run *run, const char *word) {
+    switch (kind_of(study, word)) {
+    case TASK:
+        return strcmp(word, study->tasks[run->task].name) == 0;
+    case VARIANT:
+        return strcmp(word, study->variants[run->variant].name) == 0;
+    case SIZE:
+        return strcmp(word, study->sizes[run->size].name) == 0;
+    case RUNS:
+    case WORD_KINDS:
+        break;
+    }
+    return fnmatch(word, run->id, 0) == 0;
+}
+
+/* Words of one kind add up, kinds narrow each other: "recall,softmax,gate" are two variants of one
+ * task. */
+static bool is_wanted(const sr_study *study, const sr_study_run *run, const sr_word_list *only) {
+    bool named[WORD_KINDS] = {false}, met[WORD_KINDS] = {false};
+    for (size_t i = 0; i < only->count; i++) {
+        const word_kind kind = kind_of(study, only->words[i]);
+        named[kind] = true;
+        met[kind] = met[kind] || fits(study, run, only->words[i]);
+    }
+    for (size_t kind = 0; kind < WORD_KINDS; kind++)
+        if (named[kind] && !met[kind])
+            return false;
+    return true;
+}
+
+bool sr_study_run_selected(const sr_study *study, const sr_study_run *run, const sr_word_list *only,
+                           const sr_word_list *skip) {
+    for (size_t i = 0; i < skip->count; i++)
+        if (fits(study, run, skip->words[i]))
+            return false;
+    return is_wanted(study, run, only);
 }
 
 static srnn_status wrong_word(const sr_study *study, const char *word, const char *where) {
@@ -335,8 +374,7 @@ static srnn_status select_runs(sr_study *study) {
     SR_TRY(sr_study_words_check(study, &study->skip, "skip"));
     for (size_t i = 0; i < study->run_count; i++) {
         sr_study_run *run = &study->runs[i];
-        if ((!study->only.count || sr_study_run_matches(study, run, &study->only)) &&
-            !sr_study_run_matches(study, run, &study->skip)) {
+        if (sr_study_run_selected(study, run, &study->only, &study->skip)) {
             study->runs[kept++] = *run;
         } else {
             free(run->id);

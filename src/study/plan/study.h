@@ -107,10 +107,11 @@ srnn_status sr_study_price(sr_study *study);
 srnn_status sr_study_words_check(const sr_study *study, const sr_word_list *words,
                                  const char *where);
 
-/* True if one of the words is the run's id, its task, its variant or its size, or a pattern (with *
- * and ?) that fits its id. */
-bool sr_study_run_matches(const sr_study *study, const sr_study_run *run,
-                          const sr_word_list *words);
+/* True if the run is one of `only` (empty: all are) and none of `skip`. A word is a task, a variant, a
+ * size, or else a run's id or a pattern of it (with * and ?). Of `only`, words of one kind add up and
+ * kinds narrow each other; each word of `skip` stands for itself. */
+bool sr_study_run_selected(const sr_study *study, const sr_study_run *run, const sr_word_list *only,
+                           const sr_word_list *skip);
 
 /* Words between commas; free with sr_word_list_free. */
 srnn_status sr_word_list_split(sr_word_list *words, const char *text);

@@ -53,7 +53,10 @@ srnn_status sr_result_read(sr_result *result, const char *folder) {
                           .memory_bytes = sr_json_number_of(object, "memory_bytes"),
                           .seconds = sr_json_number_of(object, "seconds"),
                           .cpu_seconds = sr_json_number_of(object, "cpu_seconds"),
-                          .threads = (int)sr_json_integer_of(object, "threads")};
+                          .threads = (int)sr_json_integer_of(object, "threads"),
+                          .started = sr_json_number_of(object, "started"),
+                          .ended = sr_json_number_of(object, "ended")};
+    snprintf(result->host, sizeof result->host, "%s", sr_json_text_of(object, "host"));
     snprintf(result->message, sizeof result->message, "%s", message ? message : "");
     json_decref(object);
     if (result->ending == SR_ENDING_NONE)
@@ -68,13 +71,14 @@ static json_t *text_of(const char *text) {
 }
 
 srnn_status sr_result_write(const sr_result *r, const char *folder) {
-    json_t *object = json_pack("{s:s, s:o, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:i}", "status",
-                               sr_ending_name(r->ending), "message", text_of(r->message), "step",
-                               (json_int_t)r->step, "tokens", (json_int_t)r->tokens, "skipped",
-                               (json_int_t)r->skipped, "parameters", r->parameters, "memory_bytes",
-                               r->memory_bytes, "seconds", r->seconds, "cpu_seconds",
-                               r->cpu_seconds, "threads", r->threads);
-    return sr_json_replace(object, folder, "result.json", JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    json_t *object =
+        json_pack("{s:s, s:o, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:i, s:o, s:f, s:f}", "status",
+                  sr_ending_name(r->ending), "message", text_of(r->message), "step",
+                  (json_int_t)r->step, "tokens", (json_int_t)r->tokens, "skipped",
+                  (json_int_t)r->skipped, "parameters", r->parameters, "memory_bytes",
+                  r->memory_bytes, "seconds", r->seconds, "cpu_seconds", r->cpu_seconds, "threads",
+                  r->threads, "host", text_of(r->host), "started", r->started, "ended", r->ended);
+    return sr_json_replace(object, folder, "result.json", JSON_INDENT(2) | JSON_REAL_PRECISION(13));
 }
 
 /* ---- lines of JSON */

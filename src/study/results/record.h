@@ -23,6 +23,8 @@ typedef struct sr_result {
     int64_t step, tokens, skipped;
     double parameters, memory_bytes, seconds, cpu_seconds;
     int threads;
+    char host[64];         /* the machine of the process that ended it; "": not known */
+    double started, ended; /* of that process, seconds since 1970; 0 or NaN: not known */
 } sr_result;
 
 /* One step. NaN: the loss was not finite, or the step had no validation. */

@@ -9,6 +9,8 @@
 
 const char *sr_verdict_name(sr_verdict verdict) {
     switch (verdict) {
+    case SR_VERDICT_TOO_FEW:
+        return "too few";
     case SR_VERDICT_UNCLEAR:
         return "unclear";
     case SR_VERDICT_BETTER:
@@ -25,6 +27,7 @@ const char *sr_verdict_name(sr_verdict verdict) {
 typedef struct maker {
     const sr_study *study;
     const sr_record *records; /* (study->run_count) */
+    const bool *asked;        /* (study->run_count); NULL: all of them */
 } maker;
 
 static srnn_status numbers(void *out, size_t count, size_t size) {
@@ -35,10 +38,16 @@ static srnn_status numbers(void *out, size_t count, size_t size) {
     return SRNN_OK;
 }
 
-static bool in_cell(const maker *m, const sr_summary_cell *cell, size_t run) {
+/* A run that was not asked for counts once it has ended. */
+static bool counts(const maker *m, size_t run) {
+    return !m->asked || m->asked[run] || m->records[run].result.ending != SR_ENDING_NONE;
+}
+
+/* True if the run is of the cell's task and size, and of the learning rate. */
+static bool in_cell(const maker *m, const sr_summary_cell *cell, double rate, size_t run) {
     const sr_study_run *r = &m->study->runs[run];
     return r->task == cell->task && (!m->study->size_count || r->size == cell->size) &&
-           r->settings.learning_rate == cell->learning_rate;
+           r->settings.learning_rate == rate && counts(m, run);
 }
 
 static bool finished(const maker *m, size_t run) {
@@ -59,11 +68,11 @@ static double measure_of(const sr_summary_cell *cell, const sr_record *record) {
     return value_of(cell->measure, record);
 }
 
-/* The finished run of a variant and seed in a cell; NULL if there is none. */
-static const sr_record *record_of(const maker *m, const sr_summary_cell *cell, size_t variant,
-                                  int64_t seed) {
-    for (size_t i = 0; i < m->study->run_count; i++)
-        if (in_cell(m, cell, i) && m->study->runs[i].variant == variant &&
+/* The finished run of a seed; NULL if there is none, or no such variant. */
+static const sr_record *record_of(const maker *m, const sr_summary_cell *cell,
+                                  const sr_summary_variant *v, int64_t seed) {
+    for (size_t i = 0; v && i < m->study->run_count; i++)
+        if (m->study->runs[i].variant == v->variant && in_cell(m, cell, v->learning_rate, i) &&
             m->study->runs[i].settings.seed == seed && finished(m, i))
             return &m->records[i];
     return NULL;
@@ -105,7 +114,7 @@ static srnn_status fill_variant(sr_summary_variant *v, const maker *m,
     for (size_t i = 0; i < m->study->run_count; i++) {
         const sr_study_run *run = &m->study->runs[i];
         const sr_record *record = &m->records[i];
-        if (!in_cell(m, cell, i) || run->variant != v->variant)
+        if (run->variant != v->variant || !in_cell(m, cell, v->learning_rate, i))
             continue;
         v->runs++;
         v->diverged += record->result.ending == SR_ENDING_DIVERGED;
@@ -128,18 +137,33 @@ static srnn_status fill_variant(sr_summary_variant *v, const maker *m,
 
 /* ---- differences */
 
-/* Of one seed that is planned the loss is compared, batch by batch: there is no other scatter to
- * judge a difference by. */
+static const sr_summary_variant *baseline_of(const maker *m, const sr_summary_cell *cell) {
+    for (size_t v = 0; v < cell->count; v++)
+        if (cell->variants[v].variant == m->study->baseline)
+            return &cell->variants[v];
+    return NULL;
+}
+
+/* Then there is no scatter over seeds to judge a difference by, and losses are compared batch by
+ * batch. Decided for the whole cell: differences of loss and of accuracy cannot be ranked. */
+static bool plans_one_seed(const sr_summary_cell *cell) {
+    for (size_t v = 0; v < cell->count; v++)
+        if (cell->variants[v].runs > 1)
+            return false;
+    return true;
+}
+
 static srnn_status find_pairs(sr_summary_variant *v, const maker *m, const sr_summary_cell *cell) {
     sr_difference *d = &v->difference;
     const size_t seeds = m->study->seed_count;
-    d->of = v->runs == 1 ? SR_MEASURE_LOSS : cell->measure;
+    const sr_summary_variant *baseline = baseline_of(m, cell);
+    d->of = plans_one_seed(cell) ? SR_MEASURE_LOSS : cell->measure;
     SR_TRY(numbers(&d->seeds, seeds, sizeof *d->seeds));
     SR_TRY(numbers(&d->differences, seeds, sizeof *d->differences));
     for (size_t s = 0; s < seeds; s++) {
         const int64_t seed = m->study->seeds[s];
-        const sr_record *own = record_of(m, cell, v->variant, seed);
-        const sr_record *base = record_of(m, cell, m->study->baseline, seed);
+        const sr_record *own = record_of(m, cell, v, seed);
+        const sr_record *base = record_of(m, cell, baseline, seed);
         const double difference = own && base ? value_of(d->of, own) - value_of(d->of, base) : NAN;
         if (!isfinite(difference))
             continue;
@@ -192,9 +216,9 @@ static srnn_status find_interval(sr_summary_variant *v, const maker *m, const sr
     if (d->pairs > 1 && prior->degrees > 0) {
         d->interval = sr_interval_moderated(d->differences, d->pairs, prior, SR_CONFIDENCE);
         d->method = "moderated";
-    } else if (d->pairs == 1 && v->runs == 1) {
-        SR_TRY(compare_batches(&d->interval, record_of(m, cell, v->variant, d->seeds[0]),
-                               record_of(m, cell, m->study->baseline, d->seeds[0])));
+    } else if (d->pairs == 1 && plans_one_seed(cell)) {
+        SR_TRY(compare_batches(&d->interval, record_of(m, cell, v, d->seeds[0]),
+                               record_of(m, cell, baseline_of(m, cell), d->seeds[0])));
         d->method = d->interval.degrees > 0 ? "batches" : "none";
     }
     return SRNN_OK;
@@ -205,10 +229,69 @@ static sr_verdict judge(const sr_summary_variant *v) {
     const sr_difference *d = &v->difference;
     if (v->diverged || v->not_finite)
         return SR_VERDICT_UNSTABLE;
-    if (!(d->interval.degrees > 0) || !sr_interval_decides(&d->interval))
+    if (!(d->interval.degrees > 0))
+        return SR_VERDICT_TOO_FEW;
+    if (!sr_interval_decides(&d->interval))
         return SR_VERDICT_UNCLEAR;
     return (d->interval.mean > 0) == (d->of == SR_MEASURE_ACCURACY) ? SR_VERDICT_BETTER
                                                                     : SR_VERDICT_WORSE;
+}
+
+/* ---- speeds */
+
+/* How many other runs of the study were at work on the machine of a run while it ran, on average. */
+static double company_of(const maker *m, size_t run) {
+    const sr_result *own = &m->records[run].result;
+    double shared = 0;
+    for (size_t i = 0; i < m->study->run_count; i++) {
+        const sr_result *other = &m->records[i].result;
+        if (i != run && other->ended > other->started && strcmp(other->host, own->host) == 0)
+            shared += fmax(0, fmin(own->ended, other->ended) - fmax(own->started, other->started));
+    }
+    return shared / (own->ended - own->started);
+}
+
+/* Under what conditions the finished runs of a variant ran. */
+typedef struct conditions {
+    const char *host; /* NULL: none is known; "": several */
+    int threads;      /* 0: several numbers */
+    double company;   /* mean */
+} conditions;
+
+static conditions conditions_of(const maker *m, const sr_summary_cell *cell,
+                                const sr_summary_variant *v) {
+    conditions c = {0};
+    double count = 0;
+    for (size_t i = 0; i < m->study->run_count; i++) {
+        const sr_result *r = &m->records[i].result;
+        if (m->study->runs[i].variant != v->variant || !in_cell(m, cell, v->learning_rate, i) ||
+            !finished(m, i) || !*r->host || !(r->ended > r->started))
+            continue;
+        c.threads = !c.host || c.threads == r->threads ? r->threads : 0;
+        c.host = !c.host || strcmp(c.host, r->host) == 0 ? r->host : "";
+        c.company = (count * c.company + company_of(m, i)) / (count + 1);
+        count++;
+    }
+    return c;
+}
+
+/* Half a run more or less beside it: cores, caches and memory are shared with others. */
+static const double company_margin = 0.5;
+
+static bool is_apart(const maker *m, const sr_summary_cell *cell, const sr_summary_variant *v,
+                     const sr_summary_variant *baseline) {
+    if (!baseline || baseline == v)
+        return false;
+    const conditions own = conditions_of(m, cell, v), base = conditions_of(m, cell, baseline);
+    if (!own.host || !base.host)
+        return false;
+    return strcmp(own.host, base.host) != 0 || !*own.host || own.threads != base.threads ||
+           !own.threads || fabs(own.company - base.company) > company_margin;
+}
+
+static double more_parameters(const sr_summary_variant *v, const sr_summary_variant *baseline) {
+    const double share = baseline ? v->parameters / baseline->parameters - 1 : NAN;
+    return fabs(share) > SR_PARAMETER_MARGIN ? share : NAN;
 }
 
 static srnn_status fill_differences(sr_summary_cell *cell, const maker *m) {
@@ -219,51 +302,132 @@ static srnn_status fill_differences(sr_summary_cell *cell, const maker *m) {
     for (size_t v = 0; v < cell->count; v++) {
         SR_TRY(find_interval(&cell->variants[v], m, cell, &prior));
         cell->variants[v].difference.verdict = judge(&cell->variants[v]);
+        cell->variants[v].apart = is_apart(m, cell, &cell->variants[v], baseline_of(m, cell));
+        cell->variants[v].more_parameters =
+            more_parameters(&cell->variants[v], baseline_of(m, cell));
     }
     return SRNN_OK;
 }
 
 /* ---- cells */
 
+static const sr_spread *spread_of(const sr_summary_cell *cell, const sr_summary_variant *v) {
+    return cell->measure == SR_MEASURE_LOSS ? &v->loss : &v->accuracy;
+}
+
+static srnn_status add_variant(sr_summary_cell *cell, const maker *m, size_t variant, double rate) {
+    sr_summary_variant *added = &cell->variants[cell->count++];
+    added->variant = variant;
+    added->learning_rate = rate;
+    SR_TRY(fill_variant(added, m, cell));
+    if (variant == m->study->baseline) {
+        cell->noise = spread_of(cell, added)->standard_deviation;
+        cell->noise_seeds = spread_of(cell, added)->count;
+    }
+    return SRNN_OK;
+}
+
+static srnn_status begin_cell(sr_summary_cell *cell, const maker *m, const sr_summary_cell *like) {
+    *cell = (sr_summary_cell){.task = like->task,
+                              .size = like->size,
+                              .learning_rate = like->learning_rate,
+                              .measure = m->study->tasks[like->task].measure,
+                              .noise = NAN};
+    return numbers(&cell->variants, m->study->variant_count, sizeof *cell->variants);
+}
+
 static srnn_status fill_cell(sr_summary_cell *cell, const maker *m) {
-    cell->noise = NAN;
-    cell->measure = m->study->tasks[cell->task].measure;
-    SR_TRY(numbers(&cell->variants, m->study->variant_count, sizeof *cell->variants));
     for (size_t v = 0; v < m->study->variant_count; v++) {
         bool there = false;
         for (size_t i = 0; i < m->study->run_count && !there; i++)
-            there = in_cell(m, cell, i) && m->study->runs[i].variant == v;
-        if (!there)
-            continue;
-        sr_summary_variant *added = &cell->variants[cell->count++];
-        added->variant = v;
-        SR_TRY(fill_variant(added, m, cell));
-        const sr_spread *spread =
-            cell->measure == SR_MEASURE_LOSS ? &added->loss : &added->accuracy;
-        if (v == m->study->baseline) {
-            cell->noise = spread->standard_deviation;
-            cell->noise_seeds = spread->count;
-        }
+            there = m->study->runs[i].variant == v && in_cell(m, cell, cell->learning_rate, i);
+        if (there)
+            SR_TRY(add_variant(cell, m, v, cell->learning_rate));
     }
     return fill_differences(cell, m);
 }
 
 static srnn_status add_cell(sr_summary *summary, const maker *m, size_t run) {
     const sr_study_run *r = &m->study->runs[run];
+    if (!counts(m, run))
+        return SRNN_OK;
     for (size_t i = 0; i < summary->count; i++)
-        if (in_cell(m, &summary->cells[i], run))
+        if (in_cell(m, &summary->cells[i], summary->cells[i].learning_rate, run))
             return SRNN_OK;
     sr_summary_cell *cell = &summary->cells[summary->count++];
-    *cell = (sr_summary_cell){
-        .task = r->task, .size = r->size, .learning_rate = r->settings.learning_rate};
+    SR_TRY(begin_cell(cell, m,
+                      &(sr_summary_cell){.task = r->task,
+                                         .size = r->size,
+                                         .learning_rate = r->settings.learning_rate}));
     return fill_cell(cell, m);
+}
+
+/* ---- every variant at its best learning rate */
+
+static bool alike(const maker *m, const sr_summary_cell *a, const sr_summary_cell *b) {
+    return a->task == b->task && (!m->study->size_count || a->size == b->size);
+}
+
+static const sr_summary_variant *find(const sr_summary_cell *cell, size_t variant) {
+    for (size_t v = 0; v < cell->count; v++)
+        if (cell->variants[v].variant == variant)
+            return &cell->variants[v];
+    return NULL;
+}
+
+/* Less is better: what variants are sorted by; those that are unstable come last. */
+static double rank_of(const sr_summary_cell *cell, const sr_summary_variant *v) {
+    const double mean = spread_of(cell, v)->mean;
+    const double rank = cell->measure == SR_MEASURE_LOSS ? mean : -mean;
+    return isnan(rank) || v->diverged || v->not_finite ? INFINITY : rank;
+}
+
+/* The learning rate of the cells like this one at which the variant ends best; NaN: it is in none. */
+static double best_rate(const sr_summary *summary, const maker *m, const sr_summary_cell *like,
+                        size_t variant) {
+    double rate = NAN, best = INFINITY;
+    for (size_t i = 0; i < summary->count; i++) {
+        const sr_summary_cell *cell = &summary->cells[i];
+        const sr_summary_variant *v = alike(m, cell, like) ? find(cell, variant) : NULL;
+        if (v && (isnan(rate) || rank_of(cell, v) < best)) {
+            rate = cell->learning_rate;
+            best = rank_of(cell, v);
+        }
+    }
+    return rate;
+}
+
+/* True if the cell is the first of those that differ in nothing but the learning rate, of which
+ * there are more. */
+static bool leads(const sr_summary *summary, const maker *m, size_t cell) {
+    size_t others = 0;
+    for (size_t i = 0; i < summary->count; i++)
+        if (i != cell && alike(m, &summary->cells[i], &summary->cells[cell])) {
+            if (i < cell)
+                return false;
+            others++;
+        }
+    return others > 0;
+}
+
+static srnn_status add_best(sr_summary *summary, const maker *m, const sr_summary_cell *like) {
+    sr_summary_cell *cell = &summary->best[summary->best_count++];
+    SR_TRY(begin_cell(cell, m, like));
+    cell->learning_rate = NAN;
+    for (size_t v = 0; v < m->study->variant_count; v++) {
+        const double rate = best_rate(summary, m, like, v);
+        if (!isnan(rate))
+            SR_TRY(add_variant(cell, m, v, rate));
+    }
+    return fill_differences(cell, m);
 }
 
 static void count_endings(sr_summary *summary, const maker *m) {
     for (size_t i = 0; i < m->study->run_count; i++)
         switch (m->records[i].result.ending) {
         case SR_ENDING_NONE:
-            summary->missing++;
+            summary->missing += counts(m, i);
+            summary->left_out += !counts(m, i);
             break;
         case SR_ENDING_FINISHED:
             summary->finished++;
@@ -277,20 +441,25 @@ static void count_endings(sr_summary *summary, const maker *m) {
         }
 }
 
-srnn_status sr_summary_make(sr_summary *summary, const sr_study *study, const sr_record *records) {
-    const maker m = {study, records};
+srnn_status sr_summary_make(sr_summary *summary, const sr_study *study, const sr_record *records,
+                            const bool *asked) {
+    const maker m = {study, records, asked};
     *summary = (sr_summary){0};
     SR_TRY(numbers(&summary->cells, study->run_count, sizeof *summary->cells));
+    SR_TRY(numbers(&summary->best, study->run_count, sizeof *summary->best));
     count_endings(summary, &m);
     for (size_t i = 0; i < study->run_count; i++)
         SR_TRY(add_cell(summary, &m, i));
+    for (size_t i = 0; i < summary->count; i++)
+        if (leads(summary, &m, i))
+            SR_TRY(add_best(summary, &m, &summary->cells[i]));
     return SRNN_OK;
 }
 
-void sr_summary_free(sr_summary *summary) {
-    for (size_t c = 0; c < summary->count; c++) {
-        for (size_t v = 0; v < summary->cells[c].count; v++) {
-            sr_summary_variant *variant = &summary->cells[c].variants[v];
+static void free_cells(sr_summary_cell *cells, size_t count) {
+    for (size_t c = 0; c < count; c++) {
+        for (size_t v = 0; v < cells[c].count; v++) {
+            sr_summary_variant *variant = &cells[c].variants[v];
             free(variant->seeds);
             free(variant->loss.values);
             free(variant->best_loss.values);
@@ -298,8 +467,13 @@ void sr_summary_free(sr_summary *summary) {
             free(variant->difference.seeds);
             free(variant->difference.differences);
         }
-        free(summary->cells[c].variants);
+        free(cells[c].variants);
     }
-    free(summary->cells);
+    free(cells);
+}
+
+void sr_summary_free(sr_summary *summary) {
+    free_cells(summary->cells, summary->count);
+    free_cells(summary->best, summary->best_count);
     *summary = (sr_summary){0};
 }

@@ -15,7 +15,8 @@ typedef struct sr_spread {
 } sr_spread;
 
 typedef enum sr_verdict {
-    SR_VERDICT_UNCLEAR = 0, /* the interval holds 0, or there is none */
+    SR_VERDICT_TOO_FEW = 0, /* there is no interval */
+    SR_VERDICT_UNCLEAR,     /* the interval holds 0 */
     SR_VERDICT_BETTER,
     SR_VERDICT_WORSE,
     SR_VERDICT_UNSTABLE, /* a run of it diverged or ended without a number: whatever the others say */
@@ -24,7 +25,7 @@ const char *sr_verdict_name(sr_verdict verdict); /* "better"; static text */
 
 /* A variant minus the baseline, on pairs of runs of the same seed. */
 typedef struct sr_difference {
-    sr_measure of;        /* what is subtracted; loss where one seed is planned */
+    sr_measure of;        /* what is subtracted; loss where the cell has one seed */
     int64_t *seeds;       /* (pairs), owned */
     double *differences;  /* (pairs), owned */
     size_t pairs;         /* that ended with numbers */
@@ -34,9 +35,13 @@ typedef struct sr_difference {
     sr_verdict verdict;
 } sr_difference;
 
+/* A better variant is marked if the number of its parameters differs by more. */
+#define SR_PARAMETER_MARGIN 0.02
+
 /* A variant in a cell. */
 typedef struct sr_summary_variant {
     size_t variant; /* of the study */
+    double learning_rate;
     size_t runs, finished, diverged, failed;
     size_t not_finite; /* of the finished: the last loss or measure is not a finite number */
     int64_t skipped;
@@ -44,13 +49,17 @@ typedef struct sr_summary_variant {
     sr_spread loss, best_loss, accuracy;
     sr_difference difference;               /* meaningless for the baseline */
     double tokens_per_second, memory_bytes; /* means */
+    bool apart; /* its runs were not side by side with the baseline's: speeds cannot be compared */
     double parameters, state_bytes, cache_bytes;
+    double
+        more_parameters; /* share beyond the baseline's, less than 0: fewer; NaN: within SR_PARAMETER_MARGIN */
 } sr_summary_variant;
 
-/* All runs of one task, size and learning rate. */
+/* All runs of one task, size and learning rate; or of one task and size, every variant at the
+ * learning rate at which it ends best. */
 typedef struct sr_summary_cell {
     size_t task, size;
-    double learning_rate;
+    double learning_rate; /* NaN: each variant has its own */
     sr_measure measure;
     size_t noise_seeds;
     double noise; /* standard deviation of the measure over the baseline's seeds; NaN: < 2 */
@@ -61,11 +70,17 @@ typedef struct sr_summary_cell {
 typedef struct sr_summary {
     sr_summary_cell *cells; /* (count), owned */
     size_t count;
+    sr_summary_cell *best; /* (best_count), owned: one for each task and size with several rates */
+    size_t best_count;
     size_t finished, diverged, failed, missing; /* runs */
+    size_t left_out;                            /* that have not ended and were not asked for */
 } sr_summary;
 
-/* `records` (study->run_count), in the order of the plan. Free with sr_summary_free in any case. */
-srnn_status sr_summary_make(sr_summary *summary, const sr_study *study, const sr_record *records);
+/* `records` (study->run_count), in the order of the plan; `asked` (study->run_count): runs that were
+ * asked for, NULL: all; others count only if they have ended. Free with sr_summary_free in any
+ * case. */
+srnn_status sr_summary_make(sr_summary *summary, const sr_study *study, const sr_record *records,
+                            const bool *asked);
 void sr_summary_free(sr_summary *summary);
 
 #endif

@@ -18,6 +18,9 @@
 /* ---- rows */
 
 static srnn_status open_batches(sr_source **source, sr_run_settings *s) {
+    if (*s->validation)
+        return SR_FAIL(SRNN_ERR_ARGUMENT, "validation %s: a run on --batches has no validation",
+                       s->validation);
     SR_TRY(sr_batches_open(source, &s->B, s->batches));
     const int64_t held = (*source)->rows[SR_SPLIT_TRAIN] / s->B / s->accumulate;
     s->T = (*source)->T;
@@ -120,7 +123,7 @@ static srnn_status check_text(const sr_run_settings *s, const char *tokenizer, c
 /* The data's own tokenizer comes first, but text has none: it must be the model's. */
 static srnn_status of_model(sr_run_settings *s) {
     char folder[SR_PATH_BYTES];
-    SR_TRY(sr_model_tokenizer_folder(folder, s->model));
+    SR_TRY(sr_model_tokenizer_beside(folder, s->model));
     if (!*folder)
         return SRNN_OK;
     if (kind_of_data(s) == DATA_TEXT)

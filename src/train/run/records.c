@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define METRICS "metrics.jsonl"
 #define TIMINGS "timings.jsonl"
@@ -45,6 +46,11 @@ static srnn_status check_record(const char *folder, const char *name, int64_t ke
     char path[SR_PATH_BYTES];
     sr_mapping file;
     SR_TRY(sr_path_join(path, folder, name));
+    if (access(path, F_OK) != 0)
+        return SR_FAIL(SRNN_ERR_IO,
+                       "%s: the record of the steps before the checkpoint is not there: put it "
+                       "back, or begin a new run from the checkpoint with --model %s --out NEW",
+                       path, folder);
     SR_TRY(sr_mapping_open(&file, path));
     const bool right = ends_right(&file, keep, step);
     sr_mapping_close(&file);

@@ -36,7 +36,7 @@ static const char *const schedules[] = {"linear", "cosine", "stable", "constant"
 /* clang-format off */
 static const sr_setting table[] = {
     TEXT("data", data, "WHERE", "a folder from `softrnn data prepare`, a .bin or text file, or a synthetic task"),
-    TEXT("validation", validation, "FILE", "the validation split of a .bin or text file"),
+    TEXT("validation", validation, "WHERE", "the validation split: a file or folder of the kind that --data names"),
     NUMBER("validation-share", validation_share, 0, 0.9, "else the last share of a text file"),
     TEXT("batches", batches, "FILE", "safetensors with ids (steps, B, T+1): train on exactly these"),
     CHOICE("layout", layout, layouts, "rows: stream, packed or document"),

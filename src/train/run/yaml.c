@@ -36,9 +36,13 @@ static void write_text(FILE *out, const char *text) {
     putc('"', out);
 }
 
-/* The shortest text that reads back to the same number. */
+/* The shortest text that reads back to the same number; whole numbers as such: 10000, not 1e+04. */
 static void write_number(FILE *out, double number) {
     char text[64];
+    if (fabs(number) < 1e15 && number == floor(number)) {
+        fprintf(out, "%.0f", number);
+        return;
+    }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, number);
         if (strtod(text, NULL) == number)

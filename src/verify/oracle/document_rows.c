@@ -334,6 +334,7 @@ void sr_document_attend(sr_document *x, sr_query at) {
     sr_document_weigh(x, at);
     const sr_term row_sum = sr_tape_sum(x->tape, sr_each(x->sum_weights), at.i + 1);
     const sr_term divisor = normaliser(x, at, row_sum);
+    const bool empty = fabs(sr_value_of(x, divisor)) < (double)FLT_MIN; /* 0/0 counts as 0 */
     for (int64_t j = 0; j <= at.i; j++)
         x->weights[j] = sr_tape_round(x->tape, x->weights[j]);
     x->row_sums[at.h * x->length + at.i] = row_sum;
@@ -341,8 +342,8 @@ void sr_document_attend(sr_document *x, sr_query at) {
         const sr_terms column = {x->u + at.value * x->length * Dv + d, Dv};
         const sr_term sum =
             sr_tape_round(x->tape, sr_tape_dot(x->tape, sr_each(x->weights), column, at.i + 1));
-        const sr_term y =
-            sr_tape_add(x->tape, sr_tape_divide(x->tape, sum, divisor), skipped(x, at, d));
+        const sr_term divided = empty ? sr_number(x, 0) : sr_tape_divide(x->tape, sum, divisor);
+        const sr_term y = sr_tape_add(x->tape, divided, skipped(x, at, d));
         o[d] = sr_tape_multiply(x->tape, output_gate(x, at, d), y);
     }
 }

@@ -128,6 +128,25 @@ static void every_shape(void **state) {
         }
 }
 
+/* Queries of zeros have weights of zero under a power, and 0/0 is 0. */
+static void rows_without_weights(void **state) {
+    (void)state;
+    static const char *const specs[] = {"power:2", "score=linear,norm=rms", "power:3,norm=l2"};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++) {
+        attention_call run, oracle;
+        create_both(&run, &oracle, problem_of(specs[n], 0));
+        const int64_t T = run.problem.T, D = run.problem.D;
+        float *narrow = run.host.operand[SR_OPERAND_Q];
+        double *exact = oracle.host.operand[SR_OPERAND_Q];
+        for (int64_t i = 0; i < run.problem.B * run.problem.H * T * D; i++)
+            exact[i] = (double)(narrow[i] *= i / D % T % 16 != 7);
+        assert_int_equal(probe_oracle_run(&oracle), SRNN_OK);
+        check_kernels(specs[n], &run, &oracle, 1e-5);
+        call_free(&run);
+        call_free(&oracle);
+    }
+}
+
 /* Integers whose products float holds exactly, so that only the score is tested; |s| up to about 10^4. */
 static void large_logits(void **state) {
     (void)state;
@@ -309,15 +328,11 @@ int main(void) {
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_variant),
-        cmocka_unit_test(every_shape),
-        cmocka_unit_test(large_logits),
-        cmocka_unit_test(the_same_bits_twice),
-        cmocka_unit_test(states_of_every_variant),
-        cmocka_unit_test(one_token_at_a_time),
-        cmocka_unit_test(states_in_bf16),
-        cmocka_unit_test(long_and_wide_states),
-        cmocka_unit_test(states_move_between_devices),
+        cmocka_unit_test(every_variant),        cmocka_unit_test(every_shape),
+        cmocka_unit_test(rows_without_weights), cmocka_unit_test(large_logits),
+        cmocka_unit_test(the_same_bits_twice),  cmocka_unit_test(states_of_every_variant),
+        cmocka_unit_test(one_token_at_a_time),  cmocka_unit_test(states_in_bf16),
+        cmocka_unit_test(long_and_wide_states), cmocka_unit_test(states_move_between_devices),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     srnn_device_close(gpu);

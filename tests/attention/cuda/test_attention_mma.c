@@ -623,6 +623,17 @@ static void small_values(void **state) {
     }
 }
 
+/* Queries or keys of zeros have weights of zero under a power, and 0/0 is 0. */
+static void rows_without_weights(void **state) {
+    (void)state;
+    static const char *const specs[] = {"power:2", "score=linear", "power:2,norm=l2,output_gate",
+                                        "power:2,norm=rms,post_gate"};
+    for (size_t n = 0; n < sizeof specs / sizeof *specs; n++)
+        for (int which = SR_OPERAND_Q; which <= SR_OPERAND_K; which++)
+            check_stretched(specs[n], (srnn_problem){.B = 1, .H = 2, .T = 130, .D = 64}, CONTIGUOUS,
+                            (stretch){.which = (sr_operand)which, .factor = 0});
+}
+
 /* Decay over several tiles of keys, with several heads of queries for one of keys. */
 static void decays(void **state) {
     (void)state;
@@ -672,19 +683,13 @@ static int close_gpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(named_variants),
-        cmocka_unit_test(combinations),
-        cmocka_unit_test(shapes),
-        cmocka_unit_test(documents),
-        cmocka_unit_test(chunks),
-        cmocka_unit_test(heads_left_over),
-        cmocka_unit_test(spans),
-        cmocka_unit_test(long_spans),
-        cmocka_unit_test(documents_apart),
-        cmocka_unit_test(large_scores),
-        cmocka_unit_test(small_values),
-        cmocka_unit_test(decays),
-        cmocka_unit_test(every_variant_has_a_kernel),
+        cmocka_unit_test(named_variants),  cmocka_unit_test(combinations),
+        cmocka_unit_test(shapes),          cmocka_unit_test(documents),
+        cmocka_unit_test(chunks),          cmocka_unit_test(heads_left_over),
+        cmocka_unit_test(spans),           cmocka_unit_test(long_spans),
+        cmocka_unit_test(documents_apart), cmocka_unit_test(large_scores),
+        cmocka_unit_test(small_values),    cmocka_unit_test(rows_without_weights),
+        cmocka_unit_test(decays),          cmocka_unit_test(every_variant_has_a_kernel),
     };
     srnn_device *found;
     if (srnn_device_open(&found, "cuda") != SRNN_OK) {

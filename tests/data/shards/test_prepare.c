@@ -471,6 +471,31 @@ static void sources_open_by_name(void **state) {
     assert_int_equal(sr_source_open(&source, "/no/such", &both), SRNN_ERR_IO);
 }
 
+/* A file beside them is not ignored: its message is the command that makes a folder of it. */
+static void shards_are_validated_by_shards(void **state) {
+    (void)state;
+    char text_path[128];
+    make_file(text_path, "a.txt", "abcdefghij", 10);
+    sr_prepare_settings how = {.folder = other_out, .overwrite = true};
+    assert_int_equal(prepare((sr_prepare_settings){0}, "b.txt", "some text", 9), SRNN_OK);
+    for (int split = 0; split < SR_SPLITS; split++) { /* all documents, of either split */
+        how.validation = split;
+        assert_int_equal(prepare(how, "a.txt", "abcdefghij", 10), SRNN_OK);
+        const sr_source_settings settings = {.T = 2, .validation = other_out};
+        sr_source *source;
+        assert_int_equal(sr_source_open(&source, out, &settings), SRNN_OK);
+        assert_int_equal(source->rows[SR_SPLIT_TRAIN], 4);
+        assert_int_equal(source->rows[SR_SPLIT_VALIDATION], 5); /* ten bytes and the end */
+        sr_source_free(source);
+    }
+    sr_source *source;
+    const sr_source_settings file = {.T = 2, .validation = text_path};
+    assert_int_equal(sr_source_open(&source, out, &file), SRNN_ERR_ARGUMENT);
+    assert_non_null(strstr(srnn_error_detail(), "data prepare --tokenizer bytes"));
+    assert_int_equal(sr_source_open(&source, "recall", &file), SRNN_ERR_ARGUMENT);
+    assert_non_null(strstr(srnn_error_detail(), text_path));
+}
+
 /* "x" and ten two-byte characters: a cut in the middle of one moves to the next. */
 static void text_is_not_cut_inside_a_character(void **state) {
     (void)state;
@@ -583,6 +608,7 @@ int main(void) {
         cmocka_unit_test_teardown(what_a_killed_process_left_is_removed, clean),
         cmocka_unit_test_teardown(a_wrong_manifest_is_refused, clean),
         cmocka_unit_test_teardown(sources_open_by_name, clean),
+        cmocka_unit_test_teardown(shards_are_validated_by_shards, clean),
         cmocka_unit_test_teardown(text_is_not_cut_inside_a_character, clean),
         cmocka_unit_test_teardown(real_text_comes_back, clean),
         cmocka_unit_test_teardown(two_processes_do_not_mix, clean),

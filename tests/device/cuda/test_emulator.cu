@@ -617,7 +617,7 @@ static void assert_dies(const char *how, const char *words) {
 static void test_accesses_that_a_gpu_forbids(void **state) {
     (void)state;
     assert_dies("touch", "the host touched memory of the GPU");
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SOFTRNN_SANITIZED
     assert_dies("overrun", "AddressSanitizer");
 #else
     assert_dies("overrun", "beyond the GPU's memory");

@@ -83,7 +83,8 @@ typedef struct chunk_room {
     real *query_columns;  /* (D, stride of tokens) */
     real *key_columns;    /* (D, stride of tokens) */
     real *s;              /* (chunk, stride of tokens) */
-    real *decay, *factor; /* (stride of tokens) */
+    real *decay;          /* (2, stride of tokens): C less the first token's, and its rest */
+    real *factor;         /* (stride of tokens) */
     seen_keys *seen;      /* (chunk) */
     chunk_features features;
     running_state state;
@@ -100,7 +101,7 @@ static inline chunk_room chunk_room_place(const srnn_problem *p, const feature_b
         .query_columns = take_reals(layout, p->D, ld.token),
         .key_columns = take_reals(layout, p->D, ld.token),
         .s = take_reals(layout, rows, ld.token),
-        .decay = take_reals(layout, 1, ld.token),
+        .decay = take_reals(layout, 2, ld.token),
         .factor = take_reals(layout, 1, ld.token),
         .seen = sr_layout_take(layout, (size_t)rows, sizeof(seen_keys)),
     };
@@ -124,8 +125,11 @@ static inline void chunk_load_keys(const chunk_room *room, const sr_edges *edges
     memset(room->values, 0, (size_t)(c->count * ld.dv) * sizeof(real));
     SR_ISA_REAL(sr_edges_value_rows)
     (room->values, ld.dv, edges, call, (sr_rows){c->b, c->kv, c->t, c->count});
-    for (int64_t t = 0; c->decay && t < c->width; t++)
-        room->decay[t] = t < c->count ? (real)(c->decay[c->t + t] - c->decay[c->t]) : 0;
+    for (int64_t t = 0; c->decay && t < c->width; t++) {
+        const double exact = t < c->count ? decay_from(c->decay[c->t + t], c->decay[c->t]) : 0.0;
+        room->decay[t] = (real)exact;
+        room->decay[ld.token + t] = (real)(exact - (double)room->decay[t]);
+    }
 }
 
 static inline void chunk_load_queries(const chunk_room *room, const sr_edges *edges,
@@ -151,7 +155,9 @@ static inline score_row chunk_row(const chunk_room *room, const chunk *c, int64_
                        .high = (int)r + 1,
                        .width = (int)c->width,
                        .decay = c->decay ? room->decay[r] : 0,
-                       .decay_columns = c->decay ? room->decay : NULL};
+                       .decay_columns = c->decay ? room->decay : NULL,
+                       .decay_rest = c->decay ? room->decay[ld + r] : 0,
+                       .decay_column_rests = c->decay ? room->decay + ld : NULL};
 }
 
 /* One block of a product that is ROWS numbers high and one vector wide. */

@@ -100,6 +100,8 @@ typedef struct position {
     real *d_queries;      /* (T rounded up, stride of D) */
     double *d_decay;      /* (T rounded up), or NULL */
     real key_norm;        /* of the key tile at hand */
+    tile_pairs pairs;     /* of the query tile and the key tile at hand */
+    decay_range range;    /* of their decays */
 } position;
 
 static int64_t rows_in(const srnn_problem *p, int64_t tile) {
@@ -145,23 +147,15 @@ static real pair_bound(const srnn_problem *p, const workspace *w, const position
                                                     : w->query_norm[own] * at->key_norm;
 }
 
-/* C_i - C_j of a query tile and a key tile. */
-static decay_range pair_range(const srnn_problem *p, const position *at, int64_t tile,
-                              int64_t own) {
-    return tile_decay(at->decay, own * TILE, rows_in(p, own), tile, rows_in(p, tile));
-}
-
 /* Nothing of the weights of these tiles is left by decay, less what was subtracted of their logarithms. */
-static bool is_hidden(const context *x, const workspace *w, const position *at, int64_t tile,
-                      int64_t own) {
+static bool is_hidden(const context *x, const workspace *w, const position *at, int64_t own) {
     const srnn_problem *p = &x->call->plan->core;
     const real *maximum =
         (const real *)x->call->saved.maximum + sr_row_index(p, p->H, at->b, at->h, own * TILE);
     real least = 0;
     for (int64_t r = 0; r < rows_in(p, own); r++)
         least = maximum[r] < least ? maximum[r] : least;
-    return at->decay &&
-           decay_hides(&x->rule, pair_range(p, at, tile, own), pair_bound(p, w, at, own) - least);
+    return at->decay && decay_hides(&x->rule, at->range, pair_bound(p, w, at, own) - least);
 }
 
 static void weigh_tile(const context *x, const workspace *w, const position *at, int64_t tile,
@@ -171,10 +165,9 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
     int64_t rows = rows_in(p, own), keys = rows_in(p, tile);
     int64_t base = sr_row_index(p, p->H, at->b, at->h, own * TILE);
     real bound = pair_bound(p, w, at, own);
-    const bool near =
-        at->decay && !x->rule.logit_decay && decay_is_near(pair_range(p, at, tile, own), bound);
-    const tile_decays decays = tile_decays_of(w->decay, at->decay, own * TILE, rows, tile, p->T,
-                                              !sr_pairs_are_plain(&p->attention));
+    const bool near = at->decay && !x->rule.logit_decay && decay_is_near(at->range, bound);
+    tile_decays decays;
+    tile_decays_set(&decays, w->decay, at->decay, &at->pairs);
     for (int64_t r = 0; r < rows; r++) {
         int64_t i = own * TILE + r, low = at->first[i] - tile * TILE, high = i + 1 - tile * TILE;
         real d_row_sum = x->edges.d_row_sum[base + r];
@@ -297,9 +290,14 @@ static void keys_task(void *untyped, int64_t task, int worker) {
         for (int64_t tile = from; tile < past; tile++) {
             load_keys(x, w, &at, tile);
             at.key_norm = largest_norm(w->key_rows, ld.d, TILE, p->D);
-            for (int64_t own = tile; own < tiles && at.first[own * TILE] < (tile + 1) * TILE; own++)
-                if (!is_hidden(x, w, &at, tile, own))
+            for (int64_t own = tile; own < tiles && at.first[own * TILE] < (tile + 1) * TILE;
+                 own++) {
+                at.pairs =
+                    (tile_pairs){at.first + own * TILE, own * TILE, rows_in(p, own), tile, p->T};
+                at.range = tile_decay(at.decay, &at.pairs);
+                if (!is_hidden(x, w, &at, own))
                     tile_pair(x, w, &at, tile, own);
+            }
         }
     }
     for (int64_t tile = from; tile < past; tile++)

@@ -79,7 +79,8 @@ typedef struct query_tile {
     const int32_t *first; /* of these rows: where their documents start in the call */
     const double *decay;  /* of all keys, or NULL */
     real bound;           /* on the logits; infinity or NaN if none is known */
-    decay_range range;    /* against the key tile at hand */
+    tile_pairs pairs;     /* with the key tile at hand */
+    decay_range range;    /* of their decays */
 } query_tile;
 
 /* Asks for row r's share of the next key tile, which is then near when the weights are done. */
@@ -100,8 +101,8 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
                        const packed_head *head, int64_t tile, int64_t keys) {
     const srnn_problem *p = &x->call->plan->core;
     tile_strides ld = tile_strides_of(p);
-    const tile_decays decays = tile_decays_of(w->decay, q->decay, q->at, q->rows, tile,
-                                              q->at + q->rows, !sr_pairs_are_plain(&p->attention));
+    tile_decays decays;
+    tile_decays_set(&decays, w->decay, q->decay, &q->pairs);
     const bool sums = sr_needs_row_sum(&p->attention) || sr_floor_follows_rows(&p->attention);
     const bool scaled = x->subtract && !logits_are_tame(&x->rule, q->bound);
     const bool near = q->decay && !x->rule.logit_decay && decay_is_near(q->range, q->bound);
@@ -212,7 +213,8 @@ static void rows_task(void *untyped, int64_t task, int worker) {
 
     for (int64_t tile = from; tile < past; tile++) {
         int64_t keys = keys_seen - tile * TILE < TILE ? keys_seen - tile * TILE : TILE;
-        q.range = tile_decay(q.decay, q.at, q.rows, tile, keys);
+        q.pairs = (tile_pairs){q.first, q.at, q.rows, tile, keys_seen};
+        q.range = tile_decay(q.decay, &q.pairs);
         if (q.decay && !scaled && decay_hides(&x->rule, q.range, q.bound))
             continue;
         product((product_target){w->s, ld.tile, false}, (product_operand){w->queries, ld.d, 1},

@@ -258,7 +258,8 @@ void SR_ISA_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edg
         const real *x = tensor_row(call->in->q, rows.b, head, rows.t + r);
         feature_row(out + r * ld, placed_row(room, x, edges, call->plan, rows.b, rows.t + r),
                     &rule);
-        rule.inverse += rule.inverse ? p->D : 0;
+        if (rule.inverse)
+            rule.inverse += p->D;
     }
 }
 
@@ -271,7 +272,8 @@ void SR_ISA_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges
         const real *x = key_source(edges, call, rows.b, rows.h, rows.t + r);
         feature_row(out + r * ld, placed_row(room, x, edges, call->plan, rows.b, rows.t + r),
                     &rule);
-        rule.inverse += rule.inverse ? p->D : 0;
+        if (rule.inverse)
+            rule.inverse += p->D;
     }
 }
 

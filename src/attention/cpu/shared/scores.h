@@ -152,8 +152,7 @@ typedef struct score_row {
     int width;     /* a multiple of LANES */
     real decay;    /* C_i and, per column, C_j, both less the same reference; columns NULL: none */
     const real *decay_columns;
-    /* What of both float could not hold, where the gradient of C is wanted to the last digits; columns NULL: nothing. */
-    real decay_rest;
+    real decay_rest; /* what of both float could not hold */
     const real *decay_column_rests;
     real maximum; /* the logarithm of what all weights are divided by */
     real bound;   /* on |s|; infinity or NaN if none is known */
@@ -222,8 +221,8 @@ static inline vec clamp_logits(vec s, score_constants c) {
 
 /* C_i - C_j */
 static inline vec decay_between(score_constants c, int j) {
-    const vec x = c.decay - vec_load(c.decay_columns + j);
-    return c.decay_column_rests ? x + (c.decay_rest - vec_load(c.decay_column_rests + j)) : x;
+    return c.decay - vec_load(c.decay_columns + j) +
+           (c.decay_rest - vec_load(c.decay_column_rests + j));
 }
 
 static inline vec exponent_of(vec s, score_constants c, int j) {
@@ -295,16 +294,17 @@ static inline void row_weights_plain(real *s, int width, score_constants c, vec 
         *sum += total;
 }
 
-/* The same with decay. */
+/* The same with decay, in the same bits as the general loop: which of them runs depends on the whole
+ * tile, and so on other documents. */
 static inline void row_weights_near(real *s, int width, score_constants c, vec *sum) {
-    vec total = {0};
+    vec total = sum ? *sum : (vec){0};
     for (int j = 0; j < width; j += LANES) {
         vec w = vec_exp_small(exponent_of(vec_load(s + j), c, j));
         vec_store(s + j, w);
         total += w;
     }
     if (sum)
-        *sum += total;
+        *sum = total;
 }
 
 /* The polynomials without clamp and decay, from a multiple of COLUMNS on. */

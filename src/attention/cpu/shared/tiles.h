@@ -186,6 +186,21 @@ static inline bool tile_hides_keys(const int32_t *first, int64_t at, int64_t row
     return at + 1 - tile * TILE < keys || first[rows - 1] > tile * TILE;
 }
 
+/* Queries of a tile and keys of one. */
+typedef struct tile_pairs {
+    const int32_t *first; /* (rows): where the queries' documents start */
+    int64_t at, rows;     /* where the first query stands among the keys; queries */
+    int64_t tile, past;   /* the tile of keys; keys that there are */
+} tile_pairs;
+
+/* Where the document of row r ends in the tile. */
+static inline int64_t document_end(const tile_pairs *pairs, int64_t r) {
+    int64_t past = pairs->rows;
+    while (pairs->first[past - 1] != pairs->first[r])
+        past--;
+    return past;
+}
+
 /* Between what C_i - C_j lies for queries i and keys j; NaN if one of them is not finite. */
 typedef struct decay_range {
     double least, most;
@@ -202,14 +217,27 @@ static inline decay_range range_of(const double *numbers, int64_t count) {
     return (decay_range){range.least + zero, range.most + zero};
 }
 
-/* The same of two tiles; `decay` NULL: none. */
-static inline decay_range tile_decay(const double *decay, int64_t at, int64_t rows, int64_t tile,
-                                     int64_t keys) {
+/* A range that contains those of all visible pairs of two tiles; `decay` NULL: none. */
+static inline decay_range tile_decay(const double *decay, const tile_pairs *pairs) {
+    const int64_t start = pairs->tile * TILE;
+    decay_range range = {0};
     if (!decay)
-        return (decay_range){0};
-    const decay_range queries = range_of(decay + at, rows);
-    const decay_range own = range_of(decay + tile * TILE, keys);
-    return (decay_range){queries.least - own.most, queries.most - own.least};
+        return range;
+    /* Keys before the queries belong to the document of the first of these. */
+    if (start < pairs->at) {
+        const int64_t from = start < pairs->first[0] ? pairs->first[0] : start;
+        const int64_t past = start + TILE < pairs->past ? start + TILE : pairs->past;
+        const decay_range queries = range_of(decay + pairs->at, document_end(pairs, 0));
+        const decay_range keys = range_of(decay + from, past - from);
+        return (decay_range){queries.least - keys.most, queries.most - keys.least};
+    }
+    for (int64_t r = 0, past; r < pairs->rows; r = past) {
+        past = document_end(pairs, r);
+        const decay_range own = range_of(decay + pairs->at + r, past - r);
+        const double width = own.most - own.least;
+        range.most = width <= range.most ? range.most : width; /* this way round a NaN stays */
+    }
+    return (decay_range){-range.most, range.most};
 }
 
 /* True if decay leaves nothing of any pair: all are below LEAST_EXPONENT. `bound`: on |s|. A logit that decay makes
@@ -225,47 +253,59 @@ static inline bool decay_is_near(decay_range range, real bound) {
     return fmax(-range.least, range.most) + (double)bound <= -(double)LEAST_EXPONENT;
 }
 
-/* What the decays of a tile of queries are taken relative to: the first that is a number. */
-static inline double decay_reference(const double *decay, int64_t at, int64_t rows) {
-    for (int64_t r = 0; decay && r < rows; r++)
-        if (isfinite(decay[at + r]))
-            return decay[at + r];
-    return 0.0;
-}
-
-/* The decays of a tile of queries and one of keys, each as the nearest number and what is left, less the same
- * reference. */
+/* The decays of a tile of queries and one of keys. C_i and C_j of a visible pair are taken relative
+ * to one reference, the first finite C among the queries of its document: a reference of the whole
+ * tile would be far from the C of some documents. What float does not hold of the difference is kept
+ * as a rest: after a strong gate C is large, and its small differences count. */
 typedef struct tile_decays {
-    double reference;
     const double *rows;                 /* (rows): C_i as it is; NULL: no decay */
     const real *columns, *column_rests; /* (TILE), or NULL */
+    double reference[TILE];             /* of the rows */
 } tile_decays;
 
-/* Columns are put into `room` (2, TILE); those from T on are zero. Rests are there where `rests` says so. Seven
- * parameters: two tiles, and where to put it. */
-static inline tile_decays tile_decays_of(real *room, const double *decay, int64_t at, int64_t rows,
-                                         int64_t tile, int64_t T, bool rests) {
-    tile_decays own = {.reference = decay_reference(decay, at, rows)};
-    if (!decay)
-        return own;
-    own.rows = decay + at;
-    own.columns = room;
-    own.column_rests = rests ? room + TILE : NULL;
-    for (int64_t j = 0; j < TILE; j++) {
-        const bool there = tile * TILE + j < T;
-        const double exact = there ? decay[tile * TILE + j] - own.reference : 0.0;
-        room[j] = (real)exact;
-        if (rests)
-            room[TILE + j] = (real)(exact - (double)room[j]);
+static inline void set_references(tile_decays *own, const tile_pairs *pairs) {
+    for (int64_t r = 0, past; r < pairs->rows; r = past) {
+        past = document_end(pairs, r);
+        int64_t number = r;
+        while (number < past && !isfinite(own->rows[number]))
+            number++;
+        for (int64_t i = r; i < past; i++)
+            own->reference[i] = number < past ? own->rows[number] : 0.0;
     }
-    return own;
+}
+
+/* C less its reference, limited to what float can subtract from itself. */
+static inline double decay_from(double decay, double reference) {
+    const double most = 1e30, exact = decay - reference;
+    if (exact > most && exact < INFINITY)
+        return most;
+    return exact < -most && exact > -INFINITY ? -most : exact;
+}
+
+/* Puts columns into `room` (2, TILE); columns that no row sees are zero. `decay`: of all keys, or
+ * NULL. */
+static inline void tile_decays_set(tile_decays *own, real *room, const double *decay,
+                                   const tile_pairs *pairs) {
+    own->rows = decay ? decay + pairs->at : NULL;
+    if (!decay)
+        return;
+    own->columns = room;
+    own->column_rests = room + TILE;
+    set_references(own, pairs);
+    for (int64_t j = 0; j < TILE; j++) {
+        const int64_t key = pairs->tile * TILE + j, row = key < pairs->at ? 0 : key - pairs->at;
+        const bool seen = key >= pairs->first[0] && key < pairs->past;
+        const double exact = seen ? decay_from(decay[key], own->reference[row]) : 0.0;
+        room[j] = (real)exact;
+        room[TILE + j] = (real)(exact - (double)room[j]);
+    }
 }
 
 /* Row r of a tile gets its decay. */
 static inline void row_set_decay(score_row *row, const tile_decays *decays, int64_t r) {
     if (!decays->rows)
         return;
-    const double exact = decays->rows[r] - decays->reference;
+    const double exact = decay_from(decays->rows[r], decays->reference[r]);
     row->decay = (real)exact;
     row->decay_rest = (real)(exact - (double)row->decay);
     row->decay_columns = decays->columns;

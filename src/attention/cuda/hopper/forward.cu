@@ -425,7 +425,7 @@ SR_DEVICE bool forward_finish(const hopper_view &call, const forward_sums<D> &su
         if constexpr (plain && rule::by_length)
             trusted = plain_by_length<D>(x);
         else if constexpr (plain)
-            row_multiply<Row>(x, 1 / (sum + call.choices.epsilon));
+            row_multiply<Row>(x, 1 / sum_denominator(call.choices, sum));
         else {
             const sr_row_facts facts =
                 row_facts(call, work.b, work.h, there, sum, maximum * SR_LN_2);

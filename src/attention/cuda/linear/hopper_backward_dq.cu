@@ -63,7 +63,7 @@ struct gradient_rows {
                 continue;
             }
             if (call.choices.only_divided) { /* as most are: without the questions below */
-                const float scale = 1 / (sum[half] + call.choices.epsilon);
+                const float scale = 1 / sum_denominator(call.choices, sum[half]);
                 sum[half] = -coefficient * dot[half] * scale;
                 factor[half] = coefficient * scale;
                 if (write) {

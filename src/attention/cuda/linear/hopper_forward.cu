@@ -90,7 +90,7 @@ SR_DEVICE void finish_sums(float (&sum)[2], const sr_attention_view<sr_bf16> &ca
                 call.maximum[at] = 0;
             }
             if (call.choices.only_divided) /* as most are: without the questions of row_facts */
-                sum[half] = coefficient / (sum[half] + call.choices.epsilon);
+                sum[half] = coefficient / sum_denominator(call.choices, sum[half]);
             else
                 sum[half] =
                     coefficient * row_plain_factor(call.choices, row_facts(call, place.b, place.h,

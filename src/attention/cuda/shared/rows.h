@@ -344,10 +344,17 @@ struct sr_row_scalars {
     float denominator, gate, post;
 };
 
+/* What a row with this sum of weights is divided by. Infinity where that would be zero or nearly:
+ * a row whose weights are all zero becomes a row of zeros and passes no gradient. */
+SR_DEVICE float sum_denominator(const sr_choices &c, float row_sum) {
+    const float whole = row_sum + c.epsilon;
+    return fabsf(whole) < FLT_MIN ? INFINITY : whole;
+}
+
 SR_DEVICE float row_denominator(const sr_choices &c, const sr_row_facts &row) {
     switch (c.normaliser) {
     case SRNN_NORMALISER_ROW_SUM:
-        return row.row_sum + c.epsilon;
+        return sum_denominator(c, row.row_sum);
     case SRNN_NORMALISER_ROW_SUM_MIN1:
         return (row.row_sum < 1 ? 1 : row.row_sum) + c.epsilon;
     case SRNN_NORMALISER_ROW_LENGTH:

@@ -1,0 +1,83 @@
+#!/bin/bash
+# msan.sh: configures a build with MemorySanitizer (clang). It reports every decision on memory that was never written,
+# and takes for such whatever a library wrote that was built without it. Usage:
+#     tools/msan.sh FOLDER            with a stand-in for CBLAS: for the tests that call no other library
+#     tools/msan.sh FOLDER libraries  with all libraries built so, from the sources of Debian (downloaded): for all tests
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=$1
+mkdir -p "$folder"
+prefix=$(cd "$folder" && pwd)/prefix
+flags='-O1 -g -fsanitize=memory -fno-omit-frame-pointer'
+
+# The stand-in, and what pkg-config says of a CBLAS.
+mkdir -p "$prefix/include" "$prefix/lib/pkgconfig"
+cp tests/msan/cblas.h "$prefix/include"
+# shellcheck disable=SC2086 # several flags
+clang $flags -c tests/msan/cblas.c -o "$prefix/lib/cblas.o"
+ar rcs "$prefix/lib/libcblas_plain.a" "$prefix/lib/cblas.o"
+cat >"$prefix/lib/pkgconfig/blas.pc" <<END
+Name: blas
+Description: the matrix product of tests/msan
+Version: 1
+Cflags: -I$prefix/include
+Libs: -L$prefix/lib -lcblas_plain
+END
+
+# The other libraries, each with what its tests and tools are switched off by.
+sources='
+jansson   .            -DJANSSON_BUILD_DOCS=OFF -DJANSSON_WITHOUT_TESTS=ON -DJANSSON_EXAMPLES=OFF
+libyaml   .            -DBUILD_TESTING=OFF
+utf8proc  .
+pcre2     .            -DPCRE2_BUILD_PCRE2GREP=OFF -DPCRE2_BUILD_TESTS=OFF
+libzstd   build/cmake  -DZSTD_BUILD_PROGRAMS=OFF -DZSTD_BUILD_TESTS=OFF -DZSTD_BUILD_SHARED=OFF
+xz-utils  .            -DBUILD_TESTING=OFF
+cmocka    .            -DWITH_STATIC_LIB=ON -DUNIT_TESTING=OFF -DWITH_EXAMPLES=OFF
+'
+
+# get PACKAGE: its source, unpacked into the current folder. Lists of their own: a machine may have none of sources.
+get() {
+    local apt=(apt-get -qq -o Dir::Etc::SourceList="$PWD/sources.list" -o Dir::Etc::SourceParts=/dev/null
+        -o Dir::State::Lists="$PWD/lists" -o APT::Sandbox::User=root)
+    if [ ! -d lists ]; then
+        mkdir -p lists/partial
+        echo "deb-src http://deb.debian.org/debian $(. /etc/os-release && echo "$VERSION_CODENAME") main" >sources.list
+        "${apt[@]}" update
+    fi
+    "${apt[@]}" source --download-only "$1"
+    mkdir "$1"
+    tar -xf "$(compgen -G "$1_*.orig.tar.*[0-9z]")" -C "$1" --strip-components 1
+}
+
+# Without the files that Debian removes, only this way of building zlib works.
+build_zlib() {
+    [ -d zlib ] || get zlib
+    (cd zlib && CC=clang CFLAGS=$flags ./configure --static --prefix="$prefix" && make install) >zlib.log 2>&1 ||
+        { tail -n 20 zlib.log; exit 1; }
+}
+
+# build_library PACKAGE FOLDER [OPTION]...
+build_library() {
+    local name=$1 within=$2
+    shift 2
+    [ -d "$name" ] || get "$name"
+    cmake -S "$name/$within" -B "$name/build-msan" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang \
+        -DCMAKE_C_FLAGS="$flags" -DBUILD_SHARED_LIBS=OFF -DCMAKE_INSTALL_PREFIX="$prefix" \
+        -DCMAKE_INSTALL_LIBDIR=lib "$@" >"$name.log"
+    cmake --build "$name/build-msan" --target install >>"$name.log" || { tail -n 20 "$name.log"; exit 1; }
+}
+
+if [ "${2:-}" = libraries ]; then
+    mkdir -p "$folder/sources"
+    (cd "$folder/sources" && build_zlib)
+    while read -r name within options; do
+        # shellcheck disable=SC2086 # several options
+        [ -z "$name" ] || (cd "$folder/sources" && build_library "$name" "$within" $options)
+    done <<<"$sources"
+fi
+
+export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
+cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang \
+    -DCMAKE_CXX_COMPILER=clang++ -DSOFTRNN_SANITIZE=memory -DSOFTRNN_GEMM=cblas \
+    -DSOFTRNN_CPU_LEVELS=OFF $(command -v ccache >/dev/null && echo -DCMAKE_C_COMPILER_LAUNCHER=ccache) >"$folder/configure.log" ||
+    { cat "$folder/configure.log"; exit 1; }
