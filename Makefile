@@ -179,14 +179,6 @@ test-python: deps-python ## the Python package in an environment of its own, wit
 wheel: deps-package ## the Python package with the program as a wheel for other machines, into build-python/wheels
 	@tools/wheel.sh
 
-deb: build deps-package ## a Debian package of what `make install` installs, into DIST (build-dist)
-	@cd build && cpack -G DEB -B "$(abspath $(DIST))" >cpack.log || { cat cpack.log; exit 1; }
-	@rm -rf "$(DIST)/_CPack_Packages"
-	@ls "$(DIST)"/softrnn_*.deb
-
-dist: build deps-package ## source archive, wheels, Debian package, bill of materials and checksums, into DIST (build-dist)
-	@NVCC=$(NVCC) tools/dist.sh $(DIST)
-
 docs: build ## the documents, the C and the Python interface as one searchable site: build-docs/html/index.html
 	@tools/deps.sh docs
 	@mkdir -p build-docs
@@ -194,6 +186,14 @@ docs: build ## the documents, the C and the Python interface as one searchable s
 	@SOFTRNN_DOCS=$(CURDIR)/build-docs SOFTRNN_LIBRARIES=$(CURDIR)/build PYTHONDONTWRITEBYTECODE=1 \
 	    sphinx-build -q -E -a -W --keep-going -j $(JOBS) -c docs/site -d build-docs/doctrees . build-docs/html
 	@echo build-docs/html/index.html
+
+deb: build deps-package ## a Debian package of what `make install` installs, into DIST (build-dist)
+	@cd build && cpack -G DEB -B "$(abspath $(DIST))" >cpack.log || { cat cpack.log; exit 1; }
+	@rm -rf "$(DIST)/_CPack_Packages"
+	@ls "$(DIST)"/softrnn_*.deb
+
+dist: build deps-package ## source archive, wheels, Debian package, bill of materials and checksums, into DIST (build-dist)
+	@NVCC=$(NVCC) tools/dist.sh $(DIST)
 
 clean: ## remove everything that was built
 	@rm -rf build build-*

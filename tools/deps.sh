@@ -9,8 +9,8 @@
 #   torch    the tests, and Debian's torch for the Python package
 #   slurm    the tests, and Slurm for a nightly study
 #   python   an environment of its own for Python packages
+#   docs     the site of `make docs`
 #   package  wheels and Debian packages, in such an environment
-#   docs     the tests, and the site of `make docs`
 set -euo pipefail
 
 # package        how to see that it is there: a command, a pkg-config module, a file, a Python module
@@ -80,7 +80,8 @@ case ${1:-} in
 cuda) needed=$build$cuda ;;
 mpi) needed=$build$mpi ;;
 test) needed=$build$cuda$mpi$test ;;
-browser | torch | slurm | docs) needed=$build$cuda$mpi$test${!1} ;;
+browser | torch | slurm) needed=$build$cuda$mpi$test${!1} ;;
+docs) needed=$build$python$docs ;;
 python) needed=$build$python ;;
 package) needed=$build$python$package ;;
 *)
