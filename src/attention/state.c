@@ -190,6 +190,10 @@ static srnn_status move_to(const sr_state_memory *to, const srnn_state *state) {
     return status;
 }
 
+/* Grows the KV cache of a session to hold `tokens` tokens, on a CPU or GPU: at least doubles the
+ * capacity, allocates the larger memory and copies keys and values there (on a GPU by the kernel of
+ * attention/cuda/decode/kv_cache.cu). *moved: the cache has a new address, so that captured graphs
+ * which hold the old one must be captured again. */
 srnn_status sr_state_reserve(srnn_state *state, int64_t tokens, bool *moved) {
     srnn_device *device = state->plan.device;
     if (moved)

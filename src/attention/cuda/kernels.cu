@@ -1,4 +1,4 @@
-/* kernels.cu: which attention kernels a GPU has. */
+/* kernels.cu: the attention kernels of a GPU. */
 #include "attention/cuda/decode/state.h"
 #include "attention/cuda/generic/generic.h"
 #include "attention/cuda/hopper/hopper.h"
@@ -35,9 +35,9 @@ static const sr_state_kernel *state(const srnn_problem *problem, bool fixed) {
     return sr_computes(kernel->computes, &problem->attention, nullptr) ? kernel : nullptr;
 }
 
-/* H200, bf16: up to about so many pairs of positions in all heads, of calls that do not fill the GPU, the parallel form of
- * linear_elu with D = 64 was as fast or faster; and of order 2 up to about so many tokens with forward and backward together.
- * docs/PERFORMANCE.md has the times. */
+/* H200, bf16: up to about this many pairs of positions in all heads, for calls that do not fill the
+ * GPU, the parallel form of linear_elu with D = 64 was as fast or faster; and for order 2 up to
+ * about this many tokens with forward and backward together. See docs/PERFORMANCE.md. */
 static bool chunked_pays(const srnn_problem *p) {
     const double pairs = (double)p->B * p->H * p->T * p->T;
     const int tokens = sr_highest_order(&p->attention) < 2 ? 0

@@ -1,12 +1,13 @@
-/* cooperative.h: kernels whose blocks run at the same time and wait for each other, all of them or those of a cluster, and
- * what they tell each other by. */
+/* cooperative.h: kernels whose blocks run at the same time and wait for each other, all of them or
+ * those of a cluster, and what they tell each other by. */
 #ifndef SR_DEVICE_CUDA_COOPERATIVE_H
 #define SR_DEVICE_CUDA_COOPERATIVE_H
 
 #include "device/cuda/launch.h"
 #include "device/cuda/ptx.h"
 
-/* A number that says to which step it belongs, so that another block sees in one load whether it is there yet. */
+/* A number that says to which step it belongs, so that another block sees in one load whether it is
+ * there yet. */
 struct alignas(8) sr_marked {
     float number;
     uint32_t mark;
@@ -14,7 +15,8 @@ struct alignas(8) sr_marked {
 
 #ifdef __CUDACC__
 
-/* sr_launch (launch.h) for a kernel whose blocks wait for each other: all of them run at the same time, or none does. */
+/* sr_launch (launch.h) for a kernel whose blocks wait for each other: all of them run at the same
+ * time, or none does. */
 template <class... P>
 cudaError_t sr_launch_together(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                                cudaStream_t stream, typename sr_as_declared<P>::type... arguments) {
@@ -26,8 +28,8 @@ cudaError_t sr_launch_together(void (*kernel)(P...), dim3 grid, dim3 block, size
     return cudaLaunchCooperativeKernel(function, grid, block, addresses, shared_bytes, stream);
 }
 
-/* Hopper: sr_launch_early for a kernel whose blocks run in clusters of `size` neighbours in x, of which grid.x has a
- * multiple: 1, 2, 4 or 8. The parameters of CUDA's launch, and the kernel's. */
+/* Hopper: sr_launch_early for a kernel whose blocks run in clusters of `size` neighbours in x, of
+ * which grid.x has a multiple: 1, 2, 4 or 8. The parameters of CUDA's launch, and the kernel's. */
 template <class... P>
 cudaError_t sr_launch_clusters(int size, void (*kernel)(P...), dim3 grid, dim3 block,
                                size_t shared_bytes, cudaStream_t stream,
@@ -42,22 +44,24 @@ cudaError_t sr_launch_clusters(int size, void (*kernel)(P...), dim3 grid, dim3 b
                                 arguments...);
 }
 
-/* All threads of all blocks of the cluster; orders what they wrote to shared memory before what they read there. */
+/* All threads of all blocks of the cluster; orders what they wrote to shared memory before what
+ * they read there. */
 SR_DEVICE void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
 }
 
-/* The last barrier: until all have read what this block has, its shared memory stays. Orders nothing. */
+/* The last barrier: until all have read what this block has, its shared memory stays. Orders
+ * nothing. */
 SR_DEVICE void cluster_leave() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"
                  "barrier.cluster.wait.aligned;" ::
                      : "memory");
 }
 
-/* What block number `block` of the cluster has where this one has *shared. None may end before the others have read:
- * cluster_leave. */
+/* What block number `block` of the cluster has where this one has *shared. None may end before the
+ * others have read: cluster_leave. */
 SR_DEVICE float cluster_load(const float *shared, int block) {
     float number;
     asm volatile("{\n"
@@ -71,8 +75,8 @@ SR_DEVICE float cluster_load(const float *shared, int block) {
     return number;
 }
 
-/* A number that one block stores, or two neighbours (at a multiple of 16 bytes), and two that another loads again and again
- * until their marks are right. Nothing else is ordered by that. */
+/* A number that one block stores, or two neighbours (at a multiple of 16 bytes), and two that
+ * another loads again and again until their marks are right. Nothing else is ordered by that. */
 SR_DEVICE void store_marked(sr_marked *to, float number, uint32_t mark) {
     asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(float_bits(number)),
                  "r"(mark)
@@ -96,13 +100,14 @@ SR_DEVICE void load_marked(sr_marked (&two)[2], const sr_marked *from) {
 SR_DEVICE void wait_a_moment() {
 }
 
-/* Asks for the 128 bytes at this address to be brought into the cache that all multiprocessors share. */
+/* Asks for the 128 bytes at this address to be brought into the cache that all multiprocessors
+ * share. */
 SR_DEVICE void prefetch(const void *global) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 }
 
-/* Hopper: `bytes` from global to shared memory, all three multiples of 16; one thread starts it, the
- * barrier (hopper.h) counts the bytes. */
+/* Hopper: `bytes` from global to shared memory, all three multiples of 16; one thread starts it,
+ * the barrier (hopper.h) counts the bytes. */
 SR_DEVICE void bulk_load(void *shared, const void *global, int bytes, uint64_t *barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1], %2, [%3];" ::"r"(shared_address(shared)),

@@ -1,7 +1,9 @@
-/* hopper.h: the instructions of sm_90a: barriers that count bytes, bulk tensor copies, products of a warpgroup.
+/* hopper.h: the instructions of sm_90a: barriers that count bytes, bulk tensor copies, products of
+ * a warpgroup.
  *
- * Only files that are compiled for 90a alone include it (softrnn_hopper_objects in cmake/cuda.cmake). Tiles in shared
- * memory have rows of 128 bytes, swizzled over 8 rows (1024 bytes), and begin at multiples of 1024 bytes. */
+ * Only files that are compiled for 90a alone include it (softrnn_hopper_objects in
+ * cmake/cuda.cmake). Tiles in shared memory have rows of 128 bytes, swizzled over 8 rows (1024
+ * bytes), and begin at multiples of 1024 bytes. */
 #ifndef SR_DEVICE_CUDA_HOPPER_H
 #define SR_DEVICE_CUDA_HOPPER_H
 
@@ -15,11 +17,12 @@ struct sr_tensor_shape {
     uint32_t box[5];    /* numbers one copy moves; box[0] is 64: rows of 128 bytes */
 };
 
-/* The map of a tensor for bulk copies, on the host; passed to a kernel by value, as a __grid_constant__ parameter.
- * What lies beyond the sizes is read as zero. */
+/* The map of a tensor for bulk copies, on the host; passed to a kernel by value, as a
+ * __grid_constant__ parameter. What lies beyond the sizes is read as zero. */
 cudaError_t sr_tensor_map_encode(CUtensorMap *map, const void *data, const sr_tensor_shape *shape);
 
-/* The operand of a product so many bytes further, a multiple of 16: see wgmma_descriptor. One addition. */
+/* The operand of a product so many bytes further, a multiple of 16: see wgmma_descriptor. One
+ * addition. */
 SR_DEVICE uint64_t wgmma_descriptor_further(uint64_t descriptor, int bytes) {
     return (descriptor & 0xffffffff00000000u) | ((uint32_t)descriptor + (uint32_t)(bytes >> 4));
 }
@@ -28,8 +31,8 @@ SR_DEVICE uint64_t wgmma_descriptor_further(uint64_t descriptor, int bytes) {
 
 /* ---- barriers that count arrivals and bytes: 8 bytes of shared memory each ---- */
 
-/* A phase is over after `arrivals` arrivals and all bytes expected in it. By one thread, before a fence and a barrier
- * of the block. */
+/* A phase is over after `arrivals` arrivals and all bytes expected in it. By one thread, before a
+ * fence and a barrier of the block. */
 SR_DEVICE void mbarrier_init(uint64_t *barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                  "r"(arrivals)
@@ -67,12 +70,14 @@ SR_DEVICE void mbarrier_wait(uint64_t *barrier, int parity) {
                  : "memory");
 }
 
-/* Orders this thread's writes to shared memory before what copies and warpgroup products read there. */
+/* Orders this thread's writes to shared memory before what copies and warpgroup products read
+ * there. */
 SR_DEVICE void fence_proxy_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* One arrival of this thread, made when all copies of cp_async_4 and cp_async_16 that it started are there. */
+/* One arrival of this thread, made when all copies of cp_async_4 and cp_async_16 that it started
+ * are there. */
 SR_DEVICE void mbarrier_arrive_copies(uint64_t *barrier) {
     asm volatile(
         "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
@@ -129,8 +134,8 @@ SR_DEVICE void tensor_store_4d(const CUtensorMap *map, const void *shared, const
                  : "memory");
 }
 
-/* Ends a group of this thread's stores; waits until at most `pending` groups still read shared memory; until at most
- * `pending` are not yet written. */
+/* Ends a group of this thread's stores; waits until at most `pending` groups still read shared
+ * memory; until at most `pending` are not yet written. */
 SR_DEVICE void tensor_store_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -143,8 +148,8 @@ template <int pending> SR_DEVICE void tensor_store_wait() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* ---- bulk copies without a map: one thread starts one; tensor_store_commit and the waits count these too. Addresses
- * and bytes are multiples of 16 ---- */
+/* ---- bulk copies without a map: one thread starts one; tensor_store_commit and the waits count
+ * these too. Addresses and bytes are multiples of 16 ---- */
 
 SR_DEVICE void bulk_store(void *global, const void *shared, int bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
@@ -160,9 +165,11 @@ SR_DEVICE void bulk_add(float *global, const float *shared, int bytes) {
         : "memory");
 }
 
-/* ---- turns: blocks store and add with bulk copies to the same memory, in an order. By one thread ---- */
+/* ---- turns: blocks store and add with bulk copies to the same memory, in an order. By one thread
+ * ---- */
 
-/* Whether it is this turn; then what was added before is there. Who waits for one needs whoever has an earlier one running. */
+/* Whether it is this turn; then what was added before is there. Who waits for one needs whoever has
+ * an earlier one running. */
 SR_DEVICE bool turn_has_come(const int *turn, int mine) {
     int now;
     asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
@@ -200,15 +207,16 @@ template <int count> SR_DEVICE void wgmma_settle(float (&d)[count]) {
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* threadIdx.x, read here and now: what follows from it is not computed early and kept in registers across a loop that
- * has none to spare. */
+/* threadIdx.x, read here and now: what follows from it is not computed early and kept in registers
+ * across a loop that has none to spare. */
 SR_DEVICE int thread_index_again() {
     int index;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
     return index;
 }
 
-/* Gives registers back, or takes them: threads x registers of the block's start are shared out. A multiple of 8. */
+/* Gives registers back, or takes them: threads x registers of the block's start are shared out. A
+ * multiple of 8. */
 template <int registers> SR_DEVICE void registers_decrease() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
@@ -217,9 +225,10 @@ template <int registers> SR_DEVICE void registers_increase() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-/* Where an operand of a product lies. Contiguous along the summed dimension: lead_bytes is not looked at, + 32 bytes is
- * 16 further. Transposed (contiguous along the other dimension): + 2048 bytes is 16 further in the sum, and lead_bytes
- * leads from one piece of 64 contiguous numbers to the next. */
+/* Where an operand of a product lies. Contiguous along the summed dimension: lead_bytes is not
+ * looked at, + 32 bytes is 16 further. Transposed (contiguous along the other dimension): + 2048
+ * bytes is 16 further in the sum, and lead_bytes leads from one piece of 64 contiguous numbers to
+ * the next. */
 SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
     uint32_t address = shared_address(shared);
     asm volatile(""
@@ -253,9 +262,10 @@ SR_DEVICE uint64_t wgmma_descriptor(const void *shared, int lead_bytes = 16) {
 #define SR_SUMS_96(i)  SR_SUMS_64(i), SR_SUMS_32(i + 64)
 #define SR_SUMS_128(i) SR_SUMS_64(i), SR_SUMS_64(i + 64)
 
-/* d (64 x N) = A (64 x 16) B (16 x N), or d += where `add`; thread 32 w + lane of the warpgroup holds of d the rows
- * 16 w + g and 16 w + g + 8, d[4 j .. 4 j + 3] as the C of ptx.h for columns 8 j .. 8 j + 7. Both operands lie in shared
- * memory; transpose_x = 0: contiguous along the sum, 1: contiguous along the rows of A, the columns of B. */
+/* d (64 x N) = A (64 x 16) B (16 x N), or d += where `add`; thread 32 w + lane of the warpgroup
+ * holds of d the rows 16 w + g and 16 w + g + 8, d[4 j .. 4 j + 3] as the C of ptx.h for columns 8
+ * j .. 8 j + 7. Both operands lie in shared memory; transpose_x = 0: contiguous along the sum, 1:
+ * contiguous along the rows of A, the columns of B. */
 template <int N, int transpose_a, int transpose_b>
 SR_DEVICE void wgmma_shared(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {
     static_assert(N == 8 || N == 64 || N == 128 || N == 192 || N == 256, "no such product here");

@@ -16,7 +16,8 @@ template <class T> struct sr_as_declared { using type = T; };
 
 #ifdef __CUDACC__
 
-/* SR_SHARED(type, name): in a kernel, the dynamic shared memory as `type *name`; aligned to 1024 bytes. */
+/* SR_SHARED(type, name): in a kernel, the dynamic shared memory as `type *name`; aligned to 1024
+ * bytes. */
 extern __shared__ __align__(1024) unsigned char sr_shared_memory[];
 #define SR_SHARED(type, name) type *const name = reinterpret_cast<type *>(sr_shared_memory)
 
@@ -72,10 +73,10 @@ cudaError_t sr_launch_with(sr_launch_attributes attributes, void (*kernel)(P...)
     return cudaLaunchKernelExC(&config, function, addresses);
 }
 
-/* The same, and if `early` (Hopper and newer) the kernel may start before the one in front of it is over, once each
- * block of that has called let_next_start. Until it has called wait_for_previous (ptx.h), which every thread must, it
- * reads only what has not been written lately, and writes nothing. The parameters of CUDA's launch, and the
- * kernel's. */
+/* The same, and if `early` (Hopper and newer) the kernel may start before the one in front of it is
+ * over, once each block of that has called let_next_start. Until it has called wait_for_previous
+ * (ptx.h), which every thread must, it reads only what has not been written lately, and writes
+ * nothing. The parameters of CUDA's launch, and the kernel's. */
 template <class... P>
 cudaError_t sr_launch_early(bool early, void (*kernel)(P...), dim3 grid, dim3 block,
                             size_t shared_bytes, cudaStream_t stream,

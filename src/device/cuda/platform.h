@@ -1,7 +1,8 @@
 /* platform.h: the CUDA language as every .cu file sees it, and numbers of 16 bits in it.
  *
- * The only include of CUDA's own headers. A file that includes nothing else of CUDA, takes what PTX it needs from
- * ptx.h and starts its kernels with launch.h can also be compiled for the CPU (emulator/). */
+ * The only include of CUDA's own headers. A file that includes nothing else of CUDA, takes what PTX
+ * it needs from ptx.h and starts its kernels with launch.h can also be compiled for the CPU
+ * (emulator/). */
 #ifndef SR_DEVICE_CUDA_PLATFORM_H
 #define SR_DEVICE_CUDA_PLATFORM_H
 
@@ -61,7 +62,8 @@ SR_BOTH sr_bf16 to_bf16(float x) {
 #endif
 }
 
-/* Two bf16 in one register, as matrix instructions want them: the first number in the lower half. */
+/* Two bf16 in one register, as matrix instructions want them: the first number in the lower
+ * half. */
 SR_BOTH uint32_t pack_bf16(float low, float high) {
 #ifdef __CUDA_ARCH__
     uint32_t both;

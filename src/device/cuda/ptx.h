@@ -1,12 +1,15 @@
-/* ptx.h: the instructions for which CUDA C++ has no name, Ampere and newer; Hopper's are in hopper.h.
+/* ptx.h: the instructions for which CUDA C++ has no name, Ampere and newer; Hopper's are in
+ * hopper.h.
  *
- * Fragments are those of the PTX ISA. With lane = 4 g + i (g the lane's group, i its place in the group):
+ * Fragments are those of the PTX ISA. With lane = 4 g + i (g the lane's group, i its place in the
+ * group):
  *
  *     A, 16 x 16 bf16, a[0..3]: row g, columns 2i 2i+1; row g+8; row g, columns 2i+8 2i+9; row g+8, those columns
  *     B, 16 x 8 bf16,  b[0..1]: rows 2i 2i+1 of column g; rows 2i+8 2i+9 of column g
  *     C, 16 x 8 float, c[0..3]: row g, columns 2i 2i+1; row g+8, columns 2i 2i+1
  *
- * Collective functions are called by all 32 lanes of a warp together. Pointers to shared memory are plain pointers. */
+ * Collective functions are called by all 32 lanes of a warp together. Pointers to shared memory are
+ * plain pointers. */
 #ifndef SR_DEVICE_CUDA_PTX_H
 #define SR_DEVICE_CUDA_PTX_H
 
@@ -54,8 +57,8 @@ SR_DEVICE uint32_t to_tf32(float x) {
     return bits;
 }
 
-/* Four 8 x 8 matrices of 16-bit numbers; collective. Lane 8 m + r names row r (16 bytes) of matrix m; fragment[m]
- * is then row g, columns 2i 2i+1 of it. */
+/* Four 8 x 8 matrices of 16-bit numbers; collective. Lane 8 m + r names row r (16 bytes) of matrix
+ * m; fragment[m] is then row g, columns 2i 2i+1 of it. */
 SR_DEVICE void ldmatrix_x4(uint32_t *fragment, const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
@@ -103,8 +106,8 @@ SR_DEVICE void stmatrix_x4(void *row, const uint32_t *fragment) {
 #endif
 }
 
-/* Starts a copy of 16 bytes from global to shared memory, both addresses multiples of 16. Only the first `bytes`
- * (0 .. 16) are read; the rest becomes zero. */
+/* Starts a copy of 16 bytes from global to shared memory, both addresses multiples of 16. Only the
+ * first `bytes` (0 .. 16) are read; the rest becomes zero. */
 SR_DEVICE void cp_async_16(void *shared, const void *global, int bytes = 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
                  "l"(global), "r"(bytes)
@@ -123,12 +126,14 @@ SR_DEVICE void cp_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits until at most `pending` of this thread's groups are under way; other threads see them after a barrier. */
+/* Waits until at most `pending` of this thread's groups are under way; other threads see them after
+ * a barrier. */
 template <int pending> SR_DEVICE void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* 2^x, log2 x, 1/x, 1/sqrt x and tanh x to about 22 (tanh: 11) bits; subnormal numbers count as zero. */
+/* 2^x, log2 x, 1/x, 1/sqrt x and tanh x to about 22 (tanh: 11) bits; subnormal numbers count as
+ * zero. */
 SR_DEVICE float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -159,16 +164,16 @@ SR_DEVICE float tanh_fast(float x) {
     return y;
 }
 
-/* threadIdx.x, asked for anew each time: what is made of it is made again in each turn of a loop and takes no registers
- * meanwhile. */
+/* threadIdx.x, asked for anew each time: what is made of it is made again in each turn of a loop
+ * and takes no registers meanwhile. */
 SR_DEVICE int thread_again() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
 }
 
-/* The value of lane `lane` ^ mask, of lane `lane`, of the lane `distance` above or below (at the warp's end: one's
- * own); collective. T has 4 or 8 bytes. */
+/* The value of lane `lane` ^ mask, of lane `lane`, of the lane `distance` above or below (at the
+ * warp's end: one's own); collective. T has 4 or 8 bytes. */
 template <class T> SR_DEVICE T shuffle_xor(T value, int mask) {
     return __shfl_xor_sync(SR_FULL_WARP, value, mask);
 }
@@ -195,7 +200,8 @@ SR_DEVICE uint32_t warp_ballot(bool truth) {
     return __ballot_sync(SR_FULL_WARP, truth);
 }
 
-/* Barrier `id` (1 .. 15; 0 is __syncthreads) among `threads` threads of the block, a multiple of 32. */
+/* Barrier `id` (1 .. 15; 0 is __syncthreads) among `threads` threads of the block, a multiple of
+ * 32. */
 SR_DEVICE void named_barrier_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -205,16 +211,17 @@ SR_DEVICE void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* In a kernel of sr_launch_early: waits until the kernel in front is over, and sees all that it wrote. Pointers to that
- * must not be const __restrict__, or their loads may move in front of this. */
+/* In a kernel of sr_launch_early: waits until the kernel in front is over, and sees all that it
+ * wrote. Pointers to that must not be const __restrict__, or their loads may move in front of
+ * this. */
 SR_DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/* As far as this block is concerned, the next kernel may start, if it may start early. Never in a kernel that writes
- * weights, which the next ones read before they wait. */
+/* As far as this block is concerned, the next kernel may start, if it may start early. Never in a
+ * kernel that writes weights, which the next ones read before they wait. */
 SR_DEVICE void let_next_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

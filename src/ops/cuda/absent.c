@@ -1,4 +1,5 @@
-/* absent.c: the CUDA backend of a build without CUDA: the reason why there is none, and what tests ask of it. */
+/* absent.c: the CUDA backend of a build without CUDA: reports why there is none, and stubs for
+ * tests. */
 #include "ops/backends.h"
 #include "ops/collective.h"
 #include "ops/cuda/gemm/gemm.h"
@@ -15,7 +16,7 @@ int64_t sr_cuda_few_rows(const sr_backend *backend, int64_t N) {
     return 0;
 }
 
-/* Nobody has a device to open it for; the other functions of collective.h have none to be called with. */
+/* There is no device to open it for; the other functions of collective.h are never called. */
 static srnn_status no_gpus(void) {
     return SR_FAIL(SRNN_ERR_UNSUPPORTED, "this build has no CUDA: its ranks compute on CPUs");
 }

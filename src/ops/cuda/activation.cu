@@ -1,5 +1,5 @@
-/* activation.cu: SwiGLU and GELU. Bytes a number of out in bf16 (twice that in float): SwiGLU forward 4 + 2,
- * backward 6 + 4; GELU 2 + 2, backward 4 + 2. */
+/* activation.cu: SwiGLU and GELU. Bytes per number of out in bf16 (twice that in float): SwiGLU
+ * forward 4 + 2, backward 6 + 4; GELU 2 + 2, backward 4 + 2. */
 #include "ops/cuda/elements.h"
 
 /* Three matrices of one shape, or of 2F columns where they hold gate and up. */
@@ -10,6 +10,8 @@ template <class N> struct activation {
     int F;
 };
 
+/* out = silu(gate) up. A thread owns W columns of one row: loads gate and up, global -> registers,
+ * stores W numbers of out. */
 template <class N, int W>
 static __global__ void __launch_bounds__(256) swiglu(const activation<N> a) {
     const int64_t row = grid_row();
@@ -27,6 +29,8 @@ static __global__ void __launch_bounds__(256) swiglu(const activation<N> a) {
     store_numbers<W>(a.to + row * a.to_stride + c, up);
 }
 
+/* d_gate and d_up from d_out. A thread owns W columns of one row: loads gate, up and d_out, global
+ * -> registers, stores both gradients. */
 template <class N, int W>
 static __global__ void __launch_bounds__(256) swiglu_back(const activation<N> a) {
     const int64_t row = grid_row();
@@ -49,6 +53,7 @@ static __global__ void __launch_bounds__(256) swiglu_back(const activation<N> a)
     store_numbers<W>(a.to + row * a.to_stride + a.F + c, up);
 }
 
+/* GELU (erf form). A thread owns W columns of one row: global -> registers -> global. */
 template <class N, int W>
 static __global__ void __launch_bounds__(256) gelu(const activation<N> a) {
     const int64_t row = grid_row();
@@ -65,6 +70,8 @@ static __global__ void __launch_bounds__(256) gelu(const activation<N> a) {
     store_numbers<W>(a.to + row * a.to_stride + c, x);
 }
 
+/* d_x from d_out. A thread owns W columns of one row: loads x and d_out, global -> registers,
+ * stores d_x. */
 template <class N, int W>
 static __global__ void __launch_bounds__(256) gelu_back(const activation<N> a) {
     const int64_t row = grid_row();
@@ -85,7 +92,7 @@ static __global__ void __launch_bounds__(256) gelu_back(const activation<N> a) {
     store_numbers<W>(a.to + row * a.to_stride + c, d);
 }
 
-/* Starts kernel.template operator()<N, W>() over (rows, F). */
+/* Launches kernel.template operator()<N, W>() over (rows, F). */
 template <class Choose>
 static srnn_status start(sr_backend *backend, sr_matrix to, sr_matrix d_out, sr_matrix x, int64_t F,
                          Choose choose) {

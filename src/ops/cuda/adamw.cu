@@ -1,17 +1,23 @@
-/* adamw.cu: one update of all weights, decided by what is in the tally.
+/* adamw.cu: AdamW step of all weights, applied or skipped by the step's statistics.
  *
- * Bytes a weight: reads 4 gradient, 4 weight, 4 + 4 moments; writes 4, 4 + 4 and 2 of the bf16 copy: 30 (float: 28). */
+ * Bytes per weight: reads 4 gradient, 4 weight, 4 + 4 moments; writes 4, 4 + 4 and 2 of the bf16
+ * copy: 30 (float: 28). */
 #include "ops/cuda/elements.h"
 
 enum { THREADS = 256 };
 
-/* AdamW with everything that depends on the step already worked out. */
+/* The factors of AdamW, with everything that depends on the step already computed. */
 struct adamw_factors {
     float gradient_scale, keep, new1, beta2, new2, step_size, inverse_root_correction, epsilon;
     int applied;
 };
 
-/* torch.optim.AdamW: weight *= 1 - lr wd;  weight -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps). */
+/* One thread: from the step's sums (loss, squares of gradients, targets) computes the gradient
+ * norm, the clipping factor and the bias corrections, and whether the step is applied (loss and
+ * norm finite); stores the factors for `update` on the same stream.
+ *
+ * torch.optim.AdamW: weight *= 1 - lr wd;  weight -= lr / (1 - beta1^t) * m / (sqrt(v / (1 -
+ * beta2^t)) + eps). */
 static __global__ void decide(adamw_factors *factors, sr_tally *tally, const sr_adamw s) {
     const double targets = tally->targets > 0 ? (double)tally->targets : 1.0;
     const double to_mean = s.nominal / targets, norm = sqrt(tally->squares) * to_mean;
@@ -34,6 +40,9 @@ static __global__ void decide(adamw_factors *factors, sr_tally *tally, const sr_
     factors->epsilon = (float)s.epsilon;
 }
 
+/* A thread owns W consecutive weights: loads weight, both moments and gradient, global ->
+ * registers, updates, stores weight, moments and the bf16 working copy. Elementwise: no shared
+ * memory. */
 template <class N, int W>
 static __global__ void __launch_bounds__(THREADS)
     update(const sr_adamw s, const adamw_factors *__restrict__ factors) {

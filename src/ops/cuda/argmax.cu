@@ -1,4 +1,4 @@
-/* argmax.cu: the place of the largest number of each row, and how what is chosen by it is read next. */
+/* argmax.cu: argmax of each row, and greedy decode: the chosen token as the next input. */
 #include "ops/cuda/elements.h"
 
 #include <limits.h>
@@ -21,7 +21,9 @@ SR_DEVICE candidate warp_best(candidate own) {
     return own;
 }
 
-/* A block has a row. */
+/* A block owns a row. Each thread takes every blockDim.x-th piece of W numbers, global ->
+ * registers, and keeps its best; shuffles reduce a warp, shared memory and one barrier the warps;
+ * thread 0 stores the place (0 for a row of NaN). */
 template <class N, int W>
 static __global__ void __launch_bounds__(MOST_THREADS)
     largest_of_row(int32_t *out, const N *x, int64_t stride, int columns) {
@@ -62,6 +64,8 @@ srnn_status sr_cuda_largest(sr_backend *backend, int32_t *out, sr_matrix x) {
     });
 }
 
+/* A thread owns one row: copies the chosen token to `ids` and the position to `positions`, the
+ * inputs of the next decode step. */
 static __global__ void __launch_bounds__(FOLLOW_THREADS)
     follow_rows(int32_t *ids, int32_t *positions, const int32_t *chosen, int32_t position,
                 int64_t rows) {

@@ -12,8 +12,8 @@ typedef struct sr_backend_cuda {
     sr_backend base;      /* first, so that a pointer to it is a pointer to the whole */
     sr_cublaslt *library; /* NULL: not on this machine */
 
-    /* Room for partial sums, sorting and products. Kernels run in the order in which they were
-     * started, so each op may have all of it. */
+    /* Workspace for partial sums, sorting and GEMMs. Kernels run in launch order, so each op may
+     * use all of it. */
     void *workspace;
     size_t workspace_bytes;
 } sr_backend_cuda;
@@ -22,7 +22,7 @@ static inline cudaStream_t sr_stream_of(const sr_backend *backend) {
     return sr_cuda_stream(backend->device);
 }
 
-/* Whether the small kernels of generation may overlap their start with the end of those in front of them. */
+/* Whether the small kernels of decode may use programmatic dependent launch. */
 static inline bool sr_may_start_early(const sr_backend *backend) {
     return sr_cuda_facts(backend->device)->capability_major >= 9;
 }

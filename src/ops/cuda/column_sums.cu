@@ -1,11 +1,12 @@
-/* column_sums.cu: sums down columns, in two stages of fixed order: parts of the rows, then the parts. */
+/* column_sums.cu: deterministic sums down columns, in two kernels: parts of the rows, then the
+ * parts. */
 #include "ops/cuda/elements.h"
 
-/* A block has 32 columns, and as many threads for each as it has warps. */
+/* A block has 32 columns, and as many threads per column as it has warps. */
 enum { PART_WARPS = 32, ROW_WARPS = 8, PART_ROWS = 256, PARTS = 256 };
 
-/* The sum over the warps of a block, of each lane's column; warp 0 has it. `shared` has room for a number of every
- * thread. */
+/* The sum over the warps of a block, for each lane's column; valid in warp 0. `shared` holds one
+ * number per thread. */
 template <int warps> SR_DEVICE float sum_over_warps(float x, float *shared) {
     shared[threadIdx.y * SR_WARP + threadIdx.x] = x;
     __syncthreads();
@@ -15,6 +16,9 @@ template <int warps> SR_DEVICE float sum_over_warps(float x, float *shared) {
     return x;
 }
 
+/* out += the sums of parts (count, columns). A block owns 32 columns, one per lane; warp w adds
+ * parts w, w + 32, ... of global memory in registers; after a barrier warp 0 adds the warps' sums
+ * from shared memory, in order, and adds the total to `out`. No atomics. */
 static __global__ void __launch_bounds__(SR_WARP *PART_WARPS)
     add_parts(float *out, const float *__restrict__ parts, int64_t count, int64_t columns) {
     __shared__ float shared[SR_WARP * PART_WARPS];
@@ -29,7 +33,9 @@ static __global__ void __launch_bounds__(SR_WARP *PART_WARPS)
         out[column] += sum;
 }
 
-/* parts (gridDim.y, columns) = sums over `part_rows` rows each. */
+/* parts (gridDim.y, columns) = sums over `part_rows` rows each. Block (x, y) owns 32 columns and
+ * the rows of part y; warp w adds rows w, w + 8, ... in registers; after a barrier warp 0 adds the
+ * warps' sums from shared memory, in order, and stores the part, for add_parts. */
 template <class N>
 static __global__ void __launch_bounds__(SR_WARP *ROW_WARPS)
     sum_rows(float *parts, const N *__restrict__ x, int64_t stride, int64_t rows, int64_t columns,

@@ -1,12 +1,13 @@
-/* cross_entropy.cu: the loss of each row of logits, and its gradient in their place.
+/* cross_entropy.cu: cross-entropy loss of each row of logits, and its gradient in their place.
  *
- * A block has a row: one pass finds maximum, sum and whether the target is the largest, another writes the gradient;
- * the rows under way fit the second-level cache, so that memory sees 2 + 2 bytes a number (bf16; float 4 + 4). */
+ * A block owns a row: one pass finds maximum, sum and whether the target is the largest (online
+ * softmax), another writes the gradient; the rows in flight fit the L2 cache, so that memory moves
+ * 2 + 2 bytes per number (bf16; float 4 + 4). */
 #include "ops/cuda/elements.h"
 
 #include <float.h>
 
-/* Numbers of a row so far: sum = sum of exp(x - maximum). */
+/* Online softmax over part of a row: sum = sum of exp(x - maximum). */
 struct row_total {
     float maximum, sum;
 };
@@ -44,8 +45,8 @@ struct losses_of_rows {
     int V;
 };
 
-/* This thread's part of the row. *beaten: whether the target's logit is not the largest, the first of equals, or NaN.
- * The maximum begins finite, so that -inf can be subtracted from it. */
+/* This thread's part of the row. *beaten: whether the target's logit is not the largest, the first
+ * of equals, or NaN. The maximum starts finite, so that -inf can be subtracted from it. */
 template <class N, int W> SR_DEVICE row_total read_row(int *beaten, const N *x, int V, int target) {
     const float target_logit = load_number(x + target);
     row_total total = {-FLT_MAX, 0};
@@ -74,6 +75,12 @@ template <class N, int W> SR_DEVICE void zero_row(N *x, int V) {
         store_numbers<W>(x + v, zeros);
 }
 
+/* A block owns a row of V logits; a thread every blockDim.x-th piece of W. First pass: global ->
+ * registers, online softmax per thread, combined over the block through shuffles and shared memory
+ * (one barrier each for totals and hits); thread 0 stores loss and hit. After a barrier (the
+ * target's logit has been read) the second pass reads the logits again, from the L2 cache, and
+ * overwrites them with the gradient scale (softmax - onehot). Rows without a target get loss 0 and
+ * gradient 0. */
 template <class N, int W>
 static __global__ void __launch_bounds__(512) lose_row(N *logits, const losses_of_rows rows) {
     __shared__ row_total shared[SR_WARP];

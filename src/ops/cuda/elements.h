@@ -1,17 +1,17 @@
-/* elements.h (private): several numbers at a time, of either type, and how threads share rows. */
+/* elements.h (private): vectorised loads and stores of either type, and how threads share rows. */
 #ifndef SR_OPS_CUDA_ELEMENTS_H
 #define SR_OPS_CUDA_ELEMENTS_H
 
 #include "device/cuda/ptx.h"
 #include "ops/cuda/backend.h"
 
-/* How a kernel sees its numbers: of type N, moved W at a time. */
+/* How a kernel accesses its numbers: of type N, moved W at a time. */
 template <class Number, int width> struct sr_access {
     using N = Number;
     static constexpr int W = width;
 };
 
-/* Numbers of one type that lie in rows. */
+/* Numbers of one type, in rows. */
 typedef struct sr_place {
     const void *data;
     int64_t stride; /* numbers */
@@ -22,15 +22,15 @@ static inline sr_place sr_place_of(sr_matrix m) {
     return {m.data, m.stride, m.dtype};
 }
 
-/* Whether each row can be moved W numbers at a time: the access never crosses its own alignment. */
+/* Whether each row can be moved W numbers at a time: no access crosses its own alignment. */
 static inline bool sr_is_aligned(sr_place place, int W) {
     const size_t bytes = sr_number_bytes(place.dtype);
     const size_t step = (size_t)W * bytes < 16 ? (size_t)W * bytes : 16;
     return (uintptr_t)place.data % step == 0 && (size_t)place.stride * bytes % step == 0;
 }
 
-/* Calls work(sr_access<N, W>()) with N the number type and W > 1 where `columns` is a multiple of it and
- * all places allow it. `places` are given as they would be for W = bf16 ? bf16_width : 4. */
+/* Calls work(sr_access<N, W>()) with N the number type and W > 1 where `columns` is a multiple of
+ * it and all places allow it. `places` are given as they would be for W = bf16 ? bf16_width : 4. */
 template <int bf16_width, class Work>
 srnn_status sr_with_access(srnn_dtype number, int64_t columns, const sr_place *places, int count,
                            Work work) {
@@ -43,7 +43,7 @@ srnn_status sr_with_access(srnn_dtype number, int64_t columns, const sr_place *p
     return wide ? work(sr_access<float, 4>()) : work(sr_access<float, 1>());
 }
 
-/* W numbers from or to memory; 16 bytes at a time where there are so many. */
+/* W numbers from or to memory; 16 bytes at a time where there are that many. */
 template <int W> SR_DEVICE void load_numbers(float *x, const float *from) {
     if constexpr (W == 1) {
         x[0] = *from;
@@ -92,7 +92,7 @@ template <int W> SR_DEVICE void store_numbers(sr_bf16 *to, const float *x) {
                                                     pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
 }
 
-/* exp(x): for float to the last bits, for bf16 by the exponential unit. */
+/* exp(x): for float to the last bits, for bf16 by the special function unit. */
 template <class N> SR_DEVICE float exp_for(float x) {
     if constexpr (sizeof(N) == sizeof(float))
         return expf(x);
@@ -107,8 +107,8 @@ template <class N> SR_DEVICE float sigmoid_for(float x) {
         return reciprocal_fast(1.0f + exp2_fast(x * -1.44269504f));
 }
 
-/* Over the threads of a block, a multiple of 32 in one dimension; every thread gets the same bits. `shared` has
- * room for 32. */
+/* Sum over the threads of a block, a multiple of 32 in one dimension; every thread gets the same
+ * bits. `shared` holds 32. */
 template <class T> SR_DEVICE T block_sum(T x, T *shared) {
     const int lane = threadIdx.x % SR_WARP, warp = threadIdx.x / SR_WARP;
     x = warp_sum(x);
@@ -140,7 +140,7 @@ SR_DEVICE int grid_item() {
     return (int)(blockIdx.y * blockDim.x + threadIdx.x);
 }
 
-/* Threads of a block that has a row of `items` pieces: each takes two, as far as that goes. */
+/* Threads of a block that owns a row of `items` pieces: each takes two, up to the limit. */
 static inline unsigned sr_row_threads(int64_t items) {
     return (unsigned)sr_maximum(SR_WARP, sr_minimum(512, sr_pieces(items, 2 * SR_WARP) * SR_WARP));
 }

@@ -1,17 +1,21 @@
-/* embed.cu: rows of a table by token, and their gradient.
+/* embed.cu: embedding lookup, and its gradient.
  *
- * Forward moves 8 bytes a number. Backward sorts the rows by token and gives each token that occurs to one block,
- * which adds the token's rows in their order: sums without atomics, the same bits each time. It moves 4 bytes a
- * number of d_out, and 8 a number of those rows of d_weight that occur. */
+ * Forward moves 8 bytes per number. Backward sorts the rows by token and gives each token that
+ * occurs to one block, which adds the token's rows in order: no atomics, bitwise reproducible. It
+ * moves 4 bytes per number of d_out, and 8 per number of those rows of d_weight that occur. */
 #include "ops/cuda/elements.h"
 
 enum { SORT_TILE = 256, AHEAD = 8 };
 
+/* A thread owns W columns of one output row: copies them from the token's row of the table, global
+ * -> registers -> global; a negative token gives zeros. */
 template <int W>
 static __global__ void __launch_bounds__(256)
     copy_rows(const sr_matrix out, const float *weight, const int32_t *ids) {
     const int64_t row = grid_row(), c = (int64_t)grid_item() * W;
-    wait_for_previous(); /* first: it may have written weights, which the next ones read before they wait */
+    /* first: the previous kernel may have written weights, which the next one reads before its
+     * wait */
+    wait_for_previous();
     let_next_start();
     if (row >= out.rows || c >= out.columns)
         return;
@@ -21,12 +25,15 @@ static __global__ void __launch_bounds__(256)
     store_numbers<W>((float *)out.data + row * out.stride + c, x);
 }
 
-/* A token and its row as one number; sorted, tokens come in order, and their rows too. Tokens below 0 come last. */
+/* A token and its row as one sort key; sorted, tokens come in order, and their rows too. Negative
+ * tokens come last. */
 SR_DEVICE uint64_t sort_key(int32_t id, int64_t row) {
     return (uint64_t)(uint32_t)id << 32 | (uint64_t)row;
 }
 
-/* Makes the keys, and sorts each SORT_TILE of them: no two are equal, so a key's place is the count of lesser ones. */
+/* Builds the keys, and sorts each tile of SORT_TILE of them. A block owns a tile, a thread one key:
+ * keys go to shared memory, one barrier, and each thread counts the lesser keys of the tile; no two
+ * are equal, so the count is the key's place in the block's part of the workspace. */
 static __global__ void __launch_bounds__(SORT_TILE)
     sort_tiles(uint64_t *__restrict__ keys, const int32_t *__restrict__ ids, int64_t rows) {
     __shared__ uint64_t tile[SORT_TILE];
@@ -41,8 +48,9 @@ static __global__ void __launch_bounds__(SORT_TILE)
         keys[first + place] = key;
 }
 
-/* Merges neighbouring runs of `run` sorted keys: a key goes as far as it stands in its own run, and past the lesser
- * keys of the other. */
+/* Merges neighbouring runs of `run` sorted keys. A thread owns one key: its place is its index in
+ * its own run plus the number of lesser keys in the other run, found by binary search in global
+ * memory. `to` and `from` alternate between launches. */
 static __global__ void __launch_bounds__(256)
     merge_runs(uint64_t *__restrict__ to, const uint64_t *__restrict__ from, int64_t rows,
                int64_t run) {
@@ -77,7 +85,10 @@ SR_DEVICE int64_t keys_up_to(const uint64_t *__restrict__ keys, int64_t count, u
     return low;
 }
 
-/* A block of each key; those that are the first of their token add all of its rows. */
+/* d_weight += the rows of d_out. One block per key; only the block of a token's first key works: it
+ * owns the token's row of d_weight, a thread W columns of it, and adds the token's rows of d_out in
+ * order, eight loads in flight, global -> registers, then stores the sum once. No two blocks have
+ * the same token. */
 template <int W>
 static __global__ void __launch_bounds__(512)
     add_rows(float *d_weight, const sr_matrix d_out, const uint64_t *__restrict__ keys) {

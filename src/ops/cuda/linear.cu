@@ -1,10 +1,10 @@
-/* linear.cu: the products of linear layers side by side.
+/* linear.cu: the GEMMs of linear layers side by side.
  *
- * Layers whose weights follow each other in memory are one product; the others, one each. */
+ * Layers whose weights are contiguous in memory are one GEMM; the others, one each. */
 #include "ops/cuda/elements.h"
 #include "ops/cuda/gemm/gemm.h"
 
-/* y += bias, row by row. */
+/* y += bias. A thread owns one number of y: global -> register -> global. */
 template <class N>
 static __global__ void __launch_bounds__(256)
     add_bias(const sr_matrix y, const float *__restrict__ bias) {
@@ -28,7 +28,7 @@ static srnn_status add_bias_to(sr_backend *backend, sr_matrix y, const float *bi
     return SRNN_OK;
 }
 
-/* After the product: gates have biases, the many columns beside them in the same product have none. */
+/* After the GEMM: gates have biases, the many other columns of the same GEMM have none. */
 static srnn_status add_biases(sr_backend *backend, sr_matrix y, const sr_linear *layers,
                               int count) {
     int64_t first = 0;
@@ -38,7 +38,7 @@ static srnn_status add_biases(sr_backend *backend, sr_matrix y, const sr_linear 
     return SRNN_OK;
 }
 
-/* How many of the layers, from the first on, have their weights (N, K) in one piece; *N = their outputs. */
+/* How many of the layers, from the first on, have contiguous weights (N, K); *N = their outputs. */
 static int one_piece(int64_t *N, const sr_linear *layers, int count, int64_t K, srnn_dtype dtype) {
     int taken = 1;
     *N = layers[0].N;
@@ -149,9 +149,9 @@ srnn_status sr_cuda_linear_backward_weight(sr_backend *backend, const sr_linear_
     return SRNN_OK;
 }
 
-/* ---- norm, product and what follows in one kernel ---- */
+/* ---- norm, GEMM and epilogue in one kernel ---- */
 
-/* Whether the kernels for few rows can do it: no bias before what the end reads, weights in one piece. */
+/* Whether the kernels for few rows support it: no bias before the epilogue, contiguous weights. */
 static bool is_fused(const sr_backend *backend, const sr_norm_linear *of, int64_t end_columns) {
     int64_t N, first = 0;
     if (backend->number != SRNN_BF16 || of->norm.C % 8 != 0 ||

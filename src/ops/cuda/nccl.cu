@@ -1,4 +1,4 @@
-/* nccl.cu: sums and copies between the GPUs of several ranks, by NCCL, which is loaded at run time. */
+/* nccl.cu: collectives between the GPUs of several ranks, by NCCL, which is loaded at run time. */
 #include "ops/collective.h"
 
 #include "base/memory.h"
@@ -10,7 +10,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-/* What of its interface is used; the same since version 2.10. */
+/* The part of its interface that is used; the same since version 2.10. */
 struct nccl_id {
     char bytes[SR_COLLECTIVE_ID];
 };
@@ -46,7 +46,7 @@ struct sr_collective {
     void *comm;
     cudaStream_t stream;
     cudaEvent_t begun, ended;
-    int *waits; /* host memory that the GPU writes: it has come to a join */
+    int *waits; /* host memory written by the GPU: it has reached a join */
     bool failed;
     int rank, count;
 };
@@ -121,7 +121,7 @@ static srnn_status fill(sr_collective *c, const char *id) {
     nccl_id known;
     memcpy(known.bytes, id, sizeof known.bytes);
     SR_TRY(load());
-    sr_cuda_stream(c->device); /* makes its GPU this thread's */
+    sr_cuda_stream(c->device); /* makes its GPU current for this thread */
     SR_CUDA(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
     SR_CUDA(cudaEventCreateWithFlags(&c->begun, cudaEventDisableTiming));
     SR_CUDA(cudaEventCreateWithFlags(&c->ended, cudaEventDisableTiming));
@@ -154,7 +154,7 @@ void sr_collective_close(sr_collective *c) {
         return;
     sr_cuda_stream(c->device);
     if (c->failed)
-        nccl.CommAbort(c->comm); /* else what was started waits for ranks that are gone */
+        nccl.CommAbort(c->comm); /* else pending work waits for ranks that are gone */
     if (c->stream)
         cudaStreamSynchronize(c->stream);
     if (c->comm && !c->failed)
@@ -169,13 +169,13 @@ void sr_collective_close(sr_collective *c) {
     free(c);
 }
 
-/* ---- how far it is */
+/* ---- progress */
 
 void sr_collective_begin(sr_collective *c) {
     *(volatile int *)c->waits = 0;
 }
 
-/* The failure of a rank shows only here: the work that needs it does not end. */
+/* A failed rank is noticed only here: work that needs it never ends. */
 static srnn_status check_others(sr_collective *c) {
     int error;
     SR_NCCL(nccl.CommGetAsyncError(c->comm, &error));
@@ -195,6 +195,8 @@ srnn_status sr_collective_look(sr_collective *c, sr_collective_state *state) {
     return check_others(c);
 }
 
+/* One thread sets the mapped host flag when the stream reaches a join, so that the host can tell a
+ * rank that waits for others from one that still computes. */
 static __global__ void tell_that_it_waits(volatile int *waits) {
     *waits = 1;
 }
@@ -225,7 +227,7 @@ static srnn_status scatter(sr_collective *c, float *own, const float *all, sr_di
     return SRNN_OK;
 }
 
-/* The calls of one array as one, so that they share their way. */
+/* The calls for one array as one NCCL group. */
 template <class Work> static srnn_status grouped(Work work) {
     SR_NCCL(nccl.GroupStart());
     const srnn_status status = work();

@@ -1,8 +1,10 @@
-/* pointwise.cu: the ops over n numbers. Bytes a number: narrow 6 (bf16), add 12. */
+/* pointwise.cu: elementwise ops over n numbers. Bytes per number: narrow 6 (bf16), add 12. */
 #include "ops/cuda/elements.h"
 
 enum { THREADS = 256 };
 
+/* Rounds float to N. A thread owns W consecutive numbers: global -> registers -> global, one vector
+ * load and store each; a block owns 256 W of them. */
 template <class N, int W>
 static __global__ void __launch_bounds__(THREADS)
     narrow(N *__restrict__ out, const float *__restrict__ x, int64_t n) {
@@ -14,6 +16,8 @@ static __global__ void __launch_bounds__(THREADS)
     store_numbers<W>(out + i, numbers);
 }
 
+/* y += x. A thread owns W consecutive numbers of y: loads both, adds, stores; nobody else touches
+ * them. */
 template <int W>
 static __global__ void __launch_bounds__(THREADS)
     add(float *y, const float *__restrict__ x, int64_t n) {
@@ -67,7 +71,8 @@ srnn_status sr_cuda_add(sr_backend *backend, float *y, const float *x, int64_t n
     });
 }
 
-/* A block for each piece of a row. */
+/* y += x for matrices with strides. Block (x, y) owns 256 columns of row y, a thread one number:
+ * global -> registers -> global. */
 template <class N>
 static __global__ void __launch_bounds__(THREADS) add_rows(const sr_matrix y, const sr_matrix x) {
     const int64_t row = blockIdx.y, column = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -82,7 +87,7 @@ static __global__ void __launch_bounds__(THREADS) add_rows(const sr_matrix y, co
 }
 
 srnn_status sr_cuda_add_rows(sr_backend *backend, sr_matrix y, sr_matrix x) {
-    const int64_t most = 32768; /* rows of one launch */
+    const int64_t most = 32768; /* per launch */
     for (int64_t first = 0; first < y.rows; first += most) {
         const int64_t rows = y.rows - first < most ? y.rows - first : most;
         const dim3 grid((unsigned)sr_pieces(y.columns, THREADS), (unsigned)rows);

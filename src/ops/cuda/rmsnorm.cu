@@ -1,7 +1,8 @@
-/* rmsnorm.cu: the norm of each row, and its gradient.
+/* rmsnorm.cu: RMS norm of each row, and its gradient.
  *
- * A block has a row, and reads what its threads cannot keep of it twice, the second time from its cache. Bytes a number:
- * forward 4 + 2 (bf16; float 4 + 4); backward x 4, d_out 2, d_x 4 + 4, narrow 2 (float: 4, 4, 4 + 4). */
+ * A block owns a row, and reads what does not fit into its registers twice, the second time from
+ * the caches. Bytes per number: forward 4 + 2 (bf16; float 4 + 4); backward x 4, d_out 2, d_x 4 +
+ * 4, narrow 2 (float: 4, 4, 4 + 4). */
 #include "ops/cuda/elements.h"
 
 enum {
@@ -11,7 +12,7 @@ enum {
     MOST_COLUMNS = 40 * 1024 /* whose sums a block can keep in shared memory */
 };
 
-/* The norm of W numbers, which are spoilt. */
+/* Stores the norm of W numbers, which are overwritten. */
 template <int W, class N>
 SR_DEVICE void store_scaled(N *to, float *numbers, const float *weight, float rstd) {
 #pragma unroll
@@ -20,8 +21,11 @@ SR_DEVICE void store_scaled(N *to, float *numbers, const float *weight, float rs
     store_numbers<W>(to, numbers);
 }
 
-/* A thread's first numbers stay with it, which of rows that are not long is all of them; all are asked for at once, and their
- * weights before the kernel in front is over. */
+/* A block owns a row; a thread every blockDim.x-th piece of W numbers. Its first two pieces stay in
+ * registers (the whole row unless it is long): weights are loaded before the previous kernel is
+ * over, x after it, global -> registers; one block sum of squares through shared memory (two
+ * barriers); then scaled numbers go registers -> global. Further pieces are read again, from the
+ * caches. Thread 0 stores 1/rms for the backward pass. */
 template <class N, int W>
 static __global__ void __launch_bounds__(MOST_THREADS) norm_row(N *out, const sr_rmsnorm norm) {
     enum { KEPT = 2 }; /* pieces of a thread: as many as sr_row_threads gives it */
@@ -85,8 +89,11 @@ SR_DEVICE float row_dot(const N *__restrict__ d_out, const float *__restrict__ x
     return block_sum(dot, shared);
 }
 
-/* With n = x rstd:  d_x = rstd (d_out w - n mean(d_out w n)),  d_w = d_out n. A block has several rows; a thread
- * has the same columns in each, and keeps their part of d_w in shared memory. */
+/* With n = x rstd:  d_x = rstd (d_out w - n mean(d_out w n)),  d_w = d_out n. A block owns
+ * `part_rows` consecutive rows; a thread the same columns in each. For each row: a block sum of
+ * d_out w x (shared memory, barriers), then d_x += ... in global memory and d_w accumulated in
+ * shared memory, by the column's thread alone. After the last row d_w goes to the block's part in
+ * the workspace, for add_parts. Deterministic: rows in order, parts in order. */
 template <class N, int W>
 static __global__ void __launch_bounds__(MOST_THREADS, RESIDENT_THREADS / MOST_THREADS)
     norm_rows_back(const sr_rmsnorm_gradient gradient, const N *__restrict__ d_out,
@@ -143,12 +150,12 @@ srnn_status sr_cuda_rmsnorm_forward(sr_backend *backend, void *out, const sr_rms
     });
 }
 
-/* Threads of a block of backward: each has four columns, as far as that goes. */
+/* Threads of a block of backward: each has four columns, up to the limit. */
 static unsigned back_threads(int64_t C) {
     return sr_row_threads(C / 2);
 }
 
-/* Blocks that run at the same time: as many parts have no last round that leaves the GPU half empty. */
+/* Resident blocks: with this many parts there is no last wave that leaves the GPU half empty. */
 static int64_t resident_blocks(const sr_backend *backend, unsigned threads) {
     const int multiprocessors = sr_cuda_facts(backend->device)->multiprocessors;
     return (int64_t)multiprocessors * (RESIDENT_THREADS / threads);
@@ -171,7 +178,7 @@ srnn_status sr_cuda_rmsnorm_backward(sr_backend *backend, const sr_rmsnorm_gradi
                                     sr_workspace_floats(backend) / norm->C);
     const int64_t part_rows = sr_pieces(norm->rows, most);
     const int64_t parts = sr_pieces(norm->rows, part_rows);
-    /* More parts than the caller's scratch has room for. */
+    /* More parts than the caller's workspace holds. */
     sr_rmsnorm_gradient parted = *gradient;
     parted.scratch = sr_workspace_of(backend);
     SR_TRY(sr_with_access<4>(backend->number, norm->C, places, 5, [&](auto access) -> srnn_status {

@@ -1,8 +1,11 @@
-/* rope.cu: rotary position, in place. Bytes a number: 2 + 2 (bf16), 4 + 4 (float); the table stays in the caches. */
+/* rope.cu: RoPE, in place. Bytes per number: 2 + 2 (bf16), 4 + 4 (float); the table stays in the
+ * caches. */
 #include "attention/cuda/shared/rope.h"
 #include "ops/cuda/elements.h"
 
-/* sign 1 turns forward, -1 back. An item is W channels of a head's first half, with those they turn with. */
+/* sign 1 applies RoPE, -1 its inverse. A thread owns W channels of a head's first half and their
+ * partner channels of the second half, of one row: loads both and their angles, global ->
+ * registers, rotates, stores both in place. */
 template <class N, int W>
 static __global__ void __launch_bounds__(256)
     turn(N *x, int64_t stride, int64_t rows, const sr_rope rope, float sign) {

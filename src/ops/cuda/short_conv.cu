@@ -1,14 +1,14 @@
 /* short_conv.cu: depthwise causal convolution over the tokens of a document, then SiLU.
  *
- * A block has some channels of some rows; a thread W channels of every blockDim.y-th of these rows. Earlier tokens
- * come from the caches. Bytes a number in bf16 (twice that in float): forward 2 + 2; backward reads x, d_out and
- * d_out again, writes d_out and d_x: 10. */
+ * A block owns some channels of some rows; a thread W channels of every blockDim.y-th of these
+ * rows. Earlier tokens come from the caches. Bytes per number in bf16 (twice that in float):
+ * forward 2 + 2; backward reads x, d_out and d_out again, writes d_out and d_x: 10. */
 #include "ops/cuda/elements.h"
 
 enum { FORWARD_ROWS = 64, BACK_ROWS = 256, ROWS_AT_ONCE = 8, SHARED_BYTES = 64 * 1024 };
 
-/* The block's taps, turned so that a tap's channels are neighbours: taps[j] meets the token j before; then, as
- * taps[width], the bias. */
+/* The block's taps, transposed so that a tap's channels are neighbours: taps[j] belongs to the
+ * token j before; then, as taps[width], the bias. */
 template <int W> struct conv_taps {
     static constexpr int channels = SR_WARP * W;
     float *numbers; /* (width + 1, channels) */
@@ -68,6 +68,10 @@ SR_DEVICE void convolve(float *sum, conv_taps<W> taps, const sr_short_conv &conv
     }
 }
 
+/* Block (x, y) owns 64 rows and 32 W channels; thread (x, y) W channels of every 8th row. All
+ * threads load the taps, global -> shared, one barrier; then each reads its token and up to width -
+ * 1 earlier ones, global (cached) -> registers, sums, applies SiLU and stores. Rows are
+ * independent. */
 template <class N, int W>
 static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     conv_forward(const sr_matrix out, const sr_short_conv conv) {
@@ -88,7 +92,8 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     }
 }
 
-/* The sums of the block's rows for its taps and bias: sums (blockDim.y, width + 1, channels), a thread's own. */
+/* The block's sums for its taps and bias: sums (blockDim.y, width + 1, channels); each thread adds
+ * to its own. */
 template <int W> SR_DEVICE void add_to_sums(float *sums, const float *d, const float *x) {
     float total[W];
     load_numbers<W>(total, sums);
@@ -98,13 +103,14 @@ template <int W> SR_DEVICE void add_to_sums(float *sums, const float *d, const f
     store_numbers<W>(sums, total);
 }
 
-/* Where the parts of the gradients of weight and bias go: (parts, channels, width) and (parts, channels). */
+/* Where the partial gradients of weight and bias go: (parts, channels, width) and (parts,
+ * channels). */
 struct conv_parts {
     float *weight, *bias;
     int64_t rows; /* of a part */
 };
 
-/* Adds up what the threads of each channel have, in their order, into this block's part. */
+/* Adds the sums of the threads of each channel, in order, into this block's part. */
 template <int W>
 SR_DEVICE void write_parts(const conv_parts &parts, const float *sums, const sr_short_conv &conv) {
     constexpr int channels = conv_taps<W>::channels;
@@ -124,7 +130,11 @@ SR_DEVICE void write_parts(const conv_parts &parts, const float *sums, const sr_
     }
 }
 
-/* Turns d_out into the gradient before SiLU, and adds up the gradients of taps and bias. */
+/* Turns d_out into the gradient before SiLU, in place, and sums the gradients of taps and bias.
+ * Block (x, y) owns the rows of part x and 32 W channels; a thread W channels of every
+ * blockDim.y-th row. Taps go global -> shared; each thread recomputes the convolution, rewrites its
+ * numbers of d_out in global memory and adds d x of each tap to its own sums in shared memory.
+ * After a barrier the block adds its threads' sums in order and stores one part, for add_parts. */
 template <class N, int W>
 static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     conv_back_to_weights(const conv_parts parts, const sr_matrix d_out, const sr_short_conv conv) {
@@ -164,7 +174,10 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     write_parts<W>(parts, shared + block_numbers, conv);
 }
 
-/* d_out is already the gradient before SiLU. */
+/* d_x from d_out, which is already the gradient before SiLU. Block (x, y) owns 64 rows and 32 W
+ * channels; taps go global -> shared, one barrier; each thread reads d_out of its token and of up
+ * to width - 1 later ones of the document, global (cached) -> registers, and stores d_x. Rows are
+ * independent; runs after conv_back_to_weights. */
 template <class N, int W>
 static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     conv_back_to_inputs(const sr_matrix d_x, const sr_matrix d_out, const sr_short_conv conv) {
@@ -193,7 +206,9 @@ static __global__ void __launch_bounds__(SR_WARP *ROWS_AT_ONCE)
     }
 }
 
-/* Row i of a batch row's history is token T - (width - 1) + i. */
+/* The convolution state of a session: row i of a batch row's history is token T - (width - 1) + i.
+ * A thread owns one channel of one history row and copies it, global -> global, from x or from the
+ * old history. */
 template <class N>
 static __global__ void __launch_bounds__(256)
     keep_history(N *__restrict__ history, const sr_short_conv conv, int64_t rows) {

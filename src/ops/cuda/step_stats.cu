@@ -1,8 +1,12 @@
-/* step_stats.cu: a step's sums, in double and in a fixed order. Bytes a number: tally_squares 4. */
+/* step_stats.cu: statistics of a step, in double and deterministic. Bytes per number of the
+ * squares: 4. */
 #include "ops/cuda/elements.h"
 
 enum { THREADS = 512, PARTS = 1024 };
 
+/* One block adds the losses, hits and target counts of all rows: thread t takes rows t, t + 512,
+ * ..., global -> registers; block sums through shared memory; thread 0 adds the totals to the
+ * step's statistics. */
 static __global__ void __launch_bounds__(THREADS)
     add_losses(sr_tally *tally, const float *__restrict__ losses, const int32_t *__restrict__ hits,
                const int32_t *__restrict__ targets, int64_t rows) {
@@ -26,7 +30,9 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* parts[block] = the sum of squares of every gridDim.x-th piece of x. */
+/* parts[block] = the sum of squares of every gridDim.x-th piece of x, for the gradient norm.
+ * Grid-stride loop: a thread adds W numbers at a time, global -> registers, in double; a block sum
+ * through shared memory, stored by thread 0. sum_squares adds the parts. */
 template <int W>
 static __global__ void __launch_bounds__(THREADS)
     square_parts(double *parts, const float *__restrict__ x, int64_t n) {
@@ -46,6 +52,8 @@ static __global__ void __launch_bounds__(THREADS)
         parts[blockIdx.x] = sum;
 }
 
+/* One block adds the parts: thread t takes parts t, t + 512, ...; a block sum through shared
+ * memory; thread 0 stores the total. */
 static __global__ void __launch_bounds__(THREADS)
     sum_squares(sr_tally *tally, const double *__restrict__ parts, int count) {
     __shared__ double shared[SR_WARP];
@@ -67,7 +75,7 @@ srnn_status sr_cuda_tally_losses(sr_backend *backend, sr_tally *tally, const flo
 srnn_status sr_cuda_tally_squares(sr_backend *backend, sr_tally *tally, const float *x, int64_t n) {
     const sr_place place = {x, 0, SRNN_F32};
     double *parts = (double *)((sr_backend_cuda *)backend)->workspace;
-    /* The last few numbers make a part of their own. */
+    /* The last few numbers are a part of their own. */
     const int64_t body = n - n % 4;
     const int pieces = (int)sr_minimum(PARTS, sr_pieces(body, THREADS * 4));
     if (body > 0)

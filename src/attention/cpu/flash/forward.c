@@ -1,7 +1,9 @@
-/* forward.c: the parallel form in tiles of keys, forward; never a T x T matrix.
+/* forward.c: the parallel form in tiles of keys (FlashAttention on the CPU), forward; never a T x T
+ * matrix.
  *
  * A task is one tile of query rows of one head. It walks the key tiles its rows can see: logits by
- * one product, weights row by row in cache, numerators by a second product. */
+ * one GEMM, weights row by row in cache with an online softmax (running maximum, rescaled in
+ * raise_maximum), numerators by a second GEMM. */
 #include "attention/cpu/flash/flash.h"
 
 #include "attention/cpu/shared/tiles.h"
@@ -128,6 +130,8 @@ static void weigh_tile(const context *x, tile_workspace *w, const query_tile *q,
         row_set_decay(&row, &decays, r);
         if (x->rule.logit_decay)
             row_decay_logits(&row, &x->rule, NULL);
+        /* Online softmax: a row whose maximum rises in this tile has its row sum and numerator
+         * rescaled. */
         if (scaled)
             raise_maximum(w, &row, &x->rule, r, ld.dv);
         row_weights(&row, &x->rule, sums ? &w->row_sums[r] : NULL);

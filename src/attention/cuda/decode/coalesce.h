@@ -1,7 +1,7 @@
-/* coalesce.h: how the attention of one token joins kernels that are merged into one.
+/* coalesce.h: how the attention of one token joins the kernels that are merged into one.
  *
- * The persistent decode kernel (ops/cuda/decode) stands above this module; it installs these
- * functions with the device. */
+ * The persistent decode kernel (ops/cuda/decode) is above this module; it installs these functions
+ * with the device. */
 #ifndef SR_ATTENTION_CUDA_DECODE_COALESCE_H
 #define SR_ATTENTION_CUDA_DECODE_COALESCE_H
 
@@ -15,13 +15,13 @@ enum { SR_DECODE_ROWS = 4 };
 struct sr_attention_coalescer_kind {
     sr_cuda_coalescer_kind base; /* first, so that a pointer to it is a pointer to the whole */
 
-    /* A feed of one token that needs no kernel before it; false: launch it yourself. */
+    /* A feed of one token that needs no kernel before it; false: the caller launches it. */
     bool (*add_attention)(sr_cuda_coalescer *coalescer, const srnn_device *device,
                           const sr_attention_view<sr_bf16> &call,
                           const sr_kept_memory<sr_bf16> &memory);
 };
 
-/* False: the device does not coalesce now, or cannot do this. */
+/* False: the device does not coalesce now, or does not support this call. */
 inline bool sr_coalesce_attention(const srnn_device *device, const sr_attention_view<sr_bf16> &call,
                                   const sr_kept_memory<sr_bf16> &memory) {
     sr_cuda_coalescer *const coalescer = sr_cuda_coalescer_open(device);

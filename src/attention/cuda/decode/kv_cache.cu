@@ -1,9 +1,11 @@
-/* kv_cache.cu: a state that is all keys and values so far.
+/* kv_cache.cu: the KV cache: a state that holds all keys and values so far.
  *
- * In memory, per kv head: keys (capacity, D) with their features, values (capacity, Dv) with their factors, decay
- * (capacity): without padding, as in the plain form. A feed appends its tokens, then each warp goes over a part of the
- * keys for up to 4 rows that read the same ones, and what the parts hold is added up. Where the tokens go and how many
- * there are is read from device memory: a recorded feed can be replayed. */
+ * In memory, per KV head: keys (capacity, D) with their features, values (capacity, Dv) with their
+ * factors, decay (capacity): without padding, as in the plain form. A feed (prefill of several
+ * tokens) appends its tokens, then each warp walks over a part of the keys for up to 4 rows that
+ * read the same ones (split-K over the cache), and the parts are combined. Where the tokens are
+ * written and how many there are is read from device memory, so that a captured feed can be
+ * replayed. A full cache is grown by copying it to larger memory: see move_heads. */
 #include "attention/cuda/decode/coalesce.h"
 
 #include "attention/cuda/shared/computes.h"
@@ -19,11 +21,11 @@ enum {
     PARTS_MOST = 64,     /* of a row */
 };
 
-/* Warps of a block: what one has in shared memory grows with the width. */
+/* Warps of a block: the shared memory per warp grows with the width. */
 template <int WIDTH> struct shape {
     static constexpr int warps = 512 / WIDTH;
     static constexpr int threads = warps * SR_WARP;
-    static constexpr int keys = warps * SR_TILE; /* that a block takes at a time */
+    static constexpr int keys = warps * SR_TILE; /* keys per block and iteration */
 };
 
 template <class N>
@@ -41,6 +43,10 @@ static sr_kept_memory<N> memory_place(const srnn_problem *p, int64_t capacity, s
 
 /* ---- appending ---- */
 
+/* Appends the call's T tokens to the KV cache. A thread owns one number of a token of one KV head
+ * and copies it, global -> global, from k or v to position + t of the cache; the thread of column 0
+ * also copies the token's decay. Nothing is read back in this kernel: attention over the cache is
+ * launched after it on the same stream. */
 template <class N>
 __global__ void append_tokens(const __grid_constant__ sr_attention_view<N> call,
                               const sr_kept_memory<N> memory) {
@@ -59,7 +65,7 @@ __global__ void append_tokens(const __grid_constant__ sr_attention_view<N> call,
         memory.decay[at] = call.scratch.decay[call.row_index(call.Hkv, b, h, t)];
 }
 
-/* ---- attending ---- */
+/* ---- attention over the KV cache ---- */
 
 template <int WIDTH> struct attend_memory {
     float q[SR_OWN][WIDTH + 1];
@@ -67,7 +73,7 @@ template <int WIDTH> struct attend_memory {
     sr_pair_rows weights[shape<WIDTH>::warps];
 };
 
-/* The warp's tile = rows 0 .. count-1 of these; zeros behind them, and behind their columns. */
+/* The warp's tile = rows 0 .. count-1; zeros past them, and past their columns. */
 template <int WIDTH, class N>
 SR_DEVICE void warp_load(sr_float_tile<WIDTH> &tile, const N *rows, int columns, int count) {
     const int lane = (int)threadIdx.x % SR_WARP;
@@ -81,8 +87,13 @@ SR_DEVICE void warp_load(sr_float_tile<WIDTH> &tile, const N *rows, int columns,
     __syncwarp();
 }
 
-/* Block (x, y): rows 4 x' .. 4 x' + 3 of the group * T rows of kv head x / sets, heads of one token together; the y-th of
- * the stretches into which the capacity is cut. */
+/* Split-K attention over the KV cache. Block (x, y) owns rows 4 x' .. 4 x' + 3 of the group * T
+ * rows of KV head x / sets (heads of one token together), and the y-th of the stretches into which
+ * the capacity is cut. The block loads the queries, global -> shared, one barrier; then each warp
+ * takes every warps-th tile of 32 keys of the stretch on its own: keys global -> its shared tile,
+ * dot products (one key per lane), online softmax in registers, values into the same tile, weights
+ * through shared memory, numerators in registers. Each warp writes its own partial (numerator, row
+ * sum, running maximum) to the workspace; finish_rows combines them. */
 template <class N, int WIDTH>
 __global__ void __launch_bounds__(shape<WIDTH>::threads, 1)
     attend_kept(const __grid_constant__ sr_attention_view<N> call, const sr_kept_memory<N> memory,
@@ -144,9 +155,10 @@ __global__ void __launch_bounds__(shape<WIDTH>::threads, 1)
     }
 }
 
-/* ---- feeding ---- */
+/* ---- a feed ---- */
 
-/* Into how many stretches the capacity is cut: enough to keep a GPU busy, few where there are many rows. */
+/* The number of stretches into which the capacity is cut: enough to occupy the GPU, few where there
+ * are many rows. */
 static int stretches_of(const srnn_problem *p, int64_t capacity, int warps) {
     const int64_t rows = (int64_t)p->B * p->H * p->T, keys = (int64_t)warps * SR_TILE;
     int64_t most = PARTIALS_FEW / warps / rows;
@@ -189,8 +201,8 @@ static srnn_status attend(const sr_attention_view<N> &call, const sr_kept_memory
     return SRNN_OK;
 }
 
-/* One token's are turned as they are read, unless features are made of them first; texts that go into a chain have products
- * that turn. */
+/* RoPE of a single token is applied as it is read, unless features are computed from it first;
+ * small batches go into the decode queue, whose GEMMs apply RoPE. */
 static bool turns(const srnn_problem *p, int T) {
     return T == 1 && p->B > SR_DECODE_ROWS && p->attention.feature == SRNN_FEATURE_IDENTITY;
 }
@@ -227,9 +239,12 @@ static srnn_status feed(const sr_attention_call *wanted, char *memory_bytes, int
     return sr_partials_finish(call, partials, stream);
 }
 
-/* ---- moving to larger memory ---- */
+/* ---- growing the KV cache ---- */
 
-/* What heads have kept, `length` numbers each, that stand elsewhere at other distances. */
+/* Growth of the KV cache: copies each head's `length` numbers to larger memory, where heads are
+ * to_stride apart instead of from_stride. A block owns 256 consecutive numbers of one head, one per
+ * thread, global -> global; source and destination do not overlap. sr_state_reserve
+ * (attention/state.c) allocates the larger memory and frees the old one. */
 template <class T>
 __global__ void move_heads(T *to, const T *from, int64_t to_stride, int64_t from_stride,
                            int64_t length) {
@@ -254,6 +269,7 @@ static srnn_status start_move(T *to, const T *from, const sr_state_memory *large
     return SRNN_OK;
 }
 
+/* Copies keys, values and decay of a full KV cache to the `larger` one. */
 template <class N>
 static srnn_status move_kept(const sr_state_memory *larger, const sr_state_memory *state) {
     const srnn_problem *p = &state->plan->problem;
@@ -279,7 +295,7 @@ template <class N> static size_t plain_bytes(const srnn_problem *p, int64_t posi
            ((size_t)(p->D + p->Dv) * sizeof(N) + decay);
 }
 
-/* The pieces of a head's memory in the order of the plain form. */
+/* The arrays of a head's KV cache in the order of the plain form. */
 struct kept_piece {
     char *memory;
     size_t bytes;
@@ -322,7 +338,7 @@ template <class N> static srnn_status from_plain(const sr_state_memory *state, c
             SR_TRY(sr_device_copy_in(state->plan->device, piece.memory, plain, piece.bytes));
         plain += piece.bytes;
     }
-    return srnn_device_wait(state->plan->device); /* the plain numbers may go away */
+    return srnn_device_wait(state->plan->device); /* the caller may free the plain numbers */
 }
 
 const sr_state_kernel sr_cuda_state_kept_f32 = {

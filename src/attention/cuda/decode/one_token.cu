@@ -1,7 +1,9 @@
-/* one_token.cu: one more token for a state that keeps keys and values: appended, attended to, and counted, in one kernel.
+/* one_token.cu: decode of one token with a KV cache: RoPE, append, attention and position, in one
+ * kernel.
  *
- * A block has a query head and a share of the keys. Where the keys are shared, the last block of a row to be done finds
- * the others' sums in memory, and adds them up in a fixed order. */
+ * A block owns a query head and a share of the keys (split-K). Where the keys are shared, the last
+ * block of a row to finish reads the others' sums from memory and combines them in a fixed
+ * order. */
 #include "attention/cuda/decode/one_token.h"
 
 #include "attention/cuda/shared/rope.h"
@@ -10,18 +12,19 @@
 #include "device/cuda/launch.h"
 
 enum {
-    BLOCKS_WANTED = 132, /* in all: one on each multiprocessor of a large GPU */
-    WARPS_FEW_ROWS = 8,  /* of a block: a row is over the sooner the more there are, */
-    WARPS_MANY_ROWS = 2, /* and all rows, if as many blocks as possible run at a time */
+    BLOCKS_WANTED = 132, /* in all: one per multiprocessor of a large GPU */
+    WARPS_FEW_ROWS = 8,  /* of a block: a row finishes sooner with more warps, */
+    WARPS_MANY_ROWS = 2, /* and all rows finish sooner with more blocks in flight */
     MANY_ROWS = 3 * BLOCKS_WANTED
 };
 
-/* What another block of the kernel has written: not from the first cache. */
+/* Loads what another block of the kernel has written: bypasses the L1 cache. */
 SR_DEVICE float load_shared_by_blocks(const float *from) {
     return *(const volatile float *)from;
 }
 
-/* One warp: leaves this block's sums for the last block of the row, which gets those of all of them; true for it. */
+/* One warp: writes this block's sums to the workspace; the last block of the row to arrive gets the
+ * sums of all of them, and true. */
 template <class N, int WIDTH>
 SR_DEVICE bool share_sums(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
                           const sr_partials &partials, const one_place &at, int shares,
@@ -61,10 +64,11 @@ SR_DEVICE bool share_sums(const sr_attention_view<N> &call, const sr_kept_memory
     return true;
 }
 
-/* q and k of the head's token after their turn. */
+/* q and k of the head's token after RoPE. */
 template <class N, int WIDTH> struct alignas(16) turned_token { N q[WIDTH], k[WIDTH]; };
 
-/* Number c of a head of D, rounded as if it had been stored. angles (D): cosines, then sines. */
+/* RoPE of number c of a head of D, rounded as if it had been stored. angles (D): cosines, then
+ * sines. */
 template <class N> SR_DEVICE N turned_number(const N *x, const float *angles, int c, int D) {
     const int half = D / 2;
     const bool first = c < half;
@@ -74,7 +78,8 @@ template <class N> SR_DEVICE N turned_number(const N *x, const float *angles, in
         turned(to_float(x[c]), to_float(x[partner]), angles[angle], first ? -sine : sine));
 }
 
-/* By all threads of the block: turns q and k, which are read there from then on. */
+/* By all threads of the block: applies RoPE to q and k, into shared memory, from which they are
+ * read from then on. */
 template <class N, int WIDTH>
 SR_DEVICE void turn_token(turned_token<N, WIDTH> &to, one_token<N> &token, const float *angles,
                           int D) {
@@ -87,8 +92,15 @@ SR_DEVICE void turn_token(turned_token<N, WIDTH> &to, one_token<N> &token, const
     token.k = to.k;
 }
 
-/* Block (x, y): query head x of all, share y of its keys. `recorded`, with the rest of a step: what is kept, and positions, were
- * written before the recording was started, and are read before the token is there. */
+/* Decode attention. Block (x, y) owns query head x and share y of its keys. Each warp loads rounds
+ * of cached keys and values, global -> registers, one round ahead, and runs an online softmax; q
+ * and k of the new token get RoPE through shared memory first. After one barrier, warp 0 combines
+ * the warps' sums in shared memory. With several shares it writes them to the workspace, fences,
+ * and increments the row's counter: the last block combines all shares in order, runs the epilogue,
+ * stores the row and resets the counter. Block y = 0 of a group's first head appends the token to
+ * the KV cache. The last block of all advances the position. `recorded`, in a captured graph: cache
+ * and positions were written before the graph was launched, and are read before the previous kernel
+ * ends. */
 template <class N, int WIDTH, int WARPS, bool EXPONENTIAL>
 __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 8)
     attend_one(const __grid_constant__ sr_attention_view<N> call, const sr_kept_memory<N> memory,
@@ -136,7 +148,7 @@ __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 
             row_store<Whole>(call.o.at(at.b, at.h, 0), all.x, call.Dv);
         }
     }
-    /* The position moves on when every block, and every lane of this one, has read it. */
+    /* The position is advanced once every block, and every lane of this one, has read it. */
     __syncwarp();
     if (lane == 0) {
         int *const done = memory.arrived + call.B * call.H;

@@ -1,7 +1,9 @@
-/* one_token.h: attention of one more token over kept keys and values: what a block of either kernel does.
+/* one_token.h: attention of one new token over the KV cache: the work of a block, in either decode
+ * kernel.
  *
- * Lanes take eight numbers of a key each, so that a warp has several keys at a time and 16 bytes a lane; each group of
- * lanes adds up what its keys give, then the groups of a warp and the warps of the block, all in a fixed order. */
+ * Lanes hold eight numbers of a key each, so that a warp handles several keys at a time with 16
+ * bytes per lane; each group of lanes runs its own online softmax over its keys, then the groups of
+ * a warp and the warps of the block are combined, all in a fixed order. */
 #ifndef SR_ATTENTION_CUDA_DECODE_ONE_TOKEN_H
 #define SR_ATTENTION_CUDA_DECODE_ONE_TOKEN_H
 
@@ -9,7 +11,7 @@
 
 enum { SR_ONE_TOGETHER = 2 }; /* keys that a group of lanes loads at a time */
 
-/* What some of the keys give: weights relative to 2^maximum. */
+/* Online softmax over some of the keys: weights relative to 2^maximum. */
 template <int COUNT> struct key_sums { float maximum, sum, x[COUNT]; };
 
 template <int COUNT> SR_DEVICE void sums_start(key_sums<COUNT> &sums, const sr_score_rule &rule) {
@@ -24,7 +26,7 @@ template <int COUNT> SR_DEVICE void sums_scale(key_sums<COUNT> &sums, float fact
         sums.x[m] *= factor;
 }
 
-/* Adds one key and its value. */
+/* Adds one key and its value; rescales if the key raises the running maximum. */
 template <int COUNT>
 SR_DEVICE void sums_take(key_sums<COUNT> &sums, const sr_score_rule &rule, float dot, float decay,
                          const float (&value)[COUNT]) {
@@ -46,13 +48,14 @@ SR_DEVICE void sums_take(key_sums<COUNT> &sums, const sr_score_rule &rule, float
         sums.x[m] = fmaf(weight, value[m], sums.x[m]);
 }
 
-/* Dots of the keys that a group of lanes has at a time. */
+/* Dot products of the keys that a group of lanes has at a time. */
 struct key_dots {
     bool there[SR_ONE_TOGETHER];
     float dot[SR_ONE_TOGETHER], decay[SR_ONE_TOGETHER];
 };
 
-/* Adds all of them at once where the weights are exponentials of the dots. */
+/* Adds all of them at once where the weights are exponentials of the dot products: one
+ * rescaling. */
 template <class Row, class N>
 SR_DEVICE void sums_take_exponentials(key_sums<8> &sums, const sr_score_rule &rule,
                                       const key_dots &keys,
@@ -90,7 +93,7 @@ SR_DEVICE void sums_take_each(key_sums<8> &sums, const sr_score_rule &rule, cons
     }
 }
 
-/* Adds what other keys give. */
+/* Combines two online softmax states. */
 template <int COUNT>
 SR_DEVICE void sums_add(key_sums<COUNT> &sums, const key_sums<COUNT> &other, float unit) {
     const float maximum = fmaxf(sums.maximum, other.maximum);
@@ -104,7 +107,7 @@ SR_DEVICE void sums_add(key_sums<COUNT> &sums, const key_sums<COUNT> &other, flo
         sums.x[m] = fmaf(factor, other.x[m], sums.x[m]);
 }
 
-/* Over the groups of the warp. */
+/* Combines the groups of the warp. */
 template <class Row> SR_DEVICE void warp_sums(key_sums<Row::count> &sums, float unit) {
     float maximum = sums.maximum;
     for (int mask = SR_WARP / 2; mask >= Row::lanes; mask /= 2)
@@ -117,7 +120,7 @@ template <class Row> SR_DEVICE void warp_sums(key_sums<Row::count> &sums, float 
         sums.x[m] = Row::sum_of_rows(sums.x[m]);
 }
 
-/* The head that a block has. */
+/* The head of a block. */
 struct one_place {
     int b, h, kv;
     int row, position; /* of (B, H); of the new token */
@@ -129,14 +132,14 @@ SR_DEVICE one_place place_of(const sr_attention_view<N> &call, const sr_kept_mem
                              int row) {
     one_place at = {};
     at.row = row;
-    at.b = call.B == 1 ? 0 : row / call.H; /* divisions take long */
+    at.b = call.B == 1 ? 0 : row / call.H; /* divisions are slow */
     at.h = row - at.b * call.H;
     at.kv = call.group == 1 ? at.h : at.h / call.group;
     at.cache = ((int64_t)at.b * call.Hkv + at.kv) * memory.capacity;
     return at;
 }
 
-/* The head's rows of the new token, wherever they stand. */
+/* The head's rows of the new token: in global memory, or in shared memory after RoPE. */
 template <class N> struct one_token { const N *q, *k, *v; };
 
 /* Keys first, first + step, ... of a warp. */
@@ -144,13 +147,14 @@ struct key_walk {
     int first, step;
 };
 
-/* Which keys a warp takes: a round of it has `each` of them, and rounds are dealt out to the blocks of a row in turn. A
- * block joins when every warp of the others has one: to wait for what other blocks have takes longer than that. */
+/* The share of a warp: a round has `each` keys, and rounds are distributed round-robin over the
+ * blocks of a row. A block takes part only if every warp of the others has a round: combining sums
+ * across blocks takes longer than that. */
 template <int WIDTH, int WARPS> struct one_share {
     using Row = sr_eight_row<WIDTH>;
     static constexpr int each = Row::rows * SR_ONE_TOGETHER;
     int shares;
-    int warps; /* that have some of the block's */
+    int warps; /* warps of the block that have keys */
     key_walk walk;
 
     SR_DEVICE one_share(int position, int part, int parts) {
@@ -162,9 +166,9 @@ template <int WIDTH, int WARPS> struct one_share {
     }
 };
 
-/* All of it: the call, the state's memory, and the block's place in both. WHOLE: heads have multiples of eight numbers and
- * begin at 16 bytes. EXPONENTIAL: sr_is_exponential; the rest of the table makes a long program, which is slow to run through
- * even where nothing of it is done. */
+/* The call, the KV cache, and the block's place in both. WHOLE: heads have multiples of eight
+ * numbers and are aligned to 16 bytes. EXPONENTIAL: sr_is_exponential; the other scores make a long
+ * program, which is slow to run through even where no branch is taken. */
 template <class N, bool WHOLE, bool EXPONENTIAL> struct one_feed {
     const sr_attention_view<N> &call;
     const sr_kept_memory<N> &memory;
@@ -172,7 +176,7 @@ template <class N, bool WHOLE, bool EXPONENTIAL> struct one_feed {
     one_token<N> token;
 };
 
-/* Keys and values that a group of lanes has at a time, as they stand in memory. */
+/* Keys and values that a group of lanes has at a time, as they lie in memory. */
 template <class N> struct key_round { sr_raw_eight<N> k[SR_ONE_TOGETHER], v[SR_ONE_TOGETHER]; };
 
 /* A lane's eight neighbours of a row of n numbers. */
@@ -190,7 +194,8 @@ SR_DEVICE void fetch_eight(sr_raw_eight<N> &raw, const N *from, int n) {
     }
 }
 
-/* Asks for those from token `from` on that are kept, and does not wait for them. */
+/* Issues the loads of a round of cached keys and values, from token `from` on, without waiting for
+ * them. */
 template <int WIDTH, class N, bool WHOLE, bool EXPONENTIAL>
 SR_DEVICE void fetch_round(key_round<N> &round, const one_feed<N, WHOLE, EXPONENTIAL> &feed,
                            int from) {
@@ -207,7 +212,7 @@ SR_DEVICE void fetch_round(key_round<N> &round, const one_feed<N, WHOLE, EXPONEN
     }
 }
 
-/* C_i - C_j of the new token and a kept one, in units of the score. */
+/* C_i - C_j of the new token and a cached one, in units of the score. */
 template <class N, bool WHOLE, bool EXPONENTIAL>
 SR_DEVICE float decay_between(const one_feed<N, WHOLE, EXPONENTIAL> &feed, int key) {
     const sr_attention_view<N> &call = feed.call;
@@ -218,7 +223,7 @@ SR_DEVICE float decay_between(const one_feed<N, WHOLE, EXPONENTIAL> &feed, int k
                    (double)call.score.decay_unit);
 }
 
-/* Adds what they give; the last token of all is the new one itself. */
+/* Adds a round; the last token of all is the new one itself. */
 template <int WIDTH, class N, bool WHOLE, bool EXPONENTIAL>
 SR_DEVICE void take_round(key_sums<8> &sums, key_round<N> &round, const float (&q)[8],
                           const one_feed<N, WHOLE, EXPONENTIAL> &feed, int from) {
@@ -243,7 +248,7 @@ SR_DEVICE void take_round(key_sums<8> &sums, key_round<N> &round, const float (&
         sums_take_each<Row>(sums, feed.call.score, keys, round.v);
 }
 
-/* What the keys of the walk give, the first of which are in `round`. */
+/* Online softmax over the keys of the walk, the first of which are in `round`. */
 template <int WIDTH, class N, bool WHOLE, bool EXPONENTIAL>
 SR_DEVICE void attend_keys(key_sums<8> &sums, key_round<N> &round,
                            const one_feed<N, WHOLE, EXPONENTIAL> &feed, const key_walk &walk) {
@@ -252,14 +257,15 @@ SR_DEVICE void attend_keys(key_sums<8> &sums, key_round<N> &round,
     fetch_eight<sr_eight_row<WIDTH>, WHOLE>(raw, feed.token.q, feed.call.D);
     row_widen<sr_eight_row<WIDTH>>(q, raw);
     for (int from = walk.first; from <= feed.at.position; from += walk.step) {
-        key_round<N> next; /* asked for before this one is waited for */
+        key_round<N> next; /* its loads are issued before this one is used */
         fetch_round<WIDTH>(next, feed, from + walk.step);
         take_round<WIDTH>(sums, round, q, feed, from);
         round = next;
     }
 }
 
-/* Puts the new token behind the others; nobody reads it there in this kernel. By threads 0 .. threads-1. */
+/* Appends the new token to the KV cache; no thread of this kernel reads it there. By threads 0 ..
+ * threads-1. */
 template <class N, bool WHOLE, bool EXPONENTIAL>
 SR_DEVICE void append_one(const one_feed<N, WHOLE, EXPONENTIAL> &feed, int thread, int threads) {
     const sr_attention_view<N> &call = feed.call;
@@ -273,12 +279,12 @@ SR_DEVICE void append_one(const one_feed<N, WHOLE, EXPONENTIAL> &feed, int threa
             call.scratch.decay[call.row_index(call.Hkv, feed.at.b, feed.at.kv, 0)];
 }
 
-/* What the warps of a block have summed. */
+/* The sums of the block's warps. */
 template <int WIDTH, int WARPS> struct one_memory {
     float x[WARPS][WIDTH], sum[WARPS], maximum[WARPS];
 };
 
-/* The warp's sums, for the first warp to add up after a barrier. */
+/* Stores the warp's sums, for the first warp to combine after a barrier. */
 template <int WIDTH, int WARPS>
 SR_DEVICE void leave_sums(one_memory<WIDTH, WARPS> &shared, key_sums<8> &sums, float unit) {
     using Row = sr_eight_row<WIDTH>;
@@ -293,7 +299,7 @@ SR_DEVICE void leave_sums(one_memory<WIDTH, WARPS> &shared, key_sums<8> &sums, f
     shared.maximum[warp] = sums.maximum;
 }
 
-/* One warp: those of the first `warps`. A lane has the factor of one of them. */
+/* One warp: combines those of the first `warps`. A lane has the factor of one of them. */
 template <int WIDTH, int WARPS>
 SR_DEVICE void add_warps(key_sums<sr_warp_row<WIDTH>::count> &all,
                          const one_memory<WIDTH, WARPS> &shared, int warps,
@@ -309,7 +315,7 @@ SR_DEVICE void add_warps(key_sums<sr_warp_row<WIDTH>::count> &all,
     }
     all.sum = warp_sum(lane < warps ? factor * shared.sum[lane] : 0);
 #pragma unroll
-    for (int part = 0; part < WARPS; part++) { /* all loads at once: a loop would wait for each */
+    for (int part = 0; part < WARPS; part++) { /* unrolled: a loop would stall on each load */
         const float scale = shuffle(factor, part);
 #pragma unroll
         for (int m = 0; m < Whole::count; m++)
@@ -317,7 +323,7 @@ SR_DEVICE void add_warps(key_sums<sr_warp_row<WIDTH>::count> &all,
     }
 }
 
-/* One warp: sums.x becomes the row's output, from the sums of all its keys. */
+/* Epilogue by one warp: sums.x becomes the row's output, from the sums of all its keys. */
 template <class N, int WIDTH>
 SR_DEVICE void output_one(const sr_attention_view<N> &call, const one_place &at,
                           key_sums<sr_warp_row<WIDTH>::count> &sums) {

@@ -1,9 +1,10 @@
-/* recurrent_state.cu: a state of fixed size: sums over the keys of their features times their values.
+/* recurrent_state.cu: the recurrent state of fixed size: sums over the keys of their features times
+ * their values.
  *
- * The features are those of src/attention/cpu/shared/features.h in their order: one per multiset of indices. In memory,
- * per kv head: matrix (features, Dv), column (features) if row sums matter, in float; then the decay references of all
- * heads. A block has all features of one kv head and some columns, and goes over the tokens of a feed one by one: its
- * part of the state is its own, and no sums cross blocks. */
+ * The features are those of src/attention/cpu/shared/features.h in their order: one per multiset of
+ * indices. In memory, per KV head: matrix (features, Dv), column (features) if row sums are needed,
+ * in float; then the decay references of all heads. A block owns all features of one KV head and
+ * some columns, and walks over the tokens of a feed one by one: no sum crosses blocks. */
 #include "attention/cuda/decode/state.h"
 
 #include "attention/cuda/shared/computes.h"
@@ -15,10 +16,10 @@
 #include "equation/facts.h"
 
 enum {
-    COLUMNS = 8,     /* of a block */
+    COLUMNS = 8,     /* per block */
     LANES = SR_WARP, /* threads that share the features */
     THREADS = COLUMNS * LANES,
-    HEADS = 4, /* queries that go over the state at a time */
+    HEADS = 4, /* queries that read the state at a time */
 };
 
 /* Feature m is scale[m] times the product of x[variable[m][n]] over n < order[m]. */
@@ -51,8 +52,10 @@ static feature_table table_place(const srnn_problem *p, sr_layout *layout) {
     return table;
 }
 
-/* A thread a feature. Those of one order stand by their smallest index, then by the rest as features of the order below
- * that begin there or later. `lowest`: the first order that is present; a power has all orderings of its factors. */
+/* The table of features. A thread owns feature m: it computes order and indices from m (features of
+ * one order are sorted by their smallest index, then by the rest as features of the order below
+ * that begin there or later) and stores scale, order and indices; nothing is shared. `lowest`: the
+ * first order that is present; a power counts all orderings of its factors. */
 __global__ void fill_table(const feature_table table, int lowest, int D, bool power) {
     const int64_t m = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (m >= table.count)
@@ -102,14 +105,19 @@ static fixed_memory memory_place(const srnn_problem *p, sr_layout *layout) {
     return memory;
 }
 
-/* ---- feeding ---- */
+/* ---- a feed ---- */
 
 struct step_memory {
     float key[SR_HEAD_SIZE_MAX], query[HEADS][SR_HEAD_SIZE_MAX];
     float sum[HEADS][LANES][COLUMNS];
 };
 
-/* Block (x, y): kv head x, columns 8 y .. 8 y + 7; column Dv is that of the row sums. */
+/* Block (x, y) owns KV head x, columns 8 y .. 8 y + 7 of its state (column Dv is that of the row
+ * sums), which stay in global memory; thread (lane, column) owns every 32nd feature of a column.
+ * For each token, in order: the block loads key and up to 4 queries, global -> shared, barrier;
+ * each thread updates its features, state = decay state + feature(k) v, and adds feature(q) state
+ * to its sums; the sums go to shared memory, barrier; then 4 x 8 threads add the 32 lanes in order
+ * and store numerators and row sums to the workspace, for finish_rows. */
 template <class N>
 __global__ void __launch_bounds__(THREADS, 1)
     feed_tokens(const __grid_constant__ sr_attention_view<N> call, const feature_table table,
@@ -177,7 +185,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* After all blocks have read them. */
+/* A thread owns one KV head: stores the decay of the last token as the new reference, in a launch
+ * of its own after all blocks have read the old one. */
 template <class N>
 __global__ void set_references(const __grid_constant__ sr_attention_view<N> call,
                                const fixed_memory memory) {
@@ -283,7 +292,7 @@ static srnn_status from_plain(const sr_state_memory *state, const char *plain) {
             SR_TRY(sr_device_copy_in(device, memory.reference + head, plain, sizeof(double)));
         plain += reference_bytes(p);
     }
-    return srnn_device_wait(device); /* the plain numbers may go away */
+    return srnn_device_wait(device); /* the caller may free the plain numbers */
 }
 
 const sr_state_kernel sr_cuda_state_fixed_f32 = {

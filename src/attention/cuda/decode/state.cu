@@ -14,7 +14,10 @@ sr_partials sr_partials_place(const srnn_problem *p, int64_t count, sr_layout *l
     return partials;
 }
 
-/* A warp a row. */
+/* Combines the split-K partials of the online softmax. A warp owns one row of (B, H, T): a first
+ * loop over its parts finds the maximum of the running maxima, a second one adds row sums and
+ * numerators, global -> registers, each rescaled to that maximum, in the order of the parts. The
+ * epilogue then stores the output row. */
 template <class N, int WIDTH>
 __global__ void finish_rows(const __grid_constant__ sr_attention_view<N> call,
                             const sr_partials partials) {
@@ -43,6 +46,7 @@ __global__ void finish_rows(const __grid_constant__ sr_attention_view<N> call,
     row_store<Row>(call.o.at(b, h, t), x, call.Dv);
 }
 
+/* One thread: advances the state's position by T, after all kernels of the feed on the stream. */
 __global__ void move_on(int64_t *position, int T) {
     *position += T;
 }

@@ -1,47 +1,47 @@
-/* state.h: states of attention on a GPU. */
+/* state.h: KV cache and recurrent state of attention on a GPU. */
 #ifndef SR_ATTENTION_CUDA_DECODE_STATE_H
 #define SR_ATTENTION_CUDA_DECODE_STATE_H
 
 #include "attention/cuda/shared/lanes.h"
 
-/* How states are kept: as keys and values, and with a fixed size. */
+/* The two kinds of state: KV cache, and recurrent state of fixed size. */
 extern const sr_state_kernel sr_cuda_state_kept_f32, sr_cuda_state_kept_bf16;
 extern const sr_state_kernel sr_cuda_state_fixed_f32, sr_cuda_state_fixed_bf16;
 
-/* Sums over parts of what a row sees, of rows (B, H, T). */
+/* Split-K partials: sums over parts of the keys of a row, for rows (B, H, T). */
 struct sr_partials {
     float *x;             /* (rows, parts, Dv): numerators */
     float *sum, *maximum; /* (rows, parts); the maximum in units of the score's logarithm */
     int parts;
 };
 
-/* The memory of a state that keeps keys and values, for `capacity` tokens. */
+/* The KV cache, for `capacity` tokens. */
 template <class N> struct sr_kept_memory {
     N *keys, *values; /* (B Hkv, capacity, D or Dv) */
     double *decay;    /* (B Hkv, capacity), or NULL */
-    int *
-        arrived; /* (B H + 1): blocks that are done with a row, and with the feed; 0 between feeds */
+    /* (B H + 1): blocks that are done with a row, and with the feed; 0 between feeds */
+    int *arrived;
     int64_t capacity;
 };
 
-/* Whether its weights are exponentials of dots alone, relative to the largest. */
+/* Whether its weights are exponentials of dot products alone, relative to the running maximum. */
 template <class N>
 inline bool sr_is_exponential(const sr_score_rule &rule, const sr_kept_memory<N> &memory) {
     return rule.kind == SR_CLASS_EXPONENTIAL && rule.maximum && !memory.decay;
 }
 
-/* A feed of one token: turns it, appends it, attends, and moves on. */
+/* A feed of one token: applies RoPE, appends it, attends, and advances the position. */
 template <class N>
 srnn_status sr_attend_one(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
                           sr_partials partials, const sr_turn &turn, const srnn_device *device);
 
-/* Parts of a row of such a feed, for partials: at most so many. */
+/* Parts of a row of such a feed, at most. */
 enum { SR_ONE_PARTS = 8 };
 
 /* Partials of `count` parts in all. */
 sr_partials sr_partials_place(const srnn_problem *problem, int64_t count, sr_layout *layout);
 
-/* Adds the parts up and writes the outputs; then the state's position moves on. */
+/* Combines the parts and writes the outputs; then advances the state's position. */
 template <class N>
 srnn_status sr_partials_finish(const sr_attention_view<N> &call, const sr_partials &partials,
                                cudaStream_t stream);

@@ -1,9 +1,9 @@
-/* generic.cu: the equation in float for every variant and every shape, without tensor cores: the measure for
- * the fast kernels of a GPU.
+/* generic.cu: attention in float for every variant and every shape, without tensor cores: the
+ * reference for the fast kernels of a GPU.
  *
- * A block has 32 rows that stay, and walks over tiles of 32 rows that come; a warp has 4 of those that stay, a lane one of
- * those that come. Backward in two kernels, of queries and of keys, each of which owns the rows that it writes: the same
- * bits every time. */
+ * A block owns 32 rows that stay, and walks over tiles of 32 rows that pass by; a warp has 4 of
+ * those that stay, a lane one of those that pass by. Backward in two kernels, dQ and dK with dV,
+ * each of which owns the rows that it writes: results are bitwise reproducible. */
 #include "attention/cuda/generic/generic.h"
 
 #include "attention/cuda/shared/computes.h"
@@ -18,8 +18,8 @@ enum { TILE = SR_TILE, OWN = SR_OWN, WARPS = TILE / OWN, THREADS = WARPS * SR_WA
 
 typedef sr_attention_view<float> view;
 
-/* Rows t0 .. t0+31 of a head; rows outside from .. past-1 and columns past the end are zero. By the whole block.
- * Parameters, not a struct: they stay in registers. */
+/* Rows t0 .. t0+31 of a head; rows outside from .. past-1 and columns past the end are zero. By the
+ * whole block. Parameters, not a struct: they stay in registers. */
 template <int WIDTH>
 SR_DEVICE void tile_load(sr_float_tile<WIDTH> &to, const float *rows, int64_t stride, int columns,
                          int t0, int from, int past) {
@@ -32,7 +32,7 @@ SR_DEVICE void tile_load(sr_float_tile<WIDTH> &to, const float *rows, int64_t st
 
 /* ---- scores ---- */
 
-/* C_i - C_j of kv head h in the unit that the score adds it in. */
+/* C_i - C_j of KV head h in the unit in which the score adds it. */
 SR_DEVICE float decay_between(const view &call, int b, int h, int i, int j) {
     if (!call.choices.decays)
         return 0;
@@ -40,13 +40,13 @@ SR_DEVICE float decay_between(const view &call, int b, int h, int i, int j) {
     return (float)((decay[i] - decay[j]) * (double)call.score.decay_unit);
 }
 
-/* w' of a row and its derivative by r, but for slope_unit. */
+/* w' of a row and its derivative by r, without the factor slope_unit. */
 struct sr_pair_gradient {
     float weight, slope;
 };
 
-/* What w becomes w' by: the maximum that forward saved, and a, or minus its logarithm. They stay apart because their sum
- * would round what is left of large logits. */
+/* What turns w into w': the saved maximum, and a, or minus its logarithm. They are kept apart
+ * because their sum would round off what is left of large logits. */
 struct sr_row_shift {
     float maximum, scale;
 };
@@ -78,6 +78,7 @@ SR_DEVICE sr_pair_gradient pair_gradient(const sr_score_rule &rule, float r, flo
 
 /* ---- forward ---- */
 
+/* Epilogue of a row by one warp. */
 template <int WIDTH>
 SR_DEVICE void finish_row(const view &call, const sr_running<WIDTH> &rows, int r, int b, int h,
                           int t) {
@@ -86,7 +87,8 @@ SR_DEVICE void finish_row(const view &call, const sr_running<WIDTH> &rows, int r
     float sum = call.choices.sums_rows ? warp_sum(rows.sum[r]) : 0;
     const float maximum = rows.maximum[r] == -INFINITY ? 0 : rows.maximum[r];
     const float unit = call.score.kind == SR_CLASS_EXPONENTIAL ? call.score.scale : SR_LN_2;
-    /* The maximum is rounded when it is saved: what was divided by it must know. */
+    /* The maximum is rounded when it is saved: sums relative to it are corrected by the same
+     * rounding. */
     const float saved = maximum * unit, rounded = expf(fmaf(maximum, unit, -saved));
     float x[Row::count];
 #pragma unroll
@@ -108,6 +110,11 @@ template <int WIDTH> struct forward_memory {
     sr_pair_rows weights[WARPS];
 };
 
+/* A block owns 32 queries of one head, last tiles first; warp w owns 4 of them. All threads load Q,
+ * then K and V tiles of 32 keys, global -> shared, one stage: a barrier before the load (no warp
+ * still reads) and one after it. Each lane computes the dot products of its key with the warp's 4
+ * queries, online softmax in registers over the warp (running maximum by shuffles), weights through
+ * shared memory, numerators += weights V in registers. The epilogue stores each row once. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, 1) forward_rows(const __grid_constant__ view call) {
     SR_SHARED(forward_memory<WIDTH>, shared);
@@ -157,8 +164,9 @@ SR_DEVICE void pairs_clear(sr_pair_rows &to) {
     pairs_store(to, zero);
 }
 
-/* From the dot products of the lane's pairs to what is added up. The warp's rows, from `own` on, are queries of head h and
- * the lane's, `other`, is a key; or, if keys stay, the other way round. */
+/* From the dot products of the lane's pairs to weights and gradients of logits. The warp's rows,
+ * from `own` on, are queries of head h and the lane's, `other`, is a key; or, if keys stay, the
+ * other way round. */
 template <bool KEYS_STAY, int WIDTH>
 SR_DEVICE void pairs_backward(backward_memory<WIDTH> &shared, const view &call, int b, int h,
                               int own, int other) {
@@ -197,6 +205,11 @@ SR_DEVICE void store_feature_gradient(const view &call, const float (&sum)[WIDTH
     row_store<Row>(gradient, g, call.D);
 }
 
+/* dQ. A block owns 32 queries of one head; warp w owns 4 of them. Q and d_numerator are loaded
+ * once, then K and V tiles of 32 keys, global -> shared, between two barriers each. Each lane
+ * computes <q, k> and <d_numerator, v> of its key with the warp's 4 queries, through the warp's
+ * part of shared memory into gradients of logits, and the warp accumulates dQ += dS K in registers,
+ * stored once at the end with the feature map's backward; with a decay, row_dot too. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, 1) backward_queries(const __grid_constant__ view call) {
     SR_SHARED(backward_memory<WIDTH>, shared);
@@ -237,7 +250,7 @@ __global__ void __launch_bounds__(THREADS, 1) backward_queries(const __grid_cons
     }
 }
 
-/* d_v: the gradient of factor * v in. */
+/* dV from the gradient of factor * v. */
 template <int WIDTH>
 SR_DEVICE void store_value_gradient(const view &call, const float (&sum)[WIDTH / SR_WARP], int b,
                                     int kv, int t) {
@@ -262,6 +275,11 @@ SR_DEVICE void store_value_gradient(const view &call, const float (&sum)[WIDTH /
         row_store<Row>(call.d_v.at(b, kv, t), d, call.Dv);
 }
 
+/* dK and dV. A block owns 32 keys of one KV head; warp w owns 4 of them. K and V are loaded once,
+ * then, head by head of the group, tiles of 32 queries and their d_numerator from the diagonal
+ * onwards while documents still see the keys, global -> shared, between two barriers each. Each
+ * lane has one query; dK += dS' Q and dV += W' dN accumulate in the warp's registers in this fixed
+ * order and are stored once at the end. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, 1) backward_keys(const __grid_constant__ view call) {
     SR_SHARED(backward_memory<WIDTH>, shared);
@@ -307,7 +325,8 @@ __global__ void __launch_bounds__(THREADS, 1) backward_keys(const __grid_constan
 
 /* ---- calls ---- */
 
-/* START(kernel, memory, heads): kernel<WIDTH> with memory<WIDTH>, a block for each 32 rows of each head. */
+/* START(kernel, memory, heads): kernel<WIDTH> with memory<WIDTH>, one block per 32 rows of each
+ * head. */
 #define START(kernel, memory, heads)                                                         \
     do {                                                                                     \
         const int width = max(call.D, call.Dv), tiles = (call.T + TILE - 1) / TILE;          \

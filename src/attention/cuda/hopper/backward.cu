@@ -1,30 +1,31 @@
-/* backward.cu: gradients of attention on Hopper, between the edges.
+/* backward.cu: attention backward on Hopper, between prologue and epilogue, in two kernels.
  *
- * Two kernels, so that every sum belongs to one consumer and has one order: the same bits every time. With dw = <dN, v> +
- * dR, the gradient of a weight, and dr = slope dw, that of <q, k>:
+ * Every sum belongs to one consumer and has one order, so that results are bitwise reproducible.
+ * With dw = <dN, v> + dR, the gradient of a weight, and dr = slope dw, that of <q, k>:
  *
  *     queries stay, keys pass by:    R = Q K',  dW = dN V',    dQ += dR K
  *     keys stay, queries pass by:    R' = K Q', dW' = V dN',   dV += W' dN,  dK += dR' Q
  *
- * The last products of a tile start 32 columns at a time, each while the weights of the next 32 are computed. Of the
- * queries' kernel, where registers allow it, the first products of the next tile start before these end, or what stays is
- * kept in them. */
+ * The last GEMMs of a tile start 32 columns at a time, each while the weights of the next 32 are
+ * computed. In the queries' kernel, as registers allow, either the first GEMMs of the next tile
+ * start before these end (D = 64), or the rows that stay are held in registers (D = 128). */
 #include "attention/cuda/hopper/backward.h"
 
-/* ---- queries stay ---- */
+/* ---- dQ: queries stay ---- */
 
 template <int D> struct queries_shape {
     static constexpr int KEYS = 64, GROUPS = D == 64 ? 3 : 2, ROWS = HOPPER_ROWS * GROUPS;
     static constexpr int STAGES = D == 64 ? 8 : 4, THREADS = HOPPER_GROUP * (GROUPS + 1);
     static constexpr int QUERY_BYTES = HOPPER_ROWS * D * 2, KEY_BYTES = KEYS * D * 2;
     static constexpr int MANY = D == 64 ? 160 : 232, FEW = D == 64 ? 32 : 40;
-    /* Registers for the queries and their gradients; then none for products across tiles. */
+    /* Q and dN rows are held in registers, which leaves none to overlap GEMMs across tiles. */
     static constexpr bool KEPT = D == 128;
 };
 
 template <int D> struct queries_shared {
     using shape = queries_shape<D>;
-    uint8_t q[shape::GROUPS][shape::QUERY_BYTES]; /* only until a consumer has them in registers */
+    /* until a consumer has loaded them into registers */
+    uint8_t q[shape::GROUPS][shape::QUERY_BYTES];
     uint8_t d[shape::GROUPS][shape::QUERY_BYTES];
     uint8_t k[shape::STAGES][shape::KEY_BYTES];
     uint8_t v[shape::STAGES][shape::KEY_BYTES];
@@ -34,7 +35,7 @@ template <int D> struct queries_shared {
     row_work work[2];
 };
 
-/* With a decay there is one more producer: it brings a part of what is full, and reads the work too. */
+/* With a decay a second producer warp fills part of each stage and reads the work item too. */
 template <int D> SR_DEVICE void queries_barriers(queries_shared<D> *shared, bool decays) {
     using shape = queries_shape<D>;
     for (int i = 0; i < shape::STAGES; i++) {
@@ -48,18 +49,18 @@ template <int D> SR_DEVICE void queries_barriers(queries_shared<D> *shared, bool
     mbarrier_init_fence();
 }
 
-/* By one thread. */
+/* Producer, one thread: draws tiles; loads queries with their gradients, then keys and values. */
 template <int D>
 SR_DEVICE void queries_produce(const backward_task &task, queries_shared<D> *shared) {
     using shape = queries_shape<D>;
     ring_place<shape::STAGES> at = {};
     for (int n = 0, i = (int)blockIdx.x;; n++) {
         const row_work work = row_work_at<shape::ROWS, shape::KEYS>(task.call, task.order, i);
-        if (work.past > 0) /* the next one, known by the time it is needed */
+        if (work.past > 0) /* prefetched, so that it is there when needed */
             i = (int)gridDim.x + atomicAdd(task.drawn, 1);
         for (int group = 0; group < shape::GROUPS; group++)
             mbarrier_wait(&shared->q_empty[group], (n & 1) ^ 1);
-        shared->work[n & 1] = work; /* seen by whoever waits for q_full */
+        shared->work[n & 1] = work; /* published by q_full */
         for (int group = 0; group < shape::GROUPS; group++) {
             const int row = work.row + HOPPER_ROWS * group;
             uint64_t *const full = &shared->q_full[group];
@@ -87,7 +88,7 @@ SR_DEVICE void queries_produce(const backward_task &task, queries_shared<D> *sha
     }
 }
 
-/* What a decay takes from the exponents of the keys; by another warp. */
+/* Writes the decay's share of the keys' exponents to each stage; another warp. */
 template <int D>
 SR_DEVICE void queries_produce_decay(const backward_task &task, queries_shared<D> *shared) {
     using shape = queries_shape<D>;
@@ -110,6 +111,7 @@ SR_DEVICE void queries_produce_decay(const backward_task &task, queries_shared<D
     }
 }
 
+/* Consumer: dQ of 64 queries; s and d become weights and gradients of logits in registers. */
 template <int D, class rule>
 SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *shared, int group) {
     using shape = queries_shape<D>;
@@ -174,7 +176,7 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
                 const int past = row + fragment_row() - j * shape::KEYS - fragment_column();
                 const int high[2] = {past, past + 8};
                 mask_past(s, high, {hidden, hidden});
-                if (rule::kind == WEIGHT_LINEAR) /* whose slope is 1 all the same */
+                if (rule::kind == WEIGHT_LINEAR) /* whose slope is 1 even where hidden */
                     mask_past(d, high, {-rows[0].d_row_sum, -rows[1].d_row_sum});
             }
             if (j * shape::KEYS < work.latest) {
@@ -228,6 +230,13 @@ SR_DEVICE void queries_consume(const backward_task &task, queries_shared<D> *sha
     }
 }
 
+/* dQ. Persistent kernel: a block owns tiles of ROWS queries of one head, drawn from task.drawn. The
+ * producer thread copies Q and dN of the tile by TMA into shared memory (one slot per consumer),
+ * then K and V tiles into a ring of STAGES, from the diagonal backwards, ordered by `full` and
+ * `empty` mbarriers; with a decay, warp 1 adds the keys' exponents to each stage. Each consumer
+ * owns 64 queries: wgmma R = Q K' and dW = dN V' into registers, dR from them and from the row
+ * scalars (global memory), wgmma dQ += dR K from registers. dQ stays in registers until the last
+ * tile and is stored once, by its owner, with the inverse RoPE applied. */
 template <int D, class rule>
 __global__ void __launch_bounds__(queries_shape<D>::THREADS, 1)
     queries_kernel(const __grid_constant__ backward_task task) {
@@ -248,9 +257,10 @@ __global__ void __launch_bounds__(queries_shape<D>::THREADS, 1)
     }
 }
 
-/* ---- keys stay ---- */
+/* ---- dK and dV: keys stay ---- */
 
-/* Three consumers hide each other's waiting, if registers allow: not with wide heads, and not with a decay. */
+/* Three consumer warpgroups hide each other's latency where registers allow: not with wide heads,
+ * nor with a decay. */
 template <int D_, class rule> struct keys_shape {
     static constexpr int D = D_, QUERIES = 64, GROUPS = D == 64 && !rule::decays ? 3 : 2;
     static constexpr int ROWS = HOPPER_ROWS * GROUPS, THREADS = HOPPER_GROUP * (GROUPS + 1);
@@ -281,8 +291,8 @@ template <class shape> SR_DEVICE void keys_barriers(keys_shared<shape> *shared) 
     for (int slot = 0; slot < 2; slot++)
         for (int group = 0; group < shape::GROUPS; group++) {
             mbarrier_init(&shared->k_full[slot][group], 1);
-            mbarrier_init(&shared->k_empty[slot][group],
-                          group == 0 ? 6 : 4); /* two more producers */
+            /* two more producers */
+            mbarrier_init(&shared->k_empty[slot][group], group == 0 ? 6 : 4);
         }
     mbarrier_init_fence();
 }
@@ -298,19 +308,19 @@ template <class shape> SR_DEVICE key_work key_work_at(const backward_task &task,
             key_work_past<shape::QUERIES>(call, b, key / shape::QUERIES, last)};
 }
 
-/* Draws, and brings keys and values; by a warp. */
+/* Producer warp: draws tiles; loads keys and values by TMA. */
 template <class shape>
 SR_DEVICE void keys_produce(const backward_task &task, keys_shared<shape> *shared) {
     for (int n = 0, i = (int)blockIdx.x;; n++) {
         const int slot = n & 1;
         const key_work work = key_work_at<shape>(task, i);
-        int drawn = 0; /* the next one, known by the time it is needed */
+        int drawn = 0; /* prefetched, so that it is there when needed */
         if (threadIdx.x == 0 && work.past > 0)
             drawn = (int)gridDim.x + atomicAdd(task.drawn, 1);
         for (int group = 0; group < shape::GROUPS; group++)
             mbarrier_wait(&shared->k_empty[slot][group], (n >> 1 & 1) ^ 1);
         if (threadIdx.x == 0)
-            shared->work[slot] = work; /* seen by whoever waits for k_full */
+            shared->work[slot] = work; /* published by k_full */
         for (int group = 0; group < shape::GROUPS && threadIdx.x == 0; group++) {
             uint64_t *const full = &shared->k_full[slot][group];
             const int key = work.key + HOPPER_ROWS * group;
@@ -330,7 +340,7 @@ SR_DEVICE void keys_produce(const backward_task &task, keys_shared<shape> *share
     }
 }
 
-/* Queries and gradients; by one thread. */
+/* Producer thread: loads queries and gradients of numerators by TMA. */
 template <class shape>
 SR_DEVICE void keys_produce_queries(const backward_task &task, keys_shared<shape> *shared) {
     ring_place<shape::STAGES> at = {};
@@ -357,7 +367,7 @@ SR_DEVICE void keys_produce_queries(const backward_task &task, keys_shared<shape
     }
 }
 
-/* What else is known of the queries; by another warp. */
+/* Producer warp: loads the queries' row scalars and document starts by cp.async. */
 template <class shape>
 SR_DEVICE void keys_produce_rows(const backward_task &task, keys_shared<shape> *shared) {
     const hopper_view &call = task.call;
@@ -378,9 +388,8 @@ SR_DEVICE void keys_produce_rows(const backward_task &task, keys_shared<shape> *
                 SR_ROLLED
                 for (int i = lane; i < shape::QUERIES; i += SR_WARP) {
                     const int wanted = j * shape::QUERIES + i, t = min(wanted, call.T - 1);
-                    const int bytes = wanted < call.T
-                                          ? 4
-                                          : 0; /* nothing past the end: a weight of one for zeros */
+                    /* nothing past the end: a weight of one for zeros */
+                    const int bytes = wanted < call.T ? 4 : 0;
                     backward_row *const to = &shared->row[at.stage][i];
                     cp_async_4(&to->scale, call.scratch.row_scale + row + t, bytes);
                     cp_async_4(&to->d_row_sum, call.scratch.d_row_sum + row + t, bytes);
@@ -393,7 +402,8 @@ SR_DEVICE void keys_produce_rows(const backward_task &task, keys_shared<shape> *
     }
 }
 
-/* The same with a decay, which enters the scale: C of the query from the first key on. */
+/* The same with a decay, which is added to the row scale: C of the query counted from the first key
+ * on. */
 template <class shape>
 SR_DEVICE void keys_produce_decaying(const backward_task &task, keys_shared<shape> *shared) {
     const hopper_view &call = task.call;
@@ -437,7 +447,7 @@ SR_DEVICE void keys_produce_decaying(const backward_task &task, keys_shared<shap
     }
 }
 
-/* The weights of a tile, 32 queries at a time, and their products. */
+/* The weights of a tile, 32 queries at a time, and the GEMMs dV += W' dN and dK += dR' Q. */
 template <int D, class rule>
 SR_DEVICE void keys_weigh_and_multiply(keys_sums<D> &sums,
                                        keys_tile<keys_shape<D, rule>::QUERIES> &tile,
@@ -448,7 +458,7 @@ SR_DEVICE void keys_weigh_and_multiply(keys_sums<D> &sums,
     SR_UNROLL
     for (int part = 0; part < QUERIES / 32; part++) {
         const uint32_t *w = tile.w + 8 * part, *dr = tile.dr + 8 * part;
-        keys_rows rows; /* asked for late: registers are short */
+        keys_rows rows; /* loaded late: registers are scarce */
         rows.ask(row, part);
         keys_weigh<D, rule>(sums, tile, part, rows, numbers);
         wgmma_fence();
@@ -461,6 +471,7 @@ SR_DEVICE void keys_weigh_and_multiply(keys_sums<D> &sums,
     wgmma_commit();
 }
 
+/* Consumer: dK and dV of 64 keys; queries of all heads of the group pass by. */
 template <int D, class rule>
 SR_DEVICE void keys_consume(const backward_task &task, keys_shared<keys_shape<D, rule>> *shared,
                             int group) {
@@ -490,7 +501,7 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<keys_shape<D,
             of_warp(shared->work[slot].past - shared->work[slot].key / shape::QUERIES);
         for (int left = tiles * call.group; left > 0; left--, at.advance()) {
             mbarrier_wait(&shared->full[at.stage], at.parity);
-            if (shared->rank[at.stage] >= group) { /* else they see only earlier keys */
+            if (shared->rank[at.stage] >= group) { /* else these queries see only earlier keys */
                 wgmma_fence();
                 multiply_rows<D, shape::QUERIES>(tile.s, shared->k[slot][group],
                                                  shared->q[at.stage]);
@@ -521,7 +532,7 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<keys_shape<D,
             }
             warp_arrive(&shared->empty[at.stage]);
         }
-        const key_work work = shared->work[slot]; /* again: there were no registers to keep it */
+        const key_work work = shared->work[slot]; /* reloaded: there were no registers to keep it */
         const int key = work.key + HOPPER_ROWS * group;
         warp_arrive(&shared->k_empty[slot][group]);
         if (key < call.T) {
@@ -534,6 +545,13 @@ SR_DEVICE void keys_consume(const backward_task &task, keys_shared<keys_shape<D,
     }
 }
 
+/* dK and dV. Persistent kernel: a block owns tiles of ROWS keys of one KV head, drawn from
+ * task.drawn. Three producers: warp 0 draws tiles and copies K and V by TMA into one of two slots;
+ * thread 64 copies Q and dN tiles of every head of the group by TMA into a ring of STAGES, from the
+ * diagonal onwards; warp 1 fills the row scalars and document starts of the same stages (cp.async,
+ * or through registers with a decay). `full` and `empty` mbarriers order them. Each consumer owns
+ * 64 keys: wgmma R' = K Q' and dW' = V dN' into registers, then dV += W' dN and dK += dR' Q,
+ * accumulated in registers over all heads and tiles in a fixed order and stored once at the end. */
 template <int D, class rule>
 __global__ void __launch_bounds__(keys_shape<D, rule>::THREADS, 1)
     keys_kernel(const __grid_constant__ backward_task task) {

@@ -1,5 +1,5 @@
-/* backward.h (private): what the kernels of the backward pass for Hopper share: the gradients of scores, tiles of
- * keys that stay while queries pass by, the ends of rows. */
+/* backward.h (private): shared by the Hopper backward kernels: gradients of scores, tiles of keys
+ * that stay while queries pass by, epilogues of rows. */
 #ifndef SR_ATTENTION_CUDA_HOPPER_BACKWARD_H
 #define SR_ATTENTION_CUDA_HOPPER_BACKWARD_H
 
@@ -12,14 +12,15 @@ template <weight_kind kind_, bool clamped_, bool decays_ = false> struct backwar
     static constexpr bool decays = decays_;
 };
 
-/* What the core knows of a query: see sr_attention_scratch. */
+/* Per-query numbers from the backward preprocess: see sr_attention_scratch. */
 struct backward_row {
     float scale; /* exponentials: what is subtracted from the exponent; else a factor */
     float d_row_sum;
 };
 
-/* r into its weight, the gradient of the weight into that of r (without slope_unit). Polynomials come as both. `decay` is
- * what the exponent loses by it; what returns is the exponent's gradient, which a clamp does not stop. */
+/* Turns r into its weight, and the gradient of the weight into that of r (without slope_unit).
+ * Polynomials have both already. `decay` is subtracted from the exponent; the return value is the
+ * exponent's gradient, which a clamp does not stop. */
 template <class rule>
 SR_DEVICE float differentiate(float &r, float &d, const backward_row &row,
                               const score_numbers &numbers, float decay = 0) {
@@ -42,7 +43,8 @@ SR_DEVICE float differentiate(float &r, float &d, const backward_row &row,
     return d_exponent;
 }
 
-/* The same for a polynomial. A loop between products would serialise them: this comes before all of a tile's. */
+/* The same for a polynomial. A loop between GEMMs would serialise them: this runs before all GEMMs
+ * of a tile. */
 SR_DEVICE void differentiate_polynomial(float &r, float &d, const backward_row &row, float limit,
                                         const sr_score_rule &score) {
     const bool hidden = r == -INFINITY, flat = hidden || r > limit;
@@ -56,7 +58,8 @@ SR_DEVICE void differentiate_polynomial(float &r, float &d, const backward_row &
     d = flat ? 0 : row.scale * slope * (d + row.d_row_sum);
 }
 
-/* Frees a gradient row of token t of its position. Channels that turn with each other are in the same thread. */
+/* Applies the inverse RoPE to a gradient row of token t. Channels of a pair are in the same
+ * thread. */
 template <int D> SR_DEVICE void turn_back(float (&g)[D / 4], const sr_turn &turn, int64_t token) {
     constexpr int half = D / 8;
     const float *angles = turn.table + (int64_t)turn.positions[token] * D + fragment_column();
@@ -72,7 +75,7 @@ template <int D> SR_DEVICE void turn_back(float (&g)[D / 4], const sr_turn &turn
     }
 }
 
-/* Gradient rows of q or k from the sums: `raw` is what the feature was made of.
+/* Epilogue: gradient rows of q or k from the accumulators; `raw` is the input of the feature map.
  * Parameters, not a struct: they stay in registers. */
 template <int D>
 SR_DEVICE void store_feature_rows(const sr_strided<sr_bf16> &to,
@@ -99,7 +102,8 @@ SR_DEVICE void store_feature_rows(const sr_strided<sr_bf16> &to,
     }
 }
 
-/* Gradient rows of v, and of its gate, from the sums: the gradients of v times its factor. */
+/* Epilogue: gradient rows of v, and of its gate, from the accumulators of dV: v times its
+ * factor. */
 template <int D>
 SR_DEVICE void store_value_rows(const float (&sum)[D / 2], const hopper_view &call, int b, int h,
                                 int row) {
@@ -129,7 +133,8 @@ SR_DEVICE void store_value_rows(const float (&sum)[D / 2], const hopper_view &ca
     }
 }
 
-/* The sums of d_exponent over a row or column of pairs, of which a decay's gradient is made; `to` is of the head. */
+/* The sums of d_exponent over a row or column of pairs, from which a decay's gradient is computed;
+ * `to` is the head's. */
 SR_DEVICE void store_dots(float *to, const float (&dot)[2], int row, int T) {
     SR_UNROLL
     for (int half = 0; half < 2; half++) {
@@ -149,7 +154,7 @@ struct key_work {
     int past;    /* 0: there is no more work */
 };
 
-/* Past the last query tile, from `from` on, that sees keys up to `last`; a warp together. */
+/* Past the last query tile, from `from` on, that sees keys up to `last`; one warp together. */
 template <int queries>
 SR_DEVICE int key_work_past(const hopper_view &call, int b, int from, int last) {
     const int32_t *first = call.first + (int64_t)b * call.T;
@@ -164,8 +169,8 @@ SR_DEVICE int key_work_past(const hopper_view &call, int b, int from, int last) 
     }
 }
 
-/* Rows are keys, columns queries; the first query is `behind` positions before the first key. Hides what is later than the
- * query. */
+/* Rows are keys, columns queries; the first query is `behind` positions before the first key. Hides
+ * keys later than the query (causal mask). */
 template <weight_kind kind, int count>
 SR_DEVICE void keys_mask_later(float (&s)[count], float (&d)[count], int behind,
                                const backward_row *row) {
@@ -174,12 +179,12 @@ SR_DEVICE void keys_mask_later(float (&s)[count], float (&d)[count], int behind,
     for (int n = 0; n < count; n++)
         if (8 * (n / 4) + (n & 1) < least + 8 * fragment_half(n)) {
             s[n] = hidden_logit<kind>();
-            if (kind == WEIGHT_LINEAR) /* whose slope is 1 all the same */
+            if (kind == WEIGHT_LINEAR) /* whose slope is 1 even where hidden */
                 d[n] = -row[8 * (n / 4) + (n & 1) + column].d_row_sum;
         }
 }
 
-/* The keys are from `key` on. Hides what is earlier than the query's document. */
+/* The keys start at `key`. Hides keys before the query's document. */
 template <weight_kind kind, int count>
 SR_DEVICE void keys_mask_earlier(float (&s)[count], float (&d)[count], int key, const int *first,
                                  const backward_row *row) {
@@ -193,20 +198,21 @@ SR_DEVICE void keys_mask_earlier(float (&s)[count], float (&d)[count], int key, 
         }
 }
 
-/* What a consumer sums for its keys, and what a decay takes from their exponents. */
+/* A consumer's accumulators for its keys, and the decay of their exponents. */
 template <int D> struct keys_sums {
     float dk[D / 2], dv[D / 2];
     float dot[2], decay[2];
 };
 
-/* A tile's logits and gradients of weights in; weights and gradients of logits out, two in a register. */
+/* A tile's logits and gradients of weights in; weights and gradients of logits out, two in a
+ * register. */
 template <int queries> struct keys_tile {
     float s[queries / 2], d[queries / 2];
     uint32_t w[queries / 4], dr[queries / 4];
 };
 
-/* What is known of 32 queries, as a thread needs it. Asked for before products are started: shared memory answers late
- * while they read from it. */
+/* Row scalars of 32 queries, as a thread needs them. Loaded before GEMMs start: shared memory has a
+ * high latency while wgmma reads from it. */
 struct keys_rows {
     float4 two[4];
 
@@ -218,7 +224,7 @@ struct keys_rows {
     }
 };
 
-/* 32 queries. */
+/* Weights and gradients of logits of 32 queries, packed as bf16 for the next GEMMs. */
 template <int D, class rule, int queries>
 SR_DEVICE void keys_weigh(keys_sums<D> &sums, keys_tile<queries> &tile, int part,
                           const keys_rows &rows, const score_numbers &numbers) {

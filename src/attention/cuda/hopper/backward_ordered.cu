@@ -1,24 +1,31 @@
-/* backward_ordered.cu: gradients of attention on Hopper, between the edges, by one kernel and in five products.
+/* backward_ordered.cu: attention backward on Hopper, between prologue and epilogue, in one kernel
+ * with five GEMMs.
  *
- * Keys stay, queries pass by. Each block adds what its keys give to the gradients of the queries to sums in global memory:
+ * Keys stay, queries pass by. Each block adds its keys' contribution to dQ to sums in global
+ * memory:
  *
  *     R' = K Q',  dW' = V dN',    dV += W' dN,  dK += dR' Q,    dQ += dR K
  *
- * The same bits every time: a tile of queries has counters that say whose turn it is. The first stores instead of adding.
- * At the end another kernel makes rows of the sums. A head is taken in one of two ways:
+ * Results are bitwise reproducible: a counter per tile of queries fixes the order in which blocks
+ * add to it. The first one stores instead of adding. A second kernel turns the sums into rows of
+ * dQ. The tiles of a head are taken in one of two orders:
  *
- *     falling: the last keys first; a block begins with the queries at the diagonal and goes on to the last
- *     rising:  the first keys first; a block begins with the last queries and goes back to the diagonal
+ *     falling: last keys first; a block starts with the queries at the diagonal, ends with the last
+ *     rising:  first keys first; a block starts with the last queries and ends at the diagonal
  *
- * Either way whoever adds to a tile of queries earlier took its keys earlier, so that nobody waits for ever. Blocks that
- * begin together on a falling head do not meet; they end one after the other, those with the first keys last. On a rising
- * head blocks that begin one after the other do not meet, and end together. So groups of heads fall and rise in turns.
+ * In both orders a block that adds to a tile of queries earlier has drawn its keys earlier, which
+ * rules out deadlock. Blocks that start together on a falling head do not collide, and end one
+ * after the other, those with the first keys last. On a rising head blocks that start one after the
+ * other do not collide, and end together. Groups of heads therefore alternate between falling and
+ * rising.
  *
- * The last product needs what both consumers have of dR, through shared memory. It is made one tile of queries later, so
- * that one may be ahead of the other: while one multiplies, the other computes weights. */
+ * The last GEMM needs dR of both consumers, exchanged through shared memory. It is delayed by one
+ * tile of queries, so that one consumer may run ahead of the other: one runs GEMMs while the other
+ * computes weights. */
 #include "attention/cuda/hopper/backward.h"
 
-/* Each consumer computes a half of dQ of a tile: of its queries with heads of 64, of its columns with wider ones. */
+/* Each consumer computes half of a tile's dQ: half of its queries for D = 64, half of its columns
+ * for wider heads. */
 template <int D_> struct ordered_shape {
     static constexpr int D = D_, GROUPS = 2, KEYS = HOPPER_ROWS * GROUPS;
     static constexpr int QUERIES = D == 64 ? 128 : 64, STAGES = D == 64 ? 2 : 3, SLOPES = 2;
@@ -26,8 +33,8 @@ template <int D_> struct ordered_shape {
     static constexpr int KEY_BYTES = HOPPER_ROWS * D * 2, QUERY_BYTES = QUERIES * D * 2;
     static constexpr int SLOPE_BYTES = KEYS * QUERIES * 2;
     static constexpr int SUMS = 32, SUM_BYTES = SUMS * HOPPER_GROUP * 4; /* of a half */
-    /* Between the stores of sums and the copy that adds them, the one who adds fences for all, or each who stored: either
-     * will do, and which is quicker was measured. */
+    /* The fence between the stores of sums and the bulk copy that adds them is executed by the
+     * adding thread, or by every storing thread: both are correct; the faster one was measured. */
     static constexpr bool ADDER_FENCES = D == 64;
 };
 
@@ -51,7 +58,8 @@ template <class shape> struct ordered_shared {
 struct ordered_task {
     backward_task backward;
     float *sums; /* (B, H, tiles of queries, GROUPS), each as ordered_shared.sum */
-    int *turns; /* the same for each: how many tiles of keys have added; 0 when the kernel starts */
+    /* the same for each: number of tiles of keys that have added; 0 at the start of the kernel */
+    int *turns;
     int query_tiles;
 };
 
@@ -71,24 +79,24 @@ template <class shape> SR_DEVICE void ordered_barriers(ordered_shared<shape> *sh
         mbarrier_init(&shared->sum_empty[group], 1);
     }
     mbarrier_init(&shared->k_full, 1);
-    /* Each thread that reads the work: consumers, and one for each that adds. */
+    /* Each thread that reads the work item: consumers, and one adding thread each. */
     mbarrier_init(&shared->k_empty, HOPPER_GROUP * shape::GROUPS + shape::GROUPS);
     mbarrier_init_fence();
 }
 
-/* ---- the producer, and those who add ---- */
+/* ---- the producer, and the threads that add to dQ ---- */
 
-/* Whether a head's keys are taken from the first on, and its queries from the last. */
+/* Whether a head's keys are taken from the first on, and its queries from the last backwards. */
 SR_DEVICE bool ordered_rises(const ordered_task &task, int head) {
     const sr_tile_order &order = task.backward.order;
     return (((order.heads - 1) / order.heads_a_group - head / order.heads_a_group) & 1) == 0;
 }
 
-/* The query tiles that see a tile of keys, in the order in which they come. */
+/* The query tiles that see a tile of keys, in the order of the walk. */
 struct ordered_queries {
     int from, past;
-    bool rises; /* the keys; queries then come down */
-    bool whole; /* all of the row is one document */
+    bool rises; /* keys in rising order; queries then descend */
+    bool whole; /* the batch row is one document */
 
     SR_DEVICE int count() const {
         return past - from;
@@ -120,7 +128,7 @@ template <class shape> SR_DEVICE key_work ordered_work_at(const ordered_task &ta
             key_work_past<shape::QUERIES>(call, b, key / shape::QUERIES, last)};
 }
 
-/* Queries, their gradients, and what else is known of them. */
+/* Queries and gradients of numerators by TMA; row scalars and document starts by cp.async. */
 template <class shape>
 SR_DEVICE void ordered_produce_queries(const ordered_task &task, ordered_shared<shape> *shared,
                                        const key_work &work, ring_place<shape::STAGES> &at) {
@@ -145,8 +153,8 @@ SR_DEVICE void ordered_produce_queries(const ordered_task &task, ordered_shared<
             SR_ROLLED
             for (int r = lane; r < shape::QUERIES; r += SR_WARP) {
                 const int wanted = query + r, t = min(wanted, call.T - 1);
-                const int bytes =
-                    wanted < call.T ? 4 : 0; /* nothing past the end: a weight of one for zeros */
+                /* nothing past the end: a weight of one for zeros */
+                const int bytes = wanted < call.T ? 4 : 0;
                 backward_row *const to = &shared->row[at.stage][r];
                 const int64_t row = call.row_index(call.H, work.b, head, t);
                 cp_async_4(&to->scale, call.scratch.row_scale + row, bytes);
@@ -158,8 +166,8 @@ SR_DEVICE void ordered_produce_queries(const ordered_task &task, ordered_shared<
     }
 }
 
-/* Takes tiles of keys, the next when all queries of the one before are on their way: not earlier, others may wait for it.
- * Brings keys and values, then queries. By a warp. */
+/* Producer warp: draws tiles of keys, the next one only when all queries of the current one are in
+ * flight (other blocks may depend on it). Loads keys and values, then queries. */
 template <class shape>
 SR_DEVICE void ordered_produce(const ordered_task &task, ordered_shared<shape> *shared) {
     ring_place<shape::STAGES> at = {};
@@ -170,7 +178,7 @@ SR_DEVICE void ordered_produce(const ordered_task &task, ordered_shared<shape> *
         const key_work work = ordered_work_at<shape>(task, shuffle(i, 0));
         mbarrier_wait(&shared->k_empty, (n & 1) ^ 1);
         if (threadIdx.x == 0) {
-            shared->work = work; /* seen by whoever waits for k_full */
+            shared->work = work; /* published by k_full */
             mbarrier_arrive_expect(&shared->k_full,
                                    work.past > 0 ? 2 * shape::GROUPS * shape::KEY_BYTES : 0);
         }
@@ -193,7 +201,7 @@ struct ordered_turn {
     int number;
 };
 
-/* Of the i-th tile of queries of all heads that see the keys. */
+/* For the i-th tile of queries, over all heads that see the keys. */
 template <class shape>
 SR_DEVICE ordered_turn ordered_turn_at(const ordered_task &task, const key_work &work,
                                        const ordered_queries &queries, int i) {
@@ -202,14 +210,14 @@ SR_DEVICE ordered_turn ordered_turn_at(const ordered_task &task, const key_work 
     const int64_t head = (int64_t)work.b * call.H + work.head * call.group + h;
     const int first = j * shape::QUERIES, here = work.key / shape::KEYS;
     int number = (first + shape::QUERIES - 1) / shape::KEYS - here;
-    if (queries.rises) /* a load only where there are documents: others wait meanwhile */
+    if (queries.rises) /* a load only with documents: it delays other blocks */
         number =
             here - (queries.whole ? 0 : call.first[(int64_t)work.b * call.T + first] / shape::KEYS);
     return {(head * task.query_tiles + j) * shape::GROUPS, number};
 }
 
-/* Adds a consumer's halves, each when it is its turn. By one thread, whom the consumer waits for if it takes longer than a
- * tile: whether it is the next turn is asked while the copy reads. */
+/* Adds a consumer's halves to dQ in global memory, in the fixed order of the counters. One thread
+ * per consumer; the next counter is polled while the bulk copy reads shared memory. */
 template <class shape>
 SR_DEVICE void ordered_add(const ordered_task &task, ordered_shared<shape> *shared, int group) {
     int parity = 0;
@@ -253,7 +261,7 @@ SR_DEVICE void ordered_add(const ordered_task &task, ordered_shared<shape> *shar
 
 /* ---- consumers ---- */
 
-/* 32 queries of dR', of this consumer's keys, for products of all. */
+/* Stores 32 queries of dR' of this consumer's keys to shared memory, for the GEMMs of both. */
 template <class shape>
 SR_DEVICE void ordered_store_slopes(uint8_t *to, const uint32_t *dr, int part) {
     const int thread = thread_index_again(), lane = thread % SR_WARP;
@@ -267,7 +275,7 @@ SR_DEVICE void ordered_store_slopes(uint8_t *to, const uint32_t *dr, int part) {
     }
 }
 
-/* None of these keys is seen. */
+/* For a tile that sees none of these keys. */
 template <class shape> SR_DEVICE void ordered_clear_slopes(uint8_t *to, int group) {
     uint4 *const mine = reinterpret_cast<uint4 *>(to + group * HOPPER_ROWS * HOPPER_ROW_BYTES) +
                         thread_index_again() % HOPPER_GROUP;
@@ -276,8 +284,8 @@ template <class shape> SR_DEVICE void ordered_clear_slopes(uint8_t *to, int grou
         mine[i * HOPPER_GROUP] = make_uint4(0, 0, 0, 0);
 }
 
-/* The weights of a tile, 32 queries at a time, and their products; `rows` has the first of these. Parameters, not a struct:
- * they stay in registers. */
+/* The weights of a tile, 32 queries at a time, and the GEMMs dV += W' dN and dK += dR' Q; `rows`
+ * holds the row scalars of the first 32. Parameters, not a struct: they stay in registers. */
 template <class shape, class rule>
 SR_DEVICE void ordered_weigh_and_multiply(keys_sums<shape::D> &sums,
                                           keys_tile<shape::QUERIES> &tile, keys_rows &rows,
@@ -321,7 +329,8 @@ SR_DEVICE void ordered_multiply_slopes(float (&dq)[shape::SUMS], const uint8_t *
     wgmma_settle(dq);
 }
 
-/* Hands it to the one who adds; of two slopes the stage is the parity of sums, too. */
+/* Passes dQ to the adding thread; with two slope stages the stage is also the parity of the
+ * sums. */
 template <class shape>
 SR_DEVICE void ordered_hand_over(const float (&dq)[shape::SUMS], ordered_shared<shape> *shared,
                                  int group, int parity) {
@@ -336,6 +345,7 @@ SR_DEVICE void ordered_hand_over(const float (&dq)[shape::SUMS], ordered_shared<
     warp_arrive(&shared->sum_full[group]);
 }
 
+/* Consumer: dK and dV of 64 keys, and half of each query tile's dQ contribution, one tile late. */
 template <int D, class rule>
 SR_DEVICE void ordered_consume(const ordered_task &task, ordered_shared<ordered_shape<D>> *shared) {
     using shape = ordered_shape<D>;
@@ -365,7 +375,7 @@ SR_DEVICE void ordered_consume(const ordered_task &task, ordered_shared<ordered_
                 multiply_rows<D, shape::QUERIES>(tile.s, shared->k[group], shared->q[at.stage]);
                 multiply_rows<D, shape::QUERIES>(tile.d, shared->v[group], shared->d[at.stage]);
                 wgmma_commit();
-                keys_rows rows; /* and all that can be asked meanwhile */
+                keys_rows rows; /* and all other loads that can overlap */
                 rows.ask(shared->row[at.stage] + fragment_column(), 0);
                 const int key = shared->work.key + HOPPER_ROWS * group;
                 const bool cut = shared->first[at.stage][shape::QUERIES - 1] > key;
@@ -378,11 +388,11 @@ SR_DEVICE void ordered_consume(const ordered_task &task, ordered_shared<ordered_
                                                   shared->row[at.stage]);
                 }
                 mbarrier_wait(&shared->slope_empty[slope.stage], slope.parity ^ 1);
-                if (i > 0) /* what the other has of the tile before */
+                if (i > 0) /* the other consumer's part of the previous tile */
                     mbarrier_wait(&shared->slope_full[slope.before()], slope.parity_before());
                 ordered_weigh_and_multiply<shape, rule>(sums, tile, rows, shared, at.stage,
                                                         slope.stage, numbers);
-            } else { /* the first tile, which sees only earlier keys, of each head */
+            } else { /* the first tile of each head, which sees only earlier keys */
                 mbarrier_wait(&shared->slope_empty[slope.stage], slope.parity ^ 1);
                 if (i > 0)
                     mbarrier_wait(&shared->slope_full[slope.before()], slope.parity_before());
@@ -408,7 +418,7 @@ SR_DEVICE void ordered_consume(const ordered_task &task, ordered_shared<ordered_
         mbarrier_wait(&shared->slope_full[slope.before()], slope.parity_before());
         ordered_multiply_slopes<shape>(dq, shared->slope[slope.before()], shared, group);
         warp_arrive(&shared->slope_empty[slope.before()]);
-        const key_work work = shared->work; /* again: there were no registers to keep it */
+        const key_work work = shared->work; /* reloaded: there were no registers to keep it */
         const int key = work.key + HOPPER_ROWS * group;
         mbarrier_arrive(&shared->k_empty);
         ordered_hand_over<shape>(dq, shared, group, slope.before());
@@ -419,6 +429,14 @@ SR_DEVICE void ordered_consume(const ordered_task &task, ordered_shared<ordered_
     }
 }
 
+/* dQ, dK and dV. Persistent kernel: a block owns tiles of 128 keys of one KV head, drawn in order
+ * from the counter. Producer warp 0 copies K and V by TMA, then Q and dN tiles by TMA and row
+ * scalars by cp.async into a ring of STAGES. Each of two consumer warpgroups owns 64 keys: wgmma R'
+ * and dW' into registers, dR' to shared memory (two stages), wgmma dV and dK from registers; one
+ * tile later, once `slope_full` shows both halves of dR', wgmma of its half of dQ, written to
+ * shared memory. Threads 32 and 64 bulk-add those halves to dQ's sums in global memory, each when
+ * the tile's counter reaches the block's number in the fixed order, then advance the counter. dK
+ * and dV are stored once at the end. */
 template <int D, class rule>
 __global__ void __launch_bounds__(ordered_shape<D>::THREADS, 1)
     ordered_kernel(const __grid_constant__ ordered_task task) {
@@ -439,8 +457,11 @@ __global__ void __launch_bounds__(ordered_shape<D>::THREADS, 1)
     }
 }
 
-/* ---- the end of queries' rows: a warpgroup for 64 of them ---- */
+/* ---- dQ rows from the sums ---- */
 
+/* A warpgroup owns 64 queries of one head: reads their dQ sums from global memory in the
+ * accumulator layout in which they were added, applies the feature's backward and the inverse RoPE,
+ * and stores bf16 rows. Each number is read and written by one thread; no shared memory. */
 template <int D>
 __global__ void __launch_bounds__(HOPPER_GROUP)
     ordered_rows(const hopper_view call, const float *sums, int tiles) {
@@ -480,7 +501,7 @@ static cudaError_t ordered(const hopper_view &call, const hopper_sums &memory, i
     const int rows = query_tiles * (shape::QUERIES / HOPPER_ROWS);
     ordered_task task = {};
     task.backward.call = call;
-    /* What blocks that run together read and add to takes no more than half of the cache. */
+    /* What concurrently running blocks read and add to takes at most half of the L2 cache. */
     task.backward.order =
         tile_order(call.B * call.Hkv, key_tiles, (int64_t)call.T * D * 16 * call.group, 1);
     task.backward.drawn = memory.drawn;

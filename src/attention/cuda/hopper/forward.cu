@@ -1,21 +1,25 @@
-/* forward.cu: attention on Hopper, forward.
+/* forward.cu: attention forward on Hopper: persistent kernel, TMA, warpgroup GEMMs, online softmax.
  *
- * A consumer has 64 queries and walks the tiles of 128 keys that they see, from the diagonal back. Of a tile:
+ * A consumer warpgroup owns 64 queries and walks the tiles of 128 keys that they see, from the
+ * diagonal backwards. For each tile:
  *
- *     products            R = Q K'                     after the last tile's products
+ *     GEMM                R = Q K'                     after the previous tile's GEMMs
  *     for 32 keys each    weights from R, then         the weights of the next 32 keys are computed
- *     products            sums += weights V            while these run
+ *     GEMM                O += weights V               while this one runs
  *
- * Meanwhile the other consumers are at other points of this: some multiply while others weigh.
+ * The consumer warpgroups are at different points of this loop: some run GEMMs while others compute
+ * exponentials.
  *
- * Exponentials need a reference near the row's maximum. The maximum of the first tile stands for it, and is raised only
- * when a row's sum passes 2^24: rarely, and at a point where no product is under way. Where rows are divided by their
- * length nobody asks for their sums: then the reference stays what it was. A tile with weights so far above it that a sum
- * passes 2^100 within 128 keys, or with a length that is not of a size to trust, has failed. A block notes which of its
- * tiles failed, and computes them again with a true running maximum when it has drawn its last one. */
+ * Online softmax with a lazy reference: exponents are taken relative to a reference near the row's
+ * running maximum. It starts as the maximum of the first tile; the accumulators are rescaled to a
+ * higher reference only when a row sum passes 2^24, which is rare and happens where no GEMM is in
+ * flight. Rows that end in an l2 norm need no row sum; their reference is never moved. A tile fails
+ * if a sum passes 2^100 within 128 keys, or if a row's length is out of the trusted range. A block
+ * records which of its tiles failed and recomputes them with a true running maximum after it has
+ * drawn its last tile. */
 #include "attention/cuda/hopper/tiles.h"
 
-/* How a row's exponents are kept in range. */
+/* How a row's exponents are kept in range: no reference, a lazy one, or the running maximum. */
 enum reference_kind { REFERENCE_NONE, REFERENCE_LAZY, REFERENCE_RUNNING };
 
 template <weight_kind kind_, reference_kind reference_, bool sums_, bool clamped_,
@@ -27,11 +31,12 @@ struct forward_rule {
     static constexpr bool clamped = clamped_;
     static constexpr bool decays = decays_;
     static constexpr bool may_fail = reference == REFERENCE_LAZY;
-    /* Rows end in an l2 norm, which asks for no sum: their length alone tells whether the reference was a good one. */
+    /* Rows end in an l2 norm, which needs no row sum: whether the reference was good follows from
+     * the row's length alone. */
     static constexpr bool by_length = may_fail && !sums;
 };
 
-/* By which tiles that failed are computed again. */
+/* The rule by which failed tiles are recomputed: online softmax with a running maximum. */
 template <class rule>
 using running_rule = forward_rule<rule::kind, REFERENCE_RUNNING, true, rule::clamped, rule::decays>;
 
@@ -39,11 +44,13 @@ template <int D> struct forward_shape {
     static constexpr int KEYS = 128, GROUPS = D == 64 ? 3 : 2, ROWS = HOPPER_ROWS * GROUPS;
     static constexpr int STAGES = D == 64 ? 4 : 2, THREADS = HOPPER_GROUP * (GROUPS + 1);
     static constexpr int QUERY_BYTES = HOPPER_ROWS * D * 2, KEY_BYTES = KEYS * D * 2;
-    /* Registers of a consumer's thread and of a producer's: together those of the block's start. */
+    /* Registers per consumer thread and per producer thread: their total is the launch
+     * allocation. */
     static constexpr int MANY = D == 64 ? 160 : 232, FEW = D == 64 ? 32 : 40;
 };
 
-enum { TILES_DRAWN = 256 }; /* by a block at most: it remembers each */
+/* tiles drawn by one block at most: it records each of them */
+enum { TILES_DRAWN = 256 };
 
 struct drawn_tile {
     int tile, failed;
@@ -54,23 +61,24 @@ template <int D> struct forward_shared {
     uint8_t q[2][shape::GROUPS][shape::QUERY_BYTES];
     uint8_t k[shape::STAGES][shape::KEY_BYTES];
     uint8_t v[shape::STAGES][shape::KEY_BYTES];
-    float decay[shape::STAGES][shape::KEYS]; /* comes and goes with the values */
+    float decay[shape::STAGES][shape::KEYS]; /* filled and released with the values */
     uint64_t q_full[2][shape::GROUPS], q_empty[2][shape::GROUPS];
     uint64_t k_full[shape::STAGES], k_empty[shape::STAGES];
     uint64_t v_full[shape::STAGES], v_empty[shape::STAGES];
-    uint64_t ended; /* every warp of the consumers has finished all that was drawn */
+    uint64_t ended; /* every consumer warp has finished all drawn tiles */
     row_work work[2];
     drawn_tile drawn[TILES_DRAWN];
-    int failed; /* one of them at least */
+    int failed; /* whether any of them failed */
 };
 
-/* How many tiles a warp has seen, and where in the ring it is. */
+/* How many tiles a warp has seen, and its stage of the ring. */
 template <int D> struct forward_place {
     int n;
     ring_place<forward_shape<D>::STAGES> at;
 };
 
-/* With a decay there is one more producer: it brings a part of what is full, and reads the work too. */
+/* With a decay a second producer warp fills part of each value stage and reads the work item
+ * too. */
 template <int D> SR_DEVICE void forward_barriers(forward_shared<D> *shared, bool decays) {
     using shape = forward_shape<D>;
     for (int i = 0; i < shape::STAGES; i++) {
@@ -96,7 +104,7 @@ template <int D> SR_DEVICE void note_failure(forward_shared<D> *shared, int n) {
     atomicExch(&shared->failed, 1);
 }
 
-/* Whether some are computed again; known when all consumers have finished. */
+/* Whether any tile is recomputed; valid once all consumers have finished. */
 template <int D> SR_DEVICE bool some_failed(forward_shared<D> *shared) {
     mbarrier_wait(&shared->ended, 0);
     return shared->failed != 0;
@@ -104,7 +112,7 @@ template <int D> SR_DEVICE bool some_failed(forward_shared<D> *shared) {
 
 /* ---- the producer: one thread ---- */
 
-/* Queries, keys and values of a tile; where `work` says that there is no more, only that. */
+/* Loads queries, keys and values of a tile by TMA; an empty `work` only signals the end. */
 template <int D>
 SR_DEVICE void produce_tile(const forward_task &task, forward_shared<D> *shared,
                             forward_place<D> &place, const row_work &work) {
@@ -114,7 +122,7 @@ SR_DEVICE void produce_tile(const forward_task &task, forward_shared<D> *shared,
     place.n++;
     for (int group = 0; group < shape::GROUPS; group++)
         mbarrier_wait(&shared->q_empty[slot][group], parity ^ 1);
-    shared->work[slot] = work; /* seen by whoever waits for q_full */
+    shared->work[slot] = work; /* published by q_full */
     for (int group = 0; group < shape::GROUPS; group++) {
         const int row = work.row + HOPPER_ROWS * group;
         uint64_t *const full = &shared->q_full[slot][group];
@@ -139,14 +147,14 @@ SR_DEVICE void produce_tile(const forward_task &task, forward_shared<D> *shared,
     }
 }
 
-/* The last block to draw leaves the counters zero for the next call. */
+/* The last block to stop drawing resets the tile scheduler's counters to zero for the next call. */
 SR_DEVICE void end_drawing(int *counters) {
     __threadfence();
     if (atomicAdd(&counters[FORWARD_ENDED], 1) == (int)gridDim.x - 1)
         counters[FORWARD_DRAWN] = counters[FORWARD_ENDED] = 0;
 }
 
-/* Those of the `drawn` tiles that failed, once more. */
+/* Loads those of the `drawn` tiles that failed a second time. */
 template <int D>
 SR_DEVICE void produce_failed(const forward_task &task, forward_shared<D> *shared,
                               forward_place<D> &place, int drawn) {
@@ -168,7 +176,7 @@ SR_DEVICE void forward_produce(const forward_task &task, forward_shared<D> *shar
         const row_work work = row_work_at<shape::ROWS, shape::KEYS>(task.call, task.order, i);
         shared->drawn[place.n] = {i, 0};
         i = tiles;
-        if (place.n + 1 < TILES_DRAWN) /* the next one, known by the time it is needed */
+        if (place.n + 1 < TILES_DRAWN) /* prefetched, so that it is there when needed */
             i = (int)gridDim.x + atomicAdd(&task.counters[FORWARD_DRAWN], 1);
         produce_tile(task, shared, place, work);
     }
@@ -180,7 +188,7 @@ SR_DEVICE void forward_produce(const forward_task &task, forward_shared<D> *shar
             produce_failed(task, shared, place, drawn);
 }
 
-/* What a decay takes from the exponents of the keys; by a warp. */
+/* Writes the decay's share of the keys' exponents to each stage; one warp. */
 template <int D>
 SR_DEVICE void produce_decay(const forward_task &task, forward_shared<D> *shared,
                              forward_place<D> &place) {
@@ -214,9 +222,9 @@ SR_DEVICE void forward_produce_decay(const forward_task &task, forward_shared<D>
         produce_decay(task, shared, place);
 }
 
-/* ---- references ---- */
+/* ---- online softmax: references and rescaling ---- */
 
-/* What a consumer sums for its rows: two of them in each thread. */
+/* A consumer's accumulators: two rows in each thread. */
 template <int D> struct forward_sums {
     float numerator[D / 2];
     float reference[2]; /* weights are divided by 2^reference */
@@ -234,7 +242,8 @@ SR_DEVICE void row_maximum(float (&most)[2], const float (&s)[64]) {
     }
 }
 
-/* Moves the reference, and what was summed with it. */
+/* Rescales the online softmax: moves the reference, and multiplies row sum and numerator by 2^(old
+ * - new). */
 template <int D> SR_DEVICE void move_reference(forward_sums<D> &sums, const float (&reference)[2]) {
     float factor[2];
     SR_UNROLL
@@ -248,7 +257,8 @@ template <int D> SR_DEVICE void move_reference(forward_sums<D> &sums, const floa
         sums.numerator[n] *= factor[fragment_half(n)];
 }
 
-/* A lazy reference, in the block's tile n: moved by the size of the row sums once they are large. */
+/* Lazy rescaling, in the block's tile n: once a row sum is large, the reference is raised by its
+ * log2. */
 template <int D>
 SR_DEVICE void raise_reference(forward_sums<D> &sums, forward_shared<D> *shared, int n) {
     if (warp_ballot(fmaxf(sums.sum[0], sums.sum[1]) > 0x1p24f) == 0)
@@ -264,7 +274,7 @@ SR_DEVICE void raise_reference(forward_sums<D> &sums, forward_shared<D> *shared,
     move_reference(sums, reference);
 }
 
-/* The maximum of the first tile. */
+/* The first reference: the maximum of the first tile. */
 template <int D>
 SR_DEVICE void begin_reference(forward_sums<D> &sums, const float (&s)[64],
                                const score_numbers &numbers) {
@@ -274,7 +284,7 @@ SR_DEVICE void begin_reference(forward_sums<D> &sums, const float (&s)[64],
     sums.reference[1] = fminf(most[1], numbers.limit) * numbers.factor;
 }
 
-/* A running one: the maximum of all tiles so far. */
+/* The running maximum over all tiles so far; rescales at every tile. */
 template <int D>
 SR_DEVICE void follow_maximum(forward_sums<D> &sums, const float (&s)[64],
                               const score_numbers &numbers) {
@@ -300,7 +310,8 @@ SR_DEVICE float weigh(float r, float reference, const score_numbers &numbers) {
                                                        : fmaf(r, numbers.factor, -reference));
 }
 
-/* Logits into exponents, less what the decay takes for their keys; `decay` begins at this thread's first column. */
+/* Turns logits into exponents, less the decay of their keys; `decay` starts at this thread's first
+ * column. */
 SR_DEVICE void decay_logits(float (&s)[64], const float *decay, const score_numbers &numbers) {
     SR_UNROLL
     for (int n = 0; n < 64; n += 4) {
@@ -312,8 +323,8 @@ SR_DEVICE void decay_logits(float (&s)[64], const float *decay, const score_numb
     }
 }
 
-/* 16 logits into their polynomial; hidden ones get no weight. A loop between products would serialise them: this comes
- * before all of a tile's. */
+/* Evaluates the polynomial of 16 logits; hidden ones get weight 0. A loop between GEMMs would
+ * serialise them: this runs before all GEMMs of a tile. */
 SR_DEVICE void weigh_polynomial(float *s, float limit, const sr_score_rule &score) {
     float w[16];
     SR_UNROLL
@@ -332,7 +343,7 @@ SR_DEVICE void weigh_polynomial(float *s, float limit, const sr_score_rule &scor
         s[n] = s[n] == -INFINITY ? 0 : w[n];
 }
 
-/* The weights of a tile, 32 keys at a time, and their products with its values. */
+/* The weights of a tile, 32 keys at a time, and their GEMM with its values: O += W V. */
 template <int D, class rule>
 SR_DEVICE void weigh_and_multiply(forward_sums<D> &sums, float (&s)[64], uint32_t (&w)[32],
                                   const uint8_t *values, const score_numbers &numbers,
@@ -367,8 +378,9 @@ SR_DEVICE void weigh_and_multiply(forward_sums<D> &sums, float (&s)[64], uint32_
 
 /* ---- a consumer ---- */
 
-/* x: the numerator in; its l2 norm out, and whether it is to be trusted: no weight was too large, and the row is far from
- * the floor of its length, which a sum would be needed for. */
+/* x: the numerator in, its l2-normalised row out. Returns whether it can be trusted: no weight was
+ * too large, and the row is well above the floor of its length, for which a row sum would be
+ * needed. */
 template <int D>
 SR_DEVICE bool row_by_length(float (&x)[D / 4], const hopper_view &call, const sr_row_facts &row) {
     using Row = sr_quad_row<D>;
@@ -379,7 +391,7 @@ SR_DEVICE bool row_by_length(float (&x)[D / 4], const hopper_view &call, const s
     return square < 0x1p120f && before * before * square > 0x1p-30f;
 }
 
-/* The same of a row that nothing else is done to. */
+/* The same for a row without gates. */
 template <int D> SR_DEVICE bool plain_by_length(float (&x)[D / 4]) {
     using Row = sr_quad_row<D>;
     const float square = row_dot<Row>(x, x);
@@ -387,7 +399,7 @@ template <int D> SR_DEVICE bool plain_by_length(float (&x)[D / 4]) {
     return square < 0x1p120f && square > 0x1p-30f;
 }
 
-/* What of a finished row is left for the backward pass; x: the numerator. */
+/* Saves a finished row for the backward pass; x: the numerator. */
 template <int D>
 SR_DEVICE void save_row(const float (&x)[D / 4], const hopper_view &call, int64_t index, float sum,
                         float maximum, bool write) {
@@ -398,8 +410,9 @@ SR_DEVICE void save_row(const float (&x)[D / 4], const hopper_view &call, int64_
     }
 }
 
-/* Outputs of finished rows, and what is left for the backward pass; false where a lazy reference failed. Of plain rows nothing
- * is asked: each question costs more here than its answer, and most rows are plain. */
+/* Epilogue: writes the outputs of finished rows and what the backward pass needs; false where a
+ * lazy reference failed. Plain rows, the common case, take no branches: each would cost more than
+ * what it saves. */
 template <int D, class rule, bool plain>
 SR_DEVICE bool forward_finish(const hopper_view &call, const forward_sums<D> &sums,
                               const row_work &work, int row) {
@@ -440,26 +453,27 @@ SR_DEVICE bool forward_finish(const hopper_view &call, const forward_sums<D> &su
     return good || !rule::may_fail;
 }
 
-/* What is known of a tile of keys without asking. Of most tiles a consumer's rows see all: these have a loop of their own,
- * as short as it can be. */
+/* What is known about a tile of keys at compile time. Most tiles are visible to all rows of a
+ * consumer: these have their own, shortest loop. */
 enum tile_kind {
-    TILE_DIAGONAL, /* the first: it may begin with other documents too */
-    TILE_WHOLE,    /* seen by all rows */
-    TILE_OLDER,    /* before the diagonal; it may have other documents */
+    TILE_DIAGONAL, /* the first; it may hold other documents too */
+    TILE_WHOLE,    /* visible to all rows */
+    TILE_OLDER,    /* before the diagonal; it may hold other documents */
     TILE_ANY
 };
 template <tile_kind kind> using known_kind = std::integral_constant<tile_kind, kind>;
 
-/* Where a consumer is. */
+/* The consumer's rows. */
 struct forward_rows {
     int slot, group; /* of its queries */
     int row;         /* the first */
-    int diagonal;    /* the tile of keys that they see a part of */
-    int n;           /* the block's tile */
+    int diagonal;    /* the tile of keys of which they see a part */
+    int n;           /* number of the tile within the block */
 };
 
-/* The keys from j * KEYS on. Products with the values of the tile before are under way, but for the first; those of this
- * one are in the end. Parameters, not a struct: they stay in registers. */
+/* One tile of keys, from j * KEYS on. The GEMM with the previous tile's values is in flight on
+ * entry, except for the first tile; this tile's is in flight on return. Parameters, not a struct:
+ * they stay in registers. */
 template <int D, class rule, tile_kind kind>
 SR_DEVICE void forward_tile(const hopper_view &call, forward_shared<D> *shared,
                             forward_place<D> &place, forward_sums<D> &sums, float (&s)[64],
@@ -578,7 +592,7 @@ SR_DEVICE void forward_consume(const hopper_view &call, forward_shared<D> *share
     }
 }
 
-/* All that is drawn, then what of it failed. */
+/* All drawn tiles, then those that failed. */
 template <int D, class rule>
 SR_DEVICE void forward_consume_all(const forward_task &task, forward_shared<D> *shared, int group) {
     forward_place<D> place = {};
@@ -591,6 +605,15 @@ SR_DEVICE void forward_consume_all(const forward_task &task, forward_shared<D> *
     }
 }
 
+/* Persistent kernel: one block per multiprocessor, with a producer warpgroup and GROUPS consumer
+ * warpgroups. A block owns tiles of ROWS queries of one head, drawn from the tile scheduler's
+ * counter. The producer thread copies by TMA, global -> shared: the queries into one of two slots,
+ * then K and V tiles into a ring of STAGES; mbarriers `full` (bytes have landed) and `empty` (all
+ * consumer warps have read) order both sides. With a decay, warp 1 adds the keys' exponents to each
+ * V stage. Each consumer owns 64 queries: wgmma Q K' from shared memory into registers, mask,
+ * online softmax, wgmma W V from registers into its accumulators, then the epilogue stores its
+ * output rows. No two blocks add to the same sum. Failed tiles are repeated at the end, after the
+ * `ended` mbarrier. */
 template <int D, class rule>
 __global__ void __launch_bounds__(forward_shape<D>::THREADS, 1)
     forward_kernel(const __grid_constant__ forward_task task) {
@@ -613,7 +636,7 @@ __global__ void __launch_bounds__(forward_shape<D>::THREADS, 1)
     }
 }
 
-/* ---- launching: the start is hidden behind the kernel in front ---- */
+/* ---- launching: programmatic dependent launch hides the start behind the previous kernel ---- */
 
 typedef void forward_function(const forward_task);
 
@@ -625,7 +648,7 @@ template <int D> static forward_function *forward_choose_decaying(const hopper_v
                : forward_kernel<D, forward_rule<WEIGHT_EXP, REFERENCE_NONE, false, false, true>>;
 }
 
-/* The rules that there are kernels for, quickest first. */
+/* The rules that kernels are compiled for, fastest first. */
 template <int D> static forward_function *forward_choose(const hopper_view &call) {
     const sr_score_rule &score = call.score;
     switch (weight_kind_of(score)) {
@@ -662,7 +685,7 @@ static plain_end plain_end_of(const sr_choices &c) {
                : PLAIN_NOT;
 }
 
-/* One block on each multiprocessor, or as many as remember all tiles. */
+/* One block per multiprocessor, or more where a block could not record all its tiles. */
 static int forward_blocks(int tiles, int multiprocessors) {
     const int least = (tiles + TILES_DRAWN - 1) / TILES_DRAWN;
     const int most = tiles < multiprocessors ? tiles : multiprocessors;

@@ -1,4 +1,4 @@
-/* hopper.cu: attention in bf16 on Hopper: which problems, and the steps of a call. */
+/* hopper.cu: attention in bf16 on Hopper: supported problems, and the steps of a call. */
 #include "attention/cuda/hopper/hopper.h"
 
 #include "attention/cuda/hopper/tiles.h"
@@ -11,8 +11,8 @@
 
 typedef hopper_view view;
 
-/* The bulk copy wants rows that begin at multiples of 16 bytes; other calls are the mma kernel's, which leaves the same
- * for the backward pass and has no more scratch memory. */
+/* TMA needs rows aligned to 16 bytes; other calls fall back to the mma kernel, which saves the same
+ * for the backward pass and needs no more workspace. */
 static bool rows_aligned(const view &call) {
     return sr_rows_aligned(call.q) && sr_rows_aligned(call.k) && sr_rows_aligned(call.v);
 }
@@ -47,7 +47,7 @@ static srnn_status forward(const sr_attention_call *wanted) {
     return SRNN_OK;
 }
 
-/* Starts a backward pass between its edges; scratch memory goes on in `layout`. */
+/* Starts a backward pass between prologue and epilogue; its workspace continues in `layout`. */
 typedef cudaError_t core_backward(const view &call, const srnn_plan *plan, sr_layout *layout,
                                   cudaStream_t stream);
 
@@ -58,7 +58,8 @@ static srnn_status backward_by(const sr_attention_call *wanted, core_backward *c
     cudaStream_t stream = sr_cuda_stream(plan->device);
     if (!backward_aligned(call))
         return sr_cuda_attention_mma.backward(wanted);
-    /* Features across heads come after the core, and turning after them. */
+    /* The backward of features across heads runs after the core, and the inverse RoPE after
+     * that. */
     if (call.choices.feature != SRNN_FEATURE_UNIT_HEADS)
         call.turn = wanted->turn;
     *wanted->turned = call.turn.table != NULL;
@@ -68,7 +69,7 @@ static srnn_status backward_by(const sr_attention_call *wanted, core_backward *c
     return sr_attention_inputs_backward(call, stream);
 }
 
-/* ---- gradients of queries by a kernel of their own ---- */
+/* ---- dQ in a kernel of its own ---- */
 
 static cudaError_t core_apart(const view &call, const srnn_plan *plan, sr_layout *layout,
                               cudaStream_t stream) {
@@ -86,7 +87,7 @@ static size_t scratch_bytes(const srnn_plan *plan) {
     return layout.used;
 }
 
-/* Decay is a term of an exponent here. */
+/* Decay is a term of the exponent here. */
 static const char COMPUTES[] = SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_EDGES;
 
 static bool fits(const srnn_problem *problem) {
@@ -104,7 +105,7 @@ const sr_attention_kernel sr_cuda_attention_hopper = {
     nullptr,  scratch_bytes,      forward,   backward,
 };
 
-/* ---- all gradients by one kernel, those of queries summed in turns ---- */
+/* ---- all gradients in one kernel, dQ summed in a fixed order ---- */
 
 static hopper_sums take_sums(const srnn_problem *p, sr_layout *layout) {
     const size_t heads = (size_t)p->B * (size_t)p->H;
@@ -137,15 +138,15 @@ static size_t scratch_bytes_ordered(const srnn_plan *plan) {
     return layout.used;
 }
 
-/* For exponentials: polynomials and decays lack the registers, and linear scores were slower. Unasked, for lengths at which it
- * was measured to be faster. */
+/* For exponentials: polynomials and decays lack the registers, and linear scores were slower.
+ * Chosen automatically at lengths where it was measured to be faster. */
 static const char COMPUTES_ORDERED[] = "score=exp clamp=any " SR_CUDA_EDGES;
 
 static bool fits_ordered(const srnn_problem *problem) {
     return fits(problem) && sr_score_class_of(&problem->attention) == SR_CLASS_EXPONENTIAL;
 }
 
-/* Shorter sequences have too few tiles to hide that blocks add in order. */
+/* Shorter sequences have too few tiles to hide the ordered additions. */
 static bool pays_ordered(const srnn_problem *problem) {
     return problem->T >= 16 * problem->D;
 }

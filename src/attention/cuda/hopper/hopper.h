@@ -6,10 +6,11 @@
 
 extern const sr_attention_kernel sr_cuda_attention_hopper;
 
-/* The same forward; backward in one kernel, for long sequences, with more scratch memory. */
+/* The same forward; backward in one kernel, for long sequences, with more workspace. */
 extern const sr_attention_kernel sr_cuda_attention_hopper_ordered;
 
-/* The chunked form of linear scores with heads of 64 numbers and no decay; other calls are those of chunked. */
+/* The chunked form of linear scores with heads of 64 numbers and no decay; other calls fall back to
+ * the chunked kernel. */
 extern const sr_attention_kernel sr_cuda_attention_hopper_chunked;
 
 #endif

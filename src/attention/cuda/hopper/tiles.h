@@ -1,13 +1,15 @@
-/* tiles.h (private): what the attention kernels for Hopper share: the order of tiles, copies, products of
- * tiles, masks.
+/* tiles.h (private): shared by the Hopper attention kernels: persistent tile loop, TMA copies,
+ * wgmma GEMMs of tiles, masks.
  *
- * Every kernel here has the same shape. A block stays for the whole launch and draws tiles of rows from a counter. Its
- * first warpgroup is the producer: it draws, and keeps bulk copies under way into a ring of stages. The others are
- * consumers, each with 64 rows of its own: products of the rows with a stage give logits, these become weights in
- * registers, and products of the weights with the stage are summed in registers. Who is ready for what is said by
- * barriers: `full` (the bytes are there), `empty` (every warp that reads them is done).
+ * Every kernel here has the same structure. It is persistent: a block runs for the whole launch and
+ * draws tiles of rows from a counter (the tile scheduler). Its first warpgroup is the producer: it
+ * draws, and keeps TMA copies in flight into a ring of stages. The others are consumers with 64
+ * rows each: a GEMM of the rows with a stage gives logits, these become weights in registers, and a
+ * GEMM of the weights with the stage accumulates in registers. mbarriers order the two sides:
+ * `full` (the bytes have landed), `empty` (every warp that reads them is done).
  *
- * Which block draws a tile never shows in the results: a tile is summed by one consumer, in a fixed order. */
+ * Results do not depend on which block draws a tile: a tile is summed by one consumer, in a fixed
+ * order. */
 #ifndef SR_ATTENTION_CUDA_HOPPER_TILES_H
 #define SR_ATTENTION_CUDA_HOPPER_TILES_H
 
@@ -38,7 +40,7 @@ struct row_work {
     int latest;     /* where the document of the last row starts */
 };
 
-/* Rows are cut from the end, in multiples of 64 from the beginning: the incomplete tile is the shortest. */
+/* Rows are tiled from the end, at multiples of 64: the incomplete tile is the shortest one. */
 template <int rows, int keys>
 SR_DEVICE row_work row_work_at(const hopper_view &call, const sr_tile_order &order, int i) {
     if (i >= tile_count(order))
@@ -60,16 +62,16 @@ SR_DEVICE int row_work_first(const hopper_view &call, const row_work &work, int 
     return call.first[(int64_t)work.b * call.T + min(t, call.T - 1)];
 }
 
-/* The same in all lanes, and known to be: the places in shared memory that follow from it then take no register of each
- * thread, and products no instructions that bring them there. */
+/* The same value in all lanes, provably for the compiler: derived shared-memory addresses then take
+ * uniform registers, and wgmma needs no instructions to move them there. */
 SR_DEVICE row_work of_warp(const row_work &work) {
     return {of_warp(work.b),    of_warp(work.h),    of_warp(work.row),
             of_warp(work.from), of_warp(work.past), of_warp(work.latest)};
 }
 
-/* ---- waiting ---- */
+/* ---- mbarriers ---- */
 
-/* A stage of a ring, and the parity of the pass through it. */
+/* A stage of a ring, and the phase parity of the pass through it. */
 template <int stages> struct ring_place {
     int stage, parity;
 
@@ -85,7 +87,7 @@ template <int stages> struct ring_place {
     }
 };
 
-/* One arrival for this warp, when all its lanes are here. */
+/* One arrival for this warp, once all its lanes are here. */
 SR_DEVICE void warp_arrive(uint64_t *barrier) {
     __syncwarp();
     if (threadIdx.x % SR_WARP == 0)
@@ -94,7 +96,7 @@ SR_DEVICE void warp_arrive(uint64_t *barrier) {
 
 /* ---- tiles in shared memory: `rows` rows of D numbers, as D / 64 pieces of rows x 64 ---- */
 
-/* Starts the copy of rows t, t + 1, ... of a head; rows outside the tensor become zero. */
+/* Starts the TMA copy of rows t, t + 1, ... of a head; rows outside the tensor become zero. */
 template <int D, int rows>
 SR_DEVICE void tile_load(uint8_t *tile, const CUtensorMap *map, uint64_t *barrier, int t, int h,
                          int b) {
@@ -103,7 +105,7 @@ SR_DEVICE void tile_load(uint8_t *tile, const CUtensorMap *map, uint64_t *barrie
         tensor_load_4d(tile + piece * rows * HOPPER_ROW_BYTES, map, barrier, {64 * piece, t, h, b});
 }
 
-/* The map that tile_load wants. */
+/* The tensor map for tile_load. */
 static inline cudaError_t tile_map_encode(CUtensorMap *map, const sr_strided<const sr_bf16> &from,
                                           const hopper_view &call, int heads, int rows) {
     const uint64_t number = sizeof(sr_bf16);
@@ -120,7 +122,7 @@ template <int rows> SR_BOTH constexpr int tile_further(int c) {
     return c / 4 * rows * HOPPER_ROW_BYTES + c % 4 * 32;
 }
 
-/* d (64 x N) = A B', A with 64 rows of D, B with N. */
+/* wgmma: d (64 x N) = A B', A with 64 rows of D, B with N. */
 template <int D, int N>
 SR_DEVICE void multiply_rows(float (&d)[N / 2], const uint8_t *a, const uint8_t *b) {
     const uint64_t left = wgmma_descriptor(a), right = wgmma_descriptor(b);
@@ -140,7 +142,7 @@ SR_DEVICE void multiply_rows(float (&d)[N / 2], const uint32_t (&a)[D / 4], cons
                               c != 0);
 }
 
-/* This warp's 16 rows of a tile of 64 as the left side of products. */
+/* This warp's 16 rows of a tile of 64 as the A operand. */
 template <int D> SR_DEVICE void tile_fragments(uint32_t (&a)[D / 4], const uint8_t *tile) {
     const int lane = threadIdx.x % SR_WARP;
     const int row = threadIdx.x % HOPPER_GROUP / SR_WARP * 16 + lane % 16;
@@ -151,17 +153,19 @@ template <int D> SR_DEVICE void tile_fragments(uint32_t (&a)[D / 4], const uint8
     }
 }
 
-/* d (64 x D) += A B, A 64 x 16 in registers, B the rows from 16 c on of a tile of `rows` rows of D. */
+/* d (64 x D) += A B, A 64 x 16 in registers, B the rows from 16 c on of a tile of `rows` rows of
+ * D. */
 template <int D, int rows>
 SR_DEVICE void multiply_columns(float (&d)[D / 2], const uint32_t *a, const uint8_t *b, int c) {
     const uint64_t right = wgmma_descriptor(b, rows * HOPPER_ROW_BYTES);
     wgmma_registers<D, 1>(d, a, wgmma_descriptor_further(right, c * 16 * HOPPER_ROW_BYTES), 1);
 }
 
-/* ---- a consumer's numbers: thread 32 w + 4 g + i holds rows 16 w + g and 16 w + g + 8, of each row the columns
- * 8 j + 2 i and 8 j + 2 i + 1; number n is of the second row where n & 2 ---- */
+/* ---- accumulator layout of a consumer: thread 32 w + 4 g + i holds rows 16 w + g and 16 w + g +
+ * 8, of each row the columns 8 j + 2 i and 8 j + 2 i + 1; number n is of the second row where n & 2
+ * ---- */
 
-/* Which of the consumers this warp is of. */
+/* The consumer warpgroup of this warp. */
 SR_DEVICE int consumer() {
     return of_warp((int)threadIdx.x / HOPPER_GROUP - 1);
 }
@@ -179,8 +183,8 @@ SR_BOTH constexpr int fragment_half(int n) {
     return n >> 1 & 1;
 }
 
-/* Columns past `high` of each row, or before `low`, become `hidden`; they count from fragment_column(). Of numbers from ..
- * past-1, or of all. */
+/* Columns past `high` of each row, or before `low`, become `hidden`; they count from
+ * fragment_column(). Of numbers from .. past-1, or of all. */
 template <int from, int past, int count>
 SR_DEVICE void mask_past(float (&s)[count], const int (&high)[2], const float (&hidden)[2]) {
     SR_UNROLL
@@ -202,7 +206,7 @@ SR_DEVICE void mask_before(float (&s)[count], const int (&low)[2], const float (
             s[n] = hidden[fragment_half(n)];
 }
 
-/* One of the two rows, as row functions want it, and back. */
+/* One of the thread's two rows, in the layout of the row functions. */
 template <int D>
 SR_DEVICE void fragment_take(float (&x)[D / 4], const float (&sum)[D / 2], int half) {
     SR_UNROLL
@@ -210,8 +214,9 @@ SR_DEVICE void fragment_take(float (&x)[D / 4], const float (&sum)[D / 2], int h
         x[m] = sum[m / 2 * 4 + 2 * half + m % 2];
 }
 
-/* A row as bf16. The four lanes that share it swap, a transposition of 4 x 4 words, so that each stores 16 bytes at a
- * time. All lanes of the warp together; nothing is written where `write` is false. */
+/* Stores a row as bf16. The four lanes that share it exchange words, a 4 x 4 transposition, so that
+ * each stores 16 bytes at a time. All lanes of the warp together; nothing is written where `write`
+ * is false. */
 template <int D> SR_DEVICE void fragment_store(sr_bf16 *to, const float (&x)[D / 4], bool write) {
     const int i = thread_index_again() % 4;
     const bool odd = i & 1, upper = i & 2;
@@ -255,7 +260,7 @@ static inline weight_kind weight_kind_of(const sr_score_rule &score) {
     return is_line(score) && !score.clamped ? WEIGHT_LINEAR : WEIGHT_POLYNOMIAL;
 }
 
-/* What a kernel keeps in registers of the rule: the factor of r, and its upper bound. */
+/* What a kernel keeps of the rule in registers: the factor of r, and its upper bound. */
 struct score_numbers {
     float factor, limit;
 };
@@ -267,19 +272,21 @@ template <weight_kind kind> SR_DEVICE score_numbers score_numbers_of(const sr_sc
             score.clamped ? score.clamp : INFINITY};
 }
 
-/* What hides r: it has no weight then. */
+/* The logit of a hidden pair: its weight is 0. */
 template <weight_kind kind> SR_BOTH constexpr float hidden_logit() {
     return kind == WEIGHT_LINEAR ? 0 : -INFINITY;
 }
 
-/* ---- decay: an exponent gains log2(e) (C_i - C_j), with C counted from a position near the rows that stay ---- */
+/* ---- decay: an exponent gains log2(e) (C_i - C_j), with C counted from a position near the rows
+ * that stay ---- */
 
 /* Wider heads leave no registers for it in the backward pass. */
 SR_BOTH constexpr bool decay_fits(int D) {
     return D == 64;
 }
 
-/* The C of a kv head from position `from` on, in base 2. The difference is of doubles: C may be large. */
+/* The C of a kv head from position `from` on, in base 2. The difference is of doubles: C may be
+ * large. */
 struct decay_since {
     const double *decay; /* (T) */
     int from, T;
@@ -294,7 +301,8 @@ struct decay_since {
     }
 };
 
-/* A warp that brings `count` of these to each stage of a ring. They are asked for before the stage is free. */
+/* A warp's loads of `count` of these for each stage of a ring. They are issued before the stage is
+ * free. */
 template <int count> struct decay_stage {
     float of[count / SR_WARP];
 
@@ -310,22 +318,22 @@ template <int count> struct decay_stage {
     }
 };
 
-/* ---- the kernels; counters are zero when they draw ---- */
+/* ---- the kernels; counters are zero before the first tile is drawn ---- */
 
-/* Tiles that were drawn beyond the first of each block; blocks that draw no more. */
+/* Tiles drawn beyond the first of each block; blocks that have stopped drawing. */
 enum { FORWARD_DRAWN, FORWARD_ENDED, FORWARD_COUNTERS };
 
-/* Whether a row is only divided by its sum, or only by its length, or more than that is done to it. */
+/* Whether a row is only divided by its sum, or only by its length, or has a longer epilogue. */
 enum plain_end { PLAIN_NOT, PLAIN_SUM, PLAIN_LENGTH };
 struct forward_task {
     CUtensorMap q, k, v;
     hopper_view call;
     sr_tile_order order;
-    int *counters; /* (FORWARD_COUNTERS), zero again in the end */
+    int *counters; /* (FORWARD_COUNTERS), reset to zero at the end */
     plain_end plain;
 };
 
-/* The two kernels of the backward pass have one each, with maps of their own. */
+/* Each of the two backward kernels has one, with its own tensor maps. */
 struct backward_task {
     CUtensorMap q, k, v, d;
     hopper_view call;
@@ -333,16 +341,17 @@ struct backward_task {
     int *drawn;
 };
 
-/* Starts the forward pass, or the backward pass between its edges, on so many multiprocessors. `counters` are integers in
- * device memory: FORWARD_COUNTERS that are zero between calls, or HOPPER_COUNTERS of any value. */
+/* Starts the forward pass, or the backward pass between prologue and epilogue, on that many
+ * multiprocessors. `counters` are integers in device memory: FORWARD_COUNTERS that are zero between
+ * calls, or HOPPER_COUNTERS of any value. */
 enum { HOPPER_COUNTERS = 2 };
 cudaError_t hopper_forward(const hopper_view &call, int *counters, int multiprocessors,
                            cudaStream_t stream);
 cudaError_t hopper_backward(const hopper_view &call, int *counters, int multiprocessors,
                             cudaStream_t stream);
 
-/* The same by one kernel, if gradients of queries are wanted. Device memory for (B, H, T / HOPPER_SUM_ROWS, rounded up)
- * tiles of them. */
+/* The same in one kernel, if gradients of queries are requested. Workspace for (B, H, T /
+ * HOPPER_SUM_ROWS, rounded up) tiles of them. */
 enum { HOPPER_SUM_ROWS = 128, HOPPER_SUM_TURNS = 4 };
 struct hopper_sums {
     float *sums; /* HOPPER_SUM_ROWS x D for each */

@@ -1,6 +1,7 @@
-/* backward_dkv.cu: linear attention chunk by chunk, gradients of keys and values: a walk from the end, whose state
- * sums up queries times gradients of numerators, of all heads that share the keys. What a query's weights are scaled with
- * is in its features. Four warps have rows of keys, for gradients of values, four have values, for those of keys. */
+/* backward_dkv.cu: chunked linear attention, dK and dV (mma.sync): a walk from the end, whose state
+ * sums queries times gradients of numerators of all heads that share the keys. The row scales of a
+ * query are folded into its features. Four warps have rows of keys, for dV, four have values, for
+ * dK. */
 #include "attention/cuda/linear/linear.h"
 
 #include "device/cuda/check.h"
@@ -8,14 +9,14 @@
 
 enum { WARPS = 2 * SR_CHUNK_ROWS, THREADS = WARPS * SR_WARP };
 
-/* Queries of two chunks and what belongs to them. */
+/* Queries of two chunks and their row scalars. */
 struct query_memory {
     alignas(16) sr_bf16 queries[2][SR_CHUNK_NUMBERS];
     sr_bf16 d_numerators[2][SR_CHUNK_NUMBERS];
     float d_row_sums[2][SR_CHUNK];
-    float scales[2][sr_chunk_tiles<THREADS>::pieces][THREADS]; /* of what a thread copies itself */
-    float factor[SR_CHUNK],
-        ones[SR_CHUNK]; /* what queries count before the chunk, where that differs */
+    float scales[2][sr_chunk_tiles<THREADS>::pieces][THREADS]; /* of a thread's own pieces */
+    /* what queries count before the chunk, where that differs */
+    float factor[SR_CHUNK], ones[SR_CHUNK];
 };
 
 struct key_memory {
@@ -23,10 +24,10 @@ struct key_memory {
     sr_bf16 state[SR_CHUNK_NUMBERS];
     sr_bf16 keys[2][SR_CHUNK_NUMBERS], values[2][SR_CHUNK_NUMBERS];
     sr_bf16 column[SR_CHUNK];
-    int start; /* the first chunk, which comes last */
+    int start; /* the first chunk, walked last */
 };
 
-/* The queries of the heads that share a head of keys, on their way. */
+/* The queries in flight, of the heads that share a head of keys. */
 struct query_stream {
     using Tiles = sr_chunk_tiles<THREADS>;
     const sr_attention_view<sr_bf16> &call;
@@ -53,15 +54,16 @@ struct query_stream {
         }
     }
 
-    /* Of what load brought last, once it has come. */
+    /* Features of the tile loaded last, once it has landed. */
     SR_DEVICE void features(int t0, int g, int stage) const {
         const float *const scale = &memory.scales[stage][0][thread_again()];
         tiles(g).features(memory.queries[stage], query_map(call, b), t0, call.T,
                           [&](int n) { return call.score.coefficient[1] * scale[n * THREADS]; });
     }
 
-    /* After a barrier, and before the one in front of add: what queries of this chunk count before it. True if it is
-     * not 1 for all; `begins`: where the document of its last token begins. */
+    /* After a barrier, and before the one in front of add: the weights of this chunk's queries for
+     * tokens before it. True if they are not all 1; `begins`: where the document of its last token
+     * begins. */
     template <bool DECAYS>
     SR_DEVICE bool count(const sr_chunk_head<DECAYS> &head, int t0, int begins, int stage) {
         const bool differ = DECAYS || begins >= t0;
@@ -74,8 +76,8 @@ struct query_stream {
         return differ;
     }
 
-    /* By all threads, once nobody reads queries any more: adds what counts before the chunk, of which some may be of other
-     * documents than the token before it. */
+    /* By all threads, once no warp reads the queries any more: adds to the state what counts before
+     * the chunk; some queries may be of other documents than the token before it. */
     SR_DEVICE void add(sr_chunk_state<WARPS> &state, int stage, bool differ, bool documents) const {
         if (documents) {
             Tiles::clear(memory.queries[stage], memory.factor);
@@ -88,11 +90,11 @@ struct query_stream {
     }
 };
 
-/* 16 keys (gradients of values) or values (gradients of keys) of a warp. */
+/* 16 keys (for dV) or values (for dK) of a warp. */
 template <bool DECAYS> struct key_rows : sr_chunk_rows {
-    bool of_keys; /* what the gradients are of */
+    bool of_keys; /* gradients of keys, else of values */
 
-    /* What the queries of later chunks give. */
+    /* The state of the queries of later chunks. */
     SR_DEVICE void read(const sr_bf16 *state, const sr_bf16 *column, bool sums) {
         if (!of_keys) {
             read_values(state);
@@ -118,7 +120,7 @@ template <bool DECAYS> struct key_rows : sr_chunk_rows {
         });
     }
 
-    /* `features`: the warp's own rows of keys, whose place becomes that of the gradients. */
+    /* Epilogue of dK. `features`: the warp's own rows of keys, overwritten by the gradients. */
     SR_DEVICE void finish_keys(const sr_attention_view<sr_bf16> &call, int b, int kv,
                                sr_bf16 *features, bool aligned) {
         const int left = call.T - t;
@@ -131,6 +133,7 @@ template <bool DECAYS> struct key_rows : sr_chunk_rows {
             store<SR_CHUNK>(head_rows(call.d_k, b, kv, call.D, aligned), features, call.T);
     }
 
+    /* Epilogue of dV, through the warp's own rows of values. */
     SR_DEVICE void finish_values(const sr_attention_view<sr_bf16> &call, int b, int kv,
                                  sr_bf16 *values, bool aligned) {
         if (call.scratch.value_factor)
@@ -146,6 +149,14 @@ template <bool DECAYS> struct key_rows : sr_chunk_rows {
     }
 };
 
+/* A block of 8 warps owns one KV head, or one segment of it, and walks its chunks from the end;
+ * warps 0 .. 3 own 16 rows each for dV, warps 4 .. 7 for dK, and all eight share the state S = sum
+ * q dN', in registers. For each chunk and each head of the group in turn: cp.async copies the next
+ * Q, d_numerator and row scalars (and for the next chunk K and V), global -> shared, in two stages;
+ * features in place, barrier; the first head starts rows from the state of later chunks (bf16 in
+ * shared memory), each head adds masked pairs of the chunk by mma; barrier; S += Q' dN. After the
+ * last head the rows are stored through their own tile and the state is published. A segment starts
+ * from the state that query_states and scan_states left in the workspace. */
 template <bool DECAYS>
 __global__ void __launch_bounds__(THREADS, DECAYS ? 1 : 2)
     key_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call,
@@ -191,14 +202,15 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 1 : 2)
         queries.features(t0, g, stage);
         if (first_head)
             k.features(keys, key_map(call, b), t0, past);
-        __syncthreads(); /* tiles and state are there, and nobody reads the tiles before */
+        /* tiles and state are ready, and no warp reads the previous tiles */
+        __syncthreads();
         if (more) {
             queries.load(last_head ? t0 - SR_CHUNK : t0, last_head ? 0 : g + 1, stage ^ 1);
             if (last_head)
                 load_keys(t0 - SR_CHUNK, (chunk - 1) % 2);
             cp_async_commit();
         }
-        const bool documents = begins > t0; /* one begins inside */
+        const bool documents = begins > t0; /* a document begins inside */
         const bool differ = queries.count(head, t0, begins, stage);
         if (first_head) {
             rows.open(rows.of_keys ? values : keys, own, t0);
@@ -215,7 +227,7 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 1 : 2)
 #pragma unroll 1
         for (int at = own; at < SR_CHUNK; at += 16)
             rows.visit_queries(head, shared->of_queries, stage, at, t0 + at, documents);
-        __syncthreads(); /* nobody reads the state any more, and factors are there */
+        __syncthreads(); /* no warp reads the state any more, and factors are ready */
         if (last_head && rows.t < past) {
             if (rows.of_keys)
                 rows.finish_keys(call, b, kv, keys + own * SR_CHUNK, aligned.d_k);
@@ -237,7 +249,12 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 1 : 2)
     }
 }
 
-/* What the spans but the first add to the state, by a walk from the end of each. */
+/* What each segment but the first adds to the state of a walk from the end. A block of 8 warps owns
+ * one segment of one KV head and walks its chunks from the end, all heads of the group in turn:
+ * cp.async copies Q, d_numerator and row scalars, global -> shared, in two stages; features in
+ * place, barrier; factors (decay, documents) in shared memory, barrier; S += Q' dN by mma into
+ * registers. At the end the block stores its state to the workspace, for scan_states or the walk
+ * itself. */
 template <bool DECAYS>
 __global__ void __launch_bounds__(THREADS, 2)
     query_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
@@ -259,14 +276,14 @@ __global__ void __launch_bounds__(THREADS, 2)
         const bool last_head = g == call.group - 1;
         cp_async_wait<0>();
         queries.features(t0, g, stage);
-        __syncthreads(); /* tiles are there, and nobody reads those before */
+        __syncthreads(); /* tiles are ready, and no warp reads the previous ones */
         if (!last_head || chunk > start) {
             queries.load(last_head ? t0 - SR_CHUNK : t0, last_head ? 0 : g + 1, stage ^ 1);
             cp_async_commit();
         }
         const int begins = head.first[min(t1, past) - 1];
         const bool differ = queries.count(head, t0, begins, stage);
-        __syncthreads(); /* factors are there */
+        __syncthreads(); /* factors are ready */
         if (g == 0 && t1 < past)
             state.multiply(head.back_across(t0, t1, head.first[t1]));
         queries.add(state, stage, differ, begins >= t0);

@@ -1,4 +1,4 @@
-/* backward_dq.cu: linear attention chunk by chunk, gradients of the queries: the walk of the forward pass, with
+/* backward_dq.cu: chunked linear attention, dQ (mma.sync): the walk of the forward pass, with
  * gradients of numerators in place of queries. */
 #include "attention/cuda/linear/linear.h"
 
@@ -19,8 +19,9 @@ struct query_memory {
     sr_bf16 column[SR_CHUNK];
 };
 
-/* 16 rows of a warp: gradients but for row_scale and the score's coefficient. Of plain rows the gradient of the sum of weights
- * follows from what the numerators alone give, and is multiplied with E = sum_j k_j in the end. */
+/* 16 rows of a warp: gradients without row_scale and the score's coefficient. For plain rows the
+ * gradient of the row sum follows from the numerators' part alone, and is multiplied by E = sum_j
+ * k_j at the end. */
 template <bool DECAYS, bool PLAIN> struct gradient_rows : sr_chunk_rows {
     using Rows = sr_chunk_rows;
     const float *d_row_sums; /* of the warp's rows; not of plain ones */
@@ -33,7 +34,7 @@ template <bool DECAYS, bool PLAIN> struct gradient_rows : sr_chunk_rows {
                 e[n / 4][n % 4] = 0;
     }
 
-    /* What the state before the chunk gives. */
+    /* The state before the chunk. */
     SR_DEVICE void read(const sr_bf16 *state, const sr_bf16 *column, bool sums) {
         Rows::read_keys(state);
         if (!sums)
@@ -76,7 +77,8 @@ template <bool DECAYS, bool PLAIN> struct gradient_rows : sr_chunk_rows {
         multiply_rows<SR_CHUNK>(e, a, keys, at);
     }
 
-    /* Of plain rows: what backward asks of them, from their numerators' part of the gradient; then all of it. */
+    /* For plain rows: the per-row numbers of the backward pass, from the numerators' part of the
+     * gradient; then the whole gradient. */
     SR_DEVICE void finish_rows(const sr_attention_view<sr_bf16> &call, int b, int h,
                                const sr_bf16 *features) {
         const float coefficient = call.score.coefficient[1];
@@ -100,7 +102,8 @@ template <bool DECAYS, bool PLAIN> struct gradient_rows : sr_chunk_rows {
         }
     }
 
-    /* `scales`: row_scale of the warp's rows; `features` of its queries, whose place becomes that of the gradients. */
+    /* Epilogue. `scales`: row_scale of the warp's rows; `features` of its queries, overwritten by
+     * the gradients. */
     SR_DEVICE void finish(const sr_attention_view<sr_bf16> &call, int b, int h, const float *scales,
                           sr_bf16 *features, bool aligned) {
         const int left = call.T - this->t;
@@ -121,6 +124,15 @@ template <bool DECAYS, bool PLAIN> struct gradient_rows : sr_chunk_rows {
     }
 };
 
+/* A block of 4 warps owns one head, or one segment of it, and walks its chunks in order; each warp
+ * owns 16 rows of a chunk and 16 columns of the state, in registers. cp.async copies K, V,
+ * d_numerator, Q (where its features are needed) and row scalars of the next chunk, global ->
+ * shared, in two stages. For each chunk: wait, features in place, barrier; dQ = dN S' (state before
+ * the chunk, bf16 in shared memory) + masked (dN V') K piece by piece; barrier; the epilogue
+ * applies row scales and the feature's backward and stores the rows through the query tile; then S
+ * += K' V and the new state is published. For plain rows it also stores row_scale and d_row_sum,
+ * which the dK/dV kernel reads. A segment starts from the state that key_states and scan_states
+ * left in the workspace. */
 template <bool DECAYS, bool PLAIN>
 __global__ void __launch_bounds__(THREADS, DECAYS || SR_CHUNK_BLOCKS < 3 ? 2 : SR_QUERY_BLOCKS)
     query_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call,
@@ -168,10 +180,11 @@ __global__ void __launch_bounds__(THREADS, DECAYS || SR_CHUNK_BLOCKS < 3 ? 2 : S
         k.features(keys, key_map(call, b), t0, past);
         if (features)
             q.features(shared->queries[stage], query_map(call, b), t0, past);
-        __syncthreads(); /* tiles and state are there, and nobody reads the tiles before */
+        /* tiles and state are ready, and no warp reads the previous tiles */
+        __syncthreads();
         if (chunk + 1 < walk.end)
             load(next, stage ^ 1);
-        const bool documents = begins > t0; /* one begins inside */
+        const bool documents = begins > t0; /* a document begins inside */
         const int next_begins = head.first[min(next + SR_CHUNK, past) - 1];
         if ((DECAYS || documents) && tid < SR_CHUNK)
             shared->factor[tid] = head.until(last, t0 + tid);
@@ -193,7 +206,7 @@ __global__ void __launch_bounds__(THREADS, DECAYS || SR_CHUNK_BLOCKS < 3 ? 2 : S
                 if (sums)
                     rows.sum_keys(head, keys, at, t0 + at, documents);
         }
-        __syncthreads(); /* nobody reads the state any more */
+        __syncthreads(); /* no warp reads the state any more */
         if (rows.t < past)
             rows.finish(call, b, h, shared->scales[stage] + own,
                         shared->queries[stage] + own * SR_CHUNK, aligned.d_q);
@@ -203,7 +216,7 @@ __global__ void __launch_bounds__(THREADS, DECAYS || SR_CHUNK_BLOCKS < 3 ? 2 : S
         if (documents) {
             Tiles::clear(keys, factor);
             Tiles::clear(values, factor);
-            __syncthreads(); /* what does not count is zero */
+            __syncthreads(); /* tokens that do not count are zero */
         }
         if (DECAYS || begins >= t0)
             state.multiply(head.across(t0, last, begins));

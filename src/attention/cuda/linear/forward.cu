@@ -1,4 +1,4 @@
-/* forward.cu: linear attention chunk by chunk, forward. */
+/* forward.cu: chunked linear attention, forward (mma.sync). */
 #include "attention/cuda/linear/linear.h"
 
 #include "device/cuda/check.h"
@@ -16,12 +16,12 @@ struct forward_memory {
     sr_bf16 column[SR_CHUNK];
 };
 
-/* 16 rows of a warp and the sums of their weights, but for the score's coefficient. */
+/* 16 rows of a warp and their row sums, without the score's coefficient. */
 template <bool DECAYS> struct output_rows : sr_chunk_rows {
     using Rows = sr_chunk_rows;
     float sum[2]; /* the lane's share */
 
-    /* What the state gives: sums = Q z. */
+    /* Row sums from the state: Q z. */
     SR_DEVICE void read_sums(const sr_bf16 *column) {
         float product[4] = {};
 #pragma unroll
@@ -49,7 +49,7 @@ template <bool DECAYS> struct output_rows : sr_chunk_rows {
         });
     }
 
-    /* `tile`: the warp's. */
+    /* Epilogue. `tile`: the warp's own. */
     SR_DEVICE void finish(const sr_attention_view<sr_bf16> &call, int b, int h, sr_bf16 *tile,
                           const sr_mma_alignment &aligned) {
         const float coefficient = call.score.coefficient[1];
@@ -62,6 +62,14 @@ template <bool DECAYS> struct output_rows : sr_chunk_rows {
     }
 };
 
+/* A block of 4 warps owns one head, or one segment of it, and walks its chunks in order; each warp
+ * owns 16 rows of a chunk and 16 value columns of the state, which stays in registers. cp.async
+ * copies K and V of the next chunk, global -> shared (two stages), during this one; its Q follows
+ * after the second barrier, into the tile that held the published state. For each chunk: wait,
+ * features in place, barrier; rows = Q S (state before the chunk, bf16 in shared memory) + masked
+ * (Q K') V piece by piece; barrier; outputs stored through the warp's own rows; S += K' V from
+ * shared memory, then published in the old query tile. A segment starts from the state that
+ * key_states and scan_states left in the workspace. */
 template <bool DECAYS>
 __global__ void __launch_bounds__(THREADS, DECAYS ? 2 : SR_CHUNK_BLOCKS)
     forward_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call,
@@ -97,13 +105,14 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 2 : SR_CHUNK_BLOCKS)
         cp_async_wait<0>();
         q.features(queries, query_map(call, b), t0, past);
         k.features(keys, key_map(call, b), t0, past);
-        __syncthreads(); /* tiles and state are there, and nobody reads the tiles before */
+        /* tiles and state are ready, and no warp reads the previous tiles */
+        __syncthreads();
         if (chunk + 1 < walk.end) {
             k.load(shared->keys[stage ^ 1], next, past);
             v.load(shared->values[stage ^ 1], next, past);
             cp_async_commit();
         }
-        const bool documents = begins > t0; /* one begins inside */
+        const bool documents = begins > t0; /* a document begins inside */
         const int next_begins = head.first[min(next + SR_CHUNK, past) - 1];
         if ((DECAYS || documents) && (int)threadIdx.x < SR_CHUNK)
             shared->factor[threadIdx.x] = head.until(last, t0 + (int)threadIdx.x);
@@ -126,7 +135,7 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 2 : SR_CHUNK_BLOCKS)
 #pragma unroll 1
         for (int at = 0; at <= own; at += 16)
             rows.visit_keys(head, keys, values, at, t0 + at, documents);
-        __syncthreads(); /* nobody reads queries and state any more */
+        __syncthreads(); /* no warp reads queries and state any more */
         if (chunk + 1 < walk.end) {
             q.load(before, next, past);
             cp_async_commit();
@@ -139,7 +148,7 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 2 : SR_CHUNK_BLOCKS)
         if (documents) {
             Tiles::clear(keys, factor);
             Tiles::clear(values, factor);
-            __syncthreads(); /* what does not count is zero */
+            __syncthreads(); /* tokens that do not count are zero */
         }
         if (DECAYS || begins >= t0)
             state.multiply(head.across(t0, last, begins));

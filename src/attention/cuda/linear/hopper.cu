@@ -1,4 +1,4 @@
-/* hopper.cu: linear attention chunk by chunk on Hopper: which problems, and the steps of a call. */
+/* hopper.cu: chunked linear attention on Hopper: supported problems, and the steps of a call. */
 #include "attention/cuda/linear/hopper.h"
 
 #include "attention/cuda/shared/computes.h"
@@ -30,7 +30,8 @@ static sr_chunk_room take_room(const srnn_plan *plan, sr_layout *layout) {
             (float *)sr_layout_take(layout, states, SR_STATE_NUMBERS * sizeof(float))};
 }
 
-/* Calls that cannot be bulk copied are the chunked kernel's, which leaves the same for the backward pass. */
+/* Calls that TMA cannot copy fall back to the chunked kernel, which saves the same for the backward
+ * pass. */
 static size_t scratch_bytes(const srnn_plan *plan) {
     const size_t portable = sr_cuda_attention_chunked.scratch(plan);
     sr_layout layout = {};

@@ -1,9 +1,10 @@
-/* hopper.h (private): linear attention chunk by chunk with the products of Hopper's warpgroups.
+/* hopper.h (private): chunked linear attention with Hopper's warpgroup GEMMs (wgmma) and TMA.
  *
- * The walks are those of attention_chunked.h, for heads of 64 numbers and weights that do not decay. A block is one warpgroup
- * and walks the chunks of a head. Tiles come by bulk copies, one barrier for all of a chunk; features are made where they lie;
- * every product is one of 64 x 64 x 64, for all four warps together. The state stays in registers as float sums, and lies in
- * shared memory rounded, as it was before the chunk. What one block waits for, the others on its multiprocessor hide. */
+ * The walks are those of linear/linear.h, for heads of 64 numbers and weights that do not decay. A
+ * block is one warpgroup and walks the chunks of a head. Tiles are copied by TMA, one mbarrier for
+ * all of a chunk; features are computed in place; every GEMM is one of 64 x 64 x 64, by all four
+ * warps together. The state stays in registers as float sums, and in shared memory in bf16, as it
+ * was before the chunk. The other resident blocks of the multiprocessor hide the latency of one. */
 #ifndef SR_ATTENTION_CUDA_LINEAR_HOPPER_H
 #define SR_ATTENTION_CUDA_LINEAR_HOPPER_H
 
@@ -14,7 +15,7 @@
 
 enum { CHUNK_THREADS = 128, CHUNK_TILE_BYTES = SR_CHUNK_NUMBERS * (int)sizeof(sr_bf16) };
 
-/* How many blocks of the walks a multiprocessor has at a time; forward of plain rows and of others. */
+/* Resident blocks of the walks per multiprocessor; forward for plain rows and for others. */
 enum {
     HOPPER_PLAIN_BLOCKS = 5,
     HOPPER_FORWARD_BLOCKS = 4,
@@ -22,10 +23,10 @@ enum {
     HOPPER_KEY_BLOCKS = 4
 };
 
-/* So many spans of a head at most are summed up where their states are read. */
+/* Up to this many segments of a head are summed where their states are read, without a scan. */
 enum { HOPPER_SPANS_APART = 8 };
 
-/* The spans of a walk of which a multiprocessor has `blocks` blocks at a time. */
+/* The segments of a walk of which a multiprocessor has `blocks` resident blocks. */
 static inline sr_chunk_spans hopper_chunked_spans(const sr_attention_view<sr_bf16> &call, int group,
                                                   int blocks, const sr_chunk_room &room) {
     sr_chunk_spans spans =
@@ -35,7 +36,7 @@ static inline sr_chunk_spans hopper_chunked_spans(const sr_attention_view<sr_bf1
     return spans;
 }
 
-/* Whether their shared memory has room for them; each block takes 1 KiB more. */
+/* Whether their shared memory fits; each block takes 1 KiB more. */
 SR_BOTH constexpr bool chunk_blocks_fit(size_t bytes, int blocks) {
     return (bytes + 1024) * (size_t)blocks <= 228 * 1024;
 }
@@ -54,12 +55,12 @@ srnn_status hopper_chunked_forward(const sr_attention_view<sr_bf16> &call,
 srnn_status hopper_chunked_backward_queries(const sr_attention_view<sr_bf16> &call,
                                             const sr_mma_alignment &aligned,
                                             const sr_chunk_room &room, cudaStream_t stream);
-/* Where each head of queries has keys of its own. */
+/* For call.group == 1: each head of queries has its own keys. */
 srnn_status hopper_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
                                          const sr_mma_alignment &aligned, const sr_chunk_room &room,
                                          cudaStream_t stream);
 
-/* The map of a head's chunks. */
+/* The tensor map of a head's chunks. */
 static inline cudaError_t chunk_map_encode(CUtensorMap *map, const sr_strided<const sr_bf16> &from,
                                            const sr_attention_view<sr_bf16> &call, int heads) {
     const uint64_t number = sizeof(sr_bf16);
@@ -88,9 +89,10 @@ static inline cudaError_t chunk_task_make(chunk_task *task, const sr_attention_v
     return error;
 }
 
-/* Starts a walk; early behind the kernels that make the states of its spans. These start when all before them is over, and read
- * nothing that a walk writes: heads that are not cut are walked beside them, and the blocks of spans, of which there are some
- * then, call wait_for_previous before they read a state. */
+/* Launches a walk; by programmatic dependent launch if kernels before it compute the states of its
+ * segments. Those start when everything before them is over, and read nothing that a walk writes:
+ * heads that are not cut are walked concurrently with them, and the blocks of segments call
+ * wait_for_previous before they read a state. */
 static inline cudaError_t chunk_walk_start(void (*walk)(const chunk_task), const chunk_task &task,
                                            size_t shared_bytes, cudaStream_t stream) {
     return sr_launch_early(task.spans.count > 1, walk, dim3((unsigned)task.spans.blocks()),
@@ -99,13 +101,14 @@ static inline cudaError_t chunk_walk_start(void (*walk)(const chunk_task), const
 
 /* ---- tiles ---- */
 
-/* Features of all rows of a tile, which a thread has pieces of; `scale` as there. */
+/* Features of all rows of a tile, of which a thread has pieces; `scale` as in sr_chunk_tiles. */
 using chunk_tiles = sr_chunk_tiles<CHUNK_THREADS>;
 SR_DEVICE chunk_tiles chunk_pieces() {
     return {{nullptr, 0, SR_CHUNK, true}};
 }
 
-/* Rows of a tile that are not `kept` become zero: see sr_chunk_tiles::clear. By all threads, between barriers. */
+/* Zeroes rows of a tile that are not `kept`: see sr_chunk_tiles::clear. By all threads, between
+ * barriers. */
 template <class Kept> SR_DEVICE void clear_rows(sr_bf16 *tile, const Kept &kept) {
 #pragma unroll 1
     for (int n = 0; n < chunk_tiles::pieces; n++) {
@@ -115,7 +118,8 @@ template <class Kept> SR_DEVICE void clear_rows(sr_bf16 *tile, const Kept &kept)
     }
 }
 
-/* The first row of this warp, and this thread's first row and column of 64 x 64 sums, as hopper.h spreads them. */
+/* The first row of this warp, and this thread's first row and column of 64 x 64 accumulators, in
+ * the layout of device/cuda/hopper.h. */
 SR_DEVICE int warp_row() {
     return thread_again() / SR_WARP * 16;
 }
@@ -126,8 +130,8 @@ SR_DEVICE int sums_column() {
     return 2 * (thread_again() % 4);
 }
 
-/* A barrier for the copies of a chunk, of which the first is `chunk`: the parity of a phase is that of its chunk. By one thread,
- * before a barrier of the block. */
+/* The mbarrier for the TMA copies of a chunk, the first of which is `chunk`: the parity of a phase
+ * is that of its chunk. By one thread, before a barrier of the block. */
 SR_DEVICE void chunk_barrier_init(uint64_t *full, int chunk) {
     mbarrier_init(full, 1);
     mbarrier_init_fence();
@@ -135,20 +139,21 @@ SR_DEVICE void chunk_barrier_init(uint64_t *full, int chunk) {
         mbarrier_arrive(full);
 }
 
-/* ---- products ---- */
+/* ---- GEMMs ---- */
 
 typedef float chunk_sums[SR_CHUNK / 8][4]; /* a thread's share of 64 x 64 numbers */
 SR_DEVICE float (&flat(chunk_sums &c))[SR_CHUNK / 2] {
     return reinterpret_cast<float(&)[SR_CHUNK / 2]>(c);
 }
 
-/* How an operand's tile is contiguous: along what is summed over, or across it; and bytes to the next 16 of the sum. */
+/* How an operand's tile is contiguous: along the dimension that is summed over, or across it; and
+ * bytes to the next 16 of the sum. */
 enum contiguous { ALONG = 0, ACROSS = 1 };
 SR_BOTH constexpr int next_sixteen(contiguous how) {
     return how == ALONG ? 32 : 16 * SR_CHUNK * (int)sizeof(sr_bf16);
 }
 
-/* d (64 x N) = A B, or d += where `add`, summed over 64. */
+/* wgmma: d (64 x N) = A B, or d += where `add`, summed over 64. */
 template <int N, contiguous A, contiguous B>
 SR_DEVICE void multiply_tiles(float (&d)[N / 2], const sr_bf16 *a, const sr_bf16 *b, bool add) {
     const uint64_t left = wgmma_descriptor(a), right = wgmma_descriptor(b);
@@ -175,7 +180,7 @@ SR_DEVICE void pack_sums(uint32_t (&a)[SR_CHUNK / 4], const chunk_sums &w) {
     }
 }
 
-/* Starts products and waits for them; their sums need wgmma_settle. */
+/* Issues GEMMs and waits for them; their accumulators need wgmma_settle. */
 template <class Start> SR_DEVICE void products(const Start &start) {
     wgmma_fence();
     start();
@@ -183,9 +188,10 @@ template <class Start> SR_DEVICE void products(const Start &start) {
     wgmma_wait<0>();
 }
 
-/* ---- what rows do not see ---- */
+/* ---- masks ---- */
 
-/* Weights 0 of keys (columns) after their query (row), and of keys before the query's document, where one begins inside. */
+/* Weight 0 for keys (columns) after their query (row), and for keys before the query's document,
+ * where one begins inside. */
 SR_DEVICE void hide_keys_of_chunk(chunk_sums &w, const sr_chunk_head<false> &head, int t0,
                                   bool documents) {
     const int apart = sums_row() - sums_column();
@@ -208,7 +214,8 @@ SR_DEVICE void hide_keys_of_chunk(chunk_sums &w, const sr_chunk_head<false> &hea
     }
 }
 
-/* Past the last query of the chunk that sees key t0 + row; there is one. Documents begin in order. */
+/* Past the last query of the chunk that sees key t0 + row; there is at least one. `first` never
+ * falls. */
 SR_DEVICE int seen_until(const sr_chunk_head<false> &head, int t0, int row) {
     int sees = row, past = SR_CHUNK;
 #pragma unroll 1
@@ -222,7 +229,8 @@ SR_DEVICE int seen_until(const sr_chunk_head<false> &head, int t0, int row) {
     return past;
 }
 
-/* The same of queries (columns) before their key (row), and of queries whose documents begin after it. */
+/* The same for queries (columns) before their key (row), and for queries whose documents begin
+ * after it. */
 SR_DEVICE void hide_queries_of_chunk(chunk_sums &w, const sr_chunk_head<false> &head, int t0,
                                      bool documents) {
     const int apart = sums_row() - sums_column();
@@ -244,10 +252,10 @@ SR_DEVICE void hide_queries_of_chunk(chunk_sums &w, const sr_chunk_head<false> &
     }
 }
 
-/* ---- the state ---- */
+/* ---- the recurrent state ---- */
 
-/* z = sum_j k_j, as products of 64 x 8 whose pairs of columns add up to it: a thread has two of its numbers. They wait in shared
- * memory, since registers are few. */
+/* z = sum_j k_j, as GEMMs of 64 x 8 whose pairs of columns add up to it: a thread has two of its
+ * numbers. They are kept in shared memory, since registers are scarce. */
 struct chunk_ones {
     float z[2][CHUNK_THREADS];
 
@@ -266,7 +274,7 @@ struct chunk_ones {
     }
 };
 
-/* S^T (values x keys), and z where it waits. */
+/* S^T (values x keys), and z in shared memory. */
 struct chunk_state {
     chunk_sums s;
     chunk_ones &ones;
@@ -279,12 +287,13 @@ struct chunk_state {
 #pragma unroll
         for (int n = 0; n < SR_CHUNK / 2; n++)
             flat(s)[n] = 0;
-        wgmma_settle(flat(s)); /* zero in front of the fence of products, not behind it */
+        wgmma_settle(flat(s)); /* zero before the wgmma fence, not after it */
         ones.put({0, 0, 0, 0});
     }
 
-    /* What `span` of head `number` begins with, in a walk forwards or from the end: one of spans.states, or the sum of some, in
-     * the order of sr_chunked_scan. The state is zero so far. */
+    /* Loads the state before `span` of head `number`, in a walk forwards or from the end: one of
+     * spans.states, or the sum of some, in the order of sr_chunked_scan. The state is zero
+     * before. */
     template <int WARPS>
     SR_DEVICE void get(const sr_chunk_spans &spans, const sr_chunk_head<false> &head, int number,
                        int span, bool from_end) {
@@ -299,7 +308,7 @@ struct chunk_state {
         }
     }
 
-    /* A state that sr_chunk_state<WARPS> left. */
+    /* Adds a state in the layout of sr_chunk_state<WARPS>. */
     template <int WARPS> SR_DEVICE void add(const float *numbers) {
         constexpr int P = sr_chunk_state<WARPS>::P, THREADS = WARPS * SR_WARP;
         const int thread = (int)threadIdx.x;
@@ -318,8 +327,8 @@ struct chunk_state {
         ones.put(z);
     }
 
-    /* Adds a chunk of keys and values, and makes more products with these; each key counts in z as the pairs of rows of `counts`
-     * say. */
+    /* S^T += V' K of a chunk, together with the GEMMs of `more`; the pairs of rows of `counts` are
+     * the weights of the keys in z. */
     template <class More>
     SR_DEVICE void add(const sr_bf16 *keys, const sr_bf16 *values, const sr_bf16 *counts,
                        const More &more) {
@@ -339,13 +348,14 @@ struct chunk_state {
         add(keys, values, counts, [] {});
     }
 
-    /* Rounded: `tile` (values, keys) = S^T. */
+    /* Publishes the state in bf16: `tile` (values, keys) = S^T. */
     SR_DEVICE void publish(sr_bf16 *tile) const {
         pieces_to_tile<SR_CHUNK>(tile + warp_row() * SR_CHUNK, s);
     }
 };
 
-/* A number in the rows 2 i and 2 i + 1 of column `column` of a tile of 8 rows, rounded, and what rounding it left. */
+/* Stores a number to the rows 2 i and 2 i + 1 of column `column` of a tile of 8 rows: its bf16
+ * value, and the rounding error. */
 SR_DEVICE void pair_store(sr_bf16 *tile, int column, int i, float x) {
     const sr_bf16 high = to_bf16(x), low = to_bf16(x - to_float(high));
     tile[sr_tile<SR_CHUNK>::offset(2 * i, column / 8) + column % 8] = high;

@@ -1,5 +1,6 @@
-/* hopper_backward_dkv.cu: linear attention chunk by chunk on Hopper, gradients of keys and values: a walk from the
- * end, whose state sums up queries times gradients of numerators. What a query's weights are scaled with is in its features. */
+/* hopper_backward_dkv.cu: chunked linear attention on Hopper, dK and dV: a walk from the end, whose
+ * state sums queries times gradients of numerators. The row scales of a query are folded into its
+ * features. */
 #include "attention/cuda/linear/hopper.h"
 
 #include "device/cuda/check.h"
@@ -9,18 +10,18 @@ struct key_memory {
     sr_bf16 d_numerators[SR_CHUNK_NUMBERS];
     sr_bf16 keys[SR_CHUNK_NUMBERS], values[SR_CHUNK_NUMBERS];
     sr_bf16 state[SR_CHUNK_NUMBERS]; /* of the queries after the chunk */
-    sr_bf16 out[SR_CHUNK_NUMBERS];   /* gradients on their way */
+    sr_bf16 out[SR_CHUNK_NUMBERS];   /* gradients on their way out */
     sr_bf16 counts[8 * SR_CHUNK];    /* d_row_sums in pairs of rows */
     float d_row_sums[SR_CHUNK];
     float scales[chunk_tiles::pieces][CHUNK_THREADS]; /* of a thread's own pieces of queries */
     chunk_ones z;                                     /* queries times d_row_sums */
     float column[SR_CHUNK];                           /* the same after the chunk */
     uint64_t full;
-    int b, kv, start; /* what is walked; its first chunk, which comes last */
+    int b, kv, start; /* the head that is walked; its first chunk, walked last */
 };
 static_assert(chunk_blocks_fit(sizeof(key_memory), HOPPER_KEY_BLOCKS), "too much memory");
 
-/* 64 rows: C = X state + (X Y^T) Z, where the second is by the chunk's own queries. */
+/* 64 rows: C = X state + (X Y^T) Z, the second term over the chunk's own queries. */
 struct key_rows {
     chunk_sums c;
 
@@ -45,7 +46,7 @@ struct key_rows {
                                  at.t, rows, call.T);
     }
 
-    /* `features` of the warp's keys. */
+    /* Epilogue of dK. `features` of the warp's keys. */
     SR_DEVICE void finish_keys(const chunk_task &task, const sr_rows_place &at,
                                const sr_bf16 *features, sr_bf16 *rows) {
         const sr_attention_view<sr_bf16> &call = task.call;
@@ -58,11 +59,11 @@ struct key_rows {
     }
 };
 
-/* Where documents begin around a chunk. It is asked for anew where it is needed, since registers are few. */
+/* Where documents begin around a chunk. Reloaded where it is needed, since registers are scarce. */
 struct key_chunk {
     sr_chunk_head<false> head;
     int t0;
-    int begins, after; /* the documents of its last token, and of the token after it */
+    int begins, after; /* starts of the documents of its last token, and of the token after it */
 
     SR_DEVICE key_chunk(const key_memory *shared, const sr_attention_view<sr_bf16> &call, int chunk)
         : head(chunk_head<false>(call, shared->b, shared->kv)), t0(chunk * SR_CHUNK) {
@@ -71,12 +72,12 @@ struct key_chunk {
         after = t1 < call.T ? head.first[t1] : call.T;
     }
 
-    /* No document begins in the chunk, nor in front of it or behind. */
+    /* No document begins in the chunk, nor right before or after it. */
     SR_DEVICE bool inside() const {
         return begins < t0 && after < t0;
     }
 
-    /* Rows of keys that later queries do not see get nothing from them. */
+    /* Zeroes rows of keys that later queries do not see. */
     SR_DEVICE void scale(chunk_sums &c) const {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -86,6 +87,7 @@ struct key_chunk {
     }
 };
 
+/* dV = K S + W' dN. */
 SR_DEVICE void value_gradients(key_rows &rows, const key_memory *shared, const key_chunk &at) {
     uint32_t a[SR_CHUNK / 4];
     {
@@ -113,7 +115,7 @@ SR_DEVICE void value_gradients(key_rows &rows, const key_memory *shared, const k
     wgmma_settle(flat(rows.c));
 }
 
-/* And the state, where no document begins. */
+/* dK = V S' + dW' Q; also updates the state where no document begins. */
 SR_DEVICE void key_gradients(key_rows &rows, chunk_state &state, const key_memory *shared,
                              const key_chunk &at) {
     uint32_t a[SR_CHUNK / 4];
@@ -153,7 +155,8 @@ SR_DEVICE void key_gradients(key_rows &rows, chunk_state &state, const key_memor
     wgmma_settle(flat(rows.c));
 }
 
-/* What belongs to a chunk's queries; those past the end count nothing. It is on its way together with the tiles. */
+/* Row scalars of a chunk's queries, 0 past the end. Their loads are in flight together with the
+ * tiles. */
 struct query_numbers {
     float d_row_sum, scale[chunk_tiles::pieces];
 
@@ -177,7 +180,7 @@ struct query_numbers {
     }
 };
 
-/* The state, where documents begin: of queries that see what is before the chunk. */
+/* Updates the state where documents begin: with queries that see tokens before the chunk. */
 SR_DEVICE void add_documents(chunk_state &state, key_memory *shared, const key_chunk &at) {
     if (at.inside())
         return;
@@ -186,7 +189,7 @@ SR_DEVICE void add_documents(chunk_state &state, key_memory *shared, const key_c
             return at.t0 + n < at.head.T && at.head.first[at.t0 + n] < at.t0;
         };
         const int query = (int)threadIdx.x % SR_CHUNK;
-        __syncthreads(); /* nobody reads tiles */
+        __syncthreads(); /* no warp reads the tiles */
         clear_rows(shared->queries, kept);
         clear_rows(shared->d_numerators, kept);
         pair_column(shared->counts, kept(query) ? shared->d_row_sums[query] : 0);
@@ -198,6 +201,14 @@ SR_DEVICE void add_documents(chunk_state &state, key_memory *shared, const key_c
     state.add(shared->queries, shared->d_numerators, shared->counts);
 }
 
+/* A block is one warpgroup and owns one KV head (which has one query head), or one segment of it,
+ * and walks its chunks from the end; the state S = sum q dN' stays in wgmma accumulators. Thread 0
+ * copies Q, K, d_numerator and V of a chunk by TMA, global -> shared, with one mbarrier; every
+ * thread loads its row scalars, global -> registers, at the same time. For each chunk: state
+ * published in shared memory (bf16), row scalars stored, mbarrier wait, features in place, barrier;
+ * wgmma K Q', masked, then dV = K S + W' dN, stored through the `out` tile; wgmma V dN', masked,
+ * then one batch S += dN' Q and dK = V S' + dW' Q, stored the same way; barrier before the next
+ * TMA. Each row is written once by its owner. A segment starts from the states in the workspace. */
 __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_KEY_BLOCKS)
     hopper_key_chunks(const __grid_constant__ chunk_task task) {
     const sr_attention_view<sr_bf16> &call = task.call;
@@ -248,7 +259,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_KEY_BLOCKS)
                                 [&](int n) { return shared->scales[n][thread_again()]; });
         chunk_pieces().features(shared->keys, key_map(call, shared->b), t0, past);
         fence_proxy_async();
-        __syncthreads(); /* features and state are there */
+        __syncthreads(); /* features and state are ready */
         value_gradients(rows, shared, key_chunk(shared, call, chunk));
         if (t0 + warp_row() < past)
             rows.finish_values(task, {shared->b, shared->kv, t0 + warp_row()},
@@ -261,7 +272,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_KEY_BLOCKS)
         if (chunk <= shared->start)
             break;
         add_documents(state, shared, key_chunk(shared, call, chunk));
-        __syncthreads(); /* nobody reads tiles and state any more */
+        __syncthreads(); /* no warp reads tiles and state any more */
         load(t0 - SR_CHUNK);
         numbers.ask(shared, call, t0 - SR_CHUNK);
     }

@@ -1,5 +1,5 @@
-/* hopper_backward_dq.cu: linear attention chunk by chunk on Hopper, gradients of the queries: the walk of the
- * forward pass, with gradients of numerators in place of queries. */
+/* hopper_backward_dq.cu: chunked linear attention on Hopper, dQ: the walk of the forward pass, with
+ * gradients of numerators in place of queries. */
 #include "attention/cuda/linear/hopper.h"
 
 #include "attention/cuda/shared/backward_preprocess.h"
@@ -14,18 +14,18 @@ struct query_memory {
     chunk_ones z;
     float column[SR_CHUNK]; /* z before the chunk */
     uint64_t full, queries_full;
-    int b, h, kv, end; /* what is walked, and where that ends */
+    int b, h, kv, end; /* the head that is walked, and the end */
 };
 static_assert(chunk_blocks_fit(sizeof(query_memory), HOPPER_QUERY_BLOCKS), "too much memory");
 
-/* Gradients of the features of 64 queries. Those of the sums of weights, which are not known before the numerators' part is,
- * are multiplied with the sums of the keys that each query sees, E. */
+/* Gradients of the features of 64 queries. Those of the row sums, which are known only after the
+ * numerators' part, are multiplied by E, the sum of the keys that each query sees. */
 struct gradient_rows {
     chunk_sums c;
-    float sum[2];    /* gradients of the sums of weights */
-    float factor[2]; /* what the score and its row multiply with */
+    float sum[2];    /* gradients of the row sums */
+    float factor[2]; /* of the score and of the row */
 
-    /* Products with the state before the chunk; of A with the chunk's own keys. */
+    /* GEMMs with the state before the chunk; of A with the chunk's own keys. */
     SR_DEVICE void read(const query_memory *shared) {
         multiply_tiles<SR_CHUNK, ALONG, ACROSS>(flat(c), shared->d_numerators, shared->state,
                                                 false);
@@ -34,7 +34,8 @@ struct gradient_rows {
         multiply_packed(c, a, shared->keys);
     }
 
-    /* What was saved of rows: their sums where there is no norm, else gradients that were computed before. */
+    /* Loads the saved numbers of rows: their sums where there is no norm, else the gradients of the
+     * backward preprocess. */
     SR_DEVICE void ask(const sr_attention_view<sr_bf16> &call, int b, int h, int t) {
         const bool plain = call.choices.norm == SRNN_NORM_NONE;
 #pragma unroll
@@ -45,7 +46,8 @@ struct gradient_rows {
         }
     }
 
-    /* What backward asks of rows, of what was asked for. */
+    /* The gradients of the row sums and the factors of rows; for plain rows, stored for the dK/dV
+     * kernel. */
     SR_DEVICE void answer(const sr_attention_view<sr_bf16> &call, int b, int h, int t,
                           const sr_bf16 *features) {
         const float coefficient = call.score.coefficient[1];
@@ -62,7 +64,7 @@ struct gradient_rows {
                 factor[half] *= coefficient;
                 continue;
             }
-            if (call.choices.only_divided) { /* as most are: without the questions below */
+            if (call.choices.only_divided) { /* the common case: without the branches below */
                 const float scale = 1 / sum_denominator(call.choices, sum[half]);
                 sum[half] = -coefficient * dot[half] * scale;
                 factor[half] = coefficient * scale;
@@ -82,8 +84,8 @@ struct gradient_rows {
         }
     }
 
-    /* C += sum E: first the rounded sums times the chunk's keys, then what rounding them left; `before`: whether a row sees what
-     * is before the chunk. */
+    /* C += sum E: first the sums in bf16 times the chunk's keys, then their rounding errors;
+     * `before`: whether a row sees tokens before the chunk. */
     SR_DEVICE void add_sums(const query_memory *shared, const sr_chunk_head<false> &head, int t0,
                             bool documents, const bool (&before)[2]) {
         float left[2] = {sum[0], sum[1]};
@@ -111,7 +113,7 @@ struct gradient_rows {
                         fmaf(sum[e / 2], shared->column[8 * n + sums_column() + e % 2], c[n][e]);
     }
 
-    /* `features` of the warp's queries, whose place becomes that of the gradients. */
+    /* Epilogue. `features` of the warp's queries, overwritten by the gradients. */
     SR_DEVICE void finish(const chunk_task &task, int b, int h, int t, sr_bf16 *features) {
         const sr_attention_view<sr_bf16> &call = task.call;
 #pragma unroll
@@ -125,7 +127,7 @@ struct gradient_rows {
     }
 };
 
-/* Gradients of the weights of the chunk's pairs, as far as they come from numerators, rounded. */
+/* Gradients of the weights of the chunk's pairs, the numerators' part, in bf16. */
 SR_DEVICE void differentiate(uint32_t (&a)[SR_CHUNK / 4], const query_memory *shared,
                              const sr_chunk_head<false> &head, int t0, bool documents) {
     chunk_sums d;
@@ -138,6 +140,14 @@ SR_DEVICE void differentiate(uint32_t (&a)[SR_CHUNK / 4], const query_memory *sh
     pack_sums(a, d);
 }
 
+/* A block is one warpgroup and owns one head, or one segment of it, and walks its chunks in order;
+ * the state S stays in wgmma accumulators. Thread 0 copies K, V and d_numerator of a chunk by TMA,
+ * global -> shared, with one mbarrier, and Q with another. For each chunk: state published in
+ * shared memory (bf16), mbarrier wait, features of K in place, barrier; wgmma dN V', masked in
+ * registers; one batch of wgmma: S += V' K, dQ = dN S_before + dW K; wait for Q, its features,
+ * barrier; per-row numbers, and for row sums two more wgmma; barrier; the next TMA of K, V and dN
+ * starts while the epilogue stores the rows through the query tile; barrier; then that of Q. A
+ * segment starts from the states in the workspace. */
 __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_QUERY_BLOCKS)
     hopper_query_chunks(const __grid_constant__ chunk_task task) {
     const sr_attention_view<sr_bf16> &call = task.call;
@@ -186,7 +196,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_QUERY_BLOCKS)
         const sr_chunk_head<false> head = chunk_head<false>(call, shared->b, shared->kv);
         /* Where the document of the chunk's last token begins. */
         const int begins = head.first[min(t0 + SR_CHUNK, past) - 1];
-        const bool documents = begins > t0; /* one begins inside */
+        const bool documents = begins > t0; /* a document begins inside */
         bool before[2] = {true, true};
         gradient_rows rows;
         uint32_t a[SR_CHUNK / 4];
@@ -198,7 +208,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_QUERY_BLOCKS)
         mbarrier_wait(&shared->full, chunk % 2);
         chunk_pieces().features(shared->keys, key_map(call, shared->b), t0, past);
         fence_proxy_async();
-        __syncthreads(); /* features and state are there */
+        __syncthreads(); /* features and state are ready */
         differentiate(a, shared, head, t0, documents);
         if (begins >= t0) {
             products([&] { rows.read(shared); });
@@ -219,23 +229,23 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_QUERY_BLOCKS)
         rows.ask(call, shared->b, shared->h, t0 + own);
         mbarrier_wait(&shared->queries_full, chunk % 2);
         chunk_pieces().features(shared->queries, query_map(call, shared->b), t0, past);
-        __syncthreads(); /* and those of queries */
+        __syncthreads(); /* features of queries are ready */
         rows.answer(call, shared->b, shared->h, t0 + own, shared->queries + own * SR_CHUNK);
         if (call.choices.sums_rows)
             rows.add_sums(shared, head, t0, documents, before);
         if (documents) {
             const auto kept = [&](int row) { return t0 + row >= begins; };
-            __syncthreads(); /* nobody reads tiles */
+            __syncthreads(); /* no warp reads the tiles */
             clear_rows(shared->keys, kept);
             clear_rows(shared->values, kept);
             fence_proxy_async();
-            __syncthreads(); /* what does not count is zero */
+            __syncthreads(); /* tokens that do not count are zero */
         }
         if (begins >= t0) {
             state.clear();
             state.add(shared->keys, shared->values, shared->ones);
         }
-        __syncthreads(); /* nobody reads tiles and state any more, but for queries */
+        __syncthreads(); /* no warp reads tiles and state any more, except for the queries */
         const bool more = chunk + 1 < shared->end;
         if (more)
             load(t0 + SR_CHUNK);
@@ -244,7 +254,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_QUERY_BLOCKS)
         if (!more)
             break;
         fence_proxy_async();
-        __syncthreads(); /* nor these */
+        __syncthreads(); /* nor the queries */
         load_queries(t0 + SR_CHUNK);
     }
 }

@@ -1,4 +1,4 @@
-/* hopper_forward.cu: linear attention chunk by chunk on Hopper, forward. */
+/* hopper_forward.cu: chunked linear attention on Hopper, forward. */
 #include "attention/cuda/linear/hopper.h"
 
 #include "device/cuda/check.h"
@@ -9,15 +9,16 @@ struct forward_memory {
     sr_bf16 state[SR_CHUNK_NUMBERS];   /* before the chunk */
     sr_bf16 weights[SR_CHUNK_NUMBERS]; /* and rows on their way out */
     sr_bf16 sums[8 * SR_CHUNK];        /* z in pairs of rows, before the chunk */
-    sr_bf16 ones[8 * SR_CHUNK];        /* 1 and 0, in pairs of rows: what keys count in z */
+    sr_bf16 ones[8 * SR_CHUNK];        /* 1 and 0, in pairs of rows: the weights of keys in z */
     chunk_ones z;
     uint64_t full;
-    int b, h, kv, end; /* what is walked, and where that ends */
+    int b, h, kv, end; /* the head that is walked, and the end */
 };
 static_assert(chunk_blocks_fit(sizeof(forward_memory), HOPPER_PLAIN_BLOCKS), "too much memory");
 
-/* The weights of the chunk's pairs, rounded; and sums of the weights of a thread's two rows, but for the score's coefficient, of
- * the chunk's keys and, where `before`, of those before it. */
+/* The weights of the chunk's pairs, in bf16 to shared memory; and the row sums of a thread's two
+ * rows, without the score's coefficient, over the chunk's keys and, where `before`, over earlier
+ * ones. */
 SR_DEVICE void weigh(float (&sum)[2], forward_memory *shared, const sr_chunk_head<false> &head,
                      int t0, bool documents, const float (&before)[2]) {
     chunk_sums w;
@@ -43,7 +44,7 @@ SR_DEVICE void weigh(float (&sum)[2], forward_memory *shared, const sr_chunk_hea
     }
 }
 
-/* Products for the numerators of 64 rows: with the state, and with the chunk's own values. */
+/* GEMMs for the numerators of 64 rows: with the state, and with the chunk's own values. */
 SR_DEVICE void read_state(chunk_sums &c, const forward_memory *shared) {
     multiply_tiles<SR_CHUNK, ALONG, ALONG>(flat(c), shared->queries, shared->state, false);
 }
@@ -51,7 +52,8 @@ SR_DEVICE void visit_values(chunk_sums &c, const forward_memory *shared) {
     multiply_tiles<SR_CHUNK, ALONG, ACROSS>(flat(c), shared->weights, shared->values, true);
 }
 
-/* Where a document begins in the chunk: rows of it see nothing before, and the state afterwards has nothing else. */
+/* For a chunk in which a document begins: its rows see nothing before it, and the state afterwards
+ * holds nothing else. */
 SR_DEVICE void walk_documents(chunk_sums &c, chunk_state &state, forward_memory *shared, int begun,
                               const float (&before)[2]) {
     products([&] { read_state(c, shared); });
@@ -64,17 +66,17 @@ SR_DEVICE void walk_documents(chunk_sums &c, chunk_state &state, forward_memory 
     state.clear();
     if (begun > 0) {
         const auto kept = [&](int row) { return row >= begun; };
-        __syncthreads(); /* nobody reads tiles */
+        __syncthreads(); /* no warp reads the tiles */
         clear_rows(shared->keys, kept);
         clear_rows(shared->values, kept);
         fence_proxy_async();
-        __syncthreads(); /* what does not count is zero */
+        __syncthreads(); /* tokens that do not count are zero */
     }
     state.add(shared->keys, shared->values, shared->ones);
 }
 
-/* Where rows have no norm, what their numerators are multiplied with, and the sums of their weights kept for backward; else
- * these sums. */
+/* For rows without a norm: the factors of their numerators, with the row sums saved for backward;
+ * else the row sums. */
 template <bool PLAIN>
 SR_DEVICE void finish_sums(float (&sum)[2], const sr_attention_view<sr_bf16> &call,
                            const sr_rows_place &place) {
@@ -89,7 +91,7 @@ SR_DEVICE void finish_sums(float (&sum)[2], const sr_attention_view<sr_bf16> &ca
                 call.row_sum[at] = sum[half];
                 call.maximum[at] = 0;
             }
-            if (call.choices.only_divided) /* as most are: without the questions of row_facts */
+            if (call.choices.only_divided) /* the common case: without the branches of row_facts */
                 sum[half] = coefficient / sum_denominator(call.choices, sum[half]);
             else
                 sum[half] =
@@ -99,7 +101,7 @@ SR_DEVICE void finish_sums(float (&sum)[2], const sr_attention_view<sr_bf16> &ca
     }
 }
 
-/* From numerators and what finish_sums made, the outputs. `rows`: the warp's. */
+/* Epilogue: outputs from numerators and the result of finish_sums. `rows`: the warp's own. */
 template <bool PLAIN>
 SR_DEVICE void finish_outputs(chunk_sums &c, const float (&sum)[2], const chunk_task &task,
                               const sr_rows_place &place, sr_bf16 *rows) {
@@ -112,11 +114,19 @@ SR_DEVICE void finish_outputs(chunk_sums &c, const float (&sum)[2], const chunk_
         store_rows<SR_CHUNK>(head_rows(call.o, place.b, place.h, SR_CHUNK, task.aligned.o), c,
                              place.t, rows, call.T);
     } else {
-        const float mine = threadIdx.x % 4 == 0 ? 1 : 0; /* each lane has all of the sum */
+        const float mine = threadIdx.x % 4 == 0 ? 1 : 0; /* each lane has the whole sum */
         store_outputs<SR_CHUNK>(call, task.aligned, place, c, {mine * sum[0], mine * sum[1]}, rows);
     }
 }
 
+/* A block is one warpgroup and owns one head, or one segment of it, and walks its chunks in order;
+ * the state S stays in wgmma accumulators. Thread 0 copies Q, K and V of a chunk by TMA, global ->
+ * shared, one mbarrier per chunk, one stage: other resident blocks hide its latency. For each
+ * chunk: state published in shared memory (bf16), mbarrier wait, features in place, proxy fence,
+ * barrier; wgmma Q K' and Q z, masked weights to shared memory; one batch of wgmma: S += V' K, rows
+ * = Q S_before + W V; barrier; the next chunk's TMA starts while the epilogue stores the rows
+ * through the weights' tile. Chunks in which a document begins take walk_documents instead. A
+ * segment starts from the states in the workspace. */
 template <bool PLAIN>
 __global__ void __launch_bounds__(CHUNK_THREADS,
                                   PLAIN ? HOPPER_PLAIN_BLOCKS : HOPPER_FORWARD_BLOCKS)
@@ -157,7 +167,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS,
         const sr_chunk_head<false> head = chunk_head<false>(call, shared->b, shared->kv);
         /* Where the document of the chunk's last token begins. */
         const int begins = head.first[min(t0 + SR_CHUNK, past) - 1];
-        float before[2] = {1, 1}, sum[2]; /* whether a row sees what is before the chunk */
+        float before[2] = {1, 1}, sum[2]; /* whether a row sees tokens before the chunk */
         chunk_sums c;
         state.publish(shared->state);
 #pragma unroll
@@ -167,7 +177,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS,
         chunk_pieces().features(shared->queries, query_map(call, shared->b), t0, past);
         chunk_pieces().features(shared->keys, key_map(call, shared->b), t0, past);
         fence_proxy_async();
-        __syncthreads(); /* features and state are there */
+        __syncthreads(); /* features and state are ready */
         if (begins >= t0)
 #pragma unroll
             for (int half = 0; half < 2; half++)
@@ -182,7 +192,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS,
                 visit_values(c, shared);
             });
         wgmma_settle(flat(c));
-        __syncthreads(); /* nobody reads tiles and state any more */
+        __syncthreads(); /* no warp reads tiles and state any more */
         if (chunk + 1 < shared->end)
             load(t0 + SR_CHUNK);
         if (t0 + warp_row() < past)

@@ -1,4 +1,4 @@
-/* linear.cu: attention in bf16 chunk by chunk: the kernel around its cores. */
+/* linear.cu: chunked linear attention in bf16: supported problems, and the steps of a call. */
 #include "attention/cuda/linear/linear.h"
 
 #include "attention/cuda/shared/computes.h"

@@ -1,18 +1,21 @@
-/* linear.h (private): attention chunk by chunk on tensor cores: pairs inside a chunk, and a state between chunks.
+/* linear.h (private): chunked linear attention on tensor cores: pairs inside a chunk, and a
+ * recurrent state between chunks.
  *
  * A block walks the chunks of a head. The state of linear attention, S = sum_j k_j v_j^T, stays in
- * the registers of its warps as float sums; before each chunk it is rounded to bf16 in shared memory, where all rows of
- * the chunk multiply with it. A warp has 16 rows of the chunk and 16 columns of the values.
+ * the registers of its warps as float sums; before each chunk it is rounded to bf16 in shared
+ * memory, where all rows of the chunk multiply with it. A warp has 16 rows of the chunk and 16
+ * columns of the values.
  *
- * There are four walks of one kind: rows X of a chunk get C = X M + sum over pieces of (X Y^T) Z, where M, the state, is the
- * sum of Y Z^T over the chunks that were walked before:
+ * There are four walks of one kind: rows X of a chunk get C = X M + sum over pieces of (X Y^T) Z,
+ * where M, the state, is the sum of Y Z^T over the chunks walked before:
  *     outputs              X = q    Y = k    Z = v     forwards
  *     gradients of q       X = dN   Y = v    Z = k     forwards
  *     gradients of v       X = k    Y = q    Z = dN    from the end
  *     gradients of k       X = v    Y = dN   Z = q     from the end
  *
- * Products and bytes are few, so instructions beside the products decide the time: a thread copies the same columns of each
- * tile and makes features of what it copied itself, and what a row has in common is multiplied once. */
+ * GEMMs and bytes are few, so other instructions decide the time: a thread copies the same columns
+ * of each tile and computes features of what it copied itself, and factors of a whole row are
+ * multiplied once. */
 #ifndef SR_ATTENTION_CUDA_LINEAR_LINEAR_H
 #define SR_ATTENTION_CUDA_LINEAR_LINEAR_H
 
@@ -28,25 +31,26 @@ SR_DEVICE int warp_number() {
     return of_warp((int)threadIdx.x / SR_WARP);
 }
 
-/* The first of a warp's 16 rows of a chunk. Rows have 1 to SR_CHUNK_ROWS pieces to visit: each warp has each place in turn,
- * since warp n of all blocks is in the same quarter of a multiprocessor. */
+/* The first of a warp's 16 rows of a chunk. Rows have 1 to SR_CHUNK_ROWS pieces to visit: warps
+ * rotate through the places, since warp n of all blocks is in the same quarter of a
+ * multiprocessor. */
 SR_DEVICE int chunk_own(int warp, int chunk) {
     return 16 * ((warp + chunk) % SR_CHUNK_ROWS);
 }
 
-/* Numbers of a state as its warps keep it. */
+/* Numbers of a state in the register layout of its warps. */
 enum { SR_STATE_NUMBERS = 2 * SR_CHUNK_ROWS * SR_WARP * 20 };
 
-/* Heads that are too few to fill a GPU, or the last of many that are left over when it was filled some times, are cut into
- * spans that are walked side by side, once the states before them are known. Heads are those of keys and values, b * Hkv +
- * kv; each has `group` blocks, or that many a span. */
+/* Heads that are too few to fill a GPU, or the remainder of many after full waves, are cut into
+ * segments that are walked in parallel, once the states before them are known. Heads are those of
+ * keys and values, b * Hkv + kv; each has `group` blocks, or that many per segment. */
 struct sr_chunk_spans {
     int heads, group, chunks; /* chunks of a head */
-    int whole;                /* so many heads are not cut */
-    int count, each;          /* spans of the others; chunks of a span */
+    int whole;                /* number of heads that are not cut */
+    int count, each;          /* segments of the others; chunks of a segment */
     float *states;            /* (heads - whole, count, SR_STATE_NUMBERS) */
-    bool
-        apart; /* they are what the span before each adds: a walk sums them up where it reads them */
+    /* states holds what the segment before each adds: a walk sums them as it reads them */
+    bool apart;
 
     SR_BOTH int cut_blocks(int spans) const {
         return (heads - whole) * group * spans;
@@ -59,7 +63,8 @@ struct sr_chunk_spans {
     }
 };
 
-/* What a block walks: chunks start .. end-1 of a head, where row = (b * Hkv + kv) * group + its place in the group. */
+/* The walk of a block: chunks start .. end-1 of a head, where row = (b * Hkv + kv) * group + its
+ * place in the group. */
 struct sr_chunk_walk {
     int row, span, start, end;
 };
@@ -73,13 +78,14 @@ SR_DEVICE sr_chunk_walk chunk_walk(const sr_chunk_spans &spans, int block) {
     return {before + row, span, start, min(start + spans.each, spans.chunks)};
 }
 
-/* Whether what backward asks of rows follows from <d_o, numerator>, which for a query is that of its features and their
- * gradient: then numerators are not kept, and the gradients of queries come with it. */
+/* Whether the per-row numbers of the backward pass follow from <d_o, numerator>, which for a query
+ * is the dot product of its features and their gradient: then numerators are not saved, and the dQ
+ * kernel computes these numbers. */
 static inline bool sr_chunked_plain(const sr_attention_view<sr_bf16> &call) {
     return call.choices.norm == SRNN_NORM_NONE;
 }
 
-/* The cores; each has memory for states, and makes what it begins with. */
+/* The cores; each has workspace for states, and computes those it starts from. */
 struct sr_chunk_room {
     int multiprocessors;
     float *states;
@@ -94,26 +100,27 @@ srnn_status sr_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
                                      const sr_mma_alignment &aligned, const sr_chunk_room &room,
                                      cudaStream_t stream);
 
-/* Blocks of four warps that registers are shared out for, where weights do not decay; before Hopper shared memory has no room
- * for more than two or three. */
+/* Blocks of four warps for which registers are allotted, where weights do not decay; before Hopper
+ * shared memory has no room for more than two or three. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define SR_CHUNK_BLOCKS 2
 #else
 #define SR_CHUNK_BLOCKS 4
 #endif
 
-/* How many blocks of the cores a multiprocessor has at a time. */
+/* Resident blocks of the cores per multiprocessor. */
 enum { SR_FORWARD_BLOCKS = 4, SR_QUERY_BLOCKS = 3, SR_KEY_BLOCKS = 2 };
 
-/* Where `blocks` blocks run at a time; `states` is not set. */
+/* The segments where `blocks` blocks are resident; `states` is not set. */
 sr_chunk_spans sr_chunked_spans(int heads, int group, int T, int blocks);
 
-/* How many states such spans need room for. */
+/* The number of states that such segments need workspace for. */
 size_t sr_chunked_states(const srnn_problem *problem, int group, int blocks);
 
-/* spans.states: the states of keys and values before all spans but the first; of queries and gradients of numerators after all
- * but the last, of a walk from the end, where heads have no group; and from what the span before each adds, unless it stays
- * `apart`, the states before spans of a walk forwards or from the end. */
+/* Fill spans.states: the states of keys and values before all segments but the first; of queries
+ * and gradients of numerators after all but the last, for a walk from the end, where heads have no
+ * group; and the scan, from what the segment before each adds (unless it stays `apart`) to the
+ * states before segments, for a walk forwards or from the end. */
 srnn_status sr_chunked_key_states(const sr_attention_view<sr_bf16> &call,
                                   const sr_mma_alignment &aligned, const sr_chunk_spans &spans,
                                   cudaStream_t stream);
@@ -123,9 +130,9 @@ srnn_status sr_chunked_query_states(const sr_attention_view<sr_bf16> &call,
 srnn_status sr_chunked_scan(const sr_attention_view<sr_bf16> &call, const sr_chunk_spans &spans,
                             bool from_end, cudaStream_t stream);
 
-/* ---- tiles on their way, and features made where they lie ---- */
+/* ---- tiles in flight, and features computed in place ---- */
 
-/* What makes features of the rows of q or k. */
+/* The feature map of the rows of q or k. */
 struct sr_feature_map {
     srnn_feature feature;
     const float *inverse; /* (T, D) of unit_heads; else NULL */
@@ -161,8 +168,8 @@ struct sr_piece_row {
     }
 };
 
-/* One head's rows, chunk by chunk; a thread of the block moves 8 columns of `pieces` rows of each. Where they are is not kept in
- * registers, which are few. */
+/* One head's rows, chunk by chunk; a thread of the block moves 8 columns of `pieces` rows of each.
+ * Addresses are recomputed, not kept in registers, which are scarce. */
 template <int THREADS> struct sr_chunk_tiles {
     using Tile = sr_tile<SR_CHUNK>;
     static constexpr int apart = THREADS / Tile::chunks, pieces = SR_CHUNK / apart;
@@ -170,7 +177,8 @@ template <int THREADS> struct sr_chunk_tiles {
 
     sr_head_rows<const sr_bf16> head;
 
-    /* The thread's first row; where its first piece lies in a tile; how many of its columns exist. */
+    /* The thread's first row; where its first piece lies in a tile; how many of its columns
+     * exist. */
     static SR_DEVICE int row() {
         return thread_again() / Tile::chunks;
     }
@@ -181,8 +189,8 @@ template <int THREADS> struct sr_chunk_tiles {
         return max(0, min(8, head.columns - sr_piece_row::column(0)));
     }
 
-    /* Starts the copy of rows t0 .. t0+SR_CHUNK-1; those from `past` on and columns past the end become zero. Complete
-     * after cp_async_wait and a barrier. */
+    /* Starts the cp.async copy of rows t0 .. t0+SR_CHUNK-1; those from `past` on and columns past
+     * the end become zero. Complete after cp_async_wait and a barrier. */
     SR_DEVICE void load(sr_bf16 *tile, int t0, int past) const {
         if (!head.aligned || head.columns < SR_CHUNK || t0 + SR_CHUNK > past) {
             load_some(tile, t0, past);
@@ -197,7 +205,7 @@ template <int THREADS> struct sr_chunk_tiles {
         }
     }
 
-    /* The same where some of it does not exist, or not as 16 bytes. */
+    /* The same where part of it does not exist, or is not aligned to 16 bytes. */
     SR_DEVICE void load_some(sr_bf16 *tile, int t0, int past) const {
 #pragma unroll 1
         for (int n = 0; n < pieces; n++) {
@@ -218,8 +226,8 @@ template <int THREADS> struct sr_chunk_tiles {
         }
     }
 
-    /* Zero for tokens of other documents, which count nothing in a state: there even nothing times what is not a number is
-     * not one. By all threads, between barriers. */
+    /* Zeroes tokens of other documents, which do not count in a state: their factor is 0, but 0
+     * times NaN is NaN. By all threads, between barriers. */
     static SR_DEVICE void clear(sr_bf16 *tile, const float *factor) {
 #pragma unroll 1
         for (int n = 0; n < pieces; n++)
@@ -244,8 +252,9 @@ template <int THREADS> struct sr_chunk_tiles {
         store_vector(reinterpret_cast<uint32_t *>(at), pairs);
     }
 
-    /* Features of the thread's own pieces, which become zero past the last column, and finite from row `past` on; piece n
-     * times scale(n). After the thread's own copies have come, and before the barrier that shows them to others. */
+    /* Features of the thread's own pieces, which become zero past the last column, and finite from
+     * row `past` on; piece n times scale(n). After the thread's own copies have landed, and before
+     * the barrier that publishes them. */
     template <class Scale>
     SR_DEVICE void features(sr_bf16 *tile, const sr_feature_map &map, int t0, int past,
                             const Scale &scale) const {
@@ -281,40 +290,42 @@ template <int THREADS> struct sr_chunk_tiles {
     }
 };
 
-/* ---- where documents end and how weights decay ---- */
+/* ---- documents and decay ---- */
 
-/* What a head says about its tokens. */
+/* Document starts and decays of a head's tokens. */
 template <bool DECAYS> struct sr_chunk_head {
     const int32_t *first; /* (T) of the batch row */
-    const double
-        *decay; /* (T) of the kv head; read only where weights decay; NULL: they do not after all */
+    /* (T) of the KV head; read only where weights decay; NULL: they do not */
+    const double *decay;
     int T;
 
-    /* exp(C_to - C_from); one document has both. */
+    /* exp(C_to - C_from), within one document. */
     SR_DEVICE float between(int from, int to) const {
         if constexpr (DECAYS)
             return decay ? exp2f((float)(decay[to] - decay[from]) * SR_LOG2_E) : 1;
         return 1;
     }
 
-    /* What the state before t0 counts for token t at t0 or later: nothing where a document begins between. */
+    /* The weight of the state before t0 for token t at t0 or later: 0 where a document begins in
+     * between. */
     SR_DEVICE float from_before(int t0, int t) const {
         const int inside = min(t, T - 1);
         return t0 == 0 || first[inside] >= t0 ? 0 : between(t0 - 1, inside);
     }
 
-    /* What token t of a chunk counts in the state after `last`, its last token. */
+    /* The weight of token t of a chunk in the state after `last`, its last token. */
     SR_DEVICE float until(int last, int t) const {
         return t > last || t < first[last] ? 0 : between(t, last);
     }
 
-    /* What the state before t0 counts in the state after `last`; the document of `last` begins at `begins`. */
+    /* The weight of the state before t0 in the state after `last`; the document of `last` begins at
+     * `begins`. */
     SR_DEVICE float across(int t0, int last, int begins) const {
         return begins < t0 ? between(t0 - 1, last) : 0;
     }
 
-    /* The same for a walk from the end: what queries from t1 on count for token t before; what query t, at t0 or later,
-     * counts for tokens before t0. */
+    /* The same for a walk from the end: the weight of queries from t1 on for token t before them;
+     * of query t, at t0 or later, for tokens before t0. */
     SR_DEVICE float from_after(int t1, int t) const {
         return t1 >= T || t < first[t1] ? 0 : between(t, t1);
     }
@@ -322,7 +333,8 @@ template <bool DECAYS> struct sr_chunk_head {
         return t >= T || first[t] >= t0 ? 0 : between(t0, t);
     }
 
-    /* What the state of queries from t1 on, whose document begins at `begins`, counts before t0. */
+    /* The weight before t0 of the state of queries from t1 on, whose document begins at
+     * `begins`. */
     SR_DEVICE float back_across(int t0, int t1, int begins) const {
         return begins < t0 ? between(t0, t1) : 0;
     }
@@ -335,7 +347,7 @@ SR_DEVICE sr_chunk_head<DECAYS> chunk_head(const sr_attention_view<sr_bf16> &cal
             decay ? decay + call.row_index(call.Hkv, b, kv, 0) : nullptr, call.T};
 }
 
-/* What a state before span n of a walk counts in the state after it: for sums of what spans add. */
+/* The weight of a state before segment n of a walk in the state after it. */
 template <bool DECAYS>
 SR_DEVICE float factor_across(const sr_chunk_head<DECAYS> &head, const sr_chunk_spans &spans,
                               int span, bool from_end) {
@@ -360,8 +372,9 @@ SR_DEVICE void decay_pairs(float (&w)[SR_PIECE], const sr_chunk_head<DECAYS> &he
     }
 }
 
-/* Weights 0 for what query t + row of a 16 x 16 piece does not see: keys after it, and of other documents where some begin in
- * the chunk. Pieces from key `key` on, up to the queries' own. */
+/* Weight 0 for keys that query t + row of a 16 x 16 piece does not see: later ones, and those of
+ * other documents where some begin in the chunk. Pieces from key `key` on, up to the queries'
+ * own. */
 template <bool DECAYS>
 SR_DEVICE void hide_keys(float (&w)[SR_PIECE], const sr_chunk_head<DECAYS> &head, int t, int key,
                          bool documents) {
@@ -381,7 +394,7 @@ SR_DEVICE void hide_keys(float (&w)[SR_PIECE], const sr_chunk_head<DECAYS> &head
     }
 }
 
-/* The same for the queries of a piece from `query` on, of which some do not see key t + row. */
+/* The same for the queries of a piece from `query` on, some of which do not see key t + row. */
 template <bool DECAYS>
 SR_DEVICE void hide_queries(float (&w)[SR_PIECE], const sr_chunk_head<DECAYS> &head, int t,
                             int query, bool documents) {
@@ -398,12 +411,12 @@ SR_DEVICE void hide_queries(float (&w)[SR_PIECE], const sr_chunk_head<DECAYS> &h
     }
 }
 
-/* x times factor; what is multiplied with nothing does not matter, even if it is not a number. */
+/* x times factor, and 0 for factor 0 even if x is NaN or infinite. */
 SR_DEVICE float counted(float x, float factor) {
     return factor == 0 ? 0 : x * factor;
 }
 
-/* Row `half` of the lane's two of C times factor, where that can be 0 because the row does not count. */
+/* Row `half` of the lane's two of C times factor, which may be 0. */
 template <int P> SR_DEVICE void scale_row(float (&c)[P][4], int half, float factor) {
 #pragma unroll
     for (int n = 0; n < P; n++) {
@@ -412,7 +425,8 @@ template <int P> SR_DEVICE void scale_row(float (&c)[P][4], int half, float fact
     }
 }
 
-/* P pieces of 16 rows of a tile, from column 8 `begin` on, = C. By a warp; complete after a barrier or __syncwarp. */
+/* Stores C to P pieces of 16 rows of a tile, from column 8 `begin` on. One warp; complete after a
+ * barrier or __syncwarp. */
 template <int WIDTH, int P>
 SR_DEVICE void pieces_to_tile(sr_bf16 *rows, const float (&c)[P][4], int begin = 0) {
     const int lane = thread_again() % SR_WARP;
@@ -424,9 +438,10 @@ SR_DEVICE void pieces_to_tile(sr_bf16 *rows, const float (&c)[P][4], int begin =
     }
 }
 
-/* ---- the state ---- */
+/* ---- the recurrent state ---- */
 
-/* A: the transposed columns 16 c .. 16 c + 15 of the tile, as rows; it is summed over rows row .. row+15. */
+/* A: the transposed columns 16 c .. 16 c + 15 of the tile, as rows; the sum is over rows row ..
+ * row+15. */
 template <int WIDTH>
 SR_DEVICE void load_a_columns(uint32_t (&a)[4], const sr_bf16 *tile, int row, int c) {
     const int lane = threadIdx.x % SR_WARP;
@@ -434,7 +449,8 @@ SR_DEVICE void load_a_columns(uint32_t (&a)[4], const sr_bf16 *tile, int row, in
         a, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, c, lane / 8 % 2));
 }
 
-/* What the tokens of a chunk count in the state after it. Shared memory, (tokens) each; NULL: all are 1. */
+/* The weights of the tokens of a chunk in the state after it. Shared memory, (tokens) each; NULL:
+ * all are 1. */
 struct sr_token_factors {
     const float *values, *ones; /* in S; in z */
 };
@@ -450,15 +466,15 @@ SR_DEVICE void scale_columns(uint32_t (&a)[4], const float *factor, int step) {
     }
 }
 
-/* A warp's part of S^T: 16 columns of the values by all columns of the keys, or half of them where eight warps share it; and
- * where rows are summed, 16 numbers of z = sum_j k_j. */
+/* A warp's part of S^T: 16 columns of the values by all columns of the keys, or half of them where
+ * eight warps share it; and for row sums, 16 numbers of z = sum_j k_j. */
 template <int WARPS> struct sr_chunk_state {
     static constexpr int P = SR_CHUNK / 8 * SR_CHUNK_ROWS / WARPS;
     float s[P][4];
     float z[4]; /* rows 0 .. 7 are alike: its first 8 numbers; rows 8 .. 15: the others */
 
-    int value_at,
-        key_at; /* the columns of values / 16, which are also those of z; the first of keys / 16 */
+    /* the columns of values / 16, which are also those of z; the first of keys / 16 */
+    int value_at, key_at;
 
     SR_DEVICE explicit sr_chunk_state(int warp)
         : value_at(warp % SR_CHUNK_ROWS), key_at(warp / SR_CHUNK_ROWS * (P / 2)) {
@@ -485,7 +501,7 @@ template <int WARPS> struct sr_chunk_state {
         each([&](float &x, int at) { x = numbers[at]; });
     }
 
-    /* Adds a chunk of keys and values. */
+    /* S^T += V^T K of a chunk. */
     SR_DEVICE void add(const sr_bf16 *keys, const sr_bf16 *values, bool sums,
                        const sr_token_factors &factors) {
 #pragma unroll 1
@@ -517,7 +533,8 @@ template <int WARPS> struct sr_chunk_state {
         mma_m16n8k16(z, lower, b + 2);
     }
 
-    /* Rounded: `tile` (values, keys) = S^T, `column` (keys) = z. Complete after a barrier. */
+    /* Publishes the state in bf16: `tile` (values, keys) = S^T, `column` (keys) = z. Complete after
+     * a barrier. */
     SR_DEVICE void publish(sr_bf16 *tile, sr_bf16 *column) const {
         const int lane = thread_again() % SR_WARP, warp = thread_again() / SR_WARP;
         const int row = 16 * (warp % SR_CHUNK_ROWS);
@@ -532,7 +549,7 @@ template <int WARPS> struct sr_chunk_state {
 
 /* ---- rows ---- */
 
-/* 16 rows of a tile to rows t .. t+15, those before `past`; by a warp. */
+/* Copies 16 rows of a tile to rows t .. t+15 in global memory, those before `past`; one warp. */
 template <int WIDTH>
 SR_DEVICE void rows_out(const sr_head_rows<sr_bf16> &head, const sr_bf16 *rows, int t, int past) {
     constexpr int CHUNKS = WIDTH / 8, APART = SR_WARP / CHUNKS;
@@ -561,8 +578,8 @@ SR_DEVICE void rows_out(const sr_head_rows<sr_bf16> &head, const sr_bf16 *rows, 
     }
 }
 
-/* Rows t .. t+15, those before `past`, = C, COLUMNS of them at a time. By a warp, through 16 rows of COLUMNS that no other
- * uses. */
+/* Stores C to rows t .. t+15, those before `past`, COLUMNS columns at a time. One warp, through 16
+ * rows of COLUMNS that no other warp uses. */
 template <int COLUMNS>
 SR_DEVICE void store_rows(sr_head_rows<sr_bf16> to, const float (&c)[SR_CHUNK / 8][4], int t,
                           sr_bf16 *rows, int past) {
@@ -586,8 +603,9 @@ struct sr_rows_place {
     int b, h, t;
 };
 
-/* Rows of queries: from numerators C and the lane's share of the sums of their weights, what backward wants of them and the
- * outputs. By a warp, through 16 rows of COLUMNS that no other uses. */
+/* Epilogue of query rows: from numerators C and the lane's share of the row sums, what is saved for
+ * the backward pass and the outputs. One warp, through 16 rows of COLUMNS that no other warp
+ * uses. */
 template <int COLUMNS>
 SR_DEVICE void store_outputs(const sr_attention_view<sr_bf16> &call,
                              const sr_mma_alignment &aligned, const sr_rows_place &place,
@@ -629,7 +647,7 @@ SR_DEVICE void add_column(float (&c)[SR_CHUNK / 8][4], const sr_bf16 *column,
     }
 }
 
-/* 16 rows of a warp: X and the sums C. */
+/* 16 rows of a warp: X and the accumulators C. */
 struct sr_chunk_rows {
     static constexpr int P = SR_CHUNK / 8;
     sr_operand<SR_CHUNK, false> x;
@@ -650,7 +668,7 @@ struct sr_chunk_rows {
                 c[n][e] = 0;
     }
 
-    /* C += X S, of rows with as many columns as keys. */
+    /* C += X S, for rows with as many columns as keys. */
     SR_DEVICE void read_values(const sr_bf16 *state) {
 #pragma unroll
         for (int k = 0; k < SR_CHUNK / 16; k++) {
@@ -666,7 +684,7 @@ struct sr_chunk_rows {
         }
     }
 
-    /* C += X S^T, of rows with as many columns as values. */
+    /* C += X S^T, for rows with as many columns as values. */
     SR_DEVICE void read_keys(const sr_bf16 *state) {
 #pragma unroll
         for (int k = 0; k < SR_CHUNK / 16; k++) {
@@ -676,7 +694,7 @@ struct sr_chunk_rows {
         }
     }
 
-    /* Row `half` times factor; the second where that can be 0. */
+    /* Row `half` times factor; scale() is for factors that may be 0. */
     SR_DEVICE void multiply(int half, float factor) {
 #pragma unroll
         for (int n = 0; n < P; n++) {
@@ -688,8 +706,8 @@ struct sr_chunk_rows {
         scale_row(c, half, factor);
     }
 
-    /* Pairs with rows at .. at+15 of Y and Z; weigh(w) makes weights of the 16 x 16 products of X and Y, of whose four steps
-     * AHEAD are loaded at a time. */
+    /* Pairs with rows at .. at+15 of Y and Z; weigh(w) turns the 16 x 16 dot products of X and Y
+     * into weights; AHEAD of their four steps are loaded at a time. */
     template <int AHEAD = 4, class Weigh>
     SR_DEVICE void visit(const sr_bf16 *y, const sr_bf16 *z, int at, const Weigh &weigh) {
         float w[SR_PIECE] = {};
@@ -712,8 +730,8 @@ struct sr_chunk_rows {
     }
 };
 
-/* Starts the copy of numbers t0 .. t0+SR_CHUNK-1 of rows; those from `past` on become zero. Complete after cp_async_wait and a
- * barrier. */
+/* Starts the cp.async copy of row scalars t0 .. t0+SR_CHUNK-1; those from `past` on become zero.
+ * Complete after cp_async_wait and a barrier. */
 SR_DEVICE void load_row_numbers(float *to, const float *from, int t0, int past) {
     const int n = (int)threadIdx.x;
     if (n < SR_CHUNK)
@@ -742,7 +760,8 @@ template <class Use> SR_DEVICE void each_feature(const sr_bf16 *rows, const Use 
     }
 }
 
-/* Gradients of features to those of q or k. `rows`: the features in shared memory; `raw`: their 16 rows of q or k. */
+/* Gradients of features to those of q or k. `rows`: the features in shared memory; `raw`: their 16
+ * rows of q or k. */
 SR_DEVICE void features_back(float (&c)[SR_CHUNK / 8][4], const sr_bf16 *rows,
                              const sr_head_rows<const sr_bf16> &raw, srnn_feature feature,
                              int past) {
@@ -783,8 +802,8 @@ SR_DEVICE void feature_dots(float (&dot)[2], const float (&gradient)[SR_CHUNK / 
     dot[1] = quad_sum(dot[1]);
 }
 
-/* dot[i] = <feature of row i, its gradient>, which is sum_j w'_ij dw'_ij where weights are linear in the feature; the
- * first `past` of 16 rows. */
+/* dot[i] = <feature of row i, its gradient>, which is sum_j w'_ij dw'_ij where weights are linear
+ * in the feature; the first `past` of 16 rows. */
 SR_DEVICE void linear_dots(float *dot, const float (&gradient)[SR_CHUNK / 8][4],
                            const sr_bf16 *rows, int past) {
     float own[2];

@@ -1,4 +1,4 @@
-/* segments.cu: heads cut into spans that are walked side by side: the states between them. */
+/* segments.cu: heads cut into segments that are walked in parallel: the states between them. */
 #include "attention/cuda/linear/linear.h"
 
 #include "device/cuda/check.h"
@@ -31,7 +31,12 @@ struct states_memory {
     float factor[SR_CHUNK];
 };
 
-/* What the spans but the last add to the state. */
+/* What each segment but the last adds to the state. A block of 4 warps owns one segment of one KV
+ * head: cp.async copies K and V chunks, global -> shared, in two stages (the next chunk's copy
+ * starts after the barrier that publishes this one); features in place; factors of the tokens
+ * (decay, documents) in shared memory, barrier; each warp adds V' K to its 16 value columns of S^T
+ * in registers by mma. At the end the block stores its state to the workspace, for scan_states or
+ * the walk itself. */
 template <bool DECAYS>
 __global__ void __launch_bounds__(THREADS, 4)
     key_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
@@ -59,17 +64,17 @@ __global__ void __launch_bounds__(THREADS, 4)
         const bool differ = DECAYS || begins > t0;
         cp_async_wait<0>();
         k.features(shared->keys[chunk % 2], key_map(call, b), t0, past);
-        __syncthreads(); /* tiles are there, and nobody reads those before */
+        __syncthreads(); /* tiles are ready, and no warp reads the previous ones */
         if (chunk + 1 < start + spans.each)
             load(chunk + 1);
         if (differ && tid < SR_CHUNK)
             shared->factor[tid] = head.until(last, t0 + tid);
-        __syncthreads(); /* factors are there */
+        __syncthreads(); /* factors are ready */
         const float *const factor = differ ? shared->factor : nullptr;
         if (begins > t0) {
             Tiles::clear(shared->keys[chunk % 2], factor);
             Tiles::clear(shared->values[chunk % 2], factor);
-            __syncthreads(); /* what does not count is zero */
+            __syncthreads(); /* tokens that do not count are zero */
         }
         if (DECAYS || begins >= t0)
             state.multiply(head.across(t0, last, begins));
@@ -79,8 +84,10 @@ __global__ void __launch_bounds__(THREADS, 4)
     state.put(spans.state(head_number, span + 1));
 }
 
-/* What the spans before each, but for the first, add becomes the state before it; a thread has one number of it, and loads those
- * of some spans together. */
+/* Exclusive scan over segments, in place in the workspace: turns what each segment adds into the
+ * state before it. A thread owns one number of the state of one cut head and walks its segments in
+ * order (from the end for the backward pass), 8 loads at a time, global -> registers -> global:
+ * state = decay state + added. No barriers: threads are independent. */
 template <bool DECAYS>
 __global__ void scan_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
                             const sr_chunk_spans spans, bool from_end) {
@@ -113,7 +120,7 @@ __global__ void scan_states(const __grid_constant__ sr_attention_view<sr_bf16> c
 srnn_status sr_chunked_scan(const sr_attention_view<sr_bf16> &call, const sr_chunk_spans &spans,
                             bool from_end, cudaStream_t stream) {
     if (spans.count == 2 || spans.apart)
-        return SRNN_OK; /* the one state there is has one sum; or the walk makes them */
+        return SRNN_OK; /* one state is its own sum; or the walk sums them */
     const dim3 grid((unsigned)(spans.heads - spans.whole), SR_STATE_NUMBERS / THREADS),
         block(THREADS);
     SR_CUDA(sr_launch(call.choices.decays ? scan_states<true> : scan_states<false>, grid, block, 0,

@@ -1,6 +1,7 @@
-/* backward_dkv.cu: the core's backward on tensor cores, gradients of keys and values: those rows stay, queries and
- * gradients of numerators come in tiles, of all heads that share the keys. Pieces of pairs lie on their side: their rows
- * are keys, so that weights and gradients feed the next products from registers. */
+/* backward_dkv.cu: attention backward on tensor cores, dK and dV: those rows stay, queries and
+ * gradients of numerators of all heads that share the keys pass by in tiles. Pieces of pairs are
+ * transposed: their rows are keys, so that weights and gradients feed the next GEMMs from
+ * registers. */
 #include "attention/cuda/mma/mma.h"
 
 #include "device/cuda/check.h"
@@ -12,21 +13,21 @@ template <int WIDTH> struct shape {
     static constexpr int queries = WIDTH <= 128 ? 64 : 16;
     static constexpr int pieces = WIDTH / 8;
     static constexpr bool kept = WIDTH <= 64; /* keys and values in registers */
-    static constexpr bool together =
-        WIDTH <= 128; /* d_k and d_v in one pass over the queries: registers for both */
+    /* d_k and d_v in one pass over the queries: registers for both */
+    static constexpr bool together = WIDTH <= 128;
     static constexpr int stage_numbers = 2 * queries * WIDTH;
     static constexpr size_t shared_bytes =
         (size_t)(2 * KEYS * WIDTH + 2 * stage_numbers) * sizeof(sr_bf16) +
         (size_t)(4 * queries) * sizeof(float);
 };
 
-/* Which head, and which rows of it, the block has. */
+/* The head and the keys of a block. */
 struct key_block {
     int b, head;   /* kv head */
     int key, past; /* the block's first key; past the last query that sees any of its keys */
 };
 
-/* The first row that begins after key `last`; T if none does. `first` never falls. */
+/* The first row whose document begins after key `last`; T if there is none. `first` never falls. */
 SR_DEVICE int end_of_queries(const int32_t *first, int last, int T) {
     int low = min(last, T - 1), high = T; /* the row of the key itself sees it */
     while (high - low > 1) {
@@ -39,7 +40,7 @@ SR_DEVICE int end_of_queries(const int32_t *first, int last, int T) {
     return high;
 }
 
-/* Queries, gradients of numerators, and the scales and row sums' gradients of their rows. */
+/* Queries, gradients of numerators, and the row scales and gradients of row sums of their rows. */
 template <int WIDTH> struct query_stage {
     sr_bf16 *queries, *d_numerators;
     float *scales, *d_row_sums;
@@ -71,7 +72,7 @@ template <int WIDTH> struct query_stage {
     }
 };
 
-/* 16 keys of a warp. */
+/* 16 keys of a warp, and their accumulators. */
 template <int WIDTH, sr_score_class KIND, bool KEY, bool VALUE> struct key_rows {
     static constexpr int P = shape<WIDTH>::pieces;
 
@@ -126,13 +127,14 @@ template <class Rows> struct key_pairs {
     }
 };
 
-/* A tile of queries: d_v += W' dN and d_k += dS' Q, without the tile's pieces that no key of the warp is seen by. */
+/* One tile of queries: d_v += W' dN and d_k += dS' Q, skipping pieces that see no key of the
+ * warp. */
 template <int WIDTH, sr_score_class KIND, bool KEY, bool VALUE>
 SR_DEVICE void visit(key_rows<WIDTH, KIND, KEY, VALUE> &rows, const query_stage<WIDTH> &stage,
                      const sr_attention_view<sr_bf16> &call, const key_block &block, int query) {
     const int32_t *const first = call.first + (int64_t)block.b * call.T;
     const int last = min(query + shape<WIDTH>::queries, block.past) - 1;
-    const bool cut = first[last] > rows.key; /* a document begins between */
+    const bool cut = first[last] > rows.key; /* a document begins in between */
     const double *const decay =
         call.choices.decays ? call.scratch.decay + call.row_index(call.Hkv, block.b, block.head, 0)
                             : nullptr;
@@ -173,6 +175,7 @@ SR_DEVICE void visit(key_rows<WIDTH, KIND, KEY, VALUE> &rows, const query_stage<
     }
 }
 
+/* Epilogue of dK: slope unit, the feature map's backward, rows stored through `tile`. */
 template <int WIDTH, sr_score_class KIND, bool KEY, bool VALUE>
 SR_DEVICE void finish_keys(key_rows<WIDTH, KIND, KEY, VALUE> &rows,
                            const sr_attention_view<sr_bf16> &call, const key_block &block,
@@ -200,7 +203,7 @@ SR_DEVICE void finish_keys(key_rows<WIDTH, KIND, KEY, VALUE> &rows,
                           rows.key, call.T);
 }
 
-/* The factor on values acts on their gradients, and has one itself. */
+/* The gradient of values times their factor to those of the values and of the factor. */
 template <class Row>
 SR_DEVICE void factor_backward(float (&x)[Row::count], const sr_attention_view<sr_bf16> &call,
                                const key_block &block, int j) {
@@ -219,6 +222,7 @@ SR_DEVICE void factor_backward(float (&x)[Row::count], const sr_attention_view<s
     }
 }
 
+/* Epilogue of dV: the value factor, rows stored through `tile`. */
 template <int WIDTH, sr_score_class KIND, bool KEY, bool VALUE>
 SR_DEVICE void finish_values(key_rows<WIDTH, KIND, KEY, VALUE> &rows,
                              const sr_attention_view<sr_bf16> &call, const key_block &block,
@@ -237,7 +241,7 @@ SR_DEVICE void finish_values(key_rows<WIDTH, KIND, KEY, VALUE> &rows,
                           tile, rows.key, call.T);
 }
 
-/* One pass over the queries of all heads of the group. */
+/* One pass over the queries of all heads of the group, in two cp.async stages. */
 template <int WIDTH, sr_score_class KIND, bool KEY, bool VALUE>
 SR_DEVICE void pass(const sr_attention_view<sr_bf16> &call, const key_block &block,
                     const sr_mma_alignment &aligned, sr_bf16 *k_tile, float *row_numbers) {
@@ -252,7 +256,7 @@ SR_DEVICE void pass(const sr_attention_view<sr_bf16> &call, const key_block &blo
     for (int n = 0; n < count; n++) {
         const query_stage<WIDTH> stage(stages, row_numbers, n % 2);
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is there, and nobody reads the other one */
+        __syncthreads(); /* this tile has landed, and no warp reads the other */
         if (n + 1 < count)
             query_stage<WIDTH>(stages, row_numbers, (n + 1) % 2)
                 .load(call, block, aligned, head + (n + 1) / tiles,
@@ -264,10 +268,11 @@ SR_DEVICE void pass(const sr_attention_view<sr_bf16> &call, const key_block &blo
         if (rows.key < call.T)
             visit(rows, stage, call, block, block.key + n % tiles * QUERIES);
     }
-    __syncthreads(); /* before the tiles are used for other things */
+    __syncthreads(); /* before the tiles are reused */
     if (rows.key >= call.T)
         return;
-    /* The stages are free: 16 rows of them for each warp. Keys and values stay for the next pass. */
+    /* The stages are free: 16 rows of them for each warp. Keys and values stay for the next
+     * pass. */
     sr_bf16 *const tile = stages + own * WIDTH;
     if constexpr (KEY)
         finish_keys(rows, call, block, tile, aligned.d_k);
@@ -275,6 +280,13 @@ SR_DEVICE void pass(const sr_attention_view<sr_bf16> &call, const key_block &blo
         finish_values(rows, call, block, tile, aligned.d_v);
 }
 
+/* One block per 64 keys of a KV head; a warp owns 16 of them. cp.async copies K and V once, then
+ * tiles of Q, d_numerator and their row scalars, head by head of the group, from the first key's
+ * position to the last query that sees any of the keys, in two stages: after the wait and
+ * __syncthreads for stage n, the copy of tile n + 1 starts. Each warp runs mma K Q' and V dN' for
+ * 16 queries at a time, and accumulates dV += W' dN and dK += dS' Q in registers, in this fixed
+ * order. Heads wider than 128 take one pass for dK and one for dV. Rows are stored once at the end,
+ * through the freed stages. */
 template <int WIDTH, sr_score_class KIND>
 __global__ void __launch_bounds__(THREADS, 2)
     key_tiles(const __grid_constant__ sr_attention_view<sr_bf16> call, const sr_tile_order order,

@@ -1,5 +1,5 @@
-/* backward_dq.cu: the core's backward on tensor cores, gradients of queries: query rows stay, keys and values
- * come in tiles. */
+/* backward_dq.cu: attention backward on tensor cores, dQ: query rows stay, keys and values pass by
+ * in tiles. */
 #include "attention/cuda/mma/mma.h"
 
 #include "device/cuda/check.h"
@@ -17,7 +17,7 @@ template <int WIDTH, sr_score_class KIND> struct shape {
     static constexpr size_t shared_bytes = (size_t)(2 * rows + 4 * keys) * WIDTH * sizeof(sr_bf16);
 };
 
-/* 16 query rows of a warp. */
+/* 16 query rows of a warp, and their accumulators. */
 template <int WIDTH, sr_score_class KIND> struct query_rows {
     using Shape = shape<WIDTH, KIND>;
     static constexpr int P = Shape::pieces;
@@ -26,7 +26,7 @@ template <int WIDTH, sr_score_class KIND> struct query_rows {
     float d_q[P][4];
     int t;                        /* first row */
     int first[2];                 /* first key of the lane's rows */
-    float scale[2], d_row_sum[2]; /* as sr_attention_outputs_backward left them */
+    float scale[2], d_row_sum[2]; /* from the backward preprocess */
     float dot[2];                 /* the lane's share of row_dot */
 
     SR_DEVICE int row(int half) const {
@@ -51,6 +51,8 @@ template <int WIDTH, sr_score_class KIND> struct query_rows {
                 d_q[n][e] = 0;
     }
 
+    /* Epilogue: the feature map's backward, then the rows of dQ through the warp's part of the
+     * tile. */
     SR_DEVICE void finish(const sr_attention_view<sr_bf16> &call, int b, int h, sr_bf16 *tile,
                           bool aligned) {
 #pragma unroll
@@ -94,8 +96,8 @@ template <class Rows> struct query_pairs {
     }
 };
 
-/* A tile of keys: d_q += dS K for all row tiles of the warp.
- * Parameters, not a struct: they stay in registers. */
+/* One tile of keys: d_q += dS K for all row tiles of the warp. Parameters, not a struct: they stay
+ * in registers. */
 template <int WIDTH, sr_score_class KIND, int MT>
 SR_DEVICE void visit(query_rows<WIDTH, KIND> (&rows)[MT], const sr_bf16 *keys,
                      const sr_bf16 *values, int key, bool masked, const double *decay,
@@ -131,6 +133,13 @@ SR_DEVICE void visit(query_rows<WIDTH, KIND> (&rows)[MT], const sr_bf16 *keys,
     }
 }
 
+/* One block per tile of ROWS queries of one head, in the tile scheduler's order; a warp owns 16 or
+ * 32 rows. cp.async copies Q and d_numerator once, then K and V tiles of KEYS in two stages: after
+ * the wait and __syncthreads for stage n, the copy of tile n + 1 starts. Each warp runs mma Q K'
+ * and dN V' for 16 keys at a time, turns them into gradients of logits in registers (with row_scale
+ * and d_row_sum of the backward preprocess), and accumulates dQ += dS K in registers. Rows are
+ * stored once, through the warp's own part of the Q tile; with a decay, row_dot too. No block adds
+ * to another's rows. */
 template <int WIDTH, sr_score_class KIND>
 __global__ void __launch_bounds__(THREADS, 2)
     query_tiles(const __grid_constant__ sr_attention_view<sr_bf16> call, const sr_tile_order order,
@@ -170,7 +179,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     for (bool opened = false; key < past; key += KEYS, stage ^= 1) {
         sr_bf16 *const tile = kv_tiles + stage * 2 * KEYS * WIDTH;
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is there, and nobody reads the other one */
+        __syncthreads(); /* this tile has landed, and no warp reads the other */
         if (key + KEYS < past) {
             sr_bf16 *const next = kv_tiles + (stage ^ 1) * 2 * KEYS * WIDTH;
             tile_load<WIDTH, KEYS, THREADS>(next, k, key + KEYS, from, past);

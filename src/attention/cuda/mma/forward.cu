@@ -1,4 +1,5 @@
-/* forward.cu: the core on tensor cores, forward: query rows stay, keys and values come in tiles. */
+/* forward.cu: attention forward on tensor cores (mma.sync) with online softmax: query rows stay in
+ * registers, keys and values pass by in shared-memory tiles. */
 #include "attention/cuda/mma/mma.h"
 
 #include "device/cuda/check.h"
@@ -7,7 +8,8 @@
 enum { WARPS = 4, THREADS = WARPS * SR_WARP };
 
 template <int WIDTH, sr_score_class KIND> struct shape {
-    /* 16 rows a warp, or twice that, so that each fragment of keys and values serves two products. */
+    /* 16 rows per warp, or twice that, so that each fragment of keys and values serves two
+     * GEMMs. */
     static constexpr int row_tiles = WIDTH <= 64 && KIND != SR_CLASS_LONG ? 2 : 1;
     static constexpr int warp_rows = 16 * row_tiles;
     static constexpr int rows = WARPS * warp_rows;
@@ -19,7 +21,7 @@ template <int WIDTH, sr_score_class KIND> struct shape {
     static constexpr size_t shared_bytes = (size_t)(rows + 4 * keys) * WIDTH * sizeof(sr_bf16);
 };
 
-/* What a warp works with. Row (m, half) is t + 16 m + 8 half + lane / 4. */
+/* A warp's rows and accumulators. Row (m, half) is t + 16 m + 8 half + lane / 4. */
 template <int WIDTH, sr_score_class KIND> struct warp_rows {
     using Shape = shape<WIDTH, KIND>;
     static constexpr int MT = Shape::row_tiles, KP = Shape::key_pieces, P = Shape::pieces;
@@ -30,7 +32,7 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
     sr_operand<WIDTH, Shape::kept> q[MT];
     float s[MT][KP][4];               /* dot products, then weights */
     float o[MT][P][4];                /* numerators */
-    float sum[MT][2], maximum[MT][2]; /* sum: the lane's share */
+    float sum[MT][2], maximum[MT][2]; /* online softmax; sum: the lane's share */
 
     SR_DEVICE int row(int m, int half) const {
         return t + 16 * m + 8 * half + (int)(threadIdx.x % SR_WARP) / 4;
@@ -58,6 +60,7 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
         }
     }
 
+    /* s = Q K'. */
     SR_DEVICE void multiply_keys(const sr_bf16 *keys) {
 #pragma unroll
         for (int m = 0; m < MT; m++)
@@ -85,7 +88,7 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
         }
     }
 
-    /* Hidden pairs get this number: no weight. */
+    /* Hidden pairs (causal mask, other documents) get this number: weight 0. */
     SR_DEVICE void hide(int key, float nothing) {
 #pragma unroll
         for (int m = 0; m < MT; m++)
@@ -99,7 +102,7 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
                 }
     }
 
-    /* Adds C_i - C_j, in the unit of the logarithms in s, or multiplies with its exponential. */
+    /* Adds C_i - C_j, in the unit of the logarithms in s, or multiplies by its exponential. */
     SR_DEVICE void apply_decay(int key) {
         const double *const decay =
             call.scratch.decay + call.row_index(call.Hkv, b, h / call.group, 0);
@@ -174,7 +177,8 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
                     sum[m][e / 2] += s[m][n][e];
     }
 
-    /* Raises the maxima by those of this tile, and divides what was summed before accordingly. */
+    /* Online softmax: raises the running maximum by this tile's, and rescales row sum and numerator
+     * by 2^(old - new) if any row's maximum was raised. */
     SR_DEVICE void raise_maxima(float unit) {
         bool raised = false;
         float factor[MT][2];
@@ -274,6 +278,7 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
         weights_of_logarithms(1, negative);
     }
 
+    /* o += W V. */
     SR_DEVICE void multiply_values(const sr_bf16 *values) {
 #pragma unroll
         for (int k = 0; k < KP / 2; k++) {
@@ -294,7 +299,7 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
         }
     }
 
-    /* The rows' part of a tile whose first key is `key`. */
+    /* One tile of keys and values, whose first key is `key`. */
     SR_DEVICE void visit(const sr_bf16 *keys, const sr_bf16 *values, int key, bool masked) {
         multiply_keys(keys);
         clamp();
@@ -307,13 +312,14 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
         multiply_values(values);
     }
 
-    /* The logarithm of what the row's weights were divided by. */
+    /* The logarithm by which the row's weights were scaled down. */
     SR_DEVICE float saved_maximum(int m, int half) const {
         const float unit = KIND == SR_CLASS_LONG ? SR_LN_2 : call.score.scale;
         return maximum[m][half] == -INFINITY ? 0 : maximum[m][half] * unit;
     }
 
-    /* Numerators and statistics to memory where they are wanted, then the outputs. `tile`: the warp's. */
+    /* Epilogue: saves numerators and row statistics for the backward pass if requested, then writes
+     * the outputs. `tile`: the warp's own. */
     SR_DEVICE void finish(sr_bf16 *tile, const sr_mma_alignment &aligned) {
         const int past = call.T;
         const sr_head_rows<sr_bf16> out = head_rows(call.o, b, h, call.Dv, aligned.o);
@@ -343,6 +349,13 @@ template <int WIDTH, sr_score_class KIND> struct warp_rows {
     }
 };
 
+/* One block per tile of ROWS queries of one head, in the tile scheduler's order (longest first);
+ * warp w owns rows 16 w .. (or 32 w ..). cp.async copies Q, then K and V tiles of KEYS, global ->
+ * shared memory with swizzled rows, in two stages: after the wait and __syncthreads for stage n,
+ * the copy of tile n + 1 starts, and each warp runs mma Q K' (Q fragments in registers up to width
+ * 128, ldmatrix for K), mask, online softmax, mma W V into its accumulators. The walk starts at the
+ * first key of the rows' document and ends at the diagonal. Each warp writes its output rows
+ * through its own part of the Q tile; no block adds to another's rows. */
 template <int WIDTH, sr_score_class KIND>
 __global__ void __launch_bounds__(THREADS, 2)
     forward_tiles(const __grid_constant__ sr_attention_view<sr_bf16> call,
@@ -373,7 +386,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     for (bool opened = false; key < past; key += KEYS, stage ^= 1) {
         sr_bf16 *const tile = kv_tiles + stage * 2 * KEYS * WIDTH;
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is there, and nobody reads the other one */
+        __syncthreads(); /* this tile has landed, and no warp reads the other */
         if (key + KEYS < past) {
             sr_bf16 *const next = kv_tiles + (stage ^ 1) * 2 * KEYS * WIDTH;
             tile_load<WIDTH, KEYS, THREADS>(next, k, key + KEYS, from, past);

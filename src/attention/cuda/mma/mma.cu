@@ -1,4 +1,5 @@
-/* mma.cu: attention in bf16 on the tensor cores of sm_80 and newer: the kernel around its cores. */
+/* mma.cu: attention in bf16 on the tensor cores of sm_80 and newer: supported problems, steps of a
+ * call. */
 #include "attention/cuda/mma/mma.h"
 
 #include "attention/cuda/shared/computes.h"

@@ -1,4 +1,4 @@
-/* mma.h (private): what the tensor-core kernels for sm_80 and newer share. */
+/* mma.h (private): shared by the tensor-core kernels for sm_80 and newer (mma.sync, cp.async). */
 #ifndef SR_ATTENTION_CUDA_MMA_MMA_H
 #define SR_ATTENTION_CUDA_MMA_MMA_H
 
@@ -7,7 +7,7 @@
 /* In bf16, every variant. */
 extern const sr_attention_kernel sr_cuda_attention_mma;
 
-/* Which arrays have rows that begin at multiples of 16 bytes. */
+/* Which arrays have rows aligned to 16 bytes. */
 struct sr_mma_alignment {
     bool q, k, v, o, numerator; /* o: also d_o */
     bool d_numerator, d_q, d_k, d_v;
@@ -15,7 +15,7 @@ struct sr_mma_alignment {
 
 sr_mma_alignment sr_mma_alignment_of(const sr_attention_view<sr_bf16> &call);
 
-/* The cores; scratch memory is prepared. */
+/* The cores; the prologue has filled the workspace. */
 srnn_status sr_mma_forward(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,
                            cudaStream_t stream);
 srnn_status sr_mma_backward_queries(const sr_attention_view<sr_bf16> &call,
@@ -50,22 +50,23 @@ SR_DEVICE void polynomial_of(float (&w)[COUNT], const float (&r)[COUNT], const f
             w[n] = fmaf(w[n], r[n], coefficient[power]);
 }
 
-/* C_i - C_j for a tile of pairs: differences from one of them in double, the rest in float. `decay` is the kv head's. */
+/* C_i - C_j for a tile of pairs: differences from one of them in double, the rest in float. `decay`
+ * is the KV head's. */
 SR_DEVICE float decay_from(const double *decay, int t, double reference, float unit) {
     return (float)(decay[t] - reference) * unit;
 }
 
 /* ---- gradients of a 16 x 16 piece of pairs ----
  *
- * r: dot products in, weights w' out; d: <d_numerator, v> in, gradients of r (of which slope_unit is left) out. A lane
- * has 8 pairs; Pairs says of pair e
- *     scale(e), d_row_sum(e)   of its row, as sr_attention_outputs_backward left them
- *     hidden(e)                asked only where pairs.masked
+ * r: dot products in, weights w' out; d: <d_numerator, v> in, gradients of r (without the factor
+ * slope_unit) out. A lane has 8 pairs; for pair e, Pairs has
+ *     scale(e), d_row_sum(e)   of its row, as written by the backward preprocess
+ *     hidden(e)                called only where pairs.masked
  *     decay(e), take(e, x)     C_i - C_j in decay_units, and x = w' dw'; only where pairs.decays */
 enum { SR_PIECE = 8 };
 
-/* What a piece has beside its scores, known when it is compiled: most pieces have nothing, and should not have to ask
- * pair by pair. OTHER: hidden pairs, decay. */
+/* What a piece has besides its scores, at compile time: most pieces have nothing, and should not
+ * branch pair by pair. OTHER: hidden pairs, decay. */
 enum sr_piece_kind { SR_PIECE_PLAIN, SR_PIECE_CLAMPED, SR_PIECE_OTHER };
 
 SR_DEVICE bool is_clamped(sr_piece_kind kind, const sr_score_rule &rule, float r) {
@@ -166,7 +167,8 @@ SR_DEVICE int piece_column(int e) {
     return e / 4 * 8 + 2 * (int)(threadIdx.x % 4) + e % 2;
 }
 
-/* C of the lane's rows and columns of a piece whose first position is (row, column), less one of them. */
+/* C of the lane's rows and columns of a piece whose first position is (row, column), relative to
+ * one of them. */
 struct sr_piece_decay {
     float of_row[2], of_column[4];
 
@@ -186,14 +188,14 @@ struct sr_piece_decay {
     }
 };
 
-/* C of a 16 x 16 piece, two products side by side, as A of the next product. */
+/* The C fragment of a 16 x 16 piece, two mma side by side, as the A fragment of the next GEMM. */
 SR_DEVICE void pack_piece(uint32_t (&a)[4], const float (&c)[SR_PIECE]) {
 #pragma unroll
     for (int n = 0; n < 4; n++)
         a[n] = pack_bf16(c[2 * n], c[2 * n + 1]);
 }
 
-/* The gradient of a row of features, less slope_unit, to that of the row, `raw`, of q or k. */
+/* The gradient of a row of features (without slope_unit) to that of the row, `raw`, of q or k. */
 template <class Row>
 SR_DEVICE void feature_gradient(float (&x)[Row::count], const sr_bf16 *raw,
                                 const sr_attention_view<sr_bf16> &call) {
@@ -205,7 +207,7 @@ SR_DEVICE void feature_gradient(float (&x)[Row::count], const sr_bf16 *raw,
     }
 }
 
-/* The factor on values acts on their gradients, and has one itself. */
+/* The gradient of values times their factor to those of the values and of the factor. */
 template <class Row>
 SR_DEVICE void value_gradient(float (&x)[Row::count], const sr_attention_view<sr_bf16> &call, int b,
                               int kv, int j) {
@@ -224,7 +226,8 @@ SR_DEVICE void value_gradient(float (&x)[Row::count], const sr_attention_view<sr
     }
 }
 
-/* c (MT times 16 x 16) = A times the transposed rows row .. row+15 of the tile. operand(m) is the A of c[m]. */
+/* c (MT times 16 x 16) = A times the transposed rows row .. row+15 of the tile. operand(m) is the A
+ * of c[m]. */
 template <int WIDTH, int MT, class Operands>
 SR_DEVICE void multiply_pieces(float (&c)[MT][SR_PIECE], const Operands &operand,
                                const sr_bf16 *tile, int row) {

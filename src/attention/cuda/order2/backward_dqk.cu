@@ -1,16 +1,17 @@
-/* backward_dqk.cu: attention of order 2 chunk by chunk, gradients of queries and of keys.
+/* backward_dqk.cu: chunked attention of order 2, dQ and dK.
  *
- * What the state gives the gradient of a query is, but for coefficients, sum_a q_a <dN, S_a> with the gradient dN of its
- * numerator: rows of dN, times one number of the query, times a block of the state. Of keys it is the same with values in
- * place of dN and the state of queries after the span. Of one tile it is for each product of two numbers of the query first
- * <dN, its row of the state>, which each of the two gets times the other. */
+ * What the state contributes to the gradient of a query is, up to coefficients, sum_a q_a <dN, S_a>
+ * with the gradient dN of its numerator: rows of dN, times one number of the query, times a block
+ * of the state. For keys it is the same with values in place of dN and the state of queries after
+ * the segment. For one tile, the gradient of each product of two numbers of the query is <dN, its
+ * row of the state>, and each of the two gets it times the other. */
 #include "attention/cuda/order2/rows.h"
 
 #include "device/cuda/check.h"
 #include "device/cuda/launch.h"
 
-/* Rows of queries (keys), of gradients of numerators (values). A stage has 128 rows of the state, or 64 keys and values
- * (queries, gradients of numerators and what their rows have in common). */
+/* Rows of queries (keys), of gradients of numerators (values). A stage has 128 rows of the state,
+ * or 64 keys and values (queries, gradients of numerators and row scalars). */
 template <int WIDTH> struct gradient_memory {
     alignas(16) sr_bf16 x[SR_EXPANDED_ROWS * WIDTH];
     sr_bf16 w[SR_EXPANDED_ROWS * SR_CHUNK];
@@ -18,15 +19,15 @@ template <int WIDTH> struct gradient_memory {
     float scales[STAGES][SR_CHUNK], d_row_sums[STAGES][SR_CHUNK];
 };
 
-/* The 64 tokens of a stage that rows pair with; numbers of rows only where they are queries. */
+/* The 64 tokens of a stage that rows pair with; row scalars only where they are queries. */
 struct pair_stage {
     const sr_bf16 *y, *u;
     const float *scales, *d_row_sums;
     int t0;
 };
 
-/* Starts the copy of the stage of numbers 8 `eight` .. by tile b: rows of the state, of which only one of (a, b) and (b, a)
- * is kept. */
+/* Starts the cp.async copy of the stage of numbers 8 `eight` .. by tile b: rows of the state, of
+ * which only one of (a, b) and (b, a) is stored. */
 SR_DEVICE void load_products(sr_bf16 *tile, const sr_bf16 *state, int eight, int b) {
     const int a = eight / 2, low = min(a, b), high = max(a, b);
     const sr_bf16 *const pair = state + (high * (high + 1) / 2 + low) * 16 * SR_GROUP_NUMBERS;
@@ -39,11 +40,12 @@ SR_DEVICE void load_products(sr_bf16 *tile, const sr_bf16 *state, int eight, int
     }
 }
 
-/* What the products of one tile give their numbers: as C, of the order of sr_turning. */
+/* Gradients of the numbers from those of the products of one tile: as C, in the order of
+ * sr_turning. */
 struct turned_gradients {
     sr_turning own, turned;
-    float early[2][4],
-        late[2][4]; /* of the first number of products, and the second, which turns with it */
+    /* of the first number of products, and the second, which turns with it */
+    float early[2][4], late[2][4];
 
     SR_DEVICE explicit turned_gradients(const sr_bf16 *tile) {
         own.load(tile, 0);
@@ -53,7 +55,7 @@ struct turned_gradients {
             early[n / 4][n % 4] = late[n / 4][n % 4] = 0;
     }
 
-    /* d: the gradients of the products of a group; then the next. */
+    /* d: the gradients of the products of a group. */
     SR_DEVICE void add(const float (&d)[2][4]) {
 #pragma unroll
         for (int n = 0; n < 2; n++)
@@ -80,7 +82,7 @@ struct turned_gradients {
         }
     }
 
-    /* After eight turns: C, of the order of numbers. */
+    /* After eight rotations: C, in the order of numbers. */
     SR_DEVICE void put(float (&c)[2][4]) const {
         const int lane = (int)threadIdx.x % SR_WARP, from = lane / 4 * 4 + lane % 4 / 2;
 #pragma unroll
@@ -101,12 +103,12 @@ template <int WIDTH, bool FROM_END> struct gradient_rows {
     static constexpr int P = WIDTH / 8, K = WIDTH / 16, V = SR_CHUNK / 16;
     static constexpr int HALVES = sr_expanded_shape<WIDTH>::HALVES;
     sr_expanded_numbers<WIDTH> x;
-    const sr_bf16 *w; /* the warp's in shared memory */
+    const sr_bf16 *w; /* the warp's, in shared memory */
     uint32_t rows[HALVES][V][4];
     float c[HALVES][P][4];
     float d_row_sum[HALVES][2]; /* of rows that are queries */
     int t;
-    bool documents; /* one begins in the span, where these rows could see it */
+    bool documents; /* a document begins in the segment, where these rows could see it */
 
     SR_DEVICE void open(const sr_bf16 *x_tile, const sr_bf16 *w_tile, int row) {
         x = {x_tile};
@@ -119,7 +121,7 @@ template <int WIDTH, bool FROM_END> struct gradient_rows {
                 c[half][n / 4][n % 4] = 0;
     }
 
-    /* Once the tiles are there: the rows that states are multiplied with. */
+    /* Once the tiles have landed: the rows that states are multiplied with. */
     SR_DEVICE void load_rows() {
 #pragma unroll
         for (int half = 0; half < HALVES; half++)
@@ -170,18 +172,18 @@ template <int WIDTH, bool FROM_END> struct gradient_rows {
                 mma_m16n8k16(d[1], rows[0][k], columns + 2);
             }
             gradients.add(d);
-            if (COUNT == SR_STAGE_GROUPS) /* not after the last of all */
+            if (COUNT == SR_STAGE_GROUPS) /* not after the last one */
                 gradients.turn();
         }
     }
 
-    /* The columns of tile b += A times two pieces of columns. b is known when this is compiled. */
+    /* The columns of tile b += A times two pieces of columns. b is a compile-time constant. */
     SR_DEVICE void add(int half, int b, const uint32_t (&a)[4], const uint32_t (&columns)[4]) {
         mma_m16n8k16(c[half][2 * b], a, columns);
         mma_m16n8k16(c[half][2 * b + 1], a, columns + 2);
     }
 
-    /* The keys' own rows of the state, and the sums'. */
+    /* The state's rows of order 1, and those of the row sums. */
     SR_DEVICE void read_keys(const sr_bf16 *state, int tiles, const float *key, float coefficient) {
 #pragma unroll
         for (int b = 0; b < K; b++) {
@@ -219,14 +221,14 @@ template <int WIDTH, bool FROM_END> struct gradient_rows {
         }
     }
 
-    /* What was read so far times factor_of(row). */
+    /* The accumulators so far times factor_of(row). */
     template <class Factor> SR_DEVICE void scale(const Factor &factor_of) {
 #pragma unroll
         for (int n = 0; n < 2 * HALVES; n++)
             scale_row(c[n / 2], n % 2, factor_of(t + 8 * n + piece_row(0)));
     }
 
-    /* d = products of the rows with 16 of a tile. */
+    /* d = dot products of the rows with 16 of a tile. */
     SR_DEVICE void row_products(float (&d)[HALVES][SR_PIECE], const sr_bf16 *tile, int at) const {
 #pragma unroll
         for (int k = 0; k < V; k++) {
@@ -234,7 +236,7 @@ template <int WIDTH, bool FROM_END> struct gradient_rows {
             load_b<SR_CHUNK>(columns, tile, at, k);
 #pragma unroll
             for (int half = 0; half < HALVES; half++) {
-                load_a<SR_CHUNK>(a, w, 16 * half, k); /* again: registers are few here */
+                load_a<SR_CHUNK>(a, w, 16 * half, k); /* reloaded: registers are scarce here */
                 mma_m16n8k16(d[half], a, columns);
                 mma_m16n8k16(d[half] + 4, a, columns + 2);
             }
@@ -268,7 +270,7 @@ template <int WIDTH, bool FROM_END> struct gradient_rows {
                 hide_keys(d[half], head, row, other, documents);
 #pragma unroll
             for (int e = 0; e < SR_PIECE; e++)
-                if (HALVES > 1 && !seen) /* only now: a decay backwards may be infinite */
+                if (HALVES > 1 && !seen) /* only here: a decay backwards may be infinite */
                     d[half][e] = 0;
             pack_piece(a[half], d[half]);
         }
@@ -283,7 +285,8 @@ template <int WIDTH, bool FROM_END> struct gradient_rows {
     }
 };
 
-/* Queries: row_scale, and what a decay asks of rows: sum_j w'_ij dw'_ij = <dN, sum_j w' v> + d_row_sum sum_j w'. */
+/* For queries: returns row_scale; with a decay also stores sum_j w'_ij dw'_ij = <dN, sum_j w' v> +
+ * d_row_sum sum_j w'. */
 SR_DEVICE float finish_query(const sr_attention_view<sr_bf16> &call, int b, int h, int i) {
     using Row = sr_quad_row<SR_CHUNK>;
     const int inside = min(i, call.T - 1);
@@ -300,7 +303,7 @@ SR_DEVICE float finish_query(const sr_attention_view<sr_bf16> &call, int b, int 
     return scale;
 }
 
-/* 16 rows of C to memory. */
+/* Epilogue: 16 rows of C to memory. */
 template <int WIDTH, bool FROM_END>
 SR_DEVICE void store_gradients(const sr_attention_view<sr_bf16> &call, const sr_rows_place &place,
                                float (&c)[WIDTH / 8][4], sr_bf16 *tile, bool aligned) {
@@ -322,15 +325,16 @@ SR_DEVICE void store_gradients(const sr_attention_view<sr_bf16> &call, const sr_
                           call.T);
 }
 
-/* What a block pairs with: keys and values of the span up to its rows; or queries and gradients of numerators from its rows
- * on, of all heads that share the keys. */
+/* What a block pairs with: keys and values of the segment up to its rows; or queries and gradients
+ * of numerators from its rows on, of all heads that share the keys. */
 template <int WIDTH, bool FROM_END> struct pair_stream {
     static constexpr int THREADS = sr_expanded_shape<WIDTH>::THREADS;
     const sr_attention_view<sr_bf16> &call;
     const sr_mma_alignment &aligned;
     gradient_memory<WIDTH> &memory;
     sr_expanded_block at;
-    int seen; /* by rows of queries: the first key of the span; of rows of keys: past its last query */
+    /* for rows of queries: the first key of the segment; for rows of keys: past its last query */
+    int seen;
 
     SR_DEVICE int kv() const {
         return FROM_END ? at.head : at.head / call.group;
@@ -344,7 +348,7 @@ template <int WIDTH, bool FROM_END> struct pair_stream {
         return FROM_END ? at.t0 + n / call.group * SR_CHUNK : (seen / SR_CHUNK + n) * SR_CHUNK;
     }
 
-    /* Number n of them to a place. */
+    /* Starts the copy of stage n to a place. */
     SR_DEVICE void load(int n, int place) {
         const int from = first(n), past = FROM_END ? seen : call.T, b = at.b;
         if (!FROM_END) {
@@ -379,6 +383,14 @@ template <int WIDTH, bool FROM_END> struct pair_stream {
     }
 };
 
+/* dQ (rows are queries, state before the segment), or FROM_END dK (rows are keys, state after it).
+ * A block owns 128 rows of one head; a warp 16 or 32 of them. cp.async copies its rows and their dN
+ * (or V) once, then stages of 128 rows of the state and then of 64 tokens of the segment (K and V,
+ * or Q, dN and row scalars, head by head of the group), global -> shared, in three places: each
+ * wait and barrier frees the place that is loaded two stages ahead. Each warp multiplies the state
+ * by its rows times their own numbers (mma, products in registers), scales by the decay across the
+ * segment, then adds masked pairs of the segment. Accumulators stay in registers; after a last
+ * barrier each warp stores its rows once, through a freed stage. */
 template <int WIDTH, bool FROM_END>
 __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
     expanded_gradients(const __grid_constant__ sr_attention_view<sr_bf16> call,
@@ -395,7 +407,8 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
     const sr_chunk_head<true> head = chunk_head<true>(call, at.b, pairs.kv());
     const sr_bf16 *const state = expanded.state(head_number, at.span);
     pairs.seen = FROM_END ? seen_to(head, at) : seen_from(head, at);
-    /* Stages of products of the state, tile by tile of the gradients; one of its other rows; those of pairs. */
+    /* Stages of products of the state, tile by tile of the gradients; one of its other rows; those
+     * of pairs. */
     const bool counts = FROM_END ? at.end < past && head.first[at.end] < t0 + SR_EXPANDED_ROWS
                                  : at.begin > 0 && head.first[t0] < at.begin;
     const int each = 2 * tiles,
@@ -414,7 +427,7 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
     int stage = 0;
     const auto next = [&]() {
         cp_async_wait<1>();
-        __syncthreads(); /* the stage is there, and nobody reads the one before */
+        __syncthreads(); /* the stage is ready, and no warp reads the one before */
         load(stage + 2);
         return shared->stage[stage++ % STAGES][0];
     };
@@ -435,10 +448,10 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
     load(0);
     load(1);
     cp_async_wait<1>();
-    __syncthreads(); /* rows are there */
+    __syncthreads(); /* rows are ready */
     rows.load_rows();
     if (counts) {
-        const sr_bf16 *other; /* the stage of the keys' own rows, and where they begin */
+        const sr_bf16 *other; /* the stage of the rows of order 1, and where they begin */
         if constexpr (WIDTH > 16) {
 #pragma unroll
             for (int b = 0; b < WIDTH / 16; b++)
@@ -475,7 +488,7 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
             if (FROM_END ? with.t0 + m >= rows.t : with.t0 + m < rows.t + shape::WARP_ROWS)
                 rows.visit(head, call.score.slope, with, m);
     }
-    __syncthreads(); /* nobody reads a stage any more */
+    __syncthreads(); /* no warp reads a stage any more */
 #pragma unroll
     for (int half = 0; half < HALVES; half++)
         if (rows.t + 16 * half < past)

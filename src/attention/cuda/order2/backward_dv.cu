@@ -1,11 +1,12 @@
-/* backward_dv.cu: attention of order 2 chunk by chunk, gradients of values: rows of keys read the state of queries
- * after their span, and pair with the queries of the span. */
+/* backward_dv.cu: chunked attention of order 2, dV: rows of keys read the state of queries after
+ * their segment, and pair with the queries of the segment. */
 #include "attention/cuda/order2/rows.h"
 
 #include "device/cuda/check.h"
 #include "device/cuda/launch.h"
 
-/* A stage has 128 rows of the state, or 64 queries, their gradients of numerators and what rows have in common. */
+/* A stage has 128 rows of the state, or 64 queries, their gradients of numerators and row
+ * scalars. */
 template <int WIDTH> struct rows_memory {
     alignas(16) sr_bf16 keys[SR_EXPANDED_ROWS * WIDTH];
     sr_bf16 stage[STAGES][2][SR_CHUNK_NUMBERS];
@@ -38,7 +39,7 @@ SR_DEVICE void visit_queries(sr_expanded_rows<WIDTH> &rows, const sr_chunk_head<
         hide_queries(w[half], head, row, query, rows.documents);
 #pragma unroll
         for (int e = 0; e < SR_PIECE; e++) {
-            if (HALVES > 1 && query < row) /* only now: a decay backwards may be infinite */
+            if (HALVES > 1 && query < row) /* only here: a decay backwards may be infinite */
                 w[half][e] = 0;
             rows.sum[half][e / 2 % 2] =
                 fmaf(w[half][e], stage.d_row_sums[at + piece_column(e)], rows.sum[half][e / 2 % 2]);
@@ -48,7 +49,7 @@ SR_DEVICE void visit_queries(sr_expanded_rows<WIDTH> &rows, const sr_chunk_head<
     rows.multiply(a, stage.d_numerators, at);
 }
 
-/* 16 rows: what a decay asks of columns of pairs, then the gradients to memory. */
+/* Epilogue of 16 rows: column sums for a decay's gradient, then the rows of dV to memory. */
 SR_DEVICE void store_values(const sr_attention_view<sr_bf16> &call, const sr_rows_place &place,
                             float (&c)[SR_CHUNK / 8][4], const float (&sum)[2], sr_bf16 *tile,
                             bool aligned) {
@@ -74,6 +75,13 @@ SR_DEVICE void store_values(const sr_attention_view<sr_bf16> &call, const sr_row
                              call.T);
 }
 
+/* A block owns 128 keys of one KV head; a warp 16 or 32 of them. cp.async copies the keys once,
+ * then stages of the state of queries after the segment (none if a document begins in between),
+ * then of 64 queries, d_numerator and row scalars of the segment, head by head of the group, global
+ * -> shared, in three places: each wait and barrier frees the place that is loaded two stages
+ * ahead. Each warp accumulates dV in registers: features of its keys times the state by mma, scaled
+ * by the decay across the segment, then weights of the pairs times dN. After a last barrier each
+ * warp stores its rows once, through a freed stage. */
 template <int WIDTH>
 __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, WIDTH <= 16 ? 3 : 2)
     expanded_values(const __grid_constant__ sr_attention_view<sr_bf16> call,
@@ -87,7 +95,8 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, WIDTH <= 16
     const int head_number = b * call.Hkv + kv;
     const sr_chunk_head<true> head = chunk_head<true>(call, b, kv);
     const sr_bf16 *const state = expanded.state(head_number, at.span);
-    /* Stages of the state, none where a document begins after the rows and before its queries; and of queries. */
+    /* Stages of the state, none where a document begins after the rows and before its queries; and
+     * of queries. */
     const bool after = end < past && head.first[end] < t0 + SR_EXPANDED_ROWS;
     const int of_state = after ? expanded.stages() : 0;
     const int to = seen_to(head, at);
@@ -122,7 +131,7 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, WIDTH <= 16
 #pragma unroll 1
     for (int n = 0; n < of_state + of_queries; n++) {
         cp_async_wait<1>();
-        __syncthreads(); /* the stage is there, and nobody reads the one before */
+        __syncthreads(); /* the stage is ready, and no warp reads the one before */
         load(n + 2);
         if (n < of_state) {
             rows.read(call, expanded, shared->stage[n % STAGES][0], n,
@@ -139,7 +148,7 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, WIDTH <= 16
             if (stage.t0 + m >= rows.t)
                 visit_queries(rows, head, call.score.coefficient, stage, m);
     }
-    __syncthreads(); /* nobody reads a stage any more */
+    __syncthreads(); /* no warp reads a stage any more */
 #pragma unroll
     for (int half = 0; half < HALVES; half++)
         if (rows.t + 16 * half < past)

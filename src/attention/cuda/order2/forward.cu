@@ -1,5 +1,5 @@
-/* forward.cu: attention of order 2 chunk by chunk, forward: rows of queries read the state before their span,
- * and pair with the keys of the span. */
+/* forward.cu: chunked attention of order 2, forward: rows of queries read the state before their
+ * segment, and pair with the keys of the segment. */
 #include "attention/cuda/order2/rows.h"
 
 #include "device/cuda/check.h"
@@ -29,7 +29,7 @@ SR_DEVICE void visit_keys(sr_expanded_rows<WIDTH> &rows, const sr_chunk_head<tru
         hide_keys(w[half], head, row, key, rows.documents);
 #pragma unroll
         for (int e = 0; e < SR_PIECE; e++) {
-            if (HALVES > 1 && key > row) /* only now: a decay backwards may be infinite */
+            if (HALVES > 1 && key > row) /* only here: a decay backwards may be infinite */
                 w[half][e] = 0;
             rows.sum[half][e / 2 % 2] += w[half][e];
         }
@@ -38,6 +38,13 @@ SR_DEVICE void visit_keys(sr_expanded_rows<WIDTH> &rows, const sr_chunk_head<tru
     rows.multiply(a, stage + SR_CHUNK_NUMBERS, at);
 }
 
+/* A block owns 128 queries of one head; a warp 16 or 32 of them. cp.async copies the queries once,
+ * then stages of 128 rows of the state before the segment (none if the rows' document begins inside
+ * it), then of 64 keys and values of the segment up to the rows, global -> shared, in three places:
+ * each wait and barrier frees the place that is loaded two stages ahead. Each warp accumulates
+ * numerators and row sums in registers: features (products of query numbers) times the state by
+ * mma, scaled by the decay across the segment, then masked weights of the pairs times values. After
+ * a last barrier the epilogue stores the warp's rows through a freed stage. */
 template <int WIDTH>
 __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
     expanded_outputs(const __grid_constant__ sr_attention_view<sr_bf16> call,
@@ -53,7 +60,7 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
     const sr_head_rows<const sr_bf16> keys = head_rows(call.k, b, kv, call.D, aligned.k);
     const sr_head_rows<const sr_bf16> values = head_rows(call.v, b, kv, call.Dv, aligned.v);
     const sr_bf16 *const state = expanded.state(head_number, at.span);
-    /* Stages of the state, none where the rows' documents begin inside the span; and of keys. */
+    /* Stages of the state, none where the rows' documents begin inside the segment; and of keys. */
     const bool before = begin > 0 && head.first[t0] < begin;
     const int of_state = before ? expanded.stages() : 0;
     const int seen = seen_from(head, at), first = seen / SR_CHUNK * SR_CHUNK;
@@ -82,7 +89,7 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
         const sr_bf16 *const stage = shared->stage[n % STAGES][0];
         const int from = first + (n - of_state) * SR_CHUNK;
         cp_async_wait<1>();
-        __syncthreads(); /* the stage is there, and nobody reads the one before */
+        __syncthreads(); /* the stage is ready, and no warp reads the one before */
         load(n + 2);
         if (n < of_state) {
             rows.read(call, expanded, stage, n, expanded.vectors(head_number, at.span));
@@ -94,7 +101,7 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
         for (int m = 0; m < SR_CHUNK && from + m < rows.t + shape::WARP_ROWS; m += 16)
             visit_keys(rows, head, call.score.coefficient, stage, m, from + m);
     }
-    __syncthreads(); /* nobody reads a stage any more */
+    __syncthreads(); /* no warp reads a stage any more */
 #pragma unroll
     for (int half = 0; half < HALVES; half++)
         if (rows.t + 16 * half < past)

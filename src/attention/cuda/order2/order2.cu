@@ -1,4 +1,4 @@
-/* order2.cu: attention of order 2 in bf16 chunk by chunk: the kernel around its cores. */
+/* order2.cu: chunked attention of order 2 in bf16: supported problems, and the steps of a call. */
 #include "attention/cuda/order2/order2.h"
 
 #include "attention/cuda/shared/computes.h"
@@ -12,8 +12,9 @@ static bool fits(const srnn_problem *problem) {
     return sr_highest_order(&problem->attention) <= 2 && problem->D <= 64 && problem->Dv <= 64;
 }
 
-/* Tokens of a span: with so many the state, its sums in memory and the pairs inside take about as long. A chunk that is asked
- * for is that of the CPU, whose longest stands for none: any other gives the shortest spans. */
+/* Tokens of a segment: with this length the state, its sums in memory and the pairs inside take
+ * about equally long. A requested chunk is that of the CPU, whose longest means none requested: any
+ * other gives the shortest segments. */
 static int span_of(const srnn_problem *p) {
     enum { LONGEST_CHUNK = 96 };
     if (p->chunk < LONGEST_CHUNK)

@@ -1,23 +1,27 @@
-/* order2.h (private): attention of order 2 chunk by chunk on tensor cores: pairs inside a span of tokens, and between
- * spans a state of products of two numbers of a key.
+/* order2.h (private): chunked attention of order 2 on tensor cores: pairs inside a segment of
+ * tokens, and between segments a recurrent state of products of two numbers of a key.
  *
- * With weights w = c0 + c1 r + c2 r^2 of r = <q, k>, and r^2 = sum_ab q_a q_b k_a k_b, what all keys before a span give a
- * query of it is
- *     sum_a q_a <q, S_a> c2 + <q, S> c1 + s c0,   S_a = sum_j k_ja k_j v_j^T,   S = sum_j k_j v_j^T,   s = sum_j v_j
- * So order 2 is D states of linear attention, whose keys are multiplied with one of their numbers. The block of a state
- * that has a in 16 numbers A and b in 16 numbers B is the transposed one of B and A: only A <= B is kept, for both. Keys of
- * up to 16 numbers have one such block, which is its own transposed one: of it, the numbers times those d after them, around,
- * are kept for d = 0 .. 8. Those of 16 - d are the same.
+ * With weights w = c0 + c1 r + c2 r^2 of r = <q, k>, and r^2 = sum_ab q_a q_b k_a k_b, what all
+ * keys before a segment contribute to a query of it is
+ *     sum_a q_a <q, S_a> c2 + <q, S> c1 + s c0,
+ *     S_a = sum_j k_ja k_j v_j^T,   S = sum_j k_j v_j^T,   s = sum_j v_j
+ * So order 2 is D states of linear attention, whose keys are multiplied by one of their numbers.
+ * The block of a state that has a in 16 numbers A and b in 16 numbers B is the transpose of that of
+ * B and A: only A <= B is stored, for both. Keys of up to 16 numbers have one such block, which is
+ * its own transpose: of it, the products of number n and number n + d modulo 16 are stored for d =
+ * 0 .. 8. Those of 16 - d are the same.
  *
- * Spans are as long as pairs inside cost less than the state, whose parts do not fit into one block: blocks make parts of the
- * sum of each span, a scan makes of these the states before all spans, rounded to bf16, and every 128 rows read the whole
- * state before their span, 128 features at a time. Nothing is walked one after the other but the scan.
+ * Segments are long enough that pairs inside cost less than the state, which does not fit into one
+ * block: blocks compute parts of the sum of each segment, a scan turns these into the states before
+ * all segments, rounded to bf16, and every 128 rows read the whole state before their segment, 128
+ * features at a time. Only the scan is sequential.
  *
  * A state is groups of 16 features by SR_CHUNK columns, and vectors:
- *     16 for each pair A <= B: number a of A times those of B, by values; or for one tile 9, of d = 0 .. 8
+ *     16 for each pair A <= B: number a of A times those of B, by values;
+ *     or for one tile 9, of d = 0 .. 8
  *     `tiles` for the keys: by values
- *     `tiles` for the keys: by keys, for the sums of rows
- *     the last: row 0 the sum of values, row 1 the sum of keys, row 2 the count; these are never rounded */
+ *     `tiles` for the keys: by keys, for the row sums
+ *     the last: row 0 the sum of values, row 1 the sum of keys, row 2 the count; never rounded */
 #ifndef SR_ATTENTION_CUDA_ORDER2_ORDER2_H
 #define SR_ATTENTION_CUDA_ORDER2_ORDER2_H
 
@@ -26,7 +30,8 @@
 /* In bf16: Taylor series and powers up to order 2 with D and Dv up to 64. */
 extern const sr_attention_kernel sr_cuda_attention_expanded;
 
-/* Numbers of a group; rows of a block; groups of a stage of the state; groups of the products of one tile. */
+/* Numbers of a group; rows of a block; groups of a stage of the state; groups of the products of
+ * one tile. */
 enum {
     SR_GROUP_NUMBERS = 16 * SR_CHUNK,
     SR_EXPANDED_ROWS = 128,
@@ -34,19 +39,19 @@ enum {
     SR_TURN_GROUPS = 9,
 };
 
-/* Where a group of one tile keeps what belongs to number n: so that a lane of a product's A, and of its C, has four numbers
- * that follow each other. */
+/* The row in which a group of one tile stores number n: so that a lane has four consecutive numbers
+ * of an mma's A and C fragments. */
 SR_BOTH int turn_row(int n) {
     return 2 * (n / 4) + n % 2 + n % 4 / 2 * 8;
 }
 
 /* How a problem is cut, and where its states are. */
 struct sr_expanded {
-    int heads, span, count; /* of keys and values, b * Hkv + kv; tokens of a span; spans */
+    int heads, span, count; /* KV heads, b * Hkv + kv; tokens per segment; segments */
     int tiles, pairs;       /* of 16 numbers of a key; A <= B */
-    float *
-        sums; /* (heads, count, groups + 1, 16, SR_CHUNK): what spans add; the vectors before them */
-    sr_bf16 *states; /* (heads, count, groups, 16, SR_CHUNK): before spans, times coefficients */
+    /* (heads, count, groups + 1, 16, SR_CHUNK): what segments add; the vectors before them */
+    float *sums;
+    sr_bf16 *states; /* (heads, count, groups, 16, SR_CHUNK): before segments, times coefficients */
 
     SR_BOTH int product_groups() const {
         return tiles == 1 ? SR_TURN_GROUPS * pairs : 16 * pairs;
@@ -86,7 +91,8 @@ SR_BOTH sr_tile_pair tile_pair(int n) {
     return {n - b * (b + 1) / 2, b};
 }
 
-/* The first token from `begin` on whose document begins there or later, if that is before `end`; else `end`. */
+/* The first token from `begin` on whose document begins there or later, if that is before `end`;
+ * else `end`. */
 SR_DEVICE int other_documents(const sr_chunk_head<true> &head, int begin, int end) {
     if (begin >= end || head.first[end - 1] < begin)
         return end;
@@ -101,11 +107,11 @@ SR_DEVICE int other_documents(const sr_chunk_head<true> &head, int begin, int en
     return low;
 }
 
-/* Without memory for states. */
+/* Without workspace for states. */
 sr_expanded sr_expanded_of(const srnn_problem *problem);
 
-/* The states of all spans: of keys and values before them; of queries and gradients of numerators, times the scales of their
- * rows, after them. */
+/* The states of all segments: of keys and values before them; of queries and gradients of
+ * numerators, times their row scales, after them. */
 srnn_status sr_expanded_states_before(const sr_attention_view<sr_bf16> &call,
                                       const sr_mma_alignment &aligned, const sr_expanded &expanded,
                                       cudaStream_t stream);
@@ -113,7 +119,7 @@ srnn_status sr_expanded_states_after(const sr_attention_view<sr_bf16> &call,
                                      const sr_mma_alignment &aligned, const sr_expanded &expanded,
                                      cudaStream_t stream);
 
-/* The cores: outputs and gradients of queries, with the states before; gradients of keys and values, with those after. */
+/* The cores: outputs and dQ, with the states before; dK and dV, with those after. */
 srnn_status sr_expanded_forward(const sr_attention_view<sr_bf16> &call,
                                 const sr_mma_alignment &aligned, const sr_expanded &expanded,
                                 cudaStream_t stream);

@@ -1,18 +1,20 @@
-/* rows.h (private): 128 rows of a block read the state of order 2 before, or after, their span. */
+/* rows.h (private): 128 rows of a block read the state of order 2 before, or after, their
+ * segment. */
 #ifndef SR_ATTENTION_CUDA_ORDER2_ROWS_H
 #define SR_ATTENTION_CUDA_ORDER2_ROWS_H
 
 #include "attention/cuda/order2/order2.h"
 
-enum { STAGES = 3 }; /* on their way or read */
+enum { STAGES = 3 }; /* in flight or being read */
 
-/* A warp has two times 16 rows, which share what they read; of short rows 16, since many warps hide more than that saves. */
+/* A warp has two times 16 rows, which share what they read; of short rows 16, since more warps hide
+ * more latency than sharing saves. */
 template <int WIDTH> struct sr_expanded_shape {
     static constexpr int HALVES = WIDTH <= 16 ? 1 : 2, WARP_ROWS = 16 * HALVES;
     static constexpr int THREADS = SR_EXPANDED_ROWS / WARP_ROWS * SR_WARP;
 };
 
-/* What a block has: rows t0 .. of the span that begins and ends there. */
+/* The rows of a block: t0 .. of the segment that begins and ends there. */
 struct sr_expanded_block {
     int b, head, t0; /* head: of the rows */
     int span, begin, end;
@@ -30,17 +32,17 @@ SR_DEVICE sr_expanded_block expanded_block(const sr_attention_view<sr_bf16> &cal
     return {row / heads, row % heads, t0, span, begin, min(begin + expanded.span, call.T)};
 }
 
-/* The first key of the span that rows of queries see. */
+/* The first key of the segment that rows of queries see. */
 SR_DEVICE int seen_from(const sr_chunk_head<true> &head, const sr_expanded_block &at) {
     return max(at.begin, head.first[at.t0]);
 }
 
-/* And past the last query of it that sees rows of keys. */
+/* Past the last query of the segment that sees rows of keys. */
 SR_DEVICE int seen_to(const sr_chunk_head<true> &head, const sr_expanded_block &at) {
     return other_documents(head, at.t0 + SR_EXPANDED_ROWS, at.end);
 }
 
-/* Starts the copy of a stage of the state, as it lies in memory; by all threads. */
+/* Starts the cp.async copy of a stage of the state, as it lies in memory; by all threads. */
 SR_DEVICE void load_state(sr_bf16 *tile, const sr_bf16 *state, const sr_expanded &expanded,
                           int stage) {
     const int first = stage * SR_STAGE_GROUPS;
@@ -60,11 +62,12 @@ SR_DEVICE uint32_t twice(uint32_t pair, int which) {
     return which ? (pair & 0xffff0000u) | pair >> 16 : (pair & 0xffffu) | pair << 16;
 }
 
-/* Four numbers that follow each other in each of 16 rows, over the four lanes that have a row: as A, of a group of one tile. */
+/* Four consecutive numbers in each of 16 rows, over the four lanes that have a row: as the A
+ * fragment for a group of one tile. */
 struct sr_turning {
     uint32_t a[4];
 
-    /* From 16 rows of a tile, the numbers 8 `eights` after their own, around. */
+    /* From 16 rows of a tile, the numbers 8 `eights` after their own, modulo 16. */
     SR_DEVICE void load(const sr_bf16 *tile, int eights) {
         const int q = (int)threadIdx.x % 4, chunk = (q / 2 + eights) % 2;
 #pragma unroll
@@ -77,7 +80,7 @@ struct sr_turning {
         }
     }
 
-    /* Each number becomes the next, around. */
+    /* Rotates by one: each number becomes the next, modulo 16. */
     SR_DEVICE void turn() {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
@@ -98,7 +101,7 @@ template <int WIDTH> struct sr_expanded_numbers {
     static constexpr int HALVES = sr_expanded_shape<WIDTH>::HALVES;
     const sr_bf16 *tile;
 
-    /* A of 16 numbers of the rows. */
+    /* The A fragment of 16 numbers of the rows. */
     SR_DEVICE void load(uint32_t (&a)[HALVES][4], int k) const {
 #pragma unroll
         for (int half = 0; half < HALVES; half++)
@@ -115,7 +118,7 @@ template <int WIDTH> struct sr_expanded_numbers {
                     tile + sr_tile<WIDTH>::offset(16 * half + piece_row(row), eight)));
     }
 
-    /* w = products of the rows with 16 of another tile. */
+    /* w = dot products of the rows with 16 of another tile. */
     SR_DEVICE void scores(float (&w)[HALVES][SR_PIECE], const sr_bf16 *other, int at) const {
 #pragma unroll
         for (int half = 0; half < HALVES; half++)
@@ -136,13 +139,13 @@ template <int WIDTH> struct sr_expanded_numbers {
     }
 };
 
-/* Rows X of a warp: sums C of columns by weights, and the lane's share of the sums of weights. */
+/* Rows X of a warp: accumulators C of columns by weights, and the lane's share of the row sums. */
 template <int WIDTH> struct sr_expanded_rows {
     static constexpr int P = SR_CHUNK / 8, HALVES = sr_expanded_shape<WIDTH>::HALVES;
     sr_expanded_numbers<WIDTH> x;
     float c[HALVES][P][4], sum[HALVES][2];
     int t;          /* the first row */
-    bool documents; /* one begins in the span, where these rows could see it */
+    bool documents; /* a document begins in the segment, where these rows could see it */
 
     SR_DEVICE sr_expanded_rows(const sr_bf16 *tile, int row) : x{tile}, t(row), documents(true) {
 #pragma unroll
@@ -168,7 +171,8 @@ template <int WIDTH> struct sr_expanded_rows {
         }
     }
 
-    /* 128 features: tile b of the rows times eight of their numbers, the lower or upper of tile a. */
+    /* 128 features: tile b of the rows times eight of their numbers, the lower or upper of tile
+     * a. */
     SR_DEVICE void read_products(const sr_bf16 *state, const sr_tile_pair &pair, int upper) {
         uint32_t own[HALVES][4];
         sr_vector<uint32_t> number[HALVES][2];
@@ -187,7 +191,7 @@ template <int WIDTH> struct sr_expanded_rows {
         }
     }
 
-    /* Groups of one tile: numbers times those `first` .. after them; first is 0 or 8. */
+    /* Groups of one tile: numbers times those `first` .. places after them; first is 0 or 8. */
     template <int COUNT> SR_DEVICE void read_turns(const sr_bf16 *state, int first) {
         sr_turning own, turned;
         own.load(x.tile, 0);
@@ -203,7 +207,7 @@ template <int WIDTH> struct sr_expanded_rows {
         }
     }
 
-    /* The keys' own rows of the state: by values, and by keys for the sums. */
+    /* The state's rows of order 1: by values, and by keys for the row sums. */
     SR_DEVICE void read_keys(const sr_bf16 *state, int tiles, bool sums) {
 #pragma unroll 1
         for (int k = 0; k < tiles; k++) {
@@ -215,7 +219,7 @@ template <int WIDTH> struct sr_expanded_rows {
         }
     }
 
-    /* sum += <q, Z q>, of which numbers of tile k on the right. */
+    /* sum += <q, Z q>, the part with numbers of tile k on the right. */
     SR_DEVICE void read_sums(const sr_bf16 *state, int tiles, int k) {
         float w[HALVES][SR_PIECE] = {};
         uint32_t own[HALVES][4];
@@ -240,7 +244,7 @@ template <int WIDTH> struct sr_expanded_rows {
             }
     }
 
-    /* Orders 0 and 1 of what is never rounded. */
+    /* Orders 0 and 1, from the vectors, which are never rounded. */
     SR_DEVICE void read_vectors(const float *vectors, const float *coefficient, int tiles) {
         const float *const value = vectors + 2 * (threadIdx.x % 4);
         const float *const key = value + SR_CHUNK;
@@ -276,7 +280,7 @@ template <int WIDTH> struct sr_expanded_rows {
         }
     }
 
-    /* A stage of the state, number n of them. */
+    /* Stage number n of the state. */
     SR_DEVICE void read(const sr_attention_view<sr_bf16> &call, const sr_expanded &expanded,
                         const sr_bf16 *stage, int n, const float *vectors) {
         const int products = expanded.product_groups(), left = products % SR_STAGE_GROUPS;
@@ -294,7 +298,7 @@ template <int WIDTH> struct sr_expanded_rows {
         read_vectors(vectors, call.score.coefficient, expanded.tiles);
     }
 
-    /* What was read so far times factor_of(row). */
+    /* The accumulators so far times factor_of(row). */
     template <class Factor> SR_DEVICE void scale(const Factor &factor_of) {
 #pragma unroll
         for (int half = 0; half < HALVES; half++)

@@ -1,4 +1,4 @@
-/* states.cu: the states between spans of tokens: what each span adds, and their scan. */
+/* states.cu: the states between segments of tokens: what each segment adds, and their scan. */
 #include "attention/cuda/order2/order2.h"
 
 #include "device/cuda/check.h"
@@ -6,12 +6,13 @@
 
 enum { EIGHT = 8, SCAN_THREADS = SR_GROUP_NUMBERS / EIGHT }; /* numbers of a thread of the scan */
 
-/* What a warp sums up, in units of 16 rows by SR_CHUNK columns: four, or two of short keys, where one block has all there is and
- * asks early for a span. Stages on their way or read; blocks of a multiprocessor. */
+/* What a warp sums, in units of 16 rows by SR_CHUNK columns: four, or two of short keys, where one
+ * block computes the whole state and prefetches more of a segment. Stages in flight or being read;
+ * resident blocks per multiprocessor. */
 template <int WIDTH> struct sums_shape {
     static constexpr int UNITS = WIDTH <= 16 ? 2 : 4, WARPS = WIDTH <= 16 ? 8 : 4;
     static constexpr int THREADS = WARPS * SR_WARP, STAGES = WIDTH <= 16 ? 4 : 2;
-    /* Code for GPUs before Hopper needs some registers more than two blocks of short keys would have. */
+    /* Code for GPUs before Hopper needs more registers than two blocks of short keys leave. */
     static constexpr int BLOCKS = WIDTH <= 16 && SR_CHUNK_BLOCKS < 4 ? 1 : 2;
 };
 
@@ -24,8 +25,8 @@ enum task_kind {
 
 struct task_place {
     task_kind kind;
-    int a, b,
-        first; /* of products: numbers first .. of tile a; tile b. Of one tile: groups first .. */
+    /* of products: numbers first .. of tile a; tile b. Of one tile: groups first .. */
+    int a, b, first;
     int units;
 };
 
@@ -49,7 +50,7 @@ template <int WIDTH> SR_DEVICE task_place task_of(const sr_expanded &expanded, i
             min((int)UNITS, expanded.product_groups() - n * UNITS)};
 }
 
-/* Where unit 0 of a task lies in the numbers of a state. */
+/* Where unit 0 of a task is in the numbers of a state. */
 template <int WIDTH> SR_DEVICE int64_t task_offset(const sr_expanded &expanded, int n) {
     const int other = n - product_tasks<WIDTH>(expanded);
     const int group = other < 0 ? n * sums_shape<WIDTH>::UNITS
@@ -91,7 +92,7 @@ template <int WIDTH> struct state_task {
             mma_m16n8k16(unit[n], a, b[n / 2] + n % 2 * 2);
     }
 
-    /* Keys of one tile times their numbers some places after, around, by values. */
+    /* Keys of one tile times their numbers some places after, modulo 16, by values. */
     SR_DEVICE void add_turns(const sr_bf16 *keys, const columns &b, const float *factor, int step) {
         const int lane = (int)threadIdx.x % SR_WARP;
         uint32_t a[4], numbers[4];
@@ -102,7 +103,7 @@ template <int WIDTH> struct state_task {
 #pragma unroll
         for (int unit = 0; unit < UNITS; unit++) {
             const int row = lane / 4 + at.first + unit, from = row % 8 * 4 + lane % 4;
-            const bool other = row / 8 % 2 == 1; /* half of the 16 rows */
+            const bool other = row / 8 % 2 == 1; /* the other half of the 16 rows */
             uint32_t turned[4], product[4];
             if (unit >= at.units)
                 continue;
@@ -125,7 +126,7 @@ template <int WIDTH> struct state_task {
         load_a_columns<WIDTH>(numbers, keys, 16 * step, at.a);
         if (factor)
             scale_columns(a, factor, step);
-        const bool upper = at.first >= 8; /* of the 16 rows of A */
+        const bool upper = at.first >= 8; /* half of the 16 rows of A */
         const uint32_t early = upper ? numbers[1] : numbers[0];
         const uint32_t late = upper ? numbers[3] : numbers[2];
 #pragma unroll
@@ -138,7 +139,7 @@ template <int WIDTH> struct state_task {
         }
     }
 
-    /* Keys as they are. */
+    /* Order 1: keys as they are. */
     SR_DEVICE void add_keys(const sr_bf16 *keys, const columns &b, const float *factor, int step) {
 #pragma unroll
         for (int unit = 0; unit < WIDTH / 16; unit++) {
@@ -152,7 +153,7 @@ template <int WIDTH> struct state_task {
         }
     }
 
-    /* Row 0 of A is ones, times factors. */
+    /* Order 0: row 0 of A is ones, times factors. */
     SR_DEVICE void add_ones(float (&unit)[SR_CHUNK / 8][4], const columns &b, const float *factor,
                             int step) {
         const uint32_t one = (int)threadIdx.x % SR_WARP < 4 ? 0x3f803f80u : 0;
@@ -162,7 +163,7 @@ template <int WIDTH> struct state_task {
         multiply(unit, a, b);
     }
 
-    /* 64 tokens. */
+    /* Adds 64 tokens. */
     SR_DEVICE void add(const sr_bf16 *keys, const sr_bf16 *values,
                        const sr_token_factors &factors) {
         const int lane = (int)threadIdx.x % SR_WARP;
@@ -197,7 +198,7 @@ template <int WIDTH> struct state_task {
         }
     }
 
-    /* To where unit 0 lies; of vectors only the first row is anything. */
+    /* Stores the task's sums, from where unit 0 is; vectors have only a first row. */
     SR_DEVICE void put(float *numbers) {
         const int lane = (int)threadIdx.x % SR_WARP;
         const int apart = at.kind == VECTORS ? (int)SR_CHUNK : (int)SR_GROUP_NUMBERS;
@@ -229,17 +230,17 @@ template <int WIDTH> struct states_memory {
     float factor[STAGES][SR_CHUNK], ones[STAGES][SR_CHUNK];
 };
 
-/* The tokens that a span adds, 64 at a time: keys and values, or from the end queries and gradients of numerators of all
- * heads that share the keys. */
+/* The tokens that a segment adds, 64 at a time: keys and values, or from the end queries and
+ * gradients of numerators of all heads that share the keys. */
 template <int WIDTH, bool FROM_END> struct token_stream {
     const sr_attention_view<sr_bf16> &call;
     const sr_mma_alignment &aligned;
     const sr_chunk_head<true> head;
     states_memory<WIDTH> &memory;
     int b, kv, begin, end;
-    int from,
-        to; /* tokens that count after the span, or from the end before it; others are read as zero */
-    bool differ; /* whether tokens count differently */
+    /* tokens that count after the segment, or from the end before it; others are read as zero */
+    int from, to;
+    bool differ; /* whether tokens have different weights */
 
     SR_DEVICE int stages() const {
         return (end - begin + SR_CHUNK - 1) / SR_CHUNK * (FROM_END ? call.group : 1);
@@ -258,7 +259,8 @@ template <int WIDTH, bool FROM_END> struct token_stream {
         const int stage = n % sums_shape<WIDTH>::STAGES;
         const int h = head_of(n), t0 = first_of(n);
         if (n >= stages()) {
-            cp_async_commit(); /* so that the last of those under way is always the same */
+            /* an empty group, so that the number of groups in flight is always the same */
+            cp_async_commit();
             return;
         }
         const auto keys = FROM_END ? head_rows(call.q, b, h, call.D, aligned.q)
@@ -271,7 +273,8 @@ template <int WIDTH, bool FROM_END> struct token_stream {
         cp_async_commit();
     }
 
-    /* What the thread's token of stage n counts, in S and z; it is read long before it is put where all see it. */
+    /* The weights of the thread's token of stage n, in S and z; loaded long before they are stored
+     * to shared memory. */
     SR_DEVICE float2 fetch_factors(int n) const {
         const int t = first_of(n) + (int)threadIdx.x % SR_CHUNK;
         if (!differ || n >= stages())
@@ -300,7 +303,14 @@ template <int WIDTH, bool FROM_END> struct token_stream {
     }
 };
 
-/* What a span adds, but for the last, or from the end the first: as many tasks as warps. */
+/* What each segment adds, except the last, or from the end the first. A block owns WARPS tasks
+ * (parts of the state: units of 16 features x 64 columns) of one segment of one KV head, one task
+ * per warp. cp.async copies 64 tokens at a time, keys and values (or queries and gradients of
+ * numerators, head by head of the group), global -> shared, STAGES - 1 ahead; the wait and barrier
+ * for stage n also free the stage that is loaded next. Each warp computes products of key numbers
+ * in registers and accumulates them times values by mma. Token weights (decay, documents, row
+ * scales) go through registers to shared memory. Each warp stores its sums to the workspace once;
+ * expanded_scan follows. */
 template <int WIDTH, bool FROM_END>
 __global__ void __launch_bounds__(sums_shape<WIDTH>::THREADS, sums_shape<WIDTH>::BLOCKS)
     expanded_sums(const __grid_constant__ sr_attention_view<sr_bf16> call,
@@ -330,7 +340,7 @@ __global__ void __launch_bounds__(sums_shape<WIDTH>::THREADS, sums_shape<WIDTH>:
     for (int n = 0; n < tokens.stages(); n++) {
         const int stage = n % (AHEAD + 1);
         cp_async_wait<AHEAD - 1>();
-        __syncthreads(); /* tiles and factors are there, and nobody reads those before */
+        __syncthreads(); /* stage n is ready, and no warp reads the one before */
         tokens.load(n + AHEAD);
         const float2 later = which == 0 ? tokens.fetch_factors(n + AHEAD) : float2{0, 0};
         if (number < tasks)
@@ -342,8 +352,8 @@ __global__ void __launch_bounds__(sums_shape<WIDTH>::THREADS, sums_shape<WIDTH>:
         task.put(expanded.sum(head_number, span) + task_offset<WIDTH>(expanded, number));
 }
 
-/* What a group of the state is multiplied with: that of a pair A < B stands for two, and so does that of d in one tile for 16 - d
- * too, but for 0 and 8. */
+/* The coefficient of a group of the state: that of a pair A < B stands for two, and so does that of
+ * d in one tile, for 16 - d too, except for 0 and 8. */
 SR_DEVICE float group_coefficient(const sr_expanded &expanded, const float *coefficient,
                                   int group) {
     const int products = expanded.product_groups();
@@ -354,7 +364,7 @@ SR_DEVICE float group_coefficient(const sr_expanded &expanded, const float *coef
     return coefficient[2] * (twice ? 2.0f : 1.0f);
 }
 
-/* What spans add becomes the state before each. A thread has eight numbers of it, and loads those of some spans together. */
+/* A thread's eight numbers of a state. */
 struct eight_sums {
     sr_vector<float> half[2];
     SR_DEVICE float &at(int n) {
@@ -362,13 +372,18 @@ struct eight_sums {
     }
 };
 
-/* What the state on one side of a span counts on the other. */
+/* The weight of the state on one side of a segment on the other side. */
 SR_DEVICE float factor_across(const sr_chunk_head<true> &head, int begin, int end, bool from_end) {
     if (!from_end)
         return head.across(begin, end - 1, head.first[end - 1]);
     return end < head.T ? head.back_across(begin, end, head.first[end]) : 0;
 }
 
+/* Exclusive scan over segments: turns what segments add (float sums) into the state before each
+ * (bf16, times coefficients). Block (x, y) owns group y of KV head x, a thread eight consecutive
+ * numbers of it; it walks the segments in order, or from the end, loading four at a time, global ->
+ * registers, and stores the state before each segment: state = decay state + added. The vectors,
+ * the last group, stay float and are overwritten in place. Threads are independent: no barriers. */
 __global__ void expanded_scan(const __grid_constant__ sr_attention_view<sr_bf16> call,
                               const sr_expanded expanded, bool from_end) {
     constexpr int TOGETHER = 4;
@@ -381,14 +396,14 @@ __global__ void expanded_scan(const __grid_constant__ sr_attention_view<sr_bf16>
         vectors ? 1 : group_coefficient(expanded, call.score.coefficient, group);
     const auto span_of = [&](int n) { return from_end ? past - 1 - n : n; };
     if (vectors && (int)threadIdx.x * EIGHT >= 2 * SR_CHUNK + EIGHT)
-        return; /* nothing is there */
+        return; /* unused rows */
     eight_sums before = {};
     for (int begin = 0; begin < past; begin += TOGETHER) {
         eight_sums adds[TOGETHER];
         float factor[TOGETHER];
 #pragma unroll
         for (int m = 0; m < TOGETHER; m++) {
-            const bool used = begin + m < past - 1; /* nobody needs what the last one adds */
+            const bool used = begin + m < past - 1; /* what the last one adds is not needed */
             const int span = span_of(used ? begin + m : 0), from = span * expanded.span;
             const float *const sum = expanded.sum(head_number, span) + at;
             adds[m].half[0] = load_vector(sum);

@@ -1,25 +1,26 @@
-/* backward_preprocess.cu: rows of the output before the backward pass of the core: from the output's gradient to what the core
- * reads of a row. */
+/* backward_preprocess.cu: backward preprocess: from the output's gradient and the saved numerators
+ * to the per-row numbers that the core's backward reads. */
 #include "attention/cuda/shared/backward_preprocess.h"
 #include "attention/cuda/shared/prologue.h"
 #include "attention/cuda/shared/prologue_rows.h"
 
-/* Rows of one head that a block has at a time: `together` for each place of a row in its warps. */
+/* Rows of one head that a block handles at a time: `together` for each row position in its
+ * warps. */
 template <class Row, int together> struct row_pieces {
     static constexpr int rows_of_warp = together * Row::rows, rows = WARPS * rows_of_warp;
 
     static SR_BOTH int of_head(int T) {
         return (T + rows - 1) / rows;
     }
-    /* Of those of this warp in piece `piece`, row `i` of this lane. */
+    /* Row `i` of this lane in piece `piece`. */
     static SR_DEVICE int row(int piece, int i) {
         const int warp = (int)threadIdx.x / SR_WARP;
         return piece * rows + warp * rows_of_warp + i * Row::rows + Row::row();
     }
 };
 
-/* Without a norm, and with weights that are not negative, all that the core asks of a row follows from <d_o, numerator>.
- * Eight loads of a warp are under way at once; at the end each lane has a row of its own. */
+/* Without a norm, and with weights that are not negative, all that the core needs of a row follows
+ * from <d_o, numerator>. */
 enum { PLAIN_TOGETHER = 8 };
 
 /* A lane's share of <x, y>. */
@@ -34,6 +35,11 @@ SR_DEVICE float lane_dot(const sr_raw_eight<N> &x, const sr_raw_eight<N> &y) {
     return sum;
 }
 
+/* A block owns WARPS * PLAIN_TOGETHER * Row::rows consecutive rows of one head; a row is spread
+ * over Row::lanes lanes of a warp. Each lane loads its 16 bytes of d_o and of the numerator for
+ * four rows at a time, twice, global -> registers, and multiplies; a shuffle transposition sums all
+ * eight rows at once and leaves lane l with the dot product of row l. Lanes 0 .. 7 then compute and
+ * store their row's row_scale, d_row_sum and gate gradients. No shared memory, no atomics. */
 template <class N, int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2) plain_rows_backward(const sr_attention_view<N> call) {
     using Row = sr_eight_row<WIDTH>;
@@ -63,7 +69,7 @@ __global__ void __launch_bounds__(THREADS, 2) plain_rows_backward(const sr_atten
     store_row_gradient(call, {at.b, at.h, t}, n, row_plain_backward(call.choices, row, along));
 }
 
-/* The sums of d_weight and d_bias over the block's rows, warp by warp: to (2, n). */
+/* The sums of d_weight and d_bias over the block's rows, in the order of the warps: to (2, n). */
 template <class Row>
 SR_DEVICE void store_block_sums(float *to, const float (&d_weight)[Row::count],
                                 const float (&d_bias)[Row::count], int n) {
@@ -89,7 +95,8 @@ SR_DEVICE void store_block_sums(float *to, const float (&d_weight)[Row::count],
 /* A lane's part of a row: the gradient of the output, and the numerator. */
 template <class N> struct raw_row { sr_raw_eight<N> d, x; };
 
-/* One row with any norm; adds to the lane's share of the gradients of the norm's weight and bias. */
+/* One row with any norm; adds to the lane's share of the gradients of the norm's weight and
+ * bias. */
 template <class Row, class N>
 SR_DEVICE void normed_row_backward(const sr_attention_view<N> &call, const row_place &at,
                                    const sr_row_facts &facts, const raw_row<N> &raw,
@@ -109,7 +116,12 @@ SR_DEVICE void normed_row_backward(const sr_attention_view<N> &call, const row_p
         store_row_gradient(call, at, call.row_index(call.H, at.b, at.h, at.t), g);
 }
 
-/* With a norm, or with weights of either sign. */
+/* With a norm, or with weights of either sign. Grid-stride loop: a block owns pieces blockIdx.x, +
+ * gridDim.x, ... of WARPS * NORMED_TOGETHER * Row::rows rows of a head. Each lane loads its 16
+ * bytes of d_o and of the numerator for two rows, global -> registers; shuffles sum over the row's
+ * lanes. The gradient of the numerator and the row scalars go to the workspace. Each lane
+ * accumulates d_weight and d_bias of its columns over all its rows; at the end the warps are added
+ * through shared memory in order, one partial per block in norm_partial, for sum_parts. */
 enum { NORMED_TOGETHER = 2 };
 template <class N, int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
@@ -141,20 +153,20 @@ __global__ void __launch_bounds__(THREADS, 2)
                               d_weight, d_bias, call.Dv);
 }
 
-/* Lane `i` of this lane's row, in its warp. */
+/* The lane in the warp that is lane `i` of this lane's row. */
 template <class Row> SR_DEVICE int lane_of_row(int i) {
     return (int)threadIdx.x % SR_WARP / Row::lanes * Row::lanes + i;
 }
 
-/* What an l2 norm makes of a row: the gradient of sum_j w'_ij v_j is d times that of the output less x times the
- * numerator. */
+/* The gradient of a row through an l2 norm: the gradient of sum_j w'_ij v_j is d times that of the
+ * output less x times the numerator. */
 struct sr_length_gradient {
     sr_row_gradient row;
     float d, x;
 };
 
-/* With an l2 norm: all follows from `square` = <x, x>, and `dot` = <d, x> of the gradient of the output and the numerator;
- * rows have n numbers. */
+/* With an l2 norm: everything follows from `square` = <x, x>, and `dot` = <d, x> of the gradient of
+ * the output and the numerator; rows have n numbers. */
 SR_DEVICE sr_length_gradient row_length_backward(const sr_choices &c, const sr_row_facts &row,
                                                  int n, float square, float dot) {
     const sr_row_scalars s = row_scalars(c, row);
@@ -173,9 +185,13 @@ SR_DEVICE sr_length_gradient row_length_backward(const sr_choices &c, const sr_r
     return g;
 }
 
-/* With an l2 norm, and with weights that are not negative, all follows from <x, x> and <d_o, x> of the numerator x: each
- * lane has one row's, and the row's gradient is d d_o - x along. Lengths that a square does not hold are left to the
- * other way. */
+/* With an l2 norm and weights that are not negative, everything follows from <x, x> and <d_o, x> of
+ * the numerator x. A block owns WARPS * LENGTH_TOGETHER * Row::rows rows of one head. Each lane
+ * loads its 16 bytes of d_o and x for four rows, global -> registers, and keeps them; one shuffle
+ * transposition sums all eight dot products, so that each lane has those of one row. It computes
+ * that row's scalars and stores them; shuffles broadcast its two factors, and all lanes store
+ * d_numerator = d d_o - x along from the registers. A warp with a length out of the range of a
+ * square falls back to the general path. */
 enum { LENGTH_TOGETHER = 4 };
 template <class N, int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
@@ -231,21 +247,23 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* What a norm that divides by the spread of a row makes of it, with x the numerator less its mean: the normalised row is
- * factor x, and the gradient of sum_j w'_ij v_j is post d weight - shift - pull x. */
+/* The gradient of a row through a norm that divides by its spread, with x the numerator less its
+ * mean: the normalised row is factor x, and the gradient of sum_j w'_ij v_j is post d weight -
+ * shift - pull x. */
 struct sr_spread_gradient {
     sr_row_gradient row;
     float post, factor, shift, pull;
 };
 
-/* Over the numbers of a row. */
+/* Sums over the numbers of a row. */
 struct sr_spread_sums {
     float square;    /* <before x, before x>: the numerator enters the norm times `before` */
     float dot;       /* <d weight, x> */
     float sum, bias; /* of d weight, and <d, bias>; 0 where no mean is taken off */
 };
 
-/* Rows have n numbers. <gradient, x> is `dot` times what the epsilon has of the spread: the rest cancels. */
+/* Rows have n numbers. <gradient, x> is `dot` times the epsilon's share of the spread: the rest
+ * cancels. */
 SR_DEVICE sr_spread_gradient row_spread_backward(const sr_choices &c, const sr_row_facts &row,
                                                  int n, const sr_spread_sums &sums) {
     const sr_row_scalars s = row_scalars(c, row);
@@ -264,7 +282,14 @@ SR_DEVICE sr_spread_gradient row_spread_backward(const sr_choices &c, const sr_r
     return g;
 }
 
-/* With a layer or rms norm all that the core asks of a row follows from a few sums; each lane has one row's. */
+/* With a layer or rms norm, all that the core needs of a row follows from a few sums. Grid-stride
+ * loop: a block owns pieces blockIdx.x, + gridDim.x, ... of WARPS * SPREAD_TOGETHER * Row::rows
+ * rows of a head. Each lane loads its 16 bytes of d_o and the numerator for four rows, global ->
+ * registers. Then in order: means and sums of d weight (layer), <d, bias> (post gate), squares and
+ * dot products, each by one shuffle transposition that leaves a lane with one row's sums; the row's
+ * scalars are stored and its factors broadcast by shuffles; all lanes store d_numerator. d_weight
+ * and d_bias accumulate per lane and leave one partial per block in norm_partial, added by
+ * sum_parts. */
 enum { SPREAD_TOGETHER = 4 };
 template <class N, int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
@@ -378,20 +403,24 @@ template <int together, class N> static int64_t pieces_of(const sr_attention_vie
     return (int64_t)call.B * call.H * of_head;
 }
 
-/* Blocks that share so many pieces of a call with a norm; each leaves a part of the norm's gradients. */
+/* Blocks of a call with a norm that share `pieces`; each writes one partial sum of the norm's
+ * gradients. */
 static unsigned norm_parts(int64_t pieces) {
     return (unsigned)(pieces < SR_NORM_PARTS ? pieces : (int64_t)SR_NORM_PARTS);
 }
 
-/* In float a lane has no registers for four rows; a logarithm has no sign; and nothing is left of a row of one number less
- * its mean, not even what sums round. */
+/* In float a lane has no registers for four rows; a logarithm has no sign; and a row of one number
+ * less its mean is zero, without even the rounding of sums. */
 template <class N> static bool has_spread(const sr_attention_view<N> &call) {
     const srnn_norm norm = call.choices.norm;
     return sizeof(N) < sizeof(float) && sr_norm_has_weight(norm) && call.Dv > 1 &&
            call.score.kind != SR_CLASS_LONG;
 }
 
-/* out (width): sums over partial (parts, 2, width), `half` 0 or 1 of each; a block has 32 columns. */
+/* out (width): sums over partial (parts, 2, width), `half` 0 or 1 of each. A block owns 32 columns:
+ * thread (x, y) adds parts y, y + 32, ... of column x in double from global memory; after a barrier
+ * the 32 sums of a column are added over y through shared memory, in order, and row y = 0 stores
+ * them. Deterministic: no atomics. */
 __global__ void sum_parts(float *out, const float *partial, int parts, int width, int half) {
     const int column = (int)(blockIdx.x * SR_WARP + threadIdx.x);
     double sum = 0;

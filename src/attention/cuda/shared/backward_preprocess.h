@@ -1,4 +1,4 @@
-/* backward_preprocess.h (private): what the core's backward reads of one row, and how it is kept. */
+/* backward_preprocess.h (private): the per-row numbers that the core's backward reads. */
 #ifndef SR_ATTENTION_CUDA_SHARED_BACKWARD_PREPROCESS_H
 #define SR_ATTENTION_CUDA_SHARED_BACKWARD_PREPROCESS_H
 
@@ -9,7 +9,8 @@ struct row_place {
     int b, h, t;
 };
 
-/* What the core multiplies weights with, or subtracts from their logarithms. In float the maximum is not yet in it. */
+/* The factor of a row's weights, or the term subtracted from their logarithms. In float the maximum
+ * is not included. */
 template <class N>
 SR_DEVICE float row_scale_of(const sr_score_rule &rule, float scale, float maximum) {
     if (rule.kind == SR_CLASS_POLYNOMIAL)

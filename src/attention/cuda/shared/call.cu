@@ -1,4 +1,4 @@
-/* call.cu: a call as kernels see it, and the scratch memory of its edges. */
+/* call.cu: a call as kernels see it, and the workspace of prologue and epilogue. */
 #include "attention/cuda/shared/call.h"
 
 #include "equation/facts.h"
@@ -91,9 +91,9 @@ static sr_choices choices_of(const srnn_attention *a) {
     return c;
 }
 
-/* ---- scratch memory ---- */
+/* ---- workspace ---- */
 
-/* (B, heads, T, width) with rows that begin at multiples of 16 bytes. */
+/* (B, heads, T, width) with rows aligned to 16 bytes. */
 template <class N>
 static sr_strided<N> take_rows(const srnn_problem *p, int heads, int width, sr_layout *layout) {
     const int64_t unit = 16 / (int64_t)sizeof(N), row = (width + unit - 1) / unit * unit;

@@ -1,5 +1,5 @@
-/* call.h: one call of attention as CUDA kernels see it: by value, built on the host, and the scratch memory
- * that all of them share. N is the problem's number: sr_bf16 or float. */
+/* call.h: one call of attention as CUDA kernels see it: passed by value, built on the host, and the
+ * workspace that all of them share. N is the problem's number type: sr_bf16 or float. */
 #ifndef SR_ATTENTION_CUDA_SHARED_CALL_H
 #define SR_ATTENTION_CUDA_SHARED_CALL_H
 
@@ -8,7 +8,8 @@
 #include "base/memory.h"
 #include "equation/norm.h"
 
-/* An array with a row (for gates: a number) per batch row, head and position. data NULL: not there, or not wanted. */
+/* An array with a row (for gates: a number) per batch row, head and position. data NULL: absent, or
+ * not requested. */
 template <class N> struct sr_strided {
     N *data;
     int64_t batch, head, time; /* strides in numbers */
@@ -18,7 +19,7 @@ template <class N> struct sr_strided {
     }
 };
 
-/* What the descriptor says about rows; the score has its own rule. */
+/* The descriptor's choices for rows; the score has its own rule. */
 struct sr_choices {
     srnn_feature feature;
     srnn_normaliser normaliser;
@@ -33,8 +34,8 @@ struct sr_choices {
     float epsilon;
 };
 
-/* Arrays over all positions in the plan's scratch memory; NULL where the variant has no use for one. Rows of q, k, v and
- * d_numerator begin at multiples of 16 bytes. */
+/* Arrays over all positions in the plan's workspace; NULL where the variant does not need one. Rows
+ * of q, k, v and d_numerator are aligned to 16 bytes. */
 template <class N> struct sr_attention_scratch {
     sr_strided<N> q, k, v; /* features of q and k, v times its factor */
     float *value_factor;   /* (B, Hkv, T) */
@@ -42,14 +43,16 @@ template <class N> struct sr_attention_scratch {
     double *cumulative;    /* (B, H, T): sum_{m<=i} exp(output gate_m) */
     float *q_inverse;      /* (B, T, D): 1 / norm across the heads, unit_heads only */
     float *k_inverse;
-    /* Backward only. The core works with weights w' = a w, where a_i is such that the gradient of the sum of w' v is of
-     * the size of d_o: see sr_row_backward. */
-    float *
-        row_scale; /* (B, H, T): a_i (polynomial); else what is subtracted from log2 w; in float without the maximum,
-                       * which is subtracted first */
+    /* Backward only, from the backward preprocess. The core works with weights w' = a w, where a_i
+     * is such that the gradient of the sum of w' v has the magnitude of d_o: see
+     * row_output_backward.
+     *
+     * row_scale, (B, H, T): a_i (polynomial); else the term subtracted from log2 w; in float
+     * without the maximum, which is subtracted first. */
+    float *row_scale;
     float *d_row_sum; /* (B, H, T): gradient of sum_j w'_ij */
-    sr_strided<N>
-        d_numerator;     /* (B, H, T, Dv): gradient of sum_j w'_ij v_j; data NULL: it is d_o */
+    /* (B, H, T, Dv): gradient of sum_j w'_ij v_j; data NULL: it is d_o */
+    sr_strided<N> d_numerator;
     float *d_cumulative; /* (B, H, T) */
     float *row_dot;      /* (B, H, T): sum_j w'_ij dw'_ij, by the core */
     float *column_dot;   /* (B, Hkv, T): the same over i and the heads of the group, by the core */
@@ -67,7 +70,8 @@ template <class N> struct sr_attention_view {
     const int32_t *first; /* (B, T): the first position a row sees */
     sr_carry carry;       /* of a state that T more tokens are fed to; position NULL: no state */
 
-    /* As the core reads them: features and factors applied, in scratch memory or where the caller has them. */
+    /* As the core reads them: features and factors applied, in the workspace or in the caller's
+     * arrays. */
     sr_strided<const N> q, k, v;
     /* As the caller gave them. */
     sr_strided<const N> raw_q, raw_k, raw_v;
@@ -76,7 +80,8 @@ template <class N> struct sr_attention_view {
 
     sr_strided<N> o; /* forward */
 
-    /* What forward leaves for backward: (B, H, T, Dv) without gaps, and (B, H, T). numerator NULL: nothing to leave. */
+    /* Saved by forward for backward: (B, H, T, Dv) without gaps, and (B, H, T). numerator NULL:
+     * nothing is saved. */
     N *numerator;
     float *row_sum, *maximum;
 
@@ -84,7 +89,8 @@ template <class N> struct sr_attention_view {
     sr_strided<const N> d_numerator; /* in scratch memory, or d_o */
     sr_strided<N> d_q, d_k, d_v, d_value_gate, d_output_gate, d_decay;
     float *d_norm_weight, *d_norm_bias, *d_value_power;
-    sr_turn turn; /* that d_q and d_k are freed of as they are stored, by a core that can */
+    /* RoPE whose inverse is applied to d_q and d_k as they are stored, by cores that support it */
+    sr_turn turn;
 
     sr_attention_scratch<N> scratch;
 
@@ -99,10 +105,10 @@ template <class N> struct sr_attention_view {
     }
 };
 
-/* Who makes features of q and k: sr_attention_prepare, or a core that does so as it reads them. */
+/* Where the features of q and k are computed: in the prologue, or in the core as it reads them. */
 enum sr_feature_maker { SR_FEATURES_BEFORE, SR_FEATURES_IN_CORE };
 
-/* Takes the arrays that the plan needs from `layout`, which a kernel may go on with. */
+/* Takes the arrays that the plan needs from `layout`, which a kernel may continue. */
 template <class N>
 sr_attention_scratch<N> sr_attention_scratch_place(const srnn_plan *plan, sr_layout *layout,
                                                    sr_feature_maker maker = SR_FEATURES_BEFORE);
@@ -115,7 +121,7 @@ template <class N>
 sr_attention_view<N> sr_attention_backward_view(const sr_attention_call *call, sr_layout *layout,
                                                 sr_feature_maker maker = SR_FEATURES_BEFORE);
 
-/* True if every row of the array begins at a multiple of 16 bytes. */
+/* True if every row of the array is aligned to 16 bytes. */
 template <class N> bool sr_rows_aligned(const sr_strided<N> &rows);
 
 /* The score's class, for choosing a kernel. */

@@ -1,4 +1,5 @@
-/* computes.h (private): what the kernels for GPUs have in common to declare (equation/support.h). */
+/* computes.h (private): the axes and values that the GPU kernels have in common
+ * (equation/support.h). */
 #ifndef SR_ATTENTION_CUDA_SHARED_COMPUTES_H
 #define SR_ATTENTION_CUDA_SHARED_COMPUTES_H
 

@@ -1,5 +1,5 @@
-/* lanes.h: attention in float by warps: rows that stay, 4 of a warp, and rows that come in tiles of 32, one a
- * lane. For the generic kernel and for states. */
+/* lanes.h: attention in float by warps: 4 rows per warp stay, and rows pass by in tiles of 32, one
+ * per lane. For the generic kernel and for recurrent state and KV cache. */
 #ifndef SR_ATTENTION_CUDA_SHARED_LANES_H
 #define SR_ATTENTION_CUDA_SHARED_LANES_H
 
@@ -10,12 +10,12 @@ enum { SR_TILE = SR_WARP, SR_OWN = 4 };
 /* Rows in shared memory; the odd stride lets 32 lanes read one column of 32 rows at a time. */
 template <int WIDTH> struct sr_float_tile { float number[SR_TILE][WIDTH + 1]; };
 
-/* One number for each pair of a row of the warp and one that comes. */
+/* One number for each pair of a row of the warp and one that passes by. */
 struct sr_pair_rows {
     float number[SR_OWN][SR_TILE + 1];
 };
 
-/* dot[r] = <row r of the warp's, the lane's row of those that come>. */
+/* dot[r] = <row r of the warp, the lane's row of the tile>. */
 template <int WIDTH>
 SR_DEVICE void dots(float (&dot)[SR_OWN], const float (*stays)[WIDTH + 1],
                     const sr_float_tile<WIDTH> &comes, int columns) {
@@ -39,7 +39,7 @@ SR_DEVICE void pairs_store(sr_pair_rows &to, const float (&number)[SR_OWN]) {
         to.number[r][lane] = number[r];
 }
 
-/* x[r] += sum over the rows that come of the pair's weight times the row. */
+/* x[r] += sum over the rows of the tile of the pair's weight times the row. */
 template <int WIDTH>
 SR_DEVICE void add_rows(float (&x)[SR_OWN][WIDTH / SR_WARP], const sr_pair_rows &weight,
                         const sr_float_tile<WIDTH> &comes) {
@@ -56,7 +56,8 @@ SR_DEVICE void add_rows(float (&x)[SR_OWN][WIDTH / SR_WARP], const sr_pair_rows 
 
 /* ---- scores ---- */
 
-/* A weight before it is divided by the largest of its row: its logarithm in units of base 2, or itself. */
+/* A weight before the running maximum is taken off: its logarithm in units of base 2, or the weight
+ * itself. */
 SR_DEVICE sr_signed_log weight_before(const sr_score_rule &rule, float r, float decay) {
     const float x = clamp_dot(rule, r);
     switch (rule.kind) {
@@ -77,16 +78,17 @@ SR_DEVICE float unit_of(const sr_score_rule &rule) {
     return rule.kind == SR_CLASS_EXPONENTIAL ? rule.scale_log2 : 1.0f;
 }
 
-/* ---- sums over what comes ---- */
+/* ---- online softmax ---- */
 
-/* The sums of the warp's rows. */
+/* Row sums, running maxima and numerators of the warp's rows. */
 template <int WIDTH> struct sr_running {
     float sum[SR_OWN]; /* the lane's share */
     float maximum[SR_OWN];
     float x[SR_OWN][WIDTH / SR_WARP]; /* numerators */
 };
 
-/* s: what weight_before says of the lane's key; its weight out. */
+/* Online softmax: raises the running maximum by the 32 keys of the tile, rescales row sum and
+ * numerator, and returns the lane's weight. s: from weight_before, for the lane's key. */
 template <int WIDTH>
 SR_DEVICE float raise_and_weigh(sr_running<WIDTH> &rows, int r, sr_signed_log s,
                                 const sr_score_rule &rule) {
@@ -105,7 +107,7 @@ SR_DEVICE float raise_and_weigh(sr_running<WIDTH> &rows, int r, sr_signed_log s,
     return s.negative ? -size : size;
 }
 
-/* The weight of row r's pair with the lane's, and into the sum with it. */
+/* The weight of row r's pair with the lane's key, added to the row sum. */
 template <int WIDTH>
 SR_DEVICE float weigh(sr_running<WIDTH> &rows, int r, const sr_score_rule &rule, bool seen,
                       float dot, float decay) {
@@ -118,7 +120,7 @@ SR_DEVICE float weigh(sr_running<WIDTH> &rows, int r, const sr_score_rule &rule,
     return weight;
 }
 
-/* Nothing is summed yet. */
+/* Empty sums. */
 template <int WIDTH>
 SR_DEVICE void running_start(sr_running<WIDTH> &rows, const sr_score_rule &rule) {
 #pragma unroll

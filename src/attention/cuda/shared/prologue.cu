@@ -1,12 +1,13 @@
-/* prologue.cu: running sums, features and factors before the core, and their gradients after its backward. */
+/* prologue.cu: prologue: running sums, features and factors before the core; and epilogue of its
+ * backward: their gradients. */
 #include "attention/cuda/shared/prologue.h"
 
 #include "attention/cuda/shared/prologue_rows.h"
 
-/* ---- running sums along a document, by one warp a head ---- */
+/* ---- running sums along a document, one warp per head ---- */
 
-/* A Sum says what is summed, in which direction, where the sum before and with each term goes, and where a state keeps
- * the sum of what it has seen (NULL: nowhere). */
+/* A Sum defines the terms, the direction, where the sum before and with each term is stored, and
+ * where a recurrent state keeps the sum of past tokens (NULL: nowhere). */
 
 template <class N> struct decay_sum {
     static constexpr bool reverse = false;
@@ -36,7 +37,8 @@ template <class N> struct cumulative_sum {
     }
 };
 
-/* dC_i = the weights of row i times their gradients, less those of column i; a gate acts on all later C. */
+/* dC_i = the weights of row i times their gradients, less those of column i; a gate acts on all
+ * later C. */
 template <class N> struct decay_gradient {
     static constexpr bool reverse = true;
     SR_DEVICE static double term(const sr_attention_view<N> &call, int b, int h, int t) {
@@ -71,7 +73,11 @@ template <class N> struct cumulative_gradient {
     }
 };
 
-/* Sums begin anew with each document. Segmented scan of 32 positions at a time. */
+/* A warp owns one head of one batch row (WARPS heads per block) and walks its T positions, forwards
+ * or backwards, 32 at a time: each lane reads one term, global -> register, a segmented scan over
+ * the lanes by shuffles (5 steps, in double) restarts the sum at each document, and the last lane's
+ * sum is carried to the next 32. Each lane stores its own sum; a recurrent state gets the last
+ * one. */
 template <class N, class Sum>
 __global__ void running_sums(const sr_attention_view<N> call, int heads) {
     const int lane = threadIdx.x % SR_WARP;
@@ -128,6 +134,8 @@ template <class N> struct across {
     int64_t count; /* of channels: B T D */
 };
 
+/* inverse = 1 / norm across the heads. A thread owns one channel (b, t, d): it reads that channel
+ * of every head from global memory, adds the squares in double and stores one number. */
 template <class N> __global__ void inverse_across(const across<N> a) {
     const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (n >= a.count)
@@ -141,7 +149,9 @@ template <class N> __global__ void inverse_across(const across<N> a) {
     a.inverse[n] = (float)(1.0 / fmax(sqrt(square), (double)SR_NORM_FLOOR));
 }
 
-/* In place: gradients of x from gradients of x / norm. */
+/* In place: gradients of x from gradients of x / norm. A thread owns one channel (b, t, d) of all
+ * heads: a first loop over heads sums <x, gradient> in double, a second one rewrites the gradient.
+ * No other thread touches these numbers. */
 template <class N> __global__ void across_backward(const across<N> a) {
     const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (n >= a.count)
@@ -171,11 +181,15 @@ template <class N> static across<N> across_keys(const sr_attention_view<N> &call
 
 /* ---- features and factors ---- */
 
-/* The row of this lane where a grid has as many warps as it takes. */
+/* The row of this lane in a grid with one row per group of lanes. */
 template <class Row> SR_DEVICE int64_t this_row() {
     return ((int64_t)blockIdx.x * WARPS + threadIdx.x / SR_WARP) * Row::rows + Row::row();
 }
 
+/* Feature map of q or k into the workspace. A warp owns Row::rows rows of (B, heads, T), a row
+ * spread over Row::lanes lanes with 16 bytes each: global -> registers, the feature (sums over the
+ * row by shuffles), registers -> global. Lanes past the last row compute it again but store
+ * nothing. */
 template <class N, int WIDTH>
 __global__ void feature_rows(const sr_attention_view<N> call, bool keys) {
     using Row = sr_eight_row<WIDTH>;
@@ -194,6 +208,9 @@ __global__ void feature_rows(const sr_attention_view<N> call, bool keys) {
         row_store<Row>((keys ? call.scratch.k : call.scratch.q).at(at.b, at.h, at.t), x, call.D);
 }
 
+/* v times its factor (value gate, learned power of the position) into the workspace. A warp owns
+ * Row::rows rows of (B, Hkv, T): global -> registers, times the factor, registers -> global; the
+ * row's first lane stores the factor for the backward pass. */
 template <class N, int WIDTH> __global__ void value_rows(const sr_attention_view<N> call) {
     using Row = sr_eight_row<WIDTH>;
     const int64_t n = this_row<Row>();
@@ -215,7 +232,7 @@ template <class N, int WIDTH> __global__ void value_rows(const sr_attention_view
         call.scratch.value_factor[n] = factor;
 }
 
-/* Blocks whose warps have so many rows of `width` numbers. */
+/* Blocks whose warps cover `rows` rows of `width` numbers. */
 static unsigned blocks_for_rows(int64_t rows, int width) {
     return blocks_for(rows, WARPS * (width <= 64    ? sr_eight_row<64>::rows
                                      : width <= 128 ? sr_eight_row<128>::rows
@@ -244,9 +261,12 @@ srnn_status sr_attention_prepare(const sr_attention_view<N> &call, cudaStream_t 
     return SRNN_OK;
 }
 
-/* ---- learned powers: sums in a fixed order ---- */
+/* ---- learned powers: deterministic sums ---- */
 
-/* d_value_power: v_j is multiplied by j^-sigmoid(c). A block is a head. */
+/* d_value_power: v_j is multiplied by j^-sigmoid(c). A block of 32 x 32 threads owns one KV head:
+ * each thread adds every 1024-th row of (B, T) in double from global memory; the sums are added
+ * over y through shared memory, then over x by shuffles, both in a fixed order, and thread (0, 0)
+ * stores the result. */
 template <class N> __global__ void value_power_backward(const sr_attention_view<N> call) {
     const int h = (int)blockIdx.x;
     const int64_t rows = (int64_t)call.B * call.T;

@@ -1,4 +1,4 @@
-/* prologue_rows.h (private): how kernels go through the rows around the core. */
+/* prologue_rows.h (private): how prologue and epilogue kernels walk over rows. */
 #ifndef SR_ATTENTION_CUDA_SHARED_PROLOGUE_ROWS_H
 #define SR_ATTENTION_CUDA_SHARED_PROLOGUE_ROWS_H
 
@@ -34,9 +34,9 @@ SR_DEVICE row_place place_of(int64_t n, int heads, int T) {
             SR_CUDA(sr_launch(kernel<N, 256>, start_grid, start_block, 0, stream, __VA_ARGS__)); \
     } while (0)
 
-/* ---- sums in a fixed order ---- */
+/* ---- deterministic sums ---- */
 
-/* Adds the sums of the block's threads in y, thread by thread; the first gets all. */
+/* Adds the sums of the block's threads over y, in order; the result is valid in every thread. */
 SR_DEVICE double add_over_y(double sum) {
     __shared__ double parts[SR_WARP][SR_WARP];
     parts[threadIdx.y][threadIdx.x] = sum;

@@ -1,9 +1,10 @@
-/* rows.h: the mathematics of one row before and after the core: features, normaliser, gates, norms, and the
- * backward of each; no memory, no state.
+/* rows.h: the mathematics of one row in prologue and epilogue: features, normaliser, gates, norms,
+ * and the backward of each; no memory, no state.
  *
- * A row of up to WIDTH numbers is spread over lanes. A Row says how: a lane has `count` of them, number n is column(n) of
- * the row, `adjacent` of them at a time are neighbours, and sum() and maximum() go over the lanes of the row, all of which
- * get the same bits. Numbers past the end of a row are zero. All lanes of the warp call together. */
+ * A row of up to WIDTH numbers is spread over lanes. A Row defines how: a lane has `count` of them,
+ * number n is column(n) of the row, `adjacent` of them at a time are neighbours, and sum() and
+ * maximum() reduce over the lanes of the row, all of which get the same bits. Numbers past the end
+ * of a row are zero. All lanes of the warp call together. */
 #ifndef SR_ATTENTION_CUDA_SHARED_ROWS_H
 #define SR_ATTENTION_CUDA_SHARED_ROWS_H
 
@@ -16,7 +17,7 @@
 
 /* ---- how a row is spread ---- */
 
-/* Over the four lanes of a group, as the products of ptx.h leave a row. */
+/* Over the four lanes of a quad, as mma and wgmma leave an accumulator row. */
 template <int WIDTH> struct sr_quad_row {
     static constexpr int count = WIDTH / 4, adjacent = 2;
     static SR_DEVICE int column(int n) {
@@ -44,8 +45,8 @@ template <int WIDTH> struct sr_warp_row {
     }
 };
 
-/* Eight neighbours a lane, which 16 bytes of bf16 are: a warp has several rows and many bytes under way. WIDTH is 64, 128
- * or 256. */
+/* Eight neighbours per lane, 16 bytes of bf16: a warp has several rows and many bytes in flight.
+ * WIDTH is 64, 128 or 256. */
 template <int WIDTH> struct sr_eight_row {
     static constexpr int count = 8, adjacent = 8;
     static constexpr int lanes = WIDTH / 8, rows = SR_WARP / lanes; /* of a row; of a warp */
@@ -77,7 +78,7 @@ template <int WIDTH> struct sr_eight_row {
                 x[i] += shuffle_xor(x[i], mask);
 #pragma unroll
         for (int half = 4; half > 0; half /= 2) {
-            const bool upper = lane() & half; /* it goes on with the upper half */
+            const bool upper = lane() & half; /* it continues with the upper half */
 #pragma unroll
             for (int i = 0; i < half; i++) {
                 const float other = shuffle_xor(upper ? x[i] : x[i + half], half);
@@ -103,7 +104,8 @@ template <class Row, class N> SR_DEVICE bool moves_eight(const N *row, int n) {
     return Row::adjacent == 8 && (uintptr_t)row % 16 == 0 && Row::column(0) + 8 <= n;
 }
 
-/* A lane's eight neighbours as they lie in memory: in whole words, for taking numbers out of one waits until it is there. */
+/* A lane's eight neighbours as they lie in memory: in whole words, since extracting a number would
+ * stall until the load completes. */
 template <class N> struct sr_raw_eight { uint32_t word[8 * sizeof(N) / 4]; };
 
 /* 16 bytes of them, from number m on. */
@@ -116,7 +118,7 @@ template <class N> SR_DEVICE void raw_load(sr_raw_eight<N> &raw, int m, const N 
     to[3] = four.w;
 }
 
-/* Asks for this lane's of the n numbers at `from`, and does not wait for them. */
+/* Issues the loads of this lane's part of the n numbers at `from`, without waiting for them. */
 template <class Row, class N> SR_DEVICE void row_fetch(sr_raw_eight<N> &raw, const N *from, int n) {
     constexpr int each = sr_vector<N>::count;
     if (moves_eight<Row>(from, n)) {
@@ -261,7 +263,7 @@ SR_DEVICE float elu1(float x) {
     return x > 0 ? x + 1 : exp2_fast(x * SR_LOG2_E);
 }
 
-/* In place; unit_heads is one factor a channel, `inverse` (n), which the others do not read. */
+/* In place; unit_heads is one factor per channel, `inverse` (n), which the others do not read. */
 template <class Row>
 SR_DEVICE void row_feature(float (&x)[Row::count], srnn_feature feature, const float *inverse,
                            int n) {
@@ -293,7 +295,7 @@ SR_DEVICE void row_feature(float (&x)[Row::count], srnn_feature feature, const f
     }
 }
 
-/* g: the gradient of the feature in, of x out. Of unit_heads the rest needs all heads. */
+/* g: the gradient of the feature in, of x out. The rest of unit_heads needs all heads. */
 template <class Row>
 SR_DEVICE void row_feature_backward(float (&g)[Row::count], const float (&x)[Row::count],
                                     srnn_feature feature) {
@@ -318,7 +320,8 @@ SR_DEVICE void row_feature_backward(float (&g)[Row::count], const float (&x)[Row
         const float length = row_length<Row>(x);
         const bool floored = length < SR_NORM_FLOOR;
         const float inverse = 1 / (floored ? SR_NORM_FLOOR : length);
-        const float dot = row_dot<Row>(x, g); /* by all lanes: rows of a warp may differ in this */
+        /* by all lanes: rows of a warp may take different branches */
+        const float dot = row_dot<Row>(x, g);
         const float along = floored ? 0 : dot * inverse * inverse;
 #pragma unroll
         for (int m = 0; m < Row::count; m++)
@@ -330,16 +333,16 @@ SR_DEVICE void row_feature_backward(float (&g)[Row::count], const float (&x)[Row
 
 /* ---- outputs ---- */
 
-/* What is known of a row when its sum is complete. */
+/* What a row's epilogue needs once its sum is complete. */
 struct sr_row_facts {
     float row_sum;    /* as it is saved */
-    float length;     /* keys that it sees, where the normaliser asks */
+    float length;     /* keys that it sees, for normalisers that need it */
     float logit;      /* of the output gate */
     float cumulative; /* the running sum of its exp */
-    float maximum;    /* the logarithm of what its weights were divided by */
+    float maximum;    /* the logarithm by which its weights were scaled down */
 };
 
-/* What divides the numerator, the gate before the norm, the gate after it. */
+/* The denominator of the numerator, the gate before the norm, the gate after it. */
 struct sr_row_scalars {
     float denominator, gate, post;
 };
@@ -386,7 +389,7 @@ SR_DEVICE sr_row_scalars row_scalars(const sr_choices &c, const sr_row_facts &ro
     return {row_denominator(c, row), row_gate(c, row), c.post_gate ? sigmoid(row.logit) : 1.0f};
 }
 
-/* The facts of row t; row sum and maximum, as they are saved, are the caller's. */
+/* The facts of row t; row sum and maximum, as they are saved, are passed in. */
 template <class N>
 SR_DEVICE sr_row_facts row_facts(const sr_attention_view<N> &call, int b, int h, int t, float sum,
                                  float maximum) {
@@ -400,7 +403,8 @@ SR_DEVICE sr_row_facts row_facts(const sr_attention_view<N> &call, int b, int h,
     return row;
 }
 
-/* The floor of an l2 norm: of rows divided by their sum, or of undivided ones, of which it then has the scale. */
+/* The floor of an l2 norm: of rows divided by their sum, or of undivided ones, whose scale it then
+ * has. */
 SR_DEVICE float row_floor(const sr_choices &c, const sr_row_facts &row) {
     if (c.floor_follows_rows)
         return SR_NORM_FLOOR * row.row_sum;
@@ -408,8 +412,8 @@ SR_DEVICE float row_floor(const sr_choices &c, const sr_row_facts &row) {
                                                    : SR_NORM_FLOOR * expf(-row.maximum);
 }
 
-/* x: factor times the numerator in, its norm out: less the mean where the norm says so, divided by what is returned
- * as 1/inverse; weight and bias are not applied. *floored: an l2 norm is at its floor. */
+/* x: factor times the numerator in, its normalised row out: less the mean for a layer norm, times
+ * the returned `inverse`; weight and bias are not applied. *floored: an l2 norm is at its floor. */
 template <class Row>
 SR_DEVICE float row_normalise(float (&x)[Row::count], bool *floored, const sr_choices &c, int n,
                               float floor) {
@@ -436,7 +440,7 @@ SR_DEVICE float row_normalise(float (&x)[Row::count], bool *floored, const sr_ch
     return inverse;
 }
 
-/* x: what the norm is made of, weights and constant factors applied; `bias`: NULL where none is added. */
+/* x: the normalised row; applies weights and constant factors. `bias`: NULL where none is added. */
 template <class Row>
 SR_DEVICE void row_affine(float (&x)[Row::count], srnn_norm norm, const float *weight,
                           const float *bias, int n) {
@@ -459,13 +463,13 @@ SR_DEVICE void row_affine(float (&x)[Row::count], srnn_norm norm, const float *w
     }
 }
 
-/* Without a norm: what the numerator is multiplied with. */
+/* Without a norm: the factor of the numerator. */
 SR_DEVICE float row_plain_factor(const sr_choices &c, const sr_row_facts &row) {
     const sr_row_scalars s = row_scalars(c, row);
     return s.post * s.gate / s.denominator;
 }
 
-/* x: the numerator in, the output out. */
+/* Epilogue of a row. x: the numerator in, the output out. */
 template <class Row, class N>
 SR_DEVICE void row_output(float (&x)[Row::count], const sr_attention_view<N> &call,
                           const sr_row_facts &row) {
@@ -491,7 +495,8 @@ struct sr_row_gradient {
     float cumulative; /* of its running sum */
 };
 
-/* d: the gradient of the normalised row in, without its factor `inverse` that of the row before out. */
+/* d: the gradient of the normalised row in; out, that of the row before the norm without its factor
+ * `inverse`. */
 template <class Row>
 SR_DEVICE void row_normalise_backward(float (&d)[Row::count], const float (&hat)[Row::count],
                                       const sr_choices &c, int n, bool floored) {
@@ -508,7 +513,8 @@ SR_DEVICE void row_normalise_backward(float (&d)[Row::count], const float (&hat)
         break;
     case SRNN_NORM_L2:
     case SRNN_NORM_L2_SCALED:
-        along = row_dot<Row>(d, hat); /* by all lanes: rows of a warp may differ in what follows */
+        /* by all lanes: rows of a warp may take different branches below */
+        along = row_dot<Row>(d, hat);
         along = floored ? 0 : along;
         break;
     }
@@ -554,7 +560,8 @@ SR_DEVICE void row_scalars_backward(sr_row_gradient *g, const sr_choices &c,
     }
 }
 
-/* Without a norm: all follows from <d, x> of the gradient of the output and the numerator. */
+/* Without a norm: everything follows from <d, x> of the gradient of the output and the
+ * numerator. */
 SR_DEVICE sr_row_gradient row_plain_backward(const sr_choices &c, const sr_row_facts &row,
                                              float dot) {
     const sr_row_scalars s = row_scalars(c, row);
@@ -567,12 +574,14 @@ SR_DEVICE sr_row_gradient row_plain_backward(const sr_choices &c, const sr_row_f
     return g;
 }
 
-/* d: the gradient of the output in, of sum_j w'_ij v_j out. x: the numerator in, spoilt out. Adds to the lane's share of
- * the gradients of the norm's weight and bias.
+/* Backward of a row's epilogue. d: the gradient of the output in, of sum_j w'_ij v_j out. x: the
+ * numerator in, overwritten. Adds to the lane's share of the gradients of the norm's weight and
+ * bias.
  *
- * With y = x / denominator, the row before the norm is gate y, and its gradient is `inverse` times a row d of the size
- * of the output's gradient. So with a = gate inverse / denominator the gradient of the sum of w v is a d, and that of the
- * sum of w' v is d: for softmax the output's gradient itself. The sum of w' has the gradient -<d, y>. */
+ * With y = x / denominator, the row before the norm is gate y, and its gradient is `inverse` times
+ * a row d of the magnitude of the output's gradient. So with a = gate inverse / denominator the
+ * gradient of the sum of w v is a d, and that of the sum of w' v is d: for softmax the output's
+ * gradient itself. The sum of w' has the gradient -<d, y>. */
 template <class Row, class N>
 SR_DEVICE sr_row_gradient row_output_backward(float (&d)[Row::count], float (&x)[Row::count],
                                               float (&d_weight)[Row::count],

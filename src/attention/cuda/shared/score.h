@@ -1,11 +1,12 @@
 /* score.h: dot products into weights and slopes, in float, for kernels of any shape.
  *
- * Everything is a function of r = <feature(q), feature(k)>; s = scale * r. Three classes, so that a kernel is compiled
- * three times and not once per variant:
+ * Everything is a function of r = <feature(q), feature(k)>; s = scale * r. Three classes, so that a
+ * kernel is compiled three times and not once per variant:
  *
  *     exponential   w = 2^(r * scale_log2 - shift), with or without a row maximum
- *     polynomial    linear, and Taylor and powers up to order 8: Horner in r, the scale in the coefficients
- *     long          Taylor and powers of higher order: sign and logarithm of w, then 2^(logarithm - shift) */
+ *     polynomial    linear, and Taylor and powers up to order 8: Horner in r, scale in coefficients
+ *     long          Taylor and powers of higher order: sign and logarithm of w, then
+ *                   2^(logarithm - shift) */
 #ifndef SR_ATTENTION_CUDA_SHARED_SCORE_H
 #define SR_ATTENTION_CUDA_SHARED_SCORE_H
 
@@ -22,14 +23,14 @@ enum { SR_POLYNOMIAL_ORDER = 8 };
 
 struct sr_score_rule {
     sr_score_class kind;
-    bool
-        maximum; /* a row's weights are divided by the largest: its logarithm is saved as `maximum` */
+    /* a row's weights are divided by the largest: its logarithm is saved as `maximum` */
+    bool maximum;
     bool clamped;
     float clamp;      /* upper bound on r */
     float scale;      /* s = scale * r */
     float scale_log2; /* scale * log2(e) */
-    float
-        decay_unit; /* C_i - C_j times this is added to r (exponential), or to the logarithm of w in base 2 */
+    /* C_i - C_j times this is added to r (exponential), or to the logarithm of w in base 2 */
+    float decay_unit;
     float slope_unit; /* dw/dr = slope * slope_unit */
     /* polynomial: in powers of r */
     int degree;
@@ -39,8 +40,8 @@ struct sr_score_rule {
     bool power;
     int order;
     float log2_factorial[2]; /* of order, of order - 1 */
-    float exp_from,
-        exp_to; /* here the series and its derivative are exp, to the precision of float */
+    /* here the series and its derivative are exp, to the precision of float */
+    float exp_from, exp_to;
 };
 
 /* The rule of a variant with keys of D numbers; on the host. */
@@ -68,8 +69,9 @@ SR_DEVICE float polynomial_slope(const sr_score_rule &rule, float r) {
 
 /* ---- long ---- */
 
-/* `order` times the logarithm of |s| in base 2, plus `more`. What the logarithm is off by is multiplied by the order, and
- * shows where weights of both signs cancel in a sum: so it is the exact one, and of the fraction alone. */
+/* `order` times the logarithm of |s| in base 2, plus `more`. The error of the logarithm is
+ * multiplied by the order, and shows where weights of both signs cancel in a sum: hence the
+ * accurate log2f, applied to the fraction alone. */
 SR_DEVICE float power_log2(float s, int order, float more) {
     const uint32_t bits = float_bits(fabsf(s)), smallest = 0x00800000u, infinite = 0x7f800000u;
     if (bits < smallest || bits >= infinite)
@@ -79,7 +81,8 @@ SR_DEVICE float power_log2(float s, int order, float more) {
     return fmaf((float)order, log2f(fraction), (float)(order * exponent) + more);
 }
 
-/* A number as its sign and the logarithm of its size in base 2, which does not leave the range of a float. */
+/* A number as its sign and the logarithm of its absolute value in base 2, which stays in the range
+ * of a float. */
 struct sr_signed_log {
     float log2; /* minus infinity: zero */
     bool negative;
@@ -87,8 +90,9 @@ struct sr_signed_log {
 
 /* sum_{n<=order} s^n / n! outside the range where it is exp. Written as s^order / order! * R with
  *     R_n = 1 + n/s R_{n-1},
- * which is stable upwards for s > 0 and for s < -order. Between, s = -x, the series is e^-x plus a remainder of the
- * same form, whose recurrence is stable downwards; it starts from the first terms of its expansion. */
+ * which is stable upwards for s > 0 and for s < -order. Between, s = -x, the series is e^-x plus a
+ * remainder of the same form, whose recurrence is stable downwards; it starts from the first terms
+ * of its expansion. */
 SR_DEVICE sr_signed_log taylor_log(float s, int order, float log2_factorial) {
     const float leading = power_log2(s, order, -log2_factorial);
     const bool odd_negative = s < 0 && order % 2 != 0;

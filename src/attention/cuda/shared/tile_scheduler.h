@@ -1,14 +1,14 @@
-/* tile_scheduler.h (private): in which order tiles of rows are computed. */
+/* tile_scheduler.h (private): the tile scheduler: the order in which tiles of rows are computed. */
 #ifndef SR_ATTENTION_CUDA_SHARED_TILE_SCHEDULER_H
 #define SR_ATTENTION_CUDA_SHARED_TILE_SCHEDULER_H
 
 #include "device/cuda/platform.h"
 
-/* Tiles of all heads, numbered so that blocks that run together read few heads, and longest tiles of a group of heads
- * come first. */
+/* Tiles of all heads, numbered so that concurrently running blocks read few heads, and the longest
+ * tiles of a group of heads come first. */
 struct sr_tile_order {
     int heads, tiles;  /* in all; of a head */
-    int heads_a_group; /* what they read together stays in the second-level cache */
+    int heads_a_group; /* what they read together stays in the L2 cache */
 };
 
 struct sr_tile_place {
@@ -27,7 +27,8 @@ SR_BOTH sr_tile_place tile_place(const sr_tile_order &order, int index) {
     return {before + inside - rank * heads, rank};
 }
 
-/* For `heads` heads of which each reads `bytes`; `shared` neighbours read the same. Groups are of nearly equal size. */
+/* For `heads` heads that read `bytes` each; `shared` neighbours read the same. Groups have nearly
+ * equal size. */
 static inline sr_tile_order tile_order(int heads, int tiles, int64_t bytes, int shared) {
     const int64_t cache = (int64_t)40 << 20;
     int64_t most = cache / (bytes > 0 ? bytes : 1) * shared;

@@ -1,13 +1,13 @@
-/* tiles.h (private): tiles of bf16 rows in shared memory, their way there and back, and fragments of them for the
- * products of ptx.h. */
+/* tiles.h (private): swizzled tiles of bf16 rows in shared memory, cp.async copies to them, stores
+ * from them, and fragments of them for mma.sync. */
 #ifndef SR_ATTENTION_CUDA_SHARED_TILES_H
 #define SR_ATTENTION_CUDA_SHARED_TILES_H
 
 #include "attention/cuda/shared/rows.h"
 #include "attention/cuda/shared/tile_scheduler.h"
 
-/* Where a tile of WIDTH numbers a row keeps 8 of them (16 bytes, a chunk). Chunks are exchanged within a row so that the
- * same chunk of 8 rows lies in 8 different groups of banks. */
+/* Swizzle: where a tile of WIDTH numbers per row keeps 8 of them (16 bytes, a chunk). Chunks are
+ * permuted within a row so that the same chunk of 8 rows lies in 8 different groups of banks. */
 template <int WIDTH> struct sr_tile {
     static constexpr int chunks = WIDTH / 8;
     static constexpr int rows_a_line = chunks < 8 ? 8 / chunks : 1; /* of 128 bytes */
@@ -17,7 +17,8 @@ template <int WIDTH> struct sr_tile {
         return row * WIDTH + (chunk ^ (row / rows_a_line % turns)) * 8;
     }
 
-    /* Chunk 2 k + odd of a row, written so that a lane has at most four such places to keep, and adds what is left of k. */
+    /* Chunk 2 k + odd of a row, written so that a lane keeps at most four such offsets, and adds
+     * the rest of k. */
     static SR_BOTH int offset(int row, int k, int odd) {
         const int inside = (2 * (k % 4) + odd) ^ (row / rows_a_line % turns);
         return k / 4 * 64 + (row * WIDTH + inside * 8);
@@ -38,8 +39,9 @@ SR_DEVICE sr_head_rows<N> head_rows(const sr_strided<N> &array, int b, int h, in
     return {array.at(b, h, 0), array.time, columns, aligned};
 }
 
-/* Starts the copy of rows t0 .. t0+ROWS-1 by all THREADS threads of the block; rows outside from .. past-1 and columns
- * past the end become zero. Complete after cp_async_wait and a barrier. */
+/* Starts the cp.async copy of rows t0 .. t0+ROWS-1 by all THREADS threads of the block; rows
+ * outside from .. past-1 and columns past the end become zero. Complete after cp_async_wait and a
+ * barrier. */
 template <int WIDTH, int ROWS, int THREADS>
 SR_DEVICE void tile_load(sr_bf16 *tile, const sr_head_rows<const sr_bf16> &head, int t0, int from,
                          int past) {
@@ -64,7 +66,7 @@ SR_DEVICE void tile_load(sr_bf16 *tile, const sr_head_rows<const sr_bf16> &head,
     }
 }
 
-/* ---- fragments: `row` is a multiple of 16, and only a distance to where the lane reads ---- */
+/* ---- fragments: `row` is a multiple of 16, and only an offset to the lane's address ---- */
 
 /* A: rows row .. row+15 of the tile, columns 16 k .. 16 k + 15. */
 template <int WIDTH> SR_DEVICE void load_a(uint32_t (&a)[4], const sr_bf16 *tile, int row, int k) {
@@ -72,22 +74,23 @@ template <int WIDTH> SR_DEVICE void load_a(uint32_t (&a)[4], const sr_bf16 *tile
     ldmatrix_x4(a, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 16, k, lane / 16));
 }
 
-/* B of two products, whose columns are rows row .. row+7 and row+8 .. row+15 of the tile; it is summed over columns
- * 16 k .. 16 k + 15. b[0..1] are the first's. */
+/* B of two mma, whose columns are rows row .. row+7 and row+8 .. row+15 of the tile; the sum is
+ * over columns 16 k .. 16 k + 15. b[0..1] belong to the first. */
 template <int WIDTH> SR_DEVICE void load_b(uint32_t (&b)[4], const sr_bf16 *tile, int row, int k) {
     const int lane = threadIdx.x % SR_WARP;
     ldmatrix_x4(b, tile + row * WIDTH +
                        sr_tile<WIDTH>::offset(lane % 8 + lane / 16 * 8, k, lane / 8 % 2));
 }
 
-/* B of two products, whose columns are columns 16 c .. 16 c + 15 of the tile; it is summed over rows row .. row+15. */
+/* B of two mma, whose columns are columns 16 c .. 16 c + 15 of the tile; the sum is over rows row
+ * .. row+15. */
 template <int WIDTH>
 SR_DEVICE void load_b_rows(uint32_t (&b)[4], const sr_bf16 *tile, int row, int c) {
     const int lane = threadIdx.x % SR_WARP;
     ldmatrix_x4_transposed(b, tile + row * WIDTH + sr_tile<WIDTH>::offset(lane % 16, c, lane / 16));
 }
 
-/* C of a 16 x 16 piece (two products side by side) as A of the next product. */
+/* The C fragment of a 16 x 16 piece (two mma side by side) as the A fragment of the next GEMM. */
 SR_DEVICE void pack_a(uint32_t (&a)[4], const float (&left)[4], const float (&right)[4]) {
     a[0] = pack_bf16(left[0], left[1]);
     a[1] = pack_bf16(left[2], left[3]);
@@ -95,7 +98,8 @@ SR_DEVICE void pack_a(uint32_t (&a)[4], const float (&left)[4], const float (&ri
     a[3] = pack_bf16(right[2], right[3]);
 }
 
-/* c (16 x WIDTH) += A (16 x 16) times rows row .. row+15 of the tile, from column 16 `begin` of it on. */
+/* c (16 x WIDTH) += A (16 x 16) times rows row .. row+15 of the tile, from column 16 `begin` of it
+ * on. */
 template <int WIDTH, int PIECES>
 SR_DEVICE void multiply_rows(float (&c)[PIECES][4], const uint32_t (&a)[4], const sr_bf16 *tile,
                              int row, int begin = 0) {
@@ -108,7 +112,7 @@ SR_DEVICE void multiply_rows(float (&c)[PIECES][4], const uint32_t (&a)[4], cons
     }
 }
 
-/* A of 16 rows of a tile: kept in registers, or read again each time. */
+/* The A fragments of 16 rows of a tile: held in registers, or reloaded each time. */
 template <int WIDTH, bool KEPT> struct sr_operand;
 
 template <int WIDTH> struct sr_operand<WIDTH, true> {
@@ -137,7 +141,7 @@ template <int WIDTH> struct sr_operand<WIDTH, false> {
 
 /* ---- results ---- */
 
-/* Row `half` (0: g, 1: g + 8) of a C of PIECES products side by side, as a row over four lanes. */
+/* Row `half` (0: g, 1: g + 8) of a C of PIECES mma side by side, as a row over four lanes. */
 template <int PIECES>
 SR_DEVICE void row_of(float (&x)[2 * PIECES], const float (&c)[PIECES][4], int half) {
 #pragma unroll
@@ -156,8 +160,8 @@ SR_DEVICE void set_row(float (&c)[PIECES][4], const float (&x)[2 * PIECES], int 
     }
 }
 
-/* Rows t0 .. t0+15, those before `past`, = C (16 x 8 PIECES), from column `begin` on. By a warp, through 16 rows of a
- * tile that no other warp uses. */
+/* Stores C (16 x 8 PIECES) to rows t0 .. t0+15, those before `past`, from column `begin` on. One
+ * warp, through 16 rows of a tile that no other warp uses. */
 template <int WIDTH, int PIECES>
 SR_DEVICE void tile_store(const sr_head_rows<sr_bf16> &head, const float (&c)[PIECES][4],
                           sr_bf16 *tile, int t0, int past, int begin = 0) {
@@ -190,7 +194,5 @@ SR_DEVICE void tile_store(const sr_head_rows<sr_bf16> &head, const float (&c)[PI
                 to[i] = vector.number[i];
     }
 }
-
-/* ---- the order of work ---- */
 
 #endif

@@ -68,7 +68,8 @@ typedef struct block {
 SR_EMULATOR_THREAD_LOCAL sr_emulated_place *sr_emulated_thread;
 SR_EMULATOR_THREAD_LOCAL unsigned char *sr_emulated_shared;
 static _Thread_local block *here;
-/* The blocks that run at the same time as this one; NULL: this thread of the host runs them one after the other. */
+/* The blocks that run at the same time as this one; NULL: this thread of the host runs them one
+ * after the other. */
 static _Thread_local sr_emulated_party *party;
 
 static pthread_mutex_t failure_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -78,7 +79,8 @@ const char *sr_emulator_failure(void) {
     return failure;
 }
 
-/* Says "kernel NAME, block (x, y, z): ..."; the name is the text of the launch, which may be long. */
+/* Says "kernel NAME, block (x, y, z): ..."; the name is the text of the launch, which may be
+ * long. */
 __attribute__((format(printf, 2, 0))) static void note_failure_list(uint3 index, const char *format,
                                                                     va_list arguments) {
     char what[NAME_BYTES];
@@ -108,8 +110,8 @@ static bool can_run(const thread *t) {
     return !t->ended && (t->word == NULL || *t->word != t->seen);
 }
 
-/* The next thread after number `from` that can run; the rest of its warp first, again and again, so that warps come
- * as far apart as they can. NULL: none can. */
+/* The next thread after number `from` that can run; the rest of its warp first, again and again, so
+ * that warps come as far apart as they can. NULL: none can. */
 static thread *next_thread(int from) {
     const int threads = here->threads, first = from / SR_EMULATOR_WARP * SR_EMULATOR_WARP;
     const int lanes = threads - first < SR_EMULATOR_WARP ? threads - first : SR_EMULATOR_WARP;
@@ -193,8 +195,8 @@ static void check_party(void) {
         sr_emulator_fail("it waits for other blocks, which need not run at the same time");
 }
 
-/* The first lane does it for its warp, whose others come no further without it. Time counts as long as the block says
- * nothing to others. */
+/* The first lane does it for its warp, whose others come no further without it. Time counts as long
+ * as the block says nothing to others. */
 void sr_emulator_pause(void) {
     thread *from = current(), *to = next_elsewhere((int)(from - here->thread));
     if (from->place.lane != 0)
@@ -385,7 +387,8 @@ static void thread_start(void) {
     abort(); /* nobody goes on with an ended thread */
 }
 
-/* The memory of this host thread's blocks, kept while it lives: thousands of blocks follow each other. */
+/* The memory of this host thread's blocks, kept while it lives: thousands of blocks follow each
+ * other. */
 static _Thread_local block *kept;
 
 static void block_release(void) {

@@ -1,8 +1,9 @@
 /* block.h: the threads of a block, played by fibers on one thread of the host.
  *
- * They run one at a time, warp after warp, each until it has to wait for others. Half of the blocks take their threads
- * in reverse order and copy what cp.async asks for at once, the other half as late as allowed: whatever a kernel
- * leaves to chance then goes wrong in one half or the other. Shared memory begins as 0xff, a NaN in every format. */
+ * They run one at a time, warp after warp, each until it has to wait for others. Half of the blocks
+ * take their threads in reverse order and copy what cp.async asks for at once, the other half as
+ * late as allowed: whatever a kernel leaves to chance then goes wrong in one half or the other.
+ * Shared memory begins as 0xff, a NaN in every format. */
 #ifndef SR_EMULATOR_BLOCK_H
 #define SR_EMULATOR_BLOCK_H
 
@@ -44,8 +45,8 @@ typedef struct sr_emulated_kernel {
     size_t shared_bytes;
 } sr_emulated_kernel;
 
-/* Runs one block of it. `late`: threads in their order and asynchronous copies as late as allowed; else the
- * contrary. False: the threads cannot go on; sr_emulator_failure() says why. */
+/* Runs one block of it. `late`: threads in their order and asynchronous copies as late as allowed;
+ * else the contrary. False: the threads cannot go on; sr_emulator_failure() says why. */
 bool sr_emulator_block_run(const sr_emulated_kernel *kernel, uint3 block, bool late);
 
 /* What went wrong last, in any block; "" if nothing did. */
@@ -53,20 +54,21 @@ const char *sr_emulator_failure(void);
 
 /* ---- called by the threads of a kernel ---- */
 
-/* The 32 lanes of a warp meet; the last one calls perform(operands), one of each lane, and all go on. They must all
- * ask for the same. */
+/* The 32 lanes of a warp meet; the last one calls perform(operands), one of each lane, and all go
+ * on. They must all ask for the same. */
 typedef void sr_emulator_perform(void *const *operands);
 void sr_emulator_collect(sr_emulator_perform *perform, void *operand, const char *name);
 void sr_emulator_nothing(void *const *operands);
 
-/* Arrives at barrier `id`, and waits there if `wait`, until `threads` have arrived (0: all that have not ended). */
+/* Arrives at barrier `id`, and waits there if `wait`, until `threads` have arrived (0: all that
+ * have not ended). */
 void sr_emulator_barrier(int id, int threads, bool wait, const char *name);
 
 /* Waits until the word is another than `seen`. */
 void sr_emulator_wait(const volatile uint32_t *word, uint32_t seen, const char *name);
 
-/* The asynchronous copy of `bytes` bytes to `size` bytes of shared memory, the rest becoming zero; the end of a group
- * of them; the wait until at most `pending` groups are under way. */
+/* The asynchronous copy of `bytes` bytes to `size` bytes of shared memory, the rest becoming zero;
+ * the end of a group of them; the wait until at most `pending` groups are under way. */
 void sr_emulator_copy(void *to, const void *from, int size, int bytes);
 void sr_emulator_copy_commit(void);
 void sr_emulator_copy_wait(int pending);
@@ -74,15 +76,15 @@ void sr_emulator_copy_wait(int pending);
 /* Whether this block does what is asynchronous as late as allowed. */
 bool sr_emulator_is_late(void);
 
-/* When something happens: by which thread of the block, after how many barriers (counted on and on from block to block),
- * and after how many of its warp. */
+/* When something happens: by which thread of the block, after how many barriers (counted on and on
+ * from block to block), and after how many of its warp. */
 typedef struct sr_emulated_moment {
     int thread;
     uint32_t time, warp_time;
 } sr_emulated_moment;
 
-/* Now, for lane `lane` of the running thread's warp (negative: that thread). False: no thread of a kernel runs, or the
- * address is on the stack of one. */
+/* Now, for lane `lane` of the running thread's warp (negative: that thread). False: no thread of a
+ * kernel runs, or the address is on the stack of one. */
 bool sr_emulator_moment(sr_emulated_moment *now, int lane, const void *address);
 
 /* What some threads did so far comes before what others do from now on. */

@@ -10,8 +10,8 @@ extern "C" {
 
 enum { SR_EMULATOR_CLUSTER = 8 }; /* blocks, at most */
 
-/* Puts the kernel into the queue; its blocks will run together, each on a thread of the host: `size` neighbours at a time
- * (0: all of them). */
+/* Puts the kernel into the queue; its blocks will run together, each on a thread of the host:
+ * `size` neighbours at a time (0: all of them). */
 cudaError_t sr_emulator_launch_together(const sr_emulated_kernel *kernel, int size,
                                         cudaStream_t stream);
 
@@ -23,13 +23,15 @@ typedef struct sr_emulated_party {
     unsigned char *shared[SR_EMULATOR_CLUSTER]; /* memory of the first of them */
 } sr_emulated_party;
 
-/* sr_emulator_block_run of number `number` of them, on a thread of the host that does nothing else. */
+/* sr_emulator_block_run of number `number` of them, on a thread of the host that does nothing
+ * else. */
 bool sr_emulator_block_run_among(const sr_emulated_kernel *kernel, uint3 block, bool late,
                                  sr_emulated_party *party, int number);
 
 /* ---- called by the threads of a kernel ---- */
 
-/* Lets other warps of the block go on, and other blocks; fails when nothing has come of that for too long. */
+/* Lets other warps of the block go on, and other blocks; fails when nothing has come of that for
+ * too long. */
 void sr_emulator_pause(void);
 
 /* Eight bytes that blocks share; no race. */

@@ -1,4 +1,5 @@
-/* cuda.h: the part of the driver's interface that this project uses, emulated; see cuda_runtime.h. */
+/* cuda.h: the part of the driver's interface that this project uses, emulated; see
+ * cuda_runtime.h. */
 #ifndef SR_EMULATOR_CUDA_H
 #define SR_EMULATOR_CUDA_H
 

@@ -1,7 +1,7 @@
 /* cuda_runtime.h: the part of CUDA that this project uses, for a GPU that the CPU plays.
  *
- * Found in place of the toolkit's file of this name where SOFTRNN_CUDA is "emulated". Names, values and contracts are
- * the toolkit's; the work behind them is in the .c files of this folder. */
+ * Found in place of the toolkit's file of this name where SOFTRNN_CUDA is "emulated". Names, values
+ * and contracts are the toolkit's; the work behind them is in the .c files of this folder. */
 #ifndef SR_EMULATOR_CUDA_RUNTIME_H
 #define SR_EMULATOR_CUDA_RUNTIME_H
 

@@ -23,8 +23,8 @@ enum { STACK_BYTES = 64 * 1024 };
 enum { GUARD_BYTES = 4096 };
 
 #if defined(__x86_64__)
-/* Saves what a function must preserve and the stack pointer; takes the other's. The control words of the
- * floating-point units are the same everywhere here. */
+/* Saves what a function must preserve and the stack pointer; takes the other's. The control words
+ * of the floating-point units are the same everywhere here. */
 void sr_fiber_swap(void **save, void *load);
 __asm__(".text\n"
         ".globl sr_fiber_swap\n"
@@ -50,8 +50,8 @@ __asm__(".text\n"
 enum { SAVED_WORDS = 6 };
 
 static void prepare(sr_fiber *fiber, char *top, void (*start)(void)) {
-    /* As sr_fiber_swap left it: six registers, then where to go on; above, the return address that start() never
-     * uses, so that its stack is aligned as after a call. */
+    /* As sr_fiber_swap left it: six registers, then where to go on; above, the return address that
+     * start() never uses, so that its stack is aligned as after a call. */
     uintptr_t *words = (uintptr_t *)(void *)top - SAVED_WORDS - 2;
     for (int i = 0; i < SAVED_WORDS + 2; i++)
         words[i] = 0;
@@ -61,8 +61,8 @@ static void prepare(sr_fiber *fiber, char *top, void (*start)(void)) {
 #else
 #include <ucontext.h>
 
-/* Elsewhere by the C library, which also saves the signal mask: correct, and slower. The context lies at the stack's
- * lower end. */
+/* Elsewhere by the C library, which also saves the signal mask: correct, and slower. The context
+ * lies at the stack's lower end. */
 static void sr_fiber_swap(void **save, void *load) {
     static _Thread_local ucontext_t caller;
     ucontext_t *here = *save == NULL ? &caller : *save;
@@ -117,7 +117,8 @@ void sr_fiber_prepare(sr_fiber *fiber, void (*start)(void)) {
     __asan_unpoison_memory_region(fiber->stack, fiber->stack_bytes);
     fiber->sanitizer_data = NULL;
 #endif
-    /* Tops at different places of a page, or all stacks would fight for the same lines of the cache. */
+    /* Tops at different places of a page, or all stacks would fight for the same lines of the
+     * cache. */
     const size_t colour = (uintptr_t)fiber->stack / (STACK_BYTES + GUARD_BYTES) % 31 * 128;
     prepare(fiber, fiber->stack + fiber->stack_bytes - colour, start);
 }

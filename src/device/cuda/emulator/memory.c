@@ -22,8 +22,9 @@
 
 enum { PIECE_ALIGNMENT = 256, PAGE = 4096 };
 
-/* A piece ends where its pages end, as nearly as its alignment allows, so that what runs over the end runs into closed
- * pages. Pieces lie in the order of their addresses, with a closed page between them. */
+/* A piece ends where its pages end, as nearly as its alignment allows, so that what runs over the
+ * end runs into closed pages. Pieces lie in the order of their addresses, with a closed page
+ * between them. */
 typedef struct piece {
     char *start, *pages;
     size_t bytes, page_bytes;
@@ -76,7 +77,8 @@ void sr_emulator_memory_close(void) {
     mprotect(base, (size_t)(last->pages - base) + last->page_bytes, PROT_NONE);
 }
 
-/* Where so many bytes of pages fit with a closed page on both sides, and before which piece; NULL: nowhere. */
+/* Where so many bytes of pages fit with a closed page on both sides, and before which piece; NULL:
+ * nowhere. */
 static char *gap_find(size_t page_bytes, size_t *before) {
     char *from = base + PAGE;
     for (*before = 0; *before < piece_count; ++*before) {

@@ -1,7 +1,7 @@
 /* memory.h (private): the memory of the emulated GPU.
  *
- * The host cannot touch it: outside of sr_emulator_memory_open its pages are closed, and an access ends the program
- * with a message. New memory is 0xff throughout. */
+ * The host cannot touch it: outside of sr_emulator_memory_open its pages are closed, and an access
+ * ends the program with a message. New memory is 0xff throughout. */
 #ifndef SR_EMULATOR_MEMORY_H
 #define SR_EMULATOR_MEMORY_H
 
@@ -22,7 +22,8 @@ void *sr_emulator_memory_take(size_t bytes);
 bool sr_emulator_memory_give(void *memory);
 void sr_emulator_memory_give_all(void);
 
-/* Whether the address lies in the GPU's memory, and whether all of these bytes lie in one piece of it. */
+/* Whether the address lies in the GPU's memory, and whether all of these bytes lie in one piece of
+ * it. */
 bool sr_emulator_memory_has(const void *address);
 bool sr_emulator_memory_holds(const void *address, size_t bytes);
 

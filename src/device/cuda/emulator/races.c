@@ -8,9 +8,10 @@
 
 enum { WORD = 4, TRACES = 1 << 18 };
 
-/* Of a word. `time` counts barriers of blocks and never begins anew, so that what earlier blocks left is simply old;
- * `warp_time` counts those of a warp. Threads that touch other bytes of the word do not meet, and may push each other's
- * traces out, as words far apart do: a race may be missed, none is made up. */
+/* Of a word. `time` counts barriers of blocks and never begins anew, so that what earlier blocks
+ * left is simply old; `warp_time` counts those of a warp. Threads that touch other bytes of the
+ * word do not meet, and may push each other's traces out, as words far apart do: a race may be
+ * missed, none is made up. */
 typedef struct trace {
     uintptr_t word;
     uint32_t write_time, write_warp_time, read_time, read_warp_time;

@@ -1,8 +1,10 @@
-/* races.h (private): finds threads of a block that touch the same memory with no barrier between, one of them writing.
+/* races.h (private): finds threads of a block that touch the same memory with no barrier between,
+ * one of them writing.
  *
- * In a build with SOFTRNN_CUDA_RACES the compiler calls __tsan_read4 and its like for every access of a kernel
- * (-fsanitize=thread, without its library), and so does the emulator for what it does in a kernel's name. Barriers of the
- * block order everything; __syncwarp orders the lanes of a warp, other collective instructions do not. */
+ * In a build with SOFTRNN_CUDA_RACES the compiler calls __tsan_read4 and its like for every access
+ * of a kernel (-fsanitize=thread, without its library), and so does the emulator for what it does
+ * in a kernel's name. Barriers of the block order everything; __syncwarp orders the lanes of a
+ * warp, other collective instructions do not. */
 #ifndef SR_EMULATOR_RACES_H
 #define SR_EMULATOR_RACES_H
 
@@ -11,7 +13,8 @@
 
 #ifdef SR_EMULATOR_RACES
 
-/* Lane `lane` of the running thread's warp (negative: that thread itself) reads or writes these bytes. */
+/* Lane `lane` of the running thread's warp (negative: that thread itself) reads or writes these
+ * bytes. */
 void sr_emulator_touch(int lane, const void *address, size_t bytes, bool write);
 
 #else

@@ -1,9 +1,9 @@
 /* runtime.c: the host's side of CUDA: what is queued, recorded and replayed.
  *
- * There is one queue for all streams, and it is worked off as late as allowed: only when the host waits for something.
- * A host that reads a result too early, or reuses a buffer that a copy has yet to read, gets wrong numbers here as it
- * would on a GPU on a bad day. Work is done in the order in which it was asked for, which every order of streams
- * allows. One lock guards everything. */
+ * There is one queue for all streams, and it is worked off as late as allowed: only when the host
+ * waits for something. A host that reads a result too early, or reuses a buffer that a copy has yet
+ * to read, gets wrong numbers here as it would on a GPU on a bad day. Work is done in the order in
+ * which it was asked for, which every order of streams allows. One lock guards everything. */
 #include "device/cuda/emulator/runtime.h"
 
 #include "base/clock.h"
@@ -535,7 +535,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
     (void)flags;
     pthread_mutex_lock(&lock);
-    /* A stream that waits for recorded work becomes part of the recording; else the queue's order does it. */
+    /* A stream that waits for recorded work becomes part of the recording; else the queue's order
+     * does it. */
     if (event->recording != NULL)
         stream_of(stream)->recording = event->recording;
     return answer(cudaSuccess);
@@ -758,7 +759,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     return cudaErrorInvalidValue;
 }
 
-/* A new start, also after a kernel that failed: the memory is given back and what was queued forgotten. */
+/* A new start, also after a kernel that failed: the memory is given back and what was queued
+ * forgotten. */
 cudaError_t cudaDeviceReset(void) {
     pthread_mutex_lock(&lock);
     list_clear(&queue);

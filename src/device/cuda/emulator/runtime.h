@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* Queues the kernel, or records it. Its name is a literal; its arguments are from malloc, and pass to the queue
- * whatever comes of it. */
+/* Queues the kernel, or records it. Its name is a literal; its arguments are from malloc, and pass
+ * to the queue whatever comes of it. */
 cudaError_t sr_emulator_launch(const sr_emulated_kernel *kernel, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* warp.h: what the 32 lanes of a warp compute together: operands of sr_emulator_collect, and who works on them. */
+/* warp.h: what the 32 lanes of a warp compute together: operands of sr_emulator_collect, and who
+ * works on them. */
 #ifndef SR_EMULATOR_WARP_H
 #define SR_EMULATOR_WARP_H
 

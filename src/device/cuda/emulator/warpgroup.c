@@ -1,8 +1,9 @@
 /* warpgroup.c: what only Hopper has, from its definition in the PTX ISA.
  *
- * Bulk copies are made at once. Half of the blocks run their threads in reverse order, consumers before producers, so
- * that data read without waiting for it is missing there, and data overwritten too early is spoilt in the other half.
- * Products are computed as soon as they are started in one half of the blocks, when they are waited for in the other. */
+ * Bulk copies are made at once. Half of the blocks run their threads in reverse order, consumers
+ * before producers, so that data read without waiting for it is missing there, and data overwritten
+ * too early is spoilt in the other half. Products are computed as soon as they are started in one
+ * half of the blocks, when they are waited for in the other. */
 #include "device/cuda/emulator/warpgroup.h"
 
 #include "device/cuda/emulator/cooperative.h"

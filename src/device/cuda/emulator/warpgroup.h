@@ -1,4 +1,5 @@
-/* warpgroup.h: Hopper's barriers that count bytes, bulk tensor copies and products of a warpgroup, emulated. */
+/* warpgroup.h: Hopper's barriers that count bytes, bulk tensor copies and products of a warpgroup,
+ * emulated. */
 #ifndef SR_EMULATOR_WARPGROUP_H
 #define SR_EMULATOR_WARPGROUP_H
 

@@ -1,13 +1,17 @@
-/* persistent.cu: products of few rows and attention of one token, one after the other in one kernel.
+/* persistent.cu: the persistent decode kernel: GEMMs of few rows and attention of one token, one
+ * after the other in one kernel.
  *
- * A block stays on each multiprocessor. What it waits for from others comes as marked numbers, so that a task begins a
- * microsecond after the last number of the one in front is there. Weights depend on nobody: one warp of the block does
- * nothing but ask for them, tile after tile into a ring in shared memory, and is tasks ahead of the others. Three more end
- * rows, while the workers already take the weights of the next task into their registers.
+ * One block stays on each multiprocessor. Dependencies between blocks are marked numbers (a value
+ * with the run's mark in one word), so that a task starts about a microsecond after the last number
+ * of the previous one is written. Weights depend on nothing: one warp of the block only loads them,
+ * tile after tile by bulk copies into a ring in shared memory, tasks ahead of the others. Three
+ * more warps run epilogues of rows, while the workers already load the weights of the next task
+ * into registers.
  *
- * A product: a tile is four pairs of columns of the result. The other warps share the numbers of x, 64 each, and
- * multiply them with the weights of up to four tiles; the sums of the warps are added up in their order. Pairs belong
- * together: a channel and the one it turns with (rotary position), a gate and its up (SwiGLU), or neighbours. */
+ * A GEMM: a tile is four pairs of columns of the result. The worker warps share the numbers of x,
+ * 64 each, and multiply them with the weights of up to four tiles; the warps' sums are added in
+ * order. Pairs belong together: a channel and its RoPE partner, a gate and its up (SwiGLU), or
+ * neighbours. */
 #include "attention/cuda/decode/one_token.h"
 #include "device/cuda/check.h"
 #include "device/cuda/hopper.h"
@@ -16,19 +20,20 @@
 enum {
     WARPS = 16, /* that compute */
     WORKERS = WARPS * SR_WARP,
-    ENDERS = 3,                                     /* warps that end rows */
-    THREADS = WORKERS + SR_WARP + ENDERS * SR_WARP, /* one more warp loads */
+    ENDERS = 3,                                     /* warps that run epilogues */
+    THREADS = WORKERS + SR_WARP + ENDERS * SR_WARP, /* one more warp loads weights */
     ROWS = SR_DECODE_ROWS,
     TILES = 4,                  /* of a block at a time */
     COLUMNS = 8,                /* of a tile */
     GROUP = 64,                 /* numbers of x that a warp takes at a time: two halves */
-    CHUNK = WARPS * GROUP,      /* that the block takes at a time */
-    ROW_BYTES = CHUNK * 2 + 64, /* of a column's weights: neighbours begin in other banks */
-    RING = 8,                   /* tiles that are there or on their way */
+    CHUNK = WARPS * GROUP,      /* numbers of x that the block takes at a time */
+    ROW_BYTES = CHUNK * 2 + 64, /* of a column's weights: neighbours start in other banks */
+    RING = 8,                   /* tiles that have landed or are in flight */
     X_STRIDE = 48,              /* of GROUP / 2 pairs, so that eight lanes read from all banks */
     HELPER_REGISTERS = 64,
     WORKER_REGISTERS = 104,
-    /* Barriers: of the workers; of these and those who end rows, for one and the other half of the sums. */
+    /* Named barriers: of the workers; of workers and epilogue warps, for either half of the
+     * sums. */
     WORK = 1,
     SUMMED = 2,
     ENDED = 4,
@@ -36,7 +41,7 @@ enum {
     MEETING = WORKERS + ENDERS * SR_WARP
 };
 
-/* What a warp that computes has done so far. */
+/* The progress of a worker warp. */
 struct progress {
     int tasks, tiles, rounds;
 };
@@ -45,10 +50,10 @@ struct chain_memory {
     alignas(16) unsigned char ring[RING][COLUMNS][ROW_BYTES];
     uint64_t full[RING], empty[RING];
     uint32_t mark;                 /* of this run */
-    progress past[WARPS];          /* here, for tasks need all registers */
+    progress past[WARPS];          /* in shared memory, since tasks need all registers */
     int position[SR_DECODE_TASKS]; /* of the new token, for tasks of attention */
     alignas(16) uint32_t x[WARPS][ROWS][X_STRIDE];
-    alignas(16) float sums[2][ROWS][WARPS][TILES * COLUMNS]; /* every other round has the same */
+    alignas(16) float sums[2][ROWS][WARPS][TILES * COLUMNS]; /* double buffered by round */
     float squares[2][ROWS][WARPS];
     one_memory<128, WARPS> attended;
     alignas(16) sr_bf16 token[3][128]; /* q, k and v of the new one */
@@ -63,7 +68,7 @@ template <class Task> SR_DEVICE const Task &task_at(const chain_memory &memory, 
     return *reinterpret_cast<const Task *>(memory.list + list_of(memory).entry[number].offset);
 }
 
-/* ---- which columns ---- */
+/* ---- column pairs ---- */
 
 struct column_pair {
     int first, second;
@@ -78,7 +83,7 @@ SR_DEVICE column_pair pair_of(const sr_decode_product &p, int pair) {
     return {first, first + half};
 }
 
-/* Column n of a tile: four first ones, then their seconds. */
+/* Column n of a tile: four first ones, then their partners. */
 SR_DEVICE int column_of(const sr_decode_product &p, int tile, int n) {
     const column_pair pair = pair_of(p, tile * 4 + n % 4);
     return n < 4 ? pair.first : pair.second;
@@ -86,7 +91,7 @@ SR_DEVICE int column_of(const sr_decode_product &p, int tile, int n) {
 
 /* ---- weights ---- */
 
-/* The place in the ring of the tile that is number `tile` of all, and which time round it is. */
+/* The slot in the ring of tile number `tile` of all, and the parity of its pass. */
 SR_DEVICE int slot_of(int tile) {
     return (int)((unsigned)tile % RING);
 }
@@ -95,7 +100,7 @@ SR_DEVICE int turn_of(int tile) {
     return (int)((unsigned)tile / RING % 2);
 }
 
-/* The loading warp: the weights of one tile for numbers `first` .. of x. */
+/* The loading warp: bulk-copies the weights of one tile for numbers `first` .. of x. */
 SR_DEVICE void load_tile(const sr_decode_product &p, int tile, int first, chain_memory &memory,
                          int number) {
     const int lane = (int)(threadIdx.x % SR_WARP), bytes = min((int)CHUNK, p.K - first) * 2;
@@ -111,7 +116,7 @@ SR_DEVICE void load_tile(const sr_decode_product &p, int tile, int first, chain_
     }
 }
 
-/* In the order in which `multiply` takes them. */
+/* In the order in which the workers consume them. */
 SR_DEVICE void load_all(chain_memory &memory) {
     int number = 0;
     for (int n = 0; n < list_of(memory).count; n++) {
@@ -126,8 +131,8 @@ SR_DEVICE void load_all(chain_memory &memory) {
     }
 }
 
-/* A worker's part of the next tile, and the warp needs it no more: those of group number `warp`, in halves; lanes 4 g ..
- * have column g. `there`: whether x has such a group. */
+/* Loads a worker's part of the next tile and releases it: numbers of group `warp`, in halves; lanes
+ * 4 g .. have column g. `there`: whether x has such a group. */
 SR_DEVICE void take_tile(uint4 (&weights)[2], bool there, chain_memory &memory, int number) {
     const int slot = slot_of(number);
     const int warp = (int)(threadIdx.x / SR_WARP), lane = (int)(threadIdx.x % SR_WARP);
@@ -144,8 +149,8 @@ SR_DEVICE void take_tile(uint4 (&weights)[2], bool there, chain_memory &memory, 
 
 /* ---- reading and writing rows ---- */
 
-/* Whether there is such a row, of MOST at most. One row is what all of this is made for: it is compiled for it alone, since
- * what the warps of a block take for instructions adds up. */
+/* Whether there is such a row, of MOST at most. One row is the main case and is compiled for
+ * itself, since the instructions of all warps of a block add up. */
 template <int MOST> SR_DEVICE bool has_row(int rows, int row) {
     return MOST == 1 || row < rows;
 }
@@ -156,12 +161,12 @@ SR_DEVICE float load_plain(const sr_decode_place &place, int64_t row, int64_t co
                                     : ((const float *)place.data)[at];
 }
 
-/* The copy of the block. */
+/* The copy that this block reads. */
 SR_DEVICE const sr_marked *marked_of(const sr_decode_source &source, int rows) {
     return source.marked + ((int)blockIdx.x & (source.copies - 1)) * rows * source.marked_stride;
 }
 
-/* Row `row` alone, of so many. */
+/* Row `row` alone, of `rows`. */
 SR_DEVICE sr_decode_source row_of(sr_decode_source source, int rows, int row) {
     const int64_t bytes = source.plain.dtype == SRNN_BF16 ? 2 : 4;
     if (source.marked) {
@@ -173,8 +178,9 @@ SR_DEVICE sr_decode_source row_of(sr_decode_source source, int rows, int row) {
     return source;
 }
 
-/* x[chunk][row] = columns `column` + chunk * CHUNK (even) and the next of the first `rows` rows, once they are there; nothing
- * of chunks that begin at `end` or behind. All lanes of the warp come together. */
+/* x[chunk][row] = columns `column` + chunk * CHUNK (even) and the next of the first `rows` rows,
+ * polled until their marks are right; chunks that start at `end` or later are skipped. All lanes of
+ * the warp together. */
 template <int CHUNKS, int COUNT>
 SR_DEVICE void load_pairs(float (&x)[CHUNKS][COUNT][2], const sr_decode_source &source, int rows,
                           int column, int end, uint32_t mark) {
@@ -207,7 +213,7 @@ SR_DEVICE void load_pairs(float (&x)[CHUNKS][COUNT][2], const sr_decode_source &
     }
 }
 
-/* Where the copies of a number of a row of a target go. */
+/* Where the copies of a number of a target's row are written. */
 struct number_copies {
     sr_marked *first;
     int64_t step;
@@ -246,10 +252,10 @@ SR_DEVICE void store_plain(const sr_decode_place &place, int row, int column, fl
         store_number((float *)place.data + at, number);
 }
 
-/* ---- the end of a product ---- */
+/* ---- epilogue of a GEMM ---- */
 
-/* What a lane of the warp that ends a row knows before the sums are there: which column of d becomes of its column of the
- * round's, and how. */
+/* What a lane of an epilogue warp loads before the sums are ready: which column of d its column of
+ * the round becomes, and how. */
 struct column_end {
     int column; /* negative: none */
     bool swiglu;
@@ -282,7 +288,7 @@ SR_DEVICE column_end column_end_of(const sr_decode_product_task &task, int first
     return end;
 }
 
-/* The warp ends a row, a lane a column. */
+/* The warp finishes a row, a lane a column. */
 SR_DEVICE void end_row(const sr_decode_product_task &task, const column_end &end, int row,
                        const chain_memory &memory, int parity) {
     const int lane = (int)(threadIdx.x % SR_WARP);
@@ -305,7 +311,7 @@ SR_DEVICE void end_row(const sr_decode_product_task &task, const column_end &end
     store_plain(task.d.plain, row, end.column, number);
 }
 
-/* The warps that end rows: they look ahead for what they need, and then wait for the workers' sums. */
+/* The epilogue warps: they prefetch what they need, and then wait for the workers' sums. */
 SR_DEVICE void end_all(chain_memory &memory) {
     const int own = (int)(threadIdx.x - WORKERS) / SR_WARP - 1;
     int rounds = 0;
@@ -330,15 +336,15 @@ SR_DEVICE void end_all(chain_memory &memory) {
     named_barrier_arrive(DONE, MEETING);
 }
 
-/* ---- a product ---- */
+/* ---- a GEMM ---- */
 
-/* Where the warp's numbers of x begin, of one chunk or more. */
+/* Where the warp's numbers of x start, for one chunk or two. */
 struct warp_columns {
     int first;
-    float2 norm[2]; /* the lane's weights of the norm, of each chunk */
+    float2 norm[2]; /* the lane's weights of the norm, per chunk */
 };
 
-/* `norm` is asked for before anything is waited for. */
+/* `norm` is loaded before anything is waited for. */
 template <int CHUNKS> SR_DEVICE warp_columns columns_of(const sr_decode_product &p, int first) {
     warp_columns columns = {first + (int)(threadIdx.x / SR_WARP) * GROUP,
                             {make_float2(1, 1), make_float2(1, 1)}};
@@ -350,7 +356,7 @@ template <int CHUNKS> SR_DEVICE warp_columns columns_of(const sr_decode_product 
     return columns;
 }
 
-/* x[chunk][half] = the lane's part of 64 numbers of x, times the norm's weights, as the instruction wants it;
+/* x[chunk][half] = the lane's part of 64 numbers of x, times the norm's weights, as the B fragment;
  * squares[row] += theirs. */
 template <int CHUNKS, int MOST>
 SR_DEVICE void take_x(uint4 (&x)[CHUNKS][2], float (&squares)[MOST],
@@ -361,7 +367,7 @@ SR_DEVICE void take_x(uint4 (&x)[CHUNKS][2], float (&squares)[MOST],
     load_pairs(numbers, task.x, task.of.M, columns.first + 2 * lane, task.of.K, memory.mark);
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        __syncwarp(); /* all have read what stood there */
+        __syncwarp(); /* all lanes have read the previous contents */
 #pragma unroll
         for (int row = 0; row < MOST; row++) {
             if (!has_row<MOST>(task.of.M, row))
@@ -382,8 +388,8 @@ SR_DEVICE void take_x(uint4 (&x)[CHUNKS][2], float (&squares)[MOST],
     }
 }
 
-/* The columns of two tiles times the rows of x, of which the instruction has eight; which numbers of x meet is for the
- * three of them to agree upon. */
+/* The columns of two tiles times the rows of x, of which the instruction has eight; the order of
+ * numbers of x within a fragment is the same for all three. */
 SR_DEVICE void multiply_piece(float (&c)[4], const uint4 &tile, const uint4 &next, const uint4 &x) {
     const uint32_t low[4] = {tile.x, next.x, tile.y, next.y}, x_low[2] = {x.x, x.y};
     const uint32_t high[4] = {tile.z, next.z, tile.w, next.w}, x_high[2] = {x.z, x.w};
@@ -391,10 +397,11 @@ SR_DEVICE void multiply_piece(float (&c)[4], const uint4 &tile, const uint4 &nex
     mma_m16n8k16(c, high, x_high);
 }
 
-/* What a warp sums up in a round: c[pair] of two tiles, as the instruction leaves it. */
+/* A warp's sums of a round: c[pair] of two tiles, in the accumulator layout. */
 template <int MOST> struct round_sums { float c[TILES / 2][4], squares[MOST]; };
 
-/* The warp's sums over its numbers of x, into shared memory: column g of a tile is in lanes 4 g .., with two rows each. */
+/* Stores the warp's sums over its numbers of x to shared memory: column g of a tile is in lanes 4 g
+ * .., with two rows each. */
 template <int MOST>
 SR_DEVICE void leave_round(chain_memory &memory, int parity, const round_sums<MOST> &sums,
                            const sr_decode_product &p) {
@@ -417,8 +424,8 @@ SR_DEVICE void leave_round(chain_memory &memory, int parity, const round_sums<MO
         }
 }
 
-/* One tile alone: two chunks of x at a time, so that the second is not waited for behind the first. `number`: of the
- * tiles that the block has had; and out. */
+/* One tile alone: two chunks of x at a time, so that the second is not waited for after the first.
+ * `number`: tiles consumed by the block; updated. */
 template <int MOST>
 SR_DEVICE void multiply_alone(round_sums<MOST> &sums, const sr_decode_product_task &task,
                               chain_memory &memory, int &number) {
@@ -437,7 +444,7 @@ SR_DEVICE void multiply_alone(round_sums<MOST> &sums, const sr_decode_product_ta
     }
 }
 
-/* `tiles` of them. */
+/* `tiles` tiles at a time. */
 template <int MOST>
 SR_DEVICE void multiply_tiles(round_sums<MOST> &sums, const sr_decode_product_task &task,
                               chain_memory &memory, int &number, int tiles) {
@@ -462,7 +469,7 @@ SR_DEVICE void multiply_tiles(round_sums<MOST> &sums, const sr_decode_product_ta
     }
 }
 
-/* Tiles `round`, `round` + blocks, ...: a division would take longer. */
+/* Tiles `round`, `round` + blocks, ...: a division would be slower. */
 SR_DEVICE int tiles_of_round(const sr_decode_product_task &task, int round) {
     int tiles = 1;
 #pragma unroll
@@ -471,10 +478,10 @@ SR_DEVICE int tiles_of_round(const sr_decode_product_task &task, int round) {
     return tiles;
 }
 
-/* What a warp does next. */
+/* The next task of a warp. */
 enum next_task {
     NEXT_NONE,
-    NEXT_ROW, /* the product of one */
+    NEXT_ROW, /* a GEMM of one row */
     NEXT_ROWS,
     NEXT_SOFTMAX_64,
     NEXT_SOFTMAX_128,
@@ -494,7 +501,7 @@ SR_DEVICE next_task task_of_warp(const chain_memory &memory) {
     return task.softmax ? NEXT_SOFTMAX_128 : NEXT_ATTENTION_128;
 }
 
-/* The warp is done with a task, and with so many tiles and rounds in all. */
+/* The warp has finished a task, and this many tiles and rounds in all. */
 SR_DEVICE next_task move_on(chain_memory &memory, int tiles, int rounds) {
     progress &past = memory.past[thread_again() / SR_WARP];
     __syncwarp();
@@ -504,9 +511,10 @@ SR_DEVICE next_task move_on(chain_memory &memory, int tiles, int rounds) {
     return task_of_warp(memory);
 }
 
-/* A call, and so is that of attention: they have all registers for themselves, and tell which comes next. */
+/* Not inlined, and neither is attention: each has all registers for itself, and returns which task
+ * comes next. */
 template <int MOST> static __device__ __noinline__ next_task multiply() {
-    SR_SHARED(chain_memory, shared); /* not an argument: its place is known */
+    SR_SHARED(chain_memory, shared); /* not an argument: its address is constant */
     chain_memory &memory = *shared;
     const progress &past = memory.past[threadIdx.x / SR_WARP];
     const sr_decode_product_task &task = task_at<sr_decode_product_task>(memory, past.tasks);
@@ -529,7 +537,7 @@ template <int MOST> static __device__ __noinline__ next_task multiply() {
 
 /* ---- attention ---- */
 
-/* q (0), k (1) or v (2) of the new token and the head, by one warp. */
+/* Loads q (0), k (1) or v (2) of the new token and the head; one warp. */
 SR_DEVICE void take_row(chain_memory &memory, const sr_decode_attention_task &task,
                         const one_place &at, int which) {
     const int lane = (int)(threadIdx.x % SR_WARP), head = which == 0 ? at.h : at.kv;
@@ -545,7 +553,7 @@ SR_DEVICE void take_row(chain_memory &memory, const sr_decode_attention_task &ta
     }
 }
 
-/* One warp: this block's sums for the first block of the row. */
+/* One warp: writes this block's sums for the first block of the row. */
 template <int WIDTH>
 SR_DEVICE void store_partial(sr_marked *to, const key_sums<sr_warp_row<WIDTH>::count> &sums, int Dv,
                              uint32_t mark) {
@@ -561,12 +569,13 @@ SR_DEVICE void store_partial(sr_marked *to, const key_sums<sr_warp_row<WIDTH>::c
         store_marked_two(to + WIDTH, row, mark);
 }
 
-/* What a lane has of the sums of other blocks: sum and maximum of number `lane`, and two columns of each. */
+/* A lane's part of the sums of other blocks: sum and maximum of number `lane`, and two columns of
+ * each. */
 struct other_sums {
     float own[2], x[SR_ONE_PARTS - 1][2];
 };
 
-/* Asks for all of that again and again until it is there; `column`: negative: none. */
+/* Polls until all of it is there; `column` negative: none. */
 template <int WIDTH>
 SR_DEVICE void load_others(other_sums &others, const sr_marked *from, int count, int column,
                            uint32_t mark) {
@@ -598,7 +607,7 @@ SR_DEVICE void load_others(other_sums &others, const sr_marked *from, int count,
     }
 }
 
-/* Adds those of `count` other blocks, in their order. */
+/* Combines the online softmax of `count` other blocks, in order. */
 template <int WIDTH>
 SR_DEVICE void add_partials(key_sums<sr_warp_row<WIDTH>::count> &all, const sr_marked *from,
                             int count, const sr_decode_attention_task &task, uint32_t mark) {
@@ -628,7 +637,7 @@ SR_DEVICE void add_partials(key_sums<sr_warp_row<WIDTH>::count> &all, const sr_m
     }
 }
 
-/* The first warp, when the warps have left their sums. */
+/* The first warp, once the warps have stored their sums: combines, and runs the epilogue. */
 template <int WIDTH, bool SOFTMAX>
 SR_DEVICE void end_head(const sr_decode_attention_task &task, const chain_memory &memory,
                         const one_place &at, int part, const one_share<WIDTH, WARPS> &share) {
@@ -661,7 +670,7 @@ SR_DEVICE void end_head(const sr_decode_attention_task &task, const chain_memory
         }
 }
 
-/* SOFTMAX: as the task says. */
+/* SOFTMAX: as in the task. */
 template <int WIDTH, bool SOFTMAX> static __device__ __noinline__ next_task attend() {
     SR_SHARED(chain_memory, shared);
     chain_memory &memory = *shared;
@@ -677,9 +686,10 @@ template <int WIDTH, bool SOFTMAX> static __device__ __noinline__ next_task atte
             continue;
         const one_feed<sr_bf16, true, SOFTMAX> feed = {
             call, task.memory, at, {memory.token[0], memory.token[1], memory.token[2]}};
-        key_round<sr_bf16> round; /* asked for while the new token is being made */
+        key_round<sr_bf16> round; /* loads issued while the new token is computed */
         fetch_round<WIDTH>(round, feed, share.walk.first);
-        named_barrier_sync(WORK, WORKERS); /* nobody needs the token before any more */
+        /* no warp needs the previous token any more */
+        named_barrier_sync(WORK, WORKERS);
         if (warp < 3)
             take_row(memory, task, at, warp);
         named_barrier_sync(WORK, WORKERS);
@@ -698,9 +708,9 @@ template <int WIDTH, bool SOFTMAX> static __device__ __noinline__ next_task atte
     return move_on(memory, past.tiles, past.rounds);
 }
 
-/* ---- all of it ---- */
+/* ---- the kernel ---- */
 
-/* When all blocks are done, positions and the mark move on. */
+/* When all blocks are done, positions and the mark are advanced. */
 SR_DEVICE void end_run(const chain_memory &memory, sr_decode_state *state) {
     const sr_decode_list &list = list_of(memory);
     named_barrier_sync(DONE, MEETING);
@@ -724,6 +734,15 @@ SR_DEVICE void work(const chain_memory &memory) {
                                            : attend<128, false>();
 }
 
+/* Persistent kernel: one block per multiprocessor runs every task of the list in order. The list
+ * goes global -> shared first. Then warps specialise: one loads weights by bulk copies into a ring
+ * of 8 tiles (mbarriers `full` and `empty`), in the order of consumption; three run epilogues; 16
+ * workers compute. In a GEMM a block owns every gridDim.x-th tile; each worker polls its 64 numbers
+ * of x (marked, global -> shared -> fragments), multiplies by mma.sync and stores its sums to
+ * shared memory (two buffers, named barriers SUMMED and ENDED); an epilogue warp adds the 16 warps'
+ * sums in order and writes marked copies for later tasks. In attention a block owns a head and a
+ * share of the KV cache; shares are combined by the head's first block, in order. The last block to
+ * finish advances positions and the mark. */
 static __global__ void __launch_bounds__(THREADS, 1)
     run_chain(const sr_decode_list *list, sr_decode_state *state) {
     SR_SHARED(chain_memory, memory);
@@ -741,7 +760,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         mbarrier_init_fence();
     }
     __syncthreads();
-    /* Read once, while everything is being fetched anyway. */
+    /* Read once, while other loads are in flight anyway. */
     for (int n = (int)threadIdx.x; n < list_of(*memory).count; n += THREADS)
         if (list_of(*memory).entry[n].kind == SR_DECODE_ATTENTION)
             memory->position[n] =

@@ -1,4 +1,4 @@
-/* queue.cu: queues the tasks of a persistent decode kernel: which task reads what which one wrote. */
+/* queue.cu: queues the tasks of the persistent decode kernel: data dependencies between tasks. */
 #include "ops/cuda/decode/queue.h"
 
 #include "base/memory.h"
@@ -11,7 +11,7 @@
 
 enum { MARKED = 1 << 23, ACCESSES = 4 * SR_DECODE_TASKS };
 
-/* Which tasks come before one, whatever the blocks do. */
+/* The tasks that are certain to come before one, in any interleaving of the blocks. */
 struct task_set {
     uint64_t bits[SR_DECODE_TASKS / 64];
 };
@@ -42,8 +42,8 @@ struct sr_cuda_coalescer {
     sr_decode_state *state; /* device memory */
     sr_marked *marked;      /* (MARKED), device memory */
     bool captured;
-    srnn_status status; /* of what was started since it was opened */
-    char *lists;        /* device memory of the gathering */
+    srnn_status status; /* first failed launch since it was opened */
+    char *lists;        /* device memory of the coalesced call or graph */
     char *list_copies;  /* (SR_DECODE_LISTS) the same in host memory */
     size_t lists_used, lists_sent;
     /* The list being collected: */
@@ -89,7 +89,8 @@ static void flush(sr_cuda_coalescer *queue, cudaStream_t stream) {
     begin_list(queue);
 }
 
-/* Room for a task of so many bytes in the list. NULL: start the list first, or there is none at all. */
+/* Space for a task of that many bytes in the list. NULL: launch the list first, or there is no
+ * space at all. */
 static void *take_task(sr_cuda_coalescer *queue, sr_decode_kind kind, size_t bytes) {
     const size_t rounded = (bytes + 15) / 16 * 16;
     const size_t head = queue->list ? 0 : sizeof(sr_decode_list);
@@ -111,7 +112,7 @@ static void *take_task(sr_cuda_coalescer *queue, sr_decode_kind kind, size_t byt
     return task;
 }
 
-/* ---- who reads what ---- */
+/* ---- data dependencies ---- */
 
 struct span {
     const char *from, *end;
@@ -128,7 +129,7 @@ static bool meet(const access &a, const sr_decode_place &place, int rows, int co
     return x.from < y.end && y.from < x.end;
 }
 
-/* The first column of `place` in the rows of `a`; negative: they are not all there. */
+/* The first column of `place` in the rows of `a`; negative: `a` does not contain them all. */
 static int64_t column_in(const access &a, const sr_decode_place &place, int rows, int columns) {
     const int64_t bytes = (const char *)place.data - (const char *)a.place.data;
     const int64_t column = bytes / (int64_t)sr_number_bytes(place.dtype);
@@ -137,7 +138,7 @@ static int64_t column_in(const access &a, const sr_decode_place &place, int rows
     return alike && bytes >= 0 && column + columns <= a.columns ? column : -1;
 }
 
-/* True if the rows can be read: by *source, from tasks that *before then knows. */
+/* True if the rows can be read: from *source; the tasks that write them are added to *before. */
 static bool find_source(sr_cuda_coalescer *queue, sr_decode_source *source, task_set *before,
                         const sr_decode_place &place, int rows, int columns) {
     *source = {nullptr, 0, 1, place};
@@ -158,8 +159,8 @@ static bool find_source(sr_cuda_coalescer *queue, sr_decode_source *source, task
     return true;
 }
 
-/* Whether a task may write these rows without anybody in the queue noticing: what was written there is written whole
- * again, and who reads from there comes before it. */
+/* Whether a task may write these rows: all earlier writes there are overwritten completely, and all
+ * tasks that read them come before it. */
 static bool may_write(const sr_cuda_coalescer *queue, const task_set &before,
                       const sr_decode_place &place, int rows, int columns) {
     for (int i = 0; i < queue->access_count; i++) {
@@ -192,7 +193,7 @@ static int64_t even(int64_t n) {
     return (n + 1) / 2 * 2;
 }
 
-/* Of all copies of so many rows. */
+/* For all copies of that many rows. */
 static int64_t marked_numbers(int rows, int columns) {
     return sr_decode_copies(rows) * rows * even(columns);
 }
@@ -252,7 +253,7 @@ template <class N> static sr_decode_place place_of_heads(const sr_strided<N> &he
     return {(void *)heads.data, heads.batch, SRNN_BF16};
 }
 
-/* A power of two, so that blocks know their part without dividing. */
+/* A power of two, so that blocks compute their part without a division. */
 static int parts_of(int blocks) {
     int parts = 1;
     while (2 * parts <= minimum(blocks, SR_ONE_PARTS))
@@ -315,7 +316,7 @@ bool sr_decode_add_product(const srnn_device *device, const sr_decode_product *p
         return false;
     if (add_product(queue, p))
         return true;
-    sr_cuda_stream(device); /* starts what there is */
+    sr_cuda_stream(device); /* launches the queue */
     return add_product(queue, p);
 }
 

@@ -1,9 +1,9 @@
 /* queue.h (private): the small kernels of a decode step, merged into one persistent kernel.
  *
- * A GEMM of one row takes a few microseconds, and a kernel that waits for the one before it loses as
- * many. While a device coalesces (sr_device_repeat), products of few rows and attention of one token
- * are queued instead of launched. sr_cuda_stream launches what was queued first, as one kernel, so
- * that nothing else needs to know. */
+ * A GEMM of one row takes a few microseconds, and a kernel that waits for the one before it loses
+ * as many. While a device coalesces (sr_device_repeat), GEMMs of few rows and attention of one
+ * token are queued instead of launched. sr_cuda_stream launches the queue first, as one kernel, so
+ * that no other code depends on it. */
 #ifndef SR_OPS_CUDA_DECODE_QUEUE_H
 #define SR_OPS_CUDA_DECODE_QUEUE_H
 
@@ -16,8 +16,8 @@ typedef struct sr_decode_place {
     srnn_dtype dtype;
 } sr_decode_place;
 
-/* d (M, N) = x (M, K) weight^T + c, and what stands around that: x may be normed before; then pairs of columns turn by
- * a rotary position, or become one by SwiGLU. */
+/* d (M, N) = x (M, K) weight^T + c with prologue and epilogue: x may be normed first; then RoPE is
+ * applied to pairs of columns, or SwiGLU merges them. */
 typedef struct sr_decode_product {
     sr_decode_place x, c, d; /* c.data NULL: nothing is added */
     const void *weight;      /* (N, K) bf16 */
@@ -25,16 +25,17 @@ typedef struct sr_decode_product {
     const float *norm;       /* (K): the weight of an RMS norm of x; NULL: none */
     float epsilon;
     bool swiglu; /* column n of d is silu(column n) * column n + turned; there are 2 * turned */
-    int turned;  /* else so many of the first columns are heads of D that turn */
+    /* else this many of the first columns are heads of D to which RoPE is applied */
+    int turned;
     int D;
     const float *angles;      /* (positions, D): cosines, then sines */
     const int32_t *positions; /* (M) */
 } sr_decode_product;
 
-/* False: the device does not coalesce now, or cannot do this. */
+/* False: the device does not coalesce now, or does not support this GEMM. */
 bool sr_decode_add_product(const srnn_device *device, const sr_decode_product *product);
 
-/* Merges products and attention from now on, where the GPU can. */
+/* Merges GEMMs and attention from now on, where the GPU supports it. */
 void sr_decode_install(srnn_device *device);
 
 #endif

@@ -1,8 +1,9 @@
-/* tasks.h (private): a queue as its kernel sees it, and how a device keeps one.
+/* tasks.h (private): a decode queue as its kernel sees it, and how a device keeps one.
  *
- * What a task makes for later tasks stands in marked numbers (together.h), each with the mark of this run of the kernel: whoever
- * needs it loads until the marks are right. Every task of a queue has its own, so nothing is overwritten. All blocks ask for
- * the same numbers at the same time: there are copies of them, among which the blocks divide themselves. */
+ * What a task computes for later tasks is stored as marked numbers (device/cuda/cooperative.h),
+ * each with the mark of this run of the kernel: a consumer loads until the marks are right. Every
+ * task of a queue has its own, so nothing is overwritten. All blocks load the same numbers at the
+ * same time: there are copies of them, over which the blocks are distributed. */
 #ifndef SR_OPS_CUDA_DECODE_TASKS_H
 #define SR_OPS_CUDA_DECODE_TASKS_H
 
@@ -13,10 +14,10 @@
 enum {
     SR_DECODE_BYTES = 52 << 10, /* of the tasks of one kernel, in shared memory */
     SR_DECODE_TASKS = 256,
-    SR_DECODE_LISTS = 512 << 10, /* of the tasks of all kernels of one gathering */
+    SR_DECODE_LISTS = 512 << 10, /* of the tasks of all kernels of one coalesced call or graph */
 };
 
-/* Where rows are read: marked, or if that is NULL in memory, where a kernel in front has left them. */
+/* Where rows are read: marked, or if that is NULL from memory, written by an earlier kernel. */
 struct sr_decode_source {
     const sr_marked *marked;
     int32_t marked_stride; /* even */
@@ -24,17 +25,17 @@ struct sr_decode_source {
     sr_decode_place plain;
 };
 
-/* Where rows go. plain.data NULL: a later task writes there anyway. */
+/* Where rows are written. plain.data NULL: a later task overwrites them anyway. */
 struct sr_decode_target {
     sr_marked *marked;
     int32_t marked_stride;
-    int32_t copies; /* 0: nobody in the queue reads them */
+    int32_t copies; /* 0: no task of the queue reads them */
     sr_decode_place plain;
 };
 
 enum { SR_DECODE_COPIES = 8 }; /* at most */
 
-/* So many for so many rows: more of them spread what is asked for, and take longer to write. */
+/* Copies per row count: more of them spread the loads, and take longer to write. */
 SR_BOTH int sr_decode_copies(int rows) {
     return rows == 1 ? SR_DECODE_COPIES : rows == 2 ? 4 : 2;
 }
@@ -53,11 +54,11 @@ struct sr_decode_attention_task {
     sr_decode_target o;
     sr_marked *partials; /* (B H, parts, sr_decode_partial(width)) */
     int parts;           /* a power of two */
-    bool
-        softmax; /* weights are exponentials of dots, divided by their sum, and nothing else is done */
+    /* weights are exponentials of dot products, divided by their sum, with no further epilogue */
+    bool softmax;
 };
 
-/* Heads are computed with so many numbers. */
+/* Heads are computed with this width. */
 SR_BOTH int sr_decode_width(int D, int Dv) {
     return D <= 64 && Dv <= 64 ? 64 : 128;
 }
@@ -73,19 +74,19 @@ struct sr_decode_entry {
     int32_t kind, offset; /* of the task, in the list */
 };
 
-/* The tasks follow behind the entries. */
+/* The tasks follow the entries. */
 struct alignas(16) sr_decode_list {
     int32_t count, bytes;
     sr_decode_entry entry[SR_DECODE_TASKS];
 };
 
-/* What lasts from run to run. */
+/* State that persists from run to run. */
 struct sr_decode_state {
     uint32_t mark; /* of the next run; never 0 */
     int done;      /* blocks of this one */
 };
 
-/* One kernel for the list, which is in device memory, with so many blocks. */
+/* Launches one kernel for the list, which is in device memory, with that many blocks. */
 srnn_status sr_decode_launch(const sr_decode_list *list, sr_decode_state *state, int blocks,
                              cudaStream_t stream);
 

@@ -1,11 +1,12 @@
-/* cluster_rows.cu: products of up to 32 rows, as texts side by side have them, in bf16: y = x W^T + c, and what stands
- * around them.
+/* cluster_rows.cu: GEMM of up to 32 rows (decode of a batch) in bf16 with prologue and epilogue: y
+ * = x W^T + c; split-K over a thread block cluster.
  *
- * W is still what takes the time, and all multiprocessors have to ask for it at once, before the kernel in front is over. A
- * block has 64 pairs of columns of y (product_end.h) and a part of the sum; the blocks of a cluster have the other
- * parts. Each leaves its sums in its shared memory, and then ends some of the rows, with what all of them have summed, in
- * a fixed order. A norm in front costs no kernel: the squares are summed beside the products, and 1/rms multiplies in the
- * end. */
+ * Reading W still takes the time, and all multiprocessors have to load it at once, before the
+ * previous kernel is over. A block has 64 pairs of columns of y (epilogue.h) and a part of the sum;
+ * the blocks of a cluster have the other parts. Each leaves its sums in its shared memory, and then
+ * finishes some of the rows, with the sums of all blocks of the cluster, in a fixed order. A norm
+ * in front costs no kernel: the squares are summed along with the dot products, and 1/rms is
+ * multiplied at the end. */
 #include "device/cuda/cooperative.h"
 #include "ops/cuda/gemm/epilogue.h"
 
@@ -13,18 +14,18 @@ enum {
     ROWS = SR_CUDA_MANY_ROWS,
     PAIRS = 64,
     COLUMNS = 2 * PAIRS,
-    DEPTH = 128,        /* of the sum, at a time */
-    STRIDE = DEPTH + 8, /* of rows in shared memory: no bank twice in ldmatrix */
+    DEPTH = 128,        /* of the sum, per step */
+    STRIDE = DEPTH + 8, /* of rows in shared memory: no bank conflicts in ldmatrix */
     STAGES = 2,
     THREADS = 256,
     WARPS = THREADS / SR_WARP,
-    BLOCKS = 2, /* on a multiprocessor */
+    BLOCKS = 2, /* per multiprocessor */
     PARTS = 8,  /* of the sum, at most: the blocks of a cluster */
     WIDTH = 8,  /* numbers that a thread copies at a time */
     EIGHTS = DEPTH / WIDTH,
     LINES = THREADS / EIGHTS, /* rows that the block copies at a time */
     WARP_COLUMNS = COLUMNS / 4,
-    WARP_ROWS = ROWS / WARPS, /* of x, that a warp loads */
+    WARP_ROWS = ROWS / WARPS, /* of x, loaded by a warp */
     FOUR = 4
 };
 
@@ -32,14 +33,14 @@ struct stage {
     alignas(16) sr_bf16 x[ROWS][STRIDE], weights[COLUMNS][STRIDE];
 };
 
-/* What a block has summed: the first columns of its pairs, then the second. In the place of the first stage. */
+/* A block's sums: the first columns of its pairs, then the second. Overlays the first stage. */
 struct block_sums {
     float product[ROWS][COLUMNS + 8], squares[ROWS];
 };
 static_assert(sizeof(block_sums) <= sizeof(stage), "a stage holds the sums");
 static_assert(ROWS == 32 && WARPS == 8, "as warps share rows and columns");
 
-/* The part of the sum that a block has: numbers of x in pieces of DEPTH, every parts-th of them. */
+/* A block's part of the sum: numbers of x in pieces of DEPTH, every parts-th of them. */
 struct block_part {
     int tile, part, parts, steps;
 };
@@ -55,7 +56,7 @@ SR_DEVICE int start_of(const block_part &own, int step) {
 
 /* ---- loading ---- */
 
-/* How many bytes of eight numbers from k on there are. */
+/* How many bytes of eight numbers from k on exist. */
 SR_DEVICE int bytes_of_eight(int64_t K, int k) {
     return k < K ? 2 * WIDTH : 0;
 }
@@ -76,8 +77,9 @@ SR_DEVICE void copy_weights(stage &to, const sr_few_product &p, const block_part
     }
 }
 
-/* What a thread has of x on its way to shared memory. As it is, it is copied there, steps ahead; to be normed, it takes
- * four numbers of each row of the warp, which has every WARPS-th. */
+/* A thread's part of x on its way to shared memory. Without a norm it is copied by cp.async, steps
+ * ahead; to be normed, it goes through registers: four numbers of each row of the warp, which has
+ * every WARPS-th. */
 template <class X> struct x_part {};
 
 template <> struct x_part<float> {
@@ -97,7 +99,7 @@ SR_DEVICE void copy_x(stage &to, const sr_cuda_product &p, int k, const sr_bf16 
 SR_DEVICE void copy_x(stage &, const sr_cuda_product &, int, const float *) {
 }
 
-/* Asks for it, and does not wait. */
+/* Issues the loads, without waiting for them. */
 SR_DEVICE void fetch_x(x_part<float> &part, const sr_few_product &p, int k, const float *x) {
     const int warp = (int)threadIdx.x / SR_WARP, at = k + (int)threadIdx.x % SR_WARP * FOUR;
     const float *const from = x + warp * p.product.a_stride + at;
@@ -133,7 +135,7 @@ SR_DEVICE void put_x(stage &to, x_part<float> &part) {
 SR_DEVICE void put_x(stage &, x_part<sr_bf16> &) {
 }
 
-/* ---- multiplying ---- */
+/* ---- GEMM ---- */
 
 /* A warp has 16 rows and a quarter of the columns. */
 struct warp_sums {
@@ -165,7 +167,7 @@ SR_DEVICE void multiply(warp_sums &sums, const stage &from) {
     }
 }
 
-/* ---- ending ---- */
+/* ---- epilogue ---- */
 
 SR_DEVICE void leave_sums(block_sums &to, const warp_sums &sums) {
     const int lane = (int)threadIdx.x % SR_WARP, row = row_of_warp() + lane / 4;
@@ -190,9 +192,9 @@ SR_DEVICE void leave_squares(block_sums &to, const x_part<float> &part) {
 SR_DEVICE void leave_squares(block_sums &, const x_part<sr_bf16> &) {
 }
 
-/* A pair of a row that a thread ends; the blocks of a cluster share the rows. */
+/* A pair of a row that a thread finishes; the blocks of a cluster share the rows. */
 struct end_item {
-    int row, pair; /* of the tile; row ROWS: there is none */
+    int row, pair; /* of the tile; row ROWS: none */
     column_pair at;
 };
 
@@ -225,7 +227,14 @@ SR_DEVICE void end_pair(const sr_few_product &p, const block_part &own, const en
     store_pair<Out>(p, item.row, item.at, end, first * factor, second * factor);
 }
 
-/* X: float where x is normed, else bf16. Cluster number t has tile t. */
+/* X: float where x is normed, else bf16. Cluster t owns tile t, 64 column pairs of y for all 32
+ * rows; block i of the cluster owns every parts-th piece of 128 along K (split-K). Weights go
+ * global -> shared by cp.async, two stages, the first ones before the previous kernel is over; x
+ * follows by cp.async, or through registers to be normed. Per step: wait, barrier, ldmatrix and mma
+ * into registers (a warp has 16 rows x 32 columns), barrier, next copies. Then each block writes
+ * its sums to its shared memory, cluster barrier, and finishes every parts-th row: it reads the
+ * sums of all blocks in the cluster's shared memory, adds them in order, and runs the epilogue
+ * (1/rms, RoPE or SwiGLU, addend). */
 template <class X, class Out>
 static __global__ void __launch_bounds__(THREADS, BLOCKS)
     multiply_many(const __grid_constant__ sr_few_product p, int parts) {
@@ -238,7 +247,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     warp_sums sums = {};
     let_next_start();
     for (int step = 0; step < STAGES && step < own.steps; step++)
-        copy_weights(stages[step], p, own, step); /* x is still being made */
+        copy_weights(stages[step], p, own, step); /* x may not be ready yet */
     wait_for_previous();
     fetch_x(part, p, start_of(own, 0), x);
     if ((int)threadIdx.x < p.product.M)
@@ -270,9 +279,9 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int items = PAIRS * ROWS / parts;
     end_item item = item_of(p, own, (int)threadIdx.x);
     pair_end end = {};
+    /* asked for while others get here */
     if (item.row < ROWS)
-        end = pair_end_of<Out>(p, item.row, item.at,
-                               positions[item.row]); /* asked for while others get here */
+        end = pair_end_of<Out>(p, item.row, item.at, positions[item.row]);
     cluster_barrier();
     for (int number = (int)threadIdx.x; number < items; number += THREADS) {
         const end_item next = item_of(p, own, number + THREADS);
@@ -287,7 +296,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     cluster_leave();
 }
 
-/* Into how many parts the sum goes: as many as let all blocks run at the same time. Clusters do not fill a GPU whole. */
+/* Parts of the split-K sum: as many as let all blocks be resident. Clusters do not fill a GPU
+ * completely. */
 static int parts_of(const sr_few_product *p, int64_t tiles, int multiprocessors) {
     const int64_t pieces = sr_pieces(p->product.K, DEPTH);
     int parts = PARTS;

@@ -1,7 +1,7 @@
-/* cublaslt.c: products by cuBLASLt, loaded at run time.
+/* cublaslt.c: GEMMs by cuBLASLt, loaded at run time.
  *
- * The library stores matrices by columns. What we store by rows is the transposed matrix to it, so it is asked for
- * D^T = B^T A^T + C^T: its first operand is our b, its second our a. */
+ * The library stores matrices by columns. A matrix stored by rows is its transpose there, so the
+ * call computes D^T = B^T A^T + C^T: its first operand is our b, its second our a. */
 #include "ops/cuda/gemm/cublaslt.h"
 
 #include "base/memory.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What of its interface is used; the same in versions 12 and 13. */
+/* The part of its interface that is used; the same in versions 12 and 13. */
 typedef int status_code; /* 0: success */
 typedef struct {
     uint64_t data[8];
@@ -91,7 +91,7 @@ static const struct {
     FUNCTION(Matmul),
 };
 
-/* What the way of doing a product may depend on. No padding: keys are compared byte by byte. */
+/* What the choice of an algorithm may depend on. No padding: keys are compared byte by byte. */
 typedef struct product_key {
     int64_t M, N, K, a_stride, b_stride, c_stride, d_stride;
     int32_t alignment[4]; /* bytes, of b, a, c, d */
@@ -108,13 +108,13 @@ typedef struct way {
     algorithm chosen;
 } way;
 
-enum { WAYS = 1024 }; /* shapes that a program uses, generously */
+enum { WAYS = 1024 }; /* more shapes than a program uses */
 
 struct sr_cublaslt {
     void *file, *handle;
     functions call;
     int64_t used;
-    way ways[WAYS]; /* found by hash; the next free place where it is taken */
+    way ways[WAYS]; /* hash table with linear probing */
 };
 
 static void forget_way(sr_cublaslt *library, way *w) {
@@ -220,7 +220,7 @@ static uint64_t hash_of(const product_key *key) {
     return hash;
 }
 
-/* The place of this key, which may be free yet. */
+/* The slot of this key, which may still be free. */
 static way *find_way(sr_cublaslt *library, const product_key *key) {
     uint64_t i = hash_of(key) % WAYS;
     while (library->ways[i].taken && memcmp(&library->ways[i].key, key, sizeof *key) != 0)
@@ -251,7 +251,7 @@ static bool describe(const sr_cublaslt *library, way *w) {
     return good;
 }
 
-/* -1: the library does not say. */
+/* -1: the library does not report it. */
 static int32_t config_of(const sr_cublaslt *library, const heuristic_result *result,
                          int attribute) {
     int32_t value = -1;
@@ -261,14 +261,15 @@ static int32_t config_of(const sr_cublaslt *library, const heuristic_result *res
     return status == 0 ? value : -1;
 }
 
-/* Whether the last round of tiles leaves no more than a tenth of the GPU's time unused. */
+/* Whether the last wave of tiles leaves at most a tenth of the GPU's time unused. */
 static bool fills_rounds(const heuristic_result *result) {
     return result->waves >= 0.9f * ceilf(result->waves);
 }
 
-/* Of what the library proposes for Hopper the first is a tile of 256 x 128 or more, which waits for its results to be
- * stored. Smaller ones, two at a time, were faster on an H200 wherever they fill it, most of all where an addend is read
- * (docs/PERFORMANCE.md). What is added up in which order does not depend on tiles where K is not split. */
+/* The library's first proposal for Hopper is a tile of 256 x 128 or more, which waits for its
+ * results to be stored. Smaller tiles, two at a time, were faster on an H200 wherever they fill it,
+ * most of all where an addend is read (docs/PERFORMANCE.md). The order of summation does not depend
+ * on tiles where K is not split. */
 static const heuristic_result *preferred(const sr_cublaslt *library, const product_key *key,
                                          const heuristic_result *results, int count) {
     const int32_t tiles[] = {key->out == SRNN_BF16 ? TILE_128_160 : TILE_128_128, TILE_128_128};
@@ -282,7 +283,7 @@ static const heuristic_result *preferred(const sr_cublaslt *library, const produ
     return &results[0];
 }
 
-/* Asks the library once what it thinks best; nothing is timed. */
+/* Queries the library's heuristic once; nothing is timed. */
 static bool choose(const sr_cublaslt *library, way *w, uint64_t workspace_bytes) {
     enum { PROPOSALS = 8 };
     const functions *call = &library->call;
@@ -309,7 +310,7 @@ static bool choose(const sr_cublaslt *library, way *w, uint64_t workspace_bytes)
     return good;
 }
 
-/* A table that fills up begins again. */
+/* A full table is emptied. */
 static way *way_of(sr_cublaslt *library, const sr_cuda_product *product, size_t workspace_bytes) {
     const product_key key = key_of(product);
     if (library->used > WAYS / 2)

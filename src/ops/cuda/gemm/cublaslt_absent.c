@@ -1,4 +1,4 @@
-/* cublaslt_absent.c: no cuBLASLt where the GPU is emulated: it would not find its memory. */
+/* cublaslt_absent.c: no cuBLASLt where the GPU is emulated: it could not access its memory. */
 #include "ops/cuda/gemm/cublaslt.h"
 
 srnn_status sr_cublaslt_open(sr_cublaslt **library) {

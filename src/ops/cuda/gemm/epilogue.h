@@ -1,6 +1,6 @@
-/* epilogue.h (private): the columns of a product of few rows that belong together, and what becomes of them.
+/* epilogue.h (private): epilogue of a GEMM of few rows: pairs of columns that belong together.
  *
- * A channel and the one it turns with (rotary position), a gate and its up (SwiGLU), or else neighbours. */
+ * A channel and its RoPE partner, a gate and its up (SwiGLU), or else neighbours. */
 #ifndef SR_OPS_CUDA_GEMM_EPILOGUE_H
 #define SR_OPS_CUDA_GEMM_EPILOGUE_H
 
@@ -8,10 +8,10 @@
 #include "ops/cuda/gemm/gemm.h"
 
 struct column_pair {
-    int first, second; /* N or more: there is none */
+    int first, second; /* N or more: none */
 };
 
-/* How many pairs there are. */
+/* The number of pairs. */
 SR_BOTH int pairs_of(const sr_few_product &p) {
     return (int)(p.end.swiglu ? p.end.turned : (p.product.N + 1) / 2);
 }
@@ -27,12 +27,12 @@ SR_DEVICE column_pair pair_of(const sr_few_end &end, int pair) {
     return {first, first + half};
 }
 
-/* Of a row, where something turns. */
+/* The position of a row, where RoPE is applied. */
 SR_DEVICE int32_t position_of(const sr_few_product &p, int row) {
     return p.end.swiglu || p.end.turned == 0 ? 0 : p.end.rope.positions[row];
 }
 
-/* What is to be known beside a pair's sums. */
+/* What the epilogue needs besides a pair's sums. */
 struct pair_end {
     bool turns;
     float cosine, sine, addend[2];
@@ -57,7 +57,7 @@ SR_DEVICE pair_end pair_end_of(const sr_few_product &p, int row, const column_pa
     return end;
 }
 
-/* d's numbers of the pair, from its sums. */
+/* Stores d's numbers of the pair, from its sums. */
 template <class Out>
 SR_DEVICE void store_pair(const sr_few_product &p, int row, const column_pair &at,
                           const pair_end &end, float first, float second) {

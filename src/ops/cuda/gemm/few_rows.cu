@@ -1,12 +1,13 @@
-/* few_rows.cu: products with few rows, as generation has them, in bf16: y = x W^T + c, and what stands around them.
+/* few_rows.cu: GEMM of few rows (decode) in bf16 with prologue and epilogue: y = x W^T + c.
  *
- * What counts is to read W once, 2 bytes a weight, with as many loads under way as there can be, and few kernels one
- * after the other. A warp has one row of W (a column of y) or two; its lanes go along them, 8 numbers each. x comes from
- * the caches. The first loads begin before the kernel in front, which makes x, is over.
+ * The time is that of reading W once, 2 bytes per weight, with as many loads in flight as possible,
+ * and with few kernels one after the other. A warp has one row of W (a column of y) or two; its
+ * lanes walk along them, 8 numbers each. x comes from the caches. The first loads are issued before
+ * the previous kernel, which computes x, is over.
  *
- * A norm in front costs no kernel: every warp reads all of x anyway, adds up its squares beside the products, and
- * multiplies by 1/rms in the end. Where two columns of y belong together, one warp has both: a channel and the one it
- * turns with (rotary position), a gate and its up (SwiGLU). */
+ * A norm in front costs no kernel: every warp reads all of x anyway, sums its squares along with
+ * the dot products, and multiplies by 1/rms at the end. Where two columns of y belong together, one
+ * warp has both: a channel and its RoPE partner, a gate and its up (SwiGLU). */
 #include "ops/cuda/decode/queue.h"
 #include "ops/cuda/gemm/epilogue.h"
 
@@ -14,13 +15,13 @@ enum {
     WARPS = 4,
     WIDTH = 8,
     STEP = SR_WARP * WIDTH,
-    VECTORS = 8, /* of weights that a lane has under way */
-    BLOCKS = 4   /* on a multiprocessor: so many registers a thread */
+    VECTORS = 8, /* of weights that a lane has in flight */
+    BLOCKS = 4   /* per multiprocessor: limits the registers of a thread */
 };
 
 /* ---- what a lane multiplies ---- */
 
-/* What a lane has of one row of x: the products with its weights, and the squares. */
+/* A lane's part of one row of x: the dot products with its weights, and the squares. */
 template <int COLUMNS> struct lane_sums { float product[COLUMNS], squares; };
 
 template <int COLUMNS>
@@ -69,8 +70,8 @@ SR_DEVICE void multiply_part(lane_sums<COLUMNS> *sums, const sr_vector<sr_bf16> 
     }
 }
 
-/* weights[step][column] = this lane's numbers at start + step * STEP, as far as the rows go. The last row comes twice
- * where the columns of y end. */
+/* weights[step][column] = this lane's numbers at start + step * STEP, within the rows. The last row
+ * is read twice where the columns of y end. */
 template <int COLUMNS, int AHEAD>
 SR_DEVICE void load_weights(sr_vector<sr_bf16> (*weights)[COLUMNS], const sr_cuda_product &p,
                             const int64_t *columns, int64_t start) {
@@ -84,7 +85,7 @@ SR_DEVICE void load_weights(sr_vector<sr_bf16> (*weights)[COLUMNS], const sr_cud
                     load_vector(from + min(columns[column], p.N - 1) * p.b_stride + step * STEP);
 }
 
-/* ---- what becomes of the sums ---- */
+/* ---- epilogue ---- */
 
 template <class Out>
 SR_DEVICE void finish_one(const sr_cuda_product &p, int row, int64_t n, float sum) {
@@ -93,12 +94,16 @@ SR_DEVICE void finish_one(const sr_cuda_product &p, int row, int64_t n, float su
     store_number((Out *)p.d + row * p.d_stride + n, sum);
 }
 
-/* How many warps have something to do. */
+/* The number of warps with work. */
 SR_BOTH int64_t units_of(const sr_few_product &p, int columns) {
     return columns == 2 ? pairs_of(p) : p.product.N;
 }
 
-/* X: float where x is normed, else bf16. */
+/* X: float where x is normed, else bf16. A warp owns one column of y, or a pair, for all rows. Each
+ * lane walks K in steps of 8 numbers, every 32nd: AHEAD steps of weights in flight, global ->
+ * registers, the first before the previous kernel is over; x from the caches -> registers,
+ * multiplied in float. Shuffles add the lanes' sums (and squares for the norm) at the end; lane 0
+ * runs the epilogue (1/rms, RoPE or SwiGLU, addend) and stores. No shared memory, no barriers. */
 template <int ROWS, int COLUMNS, class X, class Out>
 static __global__ void __launch_bounds__(WARPS *SR_WARP, ROWS == 1 ? BLOCKS : 3)
     multiply_few(const __grid_constant__ sr_few_product p) {
@@ -114,7 +119,8 @@ static __global__ void __launch_bounds__(WARPS *SR_WARP, ROWS == 1 ? BLOCKS : 3)
     sr_vector<sr_bf16> weights[AHEAD][COLUMNS];
     int64_t start = lane * WIDTH;
     let_next_start();
-    load_weights<COLUMNS, AHEAD>(weights, p.product, columns, start); /* x is still being made */
+    /* x may not be ready yet */
+    load_weights<COLUMNS, AHEAD>(weights, p.product, columns, start);
     wait_for_previous();
     while (start < p.product.K) {
 #pragma unroll
@@ -144,7 +150,7 @@ static __global__ void __launch_bounds__(WARPS *SR_WARP, ROWS == 1 ? BLOCKS : 3)
     }
 }
 
-/* ---- starting them ---- */
+/* ---- launching ---- */
 
 template <int ROWS, int COLUMNS, class X, class Out>
 static srnn_status start(sr_backend *backend, const sr_few_product *p) {
@@ -162,7 +168,7 @@ template <int ROWS> static srnn_status start_rows(sr_backend *backend, const sr_
                                        : start<ROWS, 1, sr_bf16, float>(backend, p);
 }
 
-/* The same product as a task of the decode kernel. */
+/* The same GEMM as a task of the persistent decode kernel. */
 static sr_decode_product decode_product(const sr_few_product *few) {
     const sr_cuda_product *p = &few->product;
     sr_decode_product product = {};

@@ -1,20 +1,21 @@
-/* gemm.cu: matrix products where there is no library for them: any shape, stride and alignment.
+/* gemm.cu: GEMM without a library: any shape, stride and alignment.
  *
- * bf16 by mma.sync: a block of 8 warps has a tile of 128 x 128 of d, each warp 64 x 32 of it; the operands come in
- * steps of 32 along the sum, copied two steps ahead. float by plain multiplication, a tile of 64 x 64 a block. */
+ * bf16 by mma.sync: a block of 8 warps has a tile of 128 x 128 of d, each warp 64 x 32 of it;
+ * operands are copied in steps of 32 along the sum, two steps ahead. float by FMA, a tile of 64 x
+ * 64 per block. */
 #include "ops/cuda/gemm/gemm.h"
 
 #include "ops/cuda/elements.h"
 
 #include <assert.h>
 
-/* An operand as a kernel sees it: `count` rows of length K. along: a row's numbers follow each other, element (row, k)
- * is data[row * stride + k]; else data[k * stride + row]. */
+/* An operand: `count` rows of length K. along: a row's numbers are contiguous, element (row, k) is
+ * data[row * stride + k]; else data[k * stride + row]. */
 template <class N> struct operand {
     const N *data;
     int64_t stride, count, K;
-    bool
-        aligned; /* every eighth number of what follows each other stands at a multiple of 16 bytes */
+    /* every eighth number along the contiguous dimension is aligned to 16 bytes */
+    bool aligned;
 };
 
 template <class Out> struct product_result {
@@ -39,13 +40,13 @@ enum {
     DEPTH = 32, /* along the sum */
     STAGES = 3,
     THREADS = 256,
-    ALONG_STRIDE = DEPTH + 8, /* of a tile's rows in shared memory: no bank twice in ldmatrix */
+    ALONG_STRIDE = DEPTH + 8, /* of a tile's rows in shared memory: no bank conflicts in ldmatrix */
     ACROSS_STRIDE = TILE + 8,
     TILE_NUMBERS = TILE * ALONG_STRIDE /* more than DEPTH * ACROSS_STRIDE */
 };
 static_assert(TILE * ALONG_STRIDE >= DEPTH * ACROSS_STRIDE, "a stage holds either form");
 
-/* Eight numbers to shared memory, zeros in place of those past `valid`. */
+/* Copies eight numbers to shared memory, with zeros past `valid`. */
 SR_DEVICE void copy_eight(sr_bf16 *to, const sr_bf16 *from, int valid, bool aligned) {
     if (aligned) {
         cp_async_16(to, from, 2 * valid);
@@ -78,7 +79,7 @@ SR_DEVICE void copy_tile(sr_bf16 *tile, const operand<sr_bf16> &x, int64_t first
     }
 }
 
-/* The fragments of 16 rows and 16 numbers of the first operand. */
+/* The A fragment of 16 rows and 16 numbers of the first operand. */
 template <bool along>
 SR_DEVICE void first_fragment(uint32_t *fragment, const sr_bf16 *tile, int row, int k) {
     const int lane = threadIdx.x % SR_WARP;
@@ -89,7 +90,7 @@ SR_DEVICE void first_fragment(uint32_t *fragment, const sr_bf16 *tile, int row, 
                                              row + lane / 8 % 2 * 8);
 }
 
-/* The same of the second: two fragments of 8 rows (columns of d) each. */
+/* B fragments of the second: two of 8 rows (columns of d) each. */
 template <bool along>
 SR_DEVICE void second_fragments(uint32_t *fragments, const sr_bf16 *tile, int row, int k) {
     const int lane = threadIdx.x % SR_WARP;
@@ -101,7 +102,7 @@ SR_DEVICE void second_fragments(uint32_t *fragments, const sr_bf16 *tile, int ro
                                tile + (k + lane % 16) * ACROSS_STRIDE + row + lane / 16 * 8);
 }
 
-/* sums[i][j] += what this step gives to rows 16 i .. and columns 8 j .. of the warp's part of the tile. */
+/* sums[i][j] += this step, for rows 16 i .. and columns 8 j .. of the warp's part of the tile. */
 template <bool along_a, bool along_b>
 SR_DEVICE void multiply_step(float (*sums)[4][4], const sr_bf16 *a_tile, const sr_bf16 *b_tile) {
     const int warp = threadIdx.x / SR_WARP, row = warp / 4 * 64, column = warp % 4 * 32;
@@ -122,6 +123,11 @@ SR_DEVICE void multiply_step(float (*sums)[4][4], const sr_bf16 *a_tile, const s
     }
 }
 
+/* Block (x, y) owns the 128 x 128 tile (x, y) of d; warp w rows 64 (w / 4) .. and columns 32 (w %
+ * 4) .. of it. cp.async copies 32 numbers of K of both operands per step, global -> shared, three
+ * stages: the wait and barrier for step n also free the stage of step n + 2, whose copy starts
+ * then. Each warp loads fragments by ldmatrix and accumulates with mma.sync in registers over all
+ * of K in order. The epilogue adds c and stores; each number of d has one owner. */
 template <bool along_a, bool along_b, class Out>
 static __global__ void __launch_bounds__(THREADS)
     multiply_bf16(const product_result<Out> to, const operand<sr_bf16> a,
@@ -139,7 +145,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
     for (int step = 0; step < steps; step++) {
         cp_async_wait<STAGES - 2>();
-        __syncthreads(); /* this step is there, and everyone is done with the one before it */
+        __syncthreads(); /* this step has landed, and no warp reads the one before */
         const int next = step + STAGES - 1;
         if (next < steps) {
             sr_bf16 *stage = stages + next % STAGES * 2 * TILE_NUMBERS;
@@ -179,6 +185,9 @@ SR_DEVICE void load_float_tile(float *tile, const operand<float> &x, int64_t fir
     }
 }
 
+/* Block (x, y) owns the 64 x 64 tile (x, y) of d; a thread 4 x 4 of it. Per step all threads load
+ * 16 numbers of K of both operands, global -> shared (one stage), barrier, FMA from shared memory
+ * into registers, barrier. The sum over K has one order; the epilogue adds c and stores. */
 template <bool along_a, bool along_b>
 static __global__ void __launch_bounds__(THREADS)
     multiply_float(const product_result<float> to, const operand<float> a, const operand<float> b) {
@@ -211,7 +220,7 @@ static __global__ void __launch_bounds__(THREADS)
             store_sum(to, m + row + i, n + column + j, sums[i][j]);
 }
 
-/* ---- which of them ---- */
+/* ---- dispatch ---- */
 
 template <class N>
 static operand<N> operand_of(const void *data, int64_t stride, int64_t count, int64_t K) {

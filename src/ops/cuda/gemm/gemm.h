@@ -1,4 +1,4 @@
-/* gemm.h (private): one matrix product on the GPU. */
+/* gemm.h (private): one GEMM on the GPU. */
 #ifndef SR_OPS_CUDA_GEMM_GEMM_H
 #define SR_OPS_CUDA_GEMM_GEMM_H
 
@@ -8,12 +8,13 @@
 extern "C" {
 #endif
 
-/* d (M, N) = A B + c. A is (M, K), or stored as (K, M) if transpose_a; B is (K, N), or stored as (N, K) if
- * transpose_b; not both. Strides are those of the stored rows. Sums are float, and not rounded before. */
+/* d (M, N) = A B + c. A is (M, K), or stored as (K, M) if transpose_a; B is (K, N), or stored as
+ * (N, K) if transpose_b; not both. Strides are those of the stored rows. Sums are float, rounded
+ * only when stored. */
 typedef struct sr_cuda_product {
     const void *a, *b; /* of type `in` */
-    const void
-        *c;  /* (M, N) of type `out`; may be d, and then has its stride; NULL: nothing is added */
+    /* (M, N) of type `out`; may be d, and then has its stride; NULL: nothing is added */
+    const void *c;
     void *d; /* of type `out` */
     int64_t a_stride, b_stride, c_stride, d_stride;
     int64_t M, N, K;
@@ -21,26 +22,27 @@ typedef struct sr_cuda_product {
     srnn_dtype in, out; /* float and float, or bf16 and either */
 } sr_cuda_product;
 
-/* By the kernels for few rows where they can; by the library where it is there and knows how; else by the kernels of
- * product.cu. */
+/* By the kernels for few rows where they apply; by cuBLASLt where it is present and supports it;
+ * else by the kernels of gemm.cu. */
 srnn_status sr_cuda_multiply(sr_backend *backend, const sr_cuda_product *product);
 
-/* Whether M is so small, and the rest such, that the kernels for few rows are the best; and they: those of product_few.cu
- * up to the first number of rows, that of product_many.cu, which is Hopper's, up to the second, if there are not too many
- * columns: sr_cuda_few_rows of N columns. */
+/* Whether the kernels for few rows are the fastest for this shape; and those kernels: few_rows.cu
+ * up to the first number of rows, cluster_rows.cu (Hopper) up to the second, if there are not too
+ * many columns: sr_cuda_few_rows of N columns. */
 enum { SR_CUDA_FEW_ROWS = 4, SR_CUDA_MANY_ROWS = 32, SR_CUDA_MANY_COLUMNS = 8192 };
 int64_t sr_cuda_few_rows(const sr_backend *backend, int64_t N);
 bool sr_cuda_is_few(const sr_backend *backend, const sr_cuda_product *product);
 srnn_status sr_cuda_multiply_few(sr_backend *backend, const sr_cuda_product *product);
 
-/* What becomes of two columns of a normed product that belong together. */
+/* Epilogue of two columns of a normed GEMM that belong together. */
 typedef struct sr_few_end {
-    bool swiglu;    /* column n of d is silu(column n) * column n + turned; there are 2 * turned */
-    int64_t turned; /* else so many of the first columns are heads that turn by `rope` */
+    bool swiglu; /* column n of d is silu(column n) * column n + turned; there are 2 * turned */
+    /* else this many of the first columns are heads to which `rope` is applied */
+    int64_t turned;
     sr_rope rope;
 } sr_few_end;
 
-/* A product of few rows with what stands around it. norm.weight NULL: nothing does. */
+/* A GEMM of few rows with prologue and epilogue. norm.weight NULL: neither. */
 typedef struct sr_few_product {
     sr_cuda_product product; /* a: float where it is normed; then c is NULL and d bf16 */
     sr_rmsnorm norm;
