@@ -99,6 +99,9 @@ macro(softrnn_library_serves)
   foreach(target ${targets})
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C>:-fno-semantic-interposition>)
   endforeach()
+  if(SOFTRNN_CUDA STREQUAL emulated) # whose runtime the other library calls, too
+    set(SOFTRNN_EMULATED_NAMES " cuda*;")
+  endif()
   configure_file(cmake/softrnn.map.in softrnn.map @ONLY)
   target_link_options(${SOFTRNN_LIBRARY}_shared PRIVATE
     -Wl,--version-script=${PROJECT_BINARY_DIR}/softrnn.map -Wl,-Bsymbolic)
