@@ -24,7 +24,7 @@ typedef struct arrays {
     float *master, *m, *v, *g; /* (V, C) */
     float *table, *rstd, *losses, *scratch;
     int32_t *ids, *positions, *hits;
-    sr_tally *tally;
+    sr_step_stats *stats;
 } arrays;
 
 typedef struct bench {
@@ -36,7 +36,7 @@ typedef struct bench {
 } bench;
 
 static double number_bytes(const bench *b) {
-    return (double)sr_number_bytes(b->backend->number);
+    return (double)sr_element_bytes(b->backend->number);
 }
 
 static sr_matrix numbers(const bench *b, void *data, int64_t rows, int64_t columns) {
@@ -219,16 +219,16 @@ static srnn_status embed_back(bench *b) {
         b->backend, b->at.g, sr_matrix_of(b->at.d, b->size.rows, b->size.C, SRNN_F32), b->at.ids);
 }
 
-static srnn_status tally_losses(bench *b) {
+static srnn_status stats_losses(bench *b) {
     b->bytes = 12.0 * (double)b->size.rows;
-    return b->backend->tally_losses(b->backend, b->at.tally, b->at.losses, b->at.hits, b->at.ids,
+    return b->backend->stats_losses(b->backend, b->at.stats, b->at.losses, b->at.hits, b->at.ids,
                                     b->size.rows);
 }
 
-static srnn_status tally_squares(bench *b) {
+static srnn_status stats_squares(bench *b) {
     const int64_t n = b->size.V * b->size.C;
     b->bytes = 4.0 * (double)n;
-    return b->backend->tally_squares(b->backend, b->at.tally, b->at.g, n);
+    return b->backend->stats_squares(b->backend, b->at.stats, b->at.g, n);
 }
 
 static srnn_status adamw(bench *b) {
@@ -244,7 +244,7 @@ static srnn_status adamw(bench *b) {
                              .epsilon = 1e-8,
                              .nominal = 1};
     b->bytes = (28 + (narrow ? number_bytes(b) : 0)) * (double)update.n;
-    return b->backend->adamw(b->backend, b->at.tally, &update);
+    return b->backend->adamw(b->backend, b->at.stats, &update);
 }
 
 static const struct {
@@ -272,8 +272,8 @@ static const struct {
     {"short_conv_back", short_conv_back},
     {"embed", embed},
     {"embed_back", embed_back},
-    {"tally_losses", tally_losses},
-    {"tally_squares", tally_squares},
+    {"tally_losses", stats_losses},
+    {"tally_squares", stats_squares},
     {"adamw", adamw},
     {"norm_of_one", norm_of_one},
     {"qkv_of_one", qkv_of_one},
@@ -314,7 +314,7 @@ static srnn_status spread_noise(const bench *b, void *to, int64_t count, const f
 /* Freed with the process. */
 static srnn_status make_arrays(bench *b) {
     const sizes s = b->size;
-    const size_t number = sr_number_bytes(b->backend->number);
+    const size_t number = sr_element_bytes(b->backend->number);
     const int64_t width = 3 * s.C > 2 * s.F ? 3 * s.C : 2 * s.F, rows = s.rows > 64 ? s.rows : 64;
     const int64_t widest = width * rows > s.V ? width * rows : s.V;
     const int64_t weights = s.V * s.C > 2 * s.F * s.C ? s.V * s.C : 2 * s.F * s.C;
@@ -341,7 +341,7 @@ static srnn_status make_arrays(bench *b) {
     SR_TRY(zeros(b, &b->at.scratch, SR_ROW_PARTS * s.C, sizeof(float)));
     SR_TRY(zeros(b, &b->at.positions, rows, sizeof(int32_t)));
     SR_TRY(zeros(b, &b->at.hits, rows, sizeof(int32_t)));
-    SR_TRY(zeros(b, &b->at.tally, 1, sizeof(sr_tally)));
+    SR_TRY(zeros(b, &b->at.stats, 1, sizeof(sr_step_stats)));
     SR_TRY(spread_noise(b, b->at.x, widest, block));
     SR_TRY(spread_noise(b, b->at.y, widest, block));
     SR_TRY(spread_noise(b, b->at.weight, weights, block));

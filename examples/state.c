@@ -63,7 +63,7 @@ int main(void) {
         return fail();
     const double difference = largest_difference(whole, pieces);
     printf("%s state of %zu bytes after %lld tokens; largest difference %.1e\n",
-           srnn_state_is_fixed(other) ? "fixed" : "growing", bytes,
+           srnn_state_is_recurrent(other) ? "fixed" : "growing", bytes,
            (long long)srnn_state_position(other), difference);
     free(saved);
     srnn_state_free(state);

@@ -207,8 +207,8 @@ typedef enum srnn_norm {
 /* A variant of softmax attention. { 0 } is softmax; a field says how the variant differs. */
 typedef struct srnn_attention {
     srnn_position position; /* rope and short_conv belong to the layer around the equation */
-    int short_conv;   /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
-    int front_tokens; /* empty tokens a model puts in front of every sequence; 0: none */
+    int short_conv;    /* width of a depthwise causal convolution + SiLU over q, k, v; 0: none */
+    int prefix_tokens; /* empty tokens a model puts in front of every sequence; 0: none */
     srnn_layer layer;
     srnn_share share; /* which operands a group of heads shares */
     srnn_scale scale;
@@ -459,7 +459,7 @@ SRNN_API srnn_status srnn_state_feed(srnn_state *state, srnn_tensor o, const srn
 
 /* Tokens fed since the start, and whether the state has a fixed size. */
 SRNN_API int64_t srnn_state_position(const srnn_state *state);
-SRNN_API bool srnn_state_is_fixed(const srnn_state *state);
+SRNN_API bool srnn_state_is_recurrent(const srnn_state *state);
 
 /* Bytes a state of this problem holds after `tokens` tokens; SIZE_MAX if that does not fit a
  * size_t. */

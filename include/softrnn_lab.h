@@ -50,7 +50,7 @@ SRNN_API int srnl_model_layers(const srnl_model *model);
 SRNN_API int
 srnl_model_positions(const srnl_model *model); /* the longest sequence it was made for */
 SRNN_API int
-srnl_model_front_tokens(const srnl_model *model); /* empty ones (id 0) it wants in front */
+srnl_model_prefix_tokens(const srnl_model *model); /* empty ones (id 0) it wants in front */
 SRNN_API int64_t srnl_model_parameters(const srnl_model *model); /* learned numbers */
 
 /* The attention of a layer, 0 .. layers-1, in its text form, or Avey's; like srnn_attention_print. */
@@ -201,7 +201,7 @@ SRNN_API srnn_status srnl_session_next(srnl_session *session, int32_t *ids,
 
 SRNN_API int64_t srnl_session_position(const srnl_session *session); /* tokens fed */
 SRNN_API size_t srnl_session_state_bytes(const srnl_session *session);
-SRNN_API bool srnl_session_is_fixed(const srnl_session *session); /* the state does not grow */
+SRNN_API bool srnl_session_is_recurrent(const srnl_session *session); /* the state does not grow */
 
 /* ---- Training: a run in a folder, as `softrnn train` makes it ------------------------------------- */
 

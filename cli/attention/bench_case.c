@@ -139,7 +139,7 @@ static srnn_status product_fill(bench_product *product, const srnn_problem *prob
     srnn_device *device = product->backend->device;
     product->size = sr_device_is_host(device) ? HOST_SIZE : DEVICE_SIZE;
     const size_t count = (size_t)(product->size * product->size);
-    const size_t size = sr_number_bytes(product->backend->number);
+    const size_t size = sr_element_bytes(product->backend->number);
     for (int i = 0; i < 3; i++)
         SR_TRY(sr_device_allocate(device, &product->matrix[i], count * size));
     float *numbers_of_one;

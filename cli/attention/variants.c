@@ -139,7 +139,7 @@ static json_t *row_object(const srnn_variant *variant, int D) {
 }
 
 /* The same of a model without attention: no head, no form, no state. */
-static json_t *whole_model_object(const sr_whole_model *model) {
+static json_t *whole_model_object(const sr_named_model *model) {
     return json_pack("{s:s, s:n, s:[], s:[], s:n, s:n, s:s, s:b}", "name", model->name, "attention",
                      "learned", "forms", "head_size", "state_bytes", "note", model->note,
                      "whole_model", true);
@@ -165,8 +165,8 @@ static srnn_status print_json(int D) {
     srnn_variant row;
     for (size_t i = 0; row_at(&row, i); i++)
         sr_json_append(rows, row_object(&row, D));
-    for (size_t i = 0; sr_whole_model_at(i); i++)
-        sr_json_append(rows, whole_model_object(sr_whole_model_at(i)));
+    for (size_t i = 0; sr_named_model_at(i); i++)
+        sr_json_append(rows, whole_model_object(sr_named_model_at(i)));
     const srnn_status status = sr_json_print(stdout, rows, JSON_INDENT(2));
     json_decref(rows);
     return status;
@@ -184,8 +184,8 @@ static void print_table(int D) {
            "--attention takes a name, a text form, or a name and changes: norm,clamp=5\n"
            "\nwhole models without attention, for train and study: avey_causal,chunk=64\n",
            SR_LEVELS_USUAL);
-    for (size_t i = 0; sr_whole_model_at(i); i++)
-        printf("%-16s%s\n", sr_whole_model_at(i)->name, sr_whole_model_at(i)->note);
+    for (size_t i = 0; sr_named_model_at(i); i++)
+        printf("%-16s%s\n", sr_named_model_at(i)->name, sr_named_model_at(i)->note);
 }
 
 int command_variants(int argc, char **argv) {

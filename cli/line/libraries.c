@@ -19,6 +19,6 @@ void libraries_print(FILE *out) {
         (void)pcre2_config(PCRE2_CONFIG_VERSION, pcre);
     pcre[strcspn(pcre, " ")] = '\0'; /* a date follows */
     fprintf(out, "%s, jansson %s, libyaml %s, PCRE2 %s, utf8proc %s, zlib %s, zstd %s, lzma %s\n",
-            sr_matmul_library(), jansson_version_str(), yaml_get_version_string(), pcre,
+            sr_gemm_library(), jansson_version_str(), yaml_get_version_string(), pcre,
             utf8proc_version(), zlibVersion(), ZSTD_versionString(), lzma_version_string());
 }

@@ -110,8 +110,9 @@ static srnn_status fail_in_line(srnn_status status, const char *path, size_t lin
 }
 
 /* Every line is a JSON object whose member `text` ends in the word to be guessed. */
-static srnn_status evaluate_lines(sr_turns *turns, sr_model *model, const sr_tokenizer *tokenizer,
-                                  const sr_bytes *lines, const evaluation_request *r) {
+static srnn_status evaluate_lines(sr_evaluation_parts *turns, sr_model *model,
+                                  const sr_tokenizer *tokenizer, const sr_bytes *lines,
+                                  const evaluation_request *r) {
     size_t number = 0;
     for (size_t at = 0; at < lines->count; number++) {
         const char *line = lines->data + at;
@@ -123,7 +124,7 @@ static srnn_status evaluate_lines(sr_turns *turns, sr_model *model, const sr_tok
             continue;
         json_t *root;
         sr_evaluation *result;
-        SR_TRY(sr_turns_next(turns, &result));
+        SR_TRY(sr_evaluation_parts_next(turns, &result));
         if (!result)
             continue;
         if (!sr_json_scan(&root, &error, line, length, 0))
@@ -144,11 +145,11 @@ static srnn_status evaluate_lines(sr_turns *turns, sr_model *model, const sr_tok
 static srnn_status evaluate_last_words(sr_evaluation *result, sr_model *model,
                                        const sr_tokenizer *tokenizer, const sr_bytes *lines,
                                        const evaluation_request *r) {
-    sr_turns turns = {.ranks = result->ranks};
+    sr_evaluation_parts turns = {.ranks = result->ranks};
     srnn_status status = evaluate_lines(&turns, model, tokenizer, lines, r);
     if (status == SRNN_OK)
-        status = sr_turns_end(&turns, result);
-    sr_turns_free(&turns);
+        status = sr_evaluation_parts_end(&turns, result);
+    sr_evaluation_parts_free(&turns);
     return status;
 }
 

@@ -49,7 +49,7 @@ typedef struct generator {
     sr_encoder *encoder;
     sr_session *session;
     sr_sampler *sampler;
-    strand *strands; /* (batch) */
+    stream *streams; /* (batch) */
     int batch;
     int32_t *ids;  /* (batch, PIECE) */
     float *logits; /* (batch, V) */
@@ -74,7 +74,7 @@ static srnn_status fail_form(srnn_status status) {
 }
 
 /* What one batch of strands needs. */
-static srnn_status open_strands(generator *g) {
+static srnn_status open_streams(generator *g) {
     static const srnn_form forms[] = {SRNN_FORM_AUTO, SRNN_FORM_PARALLEL, SRNN_FORM_RECURRENT};
     const generation_request *r = g->request;
     const size_t batch = (size_t)g->batch;
@@ -94,10 +94,10 @@ static srnn_status open_strands(generator *g) {
     g->logits = memory;
     SR_TRY(sr_alloc_zero(&memory, batch, sizeof *g->next));
     g->next = memory;
-    SR_TRY(sr_alloc_zero(&memory, batch, sizeof *g->strands));
-    g->strands = memory;
+    SR_TRY(sr_alloc_zero(&memory, batch, sizeof *g->streams));
+    g->streams = memory;
     for (int b = 0; b < g->batch; b++)
-        SR_TRY(strand_open(&g->strands[b], g->tokenizer, r->stops));
+        SR_TRY(stream_open(&g->streams[b], g->tokenizer, r->stops));
     return SRNN_OK;
 }
 
@@ -115,13 +115,13 @@ static srnn_status generator_open(generator *g, const generation_request *r, int
                                          .top_p = r->top_p,
                                          .seed = (uint64_t)r->seed};
     SR_TRY(sr_sampler_create(&g->sampler, &sampler, g->model->config.V));
-    return open_strands(g);
+    return open_streams(g);
 }
 
 static void generator_close(generator *g) {
-    for (int b = 0; g->strands && b < g->batch; b++)
-        strand_close(&g->strands[b]);
-    free(g->strands);
+    for (int b = 0; g->streams && b < g->batch; b++)
+        stream_close(&g->streams[b]);
+    free(g->streams);
     free(g->ids);
     free(g->logits);
     free(g->next);
@@ -153,23 +153,23 @@ static int64_t most_positions(const generator *g) {
     return INT64_MAX;
 }
 
-static srnn_status end_strand(generator *g, strand *s, ending why) {
+static srnn_status end_stream(generator *g, stream *s, ending why) {
     g->endings[why]++;
-    return s->done ? SRNN_OK : strand_end(s);
+    return s->done ? SRNN_OK : stream_end(s);
 }
 
 /* The model's front tokens, the beginning of a text, the prompt. */
-static srnn_status read_prompt(generator *g, strand *s, const char *prompt, size_t bytes) {
-    const int front = sr_model_config_front_tokens(&g->model->config);
+static srnn_status read_prompt(generator *g, stream *s, const char *prompt, size_t bytes) {
+    const int front = sr_model_config_prefix_tokens(&g->model->config);
     const int32_t bos = g->request->no_begin ? -1 : begin_token(g);
     for (int i = 0; i < front; i++)
-        SR_TRY(strand_prompt(s, 0, true));
+        SR_TRY(stream_prompt(s, 0, true));
     if (bos >= 0)
-        SR_TRY(strand_prompt(s, (uint32_t)bos, true));
+        SR_TRY(stream_prompt(s, (uint32_t)bos, true));
     g->encoded.count = 0;
     SR_TRY(sr_encoder_encode(g->encoder, &g->encoded, prompt, bytes));
     for (size_t i = 0; i < g->encoded.count; i++)
-        SR_TRY(strand_prompt(s, g->encoded.ids[i], false));
+        SR_TRY(stream_prompt(s, g->encoded.ids[i], false));
     if (s->prompt.count == (size_t)front)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "%s: give a prompt",
                        g->request->no_begin ? "without a beginning-of-text token there is nothing"
@@ -190,7 +190,7 @@ static srnn_status feed(generator *g, int count) {
                         : sr_session_feed(g->session, g->logits, g->ids, count);
 }
 
-static int32_t choose(const generator *g, int b, const strand *s) {
+static int32_t choose(const generator *g, int b, const stream *s) {
     const float *logits = g->logits + (size_t)b * (size_t)g->model->config.V;
     return is_greedy(g) ? g->next[b]
                         : sr_sampler_choose(g->sampler, logits, s->number, (uint64_t)s->produced);
@@ -203,7 +203,7 @@ static srnn_status feed_prompts(generator *g, size_t shortest) {
         const size_t count = shortest - at < piece ? shortest - at : piece;
         for (int b = 0; b < g->batch; b++)
             for (size_t t = 0; t < count; t++) {
-                const sr_tokens *prompt = &g->strands[b].prompt;
+                const sr_tokens *prompt = &g->streams[b].prompt;
                 g->ids[(size_t)b * count + t] =
                     at + t < prompt->count ? (int32_t)prompt->ids[at + t] : 0;
             }
@@ -215,7 +215,7 @@ static srnn_status feed_prompts(generator *g, size_t shortest) {
 
 /* The token of a strand at a position: its prompt's, or the next of its continuation. */
 static srnn_status next_token(generator *g, int b, size_t position) {
-    strand *s = &g->strands[b];
+    stream *s = &g->streams[b];
     const int64_t room = most_positions(g) - (int64_t)s->prompt.count;
     g->ids[b] = 0;
     if (s->done)
@@ -226,14 +226,14 @@ static srnn_status next_token(generator *g, int b, size_t position) {
     }
     g->ids[b] = choose(g, b, s);
     if (is_end(g, g->ids[b]))
-        return end_strand(g, s, ENDING_TOKEN);
-    SR_TRY(strand_add(s, (uint32_t)g->ids[b]));
+        return end_stream(g, s, ENDING_TOKEN);
+    SR_TRY(stream_add(s, (uint32_t)g->ids[b]));
     g->produced++;
     if (s->done)
-        return end_strand(g, s, ENDING_STOP);
+        return end_stream(g, s, ENDING_STOP);
     if (s->produced == g->request->tokens)
-        return end_strand(g, s, ENDING_TOKENS);
-    return s->produced > room ? end_strand(g, s, ENDING_POSITIONS) : SRNN_OK;
+        return end_stream(g, s, ENDING_TOKENS);
+    return s->produced > room ? end_stream(g, s, ENDING_POSITIONS) : SRNN_OK;
 }
 
 /* Whether at this position all strands that are not done go on with what the model chooses, and one of them will go on after
@@ -244,7 +244,7 @@ static bool goes_by_itself(const generator *g, int count, size_t position) {
         (int64_t)position >= most_positions(g))
         return false;
     for (int b = 0; b < count; b++) {
-        const strand *s = &g->strands[b];
+        const stream *s = &g->streams[b];
         if (!s->done && position < s->prompt.count)
             return false;
         more = more || (!s->done && s->produced + 1 < g->request->tokens);
@@ -255,8 +255,8 @@ static bool goes_by_itself(const generator *g, int count, size_t position) {
 /* Prints strands in their order, the first that is not done as far as it is. */
 static void speak(generator *g, int *speaking, int count) {
     for (; *speaking < count; ++*speaking) {
-        strand_show(&g->strands[*speaking], g->out);
-        if (!g->strands[*speaking].done)
+        stream_show(&g->streams[*speaking], g->out);
+        if (!g->streams[*speaking].done)
             return;
         putc('\n', g->out);
     }
@@ -268,8 +268,8 @@ static int64_t room_of(const generator *g, int count) {
     enum { MOST_AHEAD = 2048 };
     size_t longest = 0;
     for (int b = 0; b < count; b++)
-        if (g->strands[b].prompt.count > longest)
-            longest = g->strands[b].prompt.count;
+        if (g->streams[b].prompt.count > longest)
+            longest = g->streams[b].prompt.count;
     const int64_t ahead = g->request->tokens < MOST_AHEAD ? g->request->tokens : MOST_AHEAD;
     const int64_t room = (int64_t)longest + ahead, most = most_positions(g);
     return room < most ? room : most;
@@ -280,7 +280,7 @@ static srnn_status begin_texts(generator *g, int count) {
     enum { WORTH_PREPARING = 16 }; /* tokens: a preparation takes as long as a few of them */
     const int64_t room = room_of(g, count);
     SR_TRY(sr_session_reset(g->session));
-    const srnn_status status = sr_session_make_room(g->session, room);
+    const srnn_status status = sr_session_grow(g->session, room);
     if (status != SRNN_OK && status != SRNN_ERR_MEMORY) /* texts may end before they need so much */
         return status;
     return g->request->tokens >= WORTH_PREPARING && room >= WORTH_PREPARING
@@ -293,8 +293,8 @@ static srnn_status generate_batch(generator *g, int count) {
     size_t shortest = SIZE_MAX;
     int speaking = 0;
     for (int b = 0; b < count; b++)
-        if (g->strands[b].prompt.count < shortest)
-            shortest = g->strands[b].prompt.count;
+        if (g->streams[b].prompt.count < shortest)
+            shortest = g->streams[b].prompt.count;
     SR_TRY(begin_texts(g, count));
     SR_TRY(feed_prompts(g, shortest));
     const double begin = sr_clock_seconds();
@@ -309,8 +309,8 @@ static srnn_status generate_batch(generator *g, int count) {
             SR_TRY(sr_session_chosen(g->session, g->next));
         for (int b = 0; b < count; b++) {
             SR_TRY(next_token(g, b, position));
-            if (progress_interrupted() && !g->strands[b].done)
-                SR_TRY(end_strand(g, &g->strands[b], ENDING_INTERRUPT));
+            if (progress_interrupted() && !g->streams[b].done)
+                SR_TRY(end_stream(g, &g->streams[b], ENDING_INTERRUPT));
         }
         speak(g, &speaking, count);
         if (speaking == count)
@@ -323,8 +323,8 @@ static srnn_status generate_batch(generator *g, int count) {
 }
 
 static srnn_status generate_one(generator *g, const char *prompt) {
-    strand_begin(&g->strands[0], 0);
-    SR_TRY(read_prompt(g, &g->strands[0], prompt, strlen(prompt)));
+    stream_begin(&g->streams[0], 0);
+    SR_TRY(read_prompt(g, &g->streams[0], prompt, strlen(prompt)));
     return generate_batch(g, 1);
 }
 
@@ -334,8 +334,8 @@ static srnn_status take_lines(generator *g, const sr_bytes *lines, size_t *at, u
     for (*count = 0; *count < g->batch && *at < lines->count; ++*count) {
         const char *end = memchr(lines->data + *at, '\n', lines->count - *at);
         const size_t length = end ? (size_t)(end - lines->data) - *at : lines->count - *at;
-        strand_begin(&g->strands[*count], (*number)++);
-        SR_TRY(read_prompt(g, &g->strands[*count], lines->data + *at, length));
+        stream_begin(&g->streams[*count], (*number)++);
+        SR_TRY(read_prompt(g, &g->streams[*count], lines->data + *at, length));
         *at += length + 1;
     }
     return SRNN_OK;
@@ -447,7 +447,7 @@ static void print_stats(const generator *g) {
     fprintf(stderr, "softrnn: %lld tokens, %.1f tokens/s, state %.1f KB, %s\n",
             (long long)g->produced, g->seconds > 0 ? (double)g->produced / g->seconds : 0.0,
             (double)sr_session_state_bytes(g->session) / 1024,
-            sr_session_is_fixed(g->session) ? "of fixed size" : "growing with the text");
+            sr_session_is_recurrent(g->session) ? "of fixed size" : "growing with the text");
     fprintf(stderr, "softrnn: texts ended: %lld by --tokens, %lld by the model, %lld by --stop\n",
             (long long)g->endings[ENDING_TOKENS], (long long)g->endings[ENDING_TOKEN],
             (long long)g->endings[ENDING_STOP]);

@@ -4,25 +4,25 @@
 #include <stdio.h>
 #include <string.h>
 
-srnn_status strand_open(strand *s, const sr_tokenizer *tokenizer, const char *const *stops) {
-    *s = (strand){.stops = stops, .done = true};
+srnn_status stream_open(stream *s, const sr_tokenizer *tokenizer, const char *const *stops) {
+    *s = (stream){.stops = stops, .done = true};
     return sr_decoder_create(&s->decoder, tokenizer);
 }
 
-void strand_close(strand *s) {
+void stream_close(stream *s) {
     sr_decoder_free(s->decoder);
     sr_tokens_free(&s->prompt);
     sr_bytes_free(&s->text);
 }
 
-void strand_begin(strand *s, uint64_t number) {
+void stream_begin(stream *s, uint64_t number) {
     s->prompt.count = s->text.count = s->prompt_text = s->shown = 0;
     s->number = number;
     s->produced = 0;
     s->done = false;
 }
 
-srnn_status strand_prompt(strand *s, uint32_t token, bool silent) {
+srnn_status stream_prompt(stream *s, uint32_t token, bool silent) {
     SR_TRY(sr_tokens_push(&s->prompt, token));
     if (!silent)
         SR_TRY(sr_decoder_push(s->decoder, &s->text, token));
@@ -31,7 +31,7 @@ srnn_status strand_prompt(strand *s, uint32_t token, bool silent) {
 }
 
 /* Where the first stop text behind the prompt begins, or SIZE_MAX. */
-static size_t find_stop(const strand *s) {
+static size_t find_stop(const stream *s) {
     size_t first = SIZE_MAX;
     for (int i = 0; i < STRAND_STOPS && s->stops[i]; i++) {
         const char *stop = s->stops[i];
@@ -45,24 +45,24 @@ static size_t find_stop(const strand *s) {
     return first;
 }
 
-srnn_status strand_end(strand *s) {
+srnn_status stream_end(stream *s) {
     s->done = true;
     return sr_decoder_finish(s->decoder, &s->text);
 }
 
-srnn_status strand_add(strand *s, uint32_t token) {
+srnn_status stream_add(stream *s, uint32_t token) {
     SR_TRY(sr_decoder_push(s->decoder, &s->text, token));
     s->produced++;
     const size_t stop = find_stop(s);
     if (stop == SIZE_MAX)
         return SRNN_OK;
-    SR_TRY(strand_end(s));
+    SR_TRY(stream_end(s));
     s->text.count = stop;
     return SRNN_OK;
 }
 
 /* How many bytes at the end of the text could grow into a stop text. */
-static size_t held_back(const strand *s) {
+static size_t held_back(const stream *s) {
     size_t held = 0;
     for (int i = 0; !s->done && i < STRAND_STOPS && s->stops[i]; i++) {
         const size_t length = strlen(s->stops[i]);
@@ -73,7 +73,7 @@ static size_t held_back(const strand *s) {
     return held;
 }
 
-void strand_show(strand *s, FILE *out) {
+void stream_show(stream *s, FILE *out) {
     const size_t end = s->text.count - held_back(s);
     if (end > s->shown) {
         fwrite(s->text.data + s->shown, 1, end - s->shown, out);

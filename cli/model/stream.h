@@ -9,7 +9,7 @@
 
 enum { STRAND_STOPS = 16 };
 
-typedef struct strand {
+typedef struct stream {
     const char *const *stops; /* (STRAND_STOPS), the rest NULL: texts to end before */
     sr_decoder *decoder;      /* owned */
     sr_tokens prompt;
@@ -19,24 +19,24 @@ typedef struct strand {
     uint64_t number;    /* of the prompt, for the choice of tokens */
     int produced;       /* tokens behind the prompt */
     bool done;
-} strand;
+} stream;
 
-srnn_status strand_open(strand *s, const sr_tokenizer *tokenizer, const char *const *stops);
-void strand_close(strand *s);
+srnn_status stream_open(stream *s, const sr_tokenizer *tokenizer, const char *const *stops);
+void stream_close(stream *s);
 
 /* Forgets the last prompt and its continuation. */
-void strand_begin(strand *s, uint64_t number);
+void stream_begin(stream *s, uint64_t number);
 
 /* Adds a token of the prompt; unless `silent`, its text too. */
-srnn_status strand_prompt(strand *s, uint32_t token, bool silent);
+srnn_status stream_prompt(stream *s, uint32_t token, bool silent);
 
 /* Adds a token behind the prompt. Ends the strand where a stop text begins. */
-srnn_status strand_add(strand *s, uint32_t token);
+srnn_status stream_add(stream *s, uint32_t token);
 
 /* No token will follow. */
-srnn_status strand_end(strand *s);
+srnn_status stream_end(stream *s);
 
 /* Writes what is new. An ending that could grow into a stop text is held back. */
-void strand_show(strand *s, FILE *out);
+void stream_show(stream *s, FILE *out);
 
 #endif

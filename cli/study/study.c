@@ -69,20 +69,20 @@ static void report_failures(const sr_study *study, const sr_run_view *views) {
             fprintf(stderr, "softrnn: run %s failed: %s\n", study->runs[i].id, views[i].message);
 }
 
-static srnn_status conduct(sr_study *study, const arguments *a, sr_study_way *way,
+static srnn_status conduct(sr_study *study, const arguments *a, sr_study_options *options,
                            sr_run_view *views, sr_summary *summary) {
     char *repeat = NULL, *member = NULL, own[SR_PATH_BYTES];
     study_view view;
     SR_TRY(command_text(&repeat, a, "softrnn"));
     srnn_status status = command_text(&member, a, program_path(own));
-    way->member = member;
+    options->member = member;
     if (status == SRNN_OK)
         status = study_view_begin(&view, study);
     if (status == SRNN_OK) {
-        way->watch = study_view_look;
-        way->context = &view;
+        options->watch = study_view_look;
+        options->context = &view;
         progress_catch_interrupt();
-        status = sr_study_conduct(study, way, &a->request, repeat, views, summary);
+        status = sr_study_execute_file(study, options, &a->request, repeat, views, summary);
         study_view_end(&view);
     }
     free(repeat);
@@ -91,9 +91,9 @@ static srnn_status conduct(sr_study *study, const arguments *a, sr_study_way *wa
 }
 
 /* What runs where. */
-static int show_status(const sr_study *study, const arguments *a, const sr_study_way *way) {
+static int show_status(const sr_study *study, const arguments *a, const sr_study_options *options) {
     sr_run_view *views = calloc(study->run_count, sizeof *views);
-    srnn_status status = views ? sr_study_status(study, a->request.out, way, views)
+    srnn_status status = views ? sr_study_status(study, a->request.out, options, views)
                                : SR_FAIL(SRNN_ERR_MEMORY, "no memory to look at the runs");
     for (size_t i = 0; status == SRNN_OK && i < study->run_count; i++) {
         const sr_run_view *v = &views[i];
@@ -125,13 +125,13 @@ static void tell_report(const arguments *a) {
     fputs("   writes the results as a page\n", stderr);
 }
 
-static int run_study(sr_study *study, const arguments *a, sr_study_way *way) {
+static int run_study(sr_study *study, const arguments *a, sr_study_options *options) {
     sr_run_view *views = calloc(study->run_count, sizeof *views);
     sr_summary summary = {0};
-    const srnn_status status = views ? conduct(study, a, way, views, &summary)
+    const srnn_status status = views ? conduct(study, a, options, views, &summary)
                                      : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
-    int exit_code = way->ranks && status != SRNN_ERR_INTERRUPTED
-                        ? command_report_rank(status, way->ranks)
+    int exit_code = options->ranks && status != SRNN_ERR_INTERRUPTED
+                        ? command_report_rank(status, options->ranks)
                         : command_report(status);
     if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {
         report_failures(study, views);
@@ -147,22 +147,23 @@ static int run_study(sr_study *study, const arguments *a, sr_study_way *way) {
 }
 
 /* Ranks but the first only run what is theirs. */
-static int serve(const sr_study *study, const arguments *a, const sr_study_way *way) {
+static int serve(const sr_study *study, const arguments *a, const sr_study_options *options) {
     sr_run_view *views = calloc(study->run_count, sizeof *views);
-    const srnn_status status = views ? sr_study_execute_ranked(study, a->request.out, way, views)
-                                     : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
+    const srnn_status status =
+        views ? sr_study_execute_on_ranks(study, a->request.out, options, views)
+              : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");
     free(views);
     return status == SRNN_ERR_INTERRUPTED ? command_report(status)
-                                          : command_report_rank(status, way->ranks);
+                                          : command_report_rank(status, options->ranks);
 }
 
-static int run_ranked(sr_study *study, const arguments *a, sr_study_way *way) {
+static int run_on_ranks(sr_study *study, const arguments *a, sr_study_options *options) {
     sr_ranks ranks;
     int exit_code = command_report(sr_ranks_open(&ranks));
     if (exit_code != EXIT_OK)
         return exit_code;
-    way->ranks = &ranks;
-    exit_code = ranks.rank == 0 ? run_study(study, a, way) : serve(study, a, way);
+    options->ranks = &ranks;
+    exit_code = ranks.rank == 0 ? run_study(study, a, options) : serve(study, a, options);
     sr_ranks_close(&ranks);
     return exit_code;
 }
@@ -177,20 +178,20 @@ static void tell_leaks(const sr_study *study) {
 
 static int start(const arguments *a) {
     sr_study study = {0};
-    sr_study_way way = {.jobs = a->jobs, .launcher = (sr_launcher)a->launcher};
-    int exit_code = command_report(sr_study_prepare(&study, &way, &a->request));
+    sr_study_options options = {.jobs = a->jobs, .launcher = (sr_launcher)a->launcher};
+    int exit_code = command_report(sr_study_prepare(&study, &options, &a->request));
     if (exit_code == EXIT_OK)
         tell_leaks(&study);
     if (exit_code == EXIT_OK && a->request.plan_only)
-        study_table_plan(&study, &way);
+        study_table_plan(&study, &options);
     else if (exit_code == EXIT_OK && a->request.status_only)
-        exit_code = show_status(&study, a, &way);
+        exit_code = show_status(&study, a, &options);
     else if (exit_code == EXIT_OK && a->run)
         exit_code = command_report(sr_study_member(&study, &a->request, a->run));
     else if (exit_code == EXIT_OK)
-        exit_code = a->launcher == SR_LAUNCHER_MPI ? run_ranked(&study, a, &way)
-                                                   : run_study(&study, a, &way);
-    sr_study_way_free(&way);
+        exit_code = a->launcher == SR_LAUNCHER_MPI ? run_on_ranks(&study, a, &options)
+                                                   : run_study(&study, a, &options);
+    sr_study_options_free(&options);
     sr_study_free(&study);
     return exit_code;
 }

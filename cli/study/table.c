@@ -13,7 +13,7 @@
 /* Training FLOP/s a core reaches on models as small as a study's; measured with the default study. */
 static const double typical_rate = 3e10;
 
-void study_table_plan(const sr_study *study, const sr_study_way *way) {
+void study_table_plan(const sr_study *study, const sr_study_options *options) {
     double tokens = 0, flops = 0;
     size_t count = 0;
     int jobs, threads;
@@ -23,7 +23,7 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
     for (size_t i = 0; i < study->run_count; i++) {
         const sr_study_run *run = &study->runs[i];
         char state[SR_BYTES_WORDS];
-        if (!sr_study_selects(study, way, run))
+        if (!sr_study_selects(study, options, run))
             continue;
         printf("%-40s %8lld %11zu %12.0f %10.0f %9s\n", run->id, (long long)run->steps,
                run->parameters, run->tokens, run->flops / 1e9,
@@ -32,7 +32,7 @@ void study_table_plan(const sr_study *study, const sr_study_way *way) {
         flops += run->flops;
         count++;
     }
-    sr_study_shares(&jobs, &threads, way->jobs);
+    sr_study_shares(&jobs, &threads, options->jobs);
     const double seconds = flops / (typical_rate * jobs * threads);
     printf("\n%zu runs, %.3g tokens, %.3g FLOP; %d at a time with %d thread%s each: about %s "
            "at %.0f GFLOP/s per core\n",

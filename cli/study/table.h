@@ -6,7 +6,7 @@
 #include "study/results/summary.h"
 
 /* Every run with its cost, and the sum. */
-void study_table_plan(const sr_study *study, const sr_study_way *way);
+void study_table_plan(const sr_study *study, const sr_study_options *options);
 
 /* One table a cell: variants sorted from best to worst. */
 void study_table_summary(const sr_study *study, const sr_summary *summary);

@@ -147,7 +147,7 @@ class State:
     @property
     def is_fixed(self) -> bool:
         """Whether the size does not grow with the sequence."""
-        return bool(lib.srnn_state_is_fixed(self._state[0]))
+        return bool(lib.srnn_state_is_recurrent(self._state[0]))
 
     @property
     def nbytes(self) -> int:

@@ -398,7 +398,7 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
         config._attn_implementation = "softrnn"  # masks of padding only
         super().__init__(config)
         self.variants = layer_variants(config.softrnn_attention, config.num_hidden_layers)
-        self.front_tokens = max(variant.front_tokens for variant in self.variants)
+        self.prefix_tokens = max(variant.prefix_tokens for variant in self.variants)
         for index, layer in enumerate(self.model.layers):
             layer.self_attn = _SelfAttention(config, index, self.variants[index])
             if config.mlp_type == "gelu":
@@ -432,12 +432,12 @@ class SoftrnnForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
                 attention_mask: Optional[Tensor] = None, position_ids: Optional[Tensor] = None,
                 inputs_embeds: Optional[Tensor] = None, use_cache: Optional[bool] = None,
                 **keywords: Any) -> Any:
-        front = self.front_tokens if past_key_values is None or not past_key_values.get_seq_length() else 0
-        if self.front_tokens:
+        front = self.prefix_tokens if past_key_values is None or not past_key_values.get_seq_length() else 0
+        if self.prefix_tokens:
             keywords.pop("cache_position", None)  # of transformers before version 5, which counts no tokens in front
             tokens: Any = input_ids if input_ids is not None else inputs_embeds
             T = tokens.shape[1] + front
-            attention_mask = _front_mask(attention_mask, self.front_tokens)
+            attention_mask = _front_mask(attention_mask, self.prefix_tokens)
             position_ids = None if front else torch.arange(T, device=tokens.device)[None] + \
                 past_key_values.get_mask_sizes(0, 0)[0]  # type: ignore[union-attr]
             if attention_mask is not None:

@@ -161,7 +161,7 @@ class Model:
     """A language model: a folder in Hugging Face layout, the folder of a run (its last checkpoint), or a llama2.c .bin file.
 
     device: "cpu", "cuda", "cuda:1". threads: 0: every core. bf16: products in bf16 with sums in float. What a variant wants
-    in front of every sequence (front_tokens) is put there by the functions here.
+    in front of every sequence (prefix_tokens) is put there by the functions here.
     """
 
     def __init__(self, where: Any, device: str = "cpu", threads: int = 0, bf16: bool = False):
@@ -172,7 +172,7 @@ class Model:
         self.vocabulary = int(lab.srnl_model_vocabulary(self._model[0]))
         self.layers = int(lab.srnl_model_layers(self._model[0]))
         self.positions = int(lab.srnl_model_positions(self._model[0]))
-        self.front_tokens = int(lab.srnl_model_front_tokens(self._model[0]))
+        self.prefix_tokens = int(lab.srnl_model_prefix_tokens(self._model[0]))
         self.parameters = int(lab.srnl_model_parameters(self._model[0]))
         self._tokenizer: Optional[Tokenizer] = None
         _tell_leak(self._attention(0))
@@ -200,19 +200,19 @@ class Model:
         checked = _ids(ids, argument)
         if checked.min() < 0 or checked.max() >= self.vocabulary:
             raise ArgumentError(f"{argument} must be from 0 to {self.vocabulary - 1}")
-        return np.ascontiguousarray(np.pad(checked, ((0, 0), (self.front_tokens, 0))))
+        return np.ascontiguousarray(np.pad(checked, ((0, 0), (self.prefix_tokens, 0))))
 
     def logits(self, ids: Any) -> np.ndarray:
         """(B, T, vocabulary) for ids (B, T) or (T), each row a sequence of its own."""
         tokens = self._tokens(ids)
         out = np.empty(tokens.shape + (self.vocabulary,), np.float32)
         check(lab.srnl_model_logits(self._model[0], _numbers(out), _numbers(tokens), *tokens.shape))
-        return out[:, self.front_tokens:]
+        return out[:, self.prefix_tokens:]
 
     def losses(self, ids: Any, targets: Any) -> np.ndarray:
         """(B, T): minus the log probability of each target; 0 where a target is negative."""
         tokens = self._tokens(ids)
-        wanted = np.pad(_ids(targets, "targets"), ((0, 0), (self.front_tokens, 0)), constant_values=-1)
+        wanted = np.pad(_ids(targets, "targets"), ((0, 0), (self.prefix_tokens, 0)), constant_values=-1)
         if wanted.shape != tokens.shape:
             raise ArgumentError("targets must have the shape of ids")
         if wanted.max() >= self.vocabulary:
@@ -220,7 +220,7 @@ class Model:
         out = np.empty(tokens.shape, np.float32)
         check(lab.srnl_model_losses(self._model[0], _numbers(out), _numbers(tokens), _numbers(np.ascontiguousarray(wanted)),
                                     *tokens.shape))
-        return out[:, self.front_tokens:]
+        return out[:, self.prefix_tokens:]
 
     def session(self, B: int = 1) -> "Session":
         """B sequences side by side, to be fed and continued."""
@@ -297,7 +297,7 @@ class Session:
     @property
     def is_fixed(self) -> bool:
         """Whether the state does not grow."""
-        return bool(lab.srnl_session_is_fixed(self._session[0]))
+        return bool(lab.srnl_session_is_recurrent(self._session[0]))
 
 
 # ---- training

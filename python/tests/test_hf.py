@@ -21,7 +21,7 @@ except ImportError:
 
 REAL = Path(os.environ.get("SOFTRNN_REAL_DATA", "/nowhere")) / "models" / "tinystories-656K-hf"
 SMALL = dict(steps=3, batch=2, length=32, layers=2, hidden=32, heads=4, kv_heads=2, threads=1)
-VARIANTS = ["norm", "gate", "gated_softmax,short_conv=4", "order:2", "softmax", "linear_elu,front_tokens=2",
+VARIANTS = ["norm", "gate", "gated_softmax,short_conv=4", "order:2", "softmax", "linear_elu,prefix_tokens=2",
             "0:norm,1-:order:2", "gated_softmax_decay,normaliser=value_power", "0:gla,1-:mamba2", "avey_causal"]
 VARIANTS += [variant.name for variant in softrnn.variants() if variant.layer != "plain"]
 
@@ -77,7 +77,7 @@ class Transformers(unittest.TestCase):
     def test_logits_token_by_token(self):
         """What a state gives is what the whole sequence gives, front tokens and their positions included."""
         ids = torch.arange(12)[None] * 7 % 200
-        for attention in ("norm", "softmax,front_tokens=2", "linear_elu,front_tokens=3"):
+        for attention in ("norm", "softmax,prefix_tokens=2", "linear_elu,prefix_tokens=3"):
             _, folder = self.checkpoint(attention, steps=30)
             model = transformers.AutoModelForCausalLM.from_pretrained(folder)
             cache = softrnn.hf.StateCache(model, 1)
@@ -101,7 +101,7 @@ class Transformers(unittest.TestCase):
         linear = self.llama(attn_implementation="softrnn").eval()
         linear.config.softrnn_attention = "linear_elu"
         yield "linear_elu", linear
-        for attention in ("order:2", "gated_softmax,short_conv=4", "linear_elu,front_tokens=2", "0:gla,1-:mamba2"):
+        for attention in ("order:2", "gated_softmax,short_conv=4", "linear_elu,prefix_tokens=2", "0:gla,1-:mamba2"):
             shared = {} if attention != "0:gla,1-:mamba2" else {"kv_heads": 4}
             if attention not in self.made:
                 self.made[attention] = self.checkpoint(attention, steps=20, **shared)[1]
@@ -128,8 +128,8 @@ class Transformers(unittest.TestCase):
                 alone = model.generate(ids[b:b + 1, :length], max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=-1)
                 self.assertEqual(made[b, 9:].tolist(), alone[0, length:].tolist(), f"{name}: {length}")
 
-    def test_padding_with_front_tokens(self):
-        model = transformers.AutoModelForCausalLM.from_pretrained(self.checkpoint("softmax,front_tokens=2", steps=20)[1])
+    def test_padding_with_prefix_tokens(self):
+        model = transformers.AutoModelForCausalLM.from_pretrained(self.checkpoint("softmax,prefix_tokens=2", steps=20)[1])
         ids = torch.randint(1, 97, (2, 6))
         rows, mask = self.padded(ids, (6, 1))
         with torch.no_grad():

@@ -158,10 +158,10 @@ class Lab(unittest.TestCase):
         np.testing.assert_array_equal(softrnn.lab.Model(where).logits(ids), model.logits(ids))
         self.assertEqual(json.loads((where / "config.json").read_text())["model_type"], "softrnn")
 
-    def test_front_tokens(self):
-        run = softrnn.lab.train(self.folder / "front", data=self.text, attention="linear_elu,front_tokens=3", **SMALL)
+    def test_prefix_tokens(self):
+        run = softrnn.lab.train(self.folder / "front", data=self.text, attention="linear_elu,prefix_tokens=3", **SMALL)
         model = run.model
-        self.assertEqual(model.front_tokens, 3)
+        self.assertEqual(model.prefix_tokens, 3)
         self.assertEqual(model.logits([1, 2, 3]).shape[1], 3)
         session = model.session()
         np.testing.assert_allclose(session.feed([[1, 2, 3]], logits=True), model.logits([1, 2, 3])[:, -1], atol=1e-5)

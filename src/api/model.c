@@ -59,8 +59,8 @@ int srnl_model_positions(const srnl_model *model) {
     return model->model->config.positions;
 }
 
-int srnl_model_front_tokens(const srnl_model *model) {
-    return sr_model_config_front_tokens(&model->model->config);
+int srnl_model_prefix_tokens(const srnl_model *model) {
+    return sr_model_config_prefix_tokens(&model->model->config);
 }
 
 int64_t srnl_model_parameters(const srnl_model *model) {

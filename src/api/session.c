@@ -117,6 +117,6 @@ size_t srnl_session_state_bytes(const srnl_session *session) {
     return sr_session_state_bytes(session->session);
 }
 
-bool srnl_session_is_fixed(const srnl_session *session) {
-    return sr_session_is_fixed(session->session);
+bool srnl_session_is_recurrent(const srnl_session *session) {
+    return sr_session_is_recurrent(session->session);
 }

@@ -14,13 +14,13 @@ static bool watch(void *context, const sr_study *study, const sr_run_view *views
     return !asked->watch || asked->watch(asked->context, ended, study->run_count);
 }
 
-static srnn_status conduct(sr_study *study, const sr_study_way *way,
+static srnn_status conduct(sr_study *study, const sr_study_options *options,
                            const sr_study_request *request, size_t *failed) {
     void *views;
     sr_summary summary = {0};
     SR_TRY(sr_alloc_zero(&views, study->run_count, sizeof(sr_run_view)));
     const srnn_status status =
-        sr_study_conduct(study, way, request, "srnl_study_run", views, &summary);
+        sr_study_execute_file(study, options, request, "srnl_study_run", views, &summary);
     if (failed)
         *failed = summary.failed;
     sr_summary_free(&summary);
@@ -30,7 +30,7 @@ static srnn_status conduct(sr_study *study, const sr_study_way *way,
 
 srnn_status srnl_study_run(const srnl_study *asked, size_t *failed) {
     sr_study study = {0};
-    sr_study_way way = {.jobs = asked->jobs, .watch = watch, .context = (void *)asked};
+    sr_study_options options = {.jobs = asked->jobs, .watch = watch, .context = (void *)asked};
     const sr_study_request request = {.file = asked->file,
                                       .out = asked->out,
                                       .text = asked->text,
@@ -38,10 +38,10 @@ srnn_status srnl_study_run(const srnl_study *asked, size_t *failed) {
                                       .skip = asked->skip};
     if (failed)
         *failed = 0;
-    srnn_status status = sr_study_prepare(&study, &way, &request);
+    srnn_status status = sr_study_prepare(&study, &options, &request);
     if (status == SRNN_OK)
-        status = conduct(&study, &way, &request, failed);
-    sr_study_way_free(&way);
+        status = conduct(&study, &options, &request, failed);
+    sr_study_options_free(&options);
     sr_study_free(&study);
     return status;
 }

@@ -10,9 +10,9 @@ extern "C" {
 #endif
 
 /* One document: tokens start .. start+length-1 of batch row b. */
-typedef struct sr_span {
+typedef struct sr_document {
     int64_t b, start, length;
-} sr_span;
+} sr_document;
 
 /* What forward leaves for backward, and every kernel of a device writes alike, so that any backward
  * can follow any forward. Rows may be scaled by exp(-maximum): see sr_row_scale_invariant. The
@@ -36,12 +36,12 @@ struct srnn_plan {
                              a feature, Hkv counts heads of keys and values that go together */
 
     /* The documents, in host memory, and once more where kernels of the device can read them. */
-    sr_span *spans; /* (B*T at most), row by row */
-    int64_t span_count;
-    int64_t *row_spans;  /* (B + 1): where the spans of a row start */
-    int32_t *host_first; /* (B, T): where the document of a token starts in its row */
-    int32_t *first;      /* the same, device memory */
-    int32_t *counters;   /* (SR_PLAN_COUNTERS), behind it; NULL where the device is the host */
+    sr_document *documents; /* (B*T at most), row by row */
+    int64_t document_count;
+    int64_t *row_documents; /* (B + 1): where the spans of a row start */
+    int32_t *host_first;    /* (B, T): where the document of a token starts in its row */
+    int32_t *first;         /* the same, device memory */
+    int32_t *counters;      /* (SR_PLAN_COUNTERS), behind it; NULL where the device is the host */
 
     const sr_attention_kernel *kernel;
     void *scratch; /* device memory */
@@ -50,10 +50,10 @@ struct srnn_plan {
 
 /* Rotary position that q and k still lack, or that their gradients still have: channel c of a head turns with channel c + D/2.
  * table NULL: there is nothing to turn. */
-typedef struct sr_turn {
+typedef struct sr_rope_angles {
     const float *table;       /* (positions, D): cosines of the D/2 angles, then their sines */
     const int32_t *positions; /* (B*T) of each token in its sequence */
-} sr_turn;
+} sr_rope_angles;
 
 /* One call: the plan, the tensors with their strides filled in, and the scratch memory. */
 typedef struct sr_attention_call {
@@ -62,22 +62,22 @@ typedef struct sr_attention_call {
     srnn_tensor o;                  /* forward: output; backward: gradient of the output */
     const srnn_operands *gradients; /* backward */
     sr_saved saved;                 /* numerator is NULL when forward need not save */
-    sr_turn
-        turn; /* feeding a state whose kernel `turns`, or backward of what was turned; else empty */
+    sr_rope_angles
+        rope; /* feeding a state whose kernel `turns`, or backward of what was turned; else empty */
     bool *
-        turned; /* backward with a turn: whether gradients were turned back, which only some kernels do */
+        rope_inverted; /* backward with a turn: whether gradients were turned back, which only some kernels do */
 } sr_attention_call;
 
 /* The turn of q and k before attention; whether their gradients were turned back. */
-typedef struct sr_turn_back {
-    sr_turn turn;
+typedef struct sr_rope_inverse {
+    sr_rope_angles rope;
     bool done;
-} sr_turn_back;
+} sr_rope_inverse;
 
 /* srnn_attention_backward of q and k that were turned. Where `back` is not done then, it is left to the caller. */
-srnn_status sr_attention_turn_backward(srnn_plan *plan, const srnn_operands *gradients,
+srnn_status sr_attention_rope_backward(srnn_plan *plan, const srnn_operands *gradients,
                                        srnn_tensor d_o, const srnn_operands *in, const void *saved,
-                                       sr_turn_back *back);
+                                       sr_rope_inverse *back);
 
 struct sr_attention_kernel {
     const char *name;
@@ -123,7 +123,7 @@ typedef struct sr_state_memory {
 /* How a state is kept between calls. */
 typedef struct sr_state_kernel {
     srnn_dtype dtype;
-    bool fixed;           /* a fixed-size state; else a KV cache */
+    bool recurrent;       /* a fixed-size state; else a KV cache */
     const char *computes; /* as that of a kernel */
 
     /* Memory for `capacity` tokens (a fixed-size state ignores it); zero bytes are the empty state. */
@@ -144,7 +144,7 @@ typedef struct sr_state_kernel {
     srnn_status (*move)(const sr_state_memory *larger, const sr_state_memory *state);
 
     /* Whether feeding T tokens turns q and k where the call has a turn. NULL: never. */
-    bool (*turns)(const srnn_problem *problem, int T);
+    bool (*applies_rope)(const srnn_problem *problem, int T);
 } sr_state_kernel;
 
 /* The attention of a device. */
@@ -152,7 +152,7 @@ typedef struct sr_attention_kernels {
     const sr_attention_kernel *const *(*list)(void); /* best first, ended by NULL */
 
     /* How states of a problem are kept, with a fixed size or as a KV cache; NULL: they are not. */
-    const sr_state_kernel *(*state)(const srnn_problem *problem, bool fixed);
+    const sr_state_kernel *(*state)(const srnn_problem *problem, bool recurrent);
 
     /* Whether the chunked form of a problem that has a state is faster here than the parallel one. */
     bool (*chunked_pays)(const srnn_problem *problem);
@@ -169,7 +169,7 @@ static inline int64_t sr_row_index(const srnn_problem *p, int heads, int64_t b, 
 }
 
 /* Bytes of one number, and the type in which such numbers are summed. */
-static inline size_t sr_number_bytes(srnn_dtype dtype) {
+static inline size_t sr_element_bytes(srnn_dtype dtype) {
     switch (dtype) {
     case SRNN_F32:
         return sizeof(float);
@@ -181,7 +181,7 @@ static inline size_t sr_number_bytes(srnn_dtype dtype) {
     return 2;
 }
 
-static inline srnn_dtype sr_number_sum(srnn_dtype dtype) {
+static inline srnn_dtype sr_element_accumulator(srnn_dtype dtype) {
     return dtype == SRNN_F64 ? SRNN_F64 : SRNN_F32;
 }
 

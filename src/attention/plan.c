@@ -34,28 +34,28 @@ srnn_status srnn_plan_documents(srnn_plan *plan, const int64_t *offsets, int64_t
     const srnn_problem *p = &plan->problem;
     if (offsets)
         SR_TRY(check_offsets(p, offsets, documents));
-    plan->span_count = offsets ? documents : p->B;
-    for (int64_t n = 0, row = 0; n < plan->span_count; n++) {
+    plan->document_count = offsets ? documents : p->B;
+    for (int64_t n = 0, row = 0; n < plan->document_count; n++) {
         int64_t first = offsets ? offsets[n] : n * p->T;
         int64_t past = offsets ? offsets[n + 1] : (n + 1) * p->T;
         SR_TRY(sr_problem_check_length(p, past - first));
-        plan->spans[n] = (sr_span){first / p->T, first % p->T, past - first};
+        plan->documents[n] = (sr_document){first / p->T, first % p->T, past - first};
         for (int64_t token = first; token < past; token++)
             plan->host_first[token] = (int32_t)(first % p->T);
         while (row <= first / p->T)
-            plan->row_spans[row++] = n;
+            plan->row_documents[row++] = n;
     }
-    plan->row_spans[p->B] = plan->span_count;
+    plan->row_documents[p->B] = plan->document_count;
     if (plan->first == plan->host_first)
         return SRNN_OK;
     return sr_device_copy_in(plan->device, plan->first, plan->host_first,
                              (size_t)p->B * (size_t)p->T * sizeof *plan->first);
 }
 
-static srnn_status alloc_spans(srnn_plan *plan) {
+static srnn_status alloc_documents(srnn_plan *plan) {
     size_t B = (size_t)plan->problem.B, tokens = B * (size_t)plan->problem.T;
-    SR_TRY(sr_alloc((void **)&plan->spans, tokens, sizeof *plan->spans));
-    SR_TRY(sr_alloc((void **)&plan->row_spans, B + 1, sizeof *plan->row_spans));
+    SR_TRY(sr_alloc((void **)&plan->documents, tokens, sizeof *plan->documents));
+    SR_TRY(sr_alloc((void **)&plan->row_documents, B + 1, sizeof *plan->row_documents));
     return sr_plan_take_first(plan);
 }
 
@@ -142,9 +142,9 @@ static srnn_status choose_kernel(srnn_plan *plan) {
     missing_axis(why, plan);
     if (!p->kernel)
         return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s has no kernel for the %s form of %s in %s%s",
-                       plan->device->name, forms[p->form], text, sr_number_name(p->dtype), why);
+                       plan->device->name, forms[p->form], text, sr_element_name(p->dtype), why);
     return SR_FAIL(SRNN_ERR_UNSUPPORTED, "kernel '%s' has no %s form of %s in %s%s", p->kernel,
-                   forms[p->form], text, sr_number_name(p->dtype), why);
+                   forms[p->form], text, sr_element_name(p->dtype), why);
 }
 
 /* ---- plans ---- */
@@ -154,7 +154,7 @@ static srnn_status plan_fill(srnn_plan *plan, const srnn_problem *problem) {
     *p = *problem;
     SR_TRY(sr_problem_fill(p));
     plan->device = p->device;
-    SR_TRY(alloc_spans(plan));
+    SR_TRY(alloc_documents(plan));
     SR_TRY(srnn_plan_documents(plan, p->offsets, p->documents));
     p->offsets = NULL;
     /* A kernel that was asked for by name brings its form. */
@@ -209,9 +209,9 @@ size_t srnn_plan_scratch_bytes(const srnn_plan *plan) {
 
 static sr_saved place_saved(const srnn_problem *p, sr_layout *layout) {
     size_t rows = (size_t)p->B * (size_t)p->H * (size_t)p->T;
-    size_t statistic = sr_number_bytes(sr_number_sum(p->dtype));
+    size_t statistic = sr_element_bytes(sr_element_accumulator(p->dtype));
     sr_saved saved;
-    saved.numerator = sr_layout_take(layout, rows * (size_t)p->Dv, sr_number_bytes(p->dtype));
+    saved.numerator = sr_layout_take(layout, rows * (size_t)p->Dv, sr_element_bytes(p->dtype));
     saved.row_sum = sr_layout_take(layout, rows, statistic);
     saved.maximum = sr_layout_take(layout, rows, statistic);
     return saved;
@@ -274,13 +274,13 @@ srnn_status srnn_attention_forward(srnn_plan *plan, srnn_tensor o, const srnn_op
 
 srnn_status srnn_attention_backward(srnn_plan *plan, const srnn_operands *gradients,
                                     srnn_tensor d_o, const srnn_operands *in, const void *saved) {
-    sr_turn_back nothing = {0};
-    return sr_attention_turn_backward(plan, gradients, d_o, in, saved, &nothing);
+    sr_rope_inverse nothing = {0};
+    return sr_attention_rope_backward(plan, gradients, d_o, in, saved, &nothing);
 }
 
-srnn_status sr_attention_turn_backward(srnn_plan *plan, const srnn_operands *gradients,
+srnn_status sr_attention_rope_backward(srnn_plan *plan, const srnn_operands *gradients,
                                        srnn_tensor d_o, const srnn_operands *in, const void *saved,
-                                       sr_turn_back *back) {
+                                       sr_rope_inverse *back) {
     back->done = false;
     SR_TRY(check_plan(plan));
     const srnn_problem *p = &plan->problem;
@@ -303,7 +303,7 @@ srnn_status sr_attention_turn_backward(srnn_plan *plan, const srnn_operands *gra
                               .gradients = &wanted,
                               .o = sr_problem_stride(d_o, p, p->H, p->Dv),
                               .saved = place_saved(p, &layout),
-                              .turn = back->turn,
-                              .turned = &back->done};
+                              .rope = back->rope,
+                              .rope_inverted = &back->done};
     return plan->kernel->backward(&call);
 }

@@ -91,7 +91,7 @@ size_t sr_carry_numbers(const srnn_plan *plan) {
            (size_t)p->B * (size_t)p->H;
 }
 
-const char *sr_number_name(srnn_dtype dtype) {
+const char *sr_element_name(srnn_dtype dtype) {
     switch (dtype) {
     case SRNN_F32:
         return "float";
@@ -119,8 +119,8 @@ srnn_status sr_plan_take_first(srnn_plan *plan) {
 }
 
 void sr_plan_clear(srnn_plan *plan) {
-    free(plan->spans);
-    free(plan->row_spans);
+    free(plan->documents);
+    free(plan->row_documents);
     if (plan->first != plan->host_first)
         sr_device_release(plan->device, plan->first);
     free(plan->host_first);
@@ -133,7 +133,7 @@ static size_t states_bytes(const srnn_problem *p) {
     const int own = sr_shares_queries(&p->attention) ? p->H : p->Hkv;
     size_t heads = (size_t)own * (size_t)p->B *
                    (p->attention.levels == SRNN_LEVELS_FENWICK ? (size_t)p->levels : 1);
-    size_t size = sr_number_bytes(sr_number_sum(p->dtype));
+    size_t size = sr_element_bytes(sr_element_accumulator(p->dtype));
     return numbers > SIZE_MAX / heads / size ? SIZE_MAX : numbers * heads * size;
 }
 

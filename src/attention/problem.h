@@ -13,7 +13,7 @@ srnn_status sr_problem_fill(srnn_problem *problem);
 void sr_plan_fill_core(srnn_plan *plan);
 
 /* "float", "double", "bf16". */
-const char *sr_number_name(srnn_dtype dtype);
+const char *sr_element_name(srnn_dtype dtype);
 
 /* Takes plan->first and plan->host_first (one array where the device is the host) for B*T tokens, and plan->counters. */
 srnn_status sr_plan_take_first(srnn_plan *plan);

@@ -26,7 +26,7 @@ typedef struct saved_header {
     char magic[8];
     uint64_t checksum; /* of all bytes, itself being 0 */
     int64_t position;
-    int32_t dtype, fixed, B, H, Hkv, D, Dv, levels;
+    int32_t dtype, recurrent, B, H, Hkv, D, Dv, levels;
     char attention[SR_ATTENTION_TEXT]; /* text form */
 } saved_header;
 
@@ -40,13 +40,13 @@ enum { FIRST_CAPACITY = 96, FIRST_CAPACITY_RECORDED = 1024 };
 /* ---- creating ---- */
 
 /* True if the state is of fixed size; fails if one was demanded that cannot be. */
-static srnn_status choose_kind(bool *fixed, const srnn_problem *p) {
-    *fixed = false;
+static srnn_status choose_kind(bool *recurrent, const srnn_problem *p) {
+    *recurrent = false;
     if (p->form == SRNN_FORM_PARALLEL)
         return SRNN_OK;
     srnn_status status = sr_problem_check_state(p);
-    *fixed = status == SRNN_OK &&
-             (p->form != SRNN_FORM_AUTO || p->device->attention->state(p, true) != NULL);
+    *recurrent = status == SRNN_OK &&
+                 (p->form != SRNN_FORM_AUTO || p->device->attention->state(p, true) != NULL);
     return p->form == SRNN_FORM_AUTO ? SRNN_OK : status;
 }
 
@@ -55,10 +55,10 @@ static srnn_status create_plan(srnn_plan *plan, const srnn_problem *p) {
     plan->device = p->device;
     plan->problem = *p;
     plan->problem.offsets = NULL;
-    plan->span_count = p->B;
+    plan->document_count = p->B;
     sr_plan_fill_core(plan);
-    SR_TRY(sr_alloc_zero((void **)&plan->spans, B, sizeof *plan->spans));
-    SR_TRY(sr_alloc_zero((void **)&plan->row_spans, B + 1, sizeof *plan->row_spans));
+    SR_TRY(sr_alloc_zero((void **)&plan->documents, B, sizeof *plan->documents));
+    SR_TRY(sr_alloc_zero((void **)&plan->row_documents, B + 1, sizeof *plan->row_documents));
     return sr_plan_take_first(plan);
 }
 
@@ -98,31 +98,32 @@ static srnn_status take_memory(srnn_state *state, char **memory, int64_t capacit
     return status;
 }
 
-static srnn_status choose_kernel(srnn_state *state, const srnn_problem *p, bool fixed) {
-    state->kernel = p->device->attention->state(p, fixed);
+static srnn_status choose_kernel(srnn_state *state, const srnn_problem *p, bool recurrent) {
+    state->kernel = p->device->attention->state(p, recurrent);
     if (state->kernel)
         return SRNN_OK;
     char text[SR_ATTENTION_TEXT];
     srnn_attention_print(text, sizeof text, &p->attention);
     return SR_FAIL(SRNN_ERR_UNSUPPORTED, "%s keeps no %s of %s in %s", p->device->name,
-                   fixed ? "fixed-size states" : "keys and values", text, sr_number_name(p->dtype));
+                   recurrent ? "fixed-size states" : "keys and values", text,
+                   sr_element_name(p->dtype));
 }
 
 static srnn_status state_fill(srnn_state *state, const srnn_problem *problem) {
     srnn_problem p = *problem;
-    bool fixed;
+    bool recurrent;
     if (p.T == 0)
         p.T = 1;
     if (p.offsets)
         return SR_FAIL(SRNN_ERR_ARGUMENT,
                        "a state holds one document per row: offsets cannot be given");
     SR_TRY(sr_problem_fill(&p));
-    SR_TRY(choose_kind(&fixed, &p));
+    SR_TRY(choose_kind(&recurrent, &p));
     if (p.form == SRNN_FORM_RECURRENT)
         p.chunk = 1;
     if (p.chunk > p.T)
         p.chunk = p.T;
-    SR_TRY(choose_kernel(state, &p, fixed));
+    SR_TRY(choose_kernel(state, &p, recurrent));
     state->longest = p.T;
     SR_TRY(create_plan(&state->plan, &p));
     state->plan.scratch_bytes = state->kernel->scratch(&state->plan);
@@ -198,7 +199,7 @@ srnn_status sr_state_reserve(srnn_state *state, int64_t tokens, bool *moved) {
     srnn_device *device = state->plan.device;
     if (moved)
         *moved = false;
-    if (state->kernel->fixed || tokens <= state->capacity)
+    if (state->kernel->recurrent || tokens <= state->capacity)
         return SRNN_OK;
     sr_state_memory larger = memory_of(state);
     larger.capacity = 2 * state->capacity > tokens ? 2 * state->capacity : tokens;
@@ -216,23 +217,23 @@ srnn_status sr_state_reserve(srnn_state *state, int64_t tokens, bool *moved) {
     return SRNN_OK;
 }
 
-bool sr_state_turns(const srnn_state *state, int T) {
-    return state->kernel->turns && state->kernel->turns(&state->plan.problem, T);
+bool sr_state_applies_rope(const srnn_state *state, int T) {
+    return state->kernel->applies_rope && state->kernel->applies_rope(&state->plan.problem, T);
 }
 
 srnn_status sr_state_run(srnn_state *state, srnn_tensor o, const srnn_operands *in, int T,
-                         sr_turn turn) {
+                         sr_rope_angles rope) {
     srnn_problem *p = &state->plan.problem;
     SR_TRY(sr_problem_check_operands(in, p));
     SR_TRY(sr_problem_check_output(o, p, "o"));
     p->T = state->plan.core.T = T;
     for (int b = 0; b < p->B; b++)
-        state->plan.spans[b] = (sr_span){b, 0, T};
+        state->plan.documents[b] = (sr_document){b, 0, T};
     srnn_operands operands = sr_problem_stride_operands(in, p);
     sr_attention_call call = {.plan = &state->plan,
                               .in = &operands,
                               .o = sr_problem_stride(o, p, p->H, p->Dv),
-                              .turn = turn};
+                              .rope = rope};
     return state->kernel->feed(&call, state->memory, state->capacity, &state->carry);
 }
 
@@ -250,7 +251,7 @@ srnn_status srnn_state_feed(srnn_state *state, srnn_tensor o, const srnn_operand
     SR_TRY(sr_problem_check_operands(in, &state->plan.problem));
     SR_TRY(sr_problem_check_length(&state->plan.problem, state->position + T));
     SR_TRY(sr_state_reserve(state, state->position + T, NULL));
-    SR_TRY(sr_state_run(state, o, in, T, (sr_turn){0}));
+    SR_TRY(sr_state_run(state, o, in, T, (sr_rope_angles){0}));
     sr_state_advance(state, T);
     return SRNN_OK;
 }
@@ -259,18 +260,18 @@ int64_t srnn_state_position(const srnn_state *state) {
     return state->position;
 }
 
-bool srnn_state_is_fixed(const srnn_state *state) {
-    return state->kernel->fixed;
+bool srnn_state_is_recurrent(const srnn_state *state) {
+    return state->kernel->recurrent;
 }
 
 size_t srnn_state_bytes(const srnn_problem *problem, int64_t tokens) {
     srnn_problem p = *problem;
-    bool fixed;
+    bool recurrent;
     p.T = 1;
-    if (sr_problem_fill(&p) != SRNN_OK || choose_kind(&fixed, &p) != SRNN_OK || tokens < 0 ||
+    if (sr_problem_fill(&p) != SRNN_OK || choose_kind(&recurrent, &p) != SRNN_OK || tokens < 0 ||
         tokens > INT64_MAX / 8 / (p.D + p.Dv + 1) / p.B / p.Hkv)
         return SIZE_MAX;
-    const sr_state_kernel *kernel = p.device->attention->state(&p, fixed);
+    const sr_state_kernel *kernel = p.device->attention->state(&p, recurrent);
     srnn_plan plan = {.problem = p};
     sr_plan_fill_core(&plan);
     return kernel ? kernel->plain_bytes(&plan.core, tokens) : SIZE_MAX;
@@ -282,7 +283,7 @@ static saved_header header_of(const srnn_state *state) {
     const srnn_problem *p = &state->plan.problem;
     saved_header header = {.position = state->position,
                            .dtype = (int32_t)p->dtype,
-                           .fixed = state->kernel->fixed,
+                           .recurrent = state->kernel->recurrent,
                            .B = p->B,
                            .H = p->H,
                            .Hkv = p->Hkv,
@@ -357,7 +358,7 @@ static srnn_status check_saved(const srnn_state *state, const void *bytes, size_
                        expected.attention);
     if (header.position < 0 ||
         header.position >
-            (int64_t)(size / sizeof(float)) * (state->kernel->fixed ? INT32_MAX : 1) ||
+            (int64_t)(size / sizeof(float)) * (state->kernel->recurrent ? INT32_MAX : 1) ||
         size != saved_bytes(state, header.position))
         return SR_FAIL(SRNN_ERR_FORMAT, "a saved state at token %lld cannot have %zu bytes",
                        (long long)header.position, size);

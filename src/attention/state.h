@@ -12,11 +12,11 @@
 srnn_status sr_state_reserve(srnn_state *state, int64_t tokens, bool *moved);
 
 /* Whether a feed of T tokens can turn q and k itself. */
-bool sr_state_turns(const srnn_state *state, int T);
+bool sr_state_applies_rope(const srnn_state *state, int T);
 
 /* Starts the kernels for T tokens, for which there is room. `turn`: empty unless sr_state_turns. */
 srnn_status sr_state_run(srnn_state *state, srnn_tensor o, const srnn_operands *in, int T,
-                         sr_turn turn);
+                         sr_rope_angles rope);
 
 /* The host's count of tokens goes on. */
 void sr_state_advance(srnn_state *state, int T);

@@ -61,7 +61,7 @@ srnn_status sr_attention_check_values(const srnn_attention *a) {
     SR_TRY(check_words(a));
     SR_TRY(check_order(a));
     SR_TRY(check_count("short_conv", a->short_conv, SR_SHORT_CONV_MAX));
-    SR_TRY(check_count("front_tokens", a->front_tokens, SR_FRONT_TOKENS_MAX));
+    SR_TRY(check_count("prefix_tokens", a->prefix_tokens, SR_PREFIX_TOKENS_MAX));
     SR_TRY(check_count("pool", a->pool, SR_POOL_MAX));
     if (!isfinite(a->clamp) || a->clamp < 0)
         return SR_FAIL(SRNN_ERR_ARGUMENT, "attention: clamp is a positive number or none, not %g",

@@ -13,7 +13,7 @@ enum {
     SR_TAYLOR_ORDER_MAX = 170,
     SR_POWER_ORDER_MAX = 64,
     SR_SHORT_CONV_MAX = 64,
-    SR_FRONT_TOKENS_MAX = 1024,
+    SR_PREFIX_TOKENS_MAX = 1024,
     SR_POOL_MAX = 4096,
     SR_HEAD_SIZE_MAX = 256,  /* D, and Dv on GPUs; srnn_plan_create enforces it */
     SR_VALUE_SIZE_MAX = 512, /* Dv on the CPU, as published models have it */

@@ -3,17 +3,17 @@
 
 #include <string.h>
 
-static const sr_whole_model models[] = {
-    [SR_WHOLE_AVEY] = {"avey", "Avey (2506.11305) as published, which is not causal"},
-    [SR_WHOLE_AVEY_CAUSAL] = {"avey_causal", "Avey made causal: the previous chunk asks"},
+static const sr_named_model models[] = {
+    [SR_NAMED_AVEY] = {"avey", "Avey (2506.11305) as published, which is not causal"},
+    [SR_NAMED_AVEY_CAUSAL] = {"avey_causal", "Avey made causal: the previous chunk asks"},
 };
 
-const sr_whole_model *sr_whole_model_at(size_t index) {
+const sr_named_model *sr_named_model_at(size_t index) {
     return index < sizeof models / sizeof *models ? &models[index] : NULL;
 }
 
-const sr_whole_model *sr_whole_model_find(const char *name) {
-    for (size_t i = 0; sr_whole_model_at(i); i++)
+const sr_named_model *sr_named_model_find(const char *name) {
+    for (size_t i = 0; sr_named_model_at(i); i++)
         if (strcmp(models[i].name, name) == 0)
             return &models[i];
     return NULL;

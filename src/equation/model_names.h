@@ -4,19 +4,19 @@
 
 #include <stddef.h>
 
-typedef enum sr_whole {
-    SR_WHOLE_AVEY = 0,
-    SR_WHOLE_AVEY_CAUSAL,
-} sr_whole;
+typedef enum sr_named {
+    SR_NAMED_AVEY = 0,
+    SR_NAMED_AVEY_CAUSAL,
+} sr_named;
 
-typedef struct sr_whole_model {
+typedef struct sr_named_model {
     const char *name, *note;
-} sr_whole_model;
+} sr_named_model;
 
 /* In the order of sr_whole; NULL past the last. */
-const sr_whole_model *sr_whole_model_at(size_t index);
+const sr_named_model *sr_named_model_at(size_t index);
 
 /* NULL if no such model has this name. */
-const sr_whole_model *sr_whole_model_find(const char *name);
+const sr_named_model *sr_named_model_find(const char *name);
 
 #endif

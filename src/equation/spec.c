@@ -197,8 +197,8 @@ static srnn_status fail_name(place at) {
     size_t count = axis_names(words);
     for (size_t i = 0; i < FAMILIES; i++)
         words[count++] = families[i].name;
-    for (size_t i = 0; sr_whole_model_at(i); i++)
-        words[count++] = sr_whole_model_at(i)->name;
+    for (size_t i = 0; sr_named_model_at(i); i++)
+        words[count++] = sr_named_model_at(i)->name;
     for (size_t i = 0; srnn_variant_at(i) && count < sizeof words / sizeof *words; i++)
         words[count++] = srnn_variant_at(i)->name;
     if (sr_nearest_word(at.word, words, count))
@@ -240,7 +240,7 @@ static srnn_status parse_item(srnn_attention *a, uint64_t *seen, char *item, siz
     const int which = find_axis(item);
     const sr_axis *axis = which < 0 ? NULL : sr_axis_at((size_t)which);
     const bool key_alone = axis && axis->alone;
-    if (sr_whole_model_find(item))
+    if (sr_named_model_find(item))
         return SR_FAIL(SRNN_ERR_FORMAT,
                        "attention text, column %zu: '%s' is a whole model, not an attention: it "
                        "stands alone and for all layers, as in softrnn train --attention %s",

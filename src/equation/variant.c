@@ -111,7 +111,7 @@ static const srnn_variant variants[] = {
      {.short_conv = 4, .clamp = 5, .value_gate = true, .normaliser = ROW_LENGTH,
       .output_gate = SIGMOID, .norm = SRNN_NORM_LAYER}, ""},
     {"gated_softmax_plusplus_extratoks",
-     {.short_conv = 4, .front_tokens = 3, .clamp = 5, .value_gate = true,
+     {.short_conv = 4, .prefix_tokens = 3, .clamp = 5, .value_gate = true,
       .normaliser = ROW_LENGTH, .output_gate = SIGMOID, .norm = SRNN_NORM_LAYER}, ""},
     {"gated_softmax_decay",
      {.position = SRNN_POSITION_NONE, .clamp = 5, .decay = SRNN_DECAY_LEARNED, .value_gate = true,

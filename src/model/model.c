@@ -157,7 +157,7 @@ static srnn_status make_working(sr_model *model) {
     if (number != SRNN_F32) {
         model->working = NULL;
         SR_TRY(sr_device_allocate(model->backend->device, &model->working,
-                                  model->table.numbers * sr_number_bytes(number)));
+                                  model->table.numbers * sr_element_bytes(number)));
         SR_TRY(sr_model_narrow(model));
     }
     SR_TRY(sr_model_pointers_make(&model->master, model, model->weights, SRNN_F32));

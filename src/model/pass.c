@@ -39,7 +39,7 @@ struct sr_pass {
     float *d_x;                         /* (rows, C): the gradient of x, often d.wide */
     void *logits;                       /* (logit_rows, V), number type */
     int64_t logit_rows;
-    sr_tally *tally; /* of sr_pass_step; NULL: nobody counts */
+    sr_step_stats *stats; /* of sr_pass_step; NULL: nobody counts */
     float scale;
     sr_graph step; /* of sr_pass_step */
     void **memory; /* everything from the device, for freeing */
@@ -120,7 +120,7 @@ static srnn_status take_activations(sr_pass *pass) {
     if (!pass->setup.train)
         return SRNN_OK;
     SR_TRY(take(pass, &pass->scratch, scratch, 1));
-    const size_t number = sr_number_bytes(pass->backend->number);
+    const size_t number = sr_element_bytes(pass->backend->number);
     SR_TRY(take(pass, &pass->d_normed, (size_t)pass->rows * C, number));
     SR_TRY(take_floats(pass, &pass->d.wide, rows * C));
     pass->d_x = pass->d.wide;
@@ -137,7 +137,7 @@ static srnn_status take_activations(sr_pass *pass) {
 static srnn_status take_ends(sr_pass *pass) {
     const sr_model_config *c = &pass->model->config;
     const size_t rows = (size_t)pass->rows, C = (size_t)c->C;
-    const size_t number = sr_number_bytes(pass->backend->number);
+    const size_t number = sr_element_bytes(pass->backend->number);
     pass->logit_rows = pass->backend->logit_numbers / c->V / LOGIT_ROWS * LOGIT_ROWS;
     if (pass->logit_rows < LOGIT_ROWS)
         pass->logit_rows = LOGIT_ROWS;
@@ -452,8 +452,8 @@ static srnn_status gradients(void *context) {
     const int C = pass->model->config.C;
     SR_TRY(forward(pass));
     SR_TRY(head_gradients(pass));
-    if (pass->tally)
-        SR_TRY(backend->tally_losses(backend, pass->tally, pass->losses, NULL, pass->targets,
+    if (pass->stats)
+        SR_TRY(backend->stats_losses(backend, pass->stats, pass->losses, NULL, pass->targets,
                                      pass->rows));
     SR_TRY(
         sr_device_zero(backend->device, pass->d_x, (size_t)pass->rows * (size_t)C * sizeof(float)));
@@ -473,16 +473,16 @@ srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
     SR_TRY(check_train(pass));
     SR_TRY(load(pass, ids, targets));
     pass->scale = (float)scale;
-    pass->tally = NULL;
+    pass->stats = NULL;
     SR_TRY(gradients(pass));
     return losses_out(pass, losses);
 }
 
-srnn_status sr_pass_step(sr_pass *pass, sr_tally *tally, const int32_t *ids, const int32_t *targets,
-                         double scale) {
+srnn_status sr_pass_step(sr_pass *pass, sr_step_stats *stats, const int32_t *ids,
+                         const int32_t *targets, double scale) {
     SR_TRY(check_train(pass));
     SR_TRY(load(pass, ids, targets));
     pass->scale = (float)scale;
-    pass->tally = tally;
+    pass->stats = stats;
     return sr_device_repeat(pass->backend->device, &pass->step, gradients, pass);
 }

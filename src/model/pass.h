@@ -56,8 +56,8 @@ srnn_status sr_pass_gradients(sr_pass *pass, float *losses, const int32_t *ids,
 /* The same for a step of training: losses and hits go to the tally (device memory), nothing comes
  * back to the host, and nothing waits. Tally and scale are the same in every call of one pass, because
  * the first one is recorded where the device can do that. */
-srnn_status sr_pass_step(sr_pass *pass, sr_tally *tally, const int32_t *ids, const int32_t *targets,
-                         double scale);
+srnn_status sr_pass_step(sr_pass *pass, sr_step_stats *stats, const int32_t *ids,
+                         const int32_t *targets, double scale);
 
 /* The gradients: an arena laid out by the model's table, in backend memory. NULL unless train. */
 float *sr_pass_gradient(sr_pass *pass);

@@ -50,7 +50,7 @@ static int state_count(const sr_session *session) {
 static srnn_status take_all(sr_session *session) {
     const sr_model_config *c = &session->model->config;
     const size_t B = (size_t)session->setup.B, rows = B * (size_t)session->setup.T;
-    const size_t C = (size_t)c->C, number = sr_number_bytes(session->backend->number);
+    const size_t C = (size_t)c->C, number = sr_element_bytes(session->backend->number);
     size_t saved = 0;
     void *memory;
     for (int layer = 0; layer < state_count(session); layer++) {
@@ -151,10 +151,10 @@ srnn_status sr_session_reset(sr_session *session) {
     return SRNN_OK;
 }
 
-srnn_status sr_session_make_room(sr_session *session, int64_t tokens) {
+srnn_status sr_session_grow(sr_session *session, int64_t tokens) {
     for (int layer = 0; layer < state_count(session); layer++) {
         bool moved;
-        SR_TRY(sr_layer_state_make_room(session->states[layer], tokens, &moved));
+        SR_TRY(sr_layer_state_grow(session->states[layer], tokens, &moved));
         if (moved)
             sr_device_forget(session->backend->device, &session->one);
     }
@@ -285,7 +285,7 @@ static srnn_status feed(void *context) {
         SR_TRY(norm_all(session));
         SR_TRY(logits_after(session, session->T - 1));
     }
-    return session->backend->largest(session->backend, session->chosen, logits_of(session));
+    return session->backend->argmax(session->backend, session->chosen, logits_of(session));
 }
 
 static void advance(sr_session *session) {
@@ -342,8 +342,8 @@ srnn_status sr_session_feed_chosen(sr_session *session, int32_t *next) {
     const size_t bytes = (size_t)session->setup.B * sizeof *next;
     SR_TRY(check_fed(session));
     SR_TRY(reserve(session, 1));
-    SR_TRY(backend->follow(backend, session->ids, session->positions, session->chosen,
-                           (int32_t)session->position, session->setup.B));
+    SR_TRY(backend->next_inputs(backend, session->ids, session->positions, session->chosen,
+                                (int32_t)session->position, session->setup.B));
     if (!sr_session_runs_ahead(session)) {
         SR_TRY(sr_device_copy_out(device, next, session->ids, bytes));
         return start_loaded(session);
@@ -381,7 +381,7 @@ srnn_status sr_session_feed_all(sr_session *session, float *logits, const int32_
         SR_TRY(logits_after(session, t));
         SR_TRY(fetch_logits(session, logits + (size_t)t * V, (size_t)T * V));
     }
-    return session->backend->largest(session->backend, session->chosen, logits_of(session));
+    return session->backend->argmax(session->backend, session->chosen, logits_of(session));
 }
 
 int64_t sr_session_position(const sr_session *session) {
@@ -395,9 +395,9 @@ size_t sr_session_state_bytes(const sr_session *session) {
     return bytes;
 }
 
-bool sr_session_is_fixed(const sr_session *session) {
+bool sr_session_is_recurrent(const sr_session *session) {
     for (int layer = 0; layer < state_count(session); layer++)
-        if (!srnn_state_is_fixed(sr_layer_state_attention(session->states[layer])))
+        if (!srnn_state_is_recurrent(sr_layer_state_attention(session->states[layer])))
             return false;
     return !session->avey;
 }

@@ -21,7 +21,7 @@ void sr_session_free(sr_session *session);
 srnn_status sr_session_reset(sr_session *session);
 
 /* Finds room for so many tokens at once where states grow with the text; without this they move as it goes on. */
-srnn_status sr_session_make_room(sr_session *session, int64_t tokens);
+srnn_status sr_session_grow(sr_session *session, int64_t tokens);
 
 /* Where a device repeats what was recorded, has a step of one token recorded before the text begins: what comes first would
  * else be slower than the rest. For texts of two tokens or more. Nothing else changes, and nothing happens behind the first
@@ -50,6 +50,6 @@ srnn_status sr_session_feed_all(sr_session *session, float *logits, const int32_
 /* Tokens fed since the start; bytes of all states now; whether none of them grows. */
 int64_t sr_session_position(const sr_session *session);
 size_t sr_session_state_bytes(const sr_session *session);
-bool sr_session_is_fixed(const sr_session *session);
+bool sr_session_is_recurrent(const sr_session *session);
 
 #endif

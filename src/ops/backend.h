@@ -82,7 +82,7 @@ typedef struct sr_norm_linear {
     const sr_rope *rope; /* of the first heads * D columns of the products; NULL: none */
 
     /* Not NULL: what would turn in a step of its own is left to the caller, and this says whether it was turned. */
-    bool *turned;
+    bool *rope_applied;
 } sr_norm_linear;
 
 /* Depthwise causal convolution over the tokens of a document, then SiLU. */
@@ -101,7 +101,7 @@ typedef struct sr_short_conv {
 } sr_short_conv;
 
 /* One step's numbers, in device memory: the host writes it before the step and reads it after. */
-typedef struct sr_tally {
+typedef struct sr_step_stats {
     double loss;          /* sum over the targets */
     double squares;       /* sum of squares of the gradient */
     double learning_rate; /* written by the host */
@@ -110,7 +110,7 @@ typedef struct sr_tally {
     int64_t hits;         /* targets with the largest logit */
     int64_t updates;      /* that AdamW has made */
     int64_t applied;      /* 0: loss or gradient was not finite, so nothing was changed */
-} sr_tally;
+} sr_step_stats;
 
 typedef struct sr_number_range {
     int64_t first, end;
@@ -191,11 +191,11 @@ struct sr_backend {
 
     /* ---- out[r] = the column of the largest number of row r, the first of equals; never that of a NaN while there
      * is a number */
-    srnn_status (*largest)(sr_backend *backend, int32_t *out, sr_matrix x);
+    srnn_status (*argmax)(sr_backend *backend, int32_t *out, sr_matrix x);
 
     /* ---- what was chosen is read next: ids[r] = chosen[r], positions[r] = position, of `rows` sequences */
-    srnn_status (*follow)(sr_backend *backend, int32_t *ids, int32_t *positions,
-                          const int32_t *chosen, int32_t position, int64_t rows);
+    srnn_status (*next_inputs)(sr_backend *backend, int32_t *ids, int32_t *positions,
+                               const int32_t *chosen, int32_t position, int64_t rows);
 
     /* ---- short convolution, number type */
     srnn_status (*short_conv_forward)(sr_backend *backend, sr_matrix out,
@@ -221,16 +221,17 @@ struct sr_backend {
                                  sr_matrix logits, const int32_t *targets, float scale);
 
     /* ---- the step's tally: adds losses and hits (or NULL) of rows; squares = sum of x^2 */
-    srnn_status (*tally_losses)(sr_backend *backend, sr_tally *tally, const float *losses,
+    srnn_status (*stats_losses)(sr_backend *backend, sr_step_stats *stats, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows);
-    srnn_status (*tally_squares)(sr_backend *backend, sr_tally *tally, const float *x, int64_t n);
+    srnn_status (*stats_squares)(sr_backend *backend, sr_step_stats *stats, const float *x,
+                                 int64_t n);
     /* units[i] = the sum of squares of the i-th SR_SQUARES_UNIT numbers of x (n); units in host
      * memory. NULL where squares are not summed by units. */
     srnn_status (*unit_squares)(sr_backend *backend, double *units, const float *x, int64_t n);
 
     /* ---- an update by the tally's learning rate, if its loss and gradient are finite; sets
      * gradient_norm, applied and updates */
-    srnn_status (*adamw)(sr_backend *backend, sr_tally *tally, const sr_adamw *adamw);
+    srnn_status (*adamw)(sr_backend *backend, sr_step_stats *stats, const sr_adamw *adamw);
 };
 
 /* How the numbers of a run are computed. */

@@ -5,7 +5,7 @@
 #include "device/device.h"
 
 srnn_status sr_matrix_fetch(float *out, srnn_device *device, sr_matrix m) {
-    const size_t count = (size_t)(m.rows * m.columns), bytes = sr_number_bytes(m.dtype);
+    const size_t count = (size_t)(m.rows * m.columns), bytes = sr_element_bytes(m.dtype);
     /* Narrower numbers are read into the upper half, and then spread from the first on. */
     char *raw = (char *)out + count * (sizeof *out - bytes);
     SR_TRY(sr_device_copy_out(device, raw, m.data, count * bytes));

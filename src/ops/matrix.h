@@ -14,7 +14,7 @@ typedef struct sr_matrix {
 } sr_matrix;
 
 static inline void *sr_number_at(void *data, int64_t index, srnn_dtype dtype) {
-    return data ? (char *)data + index * (int64_t)sr_number_bytes(dtype) : NULL;
+    return data ? (char *)data + index * (int64_t)sr_element_bytes(dtype) : NULL;
 }
 
 /* A whole matrix whose rows follow each other. */

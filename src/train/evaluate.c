@@ -28,7 +28,7 @@ static srnn_status numbers(void *out, size_t count, size_t size) {
 
 static srnn_status evaluator_open(evaluator *e, sr_model *model, int B, int T) {
     const sr_pass_setup setup = {.B = B, .T = T};
-    *e = (evaluator){.T = T, .front = sr_model_config_front_tokens(&model->config)};
+    *e = (evaluator){.T = T, .front = sr_model_config_prefix_tokens(&model->config)};
     SR_TRY(sr_pass_create(&e->pass, model, &setup));
     e->positions = (int64_t)B * T;
     const size_t positions = (size_t)e->positions;
@@ -111,12 +111,12 @@ static srnn_status count_bytes(byte_count *c, int64_t *bytes, const evaluator *e
     return SRNN_OK;
 }
 
-static srnn_status add_source(sr_turns *turns, evaluator *e, byte_count *c,
+static srnn_status add_source(sr_evaluation_parts *turns, evaluator *e, byte_count *c,
                               const sr_evaluation_rows *rows) {
     const sr_source *source = rows->source;
     for (int64_t i = 0; i < rows->batches; i++) {
         sr_evaluation *result;
-        SR_TRY(sr_turns_next(turns, &result));
+        SR_TRY(sr_evaluation_parts_next(turns, &result));
         if (!result)
             continue;
         sr_batch batch = {
@@ -136,15 +136,15 @@ srnn_status sr_evaluate_source(sr_evaluation *result, sr_model *model,
                                const sr_evaluation_rows *rows) {
     evaluator e;
     byte_count c = {.tokenizer = rows->tokenizer};
-    sr_turns turns = {.ranks = result->ranks};
+    sr_evaluation_parts turns = {.ranks = result->ranks};
     srnn_status status = evaluator_open(&e, model, rows->B, rows->source->T);
     if (status == SRNN_OK && rows->tokenizer)
         status = sr_decoder_create(&c.decoder, rows->tokenizer);
     if (status == SRNN_OK)
         status = add_source(&turns, &e, &c, rows);
     if (status == SRNN_OK)
-        status = sr_turns_end(&turns, result);
-    sr_turns_free(&turns);
+        status = sr_evaluation_parts_end(&turns, result);
+    sr_evaluation_parts_free(&turns);
     sr_decoder_free(c.decoder);
     sr_bytes_free(&c.text);
     evaluator_close(&e);
@@ -194,7 +194,7 @@ srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_to
                              const sr_bytes *text, int B, int T) {
     sr_tokens tokens = {0};
     evaluator e = {0};
-    sr_turns turns = {.ranks = result->ranks};
+    sr_evaluation_parts turns = {.ranks = result->ranks};
     srnn_status status = encode(&tokens, tokenizer, text->data, text->count);
     if (status == SRNN_OK && tokens.count < 2)
         status =
@@ -207,13 +207,13 @@ srnn_status sr_evaluate_text(sr_evaluation *result, sr_model *model, const sr_to
     for (size_t next = 0; status == SRNN_OK && next + 1 < tokens.count;) {
         sr_evaluation *mine;
         next = fill_rows(&e, &tokens, next);
-        status = sr_turns_next(&turns, &mine);
+        status = sr_evaluation_parts_next(&turns, &mine);
         if (status == SRNN_OK && mine)
             status = add_batch(mine, &e);
     }
     if (status == SRNN_OK)
-        status = sr_turns_end(&turns, result);
-    sr_turns_free(&turns);
+        status = sr_evaluation_parts_end(&turns, result);
+    sr_evaluation_parts_free(&turns);
     result->bytes += (int64_t)text->count;
     evaluator_close(&e);
     sr_tokens_free(&tokens);
@@ -244,7 +244,7 @@ typedef struct guess {
 static srnn_status judge(sr_evaluation *result, sr_model *model, const guess *g) {
     sr_evaluation word = {0};
     evaluator e;
-    const int front = sr_model_config_front_tokens(&model->config);
+    const int front = sr_model_config_prefix_tokens(&model->config);
     srnn_status status = evaluator_open(&e, model, 1, front + (int)g->tokens.count - 1);
     if (status == SRNN_OK) {
         (void)fill_rows(&e, &g->tokens, 0);
@@ -297,7 +297,7 @@ static void cut_context(guess *g, size_t count) {
 /* Makes the tokens fit the model, which does not read the last one; *skip: they are to be left. */
 static srnn_status fit(sr_evaluation *result, guess *g, bool *skip, sr_long_text longer,
                        const sr_model_config *config) {
-    const size_t room = (size_t)(config->positions - sr_model_config_front_tokens(config)) + 1;
+    const size_t room = (size_t)(config->positions - sr_model_config_prefix_tokens(config)) + 1;
     const size_t least = g->tokens.count - g->context + 1 + (sr_tokenizer_bos(g->tokenizer) >= 0);
     *skip = false;
     if (g->tokens.count <= room)

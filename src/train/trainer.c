@@ -8,10 +8,10 @@
 #include <stdlib.h>
 
 /* The losses of one batch of a step. */
-typedef struct sr_batch_tally {
+typedef struct sr_batch_stats {
     double loss;
     int64_t targets, hits;
-} sr_batch_tally;
+} sr_batch_stats;
 
 /* Tokens of a batch, in host memory. */
 typedef struct token_batch {
@@ -33,13 +33,13 @@ struct sr_trainer {
     sr_device_shares *device_shares; /* of ranks on GPUs; NULL: there are none */
     sr_masters *masters;             /* NULL: the model has its own */
     sr_share all;                    /* what this rank keeps without either */
-    sr_tally *decided;               /* device memory, of device shares */
-    sr_batch_tally *batches;         /* (ranks, rounds), of shares */
+    sr_step_stats *decided;          /* device memory, of device shares */
+    sr_batch_stats *batches;         /* (ranks, rounds), of shares */
     sr_moments moments;
     token_batch batch;          /* what is computed with */
     token_batch next;           /* what is read while a GPU computes */
     float *losses;              /* (B, T), of validation */
-    sr_tally *tally;            /* device memory */
+    sr_step_stats *stats;       /* device memory */
     sr_graph update;            /* of the weights */
     sr_number_range *undecayed; /* (undecayed_count) without weight decay */
     size_t undecayed_count;
@@ -170,8 +170,8 @@ static srnn_status fill(sr_trainer *trainer) {
     if (!s->decay_all)
         trainer->undecayed_count =
             sr_tensor_table_undecayed(trainer->undecayed, &trainer->model->table);
-    SR_TRY(sr_device_allocate(trainer->backend->device, &memory, sizeof(sr_tally)));
-    trainer->tally = memory;
+    SR_TRY(sr_device_allocate(trainer->backend->device, &memory, sizeof(sr_step_stats)));
+    trainer->stats = memory;
     SR_TRY(take_moment(trainer, &trainer->moments.mean));
     return take_moment(trainer, &trainer->moments.square);
 }
@@ -201,7 +201,7 @@ void sr_trainer_free(sr_trainer *trainer) {
         return;
     srnn_device *device = trainer->backend->device;
     sr_device_forget(device, &trainer->update);
-    sr_device_release(device, trainer->tally);
+    sr_device_release(device, trainer->stats);
     sr_device_release(device, trainer->decided);
     sr_device_release(device, trainer->moments.mean);
     sr_device_release(device, trainer->moments.square);
@@ -248,7 +248,7 @@ size_t sr_trainer_bytes(const sr_trainer *trainer) {
         (size_t)model->config.positions * (size_t)sr_model_config_rope_width(&model->config);
     const size_t working = model->working == model->weights
                                ? 0
-                               : model->table.numbers * sr_number_bytes(model->backend->number);
+                               : model->table.numbers * sr_element_bytes(model->backend->number);
     const size_t shares = trainer->device_shares ? sr_device_shares_bytes(trainer->device_shares)
                           : trainer->shares      ? sr_shares_bytes(trainer->shares)
                                                  : 0;
@@ -268,7 +268,7 @@ static srnn_status read_tokens(const sr_trainer *trainer, token_batch *to, const
                        source->T, trainer->settings.T);
     SR_TRY(sr_source_batch(source, &batch, split, number));
     if (!source->exact)
-        sr_batch_front(&batch, source->T, sr_model_config_front_tokens(&trainer->model->config));
+        sr_batch_front(&batch, source->T, sr_model_config_prefix_tokens(&trainer->model->config));
     to->documents = batch.documents;
     to->number = number;
     to->source = split == SR_SPLIT_TRAIN ? source : NULL;
@@ -336,36 +336,36 @@ static srnn_status update(void *context) {
     sr_backend *backend = trainer->backend;
     const float *gradient = sr_pass_gradient(trainer->pass);
     const sr_adamw adamw = adamw_of(trainer, &trainer->all, gradient);
-    SR_TRY(backend->tally_squares(backend, trainer->tally, gradient, adamw.n));
-    return backend->adamw(backend, trainer->tally, &adamw);
+    SR_TRY(backend->stats_squares(backend, trainer->stats, gradient, adamw.n));
+    return backend->adamw(backend, trainer->stats, &adamw);
 }
 
-static sr_step step_of(const sr_tally *tally) {
-    return (sr_step){.loss = tally->loss / (double)(tally->targets > 0 ? tally->targets : 1),
-                     .gradient_norm = tally->gradient_norm,
-                     .learning_rate = tally->learning_rate,
-                     .targets = tally->targets,
-                     .applied = tally->applied != 0};
+static sr_step step_of(const sr_step_stats *stats) {
+    return (sr_step){.loss = stats->loss / (double)(stats->targets > 0 ? stats->targets : 1),
+                     .gradient_norm = stats->gradient_norm,
+                     .learning_rate = stats->learning_rate,
+                     .targets = stats->targets,
+                     .applied = stats->applied != 0};
 }
 
 static srnn_status compute(sr_trainer *trainer, const sr_source *source, int64_t batch) {
     SR_TRY(read_batch(trainer, source, SR_SPLIT_TRAIN, batch));
-    return sr_pass_step(trainer->pass, trainer->tally, trainer->batch.ids, trainer->batch.targets,
+    return sr_pass_step(trainer->pass, trainer->stats, trainer->batch.ids, trainer->batch.targets,
                         1.0 / nominal_targets(&trainer->settings));
 }
 
 /* All batches of a step, one after the other, and the update. */
-static srnn_status step_alone(sr_trainer *trainer, sr_tally *tally, const sr_source *source,
+static srnn_status step_alone(sr_trainer *trainer, sr_step_stats *stats, const sr_source *source,
                               int64_t step) {
     srnn_device *device = trainer->backend->device;
     const int count = trainer->settings.accumulate;
-    SR_TRY(sr_device_copy_in(device, trainer->tally, tally, sizeof *tally));
+    SR_TRY(sr_device_copy_in(device, trainer->stats, stats, sizeof *stats));
     SR_TRY(sr_pass_zero_gradient(trainer->pass));
     for (int i = 0; i < count; i++)
         SR_TRY(compute(trainer, source, (step - 1) * count + i));
     SR_TRY(sr_device_repeat(device, &trainer->update, update, trainer));
     read_ahead(trainer, source, step * count);
-    return sr_device_copy_out(device, tally, trainer->tally, sizeof *tally);
+    return sr_device_copy_out(device, stats, trainer->stats, sizeof *stats);
 }
 
 /* ---- a step of ranks on GPUs: nothing of it waits for the host */
@@ -380,16 +380,16 @@ static srnn_status update_device_shares(void *context) {
     size_t count;
     const sr_share *own = sr_device_shares_own(shares, &count);
     SR_TRY(
-        backend->tally_squares(backend, trainer->tally, sum, sr_device_shares_own_numbers(shares)));
-    SR_TRY(sr_device_shares_tally(shares, trainer->tally));
+        backend->stats_squares(backend, trainer->stats, sum, sr_device_shares_own_numbers(shares)));
+    SR_TRY(sr_device_shares_stats(shares, trainer->stats));
     for (size_t i = 0; i < count; i++) {
         const sr_adamw adamw = adamw_of(trainer, &own[i], sum);
-        SR_TRY(sr_device_copy(backend->device, trainer->decided, trainer->tally,
-                              sizeof *trainer->tally));
+        SR_TRY(sr_device_copy(backend->device, trainer->decided, trainer->stats,
+                              sizeof *trainer->stats));
         SR_TRY(backend->adamw(backend, trainer->decided, &adamw));
     }
     SR_TRY(
-        sr_device_copy(backend->device, trainer->tally, trainer->decided, sizeof *trainer->tally));
+        sr_device_copy(backend->device, trainer->stats, trainer->decided, sizeof *trainer->stats));
     if (!sr_trainer_splits(trainer))
         return SRNN_OK;
     SR_TRY(sr_device_shares_gather(shares, trainer->model->working, backend->number));
@@ -397,14 +397,14 @@ static srnn_status update_device_shares(void *context) {
 }
 
 /* Batch j is rank j's modulo their number, as on CPUs. */
-static srnn_status step_on_devices(sr_trainer *trainer, sr_tally *tally, const sr_source *source,
-                                   int64_t step) {
+static srnn_status step_on_devices(sr_trainer *trainer, sr_step_stats *stats,
+                                   const sr_source *source, int64_t step) {
     srnn_device *device = trainer->backend->device;
     sr_ranks *ranks = trainer->ranks;
     const int batches = trainer->settings.accumulate;
     bool sent = false;
     sr_device_shares_begin(trainer->device_shares);
-    SR_TRY(sr_device_copy_in(device, trainer->tally, tally, sizeof *tally));
+    SR_TRY(sr_device_copy_in(device, trainer->stats, stats, sizeof *stats));
     SR_TRY(sr_pass_zero_gradient(trainer->pass));
     for (int i = ranks->rank; i < batches; i += ranks->count) {
         SR_TRY(compute(trainer, source, (step - 1) * batches + i));
@@ -414,21 +414,21 @@ static srnn_status step_on_devices(sr_trainer *trainer, sr_tally *tally, const s
         SR_TRY(sr_device_shares_finish(trainer->device_shares));
     SR_TRY(sr_device_repeat(device, &trainer->update, update_device_shares, trainer));
     SR_TRY(sr_device_shares_wait(trainer->device_shares));
-    return sr_device_copy_out(device, tally, trainer->tally, sizeof *tally);
+    return sr_device_copy_out(device, stats, trainer->stats, sizeof *stats);
 }
 
 /* ---- a step of several batches, of one rank or of many */
 
 /* This rank's batch of a round: its gradient from zero, its losses on their own. */
-static srnn_status compute_one(sr_trainer *trainer, sr_batch_tally *result, const sr_source *source,
+static srnn_status compute_one(sr_trainer *trainer, sr_batch_stats *result, const sr_source *source,
                                int64_t batch) {
     srnn_device *device = trainer->backend->device;
-    sr_tally tally = {0};
-    SR_TRY(sr_device_copy_in(device, trainer->tally, &tally, sizeof tally));
+    sr_step_stats stats = {0};
+    SR_TRY(sr_device_copy_in(device, trainer->stats, &stats, sizeof stats));
     SR_TRY(sr_pass_zero_gradient(trainer->pass));
     SR_TRY(compute(trainer, source, batch));
-    SR_TRY(sr_device_copy_out(device, &tally, trainer->tally, sizeof tally));
-    *result = (sr_batch_tally){tally.loss, tally.targets, tally.hits};
+    SR_TRY(sr_device_copy_out(device, &stats, trainer->stats, sizeof stats));
+    *result = (sr_batch_stats){stats.loss, stats.targets, stats.hits};
     return SRNN_OK;
 }
 
@@ -447,53 +447,53 @@ static srnn_status compute_rounds(sr_trainer *trainer, const sr_source *source, 
 }
 
 /* The losses of all batches, in their order. */
-static srnn_status add_tallies(sr_trainer *trainer, sr_tally *tally) {
+static srnn_status add_tallies(sr_trainer *trainer, sr_step_stats *stats) {
     const int count = trainer->ranks->count, rounds = rounds_of(trainer);
     SR_TRY(sr_ranks_gather(trainer->ranks, trainer->batches,
                            (size_t)rounds * sizeof *trainer->batches));
     for (int batch = 0; batch < trainer->settings.accumulate; batch++) {
-        const sr_batch_tally *one = &trainer->batches[batch % count * rounds + batch / count];
-        tally->loss += one->loss;
-        tally->targets += one->targets;
-        tally->hits += one->hits;
+        const sr_batch_stats *one = &trainer->batches[batch % count * rounds + batch / count];
+        stats->loss += one->loss;
+        stats->targets += one->targets;
+        stats->hits += one->hits;
     }
     return SRNN_OK;
 }
 
 /* Every share is decided upon anew, by the same numbers. */
-static srnn_status update_shares(sr_trainer *trainer, sr_tally *tally) {
+static srnn_status update_shares(sr_trainer *trainer, sr_step_stats *stats) {
     sr_backend *backend = trainer->backend;
     size_t count;
     const sr_share *shares = sr_shares_own(trainer->shares, &count);
-    sr_tally decided = *tally;
+    sr_step_stats decided = *stats;
     for (size_t i = 0; i < count; i++) {
         const sr_adamw adamw = adamw_of(trainer, &shares[i], sr_shares_sum(trainer->shares));
-        decided = *tally;
+        decided = *stats;
         SR_TRY(backend->adamw(backend, &decided, &adamw));
     }
-    *tally = decided;
-    return tally->applied ? sr_shares_spread(trainer->shares, trainer->model->weights) : SRNN_OK;
+    *stats = decided;
+    return stats->applied ? sr_shares_spread(trainer->shares, trainer->model->weights) : SRNN_OK;
 }
 
-static srnn_status step_shared(sr_trainer *trainer, sr_tally *tally, const sr_source *source,
+static srnn_status step_shared(sr_trainer *trainer, sr_step_stats *stats, const sr_source *source,
                                int64_t step) {
     SR_TRY(compute_rounds(trainer, source, step));
-    SR_TRY(add_tallies(trainer, tally));
-    SR_TRY(sr_shares_squares(trainer->shares, &tally->squares));
-    return update_shares(trainer, tally);
+    SR_TRY(add_tallies(trainer, stats));
+    SR_TRY(sr_shares_squares(trainer->shares, &stats->squares));
+    return update_shares(trainer, stats);
 }
 
 srnn_status sr_trainer_step(sr_trainer *trainer, sr_step *result, const sr_source *source,
                             int64_t step) {
     const sr_trainer_settings *s = &trainer->settings;
-    sr_tally tally = {.learning_rate = s->learning_rate * sr_schedule_rate(&s->schedule, step),
-                      .updates = trainer->moments.updates};
+    sr_step_stats stats = {.learning_rate = s->learning_rate * sr_schedule_rate(&s->schedule, step),
+                           .updates = trainer->moments.updates};
     *result = (sr_step){0};
-    SR_TRY(trainer->device_shares ? step_on_devices(trainer, &tally, source, step)
-           : trainer->shares      ? step_shared(trainer, &tally, source, step)
-                                  : step_alone(trainer, &tally, source, step));
-    trainer->moments.updates = tally.updates;
-    *result = step_of(&tally);
+    SR_TRY(trainer->device_shares ? step_on_devices(trainer, &stats, source, step)
+           : trainer->shares      ? step_shared(trainer, &stats, source, step)
+                                  : step_alone(trainer, &stats, source, step));
+    trainer->moments.updates = stats.updates;
+    *result = step_of(&stats);
     return SRNN_OK;
 }
 
@@ -517,9 +517,9 @@ static double mean(double sum, int64_t count) {
 }
 
 /* One batch of the validation split. */
-static srnn_status validate_batch(sr_trainer *trainer, sr_batch_tally *result,
+static srnn_status validate_batch(sr_trainer *trainer, sr_batch_stats *result,
                                   const sr_source *source, int64_t batch) {
-    *result = (sr_batch_tally){0};
+    *result = (sr_batch_stats){0};
     SR_TRY(read_batch(trainer, source, SR_SPLIT_VALIDATION, batch));
     SR_TRY(sr_pass_evaluate(trainer->pass, trainer->losses, &result->hits, trainer->batch.ids,
                             trainer->batch.targets));
@@ -529,14 +529,14 @@ static srnn_status validate_batch(sr_trainer *trainer, sr_batch_tally *result,
 
 /* Ranks take turns with the batches; `all` is (ranks, rounds). */
 static srnn_status validate_all(sr_trainer *trainer, sr_validation *result, const sr_source *source,
-                                sr_batch_tally *all, int64_t rounds) {
+                                sr_batch_stats *all, int64_t rounds) {
     sr_ranks *ranks = trainer->ranks;
-    sr_batch_tally sum = {0};
+    sr_batch_stats sum = {0};
     for (int64_t i = ranks->rank; i < result->batches; i += ranks->count)
         SR_TRY(validate_batch(trainer, &all[ranks->rank * rounds + i / ranks->count], source, i));
     SR_TRY(sr_ranks_gather(ranks, all, (size_t)rounds * sizeof *all));
     for (int64_t i = 0; i < result->batches; i++) {
-        const sr_batch_tally *one = &all[i % ranks->count * rounds + i / ranks->count];
+        const sr_batch_stats *one = &all[i % ranks->count * rounds + i / ranks->count];
         result->losses[i] = mean(one->loss, one->targets);
         sum.loss += one->loss;
         sum.targets += one->targets;
@@ -551,7 +551,7 @@ srnn_status sr_trainer_validate(sr_trainer *trainer, sr_validation *result,
                                 const sr_source *source) {
     const int64_t count = trainer->ranks->count, rounds = (result->batches + count - 1) / count;
     void *memory;
-    SR_TRY(sr_alloc_zero(&memory, (size_t)(count * rounds), sizeof(sr_batch_tally)));
+    SR_TRY(sr_alloc_zero(&memory, (size_t)(count * rounds), sizeof(sr_batch_stats)));
     const srnn_status status = validate_all(trainer, result, source, memory, rounds);
     free(memory);
     return status;

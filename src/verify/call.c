@@ -23,12 +23,12 @@ static void list_arrays(call_array *arrays, attention_call *call) {
     const srnn_problem *p = &call->problem;
     call_arrays *host = &call->host, *device = &call->device;
     const sr_shape output = sr_output_shape(p);
-    const size_t output_bytes = (size_t)sr_shape_numbers(&output) * sr_number_bytes(p->dtype);
+    const size_t output_bytes = (size_t)sr_shape_numbers(&output) * sr_element_bytes(p->dtype);
     for (int which = 0; which < SR_OPERANDS; which++) {
         const sr_shape shape = sr_operand_shape((sr_operand)which, p);
         const size_t bytes = sr_operand_used((sr_operand)which, &p->attention)
                                  ? (size_t)sr_shape_numbers(&shape) *
-                                       sr_number_bytes(sr_operand_dtype((sr_operand)which, p))
+                                       sr_element_bytes(sr_operand_dtype((sr_operand)which, p))
                                  : 0;
         arrays[which] = (call_array){&host->operand[which], &device->operand[which], bytes};
         arrays[ENTERING + which] =

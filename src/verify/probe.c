@@ -192,7 +192,7 @@ static float draw(const srnn_attention *a, sr_operand which, uint64_t seed, int6
 enum { PERIOD = 1 << 20 };
 
 static void repeat(void *numbers, srnn_dtype dtype, int64_t elements) {
-    const size_t size = sr_number_bytes(dtype);
+    const size_t size = sr_element_bytes(dtype);
     for (int64_t done = PERIOD; done < elements; done += PERIOD)
         memcpy((char *)numbers + (size_t)done * size, numbers,
                (size_t)(elements - done < PERIOD ? elements - done : PERIOD) * size);
@@ -244,7 +244,7 @@ srnn_status probe_copy(attention_call *run, const srnn_problem *problem,
 static srnn_tensor from_position(const srnn_problem *p, void *array, const sr_shape *shape, int t) {
     const int64_t width = shape->rank == 4 ? shape->sizes[3] : 1;
     return (srnn_tensor){.data =
-                             (char *)array + (size_t)t * (size_t)width * sr_number_bytes(p->dtype),
+                             (char *)array + (size_t)t * (size_t)width * sr_element_bytes(p->dtype),
                          .batch = shape->sizes[1] * p->T * width,
                          .head = p->T * width,
                          .time = width};
@@ -509,7 +509,7 @@ double probe_plain_limit(double plain_error) {
 
 /* Axes that belong to the layer around the equation. */
 static bool outside(const sr_axis *axis) {
-    return strcmp(axis->name, "short_conv") == 0 || strcmp(axis->name, "front_tokens") == 0;
+    return strcmp(axis->name, "short_conv") == 0 || strcmp(axis->name, "prefix_tokens") == 0;
 }
 
 /* Half of the time the default, else any value. */

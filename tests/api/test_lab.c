@@ -147,7 +147,7 @@ static void a_model_says_what_it_is(void **state) {
     ok(srnl_model_load(&model, run_folder, NULL, 1, false));
     assert_int_equal(srnl_model_vocabulary(model), V);
     assert_int_equal(srnl_model_layers(model), 2);
-    assert_int_equal(srnl_model_front_tokens(model), 0);
+    assert_int_equal(srnl_model_prefix_tokens(model), 0);
     assert_true(srnl_model_positions(model) >= T);
     assert_true(srnl_model_parameters(model) > 0);
     srnn_attention attention, expected;
@@ -233,7 +233,7 @@ static void logits_losses_and_sessions_agree(void **state) {
         assert_true(fabs((double)losses[i / T][i % T] - expected) < 1e-4);
     }
     ok(srnl_session_create(&session, model, 2));
-    assert_true(srnl_session_is_fixed(session)); /* order:2 is an RNN */
+    assert_true(srnl_session_is_recurrent(session)); /* order:2 is an RNN */
     for (int at = 0; at < T; at += 7) {
         const int count = T - at < 7 ? T - at : 7;
         for (int b = 0; b < 2; b++)

@@ -112,7 +112,7 @@ static void check_first_token(sr_backend *cpu, bool begin) {
     int32_t ids[MOST] = {0};
     int count = FRONT;
     sr_tokenizer *bytes;
-    sr_model *model = make_model(cpu, "softmax,front_tokens=3");
+    sr_model *model = make_model(cpu, "softmax,prefix_tokens=3");
     assert_int_equal(sr_tokenizer_create_bytes(&bytes), SRNN_OK);
     assert_true(sr_tokenizer_bos(bytes) >= 0);
     if (begin)
@@ -137,7 +137,7 @@ static void check_first_token(sr_backend *cpu, bool begin) {
     free(logits);
 }
 
-static void front_tokens_come_first(void **state) {
+static void prefix_tokens_come_first(void **state) {
     check_first_token(*state, true);
     check_first_token(*state, false);
 }
@@ -245,7 +245,7 @@ static int leave(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_side_by_side),     cmocka_unit_test(front_tokens_come_first),
+        cmocka_unit_test(prompts_side_by_side),     cmocka_unit_test(prefix_tokens_come_first),
         cmocka_unit_test(stops_end_the_text),       cmocka_unit_test(texts_say_why_they_end),
         cmocka_unit_test(options_do_what_they_say), cmocka_unit_test(states_that_grow_are_refused),
     };

@@ -131,7 +131,7 @@ static void wrong_descriptors(void **state) {
         {{.clamp = -5}, "clamp"},
         {{.epsilon = (double)INFINITY}, "epsilon"},
         {{.short_conv = -1}, "short_conv"},
-        {{.front_tokens = 100000}, "front_tokens"},
+        {{.prefix_tokens = 100000}, "prefix_tokens"},
         {{.pool = -1}, "pool"},
         {{.skip = SRNN_SKIP_CONV}, "taps"},
         {{.skip_conv = 3}, "taps"},

@@ -53,7 +53,7 @@ static const struct {
     {"gated_softmax_plusplus",
      "score=exp,short_conv=4,clamp=5,value_gate,normaliser=row_length,output_gate,norm=layer"},
     {"gated_softmax_plusplus_extratoks",
-     "score=exp,short_conv=4,front_tokens=3,clamp=5,value_gate,normaliser=row_length,output_gate,"
+     "score=exp,short_conv=4,prefix_tokens=3,clamp=5,value_gate,normaliser=row_length,output_gate,"
      "norm=layer"},
     {"gated_softmax_decay",
      "score=exp,position=none,clamp=5,decay,value_gate,normaliser=row_length,output_gate,"

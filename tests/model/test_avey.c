@@ -187,7 +187,7 @@ static void generation(void **state) {
             assert_int_equal(sr_session_feed_all(session, pieces, ids, T), SRNN_OK);
         }
         assert_int_equal(sr_session_position(session), T);
-        assert_false(sr_session_is_fixed(session));
+        assert_false(sr_session_is_recurrent(session));
         assert_int_equal(sr_session_state_bytes(session), B * T * 16 * sizeof(float));
         if (kind == 0)
             expect("logits by tokens", pieces, whole, B * T * V);

@@ -151,8 +151,8 @@ static void gradients_and_adamw(bool recompute) {
                                     .epsilon = 1e-7,
                                     .weight_decay = 0.01,
                                     .nominal = 1};
-            sr_tally tally = {.learning_rate = 1e-3, .targets = 1, .updates = step};
-            assert_int_equal(cpu->adamw(cpu, &tally, &adamw), SRNN_OK);
+            sr_step_stats stats = {.learning_rate = 1e-3, .targets = 1, .updates = step};
+            assert_int_equal(cpu->adamw(cpu, &stats, &adamw), SRNN_OK);
         }
         free(mean), free(square), free(want);
         fixture_close(&f);

@@ -47,7 +47,7 @@ static float *piece_logits(sr_model *model, const int32_t *ids, const int *piece
         float *logits = malloc((size_t)(B * length * V) * sizeof *logits);
         for (int b = 0; b < B; b++)
             memcpy(part + b * length, ids + b * T + start, (size_t)length * sizeof *part);
-        assert_int_equal(sr_session_make_room(session, start % 2 == 0 ? 3 : 5 * start), SRNN_OK);
+        assert_int_equal(sr_session_grow(session, start % 2 == 0 ? 3 : 5 * start), SRNN_OK);
         assert_int_equal(sr_session_feed_all(session, logits, part, length), SRNN_OK);
         for (int b = 0; b < B; b++)
             memcpy(all + (b * T + start) * V, logits + b * length * V,

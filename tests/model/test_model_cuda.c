@@ -271,8 +271,9 @@ static void check_preparing(const char *attention, srnn_form form, int B) {
     assert_int_equal(sr_session_reset(session), SRNN_OK);
     check_ready(session, want, ids, B, 0); /* it still is */
     assert_int_equal(sr_session_reset(session), SRNN_OK);
-    assert_int_equal(sr_session_make_room(session, 5000), SRNN_OK);
-    check_ready(session, want, ids, B, sr_session_is_fixed(session) ? 0 : 1); /* keys have moved */
+    assert_int_equal(sr_session_grow(session, 5000), SRNN_OK);
+    check_ready(session, want, ids, B,
+                sr_session_is_recurrent(session) ? 0 : 1); /* keys have moved */
     sr_session_free(plain);
     sr_session_free(session);
     sr_model_free(model);

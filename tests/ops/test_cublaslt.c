@@ -42,7 +42,7 @@ static void fill(void) {
     }
 }
 
-static double wanted(const sr_cuda_product *p, int64_t m, int64_t n) {
+static double wanted(const sr_cuda_gemm_call *p, int64_t m, int64_t n) {
     double sum = p->c ? (double)c[m * p->c_stride + n] : 0;
     for (int64_t k = 0; k < p->K; k++)
         sum += (double)a[p->transpose_a ? k * p->a_stride + m : m * p->a_stride + k] *
@@ -50,7 +50,7 @@ static double wanted(const sr_cuda_product *p, int64_t m, int64_t n) {
     return sum;
 }
 
-static void check(sr_cuda_product p) {
+static void check(sr_cuda_gemm_call p) {
     bool started = false;
     fill();
     p.a = p.in == SRNN_BF16 ? (void *)narrow_a : (void *)a;
@@ -72,33 +72,33 @@ static void products(void **state) {
     for (int kind = 0; kind < 12; kind++) {
         const bool transpose_a = kind % 3 == 2, transpose_b = kind % 3 == 0;
         const int64_t M = 5, N = 7, K = 11;
-        check((sr_cuda_product){.c = kind / 3 % 2 ? c : NULL,
-                                .a_stride = (transpose_a ? M : K) + 3,
-                                .b_stride = (transpose_b ? K : N) + 1,
-                                .c_stride = N + 2,
-                                .d_stride = N + 4,
-                                .M = M,
-                                .N = N,
-                                .K = K,
-                                .transpose_a = transpose_a,
-                                .transpose_b = transpose_b,
-                                .in = kind < 6 ? SRNN_F32 : SRNN_BF16,
-                                .out = SRNN_F32});
+        check((sr_cuda_gemm_call){.c = kind / 3 % 2 ? c : NULL,
+                                  .a_stride = (transpose_a ? M : K) + 3,
+                                  .b_stride = (transpose_b ? K : N) + 1,
+                                  .c_stride = N + 2,
+                                  .d_stride = N + 4,
+                                  .M = M,
+                                  .N = N,
+                                  .K = K,
+                                  .transpose_a = transpose_a,
+                                  .transpose_b = transpose_b,
+                                  .in = kind < 6 ? SRNN_F32 : SRNN_BF16,
+                                  .out = SRNN_F32});
     }
 }
 
-static sr_cuda_product square(int64_t M, int64_t K) {
-    return (sr_cuda_product){.a = a,
-                             .b = b,
-                             .d = d,
-                             .a_stride = K,
-                             .b_stride = 3,
-                             .d_stride = 3,
-                             .M = M,
-                             .N = 3,
-                             .K = K,
-                             .in = SRNN_F32,
-                             .out = SRNN_F32};
+static sr_cuda_gemm_call square(int64_t M, int64_t K) {
+    return (sr_cuda_gemm_call){.a = a,
+                               .b = b,
+                               .d = d,
+                               .a_stride = K,
+                               .b_stride = 3,
+                               .d_stride = 3,
+                               .M = M,
+                               .N = 3,
+                               .K = K,
+                               .in = SRNN_F32,
+                               .out = SRNN_F32};
 }
 
 /* One question a shape; more shapes than there is room for are forgotten and asked again. */
@@ -112,7 +112,7 @@ static void questions(void **state) {
     for (int round = 0; round < 3; round++)
         check(square(2, 9));
     assert_int_equal(*count, before + 1);
-    sr_cuda_product elsewhere = square(2, 9);
+    sr_cuda_gemm_call elsewhere = square(2, 9);
     bool started;
     elsewhere.d = (char *)d + 4;
     assert_int_equal(sr_cublaslt_multiply(library, &started, &elsewhere, &place), SRNN_OK);
@@ -131,7 +131,7 @@ static void proposals(void **state) {
     int *taken = dlsym(file, "fake_taken");
     assert_non_null(taken);
     bool started;
-    sr_cuda_product product = square(6, 4);
+    sr_cuda_gemm_call product = square(6, 4);
     assert_int_equal(sr_cublaslt_multiply(library, &started, &product, &place), SRNN_OK);
     assert_int_equal(*taken, 4);
     product.in = product.out = SRNN_BF16;
@@ -146,13 +146,13 @@ static void proposals(void **state) {
 static void refusals(void **state) {
     (void)state;
     bool started = true;
-    const sr_cuda_product unknown = square(13, 4);
+    const sr_cuda_gemm_call unknown = square(13, 4);
     for (int round = 0; round < 2; round++) {
         assert_int_equal(sr_cublaslt_multiply(library, &started, &unknown, &place), SRNN_OK);
         assert_false(started);
     }
     const sr_cublaslt_place nowhere = {NULL, room, sizeof room};
-    const sr_cuda_product known = square(2, 4);
+    const sr_cuda_gemm_call known = square(2, 4);
     assert_int_equal(sr_cublaslt_multiply(library, &started, &known, &nowhere),
                      SRNN_ERR_UNSUPPORTED);
     assert_non_null(strstr(srnn_error_detail(), "2 x 3 x 4"));

@@ -291,21 +291,21 @@ static void losses(void **state) {
         for (int v = 0; v < V && targets[r] >= 0; v++)
             want[r * V + v] = 0.25 * (exp((double)logits[r * V + v]) / sum - (v == targets[r]));
     }
-    sr_tally tally = {.loss = 1, .targets = 2, .hits = 3};
+    sr_step_stats stats = {.loss = 1, .targets = 2, .hits = 3};
     double total = 1;
     int64_t counted = 2, hit = 3;
     assert_int_equal(cpu->cross_entropy(cpu, loss, hits, sr_matrix_of(logits, ROWS, V, SRNN_F32),
                                         targets, 0.25f),
                      SRNN_OK);
     assert_memory_equal(hits, want_hits, sizeof hits);
-    assert_int_equal(cpu->tally_losses(cpu, &tally, loss, hits, targets, ROWS), SRNN_OK);
+    assert_int_equal(cpu->stats_losses(cpu, &stats, loss, hits, targets, ROWS), SRNN_OK);
     for (int r = 0; r < ROWS; r++) {
         total += want_loss[r];
         counted += targets[r] >= 0;
         hit += want_hits[r];
     }
-    assert_true(fabs(tally.loss - total) < 1e-3);
-    assert_true(tally.targets == counted && tally.hits == hit && hit > 3);
+    assert_true(fabs(stats.loss - total) < 1e-3);
+    assert_true(stats.targets == counted && stats.hits == hit && hit > 3);
     close_to(loss, want_loss, ROWS, 1e-6);
     close_to(logits, want, ROWS * V, 1e-6);
     free(logits), free(want);
@@ -331,11 +331,11 @@ static void adamw_steps(void **state) {
                                 .epsilon = 1e-7,
                                 .weight_decay = 0.1,
                                 .nominal = 5};
-        sr_tally tally = {.learning_rate = 1e-2, .targets = 10, .updates = step - 1};
-        assert_int_equal(cpu->tally_squares(cpu, &tally, g, N), SRNN_OK);
-        assert_int_equal(cpu->adamw(cpu, &tally, &adamw), SRNN_OK);
-        assert_true(tally.applied && tally.updates == step);
-        assert_true(fabs(tally.gradient_norm - 0.5 * sqrt(tally.squares)) < 1e-12);
+        sr_step_stats stats = {.learning_rate = 1e-2, .targets = 10, .updates = step - 1};
+        assert_int_equal(cpu->stats_squares(cpu, &stats, g, N), SRNN_OK);
+        assert_int_equal(cpu->adamw(cpu, &stats, &adamw), SRNN_OK);
+        assert_true(stats.applied && stats.updates == step);
+        assert_true(fabs(stats.gradient_norm - 0.5 * sqrt(stats.squares)) < 1e-12);
         for (int i = 0; i < N; i++) {
             const double d = 0.5 * (double)g[i];
             M[i] = 0.9 * M[i] + 0.1 * d;
@@ -359,9 +359,9 @@ static void sums(void **state) {
         double want = 0;
         for (int i = 0; i < n; i++)
             want += (double)x[i] * (double)x[i];
-        sr_tally tally = {.squares = 17};
-        assert_int_equal(cpu->tally_squares(cpu, &tally, x, n), SRNN_OK);
-        assert_true(fabs(tally.squares - want) < 1e-9);
+        sr_step_stats stats = {.squares = 17};
+        assert_int_equal(cpu->stats_squares(cpu, &stats, x, n), SRNN_OK);
+        assert_true(fabs(stats.squares - want) < 1e-9);
         free(x);
     }
 }

@@ -73,7 +73,7 @@ static void *on_device(const float *x, int64_t count, srnn_dtype dtype) {
 }
 
 static float *fetched(const void *memory, int64_t count, srnn_dtype dtype) {
-    const size_t bytes = sr_number_bytes(dtype);
+    const size_t bytes = sr_element_bytes(dtype);
     float *x = host_array((size_t)count * sizeof *x);
     char *raw = host_array((size_t)count * bytes);
     assert_int_equal(sr_device_copy_out(gpu->device, raw, memory, (size_t)count * bytes), SRNN_OK);
@@ -387,7 +387,7 @@ static srnn_tensor heads_of(sr_matrix m, int64_t first, int D) {
 }
 
 /* Feeds q, k and v, side by side in the rows of x; out (B, H * D). */
-static float *feed_one(srnn_state *state, const turned_case *c, sr_matrix x, sr_turn turn) {
+static float *feed_one(srnn_state *state, const turned_case *c, sr_matrix x, sr_rope_angles turn) {
     const both o = matrix(c->B, (int64_t)c->H * c->D, 0, 3, gpu->number);
     const int64_t q = (int64_t)c->H * c->D, k = (int64_t)c->Hkv * c->D;
     const srnn_operands in = {
@@ -412,16 +412,16 @@ static void check_turned_state(const turned_case *c) {
     const float *table = numbers((int64_t)POSITIONS * c->D, 2, SRNN_F32);
     int32_t *positions = host_array((size_t)c->B * sizeof *positions);
     const float *angles = on_device(table, (int64_t)POSITIONS * c->D, SRNN_F32);
-    assert_true(sr_state_turns(inside, 1));
+    assert_true(sr_state_applies_rope(inside, 1));
     for (uint32_t token = 0; token < TOKENS; token++) {
         both x = matrix(c->B, columns, c->gap, 10 + token, gpu->number);
         for (int b = 0; b < c->B; b++)
             positions[b] = (int32_t)((uint32_t)b * 5 + token) % POSITIONS;
         const int32_t *places = device_bytes(positions, (size_t)c->B * sizeof *positions);
         const sr_rope rope = {angles, places, (int)turned, c->D};
-        const float *got = feed_one(inside, c, x.device, (sr_turn){angles, places});
+        const float *got = feed_one(inside, c, x.device, (sr_rope_angles){angles, places});
         right(gpu->rope_forward(gpu, sr_matrix_columns(x.device, 0, turned * c->D), &rope));
-        const float *want = feed_one(before, c, x.device, (sr_turn){0});
+        const float *want = feed_one(before, c, x.device, (sr_rope_angles){0});
         assert_memory_equal(got, want, (size_t)(c->B * c->H * c->D) * sizeof *got);
     }
     size_t bytes, same;
@@ -449,11 +449,11 @@ static void states_turn(void **state) {
         check_turned_state(&cases[i]);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         srnn_state *made = state_of(&others[i]);
-        assert_false(sr_state_turns(made, 1));
+        assert_false(sr_state_applies_rope(made, 1));
         srnn_state_free(made);
     }
     srnn_state *made = state_of(&cases[0]);
-    assert_false(sr_state_turns(made, 2));
+    assert_false(sr_state_applies_rope(made, 2));
     srnn_state_free(made);
 }
 
@@ -651,7 +651,7 @@ static void largest_of_rows(void **state) {
                     want[r] = v;
         int32_t *out = device_bytes(got, sizeof got);
         const sr_matrix m = sr_matrix_of(on_device(x, rows * V, gpu->number), rows, V, gpu->number);
-        right(gpu->largest(gpu, out, m));
+        right(gpu->argmax(gpu, out, m));
         right(sr_device_copy_out(gpu->device, got, out, sizeof got));
         assert_memory_equal(got, want, sizeof want);
         free_arrays();
@@ -909,8 +909,8 @@ static void tallies(void **state) {
         float *values = numbers(rows, 1, SRNN_F32);
         int32_t *targets = host_array((size_t)rows * sizeof *targets);
         int32_t *hits = host_array((size_t)rows * sizeof *hits);
-        sr_tally want = {.loss = 2, .hits = 3, .targets = 4, .squares = 5, .updates = 6};
-        sr_tally *tally = device_bytes(&want, sizeof want), got;
+        sr_step_stats want = {.loss = 2, .hits = 3, .targets = 4, .squares = 5, .updates = 6};
+        sr_step_stats *stats = device_bytes(&want, sizeof want), got;
         want.squares = 0;
         for (int64_t i = 0; i < rows; i++) {
             targets[i] = i % 3 == 1 ? -1 : 1;
@@ -923,13 +923,13 @@ static void tallies(void **state) {
         const float *x = on_device(values, rows, SRNN_F32);
         const int32_t *t = device_bytes(targets, (size_t)rows * sizeof *targets);
         const int32_t *h = device_bytes(hits, (size_t)rows * sizeof *hits);
-        right(gpu->tally_losses(gpu, tally, x, h, t, rows));
-        right(gpu->tally_losses(gpu, tally, x, h, t, 0));
+        right(gpu->stats_losses(gpu, stats, x, h, t, rows));
+        right(gpu->stats_losses(gpu, stats, x, h, t, 0));
         const float *zeros = on_device(host_array((size_t)rows * sizeof *zeros), rows, SRNN_F32);
-        right(gpu->tally_losses(gpu, tally, zeros, h, t, rows));
-        right(gpu->tally_losses(gpu, tally, zeros, NULL, t, rows));
-        right(gpu->tally_squares(gpu, tally, x, rows));
-        right(sr_device_copy_out(gpu->device, &got, tally, sizeof got));
+        right(gpu->stats_losses(gpu, stats, zeros, h, t, rows));
+        right(gpu->stats_losses(gpu, stats, zeros, NULL, t, rows));
+        right(gpu->stats_squares(gpu, stats, x, rows));
+        right(sr_device_copy_out(gpu->device, &got, stats, sizeof got));
         assert_true(fabs(got.loss - want.loss) < 1e-9 && fabs(got.squares - want.squares) < 1e-9);
         assert_int_equal(got.hits, want.hits);
         assert_int_equal(got.targets, 4 + 3 * (want.targets - 4));
@@ -961,8 +961,9 @@ static void check_adamw(const adamw_case *c) {
         v[i] = fabsf(v[i]);
         squares += (double)g[i] * (double)g[i];
     }
-    const sr_tally before = {.loss = c->loss, .learning_rate = rate, .targets = 8, .updates = 2};
-    sr_tally *tally = device_bytes(&before, sizeof before), after;
+    const sr_step_stats before = {
+        .loss = c->loss, .learning_rate = rate, .targets = 8, .updates = 2};
+    sr_step_stats *stats = device_bytes(&before, sizeof before), after;
     float *weight = on_device(w, c->n, SRNN_F32);
     const sr_adamw adamw = {.weight = weight,
                             .mean = on_device(m, c->n, SRNN_F32),
@@ -988,9 +989,9 @@ static void check_adamw(const adamw_case *c) {
         if (!c->applied)
             want_w[i] = (double)w[i], want_m[i] = (double)m[i], want_v[i] = (double)v[i];
     }
-    right(gpu->tally_squares(gpu, tally, adamw.gradient, c->n));
-    right(gpu->adamw(gpu, tally, &adamw));
-    right(sr_device_copy_out(gpu->device, &after, tally, sizeof after));
+    right(gpu->stats_squares(gpu, stats, adamw.gradient, c->n));
+    right(gpu->adamw(gpu, stats, &adamw));
+    right(sr_device_copy_out(gpu->device, &after, stats, sizeof after));
     assert_int_equal(after.applied, c->applied);
     assert_int_equal(after.updates, c->applied ? 3 : 2);
     if (c->applied)
@@ -1041,7 +1042,7 @@ typedef struct step {
     float *x, *d_x, *rstd, *losses, *scratch;
     void *h, *d_h, *logits;
     int32_t *ids, *targets, *hits;
-    sr_tally *tally;
+    sr_step_stats *stats;
 } step;
 
 static srnn_status run_step(void *context) {
@@ -1075,19 +1076,19 @@ static srnn_status run_step(void *context) {
     SR_TRY(gpu->rmsnorm_forward(gpu, s->h, &norm));
     SR_TRY(gpu->linear_forward(gpu, logits, none, h, &head, 1));
     SR_TRY(gpu->cross_entropy(gpu, s->losses, s->hits, logits, s->targets, 1.0f / STEP_ROWS));
-    SR_TRY(gpu->tally_losses(gpu, s->tally, s->losses, s->hits, s->targets, rows));
+    SR_TRY(gpu->stats_losses(gpu, s->stats, s->losses, s->hits, s->targets, rows));
     SR_TRY(gpu->linear_backward_weight(gpu, &d_head, 1, logits, h));
     SR_TRY(gpu->linear_backward_input(gpu, d_h, logits, &head, 1));
     SR_TRY(gpu->rmsnorm_backward(gpu, &back, s->d_h, &norm));
     SR_TRY(gpu->embed_backward(gpu, s->gradient, sr_matrix_of(s->d_x, rows, C, SRNN_F32), s->ids));
-    SR_TRY(gpu->tally_squares(gpu, s->tally, s->gradient, STEP_N));
-    return gpu->adamw(gpu, s->tally, &adamw);
+    SR_TRY(gpu->stats_squares(gpu, s->stats, s->gradient, STEP_N));
+    return gpu->adamw(gpu, s->stats, &adamw);
 }
 
 static step make_step(void) {
     const srnn_dtype number = gpu->number;
     const int64_t activations_count = STEP_ROWS * STEP_C;
-    const sr_tally tally = {.learning_rate = 0.1};
+    const sr_step_stats stats = {.learning_rate = 0.1};
     int32_t *ids = host_array(STEP_ROWS * sizeof *ids);
     for (int i = 0; i < STEP_ROWS; i++)
         ids[i] = i * 7 % STEP_V;
@@ -1109,7 +1110,7 @@ static step make_step(void) {
                   .ids = device_bytes(ids, STEP_ROWS * sizeof *ids),
                   .targets = device_bytes(ids, STEP_ROWS * sizeof *ids),
                   .hits = device_bytes(ids, STEP_ROWS * sizeof *ids),
-                  .tally = device_bytes(&tally, sizeof tally)};
+                  .stats = device_bytes(&stats, sizeof stats)};
 }
 
 static void steps(void **state) {
@@ -1117,14 +1118,14 @@ static void steps(void **state) {
     enum { STEPS = 3 };
     step called = make_step(), replayed = make_step();
     void *recording = NULL;
-    sr_tally a, b;
+    sr_step_stats a, b;
     right(gpu->device->capture(gpu->device, &recording, run_step, &replayed));
     double first_loss = 0;
     for (int i = 0; i < STEPS; i++) {
         right(run_step(&called));
         right(gpu->device->replay(gpu->device, recording));
-        right(sr_device_copy_out(gpu->device, &a, called.tally, sizeof a));
-        right(sr_device_copy_out(gpu->device, &b, replayed.tally, sizeof b));
+        right(sr_device_copy_out(gpu->device, &a, called.stats, sizeof a));
+        right(sr_device_copy_out(gpu->device, &b, replayed.stats, sizeof b));
         assert_memory_equal(&a, &b, sizeof a);
         first_loss = i == 0 ? a.loss : first_loss;
     }

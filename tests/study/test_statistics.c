@@ -87,21 +87,20 @@ static void priors(void **state) {
     near(prior.degrees, 3 / (1 + 2 * share * share) - 1, 1e-14);
     /* Differences that scatter less than the prior thinks, and more. */
     const double quiet[] = {1, 1}, loud[] = {-60, 60};
-    sr_interval i = sr_interval_moderated(quiet, 2, &prior, 0.95);
+    sr_interval i = sr_interval_shrunk(quiet, 2, &prior, 0.95);
     near(i.degrees, 1 + prior.degrees, 1e-3);
     near(i.high - 1,
          sr_student_t(1 + prior.degrees, 0.95) *
              sqrt(prior.degrees / (1 + prior.degrees) * prior.variance / 2),
          1e-2);
-    i = sr_interval_moderated(loud, 2, &prior, 0.95);
+    i = sr_interval_shrunk(loud, 2, &prior, 0.95);
     assert_true(i.degrees < 1.1);
     near(i.high / sr_interval_of(loud, 2, 0.95).high, 1, 0.2);
     /* One sample has nothing in common with others: Student's interval. */
     prior = sr_prior_of(alike, 1, 2);
     assert_true(prior.degrees == 0);
-    near(sr_interval_moderated(loud, 2, &prior, 0.95).high, sr_interval_of(loud, 2, 0.95).high,
-         1e-9);
-    assert_true(sr_interval_moderated(loud, 1, &prior, 0.95).degrees == 0);
+    near(sr_interval_shrunk(loud, 2, &prior, 0.95).high, sr_interval_of(loud, 2, 0.95).high, 1e-9);
+    assert_true(sr_interval_shrunk(loud, 1, &prior, 0.95).degrees == 0);
 }
 
 /* Scatters that differ by orders of magnitude have nothing in common; none at all is floored. */
@@ -110,9 +109,9 @@ static void priors_of_unlike_scatter(void **state) {
     const double apart[] = {1, 2, 3, 1e-3, 0, -1e-3, 0, 0, 0, 100, 0, -100};
     const sr_prior prior = sr_prior_of(apart, 4, 3);
     assert_true(prior.degrees > 0 && prior.degrees < 0.2);
-    near(sr_interval_moderated(apart, 3, &prior, 0.95).high / sr_interval_of(apart, 3, 0.95).high,
-         1, 0.05);
-    const sr_interval none = sr_interval_moderated(apart + 6, 3, &prior, 0.95);
+    near(sr_interval_shrunk(apart, 3, &prior, 0.95).high / sr_interval_of(apart, 3, 0.95).high, 1,
+         0.05);
+    const sr_interval none = sr_interval_shrunk(apart + 6, 3, &prior, 0.95);
     assert_true(none.low < -1e-5 && none.high > 1e-5);
 }
 
@@ -133,7 +132,7 @@ static double coverage(const double *scatters, size_t count, size_t seeds, uint6
         }
         const sr_prior prior = sr_prior_of(differences, count - 1, seeds);
         const sr_interval i =
-            sr_interval_moderated(differences + (count - 2) * seeds, seeds, &prior, 0.95);
+            sr_interval_shrunk(differences + (count - 2) * seeds, seeds, &prior, 0.95);
         held += !sr_interval_decides(&i);
     }
     return (double)held / DRAWS;

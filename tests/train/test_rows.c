@@ -123,7 +123,7 @@ static void exact_rows_stay(void **state) {
     sr_model_free(without);
 }
 
-static void front_tokens(void **state) {
+static void prefix_tokens(void **state) {
     (void)state;
     int32_t ids[] = {1, 2, 3, 4, 5, 6, 11, 12, 13, 14, 15, 16};
     int32_t targets[] = {2, 3, 4, 5, 6, 7, 12, -1, 14, 15, -1, 17};
@@ -165,7 +165,7 @@ static void text_is_whole(void **state) {
         sr_model *model;
         sr_evaluation result = {0}, word = {0};
         assert_int_equal(
-            sr_model_config_attention(&config, with ? "softmax,front_tokens=3" : "softmax"),
+            sr_model_config_attention(&config, with ? "softmax,prefix_tokens=3" : "softmax"),
             SRNN_OK);
         assert_int_equal(sr_model_create(&model, cpu, &config), SRNN_OK);
         assert_int_equal(sr_model_initialise(model, 0.02, 1), SRNN_OK);
@@ -188,7 +188,7 @@ int main(void) {
         cmocka_unit_test(packed_documents_are_alone),
         cmocka_unit_test(rows_count_once),
         cmocka_unit_test(exact_rows_stay),
-        cmocka_unit_test(front_tokens),
+        cmocka_unit_test(prefix_tokens),
         cmocka_unit_test(text_is_whole),
     };
     if (sr_backend_create(&cpu, &(sr_backend_settings){.threads = 1}) != SRNN_OK)

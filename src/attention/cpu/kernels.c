@@ -8,16 +8,17 @@
 /* What was compiled for one instruction set; kernels best first, ended by NULL. */
 typedef struct kernel_set {
     const sr_attention_kernel *attention[15];
-    const sr_state_kernel *fixed[2], *linear[2], *kept[2], *rows[2]; /* by srnn_dtype */
+    const sr_state_kernel *recurrent[2], *linear[2], *cache[2], *rows[2]; /* by srnn_dtype */
 } kernel_set;
 
-#define DECLARE_REAL(isa, real)                                                                 \
-    extern const sr_attention_kernel sr_attention_flash_##isa##_##real,                         \
-        sr_attention_pooled_##isa##_##real, sr_attention_chunked_##isa##_##real,                \
-        sr_attention_recurrent_##isa##_##real, sr_attention_linear_##isa##_##real,              \
-        sr_attention_linear_recurrent_##isa##_##real, sr_attention_generic_##isa##_##real;      \
-    extern const sr_state_kernel sr_state_fixed_##isa##_##real, sr_state_linear_##isa##_##real, \
-        sr_state_kept_##isa##_##real, sr_state_rows_##isa##_##real
+#define DECLARE_REAL(isa, real)                                                            \
+    extern const sr_attention_kernel sr_attention_flash_##isa##_##real,                    \
+        sr_attention_pooled_##isa##_##real, sr_attention_chunked_##isa##_##real,           \
+        sr_attention_recurrent_##isa##_##real, sr_attention_linear_##isa##_##real,         \
+        sr_attention_linear_recurrent_##isa##_##real, sr_attention_generic_##isa##_##real; \
+    extern const sr_state_kernel sr_state_recurrent_##isa##_##real,                        \
+        sr_state_linear_##isa##_##real, sr_state_kv_cache_##isa##_##real,                  \
+        sr_state_rows_##isa##_##real
 
 #define DECLARE(isa)        \
     DECLARE_REAL(isa, f32); \
@@ -31,8 +32,8 @@ typedef struct kernel_set {
                       BOTH(sr_attention_chunked, isa), BOTH(sr_attention_recurrent, isa),        \
                       BOTH(sr_attention_linear, isa),  BOTH(sr_attention_linear_recurrent, isa), \
                       BOTH(sr_attention_generic, isa)},                                          \
-        .fixed = {BOTH(sr_state_fixed, isa)}, .linear = {BOTH(sr_state_linear, isa)},            \
-        .kept = {BOTH(sr_state_kept, isa)}, .rows = {BOTH(sr_state_rows, isa)},                  \
+        .recurrent = {BOTH(sr_state_recurrent, isa)}, .linear = {BOTH(sr_state_linear, isa)},    \
+        .cache = {BOTH(sr_state_kv_cache, isa)}, .rows = {BOTH(sr_state_rows, isa)},             \
     }
 
 DECLARE(base);
@@ -63,13 +64,13 @@ static const sr_attention_kernel *const *list(void) {
 }
 
 /* The first that computes the variant, of those for plain pairs before those for everything. */
-static const sr_state_kernel *state(const srnn_problem *problem, bool fixed) {
+static const sr_state_kernel *state(const srnn_problem *problem, bool recurrent) {
     if (problem->dtype == SRNN_BF16)
         return NULL;
     const kernel_set *set = set_in_use();
     const srnn_dtype dtype = problem->dtype;
-    const sr_state_kernel *const plain = fixed ? set->fixed[dtype] : set->kept[dtype],
-                                 *const other = fixed ? set->linear[dtype] : set->rows[dtype];
+    const sr_state_kernel *const plain = recurrent ? set->recurrent[dtype] : set->cache[dtype],
+                                 *const other = recurrent ? set->linear[dtype] : set->rows[dtype];
     if (sr_computes(plain->computes, &problem->attention, NULL))
         return plain;
     return sr_computes(other->computes, &problem->attention, NULL) ? other : NULL;

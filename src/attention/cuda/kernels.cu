@@ -15,19 +15,19 @@ static const sr_attention_kernel *const *list(void) {
                                                          &sr_cuda_attention_generic,
                                                          &sr_cuda_attention_hopper_chunked,
                                                          &sr_cuda_attention_chunked,
-                                                         &sr_cuda_attention_expanded,
+                                                         &sr_cuda_attention_order2,
                                                          nullptr};
     return kernels;
 }
 
-static const sr_state_kernel *state(const srnn_problem *problem, bool fixed) {
+static const sr_state_kernel *state(const srnn_problem *problem, bool recurrent) {
     const sr_state_kernel *kernel = nullptr;
     switch (problem->dtype) {
     case SRNN_F32:
-        kernel = fixed ? &sr_cuda_state_fixed_f32 : &sr_cuda_state_kept_f32;
+        kernel = recurrent ? &sr_cuda_state_recurrent_f32 : &sr_cuda_state_kv_cache_f32;
         break;
     case SRNN_BF16:
-        kernel = fixed ? &sr_cuda_state_fixed_bf16 : &sr_cuda_state_kept_bf16;
+        kernel = recurrent ? &sr_cuda_state_recurrent_bf16 : &sr_cuda_state_kv_cache_bf16;
         break;
     case SRNN_F64:
         return nullptr;

@@ -170,7 +170,7 @@ SR_DEVICE void bulk_add(float *global, const float *shared, int bytes) {
 
 /* Whether the counter has reached `mine`; then all earlier additions are visible. A block that
  * polls relies on the blocks before it being resident. */
-SR_DEVICE bool turn_has_come(const int *turn, int mine) {
+SR_DEVICE bool ticket_is_due(const int *turn, int mine) {
     int now;
     asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
     asm volatile("fence.proxy.async;" ::: "memory");

@@ -13,7 +13,7 @@ enum { CHUNK_MAX = 4096, CHUNKS_MAX = 1024, EXPANSION_MAX = 64 };
 /* ---- the text form */
 
 static const char *name_of(bool causal) {
-    return sr_whole_model_at(causal ? SR_WHOLE_AVEY_CAUSAL : SR_WHOLE_AVEY)->name;
+    return sr_named_model_at(causal ? SR_NAMED_AVEY_CAUSAL : SR_NAMED_AVEY)->name;
 }
 
 static bool begins_with_name(const char *text, bool causal) {

@@ -121,9 +121,9 @@ static void cosine_back(const job *j, int64_t b, int64_t t, int64_t other, doubl
     float *d_x = j->d_e + (b * tokens(j->r) + t) * C;
     const double length = j->lengths[b * tokens(j->r) + t];
     const double mine = inverse_length(j, b, t), theirs = inverse_length(j, b, other);
-    const double turn = length > 0 ? dot(x, y, C) * mine * mine * theirs / length : 0;
+    const double along = length > 0 ? dot(x, y, C) * mine * mine * theirs / length : 0;
     for (int64_t c = 0; c < C; c++)
-        d_x[c] += (float)(share * ((double)y[c] * mine * theirs - turn * (double)x[c]));
+        d_x[c] += (float)(share * ((double)y[c] * mine * theirs - along * (double)x[c]));
 }
 
 static void score_back(const job *j, int64_t b, int64_t n, int p, double d_score) {

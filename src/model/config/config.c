@@ -233,11 +233,11 @@ srnn_status sr_model_config_attention(sr_model_config *config, const char *text)
     return status;
 }
 
-int sr_model_config_front_tokens(const sr_model_config *config) {
+int sr_model_config_prefix_tokens(const sr_model_config *config) {
     int most = 0;
     for (int layer = 0; layer < config->L; layer++)
-        if (config->attention[layer].front_tokens > most)
-            most = config->attention[layer].front_tokens;
+        if (config->attention[layer].prefix_tokens > most)
+            most = config->attention[layer].prefix_tokens;
     return most;
 }
 

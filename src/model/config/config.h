@@ -66,7 +66,7 @@ srnn_status sr_model_config_attention(sr_model_config *config, const char *text)
 srnn_status sr_model_config_attention_text(char **text, const sr_model_config *config);
 
 /* Empty tokens in front of every sequence: as many as the layer that wants most. */
-int sr_model_config_front_tokens(const sr_model_config *config);
+int sr_model_config_prefix_tokens(const sr_model_config *config);
 
 /* True if blocks have an MLP after their mixer. */
 static inline bool sr_model_config_has_mlp(const sr_model_config *config) {

@@ -67,15 +67,15 @@ static srnn_status read_tensor(sr_model *model, const bin_tensor *tensor, int la
                                const uint8_t **data, const uint8_t *end, float *room) {
     const sr_tensor_spec *spec = find(model, tensor, layer);
     const size_t bytes = spec->count * sizeof(float);
-    float *turned = room + spec->count;
+    float *reordered = room + spec->count;
     if ((size_t)(end - *data) < bytes)
         return SRNN_ERR_FORMAT;
     memcpy(room, *data, bytes);
     *data += bytes;
     if (tensor->rotated)
-        reorder(turned, room, &model->config, (size_t)spec->shape[0], true);
+        reorder(reordered, room, &model->config, (size_t)spec->shape[0], true);
     return sr_device_copy_in(model->backend->device, model->weights + spec->start,
-                             tensor->rotated ? turned : room, bytes);
+                             tensor->rotated ? reordered : room, bytes);
 }
 
 static srnn_status read_tensors(sr_model *model, const uint8_t *data, const uint8_t *end,
@@ -199,11 +199,11 @@ static srnn_status write_tensor(sr_replacement *out, const sr_model *model,
                                 const bin_tensor *tensor, int layer, float *room) {
     const sr_tensor_spec *spec = find(model, tensor, layer);
     const size_t bytes = spec->count * sizeof(float);
-    float *turned = room + spec->count;
+    float *reordered = room + spec->count;
     SR_TRY(sr_device_copy_out(model->backend->device, room, model->weights + spec->start, bytes));
     if (tensor->rotated)
-        reorder(turned, room, &model->config, (size_t)spec->shape[0], false);
-    return sr_replacement_write(out, tensor->rotated ? turned : room, bytes);
+        reorder(reordered, room, &model->config, (size_t)spec->shape[0], false);
+    return sr_replacement_write(out, tensor->rotated ? reordered : room, bytes);
 }
 
 /* llama2.c keeps cosines and sines apart, (positions, D/2) each. */

@@ -22,13 +22,13 @@ static size_t layer_length(const char *name) {
     return name[length] == '.' ? length + 1 : 0;
 }
 
-static sr_name_pair turned(sr_name_pair pair, bool back) {
+static sr_name_pair swapped(sr_name_pair pair, bool back) {
     return back ? (sr_name_pair){pair.there, pair.here} : pair;
 }
 
 static void translate(char out[SR_SPEC_NAME], const sr_tensor_names *names, const char *name,
                       bool back) {
-    const sr_name_pair root = turned((sr_name_pair){ROOT, sr_tensor_root(names)}, back);
+    const sr_name_pair root = swapped((sr_name_pair){ROOT, sr_tensor_root(names)}, back);
     if (!names || !begins(name, root.here)) {
         snprintf(out, SR_SPEC_NAME, "%s", name);
         return;
@@ -38,8 +38,8 @@ static void translate(char out[SR_SPEC_NAME], const sr_tensor_names *names, cons
     const sr_name_pair *pairs = layer ? names->layers : names->whole;
     sr_name_pair found = {"", ""};
     for (int i = 0; i < SR_NAME_PAIRS && pairs[i].here; i++)
-        if (begins(name + layer, turned(pairs[i], back).here))
-            found = turned(pairs[i], back);
+        if (begins(name + layer, swapped(pairs[i], back).here))
+            found = swapped(pairs[i], back);
     snprintf(out, SR_SPEC_NAME, "%s%.*s%s%s", root.there, (int)layer, name, found.there,
              name + layer + strlen(found.here));
 }

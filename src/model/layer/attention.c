@@ -17,7 +17,7 @@ static size_t take(size_t *bytes, size_t size) {
 /* Where each array stands in the saved bytes. */
 static void lay_out_saved(sr_attention_layer *layer) {
     const size_t tokens = (size_t)layer->B * (size_t)layer->T;
-    const size_t rows = tokens * sr_number_bytes(layer->backend->number);
+    const size_t rows = tokens * sr_element_bytes(layer->backend->number);
     const size_t own = layer->wiring.form->own_norm ? 1 : 0;
     sr_layer_layout *s = &layer->saved;
     s->projected = take(&s->bytes, rows * (size_t)layer->stride);
@@ -31,7 +31,7 @@ static void lay_out_saved(sr_attention_layer *layer) {
 /* Backward's scratch has the gradient of each saved array in the same place, and then what it needs beside. */
 static void lay_out_scratch(sr_attention_layer *layer) {
     const size_t rows =
-        (size_t)layer->B * (size_t)layer->T * sr_number_bytes(layer->backend->number);
+        (size_t)layer->B * (size_t)layer->T * sr_element_bytes(layer->backend->number);
     const size_t own = layer->wiring.form->own_norm ? 1 : 0;
     sr_layer_layout *s = &layer->scratch;
     *s = layer->saved;

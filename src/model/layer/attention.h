@@ -97,7 +97,7 @@ const srnn_state *sr_layer_state_attention(const sr_layer_state *state);
 size_t sr_layer_state_bytes(const sr_layer_state *state);
 
 /* Finds room for so many tokens in all, ahead of time. */
-srnn_status sr_layer_state_make_room(sr_layer_state *state, int64_t tokens, bool *moved);
+srnn_status sr_layer_state_grow(sr_layer_state *state, int64_t tokens, bool *moved);
 
 /* A feed in parts, as in device/attention_state.h: room for T more tokens (at most the setup's T) of
  * every batch row; what can be recorded; the host's part. run adds to y (B*T, C), float; positions

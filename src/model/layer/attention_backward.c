@@ -75,7 +75,7 @@ static srnn_status add_small(const back *b) {
 
 /* From the gradient of o to those of everything that the equation read. `position`: of q and k, and whether their gradients
  * are freed of it. */
-static srnn_status attend_back(const back *b, sr_turn_back *position) {
+static srnn_status attend_back(const back *b, sr_rope_inverse *position) {
     sr_attention_layer *layer = b->layer;
     const srnn_operands in = sr_layer_operands(layer, &b->in, b->weights, layer->T);
     srnn_operands out = sr_layer_operands(layer, &b->d, b->weights, layer->T);
@@ -83,8 +83,8 @@ static srnn_status attend_back(const back *b, sr_turn_back *position) {
         if (layer->wiring.learned[which])
             sr_operand_place((sr_operand)which, &out, b->d.learned[which]);
     if (layer->attention.position == SRNN_POSITION_ROPE)
-        position->turn = (sr_turn){layer->rope_table, layer->positions};
-    SR_TRY(sr_attention_turn_backward(layer->plan, &out, sr_layer_output(layer, &b->d, layer->T),
+        position->rope = (sr_rope_angles){layer->rope_table, layer->positions};
+    SR_TRY(sr_attention_rope_backward(layer->plan, &out, sr_layer_output(layer, &b->d, layer->T),
                                       &in, b->in.attention, position));
     return add_small(b);
 }
@@ -105,10 +105,10 @@ static srnn_status conv_back(const back *b, int which) {
 
 /* From the gradients of operands to those of their projections: position and convolutions, of which those that
  * write come before those that add. */
-static srnn_status place_back(const back *b, bool turned) {
+static srnn_status place_back(const back *b, bool rope_inverted) {
     const sr_layer_wiring *w = &b->layer->wiring;
-    if (!turned)
-        SR_TRY(sr_layer_turn(b->layer, &b->d, b->layer->positions, true));
+    if (!rope_inverted)
+        SR_TRY(sr_layer_rope(b->layer, &b->d, b->layer->positions, true));
     for (int adds = 0; adds < 2; adds++)
         for (int i = 0; i < w->conv_count; i++)
             if (w->convs[i].shared == (adds == 1))
@@ -144,7 +144,7 @@ srnn_status sr_attention_layer_backward(sr_attention_layer *layer, sr_matrix d_x
     const bool own_norm = layer->wiring.form->own_norm != NULL;
     SR_TRY(backend->linear_backward_input(backend, b.d.o, d_y, &output, 1));
     SR_TRY(backend->linear_backward_weight(backend, &d_output, 1, d_y, b.in.o));
-    sr_turn_back position = {0};
+    sr_rope_inverse position = {0};
     SR_TRY(attend_back(&b, &position));
     SR_TRY(place_back(&b, position.done));
     SR_TRY(project_back(&b, own_norm ? b.d.normed : d_x, sr_layer_input(layer, &b.in, x)));

@@ -56,15 +56,15 @@ static sr_rope rope_of(const sr_attention_layer *layer, int64_t columns, const i
                      .D = layer->dims.D};
 }
 
-static srnn_status turn(const sr_attention_layer *layer, sr_matrix x, const int32_t *positions,
-                        bool back) {
+static srnn_status apply_rope(const sr_attention_layer *layer, sr_matrix x,
+                              const int32_t *positions, bool back) {
     sr_backend *backend = layer->backend;
     const sr_rope rope = rope_of(layer, x.columns, positions);
     return back ? backend->rope_backward(backend, x, &rope)
                 : backend->rope_forward(backend, x, &rope);
 }
 
-srnn_status sr_layer_turn(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+srnn_status sr_layer_rope(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                           const int32_t *positions, bool back) {
     const sr_wire_place *q = &layer->wiring.places[SR_OPERAND_Q];
     const sr_wire_place *k = &layer->wiring.places[SR_OPERAND_K];
@@ -73,10 +73,10 @@ srnn_status sr_layer_turn(const sr_attention_layer *layer, const sr_layer_arrays
         return SRNN_OK;
     if (q->convolved == k->convolved && q->at.first + q->at.count == k->at.first) {
         first.columns += k->at.count; /* they follow each other */
-        return turn(layer, first, positions, back);
+        return apply_rope(layer, first, positions, back);
     }
-    SR_TRY(turn(layer, first, positions, back));
-    return turn(layer, place_of(layer, arrays, SR_OPERAND_K), positions, back);
+    SR_TRY(apply_rope(layer, first, positions, back));
+    return apply_rope(layer, place_of(layer, arrays, SR_OPERAND_K), positions, back);
 }
 
 /* ---- from x to operands */
@@ -110,7 +110,7 @@ sr_rmsnorm sr_layer_own_norm(const sr_attention_layer *layer, const sr_layer_arr
 }
 
 /* Whether q and k are the first columns of what the input is projected to, with nothing between that and their turn. */
-static bool turns_at_once(const sr_attention_layer *layer) {
+static bool rope_at_once(const sr_attention_layer *layer) {
     const sr_layer_wiring *w = &layer->wiring;
     const sr_wire_place *q = &w->places[SR_OPERAND_Q], *k = &w->places[SR_OPERAND_K];
     return layer->attention.position == SRNN_POSITION_ROPE && !q->convolved && !k->convolved &&
@@ -121,11 +121,12 @@ static bool turns_at_once(const sr_attention_layer *layer) {
 static srnn_status multiply_norm(sr_attention_layer *layer, sr_matrix y, sr_matrix x,
                                  const sr_linear *linears, const sr_layer_piece *piece) {
     const sr_layer_wiring *w = &layer->wiring;
-    const int64_t turned = w->places[SR_OPERAND_Q].at.count + w->places[SR_OPERAND_K].at.count;
-    const sr_rope rope = rope_of(layer, turned, piece->positions);
+    const int64_t rope_columns =
+        w->places[SR_OPERAND_Q].at.count + w->places[SR_OPERAND_K].at.count;
+    const sr_rope rope = rope_of(layer, rope_columns, piece->positions);
     const sr_norm_linear of = {
-        *piece->norm, x.data, linears, w->input_linears, turns_at_once(layer) ? &rope : NULL,
-        piece->turned};
+        *piece->norm,       x.data, linears, w->input_linears, rope_at_once(layer) ? &rope : NULL,
+        piece->rope_applied};
     return layer->backend->norm_linear_forward(layer->backend, y, &of);
 }
 
@@ -165,11 +166,11 @@ srnn_status sr_layer_project(sr_attention_layer *layer, const sr_layer_arrays *a
         SR_TRY(backend->short_conv_forward(backend, columns(arrays->convolved, w->convs[i].to),
                                            &conv));
     }
-    if (piece->norm && !w->form->own_norm && turns_at_once(layer))
+    if (piece->norm && !w->form->own_norm && rope_at_once(layer))
         return SRNN_OK;
-    if (!piece->turned)
-        return sr_layer_turn(layer, arrays, piece->positions, false);
-    *piece->turned = false;
+    if (!piece->rope_applied)
+        return sr_layer_rope(layer, arrays, piece->positions, false);
+    *piece->rope_applied = false;
     return SRNN_OK;
 }
 

@@ -49,7 +49,7 @@ typedef struct sr_layer_piece {
     const int32_t *positions;   /* (rows) */
     const void *const *history; /* of each convolution, or NULL */
     const sr_rmsnorm *norm;     /* x is room for this norm; NULL: x is there */
-    bool *turned; /* not NULL: q and k need not be turned, and this says whether they were */
+    bool *rope_applied; /* not NULL: q and k need not be turned, and this says whether they were */
 } sr_layer_piece;
 
 sr_layer_arrays sr_layer_arrays_at(const sr_attention_layer *layer, const sr_layer_layout *layout,
@@ -79,7 +79,7 @@ srnn_tensor sr_layer_output(const sr_attention_layer *layer, const sr_layer_arra
 sr_linear sr_layer_output_linear(const sr_layer_weights *weights, int64_t N);
 
 /* Turns the heads of q and k, or back. */
-srnn_status sr_layer_turn(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
+srnn_status sr_layer_rope(const sr_attention_layer *layer, const sr_layer_arrays *arrays,
                           const int32_t *positions, bool back);
 
 /* One convolution of the wiring. */

@@ -35,7 +35,7 @@ static int64_t inner(const sr_block *b) {
 /* One walk serves both questions: how many bytes, and where each array stands. */
 static sr_block_saved lay_out_saved(const sr_block *b, char *memory, size_t *bytes) {
     const size_t rows = (size_t)b->rows, C = (size_t)b->config->C, F = (size_t)mlp_width(b);
-    const size_t number = sr_number_bytes(b->backend->number);
+    const size_t number = sr_element_bytes(b->backend->number);
     const size_t mixer = take(bytes, sr_mixer_saved_bytes(b->mixer), 1);
     return (sr_block_saved){
         .mixer = at(memory, mixer),
@@ -51,7 +51,7 @@ static sr_block_saved lay_out_saved(const sr_block *b, char *memory, size_t *byt
 
 static sr_block_scratch lay_out_scratch(const sr_block *b, char *memory, size_t *bytes) {
     const size_t rows = (size_t)b->rows, C = (size_t)b->config->C, F = (size_t)mlp_width(b);
-    const size_t number = sr_number_bytes(b->backend->number);
+    const size_t number = sr_element_bytes(b->backend->number);
     const size_t mixer = take(bytes, sr_mixer_scratch_bytes(b->mixer), 1);
     sr_block_scratch s = {
         .mixer = at(memory, mixer),

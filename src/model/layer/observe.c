@@ -15,7 +15,7 @@ static srnn_status fetch(float **out, srnn_device *device, sr_matrix m) {
 }
 
 static srnn_status give_back(srnn_device *device, sr_matrix m, float *host) {
-    const size_t count = (size_t)(m.rows * m.stride), bytes = sr_number_bytes(m.dtype);
+    const size_t count = (size_t)(m.rows * m.stride), bytes = sr_element_bytes(m.dtype);
     for (size_t i = 0; m.dtype == SRNN_BF16 && i < count; i++) {
         const uint16_t number = sr_bf16_of(host[i]);
         memcpy((char *)host + i * bytes, &number, bytes);
@@ -26,7 +26,7 @@ static srnn_status give_back(srnn_device *device, sr_matrix m, float *host) {
 /* Where an operand stands in the host's copy of its matrix. */
 static void *moved(const void *data, sr_matrix m, float *host) {
     const ptrdiff_t bytes = (const char *)data - (const char *)m.data;
-    return data ? host + bytes / (ptrdiff_t)sr_number_bytes(m.dtype) : NULL;
+    return data ? host + bytes / (ptrdiff_t)sr_element_bytes(m.dtype) : NULL;
 }
 
 /* The learned vectors, which are floats already, into host. */

@@ -16,7 +16,7 @@ struct sr_layer_state {
 static size_t history_bytes(const sr_attention_layer *layer, int which) {
     const sr_wire_conv *conv = &layer->wiring.convs[which];
     return (size_t)layer->B * (size_t)(conv->width - 1) * (size_t)conv->to.count *
-           sr_number_bytes(layer->backend->number);
+           sr_element_bytes(layer->backend->number);
 }
 
 static srnn_status fill(sr_layer_state *state) {
@@ -89,7 +89,7 @@ srnn_status sr_layer_state_reserve(sr_layer_state *state, int T, bool *moved) {
     return sr_state_reserve(state->attention, state->position + T, moved);
 }
 
-srnn_status sr_layer_state_make_room(sr_layer_state *state, int64_t tokens, bool *moved) {
+srnn_status sr_layer_state_grow(sr_layer_state *state, int64_t tokens, bool *moved) {
     return sr_state_reserve(state->attention, tokens, moved);
 }
 
@@ -111,28 +111,29 @@ static srnn_status remember(const sr_layer_state *state, const sr_layer_arrays *
 }
 
 /* Whether q and k may be turned by who attends to them. */
-static bool leaves_turn(const sr_layer_state *state, int T) {
+static bool leaves_rope(const sr_layer_state *state, int T) {
     return state->layer->attention.position == SRNN_POSITION_ROPE &&
-           sr_state_turns(state->attention, T);
+           sr_state_applies_rope(state->attention, T);
 }
 
 srnn_status sr_layer_state_run(sr_layer_state *state, sr_matrix y, sr_matrix x,
                                const sr_layer_weights *weights, const sr_layer_piece_place *place) {
     sr_attention_layer *layer = state->layer;
-    bool turned = true;
+    bool rope_applied = true;
     const sr_layer_piece piece = {.rows = x.rows,
                                   .T = place->T,
                                   .positions = place->positions,
                                   .history = (const void *const *)state->history,
                                   .norm = place->norm,
-                                  .turned = leaves_turn(state, place->T) ? &turned : NULL};
+                                  .rope_applied =
+                                      leaves_rope(state, place->T) ? &rope_applied : NULL};
     const sr_layer_arrays arrays = sr_layer_arrays_at(layer, &layer->saved, place->saved, x.rows);
     SR_TRY(sr_layer_project(layer, &arrays, x, weights, &piece));
     SR_TRY(remember(state, &arrays, weights, &piece));
     const srnn_operands in = sr_layer_operands(layer, &arrays, weights, place->T);
-    const sr_turn turn = {turned ? NULL : layer->rope_table, place->positions};
+    const sr_rope_angles rope = {rope_applied ? NULL : layer->rope_table, place->positions};
     SR_TRY(sr_state_run(state->attention, sr_layer_output(layer, &arrays, place->T), &in, place->T,
-                        turn));
+                        rope));
     return sr_attention_layer_finish(layer, y, y, x, weights, place->saved);
 }
 

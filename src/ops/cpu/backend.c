@@ -8,7 +8,7 @@
 static void destroy(sr_backend *backend) {
     sr_backend_cpu *cpu = (sr_backend_cpu *)backend;
     for (int worker = 0; cpu->packs && worker < cpu->base.threads; worker++)
-        sr_matmul_bf16_free(cpu->packs[worker].bf16);
+        sr_gemm_bf16_free(cpu->packs[worker].bf16);
     free(cpu->packs);
     free(cpu->room);
     srnn_device_close(cpu->base.device);
@@ -53,32 +53,32 @@ static const sr_backend table = {
     .gelu_backward = sr_cpu_gelu_backward,
     .norm_linear_forward = sr_norm_linear_steps,
     .norm_swiglu_forward = sr_norm_swiglu_steps,
-    .largest = sr_cpu_largest,
-    .follow = sr_cpu_follow,
+    .argmax = sr_cpu_argmax,
+    .next_inputs = sr_cpu_next_inputs,
     .short_conv_forward = sr_cpu_short_conv_forward,
     .short_conv_backward = sr_cpu_short_conv_backward,
     .short_conv_history = sr_cpu_short_conv_history,
     .add = sr_cpu_add,
     .add_rows = sr_cpu_add_rows,
     .cross_entropy = sr_cpu_cross_entropy,
-    .tally_losses = sr_cpu_tally_losses,
-    .tally_squares = sr_cpu_tally_squares,
+    .stats_losses = sr_cpu_stats_losses,
+    .stats_squares = sr_cpu_stats_squares,
     .unit_squares = sr_cpu_unit_squares,
     .adamw = sr_cpu_adamw,
 };
 
 /* From now on linear layers multiply in bf16 with sums in float. */
 static srnn_status use_bf16(sr_backend_cpu *cpu) {
-    if (!sr_matmul_bf16_available())
+    if (!sr_gemm_bf16_available())
         return SR_FAIL(
             SRNN_ERR_UNSUPPORTED,
             "this machine (or %s here) has no bf16 matrix products, which need AVX512_BF16 "
             "or AMX: compute in float, without bf16",
-            sr_matmul_library());
+            sr_gemm_library());
     for (int worker = 0; worker < cpu->base.threads; worker++)
-        if (!(cpu->packs[worker].bf16 = sr_matmul_bf16_create()))
+        if (!(cpu->packs[worker].bf16 = sr_gemm_bf16_create()))
             return SR_FAIL(SRNN_ERR_MEMORY, "%s had no memory for bf16 products",
-                           sr_matmul_library());
+                           sr_gemm_library());
     return SRNN_OK;
 }
 
@@ -94,7 +94,7 @@ static srnn_status fill(sr_backend_cpu *cpu, const sr_backend_settings *settings
     SR_TRY(make_packs(cpu));
     SR_TRY(sr_cpu_level_check());
     if (sr_cpu_level_asked())
-        sr_matmul_limit(sr_cpu_level_used());
+        sr_gemm_limit(sr_cpu_level_used());
     return settings->bf16 ? use_bf16(cpu) : SRNN_OK;
 }
 

@@ -10,8 +10,7 @@
 typedef struct sr_pack {
     float *a, *b;
     const float *a_from, *b_from;
-    sr_matmul_bf16
-        *bf16; /* what multiplies, if the operands are to be bf16; NULL: they are float */
+    sr_gemm_bf16 *bf16; /* what multiplies, if the operands are to be bf16; NULL: they are float */
 } sr_pack;
 
 typedef struct sr_backend_cpu {
@@ -66,19 +65,19 @@ srnn_status sr_cpu_rope_forward(sr_backend *, sr_matrix x, const sr_rope *rope);
 srnn_status sr_cpu_rope_backward(sr_backend *, sr_matrix d_x, const sr_rope *rope);
 srnn_status sr_cpu_cross_entropy(sr_backend *, float *losses, int32_t *hits, sr_matrix logits,
                                  const int32_t *targets, float scale);
-srnn_status sr_cpu_largest(sr_backend *, int32_t *out, sr_matrix x);
-srnn_status sr_cpu_follow(sr_backend *, int32_t *ids, int32_t *positions, const int32_t *chosen,
-                          int32_t position, int64_t rows);
+srnn_status sr_cpu_argmax(sr_backend *, int32_t *out, sr_matrix x);
+srnn_status sr_cpu_next_inputs(sr_backend *, int32_t *ids, int32_t *positions,
+                               const int32_t *chosen, int32_t position, int64_t rows);
 srnn_status sr_cpu_swiglu_forward(sr_backend *, sr_matrix out, sr_matrix x);
 srnn_status sr_cpu_swiglu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
 srnn_status sr_cpu_gelu_forward(sr_backend *, sr_matrix out, sr_matrix x);
 srnn_status sr_cpu_gelu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, sr_matrix x);
 srnn_status sr_cpu_add(sr_backend *, float *y, const float *x, int64_t n);
 srnn_status sr_cpu_add_rows(sr_backend *, sr_matrix y, sr_matrix x);
-srnn_status sr_cpu_tally_losses(sr_backend *, sr_tally *tally, const float *losses,
+srnn_status sr_cpu_stats_losses(sr_backend *, sr_step_stats *stats, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows);
-srnn_status sr_cpu_tally_squares(sr_backend *, sr_tally *tally, const float *x, int64_t n);
+srnn_status sr_cpu_stats_squares(sr_backend *, sr_step_stats *stats, const float *x, int64_t n);
 srnn_status sr_cpu_unit_squares(sr_backend *, double *units, const float *x, int64_t n);
-srnn_status sr_cpu_adamw(sr_backend *, sr_tally *tally, const sr_adamw *adamw);
+srnn_status sr_cpu_adamw(sr_backend *, sr_step_stats *stats, const sr_adamw *adamw);
 
 #endif

@@ -18,15 +18,15 @@ typedef struct sr_product {
 } sr_product;
 
 /* The name of the library, static text. */
-const char *sr_matmul_library(void);
+const char *sr_gemm_library(void);
 
 /* No instructions beyond this level, in products to come. A library that has multiplied before may keep to what it
  * chose then. */
-void sr_matmul_limit(sr_cpu_level level);
+void sr_gemm_limit(sr_cpu_level level);
 
 /* Called from a task of sr_parallel, where the library uses the calling thread only. False if the
  * library refused (it had no memory). */
-bool sr_matmul(const sr_product *product);
+bool sr_gemm(const sr_product *product);
 
 /* The same with a and b in bf16, the upper half of a float; sums and c are float. */
 typedef struct sr_product_bf16 {
@@ -38,16 +38,16 @@ typedef struct sr_product_bf16 {
 } sr_product_bf16;
 
 /* What one worker keeps between products in bf16. */
-typedef struct sr_matmul_bf16 sr_matmul_bf16;
+typedef struct sr_gemm_bf16 sr_gemm_bf16;
 
 /* True if this library on this machine has instructions for it. */
-bool sr_matmul_bf16_available(void);
+bool sr_gemm_bf16_available(void);
 
 /* NULL if the library refused. */
-sr_matmul_bf16 *sr_matmul_bf16_create(void);
-void sr_matmul_bf16_free(sr_matmul_bf16 *keeper);
+sr_gemm_bf16 *sr_gemm_bf16_create(void);
+void sr_gemm_bf16_free(sr_gemm_bf16 *keeper);
 
 /* As sr_matmul, with the calling worker's own keeper. */
-bool sr_matmul_bf16_run(sr_matmul_bf16 *keeper, const sr_product_bf16 *product);
+bool sr_gemm_bf16_run(sr_gemm_bf16 *keeper, const sr_product_bf16 *product);
 
 #endif

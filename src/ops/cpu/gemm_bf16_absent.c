@@ -3,19 +3,19 @@
 
 #include <stddef.h>
 
-bool sr_matmul_bf16_available(void) {
+bool sr_gemm_bf16_available(void) {
     return false;
 }
 
-sr_matmul_bf16 *sr_matmul_bf16_create(void) {
+sr_gemm_bf16 *sr_gemm_bf16_create(void) {
     return NULL;
 }
 
-void sr_matmul_bf16_free(sr_matmul_bf16 *keeper) {
+void sr_gemm_bf16_free(sr_gemm_bf16 *keeper) {
     (void)keeper;
 }
 
-bool sr_matmul_bf16_run(sr_matmul_bf16 *keeper, const sr_product_bf16 *product) {
+bool sr_gemm_bf16_run(sr_gemm_bf16 *keeper, const sr_product_bf16 *product) {
     (void)keeper, (void)product;
     return false;
 }

@@ -13,27 +13,27 @@ typedef struct kept_product {
     dnnl_memory_t a, b, c;
 } kept_product;
 
-struct sr_matmul_bf16 {
+struct sr_gemm_bf16 {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     kept_product kept[KEPT];
     int count, next; /* next: the place of the oldest once all are taken */
 };
 
-bool sr_matmul_bf16_available(void) {
+bool sr_gemm_bf16_available(void) {
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) ==
            dnnl_cpu_isa_avx512_core_bf16;
 }
 
-sr_matmul_bf16 *sr_matmul_bf16_create(void) {
-    sr_matmul_bf16 *keeper = calloc(1, sizeof *keeper);
+sr_gemm_bf16 *sr_gemm_bf16_create(void) {
+    sr_gemm_bf16 *keeper = calloc(1, sizeof *keeper);
     if (!keeper)
         return NULL;
     if (dnnl_engine_create(&keeper->engine, dnnl_cpu, 0) == dnnl_success &&
         dnnl_stream_create(&keeper->stream, keeper->engine, dnnl_stream_default_flags) ==
             dnnl_success)
         return keeper;
-    sr_matmul_bf16_free(keeper);
+    sr_gemm_bf16_free(keeper);
     return NULL;
 }
 
@@ -45,7 +45,7 @@ static void drop(kept_product *kept) {
     *kept = (kept_product){.primitive = NULL};
 }
 
-void sr_matmul_bf16_free(sr_matmul_bf16 *keeper) {
+void sr_gemm_bf16_free(sr_gemm_bf16 *keeper) {
     if (!keeper)
         return;
     for (int i = 0; i < keeper->count; i++)
@@ -119,7 +119,7 @@ static bool make(kept_product *kept, dnnl_engine_t engine, const sr_product_bf16
 }
 
 /* The product with this shape, made if need be; NULL if it cannot be. */
-static kept_product *find(sr_matmul_bf16 *keeper, const sr_product_bf16 *p) {
+static kept_product *find(sr_gemm_bf16 *keeper, const sr_product_bf16 *p) {
     for (int i = 0; i < keeper->count; i++)
         if (keeper->kept[i].primitive && same_shape(&keeper->kept[i].shape, p))
             return &keeper->kept[i];
@@ -132,7 +132,7 @@ static kept_product *find(sr_matmul_bf16 *keeper, const sr_product_bf16 *p) {
     return make(place, keeper->engine, p) ? place : NULL;
 }
 
-bool sr_matmul_bf16_run(sr_matmul_bf16 *keeper, const sr_product_bf16 *p) {
+bool sr_gemm_bf16_run(sr_gemm_bf16 *keeper, const sr_product_bf16 *p) {
     kept_product *kept = find(keeper, p);
     if (!kept)
         return false;

@@ -4,11 +4,11 @@
 #include <dnnl.h>
 #include <signal.h>
 
-const char *sr_matmul_library(void) {
+const char *sr_gemm_library(void) {
     return "oneDNN";
 }
 
-void sr_matmul_limit(sr_cpu_level level) {
+void sr_gemm_limit(sr_cpu_level level) {
     switch (level) {
     case SR_CPU_BASE:
         dnnl_set_max_cpu_isa(dnnl_cpu_isa_sse41);
@@ -38,7 +38,7 @@ static void hold_signals(sigset_t *before) {
     pthread_sigmask(SIG_SETMASK, &held, before);
 }
 
-bool sr_matmul(const sr_product *p) {
+bool sr_gemm(const sr_product *p) {
     sigset_t before;
     if (p->K > SHORT_SUM)
         hold_signals(&before);

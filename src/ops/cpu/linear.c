@@ -157,12 +157,12 @@ static bool multiply_bf16(const sr_product *tile, sr_pack *pack, const sr_cpu_ro
                                      .transpose_a = tile->transpose_a,
                                      .transpose_b = tile->transpose_b,
                                      .add = tile->add};
-    return sr_matmul_bf16_run(pack->bf16, &product);
+    return sr_gemm_bf16_run(pack->bf16, &product);
 }
 
 static bool multiply_float(sr_product *tile, sr_pack *pack) {
     pack_tile(tile, pack);
-    return sr_matmul(tile);
+    return sr_gemm(tile);
 }
 
 static void multiply_one(tiled_products *job, sr_product *tile, int worker) {
@@ -241,7 +241,7 @@ static srnn_status run(sr_backend *backend, tiled_products *job) {
     const sr_product *first = &job->items->product;
     if (atomic_load(&job->failed))
         return SR_FAIL(SRNN_ERR_MEMORY, "%s had no memory for a product of %lld x %lld x %lld",
-                       sr_matmul_library(), (long long)first->M, (long long)first->N,
+                       sr_gemm_library(), (long long)first->M, (long long)first->N,
                        (long long)first->K);
     return SRNN_OK;
 }

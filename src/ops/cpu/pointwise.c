@@ -80,16 +80,16 @@ srnn_status sr_cpu_add_rows(sr_backend *backend, sr_matrix y, sr_matrix x) {
 }
 
 /* A batch is summed up on its own before it is added, as it would be in another process. */
-srnn_status sr_cpu_tally_losses(sr_backend *backend, sr_tally *tally, const float *losses,
+srnn_status sr_cpu_stats_losses(sr_backend *backend, sr_step_stats *stats, const float *losses,
                                 const int32_t *hits, const int32_t *targets, int64_t rows) {
     (void)backend;
     double sum = 0;
     for (int64_t row = 0; row < rows; row++) {
         sum += (double)losses[row];
-        tally->targets += targets[row] >= 0;
-        tally->hits += hits ? hits[row] : 0;
+        stats->targets += targets[row] >= 0;
+        stats->hits += hits ? hits[row] : 0;
     }
-    tally->loss += sum;
+    stats->loss += sum;
     return SRNN_OK;
 }
 
@@ -99,15 +99,16 @@ srnn_status sr_cpu_unit_squares(sr_backend *backend, double *units, const float 
     return SRNN_OK;
 }
 
-srnn_status sr_cpu_tally_squares(sr_backend *backend, sr_tally *tally, const float *x, int64_t n) {
+srnn_status sr_cpu_stats_squares(sr_backend *backend, sr_step_stats *stats, const float *x,
+                                 int64_t n) {
     enum { UNITS = 512, GROUP = UNITS * SR_SQUARES_UNIT };
     double units[UNITS];
-    tally->squares = 0;
+    stats->squares = 0;
     for (int64_t first = 0; first < n; first += GROUP) {
         const int64_t count = sr_min(GROUP, n - first);
         SR_TRY(sr_cpu_unit_squares(backend, units, x + first, count));
         for (int64_t unit = 0; unit < sr_tiles(count, SR_SQUARES_UNIT); unit++)
-            tally->squares += units[unit];
+            stats->squares += units[unit];
     }
     return SRNN_OK;
 }
@@ -125,17 +126,17 @@ static srnn_status update_range(sr_backend *backend, const sr_adamw *a, int64_t 
 
 /* torch.optim.AdamW: weight *= 1 - lr wd;  weight -= lr / (1 - beta1^t) * m / (sqrt(v / (1 -
  * beta2^t)) + eps). */
-static srnn_status update(sr_backend *backend, const sr_adamw *a, const sr_tally *tally,
+static srnn_status update(sr_backend *backend, const sr_adamw *a, const sr_step_stats *stats,
                           double gradient_scale) {
-    const double correction1 = 1.0 - pow(a->beta1, (double)tally->updates);
-    const double correction2 = 1.0 - pow(a->beta2, (double)tally->updates);
+    const double correction1 = 1.0 - pow(a->beta1, (double)stats->updates);
+    const double correction2 = 1.0 - pow(a->beta2, (double)stats->updates);
     const sr_adamw_factors factors = {
         .gradient_scale = (float)gradient_scale,
-        .keep = (float)(1.0 - tally->learning_rate * a->weight_decay),
+        .keep = (float)(1.0 - stats->learning_rate * a->weight_decay),
         .new1 = (float)(1.0 - a->beta1),
         .beta2 = (float)a->beta2,
         .new2 = (float)(1.0 - a->beta2),
-        .step_size = (float)(tally->learning_rate / correction1),
+        .step_size = (float)(stats->learning_rate / correction1),
         .inverse_root_correction = (float)(1.0 / sqrt(correction2)),
         .epsilon = (float)a->epsilon,
     };
@@ -149,14 +150,14 @@ static srnn_status update(sr_backend *backend, const sr_adamw *a, const sr_tally
     return SRNN_OK;
 }
 
-srnn_status sr_cpu_adamw(sr_backend *backend, sr_tally *tally, const sr_adamw *a) {
-    const double targets = (double)(tally->targets > 0 ? tally->targets : 1);
+srnn_status sr_cpu_adamw(sr_backend *backend, sr_step_stats *stats, const sr_adamw *a) {
+    const double targets = (double)(stats->targets > 0 ? stats->targets : 1);
     const double to_mean = a->nominal / targets;
-    tally->gradient_norm = sqrt(tally->squares) * to_mean;
-    tally->applied = isfinite(tally->loss / targets) && isfinite(tally->gradient_norm);
-    if (!tally->applied)
+    stats->gradient_norm = sqrt(stats->squares) * to_mean;
+    stats->applied = isfinite(stats->loss / targets) && isfinite(stats->gradient_norm);
+    if (!stats->applied)
         return SRNN_OK;
-    tally->updates++;
-    const bool clips = a->clip > 0 && tally->gradient_norm > a->clip;
-    return update(backend, a, tally, to_mean * (clips ? a->clip / tally->gradient_norm : 1.0));
+    stats->updates++;
+    const bool clips = a->clip > 0 && stats->gradient_norm > a->clip;
+    return update(backend, a, stats, to_mean * (clips ? a->clip / stats->gradient_norm : 1.0));
 }

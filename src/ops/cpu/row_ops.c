@@ -81,13 +81,13 @@ static srnn_status run(sr_backend *backend, sr_task *task, row_job *job) {
     return SRNN_OK;
 }
 
-srnn_status sr_cpu_largest(sr_backend *backend, int32_t *out, sr_matrix x) {
+srnn_status sr_cpu_argmax(sr_backend *backend, int32_t *out, sr_matrix x) {
     row_job job = {.x = x, .hits = out, .rows = x.rows};
     return run(backend, largest_rows, &job);
 }
 
-srnn_status sr_cpu_follow(sr_backend *backend, int32_t *ids, int32_t *positions,
-                          const int32_t *chosen, int32_t position, int64_t rows) {
+srnn_status sr_cpu_next_inputs(sr_backend *backend, int32_t *ids, int32_t *positions,
+                               const int32_t *chosen, int32_t position, int64_t rows) {
     (void)backend;
     for (int64_t r = 0; r < rows; r++) {
         ids[r] = chosen[r];

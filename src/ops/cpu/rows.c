@@ -47,12 +47,12 @@ static void rmsnorm_backward(float *d_x, float *part, const float *d_out, const 
     }
 }
 
-static void rope(sr_matrix x, const sr_rope *turn, float sign, int64_t first, int64_t end) {
-    const int D = turn->D, half = D / 2;
+static void rope(sr_matrix x, const sr_rope *angles, float sign, int64_t first, int64_t end) {
+    const int D = angles->D, half = D / 2;
     for (int64_t row = first; row < end; row++) {
-        const float *restrict cosine = turn->table + (int64_t)turn->positions[row] * D;
+        const float *restrict cosine = angles->table + (int64_t)angles->positions[row] * D;
         const float *restrict sine = cosine + half;
-        for (int head = 0; head < turn->heads; head++) {
+        for (int head = 0; head < angles->heads; head++) {
             float *restrict low = (float *)x.data + row * x.stride + (int64_t)head * D;
             float *restrict high = low + half;
 #pragma omp simd

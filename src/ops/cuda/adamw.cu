@@ -18,24 +18,24 @@ struct adamw_factors {
  *
  * torch.optim.AdamW: weight *= 1 - lr wd;  weight -= lr / (1 - beta1^t) * m / (sqrt(v / (1 -
  * beta2^t)) + eps). */
-static __global__ void decide(adamw_factors *factors, sr_tally *tally, const sr_adamw s) {
-    const double targets = tally->targets > 0 ? (double)tally->targets : 1.0;
-    const double to_mean = s.nominal / targets, norm = sqrt(tally->squares) * to_mean;
-    const bool applied = isfinite(tally->loss) && isfinite(norm);
-    tally->gradient_norm = norm;
-    tally->applied = applied;
+static __global__ void decide(adamw_factors *factors, sr_step_stats *stats, const sr_adamw s) {
+    const double targets = stats->targets > 0 ? (double)stats->targets : 1.0;
+    const double to_mean = s.nominal / targets, norm = sqrt(stats->squares) * to_mean;
+    const bool applied = isfinite(stats->loss) && isfinite(norm);
+    stats->gradient_norm = norm;
+    stats->applied = applied;
     factors->applied = applied;
     if (!applied)
         return;
-    const double step = (double)(++tally->updates);
+    const double step = (double)(++stats->updates);
     const double correction1 = 1.0 - pow(s.beta1, step), correction2 = 1.0 - pow(s.beta2, step);
     const double clip = s.clip > 0 && norm > s.clip ? s.clip / norm : 1.0;
     factors->gradient_scale = (float)(to_mean * clip);
-    factors->keep = (float)(1.0 - tally->learning_rate * s.weight_decay);
+    factors->keep = (float)(1.0 - stats->learning_rate * s.weight_decay);
     factors->new1 = (float)(1.0 - s.beta1);
     factors->beta2 = (float)s.beta2;
     factors->new2 = (float)(1.0 - s.beta2);
-    factors->step_size = (float)(tally->learning_rate / correction1);
+    factors->step_size = (float)(stats->learning_rate / correction1);
     factors->inverse_root_correction = (float)(1.0 / sqrt(correction2));
     factors->epsilon = (float)s.epsilon;
 }
@@ -109,9 +109,9 @@ static srnn_status update_both(sr_backend *backend, const sr_adamw *s) {
     return update_range(backend, &rest);
 }
 
-srnn_status sr_cuda_adamw(sr_backend *backend, sr_tally *tally, const sr_adamw *adamw) {
+srnn_status sr_cuda_adamw(sr_backend *backend, sr_step_stats *stats, const sr_adamw *adamw) {
     SR_CUDA(sr_launch(decide, dim3(1), dim3(1), 0, sr_stream_of(backend),
-                      (adamw_factors *)((sr_backend_cuda *)backend)->workspace, tally, *adamw));
+                      (adamw_factors *)((sr_backend_cuda *)backend)->workspace, stats, *adamw));
     for (int64_t first = 0, end; first < adamw->n; first = end) {
         bool decays;
         end = sr_adamw_piece(adamw, first, &decays);

@@ -49,7 +49,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
         out[blockIdx.x] = best.place == INT_MAX ? 0 : best.place;
 }
 
-srnn_status sr_cuda_largest(sr_backend *backend, int32_t *out, sr_matrix x) {
+srnn_status sr_cuda_argmax(sr_backend *backend, int32_t *out, sr_matrix x) {
     const sr_place place = sr_place_of(x);
     if (x.rows == 0)
         return SRNN_OK;
@@ -78,8 +78,8 @@ static __global__ void __launch_bounds__(FOLLOW_THREADS)
     positions[row] = position;
 }
 
-srnn_status sr_cuda_follow(sr_backend *backend, int32_t *ids, int32_t *positions,
-                           const int32_t *chosen, int32_t position, int64_t rows) {
+srnn_status sr_cuda_next_inputs(sr_backend *backend, int32_t *ids, int32_t *positions,
+                                const int32_t *chosen, int32_t position, int64_t rows) {
     if (rows == 0)
         return SRNN_OK;
     SR_CUDA(sr_launch_early(sr_may_start_early(backend), follow_rows,

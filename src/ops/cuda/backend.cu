@@ -38,16 +38,16 @@ static void fill_table(sr_backend *backend) {
     backend->gelu_backward = sr_cuda_gelu_backward;
     backend->norm_linear_forward = sr_cuda_norm_linear_forward;
     backend->norm_swiglu_forward = sr_cuda_norm_swiglu_forward;
-    backend->largest = sr_cuda_largest;
-    backend->follow = sr_cuda_follow;
+    backend->argmax = sr_cuda_argmax;
+    backend->next_inputs = sr_cuda_next_inputs;
     backend->short_conv_forward = sr_cuda_short_conv_forward;
     backend->short_conv_backward = sr_cuda_short_conv_backward;
     backend->short_conv_history = sr_cuda_short_conv_history;
     backend->add = sr_cuda_add;
     backend->add_rows = sr_cuda_add_rows;
     backend->cross_entropy = sr_cuda_cross_entropy;
-    backend->tally_losses = sr_cuda_tally_losses;
-    backend->tally_squares = sr_cuda_tally_squares;
+    backend->stats_losses = sr_cuda_stats_losses;
+    backend->stats_squares = sr_cuda_stats_squares;
     backend->adamw = sr_cuda_adamw;
 }
 

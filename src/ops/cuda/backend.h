@@ -80,18 +80,18 @@ srnn_status sr_cuda_gelu_backward(sr_backend *, sr_matrix d_x, sr_matrix d_out, 
 srnn_status sr_cuda_norm_linear_forward(sr_backend *, sr_matrix y, const sr_norm_linear *of);
 srnn_status sr_cuda_norm_swiglu_forward(sr_backend *, sr_matrix out, sr_matrix up,
                                         const sr_norm_linear *of);
-srnn_status sr_cuda_largest(sr_backend *, int32_t *out, sr_matrix x);
-srnn_status sr_cuda_follow(sr_backend *, int32_t *ids, int32_t *positions, const int32_t *chosen,
-                           int32_t position, int64_t rows);
+srnn_status sr_cuda_argmax(sr_backend *, int32_t *out, sr_matrix x);
+srnn_status sr_cuda_next_inputs(sr_backend *, int32_t *ids, int32_t *positions,
+                                const int32_t *chosen, int32_t position, int64_t rows);
 srnn_status sr_cuda_short_conv_forward(sr_backend *, sr_matrix out, const sr_short_conv *conv);
 srnn_status sr_cuda_short_conv_backward(sr_backend *, sr_matrix d_x, float *d_weight, float *d_bias,
                                         sr_matrix d_out, const sr_short_conv *conv);
 srnn_status sr_cuda_short_conv_history(sr_backend *, void *history, const sr_short_conv *conv);
 srnn_status sr_cuda_cross_entropy(sr_backend *, float *losses, int32_t *hits, sr_matrix logits,
                                   const int32_t *targets, float scale);
-srnn_status sr_cuda_tally_losses(sr_backend *, sr_tally *tally, const float *losses,
+srnn_status sr_cuda_stats_losses(sr_backend *, sr_step_stats *stats, const float *losses,
                                  const int32_t *hits, const int32_t *targets, int64_t rows);
-srnn_status sr_cuda_tally_squares(sr_backend *, sr_tally *tally, const float *x, int64_t n);
-srnn_status sr_cuda_adamw(sr_backend *, sr_tally *tally, const sr_adamw *adamw);
+srnn_status sr_cuda_stats_squares(sr_backend *, sr_step_stats *stats, const float *x, int64_t n);
+srnn_status sr_cuda_adamw(sr_backend *, sr_step_stats *stats, const sr_adamw *adamw);
 
 #endif

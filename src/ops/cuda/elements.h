@@ -24,7 +24,7 @@ static inline sr_place sr_place_of(sr_matrix m) {
 
 /* Whether each row can be moved W numbers at a time: no access crosses its own alignment. */
 static inline bool sr_is_aligned(sr_place place, int W) {
-    const size_t bytes = sr_number_bytes(place.dtype);
+    const size_t bytes = sr_element_bytes(place.dtype);
     const size_t step = (size_t)W * bytes < 16 ? (size_t)W * bytes : 16;
     return (uintptr_t)place.data % step == 0 && (size_t)place.stride * bytes % step == 0;
 }

@@ -43,7 +43,7 @@ static int one_piece(int64_t *N, const sr_linear *layers, int count, int64_t K, 
     int taken = 1;
     *N = layers[0].N;
     while (taken < count && layers[taken].weight == (const char *)layers[0].weight +
-                                                        *N * K * (int64_t)sr_number_bytes(dtype))
+                                                        *N * K * (int64_t)sr_element_bytes(dtype))
         *N += layers[taken++].N;
     return taken;
 }
@@ -63,21 +63,21 @@ static srnn_status multiply_layers(sr_backend *backend, sr_matrix y, sr_matrix a
     int64_t N;
     for (int64_t first = 0; count > 0; first += N) {
         const int taken = one_piece(&N, layers, count, x.columns, x.dtype);
-        const sr_cuda_product product = {.a = x.data,
-                                         .b = layers->weight,
-                                         .c = sr_number_at(addend.data, first, y.dtype),
-                                         .d = sr_number_at(y.data, first, y.dtype),
-                                         .a_stride = x.stride,
-                                         .b_stride = x.columns,
-                                         .c_stride = addend.stride,
-                                         .d_stride = y.stride,
-                                         .M = x.rows,
-                                         .N = N,
-                                         .K = x.columns,
-                                         .transpose_a = false,
-                                         .transpose_b = true,
-                                         .in = x.dtype,
-                                         .out = y.dtype};
+        const sr_cuda_gemm_call product = {.a = x.data,
+                                           .b = layers->weight,
+                                           .c = sr_number_at(addend.data, first, y.dtype),
+                                           .d = sr_number_at(y.data, first, y.dtype),
+                                           .a_stride = x.stride,
+                                           .b_stride = x.columns,
+                                           .c_stride = addend.stride,
+                                           .d_stride = y.stride,
+                                           .M = x.rows,
+                                           .N = N,
+                                           .K = x.columns,
+                                           .transpose_a = false,
+                                           .transpose_b = true,
+                                           .in = x.dtype,
+                                           .out = y.dtype};
         SR_TRY(sr_cuda_multiply(backend, &product));
         layers += taken;
         count -= taken;
@@ -96,21 +96,21 @@ srnn_status sr_cuda_linear_backward_input(sr_backend *backend, sr_matrix d_x, sr
     int64_t N;
     for (int64_t first = 0; count > 0; first += N) {
         const int taken = one_piece(&N, layers, count, d_x.columns, d_y.dtype);
-        const sr_cuda_product product = {.a = sr_number_at(d_y.data, first, d_y.dtype),
-                                         .b = layers->weight,
-                                         .c = first > 0 ? d_x.data : nullptr,
-                                         .d = d_x.data,
-                                         .a_stride = d_y.stride,
-                                         .b_stride = d_x.columns,
-                                         .c_stride = d_x.stride,
-                                         .d_stride = d_x.stride,
-                                         .M = d_x.rows,
-                                         .N = d_x.columns,
-                                         .K = N,
-                                         .transpose_a = false,
-                                         .transpose_b = false,
-                                         .in = d_y.dtype,
-                                         .out = d_x.dtype};
+        const sr_cuda_gemm_call product = {.a = sr_number_at(d_y.data, first, d_y.dtype),
+                                           .b = layers->weight,
+                                           .c = first > 0 ? d_x.data : nullptr,
+                                           .d = d_x.data,
+                                           .a_stride = d_y.stride,
+                                           .b_stride = d_x.columns,
+                                           .c_stride = d_x.stride,
+                                           .d_stride = d_x.stride,
+                                           .M = d_x.rows,
+                                           .N = d_x.columns,
+                                           .K = N,
+                                           .transpose_a = false,
+                                           .transpose_b = false,
+                                           .in = d_y.dtype,
+                                           .out = d_x.dtype};
         SR_TRY(sr_cuda_multiply(backend, &product));
         layers += taken;
         count -= taken;
@@ -127,21 +127,21 @@ srnn_status sr_cuda_linear_backward_weight(sr_backend *backend, const sr_linear_
                                        sr_matrix_columns(d_y, first, layers[i].N)));
     for (first = 0; count > 0; first += N) {
         const int taken = one_piece_of_gradients(&N, layers, count, x.columns);
-        const sr_cuda_product product = {.a = sr_number_at(d_y.data, first, d_y.dtype),
-                                         .b = x.data,
-                                         .c = layers->weight,
-                                         .d = layers->weight,
-                                         .a_stride = d_y.stride,
-                                         .b_stride = x.stride,
-                                         .c_stride = x.columns,
-                                         .d_stride = x.columns,
-                                         .M = N,
-                                         .N = x.columns,
-                                         .K = x.rows,
-                                         .transpose_a = true,
-                                         .transpose_b = false,
-                                         .in = d_y.dtype,
-                                         .out = SRNN_F32};
+        const sr_cuda_gemm_call product = {.a = sr_number_at(d_y.data, first, d_y.dtype),
+                                           .b = x.data,
+                                           .c = layers->weight,
+                                           .d = layers->weight,
+                                           .a_stride = d_y.stride,
+                                           .b_stride = x.stride,
+                                           .c_stride = x.columns,
+                                           .d_stride = x.columns,
+                                           .M = N,
+                                           .N = x.columns,
+                                           .K = x.rows,
+                                           .transpose_a = true,
+                                           .transpose_b = false,
+                                           .in = d_y.dtype,
+                                           .out = SRNN_F32};
         SR_TRY(sr_cuda_multiply(backend, &product));
         layers += taken;
         count -= taken;
@@ -170,8 +170,8 @@ static bool is_fused(const sr_backend *backend, const sr_norm_linear *of, int64_
     return aligned;
 }
 
-static sr_few_product fused_product(sr_matrix y, const sr_norm_linear *of) {
-    sr_few_product p = {};
+static sr_few_rows_gemm fused_product(sr_matrix y, const sr_norm_linear *of) {
+    sr_few_rows_gemm p = {};
     p.product.a = of->norm.x;
     p.product.b = of->layers->weight;
     p.product.d = y.data;
@@ -187,17 +187,17 @@ static sr_few_product fused_product(sr_matrix y, const sr_norm_linear *of) {
 
 srnn_status sr_cuda_norm_linear_forward(sr_backend *backend, sr_matrix y,
                                         const sr_norm_linear *of) {
-    const int64_t turned = of->rope ? (int64_t)of->rope->heads * of->rope->D : 0;
+    const int64_t rope_columns = of->rope ? (int64_t)of->rope->heads * of->rope->D : 0;
     if (y.rows == 0)
         return SRNN_OK;
-    if (!is_fused(backend, of, turned))
+    if (!is_fused(backend, of, rope_columns))
         return sr_norm_linear_steps(backend, y, of);
-    sr_few_product p = fused_product(y, of);
-    p.end.turned = turned;
+    sr_few_rows_gemm p = fused_product(y, of);
+    p.end.pair_columns = rope_columns;
     if (of->rope)
         p.end.rope = *of->rope;
-    if (of->turned)
-        *of->turned = of->rope != nullptr;
+    if (of->rope_applied)
+        *of->rope_applied = of->rope != nullptr;
     SR_TRY(sr_cuda_start_few(backend, &p));
     return add_biases(backend, y, of->layers, of->count);
 }
@@ -208,8 +208,8 @@ srnn_status sr_cuda_norm_swiglu_forward(sr_backend *backend, sr_matrix out, sr_m
         return SRNN_OK;
     if (!is_fused(backend, of, up.columns))
         return sr_norm_swiglu_steps(backend, out, up, of);
-    sr_few_product p = fused_product(out, of);
+    sr_few_rows_gemm p = fused_product(out, of);
     p.end.swiglu = true;
-    p.end.turned = out.columns;
+    p.end.pair_columns = out.columns;
     return sr_cuda_start_few(backend, &p);
 }

@@ -8,7 +8,7 @@
  * registers, rotates, stores both in place. */
 template <class N, int W>
 static __global__ void __launch_bounds__(256)
-    turn(N *x, int64_t stride, int64_t rows, const sr_rope rope, float sign) {
+    apply_rope(N *x, int64_t stride, int64_t rows, const sr_rope rope, float sign) {
     const int64_t row = grid_row();
     const int half = rope.D / 2, item = grid_item(), head = item / (half / W);
     const int c = (item - head * (half / W)) * W;
@@ -18,18 +18,18 @@ static __global__ void __launch_bounds__(256)
         return;
     const float *__restrict__ angles = rope.table + (int64_t)rope.positions[row] * rope.D + c;
     N *at = x + row * stride + (int64_t)head * rope.D + c;
-    float cosine[W], sine[W], low[W], high[W], turned_low[W], turned_high[W];
+    float cosine[W], sine[W], low[W], high[W], rotated_low[W], rotated_high[W];
     load_numbers<W>(cosine, angles);
     load_numbers<W>(sine, angles + half);
     load_numbers<W>(low, at);
     load_numbers<W>(high, at + half);
 #pragma unroll
     for (int k = 0; k < W; k++) {
-        turned_low[k] = turned(low[k], high[k], cosine[k], -sign * sine[k]);
-        turned_high[k] = turned(high[k], low[k], cosine[k], sign * sine[k]);
+        rotated_low[k] = rotated(low[k], high[k], cosine[k], -sign * sine[k]);
+        rotated_high[k] = rotated(high[k], low[k], cosine[k], sign * sine[k]);
     }
-    store_numbers<W>(at, turned_low);
-    store_numbers<W>(at + half, turned_high);
+    store_numbers<W>(at, rotated_low);
+    store_numbers<W>(at + half, rotated_high);
 }
 
 static srnn_status turn_rows(sr_backend *backend, sr_matrix x, const sr_rope *rope, float sign) {
@@ -40,9 +40,9 @@ static srnn_status turn_rows(sr_backend *backend, sr_matrix x, const sr_rope *ro
     return sr_with_access<8>(x.dtype, half, places, 2, [&](auto access) -> srnn_status {
         using A = decltype(access);
         const sr_row_grid blocks = sr_row_grid_of(x.rows, (int64_t)rope->heads * half / A::W);
-        SR_CUDA(sr_launch_early(sr_may_start_early(backend), turn<typename A::N, A::W>, blocks.grid,
-                                blocks.block, 0, sr_stream_of(backend), (typename A::N *)x.data,
-                                x.stride, x.rows, *rope, sign));
+        SR_CUDA(sr_launch_early(sr_may_start_early(backend), apply_rope<typename A::N, A::W>,
+                                blocks.grid, blocks.block, 0, sr_stream_of(backend),
+                                (typename A::N *)x.data, x.stride, x.rows, *rope, sign));
         return SRNN_OK;
     });
 }

@@ -8,8 +8,9 @@ enum { THREADS = 512, PARTS = 1024 };
  * ..., global -> registers; block sums through shared memory; thread 0 adds the totals to the
  * step's statistics. */
 static __global__ void __launch_bounds__(THREADS)
-    add_losses(sr_tally *tally, const float *__restrict__ losses, const int32_t *__restrict__ hits,
-               const int32_t *__restrict__ targets, int64_t rows) {
+    add_losses(sr_step_stats *stats, const float *__restrict__ losses,
+               const int32_t *__restrict__ hits, const int32_t *__restrict__ targets,
+               int64_t rows) {
     __shared__ double shared[SR_WARP];
     __shared__ long long shared_counts[SR_WARP];
     double loss = 0;
@@ -24,9 +25,9 @@ static __global__ void __launch_bounds__(THREADS)
     hit = block_sum(hit, shared_counts);
     count = block_sum(count, shared_counts);
     if (threadIdx.x == 0) {
-        tally->loss += loss;
-        tally->hits += hit;
-        tally->targets += count;
+        stats->loss += loss;
+        stats->hits += hit;
+        stats->targets += count;
     }
 }
 
@@ -55,24 +56,25 @@ static __global__ void __launch_bounds__(THREADS)
 /* One block adds the parts: thread t takes parts t, t + 512, ...; a block sum through shared
  * memory; thread 0 stores the total. */
 static __global__ void __launch_bounds__(THREADS)
-    sum_squares(sr_tally *tally, const double *__restrict__ parts, int count) {
+    sum_squares(sr_step_stats *stats, const double *__restrict__ parts, int count) {
     __shared__ double shared[SR_WARP];
     double sum = 0;
     for (int part = threadIdx.x; part < count; part += THREADS)
         sum += parts[part];
     sum = block_sum(sum, shared);
     if (threadIdx.x == 0)
-        tally->squares = sum;
+        stats->squares = sum;
 }
 
-srnn_status sr_cuda_tally_losses(sr_backend *backend, sr_tally *tally, const float *losses,
+srnn_status sr_cuda_stats_losses(sr_backend *backend, sr_step_stats *stats, const float *losses,
                                  const int32_t *hits, const int32_t *targets, int64_t rows) {
-    SR_CUDA(sr_launch(add_losses, dim3(1), dim3(THREADS), 0, sr_stream_of(backend), tally, losses,
+    SR_CUDA(sr_launch(add_losses, dim3(1), dim3(THREADS), 0, sr_stream_of(backend), stats, losses,
                       hits, targets, rows));
     return SRNN_OK;
 }
 
-srnn_status sr_cuda_tally_squares(sr_backend *backend, sr_tally *tally, const float *x, int64_t n) {
+srnn_status sr_cuda_stats_squares(sr_backend *backend, sr_step_stats *stats, const float *x,
+                                  int64_t n) {
     const sr_place place = {x, 0, SRNN_F32};
     double *parts = (double *)((sr_backend_cuda *)backend)->workspace;
     /* The last few numbers are a part of their own. */
@@ -88,7 +90,7 @@ srnn_status sr_cuda_tally_squares(sr_backend *backend, sr_tally *tally, const fl
     if (n > body)
         SR_CUDA(sr_launch(square_parts<1>, dim3(1), dim3(THREADS), 0, sr_stream_of(backend),
                           parts + pieces, x + body, n - body));
-    SR_CUDA(sr_launch(sum_squares, dim3(1), dim3(THREADS), 0, sr_stream_of(backend), tally, parts,
+    SR_CUDA(sr_launch(sum_squares, dim3(1), dim3(THREADS), 0, sr_stream_of(backend), stats, parts,
                       pieces + (n > body)));
     return SRNN_OK;
 }

@@ -268,8 +268,8 @@ void sr_equation_write_remarks(FILE *out, const srnn_attention *a) {
     if (a->short_conv)
         fprintf(out, "A causal convolution of width %d runs over q, k and v first, and SiLU. ",
                 a->short_conv);
-    if (a->front_tokens)
-        fprintf(out, "%d empty tokens stand in front of every sequence. ", a->front_tokens);
+    if (a->prefix_tokens)
+        fprintf(out, "%d empty tokens stand in front of every sequence. ", a->prefix_tokens);
     if (a->detach)
         fputs("The denominator counts as a constant in the backward pass. ", out);
     if (a->decay == SRNN_DECAY_LEARNED)

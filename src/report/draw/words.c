@@ -140,8 +140,8 @@ void sr_words_write(FILE *out, const srnn_attention *a) {
     add_norm(&l, a->norm);
     if (a->short_conv > 0)
         add(&l, "a short convolution before q, k and v");
-    if (a->front_tokens > 0)
-        add(&l, "%d empty tokens in front", a->front_tokens);
+    if (a->prefix_tokens > 0)
+        add(&l, "%d empty tokens in front", a->prefix_tokens);
     if (a->position == SRNN_POSITION_NONE)
         add(&l, "no positions");
     if (l.parts == 0)

@@ -15,12 +15,12 @@ typedef struct judgement {
 static const char *const seen = "seen here", *const in_part = "seen in part";
 static const char *const not_seen = "not seen here", *const cannot_tell = "cannot tell";
 
-typedef struct tally {
+typedef struct stats {
     size_t all, short_of, level; /* level: costs no more than the margin */
-} tally;
+} stats;
 
-static tally take_tally(const sr_cell_record *cell, sr_kind *kind) {
-    tally t = {0};
+static stats take_stats(const sr_cell_record *cell, sr_kind *kind) {
+    stats t = {0};
     for (size_t i = 0; i < cell->count; i++) {
         const sr_entry *entry = &cell->entries[i];
         if (!sr_entry_is(entry, kind))
@@ -57,7 +57,7 @@ static void write_kind(FILE *out, const sr_cell_record *cell, sr_kind *kind) {
 
 /* A claim that variants of a kind are worse. */
 static const char *judge_worse(const sr_cell_record *cell, sr_kind *kind, FILE *why) {
-    const tally t = take_tally(cell, kind);
+    const stats t = take_stats(cell, kind);
     if (t.all == 0)
         return "";
     if (t.all > 3)
@@ -79,7 +79,7 @@ static const char *judge_unbounded(const sr_cell_record *cell, FILE *why) {
 }
 
 static const char *judge_norm(const sr_cell_record *cell, FILE *why) {
-    const tally t = take_tally(cell, sr_kind_normed);
+    const stats t = take_stats(cell, sr_kind_normed);
     if (t.all == 0)
         return "";
     write_kind(why, cell, sr_kind_normed);

@@ -99,13 +99,13 @@ static const sr_entry *first_of(const sr_cell_record *cell, sr_kind *kind) {
 }
 
 /* How many entries of a group are what: each is counted once. */
-typedef struct tally {
+typedef struct stats {
     size_t all, better, level, worse, unstable, open, too_few;
     const sr_entry *least, *most; /* of those that are worse, by their cost; NULL: none is */
     const sr_entry *best;         /* of those that are better; NULL: none is */
-} tally;
+} stats;
 
-static void count_entry(tally *t, const sr_cell_record *cell, const sr_entry *entry) {
+static void count_entry(stats *t, const sr_cell_record *cell, const sr_entry *entry) {
     t->all++;
     switch (entry->effect) {
     case SR_EFFECT_BETTER:
@@ -134,15 +134,15 @@ static void count_entry(tally *t, const sr_cell_record *cell, const sr_entry *en
 }
 
 /* Of the compared entries of a kind, best first; NULL: of all of them. */
-static tally take_tally(const sr_cell_record *cell, sr_kind *kind) {
-    tally t = {0};
+static stats take_stats(const sr_cell_record *cell, sr_kind *kind) {
+    stats t = {0};
     for (size_t i = 0; i < cell->count; i++)
         if (sr_entry_compared(cell->ranked[i]) && (!kind || sr_entry_is(cell->ranked[i], kind)))
             count_entry(&t, cell, cell->ranked[i]);
     return t;
 }
 
-static void write_range(sentence *s, const tally *t) {
+static void write_range(sentence *s, const stats *t) {
     const sr_formatted least = sr_format_size(sr_entry_cost(t->least).mean);
     const sr_formatted most = sr_format_size(sr_entry_cost(t->most).mean);
     if (strcmp(least.text, most.text) == 0)
@@ -153,18 +153,18 @@ static void write_range(sentence *s, const tally *t) {
 }
 
 /* One way that a group of entries went: "in 2 of 3 forms", then "in 1". */
-static void write_forms(sentence *s, const tally *t, size_t count, size_t *said) {
+static void write_forms(sentence *s, const stats *t, size_t count, size_t *said) {
     if (count < t->all)
         fprintf(s->out, *said == 0 ? " in %zu of %zu forms" : " in %zu", count, t->all);
     *said += count;
 }
 
 /* What joins a way to those before it. */
-static const char *joint(const tally *t, size_t count, size_t said) {
+static const char *joint(const stats *t, size_t count, size_t said) {
     return said == 0 ? "" : said + count == t->all ? " and" : ",";
 }
 
-static void write_ways(sentence *s, const tally *t) {
+static void write_ways(sentence *s, const stats *t) {
     const struct {
         size_t count;
         const char *words;
@@ -191,7 +191,7 @@ static void write_ways(sentence *s, const tally *t) {
 }
 
 static void say_linear(sentence *s) {
-    const tally t = take_tally(s->cell, sr_kind_linear);
+    const stats t = take_stats(s->cell, sr_kind_linear);
     if (t.all == 1)
         say(s, "linear attention", first_of(s->cell, sr_kind_linear));
     if (t.all < 2)
@@ -239,7 +239,7 @@ static void write_part(sentence *s, size_t count, const char *one, const char *m
     *first = false;
 }
 
-static void write_parts(sentence *s, const tally *t) {
+static void write_parts(sentence *s, const stats *t) {
     bool first = true;
     write_part(s, t->better, "is better than the baseline", "are better than the baseline", &first);
     write_part(s, t->level, "keeps up with the baseline", "keep up with the baseline", &first);
@@ -254,7 +254,7 @@ static void write_parts(sentence *s, const tally *t) {
  * past. */
 static void say_systems(sentence *s) {
     const sr_entry *least = NULL;
-    tally t = {0};
+    stats t = {0};
     for (size_t i = 0; i < s->cell->count; i++) {
         const sr_entry *entry = s->cell->ranked[i];
         if (!sr_system_of(entry->variant->attention) || !sr_entry_compared(entry))
@@ -309,7 +309,7 @@ static void say_nothing_compared(sentence *s) {
 }
 
 /* Nothing has an interval: who is ahead, without a judgement. */
-static void say_too_few(sentence *s, const tally *t) {
+static void say_too_few(sentence *s, const stats *t) {
     const sr_entry *first = s->cell->ranked[0];
     begin(s, "there are <strong>too few runs to judge</strong> ");
     fprintf(s->out, t->all == 1 ? "the variant" : "any of %zu variants", t->all);
@@ -325,7 +325,7 @@ static void say_too_few(sentence *s, const tally *t) {
     }
 }
 
-static void say_best(sentence *s, const tally *t) {
+static void say_best(sentence *s, const stats *t) {
     begin(s, "the best variant is <strong>");
     sr_escape_html(s->out, t->best->variant->name);
     fputs("</strong>: it", s->out);
@@ -338,7 +338,7 @@ static void say_best(sentence *s, const tally *t) {
 }
 
 /* No variant with an interval is better than the baseline. */
-static void say_none(sentence *s, const tally *t) {
+static void say_none(sentence *s, const stats *t) {
     const size_t judged = t->all - t->too_few;
     begin(s, "<strong>");
     if (judged == 1)
@@ -356,7 +356,7 @@ static void say_none(sentence *s, const tally *t) {
 
 /* Who won: the first sentence. False: there is nothing more to say. */
 static bool say_winner(sentence *s) {
-    const tally t = take_tally(s->cell, NULL);
+    const stats t = take_stats(s->cell, NULL);
     const bool judged = t.all > t.too_few;
     if (t.all == 0)
         say_nothing_compared(s);
@@ -412,7 +412,7 @@ static bool has_one_seed(const sr_cell_record *cell) {
 /* What the study is about: each variant where they are few, the paper's kinds where it is about
  * them, else the systems, else the last. */
 static void write_details(sentence *s, bool of_paper) {
-    const tally t = take_tally(s->cell, NULL);
+    const stats t = take_stats(s->cell, NULL);
     if (t.all <= FEW) {
         say_each(s, t.best);
         return;

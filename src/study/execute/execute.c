@@ -85,51 +85,52 @@ static srnn_status make_text(sr_study *study, const sr_study_request *r) {
 }
 
 /* Refuses words that select nothing. */
-static srnn_status check_selection(const sr_study *study, const sr_study_way *way) {
-    SR_TRY(sr_study_words_check(study, &way->only, "--only"));
-    SR_TRY(sr_study_words_check(study, &way->skip, "--skip"));
+static srnn_status check_selection(const sr_study *study, const sr_study_options *options) {
+    SR_TRY(sr_study_words_check(study, &options->only, "--only"));
+    SR_TRY(sr_study_words_check(study, &options->skip, "--skip"));
     for (size_t i = 0; i < study->run_count; i++)
-        if (sr_study_selects(study, way, &study->runs[i]))
+        if (sr_study_selects(study, options, &study->runs[i]))
             return SRNN_OK;
     return SR_FAIL(SRNN_ERR_ARGUMENT, "--only and --skip leave nothing to run");
 }
 
 /* What the study's file says of the cluster, then what was asked for here: sbatch heeds the last. */
-static srnn_status add_cluster(sr_study_way *way, const sr_study *study,
+static srnn_status add_cluster(sr_study_options *options, const sr_study *study,
                                const sr_study_request *r) {
     for (size_t i = 0; i < study->cluster.count; i++) {
         char word[512];
         snprintf(word, sizeof word, "%.120s=%.380s", study->cluster.names[i],
                  study->cluster.values[i]);
-        SR_TRY(sr_word_list_add(&way->cluster, word));
+        SR_TRY(sr_word_list_add(&options->cluster, word));
     }
     sr_word_list asked = {0};
     srnn_status status = r->cluster ? sr_word_list_split(&asked, r->cluster) : SRNN_OK;
     for (size_t i = 0; status == SRNN_OK && i < asked.count; i++)
-        status = sr_word_list_add(&way->cluster, asked.words[i]);
+        status = sr_word_list_add(&options->cluster, asked.words[i]);
     sr_word_list_free(&asked);
     return status;
 }
 
-srnn_status sr_study_prepare(sr_study *study, sr_study_way *way, const sr_study_request *r) {
+srnn_status sr_study_prepare(sr_study *study, sr_study_options *options,
+                             const sr_study_request *r) {
     char text[SR_PATH_BYTES];
     SR_TRY(r->status_only ? read_present(study, r) : read_study(study, r->file));
     if (r->only)
-        SR_TRY(sr_word_list_split(&way->only, r->only));
+        SR_TRY(sr_word_list_split(&options->only, r->only));
     if (r->skip)
-        SR_TRY(sr_word_list_split(&way->skip, r->skip));
-    SR_TRY(add_cluster(way, study, r));
+        SR_TRY(sr_word_list_split(&options->skip, r->skip));
+    SR_TRY(add_cluster(options, study, r));
     if (!r->plan_only && !r->status_only)
         SR_TRY(sr_folders_make(r->out));
     SR_TRY(find_text(text, study, r));
     SR_TRY(r->status_only ? sr_study_list_runs(study, text) : sr_study_expand(study, text));
-    return check_selection(study, way);
+    return check_selection(study, options);
 }
 
-void sr_study_way_free(sr_study_way *way) {
-    sr_word_list_free(&way->only);
-    sr_word_list_free(&way->skip);
-    sr_word_list_free(&way->cluster);
+void sr_study_options_free(sr_study_options *options) {
+    sr_word_list_free(&options->only);
+    sr_word_list_free(&options->skip);
+    sr_word_list_free(&options->cluster);
 }
 
 srnn_status sr_study_member(const sr_study *study, const sr_study_request *request,
@@ -137,12 +138,12 @@ srnn_status sr_study_member(const sr_study *study, const sr_study_request *reque
     return sr_worker_member(study, request->out, id);
 }
 
-srnn_status sr_study_status(const sr_study *study, const char *folder, const sr_study_way *way,
-                            sr_run_view *views) {
+srnn_status sr_study_status(const sr_study *study, const char *folder,
+                            const sr_study_options *options, sr_run_view *views) {
     char path[SR_PATH_BYTES];
     for (size_t i = 0; i < study->run_count; i++) {
         sr_result result;
-        views[i] = (sr_run_view){.selected = sr_study_selects(study, way, &study->runs[i])};
+        views[i] = (sr_run_view){.selected = sr_study_selects(study, options, &study->runs[i])};
         if (!views[i].selected)
             continue;
         SR_TRY(sr_study_run_path(path, folder, study->runs[i].id));
@@ -164,36 +165,36 @@ static srnn_status take_folder(sr_study *study, const sr_study_request *r, const
     return sr_study_write(study, r->out, command);
 }
 
-typedef srnn_status executor(const sr_study *study, const char *folder, const sr_study_way *way,
-                             sr_run_view *views);
+typedef srnn_status executor(const sr_study *study, const char *folder,
+                             const sr_study_options *options, sr_run_view *views);
 static executor *const execute_by[] = {[SR_LAUNCHER_LOCAL] = sr_study_execute,
                                        [SR_LAUNCHER_SLURM] = sr_study_execute_slurm,
-                                       [SR_LAUNCHER_MPI] = sr_study_execute_ranked};
+                                       [SR_LAUNCHER_MPI] = sr_study_execute_on_ranks};
 
 /* Over the runs that were asked for, and those that have ended. */
-static srnn_status sum_up(sr_summary *summary, const sr_study *study, const sr_study_way *way,
-                          const char *folder) {
+static srnn_status sum_up(sr_summary *summary, const sr_study *study,
+                          const sr_study_options *options, const char *folder) {
     bool *asked = calloc(study->run_count, sizeof *asked);
     if (!asked)
         return SR_FAIL(SRNN_ERR_MEMORY, "no memory for %zu runs", study->run_count);
     for (size_t i = 0; i < study->run_count; i++)
-        asked[i] = sr_study_selects(study, way, &study->runs[i]);
+        asked[i] = sr_study_selects(study, options, &study->runs[i]);
     const srnn_status status = sr_study_summarise(summary, study, folder, asked);
     free(asked);
     return status;
 }
 
-srnn_status sr_study_conduct(sr_study *study, const sr_study_way *way,
-                             const sr_study_request *request, const char *command,
-                             sr_run_view *views, sr_summary *summary) {
+srnn_status sr_study_execute_file(sr_study *study, const sr_study_options *options,
+                                  const sr_study_request *request, const char *command,
+                                  sr_run_view *views, sr_summary *summary) {
     int lock;
     *summary = (sr_summary){0};
     SR_TRY(sr_folder_lock(&lock, request->out, lock_patience));
     srnn_status status = take_folder(study, request, command);
     if (status == SRNN_OK)
-        status = execute_by[way->launcher](study, request->out, way, views);
+        status = execute_by[options->launcher](study, request->out, options, views);
     if (status == SRNN_OK || status == SRNN_ERR_INTERRUPTED) {
-        const srnn_status summed = sum_up(summary, study, way, request->out);
+        const srnn_status summed = sum_up(summary, study, options, request->out);
         status = summed == SRNN_OK ? status : summed;
     }
     sr_folder_unlock(lock);

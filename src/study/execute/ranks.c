@@ -27,16 +27,16 @@ static srnn_status run_one(const sr_study_run *run, const char *path, int thread
     return SRNN_OK;
 }
 
-static srnn_status run_own(const sr_study *study, const char *folder, const sr_study_way *way,
-                           const sr_run_view *views) {
-    const int threads = sr_ranks_threads(way->ranks, 0);
+static srnn_status run_own(const sr_study *study, const char *folder,
+                           const sr_study_options *options, const sr_run_view *views) {
+    const int threads = sr_ranks_threads(options->ranks, 0);
     char path[SR_PATH_BYTES];
     bool stopped = false;
     int number = 0;
     for (size_t i = 0; i < study->run_count && !stopped; i++) {
         if (!views[i].selected || views[i].ending != SR_ENDING_NONE)
             continue;
-        if (number++ % way->ranks->count != way->ranks->rank)
+        if (number++ % options->ranks->count != options->ranks->rank)
             continue;
         SR_TRY(sr_study_run_path(path, folder, study->runs[i].id));
         SR_TRY(run_one(&study->runs[i], path, threads, &stopped));
@@ -59,12 +59,12 @@ static srnn_status look_at_all(const sr_study *study, const char *folder, sr_run
 }
 
 /* What has ended is what rank 0 found, before anybody began. */
-srnn_status sr_study_execute_ranked(const sr_study *study, const char *folder,
-                                    const sr_study_way *way, sr_run_view *views) {
-    sr_ranks *ranks = way->ranks;
-    SR_TRY(sr_ranks_agree(ranks, ranks->rank == 0 ? sr_study_take_stock(study, folder, way, views)
-                                                  : SRNN_OK));
+srnn_status sr_study_execute_on_ranks(const sr_study *study, const char *folder,
+                                      const sr_study_options *options, sr_run_view *views) {
+    sr_ranks *ranks = options->ranks;
+    SR_TRY(sr_ranks_agree(
+        ranks, ranks->rank == 0 ? sr_study_take_stock(study, folder, options, views) : SRNN_OK));
     SR_TRY(sr_ranks_share(ranks, views, study->run_count * sizeof *views));
-    SR_TRY(sr_ranks_agree(ranks, run_own(study, folder, way, views)));
+    SR_TRY(sr_ranks_agree(ranks, run_own(study, folder, options, views)));
     return look_at_all(study, folder, views);
 }

@@ -6,7 +6,7 @@
 
 /* As sr_study_execute, by all ranks of way->ranks together, each with every so-manieth run that has not ended, one
  * after the other with the rank's threads. Only rank 0 holds the folder; its watch is not called. */
-srnn_status sr_study_execute_ranked(const sr_study *study, const char *folder,
-                                    const sr_study_way *way, sr_run_view *views);
+srnn_status sr_study_execute_on_ranks(const sr_study *study, const char *folder,
+                                      const sr_study_options *options, sr_run_view *views);
 
 #endif

@@ -30,7 +30,7 @@ typedef struct job {
 typedef struct runner {
     const sr_study *study;
     const char *folder;
-    const sr_study_way *way;
+    const sr_study_options *options;
     sr_run_view *views;
     sr_worker_board *boards; /* (run_count), shared with the workers */
     int jobs, threads;
@@ -214,15 +214,16 @@ static srnn_status supervise(runner *r) {
                 break;
             next = next_run(r, next + 1);
         }
-        const bool on = r->way->watch ? r->way->watch(r->way->context, r->study, r->views) : true;
+        const bool on =
+            r->options->watch ? r->options->watch(r->options->context, r->study, r->views) : true;
         if ((!on || status != SRNN_OK) && !stopping) {
             stopping = true;
             stop_all(r);
         }
         wait_for_child();
     }
-    if (r->way->watch)
-        (void)r->way->watch(r->way->context, r->study, r->views);
+    if (r->options->watch)
+        (void)r->options->watch(r->options->context, r->study, r->views);
     if (status == SRNN_OK && stopping)
         return SR_FAIL(SRNN_ERR_INTERRUPTED, "the study was interrupted; the same command goes on");
     return status;
@@ -230,8 +231,9 @@ static srnn_status supervise(runner *r) {
 
 /* ---- what is there already */
 
-bool sr_study_selects(const sr_study *study, const sr_study_way *way, const sr_study_run *run) {
-    return sr_study_run_selected(study, run, &way->only, &way->skip);
+bool sr_study_selects(const sr_study *study, const sr_study_options *options,
+                      const sr_study_run *run) {
+    return sr_study_run_selected(study, run, &options->only, &options->skip);
 }
 
 /* A run that failed is to be tried again. */
@@ -245,11 +247,11 @@ static srnn_status forget_failure(sr_result *result, const char *path) {
 }
 
 static srnn_status stock_of(sr_run_view *view, const sr_study *study, const sr_study_run *run,
-                            const char *path, const sr_study_way *way) {
+                            const char *path, const sr_study_options *options) {
     sr_result result;
     *view = (sr_run_view){.loss = NAN, .validation = NAN, .accuracy = NAN, .first_step = -1};
     SR_TRY(sr_result_read(&result, path));
-    view->selected = sr_study_selects(study, way, run);
+    view->selected = sr_study_selects(study, options, run);
     if (view->selected && result.ending == SR_ENDING_FAILED)
         SR_TRY(forget_failure(&result, path));
     view->ending = result.ending;
@@ -258,20 +260,20 @@ static srnn_status stock_of(sr_run_view *view, const sr_study *study, const sr_s
     return SRNN_OK;
 }
 
-srnn_status sr_study_take_stock(const sr_study *study, const char *folder, const sr_study_way *way,
-                                sr_run_view *views) {
+srnn_status sr_study_take_stock(const sr_study *study, const char *folder,
+                                const sr_study_options *options, sr_run_view *views) {
     char path[SR_PATH_BYTES];
     SR_TRY(sr_path_join(path, folder, "runs"));
     SR_TRY(sr_folder_make(path));
     for (size_t i = 0; i < study->run_count; i++) {
         SR_TRY(sr_study_run_path(path, folder, study->runs[i].id));
-        SR_TRY(stock_of(&views[i], study, &study->runs[i], path, way));
+        SR_TRY(stock_of(&views[i], study, &study->runs[i], path, options));
     }
     return SRNN_OK;
 }
 
 static srnn_status execute(runner *r) {
-    SR_TRY(sr_study_take_stock(r->study, r->folder, r->way, r->views));
+    SR_TRY(sr_study_take_stock(r->study, r->folder, r->options, r->views));
     for (size_t i = 0; i < r->study->run_count; i++) {
         atomic_store(&r->boards[i].loss, NAN);
         atomic_store(&r->boards[i].validation, NAN);
@@ -285,8 +287,8 @@ static srnn_status execute(runner *r) {
     return status;
 }
 
-srnn_status sr_study_execute(const sr_study *study, const char *folder, const sr_study_way *way,
-                             sr_run_view *views) {
+srnn_status sr_study_execute(const sr_study *study, const char *folder,
+                             const sr_study_options *options, sr_run_view *views) {
     const size_t bytes = study->run_count * sizeof(sr_worker_board);
     runner *r = calloc(1, sizeof *r);
     void *boards = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -295,8 +297,8 @@ srnn_status sr_study_execute(const sr_study *study, const char *folder, const sr
         status = SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch %zu runs", study->run_count);
     if (status == SRNN_OK) {
         *r = (runner){
-            .study = study, .folder = folder, .way = way, .views = views, .boards = boards};
-        sr_study_shares(&r->jobs, &r->threads, way->jobs);
+            .study = study, .folder = folder, .options = options, .views = views, .boards = boards};
+        sr_study_shares(&r->jobs, &r->threads, options->jobs);
         find_cores(&r->cores);
         status = execute(r);
     }

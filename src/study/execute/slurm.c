@@ -26,7 +26,7 @@ static const double between_questions = 2, patience = 120;
 typedef struct array {
     const sr_study *study;
     const char *folder;
-    const sr_study_way *way;
+    const sr_study_options *options;
     sr_run_view *views;
     char job[JOB_NAME]; /* "": none */
     int64_t *steps;     /* (runs): where each stood when it was submitted */
@@ -92,7 +92,7 @@ static srnn_status write_script(const array *a) {
                                 "run=$(sed -n \"$((SLURM_ARRAY_TASK_ID + 1))p\" "
                                 "\"$SOFTRNN_STUDY_OUT/" LIST "\")\n"
                                 "exec %s --run \"$run\"\n",
-                                a->way->member);
+                                a->options->member);
     const srnn_status status = length < 0 ? SR_FAIL(SRNN_ERR_MEMORY, "no memory for a script")
                                           : write_file(a->folder, SCRIPT, text);
     free(length < 0 ? NULL : text);
@@ -117,8 +117,8 @@ static srnn_status add(arguments *all, const char *format, const char *a, const 
 
 static srnn_status add_options(arguments *all, const array *a) {
     char range[64], folder[SR_PATH_BYTES];
-    if (a->way->jobs > 0)
-        snprintf(range, sizeof range, "0-%zu%%%d", left(a) - 1, a->way->jobs);
+    if (a->options->jobs > 0)
+        snprintf(range, sizeof range, "0-%zu%%%d", left(a) - 1, a->options->jobs);
     else
         snprintf(range, sizeof range, "0-%zu", left(a) - 1);
     if (!getcwd(folder, sizeof folder))
@@ -131,8 +131,8 @@ static srnn_status add_options(arguments *all, const array *a) {
     SR_TRY(add(all, "--array=", range, ""));
     SR_TRY(add(all, "--output=", a->folder, "/runs/%A_%a.log"));
     SR_TRY(add(all, "--export=ALL,SOFTRNN_STUDY_FOLDER=", folder, ""));
-    for (size_t i = 0; i < a->way->cluster.count; i++)
-        SR_TRY(add(all, "--", a->way->cluster.words[i], ""));
+    for (size_t i = 0; i < a->options->cluster.count; i++)
+        SR_TRY(add(all, "--", a->options->cluster.words[i], ""));
     return add(all, a->folder, "/" SCRIPT, "");
 }
 
@@ -230,7 +230,8 @@ static void cancel(const array *a) {
 }
 
 static void let_watch(array *a) {
-    if (a->stopping || !a->way->watch || a->way->watch(a->way->context, a->study, a->views))
+    if (a->stopping || !a->options->watch ||
+        a->options->watch(a->options->context, a->study, a->views))
         return;
     a->stopping = true;
     cancel(a);
@@ -306,11 +307,11 @@ static srnn_status execute(array *a) {
 }
 
 srnn_status sr_study_execute_slurm(const sr_study *study, const char *folder,
-                                   const sr_study_way *way, sr_run_view *views) {
-    array a = {.study = study, .way = way, .views = views};
+                                   const sr_study_options *options, sr_run_view *views) {
+    array a = {.study = study, .options = options, .views = views};
     char *absolute = realpath(folder, NULL);
     a.folder = absolute ? absolute : folder;
-    SR_TRY(sr_study_take_stock(study, a.folder, way, views));
+    SR_TRY(sr_study_take_stock(study, a.folder, options, views));
     a.steps = calloc(study->run_count, sizeof *a.steps);
     const srnn_status status =
         a.steps ? execute(&a) : SR_FAIL(SRNN_ERR_MEMORY, "no memory to watch the runs");

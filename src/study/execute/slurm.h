@@ -8,6 +8,6 @@
  * still wait or run, are watched, not submitted again; runs whose job ended without a result (a time
  * limit, a node that failed) are submitted once more as long as that makes them go on. */
 srnn_status sr_study_execute_slurm(const sr_study *study, const char *folder,
-                                   const sr_study_way *way, sr_run_view *views);
+                                   const sr_study_options *options, sr_run_view *views);
 
 #endif

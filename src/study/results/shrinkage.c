@@ -124,8 +124,8 @@ sr_prior sr_prior_of(const double *differences, size_t variants, size_t seeds) {
     return (sr_prior){fmin(2 * half, worth(&all)), exp(mean + sr_digamma(half) - log(half))};
 }
 
-sr_interval sr_interval_moderated(const double *differences, size_t count, const sr_prior *prior,
-                                  double confidence) {
+sr_interval sr_interval_shrunk(const double *differences, size_t count, const sr_prior *prior,
+                               double confidence) {
     const double mean = sr_mean(differences, count), own = (double)count - 1;
     if (count < 2)
         return (sr_interval){mean, NAN, NAN, 0};

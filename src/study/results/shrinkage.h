@@ -25,8 +25,8 @@ sr_prior sr_prior_of(const double *differences, size_t variants, size_t seeds);
 /* The mean of differences. The prior counts for less the less likely it makes a variance as large as
  * theirs: a variant that scatters more than the others is judged by itself (as Phipson et al. 2016
  * protect against hypervariable genes). */
-sr_interval sr_interval_moderated(const double *differences, size_t count, const sr_prior *prior,
-                                  double confidence);
+sr_interval sr_interval_shrunk(const double *differences, size_t count, const sr_prior *prior,
+                               double confidence);
 
 double sr_digamma(double x);          /* x > 0 */
 double sr_trigamma(double x);         /* x > 0 */

@@ -214,7 +214,7 @@ static srnn_status find_interval(sr_summary_variant *v, const maker *m, const sr
     d->interval = d->own;
     d->method = d->pairs > 1 ? "seeds" : "none";
     if (d->pairs > 1 && prior->degrees > 0) {
-        d->interval = sr_interval_moderated(d->differences, d->pairs, prior, SR_CONFIDENCE);
+        d->interval = sr_interval_shrunk(d->differences, d->pairs, prior, SR_CONFIDENCE);
         d->method = "moderated";
     } else if (d->pairs == 1 && plans_one_seed(cell)) {
         SR_TRY(compare_batches(&d->interval, record_of(m, cell, v, d->seeds[0]),

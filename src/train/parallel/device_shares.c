@@ -185,13 +185,13 @@ srnn_status sr_device_shares_finish(sr_device_shares *s) {
 
 /* ---- after them */
 
-srnn_status sr_device_shares_tally(sr_device_shares *s, sr_tally *tally) {
+srnn_status sr_device_shares_stats(sr_device_shares *s, sr_step_stats *stats) {
     SR_TRY(sr_collective_fork(s->collective));
-    SR_TRY(sr_collective_sum_doubles(s->collective, &tally->loss, 1));
+    SR_TRY(sr_collective_sum_doubles(s->collective, &stats->loss, 1));
     if (s->split)
-        SR_TRY(sr_collective_sum_doubles(s->collective, &tally->squares, 1));
-    SR_TRY(sr_collective_sum_integers(s->collective, &tally->targets, 1));
-    SR_TRY(sr_collective_sum_integers(s->collective, &tally->hits, 1));
+        SR_TRY(sr_collective_sum_doubles(s->collective, &stats->squares, 1));
+    SR_TRY(sr_collective_sum_integers(s->collective, &stats->targets, 1));
+    SR_TRY(sr_collective_sum_integers(s->collective, &stats->hits, 1));
     return sr_collective_join(s->collective);
 }
 

@@ -42,7 +42,7 @@ srnn_status sr_device_shares_finish(sr_device_shares *shares);
 
 /* Losses, targets, hits and squares of all ranks, in place of this one's; device memory. Where each rank has the
  * whole sum, the squares are known already. */
-srnn_status sr_device_shares_tally(sr_device_shares *shares, sr_tally *tally);
+srnn_status sr_device_shares_stats(sr_device_shares *shares, sr_step_stats *stats);
 
 /* array (numbers), device memory, of which each rank has written its own, becomes the same everywhere. */
 srnn_status sr_device_shares_gather(sr_device_shares *shares, void *array, srnn_dtype dtype);

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static sr_ranks *ranks_of(const sr_turns *turns) {
+static sr_ranks *ranks_of(const sr_evaluation_parts *turns) {
     return turns->ranks ? turns->ranks : sr_ranks_alone();
 }
 
-static srnn_status make_room(sr_turns *turns) {
+static srnn_status make_room(sr_evaluation_parts *turns) {
     if (turns->count < turns->capacity)
         return SRNN_OK;
     const size_t capacity = turns->capacity ? 2 * turns->capacity : 64;
@@ -22,7 +22,7 @@ static srnn_status make_room(sr_turns *turns) {
     return SRNN_OK;
 }
 
-srnn_status sr_turns_next(sr_turns *turns, sr_evaluation **mine) {
+srnn_status sr_evaluation_parts_next(sr_evaluation_parts *turns, sr_evaluation **mine) {
     const sr_ranks *ranks = ranks_of(turns);
     *mine = NULL;
     if (turns->taken++ % ranks->count != ranks->rank)
@@ -42,7 +42,7 @@ static void add(sr_evaluation *sum, const sr_evaluation *part) {
     sum->skipped += part->skipped;
 }
 
-srnn_status sr_turns_end(sr_turns *turns, sr_evaluation *result) {
+srnn_status sr_evaluation_parts_end(sr_evaluation_parts *turns, sr_evaluation *result) {
     sr_ranks *ranks = ranks_of(turns);
     const int64_t count = ranks->count, rounds = (turns->taken + count - 1) / count;
     void *memory;
@@ -57,7 +57,7 @@ srnn_status sr_turns_end(sr_turns *turns, sr_evaluation *result) {
     return status;
 }
 
-void sr_turns_free(sr_turns *turns) {
+void sr_evaluation_parts_free(sr_evaluation_parts *turns) {
     free(turns->own);
-    *turns = (sr_turns){0};
+    *turns = (sr_evaluation_parts){0};
 }

@@ -5,18 +5,18 @@
 #include "train/evaluate.h"
 
 /* Begins as { .ranks = .. }; free with sr_turns_free. */
-typedef struct sr_turns {
+typedef struct sr_evaluation_parts {
     sr_ranks *ranks;    /* NULL: one */
     int64_t taken;      /* turns of all ranks so far */
     sr_evaluation *own; /* (count), owned: of this rank's turns */
     size_t count, capacity;
-} sr_turns;
+} sr_evaluation_parts;
 
 /* The next turn: *mine receives what it adds if it is this rank's, else it is NULL. */
-srnn_status sr_turns_next(sr_turns *turns, sr_evaluation **mine);
+srnn_status sr_evaluation_parts_next(sr_evaluation_parts *turns, sr_evaluation **mine);
 
 /* Adds the turns of all ranks to `result`, in their order. */
-srnn_status sr_turns_end(sr_turns *turns, sr_evaluation *result);
-void sr_turns_free(sr_turns *turns);
+srnn_status sr_evaluation_parts_end(sr_evaluation_parts *turns, sr_evaluation *result);
+void sr_evaluation_parts_free(sr_evaluation_parts *turns);
 
 #endif

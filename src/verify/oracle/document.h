@@ -30,7 +30,7 @@ typedef struct sr_document {
     double
         clearance; /* the least distance from an edge so far, as a part of where the edge is; 0 does not count */
     sr_target *targets;
-    int64_t target_count, target_room;
+    int64_t target_count, target_workspace;
 
     /* Operands. q and k become features, v is multiplied by its factors. */
     sr_term *q;                             /* (heads.query, length, width) */

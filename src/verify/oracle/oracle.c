@@ -28,14 +28,14 @@ static bool norm_has_weight(srnn_norm norm) {
 }
 
 static srnn_status add_target(sr_document *x, sr_target target) {
-    if (x->target_count == x->target_room) {
-        const int64_t room = x->target_room ? 2 * x->target_room : 1024;
+    if (x->target_count == x->target_workspace) {
+        const int64_t room = x->target_workspace ? 2 * x->target_workspace : 1024;
         sr_target *larger = realloc(x->targets, (size_t)room * sizeof *larger);
         if (!larger)
             return SR_FAIL(SRNN_ERR_MEMORY, "the oracle: no memory for %lld gradients",
                            (long long)room);
         x->targets = larger;
-        x->target_room = room;
+        x->target_workspace = room;
     }
     x->targets[x->target_count++] = target;
     return SRNN_OK;

@@ -496,7 +496,7 @@ static int32_t position_at(int64_t token) {
     return (int32_t)(token * 7 % 100);
 }
 
-static sr_turn turn_create(int64_t tokens, int D) {
+static sr_rope_angles turn_create(int64_t tokens, int D) {
     enum { POSITIONS = 100 };
     float *table = malloc((size_t)POSITIONS * (size_t)D * sizeof *table);
     int32_t *positions = malloc((size_t)tokens * sizeof *positions);
@@ -509,8 +509,8 @@ static sr_turn turn_create(int64_t tokens, int D) {
         }
     for (int64_t n = 0; n < tokens; n++)
         positions[n] = position_at(n);
-    const sr_turn turn = {take(table, (size_t)POSITIONS * (size_t)D * sizeof *table),
-                          take(positions, (size_t)tokens * sizeof *positions)};
+    const sr_rope_angles turn = {take(table, (size_t)POSITIONS * (size_t)D * sizeof *table),
+                                 take(positions, (size_t)tokens * sizeof *positions)};
     free(table);
     free(positions);
     return turn;
@@ -546,11 +546,12 @@ static void turned_back(void **state) {
             skip();
         const srnn_operands in = operands_of(x.input_there, Q),
                             out = operands_of(x.output_there, D_Q);
-        sr_turn_back back = {turn_create((int64_t)x.problem.B * x.problem.T, x.problem.D), false};
+        sr_rope_inverse back = {turn_create((int64_t)x.problem.B * x.problem.T, x.problem.D),
+                                false};
         forward(&x);
         backward(&x);
         fetch(&x, x.output);
-        assert_int_equal(sr_attention_turn_backward(x.plan, &out,
+        assert_int_equal(sr_attention_rope_backward(x.plan, &out,
                                                     (srnn_tensor){.data = x.input_there[D_O]}, &in,
                                                     x.saved, &back),
                          SRNN_OK);
@@ -565,8 +566,8 @@ static void turned_back(void **state) {
         assert_memory_equal(turned[D_V], x.output[D_V], (size_t)numbers_of(&x, true) * 2);
         for (int m = 0; m < OUTPUTS; m++)
             free(turned[m]);
-        sr_device_release(gpu, (void *)(uintptr_t)back.turn.table);
-        sr_device_release(gpu, (void *)(uintptr_t)back.turn.positions);
+        sr_device_release(gpu, (void *)(uintptr_t)back.rope.table);
+        sr_device_release(gpu, (void *)(uintptr_t)back.rope.positions);
         run_free(&x);
     }
 }

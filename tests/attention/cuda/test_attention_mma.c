@@ -26,7 +26,7 @@ enum { MMA, HOPPER, CHUNKED, EXPANDED, HOPPER_ORDERED, HOPPER_CHUNKED, KERNELS }
 static const char *const kernels[KERNELS] = {[MMA] = "mma",
                                              [HOPPER] = "hopper",
                                              [CHUNKED] = "chunked",
-                                             [EXPANDED] = "expanded",
+                                             [EXPANDED] = "order2",
                                              [HOPPER_ORDERED] = "hopper_ordered",
                                              [HOPPER_CHUNKED] = "hopper_chunked"};
 
@@ -479,7 +479,7 @@ static void spans(void **state) {
 }
 
 /* The same with longer spans, of up to 1,024 tokens, as they are chosen for long texts. */
-static void long_spans(void **state) {
+static void long_segments(void **state) {
     (void)state;
     static const srnn_problem problems[] = {
         {.B = 1, .H = 1, .T = 1324, .D = 64},
@@ -686,7 +686,7 @@ int main(void) {
         cmocka_unit_test(named_variants),  cmocka_unit_test(combinations),
         cmocka_unit_test(shapes),          cmocka_unit_test(documents),
         cmocka_unit_test(chunks),          cmocka_unit_test(heads_left_over),
-        cmocka_unit_test(spans),           cmocka_unit_test(long_spans),
+        cmocka_unit_test(spans),           cmocka_unit_test(long_segments),
         cmocka_unit_test(documents_apart), cmocka_unit_test(large_scores),
         cmocka_unit_test(small_values),    cmocka_unit_test(rows_without_weights),
         cmocka_unit_test(decays),          cmocka_unit_test(every_variant_has_a_kernel),

@@ -8,7 +8,7 @@
 #include "base/threads.h"
 
 typedef struct workspace {
-    chunk_room room;
+    chunk_workspace room;
     real *d_numerator;       /* (chunk, stride of Dv) */
     real *value_columns;     /* (Dv, stride of tokens): values or d_numerator transposed */
     real *d;                 /* (chunk, stride of tokens) */
@@ -26,7 +26,7 @@ typedef struct workspace {
 
 typedef struct context {
     const sr_attention_call *call;
-    sr_edges edges;
+    sr_row_workspace row_work;
     feature_basis basis;
     workspace *workers;
     score_rule rule;
@@ -37,7 +37,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     chunk_strides ld = chunk_strides_of(p);
     int64_t rows = round_up(p->chunk, ROWS), T = p->T + rows;
     context x = {0};
-    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, true, layout);
+    SR_ISA_REAL(sr_workspace_place)(&x.row_work, plan, true, layout);
     x.basis = feature_basis_place(&p->attention, p->D, layout);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
@@ -73,8 +73,8 @@ size_t chunked_backward_scratch(const srnn_plan *plan) {
 static void load_queries(const context *x, const workspace *w, const chunk *c) {
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
-    chunk_load_queries(&w->room, &x->edges, x->call, c);
-    const real *from = x->edges.d_numerator + sr_row_index(p, p->H, c->b, c->h, c->t) * p->Dv;
+    chunk_load_queries(&w->room, &x->row_work, x->call, c);
+    const real *from = x->row_work.d_numerator + sr_row_index(p, p->H, c->b, c->h, c->t) * p->Dv;
     for (int64_t r = 0; r < c->count; r++)
         memcpy(w->d_numerator + r * ld.dv, from + r * p->Dv, (size_t)p->Dv * sizeof(real));
     clear_rows_from(w->d_numerator, ld.dv, c->count, round_up(c->count, ROWS));
@@ -185,7 +185,7 @@ static void inside_chunk(const context *x, const workspace *w, const chunk *c) {
             PRODUCT_C_LOWER);
     for (int64_t r = 0; r < c->count; r++) {
         score_row row = chunk_row(&w->room, c, ld.token, r);
-        real d_row_sum = x->edges.d_row_sum[base + r];
+        real d_row_sum = x->row_work.d_row_sum[base + r];
         for (int64_t j = 0; c->decay && j < r; j += LANES)
             vec_store(w->d_weights + j, vec_load(w->d + r * ld.token + j) + d_row_sum);
         row_weights_backward(&row, &x->rule, w->d + r * ld.token, d_row_sum);
@@ -204,7 +204,7 @@ static void queries_through_state(const context *x, const workspace *w, const ch
     int64_t base = sr_row_index(p, p->H, c->b, c->h, c->t);
     decay_factors(w, c, 1.0, *w->room.state.reference);
     for (int64_t t = 0; t < c->width; t++)
-        w->row[t] = t < c->count ? w->room.factor[t] * x->edges.d_row_sum[base + t] : 0;
+        w->row[t] = t < c->count ? w->room.factor[t] * x->row_work.d_row_sum[base + t] : 0;
     scale_rows(w->d_numerator, ld.dv, w->room.factor, c->count, p->Dv);
     transpose_rows(w->value_columns, ld.token, w->d_numerator, ld.dv, c->count, p->Dv, c->width);
     transpose_rows(w->room.query_columns, ld.token, w->room.queries, ld.d, c->count, p->D,
@@ -250,23 +250,24 @@ static void move_state(const context *x, const workspace *w, const chunk *c,
 }
 
 /* First walk: state of keys and values, from the start. */
-static void walk_queries(const context *x, const workspace *w, const sr_span *span, chunk c) {
+static void walk_queries(const context *x, const workspace *w, const sr_document *document,
+                         chunk c) {
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int heads = p->H / p->Hkv;
     memset(w->room.state.matrix, 0, chunked_state_bytes(p));
-    for (int64_t at = 0; at < span->length; at += c.count) {
-        chunk_move(&c, p, span, at);
-        chunk_load_keys(&w->room, &x->edges, x->call, &c);
+    for (int64_t at = 0; at < document->length; at += c.count) {
+        chunk_move(&c, p, document, at);
+        chunk_load_keys(&w->room, &x->row_work, x->call, &c);
         for (c.h = c.kv * heads; c.h < (c.kv + 1) * heads; c.h++) {
             load_queries(x, w, &c);
             inside_chunk(x, w, &c);
             if (c.at > 0)
                 queries_through_state(x, w, &c);
-            SR_ISA_REAL(sr_edges_query_rows_backward)
-            (w->d_queries, ld.d, &x->edges, x->call, (sr_rows){c.b, c.h, c.t, c.count});
+            SR_ISA_REAL(sr_prologue_query_rows_backward)
+            (w->d_queries, ld.d, &x->row_work, x->call, (sr_rows){c.b, c.h, c.t, c.count});
         }
-        if (c.at + c.count < span->length)
+        if (c.at + c.count < document->length)
             move_state(x, w, &c,
                        &(state_move){.columns = w->room.key_columns,
                                      .rows = w->room.values,
@@ -303,26 +304,26 @@ static void keys_through_state(const context *x, const workspace *w, const chunk
 static void write_keys(const context *x, const workspace *w, const chunk *c) {
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
-    SR_ISA_REAL(sr_edges_key_rows_backward)
-    (w->d_keys + c->at * ld.d, ld.d, &x->edges, x->call, (sr_rows){c->b, c->kv, c->t, c->count});
-    SR_ISA_REAL(sr_edges_value_rows_backward)
-    (w->d_values + c->at * ld.dv, w->room.values, ld.dv, &x->edges, x->call,
+    SR_ISA_REAL(sr_prologue_key_rows_backward)
+    (w->d_keys + c->at * ld.d, ld.d, &x->row_work, x->call, (sr_rows){c->b, c->kv, c->t, c->count});
+    SR_ISA_REAL(sr_prologue_value_rows_backward)
+    (w->d_values + c->at * ld.dv, w->room.values, ld.dv, &x->row_work, x->call,
      (sr_rows){c->b, c->kv, c->t, c->count});
-    if (x->edges.d_decay)
-        memcpy(x->edges.d_decay + sr_row_index(p, p->Hkv, c->b, c->kv, c->t), w->d_decay + c->at,
+    if (x->row_work.d_decay)
+        memcpy(x->row_work.d_decay + sr_row_index(p, p->Hkv, c->b, c->kv, c->t), w->d_decay + c->at,
                (size_t)c->count * sizeof *w->d_decay);
 }
 
 /* Second walk: state of queries and numerator gradients, from the end. */
-static void walk_keys(const context *x, const workspace *w, const sr_span *span, chunk c) {
+static void walk_keys(const context *x, const workspace *w, const sr_document *document, chunk c) {
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     int heads = p->H / p->Hkv;
     bool empty = true;
     memset(w->room.state.matrix, 0, chunked_state_bytes(p));
-    for (int64_t at = (span->length - 1) / p->chunk * p->chunk; at >= 0; at -= p->chunk) {
-        chunk_move(&c, p, span, at);
-        chunk_load_keys(&w->room, &x->edges, x->call, &c);
+    for (int64_t at = (document->length - 1) / p->chunk * p->chunk; at >= 0; at -= p->chunk) {
+        chunk_move(&c, p, document, at);
+        chunk_load_keys(&w->room, &x->row_work, x->call, &c);
         if (!empty)
             keys_through_state(x, w, &c);
         write_keys(x, w, &c);
@@ -334,7 +335,7 @@ static void walk_keys(const context *x, const workspace *w, const sr_span *span,
                 x, w, &c,
                 &(state_move){.columns = w->room.query_columns,
                               .rows = w->d_numerator,
-                              .ones = x->edges.d_row_sum + sr_row_index(p, p->H, c.b, c.h, c.t),
+                              .ones = x->row_work.d_row_sum + sr_row_index(p, p->H, c.b, c.h, c.t),
                               .backwards = true,
                               .empty = empty});
         }
@@ -346,14 +347,14 @@ static void document_task(void *untyped, int64_t task, int worker) {
     const srnn_problem *p = &x->call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
     const workspace *w = &x->workers[worker];
-    const sr_span *span = &x->call->plan->spans[task / p->Hkv];
-    chunk c = chunk_of(p, &x->edges, span, (int)(task % p->Hkv));
-    size_t rows = (size_t)(span->length + round_up(p->chunk, ROWS));
+    const sr_document *document = &x->call->plan->documents[task / p->Hkv];
+    chunk c = chunk_of(p, &x->row_work, document, (int)(task % p->Hkv));
+    size_t rows = (size_t)(document->length + round_up(p->chunk, ROWS));
     memset(w->d_keys, 0, rows * (size_t)ld.d * sizeof(real));
     memset(w->d_values, 0, rows * (size_t)ld.dv * sizeof(real));
     memset(w->d_decay, 0, (rows + LANES) * sizeof *w->d_decay);
-    walk_queries(x, w, span, c);
-    walk_keys(x, w, span, c);
+    walk_queries(x, w, document, c);
+    walk_keys(x, w, document, c);
 }
 
 srnn_status chunked_backward(const sr_attention_call *call) {
@@ -364,9 +365,9 @@ srnn_status chunked_backward(const sr_attention_call *call) {
     x.call = call;
     x.rule = score_rule_of(&p->attention);
     feature_basis_fill(&x.basis, &p->attention, p->D);
-    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
-    SR_ISA_REAL(sr_edges_backward_outputs)(&x.edges, call);
-    sr_parallel(document_task, &x, plan->span_count * p->Hkv, p->threads);
-    SR_ISA_REAL(sr_edges_backward_inputs)(&x.edges, call);
+    SR_ISA_REAL(sr_prologue_prepare)(&x.row_work, plan, call->in, NULL);
+    SR_ISA_REAL(sr_epilogue_backward)(&x.row_work, call);
+    sr_parallel(document_task, &x, plan->document_count * p->Hkv, p->threads);
+    SR_ISA_REAL(sr_prologue_backward)(&x.row_work, call);
     return SRNN_OK;
 }

@@ -62,22 +62,23 @@ typedef struct chunk {
     const double *decay; /* C of the row, or NULL */
 } chunk;
 
-static inline chunk chunk_of(const srnn_problem *p, const sr_edges *edges, const sr_span *span,
-                             int kv) {
-    chunk c = {.b = span->b, .h = kv * (p->H / p->Hkv), .kv = kv};
-    c.decay = edges->decay ? edges->decay + sr_row_index(p, p->Hkv, c.b, kv, 0) : NULL;
+static inline chunk chunk_of(const srnn_problem *p, const sr_row_workspace *row_work,
+                             const sr_document *document, int kv) {
+    chunk c = {.b = document->b, .h = kv * (p->H / p->Hkv), .kv = kv};
+    c.decay = row_work->decay ? row_work->decay + sr_row_index(p, p->Hkv, c.b, kv, 0) : NULL;
     return c;
 }
 
-static inline void chunk_move(chunk *c, const srnn_problem *p, const sr_span *span, int64_t at) {
+static inline void chunk_move(chunk *c, const srnn_problem *p, const sr_document *document,
+                              int64_t at) {
     c->at = at;
-    c->t = span->start + at;
-    c->count = span->length - at < p->chunk ? span->length - at : p->chunk;
+    c->t = document->start + at;
+    c->count = document->length - at < p->chunk ? document->length - at : p->chunk;
     c->width = tile_width(c->count);
 }
 
 /* What a walk over chunks works in. */
-typedef struct chunk_room {
+typedef struct chunk_workspace {
     real *queries, *keys; /* (chunk, stride of D) */
     real *values;         /* (chunk, stride of Dv) */
     real *query_columns;  /* (D, stride of tokens) */
@@ -88,13 +89,13 @@ typedef struct chunk_room {
     seen_keys *seen;      /* (chunk) */
     chunk_features features;
     running_state state;
-} chunk_room;
+} chunk_workspace;
 
-static inline chunk_room chunk_room_place(const srnn_problem *p, const feature_basis *basis,
-                                          sr_layout *layout) {
+static inline chunk_workspace chunk_room_place(const srnn_problem *p, const feature_basis *basis,
+                                               sr_layout *layout) {
     chunk_strides ld = chunk_strides_of(p);
     int64_t rows = round_up(p->chunk, ROWS);
-    chunk_room room = {
+    chunk_workspace room = {
         .queries = take_reals(layout, rows, ld.d),
         .keys = take_reals(layout, rows, ld.d),
         .values = take_reals(layout, rows, ld.dv),
@@ -114,17 +115,17 @@ static inline chunk_room chunk_room_place(const srnn_problem *p, const feature_b
     return room;
 }
 
-static inline void chunk_load_keys(const chunk_room *room, const sr_edges *edges,
+static inline void chunk_load_keys(const chunk_workspace *room, const sr_row_workspace *row_work,
                                    const sr_attention_call *call, const chunk *c) {
     const srnn_problem *p = &call->plan->core;
     chunk_strides ld = chunk_strides_of(p);
-    SR_ISA_REAL(sr_edges_key_rows)
-    (room->keys, ld.d, edges, call, (sr_rows){c->b, c->kv, c->t, c->count});
+    SR_ISA_REAL(sr_prologue_key_rows)
+    (room->keys, ld.d, row_work, call, (sr_rows){c->b, c->kv, c->t, c->count});
     transpose_rows(room->key_columns, ld.token, room->keys, ld.d, c->count, p->D, c->width);
     /* What lies past Dv gets into states, and states into files. */
     memset(room->values, 0, (size_t)(c->count * ld.dv) * sizeof(real));
-    SR_ISA_REAL(sr_edges_value_rows)
-    (room->values, ld.dv, edges, call, (sr_rows){c->b, c->kv, c->t, c->count});
+    SR_ISA_REAL(sr_prologue_value_rows)
+    (room->values, ld.dv, row_work, call, (sr_rows){c->b, c->kv, c->t, c->count});
     for (int64_t t = 0; c->decay && t < c->width; t++) {
         const double exact = t < c->count ? decay_from(c->decay[c->t + t], c->decay[c->t]) : 0.0;
         room->decay[t] = (real)exact;
@@ -132,16 +133,17 @@ static inline void chunk_load_keys(const chunk_room *room, const sr_edges *edges
     }
 }
 
-static inline void chunk_load_queries(const chunk_room *room, const sr_edges *edges,
+static inline void chunk_load_queries(const chunk_workspace *room, const sr_row_workspace *row_work,
                                       const sr_attention_call *call, const chunk *c) {
     chunk_strides ld = chunk_strides_of(&call->plan->core);
-    SR_ISA_REAL(sr_edges_query_rows)
-    (room->queries, ld.d, edges, call, (sr_rows){c->b, c->h, c->t, c->count});
+    SR_ISA_REAL(sr_prologue_query_rows)
+    (room->queries, ld.d, row_work, call, (sr_rows){c->b, c->h, c->t, c->count});
     clear_rows_from(room->queries, ld.d, c->count, round_up(c->count, ROWS));
 }
 
 /* s = q k^T for the pairs inside the chunk. */
-static inline void chunk_logits(const chunk_room *room, const srnn_problem *p, const chunk *c) {
+static inline void chunk_logits(const chunk_workspace *room, const srnn_problem *p,
+                                const chunk *c) {
     chunk_strides ld = chunk_strides_of(p);
     product((product_target){room->s, ld.token, false}, (product_operand){room->queries, ld.d, 1},
             (product_rows){room->key_columns, ld.token},
@@ -149,7 +151,8 @@ static inline void chunk_logits(const chunk_room *room, const srnn_problem *p, c
 }
 
 /* Row r of s: the query r of the chunk with the keys up to itself. */
-static inline score_row chunk_row(const chunk_room *room, const chunk *c, int64_t ld, int64_t r) {
+static inline score_row chunk_row(const chunk_workspace *room, const chunk *c, int64_t ld,
+                                  int64_t r) {
     return (score_row){.s = room->s + r * ld,
                        .bound = (real)INFINITY,
                        .high = (int)r + 1,
@@ -195,7 +198,8 @@ static inline void vectors_product(product_target c, product_operand a, product_
 /* The product of a chunk's pairs, weights or their gradients, with its rows, size.n of each; `shape` says on which side
  * of the diagonal they are. Where a number is not finite, only pairs that see each other are summed. */
 static inline void chunk_product(product_target c, product_operand pairs, product_rows rows,
-                                 product_size size, product_shape shape, const chunk_room *room) {
+                                 product_size size, product_shape shape,
+                                 const chunk_workspace *room) {
     const product_size whole = {size.m, round_up(size.n, LANES), size.k};
     if (size.k == 1 || rows_are_finite(rows.data, rows.ld, size.k, size.n)) {
         vectors_product(c, pairs, rows, whole, shape);
@@ -208,7 +212,7 @@ static inline void chunk_product(product_target c, product_operand pairs, produc
 }
 
 /* The tokens in columns (D, ld) of the chunk, with their features below the highest order. */
-static inline feature_tokens chunk_tokens(const chunk_room *room, const feature_basis *basis,
+static inline feature_tokens chunk_tokens(const chunk_workspace *room, const feature_basis *basis,
                                           const real *columns, int64_t ld, const chunk *c) {
     const feature_tokens tokens = {basis, columns, room->features.low, room->features.top,
                                    ld,    c->width};

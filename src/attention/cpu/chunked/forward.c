@@ -9,14 +9,14 @@
 #include "base/threads.h"
 
 typedef struct workspace {
-    chunk_room room;
+    chunk_workspace room;
     real *numerator; /* (chunk, stride of Dv) */
     real *row_sum;   /* (stride of tokens) */
 } workspace;
 
 typedef struct context {
     const sr_attention_call *call;
-    sr_edges edges;
+    sr_row_workspace row_work;
     feature_basis basis;
     workspace *workers;
     score_rule rule;
@@ -28,7 +28,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->core;
     chunk_strides ld = chunk_strides_of(p);
     context x = {0};
-    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
+    SR_ISA_REAL(sr_workspace_place)(&x.row_work, plan, false, layout);
     x.basis = feature_basis_place(&p->attention, p->D, layout);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
@@ -110,7 +110,7 @@ static void write_outputs(const context *x, const workspace *w, const chunk *c) 
     const chunk_strides ld = chunk_strides_of(&x->call->plan->core);
     const sr_rows rows = {c->b, c->h, c->t, c->count};
     const sr_row_results results = {w->numerator, ld.dv, w->row_sum, x->position + c->at + 1};
-    SR_ISA_REAL(sr_edges_output_rows)(results, &x->edges, x->call, rows);
+    SR_ISA_REAL(sr_epilogue_rows)(results, &x->row_work, x->call, rows);
     save_rows(x->call, rows, results, NULL);
 }
 
@@ -140,8 +140,8 @@ static void walk_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const srnn_problem *p = &x->call->plan->core;
     workspace *w = &x->workers[worker];
-    const sr_span *span = &x->call->plan->spans[task / p->Hkv];
-    chunk c = chunk_of(p, &x->edges, span, (int)(task % p->Hkv));
+    const sr_document *document = &x->call->plan->documents[task / p->Hkv];
+    chunk c = chunk_of(p, &x->row_work, document, (int)(task % p->Hkv));
     const int first_head = c.h, heads = p->H / p->Hkv;
     running_state state = w->room.state;
     size_t bytes = chunked_state_bytes(p);
@@ -151,16 +151,16 @@ static void walk_task(void *untyped, int64_t task, int worker) {
     } else {
         memset(state.matrix, 0, bytes); /* matrix, column and reference lie in one piece */
     }
-    for (int64_t at = 0; at < span->length; at += c.count) {
-        chunk_move(&c, p, span, at);
-        chunk_load_keys(&w->room, &x->edges, x->call, &c);
+    for (int64_t at = 0; at < document->length; at += c.count) {
+        chunk_move(&c, p, document, at);
+        chunk_load_keys(&w->room, &x->row_work, x->call, &c);
         for (c.h = first_head; c.h < first_head + heads; c.h++) {
-            chunk_load_queries(&w->room, &x->edges, x->call, &c);
+            chunk_load_queries(&w->room, &x->row_work, x->call, &c);
             read_state(x, w, &c, &state);
             add_pairs(x, w, &c);
             write_outputs(x, w, &c);
         }
-        if (at + c.count < span->length || x->states)
+        if (at + c.count < document->length || x->states)
             update_state(x, w, &c, &state);
     }
 }
@@ -169,12 +169,12 @@ static void walk(context *x, sr_carry *carry) {
     const srnn_plan *plan = x->call->plan;
     feature_basis_fill(&x->basis, &plan->core.attention, plan->core.D);
     x->rule = score_rule_of(&plan->core.attention);
-    SR_ISA_REAL(sr_edges_prepare)(&x->edges, plan, x->call->in, carry);
+    SR_ISA_REAL(sr_prologue_prepare)(&x->row_work, plan, x->call->in, carry);
     const srnn_problem *p = &plan->core;
     double rows = (double)(p->chunk + 4 * state_rows(&x->basis)) * p->Dv;
     int workers = sr_workers_worth((double)p->B * p->H * p->T * rows, p->threads);
-    sr_parallel(walk_task, x, plan->span_count * p->Hkv, workers);
-    SR_ISA_REAL(sr_edges_finish)(&x->edges, x->call);
+    sr_parallel(walk_task, x, plan->document_count * p->Hkv, workers);
+    SR_ISA_REAL(sr_epilogue_finish)(&x->row_work, x->call);
 }
 
 srnn_status chunked_forward(const sr_attention_call *call) {

@@ -3,7 +3,7 @@
 #include "attention/cpu/shared/computes.h"
 
 /* A power series of the logits, whose state is a sum over keys. */
-static const char COMPUTES[] = SR_CPU_SERIES SR_CPU_PLAIN_PAIRS SR_CPU_EDGES;
+static const char COMPUTES[] = SR_CPU_SERIES SR_CPU_PLAIN_PAIRS SR_CPU_ROWS;
 
 static size_t scratch_bytes(const srnn_plan *plan) {
     const size_t forward = chunked_forward_scratch(plan), backward = chunked_backward_scratch(plan);

@@ -29,7 +29,7 @@ typedef struct workspace {
 
 typedef struct context {
     const sr_attention_call *call;
-    sr_edges edges;
+    sr_row_workspace row_work;
     real *d_queries; /* (groups, B, H, T rounded up, stride of D) */
     double *d_decay; /* (groups, B, Hkv, T rounded up): of C, or NULL */
     workspace *workers;
@@ -57,7 +57,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     tile_strides ld = tile_strides_of(p);
     int64_t T = tiles_in(p->T) * TILE;
     context x = {.groups = groups_of(p)};
-    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, true, layout);
+    SR_ISA_REAL(sr_workspace_place)(&x.row_work, plan, true, layout);
     x.d_queries = take_reals(layout, x.groups * p->B * p->H * T, ld.d);
     if (sr_operand_used(SR_OPERAND_DECAY, &p->attention))
         x.d_decay =
@@ -115,12 +115,13 @@ static void load_head(const context *x, const workspace *w, const position *at, 
     const srnn_problem *p = &plan->core;
     tile_strides ld = tile_strides_of(p);
     int64_t padded = tiles_in(p->T) * TILE;
-    SR_ISA_REAL(sr_edges_query_rows)
-    (w->queries + t * ld.d, ld.d, &x->edges, x->call, (sr_rows){at->b, at->h, t, p->T - t});
+    SR_ISA_REAL(sr_prologue_query_rows)
+    (w->queries + t * ld.d, ld.d, &x->row_work, x->call, (sr_rows){at->b, at->h, t, p->T - t});
     clear_rows_from(w->queries, ld.d, p->T, padded);
     for (int64_t tile = t / TILE; tile < tiles_in(p->T); tile++)
         w->query_norm[tile] = largest_norm(w->queries + tile * TILE * ld.d, ld.d, TILE, p->D);
-    const real *d_numerator = x->edges.d_numerator + sr_row_index(p, p->H, at->b, at->h, 0) * p->Dv;
+    const real *d_numerator =
+        x->row_work.d_numerator + sr_row_index(p, p->H, at->b, at->h, 0) * p->Dv;
     for (int64_t i = t; i < p->T; i++)
         memcpy(w->d_numerator + i * ld.dv, d_numerator + i * p->Dv, (size_t)p->Dv * sizeof(real));
     clear_rows_from(w->d_numerator, ld.dv, p->T, padded);
@@ -131,12 +132,12 @@ static void load_keys(const context *x, const workspace *w, const position *at, 
     const srnn_problem *p = &plan->core;
     tile_strides ld = tile_strides_of(p);
     int64_t count = rows_in(p, tile);
-    SR_ISA_REAL(sr_edges_key_rows)
-    (w->key_rows, ld.d, &x->edges, x->call, (sr_rows){at->b, at->kv, tile * TILE, count});
+    SR_ISA_REAL(sr_prologue_key_rows)
+    (w->key_rows, ld.d, &x->row_work, x->call, (sr_rows){at->b, at->kv, tile * TILE, count});
     clear_rows_from(w->key_rows, ld.d, count, TILE);
     transpose_rows(w->keys, ld.tile, w->key_rows, ld.d, count, p->D, TILE);
-    SR_ISA_REAL(sr_edges_value_rows)
-    (w->value_rows, ld.dv, &x->edges, x->call, (sr_rows){at->b, at->kv, tile * TILE, count});
+    SR_ISA_REAL(sr_prologue_value_rows)
+    (w->value_rows, ld.dv, &x->row_work, x->call, (sr_rows){at->b, at->kv, tile * TILE, count});
     clear_rows_from(w->value_rows, ld.dv, count, TILE);
     transpose_rows(w->values, ld.tile, w->value_rows, ld.dv, count, p->Dv, TILE);
 }
@@ -170,7 +171,7 @@ static void weigh_tile(const context *x, const workspace *w, const position *at,
     tile_decays_set(&decays, w->decay, at->decay, &at->pairs);
     for (int64_t r = 0; r < rows; r++) {
         int64_t i = own * TILE + r, low = at->first[i] - tile * TILE, high = i + 1 - tile * TILE;
-        real d_row_sum = x->edges.d_row_sum[base + r];
+        real d_row_sum = x->row_work.d_row_sum[base + r];
         score_row row = {
             .s = w->s + r * ld.tile,
             .low = low < 0      ? 0
@@ -256,10 +257,10 @@ static void write_keys(const context *x, const workspace *w, const position *at,
     tile_strides ld = tile_strides_of(p);
     int64_t t = tile * TILE, count = rows_in(p, tile);
     load_keys(x, w, at, tile);
-    SR_ISA_REAL(sr_edges_key_rows_backward)
-    (w->d_keys + t * ld.d, ld.d, &x->edges, call, (sr_rows){at->b, at->kv, t, count});
-    SR_ISA_REAL(sr_edges_value_rows_backward)
-    (w->d_values + t * ld.dv, w->value_rows, ld.dv, &x->edges, call,
+    SR_ISA_REAL(sr_prologue_key_rows_backward)
+    (w->d_keys + t * ld.d, ld.d, &x->row_work, call, (sr_rows){at->b, at->kv, t, count});
+    SR_ISA_REAL(sr_prologue_value_rows_backward)
+    (w->d_values + t * ld.dv, w->value_rows, ld.dv, &x->row_work, call,
      (sr_rows){at->b, at->kv, t, count});
 }
 
@@ -274,7 +275,8 @@ static void keys_task(void *untyped, int64_t task, int worker) {
     int heads = p->H / p->Hkv;
     position at = {.b = head / p->Hkv, .kv = (int)(head % p->Hkv)};
     at.first = x->call->plan->first + at.b * p->T;
-    at.decay = x->edges.decay ? x->edges.decay + sr_row_index(p, p->Hkv, at.b, at.kv, 0) : NULL;
+    at.decay =
+        x->row_work.decay ? x->row_work.decay + sr_row_index(p, p->Hkv, at.b, at.kv, 0) : NULL;
     memset(w->d_keys + from * TILE * ld.d, 0, (size_t)((past - from) * TILE * ld.d) * sizeof(real));
     memset(w->d_values + from * TILE * ld.dv, 0,
            (size_t)((past - from) * TILE * ld.dv) * sizeof(real));
@@ -308,7 +310,7 @@ static void keys_task(void *untyped, int64_t task, int worker) {
 static void add_decay(const context *x, int64_t head, int64_t tile) {
     const srnn_problem *p = &x->call->plan->core;
     int64_t tiles = tiles_in(p->T), heads = (int64_t)p->B * p->Hkv;
-    double *sum = x->edges.d_decay + head * p->T + tile * TILE;
+    double *sum = x->row_work.d_decay + head * p->T + tile * TILE;
     for (int64_t r = 0; r < rows_in(p, tile); r++) {
         sum[r] = 0.0;
         for (int64_t group = 0; group < x->groups && group_start(group, x->groups, tiles) <= tile;
@@ -332,8 +334,8 @@ static void queries_task(void *untyped, int64_t task, int worker) {
         for (int64_t n = 0; n < TILE * ld.d; n++)
             sum[n] += part[n];
     }
-    SR_ISA_REAL(sr_edges_query_rows_backward)
-    (sum, ld.d, &x->edges, x->call,
+    SR_ISA_REAL(sr_prologue_query_rows_backward)
+    (sum, ld.d, &x->row_work, x->call,
      (sr_rows){head / p->H, (int)(head % p->H), tile * TILE, rows_in(p, tile)});
     if (x->d_decay && head % (p->H / p->Hkv) == 0)
         add_decay(x, head / (p->H / p->Hkv), tile);
@@ -346,10 +348,10 @@ srnn_status flash_backward(const sr_attention_call *call) {
     context x = place(plan, &layout);
     x.call = call;
     x.rule = score_rule_of(&p->attention);
-    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
-    SR_ISA_REAL(sr_edges_backward_outputs)(&x.edges, call);
+    SR_ISA_REAL(sr_prologue_prepare)(&x.row_work, plan, call->in, NULL);
+    SR_ISA_REAL(sr_epilogue_backward)(&x.row_work, call);
     sr_parallel(keys_task, &x, x.groups * p->B * p->Hkv, p->threads);
     sr_parallel(queries_task, &x, tiles_in(p->T) * p->B * p->H, p->threads);
-    SR_ISA_REAL(sr_edges_backward_inputs)(&x.edges, call);
+    SR_ISA_REAL(sr_prologue_backward)(&x.row_work, call);
     return SRNN_OK;
 }

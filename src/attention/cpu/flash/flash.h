@@ -18,7 +18,7 @@ srnn_status flash_forward(const sr_attention_call *call);
 /* Like forward, for the next plan->problem.T tokens, against kept keys and values with room for
  * `capacity` tokens, to which those of the call are added. */
 size_t flash_feed_scratch(const srnn_plan *plan);
-srnn_status flash_feed(const sr_attention_call *call, char *kept, int64_t capacity,
+srnn_status flash_feed(const sr_attention_call *call, char *cache, int64_t capacity,
                        sr_carry *carry);
 
 size_t flash_backward_scratch(const srnn_plan *plan);

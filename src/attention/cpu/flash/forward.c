@@ -11,7 +11,7 @@
 
 typedef struct context {
     const sr_attention_call *call;
-    sr_edges edges;
+    sr_row_workspace row_work;
     packed_head *heads;      /* (B, Hkv) */
     tile_workspace *workers; /* (threads) */
     score_rule rule;
@@ -24,7 +24,7 @@ static context place_rows(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->core;
     context x = {.rule = score_rule_of(&p->attention),
                  .subtract = sr_row_scale_invariant(&p->attention)};
-    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
+    SR_ISA_REAL(sr_workspace_place)(&x.row_work, plan, false, layout);
     x.heads = sr_layout_take(layout, (size_t)p->B * (size_t)p->Hkv, sizeof *x.heads);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
@@ -40,8 +40,8 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     context x = place_rows(plan, layout);
     for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++) {
         packed_head head = packed_head_place(p, p->T, layout);
-        if (x.edges.decay)
-            head.decay = x.edges.decay + n * p->T;
+        if (x.row_work.decay)
+            head.decay = x.row_work.decay + n * p->T;
         if (x.heads)
             x.heads[n] = head;
     }
@@ -63,14 +63,15 @@ static void pack_task(void *untyped, int64_t task, int worker) {
     int64_t count = p->T - t < TILE ? p->T - t : TILE;
     const packed_head *packed = &x->heads[head];
     real *rows = x->workers[worker].queries;
-    SR_ISA_REAL(sr_edges_key_rows)
-    (rows, ld.d, &x->edges, x->call, (sr_rows){head / p->Hkv, (int)(head % p->Hkv), t, count});
+    SR_ISA_REAL(sr_prologue_key_rows)
+    (rows, ld.d, &x->row_work, x->call, (sr_rows){head / p->Hkv, (int)(head % p->Hkv), t, count});
     transpose_rows(packed->keys + tile * p->D * ld.tile, ld.tile, rows, ld.d, count, p->D, TILE);
     packed->key_norm[tile] = largest_norm(rows, ld.d, count, p->D);
     real *values = packed->values + t * ld.dv;
     memset(values, 0, (size_t)(TILE * ld.dv) * sizeof(real));
-    SR_ISA_REAL(sr_edges_value_rows)
-    (values, ld.dv, &x->edges, x->call, (sr_rows){head / p->Hkv, (int)(head % p->Hkv), t, count});
+    SR_ISA_REAL(sr_prologue_value_rows)
+    (values, ld.dv, &x->row_work, x->call,
+     (sr_rows){head / p->Hkv, (int)(head % p->Hkv), t, count});
 }
 
 /* The tile of query rows a task works on. */
@@ -175,10 +176,10 @@ static void write_outputs(const context *x, const tile_workspace *w, const query
     for (int64_t r = 0, past; r < q->rows; r = past) {
         for (past = r + 1; past < q->rows && q->first[past] == q->first[r];)
             past++;
-        SR_ISA_REAL(sr_edges_output_rows)
+        SR_ISA_REAL(sr_epilogue_rows)
         ((sr_row_results){w->numerator + r * ld.dv, ld.dv, w->row_sum + r,
                           q->at + r - q->first[r] + 1},
-         &x->edges, call, (sr_rows){q->b, q->h, q->t + r, past - r});
+         &x->row_work, call, (sr_rows){q->b, q->h, q->t + r, past - r});
     }
     save_rows(call, (sr_rows){q->b, q->h, q->t, q->rows},
               (sr_row_results){.numerator = w->numerator, .ld = ld.dv, .row_sum = w->row_sum},
@@ -202,8 +203,8 @@ static void rows_task(void *untyped, int64_t task, int worker) {
     q.first = plan->first + q.b * p->T + q.t;
     q.decay = packed->decay;
 
-    SR_ISA_REAL(sr_edges_query_rows)
-    (w->queries, ld.d, &x->edges, x->call, (sr_rows){q.b, q.h, q.t, q.rows});
+    SR_ISA_REAL(sr_prologue_query_rows)
+    (w->queries, ld.d, &x->row_work, x->call, (sr_rows){q.b, q.h, q.t, q.rows});
     clear_rows_from(w->queries, ld.d, q.rows, q.padded);
     memset(w->numerator, 0, (size_t)(q.padded * ld.dv) * sizeof(real));
     memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
@@ -245,12 +246,12 @@ srnn_status flash_forward(const sr_attention_call *call) {
     sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = place(plan, &layout);
     x.call = call;
-    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
+    SR_ISA_REAL(sr_prologue_prepare)(&x.row_work, plan, call->in, NULL);
     int64_t tiles = tiles_in(p->T);
     int workers = workers_for(p, p->T);
     sr_parallel(pack_task, &x, tiles * p->B * p->Hkv, workers);
     sr_parallel(rows_task, &x, tiles * p->B * p->H, workers);
-    SR_ISA_REAL(sr_edges_finish)(&x.edges, call);
+    SR_ISA_REAL(sr_epilogue_finish)(&x.row_work, call);
     return SRNN_OK;
 }
 
@@ -274,31 +275,32 @@ static void keep_task(void *untyped, int64_t task, int worker) {
     int kv = (int)(task % p->Hkv);
     for (int64_t t = 0; t < p->T; t += TILE) {
         int64_t count = p->T - t < TILE ? p->T - t : TILE;
-        SR_ISA_REAL(sr_edges_key_rows)(rows, ld.d, &x->edges, x->call, (sr_rows){b, kv, t, count});
+        SR_ISA_REAL(sr_prologue_key_rows)
+        (rows, ld.d, &x->row_work, x->call, (sr_rows){b, kv, t, count});
         packed_head_keep_keys(head, p, rows, ld.d, x->position + t, count);
     }
-    SR_ISA_REAL(sr_edges_value_rows)
-    (head->values + x->position * ld.dv, ld.dv, &x->edges, x->call, (sr_rows){b, kv, 0, p->T});
+    SR_ISA_REAL(sr_prologue_value_rows)
+    (head->values + x->position * ld.dv, ld.dv, &x->row_work, x->call, (sr_rows){b, kv, 0, p->T});
     if (head->decay)
-        memcpy(head->decay + x->position, x->edges.decay + task * p->T,
+        memcpy(head->decay + x->position, x->row_work.decay + task * p->T,
                (size_t)p->T * sizeof *head->decay);
 }
 
-srnn_status flash_feed(const sr_attention_call *call, char *kept, int64_t capacity,
+srnn_status flash_feed(const sr_attention_call *call, char *cache, int64_t capacity,
                        sr_carry *carry) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->core;
-    sr_layout layout = {.base = plan->scratch, .apart = true}, memory = {.base = kept};
+    sr_layout layout = {.base = plan->scratch, .apart = true}, memory = {.base = cache};
     context x = place_rows(plan, &layout);
     x.call = call;
     x.position = *carry->position;
     for (int64_t n = 0; n < (int64_t)p->B * p->Hkv; n++)
-        x.heads[n] = kept_head_place(p, capacity, &memory);
-    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, carry);
+        x.heads[n] = kv_cache_head_place(p, capacity, &memory);
+    SR_ISA_REAL(sr_prologue_prepare)(&x.row_work, plan, call->in, carry);
     int workers = workers_for(p, x.position + p->T);
     sr_parallel(keep_task, &x, (int64_t)p->B * p->Hkv, workers);
     sr_parallel(rows_task, &x, tiles_in(p->T) * p->B * p->H, workers);
-    SR_ISA_REAL(sr_edges_finish)(&x.edges, call);
+    SR_ISA_REAL(sr_epilogue_finish)(&x.row_work, call);
     *carry->position += p->T;
     return SRNN_OK;
 }

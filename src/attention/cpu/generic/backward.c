@@ -47,8 +47,8 @@ static void pairs_backward(const head *a, const real *query, const real *keys, d
 }
 
 static const real *d_numerator_of(const head *a, int64_t i) {
-    return a->x->scratch.edges.d_numerator +
-           sr_row_index(a->p, a->p->H, a->span->b, a->h, a->span->start + i) * a->p->Dv;
+    return a->x->scratch.row_work.d_numerator +
+           sr_row_index(a->p, a->p->H, a->document->b, a->h, a->document->start + i) * a->p->Dv;
 }
 
 /* <a, b> of a row of gradients and one of double. */
@@ -64,12 +64,12 @@ static double mixed_dot(const real *a, const double *b, int n) {
 static void weights_backward(const head *a, int64_t i, bool sums, bool numerators) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;
-    const sr_edges *edges = &a->x->scratch.edges;
-    const int64_t at = sr_row_index(p, p->H, a->span->b, a->h, a->span->start + i);
-    const double d_row_sum = sums ? (double)edges->d_row_sum[at] : 0.0;
+    const sr_row_workspace *row_work = &a->x->scratch.row_work;
+    const int64_t at = sr_row_index(p, p->H, a->document->b, a->h, a->document->start + i);
+    const double d_row_sum = sums ? (double)row_work->d_row_sum[at] : 0.0;
     const real *d_numerator = d_numerator_of(a, i);
-    const double *levels = row_levels(a, edges->level, i);
-    double *d_levels = row_levels(a, edges->d_level, i);
+    const double *levels = row_levels(a, row_work->level, i);
+    double *d_levels = row_levels(a, row_work->d_level, i);
     for (int64_t j = first_seen(a, i, 0); j <= i; j = next_seen(a, i, j)) {
         const double level = level_at(levels, i, j), weight = pair_at(a, i, j).weight;
         double d_weight = d_row_sum;
@@ -87,16 +87,16 @@ static void weights_backward(const head *a, int64_t i, bool sums, bool numerator
 static void backward_row(const head *a, int64_t i) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;
-    const bool turned = is_turned(p), delta = p->attention.write == SRNN_WRITE_DELTA;
+    const bool rotated = is_rotated(p), delta = p->attention.write == SRNN_WRITE_DELTA;
     load_query(a, i);
     row_logits(a, w->query, w->keys, i, 0);
-    weights_backward(a, i, true, !turned && !delta);
+    weights_backward(a, i, true, !rotated && !delta);
     pairs_backward(a, w->query, w->keys, w->d_queries + i * p->D, w->d_keys, i, 0);
-    if (!turned || delta)
+    if (!rotated || delta)
         return;
-    row_logits(a, w->turned_query, w->turned, i, 0);
+    row_logits(a, w->rotated_query, w->rotated, i, 0);
     weights_backward(a, i, false, true);
-    pairs_backward(a, w->turned_query, w->turned, w->d_turned_queries + i * p->D, w->d_turned, i,
+    pairs_backward(a, w->rotated_query, w->rotated, w->d_turned_queries + i * p->D, w->d_turned, i,
                    0);
 }
 
@@ -104,14 +104,14 @@ static void backward_row(const head *a, int64_t i) {
 static void read_segment_backward(const head *a, const segment *s) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;
-    const sr_edges *edges = &a->x->scratch.edges;
+    const sr_row_workspace *row_work = &a->x->scratch.row_work;
     for (int64_t i = s->query_from; i < s->past; i++) {
         const real *d_numerator = d_numerator_of(a, i);
-        const double *levels = row_levels(a, edges->level, i);
-        double *d_levels = row_levels(a, edges->d_level, i);
+        const double *levels = row_levels(a, row_work->level, i);
+        double *d_levels = row_levels(a, row_work->d_level, i);
         const double level = levels ? levels[s->level] : 1.0;
         load_query(a, i);
-        row_logits(a, w->turned_query, w->turned, i, s->start);
+        row_logits(a, w->rotated_query, w->rotated, i, s->start);
         for (int64_t j = s->start; j <= i; j++) {
             const double weight = pair_at(a, i, j).weight;
             const double d_weight = mixed_dot(d_numerator, w->u + j * p->Dv, p->Dv);
@@ -121,7 +121,7 @@ static void read_segment_backward(const head *a, const segment *s) {
             for (int d = 0; d < p->Dv; d++)
                 w->d_u[j * p->Dv + d] += level * weight * (double)d_numerator[d];
         }
-        pairs_backward(a, w->turned_query, w->turned, w->d_turned_queries + i * p->D, w->d_turned,
+        pairs_backward(a, w->rotated_query, w->rotated, w->d_turned_queries + i * p->D, w->d_turned,
                        i, s->start);
     }
 }
@@ -132,8 +132,8 @@ static void segment_backward(const head *a, const segment *s) {
     const srnn_problem *p = a->p;
     const int D = p->D, Dv = p->Dv;
     const real *beta = beta_of(a);
-    double *d_beta =
-        a->x->scratch.edges.d_beta + sr_row_index(p, p->Hkv, a->span->b, a->kv, a->span->start);
+    double *d_beta = a->x->scratch.row_work.d_beta +
+                     sr_row_index(p, p->Hkv, a->document->b, a->kv, a->document->start);
     const bool weighted = a->d_decay && !sr_decay_in_logits(&p->attention);
     write_segment(a, s);
     memset(w->d_u + s->start * Dv, 0, (size_t)((s->past - s->start) * Dv) * sizeof *w->d_u);
@@ -152,7 +152,7 @@ static void segment_backward(const head *a, const segment *s) {
                 d_kappa -= (double)beta[j] * R[d] * w->u[m * Dv + d];
                 w->d_u[m * Dv + d] -= (double)beta[j] * kappa.weight * R[d];
             }
-            product_backward(a, w->turned + j * D, w->turned + m * D, w->d_turned + j * D,
+            product_backward(a, w->rotated + j * D, w->rotated + m * D, w->d_turned + j * D,
                              w->d_turned + m * D, kappa.slope * d_kappa, j, m);
             if (weighted) {
                 a->d_decay[j] += kappa.weight * d_kappa;
@@ -166,27 +166,27 @@ static void segment_backward(const head *a, const segment *s) {
 static void clear_gradients(const head *a) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;
-    const size_t T = (size_t)a->span->length, D = (size_t)p->D, Dv = (size_t)p->Dv;
-    double *d_beta = a->x->scratch.edges.d_beta;
+    const size_t T = (size_t)a->document->length, D = (size_t)p->D, Dv = (size_t)p->Dv;
+    double *d_beta = a->x->scratch.row_work.d_beta;
     memset(w->d_keys, 0, T * D * sizeof *w->d_keys);
     memset(w->d_turned, 0, T * D * sizeof *w->d_turned);
     memset(w->d_values, 0, T * Dv * sizeof *w->d_values);
     if (a->d_decay)
         memset(a->d_decay, 0, T * (size_t)a->width * sizeof *a->d_decay);
     if (d_beta)
-        memset(d_beta + sr_row_index(p, p->Hkv, a->span->b, a->kv, a->span->start), 0,
+        memset(d_beta + sr_row_index(p, p->Hkv, a->document->b, a->kv, a->document->start), 0,
                T * sizeof *d_beta);
 }
 
 /* The row of gradients of features in w->row: those of turned ones are turned back and added. */
-static void join_rows(const head *a, const double *plain, const double *turned, sr_rows at) {
+static void join_rows(const head *a, const double *plain, const double *rotated, sr_rows at) {
     const workspace *w = a->w;
     const int D = a->p->D;
     for (int d = 0; d < D; d++)
-        w->row[d] = (real)turned[d];
-    if (plain == turned)
+        w->row[d] = (real)rotated[d];
+    if (plain == rotated)
         return;
-    SR_ISA_REAL(sr_edges_turn)(w->row, D, &a->x->scratch.edges, a->x->call, at, true);
+    SR_ISA_REAL(sr_prologue_rope)(w->row, D, &a->x->scratch.row_work, a->x->call, at, true);
     for (int d = 0; d < D; d++)
         w->row[d] += (real)plain[d];
 }
@@ -194,45 +194,45 @@ static void join_rows(const head *a, const double *plain, const double *turned, 
 static void backward_query_head(const head *a) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;
-    const sr_edges *edges = &a->x->scratch.edges;
-    const size_t T = (size_t)a->span->length, D = (size_t)p->D;
-    const int64_t first = sr_row_index(p, p->H, a->span->b, a->h, a->span->start);
+    const sr_row_workspace *row_work = &a->x->scratch.row_work;
+    const size_t T = (size_t)a->document->length, D = (size_t)p->D;
+    const int64_t first = sr_row_index(p, p->H, a->document->b, a->h, a->document->start);
     memset(w->d_queries, 0, T * D * sizeof *w->d_queries);
     memset(w->d_turned_queries, 0, T * D * sizeof *w->d_turned_queries);
-    if (edges->d_level)
-        memset(edges->d_level + first * p->levels, 0, T * (size_t)p->levels * sizeof(double));
-    for (int64_t i = 0; i < a->span->length; i++)
+    if (row_work->d_level)
+        memset(row_work->d_level + first * p->levels, 0, T * (size_t)p->levels * sizeof(double));
+    for (int64_t i = 0; i < a->document->length; i++)
         w->maxima[i] = (double)((const real *)a->x->call->saved.maximum)[first + i];
-    for (int64_t i = 0; i < a->span->length; i++)
+    for (int64_t i = 0; i < a->document->length; i++)
         backward_row(a, i);
     if (p->attention.write == SRNN_WRITE_DELTA)
         for_segments(a, segment_backward);
-    for (int64_t i = 0; i < a->span->length; i++) {
-        const sr_rows at = {a->span->b, a->h, a->span->start + i, 1};
+    for (int64_t i = 0; i < a->document->length; i++) {
+        const sr_rows at = {a->document->b, a->h, a->document->start + i, 1};
         join_rows(a, w->d_queries + i * p->D, w->d_turned_queries + i * p->D, at);
-        SR_ISA_REAL(sr_edges_query_rows_backward)(w->row, p->D, edges, a->x->call, at);
+        SR_ISA_REAL(sr_prologue_query_rows_backward)(w->row, p->D, row_work, a->x->call, at);
     }
 }
 
 static void backward_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const srnn_problem *p = &x->call->plan->core;
-    const sr_edges *edges = &x->scratch.edges;
+    const sr_row_workspace *row_work = &x->scratch.row_work;
     const workspace *w = &x->scratch.workers[worker];
     const int group = p->H / p->Hkv;
-    head a = head_of(x, w, &x->call->plan->spans[task / p->Hkv], (int)(task % p->Hkv));
+    head a = head_of(x, w, &x->call->plan->documents[task / p->Hkv], (int)(task % p->Hkv));
     load_keys_values(&a);
     clear_gradients(&a);
     for (a.h = a.kv * group; a.h < (a.kv + 1) * group; a.h++)
         backward_query_head(&a);
-    for (int64_t j = 0; j < a.span->length; j++) {
-        const sr_rows at = {a.span->b, a.kv, a.span->start + j, 1};
+    for (int64_t j = 0; j < a.document->length; j++) {
+        const sr_rows at = {a.document->b, a.kv, a.document->start + j, 1};
         join_rows(&a, w->d_keys + j * p->D, w->d_turned + j * p->D, at);
-        SR_ISA_REAL(sr_edges_key_rows_backward)(w->row, p->D, edges, x->call, at);
+        SR_ISA_REAL(sr_prologue_key_rows_backward)(w->row, p->D, row_work, x->call, at);
         for (int d = 0; d < p->Dv; d++)
             w->row[d] = (real)w->d_values[j * p->Dv + d];
-        SR_ISA_REAL(sr_edges_value_rows_backward)
-        (w->row, w->values + j * p->Dv, p->Dv, edges, x->call, at);
+        SR_ISA_REAL(sr_prologue_value_rows_backward)
+        (w->row, w->values + j * p->Dv, p->Dv, row_work, x->call, at);
     }
 }
 
@@ -240,9 +240,9 @@ srnn_status generic_backward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = {call, generic_place(plan, true, &layout)};
-    SR_ISA_REAL(sr_edges_prepare)(&x.scratch.edges, plan, call->in, NULL);
-    SR_ISA_REAL(sr_edges_backward_outputs)(&x.scratch.edges, call);
-    sr_parallel(backward_task, &x, plan->span_count * plan->core.Hkv, plan->core.threads);
-    SR_ISA_REAL(sr_edges_backward_inputs)(&x.scratch.edges, call);
+    SR_ISA_REAL(sr_prologue_prepare)(&x.scratch.row_work, plan, call->in, NULL);
+    SR_ISA_REAL(sr_epilogue_backward)(&x.scratch.row_work, call);
+    sr_parallel(backward_task, &x, plan->document_count * plan->core.Hkv, plan->core.threads);
+    SR_ISA_REAL(sr_prologue_backward)(&x.scratch.row_work, call);
     return SRNN_OK;
 }

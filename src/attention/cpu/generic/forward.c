@@ -19,10 +19,10 @@ static void read_segment(const head *a, const segment *s) {
     const int Dv = a->p->Dv;
     write_segment(a, s);
     for (int64_t i = s->query_from; i < s->past; i++) {
-        const double *levels = row_levels(a, a->x->scratch.edges.level, i);
+        const double *levels = row_levels(a, a->x->scratch.row_work.level, i);
         const double level = levels ? levels[s->level] : 1.0;
         load_query(a, i);
-        row_logits(a, w->turned_query, w->turned, i, s->start);
+        row_logits(a, w->rotated_query, w->rotated, i, s->start);
         for (int64_t j = s->start; j <= i; j++) {
             const double weight = level * pair_at(a, i, j).weight;
             for (int d = 0; d < Dv; d++)
@@ -37,24 +37,24 @@ static void read_segment(const head *a, const segment *s) {
 static void forward_row(const head *a, int64_t i) {
     const workspace *w = a->w;
     const srnn_problem *p = a->p;
-    const bool turned = is_turned(p), delta = p->attention.write == SRNN_WRITE_DELTA;
-    const double *levels = row_levels(a, a->x->scratch.edges.level, i);
+    const bool rotated = is_rotated(p), delta = p->attention.write == SRNN_WRITE_DELTA;
+    const double *levels = row_levels(a, a->x->scratch.row_work.level, i);
     double *numerator = w->numerators + i * p->Dv, row_sum = 0.0;
     load_query(a, i);
-    double maximum = turned ? row_logits(a, w->turned_query, w->turned, i, 0) : -INFINITY;
+    double maximum = rotated ? row_logits(a, w->rotated_query, w->rotated, i, 0) : -INFINITY;
     maximum = fmax(maximum, row_logits(a, w->query, w->keys, i, 0));
     w->maxima[i] = maximum;
     memset(numerator, 0, (size_t)p->Dv * sizeof *numerator);
     for (int64_t j = first_seen(a, i, 0); j <= i; j = next_seen(a, i, j)) {
         const double weight = level_at(levels, i, j) * pair_at(a, i, j).weight;
         row_sum += weight;
-        for (int d = 0; !turned && !delta && d < p->Dv; d++)
+        for (int d = 0; !rotated && !delta && d < p->Dv; d++)
             numerator[d] += weight * (double)w->values[j * p->Dv + d];
     }
     w->row_sums[i] = row_sum;
-    if (!turned || delta)
+    if (!rotated || delta)
         return;
-    row_logits(a, w->turned_query, w->turned, i, 0);
+    row_logits(a, w->rotated_query, w->rotated, i, 0);
     for (int64_t j = first_seen(a, i, 0); j <= i; j = next_seen(a, i, j))
         for (int d = 0; d < p->Dv; d++)
             numerator[d] +=
@@ -68,12 +68,12 @@ static void write_row(const head *a, int64_t i) {
     const real sum = (real)w->row_sums[i];
     for (int d = 0; d < p->Dv; d++)
         w->row[d] = (real)w->numerators[i * p->Dv + d];
-    SR_ISA_REAL(sr_edges_output_rows)
-    ((sr_row_results){w->row, p->Dv, &sum, i + 1}, &a->x->scratch.edges, call,
-     (sr_rows){a->span->b, a->h, a->span->start + i, 1});
+    SR_ISA_REAL(sr_epilogue_rows)
+    ((sr_row_results){w->row, p->Dv, &sum, i + 1}, &a->x->scratch.row_work, call,
+     (sr_rows){a->document->b, a->h, a->document->start + i, 1});
     if (!call->saved.numerator)
         return;
-    const int64_t at = sr_row_index(p, p->H, a->span->b, a->h, a->span->start + i);
+    const int64_t at = sr_row_index(p, p->H, a->document->b, a->h, a->document->start + i);
     memcpy((real *)call->saved.numerator + at * p->Dv, w->row, (size_t)p->Dv * sizeof(real));
     ((real *)call->saved.row_sum)[at] = sum;
     ((real *)call->saved.maximum)[at] = (real)w->maxima[i];
@@ -83,15 +83,15 @@ static void forward_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const srnn_problem *p = &x->call->plan->core;
     const int group = p->H / p->Hkv;
-    head a = head_of(x, &x->scratch.workers[worker], &x->call->plan->spans[task / p->Hkv],
+    head a = head_of(x, &x->scratch.workers[worker], &x->call->plan->documents[task / p->Hkv],
                      (int)(task % p->Hkv));
     load_keys_values(&a);
     for (a.h = a.kv * group; a.h < (a.kv + 1) * group; a.h++) {
-        for (int64_t i = 0; i < a.span->length; i++)
+        for (int64_t i = 0; i < a.document->length; i++)
             forward_row(&a, i);
         if (p->attention.write == SRNN_WRITE_DELTA)
             for_segments(&a, read_segment);
-        for (int64_t i = 0; i < a.span->length; i++)
+        for (int64_t i = 0; i < a.document->length; i++)
             write_row(&a, i);
     }
 }
@@ -100,9 +100,9 @@ static srnn_status forward(const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = {call, generic_place(plan, false, &layout)};
-    SR_ISA_REAL(sr_edges_prepare)(&x.scratch.edges, plan, call->in, NULL);
-    sr_parallel(forward_task, &x, plan->span_count * plan->core.Hkv, plan->core.threads);
-    SR_ISA_REAL(sr_edges_finish)(&x.scratch.edges, call);
+    SR_ISA_REAL(sr_prologue_prepare)(&x.scratch.row_work, plan, call->in, NULL);
+    sr_parallel(forward_task, &x, plan->document_count * plan->core.Hkv, plan->core.threads);
+    SR_ISA_REAL(sr_epilogue_finish)(&x.scratch.row_work, call);
     return SRNN_OK;
 }
 

@@ -15,46 +15,46 @@ srnn_status generic_backward(const sr_attention_call *call);
 /* What one thread works with: one head of keys and values of one document. */
 typedef struct workspace {
     real *keys,
-        *turned;  /* (T, D): features; turned where the numerator takes others than the row sum */
+        *rotated; /* (T, D): features; turned where the numerator takes others than the row sum */
     real *values; /* (T, Dv) */
-    real *query, *turned_query; /* (D) */
-    real *row;                  /* (max(D, Dv)) */
-    double *s;                  /* (T): s_ij, then w_ij */
-    double *d_weight;           /* (T): gradient of w_ij without its level */
-    double *numerators;         /* (T, Dv) of one head of queries */
-    double *row_sums, *maxima;  /* (T) */
-    double *u, *error;          /* (T, Dv): what the delta rule writes, and that by beta */
-    double *d_u;                /* (T, Dv) */
-    double *d_queries;          /* (T, D) of one head of queries */
-    double *d_turned_queries;   /* (T, D): the same of turned ones */
-    double *d_keys, *d_turned;  /* (T, D) */
-    double *d_values;           /* (T, Dv) */
+    real *query, *rotated_query; /* (D) */
+    real *row;                   /* (max(D, Dv)) */
+    double *s;                   /* (T): s_ij, then w_ij */
+    double *d_weight;            /* (T): gradient of w_ij without its level */
+    double *numerators;          /* (T, Dv) of one head of queries */
+    double *row_sums, *maxima;   /* (T) */
+    double *u, *error;           /* (T, Dv): what the delta rule writes, and that by beta */
+    double *d_u;                 /* (T, Dv) */
+    double *d_queries;           /* (T, D) of one head of queries */
+    double *d_turned_queries;    /* (T, D): the same of turned ones */
+    double *d_keys, *d_turned;   /* (T, D) */
+    double *d_values;            /* (T, Dv) */
 } workspace;
 
 typedef struct scratch {
-    sr_edges edges;
+    sr_row_workspace row_work;
     workspace *workers; /* NULL while measuring */
 } scratch;
 
-static inline bool is_turned(const srnn_problem *p) {
+static inline bool is_rotated(const srnn_problem *p) {
     return p->attention.position == SRNN_POSITION_ROPE_FEATURES;
 }
 
 static inline scratch generic_place(const srnn_plan *plan, bool backward, sr_layout *layout) {
     const srnn_problem *p = &plan->core;
     const size_t T = (size_t)p->T, D = (size_t)p->D, Dv = (size_t)p->Dv;
-    const size_t turned = is_turned(p) ? 1 : 0, delta = p->attention.write == SRNN_WRITE_DELTA;
+    const size_t rotated = is_rotated(p) ? 1 : 0, delta = p->attention.write == SRNN_WRITE_DELTA;
     const size_t back = backward ? 1 : 0;
     scratch s = {0};
-    SR_ISA_REAL(sr_edges_place)(&s.edges, plan, backward, layout);
+    SR_ISA_REAL(sr_workspace_place)(&s.row_work, plan, backward, layout);
     s.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *s.workers);
     for (int n = 0; n < p->threads; n++) {
         workspace w = {
             .keys = sr_layout_take(layout, T * D, sizeof(real)),
-            .turned = sr_layout_take(layout, turned * T * D, sizeof(real)),
+            .rotated = sr_layout_take(layout, rotated * T * D, sizeof(real)),
             .values = sr_layout_take(layout, T * Dv, sizeof(real)),
             .query = sr_layout_take(layout, D, sizeof(real)),
-            .turned_query = sr_layout_take(layout, turned * D, sizeof(real)),
+            .rotated_query = sr_layout_take(layout, rotated * D, sizeof(real)),
             .row = sr_layout_take(layout, D > Dv ? D : Dv, sizeof(real)),
             .s = sr_layout_take(layout, T, sizeof(double)),
             .d_weight = sr_layout_take(layout, back * T, sizeof(double)),
@@ -65,14 +65,14 @@ static inline scratch generic_place(const srnn_plan *plan, bool backward, sr_lay
             .error = sr_layout_take(layout, delta * T * Dv, sizeof(double)),
             .d_u = sr_layout_take(layout, back * delta * T * Dv, sizeof(double)),
             .d_queries = sr_layout_take(layout, back * T * D, sizeof(double)),
-            .d_turned_queries = sr_layout_take(layout, back * turned * T * D, sizeof(double)),
+            .d_turned_queries = sr_layout_take(layout, back * rotated * T * D, sizeof(double)),
             .d_keys = sr_layout_take(layout, back * T * D, sizeof(double)),
-            .d_turned = sr_layout_take(layout, back * turned * T * D, sizeof(double)),
+            .d_turned = sr_layout_take(layout, back * rotated * T * D, sizeof(double)),
             .d_values = sr_layout_take(layout, back * T * Dv, sizeof(double)),
         };
-        if (!turned) {
-            w.turned = w.keys;
-            w.turned_query = w.query;
+        if (!rotated) {
+            w.rotated = w.keys;
+            w.rotated_query = w.query;
             w.d_turned_queries = w.d_queries;
             w.d_turned = w.d_keys;
         }
@@ -92,21 +92,22 @@ typedef struct head {
     const context *x;
     const srnn_problem *p; /* the core's */
     const workspace *w;
-    const sr_span *span;
+    const sr_document *document;
     int h, kv;
     const double *decay; /* (length, width), or NULL */
     double *d_decay;     /* the same, or NULL without decay */
     int width;           /* numbers of a decay: 1 or D */
 } head;
 
-static inline head head_of(const context *x, const workspace *w, const sr_span *span, int kv) {
+static inline head head_of(const context *x, const workspace *w, const sr_document *document,
+                           int kv) {
     const srnn_plan *plan = x->call->plan;
-    const sr_edges *edges = &x->scratch.edges;
-    head a = {.x = x, .p = &plan->core, .w = w, .span = span, .kv = kv};
+    const sr_row_workspace *row_work = &x->scratch.row_work;
+    head a = {.x = x, .p = &plan->core, .w = w, .document = document, .kv = kv};
     a.width = sr_decay_numbers(&a.p->attention, plan->problem.D);
-    const int64_t base = sr_row_index(a.p, a.p->Hkv, span->b, kv, span->start) * a.width;
-    a.decay = edges->decay ? edges->decay + base : NULL;
-    a.d_decay = edges->d_decay ? edges->d_decay + base : NULL;
+    const int64_t base = sr_row_index(a.p, a.p->Hkv, document->b, kv, document->start) * a.width;
+    a.decay = row_work->decay ? row_work->decay + base : NULL;
+    a.d_decay = row_work->d_decay ? row_work->d_decay + base : NULL;
     return a;
 }
 
@@ -141,7 +142,8 @@ static inline int64_t next_seen(const head *a, int64_t i, int64_t j) {
 /* The levels of row i, or NULL. */
 static inline double *row_levels(const head *a, double *levels, int64_t i) {
     const srnn_problem *p = a->p;
-    return levels ? levels + sr_row_index(p, p->H, a->span->b, a->h, a->span->start + i) * p->levels
+    return levels ? levels + sr_row_index(p, p->H, a->document->b, a->h, a->document->start + i) *
+                                 p->levels
                   : NULL;
 }
 
@@ -154,24 +156,25 @@ static inline double level_at(const double *levels, int64_t i, int64_t j) {
 static inline void load_keys_values(const head *a) {
     const context *x = a->x;
     const srnn_problem *p = a->p;
-    const sr_rows rows = {a->span->b, a->kv, a->span->start, a->span->length};
-    SR_ISA_REAL(sr_edges_key_rows)(a->w->keys, p->D, &x->scratch.edges, x->call, rows);
-    SR_ISA_REAL(sr_edges_value_rows)(a->w->values, p->Dv, &x->scratch.edges, x->call, rows);
-    if (!is_turned(p))
+    const sr_rows rows = {a->document->b, a->kv, a->document->start, a->document->length};
+    SR_ISA_REAL(sr_prologue_key_rows)(a->w->keys, p->D, &x->scratch.row_work, x->call, rows);
+    SR_ISA_REAL(sr_prologue_value_rows)(a->w->values, p->Dv, &x->scratch.row_work, x->call, rows);
+    if (!is_rotated(p))
         return;
-    memcpy(a->w->turned, a->w->keys, (size_t)(rows.count * p->D) * sizeof(real));
-    SR_ISA_REAL(sr_edges_turn)(a->w->turned, p->D, &x->scratch.edges, x->call, rows, false);
+    memcpy(a->w->rotated, a->w->keys, (size_t)(rows.count * p->D) * sizeof(real));
+    SR_ISA_REAL(sr_prologue_rope)(a->w->rotated, p->D, &x->scratch.row_work, x->call, rows, false);
 }
 
 static inline void load_query(const head *a, int64_t i) {
     const context *x = a->x;
     const srnn_problem *p = a->p;
-    const sr_rows row = {a->span->b, a->h, a->span->start + i, 1};
-    SR_ISA_REAL(sr_edges_query_rows)(a->w->query, p->D, &x->scratch.edges, x->call, row);
-    if (!is_turned(p))
+    const sr_rows row = {a->document->b, a->h, a->document->start + i, 1};
+    SR_ISA_REAL(sr_prologue_query_rows)(a->w->query, p->D, &x->scratch.row_work, x->call, row);
+    if (!is_rotated(p))
         return;
-    memcpy(a->w->turned_query, a->w->query, (size_t)p->D * sizeof(real));
-    SR_ISA_REAL(sr_edges_turn)(a->w->turned_query, p->D, &x->scratch.edges, x->call, row, false);
+    memcpy(a->w->rotated_query, a->w->query, (size_t)p->D * sizeof(real));
+    SR_ISA_REAL(sr_prologue_rope)
+    (a->w->rotated_query, p->D, &x->scratch.row_work, x->call, row, false);
 }
 
 /* s_ij of a query for from <= j <= i into w->s; returns what the logarithms of the row's weights may be
@@ -208,7 +211,7 @@ typedef struct segment {
 
 /* Calls `work` for every segment of the document. */
 static inline void for_segments(const head *a, void (*work)(const head *a, const segment *s)) {
-    const int64_t T = a->span->length;
+    const int64_t T = a->document->length;
     if (a->p->attention.levels == SRNN_LEVELS_NONE) {
         work(a, &(segment){0, T, 0, T, -1});
         return;
@@ -224,13 +227,13 @@ static inline void for_segments(const head *a, void (*work)(const head *a, const
 }
 
 static inline const real *beta_of(const head *a) {
-    return a->x->scratch.edges.beta +
-           sr_row_index(a->p, a->p->Hkv, a->span->b, a->kv, a->span->start);
+    return a->x->scratch.row_work.beta +
+           sr_row_index(a->p, a->p->Hkv, a->document->b, a->kv, a->document->start);
 }
 
 static inline pair kappa_at(const head *a, int64_t j, int64_t m) {
     const int D = a->p->D;
-    const real *k = a->w->turned;
+    const real *k = a->w->rotated;
     return kappa_of(&a->p->attention, product_of(a, k + j * D, k + m * D, j, m),
                     weight_decay(a, j, m));
 }

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-static bool is_turned(const srnn_problem *p) {
+static bool is_rotated(const srnn_problem *p) {
     return p->attention.position == SRNN_POSITION_ROPE_FEATURES;
 }
 
@@ -17,14 +17,15 @@ static int decay_width(const srnn_problem *p) {
     return p->attention.decay == SRNN_DECAY_NONE ? 0 : sr_decay_numbers(&p->attention, p->D);
 }
 
-int64_t SR_ISA_REAL(sr_kept_entries)(const srnn_problem *p, int64_t tokens) {
+int64_t SR_ISA_REAL(sr_kv_cache_entries)(const srnn_problem *p, int64_t tokens) {
     return p->attention.pool ? tokens / p->attention.pool : tokens;
 }
 
-kept_rows SR_ISA_REAL(sr_kept_place)(const srnn_problem *p, int64_t capacity, sr_layout *layout) {
-    const size_t entries = (size_t)SR_ISA_REAL(sr_kept_entries)(p, capacity) + 1;
+kv_cache_rows SR_ISA_REAL(sr_kv_cache_place)(const srnn_problem *p, int64_t capacity,
+                                             sr_layout *layout) {
+    const size_t entries = (size_t)SR_ISA_REAL(sr_kv_cache_entries)(p, capacity) + 1;
     const size_t delta = p->attention.write == SRNN_WRITE_DELTA, Dv = (size_t)p->Dv;
-    kept_rows rows = {
+    kv_cache_rows rows = {
         .keys = sr_layout_take(layout, entries * (size_t)p->D, sizeof(real)),
         .values = sr_layout_take(layout, entries * Dv, sizeof(real)),
         .decay = sr_layout_take(layout, entries * (size_t)decay_width(p), sizeof(double)),
@@ -32,20 +33,20 @@ kept_rows SR_ISA_REAL(sr_kept_place)(const srnn_problem *p, int64_t capacity, sr
         .u = sr_layout_take(layout, delta * entries * Dv, sizeof(double)),
         .weights = sr_layout_take(layout, entries, sizeof(double)),
     };
-    rows.turned =
-        is_turned(p) ? sr_layout_take(layout, entries * (size_t)p->D, sizeof(real)) : rows.keys;
+    rows.rotated =
+        is_rotated(p) ? sr_layout_take(layout, entries * (size_t)p->D, sizeof(real)) : rows.keys;
     return rows;
 }
 
 typedef struct workspace {
-    real *query, *turned; /* (D) */
-    double *numerator;    /* (Dv) */
-    real *row;            /* (Dv) */
+    real *query, *rotated; /* (D) */
+    double *numerator;     /* (Dv) */
+    real *row;             /* (Dv) */
 } workspace;
 
 typedef struct context {
     const sr_attention_call *call;
-    sr_edges edges;
+    sr_row_workspace row_work;
     workspace *workers;
     char *memory;
     int64_t capacity, position;
@@ -55,12 +56,12 @@ typedef struct context {
 static context place(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->core;
     context x = {0};
-    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
+    SR_ISA_REAL(sr_workspace_place)(&x.row_work, plan, false, layout);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
         workspace w = {
             .query = sr_layout_take(layout, (size_t)p->D, sizeof(real)),
-            .turned = sr_layout_take(layout, (size_t)p->D, sizeof(real)),
+            .rotated = sr_layout_take(layout, (size_t)p->D, sizeof(real)),
             .numerator = sr_layout_take(layout, (size_t)p->Dv, sizeof(double)),
             .row = sr_layout_take(layout, (size_t)p->Dv, sizeof(real)),
         };
@@ -70,7 +71,7 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     return x;
 }
 
-size_t kept_feed_scratch(const srnn_plan *plan) {
+size_t kv_cache_feed_scratch(const srnn_plan *plan) {
     sr_layout layout = {.apart = true};
     place(plan, &layout);
     return layout.used;
@@ -80,7 +81,7 @@ size_t kept_feed_scratch(const srnn_plan *plan) {
 typedef struct place_of_token {
     const context *x;
     const srnn_problem *p;
-    kept_rows rows;
+    kv_cache_rows rows;
     int64_t b, t, last;
     int h, kv;
 } place_of_token;
@@ -102,7 +103,7 @@ static double product_at(const place_of_token *a, const real *q, int64_t i, cons
 }
 
 static double kappa_at(const place_of_token *a, int64_t j, int64_t m) {
-    const double s = product_at(a, a->rows.turned + j * a->p->D, j, a->rows.turned, m);
+    const double s = product_at(a, a->rows.rotated + j * a->p->D, j, a->rows.rotated, m);
     return kappa_of(&a->p->attention, s,
                     pair_decay(&a->p->attention, decay_at(a, j), decay_at(a, m)))
         .weight;
@@ -115,25 +116,25 @@ static void keep_token(const place_of_token *a) {
     const sr_rows at = {a->b, a->kv, a->t, 1};
     const int64_t row = sr_row_index(p, p->Hkv, a->b, a->kv, a->t);
     const int width = decay_width(p);
-    real *key = a->rows.keys + a->last * p->D, *turned = a->rows.turned + a->last * p->D;
-    SR_ISA_REAL(sr_edges_key_rows)(key, p->D, &x->edges, x->call, at);
-    if (turned != key) {
-        memcpy(turned, key, (size_t)p->D * sizeof *key);
-        SR_ISA_REAL(sr_edges_turn)(turned, p->D, &x->edges, x->call, at, false);
+    real *key = a->rows.keys + a->last * p->D, *rotated = a->rows.rotated + a->last * p->D;
+    SR_ISA_REAL(sr_prologue_key_rows)(key, p->D, &x->row_work, x->call, at);
+    if (rotated != key) {
+        memcpy(rotated, key, (size_t)p->D * sizeof *key);
+        SR_ISA_REAL(sr_prologue_rope)(rotated, p->D, &x->row_work, x->call, at, false);
     }
-    SR_ISA_REAL(sr_edges_value_rows)
-    (a->rows.values + a->last * p->Dv, p->Dv, &x->edges, x->call, at);
+    SR_ISA_REAL(sr_prologue_value_rows)
+    (a->rows.values + a->last * p->Dv, p->Dv, &x->row_work, x->call, at);
     if (width)
-        memcpy(a->rows.decay + a->last * width, x->edges.decay + row * width,
+        memcpy(a->rows.decay + a->last * width, x->row_work.decay + row * width,
                (size_t)width * sizeof(double));
     if (p->attention.write != SRNN_WRITE_DELTA)
         return;
-    const double beta = (double)x->edges.beta[row];
+    const double beta = (double)x->row_work.beta[row];
     double *u = a->rows.u + a->last * p->Dv;
-    a->rows.beta[a->last] = x->edges.beta[row];
+    a->rows.beta[a->last] = x->row_work.beta[row];
     for (int d = 0; d < p->Dv; d++)
         u[d] = beta * (double)a->rows.values[a->last * p->Dv + d];
-    for (int64_t m = 0; x->edges.level == NULL && m < a->last; m++) {
+    for (int64_t m = 0; x->row_work.level == NULL && m < a->last; m++) {
         const double kappa = kappa_at(a, a->last, m);
         for (int d = 0; d < p->Dv; d++)
             u[d] -= beta * kappa * a->rows.u[m * p->Dv + d];
@@ -167,8 +168,9 @@ static double weigh_row(const place_of_token *a, const real *query, const real *
                         double maximum) {
     const srnn_problem *p = a->p;
     const double *levels =
-        a->x->edges.level ? a->x->edges.level + sr_row_index(p, p->H, a->b, a->h, a->t) * p->levels
-                          : NULL;
+        a->x->row_work.level
+            ? a->x->row_work.level + sr_row_index(p, p->H, a->b, a->h, a->t) * p->levels
+            : NULL;
     double sum = 0.0;
     for (int64_t j = 0; j <= a->last; j++) {
         const double s = product_at(a, query, a->last, keys, j);
@@ -184,8 +186,9 @@ static void add_values(const place_of_token *a, double *numerator) {
     const srnn_problem *p = a->p;
     const bool delta = p->attention.write == SRNN_WRITE_DELTA;
     const double *levels =
-        a->x->edges.level ? a->x->edges.level + sr_row_index(p, p->H, a->b, a->h, a->t) * p->levels
-                          : NULL;
+        a->x->row_work.level
+            ? a->x->row_work.level + sr_row_index(p, p->H, a->b, a->h, a->t) * p->levels
+            : NULL;
     memset(numerator, 0, (size_t)p->Dv * sizeof *numerator);
     for (int64_t j = 0; j <= a->last; j++) {
         const double level =
@@ -201,25 +204,25 @@ static void attend_row(const place_of_token *a, const workspace *w) {
     const context *x = a->x;
     const srnn_problem *p = a->p;
     const sr_rows at = {a->b, a->h, a->t, 1};
-    const real *turned = w->query;
-    SR_ISA_REAL(sr_edges_query_rows)(w->query, p->D, &x->edges, x->call, at);
+    const real *rotated = w->query;
+    SR_ISA_REAL(sr_prologue_query_rows)(w->query, p->D, &x->row_work, x->call, at);
     double maximum = row_maximum(a, w->query, a->rows.keys);
-    if (is_turned(p)) {
-        memcpy(w->turned, w->query, (size_t)p->D * sizeof(real));
-        SR_ISA_REAL(sr_edges_turn)(w->turned, p->D, &x->edges, x->call, at, false);
-        turned = w->turned;
-        maximum = fmax(maximum, row_maximum(a, turned, a->rows.turned));
+    if (is_rotated(p)) {
+        memcpy(w->rotated, w->query, (size_t)p->D * sizeof(real));
+        SR_ISA_REAL(sr_prologue_rope)(w->rotated, p->D, &x->row_work, x->call, at, false);
+        rotated = w->rotated;
+        maximum = fmax(maximum, row_maximum(a, rotated, a->rows.rotated));
     }
     const real sum = (real)weigh_row(a, w->query, a->rows.keys, maximum);
-    if (is_turned(p))
-        weigh_row(a, turned, a->rows.turned, maximum);
-    if (p->attention.write == SRNN_WRITE_DELTA && x->edges.level)
+    if (is_rotated(p))
+        weigh_row(a, rotated, a->rows.rotated, maximum);
+    if (p->attention.write == SRNN_WRITE_DELTA && x->row_work.level)
         take_apart(a);
     add_values(a, w->numerator);
     for (int d = 0; d < p->Dv; d++)
         w->row[d] = (real)w->numerator[d];
-    SR_ISA_REAL(sr_edges_output_rows)
-    ((sr_row_results){w->row, p->Dv, &sum, x->position + a->t + 1}, &x->edges, x->call, at);
+    SR_ISA_REAL(sr_epilogue_rows)
+    ((sr_row_results){w->row, p->Dv, &sum, x->position + a->t + 1}, &x->row_work, x->call, at);
 }
 
 static void feed_task(void *untyped, int64_t task, int worker) {
@@ -229,32 +232,32 @@ static void feed_task(void *untyped, int64_t task, int worker) {
     sr_layout layout = {.base = x->memory + (size_t)task * x->head_bytes};
     place_of_token a = {.x = x,
                         .p = p,
-                        .rows = SR_ISA_REAL(sr_kept_place)(p, x->capacity, &layout),
+                        .rows = SR_ISA_REAL(sr_kv_cache_place)(p, x->capacity, &layout),
                         .b = task / p->Hkv,
                         .kv = (int)(task % p->Hkv)};
     for (a.t = 0; a.t < p->T; a.t++) {
-        a.last = SR_ISA_REAL(sr_kept_entries)(p, x->position + a.t);
+        a.last = SR_ISA_REAL(sr_kv_cache_entries)(p, x->position + a.t);
         keep_token(&a);
         for (a.h = a.kv * group; a.h < (a.kv + 1) * group; a.h++)
             attend_row(&a, &x->workers[worker]);
     }
 }
 
-srnn_status kept_feed(const sr_attention_call *call, char *kept, int64_t capacity,
-                      sr_carry *carry) {
+srnn_status kv_cache_feed(const sr_attention_call *call, char *cache, int64_t capacity,
+                          sr_carry *carry) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->core;
     sr_layout layout = {.base = plan->scratch, .apart = true}, head = {0};
     context x = place(plan, &layout);
-    SR_ISA_REAL(sr_kept_place)(p, capacity, &head);
+    SR_ISA_REAL(sr_kv_cache_place)(p, capacity, &head);
     x.call = call;
-    x.memory = kept;
+    x.memory = cache;
     x.capacity = capacity;
     x.position = *carry->position;
     x.head_bytes = head.used;
-    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, carry);
+    SR_ISA_REAL(sr_prologue_prepare)(&x.row_work, plan, call->in, carry);
     sr_parallel(feed_task, &x, (int64_t)p->B * p->Hkv, p->threads);
-    SR_ISA_REAL(sr_edges_finish)(&x.edges, call);
+    SR_ISA_REAL(sr_epilogue_finish)(&x.row_work, call);
     *carry->position += p->T;
     return SRNN_OK;
 }

@@ -4,27 +4,29 @@
 
 #include "attention/cpu/shared/prologue.h"
 
-#define kept_feed         SR_ISA_REAL(sr_kept_feed)
-#define kept_feed_scratch SR_ISA_REAL(sr_kept_feed_scratch)
+#define kv_cache_feed         SR_ISA_REAL(sr_kept_feed)
+#define kv_cache_feed_scratch SR_ISA_REAL(sr_kept_feed_scratch)
 
 /* The entries of one head of keys and values: tokens, or with pool the last ones of chunks. */
-typedef struct kept_rows {
-    real *keys, *turned; /* (entries, D): one where nothing is turned */
-    real *values;        /* (entries, Dv) */
-    double *decay;       /* (entries, numbers of a decay) */
-    real *beta;          /* (entries), the delta rule only */
-    double *u;           /* (entries, Dv): what it writes */
-    double *weights;     /* (entries): room for a row */
-} kept_rows;
+typedef struct kv_cache_rows {
+    real *keys, *rotated; /* (entries, D): one where nothing is turned */
+    real *values;         /* (entries, Dv) */
+    double *decay;        /* (entries, numbers of a decay) */
+    real *beta;           /* (entries), the delta rule only */
+    double *u;            /* (entries, Dv): what it writes */
+    double *weights;      /* (entries): room for a row */
+} kv_cache_rows;
 
 /* Entries after so many tokens. */
-int64_t SR_ISA_REAL(sr_kept_entries)(const srnn_problem *core, int64_t tokens);
+int64_t SR_ISA_REAL(sr_kv_cache_entries)(const srnn_problem *core, int64_t tokens);
 
 /* Room for a capacity of tokens, and one entry that does not stay. */
-kept_rows SR_ISA_REAL(sr_kept_place)(const srnn_problem *core, int64_t capacity, sr_layout *layout);
+kv_cache_rows SR_ISA_REAL(sr_kv_cache_place)(const srnn_problem *core, int64_t capacity,
+                                             sr_layout *layout);
 
 /* As flash_feed. */
-size_t kept_feed_scratch(const srnn_plan *plan);
-srnn_status kept_feed(const sr_attention_call *call, char *kept, int64_t capacity, sr_carry *carry);
+size_t kv_cache_feed_scratch(const srnn_plan *plan);
+srnn_status kv_cache_feed(const sr_attention_call *call, char *cache, int64_t capacity,
+                          sr_carry *carry);
 
 #endif

@@ -7,7 +7,7 @@
 
 typedef struct context {
     const sr_attention_call *call;
-    sr_edges edges;
+    sr_row_workspace row_work;
     linear_workspace *workers;
 } context;
 
@@ -26,12 +26,12 @@ static linear_workspace workspace_place(const srnn_problem *p, sr_layout *layout
     const int64_t token = row_stride(tile_width(LINEAR_BLOCK));
     const int64_t length = linear_block_tokens(&p->attention);
     const size_t decays = (size_t)linear_decays(p);
-    const bool turned = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
+    const bool rotated = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
     const bool errors =
         p->attention.write == SRNN_WRITE_DELTA && p->attention.levels != SRNN_LEVELS_FENWICK;
     linear_workspace w = {
         .rows = linear_rows_place(p, layout),
-        .room = linear_room_place(p, layout),
+        .room = linear_buffers_place(p, layout),
         .state = linear_state_place(p, layout),
         .gradient = linear_state_place(p, layout),
         .before = take_states(p, (p->T + length - 1) / length, layout),
@@ -53,14 +53,14 @@ static linear_workspace workspace_place(const srnn_problem *p, sr_layout *layout
         .onward = sr_layout_take(layout, decays, sizeof(double)),
         .later = sr_layout_take(layout, decays, sizeof(double)),
     };
-    w.d_plain_keys = turned ? take_rows(layout, d) : w.d_keys;
-    w.d_plain_queries = turned ? take_reals(layout, group * BLOCK_ROWS, d) : w.d_queries;
+    w.d_plain_keys = rotated ? take_rows(layout, d) : w.d_keys;
+    w.d_plain_queries = rotated ? take_reals(layout, group * BLOCK_ROWS, d) : w.d_queries;
     return w;
 }
 
 static context place(const srnn_plan *plan, sr_layout *layout) {
     context x = {0};
-    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, true, layout);
+    SR_ISA_REAL(sr_workspace_place)(&x.row_work, plan, true, layout);
     x.workers = sr_layout_take(layout, (size_t)plan->core.threads, sizeof *x.workers);
     for (int n = 0; n < plan->core.threads; n++) {
         const linear_workspace w = workspace_place(&plan->core, layout);
@@ -101,7 +101,7 @@ static int64_t walk_block(const linear_workspace *w, const linear_walk *x, const
             if (row == b->count)
                 continue;
         }
-        linear_room room = w->room;
+        linear_buffers room = w->room;
         if (w->errors && !inside)
             room.error = w->errors + c.at * x->dv;
         const linear_keys k = linear_keys_of(&room, &w->rows, x, &c, &w->state, false);
@@ -114,11 +114,11 @@ static int64_t walk_block(const linear_workspace *w, const linear_walk *x, const
 /* First walk: the state before every block, and the errors of its tokens. */
 static void keep_states(const linear_workspace *w, const linear_walk *x) {
     linear_state_clear(&w->state, x->p);
-    for (int64_t at = 0; at < x->span->length;) {
+    for (int64_t at = 0; at < x->document->length;) {
         linear_block b = linear_block_at(x, at);
         copy_state(&w->before[at / linear_block_length(x)], &w->state, x->p);
         at += b.count;
-        if (at == x->span->length && !w->errors)
+        if (at == x->document->length && !w->errors)
             return;
         linear_load_keys(&w->rows, x, &b);
         walk_block(w, x, &b, NULL, NULL);
@@ -129,7 +129,7 @@ static void load_gradients(const linear_workspace *w, const linear_walk *x, line
                            int g) {
     const srnn_problem *p = x->p;
     const sr_rows at = linear_query_rows(x, b, g);
-    const real *from = x->edges->d_numerator + sr_row_index(p, p->H, at.b, at.h, at.t) * p->Dv;
+    const real *from = x->row_work->d_numerator + sr_row_index(p, p->H, at.b, at.h, at.t) * p->Dv;
     real *to = w->d_numerators + g * BLOCK_ROWS * x->dv;
     clear_columns(to, x, b->count);
     for (int64_t r = 0; r < b->count; r++)
@@ -143,7 +143,7 @@ static void load_gradients(const linear_workspace *w, const linear_walk *x, line
 static void join_rows(const linear_walk *x, real *rows, const real *plain, sr_rows at) {
     if (rows == plain)
         return;
-    SR_ISA_REAL(sr_edges_turn)(rows, x->d, x->edges, x->call, at, true);
+    SR_ISA_REAL(sr_prologue_rope)(rows, x->d, x->row_work, x->call, at, true);
     for (int64_t r = 0; r < at.count; r++)
         for (int64_t e = 0; e < x->p->D; e++)
             rows[r * x->d + e] += plain[r * x->d + e];
@@ -154,14 +154,14 @@ static void write_block(const linear_workspace *w, const linear_walk *x, const l
         const sr_rows at = linear_query_rows(x, b, g);
         const int64_t from = g * BLOCK_ROWS * x->d;
         join_rows(x, w->d_queries + from, w->d_plain_queries + from, at);
-        SR_ISA_REAL(sr_edges_query_rows_backward)
-        (w->d_queries + from, x->d, x->edges, x->call, at);
+        SR_ISA_REAL(sr_prologue_query_rows_backward)
+        (w->d_queries + from, x->d, x->row_work, x->call, at);
     }
     const sr_rows at = linear_key_rows(x, b);
     join_rows(x, w->d_keys, w->d_plain_keys, at);
-    SR_ISA_REAL(sr_edges_key_rows_backward)(w->d_keys, x->d, x->edges, x->call, at);
-    SR_ISA_REAL(sr_edges_value_rows_backward)
-    (w->d_values, w->rows.values, x->dv, x->edges, x->call, at);
+    SR_ISA_REAL(sr_prologue_key_rows_backward)(w->d_keys, x->d, x->row_work, x->call, at);
+    SR_ISA_REAL(sr_prologue_value_rows_backward)
+    (w->d_values, w->rows.values, x->dv, x->row_work, x->call, at);
 }
 
 /* Zeros for what the chunks of a block add to. */
@@ -176,11 +176,12 @@ static void clear_gradients(const linear_workspace *w, const linear_walk *x,
         memset(w->d_queries + g * BLOCK_ROWS * x->d, 0, rows);
         memset(w->d_plain_queries + g * BLOCK_ROWS * x->d, 0, rows);
         if (x->leveled)
-            memset(x->edges->d_level + sr_row_index(x->p, x->p->H, at.b, at.h, at.t) * x->p->levels,
+            memset(x->row_work->d_level +
+                       sr_row_index(x->p, x->p->H, at.b, at.h, at.t) * x->p->levels,
                    0, (size_t)(b->count * x->p->levels) * sizeof(double));
     }
     if (x->delta)
-        memset(x->edges->d_beta + sr_row_index(x->p, x->p->Hkv, keys.b, keys.h, keys.t), 0,
+        memset(x->row_work->d_beta + sr_row_index(x->p, x->p->Hkv, keys.b, keys.h, keys.t), 0,
                (size_t)b->count * sizeof(double));
 }
 
@@ -212,12 +213,12 @@ static void block_backward(const linear_workspace *w, const linear_walk *x, int6
 static void document_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     const linear_workspace *w = &x->workers[worker];
-    const linear_walk walk = linear_walk_of(&x->edges, x->call, task, 0);
+    const linear_walk walk = linear_walk_of(&x->row_work, x->call, task, 0);
     const int64_t length = linear_block_length(&walk);
     keep_states(w, &walk);
     linear_state_clear(&w->gradient, walk.p);
     memset(w->later, 0, (size_t)walk.decays * sizeof *w->later);
-    for (int64_t at = (walk.span->length - 1) / length * length; at >= 0; at -= length)
+    for (int64_t at = (walk.document->length - 1) / length * length; at >= 0; at -= length)
         block_backward(w, &walk, at);
 }
 
@@ -226,9 +227,9 @@ srnn_status linear_backward(const sr_attention_call *call) {
     sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = place(plan, &layout);
     x.call = call;
-    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
-    SR_ISA_REAL(sr_edges_backward_outputs)(&x.edges, call);
-    sr_parallel(document_task, &x, plan->span_count * plan->core.Hkv, plan->core.threads);
-    SR_ISA_REAL(sr_edges_backward_inputs)(&x.edges, call);
+    SR_ISA_REAL(sr_prologue_prepare)(&x.row_work, plan, call->in, NULL);
+    SR_ISA_REAL(sr_epilogue_backward)(&x.row_work, call);
+    sr_parallel(document_task, &x, plan->document_count * plan->core.Hkv, plan->core.threads);
+    SR_ISA_REAL(sr_prologue_backward)(&x.row_work, call);
     return SRNN_OK;
 }

@@ -8,7 +8,7 @@
 
 typedef struct linear_workspace {
     linear_rows rows;
-    linear_room room;
+    linear_buffers room;
     linear_state state, gradient; /* gradient: R */
     linear_state *before;         /* (blocks): states before each */
     real *

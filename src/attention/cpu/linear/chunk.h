@@ -95,7 +95,7 @@ static inline int merged_level(const linear_walk *x, int64_t position) {
 
 /* ---- what a chunk works with */
 
-typedef struct linear_room {
+typedef struct linear_buffers {
     real *rise, *fall; /* (rows), per channel (rows, stride of D): e^(C_i - C), e^(C_last - C_j) */
     real *near_rise, *near_fall; /* the same with C_first in place of both; per channel only */
     real *whole;                 /* (stride of D): e^(C_last - C) */
@@ -112,7 +112,7 @@ typedef struct linear_room {
     real *risen_queries; /* (rows, stride of D) */
     real *near_queries;  /* (rows, stride of D) */
     real *s, *plain_s;   /* (rows, stride of tokens) */
-} linear_room;
+} linear_buffers;
 
 /* Rows of u of a part, and of all parts: one token at a time has more than one. */
 static inline int64_t linear_part_rows(const srnn_problem *p) {
@@ -124,11 +124,11 @@ static inline int64_t linear_u_rows(const srnn_problem *p) {
     return delta ? (linear_levels(p) + 1) * linear_part_rows(p) : 0;
 }
 
-static inline linear_room linear_room_place(const srnn_problem *p, sr_layout *layout) {
+static inline linear_buffers linear_buffers_place(const srnn_problem *p, sr_layout *layout) {
     const int64_t d = row_stride(p->D), dv = row_stride(p->Dv);
     const int64_t token = row_stride(tile_width(LINEAR_BLOCK));
-    const bool turned = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
-    linear_room room = {
+    const bool rotated = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
+    linear_buffers room = {
         .rise = take_rows(layout, d),
         .fall = take_rows(layout, d),
         .near_rise = take_rows(layout, d),
@@ -147,10 +147,10 @@ static inline linear_room linear_room_place(const srnn_problem *p, sr_layout *la
         .near_queries = take_rows(layout, d),
         .s = take_rows(layout, token),
     };
-    room.near_plain_keys = turned ? take_rows(layout, d) : room.near_keys;
-    room.plain_late_keys = turned ? take_rows(layout, d) : room.late_keys;
-    room.plain_columns = turned ? take_reals(layout, p->D, token) : room.key_columns;
-    room.plain_s = turned ? take_rows(layout, token) : room.s;
+    room.near_plain_keys = rotated ? take_rows(layout, d) : room.near_keys;
+    room.plain_late_keys = rotated ? take_rows(layout, d) : room.late_keys;
+    room.plain_columns = rotated ? take_reals(layout, p->D, token) : room.key_columns;
+    room.plain_s = rotated ? take_rows(layout, token) : room.s;
     return room;
 }
 
@@ -208,7 +208,7 @@ static inline void multiply_rows(real *out, const real *a, const real *b, const 
 }
 
 /* between (i, j) = e^(C_i - C_j) for j <= i, and something up to whole vectors. */
-static inline void pair_factors(const linear_room *room, const linear_walk *x,
+static inline void pair_factors(const linear_buffers *room, const linear_walk *x,
                                 const linear_chunk *c) {
     double decay[LINEAR_BLOCK + LANES] = {0};
     memcpy(decay, x->decay + c->at, (size_t)c->count * sizeof(double));
@@ -222,7 +222,7 @@ static inline void pair_factors(const linear_room *room, const linear_walk *x,
 }
 
 /* Per channel: near factors, and the others from them; those of queries where `read` says so. */
-static inline void channel_factors(const linear_room *room, const linear_walk *x,
+static inline void channel_factors(const linear_buffers *room, const linear_walk *x,
                                    const linear_chunk *c, const double *before, bool read) {
     const double *first = x->decay + c->at * x->decays;
     const double *last = first + (c->count - 1) * x->decays;
@@ -242,7 +242,7 @@ static inline void channel_factors(const linear_room *room, const linear_walk *x
 }
 
 /* The factors of a chunk; `before`: C of the token before it. */
-static inline void chunk_factors(const linear_room *room, const linear_walk *x,
+static inline void chunk_factors(const linear_buffers *room, const linear_walk *x,
                                  const linear_chunk *c, const double *before, bool read) {
     const double *first = x->decay + c->at * x->decays;
     const double *last = first + (c->count - 1) * x->decays;
@@ -354,18 +354,18 @@ static inline void columns_of(real *columns, const real *rows, const linear_walk
         transpose_rows(columns, x->token, rows, x->d, c->count, x->p->D, c->width);
 }
 
-static inline const real *pair_decays(const linear_room *room, const linear_walk *x) {
+static inline const real *pair_decays(const linear_buffers *room, const linear_walk *x) {
     return x->decay && !linear_per_channel(x) ? room->between : NULL;
 }
 
 /* Keys with those before them, less which the delta rule takes. */
-static inline linear_pairs erasing_pairs(const linear_room *room, const linear_keys *k,
+static inline linear_pairs erasing_pairs(const linear_buffers *room, const linear_keys *k,
                                          const linear_walk *x) {
     return (linear_pairs){k->own, k->near, room->key_columns, pair_decays(room, x), -1};
 }
 
 /* What the delta rule takes back: room->erasing_keys, and room->erasing, strictly lower. */
-static inline void erasing_of(const linear_room *room, const real *keys, linear_keys *k,
+static inline void erasing_of(const linear_buffers *room, const real *keys, linear_keys *k,
                               const linear_walk *x, const linear_chunk *c) {
     k->own = scaled_rows(room->near_own, keys, k->near_rise, x, c);
     k->erasing = room->erasing_keys;
@@ -377,7 +377,7 @@ static inline void erasing_of(const linear_room *room, const real *keys, linear_
 }
 
 /* The keys of a chunk that only moves the state, `read` false, or is read too: the delta rule reads by itself. */
-static inline linear_keys linear_keys_of(const linear_room *room, const linear_rows *rows,
+static inline linear_keys linear_keys_of(const linear_buffers *room, const linear_rows *rows,
                                          const linear_walk *x, const linear_chunk *c,
                                          const linear_state *state, bool read) {
     const real *keys = rows->keys + c->row * x->d, *plain = rows->plain_keys + c->row * x->d;
@@ -392,14 +392,14 @@ static inline linear_keys linear_keys_of(const linear_room *room, const linear_r
         k.near_fall = channel ? room->near_fall : NULL;
     }
     k.late = scaled_rows(room->late_keys, keys, k.fall, x, c);
-    k.plain_late = x->turned ? scaled_rows(room->plain_late_keys, plain, k.fall, x, c) : k.late;
+    k.plain_late = x->rotated ? scaled_rows(room->plain_late_keys, plain, k.fall, x, c) : k.late;
     if (!read)
         return k;
     k.near = scaled_rows(room->near_keys, keys, k.near_fall, x, c);
     columns_of(room->key_columns, k.near, x, c);
     k.plain_near =
-        x->turned ? scaled_rows(room->near_plain_keys, plain, k.near_fall, x, c) : k.near;
-    if (x->turned && x->sums)
+        x->rotated ? scaled_rows(room->near_plain_keys, plain, k.near_fall, x, c) : k.near;
+    if (x->rotated && x->sums)
         columns_of(room->plain_columns, k.plain_near, x, c);
     if (!x->delta)
         return k;
@@ -424,7 +424,7 @@ static inline bool is_written(const linear_walk *x, const linear_part *part) {
 }
 
 /* u of part n (count, stride of Dv). */
-static inline const real *part_u(const linear_room *room, const linear_keys *k,
+static inline const real *part_u(const linear_buffers *room, const linear_keys *k,
                                  const linear_walk *x, int n) {
     return x->delta ? room->u + n * linear_part_rows(x->p) * x->dv : k->values;
 }
@@ -449,8 +449,8 @@ static inline void solve_block(real *error, real *u, const real *erasing, const 
 }
 
 /* u = beta error, where error holds what no token of the chunk has been taken back from yet: block by block. */
-static inline void solve_rows(real *error, real *u, const linear_room *room, const linear_keys *k,
-                              const linear_walk *x, const linear_chunk *c) {
+static inline void solve_rows(real *error, real *u, const linear_buffers *room,
+                              const linear_keys *k, const linear_walk *x, const linear_chunk *c) {
     for (int64_t from = 0; from < c->count; from += ROWS) {
         if (from > 0)
             product((product_target){error + from * x->dv, x->dv, true},
@@ -464,8 +464,9 @@ static inline void solve_rows(real *error, real *u, const linear_room *room, con
 }
 
 /* error and u of all parts; nothing without the delta rule. */
-static inline void linear_write(const linear_room *room, const linear_keys *k, const linear_walk *x,
-                                const linear_chunk *c, const linear_state *state) {
+static inline void linear_write(const linear_buffers *room, const linear_keys *k,
+                                const linear_walk *x, const linear_chunk *c,
+                                const linear_state *state) {
     for (int n = 0; x->delta && n < c->parts; n++) {
         const int64_t at = n * linear_part_rows(x->p) * x->dv;
         const size_t bytes = (size_t)(c->count * x->dv) * sizeof(real);
@@ -483,14 +484,14 @@ static inline void linear_write(const linear_room *room, const linear_keys *k, c
 }
 
 /* Rows of a matrix (D, stride of Dv) times e^(C_last - C). */
-static inline void decay_matrix(real *matrix, const linear_room *room, const linear_walk *x) {
+static inline void decay_matrix(real *matrix, const linear_buffers *room, const linear_walk *x) {
     for (int64_t e = 0; x->decay && e < x->p->D; e++)
         for (int64_t d = 0; d < value_columns(x); d += LANES)
             vec_store(matrix + e * x->dv + d, room->whole[e] * vec_load(matrix + e * x->dv + d));
 }
 
 /* Moves the states past the chunk. */
-static inline void linear_move(const linear_state *state, const linear_room *room,
+static inline void linear_move(const linear_state *state, const linear_buffers *room,
                                const linear_keys *k, const linear_walk *x, const linear_chunk *c) {
     const int64_t D = x->p->D;
     for (int n = 0; n < c->parts; n++) {
@@ -543,9 +544,9 @@ static inline void linear_state_clear(const linear_state *state, const srnn_prob
 
 /* Those of a chunk's first query of head g, or NULL. */
 static inline const double *chunk_levels(const linear_walk *x, const linear_chunk *c, int g) {
-    const int64_t row =
-        sr_row_index(x->p, x->p->H, x->span->b, x->kv * x->group + g, x->span->start + c->at);
-    return x->leveled ? x->edges->level + row * x->p->levels : NULL;
+    const int64_t row = sr_row_index(x->p, x->p->H, x->document->b, x->kv * x->group + g,
+                                     x->document->start + c->at);
+    return x->leveled ? x->row_work->level + row * x->p->levels : NULL;
 }
 
 /* Earlier keys of row i of a chunk whose level is one more than the bit, which i has. */

@@ -147,15 +147,15 @@ typedef struct query_at {
 static query_at query_of(const linear_chunk_place *at, int g) {
     const linear_walk *x = at->x;
     const int64_t rows = g * BLOCK_ROWS + at->c->row;
-    const int64_t row =
-        sr_row_index(x->p, x->p->H, x->span->b, x->kv * x->group + g, x->span->start + at->c->at);
+    const int64_t row = sr_row_index(x->p, x->p->H, x->document->b, x->kv * x->group + g,
+                                     x->document->start + at->c->at);
     return (query_at){
         .at = *at,
         .g = g,
         .dy = at->w->d_numerators + rows * x->dv,
-        .d_row_sum = x->edges->d_row_sum + row,
+        .d_row_sum = x->row_work->d_row_sum + row,
         .levels = chunk_levels(x, at->c, g),
-        .d_levels = x->leveled ? x->edges->d_level + row * x->p->levels : NULL,
+        .d_levels = x->leveled ? x->row_work->d_level + row * x->p->levels : NULL,
         .d_queries = at->w->d_queries + rows * x->d,
         .d_plain = at->w->d_plain_queries + rows * x->d,
     };
@@ -282,13 +282,13 @@ static void part_pairs_backward(const query_at *q, int n) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
     const linear_chunk *c = at->c;
-    const linear_room *room = &w->room;
+    const linear_buffers *room = &w->room;
     const linear_part *part = &c->part[n];
     const real *u = part_u(room, at->k, x, n);
     const real *near =
         scaled_rows(room->near_queries, queries_of(q, w->rows.queries), at->k->near_rise, x, c);
     const linear_pairs pairs = {near, at->k->near, room->key_columns, pair_decays(room, x), 1};
-    const bool sums = x->sums && !x->turned && part->values;
+    const bool sums = x->sums && !x->rotated && part->values;
     pair_products(room->s, &pairs, x, c);
     weights_gradient(w->d_weights, at, q->dy, u);
     for (int64_t i = 0; sums && i < c->count; i++)
@@ -314,7 +314,7 @@ static void sums_backward(const query_at *q) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
     const linear_chunk *c = at->c;
-    const linear_room *room = &w->room;
+    const linear_buffers *room = &w->room;
     const linear_part *part = &c->part[c->parts - 1];
     const real *near = scaled_rows(room->near_queries, queries_of(q, w->rows.plain_queries),
                                    at->k->near_rise, x, c);
@@ -393,8 +393,9 @@ static void rule_backward(const linear_chunk_place *at, int n) {
     const real *u = part_u(&w->room, at->k, x, n), *error = part_error(at, n);
     real *B = part->values ? w->d_values + c->row * x->dv : w->product_dv;
     real *d_u = part_d_u(at, n), *d_keys = w->d_keys + c->row * x->d;
-    double *d_beta =
-        x->edges->d_beta + sr_row_index(x->p, x->p->Hkv, x->span->b, x->kv, x->span->start) + c->at;
+    double *d_beta = x->row_work->d_beta +
+                     sr_row_index(x->p, x->p->Hkv, x->document->b, x->kv, x->document->start) +
+                     c->at;
     solve_backward(at, B, d_u);
     for (int64_t r = 0; r < c->count; r++)
         d_beta[r] += row_dot(d_u + r * x->dv, error + r * x->dv, x->p->Dv);
@@ -431,10 +432,10 @@ static void write_decays(const linear_chunk_place *at) {
     const linear_workspace *w = at->w;
     const linear_walk *x = at->x;
     const int64_t base =
-        sr_row_index(x->p, x->p->Hkv, x->span->b, x->kv, x->span->start) + at->c->at;
+        sr_row_index(x->p, x->p->Hkv, x->document->b, x->kv, x->document->start) + at->c->at;
     for (int64_t r = at->c->count - 1; r >= 0; r--) {
         const double *change = w->change + r * x->decays;
-        double *out = x->edges->d_decay + (base + r) * x->decays;
+        double *out = x->row_work->d_decay + (base + r) * x->decays;
         for (int64_t e = 0; e < x->decays; e++) {
             w->onward[e] += change[e]; /* the token's own gate from here on */
             out[e] = w->onward[e] - w->later[e];
@@ -486,7 +487,7 @@ void linear_chunk_backward(const linear_chunk_place *at) {
         for (int g = 0; g < x->group; g++) {
             const query_at q = query_of(at, g);
             part_pairs_backward(&q, n);
-            if (x->sums && x->turned && part->values)
+            if (x->sums && x->rotated && part->values)
                 sums_backward(&q);
         }
         if (x->delta)

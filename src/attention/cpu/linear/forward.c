@@ -7,7 +7,7 @@
 
 typedef struct workspace {
     linear_rows rows;
-    linear_room room;
+    linear_buffers room;
     linear_state state;
     real *weights;    /* (rows, stride of tokens) */
     real *part;       /* (rows, stride of Dv): what one level says */
@@ -17,7 +17,7 @@ typedef struct workspace {
 
 typedef struct context {
     const sr_attention_call *call;
-    sr_edges edges;
+    sr_row_workspace row_work;
     workspace *workers;
     char *states;     /* NULL: every document starts from nothing */
     int64_t position; /* tokens before the first of this call */
@@ -27,12 +27,12 @@ static context place(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *p = &plan->core;
     const int64_t group = p->H / p->Hkv, dv = row_stride(p->Dv);
     context x = {0};
-    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, false, layout);
+    SR_ISA_REAL(sr_workspace_place)(&x.row_work, plan, false, layout);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
         workspace w = {
             .rows = linear_rows_place(p, layout),
-            .room = linear_room_place(p, layout),
+            .room = linear_buffers_place(p, layout),
             .state = linear_state_place(p, layout),
             .weights = take_rows(layout, row_stride(tile_width(LINEAR_BLOCK))),
             .part = take_rows(layout, dv),
@@ -102,7 +102,7 @@ static void sum_rows(const workspace *w, real *sums, const real *queries, const 
 /* Numerators and row sums of the chunk's queries of head g. */
 static void read_chunk(const workspace *w, const linear_keys *k, const linear_walk *x,
                        const linear_chunk *c, int g) {
-    const linear_room *room = &w->room;
+    const linear_buffers *room = &w->room;
     real *result = w->numerators + (g * BLOCK_ROWS + c->row) * x->dv;
     const real *queries = w->rows.queries + (g * BLOCK_ROWS + c->row) * x->d;
     const real *plain = w->rows.plain_queries + (g * BLOCK_ROWS + c->row) * x->d;
@@ -128,7 +128,7 @@ static void read_chunk(const workspace *w, const linear_keys *k, const linear_wa
         memset(sums, 0, (size_t)c->count * sizeof(real));
         return;
     }
-    if (x->turned) {
+    if (x->rotated) {
         const linear_pairs plain_pairs = {
             scaled_rows(room->near_queries, plain, k->near_rise, x, c), k->plain_near,
             room->plain_columns, between, 1};
@@ -146,7 +146,7 @@ static void write_outputs(const context *x, const workspace *w, const linear_wal
         const sr_rows rows = linear_query_rows(walk, b, g);
         const sr_row_results results = {w->numerators + g * BLOCK_ROWS * walk->dv, walk->dv,
                                         w->row_sums + g * BLOCK_ROWS, x->position + b->at + 1};
-        SR_ISA_REAL(sr_edges_output_rows)(results, &x->edges, x->call, rows);
+        SR_ISA_REAL(sr_epilogue_rows)(results, &x->row_work, x->call, rows);
         save_rows(x->call, rows, results, NULL);
     }
 }
@@ -154,15 +154,15 @@ static void write_outputs(const context *x, const workspace *w, const linear_wal
 static void walk_task(void *untyped, int64_t task, int worker) {
     const context *x = untyped;
     workspace w = x->workers[worker];
-    const linear_walk walk = linear_walk_of(&x->edges, x->call, task, x->position);
+    const linear_walk walk = linear_walk_of(&x->row_work, x->call, task, x->position);
     if (x->states) {
-        const int64_t head = walk.span->b * walk.p->Hkv + walk.kv;
+        const int64_t head = walk.document->b * walk.p->Hkv + walk.kv;
         sr_layout layout = {.base = x->states + (size_t)head * linear_state_bytes(walk.p)};
         w.state = linear_state_place(walk.p, &layout);
     } else {
         linear_state_clear(&w.state, walk.p);
     }
-    for (int64_t at = 0; at < walk.span->length;) {
+    for (int64_t at = 0; at < walk.document->length;) {
         linear_block b = linear_block_at(&walk, at);
         linear_load_keys(&w.rows, &walk, &b);
         for (int g = 0; g < walk.group; g++)
@@ -175,7 +175,7 @@ static void walk_task(void *untyped, int64_t task, int worker) {
             for (int g = 0; g < walk.group; g++)
                 read_chunk(&w, &k, &walk, &c, g);
             row += c.count;
-            if (x->states || at + row < walk.span->length)
+            if (x->states || at + row < walk.document->length)
                 linear_move(&w.state, &w.room, &k, &walk, &c);
         }
         write_outputs(x, &w, &walk, &b);
@@ -186,10 +186,10 @@ static void walk_task(void *untyped, int64_t task, int worker) {
 static void walk(context *x, sr_carry *carry) {
     const srnn_plan *plan = x->call->plan;
     const srnn_problem *p = &plan->core;
-    SR_ISA_REAL(sr_edges_prepare)(&x->edges, plan, x->call->in, carry);
+    SR_ISA_REAL(sr_prologue_prepare)(&x->row_work, plan, x->call->in, carry);
     const double work = 4.0 * (double)p->B * p->H * p->T * p->D * p->Dv;
-    sr_parallel(walk_task, x, plan->span_count * p->Hkv, sr_workers_worth(work, p->threads));
-    SR_ISA_REAL(sr_edges_finish)(&x->edges, x->call);
+    sr_parallel(walk_task, x, plan->document_count * p->Hkv, sr_workers_worth(work, p->threads));
+    SR_ISA_REAL(sr_epilogue_finish)(&x->row_work, x->call);
 }
 
 srnn_status linear_forward(const sr_attention_call *call) {

@@ -68,30 +68,31 @@ static inline void rows_product(product_target c, product_operand a, product_row
 /* ---- a head on its way through the state */
 
 typedef struct linear_walk {
-    const sr_edges *edges;
+    const sr_row_workspace *row_work;
     const sr_attention_call *call;
     const srnn_problem *p; /* the core's */
-    const sr_span *span;
+    const sr_document *document;
     int kv, group;       /* heads of queries that share the keys */
     int64_t position;    /* tokens before the document's part in this call */
     int64_t d, dv;       /* strides of rows */
     int64_t token;       /* stride of rows with one number per token of a chunk */
     int64_t decays;      /* numbers of a decay */
     const double *decay; /* (length, decays), or NULL */
-    bool sums, delta, turned, leveled;
+    bool sums, delta, rotated, leveled;
 } linear_walk;
 
-static inline linear_walk linear_walk_of(const sr_edges *edges, const sr_attention_call *call,
-                                         int64_t task, int64_t position) {
+static inline linear_walk linear_walk_of(const sr_row_workspace *row_work,
+                                         const sr_attention_call *call, int64_t task,
+                                         int64_t position) {
     const srnn_problem *p = &call->plan->core;
-    const sr_span *span = &call->plan->spans[task / p->Hkv];
+    const sr_document *document = &call->plan->documents[task / p->Hkv];
     const int kv = (int)(task % p->Hkv);
-    const int64_t first = sr_row_index(p, p->Hkv, span->b, kv, span->start);
+    const int64_t first = sr_row_index(p, p->Hkv, document->b, kv, document->start);
     return (linear_walk){
-        .edges = edges,
+        .row_work = row_work,
         .call = call,
         .p = p,
-        .span = span,
+        .document = document,
         .kv = kv,
         .group = p->H / p->Hkv,
         .position = position,
@@ -99,10 +100,10 @@ static inline linear_walk linear_walk_of(const sr_edges *edges, const sr_attenti
         .dv = row_stride(p->Dv),
         .token = row_stride(tile_width(LINEAR_BLOCK)),
         .decays = linear_decays(p),
-        .decay = edges->decay ? edges->decay + first * linear_decays(p) : NULL,
+        .decay = row_work->decay ? row_work->decay + first * linear_decays(p) : NULL,
         .sums = sr_needs_row_sum(&p->attention),
         .delta = p->attention.write == SRNN_WRITE_DELTA,
-        .turned = p->attention.position == SRNN_POSITION_ROPE_FEATURES,
+        .rotated = p->attention.position == SRNN_POSITION_ROPE_FEATURES,
         .leveled = p->attention.levels == SRNN_LEVELS_FENWICK,
     };
 }
@@ -141,14 +142,14 @@ enum { BLOCK_ROWS = LINEAR_BLOCK + ROWS };
 
 static inline linear_rows linear_rows_place(const srnn_problem *p, sr_layout *layout) {
     const int64_t group = p->H / p->Hkv, d = row_stride(p->D);
-    const bool turned = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
+    const bool rotated = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
     linear_rows rows = {
         .keys = take_rows(layout, d),
         .queries = take_reals(layout, group * BLOCK_ROWS, d),
         .values = take_rows(layout, row_stride(p->Dv)),
     };
-    rows.plain_keys = turned ? take_rows(layout, d) : rows.keys;
-    rows.plain_queries = turned ? take_reals(layout, group * BLOCK_ROWS, d) : rows.queries;
+    rows.plain_keys = rotated ? take_rows(layout, d) : rows.keys;
+    rows.plain_queries = rotated ? take_reals(layout, group * BLOCK_ROWS, d) : rows.queries;
     return rows;
 }
 
@@ -159,11 +160,11 @@ typedef struct linear_block {
 } linear_block;
 
 static inline sr_rows linear_key_rows(const linear_walk *x, const linear_block *b) {
-    return (sr_rows){x->span->b, x->kv, x->span->start + b->at, b->count};
+    return (sr_rows){x->document->b, x->kv, x->document->start + b->at, b->count};
 }
 
 static inline sr_rows linear_query_rows(const linear_walk *x, const linear_block *b, int g) {
-    return (sr_rows){x->span->b, x->kv * x->group + g, x->span->start + b->at, b->count};
+    return (sr_rows){x->document->b, x->kv * x->group + g, x->document->start + b->at, b->count};
 }
 
 static inline int64_t linear_block_length(const linear_walk *x) {
@@ -172,8 +173,8 @@ static inline int64_t linear_block_length(const linear_walk *x) {
 
 /* The delta rule's, from the document's first token on; NULL without it. */
 static inline const real *linear_beta(const linear_walk *x) {
-    const int64_t first = sr_row_index(x->p, x->p->Hkv, x->span->b, x->kv, x->span->start);
-    return x->delta ? x->edges->beta + first : NULL;
+    const int64_t first = sr_row_index(x->p, x->p->Hkv, x->document->b, x->kv, x->document->start);
+    return x->delta ? x->row_work->beta + first : NULL;
 }
 
 /* The sum of numbers (n) times zero: 0 if all are finite. */
@@ -191,7 +192,7 @@ static inline double sum_of_zeros(const double *numbers, int64_t n) {
 }
 
 static inline linear_block linear_block_at(const linear_walk *x, int64_t at) {
-    const int64_t left = x->span->length - at, most = linear_block_length(x);
+    const int64_t left = x->document->length - at, most = linear_block_length(x);
     linear_block b = {.at = at, .count = left < most ? left : most};
     const real *beta = linear_beta(x);
     double zero = x->decay ? sum_of_zeros(x->decay + at * x->decays, b.count * x->decays) : 0.0;
@@ -204,15 +205,15 @@ static inline linear_block linear_block_at(const linear_walk *x, int64_t at) {
 static inline void linear_load_keys(const linear_rows *rows, const linear_walk *x,
                                     linear_block *b) {
     const sr_rows at = linear_key_rows(x, b);
-    SR_ISA_REAL(sr_edges_key_rows)(rows->plain_keys, x->d, x->edges, x->call, at);
+    SR_ISA_REAL(sr_prologue_key_rows)(rows->plain_keys, x->d, x->row_work, x->call, at);
     clear_columns(rows->values, x, b->count);
-    SR_ISA_REAL(sr_edges_value_rows)(rows->values, x->dv, x->edges, x->call, at);
+    SR_ISA_REAL(sr_prologue_value_rows)(rows->values, x->dv, x->row_work, x->call, at);
     b->finite = b->finite && rows_are_finite(rows->plain_keys, x->d, b->count, x->p->D) &&
                 rows_are_finite(rows->values, x->dv, b->count, x->p->Dv);
-    if (!x->turned)
+    if (!x->rotated)
         return;
     memcpy(rows->keys, rows->plain_keys, (size_t)(b->count * x->d) * sizeof(real));
-    SR_ISA_REAL(sr_edges_turn)(rows->keys, x->d, x->edges, x->call, at, false);
+    SR_ISA_REAL(sr_prologue_rope)(rows->keys, x->d, x->row_work, x->call, at, false);
 }
 
 /* The queries of head g of the group. */
@@ -220,13 +221,13 @@ static inline void linear_load_queries(const linear_rows *rows, const linear_wal
                                        linear_block *b, int g) {
     const sr_rows at = linear_query_rows(x, b, g);
     real *plain = rows->plain_queries + g * BLOCK_ROWS * x->d;
-    real *turned = rows->queries + g * BLOCK_ROWS * x->d;
-    SR_ISA_REAL(sr_edges_query_rows)(plain, x->d, x->edges, x->call, at);
+    real *rotated = rows->queries + g * BLOCK_ROWS * x->d;
+    SR_ISA_REAL(sr_prologue_query_rows)(plain, x->d, x->row_work, x->call, at);
     b->finite = b->finite && rows_are_finite(plain, x->d, b->count, x->p->D);
-    if (!x->turned)
+    if (!x->rotated)
         return;
-    memcpy(turned, plain, (size_t)(b->count * x->d) * sizeof(real));
-    SR_ISA_REAL(sr_edges_turn)(turned, x->d, x->edges, x->call, at, false);
+    memcpy(rotated, plain, (size_t)(b->count * x->d) * sizeof(real));
+    SR_ISA_REAL(sr_prologue_rope)(rotated, x->d, x->row_work, x->call, at, false);
 }
 
 #endif

@@ -3,8 +3,7 @@
 #include "attention/cpu/shared/computes.h"
 
 /* Running averages of a chunk, without a decay between them. */
-static const char COMPUTES[] =
-    SR_CPU_SCORES "position=rope|none|rope_chunks pool=any " SR_CPU_EDGES;
+static const char COMPUTES[] = SR_CPU_SCORES "position=rope|none|rope_chunks pool=any " SR_CPU_ROWS;
 
 static bool fits(const srnn_problem *problem) {
     return problem->attention.pool != 0;

@@ -24,7 +24,7 @@ typedef struct workspace {
 
 typedef struct context {
     const sr_attention_call *call;
-    sr_edges edges;
+    sr_row_workspace row_work;
     workspace *workers; /* (threads) */
     score_rule rule;
     bool subtract; /* the row maximum may be subtracted */
@@ -36,7 +36,7 @@ static context place(const srnn_plan *plan, bool backward, sr_layout *layout) {
     const int64_t tiles = tiles_in(p->T / p->attention.pool), back = backward ? 1 : 0;
     context x = {.rule = score_rule_of(&p->attention),
                  .subtract = sr_row_scale_invariant(&p->attention)};
-    SR_ISA_REAL(sr_edges_place)(&x.edges, plan, backward, layout);
+    SR_ISA_REAL(sr_workspace_place)(&x.row_work, plan, backward, layout);
     x.workers = sr_layout_take(layout, (size_t)p->threads, sizeof *x.workers);
     for (int n = 0; n < p->threads; n++) {
         const workspace w = {
@@ -72,7 +72,7 @@ typedef struct head {
     const context *x;
     const srnn_problem *p; /* the core's */
     const workspace *w;
-    const sr_span *span;
+    const sr_document *document;
     tile_strides ld;
     int h, kv;
     int64_t seen;     /* chunks whose last token some row sees */
@@ -83,14 +83,14 @@ typedef struct head {
 
 static head head_of(const context *x, const workspace *w, int64_t task) {
     const srnn_problem *p = &x->call->plan->core;
-    const sr_span *span = &x->call->plan->spans[task / p->Hkv];
+    const sr_document *document = &x->call->plan->documents[task / p->Hkv];
     return (head){.x = x,
                   .p = p,
                   .w = w,
-                  .span = span,
+                  .document = document,
                   .ld = tile_strides_of(p),
                   .kv = (int)(task % p->Hkv),
-                  .seen = (span->length - 1) / p->attention.pool};
+                  .seen = (document->length - 1) / p->attention.pool};
 }
 
 static int64_t keys_in(const head *a, int64_t tile) {
@@ -103,11 +103,11 @@ static void load_seen(head *a) {
     const tile_strides ld = a->ld;
     const int64_t chunk = a->p->attention.pool;
     for (int64_t n = 0; n < a->seen; n++) {
-        const sr_rows last = {a->span->b, a->kv, a->span->start + (n + 1) * chunk - 1, 1};
-        SR_ISA_REAL(sr_edges_key_rows)
-        (w->key_rows + n * ld.d, ld.d, &a->x->edges, a->x->call, last);
-        SR_ISA_REAL(sr_edges_value_rows)
-        (w->values + n * ld.dv, ld.dv, &a->x->edges, a->x->call, last);
+        const sr_rows last = {a->document->b, a->kv, a->document->start + (n + 1) * chunk - 1, 1};
+        SR_ISA_REAL(sr_prologue_key_rows)
+        (w->key_rows + n * ld.d, ld.d, &a->x->row_work, a->x->call, last);
+        SR_ISA_REAL(sr_prologue_value_rows)
+        (w->values + n * ld.dv, ld.dv, &a->x->row_work, a->x->call, last);
     }
     const int64_t padded = tiles_in(a->seen) * TILE;
     clear_rows_from(w->key_rows, ld.d, a->seen, padded);
@@ -123,13 +123,13 @@ static void load_tile(head *a, int64_t t) {
     const workspace *w = a->w;
     const tile_strides ld = a->ld;
     a->t = t;
-    a->count = a->span->length - t < TILE ? a->span->length - t : TILE;
-    sr_rows rows = {a->span->b, a->h, a->span->start + t, a->count};
-    SR_ISA_REAL(sr_edges_query_rows)(w->tile.queries, ld.d, &a->x->edges, a->x->call, rows);
+    a->count = a->document->length - t < TILE ? a->document->length - t : TILE;
+    sr_rows rows = {a->document->b, a->h, a->document->start + t, a->count};
+    SR_ISA_REAL(sr_prologue_query_rows)(w->tile.queries, ld.d, &a->x->row_work, a->x->call, rows);
     clear_rows_from(w->tile.queries, ld.d, a->count, TILE);
     rows.h = a->kv;
-    SR_ISA_REAL(sr_edges_key_rows)(w->own_keys, ld.d, &a->x->edges, a->x->call, rows);
-    SR_ISA_REAL(sr_edges_value_rows)(w->own_values, ld.dv, &a->x->edges, a->x->call, rows);
+    SR_ISA_REAL(sr_prologue_key_rows)(w->own_keys, ld.d, &a->x->row_work, a->x->call, rows);
+    SR_ISA_REAL(sr_prologue_value_rows)(w->own_values, ld.dv, &a->x->row_work, a->x->call, rows);
     const real own = largest_norm(w->own_keys, ld.d, a->count, a->p->D);
     a->bound = largest_norm(w->tile.queries, ld.d, a->count, a->p->D) *
                larger_or_nan(own, a->seen ? a->seen_norm : 0);
@@ -224,7 +224,7 @@ static void see_tile(const head *a, int64_t tile, bool scaled) {
 static void forward_tile(const head *a) {
     const tile_workspace *w = &a->w->tile;
     const bool scaled = a->x->subtract && !logits_are_tame(&a->x->rule, a->bound);
-    const sr_rows rows = {a->span->b, a->h, a->span->start + a->t, a->count};
+    const sr_rows rows = {a->document->b, a->h, a->document->start + a->t, a->count};
     memset(w->numerator, 0, (size_t)(TILE * a->ld.dv) * sizeof(real));
     memset(w->row_sums, 0, TILE * sizeof *w->row_sums);
     for (int64_t r = 0; r < TILE; r++)
@@ -235,7 +235,7 @@ static void forward_tile(const head *a) {
     for (int64_t r = 0; r < a->count; r++)
         w->row_sum[r] = vec_sum(w->row_sums[r]);
     const sr_row_results results = {w->numerator, a->ld.dv, w->row_sum, a->t + 1};
-    SR_ISA_REAL(sr_edges_output_rows)(results, &a->x->edges, a->x->call, rows);
+    SR_ISA_REAL(sr_epilogue_rows)(results, &a->x->row_work, a->x->call, rows);
     save_rows(a->x->call, rows, results, w->maximum);
 }
 
@@ -245,7 +245,7 @@ static void forward_task(void *untyped, int64_t task, int worker) {
     const int group = a.p->H / a.p->Hkv;
     load_seen(&a);
     for (a.h = a.kv * group; a.h < (a.kv + 1) * group; a.h++)
-        for (int64_t t = 0; t < a.span->length; t += TILE) {
+        for (int64_t t = 0; t < a.document->length; t += TILE) {
             load_tile(&a, t);
             forward_tile(&a);
         }
@@ -256,9 +256,9 @@ srnn_status pooled_forward(const sr_attention_call *call) {
     sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = place(plan, false, &layout);
     x.call = call;
-    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
-    sr_parallel(forward_task, &x, plan->span_count * plan->core.Hkv, plan->core.threads);
-    SR_ISA_REAL(sr_edges_finish)(&x.edges, call);
+    SR_ISA_REAL(sr_prologue_prepare)(&x.row_work, plan, call->in, NULL);
+    sr_parallel(forward_task, &x, plan->document_count * plan->core.Hkv, plan->core.threads);
+    SR_ISA_REAL(sr_epilogue_finish)(&x.row_work, call);
     return SRNN_OK;
 }
 
@@ -267,20 +267,21 @@ srnn_status pooled_forward(const sr_attention_call *call) {
 /* What the tile's rows were divided by, and the gradients of their numerators; none yet of their queries. */
 static void load_gradients(const head *a) {
     const workspace *w = a->w;
-    const int64_t first = sr_row_index(a->p, a->p->H, a->span->b, a->h, a->span->start + a->t);
+    const int64_t first =
+        sr_row_index(a->p, a->p->H, a->document->b, a->h, a->document->start + a->t);
     const int64_t Dv = a->p->Dv;
     memcpy(w->tile.maximum, (const real *)a->x->call->saved.maximum + first,
            (size_t)a->count * sizeof(real));
     for (int64_t r = 0; r < a->count; r++)
-        memcpy(w->d_numerator + r * a->ld.dv, a->x->edges.d_numerator + (first + r) * Dv,
+        memcpy(w->d_numerator + r * a->ld.dv, a->x->row_work.d_numerator + (first + r) * Dv,
                (size_t)Dv * sizeof(real));
     clear_rows_from(w->d_numerator, a->ld.dv, a->count, TILE);
     memset(w->d_query, 0, (size_t)(TILE * a->ld.d) * sizeof(real));
 }
 
 static const real *d_row_sums(const head *a) {
-    return a->x->edges.d_row_sum +
-           sr_row_index(a->p, a->p->H, a->span->b, a->h, a->span->start + a->t);
+    return a->x->row_work.d_row_sum +
+           sr_row_index(a->p, a->p->H, a->document->b, a->h, a->document->start + a->t);
 }
 
 static void see_themselves_backward(const head *a) {
@@ -347,7 +348,7 @@ static void see_tile_backward(const head *a, int64_t tile) {
 
 static void clear_gradients(const head *a) {
     const workspace *w = a->w;
-    const size_t T = (size_t)a->span->length, seen = (size_t)(tiles_in(a->seen) * TILE);
+    const size_t T = (size_t)a->document->length, seen = (size_t)(tiles_in(a->seen) * TILE);
     memset(w->d_keys, 0, T * (size_t)a->ld.d * sizeof(real));
     memset(w->d_values, 0, T * (size_t)a->ld.dv * sizeof(real));
     memset(w->d_seen_k, 0, seen * (size_t)a->ld.d * sizeof(real));
@@ -365,14 +366,15 @@ static void write_keys(const head *a) {
         for (int64_t d = 0; d < a->p->Dv; d++)
             w->d_values[last * ld.dv + d] += w->d_seen_v[n * ld.dv + d];
     }
-    for (int64_t t = 0; t < a->span->length; t += TILE) {
-        const int64_t count = a->span->length - t < TILE ? a->span->length - t : TILE;
-        const sr_rows rows = {a->span->b, a->kv, a->span->start + t, count};
-        SR_ISA_REAL(sr_edges_key_rows_backward)
-        (w->d_keys + t * ld.d, ld.d, &a->x->edges, a->x->call, rows);
-        SR_ISA_REAL(sr_edges_value_rows)(w->own_values, ld.dv, &a->x->edges, a->x->call, rows);
-        SR_ISA_REAL(sr_edges_value_rows_backward)
-        (w->d_values + t * ld.dv, w->own_values, ld.dv, &a->x->edges, a->x->call, rows);
+    for (int64_t t = 0; t < a->document->length; t += TILE) {
+        const int64_t count = a->document->length - t < TILE ? a->document->length - t : TILE;
+        const sr_rows rows = {a->document->b, a->kv, a->document->start + t, count};
+        SR_ISA_REAL(sr_prologue_key_rows_backward)
+        (w->d_keys + t * ld.d, ld.d, &a->x->row_work, a->x->call, rows);
+        SR_ISA_REAL(sr_prologue_value_rows)
+        (w->own_values, ld.dv, &a->x->row_work, a->x->call, rows);
+        SR_ISA_REAL(sr_prologue_value_rows_backward)
+        (w->d_values + t * ld.dv, w->own_values, ld.dv, &a->x->row_work, a->x->call, rows);
     }
 }
 
@@ -388,15 +390,15 @@ static void backward_task(void *untyped, int64_t task, int worker) {
                        TILE);
     clear_gradients(&a);
     for (a.h = a.kv * group; a.h < (a.kv + 1) * group; a.h++)
-        for (int64_t t = 0; t < a.span->length; t += TILE) {
+        for (int64_t t = 0; t < a.document->length; t += TILE) {
             load_tile(&a, t);
             load_gradients(&a);
             see_themselves_backward(&a);
             for (int64_t tile = 0; tile < tiles_seen(&a); tile++)
                 see_tile_backward(&a, tile);
-            SR_ISA_REAL(sr_edges_query_rows_backward)
-            (w->d_query, a.ld.d, &x->edges, x->call,
-             (sr_rows){a.span->b, a.h, a.span->start + t, a.count});
+            SR_ISA_REAL(sr_prologue_query_rows_backward)
+            (w->d_query, a.ld.d, &x->row_work, x->call,
+             (sr_rows){a.document->b, a.h, a.document->start + t, a.count});
         }
     write_keys(&a);
 }
@@ -406,9 +408,9 @@ srnn_status pooled_backward(const sr_attention_call *call) {
     sr_layout layout = {.base = plan->scratch, .apart = true};
     context x = place(plan, true, &layout);
     x.call = call;
-    SR_ISA_REAL(sr_edges_prepare)(&x.edges, plan, call->in, NULL);
-    SR_ISA_REAL(sr_edges_backward_outputs)(&x.edges, call);
-    sr_parallel(backward_task, &x, plan->span_count * plan->core.Hkv, plan->core.threads);
-    SR_ISA_REAL(sr_edges_backward_inputs)(&x.edges, call);
+    SR_ISA_REAL(sr_prologue_prepare)(&x.row_work, plan, call->in, NULL);
+    SR_ISA_REAL(sr_epilogue_backward)(&x.row_work, call);
+    sr_parallel(backward_task, &x, plan->document_count * plan->core.Hkv, plan->core.threads);
+    SR_ISA_REAL(sr_prologue_backward)(&x.row_work, call);
     return SRNN_OK;
 }

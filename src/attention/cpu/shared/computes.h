@@ -14,7 +14,7 @@
     "gate_width=head|channel gate_shape=sigmoid|silu|silu_square "                               \
     "norm=none|layer|rms|l2|l2_scaled norm_width=head|row norm_epsilon=any"
 
-#define SR_CPU_EDGES SR_CPU_PROLOGUE SR_CPU_EPILOGUE
+#define SR_CPU_ROWS SR_CPU_PROLOGUE SR_CPU_EPILOGUE
 
 #define SR_CPU_SCORES "score=exp|linear|taylor|power clamp=any "
 #define SR_CPU_SERIES "score=linear|taylor|power "
@@ -26,13 +26,13 @@
 #define SR_CPU_LINEAR                                                                     \
     "score=linear position=rope|none|rope_features "                                      \
     "decay=none|learned|log_sigmoid|softplus decay_divisor=any decay_width=head|channel " \
-    "decay_place=weight|logit write=add|delta levels=none|fenwick " SR_CPU_EDGES
+    "decay_place=weight|logit write=add|delta levels=none|fenwick " SR_CPU_ROWS
 
 /* The generic kernel: everything. */
 #define SR_CPU_EVERYTHING                                                                 \
     SR_CPU_SCORES                                                                         \
     "position=rope|none|rope_features|rope_chunks "                                       \
     "decay=none|learned|log_sigmoid|softplus decay_divisor=any decay_width=head|channel " \
-    "decay_place=weight|logit pool=any write=add|delta levels=none|fenwick " SR_CPU_EDGES
+    "decay_place=weight|logit pool=any write=add|delta levels=none|fenwick " SR_CPU_ROWS
 
 #endif

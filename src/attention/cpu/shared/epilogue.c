@@ -233,8 +233,8 @@ static void write_wide_row(const sr_attention_call *call, sr_rows at, const row_
         out[d] = (real)row[d];
 }
 
-void SR_ISA_REAL(sr_edges_output_rows)(sr_row_results results, const sr_edges *edges,
-                                       const sr_attention_call *call, sr_rows rows) {
+void SR_ISA_REAL(sr_epilogue_rows)(sr_row_results results, const sr_row_workspace *row_work,
+                                   const sr_attention_call *call, sr_rows rows) {
     const srnn_problem *p = &call->plan->problem;
     const srnn_attention *a = &p->attention;
     const srnn_operands *in = call->in;
@@ -242,8 +242,8 @@ void SR_ISA_REAL(sr_edges_output_rows)(sr_row_results results, const sr_edges *e
     norm_numbers numbers;
     sr_row_norm rule = norm_of(p, in, &numbers);
     const double *cumulative =
-        edges->cumulative ? edges->cumulative + sr_row_index(p, p->H, rows.b, rows.h, rows.t)
-                          : NULL;
+        row_work->cumulative ? row_work->cumulative + sr_row_index(p, p->H, rows.b, rows.h, rows.t)
+                             : NULL;
     for (int64_t r = 0; r < rows.count; r++) {
         const double logit =
             gated ? (double)*tensor_row(in->output_gate, rows.b, rows.h, rows.t + r) : 0.0;
@@ -269,7 +269,7 @@ static int norm_heads(const srnn_problem *p) {
 }
 
 typedef struct wide_norm {
-    const sr_edges *edges;
+    const sr_row_workspace *row_work;
     const sr_attention_call *call;
 } wide_norm;
 
@@ -291,7 +291,8 @@ static void finish_task(void *context, int64_t task, int worker) {
     const int64_t strips = (p->T + TOKENS - 1) / TOKENS, from = task % strips * TOKENS;
     const int64_t b = task / strips / groups;
     const int first = (int)(task / strips % groups) * heads;
-    double *weight = x->edges->norm_room + worker * SR_NORM_ROOM * (int64_t)p->H * p->Dv;
+    double *weight =
+        x->row_work->norm_workspace + worker * SR_NORM_WORKSPACE * (int64_t)p->H * p->Dv;
     double *bias = weight + n, *row = bias + n;
     load_norm(weight, bias, p, x->call->in, (int64_t)first * p->Dv, n);
     const sr_row_norm rule = wide_rule(p, weight, bias);
@@ -312,10 +313,11 @@ static void finish_task(void *context, int64_t task, int worker) {
     }
 }
 
-void SR_ISA_REAL(sr_edges_finish)(const sr_edges *edges, const sr_attention_call *call) {
+void SR_ISA_REAL(sr_epilogue_finish)(const sr_row_workspace *row_work,
+                                     const sr_attention_call *call) {
     const srnn_problem *p = &call->plan->problem;
     const int64_t strips = (p->T + TOKENS - 1) / TOKENS;
-    wide_norm context = {edges, call};
+    wide_norm context = {row_work, call};
     if (norm_is_wide(&p->attention))
         sr_parallel(finish_task, &context, (int64_t)p->B * (p->H / norm_heads(p)) * strips,
                     sr_workers_worth(20.0 * (double)p->B * p->T * p->H * p->Dv, p->threads));
@@ -398,7 +400,7 @@ static row_gradient row_backward(real *d_numerator, double *partial, const real 
 }
 
 typedef struct outputs_context {
-    const sr_edges *edges;
+    const sr_row_workspace *row_work;
     const sr_attention_call *call;
 } outputs_context;
 
@@ -463,7 +465,7 @@ static void wide_norm_backward(double *dx, const wide_place *w, double *row) {
  * long as a norm may let terms of them cancel, a gate's where a head alone is normed, a skip's where it is most of the row. */
 static row_gradient wide_row_backward(const wide_place *w) {
     const sr_attention_call *call = w->x->call;
-    const sr_edges *edges = w->x->edges;
+    const sr_row_workspace *row_work = w->x->row_work;
     const srnn_problem *p = &call->plan->problem;
     const srnn_attention *a = &p->attention;
     const sr_row_factors f = w->facts->factors;
@@ -472,17 +474,17 @@ static row_gradient wide_row_backward(const wide_place *w) {
     double d_gate[SR_VALUE_SIZE_MAX], row[SR_VALUE_SIZE_MAX], slope[SR_VALUE_SIZE_MAX];
     const real *v = tensor_row(call->in->v, w->at.b, sr_value_head(p, w->at.h), w->at.t);
     double *skipped =
-        edges->skip_partial ? edges->skip_partial + (w->at.b * p->H + w->at.h) * p->Dv : NULL;
+        row_work->skip_partial ? row_work->skip_partial + (w->at.b * p->H + w->at.h) * p->Dv : NULL;
     row_gradient g = {0};
     wide_row(gate, slope, y, call, w->at, w->facts);
     for (int d = 0; d < p->Dv; d++)
         row[d] = gate[d] * y[d];
-    if (edges->d_before)
-        memcpy(dx, edges->d_before + at * p->Dv, (size_t)p->Dv * sizeof *dx);
+    if (row_work->d_before)
+        memcpy(dx, row_work->d_before + at * p->Dv, (size_t)p->Dv * sizeof *dx);
     else
         wide_norm_backward(dx, w, row);
     const double inverse = 1.0 / f.normaliser;
-    real *d_numerator = edges->d_numerator + at * p->Dv;
+    real *d_numerator = row_work->d_numerator + at * p->Dv;
     for (int d = 0; d < p->Dv; d++) {
         d_gate[d] = dx[d] * y[d];
         dx[d] *= gate[d]; /* of y from here on */
@@ -490,8 +492,8 @@ static row_gradient wide_row_backward(const wide_place *w) {
     }
     for (int d = 0; d < p->Dv; d++)
         d_numerator[d] = (real)(dx[d] * inverse);
-    for (int d = 0; edges->d_skip && d < p->Dv; d++)
-        edges->d_skip[at * p->Dv + d] = (real)dx[d];
+    for (int d = 0; row_work->d_skip && d < p->Dv; d++)
+        row_work->d_skip[at * p->Dv + d] = (real)dx[d];
     for (int d = 0; skipped && d < p->Dv; d++)
         skipped[d] += dx[d] * (double)v[d];
     const double divided = sr_row_total(row, p->Dv) * inverse * inverse;
@@ -523,7 +525,7 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
         row_facts facts = {.numerator = (const real *)x->call->saved.numerator + at * p->Dv,
                            .row = {(double)((const real *)x->call->saved.row_sum)[at],
                                    (double)(t - start + 1), z ? (double)*z : 0.0,
-                                   x->edges->cumulative ? x->edges->cumulative[at] : 0.0}};
+                                   x->row_work->cumulative ? x->row_work->cumulative[at] : 0.0}};
         facts.factors = factors_of(&p->attention, &facts.row, true);
         double y[SR_VALUE_SIZE_MAX];
         wide_row(row + from, NULL, y, x->call, (sr_rows){b, h, t, 1}, &facts);
@@ -540,7 +542,7 @@ static void wide_token_backward(const outputs_context *x, const sr_row_norm *rul
     double *partial = room + 2 * n; /* weight, bias of the whole group */
     norm_row_backward(dx, partial, du, row, rule, room);
     for (int h = 0; h < heads; h++)
-        memcpy(x->edges->d_before + sr_row_index(p, p->H, b, first + h, t) * p->Dv,
+        memcpy(x->row_work->d_before + sr_row_index(p, p->H, b, first + h, t) * p->Dv,
                dx + (int64_t)h * p->Dv, (size_t)p->Dv * sizeof *dx);
 }
 
@@ -550,7 +552,7 @@ static void wide_task(void *context, int64_t task, int worker) {
     const int heads = norm_heads(p), groups = p->H / heads, n = heads * p->Dv;
     const int64_t b = task / groups;
     const int first = (int)(task % groups) * heads;
-    double *weight = x->edges->norm_room + task * SR_NORM_ROOM * n, *bias = weight + n;
+    double *weight = x->row_work->norm_workspace + task * SR_NORM_WORKSPACE * n, *bias = weight + n;
     double *rows = bias + n, *partial = rows + 6 * n;
     (void)worker;
     load_norm(weight, bias, p, x->call->in, (int64_t)first * p->Dv, n);
@@ -559,8 +561,8 @@ static void wide_task(void *context, int64_t task, int worker) {
         partial[d] = 0.0;
     for (int64_t t = 0; t < p->T; t++)
         wide_token_backward(x, &rule, b, first, t, rows);
-    for (int d = 0; x->edges->norm_partial && d < n; d++) {
-        double *own = x->edges->norm_partial + (b * p->H + first + d / p->Dv) * 2 * p->Dv;
+    for (int d = 0; x->row_work->norm_partial && d < n; d++) {
+        double *own = x->row_work->norm_partial + (b * p->H + first + d / p->Dv) * 2 * p->Dv;
         own[d % p->Dv] = partial[d];
         own[p->Dv + d % p->Dv] = partial[n + d];
     }
@@ -568,51 +570,56 @@ static void wide_task(void *context, int64_t task, int worker) {
 
 /* Gradient of the output gate through its running sum: add exp(g_m) times the sum of later
  * gradients. */
-static void cumulative_backward(const outputs_context *x, const sr_span *span, int h) {
+static void cumulative_backward(const outputs_context *x, const sr_document *document, int h) {
     const srnn_problem *p = &x->call->plan->problem;
-    int64_t base = sr_row_index(p, p->H, span->b, h, span->start);
+    int64_t base = sr_row_index(p, p->H, document->b, h, document->start);
     double later = 0.0;
-    for (int64_t t = span->length - 1; t >= 0; t--) {
-        later += x->edges->d_cumulative[base + t];
-        double logit = (double)*tensor_row(x->call->in->output_gate, span->b, h, span->start + t);
-        real *out = tensor_row(x->call->gradients->output_gate, span->b, h, span->start + t);
+    for (int64_t t = document->length - 1; t >= 0; t--) {
+        later += x->row_work->d_cumulative[base + t];
+        double logit =
+            (double)*tensor_row(x->call->in->output_gate, document->b, h, document->start + t);
+        real *out =
+            tensor_row(x->call->gradients->output_gate, document->b, h, document->start + t);
         *out = (real)((double)*out + exp(logit) * later);
     }
 }
 
 /* One head of one document; `partial` receives norm parameter gradients. */
-static void document_backward(const outputs_context *x, const sr_span *span, int h,
+static void document_backward(const outputs_context *x, const sr_document *document, int h,
                               sr_row_norm *rule, double *partial) {
     const sr_attention_call *call = x->call;
-    const sr_edges *edges = x->edges;
+    const sr_row_workspace *row_work = x->row_work;
     const srnn_problem *p = &call->plan->problem;
     const srnn_attention *a = &p->attention;
     bool uses_gate = sr_operand_used(SR_OPERAND_OUTPUT_GATE, a);
     bool wants_gate = uses_gate && call->gradients->output_gate.data;
     bool wide = row_is_wide(a) || a->gate_shape != SRNN_GATE_SHAPE_SIGMOID;
-    for (int64_t t = 0; t < span->length; t++) {
-        int64_t at = sr_row_index(p, p->H, span->b, h, span->start + t);
-        const double logit =
-            uses_gate ? (double)*tensor_row(call->in->output_gate, span->b, h, span->start + t)
-                      : 0.0;
+    for (int64_t t = 0; t < document->length; t++) {
+        int64_t at = sr_row_index(p, p->H, document->b, h, document->start + t);
+        const double logit = uses_gate ? (double)*tensor_row(call->in->output_gate, document->b, h,
+                                                             document->start + t)
+                                       : 0.0;
         row_facts facts = {.numerator = (const real *)call->saved.numerator + at * p->Dv,
                            .row = {(double)((const real *)call->saved.row_sum)[at], (double)(t + 1),
-                                   logit, edges->cumulative ? edges->cumulative[at] : 0.0}};
+                                   logit, row_work->cumulative ? row_work->cumulative[at] : 0.0}};
         facts.factors = factors_of(a, &facts.row, wide);
         rule->floor = sr_row_norm_floor(a, facts.row.row_sum);
-        const wide_place place = {x, {span->b, h, span->start + t, 1}, &facts, rule, partial};
+        const wide_place place = {
+            x, {document->b, h, document->start + t, 1}, &facts, rule, partial};
         row_gradient g =
             wide ? wide_row_backward(&place)
-                 : row_backward(edges->d_numerator + at * p->Dv, partial,
-                                tensor_row(call->o, span->b, h, span->start + t), &facts, a, rule);
-        edges->d_row_sum[at] = (real)g.row_sum;
-        if (edges->d_cumulative)
-            edges->d_cumulative[at] = g.cumulative;
+                 : row_backward(row_work->d_numerator + at * p->Dv, partial,
+                                tensor_row(call->o, document->b, h, document->start + t), &facts, a,
+                                rule);
+        row_work->d_row_sum[at] = (real)g.row_sum;
+        if (row_work->d_cumulative)
+            row_work->d_cumulative[at] = g.cumulative;
         if (wants_gate && !wide)
-            *tensor_row(call->gradients->output_gate, span->b, h, span->start + t) = (real)g.logit;
+            *tensor_row(call->gradients->output_gate, document->b, h, document->start + t) =
+                (real)g.logit;
     }
-    if (wants_gate && edges->cumulative)
-        cumulative_backward(x, span, h);
+    if (wants_gate && row_work->cumulative)
+        cumulative_backward(x, document, h);
 }
 
 static void outputs_task(void *context, int64_t task, int worker) {
@@ -620,22 +627,24 @@ static void outputs_task(void *context, int64_t task, int worker) {
     const srnn_plan *plan = x->call->plan;
     const srnn_problem *p = &plan->problem;
     int64_t b = task / p->H;
-    double *partial = x->edges->norm_partial ? x->edges->norm_partial + task * 2 * p->Dv : NULL;
+    double *partial =
+        x->row_work->norm_partial ? x->row_work->norm_partial + task * 2 * p->Dv : NULL;
     (void)worker;
     for (int d = 0; partial && !norm_is_wide(&p->attention) && d < 2 * p->Dv; d++)
         partial[d] = 0.0;
-    for (int d = 0; x->edges->skip_partial && d < p->Dv; d++)
-        x->edges->skip_partial[task * p->Dv + d] = 0.0;
+    for (int d = 0; x->row_work->skip_partial && d < p->Dv; d++)
+        x->row_work->skip_partial[task * p->Dv + d] = 0.0;
     norm_numbers numbers;
     sr_row_norm rule = norm_of(p, x->call->in, &numbers);
-    for (int64_t n = plan->row_spans[b]; n < plan->row_spans[b + 1]; n++)
-        document_backward(x, &plan->spans[n], (int)(task % p->H), &rule, partial);
+    for (int64_t n = plan->row_documents[b]; n < plan->row_documents[b + 1]; n++)
+        document_backward(x, &plan->documents[n], (int)(task % p->H), &rule, partial);
 }
 
-void SR_ISA_REAL(sr_edges_backward_outputs)(const sr_edges *edges, const sr_attention_call *call) {
+void SR_ISA_REAL(sr_epilogue_backward)(const sr_row_workspace *row_work,
+                                       const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->problem;
-    outputs_context context = {edges, call};
+    outputs_context context = {row_work, call};
     if (norm_is_wide(&p->attention))
         sr_parallel(wide_task, &context, (int64_t)p->B * (p->H / norm_heads(p)), p->threads);
     sr_parallel(outputs_task, &context, (int64_t)plan->problem.B * plan->problem.H,

@@ -13,8 +13,8 @@
 #include <math.h>
 #include <string.h>
 
-void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
-                                 sr_layout *layout) {
+void SR_ISA_REAL(sr_workspace_place)(sr_row_workspace *row_work, const srnn_plan *plan,
+                                     bool backward, sr_layout *layout) {
     const srnn_problem *p = &plan->problem;
     const srnn_attention *a = &p->attention;
     size_t rows = (size_t)p->B * (size_t)p->T, q_rows = rows * (size_t)p->H;
@@ -27,11 +27,11 @@ void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool ba
                       a->output_gate == SRNN_GATE_INVERSE_CUMULATIVE;
     bool levels = a->levels == SRNN_LEVELS_FENWICK, delta = a->write == SRNN_WRITE_DELTA;
     bool pool = a->pool > 0, shared = sr_shares_queries(a);
-    bool turned =
+    bool rotated =
         a->position == SRNN_POSITION_ROPE_FEATURES || a->position == SRNN_POSITION_ROPE_CHUNKS;
     size_t decays = k_rows * (size_t)sr_decay_numbers(a, p->D);
 #define TAKE(field, wanted, count) \
-    edges->field = (wanted) ? sr_layout_take(layout, (count), sizeof *edges->field) : NULL
+    row_work->field = (wanted) ? sr_layout_take(layout, (count), sizeof *row_work->field) : NULL
     TAKE(value_factor, gate || power, k_rows);
     TAKE(decay, decay, decays);
     TAKE(cumulative, cumulative, q_rows);
@@ -41,9 +41,9 @@ void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool ba
     TAKE(beta, delta, k_rows);
     TAKE(pooled_k, pool, k_rows * D);
     TAKE(pooled_v, pool, k_rows * Dv);
-    TAKE(turn, turned, (size_t)p->T * D);
-    TAKE(norm_room, a->norm_width == SRNN_NORM_WIDTH_ROW,
-         (size_t)(p->B > p->threads ? p->B : p->threads) * (size_t)p->H * SR_NORM_ROOM * Dv);
+    TAKE(angles, rotated, (size_t)p->T * D);
+    TAKE(norm_workspace, a->norm_width == SRNN_NORM_WIDTH_ROW,
+         (size_t)(p->B > p->threads ? p->B : p->threads) * (size_t)p->H * SR_NORM_WORKSPACE * Dv);
     TAKE(d_before, backward && a->norm != SRNN_NORM_NONE && a->norm_width == SRNN_NORM_WIDTH_ROW,
          q_rows * Dv);
     TAKE(d_numerator, backward, q_rows * Dv);
@@ -68,7 +68,7 @@ void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool ba
 /* ---- running sums and value factors ---- */
 
 typedef struct prepare_context {
-    const sr_edges *edges;
+    const sr_row_workspace *row_work;
     const srnn_plan *plan;
     const srnn_operands *in;
     sr_carry *carry;
@@ -84,8 +84,8 @@ static void token_numbers(double *out, srnn_tensor from, sr_rows rows, double mo
         out[r] = (double)*tensor_row(from, rows.b, rows.h, rows.t + r) + moved;
 }
 
-static int64_t tokens_from(const sr_span *span, int64_t t) {
-    return span->length - t < TOKENS ? span->length - t : TOKENS;
+static int64_t tokens_from(const sr_document *document, int64_t t) {
+    return document->length - t < TOKENS ? document->length - t : TOKENS;
 }
 
 /* factor (count) of the gate on values. */
@@ -108,19 +108,20 @@ static void value_gates(double *factor, const srnn_attention *a, const srnn_oper
     }
 }
 
-static void prepare_values(const prepare_context *x, const sr_span *span, int h) {
+static void prepare_values(const prepare_context *x, const sr_document *document, int h) {
     const srnn_problem *p = &x->plan->problem;
     const bool power = p->attention.normaliser == SRNN_NORMALISER_VALUE_POWER;
     const double exponent = power ? sr_sigmoid((double)((const real *)x->in->value_power)[h]) : 0.0;
-    const int64_t base = sr_row_index(p, x->plan->core.Hkv, span->b, h, span->start);
-    for (int64_t t = 0; t < span->length; t += TOKENS) {
+    const int64_t base = sr_row_index(p, x->plan->core.Hkv, document->b, h, document->start);
+    for (int64_t t = 0; t < document->length; t += TOKENS) {
         double factor[TOKENS];
-        const int64_t count = tokens_from(span, t);
-        value_gates(factor, &p->attention, x->in, (sr_rows){span->b, h, span->start + t, count});
+        const int64_t count = tokens_from(document, t);
+        value_gates(factor, &p->attention, x->in,
+                    (sr_rows){document->b, h, document->start + t, count});
         for (int64_t r = 0; r < count; r++) {
             if (power)
                 factor[r] *= pow((double)(position_of(x) + t + r + 1), -exponent);
-            x->edges->value_factor[base + t + r] = (real)factor[r];
+            x->row_work->value_factor[base + t + r] = (real)factor[r];
         }
     }
 }
@@ -153,22 +154,23 @@ static void gate_logarithms(double *out, const real *z, int n, const prepare_con
 }
 
 /* C of all tokens: with the token's own gate, or, if learned, without. */
-static void prepare_decay(const prepare_context *x, const sr_span *span, int h) {
+static void prepare_decay(const prepare_context *x, const sr_document *document, int h) {
     const srnn_problem *p = &x->plan->problem;
     const int heads = x->plan->core.Hkv, width = sr_decay_numbers(&p->attention, p->D);
     const bool before = p->attention.decay == SRNN_DECAY_LEARNED;
-    double *out = x->edges->decay + sr_row_index(p, heads, span->b, h, span->start) * width;
-    double *carried = x->carry ? &x->carry->decay[(span->b * heads + h) * width] : NULL;
+    double *out =
+        x->row_work->decay + sr_row_index(p, heads, document->b, h, document->start) * width;
+    double *carried = x->carry ? &x->carry->decay[(document->b * heads + h) * width] : NULL;
     double sum[SR_HEAD_SIZE_MAX] = {0};
     for (int c = 0; carried && c < width; c++)
         sum[c] = carried[c];
-    for (int64_t t = 0, count; t < span->length; t += count) {
+    for (int64_t t = 0, count; t < document->length; t += count) {
         double z[SR_HEAD_SIZE_MAX]; /* at least TOKENS */
         real numbers[TOKENS];
-        const real *row = tensor_row(x->in->decay, span->b, h, span->start + t);
-        count = width == 1 ? tokens_from(span, t) : 1;
+        const real *row = tensor_row(x->in->decay, document->b, h, document->start + t);
+        count = width == 1 ? tokens_from(document, t) : 1;
         for (int64_t r = 0; width == 1 && r < count; r++)
-            numbers[r] = *tensor_row(x->in->decay, span->b, h, span->start + t + r);
+            numbers[r] = *tensor_row(x->in->decay, document->b, h, document->start + t + r);
         gate_logarithms(z, width == 1 ? numbers : row, (int)count * width, x, h);
         for (int64_t r = 0; r < count; r++)
             for (int c = 0; c < width; c++) {
@@ -191,74 +193,75 @@ static void add_to_average(real *out, double *average, const gate_parts *g, cons
 }
 
 /* Running averages of k and v, from what was carried. */
-static void prepare_averages(const prepare_context *x, const sr_span *span, int h) {
+static void prepare_averages(const prepare_context *x, const sr_document *document, int h) {
     const srnn_problem *p = &x->plan->problem;
     const int heads = x->plan->core.Hkv, wide = p->D > p->Dv ? p->D : p->Dv;
-    const int64_t base = sr_row_index(p, heads, span->b, h, span->start);
-    double *carried = x->carry ? x->carry->pool + (span->b * heads + h) * (p->D + p->Dv) : NULL;
+    const int64_t base = sr_row_index(p, heads, document->b, h, document->start);
+    double *carried = x->carry ? x->carry->pool + (document->b * heads + h) * (p->D + p->Dv) : NULL;
     double average[SR_HEAD_SIZE_MAX + SR_VALUE_SIZE_MAX] = {0};
     gate_parts g;
     if (carried)
         memcpy(average, carried, (size_t)(p->D + p->Dv) * sizeof *average);
-    for (int64_t t = 0; t < span->length; t++) {
-        const int64_t token = span->start + t;
-        gate_parts_of(&g, tensor_row(x->in->pool_gate, span->b, h, token), wide);
+    for (int64_t t = 0; t < document->length; t++) {
+        const int64_t token = document->start + t;
+        gate_parts_of(&g, tensor_row(x->in->pool_gate, document->b, h, token), wide);
         if ((position_of(x) + t) % p->attention.pool == 0)
             memset(average, 0, sizeof average);
-        add_to_average(x->edges->pooled_k + (base + t) * p->D, average, &g,
-                       tensor_row(x->in->k, span->b, sr_shared_head(p, h), token), p->D);
-        add_to_average(x->edges->pooled_v + (base + t) * p->Dv, average + p->D, &g,
-                       tensor_row(x->in->v, span->b, h, token), p->Dv);
+        add_to_average(x->row_work->pooled_k + (base + t) * p->D, average, &g,
+                       tensor_row(x->in->k, document->b, sr_shared_head(p, h), token), p->D);
+        add_to_average(x->row_work->pooled_v + (base + t) * p->Dv, average + p->D, &g,
+                       tensor_row(x->in->v, document->b, h, token), p->Dv);
     }
     if (carried)
         memcpy(carried, average, (size_t)(p->D + p->Dv) * sizeof *average);
 }
 
-static void prepare_kv_head(const prepare_context *x, const sr_span *span, int h) {
+static void prepare_kv_head(const prepare_context *x, const sr_document *document, int h) {
     const srnn_problem *p = &x->plan->problem;
-    const sr_edges *edges = x->edges;
-    const int64_t base = sr_row_index(p, x->plan->core.Hkv, span->b, h, span->start);
-    if (edges->value_factor)
-        prepare_values(x, span, h);
-    if (edges->decay)
-        prepare_decay(x, span, h);
-    for (int64_t t = 0; edges->beta && t < span->length; t += TOKENS) {
+    const sr_row_workspace *row_work = x->row_work;
+    const int64_t base = sr_row_index(p, x->plan->core.Hkv, document->b, h, document->start);
+    if (row_work->value_factor)
+        prepare_values(x, document, h);
+    if (row_work->decay)
+        prepare_decay(x, document, h);
+    for (int64_t t = 0; row_work->beta && t < document->length; t += TOKENS) {
         double beta[TOKENS];
-        const int64_t count = tokens_from(span, t);
-        token_numbers(beta, x->in->write_gate, (sr_rows){span->b, h, span->start + t, count}, 0.0);
+        const int64_t count = tokens_from(document, t);
+        token_numbers(beta, x->in->write_gate,
+                      (sr_rows){document->b, h, document->start + t, count}, 0.0);
         sigmoid_of(beta, beta, count);
         for (int64_t r = 0; r < count; r++)
-            edges->beta[base + t + r] = (real)beta[r];
+            row_work->beta[base + t + r] = (real)beta[r];
     }
-    if (edges->pooled_k)
-        prepare_averages(x, span, h);
+    if (row_work->pooled_k)
+        prepare_averages(x, document, h);
 }
 
 /* lambda = softplus(L z) */
-static void prepare_levels(const prepare_context *x, const sr_span *span, int h) {
+static void prepare_levels(const prepare_context *x, const sr_document *document, int h) {
     const srnn_problem *p = &x->plan->problem;
     const real *scale = (const real *)x->in->level_scale + (int64_t)h * p->levels;
-    for (int64_t t = span->start; t < span->start + span->length; t++) {
-        const real *z = tensor_row(x->in->level_gate, span->b, h, t);
-        double *out = x->edges->level + sr_row_index(p, p->H, span->b, h, t) * p->levels;
+    for (int64_t t = document->start; t < document->start + document->length; t++) {
+        const real *z = tensor_row(x->in->level_gate, document->b, h, t);
+        double *out = x->row_work->level + sr_row_index(p, p->H, document->b, h, t) * p->levels;
         for (int n = 0; n < p->levels; n++)
             out[n] = (double)scale[n] * (double)z[n];
         softplus_of(out, out, p->levels);
     }
 }
 
-static void prepare_q_head(const prepare_context *x, const sr_span *span, int h) {
+static void prepare_q_head(const prepare_context *x, const sr_document *document, int h) {
     const srnn_problem *p = &x->plan->problem;
-    if (x->edges->level)
-        prepare_levels(x, span, h);
-    if (!x->edges->cumulative)
+    if (x->row_work->level)
+        prepare_levels(x, document, h);
+    if (!x->row_work->cumulative)
         return;
-    int64_t base = sr_row_index(p, p->H, span->b, h, span->start);
-    double *carried = x->carry ? &x->carry->cumulative[span->b * p->H + h] : NULL;
+    int64_t base = sr_row_index(p, p->H, document->b, h, document->start);
+    double *carried = x->carry ? &x->carry->cumulative[document->b * p->H + h] : NULL;
     double sum = carried ? *carried : 0.0;
-    for (int64_t t = 0; t < span->length; t++) {
-        sum += exp((double)*tensor_row(x->in->output_gate, span->b, h, span->start + t));
-        x->edges->cumulative[base + t] = sum;
+    for (int64_t t = 0; t < document->length; t++) {
+        sum += exp((double)*tensor_row(x->in->output_gate, document->b, h, document->start + t));
+        x->row_work->cumulative[base + t] = sum;
     }
     if (carried)
         *carried = sum;
@@ -280,12 +283,12 @@ static void prepare_task(void *context, int64_t task, int worker) {
     const prepare_context *x = context;
     const srnn_problem *p = &x->plan->problem;
     const int kv = x->plan->core.Hkv, heads = kv + p->H, h = (int)(task % heads);
-    const sr_span *span = &x->plan->spans[task / heads];
+    const sr_document *document = &x->plan->documents[task / heads];
     (void)worker;
     if (h < kv)
-        prepare_kv_head(x, span, h);
+        prepare_kv_head(x, document, h);
     else
-        prepare_q_head(x, span, h - kv);
+        prepare_q_head(x, document, h - kv);
 }
 
 static void inverse_task(void *context, int64_t task, int worker) {
@@ -294,8 +297,8 @@ static void inverse_task(void *context, int64_t task, int worker) {
     (void)worker;
     for (int64_t n = task * TOKENS; n < (task + 1) * TOKENS && n < p->B * p->T; n++) {
         const int64_t b = n / p->T, t = n % p->T;
-        inverse_across(x->edges->q_inverse + n * p->D, x->in->q, sr_query_heads(p), b, t, p->D);
-        inverse_across(x->edges->k_inverse + n * p->D, x->in->k, p->Hkv, b, t, p->D);
+        inverse_across(x->row_work->q_inverse + n * p->D, x->in->q, sr_query_heads(p), b, t, p->D);
+        inverse_across(x->row_work->k_inverse + n * p->D, x->in->k, p->Hkv, b, t, p->D);
     }
 }
 
@@ -311,24 +314,24 @@ static void turn_task(void *context, int64_t task, int worker) {
         const double speed = pow(p->rope_theta, -2.0 * (double)c / p->D);
         for (int64_t t = from; t < past; t++) {
             const double angle = (double)((position_of(x) + t) / unit) * speed;
-            x->edges->turn[(t * half + c) * 2] = (real)cos(angle);
-            x->edges->turn[(t * half + c) * 2 + 1] = (real)sin(angle);
+            x->row_work->angles[(t * half + c) * 2] = (real)cos(angle);
+            x->row_work->angles[(t * half + c) * 2 + 1] = (real)sin(angle);
         }
     }
 }
 
-void SR_ISA_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan,
-                                   const srnn_operands *in, sr_carry *carry) {
+void SR_ISA_REAL(sr_prologue_prepare)(const sr_row_workspace *row_work, const srnn_plan *plan,
+                                      const srnn_operands *in, sr_carry *carry) {
     const srnn_problem *p = &plan->problem;
-    prepare_context context = {edges, plan, in, carry};
+    prepare_context context = {row_work, plan, in, carry};
     const int heads = p->H + plan->core.Hkv;
-    if (edges->value_factor || edges->decay || edges->cumulative || edges->level || edges->beta ||
-        edges->pooled_k)
-        sr_parallel(prepare_task, &context, plan->span_count * heads,
+    if (row_work->value_factor || row_work->decay || row_work->cumulative || row_work->level ||
+        row_work->beta || row_work->pooled_k)
+        sr_parallel(prepare_task, &context, plan->document_count * heads,
                     sr_workers_worth(100.0 * (double)p->B * p->T * heads, p->threads));
-    if (edges->q_inverse)
+    if (row_work->q_inverse)
         sr_for_tokens(inverse_task, &context, p);
-    if (edges->turn)
+    if (row_work->angles)
         sr_parallel(turn_task, &context, (p->T + TOKENS - 1) / TOKENS,
                     sr_workers_worth(50.0 * (double)p->T * p->D, p->threads));
 }

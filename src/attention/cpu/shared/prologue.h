@@ -10,11 +10,11 @@
 #include "attention/kernel.h"
 #include "base/memory.h"
 
-enum { SR_NORM_ROOM = 10 };
+enum { SR_NORM_WORKSPACE = 10 };
 
 /* Arrays over all positions, filled by sr_edges_prepare; NULL where the variant has no use for one. Hkv is
  * that of the plan's core: heads of keys and values that go together. */
-typedef struct sr_edges {
+typedef struct sr_row_workspace {
     real *value_factor; /* (B, Hkv, T): v_j is multiplied by it */
     double *decay;      /* (B, Hkv, T), or (B, Hkv, T, D) per channel: C_i */
     double *cumulative; /* (B, H, T): sum_{m<=i} exp(output gate_m) */
@@ -23,8 +23,8 @@ typedef struct sr_edges {
     double *level;             /* (B, H, T, levels): what weights of a level are multiplied by */
     real *beta;                /* (B, Hkv, T): the delta rule's */
     real *pooled_k, *pooled_v; /* (B, Hkv, T, D) and (.., Dv): running averages */
-    double *norm_room; /* (B or threads, H, SR_NORM_ROOM Dv): for norms over several heads */
-    real *turn;        /* (T, D/2, 2): cosine and sine of the tokens of a document */
+    double *norm_workspace; /* (B or threads, H, SR_NORM_ROOM Dv): for norms over several heads */
+    real *angles;           /* (T, D/2, 2): cosine and sine of the tokens of a document */
     /* Backward only: */
     double *d_before;     /* (B, H, T, Dv): of what stands before a norm over several heads */
     real *d_numerator;    /* (B, H, T, Dv) */
@@ -40,15 +40,15 @@ typedef struct sr_edges {
     double *head_partial; /* (B, Hkv, T, 2): shares in the gradients of a_log and dt_bias */
     real *d_q, *d_k; /* (B, H, T, D), (B, Hkv, T, D): where several heads or tokens share one */
     real *d_v;       /* (B, Hkv, T, Dv): of pooled values */
-} sr_edges;
+} sr_row_workspace;
 
 /* Takes the arrays that the variant needs from `layout`. */
-void SR_ISA_REAL(sr_edges_place)(sr_edges *edges, const srnn_plan *plan, bool backward,
-                                 sr_layout *layout);
+void SR_ISA_REAL(sr_workspace_place)(sr_row_workspace *row_work, const srnn_plan *plan,
+                                     bool backward, sr_layout *layout);
 
 /* Fills the forward arrays. `carry` may be NULL; otherwise it is read and moved to the end. */
-void SR_ISA_REAL(sr_edges_prepare)(const sr_edges *edges, const srnn_plan *plan,
-                                   const srnn_operands *in, sr_carry *carry);
+void SR_ISA_REAL(sr_prologue_prepare)(const sr_row_workspace *row_work, const srnn_plan *plan,
+                                      const srnn_operands *in, sr_carry *carry);
 
 /* Rows t .. t+count-1 of head h of row b of the batch. */
 typedef struct sr_rows {
@@ -58,18 +58,18 @@ typedef struct sr_rows {
 } sr_rows;
 
 /* out (count, ld) = feature(q) * scale, or feature(k), not yet turned with rope_features. */
-void SR_ISA_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                      const sr_attention_call *call, sr_rows rows);
-void SR_ISA_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                    const sr_attention_call *call, sr_rows rows);
+void SR_ISA_REAL(sr_prologue_query_rows)(real *out, int64_t ld, const sr_row_workspace *row_work,
+                                         const sr_attention_call *call, sr_rows rows);
+void SR_ISA_REAL(sr_prologue_key_rows)(real *out, int64_t ld, const sr_row_workspace *row_work,
+                                       const sr_attention_call *call, sr_rows rows);
 
 /* Turns rows of features with rope_features, in place, by what their tokens are turned by, or back. */
-void SR_ISA_REAL(sr_edges_turn)(real *rows, int64_t ld, const sr_edges *edges,
-                                const sr_attention_call *call, sr_rows which, bool back);
+void SR_ISA_REAL(sr_prologue_rope)(real *rows, int64_t ld, const sr_row_workspace *row_work,
+                                   const sr_attention_call *call, sr_rows which, bool back);
 
 /* out (count, ld) = factor * v. */
-void SR_ISA_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                      const sr_attention_call *call, sr_rows rows);
+void SR_ISA_REAL(sr_prologue_value_rows)(real *out, int64_t ld, const sr_row_workspace *row_work,
+                                         const sr_attention_call *call, sr_rows rows);
 
 /* What the core of the equation gives for some rows. */
 typedef struct sr_row_results {
@@ -80,30 +80,33 @@ typedef struct sr_row_results {
 } sr_row_results;
 
 /* Rows of call->o. */
-void SR_ISA_REAL(sr_edges_output_rows)(sr_row_results results, const sr_edges *edges,
-                                       const sr_attention_call *call, sr_rows rows);
+void SR_ISA_REAL(sr_epilogue_rows)(sr_row_results results, const sr_row_workspace *row_work,
+                                   const sr_attention_call *call, sr_rows rows);
 
 /* After all rows: norms over several heads. */
-void SR_ISA_REAL(sr_edges_finish)(const sr_edges *edges, const sr_attention_call *call);
+void SR_ISA_REAL(sr_epilogue_finish)(const sr_row_workspace *row_work,
+                                     const sr_attention_call *call);
 
 /* First pass of the backward: d_numerator, d_row_sum and norm_partial from call->o and
  * saved, and the gradients of the output gate. */
-void SR_ISA_REAL(sr_edges_backward_outputs)(const sr_edges *edges, const sr_attention_call *call);
+void SR_ISA_REAL(sr_epilogue_backward)(const sr_row_workspace *row_work,
+                                       const sr_attention_call *call);
 
 /* Writes gradient rows of q, k or v from gradients of what the row functions above returned. */
-void SR_ISA_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld,
-                                               const sr_edges *edges, const sr_attention_call *call,
-                                               sr_rows rows);
-void SR_ISA_REAL(sr_edges_key_rows_backward)(const real *gradient, int64_t ld,
-                                             const sr_edges *edges, const sr_attention_call *call,
-                                             sr_rows rows);
+void SR_ISA_REAL(sr_prologue_query_rows_backward)(const real *gradient, int64_t ld,
+                                                  const sr_row_workspace *row_work,
+                                                  const sr_attention_call *call, sr_rows rows);
+void SR_ISA_REAL(sr_prologue_key_rows_backward)(const real *gradient, int64_t ld,
+                                                const sr_row_workspace *row_work,
+                                                const sr_attention_call *call, sr_rows rows);
 /* also fills value_dot; `value` holds the rows that sr_edges_value_rows gave. */
-void SR_ISA_REAL(sr_edges_value_rows_backward)(const real *gradient, const real *value, int64_t ld,
-                                               const sr_edges *edges, const sr_attention_call *call,
-                                               sr_rows rows);
+void SR_ISA_REAL(sr_prologue_value_rows_backward)(const real *gradient, const real *value,
+                                                  int64_t ld, const sr_row_workspace *row_work,
+                                                  const sr_attention_call *call, sr_rows rows);
 
 /* Last pass: gradients that need all rows or all heads (unit_heads, shared q and k, pooling, gates, value
  * power, decay, what is learned itself). */
-void SR_ISA_REAL(sr_edges_backward_inputs)(const sr_edges *edges, const sr_attention_call *call);
+void SR_ISA_REAL(sr_prologue_backward)(const sr_row_workspace *row_work,
+                                       const sr_attention_call *call);
 
 #endif

@@ -11,7 +11,7 @@
 #include <string.h>
 
 typedef struct inputs_context {
-    const sr_edges *edges;
+    const sr_row_workspace *row_work;
     const sr_attention_call *call;
 } inputs_context;
 
@@ -42,34 +42,34 @@ static void across_backward(srnn_tensor gradient, srnn_tensor x, const real *inv
 
 /* Where a head of a document stands. */
 typedef struct head_place {
-    const sr_edges *edges;
+    const sr_row_workspace *row_work;
     const sr_attention_call *call;
     const srnn_problem *p;
-    const sr_span *span;
+    const sr_document *document;
     int h, heads;
     int64_t base; /* of its first token in arrays (B, Hkv, T) */
 } head_place;
 
 static void value_gate_backward(const head_place *x) {
-    for (int64_t t = 0; t < x->span->length; t++) {
-        double gate = sr_sigmoid(
-            (double)*tensor_row(x->call->in->value_gate, x->span->b, x->h, x->span->start + t));
-        *tensor_row(x->call->gradients->value_gate, x->span->b, x->h, x->span->start + t) =
-            (real)(x->edges->value_dot[x->base + t] * (1.0 - gate));
+    for (int64_t t = 0; t < x->document->length; t++) {
+        double gate = sr_sigmoid((double)*tensor_row(x->call->in->value_gate, x->document->b, x->h,
+                                                     x->document->start + t));
+        *tensor_row(x->call->gradients->value_gate, x->document->b, x->h, x->document->start + t) =
+            (real)(x->row_work->value_dot[x->base + t] * (1.0 - gate));
     }
 }
 
 static void beta_backward(const head_place *x) {
-    for (int64_t t = 0; t < x->span->length; t++) {
-        const double beta = (double)x->edges->beta[x->base + t];
-        *tensor_row(x->call->gradients->write_gate, x->span->b, x->h, x->span->start + t) =
-            (real)(x->edges->d_beta[x->base + t] * beta * (1.0 - beta));
+    for (int64_t t = 0; t < x->document->length; t++) {
+        const double beta = (double)x->row_work->beta[x->base + t];
+        *tensor_row(x->call->gradients->write_gate, x->document->b, x->h, x->document->start + t) =
+            (real)(x->row_work->d_beta[x->base + t] * beta * (1.0 - beta));
     }
 }
 
 /* sum (width) += the gradients of C of token t. */
 static void add_decays(double *sum, const head_place *x, int64_t t, int width) {
-    const double *own = x->edges->d_decay + (x->base + t) * width;
+    const double *own = x->row_work->d_decay + (x->base + t) * width;
     for (int c = 0; c < width; c++)
         sum[c] += own[c];
 }
@@ -89,7 +89,7 @@ static void decay_strip_fill(decay_strip *strip, const head_place *x) {
     const int n = (int)strip->count * strip->width;
     const double factor = a->decay_divisor > 0.0 ? 1.0 / a->decay_divisor : 1.0;
     real numbers[TOKENS];
-    const real *z = tensor_row(in->decay, x->span->b, x->h, x->span->start + strip->from);
+    const real *z = tensor_row(in->decay, x->document->b, x->h, x->document->start + strip->from);
     for (int64_t r = 0; strip->width == 1 && r < strip->count; r++)
         numbers[r] = z[r * in->decay.time];
     z = strip->width == 1 ? numbers : z;
@@ -129,12 +129,12 @@ static void gates_backward(double *d, const head_place *x, const decay_strip *st
             d[c] *= slope[c];
         return;
     }
-    double *partial = x->edges->head_partial + 2 * at;
+    double *partial = x->row_work->head_partial + 2 * at;
     for (int c = 0; c < strip->width; c++) {
         double d_step = d[c] * strip->rate;
         partial[0] += d_step * step[c];
         if (a->value_gate == SRNN_VALUE_GATE_TIME_STEP && step[c] > 0.0)
-            d_step += x->edges->value_dot[at] / step[c];
+            d_step += x->row_work->value_dot[at] / step[c];
         d[c] = d_step * slope[c];
         partial[1] += d[c];
     }
@@ -148,11 +148,11 @@ static void decay_backward(const head_place *x) {
     const size_t bytes = (size_t)strip.width * sizeof(double);
     double later[SR_HEAD_SIZE_MAX] = {0}; /* sums of dC_i over rows i > t, then with t's own */
     double d[SR_HEAD_SIZE_MAX];
-    for (int64_t t = 0; x->edges->head_partial && t < 2 * x->span->length; t++)
-        x->edges->head_partial[2 * x->base + t] = 0.0;
-    for (strip.from = (x->span->length - 1) / tokens * tokens; strip.from >= 0;
+    for (int64_t t = 0; x->row_work->head_partial && t < 2 * x->document->length; t++)
+        x->row_work->head_partial[2 * x->base + t] = 0.0;
+    for (strip.from = (x->document->length - 1) / tokens * tokens; strip.from >= 0;
          strip.from -= tokens) {
-        const int64_t left = x->span->length - strip.from;
+        const int64_t left = x->document->length - strip.from;
         strip.count = left < tokens ? left : tokens;
         decay_strip_fill(&strip, x);
         for (int64_t r = strip.count - 1; r >= 0; r--) {
@@ -164,7 +164,7 @@ static void decay_backward(const head_place *x) {
             gates_backward(d, x, &strip, r);
             if (out.data)
                 for (int c = 0; c < strip.width; c++)
-                    tensor_row(out, x->span->b, x->h, x->span->start + t)[c] = (real)d[c];
+                    tensor_row(out, x->document->b, x->h, x->document->start + t)[c] = (real)d[c];
         }
     }
 }
@@ -199,18 +199,18 @@ static average_row average_row_at(const head_place *x, int64_t t, real *d, const
 
 static void pool_backward(const head_place *x) {
     const srnn_problem *p = x->p;
-    const sr_edges *edges = x->edges;
+    const sr_row_workspace *row_work = x->row_work;
     const srnn_operands *in = x->call->in, *out = x->call->gradients;
     const int wide = p->D > p->Dv ? p->D : p->Dv;
-    const int64_t b = x->span->b;
+    const int64_t b = x->document->b;
     double later_k[SR_HEAD_SIZE_MAX] = {0}, later_v[SR_VALUE_SIZE_MAX] = {0};
     gate_parts g;
-    for (int64_t t = x->span->length - 1; t >= 0; t--) {
-        const int64_t token = x->span->start + t;
+    for (int64_t t = x->document->length - 1; t >= 0; t--) {
+        const int64_t token = x->document->start + t;
         double d_gates[SR_VALUE_SIZE_MAX] = {0};
         gate_parts_of(&g, tensor_row(in->pool_gate, b, x->h, token), wide);
-        average_row k = average_row_at(x, t, edges->d_k, edges->pooled_k, p->D);
-        average_row v = average_row_at(x, t, edges->d_v, edges->pooled_v, p->Dv);
+        average_row k = average_row_at(x, t, row_work->d_k, row_work->pooled_k, p->D);
+        average_row v = average_row_at(x, t, row_work->d_v, row_work->pooled_v, p->Dv);
         k.later = later_k;
         v.later = later_v;
         k.value = tensor_row(in->k, b, sr_shared_head(p, x->h), token);
@@ -231,18 +231,18 @@ static void skip_backward(const head_place *x) {
     const bool conv = p->attention.skip == SRNN_SKIP_CONV;
     const srnn_tensor out = conv ? x->call->gradients->skip : x->call->gradients->v;
     const real *weight = x->call->in->skip_weight;
-    for (int64_t t = 0; out.data && t < x->span->length; t++)
+    for (int64_t t = 0; out.data && t < x->document->length; t++)
         for (int d = 0; d < p->Dv; d++) {
             double sum = 0.0;
             for (int h = x->h * group; h < (x->h + 1) * group; h++) {
-                const int64_t at = sr_row_index(p, p->H, x->span->b, h, x->span->start + t);
+                const int64_t at = sr_row_index(p, p->H, x->document->b, h, x->document->start + t);
                 const double own = conv ? 1.0
                                    : p->attention.skip == SRNN_SKIP_CHANNEL
                                        ? (double)weight[h * p->Dv + d]
                                        : (double)weight[h];
-                sum += own * (double)x->edges->d_skip[at * p->Dv + d];
+                sum += own * (double)x->row_work->d_skip[at * p->Dv + d];
             }
-            real *to = &tensor_row(out, x->span->b, x->h, x->span->start + t)[d];
+            real *to = &tensor_row(out, x->document->b, x->h, x->document->start + t)[d];
             *to = (real)(conv ? sum : (double)*to + sum);
         }
 }
@@ -252,23 +252,23 @@ static void inputs_task(void *context, int64_t task, int worker) {
     const srnn_plan *plan = x->call->plan;
     const srnn_problem *p = &plan->problem;
     const srnn_attention *a = &p->attention;
-    head_place at = {.edges = x->edges,
+    head_place at = {.row_work = x->row_work,
                      .call = x->call,
                      .p = p,
-                     .span = &plan->spans[task / plan->core.Hkv],
+                     .document = &plan->documents[task / plan->core.Hkv],
                      .h = (int)(task % plan->core.Hkv),
                      .heads = plan->core.Hkv};
     (void)worker;
-    at.base = sr_row_index(p, at.heads, at.span->b, at.h, at.span->start);
+    at.base = sr_row_index(p, at.heads, at.document->b, at.h, at.document->start);
     if (sr_operand_used(SR_OPERAND_VALUE_GATE, a) && x->call->gradients->value_gate.data)
         value_gate_backward(&at);
-    if (x->edges->d_beta && x->call->gradients->write_gate.data)
+    if (x->row_work->d_beta && x->call->gradients->write_gate.data)
         beta_backward(&at);
-    if (x->edges->decay && (x->call->gradients->decay.data || x->edges->head_partial))
+    if (x->row_work->decay && (x->call->gradients->decay.data || x->row_work->head_partial))
         decay_backward(&at);
-    if (x->edges->d_v)
+    if (x->row_work->d_v)
         pool_backward(&at);
-    if (x->edges->d_skip)
+    if (x->row_work->d_skip)
         skip_backward(&at);
 }
 
@@ -296,31 +296,31 @@ static void tokens_task(void *context, int64_t task, int worker) {
     (void)worker;
     for (int64_t n = task * TOKENS; n < (task + 1) * TOKENS && n < p->B * p->T; n++) {
         const int64_t b = n / p->T, t = n % p->T;
-        if (x->edges->d_q && out->q.data)
-            sum_shared(out->q, x->edges->d_q, p, p->H, b, t);
-        if (x->edges->d_k && out->k.data)
-            sum_shared(out->k, x->edges->d_k, p, call->plan->core.Hkv, b, t);
-        if (x->edges->q_inverse && out->q.data)
-            across_backward(out->q, call->in->q, x->edges->q_inverse + n * p->D, sr_query_heads(p),
-                            b, t, p->D);
-        if (x->edges->k_inverse && out->k.data)
-            across_backward(out->k, call->in->k, x->edges->k_inverse + n * p->D, p->Hkv, b, t,
+        if (x->row_work->d_q && out->q.data)
+            sum_shared(out->q, x->row_work->d_q, p, p->H, b, t);
+        if (x->row_work->d_k && out->k.data)
+            sum_shared(out->k, x->row_work->d_k, p, call->plan->core.Hkv, b, t);
+        if (x->row_work->q_inverse && out->q.data)
+            across_backward(out->q, call->in->q, x->row_work->q_inverse + n * p->D,
+                            sr_query_heads(p), b, t, p->D);
+        if (x->row_work->k_inverse && out->k.data)
+            across_backward(out->k, call->in->k, x->row_work->k_inverse + n * p->D, p->Hkv, b, t,
                             p->D);
     }
 }
 
 /* ---- what is learned itself ---- */
 
-static void value_power_backward(const sr_edges *edges, const sr_attention_call *call) {
+static void value_power_backward(const sr_row_workspace *row_work, const sr_attention_call *call) {
     const srnn_problem *p = &call->plan->problem;
     const int heads = call->plan->core.Hkv;
     for (int h = 0; h < heads; h++) {
         double sum = 0.0;
-        for (int64_t n = 0; n < call->plan->span_count; n++) {
-            const sr_span *span = &call->plan->spans[n];
-            int64_t base = sr_row_index(p, heads, span->b, h, span->start);
-            for (int64_t t = 0; t < span->length; t++)
-                sum -= edges->value_dot[base + t] * log((double)(t + 1));
+        for (int64_t n = 0; n < call->plan->document_count; n++) {
+            const sr_document *document = &call->plan->documents[n];
+            int64_t base = sr_row_index(p, heads, document->b, h, document->start);
+            for (int64_t t = 0; t < document->length; t++)
+                sum -= row_work->value_dot[base + t] * log((double)(t + 1));
         }
         double c = sr_sigmoid((double)((const real *)call->in->value_power)[h]);
         ((real *)call->gradients->value_power)[h] = (real)(sum * c * (1.0 - c));
@@ -335,7 +335,8 @@ static double partial_sum(const double *partial, int64_t parts, int64_t stride) 
     return sum;
 }
 
-static void norm_parameters_backward(const sr_edges *edges, const sr_attention_call *call) {
+static void norm_parameters_backward(const sr_row_workspace *row_work,
+                                     const sr_attention_call *call) {
     const srnn_problem *p = &call->plan->problem;
     const bool wide = p->attention.norm_width == SRNN_NORM_WIDTH_ROW;
     const int64_t stride = 2 * p->Dv, heads = wide ? p->H : 1;
@@ -343,7 +344,7 @@ static void norm_parameters_backward(const sr_edges *edges, const sr_attention_c
     real *weight = call->gradients->norm_weight, *bias = call->gradients->norm_bias;
     for (int64_t h = 0; h < heads; h++)
         for (int d = 0; d < p->Dv; d++) {
-            const double *own = edges->norm_partial + h * stride + d;
+            const double *own = row_work->norm_partial + h * stride + d;
             if (weight)
                 weight[h * p->Dv + d] = (real)partial_sum(own, parts, heads * stride);
             if (bias && sr_operand_used(SR_OPERAND_NORM_BIAS, &p->attention))
@@ -351,13 +352,13 @@ static void norm_parameters_backward(const sr_edges *edges, const sr_attention_c
         }
 }
 
-static void skip_weight_backward(const sr_edges *edges, const sr_attention_call *call) {
+static void skip_weight_backward(const sr_row_workspace *row_work, const sr_attention_call *call) {
     const srnn_problem *p = &call->plan->problem;
     real *out = call->gradients->skip_weight;
     for (int h = 0; h < p->H; h++) {
         double all = 0.0;
         for (int d = 0; d < p->Dv; d++) {
-            const double sum = partial_sum(edges->skip_partial + (int64_t)h * p->Dv + d, p->B,
+            const double sum = partial_sum(row_work->skip_partial + (int64_t)h * p->Dv + d, p->B,
                                            (int64_t)p->H * p->Dv);
             all += sum;
             if (p->attention.skip == SRNN_SKIP_CHANNEL)
@@ -368,7 +369,8 @@ static void skip_weight_backward(const sr_edges *edges, const sr_attention_call 
     }
 }
 
-static void decay_parameters_backward(const sr_edges *edges, const sr_attention_call *call) {
+static void decay_parameters_backward(const sr_row_workspace *row_work,
+                                      const sr_attention_call *call) {
     const srnn_problem *p = &call->plan->problem;
     const int heads = call->plan->core.Hkv;
     real *const out[2] = {call->gradients->a_log, call->gradients->dt_bias};
@@ -377,7 +379,7 @@ static void decay_parameters_backward(const sr_edges *edges, const sr_attention_
             double sum = 0.0;
             for (int64_t b = 0; b < p->B; b++)
                 sum += partial_sum(
-                    edges->head_partial + 2 * sr_row_index(p, heads, b, h, 0) + which, p->T, 2);
+                    row_work->head_partial + 2 * sr_row_index(p, heads, b, h, 0) + which, p->T, 2);
             if (out[which])
                 out[which][h] = (real)sum;
         }
@@ -395,7 +397,7 @@ static void levels_task(void *context, int64_t task, int worker) {
     for (int64_t b = 0; b < p->B; b++)
         for (int64_t t = 0; t < p->T; t++) {
             const real *z = tensor_row(call->in->level_gate, b, h, t);
-            const double *d = x->edges->d_level + sr_row_index(p, p->H, b, h, t) * p->levels;
+            const double *d = x->row_work->d_level + sr_row_index(p, p->H, b, h, t) * p->levels;
             for (int n = 0; n < p->levels; n++) {
                 const double slope = d[n] * sr_sigmoid((double)scale[n] * (double)z[n]);
                 sums[n] += slope * (double)z[n];
@@ -408,24 +410,26 @@ static void levels_task(void *context, int64_t task, int worker) {
         ((real *)call->gradients->level_scale)[(int64_t)h * p->levels + n] = (real)sums[n];
 }
 
-void SR_ISA_REAL(sr_edges_backward_inputs)(const sr_edges *edges, const sr_attention_call *call) {
+void SR_ISA_REAL(sr_prologue_backward)(const sr_row_workspace *row_work,
+                                       const sr_attention_call *call) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->problem;
     const int heads = plan->core.Hkv;
-    inputs_context context = {edges, call};
-    if (edges->value_dot || edges->d_decay || edges->d_beta || edges->d_v || edges->d_skip)
-        sr_parallel(inputs_task, &context, plan->span_count * heads,
+    inputs_context context = {row_work, call};
+    if (row_work->value_dot || row_work->d_decay || row_work->d_beta || row_work->d_v ||
+        row_work->d_skip)
+        sr_parallel(inputs_task, &context, plan->document_count * heads,
                     sr_workers_worth(100.0 * (double)p->B * p->T * heads, p->threads));
-    if (edges->q_inverse || edges->d_q || edges->d_k)
+    if (row_work->q_inverse || row_work->d_q || row_work->d_k)
         sr_for_tokens(tokens_task, &context, p);
-    if (edges->d_level)
+    if (row_work->d_level)
         sr_parallel(levels_task, &context, p->H, p->threads);
     if (sr_operand_used(SR_OPERAND_VALUE_POWER, &p->attention) && call->gradients->value_power)
-        value_power_backward(edges, call);
-    if (edges->norm_partial)
-        norm_parameters_backward(edges, call);
-    if (edges->skip_partial && call->gradients->skip_weight)
-        skip_weight_backward(edges, call);
-    if (edges->head_partial)
-        decay_parameters_backward(edges, call);
+        value_power_backward(row_work, call);
+    if (row_work->norm_partial)
+        norm_parameters_backward(row_work, call);
+    if (row_work->skip_partial && call->gradients->skip_weight)
+        skip_weight_backward(row_work, call);
+    if (row_work->head_partial)
+        decay_parameters_backward(row_work, call);
 }

@@ -179,12 +179,12 @@ static void feature_row_backward(real *out, const real *gradient, const real *x,
 /* ---- rotation ---- */
 
 /* out = x, each D of its width turned; `sign` -1: turned back. */
-static void turn_row(real *out, const real *x, const real *turn, int D, int width, real sign) {
+static void rope_row(real *out, const real *x, const real *angles, int D, int width, real sign) {
     const int half = D / 2;
     for (int from = 0; from < width; from += D) {
         for (int c = 0; c < half; c++) {
             const real a = x[from + c], b = x[from + c + half];
-            const real cosine = turn[2 * c], sine = sign * turn[2 * c + 1];
+            const real cosine = angles[2 * c], sine = sign * angles[2 * c + 1];
             out[from + c] = a * cosine - b * sine;
             out[from + c + half] = b * cosine + a * sine;
         }
@@ -194,16 +194,17 @@ static void turn_row(real *out, const real *x, const real *turn, int D, int widt
 }
 
 /* What token t of row b of the batch is turned by. */
-static const real *turn_of(const sr_edges *edges, const srnn_plan *plan, int64_t b, int64_t t) {
+static const real *turn_of(const sr_row_workspace *row_work, const srnn_plan *plan, int64_t b,
+                           int64_t t) {
     const srnn_problem *p = &plan->problem;
-    return edges->turn + (t - plan->first[b * p->T + t]) * (p->D / 2) * 2;
+    return row_work->angles + (t - plan->first[b * p->T + t]) * (p->D / 2) * 2;
 }
 
-void SR_ISA_REAL(sr_edges_turn)(real *rows, int64_t ld, const sr_edges *edges,
-                                const sr_attention_call *call, sr_rows which, bool back) {
+void SR_ISA_REAL(sr_prologue_rope)(real *rows, int64_t ld, const sr_row_workspace *row_work,
+                                   const sr_attention_call *call, sr_rows which, bool back) {
     const srnn_plan *plan = call->plan;
     for (int64_t r = 0; r < which.count; r++)
-        turn_row(rows + r * ld, rows + r * ld, turn_of(edges, plan, which.b, which.t + r),
+        rope_row(rows + r * ld, rows + r * ld, turn_of(row_work, plan, which.b, which.t + r),
                  plan->problem.D, plan->core.D, back ? -1 : 1);
 }
 
@@ -212,65 +213,67 @@ static bool turns_first(const srnn_problem *p) {
 }
 
 /* The row itself, or turned in `room` where positions come before features. */
-static const real *placed_row(real *room, const real *x, const sr_edges *edges,
+static const real *placed_row(real *room, const real *x, const sr_row_workspace *row_work,
                               const srnn_plan *plan, int64_t b, int64_t t) {
     const int D = plan->problem.D;
     if (!turns_first(&plan->problem))
         return x;
-    turn_row(room, x, turn_of(edges, plan, b, t), D, D, 1);
+    rope_row(room, x, turn_of(row_work, plan, b, t), D, D, 1);
     return room;
 }
 
 /* ---- rows of queries and keys ---- */
 
-static feature_rule query_rule(const sr_edges *edges, const srnn_problem *p, int64_t b, int64_t t) {
-    return (feature_rule){.feature = p->attention.feature,
-                          .query = true,
-                          .factor = sr_scale_factor(&p->attention, p->D),
-                          .inverse =
-                              edges->q_inverse ? edges->q_inverse + (b * p->T + t) * p->D : NULL,
-                          .D = p->D};
+static feature_rule query_rule(const sr_row_workspace *row_work, const srnn_problem *p, int64_t b,
+                               int64_t t) {
+    return (feature_rule){
+        .feature = p->attention.feature,
+        .query = true,
+        .factor = sr_scale_factor(&p->attention, p->D),
+        .inverse = row_work->q_inverse ? row_work->q_inverse + (b * p->T + t) * p->D : NULL,
+        .D = p->D};
 }
 
-static feature_rule key_rule(const sr_edges *edges, const srnn_problem *p, int64_t b, int64_t t) {
-    return (feature_rule){.feature = p->attention.feature,
-                          .factor = 1.0,
-                          .inverse =
-                              edges->k_inverse ? edges->k_inverse + (b * p->T + t) * p->D : NULL,
-                          .D = p->D};
+static feature_rule key_rule(const sr_row_workspace *row_work, const srnn_problem *p, int64_t b,
+                             int64_t t) {
+    return (feature_rule){
+        .feature = p->attention.feature,
+        .factor = 1.0,
+        .inverse = row_work->k_inverse ? row_work->k_inverse + (b * p->T + t) * p->D : NULL,
+        .D = p->D};
 }
 
-static const real *key_source(const sr_edges *edges, const sr_attention_call *call, int64_t b,
-                              int kv, int64_t t) {
+static const real *key_source(const sr_row_workspace *row_work, const sr_attention_call *call,
+                              int64_t b, int kv, int64_t t) {
     const srnn_problem *p = &call->plan->problem;
-    if (edges->pooled_k)
-        return edges->pooled_k + sr_row_index(p, call->plan->core.Hkv, b, kv, t) * p->D;
+    if (row_work->pooled_k)
+        return row_work->pooled_k + sr_row_index(p, call->plan->core.Hkv, b, kv, t) * p->D;
     return tensor_row(call->in->k, b, sr_shared_head(p, kv), t);
 }
 
-void SR_ISA_REAL(sr_edges_query_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                      const sr_attention_call *call, sr_rows rows) {
+void SR_ISA_REAL(sr_prologue_query_rows)(real *out, int64_t ld, const sr_row_workspace *row_work,
+                                         const sr_attention_call *call, sr_rows rows) {
     const srnn_problem *p = &call->plan->problem;
     const int head = sr_shared_head(p, rows.h);
     real room[SR_HEAD_SIZE_MAX];
-    feature_rule rule = query_rule(edges, p, rows.b, rows.t);
+    feature_rule rule = query_rule(row_work, p, rows.b, rows.t);
     for (int64_t r = 0; r < rows.count; r++) {
         const real *x = tensor_row(call->in->q, rows.b, head, rows.t + r);
-        feature_row(out + r * ld, placed_row(room, x, edges, call->plan, rows.b, rows.t + r),
+        feature_row(out + r * ld, placed_row(room, x, row_work, call->plan, rows.b, rows.t + r),
                     &rule);
         if (rule.inverse)
             rule.inverse += p->D;
     }
 }
 
-void SR_ISA_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                    const sr_attention_call *call, sr_rows rows) {
+void SR_ISA_REAL(sr_prologue_key_rows)(real *out, int64_t ld, const sr_row_workspace *row_work,
+                                       const sr_attention_call *call, sr_rows rows) {
     const srnn_problem *p = &call->plan->problem;
     real room[SR_HEAD_SIZE_MAX];
-    feature_rule rule = key_rule(edges, p, rows.b, rows.t);
+    feature_rule rule = key_rule(row_work, p, rows.b, rows.t);
     for (int64_t r = 0; r < rows.count; r++) {
-        const real *x = key_source(edges, call, rows.b, rows.h, rows.t + r);
-        feature_row(out + r * ld, placed_row(room, x, edges, call->plan, rows.b, rows.t + r),
+        const real *x = key_source(row_work, call, rows.b, rows.h, rows.t + r);
+        feature_row(out + r * ld, placed_row(room, x, row_work, call->plan, rows.b, rows.t + r),
                     &rule);
         if (rule.inverse)
             rule.inverse += p->D;
@@ -279,80 +282,80 @@ void SR_ISA_REAL(sr_edges_key_rows)(real *out, int64_t ld, const sr_edges *edges
 
 /* out = gradient of the row x from that of its feature. */
 static void row_backward(real *out, const real *gradient, const real *x, const feature_rule *rule,
-                         const real *turn) {
+                         const real *angles) {
     real room[SR_HEAD_SIZE_MAX];
-    if (turn)
-        turn_row(room, x, turn, rule->D, rule->D, 1);
-    feature_row_backward(out, gradient, turn ? room : x, rule);
-    if (turn)
-        turn_row(out, out, turn, rule->D, rule->D, -1);
+    if (angles)
+        rope_row(room, x, angles, rule->D, rule->D, 1);
+    feature_row_backward(out, gradient, angles ? room : x, rule);
+    if (angles)
+        rope_row(out, out, angles, rule->D, rule->D, -1);
 }
 
-void SR_ISA_REAL(sr_edges_query_rows_backward)(const real *gradient, int64_t ld,
-                                               const sr_edges *edges, const sr_attention_call *call,
-                                               sr_rows rows) {
+void SR_ISA_REAL(sr_prologue_query_rows_backward)(const real *gradient, int64_t ld,
+                                                  const sr_row_workspace *row_work,
+                                                  const sr_attention_call *call, sr_rows rows) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->problem;
     if (!call->gradients->q.data)
         return;
-    const feature_rule rule = query_rule(edges, p, rows.b, rows.t);
+    const feature_rule rule = query_rule(row_work, p, rows.b, rows.t);
     for (int64_t r = 0; r < rows.count; r++) {
         const int64_t t = rows.t + r;
-        real *out = edges->d_q ? edges->d_q + sr_row_index(p, p->H, rows.b, rows.h, t) * p->D
-                               : tensor_row(call->gradients->q, rows.b, rows.h, t);
+        real *out = row_work->d_q ? row_work->d_q + sr_row_index(p, p->H, rows.b, rows.h, t) * p->D
+                                  : tensor_row(call->gradients->q, rows.b, rows.h, t);
         row_backward(out, gradient + r * ld,
                      tensor_row(call->in->q, rows.b, sr_shared_head(p, rows.h), t), &rule,
-                     turns_first(p) ? turn_of(edges, plan, rows.b, t) : NULL);
+                     turns_first(p) ? turn_of(row_work, plan, rows.b, t) : NULL);
     }
 }
 
-void SR_ISA_REAL(sr_edges_key_rows_backward)(const real *gradient, int64_t ld,
-                                             const sr_edges *edges, const sr_attention_call *call,
-                                             sr_rows rows) {
+void SR_ISA_REAL(sr_prologue_key_rows_backward)(const real *gradient, int64_t ld,
+                                                const sr_row_workspace *row_work,
+                                                const sr_attention_call *call, sr_rows rows) {
     const srnn_plan *plan = call->plan;
     const srnn_problem *p = &plan->problem;
-    if (!call->gradients->k.data && !edges->d_k)
+    if (!call->gradients->k.data && !row_work->d_k)
         return;
-    const feature_rule rule = key_rule(edges, p, rows.b, rows.t);
+    const feature_rule rule = key_rule(row_work, p, rows.b, rows.t);
     for (int64_t r = 0; r < rows.count; r++) {
         const int64_t t = rows.t + r;
-        real *out = edges->d_k
-                        ? edges->d_k + sr_row_index(p, plan->core.Hkv, rows.b, rows.h, t) * p->D
+        real *out = row_work->d_k
+                        ? row_work->d_k + sr_row_index(p, plan->core.Hkv, rows.b, rows.h, t) * p->D
                         : tensor_row(call->gradients->k, rows.b, rows.h, t);
-        row_backward(out, gradient + r * ld, key_source(edges, call, rows.b, rows.h, t), &rule,
-                     turns_first(p) ? turn_of(edges, plan, rows.b, t) : NULL);
+        row_backward(out, gradient + r * ld, key_source(row_work, call, rows.b, rows.h, t), &rule,
+                     turns_first(p) ? turn_of(row_work, plan, rows.b, t) : NULL);
     }
 }
 
 /* ---- values ---- */
 
-void SR_ISA_REAL(sr_edges_value_rows)(real *out, int64_t ld, const sr_edges *edges,
-                                      const sr_attention_call *call, sr_rows rows) {
+void SR_ISA_REAL(sr_prologue_value_rows)(real *out, int64_t ld, const sr_row_workspace *row_work,
+                                         const sr_attention_call *call, sr_rows rows) {
     const srnn_problem *p = &call->plan->problem;
     const int64_t base = sr_row_index(p, call->plan->core.Hkv, rows.b, rows.h, rows.t);
-    const real *factor = edges->value_factor ? edges->value_factor + base : NULL;
+    const real *factor = row_work->value_factor ? row_work->value_factor + base : NULL;
     for (int64_t r = 0; r < rows.count; r++) {
-        const real *v = edges->pooled_v ? edges->pooled_v + (base + r) * p->Dv
-                                        : tensor_row(call->in->v, rows.b, rows.h, rows.t + r);
+        const real *v = row_work->pooled_v ? row_work->pooled_v + (base + r) * p->Dv
+                                           : tensor_row(call->in->v, rows.b, rows.h, rows.t + r);
         const real f = factor ? factor[r] : (real)1;
         for (int d = 0; d < p->Dv; d++)
             out[r * ld + d] = f * v[d];
     }
 }
 
-void SR_ISA_REAL(sr_edges_value_rows_backward)(const real *gradient, const real *value, int64_t ld,
-                                               const sr_edges *edges, const sr_attention_call *call,
-                                               sr_rows rows) {
+void SR_ISA_REAL(sr_prologue_value_rows_backward)(const real *gradient, const real *value,
+                                                  int64_t ld, const sr_row_workspace *row_work,
+                                                  const sr_attention_call *call, sr_rows rows) {
     const srnn_problem *p = &call->plan->problem;
     const int64_t base = sr_row_index(p, call->plan->core.Hkv, rows.b, rows.h, rows.t);
     for (int64_t r = 0; r < rows.count; r++) {
-        if (edges->value_dot)
-            edges->value_dot[base + r] = row_dot(gradient + r * ld, value + r * ld, p->Dv);
-        if (!call->gradients->v.data && !edges->d_v)
+        if (row_work->value_dot)
+            row_work->value_dot[base + r] = row_dot(gradient + r * ld, value + r * ld, p->Dv);
+        if (!call->gradients->v.data && !row_work->d_v)
             continue;
-        const real f = edges->value_factor ? edges->value_factor[base + r] : (real)1;
-        real *out = edges->d_v ? edges->d_v + (base + r) * p->Dv
-                               : tensor_row(call->gradients->v, rows.b, rows.h, rows.t + r);
+        const real f = row_work->value_factor ? row_work->value_factor[base + r] : (real)1;
+        real *out = row_work->d_v ? row_work->d_v + (base + r) * p->Dv
+                                  : tensor_row(call->gradients->v, rows.b, rows.h, rows.t + r);
         for (int d = 0; d < p->Dv; d++)
             out[d] = f * gradient[r * ld + d];
     }

@@ -33,12 +33,12 @@ static bool decays(const srnn_problem *p) {
     return sr_operand_used(SR_OPERAND_DECAY, &p->attention);
 }
 
-static size_t fixed_bytes(const srnn_problem *p, int64_t capacity) {
+static size_t recurrent_bytes(const srnn_problem *p, int64_t capacity) {
     (void)capacity;
     return chunked_state_bytes(p) * (size_t)heads_of(p);
 }
 
-static size_t fixed_plain_bytes(const srnn_problem *p, int64_t position) {
+static size_t recurrent_plain_bytes(const srnn_problem *p, int64_t position) {
     (void)position;
     const feature_basis basis = feature_basis_place(&p->attention, p->D, &(sr_layout){0});
     const size_t numbers =
@@ -53,7 +53,7 @@ static running_state state_at(char *memory, const srnn_problem *p, int64_t head,
     return running_state_place(p, &basis, &layout);
 }
 
-static srnn_status fixed_to_plain(char *plain, const sr_state_memory *from) {
+static srnn_status recurrent_to_plain(char *plain, const sr_state_memory *from) {
     const srnn_problem *p = &from->plan->core;
     for (int64_t head = 0, rows; head < heads_of(p); head++) {
         running_state state = state_at(from->memory, p, head, &rows);
@@ -67,7 +67,7 @@ static srnn_status fixed_to_plain(char *plain, const sr_state_memory *from) {
     return SRNN_OK;
 }
 
-static srnn_status fixed_from_plain(const sr_state_memory *to, const char *plain) {
+static srnn_status recurrent_from_plain(const sr_state_memory *to, const char *plain) {
     const srnn_problem *p = &to->plan->core;
     for (int64_t head = 0, rows; head < heads_of(p); head++) {
         running_state state = state_at(to->memory, p, head, &rows);
@@ -81,16 +81,16 @@ static srnn_status fixed_from_plain(const sr_state_memory *to, const char *plain
     return SRNN_OK;
 }
 
-const sr_state_kernel SR_ISA_REAL(sr_state_fixed) = {
+const sr_state_kernel SR_ISA_REAL(sr_state_recurrent) = {
     .dtype = SR_REAL_DTYPE,
-    .fixed = true,
-    .computes = SR_CPU_SERIES SR_CPU_PLAIN_PAIRS SR_CPU_EDGES,
-    .bytes = fixed_bytes,
+    .recurrent = true,
+    .computes = SR_CPU_SERIES SR_CPU_PLAIN_PAIRS SR_CPU_ROWS,
+    .bytes = recurrent_bytes,
     .scratch = chunked_forward_scratch,
     .feed = chunked_feed,
-    .plain_bytes = fixed_plain_bytes,
-    .to_plain = fixed_to_plain,
-    .from_plain = fixed_from_plain,
+    .plain_bytes = recurrent_plain_bytes,
+    .to_plain = recurrent_to_plain,
+    .from_plain = recurrent_from_plain,
 };
 
 /* ---- fixed size, of linear scores: as above, of every level, and C of the last token ---- */
@@ -147,7 +147,7 @@ static srnn_status linear_from_plain(const sr_state_memory *to, const char *plai
 
 const sr_state_kernel SR_ISA_REAL(sr_state_linear) = {
     .dtype = SR_REAL_DTYPE,
-    .fixed = true,
+    .recurrent = true,
     .computes = SR_CPU_LINEAR,
     .bytes = linear_bytes,
     .scratch = linear_forward_scratch,
@@ -159,66 +159,66 @@ const sr_state_kernel SR_ISA_REAL(sr_state_linear) = {
 
 /* ---- keys and values ---- */
 
-static size_t kept_bytes(const srnn_problem *p, int64_t capacity) {
+static size_t kv_cache_bytes(const srnn_problem *p, int64_t capacity) {
     sr_layout layout = {0};
     for (int64_t head = 0; head < heads_of(p); head++)
-        kept_head_place(p, capacity, &layout);
+        kv_cache_head_place(p, capacity, &layout);
     return layout.used;
 }
 
-static size_t kept_plain_bytes(const srnn_problem *p, int64_t position) {
+static size_t kv_cache_plain_bytes(const srnn_problem *p, int64_t position) {
     size_t token = (size_t)(p->D + p->Dv) * sizeof(real) + (decays(p) ? sizeof(double) : 0);
     return (size_t)heads_of(p) * (size_t)position * token;
 }
 
-static srnn_status kept_to_plain(char *plain, const sr_state_memory *from) {
+static srnn_status kv_cache_to_plain(char *plain, const sr_state_memory *from) {
     const srnn_problem *p = &from->plan->core;
     const int64_t position = from->position;
     sr_layout layout = {.base = from->memory};
     int64_t stride = row_stride(TILE);
     for (int64_t head = 0; head < heads_of(p); head++) {
-        packed_head kept = kept_head_place(p, from->capacity, &layout);
+        packed_head cache = kv_cache_head_place(p, from->capacity, &layout);
         for (int64_t t = 0; t < position; t++)
             for (int64_t d = 0; d < p->D; d++)
-                plain =
-                    put(plain, kept.keys + (t / TILE * p->D + d) * stride + t % TILE, sizeof(real));
+                plain = put(plain, cache.keys + (t / TILE * p->D + d) * stride + t % TILE,
+                            sizeof(real));
         for (int64_t t = 0; t < position; t++)
-            plain = put(plain, kept.values + t * row_stride(p->Dv), (size_t)p->Dv * sizeof(real));
-        if (kept.decay)
-            plain = put(plain, kept.decay, (size_t)position * sizeof(double));
+            plain = put(plain, cache.values + t * row_stride(p->Dv), (size_t)p->Dv * sizeof(real));
+        if (cache.decay)
+            plain = put(plain, cache.decay, (size_t)position * sizeof(double));
     }
     return SRNN_OK;
 }
 
-static srnn_status kept_from_plain(const sr_state_memory *to, const char *plain) {
+static srnn_status kv_cache_from_plain(const sr_state_memory *to, const char *plain) {
     const srnn_problem *p = &to->plan->core;
     const int64_t position = to->position;
     sr_layout layout = {.base = to->memory};
     for (int64_t head = 0; head < heads_of(p); head++) {
-        packed_head kept = kept_head_place(p, to->capacity, &layout);
+        packed_head cache = kv_cache_head_place(p, to->capacity, &layout);
         for (int64_t t = 0; t < position; t++) {
             _Alignas(64) real row[SR_HEAD_SIZE_MAX]; /* its norm is taken in vectors */
             plain = get(row, plain, (size_t)p->D * sizeof(real));
-            packed_head_keep_keys(&kept, p, row, p->D, t, 1);
+            packed_head_keep_keys(&cache, p, row, p->D, t, 1);
         }
         for (int64_t t = 0; t < position; t++)
-            plain = get(kept.values + t * row_stride(p->Dv), plain, (size_t)p->Dv * sizeof(real));
-        if (kept.decay)
-            plain = get(kept.decay, plain, (size_t)position * sizeof(double));
+            plain = get(cache.values + t * row_stride(p->Dv), plain, (size_t)p->Dv * sizeof(real));
+        if (cache.decay)
+            plain = get(cache.decay, plain, (size_t)position * sizeof(double));
     }
     return SRNN_OK;
 }
 
-const sr_state_kernel SR_ISA_REAL(sr_state_kept) = {
+const sr_state_kernel SR_ISA_REAL(sr_state_kv_cache) = {
     .dtype = SR_REAL_DTYPE,
-    .fixed = false,
-    .computes = SR_CPU_SCORES SR_CPU_PLAIN_PAIRS SR_CPU_EDGES,
-    .bytes = kept_bytes,
+    .recurrent = false,
+    .computes = SR_CPU_SCORES SR_CPU_PLAIN_PAIRS SR_CPU_ROWS,
+    .bytes = kv_cache_bytes,
     .scratch = flash_feed_scratch,
     .feed = flash_feed,
-    .plain_bytes = kept_plain_bytes,
-    .to_plain = kept_to_plain,
-    .from_plain = kept_from_plain,
+    .plain_bytes = kv_cache_plain_bytes,
+    .to_plain = kv_cache_to_plain,
+    .from_plain = kv_cache_from_plain,
 };
 
 /* ---- keys and values for the generic feed: per kv head keys, turned keys if there are any, values, then decay,
@@ -232,14 +232,14 @@ typedef struct entry_part {
 
 enum { ENTRY_PARTS = 6 };
 
-static void list_parts(entry_part parts[ENTRY_PARTS], const kept_rows *rows,
+static void list_parts(entry_part parts[ENTRY_PARTS], const kv_cache_rows *rows,
                        const srnn_problem *p) {
     const size_t key = (size_t)p->D * sizeof(real), value = (size_t)p->Dv;
     const size_t delta = p->attention.write == SRNN_WRITE_DELTA;
-    const bool turned = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
+    const bool rotated = p->attention.position == SRNN_POSITION_ROPE_FEATURES;
     const entry_part all[ENTRY_PARTS] = {
         {rows->keys, key},
-        {rows->turned, turned ? key : 0},
+        {rows->rotated, rotated ? key : 0},
         {rows->values, value * sizeof(real)},
         {rows->decay, (size_t)linear_decays(p) * sizeof(double)},
         {rows->beta, delta * sizeof(real)},
@@ -250,26 +250,26 @@ static void list_parts(entry_part parts[ENTRY_PARTS], const kept_rows *rows,
 
 static size_t rows_bytes(const srnn_problem *p, int64_t capacity) {
     sr_layout layout = {0};
-    SR_ISA_REAL(sr_kept_place)(p, capacity, &layout);
+    SR_ISA_REAL(sr_kv_cache_place)(p, capacity, &layout);
     return layout.used * (size_t)heads_of(p);
 }
 
 static size_t rows_plain_bytes(const srnn_problem *p, int64_t position) {
     entry_part parts[ENTRY_PARTS];
     size_t entry = 0;
-    list_parts(parts, &(kept_rows){0}, p);
+    list_parts(parts, &(kv_cache_rows){0}, p);
     for (int n = 0; n < ENTRY_PARTS; n++)
         entry += parts[n].bytes;
-    return (size_t)heads_of(p) * (size_t)SR_ISA_REAL(sr_kept_entries)(p, position) * entry;
+    return (size_t)heads_of(p) * (size_t)SR_ISA_REAL(sr_kv_cache_entries)(p, position) * entry;
 }
 
 /* Calls for each part of each head, in order. */
 static void copy_rows(const sr_state_memory *state, char *out, const char *in) {
     const srnn_problem *p = &state->plan->core;
-    const size_t entries = (size_t)SR_ISA_REAL(sr_kept_entries)(p, state->position);
+    const size_t entries = (size_t)SR_ISA_REAL(sr_kv_cache_entries)(p, state->position);
     sr_layout layout = {.base = state->memory};
     for (int64_t head = 0; head < heads_of(p); head++) {
-        const kept_rows rows = SR_ISA_REAL(sr_kept_place)(p, state->capacity, &layout);
+        const kv_cache_rows rows = SR_ISA_REAL(sr_kv_cache_place)(p, state->capacity, &layout);
         entry_part parts[ENTRY_PARTS];
         list_parts(parts, &rows, p);
         for (int n = 0; n < ENTRY_PARTS; n++) {
@@ -293,11 +293,11 @@ static srnn_status rows_from_plain(const sr_state_memory *to, const char *plain)
 
 const sr_state_kernel SR_ISA_REAL(sr_state_rows) = {
     .dtype = SR_REAL_DTYPE,
-    .fixed = false,
+    .recurrent = false,
     .computes = SR_CPU_EVERYTHING,
     .bytes = rows_bytes,
-    .scratch = kept_feed_scratch,
-    .feed = kept_feed,
+    .scratch = kv_cache_feed_scratch,
+    .feed = kv_cache_feed,
     .plain_bytes = rows_plain_bytes,
     .to_plain = rows_to_plain,
     .from_plain = rows_from_plain,

@@ -163,8 +163,8 @@ static inline void packed_head_keep_keys(const packed_head *head, const srnn_pro
 }
 
 /* A head that a state keeps: room for `capacity` tokens, decay included. */
-static inline packed_head kept_head_place(const srnn_problem *p, int64_t capacity,
-                                          sr_layout *layout) {
+static inline packed_head kv_cache_head_place(const srnn_problem *p, int64_t capacity,
+                                              sr_layout *layout) {
     packed_head head = packed_head_place(p, capacity, layout);
     if (sr_operand_used(SR_OPERAND_DECAY, &p->attention))
         head.decay = sr_layout_take(layout, (size_t)capacity, sizeof *head.decay);

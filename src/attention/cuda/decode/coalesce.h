@@ -18,12 +18,12 @@ struct sr_attention_coalescer_kind {
     /* A feed of one token that needs no kernel before it; false: the caller launches it. */
     bool (*add_attention)(sr_cuda_coalescer *coalescer, const srnn_device *device,
                           const sr_attention_view<sr_bf16> &call,
-                          const sr_kept_memory<sr_bf16> &memory);
+                          const sr_kv_cache<sr_bf16> &memory);
 };
 
 /* False: the device does not coalesce now, or does not support this call. */
 inline bool sr_coalesce_attention(const srnn_device *device, const sr_attention_view<sr_bf16> &call,
-                                  const sr_kept_memory<sr_bf16> &memory) {
+                                  const sr_kv_cache<sr_bf16> &memory) {
     sr_cuda_coalescer *const coalescer = sr_cuda_coalescer_open(device);
     const sr_cuda_coalescer_kind *const kind = sr_cuda_coalescer_installed(device);
     return coalescer && ((const sr_attention_coalescer_kind *)kind)

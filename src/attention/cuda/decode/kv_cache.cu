@@ -29,9 +29,9 @@ template <int WIDTH> struct shape {
 };
 
 template <class N>
-static sr_kept_memory<N> memory_place(const srnn_problem *p, int64_t capacity, sr_layout *layout) {
+static sr_kv_cache<N> memory_place(const srnn_problem *p, int64_t capacity, sr_layout *layout) {
     const size_t tokens = (size_t)p->B * (size_t)p->Hkv * (size_t)capacity;
-    sr_kept_memory<N> memory = {};
+    sr_kv_cache<N> memory = {};
     memory.keys = (N *)sr_layout_take(layout, tokens * (size_t)p->D, sizeof(N));
     memory.values = (N *)sr_layout_take(layout, tokens * (size_t)p->Dv, sizeof(N));
     if (p->attention.decay == SRNN_DECAY_LEARNED)
@@ -49,7 +49,7 @@ static sr_kept_memory<N> memory_place(const srnn_problem *p, int64_t capacity, s
  * launched after it on the same stream. */
 template <class N>
 __global__ void append_tokens(const __grid_constant__ sr_attention_view<N> call,
-                              const sr_kept_memory<N> memory) {
+                              const sr_kv_cache<N> memory) {
     const int width = call.D + call.Dv;
     const int64_t n = (int64_t)blockIdx.x * APPEND_THREADS + threadIdx.x;
     if (n >= (int64_t)call.B * call.Hkv * call.T * width)
@@ -96,7 +96,7 @@ SR_DEVICE void warp_load(sr_float_tile<WIDTH> &tile, const N *rows, int columns,
  * sum, running maximum) to the workspace; finish_rows combines them. */
 template <class N, int WIDTH>
 __global__ void __launch_bounds__(shape<WIDTH>::threads, 1)
-    attend_kept(const __grid_constant__ sr_attention_view<N> call, const sr_kept_memory<N> memory,
+    attend_kept(const __grid_constant__ sr_attention_view<N> call, const sr_kv_cache<N> memory,
                 const sr_partials partials, int64_t stretch) {
     using Row = sr_warp_row<WIDTH>;
     SR_SHARED(attend_memory<WIDTH>, shared);
@@ -188,7 +188,7 @@ template <class N> static size_t scratch_bytes(const srnn_plan *plan) {
 }
 
 template <class N, int WIDTH>
-static srnn_status attend(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
+static srnn_status attend(const sr_attention_view<N> &call, const sr_kv_cache<N> &memory,
                           const sr_partials &partials, int stretches, cudaStream_t stream) {
     const int64_t keys = shape<WIDTH>::keys;
     const int64_t blocks = (memory.capacity + keys - 1) / keys;
@@ -203,7 +203,7 @@ static srnn_status attend(const sr_attention_view<N> &call, const sr_kept_memory
 
 /* RoPE of a single token is applied as it is read, unless features are computed from it first;
  * small batches go into the decode queue, whose GEMMs apply RoPE. */
-static bool turns(const srnn_problem *p, int T) {
+static bool applies_rope(const srnn_problem *p, int T) {
     return T == 1 && p->B > SR_DECODE_ROWS && p->attention.feature == SRNN_FEATURE_IDENTITY;
 }
 
@@ -214,7 +214,7 @@ static srnn_status feed(const sr_attention_call *wanted, char *memory_bytes, int
     sr_layout layout = {(char *)wanted->plan->scratch, 0}, memory_layout = {memory_bytes, 0};
     sr_attention_view<N> call = sr_attention_forward_view<N>(wanted, &layout);
     sr_partials partials = sr_partials_place(p, partials_most(p), &layout);
-    const sr_kept_memory<N> memory = memory_place<N>(p, capacity, &memory_layout);
+    const sr_kv_cache<N> memory = memory_place<N>(p, capacity, &memory_layout);
     const int stretches = stretches_of(p, capacity, warps_of(p));
     const int64_t numbers = (int64_t)p->B * p->Hkv * p->T * (p->D + p->Dv);
     partials.parts = stretches * warps_of(p);
@@ -225,7 +225,7 @@ static srnn_status feed(const sr_attention_call *wanted, char *memory_bytes, int
     cudaStream_t stream = sr_cuda_stream(wanted->plan->device);
     SR_TRY(sr_attention_prepare(call, stream));
     if (p->T == 1)
-        return sr_attend_one(call, memory, partials, wanted->turn, wanted->plan->device);
+        return sr_attend_one(call, memory, partials, wanted->rope, wanted->plan->device);
     SR_CUDA(sr_launch(append_tokens<N>,
                       dim3((unsigned)((numbers + APPEND_THREADS - 1) / APPEND_THREADS)),
                       dim3(APPEND_THREADS), 0, stream, call, memory));
@@ -271,11 +271,11 @@ static srnn_status start_move(T *to, const T *from, const sr_state_memory *large
 
 /* Copies keys, values and decay of a full KV cache to the `larger` one. */
 template <class N>
-static srnn_status move_kept(const sr_state_memory *larger, const sr_state_memory *state) {
+static srnn_status move_kv_cache(const sr_state_memory *larger, const sr_state_memory *state) {
     const srnn_problem *p = &state->plan->problem;
     sr_layout from_layout = {state->memory, 0}, to_layout = {larger->memory, 0};
-    const sr_kept_memory<N> from = memory_place<N>(p, state->capacity, &from_layout);
-    const sr_kept_memory<N> to = memory_place<N>(p, larger->capacity, &to_layout);
+    const sr_kv_cache<N> from = memory_place<N>(p, state->capacity, &from_layout);
+    const sr_kv_cache<N> to = memory_place<N>(p, larger->capacity, &to_layout);
     SR_TRY(start_move<N>(to.keys, from.keys, larger, state, p->D));
     SR_TRY(start_move<N>(to.values, from.values, larger, state, p->Dv));
     return from.decay ? start_move<double>(to.decay, from.decay, larger, state, 1) : SRNN_OK;
@@ -296,16 +296,16 @@ template <class N> static size_t plain_bytes(const srnn_problem *p, int64_t posi
 }
 
 /* The arrays of a head's KV cache in the order of the plain form. */
-struct kept_piece {
+struct kv_cache_piece {
     char *memory;
     size_t bytes;
 };
 
 template <class N>
-static kept_piece piece_of(const sr_state_memory *state, int64_t head, int which) {
+static kv_cache_piece piece_of(const sr_state_memory *state, int64_t head, int which) {
     const srnn_problem *p = &state->plan->problem;
     sr_layout layout = {state->memory, 0};
-    const sr_kept_memory<N> memory = memory_place<N>(p, state->capacity, &layout);
+    const sr_kv_cache<N> memory = memory_place<N>(p, state->capacity, &layout);
     const int64_t first = head * state->capacity, tokens = state->position;
     switch (which) {
     case 0:
@@ -322,7 +322,7 @@ enum { PIECES = 3 };
 template <class N> static srnn_status to_plain(char *plain, const sr_state_memory *state) {
     const srnn_problem *p = &state->plan->problem;
     for (int64_t n = 0; n < (int64_t)p->B * p->Hkv * PIECES; n++) {
-        const kept_piece piece = piece_of<N>(state, n / PIECES, (int)(n % PIECES));
+        const kv_cache_piece piece = piece_of<N>(state, n / PIECES, (int)(n % PIECES));
         if (piece.bytes > 0)
             SR_TRY(sr_device_copy_out(state->plan->device, plain, piece.memory, piece.bytes));
         plain += piece.bytes;
@@ -333,7 +333,7 @@ template <class N> static srnn_status to_plain(char *plain, const sr_state_memor
 template <class N> static srnn_status from_plain(const sr_state_memory *state, const char *plain) {
     const srnn_problem *p = &state->plan->problem;
     for (int64_t n = 0; n < (int64_t)p->B * p->Hkv * PIECES; n++) {
-        const kept_piece piece = piece_of<N>(state, n / PIECES, (int)(n % PIECES));
+        const kv_cache_piece piece = piece_of<N>(state, n / PIECES, (int)(n % PIECES));
         if (piece.bytes > 0)
             SR_TRY(sr_device_copy_in(state->plan->device, piece.memory, plain, piece.bytes));
         plain += piece.bytes;
@@ -341,7 +341,7 @@ template <class N> static srnn_status from_plain(const sr_state_memory *state, c
     return srnn_device_wait(state->plan->device); /* the caller may free the plain numbers */
 }
 
-const sr_state_kernel sr_cuda_state_kept_f32 = {
+const sr_state_kernel sr_cuda_state_kv_cache_f32 = {
     SRNN_F32,
     false,
     SR_CUDA_KV_CACHE,
@@ -351,10 +351,10 @@ const sr_state_kernel sr_cuda_state_kept_f32 = {
     plain_bytes<float>,
     to_plain<float>,
     from_plain<float>,
-    move_kept<float>,
-    turns,
+    move_kv_cache<float>,
+    applies_rope,
 };
-const sr_state_kernel sr_cuda_state_kept_bf16 = {
+const sr_state_kernel sr_cuda_state_kv_cache_bf16 = {
     SRNN_BF16,
     false,
     SR_CUDA_KV_CACHE,
@@ -364,6 +364,6 @@ const sr_state_kernel sr_cuda_state_kept_bf16 = {
     plain_bytes<sr_bf16>,
     to_plain<sr_bf16>,
     from_plain<sr_bf16>,
-    move_kept<sr_bf16>,
-    turns,
+    move_kv_cache<sr_bf16>,
+    applies_rope,
 };

@@ -26,7 +26,7 @@ SR_DEVICE float load_shared_by_blocks(const float *from) {
 /* One warp: writes this block's sums to the workspace; the last block of the row to arrive gets the
  * sums of all of them, and true. */
 template <class N, int WIDTH>
-SR_DEVICE bool share_sums(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
+SR_DEVICE bool share_sums(const sr_attention_view<N> &call, const sr_kv_cache<N> &memory,
                           const sr_partials &partials, const one_place &at, int shares,
                           key_sums<sr_warp_row<WIDTH>::count> &sums) {
     using Row = sr_warp_row<WIDTH>;
@@ -75,7 +75,7 @@ template <class N> SR_DEVICE N turned_number(const N *x, const float *angles, in
     const int partner = first ? c + half : c - half, angle = first ? c : c - half;
     const float sine = angles[half + angle];
     return from_float<N>(
-        turned(to_float(x[c]), to_float(x[partner]), angles[angle], first ? -sine : sine));
+        rotated(to_float(x[c]), to_float(x[partner]), angles[angle], first ? -sine : sine));
 }
 
 /* By all threads of the block: applies RoPE to q and k, into shared memory, from which they are
@@ -103,8 +103,8 @@ SR_DEVICE void turn_token(turned_token<N, WIDTH> &to, one_token<N> &token, const
  * ends. */
 template <class N, int WIDTH, int WARPS, bool EXPONENTIAL>
 __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 8)
-    attend_one(const __grid_constant__ sr_attention_view<N> call, const sr_kept_memory<N> memory,
-               const sr_partials partials, const sr_turn turn, bool recorded) {
+    attend_one(const __grid_constant__ sr_attention_view<N> call, const sr_kv_cache<N> memory,
+               const sr_partials partials, const sr_rope_angles rope, bool recorded) {
     using Whole = sr_warp_row<WIDTH>;
     __shared__ one_memory<WIDTH, WARPS> shared;
     __shared__ turned_token<N, WIDTH> turned_here;
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 
         wait_for_previous();
     at.position = (int)call.position();
     const float *const angles =
-        turn.table ? turn.table + (int64_t)turn.positions[at.b] * call.D : nullptr;
+        rope.table ? rope.table + (int64_t)rope.positions[at.b] * call.D : nullptr;
     const one_share<WIDTH, WARPS> share(at.position, (int)blockIdx.y, (int)gridDim.y);
     const bool busy = (int)blockIdx.y < share.shares;
     key_round<N> round;
@@ -160,49 +160,49 @@ __global__ void __launch_bounds__(WARPS *SR_WARP, WARPS == WARPS_FEW_ROWS ? 2 : 
 }
 
 template <class N, int WIDTH, int WARPS, bool EXPONENTIAL>
-static srnn_status start(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
-                         const sr_partials &partials, const sr_turn &turn,
+static srnn_status start(const sr_attention_view<N> &call, const sr_kv_cache<N> &memory,
+                         const sr_partials &partials, const sr_rope_angles &rope,
                          const srnn_device *device) {
     const bool early = sr_cuda_facts(device)->capability_major >= 9;
     SR_CUDA(sr_launch_early(early, attend_one<N, WIDTH, WARPS, EXPONENTIAL>,
                             dim3((unsigned)(call.B * call.H), (unsigned)partials.parts),
                             dim3(WARPS * SR_WARP), 0, sr_cuda_stream(device), call, memory,
-                            partials, turn, sr_cuda_coalesces_graph(device)));
+                            partials, rope, sr_cuda_coalesces_graph(device)));
     return SRNN_OK;
 }
 
 template <class N, int WARPS, bool EXPONENTIAL>
-static srnn_status start_width(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
-                               const sr_partials &partials, const sr_turn &turn,
+static srnn_status start_width(const sr_attention_view<N> &call, const sr_kv_cache<N> &memory,
+                               const sr_partials &partials, const sr_rope_angles &rope,
                                const srnn_device *device) {
     const int width = max(call.D, call.Dv);
     if (width <= 64)
-        return start<N, 64, WARPS, EXPONENTIAL>(call, memory, partials, turn, device);
+        return start<N, 64, WARPS, EXPONENTIAL>(call, memory, partials, rope, device);
     if (width <= 128)
-        return start<N, 128, WARPS, EXPONENTIAL>(call, memory, partials, turn, device);
-    return start<N, 256, WARPS, EXPONENTIAL>(call, memory, partials, turn, device);
+        return start<N, 128, WARPS, EXPONENTIAL>(call, memory, partials, rope, device);
+    return start<N, 256, WARPS, EXPONENTIAL>(call, memory, partials, rope, device);
 }
 
 template <class N, int WARPS>
-static srnn_status start_rule(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
-                              const sr_partials &partials, const sr_turn &turn,
+static srnn_status start_rule(const sr_attention_view<N> &call, const sr_kv_cache<N> &memory,
+                              const sr_partials &partials, const sr_rope_angles &rope,
                               const srnn_device *device) {
     if (sr_is_exponential(call.score, memory))
-        return start_width<N, WARPS, true>(call, memory, partials, turn, device);
-    return start_width<N, WARPS, false>(call, memory, partials, turn, device);
+        return start_width<N, WARPS, true>(call, memory, partials, rope, device);
+    return start_width<N, WARPS, false>(call, memory, partials, rope, device);
 }
 
 template <class N>
-srnn_status sr_attend_one(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
-                          sr_partials partials, const sr_turn &turn, const srnn_device *device) {
+srnn_status sr_attend_one(const sr_attention_view<N> &call, const sr_kv_cache<N> &memory,
+                          sr_partials partials, const sr_rope_angles &rope,
+                          const srnn_device *device) {
     const int rows = call.B * call.H;
     partials.parts = min(max(BLOCKS_WANTED / rows, 1), (int)SR_ONE_PARTS);
-    return rows < MANY_ROWS ? start_rule<N, WARPS_FEW_ROWS>(call, memory, partials, turn, device)
-                            : start_rule<N, WARPS_MANY_ROWS>(call, memory, partials, turn, device);
+    return rows < MANY_ROWS ? start_rule<N, WARPS_FEW_ROWS>(call, memory, partials, rope, device)
+                            : start_rule<N, WARPS_MANY_ROWS>(call, memory, partials, rope, device);
 }
 
-template srnn_status sr_attend_one(const sr_attention_view<float> &, const sr_kept_memory<float> &,
-                                   sr_partials, const sr_turn &, const srnn_device *);
-template srnn_status sr_attend_one(const sr_attention_view<sr_bf16> &,
-                                   const sr_kept_memory<sr_bf16> &, sr_partials, const sr_turn &,
-                                   const srnn_device *);
+template srnn_status sr_attend_one(const sr_attention_view<float> &, const sr_kv_cache<float> &,
+                                   sr_partials, const sr_rope_angles &, const srnn_device *);
+template srnn_status sr_attend_one(const sr_attention_view<sr_bf16> &, const sr_kv_cache<sr_bf16> &,
+                                   sr_partials, const sr_rope_angles &, const srnn_device *);

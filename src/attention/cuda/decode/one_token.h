@@ -128,7 +128,7 @@ struct one_place {
 };
 
 template <class N>
-SR_DEVICE one_place place_of(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
+SR_DEVICE one_place place_of(const sr_attention_view<N> &call, const sr_kv_cache<N> &memory,
                              int row) {
     one_place at = {};
     at.row = row;
@@ -171,7 +171,7 @@ template <int WIDTH, int WARPS> struct one_share {
  * program, which is slow to run through even where no branch is taken. */
 template <class N, bool WHOLE, bool EXPONENTIAL> struct one_feed {
     const sr_attention_view<N> &call;
-    const sr_kept_memory<N> &memory;
+    const sr_kv_cache<N> &memory;
     one_place at;
     one_token<N> token;
 };

@@ -89,16 +89,16 @@ SR_DEVICE float feature_of(const feature_table &table, int64_t m, const float *x
 
 /* ---- memory ---- */
 
-struct fixed_memory {
+struct recurrent_memory {
     float *numbers;    /* (B Hkv, features (Dv + 1 or Dv)) */
     double *reference; /* (B Hkv): C of the last token, with decay */
     int64_t head;      /* numbers of one */
 };
 
-static fixed_memory memory_place(const srnn_problem *p, sr_layout *layout) {
+static recurrent_memory memory_place(const srnn_problem *p, sr_layout *layout) {
     const size_t heads = (size_t)p->B * (size_t)p->Hkv;
     const size_t head = srnn_attention_state_numbers(&p->attention, p->D, p->Dv);
-    fixed_memory memory = {};
+    recurrent_memory memory = {};
     memory.numbers = (float *)sr_layout_take(layout, heads * head, sizeof(float));
     memory.reference = (double *)sr_layout_take(layout, heads, sizeof(double));
     memory.head = (int64_t)head;
@@ -121,7 +121,7 @@ struct step_memory {
 template <class N>
 __global__ void __launch_bounds__(THREADS, 1)
     feed_tokens(const __grid_constant__ sr_attention_view<N> call, const feature_table table,
-                const fixed_memory memory, const sr_partials partials) {
+                const recurrent_memory memory, const sr_partials partials) {
     SR_SHARED(step_memory, shared);
     const int head = (int)blockIdx.x, b = head / call.Hkv, kv = head % call.Hkv;
     const int own = (int)threadIdx.x % COLUMNS, lane = (int)threadIdx.x / COLUMNS;
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(THREADS, 1)
  * of its own after all blocks have read the old one. */
 template <class N>
 __global__ void set_references(const __grid_constant__ sr_attention_view<N> call,
-                               const fixed_memory memory) {
+                               const recurrent_memory memory) {
     const int head = (int)(blockIdx.x * THREADS + threadIdx.x);
     if (head < call.B * call.Hkv)
         memory.reference[head] = call.scratch.decay[(int64_t)head * call.T + call.T - 1];
@@ -225,7 +225,7 @@ static srnn_status feed(const sr_attention_call *wanted, char *bytes, int64_t ca
     sr_attention_view<N> call = sr_attention_forward_view<N>(wanted, &layout);
     sr_partials partials = sr_partials_place(p, (int64_t)p->B * p->H * p->T, &layout);
     const feature_table table = table_place(p, &layout);
-    const fixed_memory memory = memory_place(p, &memory_layout);
+    const recurrent_memory memory = memory_place(p, &memory_layout);
     cudaStream_t stream = sr_cuda_stream(wanted->plan->device);
     partials.parts = 1;
     call.carry = *carry;
@@ -267,7 +267,7 @@ static srnn_status to_plain(char *plain, const sr_state_memory *state) {
     const srnn_problem *p = &state->plan->problem;
     srnn_device *device = state->plan->device;
     sr_layout layout = {state->memory, 0};
-    const fixed_memory memory = memory_place(p, &layout);
+    const recurrent_memory memory = memory_place(p, &layout);
     for (int64_t head = 0; head < (int64_t)p->B * p->Hkv; head++) {
         SR_TRY(
             sr_device_copy_out(device, plain, memory.numbers + head * memory.head, head_bytes(p)));
@@ -283,7 +283,7 @@ static srnn_status from_plain(const sr_state_memory *state, const char *plain) {
     const srnn_problem *p = &state->plan->problem;
     srnn_device *device = state->plan->device;
     sr_layout layout = {state->memory, 0};
-    const fixed_memory memory = memory_place(p, &layout);
+    const recurrent_memory memory = memory_place(p, &layout);
     for (int64_t head = 0; head < (int64_t)p->B * p->Hkv; head++) {
         SR_TRY(
             sr_device_copy_in(device, memory.numbers + head * memory.head, plain, head_bytes(p)));
@@ -295,7 +295,7 @@ static srnn_status from_plain(const sr_state_memory *state, const char *plain) {
     return srnn_device_wait(device); /* the caller may free the plain numbers */
 }
 
-const sr_state_kernel sr_cuda_state_fixed_f32 = {
+const sr_state_kernel sr_cuda_state_recurrent_f32 = {
     SRNN_F32,
     true,
     SR_CUDA_RECURRENT_STATE,
@@ -308,7 +308,7 @@ const sr_state_kernel sr_cuda_state_fixed_f32 = {
     nullptr,
     nullptr,
 };
-const sr_state_kernel sr_cuda_state_fixed_bf16 = {
+const sr_state_kernel sr_cuda_state_recurrent_bf16 = {
     SRNN_BF16,
     true,
     SR_CUDA_RECURRENT_STATE,

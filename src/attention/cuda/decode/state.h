@@ -5,8 +5,8 @@
 #include "attention/cuda/shared/lanes.h"
 
 /* The two kinds of state: KV cache, and recurrent state of fixed size. */
-extern const sr_state_kernel sr_cuda_state_kept_f32, sr_cuda_state_kept_bf16;
-extern const sr_state_kernel sr_cuda_state_fixed_f32, sr_cuda_state_fixed_bf16;
+extern const sr_state_kernel sr_cuda_state_kv_cache_f32, sr_cuda_state_kv_cache_bf16;
+extern const sr_state_kernel sr_cuda_state_recurrent_f32, sr_cuda_state_recurrent_bf16;
 
 /* Split-K partials: sums over parts of the keys of a row, for rows (B, H, T). */
 struct sr_partials {
@@ -16,7 +16,7 @@ struct sr_partials {
 };
 
 /* The KV cache, for `capacity` tokens. */
-template <class N> struct sr_kept_memory {
+template <class N> struct sr_kv_cache {
     N *keys, *values; /* (B Hkv, capacity, D or Dv) */
     double *decay;    /* (B Hkv, capacity), or NULL */
     /* (B H + 1): blocks that are done with a row, and with the feed; 0 between feeds */
@@ -26,14 +26,15 @@ template <class N> struct sr_kept_memory {
 
 /* Whether its weights are exponentials of dot products alone, relative to the running maximum. */
 template <class N>
-inline bool sr_is_exponential(const sr_score_rule &rule, const sr_kept_memory<N> &memory) {
+inline bool sr_is_exponential(const sr_score_rule &rule, const sr_kv_cache<N> &memory) {
     return rule.kind == SR_CLASS_EXPONENTIAL && rule.maximum && !memory.decay;
 }
 
 /* A feed of one token: applies RoPE, appends it, attends, and advances the position. */
 template <class N>
-srnn_status sr_attend_one(const sr_attention_view<N> &call, const sr_kept_memory<N> &memory,
-                          sr_partials partials, const sr_turn &turn, const srnn_device *device);
+srnn_status sr_attend_one(const sr_attention_view<N> &call, const sr_kv_cache<N> &memory,
+                          sr_partials partials, const sr_rope_angles &rope,
+                          const srnn_device *device);
 
 /* Parts of a row of such a feed, at most. */
 enum { SR_ONE_PARTS = 8 };

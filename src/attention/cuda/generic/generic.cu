@@ -365,7 +365,7 @@ static size_t scratch_bytes(const srnn_plan *plan) {
     return layout.used;
 }
 
-static const char COMPUTES[] = SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_EDGES;
+static const char COMPUTES[] = SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_ROWS;
 
 const sr_attention_kernel sr_cuda_attention_generic = {
     "generic", SRNN_FORM_PARALLEL, SRNN_F32, COMPUTES, nullptr,

@@ -60,18 +60,19 @@ SR_DEVICE void differentiate_polynomial(float &r, float &d, const backward_row &
 
 /* Applies the inverse RoPE to a gradient row of token t. Channels of a pair are in the same
  * thread. */
-template <int D> SR_DEVICE void turn_back(float (&g)[D / 4], const sr_turn &turn, int64_t token) {
+template <int D>
+SR_DEVICE void apply_inverse_rope(float (&g)[D / 4], const sr_rope_angles &rope, int64_t token) {
     constexpr int half = D / 8;
-    const float *angles = turn.table + (int64_t)turn.positions[token] * D + fragment_column();
+    const float *angles = rope.table + (int64_t)rope.positions[token] * D + fragment_column();
     SR_UNROLL
     for (int m = 0; m < half; m += 2) {
         const float2 cosine = *reinterpret_cast<const float2 *>(angles + 4 * m);
         const float2 sine = *reinterpret_cast<const float2 *>(angles + D / 2 + 4 * m);
         const float low[2] = {g[m], g[m + 1]}, high[2] = {g[m + half], g[m + half + 1]};
-        g[m] = turned(low[0], high[0], cosine.x, sine.x);
-        g[m + 1] = turned(low[1], high[1], cosine.y, sine.y);
-        g[m + half] = turned(high[0], low[0], cosine.x, -sine.x);
-        g[m + half + 1] = turned(high[1], low[1], cosine.y, -sine.y);
+        g[m] = rotated(low[0], high[0], cosine.x, sine.x);
+        g[m + 1] = rotated(low[1], high[1], cosine.y, sine.y);
+        g[m + half] = rotated(high[0], low[0], cosine.x, -sine.x);
+        g[m + half + 1] = rotated(high[1], low[1], cosine.y, -sine.y);
     }
 }
 
@@ -96,8 +97,8 @@ SR_DEVICE void store_feature_rows(const sr_strided<sr_bf16> &to,
             row_load<Row>(x, raw.at(b, h, there), D);
             row_feature_backward<Row>(g, x, feature);
         }
-        if (call.turn.table)
-            turn_back<D>(g, call.turn, (int64_t)b * call.T + there);
+        if (call.rope.table)
+            apply_inverse_rope<D>(g, call.rope, (int64_t)b * call.T + there);
         fragment_store<D>(to.at(b, h, there), g, t < call.T);
     }
 }

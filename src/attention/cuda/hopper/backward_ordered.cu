@@ -59,7 +59,7 @@ struct ordered_task {
     backward_task backward;
     float *sums; /* (B, H, tiles of queries, GROUPS), each as ordered_shared.sum */
     /* the same for each: number of tiles of keys that have added; 0 at the start of the kernel */
-    int *turns;
+    int *tickets;
     int query_tiles;
 };
 
@@ -196,15 +196,15 @@ SR_DEVICE void ordered_produce(const ordered_task &task, ordered_shared<shape> *
 }
 
 /* Half of a tile's sums, and how many tiles of keys add to it before this one. */
-struct ordered_turn {
+struct ordered_ticket {
     int64_t half;
     int number;
 };
 
 /* For the i-th tile of queries, over all heads that see the keys. */
 template <class shape>
-SR_DEVICE ordered_turn ordered_turn_at(const ordered_task &task, const key_work &work,
-                                       const ordered_queries &queries, int i) {
+SR_DEVICE ordered_ticket ordered_ticket_at(const ordered_task &task, const key_work &work,
+                                           const ordered_queries &queries, int i) {
     const hopper_view &call = task.backward.call;
     const int h = i / queries.count(), j = queries.at(i - h * queries.count());
     const int64_t head = (int64_t)work.b * call.H + work.head * call.group + h;
@@ -229,15 +229,15 @@ SR_DEVICE void ordered_add(const ordered_task &task, ordered_shared<shape> *shar
             return;
         const ordered_queries queries = ordered_queries_of<shape>(task, work);
         const int tiles = queries.count() * task.backward.call.group;
-        ordered_turn turn = ordered_turn_at<shape>(task, work, queries, 0);
+        ordered_ticket turn = ordered_ticket_at<shape>(task, work, queries, 0);
         bool come = false;
         SR_ROLLED
         for (int i = 0; i < tiles; i++, parity ^= 1) {
-            int *const counter = task.turns + turn.half + group;
+            int *const counter = task.tickets + turn.half + group;
             float *const to = task.sums + (turn.half + group) * (shape::SUM_BYTES / 4);
             const int number = turn.number;
             while (!come)
-                come = turn_has_come(counter, number);
+                come = ticket_is_due(counter, number);
             mbarrier_wait(&shared->sum_full[group], parity);
             if (shape::ADDER_FENCES)
                 fence_proxy_async();
@@ -248,8 +248,8 @@ SR_DEVICE void ordered_add(const ordered_task &task, ordered_shared<shape> *shar
             tensor_store_commit();
             come = false;
             if (i + 1 < tiles) {
-                turn = ordered_turn_at<shape>(task, work, queries, i + 1);
-                come = turn_has_come(task.turns + turn.half + group, turn.number);
+                turn = ordered_ticket_at<shape>(task, work, queries, i + 1);
+                come = ticket_is_due(task.tickets + turn.half + group, turn.number);
             }
             tensor_store_wait_read<0>();
             mbarrier_arrive(&shared->sum_empty[group]);
@@ -506,11 +506,11 @@ static cudaError_t ordered(const hopper_view &call, const hopper_sums &memory, i
         tile_order(call.B * call.Hkv, key_tiles, (int64_t)call.T * D * 16 * call.group, 1);
     task.backward.drawn = memory.drawn;
     task.sums = memory.sums;
-    task.turns = memory.turns;
+    task.tickets = memory.tickets;
     task.query_tiles = query_tiles;
     cudaError_t error = cudaMemsetAsync(memory.drawn, 0, sizeof(int), stream);
     if (error == cudaSuccess)
-        error = cudaMemsetAsync(memory.turns, 0,
+        error = cudaMemsetAsync(memory.tickets, 0,
                                 (size_t)call.B * (size_t)call.H * (size_t)query_tiles *
                                     shape::GROUPS * sizeof(int),
                                 stream);

@@ -61,8 +61,8 @@ static srnn_status backward_by(const sr_attention_call *wanted, core_backward *c
     /* The backward of features across heads runs after the core, and the inverse RoPE after
      * that. */
     if (call.choices.feature != SRNN_FEATURE_UNIT_HEADS)
-        call.turn = wanted->turn;
-    *wanted->turned = call.turn.table != NULL;
+        call.rope = wanted->rope;
+    *wanted->rope_inverted = call.rope.table != NULL;
     SR_TRY(sr_attention_prepare(call, stream));
     SR_TRY(sr_attention_outputs_backward(call, stream));
     SR_CUDA(core(call, plan, &layout, stream));
@@ -88,7 +88,7 @@ static size_t scratch_bytes(const srnn_plan *plan) {
 }
 
 /* Decay is a term of the exponent here. */
-static const char COMPUTES[] = SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_EDGES;
+static const char COMPUTES[] = SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_ROWS;
 
 static bool fits(const srnn_problem *problem) {
     const sr_cuda_device *gpu = sr_cuda_facts(problem->device);
@@ -113,7 +113,7 @@ static hopper_sums take_sums(const srnn_problem *p, sr_layout *layout) {
     const size_t numbers = heads * tiles * HOPPER_SUM_ROWS * (size_t)p->D;
     hopper_sums sums = {};
     sums.sums = (float *)sr_layout_take(layout, numbers, sizeof(float));
-    sums.turns = (int *)sr_layout_take(layout, heads * tiles * HOPPER_SUM_TURNS, sizeof(int));
+    sums.tickets = (int *)sr_layout_take(layout, heads * tiles * HOPPER_SUM_TICKETS, sizeof(int));
     return sums;
 }
 
@@ -140,7 +140,7 @@ static size_t scratch_bytes_ordered(const srnn_plan *plan) {
 
 /* For exponentials: polynomials and decays lack the registers, and linear scores were slower.
  * Chosen automatically at lengths where it was measured to be faster. */
-static const char COMPUTES_ORDERED[] = "score=exp clamp=any " SR_CUDA_EDGES;
+static const char COMPUTES_ORDERED[] = "score=exp clamp=any " SR_CUDA_ROWS;
 
 static bool fits_ordered(const srnn_problem *problem) {
     return fits(problem) && sr_score_class_of(&problem->attention) == SR_CLASS_EXPONENTIAL;

@@ -352,11 +352,11 @@ cudaError_t hopper_backward(const hopper_view &call, int *counters, int multipro
 
 /* The same in one kernel, if gradients of queries are requested. Workspace for (B, H, T /
  * HOPPER_SUM_ROWS, rounded up) tiles of them. */
-enum { HOPPER_SUM_ROWS = 128, HOPPER_SUM_TURNS = 4 };
+enum { HOPPER_SUM_ROWS = 128, HOPPER_SUM_TICKETS = 4 };
 struct hopper_sums {
-    float *sums; /* HOPPER_SUM_ROWS x D for each */
-    int *turns;  /* HOPPER_SUM_TURNS for each */
-    int *drawn;  /* (1) */
+    float *sums;  /* HOPPER_SUM_ROWS x D for each */
+    int *tickets; /* HOPPER_SUM_TURNS for each */
+    int *drawn;   /* (1) */
 };
 cudaError_t hopper_backward_ordered(const hopper_view &call, const hopper_sums &memory,
                                     int multiprocessors, cudaStream_t stream);

@@ -160,10 +160,10 @@ template <bool DECAYS> struct key_rows : sr_chunk_rows {
 template <bool DECAYS>
 __global__ void __launch_bounds__(THREADS, DECAYS ? 1 : 2)
     key_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call,
-               const __grid_constant__ sr_mma_alignment aligned, const sr_chunk_spans spans) {
+               const __grid_constant__ sr_mma_alignment aligned, const sr_chunk_segments segments) {
     using Tiles = sr_chunk_tiles<THREADS>;
     SR_SHARED(key_memory, shared);
-    const sr_chunk_walk walk = chunk_walk(spans, (int)blockIdx.x);
+    const sr_chunk_walk walk = chunk_walk(segments, (int)blockIdx.x);
     const int b = of_warp(walk.row / call.Hkv), kv = walk.row - b * call.Hkv;
     const int past = call.T, warp = warp_number();
     const sr_chunk_head<DECAYS> head = chunk_head<DECAYS>(call, b, kv);
@@ -185,8 +185,8 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 1 : 2)
     queries.load(chunk * SR_CHUNK, 0, 0);
     load_keys(chunk * SR_CHUNK, chunk % 2);
     cp_async_commit();
-    if (walk.end < spans.chunks) {
-        state.get(spans.state(walk.row, walk.span));
+    if (walk.end < segments.chunks) {
+        state.get(segments.state(walk.row, walk.segment));
         state.publish(shared->state, shared->column);
     }
     rows.of_keys = warp >= WARPS / 2;
@@ -258,16 +258,17 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 1 : 2)
 template <bool DECAYS>
 __global__ void __launch_bounds__(THREADS, 2)
     query_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
-                 const __grid_constant__ sr_mma_alignment aligned, const sr_chunk_spans spans) {
+                 const __grid_constant__ sr_mma_alignment aligned,
+                 const sr_chunk_segments segments) {
     SR_SHARED(query_memory, shared);
     let_next_start();
-    const int head_number = spans.whole + (int)blockIdx.x / (spans.count - 1);
-    const int span = (int)blockIdx.x % (spans.count - 1) + 1, start = span * spans.each;
+    const int head_number = segments.whole + (int)blockIdx.x / (segments.count - 1);
+    const int segment = (int)blockIdx.x % (segments.count - 1) + 1, start = segment * segments.each;
     const int b = head_number / call.Hkv, kv = head_number % call.Hkv, past = call.T;
     const sr_chunk_head<DECAYS> head = chunk_head<DECAYS>(call, b, kv);
     query_stream queries = {call, aligned, *shared, b, kv};
     sr_chunk_state<WARPS> state(warp_number());
-    int chunk = min(spans.chunks, start + spans.each) - 1, g = 0;
+    int chunk = min(segments.chunks, start + segments.each) - 1, g = 0;
 
     queries.load(chunk * SR_CHUNK, 0, 0);
     cp_async_commit();
@@ -290,28 +291,28 @@ __global__ void __launch_bounds__(THREADS, 2)
         g = last_head ? 0 : g + 1;
         chunk -= last_head;
     }
-    state.put(spans.state(head_number, span - 1));
+    state.put(segments.state(head_number, segment - 1));
 }
 
 srnn_status sr_chunked_query_states(const sr_attention_view<sr_bf16> &call,
-                                    const sr_mma_alignment &aligned, const sr_chunk_spans &spans,
-                                    cudaStream_t stream) {
+                                    const sr_mma_alignment &aligned,
+                                    const sr_chunk_segments &segments, cudaStream_t stream) {
     SR_CUDA(sr_launch(call.choices.decays ? query_states<true> : query_states<false>,
-                      dim3((unsigned)spans.cut_blocks(spans.count - 1)), dim3(THREADS),
-                      sizeof(query_memory), stream, call, aligned, spans));
-    return sr_chunked_scan(call, spans, true, stream);
+                      dim3((unsigned)segments.cut_blocks(segments.count - 1)), dim3(THREADS),
+                      sizeof(query_memory), stream, call, aligned, segments));
+    return sr_chunked_scan(call, segments, true, stream);
 }
 
 srnn_status sr_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
-                                     const sr_mma_alignment &aligned, const sr_chunk_room &room,
-                                     cudaStream_t stream) {
-    sr_chunk_spans spans =
-        sr_chunked_spans(call.B * call.Hkv, 1, call.T, SR_KEY_BLOCKS * room.multiprocessors);
-    spans.states = room.states;
-    if (spans.count > 1)
-        SR_TRY(sr_chunked_query_states(call, aligned, spans, stream));
+                                     const sr_mma_alignment &aligned,
+                                     const sr_chunk_workspace &workspace, cudaStream_t stream) {
+    sr_chunk_segments segments = sr_chunked_segments(call.B * call.Hkv, 1, call.T,
+                                                     SR_KEY_BLOCKS * workspace.multiprocessors);
+    segments.states = workspace.states;
+    if (segments.count > 1)
+        SR_TRY(sr_chunked_query_states(call, aligned, segments, stream));
     SR_CUDA(sr_launch(call.choices.decays ? key_chunks<true> : key_chunks<false>,
-                      dim3((unsigned)spans.blocks()), dim3(THREADS), sizeof(key_memory), stream,
-                      call, aligned, spans));
+                      dim3((unsigned)segments.blocks()), dim3(THREADS), sizeof(key_memory), stream,
+                      call, aligned, segments));
     return SRNN_OK;
 }

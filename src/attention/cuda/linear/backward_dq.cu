@@ -136,10 +136,10 @@ template <bool DECAYS, bool PLAIN> struct gradient_rows : sr_chunk_rows {
 template <bool DECAYS, bool PLAIN>
 __global__ void __launch_bounds__(THREADS, DECAYS || SR_CHUNK_BLOCKS < 3 ? 2 : SR_QUERY_BLOCKS)
     query_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call,
-                 const sr_mma_alignment aligned, const sr_chunk_spans spans) {
+                 const sr_mma_alignment aligned, const sr_chunk_segments segments) {
     using Tiles = sr_chunk_tiles<THREADS>;
     SR_SHARED(query_memory, shared);
-    const sr_chunk_walk walk = chunk_walk(spans, (int)blockIdx.x);
+    const sr_chunk_walk walk = chunk_walk(segments, (int)blockIdx.x);
     const int b = of_warp(walk.row / call.H), h = walk.row - b * call.H;
     const int kv = of_warp(h / call.group);
     const int past = call.T, start = walk.start, warp = warp_number(), tid = (int)threadIdx.x;
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(THREADS, DECAYS || SR_CHUNK_BLOCKS < 3 ? 2 : S
 
     load(start * SR_CHUNK, start % 2);
     if (start > 0) {
-        state.get(spans.state(walk.row / call.group, walk.span));
+        state.get(segments.state(walk.row / call.group, walk.segment));
         state.publish(shared->state, shared->column);
     }
     for (int chunk = start;; chunk++) {
@@ -227,17 +227,17 @@ __global__ void __launch_bounds__(THREADS, DECAYS || SR_CHUNK_BLOCKS < 3 ? 2 : S
 }
 
 srnn_status sr_chunked_backward_queries(const sr_attention_view<sr_bf16> &call,
-                                        const sr_mma_alignment &aligned, const sr_chunk_room &room,
-                                        cudaStream_t stream) {
-    sr_chunk_spans spans = sr_chunked_spans(call.B * call.Hkv, call.group, call.T,
-                                            SR_QUERY_BLOCKS * room.multiprocessors);
-    spans.states = room.states;
-    if (spans.count > 1)
-        SR_TRY(sr_chunked_key_states(call, aligned, spans, stream));
+                                        const sr_mma_alignment &aligned,
+                                        const sr_chunk_workspace &workspace, cudaStream_t stream) {
+    sr_chunk_segments segments = sr_chunked_segments(call.B * call.Hkv, call.group, call.T,
+                                                     SR_QUERY_BLOCKS * workspace.multiprocessors);
+    segments.states = workspace.states;
+    if (segments.count > 1)
+        SR_TRY(sr_chunked_key_states(call, aligned, segments, stream));
     const bool plain = sr_chunked_plain(call);
     const auto decaying = plain ? query_chunks<true, true> : query_chunks<true, false>;
     const auto constant = plain ? query_chunks<false, true> : query_chunks<false, false>;
-    SR_CUDA(sr_launch(call.choices.decays ? decaying : constant, dim3((unsigned)spans.blocks()),
-                      dim3(THREADS), sizeof(query_memory), stream, call, aligned, spans));
+    SR_CUDA(sr_launch(call.choices.decays ? decaying : constant, dim3((unsigned)segments.blocks()),
+                      dim3(THREADS), sizeof(query_memory), stream, call, aligned, segments));
     return SRNN_OK;
 }

@@ -73,10 +73,10 @@ template <bool DECAYS> struct output_rows : sr_chunk_rows {
 template <bool DECAYS>
 __global__ void __launch_bounds__(THREADS, DECAYS ? 2 : SR_CHUNK_BLOCKS)
     forward_chunks(const __grid_constant__ sr_attention_view<sr_bf16> call,
-                   const sr_mma_alignment aligned, const sr_chunk_spans spans) {
+                   const sr_mma_alignment aligned, const sr_chunk_segments segments) {
     using Tiles = sr_chunk_tiles<THREADS>;
     SR_SHARED(forward_memory, shared);
-    const sr_chunk_walk walk = chunk_walk(spans, (int)blockIdx.x);
+    const sr_chunk_walk walk = chunk_walk(segments, (int)blockIdx.x);
     const int b = of_warp(walk.row / call.H), h = walk.row - b * call.H;
     const int kv = of_warp(h / call.group);
     const int past = call.T, start = walk.start, warp = warp_number();
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 2 : SR_CHUNK_BLOCKS)
     v.load(shared->values[start % 2], start * SR_CHUNK, past);
     cp_async_commit();
     if (start > 0) {
-        state.get(spans.state(walk.row / call.group, walk.span));
+        state.get(segments.state(walk.row / call.group, walk.segment));
         state.publish(shared->square[(start + 1) % 2], shared->column);
     }
     for (int chunk = start;; chunk++) {
@@ -159,15 +159,15 @@ __global__ void __launch_bounds__(THREADS, DECAYS ? 2 : SR_CHUNK_BLOCKS)
 }
 
 srnn_status sr_chunked_forward(const sr_attention_view<sr_bf16> &call,
-                               const sr_mma_alignment &aligned, const sr_chunk_room &room,
+                               const sr_mma_alignment &aligned, const sr_chunk_workspace &workspace,
                                cudaStream_t stream) {
-    sr_chunk_spans spans = sr_chunked_spans(call.B * call.Hkv, call.group, call.T,
-                                            SR_FORWARD_BLOCKS * room.multiprocessors);
-    spans.states = room.states;
-    if (spans.count > 1)
-        SR_TRY(sr_chunked_key_states(call, aligned, spans, stream));
+    sr_chunk_segments segments = sr_chunked_segments(call.B * call.Hkv, call.group, call.T,
+                                                     SR_FORWARD_BLOCKS * workspace.multiprocessors);
+    segments.states = workspace.states;
+    if (segments.count > 1)
+        SR_TRY(sr_chunked_key_states(call, aligned, segments, stream));
     SR_CUDA(sr_launch(call.choices.decays ? forward_chunks<true> : forward_chunks<false>,
-                      dim3((unsigned)spans.blocks()), dim3(THREADS), sizeof(forward_memory), stream,
-                      call, aligned, spans));
+                      dim3((unsigned)segments.blocks()), dim3(THREADS), sizeof(forward_memory),
+                      stream, call, aligned, segments));
     return SRNN_OK;
 }

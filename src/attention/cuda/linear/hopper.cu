@@ -6,7 +6,7 @@
 #include "device/cuda/device.h"
 #include "equation/facts.h"
 
-static const char COMPUTES[] = "score=linear " SR_CUDA_EDGES;
+static const char COMPUTES[] = "score=linear " SR_CUDA_ROWS;
 
 static bool fits(const srnn_problem *problem) {
     const sr_cuda_device *gpu = sr_cuda_facts(problem->device);
@@ -14,7 +14,7 @@ static bool fits(const srnn_problem *problem) {
            problem->Dv == SR_CHUNK;
 }
 
-static sr_chunk_room take_room(const srnn_plan *plan, sr_layout *layout) {
+static sr_chunk_workspace take_workspace(const srnn_plan *plan, sr_layout *layout) {
     const srnn_problem *const p = &plan->problem;
     const int multiprocessors = sr_cuda_facts(plan->device)->multiprocessors;
     const int group = p->H / p->Hkv;
@@ -36,7 +36,7 @@ static size_t scratch_bytes(const srnn_plan *plan) {
     const size_t portable = sr_cuda_attention_chunked.scratch(plan);
     sr_layout layout = {};
     sr_attention_scratch_place<sr_bf16>(plan, &layout, SR_FEATURES_IN_CORE);
-    take_room(plan, &layout);
+    take_workspace(plan, &layout);
     return layout.used > portable ? layout.used : portable;
 }
 
@@ -51,7 +51,7 @@ static srnn_status forward(const sr_attention_call *wanted) {
     if (sr_chunked_plain(view))
         view.numerator = nullptr;
     SR_TRY(sr_attention_prepare(view, stream));
-    return hopper_chunked_forward(view, aligned, take_room(wanted->plan, &layout), stream);
+    return hopper_chunked_forward(view, aligned, take_workspace(wanted->plan, &layout), stream);
 }
 
 static srnn_status backward(const sr_attention_call *wanted) {
@@ -60,17 +60,17 @@ static srnn_status backward(const sr_attention_call *wanted) {
     const sr_attention_view<sr_bf16> view =
         sr_attention_backward_view<sr_bf16>(wanted, &layout, SR_FEATURES_IN_CORE);
     const sr_mma_alignment aligned = sr_mma_alignment_of(view);
-    const sr_chunk_room room = take_room(wanted->plan, &layout);
+    const sr_chunk_workspace workspace = take_workspace(wanted->plan, &layout);
     if (!aligned.q || !aligned.k || !aligned.v || !aligned.d_numerator)
         return sr_cuda_attention_chunked.backward(wanted);
     SR_TRY(sr_attention_prepare(view, stream));
     if (!sr_chunked_plain(view))
         SR_TRY(sr_attention_outputs_backward(view, stream));
-    SR_TRY(hopper_chunked_backward_queries(view, aligned, room, stream));
+    SR_TRY(hopper_chunked_backward_queries(view, aligned, workspace, stream));
     if (view.group == 1)
-        SR_TRY(hopper_chunked_backward_keys(view, aligned, room, stream));
+        SR_TRY(hopper_chunked_backward_keys(view, aligned, workspace, stream));
     else
-        SR_TRY(sr_chunked_backward_keys(view, aligned, room, stream));
+        SR_TRY(sr_chunked_backward_keys(view, aligned, workspace, stream));
     return sr_attention_inputs_backward(view, stream);
 }
 

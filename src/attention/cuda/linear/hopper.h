@@ -27,13 +27,14 @@ enum {
 enum { HOPPER_SPANS_APART = 8 };
 
 /* The segments of a walk of which a multiprocessor has `blocks` resident blocks. */
-static inline sr_chunk_spans hopper_chunked_spans(const sr_attention_view<sr_bf16> &call, int group,
-                                                  int blocks, const sr_chunk_room &room) {
-    sr_chunk_spans spans =
-        sr_chunked_spans(call.B * call.Hkv, group, call.T, blocks * room.multiprocessors);
-    spans.states = room.states;
-    spans.apart = spans.count <= HOPPER_SPANS_APART;
-    return spans;
+static inline sr_chunk_segments hopper_chunked_segments(const sr_attention_view<sr_bf16> &call,
+                                                        int group, int blocks,
+                                                        const sr_chunk_workspace &workspace) {
+    sr_chunk_segments segments =
+        sr_chunked_segments(call.B * call.Hkv, group, call.T, blocks * workspace.multiprocessors);
+    segments.states = workspace.states;
+    segments.apart = segments.count <= HOPPER_SPANS_APART;
+    return segments;
 }
 
 /* Whether their shared memory fits; each block takes 1 KiB more. */
@@ -45,20 +46,21 @@ struct chunk_task {
     CUtensorMap q, k, v, d; /* d: gradients of numerators, backward */
     sr_attention_view<sr_bf16> call;
     sr_mma_alignment aligned;
-    sr_chunk_spans spans;
+    sr_chunk_segments segments;
 };
 
 srnn_status hopper_chunked_forward(const sr_attention_view<sr_bf16> &call,
-                                   const sr_mma_alignment &aligned, const sr_chunk_room &room,
-                                   cudaStream_t stream);
+                                   const sr_mma_alignment &aligned,
+                                   const sr_chunk_workspace &workspace, cudaStream_t stream);
 
 srnn_status hopper_chunked_backward_queries(const sr_attention_view<sr_bf16> &call,
                                             const sr_mma_alignment &aligned,
-                                            const sr_chunk_room &room, cudaStream_t stream);
+                                            const sr_chunk_workspace &workspace,
+                                            cudaStream_t stream);
 /* For call.group == 1: each head of queries has its own keys. */
 srnn_status hopper_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
-                                         const sr_mma_alignment &aligned, const sr_chunk_room &room,
-                                         cudaStream_t stream);
+                                         const sr_mma_alignment &aligned,
+                                         const sr_chunk_workspace &workspace, cudaStream_t stream);
 
 /* The tensor map of a head's chunks. */
 static inline cudaError_t chunk_map_encode(CUtensorMap *map, const sr_strided<const sr_bf16> &from,
@@ -74,11 +76,11 @@ static inline cudaError_t chunk_map_encode(CUtensorMap *map, const sr_strided<co
 
 static inline cudaError_t chunk_task_make(chunk_task *task, const sr_attention_view<sr_bf16> &call,
                                           const sr_mma_alignment &aligned,
-                                          const sr_chunk_spans &spans) {
+                                          const sr_chunk_segments &segments) {
     *task = {};
     task->call = call;
     task->aligned = aligned;
-    task->spans = spans;
+    task->segments = segments;
     cudaError_t error = chunk_map_encode(&task->q, call.q, call, call.H);
     if (error == cudaSuccess)
         error = chunk_map_encode(&task->k, call.k, call, call.Hkv);
@@ -95,7 +97,7 @@ static inline cudaError_t chunk_task_make(chunk_task *task, const sr_attention_v
  * wait_for_previous before they read a state. */
 static inline cudaError_t chunk_walk_start(void (*walk)(const chunk_task), const chunk_task &task,
                                            size_t shared_bytes, cudaStream_t stream) {
-    return sr_launch_early(task.spans.count > 1, walk, dim3((unsigned)task.spans.blocks()),
+    return sr_launch_early(task.segments.count > 1, walk, dim3((unsigned)task.segments.blocks()),
                            dim3(CHUNK_THREADS), shared_bytes, stream, task);
 }
 
@@ -295,16 +297,16 @@ struct chunk_state {
      * spans.states, or the sum of some, in the order of sr_chunked_scan. The state is zero
      * before. */
     template <int WARPS>
-    SR_DEVICE void get(const sr_chunk_spans &spans, const sr_chunk_head<false> &head, int number,
-                       int span, bool from_end) {
+    SR_DEVICE void get(const sr_chunk_segments &segments, const sr_chunk_head<false> &head,
+                       int number, int segment, bool from_end) {
         wait_for_previous();
-        const auto walked = [&](int n) { return from_end ? spans.count - 1 - n : n; };
-        const int last = walked(span);
+        const auto walked = [&](int n) { return from_end ? segments.count - 1 - n : n; };
+        const int last = walked(segment);
 #pragma unroll 1
-        for (int n = spans.apart ? 1 : last; n <= last; n++) {
-            if (factor_across(head, spans, walked(n - 1), from_end) == 0)
+        for (int n = segments.apart ? 1 : last; n <= last; n++) {
+            if (factor_across(head, segments, walked(n - 1), from_end) == 0)
                 clear();
-            add<WARPS>(spans.state(number, walked(n)));
+            add<WARPS>(segments.state(number, walked(n)));
         }
     }
 

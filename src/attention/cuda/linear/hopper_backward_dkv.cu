@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_KEY_BLOCKS)
     chunk_state state(shared->z);
     query_numbers numbers;
     {
-        const sr_chunk_walk walk = chunk_walk(task.spans, (int)blockIdx.x);
+        const sr_chunk_walk walk = chunk_walk(task.segments, (int)blockIdx.x);
         const int b = of_warp(walk.row / call.Hkv);
         chunk = walk.end - 1;
         if (threadIdx.x == 0) {
@@ -240,10 +240,10 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_KEY_BLOCKS)
         __syncthreads();
         load(chunk * SR_CHUNK);
         numbers.ask(shared, call, chunk * SR_CHUNK);
-        if (walk.end < task.spans.chunks)
-            state.get<2 * SR_CHUNK_ROWS>(task.spans,
+        if (walk.end < task.segments.chunks)
+            state.get<2 * SR_CHUNK_ROWS>(task.segments,
                                          chunk_head<false>(call, b, walk.row - b * call.Hkv),
-                                         walk.row, walk.span, true);
+                                         walk.row, walk.segment, true);
     }
     for (;; chunk--) {
         const int t0 = chunk * SR_CHUNK;
@@ -279,13 +279,14 @@ __global__ void __launch_bounds__(CHUNK_THREADS, HOPPER_KEY_BLOCKS)
 }
 
 srnn_status hopper_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
-                                         const sr_mma_alignment &aligned, const sr_chunk_room &room,
-                                         cudaStream_t stream) {
+                                         const sr_mma_alignment &aligned,
+                                         const sr_chunk_workspace &workspace, cudaStream_t stream) {
     chunk_task task;
-    const sr_chunk_spans spans = hopper_chunked_spans(call, 1, HOPPER_KEY_BLOCKS, room);
-    if (spans.count > 1)
-        SR_TRY(sr_chunked_query_states(call, aligned, spans, stream));
-    SR_CUDA(chunk_task_make(&task, call, aligned, spans));
+    const sr_chunk_segments segments =
+        hopper_chunked_segments(call, 1, HOPPER_KEY_BLOCKS, workspace);
+    if (segments.count > 1)
+        SR_TRY(sr_chunked_query_states(call, aligned, segments, stream));
+    SR_CUDA(chunk_task_make(&task, call, aligned, segments));
     SR_CUDA(chunk_walk_start(hopper_key_chunks, task, sizeof(key_memory), stream));
     return SRNN_OK;
 }

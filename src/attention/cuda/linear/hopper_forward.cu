@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS,
     };
     chunk_state state(shared->z);
     {
-        const sr_chunk_walk walk = chunk_walk(task.spans, (int)blockIdx.x);
+        const sr_chunk_walk walk = chunk_walk(task.segments, (int)blockIdx.x);
         const int b = of_warp(walk.row / call.H), h = walk.row - b * call.H;
         chunk = walk.start;
         if (threadIdx.x == 0) {
@@ -159,8 +159,8 @@ __global__ void __launch_bounds__(CHUNK_THREADS,
         load(chunk * SR_CHUNK);
         pair_column(shared->ones, 1);
         if (chunk > 0)
-            state.get<SR_CHUNK_ROWS>(task.spans, chunk_head<false>(call, b, h / call.group),
-                                     walk.row / call.group, walk.span, false);
+            state.get<SR_CHUNK_ROWS>(task.segments, chunk_head<false>(call, b, h / call.group),
+                                     walk.row / call.group, walk.segment, false);
     }
     for (;; chunk++) {
         const int t0 = chunk * SR_CHUNK;
@@ -204,15 +204,15 @@ __global__ void __launch_bounds__(CHUNK_THREADS,
 }
 
 srnn_status hopper_chunked_forward(const sr_attention_view<sr_bf16> &call,
-                                   const sr_mma_alignment &aligned, const sr_chunk_room &room,
-                                   cudaStream_t stream) {
+                                   const sr_mma_alignment &aligned,
+                                   const sr_chunk_workspace &workspace, cudaStream_t stream) {
     chunk_task task;
     const bool plain = sr_chunked_plain(call);
     const int blocks = plain ? HOPPER_PLAIN_BLOCKS : HOPPER_FORWARD_BLOCKS;
-    const sr_chunk_spans spans = hopper_chunked_spans(call, call.group, blocks, room);
-    if (spans.count > 1)
-        SR_TRY(sr_chunked_key_states(call, aligned, spans, stream));
-    SR_CUDA(chunk_task_make(&task, call, aligned, spans));
+    const sr_chunk_segments segments = hopper_chunked_segments(call, call.group, blocks, workspace);
+    if (segments.count > 1)
+        SR_TRY(sr_chunked_key_states(call, aligned, segments, stream));
+    SR_CUDA(chunk_task_make(&task, call, aligned, segments));
     SR_CUDA(chunk_walk_start(plain ? hopper_forward_chunks<true> : hopper_forward_chunks<false>,
                              task, sizeof(forward_memory), stream));
     return SRNN_OK;

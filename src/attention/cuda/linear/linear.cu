@@ -6,13 +6,13 @@
 #include "device/cuda/device.h"
 #include "equation/facts.h"
 
-static const char COMPUTES[] = "score=linear " SR_CUDA_DECAY SR_CUDA_EDGES;
+static const char COMPUTES[] = "score=linear " SR_CUDA_DECAY SR_CUDA_ROWS;
 
 static bool fits(const srnn_problem *problem) {
     return problem->D <= 64 && problem->Dv <= 64;
 }
 
-static sr_chunk_room take_room(const srnn_plan *plan, sr_layout *layout) {
+static sr_chunk_workspace take_workspace(const srnn_plan *plan, sr_layout *layout) {
     const int multiprocessors = sr_cuda_facts(plan->device)->multiprocessors;
     const srnn_problem *const p = &plan->problem;
     const int group = p->H / p->Hkv;
@@ -29,7 +29,7 @@ static sr_chunk_room take_room(const srnn_plan *plan, sr_layout *layout) {
 static size_t scratch_bytes(const srnn_plan *plan) {
     sr_layout layout = {};
     sr_attention_scratch_place<sr_bf16>(plan, &layout, SR_FEATURES_IN_CORE);
-    take_room(plan, &layout);
+    take_workspace(plan, &layout);
     return layout.used;
 }
 
@@ -41,7 +41,7 @@ static srnn_status forward(const sr_attention_call *call) {
     if (sr_chunked_plain(view))
         view.numerator = nullptr;
     SR_TRY(sr_attention_prepare(view, stream));
-    return sr_chunked_forward(view, sr_mma_alignment_of(view), take_room(call->plan, &layout),
+    return sr_chunked_forward(view, sr_mma_alignment_of(view), take_workspace(call->plan, &layout),
                               stream);
 }
 
@@ -51,12 +51,12 @@ static srnn_status backward(const sr_attention_call *call) {
     const sr_attention_view<sr_bf16> view =
         sr_attention_backward_view<sr_bf16>(call, &layout, SR_FEATURES_IN_CORE);
     const sr_mma_alignment aligned = sr_mma_alignment_of(view);
-    const sr_chunk_room room = take_room(call->plan, &layout);
+    const sr_chunk_workspace workspace = take_workspace(call->plan, &layout);
     SR_TRY(sr_attention_prepare(view, stream));
     if (!sr_chunked_plain(view))
         SR_TRY(sr_attention_outputs_backward(view, stream));
-    SR_TRY(sr_chunked_backward_queries(view, aligned, room, stream));
-    SR_TRY(sr_chunked_backward_keys(view, aligned, room, stream));
+    SR_TRY(sr_chunked_backward_queries(view, aligned, workspace, stream));
+    SR_TRY(sr_chunked_backward_keys(view, aligned, workspace, stream));
     return sr_attention_inputs_backward(view, stream);
 }
 

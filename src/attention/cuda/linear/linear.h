@@ -44,7 +44,7 @@ enum { SR_STATE_NUMBERS = 2 * SR_CHUNK_ROWS * SR_WARP * 20 };
 /* Heads that are too few to fill a GPU, or the remainder of many after full waves, are cut into
  * segments that are walked in parallel, once the states before them are known. Heads are those of
  * keys and values, b * Hkv + kv; each has `group` blocks, or that many per segment. */
-struct sr_chunk_spans {
+struct sr_chunk_segments {
     int heads, group, chunks; /* chunks of a head */
     int whole;                /* number of heads that are not cut */
     int count, each;          /* segments of the others; chunks of a segment */
@@ -52,30 +52,30 @@ struct sr_chunk_spans {
     /* states holds what the segment before each adds: a walk sums them as it reads them */
     bool apart;
 
-    SR_BOTH int cut_blocks(int spans) const {
-        return (heads - whole) * group * spans;
+    SR_BOTH int cut_blocks(int segments) const {
+        return (heads - whole) * group * segments;
     }
     SR_BOTH int blocks() const {
         return whole * group + cut_blocks(count);
     }
-    SR_DEVICE float *state(int head, int span) const {
-        return states + ((int64_t)(head - whole) * count + span) * SR_STATE_NUMBERS;
+    SR_DEVICE float *state(int head, int segment) const {
+        return states + ((int64_t)(head - whole) * count + segment) * SR_STATE_NUMBERS;
     }
 };
 
 /* The walk of a block: chunks start .. end-1 of a head, where row = (b * Hkv + kv) * group + its
  * place in the group. */
 struct sr_chunk_walk {
-    int row, span, start, end;
+    int row, segment, start, end;
 };
 
-SR_DEVICE sr_chunk_walk chunk_walk(const sr_chunk_spans &spans, int block) {
-    const int before = spans.whole * spans.group, cut = block - before;
+SR_DEVICE sr_chunk_walk chunk_walk(const sr_chunk_segments &segments, int block) {
+    const int before = segments.whole * segments.group, cut = block - before;
     if (cut < 0)
-        return {block, 0, 0, spans.chunks};
-    const int row = of_warp(cut / spans.count), span = cut - row * spans.count;
-    const int start = span * spans.each;
-    return {before + row, span, start, min(start + spans.each, spans.chunks)};
+        return {block, 0, 0, segments.chunks};
+    const int row = of_warp(cut / segments.count), segment = cut - row * segments.count;
+    const int start = segment * segments.each;
+    return {before + row, segment, start, min(start + segments.each, segments.chunks)};
 }
 
 /* Whether the per-row numbers of the backward pass follow from <d_o, numerator>, which for a query
@@ -86,19 +86,19 @@ static inline bool sr_chunked_plain(const sr_attention_view<sr_bf16> &call) {
 }
 
 /* The cores; each has workspace for states, and computes those it starts from. */
-struct sr_chunk_room {
+struct sr_chunk_workspace {
     int multiprocessors;
     float *states;
 };
 srnn_status sr_chunked_forward(const sr_attention_view<sr_bf16> &call,
-                               const sr_mma_alignment &aligned, const sr_chunk_room &room,
+                               const sr_mma_alignment &aligned, const sr_chunk_workspace &workspace,
                                cudaStream_t stream);
 srnn_status sr_chunked_backward_queries(const sr_attention_view<sr_bf16> &call,
-                                        const sr_mma_alignment &aligned, const sr_chunk_room &room,
-                                        cudaStream_t stream);
+                                        const sr_mma_alignment &aligned,
+                                        const sr_chunk_workspace &workspace, cudaStream_t stream);
 srnn_status sr_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
-                                     const sr_mma_alignment &aligned, const sr_chunk_room &room,
-                                     cudaStream_t stream);
+                                     const sr_mma_alignment &aligned,
+                                     const sr_chunk_workspace &workspace, cudaStream_t stream);
 
 /* Blocks of four warps for which registers are allotted, where weights do not decay; before Hopper
  * shared memory has no room for more than two or three. */
@@ -112,7 +112,7 @@ srnn_status sr_chunked_backward_keys(const sr_attention_view<sr_bf16> &call,
 enum { SR_FORWARD_BLOCKS = 4, SR_QUERY_BLOCKS = 3, SR_KEY_BLOCKS = 2 };
 
 /* The segments where `blocks` blocks are resident; `states` is not set. */
-sr_chunk_spans sr_chunked_spans(int heads, int group, int T, int blocks);
+sr_chunk_segments sr_chunked_segments(int heads, int group, int T, int blocks);
 
 /* The number of states that such segments need workspace for. */
 size_t sr_chunked_states(const srnn_problem *problem, int group, int blocks);
@@ -122,13 +122,13 @@ size_t sr_chunked_states(const srnn_problem *problem, int group, int blocks);
  * group; and the scan, from what the segment before each adds (unless it stays `apart`) to the
  * states before segments, for a walk forwards or from the end. */
 srnn_status sr_chunked_key_states(const sr_attention_view<sr_bf16> &call,
-                                  const sr_mma_alignment &aligned, const sr_chunk_spans &spans,
-                                  cudaStream_t stream);
+                                  const sr_mma_alignment &aligned,
+                                  const sr_chunk_segments &segments, cudaStream_t stream);
 srnn_status sr_chunked_query_states(const sr_attention_view<sr_bf16> &call,
-                                    const sr_mma_alignment &aligned, const sr_chunk_spans &spans,
-                                    cudaStream_t stream);
-srnn_status sr_chunked_scan(const sr_attention_view<sr_bf16> &call, const sr_chunk_spans &spans,
-                            bool from_end, cudaStream_t stream);
+                                    const sr_mma_alignment &aligned,
+                                    const sr_chunk_segments &segments, cudaStream_t stream);
+srnn_status sr_chunked_scan(const sr_attention_view<sr_bf16> &call,
+                            const sr_chunk_segments &segments, bool from_end, cudaStream_t stream);
 
 /* ---- tiles in flight, and features computed in place ---- */
 
@@ -349,9 +349,9 @@ SR_DEVICE sr_chunk_head<DECAYS> chunk_head(const sr_attention_view<sr_bf16> &cal
 
 /* The weight of a state before segment n of a walk in the state after it. */
 template <bool DECAYS>
-SR_DEVICE float factor_across(const sr_chunk_head<DECAYS> &head, const sr_chunk_spans &spans,
-                              int span, bool from_end) {
-    const int t0 = span * spans.each * SR_CHUNK, t1 = t0 + spans.each * SR_CHUNK;
+SR_DEVICE float factor_across(const sr_chunk_head<DECAYS> &head, const sr_chunk_segments &segments,
+                              int segment, bool from_end) {
+    const int t0 = segment * segments.each * SR_CHUNK, t1 = t0 + segments.each * SR_CHUNK;
     if (!from_end)
         return t1 <= head.T ? head.across(t0, t1 - 1, head.first[t1 - 1]) : 0;
     return t1 < head.T ? head.back_across(t0, t1, head.first[t1]) : 0;

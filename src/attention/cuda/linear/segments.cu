@@ -6,7 +6,7 @@
 
 enum { WARPS = SR_CHUNK_ROWS, THREADS = WARPS * SR_WARP };
 
-sr_chunk_spans sr_chunked_spans(int heads, int group, int T, int blocks) {
+sr_chunk_segments sr_chunked_segments(int heads, int group, int T, int blocks) {
     const int shortest = 2; /* chunks of a span */
     const int chunks = (T + SR_CHUNK - 1) / SR_CHUNK;
     const int together = blocks > group ? blocks / group : 1; /* heads that are walked at a time */
@@ -21,8 +21,8 @@ sr_chunk_spans sr_chunked_spans(int heads, int group, int T, int blocks) {
 }
 
 size_t sr_chunked_states(const srnn_problem *p, int group, int blocks) {
-    const sr_chunk_spans spans = sr_chunked_spans(p->B * p->Hkv, group, p->T, blocks);
-    return (size_t)(spans.heads - spans.whole) * (size_t)spans.count;
+    const sr_chunk_segments segments = sr_chunked_segments(p->B * p->Hkv, group, p->T, blocks);
+    return (size_t)(segments.heads - segments.whole) * (size_t)segments.count;
 }
 
 struct states_memory {
@@ -40,12 +40,12 @@ struct states_memory {
 template <bool DECAYS>
 __global__ void __launch_bounds__(THREADS, 4)
     key_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
-               const sr_mma_alignment aligned, const sr_chunk_spans spans) {
+               const sr_mma_alignment aligned, const sr_chunk_segments segments) {
     using Tiles = sr_chunk_tiles<THREADS>;
     SR_SHARED(states_memory, shared);
     let_next_start();
-    const int head_number = spans.whole + (int)blockIdx.x / (spans.count - 1);
-    const int span = (int)blockIdx.x % (spans.count - 1), start = span * spans.each;
+    const int head_number = segments.whole + (int)blockIdx.x / (segments.count - 1);
+    const int segment = (int)blockIdx.x % (segments.count - 1), start = segment * segments.each;
     const int b = head_number / call.Hkv, kv = head_number % call.Hkv;
     const int past = call.T, tid = (int)threadIdx.x;
     const sr_chunk_head<DECAYS> head = chunk_head<DECAYS>(call, b, kv);
@@ -59,13 +59,13 @@ __global__ void __launch_bounds__(THREADS, 4)
     sr_chunk_state<WARPS> state(warp_number());
 
     load(start);
-    for (int chunk = start; chunk < start + spans.each; chunk++) {
+    for (int chunk = start; chunk < start + segments.each; chunk++) {
         const int t0 = chunk * SR_CHUNK, last = t0 + SR_CHUNK - 1, begins = head.first[last];
         const bool differ = DECAYS || begins > t0;
         cp_async_wait<0>();
         k.features(shared->keys[chunk % 2], key_map(call, b), t0, past);
         __syncthreads(); /* tiles are ready, and no warp reads the previous ones */
-        if (chunk + 1 < start + spans.each)
+        if (chunk + 1 < start + segments.each)
             load(chunk + 1);
         if (differ && tid < SR_CHUNK)
             shared->factor[tid] = head.until(last, t0 + tid);
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(THREADS, 4)
         state.add(shared->keys[chunk % 2], shared->values[chunk % 2], call.choices.sums_rows,
                   {factor, factor});
     }
-    state.put(spans.state(head_number, span + 1));
+    state.put(segments.state(head_number, segment + 1));
 }
 
 /* Exclusive scan over segments, in place in the workspace: turns what each segment adds into the
@@ -90,49 +90,49 @@ __global__ void __launch_bounds__(THREADS, 4)
  * state = decay state + added. No barriers: threads are independent. */
 template <bool DECAYS>
 __global__ void scan_states(const __grid_constant__ sr_attention_view<sr_bf16> call,
-                            const sr_chunk_spans spans, bool from_end) {
+                            const sr_chunk_segments segments, bool from_end) {
     constexpr int TOGETHER = 8;
     let_next_start();
-    const int head_number = spans.whole + (int)blockIdx.x;
+    const int head_number = segments.whole + (int)blockIdx.x;
     const int at = (int)(blockIdx.y * blockDim.x + threadIdx.x);
     const sr_chunk_head<DECAYS> head =
         chunk_head<DECAYS>(call, head_number / call.Hkv, head_number % call.Hkv);
-    const auto span_of = [&](int n) { return from_end ? spans.count - 1 - n : n; };
+    const auto segment_of = [&](int n) { return from_end ? segments.count - 1 - n : n; };
     float before = 0;
-    for (int begin = 1; begin < spans.count; begin += TOGETHER) {
+    for (int begin = 1; begin < segments.count; begin += TOGETHER) {
         float adds[TOGETHER], factor[TOGETHER];
 #pragma unroll
         for (int m = 0; m < TOGETHER; m++) {
-            const int n = min(begin + m, spans.count - 1);
-            adds[m] = spans.state(head_number, span_of(n))[at];
-            factor[m] = factor_across(head, spans, span_of(n - 1), from_end);
+            const int n = min(begin + m, segments.count - 1);
+            adds[m] = segments.state(head_number, segment_of(n))[at];
+            factor[m] = factor_across(head, segments, segment_of(n - 1), from_end);
         }
 #pragma unroll
         for (int m = 0; m < TOGETHER; m++) {
-            if (begin + m >= spans.count)
+            if (begin + m >= segments.count)
                 break;
             before = counted(before, factor[m]) + adds[m];
-            spans.state(head_number, span_of(begin + m))[at] = before;
+            segments.state(head_number, segment_of(begin + m))[at] = before;
         }
     }
 }
 
-srnn_status sr_chunked_scan(const sr_attention_view<sr_bf16> &call, const sr_chunk_spans &spans,
-                            bool from_end, cudaStream_t stream) {
-    if (spans.count == 2 || spans.apart)
+srnn_status sr_chunked_scan(const sr_attention_view<sr_bf16> &call,
+                            const sr_chunk_segments &segments, bool from_end, cudaStream_t stream) {
+    if (segments.count == 2 || segments.apart)
         return SRNN_OK; /* one state is its own sum; or the walk sums them */
-    const dim3 grid((unsigned)(spans.heads - spans.whole), SR_STATE_NUMBERS / THREADS),
+    const dim3 grid((unsigned)(segments.heads - segments.whole), SR_STATE_NUMBERS / THREADS),
         block(THREADS);
     SR_CUDA(sr_launch(call.choices.decays ? scan_states<true> : scan_states<false>, grid, block, 0,
-                      stream, call, spans, from_end));
+                      stream, call, segments, from_end));
     return SRNN_OK;
 }
 
 srnn_status sr_chunked_key_states(const sr_attention_view<sr_bf16> &call,
-                                  const sr_mma_alignment &aligned, const sr_chunk_spans &spans,
-                                  cudaStream_t stream) {
-    const dim3 grid((unsigned)((spans.heads - spans.whole) * (spans.count - 1)));
+                                  const sr_mma_alignment &aligned,
+                                  const sr_chunk_segments &segments, cudaStream_t stream) {
+    const dim3 grid((unsigned)((segments.heads - segments.whole) * (segments.count - 1)));
     SR_CUDA(sr_launch(call.choices.decays ? key_states<true> : key_states<false>, grid,
-                      dim3(THREADS), sizeof(states_memory), stream, call, aligned, spans));
-    return sr_chunked_scan(call, spans, false, stream);
+                      dim3(THREADS), sizeof(states_memory), stream, call, aligned, segments));
+    return sr_chunked_scan(call, segments, false, stream);
 }

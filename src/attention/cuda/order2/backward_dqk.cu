@@ -13,8 +13,8 @@
 /* Rows of queries (keys), of gradients of numerators (values). A stage has 128 rows of the state,
  * or 64 keys and values (queries, gradients of numerators and row scalars). */
 template <int WIDTH> struct gradient_memory {
-    alignas(16) sr_bf16 x[SR_EXPANDED_ROWS * WIDTH];
-    sr_bf16 w[SR_EXPANDED_ROWS * SR_CHUNK];
+    alignas(16) sr_bf16 x[SR_ORDER2_ROWS * WIDTH];
+    sr_bf16 w[SR_ORDER2_ROWS * SR_CHUNK];
     sr_bf16 stage[STAGES][2][SR_CHUNK_NUMBERS];
     float scales[STAGES][SR_CHUNK], d_row_sums[STAGES][SR_CHUNK];
 };
@@ -43,13 +43,13 @@ SR_DEVICE void load_products(sr_bf16 *tile, const sr_bf16 *state, int eight, int
 /* Gradients of the numbers from those of the products of one tile: as C, in the order of
  * sr_turning. */
 struct turned_gradients {
-    sr_turning own, turned;
+    sr_rotation own, rotated;
     /* of the first number of products, and the second, which turns with it */
     float early[2][4], late[2][4];
 
     SR_DEVICE explicit turned_gradients(const sr_bf16 *tile) {
         own.load(tile, 0);
-        turned.load(tile, 0);
+        rotated.load(tile, 0);
 #pragma unroll
         for (int n = 0; n < 8; n++)
             early[n / 4][n % 4] = late[n / 4][n % 4] = 0;
@@ -62,7 +62,7 @@ struct turned_gradients {
 #pragma unroll
             for (int row = 0; row < 2; row++) {
                 const float2 first = unpack_bf16(own.a[2 * n + row]);
-                const float2 second = unpack_bf16(turned.a[2 * n + row]);
+                const float2 second = unpack_bf16(rotated.a[2 * n + row]);
                 float *const to = early[n] + 2 * row, *const other = late[n] + 2 * row;
                 to[0] = fmaf(second.x, d[n][2 * row], to[0]);
                 to[1] = fmaf(second.y, d[n][2 * row + 1], to[1]);
@@ -70,11 +70,11 @@ struct turned_gradients {
                 other[1] = fmaf(first.y, d[n][2 * row + 1], other[1]);
             }
     }
-    SR_DEVICE void turn() {
-        turned.turn();
+    SR_DEVICE void rotate() {
+        rotated.rotate();
 #pragma unroll
         for (int row = 0; row < 2; row++) {
-            const float next = shuffle(late[0][2 * row], sr_turning::next_lane());
+            const float next = shuffle(late[0][2 * row], sr_rotation::next_lane());
             late[0][2 * row] = late[0][2 * row + 1];
             late[0][2 * row + 1] = late[1][2 * row];
             late[1][2 * row] = late[1][2 * row + 1];
@@ -87,8 +87,8 @@ struct turned_gradients {
         const int lane = (int)threadIdx.x % SR_WARP, from = lane / 4 * 4 + lane % 4 / 2;
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const float lower = early[0][e] + shuffle(late[0][e], sr_turning::next_lane(2));
-            const float upper = early[1][e] + shuffle(late[1][e], sr_turning::next_lane(2));
+            const float lower = early[0][e] + shuffle(late[0][e], sr_rotation::next_lane(2));
+            const float upper = early[1][e] + shuffle(late[1][e], sr_rotation::next_lane(2));
 #pragma unroll
             for (int n = 0; n < 2; n++) {
                 const float even = shuffle(lower, from + 2 * n), odd = shuffle(upper, from + 2 * n);
@@ -101,8 +101,8 @@ struct turned_gradients {
 /* The rows of a warp. */
 template <int WIDTH, bool FROM_END> struct gradient_rows {
     static constexpr int P = WIDTH / 8, K = WIDTH / 16, V = SR_CHUNK / 16;
-    static constexpr int HALVES = sr_expanded_shape<WIDTH>::HALVES;
-    sr_expanded_numbers<WIDTH> x;
+    static constexpr int HALVES = sr_order2_shape<WIDTH>::HALVES;
+    sr_order2_numbers<WIDTH> x;
     const sr_bf16 *w; /* the warp's, in shared memory */
     uint32_t rows[HALVES][V][4];
     float c[HALVES][P][4];
@@ -173,7 +173,7 @@ template <int WIDTH, bool FROM_END> struct gradient_rows {
             }
             gradients.add(d);
             if (COUNT == SR_STAGE_GROUPS) /* not after the last one */
-                gradients.turn();
+                gradients.rotate();
         }
     }
 
@@ -328,11 +328,11 @@ SR_DEVICE void store_gradients(const sr_attention_view<sr_bf16> &call, const sr_
 /* What a block pairs with: keys and values of the segment up to its rows; or queries and gradients
  * of numerators from its rows on, of all heads that share the keys. */
 template <int WIDTH, bool FROM_END> struct pair_stream {
-    static constexpr int THREADS = sr_expanded_shape<WIDTH>::THREADS;
+    static constexpr int THREADS = sr_order2_shape<WIDTH>::THREADS;
     const sr_attention_view<sr_bf16> &call;
     const sr_mma_alignment &aligned;
     gradient_memory<WIDTH> &memory;
-    sr_expanded_block at;
+    sr_order2_block at;
     /* for rows of queries: the first key of the segment; for rows of keys: past its last query */
     int seen;
 
@@ -341,7 +341,7 @@ template <int WIDTH, bool FROM_END> struct pair_stream {
     }
     SR_DEVICE int stages() const {
         const int from = first(0);
-        const int to = FROM_END ? seen : min(at.t0 + SR_EXPANDED_ROWS, call.T);
+        const int to = FROM_END ? seen : min(at.t0 + SR_ORDER2_ROWS, call.T);
         return (to - from + SR_CHUNK - 1) / SR_CHUNK * (FROM_END ? call.group : 1);
     }
     SR_DEVICE int first(int n) const {
@@ -378,8 +378,8 @@ template <int WIDTH, bool FROM_END> struct pair_stream {
         const auto w = FROM_END
                            ? head_rows(call.v, b, at.head, call.Dv, aligned.v)
                            : head_rows(call.d_numerator, b, at.head, call.Dv, aligned.d_numerator);
-        tile_load<WIDTH, SR_EXPANDED_ROWS, THREADS>(memory.x, x, t0, 0, past);
-        tile_load<SR_CHUNK, SR_EXPANDED_ROWS, THREADS>(memory.w, w, t0, 0, past);
+        tile_load<WIDTH, SR_ORDER2_ROWS, THREADS>(memory.x, x, t0, 0, past);
+        tile_load<SR_CHUNK, SR_ORDER2_ROWS, THREADS>(memory.w, w, t0, 0, past);
     }
 };
 
@@ -392,24 +392,23 @@ template <int WIDTH, bool FROM_END> struct pair_stream {
  * segment, then adds masked pairs of the segment. Accumulators stay in registers; after a last
  * barrier each warp stores its rows once, through a freed stage. */
 template <int WIDTH, bool FROM_END>
-__global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
+__global__ void __launch_bounds__(sr_order2_shape<WIDTH>::THREADS, 2)
     expanded_gradients(const __grid_constant__ sr_attention_view<sr_bf16> call,
-                       const __grid_constant__ sr_mma_alignment aligned,
-                       const sr_expanded expanded) {
+                       const __grid_constant__ sr_mma_alignment aligned, const sr_order2 expanded) {
     using memory = gradient_memory<WIDTH>;
-    using shape = sr_expanded_shape<WIDTH>;
+    using shape = sr_order2_shape<WIDTH>;
     constexpr int HALVES = shape::HALVES;
     SR_SHARED(memory, shared);
-    const sr_expanded_block at = expanded_block(call, FROM_END ? call.Hkv : call.H, expanded);
+    const sr_order2_block at = expanded_block(call, FROM_END ? call.Hkv : call.H, expanded);
     pair_stream<WIDTH, FROM_END> pairs = {call, aligned, *shared, at, 0};
     const int past = call.T, t0 = at.t0, tiles = expanded.tiles;
     const int head_number = at.b * call.Hkv + pairs.kv();
     const sr_chunk_head<true> head = chunk_head<true>(call, at.b, pairs.kv());
-    const sr_bf16 *const state = expanded.state(head_number, at.span);
+    const sr_bf16 *const state = expanded.state(head_number, at.segment);
     pairs.seen = FROM_END ? seen_to(head, at) : seen_from(head, at);
     /* Stages of products of the state, tile by tile of the gradients; one of its other rows; those
      * of pairs. */
-    const bool counts = FROM_END ? at.end < past && head.first[at.end] < t0 + SR_EXPANDED_ROWS
+    const bool counts = FROM_END ? at.end < past && head.first[at.end] < t0 + SR_ORDER2_ROWS
                                  : at.begin > 0 && head.first[t0] < at.begin;
     const int each = 2 * tiles,
               products = counts && WIDTH > 16 && expanded.pairs > 0 ? each * tiles : 0;
@@ -464,13 +463,13 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
             turned_gradients gradients(rows.x.tile);
             rows.template read_turns<SR_STAGE_GROUPS>(gradients, next());
             other = next();
-            rows.template read_turns<SR_TURN_GROUPS - SR_STAGE_GROUPS>(gradients, other);
+            rows.template read_turns<SR_ROTATION_GROUPS - SR_STAGE_GROUPS>(gradients, other);
             gradients.put(rows.c[0]);
-            other += (SR_TURN_GROUPS - SR_STAGE_GROUPS) * SR_GROUP_NUMBERS;
+            other += (SR_ROTATION_GROUPS - SR_STAGE_GROUPS) * SR_GROUP_NUMBERS;
         } else {
             other = next();
         }
-        rows.read_keys(other, tiles, expanded.vectors(head_number, at.span) + SR_CHUNK,
+        rows.read_keys(other, tiles, expanded.vectors(head_number, at.segment) + SR_CHUNK,
                        call.score.coefficient[1]);
         rows.scale([&](int t) {
             return FROM_END ? head.from_after(at.end, min(t, past - 1))
@@ -500,28 +499,28 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
 
 template <bool FROM_END>
 static srnn_status start(const sr_attention_view<sr_bf16> &call, const sr_mma_alignment &aligned,
-                         const sr_expanded &expanded, cudaStream_t stream) {
+                         const sr_order2 &expanded, cudaStream_t stream) {
     const int heads = call.B * (FROM_END ? call.Hkv : call.H);
     const dim3 grid((unsigned)(heads * expanded_blocks(call.T)));
     if (call.D <= 16)
         SR_CUDA(sr_launch(expanded_gradients<16, FROM_END>, grid,
-                          dim3(sr_expanded_shape<16>::THREADS), sizeof(gradient_memory<16>), stream,
+                          dim3(sr_order2_shape<16>::THREADS), sizeof(gradient_memory<16>), stream,
                           call, aligned, expanded));
     else
         SR_CUDA(sr_launch(expanded_gradients<64, FROM_END>, grid,
-                          dim3(sr_expanded_shape<64>::THREADS), sizeof(gradient_memory<64>), stream,
+                          dim3(sr_order2_shape<64>::THREADS), sizeof(gradient_memory<64>), stream,
                           call, aligned, expanded));
     return SRNN_OK;
 }
 
-srnn_status sr_expanded_backward_queries(const sr_attention_view<sr_bf16> &call,
-                                         const sr_mma_alignment &aligned,
-                                         const sr_expanded &expanded, cudaStream_t stream) {
+srnn_status sr_order2_backward_queries(const sr_attention_view<sr_bf16> &call,
+                                       const sr_mma_alignment &aligned, const sr_order2 &expanded,
+                                       cudaStream_t stream) {
     return start<false>(call, aligned, expanded, stream);
 }
 
-srnn_status sr_expanded_backward_keys(const sr_attention_view<sr_bf16> &call,
-                                      const sr_mma_alignment &aligned, const sr_expanded &expanded,
-                                      cudaStream_t stream) {
+srnn_status sr_order2_backward_keys(const sr_attention_view<sr_bf16> &call,
+                                    const sr_mma_alignment &aligned, const sr_order2 &expanded,
+                                    cudaStream_t stream) {
     return start<true>(call, aligned, expanded, stream);
 }

@@ -8,7 +8,7 @@
 /* A stage has 128 rows of the state, or 64 queries, their gradients of numerators and row
  * scalars. */
 template <int WIDTH> struct rows_memory {
-    alignas(16) sr_bf16 keys[SR_EXPANDED_ROWS * WIDTH];
+    alignas(16) sr_bf16 keys[SR_ORDER2_ROWS * WIDTH];
     sr_bf16 stage[STAGES][2][SR_CHUNK_NUMBERS];
     float scales[STAGES][SR_CHUNK], d_row_sums[STAGES][SR_CHUNK];
 };
@@ -22,10 +22,10 @@ struct query_stage {
 
 /* Pairs of the rows with 16 queries, which are rows `at` .. of the stage. */
 template <int WIDTH>
-SR_DEVICE void visit_queries(sr_expanded_rows<WIDTH> &rows, const sr_chunk_head<true> &head,
+SR_DEVICE void visit_queries(sr_order2_rows<WIDTH> &rows, const sr_chunk_head<true> &head,
                              const float *coefficient, const query_stage &stage, int at) {
     const int query = stage.t0 + at;
-    constexpr int HALVES = sr_expanded_shape<WIDTH>::HALVES;
+    constexpr int HALVES = sr_order2_shape<WIDTH>::HALVES;
     float w[HALVES][SR_PIECE];
     uint32_t a[HALVES][4];
     rows.x.scores(w, stage.queries, at);
@@ -83,21 +83,21 @@ SR_DEVICE void store_values(const sr_attention_view<sr_bf16> &call, const sr_row
  * by the decay across the segment, then weights of the pairs times dN. After a last barrier each
  * warp stores its rows once, through a freed stage. */
 template <int WIDTH>
-__global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, WIDTH <= 16 ? 3 : 2)
+__global__ void __launch_bounds__(sr_order2_shape<WIDTH>::THREADS, WIDTH <= 16 ? 3 : 2)
     expanded_values(const __grid_constant__ sr_attention_view<sr_bf16> call,
-                    const __grid_constant__ sr_mma_alignment aligned, const sr_expanded expanded) {
+                    const __grid_constant__ sr_mma_alignment aligned, const sr_order2 expanded) {
     using memory = rows_memory<WIDTH>;
-    using shape = sr_expanded_shape<WIDTH>;
+    using shape = sr_order2_shape<WIDTH>;
     constexpr int HALVES = shape::HALVES, THREADS = shape::THREADS;
     SR_SHARED(memory, shared);
-    const sr_expanded_block at = expanded_block(call, call.Hkv, expanded);
+    const sr_order2_block at = expanded_block(call, call.Hkv, expanded);
     const int b = at.b, kv = at.head, past = call.T, t0 = at.t0, end = at.end;
     const int head_number = b * call.Hkv + kv;
     const sr_chunk_head<true> head = chunk_head<true>(call, b, kv);
-    const sr_bf16 *const state = expanded.state(head_number, at.span);
+    const sr_bf16 *const state = expanded.state(head_number, at.segment);
     /* Stages of the state, none where a document begins after the rows and before its queries; and
      * of queries. */
-    const bool after = end < past && head.first[end] < t0 + SR_EXPANDED_ROWS;
+    const bool after = end < past && head.first[end] < t0 + SR_ORDER2_ROWS;
     const int of_state = after ? expanded.stages() : 0;
     const int to = seen_to(head, at);
     const int of_queries = (to - t0 + SR_CHUNK - 1) / SR_CHUNK * call.group;
@@ -121,10 +121,10 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, WIDTH <= 16
         cp_async_commit();
     };
     const int own = warp_number() * shape::WARP_ROWS;
-    sr_expanded_rows<WIDTH> rows(shared->keys + own * WIDTH, t0 + own);
+    sr_order2_rows<WIDTH> rows(shared->keys + own * WIDTH, t0 + own);
 
     rows.documents = head.first[end - 1] > rows.t;
-    tile_load<WIDTH, SR_EXPANDED_ROWS, THREADS>(
+    tile_load<WIDTH, SR_ORDER2_ROWS, THREADS>(
         shared->keys, head_rows(call.k, b, kv, call.D, aligned.k), t0, 0, past);
     load(0);
     load(1);
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, WIDTH <= 16
         load(n + 2);
         if (n < of_state) {
             rows.read(call, expanded, shared->stage[n % STAGES][0], n,
-                      expanded.vectors(head_number, at.span));
+                      expanded.vectors(head_number, at.segment));
             if (n == of_state - 1)
                 rows.scale([&](int t) { return head.from_after(end, min(t, past - 1)); });
             continue;
@@ -156,15 +156,15 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, WIDTH <= 16
                          shared->stage[0][0] + (own + 16 * half) * SR_CHUNK, aligned.d_v);
 }
 
-srnn_status sr_expanded_backward_values(const sr_attention_view<sr_bf16> &call,
-                                        const sr_mma_alignment &aligned,
-                                        const sr_expanded &expanded, cudaStream_t stream) {
+srnn_status sr_order2_backward_values(const sr_attention_view<sr_bf16> &call,
+                                      const sr_mma_alignment &aligned, const sr_order2 &expanded,
+                                      cudaStream_t stream) {
     const dim3 grid((unsigned)(expanded.heads * expanded_blocks(call.T)));
     if (call.D <= 16)
-        SR_CUDA(sr_launch(expanded_values<16>, grid, dim3(sr_expanded_shape<16>::THREADS),
+        SR_CUDA(sr_launch(expanded_values<16>, grid, dim3(sr_order2_shape<16>::THREADS),
                           sizeof(rows_memory<16>), stream, call, aligned, expanded));
     else
-        SR_CUDA(sr_launch(expanded_values<64>, grid, dim3(sr_expanded_shape<64>::THREADS),
+        SR_CUDA(sr_launch(expanded_values<64>, grid, dim3(sr_order2_shape<64>::THREADS),
                           sizeof(rows_memory<64>), stream, call, aligned, expanded));
     return SRNN_OK;
 }

@@ -7,15 +7,15 @@
 
 /* A stage has 128 rows of the state, or 64 keys and their values. */
 template <int WIDTH> struct rows_memory {
-    alignas(16) sr_bf16 queries[SR_EXPANDED_ROWS * WIDTH];
+    alignas(16) sr_bf16 queries[SR_ORDER2_ROWS * WIDTH];
     sr_bf16 stage[STAGES][2][SR_CHUNK_NUMBERS];
 };
 
 /* Pairs of the rows with 16 keys from `key` on, which are rows `at` .. of the stage. */
 template <int WIDTH>
-SR_DEVICE void visit_keys(sr_expanded_rows<WIDTH> &rows, const sr_chunk_head<true> &head,
+SR_DEVICE void visit_keys(sr_order2_rows<WIDTH> &rows, const sr_chunk_head<true> &head,
                           const float *coefficient, const sr_bf16 *stage, int at, int key) {
-    constexpr int HALVES = sr_expanded_shape<WIDTH>::HALVES;
+    constexpr int HALVES = sr_order2_shape<WIDTH>::HALVES;
     float w[HALVES][SR_PIECE];
     uint32_t a[HALVES][4];
     rows.x.scores(w, stage, at);
@@ -46,25 +46,25 @@ SR_DEVICE void visit_keys(sr_expanded_rows<WIDTH> &rows, const sr_chunk_head<tru
  * mma, scaled by the decay across the segment, then masked weights of the pairs times values. After
  * a last barrier the epilogue stores the warp's rows through a freed stage. */
 template <int WIDTH>
-__global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
+__global__ void __launch_bounds__(sr_order2_shape<WIDTH>::THREADS, 2)
     expanded_outputs(const __grid_constant__ sr_attention_view<sr_bf16> call,
-                     const sr_mma_alignment aligned, const sr_expanded expanded) {
+                     const sr_mma_alignment aligned, const sr_order2 expanded) {
     using memory = rows_memory<WIDTH>;
-    using shape = sr_expanded_shape<WIDTH>;
+    using shape = sr_order2_shape<WIDTH>;
     constexpr int HALVES = shape::HALVES, THREADS = shape::THREADS;
     SR_SHARED(memory, shared);
-    const sr_expanded_block at = expanded_block(call, call.H, expanded);
+    const sr_order2_block at = expanded_block(call, call.H, expanded);
     const int b = at.b, h = at.head, kv = h / call.group, past = call.T, t0 = at.t0;
     const int begin = at.begin, head_number = b * call.Hkv + kv;
     const sr_chunk_head<true> head = chunk_head<true>(call, b, kv);
     const sr_head_rows<const sr_bf16> keys = head_rows(call.k, b, kv, call.D, aligned.k);
     const sr_head_rows<const sr_bf16> values = head_rows(call.v, b, kv, call.Dv, aligned.v);
-    const sr_bf16 *const state = expanded.state(head_number, at.span);
+    const sr_bf16 *const state = expanded.state(head_number, at.segment);
     /* Stages of the state, none where the rows' documents begin inside the segment; and of keys. */
     const bool before = begin > 0 && head.first[t0] < begin;
     const int of_state = before ? expanded.stages() : 0;
     const int seen = seen_from(head, at), first = seen / SR_CHUNK * SR_CHUNK;
-    const int of_keys = (min(t0 + SR_EXPANDED_ROWS, past) - first + SR_CHUNK - 1) / SR_CHUNK;
+    const int of_keys = (min(t0 + SR_ORDER2_ROWS, past) - first + SR_CHUNK - 1) / SR_CHUNK;
     const auto load = [&](int n) {
         sr_bf16(*const stage)[SR_CHUNK_NUMBERS] = shared->stage[n % STAGES];
         if (n < of_state) {
@@ -77,10 +77,10 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
         cp_async_commit();
     };
     const int own = warp_number() * shape::WARP_ROWS;
-    sr_expanded_rows<WIDTH> rows(shared->queries + own * WIDTH, t0 + own);
+    sr_order2_rows<WIDTH> rows(shared->queries + own * WIDTH, t0 + own);
 
     rows.documents = head.first[min(rows.t + shape::WARP_ROWS, past) - 1] > begin;
-    tile_load<WIDTH, SR_EXPANDED_ROWS, THREADS>(
+    tile_load<WIDTH, SR_ORDER2_ROWS, THREADS>(
         shared->queries, head_rows(call.q, b, h, call.D, aligned.q), t0, 0, past);
     load(0);
     load(1);
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
         __syncthreads(); /* the stage is ready, and no warp reads the one before */
         load(n + 2);
         if (n < of_state) {
-            rows.read(call, expanded, stage, n, expanded.vectors(head_number, at.span));
+            rows.read(call, expanded, stage, n, expanded.vectors(head_number, at.segment));
             if (n == of_state - 1)
                 rows.scale([&](int t) { return head.from_before(begin, t); });
             continue;
@@ -110,15 +110,15 @@ __global__ void __launch_bounds__(sr_expanded_shape<WIDTH>::THREADS, 2)
                                     shared->stage[0][0] + (own + 16 * half) * SR_CHUNK);
 }
 
-srnn_status sr_expanded_forward(const sr_attention_view<sr_bf16> &call,
-                                const sr_mma_alignment &aligned, const sr_expanded &expanded,
-                                cudaStream_t stream) {
+srnn_status sr_order2_forward(const sr_attention_view<sr_bf16> &call,
+                              const sr_mma_alignment &aligned, const sr_order2 &expanded,
+                              cudaStream_t stream) {
     const dim3 grid((unsigned)(call.B * call.H * expanded_blocks(call.T)));
     if (call.D <= 16)
-        SR_CUDA(sr_launch(expanded_outputs<16>, grid, dim3(sr_expanded_shape<16>::THREADS),
+        SR_CUDA(sr_launch(expanded_outputs<16>, grid, dim3(sr_order2_shape<16>::THREADS),
                           sizeof(rows_memory<16>), stream, call, aligned, expanded));
     else
-        SR_CUDA(sr_launch(expanded_outputs<64>, grid, dim3(sr_expanded_shape<64>::THREADS),
+        SR_CUDA(sr_launch(expanded_outputs<64>, grid, dim3(sr_order2_shape<64>::THREADS),
                           sizeof(rows_memory<64>), stream, call, aligned, expanded));
     return SRNN_OK;
 }

@@ -6,7 +6,7 @@
 #include "device/cuda/device.h"
 #include "equation/facts.h"
 
-static const char COMPUTES[] = "score=taylor|power " SR_CUDA_DECAY SR_CUDA_EDGES;
+static const char COMPUTES[] = "score=taylor|power " SR_CUDA_DECAY SR_CUDA_ROWS;
 
 static bool fits(const srnn_problem *problem) {
     return sr_highest_order(&problem->attention) <= 2 && problem->D <= 64 && problem->Dv <= 64;
@@ -15,21 +15,21 @@ static bool fits(const srnn_problem *problem) {
 /* Tokens of a segment: with this length the state, its sums in memory and the pairs inside take
  * about equally long. A requested chunk is that of the CPU, whose longest means none requested: any
  * other gives the shortest segments. */
-static int span_of(const srnn_problem *p) {
+static int segment_of(const srnn_problem *p) {
     enum { LONGEST_CHUNK = 96 };
     if (p->chunk < LONGEST_CHUNK)
-        return SR_EXPANDED_ROWS;
-    return p->D <= 16 ? 2 * SR_EXPANDED_ROWS : 8 * SR_EXPANDED_ROWS;
+        return SR_ORDER2_ROWS;
+    return p->D <= 16 ? 2 * SR_ORDER2_ROWS : 8 * SR_ORDER2_ROWS;
 }
 
-sr_expanded sr_expanded_of(const srnn_problem *p) {
-    const int span = span_of(p), tiles = (p->D + 15) / 16;
+sr_order2 sr_order2_of(const srnn_problem *p) {
+    const int segment = segment_of(p), tiles = (p->D + 15) / 16;
     const int pairs = sr_highest_order(&p->attention) < 2 ? 0 : tiles * (tiles + 1) / 2;
-    return {p->B * p->Hkv, span, (p->T + span - 1) / span, tiles, pairs, nullptr, nullptr};
+    return {p->B * p->Hkv, segment, (p->T + segment - 1) / segment, tiles, pairs, nullptr, nullptr};
 }
 
-static sr_expanded take_states(const srnn_plan *plan, sr_layout *layout) {
-    sr_expanded expanded = sr_expanded_of(&plan->problem);
+static sr_order2 take_states(const srnn_plan *plan, sr_layout *layout) {
+    sr_order2 expanded = sr_order2_of(&plan->problem);
     const size_t states = expanded.count > 1 ? (size_t)expanded.heads * (size_t)expanded.count : 0;
     expanded.sums =
         (float *)sr_layout_take(layout, states, (size_t)expanded.sum_numbers() * sizeof(float));
@@ -50,10 +50,10 @@ static srnn_status forward(const sr_attention_call *call) {
     sr_layout layout = {(char *)call->plan->scratch, 0};
     const sr_attention_view<sr_bf16> view = sr_attention_forward_view<sr_bf16>(call, &layout);
     const sr_mma_alignment aligned = sr_mma_alignment_of(view);
-    const sr_expanded expanded = take_states(call->plan, &layout);
+    const sr_order2 expanded = take_states(call->plan, &layout);
     SR_TRY(sr_attention_prepare(view, stream));
-    SR_TRY(sr_expanded_states_before(view, aligned, expanded, stream));
-    return sr_expanded_forward(view, aligned, expanded, stream);
+    SR_TRY(sr_order2_states_before(view, aligned, expanded, stream));
+    return sr_order2_forward(view, aligned, expanded, stream);
 }
 
 static srnn_status backward(const sr_attention_call *call) {
@@ -61,18 +61,18 @@ static srnn_status backward(const sr_attention_call *call) {
     sr_layout layout = {(char *)call->plan->scratch, 0};
     const sr_attention_view<sr_bf16> view = sr_attention_backward_view<sr_bf16>(call, &layout);
     const sr_mma_alignment aligned = sr_mma_alignment_of(view);
-    const sr_expanded expanded = take_states(call->plan, &layout);
+    const sr_order2 expanded = take_states(call->plan, &layout);
     SR_TRY(sr_attention_prepare(view, stream));
     SR_TRY(sr_attention_outputs_backward(view, stream));
-    SR_TRY(sr_expanded_states_before(view, aligned, expanded, stream));
-    SR_TRY(sr_expanded_backward_queries(view, aligned, expanded, stream));
-    SR_TRY(sr_expanded_states_after(view, aligned, expanded, stream));
-    SR_TRY(sr_expanded_backward_keys(view, aligned, expanded, stream));
-    SR_TRY(sr_expanded_backward_values(view, aligned, expanded, stream));
+    SR_TRY(sr_order2_states_before(view, aligned, expanded, stream));
+    SR_TRY(sr_order2_backward_queries(view, aligned, expanded, stream));
+    SR_TRY(sr_order2_states_after(view, aligned, expanded, stream));
+    SR_TRY(sr_order2_backward_keys(view, aligned, expanded, stream));
+    SR_TRY(sr_order2_backward_values(view, aligned, expanded, stream));
     return sr_attention_inputs_backward(view, stream);
 }
 
-const sr_attention_kernel sr_cuda_attention_expanded = {
-    "expanded", SRNN_FORM_CHUNKED, SRNN_BF16, COMPUTES, fits,
-    nullptr,    scratch_bytes,     forward,   backward,
+const sr_attention_kernel sr_cuda_attention_order2 = {
+    "order2", SRNN_FORM_CHUNKED, SRNN_BF16, COMPUTES, fits,
+    nullptr,  scratch_bytes,     forward,   backward,
 };

@@ -28,33 +28,33 @@
 #include "attention/cuda/linear/linear.h"
 
 /* In bf16: Taylor series and powers up to order 2 with D and Dv up to 64. */
-extern const sr_attention_kernel sr_cuda_attention_expanded;
+extern const sr_attention_kernel sr_cuda_attention_order2;
 
 /* Numbers of a group; rows of a block; groups of a stage of the state; groups of the products of
  * one tile. */
 enum {
     SR_GROUP_NUMBERS = 16 * SR_CHUNK,
-    SR_EXPANDED_ROWS = 128,
+    SR_ORDER2_ROWS = 128,
     SR_STAGE_GROUPS = 8,
-    SR_TURN_GROUPS = 9,
+    SR_ROTATION_GROUPS = 9,
 };
 
 /* The row in which a group of one tile stores number n: so that a lane has four consecutive numbers
  * of an mma's A and C fragments. */
-SR_BOTH int turn_row(int n) {
+SR_BOTH int rotated_row(int n) {
     return 2 * (n / 4) + n % 2 + n % 4 / 2 * 8;
 }
 
 /* How a problem is cut, and where its states are. */
-struct sr_expanded {
-    int heads, span, count; /* KV heads, b * Hkv + kv; tokens per segment; segments */
-    int tiles, pairs;       /* of 16 numbers of a key; A <= B */
+struct sr_order2 {
+    int heads, segment, count; /* KV heads, b * Hkv + kv; tokens per segment; segments */
+    int tiles, pairs;          /* of 16 numbers of a key; A <= B */
     /* (heads, count, groups + 1, 16, SR_CHUNK): what segments add; the vectors before them */
     float *sums;
     sr_bf16 *states; /* (heads, count, groups, 16, SR_CHUNK): before segments, times coefficients */
 
     SR_BOTH int product_groups() const {
-        return tiles == 1 ? SR_TURN_GROUPS * pairs : 16 * pairs;
+        return tiles == 1 ? SR_ROTATION_GROUPS * pairs : 16 * pairs;
     }
     SR_BOTH int groups() const {
         return product_groups() + 2 * tiles;
@@ -108,29 +108,29 @@ SR_DEVICE int other_documents(const sr_chunk_head<true> &head, int begin, int en
 }
 
 /* Without workspace for states. */
-sr_expanded sr_expanded_of(const srnn_problem *problem);
+sr_order2 sr_order2_of(const srnn_problem *problem);
 
 /* The states of all segments: of keys and values before them; of queries and gradients of
  * numerators, times their row scales, after them. */
-srnn_status sr_expanded_states_before(const sr_attention_view<sr_bf16> &call,
-                                      const sr_mma_alignment &aligned, const sr_expanded &expanded,
-                                      cudaStream_t stream);
-srnn_status sr_expanded_states_after(const sr_attention_view<sr_bf16> &call,
-                                     const sr_mma_alignment &aligned, const sr_expanded &expanded,
-                                     cudaStream_t stream);
+srnn_status sr_order2_states_before(const sr_attention_view<sr_bf16> &call,
+                                    const sr_mma_alignment &aligned, const sr_order2 &expanded,
+                                    cudaStream_t stream);
+srnn_status sr_order2_states_after(const sr_attention_view<sr_bf16> &call,
+                                   const sr_mma_alignment &aligned, const sr_order2 &expanded,
+                                   cudaStream_t stream);
 
 /* The cores: outputs and dQ, with the states before; dK and dV, with those after. */
-srnn_status sr_expanded_forward(const sr_attention_view<sr_bf16> &call,
-                                const sr_mma_alignment &aligned, const sr_expanded &expanded,
-                                cudaStream_t stream);
-srnn_status sr_expanded_backward_queries(const sr_attention_view<sr_bf16> &call,
-                                         const sr_mma_alignment &aligned,
-                                         const sr_expanded &expanded, cudaStream_t stream);
-srnn_status sr_expanded_backward_keys(const sr_attention_view<sr_bf16> &call,
-                                      const sr_mma_alignment &aligned, const sr_expanded &expanded,
+srnn_status sr_order2_forward(const sr_attention_view<sr_bf16> &call,
+                              const sr_mma_alignment &aligned, const sr_order2 &expanded,
+                              cudaStream_t stream);
+srnn_status sr_order2_backward_queries(const sr_attention_view<sr_bf16> &call,
+                                       const sr_mma_alignment &aligned, const sr_order2 &expanded,
+                                       cudaStream_t stream);
+srnn_status sr_order2_backward_keys(const sr_attention_view<sr_bf16> &call,
+                                    const sr_mma_alignment &aligned, const sr_order2 &expanded,
+                                    cudaStream_t stream);
+srnn_status sr_order2_backward_values(const sr_attention_view<sr_bf16> &call,
+                                      const sr_mma_alignment &aligned, const sr_order2 &expanded,
                                       cudaStream_t stream);
-srnn_status sr_expanded_backward_values(const sr_attention_view<sr_bf16> &call,
-                                        const sr_mma_alignment &aligned,
-                                        const sr_expanded &expanded, cudaStream_t stream);
 
 #endif

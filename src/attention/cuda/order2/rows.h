@@ -9,41 +9,41 @@ enum { STAGES = 3 }; /* in flight or being read */
 
 /* A warp has two times 16 rows, which share what they read; of short rows 16, since more warps hide
  * more latency than sharing saves. */
-template <int WIDTH> struct sr_expanded_shape {
+template <int WIDTH> struct sr_order2_shape {
     static constexpr int HALVES = WIDTH <= 16 ? 1 : 2, WARP_ROWS = 16 * HALVES;
-    static constexpr int THREADS = SR_EXPANDED_ROWS / WARP_ROWS * SR_WARP;
+    static constexpr int THREADS = SR_ORDER2_ROWS / WARP_ROWS * SR_WARP;
 };
 
 /* The rows of a block: t0 .. of the segment that begins and ends there. */
-struct sr_expanded_block {
+struct sr_order2_block {
     int b, head, t0; /* head: of the rows */
-    int span, begin, end;
+    int segment, begin, end;
 };
 
 SR_BOTH int expanded_blocks(int T) {
-    return (T + SR_EXPANDED_ROWS - 1) / SR_EXPANDED_ROWS;
+    return (T + SR_ORDER2_ROWS - 1) / SR_ORDER2_ROWS;
 }
 
-SR_DEVICE sr_expanded_block expanded_block(const sr_attention_view<sr_bf16> &call, int heads,
-                                           const sr_expanded &expanded) {
+SR_DEVICE sr_order2_block expanded_block(const sr_attention_view<sr_bf16> &call, int heads,
+                                         const sr_order2 &expanded) {
     const int blocks = expanded_blocks(call.T);
-    const int t0 = (int)blockIdx.x % blocks * SR_EXPANDED_ROWS, row = (int)blockIdx.x / blocks;
-    const int span = t0 / expanded.span, begin = span * expanded.span;
-    return {row / heads, row % heads, t0, span, begin, min(begin + expanded.span, call.T)};
+    const int t0 = (int)blockIdx.x % blocks * SR_ORDER2_ROWS, row = (int)blockIdx.x / blocks;
+    const int segment = t0 / expanded.segment, begin = segment * expanded.segment;
+    return {row / heads, row % heads, t0, segment, begin, min(begin + expanded.segment, call.T)};
 }
 
 /* The first key of the segment that rows of queries see. */
-SR_DEVICE int seen_from(const sr_chunk_head<true> &head, const sr_expanded_block &at) {
+SR_DEVICE int seen_from(const sr_chunk_head<true> &head, const sr_order2_block &at) {
     return max(at.begin, head.first[at.t0]);
 }
 
 /* Past the last query of the segment that sees rows of keys. */
-SR_DEVICE int seen_to(const sr_chunk_head<true> &head, const sr_expanded_block &at) {
-    return other_documents(head, at.t0 + SR_EXPANDED_ROWS, at.end);
+SR_DEVICE int seen_to(const sr_chunk_head<true> &head, const sr_order2_block &at) {
+    return other_documents(head, at.t0 + SR_ORDER2_ROWS, at.end);
 }
 
 /* Starts the cp.async copy of a stage of the state, as it lies in memory; by all threads. */
-SR_DEVICE void load_state(sr_bf16 *tile, const sr_bf16 *state, const sr_expanded &expanded,
+SR_DEVICE void load_state(sr_bf16 *tile, const sr_bf16 *state, const sr_order2 &expanded,
                           int stage) {
     const int first = stage * SR_STAGE_GROUPS;
     const int count = min((int)SR_STAGE_GROUPS, expanded.groups() - first);
@@ -64,7 +64,7 @@ SR_DEVICE uint32_t twice(uint32_t pair, int which) {
 
 /* Four consecutive numbers in each of 16 rows, over the four lanes that have a row: as the A
  * fragment for a group of one tile. */
-struct sr_turning {
+struct sr_rotation {
     uint32_t a[4];
 
     /* From 16 rows of a tile, the numbers 8 `eights` after their own, modulo 16. */
@@ -81,10 +81,10 @@ struct sr_turning {
     }
 
     /* Rotates by one: each number becomes the next, modulo 16. */
-    SR_DEVICE void turn() {
+    SR_DEVICE void rotate() {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
-            const uint32_t next = shuffle(a[row], sr_turning::next_lane());
+            const uint32_t next = shuffle(a[row], sr_rotation::next_lane());
             a[row] = a[row] >> 16 | a[2 + row] << 16;
             a[2 + row] = a[2 + row] >> 16 | next << 16;
         }
@@ -97,8 +97,8 @@ struct sr_turning {
 };
 
 /* The rows of a warp in shared memory. */
-template <int WIDTH> struct sr_expanded_numbers {
-    static constexpr int HALVES = sr_expanded_shape<WIDTH>::HALVES;
+template <int WIDTH> struct sr_order2_numbers {
+    static constexpr int HALVES = sr_order2_shape<WIDTH>::HALVES;
     const sr_bf16 *tile;
 
     /* The A fragment of 16 numbers of the rows. */
@@ -140,14 +140,14 @@ template <int WIDTH> struct sr_expanded_numbers {
 };
 
 /* Rows X of a warp: accumulators C of columns by weights, and the lane's share of the row sums. */
-template <int WIDTH> struct sr_expanded_rows {
-    static constexpr int P = SR_CHUNK / 8, HALVES = sr_expanded_shape<WIDTH>::HALVES;
-    sr_expanded_numbers<WIDTH> x;
+template <int WIDTH> struct sr_order2_rows {
+    static constexpr int P = SR_CHUNK / 8, HALVES = sr_order2_shape<WIDTH>::HALVES;
+    sr_order2_numbers<WIDTH> x;
     float c[HALVES][P][4], sum[HALVES][2];
     int t;          /* the first row */
     bool documents; /* a document begins in the segment, where these rows could see it */
 
-    SR_DEVICE sr_expanded_rows(const sr_bf16 *tile, int row) : x{tile}, t(row), documents(true) {
+    SR_DEVICE sr_order2_rows(const sr_bf16 *tile, int row) : x{tile}, t(row), documents(true) {
 #pragma unroll
         for (int half = 0; half < HALVES; half++) {
             sum[half][0] = sum[half][1] = 0;
@@ -193,17 +193,17 @@ template <int WIDTH> struct sr_expanded_rows {
 
     /* Groups of one tile: numbers times those `first` .. places after them; first is 0 or 8. */
     template <int COUNT> SR_DEVICE void read_turns(const sr_bf16 *state, int first) {
-        sr_turning own, turned;
+        sr_rotation own, rotated;
         own.load(x.tile, 0);
-        turned.load(x.tile, first / 8);
+        rotated.load(x.tile, first / 8);
 #pragma unroll 2
         for (int m = 0; m < COUNT; m++) {
             uint32_t a[1][4];
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                a[0][e] = multiply_bf16(own.a[e], turned.a[e]);
+                a[0][e] = multiply_bf16(own.a[e], rotated.a[e]);
             multiply(a, state, 16 * m);
-            turned.turn();
+            rotated.rotate();
         }
     }
 
@@ -281,7 +281,7 @@ template <int WIDTH> struct sr_expanded_rows {
     }
 
     /* Stage number n of the state. */
-    SR_DEVICE void read(const sr_attention_view<sr_bf16> &call, const sr_expanded &expanded,
+    SR_DEVICE void read(const sr_attention_view<sr_bf16> &call, const sr_order2 &expanded,
                         const sr_bf16 *stage, int n, const float *vectors) {
         const int products = expanded.product_groups(), left = products % SR_STAGE_GROUPS;
         if (n < products / SR_STAGE_GROUPS) {
@@ -293,7 +293,7 @@ template <int WIDTH> struct sr_expanded_rows {
         }
         if constexpr (WIDTH <= 16)
             if (left > 0)
-                read_turns<SR_TURN_GROUPS - SR_STAGE_GROUPS>(stage, SR_STAGE_GROUPS);
+                read_turns<SR_ROTATION_GROUPS - SR_STAGE_GROUPS>(stage, SR_STAGE_GROUPS);
         read_keys(stage + left * SR_GROUP_NUMBERS, expanded.tiles, call.choices.sums_rows);
         read_vectors(vectors, call.score.coefficient, expanded.tiles);
     }

@@ -30,16 +30,16 @@ struct task_place {
     int units;
 };
 
-template <int WIDTH> SR_BOTH int product_tasks(const sr_expanded &expanded) {
+template <int WIDTH> SR_BOTH int product_tasks(const sr_order2 &expanded) {
     constexpr int UNITS = sums_shape<WIDTH>::UNITS;
     return (expanded.product_groups() + UNITS - 1) / UNITS;
 }
 
-template <int WIDTH> SR_BOTH int task_count(const sr_expanded &expanded) {
+template <int WIDTH> SR_BOTH int task_count(const sr_order2 &expanded) {
     return product_tasks<WIDTH>(expanded) + 3;
 }
 
-template <int WIDTH> SR_DEVICE task_place task_of(const sr_expanded &expanded, int n) {
+template <int WIDTH> SR_DEVICE task_place task_of(const sr_order2 &expanded, int n) {
     const int other = n - product_tasks<WIDTH>(expanded);
     if (other >= 0)
         return {(task_kind)(VALUES + other), 0, 0, 0,
@@ -51,7 +51,7 @@ template <int WIDTH> SR_DEVICE task_place task_of(const sr_expanded &expanded, i
 }
 
 /* Where unit 0 of a task is in the numbers of a state. */
-template <int WIDTH> SR_DEVICE int64_t task_offset(const sr_expanded &expanded, int n) {
+template <int WIDTH> SR_DEVICE int64_t task_offset(const sr_order2 &expanded, int n) {
     const int other = n - product_tasks<WIDTH>(expanded);
     const int group = other < 0 ? n * sums_shape<WIDTH>::UNITS
                                 : expanded.product_groups() + other * expanded.tiles;
@@ -104,15 +104,15 @@ template <int WIDTH> struct state_task {
         for (int unit = 0; unit < UNITS; unit++) {
             const int row = lane / 4 + at.first + unit, from = row % 8 * 4 + lane % 4;
             const bool other = row / 8 % 2 == 1; /* the other half of the 16 rows */
-            uint32_t turned[4], product[4];
+            uint32_t rotated[4], product[4];
             if (unit >= at.units)
                 continue;
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                turned[e] = shuffle(numbers[e], from);
+                rotated[e] = shuffle(numbers[e], from);
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                product[e] = multiply_bf16(a[e], other ? turned[e ^ 1] : turned[e]);
+                product[e] = multiply_bf16(a[e], other ? rotated[e ^ 1] : rotated[e]);
             multiply(c[unit], product, b);
         }
     }
@@ -212,7 +212,7 @@ template <int WIDTH> struct state_task {
                     const int row = piece_row(half);
                     if (unit >= at.units || (at.kind == VECTORS && row > 0))
                         continue;
-                    const int place = WIDTH <= 16 && at.kind == PRODUCTS ? turn_row(row) : row;
+                    const int place = WIDTH <= 16 && at.kind == PRODUCTS ? rotated_row(row) : row;
                     float *const to =
                         numbers + unit * apart + place * SR_CHUNK + 8 * n + 2 * (lane % 4);
                     *reinterpret_cast<float2 *>(to) = {c[unit][n][2 * half],
@@ -314,16 +314,16 @@ template <int WIDTH, bool FROM_END> struct token_stream {
 template <int WIDTH, bool FROM_END>
 __global__ void __launch_bounds__(sums_shape<WIDTH>::THREADS, sums_shape<WIDTH>::BLOCKS)
     expanded_sums(const __grid_constant__ sr_attention_view<sr_bf16> call,
-                  const __grid_constant__ sr_mma_alignment aligned, const sr_expanded expanded) {
+                  const __grid_constant__ sr_mma_alignment aligned, const sr_order2 expanded) {
     using memory = states_memory<WIDTH>;
     constexpr int WARPS = sums_shape<WIDTH>::WARPS, AHEAD = sums_shape<WIDTH>::STAGES - 1;
     SR_SHARED(memory, shared);
     const int tasks = task_count<WIDTH>(expanded), parts = (tasks + WARPS - 1) / WARPS;
     const int part = (int)blockIdx.x % parts, row = (int)blockIdx.x / parts;
-    const int span = row % (expanded.count - 1) + (FROM_END ? 1 : 0);
+    const int segment = row % (expanded.count - 1) + (FROM_END ? 1 : 0);
     const int head_number = row / (expanded.count - 1);
     const int b = head_number / call.Hkv, kv = head_number % call.Hkv;
-    const int begin = span * expanded.span, end = min(begin + expanded.span, call.T);
+    const int begin = segment * expanded.segment, end = min(begin + expanded.segment, call.T);
     const sr_chunk_head<true> head = chunk_head<true>(call, b, kv);
     const int from = FROM_END ? 0 : head.first[end - 1];
     const int to = FROM_END ? other_documents(head, begin, end) : end;
@@ -349,18 +349,17 @@ __global__ void __launch_bounds__(sums_shape<WIDTH>::THREADS, sums_shape<WIDTH>:
             tokens.put_factors(n + AHEAD, later);
     }
     if (number < tasks)
-        task.put(expanded.sum(head_number, span) + task_offset<WIDTH>(expanded, number));
+        task.put(expanded.sum(head_number, segment) + task_offset<WIDTH>(expanded, number));
 }
 
 /* The coefficient of a group of the state: that of a pair A < B stands for two, and so does that of
  * d in one tile, for 16 - d too, except for 0 and 8. */
-SR_DEVICE float group_coefficient(const sr_expanded &expanded, const float *coefficient,
-                                  int group) {
+SR_DEVICE float group_coefficient(const sr_order2 &expanded, const float *coefficient, int group) {
     const int products = expanded.product_groups();
     if (group >= products)
         return coefficient[group < products + expanded.tiles ? 1 : 2];
     const sr_tile_pair pair = tile_pair(group / 16);
-    const bool twice = expanded.tiles > 1 ? pair.a < pair.b : group % (SR_TURN_GROUPS - 1) > 0;
+    const bool twice = expanded.tiles > 1 ? pair.a < pair.b : group % (SR_ROTATION_GROUPS - 1) > 0;
     return coefficient[2] * (twice ? 2.0f : 1.0f);
 }
 
@@ -385,7 +384,7 @@ SR_DEVICE float factor_across(const sr_chunk_head<true> &head, int begin, int en
  * registers, and stores the state before each segment: state = decay state + added. The vectors,
  * the last group, stay float and are overwritten in place. Threads are independent: no barriers. */
 __global__ void expanded_scan(const __grid_constant__ sr_attention_view<sr_bf16> call,
-                              const sr_expanded expanded, bool from_end) {
+                              const sr_order2 expanded, bool from_end) {
     constexpr int TOGETHER = 4;
     const int head_number = (int)blockIdx.x, group = (int)blockIdx.y, past = expanded.count;
     const int64_t at = (int64_t)group * SR_GROUP_NUMBERS + (int)threadIdx.x * EIGHT;
@@ -394,7 +393,7 @@ __global__ void expanded_scan(const __grid_constant__ sr_attention_view<sr_bf16>
         chunk_head<true>(call, head_number / call.Hkv, head_number % call.Hkv);
     const float coefficient =
         vectors ? 1 : group_coefficient(expanded, call.score.coefficient, group);
-    const auto span_of = [&](int n) { return from_end ? past - 1 - n : n; };
+    const auto segment_of = [&](int n) { return from_end ? past - 1 - n : n; };
     if (vectors && (int)threadIdx.x * EIGHT >= 2 * SR_CHUNK + EIGHT)
         return; /* unused rows */
     eight_sums before = {};
@@ -404,29 +403,30 @@ __global__ void expanded_scan(const __grid_constant__ sr_attention_view<sr_bf16>
 #pragma unroll
         for (int m = 0; m < TOGETHER; m++) {
             const bool used = begin + m < past - 1; /* what the last one adds is not needed */
-            const int span = span_of(used ? begin + m : 0), from = span * expanded.span;
-            const float *const sum = expanded.sum(head_number, span) + at;
+            const int segment = segment_of(used ? begin + m : 0), from = segment * expanded.segment;
+            const float *const sum = expanded.sum(head_number, segment) + at;
             adds[m].half[0] = load_vector(sum);
             adds[m].half[1] = load_vector(sum + 4);
-            factor[m] = factor_across(head, from, min(from + expanded.span, head.T), from_end);
+            factor[m] = factor_across(head, from, min(from + expanded.segment, head.T), from_end);
         }
 #pragma unroll
         for (int m = 0; m < TOGETHER; m++) {
             if (begin + m >= past)
                 break;
-            const int span = span_of(begin + m);
+            const int segment = segment_of(begin + m);
             sr_vector<uint32_t> rounded;
 #pragma unroll
             for (int n = 0; n < EIGHT / 2; n++)
                 rounded.number[n] =
                     pack_bf16(before.at(2 * n) * coefficient, before.at(2 * n + 1) * coefficient);
-            float *const to = expanded.sum(head_number, span) + at;
+            float *const to = expanded.sum(head_number, segment) + at;
             if (vectors) {
                 store_vector(to, before.half[0]);
                 store_vector(to + 4, before.half[1]);
             } else {
-                store_vector(reinterpret_cast<uint32_t *>(expanded.state(head_number, span) + at),
-                             rounded);
+                store_vector(
+                    reinterpret_cast<uint32_t *>(expanded.state(head_number, segment) + at),
+                    rounded);
             }
 #pragma unroll
             for (int n = 0; n < EIGHT; n++)
@@ -437,7 +437,7 @@ __global__ void expanded_scan(const __grid_constant__ sr_attention_view<sr_bf16>
 
 template <int WIDTH, bool FROM_END>
 static srnn_status make_sums(const sr_attention_view<sr_bf16> &call,
-                             const sr_mma_alignment &aligned, const sr_expanded &expanded,
+                             const sr_mma_alignment &aligned, const sr_order2 &expanded,
                              cudaStream_t stream) {
     using shape = sums_shape<WIDTH>;
     const int parts = (task_count<WIDTH>(expanded) + shape::WARPS - 1) / shape::WARPS;
@@ -449,7 +449,7 @@ static srnn_status make_sums(const sr_attention_view<sr_bf16> &call,
 
 template <bool FROM_END>
 static srnn_status make_states(const sr_attention_view<sr_bf16> &call,
-                               const sr_mma_alignment &aligned, const sr_expanded &expanded,
+                               const sr_mma_alignment &aligned, const sr_order2 &expanded,
                                cudaStream_t stream) {
     if (expanded.count == 1)
         return SRNN_OK;
@@ -461,14 +461,14 @@ static srnn_status make_states(const sr_attention_view<sr_bf16> &call,
     return SRNN_OK;
 }
 
-srnn_status sr_expanded_states_before(const sr_attention_view<sr_bf16> &call,
-                                      const sr_mma_alignment &aligned, const sr_expanded &expanded,
-                                      cudaStream_t stream) {
+srnn_status sr_order2_states_before(const sr_attention_view<sr_bf16> &call,
+                                    const sr_mma_alignment &aligned, const sr_order2 &expanded,
+                                    cudaStream_t stream) {
     return make_states<false>(call, aligned, expanded, stream);
 }
 
-srnn_status sr_expanded_states_after(const sr_attention_view<sr_bf16> &call,
-                                     const sr_mma_alignment &aligned, const sr_expanded &expanded,
-                                     cudaStream_t stream) {
+srnn_status sr_order2_states_after(const sr_attention_view<sr_bf16> &call,
+                                   const sr_mma_alignment &aligned, const sr_order2 &expanded,
+                                   cudaStream_t stream) {
     return make_states<true>(call, aligned, expanded, stream);
 }

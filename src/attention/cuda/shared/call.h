@@ -90,7 +90,7 @@ template <class N> struct sr_attention_view {
     sr_strided<N> d_q, d_k, d_v, d_value_gate, d_output_gate, d_decay;
     float *d_norm_weight, *d_norm_bias, *d_value_power;
     /* RoPE whose inverse is applied to d_q and d_k as they are stored, by cores that support it */
-    sr_turn turn;
+    sr_rope_angles rope;
 
     sr_attention_scratch<N> scratch;
 

@@ -4,7 +4,7 @@
 #define SR_ATTENTION_CUDA_SHARED_COMPUTES_H
 
 /* Prologue and epilogue, which all kernels share. */
-#define SR_CUDA_EDGES                                                                            \
+#define SR_CUDA_ROWS                                                                             \
     "position=rope|none scale=inverse_sqrt|one feature=identity|relu|elu1|unit|unit_heads "      \
     "value_gate=off|sigmoid "                                                                    \
     "normaliser=row_sum|row_sum_min1|row_length|none|cumulative_gate|value_power detach=off|on " \
@@ -17,7 +17,7 @@
 /* One decay per head, on the weights. */
 #define SR_CUDA_DECAY "decay=none|learned "
 
-#define SR_CUDA_KV_CACHE        SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_EDGES
-#define SR_CUDA_RECURRENT_STATE SR_CUDA_SERIES SR_CUDA_DECAY SR_CUDA_EDGES
+#define SR_CUDA_KV_CACHE        SR_CUDA_SCORES SR_CUDA_DECAY SR_CUDA_ROWS
+#define SR_CUDA_RECURRENT_STATE SR_CUDA_SERIES SR_CUDA_DECAY SR_CUDA_ROWS
 
 #endif

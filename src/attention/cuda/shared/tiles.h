@@ -11,16 +11,16 @@
 template <int WIDTH> struct sr_tile {
     static constexpr int chunks = WIDTH / 8;
     static constexpr int rows_a_line = chunks < 8 ? 8 / chunks : 1; /* of 128 bytes */
-    static constexpr int turns = chunks < 8 ? chunks : 8;
+    static constexpr int swizzle = chunks < 8 ? chunks : 8;
 
     static SR_BOTH int offset(int row, int chunk) {
-        return row * WIDTH + (chunk ^ (row / rows_a_line % turns)) * 8;
+        return row * WIDTH + (chunk ^ (row / rows_a_line % swizzle)) * 8;
     }
 
     /* Chunk 2 k + odd of a row, written so that a lane keeps at most four such offsets, and adds
      * the rest of k. */
     static SR_BOTH int offset(int row, int k, int odd) {
-        const int inside = (2 * (k % 4) + odd) ^ (row / rows_a_line % turns);
+        const int inside = (2 * (k % 4) + odd) ^ (row / rows_a_line % swizzle);
         return k / 4 * 64 + (row * WIDTH + inside * 8);
     }
 };

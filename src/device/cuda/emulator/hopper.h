@@ -76,7 +76,7 @@ SR_DEVICE void bulk_add(float *global, const float *shared, int bytes) {
     sr_emulator_bulk_add(global, shared, bytes);
 }
 
-SR_DEVICE bool turn_has_come(const int *turn, int mine) {
+SR_DEVICE bool ticket_is_due(const int *turn, int mine) {
     return sr_emulator_turn_has_come(turn, mine);
 }
 

@@ -74,17 +74,17 @@ struct column_pair {
     int first, second;
 };
 
-SR_DEVICE column_pair pair_of(const sr_decode_product &p, int pair) {
+SR_DEVICE column_pair pair_of(const sr_decode_gemm &p, int pair) {
     if (p.swiglu)
-        return {pair, pair + p.turned};
-    if (2 * pair >= p.turned)
+        return {pair, pair + p.pair_columns};
+    if (2 * pair >= p.pair_columns)
         return {2 * pair, 2 * pair + 1};
     const int half = p.D / 2, first = pair + pair / half * half;
     return {first, first + half};
 }
 
 /* Column n of a tile: four first ones, then their partners. */
-SR_DEVICE int column_of(const sr_decode_product &p, int tile, int n) {
+SR_DEVICE int column_of(const sr_decode_gemm &p, int tile, int n) {
     const column_pair pair = pair_of(p, tile * 4 + n % 4);
     return n < 4 ? pair.first : pair.second;
 }
@@ -101,7 +101,7 @@ SR_DEVICE int turn_of(int tile) {
 }
 
 /* The loading warp: bulk-copies the weights of one tile for numbers `first` .. of x. */
-SR_DEVICE void load_tile(const sr_decode_product &p, int tile, int first, chain_memory &memory,
+SR_DEVICE void load_tile(const sr_decode_gemm &p, int tile, int first, chain_memory &memory,
                          int number) {
     const int lane = (int)(threadIdx.x % SR_WARP), bytes = min((int)CHUNK, p.K - first) * 2;
     const int slot = slot_of(number);
@@ -120,9 +120,9 @@ SR_DEVICE void load_tile(const sr_decode_product &p, int tile, int first, chain_
 SR_DEVICE void load_all(chain_memory &memory) {
     int number = 0;
     for (int n = 0; n < list_of(memory).count; n++) {
-        if (list_of(memory).entry[n].kind != SR_DECODE_PRODUCT)
+        if (list_of(memory).entry[n].kind != SR_DECODE_GEMM)
             continue;
-        const sr_decode_product_task &task = task_at<sr_decode_product_task>(memory, n);
+        const sr_decode_gemm_task &task = task_at<sr_decode_gemm_task>(memory, n);
         for (int round = (int)blockIdx.x; round < task.tiles; round += TILES * (int)gridDim.x)
             for (int first = 0; first < task.of.K; first += CHUNK)
                 for (int i = 0; i < TILES; i++)
@@ -264,9 +264,9 @@ struct column_end {
     number_copies to;
 };
 
-SR_DEVICE column_end column_end_of(const sr_decode_product_task &task, int first_tile, int row,
+SR_DEVICE column_end column_end_of(const sr_decode_gemm_task &task, int first_tile, int row,
                                    uint32_t mark) {
-    const sr_decode_product &p = task.of;
+    const sr_decode_gemm &p = task.of;
     const int lane = (int)(threadIdx.x % SR_WARP);
     const int tile = first_tile + lane / COLUMNS * (int)gridDim.x, n = lane % COLUMNS;
     const int pair = tile * 4 + n % 4;
@@ -278,7 +278,7 @@ SR_DEVICE column_end column_end_of(const sr_decode_product_task &task, int first
         load_pairs(two, row_of(task.c, p.M, row), 1, end.column / 2 * 2, end.column + 1, mark);
         end.addend = end.column % 2 == 0 ? two[0][0][0] : two[0][0][1];
     }
-    if (!p.swiglu && end.column >= 0 && end.column < p.turned) {
+    if (!p.swiglu && end.column >= 0 && end.column < p.pair_columns) {
         const float *const angles = p.angles + (int64_t)p.positions[row] * p.D;
         end.cosine = angles[pair % (p.D / 2)];
         end.sine = angles[p.D / 2 + pair % (p.D / 2)];
@@ -289,7 +289,7 @@ SR_DEVICE column_end column_end_of(const sr_decode_product_task &task, int first
 }
 
 /* The warp finishes a row, a lane a column. */
-SR_DEVICE void end_row(const sr_decode_product_task &task, const column_end &end, int row,
+SR_DEVICE void end_row(const sr_decode_gemm_task &task, const column_end &end, int row,
                        const chain_memory &memory, int parity) {
     const int lane = (int)(threadIdx.x % SR_WARP);
     float sum = 0, squares = 0;
@@ -316,9 +316,9 @@ SR_DEVICE void end_all(chain_memory &memory) {
     const int own = (int)(threadIdx.x - WORKERS) / SR_WARP - 1;
     int rounds = 0;
     for (int n = 0; n < list_of(memory).count; n++) {
-        if (list_of(memory).entry[n].kind != SR_DECODE_PRODUCT)
+        if (list_of(memory).entry[n].kind != SR_DECODE_GEMM)
             continue;
-        const sr_decode_product_task &task = task_at<sr_decode_product_task>(memory, n);
+        const sr_decode_gemm_task &task = task_at<sr_decode_gemm_task>(memory, n);
         for (int round = (int)blockIdx.x; round < task.tiles; round += TILES * (int)gridDim.x) {
             const int parity = rounds++ % 2;
             for (int row = own; row == own || row < task.of.M; row += ENDERS) {
@@ -345,7 +345,7 @@ struct warp_columns {
 };
 
 /* `norm` is loaded before anything is waited for. */
-template <int CHUNKS> SR_DEVICE warp_columns columns_of(const sr_decode_product &p, int first) {
+template <int CHUNKS> SR_DEVICE warp_columns columns_of(const sr_decode_gemm &p, int first) {
     warp_columns columns = {first + (int)(threadIdx.x / SR_WARP) * GROUP,
                             {make_float2(1, 1), make_float2(1, 1)}};
 #pragma unroll
@@ -360,7 +360,7 @@ template <int CHUNKS> SR_DEVICE warp_columns columns_of(const sr_decode_product 
  * squares[row] += theirs. */
 template <int CHUNKS, int MOST>
 SR_DEVICE void take_x(uint4 (&x)[CHUNKS][2], float (&squares)[MOST],
-                      const sr_decode_product_task &task, chain_memory &memory,
+                      const sr_decode_gemm_task &task, chain_memory &memory,
                       const warp_columns &columns) {
     const int warp = (int)(threadIdx.x / SR_WARP), lane = (int)(threadIdx.x % SR_WARP);
     float numbers[CHUNKS][MOST][2] = {};
@@ -404,7 +404,7 @@ template <int MOST> struct round_sums { float c[TILES / 2][4], squares[MOST]; };
  * .., with two rows each. */
 template <int MOST>
 SR_DEVICE void leave_round(chain_memory &memory, int parity, const round_sums<MOST> &sums,
-                           const sr_decode_product &p) {
+                           const sr_decode_gemm &p) {
     const int warp = (int)(threadIdx.x / SR_WARP), lane = (int)(threadIdx.x % SR_WARP);
 #pragma unroll
     for (int odd = 0; odd < min(MOST, 2); odd++) {
@@ -427,7 +427,7 @@ SR_DEVICE void leave_round(chain_memory &memory, int parity, const round_sums<MO
 /* One tile alone: two chunks of x at a time, so that the second is not waited for after the first.
  * `number`: tiles consumed by the block; updated. */
 template <int MOST>
-SR_DEVICE void multiply_alone(round_sums<MOST> &sums, const sr_decode_product_task &task,
+SR_DEVICE void multiply_alone(round_sums<MOST> &sums, const sr_decode_gemm_task &task,
                               chain_memory &memory, int &number) {
     const int K = task.of.K;
     for (int first = 0; first < K; first += 2 * CHUNK) {
@@ -446,7 +446,7 @@ SR_DEVICE void multiply_alone(round_sums<MOST> &sums, const sr_decode_product_ta
 
 /* `tiles` tiles at a time. */
 template <int MOST>
-SR_DEVICE void multiply_tiles(round_sums<MOST> &sums, const sr_decode_product_task &task,
+SR_DEVICE void multiply_tiles(round_sums<MOST> &sums, const sr_decode_gemm_task &task,
                               chain_memory &memory, int &number, int tiles) {
     const int K = task.of.K;
     for (int first = 0; first < K; first += CHUNK) {
@@ -470,7 +470,7 @@ SR_DEVICE void multiply_tiles(round_sums<MOST> &sums, const sr_decode_product_ta
 }
 
 /* Tiles `round`, `round` + blocks, ...: a division would be slower. */
-SR_DEVICE int tiles_of_round(const sr_decode_product_task &task, int round) {
+SR_DEVICE int tiles_of_round(const sr_decode_gemm_task &task, int round) {
     int tiles = 1;
 #pragma unroll
     for (int i = 1; i < TILES; i++)
@@ -493,8 +493,8 @@ SR_DEVICE next_task task_of_warp(const chain_memory &memory) {
     const int number = memory.past[thread_again() / SR_WARP].tasks;
     if (number == list_of(memory).count)
         return NEXT_NONE;
-    if (list_of(memory).entry[number].kind == SR_DECODE_PRODUCT)
-        return task_at<sr_decode_product_task>(memory, number).of.M == 1 ? NEXT_ROW : NEXT_ROWS;
+    if (list_of(memory).entry[number].kind == SR_DECODE_GEMM)
+        return task_at<sr_decode_gemm_task>(memory, number).of.M == 1 ? NEXT_ROW : NEXT_ROWS;
     const sr_decode_attention_task &task = task_at<sr_decode_attention_task>(memory, number);
     if (sr_decode_width(task.call.D, task.call.Dv) == 64)
         return task.softmax ? NEXT_SOFTMAX_64 : NEXT_ATTENTION_64;
@@ -517,7 +517,7 @@ template <int MOST> static __device__ __noinline__ next_task multiply() {
     SR_SHARED(chain_memory, shared); /* not an argument: its address is constant */
     chain_memory &memory = *shared;
     const progress &past = memory.past[threadIdx.x / SR_WARP];
-    const sr_decode_product_task &task = task_at<sr_decode_product_task>(memory, past.tasks);
+    const sr_decode_gemm_task &task = task_at<sr_decode_gemm_task>(memory, past.tasks);
     int tiles = past.tiles, rounds = past.rounds;
     const int blocks = (int)gridDim.x;
     for (int round = (int)blockIdx.x; round < task.tiles; round += TILES * blocks) {

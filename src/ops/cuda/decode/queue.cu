@@ -114,25 +114,25 @@ static void *take_task(sr_cuda_coalescer *queue, sr_decode_kind kind, size_t byt
 
 /* ---- data dependencies ---- */
 
-struct span {
+struct byte_range {
     const char *from, *end;
 };
 
-static span span_of(const sr_decode_place &place, int rows, int columns) {
+static byte_range range_of(const sr_decode_place &place, int rows, int columns) {
     const char *const from = (const char *)place.data;
     const int64_t numbers = (rows - 1) * place.stride + columns;
-    return {from, from + numbers * (int64_t)sr_number_bytes(place.dtype)};
+    return {from, from + numbers * (int64_t)sr_element_bytes(place.dtype)};
 }
 
 static bool meet(const access &a, const sr_decode_place &place, int rows, int columns) {
-    const span x = span_of(a.place, a.rows, a.columns), y = span_of(place, rows, columns);
+    const byte_range x = range_of(a.place, a.rows, a.columns), y = range_of(place, rows, columns);
     return x.from < y.end && y.from < x.end;
 }
 
 /* The first column of `place` in the rows of `a`; negative: `a` does not contain them all. */
 static int64_t column_in(const access &a, const sr_decode_place &place, int rows, int columns) {
     const int64_t bytes = (const char *)place.data - (const char *)a.place.data;
-    const int64_t column = bytes / (int64_t)sr_number_bytes(place.dtype);
+    const int64_t column = bytes / (int64_t)sr_element_bytes(place.dtype);
     const bool alike = a.place.dtype == place.dtype && a.rows == rows &&
                        (rows == 1 || a.place.stride == place.stride);
     return alike && bytes >= 0 && column + columns <= a.columns ? column : -1;
@@ -221,17 +221,17 @@ static void want_blocks(sr_cuda_coalescer *queue, int blocks) {
 
 /* ---- tasks ---- */
 
-static bool add_product(sr_cuda_coalescer *queue, const sr_decode_product *p) {
+static bool add_product(sr_cuda_coalescer *queue, const sr_decode_gemm *p) {
     task_set before = {};
     sr_decode_source x, c = {};
-    const int columns = p->swiglu ? p->turned : p->N;
+    const int columns = p->swiglu ? p->pair_columns : p->N;
     if (!has_room(queue, marked_numbers(p->M, columns)) ||
         !find_source(queue, &x, &before, p->x, p->M, p->K) ||
         (p->c.data && !find_source(queue, &c, &before, p->c, p->M, p->N)) ||
         !may_write(queue, before, p->d, p->M, columns))
         return false;
-    sr_decode_product_task *task =
-        (sr_decode_product_task *)take_task(queue, SR_DECODE_PRODUCT, sizeof *task);
+    sr_decode_gemm_task *task =
+        (sr_decode_gemm_task *)take_task(queue, SR_DECODE_GEMM, sizeof *task);
     if (!task)
         return false;
     queue->before[queue->list->count - 1] = before;
@@ -239,7 +239,7 @@ static bool add_product(sr_cuda_coalescer *queue, const sr_decode_product *p) {
     task->x = x;
     task->c = c;
     task->d = take_target(queue, p->d, p->M, columns);
-    task->pairs = p->swiglu ? p->turned : (p->N + 1) / 2;
+    task->pairs = p->swiglu ? p->pair_columns : (p->N + 1) / 2;
     task->tiles = (task->pairs + 3) / 4;
     note_read(queue, x, p->M, p->K);
     note_read(queue, c, p->M, p->N);
@@ -261,15 +261,14 @@ static int parts_of(int blocks) {
     return parts;
 }
 
-static bool is_softmax(const sr_attention_view<sr_bf16> &call,
-                       const sr_kept_memory<sr_bf16> &memory) {
+static bool is_softmax(const sr_attention_view<sr_bf16> &call, const sr_kv_cache<sr_bf16> &memory) {
     const sr_choices &c = call.choices;
     return sr_is_exponential(call.score, memory) && c.normaliser == SRNN_NORMALISER_ROW_SUM &&
            c.norm == SRNN_NORM_NONE && !c.gated && !c.post_gate;
 }
 
 static bool add_attention(sr_cuda_coalescer *queue, const sr_attention_view<sr_bf16> &call,
-                          const sr_kept_memory<sr_bf16> &memory) {
+                          const sr_kv_cache<sr_bf16> &memory) {
     task_set before = {};
     sr_decode_source q, k, v, gate;
     const int rows = call.B * call.H, output = call.H * call.Dv;
@@ -310,7 +309,7 @@ static bool add_attention(sr_cuda_coalescer *queue, const sr_attention_view<sr_b
     return true;
 }
 
-bool sr_decode_add_product(const srnn_device *device, const sr_decode_product *p) {
+bool sr_decode_add_gemm(const srnn_device *device, const sr_decode_gemm *p) {
     sr_cuda_coalescer *queue = sr_cuda_coalescer_open(device);
     if (!queue || p->M > SR_DECODE_ROWS || p->K % 64 != 0 || (p->c.data && p->N % 2 != 0))
         return false;
@@ -326,7 +325,7 @@ static bool side_by_side(const sr_strided<const sr_bf16> &heads, int width) {
 
 static bool queue_attention(sr_cuda_coalescer *queue, const srnn_device *device,
                             const sr_attention_view<sr_bf16> &call,
-                            const sr_kept_memory<sr_bf16> &memory) {
+                            const sr_kv_cache<sr_bf16> &memory) {
     const sr_choices &c = call.choices;
     const bool prepared = c.feature == SRNN_FEATURE_IDENTITY && !c.value_gate && !c.decays &&
                           !c.cumulates && c.normaliser != SRNN_NORMALISER_VALUE_POWER;

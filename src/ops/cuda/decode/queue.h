@@ -18,7 +18,7 @@ typedef struct sr_decode_place {
 
 /* d (M, N) = x (M, K) weight^T + c with prologue and epilogue: x may be normed first; then RoPE is
  * applied to pairs of columns, or SwiGLU merges them. */
-typedef struct sr_decode_product {
+typedef struct sr_decode_gemm {
     sr_decode_place x, c, d; /* c.data NULL: nothing is added */
     const void *weight;      /* (N, K) bf16 */
     int M, N, K;             /* M up to SR_DECODE_ROWS, K a multiple of 64, N even if there is c */
@@ -26,14 +26,14 @@ typedef struct sr_decode_product {
     float epsilon;
     bool swiglu; /* column n of d is silu(column n) * column n + turned; there are 2 * turned */
     /* else this many of the first columns are heads of D to which RoPE is applied */
-    int turned;
+    int pair_columns;
     int D;
     const float *angles;      /* (positions, D): cosines, then sines */
     const int32_t *positions; /* (M) */
-} sr_decode_product;
+} sr_decode_gemm;
 
 /* False: the device does not coalesce now, or does not support this GEMM. */
-bool sr_decode_add_product(const srnn_device *device, const sr_decode_product *product);
+bool sr_decode_add_gemm(const srnn_device *device, const sr_decode_gemm *product);
 
 /* Merges GEMMs and attention from now on, where the GPU supports it. */
 void sr_decode_install(srnn_device *device);

@@ -40,8 +40,8 @@ SR_BOTH int sr_decode_copies(int rows) {
     return rows == 1 ? SR_DECODE_COPIES : rows == 2 ? 4 : 2;
 }
 
-struct sr_decode_product_task {
-    sr_decode_product of; /* the places in it are not used */
+struct sr_decode_gemm_task {
+    sr_decode_gemm of; /* the places in it are not used */
     sr_decode_source x, c;
     sr_decode_target d;
     int pairs, tiles; /* pairs of columns; four of them are a tile */
@@ -49,7 +49,7 @@ struct sr_decode_product_task {
 
 struct sr_decode_attention_task {
     sr_attention_view<sr_bf16> call;
-    sr_kept_memory<sr_bf16> memory;
+    sr_kv_cache<sr_bf16> memory;
     sr_decode_source token[3]; /* q, k, v: (B, heads * width) */
     sr_decode_target o;
     sr_marked *partials; /* (B H, parts, sr_decode_partial(width)) */
@@ -68,7 +68,7 @@ SR_BOTH constexpr int sr_decode_partial(int width) {
     return width + 2;
 }
 
-enum sr_decode_kind { SR_DECODE_PRODUCT, SR_DECODE_ATTENTION };
+enum sr_decode_kind { SR_DECODE_GEMM, SR_DECODE_ATTENTION };
 
 struct sr_decode_entry {
     int32_t kind, offset; /* of the task, in the list */

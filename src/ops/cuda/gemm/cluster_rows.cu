@@ -45,7 +45,7 @@ struct block_part {
     int tile, part, parts, steps;
 };
 
-SR_DEVICE block_part part_of(const sr_cuda_product &p, int parts) {
+SR_DEVICE block_part part_of(const sr_cuda_gemm_call &p, int parts) {
     const int part = (int)blockIdx.x & (parts - 1), pieces = ((int)p.K + DEPTH - 1) / DEPTH;
     return {(int)blockIdx.x / parts, part, parts, (pieces - part + parts - 1) / parts};
 }
@@ -61,7 +61,7 @@ SR_DEVICE int bytes_of_eight(int64_t K, int k) {
     return k < K ? 2 * WIDTH : 0;
 }
 
-SR_DEVICE void copy_weights(stage &to, const sr_few_product &p, const block_part &own, int step) {
+SR_DEVICE void copy_weights(stage &to, const sr_few_rows_gemm &p, const block_part &own, int step) {
     const int line = (int)threadIdx.x / EIGHTS, at = (int)threadIdx.x % EIGHTS * WIDTH;
     const int k = start_of(own, step) + at, last = (int)p.product.N - 1;
     const int bytes = bytes_of_eight(p.product.K, k);
@@ -86,7 +86,7 @@ template <> struct x_part<float> {
     float numbers[WARP_ROWS][FOUR], norm[FOUR], squares[WARP_ROWS];
 };
 
-SR_DEVICE void copy_x(stage &to, const sr_cuda_product &p, int k, const sr_bf16 *x) {
+SR_DEVICE void copy_x(stage &to, const sr_cuda_gemm_call &p, int k, const sr_bf16 *x) {
     const int at = (int)threadIdx.x % EIGHTS * WIDTH;
 #pragma unroll
     for (int i = 0; i < ROWS / LINES; i++) {
@@ -96,11 +96,11 @@ SR_DEVICE void copy_x(stage &to, const sr_cuda_product &p, int k, const sr_bf16 
     }
 }
 
-SR_DEVICE void copy_x(stage &, const sr_cuda_product &, int, const float *) {
+SR_DEVICE void copy_x(stage &, const sr_cuda_gemm_call &, int, const float *) {
 }
 
 /* Issues the loads, without waiting for them. */
-SR_DEVICE void fetch_x(x_part<float> &part, const sr_few_product &p, int k, const float *x) {
+SR_DEVICE void fetch_x(x_part<float> &part, const sr_few_rows_gemm &p, int k, const float *x) {
     const int warp = (int)threadIdx.x / SR_WARP, at = k + (int)threadIdx.x % SR_WARP * FOUR;
     const float *const from = x + warp * p.product.a_stride + at;
     const int rows = at < p.product.K ? (int)p.product.M : 0;
@@ -116,7 +116,7 @@ SR_DEVICE void fetch_x(x_part<float> &part, const sr_few_product &p, int k, cons
         load_numbers<FOUR>(part.norm, p.norm.weight + at);
 }
 
-SR_DEVICE void fetch_x(x_part<sr_bf16> &, const sr_few_product &, int, const sr_bf16 *) {
+SR_DEVICE void fetch_x(x_part<sr_bf16> &, const sr_few_rows_gemm &, int, const sr_bf16 *) {
 }
 
 SR_DEVICE void put_x(stage &to, x_part<float> &part) {
@@ -198,14 +198,14 @@ struct end_item {
     column_pair at;
 };
 
-SR_DEVICE end_item item_of(const sr_few_product &p, const block_part &own, int number) {
+SR_DEVICE end_item item_of(const sr_few_rows_gemm &p, const block_part &own, int number) {
     const int pair = number % PAIRS, row = own.part + number / PAIRS * own.parts;
     const bool there = own.tile * PAIRS + pair < pairs_of(p) && row < p.product.M;
     return {there ? row : (int)ROWS, pair, pair_of(p.end, own.tile * PAIRS + pair)};
 }
 
 template <bool NORMED, class Out>
-SR_DEVICE void end_pair(const sr_few_product &p, const block_part &own, const end_item &item,
+SR_DEVICE void end_pair(const sr_few_rows_gemm &p, const block_part &own, const end_item &item,
                         const pair_end &end, const block_sums &sums) {
     float part[PARTS][3], first = 0, second = 0, squares = 0, factor = 1;
 #pragma unroll
@@ -237,7 +237,7 @@ SR_DEVICE void end_pair(const sr_few_product &p, const block_part &own, const en
  * (1/rms, RoPE or SwiGLU, addend). */
 template <class X, class Out>
 static __global__ void __launch_bounds__(THREADS, BLOCKS)
-    multiply_many(const __grid_constant__ sr_few_product p, int parts) {
+    multiply_many(const __grid_constant__ sr_few_rows_gemm p, int parts) {
     constexpr bool NORMED = sizeof(X) == sizeof(float);
     SR_SHARED(stage, stages);
     __shared__ int32_t positions[ROWS];
@@ -298,7 +298,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 /* Parts of the split-K sum: as many as let all blocks be resident. Clusters do not fill a GPU
  * completely. */
-static int parts_of(const sr_few_product *p, int64_t tiles, int multiprocessors) {
+static int parts_of(const sr_few_rows_gemm *p, int64_t tiles, int multiprocessors) {
     const int64_t pieces = sr_pieces(p->product.K, DEPTH);
     int parts = PARTS;
     while (parts > 1 && (parts > pieces || tiles * parts > BLOCKS * multiprocessors * 7 / 8))
@@ -307,7 +307,7 @@ static int parts_of(const sr_few_product *p, int64_t tiles, int multiprocessors)
 }
 
 template <class X, class Out>
-static srnn_status start(sr_backend *backend, const sr_few_product *p) {
+static srnn_status start(sr_backend *backend, const sr_few_rows_gemm *p) {
     const int64_t tiles = sr_pieces(pairs_of(*p), PAIRS);
     const int parts = parts_of(p, tiles, sr_cuda_facts(backend->device)->multiprocessors);
     const int64_t steps = sr_pieces(sr_pieces(p->product.K, DEPTH), parts);
@@ -317,7 +317,7 @@ static srnn_status start(sr_backend *backend, const sr_few_product *p) {
     return SRNN_OK;
 }
 
-srnn_status sr_cuda_start_many(sr_backend *backend, const sr_few_product *p) {
+srnn_status sr_cuda_start_many(sr_backend *backend, const sr_few_rows_gemm *p) {
     if (p->norm.weight)
         return start<float, sr_bf16>(backend, p);
     return p->product.out == SRNN_BF16 ? start<sr_bf16, sr_bf16>(backend, p)

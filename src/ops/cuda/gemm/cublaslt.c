@@ -193,7 +193,7 @@ static int32_t alignment_of(const void *address) {
     return (int32_t)(bits & (~bits + 1));
 }
 
-static product_key key_of(const sr_cuda_product *p) {
+static product_key key_of(const sr_cuda_gemm_call *p) {
     const void *c = p->c ? p->c : p->d;
     return (product_key){
         .M = p->M,
@@ -311,7 +311,7 @@ static bool choose(const sr_cublaslt *library, way *w, uint64_t workspace_bytes)
 }
 
 /* A full table is emptied. */
-static way *way_of(sr_cublaslt *library, const sr_cuda_product *product, size_t workspace_bytes) {
+static way *way_of(sr_cublaslt *library, const sr_cuda_gemm_call *product, size_t workspace_bytes) {
     const product_key key = key_of(product);
     if (library->used > WAYS / 2)
         forget_all(library);
@@ -325,7 +325,7 @@ static way *way_of(sr_cublaslt *library, const sr_cuda_product *product, size_t 
     return w;
 }
 
-srnn_status sr_cublaslt_multiply(sr_cublaslt *library, bool *started, const sr_cuda_product *p,
+srnn_status sr_cublaslt_multiply(sr_cublaslt *library, bool *started, const sr_cuda_gemm_call *p,
                                  const sr_cublaslt_place *place) {
     const way *w = way_of(library, p, place->workspace_bytes);
     const float one = 1, beta = p->c ? 1 : 0;

@@ -25,7 +25,7 @@ typedef struct sr_cublaslt_place {
 /* Launches the GEMM. *started = false: the library does not support it. The algorithm depends on
  * shapes, types and alignment alone, never on timing, so that results are bitwise reproducible. */
 srnn_status sr_cublaslt_multiply(sr_cublaslt *library, bool *started,
-                                 const sr_cuda_product *product, const sr_cublaslt_place *place);
+                                 const sr_cuda_gemm_call *product, const sr_cublaslt_place *place);
 
 #ifdef __cplusplus
 }

@@ -11,7 +11,7 @@ void sr_cublaslt_close(sr_cublaslt *library) {
 }
 
 srnn_status sr_cublaslt_multiply(sr_cublaslt *library, bool *started,
-                                 const sr_cuda_product *product, const sr_cublaslt_place *place) {
+                                 const sr_cuda_gemm_call *product, const sr_cublaslt_place *place) {
     (void)library, (void)product, (void)place;
     *started = false;
     return SRNN_OK;

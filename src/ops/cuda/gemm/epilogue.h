@@ -12,39 +12,39 @@ struct column_pair {
 };
 
 /* The number of pairs. */
-SR_BOTH int pairs_of(const sr_few_product &p) {
-    return (int)(p.end.swiglu ? p.end.turned : (p.product.N + 1) / 2);
+SR_BOTH int pairs_of(const sr_few_rows_gemm &p) {
+    return (int)(p.end.swiglu ? p.end.pair_columns : (p.product.N + 1) / 2);
 }
 
 /* Number `pair` of them; see sr_few_end. */
 SR_DEVICE column_pair pair_of(const sr_few_end &end, int pair) {
-    const int turned = (int)end.turned;
+    const int pair_columns = (int)end.pair_columns;
     if (end.swiglu)
-        return {pair, pair + turned};
-    if (2 * pair >= turned)
+        return {pair, pair + pair_columns};
+    if (2 * pair >= pair_columns)
         return {2 * pair, 2 * pair + 1};
     const int half = end.rope.D / 2, first = pair + pair / half * half;
     return {first, first + half};
 }
 
 /* The position of a row, where RoPE is applied. */
-SR_DEVICE int32_t position_of(const sr_few_product &p, int row) {
-    return p.end.swiglu || p.end.turned == 0 ? 0 : p.end.rope.positions[row];
+SR_DEVICE int32_t position_of(const sr_few_rows_gemm &p, int row) {
+    return p.end.swiglu || p.end.pair_columns == 0 ? 0 : p.end.rope.positions[row];
 }
 
 /* What the epilogue needs besides a pair's sums. */
 struct pair_end {
-    bool turns;
+    bool rotates;
     float cosine, sine, addend[2];
 };
 
 /* `position`: of the row. */
 template <class Out>
-SR_DEVICE pair_end pair_end_of(const sr_few_product &p, int row, const column_pair &at,
+SR_DEVICE pair_end pair_end_of(const sr_few_rows_gemm &p, int row, const column_pair &at,
                                int32_t position) {
-    pair_end end = {!p.end.swiglu && at.first < p.end.turned, 1, 0, {}};
+    pair_end end = {!p.end.swiglu && at.first < p.end.pair_columns, 1, 0, {}};
     const Out *const c = (const Out *)p.product.c + row * p.product.c_stride;
-    if (end.turns) {
+    if (end.rotates) {
         const int D = p.end.rope.D;
         const float *const angles = p.end.rope.table + (int64_t)position * D + at.first % D;
         end.cosine = angles[0];
@@ -59,14 +59,14 @@ SR_DEVICE pair_end pair_end_of(const sr_few_product &p, int row, const column_pa
 
 /* Stores d's numbers of the pair, from its sums. */
 template <class Out>
-SR_DEVICE void store_pair(const sr_few_product &p, int row, const column_pair &at,
+SR_DEVICE void store_pair(const sr_few_rows_gemm &p, int row, const column_pair &at,
                           const pair_end &end, float first, float second) {
     Out *const d = (Out *)p.product.d + row * p.product.d_stride;
     if (p.end.swiglu) {
         store_number(d + at.first, second * first * sigmoid_for<Out>(first));
         return;
     }
-    if (end.turns) {
+    if (end.rotates) {
         const float low = first;
         first = low * end.cosine - second * end.sine;
         second = second * end.cosine + low * end.sine;

@@ -38,7 +38,7 @@ SR_DEVICE void multiply_eight(lane_sums<COLUMNS> &sums, const float *x,
 /* Eight numbers of x as they are. */
 template <int ROWS, int COLUMNS>
 SR_DEVICE void multiply_part(lane_sums<COLUMNS> *sums, const sr_vector<sr_bf16> *weights,
-                             const sr_few_product &p, const sr_bf16 *x, int64_t) {
+                             const sr_few_rows_gemm &p, const sr_bf16 *x, int64_t) {
 #pragma unroll
     for (int row = 0; row < ROWS; row++) {
         if (row >= p.product.M)
@@ -52,7 +52,7 @@ SR_DEVICE void multiply_part(lane_sums<COLUMNS> *sums, const sr_vector<sr_bf16> 
 /* Eight numbers of x that are to be normed. */
 template <int ROWS, int COLUMNS>
 SR_DEVICE void multiply_part(lane_sums<COLUMNS> *sums, const sr_vector<sr_bf16> *weights,
-                             const sr_few_product &p, const float *x, int64_t k) {
+                             const sr_few_rows_gemm &p, const float *x, int64_t k) {
     float norm[WIDTH];
     load_numbers<WIDTH>(norm, p.norm.weight + k);
 #pragma unroll
@@ -73,7 +73,7 @@ SR_DEVICE void multiply_part(lane_sums<COLUMNS> *sums, const sr_vector<sr_bf16> 
 /* weights[step][column] = this lane's numbers at start + step * STEP, within the rows. The last row
  * is read twice where the columns of y end. */
 template <int COLUMNS, int AHEAD>
-SR_DEVICE void load_weights(sr_vector<sr_bf16> (*weights)[COLUMNS], const sr_cuda_product &p,
+SR_DEVICE void load_weights(sr_vector<sr_bf16> (*weights)[COLUMNS], const sr_cuda_gemm_call &p,
                             const int64_t *columns, int64_t start) {
     const sr_bf16 *__restrict__ from = (const sr_bf16 *)p.b + start;
 #pragma unroll
@@ -88,14 +88,14 @@ SR_DEVICE void load_weights(sr_vector<sr_bf16> (*weights)[COLUMNS], const sr_cud
 /* ---- epilogue ---- */
 
 template <class Out>
-SR_DEVICE void finish_one(const sr_cuda_product &p, int row, int64_t n, float sum) {
+SR_DEVICE void finish_one(const sr_cuda_gemm_call &p, int row, int64_t n, float sum) {
     if (p.c)
         sum += load_number((const Out *)p.c + row * p.c_stride + n);
     store_number((Out *)p.d + row * p.d_stride + n, sum);
 }
 
 /* The number of warps with work. */
-SR_BOTH int64_t units_of(const sr_few_product &p, int columns) {
+SR_BOTH int64_t units_of(const sr_few_rows_gemm &p, int columns) {
     return columns == 2 ? pairs_of(p) : p.product.N;
 }
 
@@ -106,7 +106,7 @@ SR_BOTH int64_t units_of(const sr_few_product &p, int columns) {
  * runs the epilogue (1/rms, RoPE or SwiGLU, addend) and stores. No shared memory, no barriers. */
 template <int ROWS, int COLUMNS, class X, class Out>
 static __global__ void __launch_bounds__(WARPS *SR_WARP, ROWS == 1 ? BLOCKS : 3)
-    multiply_few(const __grid_constant__ sr_few_product p) {
+    multiply_few(const __grid_constant__ sr_few_rows_gemm p) {
     constexpr int AHEAD = VECTORS / COLUMNS;
     constexpr bool normed = sizeof(X) == sizeof(float);
     const int lane = threadIdx.x % SR_WARP;
@@ -153,7 +153,7 @@ static __global__ void __launch_bounds__(WARPS *SR_WARP, ROWS == 1 ? BLOCKS : 3)
 /* ---- launching ---- */
 
 template <int ROWS, int COLUMNS, class X, class Out>
-static srnn_status start(sr_backend *backend, const sr_few_product *p) {
+static srnn_status start(sr_backend *backend, const sr_few_rows_gemm *p) {
     const int64_t blocks = sr_pieces(units_of(*p, COLUMNS), WARPS);
     SR_CUDA(sr_launch_early(sr_may_start_early(backend), multiply_few<ROWS, COLUMNS, X, Out>,
                             dim3((unsigned)blocks), dim3(WARPS * SR_WARP), 0, sr_stream_of(backend),
@@ -161,7 +161,7 @@ static srnn_status start(sr_backend *backend, const sr_few_product *p) {
     return SRNN_OK;
 }
 
-template <int ROWS> static srnn_status start_rows(sr_backend *backend, const sr_few_product *p) {
+template <int ROWS> static srnn_status start_rows(sr_backend *backend, const sr_few_rows_gemm *p) {
     if (p->norm.weight)
         return start<ROWS, 2, float, sr_bf16>(backend, p);
     return p->product.out == SRNN_BF16 ? start<ROWS, 1, sr_bf16, sr_bf16>(backend, p)
@@ -169,9 +169,9 @@ template <int ROWS> static srnn_status start_rows(sr_backend *backend, const sr_
 }
 
 /* The same GEMM as a task of the persistent decode kernel. */
-static sr_decode_product decode_product(const sr_few_product *few) {
-    const sr_cuda_product *p = &few->product;
-    sr_decode_product product = {};
+static sr_decode_gemm decode_product(const sr_few_rows_gemm *few) {
+    const sr_cuda_gemm_call *p = &few->product;
+    sr_decode_gemm product = {};
     product.x = {(void *)p->a, p->a_stride, few->norm.weight ? SRNN_F32 : p->in};
     product.c = {(void *)p->c, p->c_stride, p->out};
     product.d = {p->d, p->d_stride, p->out};
@@ -182,16 +182,16 @@ static sr_decode_product decode_product(const sr_few_product *few) {
     product.norm = few->norm.weight;
     product.epsilon = few->norm.epsilon;
     product.swiglu = few->end.swiglu;
-    product.turned = (int)few->end.turned;
+    product.pair_columns = (int)few->end.pair_columns;
     product.D = few->end.rope.D;
     product.angles = few->end.rope.table;
     product.positions = few->end.rope.positions;
     return product;
 }
 
-srnn_status sr_cuda_start_few(sr_backend *backend, const sr_few_product *p) {
-    const sr_decode_product product = decode_product(p);
-    if (p->product.b_stride == p->product.K && sr_decode_add_product(backend->device, &product))
+srnn_status sr_cuda_start_few(sr_backend *backend, const sr_few_rows_gemm *p) {
+    const sr_decode_gemm product = decode_product(p);
+    if (p->product.b_stride == p->product.K && sr_decode_add_gemm(backend->device, &product))
         return SRNN_OK;
     if (p->product.M == 1)
         return start_rows<1>(backend, p);
@@ -205,15 +205,15 @@ int64_t sr_cuda_few_rows(const sr_backend *backend, int64_t N) {
     return many ? SR_CUDA_MANY_ROWS : SR_CUDA_FEW_ROWS;
 }
 
-bool sr_cuda_is_few(const sr_backend *backend, const sr_cuda_product *p) {
+bool sr_cuda_is_few(const sr_backend *backend, const sr_cuda_gemm_call *p) {
     return p->in == SRNN_BF16 && p->M <= sr_cuda_few_rows(backend, p->N) && !p->transpose_a &&
            p->transpose_b && p->K > 0 && p->K % WIDTH == 0 &&
            sr_is_aligned({p->a, p->a_stride, p->in}, WIDTH) &&
            sr_is_aligned({p->b, p->b_stride, p->in}, WIDTH);
 }
 
-srnn_status sr_cuda_multiply_few(sr_backend *backend, const sr_cuda_product *product) {
-    sr_few_product p = {};
+srnn_status sr_cuda_multiply_few(sr_backend *backend, const sr_cuda_gemm_call *product) {
+    sr_few_rows_gemm p = {};
     p.product = *product;
     return sr_cuda_start_few(backend, &p);
 }

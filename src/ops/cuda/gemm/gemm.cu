@@ -229,7 +229,7 @@ static operand<N> operand_of(const void *data, int64_t stride, int64_t count, in
 }
 
 template <bool along_a, bool along_b, class Out>
-static srnn_status start_bf16(sr_backend *backend, const sr_cuda_product *p) {
+static srnn_status start_bf16(sr_backend *backend, const sr_cuda_gemm_call *p) {
     const product_result<Out> to = {(const Out *)p->c, (Out *)p->d, p->c_stride,
                                     p->d_stride,       p->M,        p->N};
     const dim3 grid((unsigned)sr_pieces(p->M, TILE), (unsigned)sr_pieces(p->N, TILE));
@@ -241,7 +241,7 @@ static srnn_status start_bf16(sr_backend *backend, const sr_cuda_product *p) {
 }
 
 template <bool along_a, bool along_b>
-static srnn_status start(sr_backend *backend, const sr_cuda_product *p) {
+static srnn_status start(sr_backend *backend, const sr_cuda_gemm_call *p) {
     if (p->in == SRNN_BF16)
         return p->out == SRNN_BF16 ? start_bf16<along_a, along_b, sr_bf16>(backend, p)
                                    : start_bf16<along_a, along_b, float>(backend, p);
@@ -254,14 +254,14 @@ static srnn_status start(sr_backend *backend, const sr_cuda_product *p) {
     return SRNN_OK;
 }
 
-static srnn_status multiply(sr_backend *backend, const sr_cuda_product *p) {
+static srnn_status multiply(sr_backend *backend, const sr_cuda_gemm_call *p) {
     assert(!(p->transpose_a && p->transpose_b));
     if (p->transpose_a)
         return start<false, false>(backend, p);
     return p->transpose_b ? start<true, true>(backend, p) : start<true, false>(backend, p);
 }
 
-srnn_status sr_cuda_multiply(sr_backend *backend, const sr_cuda_product *product) {
+srnn_status sr_cuda_multiply(sr_backend *backend, const sr_cuda_gemm_call *product) {
     const sr_backend_cuda *cuda = (const sr_backend_cuda *)backend;
     bool started = false;
     if (product->M == 0 || product->N == 0)
